@@ -1,13 +1,10 @@
 """Renders the chart of docs/deploy/helm with several values, and demands that each wrong set is refused with the expected message.
 
-By helm where it is installed; else by render.go, with the same template functions, after the schema of the values is held
-here as helm would. Writes all documents to standard output.
+By helm where it is installed; else by helm's own code as a library (the package helm-python-sdk). Writes all documents to standard
+output.
 """
 
 import argparse
-import copy
-import json
-import os
 import pathlib
 import re
 import shutil
@@ -15,12 +12,10 @@ import subprocess
 import sys
 import tempfile
 
-import jsonschema
+import helm_python
 import yaml
 
-FOLDER = pathlib.Path(__file__).parent
-
-# What must be rendered, and what must stand in it.
+# What must be rendered, and what must stand in it; behind a "!" what must not.
 GOOD = {
     "a claim": (
         {"models": {"claim": "shop"}},
@@ -65,6 +60,33 @@ GOOD = {
             "kind: PodMonitor",
             "port: 443",
             "minReplicas: 3",
+            "averageUtilization: 70",
+            "podTargetLabels:",
+        ],
+    ),
+    "an autoscaler by requests that run": (
+        {"models": {"claim": "shop"}, "autoscaling": {"metric": "running", "running": 4}},
+        ["type: Pods", "name: oip_requests_running", 'averageValue: "4"'],
+    ),
+    "an autoscaler by requests that wait": (
+        {"models": {"claim": "shop"}, "autoscaling": {"metric": "pending"}},
+        ["type: Pods", "name: nv_inference_pending_request_count", 'averageValue: "16"'],
+    ),
+    "KEDA": (
+        {
+            "models": {"claim": "shop"},
+            "autoscaling": {"maxReplicas": 7, "running": 5, "keda": {"enabled": True, "serverAddress": "http://p:1"}},
+        },
+        [
+            "kind: ScaledObject",
+            "!HorizontalPodAutoscaler\n",
+            "maxReplicaCount: 7",
+            'serverAddress: "http://p:1"',
+            'query: \'sum(avg_over_time(oip_requests_running{namespace="models",app_kubernetes_io_name="oip-server",'
+            'app_kubernetes_io_instance="shop"}[30s]))\'',
+            'threshold: "5"',
+            'sum(nv_inference_pending_request_count{namespace="models"',
+            'threshold: "16"',
         ],
     ),
     "a folder of the node, without an autoscaler": (
@@ -92,6 +114,16 @@ WRONG = {
     "a port of text": ({"models": {"claim": "a"}, "service": {"httpPort": "http"}}, "service.httpPort"),
     "a kind of log that is not there": ({"models": {"claim": "a"}, "server": {"accessLog": "xml"}}, "accessLog"),
     "an argument that is no option": ({"models": {"claim": "a"}, "server": {"arguments": ["models"]}}, "arguments.0"),
+    "a metric that is not there": ({"models": {"claim": "a"}, "autoscaling": {"metric": "memory"}}, "autoscaling.metric"),
+    "no requests for a replica": ({"models": {"claim": "a"}, "autoscaling": {"running": 0}}, "autoscaling.running"),
+    "a Prometheus without a scheme": (
+        {"models": {"claim": "a"}, "autoscaling": {"keda": {"enabled": True, "serverAddress": "prometheus:9090"}}},
+        "autoscaling.keda.serverAddress",
+    ),
+    "KEDA without autoscaling": (
+        {"models": {"claim": "a"}, "autoscaling": {"enabled": False, "keda": {"enabled": True}}},
+        "autoscaling: keda.enabled needs enabled: true",
+    ),
     "more replicas at least than at most": (
         {"models": {"claim": "a"}, "autoscaling": {"minReplicas": 5, "maxReplicas": 2}},
         "autoscaling: minReplicas (5) is more than maxReplicas (2)",
@@ -101,13 +133,6 @@ WRONG = {
 
 class Refused(Exception):
     """A renderer's message."""
-
-
-def merged(base, over):
-    """Values over those of the chart, as helm merges them."""
-    if not (isinstance(base, dict) and isinstance(over, dict)):
-        return copy.deepcopy(over)
-    return {**base, **{key: merged(base.get(key), value) for key, value in over.items()}}
 
 
 def by_helm(chart, values, helm):
@@ -125,74 +150,53 @@ def by_helm(chart, values, helm):
     return done.stdout
 
 
-def by_go(chart, values, renderer):
-    """What the same functions render, after the same check."""
-    everything = merged(yaml.safe_load((chart / "values.yaml").read_text()), values)
-    schema = json.loads((chart / "values.schema.json").read_text())
-    errors = list(jsonschema.Draft7Validator(schema).iter_errors(everything))
-    if errors:
-        raise Refused("; ".join(f"{'.'.join(map(str, error.path))}: {error.message}" for error in errors))
-    description = yaml.safe_load((chart / "Chart.yaml").read_text())
-    data = {
-        "Values": everything,
-        "Chart": {key[0].upper() + key[1:]: value for key, value in description.items()},
-        "Release": {"Name": "shop", "Namespace": "models", "Service": "Helm"},
-    }
-    done = subprocess.run([renderer, chart], input=json.dumps(data), capture_output=True, text=True)
-    if done.returncode:
-        raise Refused(done.stderr)
-    return done.stdout
-
-
-def built(go, folder):
-    """render.go as a program, with Debian's packages of Go."""
-    program = pathlib.Path(folder) / "render"
-    environment = {**os.environ, "GO111MODULE": "off", "GOPATH": "/usr/share/gocode", "GOFLAGS": ""}
-    subprocess.run([go, "build", "-o", program, FOLDER / "render.go"], check=True, env=environment)
-    return program
+def by_library(chart, values):
+    """What helm's code renders, in this process."""
+    try:
+        with helm_python.Chart.load(chart) as loaded:
+            loaded.validate_schema(values)
+            files = loaded.render(values, name="shop", namespace="models", is_install=True)
+    except helm_python.HelmError as error:
+        raise Refused(re.sub(r"/", ".", str(error)))
+    return "".join(f"---\n# {name}\n{text}\n" for name, text in files.items() if name.endswith(".yaml") and text.strip())
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("chart", type=pathlib.Path)
     parser.add_argument("--helm", default="helm")
-    parser.add_argument("--go", default="go")
     options = parser.parse_args()
     say = lambda text: print(text, file=sys.stderr)
-    with tempfile.TemporaryDirectory() as folder:
-        if shutil.which(options.helm):
-            say(f"chart: by {options.helm}")
-            subprocess.run([options.helm, "lint", options.chart, "--set", "models.claim=x"], check=True, stdout=sys.stderr)
-            render = lambda values: by_helm(options.chart, values, options.helm)
-        elif shutil.which(options.go):
-            say("chart: helm is not installed; by Go's templates and Sprig")
-            program = built(options.go, folder)
-            render = lambda values: by_go(options.chart, values, program)
-        else:
-            sys.exit(
-                "the chart needs helm, or Debian's golang-go, golang-github-masterminds-sprig-dev and "
-                "golang-k8s-sigs-yaml-dev"
-            )
-        failures = 0
-        for name, (values, parts) in GOOD.items():
-            text = render(values)
-            # The whole file must be YAML, each document with what Kubernetes tells them by.
-            for document in filter(None, yaml.safe_load_all(text)):
-                assert document["metadata"]["name"], document
-            missing = [part for part in parts if part not in text]
-            failures += bool(missing)
-            say(f"chart with {name}: {'lacks ' + ', '.join(missing) if missing else 'rendered'}")
-            print(text)
-            print("---")
-        for name, (values, expected) in WRONG.items():
-            try:
-                render(values)
-                message = None
-            except Refused as refused:
-                message = str(refused)
-            is_right = message is not None and expected in message
-            failures += not is_right
-            say(f"chart with {name}: {'refused' if is_right else f'expected {expected!r}, found {message!r}'}")
+    if shutil.which(options.helm):
+        say(f"chart: by {options.helm}")
+        subprocess.run([options.helm, "lint", options.chart, "--set", "models.claim=x"], check=True, stdout=sys.stderr)
+        render = lambda values: by_helm(options.chart, values, options.helm)
+    else:
+        say("chart: helm is not installed; by its code as a library")
+        report = helm_python.lint(options.chart, {"models": {"claim": "x"}}, strict=True)
+        if report["errors"]:
+            sys.exit(f"chart: {report['errors']}")
+        render = lambda values: by_library(options.chart, values)
+    failures = 0
+    for name, (values, parts) in GOOD.items():
+        text = render(values)
+        # The whole file must be YAML, each document with what Kubernetes tells them by.
+        for document in filter(None, yaml.safe_load_all(text)):
+            assert document["metadata"]["name"], document
+        wrong = [part for part in parts if (part.removeprefix("!") in text) == part.startswith("!")]
+        failures += bool(wrong)
+        say(f"chart with {name}: {'lacks, or has behind a !: ' + ', '.join(wrong) if wrong else 'rendered'}")
+        print(text)
+        print("---")
+    for name, (values, expected) in WRONG.items():
+        try:
+            render(values)
+            message = None
+        except Refused as refused:
+            message = str(refused)
+        is_right = message is not None and expected in message
+        failures += not is_right
+        say(f"chart with {name}: {'refused' if is_right else f'expected {expected!r}, found {message!r}'}")
     sys.exit(bool(failures))
 
 

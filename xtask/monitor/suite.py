@@ -1,5 +1,6 @@
 """Runs a server under a little load and a real Prometheus that scrapes it, and demands samples of every query of the dashboard
-and of every rule in docs/deploy/monitoring. Of an alert, what is compared must have samples; most alerts should not fire.
+of every rule in docs/deploy/monitoring, and of what autoscalers ask. Of an alert, what is compared must have samples; most alerts should
+not fire.
 
 Everything is on this machine and ends with this script.
 """
@@ -20,7 +21,10 @@ import urllib.error
 import urllib.parse
 import urllib.request
 
-MONITORING = pathlib.Path(__file__).parents[2] / "docs/deploy/monitoring"
+DEPLOY = pathlib.Path(__file__).parents[2] / "docs/deploy"
+MONITORING = DEPLOY / "monitoring"
+# What pods' labels become, and the namespace: by Prometheus' usual configuration, or by a PodMonitor with podTargetLabels.
+LABELS = {"namespace": "models", "app_kubernetes_io_name": "oip-server", "app_kubernetes_io_instance": "shop"}
 # How long Prometheus scrapes, once a second, before the queries are run.
 SECONDS = 25
 # What takes the place of Grafana's variables.
@@ -128,6 +132,19 @@ def rule_queries(prometheus):
             yield f"alert {rule['name']}, what it compares", compared.group(1), False
 
 
+def autoscaler_queries():
+    """What KEDA asks, by the manifest and by the chart's template."""
+    for line in (DEPLOY / "keda/scaledobject.yaml").read_text().splitlines():
+        if line.strip().startswith("query: "):
+            yield "keda", line.strip().removeprefix("query: "), False
+    template = (DEPLOY / "helm/templates/scaledobject.yaml").read_text()
+    pods = re.search(r'\$pods := printf "(.*?)"', template).group(1)
+    for value in LABELS.values():
+        pods = pods.replace("%q", f'"{value}"', 1)
+    for query in re.findall(r'query: {{ printf "(.*?)" \$pods', template):
+        yield "the chart's ScaledObject", query.replace("%s", pods), False
+
+
 def samples(prometheus, query):
     status, body = call(f"{prometheus}/api/v1/query?{urllib.parse.urlencode({'query': query})}")
     answer = json.loads(body)
@@ -166,7 +183,12 @@ def main():
             (folder / "prometheus.yml").write_text(json.dumps({
                 "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
                 "rule_files": [str(rules)],
-                "scrape_configs": [{"job_name": "tensorferry", "static_configs": [{"targets": [f"127.0.0.1:{port}"]}]}],
+                "scrape_configs": [
+                    {
+                        "job_name": "tensorferry",
+                        "static_configs": [{"targets": [f"127.0.0.1:{port}"], "labels": LABELS}],
+                    }
+                ],
             }))
             wait_for("the server", f"{http}/readyz")
             running.append(
@@ -180,7 +202,10 @@ def main():
             answered = load(http, request, time.monotonic() + SECONDS)
             print(f"{answered} requests were answered while Prometheus scraped")
             failures, count = 0 if answered else 1, 0
-            queries = [*dashboard_queries(), *rule_queries(prometheus), ("nothing", "oip_no_such_metric", None)]
+            autoscaling = [*autoscaler_queries()]
+            if len(autoscaling) != 4:
+                sys.exit(f"expected two queries of keda/ and two of the chart, found {autoscaling}")
+            queries = [*dashboard_queries(), *rule_queries(prometheus), *autoscaling, ("nothing", "oip_no_such_metric", None)]
             for name, query, may_be_empty in queries:
                 found, error = samples(prometheus, query)
                 if may_be_empty is None:

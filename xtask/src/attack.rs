@@ -29,6 +29,12 @@ pub(crate) struct SoakOptions {
     /// How often a second server is ended by SIGTERM under load
     #[arg(long, default_value_t = 100)]
     restarts: u32,
+    /// Milliseconds of --shutdown-delay with which every second time that server leaves
+    #[arg(long, default_value_t = 500, value_name = "MS")]
+    shutdown_delay: u64,
+    /// Nothing but these restarts, one after the other, and each with the delay
+    #[arg(long)]
+    only_restarts: bool,
     #[command(flatten)]
     server: ServerOptions,
 }
@@ -57,10 +63,13 @@ pub(crate) fn attack(options: &AttackOptions) -> Result<()> {
 /// Runs the soak.
 pub(crate) fn soak(options: &SoakOptions) -> Result<()> {
     let (minutes, restarts) = (options.minutes.to_string(), options.restarts.to_string());
-    run(
-        &options.server,
-        &["soak", "--minutes", &minutes, "--restarts", &restarts],
-    )
+    let delay = options.shutdown_delay.to_string();
+    let mut arguments = vec!["soak", "--minutes", &minutes, "--restarts", &restarts];
+    arguments.extend(["--shutdown-delay", &delay]);
+    if options.only_restarts {
+        arguments.push("--only-restarts");
+    }
+    run(&options.server, &arguments)
 }
 
 fn run(server: &ServerOptions, arguments: &[&str]) -> Result<()> {

@@ -1,7 +1,8 @@
 //! The manifests of docs/deploy, built by kustomize, and its chart, rendered by helm, checked against the schemas of Kubernetes, and
-//! of KServe where its definitions are at hand.
+//! of KServe, KEDA and Prometheus' operator where their definitions are at hand. It says at its end what was not checked.
 
 use std::{
+    collections::BTreeSet,
     io::Write,
     path::{Path, PathBuf},
     process::{Command, Stdio},
@@ -21,31 +22,46 @@ pub(crate) struct Options {
     /// The program that runs kustomize
     #[arg(long, default_value = "kubectl", value_name = "PROGRAM")]
     kubectl: PathBuf,
-    /// The program that renders the chart; without it, Go with Debian's packages does
+    /// The program that renders the chart; without it, helm's code does as a library of Python
     #[arg(long, default_value = "helm", value_name = "PROGRAM")]
     helm: PathBuf,
     /// The version of Kubernetes whose schemas count
     #[arg(long, default_value = "1.32", value_name = "VERSION")]
     kubernetes: String,
-    /// A folder with KServe's custom resource definitions; without it its manifests are only read
-    #[arg(long, value_name = "FOLDER")]
-    definitions: Option<PathBuf>,
+    /// A folder with custom resource definitions: KServe's, KEDA's, those of Prometheus' operator. Manifests without theirs are only
+    /// read. May be given several times, or with commas
+    #[arg(long, env = "XTASK_DEFINITIONS", value_name = "FOLDER", value_delimiter = ',')]
+    definitions: Vec<PathBuf>,
 }
 
 const REQUIREMENTS: &[&str] = &[
+    // Helm 4.2.3 as a library.
+    "helm-python-sdk==0.2.2",
     "kubernetes-validate==1.37.0",
     "jsonschema==4.26.0",
     "PyYAML==6.0.3",
 ];
 
 /// Each folder, and kinds that it must have.
-const FOLDERS: [(&str, &[&str]); 2] = [
+const FOLDERS: [(&str, &[&str]); 3] = [
     (
         "docs/deploy/kubernetes",
         &[
             "Deployment",
             "Service",
             "HorizontalPodAutoscaler",
+            "PodDisruptionBudget",
+            "NetworkPolicy",
+        ],
+    ),
+    (
+        "docs/deploy/keda",
+        // In place of a HorizontalPodAutoscaler.
+        &[
+            "Deployment",
+            "Service",
+            "ScaledObject",
+            "!HorizontalPodAutoscaler",
             "PodDisruptionBudget",
             "NetworkPolicy",
         ],
@@ -66,6 +82,7 @@ const CHART: (&str, &[&str]) = (
         "PodDisruptionBudget",
         "NetworkPolicy",
         "PodMonitor",
+        "ScaledObject",
     ],
 );
 
@@ -81,7 +98,8 @@ spec: {maxUnavailble: 1}
 pub(crate) fn run(options: &Options) -> Result<()> {
     let root = workspace::root();
     let python = python::environment(&options.python, &root.join("target/deploy-venv"), REQUIREMENTS)?;
-    let refused = validate(options, &python, WRONG.as_bytes(), &[])?;
+    let mut unchecked = BTreeSet::new();
+    let refused = validate(options, &python, WRONG.as_bytes(), &[], &mut unchecked)?;
     ensure!(
         !refused,
         "a manifest that is wrong was taken: nothing was checked"
@@ -95,7 +113,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             .output()
             .with_context(|| format!("starting {}", options.kubectl.display()))?;
         ensure!(built.status.success(), "{folder} cannot be built");
-        fit &= validate(options, &python, &built.stdout, kinds)?;
+        fit &= validate(options, &python, &built.stdout, kinds, &mut unchecked)?;
     }
     let (chart, kinds) = CHART;
     let rendered = Command::new(&python)
@@ -107,20 +125,40 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         .output()
         .context("starting the script")?;
     ensure!(rendered.status.success(), "the chart is not as it should be");
-    fit &= validate(options, &python, &rendered.stdout, kinds)?;
+    fit &= validate(options, &python, &rendered.stdout, kinds, &mut unchecked)?;
     ensure!(fit, "some manifests do not fit");
+    if !unchecked.is_empty() {
+        let kinds: Vec<&str> = unchecked.iter().map(String::as_str).collect();
+        println!(
+            "\n==> NOT CHECKED: {}\n    They were read, and anything may be wrong in them: their definitions are not part of \
+             Kubernetes.\n    --definitions FOLDER,... or XTASK_DEFINITIONS names folders with them: config/crd of \
+             github.com/kserve/kserve and of\n    github.com/kedacore/keda, example/prometheus-operator-crd of \
+             github.com/prometheus-operator/prometheus-operator.",
+            kinds.join(", ")
+        );
+    }
     Ok(())
 }
 
-/// Whether manifests fit, and all of some kinds are there.
-fn validate(options: &Options, python: &Path, manifests: &[u8], kinds: &[&str]) -> Result<bool> {
+/// What a line of the script ends with whose manifest was only read; it begins with the kind.
+const UNCHECKED: &str = ": NOT CHECKED";
+
+/// Whether manifests fit, and all of some kinds are there. Notes the kinds that could not be checked.
+fn validate(
+    options: &Options,
+    python: &Path,
+    manifests: &[u8],
+    kinds: &[&str],
+    unchecked: &mut BTreeSet<String>,
+) -> Result<bool> {
     let mut script = Command::new(python);
     script
         .arg(workspace::root().join("xtask/deploy/validate.py"))
         .args(["--kubernetes", &options.kubernetes])
-        .stdin(Stdio::piped());
-    if let Some(definitions) = &options.definitions {
-        script.arg("--definitions").arg(definitions);
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped());
+    for folder in &options.definitions {
+        script.arg("--definitions").arg(folder);
     }
     for kind in kinds {
         script.args(["--expect", kind]);
@@ -129,5 +167,12 @@ fn validate(options: &Options, python: &Path, manifests: &[u8], kinds: &[&str]) 
     let mut input = script.stdin.take().context("the script takes no input")?;
     input.write_all(manifests)?;
     drop(input);
-    Ok(script.wait()?.success())
+    let output = script.wait_with_output()?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    print!("{text}");
+    let kinds = text
+        .lines()
+        .filter_map(|line| line.strip_suffix(UNCHECKED)?.split(' ').next());
+    unchecked.extend(kinds.map(str::to_owned));
+    Ok(output.status.success())
 }

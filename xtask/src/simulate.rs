@@ -290,7 +290,7 @@ mod tests {
         assert!(refused(Autoscaler::Knative) < refused(Autoscaler::Running));
         assert!(refused(Autoscaler::Running) <= refused(Autoscaler::Processors));
         // A cheap model needs no second replica.
-        let cheap = Options { cost: 65.0, ..CASE };
+        let cheap = Options { cost: 40.0, ..CASE };
         assert_eq!(
             simulate(&Options { replicas: 1, ..cheap }, Autoscaler::Running).refused,
             0.0

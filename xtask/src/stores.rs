@@ -1,5 +1,5 @@
 //! `cargo xtask stores`: `oip-server` with models at URLs, against servers of others that speak as the clouds do (moto for S3 and
-//! for Google's XML API, Azurite for Azure) and a small one that answers as the Hub does. `xtask/stores/suite.py` drives it.
+//! for Google's XML API, s3s-fs for S3 with signatures that are checked, Azurite for Azure) and a small one that answers as the Hub does. `xtask/stores/suite.py` drives it.
 
 use std::{
     fs,
@@ -32,6 +32,8 @@ const SUITE: &str = "xtask/stores";
 const ENVIRONMENT: &str = "target/stores-suite";
 /// The emulator of Azure's storage.
 const AZURITE: &str = "azurite@3.35.0";
+/// A server of S3's protocol that keeps files and checks signatures, and its version.
+const S3S: (&str, &str) = ("s3s-fs", "0.14.1");
 
 /// Installs what the suite needs, builds the server, and fails when any check does.
 pub(crate) fn run(options: &Options) -> Result<()> {
@@ -42,7 +44,8 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     suite
         .arg(workspace::root().join(SUITE).join("suite.py"))
         .arg(workspace::built("debug").join("oip-server"))
-        .arg(folder.join("node_modules"));
+        .arg(folder.join("node_modules"))
+        .arg(folder.join("bin").join(S3S.0));
     if let Some(only) = &options.only {
         suite.args(["--only", only]);
     }
@@ -51,12 +54,12 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Makes the virtual environment and installs Azurite, anew when the requirements have changed.
+/// Makes the virtual environment and installs Azurite and s3s-fs, anew when the requirements have changed.
 fn install(options: &Options, folder: &Path) -> Result<PathBuf> {
     let python = folder.join("bin/python");
     let requirements = workspace::root().join(SUITE).join("requirements.txt");
     let wanted = format!(
-        "{}{AZURITE}\n",
+        "{}{AZURITE}\n{S3S:?}\n",
         fs::read_to_string(&requirements).context("reading the requirements")?
     );
     let marker = folder.join("installed.txt");
@@ -86,6 +89,24 @@ fn install(options: &Options, folder: &Path) -> Result<PathBuf> {
             .args(["install", "--silent", "--no-save", "--prefix"])
             .arg(folder)
             .arg(AZURITE),
+    )?;
+    let (name, version) = S3S;
+    call(
+        Command::new(env!("CARGO"))
+            .args([
+                "install",
+                name,
+                "--version",
+                version,
+                "--locked",
+                "--quiet",
+                "--debug",
+                "--force",
+            ])
+            .args(["--features", "binary", "--root"])
+            .arg(folder)
+            .arg("--target-dir")
+            .arg(folder.join("s3s-target")),
     )?;
     fs::write(marker, wanted)?;
     Ok(python)

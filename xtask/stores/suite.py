@@ -1,6 +1,6 @@
-"""Serves models from stores of others: moto as S3 and as Google's store, Azurite as Azure's, and a Hub of our own.
+"""Serves models from stores of others: moto and s3s-fs as S3, moto as Google's store too, Azurite as Azure's, and a Hub of our own.
 
-Arguments: the program oip-server, and the folder of npm's packages.
+Arguments: the program oip-server, the folder of npm's packages, and the program s3s-fs.
 """
 
 import argparse
@@ -11,6 +11,7 @@ import os
 import pathlib
 import signal
 import socket
+import ssl
 import struct
 import subprocess
 import sys
@@ -56,8 +57,8 @@ def wait_for(port, process, patience=60):
 
 
 class Suite:
-    def __init__(self, server, node_modules, folder):
-        self.server, self.node_modules, self.folder = server, node_modules, folder
+    def __init__(self, server, node_modules, s3s, folder):
+        self.server, self.node_modules, self.s3s, self.folder = server, node_modules, s3s, folder
         self.children = []
 
     def start(self, command, port):
@@ -84,12 +85,12 @@ class Suite:
         models = json.loads(done.stdout)["models"] if done.stdout.strip() else []
         return done.returncode, {model["name"]: model for model in models}, done.stderr
 
-    def serves(self, url, more, put, remove):
+    def serves(self, url, more, put, remove, arguments=()):
         """A whole life of a bucket: served, changed while it is polled, gone."""
         cache = pathlib.Path(tempfile.mkdtemp(dir=self.folder))
         for key, content in MODELS.items():
             put(key, content)
-        code, models, log = self.check(url, more, cache)
+        code, models, log = self.check(url, more, cache, arguments)
         assert code == 0 and set(models) == {"small", "large", "with space"}, (code, models, log)
         digest = hashlib.sha256(LARGE).hexdigest()
         assert (cache / "objects" / digest).read_bytes() == LARGE
@@ -97,7 +98,7 @@ class Suite:
         command = [
             self.server, url, "--log=info", "--model-control-mode=poll", "--repository-poll-secs=1",
             f"--http-address=127.0.0.1:{http_port}", f"--grpc-address=127.0.0.1:{grpc_port}",
-            "--repository-cache", str(cache),
+            "--repository-cache", str(cache), *arguments,
         ]
         server = subprocess.Popen(command, env=self.environment(more), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
@@ -150,6 +151,103 @@ def s3(suite):
     )
     code, _, log = suite.check("s3://no-such-bucket", more, suite.folder / "absent")
     assert code == 1 and "does not exist; check the URL" in log, log
+
+
+def encrypted(context, port):
+    """A port that speaks TLS in front of one that does not."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def copy(source, target):
+        try:
+            while data := source.recv(1 << 16):
+                target.sendall(data)
+        except OSError:
+            pass
+        finally:
+            for side in (source, target):
+                try:
+                    side.shutdown(socket.SHUT_RDWR)
+                except OSError:
+                    pass
+
+    def serve(connection):
+        try:
+            outside = context.wrap_socket(connection, server_side=True)
+        except OSError:
+            # A client that does not know the authority.
+            return
+        inside = socket.create_connection(("127.0.0.1", port))
+        threading.Thread(target=copy, args=(inside, outside), daemon=True).start()
+        copy(outside, inside)
+
+    def accept():
+        while True:
+            threading.Thread(target=serve, args=(listener.accept()[0],), daemon=True).start()
+
+    threading.Thread(target=accept, daemon=True).start()
+    return listener.getsockname()[1]
+
+
+def signed(suite):
+    """A store of others that checks signatures, behind TLS by an authority of its own: wrong keys, none, and an authority nobody knows."""
+    import boto3
+    import trustme
+
+    authority = trustme.CA()
+    certificate = authority.issue_cert("localhost")
+    ca, chain, key = (suite.folder / name for name in ("ca.pem", "s3.pem", "s3-key.pem"))
+    authority.cert_pem.write_to_path(ca)
+    chain.write_bytes(b"".join(blob.bytes() for blob in certificate.cert_chain_pems))
+    certificate.private_key_pem.write_to_path(key)
+    port, store = free_port(), suite.folder / "s3s"
+    store.mkdir()
+    suite.start([str(suite.s3s), "--host", "127.0.0.1", "--port", str(port), "--access-key", "the-id", "--secret-key", "the-secret",
+                 str(store)], port)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(chain, key)
+    url = f"https://localhost:{encrypted(context, port)}"
+    keys = {"aws_access_key_id": "the-id", "aws_secret_access_key": "the-secret", "region_name": "us-east-1"}
+    client = boto3.client("s3", endpoint_url=url, verify=str(ca), **keys)
+    client.create_bucket(Bucket="models")
+    more = {
+        "AWS_ENDPOINT_URL": url,
+        "AWS_ACCESS_KEY_ID": "the-id",
+        "AWS_SECRET_ACCESS_KEY": "the-secret",
+        "AWS_REGION": "us-east-1",
+    }
+    trusted = ["--repository-ca", str(ca)]
+    suite.serves(
+        "s3://models/production",
+        more,
+        lambda key, content: client.put_object(Bucket="models", Key=key, Body=content),
+        lambda key: client.delete_object(Bucket="models", Key=key),
+        trusted,
+    )
+
+    def refused(name, changed, arguments, *parts):
+        """A start without a cache fails with these words, and with no secret."""
+        code, models, log = suite.check("s3://models/production", changed, suite.folder / name, arguments)
+        assert code == 1 and not models, (name, code, models, log)
+        missing = [part for part in parts if part not in log]
+        assert not missing and "the-secret" not in log, (name, missing, log)
+
+    access = "access to the list of objects is refused; AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+    refused("wrong-secret", {**more, "AWS_SECRET_ACCESS_KEY": "not-the-secret"}, trusted, access, "SignatureDoesNotMatch")
+    refused("wrong-id", {**more, "AWS_ACCESS_KEY_ID": "nobody"}, trusted, access, "NotSignedUp")
+    # Nobody answers for the machine's role.
+    without = {name: value for name, value in more.items() if "KEY" not in name}
+    refused("no-key", {**without, "AWS_METADATA_ENDPOINT": f"http://127.0.0.1:{free_port()}"}, trusted, access)
+    refused("unsigned", {**without, "AWS_SKIP_SIGNATURE": "true"}, trusted, access, "AccessDenied")
+    refused("unknown-authority", more, [], "UnknownIssuer")
+    code, _, log = suite.check("s3://no-such-bucket", more, suite.folder / "absent-signed", trusted)
+    assert code == 1 and "does not exist; check the URL" in log, log
+    # Keys, region and endpoint from the files of `aws configure`.
+    aws = suite.folder / ".aws"
+    aws.mkdir()
+    (aws / "credentials").write_text("[shop]\naws_access_key_id = the-id\naws_secret_access_key = the-secret\n")
+    (aws / "config").write_text(f"[profile shop]\nregion = us-east-1\nendpoint_url = {url}\n")
+    code, models, log = suite.check("s3://models/production", {"AWS_PROFILE": "shop"}, suite.folder / "by-profile", trusted)
+    assert code == 0 and "small" in models, log
 
 
 def google(suite):
@@ -278,9 +376,11 @@ def killed(suite):
     cache = suite.folder / "killed"
     command = [suite.server, "check", "--log=off", "--repository-cache", str(cache), "hf://owner/repo"]
     for _ in range(3):
+        # That of the server before is there until this one removes it.
+        before = set(cache.glob("partial/*.part"))
         server = subprocess.Popen(command, env=suite.environment(more), stdout=subprocess.DEVNULL)
         end = time.monotonic() + 30
-        while not list(cache.glob("partial/*.part")):
+        while not set(cache.glob("partial/*.part")) - before:
             assert time.monotonic() < end, "nothing is fetched"
             time.sleep(0.01)
         time.sleep(0.3)
@@ -294,13 +394,14 @@ def killed(suite):
     assert not list(cache.glob("partial/*"))
 
 
-CHECKS = [s3, google, azure, hub, killed]
+CHECKS = [s3, signed, google, azure, hub, killed]
 
 
 def main():
     options = argparse.ArgumentParser()
     options.add_argument("server")
     options.add_argument("node_modules", type=pathlib.Path)
+    options.add_argument("s3s", type=pathlib.Path)
     options.add_argument("--only", default="")
     options = options.parse_args()
     failed = 0
@@ -308,7 +409,7 @@ def main():
         if options.only not in check.__name__:
             continue
         with tempfile.TemporaryDirectory() as folder:
-            suite = Suite(options.server, options.node_modules, pathlib.Path(folder))
+            suite = Suite(options.server, options.node_modules, options.s3s, pathlib.Path(folder))
             start = time.monotonic()
             try:
                 check(suite)

@@ -1,6 +1,12 @@
 //! S3, Google Cloud Storage and Azure, and whatever else the crate `object_store` can speak to.
 
-use std::{fmt::Write as _, ops::Range, sync::Arc, time::Duration};
+use std::{
+    env,
+    fmt::Write as _,
+    ops::Range,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use futures_util::StreamExt;
@@ -8,7 +14,7 @@ use object_store::{
     BackoffConfig, GetOptions, GetRange, ObjectMeta, ObjectStore, ObjectStoreExt, RetryConfig,
     aws::AmazonS3Builder, azure::MicrosoftAzureBuilder, gcp::GoogleCloudStorageBuilder, path::Path,
 };
-use tensor_remote::{RemoteConnector, RemoteOptions};
+use tensor_remote::{AwsProfile, RemoteConnector, RemoteOptions};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::{
@@ -101,17 +107,25 @@ impl CloudStore {
             retry_timeout: Duration::from_secs(60),
         };
         let (store, hint) = match cloud {
-            Cloud::S3 => (
-                shared(
-                    AmazonS3Builder::from_env()
-                        .with_bucket_name(bucket)
-                        .with_http_connector(connector)
-                        .with_retry(retry)
-                        .build(),
-                ),
-                "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a web identity or the machine's role name who asks; \
-                 AWS_SKIP_SIGNATURE=true asks for a public bucket without",
-            ),
+            Cloud::S3 => {
+                let settings = |error: fmt_core::Error| StoreError::Settings {
+                    url: url.to_owned(),
+                    why: error.to_string(),
+                };
+                let variable = |name: &str| env::var(name).ok();
+                let builder = with_profile(AmazonS3Builder::from_env(), &variable).map_err(settings)?;
+                (
+                    shared(
+                        builder
+                            .with_bucket_name(bucket)
+                            .with_http_connector(connector)
+                            .with_retry(retry)
+                            .build(),
+                    ),
+                    "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile in ~/.aws (AWS_PROFILE), a web identity or the \
+                     machine's role name who asks; AWS_SKIP_SIGNATURE=true asks for a public bucket without",
+                )
+            }
             Cloud::Google => (
                 shared(
                     GoogleCloudStorageBuilder::from_env()
@@ -209,6 +223,7 @@ impl Store for CloudStore {
             shared: Arc::clone(&self.shared),
             path: path_of(&object.key)?,
             object: object.clone(),
+            first: OnceLock::new(),
         }))
     }
 }
@@ -217,6 +232,8 @@ struct CloudObject {
     shared: Arc<Shared>,
     path: Path,
     object: Object,
+    /// The version of the first part, where the list has no entity tags: all others must have it too.
+    first: OnceLock<String>,
 }
 
 impl OpenObject for CloudObject {
@@ -242,12 +259,29 @@ impl OpenObject for CloudObject {
                 .await
                 .map_err(failed)?;
             // Stores that ignore the condition are found out by what they say of their answer.
-            if plain(&etag(&answer.meta)) != plain(&self.object.etag) || answer.meta.size != self.object.size
-            {
+            if !self.is_listed(&answer.meta) || answer.meta.size != self.object.size {
                 return Err(changed());
             }
             answer.bytes().await.map_err(failed)
         })
+    }
+}
+
+impl CloudObject {
+    /// Whether an answer is of the version that was listed.
+    fn is_listed(&self, answer: &ObjectMeta) -> bool {
+        let tag = etag(answer);
+        if !self.object.etag.starts_with(DATED) {
+            return plain(&tag) == plain(&self.object.etag);
+        }
+        // Lists without tags have times, whose fractions answers leave out.
+        let (seconds, _) = self
+            .object
+            .etag
+            .split_once('.')
+            .unwrap_or((&self.object.etag, ""));
+        seconds == format!("{DATED}{}", answer.last_modified.timestamp())
+            && *self.first.get_or_init(|| tag.clone()) == tag
     }
 }
 
@@ -290,6 +324,44 @@ impl Drop for Shared {
     }
 }
 
+/// Adds what the files of `aws configure` say and the environment does not.
+fn with_profile(
+    mut builder: AmazonS3Builder,
+    variable: &dyn Fn(&str) -> Option<String>,
+) -> Result<AmazonS3Builder, fmt_core::Error> {
+    let is_set = |names: &[&str]| {
+        let mut names = names.iter();
+        names.any(|name| variable(name).is_some_and(|value| !value.is_empty()))
+    };
+    let profile = AwsProfile::read(variable)?;
+    let has_keys = is_set(&["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"])
+        || is_set(&["AWS_WEB_IDENTITY_TOKEN_FILE"]) && is_set(&["AWS_ROLE_ARN"]);
+    let is_unsigned = variable("AWS_SKIP_SIGNATURE")
+        .is_some_and(|value| value.eq_ignore_ascii_case("true") || value == "1");
+    if !has_keys && !is_unsigned {
+        profile.check_means(is_set(&["AWS_PROFILE"]))?;
+        if let Some(keys) = profile.keys() {
+            builder = builder
+                .with_access_key_id(keys.id)
+                .with_secret_access_key(keys.secret);
+            if let Some(session) = keys.session {
+                builder = builder.with_token(session);
+            }
+        }
+    }
+    if let Some(region) = profile
+        .region()
+        .filter(|_| !is_set(&["AWS_REGION", "AWS_DEFAULT_REGION"]))
+    {
+        builder = builder.with_region(region);
+    }
+    let endpoints = ["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"];
+    if let Some(endpoint) = profile.endpoint().filter(|_| !is_set(&endpoints)) {
+        builder = builder.with_endpoint(endpoint);
+    }
+    Ok(builder)
+}
+
 fn shared<S: ObjectStore>(store: object_store::Result<S>) -> object_store::Result<Arc<dyn ObjectStore>> {
     Ok(Arc::new(store?))
 }
@@ -300,7 +372,10 @@ const DATED: &str = "of ";
 fn etag(meta: &ObjectMeta) -> String {
     match &meta.e_tag {
         Some(tag) => tag.clone(),
-        None => format!("{DATED}{}", meta.last_modified),
+        None => {
+            let time = meta.last_modified;
+            format!("{DATED}{}.{:09}", time.timestamp(), time.timestamp_subsec_nanos())
+        }
     }
 }
 

@@ -33,8 +33,15 @@ pub struct Guard(Arc<Shared>);
 struct Shared {
     path: Option<PathBuf>,
     table: RwLock<Option<Arc<Table>>>,
-    /// What the files held when they were last looked at, whether it could be used or not.
-    seen: Mutex<Option<Contents>>,
+    /// What the files held when they were last looked at.
+    seen: Mutex<Option<Seen>>,
+}
+
+/// What files held.
+struct Seen {
+    contents: Contents,
+    /// Whether it could be used.
+    is_used: bool,
 }
 
 /// How fetching keys of JSON Web Tokens went.
@@ -111,7 +118,10 @@ impl Guard {
         Ok(Self(Arc::new(Shared {
             path: Some(path),
             table: RwLock::new(Some(Arc::new(table))),
-            seen: Mutex::new(Some(contents)),
+            seen: Mutex::new(Some(Seen {
+                contents,
+                is_used: true,
+            })),
         })))
     }
 
@@ -120,19 +130,35 @@ impl Guard {
     /// # Errors
     /// When a file cannot be used. What was known stays so. The same contents are an error only once.
     pub fn reload(&self) -> Result<bool, AuthError> {
+        self.look(false)
+    }
+
+    /// The same on somebody's request, who is told of files that cannot be used each time.
+    ///
+    /// # Errors
+    /// When a file cannot be used. What was known stays so.
+    pub fn reload_on_request(&self) -> Result<bool, AuthError> {
+        self.look(true)
+    }
+
+    fn look(&self, is_requested: bool) -> Result<bool, AuthError> {
         let Some(path) = &self.0.path else {
             return Ok(false);
         };
         let mut seen = self.0.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let contents = Contents::read(path).inspect_err(|_| *seen = None)?;
-        if seen.as_ref() == Some(&contents) {
+        if let Some(last) = &*seen
+            && last.contents == contents
+            && (last.is_used || !is_requested)
+        {
             return Ok(false);
         }
         let before = self.table();
         let made = Table::new(path, &contents, before.as_deref());
         // What a server says may be otherwise the next time, though the files are the same.
         let is_settled = !made.as_ref().is_err_and(AuthError::is_of_server);
-        *seen = is_settled.then_some(contents);
+        let is_used = made.is_ok();
+        *seen = is_settled.then_some(Seen { contents, is_used });
         *self.0.table.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(made?));
         Ok(true)
     }

@@ -114,6 +114,7 @@ fn of_alert(alert: AlertDescription) -> Option<String> {
         AlertDescription::UnknownCA => {
             "the server knows no authority that has signed the client's certificate"
         }
+        AlertDescription::CertificateExpired => "the client's certificate has expired",
         _ => return None,
     };
     Some(text.to_owned())
@@ -121,7 +122,11 @@ fn of_alert(alert: AlertDescription) -> Option<String> {
 
 /// The same, by the text of an error that such an alert caused.
 pub(crate) fn explain_alert(text: &str) -> Option<String> {
-    let known = [AlertDescription::CertificateRequired, AlertDescription::UnknownCA];
+    let known = [
+        AlertDescription::CertificateRequired,
+        AlertDescription::UnknownCA,
+        AlertDescription::CertificateExpired,
+    ];
     let alert = known
         .into_iter()
         .find(|alert| text.contains(&rustls::Error::AlertReceived(*alert).to_string()));
@@ -140,6 +145,9 @@ pub(crate) fn explain(error: &rustls::Error) -> String {
         Error::InvalidCertificate(CertificateError::Expired | CertificateError::ExpiredContext { .. }) => {
             "the server's certificate has expired".to_owned()
         }
+        Error::InvalidCertificate(
+            CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. },
+        ) => "the server's certificate is not valid yet: compare the clocks of both machines".to_owned(),
         Error::InvalidCertificate(
             CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
         ) => format!("the server's certificate is for other names: {error}"),

@@ -308,7 +308,7 @@ impl App {
             reloads.add("log", move || telemetry::reload(&control, &file));
         }
         if let Some(tls) = tls.clone() {
-            reloads.add("certificates", move || match tls.reload() {
+            reloads.add("certificates", move || match tls.reload_on_request() {
                 Ok(true) => Ok("new connections are shown the changed certificate".to_owned()),
                 Ok(false) => Ok("nothing has changed".to_owned()),
                 Err(error) => Err(error.to_string()),
@@ -316,8 +316,9 @@ impl App {
         }
         if let Some(path) = guard.path().map(|path| path.display().to_string()) {
             let guard = guard.clone();
-            reloads.add("identities", move || match guard.reload() {
-                Ok(_) => Ok(path.clone()),
+            reloads.add("identities", move || match guard.reload_on_request() {
+                Ok(true) => Ok(format!("{path} holds from now on")),
+                Ok(false) => Ok("nothing has changed".to_owned()),
                 Err(error) => Err(error.to_string()),
             });
         }
@@ -393,6 +394,11 @@ impl App {
             beside = beside.merge(oip_console::router(config.log_tail.clone()));
         }
         tokio::spawn(free_unused_buffers(config.http.budget.clone()));
+        let admin_config = config
+            .http
+            .clone()
+            .with(|http| http.allowed_hosts = config.admin_hosts);
+        let admin_rest = oip_http::service_with(service.clone(), admin_config, beside.clone());
         let rest = oip_http::service_with(service.clone(), config.http, beside);
         let calls = oip_grpc::service(service, config.grpc);
         tokio::spawn({
@@ -422,6 +428,7 @@ impl App {
             let (tls, traffic, shutdown) = (tls.clone(), traffic.clone(), shutdown.clone());
             let rest = {
                 let door = access.door(false, is_admin, is_local);
+                let rest = if is_admin { &admin_rest } else { &rest };
                 let gate = Gate::new(rest.clone(), guard.clone(), door, access_options::HTTP);
                 match &access.cors {
                     // Before the gate: browsers ask whether they may send a token without sending it.

@@ -53,6 +53,8 @@ pub(crate) struct Config {
     pub(crate) tls: Option<TlsFiles>,
     /// Who may do what, and where.
     pub(crate) access: Access,
+    /// The names that the admin address is known by: one of this machine is careful of web pages wherever the others are.
+    pub(crate) admin_hosts: AllowedHosts,
     /// For how long the server still takes requests when it was told to stop.
     pub(crate) shutdown_delay: Duration,
     pub(crate) drain_timeout: Duration,
@@ -107,9 +109,6 @@ impl Config {
             ));
         }
         let allow_console = options.allow_console.unwrap_or(true);
-        let allow_console_log = options
-            .allow_console_log
-            .unwrap_or_else(|| addresses.http_is_local());
         let access_log = options.traffic.access_log.unwrap_or(AccessLogForm::Off);
         if access_log == AccessLogForm::Off && options.traffic.access_log_file.is_some() {
             return Err(Failure::usage(
@@ -149,8 +148,15 @@ impl Config {
         let tls = options.tls.files()?;
         let knows_clients = tls.as_ref().is_some_and(|files| files.client_ca.is_some());
         let access = options.access.resolve(knows_clients)?;
+        // The log is shown on the admin address only, if there is one.
+        let log_is_local = match &access.admin {
+            Some(admin) => admin.at.is_local(),
+            None => addresses.http_is_local(),
+        };
+        let allow_console_log = options.allow_console_log.unwrap_or(log_is_local);
+        let admin_hosts = self::allowed_hosts(&options.allowed_hosts, log_is_local)?;
         #[cfg(feature = "otlp")]
-        let pushed_metrics = options.metrics.resolve(&options.traces.otlp_attribute)?;
+        let pushed_metrics = options.metrics.resolve(&options.traces)?;
         Ok(Self {
             model_repositories,
             model_name: options.model_name,
@@ -210,6 +216,7 @@ impl Config {
             connections,
             tls,
             access,
+            admin_hosts,
             shutdown_delay: duration(options.addresses.shutdown_delay, Duration::ZERO),
             drain_timeout: duration(options.drain_timeout, Duration::from_secs(30)),
             log_format: options.log_format.unwrap_or(LogFormat::Text),

@@ -190,6 +190,9 @@ impl Changes {
         let most = self.most(&base);
         let allows = move |metadata: &Metadata<'_>| {
             let (level, target) = (*metadata.level(), metadata.target());
+            if level == Level::TRACE && target.starts_with(BYTES) {
+                return false;
+            }
             let changed = match level {
                 Level::ERROR => None,
                 Level::WARN => self.warning,
@@ -202,6 +205,9 @@ impl Changes {
         filter_fn(Box::new(allows) as Box<_>).with_max_level_hint(most)
     }
 }
+
+/// Shows bytes as they are sent, with the tokens in headers: what it traces is never written, whatever `--log` says.
+const BYTES: &str = "ureq_proto";
 
 /// The same level for the crate `log`.
 fn log_level(level: LevelFilter) -> log::LevelFilter {
@@ -275,6 +281,20 @@ mod tests {
             assert_eq!(control.log_settings()["log_info"], LogSetting::Bool(false));
             assert_eq!(control.log_settings()["log_verbose_level"], LogSetting::Uint32(0));
         });
+    }
+
+    #[test]
+    fn bytes_as_they_are_sent_are_never_written() {
+        for filter in ["trace", "ureq_proto=trace", "ureq_proto::util=trace"] {
+            let (_control, filter) = LogControl::new(filter.parse().unwrap());
+            let layer = tracing_subscriber::fmt::layer()
+                .with_writer(std::io::sink)
+                .with_filter(filter);
+            tracing::subscriber::with_default(registry().with(layer), || {
+                assert!(!tracing::event_enabled!(target: "ureq_proto::util", Level::TRACE));
+                assert!(tracing::event_enabled!(target: "ureq_proto::util", Level::DEBUG));
+            });
+        }
     }
 
     #[test]

@@ -214,7 +214,7 @@ pub(crate) struct Options {
     pub(crate) allow_console: Option<bool>,
 
     /// Whether the console shows the log's last lines, to every client that reaches the port [default: true on a loopback
-    /// address]
+    /// address; with --admin-address, if that is one]
     #[arg(long, env = "OIP_ALLOW_CONSOLE_LOG", hide_env = true, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     pub(crate) allow_console_log: Option<bool>,
 

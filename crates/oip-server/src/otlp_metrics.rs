@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use crate::{
     failure::Failure,
-    trace_options::{headers, resource},
+    trace_options::{TraceOptions, authorities, headers, resource},
     units::HumanDuration,
 };
 
@@ -43,8 +43,8 @@ impl MetricOptions {
         }
     }
 
-    /// Where metrics go, if they go anywhere. `attributes` are those of --otlp-attribute.
-    pub(crate) fn resolve(self, attributes: &[String]) -> Result<Option<MetricsConfig>, Failure> {
+    /// Where metrics go, if they go anywhere. `traces` has --otlp-attribute and --otlp-ca.
+    pub(crate) fn resolve(self, traces: &TraceOptions) -> Result<Option<MetricsConfig>, Failure> {
         let Some(url) = self.otlp_metrics_endpoint else {
             return match self.otlp_metrics_interval {
                 None => Ok(None),
@@ -64,8 +64,10 @@ impl MetricOptions {
                 "--otlp-metrics-interval: expected a time from 1s to 1h, found {found}"
             )));
         }
-        let (headers, resource) = (headers("METRICS")?, resource(attributes)?);
+        let (headers, resource) = (headers("METRICS")?, resource(&traces.otlp_attribute)?);
+        let authorities = authorities("METRICS", traces.otlp_ca.as_deref())?;
         Ok(Some(MetricsConfig::new(endpoint).with(|config| {
+            config.authorities = authorities;
             config.headers = headers;
             config.resource = resource;
             config.interval = interval;

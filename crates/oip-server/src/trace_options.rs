@@ -1,9 +1,13 @@
 //! Options for traces.
 
-use std::{env, sync::OnceLock};
+use std::{
+    env, fmt, fs,
+    path::{Path, PathBuf},
+    sync::OnceLock,
+};
 
 use clap::Args;
-use oip_telemetry::{Endpoint, Exporter, ExporterConfig, Sampler, SpanId, read_pairs};
+use oip_telemetry::{Authorities, Endpoint, Exporter, ExporterConfig, Sampler, SpanId, read_pairs};
 use serde::Deserialize;
 
 use crate::{failure::Failure, traffic::Traces};
@@ -27,6 +31,11 @@ pub(crate) struct TraceOptions {
     #[arg(long, env = "OIP_OTLP_SAMPLE_RATIO", hide_env = true, value_name = "RATIO")]
     pub(crate) otlp_sample_ratio: Option<f64>,
 
+    /// Certificates (PEM) of trusted authorities for collectors, of traces and metrics, instead of the authorities that browsers
+    /// trust [default: the file of OTEL_EXPORTER_OTLP_CERTIFICATE]
+    #[arg(long, env = "OIP_OTLP_CA", hide_env = true, value_name = "FILE")]
+    pub(crate) otlp_ca: Option<PathBuf>,
+
     /// A resource attribute, in addition to OTEL_RESOURCE_ATTRIBUTES, such as deployment.environment.name=test. May be given
     /// several times
     #[arg(long, env = "OIP_OTLP_ATTRIBUTE", hide_env = true, value_name = "NAME=VALUE")]
@@ -46,6 +55,7 @@ impl TraceOptions {
         Self {
             otlp_endpoint: self.otlp_endpoint.or(other.otlp_endpoint),
             otlp_sample_ratio: self.otlp_sample_ratio.or(other.otlp_sample_ratio),
+            otlp_ca: self.otlp_ca.or(other.otlp_ca),
             otlp_attribute: if self.otlp_attribute.is_empty() {
                 other.otlp_attribute
             } else {
@@ -58,17 +68,20 @@ impl TraceOptions {
     pub(crate) fn resolve(self, has_metrics: bool) -> Result<Option<TraceConfig>, Failure> {
         let wrong = |option: &str, why: &dyn std::fmt::Display| Failure::usage(format!("{option}: {why}"));
         let Some(url) = self.otlp_endpoint else {
-            let has_attributes = !self.otlp_attribute.is_empty() && !has_metrics;
-            if self.otlp_sample_ratio.is_some() || has_attributes {
-                let option = match self.otlp_sample_ratio {
-                    Some(_) => "--otlp-sample-ratio",
-                    None => "--otlp-attribute",
-                };
-                return Err(Failure::usage(format!(
+            let needless = [
+                ("--otlp-sample-ratio", self.otlp_sample_ratio.is_some()),
+                (
+                    "--otlp-attribute",
+                    !self.otlp_attribute.is_empty() && !has_metrics,
+                ),
+                ("--otlp-ca", self.otlp_ca.is_some() && !has_metrics),
+            ];
+            return match needless.into_iter().find(|(_, is_said)| *is_said) {
+                None => Ok(None),
+                Some((option, _)) => Err(Failure::usage(format!(
                     "{option} needs --otlp-endpoint, which says where traces go"
-                )));
-            }
-            return Ok(None);
+                ))),
+            };
         };
         let endpoint = Endpoint::parse(&url).map_err(|error| wrong("--otlp-endpoint", &error))?;
         let ratio = self.otlp_sample_ratio.unwrap_or(1.0);
@@ -77,8 +90,10 @@ impl TraceOptions {
             return Err(wrong("--otlp-sample-ratio", &why));
         }
         let (headers, resource) = (headers("TRACES")?, resource(&self.otlp_attribute)?);
+        let authorities = authorities("TRACES", self.otlp_ca.as_deref())?;
         Ok(Some(TraceConfig {
             exporter: ExporterConfig::new(endpoint).with(|config| {
+                config.authorities = authorities;
                 config.headers = headers;
                 config.resource = resource;
             }),
@@ -131,6 +146,28 @@ pub(crate) fn headers(signal: &str) -> Result<Vec<(String, String)>, Failure> {
         Some(_) => pairs(&own),
         None => pairs("OTEL_EXPORTER_OTLP_HEADERS"),
     }
+}
+
+/// Authorities of a signal's collector: those of --otlp-ca, else of the variable for this signal, else of that for all.
+pub(crate) fn authorities(signal: &str, option: Option<&Path>) -> Result<Option<Authorities>, Failure> {
+    let variables = [
+        format!("OTEL_EXPORTER_OTLP_{signal}_CERTIFICATE"),
+        "OTEL_EXPORTER_OTLP_CERTIFICATE".to_owned(),
+    ];
+    let named = option.map(|path| ("--otlp-ca", path.to_owned())).or_else(|| {
+        variables.iter().find_map(|name| {
+            let path = env::var_os(name).filter(|path| !path.is_empty())?;
+            Some((name.as_str(), path.into()))
+        })
+    });
+    let Some((name, path)) = named else {
+        return Ok(None);
+    };
+    let wrong = |why: &dyn fmt::Display| Failure::usage(format!("{name}: {}: {why}", path.display()));
+    let pem = fs::read(&path).map_err(|error| wrong(&format!("cannot be read: {error}")))?;
+    Authorities::from_pem(&pem)
+        .map(Some)
+        .map_err(|error| wrong(&error))
 }
 
 fn pairs(name: &str) -> Result<Vec<(String, String)>, Failure> {

@@ -1,9 +1,13 @@
-//! Where traces and metrics go, and pairs of names and values as OpenTelemetry's variables have them.
+//! Where traces and metrics go and whose certificates are believed there, and pairs of names and values as OpenTelemetry's variables
+//! have them.
 
 use std::fmt;
 
 use percent_encoding::percent_decode_str;
-use ureq::http::{Uri, uri::Scheme};
+use ureq::{
+    http::{Uri, uri::Scheme},
+    tls::{Certificate, PemItem, RootCerts, parse_pem},
+};
 
 /// A collector's addresses for traces and metrics.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -12,7 +16,49 @@ pub struct Endpoint {
     metrics: String,
 }
 
-/// Why an address or a list of pairs cannot be used.
+/// Authorities that a collector's certificate must be signed by one of, in place of those that browsers trust.
+///
+/// ```
+/// let error = oip_telemetry::Authorities::from_pem(b"no certificate").unwrap_err();
+/// assert_eq!(error.to_string(), "expected certificates in PEM, found none");
+/// ```
+#[derive(Clone)]
+pub struct Authorities(RootCerts);
+
+impl Authorities {
+    /// The certificates in a text of PEM, at least one.
+    ///
+    /// # Errors
+    /// When it has none, or has sections that cannot be read.
+    pub fn from_pem(pem: &[u8]) -> Result<Self, EndpointError> {
+        let mut certificates = Vec::<Certificate<'static>>::new();
+        for item in parse_pem(pem) {
+            let item =
+                item.map_err(|error| EndpointError(format!("expected certificates in PEM: {error}")))?;
+            if let PemItem::Certificate(certificate) = item {
+                certificates.push(certificate);
+            }
+        }
+        match certificates.is_empty() {
+            true => Err(EndpointError(
+                "expected certificates in PEM, found none".to_owned(),
+            )),
+            false => Ok(Self(RootCerts::from(certificates))),
+        }
+    }
+
+    pub(crate) fn roots(&self) -> RootCerts {
+        self.0.clone()
+    }
+}
+
+impl fmt::Debug for Authorities {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Authorities").finish_non_exhaustive()
+    }
+}
+
+/// Why an address, a list of pairs or authorities cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EndpointError(String);
 

@@ -14,7 +14,7 @@ use std::{
 use prost::Message as _;
 
 use crate::{
-    endpoint::Endpoint,
+    endpoint::{Authorities, Endpoint},
     message::Request,
     post::{Poster, Refusal},
     span::Span,
@@ -28,6 +28,8 @@ pub struct ExporterConfig {
     pub endpoint: Endpoint,
     /// Headers of each request to it, such as one with a token.
     pub headers: Vec<(String, String)>,
+    /// Who must have signed the collector's certificate; without it one of the authorities that browsers trust.
+    pub authorities: Option<Authorities>,
     /// What the program is: `service.name` and so on.
     pub resource: Vec<(String, String)>,
     /// Requests whose spans may wait.
@@ -45,6 +47,7 @@ impl ExporterConfig {
         Self {
             endpoint,
             headers: Vec::new(),
+            authorities: None,
             resource: Vec::new(),
             capacity: 2048,
             timeout: Duration::from_secs(10),
@@ -103,7 +106,12 @@ impl Exporter {
         let (queue, messages) = sync_channel(config.capacity.max(1));
         let counts = Arc::new(Counts::default());
         let sender = Sender {
-            poster: Poster::new(config.endpoint.url(), &config.headers, config.timeout),
+            poster: Poster::new(
+                config.endpoint.url(),
+                &config.headers,
+                config.authorities.as_ref(),
+                config.timeout,
+            ),
             config,
             counts: counts.clone(),
             failing_since: None,

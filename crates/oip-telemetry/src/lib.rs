@@ -37,7 +37,7 @@ mod span;
 #[cfg(feature = "testing")]
 pub mod testing;
 
-pub use endpoint::{Endpoint, EndpointError, read_pairs};
+pub use endpoint::{Authorities, Endpoint, EndpointError, read_pairs};
 pub use exporter::{Exporter, ExporterConfig};
 pub use ids::{Parent, SpanId, TraceId};
 pub use metrics::{MetricFamily, MetricKind, MetricsConfig, MetricsExporter, Sample, SampleValue};

@@ -16,7 +16,7 @@ use std::{
 use prost::Message as _;
 
 use crate::{
-    endpoint::Endpoint,
+    endpoint::{Authorities, Endpoint},
     message::{KeyValue, nanoseconds},
     metric_message::{
         CUMULATIVE, Data, Gauge, Histogram, HistogramPoint, Metric, Number, NumberPoint, Request, Sum,
@@ -105,6 +105,8 @@ pub struct MetricsConfig {
     pub endpoint: Endpoint,
     /// Headers of each request to it, such as one with a token.
     pub headers: Vec<(String, String)>,
+    /// Who must have signed the collector's certificate; without it one of the authorities that browsers trust.
+    pub authorities: Option<Authorities>,
     /// What the program is: `service.name` and so on.
     pub resource: Vec<(String, String)>,
     /// Time between two pushes.
@@ -122,6 +124,7 @@ impl MetricsConfig {
         Self {
             endpoint,
             headers: Vec::new(),
+            authorities: None,
             resource: Vec::new(),
             interval: Duration::from_secs(60),
             timeout: Duration::from_secs(10),
@@ -172,7 +175,12 @@ impl MetricsExporter {
         let (messages, wakes) = channel();
         let counts = Arc::new(Counts::default());
         let pusher = Pusher {
-            poster: Poster::new(config.endpoint.metrics_url(), &config.headers, config.timeout),
+            poster: Poster::new(
+                config.endpoint.metrics_url(),
+                &config.headers,
+                config.authorities.as_ref(),
+                config.timeout,
+            ),
             starts: Starts::new(SystemTime::now()),
             collect,
             wait: config.back_off,

@@ -3,9 +3,12 @@
 use std::time::Duration;
 
 use prost::Message as _;
-use ureq::{Agent, http::StatusCode};
+use ureq::{Agent, http::StatusCode, tls::TlsConfig};
 
-use crate::message::{Answer, PartialSuccess};
+use crate::{
+    endpoint::Authorities,
+    message::{Answer, PartialSuccess},
+};
 
 /// Sends messages to one URL.
 pub(crate) struct Poster {
@@ -26,8 +29,18 @@ const MOST_ANSWER: u64 = 64 << 10;
 const MOST_SHOWN: usize = 200;
 
 impl Poster {
-    pub(crate) fn new(url: &str, headers: &[(String, String)], timeout: Duration) -> Self {
+    pub(crate) fn new(
+        url: &str,
+        headers: &[(String, String)],
+        authorities: Option<&Authorities>,
+        timeout: Duration,
+    ) -> Self {
+        let mut tls = TlsConfig::builder();
+        if let Some(authorities) = authorities {
+            tls = tls.root_certs(authorities.roots());
+        }
         let agent = Agent::config_builder()
+            .tls_config(tls.build())
             .timeout_global(Some(timeout))
             .http_status_as_error(false)
             .max_redirects(0)
@@ -59,6 +72,10 @@ impl Poster {
                         "it does not answer in HTTP/1 ({error}); the port for OTLP over HTTP is mostly 4318"
                     )
                 }
+                error if error.to_string().contains("peer certificate") => format!(
+                    "{error}: expected a certificate by an authority that browsers trust, or by one of those that are named \
+                     for collectors"
+                ),
                 error => error.to_string(),
             },
         })?;

@@ -43,9 +43,14 @@ use crate::{
 /// arguments, `--help` and `--version` end the process at once.
 #[must_use]
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let options = Options::parse_from(arguments);
+    #[cfg_attr(not(feature = "client"), expect(unused_mut, reason = "nothing is handed on"))]
+    let mut options = Options::parse_from(arguments);
     let mut out = BufWriter::new(io::stdout());
     files::read_with(options.reading.options());
+    #[cfg(feature = "client")]
+    if let Some(connection) = options.command.connection() {
+        connection.ca.clone_from(&options.servers.ca);
+    }
     #[cfg(feature = "remote")]
     remote::read_with(options.servers);
     let (is_diff, is_json) = (

@@ -24,7 +24,7 @@ Examples:
 ///
 /// A file to read can be on a server that answers range requests: `https://HOST/PATH`, `hf://OWNER/REPO/FILE` for the
 /// Hugging Face Hub (`HF_TOKEN`, `HF_ENDPOINT`), or `s3://BUCKET/KEY` (`AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`,
-/// `AWS_REGION`, `AWS_ENDPOINT_URL`). Only what is needed of it is fetched.
+/// `AWS_REGION`, `AWS_ENDPOINT_URL`, or a profile in `~/.aws`, `AWS_PROFILE`). Only what is needed of it is fetched.
 ///
 /// A file called `-` is standard input, which is copied to a temporary file first, or standard output. A file that is
 /// written appears when it is complete, and replaces one of its name; a link stays and the file that it leads to is
@@ -36,21 +36,22 @@ pub(crate) struct Options {
     pub(crate) command: Command,
     #[command(flatten)]
     pub(crate) reading: Reading,
-    #[cfg(feature = "remote")]
+    #[cfg(any(feature = "client", feature = "remote"))]
     #[command(flatten)]
     pub(crate) servers: Servers,
 }
 
-/// How files on servers are read.
-#[cfg(feature = "remote")]
+/// How servers are spoken to, those of files and those of models.
+#[cfg(any(feature = "client", feature = "remote"))]
 #[derive(Args, Clone, Debug, Default)]
-#[command(next_help_heading = "Files on servers")]
+#[command(next_help_heading = "Servers")]
 pub(crate) struct Servers {
-    /// Trust the certificates in this file (PEM) instead of the built-in authorities, which are Mozilla's. Without the
-    /// option the environment variable `SSL_CERT_FILE` names one.
+    /// Trust the authorities whose certificates are in this file (PEM), and no others: for files on servers instead of Mozilla's
+    /// list, for inference servers instead of the system's. Without the option the environment variable `SSL_CERT_FILE` names one.
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) ca: Option<PathBuf>,
-    /// Allow http:// for other machines too: anybody on the network path can then change the file.
+    /// Allow http:// for files on other machines too: anybody on the network path can then change the file.
+    #[cfg(feature = "remote")]
     #[arg(long, global = true)]
     pub(crate) allow_http: bool,
 }
@@ -197,6 +198,33 @@ impl Command {
             #[cfg(feature = "client")]
             Self::Unload(options) => options.json,
             Self::Completions { .. } | Self::Man { .. } => false,
+        }
+    }
+
+    /// The inference server that the command is for, if it is for one.
+    #[cfg(feature = "client")]
+    pub(crate) fn connection(&mut self) -> Option<&mut crate::client::options::Connection> {
+        match self {
+            Self::Infer(options) => Some(&mut options.server.connection),
+            Self::Bench(options) => Some(&mut options.server.connection),
+            Self::Replay(options) => Some(&mut options.connection),
+            Self::Ls(options) => Some(&mut options.connection),
+            Self::Show(options) => Some(&mut options.connection),
+            Self::Status(options) => Some(&mut options.connection),
+            Self::Load(options) => Some(&mut options.connection),
+            Self::Unload(options) => Some(&mut options.connection),
+            Self::Inspect(_)
+            | Self::Verify(_)
+            | Self::Convert(_)
+            | Self::Diff(_)
+            | Self::Merge(_)
+            | Self::Split(_)
+            | Self::Manifest(_)
+            | Self::Extract(_)
+            | Self::Rename(_)
+            | Self::Set(_)
+            | Self::Completions { .. }
+            | Self::Man { .. } => None,
         }
     }
 }

@@ -47,10 +47,10 @@ mod source;
 pub use asynchronous::{AsyncByteSource, ReadFuture};
 #[cfg(feature = "connector")]
 pub use http::RemoteConnector;
+#[cfg(feature = "http")]
+pub use http::{AwsKeys, AwsProfile, RemoteFile, RemoteOptions, is_remote, open};
 #[cfg(feature = "hub")]
 pub use http::{HubFile, HubFolder};
-#[cfg(feature = "http")]
-pub use http::{RemoteFile, RemoteOptions, is_remote, open};
 pub use index::IndexPlace;
 #[cfg(feature = "object-store")]
 pub use object::StoredObject;

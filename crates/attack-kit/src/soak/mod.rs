@@ -36,6 +36,9 @@ pub(crate) struct Options {
     /// Milliseconds of delay with which every second time that server leaves
     #[arg(long, default_value_t = 500, value_name = "MS")]
     shutdown_delay: u64,
+    /// Nothing but that second server, one restart after the other, and each with the delay
+    #[arg(long)]
+    only_restarts: bool,
     /// MiB of memory above which the server is killed, so that the machine survives
     #[arg(long, default_value_t = 3072, value_name = "MIB")]
     ceiling: usize,
@@ -55,6 +58,13 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     let ceiling = options.ceiling << 20;
     let count = options.restarts;
     let delay = Duration::from_millis(options.shutdown_delay);
+    if options.only_restarts {
+        let restarts = restarts::run(&program, ceiling, Duration::ZERO, count, |_| delay)?;
+        println!("each with a delay of {delay:?}: {restarts}");
+        return Ok(restarts.is_clean());
+    }
+    // With and without the delay in turn.
+    let delay = move |number| if number % 2 == 0 { delay } else { Duration::ZERO };
     let restarts = thread::spawn(move || restarts::run(&program, ceiling, time, count, delay));
 
     let repository = tempfile::tempdir()?;

@@ -25,6 +25,8 @@ use tokio::{task::JoinSet, time::sleep};
 pub(super) struct Restarts {
     count: u32,
     answered: u64,
+    /// Those of them that were sent after the signal.
+    answered_late: u64,
     refused: u64,
     not_taken: u64,
     lost: Vec<String>,
@@ -42,9 +44,10 @@ impl fmt::Display for Restarts {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             formatter,
-            "{} restarts under load: {} requests answered, {} refused by an answer, {} not taken, {} lost, {} bad ends; the longest drain took {:?}",
+            "{} restarts under load: {} requests answered, {} of them sent after the signal, {} refused by an answer, {} not taken, {} lost, {} bad ends; the longest drain took {:?}",
             self.count,
             self.answered,
+            self.answered_late,
             self.refused,
             self.not_taken,
             self.lost.len(),
@@ -61,14 +64,14 @@ impl fmt::Display for Restarts {
 /// Clients of each transport.
 const CLIENTS: usize = 4;
 
-/// Restarts a server so often, spread over this time. Every second one has a delay: its clients stop half-way through it, as
+/// Restarts a server so often, spread over this time. Clients of one that leaves with a delay stop half-way through it, as
 /// those behind a balancer do, and until then each request must be answered.
 pub(super) fn run(
     program: &Path,
     ceiling: usize,
     time: Duration,
     count: u32,
-    delay: Duration,
+    delay_of: impl Fn(u32) -> Duration,
 ) -> Result<Restarts> {
     let repository = tempfile::tempdir()?;
     models::write(repository.path(), 1 << 20)?;
@@ -78,7 +81,7 @@ pub(super) fn run(
     let restarts = Rc::new(RefCell::new(Restarts::default()));
     let start = Instant::now();
     for number in 0..count {
-        let delay = if number % 2 == 0 { delay } else { Duration::ZERO };
+        let delay = delay_of(number);
         let shown = format!("{}ms", delay.as_millis());
         let options = ["--log", "off", "--shutdown-delay", &shown];
         let server = Server::start(program, repository.path(), &options, ceiling)?;
@@ -104,6 +107,13 @@ impl Shared {
     fn is_out(&self) -> bool {
         let signalled = self.signalled.get();
         signalled.is_some_and(|signalled| signalled.elapsed() >= self.delay / 2)
+    }
+
+    /// Counts an answer to a request that was sent then.
+    fn count_answered(&self, sent: Instant) {
+        let mut restarts = self.restarts.borrow_mut();
+        restarts.answered += 1;
+        restarts.answered_late += u64::from(self.signalled.get().is_some_and(|signalled| sent > signalled));
     }
 
     /// Counts a request that got no answer: the server may not have taken it if it was sent after the signal.
@@ -160,6 +170,7 @@ fn restart(server: &Server, restarts: &Rc<RefCell<Restarts>>, delay: Duration) -
 async fn over_http(target: Target, shared: Shared) {
     while let Ok(mut http) = Http::connect(target.http).await {
         loop {
+            let begun = Instant::now();
             if http
                 .post(&infer_path(ECHO), "", SMALL_ECHO.as_bytes())
                 .await
@@ -172,11 +183,13 @@ async fn over_http(target: Target, shared: Shared) {
                 shared.count_unanswered(sent, "HTTP: closed without an answer");
                 break;
             };
-            let mut restarts = shared.restarts.borrow_mut();
             match answer.status {
-                200 => restarts.answered += 1,
-                503 => restarts.refused += 1,
-                status => restarts.lost.push(format!("HTTP: {status} {}", answer.text())),
+                200 => shared.count_answered(begun),
+                503 => shared.restarts.borrow_mut().refused += 1,
+                status => {
+                    let lost = format!("HTTP: {status} {}", answer.text());
+                    shared.restarts.borrow_mut().lost.push(lost);
+                }
             }
             let is_out = !shared.delay.is_zero() && shared.is_out();
             if is_out || answer.header("connection") == Some("close") {
@@ -199,11 +212,13 @@ async fn over_grpc(target: Target, shared: Shared) {
         let sent = Instant::now();
         match grpc.call(Method::Unary, &message).await {
             Ok(answer) => {
-                let mut restarts = shared.restarts.borrow_mut();
                 match answer.code {
-                    0 => restarts.answered += 1,
-                    14 => restarts.refused += 1,
-                    code => restarts.lost.push(format!("gRPC: {code} {}", answer.message)),
+                    0 => shared.count_answered(sent),
+                    14 => shared.restarts.borrow_mut().refused += 1,
+                    code => {
+                        let lost = format!("gRPC: {code} {}", answer.message);
+                        shared.restarts.borrow_mut().lost.push(lost);
+                    }
                 }
                 if !shared.delay.is_zero() && shared.is_out() {
                     return;

@@ -1,6 +1,9 @@
 //! The clients of clouds against servers on this machine that answer as S3 does.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use model_store::{
     CloudStore, Location, Mirror, MirrorOptions, Scope, Store, StoreError,
@@ -141,6 +144,58 @@ fn an_object_that_was_replaced_is_not_read() {
     let listing = store.list(None, None).unwrap().unwrap();
     objects.put("a/1/model.onnx", "content of x");
     let error = store.open(&listing.objects[0]).unwrap().read(0..12).unwrap_err();
+    assert!(matches!(error, StoreError::Changed { .. }), "{error}");
+}
+
+/// Some stores leave entity tags out of their lists, and fractions of seconds out of their answers.
+#[test]
+fn lists_without_entity_tags_are_enough() {
+    let objects = bucket();
+    let large: Vec<u8> = (0..20_000_000_u32).map(|at| (at % 251) as u8).collect();
+    objects.put("large/1/model.onnx", large.clone());
+    let (served, modified) = (
+        objects.clone(),
+        Arc::new(Mutex::new("Sun, 01 Nov 2026 00:00:00 GMT")),
+    );
+    let now = modified.clone();
+    let server = FakeServer::start(move |request| {
+        let mut response = served.as_s3("models", 100, request);
+        if request.path.trim_matches('/') == "models" {
+            let mut list = String::from_utf8(response.body).unwrap();
+            while let (Some(start), Some(end)) = (list.find("<ETag>"), list.find("</ETag>")) {
+                list.replace_range(start..end + "</ETag>".len(), "");
+            }
+            response.body = list.replace("00:00.000Z", "00:00.572Z").into_bytes();
+        } else {
+            response
+                .headers
+                .retain(|(name, _)| !name.eq_ignore_ascii_case("last-modified"));
+            response = response.header("Last-Modified", *now.lock().unwrap());
+        }
+        response
+    });
+    let store = store(&server, "models");
+    let listing = store.list(None, None).unwrap().unwrap();
+    let named = |name: &str| {
+        listing
+            .objects
+            .iter()
+            .find(|object| object.name.as_str() == name)
+            .unwrap()
+    };
+    let open = store.open(named("large/1/model.onnx")).unwrap();
+    assert!(open.read(0..10_000_000).unwrap() == large[..10_000_000]);
+    // Another version within the same second is told by its tag.
+    objects.put("large/1/model.onnx", vec![0; large.len()]);
+    let error = open.read(10_000_000..20_000_000).unwrap_err();
+    assert!(matches!(error, StoreError::Changed { .. }), "{error}");
+    // One of a later second by its time.
+    *modified.lock().unwrap() = "Sun, 01 Nov 2026 00:00:01 GMT";
+    let error = store
+        .open(named("a/1/model.onnx"))
+        .unwrap()
+        .read(0..12)
+        .unwrap_err();
     assert!(matches!(error, StoreError::Changed { .. }), "{error}");
 }
 

@@ -1,6 +1,9 @@
 //! Encrypted connections: servers that are believed and those that are not, and certificates of the client.
 
-use std::sync::Arc;
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use oip_client::{Builder, ErrorKind, InferenceClient};
 use oip_grpc::GrpcConfig;
@@ -30,8 +33,11 @@ fn authority() -> CertifiedIssuer<'static, KeyPair> {
 
 /// A certificate and its key.
 fn sign(authority: &CertifiedIssuer<'static, KeyPair>, host: &str) -> (String, String) {
+    sign_as(authority, &CertificateParams::new(vec![host.to_owned()]).unwrap())
+}
+
+fn sign_as(authority: &CertifiedIssuer<'static, KeyPair>, params: &CertificateParams) -> (String, String) {
     let key = KeyPair::generate().unwrap();
-    let params = CertificateParams::new(vec![host.to_owned()]).unwrap();
     (
         params.signed_by(&key, authority).unwrap().pem(),
         key.serialize_pem(),
@@ -41,13 +47,18 @@ fn sign(authority: &CertifiedIssuer<'static, KeyPair>, host: &str) -> (String, S
 impl Served {
     /// For clients with a certificate of the same authority, if that is wanted.
     fn new(host: &str, wants_certificates: bool) -> Self {
+        let params = CertificateParams::new(vec![host.to_owned()]).unwrap();
+        Self::of(&params, wants_certificates)
+    }
+
+    fn of(params: &CertificateParams, wants_certificates: bool) -> Self {
         let (folder, authority) = (tempfile::tempdir().unwrap(), authority());
         let write = |name: &str, text: &str| {
             let path = folder.path().join(name);
             std::fs::write(&path, text).unwrap();
             path
         };
-        let (certificate, key) = sign(&authority, host);
+        let (certificate, key) = sign_as(&authority, params);
         let mut files = TlsFiles::new(write("server.pem", &certificate), write("key.pem", &key));
         if wants_certificates {
             files = files.with_client_ca(write("ca.pem", &authority.pem()));
@@ -130,6 +141,30 @@ async fn servers_of_strangers_and_of_other_names_are_not_believed() {
     }
 }
 
+/// A server starts with a certificate that has expired; whose fault that is, clients say.
+#[tokio::test]
+async fn certificates_of_another_time_are_not_believed() {
+    let hour = Duration::from_secs(60 * 60);
+    let mut expired = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+    let mut early = expired.clone();
+    expired.not_after = (SystemTime::now() - hour).into();
+    early.not_before = (SystemTime::now() + hour).into();
+    for (params, expected) in [
+        (expired, "TLS: the server's certificate has expired"),
+        (
+            early,
+            "TLS: the server's certificate is not valid yet: compare the clocks of both machines",
+        ),
+    ] {
+        let served = Served::of(&params, false);
+        for client in served.clients(|builder| builder.authorities(served.authority.pem())) {
+            let error = client.server_live().await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Connect);
+            assert!(error.to_string().contains(expected), "{error}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_certificate_is_shown_where_that_is_wanted() {
     let served = Served::new("localhost", true);
@@ -138,12 +173,21 @@ async fn a_certificate_is_shown_where_that_is_wanted() {
     for client in served.clients(|builder| known(builder).certificate(&certificate, &key)) {
         assert!(client.server_live().await.unwrap());
     }
-    for client in served.clients(known) {
-        let error = client.server_live().await.unwrap_err().to_string();
-        assert!(
-            error.contains("TLS: the server wants a certificate of the client"),
-            "{error}"
-        );
+    let mut params = CertificateParams::new(vec!["robot".to_owned()]).unwrap();
+    params.not_after = (SystemTime::now() - Duration::from_secs(60 * 60)).into();
+    let (certificate, key) = sign_as(&served.authority, &params);
+    let expired = served.clients(|builder| known(builder).certificate(&certificate, &key));
+    for (clients, expected) in [
+        (
+            served.clients(known),
+            "TLS: the server wants a certificate of the client",
+        ),
+        (expired, "TLS: the client's certificate has expired"),
+    ] {
+        for client in clients {
+            let error = client.server_live().await.unwrap_err().to_string();
+            assert!(error.contains(expected), "{error}");
+        }
     }
 }
 

@@ -42,13 +42,20 @@ pub struct Tls(Arc<Shared>);
 struct Shared {
     files: TlsFiles,
     current: RwLock<Current>,
-    /// What the files held when they were last looked at, whether it could be used or not.
-    seen: Mutex<Option<Contents>>,
+    /// What the files held when they were last looked at.
+    seen: Mutex<Option<Seen>>,
     started: Instant,
     /// Milliseconds from the start to the last refused handshake that was logged as a warning, plus one.
     warned: AtomicU64,
     /// Refused handshakes since then.
     refused: AtomicU64,
+}
+
+/// What files held.
+struct Seen {
+    contents: Contents,
+    /// Whether it could be used.
+    is_used: bool,
 }
 
 /// A configuration for each protocol: they differ in what they offer to speak.
@@ -69,7 +76,10 @@ impl Tls {
         Ok(Self(Arc::new(Shared {
             files,
             current: RwLock::new(current),
-            seen: Mutex::new(Some(contents)),
+            seen: Mutex::new(Some(Seen {
+                contents,
+                is_used: true,
+            })),
             started: Instant::now(),
             warned: AtomicU64::new(0),
             refused: AtomicU64::new(0),
@@ -94,13 +104,29 @@ impl Tls {
     /// # Errors
     /// When a file cannot be used. What was current stays so. The same contents are an error only once.
     pub fn reload(&self) -> Result<bool, TlsError> {
+        self.look(false)
+    }
+
+    /// The same on somebody's request, who is told of files that cannot be used each time.
+    ///
+    /// # Errors
+    /// When a file cannot be used. What was current stays so.
+    pub fn reload_on_request(&self) -> Result<bool, TlsError> {
+        self.look(true)
+    }
+
+    fn look(&self, is_requested: bool) -> Result<bool, TlsError> {
         let mut seen = self.0.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let contents = Contents::read(&self.0.files).inspect_err(|_| *seen = None)?;
-        if seen.as_ref() == Some(&contents) {
+        if let Some(last) = &*seen
+            && last.contents == contents
+            && (last.is_used || !is_requested)
+        {
             return Ok(false);
         }
         let made = Current::new(&self.0.files, &contents);
-        *seen = Some(contents);
+        let is_used = made.is_ok();
+        *seen = Some(Seen { contents, is_used });
         *self.0.current.write().unwrap_or_else(PoisonError::into_inner) = made?;
         Ok(true)
     }

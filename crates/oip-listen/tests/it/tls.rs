@@ -307,10 +307,15 @@ fn changed_files_are_for_new_connections_and_open_ones_stay() {
     let error = tls.reload().unwrap_err();
     assert!(error.to_string().contains("does not belong"), "{error}");
     assert!(!tls.reload().unwrap(), "it was said already");
+    for _ in 0..2 {
+        let error = tls.reload_on_request().unwrap_err();
+        assert!(error.to_string().contains("does not belong"), "{error}");
+    }
     assert!(client.get(&server, "/hello").unwrap().ends_with("hello"));
 
     files.write(&next);
     assert!(tls.reload().unwrap());
+    assert!(!tls.reload_on_request().unwrap(), "nothing has changed");
     let mut after = client.connect(&server);
     get(&mut after, "/hello", "hello");
     assert_ne!(shown(&before), shown(&after));

@@ -2,7 +2,8 @@
 
 use std::{
     fs,
-    io::{BufRead, BufReader},
+    io::{BufRead, BufReader, Write},
+    net::SocketAddr,
     path::Path,
     process::{Command, Stdio},
     thread,
@@ -14,6 +15,9 @@ use oip_grpc::proto::{
     RepositoryIndexRequest, RepositoryModelUnloadRequest, ServerLiveRequest,
     grpc_inference_service_client::GrpcInferenceServiceClient,
 };
+use oip_telemetry::testing::Collector;
+use oip_types::{InferRequest, ModelRef};
+use rcgen::{KeyPair, PKCS_ED25519};
 use tempfile::TempDir;
 use tonic::{
     Code, Request, Status,
@@ -22,7 +26,9 @@ use tonic::{
 };
 
 use crate::{
+    keys,
     support::{Answer, Server, command, connect, failing, receive, send},
+    tls::{Certificates, encrypted},
     traffic::line,
 };
 
@@ -30,7 +36,7 @@ use crate::{
 const SECRET: &str = "1ec1c26b50d5d3c58d9583181af8076655fe00756bf7285940ba3670f99fcba0";
 
 /// A repository with the same tensor file as two models.
-fn repository() -> TempDir {
+pub(crate) fn two_models() -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     let example =
         Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/models/digit_means/1/model.safetensors");
@@ -44,7 +50,7 @@ fn repository() -> TempDir {
 
 /// A server with this table of identities.
 fn server(table: &str, more: &[&str]) -> (Server, TempDir) {
-    let folder = repository();
+    let folder = two_models();
     let path = folder.path().join("auth.toml");
     fs::write(&path, table).unwrap();
     let options = ["--auth", path.to_str().unwrap()];
@@ -68,7 +74,11 @@ fn error(answer: &Answer) -> String {
 }
 
 async fn client(server: &Server) -> GrpcInferenceServiceClient<Channel> {
-    let endpoint = Endpoint::from_shared(format!("http://{}", server.grpc)).unwrap();
+    client_at(format!("http://{}", server.grpc)).await
+}
+
+async fn client_at(url: String) -> GrpcInferenceServiceClient<Channel> {
+    let endpoint = Endpoint::from_shared(url).unwrap();
     GrpcInferenceServiceClient::new(endpoint.connect().await.unwrap())
 }
 
@@ -311,7 +321,7 @@ async fn addresses_for_everybody_answer_no_changes_unless_that_is_wanted() {
         "--load-model=*",
     ];
     let start = |more: &[&str]| {
-        let folder = repository();
+        let folder = two_models();
         let mut command = Command::new(env!("CARGO_BIN_EXE_oip-server"));
         command
             .arg("--model-repository")
@@ -382,7 +392,7 @@ async fn addresses_for_everybody_answer_no_changes_unless_that_is_wanted() {
 
 #[tokio::test]
 async fn the_admin_address_has_what_changes_the_server() {
-    let folder = repository();
+    let folder = two_models();
     let options = [
         "--admin-address",
         "127.0.0.1:0",
@@ -413,19 +423,135 @@ async fn the_admin_address_has_what_changes_the_server() {
     assert_eq!(ask_admin("GET", "/v2/systemsharedmemory/status").status, 501);
     assert_eq!(ask(&server, "GET", "/v2/models/closed/ready", None).status, 200);
     assert_eq!(ask_admin("GET", "/v2/models/closed/ready").status, 200);
+    assert_eq!(ask(&server, "GET", "/console/log", None).status, 403);
+    assert_eq!(ask_admin("GET", "/console/log").status, 200);
     let unload = RepositoryModelUnloadRequest {
         model_name: "closed".into(),
         ..Default::default()
     };
+    let mut on_admin = client_at(format!("http://{admin}")).await;
     assert_eq!(
-        code(client(&server).await.repository_model_unload(unload).await),
-        Code::PermissionDenied
+        code(on_admin.log_settings(LogSettingsRequest::default()).await),
+        Code::Ok
     );
+    for (mut client, expected) in [
+        (client(&server).await, Code::PermissionDenied),
+        (on_admin, Code::Ok),
+    ] {
+        assert_eq!(
+            code(client.repository_model_unload(unload.clone()).await),
+            expected
+        );
+    }
+    assert_ne!(ask(&server, "GET", "/v2/models/closed/ready", None).status, 200);
+}
+
+/// A page that has pointed its name at this machine reaches nothing on an admin address of this machine, though the other
+/// addresses answer to all names.
+#[test]
+fn web_pages_do_not_reach_a_local_admin_address() {
+    let folder = two_models();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_oip-server"));
+    command.arg("--model-repository").arg(folder.path()).args([
+        "--http-address=0.0.0.0:0",
+        "--grpc-address=none",
+        "--admin-address=127.0.0.1:0",
+    ]);
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut address = |name: &str| -> SocketAddr {
+        loop {
+            let line = lines.next().unwrap().unwrap();
+            if let Some(url) = line.trim().strip_prefix(name) {
+                return url.trim().rsplit("://").next().unwrap().parse().unwrap();
+            }
+        }
+    };
+    let (public, admin) = (address("HTTP"), address("admin"));
+    let status = |to: SocketAddr, host: &str, path: &str| {
+        let mut stream = connect(to);
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n").unwrap();
+        receive(&mut stream).status
+    };
+    assert_eq!(status(public, "evil.example.com", "/v2"), 200);
+    for path in ["/v2", "/console/log", "/metrics", "/v2/logging"] {
+        assert_eq!(status(admin, "evil.example.com", path), 403, "{path}");
+        assert_eq!(status(admin, "127.0.0.1", path), 200, "{path}");
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+/// A socket in a folder of operators, beside addresses for everybody: it has no TLS, and the log is shown there.
+#[cfg(unix)]
+#[tokio::test]
+async fn the_admin_address_may_be_a_unix_socket() {
+    use std::os::unix::net::UnixStream;
+
+    let folder = two_models();
+    let certificates = Certificates::new();
+    let socket = folder.path().join("admin.sock");
+    let address = format!("unix:{}", socket.display());
+    let options = certificates.options();
+    let more = [
+        "--http-address=0.0.0.0:0",
+        "--grpc-address=0.0.0.0:0",
+        "--admin-address",
+        &address,
+        "--model-control-mode=explicit",
+        "--load-model=*",
+    ];
+    let mut command = Command::new(env!("CARGO_BIN_EXE_oip-server"));
+    command
+        .arg("--model-repository")
+        .arg(folder.path())
+        .args(options.iter().map(String::as_str).chain(more));
+    let mut server = Server::spawn(&mut command);
+    assert_eq!(server.wait_for_line("admin"), address);
+    server.wait_until_loaded();
+    let ask_admin = |method: &str, path: &str| {
+        let mut stream = UnixStream::connect(&socket).unwrap();
+        send(&mut stream, method, path, &[], b"");
+        receive(&mut stream)
+    };
+    for (method, path) in [("GET", "/metrics"), ("GET", "/console/log"), ("POST", UNLOAD)] {
+        let mut stream = encrypted(server.http, &certificates.client(None, b"http/1.1"));
+        send(&mut stream, method, path, &[], b"");
+        assert_eq!(receive(&mut stream).status, 403, "{path}");
+        assert_eq!(ask_admin(method, path).status, 200, "{path}");
+    }
+    assert_ne!(ask_admin("GET", "/v2/models/open/ready").status, 200);
+    let unload = RepositoryModelUnloadRequest {
+        model_name: "closed".into(),
+        ..Default::default()
+    };
+    let mut client = client_at(address).await;
+    assert_eq!(code(client.repository_model_unload(unload).await), Code::Ok);
+    assert_ne!(ask_admin("GET", "/v2/models/closed/ready").status, 200);
+}
+
+/// An admin address that is no Unix socket is encrypted where the others are.
+#[test]
+fn the_admin_address_speaks_tls_as_the_others_do() {
+    let folder = two_models();
+    let certificates = Certificates::new();
+    let options = certificates.options();
+    let more = ["--admin-address", "127.0.0.1:0"];
+    let options: Vec<&str> = options.iter().map(String::as_str).chain(more).collect();
+    let mut server = Server::start(folder.path(), &options);
+    let admin = server.wait_for_line("admin").parse().unwrap();
+    server.wait_until_loaded();
+    let mut stream = encrypted(admin, &certificates.client(None, b"http/1.1"));
+    send(&mut stream, "GET", "/metrics", &[], b"");
+    assert_eq!(receive(&mut stream).status, 200);
+    let mut stream = connect(admin);
+    send(&mut stream, "GET", "/metrics", &[], b"");
+    assert_eq!(receive(&mut stream).status, 400);
 }
 
 #[tokio::test]
 async fn restricted_apis_are_tritons() {
-    let folder = repository();
+    let folder = two_models();
     let options = [
         "--http-restricted-api=inference,model-repository:infer-key=infer-value",
         "--http-restricted-api=metrics:metrics-key=other",
@@ -464,7 +590,7 @@ async fn restricted_apis_are_tritons() {
 
 #[tokio::test]
 async fn changes_are_in_the_log_and_secrets_are_not() {
-    let folder = repository();
+    let folder = two_models();
     let path = folder.path().join("auth.toml");
     let rest = "[identities.reader]\ntoken-sha256 = [\"a2d4e8b7f0c1d3e5a2d4e8b7f0c1d3e5a2d4e8b7f0c1d3e5a2d4e8b7f0c1d3e5\"]\napis = [\"health\"]";
     fs::write(
@@ -542,6 +668,93 @@ async fn changes_are_in_the_log_and_secrets_are_not() {
     }
 }
 
+/// At the most talkative level, with all libraries: tokens, their digests, keys of signed tokens, values of restricted headers, right and
+/// wrong ones, over TLS and on both transports; and what is sent to a collector.
+// Clients must go on while the test waits for the server's end.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn no_level_of_the_log_has_secrets() {
+    let (folder, certificates) = (two_models(), Certificates::new());
+    let collector = Collector::start(vec![]);
+    let key = KeyPair::generate_for(&PKCS_ED25519).unwrap();
+    let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    fs::write(at("keys.json"), keys::set(&key, "one")).unwrap();
+    let table = format!(
+        "[jwt]\nkeys = \"keys.json\"\nissuer = \"https://issuer\"\naudience = \"models\"\n\
+         [identities.boss]\ntoken-sha256 = [\"{SECRET}\"]\njwt = [\"ci\"]\napis = [\"*\"]\n"
+    );
+    fs::write(at("auth.toml"), table).unwrap();
+    let (auth, endpoint) = (at("auth.toml"), collector.url.clone());
+    let options = certificates.options();
+    let more = [
+        "--auth",
+        &auth,
+        "--otlp-endpoint",
+        &endpoint,
+        "--http-restricted-api=model-config:the-key=restr1cted",
+        "--grpc-restricted-protocol=model-config:the-key=restr1cted",
+        "--access-log=json",
+        "--log=trace",
+    ];
+    let options: Vec<&str> = options.iter().map(String::as_str).chain(more).collect();
+    let log = at("server.log");
+    let mut command = command(folder.path(), &options);
+    command
+        .env("OTEL_EXPORTER_OTLP_HEADERS", "x-api-key=t3lemetry")
+        .stderr(fs::File::create(&log).unwrap());
+    let mut server = Server::spawn(&mut command);
+    server.wait_until_loaded();
+
+    let (good, expired) = (keys::token(&key, "one", 60), keys::token(&key, "one", -60));
+    let config = certificates.client(None, b"http/1.1");
+    for (token, restricted, status) in [
+        ("s3cret", "restr1cted", 200),
+        (&*good, "restr1cted", 200),
+        (&*expired, "restr1cted", 401),
+        ("n0t-known", "restr1cted", 401),
+        ("s3cret", "wr0ng-value", 403),
+    ] {
+        let bearer = format!("Bearer {token}");
+        let mut stream = encrypted(server.http, &config);
+        let headers = [("Authorization", bearer.as_str()), ("the-key", restricted)];
+        send(&mut stream, "GET", "/v2/models/open/config", &headers, b"");
+        assert_eq!(receive(&mut stream).status, status, "{token} {restricted}");
+        let client = oip_client::builder(format!("grpcs://localhost:{}", server.grpc.port()))
+            .authorities(fs::read(certificates.path("ca.pem")).unwrap())
+            .header("authorization", bearer)
+            .header("triton-grpc-protocol-the-key", restricted)
+            .build()
+            .unwrap();
+        let model = ModelRef::new("open", None).unwrap();
+        let answer = client.model_config(model).await;
+        assert_eq!(answer.is_ok(), status == 200, "{token} {restricted}");
+        if status == 200 {
+            client.infer(&InferRequest::new(model)).await.unwrap();
+        }
+    }
+    assert!(collector.message().head.contains("x-api-key: t3lemetry"));
+    server.signal("TERM");
+    server.wait(Duration::from_secs(30));
+    let text = fs::read_to_string(&log).unwrap();
+    // Libraries speak too, or nothing was shown.
+    for speaker in ["TRACE", "rustls", "h2::", "ureq::"] {
+        assert!(text.contains(speaker), "{speaker}");
+    }
+    let signature = |token: &str| token.rsplit('.').next().unwrap().to_owned();
+    let secrets = [
+        "s3cret",
+        SECRET,
+        "n0t-known",
+        "restr1cted",
+        "wr0ng-value",
+        "t3lemetry",
+    ];
+    let secrets = secrets.map(str::to_owned).into_iter();
+    for secret in secrets.chain([signature(&good), signature(&expired), good, expired]) {
+        let line = text.lines().find(|line| line.contains(&secret));
+        assert_eq!(line, None, "{secret}");
+    }
+}
+
 /// The access log has the identity of each client that is known, also where the call is refused.
 #[tokio::test]
 async fn the_access_log_names_identities() {
@@ -615,7 +828,7 @@ fn pages_of_named_origins_may_read_answers() {
     let answer = server.request("OPTIONS", path, &asking("https://evil.example"), b"");
     assert_eq!(answer.header("access-control-allow-origin"), None);
 
-    let folder = repository();
+    let folder = two_models();
     let server = Server::start(folder.path(), &[]);
     let answer = server.request("GET", "/v2", &[("Origin", "https://app.example.com")], b"");
     assert_eq!(

@@ -10,9 +10,15 @@ use std::{
 
 use axum::http::Request;
 use oip_grpc::proto::{ServerLiveRequest, grpc_inference_service_client::GrpcInferenceServiceClient};
+use rustls::pki_types::{CertificateDer, pem::PemObject};
+use sha2::{Digest, Sha256};
 use tonic::transport::Endpoint;
 
-use crate::support::{Server, failing};
+use crate::{
+    metrics::rows,
+    support::{Server, failing, receive, send},
+    tls::{Certificates, encrypted},
+};
 
 /// The command for a server with an empty repository and these options, and no others.
 fn command(repository: &Path, arguments: &[&str]) -> Command {
@@ -227,6 +233,109 @@ async fn ports_of_platforms_count_where_no_option_says_otherwise() {
     );
 }
 
+/// What hosting platforms ask of a folder with one model under a name of the operator's, and that the table of identities counts
+/// for these paths as for those that they stand for.
+#[test]
+fn paths_of_platforms_reach_the_only_model() {
+    let folder = tempfile::tempdir().unwrap();
+    let (model, table) = (folder.path().join("mnt"), folder.path().join("auth.toml"));
+    fs::create_dir(&model).unwrap();
+    let example =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/models/digit_means/1/model.safetensors");
+    fs::copy(example, model.join("model.safetensors")).unwrap();
+    let identity = |name: &str, group: &str, models: &str| {
+        let digest = sha256(name);
+        format!(
+            "[identities.{name}]\ntoken-sha256 = [\"{digest}\"]\napis = [\"{group}\"]\nmodels = [\"{models}\"]\n"
+        )
+    };
+    let text = identity("caller", "inference", "shop-*")
+        + &identity("reader", "metadata", "*")
+        + &identity("other", "inference", "other");
+    fs::write(&table, text + "[anonymous]\napis = [\"health\"]\n").unwrap();
+    let arguments = [
+        "--address",
+        "127.0.0.1:0",
+        "--model-name",
+        "shop-digits",
+        "--auth",
+        table.to_str().unwrap(),
+    ];
+    let mut command = command(&model, &arguments);
+    command
+        .env("AIP_HEALTH_ROUTE", "/healthy")
+        .env("AIP_PREDICT_ROUTE", "/predict");
+    let mut server = Server::spawn(&mut command);
+    server.wait_until_loaded();
+    let ask = |method: &str, path: &str, token: Option<&str>, body: &str| {
+        let value = token.map(|token| format!("Bearer {token}"));
+        let headers: Vec<_> = value
+            .iter()
+            .map(|value| ("Authorization", value.as_str()))
+            .collect();
+        server.request(method, path, &headers, body.as_bytes())
+    };
+    let (v2, v1) = (
+        rows(&[1, 2]).to_string(),
+        r#"{"instances": [{"mean.rows": 1}, {"mean.rows": 2}]}"#,
+    );
+    // By its own name, and not by the folder's.
+    for (path, status) in [
+        ("/v2/models/shop-digits/infer", 200),
+        ("/v2/models/mnt/infer", 403),
+    ] {
+        assert_eq!(ask("POST", path, Some("caller"), &v2).status, status, "{path}");
+    }
+    assert_eq!(
+        ask("GET", "/v2/models", Some("reader"), "").json()["models"],
+        serde_json::json!(["shop-digits"])
+    );
+    let direct = ask("POST", "/v2/models/shop-digits/infer", Some("caller"), &v2).json();
+    for (path, body) in [("/invocations", v2.as_str()), ("/predict", v1)] {
+        let answer = ask("POST", path, Some("caller"), body);
+        assert_eq!(answer.status, 200, "{path}");
+        let answer = answer.json();
+        if path == "/invocations" {
+            assert_eq!(
+                (&answer["model_name"], &answer["outputs"]),
+                (&"shop-digits".into(), &direct["outputs"])
+            );
+        } else {
+            assert_eq!(answer["predictions"].as_array().unwrap().len(), 2, "{answer}");
+        }
+        for (token, status, message) in [
+            (
+                Some("reader"),
+                403,
+                "identity 'reader' may not use the API 'inference'",
+            ),
+            (
+                Some("other"),
+                403,
+                "identity 'other' may not use model 'shop-digits'",
+            ),
+            (None, 403, "identity 'anonymous' may not use the API 'inference'"),
+            (Some("nobody"), 401, "the token is not known"),
+        ] {
+            let answer = ask("POST", path, token, body);
+            let found = answer.json()["error"].clone();
+            assert_eq!(
+                (answer.status, found.as_str().unwrap()),
+                (status, message),
+                "{path}"
+            );
+        }
+    }
+    for path in ["/healthy", "/ping"] {
+        assert_eq!(ask("GET", path, None, "").status, 200, "{path}");
+    }
+}
+
+fn sha256(token: &str) -> String {
+    let digest = Sha256::digest(token);
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 #[cfg(unix)]
 #[test]
 fn systemd_is_told() {
@@ -279,4 +388,63 @@ fn hangups_reload_the_log() {
     let line = wait_for("not reloaded");
     assert!(line.contains("expected a level"), "{line}");
     assert_eq!(is_info(&server), true);
+}
+
+/// SIGHUP reads certificates and the table of identities again; files that are wrong change nothing, and are told each time.
+#[test]
+fn hangups_reload_certificates_and_identities() {
+    let certificates = Certificates::new();
+    let folder = tempfile::tempdir().unwrap();
+    let (models, table) = (folder.path().join("models"), folder.path().join("auth.toml"));
+    fs::create_dir(&models).unwrap();
+    let write_table = |token: &str| {
+        let digest = sha256(token);
+        let text = format!("[identities.ci]\ntoken-sha256 = [\"{digest}\"]\napis = [\"*\"]\n");
+        fs::write(&table, text).unwrap();
+    };
+    write_table("first");
+    let options = certificates.options();
+    let options = options.iter().map(String::as_str);
+    let more = ["--address", "127.0.0.1:0", "--auth", table.to_str().unwrap()];
+    let mut command = command(&models, &options.chain(more).collect::<Vec<_>>());
+    let mut server = Server::spawn(command.stderr(Stdio::piped()));
+    server.wait_until_loaded();
+    let mut log = BufReader::new(server.child.stderr.take().unwrap());
+    let mut wait_for = |parts: &[&str]| loop {
+        let mut line = String::new();
+        assert!(log.read_line(&mut line).unwrap() > 0, "the log ended");
+        if parts.iter().all(|part| line.contains(part)) {
+            return line;
+        }
+    };
+    let client = certificates.client(None, b"http/1.1");
+    let ask = |token: &str| {
+        let mut stream = encrypted(server.http, &client);
+        let value = format!("Bearer {token}");
+        send(&mut stream, "GET", "/v2", &[("Authorization", &value)], b"");
+        let status = receive(&mut stream).status;
+        (status, stream.conn.peer_certificates().unwrap()[0].clone())
+    };
+    let on_disk = || CertificateDer::from_pem_file(certificates.path("server.pem")).unwrap();
+    assert_eq!(ask("first"), (200, on_disk()));
+
+    certificates.sign("server", &["localhost"]);
+    write_table("second");
+    server.signal("HUP");
+    // Only SIGHUP has these lines; the files are also looked at every few seconds, with others.
+    wait_for(&[" reloaded", "certificates"]);
+    wait_for(&[" reloaded", "identities"]);
+    let shown = on_disk();
+    assert_eq!((ask("first").0, ask("second")), (401, (200, shown.clone())));
+
+    fs::write(certificates.path("server-key.pem"), "nothing").unwrap();
+    fs::write(&table, "nothing").unwrap();
+    for _ in 0..2 {
+        server.signal("HUP");
+        let line = wait_for(&["not reloaded", "certificates"]);
+        assert!(line.contains("server-key.pem: expected PEM text"), "{line}");
+        let line = wait_for(&["not reloaded", "identities"]);
+        assert!(line.contains("auth.toml, line 1"), "{line}");
+        assert_eq!((ask("first").0, ask("second")), (401, (200, shown.clone())));
+    }
 }

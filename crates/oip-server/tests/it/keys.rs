@@ -11,6 +11,7 @@ use std::{
 };
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
+use oip_types::{ErrorCode, ModelRef};
 use rcgen::{KeyPair, PKCS_ED25519, PublicKeyData, SigningKey};
 use rustls::{
     ServerConfig, ServerConnection, StreamOwned,
@@ -29,11 +30,11 @@ fn encode(bytes: impl AsRef<[u8]>) -> String {
     URL_SAFE_NO_PAD.encode(bytes)
 }
 
-fn set(key: &KeyPair, kid: &str) -> String {
+pub(crate) fn set(key: &KeyPair, kid: &str) -> String {
     json!({"keys": [{"kty": "OKP", "crv": "Ed25519", "kid": kid, "x": encode(key.der_bytes())}]}).to_string()
 }
 
-fn token(key: &KeyPair, kid: &str, lasts: i64) -> String {
+pub(crate) fn token(key: &KeyPair, kid: &str, lasts: i64) -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() as i64;
     let claims = json!({"iss": "https://issuer", "aud": "models", "sub": "ci", "exp": now + lasts});
     let message = format!(
@@ -124,12 +125,24 @@ fn ask(server: &Server, token: &str) -> Answer {
     server.request("GET", "/v2/models/open", &[("Authorization", &value)], b"")
 }
 
+/// The same over gRPC.
+async fn ask_over_grpc(server: &Server, token: &str) -> Result<(), (ErrorCode, String)> {
+    let client = oip_client::builder(format!("grpc://{}", server.grpc))
+        .header("authorization", format!("Bearer {token}"))
+        .build()
+        .unwrap();
+    let answer = client.model_metadata(ModelRef::new("open", None).unwrap()).await;
+    answer
+        .map(drop)
+        .map_err(|error| (error.code().unwrap(), error.message().to_owned()))
+}
+
 fn error(answer: &Answer) -> String {
     answer.json()["error"].as_str().unwrap().to_owned()
 }
 
-#[test]
-fn tokens_are_held_against_keys_at_a_url() {
+#[tokio::test]
+async fn tokens_are_held_against_keys_at_a_url() {
     let certificates = Certificates::new();
     let key = KeyPair::generate_for(&PKCS_ED25519).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -137,6 +150,7 @@ fn tokens_are_held_against_keys_at_a_url() {
     let folder = repository(&issuer.url(), Some(&certificates.path("ca.pem")));
     let server = start(&folder);
     assert_eq!(ask(&server, &token(&key, "one", 60)).status, 200);
+    assert_eq!(ask_over_grpc(&server, &token(&key, "one", 60)).await, Ok(()));
     let stranger = KeyPair::generate_for(&PKCS_ED25519).unwrap();
     for (token, reason) in [
         (token(&key, "one", -60), "the token has expired"),
@@ -152,6 +166,8 @@ fn tokens_are_held_against_keys_at_a_url() {
     ] {
         let answer = ask(&server, &token);
         assert_eq!((answer.status, error(&answer)), (401, reason.to_owned()));
+        let refused = (ErrorCode::Unauthenticated, reason.to_owned());
+        assert_eq!(ask_over_grpc(&server, &token).await, Err(refused));
     }
     let page = Page::of(&server);
     assert!(page.value("oip_auth_key_fetches_total", &[]) >= 1.0);

@@ -4,11 +4,12 @@ use std::{
     fs,
     path::Path,
     process::{Command, Stdio},
+    sync::{Arc, Mutex},
     thread,
     time::{Duration, Instant},
 };
 
-use model_store::testing::{FakeServer, Objects, Response};
+use model_store::testing::{FakeServer, Objects, Request, Response};
 use serde_json::{Value, json};
 
 use crate::support::{Server, failing};
@@ -268,6 +269,122 @@ fn without_credentials_it_says_where_they_come_from() {
         code == 1 && error.contains("GOOGLE_APPLICATION_CREDENTIALS"),
         "{error}"
     );
+}
+
+/// At the most talkative level too, keys and tokens for stores are in no line.
+#[test]
+fn no_level_of_the_log_has_keys_of_stores() {
+    let (files, _) = bucket();
+    let objects = Objects::default();
+    objects.put("1/model.safetensors", tensors(b"abc"));
+    let seen = Arc::new(Mutex::new(String::new()));
+    let (also, shown) = (seen.clone(), seen.clone());
+    let note = |seen: &Mutex<String>, request: &Request| {
+        for value in request.headers.values() {
+            seen.lock().unwrap().push_str(value);
+        }
+    };
+    let bucket = FakeServer::start(move |request| {
+        note(&seen, request);
+        files.as_s3("models", 1000, request)
+    });
+    let hub = FakeServer::start(move |request| {
+        note(&also, request);
+        objects.as_hub("owner/tiny", request)
+    });
+    let mut environment = s3(&bucket).to_vec();
+    environment.extend([
+        ("AWS_SESSION_TOKEN", "the-session".to_owned()),
+        ("HF_ENDPOINT", hub.url()),
+        ("HF_TOKEN", "hf_the-token".to_owned()),
+    ]);
+    for url in ["s3://models/production", "hf://owner/tiny"] {
+        let cache = tempfile::tempdir().unwrap();
+        let output = Command::new(env!("CARGO_BIN_EXE_oip-server"))
+            .args(["check", url, "--log=trace", "--repository-cache"])
+            .arg(cache.path())
+            .env_clear()
+            .envs(borrowed(&environment))
+            .output()
+            .unwrap();
+        let log = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(0), "{log}");
+        assert!(log.contains("TRACE"), "{log}");
+        for secret in ["the-secret", "the-session", "the-token", "Signature="] {
+            let line = log.lines().find(|line| line.contains(secret));
+            assert_eq!(line, None, "{url}: {secret}");
+        }
+    }
+    let shown = shown.lock().unwrap();
+    for secret in ["the-session", "Signature=", "hf_the-token"] {
+        assert!(shown.contains(secret), "{secret}");
+    }
+}
+
+/// What `aws configure` has written is enough, without any variable but HOME.
+#[test]
+fn keys_come_from_the_files_of_aws() {
+    let objects = Objects::default();
+    objects.put("production/weights/1/model.safetensors", tensors(b"abc"));
+    let server = FakeServer::start(move |request| {
+        let header = |name: &str| request.headers.get(name).map_or("", String::as_str);
+        let signed = header("authorization");
+        // As what the profile says: its key, its region, and the token of its session.
+        let is_known = signed.contains("Credential=shop-id/") && signed.contains("/eu-west-1/s3/");
+        match is_known && header("x-amz-security-token") == "shop-token" {
+            true => objects.as_s3("models", 1000, request),
+            false => Response::new(403, "<Error><Code>AccessDenied</Code></Error>"),
+        }
+    });
+    let home = tempfile::tempdir().unwrap();
+    let aws = home.path().join(".aws");
+    fs::create_dir(&aws).unwrap();
+    let credentials = "[default]\naws_access_key_id = other\naws_secret_access_key = the-secret\n\
+                       [shop]\naws_access_key_id = shop-id\naws_secret_access_key = the-secret\n\
+                       aws_session_token = shop-token\n";
+    fs::write(aws.join("credentials"), credentials).unwrap();
+    let endpoint = format!("region = eu-west-1\nendpoint_url = {}\n", server.url());
+    let config =
+        format!("[default]\n{endpoint}[profile shop]\n{endpoint}[profile corp]\nsso_session = corp\n");
+    fs::write(aws.join("config"), config).unwrap();
+    let home = home.path().to_str().unwrap();
+    let check = |more: &[(&str, &str)]| {
+        let cache = tempfile::tempdir().unwrap();
+        let environment = [&[("HOME", home)], more].concat();
+        let (code, models, log) = check("s3://models/production", cache.path(), &environment, &[]);
+        assert!(
+            !log.contains("the-secret") && !log.contains("shop-token"),
+            "{log}"
+        );
+        (code, states(&models), log)
+    };
+    let (code, states, log) = check(&[("AWS_PROFILE", "shop")]);
+    assert_eq!((code, states), (0, ready("weights")), "{log}");
+    // Another profile has another key, and variables win over all of them.
+    for environment in [
+        &[][..],
+        &[
+            ("AWS_PROFILE", "shop"),
+            ("AWS_ACCESS_KEY_ID", "mine"),
+            ("AWS_SECRET_ACCESS_KEY", "the-secret"),
+        ],
+    ] {
+        let (code, _, log) = check(environment);
+        assert!(
+            code == 1 && log.contains("a profile in ~/.aws (AWS_PROFILE)"),
+            "{log}"
+        );
+    }
+    for (name, expected) in [
+        (
+            "nobody",
+            "the profile 'nobody' (AWS_PROFILE): expected a section of its name",
+        ),
+        ("corp", "found credentials by SSO, which are not followed"),
+    ] {
+        let (code, _, log) = check(&[("AWS_PROFILE", name)]);
+        assert!(code == 1 && log.contains(expected), "{log}");
+    }
 }
 
 fn serve(url: &str, cache: &Path, environment: &[(&str, &str)], arguments: &[&str]) -> Server {

@@ -5,20 +5,25 @@ use std::{
     net::{SocketAddr, TcpStream},
     path::PathBuf,
     sync::Arc,
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime},
 };
 
 use bytes::Bytes;
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use oip_client::{ClientError, InferenceClient};
+use oip_types::{ErrorCode, InferRequest, LoadOptions, ModelRef, UnloadOptions};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, SanType};
 use rustls::{
     ClientConfig, ClientConnection, RootCertStore, StreamOwned,
     crypto::ring,
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
 };
 use tempfile::TempDir;
+use tonic::codegen::tokio_stream::{self, StreamExt};
 
 use crate::{
-    support::{Answer, Server, connect, failing, receive, send, try_receive},
+    access::two_models,
+    metrics::until,
+    support::{Answer, Server, command, connect, failing, receive, send, try_receive},
     traffic::line,
 };
 
@@ -49,10 +54,12 @@ impl Certificates {
     /// Writes a certificate for some hosts, and its key.
     pub(crate) fn sign(&self, name: &str, hosts: &[&str]) {
         let hosts: Vec<String> = hosts.iter().copied().map(str::to_owned).collect();
+        self.sign_as(name, &CertificateParams::new(hosts).unwrap());
+    }
+
+    fn sign_as(&self, name: &str, params: &CertificateParams) {
         let key = KeyPair::generate().unwrap();
-        let certificate = CertificateParams::new(hosts)
-            .unwrap()
-            .signed_by(&key, &self.authority);
+        let certificate = params.signed_by(&key, &self.authority);
         fs::write(self.path(&format!("{name}.pem")), certificate.unwrap().pem()).unwrap();
         fs::write(self.path(&format!("{name}-key.pem")), key.serialize_pem()).unwrap();
     }
@@ -66,6 +73,17 @@ impl Certificates {
             "--tls-key".to_owned(),
             path("server-key.pem"),
         ]
+    }
+
+    /// A client at `https://` or `grpcs://` that knows the authority, and has a certificate of this name.
+    fn caller(&self, scheme: &str, address: SocketAddr, name: &str) -> Box<dyn InferenceClient> {
+        let read = |name: &str| fs::read(self.path(name)).unwrap();
+        let url = format!("{scheme}://localhost:{}", address.port());
+        oip_client::builder(url)
+            .authorities(read("ca.pem"))
+            .certificate(read(&format!("{name}.pem")), read(&format!("{name}-key.pem")))
+            .build()
+            .unwrap()
     }
 
     /// What a client needs that knows the authority, and has a certificate of this name.
@@ -221,6 +239,150 @@ fn clients_need_a_certificate_of_the_authority() {
             .err()
             .unwrap();
         assert!(error.to_string().contains(alert), "{error}");
+    }
+}
+
+/// A table of certificates' names.
+const ROBOTS: &str = "[identities.robots]\ncertificates = [\"uri:spiffe://example.com/robots/*\"]\n\
+                      apis = [\"inference\"]\nmodels = [\"op*\"]\n\
+                      [identities.boss]\ncertificates = [\"dns:boss.example.com\"]\napis = [\"*\"]\n";
+
+/// A certificate's name says who it is, on both transports, on a stream and on the address for changes.
+#[tokio::test]
+async fn certificates_are_identities() {
+    let certificates = Certificates::new();
+    let spiffe = |id: &str| {
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        let id = format!("spiffe://example.com/{id}");
+        params.subject_alt_names = vec![SanType::URI(id.try_into().unwrap())];
+        params
+    };
+    certificates.sign_as("robot", &spiffe("robots/7"));
+    certificates.sign_as("person", &spiffe("people/7"));
+    certificates.sign("boss", &["boss.example.com"]);
+    let repository = two_models();
+    let table = certificates.path("auth.toml");
+    fs::write(&table, ROBOTS).unwrap();
+    let log = certificates.path("server.log");
+    let authority = certificates.path("ca.pem");
+    let options = certificates.options();
+    let more = [
+        "--tls-client-ca",
+        authority.to_str().unwrap(),
+        "--auth",
+        table.to_str().unwrap(),
+        "--model-control-mode=explicit",
+        "--load-model=*",
+    ];
+    let options: Vec<&str> = options.iter().map(String::as_str).chain(more).collect();
+    let mut command = command(repository.path(), &options);
+    let mut server = Server::spawn(command.stderr(fs::File::create(&log).unwrap()));
+    server.wait_until_loaded();
+
+    let model = |name| ModelRef::new(name, None).unwrap();
+    let request = |name| InferRequest::new(model(name));
+    for (scheme, address) in [("https", server.http), ("grpcs", server.grpc)] {
+        let robot = certificates.caller(scheme, address, "robot");
+        robot.infer(&request("open")).await.unwrap();
+        let refused = |error: ClientError| (error.code().unwrap(), error.message().to_owned());
+        let denied = |message: &str| (ErrorCode::PermissionDenied, message.to_owned());
+        assert_eq!(
+            refused(robot.infer(&request("closed")).await.unwrap_err()),
+            denied("identity 'robots' may not use model 'closed'"),
+            "{scheme}"
+        );
+        assert_eq!(
+            refused(robot.model_metadata(model("open")).await.unwrap_err()),
+            denied("identity 'robots' may not use the API 'metadata'"),
+            "{scheme}"
+        );
+        let unload = UnloadOptions::default();
+        assert_eq!(
+            refused(robot.unload_model("open", unload).await.unwrap_err()).0,
+            ErrorCode::PermissionDenied,
+            "{scheme}"
+        );
+        // Signed by the authority, and nobody's in the table.
+        let person = certificates.caller(scheme, address, "person");
+        let (code, message) = refused(person.infer(&request("open")).await.unwrap_err());
+        assert_eq!(code, ErrorCode::Unauthenticated, "{scheme}");
+        assert!(message.contains("or a known certificate"), "{message}");
+        let boss = certificates.caller(scheme, address, "boss");
+        boss.unload_model("closed", unload).await.unwrap();
+        boss.load_model("closed", &LoadOptions::default()).await.unwrap();
+    }
+    let robot = certificates.caller("grpcs", server.grpc, "robot");
+    let requests = tokio_stream::iter([request("open"), request("closed"), request("open")]);
+    let answers = robot.infer_stream(Box::pin(requests)).await.unwrap();
+    let answers: Vec<bool> = answers.map(|answer| answer.is_ok()).collect().await;
+    assert_eq!(answers, [true, false, true]);
+
+    // Who has changed what, and who wanted to, by the names in certificates.
+    for parts in [
+        [
+            "refused",
+            "change=\"unload\"",
+            "robots",
+            "spiffe://example.com/robots/7",
+        ],
+        ["done", "change=\"unload\"", "closed", "dns:boss.example.com"],
+        ["done", "change=\"load\"", "closed", "dns:boss.example.com"],
+    ] {
+        until("both transports have their audit line", || {
+            let text = fs::read_to_string(&log).unwrap();
+            let lines = text.lines().filter(|line| line.contains("audit"));
+            let found = lines.filter(|line| parts.iter().all(|part| line.contains(part)));
+            found.count() == 2
+        });
+    }
+}
+
+/// What is wrong with a certificate's time is in the log, with the file and the line; the server starts all the same.
+#[test]
+fn certificates_that_are_not_valid_now_are_warned_of() {
+    let certificates = Certificates::new();
+    let hours = |count: u64| Duration::from_secs(count * 60 * 60);
+    let sign = |change: &dyn Fn(&mut CertificateParams)| {
+        let mut params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+        change(&mut params);
+        certificates.sign_as("server", &params);
+    };
+    let now = SystemTime::now();
+    let log = certificates.path("server.log");
+    for (change, warning, is_believed) in [
+        (
+            &(|params: &mut CertificateParams| params.not_after = (now - hours(1)).into())
+                as &dyn Fn(&mut CertificateParams),
+            "a certificate has expired",
+            false,
+        ),
+        (
+            &|params| params.not_before = (now + hours(1)).into(),
+            "a certificate is not valid yet",
+            false,
+        ),
+        (
+            &|params| params.not_after = (now + hours(13 * 24)).into(),
+            "a certificate expires soon",
+            true,
+        ),
+    ] {
+        sign(change);
+        let repository = tempfile::tempdir().unwrap();
+        let options = certificates.options();
+        let options: Vec<&str> = options.iter().map(String::as_str).collect();
+        let mut command = command(repository.path(), &options);
+        let mut server = Server::spawn(command.stderr(fs::File::create(&log).unwrap()));
+        server.wait_until_loaded();
+        until(warning, || fs::read_to_string(&log).unwrap().contains(warning));
+        let text = fs::read_to_string(&log).unwrap();
+        let line = text.lines().find(|line| line.contains(warning)).unwrap();
+        assert!(
+            line.contains("WARN") && line.contains("server.pem") && line.contains("line=1"),
+            "{line}"
+        );
+        let answer = get(server.http, &certificates.client(None, b"http/1.1"), "/v2");
+        assert_eq!(answer.is_ok(), is_believed, "{warning}");
     }
 }
 

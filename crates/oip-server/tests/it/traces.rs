@@ -1,14 +1,28 @@
 //! Traces of requests, as a collector gets them, over both transports; and servers whose collector is not there.
 
-use std::{fs, path::Path, time::Duration};
+use std::{
+    fs,
+    io::{BufRead, BufReader, Read, Write},
+    net::{TcpListener, TcpStream},
+    path::{Path, PathBuf},
+    process::Command,
+    sync::Arc,
+    thread,
+    time::Duration,
+};
 
 use oip_telemetry::testing::Collector;
 use oip_types::{InferRequest, ModelRef};
+use rustls::{
+    ServerConfig, ServerConnection, StreamOwned,
+    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
+};
 use tensor_core::{Shape, Tensor};
 
 use crate::{
     metrics::{Page, until},
-    support::{Server, command, failing},
+    support::{Server, command, failing, receive},
+    tls::Certificates,
 };
 
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
@@ -173,6 +187,7 @@ async fn a_call_over_grpc_is_a_trace_too_and_the_end_sends_what_is_there() {
     let collector = Collector::start(vec![]);
     let (mut server, _folder) = server(&["--otlp-endpoint", &collector.url]);
     let client = oip_client::builder(format!("grpc://{}", server.grpc))
+        .header("traceparent", format!("00-{TRACE}-{CALLER}-01"))
         .build()
         .unwrap();
     let x = Tensor::from_vec(Shape::new(&[1, 64]).unwrap(), vec![0_f32; 64]).unwrap();
@@ -191,7 +206,11 @@ async fn a_call_over_grpc_is_a_trace_too_and_the_end_sends_what_is_there() {
     let [good, missing] = roots[..] else {
         panic!("{all:?}")
     };
-    assert_ne!(good.trace, missing.trace);
+    // Both are parts of the caller's trace.
+    for root in [good, missing] {
+        assert_eq!((&*root.trace, &*root.parent), (TRACE, CALLER));
+    }
+    assert_ne!(good.id, missing.id);
     assert_eq!(
         (
             &*good.attributes["rpc.system"],
@@ -252,9 +271,127 @@ fn requests_do_not_wait_for_a_collector() {
     assert_eq!((lines("traces"), lines("metrics")), (1, 1));
 }
 
+/// Passes what comes over TLS on to a collector; its URL.
+fn encrypted(collector: &Collector, certificates: &Certificates) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("https://localhost:{}", listener.local_addr().unwrap().port());
+    let chain = CertificateDer::from_pem_file(certificates.path("server.pem")).unwrap();
+    let key = PrivateKeyDer::from_pem_file(certificates.path("server-key.pem")).unwrap();
+    let config = ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![chain], key)
+        .unwrap();
+    let (config, to) = (
+        Arc::new(config),
+        collector.url.trim_start_matches("http://").to_owned(),
+    );
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let (config, to) = (config.clone(), to.clone());
+            thread::spawn(move || {
+                let session = ServerConnection::new(config).unwrap();
+                let mut stream = BufReader::new(StreamOwned::new(session, stream.unwrap()));
+                let mut collector = TcpStream::connect(to).unwrap();
+                loop {
+                    let mut head = String::new();
+                    while !head.ends_with("\r\n\r\n") {
+                        if stream.read_line(&mut head).unwrap_or(0) == 0 {
+                            return;
+                        }
+                    }
+                    let length = head.lines().find_map(|line| {
+                        let (name, value) = line.split_once(": ")?;
+                        name.eq_ignore_ascii_case("content-length")
+                            .then(|| value.parse().unwrap())
+                    });
+                    let mut body = vec![0; length.unwrap()];
+                    stream.read_exact(&mut body).unwrap();
+                    collector.write_all(&[head.into_bytes(), body].concat()).unwrap();
+                    let answer = receive(&mut collector);
+                    let answer = [answer.head.into_bytes(), answer.body].concat();
+                    if stream.get_mut().write_all(&answer).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    url
+}
+
+/// A collector whose certificate no browser would trust: by the option, or by OpenTelemetry's variable.
+#[test]
+fn a_collector_may_have_an_authority_of_its_own() {
+    let certificates = Certificates::new();
+    let authority = certificates.path("ca.pem");
+    // One for each signal, since a collector serves one connection at a time.
+    let start = |collectors: &[Collector; 2], change: &dyn Fn(&mut Command)| {
+        let [traces, metrics] = collectors
+            .each_ref()
+            .map(|collector| encrypted(collector, &certificates));
+        let models = tempfile::tempdir().unwrap();
+        let example =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/models/digit_means/1/model.safetensors");
+        let copy = models.path().join("digit_means/1/model.safetensors");
+        fs::create_dir_all(copy.parent().unwrap()).unwrap();
+        fs::copy(example, copy).unwrap();
+        let (traces, metrics) = (
+            format!("--otlp-endpoint={traces}"),
+            format!("--otlp-metrics-endpoint={metrics}"),
+        );
+        let mut command = command(models.path(), &[&traces, &metrics, "--otlp-metrics-interval=1s"]);
+        command.stderr(fs::File::create(certificates.path("server.log")).unwrap());
+        change(&mut command);
+        let mut server = Server::spawn(&mut command);
+        server.wait_until_loaded();
+        let body = crate::metrics::rows(&[1]).to_string();
+        let answer = server.request("POST", "/v2/models/digit_means/infer", &[], body.as_bytes());
+        assert_eq!(answer.status, 200);
+        (server, models)
+    };
+    let nowhere = PathBuf::from("/nowhere.pem");
+    for variables in [
+        // Without a variable: the option.
+        &[][..],
+        &[("OTEL_EXPORTER_OTLP_CERTIFICATE", &authority)],
+        // Each signal's own wins.
+        &[
+            ("OTEL_EXPORTER_OTLP_CERTIFICATE", &nowhere),
+            ("OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE", &authority),
+            ("OTEL_EXPORTER_OTLP_METRICS_CERTIFICATE", &authority),
+        ],
+    ] {
+        let collectors = [(); 2].map(|()| Collector::start(vec![]));
+        let _running = start(&collectors, &|command| {
+            command.envs(variables.iter().copied());
+            if variables.is_empty() {
+                command.arg("--otlp-ca").arg(&authority);
+            }
+        });
+        assert!(!collectors[0].message().spans.is_empty());
+        assert!(!collectors[1].message().metrics.is_empty());
+    }
+    let collectors = [(); 2].map(|()| Collector::start(vec![]));
+    let _running = start(&collectors, &|_| {});
+    until("it is said that nobody known has signed the certificate", || {
+        let log = fs::read_to_string(certificates.path("server.log")).unwrap();
+        ["traces", "metrics"].iter().all(|what| {
+            let said = format!("the collector takes no {what}");
+            log.lines().any(|line| {
+                line.contains(&said) && line.contains("or by one of those that are named for collectors")
+            })
+        })
+    });
+}
+
 #[test]
 fn wrong_options_for_traces_are_told() {
     let folder = tempfile::tempdir().unwrap();
+    let no_certificate = folder.path().join("no-certificate.pem");
+    fs::write(&no_certificate, "nothing").unwrap();
+    let no_certificate = no_certificate.to_str().unwrap();
     let folder = folder.path().to_str().unwrap();
     for (arguments, message) in [
         (
@@ -276,6 +413,15 @@ fn wrong_options_for_traces_are_told() {
         (
             &["--otlp-attribute=a=b"],
             "--otlp-attribute needs --otlp-endpoint",
+        ),
+        (&["--otlp-ca=ca.pem"], "--otlp-ca needs --otlp-endpoint"),
+        (
+            &["--otlp-endpoint=https://c", "--otlp-ca=/nowhere.pem"],
+            "--otlp-ca: /nowhere.pem: cannot be read: No such file",
+        ),
+        (
+            &["--otlp-metrics-endpoint=https://c", "--otlp-ca", no_certificate],
+            &format!("--otlp-ca: {no_certificate}: expected certificates in PEM, found none"),
         ),
     ] {
         let (code, line) = failing(&[&[folder], arguments].concat());

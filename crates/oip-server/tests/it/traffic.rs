@@ -1,10 +1,12 @@
 //! What every request passes: ids that come back, the access log, totals over all models, and load reports.
 
-use std::{collections::HashSet, fs, io::Write, path::Path};
+use std::{collections::HashSet, fs, io::Write, path::Path, process::Command};
 
 use oip_grpc::proto::{
     ModelInferRequest, ServerLiveRequest, grpc_inference_service_client::GrpcInferenceServiceClient,
+    model_infer_request::InferInputTensor,
 };
+use prost::Message;
 use serde_json::Value;
 use tonic::{Request, transport::Endpoint};
 
@@ -138,6 +140,56 @@ async fn each_call_over_grpc_has_a_line() {
     assert_eq!(found["model"], "nothing");
     // A flag, four bytes of length, and the message.
     assert_eq!(found["bytes_in"], 5 + 2 + "nothing".len());
+
+    // One that a model answers, by a caller that traces.
+    let parent = format!("00-{TRACE}-b7ad6b7169203331-01");
+    let mut request = Request::new(rows_message(&[1, 2]));
+    for (name, value) in [("x-request-id", "good"), ("traceparent", parent.as_str())] {
+        request.metadata_mut().insert(name, value.parse().unwrap());
+    }
+    let answer = client.model_infer(request).await.unwrap();
+    for (name, value) in [("x-request-id", "good"), ("traceparent", parent.as_str())] {
+        assert_eq!(answer.metadata().get(name).unwrap(), value);
+    }
+    let found = line(&log, |line| line["request_id"] == "good");
+    for (name, expected) in [
+        ("transport", Value::from("grpc")),
+        ("route", "ModelInfer".into()),
+        ("model", "digit_means".into()),
+        ("version", "1".into()),
+        ("code", 0.into()),
+        ("bytes_in", (5 + rows_message(&[1, 2]).encoded_len()).into()),
+        ("bytes_out", (5 + answer.get_ref().encoded_len()).into()),
+        ("trace_id", TRACE.into()),
+    ] {
+        assert_eq!(found[name], expected, "{name}: {found}");
+    }
+    assert!(found["peer"].as_str().unwrap().starts_with("127.0.0.1:"));
+    let phases: u64 = ["us_read", "us_decode", "us_queue", "us_run", "us_encode"]
+        .iter()
+        .map(|phase| found[phase].as_u64().unwrap())
+        .sum();
+    assert!(phases <= found["us"].as_u64().unwrap(), "{found}");
+}
+
+/// A request over gRPC for some rows of `digit_means`, with the numbers of the rows raw.
+fn rows_message(rows: &[i64]) -> ModelInferRequest {
+    ModelInferRequest {
+        model_name: "digit_means".to_owned(),
+        inputs: vec![InferInputTensor {
+            name: "mean.rows".to_owned(),
+            datatype: "INT64".to_owned(),
+            shape: vec![rows.len() as i64],
+            ..Default::default()
+        }],
+        raw_input_contents: vec![
+            rows.iter()
+                .flat_map(|row| row.to_le_bytes())
+                .collect::<Vec<u8>>()
+                .into(),
+        ],
+        ..Default::default()
+    }
 }
 
 /// Without the log, ids go back to those who sent them, and none are made.
@@ -250,25 +302,54 @@ async fn balancers_get_load_reports() {
     assert!(report.to_str().unwrap().starts_with("TEXT "), "{report:?}");
 }
 
-/// After SIGHUP a file that was moved away gets no more lines: they go to a new one.
+/// On one port both transports have their lines, and both have none in a file that was moved away before SIGHUP.
 #[tokio::test]
 async fn the_file_is_opened_again_on_request() {
     let folder = tempfile::tempdir().unwrap();
-    let (server, _repository, log) = logging_server(folder.path());
-    let ask = |id: &str| server.request("GET", "/v2", &[("X-Request-ID", id)], b"").status;
-    assert_eq!(ask("before"), 200);
-    line(&log, |line| line["request_id"] == "before");
+    let (models, log) = (folder.path().join("models"), folder.path().join("access.log"));
+    fs::create_dir(&models).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_oip-server"));
+    command.arg("--model-repository").arg(&models).args([
+        "--address=127.0.0.1:0",
+        "--access-log=json",
+        "--access-log-file",
+        log.to_str().unwrap(),
+    ]);
+    let mut server = Server::spawn(&mut command);
+    server.wait_until_loaded();
+    let mut client = client(&server).await;
+    let mut ask = async |id: &str| {
+        let answer = server.request("GET", "/v2", &[("X-Request-ID", id)], b"");
+        assert_eq!(answer.status, 200);
+        let mut request = Request::new(ServerLiveRequest {});
+        let id = format!("{id}-grpc").parse().unwrap();
+        request.metadata_mut().insert("x-request-id", id);
+        client.server_live(request).await.unwrap();
+    };
+    ask("before").await;
+    line(&log, |line| {
+        line["request_id"] == "before" && line["transport"] == "http"
+    });
+    line(&log, |line| {
+        line["request_id"] == "before-grpc" && line["transport"] == "grpc"
+    });
     let moved = folder.path().join("access.log.1");
     fs::rename(&log, &moved).unwrap();
     server.signal("HUP");
     until("there is a new file", || log.exists());
-    assert_eq!(ask("after"), 200);
-    line(&log, |line| line["request_id"] == "after");
+    ask("after").await;
+    line(&log, |line| {
+        line["request_id"] == "after" && line["transport"] == "http"
+    });
+    line(&log, |line| {
+        line["request_id"] == "after-grpc" && line["transport"] == "grpc"
+    });
     let ids: HashSet<String> = lines(&moved)
         .iter()
         .map(|line| line["request_id"].to_string())
         .collect();
-    assert_eq!(ids, HashSet::from(["\"before\"".to_owned()]));
+    let before = ["\"before\"", "\"before-grpc\""];
+    assert_eq!(ids, before.map(str::to_owned).into());
 }
 
 #[test]

@@ -111,7 +111,11 @@ impl Connection {
         let mut builder = oip_client::builder(&self.url)
             .request_timeout(self.timeout)
             .max_answer_bytes(self.max_answer_size);
-        if let Some(path) = &self.ca {
+        // It may be meant for files on servers, where the inference server is called without TLS.
+        let is_encrypted = ["https://", "grpcs://"]
+            .iter()
+            .any(|scheme| self.url.to_ascii_lowercase().starts_with(scheme));
+        if let Some(path) = self.ca.as_ref().filter(|_| is_encrypted) {
             builder = builder.authorities(read("--ca", path)?);
         }
         if let (Some(certificate), Some(key)) = (&self.cert, &self.key) {

@@ -19,8 +19,8 @@ pub(crate) struct Connection {
     /// A header, or metadata of gRPC.
     #[arg(long = "header", value_name = "NAME=VALUE", value_parser = pair)]
     pub(crate) headers: Vec<(String, String)>,
-    /// Certificates of trusted authorities (PEM), instead of the system's.
-    #[arg(long, value_name = "FILE")]
+    /// The file of --ca, which is an option of all commands.
+    #[arg(skip)]
     pub(crate) ca: Option<PathBuf>,
     /// A certificate to show to servers that ask for one (PEM).
     #[arg(long, value_name = "FILE", requires = "key")]

@@ -101,8 +101,16 @@ fn answers_are_held_against_the_recorded_ones() {
     record(&captured);
     let captured = captured.to_str().unwrap();
     let same = Server::of(Arc::new(Times(2.0)));
-    for url in [&same.http, &same.grpc] {
-        let output = tensor(&["replay", captured, "--url", url]);
+    let encrypted = Server::encrypted(folder.path(), Arc::new(Times(2.0)), false);
+    let ca = folder.path().join("ca.pem");
+    let trusted = ["--ca", ca.to_str().unwrap()];
+    for (url, more) in [
+        (&same.http, &[][..]),
+        (&same.grpc, &[]),
+        (&encrypted.http, &trusted),
+        (&encrypted.grpc, &trusted),
+    ] {
+        let output = tensor(&[&["replay", captured, "--url", url], more].concat());
         assert!(output.status.success(), "{output:?}");
         let text = String::from_utf8(output.stdout).unwrap();
         assert_eq!(

@@ -1,6 +1,8 @@
 //! Servers in this process, over services in memory.
 
 use std::{
+    fs,
+    path::Path,
     process::{Child, Command},
     sync::{
         Arc,
@@ -13,12 +15,13 @@ use std::{
 
 use oip_grpc::GrpcConfig;
 use oip_http::HttpConfig;
-use oip_listen::{Limits, Protocol, Shutdown, listen, serve};
+use oip_listen::{Limits, Protocol, Shutdown, Tls, TlsFiles, listen, serve, serve_tls};
 use oip_service::{
     AnswerStream, Answers, BoxFuture, InferenceService, Readiness, RequestContext, StreamedAnswer,
     testing::TestService,
 };
 use oip_types::{InferRequest, InferResponse, ModelMetadata, ModelRef, ServerMetadata, ServiceError};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 
 /// Both transports; they go with the test's process.
 pub(crate) struct Server {
@@ -31,7 +34,42 @@ impl Server {
         Self::of(Arc::new(TestService::default()))
     }
 
+    /// Over TLS, by an authority whose certificate is in `ca.pem` of the folder. With `wants_certificates` it wants to see a
+    /// certificate of its authority; `robot.pem` and `robot-key.pem` are one.
+    pub(crate) fn encrypted(
+        folder: &Path,
+        service: Arc<dyn InferenceService>,
+        wants_certificates: bool,
+    ) -> Self {
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let authority = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
+        fs::write(folder.join("ca.pem"), authority.pem()).unwrap();
+        for (name, host) in [("server", "localhost"), ("robot", "robot")] {
+            let key = KeyPair::generate().unwrap();
+            let params = CertificateParams::new(vec![host.to_owned()]).unwrap();
+            let certificate = params.signed_by(&key, &authority).unwrap();
+            fs::write(folder.join(format!("{name}.pem")), certificate.pem()).unwrap();
+            fs::write(folder.join(format!("{name}-key.pem")), key.serialize_pem()).unwrap();
+        }
+        let mut files = TlsFiles::new(folder.join("server.pem"), folder.join("server-key.pem"));
+        if wants_certificates {
+            files = files.with_client_ca(folder.join("ca.pem"));
+        }
+        let tls = Tls::new(files).unwrap();
+        let Self { http, grpc } = Self::start(service, Some(tls));
+        // As the certificate has it.
+        Self {
+            http: http.replace("http://127.0.0.1", "https://localhost"),
+            grpc: grpc.replace("grpc://127.0.0.1", "grpcs://localhost"),
+        }
+    }
+
     pub(crate) fn of(service: Arc<dyn InferenceService>) -> Self {
+        Self::start(service, None)
+    }
+
+    fn start(service: Arc<dyn InferenceService>, tls: Option<Tls>) -> Self {
         let (tell, told) = std::sync::mpsc::channel();
         thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -45,15 +83,19 @@ impl Server {
                 let [http, grpc] = sockets;
                 let router = oip_http::router(service.clone(), HttpConfig::default());
                 let (limits, shutdown) = (Limits::default(), Shutdown::new());
-                tokio::spawn(serve(
-                    http,
-                    Protocol::Http1,
-                    router,
-                    limits.clone(),
-                    shutdown.clone(),
-                ));
                 let service = oip_grpc::service(service, GrpcConfig::default());
-                serve(grpc, Protocol::Http2, service, limits, shutdown).await
+                let (http1, http2) = (Protocol::Http1, Protocol::Http2);
+                let (more, also) = (limits.clone(), shutdown.clone());
+                match tls {
+                    None => {
+                        tokio::spawn(serve(http, http1, router, more, also));
+                        serve(grpc, http2, service, limits, shutdown).await
+                    }
+                    Some(tls) => {
+                        tokio::spawn(serve_tls(http, http1, tls.clone(), router, more, also));
+                        serve_tls(grpc, http2, tls, service, limits, shutdown).await
+                    }
+                }
             })
         });
         let [http, grpc] = told.recv().unwrap();

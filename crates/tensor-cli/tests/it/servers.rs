@@ -8,6 +8,7 @@ use std::{
 
 use oip_service::testing::TestService;
 use serde_json::Value;
+use tensor_core::{Shape, Tensor};
 
 use crate::{server::Server, support::Place};
 
@@ -237,4 +238,93 @@ fn measurements_have_a_chart() {
         printed.contains("latency up to  answers\n") && printed.contains('█'),
         "{printed}"
     );
+}
+
+/// All that talks to servers does so over TLS, with and without a certificate of its own, wherever `--ca` stands.
+#[test]
+fn servers_are_called_over_tls() {
+    let place = Place::new();
+    place.write(
+        "x.npy",
+        &[],
+        &[(
+            "0",
+            &Tensor::from_vec(Shape::vector(2), vec![1.5_f32, -2.0]).unwrap(),
+        )],
+    );
+    let other = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    fs::write(place.path("other.pem"), other.cert.pem()).unwrap();
+    for wants_certificates in [false, true] {
+        let service = Arc::new(TestService::default());
+        let server = Server::encrypted(&place.path(""), service, wants_certificates);
+        let own: &[&str] = match wants_certificates {
+            true => &["--cert", "robot.pem", "--key", "robot-key.pem"],
+            false => &[],
+        };
+        for url in server.urls() {
+            assert!(
+                ["https://", "grpcs://"]
+                    .iter()
+                    .any(|scheme| url.starts_with(scheme)),
+                "{url}"
+            );
+            let to = [&["--url", url, "--ca", "ca.pem"], own].concat();
+            let good = |command: &[&str]| place.good(&[command, &to].concat());
+            let answer = good(&["infer", "-m", "identity_fp32", "-i", "x=x.npy", "--json"]);
+            assert_eq!(
+                lines(&answer)[0]["outputs"][0]["data"],
+                serde_json::json!([1.5, -2.0])
+            );
+            let report = good(&[
+                "bench",
+                "-m",
+                "identity_fp32",
+                "--warm-up",
+                "0s",
+                "--requests",
+                "20",
+                "--json",
+            ]);
+            let report: Value = serde_json::from_str(&report).unwrap();
+            assert_eq!(
+                (&report["requests"], &report["errors"]),
+                (&20.into(), &serde_json::json!({})),
+                "{report}"
+            );
+            assert!(good(&["status"]).contains(": test 1.2.3, ready\n"));
+            assert!(good(&["ls"]).starts_with("NAME"));
+            assert!(good(&["show", "matrix"]).contains("model     matrix\n"));
+            assert_eq!(good(&["load", "identity_fp32"]), "loaded identity_fp32\n");
+            // In front of the command it is the same option.
+            let front = [&["--ca", "ca.pem", "status", "--url", url], own].concat();
+            assert!(place.good(&front).contains(": test 1.2.3, ready\n"));
+            // As files on servers have it.
+            let by_variable = Command::new(env!("CARGO_BIN_EXE_tensor"))
+                .args(["status", "--url", url])
+                .env("SSL_CERT_FILE", place.path("ca.pem"))
+                .output()
+                .unwrap();
+            assert_eq!(by_variable.status.success(), !wants_certificates);
+            let stranger = place.bad(&["infer", "--url", url, "--ca", "other.pem", "-m", "m"]);
+            assert!(
+                stranger.contains("no authority that this client knows"),
+                "{stranger}"
+            );
+            if wants_certificates {
+                let nobody = place.bad(&["infer", "--url", url, "--ca", "ca.pem", "-m", "m"]);
+                assert!(
+                    nobody.contains("the server wants a certificate of the client"),
+                    "{nobody}"
+                );
+            }
+        }
+        // Over TLS or not, what `--ca` is for is the same, so it does no harm to a server without.
+        assert!(
+            place
+                .good(&["status", "--url", &Server::new().http, "--ca", "ca.pem"])
+                .contains("ready")
+        );
+    }
+    let help = place.good(&["infer", "--help"]);
+    assert_eq!(help.matches("--ca ").count(), 1, "{help}");
 }

@@ -1,6 +1,7 @@
 //! Files on servers: `https://` by ranges, `hf://` and `s3://` as spellings of it.
 
 mod answer;
+mod aws_profile;
 #[cfg(feature = "connector")]
 mod connector;
 mod file;
@@ -27,7 +28,10 @@ use fmt_core::Error;
 pub use self::connector::RemoteConnector;
 #[cfg(feature = "hub")]
 pub use self::hub_folder::{HubFile, HubFolder};
-pub use self::options::RemoteOptions;
+pub use self::{
+    aws_profile::{AwsKeys, AwsProfile},
+    options::RemoteOptions,
+};
 use self::{file::HttpFile, target::Target};
 use crate::{IndexPlace, RemoteSource, source::Fetch};
 
@@ -54,7 +58,8 @@ pub fn is_remote(location: &str) -> bool {
 ///   `spaces/` before the owner for these; the environment variables `HF_ENDPOINT` and `HF_TOKEN` mean what they mean to
 ///   the Hub's own tools;
 /// - with the feature `s3`: `s3://BUCKET/KEY`, signed by the keys in `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY` and
-///   `AWS_SESSION_TOKEN`, or not signed without them; in `AWS_REGION`, at `AWS_ENDPOINT_URL` if it is another store.
+///   `AWS_SESSION_TOKEN`, in `AWS_REGION`, at `AWS_ENDPOINT_URL` if it is another store; what these do not say comes from an
+///   [`AwsProfile`]. Not signed without keys, and with `AWS_SKIP_SIGNATURE=true`.
 ///
 /// # Errors
 /// [`ErrorKind::Unsupported`](fmt_core::ErrorKind::Unsupported) for other locations and for servers that send whole files only; [`ErrorKind::Malformed`](fmt_core::ErrorKind::Malformed)

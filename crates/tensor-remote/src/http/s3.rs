@@ -3,7 +3,7 @@
 use fmt_core::{Error, ErrorKind};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
-use super::{RemoteOptions, signer::Signer, target::Target};
+use super::{AwsProfile, RemoteOptions, signer::Signer, target::Target};
 
 /// What does not stand in the path of an address as it is.
 const KEY: &AsciiSet = &NON_ALPHANUMERIC
@@ -28,7 +28,9 @@ pub(crate) fn resolve(
     if bucket.is_empty() || !bucket.bytes().all(is_name) || key.is_empty() || key.ends_with('/') {
         return Err(malformed());
     }
+    let profile = AwsProfile::read(&variable)?;
     let region = variable("AWS_REGION").or_else(|| variable("AWS_DEFAULT_REGION"));
+    let region = region.or_else(|| profile.region().map(str::to_owned));
     let region = region.unwrap_or_else(|| "us-east-1".to_owned());
     if !region
         .bytes()
@@ -44,7 +46,7 @@ pub(crate) fn resolve(
             session: variable("AWS_SESSION_TOKEN"),
             region: region.clone(),
         }),
-        (None, None) => None,
+        (None, None) => of_profile(&profile, &region, variable("AWS_PROFILE").is_some())?,
         (found, _) => {
             let (found, missing) = match found {
                 Some(_) => ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"),
@@ -56,16 +58,32 @@ pub(crate) fn resolve(
                 .found(format_args!("{found} only")));
         }
     };
+    if variable("AWS_SKIP_SIGNATURE").is_some_and(|value| value.eq_ignore_ascii_case("true") || value == "1")
+    {
+        options.signer = None;
+    }
     // A token is for other servers.
     options.token = None;
     let key = utf8_percent_encode(key, KEY);
     let endpoint = variable("AWS_ENDPOINT_URL_S3").or_else(|| variable("AWS_ENDPOINT_URL"));
+    let endpoint = endpoint.or_else(|| profile.endpoint().map(str::to_owned));
     Target::parse(&match endpoint {
         Some(endpoint) => format!("{}/{bucket}/{key}", endpoint.trim_end_matches('/')),
         // The store's certificate is for one name before its own.
         None if bucket.contains(['.', '_']) => format!("https://s3.{region}.amazonaws.com/{bucket}/{key}"),
         None => format!("https://{bucket}.s3.{region}.amazonaws.com/{key}"),
     })
+}
+
+/// Who asks by the files of `aws configure`, if they say it.
+fn of_profile(profile: &AwsProfile, region: &str, is_named: bool) -> Result<Option<Signer>, Error> {
+    profile.check_means(is_named)?;
+    Ok(profile.keys().map(|keys| Signer {
+        key_id: keys.id.to_owned(),
+        secret: keys.secret.to_owned(),
+        session: keys.session.map(str::to_owned),
+        region: region.to_owned(),
+    }))
 }
 
 #[cfg(test)]
@@ -117,6 +135,27 @@ mod tests {
                 .unwrap_err()
                 .to_string()
                 .contains("AWS_SECRET_ACCESS_KEY is not set")
+        );
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("config");
+        let text = "[profile p]\nregion = eu-north-1\naws_access_key_id = id\naws_secret_access_key = secret\n[profile sso]\nsso_session = x\n";
+        std::fs::write(&file, text).unwrap();
+        let file = file.display().to_string();
+        let by = |name| {
+            [
+                ("AWS_CONFIG_FILE", file.as_str()),
+                ("AWS_PROFILE", name),
+                ("AWS_SKIP_SIGNATURE", "true"),
+            ]
+        };
+        let (url, options) = resolved("m/a.zt", &by("p")[..2]).unwrap();
+        assert_eq!(url, "https://m.s3.eu-north-1.amazonaws.com/a.zt");
+        assert_eq!(options.signer.unwrap().key_id, "id");
+        assert!(resolved("m/a.zt", &by("p")).unwrap().1.signer.is_none());
+        let error = resolved("m/a.zt", &by("sso")[..2]).unwrap_err().to_string();
+        assert!(
+            error.contains("aws configure export-credentials --profile 'sso'"),
+            "{error}"
         );
         for wrong in [
             "",

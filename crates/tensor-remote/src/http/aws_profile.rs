@@ -1,0 +1,423 @@
+//! The files that `aws configure` writes, `~/.aws/credentials` and `~/.aws/config`: one profile of them.
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    fs::{self, File},
+    io::{self, Read},
+    path::{Path, PathBuf},
+};
+
+use fmt_core::{Error, ErrorKind};
+
+/// Keys, region and endpoint of one profile of AWS' files.
+///
+/// `AWS_PROFILE` names the profile, `default` without it; `AWS_SHARED_CREDENTIALS_FILE` and `AWS_CONFIG_FILE` name the files in place of
+/// `~/.aws/credentials` and `~/.aws/config`. The credentials file wins where both have keys. Files that are not there are empty.
+/// Read are `aws_access_key_id`, `aws_secret_access_key`, `aws_session_token`, `region` and `endpoint_url`; credentials that a profile
+/// gets by other means (SSO, a role to assume, a process) are not: [`check_means`](Self::check_means).
+///
+/// ```
+/// use tensor_remote::AwsProfile;
+///
+/// let folder = std::env::temp_dir().join(format!("aws-profile-{}", std::process::id()));
+/// std::fs::create_dir_all(&folder)?;
+/// let file = folder.join("config");
+/// std::fs::write(&file, "[profile shop]\nregion = eu-west-1\naws_access_key_id = id\naws_secret_access_key = secret\n")?;
+/// let profile = AwsProfile::read(&|name| match name {
+///     "AWS_CONFIG_FILE" => Some(file.display().to_string()),
+///     "AWS_PROFILE" => Some("shop".to_owned()),
+///     _ => None,
+/// })?;
+/// assert_eq!(profile.region(), Some("eu-west-1"));
+/// assert_eq!(profile.keys().map(|keys| keys.id), Some("id"));
+/// # std::fs::remove_dir_all(&folder)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Default)]
+pub struct AwsProfile {
+    name: String,
+    settings: BTreeMap<String, String>,
+}
+
+/// Keys of a profile.
+#[derive(Clone, Copy)]
+pub struct AwsKeys<'p> {
+    /// The id of the access key.
+    pub id: &'p str,
+    /// Its secret.
+    pub secret: &'p str,
+    /// The token of a session, if the keys are of one.
+    pub session: Option<&'p str>,
+}
+
+/// Bytes of a file.
+const MAX_BYTES: u64 = 1 << 20;
+
+/// What a profile has that gets its credentials by other means, and what that is called.
+const OTHER_MEANS: [(&str, &str); 6] = [
+    ("sso_session", "SSO"),
+    ("sso_start_url", "SSO"),
+    ("login_session", "a login"),
+    ("credential_process", "a process"),
+    ("role_arn", "a role to assume"),
+    ("web_identity_token_file", "a web identity"),
+];
+
+impl AwsProfile {
+    /// Reads the profile that the environment names.
+    ///
+    /// # Errors
+    /// When a file is there and cannot be read, when a line of it is malformed, when a profile that `AWS_PROFILE` names is in no
+    /// file, and when there is one key without the other.
+    pub fn read(variable: &dyn Fn(&str) -> Option<String>) -> Result<Self, Error> {
+        let variable = |name: &str| variable(name).filter(|value| !value.is_empty());
+        let home = variable("HOME").or_else(|| variable("USERPROFILE"));
+        let file = |name: &str, usual: &str| {
+            let named = variable(name).map(PathBuf::from);
+            named.or_else(|| Some(Path::new(home.as_ref()?).join(".aws").join(usual)))
+        };
+        let credentials = file("AWS_SHARED_CREDENTIALS_FILE", "credentials");
+        let config = file("AWS_CONFIG_FILE", "config");
+        let named = variable("AWS_PROFILE");
+        let name = named.as_deref().unwrap_or("default");
+        let mut found = false;
+        let mut settings = BTreeMap::new();
+        // Later ones win.
+        let in_config = [
+            Some(name).filter(|name| *name == "default").map(str::to_owned),
+            Some(format!("profile {name}")),
+        ];
+        for (path, sections) in [
+            (&config, &in_config[..]),
+            (&credentials, &[Some(name.to_owned())]),
+        ] {
+            let Some(path) = path else { continue };
+            let text = text_of(path)?;
+            for section in sections.iter().flatten() {
+                if let Some(more) = section_of(path, &text, section)? {
+                    found = true;
+                    // Keys belong together: those of one file are never mixed with a token of the other.
+                    if more.contains_key(KEY_ID) {
+                        settings.retain(|key: &String, _| ![KEY_ID, SECRET, SESSION].contains(&key.as_str()));
+                    }
+                    settings.extend(more);
+                }
+            }
+        }
+        if let (Some(name), false) = (&named, found) {
+            let paths: Vec<String> = [credentials, config]
+                .iter()
+                .flatten()
+                .map(|path| path.display().to_string())
+                .collect();
+            let what = format!("the profile '{}' (AWS_PROFILE)", name.escape_debug());
+            let places = match paths.is_empty() {
+                true => "no file, since there is no HOME".to_owned(),
+                false => format!("none in {}", paths.join(" and ")),
+            };
+            return Err(Error::new(ErrorKind::Malformed, what)
+                .expected("a section of its name")
+                .found(places));
+        }
+        let profile = Self {
+            name: name.to_owned(),
+            settings,
+        };
+        let (id, secret) = (profile.get(KEY_ID), profile.get(SECRET));
+        if id.is_some() != secret.is_some() {
+            let (there, missing) = match id {
+                Some(_) => (KEY_ID, SECRET),
+                None => (SECRET, KEY_ID),
+            };
+            let what = format!("the profile '{}' of AWS' files", profile.name.escape_debug());
+            return Err(Error::new(ErrorKind::Malformed, what)
+                .expected(format_args!("{missing} too"))
+                .found(format_args!("{there} only")));
+        }
+        Ok(profile)
+    }
+
+    /// Its keys, if it has any.
+    #[must_use]
+    pub fn keys(&self) -> Option<AwsKeys<'_>> {
+        Some(AwsKeys {
+            id: self.get(KEY_ID)?,
+            secret: self.get(SECRET)?,
+            session: self.get(SESSION),
+        })
+    }
+
+    /// Its region.
+    #[must_use]
+    pub fn region(&self) -> Option<&str> {
+        self.get("region")
+    }
+
+    /// The URL of a store that is not Amazon's.
+    #[must_use]
+    pub fn endpoint(&self) -> Option<&str> {
+        self.get("endpoint_url")
+    }
+
+    /// Whether the profile has keys, or nothing to do with them.
+    ///
+    /// # Errors
+    /// When somebody has named the profile, and it gets its keys by means that are not followed here: SSO, a role to assume, a process.
+    /// The profile `default` may do that, since nobody has said that it is for this.
+    pub fn check_means(&self, is_named: bool) -> Result<(), Error> {
+        if !is_named || self.keys().is_some() {
+            return Ok(());
+        }
+        let mut means = OTHER_MEANS.iter();
+        let Some((_, means)) = means.find(|(setting, _)| self.get(setting).is_some()) else {
+            return Ok(());
+        };
+        let name = self.name.escape_debug();
+        let expected = format!(
+            "keys in AWS' files, or by variables: aws configure export-credentials --profile '{name}' --format env"
+        );
+        let error = Error::new(
+            ErrorKind::Unsupported,
+            format!("the profile '{name}' (AWS_PROFILE)"),
+        );
+        Err(error
+            .expected(expected)
+            .found(format_args!("credentials by {means}, which are not followed")))
+    }
+
+    fn get(&self, setting: &str) -> Option<&str> {
+        let value = self.settings.get(setting)?;
+        Some(value.as_str()).filter(|value| !value.is_empty())
+    }
+}
+
+const KEY_ID: &str = "aws_access_key_id";
+const SECRET: &str = "aws_secret_access_key";
+const SESSION: &str = "aws_session_token";
+
+impl fmt::Debug for AwsProfile {
+    /// Without keys.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AwsProfile")
+            .field("name", &self.name)
+            .field("has_keys", &self.keys().is_some())
+            .field("region", &self.region())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A file's text; none if it is not there.
+fn text_of(path: &Path) -> Result<String, Error> {
+    let what = || path.display().to_string();
+    let wrong = |found: &str| {
+        let error = Error::new(ErrorKind::Malformed, what());
+        Err(error.expected("a text file of at most 1 MiB").found(found))
+    };
+    match fs::metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(String::new()),
+        // Opening a pipe would wait for its writer.
+        Ok(metadata) if !metadata.is_file() => return wrong("no file"),
+        _ => {}
+    }
+    let mut text = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(MAX_BYTES + 1).read_to_end(&mut text));
+    read.map_err(|error| Error::io(what(), error))?;
+    if text.len() as u64 > MAX_BYTES {
+        return wrong("more");
+    }
+    String::from_utf8(text).or_else(|_| wrong("other bytes"))
+}
+
+/// The settings of a section, if the file has it. All of the file must be well-formed.
+fn section_of(path: &Path, text: &str, wanted: &str) -> Result<Option<BTreeMap<String, String>>, Error> {
+    let mut found: Option<BTreeMap<String, String>> = None;
+    let (mut is_in, mut has_section, mut has_setting) = (false, false, false);
+    for (index, line) in text.lines().enumerate() {
+        // What stands in a line may be a secret: errors have the line's number only.
+        let malformed = |expected: &str| {
+            let what = format!("{}, line {}", path.display(), index + 1);
+            Err(Error::new(ErrorKind::Malformed, what).expected(expected))
+        };
+        let line = line.strip_prefix('\u{feff}').unwrap_or(line);
+        if line.trim().is_empty() || line.starts_with(['#', ';']) {
+            continue;
+        }
+        if line.starts_with([' ', '\t']) {
+            if line.trim_start().starts_with(['#', ';']) {
+                continue;
+            }
+            // Settings below a setting, such as those of `s3 =`.
+            if has_setting {
+                continue;
+            }
+            return malformed("a section or a setting without blanks in front");
+        }
+        if let Some(rest) = line.strip_prefix('[') {
+            let Some((name, behind)) = rest.split_once(']') else {
+                return malformed("a section as [NAME]");
+            };
+            if !(behind.trim().is_empty() || behind.trim_start().starts_with(['#', ';'])) {
+                return malformed("nothing behind a section");
+            }
+            let words: Vec<&str> = name.split_whitespace().collect();
+            let name = words.join(" ").replace(['"', '\''], "");
+            (is_in, has_section, has_setting) = (name == wanted, true, false);
+            if is_in {
+                found.get_or_insert_default();
+            }
+            continue;
+        }
+        let Some((setting, value)) = line
+            .split_once('=')
+            .filter(|(setting, _)| !setting.trim().is_empty())
+        else {
+            return malformed("NAME = VALUE");
+        };
+        if !has_section {
+            return malformed("a section before settings, such as [default]");
+        }
+        has_setting = true;
+        if let (true, Some(settings)) = (is_in, &mut found) {
+            let comment = [" #", " ;", "\t#", "\t;"]
+                .iter()
+                .filter_map(|mark| value.find(mark))
+                .min();
+            let value = value[..comment.unwrap_or(value.len())].trim();
+            settings.insert(setting.trim().to_ascii_lowercase(), value.to_owned());
+        }
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Home(tempfile::TempDir);
+
+    impl Home {
+        fn new(config: &str, credentials: &str) -> Self {
+            let home = tempfile::tempdir().unwrap();
+            fs::create_dir(home.path().join(".aws")).unwrap();
+            fs::write(home.path().join(".aws/config"), config).unwrap();
+            fs::write(home.path().join(".aws/credentials"), credentials).unwrap();
+            Self(home)
+        }
+
+        fn read(&self, more: &[(&str, &str)]) -> Result<AwsProfile, Error> {
+            AwsProfile::read(&|name| match name {
+                "HOME" => Some(self.0.path().display().to_string()),
+                name => {
+                    let found = more.iter().find(|(known, _)| *known == name);
+                    found.map(|(_, value)| (*value).to_owned())
+                }
+            })
+        }
+    }
+
+    fn shown(profile: &AwsProfile) -> (Option<(&str, &str, Option<&str>)>, Option<&str>, Option<&str>) {
+        let keys = profile.keys().map(|keys| (keys.id, keys.secret, keys.session));
+        (keys, profile.region(), profile.endpoint())
+    }
+
+    const CONFIG: &str = "\u{feff}# by aws configure\n[default]\nregion = eu-central-1\noutput = json\ns3 =\n  region = not-this\n  \
+                          max_concurrent_requests = 20\n\n[profile shop] ; two words\nRegion=eu-west-1 # here\nendpoint_url = \
+                          https://s3.example.com:9000\naws_access_key_id = of-config\naws_secret_access_key = hidden\n\
+                          aws_session_token = of-config\n[profile \"by sso\"]\nsso_session = corp\nregion = us-east-2\n[profile role]\n\
+                          role_arn = arn:aws:iam::1:role/x\nsource_profile = default\n[sso-session corp]\nsso_region = us-east-1\n";
+    const CREDENTIALS: &str = "[default]\naws_access_key_id = AKIA\naws_secret_access_key = a/b+c=d\n[shop]\n\
+                               aws_access_key_id=shop-id\naws_secret_access_key=shop-secret\n";
+
+    #[test]
+    fn profiles_are_read_as_the_command_line_does() {
+        let home = Home::new(CONFIG, CREDENTIALS);
+        let default = home.read(&[]).unwrap();
+        assert_eq!(
+            shown(&default),
+            (Some(("AKIA", "a/b+c=d", None)), Some("eu-central-1"), None)
+        );
+        let shop = home.read(&[("AWS_PROFILE", "shop")]).unwrap();
+        // Keys of the credentials file, without the session of other keys.
+        assert_eq!(
+            shown(&shop),
+            (
+                Some(("shop-id", "shop-secret", None)),
+                Some("eu-west-1"),
+                Some("https://s3.example.com:9000")
+            )
+        );
+        let of_config = [
+            ("AWS_PROFILE", "shop"),
+            ("AWS_SHARED_CREDENTIALS_FILE", "/nowhere"),
+        ];
+        let shop = home.read(&of_config).unwrap();
+        assert_eq!(shop.keys().unwrap().session, Some("of-config"));
+        assert!(!format!("{shop:?}").contains("hidden"));
+        for (name, means) in [("by sso", "SSO"), ("role", "a role to assume")] {
+            let other = home.read(&[("AWS_PROFILE", name)]).unwrap();
+            assert!(other.keys().is_none() && other.check_means(false).is_ok());
+            let error = other.check_means(true).unwrap_err().to_string();
+            assert!(
+                error.contains(&format!("found credentials by {means}, which are not followed")),
+                "{error}"
+            );
+        }
+        assert!(default.check_means(true).is_ok());
+    }
+
+    #[test]
+    fn without_files_there_is_nothing() {
+        let nothing = AwsProfile::read(&|_| None).unwrap();
+        assert_eq!(shown(&nothing), (None, None, None));
+        let home = Home::new("", "");
+        assert_eq!(shown(&home.read(&[]).unwrap()), (None, None, None));
+        let error = home.read(&[("AWS_PROFILE", "shop")]).unwrap_err().to_string();
+        assert!(
+            error.starts_with(
+                "the profile 'shop' (AWS_PROFILE): expected a section of its name, found none in "
+            ) && error.contains(".aws/credentials and "),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn what_is_malformed_is_told_without_what_stands_there() {
+        for (credentials, expected) in [
+            (
+                "[default]\naws_secret_access_key hidden",
+                "credentials, line 2: expected NAME = VALUE",
+            ),
+            (
+                "aws_secret_access_key = hidden",
+                "credentials, line 1: expected a section before settings",
+            ),
+            ("[default\n", "credentials, line 1: expected a section as [NAME]"),
+            (
+                "[default] hidden\n",
+                "credentials, line 1: expected nothing behind a section",
+            ),
+            (
+                "[default]\n  aws_secret_access_key = hidden",
+                "credentials, line 2: expected a section or a setting without",
+            ),
+            (
+                "[default]\naws_secret_access_key = hidden",
+                "the profile 'default' of AWS' files: expected aws_access_key_id too, found aws_secret_access_key only",
+            ),
+        ] {
+            let error = Home::new("", credentials).read(&[]).unwrap_err().to_string();
+            assert!(error.contains(expected) && !error.contains("hidden"), "{error}");
+        }
+        let home = Home::new("", "");
+        let folder = home.0.path().display().to_string();
+        let error = home
+            .read(&[("AWS_CONFIG_FILE", &folder)])
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("expected a text file of at most 1 MiB, found no file"),
+            "{error}"
+        );
+    }
+}
