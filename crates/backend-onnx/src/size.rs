@@ -179,7 +179,7 @@ impl Differences {
         Ok(Self(found))
     }
 
-    /// All of them, to be held against the sizes of a request.
+    /// All of them, to be compared with the sizes of a request.
     pub(crate) fn all(&self) -> Vec<&TDim> {
         self.0.iter().collect()
     }

@@ -317,7 +317,7 @@ impl App {
         if let Some(path) = guard.path().map(|path| path.display().to_string()) {
             let guard = guard.clone();
             reloads.add("identities", move || match guard.reload_on_request() {
-                Ok(true) => Ok(format!("{path} holds from now on")),
+                Ok(true) => Ok(format!("{path} is in use")),
                 Ok(false) => Ok("nothing has changed".to_owned()),
                 Err(error) => Err(error.to_string()),
             });
