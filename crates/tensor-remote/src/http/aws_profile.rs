@@ -316,7 +316,10 @@ mod tests {
         }
     }
 
-    fn shown(profile: &AwsProfile) -> (Option<(&str, &str, Option<&str>)>, Option<&str>, Option<&str>) {
+    type Keys<'p> = (&'p str, &'p str, Option<&'p str>);
+
+    /// Keys, region and endpoint.
+    fn shown(profile: &AwsProfile) -> (Option<Keys<'_>>, Option<&str>, Option<&str>) {
         let keys = profile.keys().map(|keys| (keys.id, keys.secret, keys.session));
         (keys, profile.region(), profile.endpoint())
     }
