@@ -96,7 +96,7 @@ impl Tls {
     #[must_use]
     pub fn certificate(&self) -> Option<ServerCertificate> {
         let seen = self.0.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        Some(ServerCertificate::of(&seen.as_ref()?.leaf()?))
+        Some(ServerCertificate::of(&seen.as_ref()?.contents.leaf()?))
     }
 
     /// Looks at the files, and takes what they hold now for new connections; returns whether that has changed.
