@@ -171,7 +171,7 @@ impl Kernel for IntegerProduct {
 
 /// For each result, which matrices of the factors it is made of.
 fn matrices(outer: &[TVec<usize>; 2], results: usize) -> impl Iterator<Item = [usize; 2]> + use<> {
-    let rank = outer.iter().map(|dims| dims.len()).max().unwrap_or(0);
+    let rank = outer.iter().map(TVec::len).max().unwrap_or(0);
     let padded = outer.each_ref().map(|dims| {
         let mut padded: TVec<usize> = tvec![1; rank - dims.len()];
         padded.extend(dims.iter().copied());

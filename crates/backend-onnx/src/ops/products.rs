@@ -158,6 +158,9 @@ impl<F: FnMut(usize, usize, &mut [f32], usize)> pulp::WithSimd for Products<'_, 
         let lanes = S::F32_LANES;
         let terms = self.offsets.len();
         let blocks = self.rows.div_ceil(BLOCK);
+        // Of the sixteen narrower vectors, twelve sums leave too few for what is multiplied: one sum would go to memory and back for
+        // each term.
+        let most = if lanes >= 16 { 3 } else { 2 };
         let (weights, _) = self.weights.as_chunks::<BLOCK>();
         let mut bias = vec![[0.0; BLOCK]; blocks];
         bias.as_flattened_mut()[..self.rows].copy_from_slice(self.bias);
@@ -209,13 +212,13 @@ impl<F: FnMut(usize, usize, &mut [f32], usize)> pulp::WithSimd for Products<'_, 
                                 _ => tile.add::<S, 2, 3>(simd, [one, two], sums, column),
                             }
                         } else {
-                            match left {
+                            match left.min(most) {
                                 1 => tile.add::<S, 1, 1>(simd, [one], sums, column),
                                 2 => tile.add::<S, 1, 2>(simd, [one], sums, column),
                                 _ => tile.add::<S, 1, 3>(simd, [one], sums, column),
                             }
                         }
-                        vector += 3;
+                        vector += most;
                     }
                     block += count;
                 }
