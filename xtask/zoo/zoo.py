@@ -239,9 +239,10 @@ def is_noise(path, inputs, answers, found):
     optimisations, with exact sums of 8 bits or with other last bits in the weights or inputs, or by less than the last bit of 1."""
     others = [
         session_of(path, onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL).run(None, inputs),
-        session_of(path, has_exact_sums=True).run(None, inputs),
-        *(session_of(shaken(path, seed)).run(None, inputs) for seed in range(3)),
-        *(session_of(path).run(None, shaken_inputs(inputs, seed)) for seed in range(3)),
+        *exact_answers(path, inputs),
+        # Where numbers are rounded to 8 bits, few of the last bits matter, and those a lot.
+        *(session_of(shaken(path, seed)).run(None, inputs) for seed in range(8)),
+        *(session_of(path).run(None, shaken_inputs(inputs, seed)) for seed in range(8)),
     ]
     for index, (answer, ours) in enumerate(zip(answers, found)):
         if ours is None or ours.shape != answer.shape or ours.dtype != answer.dtype:
@@ -259,6 +260,14 @@ def is_noise(path, inputs, answers, found):
         if distance(answer, ours) > max(TOLERANCE, 2 * max(distance(answer, other) for other in same)):
             return False
     return True
+
+
+def exact_answers(path, inputs):
+    """What ONNX Runtime answers with exact sums of 8 bits, if it can: for some models it fails to prepare them."""
+    try:
+        return [session_of(path, has_exact_sums=True).run(None, inputs)]
+    except Exception:  # its own exceptions have no common type
+        return []
 
 
 def shaken_inputs(inputs, seed):
@@ -373,8 +382,9 @@ def verdict(server, repository, path, name, expected):
         time_of_run = milliseconds(lambda: server.infer(name, inputs), server.processor_time)
         if not differences:
             return "equal", "", time_of_run
-        exact = session_of(path, has_exact_sums=True).run(None, inputs)
-        if not any(difference(*triple) for triple in zip(outputs, map(table, exact), found)):
+        for exact in exact_answers(path, inputs):
+            if any(difference(*triple) for triple in zip(outputs, map(table, exact), found)):
+                continue
             return "equal", "to ONNX Runtime with exact sums of 8 bits; without, they are cut off on this processor", time_of_run
         if is_random(path, inputs, answers):
             return "random", "ONNX Runtime's own answers differ from session to session", time_of_run
