@@ -14,6 +14,7 @@ import functools
 import json
 import os
 import pathlib
+import platform
 import re
 import shutil
 import subprocess
@@ -445,6 +446,17 @@ def summary(rows, runtime):
     )
 
 
+def processor():
+    """What of the processor decides how fast both runtimes are."""
+    known = {"avx2": "AVX2", "avx512f": "AVX-512", "avx512_vnni": "VNNI"}
+    info = pathlib.Path("/proc/cpuinfo")
+    words = set(info.read_text().split()) if info.exists() else set()
+    has = [name for flag, name in known.items() if flag in words]
+    lacks = [name for flag, name in known.items() if flag not in words]
+    text = f"{platform.machine()} with {' and '.join(has) or 'none of AVX2, AVX-512 and VNNI'}"
+    return text + (f", without {' and '.join(lacks)}" if has and lacks else "")
+
+
 def page(models, rows):
     by_name = {row["name"]: row for row in rows}
     lines = [
@@ -458,7 +470,7 @@ def page(models, rows):
         "sessions of ONNX Runtime, so that nothing can be checked against them; voices are asked without noise, so that they are not.",
         "*Left out* is what ONNX Runtime does not run either, or what no inputs were found for; *not tried* is what could not be",
         "fetched. Times are milliseconds of processor time for one run on one thread: the server's, HTTP included, and in the last",
-        "column ONNX Runtime's alone.", "",
+        f"column ONNX Runtime's alone. The processor of this run: {processor()}.", "",
         "The rule for noise was widened on 2026-11-22, by the last bits in the weights and by the 1.2e-7. Before that, noise was only what",
         "ONNX Runtime shows without its optimisations, and three models of the embedded runtime differed that are noise below, with the same",
         "answers: hibari.onnx, en_PP-OCRv3_det_infer.onnx and table_grid_model_v1a.onnx. On 2026-11-23 the last bits in the inputs were added,",
