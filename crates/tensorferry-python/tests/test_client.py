@@ -131,7 +131,9 @@ def test_timeouts_of_one_call(addresses, image):
 
 
 def test_an_interrupt_ends_a_call():
-    code = "import sys, tensorferry; print('calling', flush=True); tensorferry.Client(sys.argv[1]).is_live()"
+    # Jobs in the background of a shell ignore the signal, and Python then leaves it so.
+    code = "import signal, sys, tensorferry; signal.signal(signal.SIGINT, signal.default_int_handler);"
+    code += "print('calling', flush=True); tensorferry.Client(sys.argv[1]).is_live()"
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         process = subprocess.Popen(
