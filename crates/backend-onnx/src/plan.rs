@@ -7,8 +7,8 @@ use oip_types::{ErrorCode, ServiceError};
 use tensor_core::{Quoted, Shape};
 use tract_onnx::{
     prelude::{
-        DatumType, InferenceModel, InferenceModelExt, IntoRunnable, Symbol, TValue, TVec, TractError,
-        TractResult, TypedRunnableModel,
+        DatumType, InferenceModel, InferenceModelExt, IntoRunnable, Symbol, SymbolValues, TValue, TVec,
+        TractError, TractResult, TypedRunnableModel,
     },
     tract_core::{knobs::KnobScope, ops::array::DynSlice},
     tract_hir::{
@@ -224,11 +224,8 @@ impl Plan {
 }
 
 /// Whether a value is what the plan took it for, as far as that can be told.
-fn fits(fact: &TypedFact, value: &TValue, symbols: &tract_onnx::prelude::SymbolValues) -> bool {
-    let has_size = |dim: &TDim, size: usize| match dim {
-        TDim::Val(dim) => *dim == size as i64,
-        dim => dim.eval_to_i64(symbols).map_or(true, |dim| dim == size as i64),
-    };
+fn fits(fact: &TypedFact, value: &TValue, symbols: &SymbolValues) -> bool {
+    let has_size = |dim: &TDim, size: usize| dim.eval_to_i64(symbols).map_or(true, |dim| dim == size as i64);
     fact.datum_type == value.datum_type()
         && fact.rank() == value.rank()
         && match fact.shape.as_concrete() {
@@ -367,4 +364,29 @@ fn label<'l>(text: &str, labels: &'l [String]) -> Option<&'l str> {
 
 fn into_cause(error: TractError) -> Box<dyn std::error::Error + Send + Sync> {
     error.into()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use tract_onnx::tract_hir::internal::{DatumExt, IntoTValue, SymbolScope, Tensor};
+
+    use super::*;
+
+    #[test]
+    fn values_have_the_sizes_that_the_plan_took_them_for() {
+        let scope = SymbolScope::default();
+        let (height, unknown) = (scope.sym("h"), scope.sym("k"));
+        let symbols = SymbolValues::default().with(&height, 4);
+        let value = |size: usize| Tensor::zero::<f32>(&[2, size]).unwrap().into_tvalue();
+        let fact = |dim: TDim| f32::fact([2.to_dim(), dim]);
+        let smaller = fact(height.to_dim() - 1);
+        assert!(fits(&smaller, &value(3), &symbols) && !fits(&smaller, &value(4), &symbols));
+        let fixed = fact(3.to_dim());
+        assert!(fits(&fixed, &value(3), &symbols) && !fits(&fixed, &value(2), &symbols));
+        // Not known before the operator ran.
+        assert!(fits(&fact(unknown.to_dim()), &value(9), &symbols));
+        assert!(!fits(&i64::fact([2, 3]), &value(3), &symbols));
+    }
 }

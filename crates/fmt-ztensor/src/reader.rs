@@ -50,8 +50,8 @@ use crate::{
 /// ```
 ///
 /// # Checksums
-/// What is copied is checked against its checksum: [`TensorReader::read_into`] always, [`TensorReader::tensor`] unless the
-/// tensor is a slice of memory. [`TensorReader::rows`] of raw tensors is not, since checksums are over whole tensors;
+/// Copies are checked against the checksum: by [`TensorReader::read_into`] always, by [`TensorReader::tensor`] unless the
+/// tensor is a slice of memory. [`TensorReader::rows`] of raw tensors are not, since checksums are over whole tensors;
 /// [`TensorReader::verify`] is there for that (Z6).
 ///
 /// # What cannot be read

@@ -274,7 +274,7 @@ fn narrow_one(
         let batch_dim = is_batched.then_some(-1);
         batch_dim.into_iter().chain(dims.iter().copied()).collect()
     };
-    // What is checked against the model is what the model gets.
+    // The dimensions that the model gets are checked against it.
     let dims = written.model_dims().unwrap_or(dims);
     let full = with_rows(dims);
     let fits = |(written, known): (&i64, &Option<u64>)| {
@@ -654,7 +654,7 @@ mod tests {
                 "{error}"
             );
         }
-        // What the model gets is checked against the model.
+        // The dimensions that the model gets are checked against it.
         let error = run(
             "max_batch_size: 8 input { name: \"x0\" dims: [ 1, 4 ] reshape { shape: [ 4 ] } }",
             &model,

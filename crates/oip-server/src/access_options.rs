@@ -77,7 +77,7 @@ pub(crate) struct Access {
     allows_all: bool,
     /// What tells browsers whose pages may call.
     pub(crate) cors: Option<CorsLayer>,
-    /// Where what changes the server is answered, if not where everything is.
+    /// The address for calls that change the server, if they have one of their own.
     pub(crate) admin: Option<Place>,
 }
 

@@ -11,7 +11,7 @@ use crate::{examples::quoted, shown::shown};
 pub(crate) struct Addresses {
     pub(crate) http: Vec<Address>,
     pub(crate) grpc: Vec<Address>,
-    /// Where what changes the server is answered, if not everywhere.
+    /// The address for calls that change the server, if they have one of their own.
     pub(crate) admin: Option<Address>,
     /// With what connections are encrypted, if they are.
     pub(crate) encryption: Option<Encryption>,

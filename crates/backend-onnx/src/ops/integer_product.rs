@@ -440,13 +440,7 @@ mod tests {
             zero_points: [Some(2), Some(3)],
             packed: None,
         };
-        let facts: Vec<Fact> = inputs
-            .iter()
-            .map(|input| Fact {
-                constant: Some(input.clone()),
-                ..Fact::new(input.datum_type(), input.shape().iter().map(ToDim::to_dim))
-            })
-            .collect();
+        let facts = Fact::of_values(&inputs);
         let known = product.specialized(&facts).unwrap();
         for found in [product.run(&inputs).unwrap(), known.run(&inputs).unwrap()] {
             assert_eq!(

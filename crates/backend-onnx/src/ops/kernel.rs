@@ -26,6 +26,15 @@ impl Fact {
         }
     }
 
+    /// What is known of values when they are there.
+    pub(crate) fn of_values(values: &[Arc<Tensor>]) -> Vec<Self> {
+        let facts = values.iter().map(|value| Self {
+            constant: Some(value.clone()),
+            ..Self::new(value.datum_type(), value.shape().iter().map(ToDim::to_dim))
+        });
+        facts.collect()
+    }
+
     pub(crate) fn rank(&self) -> usize {
         self.shape.len()
     }

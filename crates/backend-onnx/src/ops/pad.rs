@@ -106,7 +106,7 @@ fn fill_up<T: Clone>(made: &mut Vec<T>, value: &T, count: usize) {
     }
 }
 
-/// What an axis of the result is made of.
+/// The parts of an axis of the result.
 fn pieces(mode: Mode, size: usize, [before, after]: [i64; 2]) -> TractResult<Vec<Piece>> {
     let length = size as i64;
     let end = length.checked_add(after).context("a pad is too large")?;
@@ -183,13 +183,7 @@ impl Kernel for Pad {
     }
 
     fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
-        let facts: Vec<Fact> = inputs
-            .iter()
-            .map(|input| Fact {
-                constant: Some(input.clone()),
-                ..Fact::new(input.datum_type(), input.shape().iter().map(ToDim::to_dim))
-            })
-            .collect();
+        let facts = Fact::of_values(inputs);
         let input = &inputs[0];
         let pads = self.pads(input.rank(), &facts)?;
         let mut shape = Vec::with_capacity(pads.len());

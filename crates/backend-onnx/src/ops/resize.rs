@@ -496,13 +496,7 @@ impl Kernel for Resize {
     }
 
     fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
-        let facts: Vec<Fact> = inputs
-            .iter()
-            .map(|input| Fact {
-                constant: Some(input.clone()),
-                ..Fact::new(input.datum_type(), input.shape().iter().map(ToDim::to_dim))
-            })
-            .collect();
+        let facts = Fact::of_values(inputs);
         let plan = self.plan(&facts)?;
         let input = &inputs[0];
         let datum_type = input.datum_type();

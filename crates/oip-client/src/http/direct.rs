@@ -112,7 +112,7 @@ impl Pool {
         Ok((connection, sent))
     }
 
-    /// Keeps a connection for later requests, and closes those that nobody has needed for long.
+    /// Keeps a connection for later requests, and closes those that have been idle for too long.
     fn keep(&self, connection: Connection) {
         let mut idle = self.idle();
         let old = idle.partition_point(|(_, since)| since.elapsed() > connect::IDLE);

@@ -13,10 +13,7 @@ use std::{
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use oip_types::{ErrorCode, ModelRef};
 use rcgen::{KeyPair, PKCS_ED25519, PublicKeyData, SigningKey};
-use rustls::{
-    ServerConfig, ServerConnection, StreamOwned,
-    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
-};
+use rustls::{ServerConnection, StreamOwned};
 use serde_json::json;
 use tempfile::TempDir;
 
@@ -54,14 +51,7 @@ struct Issuer {
 impl Issuer {
     fn start(listener: TcpListener, certificates: &Certificates, set: String) -> Self {
         let (address, set) = (listener.local_addr().unwrap(), Arc::new(Mutex::new(set)));
-        let chain = CertificateDer::from_pem_file(certificates.path("server.pem")).unwrap();
-        let key = PrivateKeyDer::from_pem_file(certificates.path("server-key.pem")).unwrap();
-        let config = ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
-            .with_safe_default_protocol_versions()
-            .unwrap()
-            .with_no_client_auth()
-            .with_single_cert(vec![chain], key)
-            .unwrap();
+        let config = certificates.server_config();
         let (config, served) = (Arc::new(config), set.clone());
         thread::spawn(move || {
             for stream in listener.incoming() {

@@ -13,7 +13,7 @@ use oip_client::{ClientError, InferenceClient};
 use oip_types::{ErrorCode, InferRequest, LoadOptions, ModelRef, UnloadOptions};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, SanType};
 use rustls::{
-    ClientConfig, ClientConnection, RootCertStore, StreamOwned,
+    ClientConfig, ClientConnection, RootCertStore, ServerConfig, StreamOwned,
     crypto::ring,
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
 };
@@ -34,6 +34,18 @@ pub(crate) struct Certificates {
 }
 
 impl Certificates {
+    /// For a server of the test's own with the certificate of `server.pem`.
+    pub(crate) fn server_config(&self) -> ServerConfig {
+        let chain = CertificateDer::from_pem_file(self.path("server.pem")).unwrap();
+        let key = PrivateKeyDer::from_pem_file(self.path("server-key.pem")).unwrap();
+        ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![chain], key)
+            .unwrap()
+    }
+
     pub(crate) fn new() -> Self {
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);

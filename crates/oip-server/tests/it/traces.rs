@@ -13,10 +13,7 @@ use std::{
 
 use oip_telemetry::testing::Collector;
 use oip_types::{InferRequest, ModelRef};
-use rustls::{
-    ServerConfig, ServerConnection, StreamOwned,
-    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
-};
+use rustls::{ServerConnection, StreamOwned};
 use tensor_core::{Shape, Tensor};
 
 use crate::{
@@ -275,14 +272,7 @@ fn requests_do_not_wait_for_a_collector() {
 fn encrypted(collector: &Collector, certificates: &Certificates) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("https://localhost:{}", listener.local_addr().unwrap().port());
-    let chain = CertificateDer::from_pem_file(certificates.path("server.pem")).unwrap();
-    let key = PrivateKeyDer::from_pem_file(certificates.path("server-key.pem")).unwrap();
-    let config = ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_no_client_auth()
-        .with_single_cert(vec![chain], key)
-        .unwrap();
+    let config = certificates.server_config();
     let (config, to) = (
         Arc::new(config),
         collector.url.trim_start_matches("http://").to_owned(),
