@@ -238,7 +238,7 @@ pub(crate) fn run() -> Result<()> {
     step(WEB_TARGET, check_web_target)?;
     step("fuzz targets", fuzz::in_ci)?;
     step("packages", tools::package_offline)?;
-    step("licences of dependencies", tools::deny_offline)?;
+    step("licences of dependencies", tools::deny_in_ci)?;
     step("the console in a browser", browser::in_ci)?;
     println!("all green after {:.0} s", start.elapsed().as_secs_f64());
     Ok(())
