@@ -36,7 +36,8 @@ pub(crate) fn pool(
     let mut connector = HttpConnector::new();
     connector.set_nodelay(true);
     connector.set_connect_timeout(Some(settings.connect_timeout));
-    // A host that is gone without a word is noticed. (Pings of HTTP/2 would do it too, but servers of other makes hang up on who
+    // A host that is gone without a word is noticed while its response is waited for. Before it has acknowledged the request, the
+    // system gives it up, on Linux after some 15 minutes. (Pings of HTTP/2 would do it too, but servers of other makes hang up on who
     // sends them more often than every five minutes. The system's limit for what is not acknowledged would also end a connection
     // to a server that is there and does not read for a while.)
     connector.set_keepalive(Some(SILENCE));

@@ -13,7 +13,8 @@ use fmt_core::{Error, ErrorKind};
 /// Keys, region and endpoint of one profile of AWS' files.
 ///
 /// `AWS_PROFILE` names the profile, `default` without it; `AWS_SHARED_CREDENTIALS_FILE` and `AWS_CONFIG_FILE` name the files in place of
-/// `~/.aws/credentials` and `~/.aws/config`. The credentials file wins where both have keys. Files that are not there are empty.
+/// `~/.aws/credentials` and `~/.aws/config`. The credentials file wins where both have keys. Files that are not there are empty, and so
+/// are those of a home folder that this process may not read, unless a variable names them or the profile.
 /// Read are `aws_access_key_id`, `aws_secret_access_key`, `aws_session_token`, `region` and `endpoint_url`; credentials that a profile
 /// gets by other means (SSO, a role to assume, a process) are not: [`check_means`](Self::check_means).
 ///
@@ -68,7 +69,7 @@ impl AwsProfile {
     /// Reads the profile that the environment names.
     ///
     /// # Errors
-    /// When a file is there and cannot be read, when a line of it is malformed, when a profile that `AWS_PROFILE` names is in no
+    /// When a file that a variable names, or all where one names the profile, is there and cannot be read, when a line of it is malformed, when a profile that `AWS_PROFILE` names is in no
     /// file, and when there is one key without the other.
     pub fn read(variable: &dyn Fn(&str) -> Option<String>) -> Result<Self, Error> {
         let variable = |name: &str| variable(name).filter(|value| !value.is_empty());
@@ -80,6 +81,11 @@ impl AwsProfile {
         let credentials = file("AWS_SHARED_CREDENTIALS_FILE", "credentials");
         let config = file("AWS_CONFIG_FILE", "config");
         let named = variable("AWS_PROFILE");
+        let is_named = |name: &str| named.is_some() || variable(name).is_some();
+        let is_needed = [
+            is_named("AWS_CONFIG_FILE"),
+            is_named("AWS_SHARED_CREDENTIALS_FILE"),
+        ];
         let name = named.as_deref().unwrap_or("default");
         let mut found = false;
         let mut settings = BTreeMap::new();
@@ -88,12 +94,15 @@ impl AwsProfile {
             Some(name).filter(|name| *name == "default").map(str::to_owned),
             Some(format!("profile {name}")),
         ];
-        for (path, sections) in [
+        for ((path, sections), is_needed) in [
             (&config, &in_config[..]),
             (&credentials, &[Some(name.to_owned())]),
-        ] {
+        ]
+        .into_iter()
+        .zip(is_needed)
+        {
             let Some(path) = path else { continue };
-            let text = text_of(path)?;
+            let text = text_of(path, is_needed)?;
             for section in sections.iter().flatten() {
                 if let Some(more) = section_of(path, &text, section)? {
                     found = true;
@@ -207,22 +216,29 @@ impl fmt::Debug for AwsProfile {
     }
 }
 
-/// A file's text; none if it is not there.
-fn text_of(path: &Path) -> Result<String, Error> {
+/// A file's text; none if it is not there, or if nobody has asked for it and it may not be read.
+fn text_of(path: &Path, is_needed: bool) -> Result<String, Error> {
+    let is_left_out = |error: &io::Error| match error.kind() {
+        io::ErrorKind::NotFound => true,
+        io::ErrorKind::PermissionDenied | io::ErrorKind::NotADirectory => !is_needed,
+        _ => false,
+    };
     let what = || path.display().to_string();
     let wrong = |found: &str| {
         let error = Error::new(ErrorKind::Malformed, what());
         Err(error.expected("a text file of at most 1 MiB").found(found))
     };
     match fs::metadata(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(String::new()),
+        Err(error) if is_left_out(&error) => return Ok(String::new()),
         // Opening a pipe would wait for its writer.
         Ok(metadata) if !metadata.is_file() => return wrong("no file"),
         _ => {}
     }
     let mut text = Vec::new();
-    let read = File::open(path).and_then(|file| file.take(MAX_BYTES + 1).read_to_end(&mut text));
-    read.map_err(|error| Error::io(what(), error))?;
+    match File::open(path).and_then(|file| file.take(MAX_BYTES + 1).read_to_end(&mut text)) {
+        Err(error) if is_left_out(&error) => return Ok(String::new()),
+        read => read.map_err(|error| Error::io(what(), error))?,
+    };
     if text.len() as u64 > MAX_BYTES {
         return wrong("more");
     }
@@ -375,6 +391,21 @@ mod tests {
         assert_eq!(shown(&nothing), (None, None, None));
         let home = Home::new("", "");
         assert_eq!(shown(&home.read(&[]).unwrap()), (None, None, None));
+        // A service's home may be anything; a file that somebody names must be readable.
+        let device = [("HOME", "/dev/null")];
+        let named = [device[0], ("AWS_PROFILE", "shop")];
+        let read = |variables: &[(&str, &str)]| {
+            let found = |name: &str| variables.iter().find(|(known, _)| *known == name);
+            AwsProfile::read(&|name| found(name).map(|(_, value)| (*value).to_owned()))
+        };
+        assert_eq!(shown(&read(&device).unwrap()), (None, None, None));
+        assert_eq!(read(&named).unwrap_err().kind(), ErrorKind::Io);
+        assert_eq!(
+            read(&[("AWS_CONFIG_FILE", "/dev/null/config")])
+                .unwrap_err()
+                .kind(),
+            ErrorKind::Io
+        );
         let error = home.read(&[("AWS_PROFILE", "shop")]).unwrap_err().to_string();
         assert!(
             error.starts_with(

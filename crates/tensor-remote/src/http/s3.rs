@@ -39,7 +39,10 @@ pub(crate) fn resolve(
         let error = Error::new(ErrorKind::Malformed, "the region (AWS_REGION)");
         return Err(error.expected("such as eu-west-1").found(region.escape_debug()));
     }
+    let is_unsigned = variable("AWS_SKIP_SIGNATURE")
+        .is_some_and(|value| value.eq_ignore_ascii_case("true") || value == "1");
     options.signer = match (variable("AWS_ACCESS_KEY_ID"), variable("AWS_SECRET_ACCESS_KEY")) {
+        _ if is_unsigned => None,
         (Some(key_id), Some(secret)) => Some(Signer {
             key_id,
             secret,
@@ -58,10 +61,6 @@ pub(crate) fn resolve(
                 .found(format_args!("{found} only")));
         }
     };
-    if variable("AWS_SKIP_SIGNATURE").is_some_and(|value| value.eq_ignore_ascii_case("true") || value == "1")
-    {
-        options.signer = None;
-    }
     // A token is for other servers.
     options.token = None;
     let key = utf8_percent_encode(key, KEY);
@@ -151,7 +150,9 @@ mod tests {
         let (url, options) = resolved("m/a.zt", &by("p")[..2]).unwrap();
         assert_eq!(url, "https://m.s3.eu-north-1.amazonaws.com/a.zt");
         assert_eq!(options.signer.unwrap().key_id, "id");
-        assert!(resolved("m/a.zt", &by("p")).unwrap().1.signer.is_none());
+        for unsigned in [&by("p")[..], &by("sso")[..], &[keys[0], by("p")[2]][..]] {
+            assert!(resolved("m/a.zt", unsigned).unwrap().1.signer.is_none());
+        }
         let error = resolved("m/a.zt", &by("sso")[..2]).unwrap_err().to_string();
         assert!(
             error.contains("aws configure export-credentials --profile 'sso'"),
