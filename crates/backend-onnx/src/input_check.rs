@@ -161,7 +161,7 @@ fn integers(tensor: &Tensor) -> TractResult<&[i64]> {
 }
 
 /// An index as counted from the start.
-fn within(index: i64, dim: usize) -> TractResult<i64> {
+pub(crate) fn within(index: i64, dim: usize) -> TractResult<i64> {
     let dim = dim as i64;
     let from_start = if index < 0 { index + dim } else { index };
     if (0..dim).contains(&from_start) {

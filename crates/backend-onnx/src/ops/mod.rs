@@ -43,10 +43,12 @@ mod registry;
 mod resize;
 mod roi_align;
 mod rule;
+mod scatter;
 mod sequences;
 mod slice;
 mod softmax;
 mod steps;
+mod sums;
 mod table;
 mod taps;
 mod text;
@@ -73,5 +75,7 @@ pub(crate) fn keep_order(
 pub(crate) fn quicken(model: &mut tract_onnx::prelude::TypedModel) -> tract_onnx::prelude::TractResult<()> {
     pad::quicken(model);
     max_pool::quicken(model)?;
+    scatter::quicken(model)?;
+    sums::quicken(model)?;
     binary::quicken(model)
 }

@@ -1,0 +1,196 @@
+//! Sums of FP32 along axes, and means of squares, which tract computes number by number unless the last axis is the only one.
+
+use std::{borrow::Cow, sync::Arc};
+
+use tract_onnx::{
+    tract_core::ops::nn::{Reduce, Reducer},
+    tract_hir::internal::*,
+};
+
+use super::{
+    elements::{elements, tensor},
+    kernel::{Fact, Kernel, typed},
+};
+
+/// Puts them in the place of tract's.
+pub(super) fn quicken(model: &mut TypedModel) -> TractResult<()> {
+    for id in 0..model.nodes().len() {
+        let node = model.node(id);
+        let Some(reduce) = node.op_as::<Reduce>() else {
+            continue;
+        };
+        let of_squares = match reduce.reducer {
+            Reducer::Sum => false,
+            Reducer::MeanOfSquares => true,
+            _ => continue,
+        };
+        let input = model.outlet_fact(node.inputs[0])?;
+        if input.datum_type != DatumType::F32 || reduce.axes.is_empty() {
+            continue;
+        }
+        let sums = Sums {
+            reduced: (0..input.rank())
+                .map(|axis| reduce.axes.contains(&axis))
+                .collect(),
+            of_squares,
+        };
+        model.node_mut(id).op = Box::new(typed(sums));
+    }
+    Ok(())
+}
+
+#[derive(Debug)]
+struct Sums {
+    /// For each axis, whether sums go along it; it keeps a size of 1.
+    reduced: Vec<bool>,
+    /// The means of squares, in place of sums.
+    of_squares: bool,
+}
+
+impl Kernel for Sums {
+    fn name(&self) -> &'static str {
+        "Sums"
+    }
+
+    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+        let dims = inputs[0].shape.iter().zip(&self.reduced);
+        let shape = dims.map(|(dim, &reduced)| if reduced { 1.into() } else { dim.clone() });
+        Ok(vec![Fact::new(DatumType::F32, shape)])
+    }
+
+    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+        let mut shape: TVec<usize> = inputs[0].shape().into();
+        let count = inputs[0].len();
+        let mut values = Cow::Borrowed(elements::<f32>(&inputs[0])?);
+        if self.of_squares {
+            values.to_mut().iter_mut().for_each(|value| *value *= *value);
+        }
+        // Neighbouring axes together, from the last.
+        let mut end = shape.len();
+        while let Some(last) = self.reduced[..end].iter().rposition(|&reduced| reduced) {
+            let first = self.reduced[..last].iter().rposition(|&reduced| !reduced);
+            let first = first.map_or(0, |kept| kept + 1);
+            let outside = shape[..first].iter().product();
+            let along = shape[first..=last].iter().product();
+            let width = shape[last + 1..].iter().product();
+            values = Cow::Owned(sums(&values, outside, along, width));
+            shape[first..=last].fill(1);
+            end = first;
+        }
+        let mut sums = values.into_owned();
+        if self.of_squares {
+            let share = sums.len() as f32 / count as f32;
+            sums.iter_mut().for_each(|sum| *sum *= share);
+        }
+        Ok(tvec![tensor(&shape, sums)?])
+    }
+}
+
+/// The sums along the middle of three axes.
+fn sums(values: &[f32], outside: usize, along: usize, width: usize) -> Vec<f32> {
+    /// So many at a time, for vector instructions.
+    const LANES: usize = 16;
+    let mut sums = vec![0.0; outside * width];
+    if along * width == 0 {
+        return sums;
+    }
+    let blocks = values.chunks_exact(along * width);
+    for (block, sums) in blocks.zip(sums.chunks_exact_mut(width)) {
+        let [sum] = sums else {
+            for row in block.chunks_exact(width) {
+                for (sum, value) in sums.iter_mut().zip(row) {
+                    *sum += value;
+                }
+            }
+            continue;
+        };
+        let (parts, rest) = block.as_chunks::<LANES>();
+        let mut lanes = [0.0; LANES];
+        for part in parts {
+            for (lane, value) in lanes.iter_mut().zip(part) {
+                *lane += value;
+            }
+        }
+        for (lane, value) in lanes.iter_mut().zip(rest) {
+            *lane += value;
+        }
+        // Halves onto halves, so that no sum has many more terms than another.
+        let mut half = LANES / 2;
+        while half > 0 {
+            let (low, high) = lanes.split_at_mut(half);
+            for (low, high) in low.iter_mut().zip(high) {
+                *low += *high;
+            }
+            half /= 2;
+        }
+        *sum = lanes[0];
+    }
+    sums
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    /// A model of one reduction.
+    fn model(shape: &[usize], axes: &[usize], reducer: Reducer) -> TypedModel {
+        let mut model = TypedModel::default();
+        let input = model.add_source("x", f32::fact(shape)).unwrap();
+        let reduce = Reduce {
+            axes: axes.into(),
+            reducer,
+        };
+        let output = model.wire_node("y", reduce, &[input]).unwrap();
+        model.select_output_outlets(&output).unwrap();
+        model
+    }
+
+    fn run(model: TypedModel, input: &Tensor) -> Tensor {
+        let outputs = model
+            .into_runnable()
+            .unwrap()
+            .run(tvec![input.clone().into()])
+            .unwrap();
+        outputs[0].clone().into_tensor()
+    }
+
+    #[test]
+    fn sums_are_those_of_tract() {
+        for shape in [&[2, 3, 5, 37][..], &[4, 1, 1, 3], &[3, 0, 2, 2], &[1, 1, 1, 1]] {
+            let count: usize = shape.iter().product();
+            let values: Vec<f32> = (0..count).map(|at| (at * 67 % 211) as f32 - 99.0).collect();
+            let input = tensor(shape, values).unwrap();
+            for bits in 1..16u32 {
+                let axes: Vec<usize> = (0..4).filter(|axis| bits >> axis & 1 == 1).collect();
+                let is_empty = axes.iter().any(|&axis| shape[axis] == 0);
+                for reducer in [Reducer::Sum, Reducer::MeanOfSquares] {
+                    // tract takes rows of nothing apart by their length.
+                    if is_empty && (reducer == Reducer::MeanOfSquares || axes == [3]) {
+                        continue;
+                    }
+                    let plain = model(shape, &axes, reducer);
+                    let mut ours = plain.clone();
+                    quicken(&mut ours).unwrap();
+                    assert_eq!(ours.nodes()[1].op().name(), "Sums");
+                    let (plain, ours) = (run(plain, &input), run(ours, &input));
+                    plain
+                        .close_enough(&ours, Approximation::Close)
+                        .unwrap_or_else(|error| panic!("{shape:?} along {axes:?}: {error}"));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn infinities_and_nan_stay() {
+        let (inf, nan) = (f32::INFINITY, f32::NAN);
+        let input = tensor(&[3, 2], vec![inf, 1.0, inf, -inf, nan, 0.0]).unwrap();
+        let mut model = model(&[3, 2], &[1], Reducer::Sum);
+        quicken(&mut model).unwrap();
+        let sums = run(model, &input);
+        let sums = elements::<f32>(&sums).unwrap();
+        assert!(sums[0] == inf && sums[1].is_nan() && sums[2].is_nan(), "{sums:?}");
+    }
+}
