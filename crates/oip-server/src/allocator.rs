@@ -40,7 +40,9 @@ const PAGE: usize = 4 << 10;
 
 /// The most that is kept, in bytes and in buffers.
 const MAX_BYTES: usize = 32 << 20;
-const MAX_BLOCKS: usize = 64;
+const MAX_BLOCKS: usize = 192;
+/// The most bytes where a model has freed them: the values of one run of a network for images, which have many sizes.
+const MAX_BYTES_OF_MODELS: usize = 128 << 20;
 
 /// How often what was not used is given back: a buffer stays for one to two of these.
 const INTERVAL: Duration = Duration::from_secs(2);
@@ -160,16 +162,21 @@ impl Keeping {
 
     /// Puts a buffer onto the shelf, in the place of those that have been there the longest.
     fn put(block: *mut u8, layout: Layout) -> bool {
+        let most = match is_for_models() {
+            true => MAX_BYTES_OF_MODELS,
+            false => MAX_BYTES,
+        };
         loop {
             let mut shelf = match SHELF.try_lock() {
                 Ok(shelf) => shelf,
                 Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
                 Err(TryLockError::WouldBlock) => return false,
             };
-            if shelf.put(block, layout) {
+            if shelf.put(block, layout, most) {
                 return true;
             }
-            if layout.size() > MOST {
+            // A model's buffers make no room for those of requests.
+            if layout.size() > MOST || shelf.bytes > most {
                 return false;
             }
             let Some(oldest) = shelf.take_old(0) else {
@@ -385,9 +392,9 @@ impl Shelf {
         Some(self.remove(index).address)
     }
 
-    fn put(&mut self, address: *mut u8, layout: Layout) -> bool {
-        let has_room =
-            layout.size() <= MOST && self.count < MAX_BLOCKS && self.bytes + layout.size() <= MAX_BYTES;
+    /// Keeps a buffer, unless it is too large or there are more than so many bytes then.
+    fn put(&mut self, address: *mut u8, layout: Layout, most: usize) -> bool {
+        let has_room = layout.size() <= MOST && self.count < MAX_BLOCKS && self.bytes + layout.size() <= most;
         if has_room {
             self.blocks[self.count] = Block {
                 address,
@@ -526,17 +533,21 @@ mod tests {
         let mut shelf = Shelf::new();
         let layout = |size: usize| Layout::from_size_align(size, 16).unwrap_or(Layout::new::<u8>());
         let address = |number: usize| ptr::without_provenance_mut::<u8>(number);
-        assert!(shelf.put(address(1), layout(1 << 20)) && shelf.put(address(2), layout(1 << 20)));
+        let put = |shelf: &mut Shelf, number, size| shelf.put(address(number), layout(size), MAX_BYTES);
+        assert!(put(&mut shelf, 1, 1 << 20) && put(&mut shelf, 2, 1 << 20));
         assert_eq!(shelf.take(layout(2 << 20)), None);
         // The last that came goes first.
         assert_eq!(shelf.take(layout(1 << 20)), Some(address(2)));
-        assert!(shelf.put(address(3), layout(MAX_BYTES - (1 << 20))));
-        assert!(!shelf.put(address(4), layout(LEAST)));
-        assert!(!shelf.put(address(4), layout(MOST + 1)));
+        assert!(put(&mut shelf, 3, MAX_BYTES - (1 << 20)));
+        assert!(!put(&mut shelf, 4, LEAST));
+        assert!(!put(&mut shelf, 4, MOST + 1));
+        // A model's has more room.
+        assert!(shelf.put(address(5), layout(LEAST), MAX_BYTES_OF_MODELS));
+        assert_eq!(shelf.take(layout(LEAST)), Some(address(5)));
         assert!(shelf.take_old(1).is_none());
         assert_eq!(std::iter::from_fn(|| shelf.take_old(0)).count(), 2);
         for number in 0..2 * MAX_BLOCKS {
-            shelf.put(address(number + 10), layout(LEAST));
+            put(&mut shelf, number + 10, LEAST);
         }
         assert!(shelf.count == MAX_BLOCKS && shelf.bytes <= MAX_BYTES);
         let left = std::iter::from_fn(|| shelf.take_old(0)).count();

@@ -357,6 +357,9 @@ mod tests {
             reduction: ScatterReduction::None,
         };
         let error = run(op, (&[2], vec![0.0f32; 2]), vec![2], (&[1], vec![1.0]), true).unwrap_err();
-        assert!(error.chain().any(|cause| cause.is::<BadInput>()), "{error:?}");
+        assert!(
+            error.chain().any(<dyn std::error::Error>::is::<BadInput>),
+            "{error:?}"
+        );
     }
 }
