@@ -14,6 +14,7 @@ use std::{
 
 use oip_console::LogTail;
 use serde_json::{Value, json};
+use tracing::Metadata;
 use tracing_subscriber::fmt::MakeWriter;
 
 use crate::options::LogFormat;
@@ -141,7 +142,15 @@ impl<'a> MakeWriter<'a> for LogWriter {
         Line {
             writer: self,
             bytes: Vec::new(),
+            most: MAX_BYTES,
         }
+    }
+
+    fn make_writer_for(&'a self, meta: &Metadata<'_>) -> Line<'a> {
+        let has_traceback = meta.fields().field(TRACEBACK).is_some();
+        let mut line = self.make_writer();
+        line.most = if has_traceback { MAX_WITH_TRACEBACK } else { MAX_BYTES };
+        line
     }
 }
 
@@ -149,6 +158,8 @@ impl<'a> MakeWriter<'a> for LogWriter {
 pub(crate) struct Line<'a> {
     writer: &'a LogWriter,
     bytes: Vec<u8>,
+    /// Bytes that are written; the rest is cut.
+    most: usize,
 }
 
 impl Write for Line<'_> {
@@ -164,7 +175,7 @@ impl Write for Line<'_> {
 
 impl Drop for Line<'_> {
     fn drop(&mut self) {
-        let line = shortened(std::mem::take(&mut self.bytes), self.writer.format);
+        let line = shortened(std::mem::take(&mut self.bytes), self.writer.format, self.most);
         if self.writer.queue.try_send(Message::Line(line)).is_err() {
             self.writer.dropped.add();
         }
@@ -174,18 +185,24 @@ impl Drop for Line<'_> {
 /// Bytes of a line; longer ones are cut.
 const MAX_BYTES: usize = 4096;
 
-/// A line of at most [`MAX_BYTES`] that is still UTF-8, or still JSON.
-fn shortened(mut line: Vec<u8>, format: LogFormat) -> Vec<u8> {
-    if line.len() <= MAX_BYTES {
+/// The field of events that may be longer, of which there are few: whoever logs them bounds their number and their length.
+const TRACEBACK: &str = "traceback";
+
+/// Bytes of an event with a traceback of 64 KiB, indented or as JSON.
+const MAX_WITH_TRACEBACK: usize = 160 << 10;
+
+/// A line of at most so many bytes that is still UTF-8, or still JSON.
+fn shortened(mut line: Vec<u8>, format: LogFormat, most: usize) -> Vec<u8> {
+    if line.len() <= most {
         return line;
     }
     if matches!(format, LogFormat::Json)
-        && let Some(short) = shortened_json(&line)
+        && let Some(short) = shortened_json(&line, most)
     {
         return short;
     }
     const END: &str = "… (cut)\n";
-    let mut end = MAX_BYTES - END.len();
+    let mut end = most - END.len();
     // Not within a character: bytes that continue one begin with the bits 10.
     while end > 0 && line[end] & 0b1100_0000 == 0b1000_0000 {
         end -= 1;
@@ -196,14 +213,14 @@ fn shortened(mut line: Vec<u8>, format: LogFormat) -> Vec<u8> {
 }
 
 /// The same object with its long strings cut until it is short enough.
-fn shortened_json(line: &[u8]) -> Option<Vec<u8>> {
+fn shortened_json(line: &[u8], most: usize) -> Option<Vec<u8>> {
     let mut value: Value = serde_json::from_slice(line).ok()?;
-    let mut longest = MAX_BYTES / 2;
+    let mut longest = most / 2;
     loop {
         cut_strings(&mut value, longest);
         let mut short = serde_json::to_vec(&value).ok()?;
         short.push(b'\n');
-        if short.len() <= MAX_BYTES {
+        if short.len() <= most {
             return Some(short);
         }
         if longest == 0 {
@@ -238,13 +255,13 @@ mod tests {
     fn long_lines_of_text_are_cut_between_characters() {
         for offset in 0..4 {
             let line = format!("{}{}\n", "x".repeat(offset), "ü€😀".repeat(1000));
-            let short = String::from_utf8(shortened(line.clone().into_bytes(), LogFormat::Text)).unwrap();
+            let short = String::from_utf8(shortened(line.clone().into_bytes(), LogFormat::Text, MAX_BYTES)).unwrap();
             assert!(short.len() <= MAX_BYTES && short.len() > MAX_BYTES - 20);
             let kept = short.strip_suffix("… (cut)\n").unwrap();
             assert!(line.starts_with(kept));
         }
         let short = b"short \xc3\xbc\n".to_vec();
-        assert_eq!(shortened(short.clone(), LogFormat::Text), short);
+        assert_eq!(shortened(short.clone(), LogFormat::Text, MAX_BYTES), short);
     }
 
     #[test]
@@ -252,7 +269,7 @@ mod tests {
         let long = "a \"quoted\" ü\n".repeat(2000);
         let line =
             json!({"level": "ERROR", "message": "failed", "fields": {"error": long, "list": [long, 7]}});
-        let short = shortened(format!("{line}\n").into_bytes(), LogFormat::Json);
+        let short = shortened(format!("{line}\n").into_bytes(), LogFormat::Json, MAX_BYTES);
         assert!(short.len() <= MAX_BYTES && short.ends_with(b"\n"));
         let read: Value = serde_json::from_slice(&short).unwrap();
         assert_eq!(
@@ -265,9 +282,38 @@ mod tests {
         let fields: serde_json::Map<String, Value> = (0..1000)
             .map(|index| (format!("field {index}"), json!(index)))
             .collect();
-        let short = shortened(Value::Object(fields).to_string().into_bytes(), LogFormat::Json);
+        let short = shortened(Value::Object(fields).to_string().into_bytes(), LogFormat::Json, MAX_BYTES);
         let read: Value = serde_json::from_slice(&short).unwrap();
         assert_eq!(read["message"], "a line of the log was too long");
+    }
+
+    #[test]
+    fn tracebacks_are_whole() {
+        use tracing_subscriber::{Layer, layer::SubscriberExt, registry};
+
+        for (format, tail) in [(LogFormat::Text, "end"), (LogFormat::Json, "end\"}\n")] {
+            let (queue, messages) = sync_channel(8);
+            let writer = LogWriter {
+                queue,
+                format,
+                dropped: Arc::default(),
+            };
+            let layer = tracing_subscriber::fmt::layer().with_ansi(false).with_writer(writer);
+            let layer = match format {
+                LogFormat::Text => layer.boxed(),
+                LogFormat::Json => layer.json().flatten_event(true).boxed(),
+            };
+            let long = format!("{}end", "  File \"a\", line 1\n".repeat(3000));
+            tracing::subscriber::with_default(registry().with(layer), || {
+                tracing::error!(traceback = %long, "failed");
+                tracing::error!(other = %long, "failed");
+            });
+            let mut out = Vec::new();
+            write_all(&messages, &Dropped::default(), format, None, &mut out);
+            let out = String::from_utf8(out).unwrap();
+            assert!(long.len() > 50_000 && out.len() > long.len() && out.len() < 2 * long.len());
+            assert_eq!(out.matches(tail.trim_end()).count(), 1, "{format:?}");
+        }
     }
 
     #[test]

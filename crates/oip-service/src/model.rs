@@ -171,6 +171,8 @@ pub struct ModelDefaults {
     pub instances: Option<u32>,
     /// Whether it gives any number of answers to a request, by [`Model::infer_several`].
     pub decoupled: bool,
+    /// Whether requests are joined only where its configuration has `dynamic_batching`.
+    pub joined_only_when_told: bool,
 }
 
 impl ModelDefaults {

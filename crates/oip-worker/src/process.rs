@@ -212,7 +212,11 @@ impl Worker {
                 let about = loaded.into_about(&source.name);
                 Ok(Ok(about.map_err(|error| Broken::wrong(error.message()))?))
             }
-            Kind::Failed => Ok(Err(read_json::<Failed>(&json)?.into_error())),
+            Kind::Failed => {
+                let mut failed: Failed = read_json(&json)?;
+                self.log.failed(&mut failed);
+                Ok(Err(failed.into_error()))
+            }
             _ => Err(Broken::wrong("a frame out of place")),
         }
     }
@@ -250,7 +254,10 @@ impl Worker {
         let (number, connection) = (self.number, &self.connection);
         let mut go_on = patience(&self.control, number, self.grace, cancel);
         if let Some(places) = &mut self.places {
-            let offsets = places.send(connection, number, request, &mut go_on)?;
+            let timeout = cancel
+                .deadline()
+                .map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            let offsets = places.send(connection, number, (request, timeout), &mut go_on)?;
             return Ok(offsets.map(Sent));
         }
         let encoding = RequestEncoding::default().with(|encoding| encoding.binary_inputs = true);
@@ -278,12 +285,12 @@ impl Worker {
         let (number, connection) = (self.number, &self.connection);
         let go_on = &mut patience(&self.control, number, self.grace, work.cancel);
         if let Some(places) = &mut self.places {
-            let max_answer_bytes = self.max_answer_bytes;
+            let answer = (self.max_answer_bytes, &self.log);
             return places.receive(
                 connection,
                 number,
                 (work, sent.0),
-                max_answer_bytes,
+                answer,
                 answers,
                 go_on,
             );
@@ -313,7 +320,8 @@ impl Worker {
                 Ok(Ok(Some(response.outputs)))
             }
             Kind::Failed => {
-                let failed: Failed = read_json(&self.json(head, go_on)?)?;
+                let mut failed: Failed = read_json(&self.json(head, go_on)?)?;
+                self.log.failed(&mut failed);
                 Ok(Err(failed.into_error()))
             }
             _ => Err(Broken::wrong("a frame out of place")),

@@ -133,6 +133,11 @@ fn server_defaults(config: &EngineConfig) -> Defaults {
 
 /// How requests to a model are joined.
 fn policy(completed: &Completed, defaults: Defaults) -> Result<BatchPolicy, LoadError> {
+    let is_told = completed.config.dynamic_batching.is_some();
+    if defaults.joined_only_when_told && !is_told {
+        let policy = BatchPolicy::from_config(&completed.config).map_err(LoadError::Policy)?;
+        return Ok(policy.without_joining());
+    }
     match completed.without_batches.is_some() {
         true => Ok(BatchPolicy::derived(
             &completed.metadata,
@@ -330,6 +335,7 @@ fn of_model(model: &dyn Model, defaults: Defaults) -> Defaults {
         .with_instances(instances.max(1))
         .with_max_batch_size(rows.min(defaults.max_batch_size))
         .with_decoupled(own.decoupled)
+        .with_joined_only_when_told(own.joined_only_when_told)
 }
 
 /// Runs code of backends and models; a panic is logged, and told without what it says, which names places in the code.

@@ -81,7 +81,7 @@ const AT_RUN: &[&str] = &[
 /// Plays one of these.
 pub(crate) fn pretend(role: &str) -> ! {
     let mut data = UnixStream::from(std::io::stdin().as_fd().try_clone_to_owned().unwrap());
-    let hello = br#"{"protocol":2}"#;
+    let hello = br#"{"protocol":3}"#;
     match role {
         "silent end" => std::process::exit(0),
         "text" => say(
@@ -96,7 +96,7 @@ pub(crate) fn pretend(role: &str) -> ! {
         _ => {}
     }
     let wants_places = role.starts_with("places: ");
-    let hello_places = br#"{"protocol":2,"places":true}"#;
+    let hello_places = br#"{"protocol":3,"places":true}"#;
     frame(
         &mut data,
         HELLO,
