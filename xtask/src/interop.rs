@@ -111,10 +111,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 
 /// The suite against models in Python. What is the server's and not its models' is left out.
 fn run_python_models(python: &Path, options: &Options) -> Result<()> {
-    cargo::run(
-        &["build", "--package", "oip-server", "--bin", "oip-server"],
-        &[],
-    )?;
+    cargo::run(&["build", "--package", "oip-server", "--bin", "oip-server"], &[])?;
     let suite = workspace::root().join(SUITE);
     let models = workspace::root().join("target/interop-python-models");
     if models.exists() {

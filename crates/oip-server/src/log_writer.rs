@@ -149,7 +149,11 @@ impl<'a> MakeWriter<'a> for LogWriter {
     fn make_writer_for(&'a self, meta: &Metadata<'_>) -> Line<'a> {
         let has_traceback = meta.fields().field(TRACEBACK).is_some();
         let mut line = self.make_writer();
-        line.most = if has_traceback { MAX_WITH_TRACEBACK } else { MAX_BYTES };
+        line.most = if has_traceback {
+            MAX_WITH_TRACEBACK
+        } else {
+            MAX_BYTES
+        };
         line
     }
 }
@@ -255,7 +259,8 @@ mod tests {
     fn long_lines_of_text_are_cut_between_characters() {
         for offset in 0..4 {
             let line = format!("{}{}\n", "x".repeat(offset), "ü€😀".repeat(1000));
-            let short = String::from_utf8(shortened(line.clone().into_bytes(), LogFormat::Text, MAX_BYTES)).unwrap();
+            let short =
+                String::from_utf8(shortened(line.clone().into_bytes(), LogFormat::Text, MAX_BYTES)).unwrap();
             assert!(short.len() <= MAX_BYTES && short.len() > MAX_BYTES - 20);
             let kept = short.strip_suffix("… (cut)\n").unwrap();
             assert!(line.starts_with(kept));
@@ -282,7 +287,11 @@ mod tests {
         let fields: serde_json::Map<String, Value> = (0..1000)
             .map(|index| (format!("field {index}"), json!(index)))
             .collect();
-        let short = shortened(Value::Object(fields).to_string().into_bytes(), LogFormat::Json, MAX_BYTES);
+        let short = shortened(
+            Value::Object(fields).to_string().into_bytes(),
+            LogFormat::Json,
+            MAX_BYTES,
+        );
         let read: Value = serde_json::from_slice(&short).unwrap();
         assert_eq!(read["message"], "a line of the log was too long");
     }
@@ -298,7 +307,9 @@ mod tests {
                 format,
                 dropped: Arc::default(),
             };
-            let layer = tracing_subscriber::fmt::layer().with_ansi(false).with_writer(writer);
+            let layer = tracing_subscriber::fmt::layer()
+                .with_ansi(false)
+                .with_writer(writer);
             let layer = match format {
                 LogFormat::Text => layer.boxed(),
                 LogFormat::Json => layer.json().flatten_event(true).boxed(),

@@ -286,14 +286,7 @@ impl Worker {
         let go_on = &mut patience(&self.control, number, self.grace, work.cancel);
         if let Some(places) = &mut self.places {
             let answer = (self.max_answer_bytes, &self.log);
-            return places.receive(
-                connection,
-                number,
-                (work, sent.0),
-                answer,
-                answers,
-                go_on,
-            );
+            return places.receive(connection, number, (work, sent.0), answer, answers, go_on);
         }
         let head = connection.head(go_on)?;
         if head.number != number {

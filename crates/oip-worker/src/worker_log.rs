@@ -120,7 +120,12 @@ impl WorkerLog {
         };
         let (model, pid) = (&self.model, self.pid);
         if left_out > 0 {
-            tracing::warn!(model, pid, left_out, "a model failed more often than tracebacks are logged");
+            tracing::warn!(
+                model,
+                pid,
+                left_out,
+                "a model failed more often than tracebacks are logged"
+            );
         }
         let traceback = Indented(details.trim_end());
         tracing::error!(model, pid, %traceback, "a model failed");
@@ -134,7 +139,10 @@ impl WorkerLog {
     /// Waits until all is heard; not for ever, since a process that the worker started may go on.
     pub(crate) fn wait_for_the_last(&self, patience: Duration) {
         let ended = |state: &mut State| !state.have_ended;
-        let waited = self.shared.changed.wait_timeout_while(self.shared.lock(), patience, ended);
+        let waited = self
+            .shared
+            .changed
+            .wait_timeout_while(self.shared.lock(), patience, ended);
         drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
 

@@ -11,8 +11,8 @@ use oip_client::InferenceClient;
 use oip_types::ShapePattern;
 use pyo3::{exceptions::PyRuntimeError, prelude::*};
 use tensorferry::{
-    AnswerSink, CancelToken, DataType, Engine, EngineConfig, ErrorCode, InferOutput, InferRequest, Model, ModelDefaults,
-    ModelMetadata, Running, ServiceError, TensorMetadata, serve,
+    AnswerSink, CancelToken, DataType, Engine, EngineConfig, ErrorCode, InferOutput, InferRequest, Model,
+    ModelDefaults, ModelMetadata, Running, ServiceError, TensorMetadata, serve,
 };
 use tokio::runtime::{Builder, Runtime};
 

@@ -79,7 +79,7 @@ class Model:
             raise InferenceError("not now", status=429)
         loop = asyncio.get_running_loop()
         self.loop = getattr(self, "loop", loop)
-        told = [self.context.name, self.context.version, request.id, str(self.loop is loop), "nul\\0"]
+        told = [self.context.name, self.context.version, str(request.id), str(self.loop is loop), "nul\\0"]
         told += [str(request.is_cancelled()), ",".join(request.outputs)]
         return {"y": x_1 + (0 if bias is None else bias[0]), "told": told}
 '''

@@ -396,7 +396,13 @@ mod tests {
         assert_eq!(joined.input("x").unwrap().shape().dims(), [6, 3]);
         assert_eq!(joined.input("s").unwrap().rows(), Some(6));
         let parts: Vec<u64> = joined.parts.iter().map(|part| part.rows).collect();
-        assert_eq!(parts, requests.iter().map(|request| leading_rows(request).unwrap()).collect::<Vec<_>>());
+        assert_eq!(
+            parts,
+            requests
+                .iter()
+                .map(|request| leading_rows(request).unwrap())
+                .collect::<Vec<_>>()
+        );
         let names: Vec<&str> = joined.outputs.iter().map(|output| output.name.as_str()).collect();
         assert_eq!(names, ["z", "y"]);
 

@@ -67,7 +67,10 @@ impl BatchPolicy {
         };
         let is_batchable = !metadata.inputs.is_empty()
             && !metadata.outputs.is_empty()
-            && metadata.inputs.iter().all(|input| !input.optional && is_free(input))
+            && metadata
+                .inputs
+                .iter()
+                .all(|input| !input.optional && is_free(input))
             && metadata.outputs.iter().all(is_free);
         if max_rows == 0 || !is_batchable {
             return Self::one_by_one();
@@ -117,10 +120,7 @@ impl BatchPolicy {
     /// The same, but each request runs by itself, with as many rows as it has.
     #[must_use]
     pub fn without_joining(self) -> Self {
-        Self {
-            joins: false,
-            ..self
-        }
+        Self { joins: false, ..self }
     }
 
     /// Whether requests are joined at all.
