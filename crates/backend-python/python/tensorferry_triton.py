@@ -17,7 +17,7 @@ import numpy as np
 import tensorferry_calls as calls
 from tensorferry_model import _cancelled
 from tensorferry_tensors import as_array, datatype_of, decode_strings, dtype_of, encode_strings
-from tensorferry_worker import Refused, last_line, traceback_of
+from tensorferry_worker import Joined, Refused, last_line, traceback_of
 
 TRITONSERVER_REQUEST_FLAG_SEQUENCE_START = 1
 TRITONSERVER_REQUEST_FLAG_SEQUENCE_END = 2
@@ -629,17 +629,18 @@ def _parts(message, arrays):
 
 
 def _joined(answers, parts):
-    """The outputs for several requests as those for one. What does not fit is refused: then each request is run by itself."""
+    """The outputs for several requests as those for one; None is for a request that failed. What does not fit is refused: then
+    each request is run by itself."""
     kinds = {}
-    for answer in answers:
+    for answer in filter(None, answers):
         kinds.update({name: (datatype, array) for name, datatype, array in answer})
     outputs = []
     for name, (datatype, example) in kinds.items():
         pieces = []
         for answer, part in zip(answers, parts):
             rows, wanted = part["rows"], part.get("outputs", [])
-            array = next((array for known, _, array in answer if known == name), None)
-            if array is None and (not wanted or name in wanted):
+            array = next((array for known, _, array in answer or () if known == name), None)
+            if answer is not None and array is None and (not wanted or name in wanted):
                 raise Refused(f"execute() of its model.py gave the output {name!r} to some of its requests only")
             if array is None:
                 shape = (rows, *example.shape[1:])
@@ -719,11 +720,19 @@ class TritonModel:
         # From here on only the model holds on to requests that a sender answers.
         del requests
         wanted = [part.get("outputs", []) for part, _ in parts]
-        answers = []
-        for response, names in zip(responses, wanted):
-            response = response.take() if isinstance(response, _Single) else response
-            answers.append(self._outputs_in(response, names))
-        return answers[0] if len(answers) == 1 else _joined(answers, message["parts"])
+        if len(responses) == 1:
+            return self._answer(responses[0], wanted[0])
+        answers, refusals = [], []
+        for part, (response, names) in enumerate(zip(responses, wanted)):
+            try:
+                answers.append(self._answer(response, names))
+            except Refused as refusal:
+                answers.append(None)
+                refusals.append((part, refusal))
+        return Joined(_joined(answers, message["parts"]), refusals)
+
+    def _answer(self, response, wanted):
+        return self._outputs_in(response.take() if isinstance(response, _Single) else response, wanted)
 
     def _request(self, number, message, arrays):
         tensors = [Tensor(name, array) for name, array in arrays.items()]

@@ -55,6 +55,17 @@ class Refused(Exception):
         self.details = details
 
 
+def _failure(refusal):
+    """What the server is told. Messages come from models, and may hold what no text can."""
+    status = refusal.status
+    is_status = isinstance(status, int) and 400 <= status < 600
+    message = str(refusal).encode("utf-8", "replace").decode()
+    failed = {"status": status if is_status else 500, "message": message[:2000]}
+    if refusal.details:
+        failed["details"] = refusal.details.encode("utf-8", "backslashreplace").decode()
+    return failed
+
+
 class Connection:
     """Frames on a socket. One thread at a time receives, any number may send."""
 
@@ -116,13 +127,8 @@ class Connection:
         self.send_text(kind, number, _encode(message), parts)
 
     def fail(self, number, message, status, details=None):
-        """Tells why there is no answer. Messages come from models, and may hold what no text can."""
-        is_status = isinstance(status, int) and 400 <= status < 600
-        message = str(message).encode("utf-8", "replace").decode()
-        failed = {"status": status if is_status else 500, "message": message[:2000]}
-        if details:
-            failed["details"] = details.encode("utf-8", "backslashreplace").decode()
-        self.send(FAILED, number, failed)
+        """Tells why there is no answer."""
+        self.send(FAILED, number, _failure(Refused(message, status, details)))
 
     def send_text(self, kind, number, text, parts=()):
         text = text.encode()
@@ -139,6 +145,14 @@ class Connection:
                     continue
                 self._socket.sendall(memoryview(buffer)[sent:])
                 sent = 0
+
+
+class Joined:
+    """The outputs for several requests that were joined into one, and what to tell those that failed."""
+
+    def __init__(self, outputs, refusals):
+        self.outputs = outputs
+        self.failed = [{"part": part, "error": _failure(refusal)} for part, refusal in refusals]
 
 
 class Region:
@@ -292,8 +306,13 @@ class Worker:
             placed, parts, end = "", [], ',"is_end":true'
         else:
             outputs = self._model.infer(number, message, arrays)
+            # Of joined requests some may have failed.
+            end = ""
+            if isinstance(outputs, Joined):
+                end = f',"failed":{_encode(outputs.failed)}' if outputs.failed else ""
+                outputs = outputs.outputs
             self._end_request()
-            (placed, parts), end = self._place(outputs, region, number), ""
+            placed, parts = self._place(outputs, region, number)
         arrays = outputs = None
         is_held = region is not None and region.is_held()
         return f'{{"outputs":[{placed}],"keeps_inputs":{"true" if is_held else "false"}{end}}}', parts

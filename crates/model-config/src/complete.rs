@@ -496,8 +496,33 @@ mod tests {
             instances: 4,
             max_batch_size: 64,
             decoupled: false,
+            joined_only_when_told: false,
         };
         complete(&written, model, "test", defaults).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_model_can_leave_joining_to_its_configuration() {
+        let tensor = |name: &str| TensorMetadata::new(name, DataType::FP32, &[-1, 2]);
+        let model = ModelMetadata::new("m", "p", vec![tensor("x")], vec![tensor("y")]);
+        let defaults = Defaults::default()
+            .with_max_batch_size(8)
+            .with_joined_only_when_told(true);
+        let completed = |text: &str| {
+            let written = WrittenConfig::read(text, Syntax::Pbtxt).unwrap();
+            complete(&written, &model, "b", defaults).unwrap()
+        };
+        for text in ["", "max_batch_size: 8"] {
+            let completed = completed(text);
+            assert_eq!(completed.config.max_batch_size, 8, "{text}");
+            assert!(completed.config.dynamic_batching.is_none() && completed.without_batches.is_none());
+        }
+        assert!(
+            completed("max_batch_size: 8 dynamic_batching { }")
+                .config
+                .dynamic_batching
+                .is_some()
+        );
     }
 
     #[test]

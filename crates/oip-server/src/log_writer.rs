@@ -5,7 +5,7 @@ use std::{
     io::{self, Write, stderr},
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
         mpsc::{Receiver, SyncSender, TrySendError, sync_channel},
     },
     thread,
@@ -29,9 +29,11 @@ pub(crate) struct LogWriter {
     dropped: Arc<Dropped>,
 }
 
-/// Lines that were dropped.
+/// What is on its way to standard error, and lines that were dropped.
 #[derive(Debug, Default)]
 pub(crate) struct Dropped {
+    /// Bytes of the lines that wait to be written.
+    waiting: AtomicUsize,
     /// Since the log last said so.
     unsaid: AtomicU64,
     all: AtomicU64,
@@ -114,9 +116,11 @@ fn write_all(
             Message::Line(line) => {
                 // Before standard error, which may block for as long as nobody reads it.
                 if let Some(tail) = tail {
-                    tail.push(&String::from_utf8_lossy(&line));
+                    let kept = shortened(line.clone(), format, MAX_BYTES);
+                    tail.push(&String::from_utf8_lossy(&kept));
                 }
                 let _ = out.write_all(&line);
+                dropped.waiting.fetch_sub(line.len(), Ordering::Relaxed);
             }
             Message::Flush(done) => drop((out.flush(), done)),
         }
@@ -179,9 +183,19 @@ impl Write for Line<'_> {
 
 impl Drop for Line<'_> {
     fn drop(&mut self) {
-        let line = shortened(std::mem::take(&mut self.bytes), self.writer.format, self.most);
-        if self.writer.queue.try_send(Message::Line(line)).is_err() {
-            self.writer.dropped.add();
+        let LogWriter {
+            queue,
+            format,
+            dropped,
+        } = self.writer;
+        let is_full = dropped.waiting.load(Ordering::Relaxed) > MAX_WAITING;
+        let most = if is_full { MAX_BYTES } else { self.most };
+        let line = shortened(std::mem::take(&mut self.bytes), *format, most);
+        let length = line.len();
+        dropped.waiting.fetch_add(length, Ordering::Relaxed);
+        if queue.try_send(Message::Line(line)).is_err() {
+            dropped.waiting.fetch_sub(length, Ordering::Relaxed);
+            dropped.add();
         }
     }
 }
@@ -191,6 +205,9 @@ const MAX_BYTES: usize = 4096;
 
 /// The field of events that may be longer, of which there are few: whoever logs them bounds their number and their length.
 const TRACEBACK: &str = "traceback";
+
+/// Bytes that may wait until those events are cut too.
+const MAX_WAITING: usize = 16 << 20;
 
 /// Bytes of an event with a traceback of 64 KiB, indented or as JSON.
 const MAX_WITH_TRACEBACK: usize = 160 << 10;
@@ -302,10 +319,11 @@ mod tests {
 
         for (format, tail) in [(LogFormat::Text, "end"), (LogFormat::Json, "end\"}\n")] {
             let (queue, messages) = sync_channel(8);
+            let dropped = Arc::new(Dropped::default());
             let writer = LogWriter {
                 queue,
                 format,
-                dropped: Arc::default(),
+                dropped: dropped.clone(),
             };
             let layer = tracing_subscriber::fmt::layer()
                 .with_ansi(false)
@@ -320,7 +338,10 @@ mod tests {
                 tracing::error!(other = %long, "failed");
             });
             let mut out = Vec::new();
-            write_all(&messages, &Dropped::default(), format, None, &mut out);
+            let console = LogTail::new(4);
+            write_all(&messages, &dropped, format, Some(&console), &mut out);
+            assert_eq!(dropped.waiting.load(Ordering::Relaxed), 0);
+            assert!(console.after(0).lines.iter().all(|line| line.len() <= MAX_BYTES));
             let out = String::from_utf8(out).unwrap();
             assert!(long.len() > 50_000 && out.len() > long.len() && out.len() < 2 * long.len());
             assert_eq!(out.matches(tail.trim_end()).count(), 1, "{format:?}");

@@ -74,7 +74,7 @@
 //! | 5, outputs | worker | an answer as in a REST body | the outputs |
 //! | 6, failed | worker, instead of 3, 5 or 8 | code and message, and details for the log | |
 //! | 7, run | server | names, datatypes, shapes and places of inputs; the time that is left; of joined requests the id and rows of each | the inputs, unless they are in a region |
-//! | 8, results | worker | the same of outputs | the outputs, unless they are in a region |
+//! | 8, results | worker | the same of outputs; of joined requests, which failed and why | the outputs, unless they are in a region |
 //! | 9, room | worker, before 8 | bytes that its outputs take | |
 //! | 10, region | server, before 7, and as the answer to 9 | number, size and purpose; the file comes with the head | |
 //! | 11, part | worker, before 8 or 6, any number of times | one of several answers, as 8 | as 8 |

@@ -4,7 +4,7 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use oip_service::AnswerSink;
+use oip_service::{AnswerSink, JoinedAnswer};
 use oip_types::{DataType, ErrorCode, InferOutput, InferRequest, ParameterValue, ServiceError, TensorValue};
 use tensor_core::{Quoted, Shape};
 
@@ -15,8 +15,8 @@ use crate::region::{LEAST_IN_REGION, REGION_ALIGNMENT, Region};
 use crate::{
     calls::{Bell, Calls, Work},
     protocol::{
-        Ask, Broken, Connection, Failed, Head, InputPlace, Kind, Next, OutputPlace, Part, Place, Results,
-        Run, RunPart, Taken, read_json,
+        Ask, Broken, Connection, Failed, FailedPart, Head, InputPlace, Kind, Next, OutputPlace, Part, Place,
+        Results, Run, RunPart, Taken, read_json,
     },
     worker_log::WorkerLog,
 };
@@ -132,7 +132,7 @@ impl Places {
         (max_answer_bytes, log): (u64, &WorkerLog),
         answers: Option<&mut dyn AnswerSink>,
         go_on: &mut dyn FnMut() -> bool,
-    ) -> Result<Result<Option<Vec<InferOutput>>, ServiceError>, Broken> {
+    ) -> Result<Result<Option<JoinedAnswer>, ServiceError>, Broken> {
         let sent = Sent {
             request: work.request,
             offsets,
@@ -151,9 +151,17 @@ impl Places {
                 let results: Results = read_json(&json)?;
                 let outputs = self.take(&results.outputs, &body, &sent, max_answer_bytes)?;
                 self.finish(results.keeps_inputs);
+                let mut answer = JoinedAnswer::new(outputs);
+                for FailedPart { part, mut error } in results.failed {
+                    if part >= work.request.parts.len() {
+                        return Err(Broken::wrong("an error of a request that is not there"));
+                    }
+                    log.failed(&mut error);
+                    answer.failed.push((part, error.into_error()));
+                }
                 Ok(match failure {
                     Some(failure) => Err(failure),
-                    None => Ok((!results.is_end).then_some(outputs)),
+                    None => Ok((!results.is_end).then_some(answer)),
                 })
             }
             Kind::Failed if head.binary == 0 => {

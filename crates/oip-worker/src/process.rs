@@ -18,9 +18,9 @@ use std::{
 
 use bytes::Bytes;
 use nix::sys::signal::Signal;
-use oip_service::{AnswerSink, CancelToken, ConfiguredTensors, InputDims, ModelSource};
+use oip_service::{AnswerSink, CancelToken, ConfiguredTensors, InputDims, JoinedAnswer, ModelSource};
 use oip_types::{
-    ByteSize, InferOutput, InferRequest, Limits, ModelConfig, ServiceError,
+    ByteSize, InferRequest, Limits, ModelConfig, ServiceError,
     rest::{self, RequestEncoding},
 };
 
@@ -237,7 +237,7 @@ impl Worker {
         &mut self,
         work: Work<'_>,
         answers: Option<&mut dyn AnswerSink>,
-    ) -> Result<Result<Option<Vec<InferOutput>>, ServiceError>, Broken> {
+    ) -> Result<Result<Option<JoinedAnswer>, ServiceError>, Broken> {
         match self.send(work.request, work.cancel)? {
             Ok(sent) => self.receive(work, sent, answers),
             Err(error) => Ok(Err(error)),
@@ -281,7 +281,7 @@ impl Worker {
         work: Work<'_>,
         sent: Sent,
         answers: Option<&mut dyn AnswerSink>,
-    ) -> Result<Result<Option<Vec<InferOutput>>, ServiceError>, Broken> {
+    ) -> Result<Result<Option<JoinedAnswer>, ServiceError>, Broken> {
         let (number, connection) = (self.number, &self.connection);
         let go_on = &mut patience(&self.control, number, self.grace, work.cancel);
         if let Some(places) = &mut self.places {
@@ -310,7 +310,7 @@ impl Worker {
                 });
                 let response = rest::decode_response(&body, Some(head.json as usize), &limits)
                     .map_err(|error| Broken::wrong(format!("a malformed answer: {}", error.message())))?;
-                Ok(Ok(Some(response.outputs)))
+                Ok(Ok(Some(JoinedAnswer::new(response.outputs))))
             }
             Kind::Failed => {
                 let mut failed: Failed = read_json(&self.json(head, go_on)?)?;

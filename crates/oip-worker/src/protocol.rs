@@ -192,6 +192,17 @@ pub(crate) struct Results {
     /// Whether this is no answer but the end of several.
     #[serde(default)]
     pub(crate) is_end: bool,
+    /// Why some of several joined requests have no answer; their rows of the outputs hold anything.
+    #[serde(default)]
+    pub(crate) failed: Vec<FailedPart>,
+}
+
+/// One of several joined requests that failed.
+#[derive(Debug, Deserialize)]
+pub(crate) struct FailedPart {
+    /// Its place among [`Run::parts`].
+    pub(crate) part: usize,
+    pub(crate) error: Failed,
 }
 
 /// One of several answers.

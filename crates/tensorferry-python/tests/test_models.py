@@ -784,6 +784,7 @@ class TritonPythonModel:
         for request in requests:
             x = pb_utils.get_input_tensor_by_name(request, "X").as_numpy()
             s = pb_utils.get_input_tensor_by_name(request, "S").as_numpy()
+            print("executed", request.request_id())
             if x[0, 0] == 13:
                 responses.append(pb_utils.InferenceResponse(error=pb_utils.TritonError("thirteen", pb_utils.TritonError.NOT_FOUND)))
                 continue
@@ -860,6 +861,12 @@ def test_triton_requests_are_joined_where_that_is_written_and_stay_requests(tmp_
                 assert isinstance(answer, InferenceError) and "thirteen" in str(answer) and answer.code == "NotFound"
             else:
                 assert json.loads(answer.outputs["TOLD"][0, 0])[1] == f"id {number}"
+        answers = at_once(server, "joined", 12, first=lambda number: 13)
+        assert all("thirteen" in str(answer) for answer in answers.values())
+        # Nothing is run again for the sake of the others.
+        time.sleep(0.3)
+        executed = [line for line in server.log if 'model="joined/1"' in line and 'line="executed' in line]
+        assert len(executed) == 3 * 12
 
 
 STREAM = '''

@@ -7,8 +7,8 @@ use std::{
 
 use model_config::{Axes, Completed, Defaults, WrittenConfig, complete, complete_pipeline};
 use oip_service::{
-    AnswerSink, Begun, CancelToken, ConfiguredTensors, LoadContext, Model, ModelSource, NoOtherModels,
-    OtherModels,
+    AnswerSink, Begun, CancelToken, ConfiguredTensors, JoinedAnswer, LoadContext, Model, ModelSource,
+    NoOtherModels, OtherModels,
 };
 use oip_types::{InferOutput, InferRequest, ModelMetadata, ServiceError, TensorValue, check_name};
 use tensor_core::{Quoted, Shape};
@@ -451,6 +451,18 @@ impl Model for Narrowed {
         let request = self.offered.to_model(request)?;
         let outputs = self.model.infer_with(request, cancel, others)?;
         self.offered.to_client(outputs)
+    }
+
+    fn infer_joined(
+        &self,
+        request: InferRequest,
+        cancel: &CancelToken,
+        others: &dyn OtherModels,
+    ) -> Result<JoinedAnswer, ServiceError> {
+        let request = self.offered.to_model(request)?;
+        let mut answer = self.model.infer_joined(request, cancel, others)?;
+        answer.outputs = self.offered.to_client(answer.outputs)?;
+        Ok(answer)
     }
 
     fn infer_several_with(

@@ -73,6 +73,7 @@ const AT_RUN: &[&str] = &[
     "places: room with binary",
     "places: other number",
     "places: one of several",
+    "places: fails a part that is not there",
     "places: asks from nowhere",
     "places: asks with text",
     "places: a word too early",
@@ -199,6 +200,11 @@ pub(crate) fn pretend(role: &str) -> ! {
                 "places: in no region" => (RESULTS, place("region", 0, 4), &b""[..]),
                 "places: beyond everything" => (RESULTS, place("inputs", u64::MAX, u64::MAX), &b""[..]),
                 "places: of another size" => (RESULTS, place("request", 0, 3), &b""[..]),
+                "places: fails a part that is not there" => {
+                    let failed = r#"{"failed":[{"part":0,"error":{"status":400,"message":"x"}}],"#;
+                    let results = place("request", 0, 4).replacen('{', failed, 1);
+                    (RESULTS, results, &b""[..])
+                }
                 "places: nowhere" => (RESULTS, place("elsewhere", 0, 4), &b""[..]),
                 "places: rest" => (OUTPUTS, place("frame", 0, 4), &b"xxxx"[..]),
                 "places: without room for it" => {
