@@ -60,12 +60,12 @@ def load_module(path, content, version):
     """The module of a model.py. As in Triton it is `<version>.model` of a package, so that `from .beside import x` works, and what
     is in its folder and in the one above can be imported by plain names. `model` is a second name for it."""
     folder = os.path.dirname(path)
-    is_triton = b"TritonPythonModel" in content
-    if is_triton:
-        # Triton puts both at the end: a file of the model's does not stand for a module of Python's.
-        sys.path += [folder, os.path.dirname(folder)]
+    if b"TritonPythonModel" in content:
+        # Triton has both at the end: a file of the model's does not stand for a module of Python's.
+        sys.path.append(folder)
     else:
-        sys.path[:0] = [folder, os.path.dirname(folder)]
+        sys.path.insert(0, folder)
+    sys.path.append(os.path.dirname(folder))
     name = "model"
     if version:
         package = importlib.machinery.ModuleSpec(version, None, is_package=True)

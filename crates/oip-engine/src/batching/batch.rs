@@ -331,6 +331,26 @@ mod tests {
     }
 
     #[test]
+    fn without_joining_rows_are_checked_all_the_same() {
+        let policy = configured(4).without_joining();
+        let asked = ask(&policy, &metadata(), &request(3, 3)).unwrap();
+        assert_eq!((asked.rows, asked.key), (3, None));
+        assert!(ask(&policy, &metadata(), &request(5, 3)).is_err());
+    }
+
+    #[test]
+    fn optional_outputs_are_given_by_whether_outputs_are_named() {
+        let mut optional = metadata();
+        optional.outputs[1] = optional.outputs[1].clone().optional();
+        let key = |request: &InferRequest| ask(&configured(4), &optional, request).unwrap().key;
+        let unnamed = request(1, 3);
+        let [first, other] = [0, 1].map(|at| request(1, 3).with_output(optional.outputs[at].name.clone()));
+        assert_ne!(key(&unnamed), key(&first));
+        assert_eq!(key(&first), key(&other));
+        assert!(BatchPolicy::derived(&optional, 64).max_rows() > 0);
+    }
+
+    #[test]
     fn only_requests_that_the_model_cannot_tell_apart_are_joined() {
         let key = |request: &InferRequest| ask(&configured(4), &metadata(), request).unwrap().key.unwrap();
         let base = request(1, 3);
