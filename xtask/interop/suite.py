@@ -469,6 +469,10 @@ FAILURES = {
 }
 
 
+#: Failures that only the first server has, or words for them that only its models have.
+OF_THE_SERVER = ("loading", "busy", "deadline")
+
+
 def failures(report, client):
     """Each class of errors, with the same message whatever the client."""
     for name, (model, datatype, values, named, status, code, message) in FAILURES.items():
@@ -660,6 +664,70 @@ def streams(report, client):
         report.check("streams", client.name, check.__name__, check)
 
 
+def python_models(report, client):
+    """What models in Python do besides: optional inputs, several answers, exceptions."""
+    if client.is_http:
+        one = [client.input(floats(1, 2), "FP32")]
+        report.check(
+            "Python",
+            client.name,
+            "an optional input is left out",
+            lambda: same(client.call("infer", "optional", one).as_numpy("y"), floats(1, 2)),
+        )
+
+    def optional_input():
+        inputs = [client.input(floats(1, 2), "FP32"), client.input(floats(10), "FP32", "bias")]
+        same(client.call("infer", "optional", inputs).as_numpy("y"), floats(11, 12))
+
+    def exception():
+        found = client.fails("infer", "raising", [client.input(floats(1), "FP32")])
+        expect(found, (500 if client.is_http else "INTERNAL", "model 'raising': its model.py failed: KeyError: 'z'"))
+
+    def deadline():
+        found = client.fails("infer", "slow", [client.input(floats(1), "FP32")], timeout=20_000)
+        expect(found[0], 504 if client.is_http else "DEADLINE_EXCEEDED")
+        assert "model 'slow': the deadline passed" in found[1], found
+
+    def several_answers(model):
+        named = {"model_name": model, "inputs": [client.input(floats(3, 1, 2), "FP32")], "enable_empty_final_response": True}
+        found = []
+
+        def is_last(result, error):
+            expect(error, None)
+            is_final = result.get_response().parameters["triton_final_response"].bool_param
+            if not is_final:
+                found.append(result.as_numpy("y").tolist())
+            return is_final
+
+        if client.is_async:
+
+            async def talk():
+                async def send():
+                    yield named
+
+                async for result, error in client.raw.stream_infer(send()):
+                    if is_last(result, error):
+                        return
+
+            client.wait_for(talk())
+        else:
+            answers = queue.Queue()
+            client.raw.start_stream(lambda result, error: answers.put((result, error)))
+            try:
+                client.raw.async_stream_infer(**named)
+                while not is_last(*answers.get(timeout=20)):
+                    pass
+            finally:
+                client.raw.stop_stream()
+        expect(found, [[3.0], [1.0], [2.0]])
+
+    for check in (optional_input, exception, deadline):
+        report.check("Python", client.name, check.__name__, check)
+    if client.is_grpc:
+        for model in ("repeat", "repeat_triton"):
+            report.check("Python", client.name, f"several answers of {model}", lambda: several_answers(model))
+
+
 def grpc_services(report, address):
     """Health and reflection, as probes and grpcurl use them."""
     from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -747,9 +815,21 @@ def main():
         parser.add_argument(name)
     parser.add_argument("requests", type=pathlib.Path)
     parser.add_argument("--verbose", action="store_true")
+    parser.add_argument("--python-models", action="store_true", help="the first server has the models of python_models.py")
     parser.add_argument("--only")
     arguments = parser.parse_args()
     report = Report(arguments.only, arguments.verbose)
+    if arguments.python_models:
+        for name in OF_THE_SERVER:
+            del FAILURES[name]
+        shared = () if IS_COMPAT else (with_shared_memory,)
+        parts = (tensors, non_finite, several_tensors, at_once, compression, parameters, classification, *shared, streams, failures)
+        for client in connect(arguments.http, arguments.grpc):
+            for part in (*parts, python_models):
+                part(report, client)
+        is_good = report.print_table()
+        sys.stdout.flush()
+        os._exit(0 if is_good else 1)
     for client in connect(arguments.http, arguments.grpc):
         for part in (
             health_and_metadata,

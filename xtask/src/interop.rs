@@ -33,6 +33,9 @@ pub(crate) struct Options {
     /// Triton's own
     #[arg(long)]
     compat: bool,
+    /// Drive a server of models in Python, each in a process, instead of the servers of simple and of real models
+    #[arg(long)]
+    python_models: bool,
 }
 
 /// The folder of the suite.
@@ -55,6 +58,9 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     }
     if options.compat {
         crate::python::install(&options.python, &python)?;
+    }
+    if options.python_models {
+        return run_python_models(&python, options);
     }
     cargo::run(
         &[
@@ -98,6 +104,50 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         if let Some(status) = server.child.try_wait()? {
             bail!("{name} ended while it was driven: {status}");
         }
+    }
+    ensure!(status.success(), "not everything passed");
+    Ok(())
+}
+
+/// The suite against models in Python. What is the server's and not its models' is left out.
+fn run_python_models(python: &Path, options: &Options) -> Result<()> {
+    cargo::run(&["build", "--package", "oip-server", "--bin", "oip-server"], &[])?;
+    let suite = workspace::root().join(SUITE);
+    let models = workspace::root().join("target/interop-python-models");
+    if models.exists() {
+        fs::remove_dir_all(&models)?;
+    }
+    let status = Command::new(python)
+        .arg(suite.join("python_models.py"))
+        .arg(&models)
+        .status()
+        .context("writing the models")?;
+    ensure!(status.success(), "the models could not be written");
+    let mut command = Command::new(workspace::built("debug").join("oip-server"));
+    command.arg("--model-repository").arg(&models).args([
+        "--http-address",
+        "127.0.0.1:0",
+        "--grpc-address",
+        "127.0.0.1:0",
+        "--system-shared-memory",
+        "--allow-python",
+        "--python",
+    ]);
+    let mut server = Server::start(command.arg(python))?;
+    server.wait_for(" after ")?;
+    let mut command = Command::new(python);
+    command
+        .arg(suite.join("suite.py"))
+        .args([&server.http, &server.grpc, &server.http, &server.grpc])
+        .arg(&models)
+        .arg("--python-models");
+    add_options(&mut command, options);
+    if options.compat {
+        command.env("INTEROP_COMPAT", "1");
+    }
+    let status = command.status().context("starting the suite")?;
+    if let Some(status) = server.child.try_wait()? {
+        bail!("oip-server ended while it was driven: {status}");
     }
     ensure!(status.success(), "not everything passed");
     Ok(())

@@ -129,6 +129,8 @@ fn types(python: &Path, folder: &Path) -> Result<()> {
             "mypy",
             "--package",
             "tensorferry",
+            "--package",
+            "tensorferry_model",
         ])
         .current_dir(folder))?;
     run(Command::new(python)

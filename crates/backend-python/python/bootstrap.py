@@ -1,4 +1,8 @@
-import json, os, socket, sys, types
+import sys
+
+# The folder that the server was started in holds none of the model's modules: a json.py there is not to be run.
+sys.path[:] = [folder for folder in sys.path if folder]
+import json, os, socket, types
 
 data, control = (socket.socket(fileno=os.dup(number)) for number in (0, 1))
 null = os.open(os.devnull, os.O_RDONLY)

@@ -7,18 +7,20 @@ whether another one is wanted; `may_write_inputs`; `finish()`.
 
 import asyncio
 import importlib
+import importlib.abc
+import importlib.machinery
+import importlib.util
 import inspect
 import io
 import os
 import sys
-import types
 import warnings
 
 import numpy as np
 
 from tensorferry_model import Context, InferenceError, Request, _cancelled
 from tensorferry_tensors import as_array, datatype_of, dtype_of
-from tensorferry_worker import Ended, Refused, last_line, log_traceback
+from tensorferry_worker import Ended, Refused, last_line, traceback_of
 
 
 def model_of(order, content):
@@ -28,18 +30,56 @@ def model_of(order, content):
         return SavedObject(order, path, content)
     if order["backend"] == "booster":
         return Booster(order, content)
-    # Other modules beside it can be imported; the model itself has a name that none of them can have.
-    sys.path.insert(0, os.path.dirname(path))
-    module = types.ModuleType("model")
-    module.__file__ = path
-    sys.modules["model"] = module
     install_triton_modules()
-    exec(compile(content, path, "exec"), module.__dict__)
+    sys.modules["tensorferry_triton"]._model_dir = os.path.dirname(path)
+    module = load_module(path, content, order["version"])
     if hasattr(module, "TritonPythonModel"):
         return sys.modules["tensorferry_triton"].TritonModel(order, path, module)
     if hasattr(module, "Model"):
         return OwnModel(order, path, module)
     raise Refused("its model.py has neither a class Model nor a class TritonPythonModel", 400)
+
+
+class _Loader(importlib.abc.InspectLoader):
+    """Runs the source that the server has read, whatever the file holds by now."""
+
+    def __init__(self, path, content):
+        self._path, self._content = path, content
+
+    def get_source(self, name):
+        return importlib.util.decode_source(self._content)
+
+    def get_code(self, name):
+        return compile(self._content, self._path, "exec")
+
+    def exec_module(self, module):
+        exec(self.get_code(module.__name__), module.__dict__)
+
+
+def load_module(path, content, version):
+    """The module of a model.py. As in Triton it is `<version>.model` of a package, so that `from .beside import x` works, and what
+    is in its folder and in the one above can be imported by plain names. `model` is a second name for it."""
+    folder = os.path.dirname(path)
+    if b"TritonPythonModel" in content:
+        # Triton has both at the end: a file of the model's does not stand for a module of Python's.
+        sys.path.append(folder)
+    else:
+        sys.path.insert(0, folder)
+    sys.path.append(os.path.dirname(folder))
+    name = "model"
+    if version:
+        package = importlib.machinery.ModuleSpec(version, None, is_package=True)
+        package.submodule_search_locations = [folder]
+        sys.modules[version] = importlib.util.module_from_spec(package)
+        name = f"{version}.model"
+    spec = importlib.machinery.ModuleSpec(name, _Loader(path, content), origin=path)
+    spec.has_location = True
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = sys.modules["model"] = module
+    if version:
+        sys.modules[version].model = module
+    spec.loader.exec_module(module)
+    return module
 
 
 def install_triton_modules():
@@ -87,8 +127,7 @@ def failed(error):
         return error
     if isinstance(error, InferenceError):
         return Refused(str(error), error.status)
-    log_traceback(error)
-    return Refused(f"its model.py failed: {last_line(error)}")
+    return Refused(f"its model.py failed: {last_line(error)}", details=traceback_of(error))
 
 
 class OwnModel:
@@ -295,6 +334,8 @@ class SavedObject:
                 raise Refused(f"its configuration has an output {unknown[0]!r}, but the estimator has {', '.join(methods)}", 400)
         else:
             self._outputs = self._try(methods)
+        # Given when they are named only.
+        self._outputs[1:] = [{**output, "optional": True} for output in self._outputs[1:]]
 
     @staticmethod
     def _load(path, content):
@@ -309,8 +350,7 @@ class SavedObject:
         except ImportError as error:
             raise Refused(f"loading it needs the package {error.name}, which its Python, {sys.executable}, does not have", 400)
         except Exception as error:
-            log_traceback(error)
-            raise Refused(f"it cannot be read: {last_line(error)}", 400) from None
+            raise Refused(f"it cannot be read: {last_line(error)}", 400, traceback_of(error)) from None
 
     def _column_names(self):
         """Estimators that were fitted with names for their columns want them again."""
@@ -359,19 +399,20 @@ class SavedObject:
         return {"platform": "sklearn_pickle", "inputs": self._inputs, "outputs": self._outputs, "instances": 1}
 
     def infer(self, number, message, arrays):
-        wanted = message.get("outputs", [])
+        # As in KServe, a request that names no outputs gets the first: predictions, without a second run for probabilities.
+        wanted = message.get("outputs") or [self._outputs[0]["name"]]
         x = arrays[self._inputs[0]["name"]]
         try:
             return [
                 (output["name"], output["datatype"], as_array(self._call(output["name"], x), output["datatype"], output["name"]))
                 for output in self._outputs
-                if not wanted or output["name"] in wanted
+                if output["name"] in wanted
             ]
         except MemoryError:
             raise
         except Exception as error:
-            log_traceback(error)
-            raise Refused(f"{type(self._object).__name__} failed: {last_line(error)}") from None
+            message = f"{type(self._object).__name__} failed: {last_line(error)}"
+            raise Refused(message, details=traceback_of(error)) from None
 
     def finish(self):
         pass
@@ -399,8 +440,7 @@ class Booster:
                 features = booster.num_features()
                 self._predict = lambda x: booster.predict(module.DMatrix(x), validate_features=False)
         except Exception as error:
-            log_traceback(error)
-            raise Refused(f"{package} cannot read it: {last_line(error)}", 400) from None
+            raise Refused(f"{package} cannot read it: {last_line(error)}", 400, traceback_of(error)) from None
         self._platform = f"{package}_python"
         config = written_config(order)
         rows = config.get("max_batch_size", 0)

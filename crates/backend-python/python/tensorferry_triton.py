@@ -17,10 +17,12 @@ import numpy as np
 import tensorferry_calls as calls
 from tensorferry_model import _cancelled
 from tensorferry_tensors import as_array, datatype_of, decode_strings, dtype_of, encode_strings
-from tensorferry_worker import Refused, last_line, log_traceback
+from tensorferry_worker import Joined, Refused, last_line, traceback_of
 
 TRITONSERVER_REQUEST_FLAG_SEQUENCE_START = 1
 TRITONSERVER_REQUEST_FLAG_SEQUENCE_END = 2
+TRITONSERVER_REQUEST_RELEASE_ALL = 1
+TRITONSERVER_REQUEST_RELEASE_RESCHEDULE = 2
 TRITONSERVER_RESPONSE_COMPLETE_FINAL = 1
 TRITONSERVER_MEMORY_CPU = 0
 TRITONSERVER_MEMORY_CPU_PINNED = 1
@@ -31,8 +33,20 @@ class TritonModelException(Exception):
     """What goes wrong with a call of this module."""
 
 
+class _Unsupported(TritonModelException, AttributeError):
+    """A name that is not here: `hasattr` says no, and whoever uses it is told."""
+
+
 def _unsupported(what):
     raise TritonModelException(f"{what} is not supported by this server")
+
+
+#: The folder of model.py; set before it is run.
+_model_dir = None
+
+
+def get_model_dir():
+    return _model_dir
 
 
 class TritonError:
@@ -71,15 +85,23 @@ _NUMBERS = ("INVALID", "BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "I
 _NUMBERS += ("FP16", "FP32", "FP64", "BYTES", "BF16")
 
 
+def _numpy_types():
+    found = {}
+    for name, datatype in _CONFIG_NAMES.items():
+        try:
+            found[name] = np.object_ if datatype == "BYTES" else dtype_of(datatype).type
+        except ValueError:
+            # BF16, without ml_dtypes.
+            pass
+    return found
+
+
+TRITON_STRING_TO_NUMPY = _numpy_types()
+
+
 def triton_string_to_numpy(triton_type_string):
     """NumPy's type for a datatype as configurations spell it: object_ for TYPE_STRING, None for what NumPy has not."""
-    name = _CONFIG_NAMES.get(triton_type_string)
-    if name == "BYTES":
-        return np.object_
-    try:
-        return dtype_of(name).type if name is not None else None
-    except ValueError:
-        return None
+    return TRITON_STRING_TO_NUMPY.get(triton_type_string)
 
 
 def triton_to_numpy_type(data_type):
@@ -92,10 +114,14 @@ def numpy_to_triton_type(data_type):
 
 
 def serialize_byte_tensor(input_tensor):
-    """An array whose only element is the raw form of a tensor of strings."""
-    if input_tensor.size == 0:
-        return np.empty([0], dtype=np.object_)
-    return np.asarray(encode_strings(input_tensor), dtype=np.object_)
+    """The raw form of a tensor of strings, as bytes; None for other tensors."""
+    if input_tensor.dtype.kind not in "SUO":
+        return None
+    if input_tensor.dtype == object:
+        elements = [element if isinstance(element, bytes) else str(element) for element in input_tensor.ravel().tolist()]
+        input_tensor = np.empty(len(elements), object)
+        input_tensor[:] = elements
+    return encode_strings(input_tensor)
 
 
 def deserialize_bytes_tensor(encoded_tensor):
@@ -184,6 +210,22 @@ class PreferredMemory:
         self.type, self.device_id = preferred_memory_type, preferred_device_id
 
 
+class InferenceTrace:
+    """What a request is traced by; requests are not, so it is empty."""
+
+    def get_context(self):
+        return None
+
+
+_has_warned = set()
+
+
+def _warn_once(message):
+    if message not in _has_warned:
+        _has_warned.add(message)
+        Logger.log_warn(message)
+
+
 class InferenceResponse:
     """Outputs, or an error."""
 
@@ -196,6 +238,8 @@ class InferenceResponse:
             error = TritonError(str(error))
         self._error = error
         self._parameters = parameters or {}
+        if parameters:
+            _warn_once("parameters of an InferenceResponse are not sent to clients by this server")
 
     def output_tensors(self):
         return self._outputs
@@ -208,26 +252,6 @@ class InferenceResponse:
 
     def parameters(self):
         return json.dumps(self._parameters)
-
-
-class _ResponseSender:
-    """Takes the one answer that a request has here."""
-
-    def __init__(self):
-        self.response = None
-        self.is_final = False
-
-    def send(self, response=None, flags=0):
-        if self.is_final:
-            raise TritonModelException("a response was sent after the final one")
-        if response is not None:
-            if self.response is not None:
-                _unsupported("a second response to a request of a model that is not decoupled")
-            self.response = response
-        self.is_final = bool(flags & TRITONSERVER_RESPONSE_COMPLETE_FINAL)
-
-    def is_cancelled(self):
-        return False
 
 
 class _Stream:
@@ -290,8 +314,36 @@ class _Stream:
             raise self.failure
 
 
+class _Single(_Stream):
+    """The one answer to a request of a model that is not decoupled, where it is sent rather than returned."""
+
+    def __init__(self):
+        super().__init__(self._keep)
+        self.response = None
+
+    def _keep(self, response, is_final):
+        self.response = response
+        return True
+
+    def send(self, response, flags):
+        if response is not None and self.response is not None:
+            raise TritonModelException("a model that is not decoupled sends one response to a request, and no more")
+        if response is None and flags & TRITONSERVER_RESPONSE_COMPLETE_FINAL and self.response is None:
+            raise TritonModelException("a model that is not decoupled sends a response before, or with, the final flag")
+        super().send(response, flags)
+
+    def take(self):
+        self.wait()
+        self.close()
+        return self.response
+
+
+#: Requests are given what takes their answers one at a time.
+_attaching = threading.Lock()
+
+
 class _StreamSender:
-    """Sends any number of answers to a request."""
+    """Sends the answers to a request."""
 
     def __init__(self, stream, is_cancelled):
         self._stream = stream
@@ -329,6 +381,7 @@ class InferenceRequest:
         self._message = {"id": request_id, "parameters": given, "outputs": list(requested_output_names)}
         self._inputs, self._model_name, self._model_version = list(inputs), model_name, model_version
         self._timeout, self._sender, self._stream, self._number = timeout, None, None, None
+        self._trace = trace
         self.set_flags(flags)
 
     @classmethod
@@ -336,9 +389,21 @@ class InferenceRequest:
         request = cls.__new__(cls)
         request._number, request._message, request._inputs = number, message, tensors
         request._model_name, request._model_version = model_name, model_version
-        request._sender = request._stream = None
-        request._timeout = 0
+        request._sender = request._stream = request._trace = None
+        request._timeout = message.get("timeout", 0)
         return request
+
+    def _answers_by(self, stream):
+        """From here on it is answered by a sender."""
+        self._stream = stream
+        weakref.finalize(self, stream.abandon, False).atexit = False
+
+    def _pending(self):
+        """What takes the one answer of a sender."""
+        with _attaching:
+            if self._stream is None:
+                self._answers_by(_Single())
+            return self._stream
 
     def inputs(self):
         return self._inputs
@@ -381,7 +446,11 @@ class InferenceRequest:
         return PreferredMemory(TRITONSERVER_MEMORY_CPU)
 
     def trace(self):
-        return None
+        return self._trace or InferenceTrace()
+
+    def set_release_flags(self, flags):
+        if flags & TRITONSERVER_REQUEST_RELEASE_RESCHEDULE:
+            _unsupported("TRITONSERVER_REQUEST_RELEASE_RESCHEDULE (iterative sequences)")
 
     def is_cancelled(self):
         return self._number is not None and _cancelled.number >= self._number
@@ -389,16 +458,12 @@ class InferenceRequest:
     def get_response_sender(self):
         if self._number is None:
             raise TritonModelException("get_response_sender is for requests that a model has received")
-        if self._stream is not None:
-            if self._sender is None:
-                number = self._number
-                self._sender = _StreamSender(self._stream, lambda: _cancelled.number >= number)
-                self._stream.has_sender = True
-                weakref.finalize(self._sender, self._stream.abandon, True).atexit = False
-            return self._sender
+        stream = self._pending()
         if self._sender is None:
-            self._sender = _ResponseSender()
-            self._sender.is_cancelled = self.is_cancelled
+            number = self._number
+            self._sender = _StreamSender(stream, lambda: _cancelled.number >= number)
+            stream.has_sender = True
+            weakref.finalize(self._sender, stream.abandon, True).atexit = False
         return self._sender
 
     def exec(self, decoupled=False):
@@ -414,15 +479,21 @@ class InferenceRequest:
         except calls.Failed as failure:
             return iter([_failed_response(failure)]) if decoupled else _failed_response(failure)
 
-    async def async_exec(self, decoupled=False):
-        """The same for `await`; several can be under way at once."""
+    def async_exec(self, decoupled=False):
+        """The same as a future of the running event loop; several can be under way at once. The request is made now."""
+        loop = asyncio.get_running_loop()
+        found = None
         try:
             call, number = self._ask(decoupled)
             if decoupled:
-                return calls.Answers(call, number, _response, _failed_response)
-            return _response((await call.take_later())[0])
+                found = calls.Answers(call, number, _response, _failed_response)
         except calls.Failed as failure:
-            return iter([_failed_response(failure)]) if decoupled else _failed_response(failure)
+            found = iter([_failed_response(failure)]) if decoupled else _failed_response(failure)
+        if found is None:
+            return loop.create_task(_later(call))
+        future = loop.create_future()
+        future.set_result(found)
+        return future
 
     def _ask(self, decoupled):
         version = str(self._model_version)
@@ -436,6 +507,13 @@ class InferenceRequest:
             timeout=self._timeout or None,
             several=decoupled,
         )
+
+
+async def _later(call):
+    try:
+        return _response((await call.take_later())[0])
+    except calls.Failed as failure:
+        return _failed_response(failure)
 
 
 def _response(outputs):
@@ -452,14 +530,17 @@ class LogLevel:
 
 
 class Logger:
-    """Writes to the server's log."""
+    """Writes to the server's log; what is verbose is logged for debugging."""
 
     LogLevel = LogLevel
+    INFO, WARNING, ERROR, VERBOSE = LogLevel.INFO, LogLevel.WARNING, LogLevel.ERROR, LogLevel.VERBOSE
 
     @staticmethod
     def log(message, level=LogLevel.INFO):
-        prefix = {LogLevel.WARNING: "warning: ", LogLevel.ERROR: "error: "}.get(level, "")
-        print(f"{prefix}{message}", file=sys.stderr, flush=True)
+        # The server takes the level from how a line begins.
+        mark = "\x1e" + {LogLevel.WARNING: "W", LogLevel.ERROR: "E", LogLevel.VERBOSE: "D"}.get(level, "I")
+        sys.stderr.write("".join(f"{mark}{line}\n" for line in str(message).splitlines()))
+        sys.stderr.flush()
 
     @staticmethod
     def log_info(message):
@@ -527,10 +608,52 @@ class ModelConfig:
 
 
 def __getattr__(name):
-    known = {"MetricFamily", "Metric", "is_model_ready", "load_model", "unload_model", "ModelTrace", "InferenceTrace", "Model"}
-    if name in known or name.isupper():
-        raise TritonModelException(f"pb_utils.{name} is not supported by this server")
+    known = {"MetricFamily", "Metric", "MetricKind", "is_model_ready", "load_model", "unload_model", "SharedMemory", "shared_memory"}
+    if name in known or (name.isupper() and not name.startswith("_")):
+        raise _Unsupported(f"pb_utils.{name} is not supported by this server")
     raise AttributeError(f"pb_utils has no attribute {name!r}")
+
+
+def _parts(message, arrays):
+    """The requests that were joined into one: what is said of each, and its rows of the inputs as views."""
+    if not message.get("parts"):
+        return [(message, arrays)]
+    parts, start = [], 0
+    for part in message["parts"]:
+        end = start + part["rows"]
+        told = {**message, "id": part.get("id"), "outputs": part.get("outputs", [])}
+        told["parameters"] = dict(message.get("parameters", {}))
+        parts.append((told, {name: array[start:end] for name, array in arrays.items()}))
+        start = end
+    return parts
+
+
+def _joined(answers, parts):
+    """The outputs for several requests as those for one; None is for a request that failed. What does not fit is refused: then
+    each request is run by itself."""
+    kinds = {}
+    for answer in filter(None, answers):
+        kinds.update({name: (datatype, array) for name, datatype, array in answer})
+    outputs = []
+    for name, (datatype, example) in kinds.items():
+        pieces = []
+        for answer, part in zip(answers, parts):
+            rows, wanted = part["rows"], part.get("outputs", [])
+            array = next((array for known, _, array in answer or () if known == name), None)
+            if answer is not None and array is None and (not wanted or name in wanted):
+                raise Refused(f"execute() of its model.py gave the output {name!r} to some of its requests only")
+            if array is None:
+                shape = (rows, *example.shape[1:])
+                array = np.full(shape, b"", object) if datatype == "BYTES" else np.zeros(shape, example.dtype)
+            if array.shape[:1] != (rows,):
+                found = list(array.shape)
+                raise Refused(f"execute() of its model.py gave the output {name!r} with shape {found} to a request of {rows} rows")
+            pieces.append(array)
+        try:
+            outputs.append((name, datatype, np.concatenate(pieces)))
+        except ValueError as error:
+            raise Refused(f"the output {name!r} has another shape for each of its requests: {last_line(error)}") from None
+    return outputs
 
 
 class TritonModel:
@@ -551,6 +674,10 @@ class TritonModel:
         if callable(complete):
             completed = complete(ModelConfig(config))
             config = completed.as_dict() if isinstance(completed, ModelConfig) else config
+        #: Triton joins requests into batches only where it is told to.
+        self._is_batching = config.get("dynamic_batching") is not None
+        if callable(getattr(kind, "is_ready", None)):
+            _warn_once("is_ready of a TritonPythonModel is not called by this server: its model is ready while it is loaded")
         #: Whether it answers by response senders only, any number of times.
         self.is_decoupled = using_decoupled_model_transaction_policy(config)
         if not config["output"]:
@@ -583,56 +710,81 @@ class TritonModel:
 
     def about(self):
         about = {"platform": "python_triton", "inputs": self._inputs, "outputs": self._outputs, "instances": 1}
-        return {**about, "max_batch_size": self._max_batch_size, "decoupled": self.is_decoupled}
+        about.update(max_batch_size=self._max_batch_size, decoupled=self.is_decoupled)
+        return {**about, "joined_only_when_told": not self._is_batching}
 
     def infer(self, number, message, arrays):
+        parts = _parts(message, arrays)
+        requests = [self._request(number, part, inputs) for part, inputs in parts]
+        responses = self._responses_of(requests, self._execute(requests))
+        # From here on only the model holds on to requests that a sender answers.
+        del requests
+        wanted = [part.get("outputs", []) for part, _ in parts]
+        if len(responses) == 1:
+            return self._answer(responses[0], wanted[0])
+        answers, refusals = [], []
+        for part, (response, names) in enumerate(zip(responses, wanted)):
+            try:
+                answers.append(self._answer(response, names))
+            except Refused as refusal:
+                answers.append(None)
+                refusals.append((part, refusal))
+        return Joined(_joined(answers, message["parts"]), refusals)
+
+    def _answer(self, response, wanted):
+        return self._outputs_in(response.take() if isinstance(response, _Single) else response, wanted)
+
+    def _request(self, number, message, arrays):
         tensors = [Tensor(name, array) for name, array in arrays.items()]
-        request = InferenceRequest._of(number, message, tensors, self._name, self._version)
+        return InferenceRequest._of(number, message, tensors, self._name, self._version)
+
+    def _execute(self, requests):
         try:
-            responses = self._model.execute([request])
-            if self._loop is not None:
-                responses = self._loop.run_until_complete(responses)
+            responses = self._model.execute(requests)
+            return responses if self._loop is None else self._loop.run_until_complete(responses)
         except MemoryError:
             raise
         except Exception as error:
-            log_traceback(error)
-            raise Refused(f"its model.py failed: {last_line(error)}") from None
-        return self._outputs_of(request, responses, message.get("outputs", []))
+            raise Refused(f"its model.py failed: {last_line(error)}", details=traceback_of(error)) from None
 
     def stream(self, number, message, arrays, give):
         wanted = message.get("outputs", [])
         stream = _Stream(lambda response, is_last: give(self._outputs_in(response, wanted), is_last))
-        tensors = [Tensor(name, array) for name, array in arrays.items()]
-        request = InferenceRequest._of(number, message, tensors, self._name, self._version)
-        request._stream = stream
-        weakref.finalize(request, stream.abandon, False).atexit = False
+        request = self._request(number, message, arrays)
+        request._answers_by(stream)
         try:
-            try:
-                responses = self._model.execute([request])
-                if self._loop is not None:
-                    responses = self._loop.run_until_complete(responses)
-            except MemoryError:
-                raise
-            except Exception as error:
-                log_traceback(error)
-                raise Refused(f"its model.py failed: {last_line(error)}") from None
-            if responses is not None:
+            if self._execute([request]) is not None:
                 raise Refused("execute() of its model.py gave responses, but it is decoupled: it answers by response senders only")
             # From here on only the model holds on to the request.
-            del request, tensors, arrays
+            del request, arrays
             stream.wait()
         finally:
             # A thread of the model's that goes on must not answer the next request.
             stream.close()
 
-    def _outputs_of(self, request, responses, wanted):
-        if request._sender is not None and responses is None:
-            responses = [request._sender.response]
+    @staticmethod
+    def _responses_of(requests, responses):
+        """The response to each request, or what takes the one that its sender gives: maybe later, from another thread."""
+        if responses is None:
+            responses = [None] * len(requests)
         count = len(responses) if isinstance(responses, (list, tuple)) else None
-        if count != 1 or not isinstance(responses[0], InferenceResponse):
-            found = "no list" if count is None else f"{count} responses" if count != 1 else type(responses[0]).__name__
-            raise Refused(f"execute() of its model.py gave {found}, expected a list with one InferenceResponse for one request")
-        return self._outputs_in(responses[0], wanted)
+        if count != len(requests):
+            found = "no list" if count is None else f"{count} responses"
+            expected = "one InferenceResponse for one request"
+            if len(requests) > 1:
+                expected = f"one InferenceResponse for each of {len(requests)} requests"
+            raise Refused(f"execute() of its model.py gave {found}, expected a list with {expected}")
+        found = []
+        for request, response in zip(requests, responses):
+            if response is None:
+                response = request._pending()
+            elif not isinstance(response, InferenceResponse):
+                kind = type(response).__name__
+                raise Refused(f"execute() of its model.py gave {kind} in its list, expected an InferenceResponse or None")
+            elif request._stream is not None and request._stream.response is not None:
+                raise Refused("execute() of its model.py gave a response to a request that its response sender has answered")
+            found.append(response)
+        return found
 
     def _outputs_in(self, response, wanted):
         error = response.error()

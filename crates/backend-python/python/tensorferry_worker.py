@@ -18,7 +18,7 @@ import threading
 import time
 import traceback
 
-VERSION = 2
+VERSION = 3
 HELLO, LOAD, LOADED, INFER, OUTPUTS, FAILED, RUN, RESULTS, ROOM, REGION, PART, TAKEN, ASK, ANSWER, NEXT = range(1, 16)
 
 _HEAD = struct.Struct("<IIQQ")
@@ -35,6 +35,8 @@ _BUFFER = 256 << 10
 _KEPT = 64 << 20
 #: Requests to other models that one request may have open.
 _MOST_CALLS = 256
+#: Characters of a traceback that are sent to the log.
+_MOST_DETAILS = 60 << 10
 #: How long a model may take to finish when the server wants no more of it.
 _FAREWELL = 1.0
 
@@ -46,9 +48,22 @@ class Ended(Exception):
 class Refused(Exception):
     """What the server is told instead of an answer."""
 
-    def __init__(self, message, status=500):
+    def __init__(self, message, status=500, details=None):
         super().__init__(message)
         self.status = status
+        #: A traceback for the server's log.
+        self.details = details
+
+
+def _failure(refusal):
+    """What the server is told. Messages come from models, and may hold what no text can."""
+    status = refusal.status
+    is_status = isinstance(status, int) and 400 <= status < 600
+    message = str(refusal).encode("utf-8", "replace").decode()
+    failed = {"status": status if is_status else 500, "message": message[:2000]}
+    if refusal.details:
+        failed["details"] = refusal.details.encode("utf-8", "backslashreplace").decode()
+    return failed
 
 
 class Connection:
@@ -111,11 +126,9 @@ class Connection:
     def send(self, kind, number, message, parts=()):
         self.send_text(kind, number, _encode(message), parts)
 
-    def fail(self, number, message, status):
-        """Tells why there is no answer. Messages come from models, and may hold what no text can."""
-        is_status = isinstance(status, int) and 400 <= status < 600
-        message = str(message).encode("utf-8", "replace").decode()
-        self.send(FAILED, number, {"status": status if is_status else 500, "message": message[:2000]})
+    def fail(self, number, message, status, details=None):
+        """Tells why there is no answer."""
+        self.send(FAILED, number, _failure(Refused(message, status, details)))
 
     def send_text(self, kind, number, text, parts=()):
         text = text.encode()
@@ -132,6 +145,14 @@ class Connection:
                     continue
                 self._socket.sendall(memoryview(buffer)[sent:])
                 sent = 0
+
+
+class Joined:
+    """The outputs for several requests that were joined into one, and what to tell those that failed."""
+
+    def __init__(self, outputs, refusals):
+        self.outputs = outputs
+        self.failed = [{"part": part, "error": _failure(refusal)} for part, refusal in refusals]
 
 
 class Region:
@@ -205,17 +226,15 @@ class Worker:
             try:
                 results, parts = self._run(number, message, binary)
             except Refused as refusal:
-                failed = {"status": refusal.status, "message": str(refusal)}
+                failed = (str(refusal), refusal.status, refusal.details)
                 results = None
             except MemoryError as error:
-                log_traceback(error)
-                failed = {"status": 500, "message": f"its model.py ran out of memory: {last_line(error)}"}
+                failed = (f"its model.py ran out of memory: {last_line(error)}", 500, traceback_of(error))
                 results = None
             except (Ended, ConnectionError):
                 raise
             except Exception as error:
-                log_traceback(error)
-                failed = {"status": 500, "message": f"its answer cannot be sent: {last_line(error)}"}
+                failed = (f"its answer cannot be sent: {last_line(error)}", 500, traceback_of(error))
                 results = None
             finally:
                 self._end_request()
@@ -225,7 +244,7 @@ class Worker:
                     sys.stderr.write("MemoryError: the process is at the limit of its memory and ends\n")
                     sys.stderr.flush()
                     os._exit(1)
-                self._connection.fail(number, failed["message"], failed["status"])
+                self._connection.fail(number, *failed)
             else:
                 self._connection.send_text(RESULTS, number, results, parts)
             results = parts = None
@@ -287,8 +306,13 @@ class Worker:
             placed, parts, end = "", [], ',"is_end":true'
         else:
             outputs = self._model.infer(number, message, arrays)
+            # Of joined requests some may have failed.
+            end = ""
+            if isinstance(outputs, Joined):
+                end = f',"failed":{_encode(outputs.failed)}' if outputs.failed else ""
+                outputs = outputs.outputs
             self._end_request()
-            (placed, parts), end = self._place(outputs, region, number), ""
+            placed, parts = self._place(outputs, region, number)
         arrays = outputs = None
         is_held = region is not None and region.is_held()
         return f'{{"outputs":[{placed}],"keeps_inputs":{"true" if is_held else "false"}{end}}}', parts
@@ -507,12 +531,26 @@ def last_line(error):
     return line if len(line) <= 500 else line[:500] + "..."
 
 
-def log_traceback(error):
-    """The traceback without the frames of this file."""
+def traceback_of(error):
+    """The traceback without the frames that lead to the model; of a very long one the beginning and the end."""
     frames = error.__traceback__
-    while frames is not None and frames.tb_frame.f_code.co_filename.startswith("<tensorferry"):
+    asyncio = getattr(sys.modules.get("asyncio"), "__path__", None)
+    ours = ("<tensorferry", *(asyncio or ()))
+    while frames is not None and frames.tb_frame.f_code.co_filename.startswith(ours):
         frames = frames.tb_next
-    traceback.print_exception(type(error), error, frames or error.__traceback__)
+    try:
+        text = "".join(traceback.format_exception(type(error), error, frames or error.__traceback__))
+    except MemoryError:
+        text = f"{type(error).__name__}, and no memory for its traceback"
+    if len(text) > _MOST_DETAILS:
+        most = _MOST_DETAILS // 4
+        text = f"{text[:most]}\n... {len(text) - 4 * most} characters are left out ...\n{text[-3 * most:]}"
+    return text
+
+
+def log_traceback(error):
+    """Writes it to the log as lines, where there is no request that fails with it."""
+    sys.stderr.write(traceback_of(error))
     sys.stderr.flush()
 
 
@@ -595,14 +633,13 @@ def main(data, control, install):
             worker.calls._worker = worker
             worker.load(order, bytes(content), install("tensorferry_forms").model_of)
         except Refused as refusal:
-            connection.fail(0, refusal, refusal.status)
+            connection.fail(0, refusal, refusal.status, refusal.details)
             return
         except SystemExit as error:
-            connection.fail(0, f"its model.py ended the process: {last_line(error)}", 400)
+            connection.fail(0, f"its model.py ended the process: {last_line(error)}", 400, traceback_of(error))
             return
         except BaseException as error:
-            log_traceback(error)
-            connection.fail(0, f"its model.py cannot be loaded: {last_line(error)}", 400)
+            connection.fail(0, f"its model.py cannot be loaded: {last_line(error)}", 400, traceback_of(error))
             return
         worker.serve()
     except (Ended, ConnectionError):

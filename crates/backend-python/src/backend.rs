@@ -1,6 +1,6 @@
 //! The backends: `model.py`, objects that were saved, and boosters that are to be run by their own packages.
 
-use std::{path::PathBuf, process::Command, sync::Arc, time::Duration};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
@@ -81,8 +81,9 @@ impl Settings {
             Some(named) => interpreter::of_model(&named.string_value, source),
             None => interpreter::of_server(&self.interpreter),
         }?;
+        let is_named = named.is_some();
         let isolation = Isolation::new(move || {
-            let mut command = Command::new(&interpreter);
+            let mut command = interpreter::command(&interpreter, is_named);
             command.arg("-c").arg(program::BOOTSTRAP);
             command
         });

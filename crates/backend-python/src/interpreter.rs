@@ -2,7 +2,10 @@
 
 use std::{
     env,
+    ffi::OsString,
+    iter,
     path::{Component, Path, PathBuf},
+    process::Command,
 };
 
 use oip_service::ModelSource;
@@ -39,6 +42,44 @@ pub(crate) fn of_model(named: &str, source: &ModelSource) -> Result<PathBuf, Ser
             Quoted(named)
         ))
     })
+}
+
+/// What starts an interpreter. One in an environment is given the variables that activating the environment sets, so that
+/// programs and libraries that a model looks for by name are found there. Scripts that conda runs for that are not run.
+///
+/// The server's own PYTHONHOME and PYTHONPATH are for the server's interpreter: another one, which a model's configuration
+/// names, would be given modules that were made for a different Python.
+pub(crate) fn command(interpreter: &Path, is_of_model: bool) -> Command {
+    let mut command = Command::new(interpreter);
+    if is_of_model {
+        command.env_remove("PYTHONHOME").env_remove("PYTHONPATH");
+    }
+    let programs = interpreter.parent();
+    if let (Some(programs), Some((variable, root))) = (programs, environment(interpreter)) {
+        command.env(variable, root);
+        command.env("PATH", path_with(programs, env::var_os("PATH")));
+    }
+    command
+}
+
+/// The environment that an interpreter belongs to, and the variable that names it to programs.
+fn environment(interpreter: &Path) -> Option<(&'static str, &Path)> {
+    let root = interpreter.parent()?.parent()?;
+    if root.join("conda-meta").is_dir() {
+        Some(("CONDA_PREFIX", root))
+    } else if root.join("pyvenv.cfg").is_file() {
+        Some(("VIRTUAL_ENV", root))
+    } else {
+        None
+    }
+}
+
+/// The folders that programs are looked for in, with this one before the others.
+fn path_with(programs: &Path, path: Option<OsString>) -> OsString {
+    let others: Vec<PathBuf> = path.iter().flat_map(env::split_paths).collect();
+    let all = iter::once(programs.to_owned()).chain(others);
+    // A folder whose name has a colon cannot be in the list.
+    env::join_paths(all).unwrap_or_else(|_| path.unwrap_or_default())
 }
 
 /// The folder that has the model's configuration.
@@ -116,6 +157,34 @@ mod tests {
         // Without versions the configuration stands beside the model.
         let alone = ModelSource::new("m", "", root.join("m/model.py"), "".into());
         assert_eq!(of_model("venv", &alone).unwrap(), root.join("m/venv/bin/python3"));
+    }
+
+    #[test]
+    fn environments_are_activated() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path();
+        fs::create_dir_all(root.join("conda/conda-meta")).unwrap();
+        fs::create_dir_all(root.join("venv")).unwrap();
+        fs::write(root.join("venv/pyvenv.cfg"), "").unwrap();
+        let set = |environment: &str, is_of_model: bool| {
+            let command = command(&root.join(environment).join("bin/python3"), is_of_model);
+            let set = command.get_envs().map(|(name, value)| {
+                let value = value.map(|value| value.to_string_lossy().into_owned());
+                (name.to_string_lossy().into_owned(), value)
+            });
+            set.collect::<std::collections::BTreeMap<_, _>>()
+        };
+        for (environment, variable) in [("conda", "CONDA_PREFIX"), ("venv", "VIRTUAL_ENV")] {
+            let set = set(environment, false);
+            let named = root.join(environment).to_string_lossy().into_owned();
+            assert_eq!(set[variable].as_ref(), Some(&named));
+            let path = set["PATH"].as_ref().unwrap();
+            assert!(path.starts_with(&format!("{named}/bin:")), "{path}");
+            assert_eq!(set.len(), 2);
+        }
+        assert!(set("none", false).is_empty());
+        let removed = set("none", true);
+        assert_eq!((&removed["PYTHONHOME"], &removed["PYTHONPATH"]), (&None, &None));
     }
 
     #[test]

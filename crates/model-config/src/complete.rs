@@ -22,6 +22,8 @@ pub struct Defaults {
     pub max_batch_size: u32,
     /// Whether the model gives any number of answers to a request (no).
     pub decoupled: bool,
+    /// Whether requests are joined only where the configuration has `dynamic_batching` (no).
+    pub joined_only_when_told: bool,
 }
 
 impl Default for Defaults {
@@ -30,6 +32,7 @@ impl Default for Defaults {
             instances: 1,
             max_batch_size: 0,
             decoupled: false,
+            joined_only_when_told: false,
         }
     }
 }
@@ -54,6 +57,15 @@ impl Defaults {
     #[must_use]
     pub fn with_decoupled(self, decoupled: bool) -> Self {
         Self { decoupled, ..self }
+    }
+
+    /// The same for a model whose requests are, or are not, joined only where its configuration has `dynamic_batching`.
+    #[must_use]
+    pub fn with_joined_only_when_told(self, joined_only_when_told: bool) -> Self {
+        Self {
+            joined_only_when_told,
+            ..self
+        }
     }
 }
 
@@ -128,7 +140,7 @@ pub fn complete(
     config.max_batch_size = batching.max_batch_size;
     config.model_transaction_policy.decoupled = is_decoupled;
     (config.input, config.output) = tensor_configs(&metadata, written, &batching);
-    if batching.max_batch_size > 1 && !is_decoupled {
+    if batching.max_batch_size > 1 && !is_decoupled && !defaults.joined_only_when_told {
         config
             .dynamic_batching
             .get_or_insert_with(DynamicBatching::default);
@@ -136,8 +148,10 @@ pub fn complete(
         return Err(MismatchError::NoBatches);
     }
     complete_instances(&mut config, defaults)?;
-    let is_batching_guessed =
-        batching.is_on() && written.max_batch_size.is_none() && written.config.dynamic_batching.is_none();
+    let is_batching_guessed = batching.is_on()
+        && written.max_batch_size.is_none()
+        && written.config.dynamic_batching.is_none()
+        && !defaults.joined_only_when_told;
     let without_batches = is_batching_guessed.then(|| {
         let (inputs, outputs) = tensor_configs(&metadata, written, &Batching { max_batch_size: 0 });
         ModelConfig {
@@ -171,11 +185,11 @@ impl Batching {
     }
 
     fn of(written: &WrittenConfig, model: &ModelMetadata, defaults: Defaults) -> Result<Self, MismatchError> {
-        let rigid = model
-            .inputs
-            .iter()
-            .chain(&model.outputs)
-            .find(|tensor| !takes_rows(tensor));
+        let inputs = model.inputs.iter();
+        let rigid = inputs
+            .filter(|input| input.optional || !takes_rows(input))
+            .chain(model.outputs.iter().filter(|output| !takes_rows(output)))
+            .next();
         let max_batch_size = match (written.max_batch_size, rigid) {
             (Some(0), _) | (None, Some(_)) => 0,
             (Some(size), Some(tensor)) => {
@@ -195,7 +209,7 @@ impl Batching {
 
 /// Whether the first dimension is free, so that it can count the rows of a batch.
 fn takes_rows(tensor: &TensorMetadata) -> bool {
-    !tensor.optional && !tensor.shape.has_any_leading() && tensor.shape.dims().first() == Some(&None)
+    !tensor.shape.has_any_leading() && tensor.shape.dims().first() == Some(&None)
 }
 
 /// Whether dimensions are written that include the first one of the model's.
@@ -482,8 +496,33 @@ mod tests {
             instances: 4,
             max_batch_size: 64,
             decoupled: false,
+            joined_only_when_told: false,
         };
         complete(&written, model, "test", defaults).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_model_can_leave_joining_to_its_configuration() {
+        let tensor = |name: &str| TensorMetadata::new(name, DataType::FP32, &[-1, 2]);
+        let model = ModelMetadata::new("m", "p", vec![tensor("x")], vec![tensor("y")]);
+        let defaults = Defaults::default()
+            .with_max_batch_size(8)
+            .with_joined_only_when_told(true);
+        let completed = |text: &str| {
+            let written = WrittenConfig::read(text, Syntax::Pbtxt).unwrap();
+            complete(&written, &model, "b", defaults).unwrap()
+        };
+        for text in ["", "max_batch_size: 8"] {
+            let completed = completed(text);
+            assert_eq!(completed.config.max_batch_size, 8, "{text}");
+            assert!(completed.config.dynamic_batching.is_none() && completed.without_batches.is_none());
+        }
+        assert!(
+            completed("max_batch_size: 8 dynamic_batching { }")
+                .config
+                .dynamic_batching
+                .is_some()
+        );
     }
 
     #[test]

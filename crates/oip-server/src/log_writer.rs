@@ -5,7 +5,7 @@ use std::{
     io::{self, Write, stderr},
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
         mpsc::{Receiver, SyncSender, TrySendError, sync_channel},
     },
     thread,
@@ -14,6 +14,7 @@ use std::{
 
 use oip_console::LogTail;
 use serde_json::{Value, json};
+use tracing::Metadata;
 use tracing_subscriber::fmt::MakeWriter;
 
 use crate::options::LogFormat;
@@ -28,9 +29,11 @@ pub(crate) struct LogWriter {
     dropped: Arc<Dropped>,
 }
 
-/// Lines that were dropped.
+/// What is on its way to standard error, and lines that were dropped.
 #[derive(Debug, Default)]
 pub(crate) struct Dropped {
+    /// Bytes of the lines that wait to be written.
+    waiting: AtomicUsize,
     /// Since the log last said so.
     unsaid: AtomicU64,
     all: AtomicU64,
@@ -113,9 +116,11 @@ fn write_all(
             Message::Line(line) => {
                 // Before standard error, which may block for as long as nobody reads it.
                 if let Some(tail) = tail {
-                    tail.push(&String::from_utf8_lossy(&line));
+                    let kept = shortened(line.clone(), format, MAX_BYTES);
+                    tail.push(&String::from_utf8_lossy(&kept));
                 }
                 let _ = out.write_all(&line);
+                dropped.waiting.fetch_sub(line.len(), Ordering::Relaxed);
             }
             Message::Flush(done) => drop((out.flush(), done)),
         }
@@ -141,7 +146,19 @@ impl<'a> MakeWriter<'a> for LogWriter {
         Line {
             writer: self,
             bytes: Vec::new(),
+            most: MAX_BYTES,
         }
+    }
+
+    fn make_writer_for(&'a self, meta: &Metadata<'_>) -> Line<'a> {
+        let has_traceback = meta.fields().field(TRACEBACK).is_some();
+        let mut line = self.make_writer();
+        line.most = if has_traceback {
+            MAX_WITH_TRACEBACK
+        } else {
+            MAX_BYTES
+        };
+        line
     }
 }
 
@@ -149,6 +166,8 @@ impl<'a> MakeWriter<'a> for LogWriter {
 pub(crate) struct Line<'a> {
     writer: &'a LogWriter,
     bytes: Vec<u8>,
+    /// Bytes that are written; the rest is cut.
+    most: usize,
 }
 
 impl Write for Line<'_> {
@@ -164,9 +183,19 @@ impl Write for Line<'_> {
 
 impl Drop for Line<'_> {
     fn drop(&mut self) {
-        let line = shortened(std::mem::take(&mut self.bytes), self.writer.format);
-        if self.writer.queue.try_send(Message::Line(line)).is_err() {
-            self.writer.dropped.add();
+        let LogWriter {
+            queue,
+            format,
+            dropped,
+        } = self.writer;
+        let is_full = dropped.waiting.load(Ordering::Relaxed) > MAX_WAITING;
+        let most = if is_full { MAX_BYTES } else { self.most };
+        let line = shortened(std::mem::take(&mut self.bytes), *format, most);
+        let length = line.len();
+        dropped.waiting.fetch_add(length, Ordering::Relaxed);
+        if queue.try_send(Message::Line(line)).is_err() {
+            dropped.waiting.fetch_sub(length, Ordering::Relaxed);
+            dropped.add();
         }
     }
 }
@@ -174,18 +203,27 @@ impl Drop for Line<'_> {
 /// Bytes of a line; longer ones are cut.
 const MAX_BYTES: usize = 4096;
 
-/// A line of at most [`MAX_BYTES`] that is still UTF-8, or still JSON.
-fn shortened(mut line: Vec<u8>, format: LogFormat) -> Vec<u8> {
-    if line.len() <= MAX_BYTES {
+/// The field of events that may be longer, of which there are few: the code that logs them bounds their number and their length.
+const TRACEBACK: &str = "traceback";
+
+/// Bytes that may wait until those events are cut too.
+const MAX_WAITING: usize = 16 << 20;
+
+/// Bytes of an event with a traceback of 64 KiB, indented or as JSON.
+const MAX_WITH_TRACEBACK: usize = 160 << 10;
+
+/// A line of at most so many bytes that is still UTF-8, or still JSON.
+fn shortened(mut line: Vec<u8>, format: LogFormat, most: usize) -> Vec<u8> {
+    if line.len() <= most {
         return line;
     }
     if matches!(format, LogFormat::Json)
-        && let Some(short) = shortened_json(&line)
+        && let Some(short) = shortened_json(&line, most)
     {
         return short;
     }
     const END: &str = "… (cut)\n";
-    let mut end = MAX_BYTES - END.len();
+    let mut end = most - END.len();
     // Not within a character: bytes that continue one begin with the bits 10.
     while end > 0 && line[end] & 0b1100_0000 == 0b1000_0000 {
         end -= 1;
@@ -196,14 +234,14 @@ fn shortened(mut line: Vec<u8>, format: LogFormat) -> Vec<u8> {
 }
 
 /// The same object with its long strings cut until it is short enough.
-fn shortened_json(line: &[u8]) -> Option<Vec<u8>> {
+fn shortened_json(line: &[u8], most: usize) -> Option<Vec<u8>> {
     let mut value: Value = serde_json::from_slice(line).ok()?;
-    let mut longest = MAX_BYTES / 2;
+    let mut longest = most / 2;
     loop {
         cut_strings(&mut value, longest);
         let mut short = serde_json::to_vec(&value).ok()?;
         short.push(b'\n');
-        if short.len() <= MAX_BYTES {
+        if short.len() <= most {
             return Some(short);
         }
         if longest == 0 {
@@ -238,13 +276,14 @@ mod tests {
     fn long_lines_of_text_are_cut_between_characters() {
         for offset in 0..4 {
             let line = format!("{}{}\n", "x".repeat(offset), "ü€😀".repeat(1000));
-            let short = String::from_utf8(shortened(line.clone().into_bytes(), LogFormat::Text)).unwrap();
+            let short =
+                String::from_utf8(shortened(line.clone().into_bytes(), LogFormat::Text, MAX_BYTES)).unwrap();
             assert!(short.len() <= MAX_BYTES && short.len() > MAX_BYTES - 20);
             let kept = short.strip_suffix("… (cut)\n").unwrap();
             assert!(line.starts_with(kept));
         }
         let short = b"short \xc3\xbc\n".to_vec();
-        assert_eq!(shortened(short.clone(), LogFormat::Text), short);
+        assert_eq!(shortened(short.clone(), LogFormat::Text, MAX_BYTES), short);
     }
 
     #[test]
@@ -252,7 +291,7 @@ mod tests {
         let long = "a \"quoted\" ü\n".repeat(2000);
         let line =
             json!({"level": "ERROR", "message": "failed", "fields": {"error": long, "list": [long, 7]}});
-        let short = shortened(format!("{line}\n").into_bytes(), LogFormat::Json);
+        let short = shortened(format!("{line}\n").into_bytes(), LogFormat::Json, MAX_BYTES);
         assert!(short.len() <= MAX_BYTES && short.ends_with(b"\n"));
         let read: Value = serde_json::from_slice(&short).unwrap();
         assert_eq!(
@@ -265,9 +304,48 @@ mod tests {
         let fields: serde_json::Map<String, Value> = (0..1000)
             .map(|index| (format!("field {index}"), json!(index)))
             .collect();
-        let short = shortened(Value::Object(fields).to_string().into_bytes(), LogFormat::Json);
+        let short = shortened(
+            Value::Object(fields).to_string().into_bytes(),
+            LogFormat::Json,
+            MAX_BYTES,
+        );
         let read: Value = serde_json::from_slice(&short).unwrap();
         assert_eq!(read["message"], "a line of the log was too long");
+    }
+
+    #[test]
+    fn tracebacks_are_whole() {
+        use tracing_subscriber::{Layer, layer::SubscriberExt, registry};
+
+        for (format, tail) in [(LogFormat::Text, "1\nend"), (LogFormat::Json, "1\\nend\"")] {
+            let (queue, messages) = sync_channel(8);
+            let dropped = Arc::new(Dropped::default());
+            let writer = LogWriter {
+                queue,
+                format,
+                dropped: dropped.clone(),
+            };
+            let layer = tracing_subscriber::fmt::layer()
+                .with_ansi(false)
+                .with_writer(writer);
+            let layer = match format {
+                LogFormat::Text => layer.boxed(),
+                LogFormat::Json => layer.json().flatten_event(true).boxed(),
+            };
+            let long = format!("{}end", "  File \"a\", line 1\n".repeat(3000));
+            tracing::subscriber::with_default(registry().with(layer), || {
+                tracing::error!(traceback = %long, "failed");
+                tracing::error!(other = %long, "failed");
+            });
+            let mut out = Vec::new();
+            let console = LogTail::new(4);
+            write_all(&messages, &dropped, format, Some(&console), &mut out);
+            assert_eq!(dropped.waiting.load(Ordering::Relaxed), 0);
+            assert!(console.after(0).lines.iter().all(|line| line.len() <= MAX_BYTES));
+            let out = String::from_utf8(out).unwrap();
+            assert!(long.len() > 50_000 && out.len() > long.len() && out.len() < 2 * long.len());
+            assert_eq!(out.matches(tail).count(), 1, "{format:?}");
+        }
     }
 
     #[test]

@@ -104,7 +104,8 @@ pub use grant::{Grant, Rights};
 pub use lease::{Charge, Lease};
 pub use memory::{available_memory, private_memory};
 pub use model::{
-    Backend, Begun, ConfiguredTensors, InputDims, LoadContext, Model, ModelDefaults, ModelSource, RestOfRun,
+    Backend, Begun, ConfiguredTensors, InputDims, JoinedAnswer, LoadContext, Model, ModelDefaults,
+    ModelSource, RestOfRun,
 };
 pub use notes::{Laps, Phase, RequestNotes, Stage, StageKind};
 pub use oip_types;

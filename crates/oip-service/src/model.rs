@@ -80,6 +80,20 @@ pub trait Model: Send + Sync + 'static {
         self.infer(request, cancel)
     }
 
+    /// As [`Model::infer_with`], for requests that were joined into one, of which [`InferRequest::parts`] tells. A model that tells
+    /// them apart can fail some of them and answer the others.
+    ///
+    /// # Errors
+    /// As [`Model::infer`], for all of them: the engine then runs each by itself.
+    fn infer_joined(
+        &self,
+        request: InferRequest,
+        cancel: &CancelToken,
+        others: &dyn OtherModels,
+    ) -> Result<JoinedAnswer, ServiceError> {
+        Ok(JoinedAnswer::new(self.infer_with(request, cancel, others)?))
+    }
+
     /// As [`Model::infer_several`], with the server's other models at hand.
     ///
     /// # Errors
@@ -134,6 +148,36 @@ pub trait Model: Send + Sync + 'static {
     }
 }
 
+/// The answer to requests that were joined into one.
+///
+/// ```
+/// use oip_service::JoinedAnswer;
+/// use oip_types::ServiceError;
+///
+/// let mut answer = JoinedAnswer::new(vec![]);
+/// answer.failed.push((1, ServiceError::invalid("the second request makes no sense")));
+/// assert!(answer.outputs.is_empty());
+/// ```
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct JoinedAnswer {
+    /// The outputs, with the rows of all requests; those of failed ones may hold anything. Empty if all have failed.
+    pub outputs: Vec<InferOutput>,
+    /// The requests that failed, by their place among [`InferRequest::parts`], and why.
+    pub failed: Vec<(usize, ServiceError)>,
+}
+
+impl JoinedAnswer {
+    /// An answer to all of them.
+    #[must_use]
+    pub fn new(outputs: Vec<InferOutput>) -> Self {
+        Self {
+            outputs,
+            failed: Vec::new(),
+        }
+    }
+}
+
 /// A run that was [begun](Model::begin).
 pub enum Begun {
     /// It is over.
@@ -171,6 +215,8 @@ pub struct ModelDefaults {
     pub instances: Option<u32>,
     /// Whether it gives any number of answers to a request, by [`Model::infer_several`].
     pub decoupled: bool,
+    /// Whether requests are joined only where its configuration has `dynamic_batching`.
+    pub joined_only_when_told: bool,
 }
 
 impl ModelDefaults {

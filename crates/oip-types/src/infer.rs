@@ -25,6 +25,27 @@ pub struct InferRequest {
     pub inputs: Vec<InferInput>,
     /// The outputs wanted; none named means all of them.
     pub outputs: Vec<RequestedOutput>,
+    /// The requests that a server has joined into this one, in the order of their rows; empty for a request by itself. Not part
+    /// of what clients send.
+    pub parts: Vec<RequestPart>,
+}
+
+/// One of several requests that were joined into one along their first dimension.
+///
+/// ```
+/// use oip_types::RequestPart;
+///
+/// let part = RequestPart { id: Some("7".to_owned()), rows: 2, outputs: vec![] };
+/// assert_eq!(part.rows, 2);
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RequestPart {
+    /// The client's name for it.
+    pub id: Option<String>,
+    /// How many rows of the joined inputs are its own.
+    pub rows: u64,
+    /// The names of the outputs that it wants; empty for all.
+    pub outputs: Vec<String>,
 }
 
 impl InferRequest {
@@ -38,6 +59,7 @@ impl InferRequest {
             parameters: Parameters::new(),
             inputs: Vec::new(),
             outputs: Vec::new(),
+            parts: Vec::new(),
         }
     }
 

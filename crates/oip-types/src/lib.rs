@@ -60,7 +60,7 @@ pub use classification::{class_count_parameter, classify, take_class_count};
 pub use datatype::DataType;
 pub use error::{ErrorCode, ServiceError, causes};
 pub use example::ExampleInput;
-pub use infer::{InferInput, InferOutput, InferRequest, InferResponse, RequestedOutput};
+pub use infer::{InferInput, InferOutput, InferRequest, InferResponse, RequestPart, RequestedOutput};
 pub use limits::Limits;
 pub use log_settings::{LogSetting, LogSettings};
 pub use memory::{Grant, Memory, Unlimited};

@@ -6,8 +6,8 @@ use bytes::Bytes;
 #[cfg(target_os = "linux")]
 use oip_service::Begun;
 use oip_service::{
-    AnswerSink, Backend, CancelToken, LoadContext, Model, ModelDefaults, ModelSource, NoOtherModels,
-    OtherModels,
+    AnswerSink, Backend, CancelToken, JoinedAnswer, LoadContext, Model, ModelDefaults, ModelSource,
+    NoOtherModels, OtherModels,
 };
 use oip_types::{ByteSize, InferOutput, InferRequest, ModelConfig, ModelMetadata, ServiceError};
 use tensor_core::Quoted;
@@ -220,6 +220,20 @@ impl Model for Isolated {
             cancel,
             others,
         };
+        Ok(one_answer(self.0.infer(work, None)?)?.outputs)
+    }
+
+    fn infer_joined(
+        &self,
+        request: InferRequest,
+        cancel: &CancelToken,
+        others: &dyn OtherModels,
+    ) -> Result<JoinedAnswer, ServiceError> {
+        let work = Work {
+            request: &request,
+            cancel,
+            others,
+        };
         one_answer(self.0.infer(work, None)?)
     }
 
@@ -247,7 +261,7 @@ impl Model for Isolated {
         };
         match self.0.infer(work, Some(answers))? {
             // Of a model that gives one to each request.
-            Some(outputs) => answers.send_last(outputs),
+            Some(answer) => answers.send_last(answer.outputs),
             None => Ok(()),
         }
     }

@@ -72,9 +72,9 @@
 //! | 3, loaded | worker | metadata | |
 //! | 4, infer | server | a request as in a REST body | its inputs |
 //! | 5, outputs | worker | an answer as in a REST body | the outputs |
-//! | 6, failed | worker, instead of 3, 5 or 8 | code and message | |
-//! | 7, run | server | names, datatypes, shapes and places of inputs | the inputs, unless they are in a region |
-//! | 8, results | worker | the same of outputs | the outputs, unless they are in a region |
+//! | 6, failed | worker, instead of 3, 5 or 8 | code and message, and details for the log | |
+//! | 7, run | server | names, datatypes, shapes and places of inputs; the time that is left; of joined requests the id and rows of each | the inputs, unless they are in a region |
+//! | 8, results | worker | the same of outputs; of joined requests, which failed and why | the outputs, unless they are in a region |
 //! | 9, room | worker, before 8 | bytes that its outputs take | |
 //! | 10, region | server, before 7, and as the answer to 9 | number, size and purpose; the file comes with the head | |
 //! | 11, part | worker, before 8 or 6, any number of times | one of several answers, as 8 | as 8 |
@@ -108,6 +108,10 @@
 //! the answers at once. Inputs are charged before they are read. A worker that asks must read what is sent to it at any time: the
 //! server does not read while it sends. Of several answers the next one is made when the worker wants it. What is open when the worker
 //! answers, or when nobody waits for it any more, is dropped.
+//!
+//! Details that such a worker sends with kind 6, up to 64 KiB, are one event of the server's log at level ERROR, with the field
+//! `traceback`: 100 of a worker at once and one more each second, with the number of those left out. A line of output that begins with
+//! the character 0x1E and one of E, W, I and D is logged as an error, a warning, for information or for debugging.
 
 mod backend;
 mod calls;

@@ -1,10 +1,10 @@
 //! Requests to workers that want to know where tensors are rather than be sent REST bodies: behind the JSON, or, on Linux when
 //! they are large, in shared memory.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use oip_service::AnswerSink;
+use oip_service::{AnswerSink, JoinedAnswer};
 use oip_types::{DataType, ErrorCode, InferOutput, InferRequest, ParameterValue, ServiceError, TensorValue};
 use tensor_core::{Quoted, Shape};
 
@@ -15,9 +15,10 @@ use crate::region::{LEAST_IN_REGION, REGION_ALIGNMENT, Region};
 use crate::{
     calls::{Bell, Calls, Work},
     protocol::{
-        Ask, Broken, Connection, Failed, Head, InputPlace, Kind, Next, OutputPlace, Part, Place, Results,
-        Run, Taken, read_json,
+        Ask, Broken, Connection, Failed, FailedPart, Head, InputPlace, Kind, Next, OutputPlace, Part, Place,
+        Results, Run, RunPart, Taken, read_json,
     },
+    worker_log::WorkerLog,
 };
 
 /// The places that one worker knows.
@@ -60,7 +61,7 @@ impl Places {
         &mut self,
         connection: &Connection,
         number: u64,
-        request: &InferRequest,
+        (request, timeout): (&InferRequest, Option<Duration>),
         go_on: &mut dyn FnMut() -> bool,
     ) -> Result<Result<Vec<u64>, ServiceError>, Broken> {
         let parameters = match parameters(request) {
@@ -92,6 +93,16 @@ impl Places {
                 .map(|output| output.name.as_str())
                 .collect(),
             region,
+            parts: request
+                .parts
+                .iter()
+                .map(|part| RunPart {
+                    id: part.id.as_deref(),
+                    rows: part.rows,
+                    outputs: &part.outputs,
+                })
+                .collect(),
+            timeout: timeout.map(|timeout| u64::try_from(timeout.as_micros()).unwrap_or(u64::MAX)),
         };
         let binary: Vec<Bytes> = match region {
             Some(_) => Vec::new(),
@@ -118,10 +129,10 @@ impl Places {
         connection: &Connection,
         number: u64,
         (work, offsets): (Work<'_>, Vec<u64>),
-        max_answer_bytes: u64,
+        (max_answer_bytes, log): (u64, &WorkerLog),
         answers: Option<&mut dyn AnswerSink>,
         go_on: &mut dyn FnMut() -> bool,
-    ) -> Result<Result<Option<Vec<InferOutput>>, ServiceError>, Broken> {
+    ) -> Result<Result<Option<JoinedAnswer>, ServiceError>, Broken> {
         let sent = Sent {
             request: work.request,
             offsets,
@@ -140,13 +151,22 @@ impl Places {
                 let results: Results = read_json(&json)?;
                 let outputs = self.take(&results.outputs, &body, &sent, max_answer_bytes)?;
                 self.finish(results.keeps_inputs);
+                let mut answer = JoinedAnswer::new(outputs);
+                for FailedPart { part, mut error } in results.failed {
+                    if part >= work.request.parts.len() {
+                        return Err(Broken::wrong("an error of a request that is not there"));
+                    }
+                    log.failed(&mut error);
+                    answer.failed.push((part, error.into_error()));
+                }
                 Ok(match failure {
                     Some(failure) => Err(failure),
-                    None => Ok((!results.is_end).then_some(outputs)),
+                    None => Ok((!results.is_end).then_some(answer)),
                 })
             }
             Kind::Failed if head.binary == 0 => {
-                let failed: Failed = read_json(&connection.bytes(head.json.into(), go_on)?)?;
+                let mut failed: Failed = read_json(&connection.bytes(head.json.into(), go_on)?)?;
+                log.failed(&mut failed);
                 // An error may hold on to what the model was given.
                 self.finish(true);
                 Ok(Err(failure.unwrap_or_else(|| failed.into_error())))

@@ -7,10 +7,10 @@ use std::{
 };
 
 use nix::sys::signal::{SigSet, Signal};
-use oip_service::{AnswerSink, CancelToken, ModelDefaults};
+use oip_service::{AnswerSink, CancelToken, JoinedAnswer, ModelDefaults};
 #[cfg(target_os = "linux")]
 use oip_service::{Begun, NoOtherModels};
-use oip_types::{ErrorCode, InferOutput, ModelMetadata, ServiceError};
+use oip_types::{ErrorCode, ModelMetadata, ServiceError};
 #[cfg(target_os = "linux")]
 use oip_types::{InferRequest, ParameterValue};
 
@@ -154,7 +154,7 @@ impl Pool {
         &self,
         work: Work<'_>,
         answers: Option<&mut dyn AnswerSink>,
-    ) -> Result<Option<Vec<InferOutput>>, ServiceError> {
+    ) -> Result<Option<JoinedAnswer>, ServiceError> {
         let mut worker = self.shared.take(work.cancel)?;
         match worker.infer(work, answers) {
             Ok(answer) => {
@@ -206,14 +206,12 @@ impl Pool {
         let Some(worker) = idle.flatten() else {
             return Begun::Unfinished(Box::new(move |cancel, others| {
                 let request = &request;
-                one_answer(pool.infer(
-                    Work {
-                        request,
-                        cancel,
-                        others,
-                    },
-                    None,
-                )?)
+                let work = Work {
+                    request,
+                    cancel,
+                    others,
+                };
+                Ok(one_answer(pool.infer(work, None)?)?.outputs)
             }));
         };
         let mut run = OpenRun {
@@ -244,7 +242,7 @@ impl Pool {
                 match run.with(|worker| worker.receive(work, sent, None)) {
                     Ok(answer) => {
                         run.end();
-                        one_answer(answer?)
+                        Ok(one_answer(answer?)?.outputs)
                     }
                     Err(broken) => Err(run.fail(broken, cancel)),
                 }
@@ -258,7 +256,8 @@ impl Pool {
         match run.with(|worker| worker.receive(work, sent, None)) {
             Ok(answer) => {
                 run.end();
-                Begun::Done(answer.and_then(one_answer))
+                let outputs = answer.and_then(one_answer).map(|answer| answer.outputs);
+                Begun::Done(outputs)
             }
             Err(broken) => Begun::Unfinished(Box::new(move |cancel, _| Err(run.fail(broken, cancel)))),
         }
@@ -266,7 +265,7 @@ impl Pool {
 }
 
 /// The one answer to a request.
-pub(crate) fn one_answer(answer: Option<Vec<InferOutput>>) -> Result<Vec<InferOutput>, ServiceError> {
+pub(crate) fn one_answer(answer: Option<JoinedAnswer>) -> Result<JoinedAnswer, ServiceError> {
     answer.ok_or_else(|| ServiceError::internal("its process gave no answer"))
 }
 

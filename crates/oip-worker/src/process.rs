@@ -18,9 +18,9 @@ use std::{
 
 use bytes::Bytes;
 use nix::sys::signal::Signal;
-use oip_service::{AnswerSink, CancelToken, ConfiguredTensors, InputDims, ModelSource};
+use oip_service::{AnswerSink, CancelToken, ConfiguredTensors, InputDims, JoinedAnswer, ModelSource};
 use oip_types::{
-    ByteSize, InferOutput, InferRequest, Limits, ModelConfig, ServiceError,
+    ByteSize, InferRequest, Limits, ModelConfig, ServiceError,
     rest::{self, RequestEncoding},
 };
 
@@ -212,7 +212,11 @@ impl Worker {
                 let about = loaded.into_about(&source.name);
                 Ok(Ok(about.map_err(|error| Broken::wrong(error.message()))?))
             }
-            Kind::Failed => Ok(Err(read_json::<Failed>(&json)?.into_error())),
+            Kind::Failed => {
+                let mut failed: Failed = read_json(&json)?;
+                self.log.failed(&mut failed);
+                Ok(Err(failed.into_error()))
+            }
             _ => Err(Broken::wrong("a frame out of place")),
         }
     }
@@ -233,7 +237,7 @@ impl Worker {
         &mut self,
         work: Work<'_>,
         answers: Option<&mut dyn AnswerSink>,
-    ) -> Result<Result<Option<Vec<InferOutput>>, ServiceError>, Broken> {
+    ) -> Result<Result<Option<JoinedAnswer>, ServiceError>, Broken> {
         match self.send(work.request, work.cancel)? {
             Ok(sent) => self.receive(work, sent, answers),
             Err(error) => Ok(Err(error)),
@@ -250,7 +254,10 @@ impl Worker {
         let (number, connection) = (self.number, &self.connection);
         let mut go_on = patience(&self.control, number, self.grace, cancel);
         if let Some(places) = &mut self.places {
-            let offsets = places.send(connection, number, request, &mut go_on)?;
+            let timeout = cancel
+                .deadline()
+                .map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            let offsets = places.send(connection, number, (request, timeout), &mut go_on)?;
             return Ok(offsets.map(Sent));
         }
         let encoding = RequestEncoding::default().with(|encoding| encoding.binary_inputs = true);
@@ -274,19 +281,12 @@ impl Worker {
         work: Work<'_>,
         sent: Sent,
         answers: Option<&mut dyn AnswerSink>,
-    ) -> Result<Result<Option<Vec<InferOutput>>, ServiceError>, Broken> {
+    ) -> Result<Result<Option<JoinedAnswer>, ServiceError>, Broken> {
         let (number, connection) = (self.number, &self.connection);
         let go_on = &mut patience(&self.control, number, self.grace, work.cancel);
         if let Some(places) = &mut self.places {
-            let max_answer_bytes = self.max_answer_bytes;
-            return places.receive(
-                connection,
-                number,
-                (work, sent.0),
-                max_answer_bytes,
-                answers,
-                go_on,
-            );
+            let answer = (self.max_answer_bytes, &self.log);
+            return places.receive(connection, number, (work, sent.0), answer, answers, go_on);
         }
         let head = connection.head(go_on)?;
         if head.number != number {
@@ -310,10 +310,11 @@ impl Worker {
                 });
                 let response = rest::decode_response(&body, Some(head.json as usize), &limits)
                     .map_err(|error| Broken::wrong(format!("a malformed answer: {}", error.message())))?;
-                Ok(Ok(Some(response.outputs)))
+                Ok(Ok(Some(JoinedAnswer::new(response.outputs))))
             }
             Kind::Failed => {
-                let failed: Failed = read_json(&self.json(head, go_on)?)?;
+                let mut failed: Failed = read_json(&self.json(head, go_on)?)?;
+                self.log.failed(&mut failed);
                 Ok(Err(failed.into_error()))
             }
             _ => Err(Broken::wrong("a frame out of place")),

@@ -17,7 +17,7 @@ use oip_types::{
 use serde::{Deserialize, Serialize};
 
 /// Changes with every change of what is said. Both sides are the same program, so others are a mistake.
-pub(crate) const VERSION: u32 = 2;
+pub(crate) const VERSION: u32 = 3;
 
 /// Bytes of a frame before its JSON.
 const HEAD: usize = 24;
@@ -27,6 +27,9 @@ pub(crate) const ALIGNMENT: usize = 16;
 
 /// JSON that one frame may have: metadata of some 100,000 tensors.
 pub(crate) const MAX_JSON: u32 = 64 << 20;
+
+/// Bytes of one error's details that are logged.
+pub(crate) const MAX_DETAILS: usize = 64 << 10;
 
 /// What a frame is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -150,6 +153,23 @@ pub(crate) struct Run<'r> {
     /// The region that its inputs are in; without one they are behind this.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) region: Option<u64>,
+    /// The requests that were joined into this one, in the order of their rows.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) parts: Vec<RunPart<'r>>,
+    /// Microseconds until nobody waits for its answer any more.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) timeout: Option<u64>,
+}
+
+/// One of several requests that were joined into one.
+#[derive(Debug, Serialize)]
+pub(crate) struct RunPart<'r> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) id: Option<&'r str>,
+    pub(crate) rows: u64,
+    /// The names of the outputs that it wants; empty for all.
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    pub(crate) outputs: &'r [String],
 }
 
 /// Where an input is.
@@ -172,6 +192,17 @@ pub(crate) struct Results {
     /// Whether this is no answer but the end of several.
     #[serde(default)]
     pub(crate) is_end: bool,
+    /// Why some of several joined requests have no answer; their rows of the outputs hold anything.
+    #[serde(default)]
+    pub(crate) failed: Vec<FailedPart>,
+}
+
+/// One of several joined requests that failed.
+#[derive(Debug, Deserialize)]
+pub(crate) struct FailedPart {
+    /// Its place among [`Run::parts`].
+    pub(crate) part: usize,
+    pub(crate) error: Failed,
 }
 
 /// One of several answers.
@@ -317,6 +348,9 @@ pub(crate) struct Loaded {
     /// Whether it gives any number of answers to a request.
     #[serde(default)]
     decoupled: bool,
+    /// Whether requests are joined only where the configuration has `dynamic_batching`.
+    #[serde(default)]
+    joined_only_when_told: bool,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -346,6 +380,7 @@ impl Loaded {
             max_batch_size: defaults.max_batch_size,
             instances: defaults.instances,
             decoupled: defaults.decoupled,
+            joined_only_when_told: defaults.joined_only_when_told,
         }
     }
 
@@ -355,6 +390,7 @@ impl Loaded {
             defaults.max_batch_size = self.max_batch_size;
             defaults.instances = self.instances;
             defaults.decoupled = self.decoupled;
+            defaults.joined_only_when_told = self.joined_only_when_told;
         });
         let tensor = |port: Port| {
             let shape = match port.any_leading {
@@ -391,6 +427,9 @@ pub(crate) struct About {
 pub(crate) struct Failed {
     status: u16,
     message: String,
+    /// What is for the log and not for the client, such as a traceback; at most [`MAX_DETAILS`] of it are kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    details: Option<String>,
 }
 
 impl Failed {
@@ -398,7 +437,17 @@ impl Failed {
         Self {
             status: error.code().http_status(),
             message: error.message().to_owned(),
+            details: None,
         }
+    }
+
+    /// Takes out what is for the log.
+    pub(crate) fn take_details(&mut self) -> Option<String> {
+        let mut details = self.details.take()?;
+        if details.len() > MAX_DETAILS {
+            details.truncate(details.floor_char_boundary(MAX_DETAILS));
+        }
+        Some(details)
     }
 
     pub(crate) fn into_error(self) -> ServiceError {
@@ -788,5 +837,16 @@ mod tests {
             let failed = Failed::new(&ServiceError::new(code, "x"));
             assert_eq!(failed.into_error().code(), code);
         }
+    }
+
+    #[test]
+    fn details_are_bounded() {
+        let long = "ü".repeat(MAX_DETAILS);
+        let json = serde_json::json!({"status": 500, "message": "m", "details": long}).to_string();
+        let mut failed: Failed = read_json(json.as_bytes()).unwrap();
+        assert_eq!(failed.take_details().unwrap().len(), MAX_DETAILS);
+        assert!(failed.take_details().is_none());
+        let mut without: Failed = read_json(br#"{"status":400,"message":"m"}"#).unwrap();
+        assert!(without.take_details().is_none());
     }
 }

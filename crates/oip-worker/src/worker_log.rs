@@ -1,26 +1,47 @@
-//! What a worker writes to standard output and error: for the server's log, and for why it died.
+//! What a worker writes to standard output and error, and the details of its errors: for the server's log, and for why it died.
 
 use std::{
+    fmt::{self, Write},
     io::{self, BufRead, BufReader, PipeReader, Read},
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     thread,
     time::{Duration, Instant},
 };
 
+use crate::protocol::Failed;
+
 /// Lines of one worker that are logged at once, and how many more each second: a model that prints must not fill the disk.
 const MOST_LINES: f64 = 1000.0;
 const LINES_A_SECOND: f64 = 10.0;
 
+/// The same for errors with details: a model that fails at every request must not fill it either.
+const MOST_DETAILS: f64 = 100.0;
+const DETAILS_A_SECOND: f64 = 1.0;
+
 /// Bytes of one line.
 const MAX_LINE: u64 = 1024;
 
+/// What a line begins with whose level is the next character.
+const LEVEL: char = '\u{1e}';
+
 /// Listens to one worker.
-pub(crate) struct WorkerLog(Arc<Shared>);
+pub(crate) struct WorkerLog {
+    shared: Arc<Shared>,
+    model: String,
+    pid: u32,
+    /// Errors whose details may be logged.
+    details: Mutex<Details>,
+}
 
 #[derive(Default)]
 struct Shared {
     state: Mutex<State>,
     changed: Condvar,
+}
+
+struct Details {
+    allowance: Allowance,
+    left_out: u64,
 }
 
 #[derive(Default)]
@@ -42,18 +63,18 @@ impl WorkerLog {
             let (shared, model) = (shared.clone(), model.to_owned());
             move || {
                 let mut lines = BufReader::new(said);
-                let mut allowance = Allowance::new(Instant::now());
+                let mut allowance = Allowance::new(MOST_LINES, LINES_A_SECOND, Instant::now());
                 while let Some(line) = next_line(&mut lines).filter(|line| !line.is_empty()) {
                     let line = String::from_utf8_lossy(&line);
-                    let line = line.trim();
+                    let (level, line) = level_of(line.trim_end());
                     if let Some(hint) = hint(line) {
                         shared.lock().hint = Some(hint);
                     }
-                    if line.is_empty() {
+                    if line.is_empty() || !level.is_enabled() {
                         continue;
                     }
                     match allowance.take(Instant::now()) {
-                        Verdict::Logged => tracing::info!(model, pid, line, "a worker said something"),
+                        Verdict::Logged => level.log(&model, pid, line),
                         Verdict::FirstDropped => {
                             tracing::warn!(model, pid, "a worker says more than is logged");
                         }
@@ -72,24 +93,62 @@ impl WorkerLog {
         if builder.spawn(listening).is_err() {
             shared.lock().have_ended = true;
         }
-        Self(shared)
+        let details = Details {
+            allowance: Allowance::new(MOST_DETAILS, DETAILS_A_SECOND, Instant::now()),
+            left_out: 0,
+        };
+        Self {
+            shared,
+            model: model.to_owned(),
+            pid,
+            details: Mutex::new(details),
+        }
+    }
+
+    /// Logs the details of an error as one event, if it has any.
+    pub(crate) fn failed(&self, failed: &mut Failed) {
+        let Some(details) = failed.take_details() else {
+            return;
+        };
+        let left_out = {
+            let mut state = self.details.lock().unwrap_or_else(PoisonError::into_inner);
+            if state.allowance.take(Instant::now()) != Verdict::Logged {
+                state.left_out += 1;
+                return;
+            }
+            std::mem::take(&mut state.left_out)
+        };
+        let (model, pid) = (&self.model, self.pid);
+        if left_out > 0 {
+            tracing::warn!(
+                model,
+                pid,
+                left_out,
+                "a model failed more often than tracebacks are logged"
+            );
+        }
+        let traceback = Indented(details.trim_end());
+        tracing::error!(model, pid, %traceback, "a model failed");
     }
 
     /// Whether nothing will be said any more.
     pub(crate) fn have_ended(&self) -> bool {
-        self.0.lock().have_ended
+        self.shared.lock().have_ended
     }
 
     /// Waits until all is heard; not for ever, since a process that the worker started may go on.
     pub(crate) fn wait_for_the_last(&self, patience: Duration) {
         let ended = |state: &mut State| !state.have_ended;
-        let waited = self.0.changed.wait_timeout_while(self.0.lock(), patience, ended);
+        let waited = self
+            .shared
+            .changed
+            .wait_timeout_while(self.shared.lock(), patience, ended);
         drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
 
     /// What the output says about why it died. The lines are a model's and may lie, so these are ours.
     pub(crate) fn hint(&self) -> Option<&'static str> {
-        self.0.lock().hint
+        self.shared.lock().hint
     }
 }
 
@@ -99,8 +158,74 @@ impl Shared {
     }
 }
 
-/// How many lines may be logged.
+/// Text of several lines as part of a line: each begins on a line of its own behind four spaces, so none can be taken for an event
+/// of the log.
+struct Indented<'t>(&'t str);
+
+impl fmt::Display for Indented<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for line in self.0.split('\n') {
+            f.write_str("\n    ")?;
+            for char in line.trim_end_matches('\r').chars() {
+                match char {
+                    '\t' => f.write_char('\t')?,
+                    control if control.is_control() => write!(f, "{}", control.escape_default())?,
+                    char => f.write_char(char)?,
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// How important a line is to the worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Level {
+    Error,
+    Warning,
+    Info,
+    Debug,
+}
+
+impl Level {
+    fn is_enabled(self) -> bool {
+        match self {
+            Self::Debug => tracing::enabled!(tracing::Level::DEBUG),
+            _ => true,
+        }
+    }
+
+    fn log(self, model: &str, pid: u32, line: &str) {
+        match self {
+            Self::Error => tracing::error!(model, pid, line, "a worker said something"),
+            Self::Warning => tracing::warn!(model, pid, line, "a worker said something"),
+            Self::Info => tracing::info!(model, pid, line, "a worker said something"),
+            Self::Debug => tracing::debug!(model, pid, line, "a worker said something"),
+        }
+    }
+}
+
+/// A line, and the level that it begins with.
+fn level_of(line: &str) -> (Level, &str) {
+    let Some(marked) = line.strip_prefix(LEVEL) else {
+        return (Level::Info, line);
+    };
+    let known = [
+        ('E', Level::Error),
+        ('W', Level::Warning),
+        ('I', Level::Info),
+        ('D', Level::Debug),
+    ];
+    let found = known
+        .into_iter()
+        .find_map(|(mark, level)| Some((level, marked.strip_prefix(mark)?)));
+    found.unwrap_or((Level::Info, marked))
+}
+
+/// How many events may be logged.
 struct Allowance {
+    most: f64,
+    a_second: f64,
     lines: f64,
     last: Instant,
     is_dropping: bool,
@@ -115,9 +240,12 @@ enum Verdict {
 }
 
 impl Allowance {
-    fn new(now: Instant) -> Self {
+    /// So many at once, and so many more each second.
+    fn new(most: f64, a_second: f64, now: Instant) -> Self {
         Self {
-            lines: MOST_LINES,
+            most,
+            a_second,
+            lines: most,
             last: now,
             is_dropping: false,
         }
@@ -125,10 +253,10 @@ impl Allowance {
 
     fn take(&mut self, now: Instant) -> Verdict {
         let passed = now.saturating_duration_since(self.last).as_secs_f64();
-        self.lines = (self.lines + passed * LINES_A_SECOND).min(MOST_LINES);
+        self.lines = (self.lines + passed * self.a_second).min(self.most);
         self.last = now;
         // Once dropping, a second's lines are to be had before it says that it drops again.
-        let least = if self.is_dropping { LINES_A_SECOND } else { 1.0 };
+        let least = if self.is_dropping { self.a_second } else { 1.0 };
         if self.lines >= least {
             self.lines -= 1.0;
             self.is_dropping = false;
@@ -181,9 +309,26 @@ mod tests {
     use super::*;
 
     #[test]
+    fn lines_have_levels() {
+        assert_eq!(level_of("\u{1e}Eno room"), (Level::Error, "no room"));
+        assert_eq!(level_of("\u{1e}Dx"), (Level::Debug, "x"));
+        assert_eq!(level_of("\u{1e}?"), (Level::Info, "?"));
+        assert_eq!(level_of("  Error"), (Level::Info, "  Error"));
+    }
+
+    #[test]
+    fn no_line_of_a_traceback_looks_like_an_event() {
+        let text = "Traceback:\r\n  File \"x\"\n\u{1b}[2JValueError: ü\t";
+        assert_eq!(
+            Indented(text).to_string(),
+            "\n    Traceback:\n      File \"x\"\n    \\u{1b}[2JValueError: ü\t"
+        );
+    }
+
+    #[test]
     fn a_flood_is_cut_and_a_trickle_is_not() {
         let start = Instant::now();
-        let mut allowance = Allowance::new(start);
+        let mut allowance = Allowance::new(MOST_LINES, LINES_A_SECOND, start);
         let verdicts: Vec<_> = (0..1003).map(|_| allowance.take(start)).collect();
         assert!(verdicts[..1000].iter().all(|verdict| *verdict == Verdict::Logged));
         assert_eq!(

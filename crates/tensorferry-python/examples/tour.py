@@ -31,7 +31,7 @@ for name in ("weights.safetensors", "weights.zt", "weights.npz", "weights.gguf")
     assert np.array_equal(load_file(folder / name)["w"], weights["w"])
     print(name, (folder / name).stat().st_size, "bytes")
 
-# A repository with two models: an estimator as it was saved, and a program.
+# A repository of models: an estimator as it was saved, and a program.
 models = folder / "models"
 (models / "iris" / "1").mkdir(parents=True)
 x, y = load_iris(return_X_y=True)
@@ -55,7 +55,21 @@ class Model:
 '''
 )
 
-# The server runs both with this Python.
+# A third one, which gives its answers one by one.
+(models / "countdown" / "1").mkdir(parents=True)
+(models / "countdown" / "1" / "model.py").write_text(
+    '''
+class Model:
+    inputs = {"from": ("INT64", [1])}
+    outputs = {"left": ("INT64", [1])}
+
+    def infer(self, **inputs):
+        for left in range(int(inputs["from"][0]), -1, -1):
+            yield [left]
+'''
+)
+
+# The server runs them with this Python.
 command = [sys.executable, "-m", "tensorferry", "serve", str(models), "--allow-python", "--allow-pickle"]
 addresses = ["--http-address", "127.0.0.1:0", "--grpc-address", "127.0.0.1:0"]
 server = subprocess.Popen(command + addresses, stdout=subprocess.PIPE, text=True)
@@ -71,7 +85,7 @@ for line in server.stdout:
         break
 
 client = Client(url)
-outputs = client.infer("iris", {"X": x[:3]})
+outputs = client.infer("iris", {"X": x[:3]}, outputs=["predict", "predict_proba"])
 print("iris", outputs["predict"].tolist(), outputs["predict_proba"].round(2).tolist())
 
 with ThreadPoolExecutor(8) as pool:
@@ -84,12 +98,15 @@ body = json.dumps({"text": "plain JSON does as well"}).encode()
 with urllib.request.urlopen(f"{url}/v2/models/words/generate", body) as answer:
     print("generate", json.load(answer))
 
-# A stream: requests go out and answers come back over one connection.
+# A stream: several answers to one request, each as the model makes it.
 with Client(grpc).stream() as stream:
-    for number in range(3):
-        stream.send("words", {"text": ["word " * number]}, id=str(number))
+    stream.send("countdown", {"from": np.array([3])})
     stream.finish()
-    print("stream", {answer.id: answer.outputs["words"].item() for answer in stream})
+    print("stream", [answer.outputs["left"].item() for answer in stream if answer.outputs])
+
+# The same as server-sent events, which any client of HTTP reads.
+with urllib.request.urlopen(f"{url}/v2/models/countdown/generate_stream", json.dumps({"from": 2}).encode()) as events:
+    print("events", [json.loads(event[6:])["left"] for event in events if event.startswith(b"data: ")])
 
 
 async def at_once():

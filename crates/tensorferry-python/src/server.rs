@@ -11,8 +11,8 @@ use oip_client::InferenceClient;
 use oip_types::ShapePattern;
 use pyo3::{exceptions::PyRuntimeError, prelude::*};
 use tensorferry::{
-    CancelToken, DataType, Engine, EngineConfig, ErrorCode, InferOutput, InferRequest, Model, ModelDefaults,
-    ModelMetadata, Running, ServiceError, TensorMetadata, serve,
+    AnswerSink, CancelToken, DataType, Engine, EngineConfig, ErrorCode, InferOutput, InferRequest, Model,
+    ModelDefaults, ModelMetadata, Running, ServiceError, TensorMetadata, serve,
 };
 use tokio::runtime::{Builder, Runtime};
 
@@ -23,11 +23,19 @@ use crate::{
     wire::{Value, value},
 };
 
-/// A tensor of a model: name, the protocol's datatype, shape with -1 for free dimensions.
-type Described = (String, String, Vec<i64>);
+/// A tensor of a model: name, the protocol's datatype, shape with -1 for free dimensions, and whether it may be left out.
+type Described = (String, String, Vec<i64>, bool);
 
-/// A model: name, inputs, outputs, what answers its requests, and the most rows of one run, if it says so.
-type GivenModel = (String, Vec<Described>, Vec<Described>, Py<PyAny>, Option<u32>);
+/// A model: name, inputs, outputs, what answers its requests, the most rows of one run, if it says so, and whether what answers
+/// is a generator of any number of answers.
+type GivenModel = (
+    String,
+    Vec<Described>,
+    Vec<Described>,
+    Py<PyAny>,
+    Option<u32>,
+    bool,
+);
 
 /// A server that runs until it is stopped.
 #[pyclass(frozen, module = "tensorferry._native")]
@@ -54,7 +62,7 @@ impl Server {
             .map_err(|error| error::usage(format!("drain_timeout: {error}")))?;
         let mut builder = Engine::builder()
             .config(EngineConfig::default().with(|config| config.server_name = "tensorferry".to_owned()));
-        for (name, inputs, outputs, callable, max_batch_size) in models {
+        for (name, inputs, outputs, callable, max_batch_size, is_decoupled) in models {
             let metadata = ModelMetadata::new(
                 name.clone(),
                 "tensorferry_python",
@@ -65,6 +73,7 @@ impl Server {
                 metadata,
                 callable,
                 max_batch_size,
+                is_decoupled,
             });
         }
         for (name, client) in others {
@@ -154,7 +163,7 @@ fn address(name: &str, text: Option<&str>) -> PyResult<Option<SocketAddr>> {
 
 fn described(model: &str, tensors: Vec<Described>) -> PyResult<Vec<TensorMetadata>> {
     let tensors = tensors.into_iter();
-    let read = tensors.map(|(name, datatype, dims)| {
+    let read = tensors.map(|(name, datatype, dims, is_optional)| {
         let wrong = |what: String| error::usage(format!("model '{model}', tensor '{name}': {what}"));
         let datatype = DataType::from_name(&datatype).map_err(|error| wrong(error.message().to_owned()))?;
         let dims = dims.into_iter().map(|dim| match dim {
@@ -164,17 +173,32 @@ fn described(model: &str, tensors: Vec<Described>) -> PyResult<Vec<TensorMetadat
                 .map_err(|_| wrong(format!("expected sizes or -1 in its shape, found {dim}"))),
         });
         let shape = ShapePattern::new(dims.collect::<PyResult<_>>()?);
-        Ok(TensorMetadata::with_shape(name.clone(), datatype, shape))
+        let tensor = TensorMetadata::with_shape(name.clone(), datatype, shape);
+        Ok(if is_optional { tensor.optional() } else { tensor })
     });
     read.collect()
 }
 
-/// What a callable is given: the inputs, each with its name, datatype, shape and bytes; the request's id, and its parameters.
+/// What a callable is given: the inputs, each with its name, datatype, shape and bytes; the request's id, its parameters and the
+/// outputs that it names; and what tells whether anybody waits for the answer.
 type Request = (
     Vec<(String, String, Vec<u64>, Buffer)>,
     Option<String>,
     BTreeMap<String, Value>,
+    Vec<String>,
+    Cancelled,
 );
+
+/// Whether nobody waits for an answer any more.
+#[pyclass(frozen, module = "tensorferry._native")]
+pub(crate) struct Cancelled(CancelToken);
+
+#[pymethods]
+impl Cancelled {
+    fn __call__(&self) -> bool {
+        self.0.is_cancelled()
+    }
+}
 
 /// What a callable gives: a status and a message when it fails, else None; and the outputs, as inputs of requests are given.
 type Answered<'py> = (
@@ -187,6 +211,7 @@ struct Callable {
     metadata: ModelMetadata,
     callable: Py<PyAny>,
     max_batch_size: Option<u32>,
+    is_decoupled: bool,
 }
 
 impl Model for Callable {
@@ -194,33 +219,41 @@ impl Model for Callable {
         &self.metadata
     }
 
-    fn infer(&self, request: InferRequest, _: &CancelToken) -> Result<Vec<InferOutput>, ServiceError> {
-        let inputs = request.inputs.into_iter().map(|input| {
-            let datatype = input.value.datatype().to_string();
-            let shape = input.value.shape().dims().to_vec();
-            (input.name, datatype, shape, Buffer::new(input.value.into_raw()))
-        });
-        let parameters = request.parameters.into_iter();
-        let parameters = parameters.map(|(name, value)| (name, value.into())).collect();
-        let request: Request = (inputs.collect(), request.id, parameters);
-        let answered = Python::try_attach(|py| -> Result<Vec<InferOutput>, ServiceError> {
-            let failed = |error: PyErr| ServiceError::internal(format!("its model failed: {error}"));
+    fn infer(&self, request: InferRequest, cancel: &CancelToken) -> Result<Vec<InferOutput>, ServiceError> {
+        let request = asked(request, cancel);
+        attached(|py| {
             let answered = self.callable.call1(py, request).map_err(failed)?;
-            let (failure, outputs): Answered<'_> = answered.extract(py).map_err(failed)?;
-            if let Some((status, message)) = failure {
-                return Err(ServiceError::new(code(status), message));
-            }
-            let outputs = outputs.into_iter().map(|(name, datatype, shape, data)| {
-                let value = value(&datatype, &shape, &data)
-                    .map_err(|error| ServiceError::internal(format!("output '{name}': {error}")))?;
-                Ok(InferOutput::new(name, value))
-            });
-            outputs.collect()
-        });
-        answered.unwrap_or_else(|| {
-            let message = "the program that serves it is ending";
-            Err(ServiceError::new(ErrorCode::Unavailable, message))
+            outputs(answered.bind(py))
         })
+    }
+
+    fn infer_several(
+        &self,
+        request: InferRequest,
+        cancel: &CancelToken,
+        answers: &mut dyn AnswerSink,
+    ) -> Result<(), ServiceError> {
+        if !self.is_decoupled {
+            return answers.send_last(self.infer(request, cancel)?);
+        }
+        let request = asked(request, cancel);
+        let steps = attached(|py| self.callable.call1(py, request).map_err(failed))?;
+        loop {
+            let step = attached(|py| {
+                let next = steps.bind(py).try_iter().map_err(failed)?.next();
+                next.map(|step| outputs(&step.map_err(failed)?)).transpose()
+            });
+            // Without the interpreter's lock, since this waits for the client.
+            let sent = match step? {
+                None => return Ok(()),
+                Some(outputs) => answers.send(outputs),
+            };
+            if let Err(error) = sent {
+                // What is left to do when nobody wants more: its `finally` and `with`.
+                attached(|py| steps.call_method0(py, "close").map_err(failed))?;
+                return Err(error);
+            }
+        }
     }
 
     fn defaults(&self) -> ModelDefaults {
@@ -228,8 +261,53 @@ impl Model for Callable {
             // One thread has the interpreter's lock.
             defaults.instances = Some(1);
             defaults.max_batch_size = self.max_batch_size;
+            defaults.decoupled = self.is_decoupled;
         })
     }
+}
+
+/// A request as callables get it.
+fn asked(request: InferRequest, cancel: &CancelToken) -> Request {
+    let inputs = request.inputs.into_iter().map(|input| {
+        let datatype = input.value.datatype().to_string();
+        let shape = input.value.shape().dims().to_vec();
+        (input.name, datatype, shape, Buffer::new(input.value.into_raw()))
+    });
+    let parameters = request.parameters.into_iter();
+    let outputs = request.outputs.into_iter().map(|output| output.name);
+    (
+        inputs.collect(),
+        request.id,
+        parameters.map(|(name, value)| (name, value.into())).collect(),
+        outputs.collect(),
+        Cancelled(cancel.clone()),
+    )
+}
+
+/// The outputs of one answer, or why there are none.
+fn outputs(answered: &Bound<'_, PyAny>) -> Result<Vec<InferOutput>, ServiceError> {
+    let (failure, outputs): Answered<'_> = answered.extract().map_err(failed)?;
+    if let Some((status, message)) = failure {
+        return Err(ServiceError::new(code(status), message));
+    }
+    let outputs = outputs.into_iter().map(|(name, datatype, shape, data)| {
+        let value = value(&datatype, &shape, &data)
+            .map_err(|error| ServiceError::internal(format!("output '{name}': {error}")))?;
+        Ok(InferOutput::new(name, value))
+    });
+    outputs.collect()
+}
+
+fn failed(error: PyErr) -> ServiceError {
+    ServiceError::internal(format!("its model failed: {error}"))
+}
+
+/// Does something with the interpreter, unless that is ending.
+fn attached<T>(step: impl FnOnce(Python<'_>) -> Result<T, ServiceError>) -> Result<T, ServiceError> {
+    Python::try_attach(step).unwrap_or_else(|| {
+        let message = "the program that serves it is ending";
+        Err(ServiceError::new(ErrorCode::Unavailable, message))
+    })
 }
 
 /// The protocol's code for the statuses that a model may refuse with.

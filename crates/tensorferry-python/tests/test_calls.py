@@ -322,7 +322,13 @@ class TritonPythonModel:
                 pb_utils.InferenceRequest(model_name="double", requested_output_names=["y"], inputs=[x]).async_exec()
                 for _ in range(5)
             ]
-            answers = await asyncio.gather(*asked)
+            # As Triton's: futures that are under way, with callbacks and for `asyncio.wait`.
+            called = []
+            asked[0].add_done_callback(lambda future: called.append(future.result().has_error()))
+            done, _ = await asyncio.wait(asked)
+            await asyncio.sleep(0)
+            assert done == set(asked) and called == [False]
+            answers = [future.result() for future in asked]
             streams = await asyncio.gather(*(
                 pb_utils.InferenceRequest(
                     model_name="count", requested_output_names=["y"], inputs=[pb_utils.Tensor("x", np.array([3], np.int32))]

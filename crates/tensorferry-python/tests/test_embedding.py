@@ -59,6 +59,117 @@ def test_functions_and_objects_over_both_transports():
             assert json.load(answer)["outputs"][0]["data"] == [10]
 
 
+MODEL = '''
+import asyncio
+
+from tensorferry_model import InferenceError
+
+
+class Model:
+    inputs = {"x.1": {"datatype": "FP32", "shape": [-1, 2]}, "bias": {"datatype": float, "shape": [1], "optional": True}}
+    outputs = {"y": ("TYPE_FP32", [-1, 2]), "told": (str, [-1])}
+    max_batch_size = 0
+
+    def __init__(self, context):
+        self.context = context
+
+    async def infer(self, x_1, request, bias=None):
+        await asyncio.sleep(0)
+        if request.parameters.get("refuse"):
+            raise InferenceError("not now", status=429)
+        loop = asyncio.get_running_loop()
+        self.loop = getattr(self, "loop", loop)
+        told = [self.context.name, self.context.version, str(request.id), str(self.loop is loop), "nul\\0"]
+        told += [str(request.is_cancelled()), ",".join(request.outputs)]
+        return {"y": x_1 + (0 if bias is None else bias[0]), "told": told}
+'''
+
+
+def test_a_model_py_is_served_as_it_is(tmp_path):
+    namespace = {}
+    exec(MODEL, namespace)
+    (tmp_path / "own" / "1").mkdir(parents=True)
+    (tmp_path / "own" / "1" / "model.py").write_text(MODEL)
+    import tensorferry_model
+
+    assert tensorferry.ModelError is tensorferry_model.InferenceError
+    models = {"own": namespace["Model"], "file": tmp_path / "own"}
+    x = np.ones((1, 2), np.float32)
+    with Server(models=models, options=["--allow-python"]) as server:
+        for url in (server.http_url, server.grpc_url):
+            client = Client(url)
+            for model, version in (("own", ""), ("file", "1")):
+                for _ in range(2):
+                    answer = client.request(model, {"x.1": x}, id="7")
+                    told = [text.decode() for text in answer.outputs["told"]]
+                    assert told[1:5] == [version, "7", "True", "nul\0"]
+                    assert answer.outputs["y"].tolist() == [[1, 1]]
+                assert client.infer(model, {"x.1": x, "bias": np.array([2.0])})["y"].tolist() == [[3, 3]]
+                assert client.infer(model, {"x.1": x}, outputs=["told"])["told"].tolist()[-1] == b"told"
+                with pytest.raises(InferenceError, match="not now") as error:
+                    client.request(model, {"x.1": x}, parameters={"refuse": True})
+                assert error.value.code == "Overloaded"
+
+
+def test_every_input_by_its_name():
+    class Named:
+        inputs = {"a.b": ("INT32", [1]), "c": ("INT32", [1])}
+        outputs = {"sum": ("INT32", [1])}
+
+        def infer(self, **inputs):
+            assert sorted(inputs) == ["a.b", "c"]
+            return sum(inputs.values())
+
+    with Server(models={"named": Named()}) as server:
+        assert server.client().infer("named", {"a.b": np.array([1], np.int32), "c": np.array([2], np.int32)})["sum"] == [3]
+
+
+def test_generators_give_several_answers():
+    closed = []
+
+    @tensorferry.model(inputs={"count": ("INT64", [1])}, outputs={"y": ("INT64", [1])})
+    def count(count, request):
+        try:
+            for number in range(int(count[0])):
+                if count[0] == 50 and number == 2:
+                    raise ModelError("fifty", status=404)
+                yield [number]
+        finally:
+            closed.append((int(count[0]), request.is_cancelled()))
+
+    class Later:
+        inputs, outputs = count.inputs, count.outputs
+
+        async def infer(self, count):
+            for number in range(int(count[0])):
+                yield {"y": np.array([number])}
+
+    with Server(models={"count": count, "later": Later}) as server:
+        client = Client(server.grpc_url)
+
+        def ask(model, number):
+            with client.stream() as stream:
+                stream.send(model, {"count": [number]})
+                stream.finish()
+                return [answer.outputs["y"].item() for answer in stream if answer.outputs]
+
+        for model in ("count", "later"):
+            for number in (0, 1, 30):
+                assert ask(model, number) == list(range(number))
+        with pytest.raises(InferenceError, match="fifty"):
+            ask("count", 50)
+        # Over HTTP, by a client that leaves: the generator is closed.
+        asked = urllib.request.Request(f"{server.http_url}/v2/models/count/generate_stream", b'{"count": 1000000000}')
+        with urllib.request.urlopen(asked) as events:
+            assert json.loads(next(line for line in events if line.startswith(b"data: "))[6:])["y"] == 0
+        for _ in range(500):
+            if (1000000000, True) in closed:
+                break
+            threading.Event().wait(0.01)
+        assert (1000000000, True) in closed and (30, False) in closed
+        assert ask("count", 2) == [0, 1]
+
+
 def test_requests_at_once_are_answered_each():
     rows = []
 
@@ -157,6 +268,10 @@ def test_what_cannot_be_served_says_why(tmp_path):
         Server(models={"f": lambda x: x})
     with pytest.raises(ValueError, match="datatype and a shape"):
         Server(models={"f": tensorferry.model(inputs={"x": "FP32"}, outputs={})(lambda x: x)})
+    with pytest.raises(ValueError, match="unknown dims"):
+        Server(models={"f": tensorferry.model(inputs={"x": {"datatype": "FP32", "dims": [1]}}, outputs={})(lambda x: x)})
+    with pytest.raises(ValueError, match="no parameter for the input 'x'"):
+        Server(models={"f": tensorferry.model(inputs={"x": ("FP32", [1])}, outputs={})(lambda z: z)})
     with pytest.raises(ValueError, match="a/b"):
         Server(models={"a/b": sums})
     with pytest.raises(ValueError, match="127.0.0.1:8080"):

@@ -22,7 +22,7 @@ MIB = 1 << 20
 class Server:
     """A server, its clients, and what it has logged."""
 
-    def __init__(self, repository, *options, allow=("--allow-python", "--allow-pickle"), env=None):
+    def __init__(self, repository, *options, allow=("--allow-python", "--allow-pickle"), env=None, cwd=None):
         command = [sys.executable, "-m", "tensorferry", "serve", str(repository)]
         command += ["--http-address", "127.0.0.1:0", "--grpc-address", "127.0.0.1:0"]
         self.log = []
@@ -32,6 +32,7 @@ class Server:
             stderr=subprocess.PIPE,
             text=True,
             env={**os.environ, **(env or {})},
+            cwd=cwd,
         )
         threading.Thread(target=self._listen, daemon=True).start()
         self.urls = {}
@@ -68,10 +69,23 @@ class Server:
 
     def logged(self, text):
         for _ in range(300):
-            if any(text in line for line in self.log):
+            if text in "".join(self.log):
                 return True
             time.sleep(0.01)
         return False
+
+    def event(self, text):
+        """The first event of the log with this text: a line, and those behind it that are indented."""
+        assert self.logged(text), f"{text!r} is not in the log"
+        time.sleep(0.05)
+        lines = list(self.log)
+        start = next(number for number, line in enumerate(lines) if text in line)
+        while lines[start].startswith("    "):
+            start -= 1
+        end = start + 1
+        while end < len(lines) and lines[end].startswith("    "):
+            end += 1
+        return lines[start:end]
 
     def workers(self, model):
         """The processes of a model."""
@@ -201,7 +215,18 @@ def test_refusals_and_failures(own, transport):
     with pytest.raises(InferenceError, match="its model.py failed: ") as error:
         client.infer("own", {"x": x, "input.1": np.array([7])})
     assert error.value.code == "Internal" and "Traceback" not in str(error.value)
-    assert own.logged("raise ValueError(")
+    # The whole traceback is one event, as Python prints it.
+    first, *traceback = own.event('raise ValueError("seven')
+    assert " ERROR oip_worker" in first and "a model failed" in first and "model=\"own/1\"" in first, first
+    path = own.folder / "model.py"
+    line = next(number for number, line in enumerate(path.read_text().splitlines(), 1) if "raise ValueError" in line)
+    assert [line[4:-1] for line in traceback] == [
+        "Traceback (most recent call last):",
+        f'  File "{path}", line {line}, in infer',
+        '    raise ValueError("seven\\nis not liked")',
+        "ValueError: seven",
+        "is not liked",
+    ]
     pid = own.workers("own")
     for number, expected in ((8, "an element of a BYTES tensor is int"), (9, "no text")):
         with pytest.raises(InferenceError, match=expected) as error:
@@ -211,6 +236,231 @@ def test_refusals_and_failures(own, transport):
     with pytest.raises(InferenceError) as error:
         client.infer("own", {"x": x[:, :2]})
     assert error.value.code == "InvalidArgument"
+
+
+def test_long_tracebacks_are_whole_and_floods_of_them_are_counted(tmp_path):
+    source = '''
+class Model:
+    inputs = {"x": ("INT64", [1])}
+    outputs = {"y": ("INT64", [1])}
+
+    def infer(self, x):
+        if x[0] < 0:
+            self.deeper(50)
+        raise ValueError("x" * int(x[0]))
+
+    def deeper(self, depth):
+        # The message of each cause is its own, so that Python does not fold them.
+        try:
+            if depth:
+                self.deeper(depth - 1)
+            else:
+                raise KeyError("first of all")
+        except Exception as error:
+            raise RuntimeError(f"level {depth} " + "y" * 100) from error
+'''
+    write(tmp_path, "fails", source)
+    with Server(tmp_path) as server:
+
+        def fail(x):
+            with pytest.raises(InferenceError, match="its model.py failed"):
+                server.client.infer("fails", {"x": np.array([x])})
+
+        fail(-1)
+        assert server.logged("level 50 yyy")
+        text = "".join(server.log)
+        assert "KeyError: 'first of all'" in text and all(f"level {depth} " in text for depth in range(51))
+        fail(200_000)
+        assert server.logged("characters are left out")
+        for _ in range(200):
+            fail(1)
+        time.sleep(1.5)
+        fail(2)
+        assert server.logged("more often than tracebacks are logged")
+        events = [line for line in server.log if "a model failed" in line and "more often" not in line]
+        assert 95 <= len(events) <= 130, len(events)
+
+
+POISON = "import os, sys\nopen({trace!r}, 'a').write(__name__ + '\\n')\nraise ImportError('poisoned')\n"
+
+
+def test_nothing_is_imported_from_where_the_server_was_started(tmp_path):
+    folder, trace = tmp_path / "cwd", tmp_path / "trace"
+    folder.mkdir()
+    for name in ("json", "numpy", "socket", "types", "asyncio", "helper"):
+        (folder / f"{name}.py").write_text(POISON.format(trace=str(trace)))
+    source = IDENTITY + "\n        import helper\n"
+    source = "try:\n    import helper\nexcept ModuleNotFoundError:\n    print('no helper')\n" + IDENTITY
+    write(tmp_path / "models", "identity", source)
+    # `serve` itself is a Python program that is started there; the program of the wheel is what is tested.
+    program = Path(sys.executable).with_name("oip-server")
+    command = [str(program), str(tmp_path / "models"), "--allow-python", "--python", sys.executable]
+    command += ["--http-address", f"unix:{tmp_path / 'http'}", "--grpc-address", "127.0.0.1:0"]
+    with open(tmp_path / "log", "w") as log:
+        process = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log)
+    try:
+        client = Client(f"http+unix://{tmp_path / 'http'}")
+        for _ in range(500):
+            try:
+                if client.is_model_ready("identity"):
+                    break
+            except InferenceError:
+                pass
+            time.sleep(0.02)
+        x = np.ones((1, 2), np.float32)
+        assert np.array_equal(client.infer("identity", {"x": x})["y"], x), (tmp_path / "log").read_text()
+    finally:
+        process.terminate()
+        assert process.wait(20) == 0
+    assert "no helper" in (tmp_path / "log").read_text()
+    assert not trace.exists(), trace.read_text()
+
+
+ENVIRONMENT = '''
+import os
+import sys
+
+class Model:
+    inputs = {"x": ("INT32", [1])}
+    outputs = {"told": (str, [-1])}
+    max_batch_size = 0
+
+    def infer(self, x):
+        names = ("VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONPATH", "PYTHONHOME")
+        return {"told": [sys.prefix, os.environ["PATH"].split(":")[0], *(os.environ.get(name, "") for name in names)]}
+'''
+
+
+def test_environments_that_configurations_name(tmp_path):
+    packages = [path for path in sys.path if path.endswith("site-packages")]
+    write(tmp_path / "models", "venv", ENVIRONMENT, 'parameters { key: "python" value { string_value: "env" } }')
+    env = tmp_path / "models" / "venv" / "env"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(env)], check=True)
+    (next((env / "lib").glob("python*")) / "site-packages" / "numpy.pth").write_text("\n".join(packages))
+    # As conda lays environments out: a folder with bin/python and conda-meta.
+    conda = tmp_path / "conda"
+    (conda / "bin").mkdir(parents=True)
+    (conda / "conda-meta").mkdir()
+    (conda / "bin" / "python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    (conda / "bin" / "python").chmod(0o755)
+    write(tmp_path / "models", "conda", ENVIRONMENT, f'parameters {{ key: "python" value {{ string_value: "{conda}" }} }}')
+    write(tmp_path / "models", "own", ENVIRONMENT)
+    other = tmp_path / "other"
+    other.mkdir()
+    with Server(tmp_path / "models", env={"PYTHONPATH": str(other)}) as server:
+        told = {}
+        for name in ("venv", "conda", "own"):
+            found = server.client.infer(name, {"x": np.array([1], np.int32)})["told"].tolist()
+            told[name] = [text.decode() for text in found]
+    assert told["venv"] == [str(env), str(env / "bin"), str(env), "", "", ""]
+    assert told["conda"][1:] == [str(conda / "bin"), "", str(conda), "", ""]
+    # The server's own interpreter has the server's own path.
+    assert told["own"][4] == str(other)
+
+
+PLACES = '''
+import os
+import threading
+import time
+
+import numpy as np
+
+class Model:
+    inputs = {"x": ("INT64", [1])}
+    outputs = {"pid": ("INT64", [1])}
+    instances = 3
+
+    def infer(self, x):
+        time.sleep(float(x[0]) / 1000)
+        return {"pid": [os.getpid()]}
+'''
+
+
+def test_instances_are_processes_that_work_at_once(tmp_path):
+    write(tmp_path, "places", PLACES)
+    with Server(tmp_path) as server:
+        assert len(server.workers("places")) == 1
+        pids, start = [], time.monotonic()
+
+        def call():
+            pids.append(int(server.client.infer("places", {"x": np.array([1500])})["pid"][0]))
+
+        # Processes are started as they are needed, so the first round may wait for their imports.
+        for _ in range(2):
+            pids.clear()
+            start = time.monotonic()
+            threads = [threading.Thread(target=call) for _ in range(3)]
+            [thread.start() for thread in threads]
+            [thread.join() for thread in threads]
+        assert len(set(pids)) == 3 and time.monotonic() - start < 3.5
+        assert sorted(server.workers("places")) == sorted(pids)
+        # A fourth waits for one of them.
+        threads = [threading.Thread(target=call) for _ in range(4)]
+        [thread.start() for thread in threads]
+        [thread.join() for thread in threads]
+        assert len(server.workers("places")) == 3
+
+
+COUNTING = '''
+class Model:
+    inputs = {"x": ("FP32", [-1, 2])}
+    outputs = {"sum": ("FP32", [-1])}
+
+    def infer(self, x):
+        print("asked for", len(x))
+        return x.sum(axis=1)
+'''
+
+PIPELINE = '''
+platform: "ensemble"
+max_batch_size: 8
+input { name: "raw" data_type: TYPE_FP32 dims: [ 2 ] }
+output { name: "total" data_type: TYPE_FP32 dims: [ ] }
+ensemble_scheduling { step [
+  { model_name: "doubling" model_version: -1 input_map { key: "x" value: "raw" } output_map { key: "y" value: "double" } },
+  { model_name: "sums" model_version: -1 input_map { key: "x" value: "double" } output_map { key: "sum" value: "total" } }
+] }
+'''
+
+
+def test_in_a_pipeline_and_with_a_cache(tmp_path):
+    write(tmp_path, "sums", COUNTING)
+    doubling = COUNTING.replace('"sum": ("FP32", [-1])', '"y": ("FP32", [-1, 2])').replace("x.sum(axis=1)", "x * 2")
+    write(tmp_path, "doubling", doubling)
+    write(tmp_path, "cached", COUNTING, "response_cache { enable: true }")
+    (tmp_path / "both").mkdir()
+    (tmp_path / "both" / "config.pbtxt").write_text(PIPELINE)
+    (tmp_path / "both" / "1").mkdir()
+    with Server(tmp_path, "--response-cache-byte-size", "1MiB") as server:
+        x = np.array([[1, 2], [3, 4]], np.float32)
+        assert server.client.infer("both", {"raw": x})["total"].tolist() == [6, 14], server.reason("both")
+        time.sleep(0.3)
+        before = sum("asked for" in line for line in server.log)
+        for _ in range(5):
+            assert server.client.infer("cached", {"x": x})["sum"].tolist() == [3, 7]
+        assert server.client.infer("cached", {"x": x + 1})["sum"].tolist() == [5, 9]
+        time.sleep(0.3)
+        assert sum("asked for" in line for line in server.log) - before == 2
+
+
+def test_a_pause_after_deaths_in_a_row(tmp_path):
+    write(tmp_path, "bad", MISBEHAVING)
+    with Server(tmp_path) as server:
+        impatient = Client(server.urls["http"], attempts=1)
+
+        def ask(deed):
+            return impatient.infer("bad", {"x": np.array([deed])})
+
+        ask(0)
+        for _ in range(5):
+            with pytest.raises(InferenceError, match="it ended with code 9"):
+                ask(5)
+        with pytest.raises(InferenceError, match="gone 5 times in a row.*It is tried again in 1 s") as error:
+            ask(0)
+        assert error.value.code == "Unavailable" and error.value.retry_after == 1
+        # A client that tries again gets its answer.
+        assert Client(server.urls["http"], attempts=5).infer("bad", {"x": np.array([0])})["y"].shape == (1,)
+        ask(0)
 
 
 def test_strings_and_a_configuration_that_describes_everything(own):
@@ -372,6 +622,251 @@ def test_files_of_tritons_python_backend(tmp_path):
         assert answer["OUTPUT1"] == ["add/1 an id me"]
         assert server.logged("initialized add/1")
     assert server.logged("finalized add/1")
+
+
+NAMES = '''
+import asyncio
+import json
+import logging
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+from .beside import ABOVE as relative
+from beside import ABOVE as plain
+from shared_of_models import SHARED
+
+AT_IMPORT = __name__, __package__, __spec__.name
+
+
+class Kept:
+    pass
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        logger = pb_utils.Logger
+        logger.log("for information", logger.INFO)
+        logger.log("of a warning", logger.WARNING)
+        logger.log("of an error", level=logger.ERROR)
+        logger.log_error("two\\nlines")
+        logger.log_verbose("for nobody")
+
+    def execute(self, requests):
+        responses = []
+        for request in requests:
+            request.set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_ALL)
+            wrong = []
+            try:
+                request.set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
+            except pb_utils.TritonModelException as error:
+                wrong.append(str(error))
+            try:
+                pb_utils.Metric
+            except pb_utils.TritonModelException as error:
+                wrong.append(str(error))
+            texts = np.array([b"a", "b\u00e9", 7, b"c\\0"], dtype=object)
+            raw = pb_utils.serialize_byte_tensor(texts)
+            told = {
+                "at_import": AT_IMPORT,
+                "imports": [relative, plain, SHARED],
+                "folder": pb_utils.get_model_dir(),
+                "has": [hasattr(pb_utils, "Metric"), hasattr(pb_utils, "Tensor"), hasattr(pb_utils, "nothing")],
+                "wrong": wrong,
+                "raw": [type(raw).__name__, len(raw), pb_utils.deserialize_bytes_tensor(raw)[3] == b"c\\0"],
+                "serialized": pb_utils.serialize_byte_tensor(np.array([1.0])) is None,
+                "types": pb_utils.TRITON_STRING_TO_NUMPY["TYPE_FP16"] is np.float16,
+                "trace": request.trace().get_context(),
+                "timeout": 0 < request.timeout() <= 5_000_000,
+                "kept": Kept.__module__,
+            }
+            text = np.array([json.dumps(told).encode()], dtype=np.object_)
+            responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("Y", text)], parameters={"a": 1}))
+        return responses
+'''
+
+NAMES_CONFIG = '''
+backend: "python"
+input { name: "X" data_type: TYPE_INT32 dims: [ 1 ] }
+output { name: "Y" data_type: TYPE_STRING dims: [ 1 ] }
+'''
+
+
+def test_what_files_of_triton_import_and_call(tmp_path):
+    folder = write(tmp_path, "names", NAMES, NAMES_CONFIG)
+    (folder / "beside.py").write_text("ABOVE = 'beside'\n")
+    (folder.parent / "shared_of_models.py").write_text("SHARED = 'shared'\n")
+    with Server(tmp_path, "--request-timeout", "5s") as server:
+        for _ in range(2):
+            inputs = [{"name": "X", "datatype": "INT32", "shape": [1], "data": [1]}]
+            told = json.loads(server.told("names", inputs=inputs)["Y"][0])
+        assert told["at_import"] == ["1.model", "1", "1.model"] and told["kept"] == "1.model"
+        assert told["imports"] == ["beside", "beside", "shared"]
+        assert told["folder"] == str(folder)
+        assert told["has"] == [False, True, False]
+        assert "TRITONSERVER_REQUEST_RELEASE_RESCHEDULE" in told["wrong"][0]
+        assert told["wrong"][1] == "pb_utils.Metric is not supported by this server"
+        assert told["raw"] == ["bytes", 4 * 4 + 1 + 3 + 1 + 2, True]
+        assert told["serialized"] and told["types"] and told["timeout"] and told["trace"] is None
+        # Levels are those of the server's log; what is verbose is for debugging.
+        levels = {"for information": "INFO", "of a warning": "WARN", "of an error": "ERROR", "lines": "ERROR"}
+        for text, level in levels.items():
+            [line] = [line for line in server.log if f'line="{text}"' in line]
+            assert f" {level} " in line, line
+        assert not server.logged("for nobody")
+        said = [line for line in server.log if "parameters of an InferenceResponse are not sent" in line]
+        assert len(said) == 1 and " WARN " in said[0]
+
+
+LATER = '''
+import threading
+import time
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        for request in requests:
+            x = pb_utils.get_input_tensor_by_name(request, "X").as_numpy()
+            if x[0] == 3:
+                continue
+            threading.Thread(target=self.answer, args=(request.get_response_sender(), x.copy())).start()
+        return [None] * len(requests) if x[0] == 5 else None
+
+    def answer(self, sender, x):
+        time.sleep(0.05)
+        final = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+        response = pb_utils.InferenceResponse([pb_utils.Tensor("Y", x + 1)])
+        if x[0] == 4:
+            try:
+                sender.send(flags=final)
+            except pb_utils.TritonModelException as error:
+                print("refused:", error)
+            sender.send(response)
+            try:
+                sender.send(response)
+            except pb_utils.TritonModelException as error:
+                print("refused:", error)
+            sender.send(flags=final)
+            return
+        sender.send(response, flags=final)
+'''
+
+LATER_CONFIG = SENDER_CONFIG.replace("max_batch_size: 8", "").replace("dims: [ 2 ]", "dims: [ 1 ]")
+
+
+def test_a_sender_answers_after_execute_has_returned(tmp_path):
+    write(tmp_path, "later", LATER, LATER_CONFIG)
+    with Server(tmp_path) as server:
+        for x in (1, 5, 4, 1):
+            assert server.client.infer("later", {"X": np.array([x], np.int32)})["Y"].tolist() == [x + 1]
+        assert server.logged("sends a response before, or with, the final flag")
+        assert server.logged("sends one response to a request, and no more")
+        with pytest.raises(InferenceError, match="let go of a request without a response") as error:
+            server.client.infer("later", {"X": np.array([3], np.int32)})
+        assert error.value.code == "Internal"
+        assert server.client.infer("later", {"X": np.array([1], np.int32)})["Y"].tolist() == [2]
+
+
+JOINED = '''
+import json
+import time
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        responses = []
+        for request in requests:
+            x = pb_utils.get_input_tensor_by_name(request, "X").as_numpy()
+            s = pb_utils.get_input_tensor_by_name(request, "S").as_numpy()
+            print("executed", request.request_id())
+            if x[0, 0] == 13:
+                responses.append(pb_utils.InferenceResponse(error=pb_utils.TritonError("thirteen", pb_utils.TritonError.NOT_FOUND)))
+                continue
+            told = json.dumps([len(requests), request.request_id(), s[0, 0].decode(), request.requested_output_names()])
+            outputs = [pb_utils.Tensor("Y", x * 2), pb_utils.Tensor("TOLD", np.array([[told.encode()]] * len(x), dtype=object))]
+            wanted = request.requested_output_names()
+            responses.append(pb_utils.InferenceResponse([output for output in outputs if output.name() in wanted]))
+        time.sleep(0.1)
+        return responses
+'''
+
+JOINED_CONFIG = '''
+backend: "python"
+max_batch_size: 16
+input [ { name: "X" data_type: TYPE_INT32 dims: [ 2 ] }, { name: "S" data_type: TYPE_STRING dims: [ 1 ] } ]
+output [ { name: "Y" data_type: TYPE_INT32 dims: [ 2 ] }, { name: "TOLD" data_type: TYPE_STRING dims: [ 1 ] } ]
+'''
+
+
+def at_once(server, model, count, first=lambda number: number):
+    """The answers to requests of one to three rows that come together."""
+    answers = {}
+
+    def ask(number):
+        rows = 1 + number % 3
+        x = np.full((rows, 2), first(number), np.int32)
+        texts = np.array([[f"text {number}"]] * rows, dtype=object)
+        outputs = ["TOLD"] if number % 4 == 3 else []
+        client = Client(server.urls["grpc" if number % 2 else "http"])
+        try:
+            answers[number] = client.request(model, {"X": x, "S": texts}, id=f"id {number}", outputs=outputs)
+        except InferenceError as error:
+            answers[number] = error
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(count)]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    return answers
+
+
+def test_triton_requests_are_joined_where_that_is_written_and_stay_requests(tmp_path):
+    write(tmp_path, "joined", JOINED, JOINED_CONFIG + "dynamic_batching { max_queue_delay_microseconds: 50000 }")
+    write(tmp_path, "alone", JOINED, JOINED_CONFIG)
+    told = """
+    @staticmethod
+    def auto_complete_config(config):
+        config.set_dynamic_batching()
+        return config
+"""
+    write(tmp_path, "completed", JOINED + told, JOINED_CONFIG)
+    with Server(tmp_path) as server:
+        sizes = {}
+        for model in ("joined", "alone", "completed"):
+            for number, answer in at_once(server, model, 12).items():
+                outputs, rows = answer.outputs, 1 + number % 3
+                assert answer.id == f"id {number}"
+                size, id, text, wanted = json.loads(outputs["TOLD"][0, 0])
+                assert (id, text) == (f"id {number}", f"text {number}")
+                assert sorted(wanted) == (["TOLD"] if number % 4 == 3 else ["TOLD", "Y"])
+                assert sorted(outputs) == sorted(wanted) and outputs["TOLD"].shape == (rows, 1)
+                if "Y" in outputs:
+                    assert outputs["Y"].tolist() == [[2 * number] * 2] * rows
+                sizes.setdefault(model, []).append(size)
+        assert max(sizes["joined"]) > 1 and max(sizes["completed"]) > 1
+        assert max(sizes["alone"]) == 1
+        config = json.load(urllib.request.urlopen(f"{server.urls['http']}/v2/models/alone/config"))
+        assert config["max_batch_size"] == 16 and "dynamic_batching" not in config
+        with pytest.raises(InferenceError, match="at most 16"):
+            server.client.infer("alone", {"X": np.zeros((17, 2), np.int32), "S": np.full((17, 1), b"", object)})
+        # An error belongs to one of them.
+        answers = at_once(server, "joined", 12, first=lambda number: 13 if number == 5 else number)
+        for number, answer in answers.items():
+            if number == 5:
+                assert isinstance(answer, InferenceError) and "thirteen" in str(answer) and answer.code == "NotFound"
+            else:
+                assert json.loads(answer.outputs["TOLD"][0, 0])[1] == f"id {number}"
+        answers = at_once(server, "joined", 12, first=lambda number: 13)
+        assert all("thirteen" in str(answer) for answer in answers.values())
+        # Nothing is run again for the sake of the others.
+        time.sleep(0.3)
+        executed = [line for line in server.log if 'model="joined/1"' in line and 'line="executed' in line]
+        assert len(executed) == 3 * 12
 
 
 STREAM = '''
@@ -554,13 +1049,31 @@ def test_saved_estimators(tmp_path):
     (tmp_path / "regressor/1/model.pkl").write_bytes(pickle.dumps(regressor))
     joblib.dump(scaler, tmp_path / "scaler/1/model.joblib")
     with Server(tmp_path) as server:
-        outputs = server.client.infer("classifier", {"X": x})
-        assert [name.decode() for name in outputs["predict"]] == classifier.predict(x).tolist()
+        # As KServe's servers do: predictions, unless more is asked for.
+        assert list(server.client.infer("classifier", {"X": x})) == ["predict"]
+        outputs = server.client.infer("classifier", {"X": x}, outputs=["predict", "predict_proba"])
         assert np.array_equal(outputs["predict_proba"], classifier.predict_proba(x))
+        assert [name.decode() for name in outputs["predict"]] == classifier.predict(x).tolist()
         assert np.array_equal(server.client.infer("regressor", {"X": x[:, :2]})["predict"], regressor.predict(x[:, :2]))
         assert np.array_equal(server.client.infer("scaler", {"X": x})["transform"], scaler.transform(x))
         with pytest.raises(InferenceError, match="X"):
             server.client.infer("regressor", {"X": x})
+        for name, expected in (("classifier", classifier.predict(x[:3])), ("regressor", regressor.predict(x[:3, :2]))):
+            columns = 4 if name == "classifier" else 2
+            body = json.dumps({"instances": x[:3, :columns].tolist()}).encode()
+            answer = json.load(urllib.request.urlopen(f"{server.urls['http']}/v1/models/{name}:predict", body))
+            assert answer == {"predictions": expected.tolist()}
+        # Requests that come together are one run, whoever names outputs.
+        found = {}
+
+        def ask(number):
+            named = {"outputs": ["predict_proba"]} if number % 2 else {}
+            found[number] = server.client.infer("classifier", {"X": x[number : number + 1]}, **named)
+
+        threads = [threading.Thread(target=ask, args=(number,)) for number in range(40)]
+        [thread.start() for thread in threads]
+        [thread.join() for thread in threads]
+        assert all(list(outputs) == (["predict_proba"] if number % 2 else ["predict"]) for number, outputs in found.items())
 
 
 def test_boosters_by_their_own_packages(tmp_path):
@@ -811,6 +1324,6 @@ def test_the_tour():
     assert shown.returncode == 0, shown.stderr
     assert "iris [0, 0, 0]" in shown.stdout and f"words {list(range(20))}" in shown.stdout, shown.stdout
     assert "'words': 5" in shown.stdout, shown.stdout
-    assert "stream {'0': 0, '1': 1, '2': 2}" in shown.stdout, shown.stdout
+    assert "stream [3, 2, 1, 0]" in shown.stdout and "events [2, 1, 0]" in shown.stdout, shown.stdout
     assert "asyncio [0, 0, 1, 1, 2]" in shown.stdout and "own [3.0, 12.0]" in shown.stdout, shown.stdout
     assert "weights [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]" in shown.stdout, shown.stdout

@@ -1,6 +1,7 @@
 """What a program with types does with the package; mypy and pyright read it, and nobody runs it."""
 
 import asyncio
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,6 +10,7 @@ import tensorferry
 import tensorferry.compat.tritonclient.grpc as grpcclient
 import tensorferry.compat.tritonclient.http as httpclient
 from tensorferry import AsyncClient, Client, Server, Writer, load_file, safe_open, save_file
+from tensorferry_model import Context, InferenceError, Request
 
 
 def files() -> float:
@@ -47,8 +49,21 @@ def double(x: NDArray[np.float32]) -> NDArray[np.float32]:
     return x + x
 
 
+class Counting:
+    inputs = {"count": {"datatype": "INT64", "shape": [1]}}
+    outputs = {"y": ("INT64", [1])}
+
+    def __init__(self, context: Context) -> None:
+        self.name = context.name
+
+    def infer(self, count: NDArray[np.int64], request: Request) -> Iterator[list[int]]:
+        if request.is_cancelled():
+            raise InferenceError(f"{self.name} is cancelled", status=499)
+        yield from ([number] for number in range(int(count[0])))
+
+
 def serve() -> str:
-    with Server(models={"double": double, "digits": "digits.onnx"}) as server:
+    with Server(models={"double": double, "digits": "digits.onnx", "counting": Counting}) as server:
         return server.url
 
 

@@ -1,8 +1,8 @@
 //! Requests joined along axis 0, and their outputs taken apart again.
 
 use oip_types::{
-    InferInput, InferOutput, InferRequest, ModelMetadata, ParameterValue, Parameters, RequestedOutput,
-    ServiceError, TensorValue,
+    InferInput, InferOutput, InferRequest, ModelMetadata, ParameterValue, Parameters, RequestPart,
+    RequestedOutput, ServiceError, TensorValue,
 };
 use tensor_core::Quoted;
 
@@ -41,7 +41,7 @@ pub(crate) fn ask(
     Ok(Ask {
         rows,
         // Nothing to join, and a model may want to say something about it.
-        key: (rows > 0).then(|| join_key(metadata, request)),
+        key: (rows > 0 && policy.joins()).then(|| join_key(metadata, request)),
         ..alone
     })
 }
@@ -74,8 +74,8 @@ fn leading_rows(request: &InferRequest) -> Option<u64> {
     request.inputs.first()?.value.rows()
 }
 
-/// What two requests must have in common to be joined: which optional inputs they have, the dimensions that the model
-/// leaves free, but for the first, and all parameters that it could see.
+/// What two requests must have in common to be joined: which optional inputs they have, whether they name outputs if some of
+/// those are optional, the dimensions that the model leaves free, but for the first, and all parameters that it could see.
 ///
 /// Nothing but these differs between requests that fit the metadata, and for most models that is nothing at all: then
 /// the key is empty and costs no memory.
@@ -97,6 +97,10 @@ fn join_key(metadata: &ModelMetadata, request: &InferRequest) -> JoinKey {
                 key.extend_from_slice(&dim.to_le_bytes());
             }
         }
+    }
+    // Which of the optional outputs a model gives depends on whether outputs are named.
+    if metadata.outputs.iter().any(|output| output.optional) {
+        key.push(u8::from(request.outputs.is_empty()));
     }
     push_parameters(&mut key, "", &request.parameters);
     for input in &request.inputs {
@@ -154,6 +158,12 @@ pub(crate) fn join(requests: &[InferRequest]) -> Result<InferRequest, ServiceErr
     let mut joined = InferRequest::new(first.model());
     joined.parameters.clone_from(&first.parameters);
     joined.outputs = wanted(requests);
+    let parts = requests.iter().map(|request| RequestPart {
+        id: request.id.clone(),
+        rows: leading_rows(request).unwrap_or(0),
+        outputs: request.outputs.iter().map(|output| output.name.clone()).collect(),
+    });
+    joined.parts = parts.collect();
     for InferInput { name, parameters, .. } in &first.inputs {
         let parts: Vec<&TensorValue> = requests
             .iter()
@@ -321,6 +331,26 @@ mod tests {
     }
 
     #[test]
+    fn without_joining_rows_are_checked_all_the_same() {
+        let policy = configured(4).without_joining();
+        let asked = ask(&policy, &metadata(), &request(3, 3)).unwrap();
+        assert_eq!((asked.rows, asked.key), (3, None));
+        assert!(ask(&policy, &metadata(), &request(5, 3)).is_err());
+    }
+
+    #[test]
+    fn optional_outputs_are_given_by_whether_outputs_are_named() {
+        let mut optional = metadata();
+        optional.outputs[1] = optional.outputs[1].clone().optional();
+        let key = |request: &InferRequest| ask(&configured(4), &optional, request).unwrap().key;
+        let unnamed = request(1, 3);
+        let [first, other] = [0, 1].map(|at| request(1, 3).with_output(optional.outputs[at].name.clone()));
+        assert_ne!(key(&unnamed), key(&first));
+        assert_eq!(key(&first), key(&other));
+        assert!(BatchPolicy::derived(&optional, 64).max_rows() > 0);
+    }
+
+    #[test]
     fn only_requests_that_the_model_cannot_tell_apart_are_joined() {
         let key = |request: &InferRequest| ask(&configured(4), &metadata(), request).unwrap().key.unwrap();
         let base = request(1, 3);
@@ -385,6 +415,14 @@ mod tests {
         let joined = join(&requests).unwrap();
         assert_eq!(joined.input("x").unwrap().shape().dims(), [6, 3]);
         assert_eq!(joined.input("s").unwrap().rows(), Some(6));
+        let parts: Vec<u64> = joined.parts.iter().map(|part| part.rows).collect();
+        assert_eq!(
+            parts,
+            requests
+                .iter()
+                .map(|request| leading_rows(request).unwrap())
+                .collect::<Vec<_>>()
+        );
         let names: Vec<&str> = joined.outputs.iter().map(|output| output.name.as_str()).collect();
         assert_eq!(names, ["z", "y"]);
 

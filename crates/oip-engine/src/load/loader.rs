@@ -7,8 +7,8 @@ use std::{
 
 use model_config::{Axes, Completed, Defaults, WrittenConfig, complete, complete_pipeline};
 use oip_service::{
-    AnswerSink, Begun, CancelToken, ConfiguredTensors, LoadContext, Model, ModelSource, NoOtherModels,
-    OtherModels,
+    AnswerSink, Begun, CancelToken, ConfiguredTensors, JoinedAnswer, LoadContext, Model, ModelSource,
+    NoOtherModels, OtherModels,
 };
 use oip_types::{InferOutput, InferRequest, ModelMetadata, ServiceError, TensorValue, check_name};
 use tensor_core::{Quoted, Shape};
@@ -133,6 +133,11 @@ fn server_defaults(config: &EngineConfig) -> Defaults {
 
 /// How requests to a model are joined.
 fn policy(completed: &Completed, defaults: Defaults) -> Result<BatchPolicy, LoadError> {
+    let is_told = completed.config.dynamic_batching.is_some();
+    if defaults.joined_only_when_told && !is_told {
+        let policy = BatchPolicy::from_config(&completed.config).map_err(LoadError::Policy)?;
+        return Ok(policy.without_joining());
+    }
     match completed.without_batches.is_some() {
         true => Ok(BatchPolicy::derived(
             &completed.metadata,
@@ -330,6 +335,7 @@ fn of_model(model: &dyn Model, defaults: Defaults) -> Defaults {
         .with_instances(instances.max(1))
         .with_max_batch_size(rows.min(defaults.max_batch_size))
         .with_decoupled(own.decoupled)
+        .with_joined_only_when_told(own.joined_only_when_told)
 }
 
 /// Runs code of backends and models; a panic is logged, and told without what it says, which names places in the code.
@@ -445,6 +451,18 @@ impl Model for Narrowed {
         let request = self.offered.to_model(request)?;
         let outputs = self.model.infer_with(request, cancel, others)?;
         self.offered.to_client(outputs)
+    }
+
+    fn infer_joined(
+        &self,
+        request: InferRequest,
+        cancel: &CancelToken,
+        others: &dyn OtherModels,
+    ) -> Result<JoinedAnswer, ServiceError> {
+        let request = self.offered.to_model(request)?;
+        let mut answer = self.model.infer_joined(request, cancel, others)?;
+        answer.outputs = self.offered.to_client(answer.outputs)?;
+        Ok(answer)
     }
 
     fn infer_several_with(

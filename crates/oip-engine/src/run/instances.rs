@@ -323,7 +323,7 @@ impl Shared {
             deadline: cx.deadline(),
             // Inputs of different rows have no key; neither have requests to a model of fixed shapes, which need none.
             is_measured_by_rows: self.in_place.is_some()
-                && (ask.key.is_some() || self.policy.max_rows() == 0),
+                && (ask.key.is_some() || self.policy.max_rows() == 0 || !self.policy.joins()),
             ..ask
         };
         // Where a model runs elsewhere, requests of others come together while one of its threads waits for it.

@@ -4,12 +4,13 @@
 use std::{
     any::Any,
     cell::Cell,
+    collections::BTreeMap,
     panic::{AssertUnwindSafe, catch_unwind},
     thread,
     time::{Duration, Instant},
 };
 
-use oip_service::{Begun, CancelToken, Lease};
+use oip_service::{Begun, CancelToken, JoinedAnswer, Lease};
 use oip_types::{ErrorCode, InferOutput, InferRequest, ServiceError};
 
 use crate::{
@@ -302,14 +303,11 @@ impl Shared {
         match answers {
             Ok(answers) => {
                 self.recorder.execution(&execution);
-                let finished = clients
-                    .into_iter()
-                    .zip(answers)
-                    .map(|(client, outputs)| Finished {
-                        client,
-                        answer: Ok(outputs),
-                        run: Some(Run { execution, taken }),
-                    });
+                let finished = clients.into_iter().zip(answers).map(|(client, answer)| Finished {
+                    client,
+                    answer,
+                    run: Some(Run { execution, taken }),
+                });
                 self.delivery.finish(finished.collect::<Vec<_>>(), &self.recorder);
             }
             Err(error) => {
@@ -330,14 +328,14 @@ impl Shared {
         }
     }
 
-    /// The outputs of each request of a batch.
+    /// The answer to each request of a batch.
     fn run_rows(
         &self,
         slot: usize,
         batch: &Joined<'_>,
         execution: &mut Execution,
         taken: Instant,
-    ) -> Result<Vec<Vec<InferOutput>>, ServiceError> {
+    ) -> Result<Vec<Answer>, ServiceError> {
         let Joined {
             requests,
             rows,
@@ -349,11 +347,16 @@ impl Shared {
         let start = Instant::now();
         execution.input = start - taken.min(start);
         let inputs = Inputs::of(&joined);
-        let given = self.call(slot, joined, &inputs, cancel, lease);
+        let given = self.call_joined(slot, joined, &inputs, cancel, lease);
         let called = Instant::now();
         execution.infer = called - start;
         self.quickness.note(execution.rows, execution.infer);
-        let outputs = self.metadata.pick_outputs(&wanted, given?)?;
+        let JoinedAnswer { outputs, failed, .. } = given?;
+        let mut failed: BTreeMap<usize, ServiceError> = failed.into_iter().collect();
+        if (0..requests.len()).all(|part| failed.contains_key(&part)) {
+            return Ok(failed.into_values().take(requests.len()).map(Err).collect());
+        }
+        let outputs = self.metadata.pick_outputs(&wanted, outputs)?;
         if self.policy.is_guess()
             && let Err(error) = batch::check_rows(&outputs, execution.rows)
         {
@@ -362,6 +365,7 @@ impl Shared {
         let answers = batch::split(outputs, requests, rows)?;
         execution.output = called.elapsed();
         if self.independence.is_needed()
+            && !failed.contains_key(&0)
             && let (Some(request), Some(answer)) = (requests.first(), answers.first())
         {
             let wanted = request.outputs.clone();
@@ -375,7 +379,10 @@ impl Shared {
             }
             self.independence.pass(requests);
         }
-        Ok(answers)
+        let answers = answers.into_iter().enumerate();
+        Ok(answers
+            .map(|(part, outputs)| failed.remove(&part).map_or(Ok(outputs), Err))
+            .collect())
     }
 
     /// The guess was wrong that the model's first dimensions are a batch.
@@ -402,6 +409,22 @@ impl Shared {
         let others = self.others.for_run(&self.metadata.name, cancel, lease);
         let outputs = self.guarded(slot, cancel, || self.model.infer_with(request, cancel, &others))?;
         self.charged(lease, inputs, outputs)
+    }
+
+    /// The same for requests that were joined.
+    fn call_joined(
+        &self,
+        slot: usize,
+        request: InferRequest,
+        inputs: &Inputs,
+        cancel: &CancelToken,
+        lease: &Lease,
+    ) -> Result<JoinedAnswer, ServiceError> {
+        let _strings = charging::charge_strings(lease, &request)?;
+        let others = self.others.for_run(&self.metadata.name, cancel, lease);
+        let mut answer = self.guarded(slot, cancel, || self.model.infer_joined(request, cancel, &others))?;
+        answer.outputs = self.charged(lease, inputs, answer.outputs)?;
+        Ok(answer)
     }
 
     fn charged(&self, lease: &Lease, inputs: &Inputs, outputs: Vec<InferOutput>) -> Answer {

@@ -145,6 +145,37 @@ fn md_08_a_bad_request_does_not_spoil_its_neighbours() {
     assert_eq!(metrics.statistics.inference_count, 32);
 }
 
+/// A model that tells joined requests apart fails those that it refuses, and nothing is run again.
+#[test]
+fn some_of_joined_requests_fail_without_another_run() {
+    let (engine, gate, batches, _folder) = gated(|x| Ok(double(x)));
+    let with_id = |x, refused: bool| {
+        let mut request = request("m", None, x);
+        request.id = Some(if refused { "refused" } else { "other" }.to_owned());
+        request
+    };
+    // The last of these rounds has refused requests only.
+    for refused in [&[3, 5][..], &[], &[0, 1, 2, 3, 4, 5, 6, 7]] {
+        let held = gate.hold(&engine);
+        let answers: Vec<_> = (0..8)
+            .map(|x| submit(&engine, with_id(x, refused.contains(&x))))
+            .collect();
+        gate.open();
+        block_on(held).unwrap();
+        for (x, answer) in (0..).zip(answers) {
+            let expected = match refused.contains(&x) {
+                true => Err(ErrorCode::InvalidArgument),
+                false => Ok(2 * x),
+            };
+            assert_eq!(code(block_on(answer)), expected, "{x} of {refused:?}");
+        }
+    }
+    let sizes: Vec<usize> = batches.lock().unwrap().iter().map(Vec::len).collect();
+    // The first of the first batch is run by itself too, to see whether it gets the same answer.
+    assert_eq!(sizes, [1, 8, 1, 1, 8, 1, 8]);
+    assert_eq!(engine.metrics()[0].failures, [(FailureReason::Other, 10)]);
+}
+
 /// MD-06: outputs that do not have the batch's rows are nobody's.
 #[test]
 fn md_06_outputs_without_the_batchs_rows_end_the_guess_that_it_is_one() {

@@ -13,7 +13,8 @@ use std::{
 
 use oip_engine::{Engine, EngineConfig, Repository};
 use oip_service::{
-    Backend, BoxFuture, CancelToken, InferenceService, LoadContext, Model, ModelSource, RequestContext,
+    Backend, BoxFuture, CancelToken, InferenceService, JoinedAnswer, LoadContext, Model, ModelSource,
+    OtherModels, RequestContext,
 };
 use oip_types::{
     DataType, ErrorCode, InferOutput, InferRequest, InferResponse, ModelMetadata, ServiceError,
@@ -72,6 +73,22 @@ impl Model for FunctionModel {
             .to_vec::<i32>()
             .unwrap();
         (self.run)(&x, cancel)
+    }
+
+    /// Of joined requests, those with the id `refused` fail.
+    fn infer_joined(
+        &self,
+        request: InferRequest,
+        cancel: &CancelToken,
+        _: &dyn OtherModels,
+    ) -> Result<JoinedAnswer, ServiceError> {
+        let parts = request.parts.iter().enumerate();
+        let refused = parts.filter(|(_, part)| part.id.as_deref() == Some("refused"));
+        let failed = refused.map(|(part, _)| (part, ServiceError::invalid("it is refused")));
+        let failed: Vec<_> = failed.collect();
+        let mut answer = JoinedAnswer::new(self.infer(request, cancel)?);
+        answer.failed = failed;
+        Ok(answer)
     }
 }
 

@@ -73,6 +73,7 @@ const AT_RUN: &[&str] = &[
     "places: room with binary",
     "places: other number",
     "places: one of several",
+    "places: fails a part that is not there",
     "places: asks from nowhere",
     "places: asks with text",
     "places: a word too early",
@@ -81,7 +82,7 @@ const AT_RUN: &[&str] = &[
 /// Plays one of these.
 pub(crate) fn pretend(role: &str) -> ! {
     let mut data = UnixStream::from(std::io::stdin().as_fd().try_clone_to_owned().unwrap());
-    let hello = br#"{"protocol":2}"#;
+    let hello = br#"{"protocol":3}"#;
     match role {
         "silent end" => std::process::exit(0),
         "text" => say(
@@ -96,7 +97,7 @@ pub(crate) fn pretend(role: &str) -> ! {
         _ => {}
     }
     let wants_places = role.starts_with("places: ");
-    let hello_places = br#"{"protocol":2,"places":true}"#;
+    let hello_places = br#"{"protocol":3,"places":true}"#;
     frame(
         &mut data,
         HELLO,
@@ -199,6 +200,11 @@ pub(crate) fn pretend(role: &str) -> ! {
                 "places: in no region" => (RESULTS, place("region", 0, 4), &b""[..]),
                 "places: beyond everything" => (RESULTS, place("inputs", u64::MAX, u64::MAX), &b""[..]),
                 "places: of another size" => (RESULTS, place("request", 0, 3), &b""[..]),
+                "places: fails a part that is not there" => {
+                    let failed = r#"{"failed":[{"part":0,"error":{"status":400,"message":"x"}}],"#;
+                    let results = place("request", 0, 4).replacen('{', failed, 1);
+                    (RESULTS, results, &b""[..])
+                }
                 "places: nowhere" => (RESULTS, place("elsewhere", 0, 4), &b""[..]),
                 "places: rest" => (OUTPUTS, place("frame", 0, 4), &b"xxxx"[..]),
                 "places: without room for it" => {

@@ -12,8 +12,8 @@ use std::{
 };
 
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
-use oip_service::{CancelToken, LoadContext, Model, ModelSource};
-use oip_types::{InferRequest, ModelRef};
+use oip_service::{CancelToken, LoadContext, Model, ModelSource, NoOtherModels};
+use oip_types::{ErrorCode, InferRequest, ModelRef, RequestPart};
 use rustix::io::{pread, pwrite};
 use serde_json::{Value, json};
 
@@ -29,7 +29,7 @@ pub(crate) fn play(role: &str) -> ! {
     let mut first = [0; 5];
     data.read_exact(&mut first).unwrap();
     assert_eq!(&first, b"first", "what is sent before the protocol");
-    say(&mut data, 1, 0, &json!({"protocol": 2, "places": true}), b"");
+    say(&mut data, 1, 0, &json!({"protocol": 3, "places": true}), b"");
     let order = listen(&mut data);
     assert_eq!((order.kind, order.json["backend"].as_str()), (2, Some("foreign")));
     let port = |name: &str| json!([{"name": name, "datatype": "INT32", "dims": [null]}]);
@@ -93,7 +93,20 @@ pub(crate) fn play(role: &str) -> ! {
                         (output["place"], output["offset"]) = (json!("region"), json!(64));
                     }
                 }
-                let results = json!({"outputs": [output], "keeps_inputs": keeps});
+                let mut results = json!({"outputs": [output], "keeps_inputs": keeps});
+                if let (Some(parts), "another program: tells parts") = (frame.json["parts"].as_array(), role)
+                {
+                    assert!(frame.json["timeout"].as_u64().unwrap() <= 60_000_000);
+                    let failed = parts
+                        .iter()
+                        .enumerate()
+                        .filter(|(_, part)| part["id"] == "refused");
+                    let failed = failed.map(|(number, part)| {
+                        let message = format!("{} rows for {}", part["rows"], part["outputs"]);
+                        json!({"part": number, "error": {"status": 404, "message": message, "details": "trace"}})
+                    });
+                    results["failed"] = failed.collect();
+                }
                 say(&mut data, 8, frame.number, &results, &binary);
             }
             // The server is done, and waits for what is left to be done.
@@ -221,6 +234,35 @@ fn what_a_model_has_written_to_its_inputs_is_read() {
     let model = load("another program: shares");
     let x: Vec<i32> = (0..MANY as i32).collect();
     assert_eq!(infer(&*model, x.clone()).1, x);
+}
+
+#[test]
+fn requests_that_were_joined_fail_each_for_itself() {
+    let model = load("another program: tells parts");
+    let part = |id: Option<&str>, rows, outputs: &[&str]| RequestPart {
+        id: id.map(str::to_owned),
+        rows,
+        outputs: outputs.iter().map(|name| (*name).to_owned()).collect(),
+    };
+    let mut request =
+        InferRequest::new(ModelRef::new("foreign", None).unwrap()).with_input("x", vector(vec![1, 2, 3]));
+    request.parts = vec![part(None, 1, &[]), part(Some("refused"), 2, &["y"])];
+    let cancel = CancelToken::new(Some(std::time::Instant::now() + Duration::from_secs(60)));
+    let answer = model.infer_joined(request.clone(), &cancel, &NoOtherModels::default());
+    let answer = answer.unwrap();
+    assert_eq!(answer.outputs[0].value, request.inputs[0].value);
+    let [(1, error)] = &answer.failed[..] else {
+        panic!("{answer:?}");
+    };
+    assert_eq!(
+        (error.code(), error.message()),
+        (ErrorCode::NotFound, r#"2 rows for ["y"]"#)
+    );
+    request.parts.clear();
+    let alone = model
+        .infer_joined(request, &cancel, &NoOtherModels::default())
+        .unwrap();
+    assert!(alone.failed.is_empty());
 }
 
 /// A worker that is another program is told, and given time to finish, when its model is unloaded.

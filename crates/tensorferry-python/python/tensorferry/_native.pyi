@@ -73,7 +73,7 @@ class Stream:
 class Server:
     def __init__(
         self,
-        models: list[tuple[str, Any, Any, Callable[..., Any], int | None]],
+        models: list[tuple[str, Any, Any, Callable[..., Any], int | None, bool]],
         others: list[tuple[str, Client]],
         http: str | None,
         grpc: str | None,

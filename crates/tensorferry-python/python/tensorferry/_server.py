@@ -14,31 +14,29 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+
+from tensorferry_model import Context, InferenceError, Request
 
 from . import _native
 from ._client import Client, array, tensor
 from ._dtypes import OIP, from_oip
 from ._launch import program, server_arguments
 
-#: A tensor of a model: its datatype, the protocol's or NumPy's, and its shape with -1 for any size.
-TensorSpec = tuple[Any, "list[int] | tuple[int, ...]"]
+#: A tensor of a model: its datatype, the protocol's or NumPy's, and its shape with -1 for any size; or a dict with ``datatype``,
+#: ``shape`` and ``optional``.
+TensorSpec = tuple[Any, "list[int] | tuple[int, ...]"] | Mapping[str, Any]
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 log = logging.getLogger("tensorferry")
 
 
-class ModelError(Exception):
-    """A model's way to refuse a request: the client gets the message and the status (an HTTP status: 400, 404, 408, 413,
-    429, 499, 501, 503, 504; any other is 500)."""
-
-    def __init__(self, message: str, status: int = 400) -> None:
-        super().__init__(message)
-        self.status = status
+#: A model's way to refuse a request, under the name that ``tensorferry.InferenceError``, what clients raise, leaves for it.
+ModelError = InferenceError
 
 
 def model(
@@ -73,8 +71,8 @@ class Server:
             outputs = tensorferry.Client(server.url).infer("sums", {"x": rows})
 
     A model is a function with :func:`model`, an object or a class with ``inputs``, ``outputs`` and ``infer`` (as in a
-    ``model.py``), or the path of a model's file or folder. Callables run in this process, one call at a time for each model;
-    inputs are read-only arrays. Files are run by the program ``oip-server`` of this package, as a child process that ends with
+    ``model.py``, with ``context`` and ``request`` where they are asked for), or the path of a model's file or folder. A generator
+    gives any number of answers. Callables run in this process, one call at a time for each model; inputs are read-only arrays. Files are run by the program ``oip-server`` of this package, as a child process that ends with
     the server; ``options`` are for it, such as ``["--allow-pickle"]``.
 
     ``http`` and ``grpc`` are addresses; port 0 is any that is free, and None is none. ``http_url``, ``grpc_url`` and ``url`` say
@@ -92,7 +90,8 @@ class Server:
         options: list[str] | None = None,
     ) -> None:
         files = {name: Path(given) for name, given in models.items() if isinstance(given, (str, os.PathLike))}
-        callables = [_callable(name, given) for name, given in models.items() if name not in files]
+        self._callables = [_Callable(name, given) for name, given in models.items() if name not in files]
+        callables = [made.native() for made in self._callables]
         self._child = _Child(files, options or []) if files else None
         try:
             others = []
@@ -119,6 +118,8 @@ class Server:
     def stop(self) -> bool:
         """Answers the requests that it has, and ends; whether all of them ended in time."""
         is_clean = self._native.stop()
+        for made in self._callables:
+            made.close()
         if self._child is not None:
             self._child.stop()
         return is_clean
@@ -138,7 +139,7 @@ class Server:
         return f"Server({self.url!r})"
 
 
-def _specs(name: str, role: str, specs: Any) -> list[tuple[str, str, list[int]]]:
+def _specs(name: str, role: str, specs: Any) -> list[tuple[str, str, list[int], bool]]:
     if not isinstance(specs, Mapping):
         raise ValueError(
             f"model {name!r} does not say its {role}: expected a dict such as {{'x': ('FP32', [-1, 4])}}, by @tensorferry.model "
@@ -147,9 +148,16 @@ def _specs(name: str, role: str, specs: Any) -> list[tuple[str, str, list[int]]]
     found = []
     for tensor_name, spec in specs.items():
         try:
-            datatype, shape = spec
-            found.append((tensor_name, _datatype(datatype), [int(dim) for dim in shape]))
-        except (TypeError, ValueError) as error:
+            if isinstance(spec, Mapping):
+                unknown = set(spec) - {"datatype", "shape", "optional"}
+                if unknown:
+                    raise ValueError(f"unknown {', '.join(sorted(map(str, unknown)))}")
+                datatype, shape, optional = spec["datatype"], spec["shape"], bool(spec.get("optional", False))
+            else:
+                (datatype, shape), optional = spec, False
+            dims = [int(dim) for dim in shape]
+            found.append((tensor_name, _datatype(datatype), dims, optional and role == "inputs"))
+        except (TypeError, ValueError, KeyError) as error:
             raise ValueError(
                 f"model {name!r}, tensor {tensor_name!r}: expected a datatype and a shape such as ('FP32', [-1, 4]), found "
                 f"{spec!r} ({error})"
@@ -158,46 +166,143 @@ def _specs(name: str, role: str, specs: Any) -> list[tuple[str, str, list[int]]]
 
 
 def _datatype(datatype: Any) -> str:
-    if datatype == "BYTES" or datatype in OIP.values():
-        return str(datatype)
+    if isinstance(datatype, str):
+        named = datatype.removeprefix("TYPE_")
+        named = "BYTES" if named == "STRING" else named
+        if named == "BYTES" or named in OIP.values():
+            return named
+    if datatype in (str, bytes, object):
+        return "BYTES"
     dtype = np.dtype(datatype)
     return "BYTES" if dtype.kind in "OSU" else OIP[dtype.name]
 
 
-def _callable(name: str, given: Any) -> tuple[str, Any, Any, Callable[..., Any], int | None]:
-    """A model as the native half takes it."""
-    target = given() if inspect.isclass(given) else given
-    inputs = _specs(name, "inputs", getattr(target, "inputs", None))
-    outputs = _specs(name, "outputs", getattr(target, "outputs", None))
-    function = getattr(target, "infer", target)
-    if not callable(function):
-        raise ValueError(f"model {name!r}: expected a function, an object with infer, or a path, found {given!r}")
-    datatypes = {tensor_name: datatype for tensor_name, datatype, _ in outputs}
+class _Callable:
+    """A function, or an object with ``infer``, and how it is called."""
 
-    def answer(given: list[Any], id: str | None, parameters: dict[str, Any]) -> tuple[Any, list[Any]]:
+    def __init__(self, name: str, given: Any) -> None:
+        self.name = name
+        target = self._made(given) if inspect.isclass(given) else given
+        self.inputs = _specs(name, "inputs", getattr(target, "inputs", None))
+        self.outputs = _specs(name, "outputs", getattr(target, "outputs", None))
+        self.max_batch_size: int | None = getattr(target, "max_batch_size", None)
+        self._function = getattr(target, "infer", target)
+        if not callable(self._function):
+            raise ValueError(f"model {name!r}: expected a function, an object with infer, or a path, found {given!r}")
+        self._datatypes = {tensor_name: datatype for tensor_name, datatype, _, _ in self.outputs}
+        self.is_decoupled = inspect.isgeneratorfunction(self._function) or inspect.isasyncgenfunction(self._function)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._bind()
+
+    def _made(self, kind: Any) -> Any:
         try:
-            arrays = {_python_name(key): array(datatype, shape, data) for key, datatype, shape, data in given}
-            found = function(**arrays)
+            takes_context = len(inspect.signature(kind).parameters) > 0
+        except ValueError:
+            takes_context = False
+        return kind(Context(self.name, folder=os.getcwd())) if takes_context else kind()
+
+    def _bind(self) -> None:
+        """Finds the parameter for each input."""
+        self._names = {tensor_name: _python_name(tensor_name) for tensor_name, _, _, _ in self.inputs}
+        self._wants_request = False
+        try:
+            parameters = inspect.signature(self._function).parameters
+        except ValueError:
+            return
+        by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+        named = {name for name, parameter in parameters.items() if parameter.kind in by_name}
+        takes_all = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
+        for tensor_name, _, _, optional in self.inputs:
+            known = next((name for name in (tensor_name, _python_name(tensor_name)) if name in named), None)
+            if known is None and not takes_all:
+                raise ValueError(f"model {self.name!r} has no parameter for the input {tensor_name!r}")
+            if known is not None and optional and parameters[known].default is inspect.Parameter.empty:
+                raise ValueError(f"model {self.name!r} needs a default for the optional input {tensor_name!r}")
+            self._names[tensor_name] = known or tensor_name
+        self._wants_request = "request" in named and "request" not in self._names.values()
+
+    def native(self) -> tuple[str, Any, Any, Callable[..., Any], int | None, bool]:
+        """The model as the native half takes it."""
+        answer = self.answers if self.is_decoupled else self.answer
+        return self.name, self.inputs, self.outputs, answer, self.max_batch_size, self.is_decoupled
+
+    def close(self) -> None:
+        if self._loop is not None and not self._loop.is_running():
+            self._loop.close()
+            self._loop = None
+
+    def answer(self, *asked: Any) -> tuple[Any, list[Any]]:
+        """The one answer to a request, for the native half."""
+        try:
+            found = self._call(*asked)
             if inspect.isawaitable(found):
-                found = asyncio.run(_awaited(found))
-            if inspect.isgenerator(found) or inspect.isasyncgen(found):
-                raise TypeError("several responses to one request are for models of oip-server, not of tensorferry.Server")
-            if not isinstance(found, Mapping):
-                if len(datatypes) != 1:
-                    raise TypeError(f"expected a dict with {', '.join(datatypes)}, found {type(found).__name__}")
-                found = {next(iter(datatypes)): found}
-            return None, [(key, *_output(key, value, datatypes.get(key))) for key, value in found.items()]
+                found = self._awaited(found)
+            return None, self._given(found)
         except Exception as error:
-            status = getattr(error, "status", None)
-            if isinstance(status, int):
-                return (status, str(error)), []
-            log.exception("model %r failed", name)
-            return (500, f"its model failed: {type(error).__name__}: {error}"), []
+            return self._failed(error), []
 
-    return name, inputs, outputs, answer, getattr(target, "max_batch_size", None)
+    def answers(self, *asked: Any) -> Iterator[tuple[Any, list[Any]]]:
+        """Any number of answers, one by one."""
+        try:
+            found = self._call(*asked)
+            steps = self._steps(found) if inspect.isasyncgen(found) else found
+            try:
+                for step in steps:
+                    yield None, self._given(step)
+            finally:
+                steps.close()
+        except Exception as error:
+            yield self._failed(error), []
+
+    def _call(
+        self,
+        given: list[Any],
+        id: str | None,
+        parameters: dict[str, Any],
+        outputs: list[str],
+        is_cancelled: Callable[[], bool],
+    ) -> Any:
+        arguments: dict[str, Any] = {self._names[key]: array(datatype, shape, data) for key, datatype, shape, data in given}
+        if self._wants_request:
+            arguments["request"] = Request(id, parameters, outputs, is_cancelled)
+        return self._function(**arguments)
+
+    def _given(self, found: Any) -> list[Any]:
+        if not isinstance(found, Mapping):
+            if len(self._datatypes) != 1:
+                raise TypeError(f"expected a dict with {', '.join(self._datatypes)}, found {type(found).__name__}")
+            found = {next(iter(self._datatypes)): found}
+        return [(key, *_output(key, value, self._datatypes.get(key))) for key, value in found.items()]
+
+    def _failed(self, error: Exception) -> tuple[int, str]:
+        status = getattr(error, "status", None)
+        if isinstance(status, int):
+            return status, str(error)
+        log.error("model %r failed", self.name, exc_info=error)
+        return 500, f"its model failed: {type(error).__name__}: {error}"
+
+    def _awaited(self, found: Any) -> Any:
+        """Runs on the model's own event loop, as in a model.py: what it keeps between calls may belong to that."""
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+        if self._loop.is_running():
+            # A call before this one hangs.
+            return asyncio.run(_waited(found))
+        return self._loop.run_until_complete(_waited(found))
+
+    def _steps(self, found: Any) -> Generator[Any, None, None]:
+        try:
+            while True:
+                try:
+                    step = self._awaited(found.__anext__())
+                except StopAsyncIteration:
+                    return
+                yield step
+        finally:
+            self._awaited(found.aclose())
 
 
-async def _awaited(found: Any) -> Any:
+async def _waited(found: Any) -> Any:
     return await found
 
 
@@ -206,7 +311,13 @@ def _python_name(name: str) -> str:
 
 
 def _output(name: str, value: Any, datatype: str | None) -> tuple[str, list[int], Any]:
-    found = np.asarray(value.detach().cpu() if type(value).__module__.partition(".")[0] == "torch" else value)
+    if hasattr(value, "detach") and not isinstance(value, np.ndarray):
+        # A tensor of torch, which may be part of a graph or on a device.
+        value = value.detach().cpu().numpy()
+    if datatype == "BYTES" and not isinstance(value, np.ndarray):
+        # NumPy's own strings would lose zero bytes at the end.
+        value = np.asarray(value, dtype=object)
+    found = np.asarray(value)
     if datatype is not None and datatype != "BYTES":
         found = found.astype(from_oip(datatype), casting="same_kind", copy=False)
     return tensor(name, found)

@@ -13,6 +13,7 @@ use oip_types::{
 pub struct BatchPolicy {
     max_rows: u64,
     max_joined_bytes: u64,
+    joins: bool,
     is_guess: bool,
     preferred_rows: Vec<u64>,
     max_delay: Duration,
@@ -40,6 +41,7 @@ impl BatchPolicy {
         Self {
             max_rows: 0,
             max_joined_bytes: u64::MAX,
+            joins: true,
             is_guess: false,
             preferred_rows: Vec::new(),
             max_delay: Duration::ZERO,
@@ -61,11 +63,14 @@ impl BatchPolicy {
     pub fn derived(metadata: &ModelMetadata, max_rows: u64) -> Self {
         let is_free = |tensor: &TensorMetadata| {
             let shape = &tensor.shape;
-            !tensor.optional && !shape.has_any_leading() && shape.dims().first() == Some(&None)
+            !shape.has_any_leading() && shape.dims().first() == Some(&None)
         };
         let is_batchable = !metadata.inputs.is_empty()
             && !metadata.outputs.is_empty()
-            && metadata.inputs.iter().all(is_free)
+            && metadata
+                .inputs
+                .iter()
+                .all(|input| !input.optional && is_free(input))
             && metadata.outputs.iter().all(is_free);
         if max_rows == 0 || !is_batchable {
             return Self::one_by_one();
@@ -110,6 +115,17 @@ impl BatchPolicy {
             level_queues: batching.priority_queue_policy.clone(),
             ..Self::one_by_one()
         })
+    }
+
+    /// The same, but each request runs by itself, with as many rows as it has.
+    #[must_use]
+    pub fn without_joining(self) -> Self {
+        Self { joins: false, ..self }
+    }
+
+    /// Whether requests are joined at all.
+    pub(crate) fn joins(&self) -> bool {
+        self.joins
     }
 
     /// Rows that run together at most; 0 for models that take no batches.
