@@ -34,6 +34,11 @@
 //! - `async`: `AsyncByteSource` for what is read by futures, and `RemoteSource::from_async` to read it here.
 //! - `object-store`: `StoredObject`, an object of the crate `object_store`.
 
+#![cfg_attr(
+    not(any(feature = "http", feature = "object-store")),
+    allow(dead_code, reason = "nothing reads then: only types are left")
+)]
+
 #[cfg(feature = "async")]
 mod asynchronous;
 #[cfg(feature = "http")]
