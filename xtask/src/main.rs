@@ -22,6 +22,7 @@ mod dist;
 mod features;
 mod fuzz;
 mod image;
+mod images;
 mod interop;
 mod interop_ztensor;
 mod links;

@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Result, bail};
 use cargo_metadata::{DependencyKind, MetadataCommand};
 
-use crate::{circles, crate_pages, links, words, workspace};
+use crate::{circles, crate_pages, images, links, words, workspace, zoo};
 
 /// The crates where `unsafe` is allowed, which therefore cannot inherit the workspace's lints.
 const MAY_USE_UNSAFE: &[&str] = &[
@@ -593,13 +593,23 @@ fn check_documents(broken: &mut Vec<String>) -> Result<()> {
         }
     }
     broken.extend(links::check(&pages()?)?);
+    broken.extend(images::invented()?);
+    let said = zoo::summary(&read("docs/zoo.md"))?;
+    // README breaks lines where it likes.
+    let readme = read("README.md");
+    let words: Vec<&str> = readme.split_whitespace().collect();
+    if !words.join(" ").contains(&said) {
+        broken.push(format!(
+            "README.md: does not say \"{said}\", as docs/zoo.md's figures are"
+        ));
+    }
     // The code of the page is a program that the tests compile.
     let example = read("crates/oip-http/examples/echo.rs");
     let code = example.split_once("\n\n").map_or("", |(_, code)| code);
     if code.is_empty() || !table.contains(code) {
         broken.push("docs/crates.md: does not show crates/oip-http/examples/echo.rs as it is".to_owned());
     }
-    let lines = read("README.md").lines().count();
+    let lines = readme.lines().count();
     if lines > 100 {
         broken.push(format!(
             "README.md: {lines} lines; at most 100, the rest belongs into docs/"
