@@ -36,6 +36,8 @@ mod classification;
 mod datatype;
 mod error;
 mod example;
+#[cfg(feature = "durations")]
+mod human_duration;
 mod infer;
 #[cfg(feature = "rest")]
 mod json;
@@ -60,6 +62,8 @@ pub use classification::{class_count_parameter, classify, take_class_count};
 pub use datatype::DataType;
 pub use error::{ErrorCode, ServiceError, causes};
 pub use example::ExampleInput;
+#[cfg(feature = "durations")]
+pub use human_duration::{HumanDuration, HumanDurationError};
 pub use infer::{InferInput, InferOutput, InferRequest, InferResponse, RequestedOutput};
 pub use limits::Limits;
 pub use log_settings::{LogSetting, LogSettings};

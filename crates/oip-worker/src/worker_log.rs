@@ -1,4 +1,4 @@
-//! What a worker writes to standard output and error: for the server's log, and for why it died.
+//! A worker's standard output and error: for the server's log, and for the reason of its death.
 
 use std::{
     io::{self, BufRead, BufReader, PipeReader, Read},
@@ -87,7 +87,7 @@ impl WorkerLog {
         drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// What the output says about why it died. The lines are a model's and may lie, so these are ours.
+    /// The reason of its death, by its output. A model's lines may lie, so the texts are our own.
     pub(crate) fn hint(&self) -> Option<&'static str> {
         self.0.lock().hint
     }
@@ -127,7 +127,7 @@ impl Allowance {
         let passed = now.saturating_duration_since(self.last).as_secs_f64();
         self.lines = (self.lines + passed * LINES_A_SECOND).min(MOST_LINES);
         self.last = now;
-        // Once dropping, a second's lines are to be had before it says that it drops again.
+        // Once it drops lines, it must have room for a second's lines before it reports dropping again.
         let least = if self.is_dropping { LINES_A_SECOND } else { 1.0 };
         if self.lines >= least {
             self.lines -= 1.0;

@@ -89,7 +89,7 @@ impl OnnxRuntime {
         }))
     }
 
-    /// Where [`OnnxRuntime::find`] would look first, without loading anything: a library that may still be too old.
+    /// The file that [`OnnxRuntime::find`] would try first, without loading anything: a library that may still be too old.
     /// The search is made once.
     #[must_use]
     pub fn first_place() -> Option<&'static Path> {

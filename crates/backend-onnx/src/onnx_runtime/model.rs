@@ -119,6 +119,10 @@ impl Model for OrtModel {
         &self.metadata
     }
 
+    fn runtime(&self) -> Option<&str> {
+        Some("onnxruntime")
+    }
+
     fn infer(
         &self,
         mut request: InferRequest,
