@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Result, bail};
 use cargo_metadata::{DependencyKind, MetadataCommand};
 
-use crate::{circles, crate_pages, images, links, words, workspace, zoo};
+use crate::{circles, crate_pages, images, links, readmes, words, workspace, zoo};
 
 /// The crates where `unsafe` is allowed, which therefore cannot inherit the workspace's lints.
 const MAY_USE_UNSAFE: &[&str] = &[
@@ -286,8 +286,6 @@ const ARROWS: &[Arrows] = &[
             "backend-onnx",
             "backend-python",
             "backend-tensors",
-            // One program that is both.
-            "tensor-cli",
         ],
         never: &[],
     },
@@ -484,12 +482,23 @@ fn check_sources(broken: &mut Vec<String>) -> Result<()> {
 
 /// Comments, pages and messages are in plain words.
 fn check_words(broken: &mut Vec<String>) -> Result<()> {
-    for path in sources()?.into_iter().chain(pages()?) {
+    let mut paths = [sources()?, pages()?].concat();
+    for extension in ["css", "html", "js", "py", "pyi", "toml", "tpl", "yaml"] {
+        paths.extend(files(
+            &["crates", "docs", "proto", "schemas", "xtask"],
+            extension,
+        )?);
+    }
+    for path in paths {
         let name = workspace::display(&path);
         if name == "xtask/src/words.rs" {
             continue;
         }
-        for (line, phrase, advice) in words::found(&fs::read_to_string(&path)?) {
+        // A few files of tests are not text.
+        let Ok(text) = String::from_utf8(fs::read(&path)?) else {
+            continue;
+        };
+        for (line, phrase, advice) in words::found(&text, name.ends_with(".md")) {
             broken.push(format!("{name}:{line}: \"{phrase}\"; {advice}"));
         }
     }
@@ -609,6 +618,19 @@ fn check_documents(broken: &mut Vec<String>) -> Result<()> {
     if code.is_empty() || !table.contains(code) {
         broken.push("docs/crates.md: does not show crates/oip-http/examples/echo.rs as it is".to_owned());
     }
+    let front = readmes::example(&read("crates/tensorferry/src/lib.rs"));
+    if front.is_empty() || !table.contains(&front) {
+        broken.push(
+            "docs/crates.md: does not show the example of crates/tensorferry/src/lib.rs as it is".to_owned(),
+        );
+    }
+    for name in crates.iter().filter(|name| uses(code, name)) {
+        if !table.contains(&format!("\n{name} = {{ path = ")) {
+            broken.push(format!(
+                "docs/crates.md: shows no dependency on {name}, which its code uses"
+            ));
+        }
+    }
     let lines = readme.lines().count();
     if lines > 100 {
         broken.push(format!(
@@ -622,6 +644,11 @@ fn check_documents(broken: &mut Vec<String>) -> Result<()> {
         ));
     }
     Ok(())
+}
+
+/// Whether code imports from a crate or names something in it.
+fn uses(code: &str, name: &str) -> bool {
+    code.contains(&format!("{}::", name.replace('-', "_")))
 }
 
 /// A page names files that are there.
