@@ -141,8 +141,10 @@ fn names_defined(line: &str) -> Vec<&str> {
 
 /// Whether code on a line names something, other than a method or field.
 fn is_named(line: &str, name: &str) -> bool {
-    // Comments may have the same words.
-    let code = line.split("//").next().unwrap_or_default();
+    // Comments and texts may have the same words.
+    let code: Vec<&str> = line.split('"').step_by(2).collect();
+    let code = code.join("\"");
+    let code = code.split("//").next().unwrap_or_default();
     let is_part = |char: char| char.is_alphanumeric() || char == '_';
     code.match_indices(name).any(|(at, _)| {
         let (before, after) = (&code[..at], &code[at + name.len()..]);
@@ -286,6 +288,10 @@ mod tests {
             ["io", "Arc"]
         );
         assert_eq!(example(&["# struct Nothing;", "f(Nothing)"]), ["Nothing"]);
+        assert_eq!(
+            example(&["# let rows = 1;", "table.rows(2).expect(\"no rows\"); // rows"]),
+            [""; 0]
+        );
         assert_eq!(
             example(&["let path = 1;", "# let path = 2;", "open(path)?;"]),
             [""; 0]
