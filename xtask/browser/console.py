@@ -408,7 +408,7 @@ def looks(console, browser):
             page.goto(f"{console.url}/{place}")
             page.wait_for_timeout(500)
             if place == "docs":
-                expect(page.locator("body")).to_contain_text("model digits")
+                expect(page.locator("body")).to_contain_text("/v2/models/digits")
             bright = page.evaluate("getComputedStyle(document.body).color.match(/[0-9]+/g).slice(0, 3).every((part) => part > 127)")
             assert bright == (name == "dark"), f"{name} {place}: the text is {'bright' if bright else 'dark'}"
             wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
