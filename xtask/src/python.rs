@@ -197,11 +197,10 @@ fn build(options: &Options) -> Result<PathBuf> {
     let tensor = scripts.join("tensor");
     fs::write(&tensor, TENSOR)?;
     fs::set_permissions(&tensor, fs::metadata(&server)?.permissions())?;
-    add_licences(&tree, name)?;
+    add_papers(&tree, name)?;
     if !options.debug {
-        dist::check_paths(&server)?;
-        for module in modules(&tree.join("tensorferry"))? {
-            dist::check_paths(&module)?;
+        for file in files(&tree)? {
+            dist::check_paths(&file)?;
         }
     }
     let wheels = fresh(&folder.join("wheels"))?;
@@ -209,29 +208,41 @@ fn build(options: &Options) -> Result<PathBuf> {
     only_entry(&wheels)
 }
 
-/// The extension modules in a folder.
-fn modules(folder: &Path) -> Result<Vec<PathBuf>> {
-    let files = fs::read_dir(folder).with_context(|| format!("reading {}", folder.display()))?;
-    let mut modules = Vec::new();
-    for file in files {
-        modules.push(file?.path());
+/// All files below a folder.
+fn files(folder: &Path) -> Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).with_context(|| format!("reading {}", folder.display()))? {
+        let path = entry?.path();
+        match path.is_dir() {
+            true => found.extend(files(&path)?),
+            false => found.push(path),
+        }
     }
-    modules.retain(|file| file.extension().is_some_and(|extension| extension == "so"));
-    ensure!(!modules.is_empty(), "no extension module in {}", folder.display());
-    Ok(modules)
+    Ok(found)
 }
 
-/// Puts the licences of what the programs and the module are made of beside the package's own.
-fn add_licences(tree: &Path, name: &str) -> Result<()> {
-    const FILE: &str = "THIRD-PARTY-LICENSES.txt";
+/// Puts licences into the wheel, its own and those of what it is made of, and one bill of materials for the programs and the module:
+/// maturin's has the module alone, and the folders of this machine.
+fn add_papers(tree: &Path, name: &str) -> Result<()> {
     let info = tree.join(format!("{name}.dist-info"));
-    let folder = info.join("licenses");
-    fs::create_dir_all(&folder)?;
     let components = components::of(&[PROGRAM, "tensor-cli", "tensorferry-python"], &cargo::host()?)?;
-    fs::write(folder.join(FILE), components.licences()?)?;
+    let bills = fresh(&info.join("sboms"))?;
+    fs::write(bills.join("tensorferry.cdx.json"), components.sbom()?)?;
+
+    let own = |file: &str| fs::read_to_string(workspace::root().join(file));
+    let licences = [
+        ("LICENSE-APACHE", own("LICENSE-APACHE")?),
+        ("LICENSE-MIT", own("LICENSE-MIT")?),
+        ("THIRD-PARTY-LICENSES.txt", components.licences()?),
+    ];
+    let folder = fresh(&info.join("licenses"))?;
     let file = info.join("METADATA");
-    let metadata = fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;
-    fs::write(file, with_licence_file(&metadata, FILE))?;
+    let mut metadata = fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;
+    for (name, text) in licences {
+        fs::write(folder.join(name), text)?;
+        metadata = with_licence_file(&metadata, name);
+    }
+    fs::write(file, metadata)?;
     Ok(())
 }
 
