@@ -197,7 +197,7 @@ fn build(options: &Options) -> Result<PathBuf> {
     let tensor = scripts.join("tensor");
     fs::write(&tensor, TENSOR)?;
     fs::set_permissions(&tensor, fs::metadata(&server)?.permissions())?;
-    add_papers(&tree, name)?;
+    add_licences(&tree, name)?;
     if !options.debug {
         for file in files(&tree)? {
             dist::check_paths(&file)?;
@@ -223,7 +223,7 @@ fn files(folder: &Path) -> Result<Vec<PathBuf>> {
 
 /// Puts licences into the wheel, its own and those of what it is made of, and one bill of materials for the programs and the module:
 /// maturin's has the module alone, and the folders of this machine.
-fn add_papers(tree: &Path, name: &str) -> Result<()> {
+fn add_licences(tree: &Path, name: &str) -> Result<()> {
     let info = tree.join(format!("{name}.dist-info"));
     let components = components::of(&[PROGRAM, "tensor-cli", "tensorferry-python"], &cargo::host()?)?;
     let bills = fresh(&info.join("sboms"))?;
