@@ -140,7 +140,7 @@ impl OnnxBackend {
         model: &ModelProto,
         cx: &LoadContext,
     ) -> Result<Box<dyn Model>, ServiceError> {
-        // What it panics at, the other one may run.
+        // The other runtime may run a model at which tract panics.
         let tract = catch_unwind(AssertUnwindSafe(|| self.with_tract(source, model, cx)));
         let other = with_onnx_runtime(runtime, source, model, cx);
         let (tract, other) = match (tract, other) {

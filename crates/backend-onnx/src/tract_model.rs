@@ -162,7 +162,7 @@ fn run_either(
             plans.spend(shapes, started.elapsed());
             Ok(outputs)
         }
-        // What holds for most sizes was taken to hold for all.
+        // A rule that holds for most sizes was assumed for all.
         Err(error) if error.code() == ErrorCode::Internal => match plans.get(shapes, cancel) {
             Ok(plan) => plan.run(inputs, cancel),
             Err(_) => Err(error),

@@ -1,4 +1,4 @@
-//! What conversions cannot keep, and what of it they may go on without.
+//! Losses of conversions, and which of them are allowed.
 
 use std::fmt;
 
@@ -66,7 +66,7 @@ pub struct AllowedLoss {
     pub names: bool,
     /// What files and tensors say of themselves.
     pub metadata: bool,
-    /// What is neither a tensor nor metadata.
+    /// Content that is neither a tensor nor metadata.
     pub foreign_parts: bool,
     /// Finite numbers beyond the range of a new dtype: they become infinite.
     pub range: bool,

@@ -159,7 +159,7 @@ fn start(path: &Path) -> Result<Environment, StartError> {
         .with_telemetry(false)
         .build()
         .map_err(StartError::Environment)?;
-    // What goes wrong is returned, with the same words, to who asked.
+    // The caller gets the error, with the same text.
     environment.set_log_level(LogLevel::Fatal);
     Ok(environment)
 }
