@@ -10,6 +10,7 @@
 //! - **Extensions**: the nouns of repository index, model configuration, statistics, logging, shared memory; and
 //!   [`classify`].
 //! - **Errors**: [`ServiceError`] with an [`ErrorCode`] from one closed list that both transports map alike.
+//! - **Options**: [`ByteSize`], and with the feature `durations` `HumanDuration`: sizes and times as people write them.
 //! - **Encodings** (feature `rest`, on by default): [`rest`] reads and writes JSON bodies straight from and to typed
 //!   buffers, and the binary tensor data extension without copying.
 //!
