@@ -68,7 +68,7 @@ pub(crate) fn in_ci() -> Result<()> {
         run(&Options {
             python: "python3".to_owned(),
             only: Some(page.clone()),
-            programs: None,
+            programs: Some(cargo::programs_of_ci()?),
         })?;
     }
     Ok(())
