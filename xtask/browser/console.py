@@ -247,7 +247,7 @@ def media(console, folder):
         assert answer["shape"] == [rate], answer["shape"]
         assert least < max(answer["data"]) < 0.51 and -0.51 < min(answer["data"]) < -least, (max(answer["data"]), min(answer["data"]))
     console.shot("sound")
-    # A sound that is none, by its type.
+    # A file with the type of a sound and other content.
     noise = folder / "noise.wav"
     noise.write_bytes(b"RIFF")
     page.get_by_label("file for x").set_input_files(noise)
@@ -298,7 +298,15 @@ def code(console):
     assert re.search(rf"^label\b.*\b{label['data'][0]}\b", printed, re.M | re.S), printed
     printed = subprocess.run([sys.executable, "-c", shown["Python"]], capture_output=True, text=True, check=True).stdout
     assert f"label {label['data']}" in printed, printed
-    # The one in Rust is compiled by a test; here it is held to be the same.
+    # Where the server has a certificate, lines say how to trust it, as the server's own lines do.
+    secure = "async (request) => Object.fromEntries((await import('/console/snippets.js')).snippets('any', '1', request, false, new URL('https://models.example.com')))"
+    texts = page.evaluate(secure, EVERYTHING)
+    for language, option in [("curl", "--cacert FILE"), ("tensor", "--ca FILE"), ("Python", "ca_certs")]:
+        first = next(line for line in texts[language].splitlines() if "trust" in line)
+        assert first.startswith("#") and option in first, texts[language]
+        assert "https://models.example.com" in texts[language] or "ssl=True" in texts[language], texts[language]
+    assert all("trust" not in text for text in shown.values()), shown
+    # The one in Rust is compiled by a test; here it is compared with that.
     make = "async ([request, hasToken]) => Object.fromEntries((await import('/console/snippets.js')).snippets('any', '1', request, hasToken))"
     page_code = page.evaluate(make, [EVERYTHING, True])
     plain = lambda text: [line.strip() for line in text.strip().splitlines()]
@@ -313,6 +321,54 @@ def code(console):
     page.get_by_text("Configuration", exact=True).click()
     expect(page.locator("details pre")).to_contain_text("max_batch_size")
     console.shot("about")
+    # What runs the model, how it is batched, and what it takes and gives.
+    rows = lambda heading: page.locator("h2", has_text=re.compile(f"^{heading}$")).locator("xpath=following::table[1]").locator("tbody tr")
+    facts = dict(row.split("\t") for row in rows("About").all_inner_texts())
+    assert facts["backend"] == "onnx" and facts["runtime"] in ("tract", "onnxruntime"), facts
+    assert facts["batches"] == "up to 64 rows" and facts["versions"] == "1", facts
+    assert rows("Inputs").all_inner_texts() == ["X\tFP32\t[-1, 64]"]
+    assert rows("Outputs").all_inner_texts() == ["label\tINT64\t[-1]", "probabilities\tFP32\t[-1, 10]"]
+
+
+# A model that may do without one of its inputs, as its own program says, and a file that is no model.
+LEAVES_OUT = """
+class Model:
+    inputs = {"x": ("FP32", [2]), "plus": {"datatype": "FP32", "shape": [2], "optional": True}}
+    outputs = {"y": ("FP32", [2])}
+
+    def infer(self, x, plus=None):
+        return x if plus is None else x + plus
+"""
+
+
+def write_others(folder):
+    for name, file, content in [("leaves_out", "model.py", LEAVES_OUT), ("broken", "model.onnx", "not protobuf")]:
+        place = folder / name / "1"
+        place.mkdir(parents=True)
+        (place / file).write_text(content)
+
+
+def others(console):
+    """A model that failed, with its reason; and an input that can be left out."""
+    page = console.page
+    console.open("")
+    row = page.get_by_role("row", name="broken").first
+    expect(row).to_contain_text("UNAVAILABLE")
+    expect(row).to_contain_text("no ONNX model, or it is damaged")
+    console.shot("failed")
+    fits_a_phone(console, "failed")
+    console.open("#/models/broken/1")
+    expect(page.locator("main")).to_contain_text("no ONNX model, or it is damaged")
+    console.open("#/models/leaves_out/1")
+    expect(page.locator("#used-0")).to_have_count(0)
+    page.locator("#data-0").fill("[1, 2]")
+    page.locator("#data-1").fill("[10, 20]")
+    expect(page.locator("#used-1")).to_be_checked()
+    assert console.run().json()["outputs"][0]["data"] == [11, 22]
+    page.locator("#used-1").uncheck()
+    answer = console.run()
+    assert [one["name"] for one in answer.request.post_data_json["inputs"]] == ["x"]
+    assert answer.json()["outputs"][0]["data"] == [1, 2]
 
 
 def control(console):
@@ -348,9 +404,13 @@ def looks(console, browser):
     ]:
         context = browser.new_context(**options)
         page = context.new_page()
-        for place in ["#/", "#/models/digits/1", "#/log"]:
+        for place in ["#/", "#/models/digits/1", "#/models/digit_portrait/1", "#/log", "#/metrics", "docs"]:
             page.goto(f"{console.url}/{place}")
             page.wait_for_timeout(500)
+            if place == "docs":
+                expect(page.locator("body")).to_contain_text("/v2/models/digits")
+            bright = page.evaluate("getComputedStyle(document.body).color.match(/[0-9]+/g).slice(0, 3).every((part) => part > 127)")
+            assert bright == (name == "dark"), f"{name} {place}: the text is {'bright' if bright else 'dark'}"
             wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
             assert wide <= 0, f"{name} {place}: {wide} pixels too wide"
             page.screenshot(path=console.shots / f"{name}-{place.strip('#/').replace('/', '-') or 'models'}.png", full_page=True)
@@ -369,6 +429,13 @@ def keyboard(console):
         reached.append(page.evaluate("document.activeElement.innerText || document.activeElement.id || document.activeElement.tagName"))
     for wanted in ["Skip to the content", "Log", "Load", "Unload", "shape-0", "Fill", "data-0", "Run"]:
         assert wanted in reached, (wanted, reached)
+    # And pressed there.
+    page.locator("#data-0").focus()
+    while page.evaluate("document.activeElement.innerText") != "Run":
+        page.keyboard.press("Tab")
+    with page.expect_response(lambda answer: answer.url.endswith("/infer")) as answer:
+        page.keyboard.press("Enter")
+    assert answer.value.status == 200
 
 
 def api(console):
@@ -406,7 +473,7 @@ def metrics(console):
     expect(page.locator("pre.whole")).to_contain_text("nv_inference_request_success{")
 
 
-# Who may do what on the second server. The reader lacks states (repository) and numbers (metrics).
+# Identities of the second server. The reader lacks states (repository) and numbers (metrics).
 TABLE = """
 [identities.reader]
 token-sha256 = ["{reader}"]
@@ -575,6 +642,10 @@ def main():
             ])
         with serving(options.server, [options.models], "--auth", table) as url:
             use(url, [(tokens, [])])
+        write_others(folder / "others")
+        more = ["--allow-python", "--python", sys.executable, "--strict-readiness=false"]
+        with serving(options.server, [folder / "others"], *more) as url:
+            use(url, [(others, [])])
         browser.close()
         if wrong:
             sys.exit("\n".join(wrong))

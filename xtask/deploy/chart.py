@@ -15,16 +15,19 @@ import tempfile
 import helm_python
 import yaml
 
+# The chart names no image of its own, so that each set of values needs one. A set's own values count before these.
+ALWAYS = {"image": {"repository": "registry.example.com/oip-server"}}
+
 # What must be rendered, and what must stand in it; behind a "!" what must not.
 GOOD = {
     "a claim": (
         {"models": {"claim": "shop"}},
-        ["claimName: shop", "--model-repository=/models", "terminationGracePeriodSeconds: 45", "egress: []"],
+        ["image: \"registry.example.com/oip-server:0.1.0\"", "claimName: shop", "--model-repository=/models", "terminationGracePeriodSeconds: 45", "egress: []"],
     ),
     "everything": (
         {
             "models": {"urls": ["s3://bucket/models", "hf://owner/repo@v1/onnx"], "cacheSize": "5Gi"},
-            "image": {"tag": "0.1.0-debug"},
+            "image": {"repository": "localhost:5000/shop/server", "tag": "0.1.0-debug"},
             "imagePullSecrets": [{"name": "registry"}],
             "server": {
                 "memoryBudget": "1GiB",
@@ -51,6 +54,7 @@ GOOD = {
             "affinity": {"nodeAffinity": {}},
         },
         [
+            'image: "localhost:5000/shop/server:0.1.0-debug"',
             '"--model-repository=s3://bucket/models"',
             '"--model-repository=hf://owner/repo@v1/onnx"',
             "terminationGracePeriodSeconds: 80",
@@ -102,6 +106,7 @@ GOOD = {
 
 # What must be refused, and a part of the message.
 WRONG = {
+    "no image": ({"models": {"claim": "a"}, "image": {"repository": ""}}, "image.repository: no image is named"),
     "no models": ({}, "models: expected exactly one of claim, volume and urls, found none"),
     "models from two places": (
         {"models": {"claim": "a", "urls": ["s3://b"]}},
@@ -169,17 +174,17 @@ def main():
     say = lambda text: print(text, file=sys.stderr)
     if shutil.which(options.helm):
         say(f"chart: by {options.helm}")
-        subprocess.run([options.helm, "lint", options.chart, "--set", "models.claim=x"], check=True, stdout=sys.stderr)
+        subprocess.run([options.helm, "lint", options.chart, "--set", "models.claim=x", "--set", "image.repository=x"], check=True, stdout=sys.stderr)
         render = lambda values: by_helm(options.chart, values, options.helm)
     else:
         say("chart: helm is not installed; by its code as a library")
-        report = helm_python.lint(options.chart, {"models": {"claim": "x"}}, strict=True)
+        report = helm_python.lint(options.chart, {**ALWAYS, "models": {"claim": "x"}}, strict=True)
         if report["errors"]:
             sys.exit(f"chart: {report['errors']}")
         render = lambda values: by_library(options.chart, values)
     failures = 0
     for name, (values, parts) in GOOD.items():
-        text = render(values)
+        text = render({**ALWAYS, **values})
         # The whole file must be YAML, each document with what Kubernetes tells them by.
         for document in filter(None, yaml.safe_load_all(text)):
             assert document["metadata"]["name"], document
@@ -190,7 +195,7 @@ def main():
         print("---")
     for name, (values, expected) in WRONG.items():
         try:
-            render(values)
+            render({**ALWAYS, **values})
             message = None
         except Refused as refused:
             message = str(refused)

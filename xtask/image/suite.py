@@ -1,7 +1,7 @@
 """Builds the image of docs/deploy/Dockerfile.program with buildah, runs it with podman as manifests do (no root, no capabilities, a
 root that is read-only), and measures it: size, and time from the command to the first answer.
 
-Everything is kept below one folder, and on this machine.
+Everything is kept below one folder, and on this machine. The image stays there as an archive, to be pushed to a registry.
 """
 
 import argparse
@@ -21,7 +21,6 @@ import urllib.error
 import urllib.request
 
 DEPLOY = pathlib.Path(__file__).parents[2] / "docs/deploy"
-TAG = "localhost/tensorferry/oip-server:suite"
 STARTS = 5
 # How containers are run: as anywhere, or where limits cannot be raised and groups of processes not be made (in another container).
 WAYS = [
@@ -113,11 +112,20 @@ def seconds(start):
     return f"{statistics.median(times):.2f} s (of {STARTS}: {min(times):.2f} to {max(times):.2f})"
 
 
+def keep_only(archive):
+    """Removes what was made beside the archive, and says where that is."""
+    for entry in archive.parent.iterdir():
+        if entry != archive:
+            shutil.rmtree(entry, ignore_errors=True)
+    print(f"archive: {archive}")
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("program", type=pathlib.Path)
     parser.add_argument("folder", type=pathlib.Path)
     parser.add_argument("--arch", choices=["amd64", "arm64"], required=True)
+    parser.add_argument("--tag", required=True, help="the image's name and tag")
     parser.add_argument("--emulator", help="what runs programs of that processor here, where it is not this machine's")
     options = parser.parse_args()
     for tool in ("buildah", "podman"):
@@ -132,13 +140,13 @@ def main():
     root_of(options.program, root, options.emulator)
     stored = [f"--root={folder / 'storage'}", f"--runroot={folder / 'run'}", "--storage-driver=vfs"]
     file = DEPLOY / "Dockerfile.program"
-    must(["buildah", *stored, "build", "--isolation=chroot", f"--arch={options.arch}", "--tag", TAG, "--file", file, context])
-    described = json.loads(must(["buildah", *stored, "inspect", "--type=image", TAG]))
+    must(["buildah", *stored, "build", "--isolation=chroot", f"--arch={options.arch}", "--tag", options.tag, "--file", file, context])
+    described = json.loads(must(["buildah", *stored, "inspect", "--type=image", options.tag]))
     user, arch = described["OCIv1"]["config"]["User"], described["OCIv1"]["architecture"]
     if arch != options.arch:
         sys.exit(f"the image is for {arch}, not for {options.arch}")
-    archive = folder / "image.tar"
-    must(["buildah", *stored, "push", "--compression-format=gzip", TAG, f"oci-archive:{archive}"])
+    archive = folder / f"oip-server-{options.arch}.tar"
+    must(["buildah", *stored, "push", "--compression-format=gzip", options.tag, f"oci-archive:{archive}:{options.tag}"])
     files = sorted(path for path in root.rglob("*") if path.is_file())
     size = sum(path.stat().st_size for path in files)
     print(f"image for {arch}: {size / 1e6:.1f} MB in {len(files)} files, {archive.stat().st_size / 1e6:.1f} MB compressed, user {user}")
@@ -165,7 +173,7 @@ def main():
     print(f"the program alone, from command to first answer: {seconds(alone)}")
     for way, limits in WAYS:
         base = ["podman", *stored, *way, "run", "--rm", *SAFE, *limits]
-        tried = done([*base, TAG, "--version"])
+        tried = done([*base, options.tag, "--version"])
         if tried.returncode == 0 and tried.stdout.startswith("oip-server "):
             break
         print(f"podman {' '.join(way)}: {tried.stderr.strip().splitlines()[-1:]}", file=sys.stderr)
@@ -173,7 +181,7 @@ def main():
         if not options.emulator:
             sys.exit("podman runs no container here: the image was built and not run")
         print(f"podman runs no container for {arch} here (binfmt_misc has no {options.emulator}): the image's files ran without it")
-        shutil.rmtree(folder, ignore_errors=True)
+        keep_only(archive)
         return
 
     inside = {}
@@ -181,7 +189,7 @@ def main():
     def container(port):
         name = f"--name=suite{port}"
         process = subprocess.Popen(
-            [str(part) for part in [*base, name, f"--volume={models}:/models:ro", TAG,
+            [str(part) for part in [*base, name, f"--volume={models}:/models:ro", options.tag,
                                     f"--address=127.0.0.1:{port}", "--shutdown-delay=0", "/models"]],
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )
@@ -202,10 +210,10 @@ def main():
     if inside != expected:
         sys.exit(f"the process in the container: expected {expected}, found {inside}")
     # Nothing is mounted at /models: an empty repository, which is no error. A path that is not there is one.
-    missing = done([*base, TAG, "/nowhere"])
+    missing = done([*base, options.tag, "/nowhere"])
     if missing.returncode != 1 or "does not exist" not in missing.stderr:
         sys.exit(f"expected that /nowhere is said not to exist, found {missing.returncode}: {missing.stderr}")
-    shutil.rmtree(folder, ignore_errors=True)
+    keep_only(archive)
     print("1 passed, 0 failed")
 
 

@@ -45,7 +45,7 @@ pub(crate) fn in_ci() -> Result<()> {
             let options = Options {
                 python: "python3".to_owned(),
                 chromium: None,
-                server: None,
+                server: Some(cargo::programs_of_ci()?.join("oip-server")),
             };
             return run(&options);
         }

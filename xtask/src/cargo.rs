@@ -1,6 +1,9 @@
 //! Calling cargo.
 
-use std::{path::Path, process::Command};
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 use anyhow::{Context, Result, ensure};
 
@@ -19,6 +22,15 @@ pub(crate) fn run(arguments: &[&str], environment: &[(&str, &str)]) -> Result<()
         .context("starting cargo")?;
     ensure!(status.success(), "`cargo {}` failed", arguments.join(" "));
     Ok(())
+}
+
+/// The folder with both programs, built with CI's flags: those that tests have been built with already.
+pub(crate) fn programs_of_ci() -> Result<PathBuf> {
+    run(
+        &["build", "--package", "oip-server", "--package", "tensor-cli"],
+        FLAGS,
+    )?;
+    Ok(workspace::built("debug"))
 }
 
 /// Whether the compiler has the standard library of a target.

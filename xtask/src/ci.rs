@@ -4,7 +4,7 @@ use std::{process::Command, time::Instant};
 
 use anyhow::{Context, Result};
 
-use crate::{browser, cargo, codegen, fuzz, tools};
+use crate::{browser, cargo, codegen, fuzz, tools, tutorials};
 
 /// One call of cargo that must succeed.
 struct Check {
@@ -133,6 +133,31 @@ const CHECKS: &[Check] = &[
             "--quiet",
         ],
     },
+    // README's `cargo first`.
+    Check {
+        name: "the server of the first build",
+        arguments: &[
+            "clippy",
+            "--package",
+            "oip-server",
+            "--no-default-features",
+            "--features",
+            "forest,onnx,tensors",
+            "--quiet",
+        ],
+    },
+    // The wheel's.
+    Check {
+        name: "both programs in one",
+        arguments: &[
+            "clippy",
+            "--package",
+            "oip-server",
+            "--features",
+            "tool",
+            "--quiet",
+        ],
+    },
     Check {
         name: "tests",
         arguments: &["test", "--workspace", "--quiet"],
@@ -239,7 +264,9 @@ pub(crate) fn run() -> Result<()> {
     step("fuzz targets", fuzz::in_ci)?;
     step("packages", tools::package_offline)?;
     step("licences of dependencies", tools::deny_in_ci)?;
+    step("the oldest Rust", tools::msrv_in_ci)?;
     step("the console in a browser", browser::in_ci)?;
+    step("tutorials", tutorials::in_ci)?;
     println!("all green after {:.0} s", start.elapsed().as_secs_f64());
     Ok(())
 }
@@ -250,4 +277,33 @@ fn step(name: &str, check: impl FnOnce() -> Result<()>) -> Result<()> {
     check().with_context(|| format!("{name} is not green"))?;
     println!("== {name}: green after {:.0} s", start.elapsed().as_secs_f64());
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What people are told to build is what is checked.
+    #[test]
+    fn the_choices_of_features_that_people_build_are_checked() {
+        let is_checked = |features: &str, has_default: bool| {
+            CHECKS.iter().any(|check| {
+                let arguments = check.arguments;
+                arguments.contains(&"oip-server")
+                    && arguments.contains(&features)
+                    && arguments.contains(&"--no-default-features") != has_default
+            })
+        };
+        let alias = std::fs::read_to_string(crate::workspace::root().join(".cargo/config.toml")).unwrap();
+        let first = alias.lines().find(|line| line.starts_with("first = ")).unwrap();
+        let features = first
+            .split("--features ")
+            .nth(1)
+            .unwrap()
+            .split(' ')
+            .next()
+            .unwrap();
+        assert!(is_checked(features, false), "{features}");
+        assert!(is_checked("tool", true));
+    }
 }

@@ -7,9 +7,6 @@ use cargo_metadata::{MetadataCommand, Package, TargetKind};
 
 use crate::workspace;
 
-/// A library without a program of an example, and why.
-const NO_EXAMPLE: &str = "onnx-session"; // Any use of it needs ONNX Runtime's library; `backend-onnx` is its example.
-
 /// Words of crates that are published and lack something.
 pub(crate) fn lacking() -> Result<Vec<String>> {
     let metadata = MetadataCommand::new()
@@ -31,14 +28,21 @@ fn lacks(package: &Package) -> impl Iterator<Item = String> {
     let folder = package.manifest_path.parent();
     let name = package.name.to_string();
     let readme = folder.map(|folder| fs::read_to_string(folder.join("README.md")).unwrap_or_default());
+    let is_said = readme
+        .as_deref()
+        .is_some_and(|readme| readme.contains("exempt from semantic versioning"));
     let checks = [
+        (
+            "no sentence in README.md that the feature `testing` is exempt from semantic versioning",
+            is_said || !package.features.contains_key("testing"),
+        ),
         (
             "no README.md",
             folder.is_some_and(|folder| folder.join("README.md").is_file()),
         ),
         (
             "no example in README.md",
-            readme.is_some_and(|readme| readme.contains("\n```")),
+            readme.as_deref().is_some_and(|readme| readme.contains("\n```")),
         ),
         ("no description", package.description.is_some()),
         ("no keywords", !package.keywords.is_empty()),
@@ -46,10 +50,7 @@ fn lacks(package: &Package) -> impl Iterator<Item = String> {
             "no [package.metadata.docs.rs]",
             package.metadata["docs"]["rs"].is_object(),
         ),
-        (
-            "no examples/",
-            is_program || has(&TargetKind::Example) || name == NO_EXAMPLE,
-        ),
+        ("no examples/", is_program || has(&TargetKind::Example)),
         // There is no public repository yet, and an invented address would be somebody else's.
         ("an address of a repository", package.repository.is_none()),
     ];

@@ -1,5 +1,5 @@
-//! Archives of the programs, ready to be unpacked: stripped programs, completions, man pages, the licences of what is in them, a
-//! software bill of materials, and checksums. Each server is asked for an answer before it is packed.
+//! Archives of the programs, ready to be unpacked: stripped programs, completions, man pages, the pages of docs/, the licences of what
+//! is in them, a software bill of materials, and checksums. Each server is asked for an answer before it is packed.
 
 use std::{
     ffi::OsString,
@@ -65,8 +65,11 @@ const TARGETS: &[Target] = &[
 /// The packages that are shipped, with their programs.
 const PROGRAMS: [(&str, &str); 2] = [("oip-server", "oip-server"), ("tensor-cli", "tensor")];
 
-/// What goes along from the top of the repository.
-const PAGES: [&str; 4] = ["LICENSE-APACHE", "LICENSE-MIT", "README.md", "docs/CHANGELOG.md"];
+/// What goes along from the top of the repository, beside all of docs/.
+const PAGES: [&str; 3] = ["LICENSE-APACHE", "LICENSE-MIT", "README.md"];
+
+/// The page of the book that is the archive's first one too.
+const START: (&str, &str) = ("docs/archive.md", "START.md");
 
 const SHELLS: [(&str, &str); 3] = [("bash", "bash"), ("zsh", "zsh"), ("fish", "fish")];
 
@@ -197,7 +200,7 @@ fn own_folders() -> Vec<PathBuf> {
 }
 
 /// Flags that keep the folders of this machine out of the programs: panics name places in the code.
-fn without_paths() -> String {
+pub(crate) fn without_paths() -> String {
     let names = ["tensorferry", "cargo"];
     let flags = own_folders().into_iter().zip(names);
     let flags = flags.map(|(folder, name)| format!("--remap-path-prefix={}={name}", folder.display()));
@@ -206,7 +209,7 @@ fn without_paths() -> String {
 }
 
 /// A program that names folders of the building machine is not packed.
-fn check_paths(program: &Path) -> Result<()> {
+pub(crate) fn check_paths(program: &Path) -> Result<()> {
     let bytes = fs::read(program)?;
     for folder in own_folders() {
         let name = folder.display().to_string();
@@ -243,9 +246,10 @@ fn pack(target: &Target, programs: &Path, folder: &Path) -> Result<PathBuf> {
         }
     }
     try_out(target, &tree.join("bin").join(PROGRAMS[0].1))?;
-    for page in PAGES {
-        let page = workspace::root().join(page);
-        fs::copy(&page, tree.join(page.file_name().unwrap_or_default()))?;
+    for (page, content) in pages()? {
+        let packed = tree.join(page);
+        fs::create_dir_all(packed.parent().unwrap_or(&tree))?;
+        fs::write(packed, content)?;
     }
     let packages: Vec<&str> = PROGRAMS.iter().map(|(package, _)| *package).collect();
     let components = components::of(&packages, target.triple)?;
@@ -271,6 +275,31 @@ fn pack(target: &Target, programs: &Path, folder: &Path) -> Result<PathBuf> {
     )?;
     fs::remove_dir_all(&tree)?;
     Ok(archive)
+}
+
+/// The pages of an archive, by their paths in it: their links lead to each other as in the repository.
+fn pages() -> Result<Vec<(PathBuf, Vec<u8>)>> {
+    fn collect(folder: &Path, pages: &mut Vec<(PathBuf, Vec<u8>)>) -> Result<()> {
+        for entry in fs::read_dir(workspace::root().join(folder))? {
+            let entry = entry?;
+            let path = folder.join(entry.file_name());
+            match entry.file_type()?.is_dir() {
+                true => collect(&path, pages)?,
+                false => pages.push((path, fs::read(entry.path())?)),
+            }
+        }
+        Ok(())
+    }
+    let mut pages = Vec::new();
+    for page in PAGES {
+        pages.push((PathBuf::from(page), fs::read(workspace::root().join(page))?));
+    }
+    collect(Path::new("docs"), &mut pages)?;
+    let (page, start) = START;
+    let text = fs::read_to_string(workspace::root().join(page))?;
+    pages.push((PathBuf::from(start), text.replace("](", "](docs/").into_bytes()));
+    pages.sort();
+    Ok(pages)
 }
 
 /// What starts a program of the target here; nothing where this machine has another processor and no emulator of it.
@@ -355,4 +384,53 @@ fn digest(bytes: &[u8]) -> String {
         .iter()
         .map(|byte| format!("{byte:02x}"))
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::links;
+
+    /// All links work in an unpacked archive.
+    #[test]
+    fn links_of_packed_pages_lead_to_packed_pages() {
+        let pages = pages().unwrap();
+        let packed: BTreeSet<&Path> = pages.iter().map(|(path, _)| path.as_path()).collect();
+        let mut count = 0;
+        for (path, content) in &pages {
+            if path.extension().is_none_or(|extension| extension != "md") {
+                continue;
+            }
+            let text = std::str::from_utf8(content).unwrap();
+            for link in links::links(text) {
+                if link.contains("://") || link.starts_with('#') || link.starts_with("mailto:") {
+                    continue;
+                }
+                let target = links::resolve(path, link);
+                assert!(
+                    packed.contains(target.as_path()),
+                    "{}: {link} leads to {}, which is not packed",
+                    path.display(),
+                    target.display()
+                );
+                count += 1;
+            }
+        }
+        assert!(count > 100, "{count} links were found");
+        let start = pages.iter().find(|(path, _)| path == Path::new(START.1));
+        let start = String::from_utf8(start.unwrap().1.clone()).unwrap();
+        for said in [
+            "PATH",
+            "completions",
+            "man",
+            "oip-server init",
+            "check",
+            "oip-server iris.onnx",
+            "scikit-learn",
+        ] {
+            assert!(start.contains(said), "{said}");
+        }
+    }
 }

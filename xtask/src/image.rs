@@ -5,7 +5,7 @@ use std::{path::PathBuf, process::Command};
 use anyhow::{Context, Result, ensure};
 use clap::{Args, ValueEnum};
 
-use crate::{dist, workspace};
+use crate::{components, dist, workspace};
 
 /// What to put into it.
 #[derive(Args)]
@@ -62,7 +62,10 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         .arg(root.join("xtask/image/suite.py"))
         .arg(program)
         .arg(root.join("target/image"))
-        .args(["--arch", options.arch.name()]);
+        .args(["--arch", options.arch.name()])
+        // As in the manifests of docs/deploy.
+        .arg("--tag")
+        .arg(format!("localhost/oip-server:{}", components::version()?));
     if options.arch != Arch::here() {
         suite.args(["--emulator", dist::emulator(options.arch.target())?]);
     }

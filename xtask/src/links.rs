@@ -56,6 +56,17 @@ fn wrong(page: &Path, link: &str) -> Result<Option<String>> {
     if !target.exists() {
         return Ok(Some(format!("to no file ({})", workspace::display(&target))));
     }
+    let docs = workspace::root().join("docs");
+    if page.starts_with(&docs) && !target.starts_with(&docs) {
+        return Ok(Some(
+            "out of docs/, which the book ends with; name the path as code".to_owned(),
+        ));
+    }
+    if page.starts_with(&docs) && target.is_dir() {
+        return Ok(Some(
+            "to a folder, which is no page of the book; link a file in it".to_owned(),
+        ));
+    }
     if heading.is_empty() || target.extension().is_none_or(|extension| extension != "md") {
         return Ok(None);
     }
@@ -65,7 +76,7 @@ fn wrong(page: &Path, link: &str) -> Result<Option<String>> {
 }
 
 /// A link's path, from the page it stands on, without `..`.
-fn resolve(page: &Path, link: &str) -> PathBuf {
+pub(crate) fn resolve(page: &Path, link: &str) -> PathBuf {
     let mut path = page.parent().unwrap_or(Path::new("")).to_owned();
     for part in Path::new(link.split('#').next().unwrap_or_default()).components() {
         match part {
@@ -88,7 +99,7 @@ fn prose(text: &str) -> impl Iterator<Item = &str> {
 }
 
 /// The targets of `[text](target)`, where they stand in prose and not in backticks.
-fn links(text: &str) -> Vec<&str> {
+pub(crate) fn links(text: &str) -> Vec<&str> {
     let mut links = Vec::new();
     for line in prose(text) {
         // Code within a line may look like a link; text in backticks within a link's brackets is fine.
@@ -150,6 +161,23 @@ mod tests {
         assert_eq!(
             wrong("docs/../docs/oip.md#nothing"),
             Some("to no heading of docs/oip.md".to_owned())
+        );
+    }
+
+    #[test]
+    fn pages_of_the_book_link_pages_of_the_book() {
+        let page = workspace::root().join("docs/start.md");
+        let wrong = |link: &str| super::wrong(&page, link).unwrap();
+        assert_eq!(wrong("formats/index.md"), None);
+        assert_eq!(wrong("deploy/Dockerfile"), None);
+        for outside in ["../README.md", "../crates/oip-http/README.md", "../schemas"] {
+            assert!(wrong(outside).unwrap().starts_with("out of docs/"), "{outside}");
+        }
+        assert!(wrong("formats").unwrap().starts_with("to a folder"));
+        // On its own page the repository's README may name what it likes.
+        assert_eq!(
+            super::wrong(&workspace::root().join("README.md"), "docs").unwrap(),
+            None
         );
     }
 }

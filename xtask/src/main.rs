@@ -22,6 +22,7 @@ mod dist;
 mod features;
 mod fuzz;
 mod image;
+mod images;
 mod interop;
 mod interop_ztensor;
 mod links;
@@ -107,7 +108,7 @@ enum Task {
     Tutorials(tutorials::Options),
     /// Use every control of the console in a real browser, with screenshots; needs Chromium, Python 3 and a network for the first run
     Browser(browser::Options),
-    /// Measure this server beside MLServer and KServe's Python server; needs Python 3 and a network for the first run
+    /// Measure this server beside MLServer, KServe's Python server and Triton; needs Python 3 and a network for the first run
     Compare(compare::Options),
     /// Make release archives: programs, completions, man pages, licences, a bill of materials, checksums
     Dist(dist::Options),

@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 
-use crate::{cargo, dist, workspace};
+use crate::{cargo, components, dist, workspace};
 
 /// Which Python to use.
 #[derive(Args)]
@@ -159,12 +159,18 @@ fn build(options: &Options) -> Result<PathBuf> {
         false => (dist::PROFILE, dist::PROFILE),
     };
     let program = ["--package", PROGRAM, "--features", "tool"];
-    cargo::run(&[&["build", "--profile", profile][..], &program].concat(), &[])?;
+    // As in archives; a debug build shares its dependencies with all others.
+    let flags = (!options.debug).then(dist::without_paths);
+    let flags: Vec<(&str, &str)> = flags
+        .iter()
+        .map(|flags| ("CARGO_ENCODED_RUSTFLAGS", flags.as_str()))
+        .collect();
+    cargo::run(&[&["build", "--profile", profile][..], &program].concat(), &flags)?;
 
     let bare = fresh(&folder.join("bare"))?;
     let mut maturin = Command::new(python.with_file_name("maturin"));
     maturin.args(["build", "--quiet", "--interpreter"]).arg(&python);
-    maturin.args(["--profile", profile]);
+    maturin.args(["--profile", profile]).envs(flags);
     run(maturin
         .arg("--manifest-path")
         .arg(workspace::root().join(PACKAGE).join("Cargo.toml"))
@@ -193,9 +199,61 @@ fn build(options: &Options) -> Result<PathBuf> {
     let tensor = scripts.join("tensor");
     fs::write(&tensor, TENSOR)?;
     fs::set_permissions(&tensor, fs::metadata(&server)?.permissions())?;
+    add_licences(&tree, name)?;
+    if !options.debug {
+        for file in files(&tree)? {
+            dist::check_paths(&file)?;
+        }
+    }
     let wheels = fresh(&folder.join("wheels"))?;
     tool(&[Path::new("pack"), &tree, Path::new("--dest-dir"), &wheels])?;
     only_entry(&wheels)
+}
+
+/// All files below a folder.
+fn files(folder: &Path) -> Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).with_context(|| format!("reading {}", folder.display()))? {
+        let path = entry?.path();
+        match path.is_dir() {
+            true => found.extend(files(&path)?),
+            false => found.push(path),
+        }
+    }
+    Ok(found)
+}
+
+/// Puts licences into the wheel, its own and those of what it is made of, and one bill of materials for the programs and the module:
+/// maturin's has the module alone, and the folders of this machine.
+fn add_licences(tree: &Path, name: &str) -> Result<()> {
+    let info = tree.join(format!("{name}.dist-info"));
+    let components = components::of(&[PROGRAM, "tensor-cli", "tensorferry-python"], &cargo::host()?)?;
+    let bills = fresh(&info.join("sboms"))?;
+    fs::write(bills.join("tensorferry.cdx.json"), components.sbom()?)?;
+
+    let own = |file: &str| fs::read_to_string(workspace::root().join(file));
+    let licences = [
+        ("LICENSE-APACHE", own("LICENSE-APACHE")?),
+        ("LICENSE-MIT", own("LICENSE-MIT")?),
+        ("THIRD-PARTY-LICENSES.txt", components.licences()?),
+    ];
+    let folder = fresh(&info.join("licenses"))?;
+    let file = info.join("METADATA");
+    let mut metadata = fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;
+    for (name, text) in licences {
+        fs::write(folder.join(name), text)?;
+        metadata = with_licence_file(&metadata, name);
+    }
+    fs::write(file, metadata)?;
+    Ok(())
+}
+
+/// A wheel's metadata with one more file of licences in its head.
+fn with_licence_file(metadata: &str, name: &str) -> String {
+    // The package's description follows a line without text, where there is one.
+    let end = metadata.find("\n\n").unwrap_or_else(|| metadata.trim_end().len());
+    let (head, text) = metadata.split_at(end);
+    format!("{head}\nLicense-File: {name}{text}")
 }
 
 /// The Python of a virtual environment that has the requirements; filling it needs a network.
@@ -251,4 +309,19 @@ fn run(command: &mut Command) -> Result<()> {
         .with_context(|| format!("starting {}", program.display()))?;
     ensure!(status.success(), "{} failed: {status}", program.display());
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn licences_are_named_in_the_head_of_the_metadata() {
+        let metadata = "Metadata-Version: 2.4\nName: x\nLicense-File: LICENSE\n\n# x\n\ntext\n";
+        assert_eq!(
+            with_licence_file(metadata, "THIRD-PARTY-LICENSES.txt"),
+            "Metadata-Version: 2.4\nName: x\nLicense-File: LICENSE\nLicense-File: THIRD-PARTY-LICENSES.txt\n\n# x\n\ntext\n"
+        );
+        assert_eq!(with_licence_file("Name: x\n", "y"), "Name: x\nLicense-File: y\n");
+    }
 }

@@ -38,7 +38,7 @@ pub(crate) struct Options {
     seconds: f64,
 }
 
-/// Who decides on replicas.
+/// What decides on the number of replicas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Autoscaler {
     /// `HorizontalPodAutoscaler` by processors, at 70 %.

@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Result, bail};
 use cargo_metadata::{DependencyKind, MetadataCommand};
 
-use crate::{circles, crate_pages, links, words, workspace};
+use crate::{circles, crate_pages, images, links, readmes, words, workspace, zoo};
 
 /// The crates where `unsafe` is allowed, which therefore cannot inherit the workspace's lints.
 const MAY_USE_UNSAFE: &[&str] = &[
@@ -286,8 +286,6 @@ const ARROWS: &[Arrows] = &[
             "backend-onnx",
             "backend-python",
             "backend-tensors",
-            // One program that is both.
-            "tensor-cli",
         ],
         never: &[],
     },
@@ -484,12 +482,23 @@ fn check_sources(broken: &mut Vec<String>) -> Result<()> {
 
 /// Comments, pages and messages are in plain words.
 fn check_words(broken: &mut Vec<String>) -> Result<()> {
-    for path in sources()?.into_iter().chain(pages()?) {
+    let mut paths = [sources()?, pages()?].concat();
+    for extension in ["css", "html", "js", "py", "pyi", "toml", "tpl", "yaml"] {
+        paths.extend(files(
+            &["crates", "docs", "proto", "schemas", "xtask"],
+            extension,
+        )?);
+    }
+    for path in paths {
         let name = workspace::display(&path);
         if name == "xtask/src/words.rs" {
             continue;
         }
-        for (line, phrase, advice) in words::found(&fs::read_to_string(&path)?) {
+        // A few files of tests are not text.
+        let Ok(text) = String::from_utf8(fs::read(&path)?) else {
+            continue;
+        };
+        for (line, phrase, advice) in words::found(&text, name.ends_with(".md")) {
             broken.push(format!("{name}:{line}: \"{phrase}\"; {advice}"));
         }
     }
@@ -581,8 +590,9 @@ fn check_documents(broken: &mut Vec<String>) -> Result<()> {
         check_files_named(page, &read(page), broken)?;
         check_holders(page, &read(page), broken);
     }
-    // Some of these can only be read or looked at.
-    check_files_named("docs/promises.md", &read("docs/promises.md"), broken)?;
+    let promises = "docs/promises.md";
+    check_files_named(promises, &read(promises), broken)?;
+    check_functions(promises, &read(promises), broken);
     for path in pages()? {
         // Written by a test that failed while its output went into the page.
         if fs::read_to_string(&path)?.contains("rust_begin_unwind") {
@@ -593,13 +603,36 @@ fn check_documents(broken: &mut Vec<String>) -> Result<()> {
         }
     }
     broken.extend(links::check(&pages()?)?);
+    broken.extend(images::invented()?);
+    let said = zoo::summary(&read("docs/zoo.md"))?;
+    // README breaks lines where it likes.
+    let readme = read("README.md");
+    let words: Vec<&str> = readme.split_whitespace().collect();
+    if !words.join(" ").contains(&said) {
+        broken.push(format!(
+            "README.md: does not say \"{said}\", as docs/zoo.md's figures are"
+        ));
+    }
     // The code of the page is a program that the tests compile.
     let example = read("crates/oip-http/examples/echo.rs");
     let code = example.split_once("\n\n").map_or("", |(_, code)| code);
     if code.is_empty() || !table.contains(code) {
         broken.push("docs/crates.md: does not show crates/oip-http/examples/echo.rs as it is".to_owned());
     }
-    let lines = read("README.md").lines().count();
+    let front = readmes::example(&read("crates/tensorferry/src/lib.rs"));
+    if front.is_empty() || !table.contains(&front) {
+        broken.push(
+            "docs/crates.md: does not show the example of crates/tensorferry/src/lib.rs as it is".to_owned(),
+        );
+    }
+    for name in crates.iter().filter(|name| uses(code, name)) {
+        if !table.contains(&format!("\n{name} = {{ path = ")) {
+            broken.push(format!(
+                "docs/crates.md: shows no dependency on {name}, which its code uses"
+            ));
+        }
+    }
+    let lines = readme.lines().count();
     if lines > 100 {
         broken.push(format!(
             "README.md: {lines} lines; at most 100, the rest belongs into docs/"
@@ -612,6 +645,11 @@ fn check_documents(broken: &mut Vec<String>) -> Result<()> {
         ));
     }
     Ok(())
+}
+
+/// Whether code imports from a crate or names something in it.
+fn uses(code: &str, name: &str) -> bool {
+    code.contains(&format!("{}::", name.replace('-', "_")))
 }
 
 /// A page names files that are there.
@@ -638,6 +676,46 @@ fn check_holders(page: &str, text: &str, broken: &mut Vec<String>) {
         }
         if !has_test {
             broken.push(format!("{page}: no test holds \"{invariant}\""));
+        }
+    }
+}
+
+/// Each row of a page's tables says what holds it: functions of files, which are there, a suite, or that it is done by hand.
+fn check_functions(page: &str, text: &str, broken: &mut Vec<String>) {
+    for (promise, holder) in invariants(text) {
+        let mut file: Option<(&str, String)> = None;
+        let mut words = holder.split(|char: char| !char.is_alphanumeric());
+        let mut is_held = words.any(|word| word == "read")
+            || ["cargo xtask", "by hand", "not tested", "`ci`"]
+                .iter()
+                .any(|way| holder.contains(way));
+        for name in holder.split('`').skip(1).step_by(2) {
+            let is_name = |name: &str| {
+                name.bytes()
+                    .all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+            };
+            if name.ends_with(".rs") || name.ends_with(".py") {
+                let folder = if name.starts_with("xtask/") { "" } else { "crates" };
+                match fs::read_to_string(workspace::root().join(folder).join(name)) {
+                    Ok(text) => {
+                        is_held = true;
+                        file = Some((name, text));
+                    }
+                    Err(_) => broken.push(format!("{page}: `{name}` is no file, for \"{promise}\"")),
+                }
+            } else if let Some((of, text)) = file.as_ref().filter(|_| is_name(name) && name != "ci") {
+                let is_there = ["fn ", "def "]
+                    .iter()
+                    .any(|keyword| text.contains(&format!("{keyword}{name}(")));
+                if !is_there && name != "tensor" {
+                    broken.push(format!(
+                        "{page}: {of} has no function `{name}`, for \"{promise}\""
+                    ));
+                }
+            }
+        }
+        if !is_held {
+            broken.push(format!("{page}: nothing holds \"{promise}\""));
         }
     }
 }
@@ -764,6 +842,33 @@ mod tests {
         assert_eq!(broken("`cargo xtask tidy`"), [no_file]);
         let no_test = "page.md: no test holds \"it holds\"";
         assert_eq!(broken("`xtask/src/workspace.rs`"), [no_file, no_test]);
+    }
+
+    #[test]
+    fn promises_name_functions_that_are_there() {
+        let broken = |holder: &str| {
+            let page =
+                format!("| promise | where | held by |\n|---|---|---|\n| it holds | `x` | {holder} |\n");
+            let mut broken = Vec::new();
+            check_functions("page.md", &page, &mut broken);
+            broken
+        };
+        let none: [&str; 0] = [];
+        assert_eq!(broken("`xtask/src/tidy.rs`: `the_house_is_tidy`, `uses`"), none);
+        assert_eq!(
+            broken("`xtask/browser/console.py`: `overview`; `cargo xtask browser`"),
+            none
+        );
+        assert_eq!(broken("measured by hand"), none);
+        assert_eq!(
+            broken("`xtask/src/tidy.rs`: `the_house_is_clean`"),
+            ["page.md: xtask/src/tidy.rs has no function `the_house_is_clean`, for \"it holds\""]
+        );
+        assert_eq!(
+            broken("`xtask/src/clean.rs`, by hand"),
+            ["page.md: `xtask/src/clean.rs` is no file, for \"it holds\""]
+        );
+        assert_eq!(broken("somebody"), ["page.md: nothing holds \"it holds\""]);
     }
 
     #[test]

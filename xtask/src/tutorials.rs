@@ -53,17 +53,51 @@ const ADDRESS: &str = "127.0.0.1:8080";
 /// How long a server may take to be ready: a debug build plans slowly.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Runs the pages, and fails when a command does or prints something else than the page says.
-pub(crate) fn run(options: &Options) -> Result<()> {
-    let root = workspace::root();
-    let mut pages: Vec<PathBuf> = fs::read_dir(root.join("docs/tutorials"))?
+/// The pages in CI: each whose environment an earlier run has filled, since CI fetches nothing.
+pub(crate) fn in_ci() -> Result<()> {
+    let all = needs(&pages()?)?;
+    for (page, _) in &all {
+        let (of, requirements) = environment(page, &all).context("a page that was just listed")?;
+        let requirements: Vec<&str> = requirements.iter().map(String::as_str).collect();
+        if !python::is_filled(&place_of_environment(of), &requirements) {
+            println!(
+                "   skipped: {page}, whose Python packages are not installed (cargo xtask tutorials --only {page} installs them)"
+            );
+            continue;
+        }
+        run(&Options {
+            python: "python3".to_owned(),
+            only: Some(page.clone()),
+            programs: Some(cargo::programs_of_ci()?),
+        })?;
+    }
+    Ok(())
+}
+
+fn pages() -> Result<Vec<PathBuf>> {
+    let mut pages: Vec<PathBuf> = fs::read_dir(workspace::root().join("docs/tutorials"))?
         .map(|entry| Ok(entry?.path()))
         .collect::<Result<_>>()?;
     pages.sort();
-    let all = pages
+    Ok(pages)
+}
+
+fn needs(pages: &[PathBuf]) -> Result<Vec<Needs>> {
+    let needs = pages
         .iter()
-        .map(|page| Ok((name(page), requirements(&blocks(&fs::read_to_string(page)?)))))
-        .collect::<Result<Vec<_>>>()?;
+        .map(|page| Ok((name(page), requirements(&blocks(&fs::read_to_string(page)?)))));
+    needs.collect()
+}
+
+/// Where the Python of a page, and of those that share it, is.
+fn place_of_environment(page: &str) -> PathBuf {
+    workspace::root().join(format!("target/tutorials/{page}-venv"))
+}
+
+/// Runs the pages, and fails when a command does or prints something else than the page says.
+pub(crate) fn run(options: &Options) -> Result<()> {
+    let mut pages = pages()?;
+    let all = needs(&pages)?;
     if let Some(only) = &options.only {
         pages.retain(|page| page.file_stem().is_some_and(|stem| stem == only.as_str()));
         ensure!(!pages.is_empty(), "docs/tutorials has no page {only}");
@@ -112,10 +146,9 @@ fn environment<'all>(page: &str, all: &'all [Needs]) -> Option<&'all Needs> {
 
 fn run_page(page: &Path, (of, requirements): &Needs, python: &str, programs: &Path) -> Result<()> {
     let blocks = blocks(&fs::read_to_string(page)?);
-    let kept = workspace::root().join("target/tutorials");
     let requirements: Vec<&str> = requirements.iter().map(String::as_str).collect();
-    let python = python::environment(python, &kept.join(format!("{of}-venv")), &requirements)?;
-    let folder = kept.join(name(page));
+    let python = python::environment(python, &place_of_environment(of), &requirements)?;
+    let folder = workspace::root().join("target/tutorials").join(name(page));
     if folder.exists() {
         fs::remove_dir_all(&folder)?;
     }

@@ -32,6 +32,12 @@ const SIGNS: &[(&str, &str)] = &[
     ("holds from now on", "is in use"),
     ("comes to nothing", "say that it fails"),
     ("came to nothing", "say that it failed"),
+    ("as good as any", "say that it does not matter, or why"),
+    ("never not", "say what it always was"),
+    ("is no elements", "there are no elements"),
+    ("to be had", "available, installed, found"),
+    ("who reads", "name the subject: readers, a reader"),
+    ("could complain of", "name the error"),
 ];
 
 /// `is none` as a predicate: "a header that is none". Behind "there" it is English.
@@ -39,6 +45,18 @@ const NONE: &[&str] = &["is none", "are none", "was none"];
 
 /// Forms of "to hold one thing against another", which a reader takes for a grudge.
 const HOLD: &[&str] = &["hold", "holds", "held", "holding"];
+
+/// Words that a comment does not begin with: the subject of its sentence is missing.
+const NO_SUBJECT: &[&str] = &["who ", "whose ", "nobody "];
+
+/// The comment on a line, in lower case.
+fn comment(lower: &str, is_page: bool) -> Option<&str> {
+    let line = lower.trim_start();
+    let mut marks = ["//!", "///", "//", "#"]
+        .into_iter()
+        .filter(|mark| !is_page || *mark != "#");
+    marks.find_map(|mark| line.strip_prefix(mark))?.strip_prefix(' ')
+}
 
 /// Words between the two halves of that.
 const MOST_BETWEEN: usize = 12;
@@ -57,14 +75,27 @@ fn holds_against(line: &str) -> bool {
     false
 }
 
-/// The phrases of a text that should be written anew: the line, the phrase and advice.
-pub(crate) fn found(text: &str) -> Vec<(usize, &'static str, &'static str)> {
+/// The phrases of a text that should be written anew: the line, the phrase and advice. In pages `#` is a heading, elsewhere a comment.
+pub(crate) fn found(text: &str, is_page: bool) -> Vec<(usize, &'static str, &'static str)> {
     let mut found = Vec::new();
     for (index, line) in text.lines().enumerate() {
         let lower = line.to_lowercase();
         for (sign, advice) in SIGNS {
             if has_phrase(&lower, sign) {
                 found.push((index + 1, *sign, *advice));
+            }
+        }
+        // A line that goes on with the sentence of the line before may begin with any word.
+        let begins = line
+            .trim_start_matches(['/', '!', '#', ' '])
+            .starts_with(char::is_uppercase);
+        for word in NO_SUBJECT {
+            if begins && comment(&lower, is_page).is_some_and(|comment| comment.starts_with(word)) {
+                found.push((
+                    index + 1,
+                    word.trim_end(),
+                    "name the subject: a caller, a client, a thread",
+                ));
             }
         }
         if holds_against(&lower) {
@@ -75,11 +106,12 @@ pub(crate) fn found(text: &str) -> Vec<(usize, &'static str, &'static str)> {
             ));
         }
         for none in NONE {
-            for (at, _) in lower.match_indices(none) {
-                let before = lower[..at].trim_end();
-                let after = &lower[at + none.len()..];
+            // With a capital it is Python's.
+            for (at, _) in line.match_indices(none) {
+                let before = line[..at].trim_end().to_lowercase();
+                let after = &line[at + none.len()..];
                 let is_word = !after.starts_with(|next: char| next.is_alphanumeric() || next == '_')
-                    && lower[..at].ends_with(' ');
+                    && line[..at].ends_with(' ');
                 // "is none of" is English too.
                 if is_word && !before.ends_with("there") && !after.starts_with(" of ") {
                     found.push((
@@ -111,7 +143,7 @@ mod tests {
             "/// For {} asks.\nfine\n/// A header that {} none.\n",
             "whoever", "is"
         );
-        let signs: Vec<(usize, &str)> = found(&text)
+        let signs: Vec<(usize, &str)> = found(&text, false)
             .into_iter()
             .map(|(line, sign, _)| (line, sign))
             .collect();
@@ -120,14 +152,22 @@ mod tests {
             "it {} every output, of any shape, {} the list\n",
             "holds", "against"
         );
-        assert_eq!(found(&text)[0].1, "hold ... against");
+        assert_eq!(found(&text, false)[0].1, "hold ... against");
+        let text = format!(
+            "    // {} waits any more.\n// a text of\n// {} own\n",
+            "Nobody", "whose"
+        );
+        assert_eq!(found("# Whose it is\n", true), []);
+        assert_eq!(found(&text, false)[0].1, "nobody");
+        assert_eq!(found(&text, false).len(), 1);
         for fine in [
             "when there is none",
             "it is none of GGML's",
+            "if x is None:",
             "fn whoever_leaves()",
             "this is nonesuch",
         ] {
-            assert_eq!(found(fine), [], "{fine}");
+            assert_eq!(found(fine, false), [], "{fine}");
         }
     }
 }

@@ -93,3 +93,55 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     ensure!(status.success(), "some models are answered wrongly, or fail");
     Ok(())
 }
+
+/// The sentence in which README says what docs/zoo.md found, from that page's summary of the built-in runtime.
+pub(crate) fn summary(page: &str) -> Result<String> {
+    let line = page.lines().find_map(|line| line.strip_prefix("Embedded, of "));
+    let summary = line.context("docs/zoo.md has no line that begins with \"Embedded, of\"")?;
+    let (total, kinds) = summary
+        .split_once(" models: ")
+        .context("docs/zoo.md: its summary names no number of models")?;
+    let kinds = kinds.split(" (").next().unwrap_or_default();
+    let count = |kind: &str| -> Result<usize> {
+        let found = kinds
+            .split(", ")
+            .find_map(|part| part.strip_suffix(kind)?.strip_suffix(' '));
+        found.map_or(Ok(0), |count| Ok(count.parse()?))
+    };
+    let (equal, noise) = (count("equal")?, count("noise")?);
+    let rest = match total.parse::<usize>()?.checked_sub(equal + noise) {
+        Some(0) => "refuses none".to_owned(),
+        rest => format!(
+            "{} not",
+            rest.context("docs/zoo.md: its summary counts too many")?
+        ),
+    };
+    Ok(format!(
+        "Of {total} ONNX models in public packages the built-in runtime answers {equal} as ONNX Runtime does and {noise} within its \
+         noise, and {rest}"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_summary_is_a_sentence_of_the_readme() {
+        let all = "x\nEmbedded, of 127 models: 115 equal, 12 noise (100.0 % equal): half below 2.\n";
+        let sentence = summary(all).unwrap();
+        assert!(sentence.starts_with("Of 127 ONNX models"), "{sentence}");
+        assert!(
+            sentence.ends_with("answers 115 as ONNX Runtime does and 12 within its noise, and refuses none"),
+            "{sentence}"
+        );
+        let some = "Embedded, of 20 models: 1 differs, 10 equal, 6 noise, 3 refused (80 %)\n";
+        assert!(
+            summary(some)
+                .unwrap()
+                .ends_with("10 as ONNX Runtime does and 6 within its noise, and 4 not")
+        );
+        assert!(summary("Embedded, of 1 models: 2 equal (200 %)").is_err());
+        assert!(summary("nothing").is_err());
+    }
+}

@@ -234,7 +234,7 @@ def signed(suite):
     access = "access to the list of objects is refused; AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
     refused("wrong-secret", {**more, "AWS_SECRET_ACCESS_KEY": "not-the-secret"}, trusted, access, "SignatureDoesNotMatch")
     refused("wrong-id", {**more, "AWS_ACCESS_KEY_ID": "nobody"}, trusted, access, "NotSignedUp")
-    # Nobody answers for the machine's role.
+    # There is no service for the machine's role.
     without = {name: value for name, value in more.items() if "KEY" not in name}
     refused("no-key", {**without, "AWS_METADATA_ENDPOINT": f"http://127.0.0.1:{free_port()}"}, trusted, access)
     refused("unsigned", {**without, "AWS_SKIP_SIGNATURE": "true"}, trusted, access, "AccessDenied")

@@ -396,7 +396,7 @@ impl Measured {
             let address = address.rsplit("://").next().unwrap_or_default();
             addresses.extend(address.parse::<SocketAddr>());
         }
-        // What it prints later must not fail.
+        // Its later output must not fail.
         std::thread::spawn(move || lines.count());
         let (Some(http), Some(grpc)) = (addresses.first(), addresses.last()) else {
             bail!("{name} does not say where it listens");

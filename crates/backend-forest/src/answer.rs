@@ -1,4 +1,4 @@
-//! What is put out: the package's own answer, classes or probabilities; and what a configuration says about it.
+//! The outputs: the package's own answer, classes or probabilities, as the configuration chooses.
 
 use std::collections::BTreeMap;
 
@@ -22,10 +22,10 @@ pub(crate) struct Settings {
     output: Tensor,
 }
 
-/// What is answered.
+/// The kind of answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// What the package's `predict` answers.
+    /// The result of the package's `predict`.
     Native,
     /// Classes by number.
     Class,

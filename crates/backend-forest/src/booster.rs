@@ -22,7 +22,7 @@ pub(crate) struct Booster {
     pub(crate) scorer: Scorer,
 }
 
-/// What computes scores.
+/// Computes scores.
 #[derive(Debug)]
 pub(crate) enum Scorer {
     /// XGBoost's trees.

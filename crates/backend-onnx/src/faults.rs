@@ -29,7 +29,7 @@ impl fmt::Display for Limit {
 
 impl std::error::Error for Limit {}
 
-/// What is wrong with the values of an input, found while a model runs.
+/// An error in the values of an input, found while a model runs.
 #[derive(Debug)]
 pub(crate) struct BadInput(pub(crate) String);
 

@@ -12,7 +12,7 @@ use crate::{
     ops::elements::scalar,
 };
 
-/// What is looked at before a node runs.
+/// A check of inputs before a node runs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum InputCheck {
     /// Input 1 holds indices into this axis of input 0.
@@ -30,7 +30,7 @@ pub(crate) enum InputCheck {
 }
 
 impl InputCheck {
-    /// What is looked at for a node, if anything.
+    /// The check for a node, if there is one.
     pub(crate) fn of(node: &TypedNode) -> Option<Self> {
         if let Some(op) = node.op_as::<Gather>() {
             return Some(Self::Along(op.axis));

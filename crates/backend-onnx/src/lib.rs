@@ -18,8 +18,8 @@
 //! use tensor_core::{Shape, Tensor};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! # let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/decision_tree.onnx");
-//! let source = ModelSource::new("iris", "1", &path, std::fs::read(&path)?.into());
+//! let path = "tests/fixtures/decision_tree.onnx"; // of this crate
+//! let source = ModelSource::new("iris", "1", path, std::fs::read(path)?.into());
 //! let model = OnnxBackend::new().load(&source, &LoadContext::default())?;
 //!
 //! let flower = Tensor::from_vec(Shape::new(&[1, 4])?, vec![5.1f32, 3.5, 1.4, 0.2])?;

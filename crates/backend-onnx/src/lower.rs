@@ -22,7 +22,7 @@ use crate::{
     tract_limit::TractLimit,
 };
 
-/// What tract is given.
+/// The graph for tract.
 pub(crate) struct Lowered {
     pub(crate) model: pb::ModelProto,
     /// How to call each node in messages: the number stands in its name in [`Lowered::model`].
@@ -170,7 +170,7 @@ impl Lowering<'_> {
         Ok(scope)
     }
 
-    /// What stands before an output, of the model itself or of an inner graph.
+    /// The node before an output, of the model itself or of an inner graph.
     fn output(&mut self, input: String, output: String, is_outermost: bool) -> pb::NodeProto {
         let number = self.labels.len();
         self.labels.push("an output".to_owned());

@@ -104,19 +104,16 @@ impl Backend for OnnxBackend {
         external::take_in(&mut model, &source.beside)?;
         rewrite::cut_zip_maps(&mut model);
         rewrite::drop_repeated_outputs(&mut model);
-        let (loaded, name) = match choice {
-            Choice::Tract => (self.with_tract(source, &model, cx)?, TRACT),
-            Choice::OnnxRuntime(runtime) => (with_onnx_runtime(runtime, source, &model, cx)?, ONNX_RUNTIME),
+        let loaded = match choice {
+            Choice::Tract => self.with_tract(source, &model, cx)?,
+            Choice::OnnxRuntime(runtime) => with_onnx_runtime(runtime, source, &model, cx)?,
             Choice::Faster(runtime) => self.with_the_faster(runtime, source, &model, cx)?,
         };
         let (model, version) = (&source.name, &source.version);
-        tracing::info!(model, version, runtime = name, "prepared a model");
+        tracing::info!(model, version, runtime = loaded.runtime(), "prepared a model");
         Ok(loaded)
     }
 }
-
-const TRACT: &str = "tract";
-const ONNX_RUNTIME: &str = "onnxruntime";
 
 impl OnnxBackend {
     fn with_tract(
@@ -142,14 +139,14 @@ impl OnnxBackend {
         source: &ModelSource,
         model: &ModelProto,
         cx: &LoadContext,
-    ) -> Result<(Box<dyn Model>, &'static str), ServiceError> {
-        // What it panics at, the other one may run.
+    ) -> Result<Box<dyn Model>, ServiceError> {
+        // The other runtime may run a model at which tract panics.
         let tract = catch_unwind(AssertUnwindSafe(|| self.with_tract(source, model, cx)));
         let other = with_onnx_runtime(runtime, source, model, cx);
         let (tract, other) = match (tract, other) {
             (Ok(Ok(tract)), Ok(other)) => (tract, other),
-            (Ok(Ok(tract)), Err(_)) => return Ok((tract, TRACT)),
-            (_, other) => return Ok((other?, ONNX_RUNTIME)),
+            (Ok(Ok(tract)), Err(_)) => return Ok(tract),
+            (_, other) => return other,
         };
         let graph = model.graph.as_ref();
         let graph = graph.ok_or_else(|| ServiceError::invalid(proto::DAMAGED))?;
@@ -158,8 +155,8 @@ impl OnnxBackend {
         let times = faster::compare([&*tract, &*other], &signature.inputs, cx);
         tracing::info!(model = source.name, ?times, "compared tract with ONNX Runtime");
         match times.is_some_and(faster::is_as_fast) {
-            true => Ok((tract, TRACT)),
-            false => Ok((other, ONNX_RUNTIME)),
+            true => Ok(tract),
+            false => Ok(other),
         }
     }
 }

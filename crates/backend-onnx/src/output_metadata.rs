@@ -1,4 +1,4 @@
-//! What is said of a model's outputs, from what the file declares and what was found out.
+//! The metadata of a model's outputs, from the file's declarations and from trial runs.
 
 use oip_types::{DataType, ServiceError, ShapePattern, TensorMetadata};
 use tensor_core::{Quoted, Shape};

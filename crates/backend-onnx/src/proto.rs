@@ -13,5 +13,5 @@ mod generated {
 
 pub(crate) use generated::*;
 
-/// What is said of a file that is not in this format.
+/// The error for a file that is not in this format.
 pub(crate) const DAMAGED: &str = "the file is no ONNX model, or it is damaged or cut off";

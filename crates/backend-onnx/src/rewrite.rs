@@ -1,4 +1,4 @@
-//! What of a file is changed before a runtime has it.
+//! Changes of a file's graph before a runtime gets it.
 
 use std::collections::HashSet;
 

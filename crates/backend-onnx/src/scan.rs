@@ -1,4 +1,4 @@
-//! What a file would take in memory, found out before any of it is read into structures.
+//! The memory that a file would take, computed before any of it is read into structures.
 //!
 //! Two bytes of file can stand for an empty node of hundreds of bytes, so a small file could fill the memory. This
 //! walks over the file's fields, without keeping anything, and adds up what decoding would allocate.

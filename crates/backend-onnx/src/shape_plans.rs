@@ -271,7 +271,7 @@ mod tests {
         let second = plans.get(&image(4), &token).unwrap();
         for width in 3..=MAX_PLANS as u64 {
             plans.get(&image(2 * width), &token).unwrap();
-            // What is used stays.
+            // Plans in use stay.
             assert!(Arc::ptr_eq(&first, &plans.get(&image(2), &token).unwrap()));
         }
         plans.get(&image(1000), &token).unwrap();

@@ -161,7 +161,7 @@ impl Differences {
     /// [`TooSmall`] for one that is below zero whatever the request is.
     pub(crate) fn of(model: &TypedModel) -> TractResult<Self> {
         let mut found = HashSet::new();
-        // What no output needs does not run.
+        // Nodes that no output needs do not run.
         for id in model.eval_order()? {
             let node = model.node(id);
             for dim in node.outputs.iter().flat_map(|output| output.fact.shape.iter()) {

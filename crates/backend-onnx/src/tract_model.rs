@@ -76,6 +76,10 @@ impl Model for OnnxModel {
         &self.metadata
     }
 
+    fn runtime(&self) -> Option<&str> {
+        Some("tract")
+    }
+
     /// Not while a plan for the shape has to be made first, and never with loops or sizes that depend on values.
     fn is_bounded(&self, rows: u64) -> bool {
         match &self.plans {
@@ -158,7 +162,7 @@ fn run_either(
             plans.spend(shapes, started.elapsed());
             Ok(outputs)
         }
-        // What holds for most sizes was taken to hold for all.
+        // A rule that holds for most sizes was assumed for all.
         Err(error) if error.code() == ErrorCode::Internal => match plans.get(shapes, cancel) {
             Ok(plan) => plan.run(inputs, cancel),
             Err(_) => Err(error),
@@ -429,7 +433,7 @@ fn answers<P: std::ops::Deref<Target: Tried>>(
                             outputs: plan.outputs()?,
                         });
                     }
-                    // That the first sizes were too small explains nothing where larger ones fail too.
+                    // If larger sizes fail too, the first ones being too small is not the reason.
                     if first_error.as_ref().is_none_or(is_too_small) {
                         first_error = Some(error);
                     }

@@ -34,7 +34,7 @@ class TritonModelException(Exception):
 
 
 class _Unsupported(TritonModelException, AttributeError):
-    """A name that is not here: `hasattr` says no, and whoever uses it is told."""
+    """A name that is not here: `hasattr` says no, and a model that uses it gets the reason."""
 
 
 def _unsupported(what):

@@ -23,6 +23,7 @@
 //! use tensor_core::{Shape, Tensor};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let path = "models/words/1/model.safetensors"; // with one tensor, `embed`, FP32[3, 2]
 //! # use fmt_core::{Plan, PlannedEntry};
 //! # let table = Tensor::from_vec(Shape::new(&[3, 2])?, vec![0.0f32, 0.1, 1.0, 1.1, 2.0, 2.1])?;
 //! # let plan = Plan { entries: vec![PlannedEntry::dense("embed", table.spec().clone())], ..Plan::default() };
@@ -31,8 +32,10 @@
 //! # let mut writer = format.create(Box::new(&mut file), plan)?;
 //! # writer.write(table.bytes())?;
 //! # writer.finish()?;
-//! // With one tensor, `embed`, FP32[3, 2].
-//! let source = ModelSource::new("words", "1", "models/words/1/model.safetensors", file.into());
+//! # let folder = tempfile::tempdir()?;
+//! # let path = folder.path().join("model.safetensors");
+//! # std::fs::write(&path, file)?;
+//! let source = ModelSource::new("words", "1", &path, std::fs::read(&path)?.into());
 //! let model = TensorsBackend::new().load(&source, &LoadContext::default())?;
 //!
 //! let rows = Tensor::from_vec(Shape::vector(2), vec![2i64, 0])?;

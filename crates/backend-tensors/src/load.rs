@@ -7,7 +7,7 @@ use oip_service::{ModelSource, available_memory};
 use oip_types::{ErrorCode, ServiceError};
 use tensor_core::{Quoted, Tensor};
 
-/// What is served of a file.
+/// The served part of a file.
 pub(crate) struct Loaded {
     /// The format's short name.
     pub(crate) format: &'static str,
@@ -50,7 +50,7 @@ pub(crate) fn load(
     }
     let mut tensors = Vec::new();
     for (index, entry) in entries().filter(|(_, entry)| is_served(entry)) {
-        // Nobody waits any more for what is left to decode.
+        // The rest need not be decoded: the load has failed.
         if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
             return Err(ServiceError::new(
                 ErrorCode::DeadlineExceeded,

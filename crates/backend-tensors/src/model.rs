@@ -12,7 +12,7 @@ use crate::{
     table::{GatherError, NoSuchRow, Table},
 };
 
-/// What an input's name has behind that of the tensor.
+/// The suffix of an input's name, behind the tensor's.
 const ROWS: &str = ".rows";
 
 /// The tensors of a file, by name.
@@ -77,7 +77,7 @@ impl TensorsModel {
     fn wanted<'r>(&self, request: &'r InferRequest) -> Result<Vec<Wanted<'r>>, ServiceError> {
         let mut rows = HashMap::new();
         for input in &request.inputs {
-            // What has no such name is no input, which callers have seen to.
+            // Callers have checked that inputs have such names.
             let name = input.name.strip_suffix(ROWS);
             let name = name.ok_or_else(|| ServiceError::invalid(format!("inputs end in '{ROWS}'")))?;
             rows.insert(self.position(name)?, input);
@@ -100,7 +100,7 @@ impl TensorsModel {
             rows: rows.remove(&position),
         });
         let wanted: Vec<Wanted<'_>> = wanted.collect();
-        // What has no effect was meant to have one.
+        // An input without an effect is an error of the client.
         if let Some(unused) = request
             .inputs
             .iter()

@@ -138,7 +138,7 @@ impl<'a, T> Rows<'a, T> {
 pub struct TooFewFeatures {
     /// What the forest asks for.
     pub needed: usize,
-    /// What rows have.
+    /// The number of features of a row.
     pub found: usize,
 }
 

@@ -20,7 +20,7 @@ use crate::{
 /// overwritten. All of it is brought to the disk before the last bytes, the `tail`, that make it count. Dropped without
 /// [`AppendFile::commit`], the file is cut back to what it was; [`AppendFile::recover`] does that when the process had no
 /// time to. For that a journal stands beside the file meanwhile, `NAME.append-journal`, with the length to cut back to.
-/// Others that change the file in this way are kept out by a lock. Who reads the file meanwhile finds no whole file.
+/// A lock keeps out others that change the file in this way. Concurrent readers may see an incomplete file.
 ///
 /// ```
 /// use std::io::Write;
@@ -109,7 +109,7 @@ impl AppendFile {
         let out = self.out.take();
         let out = out.ok_or_else(|| Error::new(ErrorKind::Io, "the file was committed before"))?;
         let mut file = out.into_inner().map_err(|error| {
-            // What is still in the buffer must not be written behind the cut.
+            // Buffered bytes must not be written behind the cut.
             let (error, out) = error.into_parts();
             let _ = out.into_parts();
             failed(error)
@@ -244,7 +244,7 @@ impl Drop for AppendFile {
             return;
         }
         if let Some(out) = self.out.take() {
-            // What is still in the buffer must not be written behind the cut.
+            // Buffered bytes must not be written behind the cut.
             let _ = out.into_parts();
         }
         // If the file cannot be cut, the journal stays, and `recover` can.

@@ -36,7 +36,7 @@ pub struct AtomicFile {
     temporary: Temporary,
     /// The file that is replaced, behind all links.
     target: PathBuf,
-    /// What stood there when writing began.
+    /// The file that was there when writing began.
     replaced: Option<Metadata>,
     /// Whether a file that appeared meanwhile must stay.
     is_new: bool,
@@ -144,7 +144,7 @@ fn unnamed(folder: &Path, mode: u32) -> io::Result<Option<File>> {
     let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
     match rustix::fs::open(folder, flags, Mode::from_raw_mode(mode)) {
         Ok(descriptor) => Ok(Some(descriptor.into())),
-        // What kernels and file systems that do not know the flag say.
+        // The errors of kernels and file systems that do not know the flag.
         Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL | Errno::NOENT) => Ok(None),
         Err(error) => Err(error.into()),
     }
@@ -156,7 +156,7 @@ fn name() -> tempfile::Builder<'static, 'static> {
     name
 }
 
-/// Where files have permission bits.
+/// Systems on which files have permission bits.
 fn set_mode(name: &mut tempfile::Builder<'_, '_>, mode: u32) {
     #[cfg(unix)]
     name.permissions(std::os::unix::fs::PermissionsExt::from_mode(mode));

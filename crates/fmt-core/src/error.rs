@@ -39,7 +39,7 @@ struct Inner {
 pub enum ErrorKind {
     /// The system could not read or write.
     Io,
-    /// What the path leads to is no regular file.
+    /// The path does not lead to a regular file.
     NotAFile,
     /// The file ends too early.
     Truncated,

@@ -170,7 +170,7 @@ impl HeadEditor {
         if found != len || file.read_exact(&mut current).is_err() {
             return Err(misfit());
         }
-        // What was interrupted left old bytes and new ones, and nothing else.
+        // An interrupted edit leaves only old bytes and new ones.
         let mut bytes = current.iter().zip(old).zip(new);
         if !bytes.all(|((current, old), new)| current == old || current == new) {
             return Err(misfit());
@@ -192,7 +192,7 @@ fn journal_of(path: &Path) -> PathBuf {
     beside(path, ".head-journal")
 }
 
-/// What a journal begins with.
+/// The first bytes of a journal.
 const MARK: &[u8; 8] = b"TFHEAD1\n";
 
 /// Mark, the file's length, the old bytes, and as many new ones.

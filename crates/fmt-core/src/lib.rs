@@ -14,11 +14,12 @@
 //! The crate has no code of any single format.
 //!
 //! ```
-//! use std::{fs, io::Write};
+//! use std::{fs, io::Write, path::Path};
 //!
 //! use fmt_core::AtomicFile;
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let path = Path::new("greeting.txt");
 //! # let folder = tempfile::tempdir()?;
 //! # let path = folder.path().join("greeting.txt");
 //! let mut file = AtomicFile::create(&path)?;
@@ -30,6 +31,8 @@
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! The feature `testing` is for tests and exempt from semantic versioning: it may change in any release.
 
 mod append_file;
 mod atomic_file;

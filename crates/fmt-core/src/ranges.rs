@@ -34,7 +34,7 @@ pub fn read_range(source: &dyn ByteSource, range: Range<u64>, what: &str) -> Res
     Ok(bytes)
 }
 
-/// What it means that a source, whose length was known, could not be read at `at`. An [`Error`] inside the system's is
+/// The error for a source, whose length was known, that could not be read at `at`. An [`Error`] inside the system's is
 /// what the source itself has to say, and keeps its kind.
 #[must_use]
 pub fn source_error(error: io::Error, at: u64, what: &str) -> Error {

@@ -9,7 +9,7 @@ use crate::{
 
 /// A dense tensor whose bytes stand in a source as they are: row-major, little-endian, nothing between them.
 ///
-/// What [`TensorReader`](crate::TensorReader)s do for such tensors, once for all formats.
+/// Reading of such tensors for [`TensorReader`](crate::TensorReader)s, once for all formats.
 ///
 /// ```
 /// use bytes::Bytes;

@@ -159,7 +159,7 @@ fn no_such_tensor(name: &str, entries: &[Entry]) -> Error {
     error.expected(format_args!("one of {}", names.join(", ")))
 }
 
-/// What verifying a tensor came to.
+/// The result of verifying a tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Verification {
@@ -174,7 +174,7 @@ pub enum Verification {
 /// Something legal but odd in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lint {
-    /// What it is, for people.
+    /// Its name in messages.
     pub message: String,
     /// The tensor it is about, if it is about one.
     pub tensor: Option<String>,

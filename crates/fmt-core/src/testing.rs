@@ -1,4 +1,4 @@
-//! What the crates of the formats hold themselves to in their tests (feature `testing`).
+//! Tests that all crates of formats share (feature `testing`).
 //!
 //! Files that nobody vouches for are opened and read as the worst surroundings would have it: on a small stack, with
 //! every allocated byte counted, and from memory as well as from a file, with the same verdict.
@@ -77,7 +77,7 @@ pub fn open_hostile(
             );
             contents
         });
-        // Nobody listens any more when patience is over.
+        // After the time is over the receiver is gone.
         let _ = sender.send(read);
     };
     let thread = thread::Builder::new()
@@ -202,7 +202,7 @@ pub struct CorpusFile {
     pub verdict: Verdict,
 }
 
-/// What is to be said of a file.
+/// The description of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// It opens and reads, but for tensors that are not supported.
@@ -320,7 +320,7 @@ pub fn open_many_hostile(
                 count += 1;
             }
         }
-        // Nobody listens any more when patience is over.
+        // After the time is over the receiver is gone.
         let _ = sender.send(count);
     };
     let thread = thread::Builder::new()

@@ -25,7 +25,7 @@ pub struct PlannedEntry {
     pub layout: Layout,
     /// What else to say about it, as text by key.
     pub attributes: BTreeMap<String, String>,
-    /// What its bytes really are, if its dtype is one that is not computed with; `spec` is that of plain bytes then.
+    /// The real dtype of its bytes, if there is no arithmetic for it; `spec` is that of plain bytes then.
     pub opaque: Option<(OpaqueDType, Shape)>,
 }
 

@@ -10,6 +10,7 @@
 //! use fmt_gguf::GgufReader;
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let path = "model.gguf"; // with one tensor, `w`, F32[1, 3]
 //! # let mut file = b"GGUF\x03\0\0\0".to_vec();
 //! # for word in [1u64, 0, 1] { file.extend(word.to_le_bytes()); } // one tensor, no metadata, a name of one byte
 //! # file.extend(b"w\x02\0\0\0");
@@ -17,7 +18,10 @@
 //! # file.extend([0; 12]); // F32, at the beginning of the data
 //! # file.resize(file.len().next_multiple_of(32), 0);
 //! # for element in [1.0f32, 2.0, 3.0] { file.extend(element.to_le_bytes()); }
-//! let reader = GgufReader::from_bytes(file)?;
+//! # let folder = tempfile::tempdir()?;
+//! # let path = folder.path().join("model.gguf");
+//! # std::fs::write(&path, file)?;
+//! let reader = GgufReader::from_path(path)?;
 //! let index = reader.find("w").ok_or("no such tensor")?;
 //! // GGUF names the dimension that changes fastest first; here it is last, as everywhere else.
 //! assert_eq!(reader.entries()[index].shape.dims(), [1, 3]);

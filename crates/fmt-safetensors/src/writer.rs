@@ -25,7 +25,7 @@ pub struct SafetensorsWriter<W> {
     /// Bytes that are still to come.
     outstanding: u64,
     position: u64,
-    /// Nobody knows how much of what was to be written arrived.
+    /// It is unknown how many bytes arrived.
     has_failed: bool,
 }
 

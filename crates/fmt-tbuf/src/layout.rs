@@ -1,4 +1,4 @@
-//! What stands where in a file, and what stands for what.
+//! The layout of a file, and its constants.
 
 use tensor_core::DType;
 
@@ -6,7 +6,7 @@ use crate::generated::tensor_buffers::DataType;
 
 /// The first and the last four bytes of a file.
 pub(crate) const MAGIC: [u8; 4] = *b"TBS1";
-/// What all versions of the magic begin with.
+/// The first bytes of the magic in all versions.
 pub(crate) const FAMILY: &[u8] = b"TBS";
 /// Bytes of the index's length and the magic behind the index.
 pub(crate) const TAIL: u64 = 8;

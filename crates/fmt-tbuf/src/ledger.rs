@@ -141,7 +141,7 @@ impl Ledger {
         self.push(name, spec.shape(), dtype, offset, size).map(drop)
     }
 
-    /// What holds wherever the tensor is going to stand.
+    /// Checks that do not depend on the tensor's position.
     fn check(&self, name: &str, spec: &TensorSpec) -> Result<DataType, Error> {
         check_name(name, &self.options)?;
         let limits = &self.options.limits;

@@ -18,6 +18,7 @@
 //! use fmt_tbuf::TbufReader;
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let path = "model.tbuf";
 //! # use {fmt_tbuf::*, tensor_core::*};
 //! # let folder = tempfile::tempdir()?;
 //! # let path = folder.path().join("model.tbuf");
@@ -46,6 +47,7 @@
 //! use tensor_core::{Shape, Tensor};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let path = std::path::Path::new("model.tbuf");
 //! # let folder = tempfile::tempdir()?;
 //! # let path = folder.path().join("model.tbuf");
 //! let mut writer = TbufWriter::new(AtomicFile::create(&path)?, WriteOptions::default())?;
@@ -62,6 +64,7 @@
 //! a socket as well as a file.
 //!
 //! ```
+//! use fmt_core::TensorReader;
 //! use fmt_tbuf::{TbufReader, TbufWriter, WriteOptions};
 //! use tensor_core::{DType, Shape, TensorSpec};
 //!
@@ -73,7 +76,6 @@
 //!     writer.write(&[sample.to_le_bytes(); 4].concat())?;
 //! }
 //! writer.finish()?;
-//! # use fmt_core::TensorReader;
 //! assert_eq!(TbufReader::from_bytes(sink)?.rows(0, 7..8)?.to_vec::<i16>()?, [7; 4]);
 //! # Ok(())
 //! # }

@@ -1,4 +1,4 @@
-//! What is legal but odd in a file.
+//! Findings that are legal but odd in a file.
 
 use std::ops::Range;
 

@@ -344,7 +344,7 @@ impl Ledger {
             };
             let (offset, size) = match root.place {
                 Place::Written { offset, size } => (offset, size),
-                // Nobody encodes before all bytes are there.
+                // Encoding starts when all bytes are there.
                 _ => (0, 0),
             };
             encode_record(&mut out, record, offset, size, &root.checksum);

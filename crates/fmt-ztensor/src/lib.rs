@@ -18,6 +18,7 @@
 //! use fmt_ztensor::ZtensorReader;
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let path = "model.zt";
 //! # use fmt_ztensor::{CborValue, CustomField, TensorOptions, WriteOptions, ZtensorWriter};
 //! # use tensor_core::{Shape, Tensor};
 //! # let folder = tempfile::tempdir()?;
@@ -79,6 +80,7 @@
 //! use tensor_core::{DType, Shape, TensorSpec};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let path = std::path::Path::new("rows.zt");
 //! # let folder = tempfile::tempdir()?;
 //! # let path = folder.path().join("rows.zt");
 //! // Nothing stands under the file's name until it is complete and on the disk.

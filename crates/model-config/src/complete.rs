@@ -7,7 +7,7 @@ use oip_types::{
 
 use crate::{Axes, MismatchError, PipelineError, Role, WrittenConfig, WrittenTensor};
 
-/// What holds where a configuration says nothing.
+/// Values for fields that a configuration does not set.
 ///
 /// ```
 /// let defaults = model_config::Defaults::default().with_instances(4).with_max_batch_size(64);
@@ -79,7 +79,7 @@ pub struct Completed {
     pub metadata: ModelMetadata,
     /// Whether the metadata is another than the model's own.
     pub is_narrowed: bool,
-    /// Where the model takes batches only by what its dimensions look like: the configuration if it does not.
+    /// If only the dimensions suggest that the model takes batches: the configuration for the case that it does not.
     pub without_batches: Option<ModelConfig>,
     /// Inputs that clients send with other axes of one than the model takes.
     pub reshaped_inputs: Vec<(String, Axes)>,
@@ -319,7 +319,7 @@ fn narrow_one(
     Ok(narrowed)
 }
 
-/// What a pipeline is to clients: all of it is in its configuration.
+/// A pipeline's metadata: all of it comes from its configuration.
 ///
 /// # Errors
 /// What is missing, or has no place in a pipeline.

@@ -69,7 +69,7 @@ pub enum ConfigError {
     /// Its text does not follow its syntax.
     #[error("{}{problem}", Prefix(place))]
     Syntax {
-        /// Where; absent where the problem says it.
+        /// The place; `None` if the problem names it.
         place: Option<Place>,
         /// What is wrong there.
         problem: String,
@@ -79,7 +79,7 @@ pub enum ConfigError {
     /// A field has a value of another kind, or out of its range.
     #[error("{}{}expected {expected}, found {found}", Prefix(place), Prefix(&Some(field).filter(|field| !field.is_empty())))]
     Unexpected {
-        /// Where; absent in JSON and TOML.
+        /// The place; `None` in JSON and TOML.
         place: Option<Place>,
         /// The field's path, such as `input[0].dims[1]`; empty for the whole.
         field: String,
@@ -91,7 +91,7 @@ pub enum ConfigError {
     /// A field that can be given once is given again.
     #[error("{}{field} is given more than once", Prefix(place))]
     Repeated {
-        /// Where; absent in JSON and TOML.
+        /// The place; `None` in JSON and TOML.
         place: Option<Place>,
         /// The field's path.
         field: String,
@@ -99,7 +99,7 @@ pub enum ConfigError {
     /// Ignoring the field would change answers, and acting on it is not supported.
     #[error("{}{field} is not supported ({feature})", Prefix(place))]
     Unsupported {
-        /// Where; absent in JSON and TOML.
+        /// The place; `None` in JSON and TOML.
         place: Option<Place>,
         /// The field's path.
         field: String,

@@ -44,6 +44,11 @@ pub use error::{ConfigError, MismatchError, PipelineError, Place, Role};
 pub use reshape::Axes;
 pub use written::{Syntax, WrittenConfig, WrittenTensor};
 
+/// Compiles the example of README.md.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
 /// The models that a pipeline runs, as often as it does; none for other models.
 ///
 /// ```

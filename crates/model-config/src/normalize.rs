@@ -85,7 +85,7 @@ impl Walk<'_> {
         for ((written, _), name) in members.iter().zip(&names) {
             if fields.iter().all(|field| field.name != name) {
                 let place = join(path, written);
-                // What is not listed needs no hint, and nobody means a field by a very long name: both cost time.
+                // Fields that are not listed need no hint, and very long names are not misspelt fields: both would cost time.
                 let hinted = format!("{place} (");
                 let is_listed =
                     (self.unknown.iter()).any(|listed| *listed == place || listed.starts_with(&hinted));
@@ -197,7 +197,7 @@ impl Walk<'_> {
                     (Some(Value::Text(key) | Value::Word(key)), Some(value)) => {
                         entries.push((key.clone(), value));
                     }
-                    // What has no effect may have any form.
+                    // A field without effect may have any form.
                     _ if matches!(field.kind, Kind::Opaque) => {}
                     _ => return self.expected(node, path, "an entry with 'key' and 'value'"),
                 }
@@ -391,6 +391,17 @@ mod tests {
             text("max_batchsize: 4").unwrap().unknown,
             ["max_batchsize (did you mean max_batch_size?)"]
         );
+    }
+
+    #[test]
+    fn ragged_batches_are_refused_with_what_to_write_instead() {
+        let error = text("input { name: \"x\" allow_ragged_batch: true }").unwrap_err();
+        assert_eq!(
+            error,
+            "line 1, column 39: input[0].allow_ragged_batch is not supported (rows of a batch have one shape; without batching each \
+             request has its own: max_batch_size: 0)"
+        );
+        text("input { name: \"x\" allow_ragged_batch: false }").unwrap();
     }
 
     /// MR-15: values that cannot be.

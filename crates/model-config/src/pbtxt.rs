@@ -236,7 +236,7 @@ impl Reader<'_> {
         u32::from_str_radix(digits, radix).ok()
     }
 
-    /// What may stand in names, words and numbers.
+    /// The characters of names, words and numbers.
     fn word(&mut self) -> &str {
         let rest = &self.text[self.at..];
         let mut after_exponent = false;

@@ -30,7 +30,7 @@ pub(crate) enum Value {
     List(Vec<Node>),
 }
 
-/// Where a byte of a text stands, for people.
+/// The line and column of a byte, for messages.
 pub(crate) fn place(text: &str, at: usize) -> Place {
     let before = &text[..text.floor_char_boundary(at)];
     let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
@@ -40,7 +40,7 @@ pub(crate) fn place(text: &str, at: usize) -> Place {
 }
 
 impl Value {
-    /// What it is called in messages.
+    /// Its name in messages.
     pub(crate) fn describe(&self) -> String {
         match self {
             Self::Word(word) => tensor_core::Quoted(word).to_string(),

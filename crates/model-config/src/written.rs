@@ -16,7 +16,7 @@ use crate::{ConfigError, Role, fields::MODEL_CONFIG, normalize::normalize, pbtxt
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct WrittenConfig {
-    /// What it says, without inputs and outputs.
+    /// The configuration, without inputs and outputs.
     pub config: ModelConfig,
     /// The inputs that it says something of.
     pub inputs: Vec<WrittenTensor>,
@@ -26,7 +26,7 @@ pub struct WrittenConfig {
     pub is_mapped: bool,
     /// None where it does not say; then 0 is not meant.
     pub max_batch_size: Option<u32>,
-    /// What to tell the operator beside errors.
+    /// Warnings for the operator.
     pub warnings: Vec<String>,
 }
 
@@ -72,7 +72,7 @@ impl WrittenConfig {
         ("config.toml", Syntax::Toml),
     ];
 
-    /// What Triton's configurations call a pipeline, in the field `platform`.
+    /// The `platform` of a pipeline in Triton's configurations.
     pub const PIPELINE: &'static str = "ensemble";
 
     /// The parameter that has a model's file mapped.

@@ -134,7 +134,7 @@ impl Cache {
         (is_digest && is_whole(self.object(&sha256))).then_some(sha256)
     }
 
-    /// Where it stands which object this was; nowhere for one whose versions cannot be told apart.
+    /// The file that says which object this was; `None` if its versions cannot be distinguished.
     fn record(&self, url: &str, object: &Object) -> Option<PathBuf> {
         let mut hasher = Sha256::new();
         for part in [url, &object.key, &object.etag] {
@@ -485,7 +485,7 @@ mod tests {
             "{error}"
         );
         assert!(linked.exists());
-        // Nobody remembers what is gone.
+        // Removed files are forgotten.
         assert_eq!(cache.find("s3://b", &object("b", 3)), None);
         assert_eq!(cache.files("records").unwrap().len(), 1);
     }

@@ -296,13 +296,13 @@ impl Shared {
 
     fn failed(&self, what: &str, error: &object_store::Error) -> StoreError {
         let (url, what, why) = (self.url.clone(), what.to_owned(), text_of(error));
-        // What the crate has no word for says so by its status, in its text.
+        // For other errors the crate gives only a text, which has the status.
         let is_denied = ["403 Forbidden", "401 Unauthorized"]
             .iter()
             .any(|status| why.contains(status));
         let hint = self.hint;
         match error {
-            // Nobody there knows of credentials, which is no word about the objects.
+            // The machine has no credentials; that says nothing about the objects.
             _ if is_about_credentials(&why) => StoreError::Denied { url, what, hint, why },
             object_store::Error::PermissionDenied { .. } | object_store::Error::Unauthenticated { .. } => {
                 StoreError::Denied { url, what, hint, why }
@@ -404,7 +404,7 @@ fn name_in(error: &object_store::path::Error) -> String {
     }
 }
 
-/// Where no key is set, the client asks the machine for one, and only says that this failed.
+/// Without a key the client asks the machine for one, and its error says only that this failed.
 fn is_about_credentials(why: &str) -> bool {
     let places = [
         "169.254.169.254",

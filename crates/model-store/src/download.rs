@@ -109,7 +109,7 @@ pub(crate) fn fetch_all(
     }
 }
 
-/// What threads that fetch ranges know of each other.
+/// The shared state of threads that fetch ranges.
 struct Ranges {
     /// The next range that nobody fetches.
     next: u64,

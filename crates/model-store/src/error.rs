@@ -61,7 +61,7 @@ pub enum StoreError {
         url: String,
         /// What was asked for.
         what: String,
-        /// What came instead of an answer.
+        /// The error in place of a response.
         why: String,
     },
     /// An object is another one now than the one that was listed.
@@ -165,7 +165,7 @@ pub enum StoreError {
         /// What the system says.
         source: io::Error,
     },
-    /// What was one model is now a repository, or the other way round.
+    /// A model has become a repository, or the other way round.
     #[error("{url} was {before} and is {now} now; start the server again to serve that")]
     Layout {
         /// Where the models are.

@@ -30,6 +30,8 @@
 //!
 //! Names and sizes come from the store's list. If the store has a SHA-256, the bytes must match it. To trust digests rather than
 //! the store, give the server a list of them (`oip-server --require-digests`).
+//!
+//! The feature `testing` is for tests and exempt from semantic versioning: it may change in any release.
 
 mod cache;
 mod cloud;

@@ -40,7 +40,7 @@ pub(crate) enum Place {
     Web { url: String },
 }
 
-/// Who keeps a bucket.
+/// The provider of a bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cloud {
     S3,
@@ -143,7 +143,7 @@ impl Location {
         })
     }
 
-    /// What a model here is called that has no other name: the last part of the path.
+    /// The name of a model that has no other: the last part of the path.
     pub(crate) fn label(&self) -> String {
         let text = self.to_string();
         let path = text.split_once("://").map_or(text.as_str(), |(_, path)| path);

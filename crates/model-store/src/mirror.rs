@@ -104,7 +104,7 @@ impl fmt::Debug for MirrorOptions {
     }
 }
 
-/// What of a location to fetch.
+/// The part of a location to fetch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope<'n> {
     /// Every model.
@@ -293,7 +293,7 @@ impl Mirror {
         let _writing = self.view.lock()?;
         let mut report = Report::default();
         match self.sync_once(&mut known, scope, &mut report) {
-            // What changed since the list was made is looked for once more.
+            // Objects that changed since the list was made are looked up once more.
             Ok(true) => {}
             Err(error) if error.is_race() => {}
             Ok(false) => return Ok(report),
@@ -371,7 +371,7 @@ impl Mirror {
                 _ => true,
             };
             if !is_wanted {
-                // What is there from earlier is no worse than nothing: a load looks anew.
+                // An earlier copy is better than none: a load checks again.
                 self.view.make_place(entry)?;
                 continue;
             }
@@ -428,7 +428,7 @@ impl Mirror {
         Ok(())
     }
 
-    /// What a location is by what it has.
+    /// The kind of a location, by its objects.
     fn shape(&self, listing: &Listing) -> Shape {
         if listing.is_file {
             return Shape::File;
@@ -457,7 +457,7 @@ impl Mirror {
             WHOLE => self.url.clone(),
             entry => format!("the model '{}' at {}", entry.escape_debug(), self.url),
         };
-        // What is in the cache may leave it for another process before it is linked.
+        // Another process may remove an object from the cache before it is linked.
         for _ in 0..3 {
             let found: Vec<_> = objects
                 .iter()
@@ -535,7 +535,7 @@ impl Mirror {
         }
     }
 
-    // Each update is whole, so a poisoned lock is as good as any.
+    // Updates are atomic, so lock poisoning is ignored.
     fn known(&self) -> MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,4 +1,4 @@
-//! What every store can do: say which objects it has, and give parts of them.
+//! The interface of all stores: list objects, and read parts of them.
 
 use std::{ops::Range, sync::Arc};
 
@@ -46,7 +46,7 @@ pub struct Listing {
     pub objects: Vec<Object>,
     /// Whether the location itself is the only object.
     pub is_file: bool,
-    /// What tells this listing from others, if the store has a word for all of it: a commit.
+    /// The identity of this listing, if the store has one for all of it: a commit.
     pub version: Option<String>,
 }
 
@@ -56,11 +56,11 @@ pub struct Listing {
 pub struct Object {
     /// Its name below the location.
     pub name: ObjectName,
-    /// What its store calls it.
+    /// Its key in the store.
     pub key: String,
     /// Its bytes.
     pub size: u64,
-    /// What tells this version from others: an entity tag, a commit, a date.
+    /// The identity of this version: an entity tag, a commit, a date.
     pub etag: String,
     /// The SHA-256 of its bytes, where the store tells it.
     pub sha256: Option<String>,

@@ -27,7 +27,7 @@ pub struct Request {
     pub method: String,
     /// The path, decoded, with its first slash.
     pub path: String,
-    /// What stands behind the question mark, decoded.
+    /// The query, decoded.
     pub query: BTreeMap<String, String>,
     /// Headers by their names in lower case.
     pub headers: BTreeMap<String, String>,

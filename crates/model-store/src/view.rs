@@ -1,4 +1,4 @@
-//! What is served of a location: a folder of hard links to objects of the cache, whose entries change as a whole.
+//! The folder that is served for a location: hard links to objects of the cache. Entries change as a whole.
 //!
 //! ```text
 //! in-use                locked by every process that serves the view
@@ -59,7 +59,7 @@ impl Shape {
     }
 }
 
-/// What is known of a view from earlier times.
+/// The state of a view from earlier runs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ViewState {
     pub(crate) url: String,
@@ -113,7 +113,7 @@ impl View {
         Ok(lock)
     }
 
-    /// What the engine is to serve.
+    /// The folder for the engine.
     pub(crate) fn served(&self, state: &ViewState) -> PathBuf {
         let tree = self.folder.join("tree");
         match &state.file {
@@ -262,7 +262,7 @@ impl View {
     }
 }
 
-/// What tells the objects of an entry from others.
+/// The identity of an entry's objects.
 pub(crate) fn fingerprint<'o>(objects: impl Iterator<Item = &'o Object>) -> String {
     let mut objects: Vec<&Object> = objects.collect();
     objects.sort_by(|a, b| a.name.cmp(&b.name));

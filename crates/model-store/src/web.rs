@@ -116,7 +116,7 @@ pub(crate) fn without_options(text: &str) -> String {
         .replace(" (--ca)", " (--repository-ca)")
 }
 
-/// What an error of the HTTP client means here.
+/// The store's error for an error of the HTTP client.
 pub(crate) fn failed(url: &str, what: &str, hint: &'static str, error: &Error) -> StoreError {
     let (url, what, why) = (
         url.to_owned(),

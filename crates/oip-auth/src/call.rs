@@ -1,4 +1,4 @@
-//! What a request asks for, as far as its head tells: the API, the model, and whether it changes something.
+//! The call that a request makes, as far as its head shows: the API, the model, and whether it changes something.
 
 use std::borrow::Cow;
 
@@ -17,9 +17,9 @@ pub enum Api {
     ModelConfig,
     /// Running models.
     Inference,
-    /// What models there are; loading and unloading them.
+    /// The list of models; loading and unloading.
     Repository,
-    /// What models have done.
+    /// Statistics of models.
     Statistics,
     /// The log's settings and its last lines.
     Logging,
@@ -71,7 +71,7 @@ impl Api {
     }
 }
 
-/// What a request asks for.
+/// The call that a request makes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Call<'a> {

@@ -1,4 +1,4 @@
-//! What is wrong with a file of identities, or with keys.
+//! Errors of a file of identities, or of keys.
 
 use std::{fmt, path::Path};
 

@@ -30,7 +30,7 @@ pub struct Gate<S, B> {
     transport: Transport<B>,
 }
 
-/// What a gate needs to know of a transport.
+/// A transport's properties that a gate needs.
 pub struct Transport<B> {
     /// Whether paths are those of gRPC.
     pub is_grpc: bool,
@@ -135,7 +135,7 @@ where
     }
 }
 
-/// What is said in the log once a call was answered, or given up.
+/// The line for the log, once a call was answered or given up.
 struct Audit {
     admitted: Admitted,
     change: &'static str,

@@ -37,7 +37,7 @@ struct Shared {
     seen: Mutex<Option<Seen>>,
 }
 
-/// What files held.
+/// The content of the files.
 struct Seen {
     contents: Contents,
     /// Whether it could be used.
@@ -56,7 +56,7 @@ pub struct KeyFetches {
     pub has_keys: bool,
 }
 
-/// What is answered where requests come in.
+/// The calls that an address answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Answers {
@@ -68,10 +68,10 @@ pub enum Answers {
     NoAdministration(&'static str),
 }
 
-/// Where requests come in.
+/// The kind of address that requests arrive at.
 #[derive(Clone)]
 pub struct Door {
-    /// What is answered there.
+    /// The calls that it answers.
     pub answers: Answers,
     /// APIs that want a header.
     pub restricted: Arc<[Restricted]>,
@@ -89,9 +89,9 @@ impl Default for Door {
 
 /// A request that may go on.
 pub(crate) struct Admitted {
-    /// Who has sent it, by the table, for the log; nothing without a table.
+    /// The sender by the table, for the log; empty without a table.
     pub(crate) shown: Option<String>,
-    /// What is still to be asked.
+    /// The checks that are left.
     pub(crate) grant: Option<Grant>,
     /// The model that was asked about last, of a call that changes something.
     pub(crate) model: Asked,
@@ -155,7 +155,7 @@ impl Guard {
         }
         let before = self.table();
         let made = Table::new(path, &contents, before.as_deref());
-        // What a server says may be otherwise the next time, though the files are the same.
+        // A server may answer differently the next time, even if the files are the same.
         let is_settled = !made.as_ref().is_err_and(AuthError::is_of_server);
         let is_used = made.is_ok();
         *seen = is_settled.then_some(Seen { contents, is_used });
@@ -171,7 +171,7 @@ impl Guard {
         }
         let mut ticks = interval(period.max(Duration::from_millis(1)));
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        // What the last failure was, which is said once.
+        // The last failure, which is logged once.
         let mut said = None;
         loop {
             ticks.tick().await;
@@ -295,7 +295,7 @@ impl Guard {
         let Some(table) = table else {
             return Ok(Admitted {
                 shown: None,
-                // Who changes a model by gRPC names it in the message.
+                // Calls that change a model by gRPC name it in the message.
                 grant: call
                     .change
                     .is_some()
@@ -331,7 +331,7 @@ pub(crate) struct Refusal {
     pub(crate) error: ServiceError,
     /// For the header `WWW-Authenticate`.
     pub(crate) challenge: Option<HeaderValue>,
-    /// Who has sent it, if that is known.
+    /// The sender, if known.
     pub(crate) shown: Option<String>,
 }
 
@@ -394,7 +394,7 @@ fn identify(
     })
 }
 
-/// What is asked once the request was read.
+/// The checks that need the request's content.
 struct Watched {
     who: Option<(Arc<Table>, usize)>,
     model: Asked,

@@ -47,7 +47,7 @@ pub(crate) enum Refused {
     NoKeys,
 }
 
-/// What a good token says.
+/// The claims of a valid token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Verified {
     /// The claim's values: one, or those of a list.

@@ -1,4 +1,4 @@
-//! Who may do what on a server of the Open Inference Protocol: a [`Gate`] in front of its services, whatever their transport.
+//! Access control for a server of the Open Inference Protocol: a [`Gate`] in front of its services, whatever their transport.
 //!
 //! A [`Guard`] knows identities from a table in a file, read again when it changes: bearer tokens (as SHA-256), JSON Web Tokens (RS256,
 //! ES256, EdDSA, by a key set in a file or at a URL), and names in certificates of clients. Each may use some groups of APIs, for some models, so many
@@ -21,20 +21,33 @@
 //! the steps of a pipeline, pass no gate.
 //!
 //! ```
-//! use std::convert::Infallible;
+//! use std::{
+//!     convert::Infallible,
+//!     future::{Ready, ready},
+//!     task::{Context, Poll},
+//! };
+//!
 //! use http::{Request, Response};
 //! use oip_auth::{Answers, Door, Gate, Guard, Transport};
 //! use tower_service::Service;
-//! # use std::{future::{Ready, ready}, task::{Context, Poll}};
-//! # #[derive(Clone)]
-//! # struct Hello;
-//! # impl Service<Request<()>> for Hello {
-//! #     type Response = Response<String>;
-//! #     type Error = Infallible;
-//! #     type Future = Ready<Result<Response<String>, Infallible>>;
-//! #     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> { Poll::Ready(Ok(())) }
-//! #     fn call(&mut self, _: Request<()>) -> Self::Future { ready(Ok(Response::new("hello".to_owned()))) }
-//! # }
+//!
+//! /// What stands behind the gate: `oip-http`'s router, for one.
+//! #[derive(Clone)]
+//! struct Hello;
+//!
+//! impl Service<Request<()>> for Hello {
+//!     type Response = Response<String>;
+//!     type Error = Infallible;
+//!     type Future = Ready<Result<Response<String>, Infallible>>;
+//!
+//!     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+//!         Poll::Ready(Ok(()))
+//!     }
+//!
+//!     fn call(&mut self, _: Request<()>) -> Self::Future {
+//!         ready(Ok(Response::new("hello".to_owned())))
+//!     }
+//! }
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() {

@@ -23,11 +23,11 @@ pub struct Restricted {
     header: HeaderName,
     /// A digest: the value itself is not kept.
     value: [u8; 32],
-    /// What Triton calls what is restricted.
+    /// Triton's names for groups of calls.
     noun: &'static str,
 }
 
-/// What headers of gRPC begin with.
+/// The prefix of headers over gRPC.
 const GRPC_PREFIX: &str = "triton-grpc-protocol-";
 
 impl fmt::Debug for Restricted {

@@ -31,7 +31,7 @@ use crate::{
 /// Identities and how they are known.
 pub(crate) struct Table {
     identities: Vec<Identity>,
-    /// Who comes without anything.
+    /// The identity of requests without credentials.
     anonymous: Option<usize>,
     /// Digests of tokens.
     tokens: Vec<([u8; 32], usize)>,
@@ -48,7 +48,7 @@ struct Jwt {
     known: Mutex<LruCache<[u8; 32], Verified>>,
 }
 
-/// Who may do what.
+/// An identity with its rights.
 pub(crate) struct Identity {
     name: String,
     /// What it may use; none for everything.
@@ -57,7 +57,7 @@ pub(crate) struct Identity {
     rate: Option<Rate>,
 }
 
-/// Who a request is from.
+/// The identity of a request.
 pub(crate) struct Known {
     pub(crate) identity: usize,
     /// For people: the identity's name, and what it was known by where that says more.
@@ -118,14 +118,14 @@ struct JwtFile {
     claim: Option<String>,
 }
 
-/// What the files of a table hold.
+/// The content of a table's files.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Contents {
     table: String,
     keys: Option<KeysFrom>,
 }
 
-/// Where the keys of tokens are, and what is there as far as files say it.
+/// The sources of the keys for tokens, with the keys that files contain.
 #[derive(Clone, PartialEq, Eq)]
 enum KeysFrom {
     File(PathBuf, Vec<u8>),
@@ -239,7 +239,7 @@ impl Table {
             let number = table.identities.len();
             for token in &identity.token_sha256 {
                 let digest = digest(token.get_ref()).ok_or_else(|| {
-                    // What stands there may be a token by mistake.
+                    // The text may be a token that was put there by mistake.
                     wrong(token.span().start, "expected the SHA-256 of a token, 64 hexadecimal digits (printf %s TOKEN | sha256sum)")
                 })?;
                 if table.tokens.iter().any(|(known, _)| *known == digest) {
@@ -312,7 +312,7 @@ impl Table {
         &self.identities[number]
     }
 
-    /// Who has sent a bearer token.
+    /// The identity of a bearer token.
     pub(crate) fn by_token(&self, token: &str) -> Result<Known, Refused> {
         let digest: [u8; 32] = Sha256::digest(token).into();
         // All are compared, whichever it is.
@@ -341,7 +341,7 @@ impl Table {
         }
     }
 
-    /// Who has a certificate of these names.
+    /// The identity of a certificate with these names.
     pub(crate) fn by_certificate(&self, names: &[String]) -> Option<Known> {
         names.iter().find_map(|name| {
             let found = self.certificates.iter().find(|(pattern, _)| pattern.takes(name));
@@ -349,7 +349,7 @@ impl Table {
         })
     }
 
-    /// Who comes without anything.
+    /// The identity of requests without credentials.
     pub(crate) fn anonymous(&self) -> Option<Known> {
         self.anonymous.map(|identity| self.known(identity, None))
     }
@@ -442,7 +442,7 @@ impl Identity {
 
     /// Whether it may make a call, as far as the call is known.
     pub(crate) fn check_call(&self, call: &Call<'_>) -> Result<(), ServiceError> {
-        // What is not known here may be anything.
+        // An unknown call may be anything.
         if !self.may_use(call.api) {
             let (name, api) = (&self.name, call.api.name());
             return Err(denied(format!("identity '{name}' may not use the API '{api}'")));

@@ -10,6 +10,7 @@
 //! use oip_types::{InferOutput, InferRequest, InferResponse, ModelRef, Parameters};
 //! use tensor_core::Tensor;
 //!
+//! let folder = std::path::Path::new("captured");
 //! # let folder = tempfile::tempdir()?;
 //! # let folder = folder.path().join("captured");
 //! let recorder = Recorder::start(RecorderConfig::new(&folder))?;

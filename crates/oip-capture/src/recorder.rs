@@ -1,4 +1,4 @@
-//! What writes exchanges: a queue that is bounded in bytes, and a thread.
+//! Writes exchanges: a queue that is bounded in bytes, and a thread.
 
 use std::{
     fs::{self, DirBuilder, File, OpenOptions},
@@ -23,11 +23,11 @@ use crate::{
     leftovers,
 };
 
-/// What is recorded, and within which bounds.
+/// The settings of a recorder: which requests, and its limits.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct RecorderConfig {
-    /// Where to. It is made if it is not there, for its owner only.
+    /// The folder to write to. It is created if needed, for its owner only.
     pub folder: PathBuf,
     /// The part of the requests that is recorded, from 0 to 1.
     pub rate: f64,
@@ -91,7 +91,7 @@ struct Exchange {
     response: InferResponse,
     /// Of its tensors.
     tensors: u64,
-    /// What it counts as while it waits.
+    /// Its bytes in the queue.
     bytes: u64,
 }
 

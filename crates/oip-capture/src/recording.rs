@@ -1,4 +1,4 @@
-//! What was recorded, read again.
+//! Reads a recording.
 
 use std::{
     fs, io,

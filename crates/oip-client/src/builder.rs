@@ -150,7 +150,7 @@ impl<C> Builder<C> {
         self
     }
 
-    /// Where the server is, and how it is to be talked to.
+    /// The server's address, and how to talk to it.
     pub(crate) fn finish(mut self) -> Result<(Endpoint, Settings), ClientError> {
         let endpoint = Endpoint::parse(&self.url)?;
         if !endpoint.is_encrypted && !self.settings.tls.is_empty() {

@@ -14,7 +14,7 @@ pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 /// A boxed stream.
 pub type BoxStream<T> = Pin<Box<dyn Stream<Item = T> + Send>>;
 
-/// What a call comes to.
+/// The result of a call.
 pub type Result<T> = std::result::Result<T, ClientError>;
 
 /// A server of the Open Inference Protocol, whatever transport it is reached by.

@@ -19,7 +19,7 @@ pub(crate) const SILENCE: Duration = Duration::from_secs(15);
 /// How often it is asked, and does not answer, before the connection counts as broken.
 pub(crate) const PROBES: u32 = 2;
 
-/// What a pool of connections is made with.
+/// The settings of a pool of connections.
 ///
 /// # Errors
 /// When certificates or keys cannot be used.
@@ -52,14 +52,14 @@ pub(crate) fn pool(
     Ok((builder, connector))
 }
 
-/// What it means that a request got no answer. `hint` says what else may speak there; it is given when what came is not of
+/// The error for a request without a response. `hint` says what else may speak there; it is given when what came is not of
 /// the protocol that was expected, or when nothing came.
 pub(crate) fn failed(error: impl Into<Box<dyn Error + Send + Sync>>, hint: &str) -> ClientError {
     let error = error.into();
     let chain = || causes(&*error);
     let io_kind = chain().find_map(|cause| cause.downcast_ref::<io::Error>().map(io::Error::kind));
     let hyper = || chain().filter_map(|cause| cause.downcast_ref::<hyper::Error>());
-    // What stands deepest knows best.
+    // The innermost error is the most specific.
     let deepest = chain().last().map(ToString::to_string).unwrap_or_default();
     let is_connect = chain().any(|cause| {
         cause
@@ -67,7 +67,7 @@ pub(crate) fn failed(error: impl Into<Box<dyn Error + Send + Sync>>, hint: &str)
             .is_some_and(legacy::Error::is_connect)
     });
     let (kind, message) = if let Some(reason) = of_tls(&*error) {
-        // What the server sends first may come after the client's first request.
+        // The server's first bytes may come after the client's first request.
         let kind = if is_connect {
             ErrorKind::Connect
         } else {
@@ -111,7 +111,7 @@ pub(crate) fn incomplete(place: &str, why: &str) -> String {
     format!("the answer is incomplete: it broke off{place} ({why})")
 }
 
-/// What is wrong with the encryption, if that is it.
+/// The problem with the encryption, if that is the cause.
 fn of_tls(error: &(dyn Error + Send + Sync + 'static)) -> Option<String> {
     let found = causes(error).find_map(|cause| {
         let inner = cause.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
@@ -124,7 +124,7 @@ fn of_tls(error: &(dyn Error + Send + Sync + 'static)) -> Option<String> {
         .or_else(|| causes(error).find_map(|cause| tls::explain_alert(&cause.to_string())))
 }
 
-/// What it means that an answer has no end. `place` says how far it went.
+/// The error for a response that has no end. `place` says how far it went.
 pub(crate) fn broken_off(error: hyper::Error, place: &str) -> ClientError {
     let kind = match error.is_parse() || is_no_http2(&error) {
         true => ErrorKind::Protocol,
@@ -143,7 +143,7 @@ fn speaks_first(message: &str) -> bool {
 #[cfg(feature = "grpc")]
 fn is_no_http2(error: &(dyn Error + 'static)) -> bool {
     let mut of_http2 = causes(error).filter_map(|cause| cause.downcast_ref::<h2::Error>());
-    // What this side finds wrong with the frames, rather than what the other side says.
+    // Errors that this side finds in the frames, not those that the other side reports.
     of_http2.any(|error| error.is_library() && error.is_go_away())
 }
 

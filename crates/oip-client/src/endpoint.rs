@@ -12,7 +12,7 @@ pub(crate) struct Endpoint {
     pub(crate) transport: Transport,
     pub(crate) is_encrypted: bool,
     pub(crate) authority: Authority,
-    /// What stands before every path, without a slash at its end.
+    /// The prefix of every path, without a slash at its end.
     #[cfg_attr(
         not(feature = "http"),
         expect(dead_code, reason = "gRPC has no paths of its own")
@@ -22,7 +22,7 @@ pub(crate) struct Endpoint {
     pub(crate) socket: Option<PathBuf>,
 }
 
-/// What a URL's scheme asks for.
+/// The protocol that a URL's scheme names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Transport {
     Http,
@@ -55,7 +55,7 @@ impl Endpoint {
                     _ => Transport::Grpc,
                 },
                 is_encrypted: false,
-                // What servers are called that have no name.
+                // The name of servers on Unix sockets.
                 authority: Authority::from_static("localhost"),
                 prefix: String::new(),
                 socket: Some(PathBuf::from(rest)),

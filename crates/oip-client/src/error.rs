@@ -165,7 +165,7 @@ impl ClientError {
         self.0.kind
     }
 
-    /// What a refusal means, as far as the protocol has a word for it. Servers differ in the numbers that they use; those of
+    /// The code of a refusal, if the protocol has one for it. Servers differ in the numbers that they use; those of
     /// other servers are read with care for what they mean there.
     #[must_use]
     pub fn code(&self) -> Option<ErrorCode> {

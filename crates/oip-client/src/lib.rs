@@ -14,6 +14,7 @@
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let url = "http://127.0.0.1:8080";
 //! # let listener = listen("127.0.0.1:0".parse()?)?;
 //! # let url = format!("http://{}", listener.local_addr()?);
 //! # let app = oip_http::router(Arc::new(TestService::default()), oip_http::HttpConfig::default());

@@ -1,4 +1,4 @@
-//! What both transports of a client are told.
+//! Settings that both transports of a client share.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ pub enum Compression {
     Deflate,
 }
 
-/// What both transports are told.
+/// Settings of both transports.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(crate) connect_timeout: Duration,

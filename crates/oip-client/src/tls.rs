@@ -10,12 +10,12 @@ use rustls::{
 
 use crate::{ClientError, ErrorKind};
 
-/// What a client is told about TLS.
+/// A client's settings for TLS.
 #[derive(Clone, Default)]
 pub(crate) struct TlsSettings {
     /// Authorities in PEM; the system's without them.
     pub(crate) authorities: Option<Arc<[u8]>>,
-    /// What servers are shown that ask for it.
+    /// The client's certificate, for servers that ask for one.
     pub(crate) identity: Option<Identity>,
 }
 
@@ -41,7 +41,7 @@ impl TlsSettings {
         self.authorities.is_none() && self.identity.is_none()
     }
 
-    /// What connections are made with that speak one protocol.
+    /// The TLS configuration for connections of one protocol.
     pub(crate) fn config(&self, protocol: &[u8]) -> Result<ClientConfig, ClientError> {
         let wrong = |message: String| ClientError::new(ErrorKind::Usage, message);
         let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
@@ -107,7 +107,7 @@ fn certificates(what: &str, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, 
     }
 }
 
-/// What it means for people that the server refused the client's certificate.
+/// The message for a client's certificate that the server refused.
 fn of_alert(alert: AlertDescription) -> Option<String> {
     let text = match alert {
         AlertDescription::CertificateRequired => "the server wants a certificate of the client",
@@ -133,7 +133,7 @@ pub(crate) fn explain_alert(text: &str) -> Option<String> {
     of_alert(alert?)
 }
 
-/// What it means for people that a handshake failed.
+/// The message for a handshake that failed.
 pub(crate) fn explain(error: &rustls::Error) -> String {
     use rustls::{CertificateError, Error};
     match error {

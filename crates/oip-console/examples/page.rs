@@ -1,4 +1,4 @@
-//! What browsers and programs get at `/`.
+//! The responses at `/` for browsers and programs.
 //!
 //! ```sh
 //! cargo run --package oip-console --example page -- text/html

@@ -13,13 +13,15 @@ function notice(error) {
   return h("p", { class: "notice bad", role: "alert" }, `${error.message}${status}`);
 }
 
-/** Fields for one input; `read` gives it as the request has it. */
-function inputFields(input, i) {
-  const optional = input.shape.length > 0 && /\.rows$/.test(input.name);
+/** Fields for one input; `read` gives it as the request has it. The configuration says which inputs are optional. */
+function inputFields(input, i, config) {
+  // Rows of a tensor file are recognised without the configuration too, which not every caller may read.
+  const isRows = input.shape.length > 0 && /\.rows$/.test(input.name);
+  const optional = config?.input?.find((one) => one.name === input.name)?.optional ?? isRows;
   const shape = exampleShape(input.shape);
   const shapeField = h("input", { id: `shape-${i}`, size: 18, value: shape.join(", "), spellcheck: "false", autocomplete: "off" });
   const data = h("textarea", { id: `data-${i}`, spellcheck: "false", "aria-label": `data of ${input.name}, JSON or CSV` });
-  const used = h("input", { type: "checkbox", id: `used-${i}`, checked: !optional || i === 0 });
+  const used = h("input", { type: "checkbox", id: `used-${i}`, checked: !isRows || i === 0 });
   const note = h("p", { class: "quiet", role: "status" });
   const layout = imageLayout(input.shape);
   const pixels = h("select", { "aria-label": "range of pixels" }, Object.keys(PIXELS).map((name) => h("option", {}, name)));
@@ -135,8 +137,8 @@ function showOutput(output) {
 }
 
 /** The form, its answer and the same call in other languages. */
-function tryIt(model, version, metadata) {
-  const inputs = metadata.inputs.map(inputFields);
+function tryIt(model, version, metadata, config) {
+  const inputs = metadata.inputs.map((input, i) => inputFields(input, i, config));
   const result = h("div", { "aria-live": "polite" });
   const code = h("div");
   const run = h("button", { class: "main", type: "submit" }, "Run");
@@ -235,7 +237,7 @@ export function modelPage(place, watch, tiles, model, version) {
         call(modelPath(model, version)),
         call(`${modelPath(model, version)}/config`).catch(() => null),
       ]);
-      body.replaceChildren(tryIt(model, version, metadata), describe(metadata, config));
+      body.replaceChildren(tryIt(model, version, metadata, config), describe(metadata, config));
       isShown = true;
     } catch (error) {
       isShown = false;

@@ -14,7 +14,7 @@ const TOKEN = "tensorferry-token";
 /** The token, and whether a call was refused for want of one, or of another. */
 export const access = { isRefused: false, token: () => sessionStorage.getItem(TOKEN) ?? "" };
 
-/** Sends this token with each call from now on; an empty one is none. */
+/** Sends this token with each call from now on; an empty one removes it. */
 export function useToken(token) {
   access.isRefused = false;
   if (token) sessionStorage.setItem(TOKEN, token);

@@ -62,23 +62,26 @@ function inRust({ datatype, shape, data }) {
   return `tensor_core::Tensor::from_vec::<${type}>(${dims}, ${(values[datatype] ?? (() => list(String)))()})?`;
 }
 
-/** A list of [language, text] for a request to a model; `hasToken` is whether the caller must show one. */
-export function snippets(model, version, request, hasToken) {
+/** A list of [language, text] for a request to a model; `hasToken` is whether the caller must show one, `place` where the server is. */
+export function snippets(model, version, request, hasToken, place = location) {
   const body = { inputs: request.inputs };
-  const url = `${location.origin}${modelPath(model, version)}/infer`;
+  // As the server's own lines have it. The certificate is a file that only the person knows.
+  const trust = (option) => (place.protocol === "https:" ? `# where this machine does not trust the server's certificate: ${option}\n` : "");
+  const url = `${place.origin}${modelPath(model, version)}/infer`;
   const name = JSON.stringify(model);
   const file = isLong(body);
   const header = hasToken ? ' -H "Authorization: Bearer $TOKEN"' : "";
-  const curl = file
+  const curl = trust("--cacert FILE") + (file
     ? `# request.json holds the JSON of the request\ncurl -s ${quoted(url)}${header} -d @request.json`
-    : `curl -s ${quoted(url)}${header} -d ${quoted(JSON.stringify(body))}`;
+    : `curl -s ${quoted(url)}${header} -d ${quoted(JSON.stringify(body))}`);
   const client = [
     "# pip install tritonclient[http] numpy",
+    ...trust('ssl_options={"ca_certs": FILE}').split("\n").slice(0, -1),
     ...(hasToken ? ["import os"] : []),
     "import numpy as np",
     "import tritonclient.http as triton",
     "",
-    `client = triton.InferenceServerClient(${JSON.stringify(location.host)}${location.protocol === "https:" ? ", ssl=True" : ""})`,
+    `client = triton.InferenceServerClient(${JSON.stringify(place.host)}${place.protocol === "https:" ? ", ssl=True" : ""})`,
     "inputs = []",
     ...request.inputs.flatMap((input) => [
       `value = ${inPython(input)}`,
@@ -91,12 +94,12 @@ export function snippets(model, version, request, hasToken) {
   ].join("\n");
   const values = (input) => (isShort(input) ? JSON.stringify(nested(input.data, input.shape)) : `${identifier(input.name, 0)}.npy`);
   const tool = [
-    `tensor infer --url ${quoted(location.origin)} --model ${quoted(model)}${version ? ` --version ${quoted(version)}` : ""}${hasToken ? ' --header "authorization=Bearer $TOKEN"' : ""} \\`,
+    `${trust("--ca FILE")}tensor infer --url ${quoted(place.origin)} --model ${quoted(model)}${version ? ` --version ${quoted(version)}` : ""}${hasToken ? ' --header "authorization=Bearer $TOKEN"' : ""} \\`,
     request.inputs.map((input) => `    -i ${quoted(`${input.name}=${values(input)}`)}${isShort(input) ? "" : " --cast"}`).join(" \\\n"),
   ].join("\n");
   const rust = [
     "// oip-client, oip-types, tensor-core, tokio",
-    "let client = oip_client::builder(" + JSON.stringify(location.origin) + ")" + (hasToken ? '.header("authorization", format!("Bearer {token}"))' : "") + ".build()?;",
+    "let client = oip_client::builder(" + JSON.stringify(place.origin) + ")" + (hasToken ? '.header("authorization", format!("Bearer {token}"))' : "") + ".build()?;",
     `let model = oip_types::ModelRef::new(${name}, ${version ? `Some(${JSON.stringify(version)})` : "None"})?;`,
     "let request = oip_types::InferRequest::new(model)",
     ...request.inputs.map((input) => `    .with_input(${rustString(input.name)}, ${inRust(input)})`),

@@ -70,7 +70,7 @@ const fn script(path: &'static str, content: &'static str) -> File {
     (path, "text/javascript; charset=utf-8", content)
 }
 
-/// What a program sees at `/`. It is for every client, so it has no version.
+/// The response at `/` for programs. It is for every client, so it has no version.
 const FOR_PROGRAMS: &str = concat!(
     "Tensorferry, a server of the Open Inference Protocol (KServe V2)\n\n",
     "models       GET  /v2/models\n",

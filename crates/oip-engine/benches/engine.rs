@@ -1,4 +1,4 @@
-//! What the engine costs between a request and its answer, without sockets.
+//! The engine's cost between a request and its answer, without sockets.
 //!
 //! ```text
 //! cargo bench -p oip-engine --bench engine

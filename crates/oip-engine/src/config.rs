@@ -33,7 +33,7 @@ pub struct EngineConfig {
     pub hang_timeout: Duration,
     /// Whether and how quick models are run on the threads that their requests are on (they are not).
     pub in_place: Option<InPlace>,
-    /// What each thread does first that loads or runs models, such as telling an allocator what it is for (nothing).
+    /// Called first on each thread that loads or runs models, for example to prepare an allocator (nothing).
     pub on_model_thread: fn(),
     /// Requests that may wait for one model version (256).
     pub queue_capacity: usize,

@@ -187,7 +187,7 @@ impl Engine {
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        // Nobody wants what waits to be loaded.
+        // Loads that still wait are not needed any more.
         self.control.close();
     }
 }

@@ -23,6 +23,7 @@
 //! ```
 //! use oip_engine::{Engine, EngineConfig, Repository};
 //!
+//! let path = std::path::Path::new("models");
 //! # let folder = tempfile::tempdir()?;
 //! # let path = folder.path();
 //! // An empty repository, and no backend to load anything with.

@@ -7,26 +7,33 @@
 //! Calls that the service does not offer are answered with `UNIMPLEMENTED`.
 //!
 //! ```
+//! use std::sync::Arc;
+//!
 //! use oip_grpc::proto::{ModelInferRequest, grpc_inference_service_client::GrpcInferenceServiceClient};
 //! use oip_grpc::{GrpcConfig, service};
-//! # use std::sync::Arc;
-//! # use oip_service::{BoxFuture, InferenceService, Readiness, RequestContext};
-//! # use oip_types::{ErrorCode, InferRequest, InferResponse, ModelMetadata, ModelRef, ServerMetadata, ServiceError};
-//! # struct Nothing;
-//! # impl InferenceService for Nothing {
-//! #     fn server_metadata(&self) -> ServerMetadata {
-//! #         ServerMetadata::new("nothing", "1.0")
-//! #     }
-//! #     fn readiness(&self) -> Readiness {
-//! #         Readiness::Ready
-//! #     }
-//! #     fn model_metadata(&self, model: ModelRef<'_>) -> Result<Arc<ModelMetadata>, ServiceError> {
-//! #         Err(ServiceError::new(ErrorCode::NotFound, format!("{model} does not exist")))
-//! #     }
-//! #     fn infer(&self, request: InferRequest, _: RequestContext) -> BoxFuture<'_, Result<InferResponse, ServiceError>> {
-//! #         Box::pin(async move { Err(self.model_metadata(request.model()).unwrap_err()) })
-//! #     }
-//! # }
+//! use oip_service::{BoxFuture, InferenceService, Readiness, RequestContext};
+//! use oip_types::{ErrorCode, InferRequest, InferResponse, ModelMetadata, ModelRef, ServerMetadata, ServiceError};
+//!
+//! /// A service without any model.
+//! struct Nothing;
+//!
+//! impl InferenceService for Nothing {
+//!     fn server_metadata(&self) -> ServerMetadata {
+//!         ServerMetadata::new("nothing", "1.0")
+//!     }
+//!
+//!     fn readiness(&self) -> Readiness {
+//!         Readiness::Ready
+//!     }
+//!
+//!     fn model_metadata(&self, model: ModelRef<'_>) -> Result<Arc<ModelMetadata>, ServiceError> {
+//!         Err(ServiceError::new(ErrorCode::NotFound, format!("{model} does not exist")))
+//!     }
+//!
+//!     fn infer(&self, request: InferRequest, _: RequestContext) -> BoxFuture<'_, Result<InferResponse, ServiceError>> {
+//!         Box::pin(async move { Err(self.model_metadata(request.model()).unwrap_err()) })
+//!     }
+//! }
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() {

@@ -24,7 +24,7 @@ struct Double;
 
 impl InferenceService for Double {
     fn server_metadata(&self) -> ServerMetadata {
-        // What every server offers is added to these extensions, and what this service implements.
+        // Extensions that every server offers, and those that this service implements, are added to these.
         ServerMetadata::new("double", "1.0")
     }
 

@@ -4,7 +4,7 @@ use oip_service::{InferenceService, RequestIds};
 
 use crate::HttpConfig;
 
-/// What every handler needs.
+/// The state of all handlers.
 #[derive(Clone)]
 pub(crate) struct App {
     pub(crate) service: Arc<dyn InferenceService>,

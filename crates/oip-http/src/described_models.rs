@@ -60,7 +60,7 @@ pub(crate) fn with_models(
     Ok(json_body(&description))
 }
 
-/// What can be sent to any model gets the name of one that is there, and a body that this one takes.
+/// Operations for any model get the name of a loaded model, and a body that this model takes.
 fn fill_in_general_examples(description: &mut Value, models: &[Arc<ModelMetadata>]) {
     let with_example = || models.iter().filter(|model| !small_example(model).is_empty());
     // `generate` has lists along the last dimension only.
@@ -114,10 +114,10 @@ fn fill_in_general_examples(description: &mut Value, models: &[Arc<ModelMetadata
     }
 }
 
-/// Where an operation has the example of a body.
+/// The JSON pointer to an operation's example of a body.
 const BODY: &str = "/requestBody/content/application~1json";
 
-/// Where an operation has the example of an answer.
+/// The JSON pointer to an operation's example of a response.
 const ANSWER: &str = "/responses/200/content/application~1json";
 
 /// Gives what a pointer leads to this example, or none.

@@ -1,4 +1,4 @@
-//! What every request passes before the router's own work: its head is looked at, and a panic further on becomes an answer.
+//! The layer in front of the router, for every request: its head is looked at, and a panic further on becomes an answer.
 //!
 //! One service does it all: what axum makes of a function is put into boxes of its own for each request, and each of several would copy those
 //! below it.

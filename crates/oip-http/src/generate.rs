@@ -78,7 +78,7 @@ pub(crate) async fn generate_stream(State(app): State<App>, path: PathParams, re
                 Body::from(event(&answer, &started.lease)?)
             }
             Answers::Several(mut answers) => {
-                // What fails before the first answer has a status of its own.
+                // An error before the first answer has its own status.
                 let first = in_time(&started.lease, model, async { answers.next().await.transpose() });
                 let first = first.await?.map(|answer| {
                     let shown = show(&answer.response, &started.lease, model)?;

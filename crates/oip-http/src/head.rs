@@ -1,10 +1,10 @@
-//! What a request's head must be like before anybody looks at the rest.
+//! Checks of a request's head, before the rest is read.
 
 use axum::http::{Request, StatusCode, Version, header::HOST};
 
 use crate::HttpConfig;
 
-/// What is wrong with a head that is too large, or has not exactly one `Host`.
+/// The error for a head that is too large, or has not exactly one `Host`.
 pub(crate) fn find_fault<B>(request: &Request<B>, config: &HttpConfig) -> Option<(StatusCode, String)> {
     let uri_bytes = request
         .uri()

@@ -1,4 +1,4 @@
-//! What handlers take from a request's path.
+//! The parts of a request's path, for handlers.
 
 use axum::extract::{RawPathParams, rejection::RawPathParamsRejection};
 use oip_types::{ModelRef, ServiceError};

@@ -47,7 +47,7 @@ pub fn router_with(service: Arc<dyn InferenceService>, config: HttpConfig, more:
 pub(crate) fn routed(app: App, more: Router) -> Router {
     let config = app.config.clone();
     let mut router = Router::new().merge(more.with_state(()));
-    // What is asked of a model of the first version stands in one part of the path with its name.
+    // In the protocol's first version, the verb is in the same part of the path as the model's name.
     let v1 = [
         ("/v1/models", get(extensions::models)),
         ("/v1/models/{model}", any(v1::model)),
@@ -87,12 +87,12 @@ pub(crate) fn routes() -> Vec<(String, MethodRouter<App>)> {
         ("/v2", get(server_metadata)),
         ("/v2/health/live", get(server_live)),
         ("/v2/health/ready", get(server_ready)),
-        // What platforms ask: Kubernetes' own servers by habit, and SageMaker.
+        // Paths for platforms: Kubernetes' convention, and SageMaker.
         ("/livez", get(server_live)),
         ("/readyz", get(server_ready)),
         ("/ping", get(server_ready)),
         ("/v2/models", get(extensions::models)),
-        // A model of this name would be out of reach here; Triton has it so.
+        // A model of this name could not be addressed here; Triton has it so.
         ("/v2/models/stats", get(extensions::all_statistics)),
         ("/v2/repository/index", post(extensions::repository_index)),
         (

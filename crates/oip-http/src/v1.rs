@@ -22,7 +22,7 @@ use crate::{
     path::{Params, PathParams},
 };
 
-/// What is asked of a model stands behind its name.
+/// The verb follows the model's name.
 const PREDICT: &str = ":predict";
 
 /// Answers for a model, or what is asked of it.

@@ -11,7 +11,7 @@ use tokio::{sync::Notify, time::Instant};
 
 use crate::{Limits, Protocol, connections::Occupant, lanes::Lane, send_pace::SendPace};
 
-/// What happens on one connection, as far as patience with it is concerned.
+/// The activity of one connection, as far as timeouts need it.
 ///
 /// The connection's reader, service and bodies report here; its watchdog asks until when to be patient.
 #[derive(Clone, Debug)]
@@ -125,7 +125,7 @@ impl Activity {
         &self.0.limits
     }
 
-    /// What the client speaks is known now.
+    /// Notes the protocol that the client speaks.
     pub(crate) fn set_protocol(&self, protocol: Protocol) {
         self.lock().protocol = protocol;
     }

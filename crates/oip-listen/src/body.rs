@@ -88,7 +88,7 @@ impl Pace {
         if self.min_rate == 0 {
             return by_gap;
         }
-        // What has come is worth so many seconds of waiting.
+        // The received bytes allow so many seconds of waiting.
         let earned = Duration::from_secs_f64(self.received as f64 / self.min_rate as f64);
         let by_rate = now + (self.grace + earned).saturating_sub(self.waited);
         by_gap.min(by_rate)
@@ -153,7 +153,7 @@ pin_project! {
     pub struct ResponseBody<B> {
         #[pin]
         inner: B,
-        // What is left of a frame that was too large for one piece.
+        // The rest of a frame that was too large for one piece.
         rest: Bytes,
         piece_len: usize,
         report: Report,

@@ -1,4 +1,4 @@
-//! What a client of HTTP/2 sends beside requests and their bodies. Each such frame costs its sender nine bytes and the
+//! Frames that a client of HTTP/2 sends beside requests and their bodies. Each such frame costs its sender nine bytes and the
 //! server a pass through its state, so frames are counted as they go by, and a flood of them ends the connection.
 
 use std::time::Duration;

@@ -35,7 +35,7 @@ pin_project! {
         frames: Option<Frames>,
         // Whether what is read is what the client says, and not an encryption of it.
         is_plain: bool,
-        // What was read since others had their turn, in bytes.
+        // Bytes that were read since other connections had their turn.
         work: usize,
         // When it last had more to read than a turn's worth, if that was not long ago.
         busy_since: Option<Instant>,
@@ -46,7 +46,7 @@ pin_project! {
         #[pin]
         stall: Sleep,
         stalled_since: Option<Instant>,
-        // What is read and thrown away after an answer that came before its request was read.
+        // Bytes that are read and dropped after a response that came before its request was read.
         #[pin]
         linger: Sleep,
         lingering: Lingering,

@@ -1,4 +1,4 @@
-//! What a service leaves unread of a request over HTTP/1, where the next request stands behind it.
+//! The unread rest of a request over HTTP/1, which stands before the next request.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -10,7 +10,7 @@ use http_body::Body;
 use hyper::body::Incoming;
 use tokio::time::{Instant, timeout_at};
 
-/// Where a body goes that is dropped before its end.
+/// Takes bodies that are dropped before their end.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Leftover(Arc<Mutex<Option<Incoming>>>);
 

@@ -45,7 +45,7 @@ pub struct Limits {
     pub streams: StreamCap,
     /// Memory for bytes that are received over HTTP/2 and not read yet (64 MiB), beside 16 KiB for each stream.
     pub windows: Windows,
-    /// Where connections go that have something to do (none: all stay where they are accepted).
+    /// The threads for connections that are busy (`None`: all stay where they are accepted).
     pub lanes: Option<Lanes>,
     /// Bytes of an HTTP/2 request's headers once decoded (8 KiB), as most gRPC servers have it.
     pub max_header_list_bytes: u32,

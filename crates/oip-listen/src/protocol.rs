@@ -1,4 +1,4 @@
-/// What is spoken on a listener's connections.
+/// The protocol of a listener's connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Protocol {

@@ -40,7 +40,7 @@ struct State {
     task: AtomicWaker,
 }
 
-/// Nobody polls: who wakes, wakes the task.
+/// No poll is running: a wake goes to the task.
 const IDLE: u8 = 0;
 /// It is polled, and was not woken since that began.
 const POLLED: u8 = 1;
@@ -117,7 +117,7 @@ mod tests {
         }
     }
 
-    /// What a future does that wakes itself in its first polls: how often it is polled, and how often its task is woken.
+    /// Counts for a future that wakes itself in its first polls: how often it is polled, and how often its task is woken.
     fn polls_and_wakes(self_wakes: u32, is_turn_over: bool) -> (u32, usize) {
         let task = Arc::new(Task::default());
         let waker = Waker::from(task.clone());

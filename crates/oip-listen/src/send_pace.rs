@@ -6,7 +6,7 @@ use crate::Limits;
 
 /// How far one client is behind the slowest pace at which it may read.
 ///
-/// What it reads faster is not kept for later: the system buffers megabytes at once, and a client that stops behind them
+/// Reading faster for a while earns nothing for later: the system buffers megabytes at once, and a client that stops behind them
 /// would otherwise have minutes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SendPace {

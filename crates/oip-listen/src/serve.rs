@@ -228,7 +228,7 @@ fn is_the_clients(error: &io::Error) -> bool {
     )
 }
 
-/// What connections are encrypted with, and the runtime that accepts them.
+/// The encryption of connections, and the runtime that accepts them.
 #[derive(Clone)]
 struct Encryption {
     tls: Tls,

@@ -1,4 +1,4 @@
-//! What all connections of HTTP/2 share: open streams, and bytes that are received before they are read.
+//! Limits that all connections of HTTP/2 share: open streams, and bytes that are received before they are read.
 
 use std::sync::{
     Arc,

@@ -34,7 +34,7 @@ impl Shutdown {
         self.advance(Phase::Draining);
     }
 
-    /// What is still open is closed at once.
+    /// Open connections are closed at once.
     pub fn cut(&self) {
         self.advance(Phase::Cutting);
     }

@@ -54,7 +54,7 @@ async fn comes_to_its_turn(runtime: &Handle) -> bool {
     timeout(PATIENCE, runtime.spawn(async {})).await.is_ok()
 }
 
-/// What is to be seen of a runtime's threads from outside.
+/// The state of a runtime's threads, as seen from outside.
 struct Threads<'r> {
     runtime: &'r Handle,
     /// How often each thread began or ended to wait for something to do: odd while it waits.

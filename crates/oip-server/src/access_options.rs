@@ -17,7 +17,7 @@ use crate::{
     failure::Failure,
 };
 
-/// Who may do what, and where.
+/// Options for access: identities and addresses.
 #[derive(Debug, Default, Args, Deserialize)]
 #[serde(rename_all = "kebab-case", default)]
 pub(crate) struct AccessOptions {
@@ -68,14 +68,14 @@ pub(crate) struct AccessOptions {
     allow_public_admin: Option<bool>,
 }
 
-/// Who may do what, and where, complete and checked.
+/// The rules of access, complete and checked.
 pub(crate) struct Access {
     auth: Option<PathBuf>,
     http: Arc<[Restricted]>,
     grpc: Arc<[Restricted]>,
     /// Whether everybody may change the server, or all clients are known.
     allows_all: bool,
-    /// What tells browsers whose pages may call.
+    /// The layer that tells browsers which pages may call.
     pub(crate) cors: Option<CorsLayer>,
     /// The address for calls that change the server, if they have one of their own.
     pub(crate) admin: Option<Place>,
@@ -124,7 +124,7 @@ impl AccessOptions {
     }
 }
 
-/// What lets pages of these origins read answers, if there are any.
+/// The layer that lets pages of these origins read responses, if there are any.
 fn cors(origins: &[String]) -> Result<Option<CorsLayer>, Failure> {
     let allowed = match origins {
         [] => return Ok(None),
@@ -175,7 +175,7 @@ fn origin(text: &str) -> Result<HeaderValue, Failure> {
 }
 
 impl Access {
-    /// What is answered at a place.
+    /// The groups of calls that are answered at an address.
     pub(crate) fn door(&self, is_grpc: bool, is_admin: bool, is_local: bool) -> Door {
         const ADMIN: &str = "it is answered on the address of --admin-address";
         const ADVICE: &str = "give --admin-address an address for such calls, --auth a table of who may make them, or \

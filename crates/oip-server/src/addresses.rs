@@ -8,9 +8,11 @@ use std::{
 use clap::Args;
 use serde::Deserialize;
 
-use crate::{failure::Failure, units::HumanDuration};
+use oip_types::HumanDuration;
 
-/// Where to listen, and how to leave.
+use crate::failure::Failure;
+
+/// Options for addresses and for shutdown.
 #[derive(Debug, Default, Args, Deserialize)]
 #[serde(rename_all = "kebab-case", default)]
 pub(crate) struct AddressOptions {
@@ -95,7 +97,7 @@ impl<'de> Deserialize<'de> for SocketMode {
     }
 }
 
-/// What is spoken where the server listens.
+/// The protocol of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Speaks {
     Http,
@@ -125,7 +127,7 @@ pub(crate) struct Place {
     pub(crate) at: At,
 }
 
-/// Where that is.
+/// The address itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum At {
     /// The first of these that the machine has.
@@ -156,7 +158,7 @@ pub(crate) struct Addresses {
 /// that of Knative, Cloud Run and many others.
 const PORT_VARIABLES: [&str; 2] = ["AIP_HTTP_PORT", "PORT"];
 
-/// Who may use Unix sockets: their owner and group.
+/// The owner and group of Unix sockets, which may use them.
 const SOCKET_MODE: SocketMode = SocketMode(0o660);
 
 const DEFAULT_HOST: &str = "127.0.0.1";
@@ -227,7 +229,7 @@ impl Addresses {
         })
     }
 
-    /// Where an option of its own says, in the forms of the others.
+    /// The address that a separate option gives, in the same forms.
     pub(crate) fn read_one(option: &'static str, text: &str) -> Result<Option<Place>, Failure> {
         let reader = Reader {
             option,
@@ -366,7 +368,7 @@ fn look_up(option: &str, host: &str, port: u16) -> Result<Vec<SocketAddr>, Failu
 mod tests {
     use super::*;
 
-    /// Where options lead, as texts: what is spoken, and where.
+    /// The addresses that options lead to, as texts: protocol and address.
     fn places(
         change: impl FnOnce(&mut AddressOptions),
         environment: &[(&str, &str)],

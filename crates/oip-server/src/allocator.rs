@@ -452,7 +452,7 @@ pub(crate) fn give_back_what_is_unused() {
             untrimmed = trim(untrimmed);
         }
     };
-    // What it would do is done by others when memory runs out.
+    // Other code does the same when memory runs out.
     let _ = thread::Builder::new().name("memory".to_owned()).spawn(clear);
 }
 

@@ -1,4 +1,4 @@
-//! What loads models: in this process, in processes of their own, and there.
+//! The backends, in this process and in worker processes.
 
 use std::{ffi::OsString, path::PathBuf, process::ExitCode, sync::Arc};
 
@@ -9,12 +9,13 @@ use oip_worker::{IsolatedBackend, Isolation, this_program};
 
 #[cfg(feature = "python")]
 use crate::python_options::PythonOptions;
+use oip_types::ByteSize;
+
 use crate::{
     allocator::note_worker,
     failure::Failure,
     options::{DEFAULT_LOG, Options, one_line},
     telemetry::start_in_worker,
-    units::ByteSize,
 };
 
 /// The first argument of a process that runs one model for a server. No option of the server has this form, and none of it is
@@ -40,7 +41,7 @@ pub(crate) struct BackendConfig {
     memory_limit: Option<u64>,
     #[cfg(feature = "python")]
     python: PythonOptions,
-    /// What is logged, for workers.
+    /// The log's levels, for workers.
     log: String,
 }
 

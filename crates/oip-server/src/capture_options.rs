@@ -6,7 +6,9 @@ use clap::Args;
 use oip_capture::{Recorder, RecorderConfig};
 use serde::Deserialize;
 
-use crate::{failure::Failure, units::ByteSize};
+use oip_types::ByteSize;
+
+use crate::failure::Failure;
 
 /// Options for recording requests and their answers.
 #[derive(Clone, Debug, Default, Args, Deserialize)]
@@ -51,7 +53,7 @@ impl CaptureOptions {
         }
     }
 
-    /// What is to be recorded, if anything is.
+    /// The settings of the recorder, if requests are recorded.
     pub(crate) fn resolve(self) -> Result<Option<RecorderConfig>, Failure> {
         let Some(folder) = self.capture else {
             for (option, is_given) in [

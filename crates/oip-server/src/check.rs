@@ -41,7 +41,7 @@ pub(crate) struct Check {
 pub(crate) fn run(check: Check) -> Result<ExitCode, Failure> {
     let start = Instant::now();
     let Check { json, mut options } = check;
-    // What is loaded stands in the table; the log is for what is odd.
+    // The table shows what is loaded; the log is for problems.
     options.log.get_or_insert_with(|| "warn".to_owned());
     let mut config = Config::resolve(options)?;
     config.engine.control = ModelControl::None;

@@ -1,4 +1,4 @@
-//! What stands in front of the options: `oip-server check`, `init`, `completions` and `man`.
+//! The subcommands: `oip-server check`, `init`, `completions` and `man`.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -46,7 +46,7 @@ struct Man {
     folder: PathBuf,
 }
 
-/// What the command line asks for.
+/// The command that the command line asks for.
 pub(crate) enum Asked {
     /// To serve.
     Serve(Box<Options>),

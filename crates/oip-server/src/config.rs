@@ -1,4 +1,4 @@
-//! What options come to: a configuration that is complete and checked.
+//! The configuration that options result in, complete and checked.
 
 use std::{env, num::NonZeroU32, path::PathBuf, time::Duration};
 
@@ -10,7 +10,7 @@ use oip_http::{AllowedHosts, HttpConfig};
 use oip_listen::{ConnectionCap, Limits, TlsFiles};
 use oip_service::{ByteBudget, CpuPool, TimeLimits};
 use oip_shm::RegionsConfig;
-use oip_types::rest::NonFinite;
+use oip_types::{ByteSize, HumanDuration, rest::NonFinite};
 use tensor_mmap::Promise;
 
 #[cfg(feature = "otlp")]
@@ -25,7 +25,6 @@ use crate::{
     options::{ControlMode, DEFAULT_LOG, GrpcForm, JsonNonFinite, LogFormat, Options},
     source_options::SourceOptions,
     traffic::AccessLogForm,
-    units::{ByteSize, HumanDuration},
 };
 
 /// Everything that the server needs to know, complete and checked.
@@ -51,7 +50,7 @@ pub(crate) struct Config {
     pub(crate) connections: Limits,
     /// The server's certificate, if connections are encrypted.
     pub(crate) tls: Option<TlsFiles>,
-    /// Who may do what, and where.
+    /// The rules of access.
     pub(crate) access: Access,
     /// The names that the admin address is known by: one of this machine is careful of web pages wherever the others are.
     pub(crate) admin_hosts: AllowedHosts,
@@ -61,7 +60,7 @@ pub(crate) struct Config {
     pub(crate) log_format: LogFormat,
     pub(crate) log: String,
     pub(crate) access_log: AccessLogForm,
-    /// What is recorded of requests and answers, if anything is.
+    /// The recorder of requests and responses, if one runs.
     pub(crate) capture: Option<RecorderConfig>,
     /// Where traces go, if they go anywhere.
     #[cfg(feature = "otlp")]
@@ -280,7 +279,7 @@ fn control(
     })
 }
 
-/// What `--allow-mapped-models` stands for.
+/// The meaning of `--allow-mapped-models`.
 #[expect(unsafe_code, reason = "files are the operator's")]
 fn operators_word() -> Promise {
     // SAFETY: the operator gave the word that nobody writes to the models' files or truncates them. Nothing in this

@@ -18,7 +18,7 @@ use clap::Args;
 use oip_engine::InPlace;
 use serde::Deserialize;
 
-use crate::units::HumanDuration;
+use oip_types::HumanDuration;
 
 /// Where models run.
 #[derive(Clone, Copy, Debug, Default, Args, Deserialize)]
@@ -38,7 +38,7 @@ impl InPlaceOptions {
         }
     }
 
-    /// What the engine is told.
+    /// The engine's setting.
     pub(crate) fn resolve(self) -> Option<InPlace> {
         let limit = self.in_place_time.map_or(DEFAULT_LIMIT, |time| time.0);
         let is_wanted = !limit.is_zero();

@@ -20,7 +20,7 @@ pub(crate) struct Init {
     folder: PathBuf,
 }
 
-/// What is written.
+/// The files that are written.
 const FILES: &[(&str, &[u8])] = &[
     #[cfg(feature = "onnx")]
     (

@@ -12,7 +12,7 @@ use tracing_subscriber::{
     reload,
 };
 
-/// What is written of what is logged.
+/// Which lines of the log are written.
 pub(crate) type LogFilter = FilterFn<Box<dyn Fn(&Metadata<'_>) -> bool + Send + Sync>>;
 
 /// Settings that are shown but cannot be changed, with their values.
@@ -24,14 +24,14 @@ pub(crate) struct LogControl {
     filter: reload::Handle<LogFilter, Registry>,
 }
 
-/// What is written, and why.
+/// The levels that are written, and why.
 struct Settings {
     /// What `--log` says.
     base: Targets,
     changes: Changes,
 }
 
-/// What clients have changed. Whether errors are written is up to `--log` alone: a client that could silence them
+/// Changes by clients. Whether errors are written is up to `--log` alone: a client that could silence them
 /// could hide what it does.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Changes {
@@ -185,7 +185,7 @@ impl Changes {
         changed.map(|(_, level)| level).fold(base, Ord::max)
     }
 
-    /// What passes: by level where that was changed, else as `--log` says.
+    /// Whether a line passes: by level if that was changed, else as `--log` says.
     fn filter(self, base: Targets) -> LogFilter {
         let most = self.most(&base);
         let allows = move |metadata: &Metadata<'_>| {

@@ -43,7 +43,6 @@ mod tls_options;
 #[cfg(feature = "otlp")]
 mod trace_options;
 mod traffic;
-mod units;
 
 use std::{
     io::{Write, stderr},

@@ -27,7 +27,7 @@ pub(crate) fn open(config: &mut Config) -> Result<Repositories, Failure> {
     for path in &config.model_repositories {
         if !seen.insert(path.canonicalize().unwrap_or_else(|_| path.clone())) {
             let shown = path.display().to_string();
-            // What comes behind may be a key.
+            // The query may contain a key.
             let shown = shown.split('?').next().unwrap_or_default();
             return Err(Failure::usage(format!(
                 "--model-repository: {shown} is given twice, so each of its models would be in two repositories"
@@ -74,9 +74,9 @@ mod remote {
     use oip_engine::Upstream;
 
     use super::*;
-    use crate::units::ByteSize;
+    use oip_types::ByteSize;
 
-    /// What keeps the folder of a repository as its URL is.
+    /// Keeps the folder of a repository a copy of its URL.
     struct Store(Mirror);
 
     impl Upstream for Store {

@@ -11,20 +11,17 @@ use toml::de::DeTable;
 
 #[cfg(feature = "python")]
 use crate::python_options::PythonOptions;
+use oip_types::{ByteSize, HumanDuration};
+
 use crate::{
-    access_options::AccessOptions,
-    addresses::AddressOptions,
-    capture_options::CaptureOptions,
-    in_place::InPlaceOptions,
-    source_options::SourceOptions,
-    tls_options::TlsOptions,
+    access_options::AccessOptions, addresses::AddressOptions, capture_options::CaptureOptions,
+    in_place::InPlaceOptions, source_options::SourceOptions, tls_options::TlsOptions,
     traffic::TrafficOptions,
-    units::{ByteSize, HumanDuration},
 };
 #[cfg(feature = "otlp")]
 use crate::{otlp_metrics::MetricOptions, trace_options::TraceOptions};
 
-/// What stands behind the options. Paragraphs are lines, which the terminal's width breaks.
+/// The text behind the options in the help. Paragraphs are lines, which the terminal's width breaks.
 pub(crate) const AFTER_HELP: &str = "\
 A repository holds models as <model>/<version>/model.onnx; the highest version is served, or those that the version \
 policy in <model>/config.pbtxt wants. A folder with model.onnx right in it is one model without versions. A tensor file \
@@ -50,7 +47,7 @@ SIGTERM or SIGINT: no new connections, open requests are finished, then the proc
 had to be cut after --drain-timeout. A second signal ends it at once with code 130. SIGHUP opens the access log's file \
 again, and reads again: certificates, the table of --auth, the log's levels in the configuration file.";
 
-/// What is logged unless somebody says otherwise.
+/// The default levels of the log.
 pub(crate) const DEFAULT_LOG: &str = "info";
 
 /// Serves models over the Open Inference Protocol (KServe V2), HTTP and gRPC.
@@ -540,7 +537,7 @@ mod tests {
         assert_eq!(unknown.span, Some(12..23));
     }
 
-    /// What the files for deploying and the page for operators tell people to write is there.
+    /// Options that the files for deploying and the page for operators name exist.
     #[test]
     fn options_in_manifests_are_known() {
         use std::{fs, path::Path};

@@ -6,10 +6,11 @@ use clap::Args;
 use oip_telemetry::{Endpoint, MetricsConfig};
 use serde::Deserialize;
 
+use oip_types::HumanDuration;
+
 use crate::{
     failure::Failure,
     trace_options::{TraceOptions, authorities, headers, resource},
-    units::HumanDuration,
 };
 
 /// Options for pushing metrics to a collector.

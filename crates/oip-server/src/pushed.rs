@@ -9,7 +9,7 @@ use crate::{failure::Failure, metrics::Metrics};
 /// Metrics that are pushed.
 pub(crate) struct Pushed {
     exporter: MetricsExporter,
-    /// What is pushed lives as long.
+    /// Pushed metrics live as long.
     _metrics: Arc<Metrics>,
 }
 

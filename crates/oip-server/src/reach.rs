@@ -20,7 +20,7 @@ pub(crate) struct Addresses {
     pub(crate) has_console: bool,
 }
 
-/// What clients have to know of the server's TLS.
+/// The facts of the server's TLS that clients need.
 #[derive(Clone)]
 pub(crate) struct Encryption {
     pub(crate) certificate: ServerCertificate,
@@ -55,16 +55,16 @@ impl Encryption {
 
 /// How the lines that can be pasted reach the server.
 pub(crate) struct Way {
-    /// What `curl` takes before the path: its options and the URL.
+    /// The options of `curl` and the URL, before the path.
     pub(crate) curl: String,
     /// The options of `tensor`, if it can reach the server.
     pub(crate) tensor: Option<String>,
-    /// What to know before, a line each.
+    /// Notes to read first, a line each.
     pub(crate) notes: Vec<&'static str>,
 }
 
 impl Addresses {
-    /// What URLs of ports begin with.
+    /// The scheme of URLs of ports.
     pub(crate) fn scheme(&self) -> &'static str {
         if self.encryption.is_some() {
             "https://"

@@ -1,4 +1,4 @@
-//! What SIGHUP reads again.
+//! Reads files again after SIGHUP.
 
 use tokio::task::spawn_blocking;
 

@@ -133,7 +133,7 @@ impl PassedOver {
     }
 }
 
-/// What can be pasted next.
+/// Commands to paste next.
 fn next_steps(models: &[ModelStatus], addresses: &Addresses) -> String {
     let ready = || models.iter().filter(|model| model.state == ModelState::Ready);
     let example = ready().find_map(|model| Some((model, Example::of(model.metadata.as_ref()?)?)));

@@ -58,10 +58,10 @@ impl Signals {
     }
 }
 
-/// What a signal wants.
+/// The request that a signal makes.
 pub(crate) enum Wish {
     /// An end, by the signal of this name.
     End(&'static str),
-    /// That files are read again.
+    /// Read files again.
     Reload,
 }

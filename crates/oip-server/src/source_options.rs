@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use crate::failure::Failure;
 #[cfg(feature = "stores")]
-use crate::units::ByteSize;
+use oip_types::ByteSize;
 
 /// Options for repositories that are somewhere else, and for what is believed of any.
 #[derive(Clone, Debug, Default, Args, Deserialize)]

@@ -22,12 +22,12 @@ use crate::{
 pub(crate) struct Log {
     /// Changes what is written.
     pub(crate) control: Arc<LogControl>,
-    /// What nobody read in time.
+    /// Counts lines that were dropped because nothing read them in time.
     pub(crate) dropped: Arc<Dropped>,
     pub(crate) end: LogEnd,
 }
 
-/// What is to be done with the log when the process ends.
+/// Writes the rest of the log when the process ends.
 #[derive(Clone)]
 pub(crate) struct LogEnd(LogWriter);
 
@@ -51,12 +51,7 @@ pub(crate) fn start(log: &str, format: LogFormat, tail: Option<LogTail>) -> Resu
     };
     let (control, filter) = LogControl::new(filter);
     registry().with(layer.with_filter(filter)).init();
-    panic::set_hook(Box::new(|panic| {
-        let text = panic.payload_as_str().unwrap_or("without a message");
-        let place = panic.location().map(|place| short(&place.to_string()).to_owned());
-        let thread = thread::current().name().unwrap_or("unnamed").to_owned();
-        tracing::error!(thread, place, text, "panicked");
-    }));
+    log_panics();
     Ok(Log {
         control: Arc::new(control),
         dropped: writer.dropped(),
@@ -80,7 +75,18 @@ pub(crate) fn start_in_worker(log: &str) -> Result<(), Failure> {
     let layer = fmt::layer().without_time().with_ansi(false).with_writer(stderr);
     let layer = layer.log_internal_errors(false).with_filter(filter(log)?);
     registry().with(layer).init();
+    log_panics();
     Ok(())
+}
+
+/// Sends panics to the log, in place of the standard message, which names folders of the machine that built the program.
+fn log_panics() {
+    panic::set_hook(Box::new(|panic| {
+        let text = panic.payload_as_str().unwrap_or("without a message");
+        let place = panic.location().map(|place| short(&place.to_string()).to_owned());
+        let thread = thread::current().name().unwrap_or("unnamed").to_owned();
+        tracing::error!(thread, place, text, "panicked");
+    }));
 }
 
 fn filter(log: &str) -> Result<Targets, Failure> {
@@ -143,6 +149,36 @@ mod tests {
         assert_eq!(
             parse_filter("info").unwrap().default_level(),
             Some(LevelFilter::INFO)
+        );
+    }
+
+    /// The panic of a model in a process of its own is a line of the log, without folders of the building machine.
+    #[test]
+    fn panics_in_workers_are_lines_of_the_log() {
+        const CHILD: &str = "OIP_TEST_PANICS";
+        if std::env::var_os(CHILD).is_some() {
+            start_in_worker("info")
+                .map_err(|failure| failure.message)
+                .unwrap();
+            // Panics within the crate `bytes`, in cargo's folder.
+            let _ = thread::spawn(|| bytes::Bytes::from_static(b"x").slice(5..)).join();
+            return;
+        }
+        let name = "telemetry::tests::panics_in_workers_are_lines_of_the_log";
+        let output = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", name, "--nocapture"])
+            .env(CHILD, "")
+            .output()
+            .unwrap();
+        let log = String::from_utf8(output.stderr).unwrap();
+        let line = log.lines().find(|line| line.contains("panicked")).unwrap();
+        assert!(
+            line.contains("place=\"bytes-") && line.contains("thread="),
+            "{log}"
+        );
+        assert!(
+            !log.contains("/registry/") && !log.contains("RUST_BACKTRACE"),
+            "{log}"
         );
     }
 

@@ -109,7 +109,7 @@ pub(crate) fn resource(attributes: &[String]) -> Result<Vec<(String, String)>, F
         ("service.version".to_owned(), env!("CARGO_PKG_VERSION").to_owned()),
         ("service.instance.id".to_owned(), instance().to_owned()),
     ];
-    // What is said later counts.
+    // Later values win.
     let mut say = |name: String, value: String| {
         resource.retain(|(known, _)| *known != name);
         resource.push((name, value));

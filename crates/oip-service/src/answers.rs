@@ -8,7 +8,7 @@ use std::{
 
 use oip_types::{InferOutput, InferResponse, ServiceError};
 
-/// Where a model puts its answers to one request; see [`Model::infer_several`](crate::Model::infer_several).
+/// Takes a model's answers to one request; see [`Model::infer_several`](crate::Model::infer_several).
 ///
 /// ```
 /// use oip_service::{AnswerSink, CancelToken, Model, ModelDefaults};
@@ -59,7 +59,7 @@ pub trait AnswerSink {
     fn send_last(&mut self, outputs: Vec<InferOutput>) -> Result<(), ServiceError>;
 }
 
-/// What a service answers a request with.
+/// A service's answer to a request.
 #[derive(Debug)]
 pub enum Answers {
     /// The one answer of a model that gives one to each request.

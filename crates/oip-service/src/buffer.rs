@@ -132,7 +132,7 @@ impl Buffer {
     /// The bytes, which stay charged until the last slice of them is dropped.
     #[must_use]
     pub fn finish(mut self) -> Bytes {
-        // Where it was not known how much would come, much of the buffer may be empty.
+        // If the length was unknown, much of the buffer may be empty.
         let unused = self.bytes.capacity() - self.bytes.len();
         if unused > self.bytes.len() / 4 {
             self.bytes.shrink_to_fit();

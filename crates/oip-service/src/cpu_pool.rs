@@ -142,7 +142,7 @@ impl Drop for Queued<'_> {
         let job = queue.small.remove(&self.arrival);
         let job = job.or_else(|| queue.large.remove(&self.arrival));
         drop(queue);
-        // What it holds may be large; the lock is not held for that.
+        // Dropping it may take long, so the lock is released first.
         drop(job);
     }
 }

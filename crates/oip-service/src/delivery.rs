@@ -148,7 +148,7 @@ impl fmt::Display for Named {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match ModelRef::new(&self.name, self.version.as_deref()) {
             Ok(model) => model.fmt(f),
-            // What a request names was such a name.
+            // Requested names were checked before.
             Err(_) => f.write_str(&self.name),
         }
     }

@@ -1,4 +1,4 @@
-//! What every transport does with the protocol's extensions, which a service may offer.
+//! The protocol's optional extensions, handled the same by all transports.
 //!
 //! [`InferenceService`] has a method for each that gives `None` unless the service says otherwise. Transports ask it
 //! for every request, answer what is not offered with [`not_offered`], and advertise just what is: [`offered`].
@@ -10,7 +10,7 @@ use oip_types::{
 
 use crate::{InferenceService, Logging, ModelConfiguration, ModelRepository, Statistics, SystemSharedMemory};
 
-/// What a transport answers to calls of an extension that the service does not offer: one text, whatever the transport.
+/// The error for calls of an extension that the service does not offer: one text, whatever the transport.
 ///
 /// `extension` is Triton's name for it, as server metadata would list it.
 #[must_use]

@@ -1,10 +1,10 @@
-//! What the sender of a request may do, where only the request's content tells what it asks for.
+//! The rights of a request's sender, for checks that need the request's content.
 
 use std::{fmt, sync::Arc};
 
 use oip_types::ServiceError;
 
-/// What the sender of a request may do: an extension of the request, left there by what has checked its head, for the transport
+/// The rights of a request's sender: an extension of the request, left there by what has checked its head, for the transport
 /// to ask once it has read more. A request without one may do everything.
 ///
 /// ```
@@ -28,7 +28,7 @@ use oip_types::ServiceError;
 #[derive(Clone)]
 pub struct Grant(Arc<dyn Rights>);
 
-/// What [`Grant`] asks.
+/// The check behind a [`Grant`].
 pub trait Rights: Send + Sync + 'static {
     /// Whether the request may be about this model.
     ///

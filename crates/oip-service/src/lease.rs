@@ -185,7 +185,7 @@ impl ByteBudget {
     }
 }
 
-/// What a request is answered with when its time is over.
+/// The error for a request whose time is over.
 pub(crate) fn deadline_passed() -> ServiceError {
     ServiceError::new(ErrorCode::DeadlineExceeded, "the deadline passed")
 }

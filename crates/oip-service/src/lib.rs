@@ -61,6 +61,8 @@
 //! let service: Arc<dyn InferenceService> = Arc::new(Echo(Arc::new(metadata)));
 //! assert!(service.model_ready(ModelRef::new("echo", None).unwrap()).is_ok());
 //! ```
+//!
+//! The feature `testing` is for tests and exempt from semantic versioning: it may change in any release.
 
 mod answers;
 mod budget;

@@ -142,6 +142,12 @@ pub trait Model: Send + Sync + 'static {
     /// or more often, and not at all when a thread still hangs in it.
     fn end(&self) {}
 
+    /// Which of its backend's runtimes runs it, such as `tract` or `onnxruntime`; `None` where the backend has only one. The complete
+    /// configuration shows it.
+    fn runtime(&self) -> Option<&str> {
+        None
+    }
+
     /// How the model is to be run where its configuration does not say.
     fn defaults(&self) -> ModelDefaults {
         ModelDefaults::default()
@@ -186,7 +192,7 @@ pub enum Begun {
     Unfinished(RestOfRun),
 }
 
-/// What is left of a run that was [begun](Model::begin): plain blocking code, as [`Model::infer_with`]. A run whose rest is dropped
+/// The rest of a run that was [begun](Model::begin): plain blocking code, as [`Model::infer_with`]. A run whose rest is dropped
 /// is given up.
 pub type RestOfRun =
     Box<dyn FnOnce(&CancelToken, &dyn OtherModels) -> Result<Vec<InferOutput>, ServiceError> + Send>;
@@ -228,12 +234,12 @@ impl ModelDefaults {
     }
 }
 
-/// What makes models out of files: one per kind of model.
+/// Makes models from files: one per kind of model.
 pub trait Backend: Send + Sync + 'static {
     /// The name people know the backend by, such as `onnx`.
     fn name(&self) -> &'static str;
 
-    /// What else a model's configuration may call it in its fields `backend` and `platform`, such as the names that
+    /// Other names for it in a configuration's fields `backend` and `platform`, such as the names that
     /// Triton has for the same kind of model.
     fn other_names(&self) -> &'static [&'static str] {
         &[]

@@ -1,4 +1,4 @@
-//! What is noted of a request while it is answered, for the line that is logged when it is over.
+//! Notes about a request while it is answered, for the line that is logged when it is over.
 
 use std::{
     sync::{
@@ -45,7 +45,7 @@ struct Stages {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stage {
-    /// What was done.
+    /// The phase.
     pub kind: StageKind,
     /// The step of a pipeline that it was done for; 0 for the request itself.
     pub step: u32,
@@ -231,7 +231,7 @@ impl Laps {
         Self(notes.map(|notes| (notes.clone(), Instant::now())))
     }
 
-    /// What was done since the beginning, or the last call, was this phase.
+    /// The time since the beginning, or the last call, was this phase.
     pub fn end(&mut self, phase: Phase) {
         if let Some((notes, since)) = &mut self.0 {
             let now = Instant::now();
@@ -241,7 +241,7 @@ impl Laps {
         }
     }
 
-    /// What was done since the last call is others' to note.
+    /// The time since the last call is noted elsewhere.
     pub fn skip(&mut self) {
         if let Some((_, since)) = &mut self.0 {
             *since = Instant::now();

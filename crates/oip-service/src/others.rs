@@ -1,4 +1,4 @@
-//! What a model may ask of the server's other models while it answers a request.
+//! Lets a model ask the server's other models while it answers a request.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ use crate::{Answers, BoxFuture, Lease};
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct ModelCall {
-    /// What is asked, and of whom.
+    /// The request, and the model that is asked.
     pub request: InferRequest,
     /// How long it may take, if that is less than what is left to the request that it is made for.
     pub timeout: Option<Duration>,
@@ -61,7 +61,7 @@ impl ModelCall {
 /// A call is made on behalf of that request: it has its deadline, ends when it is cancelled, and is charged to the same budget. It
 /// is the server's own: what clients may ask for is not looked at.
 pub trait OtherModels {
-    /// What memory for calls is charged to, before it is taken.
+    /// The budget that memory for calls is charged to, before it is taken.
     fn lease(&self) -> &Lease;
 
     /// Asks another model. Dropping the future, or the answers that it gives, ends the work for it.

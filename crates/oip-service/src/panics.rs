@@ -40,7 +40,7 @@ impl<F: Future> Future for CatchPanic<F> {
     }
 }
 
-/// What a client is told whose request panicked.
+/// The error for a client whose request panicked.
 pub fn service_panicked() -> ServiceError {
     ServiceError::internal("the service panicked; this request is lost, the next one will be tried")
 }

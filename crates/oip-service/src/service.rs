@@ -12,17 +12,17 @@ use crate::{
     Statistics, SystemSharedMemory, TimeLimits,
 };
 
-/// What answers requests, whatever transport they came by.
+/// Answers requests, for all transports.
 ///
 /// Extensions of the protocol are optional capabilities: methods that give `None` unless a service offers them.
 pub trait InferenceService: Send + Sync + 'static {
-    /// What the server says about itself.
+    /// The server's metadata.
     fn server_metadata(&self) -> ServerMetadata;
 
     /// Whether the server wants requests.
     fn readiness(&self) -> Readiness;
 
-    /// What a model says about itself; without a version, of the one that the service would choose.
+    /// A model's metadata; without a version, that of the version that the service would choose.
     ///
     /// # Errors
     /// [`ErrorCode::NotFound`] for models and versions that do not exist; [`ErrorCode::Unavailable`] with the reason
@@ -113,7 +113,7 @@ impl Readiness {
     }
 }
 
-/// What a service knows about a request beside its content.
+/// The context of a request, beside its content.
 #[derive(Clone, Debug)]
 pub struct RequestContext {
     received: Instant,

@@ -170,7 +170,7 @@ impl TestService {
         self.extensions.share(key, memory);
     }
 
-    /// What is in the memory of [`TestService::share`] now.
+    /// The content of the memory of [`TestService::share`].
     #[must_use]
     pub fn shared(&self, key: &str) -> Option<Vec<u8>> {
         self.extensions.shared(key)

@@ -20,7 +20,7 @@ use crate::{
     span::Span,
 };
 
-/// Where traces go, and as whose.
+/// The collector for traces, and the name that they are sent under.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ExporterConfig {
@@ -28,7 +28,7 @@ pub struct ExporterConfig {
     pub endpoint: Endpoint,
     /// Headers of each request to it, such as one with a token.
     pub headers: Vec<(String, String)>,
-    /// Who must have signed the collector's certificate; without it one of the authorities that browsers trust.
+    /// Authorities for the collector's certificate; without them, those that browsers trust.
     pub authorities: Option<Authorities>,
     /// What the program is: `service.name` and so on.
     pub resource: Vec<(String, String)>,

@@ -18,12 +18,14 @@
 //! span.parent = parent.map(|parent| parent.span);
 //! span.kind = Kind::Server;
 //!
-//! // Nobody listens there, which nobody has to wait for.
+//! // No collector listens there. That delays nothing.
 //! let endpoint = Endpoint::parse("http://127.0.0.1:9").expect("it is a URL");
 //! let exporter = Exporter::start(ExporterConfig::new(endpoint))?;
 //! exporter.export(vec![span]);
 //! # Ok::<(), std::io::Error>(())
 //! ```
+//!
+//! The feature `testing` is for tests and exempt from semantic versioning: it may change in any release.
 
 mod endpoint;
 mod exporter;

@@ -102,7 +102,7 @@ pub(crate) struct Answer {
     pub(crate) partial_success: Option<PartialSuccess>,
 }
 
-/// What the collector did not take of a request that it took.
+/// The part of an accepted request that the collector rejected.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct PartialSuccess {
     #[prost(int64, tag = "1")]

@@ -30,7 +30,7 @@ use crate::{
 pub struct MetricFamily {
     /// Its name.
     pub name: &'static str,
-    /// What it means, for people.
+    /// Its description, for people.
     pub description: &'static str,
     /// How its samples go on.
     pub kind: MetricKind,
@@ -97,7 +97,7 @@ impl MetricFamily {
     }
 }
 
-/// Where metrics go, as whose, and how often.
+/// The collector for metrics, the name that they are sent under, and how often.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct MetricsConfig {
@@ -105,7 +105,7 @@ pub struct MetricsConfig {
     pub endpoint: Endpoint,
     /// Headers of each request to it, such as one with a token.
     pub headers: Vec<(String, String)>,
-    /// Who must have signed the collector's certificate; without it one of the authorities that browsers trust.
+    /// Authorities for the collector's certificate; without them, those that browsers trust.
     pub authorities: Option<Authorities>,
     /// What the program is: `service.name` and so on.
     pub resource: Vec<(String, String)>,
@@ -451,7 +451,7 @@ mod tests {
         assert_eq!(look(7, 2, 20), [1, 10]);
         assert_eq!(look(0, 2, 30), [20, 20]);
         assert_eq!(look(3, 2, 40), [20, 20]);
-        // What is gone is forgotten.
+        // Series that are gone are forgotten.
         assert_eq!(look(9, 0, 50), [0; 0]);
         assert_eq!(look(9, 1, 60), [50]);
     }

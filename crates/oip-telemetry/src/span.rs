@@ -22,7 +22,7 @@ pub struct Span {
     pub start: SystemTime,
     /// When it ended.
     pub end: SystemTime,
-    /// What is known of it, by OpenTelemetry's names where it has some.
+    /// Its attributes, by OpenTelemetry's names if there are any.
     pub attributes: Vec<(&'static str, Value)>,
     /// Why it failed, if it did.
     pub failure: Option<String>,

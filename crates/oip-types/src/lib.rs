@@ -10,6 +10,7 @@
 //! - **Extensions**: the nouns of repository index, model configuration, statistics, logging, shared memory; and
 //!   [`classify`].
 //! - **Errors**: [`ServiceError`] with an [`ErrorCode`] from one closed list that both transports map alike.
+//! - **Options**: [`ByteSize`], and with the feature `durations` `HumanDuration`: sizes and times as people write them.
 //! - **Encodings** (feature `rest`, on by default): [`rest`] reads and writes JSON bodies straight from and to typed
 //!   buffers, and the binary tensor data extension without copying.
 //!
@@ -36,6 +37,8 @@ mod classification;
 mod datatype;
 mod error;
 mod example;
+#[cfg(feature = "durations")]
+mod human_duration;
 mod infer;
 #[cfg(feature = "rest")]
 mod json;
@@ -60,6 +63,8 @@ pub use classification::{class_count_parameter, classify, take_class_count};
 pub use datatype::DataType;
 pub use error::{ErrorCode, ServiceError, causes};
 pub use example::ExampleInput;
+#[cfg(feature = "durations")]
+pub use human_duration::{HumanDuration, HumanDurationError};
 pub use infer::{InferInput, InferOutput, InferRequest, InferResponse, RequestPart, RequestedOutput};
 pub use limits::Limits;
 pub use log_settings::{LogSetting, LogSettings};

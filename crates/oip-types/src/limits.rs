@@ -2,7 +2,7 @@ use tensor_core::Shape;
 
 use crate::ServiceError;
 
-/// What a request may ask for before a model is even looked at.
+/// Limits of a request, checked before any model is involved.
 ///
 /// ```
 /// use oip_types::Limits;

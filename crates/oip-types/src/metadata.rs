@@ -98,7 +98,7 @@ pub struct TensorMetadata {
     /// names no outputs.
     ///
     /// The protocol's metadata has no place for this, so it is not on the wire and `false` for clients that read it from there.
-    /// What is optional makes no part of a batch: requests that differ in it cannot be joined.
+    /// Requests that differ in their optional inputs cannot be joined to a batch.
     #[cfg_attr(feature = "rest", serde(skip))]
     pub optional: bool,
 }

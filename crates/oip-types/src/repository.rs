@@ -29,7 +29,7 @@ pub struct ModelIndexEntry {
     serde(rename_all = "UPPERCASE")
 )]
 pub enum ModelState {
-    /// Nobody knows.
+    /// Unknown.
     Unknown,
     /// It takes requests.
     Ready,

@@ -78,7 +78,7 @@ pub struct BatchStatistics {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "rest", derive(serde::Serialize, serde::Deserialize))]
 pub struct MemoryUsage {
-    /// What memory: `CPU`.
+    /// The kind of memory: `CPU`.
     #[cfg_attr(feature = "rest", serde(rename = "type"))]
     pub kind: String,
     /// Which of several.

@@ -1,4 +1,4 @@
-//! What a process of its own costs a model: each request, each start, each byte.
+//! The cost of a process of its own for a model: each request, each start, each byte.
 //!
 //! ```text
 //! cargo bench -p oip-worker --bench worker

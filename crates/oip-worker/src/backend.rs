@@ -270,6 +270,10 @@ impl Model for Isolated {
         self.0.end();
     }
 
+    fn runtime(&self) -> Option<&str> {
+        self.0.runtime()
+    }
+
     fn defaults(&self) -> ModelDefaults {
         self.0.defaults()
     }

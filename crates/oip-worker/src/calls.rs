@@ -32,7 +32,7 @@ const MOST_CALLS: usize = 256;
 /// How often a wait looks whether it is still to go on, in milliseconds.
 const TICK: u16 = 10;
 
-/// What a worker is to do: a request, the time for it, and whom its model may ask.
+/// Work for a worker: a request, the time for it, and the models that its model may ask.
 #[derive(Clone, Copy)]
 pub(crate) struct Work<'w> {
     pub(crate) request: &'w InferRequest,
@@ -61,7 +61,7 @@ enum State {
     Next(AnswerStream),
 }
 
-/// What the worker is told of a call.
+/// The message to the worker about a call.
 enum Said {
     Answer { response: InferResponse, is_end: bool },
     End,
@@ -377,7 +377,7 @@ fn places(outputs: &[InferOutput], alignment: u64) -> (Vec<InputPlace<'_>>, u64)
     (places.collect(), end)
 }
 
-/// What wakes the thread that waits for a worker and for other models: a byte on a socket.
+/// Wakes the thread that waits for a worker and for other models: a byte on a socket.
 pub(crate) struct Bell {
     ring: UnixStream,
     heard: UnixStream,

@@ -30,7 +30,7 @@ const STACK_SIZE: usize = 16 << 20;
 /// gone. To be called first thing in the process, before there are other threads; when all is well it does not return.
 ///
 /// Standard input and output must be the sockets that [`IsolatedBackend`](crate::IsolatedBackend) starts workers with.
-/// What the model prints goes to standard error instead, and so to the server's log.
+/// Sends the model's prints to standard error, and so to the server's log.
 pub fn run(backends: &[Arc<dyn Backend>]) -> ExitCode {
     match start(backends) {
         Ok(never) => match never {},
@@ -86,7 +86,7 @@ fn end() -> ! {
     std::process::abort()
 }
 
-/// What makes a worker a good neighbour. None of it is needed to work.
+/// Settings that make a worker a good neighbour. It works without them too.
 fn settle() {
     #[cfg(target_os = "linux")]
     {
@@ -156,7 +156,7 @@ fn serve(connection: &Connection, backends: &[Arc<dyn Backend>], running: &Runni
     connection.send_json(
         Kind::Loaded,
         0,
-        &Loaded::new(model.metadata(), model.defaults()),
+        &Loaded::new(model.metadata(), model.defaults(), model.runtime()),
         forever,
     )?;
 
@@ -321,7 +321,7 @@ fn encode(outputs: Vec<InferOutput>, max_bytes: u64) -> Result<rest::EncodedBody
     }
 }
 
-/// What came from the server was checked against its limits there.
+/// The server has already checked its messages against its limits.
 fn no_limits() -> Limits {
     Limits::default().with(|limits| {
         limits.tensors = usize::MAX;

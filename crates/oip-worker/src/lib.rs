@@ -14,17 +14,18 @@
 //! use oip_service::Backend;
 //! use oip_worker::{IsolatedBackend, Isolation};
 //!
-//! # fn example(my_backend: fn() -> Arc<dyn Backend>, serve: fn(Vec<Arc<dyn Backend>>) -> ExitCode) -> ExitCode {
-//! if std::env::args().nth(1).is_some_and(|argument| argument == "worker") {
-//!     return oip_worker::run(&[my_backend()]);
+//! /// What a server's `main` does, with its backend and the way it serves models.
+//! fn run(my_backend: fn() -> Arc<dyn Backend>, serve: fn(Vec<Arc<dyn Backend>>) -> ExitCode) -> ExitCode {
+//!     if std::env::args().nth(1).is_some_and(|argument| argument == "worker") {
+//!         return oip_worker::run(&[my_backend()]);
+//!     }
+//!     let isolation = Isolation::new(|| {
+//!         let mut command = Command::new(oip_worker::this_program());
+//!         command.arg("worker");
+//!         command
+//!     });
+//!     serve(vec![Arc::new(IsolatedBackend::new(my_backend(), isolation.by_default(true)))])
 //! }
-//! let isolation = Isolation::new(|| {
-//!     let mut command = Command::new(oip_worker::this_program());
-//!     command.arg("worker");
-//!     command
-//! });
-//! serve(vec![Arc::new(IsolatedBackend::new(my_backend(), isolation.by_default(true)))])
-//! # }
 //! ```
 //!
 //! # Life of a worker
@@ -136,7 +137,7 @@ pub fn this_program() -> std::path::PathBuf {
     let itself = std::path::Path::new("/proc/self/exe");
     match itself.exists() {
         true => itself.to_owned(),
-        // What cannot be found cannot be started, and that is told then.
+        // If it cannot be found, starting it fails with an error.
         false => std::env::current_exe().unwrap_or_else(|_| itself.to_owned()),
     }
 }

@@ -36,7 +36,7 @@ struct Exchange<'e> {
     number: u64,
     sent: &'e Sent<'e>,
     max_answer_bytes: u64,
-    /// What its model asks of others.
+    /// The calls of its model to others.
     calls: Calls<'e>,
 }
 
@@ -415,7 +415,7 @@ impl Places {
         go_on: &mut dyn FnMut() -> bool,
     ) -> Result<(), Broken> {
         let Room { bytes } = read_json(json)?;
-        // What begins at an aligned place may take a little more than its bytes.
+        // A tensor at an aligned place may take a little more than its bytes.
         if bytes > exchange.max_answer_bytes.saturating_add(64 << 10) {
             return Err(too_long(bytes, exchange.max_answer_bytes));
         }

@@ -134,6 +134,10 @@ impl Pool {
         self.about.defaults
     }
 
+    pub(crate) fn runtime(&self) -> Option<&str> {
+        self.about.runtime.as_deref()
+    }
+
     /// Ends the workers.
     pub(crate) fn end(&self) {
         self.shared.lock().is_closed = true;
@@ -175,7 +179,7 @@ impl Pool {
         let mut state = self.shared.lock();
         state.living -= 1;
         if death.was_given_up() {
-            // That may be the impatience of one client, for which the others are not to pay.
+            // One impatient client may be the reason, which must not cost the others.
             self.shared.work.notify_one();
             return nobody_waits(cancel);
         }
@@ -458,7 +462,7 @@ impl Shared {
                 self.freed.notify_all();
                 continue;
             }
-            // What closed its standard error is about to end; everything else is told.
+            // A worker that closed its standard error is about to end; all others are notified.
             let is_ending = state.idle.iter().any(Worker::is_ending);
             let patience = match (is_ending, is_missing) {
                 (true, _) => TICK,

@@ -98,7 +98,7 @@ pub(crate) enum StartError {
     Refused(ServiceError),
     /// The worker died, or never was.
     Died(String),
-    /// Nobody wants it any more, or it took too long.
+    /// It is not needed any more, or took too long.
     GivenUp,
 }
 
@@ -302,7 +302,7 @@ impl Worker {
                     )));
                 }
                 let body = Bytes::from(connection.bytes(length, go_on)?);
-                // What a model may give does not depend on where it runs; a frame's length bounds the rest.
+                // Limits on a model's outputs are the same everywhere; a frame's length bounds the rest.
                 let limits = Limits::default().with(|limits| {
                     limits.tensors = usize::MAX;
                     limits.rank = usize::MAX;

@@ -1,4 +1,4 @@
-//! What server and worker say to each other: frames on a socket. The page of the crate has the table.
+//! The messages between server and worker: frames on a socket. The page of the crate has the table.
 
 use std::{
     cell::RefCell,
@@ -67,7 +67,7 @@ pub(crate) enum Kind {
     Next = 15,
 }
 
-/// What comes first in a frame, 24 bytes, all numbers little-endian: the kind (u32), bytes of JSON (u32), the number of
+/// The head of a frame, 24 bytes, all numbers little-endian: the kind (u32), bytes of JSON (u32), the number of
 /// the request (u64), bytes of binary data (u64).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Head {
@@ -351,6 +351,8 @@ pub(crate) struct Loaded {
     /// Whether requests are joined only where the configuration has `dynamic_batching`.
     #[serde(default)]
     joined_only_when_told: bool,
+    #[serde(default)]
+    runtime: Option<String>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -365,7 +367,7 @@ struct Port {
 }
 
 impl Loaded {
-    pub(crate) fn new(metadata: &ModelMetadata, defaults: ModelDefaults) -> Self {
+    pub(crate) fn new(metadata: &ModelMetadata, defaults: ModelDefaults, runtime: Option<&str>) -> Self {
         let port = |tensor: &TensorMetadata| Port {
             name: tensor.name.clone(),
             datatype: tensor.datatype.name().to_owned(),
@@ -381,6 +383,7 @@ impl Loaded {
             instances: defaults.instances,
             decoupled: defaults.decoupled,
             joined_only_when_told: defaults.joined_only_when_told,
+            runtime: runtime.map(str::to_owned),
         }
     }
 
@@ -411,6 +414,7 @@ impl Loaded {
         Ok(About {
             metadata: ModelMetadata::new(name, self.platform, tensors(self.inputs)?, tensors(self.outputs)?),
             defaults,
+            runtime: self.runtime,
         })
     }
 }
@@ -420,6 +424,7 @@ impl Loaded {
 pub(crate) struct About {
     pub(crate) metadata: ModelMetadata,
     pub(crate) defaults: ModelDefaults,
+    pub(crate) runtime: Option<String>,
 }
 
 /// An error, by the status that HTTP has for its code.
@@ -489,7 +494,7 @@ impl Connection {
     #[cfg(target_os = "linux")]
     const AHEAD: usize = 16 << 10;
 
-    /// What is read at once. Memory for a frame is touched in these steps, as its bytes come.
+    /// Bytes that are read at once. Memory for a frame is touched in these steps, as its bytes come.
     const STEP: usize = 256 << 10;
 
     /// A connection whose calls ask every `tick`, and whenever something came or went, whether to go on; without one
@@ -802,7 +807,7 @@ mod tests {
         assert!(matches!(connection.head(&mut go_on), Err(Broken::GivenUp)));
         (&other).write_all(&[3]).unwrap();
         assert!(matches!(connection.head(&mut || false), Err(Broken::GivenUp)));
-        // Nobody reads: sending ends as well.
+        // The reader is gone: sending ends too.
         let parts = [Bytes::from(vec![0; 8 << 20])];
         let sent = connection.send(Kind::Load, 0, b"{}", &parts, &mut || false);
         assert!(matches!(sent, Err(Broken::GivenUp)));
@@ -824,9 +829,14 @@ mod tests {
             vec![TensorMetadata::new("z", DataType::BF16, &[])],
         );
         let defaults = ModelDefaults::default().with(|defaults| defaults.max_batch_size = Some(7));
-        let json = oip_types::rest::json_body(&Loaded::new(&metadata, defaults));
+        let json = oip_types::rest::json_body(&Loaded::new(&metadata, defaults, Some("tract")));
         let read: Loaded = read_json(&json).unwrap();
-        assert_eq!(read.into_about("m").unwrap(), About { metadata, defaults });
+        let about = About {
+            metadata,
+            defaults,
+            runtime: Some("tract".to_owned()),
+        };
+        assert_eq!(read.into_about("m").unwrap(), about);
         let unknown = br#"{"platform":"","inputs":[{"name":"x","datatype":"FP8","dims":[]}],"outputs":[]}"#;
         assert!(read_json::<Loaded>(unknown).unwrap().into_about("m").is_err());
     }

@@ -1,4 +1,4 @@
-//! What a worker writes to standard output and error, and the details of its errors: for the server's log, and for why it died.
+//! A worker's standard output and error, and the details of its errors: for the server's log, and for the reason of its death.
 
 use std::{
     fmt::{self, Write},
@@ -146,7 +146,7 @@ impl WorkerLog {
         drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// What the output says about why it died. The lines are a model's and may lie, so these are ours.
+    /// The reason of its death, by its output. A model's lines may lie, so the texts are our own.
     pub(crate) fn hint(&self) -> Option<&'static str> {
         self.shared.lock().hint
     }
@@ -255,7 +255,7 @@ impl Allowance {
         let passed = now.saturating_duration_since(self.last).as_secs_f64();
         self.lines = (self.lines + passed * self.a_second).min(self.most);
         self.last = now;
-        // Once dropping, a second's lines are to be had before it says that it drops again.
+        // Once it drops lines, it must have room for a second's lines before it reports dropping again.
         let least = if self.is_dropping { self.a_second } else { 1.0 };
         if self.lines >= least {
             self.lines -= 1.0;

@@ -55,7 +55,7 @@ pub(crate) fn split(options: &Split, out: &mut (impl Write + Send)) -> Outcome {
     job.run(out)
 }
 
-/// What is to be written from what, and how.
+/// The source, the target, and the options of a conversion.
 struct Job<'o> {
     from: &'o [PathBuf],
     to: &'o Path,

@@ -13,7 +13,7 @@ use crate::{
     progress, report, sources,
 };
 
-/// What is told to programs.
+/// The JSON for programs.
 #[derive(Serialize)]
 struct Report {
     is_same: bool,

@@ -29,7 +29,7 @@ pub(crate) fn rename(options: &Rename, out: &mut impl Write) -> Outcome {
     tell(&options.file, options.json, out)
 }
 
-/// What was done, for programs.
+/// The result, for programs.
 fn tell(path: &Path, is_json: bool, out: &mut impl Write) -> Outcome {
     if is_json {
         let done = serde_json::json!({ "file": path.display().to_string(), "file_bytes": files::len(path) });

@@ -72,7 +72,7 @@ pub(crate) fn run(options: &Extract, out: &mut (impl Write + Send)) -> Outcome {
                 one.copy(&mut |bytes| out.write_all(bytes).map_err(failed))
                     .about(path)
                     .map_err(unless_interrupted)?;
-                // What was written cannot be taken back, but is not called right.
+                // Written bytes cannot be taken back, but the command fails.
                 return refuse_loss(&late(), path);
             }
             let mut file = OutputFile::create(target, &output).about(target)?;

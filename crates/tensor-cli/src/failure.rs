@@ -12,7 +12,7 @@ use fmt_core::{Error, ErrorKind};
 
 use crate::report;
 
-/// What commands come to.
+/// The result of a command.
 pub(crate) type Outcome<T = ()> = Result<T, Failure>;
 
 /// Why a command failed.

@@ -194,7 +194,7 @@ fn unknown(what: &str, found: &str) -> Error {
         .found(format_args!("'{found}'"))
 }
 
-/// What is asked for beyond the format.
+/// Options beyond the format.
 struct Settings {
     ztensor: WriteOptions,
     btf: fmt_btf::WriteOptions,

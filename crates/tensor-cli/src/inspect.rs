@@ -196,7 +196,7 @@ fn describe(index: usize, entry: &Entry) -> Tensor<'_> {
         sha256: None,
         attributes: entry.attributes.to_map(),
         stats: None,
-        // What is copied only can be had, though not as numbers.
+        // Dtypes that are only copied can be read, though not as numbers.
         unsupported: entry.unsupported.as_deref().filter(|_| !entry.is_copied_only()),
     }
 }
@@ -264,7 +264,7 @@ fn show(file: &File<'_>, files: usize, out: &mut impl Write) -> Outcome {
     Ok(())
 }
 
-/// What does not fit into the table.
+/// Facts that do not fit into the table.
 fn show_more(tensor: &Tensor<'_>, out: &mut impl Write) -> Outcome {
     let mut lines = Vec::new();
     if let Some(reason) = tensor.unsupported {

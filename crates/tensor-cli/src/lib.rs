@@ -63,7 +63,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            // What was found out before it failed is still worth seeing.
+            // Results from before the failure are still worth seeing.
             if is_json {
                 let _ = failure.to_json(&mut out);
             }

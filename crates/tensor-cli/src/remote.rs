@@ -14,7 +14,7 @@ use crate::{options::Servers, progress};
 
 static SERVERS: OnceLock<Servers> = OnceLock::new();
 
-/// What is open, by location: no file is opened twice.
+/// Open files by location: no file is opened twice.
 static OPEN: Mutex<Option<HashMap<String, Arc<RemoteSource>>>> = Mutex::new(None);
 
 /// From now on servers are spoken to in this way.

@@ -1,4 +1,4 @@
-//! What commands tell programs (`--json`): one JSON object a line. docs/tensor.md has the keys.
+//! Results of commands for programs (`--json`): one JSON object a line. docs/tensor.md has the keys.
 
 use std::{
     fs,

@@ -15,7 +15,7 @@ use crate::{
     report, table,
 };
 
-/// What was found out about a file.
+/// The result for a file.
 #[derive(Serialize)]
 struct Verdict {
     file: String,

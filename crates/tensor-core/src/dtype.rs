@@ -162,7 +162,7 @@ pub enum DTypeKind {
     Float,
 }
 
-/// Whose names for dtypes are meant.
+/// The project whose names for dtypes are used.
 ///
 /// ```
 /// use tensor_core::{DType, Naming};

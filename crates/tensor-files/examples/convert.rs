@@ -16,7 +16,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     };
     let reader = open(Path::new(&from), &Default::default())?;
     let format = format_of_path(Path::new(&to)).ok_or("no format has files with such a name")?;
-    // What the target cannot hold is an error.
+    // Content that the target cannot hold is an error.
     convert(&*reader, format, Path::new(&to), &ConvertOptions::default())?;
     println!(
         "{} tensors of {} are in {to}",

@@ -117,7 +117,7 @@ pub(crate) struct CastStream<'r> {
     /// Counts finite elements that became infinite.
     beyond: &'r AtomicU64,
     source: Vec<u8>,
-    /// What is converted and not handed out.
+    /// Converted bytes that are not given out yet.
     ready: Vec<u8>,
     at: usize,
 }

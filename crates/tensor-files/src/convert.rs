@@ -17,7 +17,7 @@ use crate::{
 
 /// How a file is converted.
 pub struct ConvertOptions<'a> {
-    /// What to go on without if the target cannot hold it. All else is an error before anything is written.
+    /// Losses that are allowed if the target cannot hold something. All others are errors before anything is written.
     pub allow_loss: AllowedLoss,
     /// Where the target has no names (BTF), keep names and metadata in a file beside it.
     pub names_beside: bool,
@@ -65,7 +65,7 @@ pub struct Progress {
     pub total: u64,
 }
 
-/// What a conversion came to.
+/// The result of a conversion.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Converted {

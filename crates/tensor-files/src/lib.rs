@@ -6,6 +6,7 @@
 //! # use tensor_core::{DType, Shape, TensorSpec};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let (a, b) = (std::path::Path::new("a.safetensors"), std::path::Path::new("b.npz"));
 //! # let folder = tempfile::tempdir()?;
 //! # let (a, b) = (folder.path().join("a.safetensors"), folder.path().join("b.npz"));
 //! # let spec = TensorSpec::new(DType::U8, Shape::vector(3))?;

@@ -1,4 +1,4 @@
-//! What conversions cannot keep, and what of it they may go on without.
+//! Losses of conversions, and which of them are allowed.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use tensor_core::Quoted;
 pub enum Loss {
     /// A tensor that cannot be read, or that the target cannot store; with the reason.
     Tensor(String, String),
-    /// That a tensor is sparse: it becomes dense.
+    /// A sparse tensor becomes dense.
     Sparsity(String),
     /// All names: tensors become `0`, `1` and so on.
     Names,
@@ -20,7 +20,7 @@ pub enum Loss {
     Attribute(String, String),
     /// Something that is neither a tensor nor metadata, by its name.
     ForeignPart(String),
-    /// That so many finite numbers of a tensor became infinite, since they are beyond the range of its new dtype.
+    /// So many finite numbers of a tensor became infinite: they are beyond the range of its new dtype.
     Range(String, u64),
 }
 
@@ -60,13 +60,13 @@ impl fmt::Display for Loss {
 pub struct AllowedLoss {
     /// Tensors that cannot be read or stored.
     pub tensors: bool,
-    /// That tensors are sparse: they become dense.
+    /// Sparse tensors become dense.
     pub sparsity: bool,
     /// Names.
     pub names: bool,
     /// What files and tensors say of themselves.
     pub metadata: bool,
-    /// What is neither a tensor nor metadata.
+    /// Content that is neither a tensor nor metadata.
     pub foreign_parts: bool,
     /// Finite numbers beyond the range of a new dtype: they become infinite.
     pub range: bool,

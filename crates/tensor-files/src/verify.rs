@@ -1,13 +1,13 @@
 use fmt_core::{Error, ErrorKind, Lint, TensorReader, Verification};
 
-/// What verifying a file came to.
+/// The result of verifying a file.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Report {
     /// For each tensor in the file's order its name, and what its bytes were found to be. Tensors that are not supported
     /// are errors of the kind [`ErrorKind::Unsupported`].
     pub tensors: Vec<(String, Result<Verification, Error>)>,
-    /// What is legal but odd.
+    /// Findings that are legal but odd.
     pub lints: Vec<Lint>,
 }
 

@@ -5,6 +5,7 @@
 //! file instead, which costs one copy.
 //!
 //! ```
+//! let path = std::path::Path::new("weights");
 //! # let folder = tempfile::tempdir()?;
 //! # let path = folder.path().join("weights");
 //! std::fs::write(&path, b"0123456789")?;

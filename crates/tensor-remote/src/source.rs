@@ -64,7 +64,7 @@ struct State {
 struct Block {
     start: u64,
     bytes: Bytes,
-    /// What came first has the index or the format's mark, and stays.
+    /// The first bytes, which have the index or the format's mark, are kept.
     is_pinned: bool,
 }
 

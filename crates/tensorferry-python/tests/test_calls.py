@@ -224,7 +224,7 @@ def test_errors_are_those_of_the_other_model(server):
 
 
 def test_models_that_would_wait_for_each_other_are_refused(server):
-    # Who asks first does not matter to this.
+    # The order of the calls does not matter here.
     x = np.ones((1, 4), np.float32)
     assert np.array_equal(server.client.infer("asks_caller", {"x": x})["y"], 2 * x)
     with pytest.raises(InferenceError, match="model 'caller' cannot ask 'asks_caller', which asks 'caller' in turn"):

@@ -1063,7 +1063,7 @@ def test_saved_estimators(tmp_path):
             body = json.dumps({"instances": x[:3, :columns].tolist()}).encode()
             answer = json.load(urllib.request.urlopen(f"{server.urls['http']}/v1/models/{name}:predict", body))
             assert answer == {"predictions": expected.tolist()}
-        # Requests that come together are one run, whoever names outputs.
+        # Requests that come together are one run, whichever client names outputs.
         found = {}
 
         def ask(number):

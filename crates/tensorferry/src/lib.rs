@@ -4,6 +4,12 @@
 //! This crate is for programs that embed a server; the server as a program is `oip-server`. Implement [`Model`], build an
 //! [`Engine`], and set the options of the transports ([`HttpConfig`], [`GrpcConfig`], [`Limits`]).
 //!
+//! ```toml
+//! [dependencies]
+//! tensorferry = { path = "../tensorferry/crates/tensorferry" }
+//! tokio = { version = "1", features = ["macros", "rt-multi-thread", "signal"] }
+//! ```
+//!
 //! ```no_run
 //! use tensorferry::{
 //!     CancelToken, DataType, Engine, InferOutput, InferRequest, Model, ModelMetadata, ServiceError, Tensor,

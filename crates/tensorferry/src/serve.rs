@@ -195,7 +195,7 @@ impl Running {
         self.grpc
     }
 
-    /// What runs the models.
+    /// The engine that runs the models.
     #[must_use]
     pub fn engine(&self) -> &Engine {
         &self.engine

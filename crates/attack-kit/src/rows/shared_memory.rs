@@ -19,7 +19,7 @@ use crate::{
 /// A region of shared memory that reads as zeros and takes no memory itself. Removed when dropped.
 pub struct Region {
     path: PathBuf,
-    /// What the server calls it, with and without the slash.
+    /// Its names at the server, with and without the slash.
     name: String,
 }
 

@@ -75,7 +75,7 @@ fn is_end(line: &str) -> bool {
     line.trim_end() == "end of trees"
 }
 
-/// What stands before the trees.
+/// The header, before the trees.
 #[derive(Default)]
 struct Head<'a> {
     version: Option<&'a str>,

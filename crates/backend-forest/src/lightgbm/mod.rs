@@ -1,4 +1,4 @@
-//! What LightGBM saves: text.
+//! LightGBM's files, which are text.
 
 mod file;
 mod objective;

@@ -1,4 +1,4 @@
-//! What LightGBM's objectives do to scores. In `f64`, as there.
+//! LightGBM's transformations of scores by objective. In `f64`, as there.
 
 use crate::{error::Refusal, meaning::Meaning};
 

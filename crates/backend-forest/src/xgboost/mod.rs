@@ -1,4 +1,4 @@
-//! What XGBoost saves, in JSON or UBJSON.
+//! XGBoost's files, in JSON or UBJSON.
 
 mod file;
 mod linear;

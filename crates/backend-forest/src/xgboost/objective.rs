@@ -1,4 +1,4 @@
-//! What XGBoost's objectives do to scores. In `f32`, as there.
+//! XGBoost's transformations of scores by objective. In `f32`, as there.
 
 use crate::{error::Refusal, meaning::Meaning};
 

@@ -27,7 +27,7 @@ pub(crate) fn from_slice<T: de::DeserializeOwned>(bytes: &[u8]) -> Result<T, Err
     }
 }
 
-/// What is wrong, and where.
+/// An error, and its place.
 #[derive(Debug)]
 pub(crate) struct Error {
     message: String,
@@ -142,7 +142,7 @@ impl<'a> Reader<'a> {
         text.map_err(|_| Error::new("text is no UTF-8").at(start))
     }
 
-    /// What a container says before its first element.
+    /// The header of a container, before its first element.
     fn container(&mut self, end: u8) -> Result<Container<'a, '_>, Error> {
         if self.depth == MAX_DEPTH {
             return Err(Error::new(format!("more than {MAX_DEPTH} levels of lists and objects")).at(self.at));

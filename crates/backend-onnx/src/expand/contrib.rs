@@ -1,6 +1,6 @@
 //! ONNX Runtime's own operators, which its optimizer and quantizer write into files, as ONNX's.
 //!
-//! What is not replaced stays, and is refused by its name later.
+//! Operators that are not replaced stay, and are refused by their names later.
 
 use std::collections::{HashMap, HashSet};
 
@@ -87,7 +87,7 @@ fn replace_in(graph: &mut GraphProto, opset: i64) {
     }
 }
 
-/// What takes one node's place.
+/// The nodes that replace one node.
 struct Replacement<'n> {
     node: &'n NodeProto,
     /// Of the graph's constants.
@@ -249,7 +249,7 @@ impl Replacement<'_> {
         self.give(0, y)
     }
 
-    /// What stands behind a fused operator.
+    /// The operators behind a fused one.
     fn activated(&mut self, x: String, name: &str, parameters: &[f32]) -> Option<String> {
         let parameter = |index: usize, default: f32| parameters.get(index).copied().unwrap_or(default);
         Some(match name {

@@ -20,7 +20,7 @@ const MAX_DEPTH: usize = 16;
 /// begin with the function's.
 const MAX_BYTES: usize = 256 << 20;
 
-/// What a node means, and a function defines.
+/// The identity of an operator, which nodes name and functions define.
 type Key = (String, String, String);
 
 pub(super) fn are_used(model: &ModelProto) -> bool {
@@ -200,7 +200,7 @@ fn most_bytes(function: &FunctionProto, node: &NodeProto) -> usize {
         .saturating_add(renamed.references.saturating_mul(longest_attribute))
 }
 
-/// What grows in nodes, and in graphs within them, when their values get other names.
+/// The growth of nodes, and of graphs within them, when their values get other names.
 #[derive(Default)]
 struct Growing {
     names: usize,

@@ -1,4 +1,4 @@
-//! What is done to scores before they are given: ONNX's `post_transform`, as ONNX Runtime computes it.
+//! Transformations of scores: ONNX's `post_transform`, as ONNX Runtime computes it.
 
 use tract_onnx::tract_hir::internal::*;
 

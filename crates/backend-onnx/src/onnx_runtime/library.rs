@@ -89,7 +89,7 @@ impl OnnxRuntime {
         }))
     }
 
-    /// Where [`OnnxRuntime::find`] would look first, without loading anything: a library that may still be too old.
+    /// The file that [`OnnxRuntime::find`] would try first, without loading anything: a library that may still be too old.
     /// The search is made once.
     #[must_use]
     pub fn first_place() -> Option<&'static Path> {
@@ -159,7 +159,7 @@ fn start(path: &Path) -> Result<Environment, StartError> {
         .with_telemetry(false)
         .build()
         .map_err(StartError::Environment)?;
-    // What goes wrong is returned, with the same words, to who asked.
+    // The caller gets the error, with the same text.
     environment.set_log_level(LogLevel::Fatal);
     Ok(environment)
 }

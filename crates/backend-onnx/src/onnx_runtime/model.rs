@@ -119,6 +119,10 @@ impl Model for OrtModel {
         &self.metadata
     }
 
+    fn runtime(&self) -> Option<&str> {
+        Some("onnxruntime")
+    }
+
     fn infer(
         &self,
         mut request: InferRequest,
@@ -168,7 +172,7 @@ fn has_ml(graph: &GraphProto) -> bool {
 
 /// What tract knows of a model's outputs, if it can run the model.
 fn outputs_by_tract(source: &ModelSource, model: &ModelProto) -> Option<Vec<TensorMetadata>> {
-    // What it panics at is not what runs the model.
+    // A panic of tract does not matter: it does not run the model.
     let loaded = catch_unwind(AssertUnwindSafe(|| {
         OnnxModel::load(source, model, &LoadContext::default())
     }));

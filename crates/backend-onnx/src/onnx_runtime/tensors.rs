@@ -210,7 +210,7 @@ where
         .map_err(|error| failed("it has another type", error))?;
     let bytes: &[u8] = bytemuck::cast_slice(elements);
     let own = range(bytes);
-    // What a model hands through is the request's memory, which nobody keeps for the answer.
+    // An input that a model passes through is the request's memory, which is not kept for the answer.
     let is_input = |input: &Range<usize>| own.start < input.end && input.start < own.end;
     if bytes.is_empty() || inputs.iter().any(is_input) {
         return Ok(Bytes::copy_from_slice(bytes));

@@ -16,7 +16,7 @@ use super::{
     vector::{self, each},
 };
 
-/// What is computed here; FP16 is widened before.
+/// The datatypes that are computed here; FP16 is widened before.
 pub(super) const TYPES: Types = Types::F32.and(Types::F64);
 
 /// Any of the functions, by the operator's name.

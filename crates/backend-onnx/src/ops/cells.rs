@@ -121,7 +121,7 @@ impl Factors<'_> {
     }
 }
 
-/// What one step leaves to the next, for each row of the batch.
+/// The state from one step to the next, for each row of the batch.
 pub(super) struct State {
     pub(super) h: Vec<f32>,
     pub(super) c: Vec<f32>,

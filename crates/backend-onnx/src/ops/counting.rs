@@ -23,7 +23,7 @@ pub(crate) fn range(context: &ParsingContext<'_>, _: &NodeProto) -> TractResult<
 #[derive(Debug)]
 struct Range {
     scope: SymbolScope,
-    /// What the length is called where it is not known.
+    /// The name of the length while it is unknown.
     length: OnceLock<Symbol>,
 }
 

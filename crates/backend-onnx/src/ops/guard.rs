@@ -12,7 +12,7 @@ use crate::{faults::Limit, size, time_limit};
 /// A condition on a node and its inputs, those that are given: says why they are refused.
 pub(crate) type Check = fn(Attributes<'_>, &[Fact]) -> Result<(), Limit>;
 
-/// What holds for an operator of tract beyond what tract itself holds it to.
+/// Rules for an operator of tract beyond those that tract itself checks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Guard {
     /// The element types that are computed right.
@@ -224,7 +224,7 @@ impl InferenceOp for Guarded {
             }
         }
         let facts = self.inner.infer_facts(inputs, outputs, observed)?;
-        // What is constant is computed next.
+        // Constant values are computed next.
         for output in facts.1.iter().filter_map(known) {
             size::admit(output.datum_type, &output.shape)?;
         }

@@ -98,7 +98,7 @@ pub(crate) trait Kernel: fmt::Debug + Send + Sync + 'static {
         false
     }
 
-    /// What comes out for what goes in, or why it can't be computed.
+    /// The outputs for given inputs, or why they cannot be computed.
     fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>>;
 
     /// Computes the outputs. Inputs have the types and ranks that [`Kernel::outputs`] was shown.
@@ -139,7 +139,7 @@ impl KernelOp {
         };
         let inputs: Vec<Fact> = inputs.iter().map(plain).collect();
         let outputs: TVec<Fact> = self.0.outputs(&inputs)?.into_iter().collect();
-        // What is constant is computed next.
+        // Constant values are computed next.
         for output in &outputs {
             crate::size::admit(output.datum_type, &output.shape)?;
         }

@@ -70,7 +70,7 @@ impl MaxPool {
         let spec = &self.spec;
         let shape = spec.data_format.shape::<usize, _>(input.shape())?;
         let output_shape = spec.output_shape(input.shape())?.shape;
-        // What stands beside each other at one place.
+        // Elements that lie side by side at one position.
         let depth = if spec.data_format.c_is_last() {
             *shape.c()
         } else {

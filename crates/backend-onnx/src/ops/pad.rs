@@ -57,7 +57,7 @@ struct Pad {
 }
 
 impl Pad {
-    /// What stands before and after each axis.
+    /// The padding before and after each axis.
     fn pads(&self, rank: usize, inputs: &[Fact]) -> TractResult<Vec<[i64; 2]>> {
         let known = |place: Option<usize>, what: &str| -> TractResult<Option<Vec<i64>>> {
             let Some(fact) = place.and_then(|place| inputs.get(place)) else {
@@ -379,7 +379,7 @@ mod tests {
             assert_eq!(line(mode, 4, -1, -2), [1.0]);
             assert_eq!(line(mode, 4, -1, 0), [1.0, 2.0, 3.0]);
         }
-        // What is cut off, and more: what is left lies beside the input.
+        // More is cut off than there is: the rest lies beside the input.
         assert_eq!(line(Mode::Constant, 3, -5, 4), [-1.0, -1.0]);
         assert_eq!(line(Mode::Edge, 3, 4, -5), [0.0, 0.0]);
     }

@@ -70,7 +70,7 @@ pub(crate) fn onnx() -> Onnx {
         .insert(OUTPUT.to_owned(), |_, _| Ok((Box::new(Output), vec![])));
     Onnx {
         op_register,
-        // What a file says of values in between is not passed on.
+        // The file's declarations of inner values are not passed on.
         ignore_value_info: true,
         ..Onnx::default()
     }

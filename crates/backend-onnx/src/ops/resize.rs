@@ -201,7 +201,7 @@ impl Resize {
         }
     }
 
-    /// What is resized how, when everything is known.
+    /// The axes and methods of a resize, once all is known.
     fn plan(&self, facts: &[Fact]) -> TractResult<Vec<Axis>> {
         let shape = facts[0].shape.iter();
         let shape: Vec<usize> = shape

@@ -158,7 +158,7 @@ impl Scan {
 }
 
 impl Body {
-    /// What a run of the graph reads that it does not make itself, and perhaps more.
+    /// Values that a run of the graph reads and does not make itself, and perhaps more.
     pub(super) fn needs(&self) -> BTreeSet<Slot> {
         let mut needs: BTreeSet<Slot> = self.outputs.iter().copied().collect();
         let mut made: BTreeSet<Slot> = self.inputs.iter().copied().collect();

@@ -21,7 +21,7 @@ use crate::{
 /// Tensors of one sequence.
 const MAX_LENGTH: usize = 1 << 20;
 
-/// What works on sequences and optional values.
+/// Operators on sequences and optional values.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum SequenceOp {
     Empty,

@@ -33,7 +33,7 @@ impl Wires {
     }
 }
 
-/// What flows between steps.
+/// A value between steps.
 #[derive(Clone, Debug)]
 pub(super) enum Value {
     Tensor(Arc<Tensor>),

@@ -34,7 +34,7 @@ fn try_out(runtime: Runtime, content: Vec<u8>, name: &str) -> Fate {
                 Fate::Loaded
             }
         }));
-        // Nobody listens any more when patience is over.
+        // After the time is over the receiver is gone.
         let _ = sender.send(attempt.unwrap_or(Fate::Panicked));
     });
     thread.unwrap();

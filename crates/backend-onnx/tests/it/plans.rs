@@ -28,7 +28,7 @@ fn refusal(model: &dyn Model, dims: &[u64]) -> String {
     error.to_string()
 }
 
-/// What fits only for even sizes is the client's mistake for odd ones, each time, and harms no other request.
+/// A model that takes even sizes only refuses odd ones each time, as an error of the client, and other requests succeed.
 #[test]
 fn a_shape_that_the_model_cannot_take_is_the_clients_mistake() {
     let model = Runtime::Tract.model("halved_and_doubled");

@@ -1,4 +1,4 @@
-//! What is refused, and with which words.
+//! Refused models, and the messages.
 
 use oip_types::ErrorCode;
 

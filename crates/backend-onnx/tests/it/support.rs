@@ -43,7 +43,7 @@ pub(crate) fn file(name: &str) -> Vec<u8> {
     fs::read(fixtures().join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
-/// What models are run by.
+/// The runtime of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Runtime {
     Tract,

@@ -191,7 +191,7 @@ fn names_beside_a_file_are_used() {
     if outputs(&*named) != ["embed"] {
         panic!("{:?}", outputs(&*named));
     }
-    // What does not fit is not used.
+    // A file that does not fit is not used.
     fs::write(&names, "[").unwrap();
     assert_eq!(outputs(&*load().unwrap()), ["0"]);
 }

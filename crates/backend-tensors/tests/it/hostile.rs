@@ -98,7 +98,7 @@ fn mr_16_more_than_there_is_memory_for() {
     );
     assert!(start.elapsed() < QUICKLY);
 
-    // What is served as it is stored takes nothing beside the file.
+    // Tensors that are served as they are stored take no memory beside the file.
     let raw = file("model.safetensors", &[("zeros", &zeros)]);
     let backend = TensorsBackend::new().with_memory(0);
     assert!(load_with(&backend, "/nowhere/model.safetensors".as_ref(), raw).is_ok());

@@ -1,4 +1,4 @@
-//! What requests ask for, and what they get.
+//! Requests and their results.
 
 use backend_tensors::TensorsBackend;
 use oip_types::{ErrorCode, InferRequest, rest::json_body};

@@ -174,7 +174,7 @@ fn b11_entries_are_sorted_when_written() {
     let error = writer.sparse(&repeated).unwrap_err();
     assert_eq!((error.kind(), error.broken_rule()), (Duplicate, Some("B11")));
 
-    // Who brings the bytes brings them sorted.
+    // Bytes that the caller gives must already be sorted.
     for (indices, kind) in [([2u64, 1], Malformed), ([1, 1], Duplicate), ([0, 3], OutOfBounds)] {
         let record = RecordSpec::coo(spec(DType::I32, &[3]), 2);
         let mut writer = BtfWriter::new(Vec::new(), vec![record], WriteOptions::default()).unwrap();

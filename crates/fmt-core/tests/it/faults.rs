@@ -139,7 +139,7 @@ fn wr_03_a_folder_that_does_not_reach_the_disk_is_no_success() {
     assert_eq!(names(&folder), ["a"]);
 }
 
-/// What close could complain of was asked by fsync before, and that was good: the file is published, whole.
+/// `fsync` has already reported deferred write errors, so an error of `close` does not matter: the file is published, whole.
 #[test]
 fn wr_03_an_error_of_close_comes_after_the_bytes_are_safe() {
     let (outcome, folder) = replace(b"new", |file, descriptor| {

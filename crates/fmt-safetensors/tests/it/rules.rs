@@ -171,7 +171,7 @@ fn s6_lengths_follow_from_dtype_and_shape() {
     assert_eq!(tensor("U8", "[9223372036854775808,2]", 0), overflow);
     assert_eq!(tensor("U8", "[4294967296,4294967296]", 0), overflow);
     assert_eq!(tensor("F64", "[2305843009213693952]", 0), overflow);
-    // A dimension of 0 is no elements, wherever it stands.
+    // With a dimension of 0 there are no elements, wherever it stands.
     assert_eq!(tensor("U8", "[9223372036854775808,4,0]", 0), Ok(()));
     assert_eq!(tensor("U8", "[0,9223372036854775808,4]", 0), Ok(()));
 }

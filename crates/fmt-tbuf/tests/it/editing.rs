@@ -328,7 +328,7 @@ fn wr_07_one_change_in_place_at_a_time() {
     assert_eq!(second.append_in_place().unwrap_err().kind(), ErrorKind::Io);
     drop(first);
 
-    // What was opened is not what is there any more.
+    // The file was replaced since it was opened.
     let mut early = TbufEditor::open(&path).unwrap();
     early.rename("a", "c").unwrap();
     let mut late = TbufEditor::open(&path).unwrap();

@@ -409,7 +409,7 @@ fn zt_27_claims_beyond_the_budget() {
         options.limits.decoded_bytes = budget;
         let reader = open_with(&zstd_of(&frame(&sample(500)), 500), &options).unwrap();
         assert_eq!(reader.tensor(0).is_ok(), is_taken, "{budget}");
-        // Who brings the memory has decided.
+        // The caller gives the memory, and so has decided.
         assert!(reader.read_into(0, &mut [0; 500]).is_ok());
     }
 }

@@ -1,4 +1,4 @@
-//! What stands in the folder after each kind of change.
+//! The content of the folder after each kind of change.
 
 use std::{fs, os::unix::fs::MetadataExt, path::Path};
 
@@ -91,7 +91,7 @@ fn one_model_and_one_file_are_told_from_a_repository() {
     mirror.refresh(None);
     assert_eq!(shown(&folder), ["data/weights=w", "model.onnx=M"]);
 
-    // What is served cannot become something else while it is.
+    // A location cannot change its kind while it is served.
     memory.remove("model.onnx");
     let error = mirror.sync(Scope::All).unwrap_err().to_string();
     assert!(

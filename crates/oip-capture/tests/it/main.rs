@@ -142,7 +142,7 @@ fn the_folder_stays_within_its_limit_and_memory_too() {
         recorder.record(request("m"), response("m"));
     }
     recorder.finish(PATIENCE);
-    // What was there before counts.
+    // Earlier files count.
     assert_eq!((recorder.recorded(), recorder.dropped()), (2, 8));
     assert!(size(&folder) <= limit && !recorder.wants("m"));
     assert_eq!(Recording::open(&folder).unwrap().entries().len(), 3);

@@ -125,7 +125,7 @@ impl GrpcClient {
         call.run(attempt).await.map_err(|error| error.at(self.url()))
     }
 
-    /// What a client says of an answer that does not fit the protocol.
+    /// The error for a response that does not fit the protocol.
     fn broken(&self, error: oip_types::ServiceError) -> ClientError {
         let message = format!("the answer breaks the protocol: {}", error.message());
         ClientError::new(ErrorKind::Protocol, message)

@@ -48,7 +48,7 @@ fn is_bomb(status: &tonic::Status) -> bool {
     status.code() == Code::ResourceExhausted || status.message().contains("failed to write whole buffer")
 }
 
-/// What a code means in the protocol's terms, with any of its servers.
+/// The protocol's code for a gRPC code, for any of its servers.
 fn code(status: &tonic::Status) -> Option<ErrorCode> {
     // gRPC has one code for messages that are too large and for servers that are too busy. Libraries word the former alike.
     let is_too_large = status.message().contains("larger than") || status.message().contains("too large");

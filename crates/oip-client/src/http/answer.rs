@@ -28,7 +28,7 @@ pub(super) struct Answer {
 
 /// Bytes of a refusal that are read.
 pub(super) const MAX_REFUSAL: usize = 64 << 10;
-/// What else may speak there, where no answer of this protocol comes.
+/// Other servers that may listen there, if the response is not of this protocol.
 pub(super) const HINT: &str = "if this is a gRPC port, it wants grpc:// for http://";
 /// Characters of a foreign answer that are shown.
 const SHOWN: usize = 200;
@@ -148,7 +148,7 @@ impl Answer {
             || self.body.trim_ascii_start().first() == Some(&b'<')
     }
 
-    /// What a page calls itself.
+    /// The title of a page.
     fn title(&self) -> String {
         let text = String::from_utf8_lossy(&self.body);
         let lower = text.to_ascii_lowercase();
@@ -251,7 +251,7 @@ fn one_line(text: &str) -> String {
     }
 }
 
-/// What a status means in the protocol's terms, with any of its servers. OVMS sends 406 and 412 for malformed requests,
+/// The protocol's code for an HTTP status, for any of its servers. OVMS sends 406 and 412 for malformed requests,
 /// those on `FastAPI` 422, proxies 502 for a server that is gone.
 fn code(status: u16) -> Option<ErrorCode> {
     let of_this_protocol = ErrorCode::ALL

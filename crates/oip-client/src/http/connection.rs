@@ -198,7 +198,7 @@ impl Connection {
     /// Adds so many bytes to a body.
     fn read_into(&mut self, body: &mut Body, wanted: usize, wait: &Wait<'_>) -> Result<()> {
         let bytes = &mut body.bytes;
-        // What is announced is within the limit, and memory that is not written to costs nothing.
+        // The announced length is within the limit, and memory that is not written to costs nothing.
         let reserved = match bytes.is_empty() {
             true => bytes.try_reserve_exact(wanted),
             false => bytes.try_reserve(wanted),

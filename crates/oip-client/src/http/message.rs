@@ -4,7 +4,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, header};
 use oip_types::rest::EncodedBody;
 
-/// What a request is made of, again for each attempt.
+/// The parts of a request, which is built again for each attempt.
 #[derive(Clone)]
 pub(super) struct Message {
     pub(super) method: Method,

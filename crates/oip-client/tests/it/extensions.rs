@@ -137,7 +137,7 @@ async fn loading_and_unloading() {
     assert_eq!((&*request.model_name, request.parameters.len()), ("m", 0));
 }
 
-/// What changes something is not done twice when nobody knows whether it was done.
+/// A call that changes something is not repeated when its outcome is unknown.
 #[tokio::test]
 async fn a_load_whose_answer_broke_is_not_tried_again() {
     let server = Scripted::new(vec![Step::Cut(answer("200 OK", &[], "x")[..20].to_vec()), ok("")]);

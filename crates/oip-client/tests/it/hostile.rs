@@ -84,7 +84,7 @@ async fn answers_have_a_largest_size() {
     let error = limited(&server.url).infer(&to_model("m")).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::TooLarge);
 
-    // What is only claimed is not made room for.
+    // No memory is allocated for lengths that are only claimed.
     let claim = b"HTTP/1.1 200 OK\r\nContent-Length: 1099511627776\r\n\r\n{".to_vec();
     let server = Scripted::new(vec![Step::Send(claim)]);
     let error = server.client().infer(&to_model("m")).await.unwrap_err();

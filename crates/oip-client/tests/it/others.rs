@@ -162,7 +162,7 @@ async fn kserve() {
     assert_eq!(error.message(), "body.inputs: Field required");
 }
 
-/// What else may stand behind a URL.
+/// Other servers that may listen at a URL.
 #[tokio::test]
 async fn no_inference_server_at_all() {
     let page = "<!doctype html>\n<html><head><TITLE>Sign in</TITLE></head></html>";

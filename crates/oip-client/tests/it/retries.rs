@@ -1,4 +1,4 @@
-//! What is tried again, and what is not.
+//! Which calls are retried, and which are not.
 
 use std::{
     sync::{
@@ -95,7 +95,7 @@ async fn the_server_says_when() {
         .unwrap();
     assert!(start.elapsed() >= Duration::from_secs(1));
 
-    // Nobody waits for an hour, nor for longer than there is time.
+    // A client does not wait for an hour, nor past its own deadline.
     let server = Scripted::new(vec![after("3600"), ok(GOOD)]);
     let start = Instant::now();
     let error = client(&server, RetryOn::Refused)
@@ -135,7 +135,7 @@ async fn broken_answers_are_asked_for_again_only_when_that_is_safe() {
     assert_eq!(server.requests().len(), 2);
 }
 
-/// What health is asked for is answered, not waited for.
+/// Health calls report the state at once and are not retried.
 #[tokio::test]
 async fn not_ready_is_an_answer() {
     let server = Scripted::new(vec![refused("503 Service Unavailable", &[("Retry-After", "5")])]);

@@ -1,4 +1,4 @@
-//! What goes to this workspace's servers and comes back.
+//! Round trips to this workspace's servers.
 
 use oip_client::{Compression, InferenceClient, TensorForm};
 use oip_service::testing::datatypes;
@@ -126,7 +126,7 @@ async fn refusals_mean_the_same_over_both_transports() {
         }
         assert_eq!(messages[0], messages[1]);
     }
-    // What is larger than the servers take is not asked for again.
+    // A request that is too large for the server is not retried.
     let large = identity_request(some_values(DataType::UINT8, 65 << 20));
     for client in &clients {
         let error = client.infer(&large).await.unwrap_err();

@@ -31,7 +31,7 @@ pub(crate) fn ask(
     let rows = match rows(policy.max_rows(), request) {
         Ok(Some(rows)) => rows,
         Ok(None) => return Ok(alone),
-        // What nobody configured is a guess: this model may mean something else by its first dimensions.
+        // Without a configuration this is a guess: the model's first dimensions may mean something else.
         Err(_) if policy.is_guess() => {
             let rows = leading_rows(request).unwrap_or(1);
             return Ok(Ask { rows, ..alone });

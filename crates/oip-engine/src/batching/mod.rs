@@ -6,7 +6,7 @@ pub(crate) mod queue;
 #[cfg(test)]
 mod queue_interleavings;
 pub(crate) mod scheduler;
-/// What `queue.rs` locks with, so that tests can put something else in its place.
+/// The locks of `queue.rs`, which tests replace.
 mod sync {
     pub(crate) use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 }

@@ -19,7 +19,7 @@ use super::{
 pub(crate) struct Queue<T, R> {
     state: Mutex<State<T, R>>,
     changed: Condvar,
-    /// What time it is.
+    /// The current time.
     now: fn() -> Instant,
 }
 
@@ -67,7 +67,7 @@ pub(crate) enum PushError {
     Closed,
 }
 
-/// Who runs an item that was pushed.
+/// Which thread runs an item that was pushed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Runner {
     /// A thread, which was woken if that was necessary.
@@ -76,7 +76,7 @@ pub(crate) enum Runner {
     Caller,
 }
 
-/// What a thread is to do.
+/// Work for a thread.
 #[derive(Debug)]
 pub(crate) struct Work<T, R> {
     /// To be run together; there may be none.
@@ -148,7 +148,7 @@ impl<T, R> Queue<T, R> {
         Some((ticket, slot))
     }
 
-    /// What to do next; `None` once the queue is closed and empty. `done` is the slot of the last work.
+    /// Waits for the next work; `None` once the queue is closed and empty. `done` is the slot of the last work.
     pub(crate) fn take(&self, done: Option<usize>) -> Option<Work<T, R>> {
         let mut state = self.lock();
         state.free.extend(done);
@@ -181,7 +181,7 @@ impl<T, R> Queue<T, R> {
             state.took();
             if !batch.is_empty() || !expired.is_empty() {
                 let slot = if batch.is_empty() { None } else { state.free.pop() };
-                // What still waits may be ready too, and somebody must watch the time for what is not.
+                // Other waiting items may be ready too, and some thread must watch the time for the rest.
                 let wakes_one = state.wakes_one();
                 drop(state);
                 if wakes_one {
@@ -210,12 +210,12 @@ impl<T, R> Queue<T, R> {
                 }
             };
             state.idle -= 1;
-            // Also by one that its time has woken, and then the one that was meant finds nothing, or more work.
+            // A thread woken by its timeout may take the item first; then the thread that was notified finds nothing, or other work.
             state.woken = state.woken.saturating_sub(1);
         }
     }
 
-    /// What the caller of an item that still waits is to run on its own thread; `None` if it has left the queue, or somebody
+    /// Takes a waiting item for its caller, to run on the caller's thread; `None` if it has left the queue, or somebody
     /// else will run it. `is_quick` is asked about the rows of the next batch.
     pub(crate) fn take_in_place(
         &self,
@@ -332,7 +332,7 @@ impl<T, R> Queue<T, R> {
         self.lock().scheduler.drain()
     }
 
-    /// Nothing panics while it holds the lock, so a poisoned one is as good as any.
+    /// Nothing panics while it holds the lock, so poisoning is ignored.
     fn lock(&self) -> MutexGuard<'_, State<T, R>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

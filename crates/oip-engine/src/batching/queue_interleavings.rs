@@ -74,7 +74,7 @@ mod sync {
     /// them as they reach others. That is how they get lost in programs that are wrong.
     #[derive(Default)]
     pub(super) struct Condvar {
-        /// Who waits. All threads of a test are one to the system, so this lock is never waited for.
+        /// The threads that wait. All threads of a test are one thread of the system, so this lock is never contended.
         waiting: std::sync::Mutex<Vec<(usize, Sender<()>)>>,
         waits: AtomicUsize,
     }
@@ -296,7 +296,7 @@ fn many_of_everything() {
 }
 
 /// One instance, one thread, and three callers that would run their requests themselves; one of these takes too long for that.
-/// Nobody but the thread and the callers empties the queue, and the thread must not be needed to close it.
+/// Only the thread and the callers empty the queue, and closing it must not need the thread.
 fn requests_that_are_run_in_place() {
     let queue = queue(1, Duration::ZERO);
     let consumer = consumer(&queue);

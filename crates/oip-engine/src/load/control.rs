@@ -42,7 +42,7 @@ impl Work {
 pub(crate) struct Task {
     model: String,
     action: Action,
-    /// Who waits for the end of it.
+    /// The client that waits for its end.
     reply: Option<oneshot::Sender<Result<(), ServiceError>>>,
     /// The models that a pipeline to be loaded runs, once that was looked up.
     steps: Option<Vec<String>>,
@@ -148,7 +148,7 @@ impl Control {
             });
             self.lock().busy.remove(&model);
             if let Some(reply) = reply {
-                // Nobody may wait any more.
+                // The caller may be gone.
                 let _ = reply.send(done);
             }
         }

@@ -24,7 +24,7 @@ use crate::load::error::FileError;
 /// ```
 #[derive(Clone, Debug)]
 pub struct RequiredDigests {
-    /// What the list is called in messages.
+    /// The list's name in messages.
     name: String,
     files: BTreeMap<PathBuf, String>,
 }

@@ -204,7 +204,7 @@ pub(crate) enum Misnamed {
     /// A model's file by its extension.
     Known {
         found: String,
-        /// Where it would be the model.
+        /// The path where it would be served.
         wanted: String,
     },
     /// A file or folder of a framework whose models have to be exported.

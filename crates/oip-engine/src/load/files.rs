@@ -145,7 +145,7 @@ impl Snapshot {
         })?;
         for (name, _) in entries {
             let path = folder.join(&name);
-            // What is gone by now is passed over, as are links that lead nowhere or out of the repository.
+            // Files that are gone are skipped, as are links that lead nowhere or out of the repository.
             let Ok(stat) = root.stat(&path) else { continue };
             let is_link = is_link(&stat);
             let (real, stat) = match is_link {

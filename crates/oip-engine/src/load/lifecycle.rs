@@ -52,7 +52,7 @@ struct Known {
     versions: BTreeMap<Option<String>, Digest>,
 }
 
-/// Who wants a model to be loaded.
+/// Why a model is loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cause {
     /// The operator: it was there at start, or was put there.
@@ -166,7 +166,7 @@ impl Lifecycle {
         }
         let is_sent = config.is_some();
         let written = match &config {
-            // What a client sends and is wrong is the client's business only.
+            // A client's wrong request concerns that client only.
             Some(config) => WrittenConfig::read(config, Syntax::Json)
                 .map_err(|error| failed(name, LoadError::SentConfiguration(error.into())))?,
             None => match folder.configuration() {
@@ -300,7 +300,7 @@ impl Lifecycle {
                 self.cache.as_ref(),
                 Others::of(&self.registry),
             )?;
-            // What was read while it was written is neither the old nor the new.
+            // A file that was read while it was written is neither the old nor the new one.
             let part = version.as_deref().map_or(Part::All, Part::Version);
             let stamps = |snapshot: &Snapshot| {
                 [Part::Shared, part].map(|part| plan.folder.digest(snapshot, part, DigestBy::Stamp))
@@ -346,7 +346,7 @@ impl Lifecycle {
                     pipeline.plan(&*self.registry);
                     pipeline.unavailable().map(LoadError::Plan)
                 });
-                // What runs goes on. Where nothing does, a pipeline is there and waits for the models that it is to run.
+                // A running version goes on. Without one, a pipeline is listed and waits for its models.
                 let goes_on = failure.is_some() && self.registry.is_ready(plan.name, version);
                 (Some(served).filter(|_| !goes_on), failure)
             }
@@ -498,7 +498,7 @@ fn operators_choice(sent: &WrittenConfig, own: &WrittenConfig) -> Option<&'stati
     ["python"].into_iter().find(is_chosen)
 }
 
-/// What a client is told who asked for a model to be loaded.
+/// The error for a client that asked for a model to be loaded.
 fn failed(name: &str, reason: LoadError) -> ServiceError {
     let code = match reason {
         LoadError::Gone => ErrorCode::NotFound,
@@ -508,7 +508,7 @@ fn failed(name: &str, reason: LoadError) -> ServiceError {
     ServiceError::new(code, format!("failed to load {}, {reason}", Quoted(name))).caused_by(reason)
 }
 
-/// What is written under these locks is whole at every time, so a poisoned one is as good as any.
+/// Updates under these locks are atomic, so poisoning is ignored.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -83,7 +83,7 @@ pub(crate) fn load(
     Ok(ServedVersion::new(version, runs, configs, labels, cache))
 }
 
-/// What a model calls itself.
+/// A model's own name.
 ///
 /// # Errors
 /// A panic, or a name that clients could not ask for.
@@ -109,8 +109,9 @@ pub(crate) fn embed(
         let metadata = model.metadata().clone().with_versions(&None::<String>);
         let written = WrittenConfig::default();
         let defaults = of_model(&*model, server_defaults(config));
-        let completed = complete(&written, &metadata, "embedded", defaults)
+        let mut completed = complete(&written, &metadata, "embedded", defaults)
             .map_err(|error| LoadError::Mismatch(error.into()))?;
+        note_runtime(&mut completed, &*model);
         let policy = policy(&completed, defaults)?;
         Ok(Prepared {
             model,
@@ -124,7 +125,7 @@ pub(crate) fn embed(
     Ok(ServedVersion::new(None, runs, configs, labels, None))
 }
 
-/// What models are run with that say nothing else.
+/// The server's defaults for models that say nothing else.
 fn server_defaults(config: &EngineConfig) -> Defaults {
     Defaults::default()
         .with_instances(config.instances)
@@ -284,8 +285,9 @@ fn prepare(
     let mut metadata = model.metadata().clone().with_versions(&job.version);
     metadata.name.clone_from(&job.name);
     let defaults = of_model(&*model, defaults);
-    let completed = complete(&job.written, &metadata, backend.name(), defaults)
+    let mut completed = complete(&job.written, &metadata, backend.name(), defaults)
         .map_err(|error| LoadError::Mismatch(error.into()))?;
+    note_runtime(&mut completed, &*model);
     let policy = policy(&completed, defaults)?;
     let labels = Labels::read(&job.folder, job.version.as_deref(), &completed.config)?;
     let model: Box<dyn Model> = if completed.is_narrowed {
@@ -322,6 +324,19 @@ fn prepare(
 fn configured_tensors(written: &WrittenConfig) -> Arc<ConfiguredTensors> {
     let (inputs, outputs) = written.complete_tensors();
     Arc::new(ConfiguredTensors { inputs, outputs })
+}
+
+/// Puts the runtime that was chosen into the complete configuration: what is written may leave the choice to the backend.
+fn note_runtime(completed: &mut Completed, model: &dyn Model) {
+    let Some(runtime) = model.runtime() else {
+        return;
+    };
+    for config in [Some(&mut completed.config), completed.without_batches.as_mut()]
+        .into_iter()
+        .flatten()
+    {
+        runtime.clone_into(&mut config.runtime);
+    }
 }
 
 /// The server's defaults, where the model itself has no others.

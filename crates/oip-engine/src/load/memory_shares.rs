@@ -7,13 +7,13 @@ use std::{
 
 use oip_service::private_memory;
 
-/// What the process grows by is split evenly among the loads that go on meanwhile, so that their sum is right.
+/// The growth of the process is split evenly among the loads that run at the same time, so that their sum is right.
 #[derive(Default)]
 pub(crate) struct MemoryShares(Mutex<Shares>);
 
 #[derive(Default)]
 struct Shares {
-    /// What was in use when a load last began or ended; none where the system does not say.
+    /// Memory in use when a load last began or ended; `None` if the system does not say.
     last: Option<i64>,
     /// The share of each load that goes on, by its number.
     running: BTreeMap<u64, i64>,

@@ -8,6 +8,7 @@ mod foreign;
 pub(crate) mod labels;
 pub(crate) mod lifecycle;
 pub(crate) mod loader;
+mod loose;
 pub(crate) mod memory_shares;
 pub(crate) mod model_folder;
 pub(crate) mod poll;

@@ -40,7 +40,7 @@ pub(crate) struct ModelFolder {
 /// A version that was found in a model's folder. A model without versions is one, without a name.
 pub(crate) struct FoundVersion {
     pub(crate) version: Option<String>,
-    /// What it is made of, or why it is nothing.
+    /// Its content, or why it cannot be used.
     pub(crate) content: Result<Content, LoadError>,
 }
 
@@ -59,7 +59,7 @@ pub(crate) struct FoundFile {
     below: PathBuf,
     /// The same before links were resolved.
     named: PathBuf,
-    /// What it is called outside of this program.
+    /// Its path for messages and backends.
     pub(crate) path: PathBuf,
     /// The folder where it was found, which links are not resolved in.
     folder: PathBuf,
@@ -86,7 +86,7 @@ impl ModelFolder {
         snapshot.digest(&self.root, part, by)
     }
 
-    /// What its configuration says; nothing where there is none.
+    /// Its configuration; the default if there is none.
     ///
     /// # Errors
     /// Which file is wrong, where, and why.

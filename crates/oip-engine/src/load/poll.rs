@@ -87,7 +87,7 @@ impl View {
                 continue;
             }
             match lifecycle.changed(name) {
-                // What was wrong is so no longer, and what runs is what is there.
+                // The error is gone, and the running version is the one in the folder.
                 Ok(None) if self.shown.contains(name) => actions.push(load(name)),
                 Ok(None) => {}
                 Ok(Some(snapshot)) if self.changed.get(name) == Some(&snapshot) => actions.push(load(name)),
@@ -108,7 +108,7 @@ impl View {
         }
         let mut gone = BTreeSet::new();
         for name in lifecycle.known_names() {
-            // What a repository has that cannot be read is not known to be gone.
+            // Models of a repository that cannot be read may still be there.
             if names.binary_search(&name).is_ok() || is_busy(&name) || !unread.is_empty() {
                 continue;
             }

@@ -88,7 +88,7 @@ pub struct ModelStatus {
     pub state: ModelState,
     /// Why it is not ready, or why it could not be replaced by what is in the repository now; else empty.
     pub reason: String,
-    /// What it takes and gives, once it is ready.
+    /// Its metadata, once it is ready.
     pub metadata: Option<Arc<ModelMetadata>>,
     /// How long loading took.
     pub load_time: Option<Duration>,
@@ -565,7 +565,7 @@ impl Callees for Registry {
     }
 }
 
-/// What a client is told that wants one answer of a model that gives any number.
+/// The error for a client that asks for one answer of a decoupled model.
 const DECOUPLED: &str = "it is decoupled, so it gives any number of answers to a request, which this call does not support: use \
                          ModelStreamInfer (gRPC) or generate_stream (HTTP)";
 
@@ -607,7 +607,7 @@ fn answer_several(
     }))
 }
 
-/// What is said of a version that still runs although it should be replaced.
+/// The reason shown for a version that still runs although it should be replaced.
 fn outdated(reason: &str) -> String {
     format!("the files in the repository now cannot be loaded, so the earlier ones keep running: {reason}")
 }

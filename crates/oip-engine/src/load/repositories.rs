@@ -25,7 +25,7 @@ pub struct Repositories(Vec<Repository>);
 pub(crate) struct Names {
     /// In order, each once.
     pub(crate) names: Vec<String>,
-    /// What messages call the repositories that cannot be read, and why.
+    /// The labels of repositories that cannot be read, with the reasons.
     pub(crate) unread: Vec<(String, io::Error)>,
 }
 

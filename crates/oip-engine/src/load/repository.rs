@@ -2,7 +2,8 @@
 
 use std::{
     ffi::OsStr,
-    fmt, io,
+    fmt,
+    io::{self, Read},
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -16,6 +17,7 @@ use crate::load::{
     digests::RequiredDigests,
     error::LoadError,
     foreign::framework,
+    loose::{LOOKED_AT, looks_like_a_model},
     model_folder::{ModelFolder, subfolders},
     root::{Resolved, Root, is_file},
     upstream::Upstream,
@@ -32,13 +34,13 @@ pub struct Repository {
     has_versions: bool,
     /// The file that is all of the model, where the repository is one.
     only_file: Option<String>,
-    /// What keeps the folder up to date, where that is not the operator.
+    /// Keeps the folder up to date, if it is a copy of another place.
     upstream: Option<Arc<dyn Upstream>>,
     /// Without it every file is trusted.
     digests: Option<Arc<RequiredDigests>>,
     /// Folders outside that links may lead to.
     also: Vec<PathBuf>,
-    /// What messages call it, where that is not its folder.
+    /// Its name in messages, if not the folder.
     label: Option<String>,
 }
 
@@ -101,7 +103,7 @@ impl Repository {
         }
         let also = also.iter().map(|folder| {
             let real = folder.canonicalize();
-            // That it is a folder, and may be entered.
+            // Fails unless it is a folder that may be entered.
             let entered = real.and_then(|real| Root::open(&real).map(|_| real));
             entered.map_err(|source| RepositoryError {
                 path: folder.clone(),
@@ -124,7 +126,7 @@ impl Repository {
             label: None,
         };
         let folder = repository.model_folder(&open, "", Path::new(""), false);
-        // What is wrong with a configuration is said when the model is loaded.
+        // Errors of the configuration are reported when the model is loaded.
         let written = folder.configuration().unwrap_or_default();
         let is_model = folder.has_model_file(&written);
         repository.has_versions = !is_model && repository.has_version_folders(&open, &written);
@@ -179,7 +181,7 @@ impl Repository {
         self
     }
 
-    /// What messages call it.
+    /// Its name in messages.
     pub(crate) fn label(&self) -> String {
         let path = || match &self.only_file {
             Some(file) => self.path.join(file).display().to_string(),
@@ -217,14 +219,20 @@ impl Repository {
     }
 
     /// The files right in a repository's folder that look like models but are not served from there: each belongs into
-    /// a folder of its own. Hidden ones are passed over.
+    /// a folder of its own. Hidden ones are passed over. Names that end in `.json`, `.txt` or `.py` are looked into: boosters and
+    /// models in Python are recognised by their first bytes.
     #[must_use]
     pub fn misplaced_files(&self) -> Vec<String> {
         if self.single_model.is_some() {
             return Vec::new();
         }
+        let Ok(root) = Root::open(&self.path) else {
+            return Vec::new();
+        };
         let files = self.files().into_iter();
-        files.filter(|name| self.is_known(name)).collect()
+        files
+            .filter(|name| self.is_known(name) && looks_like_a_model(name, &head(&root, name)))
+            .collect()
     }
 
     /// The files right in a repository's folder that are models of other frameworks, each with the framework's name: they
@@ -241,15 +249,13 @@ impl Repository {
             .collect()
     }
 
-    /// Whether a backend has files with this extension. Those of ordinary texts say nothing.
+    /// Whether a backend has files with this extension.
     fn is_known(&self, name: &str) -> bool {
         let Some(extension) = Path::new(name).extension() else {
             return false;
         };
         let mut names = self.backends.iter().flat_map(|backend| backend.file_names());
-        extension != "json"
-            && extension != "txt"
-            && names.any(|name| Path::new(name).extension() == Some(extension))
+        names.any(|name| Path::new(name).extension() == Some(extension))
     }
 
     /// The names of the files right in the folder, in order; none where it cannot be read.
@@ -318,6 +324,16 @@ impl Repository {
             digests: self.digests.clone(),
         }
     }
+}
+
+/// The first bytes of a file right in a folder; none where it cannot be read.
+fn head(root: &Root, name: &str) -> Vec<u8> {
+    let mut head = Vec::new();
+    if let Ok((file, _)) = root.open_file(Path::new(name)) {
+        // After an error, what was read so far is looked at.
+        let _ = file.take(LOOKED_AT).read_to_end(&mut head);
+    }
+    head
 }
 
 /// Why a repository's folder cannot be used.

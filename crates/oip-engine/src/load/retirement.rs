@@ -49,7 +49,7 @@ impl Retirement {
             this.changed.notify_all();
         };
         if let Err(error) = thread::Builder::new().name("retire".to_owned()).spawn(end) {
-            // What runs then ends when the last request lets go of it; only nobody waits for that.
+            // Then the model ends with its last request, and nothing waits for that.
             tracing::error!(%error, "the system gave no thread to unload a model");
             let then = then.lock().unwrap_or_else(PoisonError::into_inner).take();
             if let Some(then) = then {

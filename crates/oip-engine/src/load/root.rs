@@ -79,7 +79,7 @@ impl Root {
         })
     }
 
-    /// What a path below it is called outside.
+    /// The full path of a path below it.
     pub(crate) fn path(&self, below: &Path) -> PathBuf {
         match below.as_os_str().is_empty() {
             true => self.path.clone(),
@@ -460,7 +460,7 @@ mod tests {
             assert_eq!(resolve(path).unwrap(), resolved, "{path}");
         }
         assert_eq!(resolve("dangling").unwrap_err().kind(), io::ErrorKind::NotFound);
-        // What was resolved is found again, and listed.
+        // A resolved path is found again, and listed.
         let folder = home.join("blobs/deep");
         assert_eq!(root.resolve(&folder.join("1")).unwrap(), beside("deep/1"));
         assert_eq!(root.list(&folder).unwrap(), [("1".into(), FileType::Directory)]);

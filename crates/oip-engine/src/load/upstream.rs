@@ -1,4 +1,4 @@
-//! What keeps a repository's folder as models are somewhere else, as far as the engine knows of it.
+//! The interface to what keeps a repository's folder a copy of another place.
 
 /// Keeps the folder of a [`Repository`](crate::Repository) as models are somewhere else: in an object store, for one. The
 /// engine serves the folder and knows nothing of where its files come from.

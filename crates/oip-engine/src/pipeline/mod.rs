@@ -64,13 +64,13 @@ struct Planned {
     generation: Generation,
 }
 
-/// What planning a pipeline anew has changed.
+/// The difference that planning a pipeline again has made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
     Nothing,
     /// The models behind the steps.
     Models,
-    /// Whether it is available, or why not.
+    /// Its availability, or the reason why it is unavailable.
     Availability,
 }
 
@@ -174,7 +174,7 @@ impl Pipeline {
                     infer: start.elapsed(),
                     ..Execution::default()
                 };
-                // What its requests waited is in the statistics of the models that they waited for.
+                // The time its requests waited is in the statistics of the models that they waited for.
                 let ending = Ending {
                     execution,
                     rows,
@@ -204,7 +204,7 @@ impl Pipeline {
         }
     }
 
-    /// Nothing panics while it holds the lock, so a poisoned one is as good as any.
+    /// Nothing panics while it holds the lock, so poisoning is ignored.
     fn lock(&self) -> MutexGuard<'_, Planned> {
         self.planned.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -94,7 +94,7 @@ impl Drop for TracedStep<'_> {
     }
 }
 
-/// What is there and what has run.
+/// The tensors that exist and the steps that have run.
 struct State<'p> {
     plan: &'p Plan,
     tensors: Vec<Slot>,

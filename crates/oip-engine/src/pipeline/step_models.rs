@@ -11,7 +11,7 @@ use crate::run::cache::Generation;
 /// A pipeline is planned with their metadata, and its steps are requests to them, each of which goes the same way as a
 /// client's. The registry of models that are served implements it.
 pub(crate) trait StepModels: Send + Sync {
-    /// What a model takes and gives that `pipeline` runs as a step.
+    /// The metadata of a model that `pipeline` runs as a step.
     ///
     /// # Errors
     /// Why the pipeline cannot run it now: there is no such model, it is not ready, or it runs the pipeline in turn.

@@ -23,7 +23,7 @@ pub(crate) struct ResponseCache {
     kept: Mutex<Kept>,
 }
 
-/// What the cache has for a request.
+/// The cache's result for a request.
 pub(crate) enum Found<'c> {
     Answer(Vec<InferOutput>),
     /// An equal request is in work, and answers this one too; if it fails it says nothing.
@@ -62,7 +62,7 @@ struct Answer {
     bytes: u64,
 }
 
-/// What a request asks, as a digest that nobody can make two requests for: one client must not be able to prepare an
+/// A collision-resistant digest of a request, so that no client can prepare an
 /// answer for another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Key([u8; 32]);

@@ -8,7 +8,7 @@ use std::{
 use oip_types::{ErrorCode, ServiceError};
 use tensor_core::Quoted;
 
-/// Who has asked whom, by the names of models. It never has a circle.
+/// Which model has asked which, by name. The graph never has a cycle.
 ///
 /// A model that asks another one keeps its instance while it waits. Were there circles, requests could come to hold all instances
 /// of each model in one and wait for the next for ever, even where no single request goes round. So the first call says in which
@@ -94,7 +94,7 @@ mod tests {
             refused("x", "x"),
             "model 'x' cannot ask itself: it would wait for itself"
         );
-        // What was refused left no trace, and a model that is loaded anew begins anew.
+        // A refused call leaves no trace, and a model that is loaded again starts without calls.
         order.admit("d", "c").unwrap();
         order.forget("b");
         order.admit("c", "b").unwrap();

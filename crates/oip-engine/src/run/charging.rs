@@ -170,7 +170,7 @@ mod tests {
         let request = |len| InferRequest::new(ModelRef::new("m", None).unwrap()).with_input("x", vector(len));
         let joined = join(&lease, &[request(100), request(200)]).unwrap();
         assert_eq!((joined.inputs[0].value.raw().len(), budget.used()), (300, 300));
-        // What a model hands through of them stays counted.
+        // Inputs that a model passes through as outputs stay counted.
         let handed_through = joined.inputs[0].value.raw().slice(100..);
         drop(joined);
         assert_eq!(budget.used(), 300);

@@ -6,10 +6,10 @@ use oip_types::{ErrorCode, InferOutput, ServiceError};
 
 use crate::run::several::Parts;
 
-/// What comes back from a thread: the outputs of one request.
+/// The result from a thread: the outputs of one request.
 pub(crate) type Answer = Result<Vec<InferOutput>, ServiceError>;
 
-/// Who waits for the answer to a request.
+/// The waiting client of a request.
 pub(crate) struct Client {
     pub(crate) rows: u64,
     pub(crate) arrival: u64,
@@ -20,7 +20,7 @@ pub(crate) struct Client {
     /// The step of a pipeline that it is, for the request's notes.
     pub(crate) step: u32,
     pub(crate) answer: oneshot::Sender<Answer>,
-    /// Where its answers go if there may be several; `answer` then tells their end.
+    /// The channel for its answers if there may be several; `answer` then marks their end.
     pub(crate) parts: Option<Arc<Parts>>,
 }
 
@@ -31,7 +31,7 @@ impl Client {
     }
 }
 
-/// What a request counts as whose client waits for it no more.
+/// How a request is counted whose client is gone.
 pub(crate) fn given_up(cancel: &CancelToken) -> ErrorCode {
     match cancel.is_expired() {
         true => ErrorCode::DeadlineExceeded,

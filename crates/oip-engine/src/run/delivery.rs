@@ -1,4 +1,4 @@
-//! Where answers leave to their clients, and are counted: by whether somebody was there to take them.
+//! Sends answers to their clients and counts them, by whether the client was still there.
 
 use std::{
     collections::VecDeque,
@@ -33,7 +33,7 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// Where the parts of the run began and ended.
+    /// When the parts of the run began and ended.
     fn note_stages(&self, client: &Client, notes: &RequestNotes) {
         let Execution {
             rows,
@@ -88,7 +88,7 @@ impl Finished {
     }
 }
 
-/// Where answers leave to their clients; in the order of requests, if the model's configuration demands that.
+/// Sends answers to their clients; in the order of requests, if the model's configuration demands that.
 pub(crate) struct Delivery(Option<Mutex<InOrder>>);
 
 struct InOrder {
@@ -172,7 +172,7 @@ fn hand_over(finished: impl AsRef<[Finished]> + IntoIterator<Item = Finished>, r
     }
 }
 
-/// Nothing panics while it holds the lock, so a poisoned one is as good as any.
+/// Nothing panics while it holds the lock, so poisoning is ignored.
 fn lock(order: &Mutex<InOrder>) -> MutexGuard<'_, InOrder> {
     order.lock().unwrap_or_else(PoisonError::into_inner)
 }

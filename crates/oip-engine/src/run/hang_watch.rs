@@ -95,7 +95,7 @@ impl HangWatch {
     }
 }
 
-/// Nothing panics while it holds the lock, so a poisoned one is as good as any.
+/// Nothing panics while it holds the lock, so poisoning is ignored.
 fn lock(slot: &Mutex<Option<Running>>) -> MutexGuard<'_, Option<Running>> {
     slot.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -140,7 +140,7 @@ impl Company {
     }
 }
 
-/// What is known of how long the runs of a model take, by their rows.
+/// The measured times of a model's runs, by their rows.
 pub(crate) struct Quickness {
     /// In nanoseconds; 0 if no run is quick enough.
     limit: u64,
@@ -269,7 +269,7 @@ mod tests {
         // Between one and two limits it stays what it is.
         assert!(note(10, 199) && !note(1, 201));
         assert!(!note(7, 50) && !note(1, 101) && !note(7, 50) && note(1, 50));
-        // Who is wrong again and again is believed less, and as at first after many quick runs.
+        // Repeated wrong estimates lower the trust in a model; many quick runs restore it.
         for needed in [16, 32, 64, 128, 256, 512, MAX_NEEDED, MAX_NEEDED] {
             assert!(!note(1, 201) && !note(needed - 1, 1) && note(1, 1), "{needed}");
         }

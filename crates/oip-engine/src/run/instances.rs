@@ -44,7 +44,7 @@ pub(crate) struct InstanceSettings {
     pub(crate) policy: BatchPolicy,
     /// How long a thread may go on with what nobody waits for before it counts as lost.
     pub(crate) hang_timeout: Duration,
-    /// What each thread does first.
+    /// Called first on each thread.
     pub(crate) on_thread: fn(),
     /// Whether callers may run it.
     pub(crate) in_place: Option<InPlace>,
@@ -52,7 +52,7 @@ pub(crate) struct InstanceSettings {
     pub(crate) warmed_up: Vec<(u64, Duration)>,
     /// Whether it gives any number of answers to a request.
     pub(crate) is_decoupled: bool,
-    /// What it may ask.
+    /// The other models that it may ask.
     pub(crate) others: Others,
 }
 
@@ -96,7 +96,7 @@ struct Queued<'s> {
     answer: oneshot::Receiver<Answer>,
     ticket: Ticket,
     runner: Runner,
-    /// What is to be run now, as it did not have to enter the queue.
+    /// A request that is run now, without entering the queue.
     passed: Option<Passed<'s>>,
 }
 
@@ -147,7 +147,7 @@ impl Instances {
             hang_watch: HangWatch::new(threads, hang_timeout),
             independence: IndependenceCheck::new(policy.is_guess()),
             recorder: Recorder::default(),
-            // What is to stay in order are the answers of a model that gives one to each request.
+            // Only models with one answer for each request keep the order of answers.
             delivery: Delivery::new(policy.preserves_order() && !is_decoupled),
             in_place,
             quickness,
@@ -285,7 +285,7 @@ impl Instances {
         }
         self.shared.refuse_all("it is being unloaded");
         if all {
-            // Nobody is in the model any more, so a panic is the only way in which this fails.
+            // No thread runs the model any more, so only a panic makes this fail.
             let _ = catch_unwind(AssertUnwindSafe(|| self.shared.model.end()));
         }
         all
@@ -326,7 +326,7 @@ impl Shared {
                 && (ask.key.is_some() || self.policy.max_rows() == 0 || !self.policy.joins()),
             ..ask
         };
-        // Where a model runs elsewhere, requests of others come together while one of its threads waits for it.
+        // A model in another process: other requests collect while one of its threads waits.
         let is_for_caller = !self.model.can_begin() || !self.company.is_likely_elsewhere();
         let is_quick = is_for_caller && ask.is_measured_by_rows && self.quickness.is_quick(ask.rows);
         let wanted = match is_quick {
@@ -471,7 +471,7 @@ impl Several {
             let told = ready!(Pin::new(end).poll(cx));
             let told = told.unwrap_or_else(|_| Err(self.shared.lost(self.ticket, self.received)));
             self.end = End::Told(told.map(drop));
-            // What was put in before the end was told.
+            // Requests that came in before the end was signalled.
             if let Poll::Ready(part) = self.parts.poll_take(cx) {
                 return Poll::Ready(Some(Ok(part)));
             }
@@ -498,7 +498,7 @@ pub(crate) struct Passed<'s> {
     pub(crate) room: Room<'s>,
 }
 
-/// What a caller needs to run a request: an instance, and the right to be in a model.
+/// A caller's permit to run a request: an instance, and the right to be in a model.
 pub(crate) struct Room<'s> {
     pub(crate) held: HeldInPlace<'s>,
     _permit: Permit<'s>,

@@ -1,4 +1,4 @@
-//! What the queue of a model holds: requests, and what callers leave to its threads.
+//! The items of a model's queue: requests, and work that callers leave to its threads.
 
 use std::time::Instant;
 

@@ -1,4 +1,4 @@
-//! What a model may ask of the other models of its engine while it answers a request.
+//! Lets a model ask the other models of its engine while it answers a request.
 
 use std::{
     cell::OnceCell,

@@ -213,7 +213,7 @@ impl Shared {
             ..
         } = one;
         let answer = given.and_then(|outputs| self.metadata.pick_outputs(&wanted, outputs));
-        // What is only guessed to be a batch may have outputs of any length.
+        // If batching is only a guess, outputs may have any length.
         let is_batch = self.policy.max_rows() > 0 && !self.policy.is_guess();
         let answer = answer.and_then(|outputs| match is_batch {
             true => batch::check_rows(&outputs, client.rows).map(|()| outputs),
@@ -258,7 +258,7 @@ impl Shared {
         };
         let given = self.guarded(slot, &client.cancel, run);
         let end = sink.end;
-        // What the model waited for its client is not time that it took.
+        // The time that the model waited for its client is not its own.
         let execution = Execution {
             rows: client.rows,
             input: start - taken.min(start),
@@ -289,7 +289,7 @@ impl Shared {
             rows: rows.iter().fold(0, |sum, rows| sum.saturating_add(*rows)),
             ..Execution::default()
         };
-        // What the batch takes belongs to all of its requests.
+        // The batch's memory belongs to all of its requests.
         let Some(lease) = clients.first().map(|client| client.lease.for_shared_work()) else {
             return;
         };
@@ -470,7 +470,7 @@ fn expired(expiry: Expiry) -> ServiceError {
     ServiceError::new(ErrorCode::DeadlineExceeded, message)
 }
 
-/// What a panic said, for the log.
+/// A panic's message, for the log.
 pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| panic.downcast_ref::<&str>().copied())

@@ -28,7 +28,7 @@ pub(crate) struct Part {
     pub(crate) is_last: bool,
 }
 
-/// Where answers wait: bounded, filled by a thread and emptied by a task.
+/// A bounded queue of answers, filled by a thread and emptied by a task.
 #[derive(Default)]
 pub(crate) struct Parts {
     state: Mutex<State>,
@@ -40,7 +40,7 @@ struct State {
     waiting: VecDeque<Part>,
     bytes: usize,
     reader: Option<Waker>,
-    /// Nobody takes them any more.
+    /// The receiver is gone.
     is_closed: bool,
     /// The one was taken that the model said to be the last.
     took_last: bool,
@@ -66,7 +66,7 @@ impl Parts {
         self.lock().took_last
     }
 
-    /// Nobody takes any more. Those that wait are dropped.
+    /// The receiver is gone. Answers that wait are dropped.
     pub(crate) fn close(&self) {
         let mut state = self.lock();
         state.is_closed = true;
@@ -122,7 +122,7 @@ fn nobody_takes_it(cancel: &CancelToken) -> ServiceError {
     }
 }
 
-/// What a model puts its answers into: each is charged to the request and checked against the metadata first.
+/// Takes a model's answers: each is charged to the request and checked against the metadata first.
 pub(crate) struct Sink<'s> {
     pub(crate) parts: &'s Parts,
     pub(crate) metadata: &'s ModelMetadata,

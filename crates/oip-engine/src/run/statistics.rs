@@ -56,7 +56,7 @@ pub(crate) struct Ending {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum FailureReason {
-    /// It was not run: the queue was full, its time was over, or the model was not to be had.
+    /// It was not run: the queue was full, its time was over, or the model was not available.
     Rejected,
     /// Its client left.
     Canceled,
@@ -186,7 +186,7 @@ impl Recorder {
         }
     }
 
-    /// Nothing panics while it holds the lock, so a poisoned one is as good as any.
+    /// Nothing panics while it holds the lock, so poisoning is ignored.
     fn lock(&self) -> MutexGuard<'_, Record> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -242,7 +242,7 @@ fn answers_that_depend_on_the_batch_end_the_guess_that_it_is_one() {
         [&[1, 4, 1][..], &[1; 4], &[1], &[1; 4]].concat(),
         "tried once, and never again"
     );
-    // What the configuration shows is what is done.
+    // The server batches as the configuration shows.
     assert_eq!(shown(), (0, false, vec![-1]));
 }
 

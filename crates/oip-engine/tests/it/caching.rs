@@ -63,7 +63,7 @@ fn an_answer_is_computed_once() {
     );
     assert!(stats.cache_hit.ns > 0 && stats.cache_miss.ns > 0);
     let metrics = engine.metrics();
-    // What is found is no inference.
+    // A cache hit is not counted as an inference.
     assert_eq!(metrics[0].statistics.inference_count, 2);
 
     // Only where it is asked for.
@@ -196,7 +196,7 @@ fn no_answer_of_a_pipeline_outlives_one_of_its_models() {
     write(folder.path(), "one/1/model.word", "adds 100");
     load(&engine, "one").unwrap();
     answers([110, 120]);
-    // What concerns none of its models leaves the answers where they are.
+    // Changes of other models keep the cached answers.
     let before = runs.load(Ordering::SeqCst);
     write(folder.path(), "other/1/model.word", "adds 1");
     load(&engine, "other").unwrap();

@@ -109,7 +109,7 @@ fn models_are_loaded_when_they_are_asked_for() {
         (error.code(), error.message()),
         (ErrorCode::NotFound, "model 'a' is not ready: unloaded")
     );
-    // What a client loads in vain is told to the client, and no reason not to send requests to the others.
+    // A failed load is reported to its client, and does not make the server unready for other models.
     let error = load(&engine, "broken").unwrap_err();
     assert_eq!(
         (error.code(), error.message()),

@@ -217,7 +217,7 @@ fn a_model_that_is_quick_and_promises_to_be_runs_where_its_request_is() {
     // For other numbers of rows nothing is known.
     infer(&engine, "quick", &[1, 2]).unwrap();
     assert!(!seen.take().0.contains(&here));
-    // What it answers, and what is counted, is the same.
+    // Answers and counts are the same.
     let before = engine.metrics();
     assert_eq!(y(&infer(&engine, "quick", &[7]).unwrap()), 7);
     let count = |metrics: &[oip_engine::VersionMetrics]| {

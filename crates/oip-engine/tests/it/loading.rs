@@ -27,7 +27,7 @@ fn failures_are_kept_and_the_others_run() {
     let error = infer(&engine, request("bad", None, 7)).unwrap_err();
     assert_eq!(error.code(), ErrorCode::Unavailable);
     assert_eq!(error.to_string(), "model 'bad' is not ready: it is broken");
-    // What a panic said is for the log: it names places in the code.
+    // A panic's message is for the log only: it names places in the code.
     let error = infer(&engine, request("worse", None, 7)).unwrap_err();
     assert_eq!(
         error.to_string(),
@@ -62,7 +62,7 @@ fn failures_are_kept_and_the_others_run() {
         .models()
         .into_iter()
         .filter(|model| model.state == ModelState::Ready)
-        // What it took is known, where the system tells.
+        // Its memory is known, if the system reports it.
         .filter(|model| model.load_time.is_some() && model.load_memory.is_some() == cfg!(target_os = "linux"))
         .count();
     assert_eq!(states, 2);

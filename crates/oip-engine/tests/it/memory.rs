@@ -1,4 +1,4 @@
-//! What models make counts against the budget of the requests it is made for.
+//! A model's outputs count against the memory budget of the requests.
 
 use std::{
     task::{Context, Waker},

@@ -423,7 +423,7 @@ fn the_deadline_ends_what_waits_and_what_runs() {
     let (engine, seen, _folder) = house("counts for ever");
     let soon = RequestContext::new(Some(Instant::now() + Duration::from_secs(2)));
     let mut answers = start_with(&engine, 0, soon).unwrap();
-    // Nobody reads answers; the model is still notified.
+    // No client reads the answers; the model is still notified.
     wait_until("the model goes on", || seen.ended.load(Ordering::SeqCst) == 1);
     let (values, error) = all(&mut answers);
     assert!(values.len() <= 9, "{values:?}");

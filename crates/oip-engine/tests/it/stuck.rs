@@ -64,7 +64,7 @@ fn md_05_threads_that_hang_are_lost_one_by_one_and_then_the_model_is_unavailable
         (status.state, status.reason.as_str()),
         (ModelState::Unavailable, reason)
     );
-    // Nobody else is hurt, and the end is not held up.
+    // Other models still answer, and the shutdown is not delayed.
     assert_eq!(code(block_on(submit(&engine, request("other", None, 1)))), Ok(2));
     // Should they come back after all, the model is there again.
     gate.open();

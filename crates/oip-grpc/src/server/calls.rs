@@ -38,7 +38,7 @@ fn answer<T>(result: Result<T, ServiceError>) -> Answer<T> {
         .map_err(|error| status::from_error(&error))
 }
 
-/// What a client may do, if that was limited.
+/// The client's rights, if they are limited.
 fn grant<T>(request: &Request<T>) -> Option<Grant> {
     request.extensions().get::<Grant>().cloned()
 }

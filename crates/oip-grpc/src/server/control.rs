@@ -30,7 +30,7 @@ const DECODED: u64 = 48;
 /// Bytes in memory for each that has come of a message that is not whole: in the buffer that grows, and in the smaller one before.
 const GROWING: u64 = 4;
 
-/// What the messages of a call are charged; kept until the call is answered.
+/// The memory charged for the messages of a call; kept until the call is answered.
 #[derive(Clone)]
 pub(crate) struct ControlCharge(Arc<Mutex<Charge>>);
 
@@ -66,7 +66,7 @@ struct Messages {
     seen: usize,
 }
 
-/// What has come of a message.
+/// The bytes of a message that have arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Seen {
     /// Not even all of its head.
@@ -207,7 +207,7 @@ mod tests {
         assert_eq!(budget.used(), 0);
     }
 
-    /// What announces much and sends little is not charged for what it announces.
+    /// A message that announces much and sends little is charged only for what it sends.
     #[test]
     fn messages_are_charged_as_they_come() {
         let budget = ByteBudget::new(1 << 20);

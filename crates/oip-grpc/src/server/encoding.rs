@@ -9,7 +9,7 @@ pub(crate) const ENCODING: HeaderName = HeaderName::from_static("grpc-encoding")
 /// Says which compressions the sender can undo.
 pub(crate) const ACCEPT: HeaderName = HeaderName::from_static("grpc-accept-encoding");
 
-/// What this server can undo.
+/// The encodings that this server can decode.
 const ACCEPTED: &str = "gzip,deflate,identity";
 
 /// How a call's messages are compressed, if they are.

@@ -36,7 +36,7 @@ const INFLATED: u64 = 64;
 /// On a response: whether no other will come for the same request.
 pub(crate) const FINAL_RESPONSE: &str = "triton_final_response";
 
-/// What all calls share.
+/// The state that all calls share.
 pub(crate) struct Inference {
     pub(crate) service: Arc<dyn InferenceService>,
     pub(crate) config: GrpcConfig,
@@ -61,7 +61,7 @@ pub(crate) enum Failed {
     Request(Echo, ServiceError),
 }
 
-/// What a request on a stream is answered with.
+/// The response to a request on a stream.
 pub(crate) enum Answered {
     /// The one answer, as a message in its frame.
     Once(Vec<Bytes>),

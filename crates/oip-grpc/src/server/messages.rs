@@ -19,7 +19,7 @@ pub(crate) const HEAD: usize = 5;
 /// The messages of a call.
 pub(crate) struct Messages<B> {
     body: Pin<Box<B>>,
-    /// What has come of the body and belongs to no message yet.
+    /// Bytes of the body that belong to no message yet.
     part: Bytes,
     incoming: Option<Incoming>,
     compression: Option<Compression>,
@@ -43,7 +43,7 @@ struct Incoming {
     since: Instant,
     head: [u8; HEAD],
     head_len: usize,
-    /// What the head says, once it is whole.
+    /// The message's head, once it is complete.
     frame: Option<(Option<Compression>, usize)>,
     buffer: Buffer,
 }
@@ -221,7 +221,7 @@ impl Incoming {
     }
 }
 
-/// What a message that does not come is answered with.
+/// The error for a message that does not come.
 fn too_slow() -> ServiceError {
     ServiceError::new(ErrorCode::SlowRequest, "the message came too slowly")
 }
@@ -304,7 +304,7 @@ mod tests {
         }
     }
 
-    /// What a message claims to be is not allocated before it comes.
+    /// Memory for a message's claimed length is not allocated before its bytes come.
     #[tokio::test]
     async fn lengths_that_lie_take_nothing() {
         let config = GrpcConfig::default();

@@ -163,14 +163,14 @@ impl Body for Answers {
     }
 }
 
-/// What moves a stream.
+/// Runs a stream.
 struct Driver<B> {
     inference: Arc<Inference>,
     messages: Messages<B>,
     is_draining: watch::Receiver<bool>,
     /// Of the call as a whole.
     deadline: Option<Instant>,
-    /// What the client may do.
+    /// The client's rights.
     grant: Option<Grant>,
     closes_on_error: bool,
     /// Of all its requests together.
@@ -199,7 +199,7 @@ enum Sent {
     Failed(Status),
 }
 
-/// What can happen to a stream.
+/// An event of a stream.
 enum Event {
     Request(Message),
     /// No more requests are read: the client is done, or this is why.
@@ -353,7 +353,7 @@ async fn send_several(
     Ok(Sent::Answers(count))
 }
 
-/// Where answers leave.
+/// The channel to the client.
 #[derive(Clone)]
 struct Outgoing {
     answers: mpsc::Sender<Framed>,
@@ -374,7 +374,7 @@ impl Outgoing {
         };
         match sent {
             Ok(Ok(())) => Ok(()),
-            // Nobody listens any more, so nobody will see this either.
+            // The client is gone and will not see this either.
             Ok(Err(_)) => Err(refusal(ErrorCode::Cancelled, "the client is gone")),
             Err(_) if end == self.deadline => Err(deadline_passed()),
             Err(_) => Err(refusal(

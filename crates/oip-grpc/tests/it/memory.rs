@@ -234,7 +234,7 @@ async fn millions_of_inputs_are_refused() {
     }
 }
 
-/// What can never fit and what does not fit now have the same code; only the latter says when to try again.
+/// Requests that never fit and requests that do not fit now have the same code; only the latter say when to retry.
 #[tokio::test]
 async fn only_what_may_fit_later_is_to_be_tried_again() {
     let (config, budget) = with_budget(100_000);

@@ -229,7 +229,7 @@ async fn errors_of_single_requests() {
         stream.send(id, request).await;
         assert_eq!(stream.next().await.unwrap(), named(id, error));
     }
-    // What is too long to be sent back is not.
+    // An id that is too long is not sent back.
     stream.send(&long_id, good()).await;
     let (id, error) = stream.next().await.unwrap();
     assert!(
@@ -348,7 +348,7 @@ async fn gr_25_a_client_that_never_reads() {
         .await
         .expect("requests are still read")
         .unwrap();
-    // What was answered in time is still there, then the reason follows.
+    // Responses in time still arrive, then the reason follows.
     let status = loop {
         match stream.next().await {
             Ok((_, error)) => assert_eq!(error, ""),

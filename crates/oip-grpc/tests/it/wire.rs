@@ -1,4 +1,4 @@
-//! What stands on the wire: bytes that are not copied, and bytes that no gRPC client would send.
+//! Bytes on the wire: bytes that are not copied, and bytes that no gRPC client would send.
 
 use std::sync::Arc;
 

@@ -284,7 +284,7 @@ async fn ht_07_the_limit_for_bodies() {
             );
         }
     }
-    // What is announced as too large is refused before anything of it has come.
+    // A body announced as too large is refused before any of it has come.
     let headers = [("content-length", "67108865")];
     let answer = infer_with(&app(), "identity_fp32", &headers, Body::new(Stalled)).await;
     assert_eq!(answer.status, StatusCode::PAYLOAD_TOO_LARGE);

@@ -143,7 +143,7 @@ fn check_keyword(
                     (None, Some(rule)) if rule != &Value::Bool(false) => {}
                     // A part of `allOf` says more of some members; the part before it has all.
                     (None, None) if is_part(schema) => {}
-                    // What answers have is described, although clients must bear with more.
+                    // The fields of responses are described, although clients must accept more.
                     (None, _) => panic!("{place}: {name} is not described"),
                 }
             }
@@ -425,7 +425,7 @@ async fn the_page_needs_nothing_from_elsewhere() {
     assert_eq!(description()["info"]["version"], env!("CARGO_PKG_VERSION"));
 }
 
-/// What is served: the description with the models that are ready.
+/// The served description, with the models that are ready.
 async fn served(app: &HttpService) -> Value {
     let answer = get(app, "/openapi.json").await;
     assert_eq!(answer.status, StatusCode::OK, "{}", answer.text());
@@ -485,7 +485,7 @@ async fn models_that_are_ready_are_described_with_examples_that_work() {
     assert!(description["paths"]["/v2/models/loading/infer"].is_null());
 }
 
-/// What is described for any model can be sent as it stands too, to a model that is there.
+/// Examples for any model can be sent as they stand too, to a loaded model.
 #[tokio::test]
 async fn general_operations_are_filled_with_a_model_that_is_there() {
     let app = app_with_models().await;

@@ -37,7 +37,7 @@ async fn server_endpoints_in_both_slash_forms() {
     }
 }
 
-/// What a program adds is held to the same rules: heads, methods, `HEAD`; and the protocol's paths stay as they are.
+/// Routes that a program adds follow the same rules: heads, methods, `HEAD`; and the protocol's paths stay as they are.
 #[tokio::test]
 async fn routes_of_the_program_beside_those_of_the_protocol() {
     let more = Router::new().route("/more", routing::get(|| async { "more" }));

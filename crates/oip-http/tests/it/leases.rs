@@ -51,7 +51,7 @@ async fn echo_unread(app: &HttpService, bytes: usize, accept_json: bool) -> Resp
     app.clone().oneshot(request).await.unwrap()
 }
 
-/// What a client does not read stays counted, until it is gone.
+/// A response that the client does not read stays counted, until it is gone.
 #[tokio::test]
 async fn answers_that_are_not_read_count() {
     const BYTES: usize = 3 << 20;

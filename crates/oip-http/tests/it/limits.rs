@@ -1,4 +1,4 @@
-//! What bounds the bodies of requests that carry no tensors, and the reading of large ones.
+//! Limits on the bodies of requests without tensors, and on the reading of large ones.
 
 use std::time::{Duration, Instant};
 
@@ -31,7 +31,7 @@ async fn ht_20_deep_bodies_are_refused_at_once() {
                 let answer = send(&app, Method::POST, path, Body::from(body)).await;
                 assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{path} {member} {depth}");
                 answer.error();
-                // What the row allows, ten times over: tests share the machine.
+                // Ten times the promised time: tests share the machine.
                 assert!(
                     start.elapsed() < Duration::from_secs(1),
                     "{path} {member} {depth}"

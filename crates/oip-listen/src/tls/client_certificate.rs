@@ -1,4 +1,4 @@
-//! Who a client is by its certificate.
+//! A client's identity by its certificate.
 
 use std::{fmt, sync::Arc, time::SystemTime};
 

@@ -81,7 +81,7 @@ impl TlsError {
     }
 }
 
-/// What is wrong with a file.
+/// An error in a file.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Problem {
     #[error("cannot be read: {0}")]
@@ -118,7 +118,7 @@ pub(crate) enum Problem {
     Unusable(String),
 }
 
-/// What a section of a file must be.
+/// The expected kind of a section.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Certificate,
@@ -235,7 +235,7 @@ impl Section<'_> {
         self.label.ends_with("PRIVATE KEY")
     }
 
-    /// What it is, for people.
+    /// Its name in messages.
     fn name(&self) -> String {
         match () {
             () if self.is_certificate() => "a certificate".to_owned(),
@@ -275,7 +275,7 @@ fn sections(contents: &[u8]) -> Vec<Section<'_>> {
         .collect()
 }
 
-/// What a file without sections is, for people.
+/// The kind of a file without sections, for messages.
 fn not_pem(contents: &[u8], expected: Kind) -> Problem {
     let found = match contents {
         [] => "an empty file",

@@ -12,9 +12,9 @@ use crate::{activity::Activity, io::WatchedStream, protocol::Protocol};
 /// A connection after its handshake.
 pub(crate) struct Secured {
     pub(crate) transport: Transport,
-    /// What is spoken on it.
+    /// Its protocol.
     pub(crate) protocol: Protocol,
-    /// What the client has shown, where that is asked for.
+    /// The client's certificate, if one is asked for.
     pub(crate) certificate: Option<ClientCertificate>,
 }
 
@@ -37,14 +37,14 @@ pub(crate) enum Refused {
 /// The first byte of TLS: a record of the handshake.
 const HANDSHAKE: u8 = 22;
 
-/// What it looks like when a client leaves.
+/// Whether the error means that the client has left.
 const LEFT: [io::ErrorKind; 3] = [
     io::ErrorKind::UnexpectedEof,
     io::ErrorKind::ConnectionReset,
     io::ErrorKind::BrokenPipe,
 ];
 
-/// What a client is told that speaks HTTP/1 where TLS is wanted.
+/// The response to a client that speaks HTTP/1 on a port with TLS.
 const NOT_TLS: &[u8] = b"HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nContent-Length: 57\r\nConnection: close\r\n\r\n\
     {\"error\":\"this port speaks TLS: use https:// to call it\"}";
 
@@ -96,7 +96,7 @@ pub(crate) async fn secure(
     }
     let protocol = match session.alpn_protocol() {
         Some(b"h2") => Protocol::Http2,
-        // What a client does not choose is HTTP/1; gRPC's always choose.
+        // A client that chooses no protocol speaks HTTP/1; gRPC's clients always choose.
         _ if protocol == Protocol::Either => Protocol::Http1,
         _ => protocol,
     };

@@ -1,4 +1,4 @@
-//! What a server shows to clients: its certificate, taken from files, and again when they change.
+//! A server's certificate, read from files, and again when they change.
 
 use std::{
     fmt,
@@ -21,7 +21,7 @@ use super::{
 };
 use crate::protocol::Protocol;
 
-/// What a server shows to clients over TLS 1.2 and 1.3, and what it wants to see of them. Clones are the same.
+/// A server's TLS 1.2 and 1.3: its certificate, and what it demands of clients. Clones share it.
 ///
 /// Connections take what is current when they begin; those that are open keep theirs.
 ///
@@ -51,7 +51,7 @@ struct Shared {
     refused: AtomicU64,
 }
 
-/// What files held.
+/// The content of the files.
 struct Seen {
     contents: Contents,
     /// Whether it could be used.
@@ -135,7 +135,7 @@ impl Tls {
     pub async fn watch(self, period: Duration) {
         let mut ticks = interval(period.max(Duration::from_millis(1)));
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        // What the last failure was, which is said once.
+        // The last failure, which is logged once.
         let mut said = None;
         loop {
             ticks.tick().await;

@@ -1,4 +1,4 @@
-//! What a server's certificate says of itself, for those who tell people how to call the server.
+//! The facts of a server's certificate, for messages that tell people how to call the server.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -7,7 +7,7 @@ use x509_cert::{
     ext::pkix::{BasicConstraints, SubjectAltName, name::GeneralName},
 };
 
-/// What the certificate that a server shows says of itself.
+/// The facts of the certificate that a server shows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ServerCertificate {

@@ -1,4 +1,4 @@
-//! What HTTP is spoken on: a connection as it is, or an encrypted one.
+//! The byte stream below HTTP: a plain connection, or an encrypted one.
 
 use std::{
     io,
@@ -82,7 +82,7 @@ impl Encrypted {
                 }
                 return Poll::Ready(Ok(()));
             }
-            // Where the connection itself has ended, the stream below has waited already.
+            // If the connection itself has ended, the stream below has already waited.
             let grace = if !is_cut_off && self.activity.open_requests() > 0 {
                 END_GRACE
             } else {

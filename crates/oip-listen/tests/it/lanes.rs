@@ -158,7 +158,7 @@ fn the_front_answers_while_all_others_are_held_up() {
     assert_eq!(thread_for(&mut worker, 10), "work");
 }
 
-/// What a lane has ends with its runtime, and nothing else does.
+/// The connections of a lane end with its runtime, and no others do.
 #[test]
 fn a_lane_that_ends_takes_nobody_with_it() {
     let ([work, busy], limits) = lanes();

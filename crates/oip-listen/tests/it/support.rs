@@ -21,7 +21,7 @@ use oip_listen::{
 };
 use tokio::runtime::Runtime;
 
-/// What the timeouts of the tests are.
+/// The timeouts of the tests.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(300);
 
 pub(crate) fn limits() -> Limits {

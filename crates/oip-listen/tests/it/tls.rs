@@ -102,7 +102,7 @@ impl Files {
     }
 }
 
-/// What a client knows and offers.
+/// A client's trusted authorities and its certificate.
 struct Client {
     config: ClientConfig,
 }
@@ -365,7 +365,7 @@ fn handshakes_that_do_not_go_on_are_ended() {
         time_until_closed(stream);
         assert!(begin.elapsed() >= PATIENCE, "{:?}", begin.elapsed());
     }
-    // What is no handshake is ended at once, without an answer that could be taken for one.
+    // Bytes that are not a handshake close the connection at once, without an answer that could look like one.
     let mut stream = server.connect();
     stream.write_all(&[0; 64]).unwrap();
     assert_eq!(read_to_end(&mut stream), "");

@@ -53,7 +53,7 @@ pub(crate) trait Sink {
     fn add_histogram(&mut self, labels: &Labels<'_>, bounds: &[f64], counts: &[u64], sum: f64);
 }
 
-/// What writes families.
+/// Writes families.
 pub(crate) struct Families<'a>(&'a mut dyn Sink);
 
 impl<'a> Families<'a> {

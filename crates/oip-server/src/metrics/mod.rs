@@ -57,7 +57,7 @@ pub(crate) struct Metrics {
     /// Writes the text.
     cpu: CpuPool,
     counts: Counts,
-    /// What pushes all of this to a collector.
+    /// Pushes all of this to a collector.
     #[cfg(feature = "otlp")]
     pusher: OnceLock<oip_telemetry::MetricsExporter>,
     #[cfg(target_os = "linux")]

@@ -8,7 +8,7 @@ use procfs::{
 
 use super::families::{Families, Family};
 
-/// What does not change while the process lives.
+/// Facts that do not change while the process lives.
 pub(super) struct Process {
     /// When it started, in seconds since 1970. Read once: the system computes it from a clock that may be set.
     start: Option<f64>,

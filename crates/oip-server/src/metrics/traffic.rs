@@ -1,4 +1,4 @@
-//! What is counted where requests come in, over all models and for none.
+//! Counters of all requests, also of those that reach no model.
 
 use super::families::{Families, Family};
 use crate::traffic::{BOUNDS, Sizes, Totals, Transport};

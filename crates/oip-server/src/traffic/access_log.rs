@@ -21,7 +21,7 @@ use serde::Serialize;
 
 use super::options::AccessLogForm;
 
-/// What is said of a request.
+/// The facts of a request that a line has.
 pub(super) struct Entry<'a> {
     pub(super) time: SystemTime,
     pub(super) peer: Option<SocketAddr>,

@@ -47,7 +47,7 @@ const UNKNOWN: u32 = u32::MAX;
 const GONE_HTTP: u16 = 499;
 const GONE_GRPC: u16 = 1;
 
-/// What is written down beside.
+/// Notes taken at the same time.
 struct Logged {
     time: SystemTime,
     start: Instant,
@@ -141,7 +141,7 @@ impl Exchange {
         }
         match self.transport {
             Transport::Http => self.set_code(response.status().as_u16()),
-            // What is no gRPC gets a status of HTTP, and what is nothing but a status has it here.
+            // Calls without gRPC have an HTTP status; a response of nothing but a gRPC status has it here.
             Transport::Grpc if response.status() != StatusCode::OK => {
                 self.set_code(response.status().as_u16());
             }

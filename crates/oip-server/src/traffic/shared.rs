@@ -5,7 +5,7 @@ use oip_service::RequestIds;
 use super::{access_log::AccessLog, load_report::Load, totals::Totals, traces::Traces};
 use crate::platforms::Aliases;
 
-/// What is done with all requests.
+/// The settings for all requests.
 pub(crate) struct Traffic {
     /// None where nobody can ask for them.
     pub(crate) totals: Option<Arc<Totals>>,
@@ -15,6 +15,6 @@ pub(crate) struct Traffic {
     pub(crate) request_ids: RequestIds,
     /// Applied first: what a path stands for is what is counted.
     pub(crate) aliases: Aliases,
-    /// What the server says of its load to those who ask.
+    /// The load report, for clients that ask for one.
     pub(crate) load: Box<dyn Fn() -> Load + Send + Sync>,
 }

@@ -23,7 +23,7 @@ pub(super) struct Traced {
     parent: Option<SpanId>,
 }
 
-/// What is known of a request that is over.
+/// The facts of a request that is over.
 pub(super) struct Outcome<'a> {
     pub(super) transport: Transport,
     pub(super) method: &'a str,

@@ -1,4 +1,4 @@
-//! Who may do what, and where: wrong tokens, other models, too many calls, and addresses that everybody reaches.
+//! Access: wrong tokens, other models, too many calls, and addresses that everybody reaches.
 
 use std::{
     fs,
@@ -241,7 +241,7 @@ async fn the_table_holds_over_grpc() {
             model_name: "closed".into(),
             ..Default::default()
         },
-        // Where KServe's definition has the model's name.
+        // The field that has the model's name in KServe's definition.
         RepositoryModelUnloadRequest {
             repository_name: "closed".into(),
             ..Default::default()

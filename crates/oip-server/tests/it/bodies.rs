@@ -89,7 +89,7 @@ fn ht_07_announced_bodies_are_refused_before_they_come() {
     }
     // Nothing was set aside for what was announced.
     assert!(peak(&server) < before + (8 << 20));
-    // What is not too large is asked for.
+    // A body that is not too large is asked for.
     let mut stream = server.connect();
     stream
         .write_all(&head("Content-Length: 2\r\nExpect: 100-continue"))

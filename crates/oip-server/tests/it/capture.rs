@@ -24,7 +24,7 @@ async fn requests_are_recorded_as_they_came() {
     let body = rows(&[1, 2]).to_string();
     let path = "/v2/models/digit_means/infer";
     assert_eq!(server.request("POST", path, &[], body.as_bytes()).status, 200);
-    // What fails is not recorded.
+    // Failures are not recorded.
     assert_eq!(
         server
             .request("POST", "/v2/models/none/infer", &[], body.as_bytes())

@@ -508,3 +508,68 @@ fn models_are_checked_before_they_are_served() {
     assert_eq!(check(&["--jsn"]).0, 2);
     assert!(check(&["--help"]).1.contains("--json"));
 }
+
+/// Boosters have the extensions of ordinary texts: a folder with one is as good as the file, and texts beside it stay out of it.
+#[test]
+fn boosters_and_python_models_are_recognised_by_their_content() {
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../backend-forest/tests/fixtures");
+    let check = |folder: &Path| {
+        let output = Command::new(env!("CARGO_BIN_EXE_oip-server"))
+            .arg("check")
+            .arg(folder)
+            .output()
+            .unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    for (fixture, file) in [("lgb_binary.txt", "clicks.txt"), ("xgb_json.json", "clicks.json")] {
+        let folder = tempfile::tempdir().unwrap();
+        fs::copy(fixtures.join(fixture), folder.path().join(file)).unwrap();
+        fs::write(folder.path().join("README.txt"), "tree\n").unwrap();
+        fs::write(folder.path().join("labels.json"), "[\"learner\"]").unwrap();
+        fs::write(
+            folder.path().join("setup.py"),
+            "from setuptools import setup\nsetup()\n",
+        )
+        .unwrap();
+        let text = check(folder.path());
+        assert!(
+            text.contains("clicks  -        READY") && !text.contains("not served"),
+            "{text}"
+        );
+        // With a second one it is a repository, and each is named with its place.
+        fs::copy(fixtures.join(fixture), folder.path().join(format!("more_{file}"))).unwrap();
+        fs::write(folder.path().join("mine.py"), "class Model:\n    pass\n").unwrap();
+        let text = check(folder.path());
+        let extension = Path::new(file).extension().unwrap().display();
+        for expected in [
+            format!("not served: {file}: to serve it, move it to clicks/1/model.{extension}\n"),
+            "not served: mine.py: to serve it, move it to mine/1/model.py\n".to_owned(),
+        ] {
+            assert!(text.contains(&expected), "{text}");
+        }
+        assert_eq!(text.matches("not served").count(), 3, "{text}");
+    }
+}
+
+/// Ports that are taken do not matter to `check`, which shows that it opens none.
+#[test]
+fn check_opens_no_port() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/models");
+    let run = |first: &[&str]| {
+        Command::new(env!("CARGO_BIN_EXE_oip-server"))
+            .args(first)
+            .args(["--http-address", &address, "--grpc-address", "none"])
+            .arg(&examples)
+            .output()
+            .unwrap()
+    };
+    let served = run(&[]);
+    assert_eq!(served.status.code(), Some(1));
+    let error = String::from_utf8(served.stderr).unwrap();
+    assert!(error.contains(&address), "{error}");
+    let checked = run(&["check"]);
+    let error = String::from_utf8(checked.stderr).unwrap();
+    assert_eq!(checked.status.code(), Some(0), "{error}");
+}

@@ -19,7 +19,7 @@ fn read(name: &str) -> Vec<u8> {
     std::fs::read(examples().join("requests").join(name)).unwrap()
 }
 
-/// What was recorded when the models were made.
+/// The outputs recorded when the models were made.
 struct Record {
     truth: Vec<i64>,
     labels: Vec<i64>,

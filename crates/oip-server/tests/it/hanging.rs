@@ -242,7 +242,7 @@ async fn md_05_a_model_that_hangs_costs_504s_then_itself_and_nothing_else() {
     assert_eq!(get(&http, "/v2/models/hangs/ready").await, 503);
     assert_eq!(get(&http, "/v2/health/ready").await, 503);
 
-    // Nobody else notices.
+    // Other clients do not notice.
     assert_eq!(get(&http, "/v2/health/live").await, 200);
     for _ in 0..20 {
         assert_eq!(post(&http, "works").await.0, 200);

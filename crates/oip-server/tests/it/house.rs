@@ -219,7 +219,7 @@ fn help_has_the_terminals_colour_and_width() {
     }
     let widest = |columns: &str| {
         let help = help(&[], &[("COLUMNS", columns)]);
-        // What stands behind the options is laid out by hand.
+        // The text behind the options is laid out by hand.
         let options = help.split("\nA repository holds").next().unwrap();
         options.lines().map(|line| line.chars().count()).max().unwrap()
     };

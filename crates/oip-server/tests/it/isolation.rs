@@ -91,7 +91,7 @@ fn md_04_models_in_processes_of_their_own() {
     assert_eq!(of(&after, "digits_forest"), of(&before, "digits_forest"));
     assert_eq!(server.get("/v2/health/ready").status, 200);
 
-    // What is sent to all processes of a service ends none of the workers before the server.
+    // A signal to all processes of a service ends no worker before the server.
     for (pid, _) in &after {
         let sent = std::process::Command::new("kill")
             .args(["-s", "TERM", &pid.to_string()])
@@ -217,5 +217,22 @@ fn workers_have_the_servers_backends_and_its_log() {
             said[model].contains(&format!("runtime=\"{runtime}\"")),
             "{said:?}"
         );
+    }
+}
+
+/// The complete configuration says what runs a model, wherever it runs; a backend with one runtime says nothing.
+#[test]
+fn the_configuration_names_the_runtime_that_was_chosen() {
+    for arguments in [&[][..], &["--isolate-models"]] {
+        let mut server = Server::start(&examples().join("models"), arguments);
+        server.wait_until_loaded();
+        for (model, runtime) in [("digits", "tract"), ("digit_means", ""), ("digit_portrait", "")] {
+            let config = server.get(&format!("/v2/models/{model}/config")).json();
+            assert_eq!(
+                config["runtime"].as_str().unwrap_or_default(),
+                runtime,
+                "{config}"
+            );
+        }
     }
 }

@@ -177,7 +177,7 @@ fn bodies_in_work_are_shown() {
     until("it is not any more", || used() == 0.0);
 }
 
-/// What is loaded again begins at 0, what is unloaded is not counted any more.
+/// A model that is loaded again starts at 0; an unloaded one is not counted any more.
 #[test]
 fn versions_come_and_go() {
     let (server, _folder) = server(&["--model-control-mode=explicit", "--load-model=digit_means"]);

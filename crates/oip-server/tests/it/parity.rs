@@ -155,7 +155,7 @@ async fn gr_27_what_is_not_offered_is_said_alike() {
     assert_none(&wrong);
 }
 
-/// What each transport finds out in its own way: sizes, budgets and compressions.
+/// Limits that each transport checks in its own way: sizes, budgets and compressions.
 #[tokio::test]
 async fn gr_27_limits_are_judged_alike() {
     let verdicts = |http: HttpConfig, grpc: GrpcConfig| async move {
@@ -181,7 +181,7 @@ async fn gr_27_limits_are_judged_alike() {
         let grpc = GrpcConfig::default().with(|config| config.budget = budget.clone());
         verdicts(http, grpc)
     };
-    // What can never fit, and what does not fit now.
+    // A request that never fits, and one that does not fit now.
     assert_eq!(with_budget(&ByteBudget::new(4000)).await, pair(Some(TooLarge)));
     let budget = ByteBudget::new(20_000);
     let _taken = budget.take(18_000).unwrap();

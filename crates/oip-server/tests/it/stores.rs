@@ -321,7 +321,7 @@ fn no_level_of_the_log_has_keys_of_stores() {
     }
 }
 
-/// What `aws configure` has written is enough, without any variable but HOME.
+/// The files of `aws configure` are enough, without any variable but HOME.
 #[test]
 fn keys_come_from_the_files_of_aws() {
     let objects = Objects::default();

@@ -561,7 +561,7 @@ fn what_waits_for_an_instance_stays_charged_with_its_parameters() {
         );
         thread::sleep(Duration::from_millis(1));
     }
-    // What is charged for reading it is given back by then.
+    // Memory charged for reading it is released by then.
     thread::sleep(Duration::from_millis(200));
     assert!(house.budget.used() >= MIB, "{} bytes held", house.budget.used());
     drop((held, answers));

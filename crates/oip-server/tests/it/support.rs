@@ -94,7 +94,7 @@ impl Server {
         self.read_until(" after ")
     }
 
-    /// What is printed up to the line with this text.
+    /// The output up to the line with this text.
     pub(crate) fn read_until(&mut self, text: &str) -> String {
         let mut printed = String::new();
         loop {

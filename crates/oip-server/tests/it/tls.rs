@@ -329,7 +329,7 @@ async fn certificates_are_identities() {
     let answers: Vec<bool> = answers.map(|answer| answer.is_ok()).collect().await;
     assert_eq!(answers, [true, false, true]);
 
-    // Who has changed what, and who wanted to, by the names in certificates.
+    // The log names who changed what, and who was refused, by the names in certificates.
     for parts in [
         [
             "refused",
@@ -349,7 +349,7 @@ async fn certificates_are_identities() {
     }
 }
 
-/// What is wrong with a certificate's time is in the log, with the file and the line; the server starts all the same.
+/// A problem with a certificate's dates is in the log, with the file and the line; the server starts all the same.
 #[test]
 fn certificates_that_are_not_valid_now_are_warned_of() {
     let certificates = Certificates::new();

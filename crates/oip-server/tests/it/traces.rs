@@ -167,7 +167,7 @@ fn steps_of_a_pipeline_have_their_own_spans() {
             );
         }
     }
-    // What fails is a failure only if the server is to blame.
+    // A span is marked as failed only if the server caused the failure.
     assert_eq!(
         server
             .request("POST", "/v2/models/none/infer", &[], body().as_bytes())

@@ -1,4 +1,4 @@
-//! What a collector gets, and what happens when there is none.
+//! Exports to a collector, and without one.
 
 use std::{
     net::TcpListener,
@@ -116,7 +116,7 @@ fn what_may_pass_is_tried_again_and_what_will_not_is_dropped() {
     assert!(collector.has_nothing_for(Duration::from_millis(50)));
 }
 
-/// Nobody waits for a collector that is not there, and what finds no room is counted; it is sent to once it is there.
+/// A missing collector delays nothing, and spans without room are counted; once it is there, it gets the rest.
 #[test]
 fn a_collector_that_is_not_there_costs_spans_only() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -121,7 +121,7 @@ fn what_fails_is_made_up_for_by_the_next_push() {
     assert_eq!(exporter.failed(), 2);
 }
 
-/// Nobody waits for a collector that is not there; the end pushes once more.
+/// A missing collector delays nothing; the end pushes once more.
 #[test]
 fn the_end_pushes_what_there_is_and_waits_for_nobody() {
     let collector = Collector::start(vec![]);

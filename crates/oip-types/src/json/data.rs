@@ -4,7 +4,7 @@ use tensor_core::{DType, Element, Shape, Tensor, bf16, f16};
 use super::{Cursor, Number, no_json_form, run::Run};
 use crate::{BytesTensor, DataType, Grant, Memory, ServiceError, TensorValue};
 
-/// What the tensors of a body may take once decoded.
+/// The memory that the tensors of a body may take once decoded.
 pub(crate) struct Room<'m> {
     /// Bytes that are left of the limit for one body.
     pub(crate) left: usize,

@@ -122,7 +122,7 @@ fn places(block: &[u8; BLOCK], wanted: u8) -> u64 {
         })
 }
 
-/// What stands before a comma.
+/// The bytes before a comma.
 #[derive(Clone, Copy)]
 struct Text<'a> {
     /// The text up to the comma, with what stands before it.
@@ -251,7 +251,7 @@ const MIN_OF_LEN: [u64; 17] = {
 #[inline(always)]
 fn value_of(digits: u128) -> Option<u64> {
     let (high, low) = (digits as u64, (digits >> 64) as u64);
-    // What is no digit has its high nibble set, here or after adding six.
+    // A byte that is not a digit has its high nibble set, here or after adding six.
     let above_nine = |digits: u64| digits | digits.wrapping_add(0x0606_0606_0606_0606);
     if (above_nine(high) | above_nine(low)) & 0xf0f0_f0f0_f0f0_f0f0 != 0 {
         return None;
@@ -324,7 +324,7 @@ mod tests {
 
     use super::*;
 
-    /// What the fast lane takes of a body, and what it leaves.
+    /// Which parts of a body the fast path takes, and which it leaves.
     fn taken<T: Run>(body: &str) -> (Vec<T>, String) {
         let around = format!("{:WINDOW$}{body}{:BLOCK$}", "", "");
         let mut out = Vec::new();

@@ -15,7 +15,7 @@ pub(crate) struct Writer<'m> {
     pieces: Option<Pieces<'m>>,
 }
 
-/// What was printed before the current buffer, and who allows memory for more.
+/// Text before the current buffer, and the budget for more.
 struct Pieces<'m> {
     memory: &'m dyn Memory,
     limit: usize,
@@ -176,7 +176,7 @@ impl<'m> Writer<'m> {
         Ok(())
     }
 
-    /// What stands between the quotes of a string.
+    /// The text between the quotes of a string.
     fn characters(&mut self, text: &str) {
         let mut rest = text.as_bytes();
         while let Some(special) = rest

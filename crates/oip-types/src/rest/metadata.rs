@@ -139,7 +139,7 @@ mod tests {
         )
         .with_versions(["1"]);
         let json = json_body(&metadata);
-        // What is optional, and any number of leading dimensions, have no form there.
+        // Optional inputs and any number of leading dimensions cannot be written there.
         let mut optional = metadata.clone();
         optional.inputs[0].optional = true;
         optional.inputs[0].shape = crate::ShapePattern::with_any_leading(vec![Some(64)]);

@@ -20,7 +20,7 @@ const FORMS: &str = "\"data\", \"binary_data_size\" and \"shared_memory_region\"
 /// Reads the tensors of one body: first from the JSON, in order, and from the binary part behind it.
 pub(super) struct TensorReader<'l> {
     limits: &'l Limits,
-    /// What JSON data may still take once decoded.
+    /// The memory that JSON data may still take once decoded.
     room: Room<'l>,
     /// The binary part that is not yet handed out.
     binary: Bytes,
@@ -64,7 +64,7 @@ impl<'l> TensorReader<'l> {
         let read = cursor.object(|cursor, member| fields.read_member(cursor, &member, self));
         let finished = read.and_then(|()| fields.finish(cursor, self));
         let value = finished.map_err(|error| {
-            // What went wrong may stand before the name.
+            // The error may come before the name.
             let place = match fields.name.take().or_else(|| find_name(start, self.limits)) {
                 Some(name) => format!("{kind} {}", Quoted(&name)),
                 None => format!("{kind}s[{index}]"),

@@ -201,7 +201,7 @@ impl<'r> Reader<'r> {
         let mut places: Vec<Vec<usize>> = vec![Vec::new(); inputs.len()];
         let mut count = 0;
         let depth = self.limits.json_depth;
-        // What the places take is allowed before they grow.
+        // Memory for the places is allowed before they grow.
         let memory = self.room.memory;
         let mut grant = memory.grant(0)?;
         cursor.array(|cursor| {
@@ -265,7 +265,7 @@ impl<'r> Reader<'r> {
         let row = self.limits.shape(&dims)?;
         dims.insert(0, places.len() as i64);
         let shape = self.limits.shape(&dims)?;
-        // What the rows take if all are as the first one, and the text can hold them.
+        // Memory for the rows if all are like the first one, and the text can hold them.
         let element = match input.datatype {
             DataType::Fixed(dtype) => dtype.size() as u64,
             DataType::Bytes => 4,

@@ -73,7 +73,7 @@ fn ids_parameters_and_outputs() {
     assert_eq!(request.parameters["b"], ParameterValue::Int64(-3));
     assert_eq!(request.parameters["c"], ParameterValue::Double(0.5));
     assert_eq!(request.parameters["d"], ParameterValue::String("s".into()));
-    // What concerns only the encoding is not the model's business.
+    // Parameters of the encoding are not passed to the model.
     assert_eq!(request.parameters.len(), 4);
     assert!(request.outputs.iter().all(|output| output.parameters.is_empty()));
     // The document's rule: the request's default holds for listed outputs that do not say otherwise.

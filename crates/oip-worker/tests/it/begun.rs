@@ -105,7 +105,7 @@ fn a_rest_that_nobody_wants_takes_its_worker_with_it() {
     until("another worker", || infer(&*model, 7).is_ok());
 }
 
-/// What is large is written and read by who has time.
+/// Large requests and responses are written and read by a thread of the model.
 #[test]
 fn large_requests_and_answers_are_left() {
     let model = isolated("large 1000000");

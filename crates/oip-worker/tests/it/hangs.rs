@@ -66,7 +66,7 @@ fn md_05_impatience_makes_no_pause() {
     assert_eq!(infer(&*model, 7).unwrap(), 7);
 }
 
-/// What stops when it is told keeps its process.
+/// A model that stops when it is cancelled keeps its process.
 #[test]
 fn a_model_that_listens_is_told_and_lives() {
     let model = isolated("waits to be cancelled");

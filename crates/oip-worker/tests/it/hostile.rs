@@ -341,7 +341,7 @@ fn md_04_answers_that_are_none_fail_one_request_each() {
     }
 }
 
-/// What a model's thread says of the request before, while that is answered, is no fault of the next one.
+/// Late output of a model's thread about the previous request does not fail the next one.
 #[test]
 fn a_word_about_the_request_before_is_passed_over() {
     let model = load("echo", isolation("places: a late word"), &PROCESS).unwrap();

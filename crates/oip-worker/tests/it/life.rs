@@ -1,4 +1,4 @@
-//! What a worker has, hears and leaves behind.
+//! The life of a worker: its rights, its signals, and its end.
 
 use std::{
     fs,
@@ -108,7 +108,7 @@ fn workers_inherit_nothing() {
     drop((listener, file));
 }
 
-/// What a model prints is not taken for an answer.
+/// A model's prints are not taken for an answer.
 #[test]
 fn a_model_that_prints_disturbs_nothing() {
     let model = isolated("prints");

@@ -82,7 +82,7 @@ fn mr_16_a_model_that_needs_too_much_is_not_loaded() {
     ready("modest").unwrap();
 }
 
-/// What a configuration says wrongly is told.
+/// Errors of a configuration are reported.
 #[test]
 fn wrong_parameters_are_named() {
     for (parameters, why) in [

@@ -39,7 +39,7 @@ async fn bench(options: &Bench) -> Outcome<Report> {
         let client = client()?;
         let metadata = server.connection.metadata(&*client, server.model()?).await?;
         let requests = requests(options, &metadata)?;
-        // What cannot work at all is told at once, in the server's words.
+        // A request that cannot work at all is reported at once, in the server's words.
         client.infer(&requests[0]).await?;
         Outcome::Ok(requests)
     });

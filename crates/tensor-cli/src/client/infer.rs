@@ -20,7 +20,7 @@ use crate::{
     report,
 };
 
-/// What is told to programs when outputs go into files.
+/// The JSON for programs when outputs go into files.
 #[derive(Serialize)]
 struct Written {
     files: Vec<report::Written>,

@@ -99,7 +99,7 @@ fn lines(path: &Path) -> Outcome<BytesTensor> {
         .map_err(|error| Error::io("the file cannot be read", error))
         .about(path)?;
     let mut elements: Vec<&[u8]> = text.split(|byte| *byte == b'\n').collect();
-    // What follows the last line's end is no line.
+    // There is no line behind the end of the last one.
     elements.pop_if(|last| last.is_empty());
     let elements = elements
         .iter()

@@ -20,7 +20,7 @@ use crate::{
     progress::{self, Live},
 };
 
-/// What is sent when.
+/// The schedule of requests.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Load {
     /// Requests a second by the clock; without it each client sends the next when it has an answer.
@@ -55,7 +55,7 @@ pub(super) struct Measured {
     pub(super) is_interrupted: bool,
 }
 
-/// What the clients write down together.
+/// The clients' common record.
 struct Tally {
     latency: Histogram<u64>,
     errors: BTreeMap<String, u64>,
@@ -229,7 +229,7 @@ impl Run {
             let call = client.infer(request);
             let answer = match unless_interrupted(call).await {
                 Ok(answer) => answer.map(drop),
-                // What was not answered by then is not counted.
+                // Requests without a response by then are not counted.
                 Err(_) => return,
             };
             if is_measured {

@@ -125,22 +125,26 @@ impl Connection {
         Ok(headers.fold(builder, |builder, (name, value)| builder.header(name, value)))
     }
 
-    /// What the server says about a model. For one that it does not have, which it may have been.
+    /// What the server says about a model. The error for an unknown one suggests a name.
     async fn metadata(&self, client: &dyn InferenceClient, model: ModelRef<'_>) -> Outcome<ModelMetadata> {
         let error = match client.model_metadata(model).await {
             Ok(metadata) => return Ok(metadata),
             Err(error) => error,
         };
-        let mut failure = Failure::from(error);
-        let is_missing = failure.is_not_found();
-        if is_missing && let Ok(index) = client.repository_index(false).await {
-            let names: Vec<&str> = index.iter().map(|entry| entry.name.as_str()).collect();
-            if let Some(meant) = nearest(model.name(), &names) {
-                failure.add(&format!("; did you mean '{}'?", table::text(meant)));
-            }
-        }
-        Err(failure)
+        Err(with_suggestion(error.into(), client, model.name()).await)
     }
+}
+
+/// A failure of a call about a model; if the server does not have the model, with the name that may have been meant.
+async fn with_suggestion(mut failure: Failure, client: &dyn InferenceClient, model: &str) -> Failure {
+    let is_missing = failure.is_not_found();
+    if is_missing && let Ok(index) = client.repository_index(false).await {
+        let names: Vec<&str> = index.iter().map(|entry| entry.name.as_str()).collect();
+        if let Some(meant) = nearest(model, &names) {
+            failure.add(&format!("; did you mean '{}'?", table::text(meant)));
+        }
+    }
+    failure
 }
 
 /// The name that is spelt nearly so, if there is one.

@@ -304,7 +304,7 @@ impl Target {
         Ok(Some((path, format.about(path)?)))
     }
 
-    /// What the target would hold of an output.
+    /// The part of an output that the target can hold.
     fn entry(&self, name: &str, datatype: DataType, shape: Shape) -> Outcome<Entry> {
         match (self, datatype) {
             (Self::Lines(..), DataType::Fixed(_)) => Err(no_lines(name, datatype)),

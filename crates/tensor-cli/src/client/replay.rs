@@ -16,7 +16,7 @@ use crate::{
     report,
 };
 
-/// What is told to programs.
+/// The JSON for programs.
 #[derive(Default, Serialize)]
 struct Report {
     requests: usize,

@@ -1,4 +1,4 @@
-//! What a measurement came to, for people and for programs.
+//! The results of a measurement, for people and for programs.
 
 use std::{collections::BTreeMap, io::Write, time::Duration};
 

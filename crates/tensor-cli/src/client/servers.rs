@@ -10,7 +10,7 @@ use serde_json::json;
 use crate::{
     client::{
         options::{List, Load, Show, StatusOptions, Unload},
-        unless_interrupted,
+        unless_interrupted, with_suggestion,
     },
     failure::{Failure, Outcome},
     report,
@@ -61,7 +61,7 @@ pub(crate) fn list(options: &List, out: &mut impl Write) -> Outcome {
     Ok(())
 }
 
-/// What never was loaded has no state.
+/// A model that was never loaded has no state.
 fn state(model: &ModelIndexEntry) -> String {
     let state = model.state.map_or("not loaded", ModelState::name);
     Look::of_stdout().state(state)
@@ -97,6 +97,11 @@ pub(crate) fn show(options: &Show, out: &mut impl Write) -> Outcome {
     }
     writeln!(out, "{}{}", title("platform"), table::text(&metadata.platform))?;
     if let Some(config) = &config {
+        for (what, value) in [("backend", &config.backend), ("runtime", &config.runtime)] {
+            if !value.is_empty() {
+                writeln!(out, "{}{}", title(what), table::text(value))?;
+            }
+        }
         let batches = match config.max_batch_size {
             0 => "are not made".to_owned(),
             rows => format!("of up to {rows} rows"),
@@ -211,7 +216,12 @@ pub(crate) fn load(options: &Load, out: &mut impl Write) -> Outcome {
     let client = options.connection.client()?.build()?;
     let load = LoadOptions::default().with(|load| load.config.clone_from(&options.config));
     for model in &options.models {
-        block_on(async { Ok(client.load_model(model, &load).await?) })?;
+        block_on(async {
+            match client.load_model(model, &load).await {
+                Ok(()) => Ok(()),
+                Err(error) => Err(with_suggestion(error.into(), &*client, model).await),
+            }
+        })?;
         done(options.json, model, "loaded", out)?;
     }
     Ok(())
@@ -222,7 +232,12 @@ pub(crate) fn unload(options: &Unload, out: &mut impl Write) -> Outcome {
     let client = options.connection.client()?.build()?;
     for model in &options.models {
         let unload = UnloadOptions::default().with(|unload| unload.unload_dependents = options.dependents);
-        block_on(async { Ok(client.unload_model(model, unload).await?) })?;
+        block_on(async {
+            match client.unload_model(model, unload).await {
+                Ok(()) => Ok(()),
+                Err(error) => Err(with_suggestion(error.into(), &*client, model).await),
+            }
+        })?;
         done(options.json, model, "unloaded", out)?;
     }
     Ok(())

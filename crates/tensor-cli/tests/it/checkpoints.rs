@@ -83,7 +83,7 @@ fn a_folder_is_a_file_for_every_command() {
             .contains("taken")
     );
     assert!(place.bad(&["set", "hub", "a=b"]).contains("one of its files"));
-    // What was not finished is no checkpoint.
+    // An unfinished folder is not a checkpoint.
     fs::remove_file(place.path(index)).unwrap();
     let refused = place.bad(&["inspect", "hub"]);
     assert!(
@@ -92,7 +92,7 @@ fn a_folder_is_a_file_for_every_command() {
     );
 }
 
-/// What PyTorch wrote before safetensors: an index and files of pickles, with a total size that is a double.
+/// PyTorch's checkpoints from before safetensors: an index and files of pickles, with a total size that is a double.
 #[test]
 fn checkpoints_of_pytorch_are_read() {
     let place = Place::new();
@@ -274,7 +274,7 @@ fn dtypes_change_on_the_way() {
     assert_eq!(place.good(&changed), "");
     assert_eq!(place.run(&["diff", "hub", "b.safetensors"]).code, 1);
 
-    // What is beyond the range is named, and nothing is written.
+    // Values beyond the range are named, and nothing is written.
     place.write("large.safetensors", &[], &[("w", &floats(&[1e30, 2.0, -7e4]))]);
     let refused = place.bad(&["convert", "large.safetensors", "h.safetensors", "--dtype", "f16"]);
     assert!(refused.contains("2 numbers of tensor 'w'"), "{refused}");
@@ -305,7 +305,7 @@ fn dtypes_change_on_the_way() {
             .contains("2 numbers")
     );
     assert!(!place.path("x.raw").exists());
-    // What went to the standard output stays there, and is an error all the same.
+    // Bytes on the standard output stay there, and the command still fails.
     place.write("positive.safetensors", &[], &[("w", &floats(&[1e30, 2.0, 7e4]))]);
     let run = place.run(&[
         "extract",

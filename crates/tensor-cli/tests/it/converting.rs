@@ -364,7 +364,7 @@ fn dtypes_without_arithmetic_are_carried() {
     assert_eq!(shown["tensors"][0]["dtype"], "F8_E4M3");
     assert_eq!(shown["metadata"]["format"], "pt");
     place.good(&["inspect", "--stats", "--values", "b.safetensors"]);
-    // Where the format has no such dtype, that is said, and bits fit.
+    // If the format has no such dtype, the error says so; with the same width as bits it fits.
     let refused = place.bad(&["convert", "a.safetensors", "a.zt"]);
     assert!(refused.contains("F8_E4M3"), "{refused}");
     assert_eq!(

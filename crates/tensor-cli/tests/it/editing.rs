@@ -80,7 +80,7 @@ fn an_index_at_the_beginning_is_written_over_where_there_is_room() {
     place.write("a.safetensors", &[], &[("w", &matrix())]);
     let license = format!("license={}", "many words ".repeat(20));
     place.good(&["set", "a.safetensors", &license]);
-    // That was written anew, with room for more.
+    // The file was written anew, with room for more.
     let before = inode("a.safetensors");
     place.good(&["set", "a.safetensors", "format=pt"]);
     place.good(&["rename", "a.safetensors", "w", "weight"]);

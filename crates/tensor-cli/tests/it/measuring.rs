@@ -106,7 +106,7 @@ fn inputs_of_a_measurement_come_from_files_or_are_made_up() {
 #[test]
 fn errors_are_counted_by_kind_and_tell() {
     let (place, server) = (Place::new(), Server::new());
-    // What never works is told at once.
+    // A request that never works is reported at once.
     let refused = place.bad(&bench(&server.http, "busy", &[]));
     assert!(
         refused.ends_with("its queue is full; try again later (HTTP 429)"),

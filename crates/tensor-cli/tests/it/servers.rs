@@ -59,6 +59,7 @@ fn a_model_is_shown_and_a_server_has_a_status() {
         let shown = place.good(&["show", "--url", url, "matrix"]);
         for expected in [
             "model     matrix\n",
+            "backend   test\n",
             "input   a     FP32      [-1, 2]",
             "output  sum   FP32      [-1]",
         ] {
@@ -96,6 +97,10 @@ fn misspelt_models_are_known() {
     for url in server.urls() {
         let error = place.bad(&["infer", "--url", url, "--model", "matirx"]);
         assert!(error.ends_with("did you mean 'matrix'?"), "{error}");
+        for command in ["load", "unload"] {
+            let error = place.bad(&[command, "--url", url, "matirx"]);
+            assert!(error.ends_with("did you mean 'matrix'?"), "{command}: {error}");
+        }
         let error = place.bad(&["show", "--url", url, "something_else"]);
         assert!(!error.contains("did you mean"), "{error}");
     }
@@ -180,7 +185,7 @@ fn rows_come_from_csv_and_go_into_it() {
         let json: Value = serde_json::from_slice(&fs::read(place.path("b_again.json")).unwrap()).unwrap();
         assert_eq!(json["outputs"].as_array().unwrap().len(), 1);
         assert_eq!(json["outputs"][0]["data"], serde_json::json!([7]));
-        // What was written can be read.
+        // The written file can be read.
         let again = [
             "infer",
             "--url",

@@ -14,7 +14,7 @@ use tensor_core::{Shape, SparseCoo, Tensor};
 /// A folder that is gone after the test.
 pub(crate) struct Place(TempDir);
 
-/// What a run of the program came to.
+/// The result of a run of the program.
 pub(crate) struct Run {
     pub(crate) code: i32,
     pub(crate) out: String,

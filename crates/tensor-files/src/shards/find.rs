@@ -148,7 +148,7 @@ mod tests {
         let with = |more: &[&'static str]| chosen(&[&config[..], more].concat());
         assert_eq!(with(&["model.safetensors"]).as_deref(), Ok("model.safetensors"));
         assert_eq!(with(&[first, second, index]).as_deref(), Ok(index));
-        // What is there in both forms is read as safetensors; what trainers leave beside it does not count.
+        // A checkpoint in both forms is read as safetensors; other files of trainers are ignored.
         let torch = "pytorch_model.bin.index.json";
         assert_eq!(
             with(&[index, torch, "training_args.bin", "optimizer.pt"]).as_deref(),

@@ -222,7 +222,7 @@ fn divided(entries: &[Entry], max_bytes: u64) -> Vec<Range<usize>> {
 /// How the files of a checkpoint are called.
 struct Names {
     folder: PathBuf,
-    /// What it would be called as one file.
+    /// Its name as one file.
     whole: String,
     index: PathBuf,
 }

@@ -313,7 +313,7 @@ fn a_conversion_that_is_stopped_leaves_the_target_alone() {
     assert_eq!(names(folder.path()), ["a.btf", "a.safetensors"]);
 }
 
-/// What does not fit its checksum is not copied.
+/// Data that does not match its checksum is not copied.
 #[test]
 fn damaged_tensors_are_not_converted() {
     let folder = tempfile::tempdir().unwrap();

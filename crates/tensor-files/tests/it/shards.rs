@@ -112,7 +112,7 @@ fn a_checkpoint_is_replaced_as_a_whole_and_not_by_another_form() {
         Err(ErrorKind::Exists)
     );
     assert_eq!(names(&out).len(), 5);
-    // What cannot be written leaves no folder.
+    // A checkpoint that cannot be written leaves no folder.
     let npy = format("npy").unwrap();
     let path = folder.path().join("none/a.npy");
     assert!(convert_sharded(&*reader, npy, &path, &ShardOptions::at_most(1), &options).is_err());
@@ -158,7 +158,7 @@ fn an_index_that_lies_is_refused() {
         ErrorKind::BadName
     );
 
-    // What cannot lead to wrong data is odd for those who do not mind.
+    // Faults that cannot lead to wrong data are findings, not errors.
     fs::write(&index, good.replace("72", "73")).unwrap();
     let lenient = ReadOptions {
         lenient: true,

@@ -5,7 +5,7 @@ use std::{ops::Range, time::Duration};
 use fmt_core::{Error, ErrorKind};
 use ureq::http::{HeaderMap, StatusCode};
 
-/// What part of a file to ask for.
+/// The part of a file to ask for.
 #[derive(Clone, Debug)]
 pub(crate) enum Ask {
     /// So many bytes from the beginning, or fewer if there are fewer.
@@ -32,7 +32,7 @@ impl Ask {
     }
 }
 
-/// What tells one version of a file from another.
+/// The identity of a file's version.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Identity {
     pub(crate) len: u64,
@@ -50,7 +50,7 @@ impl Identity {
         }
     }
 
-    /// What the server calls this version, as far as it does.
+    /// The server's name for this version, if it has one.
     pub(crate) fn version(&self) -> Option<&str> {
         self.etag.as_deref().or(self.modified.as_deref())
     }
@@ -63,7 +63,7 @@ impl Identity {
         }
     }
 
-    /// What shows that another version answered.
+    /// The error for a response of another version.
     fn difference(&self, other: &Self) -> Option<(String, String)> {
         let tag = |identity: &Self| Some(identity.etag.as_deref()?.trim_start_matches("W/").to_owned());
         if self.len != other.len {

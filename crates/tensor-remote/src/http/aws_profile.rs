@@ -250,7 +250,7 @@ fn section_of(path: &Path, text: &str, wanted: &str) -> Result<Option<BTreeMap<S
     let mut found: Option<BTreeMap<String, String>> = None;
     let (mut is_in, mut has_section, mut has_setting) = (false, false, false);
     for (index, line) in text.lines().enumerate() {
-        // What stands in a line may be a secret: errors have the line's number only.
+        // A line may contain a secret, so errors have the line's number only.
         let malformed = |expected: &str| {
             let what = format!("{}, line {}", path.display(), index + 1);
             Err(Error::new(ErrorKind::Malformed, what).expected(expected))

@@ -279,7 +279,7 @@ fn no_answer(error: ureq::Error, target: &Target, is_open: bool) -> Failure {
     let lasting = match &error {
         // TLS, for one.
         ureq::Error::Io(error) if error.kind() == io::ErrorKind::InvalidData => true,
-        // Nobody listens there: it was mistyped.
+        // No server listens there: the address was mistyped.
         ureq::Error::Io(error) if error.kind() == io::ErrorKind::ConnectionRefused => !is_open,
         ureq::Error::ConnectionFailed => !is_open,
         ureq::Error::Io(_) | ureq::Error::Timeout(_) => false,

@@ -12,7 +12,7 @@ const KEY: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'_')
     .remove(b'~')
     .remove(b'/');
-/// Where the object is, by what stands behind `s3://` and by the environment; and who asks for it.
+/// The object's address, from the text behind `s3://` and the environment, and the credentials to ask with.
 pub(crate) fn resolve(
     place: &str,
     variable: &dyn Fn(&str) -> Option<String>,
@@ -74,7 +74,7 @@ pub(crate) fn resolve(
     })
 }
 
-/// Who asks by the files of `aws configure`, if they say it.
+/// The credentials in the files of `aws configure`, if there are any.
 fn of_profile(profile: &AwsProfile, region: &str, is_named: bool) -> Result<Option<Signer>, Error> {
     profile.check_means(is_named)?;
     Ok(profile.keys().map(|keys| Signer {

@@ -5,7 +5,7 @@ use std::{fmt, time::SystemTime};
 use hmac::{Hmac, Mac};
 use sha2::{Digest, Sha256};
 
-/// Who asks, and in which region.
+/// The credentials, and the region.
 #[derive(Clone)]
 pub(crate) struct Signer {
     pub(crate) key_id: String,

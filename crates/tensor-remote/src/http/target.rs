@@ -66,7 +66,7 @@ impl Target {
         self.authority.host()
     }
 
-    /// What is behind the last slash.
+    /// The part behind the last slash.
     pub(crate) fn name(&self) -> String {
         let path = self.uri.path();
         let name = path.rsplit_once('/').map_or(path, |(_, name)| name);

@@ -75,7 +75,7 @@ class Server:
     gives any number of answers. Callables run in this process, one call at a time for each model; inputs are read-only arrays. Files are run by the program ``oip-server`` of this package, as a child process that ends with
     the server; ``options`` are for it, such as ``["--allow-pickle"]``.
 
-    ``http`` and ``grpc`` are addresses; port 0 is any that is free, and None is none. ``http_url``, ``grpc_url`` and ``url`` say
+    ``http`` and ``grpc`` are addresses; port 0 is any that is free, None means no such port. ``http_url``, ``grpc_url`` and ``url`` say
     where it serves. Raises ``ValueError`` for what cannot be served, ``OSError`` for an address that is taken, ``RuntimeError``
     for a file that cannot be loaded, with the reason.
     """
@@ -384,7 +384,7 @@ class _Child:
 
 
 def _end_with_parent() -> Callable[[], None] | None:
-    """What has the kernel end the child when this process ends, however it does; None where that is not to be had.
+    """What has the kernel end the child when this process ends, however it does; None where the system has no such call.
 
     The kernel looks at the thread that starts the child, so any other than the first will not do.
     """

@@ -27,6 +27,12 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- first $places }}
 {{- end }}
 
+{{- /* Fails unless the image is named: there is no public one. */}}
+{{- define "oip-server.image" -}}
+{{- $repository := required "image.repository: no image is named; build one (cargo xtask image), push it to your registry, and set image.repository=REGISTRY/oip-server" .Values.image.repository }}
+{{- printf "%s:%s" $repository (.Values.image.tag | default .Chart.AppVersion) }}
+{{- end }}
+
 {{- define "oip-server.probe" -}}
 httpGet:
   path: {{ .path }}

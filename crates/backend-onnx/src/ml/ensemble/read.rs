@@ -40,7 +40,7 @@ pub(crate) fn trees(
         let nodes: Vec<TreeNode> = nodes.collect::<TractResult<_>>()?;
         let reached = builder.tree(&nodes, tree.number(tree.root));
         let reached = reached.map_err(|error| Refusal(format!("has a bad tree {}: {error}", tree.id)))?;
-        // What the root does not lead to is a cycle, since all other nodes are children.
+        // Nodes that the root does not lead to form a cycle, since all other nodes are children.
         if reached != nodes.len() {
             bail!(Refusal(format!(
                 "has a bad tree {}: its nodes form a cycle",

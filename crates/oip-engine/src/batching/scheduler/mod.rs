@@ -32,7 +32,7 @@ pub(crate) struct Scheduler<T> {
     arrivals: u64,
     /// Boxed: a map moves what it holds, and makes room for eleven at a time.
     waiting: BTreeMap<Place, Box<Entry<T>>>,
-    /// Who can be joined with whom.
+    /// Which requests can be joined.
     groups: HashMap<JoinKey, BTreeSet<Place>>,
     /// When whose time is over.
     timeouts: BTreeSet<(Instant, Place)>,
@@ -97,7 +97,7 @@ pub(crate) enum Next<T> {
     Idle,
 }
 
-/// What a caller may do who would run the next batch on its own thread.
+/// The decision for a caller that could run the next batch on its own thread.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum InPlace<T> {
     /// Run these together; there is at least one.
@@ -108,7 +108,7 @@ pub(crate) enum InPlace<T> {
     Idle,
 }
 
-/// Where a request stands: by level, in the order of arrival; those that were delayed behind the others of their level.
+/// A request's position: by level, then by arrival; delayed ones come last in their level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Place {
     level: u64,
@@ -124,7 +124,7 @@ struct Entry<T> {
     timeout: Option<Instant>,
 }
 
-/// What can be done with a group now.
+/// The state of a group.
 enum Cut {
     /// Run so many of its first requests.
     Take(usize),

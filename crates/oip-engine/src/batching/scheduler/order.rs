@@ -56,7 +56,7 @@ mod tests {
         assert_eq!(line.finish(0, "a"), ["a"]);
         assert_eq!(line.leave(1), ["c"]);
         assert_eq!(line.finish(3, "d"), ["d"]);
-        // Whose client has left holds nobody up, and neither does the answer that comes nevertheless.
+        // A request whose client has left delays no other; an answer that still comes for it is dropped.
         (4..7).for_each(|arrival| line.enter(arrival));
         assert_eq!(line.finish(5, "f"), [""; 0]);
         assert_eq!(line.leave(4), ["f"]);

@@ -1,4 +1,4 @@
-//! What holds for the scheduler whatever happens, in whatever order.
+//! Properties of the scheduler for any events in any order.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// What can happen to a scheduler.
+/// An event for a scheduler.
 #[derive(Clone, Debug)]
 enum Event {
     /// A request comes.
@@ -245,7 +245,7 @@ impl World {
         for number in batch {
             assert!(self.waiting.remove(number), "{number} left twice");
         }
-        // Nobody of the same group who came before is passed over.
+        // No earlier request of the same group is skipped.
         let last = rank(&batch[batch.len() - 1]);
         let is_of_group = |number: &&usize| self.all[**number].group == first.group;
         if first.group.is_some() && self.is_joining {

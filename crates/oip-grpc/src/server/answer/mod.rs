@@ -100,7 +100,7 @@ impl Answer {
             };
             let contents = match &mut typed {
                 Some(typed) => typed.next().unwrap_or(Contents::None),
-                // What is in shared memory keeps its place: Triton's clients find raw contents by counting outputs.
+                // An output in shared memory keeps its place: Triton's clients find raw contents by counting outputs.
                 None if output.shared_memory.is_some() => Contents::Raw(Bytes::new()),
                 None => Contents::Raw(output.value.into_raw()),
             };

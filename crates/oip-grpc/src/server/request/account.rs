@@ -1,4 +1,4 @@
-//! What reading one message takes: memory, asked of the lease before it is allocated, and work.
+//! The cost of reading one message: memory, asked of the lease before it is allocated, and work.
 
 use oip_service::{Charge, Lease};
 use oip_types::ServiceError;
@@ -83,7 +83,7 @@ impl<'l> Account<'l> {
         }
     }
 
-    /// What the small things cost, to be kept as long as they are.
+    /// The memory of small items, kept as long as they are.
     pub(super) fn into_charge(self) -> Charge {
         self.charge
     }

@@ -129,7 +129,7 @@ impl WireType {
     }
 }
 
-/// What is left of a message.
+/// The rest of a message.
 #[derive(Clone, Copy)]
 pub(super) struct Cursor<'m>(&'m [u8]);
 

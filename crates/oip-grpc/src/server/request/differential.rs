@@ -24,7 +24,7 @@ use crate::{
     server::GrpcOutput,
 };
 
-/// What reading a message came to.
+/// The result of reading a message.
 #[derive(Debug, PartialEq)]
 enum Outcome {
     Read {

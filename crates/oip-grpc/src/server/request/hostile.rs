@@ -21,7 +21,7 @@ fn read(message: &Bytes, lease: &Lease) -> Result<ReadRequest, Failure> {
     reader.read(message, Effort::Any).map_err(|(_, failure)| failure)
 }
 
-/// What reading allocates at its peak, and what it comes to.
+/// The peak of allocations while reading, and the result.
 fn peak(message: &Bytes) -> (usize, Result<ReadRequest, Failure>) {
     let lease = Lease::unlimited();
     let mut result = None;
@@ -195,7 +195,7 @@ fn decoded_tensors_have_a_limit() {
     assert!(allocated < 16 << 10, "{allocated} bytes");
 }
 
-/// What is decoded is asked of the lease first: for what can never fit, and for what does not fit now.
+/// The lease is asked before anything is decoded: messages that never fit, and messages that do not fit now.
 #[test]
 fn decoded_tensors_are_charged() {
     let message = with_input("INT64", &[1 << 20], &contents(3, &vec![7; 1 << 20]));

@@ -45,7 +45,7 @@ pub(crate) struct ReadRequest {
     pub(crate) charge: Charge,
 }
 
-/// What says to which request an error belongs.
+/// The id that tells to which request an error belongs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Echo {
     pub(crate) id: String,
@@ -54,7 +54,7 @@ pub(crate) struct Echo {
 }
 
 impl Echo {
-    /// What is longer than `limit` belongs to no good request and is not sent back.
+    /// An id longer than `limit` is not of a valid request and is not sent back.
     fn of(outline: &Outline<'_>, limit: usize) -> Self {
         let short = |text: &str| match text.len() <= limit {
             true => text.to_owned(),

@@ -19,7 +19,7 @@ const INPUT: &str = "InferInputTensor";
 const OUTPUT: &str = "InferRequestedOutputTensor";
 const PARAMETER: &str = "InferParameter";
 
-/// What an input takes beside its name, here and in the request that is built of it.
+/// The memory of an input beside its name, here and in the request that is built of it.
 const INPUT_COST: usize = 512;
 /// The same of a requested output.
 const OUTPUT_COST: usize = 256;
@@ -28,7 +28,7 @@ const PARAMETER_COST: usize = 320;
 /// The same of raw contents.
 const RAW_COST: usize = 64;
 
-/// What a message holds, as slices of it.
+/// A message's fields, as slices of it.
 #[derive(Default)]
 pub(super) struct Outline<'m> {
     pub(super) model_name: &'m str,

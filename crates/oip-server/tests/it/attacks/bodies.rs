@@ -32,7 +32,7 @@ fn bodies_that_grow_a_thousandfold_of_clients_that_leave() {
     );
 }
 
-/// What is announced takes no memory: good clients are answered beside bodies that announce eight times the budget.
+/// Announced lengths take no memory: good clients are answered beside bodies that announce eight times the budget.
 #[test]
 fn announced_bodies_that_drip() {
     let attacked = Attacked::start(&[]);

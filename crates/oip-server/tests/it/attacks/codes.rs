@@ -11,7 +11,7 @@ use attack_kit::{
 
 use super::Attacked;
 
-/// What is above the limit on requests is refused for ever: as sent, decompressed, and over gRPC.
+/// Requests above the limit are refused permanently: as sent, decompressed, and over gRPC.
 #[test]
 fn what_can_never_fit() {
     let attacked = Attacked::start(&[]);
@@ -41,7 +41,7 @@ fn what_can_never_fit() {
     .unwrap();
 }
 
-/// What would fit, were it not for others, is told to come again, and then fits.
+/// A request that has no room beside others is told to retry, and then fits.
 #[test]
 fn what_does_not_fit_now() {
     let attacked = Attacked::start(&[]);

@@ -45,7 +45,7 @@ impl Attacked {
             server,
             _repository: repository,
         };
-        // What the first requests leave in the process is not the attack's.
+        // Memory that the first requests leave in the process is not the attack's.
         attacked.assert_serves();
         attacked
     }
