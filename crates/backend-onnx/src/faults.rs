@@ -5,8 +5,6 @@ use std::fmt;
 
 use oip_types::ServiceError;
 
-use crate::size;
-
 /// Why something is not computed, in words for the model's author.
 #[derive(Debug)]
 pub(crate) struct Refusal(pub(crate) String);
@@ -74,8 +72,8 @@ pub(crate) enum Misfit {
     Window(i64),
     /// Two factors of a product whose sums have so many more terms for the one than for the other.
     Factors(i64),
-    /// The neighbourhoods of all places of a convolution take so many bytes.
-    Neighbourhoods(u64),
+    /// The neighbourhoods of all places of a convolution take so many GiB, and there is a limit.
+    Neighbourhoods { gib: u64, limit: u64 },
 }
 
 impl fmt::Display for Misfit {
@@ -94,11 +92,9 @@ impl fmt::Display for Misfit {
                 "the inputs do not fit together: two factors of a product differ by {} in the dimension that is summed over",
                 difference.unsigned_abs()
             ),
-            Self::Neighbourhoods(bytes) => write!(
+            Self::Neighbourhoods { gib, limit } => write!(
                 f,
-                "with these shapes a convolution takes {}, which is beyond the limit of {} GiB",
-                size::gib(*bytes),
-                size::MAX_BYTES >> 30
+                "with these shapes a convolution takes {gib} GiB, which is beyond the limit of {limit} GiB"
             ),
         }
     }

@@ -215,7 +215,12 @@ impl Plan {
             }
             Ok(outputs)
         });
-        outputs.map_err(|error| match error.chain().any(|cause| cause.is::<Cancelled>()) {
+        let is_cancelled = |error: &TractError| {
+            error
+                .chain()
+                .any(<dyn std::error::Error + 'static>::is::<Cancelled>)
+        };
+        outputs.map_err(|error| match is_cancelled(&error) {
             true => ended(cancel),
             false => failed(error),
         })

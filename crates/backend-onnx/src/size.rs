@@ -237,7 +237,8 @@ impl OutputSizes {
             let bytes = bytes(*element, sizes).unwrap_or(0);
             if bytes > MAX_BYTES {
                 if *is_packed {
-                    bail!(Misfit::Neighbourhoods(bytes));
+                    let (gib, limit) = (bytes >> 30, MAX_BYTES >> 30);
+                    bail!(Misfit::Neighbourhoods { gib, limit });
                 }
                 let (size, limit) = (gib(bytes), MAX_BYTES >> 30);
                 bail!(BadInput(format!(

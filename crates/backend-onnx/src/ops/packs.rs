@@ -26,12 +26,16 @@ pub(super) enum Order {
 
 /// The packed weights of a plan that is made.
 pub(crate) struct Packs {
-    /// By the addresses of what they were made of, which is kept so that the addresses stay theirs.
-    made: HashMap<(Vec<usize>, Order), (Vec<Arc<Tensor>>, Made)>,
+    /// By the addresses of what they were made of.
+    made: HashMap<(Vec<usize>, Order), Made>,
     left: u64,
 }
 
-type Made = Arc<dyn Any + Send + Sync>;
+struct Made {
+    packed: Arc<dyn Any + Send + Sync>,
+    /// Kept so that the addresses stay theirs.
+    _sources: Vec<Arc<Tensor>>,
+}
 
 impl Packs {
     /// For a plan with these constants.
@@ -62,16 +66,19 @@ impl Packs {
             .map(|source| Arc::as_ptr(source) as usize)
             .collect();
         let key = (addresses, order);
-        if let Some((_, made)) = self.made.get(&key) {
-            return Ok(made.clone().downcast().ok());
+        if let Some(made) = self.made.get(&key) {
+            return Ok(made.packed.clone().downcast().ok());
         }
         if !self.admit(bytes) {
             return Ok(None);
         }
-        let made = Arc::new(make()?);
-        let sources = sources.iter().map(|&source| source.clone()).collect();
-        self.made.insert(key, (sources, made.clone()));
-        Ok(Some(made))
+        let packed = Arc::new(make()?);
+        let made = Made {
+            packed: packed.clone(),
+            _sources: sources.iter().map(|&source| source.clone()).collect(),
+        };
+        self.made.insert(key, made);
+        Ok(Some(packed))
     }
 
     /// Whether there may be another copy, of so many bytes.
