@@ -137,12 +137,23 @@ fn document(root: &Path, folder: &Path, state: &str) -> Result<Vec<Library>> {
          --cfg=written_{stamp}"
     );
     let build = folder.join("build");
-    let packages = libraries
-        .iter()
-        .flat_map(|library| ["--package", library.package.as_str()]);
+    let packages = || {
+        libraries
+            .iter()
+            .flat_map(|library| ["--package", library.package.as_str()])
+    };
+    // Nor what these libraries compiled to for each other: sources of the other state may be older than that.
+    let cleaned = Command::new(env!("CARGO"))
+        .args(["clean", "--quiet", "--target-dir"])
+        .arg(&build)
+        .args(packages())
+        .current_dir(root)
+        .status()
+        .context("starting cargo")?;
+    ensure!(cleaned.success(), "`cargo clean` failed in {}", root.display());
     let status = Command::new(env!("CARGO"))
         .args(["doc", "--no-deps", "--lib", "--quiet", "--locked"])
-        .args(packages)
+        .args(packages())
         .args(["--features", &Vec::from_iter(features).join(",")])
         .arg("--target-dir")
         .arg(&build)

@@ -41,6 +41,16 @@ impl fmt::Display for BadInput {
 
 impl std::error::Error for BadInput {}
 
+/// Ends with [`BadInput`] unless a condition holds that the sizes of a request decide.
+macro_rules! ensure_input {
+    ($condition:expr, $($text:tt)+) => {
+        if !$condition {
+            return Err($crate::faults::BadInput(format!($($text)+)).into());
+        }
+    };
+}
+pub(crate) use ensure_input;
+
 /// A value that there is no memory for now.
 #[derive(Debug)]
 pub(crate) struct NoRoom(pub(crate) String);
@@ -53,23 +63,46 @@ impl fmt::Display for NoRoom {
 
 impl std::error::Error for NoRoom {}
 
-/// Inputs that are too small for a model: a value between two operators would have this dimension.
-#[derive(Debug)]
-pub(crate) struct TooSmall(pub(crate) i64);
+/// Sizes of inputs that a plan cannot run. One for all sizes may be wrong about some, so that a plan for these alone is tried next.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Misfit {
+    /// A value between two operators would have this dimension, which is below zero.
+    Dimension(i64),
+    /// A window reaches so far beyond its image, padding included.
+    Window(i64),
+    /// Two factors of a product whose sums have so many more terms for the one than for the other.
+    Factors(i64),
+    /// The neighbourhoods of all places of a convolution take so many GiB, and there is a limit.
+    Neighbourhoods { gib: u64, limit: u64 },
+}
 
-impl fmt::Display for TooSmall {
+impl fmt::Display for Misfit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self(dim) = self;
-        write!(
-            f,
-            "the inputs are too small for the model: a value between two operators would have a dimension of {dim}"
-        )
+        match self {
+            Self::Dimension(dim) => write!(
+                f,
+                "the inputs are too small for the model: a value between two operators would have a dimension of {dim}"
+            ),
+            Self::Window(beyond) => write!(
+                f,
+                "the inputs are too small for the model: a window of a convolution reaches {beyond} beyond its padded image"
+            ),
+            Self::Factors(difference) => write!(
+                f,
+                "the inputs do not fit together: two factors of a product differ by {} in the dimension that is summed over",
+                difference.unsigned_abs()
+            ),
+            Self::Neighbourhoods { gib, limit } => write!(
+                f,
+                "with these shapes a convolution takes {gib} GiB, which is beyond the limit of {limit} GiB"
+            ),
+        }
     }
 }
 
-impl std::error::Error for TooSmall {}
+impl std::error::Error for Misfit {}
 
-/// Whether [`TooSmall`] is why a plan or a run failed.
-pub(crate) fn is_too_small(error: &ServiceError) -> bool {
-    std::error::Error::source(error).is_some_and(<dyn std::error::Error>::is::<TooSmall>)
+/// Whether a [`Misfit`] is why a plan or a run failed.
+pub(crate) fn is_misfit(error: &ServiceError) -> bool {
+    std::error::Error::source(error).is_some_and(<dyn std::error::Error>::is::<Misfit>)
 }

@@ -32,6 +32,7 @@
 //! # }
 //! ```
 
+mod cancelling;
 mod configured_dims;
 mod convert;
 mod convolutions;
@@ -45,6 +46,8 @@ mod faults;
 mod fold;
 mod input_check;
 mod lower;
+#[cfg(test)]
+mod made_up;
 mod ml;
 mod model;
 mod onnx_runtime;
@@ -53,6 +56,7 @@ mod other_formats;
 mod output_metadata;
 mod payload;
 mod plan;
+mod plan_memory;
 mod proto;
 mod rewrite;
 mod scan;

@@ -1,6 +1,6 @@
 //! From the lowered graph to something that runs: one optimized plan, symbolic where dimensions are free.
 
-use std::{collections::HashSet, fmt, sync::Arc, time::Duration};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use oip_service::CancelToken;
 use oip_types::{ErrorCode, ServiceError};
@@ -18,12 +18,13 @@ use tract_onnx::{
 };
 
 use crate::{
+    cancelling::{self, Cancelled},
     convolutions, dtype,
-    faults::{BadInput, Limit, NoRoom, Refusal, TooSmall},
+    faults::{BadInput, Limit, Misfit, NoRoom, Refusal},
     fold,
     input_check::InputCheck,
     lower::{self, Lowered},
-    ops,
+    ops, plan_memory,
     signature::{Dim, Signature},
     size::{self, Differences, OutputSizes},
     time_limit,
@@ -119,7 +120,7 @@ fn prepare(graph: InferenceModel) -> TractResult<(Arc<TypedRunnableModel>, Diffe
     time_limit::check()?;
     typed.declutter()?;
     time_limit::check()?;
-    ops::convolutions(&mut typed)?;
+    ops::pack(&mut typed)?;
     time_limit::check()?;
     match KnobScope::new([("TRACT_DISABLE_DIRECT_SPATIAL", "true")]) {
         Ok(knobs) if convolutions::are_better_as_products(&typed) => knobs.enter(|| typed.optimize()),
@@ -141,18 +142,21 @@ pub(crate) struct Plan {
     sizes: Vec<OutputSizes>,
     differences: Differences,
     is_bounded: bool,
+    bytes: u64,
 }
 
 impl Plan {
     /// A plan of a graph whose inputs have types and shapes.
     pub(crate) fn make(graph: InferenceModel, labels: &[String]) -> Result<Self, ServiceError> {
         let _limit = time_limit::start(MAX_PLANNING);
+        let shared = plan_memory::constants(&graph);
         let (runnable, differences) = prepare(graph).map_err(|error| unprepared(error, labels))?;
         refuse_unsound(&runnable, labels)?;
         Ok(Self {
             sizes: output_sizes(&runnable, labels)?,
             input_checks: runnable.model().nodes().iter().map(InputCheck::of).collect(),
             is_bounded: follows_from_shapes(&runnable),
+            bytes: plan_memory::bytes(runnable.model(), shared),
             differences,
             runnable,
         })
@@ -175,13 +179,7 @@ impl Plan {
 
     /// About how much memory the plan holds by itself.
     pub(crate) fn bytes(&self) -> u64 {
-        const NODE: u64 = 4 << 10;
-        let nodes = self.runnable.model().nodes();
-        let constants = nodes.iter().flat_map(|node| &node.outputs).filter_map(|output| {
-            let constant = output.fact.konst.as_ref()?;
-            Some((constant.len() * constant.datum_type().size_of()) as u64)
-        });
-        constants.sum::<u64>() + nodes.len() as u64 * NODE
+        self.bytes
     }
 
     /// Runs the plan once. Every call has a state of its own, so calls can be at the same time.
@@ -190,15 +188,14 @@ impl Plan {
         inputs: TVec<TValue>,
         cancel: &CancelToken,
     ) -> Result<TVec<TValue>, ServiceError> {
+        let _run = cancelling::start(cancel);
         let mut state = SimpleState::new(&self.runnable).map_err(failed)?;
         let mut differences = self.differences.all();
         let outputs = state.run_plan_with_eval(inputs, |context, state, node, inputs| {
             if cancel.is_cancelled() {
                 bail!(Cancelled);
             }
-            if !differences.is_empty() {
-                Differences::check(&mut differences, context.symbols)?;
-            }
+            differences.check(context.symbols)?;
             self.sizes[node.id].check(context.symbols)?;
             let inputs = match self.input_checks[node.id] {
                 Some(check) => check.apply(inputs)?,
@@ -210,13 +207,20 @@ impl Plan {
             for (output, value) in node.outputs.iter().zip(&outputs) {
                 ensure!(
                     fits(&output.fact, value, symbols),
-                    "{node} gave {value:?}, expected {:?}",
+                    "{node} gave {:?} {:?}, expected {:?}",
+                    value.datum_type(),
+                    value.shape(),
                     output.fact
                 );
             }
             Ok(outputs)
         });
-        outputs.map_err(|error| match error.is::<Cancelled>() {
+        let is_cancelled = |error: &TractError| {
+            error
+                .chain()
+                .any(<dyn std::error::Error + 'static>::is::<Cancelled>)
+        };
+        outputs.map_err(|error| match is_cancelled(&error) {
             true => ended(cancel),
             false => failed(error),
         })
@@ -225,7 +229,8 @@ impl Plan {
 
 /// Whether a value is what the plan took it for, as far as that can be told.
 fn fits(fact: &TypedFact, value: &TValue, symbols: &SymbolValues) -> bool {
-    let has_size = |dim: &TDim, size: usize| dim.eval_to_i64(symbols).map_or(true, |dim| dim == size as i64);
+    let has_size =
+        |dim: &TDim, size: usize| size::value(dim, symbols).map_or(true, |dim| dim == size as i128);
     fact.datum_type == value.datum_type()
         && fact.rank() == value.rank()
         && match fact.shape.as_concrete() {
@@ -252,24 +257,12 @@ pub(crate) fn ended(cancel: &CancelToken) -> ServiceError {
     }
 }
 
-/// Ends a run whose answer nobody waits for.
-#[derive(Debug)]
-struct Cancelled;
-
-impl fmt::Display for Cancelled {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("cancelled")
-    }
-}
-
-impl std::error::Error for Cancelled {}
-
 /// A run's error, as the client's fault where it is.
 pub(crate) fn failed(error: TractError) -> ServiceError {
     let reason = error.chain().find_map(|cause| cause.downcast_ref::<BadInput>());
     // Not the request's fault for certain: a plan for all sizes may be wrong about some.
-    if let Some(&TooSmall(dim)) = error.chain().find_map(|cause| cause.downcast_ref::<TooSmall>()) {
-        return ServiceError::internal(TooSmall(dim).to_string()).caused_by(TooSmall(dim));
+    if let Some(&misfit) = error.chain().find_map(|cause| cause.downcast_ref::<Misfit>()) {
+        return ServiceError::internal(misfit.to_string()).caused_by(misfit);
     }
     let room = error.chain().find_map(|cause| cause.downcast_ref::<NoRoom>());
     let answer = match (reason, room) {
@@ -324,9 +317,8 @@ fn output_sizes(runnable: &TypedRunnableModel, labels: &[String]) -> Result<Vec<
 pub(crate) fn unprepared(error: TractError, labels: &[String]) -> ServiceError {
     let chain = format!("{error:#}");
     let label = label(&chain, labels).unwrap_or("an operator");
-    if let Some(&TooSmall(dim)) = error.chain().find_map(|cause| cause.downcast_ref::<TooSmall>()) {
-        let reason = format!("{label}: {}", TooSmall(dim));
-        return ServiceError::invalid(reason).caused_by(TooSmall(dim));
+    if let Some(&misfit) = error.chain().find_map(|cause| cause.downcast_ref::<Misfit>()) {
+        return ServiceError::invalid(format!("{label}: {misfit}")).caused_by(misfit);
     }
     let refusal = error.chain().find_map(|cause| cause.downcast_ref::<Refusal>());
     let limit = error.chain().find_map(|cause| cause.downcast_ref::<Limit>());
@@ -373,6 +365,101 @@ mod tests {
     use tract_onnx::tract_hir::internal::{DatumExt, IntoTValue, SymbolScope, Tensor};
 
     use super::*;
+    use crate::made_up::{constant, model, node, planner, planner_of_fixture};
+
+    /// tract writes the neighbourhoods of all places out: more memory than what stands before and after them.
+    #[test]
+    fn neighbourhoods_are_held_against_the_limit() {
+        let planner = planner_of_fixture("wide_window");
+        let plan = planner.symbolic().unwrap();
+        let fact = plan.runnable.model().input_fact(0).unwrap();
+        let [height, width] = [2, 3].map(|axis| fact.shape[axis].symbols().into_iter().next().unwrap());
+        let check = |size: i64| {
+            let symbols = SymbolValues::default().with(&height, size).with(&width, size);
+            let checks = plan.sizes.iter().map(|sizes| sizes.check(&symbols));
+            checks.collect::<TractResult<()>>()
+        };
+        check(200).unwrap();
+        let error = failed(check(1100).unwrap_err());
+        assert!(error.report().contains("takes 4 GiB"), "{}", error.report());
+        // A plan for the shape is asked next.
+        assert_eq!(error.code(), ErrorCode::Internal);
+        if crate::ops::are_products_quick() {
+            let image = Shape::new(&[1, 1, 1100, 1100]).unwrap();
+            assert!(planner.concrete(&[image]).is_ok());
+        }
+    }
+
+    fn dense(rows: i64) -> Planner {
+        let nodes = vec![node("MatMul", &["x", "w"], "y")];
+        planner(&model(
+            nodes,
+            &[rows, 256],
+            &[rows, 512],
+            vec![constant("w", &[256, 512])],
+        ))
+    }
+
+    /// What a plan holds by itself is what is thrown out with it.
+    #[test]
+    fn weights_in_the_order_of_their_products_count() {
+        // A product of one row is tract's: it packs the weights for each plan.
+        let plan = dense(1).symbolic().unwrap();
+        assert!(plan.bytes() >= 4 * 256 * 512, "{}", plan.bytes());
+    }
+
+    /// A layer that a network repeats has its weights in memory once.
+    #[test]
+    fn weights_of_many_nodes_are_packed_once() {
+        let names: Vec<String> = (0..12).map(|index| format!("v{index}")).collect();
+        let nodes = (0..12).map(|index| {
+            let input = if index == 0 { "x" } else { &names[index - 1] };
+            node(
+                "MatMul",
+                &[input, "w"],
+                if index == 11 { "y" } else { &names[index] },
+            )
+        });
+        let constants = vec![constant("w", &[256, 256])];
+        let plan = planner(&model(nodes.collect(), &[20, 256], &[20, 256], constants))
+            .symbolic()
+            .unwrap();
+        let weights = 4 * 256 * 256;
+        assert!(plan.bytes() < 3 * weights, "{}", plan.bytes());
+    }
+
+    /// With factors of their own the copies differ: there are as many as the file has constants for.
+    #[test]
+    fn copies_of_weights_are_bounded() {
+        let mut nodes = vec![];
+        let mut constants = vec![constant("w", &[512, 512])];
+        let mut input = "x".to_owned();
+        for index in 0..100 {
+            let [product, factor] = ["p", "f"].map(|what| format!("{what}{index}"));
+            let output = if index == 99 {
+                "y".to_owned()
+            } else {
+                format!("q{index}")
+            };
+            let mut factors = constant(&factor, &[512]);
+            let bytes = vec![1.0 + index as f32; 512]
+                .into_iter()
+                .flat_map(f32::to_le_bytes);
+            factors.raw_data = bytes.collect::<Vec<u8>>().into();
+            constants.push(factors);
+            nodes.push(node("MatMul", &[&input, "w"], &product));
+            nodes.push(node("Mul", &[&product, &factor], &output));
+            input = output;
+        }
+        let planner = planner(&model(nodes, &[20, 512], &[20, 512], constants));
+        let plan = planner.symbolic().unwrap();
+        let weights = 4 * 512 * 512;
+        let times = plan.bytes() / weights;
+        assert!(
+            (10..30).contains(&times) || !crate::ops::are_products_quick(),
+            "{times} times"
+        );
+    }
 
     #[test]
     fn values_have_the_sizes_that_the_plan_took_them_for() {

@@ -10,16 +10,16 @@ use oip_service::CancelToken;
 use oip_types::{ErrorCode, ServiceError};
 use tensor_core::Shape;
 
-use crate::{
-    faults::is_too_small,
-    plan::{Plan, Planner, ended},
-};
+use crate::plan::{Plan, Planner, ended};
 
 /// Plans that are kept at a time.
 const MAX_PLANS: usize = 32;
 
 /// Memory of the plans that are kept; one is kept whatever it takes.
 const MAX_PLAN_BYTES: u64 = 512 << 20;
+
+/// Shapes that are known to have no plan. They have places of their own: there are so many that they would throw out all plans.
+const MAX_FAILURES: usize = 256;
 
 /// Beside a plan for all sizes, the first plans are made when that one has taken this part of the time that making
 /// one takes: a plan for a shape is three to ten times as fast, and most models are asked for few shapes.
@@ -48,6 +48,8 @@ pub(crate) struct ShapePlans {
 struct Shelf {
     /// The most recently used last.
     plans: Vec<Kept>,
+    /// Shapes that no plan could be made for, and why; so that asking again costs nothing. The latest last.
+    failures: Vec<(Vec<Shape>, String)>,
     is_making: bool,
     made: usize,
     /// The time that a plan for all sizes took for shapes without a plan; the latest last.
@@ -56,16 +58,8 @@ struct Shelf {
 
 struct Kept {
     shapes: Vec<Shape>,
-    /// Or why there is none.
-    plan: Result<Arc<Plan>, Failure>,
+    plan: Arc<Plan>,
     bytes: u64,
-}
-
-/// Why no plan could be made; kept so that asking again costs nothing.
-#[derive(Clone)]
-struct Failure {
-    reason: String,
-    is_too_small: bool,
 }
 
 impl ShapePlans {
@@ -87,10 +81,7 @@ impl ShapePlans {
     /// making and nobody else makes one now.
     pub(crate) fn is_worth(&self, shapes: &[Shape]) -> bool {
         let shelf = self.shelf();
-        if let Some(kept) = shelf.plans.iter().find(|kept| kept.shapes == shapes) {
-            return kept.plan.is_ok();
-        }
-        self.is_worth_making(&shelf, shapes)
+        shelf.has_plan(shapes) || (!shelf.has_failed(shapes) && self.is_worth_making(&shelf, shapes))
     }
 
     fn is_worth_making(&self, shelf: &Shelf, shapes: &[Shape]) -> bool {
@@ -103,7 +94,7 @@ impl ShapePlans {
     /// Whether the next run with these shapes makes no plan.
     pub(crate) fn is_settled(&self, shapes: &[Shape]) -> bool {
         let shelf = self.shelf();
-        shelf.is_kept(shapes) || !self.is_worth_making(&shelf, shapes)
+        shelf.has_plan(shapes) || shelf.has_failed(shapes) || !self.is_worth_making(&shelf, shapes)
     }
 
     /// Notes what a run of the plan for all sizes took.
@@ -124,8 +115,8 @@ impl ShapePlans {
     pub(crate) fn get(&self, shapes: &[Shape], cancel: &CancelToken) -> Result<Arc<Plan>, ServiceError> {
         let mut shelf = self.shelf();
         loop {
-            if let Some(plan) = shelf.find(shapes) {
-                return plan.map_err(|failure| refused(shapes, &failure));
+            if let Some(found) = shelf.find(shapes) {
+                return found.map_err(|reason| refused(shapes, &reason));
             }
             if !shelf.is_making {
                 break;
@@ -145,33 +136,23 @@ impl ShapePlans {
         shelf.made += 1;
         // A plan that is thrown out has to be worth it again.
         shelf.take_spent(shapes);
-        // There are so many shapes that are too small that they would throw out the plans of all others.
-        if !matches!(&plan, Err(failure) if failure.is_too_small) {
-            shelf.keep(Kept {
-                shapes: shapes.to_vec(),
-                bytes: plan.as_ref().map_or(0, |plan| plan.bytes()),
-                plan: plan.clone(),
-            });
+        match &plan {
+            Ok(plan) => shelf.keep(shapes.to_vec(), plan.clone()),
+            Err(reason) => shelf.note_failure(shapes.to_vec(), reason.clone()),
         }
         drop(shelf);
         self.made.notify_all();
-        plan.map_err(|failure| refused(shapes, &failure))
+        plan.map_err(|reason| refused(shapes, &reason))
     }
 
     /// Makes a plan, on this thread. tract panics at some shapes.
-    fn make(&self, shapes: &[Shape]) -> Result<Arc<Plan>, Failure> {
+    fn make(&self, shapes: &[Shape]) -> Result<Arc<Plan>, String> {
         let started = std::time::Instant::now();
         let made = catch_unwind(AssertUnwindSafe(|| self.planner.concrete(shapes)));
         let plan = match made {
             Ok(Ok(plan)) => Ok(Arc::new(plan)),
-            Ok(Err(error)) => Err(Failure {
-                reason: error.message().to_owned(),
-                is_too_small: is_too_small(&error),
-            }),
-            Err(_) => Err(Failure {
-                reason: "the runtime cannot prepare them".to_owned(),
-                is_too_small: false,
-            }),
+            Ok(Err(error)) => Err(error.message().to_owned()),
+            Err(_) => Err("the runtime cannot prepare them".to_owned()),
         };
         let (milliseconds, is_made) = (started.elapsed().as_millis(), plan.is_ok());
         tracing::debug!(?shapes, milliseconds, is_made, "made a plan for shapes");
@@ -184,17 +165,25 @@ impl ShapePlans {
 }
 
 impl Shelf {
-    /// Whether there is a plan for these shapes, or is known to be none.
-    fn is_kept(&self, shapes: &[Shape]) -> bool {
+    fn has_plan(&self, shapes: &[Shape]) -> bool {
         self.plans.iter().any(|kept| kept.shapes == shapes)
     }
 
-    fn find(&mut self, shapes: &[Shape]) -> Option<Result<Arc<Plan>, Failure>> {
-        let index = self.plans.iter().rposition(|kept| kept.shapes == shapes)?;
-        let kept = self.plans.remove(index);
-        let plan = kept.plan.clone();
-        self.plans.push(kept);
-        Some(plan)
+    fn has_failed(&self, shapes: &[Shape]) -> bool {
+        self.failures.iter().any(|(failed, _)| failed == shapes)
+    }
+
+    /// The plan for these shapes, or why there is none, if either is known.
+    fn find(&mut self, shapes: &[Shape]) -> Option<Result<Arc<Plan>, String>> {
+        if let Some(index) = self.plans.iter().rposition(|kept| kept.shapes == shapes) {
+            let kept = self.plans.remove(index);
+            let plan = kept.plan.clone();
+            self.plans.push(kept);
+            return Some(Ok(plan));
+        }
+        let mut failures = self.failures.iter();
+        let (_, reason) = failures.rfind(|(failed, _)| failed == shapes)?;
+        Some(Err(reason.clone()))
     }
 
     fn take_spent(&mut self, shapes: &[Shape]) -> Duration {
@@ -202,23 +191,30 @@ impl Shelf {
         index.map_or(Duration::ZERO, |index| self.spent.remove(index).1)
     }
 
-    fn keep(&mut self, kept: Kept) {
-        self.plans.push(kept);
+    fn keep(&mut self, shapes: Vec<Shape>, plan: Arc<Plan>) {
+        let bytes = plan.bytes();
+        self.plans.push(Kept { shapes, plan, bytes });
         let mut bytes: u64 = self.plans.iter().map(|kept| kept.bytes).sum();
         while self.plans.len() > 1 && (self.plans.len() > MAX_PLANS || bytes > MAX_PLAN_BYTES) {
             bytes -= self.plans.remove(0).bytes;
         }
     }
+
+    fn note_failure(&mut self, shapes: Vec<Shape>, reason: String) {
+        if self.failures.len() >= MAX_FAILURES {
+            self.failures.remove(0);
+        }
+        self.failures.push((shapes, reason));
+    }
 }
 
-fn refused(shapes: &[Shape], failure: &Failure) -> ServiceError {
+fn refused(shapes: &[Shape], reason: &str) -> ServiceError {
     let shapes: Vec<String> = shapes.iter().map(ToString::to_string).collect();
     ServiceError::new(
         ErrorCode::InvalidArgument,
         format!(
-            "the model cannot be run with inputs of the shapes {}: {}",
+            "the model cannot be run with inputs of the shapes {}: {reason}",
             shapes.join(", "),
-            failure.reason
         ),
     )
 }
@@ -228,19 +224,11 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
     use super::*;
-    use crate::{decode, lower, signature::Signature};
+    use crate::made_up::planner_of_fixture;
 
     fn plans() -> ShapePlans {
-        let path = concat!(
-            env!("CARGO_MANIFEST_DIR"),
-            "/tests/fixtures/halved_and_doubled.onnx"
-        );
-        let model = decode::model(&std::fs::read(path).unwrap().into()).unwrap();
-        let graph = model.graph.as_ref().unwrap();
-        let signature = Signature::of(&model, graph).unwrap();
-        let lowered = lower::lower(graph, &signature.opsets).unwrap();
         ShapePlans::new(
-            Planner::new(signature, lowered).unwrap(),
+            planner_of_fixture("halved_and_doubled"),
             Duration::from_millis(40),
         )
     }
@@ -288,7 +276,20 @@ mod tests {
             assert!(plans.get(&image(3), &token).is_err());
         }
         assert!(!plans.is_worth(&image(3)));
-        assert_eq!(plans.shelf().plans.len(), 1);
+        assert_eq!(plans.shelf().made, 1);
+    }
+
+    /// There are so many shapes that a model cannot take that they would throw out the plans of all others.
+    #[test]
+    fn failures_throw_out_no_plan() {
+        let plans = plans();
+        let token = CancelToken::new(None);
+        let good = plans.get(&image(4), &token).unwrap();
+        for width in 0..2 * MAX_PLANS as u64 {
+            assert!(plans.get(&image(2 * width + 1), &token).is_err());
+        }
+        assert!(Arc::ptr_eq(&good, &plans.get(&image(4), &token).unwrap()));
+        assert!(plans.shelf().failures.len() <= MAX_FAILURES);
     }
 
     #[test]

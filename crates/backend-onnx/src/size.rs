@@ -4,9 +4,16 @@ use std::collections::HashSet;
 
 use oip_service::available_memory;
 use oip_types::{ServiceError, TensorValue};
-use tract_onnx::tract_hir::internal::*;
+use tract_onnx::{
+    tract_core::ops::{
+        cnn::{Conv, PaddingSpec},
+        einsum::EinSum,
+        scan::Scan,
+    },
+    tract_hir::internal::*,
+};
 
-use crate::faults::{BadInput, Limit, NoRoom, Refusal, TooSmall};
+use crate::faults::{BadInput, Limit, Misfit, NoRoom, Refusal};
 
 /// Bytes of a value: an input, an output or what flows between two operators.
 pub(crate) const MAX_BYTES: u64 = 4 << 30;
@@ -39,8 +46,8 @@ pub(crate) fn admit_now(bytes: u64) -> TractResult<()> {
 
 /// Refuses what is known, before the model runs, to be too large.
 pub(crate) fn admit(datum_type: DatumType, dims: &[TDim]) -> TractResult<()> {
-    let known = dims.iter().map(|dim| dim.to_i64().ok());
-    match bytes(datum_type, known) {
+    let known = dims.iter().map(|dim| dim.to_i64().ok().map(i128::from));
+    match bytes(datum_type.size_of(), known) {
         Some(bytes) if bytes > MAX_BYTES => Err(Refusal(format!(
             "gives {}, which is beyond the limit of {} GiB",
             gib(bytes),
@@ -48,6 +55,55 @@ pub(crate) fn admit(datum_type: DatumType, dims: &[TDim]) -> TractResult<()> {
         ))
         .into()),
         _ => Ok(()),
+    }
+}
+
+/// Refuses a value that a request asks for.
+///
+/// # Errors
+/// [`BadInput`] with the size; as [`admit_now`].
+pub(crate) fn admit_shape(datum_type: DatumType, shape: &[usize]) -> TractResult<()> {
+    let dims = shape.iter().map(|&dim| Some(dim as i128));
+    let bytes = bytes(datum_type.size_of(), dims).unwrap_or(0);
+    if bytes > MAX_BYTES {
+        let (size, limit) = (gib(bytes), MAX_BYTES >> 30);
+        bail!(BadInput(format!(
+            "a value would take {size}, which is beyond the limit of {limit} GiB"
+        )));
+    }
+    admit_now(bytes)
+}
+
+/// Why a size is not known.
+pub(crate) enum Unknown<'d> {
+    /// This part of it is not known yet.
+    Symbol(&'d Symbol),
+    /// Dimensions that would have to be equal are not.
+    Mismatch,
+}
+
+/// A size with what is known of symbols, without bounds. tract's own function makes an error of text for each that is not known.
+pub(crate) fn value<'d>(dim: &'d TDim, symbols: &SymbolValues) -> Result<i128, Unknown<'d>> {
+    let of = |dim: &'d TDim| value(dim, symbols);
+    let fold = |dims: &'d [TDim], first: i128, next: fn(i128, i128) -> i128| {
+        dims.iter().try_fold(first, |all, dim| Ok(next(all, of(dim)?)))
+    };
+    match dim {
+        TDim::Val(value) => Ok((*value).into()),
+        TDim::Sym(symbol) => symbols.get(symbol).map(i128::from).ok_or(Unknown::Symbol(symbol)),
+        TDim::Add(dims) => fold(dims, 0, i128::saturating_add),
+        TDim::Mul(dims) => fold(dims, 1, i128::saturating_mul),
+        TDim::Min(dims) => fold(dims, i128::MAX, i128::min),
+        TDim::Max(dims) => fold(dims, i128::MIN, i128::max),
+        TDim::MulInt(factor, dim) => Ok(of(dim)?.saturating_mul((*factor).into())),
+        TDim::Div(dim, divisor) => of(dim)?.checked_div((*divisor).into()).ok_or(Unknown::Mismatch),
+        TDim::Broadcast(dims) => dims.iter().try_fold(1, |all, dim| match (all, of(dim)?) {
+            (1, size) | (size, 1) => Ok(size),
+            (one, other) if one == other => Ok(one),
+            _ => Err(Unknown::Mismatch),
+        }),
+        TDim::Ge(a, b) => Ok((of(a)? >= of(b)?).into()),
+        TDim::Eq(a, b) => Ok((of(a)? == of(b)?).into()),
     }
 }
 
@@ -103,9 +159,20 @@ pub(crate) fn admit_input(value: &TensorValue) -> Result<(), ServiceError> {
 #[derive(Debug, Default)]
 pub(crate) struct OutputSizes {
     /// The outputs whose sizes depend on a request.
-    free: Vec<(DatumType, TVec<TDim>)>,
+    free: Vec<Free>,
     /// Bytes of all others together, but for constants.
     fixed: u64,
+}
+
+/// The size of an output that depends on a request.
+#[derive(Debug)]
+struct Free {
+    /// Bytes of an element.
+    element: usize,
+    dims: TVec<TDim>,
+    /// Whether these are the neighbourhoods of all places of an image, which a product is made of. Their shape says nothing of
+    /// their size.
+    is_packed: bool,
 }
 
 impl OutputSizes {
@@ -114,93 +181,263 @@ impl OutputSizes {
         let mut sizes = Self::default();
         for output in &node.outputs {
             let fact = &output.fact;
-            admit(fact.datum_type, &fact.shape)?;
-            if !fact.shape.is_concrete() {
-                sizes.free.push((fact.datum_type, fact.shape.to_tvec()));
-            } else if fact.konst.is_none() {
-                let dims = fact.shape.iter().map(|dim| dim.to_i64().ok());
-                sizes.fixed += bytes(fact.datum_type, dims).unwrap_or(0);
+            let Some(packed) = fact.exotic_fact() else {
+                sizes.add(fact.datum_type, fact.shape.to_tvec(), fact.konst.is_some(), false)?;
+                continue;
+            };
+            for buffer in packed.buffer_sizes() {
+                // The buffers are of one matrix each.
+                let mut dims = fact.shape.to_tvec();
+                dims.push(buffer);
+                sizes.add(DatumType::U8, dims, fact.konst.is_some(), true)?;
             }
         }
         Ok(sizes)
     }
 
+    fn add(
+        &mut self,
+        datum_type: DatumType,
+        dims: TVec<TDim>,
+        is_constant: bool,
+        is_packed: bool,
+    ) -> TractResult<()> {
+        admit(datum_type, &dims)?;
+        let element = datum_type.size_of();
+        let known: Option<TVec<i64>> = dims.iter().map(|dim| dim.to_i64().ok()).collect();
+        match known {
+            None => self.free.push(Free {
+                element,
+                dims,
+                is_packed,
+            }),
+            Some(_) if is_constant => {}
+            Some(known) => {
+                let known = known.into_iter().map(|dim| Some(dim.into()));
+                self.fixed += bytes(element, known).unwrap_or(0);
+            }
+        }
+        Ok(())
+    }
+
     /// Looks, before the node runs, whether its outputs would be too large for this request.
     ///
     /// # Errors
-    /// [`BadInput`] with the size; as [`admit_now`].
+    /// [`BadInput`] with the size, or a [`Misfit`] where another plan may take less memory; as [`admit_now`].
     pub(crate) fn check(&self, symbols: &SymbolValues) -> TractResult<()> {
         let mut all = self.fixed;
-        for (datum_type, dims) in &self.free {
+        for Free {
+            element,
+            dims,
+            is_packed,
+        } in &self.free
+        {
             // What depends on values of other nodes is not known yet; operators that make such sizes have checks of their own.
-            let sizes = dims.iter().map(|dim| dim.eval_to_i64(symbols).ok());
-            let bytes = bytes(*datum_type, sizes).unwrap_or(0);
+            let sizes = dims.iter().map(|dim| value(dim, symbols).ok());
+            let bytes = bytes(*element, sizes).unwrap_or(0);
             if bytes > MAX_BYTES {
+                if *is_packed {
+                    let (gib, limit) = (bytes >> 30, MAX_BYTES >> 30);
+                    bail!(Misfit::Neighbourhoods { gib, limit });
+                }
                 let (size, limit) = (gib(bytes), MAX_BYTES >> 30);
                 bail!(BadInput(format!(
                     "with these shapes a value between two operators takes {size}, which is beyond the limit of {limit} GiB"
                 )));
             }
-            all += bytes;
+            all = all.saturating_add(bytes);
         }
         admit_now(all)
     }
 }
 
+/// What two sizes differ by, or a size that is a difference.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Difference {
+    dim: TDim,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+enum Kind {
+    /// What is left of an image around a window; not below zero.
+    Window,
+    /// Of two factors of a product, in the dimension that is summed over; zero.
+    Factors,
+    /// A dimension of a value; not below zero.
+    Dimension,
+}
+
+impl Difference {
+    fn misfit(&self, value: i128) -> Option<Misfit> {
+        let small = value.clamp(i64::MIN.into(), i64::MAX.into()) as i64;
+        match self.kind {
+            Kind::Factors if value != 0 => Some(Misfit::Factors(small)),
+            Kind::Window if value < 0 => Some(Misfit::Window(small.saturating_neg())),
+            Kind::Dimension if value < 0 => Some(Misfit::Dimension(small)),
+            _ => None,
+        }
+    }
+
+    fn may_misfit(&self) -> bool {
+        self.kind == Kind::Factors || may_be_negative(&self.dim)
+    }
+}
+
 /// The dimensions of a model's values that are below zero where inputs are too small for it, such as an image that is smaller
-/// than a window.
+/// than a window, and those of factors that must be equal.
 ///
-/// tract multiplies two of them to a size that looks good, and its matrix products then read memory that is not theirs.
+/// tract multiplies two of them to a size that looks good, and its matrix products then read memory that is not theirs. Of images
+/// that are one step smaller than a window it makes nothing, where ONNX Runtime refuses them.
 #[derive(Debug, Default)]
-pub(crate) struct Differences(HashSet<TDim>);
+pub(crate) struct Differences(Vec<Difference>);
 
 impl Differences {
     /// Finds them; to be asked before the optimization, which multiplies them.
     ///
     /// # Errors
-    /// [`TooSmall`] for one that is below zero whatever the request is.
+    /// [`Misfit`] for one that is below zero whatever the request is.
     pub(crate) fn of(model: &TypedModel) -> TractResult<Self> {
         let mut found = HashSet::new();
         // Nodes that no output needs do not run.
         for id in model.eval_order()? {
             let node = model.node(id);
-            for dim in node.outputs.iter().flat_map(|output| output.fact.shape.iter()) {
-                match dim.to_i64() {
-                    Ok(dim) if dim < 0 => {
-                        return Err(TractError::from(TooSmall(dim)).context(node.name.clone()));
+            let dims = node.outputs.iter().flat_map(|output| output.fact.shape.iter());
+            let mut differences: Vec<Difference> = of_kind(Kind::Dimension, dims.cloned()).collect();
+            differences.extend(of_kind(Kind::Window, around_windows(model, node)?));
+            add_factors(model, node, &mut differences)?;
+            for difference in differences {
+                let known = difference.dim.to_i64().map(i128::from);
+                match known.map(|known| difference.misfit(known)) {
+                    Ok(Some(misfit)) => {
+                        return Err(TractError::from(misfit).context(node.name.clone()));
                     }
-                    Err(_) if may_be_negative(dim) && !found.contains(dim) => {
-                        found.insert(dim.clone());
+                    Err(_) if difference.may_misfit() => {
+                        found.insert(difference);
                     }
                     _ => {}
                 }
             }
         }
+        let mut found: Vec<Difference> = found.into_iter().collect();
+        // They are looked at from the last one on: a dimension below zero says most.
+        found.sort_by_key(|difference| difference.kind);
         Ok(Self(found))
     }
 
     /// All of them, to be compared with the sizes of a request.
-    pub(crate) fn all(&self) -> Vec<&TDim> {
-        self.0.iter().collect()
+    pub(crate) fn all(&self) -> Pending<'_> {
+        Pending {
+            ready: self.0.iter().collect(),
+            waiting: vec![],
+        }
     }
+}
 
-    /// Looks whether one of these is below zero for this request, and leaves those that cannot be told yet: they follow from
-    /// values that nodes are still to give.
+fn of_kind(kind: Kind, dims: impl IntoIterator<Item = TDim>) -> impl Iterator<Item = Difference> {
+    dims.into_iter().map(move |dim| Difference { dim, kind })
+}
+
+/// What the factors of a product differ by where they are summed over. tract takes sizes that it does not know for equal, and reads
+/// beyond the smaller factor where they are not.
+fn add_factors(model: &TypedModel, node: &TypedNode, found: &mut Vec<Difference>) -> TractResult<()> {
+    if let Some(scan) = node.op_as::<Scan>() {
+        for node in scan.body.nodes() {
+            add_factors(&scan.body, node, found)?;
+        }
+    }
+    let Some(product) = node.op_as::<EinSum>() else {
+        return Ok(());
+    };
+    for axis in product.axes.iter_all_axes() {
+        if axis.outputs.iter().any(|places| !places.is_empty()) {
+            continue;
+        }
+        let mut sizes: TVec<TDim> = tvec![];
+        for (input, places) in node.inputs.iter().zip(&axis.inputs) {
+            let shape = &model.outlet_fact(*input)?.shape;
+            sizes.extend(places.iter().map(|&place| shape[place].clone()));
+        }
+        let pairs = sizes.iter().zip(sizes.iter().skip(1));
+        // A size of 1 is repeated, where tract knows it.
+        let pairs =
+            pairs.filter(|(a, b)| a != b && !(is_number(a) && is_number(b) && (a.is_one() || b.is_one())));
+        found.extend(of_kind(Kind::Factors, pairs.map(|(a, b)| a.clone() - b.clone())));
+    }
+    Ok(())
+}
+
+fn is_number(dim: &TDim) -> bool {
+    matches!(dim, TDim::Val(_))
+}
+
+/// What is left of an image around the windows of a convolution.
+fn around_windows(model: &TypedModel, node: &TypedNode) -> TractResult<Vec<TDim>> {
+    let Some(conv) = node.op_as::<Conv>() else {
+        return Ok(vec![]);
+    };
+    let spec = &conv.pool_spec;
+    let pads = match &spec.padding {
+        PaddingSpec::Explicit(before, after) | PaddingSpec::ExplicitOnnxPool(before, after, _) => before
+            .iter()
+            .zip(after)
+            .map(|(before, after)| before + after)
+            .collect(),
+        PaddingSpec::Valid => vec![0; spec.rank()],
+        // Places are as many as the image has.
+        PaddingSpec::SameUpper | PaddingSpec::SameLower => return Ok(vec![]),
+    };
+    let image = model.outlet_fact(node.inputs[0])?.shape.to_tvec();
+    let image = spec.data_format.shape(image)?;
+    let windows = spec.kernel_shape.iter().zip(spec.dilations().into_owned());
+    let reaches = windows.map(|(&size, dilation)| size.saturating_sub(1).saturating_mul(dilation) + 1);
+    let axes = image.hw_dims().iter().zip(pads).zip(reaches);
+    Ok(axes
+        .map(|((size, pads), reach)| size.clone() + pads - reach)
+        .collect())
+}
+
+/// Sizes that were not compared yet with those of a request.
+pub(crate) struct Pending<'p> {
+    /// To be looked at next.
+    ready: Vec<&'p Difference>,
+    /// By a symbol that is not known yet: it follows from values that nodes are still to give.
+    waiting: Vec<(&'p Symbol, Vec<&'p Difference>)>,
+}
+
+impl<'p> Pending<'p> {
+    /// Looks whether the sizes of this request fit, each once it can be told.
     ///
     /// # Errors
-    /// [`TooSmall`].
-    pub(crate) fn check(left: &mut Vec<&TDim>, symbols: &SymbolValues) -> TractResult<()> {
-        let mut below_zero = None;
-        left.retain(|dim| match dim.eval_to_i64(symbols) {
-            Ok(dim) => {
-                below_zero = below_zero.or((dim < 0).then_some(dim));
-                false
+    /// [`Misfit`].
+    pub(crate) fn check(&mut self, symbols: &SymbolValues) -> TractResult<()> {
+        let ready = &mut self.ready;
+        self.waiting.retain_mut(|(symbol, differences)| {
+            let is_unknown = symbols.get(symbol).is_none();
+            if !is_unknown {
+                ready.append(differences);
             }
-            Err(_) => true,
+            is_unknown
         });
-        match below_zero {
-            Some(dim) => bail!(TooSmall(dim)),
-            None => Ok(()),
+        while let Some(difference) = self.ready.pop() {
+            match value(&difference.dim, symbols) {
+                Ok(value) => {
+                    if let Some(misfit) = difference.misfit(value) {
+                        bail!(misfit);
+                    }
+                }
+                Err(Unknown::Mismatch) => {}
+                Err(Unknown::Symbol(symbol)) => self.wait(symbol, difference),
+            }
+        }
+        Ok(())
+    }
+
+    fn wait(&mut self, symbol: &'p Symbol, difference: &'p Difference) {
+        let waiting = self.waiting.iter_mut().find(|(other, _)| *other == symbol);
+        match waiting {
+            Some((_, differences)) => differences.push(difference),
+            None => self.waiting.push((symbol, vec![difference])),
         }
     }
 }
@@ -220,12 +457,11 @@ fn may_be_negative(dim: &TDim) -> bool {
 }
 
 /// The size of a value, at least `u64::MAX` if it has no bounds; `None` if a dimension is not known.
-fn bytes(datum_type: DatumType, dims: impl Iterator<Item = Option<i64>>) -> Option<u64> {
-    let element = datum_type.size_of() as u64;
-    let mut bytes = element;
+fn bytes(element: usize, dims: impl Iterator<Item = Option<i128>>) -> Option<u64> {
+    let mut bytes = element as u64;
     let mut is_empty = false;
     for dim in dims {
-        let dim = u64::try_from(dim?).ok()?;
+        let dim = u64::try_from(dim?.min(u64::MAX.into())).ok()?;
         is_empty |= dim == 0;
         bytes = bytes.saturating_mul(dim.max(1));
     }
@@ -284,6 +520,62 @@ mod tests {
         ] {
             assert_eq!(may_be_negative(&dim), expected, "{dim}");
         }
+    }
+
+    #[test]
+    fn sizes_are_computed_as_tract_does_and_beyond_its_numbers() {
+        let scope = SymbolScope::default();
+        let [height, width, free] = ["h", "w", "f"].map(|name| scope.sym(name));
+        let symbols = SymbolValues::default().with(&height, 7).with(&width, 1 << 40);
+        let [h, w, f] = [&height, &width, &free].map(ToDim::to_dim);
+        for dim in [
+            (h.clone() + 3) / 2,
+            (h.clone() - 9) / 2 + 1,
+            h.clone() * 3 - 1,
+            h.clone() * w.clone(),
+            h.clone().maxi(9.to_dim()).mini(w.clone()),
+            TDim::Broadcast(vec![1.to_dim(), h.clone()]),
+            TDim::Ge(Box::new(h.clone()), Box::new(w.clone())),
+            TDim::Eq(Box::new(h.clone()), Box::new(7.to_dim())),
+        ] {
+            let expected: i128 = dim.eval_to_i64(&symbols).unwrap().into();
+            assert!(
+                matches!(value(&dim, &symbols), Ok(found) if found == expected),
+                "{dim}"
+            );
+        }
+        assert!(matches!(value(&(w.clone() * w.clone()), &symbols), Ok(found) if found == 1 << 80));
+        let unknown = w * f;
+        assert!(matches!(value(&unknown, &symbols), Err(Unknown::Symbol(symbol)) if *symbol == free));
+        let unequal = TDim::Broadcast(vec![2.to_dim(), h]);
+        assert!(matches!(value(&unequal, &symbols), Err(Unknown::Mismatch)));
+    }
+
+    /// A size that follows from values of nodes is looked at when they are there, and not at each node before.
+    #[test]
+    fn differences_wait_for_their_symbols() {
+        let scope = SymbolScope::default();
+        let [known, late] = ["k", "l"].map(|name| scope.sym(name));
+        let difference = |dim: TDim| Difference {
+            dim,
+            kind: Kind::Dimension,
+        };
+        let dims = [
+            known.to_dim() - 1,
+            late.to_dim() - 2,
+            late.to_dim() - known.to_dim(),
+        ];
+        let all = Differences(dims.map(difference).to_vec());
+        let mut pending = all.all();
+        let symbols = SymbolValues::default().with(&known, 5);
+        for _ in 0..2 {
+            pending.check(&symbols).unwrap();
+            let waiting: usize = pending.waiting.iter().map(|(_, waiting)| waiting.len()).sum();
+            assert_eq!((pending.ready.len(), waiting), (0, 2));
+        }
+        let error = pending.check(&symbols.with(&late, 4)).unwrap_err();
+        assert!(matches!(error.downcast_ref(), Some(Misfit::Dimension(-1))));
+        assert!(all.all().check(&SymbolValues::default().with(&known, 0)).is_err());
     }
 
     #[test]

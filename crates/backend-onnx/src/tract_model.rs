@@ -17,7 +17,7 @@ use crate::{
     configured_dims, convert,
     dims::NamedDims,
     dtype, expand,
-    faults::is_too_small,
+    faults::is_misfit,
     lower, output_metadata,
     plan::{Plan, Planner},
     proto::{self, GraphProto, ModelProto},
@@ -113,7 +113,7 @@ impl Model for OnnxModel {
             Plans::Symbolic(plan, None) => plan.run(inputs, cancel),
             Plans::Symbolic(plan, Some(plans)) => run_either(plan, plans, inputs, &shapes, cancel),
         };
-        let outputs = outputs.map_err(|error| match is_too_small(&error) {
+        let outputs = outputs.map_err(|error| match is_misfit(&error) {
             true => ServiceError::invalid(error.message().to_owned()).caused_by(error),
             false => error,
         })?;
@@ -383,7 +383,7 @@ fn answers<P: std::ops::Deref<Target: Tried>>(
         let plan = match made.unwrap_or_else(|_| Err(panicked())) {
             Ok(plan) => plan,
             Err(error) => {
-                if first_error.as_ref().is_none_or(is_too_small) {
+                if first_error.as_ref().is_none_or(is_misfit) {
                     first_error = Some(error);
                 }
                 continue;
@@ -427,14 +427,14 @@ fn answers<P: std::ops::Deref<Target: Tried>>(
                     }
                 }
                 Err(error) => {
-                    if is_too_small(&error) {
+                    if is_misfit(&error) {
                         too_small = Some(Answer {
                             shapes: shapes.clone(),
                             outputs: plan.outputs()?,
                         });
                     }
                     // If larger sizes fail too, the first ones being too small is not the reason.
-                    if first_error.as_ref().is_none_or(is_too_small) {
+                    if first_error.as_ref().is_none_or(is_misfit) {
                         first_error = Some(error);
                     }
                 }
@@ -444,7 +444,7 @@ fn answers<P: std::ops::Deref<Target: Tried>>(
             break;
         }
     }
-    if let Some(answer) = refusal.or(too_small.filter(|_| first_error.as_ref().is_some_and(is_too_small))) {
+    if let Some(answer) = refusal.or(too_small.filter(|_| first_error.as_ref().is_some_and(is_misfit))) {
         return Ok(answer);
     }
     let error =

@@ -640,7 +640,12 @@ impl Machine {
             .get(if is_typed { 3 } else { 2 })
             .map(|notes| self.built.node(*notes))
         {
-            Some(Some(Node::Dict(notes))) => self.pending(notes),
+            Some(Some(Node::Dict(notes))) => {
+                let (pending, count) = (self.pending(notes), notes.len());
+                // They are looked through for each tensor, and tensors may share them.
+                self.charge(count as u64)?;
+                pending
+            }
             _ => None,
         };
         Ok(StoredTensor {

@@ -17,7 +17,10 @@ use super::{
     elements::{elements, tensor},
     kernel::{Fact, Kernel, kernel},
 };
-use crate::{faults::Limit, size};
+use crate::{
+    faults::{Limit, ensure_input},
+    size,
+};
 
 /// One axis of an image: windows at `positions` places, `stride` apart, that begin `pad` before the image.
 #[derive(Clone, Copy, Debug)]
@@ -164,7 +167,7 @@ impl ConvTranspose {
                 let (stride, dilation) = (strides[at], dilations[at]);
                 let reach =
                     (input[at].max(1) - 1) * stride + added[at] + (kernel[at].max(1) - 1) * dilation + 1;
-                ensure!(
+                ensure_input!(
                     size < reach + stride.max(1),
                     "an output_shape of {size} where at most {} follows from the input",
                     reach + stride.max(1) - 1
@@ -219,7 +222,7 @@ impl Kernel for ConvTranspose {
         let (x, w) = (&inputs[0], &inputs[1]);
         let (batch, channels) = (x.shape()[0], x.shape()[1]);
         let (group, made) = (self.group, w.shape()[1]);
-        ensure!(
+        ensure_input!(
             w.shape()[0] == channels && channels % group == 0,
             "weights for {} channels, in {group} groups, for an input of {channels}",
             w.shape()[0]
@@ -229,7 +232,7 @@ impl Kernel for ConvTranspose {
         let window = count(axes.iter().map(|axis| axis.kernel))?;
         let image = count(axes.iter().map(|axis| axis.size))?;
         let rows = made * window;
-        size::admit(DatumType::F32, &[rows.to_dim(), positions.to_dim()])?;
+        size::admit_shape(DatumType::F32, &[rows, positions])?;
         let (values, weights) = (elements::<f32>(x)?, elements::<f32>(w)?);
         let bias = inputs.get(2).map(|bias| elements::<f32>(bias)).transpose()?;
         ensure!(
@@ -355,7 +358,7 @@ impl Kernel for ColumnsToImage {
         let [batch, rows, found] = *inputs[0].shape() else {
             bail!("expected columns of three dimensions");
         };
-        ensure!(
+        ensure_input!(
             rows % window == 0 && found == positions,
             "columns of {rows} by {found} where windows have {window} numbers at {positions} places"
         );

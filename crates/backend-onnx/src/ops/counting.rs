@@ -10,7 +10,7 @@ use super::{
     kernel::{Fact, Kernel, kernel},
 };
 use crate::faults::{BadInput, Limit, Refusal};
-use crate::input_check;
+use crate::input_check::{self, LongRange};
 
 /// `Range`: numbers from a start, by steps, as long as they are below a limit.
 pub(crate) fn range(context: &ParsingContext<'_>, _: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
@@ -49,11 +49,14 @@ impl Kernel for Range {
         let length = match (known(start), known(limit), known(step)) {
             (Some(start), Some(limit), Some(step)) => {
                 // It is computed when the plan is made, at once and whole.
-                input_check::range_fits(start, limit, step).map_err(Refusal::from)?;
-                length(start, limit, step).to_dim()
+                length(start, limit, step).map_err(Refusal::from)?.to_dim()
             }
             _ => match (start.dims().as_deref(), limit.dims().as_deref(), known(step)) {
-                (Some([start]), Some([limit]), Some(1.0)) if *start == 0.to_dim() => limit.clone(),
+                (Some([start]), Some([limit]), Some(Number::Whole(1) | Number::Real(1.0)))
+                    if *start == 0.to_dim() =>
+                {
+                    limit.clone()
+                }
                 _ => self
                     .length
                     .get_or_init(|| self.scope.new_with_prefix("range"))
@@ -64,10 +67,13 @@ impl Kernel for Range {
     }
 
     fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
-        let number = |index: usize| -> TractResult<f64> { super::elements::scalar::<f64>(&inputs[index]) };
-        let (start, limit, step) = (number(0)?, number(1)?, number(2)?);
-        input_check::range_fits(start, limit, step).map_err(BadInput::from)?;
-        let length = length(start, limit, step);
+        let bounds: TVec<Fact> = Fact::of_values(inputs).into();
+        let (Some(start), Some(limit), Some(step)) =
+            (known(&bounds[0]), known(&bounds[1]), known(&bounds[2]))
+        else {
+            bail!(BadInput("no number stands where one is needed".to_owned()));
+        };
+        let length = length(start, limit, step).map_err(BadInput::from)?;
         let numbers = with_number!(inputs[0].datum_type(), T => {
             let (start, step) = (scalar::<T>(&inputs[0])?, scalar::<T>(&inputs[2])?);
             let mut numbers: Vec<T> = Vec::with_capacity(length);
@@ -82,17 +88,48 @@ impl Kernel for Range {
     }
 }
 
-/// A number that is a constant, and no free size.
-fn known(fact: &Fact) -> Option<f64> {
-    match fact.datum_type.is_integer() {
-        true => Some(*fact.integers()?.first()? as f64),
-        false => fact.number(),
+/// A bound or a step. FP64 does not have all of INT64.
+#[derive(Clone, Copy, Debug)]
+enum Number {
+    Whole(i128),
+    Real(f64),
+}
+
+impl Number {
+    fn real(self) -> f64 {
+        match self {
+            Self::Whole(number) => number as f64,
+            Self::Real(number) => number,
+        }
     }
 }
 
-fn length(start: f64, limit: f64, step: f64) -> usize {
+/// A number that is a constant, and no free size.
+fn known(fact: &Fact) -> Option<Number> {
+    let constant = fact.constant.as_ref()?;
+    match fact.datum_type {
+        DatumType::U64 => Some(Number::Whole((*elements::<u64>(constant).ok()?.first()?).into())),
+        other if other.is_integer() => Some(Number::Whole((*fact.integers()?.first()?).into())),
+        _ => Some(Number::Real(fact.number()?)),
+    }
+}
+
+/// How many numbers a range has.
+fn length(start: Number, limit: Number, step: Number) -> Result<usize, LongRange> {
+    if let (Number::Whole(start), Number::Whole(limit), Number::Whole(step)) = (start, limit, step)
+        && step != 0
+    {
+        let distance = if step > 0 { limit - start } else { start - limit };
+        let count = u128::try_from(distance)
+            .unwrap_or(0)
+            .div_ceil(step.unsigned_abs());
+        input_check::range_fits(0.0, count as f64, 1.0)?;
+        return Ok(count as usize);
+    }
+    let (start, limit, step) = (start.real(), limit.real(), step.real());
+    input_check::range_fits(start, limit, step)?;
     // Saturates at 0.
-    ((limit - start) / step).ceil() as usize
+    Ok(((limit - start) / step).ceil() as usize)
 }
 
 fn scalar<T: Datum + Copy>(value: &Tensor) -> TractResult<T> {

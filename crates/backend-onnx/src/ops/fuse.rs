@@ -21,8 +21,10 @@ use super::{
     elements::elements,
     kernel::typed,
     matrix_product::{MatrixProduct, matrix},
+    packs::{Order, Packs},
     products,
 };
+use crate::time_limit;
 
 /// Places of the result from which on vectors are filled; fewer are left to tract.
 const FEWEST_PLACES: usize = 12;
@@ -31,16 +33,17 @@ const FEWEST_PLACES: usize = 12;
 const FEWEST_ROWS: usize = 16;
 
 /// Does it for all convolutions of a plan whose sizes are known.
-pub(crate) fn convolutions(model: &mut TypedModel) -> TractResult<()> {
+pub(super) fn convolutions(model: &mut TypedModel, packs: &mut Packs) -> TractResult<()> {
     if !products::are_quick() {
         return Ok(());
     }
     for id in 0..model.nodes().len() {
+        time_limit::check()?;
         let Some(mut found) = Found::at(model, id)? else {
             continue;
         };
         found.follow(model)?;
-        found.replace(model, id)?;
+        found.replace(model, id, packs)?;
     }
     Ok(())
 }
@@ -53,12 +56,65 @@ struct Found {
     shape: TVec<usize>,
     /// Which of its axes is that of the channels.
     axis: usize,
-    weights: Vec<f32>,
+    weights: Weights,
     bias: Vec<f32>,
     added: Option<OutletId>,
     activation: Option<Activation>,
     /// What it stands for.
     last: OutletId,
+}
+
+/// The weights of all channels of the result. Nothing is made of them before it is certain that they are used.
+struct Weights {
+    constant: Arc<Tensor>,
+    /// Whether those of a channel are a column of the constant.
+    is_transposed: bool,
+    /// What the channels are multiplied with afterwards, one after the other.
+    factors: Vec<Vec<f32>>,
+}
+
+impl Weights {
+    fn new(constant: Arc<Tensor>, is_transposed: bool) -> Self {
+        Self {
+            constant,
+            is_transposed,
+            factors: vec![],
+        }
+    }
+
+    /// Channel by channel.
+    fn rows(&self, channels: usize) -> TractResult<Vec<f32>> {
+        let given = elements::<f32>(&self.constant)?;
+        let depth = given.len() / channels.max(1);
+        let mut rows = match self.is_transposed {
+            false => given.to_vec(),
+            true => (0..given.len())
+                .map(|index| given[index % depth * channels + index / depth])
+                .collect(),
+        };
+        for factors in &self.factors {
+            for (row, factor) in rows.chunks_exact_mut(depth.max(1)).zip(factors) {
+                row.iter_mut().for_each(|weight| *weight *= factor);
+            }
+        }
+        Ok(rows)
+    }
+
+    /// In this order, which takes so many numbers. `None` if there are too many copies already.
+    fn packed(
+        &self,
+        order: Order,
+        numbers: usize,
+        packs: &mut Packs,
+        make: impl FnOnce() -> TractResult<Tensor>,
+    ) -> TractResult<Option<Arc<Tensor>>> {
+        let bytes = (numbers as u64).saturating_mul(4);
+        match self.factors.is_empty() {
+            true => packs.shared(&[&self.constant], order, bytes, make),
+            false if packs.admit(bytes) => Ok(Some(Arc::new(make()?))),
+            false => Ok(None),
+        }
+    }
 }
 
 impl Found {
@@ -120,7 +176,7 @@ impl Found {
             dilations: plane(&spec.dilations(), 1),
             before: plane(&before, 0),
         };
-        let weights = elements::<f32>(&weights)?.to_vec();
+        let weights = Weights::new(weights, false);
         let bias = elements::<f32>(&bias)?.to_vec();
         Ok(Self::new(geometry, input, node.id, axis, shape, weights, bias))
     }
@@ -148,7 +204,6 @@ impl Found {
             }
             let (channels, rows) = (given[axis], shape[axis]);
             let places: usize = shape[axis + 1..].iter().product();
-            let weights = elements::<f32>(&matrix)?;
             let geometry = Geometry {
                 batch: shape[..axis].iter().product(),
                 groups: 1,
@@ -161,12 +216,7 @@ impl Found {
                 dilations: [1, 1],
                 before: [0, 0],
             };
-            let weights = match is_transposed {
-                false => weights.to_vec(),
-                true => (0..rows * channels)
-                    .map(|index| weights[index % channels * rows + index / channels])
-                    .collect(),
-            };
+            let weights = Weights::new(matrix, is_transposed);
             let bias = vec![0.0; rows];
             return Ok(Self::new(
                 geometry,
@@ -187,7 +237,7 @@ impl Found {
         id: usize,
         axis: usize,
         shape: TVec<usize>,
-        weights: Vec<f32>,
+        weights: Weights,
         mut bias: Vec<f32>,
     ) -> Option<Self> {
         let channels = geometry.groups * geometry.rows;
@@ -205,7 +255,7 @@ impl Found {
         if sizes.as_flattened().contains(&0) {
             return None;
         }
-        let is_known = bias.len() == channels && weights.len() == channels * geometry.depth();
+        let is_known = bias.len() == channels && weights.constant.len() == channels * geometry.depth();
         // Of single places there are products of rows with a matrix, if nothing is behind the channels.
         let is_matrix = axis + 1 == shape.len() && geometry.batch >= FEWEST_ROWS;
         let is_worth = height * width >= FEWEST_PLACES || is_matrix;
@@ -267,12 +317,9 @@ impl Found {
                 true
             }
             (Some(values), None) if op.is::<Mul>() && values.iter().all(|value| value.is_finite()) => {
-                let depth = self.geometry.depth();
-                let rows = self.weights.chunks_exact_mut(depth).zip(&mut self.bias);
-                for ((weights, bias), value) in rows.zip(values) {
-                    weights.iter_mut().for_each(|weight| *weight *= value);
-                    *bias *= value;
-                }
+                let pairs = self.bias.iter_mut().zip(&values);
+                pairs.for_each(|(bias, value)| *bias *= value);
+                self.weights.factors.push(values);
                 true
             }
             (None, None) if op.is::<Add>() && other != self.last => {
@@ -325,25 +372,42 @@ impl Found {
         })
     }
 
-    fn replace(self, model: &mut TypedModel, id: usize) -> TractResult<()> {
+    /// Leaves it to tract where there are too many copies of weights already.
+    fn replace(self, model: &mut TypedModel, id: usize, packs: &mut Packs) -> TractResult<()> {
+        let (weights, channels, depth) = (&self.weights, self.bias.len(), self.geometry.depth());
         if self.axis + 1 == self.shape.len() {
-            let weights = matrix(self.bias.len(), &self.weights)?;
+            let matrix = match weights.is_transposed && weights.factors.is_empty() {
+                true => Some(weights.constant.clone()),
+                false => weights.packed(Order::Matrix, channels * depth, packs, || {
+                    matrix(channels, &weights.rows(channels)?)
+                })?,
+            };
+            let Some(matrix) = matrix else {
+                return Ok(());
+            };
             let product = MatrixProduct {
                 rows: self.geometry.batch,
-                depth: self.geometry.depth(),
+                depth,
                 bias: self.bias,
                 activation: self.activation,
                 shape: self.shape,
             };
             let inputs = (self.input, self.added);
-            return put(model, id, typed(product), weights, inputs, self.last);
+            return put(model, id, typed(product), matrix, inputs, self.last);
         }
         let Some(layout) = self.geometry.layout() else {
             return Ok(());
         };
-        let weights = packed(&self.geometry, &self.weights)?;
+        let rows = self.geometry.rows;
+        let numbers = self.geometry.groups * products::packed_len(rows, depth);
+        let made = weights.packed(Order::Rows { rows, depth }, numbers, packs, || {
+            packed(&self.geometry, &weights.rows(channels)?)
+        })?;
+        let Some(made) = made else {
+            return Ok(());
+        };
         let op = Convolution::new(self.geometry, layout, self.bias, self.activation, &self.shape);
-        put(model, id, typed(op), weights, (self.input, self.added), self.last)
+        put(model, id, typed(op), made, (self.input, self.added), self.last)
     }
 }
 
@@ -352,7 +416,7 @@ fn put(
     model: &mut TypedModel,
     id: usize,
     op: impl TypedOp,
-    weights: Tensor,
+    weights: Arc<Tensor>,
     (input, added): (OutletId, Option<OutletId>),
     last: OutletId,
 ) -> TractResult<()> {
@@ -426,6 +490,11 @@ mod tests {
         tensor(shape, (0..shape.iter().product()).map(number).collect()).unwrap()
     }
 
+    fn convolve(model: &mut TypedModel) {
+        let mut packs = Packs::of(model);
+        convolutions(model, &mut packs).unwrap();
+    }
+
     struct Case {
         shape: &'static [usize],
         rows: usize,
@@ -478,7 +547,7 @@ mod tests {
             let wanted = run(model.clone());
             binary::keep_order(&mut model).unwrap();
             model.declutter().unwrap();
-            convolutions(&mut model).unwrap();
+            convolve(&mut model);
             model.compact().unwrap();
             let is_ours = |node: &&TypedNode| node.op.name() == "Convolution";
             let count = model.nodes().iter().filter(is_ours).count();
@@ -688,7 +757,7 @@ mod tests {
                 outputs.unwrap()[0].clone().into_tensor()
             };
             let wanted = run(model.clone());
-            convolutions(&mut model).unwrap();
+            convolve(&mut model);
             model.compact().unwrap();
             // Two sources, the matrix and the product.
             assert_eq!(model.nodes().len(), 4, "{model}");
@@ -711,7 +780,7 @@ mod tests {
             elements::<f32>(&outputs[0]).unwrap().to_vec()
         };
         let wanted = run(model.clone());
-        convolutions(&mut model).unwrap();
+        convolve(&mut model);
         model.compact().unwrap();
         assert_eq!(model.nodes().len(), 3);
         for (found, wanted) in run(model).into_iter().zip(wanted) {

@@ -17,6 +17,8 @@ use super::{
     kernel::{Fact, Kernel, kernel},
 };
 
+use crate::faults::ensure_input;
+
 /// The operator, for FP64.
 pub(crate) fn gemm(_: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
     let attributes = Attributes(node);
@@ -69,14 +71,20 @@ impl Kernel for Gemm {
     fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
         let [rows, depth] = sides(inputs[0].shape(), self.turns_a)?;
         let [other_depth, columns] = sides(inputs[1].shape(), self.turns_b)?;
-        ensure!(
+        ensure_input!(
             depth == other_depth,
             "a depth of {depth} and one of {other_depth}"
         );
         let mut product = match inputs.get(2) {
-            Some(added) => added
-                .broadcast_to_shape(&[rows, columns])
-                .and_then(|added| Ok(elements::<f64>(&added)?.to_vec()))?,
+            Some(added) => {
+                let wide = added.broadcast_to_shape(&[rows, columns]);
+                let shape = added.shape();
+                ensure_input!(
+                    wide.is_ok(),
+                    "what is added to {rows} by {columns} has the shape {shape:?}"
+                );
+                elements::<f64>(&wide?)?.to_vec()
+            }
             None => vec![0.0; rows * columns],
         };
         let view = |tensor, is_turned: bool| -> TractResult<ArrayView2<'_, f64>> {

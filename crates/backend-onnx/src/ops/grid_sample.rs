@@ -10,7 +10,7 @@ use super::{
     elements::{elements, tensor},
     kernel::{Fact, Kernel, kernel},
 };
-use crate::faults::Limit;
+use crate::faults::{Limit, ensure_input};
 
 pub(crate) fn grid_sample(_: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
     let attributes = Attributes(node);
@@ -209,7 +209,8 @@ impl Kernel for GridSample {
         let (input, grid) = (input.cast_to::<f32>()?, grid.cast_to::<f32>()?);
         let (shape, rank) = (input.shape(), input.rank());
         let (batch, channels, sizes) = (shape[0], shape[1], &shape[2..]);
-        ensure!(grid.shape()[0] == batch, "grids for another number of images");
+        let grids = grid.shape()[0];
+        ensure_input!(grids == batch, "{grids} grids for {batch} images");
         let mut output = shape[..2].to_vec();
         output.extend(&grid.shape()[1..rank - 1]);
         let (values, places) = (elements::<f32>(&input)?, elements::<f32>(&grid)?);

@@ -5,15 +5,17 @@
 
 use std::sync::Arc;
 
-use tract_onnx::{model::ParsingContext, pb::NodeProto, tract_hir::internal::*};
+use pulp::{NullaryFnOnce, x86::V3};
+use tract_onnx::{pb::NodeProto, tract_hir::internal::*};
 
 use super::{
     attributes::Attributes,
     elements::tensor,
     kernel::{Fact, Kernel, kernel},
+    packs::{Order, Packs},
     quantize,
 };
-use crate::faults::Limit;
+use crate::faults::{BadInput, Limit, ensure_input};
 
 /// Columns that are computed together.
 const COLUMNS: usize = 16;
@@ -27,24 +29,23 @@ type Pairs = [[i16; COLUMNS]; 2];
 /// Sums of a tile.
 type Tile = [[Sums; 2]; ROWS];
 
-/// Whether this is quicker than tract here: it has kernels for processors with VNNI.
-pub(crate) fn is_quicker() -> bool {
-    #[cfg(target_arch = "x86_64")]
-    return pulp::x86::V3::try_new().is_some() && !std::is_x86_feature_detected!("avx512vnni");
-    #[cfg(not(target_arch = "x86_64"))]
-    false
+/// What the product is computed with, if that is quicker than tract here: it has kernels for processors with VNNI.
+pub(crate) fn quicker() -> Option<V3> {
+    V3::try_new().filter(|_| !std::is_x86_feature_detected!("avx512vnni"))
 }
 
-pub(crate) fn integer_product(_: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn integer_product(simd: V3, node: &NodeProto) -> Box<dyn InferenceOp> {
     let attributes = Attributes(node);
-    Ok(kernel(IntegerProduct {
+    kernel(IntegerProduct {
+        simd,
         zero_points: [attributes.position(2), attributes.position(3)],
         packed: None,
-    }))
+    })
 }
 
 #[derive(Debug)]
 struct IntegerProduct {
+    simd: V3,
     /// Which inputs are the zero points of the first and the second matrix.
     zero_points: [Option<usize>; 2],
     /// The second matrix, if it is known and there is one for all.
@@ -110,20 +111,39 @@ impl Kernel for IntegerProduct {
         Ok(vec![Fact::new(DatumType::I32, sizes.shape)])
     }
 
-    fn specialized(&self, inputs: &[Fact]) -> Option<Arc<dyn Kernel>> {
-        let zero_points = match self.zero_points[1] {
+    fn packed(&self, inputs: &[Fact], packs: &mut Packs) -> TractResult<Option<Arc<dyn Kernel>>> {
+        let zero_points = match self.zero_points[1].map(|place| &inputs[place].constant) {
             None => None,
-            Some(place) => Some(inputs[place].constant.as_ref()?),
+            Some(Some(zero_points)) => Some(zero_points),
+            Some(None) => return Ok(None),
         };
-        let b = inputs[1].constant.as_ref()?;
+        let Some(b) = &inputs[1].constant else {
+            return Ok(None);
+        };
         let &[depth, columns] = b.shape() else {
-            return None;
+            return Ok(None);
         };
-        let factors = without_zero_points(b, zero_points, columns, true).ok()?;
-        Some(Arc::new(Self {
-            zero_points: self.zero_points,
-            packed: Some(Arc::new(Packed::new(&factors, depth, columns))),
+        let sources: Vec<&Arc<Tensor>> = [b].into_iter().chain(zero_points).collect();
+        let bytes = Packed::bytes(depth, columns);
+        let packed = packs.shared(&sources, Order::Pairs, bytes, || {
+            let factors = without_zero_points(b, zero_points, columns, true)?;
+            Ok(Packed::new(&factors, depth, columns))
+        });
+        // What is wrong with zero points is said in the run.
+        let packed = packed.ok().flatten();
+        Ok(packed.map(|packed| {
+            Arc::new(Self {
+                simd: self.simd,
+                zero_points: self.zero_points,
+                packed: Some(packed),
+            }) as Arc<dyn Kernel>
         }))
+    }
+
+    fn kept(&self) -> Option<(usize, u64)> {
+        let packed = self.packed.as_ref()?;
+        let address = Arc::as_ptr(packed) as usize;
+        Some((address, Packed::bytes(packed.depth, packed.columns)))
     }
 
     fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
@@ -134,8 +154,11 @@ impl Kernel for IntegerProduct {
             depth: [depth, depth_b],
             columns,
             shape,
-        } = sizes(a.shape(), b.shape())?;
-        ensure!(depth == depth_b, "rows of {depth} and columns of {depth_b}");
+        } = match sizes(a.shape(), b.shape()) {
+            Ok(sizes) => sizes,
+            Err(error) => bail!(BadInput(error.to_string())),
+        };
+        ensure_input!(depth == depth_b, "rows of {depth} and columns of {depth_b}");
         let count: usize = shape.iter().product();
         let mut made = vec![0; count];
         if count == 0 || depth == 0 {
@@ -154,7 +177,7 @@ impl Kernel for IntegerProduct {
         for ([first, second], sums) in matrices.zip(results) {
             let a = &a[first * rows * depth..][..rows * depth];
             if let Some(packed) = &self.packed {
-                packed.multiply(a, sums);
+                packed.multiply(self.simd, a, sums);
                 continue;
             }
             if latest.as_ref().is_none_or(|(matrix, _)| *matrix != second) {
@@ -162,7 +185,7 @@ impl Kernel for IntegerProduct {
                 latest = Some((second, Packed::new(b, depth, columns)));
             }
             if let Some((_, packed)) = &latest {
-                packed.multiply(a, sums);
+                packed.multiply(self.simd, a, sums);
             }
         }
         Ok(tvec![tensor(&shape, made)?])
@@ -256,9 +279,18 @@ struct Packed {
 }
 
 impl Packed {
+    fn blocks(depth: usize, columns: usize) -> usize {
+        columns.div_ceil(COLUMNS) * depth.div_ceil(2)
+    }
+
+    /// How much memory such a matrix takes.
+    fn bytes(depth: usize, columns: usize) -> u64 {
+        (Self::blocks(depth, columns) * size_of::<Pairs>()) as u64
+    }
+
     fn new(matrix: &[i16], depth: usize, columns: usize) -> Self {
         let pairs = depth.div_ceil(2);
-        let mut blocks = vec![[[0; COLUMNS]; 2]; columns.div_ceil(COLUMNS) * pairs];
+        let mut blocks = vec![[[0; COLUMNS]; 2]; Self::blocks(depth, columns)];
         for (term, row) in matrix.chunks_exact(columns.max(1)).enumerate() {
             for (block, numbers) in row.chunks(COLUMNS).enumerate() {
                 let pair = blocks[block * pairs + term / 2].as_flattened_mut();
@@ -275,78 +307,46 @@ impl Packed {
     }
 
     /// Rows of `depth` numbers times this matrix.
-    fn multiply(&self, rows: &[i16], sums: &mut [i32]) {
-        let product = Product {
+    fn multiply(&self, simd: V3, rows: &[i16], sums: &mut [i32]) {
+        simd.vectorize(Product {
+            simd,
             packed: self,
             rows,
             sums,
-        };
-        #[cfg(target_arch = "x86_64")]
-        if let Some(simd) = pulp::x86::V3::try_new() {
-            return simd.vectorize(Vectorized { product, simd });
-        }
-        product.run(Plain);
+        });
     }
 }
 
 /// Sums of half a tile's columns.
 type Sums = [i32; COLUMNS / 2];
 
-/// How the products of two terms are added to sums.
-trait AddPairs: Copy {
-    fn add(self, sums: Sums, pair: [i16; 2], factors: [i16; COLUMNS]) -> Sums;
-}
-
-/// For any processor.
-#[derive(Clone, Copy)]
-struct Plain;
-
-impl AddPairs for Plain {
-    #[inline(always)]
-    fn add(self, mut sums: Sums, pair: [i16; 2], factors: [i16; COLUMNS]) -> Sums {
-        for (sum, factors) in sums.iter_mut().zip(factors.as_chunks::<2>().0) {
-            let products = [0, 1].map(|term| i32::from(pair[term]) * i32::from(factors[term]));
-            *sum = sum.wrapping_add(products[0].wrapping_add(products[1]));
-        }
-        sums
-    }
-}
-
-#[cfg(target_arch = "x86_64")]
-impl AddPairs for pulp::x86::V3 {
-    #[inline(always)]
-    fn add(self, sums: Sums, pair: [i16; 2], factors: [i16; COLUMNS]) -> Sums {
-        let pair = self.avx._mm256_set1_epi32(pulp::cast(pair));
-        let products = self.avx2._mm256_madd_epi16(pair, pulp::cast(factors));
-        pulp::cast(self.avx2._mm256_add_epi32(pulp::cast(sums), products))
-    }
+/// Adds the products of two terms to sums.
+#[inline(always)]
+fn add(simd: V3, sums: Sums, pair: [i16; 2], factors: [i16; COLUMNS]) -> Sums {
+    let pair = simd.avx._mm256_set1_epi32(pulp::cast(pair));
+    let products = simd.avx2._mm256_madd_epi16(pair, pulp::cast(factors));
+    pulp::cast(simd.avx2._mm256_add_epi32(pulp::cast(sums), products))
 }
 
 struct Product<'p> {
+    simd: V3,
     packed: &'p Packed,
     rows: &'p [i16],
     sums: &'p mut [i32],
 }
 
-#[cfg(target_arch = "x86_64")]
-struct Vectorized<'p> {
-    product: Product<'p>,
-    simd: pulp::x86::V3,
-}
-
-#[cfg(target_arch = "x86_64")]
-impl pulp::NullaryFnOnce for Vectorized<'_> {
+impl NullaryFnOnce for Product<'_> {
     type Output = ();
 
     #[inline(always)]
     fn call(self) {
-        self.product.run(self.simd);
+        self.run();
     }
 }
 
 impl Product<'_> {
     #[inline(always)]
-    fn run(self, add: impl AddPairs) {
+    fn run(self) {
         let Packed {
             blocks,
             depth,
@@ -368,7 +368,7 @@ impl Product<'_> {
                 }
             }
             for (block, numbers) in blocks.chunks_exact(pairs).enumerate() {
-                let tile = tile(&factors, numbers, add);
+                let tile = tile(self.simd, &factors, numbers);
                 let first = block * COLUMNS;
                 let width = COLUMNS.min(columns - first);
                 for (row, tile) in tile.iter().take(count).enumerate() {
@@ -385,12 +385,12 @@ impl Product<'_> {
     clippy::needless_range_loop,
     reason = "the sums stay in registers only where every index is a constant"
 )]
-fn tile(factors: &[[[i16; 2]; ROWS]], numbers: &[Pairs], add: impl AddPairs) -> Tile {
+fn tile(simd: V3, factors: &[[[i16; 2]; ROWS]], numbers: &[Pairs]) -> Tile {
     let mut sums = [[[0; COLUMNS / 2]; 2]; ROWS];
     for (factors, numbers) in factors.iter().zip(numbers) {
         for row in 0..ROWS {
             for half in 0..2 {
-                sums[row][half] = add.add(sums[row][half], factors[row], numbers[half]);
+                sums[row][half] = add(simd, sums[row][half], factors[row], numbers[half]);
             }
         }
     }
@@ -408,7 +408,7 @@ mod tests {
     }
 
     /// By plain loops, with the smallest and greatest numbers among the factors.
-    fn check(rows: usize, depth: usize, columns: usize) {
+    fn check(simd: V3, rows: usize, depth: usize, columns: usize) {
         let a = bytes(rows * depth, 37);
         let b: Vec<i8> = bytes(depth * columns, 91).iter().map(|&x| x as i8).collect();
         let zero_points = [bytes(rows, 29), bytes(columns, 53)];
@@ -437,43 +437,61 @@ mod tests {
             }
         }
         let product = IntegerProduct {
+            simd,
             zero_points: [Some(2), Some(3)],
             packed: None,
         };
         let facts = Fact::of_values(&inputs);
-        let known = product.specialized(&facts).unwrap();
+        let mut packs = Packs::of(&TypedModel::default());
+        let known = product.packed(&facts, &mut packs).unwrap().unwrap();
+        // A second node with the same factor shares it.
+        let second = product.packed(&facts, &mut packs).unwrap().unwrap();
+        assert!(known.kept().is_some() && known.kept() == second.kept());
         for found in [product.run(&inputs).unwrap(), known.run(&inputs).unwrap()] {
             assert_eq!(
                 super::super::elements::elements::<i32>(&found[0]).unwrap(),
                 expected
             );
         }
-        let mut sums = vec![0; rows * columns];
-        let factors = without_zero_points(&inputs[1], Some(&inputs[3]), columns, true).unwrap();
-        let packed = Packed::new(&factors, depth, columns);
-        let rows = without_zero_points(&inputs[0], Some(&inputs[2]), rows, false).unwrap();
-        let product = Product {
-            packed: &packed,
-            rows: &rows,
-            sums: &mut sums,
-        };
-        product.run(Plain);
-        assert_eq!(sums, expected, "without vectors");
     }
 
     #[test]
     fn sums_are_those_of_plain_loops() {
+        let Some(simd) = V3::try_new() else {
+            return;
+        };
         for rows in [1, 2, 4, 5, 9] {
             for depth in [1, 2, 7, 64] {
                 for columns in [1, 8, 15, 16, 17, 40] {
-                    check(rows, depth, columns);
+                    check(simd, rows, depth, columns);
                 }
             }
         }
     }
 
+    /// The sizes of both may be a request's.
+    #[test]
+    fn factors_that_do_not_fit_are_the_requests_mistake() {
+        let Some(simd) = V3::try_new() else {
+            return;
+        };
+        let product = IntegerProduct {
+            simd,
+            zero_points: [None; 2],
+            packed: None,
+        };
+        let numbers = |shape: &[usize]| Tensor::zero::<u8>(shape).unwrap().into_arc_tensor();
+        for (a, b) in [([2, 3, 5], [2, 3, 4]), ([2, 3, 5], [3, 5, 4])] {
+            let error = product.run(&[numbers(&a), numbers(&b)]).unwrap_err();
+            assert!(error.is::<BadInput>(), "{error}");
+        }
+    }
+
     #[test]
     fn dimensions_are_repeated_as_numpy_does() {
+        let Some(simd) = V3::try_new() else {
+            return;
+        };
         let shapes: [(&[usize], &[usize], &[usize]); 6] = [
             (&[3], &[3], &[]),
             (&[2, 3], &[3], &[2]),
@@ -490,6 +508,7 @@ mod tests {
                     .into_arc_tensor()
             };
             let product = IntegerProduct {
+                simd,
                 zero_points: [None; 2],
                 packed: None,
             };

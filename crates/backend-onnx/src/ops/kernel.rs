@@ -2,6 +2,9 @@ use std::{fmt, sync::Arc};
 
 use tract_onnx::tract_hir::internal::*;
 
+use super::packs::Packs;
+use crate::time_limit;
+
 /// What is known of a value that flows between nodes before the model runs.
 #[derive(Clone, Debug)]
 pub(crate) struct Fact {
@@ -113,6 +116,40 @@ pub(crate) trait Kernel: fmt::Debug + Send + Sync + 'static {
     fn specialized(&self, _inputs: &[Fact]) -> Option<Arc<dyn Kernel>> {
         None
     }
+
+    /// The kernel to run with constants among its inputs, of which it keeps what it makes of them.
+    fn packed(&self, _inputs: &[Fact], _packs: &mut Packs) -> TractResult<Option<Arc<dyn Kernel>>> {
+        Ok(None)
+    }
+
+    /// What it keeps of constants: an address, and bytes.
+    fn kept(&self) -> Option<(usize, u64)> {
+        None
+    }
+}
+
+/// Puts kernels that keep what they make of constants in the place of others.
+pub(super) fn pack(model: &mut TypedModel, packs: &mut Packs) -> TractResult<()> {
+    for id in 0..model.nodes().len() {
+        let node = model.node(id);
+        let Some(KernelOp(kernel)) = node.op_as::<KernelOp>() else {
+            continue;
+        };
+        time_limit::check()?;
+        let inputs = node.inputs.iter();
+        let facts = inputs.map(|input| Ok(Fact::of(model.outlet_fact(*input)?)));
+        let facts: Vec<Fact> = facts.collect::<TractResult<_>>()?;
+        if let Some(packed) = kernel.packed(&facts, packs)? {
+            model.node_mut(id).op = Box::new(KernelOp(packed));
+        }
+    }
+    Ok(())
+}
+
+/// What the kernel of a node keeps of constants: an address, and bytes.
+pub(crate) fn kept(node: &TypedNode) -> Option<(usize, u64)> {
+    let KernelOp(kernel) = node.op_as::<KernelOp>()?;
+    kernel.kept()
 }
 
 /// Wraps a kernel for tract.

@@ -21,6 +21,7 @@ mod gemm;
 mod grid_sample;
 mod guard;
 mod integer_factors;
+#[cfg(target_arch = "x86_64")]
 mod integer_product;
 mod kernel;
 mod lookup;
@@ -30,7 +31,9 @@ mod non_max_suppression;
 mod normalize;
 mod output;
 mod packed_product;
+mod packs;
 mod pad;
+mod picked;
 mod power;
 mod prelu;
 mod products;
@@ -58,8 +61,9 @@ mod vector;
 
 pub(crate) use attributes::Attributes;
 pub(crate) use elementwise::has_zero;
-pub(crate) use fuse::convolutions;
-pub(crate) use kernel::{Fact, Kernel, kernel};
+pub(crate) use kernel::{Fact, Kernel, kept, kernel};
+#[cfg(test)]
+pub(crate) use products::are_quick as are_products_quick;
 pub(crate) use registry::{OUTPUT, check, onnx, outputs, registered_name, resolved};
 pub(crate) use rule::{NEWEST, Outputs};
 pub(crate) use steps::{gives_unknown_sizes, is_stepwise, shaping_inputs};
@@ -69,6 +73,13 @@ pub(crate) fn keep_order(
     model: &mut tract_onnx::prelude::TypedModel,
 ) -> tract_onnx::prelude::TractResult<()> {
     binary::keep_order(model)
+}
+
+/// Puts our own products in the place of those whose weights and sizes are known, before tract makes a plan.
+pub(crate) fn pack(model: &mut tract_onnx::prelude::TypedModel) -> tract_onnx::prelude::TractResult<()> {
+    let mut packs = packs::Packs::of(model);
+    kernel::pack(model, &mut packs)?;
+    fuse::convolutions(model, &mut packs)
 }
 
 /// Puts faster operators in the place of tract's, after it has made a plan.

@@ -10,7 +10,7 @@ use super::{
     elements::{elements, tensor},
     kernel::{Fact, Kernel, kernel},
 };
-use crate::faults::BadInput;
+use crate::{cancelling::Pace, faults::BadInput};
 
 pub(crate) fn non_max_suppression(
     context: &ParsingContext<'_>,
@@ -89,6 +89,7 @@ impl Kernel for NonMaxSuppression {
         let scores = elements::<f32>(&inputs[1])?;
         let mut chosen = Vec::new();
         let mut kept: Vec<usize> = Vec::new();
+        let mut pace = Pace::default();
         for (group, scores) in scores.chunks_exact(count.max(1)).enumerate() {
             let (image, class) = (group / classes, group % classes);
             let boxes = &boxes[image * count..][..count];
@@ -110,10 +111,12 @@ impl Kernel for NonMaxSuppression {
                 .collect();
             order.sort_by(|(_, a), (_, b)| b.total_cmp(a));
             kept.clear();
+            pace.spend(count as u64)?;
             for (index, _) in order {
                 if kept.len() >= most {
                     break;
                 }
+                pace.spend(kept.len() as u64)?;
                 if !kept
                     .iter()
                     .any(|&other| boxes[index].hides(&boxes[other], overlap))

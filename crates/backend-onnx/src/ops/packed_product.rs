@@ -10,7 +10,7 @@ use super::{
     elements::{elements, tensor},
     kernel::{Fact, Kernel, kernel},
 };
-use crate::faults::Limit;
+use crate::faults::{Limit, ensure_input};
 
 pub(crate) fn packed_product(_: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
     let attributes = Attributes(node);
@@ -85,7 +85,7 @@ impl Kernel for PackedProduct {
         );
         let mut shape = inputs[0].shape().to_vec();
         let last = shape.last_mut().context("a scalar")?;
-        ensure!(*last == self.depth, "rows of {last}, not {}", self.depth);
+        ensure_input!(*last == self.depth, "rows of {last}, not {}", self.depth);
         *last = self.columns;
         let blocks = self.blocks();
         let bytes = (self.block * self.bits).div_ceil(8);

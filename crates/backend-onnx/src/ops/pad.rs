@@ -13,7 +13,10 @@ use super::{
     attributes::Attributes,
     kernel::{Fact, Kernel, kernel, typed},
 };
-use crate::faults::{BadInput, Limit};
+use crate::{
+    cancelling::Pace,
+    faults::{BadInput, Limit},
+};
 
 /// `Pad` of any operator set.
 pub(crate) fn pad(context: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
@@ -92,55 +95,60 @@ impl Pad {
     }
 }
 
-/// Places beside an input that are filled with its own values, of all dimensions together: they are listed.
+/// Places beside an input that are filled with its own values, of all dimensions together.
 const MAX_PLACES: u64 = 1 << 24;
 
 /// Appends a value so many times, by whole blocks.
-fn fill_up<T: Clone>(made: &mut Vec<T>, value: &T, count: usize) {
+fn fill_up<T: Clone>(made: &mut Vec<T>, value: &T, count: usize, pace: &mut Pace) -> TractResult<()> {
     let block = vec![value.clone(); count.min(4096)];
     let mut left = count;
     while left > 0 {
         let part = left.min(block.len());
         made.extend_from_slice(&block[..part]);
+        pace.spend(part as u64)?;
         left -= part;
     }
+    Ok(())
 }
 
 /// The parts of an axis of the result.
 fn pieces(mode: Mode, size: usize, [before, after]: [i64; 2]) -> TractResult<Vec<Piece>> {
     let length = size as i64;
     let end = length.checked_add(after).context("a pad is too large")?;
-    let inside = |at: i64| match mode {
-        Mode::Constant => at,
-        Mode::Edge => at.clamp(0, length - 1),
-        Mode::Wrap => at.rem_euclid(length),
-        Mode::Reflect if length == 1 => 0,
-        Mode::Reflect => {
-            let around = at.rem_euclid(2 * (length - 1));
-            around.min(2 * (length - 1) - around)
-        }
-    };
     let mut pieces = Vec::new();
-    let beside = |places: std::ops::Range<i64>, pieces: &mut Vec<Piece>| {
-        if mode == Mode::Constant {
-            pieces.push(Piece::Value(places.end.abs_diff(places.start) as usize));
-        } else {
-            let places = places.map(|at| inside(at) as usize);
-            pieces.extend(places.map(|place| Piece::Places(place..place + 1)));
-        }
+    let beside = |places: std::ops::Range<i64>| match mode {
+        Mode::Constant => Piece::Value(places.end.abs_diff(places.start) as usize),
+        _ => Piece::Beside { mode, length, places },
     };
     let start = before.checked_neg().context("a pad is too large")?;
     if start < end.min(0) {
-        beside(start..end.min(0), &mut pieces);
+        pieces.push(beside(start..end.min(0)));
     }
     let kept = start.max(0)..end.min(length);
     if kept.start < kept.end {
         pieces.push(Piece::Places(kept.start as usize..kept.end as usize));
     }
     if start.max(length) < end {
-        beside(start.max(length)..end, &mut pieces);
+        pieces.push(beside(start.max(length)..end));
     }
     Ok(pieces)
+}
+
+impl Mode {
+    /// The place of an axis of this length that one beside it repeats.
+    fn inside(self, at: i64, length: i64) -> usize {
+        let place = match self {
+            Self::Constant => at,
+            Self::Edge => at.clamp(0, length - 1),
+            Self::Wrap => at.rem_euclid(length),
+            Self::Reflect if length == 1 => 0,
+            Self::Reflect => {
+                let around = at.rem_euclid(2 * (length - 1));
+                around.min(2 * (length - 1) - around)
+            }
+        };
+        place as usize
+    }
 }
 
 impl Kernel for Pad {
@@ -215,8 +223,7 @@ impl Kernel for Pad {
         if shape.contains(&0) {
             return Ok(tvec![Tensor::zero_dt(input.datum_type(), &shape)?]);
         }
-        let dims: Vec<TDim> = shape.iter().map(ToDim::to_dim).collect();
-        crate::size::admit(input.datum_type(), &dims)?;
+        crate::size::admit_shape(input.datum_type(), &shape)?;
         let axes = input.shape().iter().zip(pads);
         let axes = axes.map(|(&size, pads)| pieces(self.mode, size, pads));
         let axes: Vec<_> = axes.collect::<TractResult<_>>()?;
@@ -237,7 +244,14 @@ fn padded<T: Datum>(input: &Tensor, value: &Tensor, axes: &[Vec<Piece>]) -> Trac
     let sizes = axes.iter().map(|pieces| pieces.iter().map(Piece::len).sum());
     let shape: Vec<usize> = sizes.collect();
     let mut made: Vec<T> = Vec::with_capacity(shape.iter().product());
-    fill(input.shape(), values, value, axes, &mut made);
+    fill(
+        input.shape(),
+        values,
+        value,
+        axes,
+        &mut made,
+        &mut Pace::default(),
+    )?;
     super::elements::tensor(&shape, made)
 }
 
@@ -247,6 +261,12 @@ enum Piece {
     Value(usize),
     /// These places of the input.
     Places(std::ops::Range<usize>),
+    /// Places before or behind the input, which has this length, filled with its own values.
+    Beside {
+        mode: Mode,
+        length: i64,
+        places: std::ops::Range<i64>,
+    },
 }
 
 impl Piece {
@@ -254,38 +274,53 @@ impl Piece {
         match self {
             Self::Value(count) => *count,
             Self::Places(places) => places.len(),
+            Self::Beside { places, .. } => places.end.abs_diff(places.start) as usize,
         }
     }
 }
 
 /// Writes the elements of the first axis, each by its own axes.
-fn fill<T: Datum>(shape: &[usize], values: &[T], value: &T, axes: &[Vec<Piece>], made: &mut Vec<T>) {
+fn fill<T: Datum>(
+    shape: &[usize],
+    values: &[T],
+    value: &T,
+    axes: &[Vec<Piece>],
+    made: &mut Vec<T>,
+    pace: &mut Pace,
+) -> TractResult<()> {
     let (Some((first, rest)), Some((_, inner))) = (axes.split_first(), shape.split_first()) else {
         made.extend(values.first().cloned());
-        return;
+        return Ok(());
     };
     let size: usize = inner.iter().product();
     let filled: usize = rest
         .iter()
         .map(|pieces| pieces.iter().map(Piece::len).sum::<usize>())
         .product();
+    let at = |place: usize| &values[place * size..(place + 1) * size];
     for piece in first {
+        pace.spend(match rest.is_empty() {
+            true => piece.len() as u64,
+            false => 1,
+        })?;
         match piece {
-            Piece::Value(count) => fill_up(made, value, count * filled),
+            Piece::Value(count) => fill_up(made, value, count * filled, pace)?,
             Piece::Places(places) if rest.is_empty() => made.extend_from_slice(&values[places.clone()]),
             Piece::Places(places) => {
                 for place in places.clone() {
-                    fill(
-                        inner,
-                        &values[place * size..(place + 1) * size],
-                        value,
-                        rest,
-                        made,
-                    );
+                    fill(inner, at(place), value, rest, made, pace)?;
+                }
+            }
+            Piece::Beside { mode, length, places } => {
+                let mut places = places.clone().map(|at| mode.inside(at, *length));
+                match rest.is_empty() {
+                    true => made.extend(places.map(|place| values[place].clone())),
+                    false => places.try_for_each(|place| fill(inner, at(place), value, rest, made, pace))?,
                 }
             }
         }
     }
+    Ok(())
 }
 
 /// Puts a faster operator in the place of the pads that tract sets before its convolutions.
@@ -382,6 +417,18 @@ mod tests {
         // More is cut off than there is: the rest lies beside the input.
         assert_eq!(line(Mode::Constant, 3, -5, 4), [-1.0, -1.0]);
         assert_eq!(line(Mode::Edge, 3, 4, -5), [0.0, 0.0]);
+    }
+
+    /// Lists of places would take more memory than what is made.
+    #[test]
+    fn long_pads_are_few_pieces() {
+        for mode in [Mode::Edge, Mode::Reflect, Mode::Wrap] {
+            for size in [1, 2, 1000] {
+                let pieces = pieces(mode, size, [1 << 20, 1 << 20]).unwrap();
+                let places: usize = pieces.iter().map(Piece::len).sum();
+                assert_eq!((places, pieces.len()), (size + (2 << 20), 3), "{mode:?}");
+            }
+        }
     }
 
     #[test]

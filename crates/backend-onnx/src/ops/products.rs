@@ -23,7 +23,7 @@ const DEPTH: usize = 512;
 const COPIED_FROM: usize = 5;
 
 /// Whether this processor has vectors for which [`Products`] is worth it.
-pub(super) fn are_quick() -> bool {
+pub(crate) fn are_quick() -> bool {
     struct Lanes;
     impl pulp::WithSimd for Lanes {
         type Output = usize;

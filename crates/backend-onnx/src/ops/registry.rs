@@ -22,7 +22,6 @@ use super::{
     attributes::Attributes,
     branch, columns, conditions,
     guard::Guarded,
-    integer_product,
     output::Output,
     rule::{NEWEST, Outputs, Rule},
     table::RULES,
@@ -152,8 +151,11 @@ fn build(context: &ParsingContext<'_>, node: &NodeProto) -> TractResult<(Box<dyn
     if rule.name == "ConvTranspose" && columns::is_ours(Attributes(node)) {
         return Ok((columns::conv_transpose(context, node)?, vec![]));
     }
-    if rule.name == "MatMulInteger" && integer_product::is_quicker() {
-        return Ok((integer_product::integer_product(context, node)?, vec![]));
+    #[cfg(target_arch = "x86_64")]
+    if rule.name == "MatMulInteger"
+        && let Some(simd) = super::integer_product::quicker()
+    {
+        return Ok((super::integer_product::integer_product(simd, node), vec![]));
     }
     let tract = TRACT.0.get(&node.op_type).context("tract does not have it")?;
     let completed = completed(node);

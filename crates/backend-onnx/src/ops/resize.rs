@@ -9,6 +9,7 @@ use super::{
     attributes::Attributes,
     elements::{elements, tensor},
     kernel::{Fact, Kernel, kernel},
+    picked::{Places, picked},
     taps::Taps,
 };
 use crate::{
@@ -514,7 +515,7 @@ impl Kernel for Resize {
         let mut output = (**input).clone();
         for (index, axis) in plan.iter().enumerate() {
             if !self.is_unchanged(axis) {
-                output = super::sequences::picked(&output, index, &self.nearest(axis, rounding))?;
+                output = picked(&output, index, Places::List(&self.nearest(axis, rounding)))?;
             }
         }
         if matches!(self.place, Place::Crop(_)) {

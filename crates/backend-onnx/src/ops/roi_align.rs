@@ -9,10 +9,13 @@ use super::{
     elements::{elements, tensor},
     kernel::{Fact, Kernel, kernel},
 };
-use crate::faults::{BadInput, Limit};
+use crate::{
+    cancelling::Pace,
+    faults::{BadInput, Limit},
+};
 
 /// Samples of all regions together: how many there are of one may follow from its corners, which a request can say.
-const MAX_SAMPLES: f64 = (1u64 << 33) as f64;
+const MAX_SAMPLES: f64 = (1u64 << 30) as f64;
 
 /// Samples of one region along one axis.
 const MAX_PLACES: f64 = (1u64 << 20) as f64;
@@ -101,6 +104,7 @@ impl Kernel for RoiAlign {
         }
         let mut made = Vec::with_capacity(regions.len() * channels * self.height * self.width);
         let mut budget = MAX_SAMPLES;
+        let mut pace = Pace::default();
         for (region, &index) in regions.iter().zip(indices) {
             let index = usize::try_from(index).ok().filter(|&index| index < count);
             let Some(index) = index else {
@@ -114,9 +118,11 @@ impl Kernel for RoiAlign {
             if budget < 0.0 || budget.is_nan() || most > MAX_PLACES {
                 bail!(BadInput("the regions have too many samples".to_owned()));
             }
+            let samples = (lines.total() * columns.total()) as u64;
             let (lines, columns) = (lines.weights(), columns.weights());
             let plane = height * width;
             for image in images[index * channels * plane..][..channels * plane].chunks_exact(plane.max(1)) {
+                pace.spend(samples)?;
                 for lines in &lines {
                     made.extend(
                         columns

@@ -8,6 +8,7 @@ use super::{
     attributes::Attributes,
     elements::elements,
     kernel::{Fact, Kernel, kernel},
+    picked::{Places, picked_of},
 };
 use crate::faults::BadInput;
 
@@ -88,8 +89,7 @@ impl Kernel for ReverseSequence {
         let flat: TVec<usize> = std::iter::once(steps * batch)
             .chain(shape[2..].iter().copied())
             .collect();
-        let rows = inputs[0].clone().into_tensor().into_shape(&flat)?;
-        let reversed = picked(&rows, 0, &from)?;
+        let reversed = picked_of(&inputs[0], &flat, 0, Places::List(&from))?;
         Ok(tvec![reversed.into_shape(shape)?])
     }
 }
@@ -155,58 +155,26 @@ impl Kernel for Compress {
     }
 
     fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
-        let mut input = inputs[0].clone().into_tensor();
-        let axis = match self.axis(input.rank())? {
-            Some(axis) => axis,
-            None => {
-                let count = input.len();
-                input = input.into_shape(&[count])?;
-                0
-            }
+        let input = &inputs[0];
+        let count = [input.len()];
+        let (shape, axis) = match self.axis(input.rank())? {
+            Some(axis) => (input.shape(), axis),
+            None => (&count[..], 0),
         };
-        let wanted = elements::<bool>(&inputs[1])?.iter().enumerate();
-        let places: Vec<usize> = wanted
-            .filter(|(_, wanted)| **wanted)
-            .map(|(place, _)| place)
-            .collect();
-        if let Some(place) = places.last().filter(|&&place| place >= input.shape()[axis]) {
+        let wanted = elements::<bool>(&inputs[1])?;
+        let last = wanted.iter().rposition(|wanted| *wanted);
+        if let Some(place) = last.filter(|&place| place >= shape[axis]) {
             bail!(BadInput(format!(
                 "condition {place} is true in a dimension of {}",
-                input.shape()[axis]
+                shape[axis]
             )));
         }
-        Ok(tvec![picked(&input, axis, &places)?])
-    }
-}
-
-/// These places of an axis, which are inside of it.
-pub(super) fn picked(value: &Tensor, axis: usize, places: &[usize]) -> TractResult<Tensor> {
-    if value.datum_type() == DatumType::F32 {
-        return picked_numbers(value, axis, places);
-    }
-    fn copy<T: Datum>(value: &Tensor, axis: usize, places: &[usize]) -> TractResult<Tensor> {
-        let view = value.to_plain_array_view::<T>()?;
-        Ok(view.select(tract_ndarray::Axis(axis), places).into_tensor())
-    }
-    dispatch_datum!(copy(value.datum_type())(value, axis, places))
-}
-
-/// The same of FP32, which images are.
-fn picked_numbers(value: &Tensor, axis: usize, places: &[usize]) -> TractResult<Tensor> {
-    let mut shape = value.shape().to_vec();
-    let inner: usize = shape[axis + 1..].iter().product();
-    let block = shape[axis] * inner;
-    let values = super::elements::elements::<f32>(value)?;
-    let blocks = values.len().checked_div(block).unwrap_or(0);
-    let mut made = Vec::with_capacity(blocks * places.len() * inner);
-    for block in values.chunks_exact(block.max(1)) {
-        match inner {
-            1 => made.extend(places.iter().map(|&place| block[place])),
-            _ => places
-                .iter()
-                .for_each(|&place| made.extend_from_slice(&block[place * inner..][..inner])),
+        // A list is quicker where many blocks are picked from, and then it is smaller than they are.
+        if shape[..axis].iter().product::<usize>() < 2 {
+            return Ok(tvec![picked_of(input, shape, axis, Places::Where(wanted))?]);
         }
+        let places = wanted.iter().enumerate().filter(|(_, wanted)| **wanted);
+        let places: Vec<usize> = places.map(|(place, _)| place).collect();
+        Ok(tvec![picked_of(input, shape, axis, Places::List(&places))?])
     }
-    shape[axis] = places.len();
-    super::elements::tensor(&shape, made)
 }

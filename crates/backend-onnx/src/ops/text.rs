@@ -13,7 +13,10 @@ use super::{
     elements::{elements, tensor},
     kernel::{Fact, Kernel, kernel},
 };
-use crate::faults::{BadInput, Limit};
+use crate::{
+    cancelling::Pace,
+    faults::{BadInput, Limit},
+};
 
 /// `StringNormalizer`: words in one case, without stop words.
 pub(crate) fn string_normalizer(
@@ -195,6 +198,9 @@ const MAX_SKIPS: usize = 64;
 /// The most numbers of a row.
 const MAX_WIDTH: usize = 1 << 24;
 
+/// A word of a sequence is copied and hashed.
+const STEPS_OF_A_WORD: u64 = 16;
+
 #[derive(Clone, Copy, Debug)]
 enum Mode {
     Tf,
@@ -224,14 +230,16 @@ struct TfIdf {
 
 impl TfIdf {
     /// How often each sequence is in a row.
-    fn count(&self, words: &[Word]) -> Vec<f32> {
+    fn count(&self, words: &[Word], pace: &mut Pace) -> TractResult<Vec<f32>> {
         let mut counts = vec![0f32; self.width];
+        pace.spend(self.width as u64)?;
         for length in self.lengths.clone() {
             // One word has no gaps.
             let gaps = if length == 1 { 1 } else { self.skips + 1 };
             for gap in 1..=gaps {
                 let reach = (length - 1) * gap + 1;
                 for start in 0..(words.len() + 1).saturating_sub(reach) {
+                    pace.spend(STEPS_OF_A_WORD * length as u64)?;
                     let gram: Vec<Word> = words[start..].iter().step_by(gap).take(length).cloned().collect();
                     if let Some(&gram) = self.grams.get(&gram) {
                         let weight = self.weights.get(gram).copied().unwrap_or(1.0);
@@ -245,7 +253,7 @@ impl TfIdf {
                 }
             }
         }
-        counts
+        Ok(counts)
     }
 }
 
@@ -298,8 +306,9 @@ impl Kernel for TfIdf {
             )));
         }
         let mut counts = Vec::with_capacity(rows * self.width);
+        let mut pace = Pace::default();
         for row in 0..rows {
-            counts.extend(self.count(&words[row * length..(row + 1) * length]));
+            counts.extend(self.count(&words[row * length..(row + 1) * length], &mut pace)?);
         }
         shape.push(self.width);
         Ok(tvec![tensor(&shape, counts)?])

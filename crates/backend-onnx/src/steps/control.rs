@@ -12,10 +12,7 @@ use super::{
     rows::{Rows, place},
     values::{Failure, Slot, Value, Values},
 };
-use crate::{faults::BadInput, ops::elements::scalar, plan};
-
-/// Iterations of one loop; its time is limited by the request's deadline.
-const MAX_ITERATIONS: i64 = 1 << 20;
+use crate::{faults::BadInput, input_check::MAX_ITERATIONS, ops::elements::scalar, plan};
 
 /// One run of a model.
 pub(super) struct Run<'s> {
@@ -174,7 +171,7 @@ impl Run<'_> {
         if self.values.cancel.is_cancelled() {
             return Err(Failure::Failed(plan::ended(self.values.cancel)));
         }
-        if iteration >= MAX_ITERATIONS {
+        if iteration >= MAX_ITERATIONS as i64 {
             return Err(BadInput(format!("a loop takes more than {MAX_ITERATIONS} iterations")).into());
         }
         Ok(())

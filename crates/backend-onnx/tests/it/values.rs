@@ -174,6 +174,23 @@ fn images_smaller_than_a_window_are_refused() {
     }
 }
 
+/// Of nothing there is no mean, and an answer without elements is no answer.
+#[test]
+fn images_one_step_smaller_than_a_window_are_refused() {
+    for name in ["window_of_any_image", "window_by_twos"] {
+        let model = Runtime::Tract.model(name);
+        for _ in 0..5 {
+            for (height, width) in [(2, 2), (2, 4), (4, 2)] {
+                let error = infer(&*model, image(height, width)).unwrap_err();
+                assert_eq!(error.code(), ErrorCode::InvalidArgument, "{}", error.report());
+                let expected = "the inputs are too small for the model: a window of a convolution reaches ";
+                assert!(error.to_string().contains(expected), "{name}: {error}");
+            }
+            infer(&*model, image(3, 3)).unwrap();
+        }
+    }
+}
+
 /// The same where values of a request decide how large the image is.
 #[test]
 fn slices_smaller_than_a_window_are_refused() {
@@ -187,7 +204,7 @@ fn slices_smaller_than_a_window_are_refused() {
         request.with_input("ends", corner(ends))
     };
     for _ in 0..5 {
-        for ends in [[1, 1], [0, 0], [1, 8], [8, 1]] {
+        for ends in [[1, 1], [0, 0], [1, 8], [8, 1], [2, 8], [8, 2]] {
             let error = infer(&*model, part(ends)).unwrap_err();
             assert_eq!(error.code(), ErrorCode::InvalidArgument, "{}", error.report());
         }
@@ -207,6 +224,99 @@ fn images_without_pixels_are_refused() {
     }
     let outputs = infer(&*model, image(1, 2)).unwrap();
     assert_eq!(outputs[0].value.shape().dims(), [1, 3, 1, 1]);
+}
+
+/// Matrices that do not fit together are the client's mistake wherever they are multiplied.
+#[test]
+fn factors_that_do_not_fit_together_are_the_clients_mistake() {
+    for name in [
+        "gemm_of_a_request",
+        "integers_of_a_request",
+        "product_of_a_request",
+    ] {
+        let model = Runtime::Tract.model(name);
+        let mut request = recorded_request(name);
+        request.inputs[0].value = match name {
+            "gemm_of_a_request" => matrix([2, 5], vec![1f64; 10]).into(),
+            "product_of_a_request" => matrix([2, 5], vec![1f32; 10]).into(),
+            _ => matrix([2, 5], vec![1u8; 10]).into(),
+        };
+        for _ in 0..3 {
+            let error = infer(&*model, request.clone()).unwrap_err();
+            assert_eq!(
+                error.code(),
+                ErrorCode::InvalidArgument,
+                "{name}: {}",
+                error.report()
+            );
+        }
+        infer(&*model, recorded_request(name)).unwrap();
+    }
+}
+
+fn matrix<T: tensor_core::Element>(dims: [u64; 2], elements: Vec<T>) -> tensor_core::Tensor {
+    tensor_core::Tensor::from_vec(tensor_core::Shape::new(&dims).unwrap(), elements).unwrap()
+}
+
+/// Boxes that do not overlap are all kept, and each is compared with all that are kept: this ends with the request, not with the
+/// operator.
+#[test]
+fn an_operator_that_takes_long_ends_with_its_request() {
+    let model = Runtime::Tract.model("boxes_of_a_request");
+    let count = 60_000u16;
+    let corners = (0..count).flat_map(|index| {
+        let left = f32::from(index) * 2.0;
+        [0.0, left, 1.0, left + 1.0]
+    });
+    let tensor = |dims: &[u64], numbers: Vec<f32>| {
+        tensor_core::Tensor::from_vec(tensor_core::Shape::new(dims).unwrap(), numbers).unwrap()
+    };
+    let mut request = recorded_request("boxes_of_a_request");
+    request.inputs[0].value = tensor(&[1, u64::from(count), 4], corners.collect()).into();
+    request.inputs[1].value = tensor(&[1, 1, u64::from(count)], vec![0.5; usize::from(count)]).into();
+    request.inputs[2].value = {
+        let shape = tensor_core::Shape::new(&[1]).unwrap();
+        tensor_core::Tensor::from_vec(shape, vec![1i64 << 31])
+            .unwrap()
+            .into()
+    };
+    let started = Instant::now();
+    let token = CancelToken::new(Some(started + Duration::from_millis(100)));
+    let error = model.infer(request, &token).unwrap_err();
+    assert_eq!(error.code(), ErrorCode::DeadlineExceeded, "{}", error.report());
+    let taken = started.elapsed();
+    assert!(taken < Duration::from_secs(3), "{taken:?}");
+}
+
+/// The numbers of a range are counted as what they are: FP64 has no 2^53 + 1.
+#[test]
+fn ranges_of_large_integers_are_counted_exactly() {
+    let model = Runtime::Tract.model("range");
+    for (start, limit, step) in [
+        ((1i64 << 53), (1 << 53) + 3, 1),
+        (i64::MAX - 2, i64::MAX, 1),
+        (i64::MIN, i64::MIN + 5, 2),
+        (1_700_000_000_000_000_001, 1_700_000_000_000_000_000, -1),
+        (3, 3, 1),
+    ] {
+        let number = |number: i64| -> oip_types::TensorValue {
+            let shape = tensor_core::Shape::new(&[]).unwrap();
+            tensor_core::Tensor::from_vec(shape, vec![number]).unwrap().into()
+        };
+        let mut request = recorded_request("range");
+        for (input, value) in request.inputs.iter_mut().zip([start, limit, step]) {
+            input.value = number(value);
+        }
+        let outputs = infer(&*model, request).unwrap();
+        let oip_types::TensorValue::Fixed(found) = &outputs[0].value else {
+            panic!("not numbers");
+        };
+        let count = (i128::from(limit) - i128::from(start))
+            .unsigned_abs()
+            .div_ceil(u128::from(step.unsigned_abs()));
+        let expected: Vec<i64> = (0..count as i64).map(|index| start + index * step).collect();
+        assert_eq!(found.to_vec::<i64>().unwrap(), expected);
+    }
 }
 
 /// A request with one image of this size.

@@ -107,6 +107,36 @@ fn bombs_are_bounded() {
     assert_eq!(contents[0].1, Err(ErrorKind::TooLarge));
 }
 
+/// A dictionary of notes is looked through for each tensor that has it: that is paid for, like memory.
+#[test]
+fn notes_that_many_tensors_share_are_bounded() {
+    let open = |pairs: usize, tensors: usize| {
+        // A long text costs less than it brings.
+        let padded = Pickle::new().text(&" ".repeat(1 << 20)).raw(b"0");
+        let notes = padded.raw(b"}(").raw(&b"NN".repeat(pairs)).raw(b"uq\x00");
+        let arguments = notes
+            .global("torch._utils", "_rebuild_tensor_v2")
+            .raw(b"q\x01((")
+            .text("storage")
+            .global("torch", "FloatStorage")
+            .text("0")
+            .text("cpu")
+            .int(6)
+            .raw(b"tQ")
+            .int(0)
+            .ints(&[2, 3])
+            .ints(&[3, 1])
+            .raw(b"\x89Nh\x00tq\x02");
+        let calls = arguments.raw(&b"h\x01h\x02R0".repeat(tensors));
+        let file = archive(&calls.raw(b"}.").0, &[("data/0", &floats())]);
+        let opened = TorchReader::from_bytes(file);
+        opened.map(|_| ()).map_err(|error| error.kind())
+    };
+    let few = open(2, 100);
+    assert_ne!(few, Err(ErrorKind::TooLarge));
+    assert_eq!(open(20_000, 10_000), Err(ErrorKind::TooLarge));
+}
+
 /// A source that counts what is read of it.
 struct Counting(Bytes, AtomicU64);
 

@@ -1,6 +1,6 @@
 //! `TreeEnsembleClassifier`: from the scores of a forest to labels and probabilities.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use flat_forest::{Aggregate, Forest, Number, Trees};
 use tract_onnx::{model::ParsingContext, pb::NodeProto, tract_hir::internal::*};
@@ -45,6 +45,7 @@ pub(crate) fn classifier(
             all_positive,
         },
         trees,
+        bound: Default::default(),
     }))
 }
 
@@ -53,6 +54,8 @@ pub(crate) fn classifier(
 struct Classifier {
     trees: Trees,
     rule: Rule,
+    /// The classifiers of FP32 and FP64, which all plans share.
+    bound: [OnceLock<Arc<dyn Kernel>>; 2],
 }
 
 /// How scores become a class and probabilities.
@@ -91,19 +94,24 @@ impl Kernel for Classifier {
 
 impl Classifier {
     fn bound(&self, datum_type: DatumType) -> Arc<dyn Kernel> {
-        let rule = self.rule.clone();
-        match datum_type {
-            DatumType::F64 => Arc::new(Bound {
-                forest: self.trees.forest(),
-                rule,
-                read: |tensor| Rows::read_double(tensor),
+        let [single, double] = &self.bound;
+        let bound = match datum_type {
+            DatumType::F64 => double.get_or_init(|| {
+                Arc::new(Bound {
+                    forest: self.trees.forest::<f64, f64>(),
+                    rule: self.rule.clone(),
+                    read: |tensor| Rows::read_double(tensor),
+                })
             }),
-            _ => Arc::new(Bound {
-                forest: self.trees.forest(),
-                rule,
-                read: |tensor| Rows::read(tensor),
+            _ => single.get_or_init(|| {
+                Arc::new(Bound {
+                    forest: self.trees.forest::<f32, f32>(),
+                    rule: self.rule.clone(),
+                    read: |tensor| Rows::read(tensor),
+                })
             }),
-        }
+        };
+        bound.clone()
     }
 }
 

@@ -1,6 +1,6 @@
 //! `TreeEnsembleRegressor`: from the scores of a forest to its targets.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use flat_forest::{Aggregate, Forest, Number, Trees};
 use tract_onnx::{model::ParsingContext, pb::NodeProto, tract_hir::internal::*};
@@ -41,6 +41,7 @@ pub(crate) fn regressor(context: &ParsingContext<'_>, node: &NodeProto) -> Tract
         trees: trees(context, attributes, "target", targets, aggregate)?,
         base,
         post: PostTransform::read(attributes)?,
+        bound: Default::default(),
     }))
 }
 
@@ -50,6 +51,8 @@ struct Regressor {
     trees: Trees,
     base: Vec<f64>,
     post: PostTransform,
+    /// The regressors of FP32 and FP64, which all plans share.
+    bound: [OnceLock<Arc<dyn Kernel>>; 2],
 }
 
 impl Kernel for Regressor {
@@ -73,10 +76,14 @@ impl Kernel for Regressor {
 
 impl Regressor {
     fn bound(&self, datum_type: DatumType) -> Arc<dyn Kernel> {
-        match datum_type {
-            DatumType::F64 => Arc::new(self.bind::<f64>(|tensor| Rows::read_double(tensor))),
-            _ => Arc::new(self.bind::<f32>(|tensor| Rows::read(tensor))),
-        }
+        let [single, double] = &self.bound;
+        let bound = match datum_type {
+            DatumType::F64 => {
+                double.get_or_init(|| Arc::new(self.bind::<f64>(|tensor| Rows::read_double(tensor))))
+            }
+            _ => single.get_or_init(|| Arc::new(self.bind::<f32>(|tensor| Rows::read(tensor)))),
+        };
+        bound.clone()
     }
 
     fn bind<T: Number>(&self, read: fn(&Tensor) -> TractResult<Rows<'_, T>>) -> Bound<T> {

@@ -1,0 +1,95 @@
+//! Whether anybody still waits for what this thread runs: operators that take long ask on their way. Between two operators the plan
+//! asks.
+
+use std::{cell::RefCell, fmt};
+
+use oip_service::CancelToken;
+use tract_onnx::prelude::TractResult;
+
+thread_local! {
+    static TOKEN: RefCell<Option<CancelToken>> = const { RefCell::new(None) };
+}
+
+/// Sets the token of what this thread runs until the value is dropped.
+pub(crate) fn start(token: &CancelToken) -> Run {
+    let outer = TOKEN.replace(Some(token.clone()));
+    Run { outer }
+}
+
+/// Ends when it is dropped.
+#[must_use]
+pub(crate) struct Run {
+    outer: Option<CancelToken>,
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        TOKEN.set(self.outer.take());
+    }
+}
+
+/// Ends a run whose answer nobody waits for.
+#[derive(Debug)]
+pub(crate) struct Cancelled;
+
+impl fmt::Display for Cancelled {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("cancelled")
+    }
+}
+
+impl std::error::Error for Cancelled {}
+
+/// Steps between two looks at the token; a step takes some nanoseconds.
+const STEPS: u64 = 1 << 18;
+
+/// The steps of an operator, counted so that it ends soon after its run.
+#[derive(Debug, Default)]
+pub(crate) struct Pace {
+    steps: u64,
+}
+
+impl Pace {
+    /// To be called with what was done, or is done next.
+    ///
+    /// # Errors
+    /// [`Cancelled`] if nobody waits any more.
+    pub(crate) fn spend(&mut self, steps: u64) -> TractResult<()> {
+        self.steps = self.steps.saturating_add(steps);
+        if self.steps < STEPS {
+            return Ok(());
+        }
+        self.steps = 0;
+        let is_cancelled = TOKEN.with_borrow(|token| token.as_ref().is_some_and(CancelToken::is_cancelled));
+        match is_cancelled {
+            true => Err(Cancelled.into()),
+            false => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_end_with_their_run() {
+        let is_ended = || Pace::default().spend(STEPS).is_err();
+        assert!(!is_ended());
+        let [outer, inner] = [(); 2].map(|()| CancelToken::new(None));
+        let run = start(&outer);
+        {
+            let _inner = start(&inner);
+            inner.cancel();
+            assert!(is_ended());
+            let mut pace = Pace::default();
+            assert!(pace.spend(STEPS - 1).is_ok(), "it looks now and then");
+            assert!(pace.spend(1).is_err() && pace.spend(1).is_ok());
+        }
+        assert!(!is_ended());
+        outer.cancel();
+        assert!(is_ended());
+        drop(run);
+        assert!(!is_ended());
+    }
+}

@@ -1,0 +1,95 @@
+//! Small models for tests, made in code.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use crate::{
+    decode, lower,
+    plan::Planner,
+    proto::{
+        GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto, TensorShapeProto, TypeProto,
+        ValueInfoProto,
+        tensor_proto::DataType,
+        tensor_shape_proto::{Dimension, dimension},
+        type_proto,
+    },
+    signature::Signature,
+};
+
+/// What makes plans of a fixture.
+pub(crate) fn planner_of_fixture(name: &str) -> Planner {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/");
+    let file = std::fs::read(format!("{folder}{name}.onnx")).unwrap();
+    planner(&decode::model(&file.into()).unwrap())
+}
+
+pub(crate) fn planner(model: &ModelProto) -> Planner {
+    let graph = model.graph.as_ref().unwrap();
+    let signature = Signature::of(model, graph).unwrap();
+    let lowered = lower::lower(graph, &signature.opsets).unwrap();
+    Planner::new(signature, lowered).unwrap()
+}
+
+/// A model of FP32 whose input is `x` and whose output is `y`. Dimensions below zero are free.
+pub(crate) fn model(
+    nodes: Vec<NodeProto>,
+    input: &[i64],
+    output: &[i64],
+    constants: Vec<TensorProto>,
+) -> ModelProto {
+    let graph = GraphProto {
+        name: "graph".to_owned(),
+        node: nodes,
+        input: vec![port("x", input)],
+        output: vec![port("y", output)],
+        initializer: constants,
+        ..GraphProto::default()
+    };
+    ModelProto {
+        ir_version: 8,
+        graph: Some(graph),
+        opset_import: vec![OperatorSetIdProto {
+            domain: String::new(),
+            version: 18,
+        }],
+        ..ModelProto::default()
+    }
+}
+
+pub(crate) fn node(op_type: &str, inputs: &[&str], output: &str) -> NodeProto {
+    NodeProto {
+        op_type: op_type.to_owned(),
+        name: output.to_owned(),
+        input: inputs.iter().map(|&input| input.to_owned()).collect(),
+        output: vec![output.to_owned()],
+        ..NodeProto::default()
+    }
+}
+
+/// Numbers around zero.
+pub(crate) fn constant(name: &str, dims: &[i64]) -> TensorProto {
+    let count: i64 = dims.iter().product();
+    let bytes = (0..count).flat_map(|index| ((index % 7 - 3) as f32 / 8.0).to_le_bytes());
+    TensorProto {
+        name: name.to_owned(),
+        dims: dims.to_vec(),
+        data_type: DataType::Float as i32,
+        raw_data: bytes.collect::<Vec<u8>>().into(),
+        ..TensorProto::default()
+    }
+}
+
+fn port(name: &str, dims: &[i64]) -> ValueInfoProto {
+    let dims = dims.iter().map(|&dim| Dimension {
+        value: (dim >= 0).then_some(dimension::Value::DimValue(dim)),
+    });
+    let tensor = type_proto::Tensor {
+        elem_type: DataType::Float as i32,
+        shape: Some(TensorShapeProto { dim: dims.collect() }),
+    };
+    ValueInfoProto {
+        name: name.to_owned(),
+        r#type: Some(TypeProto {
+            value: Some(type_proto::Value::TensorType(tensor)),
+        }),
+    }
+}

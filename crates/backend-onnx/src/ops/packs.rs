@@ -1,0 +1,126 @@
+//! Weights in the order in which products read them: made once for all nodes of a plan that share a constant, as the layers of some
+//! networks do, and no more of them than the plan has constants for.
+
+use std::{
+    any::Any,
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
+
+use tract_onnx::tract_hir::internal::*;
+
+/// Bytes of copies beside twice the bytes of all constants. The copies of one constant in one order count once.
+const MORE_BYTES: u64 = 16 << 20;
+
+/// What weights are packed for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Order {
+    /// A matrix with a column for each sum.
+    Matrix,
+    /// Blocks of rows, each with so many rows and terms.
+    Rows { rows: usize, depth: usize },
+    /// Pairs of whole numbers.
+    #[cfg(target_arch = "x86_64")]
+    Pairs,
+}
+
+/// The packed weights of a plan that is made.
+pub(crate) struct Packs {
+    /// By the addresses of what they were made of.
+    made: HashMap<(Vec<usize>, Order), Made>,
+    left: u64,
+}
+
+struct Made {
+    packed: Arc<dyn Any + Send + Sync>,
+    /// Kept so that the addresses stay theirs.
+    _sources: Vec<Arc<Tensor>>,
+}
+
+impl Packs {
+    /// For a plan with these constants.
+    pub(crate) fn of(model: &TypedModel) -> Self {
+        let outputs = model.nodes().iter().flat_map(|node| &node.outputs);
+        let mut seen = HashSet::new();
+        let constants = outputs.filter_map(|output| output.fact.konst.as_ref());
+        let bytes = constants
+            .filter(|constant| seen.insert(Arc::as_ptr(constant)))
+            .map(|constant| bytes(constant));
+        let bytes: u64 = bytes.sum();
+        Self {
+            made: HashMap::new(),
+            left: bytes.saturating_mul(2).saturating_add(MORE_BYTES),
+        }
+    }
+
+    /// What these constants are in this order, which takes so many bytes. `None` if there are too many copies already.
+    pub(super) fn shared<T: Send + Sync + 'static>(
+        &mut self,
+        sources: &[&Arc<Tensor>],
+        order: Order,
+        bytes: u64,
+        make: impl FnOnce() -> TractResult<T>,
+    ) -> TractResult<Option<Arc<T>>> {
+        let addresses = sources
+            .iter()
+            .map(|source| Arc::as_ptr(source) as usize)
+            .collect();
+        let key = (addresses, order);
+        if let Some(made) = self.made.get(&key) {
+            return Ok(made.packed.clone().downcast().ok());
+        }
+        if !self.admit(bytes) {
+            return Ok(None);
+        }
+        let packed = Arc::new(make()?);
+        let made = Made {
+            packed: packed.clone(),
+            _sources: sources.iter().map(|&source| source.clone()).collect(),
+        };
+        self.made.insert(key, made);
+        Ok(Some(packed))
+    }
+
+    /// Whether there may be another copy, of so many bytes.
+    pub(super) fn admit(&mut self, bytes: u64) -> bool {
+        match self.left.checked_sub(bytes) {
+            Some(left) => {
+                self.left = left;
+                true
+            }
+            None => false,
+        }
+    }
+}
+
+fn bytes(tensor: &Tensor) -> u64 {
+    (tensor.len() as u64).saturating_mul(tensor.datum_type().size_of() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    #[test]
+    fn what_was_made_is_shared_and_bounded() {
+        let constant = || Tensor::zero::<f32>(&[4]).unwrap().into_arc_tensor();
+        let (first, second) = (constant(), constant());
+        let mut packs = Packs {
+            made: HashMap::new(),
+            left: 20,
+        };
+        let mut get = |source: &Arc<Tensor>, order| {
+            let made = packs.shared(&[source], order, 8, || Ok(vec![0u8; 8]));
+            made.unwrap()
+        };
+        let made = get(&first, Order::Matrix).unwrap();
+        assert!(Arc::ptr_eq(&made, &get(&first, Order::Matrix).unwrap()));
+        let other = get(&second, Order::Matrix).unwrap();
+        assert!(!Arc::ptr_eq(&made, &other));
+        // There is no room for a third, and what was made stays.
+        assert!(get(&first, Order::Rows { rows: 1, depth: 4 }).is_none());
+        assert!(Arc::ptr_eq(&other, &get(&second, Order::Matrix).unwrap()));
+    }
+}
