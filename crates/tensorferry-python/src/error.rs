@@ -1,16 +1,20 @@
 //! Errors as Python exceptions with attributes.
 
-use std::time::Duration;
+use std::{path::Path, time::Duration};
 
 use oip_client::ClientError;
-use pyo3::{create_exception, exceptions::PyException, prelude::*};
+use pyo3::{
+    create_exception,
+    exceptions::{PyException, PyOSError},
+    prelude::*,
+};
 
 create_exception!(
     tensorferry,
     TensorFileError,
     PyException,
-    "A tensor file cannot be read or written. Attributes: `kind` (such as 'Truncated'), `tensor` (its name or None), \
-     `byte` (where in the file, or None), `rule` (of the format's page, or None)."
+    "A tensor file cannot be read or written. Attributes: `file` (its path, or None for one in memory), `kind` (such as \
+     'Truncated'), `tensor` (its name or None), `byte` (where in the file, or None), `rule` (of the format's page, or None)."
 );
 create_exception!(
     tensorferry,
@@ -21,23 +25,36 @@ create_exception!(
      server's own words), `retry_after` (seconds, or None)."
 );
 
-/// An error of a file; what the system refuses becomes an `OSError` with its number where there is one.
-pub(crate) fn of_file(py: Python<'_>, error: &fmt_core::Error) -> PyErr {
+/// An error of a file; what the system refuses becomes an `OSError` with its number and the path where there is one.
+pub(crate) fn of_file(py: Python<'_>, error: &fmt_core::Error, path: Option<&Path>) -> PyErr {
     if let Some(cause) =
         std::error::Error::source(error).and_then(|cause| cause.downcast_ref::<std::io::Error>())
         && let Some(number) = cause.raw_os_error()
     {
-        return pyo3::exceptions::PyOSError::new_err((number, error.to_string()));
+        return of_system(number, error.to_string(), path);
     }
-    let exception = TensorFileError::new_err(error.to_string());
+    let text = match path {
+        Some(path) => format!("{}: {error}", path.display()),
+        None => error.to_string(),
+    };
+    let exception = TensorFileError::new_err(text);
     let value = exception.value(py);
     let set = [
         value.setattr("kind", error.kind().to_string()),
+        value.setattr("file", path.map(|path| path.as_os_str())),
         value.setattr("tensor", error.tensor()),
         value.setattr("byte", error.byte()),
         value.setattr("rule", error.broken_rule()),
     ];
     set.into_iter().find_map(Result::err).unwrap_or(exception)
+}
+
+/// What the system refuses; Python chooses the exception by the number and adds the path to the message.
+pub(crate) fn of_system(number: i32, text: String, path: Option<&Path>) -> PyErr {
+    match path {
+        Some(path) => PyOSError::new_err((number, text, path.as_os_str().to_owned())),
+        None => PyOSError::new_err((number, text)),
+    }
 }
 
 /// Wrong use that only the native half can see.

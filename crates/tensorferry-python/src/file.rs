@@ -1,6 +1,11 @@
 //! Reading files of every format, and what is done with whole files.
 
-use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    ffi::OsStr,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use bytes::Bytes;
 use fmt_core::{ByteSource, FileSource, Layout, ReadOptions, TensorReader, Verification};
@@ -11,12 +16,15 @@ use tensor_files::{AllowedLoss, ConvertOptions, Manifest, Tolerance};
 use crate::{
     buffer::{Borrowed, Buffer, Fresh},
     error,
+    noted::Noted,
 };
 
 /// A file that is open for reading.
 #[pyclass(frozen, module = "tensorferry._native")]
 pub(crate) struct File {
     reader: Box<dyn TensorReader>,
+    /// None for a file in memory.
+    path: Option<PathBuf>,
 }
 
 /// What a file says about a tensor: name, dtype (NumPy's name, or the file's if it is unknown), shape, bytes of the
@@ -39,8 +47,9 @@ impl File {
             let source: Arc<dyn ByteSource> = Arc::new(mapped);
             tensor_files::open_source(source, Some(&path), &options)
         });
-        let reader = opened.map_err(|error| error::of_file(py, &error))?;
-        Ok(Self { reader })
+        let reader = opened.map_err(|error| error::of_file(py, &error, Some(&path)))?;
+        let path = Some(path);
+        Ok(Self { reader, path })
     }
 
     /// Opens a file that is in memory.
@@ -51,8 +60,14 @@ impl File {
             let bytes: Bytes = data.to_bytes();
             tensor_files::open_source(Arc::new(bytes), None, &ReadOptions::default())
         });
-        let reader = opened.map_err(|error| error::of_file(py, &error))?;
-        Ok(Self { reader })
+        let reader = opened.map_err(|error| error::of_file(py, &error, None))?;
+        Ok(Self { reader, path: None })
+    }
+
+    /// The path, or None for a file in memory.
+    #[getter]
+    fn path(&self) -> Option<&OsStr> {
+        self.path.as_deref().map(Path::as_os_str)
     }
 
     /// The format's short name.
@@ -98,7 +113,7 @@ impl File {
     fn tensor(&self, py: Python<'_>, index: usize) -> PyResult<Buffer> {
         self.known(index)?;
         let tensor = py.detach(|| self.reader.tensor(index));
-        let tensor = tensor.map_err(|error| error::of_file(py, &error))?;
+        let tensor = tensor.map_err(|error| self.failed(py, &error))?;
         Ok(Buffer::new(tensor.into_bytes()))
     }
 
@@ -106,7 +121,7 @@ impl File {
     fn rows(&self, py: Python<'_>, index: usize, start: u64, stop: u64) -> PyResult<(Buffer, Vec<u64>)> {
         self.known(index)?;
         let rows = py.detach(|| self.reader.rows(index, start..stop));
-        let rows = rows.map_err(|error| error::of_file(py, &error))?;
+        let rows = rows.map_err(|error| self.failed(py, &error))?;
         let shape = rows.shape().dims().to_vec();
         Ok((Buffer::new(rows.into_bytes()), shape))
     }
@@ -116,7 +131,7 @@ impl File {
         self.known(index)?;
         let mut out = Fresh::new(out)?;
         let read = py.detach(|| self.reader.read_into(index, out.as_mut()));
-        read.map_err(|error| error::of_file(py, &error))
+        read.map_err(|error| self.failed(py, &error))
     }
 
     /// Checks every tensor against its checksum: for each its name and "ok", "unchecked", or what the checksum is.
@@ -134,11 +149,15 @@ impl File {
                 })
                 .collect()
         });
-        verified.map_err(|error| error::of_file(py, &error))
+        verified.map_err(|error| self.failed(py, &error))
     }
 }
 
 impl File {
+    fn failed(&self, py: Python<'_>, error: &fmt_core::Error) -> PyErr {
+        error::of_file(py, error, self.path.as_deref())
+    }
+
     fn known(&self, index: usize) -> PyResult<()> {
         let count = self.reader.entries().len();
         if index < count {
@@ -171,7 +190,8 @@ pub(crate) fn convert(
     let format = crate::save::wanted_format(&target, format)?;
     let options = ReadOptions::default();
     let converted = py.detach(|| {
-        let reader = tensor_files::open(&source, &options)?;
+        let reader = tensor_files::open(&source, &options).map_err(|error| (error, &source))?;
+        let reader = Noted::new(&*reader);
         let how = ConvertOptions {
             allow_loss: if allow_loss {
                 AllowedLoss::ALL
@@ -180,9 +200,12 @@ pub(crate) fn convert(
             },
             ..ConvertOptions::default()
         };
-        tensor_files::convert(&*reader, format, &target, &how)
+        tensor_files::convert(&reader, format, &target, &how).map_err(|error| {
+            let is_of_source = reader.has_failed();
+            (error, if is_of_source { &source } else { &target })
+        })
     });
-    let converted = converted.map_err(|error| error::of_file(py, &error))?;
+    let converted = converted.map_err(|(error, path)| error::of_file(py, &error, Some(path)))?;
     Ok(converted.losses.iter().map(ToString::to_string).collect())
 }
 
@@ -201,13 +224,12 @@ pub(crate) fn diff<'py>(
         relative: rtol,
     };
     let differences = py.detach(|| {
-        let (first, second) = (
-            tensor_files::open(&first, &options)?,
-            tensor_files::open(&second, &options)?,
-        );
+        let open = |path: &PathBuf| tensor_files::open(path, &options).map_err(|error| (error, path.clone()));
+        let (first, second) = (open(&first)?, open(&second)?);
         Ok(tensor_files::diff(&*first, &*second, tolerance))
     });
-    let differences = differences.map_err(|error: fmt_core::Error| error::of_file(py, &error))?;
+    let differences = differences
+        .map_err(|(error, path): (fmt_core::Error, PathBuf)| error::of_file(py, &error, Some(&path)))?;
     let mut found = Vec::new();
     for difference in differences {
         let row = PyDict::new(py);
@@ -225,7 +247,7 @@ pub(crate) fn manifest(py: Python<'_>, path: PathBuf, as_json: bool) -> PyResult
         let reader = tensor_files::open(&path, &ReadOptions::default())?;
         Manifest::of(&*reader)
     });
-    let made = made.map_err(|error: fmt_core::Error| error::of_file(py, &error))?;
+    let made = made.map_err(|error: fmt_core::Error| error::of_file(py, &error, Some(&path)))?;
     Ok(if as_json { made.to_json() } else { made.to_text() })
 }
 
@@ -236,10 +258,10 @@ pub(crate) fn check_manifest(
     path: PathBuf,
     manifest: &str,
 ) -> PyResult<Vec<(String, String)>> {
+    let wanted = Manifest::parse(manifest.as_bytes()).map_err(|error| error::of_file(py, &error, None))?;
     let differences = py.detach(|| {
-        let wanted = Manifest::parse(manifest.as_bytes())?;
         let reader = tensor_files::open(&path, &ReadOptions::default())?;
         Ok(wanted.differences(&Manifest::of(&*reader)?))
     });
-    differences.map_err(|error: fmt_core::Error| error::of_file(py, &error))
+    differences.map_err(|error: fmt_core::Error| error::of_file(py, &error, Some(&path)))
 }

@@ -8,6 +8,7 @@ mod call;
 mod client;
 mod error;
 mod file;
+mod noted;
 mod runtime;
 mod save;
 mod server;

@@ -36,7 +36,7 @@ pub(crate) fn save_file(
         file.persist()?;
         Ok(len)
     });
-    saved.map_err(|error: Error| error::of_file(py, &error))
+    saved.map_err(|error: Error| error::of_file(py, &error, Some(&path)))
 }
 
 /// The bytes of a file.
@@ -51,7 +51,7 @@ pub(crate) fn save_bytes(
     let (plan, arrays) = planned(py, tensors, metadata)?;
     let memory = Memory::default();
     let saved = py.detach(|| write(format, Box::new(memory.clone()), plan, &arrays));
-    saved.map_err(|error| error::of_file(py, &error))?;
+    saved.map_err(|error| error::of_file(py, &error, None))?;
     let bytes = std::mem::take(&mut *memory.0.lock().unwrap_or_else(PoisonError::into_inner));
     Ok(Buffer::new(bytes.into()))
 }
