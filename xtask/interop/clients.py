@@ -12,13 +12,13 @@ if IS_COMPAT:
     import tensorferry.compat.tritonclient.grpc.aio as grpc_aio_client
     import tensorferry.compat.tritonclient.http as http_client
     import tensorferry.compat.tritonclient.http.aio as http_aio_client
-    from tensorferry.compat.tritonclient.utils import InferenceServerException
+    from tensorferry.compat.tritonclient.utils import InferenceServerException, shared_memory
 else:
     import tritonclient.grpc as grpc_client
     import tritonclient.grpc.aio as grpc_aio_client
     import tritonclient.http as http_client
     import tritonclient.http.aio as http_aio_client
-    from tritonclient.utils import InferenceServerException
+    from tritonclient.utils import InferenceServerException, shared_memory
 
 
 class Client:

@@ -17,8 +17,7 @@ import threading
 import grpc
 import ml_dtypes
 import numpy as np
-import tritonclient.utils.shared_memory as shared_memory
-from clients import IS_COMPAT, InferenceServerException, connect, status_of
+from clients import IS_COMPAT, InferenceServerException, connect, shared_memory, status_of
 from report import Report, expect
 
 NUMPY = {
@@ -304,36 +303,7 @@ def extensions(report, client):
         expect(client.fails("get_trace_settings"), message("trace"))
         expect(client.fails("update_trace_settings", settings={"trace_rate": "1"}), message("trace"))
 
-    def not_supported():
-        """What the clients of `tensorferry.compat` do not have is refused by themselves."""
-        code = 501 if client.is_http else "UNIMPLEMENTED"
-        for method in ("get_cuda_shared_memory_status", "unregister_cuda_shared_memory", "get_trace_settings"):
-            name = "trace" if "trace" in method else "cuda_shared_memory"
-            expect(client.fails(method), (code, f"the extension '{name}' is not supported by this client"))
-        tensor = client.module.InferInput("x", [1], "FP32")
-        for refused in (tensor, client.module.InferRequestedOutput("y")):
-            try:
-                refused.set_shared_memory("region", 4)
-            except InferenceServerException as error:
-                assert "not supported by this client" in error.message(), error
-            else:
-                raise AssertionError("it was not refused")
-
-    def load_refused_by_compat():
-        status = {404: "NOT_FOUND", 503: "UNAVAILABLE"}
-        code = lambda code: code if client.is_http else status[code]
-        expect(client.fails("load_model", "zz"), (code(404), "model 'zz' does not exist"))
-        found = client.fails("load_model", "locked")
-        expect(found, (code(503), "loading and unloading by request is not allowed"))
-        try:
-            client.call("load_model", "nan", config="{}", files={"file:1/model.onnx": b"abc"})
-        except InferenceServerException as error:
-            expect(error.message(), "files in load_model: not supported by this client")
-        else:
-            raise AssertionError("it was not refused")
-
-    own = (load_refused_by_compat, not_supported) if IS_COMPAT else (load_refused, not_offered)
-    for check in (index, load_and_unload, config, statistics, log_settings, *own):
+    for check in (index, load_and_unload, load_refused, config, statistics, log_settings, not_offered):
         report.check("extensions", client.name, check.__name__, check)
 
 
@@ -761,13 +731,14 @@ def main():
             parameters,
             classification,
             extensions,
-            *(() if IS_COMPAT else (with_shared_memory,)),
+            with_shared_memory,
             streams,
             failures,
         ):
             part(report, client)
     for client in connect(arguments.real_http, arguments.real_grpc):
         real_models(report, client, arguments.requests)
+    # Neither has a client of Triton's.
     if not IS_COMPAT:
         grpc_services(report, arguments.grpc)
         kserve(report, arguments.http, arguments.grpc, arguments.only, arguments.verbose)

@@ -1,6 +1,6 @@
 //! Errors as Python exceptions with attributes.
 
-use std::{path::Path, time::Duration};
+use std::{error::Error, path::Path, time::Duration};
 
 use oip_client::ClientError;
 use pyo3::{
@@ -27,10 +27,7 @@ create_exception!(
 
 /// An error of a file; what the system refuses becomes an `OSError` with its number and the path where there is one.
 pub(crate) fn of_file(py: Python<'_>, error: &fmt_core::Error, path: Option<&Path>) -> PyErr {
-    if let Some(cause) =
-        std::error::Error::source(error).and_then(|cause| cause.downcast_ref::<std::io::Error>())
-        && let Some(number) = cause.raw_os_error()
-    {
+    if let Some(number) = error.source().and_then(number) {
         return of_system(number, error.to_string(), path);
     }
     let text = match path {
@@ -47,6 +44,21 @@ pub(crate) fn of_file(py: Python<'_>, error: &fmt_core::Error, path: Option<&Pat
         value.setattr("rule", error.broken_rule()),
     ];
     set.into_iter().find_map(Result::err).unwrap_or(exception)
+}
+
+/// The system's number for what it refused, which may be the cause of a cause.
+pub(crate) fn number(error: &(dyn Error + 'static)) -> Option<i32> {
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        if let Some(number) = error
+            .downcast_ref::<std::io::Error>()
+            .and_then(std::io::Error::raw_os_error)
+        {
+            return Some(number);
+        }
+        cause = error.source();
+    }
+    None
 }
 
 /// What the system refuses; Python chooses the exception by the number and adds the path to the message.

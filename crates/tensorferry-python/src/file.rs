@@ -8,15 +8,19 @@ use std::{
 };
 
 use bytes::Bytes;
-use fmt_core::{ByteSource, FileSource, Layout, ReadOptions, TensorReader, Verification};
+use fmt_core::{
+    ByteSource, ErrorKind, FileSource, Layout, ReadOptions, StoredDType, TENSOR_STREAM_UNIT, TensorReader,
+    Verification,
+};
 use pyo3::{prelude::*, types::PyDict};
-use tensor_core::Naming;
+use tensor_core::{Naming, Tensor};
 use tensor_files::{AllowedLoss, ConvertOptions, Manifest, Tolerance};
 
 use crate::{
     buffer::{Borrowed, Buffer, Fresh},
     error,
     noted::Noted,
+    opaque,
 };
 
 /// A file that is open for reading.
@@ -27,9 +31,17 @@ pub(crate) struct File {
     path: Option<PathBuf>,
 }
 
-/// What a file says about a tensor: name, dtype (NumPy's name, or the file's if it is unknown), shape, bytes of the
-/// elements (None if the dtype is unknown), layout, why it cannot be read (None if it can).
-type Described = (String, String, Vec<u64>, Option<u64>, String, Option<String>);
+/// What a file says about a tensor: name, dtype (NumPy's name, or the file's if NumPy has none), shape, bytes of the
+/// elements (None if the dtype is unknown), layout, why it cannot be read (None if it can), the dtype as safetensors calls it.
+type Described = (
+    String,
+    String,
+    Vec<u64>,
+    Option<u64>,
+    String,
+    Option<String>,
+    String,
+);
 
 #[pymethods]
 impl File {
@@ -87,11 +99,17 @@ impl File {
         let entries = self.reader.entries().iter();
         entries
             .map(|entry| {
+                let numpy = match &entry.dtype {
+                    StoredDType::Known(dtype) => Some(dtype.name_in(Naming::Numpy)),
+                    StoredDType::Opaque(dtype) if entry.is_copied_only() => opaque::numpy_name(dtype),
+                    _ => None,
+                };
                 let known = entry.dtype.known();
-                let dtype = known.map_or_else(
+                let stored = known.map_or_else(
                     || entry.dtype.to_string(),
-                    |dtype| dtype.name_in(Naming::Numpy).to_owned(),
+                    |dtype| dtype.name_in(Naming::Safetensors).to_owned(),
                 );
+                let is_for_numpy = known.is_none() && numpy.is_some();
                 let layout = match &entry.layout {
                     Layout::Dense => "dense".to_owned(),
                     Layout::Coo { .. } => "coo".to_owned(),
@@ -99,11 +117,12 @@ impl File {
                 };
                 (
                     entry.name.clone(),
-                    dtype,
+                    numpy.map_or_else(|| stored.clone(), str::to_owned),
                     entry.shape.dims().to_vec(),
                     entry.byte_len(),
                     layout,
-                    entry.unsupported.clone(),
+                    entry.unsupported.clone().filter(|_| !is_for_numpy),
+                    stored,
                 )
             })
             .collect()
@@ -112,25 +131,46 @@ impl File {
     /// A dense tensor's bytes.
     fn tensor(&self, py: Python<'_>, index: usize) -> PyResult<Buffer> {
         self.known(index)?;
-        let tensor = py.detach(|| self.reader.tensor(index));
-        let tensor = tensor.map_err(|error| self.failed(py, &error))?;
-        Ok(Buffer::new(tensor.into_bytes()))
+        let bytes = py.detach(|| match self.reader.entries()[index].is_copied_only() {
+            true => self.copied(index),
+            false => self.reader.tensor(index).map(Tensor::into_bytes),
+        });
+        let bytes = bytes.map_err(|error| self.failed(py, &error))?;
+        Ok(Buffer::new(bytes))
     }
 
     /// Some rows of a dense tensor: their bytes and shape.
     fn rows(&self, py: Python<'_>, index: usize, start: u64, stop: u64) -> PyResult<(Buffer, Vec<u64>)> {
         self.known(index)?;
-        let rows = py.detach(|| self.reader.rows(index, start..stop));
-        let rows = rows.map_err(|error| self.failed(py, &error))?;
-        let shape = rows.shape().dims().to_vec();
-        Ok((Buffer::new(rows.into_bytes()), shape))
+        let rows = py.detach(|| match self.reader.entries()[index].is_copied_only() {
+            true => self.copied_rows(index, start, stop),
+            false => {
+                let rows = self.reader.rows(index, start..stop)?;
+                let shape = rows.shape().dims().to_vec();
+                Ok((rows.into_bytes(), shape))
+            }
+        });
+        let (bytes, shape) = rows.map_err(|error| self.failed(py, &error))?;
+        Ok((Buffer::new(bytes), shape))
     }
 
     /// Copies a dense tensor into an array that was just made.
     fn read_into(&self, py: Python<'_>, index: usize, out: &Bound<'_, PyAny>) -> PyResult<()> {
         self.known(index)?;
         let mut out = Fresh::new(out)?;
-        let read = py.detach(|| self.reader.read_into(index, out.as_mut()));
+        let read = py.detach(|| match self.reader.entries()[index].is_copied_only() {
+            true => {
+                let bytes = self.copied(index)?;
+                let out = out.as_mut();
+                if out.len() != bytes.len() {
+                    let error = fmt_core::Error::new(ErrorKind::SizeMismatch, "the array for the tensor");
+                    return Err(error.expected(bytes.len()).found(out.len()));
+                }
+                out.copy_from_slice(&bytes);
+                Ok(())
+            }
+            false => self.reader.read_into(index, out.as_mut()),
+        });
         read.map_err(|error| self.failed(py, &error))
     }
 
@@ -156,6 +196,51 @@ impl File {
 impl File {
     fn failed(&self, py: Python<'_>, error: &fmt_core::Error) -> PyErr {
         error::of_file(py, error, self.path.as_deref())
+    }
+
+    /// The bytes of a tensor whose elements are not computed with, which are read as they stand.
+    fn copied(&self, index: usize) -> Result<Bytes, fmt_core::Error> {
+        let entry = &self.reader.entries()[index];
+        let no_room = || {
+            let error = fmt_core::Error::new(ErrorKind::TooLarge, "there is no room for the tensor");
+            error.of_tensor(&entry.name)
+        };
+        let len = entry.byte_len().and_then(|len| usize::try_from(len).ok());
+        let len = len.ok_or_else(no_room)?;
+        let room = len
+            .checked_next_multiple_of(TENSOR_STREAM_UNIT)
+            .ok_or_else(no_room)?;
+        let mut bytes = Vec::new();
+        bytes.try_reserve_exact(room).map_err(|_| no_room())?;
+        bytes.resize(room, 0);
+        let mut stream = self.reader.stream(index)?;
+        let read = stream.read(&mut bytes)?;
+        if read != len {
+            let error = fmt_core::Error::new(ErrorKind::SizeMismatch, "the tensor's data");
+            return Err(error.of_tensor(&entry.name).expected(len).found(read));
+        }
+        bytes.truncate(len);
+        Ok(bytes.into())
+    }
+
+    /// Some rows of such a tensor, of which all is read.
+    fn copied_rows(&self, index: usize, start: u64, stop: u64) -> Result<(Bytes, Vec<u64>), fmt_core::Error> {
+        let entry = &self.reader.entries()[index];
+        let mut shape = entry.shape.dims().to_vec();
+        let rows = shape.first().copied().unwrap_or(0);
+        if start > stop || stop > rows {
+            let error = fmt_core::Error::new(ErrorKind::OutOfBounds, "there are no such rows");
+            let error = error
+                .of_tensor(&entry.name)
+                .expected(format_args!("rows up to {rows}"));
+            return Err(error.found(format_args!("{start} to {stop}")));
+        }
+        let bytes = self.copied(index)?;
+        let row = bytes.len() / usize::try_from(rows).unwrap_or(usize::MAX).max(1);
+        // Within the bytes, so they fit.
+        let bytes = bytes.slice(start as usize * row..stop as usize * row);
+        shape[0] = stop - start;
+        Ok((bytes, shape))
     }
 
     fn known(&self, index: usize) -> PyResult<()> {

@@ -9,6 +9,7 @@ mod client;
 mod error;
 mod file;
 mod noted;
+mod opaque;
 mod runtime;
 mod save;
 mod server;

@@ -110,7 +110,7 @@ impl Writer {
 
 /// What the system refuses, of a target.
 fn system(error: &std::io::Error, what: &str, path: &Path) -> PyErr {
-    match error.raw_os_error() {
+    match error::number(error) {
         Some(number) => error::of_system(number, format!("{what}: {error}"), Some(path)),
         None => PyOSError::new_err(format!("{}: {what}: {error}", path.display())),
     }
