@@ -33,6 +33,9 @@ pub(crate) struct Options {
     /// Triton's own
     #[arg(long)]
     compat: bool,
+    /// Build that wheel without optimisation
+    #[arg(long, requires = "compat")]
+    debug: bool,
 }
 
 /// The folder of the suite.
@@ -54,7 +57,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         return run_files(&python, options);
     }
     if options.compat {
-        crate::python::install(&options.python, &python)?;
+        crate::python::install(&options.python, options.debug, &python)?;
     }
     cargo::run(
         &[

@@ -1,6 +1,6 @@
 //! Errors as Python exceptions with attributes.
 
-use std::{error::Error, path::Path, time::Duration};
+use std::{error::Error, io, path::Path, time::Duration};
 
 use oip_client::ClientError;
 use pyo3::{
@@ -46,19 +46,29 @@ pub(crate) fn of_file(py: Python<'_>, error: &fmt_core::Error, path: Option<&Pat
     set.into_iter().find_map(Result::err).unwrap_or(exception)
 }
 
-/// The system's number for what it refused, which may be the cause of a cause.
+/// The system's number for what it refused. It may be the cause of a cause, and some errors of libraries say the kind only.
 pub(crate) fn number(error: &(dyn Error + 'static)) -> Option<i32> {
     let mut cause = Some(error);
     while let Some(error) = cause {
-        if let Some(number) = error
-            .downcast_ref::<std::io::Error>()
-            .and_then(std::io::Error::raw_os_error)
-        {
+        if let Some(number) = error.downcast_ref::<io::Error>().and_then(of_kind_or_raw) {
             return Some(number);
         }
         cause = error.source();
     }
     None
+}
+
+fn of_kind_or_raw(error: &io::Error) -> Option<i32> {
+    // The same numbers with all systems that Python calls POSIX.
+    error.raw_os_error().or(match error.kind() {
+        io::ErrorKind::NotFound => Some(2),
+        io::ErrorKind::PermissionDenied => Some(13),
+        io::ErrorKind::AlreadyExists => Some(17),
+        io::ErrorKind::NotADirectory => Some(20),
+        io::ErrorKind::StorageFull => Some(28),
+        io::ErrorKind::ReadOnlyFilesystem => Some(30),
+        _ => None,
+    })
 }
 
 /// What the system refuses; Python chooses the exception by the number and adds the path to the message.

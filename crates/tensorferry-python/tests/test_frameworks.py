@@ -44,7 +44,9 @@ def raw_file(path, **tensors):
 @pytest.mark.parametrize("format", ["safetensors", "ztensor2"])
 @pytest.mark.parametrize("dtype", [*FLOATS, "bfloat16", "complex64"])
 def test_dtypes_beyond_numpys_own_come_back(tmp_path, dtype, format):
-    kind = getattr(ml_dtypes, dtype, None) or np.dtype(dtype)
+    kind = getattr(ml_dtypes, dtype, None) or (np.dtype(dtype) if dtype == "complex64" else None)
+    if kind is None:
+        pytest.skip("this version of ml_dtypes does not have it")
     expected = np.array([[0.5, 1.0], [2.0, 4.0], [1.0, 0.25]]).astype(kind)
     path = tmp_path / "a.tensors"
     save_file({"w": expected, "other": np.arange(3)}, path, format=format)

@@ -150,13 +150,9 @@ def mapped_shared_memory_regions() -> list[str]:
 def destroy_shared_memory_region(shm_handle: SharedMemoryRegion) -> None:
     """Unmaps a region. With the last mapping of its key, the object goes too if it was made here. Memory that an array still lies in
     stays until the array goes. Raises :class:`SharedMemoryException`."""
-    memory = shm_handle._mapped()
+    shm_handle._mapped()
+    # Not closed: NumPy does not tell the mapping of arrays that lie in it. It goes with the last that refers to it.
     shm_handle._memory = None
-    try:
-        memory.close()
-    except BufferError:
-        # An array lies in it.
-        pass
     with _lock:
         key = _keys[shm_handle._shm_key]
         key.count -= 1
