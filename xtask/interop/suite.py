@@ -346,6 +346,10 @@ def with_shared_memory(report, client):
             told = result.get_output("y")
             shape = told["shape"] if client.is_http else told.shape
             expect([int(dim) for dim in shape], [1000])
+            place = told["parameters"] if client.is_http else told.parameters
+            region = place["shared_memory_region"] if client.is_http else place["shared_memory_region"].string_param
+            size = place["shared_memory_byte_size"] if client.is_http else place["shared_memory_byte_size"].int64_param
+            expect((region, size), (name, array.nbytes))
             # BYTES there and back, in their serialized form.
             texts = np.array([b"a", "größe".encode(), b"x\0"], dtype=np.object_)
             serialized = serialize_byte_tensor(texts)

@@ -100,6 +100,20 @@ def parameter_json(value: bool | int | float | str) -> dict[str, Any]:
     return {"double_param": value} if isinstance(value, float) else {"string_param": value}
 
 
+def _with_parameters(fields: dict[str, Any]) -> Message:
+    """A message with parameters."""
+    found = Message({name: value for name, value in fields.items() if name != "parameters"})
+    values = fields.get("parameters", {})
+    vars(found)["parameters"] = {name: ParameterMessage(value) for name, value in values.items()}
+    return found
+
+
+def _with_json_parameters(fields: dict[str, Any]) -> dict[str, Any]:
+    """The same as protobuf's JSON has it."""
+    values = fields.get("parameters", {})
+    return {**fields, "parameters": {name: parameter_json(value) for name, value in values.items()}}
+
+
 class InferInput:
     """An input: its name, shape and datatype, and then its data by :meth:`set_data_from_numpy`."""
 
@@ -281,7 +295,9 @@ class InferResult:
         object unless ``as_json``."""
         for output in self._fields()["outputs"]:
             if output["name"] == name:
-                return Message(output) if self._is_grpc and not as_json else output
+                if not self._is_grpc:
+                    return output
+                return _with_json_parameters(output) if as_json else _with_parameters(output)
         return None
 
     def get_response(self, as_json: bool = False) -> Any:
@@ -289,11 +305,11 @@ class InferResult:
         fields = self._fields()
         if not self._is_grpc:
             return fields
-        values = self._answer[3]
+        outputs = fields.pop("outputs")
         if as_json:
-            return {**fields, "parameters": {name: parameter_json(value) for name, value in values.items()}}
-        response = Message({name: value for name, value in fields.items() if name != "parameters"})
-        vars(response)["parameters"] = {name: ParameterMessage(value) for name, value in values.items()}
+            return {**_with_json_parameters(fields), "outputs": [_with_json_parameters(output) for output in outputs]}
+        response = _with_parameters(fields)
+        vars(response)["outputs"] = [_with_parameters(output) for output in outputs]
         return response
 
     def _fields(self) -> dict[str, Any]:
