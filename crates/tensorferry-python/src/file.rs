@@ -9,8 +9,8 @@ use std::{
 
 use bytes::Bytes;
 use fmt_core::{
-    ByteSource, ErrorKind, FileSource, Layout, ReadOptions, StoredDType, TENSOR_STREAM_UNIT, TensorReader,
-    Verification,
+    ByteSource, Encoding, ErrorKind, FileSource, Layout, ReadOptions, StoredDType, TENSOR_STREAM_UNIT,
+    TensorReader, Verification,
 };
 use pyo3::{prelude::*, types::PyDict};
 use tensor_core::{Naming, Tensor};
@@ -200,6 +200,7 @@ impl File {
 
     /// The bytes of a tensor whose elements are not computed with, which are read as they stand.
     fn copied(&self, index: usize) -> Result<Bytes, fmt_core::Error> {
+        const PIECE: usize = 1 << 20;
         let entry = &self.reader.entries()[index];
         let no_room = || {
             let error = fmt_core::Error::new(ErrorKind::TooLarge, "there is no room for the tensor");
@@ -210,16 +211,28 @@ impl File {
         let room = len
             .checked_next_multiple_of(TENSOR_STREAM_UNIT)
             .ok_or_else(no_room)?;
+        // Compressed bytes may claim any length.
+        if entry.encoding != Encoding::Raw && len as u64 > ReadOptions::default().limits.decoded_bytes {
+            return Err(no_room());
+        }
         let mut bytes = Vec::new();
         bytes.try_reserve_exact(room).map_err(|_| no_room())?;
-        bytes.resize(room, 0);
         let mut stream = self.reader.stream(index)?;
-        let read = stream.read(&mut bytes)?;
-        if read != len {
-            let error = fmt_core::Error::new(ErrorKind::SizeMismatch, "the tensor's data");
-            return Err(error.of_tensor(&entry.name).expected(len).found(read));
+        // Memory is touched as it is filled. The last read finds the end, where checksums are compared.
+        loop {
+            let start = bytes.len();
+            let piece = PIECE.min(room.saturating_sub(start)).max(TENSOR_STREAM_UNIT);
+            bytes.resize(start + piece, 0);
+            let read = stream.read(&mut bytes[start..])?;
+            bytes.truncate(start + read);
+            if read < piece {
+                break;
+            }
         }
-        bytes.truncate(len);
+        if bytes.len() != len {
+            let error = fmt_core::Error::new(ErrorKind::SizeMismatch, "the tensor's data");
+            return Err(error.of_tensor(&entry.name).expected(len).found(bytes.len()));
+        }
         Ok(bytes.into())
     }
 

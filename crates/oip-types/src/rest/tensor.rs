@@ -327,7 +327,8 @@ pub(super) fn write_tensor(
     writer.array(value.shape().dims(), |writer, dim| writer.integer(*dim));
     let mut parameters = Cow::Borrowed(parameters);
     match &destination {
-        Destination::Json(_) => {}
+        // A place in shared memory may be among the parameters.
+        Destination::Json(_) | Destination::SharedMemory(None) => {}
         // The most common case, without a map for it.
         Destination::Binary(_) if parameters.is_empty() => {
             writer.raw(",\"parameters\":{");
@@ -342,9 +343,7 @@ pub(super) fn write_tensor(
                 .to_mut()
                 .insert(BINARY_DATA_SIZE.to_owned(), ParameterValue::Int64(size));
         }
-        // Else the place is among the parameters.
         Destination::SharedMemory(Some(slice)) => parameters.to_mut().extend(slice.to_parameters()),
-        Destination::SharedMemory(None) => {}
     }
     if !parameters.is_empty() {
         writer.raw(",\"parameters\":");
