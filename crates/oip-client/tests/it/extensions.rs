@@ -531,7 +531,7 @@ async fn memory_of_graphics_cards_is_registered_and_forgotten() {
     let server = Scripted::new(vec![ok(r#"[{"name":"r 1","device_id":2,"byte_size":64}]"#)]);
     assert_eq!(
         server.client().cuda_memory_status(None).await.unwrap(),
-        [region.clone()]
+        std::slice::from_ref(&region)
     );
     assert_eq!(asked_http(&server).0, "GET /v2/cudasharedmemory/status");
     let server = Scripted::new(vec![ok("")]);
@@ -563,7 +563,7 @@ async fn memory_of_graphics_cards_is_registered_and_forgotten() {
     });
     assert_eq!(
         client.cuda_memory_status(Some("r 1")).await.unwrap(),
-        [region.clone()]
+        std::slice::from_ref(&region)
     );
     let (client, calls) = grpc_server(&proto::CudaSharedMemoryRegisterResponse {});
     client.register_cuda_memory(&region, &handle).await.unwrap();
