@@ -12,13 +12,17 @@ if IS_COMPAT:
     import tensorferry.compat.tritonclient.grpc.aio as grpc_aio_client
     import tensorferry.compat.tritonclient.http as http_client
     import tensorferry.compat.tritonclient.http.aio as http_aio_client
-    from tensorferry.compat.tritonclient.utils import InferenceServerException
+    from tensorferry.compat.tritonclient.utils import (
+        InferenceServerException,
+        serialize_byte_tensor,
+        shared_memory,
+    )
 else:
     import tritonclient.grpc as grpc_client
     import tritonclient.grpc.aio as grpc_aio_client
     import tritonclient.http as http_client
     import tritonclient.http.aio as http_aio_client
-    from tritonclient.utils import InferenceServerException
+    from tritonclient.utils import InferenceServerException, serialize_byte_tensor, shared_memory
 
 
 class Client:
@@ -27,6 +31,7 @@ class Client:
     def __init__(self, name, module, address, loop=None, **options):
         self.name = name
         self.module = module
+        self.address = address
         self.is_http = "http" in name
         self.is_grpc = not self.is_http
         self._loop = loop

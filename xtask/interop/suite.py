@@ -13,12 +13,19 @@ import queue
 import subprocess
 import sys
 import threading
+import urllib.request
 
 import grpc
 import ml_dtypes
 import numpy as np
-import tritonclient.utils.shared_memory as shared_memory
-from clients import IS_COMPAT, InferenceServerException, connect, status_of
+from clients import (
+    IS_COMPAT,
+    InferenceServerException,
+    connect,
+    serialize_byte_tensor,
+    shared_memory,
+    status_of,
+)
 from report import Report, expect
 
 NUMPY = {
@@ -304,36 +311,7 @@ def extensions(report, client):
         expect(client.fails("get_trace_settings"), message("trace"))
         expect(client.fails("update_trace_settings", settings={"trace_rate": "1"}), message("trace"))
 
-    def not_supported():
-        """What the clients of `tensorferry.compat` do not have is refused by themselves."""
-        code = 501 if client.is_http else "UNIMPLEMENTED"
-        for method in ("get_cuda_shared_memory_status", "unregister_cuda_shared_memory", "get_trace_settings"):
-            name = "trace" if "trace" in method else "cuda_shared_memory"
-            expect(client.fails(method), (code, f"the extension '{name}' is not supported by this client"))
-        tensor = client.module.InferInput("x", [1], "FP32")
-        for refused in (tensor, client.module.InferRequestedOutput("y")):
-            try:
-                refused.set_shared_memory("region", 4)
-            except InferenceServerException as error:
-                assert "not supported by this client" in error.message(), error
-            else:
-                raise AssertionError("it was not refused")
-
-    def load_refused_by_compat():
-        status = {404: "NOT_FOUND", 503: "UNAVAILABLE"}
-        code = lambda code: code if client.is_http else status[code]
-        expect(client.fails("load_model", "zz"), (code(404), "model 'zz' does not exist"))
-        found = client.fails("load_model", "locked")
-        expect(found, (code(503), "loading and unloading by request is not allowed"))
-        try:
-            client.call("load_model", "nan", config="{}", files={"file:1/model.onnx": b"abc"})
-        except InferenceServerException as error:
-            expect(error.message(), "files in load_model: not supported by this client")
-        else:
-            raise AssertionError("it was not refused")
-
-    own = (load_refused_by_compat, not_supported) if IS_COMPAT else (load_refused, not_offered)
-    for check in (index, load_and_unload, config, statistics, log_settings, *own):
+    for check in (index, load_and_unload, load_refused, config, statistics, log_settings, not_offered):
         report.check("extensions", client.name, check.__name__, check)
 
 
@@ -354,6 +332,8 @@ def with_shared_memory(report, client):
             status = client.json("get_system_shared_memory_status")
             regions = status["regions"] if client.is_grpc else {region["name"]: region for region in status}
             expect(int(regions[name]["byte_size"]), 3 * array.nbytes)
+            if client.is_grpc:
+                expect(client.call("get_system_shared_memory_status").regions[name].byte_size, 3 * array.nbytes)
             expect(client.fails("get_system_shared_memory_status", "none")[0], 404 if client.is_http else "NOT_FOUND")
 
             tensor = set_memory(client.module.InferInput("x", [1000], "FP32"), name, array.nbytes)
@@ -363,6 +343,27 @@ def with_shared_memory(report, client):
             # Both in shared memory.
             output = set_memory(client.module.InferRequestedOutput("y"), name, array.nbytes, array.nbytes)
             result = client.call("infer", "identity_fp32", [tensor], outputs=[output])
+            told = result.get_output("y")
+            shape = told["shape"] if client.is_http else told.shape
+            expect([int(dim) for dim in shape], [1000])
+            place = told["parameters"] if client.is_http else told.parameters
+            region = place["shared_memory_region"] if client.is_http else place["shared_memory_region"].string_param
+            size = place["shared_memory_byte_size"] if client.is_http else place["shared_memory_byte_size"].int64_param
+            expect((region, size), (name, array.nbytes))
+            # BYTES there and back, in their serialized form.
+            texts = np.array([b"a", "größe".encode(), b"x\0"], dtype=np.object_)
+            serialized = serialize_byte_tensor(texts)
+            size = len(serialized.item())
+            shared_memory.set_shared_memory_region(handle, [serialized], offset=2 * array.nbytes)
+            text = set_memory(client.module.InferInput("x", [3], "BYTES"), name, size, 2 * array.nbytes)
+            back = set_memory(client.module.InferRequestedOutput("y"), name, size, 2 * array.nbytes + 64)
+            client.call("infer", "identity_bytes", [text], outputs=[back])
+            read = shared_memory.get_contents_as_numpy(handle, np.object_, [3], offset=2 * array.nbytes + 64)
+            expect(read.tolist(), texts.tolist())
+            # An output that is asked for beside again.
+            back.unset_shared_memory()
+            expect(client.call("infer", "identity_bytes", [text], outputs=[back]).as_numpy("y").tolist(), texts.tolist())
+            assert f"/{name}" in shared_memory.mapped_shared_memory_regions()
             found = shared_memory.get_contents_as_numpy(handle, np.float32, [1000], offset=array.nbytes)
             same(found, array)
             # One in and one beside, each way: what is beside is found in its place.
@@ -388,6 +389,111 @@ def with_shared_memory(report, client):
             shared_memory.destroy_shared_memory_region(handle)
 
     report.check("shared memory", client.name, "in and out", check)
+
+
+def results(report, client):
+    """What results and messages have beside their arrays."""
+    bytes_of = lambda *values: np.array(values, dtype=np.object_)
+
+    def outputs_as_json():
+        inputs = [client.input(floats(1.5, -2), "FP32")]
+        result = client.call("infer", "identity_fp32", inputs, outputs=[client.output(is_binary=False)])
+        output = result.get_output("y")
+        expect((output["data"], output["shape"], output["datatype"]), ([1.5, -2], [2], "FP32"))
+        assert "binary_data_size" not in output.get("parameters", {}), output
+        inputs = [client.input(bytes_of(b"a", "größe".encode()), "BYTES")]
+        result = client.call("infer", "identity_bytes", inputs, outputs=[client.output(is_binary=False)])
+        expect(result.as_numpy("y").tolist(), ["a", "größe"])
+        expect(result.get_output("y")["data"], ["a", "größe"])
+
+    def outputs_as_bytes():
+        inputs = [client.input(floats(1.5, -2), "FP32")]
+        for outputs in ([client.output()], None):
+            result = client.call("infer", "identity_fp32", inputs, outputs=outputs)
+            expect(result.get_output("y")["parameters"]["binary_data_size"], 8)
+            assert "data" not in result.get_output("y")
+            expect(result.get_output("z"), None)
+        inputs = [client.input(bytes_of(b"a\0"), "BYTES")]
+        expect(client.call("infer", "identity_bytes", inputs).as_numpy("y").tolist(), [b"a\0"])
+
+    def bodies_made_by_hand():
+        if client.is_async:
+            return
+        inputs = [client.input(floats(1, 2), "FP32")]
+        for outputs, is_compressed in (([client.output()], False), ([client.output(is_binary=False)], True), (None, False)):
+            body, json_size = client.raw.generate_request_body(inputs, outputs=outputs, request_id="7")
+            request = urllib.request.Request(f"http://{client.address}/v2/models/identity_fp32/infer", data=body)
+            request.add_header("Inference-Header-Content-Length", str(json_size))
+            if is_compressed:
+                request.add_header("Accept-Encoding", "gzip")
+            with urllib.request.urlopen(request, timeout=20) as response:
+                length = response.headers["Inference-Header-Content-Length"]
+                result = client.raw.parse_response_body(
+                    response.read(),
+                    header_length=None if length is None else int(length),
+                    content_encoding=response.headers["Content-Encoding"],
+                )
+            same(result.as_numpy("y"), floats(1, 2))
+            expect(result.get_response()["id"], "7")
+        wholly = [client.input(floats(1, 2), "FP32", is_binary=False)]
+        body, json_size = client.raw.generate_request_body(wholly, parameters={"a": 1}, priority=2)
+        expect(json_size, None)
+        fields = json.loads(body)
+        expect((fields["inputs"][0]["data"], fields["parameters"]["a"], fields["parameters"]["priority"]), ([1, 2], 1, 2))
+
+    def messages():
+        settings = client.call("get_log_settings").settings
+        expect((settings["log_info"].bool_param, "log_info" in settings, "zz" in settings), (True, True, False))
+        assert len(settings) >= 3 and set(settings) == set(settings.keys()) == {name for name, _ in settings.items()}
+        config = client.call("get_model_config", "matrix").config
+        expect((config.name, config.max_batch_size), ("matrix", 4))
+        expect(config.input[0].data_type, client.module.model_config_pb2.TYPE_FP32)
+        expect(client.module.model_config_pb2.DataType.Name(config.input[0].data_type), "TYPE_FP32")
+        expect(list(config.input[0].dims), [2])
+        models = client.call("get_model_repository_index").models
+        assert any(model.name == "matrix" and model.state == "READY" for model in models), models
+
+    def timeouts_of_other_calls():
+        for method, arguments in {"get_model_metadata": ["matrix"], "is_server_live": [], "load_model": ["nan"]}.items():
+            client.call(method, *arguments, client_timeout=20)
+
+    def plugins():
+        class Own(client.module.InferenceServerClientPlugin):
+            def __call__(self, request):
+                seen.append(dict(request.headers))
+                request.headers["x-own"] = "2"
+
+        seen, plugin = [], Own()
+        client.raw.register_plugin(plugin)
+        try:
+            expect(client.raw.plugin(), plugin)
+            expect(client.call("is_server_live", headers={"x-a": "1"}), True)
+            same(client.call("infer", "identity_fp32", [client.input(floats(1), "FP32")]).as_numpy("y"), floats(1))
+            expect((len(seen), seen[0]["x-a"]), (2, "1"))
+            try:
+                client.raw.register_plugin(plugin)
+            except InferenceServerException as error:
+                assert "already registered" in error.message(), error
+            else:
+                raise AssertionError("two plugins were registered")
+        finally:
+            client.raw.unregister_plugin()
+        expect(client.raw.plugin(), None)
+
+    def reserved_parameters():
+        inputs = [client.input(floats(1), "FP32")]
+        for name in ("priority", "timeout", "headers", "triton_x"):
+            try:
+                client.call("infer", "identity_fp32", inputs, parameters={name: 1})
+            except InferenceServerException as error:
+                expect(error.message(), f'Parameter "{name}" is a reserved parameter and cannot be specified.')
+            else:
+                raise AssertionError(f"{name} was sent")
+
+    http = (outputs_as_json, outputs_as_bytes, bodies_made_by_hand)
+    grpc_only = (messages, timeouts_of_other_calls)
+    for check in (*(http if client.is_http else grpc_only), plugins, reserved_parameters):
+        report.check("results", client.name, check.__name__, check)
 
 
 FAILURES = {
@@ -660,7 +766,62 @@ def streams(report, client):
         stopping.join(timeout=10)
         assert not stopping.is_alive(), "the stream does not stop"
 
-    for check in (answers_in_order, errors_keep_the_stream, errors_as_statuses, empty_final_response, large, cancelled):
+    def cancelled_while_it_is_read():
+        if not client.is_async:
+            return
+
+        async def talk():
+            sent = asyncio.Event()
+
+            async def send():
+                yield request("identity_fp32", 1)
+                await sent.wait()
+                yield request("slow", 2)
+
+            responses = client.raw.stream_infer(send())
+            result, error = await responses.__anext__()
+            sent.set()
+            asyncio.get_running_loop().call_later(0.1, responses.cancel)
+            try:
+                await asyncio.wait_for(responses.__anext__(), 10)
+            except asyncio.CancelledError:
+                return result, error
+            raise AssertionError("it was not cancelled")
+
+        result, error = client.wait_for(talk())
+        expect(error, None)
+        same(result.as_numpy("y"), floats(1))
+
+    def deadlines():
+        if not client.is_async:
+            return
+
+        async def talk():
+            async def send():
+                yield request("slow", 1)
+
+            async for _, error in client.raw.stream_infer(send(), stream_timeout=0.2):
+                return error
+
+        try:
+            error = client.wait_for(talk())
+        except InferenceServerException as raised:
+            expect(status_of(raised), "DEADLINE_EXCEEDED")
+        except grpc.RpcError as raised:
+            expect(raised.code(), grpc.StatusCode.DEADLINE_EXCEEDED)
+        else:
+            raise AssertionError(f"the deadline did not end it: {error}")
+
+    for check in (
+        answers_in_order,
+        errors_keep_the_stream,
+        errors_as_statuses,
+        empty_final_response,
+        large,
+        cancelled,
+        cancelled_while_it_is_read,
+        deadlines,
+    ):
         report.check("streams", client.name, check.__name__, check)
 
 
@@ -841,13 +1002,15 @@ def main():
             parameters,
             classification,
             extensions,
-            *(() if IS_COMPAT else (with_shared_memory,)),
+            with_shared_memory,
+            results,
             streams,
             failures,
         ):
             part(report, client)
     for client in connect(arguments.real_http, arguments.real_grpc):
         real_models(report, client, arguments.requests)
+    # Neither has a client of Triton's.
     if not IS_COMPAT:
         grpc_services(report, arguments.grpc)
         kserve(report, arguments.http, arguments.grpc, arguments.only, arguments.verbose)

@@ -33,6 +33,9 @@ pub(crate) struct Options {
     /// Triton's own
     #[arg(long)]
     compat: bool,
+    /// Build that wheel without optimisation
+    #[arg(long, requires = "compat")]
+    debug: bool,
     /// Drive a server of models in Python, each in a process, instead of the servers of simple and of real models
     #[arg(long)]
     python_models: bool,
@@ -57,7 +60,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         return run_files(&python, options);
     }
     if options.compat {
-        crate::python::install(&options.python, &python)?;
+        crate::python::install(&options.python, options.debug, &python)?;
     }
     if options.python_models {
         return run_python_models(&python, options);

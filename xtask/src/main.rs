@@ -99,7 +99,7 @@ enum Task {
     /// Build the Python package `tensorferry` as a wheel, with the programs in it; needs Python 3.11 and a network for the first run
     Wheel(python::Options),
     /// Build the wheel, install it into a new environment, and run its tests there
-    Python(python::Options),
+    Python(python::TestOptions),
     /// Print how many crates the protocol's crates depend on, and how long they take to build from nothing
     Sizes,
     /// Build the pages of docs/ as a book with search, into target/book; needs mdBook

@@ -3,7 +3,7 @@
 use std::{
     fs,
     path::{Path, PathBuf},
-    process::Command,
+    process::{Command, Stdio},
 };
 
 use anyhow::{Context, Result, bail, ensure};
@@ -20,6 +20,17 @@ pub(crate) struct Options {
     /// Build the extension module and the programs without optimisation: quick, for trying changes out
     #[arg(long)]
     debug: bool,
+}
+
+/// What is tested.
+#[derive(Args)]
+pub(crate) struct TestOptions {
+    #[command(flatten)]
+    build: Options,
+    /// Run only the tests of files for NumPy, PyTorch and jax, in an environment that has all three (from the registry, PyTorch
+    /// brings gigabytes of libraries for graphics cards)
+    #[arg(long)]
+    torch: bool,
 }
 
 /// The crate whose sources the package has.
@@ -49,6 +60,9 @@ const TEST_REQUIREMENTS: &[&str] = &[
     "pyright[nodejs]",
 ];
 
+/// What the tests of files need for PyTorch and jax.
+const TORCH_REQUIREMENTS: &[&str] = &["pytest", "safetensors", "ml_dtypes", "torch", "jax"];
+
 /// What the benchmarks measure beside the wheel.
 const BENCH_REQUIREMENTS: &[&str] = &["safetensors", "tritonclient[grpc,http]"];
 
@@ -61,10 +75,10 @@ pub(crate) fn wheel(options: &Options) -> Result<()> {
 }
 
 /// Builds the wheel and installs it into an environment that has what it needs.
-pub(crate) fn install(python: &str, into: &Path) -> Result<()> {
+pub(crate) fn install(python: &str, debug: bool, into: &Path) -> Result<()> {
     let wheel = build(&Options {
         python: python.to_owned(),
-        debug: false,
+        debug,
     })?;
     let reinstall = [
         "-m",
@@ -81,7 +95,7 @@ pub(crate) fn install(python: &str, into: &Path) -> Result<()> {
 pub(crate) fn bench(subjects: &[String]) -> Result<()> {
     let folder = workspace::root().join("target/python/bench");
     let python = environment("python3", &folder, BENCH_REQUIREMENTS)?;
-    install("python3", &python)?;
+    install("python3", false, &python)?;
     let all = ["import", "files", "client"].map(str::to_owned);
     let subjects = if subjects.is_empty() { &all[..] } else { subjects };
     let figures = workspace::root().join(PACKAGE).join("benches/figures.py");
@@ -94,19 +108,50 @@ pub(crate) fn bench(subjects: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// Builds the wheel, installs it into a new environment, and runs its tests there.
-pub(crate) fn test(options: &Options) -> Result<()> {
-    let wheel = build(options)?;
-    let tests = workspace::root().join("target/python/test");
-    let python = environment(&options.python, &tests, TEST_REQUIREMENTS)?;
+/// Builds the wheel, installs it into environments, and runs its tests there.
+pub(crate) fn test(options: &TestOptions) -> Result<()> {
+    let wheel = build(&options.build)?;
+    let python = &options.build.python;
+    let folder = workspace::root().join("target/python");
+    if options.torch {
+        let python = environment(python, &folder.join("torch"), TORCH_REQUIREMENTS)?;
+        return pytest(&python, &wheel, &folder.join("torch"), "test_frameworks.py").map(drop);
+    }
+    alone(python, &wheel, &folder.join("alone"))?;
+    let tests = folder.join("test");
+    let python = environment(python, &tests, TEST_REQUIREMENTS)?;
+    let folder = pytest(&python, &wheel, &tests, "")?;
+    types(&python, &folder)
+}
+
+/// Installs the wheel into an environment that has nothing else, and uses it: it needs NumPy and no more.
+fn alone(python: &str, wheel: &Path, folder: &Path) -> Result<()> {
+    const USE: &str = "import numpy, tensorferry; \
+        assert tensorferry.load(tensorferry.save({'x': numpy.ones(3)}))['x'].sum() == 3; \
+        import tensorferry.compat.tritonclient.grpc, tensorferry.compat.tritonclient.http; \
+        import tensorferry.numpy, tensorferry.torch, tensorferry.flax; \
+        print('imported alone, with NumPy', numpy.__version__)";
+    run(Command::new(python).args(["-m", "venv", "--clear"]).arg(folder))?;
+    let fresh = folder.join("bin/python");
+    run(Command::new(&fresh)
+        .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"])
+        .arg(wheel))?;
+    run(Command::new(&fresh).args(["-c", USE]).current_dir(folder))?;
+    run(Command::new(folder.join("bin/tensorferry"))
+        .arg("--help")
+        .stdout(Stdio::null()))
+}
+
+/// Runs the installed package's tests, or those of one file; gives the folder they ran in.
+fn pytest(python: &Path, wheel: &Path, environment: &Path, file: &str) -> Result<PathBuf> {
     let reinstall = ["-m", "pip", "install", "--quiet", "--force-reinstall"];
-    run(Command::new(&python).args(reinstall).arg(&wheel))?;
+    run(Command::new(python).args(reinstall).arg(wheel))?;
     // From a folder without sources, so that nothing but the wheel can be imported.
-    let folder = tests.join("run");
+    let folder = environment.join("run");
     fs::create_dir_all(&folder)?;
-    run(Command::new(&python)
+    run(Command::new(python)
         .args(["-m", "pytest", "-q", "-p", "no:cacheprovider"])
-        .arg(workspace::root().join(PACKAGE).join("tests"))
+        .arg(workspace::root().join(PACKAGE).join("tests").join(file))
         .env(
             "TENSORFERRY_EXAMPLES",
             workspace::root().join("crates/oip-server/examples"),
@@ -114,7 +159,7 @@ pub(crate) fn test(options: &Options) -> Result<()> {
         .env("TENSORFERRY_CORPORA", workspace::root().join("crates"))
         .env("PYTHONDONTWRITEBYTECODE", "1")
         .current_dir(&folder))?;
-    types(&python, &folder)
+    Ok(folder)
 }
 
 /// Checks the installed package, and a program that uses it, against its types.

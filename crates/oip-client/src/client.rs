@@ -1,9 +1,11 @@
 use std::{fmt, pin::Pin};
 
+use bytes::Bytes;
 use futures_core::Stream;
 use oip_types::{
-    InferRequest, InferResponse, LoadOptions, LogSettings, ModelConfig, ModelIndexEntry, ModelMetadata,
-    ModelRef, ModelStatistics, ServerMetadata, SharedMemoryRegion, UnloadOptions,
+    CudaMemoryRegion, InferRequest, InferResponse, LoadOptions, LogSettings, ModelConfig, ModelIndexEntry,
+    ModelMetadata, ModelRef, ModelStatistics, ServerMetadata, SharedMemoryRegion, TraceSettings,
+    UnloadOptions,
 };
 
 use crate::ClientError;
@@ -98,10 +100,38 @@ pub trait InferenceClient: fmt::Debug + Send + Sync {
         name: Option<&'a str>,
     ) -> BoxFuture<'a, Result<Vec<SharedMemoryRegion>>>;
 
-    /// Makes a region of system shared memory known to the server (system shared memory extension). The client itself does
-    /// not send or receive tensors through it.
+    /// Makes a region of system shared memory known to the server (system shared memory extension). Requests may then name parts
+    /// of it as places of tensors ([`InferRequest::with_shared_input`], [`SharedMemorySlice::to_parameters`]); the client
+    /// itself neither reads nor writes it.
+    ///
+    /// [`SharedMemorySlice::to_parameters`]: oip_types::SharedMemorySlice::to_parameters
     fn register_shared_memory<'a>(&'a self, region: &'a SharedMemoryRegion) -> BoxFuture<'a, Result<()>>;
 
     /// Makes the server forget the region of this name, or all regions (system shared memory extension).
     fn unregister_shared_memory<'a>(&'a self, name: Option<&'a str>) -> BoxFuture<'a, Result<()>>;
+
+    /// Changes settings of traces, of a model or of the server, and gives all of them as they are then; no changes ask only (trace
+    /// extension).
+    fn trace_settings<'a>(
+        &'a self,
+        model: Option<&'a str>,
+        changes: &'a TraceSettings,
+    ) -> BoxFuture<'a, Result<TraceSettings>>;
+
+    /// The region of graphics cards' memory of this name, or all that are registered (CUDA shared memory extension).
+    fn cuda_memory_status<'a>(
+        &'a self,
+        name: Option<&'a str>,
+    ) -> BoxFuture<'a, Result<Vec<CudaMemoryRegion>>>;
+
+    /// Makes a region of a graphics card's memory known to the server, by the handle that its driver gives (CUDA shared memory
+    /// extension).
+    fn register_cuda_memory<'a>(
+        &'a self,
+        region: &'a CudaMemoryRegion,
+        handle: &'a Bytes,
+    ) -> BoxFuture<'a, Result<()>>;
+
+    /// Makes the server forget the region of this name, or all regions (CUDA shared memory extension).
+    fn unregister_cuda_memory<'a>(&'a self, name: Option<&'a str>) -> BoxFuture<'a, Result<()>>;
 }

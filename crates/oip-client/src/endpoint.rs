@@ -33,14 +33,14 @@ pub(crate) enum Transport {
 
 impl Endpoint {
     /// Reads `http://host:port/prefix`, `grpc://host:port`, the same with `https://` and `grpcs://`, `host:port`, or the
-    /// path of a Unix socket: `http+unix:///run/oip.sock`, `grpc+unix:///run/oip.sock`.
+    /// path of a Unix socket: `http+unix:///run/oip.sock` (or `unix:///run/oip.sock`), `grpc+unix:///run/oip.sock`.
     pub(crate) fn parse(url: &str) -> Result<Self, ClientError> {
         let wrong = |message: String| ClientError::new(ErrorKind::Usage, message).at(url);
         let (scheme, rest) = match url.split_once("://") {
             Some((scheme, rest)) => (scheme.to_ascii_lowercase(), rest),
             None => (String::new(), url),
         };
-        if let "http+unix" | "grpc+unix" = &*scheme {
+        if let "unix" | "http+unix" | "grpc+unix" = &*scheme {
             if !cfg!(unix) {
                 return Err(wrong("this system has no Unix sockets for it".to_owned()));
             }
@@ -51,8 +51,8 @@ impl Endpoint {
             return Ok(Self {
                 url: url.to_owned(),
                 transport: match &*scheme {
-                    "http+unix" => Transport::Http,
-                    _ => Transport::Grpc,
+                    "grpc+unix" => Transport::Grpc,
+                    _ => Transport::Http,
                 },
                 is_encrypted: false,
                 // The name of servers on Unix sockets.
@@ -66,7 +66,7 @@ impl Endpoint {
             "grpc" | "grpcs" => Transport::Grpc,
             "" => Transport::Open,
             other => {
-                let expected = "expected http://, https://, grpc:// or grpcs://";
+                let expected = "expected http://, https://, grpc:// or grpcs://, or http+unix:// or grpc+unix:// for a socket";
                 return Err(wrong(format!("{expected}, found {other}://")));
             }
         };
@@ -164,6 +164,7 @@ mod tests {
         for (url, transport) in [
             ("http+unix:///run/a b.sock", Transport::Http),
             ("grpc+unix:///run/a b.sock", Transport::Grpc),
+            ("unix:///run/a b.sock", Transport::Http),
         ] {
             let endpoint = Endpoint::parse(url).unwrap();
             assert_eq!(
@@ -184,7 +185,7 @@ mod tests {
         for (url, reason) in [
             (
                 "ftp://a",
-                "expected http://, https://, grpc:// or grpcs://, found ftp://",
+                "expected http://, https://, grpc:// or grpcs://, or http+unix:// or grpc+unix:// for a socket, found ftp://",
             ),
             ("http://", "expected a URL such as"),
             ("http://a b", "expected a URL such as"),

@@ -1,4 +1,6 @@
-use crate::{ModelRef, Parameters, ServiceError, SharedMemorySlice, TensorValue};
+use tensor_core::Shape;
+
+use crate::{DataType, ModelRef, Parameters, ServiceError, SharedMemorySlice, TensorValue};
 
 /// A request to run a model.
 ///
@@ -95,6 +97,36 @@ impl InferRequest {
         self
     }
 
+    /// Adds an input whose elements the server finds in shared memory: what is sent is its datatype and shape, and the place.
+    ///
+    /// ```
+    /// use oip_types::{DataType, InferRequest, ModelRef, SharedMemorySlice};
+    /// use tensor_core::Shape;
+    ///
+    /// let place = SharedMemorySlice { region: "images".into(), offset: 0, byte_size: 256 };
+    /// let request = InferRequest::new(ModelRef::new("digits", None).unwrap());
+    /// let request = request.with_shared_input("X", DataType::FP32, Shape::new(&[1, 64])?, &place).unwrap();
+    /// assert_eq!(request.inputs[0].value.shape().dims(), [1, 64]);
+    /// # Ok::<(), tensor_core::SpecError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when such a tensor does not fit into memory.
+    pub fn with_shared_input(
+        mut self,
+        name: impl Into<String>,
+        datatype: DataType,
+        shape: Shape,
+        place: &SharedMemorySlice,
+    ) -> Result<Self, ServiceError> {
+        self.inputs.push(InferInput {
+            name: name.into(),
+            value: TensorValue::zeros(datatype, shape, isize::MAX as usize)?,
+            parameters: place.to_parameters(),
+        });
+        Ok(self)
+    }
+
     /// Asks for an output.
     #[must_use]
     pub fn with_output(mut self, name: impl Into<String>) -> Self {
@@ -142,7 +174,8 @@ pub struct InferInput {
     pub name: String,
     /// What it holds.
     pub value: TensorValue,
-    /// Parameters of this input.
+    /// Parameters of this input. Where they name a place in shared memory
+    /// ([`SharedMemorySlice::to_parameters`]), clients send the place and not the value.
     pub parameters: Parameters,
 }
 

@@ -55,6 +55,7 @@ pub mod rest;
 mod rows;
 mod shared_memory;
 mod statistics;
+mod trace_settings;
 mod value;
 
 pub use byte_size::{ByteSize, ByteSizeError};
@@ -74,10 +75,13 @@ pub use model_config::ModelConfig;
 pub use name::{ModelRef, check_name};
 pub use parameters::{ParameterValue, Parameters, check_parameter_name, take_bool};
 pub use repository::{LoadOptions, ModelIndexEntry, ModelState, UnloadOptions};
-pub use shared_memory::{NoSharedMemory, ReadSharedMemory, SharedMemoryRegion, SharedMemorySlice};
+pub use shared_memory::{
+    CudaMemoryRegion, NoSharedMemory, ReadSharedMemory, SharedMemoryRegion, SharedMemorySlice,
+};
 pub use statistics::{
     BatchStatistics, InferStatistics, MemoryUsage, ModelStatistics, ResponseStatistics, StatisticDuration,
 };
+pub use trace_settings::TraceSettings;
 pub use value::TensorValue;
 
 #[cfg(feature = "rest")]

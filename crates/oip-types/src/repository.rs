@@ -1,5 +1,6 @@
-use std::fmt;
+use std::{collections::BTreeMap, fmt};
 
+use bytes::Bytes;
 use tensor_core::Quoted;
 
 use crate::{ParameterValue, Parameters, ServiceError};
@@ -76,6 +77,8 @@ impl fmt::Display for ModelState {
 pub struct LoadOptions {
     /// A model configuration in JSON that holds instead of the repository's.
     pub config: Option<String>,
+    /// The model's files by their paths in its folder, such as `1/model.onnx`. Triton takes them; Tensorferry refuses them.
+    pub files: BTreeMap<String, Bytes>,
 }
 
 impl LoadOptions {

@@ -24,6 +24,18 @@ pub struct SharedMemoryRegion {
     pub byte_size: u64,
 }
 
+/// A region of a graphics card's memory that a client registered (CUDA shared memory extension).
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "rest", derive(serde::Serialize, serde::Deserialize))]
+pub struct CudaMemoryRegion {
+    /// The name that requests use.
+    pub name: String,
+    /// The card's number.
+    pub device_id: u64,
+    /// Bytes of the region.
+    pub byte_size: u64,
+}
+
 /// A part of a registered region.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SharedMemorySlice {
@@ -76,6 +88,12 @@ impl SharedMemorySlice {
             offset,
             byte_size,
         }))
+    }
+
+    /// Whether the parameters of an input or output name a slice.
+    #[must_use]
+    pub fn is_in(parameters: &Parameters) -> bool {
+        parameters.contains_key(REGION)
     }
 
     /// The parameters that [`SharedMemorySlice::take`] reads.

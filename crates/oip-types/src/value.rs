@@ -55,6 +55,33 @@ impl TensorValue {
             .map_err(|_| ServiceError::invalid(mismatch))
     }
 
+    /// Zeros, false or empty strings: what stands for elements that are elsewhere, such as in shared memory. Memory that was
+    /// not written to costs nothing with most systems.
+    ///
+    /// # Errors
+    /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when the bytes do not fit 64 bits, are more than `most`, or when
+    /// there is no room for them.
+    pub fn zeros(datatype: DataType, shape: Shape, most: usize) -> Result<Self, ServiceError> {
+        let width = match datatype {
+            DataType::Bytes => BytesTensor::LENGTH_PREFIX as u64,
+            DataType::Fixed(dtype) => dtype.size() as u64,
+        };
+        let len = shape.element_count().checked_mul(width);
+        let len = len
+            .and_then(|len| usize::try_from(len).ok())
+            .filter(|len| *len <= most);
+        let no_room = || {
+            let message = format!(
+                "{datatype}{shape}: the elements take more than {most} bytes, or than there is room for"
+            );
+            ServiceError::invalid(message)
+        };
+        let len = len.ok_or_else(no_room)?;
+        // `vec!` cannot fail gracefully, and a reserved vector would be written to.
+        Vec::<u8>::new().try_reserve_exact(len).map_err(|_| no_room())?;
+        Self::from_raw(datatype, shape, vec![0; len].into())
+    }
+
     /// The element type.
     #[must_use]
     pub fn datatype(&self) -> DataType {

@@ -1,13 +1,17 @@
 //! A client of inference servers. Each call either blocks the calling thread only, or tells a callback when it has ended.
 
 use std::{
+    collections::BTreeMap,
     future::Future,
     sync::{Arc, OnceLock},
     time::Duration,
 };
 
 use oip_client::{BlockingClient, Compression, InferenceClient, RetryPolicy, TensorForm};
-use oip_types::{InferRequest, LoadOptions, LogSettings, SharedMemoryRegion, UnloadOptions, rest::json_body};
+use oip_types::{
+    CudaMemoryRegion, InferRequest, LoadOptions, LogSettings, SharedMemoryRegion, UnloadOptions,
+    rest::json_body,
+};
 use pyo3::{exceptions::PyRuntimeError, prelude::*};
 use tokio::runtime::Runtime;
 
@@ -64,7 +68,7 @@ struct Settings {
 impl Client {
     #[new]
     fn new(py: Python<'_>, url: String, settings: Settings) -> PyResult<Self> {
-        let may_block = ["http://", "http+unix://"]
+        let may_block = ["http://", "http+unix://", "unix://"]
             .iter()
             .any(|scheme| url.starts_with(scheme));
         let mut builder = oip_client::builder(url)
@@ -117,157 +121,186 @@ impl Client {
         })
     }
 
-    #[pyo3(signature = (callback=None))]
-    fn server_live(&self, py: Python<'_>, callback: Callback) -> PyResult<Py<PyAny>> {
-        self.call(
-            py,
-            callback,
-            None,
-            |client| async move { client.server_live().await },
-        )
+    #[pyo3(signature = (timeout=None, callback=None))]
+    fn server_live(&self, py: Python<'_>, timeout: Option<f64>, callback: Callback) -> PyResult<Py<PyAny>> {
+        self.call(py, callback, timeout, |client| async move {
+            client.server_live().await
+        })
     }
 
-    #[pyo3(signature = (callback=None))]
-    fn server_ready(&self, py: Python<'_>, callback: Callback) -> PyResult<Py<PyAny>> {
-        self.call(
-            py,
-            callback,
-            None,
-            |client| async move { client.server_ready().await },
-        )
+    #[pyo3(signature = (timeout=None, callback=None))]
+    fn server_ready(&self, py: Python<'_>, timeout: Option<f64>, callback: Callback) -> PyResult<Py<PyAny>> {
+        self.call(py, callback, timeout, |client| async move {
+            client.server_ready().await
+        })
     }
 
-    #[pyo3(signature = (name, version, callback=None))]
+    #[pyo3(signature = (name, version, timeout=None, callback=None))]
     fn model_ready(
         &self,
         py: Python<'_>,
         name: String,
         version: Option<String>,
+        timeout: Option<f64>,
         callback: Callback,
     ) -> PyResult<Py<PyAny>> {
         let named = named(&name, version.as_deref())?;
-        self.call(py, callback, None, |client| async move {
+        self.call(py, callback, timeout, |client| async move {
             client.model_ready(named.model()).await
         })
     }
 
     /// JSON, as over HTTP.
-    #[pyo3(signature = (callback=None))]
-    fn server_metadata(&self, py: Python<'_>, callback: Callback) -> PyResult<Py<PyAny>> {
-        self.call(py, callback, None, |client| async move {
+    #[pyo3(signature = (timeout=None, callback=None))]
+    fn server_metadata(
+        &self,
+        py: Python<'_>,
+        timeout: Option<f64>,
+        callback: Callback,
+    ) -> PyResult<Py<PyAny>> {
+        self.call(py, callback, timeout, |client| async move {
             client.server_metadata().await.map(|found| json(&found))
         })
     }
 
     /// JSON, as over HTTP.
-    #[pyo3(signature = (name, version, callback=None))]
+    #[pyo3(signature = (name, version, timeout=None, callback=None))]
     fn model_metadata(
         &self,
         py: Python<'_>,
         name: String,
         version: Option<String>,
+        timeout: Option<f64>,
         callback: Callback,
     ) -> PyResult<Py<PyAny>> {
         let named = named(&name, version.as_deref())?;
-        self.call(py, callback, None, |client| async move {
+        self.call(py, callback, timeout, |client| async move {
             let found = client.model_metadata(named.model()).await;
             found.map(|found| json(&found))
         })
     }
 
     /// JSON, as over HTTP.
-    #[pyo3(signature = (name, version, callback=None))]
+    #[pyo3(signature = (name, version, timeout=None, callback=None))]
     fn model_config(
         &self,
         py: Python<'_>,
         name: String,
         version: Option<String>,
+        timeout: Option<f64>,
         callback: Callback,
     ) -> PyResult<Py<PyAny>> {
         let named = named(&name, version.as_deref())?;
-        self.call(py, callback, None, |client| async move {
+        self.call(py, callback, timeout, |client| async move {
             let found = client.model_config(named.model()).await;
             found.map(|found| json(&found))
         })
     }
 
     /// JSON: an array.
-    #[pyo3(signature = (name, version, callback=None))]
+    #[pyo3(signature = (name, version, timeout=None, callback=None))]
     fn statistics(
         &self,
         py: Python<'_>,
         name: Option<String>,
         version: Option<String>,
+        timeout: Option<f64>,
         callback: Callback,
     ) -> PyResult<Py<PyAny>> {
         let name = name.map(|name| named(&name, version.as_deref())).transpose()?;
-        self.call(py, callback, None, |client| async move {
+        self.call(py, callback, timeout, |client| async move {
             let model = name.as_ref().map(InferRequest::model);
             client.statistics(model).await.map(|found| json(&found))
         })
     }
 
     /// JSON: an array.
-    #[pyo3(signature = (callback=None))]
-    fn repository_index(&self, py: Python<'_>, callback: Callback) -> PyResult<Py<PyAny>> {
-        self.call(py, callback, None, |client| async move {
+    #[pyo3(signature = (timeout=None, callback=None))]
+    fn repository_index(
+        &self,
+        py: Python<'_>,
+        timeout: Option<f64>,
+        callback: Callback,
+    ) -> PyResult<Py<PyAny>> {
+        self.call(py, callback, timeout, |client| async move {
             client.repository_index(false).await.map(|found| json(&found))
         })
     }
 
-    #[pyo3(signature = (name, config=None, callback=None))]
+    /// Files by their paths in the model's folder.
+    #[pyo3(signature = (name, config=None, files=BTreeMap::new(), timeout=None, callback=None))]
     fn load_model(
         &self,
         py: Python<'_>,
         name: String,
         config: Option<String>,
+        files: BTreeMap<String, Vec<u8>>,
+        timeout: Option<f64>,
         callback: Callback,
     ) -> PyResult<Py<PyAny>> {
-        let options = LoadOptions::default().with(|options| options.config = config);
-        self.call(py, callback, None, |client| async move {
+        let options = LoadOptions::default().with(|options| {
+            options.config = config;
+            options.files = files
+                .into_iter()
+                .map(|(path, content)| (path, content.into()))
+                .collect();
+        });
+        self.call(py, callback, timeout, |client| async move {
             client.load_model(&name, &options).await
         })
     }
 
-    #[pyo3(signature = (name, with_dependents=false, callback=None))]
+    #[pyo3(signature = (name, with_dependents=false, timeout=None, callback=None))]
     fn unload_model(
         &self,
         py: Python<'_>,
         name: String,
         with_dependents: bool,
+        timeout: Option<f64>,
         callback: Callback,
     ) -> PyResult<Py<PyAny>> {
         let options = UnloadOptions::default().with(|options| options.unload_dependents = with_dependents);
-        self.call(py, callback, None, |client| async move {
+        self.call(py, callback, timeout, |client| async move {
             client.unload_model(&name, options).await
         })
     }
 
     /// Settings and changes as JSON.
-    #[pyo3(signature = (changes, callback=None))]
-    fn log_settings(&self, py: Python<'_>, changes: &str, callback: Callback) -> PyResult<Py<PyAny>> {
+    #[pyo3(signature = (changes, timeout=None, callback=None))]
+    fn log_settings(
+        &self,
+        py: Python<'_>,
+        changes: &str,
+        timeout: Option<f64>,
+        callback: Callback,
+    ) -> PyResult<Py<PyAny>> {
         let changes = oip_types::rest::decode_log_settings(changes.as_bytes(), &oip_types::Limits::default());
         let changes: LogSettings = changes.map_err(|error| error::usage(error.message()))?;
-        self.call(py, callback, None, |client| async move {
+        self.call(py, callback, timeout, |client| async move {
             client.log_settings(&changes).await.map(|found| json(&found))
         })
     }
 
     /// JSON: an array.
-    #[pyo3(signature = (name=None, callback=None))]
+    #[pyo3(signature = (name=None, timeout=None, callback=None))]
     fn shared_memory_status(
         &self,
         py: Python<'_>,
         name: Option<String>,
+        timeout: Option<f64>,
         callback: Callback,
     ) -> PyResult<Py<PyAny>> {
-        self.call(py, callback, None, |client| async move {
+        self.call(py, callback, timeout, |client| async move {
             let found = client.shared_memory_status(name.as_deref()).await;
             found.map(|found| json(&found))
         })
     }
 
-    #[pyo3(signature = (name, key, offset, byte_size, callback=None))]
+    #[pyo3(signature = (name, key, offset, byte_size, timeout=None, callback=None))]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "the protocol's fields, and how the call runs"
+    )]
     fn register_shared_memory(
         &self,
         py: Python<'_>,
@@ -275,6 +308,7 @@ impl Client {
         key: String,
         offset: u64,
         byte_size: u64,
+        timeout: Option<f64>,
         callback: Callback,
     ) -> PyResult<Py<PyAny>> {
         let region = SharedMemoryRegion {
@@ -283,20 +317,89 @@ impl Client {
             offset,
             byte_size,
         };
-        self.call(py, callback, None, |client| async move {
+        self.call(py, callback, timeout, |client| async move {
             client.register_shared_memory(&region).await
         })
     }
 
-    #[pyo3(signature = (name=None, callback=None))]
+    #[pyo3(signature = (name=None, timeout=None, callback=None))]
     fn unregister_shared_memory(
         &self,
         py: Python<'_>,
         name: Option<String>,
+        timeout: Option<f64>,
         callback: Callback,
     ) -> PyResult<Py<PyAny>> {
-        self.call(py, callback, None, |client| async move {
+        self.call(py, callback, timeout, |client| async move {
             client.unregister_shared_memory(name.as_deref()).await
+        })
+    }
+
+    /// Settings of traces of a model, or of the server.
+    #[pyo3(signature = (model=None, changes=BTreeMap::new(), timeout=None, callback=None))]
+    fn trace_settings(
+        &self,
+        py: Python<'_>,
+        model: Option<String>,
+        changes: BTreeMap<String, Vec<String>>,
+        timeout: Option<f64>,
+        callback: Callback,
+    ) -> PyResult<Py<PyAny>> {
+        self.call(py, callback, timeout, |client| async move {
+            client.trace_settings(model.as_deref(), &changes).await
+        })
+    }
+
+    /// JSON: an array.
+    #[pyo3(signature = (name=None, timeout=None, callback=None))]
+    fn cuda_memory_status(
+        &self,
+        py: Python<'_>,
+        name: Option<String>,
+        timeout: Option<f64>,
+        callback: Callback,
+    ) -> PyResult<Py<PyAny>> {
+        self.call(py, callback, timeout, |client| async move {
+            let found = client.cuda_memory_status(name.as_deref()).await;
+            found.map(|found| json(&found))
+        })
+    }
+
+    #[pyo3(signature = (name, handle, device_id, byte_size, timeout=None, callback=None))]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "the protocol's fields, and how the call runs"
+    )]
+    fn register_cuda_memory(
+        &self,
+        py: Python<'_>,
+        name: String,
+        handle: Vec<u8>,
+        device_id: u64,
+        byte_size: u64,
+        timeout: Option<f64>,
+        callback: Callback,
+    ) -> PyResult<Py<PyAny>> {
+        let region = CudaMemoryRegion {
+            name,
+            device_id,
+            byte_size,
+        };
+        self.call(py, callback, timeout, |client| async move {
+            client.register_cuda_memory(&region, &handle.into()).await
+        })
+    }
+
+    #[pyo3(signature = (name=None, timeout=None, callback=None))]
+    fn unregister_cuda_memory(
+        &self,
+        py: Python<'_>,
+        name: Option<String>,
+        timeout: Option<f64>,
+        callback: Callback,
+    ) -> PyResult<Py<PyAny>> {
+        self.call(py, callback, timeout, |client| async move {
+            client.unregister_cuda_memory(name.as_deref()).await
         })
     }
 

@@ -1,16 +1,20 @@
 //! Errors as Python exceptions with attributes.
 
-use std::time::Duration;
+use std::{error::Error, io, path::Path, time::Duration};
 
 use oip_client::ClientError;
-use pyo3::{create_exception, exceptions::PyException, prelude::*};
+use pyo3::{
+    create_exception,
+    exceptions::{PyException, PyOSError},
+    prelude::*,
+};
 
 create_exception!(
     tensorferry,
     TensorFileError,
     PyException,
-    "A tensor file cannot be read or written. Attributes: `kind` (such as 'Truncated'), `tensor` (its name or None), \
-     `byte` (where in the file, or None), `rule` (of the format's page, or None)."
+    "A tensor file cannot be read or written. Attributes: `file` (its path, or None for one in memory), `kind` (such as \
+     'Truncated'), `tensor` (its name or None), `byte` (where in the file, or None), `rule` (of the format's page, or None)."
 );
 create_exception!(
     tensorferry,
@@ -21,23 +25,58 @@ create_exception!(
      server's own words), `retry_after` (seconds, or None)."
 );
 
-/// An error of a file; what the system refuses becomes an `OSError` with its number where there is one.
-pub(crate) fn of_file(py: Python<'_>, error: &fmt_core::Error) -> PyErr {
-    if let Some(cause) =
-        std::error::Error::source(error).and_then(|cause| cause.downcast_ref::<std::io::Error>())
-        && let Some(number) = cause.raw_os_error()
-    {
-        return pyo3::exceptions::PyOSError::new_err((number, error.to_string()));
+/// An error of a file; what the system refuses becomes an `OSError` with its number and the path where there is one.
+pub(crate) fn of_file(py: Python<'_>, error: &fmt_core::Error, path: Option<&Path>) -> PyErr {
+    if let Some(number) = error.source().and_then(number) {
+        return of_system(number, error.to_string(), path);
     }
-    let exception = TensorFileError::new_err(error.to_string());
+    let text = match path {
+        Some(path) => format!("{}: {error}", path.display()),
+        None => error.to_string(),
+    };
+    let exception = TensorFileError::new_err(text);
     let value = exception.value(py);
     let set = [
         value.setattr("kind", error.kind().to_string()),
+        value.setattr("file", path.map(|path| path.as_os_str())),
         value.setattr("tensor", error.tensor()),
         value.setattr("byte", error.byte()),
         value.setattr("rule", error.broken_rule()),
     ];
     set.into_iter().find_map(Result::err).unwrap_or(exception)
+}
+
+/// The system's number for what it refused. It may be the cause of a cause, and some errors of libraries say the kind only.
+pub(crate) fn number(error: &(dyn Error + 'static)) -> Option<i32> {
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        if let Some(number) = error.downcast_ref::<io::Error>().and_then(of_kind_or_raw) {
+            return Some(number);
+        }
+        cause = error.source();
+    }
+    None
+}
+
+fn of_kind_or_raw(error: &io::Error) -> Option<i32> {
+    // The same numbers with all systems that Python calls POSIX.
+    error.raw_os_error().or(match error.kind() {
+        io::ErrorKind::NotFound => Some(2),
+        io::ErrorKind::PermissionDenied => Some(13),
+        io::ErrorKind::AlreadyExists => Some(17),
+        io::ErrorKind::NotADirectory => Some(20),
+        io::ErrorKind::StorageFull => Some(28),
+        io::ErrorKind::ReadOnlyFilesystem => Some(30),
+        _ => None,
+    })
+}
+
+/// What the system refuses; Python chooses the exception by the number and adds the path to the message.
+pub(crate) fn of_system(number: i32, text: String, path: Option<&Path>) -> PyErr {
+    match path {
+        Some(path) => PyOSError::new_err((number, text, path.as_os_str().to_owned())),
+        None => PyOSError::new_err((number, text)),
+    }
 }
 
 /// Wrong use that only the native half can see.

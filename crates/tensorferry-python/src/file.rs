@@ -1,27 +1,47 @@
 //! Reading files of every format, and what is done with whole files.
 
-use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    ffi::OsStr,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use bytes::Bytes;
-use fmt_core::{ByteSource, FileSource, Layout, ReadOptions, TensorReader, Verification};
+use fmt_core::{
+    ByteSource, Encoding, ErrorKind, FileSource, Layout, ReadOptions, StoredDType, TENSOR_STREAM_UNIT,
+    TensorReader, Verification,
+};
 use pyo3::{prelude::*, types::PyDict};
-use tensor_core::Naming;
+use tensor_core::{Naming, Tensor};
 use tensor_files::{AllowedLoss, ConvertOptions, Manifest, Tolerance};
 
 use crate::{
     buffer::{Borrowed, Buffer, Fresh},
     error,
+    noted::Noted,
+    opaque,
 };
 
 /// A file that is open for reading.
 #[pyclass(frozen, module = "tensorferry._native")]
 pub(crate) struct File {
     reader: Box<dyn TensorReader>,
+    /// None for a file in memory.
+    path: Option<PathBuf>,
 }
 
-/// What a file says about a tensor: name, dtype (NumPy's name, or the file's if it is unknown), shape, bytes of the
-/// elements (None if the dtype is unknown), layout, why it cannot be read (None if it can).
-type Described = (String, String, Vec<u64>, Option<u64>, String, Option<String>);
+/// What a file says about a tensor: name, dtype (NumPy's name, or the file's if NumPy has none), shape, bytes of the
+/// elements (None if the dtype is unknown), layout, why it cannot be read (None if it can), the dtype as safetensors calls it.
+type Described = (
+    String,
+    String,
+    Vec<u64>,
+    Option<u64>,
+    String,
+    Option<String>,
+    String,
+);
 
 #[pymethods]
 impl File {
@@ -39,8 +59,9 @@ impl File {
             let source: Arc<dyn ByteSource> = Arc::new(mapped);
             tensor_files::open_source(source, Some(&path), &options)
         });
-        let reader = opened.map_err(|error| error::of_file(py, &error))?;
-        Ok(Self { reader })
+        let reader = opened.map_err(|error| error::of_file(py, &error, Some(&path)))?;
+        let path = Some(path);
+        Ok(Self { reader, path })
     }
 
     /// Opens a file that is in memory.
@@ -51,8 +72,14 @@ impl File {
             let bytes: Bytes = data.to_bytes();
             tensor_files::open_source(Arc::new(bytes), None, &ReadOptions::default())
         });
-        let reader = opened.map_err(|error| error::of_file(py, &error))?;
-        Ok(Self { reader })
+        let reader = opened.map_err(|error| error::of_file(py, &error, None))?;
+        Ok(Self { reader, path: None })
+    }
+
+    /// The path, or None for a file in memory.
+    #[getter]
+    fn path(&self) -> Option<&OsStr> {
+        self.path.as_deref().map(Path::as_os_str)
     }
 
     /// The format's short name.
@@ -72,11 +99,17 @@ impl File {
         let entries = self.reader.entries().iter();
         entries
             .map(|entry| {
+                let numpy = match &entry.dtype {
+                    StoredDType::Known(dtype) => Some(dtype.name_in(Naming::Numpy)),
+                    StoredDType::Opaque(dtype) if entry.is_copied_only() => opaque::numpy_name(dtype),
+                    _ => None,
+                };
                 let known = entry.dtype.known();
-                let dtype = known.map_or_else(
+                let stored = known.map_or_else(
                     || entry.dtype.to_string(),
-                    |dtype| dtype.name_in(Naming::Numpy).to_owned(),
+                    |dtype| dtype.name_in(Naming::Safetensors).to_owned(),
                 );
+                let is_for_numpy = known.is_none() && numpy.is_some();
                 let layout = match &entry.layout {
                     Layout::Dense => "dense".to_owned(),
                     Layout::Coo { .. } => "coo".to_owned(),
@@ -84,11 +117,12 @@ impl File {
                 };
                 (
                     entry.name.clone(),
-                    dtype,
+                    numpy.map_or_else(|| stored.clone(), str::to_owned),
                     entry.shape.dims().to_vec(),
                     entry.byte_len(),
                     layout,
-                    entry.unsupported.clone(),
+                    entry.unsupported.clone().filter(|_| !is_for_numpy),
+                    stored,
                 )
             })
             .collect()
@@ -97,26 +131,47 @@ impl File {
     /// A dense tensor's bytes.
     fn tensor(&self, py: Python<'_>, index: usize) -> PyResult<Buffer> {
         self.known(index)?;
-        let tensor = py.detach(|| self.reader.tensor(index));
-        let tensor = tensor.map_err(|error| error::of_file(py, &error))?;
-        Ok(Buffer::new(tensor.into_bytes()))
+        let bytes = py.detach(|| match self.reader.entries()[index].is_copied_only() {
+            true => self.copied(index),
+            false => self.reader.tensor(index).map(Tensor::into_bytes),
+        });
+        let bytes = bytes.map_err(|error| self.failed(py, &error))?;
+        Ok(Buffer::new(bytes))
     }
 
     /// Some rows of a dense tensor: their bytes and shape.
     fn rows(&self, py: Python<'_>, index: usize, start: u64, stop: u64) -> PyResult<(Buffer, Vec<u64>)> {
         self.known(index)?;
-        let rows = py.detach(|| self.reader.rows(index, start..stop));
-        let rows = rows.map_err(|error| error::of_file(py, &error))?;
-        let shape = rows.shape().dims().to_vec();
-        Ok((Buffer::new(rows.into_bytes()), shape))
+        let rows = py.detach(|| match self.reader.entries()[index].is_copied_only() {
+            true => self.copied_rows(index, start, stop),
+            false => {
+                let rows = self.reader.rows(index, start..stop)?;
+                let shape = rows.shape().dims().to_vec();
+                Ok((rows.into_bytes(), shape))
+            }
+        });
+        let (bytes, shape) = rows.map_err(|error| self.failed(py, &error))?;
+        Ok((Buffer::new(bytes), shape))
     }
 
     /// Copies a dense tensor into an array that was just made.
     fn read_into(&self, py: Python<'_>, index: usize, out: &Bound<'_, PyAny>) -> PyResult<()> {
         self.known(index)?;
         let mut out = Fresh::new(out)?;
-        let read = py.detach(|| self.reader.read_into(index, out.as_mut()));
-        read.map_err(|error| error::of_file(py, &error))
+        let read = py.detach(|| match self.reader.entries()[index].is_copied_only() {
+            true => {
+                let bytes = self.copied(index)?;
+                let out = out.as_mut();
+                if out.len() != bytes.len() {
+                    let error = fmt_core::Error::new(ErrorKind::SizeMismatch, "the array for the tensor");
+                    return Err(error.expected(bytes.len()).found(out.len()));
+                }
+                out.copy_from_slice(&bytes);
+                Ok(())
+            }
+            false => self.reader.read_into(index, out.as_mut()),
+        });
+        read.map_err(|error| self.failed(py, &error))
     }
 
     /// Checks every tensor against its checksum: for each its name and "ok", "unchecked", or what the checksum is.
@@ -134,11 +189,73 @@ impl File {
                 })
                 .collect()
         });
-        verified.map_err(|error| error::of_file(py, &error))
+        verified.map_err(|error| self.failed(py, &error))
     }
 }
 
 impl File {
+    fn failed(&self, py: Python<'_>, error: &fmt_core::Error) -> PyErr {
+        error::of_file(py, error, self.path.as_deref())
+    }
+
+    /// The bytes of a tensor whose elements are not computed with, which are read as they stand.
+    fn copied(&self, index: usize) -> Result<Bytes, fmt_core::Error> {
+        const PIECE: usize = 1 << 20;
+        let entry = &self.reader.entries()[index];
+        let no_room = || {
+            let error = fmt_core::Error::new(ErrorKind::TooLarge, "there is no room for the tensor");
+            error.of_tensor(&entry.name)
+        };
+        let len = entry.byte_len().and_then(|len| usize::try_from(len).ok());
+        let len = len.ok_or_else(no_room)?;
+        let room = len
+            .checked_next_multiple_of(TENSOR_STREAM_UNIT)
+            .ok_or_else(no_room)?;
+        // Compressed bytes may claim any length.
+        if entry.encoding != Encoding::Raw && len as u64 > ReadOptions::default().limits.decoded_bytes {
+            return Err(no_room());
+        }
+        let mut bytes = Vec::new();
+        bytes.try_reserve_exact(room).map_err(|_| no_room())?;
+        let mut stream = self.reader.stream(index)?;
+        // Memory is touched as it is filled. The last read finds the end, where checksums are compared.
+        loop {
+            let start = bytes.len();
+            let piece = PIECE.min(room.saturating_sub(start)).max(TENSOR_STREAM_UNIT);
+            bytes.resize(start + piece, 0);
+            let read = stream.read(&mut bytes[start..])?;
+            bytes.truncate(start + read);
+            if read < piece {
+                break;
+            }
+        }
+        if bytes.len() != len {
+            let error = fmt_core::Error::new(ErrorKind::SizeMismatch, "the tensor's data");
+            return Err(error.of_tensor(&entry.name).expected(len).found(bytes.len()));
+        }
+        Ok(bytes.into())
+    }
+
+    /// Some rows of such a tensor, of which all is read.
+    fn copied_rows(&self, index: usize, start: u64, stop: u64) -> Result<(Bytes, Vec<u64>), fmt_core::Error> {
+        let entry = &self.reader.entries()[index];
+        let mut shape = entry.shape.dims().to_vec();
+        let rows = shape.first().copied().unwrap_or(0);
+        if start > stop || stop > rows {
+            let error = fmt_core::Error::new(ErrorKind::OutOfBounds, "there are no such rows");
+            let error = error
+                .of_tensor(&entry.name)
+                .expected(format_args!("rows up to {rows}"));
+            return Err(error.found(format_args!("{start} to {stop}")));
+        }
+        let bytes = self.copied(index)?;
+        let row = bytes.len() / usize::try_from(rows).unwrap_or(usize::MAX).max(1);
+        // Within the bytes, so they fit.
+        let bytes = bytes.slice(start as usize * row..stop as usize * row);
+        shape[0] = stop - start;
+        Ok((bytes, shape))
+    }
+
     fn known(&self, index: usize) -> PyResult<()> {
         let count = self.reader.entries().len();
         if index < count {
@@ -171,7 +288,8 @@ pub(crate) fn convert(
     let format = crate::save::wanted_format(&target, format)?;
     let options = ReadOptions::default();
     let converted = py.detach(|| {
-        let reader = tensor_files::open(&source, &options)?;
+        let reader = tensor_files::open(&source, &options).map_err(|error| (error, &source))?;
+        let reader = Noted::new(&*reader);
         let how = ConvertOptions {
             allow_loss: if allow_loss {
                 AllowedLoss::ALL
@@ -180,9 +298,12 @@ pub(crate) fn convert(
             },
             ..ConvertOptions::default()
         };
-        tensor_files::convert(&*reader, format, &target, &how)
+        tensor_files::convert(&reader, format, &target, &how).map_err(|error| {
+            let is_of_source = reader.has_failed();
+            (error, if is_of_source { &source } else { &target })
+        })
     });
-    let converted = converted.map_err(|error| error::of_file(py, &error))?;
+    let converted = converted.map_err(|(error, path)| error::of_file(py, &error, Some(path)))?;
     Ok(converted.losses.iter().map(ToString::to_string).collect())
 }
 
@@ -201,13 +322,12 @@ pub(crate) fn diff<'py>(
         relative: rtol,
     };
     let differences = py.detach(|| {
-        let (first, second) = (
-            tensor_files::open(&first, &options)?,
-            tensor_files::open(&second, &options)?,
-        );
+        let open = |path: &PathBuf| tensor_files::open(path, &options).map_err(|error| (error, path.clone()));
+        let (first, second) = (open(&first)?, open(&second)?);
         Ok(tensor_files::diff(&*first, &*second, tolerance))
     });
-    let differences = differences.map_err(|error: fmt_core::Error| error::of_file(py, &error))?;
+    let differences = differences
+        .map_err(|(error, path): (fmt_core::Error, PathBuf)| error::of_file(py, &error, Some(&path)))?;
     let mut found = Vec::new();
     for difference in differences {
         let row = PyDict::new(py);
@@ -225,7 +345,7 @@ pub(crate) fn manifest(py: Python<'_>, path: PathBuf, as_json: bool) -> PyResult
         let reader = tensor_files::open(&path, &ReadOptions::default())?;
         Manifest::of(&*reader)
     });
-    let made = made.map_err(|error: fmt_core::Error| error::of_file(py, &error))?;
+    let made = made.map_err(|error: fmt_core::Error| error::of_file(py, &error, Some(&path)))?;
     Ok(if as_json { made.to_json() } else { made.to_text() })
 }
 
@@ -236,10 +356,10 @@ pub(crate) fn check_manifest(
     path: PathBuf,
     manifest: &str,
 ) -> PyResult<Vec<(String, String)>> {
+    let wanted = Manifest::parse(manifest.as_bytes()).map_err(|error| error::of_file(py, &error, None))?;
     let differences = py.detach(|| {
-        let wanted = Manifest::parse(manifest.as_bytes())?;
         let reader = tensor_files::open(&path, &ReadOptions::default())?;
         Ok(wanted.differences(&Manifest::of(&*reader)?))
     });
-    differences.map_err(|error: fmt_core::Error| error::of_file(py, &error))
+    differences.map_err(|error: fmt_core::Error| error::of_file(py, &error, Some(&path)))
 }

@@ -8,6 +8,8 @@ mod call;
 mod client;
 mod error;
 mod file;
+mod noted;
+mod opaque;
 mod runtime;
 mod save;
 mod server;

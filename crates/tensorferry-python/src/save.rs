@@ -13,7 +13,7 @@ use tensor_core::{DType, Naming, Shape, TensorSpec};
 
 use crate::{
     buffer::{Borrowed, Buffer},
-    error,
+    error, opaque,
 };
 
 /// A tensor to write: name, dtype (NumPy's name), shape, an object with its bytes.
@@ -36,7 +36,7 @@ pub(crate) fn save_file(
         file.persist()?;
         Ok(len)
     });
-    saved.map_err(|error: Error| error::of_file(py, &error))
+    saved.map_err(|error: Error| error::of_file(py, &error, Some(&path)))
 }
 
 /// The bytes of a file.
@@ -51,7 +51,7 @@ pub(crate) fn save_bytes(
     let (plan, arrays) = planned(py, tensors, metadata)?;
     let memory = Memory::default();
     let saved = py.detach(|| write(format, Box::new(memory.clone()), plan, &arrays));
-    saved.map_err(|error| error::of_file(py, &error))?;
+    saved.map_err(|error| error::of_file(py, &error, None))?;
     let bytes = std::mem::take(&mut *memory.0.lock().unwrap_or_else(PoisonError::into_inner));
     Ok(Buffer::new(bytes.into()))
 }
@@ -98,18 +98,22 @@ fn planned(
 /// A tensor as it is planned, and its bytes.
 pub(crate) fn entry((name, dtype, shape, array): Given<'_>) -> PyResult<(PlannedEntry, Borrowed)> {
     let wrong = |what: String| error::usage(format!("tensor '{name}': {what}"));
-    let dtype = DType::from_name(Naming::Numpy, &dtype).map_err(|error| wrong(error.to_string()))?;
-    let spec = Shape::new(&shape).and_then(|shape| TensorSpec::new(dtype, shape));
-    let spec = spec.map_err(|error| wrong(error.to_string()))?;
+    let shape = Shape::new(&shape).map_err(|error| wrong(error.to_string()))?;
+    let planned = match opaque::from_numpy(&dtype) {
+        Some(dtype) => PlannedEntry::opaque(&*name, dtype, shape)
+            .ok_or_else(|| wrong("the byte length does not fit 64 bits".to_owned()))?,
+        None => {
+            let dtype = DType::from_name(Naming::Numpy, &dtype).map_err(|error| wrong(error.to_string()))?;
+            let spec = TensorSpec::new(dtype, shape).map_err(|error| wrong(error.to_string()))?;
+            PlannedEntry::dense(&*name, spec)
+        }
+    };
     let array = Borrowed::new(&array)?;
-    if array.len() as u64 != spec.byte_len() {
-        return Err(wrong(format!(
-            "expected {} bytes, found {}",
-            spec.byte_len(),
-            array.len()
-        )));
+    let (expected, found) = (planned.spec.byte_len(), array.len());
+    if found as u64 != expected {
+        return Err(wrong(format!("expected {expected} bytes, found {found}")));
     }
-    Ok((PlannedEntry::dense(name, spec), array))
+    Ok((planned, array))
 }
 
 fn write<'w>(

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use bytes::Bytes;
 use oip_types::{
     BytesTensor, DataType, InferInput, InferRequest, InferResponse, ModelRef, ParameterValue, Parameters,
-    RequestedOutput, TensorValue, check_parameter_name,
+    RequestedOutput, SharedMemorySlice, TensorValue, check_parameter_name,
 };
 use pyo3::{prelude::*, types::PyList};
 use tensor_core::{Shape, Tensor, TensorSpec};
@@ -51,11 +52,12 @@ impl From<ParameterValue> for Value {
 
 type Values = BTreeMap<String, Value>;
 
-/// An input: name, the protocol's datatype, shape, and an object with its raw bytes, or a list of byte strings for BYTES.
-type Input<'py> = (String, String, Vec<u64>, Bound<'py, PyAny>);
+/// An input: name, the protocol's datatype, shape, an object with its raw bytes (a list of byte strings for BYTES, None where
+/// parameters name a place in shared memory), and its parameters.
+type Input<'py> = (String, String, Vec<u64>, Bound<'py, PyAny>, Values);
 
 /// An output: name, the protocol's datatype, shape, its raw bytes, its parameters; BYTES have a length of four bytes,
-/// little-endian, before each element.
+/// little-endian, before each element. For an output in shared memory, the parameters name its place and there are no bytes.
 type Output = (String, String, Vec<u64>, Buffer, Values);
 
 /// An answer: model, version, id, parameters, outputs.
@@ -78,13 +80,17 @@ impl Given<'_> {
         let mut request = named(&name, version.as_deref())?;
         request.id = id;
         request.parameters = read_parameters(parameters)?;
-        for (name, datatype, shape, data) in inputs {
-            let value = value(&datatype, &shape, &data)
-                .map_err(|error| error::usage(format!("input '{name}': {error}")))?;
+        for (name, datatype, shape, data, parameters) in inputs {
+            let parameters = read_parameters(parameters)?;
+            let value = match SharedMemorySlice::is_in(&parameters) {
+                true => elsewhere(&datatype, &shape),
+                false => value(&datatype, &shape, &data),
+            };
+            let value = value.map_err(|error| error::usage(format!("input '{name}': {error}")))?;
             request.inputs.push(InferInput {
                 name,
                 value,
-                parameters: Parameters::new(),
+                parameters,
             });
         }
         for (name, parameters) in outputs {
@@ -116,8 +122,21 @@ pub(crate) fn answer(response: InferResponse) -> Answer {
     let outputs = response.outputs.into_iter().map(|output| {
         let datatype = output.value.datatype().to_string();
         let shape = output.value.shape().dims().to_vec();
-        let data = Buffer::new(output.value.into_raw());
-        (output.name, datatype, shape, data, values(output.parameters))
+        let mut parameters = output.parameters;
+        let data = match output.shared_memory {
+            None => output.value.into_raw(),
+            Some(place) => {
+                parameters.extend(place.to_parameters());
+                Bytes::new()
+            }
+        };
+        (
+            output.name,
+            datatype,
+            shape,
+            Buffer::new(data),
+            values(parameters),
+        )
     });
     (
         response.model_name,
@@ -132,6 +151,14 @@ pub(crate) fn answer(response: InferResponse) -> Answer {
 pub(crate) fn named(name: &str, version: Option<&str>) -> PyResult<InferRequest> {
     let model = ModelRef::new(name, version).map_err(|error| error::usage(error.message()))?;
     Ok(InferRequest::new(model))
+}
+
+/// What stands for an input in shared memory, whose bytes are not sent.
+fn elsewhere(datatype: &str, shape: &[u64]) -> Result<TensorValue, String> {
+    let shape = Shape::new(shape).map_err(|error| error.to_string())?;
+    let value = DataType::from_name(datatype)
+        .and_then(|datatype| TensorValue::zeros(datatype, shape, isize::MAX as usize));
+    value.map_err(|error| error.message().to_owned())
 }
 
 /// An input's value; its bytes are copied once.

@@ -4,12 +4,12 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fs::File,
     io::{BufWriter, Read, Seek, Write},
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
 use fmt_core::{AtomicFile, Error, Format, Plan, PlannedEntry};
-use pyo3::prelude::*;
+use pyo3::{exceptions::PyOSError, prelude::*};
 
 use crate::{
     error,
@@ -42,8 +42,15 @@ impl Writer {
         let folder = path
             .parent()
             .filter(|folder| !folder.as_os_str().is_empty())
-            .unwrap_or(std::path::Path::new("."));
-        let spool = tempfile::tempfile_in(folder)?;
+            .unwrap_or(Path::new("."));
+        let spool = tempfile::tempfile_in(folder);
+        let spool = spool.map_err(|error| {
+            let what = format!(
+                "no temporary file can be made in the folder '{}'",
+                folder.display()
+            );
+            system(&error, &what, &path)
+        })?;
         Ok(Self {
             format,
             metadata,
@@ -76,7 +83,12 @@ impl Writer {
             Err(error) => {
                 // What of it was written would be in the next one's place.
                 self.abort();
-                Err(std::io::Error::into(error))
+                let error: std::io::Error = error;
+                Err(system(
+                    &error,
+                    "the tensors that were gathered cannot be written",
+                    &self.path,
+                ))
             }
         }
     }
@@ -87,12 +99,20 @@ impl Writer {
             return Err(error::usage("the writer is closed"));
         };
         let written = py.detach(|| self.write(gathered));
-        written.map_err(|error| error::of_file(py, &error))
+        written.map_err(|error| error::of_file(py, &error, Some(&self.path)))
     }
 
     /// Gives up; what was added is dropped.
     fn abort(&self) {
         drop(self.gathered().take());
+    }
+}
+
+/// What the system refuses, of a target.
+fn system(error: &std::io::Error, what: &str, path: &Path) -> PyErr {
+    match error::number(error) {
+        Some(number) => error::of_system(number, format!("{what}: {error}"), Some(path)),
+        None => PyOSError::new_err(format!("{}: {what}: {error}", path.display())),
     }
 }
 

@@ -20,13 +20,19 @@ import tensorferry
 import tensorferry.compat.tritonclient.grpc as grpcclient
 import tensorferry.compat.tritonclient.grpc.aio as grpc_aio
 import tensorferry.compat.tritonclient.http as httpclient
+import tensorferry.compat.tritonclient.grpc.model_config_pb2
+import tensorferry.compat.tritonclient.grpc.service_pb2
 import tensorferry.compat.tritonclient.http.aio as http_aio
 from tensorferry import AsyncClient, Client, InferenceError
+from tensorferry.compat.tritonclient.http.auth import BasicAuth
 from tensorferry.compat.tritonclient.utils import (
     InferenceServerException,
+    deserialize_bf16_tensor,
     deserialize_bytes_tensor,
     np_to_triton_dtype,
+    serialize_bf16_tensor,
     serialize_byte_tensor,
+    shared_memory,
     triton_to_np_dtype,
 )
 
@@ -154,6 +160,7 @@ def test_sockets_of_this_machine(tmp_path, image, transport):
     process, _ = serve("--http-address", f"unix:{http}", "--grpc-address", f"unix:{grpc}")
     client = Client(f"{transport}+unix://{http if transport == 'http' else grpc}")
     assert client.infer("digits", {"X": image})["label"].tolist() == [7]
+    assert Client(f"unix://{http}").infer("digits", {"X": image})["label"].tolist() == [7]
     stop(process)
     with pytest.raises(InferenceError) as error:
         Client(f"http+unix://{tmp_path / 'none.sock'}", attempts=1).is_live()
@@ -399,3 +406,274 @@ def test_clients_that_do_nothing_do_not_hold_up_a_server_that_stops(image):
         with pytest.raises(InferenceError) as error:
             client.is_live()
         assert error.value.kind == "Connect"
+
+
+class Scripted:
+    """A server over HTTP/1.1 that answers each request by the next of its answers, the last of them again and again: a status and
+    headers and a body, or None to break the connection off in the middle of an answer. It keeps what it was sent."""
+
+    def __init__(self, *answers):
+        self._answers = list(answers)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.requests = []
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self):
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection):
+        received = b""
+        with connection:
+            while True:
+                while b"\r\n\r\n" not in received:
+                    more = connection.recv(1 << 16)
+                    if not more:
+                        return
+                    received += more
+                head, _, body = received.partition(b"\r\n\r\n")
+                first, *lines = head.decode().split("\r\n")
+                headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+                length = int(headers.get("content-length", 0))
+                while len(body) < length:
+                    body += connection.recv(1 << 16)
+                received = body[length:]
+                self.requests.append((first.rsplit(" ", 1)[0], headers, body[:length]))
+                answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
+                if answer is None:
+                    connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n{")
+                    return
+                status, more_headers, content = answer
+                content = json.dumps(content).encode()
+                told = {"content-type": "application/json", "content-length": len(content), **more_headers}
+                lines = [f"HTTP/1.1 {status} -", *(f"{name}: {value}" for name, value in told.items()), "", ""]
+                connection.sendall("\r\n".join(lines).encode() + content)
+
+    def close(self):
+        self._listener.close()
+
+
+SEVEN = {"model_name": "m", "outputs": [{"name": "y", "datatype": "INT32", "shape": [1], "data": [7]}]}
+BUSY = (503, {"retry-after": "0"}, {"error": "busy"})
+METADATA = {"name": "m", "platform": "", "inputs": [], "outputs": []}
+
+
+def test_calls_that_were_refused_for_now_are_repeated():
+    server = Scripted(BUSY, (429, {}, {"error": "full"}), (200, {}, SEVEN))
+    client = Client(f"http://{server.address}")
+    assert client.infer("m", {"x": np.zeros(1, np.float32)})["y"].tolist() == [7]
+    assert [request for request, _, _ in server.requests] == ["POST /v2/models/m/infer"] * 3
+    # The same bytes each time.
+    assert len({body for _, _, body in server.requests}) == 1
+    for attempts, expected in ((1, 1), (2, 2)):
+        server = Scripted((503, {"retry-after": "3" if attempts == 1 else "0"}, {"error": "busy"}))
+        with pytest.raises(InferenceError) as error:
+            Client(f"http://{server.address}", attempts=attempts).infer("m", {"x": np.zeros(1, np.float32)})
+        found = error.value
+        assert (found.kind, found.status, found.message, len(server.requests)) == ("Refused", "503", "busy", expected)
+        assert found.retry_after == (3.0 if attempts == 1 else 0.0)
+    server = Scripted((400, {}, {"error": "wrong"}))
+    with pytest.raises(InferenceError, match="wrong"):
+        Client(f"http://{server.address}").infer("m", {"x": np.zeros(1, np.float32)})
+    assert len(server.requests) == 1
+
+    async def run():
+        server = Scripted(BUSY, (200, {}, SEVEN))
+        answer = await AsyncClient(f"http://{server.address}").infer("m", {"x": np.zeros(1, np.float32)})
+        return answer["y"].tolist(), len(server.requests)
+
+    assert asyncio.run(run()) == ([7], 2)
+
+
+def test_an_inference_whose_response_broke_off_is_not_repeated_and_a_question_is():
+    server = Scripted(None, (200, {}, SEVEN))
+    with pytest.raises(InferenceError) as error:
+        Client(f"http://{server.address}").infer("m", {"x": np.zeros(1, np.float32)})
+    assert error.value.kind == "Broken" and len(server.requests) == 1
+    server = Scripted(None, (200, {}, METADATA))
+    assert Client(f"http://{server.address}").model("m").name == "m" and len(server.requests) == 2
+
+
+def test_a_server_that_comes_up_late_is_found(image):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    found = []
+    calling = threading.Thread(
+        target=lambda: found.append(Client(f"http://127.0.0.1:{port}", attempts=50).infer("digits", {"X": image}))
+    )
+    calling.start()
+    time.sleep(0.5)
+    assert not found
+    process, _ = serve("--http-address", f"127.0.0.1:{port}", "--grpc-address", "127.0.0.1:0")
+    calling.join(60)
+    stop(process)
+    assert found[0]["label"].tolist() == [7]
+
+
+def test_headers_arrive():
+    server = Scripted((200, {}, SEVEN))
+    headers = {"authorization": "Bearer t", "X-Own": "1"}
+    client = Client(f"http://{server.address}", headers=headers)
+    client.infer("m", {"x": np.zeros(1, np.float32)})
+    client.is_ready()
+    assert [(sent["authorization"], sent["x-own"]) for _, sent, _ in server.requests] == [("Bearer t", "1")] * 2
+    compat = httpclient.InferenceServerClient(server.address)
+    compat.register_plugin(BasicAuth("me", "secret"))
+    tensor = httpclient.InferInput("x", [1], "FP32").set_data_from_numpy(np.zeros(1, np.float32))
+    compat.infer("m", [tensor], headers={"x-own": "2"})
+    compat.is_server_live(headers={"x-own": "3"})
+    compat.unregister_plugin()
+    compat.is_server_live()
+    seen = [(sent.get("authorization"), sent.get("x-own")) for _, sent, _ in server.requests[2:]]
+    assert seen == [("Basic bWU6c2VjcmV0", "2"), ("Basic bWU6c2VjcmV0", "3"), (None, None)]
+
+
+def test_texts_keep_zeros_at_their_end():
+    text = {"model_name": "m", "outputs": [{"name": "y", "datatype": "BYTES", "shape": [1], "data": ["ab\0"]}]}
+    server = Scripted((200, {}, text))
+    client = Client(f"http://{server.address}")
+    for given in ([b"ab\0", b""], ("ab\0", ""), np.array([b"ab\0", b""], dtype=object), [["ab\0"], ["c\0"]]):
+        assert client.infer("m", {"x": given})["y"].tolist() == [b"ab\0"]
+        sent = server.requests[-1][2]
+        assert b"\x03\0\0\0ab\0" in sent
+    client.infer("m", {"x": b"ab\0"})
+    assert b'"shape":[]' in server.requests[-1][2] and b"\x03\0\0\0ab\0" in server.requests[-1][2]
+
+
+def test_calls_that_only_triton_answers_are_sent_as_it_reads_them():
+    traces = {"trace_level": ["TIMESTAMPS", "TENSORS"], "trace_rate": "10", "trace_file": ""}
+    server = Scripted((200, {}, traces))
+    client = httpclient.InferenceServerClient(server.address)
+    assert client.get_trace_settings() == traces
+    assert client.update_trace_settings("m", {"trace_rate": 5, "trace_level": ["OFF"], "trace_count": None}) == traces
+    assert [request for request, _, _ in server.requests] == ["GET /v2/trace/setting", "POST /v2/models/m/trace/setting"]
+    assert json.loads(server.requests[1][2]) == {"trace_rate": "5", "trace_level": ["OFF"], "trace_count": None}
+    regions = [{"name": "r", "device_id": 1, "byte_size": 64}]
+    server = Scripted((200, {}, regions))
+    client = httpclient.InferenceServerClient(server.address)
+    assert client.get_cuda_shared_memory_status("r") == regions
+    client.register_cuda_shared_memory("r", b"AAECAw==", 1, 64)
+    client.unregister_cuda_shared_memory()
+    client.load_model("m", config="{}", files={"file:1/model.onnx": b"abc"})
+    assert [request for request, _, _ in server.requests] == [
+        "GET /v2/cudasharedmemory/region/r/status",
+        "POST /v2/cudasharedmemory/region/r/register",
+        "POST /v2/cudasharedmemory/unregister",
+        "POST /v2/repository/models/m/load",
+    ]
+    bodies = [json.loads(body) for _, _, body in (server.requests[1], server.requests[3])]
+    assert bodies[0] == {"raw_handle": {"b64": "AAECAw=="}, "device_id": 1, "byte_size": 64}
+    assert bodies[1] == {"parameters": {"config": "{}", "file:1/model.onnx": "YWJj"}}
+    with pytest.raises(InferenceServerException, match="file:1/model.onnx"):
+        client.load_model("m", files={"1/model.onnx": b"abc"})
+
+
+def test_a_closed_client_says_so(addresses, image):
+    with Client(f"http://{addresses['http']}") as client:
+        assert client.infer("digits", {"X": image})["label"].tolist() == [7]
+    with pytest.raises(RuntimeError, match="is closed"):
+        client.is_live()
+    client.close()
+
+    async def run():
+        async with AsyncClient(f"grpc://{addresses['grpc']}") as waiting:
+            assert await waiting.is_live()
+        with pytest.raises(RuntimeError, match="is closed"):
+            await waiting.is_live()
+
+    asyncio.run(run())
+
+
+def test_a_stream_that_takes_no_more_has_the_attributes_of_every_error(addresses, image):
+    with Client(f"grpc://{addresses['grpc']}").stream() as stream:
+        stream.finish()
+        with pytest.raises(InferenceError) as error:
+            stream.send("digits", {"X": image})
+    assert (error.value.kind, error.value.code, error.value.status) == ("Usage", None, None)
+    assert error.value.message == str(error.value) and error.value.retry_after is None
+
+
+def test_other_calls_of_tritons_names_have_time_limits_too():
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        client = grpcclient.InferenceServerClient(f"127.0.0.1:{silent.getsockname()[1]}")
+        for call in (
+            lambda: client.is_server_live(client_timeout=0.1),
+            lambda: client.get_model_metadata("m", client_timeout=0.1),
+            lambda: client.get_system_shared_memory_status(client_timeout=0.1),
+            lambda: client.load_model("m", client_timeout=0.1),
+        ):
+            start = time.monotonic()
+            with pytest.raises(InferenceServerException) as error:
+                call()
+            assert error.value.status() == "StatusCode.DEADLINE_EXCEEDED" and time.monotonic() - start < 5
+
+
+def test_names_that_tritons_packages_have_as_well():
+    for module in (httpclient, grpcclient, http_aio, grpc_aio):
+        for name in ("InferenceServerClientPlugin", "Request", "np_to_triton_dtype", "raise_error", "InferInput"):
+            assert hasattr(module, name), (module, name)
+        assert module.auth.BasicAuth is BasicAuth if module in (http_aio, grpc_aio) else True
+    assert grpcclient.MAX_GRPC_MESSAGE_SIZE == 2**31 - 1 and grpcclient.KeepAliveOptions().keepalive_timeout_ms == 20000
+    assert grpcclient.KeepAliveOptions is grpc_aio.KeepAliveOptions
+    assert grpcclient.model_config_pb2.ModelInput.Format.Name(1) == "FORMAT_NHWC"
+    for module, name in ((grpcclient.service_pb2, "ModelInferRequest"), (grpcclient.model_config_pb2, "ModelConfig")):
+        with pytest.raises(AttributeError, match=f"{name} is not supported"):
+            getattr(module, name)
+    with pytest.raises(ImportError, match="no cuda_shared_memory"):
+        import tensorferry.compat.tritonclient.utils.cuda_shared_memory  # noqa: F401
+    array = np.array([1.5, -2.0], np.float32)
+    encoded = serialize_bf16_tensor(array).item()
+    assert encoded == b"\xc0\x3f\x00\xc0" and deserialize_bf16_tensor(encoded).tolist() == [1.5, -2.0]
+
+
+def test_regions_of_shared_memory(tmp_path):
+    key = f"/tensorferry-test-{os.getpid()}"
+    array = np.arange(6, dtype=np.int32)
+    first = shared_memory.create_shared_memory_region("r", key, 64)
+    second = shared_memory.create_shared_memory_region("again", key, 64)
+    assert shared_memory.mapped_shared_memory_regions() == [key]
+    shared_memory.set_shared_memory_region(first, [array, array], offset=4)
+    found = shared_memory.get_contents_as_numpy(second, np.int32, [2, 6], offset=4)
+    assert found.tolist() == [array.tolist()] * 2
+    with pytest.raises(shared_memory.SharedMemoryException, match="expected at most 24 bytes at offset 40, found 48"):
+        shared_memory.set_shared_memory_region(first, [array.astype(np.int64)], offset=40)
+    with pytest.raises(shared_memory.SharedMemoryException):
+        shared_memory.get_contents_as_numpy(first, np.int64, [9])
+    with pytest.raises(shared_memory.SharedMemoryException, match="element 0"):
+        shared_memory.set_shared_memory_region(first, [np.array([-1], np.int32)])
+        shared_memory.get_contents_as_numpy(first, np.object_, [1])
+    with pytest.warns(UserWarning, match="its size is 64 instead of 128"):
+        third = shared_memory.create_shared_memory_region("large", key, 128)
+    with pytest.raises(shared_memory.SharedMemoryException, match="unable to create"):
+        shared_memory.create_shared_memory_region("only", key, 64, create_only=True)
+    for handle in (first, third):
+        shared_memory.destroy_shared_memory_region(handle)
+    assert os.path.exists(f"/dev/shm{key}") and found.sum() == 30
+    shared_memory.destroy_shared_memory_region(second)
+    # An array that lies in it stays usable.
+    assert not os.path.exists(f"/dev/shm{key}") and found.sum() == 30
+    with pytest.raises(shared_memory.SharedMemoryException, match="destroyed"):
+        shared_memory.destroy_shared_memory_region(second)
+    for wrong in ("", "/", "/a/b", "/.."):
+        with pytest.raises(shared_memory.SharedMemoryException, match="shm_key"):
+            shared_memory.create_shared_memory_region("r", wrong, 64)
+
+
+@pytest.mark.parametrize("module", [httpclient, grpcclient])
+def test_inputs_in_shared_memory_of_any_size_do_not_end_the_program(addresses, module):
+    with module.InferenceServerClient(addresses["http" if module is httpclient else "grpc"]) as client:
+        for rows in (1 << 60, 1 << 55, 1 << 50):
+            tensor = module.InferInput("X", [rows, 64], "FP32").set_shared_memory("none", 64)
+            with pytest.raises(InferenceServerException, match="input 'X'.*(does not fit 64 bits|than there is room for)"):
+                client.infer("digits", [tensor])
+        tensor = module.InferInput("X", [1, 64], "FP32").set_shared_memory("none", 256)
+        with pytest.raises(InferenceServerException, match="shared memory"):
+            client.infer("digits", [tensor])
+        output = module.InferRequestedOutput("label", class_count=1)
+        with pytest.raises(InferenceServerException, match="classification"):
+            output.set_shared_memory("none", 64)

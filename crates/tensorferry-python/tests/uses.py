@@ -7,8 +7,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 import tensorferry
+import tensorferry.numpy
+import tensorferry.torch
 import tensorferry.compat.tritonclient.grpc as grpcclient
 import tensorferry.compat.tritonclient.http as httpclient
+from tensorferry.compat.tritonclient.http.auth import BasicAuth
+from tensorferry.compat.tritonclient.utils import shared_memory
 from tensorferry import AsyncClient, Client, Server, Writer, load_file, safe_open, save_file
 from tensorferry_model import Context, InferenceError, Request
 
@@ -21,8 +25,17 @@ def files() -> float:
     with safe_open("a.zt", framework="numpy", mmap=True) as file:
         for name, tensor in file.items():
             print(name, tensor.shape, tensor.view().dtype, file.get_slice(name)[0:1])
+    tensorferry.numpy.save_file(weights, "c.safetensors", {"license": "mit"})
+    tensorferry.torch.save_model(object(), "d.safetensors", force_contiguous=True)
+    mode: dict[str, str] | None = safe_open("a.zt").metadata()
+    print(mode, tensorferry.torch.load_file("a.zt", device="cpu"), safe_open("a.zt").get_slice("w").get_dtype())
     differences: list[dict[str, str]] = tensorferry.diff("a.zt", "b.safetensors")
     return float(load_file("a.zt")["w"].sum()) + length + len(differences)
+
+
+def closed() -> bool:
+    with Client("unix:///run/oip.sock") as client:
+        return client.is_live()
 
 
 def calls(client: Client) -> list[str]:
@@ -74,3 +87,9 @@ def triton() -> None:
         tensor.set_data_from_numpy(np.zeros(1, np.float32))
         result = client.infer("double", [tensor], outputs=[module.InferRequestedOutput("y")])
         print(result.as_numpy("y"))
+        client.register_plugin(BasicAuth("name", "password"))
+        region = shared_memory.create_shared_memory_region("r", "/r", 4)
+        shared_memory.set_shared_memory_region(region, [np.zeros(1, np.float32)])
+        client.register_system_shared_memory("r", "/r", 4)
+        tensor.set_shared_memory("r", 4)
+        shared_memory.destroy_shared_memory_region(region)

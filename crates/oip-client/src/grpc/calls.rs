@@ -5,19 +5,21 @@ use std::{
     task::{Context, Poll},
 };
 
+use bytes::Bytes;
 use futures_core::Stream;
 use oip_grpc::{
     client::{self as convert, decode_metadata, decode_response, encode_request},
     proto::{
-        ModelConfigRequest, ModelInferRequest, ModelMetadataRequest, ModelReadyRequest,
-        ModelStatisticsRequest, ModelStreamInferResponse, RepositoryIndexRequest, ServerLiveRequest,
-        ServerMetadataRequest, ServerReadyRequest, SystemSharedMemoryStatusRequest,
-        SystemSharedMemoryUnregisterRequest,
+        CudaSharedMemoryStatusRequest, CudaSharedMemoryUnregisterRequest, ModelConfigRequest,
+        ModelInferRequest, ModelMetadataRequest, ModelReadyRequest, ModelStatisticsRequest,
+        ModelStreamInferResponse, RepositoryIndexRequest, ServerLiveRequest, ServerMetadataRequest,
+        ServerReadyRequest, SystemSharedMemoryStatusRequest, SystemSharedMemoryUnregisterRequest,
     },
 };
 use oip_types::{
-    InferRequest, InferResponse, LoadOptions, LogSettings, ModelConfig, ModelIndexEntry, ModelMetadata,
-    ModelRef, ModelStatistics, ServerMetadata, SharedMemoryRegion, UnloadOptions,
+    CudaMemoryRegion, InferRequest, InferResponse, LoadOptions, LogSettings, ModelConfig, ModelIndexEntry,
+    ModelMetadata, ModelRef, ModelStatistics, ServerMetadata, SharedMemoryRegion, TraceSettings,
+    UnloadOptions,
 };
 use tonic::codegen::tokio_stream::StreamExt;
 
@@ -244,6 +246,56 @@ impl InferenceClient for GrpcClient {
             let send =
                 async |mut client: Client, request| client.system_shared_memory_register(request).await;
             self.unary(&self.client, false, message, send).await.map(drop)
+        })
+    }
+
+    fn trace_settings<'a>(
+        &'a self,
+        model: Option<&'a str>,
+        changes: &'a TraceSettings,
+    ) -> BoxFuture<'a, Result<TraceSettings>> {
+        Box::pin(async move {
+            let message = || convert::encode_trace_settings(model, changes);
+            let send = async |mut client: Client, request| client.trace_setting(request).await;
+            let answer = self.unary(&self.client, true, message, send).await?;
+            Ok(convert::decode_trace_settings(answer))
+        })
+    }
+
+    fn cuda_memory_status<'a>(
+        &'a self,
+        name: Option<&'a str>,
+    ) -> BoxFuture<'a, Result<Vec<CudaMemoryRegion>>> {
+        Box::pin(async move {
+            let message = || CudaSharedMemoryStatusRequest {
+                name: name.unwrap_or_default().to_owned(),
+            };
+            let send = async |mut client: Client, request| client.cuda_shared_memory_status(request).await;
+            let answer = self.unary(&self.client, true, message, send).await?;
+            Ok(convert::decode_cuda_regions(answer))
+        })
+    }
+
+    fn register_cuda_memory<'a>(
+        &'a self,
+        region: &'a CudaMemoryRegion,
+        handle: &'a Bytes,
+    ) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            let message = || convert::encode_cuda_region(region, handle);
+            let send = async |mut client: Client, request| client.cuda_shared_memory_register(request).await;
+            self.unary(&self.client, false, message, send).await.map(drop)
+        })
+    }
+
+    fn unregister_cuda_memory<'a>(&'a self, name: Option<&'a str>) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            let message = || CudaSharedMemoryUnregisterRequest {
+                name: name.unwrap_or_default().to_owned(),
+            };
+            let send =
+                async |mut client: Client, request| client.cuda_shared_memory_unregister(request).await;
+            self.unary(&self.client, true, message, send).await.map(drop)
         })
     }
 

@@ -1,8 +1,13 @@
 //! Each call of the protocol over HTTP.
 
+use std::collections::BTreeMap;
+
+use base64::{Engine, engine::general_purpose::STANDARD};
+use bytes::Bytes;
 use oip_types::{
-    InferRequest, InferResponse, LoadOptions, LogSettings, ModelConfig, ModelIndexEntry, ModelMetadata,
-    ModelRef, ModelStatistics, ServerMetadata, SharedMemoryRegion, UnloadOptions,
+    CudaMemoryRegion, InferRequest, InferResponse, LoadOptions, LogSettings, ModelConfig, ModelIndexEntry,
+    ModelMetadata, ModelRef, ModelStatistics, ServerMetadata, SharedMemoryRegion, TraceSettings,
+    UnloadOptions,
 };
 use serde::de::DeserializeOwned;
 use serde_json::json;
@@ -85,9 +90,14 @@ impl InferenceClient for HttpClient {
     }
 
     fn load_model<'a>(&'a self, name: &'a str, options: &'a LoadOptions) -> BoxFuture<'a, Result<()>> {
-        let body = match &options.config {
-            Some(config) => json!({ "parameters": { "config": config } }),
-            None => json!({}),
+        let config = options.config.iter();
+        let config = config.map(|config| ("config".to_owned(), json!(config)));
+        let files = options.files.iter();
+        let files = files.map(|(path, content)| (format!("file:{path}"), json!(STANDARD.encode(content))));
+        let parameters: serde_json::Map<_, _> = config.chain(files).collect();
+        let body = match parameters.is_empty() {
+            false => json!({ "parameters": parameters }),
+            true => json!({}),
         };
         let path = format!("/v2/repository/models/{}/load", encoded(name));
         Box::pin(self.command(false, path, body))
@@ -127,26 +137,78 @@ impl InferenceClient for HttpClient {
         &'a self,
         name: Option<&'a str>,
     ) -> BoxFuture<'a, Result<Vec<SharedMemoryRegion>>> {
-        let path = format!("{}/status", shared_memory(name));
+        let path = format!("{}/status", regions(SYSTEM_MEMORY, name));
         Box::pin(self.fetch(true, Message::get(path)))
     }
 
     fn register_shared_memory<'a>(&'a self, region: &'a SharedMemoryRegion) -> BoxFuture<'a, Result<()>> {
-        let path = format!("{}/register", shared_memory(Some(&region.name)));
+        let path = format!("{}/register", regions(SYSTEM_MEMORY, Some(&region.name)));
         let body = json!({ "key": region.key, "offset": region.offset, "byte_size": region.byte_size });
         Box::pin(self.command(false, path, body))
     }
 
     fn unregister_shared_memory<'a>(&'a self, name: Option<&'a str>) -> BoxFuture<'a, Result<()>> {
-        let path = format!("{}/unregister", shared_memory(name));
+        let path = format!("{}/unregister", regions(SYSTEM_MEMORY, name));
+        Box::pin(self.command(true, path, json!({})))
+    }
+
+    fn trace_settings<'a>(
+        &'a self,
+        model: Option<&'a str>,
+        changes: &'a TraceSettings,
+    ) -> BoxFuture<'a, Result<TraceSettings>> {
+        Box::pin(async move {
+            let path = match model {
+                None => "/v2/trace/setting".to_owned(),
+                Some(name) => format!("/v2/models/{}/trace/setting", encoded(name)),
+            };
+            let message = match changes.is_empty() {
+                true => Message::get(path),
+                false => Message::post(path, &json::trace_changes(changes)),
+            };
+            let settings: BTreeMap<String, json::TraceSetting> = self.fetch(true, message).await?;
+            let settings = settings.into_iter();
+            Ok(settings.map(|(name, value)| (name, value.into())).collect())
+        })
+    }
+
+    fn cuda_memory_status<'a>(
+        &'a self,
+        name: Option<&'a str>,
+    ) -> BoxFuture<'a, Result<Vec<CudaMemoryRegion>>> {
+        let path = format!("{}/status", regions(CUDA_MEMORY, name));
+        Box::pin(self.fetch(true, Message::get(path)))
+    }
+
+    fn register_cuda_memory<'a>(
+        &'a self,
+        region: &'a CudaMemoryRegion,
+        handle: &'a Bytes,
+    ) -> BoxFuture<'a, Result<()>> {
+        let path = format!("{}/register", regions(CUDA_MEMORY, Some(&region.name)));
+        let handle = STANDARD.encode(handle);
+        let body = json!({
+            "raw_handle": { "b64": handle },
+            "device_id": region.device_id,
+            "byte_size": region.byte_size,
+        });
+        Box::pin(self.command(false, path, body))
+    }
+
+    fn unregister_cuda_memory<'a>(&'a self, name: Option<&'a str>) -> BoxFuture<'a, Result<()>> {
+        let path = format!("{}/unregister", regions(CUDA_MEMORY, name));
         Box::pin(self.command(true, path, json!({})))
     }
 }
 
+/// How paths call the two kinds of shared memory.
+const SYSTEM_MEMORY: &str = "systemsharedmemory";
+const CUDA_MEMORY: &str = "cudasharedmemory";
+
 /// The path of a region of shared memory, or of all of them.
-fn shared_memory(name: Option<&str>) -> String {
+fn regions(kind: &str, name: Option<&str>) -> String {
     match name {
-        None => "/v2/systemsharedmemory".to_owned(),
-        Some(name) => format!("/v2/systemsharedmemory/region/{}", encoded(name)),
+        None => format!("/v2/{kind}"),
+        Some(name) => format!("/v2/{kind}/region/{}", encoded(name)),
     }
 }

@@ -2,9 +2,10 @@
 
 use oip_types::{
     DataType, ModelIndexEntry, ModelMetadata, ModelState, ModelStatistics, ServerMetadata, ServiceError,
-    TensorMetadata,
+    TensorMetadata, TraceSettings,
 };
 use serde::Deserialize;
+use serde_json::json;
 
 #[derive(Deserialize)]
 pub(super) struct Server {
@@ -76,6 +77,38 @@ impl From<IndexEntry> for ModelIndexEntry {
             reason: entry.reason.unwrap_or_default(),
         }
     }
+}
+
+/// A setting of traces: a text, or a list of them for the one setting that may have several.
+#[derive(Deserialize)]
+#[serde(untagged)]
+pub(super) enum TraceSetting {
+    One(String),
+    Several(Vec<String>),
+    None(()),
+}
+
+impl From<TraceSetting> for Vec<String> {
+    fn from(setting: TraceSetting) -> Self {
+        match setting {
+            TraceSetting::One(value) => vec![value],
+            TraceSetting::Several(values) => values,
+            TraceSetting::None(()) => Vec::new(),
+        }
+    }
+}
+
+/// Changes of traces as Triton reads them: levels are a list, other settings a text, and null takes a change back.
+pub(super) fn trace_changes(changes: &TraceSettings) -> serde_json::Value {
+    let change = |(name, values): (&String, &Vec<String>)| {
+        let value = match &values[..] {
+            [] => serde_json::Value::Null,
+            [value] if name != "trace_level" => json!(value),
+            values => json!(values),
+        };
+        (name.clone(), value)
+    };
+    changes.iter().map(change).collect()
 }
 
 #[derive(Deserialize)]

@@ -20,7 +20,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, header};
 use hyper_util::client::legacy::Client;
 use oip_types::{
     InferRequest, InferResponse, ModelRef, ParameterValue, ServiceError,
-    rest::{EncodedBody, HEADER_LENGTH, RequestEncoding, decode_response, encode_request},
+    rest::{EncodedBody, HEADER_LENGTH, RequestEncoding, decode_shared_response, encode_request},
 };
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, PercentEncode, utf8_percent_encode};
 use tokio::task::spawn_blocking;
@@ -268,7 +268,7 @@ impl HttpClient {
             let answer = answer.decompressed(max_bytes)?;
             let header_length = answer.header_length()?;
             answer.expect_json()?;
-            decode_response(&answer.body, header_length, &limits).map_err(answer::broken)
+            decode_shared_response(&answer.body, header_length, &limits).map_err(answer::broken)
         };
         self.offload(is_large, decode).await
     }

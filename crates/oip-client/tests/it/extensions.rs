@@ -7,11 +7,13 @@ use http::Response;
 use oip_client::InferenceClient;
 use oip_grpc::proto;
 use oip_types::{
-    DataType, ErrorCode, LoadOptions, LogSetting, LogSettings, ModelRef, ModelState, SharedMemoryRegion,
-    StatisticDuration, UnloadOptions,
+    CudaMemoryRegion, DataType, ErrorCode, InferRequest, InferResponse, LoadOptions, LogSetting, LogSettings,
+    ModelRef, ModelState, SharedMemoryRegion, SharedMemorySlice, StatisticDuration, TraceSettings,
+    UnloadOptions,
     model_config::{DynamicBatching, InstanceKind, QueuePolicy, TimeoutAction, VersionPolicy, WarmupData},
 };
 use prost::Message;
+use tensor_core::{Shape, Tensor};
 
 use crate::support::{
     Frames, Scripted, Step, answer, grpc_answer, grpc_client, grpc_status, ok, scripted_grpc, trailers,
@@ -464,4 +466,232 @@ async fn extensions_that_are_not_offered() {
     let url = scripted_grpc(|_, _, _| grpc_status(12, "this server does not offer ModelStatistics", &[]));
     let error = grpc_client(&url).statistics(None).await.unwrap_err();
     assert_eq!(error.code(), Some(ErrorCode::Unimplemented));
+}
+
+#[tokio::test]
+async fn traces_are_asked_for_and_changed() {
+    let all = || {
+        let setting = |name: &str, values: &[&str]| {
+            let values = values.iter().map(|value| (*value).to_owned()).collect();
+            (name.to_owned(), values)
+        };
+        TraceSettings::from([
+            setting("trace_level", &["TIMESTAMPS", "TENSORS"]),
+            setting("trace_rate", &["1000"]),
+            setting("trace_count", &[]),
+        ])
+    };
+    let changes = || {
+        let mut changes = all();
+        changes.insert("trace_level".into(), vec!["OFF".into()]);
+        changes
+    };
+    let answer = r#"{"trace_level":["TIMESTAMPS","TENSORS"],"trace_rate":"1000","trace_count":null}"#;
+    let server = Scripted::new(vec![ok(answer)]);
+    let found = server.client().trace_settings(None, &TraceSettings::new()).await;
+    assert_eq!(found.unwrap(), all());
+    assert_eq!(asked_http(&server).0, "GET /v2/trace/setting");
+    let server = Scripted::new(vec![ok(answer)]);
+    let found = server.client().trace_settings(Some("m 1"), &changes()).await;
+    assert_eq!(found.unwrap(), all());
+    let (line, body) = asked_http(&server);
+    assert_eq!(line, "POST /v2/models/m%201/trace/setting");
+    // Levels are a list even if there is one.
+    assert_eq!(
+        body,
+        r#"{"trace_count":null,"trace_level":["OFF"],"trace_rate":"1000"}"#
+    );
+
+    let settings = all()
+        .into_iter()
+        .map(|(name, value)| (name, proto::trace_setting_response::SettingValue { value }));
+    let message = proto::TraceSettingResponse {
+        settings: settings.collect(),
+    };
+    let (client, calls) = grpc_server(&message);
+    assert_eq!(client.trace_settings(Some("m"), &changes()).await.unwrap(), all());
+    let sent: proto::TraceSettingRequest = asked(&calls, "TraceSetting");
+    assert_eq!(sent.model_name, "m");
+    let sent: TraceSettings = sent
+        .settings
+        .into_iter()
+        .map(|(name, setting)| (name, setting.value))
+        .collect();
+    assert_eq!(sent, changes());
+}
+
+#[tokio::test]
+async fn memory_of_graphics_cards_is_registered_and_forgotten() {
+    let region = CudaMemoryRegion {
+        name: "r 1".into(),
+        device_id: 2,
+        byte_size: 64,
+    };
+    let handle = Bytes::from_static(&[0, 1, 2, 255]);
+    let server = Scripted::new(vec![ok(r#"[{"name":"r 1","device_id":2,"byte_size":64}]"#)]);
+    assert_eq!(
+        server.client().cuda_memory_status(None).await.unwrap(),
+        std::slice::from_ref(&region)
+    );
+    assert_eq!(asked_http(&server).0, "GET /v2/cudasharedmemory/status");
+    let server = Scripted::new(vec![ok("")]);
+    server
+        .client()
+        .register_cuda_memory(&region, &handle)
+        .await
+        .unwrap();
+    let (line, body) = asked_http(&server);
+    assert_eq!(line, "POST /v2/cudasharedmemory/region/r%201/register");
+    assert_eq!(
+        body,
+        r#"{"byte_size":64,"device_id":2,"raw_handle":{"b64":"AAEC/w=="}}"#
+    );
+    let server = Scripted::new(vec![ok("")]);
+    server.client().unregister_cuda_memory(Some("r 1")).await.unwrap();
+    assert_eq!(
+        asked_http(&server).0,
+        "POST /v2/cudasharedmemory/region/r%201/unregister"
+    );
+
+    let status = proto::cuda_shared_memory_status_response::RegionStatus {
+        name: "r 1".into(),
+        device_id: 2,
+        byte_size: 64,
+    };
+    let (client, _) = grpc_server(&proto::CudaSharedMemoryStatusResponse {
+        regions: [("r 1".to_owned(), status)].into(),
+    });
+    assert_eq!(
+        client.cuda_memory_status(Some("r 1")).await.unwrap(),
+        std::slice::from_ref(&region)
+    );
+    let (client, calls) = grpc_server(&proto::CudaSharedMemoryRegisterResponse {});
+    client.register_cuda_memory(&region, &handle).await.unwrap();
+    let sent: proto::CudaSharedMemoryRegisterRequest = asked(&calls, "CudaSharedMemoryRegister");
+    assert_eq!((sent.raw_handle, sent.device_id, sent.byte_size), (handle, 2, 64));
+    let (client, calls) = grpc_server(&proto::CudaSharedMemoryUnregisterResponse {});
+    client.unregister_cuda_memory(None).await.unwrap();
+    let sent: proto::CudaSharedMemoryUnregisterRequest = asked(&calls, "CudaSharedMemoryUnregister");
+    assert_eq!(sent.name, "");
+}
+
+#[tokio::test]
+async fn files_go_with_the_request_to_load() {
+    let options = LoadOptions::default().with(|options| {
+        options.config = Some("{}".into());
+        options.files = [("1/model.onnx".to_owned(), Bytes::from_static(b"abc"))].into();
+    });
+    let server = Scripted::new(vec![ok("")]);
+    server.client().load_model("m", &options).await.unwrap();
+    assert_eq!(
+        asked_http(&server).1,
+        r#"{"parameters":{"config":"{}","file:1/model.onnx":"YWJj"}}"#
+    );
+    let (client, calls) = grpc_server(&proto::RepositoryModelLoadResponse {});
+    client.load_model("m", &options).await.unwrap();
+    let sent: proto::RepositoryModelLoadRequest = asked(&calls, "RepositoryModelLoad");
+    assert_eq!(
+        sent.parameters["file:1/model.onnx"].parameter_choice,
+        Some(proto::model_repository_parameter::ParameterChoice::BytesParam(
+            Bytes::from_static(b"abc")
+        ))
+    );
+}
+
+/// One input in shared memory, one that is sent, one output in shared memory and one that is not.
+fn shared_request() -> InferRequest {
+    let place = |offset| SharedMemorySlice {
+        region: "r".into(),
+        offset,
+        byte_size: 8,
+    };
+    let shape = Shape::vector(2);
+    let request = InferRequest::new(ModelRef::new("m", None).unwrap())
+        .with_shared_input("there", DataType::FP32, shape.clone(), &place(0))
+        .unwrap()
+        .with_input("here", Tensor::from_vec(shape, vec![1i32, 2]).unwrap())
+        .with_output("z");
+    let mut request = request.with_output("y");
+    request.outputs[1].parameters = place(16).to_parameters();
+    request
+}
+
+/// What the server answers: the values of `z`, and where `y` is.
+fn check_shared(response: &InferResponse) {
+    let [z, y] = &response.outputs[..] else {
+        panic!("{response:?}")
+    };
+    assert_eq!((&*z.name, z.shared_memory.as_ref()), ("z", None));
+    assert_eq!(z.value.raw()[..], [7, 0, 0, 0]);
+    let place = SharedMemorySlice {
+        region: "r".into(),
+        offset: 16,
+        byte_size: 8,
+    };
+    assert_eq!((&*y.name, y.shared_memory.as_ref()), ("y", Some(&place)));
+    assert_eq!(y.value.shape().dims(), [2]);
+}
+
+#[tokio::test]
+async fn tensors_in_shared_memory_are_named_and_not_sent_over_http() {
+    let answer = r#"{"model_name":"m","outputs":[{"name":"z","datatype":"INT32","shape":[1],"data":[7]},{"name":"y","datatype":"FP32","shape":[2],"parameters":{"shared_memory_region":"r","shared_memory_byte_size":8,"shared_memory_offset":16}}]}"#;
+    let server = Scripted::new(vec![ok(answer)]);
+    check_shared(&server.client().infer(&shared_request()).await.unwrap());
+    let (_, body) = asked_http(&server);
+    let json = r#""inputs":[{"name":"there","datatype":"FP32","shape":[2],"parameters":{"shared_memory_byte_size":8,"shared_memory_region":"r"}},{"name":"here","datatype":"INT32","shape":[2],"parameters":{"binary_data_size":8}}],"outputs":[{"name":"z","parameters":{"binary_data":true}},{"name":"y","parameters":{"binary_data":false,"shared_memory_byte_size":8,"shared_memory_offset":16,"shared_memory_region":"r"}}]}"#;
+    let rest = body.split_once(json).expect(&body).1;
+    assert_eq!(rest.as_bytes(), [1, 0, 0, 0, 2, 0, 0, 0]);
+    // A server may claim any shape.
+    let huge = answer.replace("[2]", "[4611686018427387904]");
+    let server = Scripted::new(vec![ok(&huge)]);
+    let error = server.client().infer(&shared_request()).await.unwrap_err();
+    assert!(
+        error.to_string().contains("the byte length") || error.to_string().contains("room"),
+        "{error}"
+    );
+}
+
+#[tokio::test]
+async fn tensors_in_shared_memory_are_named_and_not_sent_over_grpc() {
+    let output = |name: &str, datatype: &str, shape, parameters: oip_types::Parameters| {
+        let parameters = parameters.into_iter().map(|(name, value)| {
+            let choice = match value.as_u64() {
+                Some(value) => proto::infer_parameter::ParameterChoice::Int64Param(value as i64),
+                None => proto::infer_parameter::ParameterChoice::StringParam(value.as_str().unwrap().into()),
+            };
+            let parameter_choice = Some(choice);
+            (name, proto::InferParameter { parameter_choice })
+        });
+        proto::model_infer_response::InferOutputTensor {
+            name: name.into(),
+            datatype: datatype.into(),
+            shape,
+            parameters: parameters.collect(),
+            contents: None,
+        }
+    };
+    let place = shared_request().outputs[1].parameters.clone();
+    let message = proto::ModelInferResponse {
+        model_name: "m".into(),
+        outputs: vec![
+            output("z", "INT32", vec![1], oip_types::Parameters::new()),
+            output("y", "FP32", vec![2], place),
+        ],
+        raw_output_contents: vec![Bytes::from_static(&[7, 0, 0, 0])],
+        ..Default::default()
+    };
+    // Servers may send empty contents for what is elsewhere, too.
+    let mut with_empty = message.clone();
+    with_empty.raw_output_contents.push(Bytes::new());
+    for message in [message, with_empty] {
+        let (client, calls) = grpc_server(&message);
+        check_shared(&client.infer(&shared_request()).await.unwrap());
+        let sent: proto::ModelInferRequest = asked(&calls, "ModelInfer");
+        assert_eq!(
+            sent.raw_input_contents,
+            [Bytes::from_static(&[1, 0, 0, 0, 2, 0, 0, 0])]
+        );
+        assert_eq!(sent.inputs[0].parameters.len(), 2);
+        assert_eq!(sent.outputs[1].parameters.len(), 3);
+    }
 }

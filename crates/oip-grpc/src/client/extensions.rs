@@ -2,16 +2,19 @@
 
 use std::collections::BTreeMap;
 
+use bytes::Bytes;
 use oip_types::{
-    BatchStatistics, InferStatistics, LoadOptions, LogSetting, LogSettings, MemoryUsage, ModelIndexEntry,
-    ModelState, ModelStatistics, SharedMemoryRegion, StatisticDuration, UnloadOptions,
+    BatchStatistics, CudaMemoryRegion, InferStatistics, LoadOptions, LogSetting, LogSettings, MemoryUsage,
+    ModelIndexEntry, ModelState, ModelStatistics, SharedMemoryRegion, StatisticDuration, TraceSettings,
+    UnloadOptions,
 };
 
 use crate::proto::{
-    self, LogSettingsRequest, LogSettingsResponse, ModelRepositoryParameter, ModelStatisticsResponse,
-    RepositoryIndexResponse, RepositoryModelLoadRequest, RepositoryModelUnloadRequest,
-    SystemSharedMemoryRegisterRequest, SystemSharedMemoryStatusResponse, log_settings_request,
-    log_settings_response, model_repository_parameter::ParameterChoice,
+    self, CudaSharedMemoryRegisterRequest, CudaSharedMemoryStatusResponse, LogSettingsRequest,
+    LogSettingsResponse, ModelRepositoryParameter, ModelStatisticsResponse, RepositoryIndexResponse,
+    RepositoryModelLoadRequest, RepositoryModelUnloadRequest, SystemSharedMemoryRegisterRequest,
+    SystemSharedMemoryStatusResponse, TraceSettingRequest, TraceSettingResponse, log_settings_request,
+    log_settings_response, model_repository_parameter::ParameterChoice, trace_setting_request,
 };
 
 /// Reads the repository's index.
@@ -42,11 +45,62 @@ fn parameters<const N: usize>(
 #[must_use]
 pub fn encode_load(model: &str, options: &LoadOptions) -> RepositoryModelLoadRequest {
     let config = options.config.clone().map(ParameterChoice::StringParam);
+    let mut parameters = parameters([("config", config)]);
+    parameters.extend(options.files.iter().map(|(path, content)| {
+        let parameter_choice = Some(ParameterChoice::BytesParam(content.clone()));
+        (
+            format!("file:{path}"),
+            ModelRepositoryParameter { parameter_choice },
+        )
+    }));
     RepositoryModelLoadRequest {
         repository_name: String::new(),
         model_name: model.to_owned(),
-        parameters: parameters([("config", config)]),
+        parameters,
     }
+}
+
+/// Writes a request for settings of traces, or to change some.
+#[must_use]
+pub fn encode_trace_settings(model: Option<&str>, changes: &TraceSettings) -> TraceSettingRequest {
+    let settings = changes.iter().map(|(name, value)| {
+        let value = trace_setting_request::SettingValue { value: value.clone() };
+        (name.clone(), value)
+    });
+    TraceSettingRequest {
+        settings: settings.collect(),
+        model_name: model.unwrap_or_default().to_owned(),
+    }
+}
+
+/// Reads settings of traces.
+#[must_use]
+pub fn decode_trace_settings(message: TraceSettingResponse) -> TraceSettings {
+    let settings = message.settings.into_iter();
+    settings.map(|(name, setting)| (name, setting.value)).collect()
+}
+
+/// Writes a request to register a region of a graphics card's memory, by the handle that its driver gives.
+#[must_use]
+pub fn encode_cuda_region(region: &CudaMemoryRegion, handle: &Bytes) -> CudaSharedMemoryRegisterRequest {
+    CudaSharedMemoryRegisterRequest {
+        name: region.name.clone(),
+        raw_handle: handle.clone(),
+        device_id: i64::try_from(region.device_id).unwrap_or(i64::MAX),
+        byte_size: region.byte_size,
+    }
+}
+
+/// Reads the regions of graphics cards' memory that are registered, by name.
+#[must_use]
+pub fn decode_cuda_regions(message: CudaSharedMemoryStatusResponse) -> Vec<CudaMemoryRegion> {
+    let regions = message.regions.into_values();
+    let region = |region: proto::cuda_shared_memory_status_response::RegionStatus| CudaMemoryRegion {
+        name: region.name,
+        device_id: region.device_id,
+        byte_size: region.byte_size,
+    };
+    regions.map(region).collect()
 }
 
 /// Writes a request to unload a model.

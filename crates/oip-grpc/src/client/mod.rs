@@ -19,16 +19,17 @@ mod extensions;
 
 use bytes::Bytes;
 use oip_types::{
-    DataType, InferOutput, InferRequest, InferResponse, Limits, ModelMetadata, ServiceError, TensorMetadata,
-    TensorValue,
+    DataType, InferInput, InferOutput, InferRequest, InferResponse, Limits, ModelMetadata, ServiceError,
+    SharedMemorySlice, TensorMetadata, TensorValue,
 };
 use tensor_core::Quoted;
 
 pub use self::{
     config::decode_config,
     extensions::{
-        decode_index, decode_log_settings, decode_regions, decode_statistics, encode_load,
-        encode_log_settings, encode_region, encode_unload,
+        decode_cuda_regions, decode_index, decode_log_settings, decode_regions, decode_statistics,
+        decode_trace_settings, encode_cuda_region, encode_load, encode_log_settings, encode_region,
+        encode_trace_settings, encode_unload,
     },
 };
 use crate::{
@@ -44,25 +45,22 @@ use crate::{
 };
 
 /// Writes an inference request. Raw inputs share the tensors' bytes; typed ones are copied, and a request with an input
-/// that has no typed form (16-bit floats) is raw all the same.
+/// that has no typed form (16-bit floats) is raw all the same. Inputs whose parameters name a place in shared memory have no
+/// contents.
 #[must_use]
 pub fn encode_request(request: &InferRequest, is_raw: bool) -> ModelInferRequest {
+    let is_here = |input: &&InferInput| !SharedMemorySlice::is_in(&input.parameters);
+    let here = || request.inputs.iter().filter(is_here);
     let typed = match is_raw {
         true => None,
         // The two forms cannot be mixed.
-        false => request
-            .inputs
-            .iter()
+        false => here()
             .map(|input| contents::write(&input.value))
             .collect::<Option<Vec<_>>>(),
     };
     let raw = match &typed {
         Some(_) => Vec::new(),
-        None => request
-            .inputs
-            .iter()
-            .map(|input| input.value.raw().clone())
-            .collect(),
+        None => here().map(|input| input.value.raw().clone()).collect(),
     };
     let mut typed = typed.into_iter().flatten();
     let inputs = request.inputs.iter().map(|input| InferInputTensor {
@@ -70,7 +68,7 @@ pub fn encode_request(request: &InferRequest, is_raw: bool) -> ModelInferRequest
         datatype: input.value.datatype().name().to_owned(),
         shape: wire_dims(input.value.shape()),
         parameters: write_parameters(input.parameters.clone()),
-        contents: typed.next(),
+        contents: is_here(&input).then(|| typed.next()).flatten(),
     });
     let outputs = request.outputs.iter().map(|output| InferRequestedOutputTensor {
         name: output.name.clone(),
@@ -88,21 +86,35 @@ pub fn encode_request(request: &InferRequest, is_raw: bool) -> ModelInferRequest
     }
 }
 
-/// Reads an inference response, raw or typed, from any server. Raw outputs stay slices of the message.
+/// Reads an inference response, raw or typed, from any server. Raw outputs stay slices of the message. Values of outputs in shared
+/// memory are zeros, and [`InferOutput::shared_memory`] says where their bytes are.
 ///
 /// # Errors
 /// [`InvalidArgument`](oip_types::ErrorCode::InvalidArgument) that says what is wrong and where.
 pub fn decode_response(message: ModelInferResponse, limits: &Limits) -> Result<InferResponse, ServiceError> {
     limits.check_tensors(message.outputs.len())?;
-    let (expected, found) = (message.outputs.len(), message.raw_output_contents.len());
-    if found != 0 && expected != found {
+    // Some servers send empty raw contents for what is in shared memory, others none.
+    let found = message.raw_output_contents.len();
+    let is_elsewhere = |output: &InferOutputTensor| output.parameters.contains_key("shared_memory_region");
+    let (all, elsewhere) = (
+        message.outputs.len(),
+        message
+            .outputs
+            .iter()
+            .filter(|output| is_elsewhere(output))
+            .count(),
+    );
+    let is_for_all = found == all;
+    let expected = all - elsewhere;
+    if found != 0 && !is_for_all && expected != found {
         let message = format!("expected {expected} raw_output_contents, one per output, found {found}");
         return Err(ServiceError::invalid(message));
     }
     let mut raw = message.raw_output_contents.into_iter();
     let outputs = message.outputs.into_iter().map(|mut output| {
         let name = std::mem::take(&mut output.name);
-        read_output(output, raw.next(), limits)
+        let has_raw = is_for_all || !is_elsewhere(&output);
+        read_output(output, has_raw.then(|| raw.next()).flatten(), limits)
             .map_err(|error| error.within(format_args!("output {}", Quoted(&name))))
             .map(|read| InferOutput { name, ..read })
     });
@@ -122,7 +134,10 @@ fn read_output(
 ) -> Result<InferOutput, ServiceError> {
     let datatype = DataType::from_name(&output.datatype)?;
     let shape = limits.shape(&output.shape)?;
+    let mut parameters = read_parameters(output.parameters, limits)?;
+    let place = SharedMemorySlice::take(&mut parameters)?;
     let value = match (raw, output.contents) {
+        _ if place.is_some() => TensorValue::zeros(datatype, shape, limits.tensor_bytes)?,
         // Some servers set an empty message beside raw contents.
         (Some(raw), _) => TensorValue::from_raw(datatype, shape, raw)?,
         (None, Some(contents)) => contents::read(datatype, shape, contents)?,
@@ -134,7 +149,8 @@ fn read_output(
         }
     };
     Ok(InferOutput {
-        parameters: read_parameters(output.parameters, limits)?,
+        parameters,
+        shared_memory: place,
         ..InferOutput::new(String::new(), value)
     })
 }

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     InferInput, InferRequest, Limits, Memory, ModelRef, NoSharedMemory, NonFinite, ParameterValue,
-    ReadSharedMemory, RequestedOutput, ServiceError, Unlimited, check_parameter_name,
+    ReadSharedMemory, RequestedOutput, ServiceError, SharedMemorySlice, Unlimited, check_parameter_name,
     json::{Cursor, Writer},
     take_bool,
 };
@@ -91,7 +91,7 @@ pub fn decode_request_with(
 ) -> Result<DecodedRequest, ServiceError> {
     let json_len = header_length.unwrap_or(body.len());
     let mut cursor = Cursor::new(&body[..json_len])?;
-    let mut tensors = TensorReader::new(limits, body.slice(json_len..), shared_memory, memory);
+    let mut tensors = TensorReader::new(limits, body.slice(json_len..), Some(shared_memory), memory);
     let (mut id, mut parameters, mut inputs, mut outputs) = (None, None, None, None);
     cursor.object(|cursor, member| match &*member {
         "id" => set_once(&mut id, &member, read_id(cursor, limits)?),
@@ -234,6 +234,7 @@ pub fn encode_request(
     let mut failed = Ok(());
     writer.array(&request.inputs, |writer, input| {
         let destination = match encoding.binary_inputs {
+            _ if SharedMemorySlice::is_in(&input.parameters) => Destination::SharedMemory(None),
             true => Destination::Binary(&mut binary),
             false => Destination::Json(encoding.non_finite),
         };
@@ -248,10 +249,8 @@ pub fn encode_request(
         writer.array(&request.outputs, |writer, output| {
             // Said for each output: Triton does not apply the request's default to outputs that are listed.
             let mut parameters = output.parameters.clone();
-            parameters.insert(
-                BINARY_DATA.to_owned(),
-                ParameterValue::Bool(encoding.binary_outputs),
-            );
+            let is_binary = encoding.binary_outputs && !SharedMemorySlice::is_in(&parameters);
+            parameters.insert(BINARY_DATA.to_owned(), ParameterValue::Bool(is_binary));
             writer.raw("{\"name\":");
             writer.string(&output.name);
             writer.raw(",\"parameters\":");

@@ -6,8 +6,8 @@ use super::{
     tensor::{Destination, TensorReader, missing, read_parameters, set_once, write_tensor},
 };
 use crate::{
-    InferOutput, InferResponse, Limits, Memory, NoSharedMemory, NonFinite, Parameters, ServiceError,
-    Unlimited,
+    InferOutput, InferResponse, Limits, Memory, NoSharedMemory, NonFinite, Parameters, ReadSharedMemory,
+    ServiceError, Unlimited,
     json::{Cursor, Writer, answer_too_large},
 };
 
@@ -88,7 +88,7 @@ fn write_response(
         }
         let none = Parameters::new();
         let (destination, parameters) = match &output.shared_memory {
-            Some(slice) => (Destination::SharedMemory(slice), &none),
+            Some(slice) => (Destination::SharedMemory(Some(slice)), &none),
             None if binary_outputs.is_binary(&output.name) => {
                 (Destination::Binary(&mut binary), &output.parameters)
             }
@@ -120,9 +120,34 @@ pub fn decode_response(
     header_length: Option<usize>,
     limits: &Limits,
 ) -> Result<InferResponse, ServiceError> {
+    decode(body, header_length, limits, Some(&NoSharedMemory))
+}
+
+/// [`decode_response`] for clients with shared memory: outputs may be there. Their values are zeros then, and
+/// [`InferOutput::shared_memory`] says where their bytes are.
+///
+/// # Errors
+/// As [`decode_response`].
+///
+/// # Panics
+/// As [`decode_response`].
+pub fn decode_shared_response(
+    body: &Bytes,
+    header_length: Option<usize>,
+    limits: &Limits,
+) -> Result<InferResponse, ServiceError> {
+    decode(body, header_length, limits, None)
+}
+
+fn decode(
+    body: &Bytes,
+    header_length: Option<usize>,
+    limits: &Limits,
+    memory: Option<&dyn ReadSharedMemory>,
+) -> Result<InferResponse, ServiceError> {
     let json_len = header_length.unwrap_or(body.len());
     let mut cursor = Cursor::new(&body[..json_len])?;
-    let mut tensors = TensorReader::new(limits, body.slice(json_len..), &NoSharedMemory, &Unlimited);
+    let mut tensors = TensorReader::new(limits, body.slice(json_len..), memory, &Unlimited);
     let (mut model_name, mut model_version, mut id) = (None, None, None);
     let (mut parameters, mut outputs) = (None, None);
     cursor.object(|cursor, member| match &*member {
@@ -135,12 +160,11 @@ pub fn decode_response(
             cursor.array(|cursor| {
                 limits.check_tensors(read.len() + 1)?;
                 let tensor = tensors.read(cursor, "output", read.len())?;
-                let (name, value, parameters) = (tensor.name, tensor.value, tensor.parameters);
                 read.push(InferOutput {
-                    name,
-                    value,
-                    parameters,
-                    shared_memory: None,
+                    name: tensor.name,
+                    value: tensor.value,
+                    parameters: tensor.parameters,
+                    shared_memory: tensor.place,
                 });
                 Ok(())
             })?;

@@ -24,7 +24,7 @@ pub(super) struct TensorReader<'l> {
     room: Room<'l>,
     /// The binary part that is not yet handed out.
     binary: Bytes,
-    shared_memory: &'l dyn ReadSharedMemory,
+    shared_memory: Option<&'l dyn ReadSharedMemory>,
 }
 
 /// A tensor as it stands in a body.
@@ -32,13 +32,16 @@ pub(super) struct NamedTensor {
     pub(super) name: String,
     pub(super) value: TensorValue,
     pub(super) parameters: Parameters,
+    /// Where its bytes are; the value is what was read there, or zeros where nothing was.
+    pub(super) place: Option<SharedMemorySlice>,
 }
 
 impl<'l> TensorReader<'l> {
+    /// Without `shared_memory`, what is there stays there.
     pub(super) fn new(
         limits: &'l Limits,
         binary: Bytes,
-        shared_memory: &'l dyn ReadSharedMemory,
+        shared_memory: Option<&'l dyn ReadSharedMemory>,
         memory: &'l dyn Memory,
     ) -> Self {
         Self {
@@ -76,6 +79,7 @@ impl<'l> TensorReader<'l> {
             name,
             value,
             parameters: fields.parameters.unwrap_or_default(),
+            place: fields.place,
         })
     }
 
@@ -106,6 +110,7 @@ struct Fields<'a> {
     shape: Option<Shape>,
     parameters: Option<Parameters>,
     data: Option<Data>,
+    place: Option<SharedMemorySlice>,
 }
 
 enum Data {
@@ -166,7 +171,12 @@ impl<'a> Fields<'a> {
                 "expected one of {FORMS}, found none of them"
             ))),
             (None, None, Some(slice)) => {
-                TensorValue::from_raw(datatype, shape, tensors.shared_memory.read(&slice)?)
+                let value = match tensors.shared_memory {
+                    Some(memory) => TensorValue::from_raw(datatype, shape, memory.read(&slice)?),
+                    None => TensorValue::zeros(datatype, shape, tensors.limits.tensor_bytes),
+                };
+                self.place = Some(slice);
+                value
             }
             (None, Some(size), None) => {
                 let size = size.as_u64().ok_or_else(|| {
@@ -296,8 +306,8 @@ pub(super) enum Destination<'d> {
     Json(NonFinite),
     /// Behind all JSON.
     Binary(&'d mut Vec<Bytes>),
-    /// Nowhere: the client finds them in its shared memory.
-    SharedMemory(&'d SharedMemorySlice),
+    /// Nowhere: the other side finds them in shared memory.
+    SharedMemory(Option<&'d SharedMemorySlice>),
 }
 
 /// Writes the tensor object.
@@ -317,7 +327,8 @@ pub(super) fn write_tensor(
     writer.array(value.shape().dims(), |writer, dim| writer.integer(*dim));
     let mut parameters = Cow::Borrowed(parameters);
     match &destination {
-        Destination::Json(_) => {}
+        // A place in shared memory may be among the parameters.
+        Destination::Json(_) | Destination::SharedMemory(None) => {}
         // The most common case, without a map for it.
         Destination::Binary(_) if parameters.is_empty() => {
             writer.raw(",\"parameters\":{");
@@ -332,7 +343,7 @@ pub(super) fn write_tensor(
                 .to_mut()
                 .insert(BINARY_DATA_SIZE.to_owned(), ParameterValue::Int64(size));
         }
-        Destination::SharedMemory(slice) => parameters.to_mut().extend(slice.to_parameters()),
+        Destination::SharedMemory(Some(slice)) => parameters.to_mut().extend(slice.to_parameters()),
     }
     if !parameters.is_empty() {
         writer.raw(",\"parameters\":");

@@ -2,7 +2,8 @@
 
 use bytes::Bytes;
 use oip_types::{
-    BytesTensor, InferOutput, InferResponse, Limits, ParameterValue, Parameters,
+    BytesTensor, DataType, InferOutput, InferResponse, Limits, ParameterValue, Parameters, SharedMemorySlice,
+    TensorValue,
     rest::{self, BinaryOutputs, NonFinite},
 };
 use tensor_core::{Element, Shape, Tensor};
@@ -131,4 +132,64 @@ fn other_servers_answers_are_understood() {
         .unwrap();
     assert!(values[0] == 1.0 && values[1].is_nan() && values[2].is_nan() && values[3] == 4.5);
     assert_eq!((decoded.id, decoded.model_version), (None, None));
+}
+
+#[test]
+fn outputs_in_shared_memory_are_for_clients_that_know_it() {
+    let place = SharedMemorySlice {
+        region: "r".into(),
+        offset: 4,
+        byte_size: 8,
+    };
+    let mut output = InferOutput::new("y", vector(&[1.5f32, 2.5]));
+    output.shared_memory = Some(place.clone());
+    let texts = BytesTensor::from_elements(Shape::vector(3), ["a", "b", "c"]).unwrap();
+    let mut text = InferOutput::new("t", texts);
+    text.shared_memory = Some(place.clone());
+    let sent = vec![output, text, InferOutput::new("z", vector(&[7u8]))];
+    let encoded = rest::encode_response(&response(sent), &BinaryOutputs::all(true), NonFinite::Null).unwrap();
+    let header_length = encoded.header_length();
+    let body = encoded.into_bytes();
+    let refused = rest::decode_response(&body, header_length, &Limits::default()).unwrap_err();
+    assert!(
+        refused.message().contains("shared memory is not offered"),
+        "{refused}"
+    );
+    let decoded = rest::decode_shared_response(&body, header_length, &Limits::default()).unwrap();
+    let [y, t, z] = &decoded.outputs[..] else {
+        panic!("{decoded:?}")
+    };
+    assert_eq!(y.shared_memory, Some(place.clone()));
+    assert_eq!(y.value, vector(&[0.0f32, 0.0]).into());
+    assert_eq!(
+        (t.shared_memory.as_ref(), t.value.raw().len()),
+        (Some(&place), 12)
+    );
+    assert_eq!(
+        (z.shared_memory.as_ref(), &z.value),
+        (None, &vector(&[7u8]).into())
+    );
+    // What stands for the elements is within the limit on tensors.
+    let small = Limits::default().with(|limits| limits.tensor_bytes = 11);
+    let error = rest::decode_shared_response(&body, header_length, &small).unwrap_err();
+    assert!(error.message().contains("take more than 11 bytes"), "{error}");
+}
+
+#[test]
+fn zeros_stand_for_elements_within_a_limit() {
+    let zeros = |datatype: DataType, dims: &[u64], most| {
+        TensorValue::zeros(datatype, Shape::new(dims).unwrap(), most)
+    };
+    assert_eq!(
+        zeros(DataType::INT16, &[2], 4).unwrap(),
+        vector(&[0i16, 0]).into()
+    );
+    assert!(zeros(DataType::INT16, &[2], 3).is_err());
+    let empty = BytesTensor::from_elements(Shape::vector(2), ["", ""]).unwrap();
+    assert_eq!(zeros(DataType::Bytes, &[2], 8).unwrap(), empty.into());
+    // More than any machine has, and more than 64 bits.
+    for dim in [1 << 60, 1 << 62] {
+        let error = zeros(DataType::FP64, &[dim], usize::MAX).unwrap_err();
+        assert!(error.message().contains("than there is room for"), "{error}");
+    }
 }

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import _native
-from ._dtypes import OIP, from_oip
+from ._dtypes import OIP, dtype_name, from_oip
+from ._native import Client as NativeClient
 
 #: A parameter of a request or an output.
 Parameter = bool | int | float | str
@@ -73,7 +74,7 @@ class _Base:
         identity = None
         if certificate is not None and key is not None:
             identity = (_read(certificate), _read(key))
-        self._native = _native.Client(
+        made = _native.Client(
             url,
             {
                 "timeout": timeout,
@@ -89,6 +90,13 @@ class _Base:
             },
         )
         self.url = url
+        self._made: NativeClient | None = made
+
+    @property
+    def _native(self) -> NativeClient:
+        if self._made is None:
+            raise RuntimeError(f"the client of {self.url} is closed")
+        return self._made
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.url!r})"
@@ -108,8 +116,19 @@ class Client(_Base):
       connection). An inference whose response broke off is not repeated.
     - ``max_response_bytes``: what a response may have, as it is sent and as tensors.
 
-    Failures raise :class:`InferenceError` with the server's own message.
+    Failures raise :class:`InferenceError` with the server's own message. ``with Client(url) as client`` closes it at the end; one
+    that is dropped closes its connections too.
     """
+
+    def close(self) -> None:
+        """Closes the connections once the calls that run have ended. Later calls raise ``RuntimeError``."""
+        self._made = None
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def is_live(self) -> bool:
         """Whether the server answers."""
@@ -246,7 +265,7 @@ class Stream:
     ) -> None:
         """Sends a request; waits while 16 others have not been sent."""
         if not self._native.send(_request(model, inputs, version, outputs, id, parameters)):
-            raise _native.InferenceError("the stream takes no more requests: it was finished, or it has ended")
+            raise _stream_over()
 
     def finish(self) -> None:
         """Says that no more requests come; those that were sent are answered."""
@@ -274,6 +293,16 @@ class Stream:
 
 class AsyncClient(_Base):
     """:class:`Client` for ``asyncio``: the same calls, to be awaited. A call that is cancelled ends at the server too."""
+
+    async def close(self) -> None:
+        """Closes the connections once the calls that run have ended. Later calls raise ``RuntimeError``."""
+        self._made = None
+
+    async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
 
     async def is_live(self) -> bool:
         """Whether the server answers."""
@@ -390,7 +419,7 @@ class AsyncStream:
     ) -> None:
         """Sends a request; waits while 16 others have not been sent."""
         if not await _wait(self._native.send, _request(model, inputs, version, outputs, id, parameters)):
-            raise _native.InferenceError("the stream takes no more requests: it was finished, or it has ended")
+            raise _stream_over()
 
     def finish(self) -> None:
         """Says that no more requests come; those that were sent are answered."""
@@ -487,6 +516,13 @@ def _model_info(name: str, text: str) -> ModelInfo:
     return ModelInfo(name, versions, found.get("platform") or "", tensors("inputs"), tensors("outputs"))
 
 
+def _stream_over() -> _native.InferenceError:
+    text = "the stream takes no more requests: it was finished, or it has ended"
+    error = _native.InferenceError(text)
+    error.kind, error.code, error.status, error.message, error.retry_after = "Usage", None, None, text, None
+    return error
+
+
 def _streaming(parameters: Mapping[str, Parameter] | None) -> dict[str, Parameter]:
     return {"triton_enable_empty_final_response": True, **(parameters or {})}
 
@@ -499,17 +535,20 @@ def _request(
     id: str | None,
     parameters: Mapping[str, Parameter] | None,
 ) -> tuple[Any, ...]:
-    given = [(name, *tensor(name, array)) for name, array in inputs.items()]
+    given: list[Any] = [(name, *tensor(name, array), {}) for name, array in inputs.items()]
     return model, version, given, [(name, {}) for name in outputs], id, dict(parameters or {})
 
 
 def tensor(name: str, value: Any) -> tuple[str, list[int], Any]:
     """A tensor as the native half takes it: the protocol's datatype, shape, and bytes, or elements of BYTES."""
     array = np.asarray(value)
+    if array.dtype.kind in "SU" and not isinstance(value, (np.ndarray, np.generic)):
+        # NumPy's own texts lose zeros at the end, elements that are objects do not.
+        array = np.asarray(value, dtype=object)
     if array.dtype.kind in "USO":
         return "BYTES", list(array.shape), [_bytes(name, element) for element in array.reshape(-1)]
     try:
-        datatype = OIP[array.dtype.name]
+        datatype = OIP[dtype_name(array.dtype)]
     except KeyError:
         raise TypeError(f"input {name!r}: dtype {array.dtype} is not one of the protocol's") from None
     if array.dtype.byteorder == ">":

@@ -25,24 +25,48 @@ OIP = {
 _BY_OIP = {oip: name for name, oip in OIP.items()}
 
 
+#: Floats that NumPy has only with ``ml_dtypes``, and the bits of one.
+_SMALL_FLOATS = {
+    "bfloat16": "<u2",
+    "float8_e4m3fn": "u1",
+    "float8_e5m2": "u1",
+    "float8_e4m3fnuz": "u1",
+    "float8_e5m2fnuz": "u1",
+    "float8_e8m0fnu": "u1",
+}
+
+
 def numpy_dtype(name: str) -> np.dtype[Any]:
-    """The NumPy dtype of a name such as ``float32`` or ``bfloat16``; the latter and 8-bit floats need ``ml_dtypes``."""
-    try:
-        return np.dtype(name)
-    except TypeError:
-        pass
+    """The NumPy dtype of a name such as ``float32`` or ``bfloat16``.
+
+    bfloat16 and 8-bit floats are those of ``ml_dtypes``. Where it is not installed they are typed bits: a structured dtype
+    whose one field has the name, so that ``array["bfloat16"]`` are the bits as ``uint16``, and NumPy does not take them for
+    numbers. Raises ``TypeError`` for other names.
+    """
+    if name not in _SMALL_FLOATS:
+        try:
+            return np.dtype(name)
+        except TypeError:
+            raise TypeError(f"NumPy has no dtype {name}") from None
     try:
         import ml_dtypes
-    except ImportError:
-        raise TypeError(
-            f"dtype {name} is not one of NumPy's own: install ml_dtypes (pip install tensorferry[dtypes]), "
-            'or read the tensor with framework="torch"'
-        ) from None
-    try:
+
         dtype: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
         return dtype
-    except AttributeError:
-        raise TypeError(f"neither NumPy nor ml_dtypes has a dtype {name}") from None
+    except (ImportError, AttributeError):
+        return np.dtype([(name, _SMALL_FLOATS[name])])
+
+
+def dtype_name(dtype: np.dtype[Any]) -> str:
+    """The name of a NumPy dtype, as :func:`numpy_dtype` takes it."""
+    if dtype.names is not None and len(dtype.names) == 1 and dtype.names[0] in _SMALL_FLOATS:
+        return dtype.names[0]
+    return dtype.name
+
+
+def is_native(name: str) -> bool:
+    """Whether NumPy has the dtype without ``ml_dtypes``."""
+    return name not in _SMALL_FLOATS
 
 
 def from_oip(datatype: str) -> np.dtype[Any]:

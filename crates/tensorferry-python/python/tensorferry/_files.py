@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterator, Mapping
 from importlib import import_module
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import _native
-from ._dtypes import numpy_dtype
+from ._dtypes import dtype_name, is_native, numpy_dtype
 
 PathLike = str | os.PathLike[str]
 Array = NDArray[Any]
@@ -20,22 +21,44 @@ Array = NDArray[Any]
 _KNOWS_DLPACK_1 = tuple(int(part) for part in np.__version__.split(".")[:2]) >= (2, 1)
 
 
+_FRAMEWORKS = {
+    "np": "numpy",
+    "numpy": "numpy",
+    "pt": "torch",
+    "torch": "torch",
+    "pytorch": "torch",
+    "flax": "jax",
+    "jax": "jax",
+}
+
+
 def _framework(framework: str) -> str:
-    known = {"np": "numpy", "numpy": "numpy", "pt": "torch", "torch": "torch", "pytorch": "torch"}
     try:
-        return known[framework]
+        return _FRAMEWORKS[framework]
     except KeyError:
-        raise ValueError(f"framework: expected 'numpy' or 'torch', found {framework!r}") from None
+        raise ValueError(f"framework: expected 'numpy', 'torch' or 'jax', found {framework!r}") from None
 
 
-def _as_torch(data: Any, dtype: str, shape: tuple[int, ...]) -> Any:
+def _device(framework: str, device: Any) -> Any:
+    """The device of tensors of torch; None where they stay where they are read."""
+    if str(device) == "cpu":
+        return None
+    if framework != "torch":
+        raise ValueError(f"device: expected 'cpu' with framework {framework!r}, found {device!r}")
+    return device
+
+
+def _as_torch(data: Any, dtype: str, shape: tuple[int, ...], place: str) -> Any:
     torch: Any = import_module("torch")
     wanted = getattr(torch, dtype, None)
     if not isinstance(wanted, torch.dtype):
-        raise TypeError(f"torch has no dtype {dtype}")
+        raise TypeError(f"{place}: torch has no dtype {dtype}; raw() gives the bytes")
     if 0 in shape:
         return torch.empty(shape, dtype=wanted)
-    return torch.frombuffer(data, dtype=wanted).reshape(shape)
+    with warnings.catch_warnings():
+        # Of memory that is read-only, which torch cannot express.
+        warnings.filterwarnings("ignore", message=".*buffer is not writable", category=UserWarning)
+        return torch.frombuffer(data, dtype=wanted).reshape(shape)
 
 
 class Tensor:
@@ -45,11 +68,15 @@ class Tensor:
     ``coo``), ``unsupported`` (why it cannot be read, or ``None``).
     """
 
-    __slots__ = ("_file", "_index", "name", "dtype", "shape", "nbytes", "layout", "unsupported")
+    __slots__ = (
+        "_file", "_index", "_is_mapped", "_stored", "name", "dtype", "shape", "nbytes", "layout", "unsupported",
+    )  # fmt: skip
 
-    def __init__(self, file: _native.File, index: int, entry: tuple[Any, ...]) -> None:
+    def __init__(self, file: _native.File, index: int, entry: tuple[Any, ...], is_mapped: bool) -> None:
         self._file = file
         self._index = index
+        self._is_mapped = is_mapped
+        self._stored: str = entry[6]
         self.name: str = entry[0]
         self.dtype: str = entry[1]
         self.shape: tuple[int, ...] = tuple(entry[2])
@@ -67,33 +94,75 @@ class Tensor:
 
     def view(self) -> Array:
         """A read-only array over :meth:`raw`."""
-        flat = np.frombuffer(self.raw(), dtype=numpy_dtype(self.dtype))
+        dtype = self._numpy_dtype()
+        flat = np.frombuffer(self.raw(), dtype=dtype)
         with self._sized():
             return flat.reshape(self.shape)
 
     def numpy(self) -> Array:
         """A new, writable array, read straight from the file."""
-        dtype = numpy_dtype(self.dtype)
+        dtype = self._numpy_dtype()
         with self._sized():
             out = np.empty(self.shape, dtype=dtype)
         self._file.read_into(self._index, out.reshape(-1).view(np.uint8))
         return out
 
-    def torch(self) -> Any:
-        """A new ``torch.Tensor``, read straight from the file."""
-        if self.nbytes is None:
-            raise TypeError(f"tensor {self.name!r}: dtype {self.dtype} has no counterpart in torch")
+    def torch(self, *, copy: bool = True) -> Any:
+        """A new ``torch.Tensor``, read straight from the file.
+
+        With ``copy=False`` it lies in the mapped file where that is possible. torch has no read-only tensors: a program that
+        writes to one of a mapped file is ended by the system (SIGSEGV).
+        """
+        self._check_readable()
+        if not copy:
+            return _as_torch(self.raw(), self.dtype, self.shape, self._place())
         with self._sized():
-            data = np.empty(self.nbytes, dtype=np.uint8)
+            data = np.empty(self.nbytes or 0, dtype=np.uint8)
         self._file.read_into(self._index, data)
-        return _as_torch(data, self.dtype, self.shape)
+        return _as_torch(data, self.dtype, self.shape, self._place())
+
+    def jax(self) -> Any:
+        """A new ``jax.Array`` on jax's default device. Where 64 bits are off, which is jax's default, it has 32."""
+        self._check_readable()
+        jax: Any = import_module("jax.numpy")
+        return jax.asarray(self.view() if self._is_mapped else self.numpy())
+
+    def _get(self, framework: str, device: Any) -> Any:
+        """As a new array of the framework."""
+        if framework == "torch":
+            tensor = self.torch()
+            return tensor if device is None else tensor.to(device)
+        return self.numpy() if framework == "numpy" else self.jax()
+
+    def _place(self) -> str:
+        """The file and the tensor, for errors."""
+        path = self._file.path
+        return f"tensor {self.name!r}" if path is None else f"{path}: tensor {self.name!r}"
+
+    def _check_readable(self) -> None:
+        if self.unsupported is not None:
+            text = f"{self._place()}: {self.unsupported}"
+            raise _failure(self, "Unsupported", text if self.nbytes is None else f"{text}; raw() gives the bytes")
+
+    def _numpy_dtype(self) -> np.dtype[Any]:
+        self._check_readable()
+        try:
+            return numpy_dtype(self.dtype)
+        except TypeError as error:
+            raise TypeError(f"{self._place()}: {error}; raw() gives the bytes") from None
 
     def _sized(self) -> _Sized:
         return _Sized(self)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        array = self.numpy() if copy or copy is None else self.view()
-        return array if dtype is None else array.astype(dtype, copy=False)
+        """For ``numpy.asarray``: of a mapped file a read-only view, else a new array."""
+        is_lent = copy is False or copy is None and self._is_mapped
+        array = self.view() if is_lent else self.numpy()
+        if dtype is None or np.dtype(dtype) == array.dtype:
+            return array
+        if copy is False:
+            raise ValueError(f"{self._place()}: {array.dtype} becomes {np.dtype(dtype)} only by a copy")
+        return array.astype(dtype)
 
     def __buffer__(self, flags: int, /) -> memoryview:
         """Read-only bytes, for ``memoryview(tensor)`` (Python 3.12 or newer; :meth:`raw` is the same)."""
@@ -101,10 +170,19 @@ class Tensor:
 
     def __dlpack__(self, *, copy: bool | None = None, max_version: tuple[int, int] | None = None, **options: Any) -> Any:
         """For ``numpy.from_dlpack``, ``torch.from_dlpack``, ``jax.dlpack.from_dlpack``: of a mapped file without a copy
-        where the caller knows read-only memory (DLPack 1.0), else a new array."""
-        if copy or not _KNOWS_DLPACK_1 or max_version is None or max_version[0] < 1:
-            return self.numpy().__dlpack__(**options)
-        return self.view().__dlpack__(copy=copy, max_version=max_version, **options)
+        where the caller knows read-only memory (DLPack 1.0), else a new array.
+
+        Raises ``BufferError`` where ``copy=False`` cannot be, and for bfloat16 and 8-bit floats, which NumPy does not lend:
+        :meth:`torch` and :meth:`jax` have them."""
+        if not is_native(self.dtype):
+            raise BufferError(f"{self._place()}: NumPy lends no {self.dtype}; use torch() or jax()")
+        if not copy and _KNOWS_DLPACK_1 and max_version is not None and max_version[0] >= 1:
+            return self.view().__dlpack__(copy=copy, max_version=max_version, **options)
+        if copy is False:
+            raise BufferError(
+                f"{self._place()}: read-only memory is lent to callers that know DLPack 1.0 only, and by NumPy 2.1 or newer"
+            )
+        return self.numpy().__dlpack__(**options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return (1, 0)
@@ -122,10 +200,15 @@ class _Sized:
     def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
         if isinstance(error, (MemoryError, ValueError)):
             tensor = self._tensor
-            text = f"tensor {tensor.name!r}: no array of {tensor.dtype}{list(tensor.shape)}: {error}"
-            failure = _native.TensorFileError(text)
-            failure.kind, failure.tensor, failure.byte, failure.rule = "TooLarge", tensor.name, None, None
-            raise failure from error
+            text = f"{tensor._place()}: no array of {tensor.dtype}{list(tensor.shape)}: {error}"
+            raise _failure(tensor, "TooLarge", text) from error
+
+
+def _failure(tensor: Tensor, kind: str, text: str) -> _native.TensorFileError:
+    failure = _native.TensorFileError(text)
+    failure.kind, failure.file, failure.tensor = kind, tensor._file.path, tensor.name
+    failure.byte, failure.rule = None, None
+    return failure
 
 
 class Slice:
@@ -134,23 +217,24 @@ class Slice:
     Any other index is applied to the rows that it needs at most.
     """
 
-    def __init__(self, tensor: Tensor, framework: str) -> None:
+    def __init__(self, tensor: Tensor, framework: str, device: Any = None) -> None:
         self._tensor = tensor
         self._framework = framework
+        self._device = device
 
     def get_shape(self) -> list[int]:
         """The dimensions of the whole tensor."""
         return list(self._tensor.shape)
 
     def get_dtype(self) -> str:
-        """The dtype, by NumPy's name."""
-        return self._tensor.dtype
+        """The dtype as safetensors calls it, such as ``F32``, in files of every format."""
+        return self._tensor._stored
 
     def __getitem__(self, index: Any) -> Any:
         tensor = self._tensor
+        tensor._check_readable()
         if not tensor.shape:
-            whole = tensor.numpy() if self._framework == "numpy" else tensor.torch()
-            return whole[index]
+            return tensor._get(self._framework, self._device)[index]
         first, rest = (index[0], index[1:]) if isinstance(index, tuple) and index else (index, ())
         if isinstance(first, slice) and first.step in (None, 1):
             start, stop, _ = first.indices(tensor.shape[0])
@@ -165,34 +249,41 @@ class Slice:
             start, stop, rows = 0, tensor.shape[0], first
         data, shape = tensor._file.rows(tensor._index, start, stop)
         if self._framework == "torch":
-            part = _as_torch(bytearray(data), tensor.dtype, tuple(shape))
-        else:
-            part = np.frombuffer(memoryview(data), dtype=numpy_dtype(tensor.dtype)).reshape(shape).copy()
-        return part[(rows, *rest)]
+            part = _as_torch(bytearray(data), tensor.dtype, tuple(shape), tensor._place())
+            part = part if self._device is None else part.to(self._device)
+            return part[(rows, *rest)]
+        part = np.frombuffer(memoryview(data), dtype=tensor._numpy_dtype()).reshape(shape).copy()[(rows, *rest)]
+        return part if self._framework == "numpy" else import_module("jax.numpy").asarray(part)
 
 
 class safe_open(Mapping[str, Tensor]):
     """Opens a tensor file of any format, by its content; ``safetensors.safe_open`` with more formats.
 
-    ``framework`` is ``"numpy"`` (``"np"``) or ``"torch"`` (``"pt"``). With ``mmap=True`` the file is mapped and
-    :meth:`Tensor.view` of a tensor that is stored as it is costs no copy. That is a promise of the caller's: a process that
-    shortens a mapped file ends this one with SIGBUS, and one that writes to it changes the arrays.
+    ``framework`` is ``"numpy"`` (``"np"``), ``"torch"`` (``"pt"``) or ``"jax"`` (``"flax"``); ``device`` is one of torch's, if that
+    is the framework. With ``mmap=True`` the file is mapped and :meth:`Tensor.view` of a tensor that is stored as it is costs no
+    copy. That is a promise of the caller's: a process that shortens a mapped file ends this one with SIGBUS, and one that
+    writes to it changes the arrays. ``backend`` is taken as safetensors has it, and ignored.
 
     Raises :class:`TensorFileError` for what is wrong with the file, ``OSError`` for what the system refuses.
     """
 
     def __init__(
-        self, filename: PathLike, framework: str = "numpy", device: str = "cpu", *, mmap: bool = False
+        self,
+        filename: PathLike,
+        framework: str = "numpy",
+        device: Any = "cpu",
+        *,
+        mmap: bool = False,
+        backend: str | None = None,
     ) -> None:
-        if str(device) != "cpu":
-            raise ValueError(f"device: expected 'cpu', found {device!r}")
         self._framework = _framework(framework)
-        self._open(_native.File.open(os.fspath(filename), mmap))
+        self._device = _device(self._framework, device)
+        self._open(_native.File.open(os.fspath(filename), mmap), mmap)
 
-    def _open(self, file: _native.File) -> None:
+    def _open(self, file: _native.File, is_mapped: bool) -> None:
         self._file = file
         self._tensors = {
-            entry[0]: Tensor(file, index, entry) for index, entry in enumerate(file.entries())
+            entry[0]: Tensor(file, index, entry, is_mapped) for index, entry in enumerate(file.entries())
         }
 
     def __enter__(self) -> safe_open:
@@ -206,12 +297,16 @@ class safe_open(Mapping[str, Tensor]):
         """The format's short name, such as ``safetensors`` or ``ztensor``."""
         return self._file.format
 
-    def metadata(self) -> dict[str, str]:
-        """What the file says about itself."""
-        return self._file.metadata
+    def metadata(self) -> dict[str, str] | None:
+        """What the file says about itself, or None if it says nothing."""
+        return self._file.metadata or None
 
     def keys(self) -> list[str]:  # type: ignore[override]
         """The names of the tensors, in the order of the file."""
+        return list(self._tensors)
+
+    def offset_keys(self) -> list[str]:
+        """As :meth:`keys`."""
         return list(self._tensors)
 
     def __len__(self) -> int:
@@ -224,16 +319,21 @@ class safe_open(Mapping[str, Tensor]):
         try:
             return self._tensors[name]
         except KeyError:
-            raise KeyError(f"the file has no tensor {name!r}") from None
+            path = self._file.path
+            place = "the file" if path is None else path
+            raise KeyError(f"{place} has no tensor {name!r}") from None
 
     def get_tensor(self, name: str) -> Any:
         """A tensor as a new array of the framework."""
-        tensor = self[name]
-        return tensor.numpy() if self._framework == "numpy" else tensor.torch()
+        return self[name]._get(self._framework, self._device)
+
+    def get_tensors(self) -> dict[str, Any]:
+        """All tensors as new arrays of the framework, by name."""
+        return {name: self.get_tensor(name) for name in self}
 
     def get_slice(self, name: str) -> Slice:
         """A tensor of which parts are to be read."""
-        return Slice(self[name], self._framework)
+        return Slice(self[name], self._framework, self._device)
 
     def verify(self) -> dict[str, str]:
         """Reads everything and checks it against its checksums: ``"ok"``, or ``"unchecked"`` where a tensor has none.
@@ -244,22 +344,24 @@ class safe_open(Mapping[str, Tensor]):
 
 
 def load_file(
-    filename: PathLike, framework: str = "numpy", device: str = "cpu", *, mmap: bool = False
+    filename: PathLike, framework: str = "numpy", device: Any = "cpu", *, mmap: bool = False
 ) -> dict[str, Any]:
     """All tensors of a file of any format, by name. With ``mmap`` they are read-only views where that is possible; see
     :class:`safe_open` for what that promises."""
     file = safe_open(filename, framework, device, mmap=mmap)
     if mmap and file._framework == "numpy":
         return {name: tensor.view() for name, tensor in file.items()}
-    return {name: file.get_tensor(name) for name in file}
+    if mmap and file._framework == "torch" and file._device is None:
+        return {name: tensor.torch(copy=False) for name, tensor in file.items()}
+    return file.get_tensors()
 
 
 def load(data: bytes | bytearray | memoryview, framework: str = "numpy") -> dict[str, Any]:
     """All tensors of a file that is in memory."""
     file = safe_open.__new__(safe_open)
-    file._framework = _framework(framework)
-    file._open(_native.File.from_bytes(memoryview(data).cast("B")))
-    return {name: file.get_tensor(name) for name in file}
+    file._framework, file._device = _framework(framework), None
+    file._open(_native.File.from_bytes(memoryview(data).cast("B")), False)
+    return file.get_tensors()
 
 
 def save_file(
@@ -365,6 +467,7 @@ def _given(tensors: Mapping[str, Any]) -> list[tuple[str, str, list[int], Any]]:
 def _contiguous(name: str, tensor: Any) -> tuple[str, list[int], Any]:
     """Dtype, shape, and the bytes of an array or a torch tensor, row-major and little-endian."""
     if isinstance(tensor, Tensor):
+        tensor._check_readable()
         return tensor.dtype, list(tensor.shape), tensor.raw()
     if type(tensor).__module__.partition(".")[0] == "torch":
         torch: Any = import_module("torch")
@@ -376,4 +479,4 @@ def _contiguous(name: str, tensor: Any) -> tuple[str, list[int], Any]:
         raise TypeError(f"tensor {name!r}: dtype {array.dtype} cannot be stored; expected numbers or booleans")
     if array.dtype.byteorder == ">" or (array.dtype.byteorder == "=" and np.little_endian is False):
         array = array.astype(array.dtype.newbyteorder("<"))
-    return array.dtype.name, list(array.shape), np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    return dtype_name(array.dtype), list(array.shape), np.ascontiguousarray(array).reshape(-1).view(np.uint8)

@@ -7,6 +7,6 @@
 
 Both have ``InferenceServerClient``, ``InferInput``, ``InferRequestedOutput``, ``InferResult``, and ``aio`` beside them.
 
-What is left out says so with an ``InferenceServerException``: tensors in shared memory, memory of graphics cards, traces, query
-parameters, files in ``load_model``, plugins. Messages of protobuf are read-only objects with the same attributes.
+What is left out says so with an ``InferenceServerException``: the module ``cuda_shared_memory``, query parameters, contexts and
+credentials of other libraries. Messages of protobuf are read-only objects with the same attributes.
 """

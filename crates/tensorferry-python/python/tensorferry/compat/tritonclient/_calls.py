@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NoReturn
 
 from ... import _native
 from ..._client import _wait
-from .utils import InferenceServerException
+from ._plugin import InferenceServerClientPlugin, Request
+from .utils import (
+    TRITON_RESERVED_REQUEST_PARAMS,
+    TRITON_RESERVED_REQUEST_PARAMS_PREFIX,
+    InferenceServerException,
+)
+
+Headers = Mapping[str, str] | None
+Seconds = float | None
 
 #: Connections of clients that differ in headers, compression or form; the one that was used longest ago goes.
 _NATIVES = 8
@@ -98,8 +108,40 @@ class Calls:
             "max_response_bytes": _MAX_RESPONSE,
         }
         self._connections = Connections(f"{scheme}://{url}", settings)
+        self._plugin: InferenceServerClientPlugin | None = None
         with self._translated():
             self._connections.get()
+
+    def register_plugin(self, plugin: InferenceServerClientPlugin) -> None:
+        """Has a plugin change the headers of every request from now on. There is at most one."""
+        if self._plugin is not None:
+            raise InferenceServerException("A plugin is already registered. Please unregister the previous plugin first before "
+                                           "registering a new plugin.")  # fmt: skip
+        self._plugin = plugin
+
+    def plugin(self) -> InferenceServerClientPlugin | None:
+        """The plugin that is registered, or None."""
+        return self._plugin
+
+    def unregister_plugin(self) -> None:
+        """Takes the plugin back."""
+        if self._plugin is None:
+            raise InferenceServerException("No plugin has been registered.")
+        self._plugin = None
+
+    def _connection(
+        self,
+        headers: Mapping[str, str] | None,
+        compress: str | None = None,
+        accept_compressed: bool = False,
+        typed: bool = False,
+    ) -> _native.Client:
+        """The connections for a request with these headers, and those that the plugin adds."""
+        if self._plugin is not None:
+            request = Request(dict(headers or {}))
+            self._plugin(request)
+            headers = request.headers
+        return self._connections.get(headers, compress, accept_compressed, typed)
 
     def _translated(self) -> _Translated:
         return _Translated(self._is_grpc)
@@ -115,7 +157,7 @@ class Calls:
     ) -> Any:
         """Makes a call and gives what ``finish`` makes of its result. Asynchronous clients override it."""
         with self._translated():
-            found = getattr(self._connections.get(headers), call)(*arguments)
+            found = getattr(self._connection(headers), call)(*arguments, timeout=timeout)
         return finish(found)
 
     def _plain(self, found: Any, as_json: bool) -> Any:
@@ -126,52 +168,63 @@ class Calls:
     def _refuse(self, what: str) -> NoReturn:
         raise InferenceServerException(f"{what}: not supported by this client")
 
-    def _extension(self, name: str) -> NoReturn:
-        # What a server without the extension says.
-        status = "StatusCode.UNIMPLEMENTED" if self._is_grpc else "501"
-        raise InferenceServerException(f"the extension '{name}' is not supported by this client", status)
-
     # The calls, for subclasses to spell.
 
-    def _is_model_ready(self, name: str, version: str, headers: Mapping[str, str] | None) -> Any:
-        return self._run(headers, "model_ready", (name, version or None))
+    def _is_model_ready(self, name: str, version: str, headers: Headers, timeout: Seconds = None) -> Any:
+        return self._run(headers, "model_ready", (name, version or None), timeout=timeout)
 
-    def _metadata(self, headers: Mapping[str, str] | None, as_json: bool) -> Any:
-        return self._run(headers, "server_metadata", (), lambda text: self._plain(json.loads(text), as_json))
+    def _metadata(self, headers: Headers, as_json: bool, timeout: Seconds = None) -> Any:
+        return self._run(
+            headers, "server_metadata", (), lambda text: self._plain(json.loads(text), as_json), timeout=timeout
+        )
 
-    def _model_metadata(self, name: str, version: str, headers: Mapping[str, str] | None, as_json: bool) -> Any:
+    def _model_metadata(self, name: str, version: str, headers: Headers, as_json: bool, timeout: Seconds = None) -> Any:
         finish = lambda text: self._plain(json.loads(text), as_json)  # noqa: E731
-        return self._run(headers, "model_metadata", (name, version or None), finish)
+        return self._run(headers, "model_metadata", (name, version or None), finish, timeout=timeout)
 
-    def _model_config(self, name: str, version: str, headers: Mapping[str, str] | None, as_json: bool) -> Any:
+    def _model_config(self, name: str, version: str, headers: Headers, as_json: bool, timeout: Seconds = None) -> Any:
         def finish(text: str) -> Any:
             config = json.loads(text)
-            return self._plain({"config": config} if self._is_grpc else config, as_json)
+            if self._is_grpc:
+                from .grpc.model_config_pb2 import numbered
 
-        return self._run(headers, "model_config", (name, version or None), finish)
+                config = {"config": config if as_json else numbered(config)}
+            return self._plain(config, as_json)
 
-    def _index(self, headers: Mapping[str, str] | None, as_json: bool) -> Any:
+        return self._run(headers, "model_config", (name, version or None), finish, timeout=timeout)
+
+    def _index(self, headers: Headers, as_json: bool, timeout: Seconds = None) -> Any:
         def finish(text: str) -> Any:
             models = json.loads(text)
             return self._plain({"models": models} if self._is_grpc else models, as_json)
 
-        return self._run(headers, "repository_index", (), finish)
+        return self._run(headers, "repository_index", (), finish, timeout=timeout)
 
     def _load(
-        self, name: str, headers: Mapping[str, str] | None, config: str | None, files: Mapping[str, bytes] | None
+        self,
+        name: str,
+        headers: Headers,
+        config: str | None,
+        files: Mapping[str, bytes] | None,
+        timeout: Seconds = None,
     ) -> Any:
-        if files:
-            self._refuse("files in load_model")
-        return self._run(headers, "load_model", (name, config))
+        given = {}
+        for path, content in (files or {}).items():
+            if not path.startswith("file:"):
+                raise InferenceServerException(f"files: expected names such as 'file:1/model.onnx', found {path!r}")
+            given[path.removeprefix("file:")] = bytes(content)
+        return self._run(headers, "load_model", (name, config, given), timeout=timeout)
 
-    def _unload(self, name: str, headers: Mapping[str, str] | None, unload_dependents: bool) -> Any:
-        return self._run(headers, "unload_model", (name, unload_dependents))
+    def _unload(self, name: str, headers: Headers, unload_dependents: bool, timeout: Seconds = None) -> Any:
+        return self._run(headers, "unload_model", (name, unload_dependents), timeout=timeout)
 
-    def _statistics(self, name: str, version: str, headers: Mapping[str, str] | None, as_json: bool) -> Any:
+    def _statistics(self, name: str, version: str, headers: Headers, as_json: bool, timeout: Seconds = None) -> Any:
         finish = lambda text: self._plain({"model_stats": json.loads(text)}, as_json)  # noqa: E731
-        return self._run(headers, "statistics", (name or None, version or None), finish)
+        return self._run(headers, "statistics", (name or None, version or None), finish, timeout=timeout)
 
-    def _log_settings(self, changes: Mapping[str, Any], headers: Mapping[str, str] | None, as_json: bool) -> Any:
+    def _log_settings(
+        self, changes: Mapping[str, Any], headers: Headers, as_json: bool, timeout: Seconds = None
+    ) -> Any:
         def finish(text: str) -> Any:
             found = json.loads(text)
             if self._is_grpc:
@@ -179,24 +232,67 @@ class Calls:
                 found = {"settings": {name: {field[type(value)]: value} for name, value in found.items()}}
             return self._plain(found, as_json)
 
-        return self._run(headers, "log_settings", (json.dumps(dict(changes)),), finish)
+        return self._run(headers, "log_settings", (json.dumps(dict(changes)),), finish, timeout=timeout)
 
-    def _shared_memory_status(self, name: str, headers: Mapping[str, str] | None, as_json: bool) -> Any:
+    def _shared_memory_status(self, name: str, headers: Headers, as_json: bool, timeout: Seconds = None) -> Any:
         def finish(text: str) -> Any:
             regions = json.loads(text)
             if self._is_grpc:
                 regions = {"regions": {region["name"]: region for region in regions}}
             return self._plain(regions, as_json)
 
-        return self._run(headers, "shared_memory_status", (name or None,), finish)
+        return self._run(headers, "shared_memory_status", (name or None,), finish, timeout=timeout)
 
     def _register(
-        self, name: str, key: str, byte_size: int, offset: int, headers: Mapping[str, str] | None
+        self, name: str, key: str, byte_size: int, offset: int, headers: Headers, timeout: Seconds = None
     ) -> Any:
-        return self._run(headers, "register_shared_memory", (name, key, offset, byte_size))
+        return self._run(headers, "register_shared_memory", (name, key, offset, byte_size), timeout=timeout)
 
-    def _unregister(self, name: str, headers: Mapping[str, str] | None) -> Any:
-        return self._run(headers, "unregister_shared_memory", (name or None,))
+    def _unregister(self, name: str, headers: Headers, timeout: Seconds = None) -> Any:
+        return self._run(headers, "unregister_shared_memory", (name or None,), timeout=timeout)
+
+    def _cuda_memory_status(self, name: str, headers: Headers, as_json: bool, timeout: Seconds = None) -> Any:
+        def finish(text: str) -> Any:
+            regions = json.loads(text)
+            if self._is_grpc:
+                regions = {"regions": {region["name"]: region for region in regions}}
+            return self._plain(regions, as_json)
+
+        return self._run(headers, "cuda_memory_status", (name or None,), finish, timeout=timeout)
+
+    def _register_cuda(
+        self,
+        name: str,
+        raw_handle: bytes | str,
+        device_id: int,
+        byte_size: int,
+        headers: Headers,
+        timeout: Seconds = None,
+    ) -> Any:
+        # Handles are given in base64.
+        handle = base64.b64decode(raw_handle)
+        return self._run(headers, "register_cuda_memory", (name, handle, device_id, byte_size), timeout=timeout)
+
+    def _unregister_cuda(self, name: str, headers: Headers, timeout: Seconds = None) -> Any:
+        return self._run(headers, "unregister_cuda_memory", (name or None,), timeout=timeout)
+
+    def _trace_settings(
+        self,
+        model: str | None,
+        changes: Mapping[str, Any],
+        headers: Headers,
+        as_json: bool,
+        timeout: Seconds = None,
+    ) -> Any:
+        def finish(found: dict[str, list[str]]) -> Any:
+            if self._is_grpc:
+                settings = {"settings": {name: {"value": values} for name, values in found.items()}}
+                return self._plain(settings, as_json)
+            is_text = {name: name != "trace_level" and len(values) == 1 for name, values in found.items()}
+            return {name: values[0] if is_text[name] else values for name, values in found.items()}
+
+        given = {name: _texts(value) for name, value in changes.items()}
+        return self._run(headers, "trace_settings", (model or None, given), finish, timeout=timeout)
 
     @staticmethod
     def _request(
@@ -211,18 +307,21 @@ class Calls:
         priority: int,
         timeout: int | None,
         parameters: Mapping[str, Any] | None,
+        is_final_response_wanted: bool = False,
     ) -> tuple[Any, ...]:
         """A request as the native half takes it."""
         given = dict(parameters or {})
         for name in given:
-            if name in ("sequence_id", "sequence_start", "sequence_end", "priority", "binary_data_output"):
-                raise InferenceServerException(f"Parameter {name!r} is a reserved parameter and cannot be specified.")
+            if name in TRITON_RESERVED_REQUEST_PARAMS or name.startswith(TRITON_RESERVED_REQUEST_PARAMS_PREFIX):
+                raise InferenceServerException(f'Parameter "{name}" is a reserved parameter and cannot be specified.')
         if sequence_id not in (0, ""):
             given.update(sequence_id=sequence_id, sequence_start=sequence_start, sequence_end=sequence_end)
         if priority:
             given["priority"] = priority
         if timeout is not None:
             given["timeout"] = timeout
+        if is_final_response_wanted:
+            given["triton_enable_empty_final_response"] = True
         return (
             model_name,
             model_version or None,
@@ -231,6 +330,12 @@ class Calls:
             request_id or None,
             given,
         )
+
+
+def _texts(value: Any) -> list[str]:
+    if value is None:
+        return []
+    return [str(item) for item in value] if isinstance(value, (list, tuple)) else [str(value)]
 
 
 class _Translated:
@@ -261,7 +366,8 @@ class AsyncCalls(Calls):
     ) -> Any:
         async def run() -> Any:
             with self._translated():
-                found = await _wait(getattr(self._connections.get(headers), call), *arguments)
+                method = partial(getattr(self._connection(headers), call), timeout=timeout)
+                found = await _wait(method, *arguments)
             return finish(found)
 
         return run()

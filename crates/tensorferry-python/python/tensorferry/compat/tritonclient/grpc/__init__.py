@@ -5,16 +5,21 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, NoReturn
 
 from .. import _tensors
-from .._calls import Calls, exception
+from .._calls import Calls, Headers, Seconds, exception
+from .._plugin import InferenceServerClientPlugin, Request
 from .._tensors import InferInput as _InferInput
 from .._tensors import InferRequestedOutput as _InferRequestedOutput
+from ..utils import *  # noqa: F403
 from ..utils import InferenceServerException, raise_error
 
-Headers = Mapping[str, str] | None
-Callback = Callable[[Any, Any], object]
+#: Called with ``result=`` and ``error=``, of which one is None.
+Callback = Callable[..., object]
+
+INT32_MAX = 2**31 - 1
+MAX_GRPC_MESSAGE_SIZE = INT32_MAX
 
 
 class InferInput(_InferInput):
@@ -49,8 +54,17 @@ class CallContext:
 class KeepAliveOptions:
     """Taken and not needed: this client notices by itself when a connection is gone."""
 
-    def __init__(self, *_: object, **__: object) -> None:
-        pass
+    def __init__(
+        self,
+        keepalive_time_ms: int = INT32_MAX,
+        keepalive_timeout_ms: int = 20000,
+        keepalive_permit_without_calls: bool = False,
+        http2_max_pings_without_data: int = 2,
+    ) -> None:
+        self.keepalive_time_ms = keepalive_time_ms
+        self.keepalive_timeout_ms = keepalive_timeout_ms
+        self.keepalive_permit_without_calls = keepalive_permit_without_calls
+        self.http2_max_pings_without_data = http2_max_pings_without_data
 
 
 class _GrpcCalls(Calls):
@@ -76,29 +90,29 @@ class _GrpcCalls(Calls):
             certificate=(certificate, key) if certificate is not None and key is not None else None,
         )
 
-    def is_server_live(self, headers: Headers = None, client_timeout: float | None = None) -> Any:
+    def is_server_live(self, headers: Headers = None, client_timeout: Seconds = None) -> Any:
         """Whether the server answers."""
-        return self._run(headers, "server_live", ())
+        return self._run(headers, "server_live", (), timeout=client_timeout)
 
-    def is_server_ready(self, headers: Headers = None, client_timeout: float | None = None) -> Any:
+    def is_server_ready(self, headers: Headers = None, client_timeout: Seconds = None) -> Any:
         """Whether the server wants requests."""
-        return self._run(headers, "server_ready", ())
+        return self._run(headers, "server_ready", (), timeout=client_timeout)
 
     def is_model_ready(
         self,
         model_name: str,
         model_version: str = "",
         headers: Headers = None,
-        client_timeout: float | None = None,
+        client_timeout: Seconds = None,
     ) -> Any:
         """Whether a model takes requests."""
-        return self._is_model_ready(model_name, model_version, headers)
+        return self._is_model_ready(model_name, model_version, headers, client_timeout)
 
     def get_server_metadata(
-        self, headers: Headers = None, as_json: bool = False, client_timeout: float | None = None
+        self, headers: Headers = None, as_json: bool = False, client_timeout: Seconds = None
     ) -> Any:
         """Name, version and extensions."""
-        return self._metadata(headers, as_json)
+        return self._metadata(headers, as_json, client_timeout)
 
     def get_model_metadata(
         self,
@@ -106,10 +120,10 @@ class _GrpcCalls(Calls):
         model_version: str = "",
         headers: Headers = None,
         as_json: bool = False,
-        client_timeout: float | None = None,
+        client_timeout: Seconds = None,
     ) -> Any:
         """What a model takes and gives."""
-        return self._model_metadata(model_name, model_version, headers, as_json)
+        return self._model_metadata(model_name, model_version, headers, as_json, client_timeout)
 
     def get_model_config(
         self,
@@ -117,16 +131,16 @@ class _GrpcCalls(Calls):
         model_version: str = "",
         headers: Headers = None,
         as_json: bool = False,
-        client_timeout: float | None = None,
+        client_timeout: Seconds = None,
     ) -> Any:
         """How a model is configured."""
-        return self._model_config(model_name, model_version, headers, as_json)
+        return self._model_config(model_name, model_version, headers, as_json, client_timeout)
 
     def get_model_repository_index(
-        self, headers: Headers = None, as_json: bool = False, client_timeout: float | None = None
+        self, headers: Headers = None, as_json: bool = False, client_timeout: Seconds = None
     ) -> Any:
         """The models of the repository."""
-        return self._index(headers, as_json)
+        return self._index(headers, as_json, client_timeout)
 
     def load_model(
         self,
@@ -134,20 +148,20 @@ class _GrpcCalls(Calls):
         headers: Headers = None,
         config: str | None = None,
         files: Mapping[str, bytes] | None = None,
-        client_timeout: float | None = None,
+        client_timeout: Seconds = None,
     ) -> Any:
         """Loads a model."""
-        return self._load(model_name, headers, config, files)
+        return self._load(model_name, headers, config, files, client_timeout)
 
     def unload_model(
         self,
         model_name: str,
         headers: Headers = None,
         unload_dependents: bool = False,
-        client_timeout: float | None = None,
+        client_timeout: Seconds = None,
     ) -> Any:
         """Unloads a model."""
-        return self._unload(model_name, headers, unload_dependents)
+        return self._unload(model_name, headers, unload_dependents, client_timeout)
 
     def get_inference_statistics(
         self,
@@ -155,36 +169,36 @@ class _GrpcCalls(Calls):
         model_version: str = "",
         headers: Headers = None,
         as_json: bool = False,
-        client_timeout: float | None = None,
+        client_timeout: Seconds = None,
     ) -> Any:
         """What happened to requests."""
-        return self._statistics(model_name, model_version, headers, as_json)
+        return self._statistics(model_name, model_version, headers, as_json, client_timeout)
 
     def get_log_settings(
-        self, headers: Headers = None, as_json: bool = False, client_timeout: float | None = None
+        self, headers: Headers = None, as_json: bool = False, client_timeout: Seconds = None
     ) -> Any:
         """The settings of the log."""
-        return self._log_settings({}, headers, as_json)
+        return self._log_settings({}, headers, as_json, client_timeout)
 
     def update_log_settings(
         self,
         settings: Mapping[str, Any],
         headers: Headers = None,
         as_json: bool = False,
-        client_timeout: float | None = None,
+        client_timeout: Seconds = None,
     ) -> Any:
         """Changes settings of the log, and gives all of them."""
-        return self._log_settings(settings, headers, as_json)
+        return self._log_settings(settings, headers, as_json, client_timeout)
 
     def get_system_shared_memory_status(
         self,
         region_name: str = "",
         headers: Headers = None,
         as_json: bool = False,
-        client_timeout: float | None = None,
+        client_timeout: Seconds = None,
     ) -> Any:
         """The regions that are registered."""
-        return self._shared_memory_status(region_name, headers, as_json)
+        return self._shared_memory_status(region_name, headers, as_json, client_timeout)
 
     def register_system_shared_memory(
         self,
@@ -193,29 +207,70 @@ class _GrpcCalls(Calls):
         byte_size: int,
         offset: int = 0,
         headers: Headers = None,
-        client_timeout: float | None = None,
+        client_timeout: Seconds = None,
     ) -> Any:
         """Registers a region."""
-        return self._register(name, key, byte_size, offset, headers)
+        return self._register(name, key, byte_size, offset, headers, client_timeout)
 
     def unregister_system_shared_memory(
-        self, name: str = "", headers: Headers = None, client_timeout: float | None = None
+        self, name: str = "", headers: Headers = None, client_timeout: Seconds = None
     ) -> Any:
         """Takes a region back, or all of them."""
-        return self._unregister(name, headers)
+        return self._unregister(name, headers, client_timeout)
 
-    def get_cuda_shared_memory_status(self, *_: object, **__: object) -> Any:
-        """Raises."""
-        self._extension("cuda_shared_memory")
+    def get_cuda_shared_memory_status(
+        self,
+        region_name: str = "",
+        headers: Headers = None,
+        as_json: bool = False,
+        client_timeout: Seconds = None,
+    ) -> Any:
+        """The regions of graphics cards' memory that are registered."""
+        return self._cuda_memory_status(region_name, headers, as_json, client_timeout)
 
-    register_cuda_shared_memory = get_cuda_shared_memory_status
-    unregister_cuda_shared_memory = get_cuda_shared_memory_status
+    def register_cuda_shared_memory(
+        self,
+        name: str,
+        raw_handle: bytes | str,
+        device_id: int,
+        byte_size: int,
+        headers: Headers = None,
+        client_timeout: Seconds = None,
+    ) -> Any:
+        """Registers a region of a graphics card's memory by the handle of its driver, in base64."""
+        return self._register_cuda(name, raw_handle, device_id, byte_size, headers, client_timeout)
 
-    def get_trace_settings(self, *_: object, **__: object) -> Any:
-        """Raises."""
-        self._extension("trace")
+    def unregister_cuda_shared_memory(
+        self, name: str = "", headers: Headers = None, client_timeout: Seconds = None
+    ) -> Any:
+        """Takes a region of a graphics card's memory back, or all of them."""
+        return self._unregister_cuda(name, headers, client_timeout)
 
-    update_trace_settings = get_trace_settings
+    def get_trace_settings(
+        self,
+        model_name: str | None = None,
+        headers: Headers = None,
+        as_json: bool = False,
+        client_timeout: Seconds = None,
+    ) -> Any:
+        """The settings of traces, of a model or of the server."""
+        return self._trace_settings(model_name, {}, headers, as_json, client_timeout)
+
+    def update_trace_settings(
+        self,
+        model_name: str | None = None,
+        settings: Mapping[str, Any] = {},
+        headers: Headers = None,
+        as_json: bool = False,
+        client_timeout: Seconds = None,
+    ) -> Any:
+        """Changes settings of traces, and gives all of them; None takes a change back."""
+        return self._trace_settings(model_name, settings, headers, as_json, client_timeout)
+
+
+def raise_error_grpc(rpc_error: Exception) -> NoReturn:
+    """Raises an error of a call as :class:`InferenceServerException`."""
+    raise exception(rpc_error, is_grpc=True) from None
 
 
 def _read(path: str | None) -> bytes | None:
@@ -281,7 +336,7 @@ class InferenceServerClient(_GrpcCalls):
     ) -> InferResult:
         """Runs a model. ``timeout`` is for the server, in microseconds; ``client_timeout`` for this call, in seconds."""
         with self._translated():
-            native = self._connections.get(headers, compression_algorithm, compression_algorithm is not None)
+            native = self._connection(headers, compression_algorithm, compression_algorithm is not None)
             request = self._request(
                 model_name, inputs, model_version, outputs, request_id, sequence_id, sequence_start, sequence_end,
                 priority, timeout, parameters,
@@ -306,7 +361,7 @@ class InferenceServerClient(_GrpcCalls):
         compression_algorithm: str | None = None,
         parameters: Mapping[str, Any] | None = None,
     ) -> CallContext:
-        """Runs a model; ``callback(result, error)`` is called from another thread when it has ended."""
+        """Runs a model; ``callback(result=..., error=...)`` is called from another thread when it has ended."""
         with self._starting:
             if self._callbacks is None:
                 self._callbacks = ThreadPoolExecutor(4, thread_name_prefix="tensorferry-callback")
@@ -316,7 +371,7 @@ class InferenceServerClient(_GrpcCalls):
         def tell(result: InferResult | None, error: InferenceServerException | None) -> None:
             # The first to end the call tells of it, and nobody releases the lock.
             if once.acquire(blocking=False):
-                pool.submit(callback, result=result, error=error)  # type: ignore[call-arg]
+                pool.submit(callback, result=result, error=error)
 
         def told(error: Any, answer: Any) -> None:
             if error is not None:
@@ -325,7 +380,7 @@ class InferenceServerClient(_GrpcCalls):
                 tell(InferResult(answer), None)
 
         with self._translated():
-            native = self._connections.get(headers, compression_algorithm, compression_algorithm is not None)
+            native = self._connection(headers, compression_algorithm, compression_algorithm is not None)
             request = self._request(
                 model_name, inputs, model_version, outputs, request_id, sequence_id, sequence_start, sequence_end,
                 priority, timeout, parameters,
@@ -345,11 +400,11 @@ class InferenceServerClient(_GrpcCalls):
         headers: Headers = None,
         compression_algorithm: str | None = None,
     ) -> None:
-        """Opens the stream of this client; ``callback(result, error)`` is called for each response."""
+        """Opens the stream of this client; ``callback(result=..., error=...)`` is called for each response."""
         if self._stream is not None:
             raise_error("cannot start another stream with one already running")
         with self._translated():
-            native = self._connections.get(headers, compression_algorithm, compression_algorithm is not None)
+            native = self._connection(headers, compression_algorithm, compression_algorithm is not None)
             self._stream = _Stream(native.stream(), callback, stream_timeout)
 
     def stop_stream(self, cancel_requests: bool = False) -> None:
@@ -376,13 +431,10 @@ class InferenceServerClient(_GrpcCalls):
         """Sends a request over the stream."""
         if self._stream is None:
             raise_error("stream not available, use start_stream() to make one available.")
-        given = dict(parameters or {})
-        if enable_empty_final_response:
-            given["triton_enable_empty_final_response"] = True
         with self._translated():
             request = self._request(
                 model_name, inputs, model_version, outputs, request_id, sequence_id, sequence_start, sequence_end,
-                priority, timeout, given,
+                priority, timeout, parameters, enable_empty_final_response,
             )  # fmt: skip
             if not self._stream.native.send(request):
                 raise_error("The stream is no longer in valid state, the error detail is reported through provided callback. "
@@ -406,7 +458,8 @@ class _Stream:
     def _time_is_over(self) -> None:
         self._is_cancelled = True
         self.native.cancel()
-        self._callback(None, InferenceServerException("Deadline Exceeded", "StatusCode.DEADLINE_EXCEEDED"))
+        error = InferenceServerException("Deadline Exceeded", "StatusCode.DEADLINE_EXCEEDED")
+        self._callback(result=None, error=error)
 
     def _listen(self) -> None:
         while True:
@@ -414,11 +467,11 @@ class _Stream:
                 answer = self.native.receive()
             except Exception as error:
                 if not self._is_cancelled:
-                    self._callback(None, exception(error, is_grpc=True))
+                    self._callback(result=None, error=exception(error, is_grpc=True))
                 continue
             if answer is None:
                 return
-            self._callback(InferResult(answer), None)
+            self._callback(result=InferResult(answer), error=None)
 
     def stop(self, cancel_requests: bool) -> None:
         if self._timer is not None:
@@ -438,6 +491,9 @@ __all__ = [
     "InferRequestedOutput",
     "InferResult",
     "InferenceServerClient",
+    "InferenceServerClientPlugin",
     "InferenceServerException",
     "KeepAliveOptions",
+    "MAX_GRPC_MESSAGE_SIZE",
+    "Request",
 ]

@@ -2,31 +2,51 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any
 
 from .. import _tensors
-from .._calls import Calls, exception
-from .._tensors import InferInput, InferRequestedOutput
+from .._calls import Calls, Headers, exception
+from .._plugin import InferenceServerClientPlugin, Request
+from .._tensors import InferInput, InferRequestedOutput, read_response, request_body
+from ..utils import *  # noqa: F403
 from ..utils import InferenceServerException, raise_error
-
-Headers = Mapping[str, str] | None
 
 
 class InferResult(_tensors.InferResult):
     """What a model answered."""
 
-    def __init__(self, answer: tuple[Any, ...]) -> None:
-        super().__init__(answer, is_grpc=False)
+    def __init__(self, answer: tuple[Any, ...], typed: frozenset[str] = frozenset()) -> None:
+        super().__init__(answer, is_grpc=False, typed=typed)
+
+    @classmethod
+    def from_response_body(
+        cls,
+        response_body: bytes,
+        verbose: bool = False,
+        header_length: int | None = None,
+        content_encoding: str | None = None,
+    ) -> InferResult:
+        """A response that another client received: its body, and the values of the headers ``Inference-Header-Content-Length`` and
+        ``Content-Encoding``, if it has them."""
+        if content_encoding not in (None, "identity"):
+            # "deflate" is zlib's format; 32 recognises gzip's as well.
+            try:
+                response_body = zlib.decompress(response_body, wbits=zlib.MAX_WBITS | 32)
+            except zlib.error as error:
+                raise_error(f"malformed response: {content_encoding}: {error}")
+        return cls(*read_response(response_body, None if header_length is None else int(header_length)))
 
 
 class InferAsyncRequest:
     """A request that runs."""
 
-    def __init__(self, future: Future[Any], verbose: bool = False) -> None:
+    def __init__(self, future: Future[Any], verbose: bool = False, typed: frozenset[str] = frozenset()) -> None:
         self._future = future
+        self._typed = typed
 
     def get_result(self, block: bool = True, timeout: float | None = None) -> InferResult:
         """Waits for the result, at most ``timeout`` seconds; without ``block`` not at all."""
@@ -36,7 +56,12 @@ class InferAsyncRequest:
             raise_error("failed to obtain inference response")
         except Exception as error:
             raise exception(error, is_grpc=False) from None
-        return InferResult(answer)
+        return InferResult(answer, self._typed)
+
+
+def _typed(outputs: Sequence[InferRequestedOutput] | None) -> frozenset[str]:
+    """The outputs that are to come as JSON."""
+    return frozenset(output.name() for output in outputs or () if output._is_typed())
 
 
 def _no_query(query_params: object) -> None:
@@ -170,18 +195,81 @@ class _HttpCalls(Calls):
         _no_query(query_params)
         return self._unregister(name, headers)
 
-    def get_cuda_shared_memory_status(self, *_: object, **__: object) -> Any:
-        """Raises."""
-        self._extension("cuda_shared_memory")
+    def get_cuda_shared_memory_status(
+        self, region_name: str = "", headers: Headers = None, query_params: object = None
+    ) -> Any:
+        """The regions of graphics cards' memory that are registered."""
+        _no_query(query_params)
+        return self._cuda_memory_status(region_name, headers, True)
 
-    register_cuda_shared_memory = get_cuda_shared_memory_status
-    unregister_cuda_shared_memory = get_cuda_shared_memory_status
+    def register_cuda_shared_memory(
+        self,
+        name: str,
+        raw_handle: bytes | str,
+        device_id: int,
+        byte_size: int,
+        headers: Headers = None,
+        query_params: object = None,
+    ) -> Any:
+        """Registers a region of a graphics card's memory by the handle of its driver, in base64."""
+        _no_query(query_params)
+        return self._register_cuda(name, raw_handle, device_id, byte_size, headers)
 
-    def get_trace_settings(self, *_: object, **__: object) -> Any:
-        """Raises."""
-        self._extension("trace")
+    def unregister_cuda_shared_memory(
+        self, name: str = "", headers: Headers = None, query_params: object = None
+    ) -> Any:
+        """Takes a region of a graphics card's memory back, or all of them."""
+        _no_query(query_params)
+        return self._unregister_cuda(name, headers)
 
-    update_trace_settings = get_trace_settings
+    def get_trace_settings(
+        self, model_name: str | None = None, headers: Headers = None, query_params: object = None
+    ) -> Any:
+        """The settings of traces, of a model or of the server."""
+        _no_query(query_params)
+        return self._trace_settings(model_name, {}, headers, True)
+
+    def update_trace_settings(
+        self,
+        model_name: str | None = None,
+        settings: Mapping[str, Any] = {},
+        headers: Headers = None,
+        query_params: object = None,
+    ) -> Any:
+        """Changes settings of traces, and gives all of them; None takes a change back."""
+        _no_query(query_params)
+        return self._trace_settings(model_name, settings, headers, True)
+
+    @staticmethod
+    def generate_request_body(
+        inputs: Sequence[InferInput],
+        outputs: Sequence[InferRequestedOutput] | None = None,
+        request_id: str = "",
+        sequence_id: int | str = 0,
+        sequence_start: bool = False,
+        sequence_end: bool = False,
+        priority: int = 0,
+        timeout: int | None = None,
+        parameters: Mapping[str, Any] | None = None,
+    ) -> tuple[bytes, int | None]:
+        """The body of a request that another client is to send, and how many bytes of it are JSON, which is the header
+        ``Inference-Header-Content-Length``; None if all are."""
+        given = Calls._request(
+            "any", inputs, "", outputs, request_id, sequence_id, sequence_start, sequence_end, priority, timeout,
+            parameters,
+        )  # fmt: skip
+        body: tuple[bytes, int | None] = request_body(inputs, outputs or (), given)
+        return body
+
+    @staticmethod
+    def parse_response_body(
+        response_body: bytes,
+        verbose: bool = False,
+        header_length: int | None = None,
+        content_encoding: str | None = None,
+    ) -> InferResult:
+        """As :meth:`InferResult.from_response_body`."""
+        return InferResult.from_response_body(response_body, verbose, header_length, content_encoding)
 
     def _prepared(
         self,
@@ -194,8 +282,8 @@ class _HttpCalls(Calls):
     ) -> Any:
         _no_query(query_params)
         # One request is in one form: as JSON, where any tensor is to be.
-        typed = not all(tensor._binary for tensor in inputs) or not all(output._binary for output in outputs or ())
-        return self._connections.get(
+        typed = not all(tensor._binary for tensor in inputs) or bool(_typed(outputs))
+        return self._connection(
             headers, request_compression_algorithm, response_compression_algorithm is not None, typed
         )
 
@@ -280,7 +368,7 @@ class InferenceServerClient(_HttpCalls):
                 model_name, inputs, model_version, outputs, request_id, sequence_id, sequence_start, sequence_end,
                 priority, timeout, parameters,
             )  # fmt: skip
-            return InferResult(native.infer(request))
+            return InferResult(native.infer(request), _typed(outputs))
 
     def async_infer(
         self,
@@ -318,7 +406,7 @@ class InferenceServerClient(_HttpCalls):
                 priority, timeout, parameters,
             )  # fmt: skip
             native.infer(request, callback=told)
-        return InferAsyncRequest(future)
+        return InferAsyncRequest(future, typed=_typed(outputs))
 
 
 __all__ = [
@@ -327,5 +415,7 @@ __all__ = [
     "InferRequestedOutput",
     "InferResult",
     "InferenceServerClient",
+    "InferenceServerClientPlugin",
     "InferenceServerException",
+    "Request",
 ]

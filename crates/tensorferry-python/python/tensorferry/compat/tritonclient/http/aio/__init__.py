@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .._calls import AsyncCalls
-from ..utils import InferenceServerException
-from . import Headers, InferInput, InferRequestedOutput, InferResult, _HttpCalls, _no_query
+from ..._calls import AsyncCalls, Headers
+from ..._plugin import InferenceServerClientPlugin, Request
+from ...utils import *  # noqa: F403
+from ...utils import InferenceServerException
+from .. import InferInput, InferRequestedOutput, InferResult, _HttpCalls, _no_query, _typed
+from . import auth
 
 
 class InferenceServerClient(AsyncCalls, _HttpCalls):
@@ -75,7 +78,16 @@ class InferenceServerClient(AsyncCalls, _HttpCalls):
                 model_name, inputs, model_version, outputs, request_id, sequence_id, sequence_start, sequence_end,
                 priority, timeout, parameters,
             )  # fmt: skip
-        return InferResult(await self._infer(lambda: native, request, None))
+        return InferResult(await self._infer(lambda: native, request, None), _typed(outputs))
 
 
-__all__ = ["InferInput", "InferRequestedOutput", "InferResult", "InferenceServerClient", "InferenceServerException"]
+__all__ = [
+    "InferInput",
+    "InferRequestedOutput",
+    "InferResult",
+    "InferenceServerClient",
+    "InferenceServerClientPlugin",
+    "InferenceServerException",
+    "Request",
+    "auth",
+]

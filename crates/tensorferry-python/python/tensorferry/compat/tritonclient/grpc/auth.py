@@ -1,0 +1,5 @@
+"""``tritonclient.grpc.auth``."""
+
+from .._plugin import BasicAuth
+
+__all__ = ["BasicAuth"]

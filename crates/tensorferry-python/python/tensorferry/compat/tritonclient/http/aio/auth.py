@@ -1,0 +1,5 @@
+"""``tritonclient.http.aio.auth``."""
+
+from ..._plugin import BasicAuth
+
+__all__ = ["BasicAuth"]

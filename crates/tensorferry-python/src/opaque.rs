@@ -1,0 +1,26 @@
+//! Dtypes that files hold and this project does not compute with, but NumPy (with `ml_dtypes`) or torch do.
+
+use fmt_core::OpaqueDType;
+
+/// NumPy's name, the name that all formats have, and the bits of an element.
+const OPAQUE: [(&str, &str, u32); 7] = [
+    ("float8_e4m3fn", "F8_E4M3", 8),
+    ("float8_e5m2", "F8_E5M2", 8),
+    ("float8_e4m3fnuz", "F8_E4M3FNUZ", 8),
+    ("float8_e5m2fnuz", "F8_E5M2FNUZ", 8),
+    ("float8_e8m0fnu", "F8_E8M0", 8),
+    ("complex64", "C64", 64),
+    ("complex128", "C128", 128),
+];
+
+/// NumPy's name for a dtype, if it has one.
+pub(crate) fn numpy_name(dtype: &OpaqueDType) -> Option<&'static str> {
+    let found = OPAQUE.iter().find(|(_, name, _)| *name == dtype.name());
+    found.map(|(numpy, ..)| *numpy)
+}
+
+/// The dtype that NumPy has this name for.
+pub(crate) fn from_numpy(name: &str) -> Option<OpaqueDType> {
+    let found = OPAQUE.iter().find(|(numpy, ..)| *numpy == name);
+    found.map(|(_, name, bits)| OpaqueDType::of_bits(*name, *bits))
+}
