@@ -22,7 +22,7 @@ use std::{
     cell::Cell,
     ptr,
     sync::{
-        Mutex, PoisonError, TryLockError,
+        Mutex, OnceLock, PoisonError, TryLockError,
         atomic::{AtomicBool, Ordering},
     },
     thread,
@@ -30,6 +30,7 @@ use std::{
 };
 
 use mimalloc::MiMalloc;
+use oip_service::ByteBudget;
 
 /// Buffers from this size on are mapped by themselves.
 const LEAST: usize = 128 << 10;
@@ -41,8 +42,11 @@ const PAGE: usize = 4 << 10;
 /// The most that is kept, in bytes and in buffers.
 const MAX_BYTES: usize = 32 << 20;
 const MAX_BLOCKS: usize = 192;
-/// The most bytes where a model has freed them: the values of one run of a network for images, which have many sizes.
+/// The most bytes where a model has freed them and requests take little memory: the values of one run of a network for images, which
+/// have many sizes.
 const MAX_BYTES_OF_MODELS: usize = 128 << 20;
+/// Requests take little memory where they have at most this part of the budget.
+const LITTLE: u64 = 8;
 
 /// How often what was not used is given back: a buffer stays for one to two of these.
 const INTERVAL: Duration = Duration::from_secs(2);
@@ -127,6 +131,27 @@ pub(crate) fn note_worker() {
     IS_WORKER.store(true, Ordering::Relaxed);
 }
 
+/// The memory of requests.
+static BUDGET: OnceLock<ByteBudget> = OnceLock::new();
+
+/// Says which budget the memory of requests is charged to. The first one counts.
+pub(crate) fn note_budget(budget: ByteBudget) {
+    let _ = BUDGET.set(budget);
+}
+
+/// Whether requests take so much memory that little should be kept.
+fn is_short(budget: &ByteBudget) -> bool {
+    budget.used() > budget.limit() / LITTLE
+}
+
+/// The most bytes to keep, after a model's thread or another one has freed a buffer.
+fn most(is_models: bool, is_short: bool) -> usize {
+    match is_models && !is_short {
+        true => MAX_BYTES_OF_MODELS,
+        false => MAX_BYTES,
+    }
+}
+
 /// Whether what this thread allocates is for models.
 fn is_for_models() -> bool {
     IS_MODELS.get() || IS_WORKER.load(Ordering::Relaxed)
@@ -162,10 +187,8 @@ impl Keeping {
 
     /// Puts a buffer onto the shelf, in the place of those that have been there the longest.
     fn put(block: *mut u8, layout: Layout) -> bool {
-        let most = match is_for_models() {
-            true => MAX_BYTES_OF_MODELS,
-            false => MAX_BYTES,
-        };
+        let is_short = BUDGET.get().is_some_and(is_short);
+        let most = most(is_for_models(), is_short);
         loop {
             let mut shelf = match SHELF.try_lock() {
                 Ok(shelf) => shelf,
@@ -175,8 +198,8 @@ impl Keeping {
             if shelf.put(block, layout, most) {
                 return true;
             }
-            // A model's buffers make no room for those of requests.
-            if layout.size() > MOST || shelf.bytes > most {
+            // A model's buffers make no room for those of requests, unless there should be fewer of both.
+            if layout.size() > MOST || (shelf.bytes > most && !is_short) {
                 return false;
             }
             let Some(oldest) = shelf.take_old(0) else {
@@ -552,6 +575,20 @@ mod tests {
         assert!(shelf.count == MAX_BLOCKS && shelf.bytes <= MAX_BYTES);
         let left = std::iter::from_fn(|| shelf.take_old(0)).count();
         assert_eq!((left, shelf.bytes), (MAX_BLOCKS, 0));
+    }
+
+    #[test]
+    fn models_keep_more_while_requests_take_little() -> Result<(), oip_types::ServiceError> {
+        let budget = ByteBudget::new(8 << 20);
+        let lease = oip_service::Lease::new(&budget, &oip_service::TimeLimits::default());
+        let little = lease.charge(1 << 20)?;
+        assert!(!is_short(&budget));
+        let more = lease.charge(1)?;
+        assert!(is_short(&budget));
+        drop((little, more));
+        assert_eq!(most(true, false), MAX_BYTES_OF_MODELS);
+        assert_eq!((most(true, true), most(false, false)), (MAX_BYTES, MAX_BYTES));
+        Ok(())
     }
 
     #[test]

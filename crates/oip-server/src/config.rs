@@ -18,7 +18,7 @@ use crate::trace_options::TraceConfig;
 use crate::{
     access_options::Access,
     addresses::Addresses,
-    allocator::note_model_thread,
+    allocator::{note_budget, note_model_thread},
     backends::BackendConfig,
     config_file::read_file,
     failure::Failure,
@@ -89,6 +89,7 @@ impl Config {
         };
         let addresses = Addresses::resolve(&options.addresses, &|name| env::var(name).ok())?;
         let budget = ByteBudget::new(options.memory_budget.map_or(512 << 20, |ByteSize(bytes)| bytes));
+        note_budget(budget.clone());
         let backends = BackendConfig::new(&options, budget.clone());
         let cpu = options.cpu_threads.map_or_else(CpuPool::default, CpuPool::new);
         let digests = options.source.digests()?;
