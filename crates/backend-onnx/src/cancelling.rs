@@ -28,7 +28,7 @@ impl Drop for Run {
     }
 }
 
-/// Ends a run whose answer nobody waits for.
+/// The error that ends a cancelled run.
 #[derive(Debug)]
 pub(crate) struct Cancelled;
 
@@ -53,7 +53,7 @@ impl Pace {
     /// To be called with what was done, or is done next.
     ///
     /// # Errors
-    /// [`Cancelled`] if nobody waits any more.
+    /// [`Cancelled`] if the request was cancelled or its time is over.
     pub(crate) fn spend(&mut self, steps: u64) -> TractResult<()> {
         self.steps = self.steps.saturating_add(steps);
         if self.steps < STEPS {

@@ -69,7 +69,7 @@ struct Weights {
     constant: Arc<Tensor>,
     /// Whether those of a channel are a column of the constant.
     is_transposed: bool,
-    /// What the channels are multiplied with afterwards, one after the other.
+    /// The factors of the channels that follow, one after the other.
     factors: Vec<Vec<f32>>,
 }
 

@@ -29,7 +29,7 @@ type Pairs = [[i16; COLUMNS]; 2];
 /// Sums of a tile.
 type Tile = [[Sums; 2]; ROWS];
 
-/// What the product is computed with, if that is quicker than tract here: it has kernels for processors with VNNI.
+/// The instructions to compute the product with, where that is quicker than tract, which has kernels for processors with VNNI.
 pub(crate) fn quicker() -> Option<V3> {
     V3::try_new().filter(|_| !std::is_x86_feature_detected!("avx512vnni"))
 }
@@ -129,7 +129,7 @@ impl Kernel for IntegerProduct {
             let factors = without_zero_points(b, zero_points, columns, true)?;
             Ok(Packed::new(&factors, depth, columns))
         });
-        // What is wrong with zero points is said in the run.
+        // Wrong zero points are errors of the run.
         let packed = packed.ok().flatten();
         Ok(packed.map(|packed| {
             Arc::new(Self {

@@ -29,7 +29,7 @@ impl Fact {
         }
     }
 
-    /// What is known of values when they are there.
+    /// The facts of values that have been computed.
     pub(crate) fn of_values(values: &[Arc<Tensor>]) -> Vec<Self> {
         let facts = values.iter().map(|value| Self {
             constant: Some(value.clone()),

@@ -12,7 +12,7 @@ use tract_onnx::tract_hir::internal::*;
 /// Bytes of copies beside twice the bytes of all constants. The copies of one constant in one order count once.
 const MORE_BYTES: u64 = 16 << 20;
 
-/// What weights are packed for.
+/// An order that weights are packed in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Order {
     /// A matrix with a column for each sum.
@@ -53,7 +53,7 @@ impl Packs {
         }
     }
 
-    /// What these constants are in this order, which takes so many bytes. `None` if there are too many copies already.
+    /// These constants in this order, which takes so many bytes. `None` if there are too many copies already.
     pub(super) fn shared<T: Send + Sync + 'static>(
         &mut self,
         sources: &[&Arc<Tensor>],

@@ -89,92 +89,78 @@ impl Scatter {
         }
         let (indices, updates) = (elements::<i64>(indices)?, elements::<T>(updates)?);
         let mut scattered = elements::<T>(data)?.to_vec();
-        let dim = *shape.get(self.axis).context("an axis that is not there")?;
+        ensure!(self.axis < shape.len(), "an axis that is not there");
+        let updates = Updates {
+            shape,
+            axis: self.axis,
+            given,
+            indices,
+            updates,
+        };
+        // Each is compiled by itself: a call for each number would take longer than the sum.
         match self.reduction {
-            ScatterReduction::None => place(
-                &mut scattered,
-                shape,
-                self.axis,
-                (indices, updates, given),
-                dim,
-                |_, new| new,
-            ),
-            ScatterReduction::Add => place(
-                &mut scattered,
-                shape,
-                self.axis,
-                (indices, updates, given),
-                dim,
-                T::plus,
-            ),
-            ScatterReduction::Mul => place(
-                &mut scattered,
-                shape,
-                self.axis,
-                (indices, updates, given),
-                dim,
-                T::times,
-            ),
-            ScatterReduction::Min => place(
-                &mut scattered,
-                shape,
-                self.axis,
-                (indices, updates, given),
-                dim,
-                T::least,
-            ),
-            ScatterReduction::Max => place(
-                &mut scattered,
-                shape,
-                self.axis,
-                (indices, updates, given),
-                dim,
-                T::greatest,
-            ),
+            ScatterReduction::None => updates.join(&mut scattered, |_, new| new),
+            ScatterReduction::Add => updates.join(&mut scattered, T::plus),
+            ScatterReduction::Mul => updates.join(&mut scattered, T::times),
+            ScatterReduction::Min => updates.join(&mut scattered, T::least),
+            ScatterReduction::Max => updates.join(&mut scattered, T::greatest),
         }?;
         tensor(shape, scattered)
     }
 }
 
-/// Joins each update with the number at its place, in row-major order.
-fn place<T: Number>(
-    scattered: &mut [T],
-    shape: &[usize],
+/// Numbers, and their places in data of a shape.
+struct Updates<'a, T> {
+    shape: &'a [usize],
+    /// The axis along which the indices count.
     axis: usize,
-    (indices, updates, given): (&[i64], &[T], &[usize]),
-    dim: usize,
-    join: impl Fn(T, T) -> T,
-) -> TractResult<()> {
-    if updates.is_empty() {
-        return Ok(());
-    }
-    let last = given.len() - 1;
-    let steps: TVec<usize> = (0..shape.len())
-        .map(|axis| shape[axis + 1..].iter().product())
-        .collect();
-    // Along the last axis; the place on the axis that indices name comes from them.
-    let step = if axis == last { 0 } else { 1 };
-    let mut at: TVec<usize> = tvec![0; last];
-    for (indices, updates) in indices
-        .chunks_exact(given[last])
-        .zip(updates.chunks_exact(given[last]))
-    {
-        let axes = (0..last).filter(|&other| other != axis);
-        let mut base: usize = axes.map(|other| at[other] * steps[other]).sum();
-        for (&index, &update) in indices.iter().zip(updates) {
-            let place = &mut scattered[base + within(index, dim)? as usize * steps[axis]];
-            *place = join(*place, update);
-            base += step;
+    /// The shape of the indices and updates.
+    given: &'a [usize],
+    indices: &'a [i64],
+    updates: &'a [T],
+}
+
+impl<T: Number> Updates<'_, T> {
+    /// Joins each update with the number at its place, in row-major order.
+    fn join(&self, scattered: &mut [T], join: impl Fn(T, T) -> T) -> TractResult<()> {
+        let &Self {
+            shape,
+            axis,
+            given,
+            indices,
+            updates,
+        } = self;
+        if updates.is_empty() {
+            return Ok(());
         }
-        for (at, &given) in at.iter_mut().zip(given).rev() {
-            *at += 1;
-            if *at < given {
-                break;
+        let (last, dim) = (given.len() - 1, shape[axis]);
+        let steps: TVec<usize> = (0..shape.len())
+            .map(|axis| shape[axis + 1..].iter().product())
+            .collect();
+        // Along the last axis; the place on the axis that indices name comes from them.
+        let step = if axis == last { 0 } else { 1 };
+        let mut at: TVec<usize> = tvec![0; last];
+        for (indices, updates) in indices
+            .chunks_exact(given[last])
+            .zip(updates.chunks_exact(given[last]))
+        {
+            let axes = (0..last).filter(|&other| other != axis);
+            let mut base: usize = axes.map(|other| at[other] * steps[other]).sum();
+            for (&index, &update) in indices.iter().zip(updates) {
+                let place = &mut scattered[base + within(index, dim)? as usize * steps[axis]];
+                *place = join(*place, update);
+                base += step;
             }
-            *at = 0;
+            for (at, &given) in at.iter_mut().zip(given).rev() {
+                *at += 1;
+                if *at < given {
+                    break;
+                }
+                *at = 0;
+            }
         }
+        Ok(())
     }
-    Ok(())
 }
 
 /// Arithmetic as NumPy has it: integers wrap, NaN is the least and the greatest.
