@@ -31,8 +31,11 @@ pub(crate) struct Options {
 /// A target of releases.
 struct Target {
     triple: &'static str,
-    /// The C compiler, which also links.
+    /// The C compiler.
     compiler: &'static str,
+    /// What links. `musl-gcc` does not know static programs at random addresses, and makes one that ends at its first step; Rust brings
+    /// what this machine's own compiler needs to link with musl.
+    linker: &'static str,
     strip: &'static str,
     /// What runs its programs on another processor, where that is installed, and what it is installed with.
     emulator: &'static [&'static str],
@@ -45,18 +48,21 @@ const TARGETS: &[Target] = &[
     Target {
         triple: "x86_64-unknown-linux-gnu",
         compiler: "cc",
+        linker: "cc",
         strip: "strip",
         emulator: &[],
     },
     Target {
         triple: "x86_64-unknown-linux-musl",
         compiler: "musl-gcc",
+        linker: "cc",
         strip: "strip",
         emulator: &[],
     },
     Target {
         triple: "aarch64-unknown-linux-gnu",
         compiler: "aarch64-linux-gnu-gcc",
+        linker: "aarch64-linux-gnu-gcc",
         strip: "aarch64-linux-gnu-strip",
         emulator: &["qemu-aarch64-static", "-L", "/usr/aarch64-linux-gnu"],
     },
@@ -185,7 +191,7 @@ fn build(target: &Target, programs: &[(&str, &str)]) -> Result<PathBuf> {
         &arguments,
         &[
             (&compiler, target.compiler),
-            (&linker, target.compiler),
+            (&linker, target.linker),
             ("CARGO_ENCODED_RUSTFLAGS", &flags),
         ],
     )?;
