@@ -52,6 +52,7 @@ mod ml;
 mod model;
 mod onnx_runtime;
 mod ops;
+mod optimize;
 mod other_formats;
 mod output_metadata;
 mod payload;

@@ -24,7 +24,7 @@ use crate::{
     fold,
     input_check::InputCheck,
     lower::{self, Lowered},
-    ops, plan_memory,
+    ops, optimize, plan_memory,
     signature::{Dim, Signature},
     size::{self, Differences, OutputSizes},
     time_limit,
@@ -118,13 +118,15 @@ fn prepare(graph: InferenceModel) -> TractResult<(Arc<TypedRunnableModel>, Diffe
     let differences = Differences::of(&typed)?;
     ops::keep_order(&mut typed)?;
     time_limit::check()?;
-    typed.declutter()?;
+    optimize::declutter(&mut typed)?;
     time_limit::check()?;
     ops::pack(&mut typed)?;
     time_limit::check()?;
     match KnobScope::new([("TRACT_DISABLE_DIRECT_SPATIAL", "true")]) {
-        Ok(knobs) if convolutions::are_better_as_products(&typed) => knobs.enter(|| typed.optimize()),
-        _ => typed.optimize(),
+        Ok(knobs) if convolutions::are_better_as_products(&typed) => {
+            knobs.enter(|| optimize::optimize(&mut typed))
+        }
+        _ => optimize::optimize(&mut typed),
     }?;
     ops::quicken(&mut typed)?;
     Ok((typed.into_runnable()?, differences))

@@ -400,7 +400,12 @@ impl Found {
         };
         let rows = self.geometry.rows;
         let numbers = self.geometry.groups * products::packed_len(rows, depth);
-        let made = weights.packed(Order::Rows { rows, depth }, numbers, packs, || {
+        let order = Order::Rows {
+            rows,
+            depth,
+            is_transposed: weights.is_transposed,
+        };
+        let made = weights.packed(order, numbers, packs, || {
             packed(&self.geometry, &weights.rows(channels)?)
         })?;
         let Some(made) = made else {

@@ -17,8 +17,12 @@ const MORE_BYTES: u64 = 16 << 20;
 pub(super) enum Order {
     /// A matrix with a column for each sum.
     Matrix,
-    /// Blocks of rows, each with so many rows and terms.
-    Rows { rows: usize, depth: usize },
+    /// Blocks of rows, each with so many rows and terms; the rows may be the columns of the constant.
+    Rows {
+        rows: usize,
+        depth: usize,
+        is_transposed: bool,
+    },
     /// Pairs of whole numbers.
     #[cfg(target_arch = "x86_64")]
     Pairs,
@@ -120,7 +124,12 @@ mod tests {
         let other = get(&second, Order::Matrix).unwrap();
         assert!(!Arc::ptr_eq(&made, &other));
         // There is no room for a third, and what was made stays.
-        assert!(get(&first, Order::Rows { rows: 1, depth: 4 }).is_none());
+        let rows = |is_transposed| Order::Rows {
+            rows: 1,
+            depth: 4,
+            is_transposed,
+        };
+        assert!(get(&first, rows(false)).is_none());
         assert!(Arc::ptr_eq(&other, &get(&second, Order::Matrix).unwrap()));
     }
 }
