@@ -42,7 +42,8 @@ pub(crate) fn of_fact(port: &Port, fact: &TypedFact) -> Result<TensorMetadata, S
 
 /// Of an output that had this type and shape for inputs whose free dimensions had these `sizes`.
 ///
-/// A dimension is fixed if the file says so and it was so, unless it might be one of the free sizes.
+/// A dimension is fixed if the file says so and it was so, unless it might be one of the free sizes. Where the file has more
+/// dimensions, a free one may have been left out because its size was 1, as the batch of made-up inputs is: `Squeeze` does that.
 pub(crate) fn of_trial(
     port: &Port,
     datatype: Option<DataType>,
@@ -50,10 +51,15 @@ pub(crate) fn of_trial(
     sizes: &[u64],
 ) -> Result<TensorMetadata, ServiceError> {
     check_type(port, datatype)?;
-    let declared = port
-        .dims
-        .as_deref()
-        .filter(|declared| declared.len() == shape.len());
+    let declared = port.dims.as_deref();
+    if let Some(declared) = declared
+        && let Some(fewer) = declared.len().checked_sub(shape.len())
+        && fewer > 0
+        && fewer <= declared.iter().filter(|dim| dim.fixed().is_none()).count()
+    {
+        return Ok(described(port, vec![None; declared.len()]));
+    }
+    let declared = declared.filter(|declared| declared.len() == shape.len());
     let fixed = |(axis, &size): (usize, &Option<u64>)| {
         let size = size?;
         let is_declared = declared.is_some_and(|declared| declared[axis] == Dim::Fixed(size));
@@ -122,6 +128,12 @@ mod tests {
         assert_eq!(found.shape.dims(), [None, None, Some(6625)]);
         let other_rank = of_trial(&port, Some(DataType::FP32), &shape[1..], &[1]).unwrap();
         assert_eq!(other_rank.shape.dims(), [None, None]);
+        let squeezed = Port {
+            dims: Some(vec![Dim::Free, Dim::Fixed(4)]),
+            ..port.clone()
+        };
+        let found = of_trial(&squeezed, Some(DataType::FP32), &[Some(4)], &[1]).unwrap();
+        assert_eq!(found.shape.dims(), [None, None]);
         let error = of_trial(&port, Some(DataType::INT64), &shape, &[]).unwrap_err();
         assert_eq!(
             error.message(),
