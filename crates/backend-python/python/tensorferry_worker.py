@@ -5,6 +5,7 @@ but for the standard library, so that whatever is missing can be told.
 """
 
 import collections
+import errno
 import gc
 import json
 import mmap
@@ -17,6 +18,7 @@ import sys
 import threading
 import time
 import traceback
+import weakref
 
 VERSION = 3
 HELLO, LOAD, LOADED, INFER, OUTPUTS, FAILED, RUN, RESULTS, ROOM, REGION, PART, TAKEN, ASK, ANSWER, NEXT = range(1, 16)
@@ -78,11 +80,18 @@ class Connection:
         self._files = []
 
     def _fill(self, view):
-        received, ancillary, _, _ = self._socket.recvmsg_into([view], 256)
+        try:
+            received, ancillary, flags, _ = self._socket.recvmsg_into([view], 256)
+        except ConnectionError:
+            # A model may have connections too; only this one's end is the worker's.
+            raise Ended from None
         for level, kind, content in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 whole = len(content) - len(content) % 4
                 self._files.extend(struct.unpack(f"{whole // 4}i", content[:whole]))
+        if flags & socket.MSG_CTRUNC:
+            # The process has no number left for a file.
+            self._files.append(None)
         if received == 0:
             raise Ended
         return received
@@ -158,11 +167,14 @@ class Joined:
 class Region:
     """Memory that the server shares."""
 
-    def __init__(self, number, file, length, access):
-        self.number = number
+    def __init__(self, file, length, access):
+        if file is None:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         self.length = length
-        self.memory = mmap.mmap(file, length, access=access)
-        os.close(file)
+        try:
+            self.memory = mmap.mmap(file, length, access=access)
+        finally:
+            os.close(file)
         #: References to the memory when nobody else looks at it.
         self.references = sys.getrefcount(self.memory)
 
@@ -194,8 +206,10 @@ class Worker:
         self._outputs = None
         #: Whether the inputs of the current request are in their region.
         self._is_in_region = False
-        #: Regions that a model holds on to.
-        self._held = []
+        #: Bytes of the regions that are not used again, as long as a model holds on to their memory.
+        self._held = {}
+        #: Why the last region for inputs could not be mapped.
+        self._unmapped = None
         #: Names of outputs as JSON has them.
         self._names = {}
 
@@ -263,25 +277,34 @@ class Worker:
             self._let_go_of_inputs()
             if not self._model.may_write_inputs:
                 access = mmap.ACCESS_READ
-        region = Region(message["number"], message["file"], message["length"], access)
+        try:
+            region = Region(message["file"], message["length"], access)
+        except OSError as error:
+            if not message["is_for_inputs"]:
+                raise
+            # Told when a request needs them.
+            self._unmapped = last_line(error)
+            return
         if message["is_for_inputs"]:
             self._inputs = region
         else:
             self._outputs = region
 
     def _let_go_of_inputs(self):
-        """Shared memory is not under the limit of the process, so what is held of it is counted here."""
         region, self._inputs = self._inputs, None
-        if region is not None and region.is_held():
-            self._held.append(region)
-        self._held = [region for region in self._held if region.is_held()]
+        if region is not None:
+            self._count_while_held(region)
+
+    def _count_while_held(self, region):
+        """Shared memory is not under the limit of the process, so what a model holds of it is counted. Its arrays alone keep it
+        alive, and the last of them takes it out of the count: `dict.pop` may interrupt anything, in any thread."""
+        self._held[weakref.ref(region.memory, self._held.pop)] = region.length
 
     def _is_full(self):
         if self._limit is None:
             return False
         gc.collect()
-        self._held = [region for region in self._held if region.is_held()]
-        used = sum(region.length for region in self._held)
+        used = sum(list(self._held.values()))
         try:
             with open("/proc/self/status") as status:
                 for line in status:
@@ -295,6 +318,8 @@ class Worker:
     def _run(self, number, message, binary):
         self._is_in_region = message.get("region") is not None
         region = self._inputs if self._is_in_region else None
+        if self._is_in_region and region is None:
+            raise Refused(f"its inputs cannot be read: {self._unmapped}")
         if self._limit is not None and self._held and self._is_full():
             raise MemoryError("the model holds on to its inputs")
         arrays = {}
@@ -345,6 +370,8 @@ class Worker:
                 placed, parts = self._place(tensors, region, self._current)
             except Refused as refusal:
                 raise self._failure(str(refusal), 413) from None
+            except OSError as error:
+                raise self._failure(f"its inputs cannot be sent: {last_line(error)}", 500) from None
             self._last_call += 1
             number = self._last_call
             self._calls[number] = call
@@ -415,7 +442,7 @@ class Worker:
         try:
             if "region" in message:
                 access = mmap.ACCESS_WRITE if self._model.may_write_inputs else mmap.ACCESS_READ
-                region = Region(0, message["file"], message["region"], access)
+                region = Region(message["file"], message["region"], access)
             if call is None:
                 # It was given up meanwhile.
                 return
@@ -427,7 +454,7 @@ class Worker:
             if outputs is not None:
                 outputs = [(place["name"], place["datatype"], self._input(place, region, binary)) for place in outputs]
             if region is not None:
-                self._held.append(region)
+                self._count_while_held(region)
             call.put((outputs, is_end))
         except Exception as error:
             if call is not None:
