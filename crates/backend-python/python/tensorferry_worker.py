@@ -197,8 +197,11 @@ class Worker:
         self._current = None
         self._calls = {}
         self._last_call = 0
-        #: Calls that a garbage collection found to be given up.
+        #: Calls that a garbage collection found to be given up, and what wakes the thread that tells the server. A collection may
+        #: run in the middle of anything, so noting a call takes no lock; taking one out does, until the server was told of it.
         self._left = collections.deque()
+        self._has_left = queue.SimpleQueue()
+        self._telling = threading.Lock()
         self._model = None
         self._max_answer = 0
         self._limit = None
@@ -359,12 +362,13 @@ class Worker:
         with self._turn:
             if self._current is None:
                 raise self._failure("other models can be asked only while a request is answered", 503)
+            self._tell_left()
             if len(self._calls) >= _MOST_CALLS:
                 raise self._failure(f"a request may ask {_MOST_CALLS} times at once, and no more", 429)
             if self._reader is None:
                 self._reader = threading.Thread(target=self._read, daemon=True)
                 self._reader.start()
-            self._tell_left()
+                threading.Thread(target=self._keep_telling, daemon=True).start()
             region = self._inputs if self._is_in_region else None
             try:
                 placed, parts = self._place(tensors, region, self._current)
@@ -388,16 +392,29 @@ class Worker:
         self._say_next(number, True)
 
     def leave(self, number):
-        if self._calls.pop(number, None) is not None:
+        # Told first: the server has never more calls open than are counted here.
+        if number in self._calls:
             self._say_next(number, False)
+            self._calls.pop(number, None)
 
     def leave_later(self, number):
         """The same from a garbage collection, which may be in the middle of all else here."""
         self._left.append(number)
+        self._has_left.put(None)
 
     def _tell_left(self):
-        while self._left:
-            self.leave(self._left.popleft())
+        with self._telling:
+            while self._left:
+                self.leave(self._left.popleft())
+
+    def _keep_telling(self):
+        """The life of the thread that tells of them while the model waits, maybe for what they occupy."""
+        try:
+            while True:
+                self._has_left.get()
+                self._tell_left()
+        except (Ended, OSError):
+            pass
 
     def _say_next(self, number, is_wanted):
         current = self._current
@@ -410,7 +427,6 @@ class Worker:
             return
         with self._turn:
             self._current = None
-            self._left.clear()
             calls, self._calls = self._calls, {}
         for call in calls.values():
             call.put(self._failure("the request that asked for it is over", 499))

@@ -113,6 +113,21 @@ class Model:
         gc.collect()
         return self.told(f"{first} {len(list(self.context.stream('count', {'x': np.array([2], np.int32)})))}")
 
+    def rebound(self, x):
+        # The only process of that model is there for the second stream while this one waits for it.
+        answers = self.context.stream("count", {"x": np.array([99], np.int32)})
+        first = int(next(answers)["y"][0])
+        answers = self.context.stream("count", {"x": np.array([99], np.int32)})
+        return self.told(f"{first} {int(next(answers)['y'][0])}")
+
+    def many_rebound(self, x):
+        # With the two that are open while the name is bound anew, as many as a request may have.
+        others = [self.context.stream("count", {"x": np.array([1], np.int32)}) for _ in range(254)]
+        for _ in range(300):
+            answers = self.context.stream("count", {"x": np.array([99], np.int32)})
+        del answers
+        return self.told(sum(int(next(other)["y"][0]) == 0 for other in others))
+
     def dropped(self, x):
         def files():
             with open("/proc/self/maps") as maps:
@@ -267,6 +282,8 @@ def test_several_answers_of_another_model(server):
     assert failed.startswith("[0, 1] ") and "ValueError: fifty" in failed
     assert text(server, "left") == "0 [] 2"
     assert text(server, "forgotten") == "0 2"
+    assert text(server, "rebound", timeout=20) == "0 0"
+    assert text(server, "many_rebound", timeout=20) == "254"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="there is shared memory on Linux only")
