@@ -17,7 +17,7 @@ import numpy as np
 import tensorferry_calls as calls
 from tensorferry_model import _cancelled
 from tensorferry_tensors import as_array, datatype_of, decode_strings, dtype_of, encode_strings
-from tensorferry_worker import Joined, Refused, last_line, traceback_of
+from tensorferry_worker import Joined, Refused, last_line, log_traceback, traceback_of
 
 TRITONSERVER_REQUEST_FLAG_SEQUENCE_START = 1
 TRITONSERVER_REQUEST_FLAG_SEQUENCE_END = 2
@@ -656,6 +656,44 @@ def _joined(answers, parts):
     return outputs
 
 
+class _Loop:
+    """The event loop of a model whose `execute` is asynchronous. As in Triton it has a thread and never stops: what `execute` has
+    begun, such as tasks that give the answers, goes on when it has returned."""
+
+    def __init__(self):
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self):
+        asyncio.set_event_loop(self._loop)
+        while True:
+            try:
+                self._loop.run_forever()
+            except BaseException as error:
+                # `sys.exit` in a task, which would end the loop.
+                log_traceback(error)
+                # Its frames lead back to the task, which would keep its response sender until a garbage collection.
+                error.__traceback__ = None
+
+    def run(self, awaitable):
+        result, error = asyncio.run_coroutine_threadsafe(_settled(awaitable), self._loop).result()
+        if error is None:
+            return result
+        try:
+            raise error
+        finally:
+            # Its traceback has this frame: together they would keep the model's inputs until a garbage collection.
+            error = None
+
+
+async def _settled(awaitable):
+    """The result, or what it raises: some exceptions would end the loop, or be taken for a cancellation of what waits for it."""
+    try:
+        return await awaitable, None
+    except BaseException as error:
+        return None, error
+
+
 class TritonModel:
     """Runs a `TritonPythonModel`."""
 
@@ -705,7 +743,7 @@ class TritonModel:
         initialize = getattr(self._model, "initialize", None)
         if callable(initialize):
             initialize(arguments)
-        self._loop = asyncio.new_event_loop() if inspect.iscoroutinefunction(kind.execute) else None
+        self._loop = _Loop() if inspect.iscoroutinefunction(kind.execute) else None
         InferenceRequest._all_outputs = [output["name"] for output in self._outputs]
 
     def about(self):
@@ -741,7 +779,7 @@ class TritonModel:
     def _execute(self, requests):
         try:
             responses = self._model.execute(requests)
-            return responses if self._loop is None else self._loop.run_until_complete(responses)
+            return responses if self._loop is None else self._loop.run(responses)
         except MemoryError:
             raise
         except Exception as error:

@@ -770,6 +770,62 @@ def test_a_sender_answers_after_execute_has_returned(tmp_path):
         assert server.client.infer("later", {"X": np.array([1], np.int32)})["Y"].tolist() == [2]
 
 
+#: Asynchronous models, which answer by tasks that go on after `execute` has returned.
+TASKS = '''
+import asyncio
+import sys
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.tasks = set()
+
+    async def execute(self, requests):
+        for request in requests:
+            x = pb_utils.get_input_tensor_by_name(request, "X").as_numpy()
+            task = asyncio.create_task(self.answer(request.get_response_sender(), x.copy()))
+            self.tasks.add(task)
+            task.add_done_callback(self.tasks.discard)
+
+    async def answer(self, sender, x):
+        await asyncio.sleep(0.05)
+        if x[0] == 3:
+            return
+        if x[0] == 4:
+            sys.exit("of a task")
+        response = pb_utils.InferenceResponse([pb_utils.Tensor("Y", x + 1)])
+        sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+'''
+
+
+def test_tasks_of_an_asynchronous_execute_go_on_after_it(tmp_path):
+    decoupled = "model_transaction_policy { decoupled: true }"
+    write(tmp_path, "tasks", TASKS, LATER_CONFIG)
+    write(tmp_path, "decoupled", TASKS, LATER_CONFIG + decoupled)
+
+    def infer(server, model, x):
+        inputs = {"X": np.array([x], np.int32)}
+        if model == "tasks":
+            return [server.client.infer(model, inputs, timeout=20)["Y"].tolist()]
+        with Client(server.urls["grpc"]) as client:
+            return [outputs["Y"].tolist() for outputs in client.infer_stream(model, inputs)]
+
+    with Server(tmp_path, "--request-timeout", "20s") as server:
+        for model in ("tasks", "decoupled"):
+            pids = server.workers(model)
+            for x in (1, 2):
+                assert infer(server, model, x) == [[x + 1]], (model, x)
+            for x in (3, 4):
+                with pytest.raises(InferenceError, match="let go of a request without a response"):
+                    infer(server, model, x)
+            assert infer(server, model, 1) == [[2]], model
+            assert server.workers(model) == pids, model
+        assert server.logged("SystemExit: of a task")
+
+
 JOINED = '''
 import json
 import time
