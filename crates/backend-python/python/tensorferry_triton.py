@@ -17,7 +17,7 @@ import numpy as np
 import tensorferry_calls as calls
 from tensorferry_model import _cancelled
 from tensorferry_tensors import as_array, datatype_of, decode_strings, dtype_of, encode_strings
-from tensorferry_worker import Joined, Refused, last_line, log_traceback, traceback_of
+from tensorferry_worker import Joined, Refused, last_line, log_traceback
 
 TRITONSERVER_REQUEST_FLAG_SEQUENCE_START = 1
 TRITONSERVER_REQUEST_FLAG_SEQUENCE_END = 2
@@ -744,6 +744,7 @@ class TritonModel:
         if callable(initialize):
             initialize(arguments)
         self._loop = _Loop() if inspect.iscoroutinefunction(kind.execute) else None
+        self._model_code = forms.model_code
         InferenceRequest._all_outputs = [output["name"] for output in self._outputs]
 
     def about(self):
@@ -777,13 +778,9 @@ class TritonModel:
         return InferenceRequest._of(number, message, tensors, self._name, self._version)
 
     def _execute(self, requests):
-        try:
+        with self._model_code():
             responses = self._model.execute(requests)
             return responses if self._loop is None else self._loop.run(responses)
-        except MemoryError:
-            raise
-        except Exception as error:
-            raise Refused(f"its model.py failed: {last_line(error)}", details=traceback_of(error)) from None
 
     def stream(self, number, message, arrays, give):
         wanted = message.get("outputs", [])

@@ -144,16 +144,22 @@ class Connection:
         text += b" " * (-len(text) % _ALIGNMENT)
         binary = sum(map(len, parts))
         buffers = [_HEAD.pack(kind, len(text), number, binary) + text, *parts]
-        with self._sending:
-            sent = self._socket.sendmsg(buffers[:512]) if len(buffers) <= 512 else 0
-            if sent == len(buffers[0]) + binary:
-                return
-            for buffer in buffers:
-                if sent >= len(buffer):
-                    sent -= len(buffer)
-                    continue
-                self._socket.sendall(memoryview(buffer)[sent:])
-                sent = 0
+        try:
+            with self._sending:
+                self._send_all(buffers, len(buffers[0]) + binary)
+        except ConnectionError:
+            raise Ended from None
+
+    def _send_all(self, buffers, whole):
+        sent = self._socket.sendmsg(buffers[:512]) if len(buffers) <= 512 else 0
+        if sent == whole:
+            return
+        for buffer in buffers:
+            if sent >= len(buffer):
+                sent -= len(buffer)
+                continue
+            self._socket.sendall(memoryview(buffer)[sent:])
+            sent = 0
 
 
 class Joined:
@@ -248,9 +254,9 @@ class Worker:
             except MemoryError as error:
                 failed = (f"its model.py ran out of memory: {last_line(error)}", 500, traceback_of(error))
                 results = None
-            except (Ended, ConnectionError):
+            except Ended:
                 raise
-            except Exception as error:
+            except BaseException as error:
                 failed = (f"its answer cannot be sent: {last_line(error)}", 500, traceback_of(error))
                 results = None
             finally:
@@ -685,7 +691,7 @@ def main(data, control, install):
             connection.fail(0, f"its model.py cannot be loaded: {last_line(error)}", 400, traceback_of(error))
             return
         worker.serve()
-    except (Ended, ConnectionError):
+    except Ended:
         if worker is not None:
             worker.finish()
     sys.stdout.flush()
