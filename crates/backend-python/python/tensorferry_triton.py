@@ -177,10 +177,15 @@ class Tensor:
         return True
 
     def to_dlpack(self):
-        return self._array.__dlpack__()
+        return self.__dlpack__()
 
     def __dlpack__(self, **arguments):
-        return self._array.__dlpack__(**arguments)
+        if datatype_of(self._array.dtype) != "BF16":
+            return self._array.__dlpack__(**arguments)
+        # NumPy lends no datatypes that are not its own.
+        capsule = self._array.view(np.uint16).__dlpack__(**arguments)
+        _DLPack(capsule).code = _DLPack.BFLOAT
+        return capsule
 
     def __dlpack_device__(self):
         return self._array.__dlpack_device__()
@@ -200,7 +205,57 @@ class Tensor:
             tensor = Capsule()
         if tensor.__dlpack_device__()[0] != 1:
             _unsupported("a tensor on a device (DLPack)")
-        return Tensor(name, np.from_dlpack(tensor))
+        seen = _Seen(tensor)
+        array = np.from_dlpack(seen)
+        return Tensor(name, array.view(dtype_of("BF16")) if seen.is_bf16 else array)
+
+
+class _Seen:
+    """A tensor as NumPy is lent it: one of BF16, which NumPy does not know, as UINT16."""
+
+    def __init__(self, tensor):
+        self._tensor = tensor
+        self.is_bf16 = False
+
+    def __dlpack__(self, **arguments):
+        capsule = self._tensor.__dlpack__(**arguments)
+        head = _DLPack(capsule)
+        if head.code == _DLPack.BFLOAT:
+            self.is_bf16 = True
+            head.code = _DLPack.UINT
+        return capsule
+
+    def __dlpack_device__(self):
+        return self._tensor.__dlpack_device__()
+
+
+class _DLPack:
+    """The datatype's code in a capsule that nobody has taken yet."""
+
+    UINT, BFLOAT = 1, 4
+
+    #: Where the code stands: behind the data's pointer, the device and the number of dimensions; in the newer form all that is
+    #: behind version, context, deleter and flags.
+    _PLACES = {b"dltensor": 20, b"dltensor_versioned": 52}
+
+    def __init__(self, capsule):
+        import ctypes
+
+        api = ctypes.pythonapi
+        is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_IsValid", api))
+        pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_GetPointer", api))
+        name = next((name for name in self._PLACES if is_valid(capsule, name)), None)
+        if name is None:
+            raise TritonModelException("expected a DLPack capsule that nobody has taken yet")
+        self._byte = ctypes.c_uint8.from_address(pointer(capsule, name) + self._PLACES[name])
+
+    @property
+    def code(self):
+        return self._byte.value
+
+    @code.setter
+    def code(self, code):
+        self._byte.value = code
 
 
 class PreferredMemory:

@@ -894,6 +894,64 @@ def test_whatever_a_model_raises_fails_its_request_only(tmp_path):
         assert "model.py" in traceback and 'sys.exit("the end")' in traceback and "<tensorferry" not in traceback, traceback
 
 
+BF16 = '''
+import ctypes
+
+import ml_dtypes
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+pointer = ctypes.pythonapi.PyCapsule_GetPointer
+pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+
+
+class Framework:
+    """Stands for a tensor of a framework that asks for the newer form, or has it."""
+
+    def __init__(self, tensor):
+        self.tensor = tensor
+
+    def __dlpack_device__(self):
+        return self.tensor.__dlpack_device__()
+
+    def __dlpack__(self, **arguments):
+        return self.tensor.__dlpack__(**arguments)
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        responses = []
+        for request in requests:
+            tensor = pb_utils.get_input_tensor_by_name(request, "X")
+            capsule = tensor.to_dlpack()
+            # DLPack's code for bfloat16, 16 bits, one lane.
+            told = ctypes.string_at(pointer(capsule, b"dltensor") + 20, 4)
+            assert told == bytes([4, 16, 1, 0]), told
+            for lent in (capsule, tensor.to_dlpack(), tensor, Framework(tensor)):
+                other = pb_utils.Tensor.from_dlpack("Y", lent)
+                assert other.as_numpy().dtype == ml_dtypes.bfloat16
+                assert np.shares_memory(other.as_numpy(), tensor.as_numpy())
+            turned = pb_utils.Tensor("T", np.arange(6, dtype=ml_dtypes.bfloat16).reshape(2, 3).T)
+            back = pb_utils.Tensor.from_dlpack("T", turned.to_dlpack()).as_numpy()
+            assert back.shape == (3, 2) and (back == turned.as_numpy()).all()
+            half = pb_utils.Tensor("H", np.arange(3, dtype=np.float16))
+            assert pb_utils.Tensor.from_dlpack("H", half.to_dlpack()).as_numpy().dtype == np.float16
+            responses.append(pb_utils.InferenceResponse([other]))
+        return responses
+'''
+
+
+def test_bf16_by_dlpack(tmp_path):
+    import ml_dtypes
+
+    write(tmp_path, "bf16", BF16, LATER_CONFIG.replace("INT32", "BF16").replace("dims: [ 1 ]", "dims: [ -1 ]"))
+    with Server(tmp_path) as server:
+        for count in (5, 1 << 17):
+            x = np.arange(count).astype(ml_dtypes.bfloat16)
+            y = server.client.infer("bf16", {"X": x})["Y"]
+            assert y.dtype == x.dtype and np.array_equal(y, x)
+
+
 JOINED = '''
 import json
 import time
