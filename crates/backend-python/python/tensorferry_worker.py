@@ -387,8 +387,8 @@ class Worker:
             self._calls[number] = call
             text = f'{{"call":{number},"inputs":[{placed}],{_encode(message)[1:]}'
             self._connection.send_text(ASK, self._current, text, parts)
-            if '"place":"region"' in placed:
-                # The region is used again.
+            if '"place":"region"' in placed or '"place":"inputs"' in placed:
+                # The region is used again, and the model may change its inputs.
                 kind, _, _, _ = self._next()
                 if kind != TAKEN:
                     raise Ended

@@ -399,6 +399,25 @@ class TritonPythonModel:
         return responses
 '''
 
+#: Changes its input once it has asked with it.
+CHANGES = '''
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    async def execute(self, requests):
+        responses = []
+        for one in requests:
+            tensor = pb_utils.get_input_tensor_by_name(one, "x")
+            asked = pb_utils.InferenceRequest(model_name="double", requested_output_names=["y"], inputs=[tensor]).async_exec()
+            x = tensor.as_numpy()
+            x += 1
+            answer = await asked
+            responses.append(pb_utils.InferenceResponse(answer.output_tensors(), error=answer.error()))
+        return responses
+'''
+
 TRITON_CONFIG = '''
 backend: "python"
 input { name: "x" data_type: TYPE_FP32 dims: [ -1, -1 ] }
@@ -431,3 +450,12 @@ def test_tritons_form(tmp_path):
         statistics = json.load(urllib.request.urlopen(f"{server.urls['http']}/v2/models/double/stats"))
         assert statistics["model_stats"][0]["inference_stats"]["success"]["count"] == 3 * (1 + 2 + 5)
 
+
+def test_inputs_that_a_model_changes_later_were_sent_before(tmp_path):
+    write(tmp_path, "changes", CHANGES, TRITON_CONFIG)
+    write(tmp_path, "double", DOUBLE)
+    with Server(tmp_path) as server:
+        for columns in [4] + [1 << 18] * 40:
+            x = np.full((1, columns), 3, np.float32)
+            y = server.client.infer("changes", {"x": x, "what": np.zeros(1, np.int32)})["y"]
+            assert np.array_equal(y, 2 * x), f"{np.count_nonzero(y != 6)} of {columns} elements changed"
