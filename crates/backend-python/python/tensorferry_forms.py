@@ -121,13 +121,22 @@ def ports_of_config(tensors, max_batch_size):
     ]
 
 
-def failed(error):
-    """What the client is told of an exception; the log has all of it."""
-    if isinstance(error, Refused):
-        return error
-    if isinstance(error, InferenceError):
-        return Refused(str(error), error.status)
-    return Refused(f"its model.py failed: {last_line(error)}", details=traceback_of(error))
+class model_code:
+    """Around calls of a model: whatever it raises, also `SystemExit` or asyncio's `CancelledError`, becomes what the client is told;
+    the log has all of it."""
+
+    def __init__(self, what="its model.py"):
+        self._what = what
+
+    def __enter__(self):
+        pass
+
+    def __exit__(self, kind, error, traceback):
+        if error is None or isinstance(error, (MemoryError, Ended, Refused)):
+            return
+        if isinstance(error, InferenceError):
+            raise Refused(str(error), error.status) from None
+        raise Refused(f"{self._what} failed: {last_line(error)}", details=traceback_of(error)) from None
 
 
 class OwnModel:
@@ -223,22 +232,18 @@ class OwnModel:
 
     def infer(self, number, message, arrays):
         arguments, wanted = self._arguments(number, message, arrays)
-        try:
+        with model_code():
             answer = self._infer(**arguments)
             if self._loop is not None:
                 answer = self._loop.run_until_complete(answer)
             return self._outputs_of(answer, wanted)
-        except MemoryError:
-            raise
-        except Exception as error:
-            raise failed(error) from None
 
     def stream(self, number, message, arrays, give):
         arguments, wanted = self._arguments(number, message, arrays)
         answers = self._infer(**arguments)
         if self._loop is not None:
             answers = _Steps(answers, self._loop)
-        try:
+        with model_code():
             try:
                 for answer in answers:
                     if not give(self._outputs_of(answer, wanted), False) or _cancelled.number >= number:
@@ -246,10 +251,6 @@ class OwnModel:
             finally:
                 # What it has left to do when nobody wants more: its `finally` and `with`.
                 answers.close()
-        except (MemoryError, Ended, ConnectionError):
-            raise
-        except Exception as error:
-            raise failed(error) from None
 
     def _arguments(self, number, message, arrays):
         names = self._names
@@ -402,17 +403,12 @@ class SavedObject:
         # As in KServe, a request that names no outputs gets the first: predictions, without a second run for probabilities.
         wanted = message.get("outputs") or [self._outputs[0]["name"]]
         x = arrays[self._inputs[0]["name"]]
-        try:
+        with model_code(type(self._object).__name__):
             return [
                 (output["name"], output["datatype"], as_array(self._call(output["name"], x), output["datatype"], output["name"]))
                 for output in self._outputs
                 if output["name"] in wanted
             ]
-        except MemoryError:
-            raise
-        except Exception as error:
-            message = f"{type(self._object).__name__} failed: {last_line(error)}"
-            raise Refused(message, details=traceback_of(error)) from None
 
     def finish(self):
         pass
@@ -458,15 +454,11 @@ class Booster:
 
     def infer(self, number, message, arrays):
         x, output = arrays[self._inputs[0]["name"]], self._outputs[0]
-        try:
+        with model_code():
             answer = self._predict(x)
             if answer.ndim < len(output["dims"]):
                 answer = answer.reshape(-1, 1)
             return [(output["name"], output["datatype"], as_array(answer, output["datatype"], output["name"]))]
-        except MemoryError:
-            raise
-        except Exception as error:
-            raise failed(error) from None
 
     def finish(self):
         pass

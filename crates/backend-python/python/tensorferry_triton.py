@@ -17,7 +17,7 @@ import numpy as np
 import tensorferry_calls as calls
 from tensorferry_model import _cancelled
 from tensorferry_tensors import as_array, datatype_of, decode_strings, dtype_of, encode_strings
-from tensorferry_worker import Joined, Refused, last_line, traceback_of
+from tensorferry_worker import Joined, Refused, last_line, log_traceback
 
 TRITONSERVER_REQUEST_FLAG_SEQUENCE_START = 1
 TRITONSERVER_REQUEST_FLAG_SEQUENCE_END = 2
@@ -177,10 +177,15 @@ class Tensor:
         return True
 
     def to_dlpack(self):
-        return self._array.__dlpack__()
+        return self.__dlpack__()
 
     def __dlpack__(self, **arguments):
-        return self._array.__dlpack__(**arguments)
+        if datatype_of(self._array.dtype) != "BF16":
+            return self._array.__dlpack__(**arguments)
+        # NumPy lends no datatypes that are not its own.
+        capsule = self._array.view(np.uint16).__dlpack__(**arguments)
+        _DLPack(capsule).code = _DLPack.BFLOAT
+        return capsule
 
     def __dlpack_device__(self):
         return self._array.__dlpack_device__()
@@ -200,7 +205,57 @@ class Tensor:
             tensor = Capsule()
         if tensor.__dlpack_device__()[0] != 1:
             _unsupported("a tensor on a device (DLPack)")
-        return Tensor(name, np.from_dlpack(tensor))
+        seen = _Seen(tensor)
+        array = np.from_dlpack(seen)
+        return Tensor(name, array.view(dtype_of("BF16")) if seen.is_bf16 else array)
+
+
+class _Seen:
+    """A tensor as NumPy is lent it: one of BF16, which NumPy does not know, as UINT16."""
+
+    def __init__(self, tensor):
+        self._tensor = tensor
+        self.is_bf16 = False
+
+    def __dlpack__(self, **arguments):
+        capsule = self._tensor.__dlpack__(**arguments)
+        head = _DLPack(capsule)
+        if head.code == _DLPack.BFLOAT:
+            self.is_bf16 = True
+            head.code = _DLPack.UINT
+        return capsule
+
+    def __dlpack_device__(self):
+        return self._tensor.__dlpack_device__()
+
+
+class _DLPack:
+    """The datatype's code in a capsule that nobody has taken yet."""
+
+    UINT, BFLOAT = 1, 4
+
+    #: Where the code stands: behind the data's pointer, the device and the number of dimensions; in the newer form all that is
+    #: behind version, context, deleter and flags.
+    _PLACES = {b"dltensor": 20, b"dltensor_versioned": 52}
+
+    def __init__(self, capsule):
+        import ctypes
+
+        api = ctypes.pythonapi
+        is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_IsValid", api))
+        pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_GetPointer", api))
+        name = next((name for name in self._PLACES if is_valid(capsule, name)), None)
+        if name is None:
+            raise TritonModelException("expected a DLPack capsule that nobody has taken yet")
+        self._byte = ctypes.c_uint8.from_address(pointer(capsule, name) + self._PLACES[name])
+
+    @property
+    def code(self):
+        return self._byte.value
+
+    @code.setter
+    def code(self, code):
+        self._byte.value = code
 
 
 class PreferredMemory:
@@ -656,6 +711,44 @@ def _joined(answers, parts):
     return outputs
 
 
+class _Loop:
+    """The event loop of a model whose `execute` is asynchronous. As in Triton it has a thread and never stops: what `execute` has
+    begun, such as tasks that give the answers, goes on when it has returned."""
+
+    def __init__(self):
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self):
+        asyncio.set_event_loop(self._loop)
+        while True:
+            try:
+                self._loop.run_forever()
+            except BaseException as error:
+                # `sys.exit` in a task, which would end the loop.
+                log_traceback(error)
+                # Its frames lead back to the task, which would keep its response sender until a garbage collection.
+                error.__traceback__ = None
+
+    def run(self, awaitable):
+        result, error = asyncio.run_coroutine_threadsafe(_settled(awaitable), self._loop).result()
+        if error is None:
+            return result
+        try:
+            raise error
+        finally:
+            # Its traceback has this frame: together they would keep the model's inputs until a garbage collection.
+            error = None
+
+
+async def _settled(awaitable):
+    """The result, or what it raises: some exceptions would end the loop, or be taken for a cancellation of what waits for it."""
+    try:
+        return await awaitable, None
+    except BaseException as error:
+        return None, error
+
+
 class TritonModel:
     """Runs a `TritonPythonModel`."""
 
@@ -705,7 +798,8 @@ class TritonModel:
         initialize = getattr(self._model, "initialize", None)
         if callable(initialize):
             initialize(arguments)
-        self._loop = asyncio.new_event_loop() if inspect.iscoroutinefunction(kind.execute) else None
+        self._loop = _Loop() if inspect.iscoroutinefunction(kind.execute) else None
+        self._model_code = forms.model_code
         InferenceRequest._all_outputs = [output["name"] for output in self._outputs]
 
     def about(self):
@@ -739,13 +833,9 @@ class TritonModel:
         return InferenceRequest._of(number, message, tensors, self._name, self._version)
 
     def _execute(self, requests):
-        try:
+        with self._model_code():
             responses = self._model.execute(requests)
-            return responses if self._loop is None else self._loop.run_until_complete(responses)
-        except MemoryError:
-            raise
-        except Exception as error:
-            raise Refused(f"its model.py failed: {last_line(error)}", details=traceback_of(error)) from None
+            return responses if self._loop is None else self._loop.run(responses)
 
     def stream(self, number, message, arrays, give):
         wanted = message.get("outputs", [])

@@ -5,6 +5,7 @@ but for the standard library, so that whatever is missing can be told.
 """
 
 import collections
+import errno
 import gc
 import json
 import mmap
@@ -17,6 +18,7 @@ import sys
 import threading
 import time
 import traceback
+import weakref
 
 VERSION = 3
 HELLO, LOAD, LOADED, INFER, OUTPUTS, FAILED, RUN, RESULTS, ROOM, REGION, PART, TAKEN, ASK, ANSWER, NEXT = range(1, 16)
@@ -78,11 +80,18 @@ class Connection:
         self._files = []
 
     def _fill(self, view):
-        received, ancillary, _, _ = self._socket.recvmsg_into([view], 256)
+        try:
+            received, ancillary, flags, _ = self._socket.recvmsg_into([view], 256)
+        except ConnectionError:
+            # A model may have connections too; only this one's end is the worker's.
+            raise Ended from None
         for level, kind, content in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 whole = len(content) - len(content) % 4
                 self._files.extend(struct.unpack(f"{whole // 4}i", content[:whole]))
+        if flags & socket.MSG_CTRUNC:
+            # The process has no number left for a file.
+            self._files.append(None)
         if received == 0:
             raise Ended
         return received
@@ -135,16 +144,22 @@ class Connection:
         text += b" " * (-len(text) % _ALIGNMENT)
         binary = sum(map(len, parts))
         buffers = [_HEAD.pack(kind, len(text), number, binary) + text, *parts]
-        with self._sending:
-            sent = self._socket.sendmsg(buffers[:512]) if len(buffers) <= 512 else 0
-            if sent == len(buffers[0]) + binary:
-                return
-            for buffer in buffers:
-                if sent >= len(buffer):
-                    sent -= len(buffer)
-                    continue
-                self._socket.sendall(memoryview(buffer)[sent:])
-                sent = 0
+        try:
+            with self._sending:
+                self._send_all(buffers, len(buffers[0]) + binary)
+        except ConnectionError:
+            raise Ended from None
+
+    def _send_all(self, buffers, whole):
+        sent = self._socket.sendmsg(buffers[:512]) if len(buffers) <= 512 else 0
+        if sent == whole:
+            return
+        for buffer in buffers:
+            if sent >= len(buffer):
+                sent -= len(buffer)
+                continue
+            self._socket.sendall(memoryview(buffer)[sent:])
+            sent = 0
 
 
 class Joined:
@@ -158,11 +173,14 @@ class Joined:
 class Region:
     """Memory that the server shares."""
 
-    def __init__(self, number, file, length, access):
-        self.number = number
+    def __init__(self, file, length, access):
+        if file is None:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         self.length = length
-        self.memory = mmap.mmap(file, length, access=access)
-        os.close(file)
+        try:
+            self.memory = mmap.mmap(file, length, access=access)
+        finally:
+            os.close(file)
         #: References to the memory when nobody else looks at it.
         self.references = sys.getrefcount(self.memory)
 
@@ -185,8 +203,11 @@ class Worker:
         self._current = None
         self._calls = {}
         self._last_call = 0
-        #: Calls that a garbage collection found to be given up.
+        #: Calls that a garbage collection found to be given up, and what wakes the thread that tells the server. A collection may
+        #: run in the middle of anything, so noting a call takes no lock; taking one out does, until the server was told of it.
         self._left = collections.deque()
+        self._has_left = queue.SimpleQueue()
+        self._telling = threading.Lock()
         self._model = None
         self._max_answer = 0
         self._limit = None
@@ -194,8 +215,10 @@ class Worker:
         self._outputs = None
         #: Whether the inputs of the current request are in their region.
         self._is_in_region = False
-        #: Regions that a model holds on to.
-        self._held = []
+        #: Bytes of the regions that are not used again, as long as a model holds on to their memory.
+        self._held = {}
+        #: Why the last region for inputs could not be mapped.
+        self._unmapped = None
         #: Names of outputs as JSON has them.
         self._names = {}
 
@@ -231,9 +254,9 @@ class Worker:
             except MemoryError as error:
                 failed = (f"its model.py ran out of memory: {last_line(error)}", 500, traceback_of(error))
                 results = None
-            except (Ended, ConnectionError):
+            except Ended:
                 raise
-            except Exception as error:
+            except BaseException as error:
                 failed = (f"its answer cannot be sent: {last_line(error)}", 500, traceback_of(error))
                 results = None
             finally:
@@ -263,25 +286,34 @@ class Worker:
             self._let_go_of_inputs()
             if not self._model.may_write_inputs:
                 access = mmap.ACCESS_READ
-        region = Region(message["number"], message["file"], message["length"], access)
+        try:
+            region = Region(message["file"], message["length"], access)
+        except OSError as error:
+            if not message["is_for_inputs"]:
+                raise
+            # Told when a request needs them.
+            self._unmapped = last_line(error)
+            return
         if message["is_for_inputs"]:
             self._inputs = region
         else:
             self._outputs = region
 
     def _let_go_of_inputs(self):
-        """Shared memory is not under the limit of the process, so what is held of it is counted here."""
         region, self._inputs = self._inputs, None
-        if region is not None and region.is_held():
-            self._held.append(region)
-        self._held = [region for region in self._held if region.is_held()]
+        if region is not None:
+            self._count_while_held(region)
+
+    def _count_while_held(self, region):
+        """Shared memory is not under the limit of the process, so what a model holds of it is counted. Its arrays alone keep it
+        alive, and the last of them takes it out of the count: `dict.pop` may interrupt anything, in any thread."""
+        self._held[weakref.ref(region.memory, self._held.pop)] = region.length
 
     def _is_full(self):
         if self._limit is None:
             return False
         gc.collect()
-        self._held = [region for region in self._held if region.is_held()]
-        used = sum(region.length for region in self._held)
+        used = sum(list(self._held.values()))
         try:
             with open("/proc/self/status") as status:
                 for line in status:
@@ -295,6 +327,8 @@ class Worker:
     def _run(self, number, message, binary):
         self._is_in_region = message.get("region") is not None
         region = self._inputs if self._is_in_region else None
+        if self._is_in_region and region is None:
+            raise Refused(f"its inputs cannot be read: {self._unmapped}")
         if self._limit is not None and self._held and self._is_full():
             raise MemoryError("the model holds on to its inputs")
         arrays = {}
@@ -334,24 +368,27 @@ class Worker:
         with self._turn:
             if self._current is None:
                 raise self._failure("other models can be asked only while a request is answered", 503)
+            self._tell_left()
             if len(self._calls) >= _MOST_CALLS:
                 raise self._failure(f"a request may ask {_MOST_CALLS} times at once, and no more", 429)
             if self._reader is None:
                 self._reader = threading.Thread(target=self._read, daemon=True)
                 self._reader.start()
-            self._tell_left()
+                threading.Thread(target=self._keep_telling, daemon=True).start()
             region = self._inputs if self._is_in_region else None
             try:
                 placed, parts = self._place(tensors, region, self._current)
             except Refused as refusal:
                 raise self._failure(str(refusal), 413) from None
+            except OSError as error:
+                raise self._failure(f"its inputs cannot be sent: {last_line(error)}", 500) from None
             self._last_call += 1
             number = self._last_call
             self._calls[number] = call
             text = f'{{"call":{number},"inputs":[{placed}],{_encode(message)[1:]}'
             self._connection.send_text(ASK, self._current, text, parts)
-            if '"place":"region"' in placed:
-                # The region is used again.
+            if '"place":"region"' in placed or '"place":"inputs"' in placed:
+                # The region is used again, and the model may change its inputs.
                 kind, _, _, _ = self._next()
                 if kind != TAKEN:
                     raise Ended
@@ -361,16 +398,29 @@ class Worker:
         self._say_next(number, True)
 
     def leave(self, number):
-        if self._calls.pop(number, None) is not None:
+        # Told first: the server has never more calls open than are counted here.
+        if number in self._calls:
             self._say_next(number, False)
+            self._calls.pop(number, None)
 
     def leave_later(self, number):
         """The same from a garbage collection, which may be in the middle of all else here."""
         self._left.append(number)
+        self._has_left.put(None)
 
     def _tell_left(self):
-        while self._left:
-            self.leave(self._left.popleft())
+        with self._telling:
+            while self._left:
+                self.leave(self._left.popleft())
+
+    def _keep_telling(self):
+        """The life of the thread that tells of them while the model waits, maybe for what they occupy."""
+        try:
+            while True:
+                self._has_left.get()
+                self._tell_left()
+        except (Ended, OSError):
+            pass
 
     def _say_next(self, number, is_wanted):
         current = self._current
@@ -383,7 +433,6 @@ class Worker:
             return
         with self._turn:
             self._current = None
-            self._left.clear()
             calls, self._calls = self._calls, {}
         for call in calls.values():
             call.put(self._failure("the request that asked for it is over", 499))
@@ -415,7 +464,7 @@ class Worker:
         try:
             if "region" in message:
                 access = mmap.ACCESS_WRITE if self._model.may_write_inputs else mmap.ACCESS_READ
-                region = Region(0, message["file"], message["region"], access)
+                region = Region(message["file"], message["region"], access)
             if call is None:
                 # It was given up meanwhile.
                 return
@@ -427,7 +476,7 @@ class Worker:
             if outputs is not None:
                 outputs = [(place["name"], place["datatype"], self._input(place, region, binary)) for place in outputs]
             if region is not None:
-                self._held.append(region)
+                self._count_while_held(region)
             call.put((outputs, is_end))
         except Exception as error:
             if call is not None:
@@ -642,7 +691,7 @@ def main(data, control, install):
             connection.fail(0, f"its model.py cannot be loaded: {last_line(error)}", 400, traceback_of(error))
             return
         worker.serve()
-    except (Ended, ConnectionError):
+    except Ended:
         if worker is not None:
             worker.finish()
     sys.stdout.flush()

@@ -306,7 +306,8 @@ impl Places {
                 Ok(inputs)
             }
         };
-        if ask.inputs.iter().any(|input| input.place == Place::Region) {
+        // The model may write to either region once it knows that this was read.
+        if ask.inputs.iter().any(|input| is_copied(&input)) {
             connection.send_json(Kind::Taken, number, &Taken { is_wanted: true }, go_on)?;
         }
         exchange.calls.begin(&ask, inputs)

@@ -1,6 +1,7 @@
 """Models in Python that ask other models of the server while they answer."""
 
 import json
+import sys
 import urllib.error
 import urllib.request
 
@@ -13,6 +14,7 @@ from tensorferry import Client, InferenceError
 CALLER = '''
 import gc
 import os
+import resource
 import threading
 
 import numpy as np
@@ -111,6 +113,47 @@ class Model:
         gc.collect()
         return self.told(f"{first} {len(list(self.context.stream('count', {'x': np.array([2], np.int32)})))}")
 
+    def rebound(self, x):
+        # The only process of that model is there for the second stream while this one waits for it.
+        answers = self.context.stream("count", {"x": np.array([99], np.int32)})
+        first = int(next(answers)["y"][0])
+        answers = self.context.stream("count", {"x": np.array([99], np.int32)})
+        return self.told(f"{first} {int(next(answers)['y'][0])}")
+
+    def many_rebound(self, x):
+        # With the two that are open while the name is bound anew, as many as a request may have.
+        others = [self.context.stream("count", {"x": np.array([1], np.int32)}) for _ in range(254)]
+        for _ in range(300):
+            answers = self.context.stream("count", {"x": np.array([99], np.int32)})
+        del answers
+        return self.told(sum(int(next(other)["y"][0]) == 0 for other in others))
+
+    def dropped(self, x):
+        def files():
+            with open("/proc/self/maps") as maps:
+                return [len(os.listdir("/proc/self/fd")), maps.read().count("memfd:")]
+
+        found = []
+        for _ in range(3):
+            for _ in range(100):
+                assert self.context.infer("double", {"x": x})["y"][0, 0] == 2
+            found.append(files())
+        return self.told(found)
+
+    def too_many_files(self, x):
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 8, hard))
+        kept, refused = [], ""
+        try:
+            for _ in range(20):
+                kept.append(self.context.infer("double", {"x": x})["y"])
+        except InferenceError as error:
+            refused = f"{error.status} {error}"
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        kept.clear()
+        return self.told(f"{refused}; {self.context.infer('double', {'x': x})['y'][0, 0]}")
+
     def wrong_use(self, x):
         try:
             self.context.infer("count", {"x": np.array([2], np.int32)})
@@ -194,8 +237,8 @@ def ask(server, what, x=None, **options):
     return server.client.infer("caller", {"x": x, "what": np.array([what], object)}, **options)
 
 
-def text(server, what, **options):
-    return ask(server, what, **options)["text"][0].decode()
+def text(server, what, x=None, **options):
+    return ask(server, what, x, **options)["text"][0].decode()
 
 
 @pytest.mark.parametrize("columns", [4, 1 << 20])
@@ -239,6 +282,21 @@ def test_several_answers_of_another_model(server):
     assert failed.startswith("[0, 1] ") and "ValueError: fifty" in failed
     assert text(server, "left") == "0 [] 2"
     assert text(server, "forgotten") == "0 2"
+    assert text(server, "rebound", timeout=20) == "0 0"
+    assert text(server, "many_rebound", timeout=20) == "254"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="there is shared memory on Linux only")
+def test_memory_of_answers_is_given_back_with_them(server):
+    x = np.ones((1, 1 << 16), np.float32)
+    found = [json.loads(text(server, "dropped", x)) for _ in range(2)]
+    files, maps = zip(*(counts for round in found for counts in round))
+    # One may be on its way out.
+    assert max(files) <= min(files) + 2 and max(maps) <= min(maps) + 2, found
+    before = text(server, "double")
+    told = text(server, "too_many_files", x)
+    assert told.startswith("500 its answer cannot be read: OSError: ") and "Too many open files" in told and told.endswith("; 2.0"), told
+    assert text(server, "double") == before, "the process was replaced"
 
 
 def test_many_at_once(server):
@@ -341,6 +399,25 @@ class TritonPythonModel:
         return responses
 '''
 
+#: Changes its input once it has asked with it.
+CHANGES = '''
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    async def execute(self, requests):
+        responses = []
+        for one in requests:
+            tensor = pb_utils.get_input_tensor_by_name(one, "x")
+            asked = pb_utils.InferenceRequest(model_name="double", requested_output_names=["y"], inputs=[tensor]).async_exec()
+            x = tensor.as_numpy()
+            x += 1
+            answer = await asked
+            responses.append(pb_utils.InferenceResponse(answer.output_tensors(), error=answer.error()))
+        return responses
+'''
+
 TRITON_CONFIG = '''
 backend: "python"
 input { name: "x" data_type: TYPE_FP32 dims: [ -1, -1 ] }
@@ -372,3 +449,13 @@ def test_tritons_form(tmp_path):
         # Each call is a request of its own to the other model.
         statistics = json.load(urllib.request.urlopen(f"{server.urls['http']}/v2/models/double/stats"))
         assert statistics["model_stats"][0]["inference_stats"]["success"]["count"] == 3 * (1 + 2 + 5)
+
+
+def test_inputs_that_a_model_changes_later_were_sent_before(tmp_path):
+    write(tmp_path, "changes", CHANGES, TRITON_CONFIG)
+    write(tmp_path, "double", DOUBLE)
+    with Server(tmp_path) as server:
+        for columns in [4] + [1 << 18] * 40:
+            x = np.full((1, columns), 3, np.float32)
+            y = server.client.infer("changes", {"x": x, "what": np.zeros(1, np.int32)})["y"]
+            assert np.array_equal(y, 2 * x), f"{np.count_nonzero(y != 6)} of {columns} elements changed"

@@ -48,13 +48,17 @@ pub(crate) fn play(role: &str) -> ! {
     let port = |name: &str| json!([{"name": name, "datatype": "INT32", "dims": [null]}]);
     let loaded = json!({"platform": "", "inputs": port("x"), "outputs": port("y")});
     say(&mut data, 3, 0, &loaded, b"");
+    let mut inputs = None;
     loop {
         let frame = listen(&mut data);
         // Answers come at any time and in any order.
         let mut early = BTreeMap::new();
         match frame.kind {
             0 => std::process::exit(0),
-            REGION => continue,
+            REGION => {
+                inputs = frame.file;
+                continue;
+            }
             RUN => {}
             kind => panic!("a frame of kind {kind}"),
         }
@@ -95,6 +99,20 @@ pub(crate) fn play(role: &str) -> ! {
                 for call in 1..4 {
                     let (_, answer) = answer(&mut data, &mut early, call);
                     assert_eq!(answer, x.iter().map(|_| 6).collect::<Vec<u8>>());
+                }
+                results(&mut data, &[0; 4]);
+            }
+            "asks: with inputs that it changes" => {
+                let file = inputs.as_ref().unwrap();
+                let size = length.as_u64().unwrap() as usize;
+                for call in 1..4 {
+                    assert_eq!(pwrite(file, &vec![call as u8; size], 0).unwrap(), size);
+                    say(&mut data, ASK, number, &ask(call, place("inputs")), b"");
+                    let taken = listen(&mut data);
+                    assert_eq!(taken.kind, TAKEN, "its inputs may be written to again");
+                    assert_eq!(pwrite(file, &vec![9; size], 0).unwrap(), size);
+                    let (_, answer) = answer(&mut data, &mut early, call);
+                    assert_eq!(answer, vec![2 * call as u8; size]);
                 }
                 results(&mut data, &[0; 4]);
             }
@@ -358,6 +376,15 @@ fn what_is_handed_on_is_not_copied() {
 #[test]
 fn large_tensors_go_by_memory_that_is_read_before_it_is_used_again() {
     let model = load("asks: by memory");
+    let budget = ByteBudget::new(1 << 20);
+    let others = others(&budget);
+    infer(&*model, vec![0; MANY], &others).unwrap();
+    assert_eq!(budget.used(), 3 * 4 * MANY as u64);
+}
+
+#[test]
+fn inputs_that_a_model_has_written_to_are_read_before_it_goes_on() {
+    let model = load("asks: with inputs that it changes");
     let budget = ByteBudget::new(1 << 20);
     let others = others(&budget);
     infer(&*model, vec![0; MANY], &others).unwrap();
