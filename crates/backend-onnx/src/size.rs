@@ -8,7 +8,6 @@ use tract_onnx::{
     tract_core::ops::{
         cnn::{Conv, PaddingSpec},
         einsum::EinSum,
-        scan::Scan,
     },
     tract_hir::internal::*,
 };
@@ -341,11 +340,6 @@ fn of_kind(kind: Kind, dims: impl IntoIterator<Item = TDim>) -> impl Iterator<It
 /// What the factors of a product differ by where they are summed over. tract takes sizes that it does not know for equal, and reads
 /// beyond the smaller factor where they are not.
 fn add_factors(model: &TypedModel, node: &TypedNode, found: &mut Vec<Difference>) -> TractResult<()> {
-    if let Some(scan) = node.op_as::<Scan>() {
-        for node in scan.body.nodes() {
-            add_factors(&scan.body, node, found)?;
-        }
-    }
     let Some(product) = node.op_as::<EinSum>() else {
         return Ok(());
     };
