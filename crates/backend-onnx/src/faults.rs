@@ -85,7 +85,7 @@ impl fmt::Display for Misfit {
             ),
             Self::Window(beyond) => write!(
                 f,
-                "the inputs are too small for the model: a window of a convolution reaches {beyond} beyond its padded image"
+                "the inputs are too small for the model: a window of a convolution or pool reaches {beyond} beyond its padded image"
             ),
             Self::Factors(difference) => write!(
                 f,

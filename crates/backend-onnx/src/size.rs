@@ -6,7 +6,7 @@ use oip_service::available_memory;
 use oip_types::{ServiceError, TensorValue};
 use tract_onnx::{
     tract_core::ops::{
-        cnn::{Conv, PaddingSpec},
+        cnn::{Conv, MaxPool, PaddingSpec, SumPool},
         einsum::EinSum,
     },
     tract_hir::internal::*,
@@ -287,7 +287,7 @@ impl Difference {
 /// than a window, and those of factors that must be equal.
 ///
 /// tract multiplies two of them to a size that looks good, and its matrix products then read memory that is not theirs. Of images
-/// that are one step smaller than a window it makes nothing, where ONNX Runtime refuses them.
+/// that are one step smaller than a window it makes nothing, where ONNX Runtime refuses them, and windows of pools it cuts off.
 #[derive(Debug, Default)]
 pub(crate) struct Differences(Vec<Difference>);
 
@@ -365,12 +365,17 @@ fn is_number(dim: &TDim) -> bool {
     matches!(dim, TDim::Val(_))
 }
 
-/// What is left of an image around the windows of a convolution.
+/// What is left of an image around the windows of a convolution or pool.
 fn around_windows(model: &TypedModel, node: &TypedNode) -> TractResult<Vec<TDim>> {
-    let Some(conv) = node.op_as::<Conv>() else {
+    let spec = if let Some(conv) = node.op_as::<Conv>() {
+        &conv.pool_spec
+    } else if let Some(pool) = node.op_as::<MaxPool>() {
+        &pool.pool_spec
+    } else if let Some(pool) = node.op_as::<SumPool>() {
+        &pool.pool_spec
+    } else {
         return Ok(vec![]);
     };
-    let spec = &conv.pool_spec;
     let pads = match &spec.padding {
         PaddingSpec::Explicit(before, after) | PaddingSpec::ExplicitOnnxPool(before, after, _) => before
             .iter()
