@@ -346,6 +346,90 @@ fn ranges_of_large_integers_are_counted_exactly() {
     }
 }
 
+/// Requests whose values do not fit together: a model, and the inputs that are replaced.
+#[track_caller]
+fn refuses_each(requests: Vec<(&str, Vec<(&str, oip_types::TensorValue)>)>) {
+    for (name, values) in requests {
+        let model = Runtime::Tract.model(name);
+        let mut request = recorded_request(name);
+        for (input, value) in values {
+            let mut inputs = request.inputs.iter_mut();
+            inputs.find(|given| given.name == input).unwrap().value = value;
+        }
+        let shapes: Vec<String> = request
+            .inputs
+            .iter()
+            .map(|input| input.value.shape().to_string())
+            .collect();
+        // Asked for again and again, a shape gets a plan of its own.
+        for _ in 0..3 {
+            match infer(&*model, request.clone()) {
+                Ok(outputs) => panic!("{name} of {shapes:?} gives {outputs:?}"),
+                Err(error) => assert_eq!(
+                    error.code(),
+                    ErrorCode::InvalidArgument,
+                    "{name} of {shapes:?}: {}",
+                    error.report()
+                ),
+            }
+        }
+        infer(&*model, recorded_request(name)).unwrap();
+    }
+}
+
+fn floats<const N: usize>(dims: [u64; N]) -> oip_types::TensorValue {
+    let count = dims.iter().product::<u64>() as usize;
+    let shape = tensor_core::Shape::new(&dims).unwrap();
+    let tensor = tensor_core::Tensor::from_vec(shape, vec![1f32; count]);
+    tensor.unwrap().into()
+}
+
+/// Values that an operator combines element by element.
+#[test]
+fn sizes_that_must_be_equal_are_the_clients_mistake() {
+    refuses_each(vec![
+        ("sum_and_product_of_a_request", vec![("b", floats([1, 5]))]),
+        ("sum_and_product_of_a_request", vec![("b", floats([2, 4]))]),
+        ("choice_of_a_request", vec![("b", floats([1, 3]))]),
+        (
+            "choice_of_a_request",
+            vec![("c", matrix([2, 1], vec![true; 2]).into())],
+        ),
+        ("mask_of_a_request", vec![("mask", floats([3, 3]))]),
+        ("mask_of_a_request", vec![("mask", floats([2, 2]))]),
+    ]);
+}
+
+/// Scales, indices and updates that are too few, or reach beyond what they are for.
+#[test]
+fn sizes_that_are_too_small_are_the_clients_mistake() {
+    let scales = |size: u64| vec![("scale", floats([size])), ("bias", floats([size]))];
+    refuses_each(vec![
+        ("layer_of_a_request", scales(3)),
+        ("layer_of_a_request", scales(5)),
+        ("instance_of_a_request", scales(2)),
+        ("instance_of_a_request", scales(1)),
+        (
+            "elements_of_a_request",
+            vec![("places", matrix([4, 2], vec![0i64; 8]).into())],
+        ),
+        ("updates_of_a_request", vec![("new", floats([1, 4]))]),
+        ("updates_of_a_request", vec![("new", floats([2, 3]))]),
+    ]);
+}
+
+/// What is too much is not ignored.
+#[test]
+fn sizes_that_are_too_large_are_the_clients_mistake() {
+    refuses_each(vec![
+        (
+            "instance_of_a_request",
+            vec![("scale", floats([4])), ("bias", floats([4]))],
+        ),
+        ("updates_of_a_request", vec![("new", floats([3, 4]))]),
+    ]);
+}
+
 /// A request with one image of this size.
 fn image(height: u64, width: u64) -> InferRequest {
     let shape = tensor_core::Shape::new(&[1, 3, height, width]).unwrap();
