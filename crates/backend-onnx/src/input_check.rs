@@ -3,15 +3,12 @@
 use std::fmt;
 
 use tract_onnx::{
-    tract_core::ops::{
-        array::{Gather, GatherElements, GatherNd, Range, ScatterElements, ScatterNd, Topk},
-        scan::OptScan,
-    },
+    tract_core::ops::array::{Gather, GatherElements, GatherNd, Range, ScatterElements, ScatterNd, Topk},
     tract_hir::internal::*,
 };
 
 use crate::{
-    faults::{BadInput, Refusal},
+    faults::{BadInput, Refusal, ensure_input},
     ops::elements::scalar,
 };
 
@@ -20,7 +17,11 @@ use crate::{
 pub(crate) enum InputCheck {
     /// Input 1 holds indices into this axis of input 0.
     Along(usize),
-    /// Input 1 holds coordinates in input 0, from this axis on. tract takes no negative ones.
+    /// The same for each element: along other axes, input 1 has at most the size of input 0. Input 2, if there is one, has the
+    /// size of input 1.
+    Elements(usize),
+    /// Input 1 holds coordinates in input 0, from this axis on. tract takes no negative ones. Input 2, if there is one, has a
+    /// value for each.
     Coordinates(usize),
     /// Input 1 is a count of elements of this axis of input 0.
     Count(usize),
@@ -28,8 +29,6 @@ pub(crate) enum InputCheck {
     Range,
     /// Input 1 is a divisor.
     Divisor,
-    /// A loop goes along this axis of this input, so many elements at a time. Nothing looks at the deadline inside of it.
-    Iterations { input: usize, axis: usize, chunk: usize },
     /// Input 0 has images, which tract takes apart by the number of their pixels.
     Pixels,
 }
@@ -41,10 +40,10 @@ impl InputCheck {
             return Some(Self::Along(op.axis));
         }
         if let Some(op) = node.op_as::<GatherElements>() {
-            return Some(Self::Along(op.axis));
+            return Some(Self::Elements(op.axis));
         }
         if let Some(op) = node.op_as::<ScatterElements>() {
-            return Some(Self::Along(op.axis));
+            return Some(Self::Elements(op.axis));
         }
         if let Some(op) = node.op_as::<GatherNd>() {
             return Some(Self::Coordinates(op.batch_dims));
@@ -58,17 +57,6 @@ impl InputCheck {
         if node.op_is::<Range>() {
             return Some(Self::Range);
         }
-        if let Some(scan) = node.op_as::<OptScan>() {
-            let mut inputs = scan.input_mapping.iter().enumerate();
-            return inputs.find_map(|(input, mapping)| {
-                let along = mapping.as_scan()?;
-                Some(Self::Iterations {
-                    input,
-                    axis: along.axis,
-                    chunk: along.chunk.unsigned_abs(),
-                })
-            });
-        }
         match &*node.op().name() {
             "MaxPool" | "OptMaxPool" | "DeconvSum" => Some(Self::Pixels),
             name => name.starts_with("Div").then_some(Self::Divisor),
@@ -81,23 +69,43 @@ impl InputCheck {
     /// [`BadInput`] for values that make no sense to the operator.
     pub(crate) fn apply(self, mut inputs: TVec<TValue>) -> TractResult<TVec<TValue>> {
         match (self, &*inputs) {
-            (Self::Along(axis), [data, indices, ..]) => {
-                if let Some(&dim) = data.shape().get(axis) {
-                    let indices = indices.cast_to::<i64>()?;
-                    for &index in integers(&indices)? {
-                        within(index, dim)?;
-                    }
+            (Self::Along(axis), [data, indices, ..]) => are_along(axis, data, indices)?,
+            (Self::Elements(axis), [data, indices, updates @ ..]) => {
+                let (dims, sizes) = (data.shape(), indices.shape());
+                let mut others = sizes.iter().zip(dims).enumerate();
+                ensure_input!(
+                    sizes.len() == dims.len() && others.all(|(at, (size, dim))| at == axis || size <= dim),
+                    "indices of {sizes:?} for data of {dims:?}, expected as many dimensions, none larger but that of axis {axis}"
+                );
+                for updates in updates {
+                    let found = updates.shape();
+                    ensure_input!(
+                        found == sizes,
+                        "updates of {found:?} for indices of {sizes:?}, expected the same shape"
+                    );
                 }
+                are_along(axis, data, indices)?;
             }
-            (Self::Coordinates(first), [data, indices, ..]) => {
+            (Self::Coordinates(first), [data, indices, updates @ ..]) => {
                 let dims = data.shape().get(first..).unwrap_or(&[]);
                 let mut wrapped = indices.cast_to::<i64>()?.into_owned();
                 let depth = wrapped.shape().last().copied().unwrap_or(0);
-                ensure!(
+                ensure_input!(
                     depth <= dims.len(),
-                    "coordinates of {depth} in {} dimensions",
+                    "coordinates of {depth} numbers in {} dimensions",
                     dims.len()
                 );
+                let places = indices.shape().split_last().map_or(&[][..], |(_, places)| places);
+                ensure_input!(
+                    places.get(..first) == data.shape().get(..first),
+                    "indices of {:?} for data of {:?}, expected the same first {first} dimensions",
+                    indices.shape(),
+                    data.shape()
+                );
+                for updates in updates {
+                    let (expected, found) = ([places, &dims[depth..]].concat(), updates.shape());
+                    ensure_input!(found == expected, "updates of {found:?}, expected {expected:?}");
+                }
                 let mut view = wrapped.try_as_plain_ram_mut()?;
                 for coordinates in view.as_slice_mut::<i64>()?.chunks_exact_mut(depth.max(1)) {
                     for (index, &dim) in coordinates.iter_mut().zip(dims) {
@@ -121,15 +129,6 @@ impl InputCheck {
                 let number = |tensor: &TValue| scalar::<f64>(tensor);
                 range_fits(number(start)?, number(limit)?, number(step)?).map_err(BadInput::from)?;
             }
-            (Self::Iterations { input, axis, chunk }, inputs) => {
-                let size = inputs.get(input).and_then(|input| input.shape().get(axis));
-                let count = size.map_or(0, |size| size.div_ceil(chunk.max(1)));
-                if count > MAX_ITERATIONS {
-                    bail!(BadInput(format!(
-                        "a loop of {count} iterations is beyond the limit of {MAX_ITERATIONS}"
-                    )));
-                }
-            }
             (Self::Divisor, [_, divisor])
                 if divisor.datum_type().is_integer() && crate::ops::has_zero(divisor) =>
             {
@@ -143,9 +142,6 @@ impl InputCheck {
         Ok(inputs)
     }
 }
-
-/// Iterations of one loop.
-pub(crate) const MAX_ITERATIONS: usize = 1 << 20;
 
 /// Numbers of a range whose size depends on values of inputs.
 const MAX_RANGE: f64 = (1u64 << 24) as f64;
@@ -180,6 +176,17 @@ pub(crate) fn range_fits(start: f64, limit: f64, step: f64) -> Result<(), LongRa
     let count = (limit - start) / step;
     if count.is_nan() || count > MAX_RANGE {
         return Err(LongRange { count });
+    }
+    Ok(())
+}
+
+/// Whether all indices are inside of an axis.
+fn are_along(axis: usize, data: &Tensor, indices: &Tensor) -> TractResult<()> {
+    if let Some(&dim) = data.shape().get(axis) {
+        let indices = indices.cast_to::<i64>()?;
+        for &index in integers(&indices)? {
+            within(index, dim)?;
+        }
     }
     Ok(())
 }

@@ -10,7 +10,7 @@ use super::{
     elements::{elements, tensor},
     kernel::{Fact, Kernel, kernel},
 };
-use crate::faults::Limit;
+use crate::faults::{BadInput, Limit, ensure_input};
 
 /// `LayerNormalization`, `InstanceNormalization`, `GroupNormalization` or `MeanVarianceNormalization` of FP32.
 pub(crate) fn normalize(context: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
@@ -155,13 +155,17 @@ impl Kernel for Normalize {
                 }
                 Ok(outputs)
             }
-            Groups::Channels => self.by_channels(x, shape, channels, |_, channel| channel, (scale, bias)),
+            Groups::Channels => {
+                are_as_many([scale, bias], channels)?;
+                self.by_channels(x, shape, channels, |_, channel| channel, (scale, bias))
+            }
             Groups::OfChannels { count, scales_groups } => {
                 ensure!(
                     *count > 0 && channels % count == 0,
                     "{count} groups of {channels} channels"
                 );
                 let scales_groups = *scales_groups;
+                are_as_many([scale, bias], if scales_groups { *count } else { channels })?;
                 self.by_channels(
                     x,
                     shape,
@@ -255,6 +259,18 @@ impl Normalize {
     }
 }
 
+/// Whether a scale and a bias have a number for each channel or group.
+fn are_as_many(given: [Option<&[f32]>; 2], expected: usize) -> TractResult<()> {
+    for values in given.into_iter().flatten() {
+        let found = values.len();
+        ensure_input!(
+            found == expected,
+            "a scale or bias of {found} numbers, expected {expected}"
+        );
+    }
+    Ok(())
+}
+
 /// A sum in FP64, in several lanes so that it can be computed in vectors.
 #[inline(always)]
 fn sum(values: &[f32], term: impl Fn(f64) -> f64) -> f64 {
@@ -279,6 +295,12 @@ fn stretched(tensor: &Tensor, shape: &[usize]) -> TractResult<Vec<f32>> {
         return Ok(elements::<f32>(tensor)?.to_vec());
     }
     let view = tensor.to_plain_array_view::<f32>()?;
-    let view = view.broadcast(shape).context("a scale that does not fit")?;
-    Ok(view.iter().copied().collect())
+    let wide = view.broadcast(shape);
+    let wide = wide.ok_or_else(|| {
+        BadInput(format!(
+            "a scale or bias of {:?} for {shape:?}, expected equal sizes or 1",
+            tensor.shape()
+        ))
+    })?;
+    Ok(wide.iter().copied().collect())
 }

@@ -111,22 +111,33 @@ fn fill_up<T: Clone>(made: &mut Vec<T>, value: &T, count: usize, pace: &mut Pace
     Ok(())
 }
 
+/// The places of an axis that negative pads do not cut off; none if its end is not above its start.
+fn kept(size: usize, [before, after]: [i64; 2]) -> std::ops::Range<i64> {
+    before.min(0).saturating_neg()..(size as i64).saturating_add(after.min(0))
+}
+
 /// The parts of an axis of the result.
 fn pieces(mode: Mode, size: usize, [before, after]: [i64; 2]) -> TractResult<Vec<Piece>> {
     let length = size as i64;
+    // What is cut off at one end is not repeated at the other.
+    let kept = kept(size, [before, after]);
     let end = length.checked_add(after).context("a pad is too large")?;
     let mut pieces = Vec::new();
     let beside = |places: std::ops::Range<i64>| match mode {
         Mode::Constant => Piece::Value(places.end.abs_diff(places.start) as usize),
-        _ => Piece::Beside { mode, length, places },
+        _ => Piece::Beside {
+            mode,
+            kept: kept.clone(),
+            places,
+        },
     };
     let start = before.checked_neg().context("a pad is too large")?;
     if start < end.min(0) {
         pieces.push(beside(start..end.min(0)));
     }
-    let kept = start.max(0)..end.min(length);
-    if kept.start < kept.end {
-        pieces.push(Piece::Places(kept.start as usize..kept.end as usize));
+    let copied = start.max(0)..end.min(length);
+    if copied.start < copied.end {
+        pieces.push(Piece::Places(copied.start as usize..copied.end as usize));
     }
     if start.max(length) < end {
         pieces.push(beside(start.max(length)..end));
@@ -135,8 +146,9 @@ fn pieces(mode: Mode, size: usize, [before, after]: [i64; 2]) -> TractResult<Vec
 }
 
 impl Mode {
-    /// The place of an axis of this length that one beside it repeats.
-    fn inside(self, at: i64, length: i64) -> usize {
+    /// Which of the places that are kept one beside them repeats.
+    fn inside(self, at: i64, kept: &std::ops::Range<i64>) -> usize {
+        let (at, length) = (at - kept.start, kept.end - kept.start);
         let place = match self {
             Self::Constant => at,
             Self::Edge => at.clamp(0, length - 1),
@@ -147,7 +159,7 @@ impl Mode {
                 around.min(2 * (length - 1) - around)
             }
         };
-        place as usize
+        (kept.start + place) as usize
     }
 }
 
@@ -204,7 +216,7 @@ impl Kernel for Pad {
                 bail!(BadInput(format!("pads {pads:?} of a dimension of {size}")));
             };
             if self.mode != Mode::Constant {
-                if size == 0 && size_after != 0 {
+                if kept(size, *pads).is_empty() && size_after != 0 {
                     bail!(BadInput(
                         "an empty dimension is padded with its own values".to_owned()
                     ));
@@ -261,10 +273,10 @@ enum Piece {
     Value(usize),
     /// These places of the input.
     Places(std::ops::Range<usize>),
-    /// Places before or behind the input, which has this length, filled with its own values.
+    /// Places before or behind the input, filled with its own values, of which these are kept.
     Beside {
         mode: Mode,
-        length: i64,
+        kept: std::ops::Range<i64>,
         places: std::ops::Range<i64>,
     },
 }
@@ -311,8 +323,8 @@ fn fill<T: Datum>(
                     fill(inner, at(place), value, rest, made, pace)?;
                 }
             }
-            Piece::Beside { mode, length, places } => {
-                let mut places = places.clone().map(|at| mode.inside(at, *length));
+            Piece::Beside { mode, kept, places } => {
+                let mut places = places.clone().map(|at| mode.inside(at, kept));
                 match rest.is_empty() {
                     true => made.extend(places.map(|place| values[place].clone())),
                     false => places.try_for_each(|place| fill(inner, at(place), value, rest, made, pace))?,
@@ -416,7 +428,24 @@ mod tests {
         }
         // More is cut off than there is: the rest lies beside the input.
         assert_eq!(line(Mode::Constant, 3, -5, 4), [-1.0, -1.0]);
-        assert_eq!(line(Mode::Edge, 3, 4, -5), [0.0, 0.0]);
+    }
+
+    /// What is cut off is gone before the other end is filled.
+    #[test]
+    fn what_is_left_of_a_cut_is_repeated() {
+        assert_eq!(line(Mode::Wrap, 4, -1, 3), [1.0, 2.0, 3.0, 1.0, 2.0, 3.0]);
+        assert_eq!(line(Mode::Wrap, 4, 2, -2), [0.0, 1.0, 0.0, 1.0]);
+        assert_eq!(line(Mode::Wrap, 4, -2, 5), [2.0, 3.0, 2.0, 3.0, 2.0, 3.0, 2.0]);
+        assert_eq!(line(Mode::Wrap, 4, 1, -3), [0.0, 0.0]);
+        assert_eq!(line(Mode::Reflect, 4, -1, 2), [1.0, 2.0, 3.0, 2.0, 1.0]);
+        assert_eq!(line(Mode::Edge, 4, -2, 2), [2.0, 3.0, 3.0, 3.0]);
+        assert_eq!(line(Mode::Edge, 4, 3, -1), [0.0, 0.0, 0.0, 0.0, 1.0, 2.0]);
+        for mode in [Mode::Edge, Mode::Reflect, Mode::Wrap] {
+            for pads in [[4, -5], [-5, 4], [-4, 4]] {
+                let error = pad(mode, &[4], &pads).unwrap_err();
+                assert!(error.is::<BadInput>(), "{mode:?} {pads:?}: {error}");
+            }
+        }
     }
 
     /// Lists of places would take more memory than what is made.

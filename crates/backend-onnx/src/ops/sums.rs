@@ -88,44 +88,70 @@ impl Kernel for Sums {
 
 /// The sums along the middle of three axes.
 fn sums(values: &[f32], outside: usize, along: usize, width: usize) -> Vec<f32> {
-    /// So many at a time, for vector instructions.
-    const LANES: usize = 16;
     let mut sums = vec![0.0; outside * width];
     if along * width == 0 {
         return sums;
     }
     let blocks = values.chunks_exact(along * width);
     for (block, sums) in blocks.zip(sums.chunks_exact_mut(width)) {
-        let [sum] = sums else {
-            for row in block.chunks_exact(width) {
-                for (sum, value) in sums.iter_mut().zip(row) {
-                    *sum += value;
-                }
-            }
-            continue;
-        };
-        let (parts, rest) = block.as_chunks::<LANES>();
-        let mut lanes = [0.0; LANES];
-        for part in parts {
-            for (lane, value) in lanes.iter_mut().zip(part) {
-                *lane += value;
-            }
+        match sums {
+            [sum] => *sum = line_sum(block),
+            sums => add_rows(block, sums),
         }
-        for (lane, value) in lanes.iter_mut().zip(rest) {
-            *lane += value;
-        }
-        // Halves onto halves, so that no sum has many more terms than another.
-        let mut half = LANES / 2;
-        while half > 0 {
-            let (low, high) = lanes.split_at_mut(half);
-            for (low, high) in low.iter_mut().zip(high) {
-                *low += *high;
-            }
-            half /= 2;
-        }
-        *sum = lanes[0];
     }
     sums
+}
+
+/// Terms that one running sum has at most: FP32 loses a little of each number once the sum is large.
+const TERMS: usize = 512;
+
+/// Adds rows to sums that are zero: halves by themselves, until they are short.
+fn add_rows(rows: &[f32], sums: &mut [f32]) {
+    let width = sums.len();
+    let count = rows.len() / width;
+    if count > TERMS {
+        let (low, high) = rows.split_at(count / 2 * width);
+        let mut others = vec![0.0; width];
+        add_rows(low, sums);
+        add_rows(high, &mut others);
+        sums.iter_mut().zip(others).for_each(|(sum, other)| *sum += other);
+        return;
+    }
+    for row in rows.chunks_exact(width) {
+        for (sum, value) in sums.iter_mut().zip(row) {
+            *sum += value;
+        }
+    }
+}
+
+/// The sum of numbers that lie side by side.
+fn line_sum(line: &[f32]) -> f32 {
+    /// So many at a time, for vector instructions.
+    const LANES: usize = 16;
+    if line.len() > LANES * TERMS {
+        let (low, high) = line.split_at(line.len() / 2);
+        return line_sum(low) + line_sum(high);
+    }
+    let (parts, rest) = line.as_chunks::<LANES>();
+    let mut lanes = [0.0; LANES];
+    for part in parts {
+        for (lane, value) in lanes.iter_mut().zip(part) {
+            *lane += value;
+        }
+    }
+    for (lane, value) in lanes.iter_mut().zip(rest) {
+        *lane += value;
+    }
+    // Halves onto halves, so that no sum has many more terms than another.
+    let mut half = LANES / 2;
+    while half > 0 {
+        let (low, high) = lanes.split_at_mut(half);
+        for (low, high) in low.iter_mut().zip(high) {
+            *low += *high;
+        }
+        half /= 2;
+    }
+    lanes[0]
 }
 
 #[cfg(test)]
@@ -179,6 +205,29 @@ mod tests {
                         .close_enough(&ours, Approximation::Close)
                         .unwrap_or_else(|error| panic!("{shape:?} along {axes:?}: {error}"));
                 }
+            }
+        }
+    }
+
+    /// A running sum of FP32 loses a little of each number once it is large.
+    #[test]
+    fn long_sums_are_precise() {
+        let count = 1usize << 21;
+        for shape in [[1, count, 2], [1, 2 * count, 1]] {
+            let numbers = (0..2 * count).map(|at| 10.0 + (at as f32 * 0.618_034).fract());
+            let numbers: Vec<f32> = numbers.collect();
+            let width = shape[2];
+            let exact = (0..width).map(|column| {
+                let column = numbers[column..].iter().step_by(width);
+                column.map(|&number| f64::from(number)).sum::<f64>()
+            });
+            let exact: Vec<f64> = exact.collect();
+            let mut model = model(&shape, &[1], Reducer::Sum);
+            quicken(&mut model).unwrap();
+            let sums = run(model, &tensor(&shape, numbers).unwrap());
+            for (sum, exact) in elements::<f32>(&sums).unwrap().iter().zip(exact) {
+                let error = (f64::from(*sum) / exact - 1.0).abs();
+                assert!(error < 1e-5, "{error} of {shape:?}");
             }
         }
     }

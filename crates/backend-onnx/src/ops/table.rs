@@ -504,7 +504,7 @@ pub(super) static RULES: &[Rule] = &[
         .takes(&["onesided"])
         .of(FLOATS)
         .single(),
-    op("Scan").since(9).gives(Outputs::AsNamed).takes(&[
+    op("Scan").since(9).gives(Outputs::AsNamed).own(stepwise).takes(&[
         "body",
         "num_scan_inputs",
         "scan_input_axes",

@@ -12,7 +12,10 @@ use super::{
     rows::{Rows, place},
     values::{Failure, Slot, Value, Values},
 };
-use crate::{faults::BadInput, input_check::MAX_ITERATIONS, ops::elements::scalar, plan};
+use crate::{faults::BadInput, ops::elements::scalar, plan};
+
+/// Iterations of one loop.
+const MAX_ITERATIONS: usize = 1 << 20;
 
 /// One run of a model.
 pub(super) struct Run<'s> {

@@ -32,6 +32,65 @@ fn md_05_loops_without_end_are_ended() {
     assert_eq!(outputs[0].value.as_fixed().unwrap().to_vec::<i64>().unwrap(), [3]);
 }
 
+/// A body of a `Scan` is looked at as every other graph: its values and sizes are the request's fault.
+#[test]
+fn bodies_of_scans_have_all_checks() {
+    let request = |numbers: &[i64]| {
+        let shape = Shape::new(&[numbers.len() as u64]).unwrap();
+        let numbers = Tensor::from_vec(shape, numbers.to_vec()).unwrap();
+        InferRequest::new(ModelRef::new("m", None).unwrap()).with_input("numbers", numbers)
+    };
+    for (name, wrong) in [
+        ("scan_of_places", &[1, 5][..]),
+        ("scan_of_places", &[-6, 0]),
+        ("scan_of_counts", &[1, 5]),
+        ("scan_of_counts", &[-1]),
+        ("scan_of_divisors", &[3, 0]),
+    ] {
+        let model = Runtime::Tract.model(name);
+        let error = infer(&*model, request(wrong)).unwrap_err();
+        assert_eq!(
+            error.code(),
+            ErrorCode::InvalidArgument,
+            "{name} of {wrong:?}: {}",
+            error.report()
+        );
+        infer(&*model, recorded_request(name)).unwrap();
+    }
+}
+
+/// A column and rows for a `Scan` that multiplies the column with each row.
+fn products(height: u64, width: u64, steps: u64) -> InferRequest {
+    let ones = |dims: &[u64]| {
+        let shape = Shape::new(dims).unwrap();
+        let count = shape.element_count() as usize;
+        Tensor::from_vec(shape, vec![1.0f32; count]).unwrap()
+    };
+    InferRequest::new(ModelRef::new("m", None).unwrap())
+        .with_input("column", ones(&[1, height, 1]))
+        .with_input("rows", ones(&[steps, 1, width]))
+}
+
+/// Two megabytes of a request ask for a product of 150 GiB inside of the body.
+#[test]
+fn sizes_inside_of_a_scan_are_counted() {
+    let model = Runtime::Tract.model("scan_of_products");
+    let error = infer(&*model, products(200_000, 200_000, 1)).unwrap_err();
+    assert_eq!(error.code(), ErrorCode::InvalidArgument, "{}", error.report());
+    assert!(error.to_string().contains("beyond the limit of 4 GiB"), "{error}");
+}
+
+/// Each iteration asks whether the client is still there.
+#[test]
+fn a_scan_ends_with_its_request() {
+    let model = Runtime::Tract.model("scan_of_products");
+    let start = Instant::now();
+    let token = CancelToken::new(Some(start + Duration::from_millis(300)));
+    let error = model.infer(products(20_000, 20, 2_000), &token).unwrap_err();
+    assert_eq!(error.code(), ErrorCode::DeadlineExceeded, "{}", error.report());
+    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+}
+
 /// The same model answers requests of other sizes, each with plans of its own, and the first one again.
 #[test]
 fn stages_are_planned_for_what_they_are_given() {

@@ -177,16 +177,42 @@ fn images_smaller_than_a_window_are_refused() {
 /// Of nothing there is no mean, and an answer without elements is no answer.
 #[test]
 fn images_one_step_smaller_than_a_window_are_refused() {
-    for name in ["window_of_any_image", "window_by_twos"] {
+    for name in ["window_of_any_image", "window_by_twos"].iter().chain(&POOLS) {
         let model = Runtime::Tract.model(name);
         for _ in 0..5 {
             for (height, width) in [(2, 2), (2, 4), (4, 2)] {
                 let error = infer(&*model, image(height, width)).unwrap_err();
                 assert_eq!(error.code(), ErrorCode::InvalidArgument, "{}", error.report());
-                let expected = "the inputs are too small for the model: a window of a convolution reaches ";
+                let expected =
+                    "the inputs are too small for the model: a window of a convolution or pool reaches ";
                 assert!(error.to_string().contains(expected), "{name}: {error}");
             }
             infer(&*model, image(3, 3)).unwrap();
+        }
+    }
+}
+
+/// Pools with windows of 3x3 and images of any size.
+const POOLS: [&str; 5] = [
+    "average_pool_by_twos",
+    "average_pool_of_any_image",
+    "max_pool_by_twos",
+    "max_pool_of_any_image",
+    "max_pool_rounded_up",
+];
+
+/// tract cuts such windows off, and answers with numbers that no window has.
+#[test]
+fn images_smaller_than_a_pools_window_are_refused() {
+    for name in POOLS {
+        let model = Runtime::Tract.model(name);
+        for _ in 0..5 {
+            for (height, width) in [(1, 1), (1, 5), (5, 1), (2, 1)] {
+                let error = infer(&*model, image(height, width)).unwrap_err();
+                assert_eq!(error.code(), ErrorCode::InvalidArgument, "{}", error.report());
+                let expected = "the inputs are too small for the model";
+                assert!(error.to_string().contains(expected), "{name}: {error}");
+            }
         }
     }
 }
@@ -220,7 +246,8 @@ fn images_without_pixels_are_refused() {
     for (height, width) in [(0, 0), (0, 4), (4, 0)] {
         let error = infer(&*model, image(height, width)).unwrap_err();
         assert_eq!(error.code(), ErrorCode::InvalidArgument, "{}", error.report());
-        assert!(error.to_string().contains("an image without pixels"), "{error}");
+        let expected = "the inputs are too small for the model";
+        assert!(error.to_string().contains(expected), "{error}");
     }
     let outputs = infer(&*model, image(1, 2)).unwrap();
     assert_eq!(outputs[0].value.shape().dims(), [1, 3, 1, 1]);
@@ -317,6 +344,90 @@ fn ranges_of_large_integers_are_counted_exactly() {
         let expected: Vec<i64> = (0..count as i64).map(|index| start + index * step).collect();
         assert_eq!(found.to_vec::<i64>().unwrap(), expected);
     }
+}
+
+/// Requests whose values do not fit together: a model, and the inputs that are replaced.
+#[track_caller]
+fn refuses_each(requests: Vec<(&str, Vec<(&str, oip_types::TensorValue)>)>) {
+    for (name, values) in requests {
+        let model = Runtime::Tract.model(name);
+        let mut request = recorded_request(name);
+        for (input, value) in values {
+            let mut inputs = request.inputs.iter_mut();
+            inputs.find(|given| given.name == input).unwrap().value = value;
+        }
+        let shapes: Vec<String> = request
+            .inputs
+            .iter()
+            .map(|input| input.value.shape().to_string())
+            .collect();
+        // Asked for again and again, a shape gets a plan of its own.
+        for _ in 0..3 {
+            match infer(&*model, request.clone()) {
+                Ok(outputs) => panic!("{name} of {shapes:?} gives {outputs:?}"),
+                Err(error) => assert_eq!(
+                    error.code(),
+                    ErrorCode::InvalidArgument,
+                    "{name} of {shapes:?}: {}",
+                    error.report()
+                ),
+            }
+        }
+        infer(&*model, recorded_request(name)).unwrap();
+    }
+}
+
+fn floats<const N: usize>(dims: [u64; N]) -> oip_types::TensorValue {
+    let count = dims.iter().product::<u64>() as usize;
+    let shape = tensor_core::Shape::new(&dims).unwrap();
+    let tensor = tensor_core::Tensor::from_vec(shape, vec![1f32; count]);
+    tensor.unwrap().into()
+}
+
+/// Values that an operator combines element by element.
+#[test]
+fn sizes_that_must_be_equal_are_the_clients_mistake() {
+    refuses_each(vec![
+        ("sum_and_product_of_a_request", vec![("b", floats([1, 5]))]),
+        ("sum_and_product_of_a_request", vec![("b", floats([2, 4]))]),
+        ("choice_of_a_request", vec![("b", floats([1, 3]))]),
+        (
+            "choice_of_a_request",
+            vec![("c", matrix([2, 1], vec![true; 2]).into())],
+        ),
+        ("mask_of_a_request", vec![("mask", floats([3, 3]))]),
+        ("mask_of_a_request", vec![("mask", floats([2, 2]))]),
+    ]);
+}
+
+/// Scales, indices and updates that are too few, or reach beyond what they are for.
+#[test]
+fn sizes_that_are_too_small_are_the_clients_mistake() {
+    let scales = |size: u64| vec![("scale", floats([size])), ("bias", floats([size]))];
+    refuses_each(vec![
+        ("layer_of_a_request", scales(3)),
+        ("layer_of_a_request", scales(5)),
+        ("instance_of_a_request", scales(2)),
+        ("instance_of_a_request", scales(1)),
+        (
+            "elements_of_a_request",
+            vec![("places", matrix([4, 2], vec![0i64; 8]).into())],
+        ),
+        ("updates_of_a_request", vec![("new", floats([1, 4]))]),
+        ("updates_of_a_request", vec![("new", floats([2, 3]))]),
+    ]);
+}
+
+/// What is too much is not ignored.
+#[test]
+fn sizes_that_are_too_large_are_the_clients_mistake() {
+    refuses_each(vec![
+        (
+            "instance_of_a_request",
+            vec![("scale", floats([4])), ("bias", floats([4]))],
+        ),
+        ("updates_of_a_request", vec![("new", floats([3, 4]))]),
+    ]);
 }
 
 /// A request with one image of this size.
