@@ -72,6 +72,8 @@ pub(crate) enum Misfit {
     Window(i64),
     /// Two factors of a product whose sums have so many more terms for the one than for the other.
     Factors(i64),
+    /// Two values of an operator have these sizes in one dimension.
+    Sizes(i64, i64),
     /// The neighbourhoods of all places of a convolution take so many GiB, and there is a limit.
     Neighbourhoods { gib: u64, limit: u64 },
 }
@@ -91,6 +93,11 @@ impl fmt::Display for Misfit {
                 f,
                 "the inputs do not fit together: two factors of a product differ by {} in the dimension that is summed over",
                 difference.unsigned_abs()
+            ),
+            Self::Sizes(one, other) => write!(
+                f,
+                "the inputs do not fit together: two values of an operator have {one} and {other} in the same dimension, expected equal \
+                 sizes or 1"
             ),
             Self::Neighbourhoods { gib, limit } => write!(
                 f,

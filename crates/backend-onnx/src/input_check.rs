@@ -3,10 +3,7 @@
 use std::fmt;
 
 use tract_onnx::{
-    tract_core::ops::{
-        array::{Gather, GatherElements, GatherNd, Range, ScatterElements, ScatterNd, Topk},
-        scan::OptScan,
-    },
+    tract_core::ops::array::{Gather, GatherElements, GatherNd, Range, ScatterElements, ScatterNd, Topk},
     tract_hir::internal::*,
 };
 
@@ -28,8 +25,6 @@ pub(crate) enum InputCheck {
     Range,
     /// Input 1 is a divisor.
     Divisor,
-    /// A loop goes along this axis of this input, so many elements at a time. Nothing looks at the deadline inside of it.
-    Iterations { input: usize, axis: usize, chunk: usize },
     /// Input 0 has images, which tract takes apart by the number of their pixels.
     Pixels,
 }
@@ -57,17 +52,6 @@ impl InputCheck {
         }
         if node.op_is::<Range>() {
             return Some(Self::Range);
-        }
-        if let Some(scan) = node.op_as::<OptScan>() {
-            let mut inputs = scan.input_mapping.iter().enumerate();
-            return inputs.find_map(|(input, mapping)| {
-                let along = mapping.as_scan()?;
-                Some(Self::Iterations {
-                    input,
-                    axis: along.axis,
-                    chunk: along.chunk.unsigned_abs(),
-                })
-            });
         }
         match &*node.op().name() {
             "MaxPool" | "OptMaxPool" | "DeconvSum" => Some(Self::Pixels),
@@ -121,15 +105,6 @@ impl InputCheck {
                 let number = |tensor: &TValue| scalar::<f64>(tensor);
                 range_fits(number(start)?, number(limit)?, number(step)?).map_err(BadInput::from)?;
             }
-            (Self::Iterations { input, axis, chunk }, inputs) => {
-                let size = inputs.get(input).and_then(|input| input.shape().get(axis));
-                let count = size.map_or(0, |size| size.div_ceil(chunk.max(1)));
-                if count > MAX_ITERATIONS {
-                    bail!(BadInput(format!(
-                        "a loop of {count} iterations is beyond the limit of {MAX_ITERATIONS}"
-                    )));
-                }
-            }
             (Self::Divisor, [_, divisor])
                 if divisor.datum_type().is_integer() && crate::ops::has_zero(divisor) =>
             {
@@ -143,9 +118,6 @@ impl InputCheck {
         Ok(inputs)
     }
 }
-
-/// Iterations of one loop.
-pub(crate) const MAX_ITERATIONS: usize = 1 << 20;
 
 /// Numbers of a range whose size depends on values of inputs.
 const MAX_RANGE: f64 = (1u64 << 24) as f64;

@@ -8,7 +8,6 @@ use tract_onnx::{
     tract_core::ops::{
         cnn::{Conv, PaddingSpec},
         einsum::EinSum,
-        scan::Scan,
     },
     tract_hir::internal::*,
 };
@@ -78,8 +77,10 @@ pub(crate) fn admit_shape(datum_type: DatumType, shape: &[usize]) -> TractResult
 pub(crate) enum Unknown<'d> {
     /// This part of it is not known yet.
     Symbol(&'d Symbol),
-    /// Dimensions that would have to be equal are not.
-    Mismatch,
+    /// Dimensions that would have to be equal, or one of them 1, are not.
+    Mismatch(i128, i128),
+    /// No number at all.
+    Undefined,
 }
 
 /// A size with what is known of symbols, without bounds. tract's own function makes an error of text for each that is not known.
@@ -96,11 +97,11 @@ pub(crate) fn value<'d>(dim: &'d TDim, symbols: &SymbolValues) -> Result<i128, U
         TDim::Min(dims) => fold(dims, i128::MAX, i128::min),
         TDim::Max(dims) => fold(dims, i128::MIN, i128::max),
         TDim::MulInt(factor, dim) => Ok(of(dim)?.saturating_mul((*factor).into())),
-        TDim::Div(dim, divisor) => of(dim)?.checked_div((*divisor).into()).ok_or(Unknown::Mismatch),
+        TDim::Div(dim, divisor) => of(dim)?.checked_div((*divisor).into()).ok_or(Unknown::Undefined),
         TDim::Broadcast(dims) => dims.iter().try_fold(1, |all, dim| match (all, of(dim)?) {
             (1, size) | (size, 1) => Ok(size),
             (one, other) if one == other => Ok(one),
-            _ => Err(Unknown::Mismatch),
+            (one, other) => Err(Unknown::Mismatch(one, other)),
         }),
         TDim::Ge(a, b) => Ok((of(a)? >= of(b)?).into()),
         TDim::Eq(a, b) => Ok((of(a)? == of(b)?).into()),
@@ -270,17 +271,16 @@ enum Kind {
 
 impl Difference {
     fn misfit(&self, value: i128) -> Option<Misfit> {
-        let small = value.clamp(i64::MIN.into(), i64::MAX.into()) as i64;
         match self.kind {
-            Kind::Factors if value != 0 => Some(Misfit::Factors(small)),
-            Kind::Window if value < 0 => Some(Misfit::Window(small.saturating_neg())),
-            Kind::Dimension if value < 0 => Some(Misfit::Dimension(small)),
+            Kind::Factors if value != 0 => Some(Misfit::Factors(small(value))),
+            Kind::Window if value < 0 => Some(Misfit::Window(small(value).saturating_neg())),
+            Kind::Dimension if value < 0 => Some(Misfit::Dimension(small(value))),
             _ => None,
         }
     }
 
     fn may_misfit(&self) -> bool {
-        self.kind == Kind::Factors || may_be_negative(&self.dim)
+        self.kind == Kind::Factors || may_be_negative(&self.dim) || may_be_unequal(&self.dim)
     }
 }
 
@@ -307,15 +307,16 @@ impl Differences {
             differences.extend(of_kind(Kind::Window, around_windows(model, node)?));
             add_factors(model, node, &mut differences)?;
             for difference in differences {
-                let known = difference.dim.to_i64().map(i128::from);
-                match known.map(|known| difference.misfit(known)) {
-                    Ok(Some(misfit)) => {
-                        return Err(TractError::from(misfit).context(node.name.clone()));
-                    }
-                    Err(_) if difference.may_misfit() => {
-                        found.insert(difference);
-                    }
-                    _ => {}
+                let misfit = match value(&difference.dim, &SymbolValues::default()) {
+                    Ok(known) => difference.misfit(known),
+                    Err(Unknown::Mismatch(one, other)) => Some(Misfit::Sizes(small(one), small(other))),
+                    Err(Unknown::Symbol(_) | Unknown::Undefined) => None,
+                };
+                if let Some(misfit) = misfit {
+                    return Err(TractError::from(misfit).context(node.name.clone()));
+                }
+                if difference.dim.to_i64().is_err() && difference.may_misfit() {
+                    found.insert(difference);
                 }
             }
         }
@@ -341,11 +342,6 @@ fn of_kind(kind: Kind, dims: impl IntoIterator<Item = TDim>) -> impl Iterator<It
 /// What the factors of a product differ by where they are summed over. tract takes sizes that it does not know for equal, and reads
 /// beyond the smaller factor where they are not.
 fn add_factors(model: &TypedModel, node: &TypedNode, found: &mut Vec<Difference>) -> TractResult<()> {
-    if let Some(scan) = node.op_as::<Scan>() {
-        for node in scan.body.nodes() {
-            add_factors(&scan.body, node, found)?;
-        }
-    }
     let Some(product) = node.op_as::<EinSum>() else {
         return Ok(());
     };
@@ -426,7 +422,8 @@ impl<'p> Pending<'p> {
                         bail!(misfit);
                     }
                 }
-                Err(Unknown::Mismatch) => {}
+                Err(Unknown::Mismatch(one, other)) => bail!(Misfit::Sizes(small(one), small(other))),
+                Err(Unknown::Undefined) => {}
                 Err(Unknown::Symbol(symbol)) => self.wait(symbol, difference),
             }
         }
@@ -454,6 +451,24 @@ fn may_be_negative(dim: &TDim) -> bool {
             dims.iter().any(may_be_negative)
         }
     }
+}
+
+/// Whether a dimension follows from two that need not be equal: those of values that meet in one operator.
+fn may_be_unequal(dim: &TDim) -> bool {
+    match dim {
+        TDim::Val(_) | TDim::Sym(_) => false,
+        TDim::Broadcast(_) => true,
+        TDim::MulInt(_, dim) | TDim::Div(dim, _) => may_be_unequal(dim),
+        TDim::Add(dims) | TDim::Mul(dims) | TDim::Min(dims) | TDim::Max(dims) => {
+            dims.iter().any(may_be_unequal)
+        }
+        TDim::Ge(a, b) | TDim::Eq(a, b) => may_be_unequal(a) || may_be_unequal(b),
+    }
+}
+
+/// A size for a message.
+fn small(value: i128) -> i64 {
+    value.clamp(i64::MIN.into(), i64::MAX.into()) as i64
 }
 
 /// The size of a value, at least `u64::MAX` if it has no bounds; `None` if a dimension is not known.
@@ -548,7 +563,7 @@ mod tests {
         let unknown = w * f;
         assert!(matches!(value(&unknown, &symbols), Err(Unknown::Symbol(symbol)) if *symbol == free));
         let unequal = TDim::Broadcast(vec![2.to_dim(), h]);
-        assert!(matches!(value(&unequal, &symbols), Err(Unknown::Mismatch)));
+        assert!(matches!(value(&unequal, &symbols), Err(Unknown::Mismatch(2, 7))));
     }
 
     /// A size that follows from values of nodes is looked at when they are there, and not at each node before.

@@ -15,6 +15,7 @@ const STEPWISE: &[&str] = &[
     "Optional",
     "OptionalGetElement",
     "OptionalHasElement",
+    "Scan",
     "SequenceAt",
     "SequenceConstruct",
     "SequenceEmpty",

@@ -12,7 +12,10 @@ use super::{
     rows::{Rows, place},
     values::{Failure, Slot, Value, Values},
 };
-use crate::{faults::BadInput, input_check::MAX_ITERATIONS, ops::elements::scalar, plan};
+use crate::{faults::BadInput, ops::elements::scalar, plan};
+
+/// Iterations of one loop.
+const MAX_ITERATIONS: usize = 1 << 20;
 
 /// One run of a model.
 pub(super) struct Run<'s> {
@@ -28,9 +31,9 @@ impl Run<'_> {
             }
             match step {
                 Step::Stage(stage) => stage.run(&mut self.values, self.labels)?,
-                Step::Control(node) => self
-                    .control(node)
-                    .map_err(|failure| failure.within(&node.label))?,
+                Step::Control(node) => self.control(node).map_err(|failure| {
+                    failure.within(plan::label(&node.label, self.labels).unwrap_or(&node.label))
+                })?,
             }
         }
         Ok(())
