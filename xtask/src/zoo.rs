@@ -30,6 +30,13 @@ pub(crate) struct Options {
     /// run their exports
     #[arg(long, conflicts_with = "results")]
     exports: bool,
+    /// Instead of checking answers: change the structure of small models so many times, by chance, and watch what a
+    /// server does that is given the results
+    #[arg(long, value_name = "N", conflicts_with_all = ["exports", "results", "page"])]
+    mutations: Option<u32>,
+    /// Which changes chance chooses
+    #[arg(long, default_value_t = 1, requires = "mutations", value_name = "N")]
+    seed: u32,
     /// A server that is already built, instead of building one
     #[arg(long, value_name = "PROGRAM")]
     server: Option<PathBuf>,
@@ -56,13 +63,14 @@ const TRAINING: &[&str] = &[
 /// Fetches the models, runs them, and fails when an answer is wrong, fails, or ends the server.
 pub(crate) fn run(options: &Options) -> Result<()> {
     let root = workspace::root();
-    let (script, environment, requirements) = match options.exports {
-        true => (
+    let (script, environment, requirements) = match (options.exports, options.mutations) {
+        (true, _) => (
             "exports.py",
             "target/exports-venv",
             [REQUIREMENTS, TRAINING].concat(),
         ),
-        false => ("zoo.py", "target/zoo-venv", REQUIREMENTS.to_vec()),
+        (false, Some(_)) => ("mutate.py", "target/zoo-venv", REQUIREMENTS.to_vec()),
+        (false, None) => ("zoo.py", "target/zoo-venv", REQUIREMENTS.to_vec()),
     };
     let python = python::environment(&options.python, &root.join(environment), &requirements)?;
     let server = match &options.server {
@@ -86,11 +94,20 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     if let Some(results) = &options.results {
         script.arg("--results").arg(results);
     }
+    if let Some(count) = options.mutations {
+        let (count, seed) = (count.to_string(), options.seed.to_string());
+        script.args(["--count", &count, "--seed", &seed]);
+        script.arg("--keep").arg(root.join("target/mutants"));
+    }
     if options.page {
         script.arg("--page").arg(root.join("docs/zoo.md"));
     }
     let status = script.status().context("starting the script")?;
-    ensure!(status.success(), "some models are answered wrongly, or fail");
+    let failure = match options.mutations {
+        Some(_) => "the server did not withstand some of the models in target/mutants",
+        None => "some models are answered wrongly, or fail",
+    };
+    ensure!(status.success(), "{failure}");
     Ok(())
 }
 

@@ -1,295 +1,397 @@
 """Real ONNX models with their structure changed, given to a server: none may end it, hang it or make it balloon.
 
-    python mutate.py --server PROGRAM --folder FOLDER [--count N] [--seconds N] [--first N] [--seed N] [--only REGEX] [--keep FOLDER]
+    python mutate.py --server PROGRAM --folder FOLDER [--count N] [--seed N] [--first N] [--jobs N] [--only REGEX] [--keep FOLDER]
 
-FOLDER has the models that `cargo xtask zoo` fetched. Each mutant is a model of at most 2 MB with one to four changes: sizes and
-axes in shapes, attributes and constants, operators, links between nodes, datatypes, nodes in branches of branches and in loops
-without an end. It is loaded, and run once if that succeeds. The exit code is 1 when the server ends, answers nobody in
-time, or takes more memory than it should; the mutant is then kept.
+FOLDER has the models that `cargo xtask zoo` fetched; called by `cargo xtask zoo --mutations N`. Each mutant is a small model with one
+to four changes: sizes and axes in shapes, attributes and constants, datatypes, operators, links between nodes, nodes that are lost,
+repeated, or moved into branches of branches and into loops without an end. It is loaded, and asked with inputs of the sizes that it
+takes and of others. The server is watched from outside: it must stay alive, answer health requests, keep its time limits, let go of
+the processor, and stay within its memory; what it answers with status 200 must have the shapes that its metadata say, and those of
+ONNX Runtime. A mutant is the same for the same number and seed. The exit code is 1 when something is found; the mutant is then kept.
 """
 
 import argparse
 import collections
+import http.client
+import json
+import multiprocessing
+import os
 import pathlib
 import re
 import shutil
+import signal
 import sys
 import tempfile
+import threading
 import time
 
 import numpy as np
 import onnx
 import onnxruntime
-from onnx import TensorProto, helper, numpy_helper
 
 import zoo
+from mutations import Mutation
 
-LARGEST = 2 << 20
-SIZES = [-(2**63), -(2**31), -2, -1, 0, 1, 2, 3, 7, 64, 1000, 65537, 2**31 - 1, 2**40, 2**62, 2**63 - 1]
-# What a load and a run may take: the server's own limits and some patience on a busy machine.
-LOAD_SECONDS, RUN_SECONDS = 60, 10
+# Bytes of a model.
+LARGEST = 128 << 10
+# What a load and a run may take: the server's own limits, and some patience on a busy machine.
+LOAD_SECONDS, RUN_SECONDS = 8, 3
 PATIENCE = 30
-# Resident memory of the server beyond what it had before, in bytes.
-MOST_MEMORY = 6 << 30
-DEEPEST = 25
+# Health requests are answered within so many seconds.
+HEALTH_SECONDS = 5
+# A load that was given up may go on for as long as the making of one plan may take, and then no longer.
+SETTLED_SECONDS = 90
+# Resident memory of the server beyond what it had when it started, in bytes: while it works, and afterwards.
+MOST_MEMORY, KEPT_MEMORY = 6 << 30, 512 << 20
+# Elements of an input.
+MOST_ELEMENTS = 1 << 20
+# Memory that ONNX Runtime may take beside, and seconds, when it is asked for its answer.
+REFERENCE_MEMORY, REFERENCE_SECONDS = 6 << 30, 20
 
 
-def graphs(graph):
-    yield graph
-    for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.type == onnx.AttributeProto.GRAPH:
-                yield from graphs(attribute.g)
+KINDS = {"FP32": np.float32, "FP64": np.float64, "FP16": np.float16, "BOOL": np.bool_, "BYTES": object}
 
 
-class Mutation:
-    """One change of a model, of a kind that chance chooses; says what it did, or nothing if there was no place for it."""
+def kind_of(datatype):
+    return KINDS.get(datatype) or np.dtype(datatype.lower()).type
 
-    def __init__(self, random):
-        self.random = random
 
-    def pick(self, things):
-        things = list(things)
-        return things[self.random.integers(len(things))] if things else None
+class Watched:
+    """A server, its memory and its health, which threads of their own look at all the time."""
 
-    def apply(self, model):
-        graph = self.pick(graphs(model.graph))
-        kind = self.pick([
-            self.input_size, self.constant, self.constant, self.constant_shape, self.attribute, self.attribute, self.operator, self.link,
-            self.datatype, self.drop, self.repeat, self.branch, self.loop, self.claim,
-        ])
-        return kind(model, graph)
+    def __init__(self, program, repository):
+        limits = ["--request-timeout", f"{RUN_SECONDS}s", "--max-request-timeout", f"{RUN_SECONDS}s", "--load-timeout", f"{LOAD_SECONDS}s"]
+        self.server = zoo.Server(program, str(repository), limits=limits)
+        self.idle = self.resident()
+        self.peak = self.idle
+        self.sick = None
+        for look in (self.look_at_memory, self.look_at_health):
+            threading.Thread(target=look, daemon=True).start()
 
-    def input_size(self, model, graph):
-        port = self.pick(model.graph.input)
-        dims = port.type.tensor_type.shape.dim if port else []
-        dim = self.pick(dims)
-        if dim is None:
-            return None
-        if self.random.random() < 0.3:
-            dim.dim_param = "n"
+    def resident(self):
+        """Bytes, as `ps` gives them."""
+        pages = pathlib.Path(f"/proc/{self.server.process.pid}/statm").read_text().split()[1]
+        return int(pages) * os.sysconf("SC_PAGE_SIZE")
+
+    def look_at_memory(self):
+        while self.is_running():
+            try:
+                self.peak = max(self.peak, self.resident())
+            except (OSError, IndexError):  # it has just ended
+                return
+            if self.peak - self.idle > MOST_MEMORY + (2 << 30):
+                # Before it takes others' memory.
+                self.server.process.kill()
+            time.sleep(0.02)
+
+    def look_at_health(self):
+        while self.is_running():
+            start = time.monotonic()
+            try:
+                status, _, _ = self.ask("GET", "/v2/health/ready", timeout=PATIENCE)
+            except (OSError, http.client.HTTPException) as error:
+                status = error
+            taken = time.monotonic() - start
+            if self.is_running() and (status != 200 or taken > HEALTH_SECONDS):
+                self.sick = f"health: {status} after {taken:.1f} s"
+            time.sleep(0.1)
+
+    def is_running(self):
+        return self.server.is_running()
+
+    def ask(self, method, path, body=None, headers=None, timeout=60.0):
+        """Status, headers and content of an answer."""
+        host, port = self.server.address.rsplit(":", 1)
+        connection = http.client.HTTPConnection(host, int(port), timeout=timeout)
+        try:
+            connection.request(method, path, body, headers or {})
+            answer = connection.getresponse()
+            return answer.status, answer.headers, answer.read()
+        finally:
+            connection.close()
+
+    def settles(self):
+        """Whether the processor is let go of."""
+        end = time.monotonic() + SETTLED_SECONDS + PATIENCE
+        while time.monotonic() < end and self.is_running():
+            before = self.server.processor_time()
+            time.sleep(0.5)
+            if self.server.processor_time() - before < 0.2:
+                return True
+        return not self.is_running()
+
+    def infer(self, name, inputs):
+        """Status, and the outputs by name or the reason for none."""
+        described, content = [], b""
+        for key, (datatype, values) in inputs.items():
+            if values.dtype == object:
+                raw = b"".join(len(x).to_bytes(4, "little") + x.encode() for x in values.ravel())
+            else:
+                raw = np.ascontiguousarray(values).tobytes()
+            size = {"binary_data_size": len(raw)}
+            described.append({"name": key, "shape": list(values.shape), "datatype": datatype, "parameters": size})
+            content += raw
+        head = json.dumps({"inputs": described, "parameters": {"binary_data_output": True}}).encode()
+        lengths = {"Inference-Header-Content-Length": str(len(head))}
+        status, headers, answer = self.ask("POST", f"/v2/models/{name}/infer", head + content, lengths, RUN_SECONDS + PATIENCE)
+        if status != 200:
+            return status, answer.decode(errors="replace")
+        length = int(headers.get("Inference-Header-Content-Length", len(answer)))
+        place, outputs = length, {}
+        for output in json.loads(answer[:length])["outputs"]:
+            size = output.get("parameters", {}).get("binary_data_size", 0)
+            outputs[output["name"]] = (output["datatype"], output["shape"], answer[place:place + size])
+            place += size
+        return status, outputs
+
+
+def sizes_of_inputs(ports, random):
+    """Shapes of all inputs together: of the sizes that the model takes, small ones first, and of sizes that it may not take."""
+    chosen = []
+    for size in (1, int(random.choice([2, 3, 7, 16]))):
+        chosen.append([[size if dim < 0 else dim for dim in port["shape"]] for port in ports])
+    named = [[int(random.choice([1, 2, 3, 5, 33, 320])) if dim < 0 else dim for dim in port["shape"]] for port in ports]
+    chosen.append(named)
+    odd = [list(shape) for shape in chosen[random.integers(3)]]
+    if odd:
+        shape = odd[random.integers(len(odd))]
+        change = random.integers(4)
+        if change == 0 or not shape:
+            shape.append(1)
+        elif change == 1:
+            del shape[0]
+        elif change == 2:
+            shape[random.integers(len(shape))] = 0
         else:
-            dim.dim_value = self.pick(SIZES)
-        return "input size"
-
-    def constant(self, model, graph):
-        """A number of a constant of whole numbers: mostly shapes, axes and pads."""
-        tensors = [tensor for tensor in graph.initializer if tensor.data_type == TensorProto.INT64]
-        tensors += [
-            attribute.t for node in graph.node if node.op_type == "Constant" for attribute in node.attribute
-            if attribute.t.data_type == TensorProto.INT64
-        ]
-        tensor = self.pick(tensors)
-        if tensor is None:
-            return None
-        values = numpy_helper.to_array(tensor).copy()
-        if values.size == 0:
-            return None
-        values.reshape(-1)[self.random.integers(values.size)] = self.pick(SIZES)
-        tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))
-        return "constant"
-
-    def constant_shape(self, model, graph):
-        """A constant of another shape, with as many numbers as that takes, or not."""
-        tensor = self.pick(graph.initializer)
-        if tensor is None or not tensor.dims:
-            return None
-        place = self.random.integers(len(tensor.dims))
-        if self.random.random() < 0.5:
-            tensor.dims[place] = self.pick(SIZES)
-            return "claimed shape"
-        values = numpy_helper.to_array(tensor)
-        tensor.CopyFrom(numpy_helper.from_array(np.ascontiguousarray(np.roll(values, 1).swapaxes(0, place)), tensor.name))
-        return "turned constant"
-
-    def attribute(self, model, graph):
-        node = self.pick(node for node in graph.node if node.attribute)
-        attribute = self.pick(node.attribute) if node else None
-        if attribute is None:
-            return None
-        if attribute.type == onnx.AttributeProto.INT:
-            attribute.i = self.pick(SIZES)
-        elif attribute.type == onnx.AttributeProto.INTS:
-            change = self.random.integers(3)
-            if change == 0 and attribute.ints:
-                del attribute.ints[-1]
-            elif change == 1:
-                attribute.ints.append(self.pick(SIZES))
-            elif attribute.ints:
-                attribute.ints[self.random.integers(len(attribute.ints))] = self.pick(SIZES)
-        elif attribute.type == onnx.AttributeProto.FLOAT:
-            attribute.f = self.pick([0.0, -1.0, 1e38, float("nan"), float("inf")])
-        else:
-            node.attribute.remove(attribute)
-        return "attribute"
-
-    def operator(self, model, graph):
-        node, other = self.pick(graph.node), self.pick(graph.node)
-        if node is None or node.op_type == other.op_type:
-            return None
-        node.op_type = other.op_type
-        if self.random.random() < 0.5:
-            del node.attribute[:]
-            node.attribute.extend(other.attribute)
-        return "operator"
-
-    def link(self, model, graph):
-        node, other = self.pick(graph.node), self.pick(graph.node)
-        values = [value for value in [*other.input, *other.output] if value] if other else []
-        if node is None or not node.input or not values:
-            return None
-        node.input[self.random.integers(len(node.input))] = self.pick(values)
-        return "link"
-
-    def datatype(self, model, graph):
-        port = self.pick(model.graph.input)
-        if port is None:
-            return None
-        port.type.tensor_type.elem_type = int(self.random.integers(1, 17))
-        return "datatype"
-
-    def drop(self, model, graph):
-        node = self.pick(graph.node)
-        if node is None:
-            return None
-        graph.node.remove(node)
-        return "dropped node"
-
-    def repeat(self, model, graph):
-        """A node that is applied to its own result, again and again: sizes may double each time."""
-        node = self.pick(node for node in graph.node if node.input and len(node.output) == 1 and node.input[0])
-        if node is None:
-            return None
-        place = list(graph.node).index(node)
-        result, last = node.output[0], node.input[0]
-        copies = []
-        for index in range(int(self.pick([2, 20, 200]))):
-            copy = onnx.NodeProto()
-            copy.CopyFrom(node)
-            copy.name = f"{node.name}~{index}"
-            copy.input[0], copy.output[0] = last, f"{result}~{index}"
-            if self.random.random() < 0.3 and len(copy.input) > 1:
-                copy.input[1] = last
-            last = copy.output[0]
-            copies.append(copy)
-        copies[-1].output[0] = result
-        graph.node.remove(node)
-        for copy in reversed(copies):
-            graph.node.insert(place, copy)
-        return "repeated node"
-
-    def inner(self, node):
-        outputs = [helper.make_empty_tensor_value_info(f"{name}~") for name in node.output]
-        copy = onnx.NodeProto()
-        copy.CopyFrom(node)
-        for index, output in enumerate(outputs):
-            copy.output[index] = output.name
-        return copy, outputs
-
-    def branch(self, model, graph):
-        """A node inside of branches of branches."""
-        node = self.pick(node for node in graph.node if node.output and all(node.output))
-        if node is None:
-            return None
-        place = list(graph.node).index(node)
-        graph.node.remove(node)
-        for level in range(int(self.pick([1, 3, DEEPEST]))):
-            copy, outputs = self.inner(node)
-            condition = helper.make_node("Constant", [], [f"{node.name}~c{level}"], value=helper.make_tensor("c", TensorProto.BOOL, [], [1]))
-            taken = helper.make_graph([copy], f"b{level}", [], outputs)
-            # The other one is small, or the model would double with each level.
-            numbers = [
-                helper.make_node("Constant", [], [output.name], value=helper.make_tensor("x", TensorProto.FLOAT, [1], [0.0]))
-                for output in outputs
-            ]
-            other = helper.make_graph(numbers, f"o{level}", [], outputs)
-            outer = helper.make_node("If", [condition.output[0]], list(node.output), then_branch=taken, else_branch=other)
-            outer.name = f"{node.name}~{level}"
-            graph.node.insert(place, condition)
-            node = outer
-            place += 1
-        graph.node.insert(place, node)
-        return "branches"
-
-    def loop(self, model, graph):
-        """A node that is computed without end, or very often."""
-        node = self.pick(node for node in graph.node if len(node.output) == 1 and node.output[0])
-        if node is None:
-            return None
-        place = list(graph.node).index(node)
-        copy, outputs = self.inner(node)
-        go_on = helper.make_node("Identity", ["c~in"], ["c~out"])
-        body = helper.make_graph(
-            [copy, go_on], "body",
-            [helper.make_tensor_value_info("i~", TensorProto.INT64, []), helper.make_tensor_value_info("c~in", TensorProto.BOOL, [])],
-            [helper.make_tensor_value_info("c~out", TensorProto.BOOL, []), *outputs],
-        )
-        count = helper.make_node("Constant", [], [f"{node.name}~n"], value=helper.make_tensor("n", TensorProto.INT64, [], [self.pick(SIZES)]))
-        loop = helper.make_node("Loop", [count.output[0] if self.random.random() < 0.7 else "", ""], list(node.output), body=body)
-        graph.node.remove(node)
-        graph.node.insert(place, loop)
-        graph.node.insert(place, count)
-        return "loop"
-
-    def claim(self, model, graph):
-        port = self.pick(graph.output)
-        if port is None:
-            return None
-        port.type.tensor_type.shape.dim.add().dim_value = self.pick(SIZES)
-        return "claimed output"
+            shape[random.integers(len(shape))] = int(random.choice([2, 5, 999, 4097]))
+    chosen.append(odd)
+    return chosen
 
 
-def memory(server):
-    """Resident bytes."""
-    pages = pathlib.Path(f"/proc/{server.process.pid}/statm").read_text().split()[1]
-    return int(pages) * 4096
-
-
-def small_inputs(server, name):
-    """Inputs of the smallest sizes that the server says the model takes."""
-    metadata = server.metadata(name)
+def made_up(ports, shapes, random):
+    """Values for inputs: ones, or whatever; nothing for sizes that are too large for a request."""
     inputs = {}
-    for port in metadata["inputs"]:
-        shape = [1 if dim < 0 else dim for dim in port["shape"]]
-        if int(np.prod([min(dim, 1 << 24) for dim in shape], dtype=np.float64)) > 1 << 22:
+    is_odd = random.random() < 0.5
+    for port, shape in zip(ports, shapes):
+        if np.prod(shape, dtype=np.float64) > MOST_ELEMENTS:
             return None
-        kind = {"BYTES": object, "FP32": np.float32, "FP64": np.float64, "FP16": np.float16, "BOOL": np.bool_}.get(port["datatype"])
+        kind = kind_of(port["datatype"])
         if kind is object:
-            inputs[port["name"]] = np.full(shape, "a", dtype=object)
+            values = np.full(shape, "a", dtype=object)
+        elif not is_odd:
+            values = np.ones(shape, kind)
+        elif np.issubdtype(kind, np.integer):
+            limits = np.iinfo(kind)
+            values = random.choice(np.array([limits.min, limits.max, limits.max // 2, 0, 1, 2, 3], dtype=kind), size=shape)
+        elif kind is np.bool_:
+            values = random.random(shape) < 0.5
         else:
-            inputs[port["name"]] = np.ones(shape, kind or port["datatype"].lower())
+            values = random.standard_normal(shape).astype(kind)
+        inputs[port["name"]] = (port["datatype"], np.asarray(values))
     return inputs
 
 
-def tried(server, repository, content):
+def reference_loop(pipe):
+    """Answers of ONNX Runtime, in a process of its own: it may crash, or take what time and memory it likes."""
+    import resource
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_AS, (REFERENCE_MEMORY, REFERENCE_MEMORY))
+    onnxruntime.set_default_logger_severity(4)
+    model, session = None, None
+    while True:
+        number, path, inputs = pipe.recv()
+        try:
+            if number != model:
+                model, session = number, None
+                session = zoo.session_of(path)
+            outputs = {} if session is None else dict(zip([port.name for port in session.get_outputs()], session.run(None, inputs)))
+            pipe.send({name: values for name, values in outputs.items() if isinstance(values, np.ndarray)})
+        except BaseException:  # its own exceptions have no common type
+            pipe.send({})
+
+
+class Reference:
+    def __init__(self):
+        self.process = None
+
+    def answers(self, number, path, inputs):
+        """What ONNX Runtime answers, if anything; a model is known by its number."""
+        if self.process is None or not self.process.is_alive():
+            context = multiprocessing.get_context("spawn")
+            self.pipe, other = context.Pipe()
+            self.process = context.Process(target=reference_loop, args=(other,), daemon=True)
+            self.process.start()
+            other.close()
+        try:
+            self.pipe.send((number, str(path), {name: values for name, (_, values) in inputs.items()}))
+            if self.pipe.poll(REFERENCE_SECONDS):
+                return self.pipe.recv()
+        except (EOFError, OSError):
+            pass
+        self.process.kill()
+        self.process.join()
+        return {}
+
+
+def faults(metadata, outputs):
+    """What is wrong with a good answer in itself."""
+    for port in metadata["outputs"]:
+        if port["name"] not in outputs:
+            return f"{port['name']} is missing"
+        datatype, shape, raw = outputs[port["name"]]
+        if datatype != port["datatype"]:
+            return f"{port['name']} is {datatype}, expected {port['datatype']}"
+        if len(shape) != len(port["shape"]) or any(wanted not in (-1, found) for wanted, found in zip(port["shape"], shape)):
+            return f"{port['name']} has shape {shape}, expected {port['shape']}"
+        kind = kind_of(datatype)
+        if kind is not object and len(raw) != np.dtype(kind).itemsize * int(np.prod(shape, dtype=np.float64)):
+            return f"{port['name']} has {len(raw)} bytes for shape {shape}"
+    return None
+
+
+def compared(outputs, expected):
+    """How an answer differs from ONNX Runtime's: in a shape, in values, or not."""
+    other = None
+    for name, wanted in expected.items():
+        datatype, shape, raw = outputs.get(name, ("", [], b""))
+        if list(wanted.shape) != list(shape):
+            return f"OTHER SHAPE: {name} has shape {shape}, ONNX Runtime's has {list(wanted.shape)}"
+        kind = kind_of(datatype)
+        if kind is object or wanted.dtype == object:
+            continue
+        found = np.frombuffer(raw, kind).reshape(shape)
+        with np.errstate(all="ignore"):
+            other = other or zoo.difference(name, wanted, found)
+    return other and f"other values: {other}"
+
+
+def asked(watched, reference, number, path, random):
+    """What the requests at a loaded mutant give, the worst first."""
+    status, _, content = watched.ask("GET", "/v2/models/mutant")
+    if status != 200:
+        return f"NO METADATA: {status}"
+    metadata = json.loads(content)
+    results = []
+    for index, shapes in enumerate(sizes_of_inputs(metadata["inputs"], random)):
+        inputs = made_up(metadata["inputs"], shapes, random)
+        if inputs is None:
+            continue
+        start = time.monotonic()
+        status, outputs = watched.infer("mutant", inputs)
+        taken = time.monotonic() - start
+        asked_with = {name: list(values.shape) for name, (_, values) in inputs.items()}
+        if taken > RUN_SECONDS + PATIENCE:
+            return f"RUN TOOK {taken:.0f} s: {asked_with}"
+        if status == 200:
+            fault = faults(metadata, outputs)
+            if fault is not None:
+                return f"WRONG ANSWER: {fault}; asked with {asked_with}"
+            difference = compared(outputs, reference.answers(number, path, inputs))
+            if difference and difference[0].isupper():
+                return f"{difference}; asked with {asked_with}"
+            results.append(difference or "answered")
+        elif status == 500:
+            results.append(f"answered with 500: {outputs}; asked with {asked_with}")
+        elif status == 504:
+            results.append("took longer than its deadline")
+        else:
+            results.append("not answered")
+    order = ("answered with", "other", "answered", "took", "not")
+    results.sort(key=lambda result: next(place for place, start in enumerate(order) if result.startswith(start)))
+    return results[0] if results else "loaded"
+
+
+def tried(watched, reference, number, repository, content, random):
     """The result for a mutant."""
-    name = "mutant"
-    folder = repository / name / "1"
+    folder = repository / "mutant" / "1"
     folder.mkdir(parents=True)
-    (folder / "model.onnx").write_bytes(content)
+    path = folder / "model.onnx"
+    path.write_bytes(content)
+    watched.peak = watched.resident()
     try:
         start = time.monotonic()
-        refusal = server.call(f"/v2/repository/models/{name}/load")
+        status, _, reason = watched.ask("POST", "/v2/repository/models/mutant/load", b"{}", timeout=LOAD_SECONDS + 2 * PATIENCE)
         taken = time.monotonic() - start
         if taken > LOAD_SECONDS + PATIENCE:
             return f"LOAD TOOK {taken:.0f} s"
-        if refusal is not None:
-            return "refused" if taken < 5 else f"refused after {5 * round(taken / 5)} s"
-        inputs = small_inputs(server, name)
-        if inputs is None:
-            return "loaded"
-        start = time.monotonic()
-        try:
-            server.infer(name, inputs)
-            result = "answered"
-        except Exception as error:
-            result = "not answered" if "[500]" not in str(error) else "answered with 500"
-        taken = time.monotonic() - start
-        return f"RUN TOOK {taken:.0f} s" if taken > RUN_SECONDS + PATIENCE else result
+        if status == 200:
+            return asked(watched, reference, number, path, random)
+        if taken > LOAD_SECONDS and not watched.settles():
+            return "STILL BUSY after a load that was given up"
+        return "refused" if taken < 5 else "refused after 5 s and more"
     finally:
-        if server.is_running():
-            server.call(f"/v2/repository/models/{name}/unload")
-        shutil.rmtree(repository / name)
+        try:
+            watched.ask("POST", "/v2/repository/models/mutant/unload", b"{}")
+        except (OSError, http.client.HTTPException):  # it has ended, or hangs, which shows next
+            pass
+        shutil.rmtree(repository / "mutant")
+
+
+class Job:
+    """Tries mutants, one after the other, at a server of its own."""
+
+    def __init__(self, options, paths, next_number, say):
+        self.options, self.paths, self.next_number, self.say = options, paths, next_number, say
+        self.watched, self.reference = None, Reference()
+
+    def run(self):
+        with tempfile.TemporaryDirectory() as temporary:
+            while (number := self.next_number()) is not None:
+                self.say(number, *self.mutant(number, pathlib.Path(temporary)))
+            if self.watched is not None:
+                self.watched.server.stop()
+
+    def mutant(self, number, repository):
+        """The source, the changes, the result and the content of a mutant."""
+        random = np.random.default_rng([self.options.seed, number])
+        path = self.paths[random.integers(len(self.paths))]
+        model = onnx.load(path, load_external_data=False)
+        mutation, done = Mutation(random), []
+        try:
+            while not any(done):
+                done = [mutation.apply(model) for _ in range(random.integers(1, 5))]
+            content = model.SerializeToString()
+        except Exception:  # too deep or too odd for its own package
+            return path, done, "cannot be written", b""
+        if self.watched is None or not self.watched.is_running():
+            self.watched = Watched(self.options.server, repository)
+        watched = self.watched
+        try:
+            result = tried(watched, self.reference, number, repository, content, random)
+        except Exception as error:
+            result = f"NO ANSWER: {error!r}"
+        taken = watched.peak - watched.idle
+        if taken > MOST_MEMORY:
+            result = f"TOOK {taken >> 20} MiB"
+        elif not watched.is_running():
+            result = f"SERVER ENDED with exit code {watched.server.process.returncode}"
+        elif watched.sick:
+            result, watched.sick = f"SICK: {watched.sick}", None
+        elif (kept := self.kept_memory(watched)) > KEPT_MEMORY:
+            result = f"KEPT {kept >> 20} MiB"
+        if result.startswith(("TOOK", "KEPT")):
+            watched.server.process.kill()
+            watched.server.process.wait()
+        return path, done, result, content
+
+    def kept_memory(self, watched):
+        """What is not given back some time after the model is unloaded: a load that was given up may go on for a while."""
+        end = time.monotonic() + SETTLED_SECONDS
+        kept = watched.resident() - watched.idle
+        while kept > KEPT_MEMORY and time.monotonic() < end and watched.is_running():
+            time.sleep(0.5)
+            kept = watched.resident() - watched.idle
+        return kept
+
+
+def can_be_read(path):
+    """Not a pointer to a file, as some packages have them."""
+    try:
+        onnx.load(path, load_external_data=False)
+    except Exception:  # its own exceptions have no common type
+        return False
+    return True
 
 
 def main():
@@ -300,63 +402,48 @@ def main():
     parser.add_argument("--first", type=int, default=0, help="the number of the first mutant, to go on with a run that ended")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="end after this time")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 1) // 2), help="servers at the same time")
     parser.add_argument("--only", default="")
     parser.add_argument("--verbose", action="store_true", help="print every outcome")
     parser.add_argument("--keep", type=pathlib.Path, default=pathlib.Path("mutants"))
     options = parser.parse_args()
-    onnxruntime.set_default_logger_severity(4)
     paths = [path for path in sorted(options.folder.glob("*.onnx")) if path.stat().st_size <= LARGEST and re.search(options.only, path.name)]
-    limits = ["--request-timeout", f"{RUN_SECONDS}s", "--max-request-timeout", f"{RUN_SECONDS}s", "--load-timeout", f"{LOAD_SECONDS}s"]
-    counts, kinds, bad, server = collections.Counter(), collections.Counter(), 0, None
-    with tempfile.TemporaryDirectory() as temporary:
-        repository = pathlib.Path(temporary)
-        started = time.monotonic()
-        for index in range(options.first, options.first + options.count):
-            if time.monotonic() - started > options.seconds:
-                print(f"ended before {options.seed}-{index}")
-                break
-            random = np.random.default_rng([options.seed, index])
-            path = paths[random.integers(len(paths))]
-            try:
-                model = onnx.load(path, load_external_data=False)
-            except Exception:  # a pointer to a file, or a damaged one
-                counts["cannot be read"] += 1
-                continue
-            mutation = Mutation(random)
-            try:
-                done = [mutation.apply(model) for _ in range(random.integers(1, 5))]
-                kinds.update(kind for kind in done if kind)
-                content = model.SerializeToString()
-            except Exception:  # too deep for its own package
-                counts["cannot be written"] += 1
-                continue
-            if server is None or not server.is_running():
-                server = zoo.Server(options.server, str(repository), limits=limits)
-                idle = memory(server)
-            try:
-                result = tried(server, repository, content)
-            except Exception as error:
-                result = f"NO ANSWER: {error}"
-            if not server.is_running():
-                result = f"SERVER ENDED with exit code {server.process.returncode}"
-            elif memory(server) - idle > MOST_MEMORY:
-                result = f"TOOK {(memory(server) - idle) >> 20} MiB"
-                server.stop()
-            counts[result if result[0].islower() else result.split()[0]] += 1
-            if not result[0].islower():
-                bad += 1
+    paths = [path for path in paths if can_be_read(path)]
+    if not paths:
+        raise SystemExit(f"{options.folder} has no models of at most {LARGEST} bytes whose names match {options.only!r}")
+    numbers, lock = iter(range(options.first, options.first + options.count)), threading.Lock()
+    counts, kinds, found, started = collections.Counter(), collections.Counter(), [], time.monotonic()
+
+    def next_number():
+        with lock:
+            return next(numbers, None) if time.monotonic() - started < options.seconds else None
+
+    def say(number, path, done, result, content):
+        with lock:
+            is_finding = result[0].isupper()
+            counts[result.split(":")[0] if not is_finding else re.match("[A-Z ]+", result)[0].strip()] += 1
+            kinds.update(kind for kind in done if kind)
+            line = f"{options.seed}-{number} {path.name}: {', '.join(kind for kind in done if kind)}: {result[:600]}"
+            if is_finding:
+                found.append(line)
                 options.keep.mkdir(parents=True, exist_ok=True)
-                (options.keep / f"{options.seed}-{index}.onnx").write_bytes(content)
-                print(f"{options.seed}-{index} {path.name}: {', '.join(map(str, done))}: {result}", flush=True)
-            if options.verbose:
-                print(f"{options.seed}-{index} {path.name}: {', '.join(map(str, done))}: {result}", flush=True)
-            if (index + 1) % 250 == 0:
-                print(f"{index + 1}: {dict(counts)}", flush=True)
-        if server is not None:
-            server.stop()
+                (options.keep / f"{options.seed}-{number}.onnx").write_bytes(content)
+            if is_finding or options.verbose:
+                print(line, flush=True)
+            if sum(counts.values()) % 250 == 0:
+                print(f"{sum(counts.values())} in {time.monotonic() - started:.0f} s: {dict(counts)}", flush=True)
+
+    jobs = [threading.Thread(target=Job(options, paths, next_number, say).run) for _ in range(options.jobs)]
+    for job in jobs:
+        job.start()
+    for job in jobs:
+        job.join()
+    left = next(numbers, None)
+    if left is not None:
+        print(f"the time is over; go on with --first {left}")
     print(f"changes: {dict(kinds)}")
-    print(f"outcomes: {dict(counts)}")
-    return int(bad > 0)
+    print(f"outcomes of {sum(counts.values())} mutants of {len(paths)} models, seed {options.seed}: {dict(counts)}")
+    return int(bool(found) or not counts)
 
 
 if __name__ == "__main__":

@@ -60,11 +60,19 @@ impl Pace {
             return Ok(());
         }
         self.steps = 0;
-        let is_cancelled = TOKEN.with_borrow(|token| token.as_ref().is_some_and(CancelToken::is_cancelled));
-        match is_cancelled {
-            true => Err(Cancelled.into()),
-            false => Ok(()),
-        }
+        check()
+    }
+}
+
+/// Looks at the token.
+///
+/// # Errors
+/// [`Cancelled`] if the request was cancelled or its time is over.
+pub(crate) fn check() -> TractResult<()> {
+    let is_cancelled = TOKEN.with_borrow(|token| token.as_ref().is_some_and(CancelToken::is_cancelled));
+    match is_cancelled {
+        true => Err(Cancelled.into()),
+        false => Ok(()),
     }
 }
 

@@ -33,6 +33,7 @@
 //! ```
 
 mod cancelling;
+mod checked_graph;
 mod configured_dims;
 mod convert;
 mod convolutions;

@@ -223,6 +223,10 @@ impl Lowering<'_> {
             .map_err(|error| error.within(&label))?;
         let mut attribute = Vec::with_capacity(node.attribute.len());
         for entry in &node.attribute {
+            // An empty list stands for all axes, as none at all does; tract takes it for no axis.
+            if node.op_type.starts_with("Reduce") && entry.name == "axes" && entry.ints.is_empty() {
+                continue;
+            }
             attribute.push(
                 self.attribute(entry, scope)
                     .map_err(|error| error.within(&label))?,

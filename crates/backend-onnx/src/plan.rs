@@ -1,32 +1,30 @@
 //! From the lowered graph to something that runs: one optimized plan, symbolic where dimensions are free.
 
-use std::{collections::HashSet, sync::Arc, time::Duration};
+use std::{collections::HashSet, time::Duration};
 
 use oip_service::CancelToken;
 use oip_types::{ErrorCode, ServiceError};
 use tensor_core::{Quoted, Shape};
 use tract_onnx::{
     prelude::{
-        DatumType, InferenceModel, InferenceModelExt, IntoRunnable, Symbol, SymbolValues, TValue, TVec,
-        TractError, TractResult, TypedRunnableModel,
+        DatumType, InferenceModel, InferenceModelExt, Symbol, SymbolValues, TValue, TVec, TractError,
+        TractResult, TypedModel,
     },
-    tract_core::{knobs::KnobScope, ops::array::DynSlice},
     tract_hir::{
         infer::InferenceFact,
-        internal::{SimpleState, TDim, ToDim, TypedFact, bail, ensure},
+        internal::{TDim, ToDim, TypedFact},
     },
 };
 
 use crate::{
     cancelling::{self, Cancelled},
-    convolutions, dtype,
+    checked_graph::{CheckedGraph, UNSOUND},
+    dtype,
     faults::{BadInput, Limit, Misfit, NoRoom, Refusal},
     fold,
-    input_check::InputCheck,
     lower::{self, Lowered},
-    ops, optimize, plan_memory,
+    ops, plan_memory,
     signature::{Dim, Signature},
-    size::{self, Differences, OutputSizes},
     time_limit,
     tract_limit::TractLimit,
 };
@@ -112,37 +110,12 @@ impl Planner {
     }
 }
 
-fn prepare(graph: InferenceModel) -> TractResult<(Arc<TypedRunnableModel>, Differences)> {
-    let mut typed = graph.into_typed()?;
-    size::admit_expressions(&typed)?;
-    let differences = Differences::of(&typed)?;
-    ops::keep_order(&mut typed)?;
-    time_limit::check()?;
-    optimize::declutter(&mut typed)?;
-    time_limit::check()?;
-    ops::pack(&mut typed)?;
-    time_limit::check()?;
-    match KnobScope::new([("TRACT_DISABLE_DIRECT_SPATIAL", "true")]) {
-        Ok(knobs) if convolutions::are_better_as_products(&typed) => {
-            knobs.enter(|| optimize::optimize(&mut typed))
-        }
-        _ => optimize::optimize(&mut typed),
-    }?;
-    ops::quicken(&mut typed)?;
-    Ok((typed.into_runnable()?, differences))
-}
-
 /// How long the making of one plan may take.
 const MAX_PLANNING: Duration = Duration::from_secs(60);
 
 /// A graph that is ready to run.
 pub(crate) struct Plan {
-    runnable: Arc<TypedRunnableModel>,
-    /// By node.
-    input_checks: Vec<Option<InputCheck>>,
-    /// By node.
-    sizes: Vec<OutputSizes>,
-    differences: Differences,
+    graph: CheckedGraph,
     is_bounded: bool,
     bytes: u64,
 }
@@ -152,21 +125,19 @@ impl Plan {
     pub(crate) fn make(graph: InferenceModel, labels: &[String]) -> Result<Self, ServiceError> {
         let _limit = time_limit::start(MAX_PLANNING);
         let shared = plan_memory::constants(&graph);
-        let (runnable, differences) = prepare(graph).map_err(|error| unprepared(error, labels))?;
-        refuse_unsound(&runnable, labels)?;
+        let graph = graph.into_typed().and_then(CheckedGraph::of);
+        let graph = graph.map_err(|error| unprepared(error, labels))?;
+        refuse_unsound(&graph, labels)?;
         Ok(Self {
-            sizes: output_sizes(&runnable, labels)?,
-            input_checks: runnable.model().nodes().iter().map(InputCheck::of).collect(),
-            is_bounded: follows_from_shapes(&runnable),
-            bytes: plan_memory::bytes(runnable.model(), shared),
-            differences,
-            runnable,
+            is_bounded: follows_from_shapes(graph.model()),
+            bytes: plan_memory::bytes(graph.model(), shared),
+            graph,
         })
     }
 
     /// What is known of the outputs.
     pub(crate) fn outputs(&self) -> Result<Vec<TypedFact>, ServiceError> {
-        let model = self.runnable.model();
+        let model = self.graph.model();
         let facts: TractResult<Vec<TypedFact>> = (0..model.outputs.len())
             .map(|index| model.output_fact(index).cloned())
             .collect();
@@ -191,32 +162,7 @@ impl Plan {
         cancel: &CancelToken,
     ) -> Result<TVec<TValue>, ServiceError> {
         let _run = cancelling::start(cancel);
-        let mut state = SimpleState::new(&self.runnable).map_err(failed)?;
-        let mut differences = self.differences.all();
-        let outputs = state.run_plan_with_eval(inputs, |context, state, node, inputs| {
-            if cancel.is_cancelled() {
-                bail!(Cancelled);
-            }
-            differences.check(context.symbols)?;
-            self.sizes[node.id].check(context.symbols)?;
-            let inputs = match self.input_checks[node.id] {
-                Some(check) => check.apply(inputs)?,
-                None => inputs,
-            };
-            let symbols = context.symbols;
-            let outputs = tract_onnx::tract_core::plan::eval(context, state, node, inputs)?;
-            // Later nodes rely on what was found out when the plan was made: where a size is another one, they reach beyond it.
-            for (output, value) in node.outputs.iter().zip(&outputs) {
-                ensure!(
-                    fits(&output.fact, value, symbols),
-                    "{node} gave {:?} {:?}, expected {:?}",
-                    value.datum_type(),
-                    value.shape(),
-                    output.fact
-                );
-            }
-            Ok(outputs)
-        });
+        let outputs = self.graph.run(inputs, &SymbolValues::default());
         let is_cancelled = |error: &TractError| {
             error
                 .chain()
@@ -227,22 +173,6 @@ impl Plan {
             false => failed(error),
         })
     }
-}
-
-/// Whether a value is what the plan took it for, as far as that can be told.
-fn fits(fact: &TypedFact, value: &TValue, symbols: &SymbolValues) -> bool {
-    let has_size =
-        |dim: &TDim, size: usize| size::value(dim, symbols).map_or(true, |dim| dim == size as i128);
-    fact.datum_type == value.datum_type()
-        && fact.rank() == value.rank()
-        && match fact.shape.as_concrete() {
-            Some(dims) => dims == value.shape(),
-            None => fact
-                .shape
-                .iter()
-                .zip(value.shape())
-                .all(|(dim, &size)| has_size(dim, size)),
-        }
 }
 
 /// Why a run ended early.
@@ -277,42 +207,24 @@ pub(crate) fn failed(error: TractError) -> ServiceError {
     answer.caused_by(into_cause(error))
 }
 
-/// Refuses operators of tract that came out of the optimization and would fail on values that ONNX admits.
-fn refuse_unsound(runnable: &TypedRunnableModel, labels: &[String]) -> Result<(), ServiceError> {
-    let slice = runnable
-        .model()
-        .nodes()
-        .iter()
-        .find(|node| node.op_is::<DynSlice>());
-    slice.map_or(Ok(()), |node| {
+/// Refuses a graph with operators that would fail on values that ONNX admits.
+fn refuse_unsound(graph: &CheckedGraph, labels: &[String]) -> Result<(), ServiceError> {
+    graph.unsound_node().map_or(Ok(()), |node| {
         let label = label(&node.name, labels).unwrap_or("a Slice");
-        Err(ServiceError::invalid(format!(
-            "{label}: starts and ends that are computed from values of inputs are not supported"
-        ))
-        .caused_by(TractLimit::default()))
+        Err(ServiceError::invalid(format!("{label}: {UNSOUND}")).caused_by(TractLimit::default()))
     })
 }
 
 /// Whether no size depends on anything but the sizes of the inputs. What happens in inner graphs is not looked at.
-fn follows_from_shapes(runnable: &TypedRunnableModel) -> bool {
-    let model = runnable.model();
+fn follows_from_shapes(model: &TypedModel) -> bool {
     let inputs = (0..model.inputs.len()).filter_map(|index| model.input_fact(index).ok());
     let given: HashSet<Symbol> = inputs
         .flat_map(|fact| fact.shape.iter().flat_map(TDim::symbols))
         .collect();
     model.nodes().iter().all(|node| {
         let mut dims = node.outputs.iter().flat_map(|output| output.fact.shape.iter());
-        !matches!(&*node.op.name(), "Scan" | "If") && dims.all(|dim| dim.symbols().is_subset(&given))
+        &*node.op.name() != "If" && dims.all(|dim| dim.symbols().is_subset(&given))
     })
-}
-
-fn output_sizes(runnable: &TypedRunnableModel, labels: &[String]) -> Result<Vec<OutputSizes>, ServiceError> {
-    let nodes = runnable.model().nodes().iter();
-    let sizes = nodes.map(|node| {
-        let sizes = OutputSizes::of(node);
-        sizes.map_err(|error| unprepared(error.context(node.name.clone()), labels))
-    });
-    sizes.collect()
 }
 
 /// Says which node tract stopped at, if it does, and whether it is tract that cannot go on.
@@ -350,7 +262,7 @@ fn refuse_bf16(signature: &Signature) -> Result<(), ServiceError> {
 }
 
 /// How to call the node that is named in a text of tract's; the innermost is named last.
-fn label<'l>(text: &str, labels: &'l [String]) -> Option<&'l str> {
+pub(crate) fn label<'l>(text: &str, labels: &'l [String]) -> Option<&'l str> {
     let (_, number) = text.rsplit_once(lower::NODE)?;
     let number: usize = number.split('~').next()?.parse().ok()?;
     labels.get(number).map(String::as_str)
@@ -364,7 +276,7 @@ fn into_cause(error: TractError) -> Box<dyn std::error::Error + Send + Sync> {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-    use tract_onnx::tract_hir::internal::{DatumExt, IntoTValue, SymbolScope, Tensor};
+    use tract_onnx::prelude::SymbolValues;
 
     use super::*;
     use crate::made_up::{constant, model, node, planner, planner_of_fixture};
@@ -374,11 +286,11 @@ mod tests {
     fn neighbourhoods_are_held_against_the_limit() {
         let planner = planner_of_fixture("wide_window");
         let plan = planner.symbolic().unwrap();
-        let fact = plan.runnable.model().input_fact(0).unwrap();
+        let fact = plan.graph.model().input_fact(0).unwrap();
         let [height, width] = [2, 3].map(|axis| fact.shape[axis].symbols().into_iter().next().unwrap());
         let check = |size: i64| {
             let symbols = SymbolValues::default().with(&height, size).with(&width, size);
-            let checks = plan.sizes.iter().map(|sizes| sizes.check(&symbols));
+            let checks = plan.graph.sizes().iter().map(|sizes| sizes.check(&symbols));
             checks.collect::<TractResult<()>>()
         };
         check(200).unwrap();
@@ -461,21 +373,5 @@ mod tests {
             (10..30).contains(&times) || !crate::ops::are_products_quick(),
             "{times} times"
         );
-    }
-
-    #[test]
-    fn values_have_the_sizes_that_the_plan_took_them_for() {
-        let scope = SymbolScope::default();
-        let (height, unknown) = (scope.sym("h"), scope.sym("k"));
-        let symbols = SymbolValues::default().with(&height, 4);
-        let value = |size: usize| Tensor::zero::<f32>(&[2, size]).unwrap().into_tvalue();
-        let fact = |dim: TDim| f32::fact([2.to_dim(), dim]);
-        let smaller = fact(height.to_dim() - 1);
-        assert!(fits(&smaller, &value(3), &symbols) && !fits(&smaller, &value(4), &symbols));
-        let fixed = fact(3.to_dim());
-        assert!(fits(&fixed, &value(3), &symbols) && !fits(&fixed, &value(2), &symbols));
-        // Not known before the operator ran.
-        assert!(fits(&fact(unknown.to_dim()), &value(9), &symbols));
-        assert!(!fits(&i64::fact([2, 3]), &value(3), &symbols));
     }
 }

@@ -7,7 +7,6 @@ use tract_onnx::{
     prelude::{InferenceModel, Tensor},
     tract_core::{
         ops::matmul::optimized::{MatMulOperand, OptMatMul, ProtoFusedSpec},
-        ops::scan::OptScan,
         tract_linalg::mmm::{EagerPackedInput, MMMInputValue, PackedMatrixStorage},
     },
     tract_hir::{internal::TypedModel, ops::konst::Const},
@@ -60,8 +59,8 @@ fn add(model: &TypedModel, seen: &mut Seen, bytes: &mut u64) {
                 }
             }
         }
-        if let Some(scan) = node.op_as::<OptScan>() {
-            add(scan.plan.model(), seen, bytes);
+        for graph in ops::inner_graphs(node) {
+            add(graph, seen, bytes);
         }
     }
 }

@@ -13,9 +13,15 @@ thread_local! {
     static END: Cell<Option<Instant>> = const { Cell::new(None) };
 }
 
-/// Sets a limit for what this thread does until the value is dropped.
+/// Sets a limit for what this thread does until the value is dropped; an outer one holds too.
 pub(crate) fn start(limit: Duration) -> TimeLimit {
-    let outer = END.replace(Instant::now().checked_add(limit));
+    until(Instant::now().checked_add(limit))
+}
+
+/// The same with its end.
+pub(crate) fn until(end: Option<Instant>) -> TimeLimit {
+    let outer = END.get();
+    END.set(outer.into_iter().chain(end).min());
     TimeLimit { outer }
 }
 
@@ -57,5 +63,9 @@ mod tests {
         assert!(check().is_ok(), "the outer limit holds again");
         drop(outer);
         assert!(END.get().is_none());
+        let _outer = until(Some(Instant::now()));
+        let _inner = start(Duration::from_secs(3600));
+        std::thread::sleep(Duration::from_millis(1));
+        assert!(check().is_err(), "the outer limit holds for what is inside");
     }
 }

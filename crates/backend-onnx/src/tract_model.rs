@@ -25,6 +25,7 @@ use crate::{
     signature::{Port, Signature},
     size,
     steps::{self, Failure, Steps},
+    time_limit,
     tract_limit::TractLimit,
     trial::{self, Fill},
 };
@@ -51,6 +52,7 @@ impl OnnxModel {
         model: &ModelProto,
         cx: &LoadContext,
     ) -> Result<Self, ServiceError> {
+        let _limit = time_limit::until(cx.deadline);
         let expanded = expand::expanded(model)?;
         let model = expanded.as_ref().unwrap_or(model);
         let graph = model
@@ -162,10 +164,11 @@ fn run_either(
             plans.spend(shapes, started.elapsed());
             Ok(outputs)
         }
-        // A rule that holds for most sizes was assumed for all.
+        // A rule that holds for most sizes was assumed for all, or these do not fit the model, as the plan for them says.
         Err(error) if error.code() == ErrorCode::Internal => match plans.get(shapes, cancel) {
             Ok(plan) => plan.run(inputs, cancel),
-            Err(_) => Err(error),
+            Err(_) if is_misfit(&error) => Err(error),
+            Err(refusal) => Err(refusal),
         },
         Err(error) => Err(error),
     }
@@ -378,7 +381,12 @@ fn answers<P: std::ops::Deref<Target: Tried>>(
     let mut first_error = None;
     let mut refusal = None;
     let mut too_small = None;
+    let _limit = time_limit::until(trial.deadline());
     'tried: for shapes in shapes {
+        // Plans may take all of the time although none is made.
+        if (first_error.is_some() || refusal.is_some()) && trial.is_cancelled() {
+            break;
+        }
         let made = catch_unwind(AssertUnwindSafe(|| plan(shapes)));
         let plan = match made.unwrap_or_else(|_| Err(panicked())) {
             Ok(plan) => plan,
@@ -440,9 +448,6 @@ fn answers<P: std::ops::Deref<Target: Tried>>(
                 }
             }
         }
-        if trial.is_cancelled() {
-            break;
-        }
     }
     if let Some(answer) = refusal.or(too_small.filter(|_| first_error.as_ref().is_some_and(is_misfit))) {
         return Ok(answer);
@@ -467,4 +472,34 @@ fn panicked() -> ServiceError {
 /// Whether an error says what tract cannot do, rather than what is wrong with the file.
 fn is_limit(error: &ServiceError) -> bool {
     std::error::Error::source(error).is_some_and(<dyn std::error::Error>::is::<TractLimit>)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use std::cell::Cell;
+
+    use super::*;
+    use crate::made_up::{model, node};
+
+    /// The making of one plan has a limit, and there are dozens of shapes to be tried.
+    #[test]
+    fn a_trial_ends_with_its_time_although_no_plan_is_made() {
+        let model = model(vec![node("Neg", &["x"], "y")], &[-1, -1], &[-1, -1], vec![]);
+        let signature = Signature::of(&model, model.graph.as_ref().unwrap()).unwrap();
+        let shapes = trial::shapes(&signature.inputs);
+        assert!(shapes.len() > 5);
+        let (limit, made) = (Duration::from_millis(100), Cell::new(0));
+        let trial = CancelToken::new(Some(Instant::now() + limit));
+        let answer = answers(&signature, &shapes, &trial, |_| -> Result<Arc<Plan>, _> {
+            made.set(made.get() + 1);
+            std::thread::sleep(limit);
+            // What makes plans looks at this on its way.
+            assert!(time_limit::check().is_err());
+            Err(ServiceError::invalid("no plan"))
+        });
+        assert!(answer.is_err_and(|error| error.message() == "no plan"));
+        assert_eq!(made.get(), 1);
+    }
 }

@@ -472,11 +472,20 @@ pub(crate) fn give_back_what_is_unused() {
             let count = shelf.count;
             shelf.blocks[..count].iter_mut().for_each(|block| block.age += 1);
             drop(shelf);
+            purge();
             untrimmed = trim(untrimmed);
         }
     };
     // Other code does the same when memory runs out.
     let _ = thread::Builder::new().name("memory".to_owned()).spawn(clear);
+}
+
+/// What mimalloc has free goes back once its delay is over. mimalloc looks for such memory only when a thread wants or frees a page:
+/// what a model's last run has freed would stay for as long as nothing else runs.
+#[allow(unsafe_code, reason = "mimalloc has no other interface")]
+fn purge() {
+    // SAFETY: takes a flag; only memory that nobody uses is given back.
+    unsafe { libmimalloc_sys::mi_collect(false) };
 }
 
 /// What libraries in C have freed, such as ONNX Runtime with a model's session, goes back to the system too, if it is much: the
@@ -649,5 +658,55 @@ mod tests {
             }
         });
         give_back(0);
+    }
+
+    /// A loop in a model makes a million small values, and then nothing runs.
+    #[cfg(target_os = "linux")]
+    #[test]
+    #[allow(unsafe_code, reason = "allocators are called so")]
+    fn small_buffers_go_back_while_nothing_runs() {
+        const BYTES: usize = 512 << 20;
+        let resident = || {
+            let pages = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+            let pages: Option<usize> = pages.split(' ').nth(1).and_then(|count| count.parse().ok());
+            pages.unwrap_or_default() * PAGE
+        };
+        give_back_what_is_freed();
+        let before = resident();
+        let layout = Layout::from_size_align(2048, 8).unwrap_or(Layout::new::<u8>());
+        let (done, wait) = std::sync::mpsc::channel::<()>();
+        let (freed, is_freed) = std::sync::mpsc::channel();
+        let thread = thread::spawn(move || {
+            // SAFETY: each is written within its layout and freed once.
+            unsafe {
+                let write = |block: *mut u8| {
+                    ptr::write_bytes(block, 1, layout.size());
+                    block
+                };
+                let blocks: Vec<*mut u8> = (0..BYTES / layout.size())
+                    .map(|_| write(Keeping.alloc(layout)))
+                    .collect();
+                let most = resident();
+                blocks
+                    .into_iter()
+                    .for_each(|block| Keeping.dealloc(block, layout));
+                let _ = freed.send(most);
+            }
+            // The thread stays, as those of models do.
+            let _ = wait.recv();
+        });
+        let most = is_freed.recv().unwrap_or_default();
+        // mimalloc does nothing for a thread that never took anything from it.
+        // SAFETY: it is freed once, with its layout.
+        unsafe { Keeping.dealloc(Keeping.alloc(layout), layout) };
+        assert!(most > before + BYTES / 2, "{most} of {before}");
+        let has_gone = (0..100).any(|_| {
+            thread::sleep(Duration::from_millis(100));
+            purge();
+            resident() < before + BYTES / 4
+        });
+        assert!(has_gone, "{} MiB of {} stay", resident() >> 20, most >> 20);
+        drop(done);
+        assert!(thread.join().is_ok());
     }
 }

@@ -6,11 +6,14 @@ use std::sync::{Arc, OnceLock};
 use tract_onnx::{
     model::{ParseResult, ParsingContext},
     pb::{GraphProto, NodeProto},
-    tract_core::ops::logic::IfThenElse,
     tract_hir::internal::*,
 };
 
 use super::attributes::Attributes;
+use crate::{
+    checked_graph::{CheckedGraph, UNSOUND},
+    faults::{Limit, Misfit},
+};
 
 /// `If`, and the names of what its branches use of the graph around it.
 pub(crate) fn branch(
@@ -215,14 +218,11 @@ impl InferenceOp for If {
             let body = &self.bodies[choices.start];
             return inline(body, &node.name, target, &inputs);
         }
-        let [other, then] = &self.bodies;
-        let (else_body, then_body) = (
-            other.model.clone().into_typed()?,
-            then.model.clone().into_typed()?,
-        );
         let mut facts = tvec![];
-        for index in 0..else_body.outputs.len() {
-            let (a, b) = (else_body.output_fact(index)?, then_body.output_fact(index)?);
+        let [other, then] = self.bodies.each_ref().map(|body| body.model.clone().into_typed());
+        let typed = [other?, then?];
+        for index in 0..typed[0].outputs.len() {
+            let (a, b) = (typed[0].output_fact(index)?, typed[1].output_fact(index)?);
             ensure!(
                 a.datum_type == b.datum_type && a.rank() == b.rank(),
                 "branches that give values of different types or ranks"
@@ -239,13 +239,14 @@ impl InferenceOp for If {
                 .collect();
             facts.push(a.datum_type.fact(dims.context("too many dimensions")?));
         }
-        let inner = IfThenElse {
-            then_body: then_body.into_decluttered()?,
-            then_input_mapping: then.inputs.clone(),
-            else_body: else_body.into_decluttered()?,
-            else_input_mapping: other.inputs.clone(),
-        };
-        target.wire_node(&*node.name, Choice { inner, facts }, &inputs)
+        let mut branches = Vec::with_capacity(2);
+        for (typed, body) in typed.into_iter().zip(&self.bodies) {
+            branches.push(Branch {
+                graph: branch_graph(typed)?,
+                inputs: body.inputs.clone(),
+            });
+        }
+        target.wire_node(&*node.name, Choice { branches, facts }, &inputs)
     }
 
     as_op!();
@@ -278,11 +279,42 @@ fn inline(
     Ok(typed.outputs.iter().map(|output| mapping[output]).collect())
 }
 
+/// A branch that is ready to run, or why it never can.
+fn branch_graph(typed: TypedModel) -> TractResult<Result<Arc<CheckedGraph>, Misfit>> {
+    match CheckedGraph::of(typed) {
+        Ok(graph) => match graph.unsound_node() {
+            Some(node) => Err(TractError::from(Limit(UNSOUND.to_owned())).context(node.name.clone())),
+            None => Ok(Ok(Arc::new(graph))),
+        },
+        // Requests of these sizes may always take the other branch.
+        Err(error) => match error.chain().find_map(|cause| cause.downcast_ref::<Misfit>()) {
+            Some(&misfit) => Ok(Err(misfit)),
+            None => Err(error),
+        },
+    }
+}
+
 /// An `If` that is decided while the model runs.
 #[derive(Clone, Debug)]
 struct Choice {
-    inner: IfThenElse,
+    /// For false, and for true.
+    branches: Vec<Branch>,
     facts: TVec<TypedFact>,
+}
+
+#[derive(Clone, Debug)]
+struct Branch {
+    graph: Result<Arc<CheckedGraph>, Misfit>,
+    /// For each of the graph's inputs, which one of the node's it is.
+    inputs: Vec<usize>,
+}
+
+/// The graphs inside of a node.
+pub(crate) fn inner_graphs(node: &TypedNode) -> impl Iterator<Item = &TypedModel> {
+    let branches = node.op_as::<Choice>().map_or(&[][..], |choice| &choice.branches);
+    branches
+        .iter()
+        .filter_map(|branch| Some(branch.graph.as_ref().ok()?.model()))
 }
 
 impl PartialEq for Choice {
@@ -298,12 +330,23 @@ impl Op for Choice {
         "If".into()
     }
 
+    fn mints_runtime_symbols(&self) -> bool {
+        true
+    }
+
     op_as_typed_op!();
 }
 
 impl EvalOp for Choice {
     fn eval(&self, context: &EvalContext<'_>, inputs: TVec<TValue>) -> TractResult<TVec<TValue>> {
-        self.inner.eval(context, inputs)
+        let branch = &self.branches[usize::from(super::elements::scalar::<bool>(&inputs[0])?)];
+        match &branch.graph {
+            Ok(graph) => {
+                let given = branch.inputs.iter().map(|&input| inputs[input].clone());
+                graph.run(given.collect(), context.symbols)
+            }
+            Err(misfit) => bail!(*misfit),
+        }
     }
 
     not_out_of_plan!();
@@ -312,10 +355,6 @@ impl EvalOp for Choice {
 impl TypedOp for Choice {
     fn output_facts(&self, _: &[&TypedFact]) -> TractResult<TVec<TypedFact>> {
         Ok(self.facts.clone())
-    }
-
-    fn declutter(&self, model: &TypedModel, node: &TypedNode) -> TractResult<Option<TypedModelPatch>> {
-        self.inner.declutter(model, node)
     }
 
     as_op!();

@@ -189,6 +189,20 @@ pub(super) fn q_linear_mat_mul(_: Attributes<'_>, inputs: &[Fact]) -> Verdict {
     Ok(())
 }
 
+/// tract takes a single row for one that is repeated, and panics or multiplies what ONNX does not.
+pub(super) fn product(_: Attributes<'_>, inputs: &[Fact]) -> Verdict {
+    let [a, b, ..] = inputs else {
+        return refuse("has too few inputs");
+    };
+    let terms = [a.shape.last(), b.shape.get(b.shape.len().saturating_sub(2))];
+    match terms.map(|dim| dim.and_then(|dim| dim.to_i64().ok())) {
+        [Some(a), Some(b)] if a != b => refuse(format!(
+            "multiplies factors with {a} and {b} terms in the dimension that is summed over"
+        )),
+        _ => Ok(()),
+    }
+}
+
 /// Functions must be known, and limits are computed for LSTM only.
 pub(super) fn recurrent(node: Attributes<'_>, _: i64) -> Verdict {
     let directions = match node.text("direction", "forward") {

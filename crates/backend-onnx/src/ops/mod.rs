@@ -60,6 +60,7 @@ mod types;
 mod vector;
 
 pub(crate) use attributes::Attributes;
+pub(crate) use branch::inner_graphs;
 pub(crate) use elementwise::has_zero;
 pub(crate) use kernel::{Fact, Kernel, kept, kernel};
 #[cfg(test)]

@@ -320,8 +320,8 @@ pub(super) static RULES: &[Rule] = &[
         .gives(Outputs::AsNamed)
         .own(stepwise),
     op("LpNormalization").takes(&["axis", "p"]).of(FLOATS).wide(),
-    op("MatMul").of(FACTORS).wide(),
-    op("MatMulInteger").since(10),
+    op("MatMul").of(FACTORS).wide().given(when::product),
+    op("MatMulInteger").since(10).given(when::product),
     op("Max")
         .of(NUMBERS)
         .wide()

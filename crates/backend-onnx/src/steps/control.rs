@@ -31,9 +31,9 @@ impl Run<'_> {
             }
             match step {
                 Step::Stage(stage) => stage.run(&mut self.values, self.labels)?,
-                Step::Control(node) => self
-                    .control(node)
-                    .map_err(|failure| failure.within(&node.label))?,
+                Step::Control(node) => self.control(node).map_err(|failure| {
+                    failure.within(plan::label(&node.label, self.labels).unwrap_or(&node.label))
+                })?,
             }
         }
         Ok(())

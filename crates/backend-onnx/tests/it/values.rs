@@ -253,20 +253,28 @@ fn images_without_pixels_are_refused() {
     assert_eq!(outputs[0].value.shape().dims(), [1, 3, 1, 1]);
 }
 
-/// Matrices that do not fit together are the client's mistake wherever they are multiplied.
+/// Values that do not fit together are the client's mistake wherever they are multiplied or added.
 #[test]
-fn factors_that_do_not_fit_together_are_the_clients_mistake() {
+fn values_that_do_not_fit_together_are_the_clients_mistake() {
     for name in [
         "gemm_of_a_request",
         "integers_of_a_request",
         "product_of_a_request",
+        "product_in_a_branch",
+        "product_in_a_branch_by_chance",
+        "product_in_a_branch_by_size",
+        "product_in_a_loop",
+        "product_in_a_scan",
+        "product_with_a_row",
+        "sum_of_a_request",
     ] {
         let model = Runtime::Tract.model(name);
         let mut request = recorded_request(name);
-        request.inputs[0].value = match name {
+        let left = request.inputs.iter_mut().find(|input| input.name == "a").unwrap();
+        left.value = match name {
             "gemm_of_a_request" => matrix([2, 5], vec![1f64; 10]).into(),
-            "product_of_a_request" => matrix([2, 5], vec![1f32; 10]).into(),
-            _ => matrix([2, 5], vec![1u8; 10]).into(),
+            "integers_of_a_request" => matrix([2, 5], vec![1u8; 10]).into(),
+            _ => matrix([2, 5], vec![1f32; 10]).into(),
         };
         for _ in 0..3 {
             let error = infer(&*model, request.clone()).unwrap_err();
@@ -279,6 +287,34 @@ fn factors_that_do_not_fit_together_are_the_clients_mistake() {
         }
         infer(&*model, recorded_request(name)).unwrap();
     }
+}
+
+/// tract takes a factor that a branch gives for one that fits, and panics.
+#[test]
+fn a_branch_that_gives_no_factor_is_the_clients_mistake() {
+    let model = Runtime::Tract.model("branch_as_a_factor");
+    let mut request = recorded_request("branch_as_a_factor");
+    infer(&*model, request.clone()).unwrap();
+    request.inputs[0].value = matrix([2, 3], vec![1f32; 6]).into();
+    let error = infer(&*model, request).unwrap_err();
+    assert_eq!(error.code(), ErrorCode::InvalidArgument, "{}", error.report());
+    assert!(error.to_string().contains("two factors of a product"), "{error}");
+}
+
+/// A condition without a value, which only the request makes so: tract reads what is not there.
+#[test]
+fn a_branch_without_a_condition_is_the_clients_mistake() {
+    let model = Runtime::Tract.model("branch_by_chance");
+    infer(&*model, recorded_request("branch_by_chance")).unwrap();
+    let mut request = recorded_request("branch_by_chance");
+    let nothing = tensor_core::Tensor::from_vec(tensor_core::Shape::new(&[0]).unwrap(), Vec::<f32>::new());
+    request.inputs[0].value = nothing.unwrap().into();
+    let error = infer(&*model, request).unwrap_err();
+    assert_eq!(error.code(), ErrorCode::InvalidArgument, "{}", error.report());
+    assert!(
+        error.to_string().contains("no number stands where one is needed"),
+        "{error}"
+    );
 }
 
 fn matrix<T: tensor_core::Element>(dims: [u64; 2], elements: Vec<T>) -> tensor_core::Tensor {
