@@ -109,6 +109,44 @@ def test_slices_read_what_they_say(tmp_path, extension):
             part[5]
 
 
+@pytest.mark.parametrize("mmap", [False, True])
+def test_indices_give_what_numpy_gives(tmp_path, mmap):
+    arrays = {
+        "w": np.arange(12, dtype=np.float32).reshape(3, 4),
+        "s": np.array(3.5, np.float32),
+        "e": np.zeros((0, 4), np.float32),
+    }
+    save_file(arrays, tmp_path / "a.safetensors")
+    of_safetensors = safetensors.safe_open(tmp_path / "a.safetensors", "np")
+    whole = slice(None)
+    indices = {
+        "w": [
+            (), ..., (..., 0), None, (None, 1), (0, 1), -1, 5, whole, slice(2, 1), slice(None, None, 2), slice(None, None, -1),
+            (slice(1, 2), slice(0, 2)), [0, 2], [], np.array([True, False, True]), (slice(0, 1), 5), (0,), (0, 0, 0), (0, ...),
+            np.int64(1), 1.0, slice(-2, None), ([0, 2], [1, 1]), (whole, None, 2), "x",
+        ],
+        "s": [(), ..., whole, 0, None],
+        "e": [(), ..., whole, 0, slice(0, 5), None],
+    }  # fmt: skip
+
+    def outcome(read):
+        try:
+            found = np.asarray(read())
+        except IndexError:
+            return IndexError
+        except Exception as error:
+            return type(error)
+        return found.dtype, found.shape, found.tolist()
+
+    with safe_open(tmp_path / "a.safetensors", mmap=mmap) as f:
+        for name, array in arrays.items():
+            for index in indices[name]:
+                found = outcome(lambda: f.get_slice(name)[index])
+                assert found == outcome(lambda: array[index]), (name, index)
+                theirs = outcome(lambda: of_safetensors.get_slice(name)[index])
+                assert isinstance(theirs, type) or theirs == found, (name, index)
+
+
 def test_views_of_a_mapped_file_cost_no_copy_and_keep_it_alive(tmp_path):
     array = np.arange(1000, dtype=np.float64)
     save_file({"w": array}, tmp_path / "a.zt")

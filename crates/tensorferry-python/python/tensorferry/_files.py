@@ -235,24 +235,24 @@ class Slice:
         tensor._check_readable()
         if not tensor.shape:
             return tensor._get(self._framework, self._device)[index]
-        first, rest = (index[0], index[1:]) if isinstance(index, tuple) and index else (index, ())
+        # Of the index, the first part says which rows are read; the whole is applied to them.
+        first, *rest = index if isinstance(index, tuple) and index else (index,)
+        wanted: Any = index
+        start, stop = 0, tensor.shape[0]
         if isinstance(first, slice) and first.step in (None, 1):
             start, stop, _ = first.indices(tensor.shape[0])
-            stop = max(start, stop)
-            rows: Any = slice(None)
+            stop, wanted = max(start, stop), (slice(None), *rest)
         elif isinstance(first, (int, np.integer)):
             start = int(first) + (tensor.shape[0] if first < 0 else 0)
             if not 0 <= start < tensor.shape[0]:
                 raise IndexError(f"tensor {tensor.name!r} has {tensor.shape[0]} rows, found index {int(first)}")
-            stop, rows = start + 1, 0
-        else:
-            start, stop, rows = 0, tensor.shape[0], first
+            stop, wanted = start + 1, (0, *rest)
         data, shape = tensor._file.rows(tensor._index, start, stop)
         if self._framework == "torch":
             part = _as_torch(bytearray(data), tensor.dtype, tuple(shape), tensor._place())
             part = part if self._device is None else part.to(self._device)
-            return part[(rows, *rest)]
-        part = np.frombuffer(memoryview(data), dtype=tensor._numpy_dtype()).reshape(shape).copy()[(rows, *rest)]
+            return part[wanted]
+        part = np.frombuffer(memoryview(data), dtype=tensor._numpy_dtype()).reshape(shape).copy()[wanted]
         return part if self._framework == "numpy" else import_module("jax.numpy").asarray(part)
 
 
