@@ -169,20 +169,22 @@ class Tensor:
         return self.raw()
 
     def __dlpack__(self, *, copy: bool | None = None, max_version: tuple[int, int] | None = None, **options: Any) -> Any:
-        """For ``numpy.from_dlpack``, ``torch.from_dlpack``, ``jax.dlpack.from_dlpack``: of a mapped file without a copy
-        where the caller knows read-only memory (DLPack 1.0), else a new array.
+        """For ``numpy.from_dlpack``, ``torch.from_dlpack``, ``jax.dlpack.from_dlpack``: a new array. With ``copy=False``, of a
+        mapped file read-only memory without a copy, for callers that know DLPack 1.0. Not all that say so look whether memory is
+        read-only: writing to a tensor that torch made of it ends the program (SIGSEGV).
 
         Raises ``BufferError`` where ``copy=False`` cannot be, and for bfloat16 and 8-bit floats, which NumPy does not lend:
         :meth:`torch` and :meth:`jax` have them."""
         if not is_native(self.dtype):
             raise BufferError(f"{self._place()}: NumPy lends no {self.dtype}; use torch() or jax()")
-        if not copy and _KNOWS_DLPACK_1 and max_version is not None and max_version[0] >= 1:
-            return self.view().__dlpack__(copy=copy, max_version=max_version, **options)
-        if copy is False:
+        version = {"max_version": max_version} if _KNOWS_DLPACK_1 else {}
+        if copy is not False:
+            return self.numpy().__dlpack__(**version, **options)
+        if not _KNOWS_DLPACK_1 or max_version is None or max_version[0] < 1:
             raise BufferError(
                 f"{self._place()}: read-only memory is lent to callers that know DLPack 1.0 only, and by NumPy 2.1 or newer"
             )
-        return self.numpy().__dlpack__(**options)
+        return self.view().__dlpack__(copy=copy, **version, **options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return (1, 0)
