@@ -1,8 +1,14 @@
 """Servers in the process of the test."""
 
+import asyncio
 import json
+import logging
 import os
+import subprocess
+import sys
 import threading
+import time
+import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -278,3 +284,50 @@ def test_what_cannot_be_served_says_why(tmp_path):
         Server(models={"sums": sums}, http="8080")
     with Server(models={"sums": sums}) as server, pytest.raises(OSError):
         Server(models={"sums": sums}, http=server.http_url.removeprefix("http://"), grpc=None)
+
+
+OF_A_FILE = """
+import os
+import time
+
+
+class Model:
+    inputs = {"x": ("INT32", [1])}
+    outputs = {"y": ("INT32", [1])}
+    max_batch_size = 0
+
+    def infer(self, x, request):
+        if x[0] < 0:
+            time.sleep(1000)
+        time.sleep(x[0] / 1000)
+        return {"y": x}
+"""
+
+
+def test_links_to_files(tmp_path):
+    # As in a cache of Hugging Face: names that are links, which lead out of their folder.
+    (tmp_path / "blobs").mkdir()
+    (tmp_path / "blobs" / "abc").write_text(OF_A_FILE)
+    for name, target in (("relative", "../blobs/abc"), ("absolute", tmp_path / "blobs" / "abc")):
+        (tmp_path / name).mkdir()
+        os.symlink(target, tmp_path / name / "model.py")
+    models = {f"{name}{end}": tmp_path / name / end for name in ("relative", "absolute") for end in ("", "model.py")}
+    models = {name.replace(".", "_"): path for name, path in models.items()}
+    with Server(models, options=["--allow-python"]) as server:
+        for name in models:
+            assert server.client().infer(name, {"x": np.array([1], np.int32)})["y"].tolist() == [1]
+
+
+@pytest.mark.parametrize("name", [".h", "a/b", "..", "", "a\0b", "/a"])
+def test_names_that_no_folder_can_have(tmp_path, name):
+    (tmp_path / "m.py").write_text(OF_A_FILE)
+    with pytest.raises(ValueError, match="expected a name that a folder can have"):
+        Server({name: tmp_path / "m.py"}, options=["--allow-python"])
+
+
+def test_a_model_that_is_not_found_is_not_waited_for(tmp_path, monkeypatch):
+    (tmp_path / "m.py").write_text(OF_A_FILE)
+    placed = tensorferry._server.place
+    monkeypatch.setattr(tensorferry._server, "place", lambda path, folder: placed(path, folder.with_name("other")))
+    with pytest.raises(RuntimeError, match="found no such model"):
+        Server({"m": tmp_path / "m.py"}, options=["--allow-python"])

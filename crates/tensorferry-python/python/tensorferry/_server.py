@@ -90,6 +90,8 @@ class Server:
         options: list[str] | None = None,
     ) -> None:
         files = {name: Path(given) for name, given in models.items() if isinstance(given, (str, os.PathLike))}
+        for name in files:
+            _check_folder_name(name)
         self._callables = [_Callable(name, given) for name, given in models.items() if name not in files]
         callables = [made.native() for made in self._callables]
         self._child = _Child(files, options or []) if files else None
@@ -137,6 +139,14 @@ class Server:
 
     def __repr__(self) -> str:
         return f"Server({self.url!r})"
+
+
+def _check_folder_name(name: str) -> None:
+    """The program that runs files finds models by the names of their folders."""
+    if not name or name.startswith(".") or any(part in name for part in ("/", "\0")):
+        raise ValueError(
+            f"model {name!r}: expected a name that a folder can have and that does not begin with a dot, for a model from a file"
+        )
 
 
 def _specs(name: str, role: str, specs: Any) -> list[tuple[str, str, list[int], bool]]:
@@ -354,24 +364,33 @@ class _Child:
                 preexec_fn=_end_with_parent(),
             )
         client = Client(self.url, timeout=5.0, attempts=1)
+        silent_since = time.monotonic()
         while True:
             if self._process.poll() is not None:
-                text = (folder / "log").read_text(errors="replace").strip()
-                raise RuntimeError(f"oip-server ended: {text[-2000:]}")
+                raise RuntimeError(f"oip-server ended: {self._said()}")
             try:
+                # Asked first: a server that is ready has found all its models.
+                is_ready = client.is_ready()
                 models = {entry["name"]: entry for entry in client.models()}
-            except _native.InferenceError:
-                models = {}
+                silent_since = time.monotonic()
+            except _native.InferenceError as error:
+                if time.monotonic() - silent_since > _SILENCE:
+                    raise RuntimeError(f"oip-server does not answer: {error}; it said: {self._said()}") from None
+                is_ready, models = False, {}
             states = {name: models.get(name, {}).get("state") for name in files}
             for name, state in states.items():
                 if state == "UNAVAILABLE":
                     raise RuntimeError(f"model {name!r} ({files[name]}): {models[name]['reason']}")
+                if is_ready and state is None:
+                    raise RuntimeError(f"model {name!r} ({files[name]}): oip-server found no such model; it said: {self._said()}")
             if all(state == "READY" for state in states.values()):
                 return
             time.sleep(0.02)
 
+    def _said(self) -> str:
+        return (Path(self._folder) / "log").read_text(errors="replace").strip()[-2000:]
+
     def stop(self) -> None:
-        atexit.unregister(self.stop)
         if self._process is not None:
             self._process.terminate()
             try:
@@ -381,6 +400,10 @@ class _Child:
                 self._process.wait()
             self._process = None
         shutil.rmtree(self._folder, ignore_errors=True)
+
+
+#: Seconds that the program may take to its first answer, and between two.
+_SILENCE = 60.0
 
 
 def _end_with_parent() -> Callable[[], None] | None:
@@ -429,7 +452,8 @@ def place(path: Path, folder: Path) -> None:
 def _link(source: str, target: str) -> str:
     """The same file by another name, or a copy where the system has no such links."""
     try:
-        os.link(source, target)
+        # Of a link, what it leads to: the system would give another name to the link itself.
+        os.link(os.path.realpath(source), target)
     except OSError:
         shutil.copy(source, target)
     return target
