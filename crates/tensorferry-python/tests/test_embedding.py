@@ -331,3 +331,82 @@ def test_a_model_that_is_not_found_is_not_waited_for(tmp_path, monkeypatch):
     monkeypatch.setattr(tensorferry._server, "place", lambda path, folder: placed(path, folder.with_name("other")))
     with pytest.raises(RuntimeError, match="found no such model"):
         Server({"m": tmp_path / "m.py"}, options=["--allow-python"])
+
+
+def test_only_refusals_are_refusals(caplog):
+    spec = {"inputs": {"what": ("BYTES", [1])}, "outputs": {"y": ("INT32", [1])}}
+
+    def error(what):
+        if what == "http":
+            return urllib.error.HTTPError("http://upstream", 404, "not found there", {}, None)
+        if what == "odd":
+            odd = RuntimeError("odd")
+            odd.status = 70000
+            return odd
+        if what == "exit":
+            return SystemExit("bye")
+        if what == "cancelled":
+            return asyncio.CancelledError()
+        return ModelError(what, status=int(what))
+
+    @tensorferry.model(**spec)
+    def fails(what):
+        raise error(what[0].decode())
+
+    @tensorferry.model(**spec)
+    def fails_later(what):
+        yield {"y": np.ones(1, np.int32)}
+        raise error(what[0].decode())
+
+    with Server({"fails": fails, "later": fails_later}) as server:
+        client, streams = server.client(attempts=1), Client(server.grpc_url)
+
+        def code(what):
+            with pytest.raises(InferenceError) as error:
+                client.infer("fails", {"what": [what]})
+            with pytest.raises(InferenceError) as streamed:
+                list(streams.infer_stream("later", {"what": [what]}))
+            # Behind the model's name, which HTTP has.
+            said, message = (raised.value.message.partition(": ")[2].strip() for raised in (streamed, error))
+            assert said == message
+            return error.value.code, message
+
+        for what, kind in {"http": "HTTPError", "odd": "RuntimeError", "exit": "SystemExit", "cancelled": "CancelledError"}.items():
+            caplog.clear()
+            found, message = code(what)
+            assert found == "Internal" and message.startswith(f"its model failed: {kind}")
+            assert [record.levelno for record in caplog.records] == [logging.ERROR] * 2
+            assert all(record.exc_info for record in caplog.records)
+        caplog.clear()
+        assert code("404") == ("NotFound", "404") and code("70000") == ("Internal", "70000")
+        assert not caplog.records
+
+
+def test_a_class_is_closed_with_the_server(caplog):
+    closed = []
+
+    class Own:
+        inputs, outputs = {"x": ("INT32", [1])}, {"y": ("INT32", [1])}
+
+        def infer(self, x):
+            return x
+
+        def close(self):
+            closed.append(self)
+
+    class Bad(Own):
+        def close(self):
+            raise ValueError("not today")
+
+    given = Own()
+    server = Server({"own": Own, "bad": Bad, "given": given})
+    assert server.stop() and server.stop()
+    # What the caller made is the caller's.
+    assert [type(model) for model in closed] == [Own] and given not in closed
+    assert ["model 'bad': its close() failed"] == [record.getMessage() for record in caplog.records]
+    with Server({"own": Own}) as server:
+        address = server.http_url.removeprefix("http://")
+        with pytest.raises(OSError):
+            Server({"own": Own}, http=address)
+        assert len(closed) == 2
+    assert len(closed) == 3

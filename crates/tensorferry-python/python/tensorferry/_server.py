@@ -121,7 +121,7 @@ class Server:
         """Answers the requests that it has, and ends; whether all of them ended in time."""
         is_clean = self._native.stop()
         for made in self._callables:
-            made.close()
+            made.close(is_clean)
         if self._child is not None:
             self._child.stop()
         return is_clean
@@ -193,6 +193,8 @@ class _Callable:
     def __init__(self, name: str, given: Any) -> None:
         self.name = name
         target = self._made(given) if inspect.isclass(given) else given
+        #: What was made here, and is to be closed here.
+        self._own = target if inspect.isclass(given) else None
         self.inputs = _specs(name, "inputs", getattr(target, "inputs", None))
         self.outputs = _specs(name, "outputs", getattr(target, "outputs", None))
         self.max_batch_size: int | None = getattr(target, "max_batch_size", None)
@@ -236,7 +238,15 @@ class _Callable:
         answer = self.answers if self.is_decoupled else self.answer
         return self.name, self.inputs, self.outputs, answer, self.max_batch_size, self.is_decoupled
 
-    def close(self) -> None:
+    def close(self, is_idle: bool) -> None:
+        """Ends what the model has for later requests. A model that hangs is left as it is."""
+        own, self._own = self._own, None
+        close = getattr(own, "close", None)
+        if is_idle and callable(close):
+            try:
+                close()
+            except Exception as error:
+                log.error("model %r: its close() failed", self.name, exc_info=error)
         if self._loop is not None and not self._loop.is_running():
             self._loop.close()
             self._loop = None
@@ -248,7 +258,7 @@ class _Callable:
             if inspect.isawaitable(found):
                 found = self._awaited(found)
             return None, self._given(found)
-        except Exception as error:
+        except BaseException as error:
             return self._failed(error), []
 
     def answers(self, *asked: Any) -> Iterator[tuple[Any, list[Any]]]:
@@ -261,7 +271,9 @@ class _Callable:
                     yield None, self._given(step)
             finally:
                 steps.close()
-        except Exception as error:
+        except GeneratorExit:
+            raise
+        except BaseException as error:
             yield self._failed(error), []
 
     def _call(
@@ -284,12 +296,12 @@ class _Callable:
             found = {next(iter(self._datatypes)): found}
         return [(key, *_output(key, value, self._datatypes.get(key))) for key, value in found.items()]
 
-    def _failed(self, error: Exception) -> tuple[int, str]:
-        status = getattr(error, "status", None)
-        if isinstance(status, int):
-            return status, str(error)
+    def _failed(self, error: BaseException) -> tuple[int, str]:
+        if isinstance(error, InferenceError):
+            is_status = isinstance(error.status, int) and 400 <= error.status < 600
+            return error.status if is_status else 500, str(error)
         log.error("model %r failed", self.name, exc_info=error)
-        return 500, f"its model failed: {type(error).__name__}: {error}"
+        return 500, f"its model failed: {type(error).__name__}: {error}".removesuffix(": ")
 
     def _awaited(self, found: Any) -> Any:
         """Runs on the model's own event loop, as in a model.py: what it keeps between calls may belong to that."""
