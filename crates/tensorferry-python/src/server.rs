@@ -41,6 +41,7 @@ type GivenModel = (
 #[pyclass(frozen, module = "tensorferry._native")]
 pub(crate) struct Server {
     running: Mutex<Option<(Running, Runtime)>>,
+    process: u32,
     http: Option<SocketAddr>,
     grpc: Option<SocketAddr>,
 }
@@ -106,6 +107,7 @@ impl Server {
             http: running.http(),
             grpc: running.grpc(),
             running: Mutex::new(Some((running, runtime))),
+            process: std::process::id(),
         })
     }
 
@@ -121,8 +123,11 @@ impl Server {
         self.grpc.map(|address| address.to_string())
     }
 
-    /// Answers what it has and ends; whether nothing had to be cut. True if it has ended before.
+    /// Answers what it has and ends; whether nothing had to be cut. True if it has ended before, and in a forked process.
     fn stop(&self, py: Python<'_>) -> bool {
+        if self.process != std::process::id() {
+            return true;
+        }
         let running = self.running.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some((running, runtime)) = running else {
             return true;
@@ -143,6 +148,11 @@ impl Drop for Server {
             .get_mut()
             .unwrap_or_else(PoisonError::into_inner)
             .take();
+        if self.process != std::process::id() {
+            // A fork has neither its threads, nor the locks that they held.
+            std::mem::forget(running);
+            return;
+        }
         if let Some((running, runtime)) = running {
             drop(running);
             // Its threads may wait for the interpreter's lock, which this thread has.

@@ -304,6 +304,32 @@ class Model:
 """
 
 
+def test_a_fork_that_ends_leaves_the_server_alone(tmp_path):
+    (tmp_path / "m.py").write_text(OF_A_FILE)
+    program = """
+import os, sys
+import numpy as np
+import tensorferry
+
+server = tensorferry.Server({"m": sys.argv[1]}, options=["--allow-python"])
+ask = lambda: server.client(attempts=1).infer("m", {"x": np.array([1], np.int32)})["y"].tolist()
+assert ask() == [1]
+for end in (lambda: None, server.stop, server.__del__):
+    child = os.fork()
+    if child == 0:
+        end()
+        sys.exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert os.path.exists(server._child._folder) and ask() == [1]
+folder = server._child._folder
+assert server.stop() and not os.path.exists(folder)
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "m.py")], capture_output=True, text=True, timeout=60
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
 def test_links_to_files(tmp_path):
     # As in a cache of Hugging Face: names that are links, which lead out of their folder.
     (tmp_path / "blobs").mkdir()

@@ -92,6 +92,7 @@ class Server:
         files = {name: Path(given) for name, given in models.items() if isinstance(given, (str, os.PathLike))}
         for name in files:
             _check_folder_name(name)
+        self._process = os.getpid()
         self._callables = [_Callable(name, given) for name, given in models.items() if name not in files]
         callables = [made.native() for made in self._callables]
         self._child = _Child(files, options or []) if files else None
@@ -119,12 +120,17 @@ class Server:
 
     def stop(self) -> bool:
         """Answers the requests that it has, and ends; whether all of them ended in time."""
+        if not self._is_of_this_process():
+            return True
         is_clean = self._native.stop()
         for made in self._callables:
             made.close(is_clean)
         if self._child is not None:
             self._child.stop()
         return is_clean
+
+    def _is_of_this_process(self) -> bool:
+        return os.getpid() == self._process
 
     def __enter__(self) -> Server:
         return self
@@ -134,7 +140,7 @@ class Server:
 
     def __del__(self) -> None:
         child = getattr(self, "_child", None)
-        if child is not None:
+        if child is not None and self._is_of_this_process():
             child.stop()
 
     def __repr__(self) -> str:
@@ -351,6 +357,7 @@ class _Child:
     def __init__(self, files: Mapping[str, Path], options: list[str]) -> None:
         self._folder = tempfile.mkdtemp(prefix="tensorferry-")
         self._process: subprocess.Popen[bytes] | None = None
+        self._owner = os.getpid()
         # Also when nobody stops it: at the end of the program at the latest.
         atexit.register(self.stop)
         try:
@@ -403,6 +410,9 @@ class _Child:
         return (Path(self._folder) / "log").read_text(errors="replace").strip()[-2000:]
 
     def stop(self) -> None:
+        if self._owner != os.getpid():
+            return
+        atexit.unregister(self.stop)
         if self._process is not None:
             self._process.terminate()
             try:
