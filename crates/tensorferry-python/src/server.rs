@@ -9,7 +9,11 @@ use std::{
 
 use oip_client::InferenceClient;
 use oip_types::ShapePattern;
-use pyo3::{exceptions::PyRuntimeError, prelude::*};
+use pyo3::{
+    exceptions::{PyRuntimeError, PyStopIteration},
+    prelude::*,
+    types::PyTuple,
+};
 use tensorferry::{
     AnswerSink, CancelToken, DataType, Engine, EngineConfig, ErrorCode, InferOutput, InferRequest, Model,
     ModelDefaults, ModelMetadata, Running, ServiceError, TensorMetadata, serve,
@@ -19,7 +23,7 @@ use tokio::runtime::{Builder, Runtime};
 use crate::{
     buffer::Buffer,
     client::Client,
-    error,
+    error, python_code,
     wire::{Value, value},
 };
 
@@ -232,8 +236,8 @@ impl Model for Callable {
     fn infer(&self, request: InferRequest, cancel: &CancelToken) -> Result<Vec<InferOutput>, ServiceError> {
         let request = asked(request, cancel);
         attached(|py| {
-            let answered = self.callable.call1(py, request).map_err(failed)?;
-            outputs(answered.bind(py))
+            let answered = called(self.callable.bind(py), request).map_err(failed)?;
+            outputs(&answered)
         })
     }
 
@@ -247,11 +251,17 @@ impl Model for Callable {
             return answers.send_last(self.infer(request, cancel)?);
         }
         let request = asked(request, cancel);
-        let steps = attached(|py| self.callable.call1(py, request).map_err(failed))?;
+        let steps = attached(|py| {
+            let steps = called(self.callable.bind(py), request).map_err(failed)?;
+            Ok(steps.unbind())
+        })?;
         loop {
             let step = attached(|py| {
-                let next = steps.bind(py).try_iter().map_err(failed)?.next();
-                next.map(|step| outputs(&step.map_err(failed)?)).transpose()
+                let next = method(steps.bind(py), "__next__");
+                match next {
+                    Err(error) if error.is_instance_of::<PyStopIteration>(py) => Ok(None),
+                    step => outputs(&step.map_err(failed)?).map(Some),
+                }
             });
             // Without the interpreter's lock, since this waits for the client.
             let sent = match step? {
@@ -260,7 +270,7 @@ impl Model for Callable {
             };
             if let Err(error) = sent {
                 // What is left to do when nobody wants more: its `finally` and `with`.
-                attached(|py| steps.call_method0(py, "close").map_err(failed))?;
+                attached(|py| method(steps.bind(py), "close").map(drop).map_err(failed))?;
                 return Err(error);
             }
         }
@@ -274,6 +284,14 @@ impl Model for Callable {
             defaults.decoupled = self.is_decoupled;
         })
     }
+}
+
+fn called<'py>(callable: &Bound<'py, PyAny>, request: Request) -> PyResult<Bound<'py, PyAny>> {
+    python_code::call(callable, &request.into_pyobject(callable.py())?)
+}
+
+fn method<'py>(object: &Bound<'py, PyAny>, name: &str) -> PyResult<Bound<'py, PyAny>> {
+    python_code::call(&object.getattr(name)?, &PyTuple::empty(object.py()))
 }
 
 /// A request as callables get it.

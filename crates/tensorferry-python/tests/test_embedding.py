@@ -286,6 +286,47 @@ def test_what_cannot_be_served_says_why(tmp_path):
         Server(models={"sums": sums}, http=server.http_url.removeprefix("http://"), grpc=None)
 
 
+#: A program that ends while a model answers four requests, without a stop of its server.
+ENDS = """
+import sys, threading, time
+import numpy as np
+import tensorferry
+
+@tensorferry.model(inputs={"x": ("FP32", [-1])}, outputs={"y": ("FP32", [-1])}, max_batch_size=0)
+def slow(x):
+    entered.set()
+    until = time.monotonic() + float(sys.argv[1])
+    while time.monotonic() < until:
+        time.sleep(0.01)
+    return x
+
+def ask():
+    try:
+        print(tensorferry.Client(server.url, attempts=1).infer("slow", {"x": np.ones(1, np.float32)})["y"].tolist(), flush=True)
+    except Exception:
+        pass
+
+entered = threading.Event()
+server = tensorferry.Server({"slow": slow}, drain_timeout=float(sys.argv[2]))
+for _ in range(4):
+    threading.Thread(target=ask, daemon=True).start()
+entered.wait()
+time.sleep(0.2)
+sys.exit(3)
+"""
+
+
+@pytest.mark.parametrize(("seconds", "drain", "answers"), [(0.4, 20, 4), (1000, 0.2, 0)])
+def test_a_program_that_ends_while_a_model_runs_ends_as_it_says(seconds, drain, answers):
+    start = time.monotonic()
+    ended = subprocess.run(
+        [sys.executable, "-c", ENDS, str(seconds), str(drain)], capture_output=True, text=True, timeout=60
+    )
+    assert (ended.returncode, ended.stderr) == (3, "")
+    assert ended.stdout.splitlines() == ["[1.0]"] * answers
+    assert time.monotonic() - start < 15
+
+
 OF_A_FILE = """
 import os
 import time

@@ -14,6 +14,7 @@ import sys
 import tempfile
 import threading
 import time
+import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -78,6 +79,9 @@ class Server:
     ``http`` and ``grpc`` are addresses; port 0 is any that is free, None means no such port. ``http_url``, ``grpc_url`` and ``url`` say
     where it serves. Raises ``ValueError`` for what cannot be served, ``OSError`` for an address that is taken, ``RuntimeError``
     for a file that cannot be loaded, with the reason.
+
+    A server that still runs when the program ends is stopped then, as by :meth:`stop`. A forked process has no part in the server of its
+    parent: there :meth:`stop` does nothing.
     """
 
     def __init__(
@@ -93,18 +97,22 @@ class Server:
         for name in files:
             _check_folder_name(name)
         self._process = os.getpid()
-        self._callables = [_Callable(name, given) for name, given in models.items() if name not in files]
-        callables = [made.native() for made in self._callables]
-        self._child = _Child(files, options or []) if files else None
+        self._callables: list[_Callable] = []
+        self._child: _Child | None = None
+        _RUNNING.add(self)
         try:
+            for name, given in models.items():
+                if name not in files:
+                    self._callables.append(_Callable(name, given))
             others = []
-            if self._child is not None:
+            if files:
+                self._child = _Child(files, options or [])
                 client = Client(self._child.url, timeout=None, attempts=1)
                 others = [(name, client._native) for name in files]
+            callables = [made.native() for made in self._callables]
             self._native = _native.Server(callables, others, http, grpc, drain_timeout)
         except BaseException:
-            if self._child is not None:
-                self._child.stop()
+            self._end(True)
             raise
         self.http_url = None if self._native.http is None else f"http://{self._native.http}"
         self.grpc_url = None if self._native.grpc is None else f"grpc://{self._native.grpc}"
@@ -123,11 +131,16 @@ class Server:
         if not self._is_of_this_process():
             return True
         is_clean = self._native.stop()
+        self._end(is_clean)
+        return is_clean
+
+    def _end(self, is_idle: bool) -> None:
+        """What follows when no more requests come; ``is_idle`` if no model runs any more."""
+        _RUNNING.discard(self)
         for made in self._callables:
-            made.close(is_clean)
+            made.close(is_idle)
         if self._child is not None:
             self._child.stop()
-        return is_clean
 
     def _is_of_this_process(self) -> bool:
         return os.getpid() == self._process
@@ -145,6 +158,23 @@ class Server:
 
     def __repr__(self) -> str:
         return f"Server({self.url!r})"
+
+
+#: Servers that have not been stopped.
+_RUNNING: weakref.WeakSet[Server] = weakref.WeakSet()
+
+
+def _stop_all() -> None:
+    for server in list(_RUNNING):
+        # Unless it is still being made, by another thread.
+        if hasattr(server, "_native"):
+            server.stop()
+        elif server._is_of_this_process():
+            server._end(False)
+
+
+# Before the interpreter ends, after which models cannot run.
+atexit.register(_stop_all)
 
 
 def _check_folder_name(name: str) -> None:
@@ -357,9 +387,6 @@ class _Child:
     def __init__(self, files: Mapping[str, Path], options: list[str]) -> None:
         self._folder = tempfile.mkdtemp(prefix="tensorferry-")
         self._process: subprocess.Popen[bytes] | None = None
-        self._owner = os.getpid()
-        # Also when nobody stops it: at the end of the program at the latest.
-        atexit.register(self.stop)
         try:
             self._start(files, options)
         except BaseException:
@@ -410,9 +437,6 @@ class _Child:
         return (Path(self._folder) / "log").read_text(errors="replace").strip()[-2000:]
 
     def stop(self) -> None:
-        if self._owner != os.getpid():
-            return
-        atexit.unregister(self.stop)
         if self._process is not None:
             self._process.terminate()
             try:
