@@ -35,7 +35,7 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
-    fn into_py(self, py: Python<'_>) -> PyErr {
+    pub(crate) fn into_py(self, py: Python<'_>) -> PyErr {
         match self {
             Self::Call(error) => error::of_call(py, &error),
             Self::Timeout(limit) => error::of_timeout(py, limit),

@@ -677,3 +677,85 @@ def test_inputs_in_shared_memory_of_any_size_do_not_end_the_program(addresses, m
         output = module.InferRequestedOutput("label", class_count=1)
         with pytest.raises(InferenceServerException, match="classification"):
             output.set_shared_memory("none", 64)
+
+
+@pytest.fixture(scope="module")
+def own():
+    @tensorferry.model(inputs={"x": ("FP32", [-1])}, outputs={"y": ("FP32", [-1])}, max_batch_size=0)
+    def double(x):
+        return {"y": x * 2}
+
+    @tensorferry.model(inputs={"count": ("INT32", [1])}, outputs={"y": ("INT32", [1])})
+    def count(count):
+        for number in range(count[0]):
+            time.sleep(0.005)
+            yield {"y": np.array([number], np.int32)}
+
+    @tensorferry.model(
+        inputs={"image": ("BYTES", [1]), "score": ("FP32", [2])}, outputs={"label": ("BYTES", [1]), "score": ("FP32", [2])}
+    )
+    def label(image, score):
+        return {"label": np.array([str(len(image[0])).encode()], object), "score": score}
+
+    with tensorferry.Server({"double": double, "count": count, "label": label}) as server:
+        yield server
+
+
+def test_a_wait_that_is_cancelled_loses_no_response(own):
+    async def received(stream):
+        return [response.outputs["y"].item() async for response in stream if response.outputs]
+
+    async def run():
+        client = AsyncClient(own.grpc_url)
+        stream = client.stream()
+        await stream.send("count", {"count": np.array([3], np.int32)})
+        stream.finish()
+        waiting = asyncio.ensure_future(stream.__anext__())
+        await asyncio.sleep(0)
+        # The loop does nothing while the response arrives.
+        time.sleep(0.3)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        assert await received(stream) == [0, 1, 2]
+
+        stream = client.stream()
+        await stream.send("count", {"count": np.array([100], np.int32)})
+        stream.finish()
+        found = []
+        while True:
+            try:
+                response = await asyncio.wait_for(stream.__anext__(), 0.004)
+            except asyncio.TimeoutError:
+                continue
+            except StopAsyncIteration:
+                break
+            found += [response.outputs["y"].item()] if response.outputs else []
+        assert found == list(range(100))
+
+        # Several that wait at once each get their own.
+        stream = client.stream()
+        await stream.send("count", {"count": np.array([40], np.int32)})
+        stream.finish()
+        assert sorted(sum(await asyncio.gather(*(received(stream) for _ in range(4))), [])) == list(range(40))
+
+    asyncio.run(run())
+
+
+def test_a_stream_of_tritons_names_loses_no_response_to_a_wait_that_is_cancelled(own):
+    async def run():
+        async def requests():
+            yield {"model_name": "count", "inputs": [grpc_aio.InferInput("count", [1], "INT32").set_data_from_numpy(np.array([3], np.int32))]}
+
+        async with grpc_aio.InferenceServerClient(own.grpc_url.removeprefix("grpc://")) as client:
+            responses = client.stream_infer(requests())
+            waiting = asyncio.ensure_future(responses.__anext__())
+            # Until the request is sent.
+            await asyncio.sleep(0.004)
+            time.sleep(0.3)
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+            return [result.as_numpy("y").item() async for result, error in responses]
+
+    assert asyncio.run(run()) == [0, 1, 2]

@@ -285,7 +285,7 @@ class Stream:
         return self
 
     def __next__(self) -> Response:
-        answer = self._native.receive()
+        answer = received(self._native)
         if answer is None:
             raise StopIteration
         return _response(answer)
@@ -439,10 +439,26 @@ class AsyncStream:
         return self
 
     async def __anext__(self) -> Response:
-        answer = await _wait(self._native.receive)
+        answer = await awaited(self._native)
         if answer is None:
             raise StopAsyncIteration
         return _response(answer)
+
+
+def received(stream: _native.Stream) -> tuple[Any, ...] | None:
+    """The next answer of a stream, or None at its end."""
+    while True:
+        stream.wait()
+        if (taken := stream.take()) is not None:
+            return taken[0]
+
+
+async def awaited(stream: _native.Stream) -> tuple[Any, ...] | None:
+    """As :func:`received`. A wait that is cancelled loses no answer: it is taken afterwards, without another wait."""
+    while True:
+        await _wait(stream.wait)
+        if (taken := stream.take()) is not None:
+            return taken[0]
 
 
 async def _wait(method: Callable[..., Any], *arguments: Any) -> Any:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NoReturn
 
+from ...._client import received
 from .. import _tensors
 from .._calls import Calls, Headers, Seconds, exception
 from .._plugin import InferenceServerClientPlugin, Request
@@ -464,7 +465,7 @@ class _Stream:
     def _listen(self) -> None:
         while True:
             try:
-                answer = self.native.receive()
+                answer = received(self.native)
             except Exception as error:
                 if not self._is_cancelled:
                     self._callback(result=None, error=exception(error, is_grpc=True))
