@@ -156,7 +156,17 @@ impl Answers {
 }
 
 /// Requests as they are sent.
-struct Requests(Receiver<InferRequest>);
+pub(crate) struct Requests(Receiver<InferRequest>);
+
+impl Requests {
+    /// A single one.
+    pub(crate) fn one(request: InferRequest) -> Self {
+        let (sender, requests) = channel(1);
+        // There is room for it.
+        let _ = sender.try_send(request);
+        Self(requests)
+    }
+}
 
 impl futures_core::Stream for Requests {
     type Item = InferRequest;

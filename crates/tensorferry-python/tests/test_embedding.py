@@ -344,6 +344,75 @@ class Model:
         return {"y": x}
 """
 
+SEVERAL_OF_A_FILE = """
+import time
+
+from tensorferry_model import InferenceError
+
+
+class Model:
+    inputs = {"x": ("INT32", [1])}
+    outputs = {"y": ("INT32", [1])}
+
+    def infer(self, x):
+        for number in range(x[0]):
+            if number == 7:
+                raise InferenceError("seven", status=404)
+            yield {"y": x * 0 + number}
+"""
+
+
+def test_a_file_that_hangs_is_given_up_with_its_request(tmp_path):
+    (tmp_path / "m.py").write_text(OF_A_FILE)
+    # So that the test need not wait until the program gives up the model's process.
+    with Server({"m": tmp_path / "m.py"}, options=["--allow-python"], drain_timeout=1) as server:
+        ask = lambda number, timeout: server.client(attempts=1).infer("m", {"x": np.array([number], np.int32)}, timeout=timeout)
+        for _ in range(3):
+            with pytest.raises(InferenceError) as error:
+                ask(-1, 0.5)
+            assert error.value.kind == "Timeout" or error.value.code == "DeadlineExceeded"
+        # The engine's threads are free again at once; the model's process is replaced by the program.
+        found, until = None, time.monotonic() + 30
+        while found is None and time.monotonic() < until:
+            try:
+                found = ask(1, 10)["y"].tolist()
+            except InferenceError as error:
+                assert "all of its" not in error.message
+                time.sleep(0.1)
+        assert found == [1]
+        start = time.monotonic()
+        server.stop()
+        assert time.monotonic() - start < 15
+
+
+def test_several_answers_of_a_file(tmp_path):
+    (tmp_path / "several.py").write_text(SEVERAL_OF_A_FILE)
+    with Server({"several": tmp_path / "several.py"}, options=["--allow-python"]) as server:
+        client = Client(server.grpc_url)
+        for count in (0, 1, 5):
+            answers = client.infer_stream("several", {"x": np.array([count], np.int32)})
+            assert [answer["y"].item() for answer in answers] == list(range(count))
+        with pytest.raises(InferenceError, match="seven"):
+            list(client.infer_stream("several", {"x": np.array([50], np.int32)}))
+        assert server.client().config("several")["model_transaction_policy"]["decoupled"] is True
+
+
+def test_instances_of_a_file_run_at_once(tmp_path):
+    (tmp_path / "m" / "1").mkdir(parents=True)
+    (tmp_path / "m" / "1" / "model.py").write_text(OF_A_FILE)
+    (tmp_path / "m" / "config.pbtxt").write_text('backend: "python"\ninstance_group { count: 6 }\n')
+    with Server({"m": tmp_path / "m"}, options=["--allow-python"]) as server, ThreadPoolExecutor(6) as pool:
+        client = server.client()
+
+        def seconds(number):
+            start = time.monotonic()
+            list(pool.map(lambda _: client.infer("m", {"x": np.array([number], np.int32)}), range(6)))
+            return time.monotonic() - start
+
+        # The first requests start processes.
+        seconds(300)
+        assert min(seconds(1000) for _ in range(3)) < 1.9
+
 
 def test_a_fork_that_ends_leaves_the_server_alone(tmp_path):
     (tmp_path / "m.py").write_text(OF_A_FILE)

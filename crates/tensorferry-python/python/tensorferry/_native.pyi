@@ -113,7 +113,7 @@ class Server:
     def __init__(
         self,
         models: list[tuple[str, Any, Any, Callable[..., Any], int | None, bool]],
-        others: list[tuple[str, Client]],
+        others: list[tuple[str, Client, Client]],
         http: str | None,
         grpc: str | None,
         drain_timeout: float,

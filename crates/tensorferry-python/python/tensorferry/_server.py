@@ -107,8 +107,9 @@ class Server:
             others = []
             if files:
                 self._child = _Child(files, options or [])
-                client = Client(self._child.url, timeout=None, attempts=1)
-                others = [(name, client._native) for name in files]
+                # A request's time and its end come from this server's clients.
+                calls, streams = (Client(url, timeout=None, attempts=1) for url in (self._child.url, self._child.grpc_url))
+                others = [(name, calls._native, streams._native) for name in files]
             callables = [made.native() for made in self._callables]
             self._native = _native.Server(callables, others, http, grpc, drain_timeout)
         except BaseException:
@@ -399,6 +400,7 @@ class _Child:
             place(path, folder / "models" / name)
         socket = folder / "http.sock"
         self.url = f"http+unix://{socket}"
+        self.grpc_url = f"grpc+unix://{folder / 'grpc.sock'}"
         with open(folder / "log", "wb") as log_file:
             arguments = server_arguments([str(folder / "models"), "--http-address", f"unix:{socket}"])
             arguments += ["--grpc-address", f"unix:{folder / 'grpc.sock'}", *options]
