@@ -759,3 +759,22 @@ def test_a_stream_of_tritons_names_loses_no_response_to_a_wait_that_is_cancelled
             return [result.as_numpy("y").item() async for result, error in responses]
 
     assert asyncio.run(run()) == [0, 1, 2]
+
+
+MODULES = pytest.mark.parametrize(("module", "transport"), [(httpclient, "http"), (grpcclient, "grpc")])
+
+
+def of_tritons_names(own, module, transport):
+    url = own.http_url if transport == "http" else own.grpc_url
+    return module.InferenceServerClient(url.partition("://")[2])
+
+
+@MODULES
+@pytest.mark.parametrize("dtype", [">f4", "<f4"])
+def test_an_input_is_copied_when_it_is_set(own, module, transport, dtype):
+    x = np.arange(4, dtype=dtype)
+    tensor = module.InferInput("x", [4], "FP32").set_data_from_numpy(x)
+    x[:] = 99
+    with of_tritons_names(own, module, transport) as client:
+        for _ in range(2):
+            assert client.infer("double", [tensor]).as_numpy("y").tolist() == [0, 2, 4, 6]

@@ -567,9 +567,12 @@ def tensor(name: str, value: Any) -> tuple[str, list[int], Any]:
         datatype = OIP[dtype_name(array.dtype)]
     except KeyError:
         raise TypeError(f"input {name!r}: dtype {array.dtype} is not one of the protocol's") from None
-    if array.dtype.byteorder == ">":
-        array = array.astype(array.dtype.newbyteorder("<"))
-    return datatype, list(array.shape), np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    return datatype, list(array.shape), np.ascontiguousarray(little_endian(array)).reshape(-1).view(np.uint8)
+
+
+def little_endian(array: Array) -> Array:
+    """The same array, or a copy if its bytes stand the other way round."""
+    return array.astype(array.dtype.newbyteorder("<")) if array.dtype.byteorder == ">" else array
 
 
 def _bytes(name: str, element: Any) -> bytes:

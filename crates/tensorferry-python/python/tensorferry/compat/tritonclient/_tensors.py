@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..._client import array as to_array
-from ..._client import tensor as to_tensor
+from ..._client import little_endian
 from .utils import bf16_of, from_bf16, np_to_triton_dtype, raise_error, triton_to_np_dtype
 
 
@@ -143,7 +143,7 @@ class InferInput:
         return self
 
     def set_data_from_numpy(self, input_tensor: NDArray[Any], binary_data: bool = True) -> InferInput:
-        """Sets the data; it is copied when the request is sent. Without ``binary_data`` tensors travel as JSON's numbers."""
+        """Sets the data to a copy of the array. Without ``binary_data`` it travels as JSON."""
         if not isinstance(input_tensor, np.ndarray):
             raise_error("input_tensor must be a numpy array")
         found = np_to_triton_dtype(input_tensor.dtype)
@@ -156,12 +156,13 @@ class InferInput:
             raise_error("BF16 inputs must be sent as binary data over HTTP. Please set binary_data=True")
         if is_float_for_bf16:
             # The upper half of a float32, as Triton's client had it once.
-            self._data = bf16_of(input_tensor).view(np.uint8)
+            self._data = bf16_of(input_tensor).tobytes()
         elif self._datatype == "BYTES":
             elements = (_text(element) for element in input_tensor.reshape(-1))
             self._data = list(elements)
         else:
-            self._data = to_tensor(self._name, input_tensor)[2]
+            # Sent without another copy.
+            self._data = little_endian(input_tensor).tobytes()
         self._binary = binary_data
         self._place = {}
         return self
