@@ -778,3 +778,34 @@ def test_an_input_is_copied_when_it_is_set(own, module, transport, dtype):
     with of_tritons_names(own, module, transport) as client:
         for _ in range(2):
             assert client.infer("double", [tensor]).as_numpy("y").tolist() == [0, 2, 4, 6]
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "said"),
+    [
+        ({"version": 1}, TypeError, "version: expected str or None, found 1"),
+        ({"id": 5}, TypeError, "id: expected str or None, found 5"),
+        ({"parameters": {"a": None}}, TypeError, "parameter 'a': expected bool, int, float or str, found NoneType"),
+        ({"parameters": {"a": b"x"}}, TypeError, "parameter 'a': .* found bytes"),
+        ({"parameters": {"a": 2**70}}, ValueError, "parameter 'a': expected a whole number of 64 bits, found 1180591620717411303424"),
+    ],
+)
+def test_arguments_that_no_request_can_have_are_named(own, given, error, said):
+    inputs = {"x": np.ones(1, np.float32)}
+    streams = Client(own.grpc_url)
+    calls = [own.client().infer, own.client().request, streams.stream().send, lambda *a, **b: list(streams.infer_stream(*a, **b))]
+    calls.append(lambda *a, **b: asyncio.run(AsyncClient(own.http_url).infer(*a, **b)))
+    for call in calls:
+        with pytest.raises(error, match=said):
+            call("double", inputs, **given)
+    for module, transport in ((httpclient, "http"), (grpcclient, "grpc")):
+        named = {{"version": "model_version", "id": "request_id"}.get(name, name): value for name, value in given.items()}
+        tensor = module.InferInput("x", [1], "FP32").set_data_from_numpy(inputs["x"])
+        with pytest.raises(InferenceServerException, match="must be a string" if "version" in given else said):
+            of_tritons_names(own, module, transport).infer("double", [tensor], **named)
+
+
+def test_numbers_of_numpy_are_parameters(own):
+    parameters = {"a": np.int64(-3), "b": np.float32(0.5), "c": np.bool_(True), "d": np.str_("x"), "e": 2**63 - 1, "f": -(2**63)}
+    inputs = {"x": np.ones(1, np.float32)}
+    assert own.client().infer("double", inputs, parameters=parameters)["y"].tolist() == [2]

@@ -552,7 +552,28 @@ def _request(
     parameters: Mapping[str, Parameter] | None,
 ) -> tuple[Any, ...]:
     given: list[Any] = [(name, *tensor(name, array), {}) for name, array in inputs.items()]
-    return model, version, given, [(name, {}) for name in outputs], id, dict(parameters or {})
+    return checked(model, version, given, [(name, {}) for name in outputs], id, dict(parameters or {}))
+
+
+def checked(
+    model: str, version: str | None, inputs: list[Any], outputs: list[Any], id: str | None, parameters: dict[str, Any]
+) -> tuple[Any, ...]:
+    """A request as the native half takes it. Raises ``TypeError`` and ``ValueError`` that name the argument."""
+    for name, value in {"version": version, "id": id}.items():
+        if value is not None and not isinstance(value, str):
+            raise TypeError(f"{name}: expected str or None, found {value!r}")
+    parameters = {name: _parameter(name, value) for name, value in parameters.items()}
+    return model, version, inputs, outputs, id, parameters
+
+
+def _parameter(name: str, value: Any) -> Parameter:
+    if isinstance(value, np.generic):
+        value = value.item()
+    if not isinstance(value, (bool, int, float, str)):
+        raise TypeError(f"parameter {name!r}: expected bool, int, float or str, found {type(value).__name__}")
+    if isinstance(value, int) and not -(1 << 63) <= value < 1 << 64:
+        raise ValueError(f"parameter {name!r}: expected a whole number of 64 bits, found {value}")
+    return value
 
 
 def tensor(name: str, value: Any) -> tuple[str, list[int], Any]:

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, NoReturn
 
 from ... import _native
-from ..._client import _wait
+from ..._client import _wait, checked
 from ._plugin import InferenceServerClientPlugin, Request
 from .utils import (
     TRITON_RESERVED_REQUEST_PARAMS,
@@ -310,6 +310,8 @@ class Calls:
         is_final_response_wanted: bool = False,
     ) -> tuple[Any, ...]:
         """A request as the native half takes it."""
+        if not isinstance(model_version, str):
+            raise InferenceServerException("model version must be a string")
         given = dict(parameters or {})
         for name in given:
             if name in TRITON_RESERVED_REQUEST_PARAMS or name.startswith(TRITON_RESERVED_REQUEST_PARAMS_PREFIX):
@@ -322,14 +324,17 @@ class Calls:
             given["timeout"] = timeout
         if is_final_response_wanted:
             given["triton_enable_empty_final_response"] = True
-        return (
-            model_name,
-            model_version or None,
-            [tensor._native() for tensor in inputs],
-            [output._native() for output in outputs or ()],
-            request_id or None,
-            given,
-        )
+        try:
+            return checked(
+                model_name,
+                model_version or None,
+                [tensor._native() for tensor in inputs],
+                [output._native() for output in outputs or ()],
+                request_id or None,
+                given,
+            )
+        except (TypeError, ValueError) as error:
+            raise InferenceServerException(str(error)) from None
 
 
 def _texts(value: Any) -> list[str]:
