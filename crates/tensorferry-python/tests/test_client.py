@@ -780,6 +780,131 @@ def test_an_input_is_copied_when_it_is_set(own, module, transport, dtype):
             assert client.infer("double", [tensor]).as_numpy("y").tolist() == [0, 2, 4, 6]
 
 
+JPEG = b"\xff\xd8\xff\xe0" + bytes(range(256))
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_each_tensor_has_a_form_of_its_own(own, is_async):
+    def inputs(image, score, is_image_binary=True, is_score_binary=True):
+        return [
+            httpclient.InferInput("image", [1], "BYTES").set_data_from_numpy(np.array([image], object), is_image_binary),
+            httpclient.InferInput("score", [2], "FP32").set_data_from_numpy(np.array(score, np.float32), is_score_binary),
+        ]
+
+    def infer(inputs, *outputs):
+        outputs = [httpclient.InferRequestedOutput(*output) for output in outputs] or None
+        address = own.http_url.removeprefix("http://")
+        if not is_async:
+            return httpclient.InferenceServerClient(address).infer("label", inputs, outputs=outputs)
+
+        async def run():
+            async with http_aio.InferenceServerClient(address) as client:
+                return await client.infer("label", inputs, outputs=outputs)
+
+        return asyncio.run(run())
+
+    # Binary inputs that JSON does not have, and outputs in both forms.
+    result = infer(inputs(JPEG, [np.nan, 2]), ("label", False), ("score", True))
+    assert result.as_numpy("label").tolist() == ["260"] and result.get_output("label")["data"] == ["260"]
+    assert np.isnan(result.as_numpy("score")[0]) and "binary_data_size" in result.get_output("score")["parameters"]
+    result = infer(inputs(JPEG, [1, 2], is_score_binary=False), ("label",), ("score", False))
+    assert result.as_numpy("label").tolist() == [b"260"] and result.get_output("score")["data"] == [1, 2]
+    result = infer(inputs(b"abc", [np.inf, 2], is_image_binary=False))
+    assert result.as_numpy("label").tolist() == [b"3"] and result.as_numpy("score").tolist() == [np.inf, 2]
+    with pytest.raises(InferenceServerException, match="UTF-8"):
+        infer(inputs(JPEG, [1, 2], is_image_binary=False))
+
+
+class Counted:
+    """Passes connections on to a server, and counts them."""
+
+    def __init__(self, url):
+        self.to = url.partition("://")[2].rsplit(":", 1)
+        self.listening = socket.create_server(("127.0.0.1", 0))
+        self.count = 0
+        threading.Thread(target=self.run, daemon=True).start()
+
+    @property
+    def address(self):
+        return f"127.0.0.1:{self.listening.getsockname()[1]}"
+
+    def run(self):
+        while True:
+            try:
+                one, _ = self.listening.accept()
+            except OSError:
+                return
+            self.count += 1
+            other = socket.create_connection((self.to[0], int(self.to[1])))
+            for a, b in ((one, other), (other, one)):
+                threading.Thread(target=self.copy, args=(a, b), daemon=True).start()
+
+    def copy(self, a, b):
+        try:
+            while data := a.recv(1 << 16):
+                b.sendall(data)
+            b.shutdown(socket.SHUT_WR)
+        except OSError:
+            pass
+
+
+@MODULES
+def test_headers_of_a_call_need_no_connection(own, module, transport):
+    counted = Counted(own.http_url if transport == "http" else own.grpc_url)
+    client = module.InferenceServerClient(counted.address)
+    tensor = module.InferInput("x", [4], "FP32").set_data_from_numpy(np.arange(4, dtype=np.float32))
+    for number in range(30):
+        assert client.infer("double", [tensor], headers={"x-request-id": str(number)}).as_numpy("y").tolist() == [0, 2, 4, 6]
+        assert client.is_server_live(headers={"x-request-id": str(-number)})
+    assert counted.count == 1
+    with pytest.raises(InferenceServerException, match="header"):
+        client.infer("double", [tensor], headers={"a\nb": "c"})
+    counted.listening.close()
+
+
+def test_headers_of_a_call_are_of_that_call():
+    seen = []
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def answer():
+            with listening.accept()[0] as connection:
+                for _ in range(3):
+                    seen.append(connection.recv(1 << 16).decode())
+                    connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
+
+        answering = threading.Thread(target=answer)
+        answering.start()
+        client = httpclient.InferenceServerClient(f"127.0.0.1:{listening.getsockname()[1]}")
+        for headers in ({"x-own": "one"}, {"X-Own": "two"}, None):
+            assert client.is_server_live(headers=headers)
+        answering.join(20)
+    assert [[line for line in head.split("\r\n") if line.startswith("x-own")] for head in seen] == [
+        ["x-own: one"], ["x-own: two"], [],
+    ]  # fmt: skip
+
+
+def test_a_client_that_is_dropped_with_its_stream_leaves_nothing(own):
+    def of_streams():
+        """Threads that take responses, and those that wait for a stream's time."""
+        threads = threading.enumerate()
+        return [thread for thread in threads if thread.name == "tensorferry-stream" or isinstance(thread, threading.Timer)]
+
+    answered = threading.Semaphore(0)
+    before = len(of_streams())
+    for _ in range(5):
+        client = of_tritons_names(own, grpcclient, "grpc")
+        client.start_stream(lambda result, error: answered.release(), stream_timeout=60)
+        tensor = grpcclient.InferInput("count", [1], "INT32").set_data_from_numpy(np.array([3], np.int32))
+        client.async_stream_infer("count", [tensor])
+        del client, tensor
+    # What was sent is answered, as with a client that is closed.
+    assert all(answered.acquire(timeout=20) for _ in range(15))
+    until = time.monotonic() + 20
+    while len(of_streams()) > before and time.monotonic() < until:
+        time.sleep(0.01)
+    assert len(of_streams()) == before
+
+
 @pytest.mark.parametrize(
     ("given", "error", "said"),
     [

@@ -79,18 +79,16 @@ class _Base:
             {
                 "timeout": timeout,
                 "connect_timeout": connect_timeout,
-                "headers": list((headers or {}).items()),
                 "authorities": None if authorities is None else _read(authorities),
                 "certificate": identity,
                 "compress": compress,
                 "accept_compressed": accept_compressed,
-                "typed": False,
                 "attempts": attempts,
                 "max_response_bytes": max_response_bytes,
             },
         )
         self.url = url
-        self._made: NativeClient | None = made
+        self._made: NativeClient | None = made.with_headers(list(headers.items())) if headers else made
 
     @property
     def _native(self) -> NativeClient:

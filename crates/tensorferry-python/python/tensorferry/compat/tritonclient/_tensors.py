@@ -176,14 +176,15 @@ class InferInput:
     def _native(self) -> tuple[str, str, list[int], Any, dict[str, Any]]:
         if self._data is None and not self._place:
             raise_error(f"input '{self._name}' has no data: call set_data_from_numpy or set_shared_memory")
-        return self._name, self._datatype, self._shape, self._data, self._place
+        parameters = self._place or ({} if self._binary else {"binary_data": False})
+        return self._name, self._datatype, self._shape, self._data, parameters
 
     def _json(self) -> tuple[dict[str, Any], bytes]:
         """The tensor of a body that is made by hand, and its bytes behind the JSON."""
-        name, datatype, shape, data, place = self._native()
+        name, datatype, shape, data, _ = self._native()
         tensor: dict[str, Any] = {"name": name, "shape": shape, "datatype": datatype}
-        if place:
-            return {**tensor, "parameters": place}, b""
+        if self._place:
+            return {**tensor, "parameters": self._place}, b""
         if datatype == "BYTES":
             data = b"".join(len(element).to_bytes(4, "little") + element for element in data)
         raw = bytes(memoryview(data))
@@ -249,7 +250,8 @@ class InferRequestedOutput:
         self._place = {}
 
     def _native(self) -> tuple[str, dict[str, Any]]:
-        return self._name, {"classification": self._class_count} if self._class_count else dict(self._place)
+        parameters = {"classification": self._class_count} if self._class_count else dict(self._place)
+        return self._name, {**parameters, "binary_data": False} if self._is_typed() else parameters
 
     def _is_typed(self) -> bool:
         """Whether it is to come as JSON."""

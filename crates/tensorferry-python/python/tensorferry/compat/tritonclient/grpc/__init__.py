@@ -313,6 +313,12 @@ class InferenceServerClient(_GrpcCalls):
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def __del__(self) -> None:
+        stream = getattr(self, "_stream", None)
+        if stream is not None:
+            # Nobody can send over it any more. Its thread ends after the last response.
+            stream.native.finish()
+
     def close(self) -> None:
         """Ends the stream and lets go of the connections."""
         self.stop_stream()
@@ -471,6 +477,8 @@ class _Stream:
                     self._callback(result=None, error=exception(error, is_grpc=True))
                 continue
             if answer is None:
+                if self._timer is not None:
+                    self._timer.cancel()
                 return
             self._callback(result=InferResult(answer), error=None)
 
