@@ -177,7 +177,7 @@ class Tensor:
         :meth:`torch` and :meth:`jax` have them."""
         if not is_native(self.dtype):
             raise BufferError(f"{self._place()}: NumPy lends no {self.dtype}; use torch() or jax()")
-        version = {"max_version": max_version} if _KNOWS_DLPACK_1 else {}
+        version: dict[str, Any] = {"max_version": max_version} if _KNOWS_DLPACK_1 else {}
         if copy is not False:
             return self.numpy().__dlpack__(**version, **options)
         if not _KNOWS_DLPACK_1 or max_version is None or max_version[0] < 1:
