@@ -399,7 +399,7 @@ impl Remote {
 
     /// Waits for a step of a call, as long as the answer is wanted. A call that is dropped ends at the other server too.
     async fn step<T>(step: impl Future<Output = T>, cancel: &CancelToken) -> Result<T, ServiceError> {
-        /// How often it is looked whether anybody waits: tokens wake nobody.
+        /// How often the token is checked, since it wakes no waiter.
         const LOOK: Duration = Duration::from_millis(10);
         let mut step = std::pin::pin!(step);
         loop {

@@ -96,7 +96,7 @@ impl Stream {
         run(py, self.runtime, callback, waiting)
     }
 
-    /// The answer that was waited for, in a tuple; None in it is the end of the stream. None for the tuple: somebody else was quicker.
+    /// The answer that was waited for, in a tuple; None in it is the end of the stream. None for the tuple: another caller took it.
     fn take(&self, py: Python<'_>) -> PyResult<Option<(Option<Answer>,)>> {
         match self.answers.take() {
             None => Ok(None),

@@ -181,7 +181,7 @@ pub(crate) fn value(datatype: &str, shape: &[u64], data: &Bound<'_, PyAny>) -> R
         DataType::Fixed(dtype) => {
             let spec = TensorSpec::new(dtype, shape).map_err(|error| error.to_string())?;
             let data = match data.cast::<PyBytes>() {
-                // Nobody can change them.
+                // These are immutable.
                 Ok(bytes) => Bytes::from_owner(PyBackedBytes::from(bytes.clone())),
                 Err(_) => Borrowed::new(data).map_err(|error| error.to_string())?.to_bytes(),
             };

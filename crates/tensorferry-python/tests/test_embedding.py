@@ -345,7 +345,7 @@ class Model:
 """
 
 SEVERAL_OF_A_FILE = """
-import time
+from pathlib import Path
 
 from tensorferry_model import InferenceError
 
@@ -355,10 +355,14 @@ class Model:
     outputs = {"y": ("INT32", [1])}
 
     def infer(self, x):
-        for number in range(x[0]):
-            if number == 7:
-                raise InferenceError("seven", status=404)
-            yield {"y": x * 0 + number}
+        try:
+            for number in range(x[0]):
+                if x[0] == 50 and number == 7:
+                    raise InferenceError("seven", status=404)
+                yield {"y": x * 0 + number}
+        finally:
+            if x[0] > 50:
+                (Path(__file__).parent / "ended").write_text("")
 """
 
 
@@ -395,6 +399,15 @@ def test_several_answers_of_a_file(tmp_path):
         with pytest.raises(InferenceError, match="seven"):
             list(client.infer_stream("several", {"x": np.array([50], np.int32)}))
         assert server.client().config("several")["model_transaction_policy"]["decoupled"] is True
+        # A client that leaves: the generator is closed.
+        ended = Path(server._child._folder) / "models" / "several" / "1" / "ended"
+        answers = client.infer_stream("several", {"x": np.array([1000000000], np.int32)})
+        assert [next(answers)["y"].item() for _ in range(3)] == [0, 1, 2] and not ended.exists()
+        answers.close()
+        until = time.monotonic() + 20
+        while not ended.exists() and time.monotonic() < until:
+            time.sleep(0.01)
+        assert ended.exists()
 
 
 def test_instances_of_a_file_run_at_once(tmp_path):

@@ -316,7 +316,7 @@ class InferenceServerClient(_GrpcCalls):
     def __del__(self) -> None:
         stream = getattr(self, "_stream", None)
         if stream is not None:
-            # Nobody can send over it any more. Its thread ends after the last response.
+            # No more requests come. Its thread ends after the last response.
             stream.native.finish()
 
     def close(self) -> None:
