@@ -53,6 +53,9 @@ pub trait InferenceClient: fmt::Debug + Send + Sync {
     /// let traced = client.with_headers(&[("x-request-id".to_owned(), "7".to_owned())])?;
     /// # Ok::<(), oip_client::ClientError>(())
     /// ```
+    ///
+    /// # Errors
+    /// [`Usage`](crate::ErrorKind::Usage) when a header is malformed, or one of those that the client sets itself.
     fn with_headers(&self, headers: &[(String, String)]) -> Result<Box<dyn InferenceClient>>;
 
     /// Whether the server answers at all.
