@@ -6,7 +6,7 @@ use crate::{
     settings::{Compression, Settings, TensorForm},
     tls::Identity,
 };
-use http::{HeaderName, HeaderValue, header::USER_AGENT};
+use http::{HeaderValue, header::USER_AGENT};
 
 /// How a client is to work; made by [`HttpClient::builder`](crate::HttpClient::builder),
 /// [`GrpcClient::builder`](crate::GrpcClient::builder) or, for whichever the URL asks for, [`builder`](crate::builder).
@@ -157,42 +157,12 @@ impl<C> Builder<C> {
             let message = "expected https:// or grpcs:// with certificates: this connection is not encrypted";
             return Err(ClientError::new(ErrorKind::Usage, message).at(&endpoint.url));
         }
-        let headers = &mut self.settings.headers;
-        headers.insert(
+        self.settings.headers.insert(
             USER_AGENT,
             HeaderValue::from_static(concat!("oip-client/", env!("CARGO_PKG_VERSION"))),
         );
-        for (name, value) in self.headers {
-            let wrong = |what: &str| {
-                let name = tensor_core::Quoted(&name);
-                ClientError::new(ErrorKind::Usage, format!("header {name}: {what}")).at(&endpoint.url)
-            };
-            let parsed = HeaderName::try_from(&name).map_err(|_| wrong("the name is malformed"))?;
-            let value = HeaderValue::try_from(value)
-                .map_err(|_| wrong("the value has characters that are not allowed"))?;
-            if RESERVED.contains(&parsed.as_str()) {
-                return Err(wrong("the client sets it itself"));
-            }
-            if parsed == USER_AGENT {
-                headers.insert(parsed, value);
-            } else {
-                headers.append(parsed, value);
-            }
-        }
-        Ok((endpoint, self.settings))
+        let given = self.headers.iter().map(|(name, value)| (&**name, &**value));
+        let settings = self.settings.with_headers(&endpoint, given)?;
+        Ok((endpoint, settings))
     }
 }
-
-/// Headers that say how a message is to be read; others than the client's own would make it unreadable.
-const RESERVED: &[&str] = &[
-    "connection",
-    "content-encoding",
-    "content-length",
-    "content-type",
-    "grpc-encoding",
-    "grpc-timeout",
-    "host",
-    "inference-header-content-length",
-    "te",
-    "transfer-encoding",
-];

@@ -45,6 +45,19 @@ pub type Result<T> = std::result::Result<T, ClientError>;
 /// Every call fails with a [`ClientError`] that says which server, and what was expected and found. Those that the server
 /// refuses have the kind [`Refused`](crate::ErrorKind::Refused), with a [code](ClientError::code) in the protocol's terms.
 pub trait InferenceClient: fmt::Debug + Send + Sync {
+    /// A client that sends these headers too, with every call, over the same connections: for headers that differ from request to
+    /// request.
+    ///
+    /// ```
+    /// let client = oip_client::builder("http://localhost:8080").build()?;
+    /// let traced = client.with_headers(&[("x-request-id".to_owned(), "7".to_owned())])?;
+    /// # Ok::<(), oip_client::ClientError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Usage`](crate::ErrorKind::Usage) when a header is malformed, or one of those that the client sets itself.
+    fn with_headers(&self, headers: &[(String, String)]) -> Result<Box<dyn InferenceClient>>;
+
     /// Whether the server answers at all.
     fn server_live(&self) -> BoxFuture<'_, Result<bool>>;
 

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use http::HeaderMap;
+use http::{HeaderMap, HeaderName, HeaderValue, header::USER_AGENT};
 use oip_types::Limits;
 
-use crate::{RetryPolicy, tls::TlsSettings};
+use crate::{ClientError, ErrorKind, RetryPolicy, endpoint::Endpoint, tls::TlsSettings};
 
 /// In which form tensors travel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -67,3 +67,46 @@ impl Default for Settings {
         }
     }
 }
+
+impl Settings {
+    /// The same with more headers.
+    pub(crate) fn with_headers<'h>(
+        &self,
+        endpoint: &Endpoint,
+        given: impl IntoIterator<Item = (&'h str, &'h str)>,
+    ) -> Result<Self, ClientError> {
+        let mut settings = self.clone();
+        for (name, value) in given {
+            let wrong = |what: &str| {
+                let name = tensor_core::Quoted(name);
+                ClientError::new(ErrorKind::Usage, format!("header {name}: {what}")).at(&endpoint.url)
+            };
+            let parsed = HeaderName::try_from(name).map_err(|_| wrong("the name is malformed"))?;
+            let value = HeaderValue::try_from(value)
+                .map_err(|_| wrong("the value has characters that are not allowed"))?;
+            if RESERVED.contains(&parsed.as_str()) {
+                return Err(wrong("the client sets it itself"));
+            }
+            if parsed == USER_AGENT {
+                settings.headers.insert(parsed, value);
+            } else {
+                settings.headers.append(parsed, value);
+            }
+        }
+        Ok(settings)
+    }
+}
+
+/// Headers that say how a message is to be read; others than the client's own would make it unreadable.
+const RESERVED: &[&str] = &[
+    "connection",
+    "content-encoding",
+    "content-length",
+    "content-type",
+    "grpc-encoding",
+    "grpc-timeout",
+    "host",
+    "inference-header-content-length",
+    "te",
+    "transfer-encoding",
+];

@@ -1,4 +1,4 @@
-//! Memory that goes to and from Python: all `unsafe` code of this crate.
+//! Memory that goes to and from Python: all `unsafe` code of this crate but one call (`python_code.rs`).
 
 use std::{ffi::c_int, os::raw::c_void, ptr};
 

@@ -11,7 +11,7 @@ use oip_client::{BlockingClient, ClientError, ErrorKind, InferenceClient, Patien
 use pyo3::{IntoPyObjectExt, prelude::*};
 use tokio::runtime::Runtime;
 
-use crate::{error, runtime::Drives};
+use crate::{error, python_code, runtime::Drives};
 
 /// What is called when a call has ended: with an exception and None, or with None and the result.
 pub(crate) type Callback = Option<Py<PyAny>>;
@@ -35,7 +35,7 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
-    fn into_py(self, py: Python<'_>) -> PyErr {
+    pub(crate) fn into_py(self, py: Python<'_>) -> PyErr {
         match self {
             Self::Call(error) => error::of_call(py, &error),
             Self::Timeout(limit) => error::of_timeout(py, limit),
@@ -132,7 +132,9 @@ where
                 Ok(value) => (py.None(), value),
                 Err(error) => (error.into_value(py).into_any(), py.None()),
             };
-            if let Err(error) = callback.call1(py, (error, value)) {
+            let told = (error, value).into_pyobject(py);
+            let told = told.and_then(|told| python_code::call(callback.bind(py), &told));
+            if let Err(error) = told {
                 error.write_unraisable(py, None);
             }
         });

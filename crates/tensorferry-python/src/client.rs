@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use oip_client::{BlockingClient, Compression, InferenceClient, RetryPolicy, TensorForm};
+use oip_client::{BlockingClient, Compression, InferenceClient, RetryPolicy};
 use oip_types::{
     CudaMemoryRegion, InferRequest, LoadOptions, LogSettings, SharedMemoryRegion, UnloadOptions,
     rest::json_body,
@@ -30,10 +30,15 @@ use crate::{
 #[pyclass(frozen, module = "tensorferry._native")]
 pub(crate) struct Client {
     waiting: Waiting,
-    driven: OnceLock<Driven>,
-    make: Box<dyn Fn() -> oip_client::Result<Box<dyn InferenceClient>> + Send + Sync>,
+    /// Sent with each call, besides those of the connections.
+    headers: Vec<(String, String)>,
+    driven: Arc<OnceLock<Driven>>,
+    make: Arc<Make>,
     process: u32,
 }
+
+/// Makes connections that a thread drives.
+type Make = dyn Fn() -> oip_client::Result<Box<dyn InferenceClient>> + Send + Sync;
 
 /// What callers use that wait.
 enum Waiting {
@@ -50,7 +55,6 @@ type Driven = (Arc<dyn InferenceClient>, &'static Runtime);
 struct Settings {
     timeout: Option<f64>,
     connect_timeout: f64,
-    headers: Vec<(String, String)>,
     /// PEM.
     authorities: Option<Vec<u8>>,
     /// A certificate and its key, PEM.
@@ -58,8 +62,6 @@ struct Settings {
     /// `gzip`, `deflate`.
     compress: Option<String>,
     accept_compressed: bool,
-    /// Whether tensors travel as values, not as they are in memory.
-    typed: bool,
     attempts: u32,
     max_response_bytes: usize,
 }
@@ -88,9 +90,6 @@ impl Client {
                 return Err(error::usage(message));
             }
         };
-        if settings.typed {
-            builder = builder.tensor_form(TensorForm::Typed);
-        }
         if let Some(pem) = settings.authorities {
             builder = builder.authorities(pem);
         }
@@ -101,9 +100,6 @@ impl Client {
             0 | 1 => RetryPolicy::never(),
             attempts => RetryPolicy::default().with(|policy| policy.attempts = attempts),
         });
-        for (name, value) in settings.headers {
-            builder = builder.header(name, value);
-        }
         let waiting = match may_block {
             true => builder.clone().build_blocking().map(Waiting::Blocking),
             false => {
@@ -115,9 +111,30 @@ impl Client {
         };
         Ok(Self {
             waiting: waiting.map_err(|error| error::of_call(py, &error))?,
-            driven: OnceLock::new(),
-            make: Box::new(move || builder.clone().build()),
+            headers: Vec::new(),
+            driven: Arc::default(),
+            make: Arc::new(move || builder.clone().build()),
             process: std::process::id(),
+        })
+    }
+
+    /// A client that sends these headers with every call, over the same connections.
+    fn with_headers(&self, py: Python<'_>, headers: Vec<(String, String)>) -> PyResult<Self> {
+        let waiting = match &self.waiting {
+            Waiting::Blocking(client) => {
+                let headers = headers.iter().map(|(name, value)| (&**name, &**value));
+                client.with_headers(headers).map(Waiting::Blocking)
+            }
+            Waiting::Shared(client, shared) => client
+                .with_headers(&headers)
+                .map(|client| Waiting::Shared(client.into(), *shared)),
+        };
+        Ok(Self {
+            waiting: waiting.map_err(|error| error::of_call(py, &error))?,
+            headers: [&self.headers[..], &headers].concat(),
+            driven: self.driven.clone(),
+            make: self.make.clone(),
+            process: self.process,
         })
     }
 
@@ -429,14 +446,22 @@ impl Client {
 impl Client {
     /// What is driven by a thread; made when it is first needed.
     pub(crate) fn driven(&self, py: Python<'_>) -> PyResult<Driven> {
-        if let Some(driven) = self.driven.get() {
-            return Ok(driven.clone());
+        let failed = |error| error::of_call(py, &error);
+        let (client, runtime) = match self.driven.get() {
+            Some(driven) => driven.clone(),
+            None => {
+                let runtime = runtime()?;
+                let _entered = runtime.enter();
+                let made = (self.make)().map_err(failed)?;
+                // Another thread may have been quicker.
+                self.driven.get_or_init(|| (made.into(), runtime)).clone()
+            }
+        };
+        if self.headers.is_empty() {
+            return Ok((client, runtime));
         }
-        let runtime = runtime()?;
-        let _entered = runtime.enter();
-        let made = (self.make)().map_err(|error| error::of_call(py, &error))?;
-        // Another thread may have been quicker.
-        Ok(self.driven.get_or_init(|| (made.into(), runtime)).clone())
+        let client = client.with_headers(&self.headers).map_err(failed)?;
+        Ok((client.into(), runtime))
     }
 
     /// Makes a call: waits for its end without the interpreter's lock, or gives back a [`Call`] and tells the callback.

@@ -10,6 +10,7 @@ mod error;
 mod file;
 mod noted;
 mod opaque;
+mod python_code;
 mod runtime;
 mod save;
 mod server;

@@ -2,14 +2,19 @@
 
 use std::{
     collections::BTreeMap,
+    future::poll_fn,
     net::SocketAddr,
     sync::{Arc, Mutex, PoisonError},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
-use oip_client::InferenceClient;
-use oip_types::ShapePattern;
-use pyo3::{exceptions::PyRuntimeError, prelude::*};
+use oip_client::{ClientError, ErrorKind, InferenceClient};
+use oip_types::{ParameterValue, ShapePattern};
+use pyo3::{
+    exceptions::{PyRuntimeError, PyStopIteration},
+    prelude::*,
+    types::PyTuple,
+};
 use tensorferry::{
     AnswerSink, CancelToken, DataType, Engine, EngineConfig, ErrorCode, InferOutput, InferRequest, Model,
     ModelDefaults, ModelMetadata, Running, ServiceError, TensorMetadata, serve,
@@ -19,7 +24,8 @@ use tokio::runtime::{Builder, Runtime};
 use crate::{
     buffer::Buffer,
     client::Client,
-    error,
+    error, python_code,
+    stream::Requests,
     wire::{Value, value},
 };
 
@@ -41,18 +47,20 @@ type GivenModel = (
 #[pyclass(frozen, module = "tensorferry._native")]
 pub(crate) struct Server {
     running: Mutex<Option<(Running, Runtime)>>,
+    process: u32,
     http: Option<SocketAddr>,
     grpc: Option<SocketAddr>,
 }
 
 #[pymethods]
 impl Server {
-    /// Starts to serve models. `others` are models of another server: each by its name, with a client for that server.
+    /// Starts to serve models. `others` are models of another server: each by its name, with clients for that server, over HTTP and for
+    /// streams over gRPC.
     #[new]
     fn new(
         py: Python<'_>,
         models: Vec<GivenModel>,
-        others: Vec<(String, Py<Client>)>,
+        others: Vec<(String, Py<Client>, Py<Client>)>,
         http: Option<&str>,
         grpc: Option<&str>,
         drain_timeout: f64,
@@ -76,15 +84,18 @@ impl Server {
                 is_decoupled,
             });
         }
-        for (name, client) in others {
+        for (name, client, streams) in others {
             let (client, runtime) = client.get().driven(py)?;
-            let metadata = py.detach(|| runtime.block_on(described_by(&*client, &name)));
-            let mut metadata =
-                metadata.map_err(|error| PyRuntimeError::new_err(format!("model '{name}': {error}")))?;
+            let (streams, _) = streams.get().driven(py)?;
+            let described = py.detach(|| runtime.block_on(described_by(&*client, &name)));
+            let (mut metadata, is_decoupled) =
+                described.map_err(|error| PyRuntimeError::new_err(format!("model '{name}': {error}")))?;
             metadata.name = name;
             builder = builder.model(Remote {
                 metadata,
+                is_decoupled,
                 client,
+                streams,
                 runtime,
             });
         }
@@ -106,6 +117,7 @@ impl Server {
             http: running.http(),
             grpc: running.grpc(),
             running: Mutex::new(Some((running, runtime))),
+            process: std::process::id(),
         })
     }
 
@@ -121,8 +133,11 @@ impl Server {
         self.grpc.map(|address| address.to_string())
     }
 
-    /// Answers what it has and ends; whether nothing had to be cut. True if it has ended before.
+    /// Answers what it has and ends; whether nothing had to be cut. True if it has ended before, and in a forked process.
     fn stop(&self, py: Python<'_>) -> bool {
+        if self.process != std::process::id() {
+            return true;
+        }
         let running = self.running.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some((running, runtime)) = running else {
             return true;
@@ -143,6 +158,11 @@ impl Drop for Server {
             .get_mut()
             .unwrap_or_else(PoisonError::into_inner)
             .take();
+        if self.process != std::process::id() {
+            // A fork has neither its threads, nor the locks that they held.
+            std::mem::forget(running);
+            return;
+        }
         if let Some((running, runtime)) = running {
             drop(running);
             // Its threads may wait for the interpreter's lock, which this thread has.
@@ -222,8 +242,8 @@ impl Model for Callable {
     fn infer(&self, request: InferRequest, cancel: &CancelToken) -> Result<Vec<InferOutput>, ServiceError> {
         let request = asked(request, cancel);
         attached(|py| {
-            let answered = self.callable.call1(py, request).map_err(failed)?;
-            outputs(answered.bind(py))
+            let answered = called(self.callable.bind(py), request).map_err(failed)?;
+            outputs(&answered)
         })
     }
 
@@ -237,11 +257,17 @@ impl Model for Callable {
             return answers.send_last(self.infer(request, cancel)?);
         }
         let request = asked(request, cancel);
-        let steps = attached(|py| self.callable.call1(py, request).map_err(failed))?;
+        let steps = attached(|py| {
+            let steps = called(self.callable.bind(py), request).map_err(failed)?;
+            Ok(steps.unbind())
+        })?;
         loop {
             let step = attached(|py| {
-                let next = steps.bind(py).try_iter().map_err(failed)?.next();
-                next.map(|step| outputs(&step.map_err(failed)?)).transpose()
+                let next = method(steps.bind(py), "__next__");
+                match next {
+                    Err(error) if error.is_instance_of::<PyStopIteration>(py) => Ok(None),
+                    step => outputs(&step.map_err(failed)?).map(Some),
+                }
             });
             // Without the interpreter's lock, since this waits for the client.
             let sent = match step? {
@@ -250,7 +276,7 @@ impl Model for Callable {
             };
             if let Err(error) = sent {
                 // What is left to do when nobody wants more: its `finally` and `with`.
-                attached(|py| steps.call_method0(py, "close").map_err(failed))?;
+                attached(|py| method(steps.bind(py), "close").map(drop).map_err(failed))?;
                 return Err(error);
             }
         }
@@ -264,6 +290,14 @@ impl Model for Callable {
             defaults.decoupled = self.is_decoupled;
         })
     }
+}
+
+fn called<'py>(callable: &Bound<'py, PyAny>, request: Request) -> PyResult<Bound<'py, PyAny>> {
+    python_code::call(callable, &request.into_pyobject(callable.py())?)
+}
+
+fn method<'py>(object: &Bound<'py, PyAny>, name: &str) -> PyResult<Bound<'py, PyAny>> {
+    python_code::call(&object.getattr(name)?, &PyTuple::empty(object.py()))
 }
 
 /// A request as callables get it.
@@ -325,9 +359,9 @@ fn code(status: u16) -> ErrorCode {
     }
 }
 
-/// What another server says about a model. What may be left out is not in the protocol's metadata: of inputs the
+/// What another server says about a model, and whether it gives several answers to a request. What may be left out is not in the protocol's metadata: of inputs the
 /// configuration says it, and of outputs that server sees to it.
-async fn described_by(client: &dyn InferenceClient, name: &str) -> Result<ModelMetadata, String> {
+async fn described_by(client: &dyn InferenceClient, name: &str) -> Result<(ModelMetadata, bool), String> {
     let named = oip_types::ModelRef::new(name, None);
     let named = named.map_err(|error| error.message().to_owned())?;
     let mut metadata = client
@@ -347,14 +381,61 @@ async fn described_by(client: &dyn InferenceClient, name: &str) -> Result<ModelM
     for output in &mut metadata.outputs {
         output.optional = true;
     }
-    Ok(metadata)
+    Ok((metadata, config.model_transaction_policy.decoupled))
 }
 
 /// A model of another server.
 struct Remote {
     metadata: ModelMetadata,
+    is_decoupled: bool,
     client: Arc<dyn InferenceClient>,
+    streams: Arc<dyn InferenceClient>,
     runtime: &'static Runtime,
+}
+
+impl Remote {
+    /// Calls that wait for the other server at a time. It has a queue of its own, and joins those that wait there.
+    const CALLS: u32 = 32;
+
+    /// Waits for a step of a call, as long as the answer is wanted. A call that is dropped ends at the other server too.
+    async fn step<T>(step: impl Future<Output = T>, cancel: &CancelToken) -> Result<T, ServiceError> {
+        /// How often the token is checked, since it wakes no waiter.
+        const LOOK: Duration = Duration::from_millis(10);
+        let mut step = std::pin::pin!(step);
+        loop {
+            if let Ok(outcome) = tokio::time::timeout(LOOK, step.as_mut()).await {
+                return Ok(outcome);
+            }
+            if cancel.is_expired() {
+                let message = "no answer within the request's time";
+                return Err(ServiceError::new(ErrorCode::DeadlineExceeded, message));
+            }
+            if cancel.is_cancelled() {
+                return Err(ServiceError::new(ErrorCode::Cancelled, "the client is gone"));
+            }
+        }
+    }
+}
+
+/// The same request with the time that is left, which the other server does not know.
+fn within(mut request: InferRequest, cancel: &CancelToken) -> InferRequest {
+    if let Some(deadline) = cancel.deadline() {
+        let left = deadline.saturating_duration_since(Instant::now()).as_micros();
+        let left = i64::try_from(left).unwrap_or(i64::MAX).max(1);
+        request
+            .parameters
+            .insert("timeout".to_owned(), ParameterValue::Int64(left));
+    }
+    request
+}
+
+/// What the other server refuses. Over streams it says no codes.
+fn refused(error: &ClientError) -> ServiceError {
+    let code = error.code().unwrap_or(match error.kind() {
+        ErrorKind::Refused => ErrorCode::Internal,
+        _ => ErrorCode::Unavailable,
+    });
+    ServiceError::new(code, error.message())
 }
 
 impl Model for Remote {
@@ -362,19 +443,51 @@ impl Model for Remote {
         &self.metadata
     }
 
-    fn infer(&self, request: InferRequest, _: &CancelToken) -> Result<Vec<InferOutput>, ServiceError> {
-        let response = self.runtime.block_on(self.client.infer(&request));
-        match response {
-            Ok(response) => Ok(response.outputs),
-            Err(error) => Err(ServiceError::new(
-                error.code().unwrap_or(ErrorCode::Unavailable),
-                error.message(),
-            )),
+    fn infer(&self, request: InferRequest, cancel: &CancelToken) -> Result<Vec<InferOutput>, ServiceError> {
+        let request = within(request, cancel);
+        let response = self
+            .runtime
+            .block_on(Self::step(self.client.infer(&request), cancel))?;
+        Ok(response.map_err(|error| refused(&error))?.outputs)
+    }
+
+    fn infer_several(
+        &self,
+        request: InferRequest,
+        cancel: &CancelToken,
+        answers: &mut dyn AnswerSink,
+    ) -> Result<(), ServiceError> {
+        /// Asks for the end of answers to be said, and says it.
+        const ASKED: &str = "triton_enable_empty_final_response";
+        const FINAL: &str = "triton_final_response";
+        let mut request = within(request, cancel);
+        request
+            .parameters
+            .insert(ASKED.to_owned(), ParameterValue::Bool(true));
+        let requests = Requests::one(request);
+        let opened = Self::step(self.streams.infer_stream(Box::pin(requests)), cancel);
+        let mut stream = self.runtime.block_on(opened)?.map_err(|error| refused(&error))?;
+        loop {
+            let next = Self::step(poll_fn(|cx| stream.as_mut().poll_next(cx)), cancel);
+            let Some(response) = self.runtime.block_on(next)? else {
+                return Ok(());
+            };
+            let response = response.map_err(|error| refused(&error))?;
+            let is_last = response.parameters.get(FINAL) == Some(&ParameterValue::Bool(true));
+            match (is_last, response.outputs.is_empty()) {
+                (true, true) => return Ok(()),
+                (true, false) => return answers.send_last(response.outputs),
+                (false, _) => answers.send(response.outputs)?,
+            }
         }
     }
 
     fn defaults(&self) -> ModelDefaults {
-        // The other server joins requests.
-        ModelDefaults::default().with(|defaults| defaults.max_batch_size = Some(0))
+        ModelDefaults::default().with(|defaults| {
+            defaults.instances = Some(Self::CALLS);
+            defaults.decoupled = self.is_decoupled;
+            // The other server joins requests.
+            defaults.max_batch_size = Some(0);
+        })
     }
 }

@@ -17,14 +17,14 @@ use tokio::{
 
 use crate::{
     call::{Callback, Failure, run},
-    wire::{Given, answer},
+    wire::{Answer, Given, answer},
 };
 
 /// Requests and answers over one stream of gRPC.
 #[pyclass(frozen, module = "tensorferry._native")]
 pub(crate) struct Stream {
     requests: Mutex<Option<Sender<InferRequest>>>,
-    answers: Arc<tokio::sync::Mutex<Receiver<oip_client::Result<InferResponse>>>>,
+    answers: Arc<Answers>,
     task: AbortHandle,
     runtime: &'static Runtime,
 }
@@ -53,7 +53,7 @@ impl Stream {
         });
         Self {
             requests: Mutex::new(Some(requests)),
-            answers: Arc::new(tokio::sync::Mutex::new(answers)),
+            answers: Arc::new(Answers::new(answers)),
             task: task.abort_handle(),
             runtime,
         }
@@ -85,17 +85,25 @@ impl Stream {
         drop(self.requests().take());
     }
 
-    /// The next answer, or None at the end of the stream.
+    /// Waits until [`Stream::take`] has something. A wait that is given up loses nothing.
     #[pyo3(signature = (callback=None))]
-    fn receive(&self, py: Python<'_>, callback: Callback) -> PyResult<Py<PyAny>> {
+    fn wait(&self, py: Python<'_>, callback: Callback) -> PyResult<Py<PyAny>> {
         let answers = self.answers.clone();
-        let receiving = async move {
-            match answers.lock().await.recv().await {
-                Some(item) => item.map(|response| Some(answer(response))).map_err(Failure::Call),
-                None => Ok(None),
-            }
+        let waiting = async move {
+            answers.wait().await;
+            Ok(())
         };
-        run(py, self.runtime, callback, receiving)
+        run(py, self.runtime, callback, waiting)
+    }
+
+    /// The answer that was waited for, in a tuple; None in it is the end of the stream. None for the tuple: another caller took it.
+    fn take(&self, py: Python<'_>) -> PyResult<Option<(Option<Answer>,)>> {
+        match self.answers.take() {
+            None => Ok(None),
+            Some(None) => Ok(Some((None,))),
+            Some(Some(Ok(response))) => Ok(Some((Some(answer(response)),))),
+            Some(Some(Err(error))) => Err(Failure::Call(error).into_py(py)),
+        }
     }
 
     /// Ends the stream at once: the server is told that nobody waits for answers.
@@ -111,8 +119,54 @@ impl Drop for Stream {
     }
 }
 
+/// Answers in the order in which they come. They are waited for and taken in two steps, so that one that has come is never lost with a
+/// wait that was given up meanwhile.
+struct Answers {
+    incoming: tokio::sync::Mutex<Receiver<Item>>,
+    /// The next one, until it is taken; None in it is the end.
+    next: Mutex<Option<Option<Item>>>,
+}
+
+/// An answer, or why there is none.
+type Item = oip_client::Result<InferResponse>;
+
+impl Answers {
+    fn new(incoming: Receiver<Item>) -> Self {
+        Self {
+            incoming: tokio::sync::Mutex::new(incoming),
+            next: Mutex::default(),
+        }
+    }
+
+    async fn wait(&self) {
+        let mut incoming = self.incoming.lock().await;
+        if self.next().is_none() {
+            let item = incoming.recv().await;
+            *self.next() = Some(item);
+        }
+    }
+
+    fn take(&self) -> Option<Option<Item>> {
+        self.next().take()
+    }
+
+    fn next(&self) -> MutexGuard<'_, Option<Option<Item>>> {
+        self.next.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// Requests as they are sent.
-struct Requests(Receiver<InferRequest>);
+pub(crate) struct Requests(Receiver<InferRequest>);
+
+impl Requests {
+    /// A single one.
+    pub(crate) fn one(request: InferRequest) -> Self {
+        let (sender, requests) = channel(1);
+        // There is room for it.
+        let _ = sender.try_send(request);
+        Self(requests)
+    }
+}
 
 impl futures_core::Stream for Requests {
     type Item = InferRequest;

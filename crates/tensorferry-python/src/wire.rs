@@ -7,7 +7,11 @@ use oip_types::{
     BytesTensor, DataType, InferInput, InferRequest, InferResponse, ModelRef, ParameterValue, Parameters,
     RequestedOutput, SharedMemorySlice, TensorValue, check_parameter_name,
 };
-use pyo3::{prelude::*, types::PyList};
+use pyo3::{
+    prelude::*,
+    pybacked::PyBackedBytes,
+    types::{PyBytes, PyList},
+};
 use tensor_core::{Shape, Tensor, TensorSpec};
 
 use crate::{
@@ -161,7 +165,7 @@ fn elsewhere(datatype: &str, shape: &[u64]) -> Result<TensorValue, String> {
     value.map_err(|error| error.message().to_owned())
 }
 
-/// An input's value; its bytes are copied once.
+/// An input's value; its bytes are copied once, and not at all where they are `bytes` of Python.
 pub(crate) fn value(datatype: &str, shape: &[u64], data: &Bound<'_, PyAny>) -> Result<TensorValue, String> {
     let shape = Shape::new(shape).map_err(|error| error.to_string())?;
     let datatype = DataType::from_name(datatype).map_err(|error| error.message().to_owned())?;
@@ -176,8 +180,12 @@ pub(crate) fn value(datatype: &str, shape: &[u64], data: &Bound<'_, PyAny>) -> R
         }
         DataType::Fixed(dtype) => {
             let spec = TensorSpec::new(dtype, shape).map_err(|error| error.to_string())?;
-            let data = Borrowed::new(data).map_err(|error| error.to_string())?;
-            let value = Tensor::new(spec, data.to_bytes()).map_err(|error| error.to_string())?;
+            let data = match data.cast::<PyBytes>() {
+                // These are immutable.
+                Ok(bytes) => Bytes::from_owner(PyBackedBytes::from(bytes.clone())),
+                Err(_) => Borrowed::new(data).map_err(|error| error.to_string())?.to_bytes(),
+            };
+            let value = Tensor::new(spec, data).map_err(|error| error.to_string())?;
             Ok(value.into())
         }
     }

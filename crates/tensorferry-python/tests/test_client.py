@@ -677,3 +677,260 @@ def test_inputs_in_shared_memory_of_any_size_do_not_end_the_program(addresses, m
         output = module.InferRequestedOutput("label", class_count=1)
         with pytest.raises(InferenceServerException, match="classification"):
             output.set_shared_memory("none", 64)
+
+
+@pytest.fixture(scope="module")
+def own():
+    @tensorferry.model(inputs={"x": ("FP32", [-1])}, outputs={"y": ("FP32", [-1])}, max_batch_size=0)
+    def double(x):
+        return {"y": x * 2}
+
+    @tensorferry.model(inputs={"count": ("INT32", [1])}, outputs={"y": ("INT32", [1])})
+    def count(count):
+        for number in range(count[0]):
+            time.sleep(0.005)
+            yield {"y": np.array([number], np.int32)}
+
+    @tensorferry.model(
+        inputs={"image": ("BYTES", [1]), "score": ("FP32", [2])}, outputs={"label": ("BYTES", [1]), "score": ("FP32", [2])}
+    )
+    def label(image, score):
+        return {"label": np.array([str(len(image[0])).encode()], object), "score": score}
+
+    with tensorferry.Server({"double": double, "count": count, "label": label}) as server:
+        yield server
+
+
+def test_a_wait_that_is_cancelled_loses_no_response(own):
+    async def received(stream):
+        return [response.outputs["y"].item() async for response in stream if response.outputs]
+
+    async def run():
+        client = AsyncClient(own.grpc_url)
+        stream = client.stream()
+        await stream.send("count", {"count": np.array([3], np.int32)})
+        stream.finish()
+        waiting = asyncio.ensure_future(stream.__anext__())
+        await asyncio.sleep(0)
+        # The loop does nothing while the response arrives.
+        time.sleep(0.3)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        assert await received(stream) == [0, 1, 2]
+
+        stream = client.stream()
+        await stream.send("count", {"count": np.array([100], np.int32)})
+        stream.finish()
+        found = []
+        while True:
+            try:
+                response = await asyncio.wait_for(stream.__anext__(), 0.004)
+            except asyncio.TimeoutError:
+                continue
+            except StopAsyncIteration:
+                break
+            found += [response.outputs["y"].item()] if response.outputs else []
+        assert found == list(range(100))
+
+        # Several that wait at once each get their own.
+        stream = client.stream()
+        await stream.send("count", {"count": np.array([40], np.int32)})
+        stream.finish()
+        assert sorted(sum(await asyncio.gather(*(received(stream) for _ in range(4))), [])) == list(range(40))
+
+    asyncio.run(run())
+
+
+def test_a_stream_of_tritons_names_loses_no_response_to_a_wait_that_is_cancelled(own):
+    async def run():
+        async def requests():
+            yield {"model_name": "count", "inputs": [grpc_aio.InferInput("count", [1], "INT32").set_data_from_numpy(np.array([3], np.int32))]}
+
+        async with grpc_aio.InferenceServerClient(own.grpc_url.removeprefix("grpc://")) as client:
+            responses = client.stream_infer(requests())
+            waiting = asyncio.ensure_future(responses.__anext__())
+            # Until the request is sent.
+            await asyncio.sleep(0.004)
+            time.sleep(0.3)
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+            return [result.as_numpy("y").item() async for result, error in responses]
+
+    assert asyncio.run(run()) == [0, 1, 2]
+
+
+MODULES = pytest.mark.parametrize(("module", "transport"), [(httpclient, "http"), (grpcclient, "grpc")])
+
+
+def of_tritons_names(own, module, transport):
+    url = own.http_url if transport == "http" else own.grpc_url
+    return module.InferenceServerClient(url.partition("://")[2])
+
+
+@MODULES
+@pytest.mark.parametrize("dtype", [">f4", "<f4"])
+def test_an_input_is_copied_when_it_is_set(own, module, transport, dtype):
+    x = np.arange(4, dtype=dtype)
+    tensor = module.InferInput("x", [4], "FP32").set_data_from_numpy(x)
+    x[:] = 99
+    with of_tritons_names(own, module, transport) as client:
+        for _ in range(2):
+            assert client.infer("double", [tensor]).as_numpy("y").tolist() == [0, 2, 4, 6]
+
+
+JPEG = b"\xff\xd8\xff\xe0" + bytes(range(256))
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_each_tensor_has_a_form_of_its_own(own, is_async):
+    def inputs(image, score, is_image_binary=True, is_score_binary=True):
+        return [
+            httpclient.InferInput("image", [1], "BYTES").set_data_from_numpy(np.array([image], object), is_image_binary),
+            httpclient.InferInput("score", [2], "FP32").set_data_from_numpy(np.array(score, np.float32), is_score_binary),
+        ]
+
+    def infer(inputs, *outputs):
+        outputs = [httpclient.InferRequestedOutput(*output) for output in outputs] or None
+        address = own.http_url.removeprefix("http://")
+        if not is_async:
+            return httpclient.InferenceServerClient(address).infer("label", inputs, outputs=outputs)
+
+        async def run():
+            async with http_aio.InferenceServerClient(address) as client:
+                return await client.infer("label", inputs, outputs=outputs)
+
+        return asyncio.run(run())
+
+    # Binary inputs that JSON does not have, and outputs in both forms.
+    result = infer(inputs(JPEG, [np.nan, 2]), ("label", False), ("score", True))
+    assert result.as_numpy("label").tolist() == ["260"] and result.get_output("label")["data"] == ["260"]
+    assert np.isnan(result.as_numpy("score")[0]) and "binary_data_size" in result.get_output("score")["parameters"]
+    result = infer(inputs(JPEG, [1, 2], is_score_binary=False), ("label",), ("score", False))
+    assert result.as_numpy("label").tolist() == [b"260"] and result.get_output("score")["data"] == [1, 2]
+    result = infer(inputs(b"abc", [np.inf, 2], is_image_binary=False))
+    assert result.as_numpy("label").tolist() == [b"3"] and result.as_numpy("score").tolist() == [np.inf, 2]
+    with pytest.raises(InferenceServerException, match="UTF-8"):
+        infer(inputs(JPEG, [1, 2], is_image_binary=False))
+
+
+class Counted:
+    """Passes connections on to a server, and counts them."""
+
+    def __init__(self, url):
+        self.to = url.partition("://")[2].rsplit(":", 1)
+        self.listening = socket.create_server(("127.0.0.1", 0))
+        self.count = 0
+        threading.Thread(target=self.run, daemon=True).start()
+
+    @property
+    def address(self):
+        return f"127.0.0.1:{self.listening.getsockname()[1]}"
+
+    def run(self):
+        while True:
+            try:
+                one, _ = self.listening.accept()
+            except OSError:
+                return
+            self.count += 1
+            other = socket.create_connection((self.to[0], int(self.to[1])))
+            for a, b in ((one, other), (other, one)):
+                threading.Thread(target=self.copy, args=(a, b), daemon=True).start()
+
+    def copy(self, a, b):
+        try:
+            while data := a.recv(1 << 16):
+                b.sendall(data)
+            b.shutdown(socket.SHUT_WR)
+        except OSError:
+            pass
+
+
+@MODULES
+def test_headers_of_a_call_need_no_connection(own, module, transport):
+    counted = Counted(own.http_url if transport == "http" else own.grpc_url)
+    client = module.InferenceServerClient(counted.address)
+    tensor = module.InferInput("x", [4], "FP32").set_data_from_numpy(np.arange(4, dtype=np.float32))
+    for number in range(30):
+        assert client.infer("double", [tensor], headers={"x-request-id": str(number)}).as_numpy("y").tolist() == [0, 2, 4, 6]
+        assert client.is_server_live(headers={"x-request-id": str(-number)})
+    assert counted.count == 1
+    with pytest.raises(InferenceServerException, match="header"):
+        client.infer("double", [tensor], headers={"a\nb": "c"})
+    counted.listening.close()
+
+
+def test_headers_of_a_call_are_of_that_call():
+    seen = []
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def answer():
+            with listening.accept()[0] as connection:
+                for _ in range(3):
+                    seen.append(connection.recv(1 << 16).decode())
+                    connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
+
+        answering = threading.Thread(target=answer)
+        answering.start()
+        client = httpclient.InferenceServerClient(f"127.0.0.1:{listening.getsockname()[1]}")
+        for headers in ({"x-own": "one"}, {"X-Own": "two"}, None):
+            assert client.is_server_live(headers=headers)
+        answering.join(20)
+    assert [[line for line in head.split("\r\n") if line.startswith("x-own")] for head in seen] == [
+        ["x-own: one"], ["x-own: two"], [],
+    ]  # fmt: skip
+
+
+def test_a_client_that_is_dropped_with_its_stream_leaves_nothing(own):
+    def of_streams():
+        """Threads that take responses, and those that wait for a stream's time."""
+        threads = threading.enumerate()
+        return [thread for thread in threads if thread.name == "tensorferry-stream" or isinstance(thread, threading.Timer)]
+
+    answered = threading.Semaphore(0)
+    before = len(of_streams())
+    for _ in range(5):
+        client = of_tritons_names(own, grpcclient, "grpc")
+        client.start_stream(lambda result, error: answered.release(), stream_timeout=60)
+        tensor = grpcclient.InferInput("count", [1], "INT32").set_data_from_numpy(np.array([3], np.int32))
+        client.async_stream_infer("count", [tensor])
+        del client, tensor
+    # What was sent is answered, as with a client that is closed.
+    assert all(answered.acquire(timeout=20) for _ in range(15))
+    until = time.monotonic() + 20
+    while len(of_streams()) > before and time.monotonic() < until:
+        time.sleep(0.01)
+    assert len(of_streams()) == before
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "said"),
+    [
+        ({"version": 1}, TypeError, "version: expected str or None, found 1"),
+        ({"id": 5}, TypeError, "id: expected str or None, found 5"),
+        ({"parameters": {"a": None}}, TypeError, "parameter 'a': expected bool, int, float or str, found NoneType"),
+        ({"parameters": {"a": b"x"}}, TypeError, "parameter 'a': .* found bytes"),
+        ({"parameters": {"a": 2**70}}, ValueError, "parameter 'a': expected a whole number of 64 bits, found 1180591620717411303424"),
+    ],
+)
+def test_arguments_that_no_request_can_have_are_named(own, given, error, said):
+    inputs = {"x": np.ones(1, np.float32)}
+    streams = Client(own.grpc_url)
+    calls = [own.client().infer, own.client().request, streams.stream().send, lambda *a, **b: list(streams.infer_stream(*a, **b))]
+    calls.append(lambda *a, **b: asyncio.run(AsyncClient(own.http_url).infer(*a, **b)))
+    for call in calls:
+        with pytest.raises(error, match=said):
+            call("double", inputs, **given)
+    for module, transport in ((httpclient, "http"), (grpcclient, "grpc")):
+        named = {{"version": "model_version", "id": "request_id"}.get(name, name): value for name, value in given.items()}
+        tensor = module.InferInput("x", [1], "FP32").set_data_from_numpy(inputs["x"])
+        with pytest.raises(InferenceServerException, match="must be a string" if "version" in given else said):
+            of_tritons_names(own, module, transport).infer("double", [tensor], **named)
+
+
+def test_numbers_of_numpy_are_parameters(own):
+    parameters = {"a": np.int64(-3), "b": np.float32(0.5), "c": np.bool_(True), "d": np.str_("x"), "e": 2**63 - 1, "f": -(2**63)}
+    inputs = {"x": np.ones(1, np.float32)}
+    assert own.client().infer("double", inputs, parameters=parameters)["y"].tolist() == [2]

@@ -1,8 +1,14 @@
 """Servers in the process of the test."""
 
+import asyncio
 import json
+import logging
 import os
+import subprocess
+import sys
 import threading
+import time
+import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -278,3 +284,278 @@ def test_what_cannot_be_served_says_why(tmp_path):
         Server(models={"sums": sums}, http="8080")
     with Server(models={"sums": sums}) as server, pytest.raises(OSError):
         Server(models={"sums": sums}, http=server.http_url.removeprefix("http://"), grpc=None)
+
+
+#: A program that ends while a model answers four requests, without a stop of its server.
+ENDS = """
+import sys, threading, time
+import numpy as np
+import tensorferry
+
+@tensorferry.model(inputs={"x": ("FP32", [-1])}, outputs={"y": ("FP32", [-1])}, max_batch_size=0)
+def slow(x):
+    entered.set()
+    until = time.monotonic() + float(sys.argv[1])
+    while time.monotonic() < until:
+        time.sleep(0.01)
+    return x
+
+def ask():
+    try:
+        print(tensorferry.Client(server.url, attempts=1).infer("slow", {"x": np.ones(1, np.float32)})["y"].tolist(), flush=True)
+    except Exception:
+        pass
+
+entered = threading.Event()
+server = tensorferry.Server({"slow": slow}, drain_timeout=float(sys.argv[2]))
+for _ in range(4):
+    threading.Thread(target=ask, daemon=True).start()
+entered.wait()
+time.sleep(0.2)
+sys.exit(3)
+"""
+
+
+@pytest.mark.parametrize(("seconds", "drain", "answers"), [(0.4, 20, 4), (1000, 0.2, 0)])
+def test_a_program_that_ends_while_a_model_runs_ends_as_it_says(seconds, drain, answers):
+    start = time.monotonic()
+    ended = subprocess.run(
+        [sys.executable, "-c", ENDS, str(seconds), str(drain)], capture_output=True, text=True, timeout=60
+    )
+    assert (ended.returncode, ended.stderr) == (3, "")
+    assert ended.stdout.splitlines() == ["[1.0]"] * answers
+    assert time.monotonic() - start < 15
+
+
+OF_A_FILE = """
+import os
+import time
+
+
+class Model:
+    inputs = {"x": ("INT32", [1])}
+    outputs = {"y": ("INT32", [1])}
+    max_batch_size = 0
+
+    def infer(self, x, request):
+        if x[0] < 0:
+            time.sleep(1000)
+        time.sleep(x[0] / 1000)
+        return {"y": x}
+"""
+
+SEVERAL_OF_A_FILE = """
+from pathlib import Path
+
+from tensorferry_model import InferenceError
+
+
+class Model:
+    inputs = {"x": ("INT32", [1])}
+    outputs = {"y": ("INT32", [1])}
+
+    def infer(self, x):
+        try:
+            for number in range(x[0]):
+                if x[0] == 50 and number == 7:
+                    raise InferenceError("seven", status=404)
+                yield {"y": x * 0 + number}
+        finally:
+            if x[0] > 50:
+                (Path(__file__).parent / "ended").write_text("")
+"""
+
+
+def test_a_file_that_hangs_is_given_up_with_its_request(tmp_path):
+    (tmp_path / "m.py").write_text(OF_A_FILE)
+    # So that the test need not wait until the program gives up the model's process.
+    with Server({"m": tmp_path / "m.py"}, options=["--allow-python"], drain_timeout=1) as server:
+        ask = lambda number, timeout: server.client(attempts=1).infer("m", {"x": np.array([number], np.int32)}, timeout=timeout)
+        for _ in range(3):
+            with pytest.raises(InferenceError) as error:
+                ask(-1, 0.5)
+            assert error.value.kind == "Timeout" or error.value.code == "DeadlineExceeded"
+        # The engine's threads are free again at once; the model's process is replaced by the program.
+        found, until = None, time.monotonic() + 30
+        while found is None and time.monotonic() < until:
+            try:
+                found = ask(1, 10)["y"].tolist()
+            except InferenceError as error:
+                assert "all of its" not in error.message
+                time.sleep(0.1)
+        assert found == [1]
+        start = time.monotonic()
+        server.stop()
+        assert time.monotonic() - start < 15
+
+
+def test_several_answers_of_a_file(tmp_path):
+    (tmp_path / "several.py").write_text(SEVERAL_OF_A_FILE)
+    with Server({"several": tmp_path / "several.py"}, options=["--allow-python"]) as server:
+        client = Client(server.grpc_url)
+        for count in (0, 1, 5):
+            answers = client.infer_stream("several", {"x": np.array([count], np.int32)})
+            assert [answer["y"].item() for answer in answers] == list(range(count))
+        with pytest.raises(InferenceError, match="seven"):
+            list(client.infer_stream("several", {"x": np.array([50], np.int32)}))
+        assert server.client().config("several")["model_transaction_policy"]["decoupled"] is True
+        # A client that leaves: the generator is closed.
+        ended = Path(server._child._folder) / "models" / "several" / "1" / "ended"
+        answers = client.infer_stream("several", {"x": np.array([1000000000], np.int32)})
+        assert [next(answers)["y"].item() for _ in range(3)] == [0, 1, 2] and not ended.exists()
+        answers.close()
+        until = time.monotonic() + 20
+        while not ended.exists() and time.monotonic() < until:
+            time.sleep(0.01)
+        assert ended.exists()
+
+
+def test_instances_of_a_file_run_at_once(tmp_path):
+    (tmp_path / "m" / "1").mkdir(parents=True)
+    (tmp_path / "m" / "1" / "model.py").write_text(OF_A_FILE)
+    (tmp_path / "m" / "config.pbtxt").write_text('backend: "python"\ninstance_group { count: 6 }\n')
+    with Server({"m": tmp_path / "m"}, options=["--allow-python"]) as server, ThreadPoolExecutor(6) as pool:
+        client = server.client()
+
+        def seconds(number):
+            start = time.monotonic()
+            list(pool.map(lambda _: client.infer("m", {"x": np.array([number], np.int32)}), range(6)))
+            return time.monotonic() - start
+
+        # The first requests start processes.
+        seconds(300)
+        assert min(seconds(1000) for _ in range(3)) < 1.9
+
+
+def test_a_fork_that_ends_leaves_the_server_alone(tmp_path):
+    (tmp_path / "m.py").write_text(OF_A_FILE)
+    program = """
+import os, sys
+import numpy as np
+import tensorferry
+
+server = tensorferry.Server({"m": sys.argv[1]}, options=["--allow-python"])
+ask = lambda: server.client(attempts=1).infer("m", {"x": np.array([1], np.int32)})["y"].tolist()
+assert ask() == [1]
+for end in (lambda: None, server.stop, server.__del__):
+    child = os.fork()
+    if child == 0:
+        end()
+        sys.exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert os.path.exists(server._child._folder) and ask() == [1]
+folder = server._child._folder
+assert server.stop() and not os.path.exists(folder)
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "m.py")], capture_output=True, text=True, timeout=60
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_links_to_files(tmp_path):
+    # As in a cache of Hugging Face: names that are links, which lead out of their folder.
+    (tmp_path / "blobs").mkdir()
+    (tmp_path / "blobs" / "abc").write_text(OF_A_FILE)
+    for name, target in (("relative", "../blobs/abc"), ("absolute", tmp_path / "blobs" / "abc")):
+        (tmp_path / name).mkdir()
+        os.symlink(target, tmp_path / name / "model.py")
+    models = {f"{name}{end}": tmp_path / name / end for name in ("relative", "absolute") for end in ("", "model.py")}
+    models = {name.replace(".", "_"): path for name, path in models.items()}
+    with Server(models, options=["--allow-python"]) as server:
+        for name in models:
+            assert server.client().infer(name, {"x": np.array([1], np.int32)})["y"].tolist() == [1]
+
+
+@pytest.mark.parametrize("name", [".h", "a/b", "..", "", "a\0b", "/a"])
+def test_names_that_no_folder_can_have(tmp_path, name):
+    (tmp_path / "m.py").write_text(OF_A_FILE)
+    with pytest.raises(ValueError, match="expected a name that a folder can have"):
+        Server({name: tmp_path / "m.py"}, options=["--allow-python"])
+
+
+def test_a_model_that_is_not_found_is_not_waited_for(tmp_path, monkeypatch):
+    (tmp_path / "m.py").write_text(OF_A_FILE)
+    placed = tensorferry._server.place
+    monkeypatch.setattr(tensorferry._server, "place", lambda path, folder: placed(path, folder.with_name("other")))
+    with pytest.raises(RuntimeError, match="found no such model"):
+        Server({"m": tmp_path / "m.py"}, options=["--allow-python"])
+
+
+def test_only_refusals_are_refusals(caplog):
+    spec = {"inputs": {"what": ("BYTES", [1])}, "outputs": {"y": ("INT32", [1])}}
+
+    def error(what):
+        if what == "http":
+            return urllib.error.HTTPError("http://upstream", 404, "not found there", {}, None)
+        if what == "odd":
+            odd = RuntimeError("odd")
+            odd.status = 70000
+            return odd
+        if what == "exit":
+            return SystemExit("bye")
+        if what == "cancelled":
+            return asyncio.CancelledError()
+        return ModelError(what, status=int(what))
+
+    @tensorferry.model(**spec)
+    def fails(what):
+        raise error(what[0].decode())
+
+    @tensorferry.model(**spec)
+    def fails_later(what):
+        yield {"y": np.ones(1, np.int32)}
+        raise error(what[0].decode())
+
+    with Server({"fails": fails, "later": fails_later}) as server:
+        client, streams = server.client(attempts=1), Client(server.grpc_url)
+
+        def code(what):
+            with pytest.raises(InferenceError) as error:
+                client.infer("fails", {"what": [what]})
+            with pytest.raises(InferenceError) as streamed:
+                list(streams.infer_stream("later", {"what": [what]}))
+            # Behind the model's name, which HTTP has.
+            said, message = (raised.value.message.partition(": ")[2].strip() for raised in (streamed, error))
+            assert said == message
+            return error.value.code, message
+
+        for what, kind in {"http": "HTTPError", "odd": "RuntimeError", "exit": "SystemExit", "cancelled": "CancelledError"}.items():
+            caplog.clear()
+            found, message = code(what)
+            assert found == "Internal" and message.startswith(f"its model failed: {kind}")
+            assert [record.levelno for record in caplog.records] == [logging.ERROR] * 2
+            assert all(record.exc_info for record in caplog.records)
+        caplog.clear()
+        assert code("404") == ("NotFound", "404") and code("70000") == ("Internal", "70000")
+        assert not caplog.records
+
+
+def test_a_class_is_closed_with_the_server(caplog):
+    closed = []
+
+    class Own:
+        inputs, outputs = {"x": ("INT32", [1])}, {"y": ("INT32", [1])}
+
+        def infer(self, x):
+            return x
+
+        def close(self):
+            closed.append(self)
+
+    class Bad(Own):
+        def close(self):
+            raise ValueError("not today")
+
+    given = Own()
+    server = Server({"own": Own, "bad": Bad, "given": given})
+    assert server.stop() and server.stop()
+    # What the caller made is the caller's.
+    assert [type(model) for model in closed] == [Own] and given not in closed
+    assert ["model 'bad': its close() failed"] == [record.getMessage() for record in caplog.records]
+    with Server({"own": Own}) as server:
+        address = server.http_url.removeprefix("http://")
+        with pytest.raises(OSError):
+            Server({"own": Own}, http=address)
+        assert len(closed) == 2
+    assert len(closed) == 3

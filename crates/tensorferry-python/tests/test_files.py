@@ -109,6 +109,44 @@ def test_slices_read_what_they_say(tmp_path, extension):
             part[5]
 
 
+@pytest.mark.parametrize("mmap", [False, True])
+def test_indices_give_what_numpy_gives(tmp_path, mmap):
+    arrays = {
+        "w": np.arange(12, dtype=np.float32).reshape(3, 4),
+        "s": np.array(3.5, np.float32),
+        "e": np.zeros((0, 4), np.float32),
+    }
+    save_file(arrays, tmp_path / "a.safetensors")
+    of_safetensors = safetensors.safe_open(tmp_path / "a.safetensors", "np")
+    whole = slice(None)
+    indices = {
+        "w": [
+            (), ..., (..., 0), None, (None, 1), (0, 1), -1, 5, whole, slice(2, 1), slice(None, None, 2), slice(None, None, -1),
+            (slice(1, 2), slice(0, 2)), [0, 2], [], np.array([True, False, True]), (slice(0, 1), 5), (0,), (0, 0, 0), (0, ...),
+            np.int64(1), 1.0, slice(-2, None), ([0, 2], [1, 1]), (whole, None, 2), "x",
+        ],
+        "s": [(), ..., whole, 0, None],
+        "e": [(), ..., whole, 0, slice(0, 5), None],
+    }  # fmt: skip
+
+    def outcome(read):
+        try:
+            found = np.asarray(read())
+        except IndexError:
+            return IndexError
+        except Exception as error:
+            return type(error)
+        return found.dtype, found.shape, found.tolist()
+
+    with safe_open(tmp_path / "a.safetensors", mmap=mmap) as f:
+        for name, array in arrays.items():
+            for index in indices[name]:
+                found = outcome(lambda: f.get_slice(name)[index])
+                assert found == outcome(lambda: array[index]), (name, index)
+                theirs = outcome(lambda: of_safetensors.get_slice(name)[index])
+                assert isinstance(theirs, type) or theirs == found, (name, index)
+
+
 def test_views_of_a_mapped_file_cost_no_copy_and_keep_it_alive(tmp_path):
     array = np.arange(1000, dtype=np.float64)
     save_file({"w": array}, tmp_path / "a.zt")
@@ -398,13 +436,45 @@ def test_mapped_tensors_are_lent_without_a_copy(tmp_path):
     save_file({"w": array}, tmp_path / "a.zt")
     tensor = safe_open(tmp_path / "a.zt", mmap=True)["w"]
     at = tensor.view().__array_interface__["data"][0]
-    assert np.from_dlpack(tensor).__array_interface__["data"][0] == at
+    assert np.from_dlpack(tensor, copy=False).__array_interface__["data"][0] == at
     assert np.from_dlpack(tensor, copy=True).__array_interface__["data"][0] != at
-    assert not np.from_dlpack(tensor).flags.writeable
+    assert not np.from_dlpack(tensor, copy=False).flags.writeable
     assert np.asarray(tensor, copy=False).__array_interface__["data"][0] == at
     raw = memoryview(tensor) if sys.version_info >= (3, 12) else tensor.raw()
     assert raw.readonly and np.frombuffer(raw, np.uint8).__array_interface__["data"][0] == at
-    lent = np.from_dlpack(tensor)
+    lent = np.from_dlpack(tensor, copy=False)
     del tensor, raw
     os.unlink(tmp_path / "a.zt")
     np.testing.assert_array_equal(lent, array)
+
+
+class DLTensor(ctypes.Structure):
+    """The beginning of DLPack's DLManagedTensorVersioned, up to where its data is."""
+
+    _fields_ = [
+        ("version", ctypes.c_uint32 * 2),
+        ("context", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p),
+        ("flags", ctypes.c_uint64),
+        ("data", ctypes.c_void_p),
+    ]
+
+
+@pytest.mark.skipif(np.lib.NumpyVersion(np.__version__) < "2.1.0", reason="NumPy before 2.1 knows no version of DLPack")
+@pytest.mark.parametrize("copy", [{}, {"copy": None}, {"copy": True}])
+@pytest.mark.parametrize("mmap", [False, True])
+def test_who_does_not_forbid_a_copy_gets_memory_that_may_be_written_to(tmp_path, mmap, copy):
+    # torch.from_dlpack says that it knows DLPack 1.0, and does not look whether memory is read-only.
+    array = np.arange(1 << 12, dtype=np.float32)
+    save_file({"w": array}, tmp_path / "a.zt")
+    tensor = safe_open(tmp_path / "a.zt", mmap=mmap)["w"]
+    found = tensor.__dlpack__(max_version=(1, 0), **copy)
+    pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    lent = DLTensor.from_address(pointer(found, b"dltensor_versioned"))
+    assert lent.version[0] == 1 and not lent.flags & 1
+    ctypes.memset(lent.data, 0, array.nbytes)
+    assert tensor.numpy().tolist() == array.tolist()
+    writable = np.from_dlpack(tensor)
+    writable += 1
+    assert tensor.numpy().tolist() == array.tolist()

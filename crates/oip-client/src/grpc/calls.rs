@@ -77,6 +77,11 @@ impl Stream for Messages {
 }
 
 impl InferenceClient for GrpcClient {
+    fn with_headers(&self, headers: &[(String, String)]) -> Result<Box<dyn InferenceClient>> {
+        let headers = headers.iter().map(|(name, value)| (&**name, &**value));
+        Ok(Box::new(self.with_headers(headers)?))
+    }
+
     fn server_live(&self) -> BoxFuture<'_, Result<bool>> {
         Box::pin(async {
             let message = || ServerLiveRequest {};

@@ -67,6 +67,20 @@ impl GrpcClient {
         })
     }
 
+    /// A client that sends this metadata too, with every call, over the same connection.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Usage`] when a header is malformed, or one of those that the client sets itself.
+    pub fn with_headers<'h>(&self, headers: impl IntoIterator<Item = (&'h str, &'h str)>) -> Result<Self> {
+        let Shared { endpoint, settings } = &*self.shared;
+        let settings = settings.with_headers(endpoint, headers)?;
+        let endpoint = endpoint.clone();
+        Ok(Self {
+            client: self.client.clone(),
+            shared: Arc::new(Shared { endpoint, settings }),
+        })
+    }
+
     fn settings(&self) -> &Settings {
         &self.shared.settings
     }

@@ -49,6 +49,14 @@ impl BlockingClient {
             )),
         }
     }
+
+    /// A client that sends these headers too, with every call, over the same connections.
+    ///
+    /// # Errors
+    /// As [`HttpClient::with_headers`].
+    pub fn with_headers<'h>(&self, headers: impl IntoIterator<Item = (&'h str, &'h str)>) -> Result<Self> {
+        self.0.with_headers(headers).map(Self)
+    }
 }
 
 impl<C> Builder<C> {

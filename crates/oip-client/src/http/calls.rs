@@ -35,6 +35,11 @@ impl HttpClient {
 }
 
 impl InferenceClient for HttpClient {
+    fn with_headers(&self, headers: &[(String, String)]) -> Result<Box<dyn InferenceClient>> {
+        let headers = headers.iter().map(|(name, value)| (&**name, &**value));
+        Ok(Box::new(self.with_headers(headers)?))
+    }
+
     fn server_live(&self) -> BoxFuture<'_, Result<bool>> {
         Box::pin(self.health("/v2/health/live".to_owned()))
     }

@@ -27,10 +27,9 @@ use crate::{
 };
 
 /// Connections that wait for their next request, the last used at the end.
+#[derive(Default)]
 pub(super) struct Pool {
     idle: Mutex<Vec<(Connection, Instant)>>,
-    /// The header lines of all requests.
-    headers: Vec<u8>,
 }
 
 impl fmt::Debug for Pool {
@@ -40,20 +39,6 @@ impl fmt::Debug for Pool {
 }
 
 impl Pool {
-    pub(super) fn new(endpoint: &Endpoint, settings: &Settings) -> Self {
-        let mut headers = format!("host: {}\r\n", endpoint.authority).into_bytes();
-        for (name, value) in &settings.headers {
-            // This one is sent with each request that may have it.
-            if !(settings.accepts_compressed && name == ACCEPT_ENCODING) {
-                add_header(&mut headers, name.as_str(), value.as_bytes());
-            }
-        }
-        Self {
-            idle: Mutex::default(),
-            headers,
-        }
-    }
-
     /// Sends a request and reads all of its answer, whatever its status.
     pub(super) fn send(
         &self,
@@ -62,7 +47,7 @@ impl Pool {
         message: &Message,
         wait: &Wait<'_>,
     ) -> Result<Answer> {
-        let head = self.head(endpoint, message);
+        let head = head(endpoint, settings, message);
         let parts = [&head[..], &message.body.json[..]];
         let parts = parts
             .into_iter()
@@ -144,28 +129,35 @@ impl Pool {
         // Each change is complete.
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
 
-    fn head(&self, endpoint: &Endpoint, message: &Message) -> Vec<u8> {
-        let Message {
-            method,
-            path,
-            headers,
-            body,
-            ..
-        } = message;
-        let mut head = Vec::with_capacity(512);
-        // Writing to a vector does not fail.
-        let _ = write!(head, "{method} {}{path} HTTP/1.1\r\n", endpoint.prefix);
-        head.extend_from_slice(&self.headers);
-        for (name, value) in headers {
+/// The lines before a request's body.
+fn head(endpoint: &Endpoint, settings: &Settings, message: &Message) -> Vec<u8> {
+    let Message {
+        method,
+        path,
+        headers,
+        body,
+        ..
+    } = message;
+    let mut head = Vec::with_capacity(512);
+    // Writing to a vector does not fail.
+    let _ = write!(head, "{method} {}{path} HTTP/1.1\r\n", endpoint.prefix);
+    add_header(&mut head, "host", endpoint.authority.as_str().as_bytes());
+    for (name, value) in &settings.headers {
+        // This one is sent with each request that may have it.
+        if !(settings.accepts_compressed && name == ACCEPT_ENCODING) {
             add_header(&mut head, name.as_str(), value.as_bytes());
         }
-        if method != http::Method::GET {
-            let _ = write!(head, "content-length: {}\r\n", body.len());
-        }
-        head.extend_from_slice(b"\r\n");
-        head
     }
+    for (name, value) in headers {
+        add_header(&mut head, name.as_str(), value.as_bytes());
+    }
+    if method != http::Method::GET {
+        let _ = write!(head, "content-length: {}\r\n", body.len());
+    }
+    head.extend_from_slice(b"\r\n");
+    head
 }
 
 fn add_header(head: &mut Vec<u8>, name: &str, value: &[u8]) {

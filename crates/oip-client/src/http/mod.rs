@@ -19,8 +19,10 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, header};
 use hyper_util::client::legacy::Client;
 use oip_types::{
-    InferRequest, InferResponse, ModelRef, ParameterValue, ServiceError,
-    rest::{EncodedBody, HEADER_LENGTH, RequestEncoding, decode_shared_response, encode_request},
+    InferInput, InferRequest, InferResponse, ModelRef, ParameterValue, ServiceError,
+    rest::{
+        BINARY_DATA, EncodedBody, HEADER_LENGTH, RequestEncoding, decode_shared_response, encode_request,
+    },
 };
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, PercentEncode, utf8_percent_encode};
 use tokio::task::spawn_blocking;
@@ -103,9 +105,8 @@ impl HttpClient {
             let message = "blocking calls are not encrypted: expected http://, or a client with a runtime";
             return Err(ClientError::new(ErrorKind::Usage, message).at(&endpoint.url));
         }
-        let pool = Pool::new(&endpoint, &settings);
         Ok(Self {
-            way: Way::Direct(Arc::new(pool), Patience::default()),
+            way: Way::Direct(Arc::new(Pool::default()), Patience::default()),
             shared: Arc::new(Shared { endpoint, settings }),
         })
     }
@@ -120,6 +121,20 @@ impl HttpClient {
             way,
             shared: self.shared.clone(),
         }
+    }
+
+    /// A client that sends these headers too, with every call, over the same connections.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Usage`] when a header is malformed, or one of those that the client sets itself.
+    pub fn with_headers<'h>(&self, headers: impl IntoIterator<Item = (&'h str, &'h str)>) -> Result<Self> {
+        let Shared { endpoint, settings } = &*self.shared;
+        let settings = settings.with_headers(endpoint, headers)?;
+        let endpoint = endpoint.clone();
+        Ok(Self {
+            way: self.way.clone(),
+            shared: Arc::new(Shared { endpoint, settings }),
+        })
     }
 
     fn settings(&self) -> &Settings {
@@ -247,7 +262,9 @@ impl HttpClient {
                 .or_insert(ParameterValue::Int64(micros));
         }
         let bytes: usize = request.inputs.iter().map(|input| input.value.raw().len()).sum();
-        let is_large = bytes > LARGE && (!is_raw || compression.is_some());
+        let is_for_json = |input: &InferInput| input.parameters.contains_key(BINARY_DATA);
+        let is_all_raw = is_raw && !request.inputs.iter().any(is_for_json);
+        let is_large = bytes > LARGE && (!is_all_raw || compression.is_some());
         let encode = move || -> Result<_> {
             let wrong =
                 |error: ServiceError| ClientError::new(ErrorKind::Request, error.message()).caused_by(error);

@@ -484,3 +484,33 @@ async fn many_threads_share_a_client() {
     })
     .await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn headers_of_one_call_go_with_that_call() {
+    let server = Scripted::new(vec![Step::Send(good())]);
+    let blocking = made(HttpClient::builder(&server.url).header("x-always", "1"));
+    beside(move || {
+        for headers in [
+            &[("x-own", "one")][..],
+            &[("X-Own", "two"), ("x-other", "3")],
+            &[],
+        ] {
+            infer(
+                &blocking.with_headers(headers.iter().copied()).unwrap(),
+                &to_model("m"),
+            )
+            .unwrap();
+        }
+        let error = blocking.with_headers([("host", "elsewhere")]).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Usage);
+    })
+    .await;
+    let own = |request: &String| -> Vec<String> {
+        let lines = request.lines().filter(|line| line.starts_with("x-"));
+        lines.map(str::to_owned).collect()
+    };
+    let heads: Vec<_> = server.requests().iter().map(own).collect();
+    assert_eq!(heads[0], ["x-always: 1", "x-own: one"]);
+    assert_eq!(heads[1], ["x-always: 1", "x-own: two", "x-other: 3"]);
+    assert_eq!(heads[2], ["x-always: 1"]);
+}

@@ -44,7 +44,8 @@ pub(crate) use metadata::{config_datatype, datatype_name, pattern_dims};
 pub use metadata::{error_body, json_body};
 pub use raw::decode_raw_request;
 pub use request::{
-    BinaryOutputs, DecodedRequest, RequestEncoding, decode_request, decode_request_with, encode_request,
+    BINARY_DATA, BinaryOutputs, DecodedRequest, RequestEncoding, decode_request, decode_request_with,
+    encode_request,
 };
 pub use response::{decode_response, decode_shared_response, encode_response, encode_response_within};
 pub use v1::{DecodedV1Request, decode_v1_request, encode_v1_response};

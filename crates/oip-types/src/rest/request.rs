@@ -1,3 +1,5 @@
+use std::borrow::Cow;
+
 use bytes::Bytes;
 use tensor_core::Quoted;
 
@@ -7,15 +9,16 @@ use super::{
 };
 use crate::{
     InferInput, InferRequest, Limits, Memory, ModelRef, NoSharedMemory, NonFinite, ParameterValue,
-    ReadSharedMemory, RequestedOutput, ServiceError, SharedMemorySlice, Unlimited, check_parameter_name,
+    Parameters, ReadSharedMemory, RequestedOutput, ServiceError, SharedMemorySlice, Unlimited,
+    check_parameter_name,
     json::{Cursor, Writer},
     take_bool,
 };
 
 /// On a request: whether outputs are binary unless they say otherwise.
 const BINARY_DATA_OUTPUT: &str = "binary_data_output";
-/// On a requested output: whether it is binary.
-const BINARY_DATA: &str = "binary_data";
+/// The parameter of a requested output that says whether it is binary. Clients may have it at inputs too: see [`RequestEncoding`].
+pub const BINARY_DATA: &str = "binary_data";
 
 /// A request and the form in which its answer is wanted.
 #[derive(Clone, Debug)]
@@ -187,9 +190,9 @@ fn read_outputs(cursor: &mut Cursor<'_>, limits: &Limits) -> Result<Vec<Requeste
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct RequestEncoding {
-    /// Send inputs as binary data rather than JSON.
+    /// Send inputs as binary data rather than JSON, but for those whose parameter `binary_data` is false (which is not sent).
     pub binary_inputs: bool,
-    /// Ask for outputs as binary data rather than JSON.
+    /// Ask for outputs as binary data rather than JSON, but for those whose parameter `binary_data` is false.
     pub binary_outputs: bool,
     /// How floats without a JSON form are written.
     pub non_finite: NonFinite,
@@ -233,12 +236,16 @@ pub fn encode_request(
     writer.raw("\"inputs\":");
     let mut failed = Ok(());
     writer.array(&request.inputs, |writer, input| {
-        let destination = match encoding.binary_inputs {
+        let destination = match encoding.binary_inputs && !is_for_json(&input.parameters) {
             _ if SharedMemorySlice::is_in(&input.parameters) => Destination::SharedMemory(None),
             true => Destination::Binary(&mut binary),
             false => Destination::Json(encoding.non_finite),
         };
-        let written = write_tensor(writer, destination, &input.name, &input.value, &input.parameters);
+        let mut parameters = Cow::Borrowed(&input.parameters);
+        if parameters.contains_key(BINARY_DATA) {
+            parameters.to_mut().remove(BINARY_DATA);
+        }
+        let written = write_tensor(writer, destination, &input.name, &input.value, &parameters);
         if let Err(error) = written {
             failed = Err(error.within(format_args!("input {}", Quoted(&input.name))));
         }
@@ -249,7 +256,9 @@ pub fn encode_request(
         writer.array(&request.outputs, |writer, output| {
             // Said for each output: Triton does not apply the request's default to outputs that are listed.
             let mut parameters = output.parameters.clone();
-            let is_binary = encoding.binary_outputs && !SharedMemorySlice::is_in(&parameters);
+            let is_binary = encoding.binary_outputs
+                && !is_for_json(&parameters)
+                && !SharedMemorySlice::is_in(&parameters);
             parameters.insert(BINARY_DATA.to_owned(), ParameterValue::Bool(is_binary));
             writer.raw("{\"name\":");
             writer.string(&output.name);
@@ -263,4 +272,9 @@ pub fn encode_request(
         json: writer.into_bytes(),
         binary,
     })
+}
+
+/// Whether a tensor is to be JSON where others are binary.
+fn is_for_json(parameters: &Parameters) -> bool {
+    parameters.get(BINARY_DATA) == Some(&ParameterValue::Bool(false))
 }

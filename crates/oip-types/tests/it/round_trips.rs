@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use oip_types::{
-    BytesTensor, DataType, InferRequest, Limits, ModelRef, TensorValue,
+    BytesTensor, DataType, InferRequest, Limits, ModelRef, ParameterValue, TensorValue,
     rest::{self, NonFinite, RequestEncoding},
 };
 use proptest::prelude::*;
@@ -94,4 +94,43 @@ encoding.non_finite = non_finite;
         let model = ModelRef::new("m", None).unwrap();
         let _ = rest::decode_request(model, &Bytes::from(body), None, &Limits::default());
     }
+}
+
+/// JSON where a tensor asks for it, binary elsewhere: values that JSON does not have can then stand beside texts for people.
+#[test]
+fn tensors_have_forms_of_their_own() {
+    let bytes = |element: &[u8]| -> TensorValue {
+        let element = BytesTensor::from_elements(Shape::new(&[1]).unwrap(), [element.to_vec()]);
+        element.unwrap().into()
+    };
+    let mut request = InferRequest::new(ModelRef::new("m", None).unwrap())
+        .with_input("raw", bytes(b"\xff"))
+        .with_input("text", bytes(b"a"))
+        .with_output("raw")
+        .with_output("text");
+    let for_json = ParameterValue::Bool(false);
+    let parameters = &mut request.inputs[1].parameters;
+    parameters.insert(rest::BINARY_DATA.into(), for_json.clone());
+    parameters.insert("own".into(), ParameterValue::Int64(1));
+    request.outputs[1]
+        .parameters
+        .insert(rest::BINARY_DATA.into(), for_json);
+    let encoding = RequestEncoding::default().with(|encoding| {
+        encoding.binary_inputs = true;
+        encoding.binary_outputs = true;
+    });
+    let encoded = rest::encode_request(&request, encoding).unwrap();
+    let json = String::from_utf8(encoded.json.to_vec()).unwrap();
+    assert!(
+        json.contains(r#""data":["a"]"#) && !json.contains(r#""own":1,"binary_data""#),
+        "{json}"
+    );
+    let header_length = encoded.header_length();
+    let limits = Limits::default();
+    let decoded =
+        rest::decode_request(request.model(), &encoded.into_bytes(), header_length, &limits).unwrap();
+    assert!(decoded.binary_outputs.is_binary("raw") && !decoded.binary_outputs.is_binary("text"));
+    request.inputs[1].parameters.remove(rest::BINARY_DATA);
+    request.outputs[1].parameters.remove(rest::BINARY_DATA);
+    assert_eq!(decoded.request, request);
 }

@@ -79,18 +79,16 @@ class _Base:
             {
                 "timeout": timeout,
                 "connect_timeout": connect_timeout,
-                "headers": list((headers or {}).items()),
                 "authorities": None if authorities is None else _read(authorities),
                 "certificate": identity,
                 "compress": compress,
                 "accept_compressed": accept_compressed,
-                "typed": False,
                 "attempts": attempts,
                 "max_response_bytes": max_response_bytes,
             },
         )
         self.url = url
-        self._made: NativeClient | None = made
+        self._made: NativeClient | None = made.with_headers(list(headers.items())) if headers else made
 
     @property
     def _native(self) -> NativeClient:
@@ -285,7 +283,7 @@ class Stream:
         return self
 
     def __next__(self) -> Response:
-        answer = self._native.receive()
+        answer = received(self._native)
         if answer is None:
             raise StopIteration
         return _response(answer)
@@ -439,10 +437,26 @@ class AsyncStream:
         return self
 
     async def __anext__(self) -> Response:
-        answer = await _wait(self._native.receive)
+        answer = await awaited(self._native)
         if answer is None:
             raise StopAsyncIteration
         return _response(answer)
+
+
+def received(stream: _native.Stream) -> tuple[Any, ...] | None:
+    """The next answer of a stream, or None at its end."""
+    while True:
+        stream.wait()
+        if (taken := stream.take()) is not None:
+            return taken[0]
+
+
+async def awaited(stream: _native.Stream) -> tuple[Any, ...] | None:
+    """As :func:`received`. A wait that is cancelled loses no answer: it is taken afterwards, without another wait."""
+    while True:
+        await _wait(stream.wait)
+        if (taken := stream.take()) is not None:
+            return taken[0]
 
 
 async def _wait(method: Callable[..., Any], *arguments: Any) -> Any:
@@ -536,7 +550,28 @@ def _request(
     parameters: Mapping[str, Parameter] | None,
 ) -> tuple[Any, ...]:
     given: list[Any] = [(name, *tensor(name, array), {}) for name, array in inputs.items()]
-    return model, version, given, [(name, {}) for name in outputs], id, dict(parameters or {})
+    return checked(model, version, given, [(name, {}) for name in outputs], id, dict(parameters or {}))
+
+
+def checked(
+    model: str, version: str | None, inputs: list[Any], outputs: list[Any], id: str | None, parameters: dict[str, Any]
+) -> tuple[Any, ...]:
+    """A request as the native half takes it. Raises ``TypeError`` and ``ValueError`` that name the argument."""
+    for name, value in {"version": version, "id": id}.items():
+        if value is not None and not isinstance(value, str):
+            raise TypeError(f"{name}: expected str or None, found {value!r}")
+    parameters = {name: _parameter(name, value) for name, value in parameters.items()}
+    return model, version, inputs, outputs, id, parameters
+
+
+def _parameter(name: str, value: Any) -> Parameter:
+    if isinstance(value, np.generic):
+        value = value.item()
+    if not isinstance(value, (bool, int, float, str)):
+        raise TypeError(f"parameter {name!r}: expected bool, int, float or str, found {type(value).__name__}")
+    if isinstance(value, int) and not -(1 << 63) <= value < 1 << 64:
+        raise ValueError(f"parameter {name!r}: expected a whole number of 64 bits, found {value}")
+    return value
 
 
 def tensor(name: str, value: Any) -> tuple[str, list[int], Any]:
@@ -551,9 +586,12 @@ def tensor(name: str, value: Any) -> tuple[str, list[int], Any]:
         datatype = OIP[dtype_name(array.dtype)]
     except KeyError:
         raise TypeError(f"input {name!r}: dtype {array.dtype} is not one of the protocol's") from None
-    if array.dtype.byteorder == ">":
-        array = array.astype(array.dtype.newbyteorder("<"))
-    return datatype, list(array.shape), np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    return datatype, list(array.shape), np.ascontiguousarray(little_endian(array)).reshape(-1).view(np.uint8)
+
+
+def little_endian(array: Array) -> Array:
+    """The same array, or a copy if its bytes stand the other way round."""
+    return array.astype(array.dtype.newbyteorder("<")) if array.dtype.byteorder == ">" else array
 
 
 def _bytes(name: str, element: Any) -> bytes:

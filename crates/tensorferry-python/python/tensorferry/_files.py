@@ -169,20 +169,22 @@ class Tensor:
         return self.raw()
 
     def __dlpack__(self, *, copy: bool | None = None, max_version: tuple[int, int] | None = None, **options: Any) -> Any:
-        """For ``numpy.from_dlpack``, ``torch.from_dlpack``, ``jax.dlpack.from_dlpack``: of a mapped file without a copy
-        where the caller knows read-only memory (DLPack 1.0), else a new array.
+        """For ``numpy.from_dlpack``, ``torch.from_dlpack``, ``jax.dlpack.from_dlpack``: a new array. With ``copy=False``, of a
+        mapped file read-only memory without a copy, for callers that know DLPack 1.0. Not all that say so look whether memory is
+        read-only: writing to a tensor that torch made of it ends the program (SIGSEGV).
 
         Raises ``BufferError`` where ``copy=False`` cannot be, and for bfloat16 and 8-bit floats, which NumPy does not lend:
         :meth:`torch` and :meth:`jax` have them."""
         if not is_native(self.dtype):
             raise BufferError(f"{self._place()}: NumPy lends no {self.dtype}; use torch() or jax()")
-        if not copy and _KNOWS_DLPACK_1 and max_version is not None and max_version[0] >= 1:
-            return self.view().__dlpack__(copy=copy, max_version=max_version, **options)
-        if copy is False:
+        version: dict[str, Any] = {"max_version": max_version} if _KNOWS_DLPACK_1 else {}
+        if copy is not False:
+            return self.numpy().__dlpack__(**version, **options)
+        if not _KNOWS_DLPACK_1 or max_version is None or max_version[0] < 1:
             raise BufferError(
                 f"{self._place()}: read-only memory is lent to callers that know DLPack 1.0 only, and by NumPy 2.1 or newer"
             )
-        return self.numpy().__dlpack__(**options)
+        return self.view().__dlpack__(copy=copy, **version, **options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return (1, 0)
@@ -235,24 +237,24 @@ class Slice:
         tensor._check_readable()
         if not tensor.shape:
             return tensor._get(self._framework, self._device)[index]
-        first, rest = (index[0], index[1:]) if isinstance(index, tuple) and index else (index, ())
+        # Of the index, the first part says which rows are read; the whole is applied to them.
+        first, *rest = index if isinstance(index, tuple) and index else (index,)
+        wanted: Any = index
+        start, stop = 0, tensor.shape[0]
         if isinstance(first, slice) and first.step in (None, 1):
             start, stop, _ = first.indices(tensor.shape[0])
-            stop = max(start, stop)
-            rows: Any = slice(None)
+            stop, wanted = max(start, stop), (slice(None), *rest)
         elif isinstance(first, (int, np.integer)):
             start = int(first) + (tensor.shape[0] if first < 0 else 0)
             if not 0 <= start < tensor.shape[0]:
                 raise IndexError(f"tensor {tensor.name!r} has {tensor.shape[0]} rows, found index {int(first)}")
-            stop, rows = start + 1, 0
-        else:
-            start, stop, rows = 0, tensor.shape[0], first
+            stop, wanted = start + 1, (0, *rest)
         data, shape = tensor._file.rows(tensor._index, start, stop)
         if self._framework == "torch":
             part = _as_torch(bytearray(data), tensor.dtype, tuple(shape), tensor._place())
             part = part if self._device is None else part.to(self._device)
-            return part[(rows, *rest)]
-        part = np.frombuffer(memoryview(data), dtype=tensor._numpy_dtype()).reshape(shape).copy()[(rows, *rest)]
+            return part[wanted]
+        part = np.frombuffer(memoryview(data), dtype=tensor._numpy_dtype()).reshape(shape).copy()[wanted]
         return part if self._framework == "numpy" else import_module("jax.numpy").asarray(part)
 
 

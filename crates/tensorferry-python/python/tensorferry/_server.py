@@ -14,6 +14,7 @@ import sys
 import tempfile
 import threading
 import time
+import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -78,6 +79,9 @@ class Server:
     ``http`` and ``grpc`` are addresses; port 0 is any that is free, None means no such port. ``http_url``, ``grpc_url`` and ``url`` say
     where it serves. Raises ``ValueError`` for what cannot be served, ``OSError`` for an address that is taken, ``RuntimeError``
     for a file that cannot be loaded, with the reason.
+
+    A server that still runs when the program ends is stopped then, as by :meth:`stop`. A forked process has no part in the server of its
+    parent: there :meth:`stop` does nothing.
     """
 
     def __init__(
@@ -90,18 +94,26 @@ class Server:
         options: list[str] | None = None,
     ) -> None:
         files = {name: Path(given) for name, given in models.items() if isinstance(given, (str, os.PathLike))}
-        self._callables = [_Callable(name, given) for name, given in models.items() if name not in files]
-        callables = [made.native() for made in self._callables]
-        self._child = _Child(files, options or []) if files else None
+        for name in files:
+            _check_folder_name(name)
+        self._process = os.getpid()
+        self._callables: list[_Callable] = []
+        self._child: _Child | None = None
+        _RUNNING.add(self)
         try:
+            for name, given in models.items():
+                if name not in files:
+                    self._callables.append(_Callable(name, given))
             others = []
-            if self._child is not None:
-                client = Client(self._child.url, timeout=None, attempts=1)
-                others = [(name, client._native) for name in files]
+            if files:
+                self._child = _Child(files, options or [])
+                # A request's time and its end come from this server's clients.
+                calls, streams = (Client(url, timeout=None, attempts=1) for url in (self._child.url, self._child.grpc_url))
+                others = [(name, calls._native, streams._native) for name in files]
+            callables = [made.native() for made in self._callables]
             self._native = _native.Server(callables, others, http, grpc, drain_timeout)
         except BaseException:
-            if self._child is not None:
-                self._child.stop()
+            self._end(True)
             raise
         self.http_url = None if self._native.http is None else f"http://{self._native.http}"
         self.grpc_url = None if self._native.grpc is None else f"grpc://{self._native.grpc}"
@@ -117,12 +129,22 @@ class Server:
 
     def stop(self) -> bool:
         """Answers the requests that it has, and ends; whether all of them ended in time."""
+        if not self._is_of_this_process():
+            return True
         is_clean = self._native.stop()
+        self._end(is_clean)
+        return is_clean
+
+    def _end(self, is_idle: bool) -> None:
+        """What follows when no more requests come; ``is_idle`` if no model runs any more."""
+        _RUNNING.discard(self)
         for made in self._callables:
-            made.close()
+            made.close(is_idle)
         if self._child is not None:
             self._child.stop()
-        return is_clean
+
+    def _is_of_this_process(self) -> bool:
+        return os.getpid() == self._process
 
     def __enter__(self) -> Server:
         return self
@@ -132,11 +154,36 @@ class Server:
 
     def __del__(self) -> None:
         child = getattr(self, "_child", None)
-        if child is not None:
+        if child is not None and self._is_of_this_process():
             child.stop()
 
     def __repr__(self) -> str:
         return f"Server({self.url!r})"
+
+
+#: Servers that have not been stopped.
+_RUNNING: weakref.WeakSet[Server] = weakref.WeakSet()
+
+
+def _stop_all() -> None:
+    for server in list(_RUNNING):
+        # Unless it is still being made, by another thread.
+        if hasattr(server, "_native"):
+            server.stop()
+        elif server._is_of_this_process():
+            server._end(False)
+
+
+# Before the interpreter ends, after which models cannot run.
+atexit.register(_stop_all)
+
+
+def _check_folder_name(name: str) -> None:
+    """The program that runs files finds models by the names of their folders."""
+    if not name or name.startswith(".") or any(part in name for part in ("/", "\0")):
+        raise ValueError(
+            f"model {name!r}: expected a name that a folder can have and that does not begin with a dot, for a model from a file"
+        )
 
 
 def _specs(name: str, role: str, specs: Any) -> list[tuple[str, str, list[int], bool]]:
@@ -183,6 +230,8 @@ class _Callable:
     def __init__(self, name: str, given: Any) -> None:
         self.name = name
         target = self._made(given) if inspect.isclass(given) else given
+        #: What was made here, and is to be closed here.
+        self._own = target if inspect.isclass(given) else None
         self.inputs = _specs(name, "inputs", getattr(target, "inputs", None))
         self.outputs = _specs(name, "outputs", getattr(target, "outputs", None))
         self.max_batch_size: int | None = getattr(target, "max_batch_size", None)
@@ -226,7 +275,15 @@ class _Callable:
         answer = self.answers if self.is_decoupled else self.answer
         return self.name, self.inputs, self.outputs, answer, self.max_batch_size, self.is_decoupled
 
-    def close(self) -> None:
+    def close(self, is_idle: bool) -> None:
+        """Ends what the model has for later requests. A model that hangs is left as it is."""
+        own, self._own = self._own, None
+        close = getattr(own, "close", None)
+        if is_idle and callable(close):
+            try:
+                close()
+            except Exception as error:
+                log.error("model %r: its close() failed", self.name, exc_info=error)
         if self._loop is not None and not self._loop.is_running():
             self._loop.close()
             self._loop = None
@@ -238,7 +295,7 @@ class _Callable:
             if inspect.isawaitable(found):
                 found = self._awaited(found)
             return None, self._given(found)
-        except Exception as error:
+        except BaseException as error:
             return self._failed(error), []
 
     def answers(self, *asked: Any) -> Iterator[tuple[Any, list[Any]]]:
@@ -251,7 +308,9 @@ class _Callable:
                     yield None, self._given(step)
             finally:
                 steps.close()
-        except Exception as error:
+        except GeneratorExit:
+            raise
+        except BaseException as error:
             yield self._failed(error), []
 
     def _call(
@@ -274,12 +333,12 @@ class _Callable:
             found = {next(iter(self._datatypes)): found}
         return [(key, *_output(key, value, self._datatypes.get(key))) for key, value in found.items()]
 
-    def _failed(self, error: Exception) -> tuple[int, str]:
-        status = getattr(error, "status", None)
-        if isinstance(status, int):
-            return status, str(error)
+    def _failed(self, error: BaseException) -> tuple[int, str]:
+        if isinstance(error, InferenceError):
+            is_status = isinstance(error.status, int) and 400 <= error.status < 600
+            return error.status if is_status else 500, str(error)
         log.error("model %r failed", self.name, exc_info=error)
-        return 500, f"its model failed: {type(error).__name__}: {error}"
+        return 500, f"its model failed: {type(error).__name__}: {error}".removesuffix(": ")
 
     def _awaited(self, found: Any) -> Any:
         """Runs on the model's own event loop, as in a model.py: what it keeps between calls may belong to that."""
@@ -329,8 +388,6 @@ class _Child:
     def __init__(self, files: Mapping[str, Path], options: list[str]) -> None:
         self._folder = tempfile.mkdtemp(prefix="tensorferry-")
         self._process: subprocess.Popen[bytes] | None = None
-        # Also when nobody stops it: at the end of the program at the latest.
-        atexit.register(self.stop)
         try:
             self._start(files, options)
         except BaseException:
@@ -343,6 +400,7 @@ class _Child:
             place(path, folder / "models" / name)
         socket = folder / "http.sock"
         self.url = f"http+unix://{socket}"
+        self.grpc_url = f"grpc+unix://{folder / 'grpc.sock'}"
         with open(folder / "log", "wb") as log_file:
             arguments = server_arguments([str(folder / "models"), "--http-address", f"unix:{socket}"])
             arguments += ["--grpc-address", f"unix:{folder / 'grpc.sock'}", *options]
@@ -354,24 +412,33 @@ class _Child:
                 preexec_fn=_end_with_parent(),
             )
         client = Client(self.url, timeout=5.0, attempts=1)
+        silent_since = time.monotonic()
         while True:
             if self._process.poll() is not None:
-                text = (folder / "log").read_text(errors="replace").strip()
-                raise RuntimeError(f"oip-server ended: {text[-2000:]}")
+                raise RuntimeError(f"oip-server ended: {self._said()}")
             try:
+                # Asked first: a server that is ready has found all its models.
+                is_ready = client.is_ready()
                 models = {entry["name"]: entry for entry in client.models()}
-            except _native.InferenceError:
-                models = {}
+                silent_since = time.monotonic()
+            except _native.InferenceError as error:
+                if time.monotonic() - silent_since > _SILENCE:
+                    raise RuntimeError(f"oip-server does not answer: {error}; it said: {self._said()}") from None
+                is_ready, models = False, {}
             states = {name: models.get(name, {}).get("state") for name in files}
             for name, state in states.items():
                 if state == "UNAVAILABLE":
                     raise RuntimeError(f"model {name!r} ({files[name]}): {models[name]['reason']}")
+                if is_ready and state is None:
+                    raise RuntimeError(f"model {name!r} ({files[name]}): oip-server found no such model; it said: {self._said()}")
             if all(state == "READY" for state in states.values()):
                 return
             time.sleep(0.02)
 
+    def _said(self) -> str:
+        return (Path(self._folder) / "log").read_text(errors="replace").strip()[-2000:]
+
     def stop(self) -> None:
-        atexit.unregister(self.stop)
         if self._process is not None:
             self._process.terminate()
             try:
@@ -381,6 +448,10 @@ class _Child:
                 self._process.wait()
             self._process = None
         shutil.rmtree(self._folder, ignore_errors=True)
+
+
+#: Seconds that the program may take to its first answer, and between two.
+_SILENCE = 60.0
 
 
 def _end_with_parent() -> Callable[[], None] | None:
@@ -429,7 +500,8 @@ def place(path: Path, folder: Path) -> None:
 def _link(source: str, target: str) -> str:
     """The same file by another name, or a copy where the system has no such links."""
     try:
-        os.link(source, target)
+        # Of a link, what it leads to: the system would give another name to the link itself.
+        os.link(os.path.realpath(source), target)
     except OSError:
         shutil.copy(source, target)
     return target

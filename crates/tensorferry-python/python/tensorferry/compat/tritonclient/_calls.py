@@ -5,13 +5,12 @@ from __future__ import annotations
 import base64
 import json
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NoReturn
 
 from ... import _native
-from ..._client import _wait
+from ..._client import _wait, checked
 from ._plugin import InferenceServerClientPlugin, Request
 from .utils import (
     TRITON_RESERVED_REQUEST_PARAMS,
@@ -21,9 +20,6 @@ from .utils import (
 
 Headers = Mapping[str, str] | None
 Seconds = float | None
-
-#: Connections of clients that differ in headers, compression or form; the one that was used longest ago goes.
-_NATIVES = 8
 
 _MAX_RESPONSE = (1 << 31) - 1
 
@@ -41,37 +37,22 @@ def exception(error: Exception, is_grpc: bool) -> InferenceServerException:
 
 
 class Connections:
-    """The native clients behind one client: they differ in what is set for all calls of a connection."""
+    """The native clients behind one client, one for each kind of compression."""
 
     def __init__(self, url: str, settings: dict[str, Any]) -> None:
         self._url = url
         self._settings = settings
-        self._natives: OrderedDict[tuple[Any, ...], _native.Client] = OrderedDict()
+        self._natives: dict[tuple[str | None, bool], _native.Client] = {}
         self._lock = threading.Lock()
 
-    def get(
-        self,
-        headers: Mapping[str, str] | None = None,
-        compress: str | None = None,
-        accept_compressed: bool = False,
-        typed: bool = False,
-    ) -> _native.Client:
-        """A client with these settings."""
-        key = (tuple((headers or {}).items()), compress, accept_compressed, typed)
+    def get(self, compress: str | None = None, accept_compressed: bool = False) -> _native.Client:
+        """The client of this kind."""
+        key = compress, accept_compressed
         with self._lock:
             found = self._natives.get(key)
             if found is None:
-                settings = {
-                    **self._settings,
-                    "headers": [(name, str(value)) for name, value in key[0]],
-                    "compress": compress,
-                    "accept_compressed": accept_compressed,
-                    "typed": typed,
-                }
+                settings = {**self._settings, "compress": compress, "accept_compressed": accept_compressed}
                 found = self._natives[key] = _native.Client(self._url, settings)
-                if len(self._natives) > _NATIVES:
-                    self._natives.popitem(last=False)
-            self._natives.move_to_end(key)
             return found
 
     def close(self) -> None:
@@ -134,14 +115,16 @@ class Calls:
         headers: Mapping[str, str] | None,
         compress: str | None = None,
         accept_compressed: bool = False,
-        typed: bool = False,
     ) -> _native.Client:
-        """The connections for a request with these headers, and those that the plugin adds."""
+        """The client for a request with these headers, and those that the plugin adds."""
         if self._plugin is not None:
             request = Request(dict(headers or {}))
             self._plugin(request)
             headers = request.headers
-        return self._connections.get(headers, compress, accept_compressed, typed)
+        client = self._connections.get(compress, accept_compressed)
+        if not headers:
+            return client
+        return client.with_headers([(name, str(value)) for name, value in headers.items()])
 
     def _translated(self) -> _Translated:
         return _Translated(self._is_grpc)
@@ -310,6 +293,8 @@ class Calls:
         is_final_response_wanted: bool = False,
     ) -> tuple[Any, ...]:
         """A request as the native half takes it."""
+        if not isinstance(model_version, str):
+            raise InferenceServerException("model version must be a string")
         given = dict(parameters or {})
         for name in given:
             if name in TRITON_RESERVED_REQUEST_PARAMS or name.startswith(TRITON_RESERVED_REQUEST_PARAMS_PREFIX):
@@ -322,14 +307,17 @@ class Calls:
             given["timeout"] = timeout
         if is_final_response_wanted:
             given["triton_enable_empty_final_response"] = True
-        return (
-            model_name,
-            model_version or None,
-            [tensor._native() for tensor in inputs],
-            [output._native() for output in outputs or ()],
-            request_id or None,
-            given,
-        )
+        try:
+            return checked(
+                model_name,
+                model_version or None,
+                [tensor._native() for tensor in inputs],
+                [output._native() for output in outputs or ()],
+                request_id or None,
+                given,
+            )
+        except (TypeError, ValueError) as error:
+            raise InferenceServerException(str(error)) from None
 
 
 def _texts(value: Any) -> list[str]:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..._client import array as to_array
-from ..._client import tensor as to_tensor
+from ..._client import little_endian
 from .utils import bf16_of, from_bf16, np_to_triton_dtype, raise_error, triton_to_np_dtype
 
 
@@ -143,7 +143,7 @@ class InferInput:
         return self
 
     def set_data_from_numpy(self, input_tensor: NDArray[Any], binary_data: bool = True) -> InferInput:
-        """Sets the data; it is copied when the request is sent. Without ``binary_data`` tensors travel as JSON's numbers."""
+        """Sets the data to a copy of the array. Without ``binary_data`` it travels as JSON."""
         if not isinstance(input_tensor, np.ndarray):
             raise_error("input_tensor must be a numpy array")
         found = np_to_triton_dtype(input_tensor.dtype)
@@ -156,12 +156,13 @@ class InferInput:
             raise_error("BF16 inputs must be sent as binary data over HTTP. Please set binary_data=True")
         if is_float_for_bf16:
             # The upper half of a float32, as Triton's client had it once.
-            self._data = bf16_of(input_tensor).view(np.uint8)
+            self._data = bf16_of(input_tensor).tobytes()
         elif self._datatype == "BYTES":
             elements = (_text(element) for element in input_tensor.reshape(-1))
             self._data = list(elements)
         else:
-            self._data = to_tensor(self._name, input_tensor)[2]
+            # Sent without another copy.
+            self._data = little_endian(input_tensor).tobytes()
         self._binary = binary_data
         self._place = {}
         return self
@@ -175,14 +176,15 @@ class InferInput:
     def _native(self) -> tuple[str, str, list[int], Any, dict[str, Any]]:
         if self._data is None and not self._place:
             raise_error(f"input '{self._name}' has no data: call set_data_from_numpy or set_shared_memory")
-        return self._name, self._datatype, self._shape, self._data, self._place
+        parameters = self._place or ({} if self._binary else {"binary_data": False})
+        return self._name, self._datatype, self._shape, self._data, parameters
 
     def _json(self) -> tuple[dict[str, Any], bytes]:
         """The tensor of a body that is made by hand, and its bytes behind the JSON."""
-        name, datatype, shape, data, place = self._native()
+        name, datatype, shape, data, _ = self._native()
         tensor: dict[str, Any] = {"name": name, "shape": shape, "datatype": datatype}
-        if place:
-            return {**tensor, "parameters": place}, b""
+        if self._place:
+            return {**tensor, "parameters": self._place}, b""
         if datatype == "BYTES":
             data = b"".join(len(element).to_bytes(4, "little") + element for element in data)
         raw = bytes(memoryview(data))
@@ -248,7 +250,8 @@ class InferRequestedOutput:
         self._place = {}
 
     def _native(self) -> tuple[str, dict[str, Any]]:
-        return self._name, {"classification": self._class_count} if self._class_count else dict(self._place)
+        parameters = {"classification": self._class_count} if self._class_count else dict(self._place)
+        return self._name, {**parameters, "binary_data": False} if self._is_typed() else parameters
 
     def _is_typed(self) -> bool:
         """Whether it is to come as JSON."""

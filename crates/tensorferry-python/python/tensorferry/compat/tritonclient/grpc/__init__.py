@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NoReturn
 
+from ...._client import received
 from .. import _tensors
 from .._calls import Calls, Headers, Seconds, exception
 from .._plugin import InferenceServerClientPlugin, Request
@@ -312,6 +313,12 @@ class InferenceServerClient(_GrpcCalls):
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def __del__(self) -> None:
+        stream = getattr(self, "_stream", None)
+        if stream is not None:
+            # No more requests come. Its thread ends after the last response.
+            stream.native.finish()
+
     def close(self) -> None:
         """Ends the stream and lets go of the connections."""
         self.stop_stream()
@@ -464,12 +471,14 @@ class _Stream:
     def _listen(self) -> None:
         while True:
             try:
-                answer = self.native.receive()
+                answer = received(self.native)
             except Exception as error:
                 if not self._is_cancelled:
                     self._callback(result=None, error=exception(error, is_grpc=True))
                 continue
             if answer is None:
+                if self._timer is not None:
+                    self._timer.cancel()
                 return
             self._callback(result=InferResult(answer), error=None)
 

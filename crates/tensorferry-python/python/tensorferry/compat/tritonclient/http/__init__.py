@@ -273,19 +273,13 @@ class _HttpCalls(Calls):
 
     def _prepared(
         self,
-        inputs: Sequence[InferInput],
-        outputs: Sequence[InferRequestedOutput] | None,
         headers: Headers,
         query_params: object,
         request_compression_algorithm: str | None,
         response_compression_algorithm: str | None,
     ) -> Any:
         _no_query(query_params)
-        # One request is in one form: as JSON, where any tensor is to be.
-        typed = not all(tensor._binary for tensor in inputs) or bool(_typed(outputs))
-        return self._connection(
-            headers, request_compression_algorithm, response_compression_algorithm is not None, typed
-        )
+        return self._connection(headers, request_compression_algorithm, response_compression_algorithm is not None)
 
 
 def _read(path: str | None) -> bytes | None:
@@ -362,7 +356,7 @@ class InferenceServerClient(_HttpCalls):
         """Runs a model. ``timeout`` is for the server, in microseconds."""
         with self._translated():
             native = self._prepared(
-                inputs, outputs, headers, query_params, request_compression_algorithm, response_compression_algorithm
+                headers, query_params, request_compression_algorithm, response_compression_algorithm
             )
             request = self._request(
                 model_name, inputs, model_version, outputs, request_id, sequence_id, sequence_start, sequence_end,
@@ -399,7 +393,7 @@ class InferenceServerClient(_HttpCalls):
 
         with self._translated():
             native = self._prepared(
-                inputs, outputs, headers, query_params, request_compression_algorithm, response_compression_algorithm
+                headers, query_params, request_compression_algorithm, response_compression_algorithm
             )
             request = self._request(
                 model_name, inputs, model_version, outputs, request_id, sequence_id, sequence_start, sequence_end,

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
-from ....._client import _wait
+from ....._client import _wait, awaited
 from ..._calls import AsyncCalls, Headers, exception
 from ..._plugin import InferenceServerClientPlugin, Request
 from ..._tensors import InferInput as _InferInput
@@ -130,7 +130,7 @@ class ResponseIterator:
     async def __anext__(self) -> tuple[InferResult | None, InferenceServerException | None]:
         try:
             async with asyncio.timeout_at(self._deadline):
-                answer = await _wait(self._stream.receive)
+                answer = await awaited(self._stream)
         except TimeoutError:
             self._end()
             raise InferenceServerException("Deadline Exceeded", "StatusCode.DEADLINE_EXCEEDED") from None

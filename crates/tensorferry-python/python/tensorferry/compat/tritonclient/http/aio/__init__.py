@@ -72,7 +72,7 @@ class InferenceServerClient(AsyncCalls, _HttpCalls):
         """Runs a model. ``timeout`` is for the server, in microseconds."""
         with self._translated():
             native = self._prepared(
-                inputs, outputs, headers, query_params, request_compression_algorithm, response_compression_algorithm
+                headers, query_params, request_compression_algorithm, response_compression_algorithm
             )
             request = self._request(
                 model_name, inputs, model_version, outputs, request_id, sequence_id, sequence_start, sequence_end,
