@@ -308,6 +308,9 @@ class _Stream:
             self._is_wanted = False
             self._is_over = True
 
+    def is_over(self):
+        return self._is_over
+
     def wait(self):
         self._end.get()
         if self.failure is not None:
@@ -453,7 +456,7 @@ class InferenceRequest:
             _unsupported("TRITONSERVER_REQUEST_RELEASE_RESCHEDULE (iterative sequences)")
 
     def is_cancelled(self):
-        return self._number is not None and _cancelled.number >= self._number
+        return self._number in _cancelled
 
     def get_response_sender(self):
         if self._number is None:
@@ -461,7 +464,7 @@ class InferenceRequest:
         stream = self._pending()
         if self._sender is None:
             number = self._number
-            self._sender = _StreamSender(stream, lambda: _cancelled.number >= number)
+            self._sender = _StreamSender(stream, lambda: number in _cancelled)
             stream.has_sender = True
             weakref.finalize(self._sender, stream.abandon, True).atexit = False
         return self._sender
@@ -662,6 +665,9 @@ class TritonModel:
     #: As in Triton, where models change inputs in place.
     may_write_inputs = True
 
+    #: Runs `execute` of a decoupled model.
+    main = None
+
     def __init__(self, order, path, module):
         import tensorferry_forms as forms
 
@@ -680,6 +686,8 @@ class TritonModel:
             _warn_once("is_ready of a TritonPythonModel is not called by this server: its model is ready while it is loaded")
         #: Whether it answers by response senders only, any number of times.
         self.is_decoupled = using_decoupled_model_transaction_policy(config)
+        #: As in Triton, `execute` is called again while senders of requests before are open.
+        self.runs_beside = self.is_decoupled
         if not config["output"]:
             raise Refused(
                 "its configuration describes no outputs with data_type and dims, and neither does auto_complete_config", 400
@@ -705,7 +713,7 @@ class TritonModel:
         initialize = getattr(self._model, "initialize", None)
         if callable(initialize):
             initialize(arguments)
-        self._loop = asyncio.new_event_loop() if inspect.iscoroutinefunction(kind.execute) else None
+        self.loop = asyncio.new_event_loop() if inspect.iscoroutinefunction(kind.execute) else None
         InferenceRequest._all_outputs = [output["name"] for output in self._outputs]
 
     def about(self):
@@ -738,25 +746,31 @@ class TritonModel:
         tensors = [Tensor(name, array) for name, array in arrays.items()]
         return InferenceRequest._of(number, message, tensors, self._name, self._version)
 
-    def _execute(self, requests):
+    def _execute(self, requests, free=None):
         try:
-            responses = self._model.execute(requests)
-            return responses if self._loop is None else self._loop.run_until_complete(responses)
+            if self.main is None:
+                responses = self._model.execute(requests)
+                return responses if self.loop is None else self.loop.run_until_complete(responses)
+            if self.loop is None:
+                return self.main.call(self._model.execute, requests)
+            return self.main.wait_for(self._model.execute(requests), free)
         except MemoryError:
             raise
         except Exception as error:
             raise Refused(f"its model.py failed: {last_line(error)}", details=traceback_of(error)) from None
 
-    def stream(self, number, message, arrays, give):
+    def stream(self, number, message, arrays, give, free):
         wanted = message.get("outputs", [])
         stream = _Stream(lambda response, is_last: give(self._outputs_in(response, wanted), is_last))
         request = self._request(number, message, arrays)
         request._answers_by(stream)
         try:
-            if self._execute([request]) is not None:
+            if self._execute([request], free) is not None:
                 raise Refused("execute() of its model.py gave responses, but it is decoupled: it answers by response senders only")
             # From here on only the model holds on to the request.
             del request, arrays
+            if not stream.is_over():
+                free()
             stream.wait()
         finally:
             # A thread of the model's that goes on must not answer the next request.

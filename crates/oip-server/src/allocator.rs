@@ -546,10 +546,22 @@ mod tests {
     #[test]
     fn counts_that_start_again_change_by_little() {
         let most = u32::MAX;
-        for (last, now) in [(0, 0), (0, (8 << 20) - 1), (most, 1000), (1000, most), (9 << 20, 2 << 20)] {
+        for (last, now) in [
+            (0, 0),
+            (0, (8 << 20) - 1),
+            (most, 1000),
+            (1000, most),
+            (9 << 20, 2 << 20),
+        ] {
             assert!(!has_changed_much(last, now), "{last} {now}");
         }
-        for (last, now) in [(0, 8 << 20), (8 << 20, 0), (most, 8 << 20), (1 << 30, 0), (0, 2 << 30)] {
+        for (last, now) in [
+            (0, 8 << 20),
+            (8 << 20, 0),
+            (most, 8 << 20),
+            (1 << 30, 0),
+            (0, 2 << 30),
+        ] {
             assert!(has_changed_much(last, now), "{last} {now}");
         }
     }

@@ -14,6 +14,7 @@ use crate::protocol::{NewRegion, Room};
 use crate::region::{LEAST_IN_REGION, REGION_ALIGNMENT, Region};
 use crate::{
     calls::{Bell, Calls, Work},
+    process::Worker,
     protocol::{
         Ask, Broken, Connection, Failed, FailedPart, Head, InputPlace, Kind, Next, OutputPlace, Part, Place,
         Results, Run, RunPart, Taken, read_json,
@@ -28,6 +29,13 @@ pub(crate) struct Places {
     regions: Regions,
     /// Once a model has asked another one.
     bell: Option<Arc<Bell>>,
+}
+
+/// What takes the answers of a model that gives several.
+pub(crate) struct Several<'s> {
+    pub(crate) answers: &'s mut dyn AnswerSink,
+    /// Takes the worker for other requests while this one goes on.
+    pub(crate) others: &'s mut dyn FnMut(Worker),
 }
 
 /// A request that a worker is at.
@@ -122,15 +130,20 @@ impl Places {
         Ok(Ok(sent.offsets))
     }
 
-    /// Receives the answer to the request that was sent. `answers` takes those of a model that gives several; then there is no
-    /// answer left to return.
+    /// Receives the answer to the request that was sent. `several` takes those of a model that gives several; then there is no
+    /// answer left to return. `beside` gives a worker of the same process.
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "the parts of a worker, which are borrowed one by one"
+    )]
     pub(crate) fn receive(
         &mut self,
         connection: &Connection,
         number: u64,
         (work, offsets): (Work<'_>, Vec<u64>),
         (max_answer_bytes, log): (u64, &WorkerLog),
-        answers: Option<&mut dyn AnswerSink>,
+        several: Option<Several<'_>>,
+        beside: &mut dyn FnMut() -> Option<Worker>,
         go_on: &mut dyn FnMut() -> bool,
     ) -> Result<Result<Option<JoinedAnswer>, ServiceError>, Broken> {
         let sent = Sent {
@@ -144,7 +157,7 @@ impl Places {
             max_answer_bytes,
             calls: Calls::new(work),
         };
-        let (head, failure) = self.after_parts(&mut exchange, answers, go_on)?;
+        let (head, failure) = self.after_parts(&mut exchange, several, beside, go_on)?;
         match head.kind {
             Kind::Results => {
                 let (json, body) = body(connection, head, max_answer_bytes, go_on)?;
@@ -180,9 +193,11 @@ impl Places {
     fn after_parts(
         &mut self,
         exchange: &mut Exchange<'_>,
-        mut answers: Option<&mut dyn AnswerSink>,
+        mut several: Option<Several<'_>>,
+        beside: &mut dyn FnMut() -> Option<Worker>,
         go_on: &mut dyn FnMut() -> bool,
     ) -> Result<(Head, Option<ServiceError>), Broken> {
+        let mut is_free = false;
         let mut failure = None;
         loop {
             let head = self.answer(exchange, go_on)?;
@@ -193,8 +208,18 @@ impl Places {
                 max_answer_bytes,
                 ..
             } = *exchange;
-            let sink = match (head.kind, &mut answers) {
-                (Kind::Part, Some(sink)) => sink,
+            let sink = match (head.kind, &mut several) {
+                (Kind::Part, Some(several)) => &mut *several.answers,
+                (Kind::Free, Some(several)) if head.binary == 0 && !is_free => {
+                    is_free = true;
+                    connection.bytes(head.json.into(), go_on)?;
+                    // The worker is there before the one who wants it is told.
+                    if let Some(worker) = beside() {
+                        (several.others)(worker);
+                        several.answers.free_instance();
+                    }
+                    continue;
+                }
                 (Kind::Part, None) => {
                     return Err(Broken::wrong("one of several answers where one was asked for"));
                 }

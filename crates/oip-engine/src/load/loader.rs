@@ -437,6 +437,10 @@ impl AnswerSink for NarrowedSink<'_> {
     fn send_last(&mut self, outputs: Vec<InferOutput>) -> Result<(), ServiceError> {
         self.answers.send_last(self.offered.to_client(outputs)?)
     }
+
+    fn free_instance(&mut self) {
+        self.answers.free_instance();
+    }
 }
 
 impl Model for Narrowed {

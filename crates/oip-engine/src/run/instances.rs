@@ -1,9 +1,8 @@
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     pin::Pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     task::{Context, Poll, ready},
-    thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
@@ -27,13 +26,13 @@ use crate::{
         others::Others,
         several::{Part, Parts},
         statistics::Recorder,
+        threads::Threads,
     },
 };
 
 /// The threads that run one version of a model, and the queue before them.
 pub(crate) struct Instances {
     shared: Arc<Shared>,
-    threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 /// How a version is run.
@@ -71,6 +70,7 @@ pub(crate) struct Shared {
     pub(crate) company: Company,
     pub(crate) is_decoupled: bool,
     pub(crate) others: Others,
+    pub(crate) threads: Threads,
 }
 
 /// Several answers to one request, as they are made.
@@ -155,33 +155,17 @@ impl Instances {
             policy,
             is_decoupled,
             others,
+            threads: Threads::new(threads, on_thread),
         });
         if is_decoupled {
             shared.queue.stop_joining();
         }
-        let instances = Self {
-            shared: shared.clone(),
-            threads: Mutex::default(),
-        };
-        for index in 0..threads {
-            let builder = thread::Builder::new().name(thread_name("run", &shared.metadata.name, index));
-            let builder = builder.stack_size(STACK_SIZE);
-            let thread = builder.spawn({
-                let shared = shared.clone();
-                move || {
-                    on_thread();
-                    shared.serve();
-                }
-            });
-            match thread {
-                Ok(thread) => instances.lock_threads().push(thread),
-                Err(error) => {
-                    instances.stop();
-                    return Err(error);
-                }
-            }
+        let started = shared.threads.start(&shared);
+        let instances = Self { shared };
+        if started.is_err() {
+            instances.stop();
         }
-        Ok(instances)
+        started.map(|()| instances)
     }
 
     pub(crate) fn metadata(&self) -> &Arc<ModelMetadata> {
@@ -274,25 +258,13 @@ impl Instances {
     /// Waits for the threads to end after [`Instances::stop`], and returns whether all of them did. Requests that still
     /// wait at the deadline are refused.
     pub(crate) fn join(&self, deadline: Instant) -> bool {
-        let threads = std::mem::take(&mut *self.lock_threads());
-        let mut all = true;
-        for thread in threads {
-            // There is no join with a time limit. A thread that hangs in its model is left behind.
-            while !thread.is_finished() && Instant::now() < deadline {
-                thread::sleep(Duration::from_millis(1));
-            }
-            all &= thread.is_finished() && thread.join().is_ok();
-        }
+        let all = self.shared.threads.join(deadline);
         self.shared.refuse_all("it is being unloaded");
         if all {
             // No thread runs the model any more, so only a panic makes this fail.
             let _ = catch_unwind(AssertUnwindSafe(|| self.shared.model.end()));
         }
         all
-    }
-
-    fn lock_threads(&self) -> MutexGuard<'_, Vec<JoinHandle<()>>> {
-        self.threads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
