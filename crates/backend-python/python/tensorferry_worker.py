@@ -624,8 +624,7 @@ def last_line(error):
 def traceback_of(error):
     """The traceback without the frames that lead to the model; of a very long one the beginning and the end."""
     frames = error.__traceback__
-    asyncio = getattr(sys.modules.get("asyncio"), "__path__", None)
-    ours = ("<tensorferry", *(asyncio or ()))
+    ours = ("<tensorferry", *asyncio.__path__, *concurrent.futures.__path__)
     while frames is not None and frames.tb_frame.f_code.co_filename.startswith(ours):
         frames = frames.tb_next
     try:
@@ -692,9 +691,24 @@ class MainThread:
             job = self._jobs.get()
             if job is None:
                 return
-            job()
-            # What it holds is to be gone before the next one comes.
-            del job
+            self._run(job)
+
+    @staticmethod
+    def _run(job):
+        future, context, function, arguments = job
+        try:
+            result, error = context.run(function, *arguments), None
+        except BaseException as raised:
+            result, error = None, raised
+        # What only the model holds on to from here on is gone with it.
+        job.clear()
+        del context, function, arguments
+        if error is None:
+            future.set_result(result)
+        else:
+            future.set_exception(error)
+        # The error's traceback has this frame.
+        del future, error
 
     def end(self):
         if self._loop is None:
@@ -704,19 +718,9 @@ class MainThread:
 
     def call(self, function, *arguments):
         """What a function gives, or raises."""
-        context = contextvars.copy_context()
         future = concurrent.futures.Future()
-
-        def job():
-            try:
-                result = context.run(function, *arguments)
-            except BaseException as error:
-                future.set_exception(error)
-            else:
-                future.set_result(result)
-
-        self._jobs.put(job)
-        del job, arguments
+        self._jobs.put([future, contextvars.copy_context(), function, arguments])
+        del arguments
         return future.result()
 
     def wait_for(self, awaited, on_begun=None):

@@ -31,8 +31,8 @@
 //! # Life of a worker
 //!
 //! The first one is started when the model is loaded, and its load error becomes the reason that the model is unavailable.
-//! A worker runs one request at a time; when requests come at the same time more workers are started, up to the model's
-//! instances. They stay until the model is unloaded.
+//! A worker runs one request at a time, unless its model goes on with some while it takes others (below); when requests come at the same time
+//! more workers are started, up to the model's instances. They stay until the model is unloaded.
 //!
 //! When a worker dies, the request that it ran fails with an error that says how it died; a new worker is started at
 //! once. After five deaths in a row without an answer between them there is a pause, of a second and then of twice as much each

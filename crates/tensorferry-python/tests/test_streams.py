@@ -7,7 +7,7 @@ import urllib.request
 
 import numpy as np
 import pytest
-from test_models import DECOUPLED_CONFIG, STREAM, Server, events, write
+from test_models import DECOUPLED_CONFIG, STREAM, Server, events, refusal, write
 
 CONFIG = DECOUPLED_CONFIG.replace('output { name: "text" data_type: TYPE_STRING dims: [ 1 ] }\n', "")
 
@@ -231,14 +231,14 @@ def test_a_process_that_ends_takes_the_requests_that_it_has(tmp_path):
         for thread in open:
             thread.start()
         time.sleep(1)
-        assert "it ended with code 7" in events(server, "threads", 1001)[-1]["error"]
+        assert "it ended with code 7" in refusal(server, "threads", "generate_stream", {"x": 1001})[1]
         for thread in open:
             thread.join(60)
         assert len(found) == 5 and all("it ended with code 7" in answers[-1]["error"] for answers in found)
         assert one(events(server, "threads", 1)[1]["y"]) == [1]
         # A death is counted once: five of them make a pause.
         for _ in range(3):
-            assert "it ended with code 7" in events(server, "threads", 1001)[-1]["error"]
+            assert "it ended with code 7" in refusal(server, "threads", "generate_stream", {"x": 1001})[1]
         assert one(events(server, "threads", 1)[1]["y"]) == [1]
 
 
@@ -246,7 +246,7 @@ def test_a_hang_of_execute_ends_the_process(tmp_path):
     write(tmp_path, "threads", THREADS, CONFIG)
     with Server(tmp_path, "--instances", "1") as server:
         (process,) = server.workers("threads")
-        assert "deadline" in events(server, "threads", 1000, timeout=300_000)[-1]["error"]
+        assert refusal(server, "threads", "generate_stream", {"x": 1000, "timeout": 300_000})[0] == 504
         assert one(events(server, "threads", 1)[1]["y"]) == [1]
         assert server.workers("threads") != [process]
 
