@@ -748,7 +748,8 @@ class Beside:
         threading.Thread(target=self._serve, args=(worker,), daemon=True).start()
 
     def connect(self, file):
-        """Another connection of the server's."""
+        """Another connection of the server's, which is not for programs that the model starts."""
+        os.set_inheritable(file, False)
         self.start(self._first.beside(Connection(socket.socket(fileno=file))))
 
     def newest(self):
