@@ -16,6 +16,7 @@ import io
 import os
 import sys
 import warnings
+from concurrent.futures import CancelledError
 
 import numpy as np
 
@@ -243,7 +244,7 @@ class OwnModel:
         arguments, wanted = self._arguments(number, message, arrays)
         answers = self._infer(**arguments)
         if self.runs_beside:
-            answers = _Steps(answers, self.main, free)
+            answers = _Steps(answers, number, self.main, free)
         try:
             try:
                 for answer in answers:
@@ -286,10 +287,12 @@ class OwnModel:
 
 
 class _Steps:
-    """An asynchronous generator, step by step."""
+    """An asynchronous generator, step by step. A step that waits when the request is cancelled gets asyncio.CancelledError there."""
 
-    def __init__(self, answers, main, free):
-        self._answers, self._main, self._free = answers, main, free
+    def __init__(self, answers, number, main, free):
+        self._answers, self._number, self._main, self._free = answers, number, main, free
+        self._cancel = None
+        _cancelled.when(number, self._stop)
 
     def __iter__(self):
         return self
@@ -298,9 +301,23 @@ class _Steps:
         # While the first step waits, others can take theirs.
         free, self._free = self._free, None
         try:
-            return self._main.wait_for(self._answers.__anext__(), free)
+            return self._main.wait_for(self._step(), free)
         except StopAsyncIteration:
             raise StopIteration from None
+        except CancelledError:
+            if self._number in _cancelled:
+                raise StopIteration from None
+            raise
+
+    async def _step(self):
+        self._cancel = self._main.canceller()
+        if self._number in _cancelled:
+            raise StopAsyncIteration
+        return await self._answers.__anext__()
+
+    def _stop(self):
+        if self._cancel is not None:
+            self._cancel()
 
     def close(self):
         self._main.wait_for(self._answers.aclose())

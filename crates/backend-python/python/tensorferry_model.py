@@ -99,6 +99,8 @@ class _Cancelled:
 
     def __init__(self):
         self._numbers = set()
+        #: What to do once a request is cancelled, by its number.
+        self._actions = {}
         self._changing = threading.Lock()
 
     def __contains__(self, number):
@@ -107,12 +109,24 @@ class _Cancelled:
     def note(self, number):
         with self._changing:
             self._numbers.add(number)
+            action = self._actions.pop(number, None)
             if len(self._numbers) > self._MOST:
                 self._numbers.remove(min(self._numbers))
+        if action is not None:
+            action()
+
+    def when(self, number, action):
+        """Calls it once the request is cancelled, from any thread, unless it is over by then."""
+        with self._changing:
+            if number not in self._numbers:
+                self._actions[number] = action
+                return
+        action()
 
     def forget(self, number):
         with self._changing:
             self._numbers.discard(number)
+            self._actions.pop(number, None)
 
 
 _cancelled = _Cancelled()

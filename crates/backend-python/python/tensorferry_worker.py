@@ -723,6 +723,11 @@ class MainThread:
         del arguments
         return future.result()
 
+    def canceller(self):
+        """A function, for any thread, that cancels what the coroutine that calls this is run by."""
+        task = asyncio.current_task()
+        return lambda: self._loop.call_soon_threadsafe(task.cancel)
+
     def wait_for(self, awaited, on_begun=None):
         """What a coroutine gives, or raises. `on_begun` is called once it waits for something, or is done."""
 
