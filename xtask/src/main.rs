@@ -40,6 +40,7 @@ mod stores;
 mod tidy;
 mod tools;
 mod tutorials;
+mod venv;
 mod wheel;
 mod words;
 mod workspace;

@@ -1,4 +1,4 @@
-//! `cargo xtask python` tests the Python package as installed; environments of Python for other tasks.
+//! `cargo xtask python` tests the Python package as installed, `cargo xtask bench python` measures it.
 
 use std::{
     fs,
@@ -6,11 +6,12 @@ use std::{
     process::{Command, Stdio},
 };
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use clap::Args;
 
 use crate::{
-    wheel::{self, build},
+    venv::{environment, run},
+    wheel::{self, PACKAGE, build},
     workspace,
 };
 
@@ -28,8 +29,6 @@ pub(crate) struct TestOptions {
     wheel: Option<PathBuf>,
 }
 
-/// The crate whose sources the package has.
-pub(crate) const PACKAGE: &str = "crates/tensorferry-python";
 /// What the tests need besides the wheel.
 const TEST_REQUIREMENTS: &[&str] = &[
     "pytest",
@@ -175,36 +174,4 @@ fn types(python: &Path, folder: &Path) -> Result<()> {
         .arg(String::from_utf8_lossy(&output.stdout).trim())
         .arg(&uses)
         .current_dir(folder))
-}
-
-/// The Python of a virtual environment that has the requirements; filling it needs a network.
-pub(crate) fn environment(python: &str, folder: &Path, requirements: &[&str]) -> Result<PathBuf> {
-    let program = folder.join("bin/python");
-    if is_filled(folder, requirements) {
-        return Ok(program);
-    }
-    println!("filling {}", workspace::display(folder));
-    run(Command::new(python).args(["-m", "venv", "--clear"]).arg(folder))?;
-    run(Command::new(&program)
-        .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"])
-        .args(requirements))?;
-    fs::write(folder.join(INSTALLED), requirements.join("\n"))?;
-    Ok(program)
-}
-
-/// Whether an environment has these packages from an earlier run.
-pub(crate) fn is_filled(folder: &Path, requirements: &[&str]) -> bool {
-    fs::read_to_string(folder.join(INSTALLED)).is_ok_and(|installed| installed == requirements.join("\n"))
-}
-
-/// The file in an environment that lists what was installed.
-const INSTALLED: &str = "installed.txt";
-
-pub(crate) fn run(command: &mut Command) -> Result<()> {
-    let program = command.get_program().to_owned();
-    let status = command
-        .status()
-        .with_context(|| format!("starting {}", program.display()))?;
-    ensure!(status.success(), "{} failed: {status}", program.display());
-    Ok(())
 }

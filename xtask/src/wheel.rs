@@ -12,7 +12,7 @@ use clap::Args;
 use crate::{
     cargo, components, dist,
     elf::{self, Glibc},
-    python::{self, PACKAGE, run},
+    venv::{self, run},
     workspace,
 };
 
@@ -31,6 +31,8 @@ pub(crate) struct Options {
     pub(crate) target: Option<String>,
 }
 
+/// The crate whose sources the package has.
+pub(crate) const PACKAGE: &str = "crates/tensorferry-python";
 /// The program that the wheel carries. It is `tensor` as well: most of that is in the server anyway.
 const PROGRAM: &str = "oip-server";
 /// What is installed as `tensor`. Links to it may stand in a folder without the program.
@@ -77,7 +79,7 @@ impl<'b> Build<'b> {
             environment.push(("CARGO_ENCODED_RUSTFLAGS", dist::without_paths()));
         }
         let Some(target) = &options.target else {
-            let python = python::environment(&options.python, &folder.join("build"), BUILD_REQUIREMENTS)?;
+            let python = venv::environment(&options.python, &folder.join("build"), BUILD_REQUIREMENTS)?;
             return Ok(Self {
                 options,
                 python,
@@ -90,7 +92,7 @@ impl<'b> Build<'b> {
             "{target} needs its standard library (rustup target add {target})"
         );
         let requirements = [BUILD_REQUIREMENTS, ZIG_REQUIREMENTS].concat();
-        let python = python::environment(&options.python, &folder.join("build-zig"), &requirements)?;
+        let python = venv::environment(&options.python, &folder.join("build-zig"), &requirements)?;
         // Cargo finds its subcommand by the path.
         let programs = python.with_file_name("");
         let path = std::env::var_os("PATH").unwrap_or_default();

@@ -12,7 +12,10 @@ use std::{
 
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 
-use crate::{places::Places, process::TICK, protocol::Connection};
+use crate::{
+    places::Places,
+    protocol::{Connection, TICK},
+};
 
 /// Connections that are kept for later requests.
 const MOST_SPARE: usize = 16;

@@ -127,6 +127,7 @@ mod backend;
 mod beside;
 mod calls;
 mod child;
+mod death;
 mod isolation;
 mod places;
 mod pool;

@@ -14,7 +14,6 @@ use crate::protocol::{NewRegion, Room};
 use crate::region::{LEAST_IN_REGION, REGION_ALIGNMENT, Region};
 use crate::{
     calls::{Bell, Calls, Work},
-    process::Worker,
     protocol::{
         Ask, Broken, Connection, Failed, FailedPart, Head, InputPlace, Kind, Next, OutputPlace, Part, Place,
         Results, Run, RunPart, Taken, read_json,
@@ -34,8 +33,8 @@ pub(crate) struct Places {
 /// What takes the answers of a model that gives several.
 pub(crate) struct Several<'s> {
     pub(crate) answers: &'s mut dyn AnswerSink,
-    /// Takes the worker for other requests while this one goes on.
-    pub(crate) others: &'s mut dyn FnMut(Worker),
+    /// Gives the worker to other requests while this one goes on, and returns whether it has them.
+    pub(crate) free: &'s mut dyn FnMut() -> bool,
 }
 
 /// A request that a worker is at.
@@ -131,11 +130,7 @@ impl Places {
     }
 
     /// Receives the answer to the request that was sent. `several` takes those of a model that gives several; then there is no
-    /// answer left to return. `beside` gives a worker of the same process.
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "the parts of a worker, which are borrowed one by one"
-    )]
+    /// answer left to return.
     pub(crate) fn receive(
         &mut self,
         connection: &Connection,
@@ -143,7 +138,6 @@ impl Places {
         (work, offsets): (Work<'_>, Vec<u64>),
         (max_answer_bytes, log): (u64, &WorkerLog),
         several: Option<Several<'_>>,
-        beside: &mut dyn FnMut() -> Option<Worker>,
         go_on: &mut dyn FnMut() -> bool,
     ) -> Result<Result<Option<JoinedAnswer>, ServiceError>, Broken> {
         let sent = Sent {
@@ -157,7 +151,7 @@ impl Places {
             max_answer_bytes,
             calls: Calls::new(work),
         };
-        let (head, failure) = self.after_parts(&mut exchange, several, beside, go_on)?;
+        let (head, failure) = self.after_parts(&mut exchange, several, go_on)?;
         match head.kind {
             Kind::Results => {
                 let (json, body) = body(connection, head, max_answer_bytes, go_on)?;
@@ -194,7 +188,6 @@ impl Places {
         &mut self,
         exchange: &mut Exchange<'_>,
         mut several: Option<Several<'_>>,
-        beside: &mut dyn FnMut() -> Option<Worker>,
         go_on: &mut dyn FnMut() -> bool,
     ) -> Result<(Head, Option<ServiceError>), Broken> {
         let mut is_free = false;
@@ -213,9 +206,8 @@ impl Places {
                 (Kind::Free, Some(several)) if head.binary == 0 && !is_free => {
                     is_free = true;
                     connection.bytes(head.json.into(), go_on)?;
-                    // The worker is there before the one who wants it is told.
-                    if let Some(worker) = beside() {
-                        (several.others)(worker);
+                    // The worker is idle before the next request wants one.
+                    if (several.free)() {
                         several.answers.free_instance();
                     }
                     continue;

@@ -16,9 +16,8 @@ use oip_types::{InferRequest, ParameterValue};
 
 use crate::{
     calls::Work,
-    places::Several,
-    process::{Recipe, StartError, TICK, Worker},
-    protocol::{About, Broken},
+    process::{Recipe, StartError, Taker, Worker},
+    protocol::{About, Broken, TICK},
 };
 
 /// Workers that may die in a row before there is a pause.
@@ -161,9 +160,9 @@ impl Pool {
         answers: Option<&mut dyn AnswerSink>,
     ) -> Result<Option<JoinedAnswer>, ServiceError> {
         let mut worker = self.shared.take(work.cancel)?;
-        let others = &mut |worker| self.shared.give_back(worker);
-        let several = answers.map(|answers| Several { answers, others });
-        match worker.infer(work, several) {
+        let others = &mut |worker| self.shared.make_idle(self.shared.lock(), worker);
+        let taker = answers.map(|answers| Taker { answers, others });
+        match worker.infer(work, taker) {
             Ok(answer) => {
                 self.shared.give_back(worker);
                 answer
@@ -410,6 +409,11 @@ impl Shared {
             drop(state);
             return worker.put_aside();
         }
+        self.make_idle(state, worker);
+    }
+
+    /// A worker takes the next request.
+    fn make_idle(&self, mut state: MutexGuard<'_, State>, worker: Worker) {
         state.idle.push(worker);
         if state.waiting > 0 {
             self.freed.notify_one();
@@ -419,7 +423,7 @@ impl Shared {
     /// An idle worker has ended: nobody's request is lost. Nobody waits for the lock while it is found out why.
     fn bury_idle<'s>(&'s self, mut state: MutexGuard<'s, State>, worker: Worker) -> MutexGuard<'s, State> {
         if !worker.is_first_to_count() {
-            // Another request of its process is lost, and whoever ran it has counted the process.
+            // Another request of its process is lost, and the thread that ran it has counted the process.
             return state;
         }
         state.living -= 1;

@@ -1,16 +1,12 @@
 //! The server's side of one worker process: started, spoken to, and ended.
 
 use std::{
-    fmt,
     io::{self, Write},
     os::{
         fd::OwnedFd,
-        unix::{
-            net::UnixStream,
-            process::{CommandExt, ExitStatusExt},
-        },
+        unix::{net::UnixStream, process::CommandExt},
     },
-    process::{Child, Command, ExitStatus},
+    process::{Child, Command},
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -20,27 +16,24 @@ use std::{
 };
 
 use bytes::Bytes;
-use nix::sys::signal::Signal;
-use oip_service::{CancelToken, ConfiguredTensors, InputDims, JoinedAnswer, ModelSource};
+use oip_service::{AnswerSink, CancelToken, ConfiguredTensors, InputDims, JoinedAnswer, ModelSource};
 use oip_types::{
-    ByteSize, InferRequest, Limits, ModelConfig, ServiceError,
+    InferRequest, Limits, ModelConfig, ServiceError,
     rest::{self, RequestEncoding},
 };
 
 use crate::{
     beside::{Beside, Lane},
     calls::Work,
+    death::Death,
     isolation::Isolation,
     places::{Places, Several},
     protocol::{
-        ALIGNMENT, About, Broken, Connection, Failed, Head, Hello, Kind, Load, Loaded, Tensors, VERSION,
-        read_json,
+        ALIGNMENT, About, Broken, Connection, Failed, Head, Hello, Kind, Load, Loaded, TICK, Tensors,
+        VERSION, read_json,
     },
     worker_log::WorkerLog,
 };
-
-/// How often a call that waits for a worker looks whether it is still to wait.
-pub(crate) const TICK: Duration = Duration::from_millis(10);
 
 /// Everything that a worker is started with.
 pub(crate) struct Recipe {
@@ -82,6 +75,13 @@ struct Process {
     is_counted: AtomicBool,
     /// How it ended.
     cause: OnceLock<String>,
+}
+
+/// What takes the answers of a model that gives several.
+pub(crate) struct Taker<'t> {
+    pub(crate) answers: &'t mut dyn AnswerSink,
+    /// Takes the process for other requests while it goes on with this one.
+    pub(crate) others: &'t mut dyn FnMut(Worker),
 }
 
 /// A request that was sent: where its inputs begin, for workers that want places.
@@ -263,14 +263,14 @@ impl Worker {
     /// Runs one request. After an error of the connection the worker is of no use any more.
     ///
     /// When nobody waits for the answer any more the model is told; one that goes on nevertheless is given up after a
-    /// while. `several` takes the answers of a model that gives several; then there is no answer left to return.
+    /// while. `taker` takes the answers of a model that gives several; then there is no answer left to return.
     pub(crate) fn infer(
         &mut self,
         work: Work<'_>,
-        several: Option<Several<'_>>,
+        taker: Option<Taker<'_>>,
     ) -> Result<Result<Option<JoinedAnswer>, ServiceError>, Broken> {
         match self.send(work.request, work.cancel)? {
-            Ok(sent) => self.receive(work, sent, several),
+            Ok(sent) => self.receive(work, sent, taker),
             Err(error) => Ok(Err(error)),
         }
     }
@@ -311,33 +311,33 @@ impl Worker {
         &mut self,
         work: Work<'_>,
         sent: Sent,
-        several: Option<Several<'_>>,
+        taker: Option<Taker<'_>>,
     ) -> Result<Result<Option<JoinedAnswer>, ServiceError>, Broken> {
         let (number, connection, process) = (self.number, &self.lane.connection, &*self.process);
         let max_answer_bytes = process.max_answer_bytes;
         let go_on = &mut patience(&process.control, number, process.grace, work.cancel);
         if let Some(places) = &mut self.lane.places {
             let answer = (max_answer_bytes, &process.log);
-            let beside = || match process.beside.lane(&process.control) {
+            let Some(Taker { answers, others }) = taker else {
+                return places.receive(connection, number, (work, sent.0), answer, None, go_on);
+            };
+            let mut free = || match process.beside.lane(&process.control) {
                 Ok(lane) => {
                     self.is_beside = true;
-                    Some(Self::new(self.process.clone(), lane))
+                    others(Self::new(self.process.clone(), lane));
+                    true
                 }
                 Err(error) => {
                     let error = error.to_string();
                     tracing::debug!(error, "a worker cannot be given a connection for another request");
-                    None
+                    false
                 }
             };
-            return places.receive(
-                connection,
-                number,
-                (work, sent.0),
-                answer,
-                several,
-                &mut { beside },
-                go_on,
-            );
+            let several = Several {
+                answers,
+                free: &mut free,
+            };
+            return places.receive(connection, number, (work, sent.0), answer, Some(several), go_on);
         }
         let head = connection.head(go_on)?;
         if head.number != number {
@@ -490,64 +490,4 @@ impl Drop for Process {
 /// Updates are atomic, so lock poisoning is ignored.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// How a worker died. Shown, it is a clause about it: "it was ended by SIGSEGV".
-struct Death {
-    broken: Broken,
-    /// None if it had to be killed.
-    status: Option<ExitStatus>,
-    hint: Option<&'static str>,
-    memory_limit: Option<u64>,
-}
-
-impl fmt::Display for Death {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Some(status) = self.status else {
-            return match &self.broken {
-                Broken::Ended => write!(f, "it was killed because it closed its connection"),
-                Broken::GivenUp => write!(
-                    f,
-                    "it was killed because it went on after its client had left or its deadline had passed"
-                ),
-                Broken::Wrong(what) => write!(f, "it was killed because it sent {what}"),
-                Broken::System(error) => {
-                    write!(f, "it was killed because it could not be spoken to: {error}")
-                }
-            };
-        };
-        let mut may_be_memory = true;
-        match (status.signal(), status.code()) {
-            (Some(signal), _) => {
-                write!(f, "it was ended by {}", signal_name(signal))?;
-                match (self.hint, Signal::try_from(signal)) {
-                    (Some(hint), _) => write!(f, ", {hint}")?,
-                    (None, Ok(Signal::SIGSEGV | Signal::SIGBUS)) => {
-                        write!(f, " (out of its stack or memory?)")?;
-                    }
-                    (None, Ok(Signal::SIGKILL)) => write!(f, " (by the system, out of memory?)")?,
-                    _ => {}
-                }
-            }
-            (None, code) => {
-                may_be_memory = self.hint.is_some();
-                write!(f, "it ended with code {}", code.unwrap_or(0))?;
-                if let Some(hint) = self.hint {
-                    write!(f, ", {hint}")?;
-                }
-            }
-        }
-        match self.memory_limit.filter(|_| may_be_memory) {
-            Some(limit) => write!(f, "; it may use {:#} of memory", ByteSize(limit)),
-            None => Ok(()),
-        }
-    }
-}
-
-fn signal_name(number: i32) -> String {
-    let known = Signal::try_from(number);
-    known.map_or_else(
-        |_| format!("signal {number}"),
-        |signal| signal.as_str().to_owned(),
-    )
 }

@@ -16,6 +16,9 @@ use oip_types::{
 };
 use serde::{Deserialize, Serialize};
 
+/// How often a call that waits for a worker looks whether it is still to wait.
+pub(crate) const TICK: Duration = Duration::from_millis(10);
+
 /// Changes with every change of what is said. Both sides are the same program, so others are a mistake.
 pub(crate) const VERSION: u32 = 4;
 

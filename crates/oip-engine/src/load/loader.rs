@@ -26,10 +26,11 @@ use crate::{
     pipeline::Pipeline,
     run::{
         cache::ResponseCache,
-        instances::{InstanceSettings, Instances, STACK_SIZE, thread_name},
+        instances::{InstanceSettings, Instances},
         others::Others,
         runner::panic_message,
         served_version::{Configs, Runs, ServedVersion},
+        threads::{STACK_SIZE, thread_name},
     },
 };
 

@@ -136,6 +136,7 @@ impl Instances {
         warmed_up
             .iter()
             .for_each(|(rows, time)| quickness.note(*rows, *time));
+        let model_name = metadata.name.clone();
         let shared = Arc::new(Shared {
             model,
             metadata: Arc::new(metadata),
@@ -155,12 +156,15 @@ impl Instances {
             policy,
             is_decoupled,
             others,
-            threads: Threads::new(threads, on_thread),
+            threads: Threads::new(model_name, threads, on_thread),
         });
         if is_decoupled {
             shared.queue.stop_joining();
         }
-        let started = shared.threads.start(&shared);
+        let started = shared.threads.start(|| {
+            let shared = shared.clone();
+            move || shared.serve()
+        });
         let instances = Self { shared };
         if started.is_err() {
             instances.stop();
@@ -508,13 +512,4 @@ impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         self.shared.give_up(self.ticket, self.cx.cancel());
     }
-}
-
-/// Stack for threads that run code of models: graphs can be deep.
-pub(crate) const STACK_SIZE: usize = 16 << 20;
-
-/// A thread's name, within the 15 bytes that Linux keeps.
-pub(crate) fn thread_name(task: &str, model: &str, index: usize) -> String {
-    let model: String = model.chars().filter(char::is_ascii_graphic).take(6).collect();
-    format!("{task}-{model}-{index}")
 }

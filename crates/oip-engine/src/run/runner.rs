@@ -96,8 +96,9 @@ impl Shared {
 
     /// Gives the instance of a thread to others, while the thread goes on with its request.
     fn free_instance(self: &Arc<Self>, held: &Held) {
+        let shared = self.clone();
         if let Some(slot) = held.slot.get()
-            && self.threads.leave(self)
+            && self.threads.leave(move || shared.serve())
         {
             held.slot.set(None);
             held.is_beside.set(true);

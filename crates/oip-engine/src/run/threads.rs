@@ -3,12 +3,10 @@
 use std::{
     cell::Cell,
     io,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Mutex, MutexGuard, PoisonError},
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
-
-use crate::run::instances::{STACK_SIZE, Shared, thread_name};
 
 /// Requests that go on beside those in instances. From then on each keeps its instance until its end.
 const MOST_BESIDE: usize = 256;
@@ -18,6 +16,7 @@ const MOST_SPARE: usize = 4;
 
 /// The threads of one version of a model.
 pub(crate) struct Threads {
+    model: String,
     instances: usize,
     /// Called first on each.
     on_thread: fn(),
@@ -45,44 +44,46 @@ pub(crate) struct Held {
 }
 
 impl Threads {
-    pub(crate) fn new(instances: usize, on_thread: fn()) -> Self {
+    pub(crate) fn new(model: String, instances: usize, on_thread: fn()) -> Self {
         Self {
+            model,
             instances,
             on_thread,
             state: Mutex::default(),
         }
     }
 
-    /// Starts a thread for each instance.
+    /// Starts a thread for each instance, with what it does.
     ///
     /// # Errors
     /// When the system gives no more threads.
-    pub(crate) fn start(&self, shared: &Arc<Shared>) -> io::Result<()> {
+    pub(crate) fn start<F: FnOnce() + Send + 'static>(&self, serve: impl Fn() -> F) -> io::Result<()> {
         let mut state = self.lock();
-        (0..self.instances).try_for_each(|_| self.spawn(&mut state, shared))
+        (0..self.instances).try_for_each(|_| self.spawn(&mut state, serve()))
     }
 
-    fn spawn(&self, state: &mut State, shared: &Arc<Shared>) -> io::Result<()> {
-        let name = thread_name("run", &shared.metadata.name, state.started);
+    fn spawn(&self, state: &mut State, serve: impl FnOnce() + Send + 'static) -> io::Result<()> {
+        let name = thread_name("run", &self.model, state.started);
         let builder = thread::Builder::new().name(name).stack_size(STACK_SIZE);
-        let (on_thread, shared) = (self.on_thread, shared.clone());
+        let on_thread = self.on_thread;
         state.handles.push(builder.spawn(move || {
             on_thread();
-            shared.serve();
+            serve();
         })?);
         state.started += 1;
         state.serving += 1;
         Ok(())
     }
 
-    /// A thread goes on with a request without its instance, for which there is another thread then. Returns whether it may.
-    pub(crate) fn leave(&self, shared: &Arc<Shared>) -> bool {
+    /// A thread goes on with a request without its instance, for which there is another thread then, if need be one that `serve`s. Returns
+    /// whether it may.
+    pub(crate) fn leave(&self, serve: impl FnOnce() + Send + 'static) -> bool {
         let mut state = self.lock();
         if state.beside >= MOST_BESIDE {
             return false;
         }
         state.handles.retain(|handle| !handle.is_finished());
-        if state.serving <= self.instances && self.spawn(&mut state, shared).is_err() {
+        if state.serving <= self.instances && self.spawn(&mut state, serve).is_err() {
             return false;
         }
         state.serving -= 1;
@@ -122,4 +123,13 @@ impl Threads {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Stack for threads that run code of models: graphs can be deep.
+pub(crate) const STACK_SIZE: usize = 16 << 20;
+
+/// A thread's name, within the 15 bytes that Linux keeps.
+pub(crate) fn thread_name(task: &str, model: &str, index: usize) -> String {
+    let model: String = model.chars().filter(char::is_ascii_graphic).take(6).collect();
+    format!("{task}-{model}-{index}")
 }
