@@ -174,14 +174,9 @@ impl Pool {
     /// Buries a worker, and returns what its request is answered with.
     fn lost(&self, worker: Worker, broken: Broken, cancel: &CancelToken) -> ServiceError {
         let was_given_up = matches!(broken, Broken::GivenUp);
-        let worker = match was_given_up {
-            // Its process has requests of others.
-            true => match worker.leave() {
-                Ok(()) => return nobody_waits(cancel),
-                Err(worker) => worker,
-            },
-            false => worker,
-        };
+        if was_given_up && worker.can_leave() {
+            return nobody_waits(cancel);
+        }
         let (pid, is_first) = (worker.pid(), worker.is_first_to_count());
         let cause = worker.bury(broken);
         let model = &self.about.metadata.name;

@@ -382,14 +382,11 @@ impl Worker {
         self.process.beside.keep(self.lane);
     }
 
-    /// Leaves its request to its end, which nobody waits for. Returns itself if that cannot be done.
-    pub(crate) fn leave(self) -> Result<(), Self> {
+    /// Leaves its request to its end, since its process has the requests of others, and returns whether that can be done. Then dropping this
+    /// closes the connection, which tells the process.
+    pub(crate) fn can_leave(&self) -> bool {
         let Process { beside, control, .. } = &*self.process;
-        match self.is_beside && beside.give_up(self.number, control) {
-            // That the connection is closed tells the worker.
-            true => Ok(()),
-            false => Err(self),
-        }
+        self.is_beside && beside.give_up(self.number, control)
     }
 
     /// Lets a worker that is another program finish its model, for a while; when this is dropped, that is waited for.
