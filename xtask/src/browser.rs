@@ -5,7 +5,7 @@ use std::{path::PathBuf, process::Command};
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 
-use crate::{cargo, python, workspace};
+use crate::{cargo, venv, workspace};
 
 /// Which browser, and which server.
 #[derive(Args)]
@@ -37,7 +37,7 @@ const SHOTS: &str = "target/browser";
 /// The same in CI, where everything it needs is there: a browser, and the environment that an earlier run made. CI itself fetches
 /// crates and nothing else.
 pub(crate) fn in_ci() -> Result<()> {
-    let is_filled = python::is_filled(&workspace::root().join(ENVIRONMENT), REQUIREMENTS);
+    let is_filled = venv::is_filled(&workspace::root().join(ENVIRONMENT), REQUIREMENTS);
     let missing = match (installed(), is_filled) {
         (None, _) => "no Chromium is installed (apt-get install chromium)",
         (_, false) => "the browser's driver is not installed (cargo xtask browser installs it)",
@@ -62,7 +62,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             .context("no Chromium is installed: apt-get install chromium, or --chromium PROGRAM")?,
     };
     let root = workspace::root();
-    let python = python::environment(&options.python, &root.join(ENVIRONMENT), REQUIREMENTS)?;
+    let python = venv::environment(&options.python, &root.join(ENVIRONMENT), REQUIREMENTS)?;
     let server = match &options.server {
         Some(server) => server.clone(),
         None => {

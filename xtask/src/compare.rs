@@ -5,7 +5,7 @@ use std::{path::PathBuf, process::Command};
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 
-use crate::{cargo, python, workspace};
+use crate::{cargo, venv, workspace};
 
 /// What to compare with, and how.
 #[derive(Args)]
@@ -50,7 +50,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             "mlserver" => requirements.to_vec(),
             _ => [requirements, MODEL].concat(),
         };
-        let python = python::environment(&options.python, &folder.join(name), &requirements)?;
+        let python = venv::environment(&options.python, &folder.join(name), &requirements)?;
         arguments.push(format!("--{name}={}", python.display()));
         script.get_or_insert(python);
     }

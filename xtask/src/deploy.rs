@@ -11,7 +11,7 @@ use std::{
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 
-use crate::{python, workspace};
+use crate::{venv, workspace};
 
 /// What to check them against.
 #[derive(Args)]
@@ -97,7 +97,7 @@ spec: {maxUnavailble: 1}
 /// Validates all manifests; fails when one does not fit.
 pub(crate) fn run(options: &Options) -> Result<()> {
     let root = workspace::root();
-    let python = python::environment(&options.python, &root.join("target/deploy-venv"), REQUIREMENTS)?;
+    let python = venv::environment(&options.python, &root.join("target/deploy-venv"), REQUIREMENTS)?;
     let mut unchecked = BTreeSet::new();
     let refused = validate(options, &python, WRONG.as_bytes(), &[], &mut unchecked)?;
     ensure!(

@@ -320,6 +320,12 @@ fn starter(target: &Target, program: &Path) -> Option<Vec<OsString>> {
     Some(command)
 }
 
+/// Starts a server that was built for a target, and has an answer from it.
+pub(crate) fn try_server(triple: &str, server: &Path) -> Result<()> {
+    let target = TARGETS.iter().find(|target| target.triple == triple);
+    try_out(target.with_context(|| format!("{triple} is not known"))?, server)
+}
+
 /// Starts the server, and has an answer from it.
 fn try_out(target: &Target, server: &Path) -> Result<()> {
     let Some(command) = starter(target, server) else {

@@ -19,6 +19,7 @@ mod corpus;
 mod crate_pages;
 mod deploy;
 mod dist;
+mod elf;
 mod features;
 mod fuzz;
 mod image;
@@ -39,6 +40,8 @@ mod stores;
 mod tidy;
 mod tools;
 mod tutorials;
+mod venv;
+mod wheel;
 mod words;
 mod workspace;
 mod zoo;
@@ -97,7 +100,7 @@ enum Task {
     /// npm and a network for the first run
     Stores(stores::Options),
     /// Build the Python package `tensorferry` as a wheel, with the programs in it; needs Python 3.11 and a network for the first run
-    Wheel(python::Options),
+    Wheel(wheel::Options),
     /// Build the wheel, install it into a new environment, and run its tests there
     Python(python::TestOptions),
     /// Print how many crates the protocol's crates depend on, and how long they take to build from nothing
@@ -147,7 +150,7 @@ fn main() -> ExitCode {
         Task::Monitor(options) => monitor::run(&options),
         Task::Simulate(options) => simulate::run(&options),
         Task::Stores(options) => stores::run(&options),
-        Task::Wheel(options) => python::wheel(&options),
+        Task::Wheel(options) => wheel::wheel(&options),
         Task::Python(options) => python::test(&options),
         Task::Sizes => sizes::run(),
         Task::Book => book::run(),

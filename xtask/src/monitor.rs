@@ -6,7 +6,7 @@ use std::{path::PathBuf, process::Command};
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 
-use crate::{cargo, python, workspace};
+use crate::{cargo, venv, workspace};
 
 /// Which programs to use.
 #[derive(Args)]
@@ -43,7 +43,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         ensure!(status.success(), "not every query has samples");
     }
     let folder = workspace::root().join("target/monitor-venv");
-    let python = python::environment(&options.python, &folder, REQUIREMENTS)?;
+    let python = venv::environment(&options.python, &folder, REQUIREMENTS)?;
     let status = Command::new(python)
         .arg(workspace::root().join("xtask/monitor/pushed.py"))
         .arg(&server)

@@ -1,4 +1,4 @@
-//! The Python package: `cargo xtask wheel` builds it with the programs in it, `cargo xtask python` tests it as installed.
+//! `cargo xtask python` tests the Python package as installed, `cargo xtask bench python` measures it.
 
 use std::{
     fs,
@@ -6,45 +6,29 @@ use std::{
     process::{Command, Stdio},
 };
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result};
 use clap::Args;
 
-use crate::{cargo, components, dist, workspace};
-
-/// Which Python to use.
-#[derive(Args)]
-pub(crate) struct Options {
-    /// The Python that virtual environments are made with
-    #[arg(long, default_value = "python3", value_name = "PROGRAM")]
-    python: String,
-    /// Build the extension module and the programs without optimisation: quick, for trying changes out
-    #[arg(long)]
-    debug: bool,
-}
+use crate::{
+    venv::{environment, run},
+    wheel::{self, PACKAGE, build},
+    workspace,
+};
 
 /// What is tested.
 #[derive(Args)]
 pub(crate) struct TestOptions {
     #[command(flatten)]
-    build: Options,
+    build: wheel::Options,
     /// Run only the tests of files for NumPy, PyTorch and jax, in an environment that has all three (from the registry, PyTorch
     /// brings gigabytes of libraries for graphics cards)
     #[arg(long)]
     torch: bool,
+    /// Test this wheel rather than building one
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["debug", "target"])]
+    wheel: Option<PathBuf>,
 }
 
-/// The crate whose sources the package has.
-const PACKAGE: &str = "crates/tensorferry-python";
-/// The program that the wheel carries. It is `tensor` as well: most of that is in the server anyway.
-const PROGRAM: &str = "oip-server";
-/// What is installed as `tensor`. Links to it may stand in a folder without the program.
-const TENSOR: &str = r#"#!/bin/sh
-folder=${0%/*}
-[ -x "$folder/oip-server" ] || folder=$(dirname -- "$(readlink -f -- "$0")")
-exec "$folder/oip-server" --tensor "$@"
-"#;
-/// What builds the wheel, and puts the programs into it.
-const BUILD_REQUIREMENTS: &[&str] = &["maturin>=1.9,<2", "wheel>=0.45"];
 /// What the tests need besides the wheel.
 const TEST_REQUIREMENTS: &[&str] = &[
     "pytest",
@@ -66,19 +50,12 @@ const TORCH_REQUIREMENTS: &[&str] = &["pytest", "safetensors", "ml_dtypes", "tor
 /// What the benchmarks measure beside the wheel.
 const BENCH_REQUIREMENTS: &[&str] = &["safetensors", "tritonclient[grpc,http]"];
 
-/// Builds the wheel with the programs in it, and says where it is.
-pub(crate) fn wheel(options: &Options) -> Result<()> {
-    let wheel = build(options)?;
-    let size = fs::metadata(&wheel)?.len();
-    println!("{} ({:.1} MB)", workspace::display(&wheel), size as f64 / 1e6);
-    Ok(())
-}
-
 /// Builds the wheel and installs it into an environment that has what it needs.
 pub(crate) fn install(python: &str, debug: bool, into: &Path) -> Result<()> {
-    let wheel = build(&Options {
+    let wheel = build(&wheel::Options {
         python: python.to_owned(),
         debug,
+        target: None,
     })?;
     let reinstall = [
         "-m",
@@ -110,7 +87,11 @@ pub(crate) fn bench(subjects: &[String]) -> Result<()> {
 
 /// Builds the wheel, installs it into environments, and runs its tests there.
 pub(crate) fn test(options: &TestOptions) -> Result<()> {
-    let wheel = build(&options.build)?;
+    let wheel = match &options.wheel {
+        // The tests run in folders of their own.
+        Some(wheel) => std::path::absolute(wheel)?,
+        None => build(&options.build)?,
+    };
     let python = &options.build.python;
     let folder = workspace::root().join("target/python");
     if options.torch {
@@ -193,180 +174,4 @@ fn types(python: &Path, folder: &Path) -> Result<()> {
         .arg(String::from_utf8_lossy(&output.stdout).trim())
         .arg(&uses)
         .current_dir(folder))
-}
-
-fn build(options: &Options) -> Result<PathBuf> {
-    let folder = workspace::root().join("target/python");
-    let python = environment(&options.python, &folder.join("build"), BUILD_REQUIREMENTS)?;
-    // Cargo calls the profile `dev`, its folder `debug`.
-    let (profile, built_in) = match options.debug {
-        true => ("dev", "debug"),
-        false => (dist::PROFILE, dist::PROFILE),
-    };
-    let program = ["--package", PROGRAM, "--features", "tool"];
-    // As in archives; a debug build shares its dependencies with all others.
-    let flags = (!options.debug).then(dist::without_paths);
-    let flags: Vec<(&str, &str)> = flags
-        .iter()
-        .map(|flags| ("CARGO_ENCODED_RUSTFLAGS", flags.as_str()))
-        .collect();
-    cargo::run(&[&["build", "--profile", profile][..], &program].concat(), &flags)?;
-
-    let bare = fresh(&folder.join("bare"))?;
-    let mut maturin = Command::new(python.with_file_name("maturin"));
-    maturin.args(["build", "--quiet", "--interpreter"]).arg(&python);
-    maturin.args(["--profile", profile]).envs(flags);
-    run(maturin
-        .arg("--manifest-path")
-        .arg(workspace::root().join(PACKAGE).join("Cargo.toml"))
-        .arg("--out")
-        .arg(&bare))?;
-
-    let unpacked = fresh(&folder.join("unpacked"))?;
-    let tool = |arguments: &[&Path]| run(Command::new(&python).args(["-m", "wheel"]).args(arguments));
-    tool(&[
-        Path::new("unpack"),
-        &only_entry(&bare)?,
-        Path::new("--dest"),
-        &unpacked,
-    ])?;
-    let tree = only_entry(&unpacked)?;
-    let name = tree
-        .file_name()
-        .and_then(|name| name.to_str())
-        .context("the wheel has no name")?;
-    let scripts = tree.join(format!("{name}.data/scripts"));
-    fs::create_dir_all(&scripts)?;
-    // The profile strips symbols.
-    let built = workspace::built(built_in).join(PROGRAM);
-    let server = scripts.join(PROGRAM);
-    fs::copy(&built, &server).with_context(|| format!("copying {}", built.display()))?;
-    let tensor = scripts.join("tensor");
-    fs::write(&tensor, TENSOR)?;
-    fs::set_permissions(&tensor, fs::metadata(&server)?.permissions())?;
-    add_licences(&tree, name)?;
-    if !options.debug {
-        for file in files(&tree)? {
-            dist::check_paths(&file)?;
-        }
-    }
-    let wheels = fresh(&folder.join("wheels"))?;
-    tool(&[Path::new("pack"), &tree, Path::new("--dest-dir"), &wheels])?;
-    only_entry(&wheels)
-}
-
-/// All files below a folder.
-fn files(folder: &Path) -> Result<Vec<PathBuf>> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir(folder).with_context(|| format!("reading {}", folder.display()))? {
-        let path = entry?.path();
-        match path.is_dir() {
-            true => found.extend(files(&path)?),
-            false => found.push(path),
-        }
-    }
-    Ok(found)
-}
-
-/// Puts licences into the wheel, its own and those of what it is made of, and one bill of materials for the programs and the module:
-/// maturin's has the module alone, and the folders of this machine.
-fn add_licences(tree: &Path, name: &str) -> Result<()> {
-    let info = tree.join(format!("{name}.dist-info"));
-    let components = components::of(&[PROGRAM, "tensor-cli", "tensorferry-python"], &cargo::host()?)?;
-    let bills = fresh(&info.join("sboms"))?;
-    fs::write(bills.join("tensorferry.cdx.json"), components.sbom()?)?;
-
-    let own = |file: &str| fs::read_to_string(workspace::root().join(file));
-    let licences = [
-        ("LICENSE-APACHE", own("LICENSE-APACHE")?),
-        ("LICENSE-MIT", own("LICENSE-MIT")?),
-        ("THIRD-PARTY-LICENSES.txt", components.licences()?),
-    ];
-    let folder = fresh(&info.join("licenses"))?;
-    let file = info.join("METADATA");
-    let mut metadata = fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;
-    for (name, text) in licences {
-        fs::write(folder.join(name), text)?;
-        metadata = with_licence_file(&metadata, name);
-    }
-    fs::write(file, metadata)?;
-    Ok(())
-}
-
-/// A wheel's metadata with one more file of licences in its head.
-fn with_licence_file(metadata: &str, name: &str) -> String {
-    // The package's description follows a line without text, where there is one.
-    let end = metadata.find("\n\n").unwrap_or_else(|| metadata.trim_end().len());
-    let (head, text) = metadata.split_at(end);
-    format!("{head}\nLicense-File: {name}{text}")
-}
-
-/// The Python of a virtual environment that has the requirements; filling it needs a network.
-pub(crate) fn environment(python: &str, folder: &Path, requirements: &[&str]) -> Result<PathBuf> {
-    let program = folder.join("bin/python");
-    if is_filled(folder, requirements) {
-        return Ok(program);
-    }
-    println!("filling {}", workspace::display(folder));
-    run(Command::new(python).args(["-m", "venv", "--clear"]).arg(folder))?;
-    run(Command::new(&program)
-        .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"])
-        .args(requirements))?;
-    fs::write(folder.join(INSTALLED), requirements.join("\n"))?;
-    Ok(program)
-}
-
-/// Whether an environment has these packages from an earlier run.
-pub(crate) fn is_filled(folder: &Path, requirements: &[&str]) -> bool {
-    fs::read_to_string(folder.join(INSTALLED)).is_ok_and(|installed| installed == requirements.join("\n"))
-}
-
-/// The file in an environment that lists what was installed.
-const INSTALLED: &str = "installed.txt";
-
-/// An empty folder.
-fn fresh(folder: &Path) -> Result<PathBuf> {
-    if folder.exists() {
-        fs::remove_dir_all(folder)?;
-    }
-    fs::create_dir_all(folder)?;
-    Ok(folder.to_owned())
-}
-
-fn only_entry(folder: &Path) -> Result<PathBuf> {
-    let entries: Vec<PathBuf> = fs::read_dir(folder)?
-        .map(|entry| Ok(entry?.path()))
-        .collect::<Result<_>>()?;
-    let [entry] = &entries[..] else {
-        bail!(
-            "expected one entry in {}, found {}",
-            folder.display(),
-            entries.len()
-        );
-    };
-    Ok(entry.clone())
-}
-
-fn run(command: &mut Command) -> Result<()> {
-    let program = command.get_program().to_owned();
-    let status = command
-        .status()
-        .with_context(|| format!("starting {}", program.display()))?;
-    ensure!(status.success(), "{} failed: {status}", program.display());
-    Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn licences_are_named_in_the_head_of_the_metadata() {
-        let metadata = "Metadata-Version: 2.4\nName: x\nLicense-File: LICENSE\n\n# x\n\ntext\n";
-        assert_eq!(
-            with_licence_file(metadata, "THIRD-PARTY-LICENSES.txt"),
-            "Metadata-Version: 2.4\nName: x\nLicense-File: LICENSE\nLicense-File: THIRD-PARTY-LICENSES.txt\n\n# x\n\ntext\n"
-        );
-        assert_eq!(with_licence_file("Name: x\n", "y"), "Name: x\nLicense-File: y\n");
-    }
 }

@@ -13,9 +13,9 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 
 use crate::{
-    cargo, python,
+    cargo,
     served::{self, Running},
-    workspace,
+    venv, workspace,
 };
 
 /// Which pages, and with what.
@@ -59,7 +59,7 @@ pub(crate) fn in_ci() -> Result<()> {
     for (page, _) in &all {
         let (of, requirements) = environment(page, &all).context("a page that was just listed")?;
         let requirements: Vec<&str> = requirements.iter().map(String::as_str).collect();
-        if !python::is_filled(&place_of_environment(of), &requirements) {
+        if !venv::is_filled(&place_of_environment(of), &requirements) {
             println!(
                 "   skipped: {page}, whose Python packages are not installed (cargo xtask tutorials --only {page} installs them)"
             );
@@ -147,7 +147,7 @@ fn environment<'all>(page: &str, all: &'all [Needs]) -> Option<&'all Needs> {
 fn run_page(page: &Path, (of, requirements): &Needs, python: &str, programs: &Path) -> Result<()> {
     let blocks = blocks(&fs::read_to_string(page)?);
     let requirements: Vec<&str> = requirements.iter().map(String::as_str).collect();
-    let python = python::environment(python, &place_of_environment(of), &requirements)?;
+    let python = venv::environment(python, &place_of_environment(of), &requirements)?;
     let folder = workspace::root().join("target/tutorials").join(name(page));
     if folder.exists() {
         fs::remove_dir_all(&folder)?;

@@ -6,7 +6,7 @@ use std::{path::PathBuf, process::Command};
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 
-use crate::{cargo, python, workspace};
+use crate::{cargo, venv, workspace};
 
 /// Which models, and where the results go.
 #[derive(Args)]
@@ -72,7 +72,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         (false, Some(_)) => ("mutate.py", "target/zoo-venv", REQUIREMENTS.to_vec()),
         (false, None) => ("zoo.py", "target/zoo-venv", REQUIREMENTS.to_vec()),
     };
-    let python = python::environment(&options.python, &root.join(environment), &requirements)?;
+    let python = venv::environment(&options.python, &root.join(environment), &requirements)?;
     let server = match &options.server {
         Some(server) => server.clone(),
         None => {

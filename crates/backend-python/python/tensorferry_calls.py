@@ -1,6 +1,7 @@
 """Requests to other models of the server, for both forms of a model."""
 
 import asyncio
+import contextvars
 import json
 import math
 import queue
@@ -9,8 +10,14 @@ import numpy as np
 
 from tensorferry_tensors import as_array, datatype_of
 
-#: Set once there is a worker; asks for whatever request is being answered.
-_worker = None
+#: The worker of the request that this code answers, in a process that answers several at once. Coroutines and what they start have it;
+#: threads of models do not (before Python 3.14).
+_current = contextvars.ContextVar("worker", default=None)
+
+
+def _worker_of_threads():
+    """The worker of a request that is being answered, for code that does not know its own; set once there is one."""
+    return None
 
 
 class Failed(Exception):
@@ -28,6 +35,8 @@ class Call:
         #: SimpleQueue, since its `put` may interrupt its `get` in the same thread (a garbage collection can).
         self._answers = queue.SimpleQueue()
         self._waiter = None
+        #: Through which it is asked.
+        self.worker = None
 
     def put(self, answer):
         self._answers.put(answer)
@@ -106,7 +115,7 @@ class Answers:
     def _ask_for_next(self):
         if self._is_behind:
             self._is_behind = False
-            _worker.want_next(self._number)
+            self._call.worker.want_next(self._number)
         return True
 
     def _step(self, take):
@@ -123,14 +132,14 @@ class Answers:
         """No more answers are wanted; the other model is told."""
         if not self._is_over:
             self._is_over = True
-            _worker.leave(self._number)
+            self._call.worker.leave(self._number)
 
     cancel = close
 
     def __del__(self):
         # In the middle of anything: no locks.
-        if not self._is_over and _worker is not None:
-            _worker.leave_later(self._number)
+        if not self._is_over:
+            self._call.worker.leave_later(self._number)
 
 
 def tensors_of(inputs):
@@ -163,6 +172,8 @@ def ask(model, inputs, *, version=None, outputs=(), parameters=None, id=None, ti
     # What is no text would not be JSON for the server either.
     json.dumps([message, [name for name, _, _ in tensors]], ensure_ascii=False).encode()
     call = Call()
-    if _worker is None:
+    known = _current.get()
+    call.worker = known or _worker_of_threads()
+    if call.worker is None:
         raise Failed("other models can be asked only while a request is answered", 503)
-    return call, _worker.ask(message, tensors, call)
+    return call, call.worker.ask(message, tensors, call, is_borrowed=known is None)

@@ -1,8 +1,9 @@
 """The forms that a model can have: our own class, Triton's, a saved object. All answer the same calls:
 
 `about()`: metadata and defaults for the server; `infer(number, message, arrays)`: outputs as (name, datatype, array), or, if
-`is_decoupled`, `stream(number, message, arrays, give)`: calls `give(outputs, is_last)` for each of any number of answers, which tells
-whether another one is wanted; `may_write_inputs`; `finish()`.
+`is_decoupled`, `stream(number, message, arrays, give, free)`: calls `give(outputs, is_last)` for each of any number of answers, which tells
+whether another one is wanted, and `free()` once another request can be begun beside this one; `runs_beside`: whether it does that, from
+threads of its requests while `main` runs the model's code by `loop`, if it has one; `may_write_inputs`; `finish()`.
 """
 
 import asyncio
@@ -145,6 +146,9 @@ class OwnModel:
     #: So that outputs which are inputs need not be copied.
     may_write_inputs = False
 
+    #: Runs the steps of an asynchronous generator.
+    main = None
+
     def __init__(self, order, path, module):
         kind = module.Model
         config = written_config(order)
@@ -169,8 +173,10 @@ class OwnModel:
         takes_context = len(inspect.signature(kind).parameters) > 0
         self._model = kind(context) if takes_context else kind()
         self._infer = self._model.infer
-        is_async = inspect.iscoroutinefunction(infer) or inspect.isasyncgenfunction(infer)
-        self._loop = asyncio.new_event_loop() if is_async else None
+        #: Generators that wait leave the others their time.
+        self.runs_beside = inspect.isasyncgenfunction(infer)
+        is_async = inspect.iscoroutinefunction(infer) or self.runs_beside
+        self.loop = asyncio.new_event_loop() if is_async else None
 
     @staticmethod
     def _ports(kind, role, configured, config):
@@ -234,19 +240,19 @@ class OwnModel:
         arguments, wanted = self._arguments(number, message, arrays)
         with model_code():
             answer = self._infer(**arguments)
-            if self._loop is not None:
-                answer = self._loop.run_until_complete(answer)
+            if self.loop is not None:
+                answer = self.loop.run_until_complete(answer)
             return self._outputs_of(answer, wanted)
 
-    def stream(self, number, message, arrays, give):
+    def stream(self, number, message, arrays, give, free):
         arguments, wanted = self._arguments(number, message, arrays)
         answers = self._infer(**arguments)
-        if self._loop is not None:
-            answers = _Steps(answers, self._loop)
+        if self.runs_beside:
+            answers = _Steps(answers, number, self.main, free)
         with model_code():
             try:
                 for answer in answers:
-                    if not give(self._outputs_of(answer, wanted), False) or _cancelled.number >= number:
+                    if not give(self._outputs_of(answer, wanted), False) or number in _cancelled:
                         break
             finally:
                 # What it has left to do when nobody wants more: its `finally` and `with`.
@@ -281,29 +287,47 @@ class OwnModel:
 
 
 class _Steps:
-    """An asynchronous generator, step by step."""
+    """An asynchronous generator, step by step. A step that waits when the request is cancelled gets asyncio.CancelledError there."""
 
-    def __init__(self, answers, loop):
-        self._answers, self._loop = answers, loop
+    def __init__(self, answers, number, main, free):
+        self._answers, self._number, self._main, self._free = answers, number, main, free
+        self._cancel = None
+        _cancelled.when(number, self._stop)
 
     def __iter__(self):
         return self
 
     def __next__(self):
+        # While the first step waits, others can take theirs.
+        free, self._free = self._free, None
         try:
-            return self._loop.run_until_complete(self._answers.__anext__())
+            return self._main.wait_for(self._step(), free)
         except StopAsyncIteration:
             raise StopIteration from None
+        except asyncio.CancelledError:
+            if self._number in _cancelled:
+                raise StopIteration from None
+            raise
+
+    async def _step(self):
+        self._cancel = self._main.canceller()
+        if self._number in _cancelled:
+            raise StopAsyncIteration
+        return await self._answers.__anext__()
+
+    def _stop(self):
+        if self._cancel is not None:
+            self._cancel()
 
     def close(self):
-        self._loop.run_until_complete(self._answers.aclose())
+        self._main.wait_for(self._answers.aclose())
 
 
 class SavedObject:
     """An estimator of scikit-learn that was saved with joblib or pickle."""
 
     may_write_inputs = True
-    is_decoupled = False
+    is_decoupled = runs_beside = False
 
     #: What estimators can do, under the names that they have for it.
     _METHODS = ("predict", "predict_proba", "transform")
@@ -418,7 +442,7 @@ class Booster:
     """A model of XGBoost or LightGBM, run by its own package. Names and answers are those of the server's own runtime for them."""
 
     may_write_inputs = True
-    is_decoupled = False
+    is_decoupled = runs_beside = False
 
     def __init__(self, order, content):
         package = "lightgbm" if content.lstrip().startswith((b"tree\n", b"tree\r")) else "xgboost"

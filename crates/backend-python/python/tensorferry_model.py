@@ -1,5 +1,7 @@
 """What a `model.py` may import: how to refuse a request, and what a model is told."""
 
+import threading
+
 
 class InferenceError(Exception):
     """The model's refusal of a request: the client gets the message and the HTTP status (gRPC: the code for it)."""
@@ -86,13 +88,45 @@ class Request:
 
     def is_cancelled(self):
         """Whether nobody waits for the answer any more. A model that goes on for four seconds then is killed."""
-        return _cancelled.number >= self._number
+        return self._number in _cancelled
 
 
 class _Cancelled:
-    """The number of the last request that was cancelled; set by a thread that reads what the server says meanwhile."""
+    """Numbers of requests that are cancelled and not over; added by a thread that reads what the server says meanwhile."""
 
-    number = 0
+    #: A number that comes after the end of its request stays until there are so many.
+    _MOST = 1000
+
+    def __init__(self):
+        self._numbers = set()
+        #: What to do once a request is cancelled, by its number.
+        self._actions = {}
+        self._changing = threading.Lock()
+
+    def __contains__(self, number):
+        return number in self._numbers
+
+    def note(self, number):
+        with self._changing:
+            self._numbers.add(number)
+            action = self._actions.pop(number, None)
+            if len(self._numbers) > self._MOST:
+                self._numbers.remove(min(self._numbers))
+        if action is not None:
+            action()
+
+    def when(self, number, action):
+        """Calls it once the request is cancelled, from any thread, unless it is over by then."""
+        with self._changing:
+            if number not in self._numbers:
+                self._actions[number] = action
+                return
+        action()
+
+    def forget(self, number):
+        with self._changing:
+            self._numbers.discard(number)
+            self._actions.pop(number, None)
 
 
 _cancelled = _Cancelled()

@@ -17,7 +17,7 @@ import numpy as np
 import tensorferry_calls as calls
 from tensorferry_model import _cancelled
 from tensorferry_tensors import as_array, datatype_of, decode_strings, dtype_of, encode_strings
-from tensorferry_worker import Joined, Refused, last_line, log_traceback
+from tensorferry_worker import EventLoop, Joined, Refused, last_line
 
 TRITONSERVER_REQUEST_FLAG_SEQUENCE_START = 1
 TRITONSERVER_REQUEST_FLAG_SEQUENCE_END = 2
@@ -363,6 +363,9 @@ class _Stream:
             self._is_wanted = False
             self._is_over = True
 
+    def is_over(self):
+        return self._is_over
+
     def wait(self):
         self._end.get()
         if self.failure is not None:
@@ -508,7 +511,7 @@ class InferenceRequest:
             _unsupported("TRITONSERVER_REQUEST_RELEASE_RESCHEDULE (iterative sequences)")
 
     def is_cancelled(self):
-        return self._number is not None and _cancelled.number >= self._number
+        return self._number in _cancelled
 
     def get_response_sender(self):
         if self._number is None:
@@ -516,7 +519,7 @@ class InferenceRequest:
         stream = self._pending()
         if self._sender is None:
             number = self._number
-            self._sender = _StreamSender(stream, lambda: _cancelled.number >= number)
+            self._sender = _StreamSender(stream, lambda: number in _cancelled)
             stream.has_sender = True
             weakref.finalize(self._sender, stream.abandon, True).atexit = False
         return self._sender
@@ -711,49 +714,14 @@ def _joined(answers, parts):
     return outputs
 
 
-class _Loop:
-    """The event loop of a model whose `execute` is asynchronous. As in Triton it has a thread and never stops: what `execute` has
-    begun, such as tasks that give the answers, goes on when it has returned."""
-
-    def __init__(self):
-        self._loop = asyncio.new_event_loop()
-        threading.Thread(target=self._run, daemon=True).start()
-
-    def _run(self):
-        asyncio.set_event_loop(self._loop)
-        while True:
-            try:
-                self._loop.run_forever()
-            except BaseException as error:
-                # `sys.exit` in a task, which would end the loop.
-                log_traceback(error)
-                # Its frames lead back to the task, which would keep its response sender until a garbage collection.
-                error.__traceback__ = None
-
-    def run(self, awaitable):
-        result, error = asyncio.run_coroutine_threadsafe(_settled(awaitable), self._loop).result()
-        if error is None:
-            return result
-        try:
-            raise error
-        finally:
-            # Its traceback has this frame: together they would keep the model's inputs until a garbage collection.
-            error = None
-
-
-async def _settled(awaitable):
-    """The result, or what it raises: some exceptions would end the loop, or be taken for a cancellation of what waits for it."""
-    try:
-        return await awaitable, None
-    except BaseException as error:
-        return None, error
-
-
 class TritonModel:
     """Runs a `TritonPythonModel`."""
 
     #: As in Triton, where models change inputs in place.
     may_write_inputs = True
+
+    #: Runs `execute` of a decoupled model.
+    main = None
 
     def __init__(self, order, path, module):
         import tensorferry_forms as forms
@@ -773,6 +741,8 @@ class TritonModel:
             _warn_once("is_ready of a TritonPythonModel is not called by this server: its model is ready while it is loaded")
         #: Whether it answers by response senders only, any number of times.
         self.is_decoupled = using_decoupled_model_transaction_policy(config)
+        #: As in Triton, `execute` is called again while senders of requests before are open.
+        self.runs_beside = self.is_decoupled
         if not config["output"]:
             raise Refused(
                 "its configuration describes no outputs with data_type and dims, and neither does auto_complete_config", 400
@@ -798,7 +768,8 @@ class TritonModel:
         initialize = getattr(self._model, "initialize", None)
         if callable(initialize):
             initialize(arguments)
-        self._loop = _Loop() if inspect.iscoroutinefunction(kind.execute) else None
+        self.loop = asyncio.new_event_loop() if inspect.iscoroutinefunction(kind.execute) else None
+        self._looped = None
         self._model_code = forms.model_code
         InferenceRequest._all_outputs = [output["name"] for output in self._outputs]
 
@@ -832,21 +803,32 @@ class TritonModel:
         tensors = [Tensor(name, array) for name, array in arrays.items()]
         return InferenceRequest._of(number, message, tensors, self._name, self._version)
 
-    def _execute(self, requests):
+    def _execute(self, requests, free=None):
         with self._model_code():
+            if self.main is not None:
+                if self.loop is None:
+                    return self.main.call(self._model.execute, requests)
+                return self.main.wait_for(self._model.execute(requests), free)
             responses = self._model.execute(requests)
-            return responses if self._loop is None else self._loop.run(responses)
+            if self.loop is None:
+                return responses
+            if self._looped is None:
+                self._looped = EventLoop(self.loop)
+                threading.Thread(target=self._looped.serve, daemon=True).start()
+            return self._looped.wait_for(responses)
 
-    def stream(self, number, message, arrays, give):
+    def stream(self, number, message, arrays, give, free):
         wanted = message.get("outputs", [])
         stream = _Stream(lambda response, is_last: give(self._outputs_in(response, wanted), is_last))
         request = self._request(number, message, arrays)
         request._answers_by(stream)
         try:
-            if self._execute([request]) is not None:
+            if self._execute([request], free) is not None:
                 raise Refused("execute() of its model.py gave responses, but it is decoupled: it answers by response senders only")
             # From here on only the model holds on to the request.
             del request, arrays
+            if not stream.is_over():
+                free()
             stream.wait()
         finally:
             # A thread of the model's that goes on must not answer the next request.

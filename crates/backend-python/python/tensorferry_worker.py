@@ -1,10 +1,14 @@
-"""One model for a server: loaded from what the server sends, run one request at a time.
+"""One model for a server: loaded from what the server sends, run one request at a time, or, where the model goes on with some after it
+was given them, several.
 
 The other side is the crate oip-worker, whose page has the protocol. Nothing here may be imported before the server was greeted,
 but for the standard library, so that whatever is missing can be told.
 """
 
+import asyncio
 import collections
+import concurrent.futures
+import contextvars
 import errno
 import gc
 import json
@@ -20,8 +24,13 @@ import time
 import traceback
 import weakref
 
-VERSION = 3
-HELLO, LOAD, LOADED, INFER, OUTPUTS, FAILED, RUN, RESULTS, ROOM, REGION, PART, TAKEN, ASK, ANSWER, NEXT = range(1, 16)
+VERSION = 4
+HELLO, LOAD, LOADED, INFER, OUTPUTS, FAILED, RUN, RESULTS, ROOM, REGION, PART, TAKEN, ASK, ANSWER, NEXT, FREE = range(1, 17)
+
+#: Numbers on the control socket.
+_NUMBER = struct.Struct("<Q")
+#: Stands there for a connection, whose file comes with it.
+_CONNECTION = (1 << 64) - 1
 
 _HEAD = struct.Struct("<IIQQ")
 #: Reads JSON without looking for spaces before and after it.
@@ -132,6 +141,9 @@ class Connection:
             message["file"] = self._files.pop(0)
         return kind, number, message, body[count:]
 
+    def close(self):
+        self._socket.close()
+
     def send(self, kind, number, message, parts=()):
         self.send_text(kind, number, _encode(message), parts)
 
@@ -189,8 +201,9 @@ class Region:
 
 
 class Worker:
-    def __init__(self, connection, tensors, cancelled):
+    def __init__(self, connection, tensors, calls, cancelled):
         self._connection = connection
+        self.calls = calls
         self._tensors = tensors
         self._cancelled = cancelled
         #: Held by what uses the region for outputs, and by what waits for the server: a model may have threads.
@@ -202,6 +215,15 @@ class Worker:
         #: The request that is being answered, and what it asks of other models, by number.
         self._current = None
         self._calls = {}
+        #: Those of them that threads ask for requests that they do not know.
+        self._borrowed = set()
+        #: The request that the server is to be told of when another can be begun beside it.
+        self._blocking = None
+        self._freeing = threading.Lock()
+        #: Whether there are others beside this one.
+        self._is_beside = False
+        #: The request that was run last.
+        self.last = 0
         self._last_call = 0
         #: Calls that a garbage collection found to be given up, and what wakes the thread that tells the server. A collection may
         #: run in the middle of anything, so noting a call takes no lock; taking one out does, until the server was told of it.
@@ -227,6 +249,29 @@ class Worker:
         self._limit = order["memory_limit"]
         self._model = model_of(order, content)
         self._connection.send(LOADED, 0, self._model.about())
+
+    def beside(self, connection):
+        """A worker for the same model, with a connection of its own."""
+        other = Worker(connection, self._tensors, self.calls, self._cancelled)
+        other._max_answer, other._limit, other._model = self._max_answer, self._limit, self._model
+        other._is_beside = True
+        return other
+
+    def runs_beside(self):
+        """Whether its model is run for several requests at once, and the event loop that it has."""
+        self._is_beside = self._model.runs_beside
+        return self._is_beside, getattr(self._model, "loop", None)
+
+    def set_main(self, main):
+        self._model.main = main
+
+    def close(self):
+        self._connection.close()
+
+    def answers(self):
+        """The request that is being answered and not cancelled, or None."""
+        current = self._current
+        return None if current is None or current in self._cancelled else current
 
     def _next(self):
         """The next frame that is no answer of another model."""
@@ -261,6 +306,7 @@ class Worker:
                 results = None
             finally:
                 self._end_request()
+                self._cancelled.forget(number)
             if results is None:
                 # Without what the exception held on to: it was dropped when its clause ended.
                 if self._is_full():
@@ -334,9 +380,10 @@ class Worker:
         arrays = {}
         for place in message["inputs"]:
             arrays[place["name"]] = self._input(place, region, binary)
-        self._current = number
+        self._current = self._blocking = self.last = number
         if self._model.is_decoupled:
-            self._model.stream(number, message, arrays, lambda outputs, is_last: self._give(number, region, outputs, is_last))
+            give = lambda outputs, is_last: self._give(number, region, outputs, is_last)
+            self._model.stream(number, message, arrays, give, lambda: self._free(number))
             placed, parts, end = "", [], ',"is_end":true'
         else:
             outputs = self._model.infer(number, message, arrays)
@@ -351,20 +398,50 @@ class Worker:
         is_held = region is not None and region.is_held()
         return f'{{"outputs":[{placed}],"keeps_inputs":{"true" if is_held else "false"}{end}}}', parts
 
+    def _free(self, number):
+        """Tells the server that the model can be given another request while it goes on with this one."""
+        with self._freeing:
+            if self._blocking == number:
+                self._blocking = None
+                try:
+                    self._connection.send(FREE, number, {})
+                except OSError:
+                    # The thread of the request finds out.
+                    pass
+
     def _give(self, number, region, outputs, is_last):
         """Sends one of several answers, waits until the server has taken it, and tells whether another one is wanted."""
-        with self._turn:
-            placed, parts = self._place(outputs, region, number)
-            self._connection.send_text(PART, number, f'{{"outputs":[{placed}],"is_last":{"true" if is_last else "false"}}}', parts)
-            kind, _, message, _ = self._next()
-            if kind != TAKEN:
-                raise Ended
-            if not message["is_wanted"]:
-                self._cancelled.number = max(self._cancelled.number, number)
-            return message["is_wanted"]
+        try:
+            with self._turn:
+                placed, parts = self._place(outputs, region, number)
+                text = f'{{"outputs":[{placed}],"is_last":{"true" if is_last else "false"}}}'
+                self._connection.send_text(PART, number, text, parts)
+                kind, _, message, _ = self._next()
+                if kind != TAKEN:
+                    raise Ended
+                is_wanted = message["is_wanted"]
+        except Ended:
+            if not self._is_beside:
+                raise
+            # The server has given up this request, and not the model.
+            is_wanted = False
+        if not is_wanted:
+            self._cancelled.note(number)
+        return is_wanted
 
-    def ask(self, message, tensors, call):
-        """Asks another model for the request that is being answered, and returns the number of the call, whose answers are `put`."""
+    def ask(self, message, tensors, call, is_borrowed=False):
+        """Asks another model for the request that is being answered, and returns the number of the call, whose answers are `put`.
+
+        A call for a request that may be another one is waited for before this one's end.
+        """
+        try:
+            return self._ask(message, tensors, call, is_borrowed and self._is_beside)
+        except Ended:
+            if not self._is_beside:
+                raise
+            raise self._failure("the request that asks for it is over", 499) from None
+
+    def _ask(self, message, tensors, call, is_borrowed):
         with self._turn:
             if self._current is None:
                 raise self._failure("other models can be asked only while a request is answered", 503)
@@ -385,6 +462,8 @@ class Worker:
             self._last_call += 1
             number = self._last_call
             self._calls[number] = call
+            if is_borrowed:
+                self._borrowed.add(number)
             text = f'{{"call":{number},"inputs":[{placed}],{_encode(message)[1:]}'
             self._connection.send_text(ASK, self._current, text, parts)
             if '"place":"region"' in placed or '"place":"inputs"' in placed:
@@ -429,13 +508,24 @@ class Worker:
 
     def _end_request(self):
         """The request is answered: the server drops what it has asked and not waited for."""
+        with self._freeing:
+            self._blocking = None
         if self._current is None:
             return
+        while self._has_borrowed():
+            time.sleep(0.005)
         with self._turn:
             self._current = None
+            self._borrowed.clear()
             calls, self._calls = self._calls, {}
         for call in calls.values():
             call.put(self._failure("the request that asked for it is over", 499))
+
+    def _has_borrowed(self):
+        """Whether a call is open that may be another request's."""
+        if not self._borrowed or self.answers() is None or not self._reader.is_alive():
+            return False
+        return not self._borrowed.isdisjoint(list(self._calls))
 
     def _failure(self, message, status):
         return self.calls.Failed(message, status)
@@ -583,8 +673,7 @@ def last_line(error):
 def traceback_of(error):
     """The traceback without the frames that lead to the model; of a very long one the beginning and the end."""
     frames = error.__traceback__
-    asyncio = getattr(sys.modules.get("asyncio"), "__path__", None)
-    ours = ("<tensorferry", *(asyncio or ()))
+    ours = ("<tensorferry", *asyncio.__path__, *concurrent.futures.__path__)
     while frames is not None and frames.tb_frame.f_code.co_filename.startswith(ours):
         frames = frames.tb_next
     try:
@@ -635,23 +724,176 @@ def _limit_memory(limit):
     resource.setrlimit(kind, (limit, limit))
 
 
-def _listen(control, cancelled):
-    """Reads numbers of requests that are cancelled, until the server is gone."""
-    received = b""
-    try:
+class EventLoop:
+    """Runs coroutines at once, in one thread. As in Triton it does not stop between requests: what they have begun, such as tasks
+    that give the answers, goes on when they have returned."""
+
+    def __init__(self, loop):
+        self._loop = loop
+
+    def serve(self):
+        """The life of the thread."""
+        asyncio.set_event_loop(self._loop)
         while True:
-            part = control.recv(4096)
-            if not part:
-                break
-            received += part
-            whole = len(received) - len(received) % 8
-            if whole:
-                cancelled.number = max(cancelled.number, *struct.unpack(f"<{whole // 8}Q", received[:whole]))
+            try:
+                self._loop.run_forever()
+                return
+            except BaseException as error:
+                # `sys.exit` in a task, which would end the loop.
+                log_traceback(error)
+                # Its frames lead back to the task, which would keep its response sender until a garbage collection.
+                error.__traceback__ = None
+
+    def end(self):
+        self._loop.call_soon_threadsafe(self._loop.stop)
+
+    def canceller(self):
+        """A function, for any thread, that cancels what the coroutine that calls this is run by."""
+        task = asyncio.current_task()
+        return lambda: self._loop.call_soon_threadsafe(task.cancel)
+
+    def wait_for(self, awaited, on_begun=None):
+        """What a coroutine gives, or raises. `on_begun` is called once it waits for something, or is done."""
+
+        async def run():
+            if on_begun is not None:
+                self._loop.call_soon(on_begun)
+            try:
+                return await awaited, None
+            except BaseException as error:
+                # Some exceptions would end the loop, or be taken for a cancellation of what waits here.
+                return None, error
+
+        result, error = asyncio.run_coroutine_threadsafe(run(), self._loop).result()
+        if error is None:
+            return result
+        try:
+            raise error
+        finally:
+            # Its traceback has this frame: together they would keep the model's inputs until a garbage collection.
+            error = None
+
+
+class Functions:
+    """Runs functions one after the other, in one thread."""
+
+    def __init__(self):
+        self._jobs = queue.SimpleQueue()
+
+    def serve(self):
+        """The life of the thread."""
+        while True:
+            job = self._jobs.get()
+            if job is None:
+                return
+            self._run(job)
+
+    @staticmethod
+    def _run(job):
+        future, context, function, arguments = job
+        try:
+            result, error = context.run(function, *arguments), None
+        except BaseException as raised:
+            result, error = None, raised
+        # What only the model holds on to from here on is gone with it.
+        job.clear()
+        del context, function, arguments
+        if error is None:
+            future.set_result(result)
+        else:
+            future.set_exception(error)
+        # The error's traceback has this frame.
+        del future, error
+
+    def end(self):
+        self._jobs.put(None)
+
+    def call(self, function, *arguments):
+        """What a function gives, or raises."""
+        future = concurrent.futures.Future()
+        self._jobs.put([future, contextvars.copy_context(), function, arguments])
+        del arguments
+        return future.result()
+
+
+class Beside:
+    """The requests that a model answers at once: each worker has a connection and a thread, and runs one at a time."""
+
+    def __init__(self, first, main, control):
+        self._first, self._main, self._control = first, main, control
+        self._changing = threading.Lock()
+        self._workers = set()
+
+    def start(self, worker):
+        with self._changing:
+            self._workers.add(worker)
+        threading.Thread(target=self._serve, args=(worker,), daemon=True).start()
+
+    def connect(self, file):
+        """Another connection of the server's, which is not for programs that the model starts."""
+        os.set_inheritable(file, False)
+        self.start(self._first.beside(Connection(socket.socket(fileno=file))))
+
+    def newest(self):
+        """The worker of the newest request that somebody waits for."""
+        with self._changing:
+            answering = [(worker.answers(), worker) for worker in self._workers]
+        answering = [(number, worker) for number, worker in answering if number is not None]
+        return max(answering, key=lambda found: found[0])[1] if answering else None
+
+    def _serve(self, worker):
+        worker.calls._current.set(worker)
+        try:
+            worker.serve()
+        except Ended:
+            pass
+        except SystemExit as error:
+            sys.stdout.flush()
+            os._exit(error.code if isinstance(error.code, int) else 0 if error.code is None else 1)
+        except BaseException as error:
+            log_traceback(error)
+            os._exit(1)
+        worker.close()
+        try:
+            # For a server that has given up what it ran.
+            self._control.send(_NUMBER.pack(worker.last), socket.MSG_DONTWAIT)
+        except OSError:
+            pass
+        with self._changing:
+            self._workers.discard(worker)
+            is_over = not self._workers
+        if is_over:
+            self._main.end()
+
+
+class Control:
+    """Reads numbers of requests that are cancelled, and takes connections, until the server is gone."""
+
+    #: Takes a connection's file.
+    connect = None
+
+    def __init__(self, control, cancelled):
+        self._control, self._cancelled = control, cancelled
+
+    def listen(self):
+        received = b""
+        try:
+            while True:
+                part, files, _, _ = socket.recv_fds(self._control, 4096, 16)
+                if not part:
+                    break
+                for file in files:
+                    self.connect(file)
+                received += part
+                whole = len(received) - len(received) % _NUMBER.size
+                for (number,) in _NUMBER.iter_unpack(received[:whole]):
+                    if number != _CONNECTION:
+                        self._cancelled.note(number)
                 received = received[whole:]
-    except OSError:
-        pass
-    time.sleep(_FAREWELL)
-    os.kill(os.getpid(), signal.SIGKILL)
+        except OSError:
+            pass
+        time.sleep(_FAREWELL)
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def main(data, control, install):
@@ -661,7 +903,8 @@ def main(data, control, install):
     sys.dont_write_bytecode = True
     cancelled = install("tensorferry_model")._cancelled
     connection = Connection(data)
-    listening = threading.Thread(target=_listen, args=(control, cancelled), daemon=True)
+    listener = Control(control, cancelled)
+    listening = threading.Thread(target=listener.listen, daemon=True)
     worker = None
     try:
         connection.send(HELLO, 0, {"protocol": VERSION, "places": True})
@@ -677,9 +920,9 @@ def main(data, control, install):
                 if error.name != "numpy":
                     raise
                 raise Refused(f"its Python, {sys.executable}, has no numpy, which models in Python need: pip install numpy", 400)
-            worker = Worker(connection, tensors, cancelled)
-            worker.calls = install("tensorferry_calls")
-            worker.calls._worker = worker
+            calls = install("tensorferry_calls")
+            worker = Worker(connection, tensors, calls, cancelled)
+            calls._worker_of_threads = lambda: worker
             worker.load(order, bytes(content), install("tensorferry_forms").model_of)
         except Refused as refusal:
             connection.fail(0, refusal, refusal.status, refusal.details)
@@ -690,7 +933,18 @@ def main(data, control, install):
         except BaseException as error:
             connection.fail(0, f"its model.py cannot be loaded: {last_line(error)}", 400, traceback_of(error))
             return
-        worker.serve()
+        runs_beside, loop = worker.runs_beside()
+        if not runs_beside:
+            worker.serve()
+        # What models expect of the main thread.
+        main_thread = Functions() if loop is None else EventLoop(loop)
+        worker.set_main(main_thread)
+        beside = Beside(worker, main_thread, control)
+        listener.connect = beside.connect
+        calls._worker_of_threads = beside.newest
+        beside.start(worker)
+        main_thread.serve()
+        worker.finish()
     except Ended:
         if worker is not None:
             worker.finish()

@@ -493,13 +493,14 @@ fn purge() {
 ///
 /// What was given back still counts as free, so it is done again only when the count has changed: takes the count after
 /// the last time and returns the one after this.
+///
+/// The count has 32 bits: what counts it in 64, `mallinfo2`, is not there before glibc 2.33. All that counts is how much it changed.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 #[allow(unsafe_code, reason = "the C library's allocator has no other interface")]
-fn trim(last: usize) -> usize {
-    const MUCH: usize = 8 << 20;
+fn trim(last: u32) -> u32 {
     // SAFETY: reads counters.
-    let free = unsafe { libc::mallinfo2() }.fordblks;
-    if free.abs_diff(last) < MUCH {
+    let free = unsafe { libc::mallinfo() }.fordblks.cast_unsigned();
+    if !has_changed_much(last, free) {
         return last;
     }
     // SAFETY: takes a number; only memory that nobody uses is given back.
@@ -508,8 +509,18 @@ fn trim(last: usize) -> usize {
 }
 
 #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
-fn trim(last: usize) -> usize {
+fn trim(last: u32) -> u32 {
     last
+}
+
+/// Whether a count of bytes that starts again at 4 GiB has gone up or down by 8 MiB.
+#[cfg_attr(
+    not(all(target_os = "linux", target_env = "gnu")),
+    allow(dead_code, reason = "other C libraries have no such count")
+)]
+fn has_changed_much(last: u32, now: u32) -> bool {
+    const MUCH: u32 = 8 << 20;
+    now.wrapping_sub(last).min(last.wrapping_sub(now)) >= MUCH
 }
 
 /// Tells the allocators to give freed memory back to the system. To be called before there are threads.
@@ -540,6 +551,29 @@ pub(crate) fn give_back_what_is_freed() {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn counts_that_start_again_change_by_little() {
+        let most = u32::MAX;
+        for (last, now) in [
+            (0, 0),
+            (0, (8 << 20) - 1),
+            (most, 1000),
+            (1000, most),
+            (9 << 20, 2 << 20),
+        ] {
+            assert!(!has_changed_much(last, now), "{last} {now}");
+        }
+        for (last, now) in [
+            (0, 8 << 20),
+            (8 << 20, 0),
+            (most, 8 << 20),
+            (1 << 30, 0),
+            (0, 2 << 30),
+        ] {
+            assert!(has_changed_much(last, now), "{last} {now}");
+        }
+    }
 
     #[test]
     fn layouts_are_few_and_large_enough() {

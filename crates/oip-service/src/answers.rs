@@ -57,6 +57,10 @@ pub trait AnswerSink {
     /// # Errors
     /// As [`AnswerSink::send`].
     fn send_last(&mut self, outputs: Vec<InferOutput>) -> Result<(), ServiceError>;
+
+    /// Says that the model needs nothing but this thread for the rest of the answers: another thread may call it for the next request
+    /// meanwhile, as if this call had returned. The caller of the model may do so, up to some number of requests, or ignore it.
+    fn free_instance(&mut self) {}
 }
 
 /// A service's answer to a request.

@@ -31,8 +31,8 @@
 //! # Life of a worker
 //!
 //! The first one is started when the model is loaded, and its load error becomes the reason that the model is unavailable.
-//! A worker runs one request at a time; when requests come at the same time more workers are started, up to the model's
-//! instances. They stay until the model is unloaded.
+//! A worker runs one request at a time, unless its model goes on with some while it takes others (below); when requests come at the same time
+//! more workers are started, up to the model's instances. They stay until the model is unloaded.
 //!
 //! When a worker dies, the request that it ran fails with an error that says how it died; a new worker is started at
 //! once. After five deaths in a row without an answer between them there is a pause, of a second and then of twice as much each
@@ -83,6 +83,7 @@
 //! | 13, ask | worker, before 8 or 6, any number of times | a request to another model, with a number for it | as 8 |
 //! | 14, answer | server, to 13 | the number; outputs, or an error; whether it is the last | as 7, or in a region whose file comes with the head |
 //! | 15, next | worker, to 14 that is not the last | the number; whether the next one is wanted | |
+//! | 16, free | worker, once before 8 or 6 | nothing: it can be given another request beside this one | |
 //!
 //! Requests and answers are the protocol's own binary form ([`oip_types::rest`]), so there is one reader and one writer for
 //! both. Tensors are not encoded: they are written from where they are and read into one buffer, of which they are slices.
@@ -104,6 +105,14 @@
 //! it: while the client is behind, the model waits, and a region is never written while it is read. The answer says whether a
 //! next one is wanted. Kind 8 without outputs, and with `"is_end": true`, ends them.
 //!
+//! Such a worker may run several requests of a model that gives several answers: once it says that it is free (kind 16), it gets another
+//! connection, as a file on the control socket beside eight bytes of 0xFF, with regions of its own, and the next request comes by it. A
+//! connection is used for one request at a time, and again for later ones. If the client of such a request is gone and the model goes on
+//! with it nevertheless, the process is not killed, since it has the requests of others: the server closes the connection, and the worker drops what
+//! the model still gives. It then sends the request's number on the control socket when the model is done with it; if 64 such requests
+//! are not, the process is killed. A request that the worker is not free beside, such as one that hangs in the model's own call, is ended as
+//! above.
+//!
 //! A model of such a worker may ask other models while it works on a request (kind 13, at most 256 open at a time); who they are is the
 //! caller's to say ([`Model::infer_with`](oip_service::Model::infer_with)). The thread that runs the request waits for the worker and for
 //! the answers at once. Inputs are charged before they are read. A worker that asks must read what is sent to it at any time: the
@@ -115,8 +124,10 @@
 //! the character 0x1E and one of E, W, I and D is logged as an error, a warning, for information or for debugging.
 
 mod backend;
+mod beside;
 mod calls;
 mod child;
+mod death;
 mod isolation;
 mod places;
 mod pool;

@@ -30,6 +30,13 @@ pub(crate) struct Places {
     bell: Option<Arc<Bell>>,
 }
 
+/// What takes the answers of a model that gives several.
+pub(crate) struct Several<'s> {
+    pub(crate) answers: &'s mut dyn AnswerSink,
+    /// Gives the worker to other requests while this one goes on, and returns whether it has them.
+    pub(crate) free: &'s mut dyn FnMut() -> bool,
+}
+
 /// A request that a worker is at.
 struct Exchange<'e> {
     connection: &'e Connection,
@@ -122,7 +129,7 @@ impl Places {
         Ok(Ok(sent.offsets))
     }
 
-    /// Receives the answer to the request that was sent. `answers` takes those of a model that gives several; then there is no
+    /// Receives the answer to the request that was sent. `several` takes those of a model that gives several; then there is no
     /// answer left to return.
     pub(crate) fn receive(
         &mut self,
@@ -130,7 +137,7 @@ impl Places {
         number: u64,
         (work, offsets): (Work<'_>, Vec<u64>),
         (max_answer_bytes, log): (u64, &WorkerLog),
-        answers: Option<&mut dyn AnswerSink>,
+        several: Option<Several<'_>>,
         go_on: &mut dyn FnMut() -> bool,
     ) -> Result<Result<Option<JoinedAnswer>, ServiceError>, Broken> {
         let sent = Sent {
@@ -144,7 +151,7 @@ impl Places {
             max_answer_bytes,
             calls: Calls::new(work),
         };
-        let (head, failure) = self.after_parts(&mut exchange, answers, go_on)?;
+        let (head, failure) = self.after_parts(&mut exchange, several, go_on)?;
         match head.kind {
             Kind::Results => {
                 let (json, body) = body(connection, head, max_answer_bytes, go_on)?;
@@ -180,9 +187,10 @@ impl Places {
     fn after_parts(
         &mut self,
         exchange: &mut Exchange<'_>,
-        mut answers: Option<&mut dyn AnswerSink>,
+        mut several: Option<Several<'_>>,
         go_on: &mut dyn FnMut() -> bool,
     ) -> Result<(Head, Option<ServiceError>), Broken> {
+        let mut is_free = false;
         let mut failure = None;
         loop {
             let head = self.answer(exchange, go_on)?;
@@ -193,8 +201,17 @@ impl Places {
                 max_answer_bytes,
                 ..
             } = *exchange;
-            let sink = match (head.kind, &mut answers) {
-                (Kind::Part, Some(sink)) => sink,
+            let sink = match (head.kind, &mut several) {
+                (Kind::Part, Some(several)) => &mut *several.answers,
+                (Kind::Free, Some(several)) if head.binary == 0 && !is_free => {
+                    is_free = true;
+                    connection.bytes(head.json.into(), go_on)?;
+                    // The worker is idle before the next request wants one.
+                    if (several.free)() {
+                        several.answers.free_instance();
+                    }
+                    continue;
+                }
                 (Kind::Part, None) => {
                     return Err(Broken::wrong("one of several answers where one was asked for"));
                 }

@@ -16,8 +16,8 @@ use oip_types::{InferRequest, ParameterValue};
 
 use crate::{
     calls::Work,
-    process::{Recipe, StartError, TICK, Worker},
-    protocol::{About, Broken},
+    process::{Recipe, StartError, Taker, Worker},
+    protocol::{About, Broken, TICK},
 };
 
 /// Workers that may die in a row before there is a pause.
@@ -160,7 +160,9 @@ impl Pool {
         answers: Option<&mut dyn AnswerSink>,
     ) -> Result<Option<JoinedAnswer>, ServiceError> {
         let mut worker = self.shared.take(work.cancel)?;
-        match worker.infer(work, answers) {
+        let others = &mut |worker| self.shared.make_idle(self.shared.lock(), worker);
+        let taker = answers.map(|answers| Taker { answers, others });
+        match worker.infer(work, taker) {
             Ok(answer) => {
                 self.shared.give_back(worker);
                 answer
@@ -171,19 +173,24 @@ impl Pool {
 
     /// Buries a worker, and returns what its request is answered with.
     fn lost(&self, worker: Worker, broken: Broken, cancel: &CancelToken) -> ServiceError {
-        let pid = worker.pid();
-        let death = worker.bury(broken);
-        let cause = death.to_string();
+        let was_given_up = matches!(broken, Broken::GivenUp);
+        if was_given_up && worker.can_leave() {
+            return nobody_waits(cancel);
+        }
+        let (pid, is_first) = (worker.pid(), worker.is_first_to_count());
+        let cause = worker.bury(broken);
         let model = &self.about.metadata.name;
         tracing::warn!(model, pid, cause, "a worker is gone, and its request with it");
         let mut state = self.shared.lock();
-        state.living -= 1;
-        if death.was_given_up() {
+        state.living -= usize::from(is_first);
+        if was_given_up {
             // One impatient client may be the reason, which must not cost the others.
             self.shared.work.notify_one();
             return nobody_waits(cancel);
         }
-        state.note_crash(cause.clone());
+        if is_first {
+            state.note_crash(cause.clone());
+        }
         drop(state);
         self.shared.work.notify_one();
         self.shared.freed.notify_all();
@@ -341,8 +348,9 @@ impl OpenRun {
 impl Drop for OpenRun {
     fn drop(&mut self) {
         if let Some(worker) = self.worker.take() {
-            drop(worker);
-            self.pool.shared.lock().living -= 1;
+            let is_first = worker.is_first_to_count();
+            worker.bury(Broken::GivenUp);
+            self.pool.shared.lock().living -= usize::from(is_first);
             self.pool.shared.work.notify_one();
         }
     }
@@ -360,7 +368,7 @@ impl Shared {
         let mut state = self.lock();
         state.waiting += 1;
         let taken = loop {
-            if let Some(mut worker) = state.idle.pop() {
+            if let Some(worker) = state.idle.pop() {
                 if !worker.has_ended() {
                     break Ok(worker);
                 }
@@ -392,6 +400,15 @@ impl Shared {
         let mut state = self.lock();
         state.crashes = 0;
         state.pause = None;
+        if worker.is_beside() {
+            drop(state);
+            return worker.put_aside();
+        }
+        self.make_idle(state, worker);
+    }
+
+    /// A worker takes the next request.
+    fn make_idle(&self, mut state: MutexGuard<'_, State>, worker: Worker) {
         state.idle.push(worker);
         if state.waiting > 0 {
             self.freed.notify_one();
@@ -400,10 +417,14 @@ impl Shared {
 
     /// An idle worker has ended: nobody's request is lost. Nobody waits for the lock while it is found out why.
     fn bury_idle<'s>(&'s self, mut state: MutexGuard<'s, State>, worker: Worker) -> MutexGuard<'s, State> {
+        if !worker.is_first_to_count() {
+            // Another request of its process is lost, and the thread that ran it has counted the process.
+            return state;
+        }
         state.living -= 1;
         drop(state);
         let (model, pid) = (&self.recipe.source.name, worker.pid());
-        let cause = worker.bury(Broken::Ended).to_string();
+        let cause = worker.bury(Broken::Ended);
         tracing::warn!(model, pid, cause, "an idle worker is gone");
         let mut state = self.lock();
         state.note_crash(cause);
@@ -414,7 +435,7 @@ impl Shared {
     #[cfg(target_os = "linux")]
     fn take_idle(&self) -> Option<Worker> {
         let mut state = self.lock();
-        let mut worker = state.idle.pop()?;
+        let worker = state.idle.pop()?;
         if worker.has_ended() {
             state.idle.push(worker);
             return None;
@@ -512,7 +533,7 @@ impl Shared {
 impl State {
     /// An idle worker that has ended.
     fn take_dead(&mut self) -> Option<Worker> {
-        let dead = self.idle.iter_mut().position(Worker::has_ended)?;
+        let dead = self.idle.iter().position(Worker::has_ended)?;
         Some(self.idle.remove(dead))
     }
 

@@ -1,42 +1,39 @@
 //! The server's side of one worker process: started, spoken to, and ended.
 
 use std::{
-    fmt,
     io::{self, Write},
     os::{
         fd::OwnedFd,
-        unix::{
-            net::UnixStream,
-            process::{CommandExt, ExitStatusExt},
-        },
+        unix::{net::UnixStream, process::CommandExt},
     },
-    process::{Child, Command, ExitStatus},
-    sync::Arc,
+    process::{Child, Command},
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
     thread,
     time::{Duration, Instant},
 };
 
 use bytes::Bytes;
-use nix::sys::signal::Signal;
 use oip_service::{AnswerSink, CancelToken, ConfiguredTensors, InputDims, JoinedAnswer, ModelSource};
 use oip_types::{
-    ByteSize, InferRequest, Limits, ModelConfig, ServiceError,
+    InferRequest, Limits, ModelConfig, ServiceError,
     rest::{self, RequestEncoding},
 };
 
 use crate::{
+    beside::{Beside, Lane},
     calls::Work,
+    death::Death,
     isolation::Isolation,
-    places::Places,
+    places::{Places, Several},
     protocol::{
-        ALIGNMENT, About, Broken, Connection, Failed, Head, Hello, Kind, Load, Loaded, Tensors, VERSION,
-        read_json,
+        ALIGNMENT, About, Broken, Connection, Failed, Head, Hello, Kind, Load, Loaded, TICK, Tensors,
+        VERSION, read_json,
     },
     worker_log::WorkerLog,
 };
-
-/// How often a call that waits for a worker looks whether it is still to wait.
-pub(crate) const TICK: Duration = Duration::from_millis(10);
 
 /// Everything that a worker is started with.
 pub(crate) struct Recipe {
@@ -51,21 +48,40 @@ pub(crate) struct Recipe {
     pub(crate) patience: Option<Duration>,
 }
 
-/// A process that has loaded the model. It is killed when this is dropped.
+/// A process that has loaded the model, for one request at a time. It is killed when this is dropped, unless it has others beside.
 pub(crate) struct Worker {
-    child: Child,
-    connection: Connection,
-    control: UnixStream,
-    log: WorkerLog,
-    /// For workers that want places.
-    places: Option<Places>,
+    process: Arc<Process>,
+    lane: Lane,
     /// The number of the last request.
     number: u64,
+    /// Whether the process has been given to others while it goes on with this request.
+    is_beside: bool,
+}
+
+/// The process itself. It is killed when this is dropped.
+struct Process {
+    child: Mutex<Child>,
+    control: UnixStream,
+    log: WorkerLog,
+    /// The number of the last request.
+    last: AtomicU64,
+    beside: Beside,
     memory_limit: Option<u64>,
     max_answer_bytes: u64,
     grace: Duration,
     /// Until when it may finish by itself.
-    farewell: Option<Instant>,
+    farewell: Mutex<Option<Instant>>,
+    /// Whether somebody counts its end.
+    is_counted: AtomicBool,
+    /// How it ended.
+    cause: OnceLock<String>,
+}
+
+/// What takes the answers of a model that gives several.
+pub(crate) struct Taker<'t> {
+    pub(crate) answers: &'t mut dyn AnswerSink,
+    /// Takes the process for other requests while it goes on with this one.
+    pub(crate) others: &'t mut dyn FnMut(Worker),
 }
 
 /// A request that was sent: where its inputs begin, for workers that want places.
@@ -117,8 +133,8 @@ impl Worker {
             Ok(Err(refusal)) => Err(StartError::Refused(refusal)),
             Err(Broken::GivenUp) => Err(StartError::GivenUp),
             Err(broken) => {
-                let death = worker.bury(broken);
-                Err(StartError::Died(format!("while it loaded the model {death}")))
+                let cause = worker.bury(broken);
+                Err(StartError::Died(format!("while it loaded the model {cause}")))
             }
         }
     }
@@ -147,18 +163,33 @@ impl Worker {
         drop(command);
         let log = WorkerLog::listen(said, &label, child.id(), on_end);
         tracing::debug!(model = label, pid = child.id(), "started a worker");
-        Ok(Self {
-            child,
-            connection: Connection::new(data, Some(TICK))?,
+        let process = Process {
+            child: Mutex::new(child),
             control,
             log,
-            places: None,
-            number: 0,
+            last: AtomicU64::new(0),
+            beside: Beside::default(),
             memory_limit: recipe.memory_limit,
             max_answer_bytes: recipe.isolation.max_answer_bytes,
             grace: recipe.isolation.grace,
-            farewell: None,
-        })
+            farewell: Mutex::default(),
+            is_counted: AtomicBool::new(false),
+            cause: OnceLock::new(),
+        };
+        let lane = Lane {
+            connection: Connection::new(data, Some(TICK))?,
+            places: None,
+        };
+        Ok(Self::new(process.into(), lane))
+    }
+
+    fn new(process: Arc<Process>, lane: Lane) -> Self {
+        Self {
+            process,
+            lane,
+            number: 0,
+            is_beside: false,
+        }
     }
 
     fn load(
@@ -166,7 +197,7 @@ impl Worker {
         recipe: &Recipe,
         go_on: &mut dyn FnMut() -> bool,
     ) -> Result<Result<About, ServiceError>, Broken> {
-        let connection = &self.connection;
+        let connection = &self.lane.connection;
         connection.send_bytes(&recipe.isolation.first_bytes, go_on)?;
         let head = connection.head(go_on)?;
         if head.kind != Kind::Hello {
@@ -179,7 +210,7 @@ impl Worker {
                 hello.protocol
             )));
         }
-        self.places = hello.places.then(Places::default);
+        self.lane.places = hello.places.then(Places::default);
         let source = &recipe.source;
         let order = Load {
             backend: recipe.backend.to_owned(),
@@ -214,7 +245,7 @@ impl Worker {
             }
             Kind::Failed => {
                 let mut failed: Failed = read_json(&json)?;
-                self.log.failed(&mut failed);
+                self.process.log.failed(&mut failed);
                 Ok(Err(failed.into_error()))
             }
             _ => Err(Broken::wrong("a frame out of place")),
@@ -224,7 +255,7 @@ impl Worker {
     /// The JSON of a frame that has nothing else.
     fn json(&self, head: Head, go_on: &mut dyn FnMut() -> bool) -> Result<Vec<u8>, Broken> {
         match head.binary {
-            0 => self.connection.bytes(head.json.into(), go_on),
+            0 => self.lane.connection.bytes(head.json.into(), go_on),
             _ => Err(Broken::wrong("binary data where none belongs")),
         }
     }
@@ -232,14 +263,14 @@ impl Worker {
     /// Runs one request. After an error of the connection the worker is of no use any more.
     ///
     /// When nobody waits for the answer any more the model is told; one that goes on nevertheless is given up after a
-    /// while. `answers` takes those of a model that gives several; then there is no answer left to return.
+    /// while. `taker` takes the answers of a model that gives several; then there is no answer left to return.
     pub(crate) fn infer(
         &mut self,
         work: Work<'_>,
-        answers: Option<&mut dyn AnswerSink>,
+        taker: Option<Taker<'_>>,
     ) -> Result<Result<Option<JoinedAnswer>, ServiceError>, Broken> {
         match self.send(work.request, work.cancel)? {
-            Ok(sent) => self.receive(work, sent, answers),
+            Ok(sent) => self.receive(work, sent, taker),
             Err(error) => Ok(Err(error)),
         }
     }
@@ -250,10 +281,10 @@ impl Worker {
         request: &InferRequest,
         cancel: &CancelToken,
     ) -> Result<Result<Sent, ServiceError>, Broken> {
-        self.number += 1;
-        let (number, connection) = (self.number, &self.connection);
-        let mut go_on = patience(&self.control, number, self.grace, cancel);
-        if let Some(places) = &mut self.places {
+        self.number = self.process.last.fetch_add(1, Ordering::Relaxed) + 1;
+        let (number, connection, process) = (self.number, &self.lane.connection, &*self.process);
+        let mut go_on = patience(&process.control, number, process.grace, cancel);
+        if let Some(places) = &mut self.lane.places {
             let timeout = cancel
                 .deadline()
                 .map(|deadline| deadline.saturating_duration_since(Instant::now()));
@@ -272,7 +303,7 @@ impl Worker {
     /// Waits until then for an answer that can be received without waiting, and returns whether there is one.
     #[cfg(target_os = "linux")]
     pub(crate) fn has_answer_by(&self, until: Instant) -> bool {
-        self.connection.has_answer_by(until)
+        self.lane.connection.has_answer_by(until)
     }
 
     /// The second half of [`Worker::infer`].
@@ -280,13 +311,33 @@ impl Worker {
         &mut self,
         work: Work<'_>,
         sent: Sent,
-        answers: Option<&mut dyn AnswerSink>,
+        taker: Option<Taker<'_>>,
     ) -> Result<Result<Option<JoinedAnswer>, ServiceError>, Broken> {
-        let (number, connection) = (self.number, &self.connection);
-        let go_on = &mut patience(&self.control, number, self.grace, work.cancel);
-        if let Some(places) = &mut self.places {
-            let answer = (self.max_answer_bytes, &self.log);
-            return places.receive(connection, number, (work, sent.0), answer, answers, go_on);
+        let (number, connection, process) = (self.number, &self.lane.connection, &*self.process);
+        let max_answer_bytes = process.max_answer_bytes;
+        let go_on = &mut patience(&process.control, number, process.grace, work.cancel);
+        if let Some(places) = &mut self.lane.places {
+            let answer = (max_answer_bytes, &process.log);
+            let Some(Taker { answers, others }) = taker else {
+                return places.receive(connection, number, (work, sent.0), answer, None, go_on);
+            };
+            let mut free = || match process.beside.lane(&process.control) {
+                Ok(lane) => {
+                    self.is_beside = true;
+                    others(Self::new(self.process.clone(), lane));
+                    true
+                }
+                Err(error) => {
+                    let error = error.to_string();
+                    tracing::debug!(error, "a worker cannot be given a connection for another request");
+                    false
+                }
+            };
+            let several = Several {
+                answers,
+                free: &mut free,
+            };
+            return places.receive(connection, number, (work, sent.0), answer, Some(several), go_on);
         }
         let head = connection.head(go_on)?;
         if head.number != number {
@@ -295,8 +346,8 @@ impl Worker {
         match head.kind {
             Kind::Outputs => {
                 let length = u64::from(head.json).saturating_add(head.binary);
-                if length.saturating_sub(ALIGNMENT as u64) > self.max_answer_bytes {
-                    let max = self.max_answer_bytes;
+                if length.saturating_sub(ALIGNMENT as u64) > max_answer_bytes {
+                    let max = max_answer_bytes;
                     return Err(Broken::wrong(format!(
                         "an answer of {length} bytes, more than {max}"
                     )));
@@ -306,7 +357,7 @@ impl Worker {
                 let limits = Limits::default().with(|limits| {
                     limits.tensors = usize::MAX;
                     limits.rank = usize::MAX;
-                    limits.tensor_bytes = usize::try_from(self.max_answer_bytes).unwrap_or(usize::MAX);
+                    limits.tensor_bytes = usize::try_from(max_answer_bytes).unwrap_or(usize::MAX);
                 });
                 let response = rest::decode_response(&body, Some(head.json as usize), &limits)
                     .map_err(|error| Broken::wrong(format!("a malformed answer: {}", error.message())))?;
@@ -314,36 +365,76 @@ impl Worker {
             }
             Kind::Failed => {
                 let mut failed: Failed = read_json(&self.json(head, go_on)?)?;
-                self.log.failed(&mut failed);
+                self.process.log.failed(&mut failed);
                 Ok(Err(failed.into_error()))
             }
             _ => Err(Broken::wrong("a frame out of place")),
         }
     }
 
+    /// Whether the process has been given to others while it goes on with this request.
+    pub(crate) fn is_beside(&self) -> bool {
+        self.is_beside
+    }
+
+    /// The request is over, and others run in the process: keeps the connection for one that comes later.
+    pub(crate) fn put_aside(self) {
+        self.process.beside.keep(self.lane);
+    }
+
+    /// Leaves its request to its end, since its process has the requests of others, and returns whether that can be done. Then dropping this
+    /// closes the connection, which tells the process.
+    pub(crate) fn can_leave(&self) -> bool {
+        let Process { beside, control, .. } = &*self.process;
+        self.is_beside && beside.give_up(self.number, control)
+    }
+
     /// Lets a worker that is another program finish its model, for a while; when this is dropped, that is waited for.
     pub(crate) fn dismiss(&mut self) {
-        if self.places.is_some() && self.connection.finish_sending().is_ok() {
-            self.farewell = Some(Instant::now() + self.grace);
+        let Process {
+            beside,
+            farewell,
+            grace,
+            ..
+        } = &*self.process;
+        if self.lane.places.is_some() && self.lane.connection.finish_sending().is_ok() {
+            beside.finish_sending();
+            *lock(farewell) = Some(Instant::now() + *grace);
         }
     }
 
     /// Whether the process has ended by itself.
-    pub(crate) fn has_ended(&mut self) -> bool {
-        !matches!(self.child.try_wait(), Ok(None))
+    pub(crate) fn has_ended(&self) -> bool {
+        self.process.has_ended()
     }
 
     /// Whether it looks as if the process is about to end: it has closed its standard error.
     pub(crate) fn is_ending(&self) -> bool {
-        self.log.have_ended()
+        self.process.log.have_ended()
     }
 
     pub(crate) fn pid(&self) -> u32 {
-        self.child.id()
+        lock(&self.process.child).id()
     }
 
-    /// Ends the process, and returns how it ended.
-    pub(crate) fn bury(mut self, broken: Broken) -> Death {
+    /// Whether the caller is the first that is to count the end of the process.
+    pub(crate) fn is_first_to_count(&self) -> bool {
+        !self.process.is_counted.swap(true, Ordering::Relaxed)
+    }
+
+    /// Ends the process, and returns how it ended: as a clause about it, such as "it was ended by SIGSEGV".
+    pub(crate) fn bury(self, broken: Broken) -> String {
+        let cause = || self.process.end(broken).to_string();
+        self.process.cause.get_or_init(cause).clone()
+    }
+}
+
+impl Process {
+    fn has_ended(&self) -> bool {
+        !matches!(lock(&self.child).try_wait(), Ok(None))
+    }
+
+    fn end(&self, broken: Broken) -> Death {
         // A process that is ending closes its socket a little before the system knows how it ended.
         if matches!(broken, Broken::Ended) {
             let start = Instant::now();
@@ -351,103 +442,49 @@ impl Worker {
                 thread::sleep(Duration::from_millis(1));
             }
         }
-        let ended = self.child.try_wait().ok().flatten();
+        let ended = lock(&self.child).try_wait().ok().flatten();
         self.log.wait_for_the_last(if ended.is_some() {
             Self::LAST_BREATH
         } else {
             Duration::ZERO
         });
-        Death {
+        let death = Death {
             broken,
             status: ended,
             hint: self.log.hint(),
             memory_limit: self.memory_limit,
-        }
+        };
+        self.kill();
+        death
+    }
+
+    fn kill(&self) {
+        let mut child = lock(&self.child);
+        // It may have ended, and is still to be waited for.
+        let _ = child.kill();
+        let _ = child.wait();
     }
 
     const LAST_BREATH: Duration = Duration::from_millis(500);
 }
 
-impl Drop for Worker {
+impl Drop for Process {
     fn drop(&mut self) {
-        while let Some(farewell) = self.farewell
+        let farewell = *lock(&self.farewell);
+        while let Some(farewell) = farewell
             && Instant::now() < farewell
             && !self.has_ended()
         {
             thread::sleep(Duration::from_millis(2));
         }
-        if self.farewell.is_some() && self.has_ended() {
+        if farewell.is_some() && self.has_ended() {
             self.log.wait_for_the_last(Self::LAST_BREATH);
         }
-        // It may have ended, and is still to be waited for.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.kill();
     }
 }
 
-/// How a worker died. Shown, it is a clause about it: "it was ended by SIGSEGV".
-pub(crate) struct Death {
-    broken: Broken,
-    /// None if it had to be killed.
-    status: Option<ExitStatus>,
-    hint: Option<&'static str>,
-    memory_limit: Option<u64>,
-}
-
-impl Death {
-    /// Whether it was killed for not stopping, and may be a good worker that was only slow.
-    pub(crate) fn was_given_up(&self) -> bool {
-        matches!(self.broken, Broken::GivenUp)
-    }
-}
-
-impl fmt::Display for Death {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Some(status) = self.status else {
-            return match &self.broken {
-                Broken::Ended => write!(f, "it was killed because it closed its connection"),
-                Broken::GivenUp => write!(
-                    f,
-                    "it was killed because it went on after its client had left or its deadline had passed"
-                ),
-                Broken::Wrong(what) => write!(f, "it was killed because it sent {what}"),
-                Broken::System(error) => {
-                    write!(f, "it was killed because it could not be spoken to: {error}")
-                }
-            };
-        };
-        let mut may_be_memory = true;
-        match (status.signal(), status.code()) {
-            (Some(signal), _) => {
-                write!(f, "it was ended by {}", signal_name(signal))?;
-                match (self.hint, Signal::try_from(signal)) {
-                    (Some(hint), _) => write!(f, ", {hint}")?,
-                    (None, Ok(Signal::SIGSEGV | Signal::SIGBUS)) => {
-                        write!(f, " (out of its stack or memory?)")?;
-                    }
-                    (None, Ok(Signal::SIGKILL)) => write!(f, " (by the system, out of memory?)")?,
-                    _ => {}
-                }
-            }
-            (None, code) => {
-                may_be_memory = self.hint.is_some();
-                write!(f, "it ended with code {}", code.unwrap_or(0))?;
-                if let Some(hint) = self.hint {
-                    write!(f, ", {hint}")?;
-                }
-            }
-        }
-        match self.memory_limit.filter(|_| may_be_memory) {
-            Some(limit) => write!(f, "; it may use {:#} of memory", ByteSize(limit)),
-            None => Ok(()),
-        }
-    }
-}
-
-fn signal_name(number: i32) -> String {
-    let known = Signal::try_from(number);
-    known.map_or_else(
-        |_| format!("signal {number}"),
-        |signal| signal.as_str().to_owned(),
-    )
+/// Updates are atomic, so lock poisoning is ignored.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -16,8 +16,11 @@ use oip_types::{
 };
 use serde::{Deserialize, Serialize};
 
+/// How often a call that waits for a worker looks whether it is still to wait.
+pub(crate) const TICK: Duration = Duration::from_millis(10);
+
 /// Changes with every change of what is said. Both sides are the same program, so others are a mistake.
-pub(crate) const VERSION: u32 = 3;
+pub(crate) const VERSION: u32 = 4;
 
 /// Bytes of a frame before its JSON.
 const HEAD: usize = 24;
@@ -65,6 +68,8 @@ pub(crate) enum Kind {
     Answer = 14,
     /// Worker, to an `Answer` that may not be the last: it wants the next one, or no more. JSON: [`Next`].
     Next = 15,
+    /// Worker, before the end of several answers: it can be given another request, by another connection, while it goes on with this one.
+    Free = 16,
 }
 
 /// The head of a frame, 24 bytes, all numbers little-endian: the kind (u32), bytes of JSON (u32), the number of
@@ -114,6 +119,7 @@ impl Head {
             Kind::Ask,
             Kind::Answer,
             Kind::Next,
+            Kind::Free,
         ];
         let kind = known.into_iter().find(|known| *known as u64 == kind);
         Ok(Self {

@@ -1,5 +1,6 @@
 """Files for NumPy, torch and jax, and the functions of safetensors under this package's name."""
 
+import gc
 import os
 import subprocess
 import sys
@@ -253,6 +254,34 @@ class Shares:
 
     def state_dict(self):
         return dict(self._state)
+
+
+def test_jax_uses_what_was_read(tmp_path):
+    jax = pytest.importorskip("jax")
+    path = tmp_path / "a.zt"
+    arrays = {"w": np.arange(6000, dtype=np.float32).reshape(60, 100), "one": np.float32(3), "none": np.zeros((0, 3), np.int32)}
+    tensorferry.save_file(arrays, path)
+    # A mapped file whose tensors are aligned is the array's memory, which lives as long as the array.
+    with safe_open(path, "jax", mmap=True) as f:
+        view = f["w"].view()
+        found = f["w"].jax()
+        assert found.unsafe_buffer_pointer() == view.ctypes.data
+        again = jax.jit(lambda array: array.at[0, 0].set(7.0), donate_argnums=0)(f["w"].jax())
+        del view
+    gc.collect()
+    assert (np.asarray(found) == arrays["w"]).all() and float(again[0, 0]) == 7.0
+    # What is read goes where jax need not copy it.
+    with safe_open(path, "jax") as f:
+        for name in arrays:
+            read = f[name]._aligned()
+            assert (read == arrays[name]).all() and read.dtype == arrays[name].dtype and read.flags.c_contiguous
+            assert read.size == 0 or jax.device_put(read).unsafe_buffer_pointer() == read.ctypes.data
+            assert (np.asarray(f[name].jax()) == arrays[name]).all() and f[name].jax().shape == arrays[name].shape
+    # Elsewhere it is copied.
+    data = np.frombuffer(bytes(64), np.uint8)[4:]
+    tensorferry.save_file({"b": data, "w": arrays["w"]}, tmp_path / "b.safetensors")
+    with safe_open(tmp_path / "b.safetensors", "jax", mmap=True) as f:
+        assert all((np.asarray(f[name].jax()) == f[name].view()).all() for name in f.keys())
 
 
 def test_jax(tmp_path):

@@ -269,6 +269,15 @@ impl<T, R> Queue<T, R> {
     pub(crate) fn done_in_place(&self, slot: usize) {
         let mut state = self.lock();
         state.in_place -= 1;
+        self.give_back(state, slot);
+    }
+
+    /// A thread goes on with what it took, without its instance.
+    pub(crate) fn free(&self, slot: usize) {
+        self.give_back(self.lock(), slot);
+    }
+
+    fn give_back(&self, mut state: MutexGuard<'_, State<T, R>>, slot: usize) {
         state.free.push(slot);
         let (wakes_one, is_closed) = (state.wakes_one(), state.is_closed);
         drop(state);

@@ -11,7 +11,7 @@ use oip_types::{ErrorCode, ServiceError};
 use crate::{
     config::ModelControl,
     load::lifecycle::{Cause, Lifecycle},
-    run::instances::STACK_SIZE,
+    run::threads::STACK_SIZE,
 };
 
 /// Carries out loading and unloading on a few threads, which are there while there is something to do. What concerns

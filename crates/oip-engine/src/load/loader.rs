@@ -26,10 +26,11 @@ use crate::{
     pipeline::Pipeline,
     run::{
         cache::ResponseCache,
-        instances::{InstanceSettings, Instances, STACK_SIZE, thread_name},
+        instances::{InstanceSettings, Instances},
         others::Others,
         runner::panic_message,
         served_version::{Configs, Runs, ServedVersion},
+        threads::{STACK_SIZE, thread_name},
     },
 };
 
@@ -436,6 +437,10 @@ impl AnswerSink for NarrowedSink<'_> {
 
     fn send_last(&mut self, outputs: Vec<InferOutput>) -> Result<(), ServiceError> {
         self.answers.send_last(self.offered.to_client(outputs)?)
+    }
+
+    fn free_instance(&mut self) {
+        self.answers.free_instance();
     }
 }
 

@@ -1,9 +1,8 @@
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     pin::Pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     task::{Context, Poll, ready},
-    thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
@@ -27,13 +26,13 @@ use crate::{
         others::Others,
         several::{Part, Parts},
         statistics::Recorder,
+        threads::Threads,
     },
 };
 
 /// The threads that run one version of a model, and the queue before them.
 pub(crate) struct Instances {
     shared: Arc<Shared>,
-    threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 /// How a version is run.
@@ -71,6 +70,7 @@ pub(crate) struct Shared {
     pub(crate) company: Company,
     pub(crate) is_decoupled: bool,
     pub(crate) others: Others,
+    pub(crate) threads: Threads,
 }
 
 /// Several answers to one request, as they are made.
@@ -136,6 +136,7 @@ impl Instances {
         warmed_up
             .iter()
             .for_each(|(rows, time)| quickness.note(*rows, *time));
+        let model_name = metadata.name.clone();
         let shared = Arc::new(Shared {
             model,
             metadata: Arc::new(metadata),
@@ -155,33 +156,20 @@ impl Instances {
             policy,
             is_decoupled,
             others,
+            threads: Threads::new(model_name, threads, on_thread),
         });
         if is_decoupled {
             shared.queue.stop_joining();
         }
-        let instances = Self {
-            shared: shared.clone(),
-            threads: Mutex::default(),
-        };
-        for index in 0..threads {
-            let builder = thread::Builder::new().name(thread_name("run", &shared.metadata.name, index));
-            let builder = builder.stack_size(STACK_SIZE);
-            let thread = builder.spawn({
-                let shared = shared.clone();
-                move || {
-                    on_thread();
-                    shared.serve();
-                }
-            });
-            match thread {
-                Ok(thread) => instances.lock_threads().push(thread),
-                Err(error) => {
-                    instances.stop();
-                    return Err(error);
-                }
-            }
+        let started = shared.threads.start(|| {
+            let shared = shared.clone();
+            move || shared.serve()
+        });
+        let instances = Self { shared };
+        if started.is_err() {
+            instances.stop();
         }
-        Ok(instances)
+        started.map(|()| instances)
     }
 
     pub(crate) fn metadata(&self) -> &Arc<ModelMetadata> {
@@ -274,25 +262,13 @@ impl Instances {
     /// Waits for the threads to end after [`Instances::stop`], and returns whether all of them did. Requests that still
     /// wait at the deadline are refused.
     pub(crate) fn join(&self, deadline: Instant) -> bool {
-        let threads = std::mem::take(&mut *self.lock_threads());
-        let mut all = true;
-        for thread in threads {
-            // There is no join with a time limit. A thread that hangs in its model is left behind.
-            while !thread.is_finished() && Instant::now() < deadline {
-                thread::sleep(Duration::from_millis(1));
-            }
-            all &= thread.is_finished() && thread.join().is_ok();
-        }
+        let all = self.shared.threads.join(deadline);
         self.shared.refuse_all("it is being unloaded");
         if all {
             // No thread runs the model any more, so only a panic makes this fail.
             let _ = catch_unwind(AssertUnwindSafe(|| self.shared.model.end()));
         }
         all
-    }
-
-    fn lock_threads(&self) -> MutexGuard<'_, Vec<JoinHandle<()>>> {
-        self.threads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -536,13 +512,4 @@ impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         self.shared.give_up(self.ticket, self.cx.cancel());
     }
-}
-
-/// Stack for threads that run code of models: graphs can be deep.
-pub(crate) const STACK_SIZE: usize = 16 << 20;
-
-/// A thread's name, within the 15 bytes that Linux keeps.
-pub(crate) fn thread_name(task: &str, model: &str, index: usize) -> String {
-    let model: String = model.chars().filter(char::is_ascii_graphic).take(6).collect();
-    format!("{task}-{model}-{index}")
 }

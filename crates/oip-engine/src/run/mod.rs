@@ -17,3 +17,4 @@ pub(crate) mod runner;
 pub(crate) mod served_version;
 pub(crate) mod several;
 pub(crate) mod statistics;
+pub(crate) mod threads;

@@ -3,9 +3,9 @@
 
 use std::{
     any::Any,
-    cell::Cell,
     collections::BTreeMap,
     panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
     thread,
     time::{Duration, Instant},
 };
@@ -28,16 +28,17 @@ use crate::{
         job::{Called, Job, Rest},
         several::{Parts, Sink, SinkEnd},
         statistics::Execution,
+        threads::Held,
     },
 };
 
 impl Shared {
     /// The life of a thread. The model's panics are caught where it is called. One anywhere else, such as in freeing what
     /// a model gave, loses the requests that the thread has in hand, whose callers are told; the thread goes on.
-    pub(crate) fn serve(&self) {
-        let held = Cell::new(None);
+    pub(crate) fn serve(self: &Arc<Self>) {
+        let held = Held::default();
         while let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.serve_until_closed(&held))) {
-            let slot = held.get();
+            let slot = held.slot.get();
             if let Some(slot) = slot {
                 self.hang_watch.end(slot);
             }
@@ -48,19 +49,61 @@ impl Shared {
                 cause,
                 "an instance panicked outside of its model; its requests are lost"
             );
+            if held.is_beside.take() && !self.threads.come_back() {
+                return;
+            }
             // Should it go on like this, it does not take a core.
             thread::sleep(Duration::from_millis(10));
         }
     }
 
-    /// `held` is the slot that this thread has, also after a panic.
-    fn serve_until_closed(&self, held: &Cell<Option<usize>>) {
-        while let Some(work) = self.queue.take(held.take()) {
-            held.set(work.slot);
+    /// The life of a thread until the queue is closed, or there are enough other threads.
+    fn serve_until_closed(self: &Arc<Self>, held: &Held) {
+        while let Some(work) = self.queue.take(held.slot.take()) {
+            held.slot.set(work.slot);
             if self.model.can_begin() {
                 self.company.note(work.batch.len());
             }
-            self.run(work);
+            match self.is_decoupled {
+                true => self.run_decoupled(work, held),
+                false => self.run(work),
+            }
+            if held.is_beside.take() && !self.threads.come_back() {
+                return;
+            }
+        }
+    }
+
+    /// Runs requests of which any number of answers may come.
+    fn run_decoupled(self: &Arc<Self>, work: Work<Job, Rest>, held: &Held) {
+        for (job, expiry) in work.expired {
+            self.refuse(job, expired(expiry));
+        }
+        for job in work.batch {
+            let taken = Instant::now();
+            match (job.client.parts.clone(), held.slot.get()) {
+                (Some(parts), _) => {
+                    if let Some(Job { request, client }) = self.still_wanted(job) {
+                        self.run_several(held, request, client, &parts, taken);
+                    }
+                }
+                (None, Some(slot)) => self.run_one(slot, job, taken),
+                // Nothing is joined, so there is one, which has an instance.
+                (None, None) => drop(job),
+            }
+        }
+    }
+
+    /// Gives the instance of a thread to others, while the thread goes on with its request.
+    fn free_instance(self: &Arc<Self>, held: &Held) {
+        let shared = self.clone();
+        if let Some(slot) = held.slot.get()
+            && self.threads.leave(move || shared.serve())
+        {
+            held.slot.set(None);
+            held.is_beside.set(true);
+            self.left(slot);
+            self.queue.free(slot);
         }
     }
 
@@ -187,9 +230,6 @@ impl Shared {
         let Some(Job { request, client }) = self.still_wanted(job) else {
             return;
         };
-        if let Some(parts) = client.parts.clone() {
-            return self.run_several(slot, request, client, &parts, taken);
-        }
         let called = Called {
             wanted: request.outputs.clone(),
             inputs: Inputs::of(&request),
@@ -237,7 +277,14 @@ impl Shared {
     }
 
     /// Runs a request of which any number of answers may come.
-    fn run_several(&self, slot: usize, request: InferRequest, client: Client, parts: &Parts, taken: Instant) {
+    fn run_several(
+        self: &Arc<Self>,
+        held: &Held,
+        request: InferRequest,
+        client: Client,
+        parts: &Parts,
+        taken: Instant,
+    ) {
         let start = Instant::now();
         let mut sink = Sink {
             parts,
@@ -247,6 +294,7 @@ impl Shared {
             wanted: request.outputs.clone(),
             cancel: &client.cancel,
             lease: &client.lease,
+            free_instance: &|| self.free_instance(held),
             end: SinkEnd::default(),
         };
         let others = self
@@ -256,7 +304,13 @@ impl Shared {
             self.model
                 .infer_several_with(request, &client.cancel, &mut sink, &others)
         };
-        let given = self.guarded(slot, &client.cancel, run);
+        if let Some(slot) = held.slot.get() {
+            self.hang_watch.begin(slot, &client.cancel);
+        }
+        let given = self.caught(run);
+        if let Some(slot) = held.slot.get() {
+            self.left(slot);
+        }
         let end = sink.end;
         // The time that the model waited for its client is not its own.
         let execution = Execution {
@@ -439,18 +493,29 @@ impl Shared {
         run: impl FnOnce() -> Result<T, ServiceError>,
     ) -> Result<T, ServiceError> {
         self.hang_watch.begin(slot, cancel);
+        let given = self.caught(run);
+        self.left(slot);
+        given
+    }
+
+    /// A panic of the model becomes an error.
+    fn caught<T>(&self, run: impl FnOnce() -> Result<T, ServiceError>) -> Result<T, ServiceError> {
         let given = catch_unwind(AssertUnwindSafe(run));
-        let model = &self.metadata.name;
-        if self.hang_watch.end(slot) {
-            tracing::warn!(model, slot, "a thread that counted as lost is back");
-        }
         given.unwrap_or_else(|panic| {
-            let cause = panic_message(&*panic);
+            let (model, cause) = (&self.metadata.name, panic_message(&*panic));
             tracing::error!(model, cause, "a model panicked");
             Err(ServiceError::internal(
                 "it panicked; this request is lost, the next one will be tried",
             ))
         })
+    }
+
+    /// An instance is out of the model.
+    fn left(&self, slot: usize) {
+        if self.hang_watch.end(slot) {
+            let model = &self.metadata.name;
+            tracing::warn!(model, slot, "a thread that counted as lost is back");
+        }
     }
 }
 

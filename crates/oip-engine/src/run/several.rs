@@ -131,6 +131,8 @@ pub(crate) struct Sink<'s> {
     pub(crate) wanted: Vec<RequestedOutput>,
     pub(crate) cancel: &'s CancelToken,
     pub(crate) lease: &'s Lease,
+    /// Gives the instance to others.
+    pub(crate) free_instance: &'s dyn Fn(),
     pub(crate) end: SinkEnd,
 }
 
@@ -203,6 +205,10 @@ impl AnswerSink for Sink<'_> {
 
     fn send_last(&mut self, outputs: Vec<InferOutput>) -> Result<(), ServiceError> {
         self.put(outputs, true)
+    }
+
+    fn free_instance(&mut self) {
+        (self.free_instance)();
     }
 }
 

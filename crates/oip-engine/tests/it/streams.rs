@@ -125,6 +125,20 @@ impl StreamModel {
                 }
                 Ok(())
             }
+            "frees its instance" => {
+                answers.send(output(x))?;
+                answers.free_instance();
+                // Once more changes nothing.
+                answers.free_instance();
+                while !self.seen.is_released.load(Ordering::SeqCst) && !cancel.is_cancelled() {
+                    thread::sleep(Duration::from_millis(1));
+                }
+                answers.send(output(-x))?;
+                match x {
+                    3 => panic!("at src/secret.rs"),
+                    _ => Ok(()),
+                }
+            }
             "waits to be cancelled" => {
                 send(output(0))?;
                 while !cancel.is_cancelled() {
@@ -254,6 +268,67 @@ fn answers_come_in_order_to_their_end_and_none_is_one_number_of_them() {
     let config = engine.model_config(model).unwrap();
     assert!(config.model_transaction_policy.decoupled);
     assert_eq!(config.max_batch_size, 0, "nothing is guessed");
+}
+
+/// One instance, and each request goes on after it was given to the next.
+#[test]
+fn requests_go_on_beside_others_once_their_instance_is_free() {
+    let (engine, seen, _folder) = house("frees its instance");
+    for round in 0..3 {
+        let mut open: Vec<AnswerStream> = Vec::new();
+        for x in 1..40 {
+            let mut answers = start(&engine, x);
+            assert_eq!(next(&mut answers).unwrap().unwrap().response.outputs.len(), 1);
+            open.push(answers);
+        }
+        let begun = 39 * (round + 1) as usize;
+        assert_eq!(seen.ended.load(Ordering::SeqCst), begun - 39, "all are under way");
+        // One whose client leaves ends alone.
+        drop(open.pop());
+        wait_until("the model is told", || {
+            seen.ended.load(Ordering::SeqCst) == begun - 38
+        });
+        seen.is_released.store(true, Ordering::SeqCst);
+        for (x, mut answers) in (1..).zip(open) {
+            let (values, error) = all(&mut answers);
+            assert_eq!(values, [-x]);
+            assert_eq!(
+                error.map(|error| error.code()),
+                (x == 3).then_some(ErrorCode::Internal)
+            );
+        }
+        assert_eq!(seen.ended.load(Ordering::SeqCst), begun);
+        seen.is_released.store(false, Ordering::SeqCst);
+    }
+    let statistics = &engine.model_statistics(None).unwrap()[0];
+    assert_eq!(statistics.execution_count, 3 * 39);
+    // All threads end: those of instances, those beside them, and those that wait for work.
+    let mut last = start(&engine, 1);
+    next(&mut last);
+    seen.is_released.store(true, Ordering::SeqCst);
+    drop(engine);
+    assert_eq!(all(&mut last).0, [-1]);
+}
+
+/// Beside so many the next ones wait for an instance, as models wait that never free theirs.
+#[test]
+fn requests_beside_instances_are_bounded() {
+    const MOST: usize = 256;
+    let (engine, seen, _folder) = house("frees its instance");
+    let mut open: Vec<AnswerStream> = Vec::new();
+    for _ in 0..=MOST {
+        let mut answers = start(&engine, 1);
+        assert!(next(&mut answers).unwrap().is_ok());
+        open.push(answers);
+    }
+    open.extend((0..2).map(|_| start(&engine, 1)));
+    thread::sleep(Duration::from_millis(50));
+    // The two behind them have no answer until one of the others ends.
+    let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+    assert!(open[MOST + 1].poll_next(&mut cx).is_pending());
+    seen.is_released.store(true, Ordering::SeqCst);
+    let left: usize = open.iter_mut().map(|answers| all(answers).0.len()).sum();
+    assert_eq!(left, MOST + 1 + 2 * 2);
 }
 
 #[test]

@@ -20,6 +20,7 @@ const ROOM: u32 = 9;
 const PART: u32 = 11;
 const ASK: u32 = 13;
 const NEXT: u32 = 15;
+const FREE: u32 = 16;
 
 /// Before the greeting or instead of it, instead of the metadata, and instead of an answer.
 const AT_START: &[&str] = &[
@@ -77,12 +78,16 @@ const AT_RUN: &[&str] = &[
     "places: asks from nowhere",
     "places: asks with text",
     "places: a word too early",
+    "places: free for another",
 ];
+
+/// Instead of the first of several answers.
+const AT_SEVERAL: &[&str] = &["places: free twice", "places: free with binary"];
 
 /// Plays one of these.
 pub(crate) fn pretend(role: &str) -> ! {
     let mut data = UnixStream::from(std::io::stdin().as_fd().try_clone_to_owned().unwrap());
-    let hello = br#"{"protocol":3}"#;
+    let hello = br#"{"protocol":4}"#;
     match role {
         "silent end" => std::process::exit(0),
         "text" => say(
@@ -97,7 +102,7 @@ pub(crate) fn pretend(role: &str) -> ! {
         _ => {}
     }
     let wants_places = role.starts_with("places: ");
-    let hello_places = br#"{"protocol":3,"places":true}"#;
+    let hello_places = br#"{"protocol":4,"places":true}"#;
     frame(
         &mut data,
         HELLO,
@@ -219,6 +224,12 @@ pub(crate) fn pretend(role: &str) -> ! {
                     let part = place("request", 0, 4).replacen('{', r#"{"is_last":false,"#, 1);
                     (PART, part, &b""[..])
                 }
+                "places: free for another" => (FREE, "{}".to_owned(), &b""[..]),
+                "places: free twice" => {
+                    frame(&mut data, FREE, number, b"{}", b"");
+                    (FREE, "{}".to_owned(), &b""[..])
+                }
+                "places: free with binary" => (FREE, "{}".to_owned(), &b"x"[..]),
                 "places: parts for ever" => {
                     let part = place("request", 0, 4).replacen('{', r#"{"is_last":false,"#, 1);
                     let part = [&head(PART, part.len() as u32, number, 0)[..], part.as_bytes()].concat();
@@ -409,6 +420,22 @@ fn md_05_parts_for_ever_end_with_the_deadline() {
     assert_eq!(error.code(), ErrorCode::DeadlineExceeded);
     assert_eq!(three.0, 4, "it is asked again after it has refused one");
     assert!(start.elapsed() < Duration::from_secs(10));
+}
+
+/// That it is free can be said once, and for a model that gives several answers.
+#[test]
+fn md_04_workers_that_are_free_at_the_wrong_time_end() {
+    for role in AT_SEVERAL {
+        let model = load("echo", isolation(role), &PROCESS).unwrap();
+        for _ in 0..2 {
+            let error = model.infer_several(request(7), &CancelToken::new(None), &mut Three(0));
+            let error = error.unwrap_err();
+            assert!(
+                error.message().starts_with("its process is gone: it "),
+                "{role}: {error}"
+            );
+        }
+    }
 }
 
 /// Noise where none belongs stops nothing.

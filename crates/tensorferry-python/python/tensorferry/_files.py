@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import warnings
 from collections.abc import Iterator, Mapping
@@ -61,6 +62,16 @@ def _as_torch(data: Any, dtype: str, shape: tuple[int, ...], place: str) -> Any:
         return torch.frombuffer(data, dtype=wanted).reshape(shape)
 
 
+#: Where jax uses memory on the processor without a copy.
+_ALIGNMENT = 64
+
+
+def _as_jax(array: Array) -> Any:
+    """Lends an array that nothing writes to any more. Unlike ``jax.numpy.asarray``, ``device_put`` copies only what it must."""
+    jax: Any = import_module("jax")
+    return jax.device_put(array)
+
+
 class Tensor:
     """A tensor of an open file, not read yet. Reading it keeps the file open for as long as a view lives.
 
@@ -104,6 +115,18 @@ class Tensor:
         dtype = self._numpy_dtype()
         with self._sized():
             out = np.empty(self.shape, dtype=dtype)
+        return self._read_into(out)
+
+    def _aligned(self) -> Array:
+        """The same at an address that others than NumPy take without a copy."""
+        dtype = self._numpy_dtype()
+        with self._sized():
+            room = np.empty(math.prod(self.shape) * dtype.itemsize + _ALIGNMENT, dtype=np.uint8)
+            start = -room.ctypes.data % _ALIGNMENT
+            out = room[start : start + room.size - _ALIGNMENT].view(dtype).reshape(self.shape)
+        return self._read_into(out)
+
+    def _read_into(self, out: Array) -> Array:
         self._file.read_into(self._index, out.reshape(-1).view(np.uint8))
         return out
 
@@ -122,10 +145,12 @@ class Tensor:
         return _as_torch(data, self.dtype, self.shape, self._place())
 
     def jax(self) -> Any:
-        """A new ``jax.Array`` on jax's default device. Where 64 bits are off, which is jax's default, it has 32."""
+        """A ``jax.Array`` on jax's default device. Where 64 bits are off, which is jax's default, it has 32.
+
+        On the processor, jax uses what was read without a copy. Of a mapped file it uses the mapping itself, which it keeps alive and
+        never writes to, if the tensor begins at a multiple of 64 bytes; else it copies."""
         self._check_readable()
-        jax: Any = import_module("jax.numpy")
-        return jax.asarray(self.view() if self._is_mapped else self.numpy())
+        return _as_jax(self.view() if self._is_mapped else self._aligned())
 
     def _get(self, framework: str, device: Any) -> Any:
         """As a new array of the framework."""
@@ -179,7 +204,7 @@ class Tensor:
             raise BufferError(f"{self._place()}: NumPy lends no {self.dtype}; use torch() or jax()")
         version: dict[str, Any] = {"max_version": max_version} if _KNOWS_DLPACK_1 else {}
         if copy is not False:
-            return self.numpy().__dlpack__(**version, **options)
+            return self._aligned().__dlpack__(**version, **options)
         if not _KNOWS_DLPACK_1 or max_version is None or max_version[0] < 1:
             raise BufferError(
                 f"{self._place()}: read-only memory is lent to callers that know DLPack 1.0 only, and by NumPy 2.1 or newer"
@@ -255,7 +280,7 @@ class Slice:
             part = part if self._device is None else part.to(self._device)
             return part[wanted]
         part = np.frombuffer(memoryview(data), dtype=tensor._numpy_dtype()).reshape(shape).copy()[wanted]
-        return part if self._framework == "numpy" else import_module("jax.numpy").asarray(part)
+        return part if self._framework == "numpy" else _as_jax(part)
 
 
 class safe_open(Mapping[str, Tensor]):

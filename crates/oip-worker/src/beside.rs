@@ -1,0 +1,165 @@
+//! Requests that a process runs beside each other: each has a connection of its own.
+
+use std::{
+    collections::BTreeSet,
+    io::{self, IoSlice, Read},
+    os::{
+        fd::{AsRawFd, OwnedFd},
+        unix::net::UnixStream,
+    },
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
+
+use crate::{
+    places::Places,
+    protocol::{Connection, TICK},
+};
+
+/// Connections that are kept for later requests.
+const MOST_SPARE: usize = 16;
+
+/// Requests that were given up and that the worker may go on with.
+const MOST_GIVEN_UP: usize = 64;
+
+/// Stands on the control socket, where numbers of cancelled requests do, for a connection, whose file comes with it.
+const CONNECTION: u64 = u64::MAX;
+
+/// A connection to a process, for one request at a time, and the places that both sides know by it.
+pub(crate) struct Lane {
+    pub(crate) connection: Connection,
+    /// For workers that want places.
+    pub(crate) places: Option<Places>,
+}
+
+/// The connections of a process besides those that are in use.
+#[derive(Default)]
+pub(crate) struct Beside {
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    spare: Vec<Lane>,
+    /// Requests that were given up, until the worker says that they are over.
+    given_up: BTreeSet<u64>,
+}
+
+impl Beside {
+    /// A connection, of an earlier request or a new one.
+    pub(crate) fn lane(&self, control: &UnixStream) -> io::Result<Lane> {
+        let mut state = self.lock();
+        state.read_ends(control);
+        if let Some(spare) = state.spare.pop() {
+            return Ok(spare);
+        }
+        let (ours, theirs) = UnixStream::pair()?;
+        let connection = Connection::new(ours, Some(TICK))?;
+        send_with(control, &OwnedFd::from(theirs))?;
+        Ok(Lane {
+            connection,
+            places: Some(Places::default()),
+        })
+    }
+
+    /// Keeps a connection whose request is over, or closes it.
+    pub(crate) fn keep(&self, lane: Lane) {
+        let mut state = self.lock();
+        if state.spare.len() < MOST_SPARE {
+            state.spare.push(lane);
+        }
+    }
+
+    /// Leaves a request that nobody waits for to its end: nothing that the worker says of it is heard. Returns whether that can be done; not
+    /// if the worker goes on with too many.
+    pub(crate) fn give_up(&self, number: u64, control: &UnixStream) -> bool {
+        let mut state = self.lock();
+        state.given_up.insert(number);
+        state.read_ends(control);
+        state.given_up.len() <= MOST_GIVEN_UP
+    }
+
+    /// Tells the worker that no more requests come.
+    pub(crate) fn finish_sending(&self) {
+        for lane in &self.lock().spare {
+            // If it is gone, it need not be told.
+            let _ = lane.connection.finish_sending();
+        }
+    }
+
+    /// Updates are atomic, so lock poisoning is ignored.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Reads the numbers of requests whose connections the worker has closed.
+    fn read_ends(&mut self, mut control: &UnixStream) {
+        let mut numbers = [0; 4096];
+        while let Ok(count @ 1..) = control.read(&mut numbers) {
+            for number in numbers[..count].as_chunks().0 {
+                self.given_up.remove(&u64::from_le_bytes(*number));
+            }
+        }
+    }
+}
+
+/// Gives the worker its end of a connection.
+fn send_with(control: &UnixStream, file: &OwnedFd) -> io::Result<()> {
+    let number = CONNECTION.to_le_bytes();
+    let files = [file.as_raw_fd()];
+    let with_file = [ControlMessage::ScmRights(&files)];
+    let part = [IoSlice::new(&number)];
+    let sent = sendmsg::<()>(control.as_raw_fd(), &part, &with_file, MsgFlags::empty(), None)?;
+    match sent == number.len() {
+        true => Ok(()),
+        false => Err(io::ErrorKind::WriteZero.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    fn pair() -> (UnixStream, UnixStream) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        (ours, theirs)
+    }
+
+    #[test]
+    fn a_worker_may_go_on_with_so_many_requests_that_were_given_up() {
+        let (control, mut theirs) = pair();
+        let beside = Beside::default();
+        for number in 1..=MOST_GIVEN_UP as u64 {
+            assert!(beside.give_up(number, &control));
+        }
+        // Two are over, of which one was never given up.
+        for number in [7u64, 10_000] {
+            theirs.write_all(&number.to_le_bytes()).unwrap();
+        }
+        assert!(beside.give_up(1000, &control));
+        assert!(!beside.give_up(1001, &control));
+    }
+
+    #[test]
+    fn connections_are_used_again_and_few_are_kept() {
+        let (control, _theirs) = pair();
+        let beside = Beside::default();
+        let lanes: Vec<Lane> = (0..2 * MOST_SPARE)
+            .map(|_| beside.lane(&control).unwrap())
+            .collect();
+        let kept: Vec<i32> = lanes
+            .iter()
+            .map(|lane| lane.connection.socket().as_raw_fd())
+            .collect();
+        lanes.into_iter().for_each(|lane| beside.keep(lane));
+        assert_eq!(beside.lock().spare.len(), MOST_SPARE);
+        let again = beside.lane(&control).unwrap();
+        assert_eq!(again.connection.socket().as_raw_fd(), kept[MOST_SPARE - 1]);
+    }
+}

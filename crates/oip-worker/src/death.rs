@@ -1,0 +1,68 @@
+//! How a worker process ended, in words.
+
+use std::{fmt, os::unix::process::ExitStatusExt, process::ExitStatus};
+
+use nix::sys::signal::Signal;
+use oip_types::ByteSize;
+
+use crate::protocol::Broken;
+
+/// How a worker died. Shown, it is a clause about it: "it was ended by SIGSEGV".
+pub(crate) struct Death {
+    pub(crate) broken: Broken,
+    /// None if it had to be killed.
+    pub(crate) status: Option<ExitStatus>,
+    pub(crate) hint: Option<&'static str>,
+    pub(crate) memory_limit: Option<u64>,
+}
+
+impl fmt::Display for Death {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(status) = self.status else {
+            return match &self.broken {
+                Broken::Ended => write!(f, "it was killed because it closed its connection"),
+                Broken::GivenUp => write!(
+                    f,
+                    "it was killed because it went on after its client had left or its deadline had passed"
+                ),
+                Broken::Wrong(what) => write!(f, "it was killed because it sent {what}"),
+                Broken::System(error) => {
+                    write!(f, "it was killed because it could not be spoken to: {error}")
+                }
+            };
+        };
+        let mut may_be_memory = true;
+        match (status.signal(), status.code()) {
+            (Some(signal), _) => {
+                write!(f, "it was ended by {}", signal_name(signal))?;
+                match (self.hint, Signal::try_from(signal)) {
+                    (Some(hint), _) => write!(f, ", {hint}")?,
+                    (None, Ok(Signal::SIGSEGV | Signal::SIGBUS)) => {
+                        write!(f, " (out of its stack or memory?)")?;
+                    }
+                    (None, Ok(Signal::SIGKILL)) => write!(f, " (by the system, out of memory?)")?,
+                    _ => {}
+                }
+            }
+            (None, code) => {
+                may_be_memory = self.hint.is_some();
+                write!(f, "it ended with code {}", code.unwrap_or(0))?;
+                if let Some(hint) = self.hint {
+                    write!(f, ", {hint}")?;
+                }
+            }
+        }
+        match self.memory_limit.filter(|_| may_be_memory) {
+            Some(limit) => write!(f, "; it may use {:#} of memory", ByteSize(limit)),
+            None => Ok(()),
+        }
+    }
+}
+
+fn signal_name(number: i32) -> String {
+    let known = Signal::try_from(number);
+    known.map_or_else(
+        |_| format!("signal {number}"),
+        |signal| signal.as_str().to_owned(),
+    )
+}

@@ -1,0 +1,203 @@
+//! What programs and libraries of Linux need of the C library: on older systems than that they do not start.
+
+use std::{fmt, fs, path::Path};
+
+use anyhow::{Context, Result, ensure};
+
+/// A version of glibc.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Glibc(pub(crate) u32, pub(crate) u32);
+
+impl fmt::Display for Glibc {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.0, self.1)
+    }
+}
+
+impl Glibc {
+    /// The version that a wheel's name asks for, such as 2.17 of `x-1.0-cp311-abi3-manylinux_2_17_x86_64.whl`; the lowest of several.
+    pub(crate) fn of_wheel(name: &str) -> Option<Self> {
+        let tags = name.split('.').flat_map(|part| part.split('-'));
+        let versions = tags.filter_map(|tag| {
+            let mut numbers = tag.strip_prefix("manylinux_")?.split('_');
+            Some(Self(numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+        });
+        versions.min()
+    }
+}
+
+/// The oldest glibc that a file can be used with; `None` for a file that is no ELF file or needs none.
+pub(crate) fn oldest_glibc(file: &Path) -> Result<Option<Glibc>> {
+    let bytes = fs::read(file).with_context(|| format!("reading {}", file.display()))?;
+    if !bytes.starts_with(MAGIC) {
+        return Ok(None);
+    }
+    let needed =
+        needed_versions(&bytes).with_context(|| format!("{} is a malformed ELF file", file.display()))?;
+    let versions = needed.iter().filter_map(|version| {
+        let (major, rest) = version.strip_prefix("GLIBC_")?.split_once('.')?;
+        // Of 2.2.5, 2.2 counts.
+        let minor = rest.split('.').next()?;
+        Some(Glibc(major.parse().ok()?, minor.parse().ok()?))
+    });
+    Ok(versions.max())
+}
+
+const MAGIC: &[u8] = b"\x7fELF";
+const CLASS_64: u8 = 2;
+const LITTLE_ENDIAN: u8 = 1;
+/// The type of the section that lists needed versions (`SHT_GNU_verneed`).
+const VERSIONS_NEEDED: u64 = 0x6fff_fffe;
+
+/// The names of all versions of symbols that a file needs, such as `GLIBC_2.17`.
+fn needed_versions(file: &[u8]) -> Result<Vec<String>> {
+    ensure!(
+        file.get(4) == Some(&CLASS_64) && file.get(5) == Some(&LITTLE_ENDIAN),
+        "expected 64 bits, little-endian"
+    );
+    let sections = number(file, 0x28, 8)?;
+    let (size, count) = (number(file, 0x3a, 2)?, number(file, 0x3c, 2)?);
+    let header = |index: u64| sections + index * size;
+    let mut found = Vec::new();
+    for index in 0..count {
+        let section = header(index);
+        if number(file, section + 0x04, 4)? != VERSIONS_NEEDED {
+            continue;
+        }
+        let names = number(file, header(number(file, section + 0x28, 4)?) + 0x18, 8)?;
+        let mut library = number(file, section + 0x18, 8)?;
+        for _ in 0..number(file, section + 0x2c, 4)? {
+            let mut version = library + number(file, library + 0x08, 4)?;
+            for _ in 0..number(file, library + 0x02, 2)? {
+                found.push(text(file, names + number(file, version + 0x08, 4)?)?);
+                version += number(file, version + 0x0c, 4)?;
+            }
+            library += number(file, library + 0x0c, 4)?;
+        }
+    }
+    Ok(found)
+}
+
+/// A number of so many bytes at a place.
+fn number(file: &[u8], offset: u64, bytes: usize) -> Result<u64> {
+    let start = usize::try_from(offset)?;
+    let end = start.checked_add(bytes).context("an offset that overflows")?;
+    let found = file.get(start..end);
+    let found = found.with_context(|| format!("it has {} bytes, a number is at byte {start}", file.len()))?;
+    Ok(found
+        .iter()
+        .rev()
+        .fold(0, |number, byte| number << 8 | u64::from(*byte)))
+}
+
+/// The text at a place, up to a zero.
+fn text(file: &[u8], offset: u64) -> Result<String> {
+    let rest = file.get(usize::try_from(offset)?..);
+    let rest = rest.with_context(|| format!("it has {} bytes, a name is at byte {offset}", file.len()))?;
+    let end = rest
+        .iter()
+        .position(|byte| *byte == 0)
+        .context("a name without an end")?;
+    Ok(String::from_utf8_lossy(&rest[..end]).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_lowest_of_a_wheels_tags_counts() {
+        let of = Glibc::of_wheel;
+        assert_eq!(
+            of("x-0.1.0-cp311-abi3-manylinux_2_34_x86_64.whl"),
+            Some(Glibc(2, 34))
+        );
+        assert_eq!(
+            of("x-0.1.0-cp311-abi3-manylinux_2_28_aarch64.manylinux_2_17_aarch64.manylinux2014_aarch64.whl"),
+            Some(Glibc(2, 17))
+        );
+        assert_eq!(of("x-0.1.0-cp311-abi3-linux_x86_64.whl"), None);
+        assert!(Glibc(2, 9) < Glibc(2, 17));
+    }
+
+    /// A file as a linker lays it out: one library, two versions.
+    fn file() -> Vec<u8> {
+        let names = b"\0GLIBC_2.2.5\0GLIBC_2.17\0GCC_3.0\0";
+        let mut file = vec![0; 0x40];
+        file[..6].copy_from_slice(b"\x7fELF\x02\x01");
+        let put = |file: &mut Vec<u8>, number: u64, bytes: usize| file.extend(&number.to_le_bytes()[..bytes]);
+        let names_at = file.len() as u64;
+        file.extend(names);
+        let needed_at = file.len() as u64;
+        for (value, bytes) in [(1, 2), (3, 2), (0, 4), (16, 4), (0, 4)] {
+            put(&mut file, value, bytes);
+        }
+        for (name, next) in [(1, 16), (13, 16), (24, 0)] {
+            for (value, bytes) in [(0, 4), (0, 4), (name, 4), (next, 4)] {
+                put(&mut file, value, bytes);
+            }
+        }
+        let sections_at = file.len() as u64;
+        // Name, type, flags, address, offset, size, link, info, alignment, size of an entry.
+        for (kind, offset, link, info) in [(3, names_at, 0, 0), (VERSIONS_NEEDED, needed_at, 0, 1)] {
+            let fields = [
+                (0, 4),
+                (kind, 4),
+                (0, 8),
+                (0, 8),
+                (offset, 8),
+                (0, 8),
+                (link, 4),
+                (info, 4),
+                (0, 8),
+                (0, 8),
+            ];
+            fields
+                .into_iter()
+                .for_each(|(value, bytes)| put(&mut file, value, bytes));
+        }
+        file[0x28..0x30].copy_from_slice(&sections_at.to_le_bytes());
+        file[0x3a..0x3c].copy_from_slice(&0x40u16.to_le_bytes());
+        file[0x3c..0x3e].copy_from_slice(&2u16.to_le_bytes());
+        file
+    }
+
+    fn oldest(content: &[u8]) -> Result<Option<Glibc>> {
+        let folder = tempfile::tempdir()?;
+        let path = folder.path().join("file");
+        fs::write(&path, content)?;
+        oldest_glibc(&path)
+    }
+
+    #[test]
+    fn the_newest_of_the_needed_versions_is_the_oldest_glibc() {
+        let file = file();
+        assert_eq!(
+            needed_versions(&file).unwrap(),
+            ["GLIBC_2.2.5", "GLIBC_2.17", "GCC_3.0"]
+        );
+        assert_eq!(oldest(&file).unwrap(), Some(Glibc(2, 17)));
+        assert_eq!(oldest(b"#!/bin/sh\n").unwrap(), None);
+    }
+
+    #[test]
+    fn files_that_end_early_are_errors() {
+        let file = file();
+        // The last 16 bytes are fields that nothing reads.
+        for length in 4..file.len() - 16 {
+            assert!(oldest(&file[..length]).is_err(), "{length}");
+        }
+    }
+
+    #[test]
+    #[cfg(all(
+        target_os = "linux",
+        target_env = "gnu",
+        target_pointer_width = "64",
+        target_endian = "little"
+    ))]
+    fn this_program_needs_a_glibc() {
+        let own = std::env::current_exe().unwrap();
+        assert!(oldest_glibc(&own).unwrap() >= Some(Glibc(2, 2)));
+    }
+}

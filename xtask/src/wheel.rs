@@ -1,0 +1,382 @@
+//! The Python package as a wheel with the programs in it: `cargo xtask wheel`.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::Args;
+
+use crate::{
+    cargo, components, dist,
+    elf::{self, Glibc},
+    venv::{self, run},
+    workspace,
+};
+
+/// What it is built with, and for what.
+#[derive(Args)]
+pub(crate) struct Options {
+    /// The Python that virtual environments are made with
+    #[arg(long, default_value = "python3", value_name = "PROGRAM")]
+    pub(crate) python: String,
+    /// Build the extension module and the programs without optimisation: quick, for trying changes out
+    #[arg(long)]
+    pub(crate) debug: bool,
+    /// Build for this target and for every Linux with glibc 2.17 or newer, with the C compiler of the package ziglang [default: this
+    /// machine and its own glibc]
+    #[arg(long, value_name = "TRIPLE", value_parser = TARGETS)]
+    pub(crate) target: Option<String>,
+}
+
+/// The crate whose sources the package has.
+pub(crate) const PACKAGE: &str = "crates/tensorferry-python";
+/// The program that the wheel carries. It is `tensor` as well: most of that is in the server anyway.
+const PROGRAM: &str = "oip-server";
+/// What is installed as `tensor`. Links to it may stand in a folder without the program.
+const TENSOR: &str = r#"#!/bin/sh
+folder=${0%/*}
+[ -x "$folder/oip-server" ] || folder=$(dirname -- "$(readlink -f -- "$0")")
+exec "$folder/oip-server" --tensor "$@"
+"#;
+/// What builds the wheel, and puts the programs into it.
+const BUILD_REQUIREMENTS: &[&str] = &["maturin>=1.9,<2", "wheel>=0.45"];
+/// What builds wheels for older systems, and for another processor, besides: a compiler that links with any version of glibc.
+const ZIG_REQUIREMENTS: &[&str] = &["cargo-zigbuild>=0.24,<0.25", "ziglang>=0.17,<0.18"];
+/// The targets that it builds for.
+const TARGETS: [&str; 2] = ["x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu"];
+/// The glibc that it links with: the oldest that Rust's own library can be used with.
+const OLDEST_GLIBC: Glibc = Glibc(2, 17);
+/// The largest wheel.
+const MOST_BYTES: u64 = 25_000_000;
+
+/// Builds the wheel with the programs in it, and says where it is.
+pub(crate) fn wheel(options: &Options) -> Result<()> {
+    let wheel = build(options)?;
+    let size = fs::metadata(&wheel)?.len();
+    println!("{} ({:.1} MB)", workspace::display(&wheel), size as f64 / 1e6);
+    Ok(())
+}
+
+/// What a wheel is built by, and how.
+struct Build<'b> {
+    options: &'b Options,
+    /// The Python of the environment with the tools.
+    python: PathBuf,
+    /// Where its files go.
+    folder: PathBuf,
+    environment: Vec<(&'static str, String)>,
+}
+
+impl<'b> Build<'b> {
+    fn prepare(options: &'b Options) -> Result<Self> {
+        let mut folder = workspace::root().join("target/python");
+        let mut environment = Vec::new();
+        if !options.debug {
+            // As in archives; a debug build shares its dependencies with all others.
+            environment.push(("CARGO_ENCODED_RUSTFLAGS", dist::without_paths()));
+        }
+        let Some(target) = &options.target else {
+            let python = venv::environment(&options.python, &folder.join("build"), BUILD_REQUIREMENTS)?;
+            return Ok(Self {
+                options,
+                python,
+                folder,
+                environment,
+            });
+        };
+        ensure!(
+            cargo::has_target(target)?,
+            "{target} needs its standard library (rustup target add {target})"
+        );
+        let requirements = [BUILD_REQUIREMENTS, ZIG_REQUIREMENTS].concat();
+        let python = venv::environment(&options.python, &folder.join("build-zig"), &requirements)?;
+        // Cargo finds its subcommand by the path.
+        let programs = python.with_file_name("");
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let path = std::env::join_paths(std::iter::once(programs).chain(std::env::split_paths(&path)))?;
+        let path = path.into_string().ok().context("PATH is not UTF-8")?;
+        environment.push(("PATH", path));
+        let python_path = python.to_str().context("the folder's name is not UTF-8")?;
+        environment.push(("CARGO_ZIGBUILD_PYTHON_PATH", python_path.to_owned()));
+        folder.push(target);
+        Ok(Self {
+            options,
+            python,
+            folder,
+            environment,
+        })
+    }
+
+    /// Cargo calls the profile `dev`, its folder `debug`.
+    fn profile(&self) -> (&'static str, &'static str) {
+        match self.options.debug {
+            true => ("dev", "debug"),
+            false => (dist::PROFILE, dist::PROFILE),
+        }
+    }
+
+    /// Builds the program.
+    fn program(&self) -> Result<PathBuf> {
+        let (profile, built_in) = self.profile();
+        let program = ["--profile", profile, "--package", PROGRAM, "--features", "tool"];
+        let environment: Vec<(&str, &str)> = self
+            .environment
+            .iter()
+            .map(|(name, value)| (*name, value.as_str()))
+            .collect();
+        let Some(target) = &self.options.target else {
+            cargo::run(&[&["build"][..], &program].concat(), &environment)?;
+            return Ok(workspace::built(built_in).join(PROGRAM));
+        };
+        let with_glibc = format!("{target}.{OLDEST_GLIBC}");
+        let zigbuild = ["zigbuild", "--target", &with_glibc];
+        cargo::run(&[&zigbuild[..], &program].concat(), &environment)?;
+        Ok(workspace::target().join(target).join(built_in).join(PROGRAM))
+    }
+
+    /// Builds the wheel without programs.
+    fn module(&self) -> Result<PathBuf> {
+        let bare = fresh(&self.folder.join("bare"))?;
+        let mut maturin = Command::new(self.python.with_file_name("maturin"));
+        maturin
+            .args(["build", "--quiet", "--interpreter"])
+            .arg(&self.python)
+            .args(["--profile", self.profile().0])
+            .envs(self.environment.iter().map(|(name, value)| (name, value)));
+        if let Some(target) = &self.options.target {
+            let Glibc(major, minor) = OLDEST_GLIBC;
+            maturin
+                .args(["--zig", "--target", target, "--compatibility"])
+                .arg(format!("manylinux_{major}_{minor}"));
+        }
+        run(maturin
+            .arg("--manifest-path")
+            .arg(workspace::root().join(PACKAGE).join("Cargo.toml"))
+            .arg("--out")
+            .arg(&bare))?;
+        only_entry(&bare)
+    }
+
+    /// Calls the package `wheel`.
+    fn tool(&self, arguments: &[&Path]) -> Result<()> {
+        run(Command::new(&self.python).args(["-m", "wheel"]).args(arguments))
+    }
+}
+
+pub(crate) fn build(options: &Options) -> Result<PathBuf> {
+    let build = Build::prepare(options)?;
+    let program = build.program()?;
+    let bare = build.module()?;
+    let target = match &options.target {
+        Some(target) => target.clone(),
+        None => cargo::host()?,
+    };
+
+    let unpacked = fresh(&build.folder.join("unpacked"))?;
+    build.tool(&[Path::new("unpack"), &bare, Path::new("--dest"), &unpacked])?;
+    let tree = only_entry(&unpacked)?;
+    let name = tree
+        .file_name()
+        .and_then(|name| name.to_str())
+        .context("the wheel has no name")?;
+    let scripts = tree.join(format!("{name}.data/scripts"));
+    fs::create_dir_all(&scripts)?;
+    // The profile strips symbols.
+    let server = scripts.join(PROGRAM);
+    fs::copy(&program, &server).with_context(|| format!("copying {}", program.display()))?;
+    let tensor = scripts.join("tensor");
+    fs::write(&tensor, TENSOR)?;
+    fs::set_permissions(&tensor, fs::metadata(&server)?.permissions())?;
+    add_licences(&tree, name, &target)?;
+    if !options.debug {
+        for file in files(&tree)? {
+            dist::check_paths(&file)?;
+        }
+    }
+    let wheels = fresh(&build.folder.join("wheels"))?;
+    build.tool(&[Path::new("pack"), &tree, Path::new("--dest-dir"), &wheels])?;
+    let mut wheel = only_entry(&wheels)?;
+    if let Err(error) = check_glibc(&tree, &wheel) {
+        ensure!(options.target.is_none(), error);
+        wheel = with_tag_of_programs(&build, &tree, &wheel)?;
+        check_glibc(&tree, &wheel)?;
+    }
+    if options.target.is_some() {
+        dist::try_server(&target, &server)?;
+    }
+    if !options.debug {
+        check_size(&wheel)?;
+    }
+    Ok(wheel)
+}
+
+/// A wheel's name says which glibc it needs, and nothing in it may need a newer one.
+fn check_glibc(tree: &Path, wheel: &Path) -> Result<()> {
+    let name = wheel.file_name().unwrap_or_default().to_string_lossy();
+    let Some(promised) = Glibc::of_wheel(&name) else {
+        // Of another system, or for this machine only.
+        return Ok(());
+    };
+    for file in files(tree)? {
+        if let Some(needed) = elf::oldest_glibc(&file)? {
+            ensure!(
+                needed <= promised,
+                "{name} is for glibc {promised} and newer, but {} in it needs {needed}: build it with --target",
+                file.strip_prefix(tree).unwrap_or(&file).display()
+            );
+        }
+    }
+    Ok(())
+}
+
+/// The wheel named for the glibc that all in it needs: maturin knows only the module, and the program may need a newer one.
+fn with_tag_of_programs(build: &Build<'_>, tree: &Path, wheel: &Path) -> Result<PathBuf> {
+    let mut needed = OLDEST_GLIBC;
+    for file in files(tree)? {
+        needed = needed.max(elf::oldest_glibc(&file)?.unwrap_or(needed));
+    }
+    let Glibc(major, minor) = needed;
+    let tag = format!(
+        "--platform-tag=manylinux_{major}_{minor}_{}",
+        std::env::consts::ARCH
+    );
+    build.tool(&[Path::new("tags"), Path::new("--remove"), Path::new(&tag), wheel])?;
+    only_entry(wheel.parent().unwrap_or(wheel))
+}
+
+/// Wheels of releases are small enough to be kept by registries and loaded by images.
+fn check_size(wheel: &Path) -> Result<()> {
+    let size = fs::metadata(wheel)?.len();
+    ensure!(
+        size <= MOST_BYTES,
+        "{} has {:.1} MB, and may have {:.1}: find what grew (`cargo bloat --release --crates -p {PROGRAM} --features tool`), optimize it for \
+         size in the profile `release` of Cargo.toml or leave it out with a feature, or raise MOST_BYTES in xtask/src/python.rs with a \
+         reason in docs/package.md",
+        workspace::display(wheel),
+        size as f64 / 1e6,
+        MOST_BYTES as f64 / 1e6
+    );
+    Ok(())
+}
+
+/// All files below a folder.
+fn files(folder: &Path) -> Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).with_context(|| format!("reading {}", folder.display()))? {
+        let path = entry?.path();
+        match path.is_dir() {
+            true => found.extend(files(&path)?),
+            false => found.push(path),
+        }
+    }
+    Ok(found)
+}
+
+/// Puts licences into the wheel, its own and those of what it is made of, and one bill of materials for the programs and the module:
+/// maturin's has the module alone, and the folders of this machine.
+fn add_licences(tree: &Path, name: &str, target: &str) -> Result<()> {
+    let info = tree.join(format!("{name}.dist-info"));
+    let components = components::of(&[PROGRAM, "tensor-cli", "tensorferry-python"], target)?;
+    let bills = fresh(&info.join("sboms"))?;
+    fs::write(bills.join("tensorferry.cdx.json"), components.sbom()?)?;
+
+    let own = |file: &str| fs::read_to_string(workspace::root().join(file));
+    let licences = [
+        ("LICENSE-APACHE", own("LICENSE-APACHE")?),
+        ("LICENSE-MIT", own("LICENSE-MIT")?),
+        ("THIRD-PARTY-LICENSES.txt", components.licences()?),
+    ];
+    let folder = fresh(&info.join("licenses"))?;
+    let file = info.join("METADATA");
+    let mut metadata = fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;
+    for (name, text) in licences {
+        fs::write(folder.join(name), text)?;
+        metadata = with_licence_file(&metadata, name);
+    }
+    fs::write(file, metadata)?;
+    Ok(())
+}
+
+/// A wheel's metadata with one more file of licences in its head.
+fn with_licence_file(metadata: &str, name: &str) -> String {
+    // The package's description follows a line without text, where there is one.
+    let end = metadata.find("\n\n").unwrap_or_else(|| metadata.trim_end().len());
+    let (head, text) = metadata.split_at(end);
+    format!("{head}\nLicense-File: {name}{text}")
+}
+
+/// An empty folder.
+fn fresh(folder: &Path) -> Result<PathBuf> {
+    if folder.exists() {
+        fs::remove_dir_all(folder)?;
+    }
+    fs::create_dir_all(folder)?;
+    Ok(folder.to_owned())
+}
+
+fn only_entry(folder: &Path) -> Result<PathBuf> {
+    let entries: Vec<PathBuf> = fs::read_dir(folder)?
+        .map(|entry| Ok(entry?.path()))
+        .collect::<Result<_>>()?;
+    let [entry] = &entries[..] else {
+        bail!(
+            "expected one entry in {}, found {}",
+            folder.display(),
+            entries.len()
+        );
+    };
+    Ok(entry.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn licences_are_named_in_the_head_of_the_metadata() {
+        let metadata = "Metadata-Version: 2.4\nName: x\nLicense-File: LICENSE\n\n# x\n\ntext\n";
+        assert_eq!(
+            with_licence_file(metadata, "THIRD-PARTY-LICENSES.txt"),
+            "Metadata-Version: 2.4\nName: x\nLicense-File: LICENSE\nLicense-File: THIRD-PARTY-LICENSES.txt\n\n# x\n\ntext\n"
+        );
+        assert_eq!(with_licence_file("Name: x\n", "y"), "Name: x\nLicense-File: y\n");
+    }
+
+    #[test]
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    fn wheels_are_named_for_the_newest_glibc_in_them() {
+        let tree = tempfile::tempdir().unwrap();
+        let scripts = tree.path().join("x.data/scripts");
+        fs::create_dir_all(&scripts).unwrap();
+        fs::write(scripts.join("tensor"), TENSOR).unwrap();
+        fs::copy(std::env::current_exe().unwrap(), scripts.join("program")).unwrap();
+        let check = |tag: &str| check_glibc(tree.path(), Path::new(&format!("x-1-cp311-abi3-{tag}.whl")));
+        check("manylinux_2_99_x86_64").unwrap();
+        check("linux_x86_64").unwrap();
+        let error = check("manylinux_2_99_x86_64.manylinux_2_1_x86_64")
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("for glibc 2.1 and newer, but x.data/scripts/program in it needs 2."),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn wheels_that_are_too_large_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let wheel = folder.path().join("x.whl");
+        let file = fs::File::create(&wheel).unwrap();
+        file.set_len(MOST_BYTES).unwrap();
+        check_size(&wheel).unwrap();
+        file.set_len(MOST_BYTES + 1_000_000).unwrap();
+        let error = check_size(&wheel).unwrap_err().to_string();
+        assert!(
+            error.contains("has 26.0 MB, and may have 25.0: find what grew"),
+            "{error}"
+        );
+    }
+}
