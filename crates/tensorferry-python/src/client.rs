@@ -13,6 +13,7 @@ use oip_types::{
     rest::json_body,
 };
 use pyo3::{exceptions::PyRuntimeError, prelude::*};
+use tensor_core::SpareBuffers;
 use tokio::runtime::Runtime;
 
 use crate::{
@@ -33,7 +34,12 @@ pub(crate) struct Client {
     driven: OnceLock<Driven>,
     make: Box<dyn Fn() -> oip_client::Result<Box<dyn InferenceClient>> + Send + Sync>,
     process: u32,
+    /// Memory of requests and answers that are gone.
+    spare: Arc<SpareBuffers>,
 }
+
+/// Bytes of such memory that a client keeps.
+const SPARE: u64 = 64 << 20;
 
 /// What callers use that wait.
 enum Waiting {
@@ -71,7 +77,9 @@ impl Client {
         let may_block = ["http://", "http+unix://", "unix://"]
             .iter()
             .any(|scheme| url.starts_with(scheme));
+        let spare = Arc::new(SpareBuffers::new(SPARE));
         let mut builder = oip_client::builder(url)
+            .spare_buffers(spare.clone())
             .connect_timeout(seconds("connect_timeout", settings.connect_timeout)?)
             .max_answer_bytes(settings.max_response_bytes)
             .accept_compressed(settings.accept_compressed);
@@ -118,6 +126,7 @@ impl Client {
             driven: OnceLock::new(),
             make: Box::new(move || builder.clone().build()),
             process: std::process::id(),
+            spare,
         })
     }
 
@@ -412,7 +421,7 @@ impl Client {
         timeout: Option<f64>,
         callback: Callback,
     ) -> PyResult<Py<PyAny>> {
-        let request = request.into_request()?;
+        let request = request.into_request(&self.spare)?;
         self.call(py, callback, timeout, |client| async move {
             client.infer(&request).await.map(answer)
         })
@@ -422,7 +431,7 @@ impl Client {
     fn stream(&self, py: Python<'_>) -> PyResult<Stream> {
         self.check_process()?;
         let (client, runtime) = self.driven(py)?;
-        Ok(Stream::open(client, runtime))
+        Ok(Stream::open(client, runtime, self.spare.clone()))
     }
 }
 

@@ -1,6 +1,6 @@
 //! What a model is asked and answers, in the forms that Python has for it.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use bytes::Bytes;
 use oip_types::{
@@ -8,7 +8,7 @@ use oip_types::{
     RequestedOutput, SharedMemorySlice, TensorValue, check_parameter_name,
 };
 use pyo3::{prelude::*, types::PyList};
-use tensor_core::{Shape, Tensor, TensorSpec};
+use tensor_core::{Shape, SpareBuffers, Tensor, TensorSpec};
 
 use crate::{
     buffer::{Borrowed, Buffer},
@@ -75,7 +75,8 @@ pub(crate) struct Given<'py>(
 );
 
 impl Given<'_> {
-    pub(crate) fn into_request(self) -> PyResult<InferRequest> {
+    /// Copies of large inputs are in spare buffers.
+    pub(crate) fn into_request(self, spare: &Arc<SpareBuffers>) -> PyResult<InferRequest> {
         let Self(name, version, inputs, outputs, id, parameters) = self;
         let mut request = named(&name, version.as_deref())?;
         request.id = id;
@@ -84,7 +85,7 @@ impl Given<'_> {
             let parameters = read_parameters(parameters)?;
             let value = match SharedMemorySlice::is_in(&parameters) {
                 true => elsewhere(&datatype, &shape),
-                false => value(&datatype, &shape, &data),
+                false => value(&datatype, &shape, &data, |data| data.to_spare(spare)),
             };
             let value = value.map_err(|error| error::usage(format!("input '{name}': {error}")))?;
             request.inputs.push(InferInput {
@@ -161,8 +162,13 @@ fn elsewhere(datatype: &str, shape: &[u64]) -> Result<TensorValue, String> {
     value.map_err(|error| error.message().to_owned())
 }
 
-/// An input's value; its bytes are copied once.
-pub(crate) fn value(datatype: &str, shape: &[u64], data: &Bound<'_, PyAny>) -> Result<TensorValue, String> {
+/// A tensor's value; its bytes are copied once.
+pub(crate) fn value(
+    datatype: &str,
+    shape: &[u64],
+    data: &Bound<'_, PyAny>,
+    copy: impl FnOnce(&Borrowed) -> Bytes,
+) -> Result<TensorValue, String> {
     let shape = Shape::new(shape).map_err(|error| error.to_string())?;
     let datatype = DataType::from_name(datatype).map_err(|error| error.message().to_owned())?;
     match datatype {
@@ -177,7 +183,7 @@ pub(crate) fn value(datatype: &str, shape: &[u64], data: &Bound<'_, PyAny>) -> R
         DataType::Fixed(dtype) => {
             let spec = TensorSpec::new(dtype, shape).map_err(|error| error.to_string())?;
             let data = Borrowed::new(data).map_err(|error| error.to_string())?;
-            let value = Tensor::new(spec, data.to_bytes()).map_err(|error| error.to_string())?;
+            let value = Tensor::new(spec, copy(&data)).map_err(|error| error.to_string())?;
             Ok(value.into())
         }
     }

@@ -3,6 +3,7 @@
 use std::{
     io::{self, IoSlice},
     os::fd::OwnedFd,
+    sync::Arc,
     time::Duration,
 };
 
@@ -16,6 +17,8 @@ use rustix::{
     io::Errno,
     net::{RecvFlags, SendAncillaryBuffer, SendFlags, recv, sendmsg, sockopt},
 };
+
+use tensor_core::SpareBuffers;
 
 use super::{
     answer::{Answer, HINT},
@@ -109,10 +112,11 @@ impl Connection {
     }
 
     /// Reads an answer to its end, and says whether the connection can be used again. `most` gives how many bytes the body may have,
-    /// or as an error how many of them to read.
+    /// or as an error how many of them to read. A large body is in a spare buffer, if there is one.
     pub(super) fn answer(
         &mut self,
         wait: &Wait<'_>,
+        spare: &Arc<SpareBuffers>,
         most: impl FnOnce(StatusCode) -> std::result::Result<usize, usize>,
     ) -> Result<(Answer, bool)> {
         let (status, headers, is_kept) = self.head(wait)?;
@@ -132,16 +136,27 @@ impl Connection {
             },
             most,
         };
-        let is_whole = match length {
-            Length::Known(length) => self.read_body(&mut body, length, wait)?,
-            Length::Chunked => self.read_chunks(&mut body, wait)?,
-            Length::Open => self.read_rest(&mut body, wait)?,
+        let known = body.announced.filter(|_| most.is_ok());
+        let known = known.and_then(|length| usize::try_from(length).ok());
+        let is_whole = match (length, known.and_then(|length| spare.take(length))) {
+            (Length::Known(length), Some(buffer)) => {
+                body.bytes = buffer;
+                self.refill(&mut body, length as usize, wait)?;
+                true
+            }
+            (Length::Known(length), None) => self.read_body(&mut body, length, wait)?,
+            (Length::Chunked, _) => self.read_chunks(&mut body, wait)?,
+            (Length::Open, _) => self.read_rest(&mut body, wait)?,
         };
         let is_at_end = self.unread().is_empty();
+        let len = known.unwrap_or(body.bytes.len());
         let answer = Answer {
             status,
             headers,
-            body: body.bytes.into(),
+            body: match len >= SpareBuffers::LEAST_KEPT {
+                true => spare.lend(body.bytes, len),
+                false => body.bytes.into(),
+            },
         };
         Ok((answer, may_stay && is_whole && is_at_end))
     }
@@ -193,6 +208,26 @@ impl Connection {
         };
         self.read_into(body, wanted, wait)?;
         Ok(wanted as u64 == length)
+    }
+
+    /// Reads a body of known length over the beginning of what is in its buffer.
+    fn refill(&mut self, body: &mut Body, length: usize, wait: &Wait<'_>) -> Result<()> {
+        if body.bytes.len() < length {
+            body.bytes.resize(length, 0);
+        }
+        let mut filled = self.unread().len().min(length);
+        body.bytes[..filled].copy_from_slice(&self.buffer[self.at..self.at + filled]);
+        self.at += filled;
+        self.wait_in_slices(wait)?;
+        while filled < length {
+            match recv(&self.socket, &mut body.bytes[filled..length], RecvFlags::WAITALL) {
+                Ok((_, 0)) => return Err(body.broken_off_after(filled, closed())),
+                Ok((_, count)) => filled += count,
+                Err(Errno::INTR | Errno::AGAIN) => self.look_around(wait)?,
+                Err(error) => return Err(body.broken_off_after(filled, error.into())),
+            }
+        }
+        Ok(())
     }
 
     /// Adds so many bytes to a body.
@@ -397,10 +432,14 @@ impl Body {
 
     /// It has no end.
     fn broken_off(&self, error: io::Error) -> ClientError {
+        self.broken_off_after(self.bytes.len(), error)
+    }
+
+    fn broken_off_after(&self, bytes: usize, error: io::Error) -> ClientError {
         let of = self
             .announced
             .map_or(String::new(), |announced| format!(" of {announced}"));
-        let place = format!(" after {}{of} bytes", self.bytes.len());
+        let place = format!(" after {bytes}{of} bytes");
         let message = connect::incomplete(&place, &error.to_string());
         ClientError::new(ErrorKind::Broken, message).caused_by(error)
     }
