@@ -202,7 +202,7 @@ mod tests {
         assert!(spare.take(70 * KIB).is_none(), "much too large");
         assert!(spare.take(101 * KIB).is_none(), "too small");
         let again = spare.take(90 * KIB).unwrap();
-        assert_eq!((again.as_ptr(), &again[..]), (address, &[7; 100 * KIB][..]));
+        assert_eq!((again.as_ptr(), again), (address, vec![7; 100 * KIB]));
         assert_eq!(spare.bytes(), 0);
     }
 
