@@ -84,7 +84,8 @@ where
 /// Where the first binary tensor of a body in a buffer begins: at a multiple of this, as far as the buffer itself does.
 const ALIGNMENT: usize = 64;
 
-/// Bytes before a body that move its first binary tensor there. Models copy tensors that begin elsewhere, number by number.
+/// Bytes before a body that move its first binary tensor there. The copy that the built-in runtime makes of a tensor
+/// that begins elsewhere is filled with zeros first.
 fn gap(headers: &HeaderMap) -> usize {
     let length = headers
         .get(HEADER_LENGTH)
