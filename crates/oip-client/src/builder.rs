@@ -1,4 +1,4 @@
-use std::{marker::PhantomData, time::Duration};
+use std::{marker::PhantomData, sync::Arc, time::Duration};
 
 use crate::{
     ClientError, ErrorKind, RetryPolicy,
@@ -7,6 +7,7 @@ use crate::{
     tls::Identity,
 };
 use http::{HeaderValue, header::USER_AGENT};
+use tensor_core::SpareBuffers;
 
 /// How a client is to work; made by [`HttpClient::builder`](crate::HttpClient::builder),
 /// [`GrpcClient::builder`](crate::GrpcClient::builder) or, for whichever the URL asks for, [`builder`](crate::builder).
@@ -116,6 +117,13 @@ impl<C> Builder<C> {
     pub fn max_answer_bytes(mut self, bytes: usize) -> Self {
         self.settings.max_answer_bytes = bytes;
         self.settings.limits.tensor_bytes = bytes;
+        self
+    }
+
+    /// Where answers of 64 KiB and more find memory that was used before (up to 64 MiB, of the client's own). Over HTTP: fresh
+    /// memory takes longer to get from the system than an answer takes to be copied into it.
+    pub fn spare_buffers(mut self, spare: Arc<SpareBuffers>) -> Self {
+        self.settings.spare = spare;
         self
     }
 

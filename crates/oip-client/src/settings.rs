@@ -1,9 +1,10 @@
 //! Settings that both transports of a client share.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use http::{HeaderMap, HeaderName, HeaderValue, header::USER_AGENT};
 use oip_types::Limits;
+use tensor_core::SpareBuffers;
 
 use crate::{ClientError, ErrorKind, RetryPolicy, endpoint::Endpoint, tls::TlsSettings};
 
@@ -29,6 +30,9 @@ pub enum Compression {
     Deflate,
 }
 
+/// Bytes of used buffers that a client keeps.
+const SPARE: u64 = 64 << 20;
+
 /// Settings of both transports.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
@@ -43,6 +47,7 @@ pub(crate) struct Settings {
     pub(crate) limits: Limits,
     pub(crate) retry: RetryPolicy,
     pub(crate) tls: TlsSettings,
+    pub(crate) spare: Arc<SpareBuffers>,
     #[cfg(feature = "http")]
     pub(crate) non_finite: oip_types::rest::NonFinite,
 }
@@ -62,6 +67,7 @@ impl Default for Settings {
             limits: Limits::default().with(|limits| limits.tensor_bytes = max_answer_bytes),
             retry: RetryPolicy::default(),
             tls: TlsSettings::default(),
+            spare: Arc::new(SpareBuffers::new(SPARE)),
             #[cfg(feature = "http")]
             non_finite: oip_types::rest::NonFinite::Error,
         }

@@ -4,19 +4,22 @@ use std::{error::Error, io, pin::pin};
 
 use axum::{
     body::HttpBody,
-    http::{HeaderMap, header::CONTENT_LENGTH},
+    http::{
+        HeaderMap,
+        header::{CONTENT_ENCODING, CONTENT_LENGTH},
+    },
 };
 use bytes::Bytes;
 use http_body_util::BodyExt;
 use oip_service::{Buffer, Charge, Lease};
-use oip_types::{ErrorCode, ServiceError, causes};
+use oip_types::{ErrorCode, ServiceError, causes, rest::HEADER_LENGTH};
 
 /// Reads a body, up to a limit.
 ///
 /// A body that is announced as too large for the limit or for all memory is refused before anything of it is read.
 /// Otherwise bytes are charged as they come, so that clients which announce much and send little take no room from
 /// others. A body that comes in one frame is not copied; otherwise its frames are joined in one buffer, which grows up to
-/// the announced length.
+/// the announced length, so that binary tensors behind JSON begin where a model can use them as they are.
 pub(crate) async fn read_body<B>(
     headers: &HeaderMap,
     body: B,
@@ -41,7 +44,8 @@ where
     }
     // Shows at once whether it fits, now or ever.
     drop(lease.charge(announced.unwrap_or(0))?);
-    let whole = announced.map(|bytes| bytes as usize);
+    let gap = gap(headers);
+    let whole = announced.map(|bytes| bytes as usize + gap);
     let mut first: Option<(Bytes, Charge)> = None;
     let mut joined: Option<Buffer> = None;
     while let Some(frame) = body.frame().await {
@@ -49,7 +53,7 @@ where
             continue;
         };
         let len = first.as_ref().map_or(0, |(first, _)| first.len());
-        let len = joined.as_ref().map_or(len, Buffer::len);
+        let len = joined.as_ref().map_or(len, |joined| joined.len() - gap);
         if len + data.len() > limit {
             return Err(too_large());
         }
@@ -59,6 +63,7 @@ where
             continue;
         } else if let Some((start, charge)) = first.take() {
             let mut buffer = Buffer::new(lease)?;
+            buffer.push(&[0; ALIGNMENT][..gap], whole)?;
             buffer.push(&start, whole)?;
             drop((start, charge));
             buffer.push(&data, whole)?;
@@ -70,10 +75,23 @@ where
         lease.check()?;
     }
     Ok(match (joined, first) {
-        (Some(joined), _) => joined.finish(),
+        (Some(joined), _) => joined.finish().slice(gap..),
         (None, Some((whole, charge))) => charge.own(whole),
         (None, None) => Bytes::new(),
     })
+}
+
+/// Where the first binary tensor of a body in a buffer begins: at a multiple of this, as far as the buffer itself does.
+const ALIGNMENT: usize = 64;
+
+/// Bytes before a body that move its first binary tensor there. The copy that the built-in runtime makes of a tensor
+/// that begins elsewhere is filled with zeros first.
+fn gap(headers: &HeaderMap) -> usize {
+    let length = headers
+        .get(HEADER_LENGTH)
+        .filter(|_| !headers.contains_key(CONTENT_ENCODING));
+    let length = length.and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
+    length.map_or(0, |length| length.wrapping_neg() % ALIGNMENT)
 }
 
 /// A body that could not be read to its end: too slow, or cut off.

@@ -6,8 +6,7 @@ use std::sync::{
 };
 
 use oip_types::{ErrorCode, ServiceError};
-
-use crate::spare_buffers::SpareBuffers;
+use tensor_core::SpareBuffers;
 
 /// Bytes of memory that all requests may use at once, over all transports.
 ///

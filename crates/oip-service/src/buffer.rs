@@ -90,6 +90,7 @@ impl Buffer {
 
     fn enlarge(&mut self, capacity: usize) -> Result<(), ServiceError> {
         if let Some(mut warm) = self.charge.budget().spare().take(capacity) {
+            warm.clear();
             // The old buffer stays charged until its bytes are copied.
             match self.charge.grow(warm.capacity() as u64) {
                 Ok(()) => {

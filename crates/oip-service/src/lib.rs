@@ -85,7 +85,6 @@ mod panics;
 mod request_ids;
 mod service;
 mod shared_inputs;
-mod spare_buffers;
 #[cfg(feature = "testing")]
 pub mod testing;
 mod time_limits;

@@ -10,6 +10,7 @@
 //! | [`TensorSpec`] | dtype and shape whose byte length is known to fit `u64` |
 //! | [`Tensor`] | a spec and exactly that many bytes, shared |
 //! | [`TensorView`] | the same, borrowed; typed access lives here |
+//! | [`SpareBuffers`] | memory of tensors that are gone, for the next ones |
 //! | [`SparseCoo`] | coordinates and values, every coordinate known to lie inside the shape |
 //!
 //! Constructors prove what the type promises, so nothing needs to be checked twice:
@@ -67,6 +68,7 @@ mod error;
 mod ndarray;
 mod quoted;
 mod shape;
+mod spare_buffers;
 mod sparse;
 mod spec;
 mod tensor;
@@ -80,6 +82,7 @@ pub use error::{CastError, SparseError};
 pub use half::{bf16, f16};
 pub use quoted::Quoted;
 pub use shape::{IntoShape, Shape, SpecError};
+pub use spare_buffers::SpareBuffers;
 pub use sparse::SparseCoo;
 pub use spec::TensorSpec;
 pub use tensor::Tensor;

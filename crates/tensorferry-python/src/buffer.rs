@@ -1,9 +1,10 @@
 //! Memory that goes to and from Python: all `unsafe` code of this crate but one call (`python_code.rs`).
 
-use std::{ffi::c_int, os::raw::c_void, ptr};
+use std::{ffi::c_int, os::raw::c_void, ptr, sync::Arc};
 
 use bytes::Bytes;
 use pyo3::{buffer::PyBuffer, exceptions::PyBufferError, ffi, prelude::*};
+use tensor_core::SpareBuffers;
 
 /// Read-only bytes of Rust's that Python sees through its buffer protocol, without a copy. Views keep them alive.
 #[pyclass(frozen, module = "tensorferry._native")]
@@ -91,12 +92,28 @@ impl Borrowed {
         Ok(())
     }
 
+    /// A copy of all bytes in a spare buffer, or in a new one that goes there.
+    pub(crate) fn to_spare(&self, spare: &Arc<SpareBuffers>) -> Bytes {
+        let len = self.len();
+        if len < SpareBuffers::LEAST_KEPT {
+            return self.to_vec().into();
+        }
+        let copy = match spare.take(len).filter(|warm| warm.len() >= len) {
+            Some(mut warm) => {
+                self.copy_out(0, &mut warm[..len]);
+                warm
+            }
+            None => self.to_vec(),
+        };
+        spare.lend(copy, len)
+    }
+
     /// A copy of all bytes.
     #[expect(
         unsafe_code,
         reason = "memory that is about to be written to is not filled with zeros first"
     )]
-    pub(crate) fn to_bytes(&self) -> Bytes {
+    pub(crate) fn to_vec(&self) -> Vec<u8> {
         let len = self.len();
         let mut bytes = Vec::<u8>::with_capacity(len);
         if len > 0 {
@@ -108,7 +125,7 @@ impl Borrowed {
                 bytes.set_len(len);
             }
         }
-        bytes.into()
+        bytes
     }
 }
 

@@ -13,6 +13,7 @@ use oip_types::{
     rest::json_body,
 };
 use pyo3::{exceptions::PyRuntimeError, prelude::*};
+use tensor_core::SpareBuffers;
 use tokio::runtime::Runtime;
 
 use crate::{
@@ -35,10 +36,15 @@ pub(crate) struct Client {
     driven: Arc<OnceLock<Driven>>,
     make: Arc<Make>,
     process: u32,
+    /// Memory of requests and answers that are gone.
+    spare: Arc<SpareBuffers>,
 }
 
 /// Makes connections that a thread drives.
 type Make = dyn Fn() -> oip_client::Result<Box<dyn InferenceClient>> + Send + Sync;
+
+/// Bytes of such memory that a client keeps.
+const SPARE: u64 = 64 << 20;
 
 /// What callers use that wait.
 enum Waiting {
@@ -73,7 +79,9 @@ impl Client {
         let may_block = ["http://", "http+unix://", "unix://"]
             .iter()
             .any(|scheme| url.starts_with(scheme));
+        let spare = Arc::new(SpareBuffers::new(SPARE));
         let mut builder = oip_client::builder(url)
+            .spare_buffers(spare.clone())
             .connect_timeout(seconds("connect_timeout", settings.connect_timeout)?)
             .max_answer_bytes(settings.max_response_bytes)
             .accept_compressed(settings.accept_compressed);
@@ -115,6 +123,7 @@ impl Client {
             driven: Arc::default(),
             make: Arc::new(move || builder.clone().build()),
             process: std::process::id(),
+            spare,
         })
     }
 
@@ -127,7 +136,7 @@ impl Client {
             }
             Waiting::Shared(client, shared) => client
                 .with_headers(&headers)
-                .map(|client| Waiting::Shared(client.into(), *shared)),
+                .map(|client| Waiting::Shared(client.into(), shared)),
         };
         Ok(Self {
             waiting: waiting.map_err(|error| error::of_call(py, &error))?,
@@ -135,6 +144,7 @@ impl Client {
             driven: self.driven.clone(),
             make: self.make.clone(),
             process: self.process,
+            spare: self.spare.clone(),
         })
     }
 
@@ -429,7 +439,7 @@ impl Client {
         timeout: Option<f64>,
         callback: Callback,
     ) -> PyResult<Py<PyAny>> {
-        let request = request.into_request()?;
+        let request = request.into_request(&self.spare)?;
         self.call(py, callback, timeout, |client| async move {
             client.infer(&request).await.map(answer)
         })
@@ -439,7 +449,7 @@ impl Client {
     fn stream(&self, py: Python<'_>) -> PyResult<Stream> {
         self.check_process()?;
         let (client, runtime) = self.driven(py)?;
-        Ok(Stream::open(client, runtime))
+        Ok(Stream::open(client, runtime, self.spare.clone()))
     }
 }
 

@@ -69,7 +69,7 @@ impl File {
     fn from_bytes(py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<Self> {
         let data = Borrowed::new(data)?;
         let opened = py.detach(|| {
-            let bytes: Bytes = data.to_bytes();
+            let bytes: Bytes = data.to_vec().into();
             tensor_files::open_source(Arc::new(bytes), None, &ReadOptions::default())
         });
         let reader = opened.map_err(|error| error::of_file(py, &error, None))?;

@@ -325,7 +325,7 @@ fn outputs(answered: &Bound<'_, PyAny>) -> Result<Vec<InferOutput>, ServiceError
         return Err(ServiceError::new(code(status), message));
     }
     let outputs = outputs.into_iter().map(|(name, datatype, shape, data)| {
-        let value = value(&datatype, &shape, &data)
+        let value = value(&datatype, &shape, &data, |data| data.to_vec().into())
             .map_err(|error| ServiceError::internal(format!("output '{name}': {error}")))?;
         Ok(InferOutput::new(name, value))
     });

@@ -9,6 +9,7 @@ use std::{
 use oip_client::InferenceClient;
 use oip_types::{InferRequest, InferResponse};
 use pyo3::prelude::*;
+use tensor_core::SpareBuffers;
 use tokio::{
     runtime::Runtime,
     sync::mpsc::{Receiver, Sender, channel},
@@ -27,13 +28,18 @@ pub(crate) struct Stream {
     answers: Arc<Answers>,
     task: AbortHandle,
     runtime: &'static Runtime,
+    spare: Arc<SpareBuffers>,
 }
 
 impl Stream {
     /// Requests that wait to be sent, and answers that wait to be taken.
     const WAITING: usize = 16;
 
-    pub(crate) fn open(client: Arc<dyn InferenceClient>, runtime: &'static Runtime) -> Self {
+    pub(crate) fn open(
+        client: Arc<dyn InferenceClient>,
+        runtime: &'static Runtime,
+        spare: Arc<SpareBuffers>,
+    ) -> Self {
         let (requests, to_send) = channel(Self::WAITING);
         let (received, answers) = channel(Self::WAITING);
         let task = runtime.spawn(async move {
@@ -56,6 +62,7 @@ impl Stream {
             answers: Arc::new(Answers::new(answers)),
             task: task.abort_handle(),
             runtime,
+            spare,
         }
     }
 
@@ -69,7 +76,7 @@ impl Stream {
     /// Sends a request, as soon as there is room; whether the stream still takes any.
     #[pyo3(signature = (request, callback=None))]
     fn send(&self, py: Python<'_>, request: Given<'_>, callback: Callback) -> PyResult<Py<PyAny>> {
-        let request = request.into_request()?;
+        let request = request.into_request(&self.spare)?;
         let sender = self.requests().clone();
         let sending = async move {
             match sender {

@@ -1,6 +1,6 @@
 //! What a model is asked and answers, in the forms that Python has for it.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use bytes::Bytes;
 use oip_types::{
@@ -12,7 +12,7 @@ use pyo3::{
     pybacked::PyBackedBytes,
     types::{PyBytes, PyList},
 };
-use tensor_core::{Shape, Tensor, TensorSpec};
+use tensor_core::{Shape, SpareBuffers, Tensor, TensorSpec};
 
 use crate::{
     buffer::{Borrowed, Buffer},
@@ -79,7 +79,8 @@ pub(crate) struct Given<'py>(
 );
 
 impl Given<'_> {
-    pub(crate) fn into_request(self) -> PyResult<InferRequest> {
+    /// Copies of large inputs are in spare buffers.
+    pub(crate) fn into_request(self, spare: &Arc<SpareBuffers>) -> PyResult<InferRequest> {
         let Self(name, version, inputs, outputs, id, parameters) = self;
         let mut request = named(&name, version.as_deref())?;
         request.id = id;
@@ -88,7 +89,7 @@ impl Given<'_> {
             let parameters = read_parameters(parameters)?;
             let value = match SharedMemorySlice::is_in(&parameters) {
                 true => elsewhere(&datatype, &shape),
-                false => value(&datatype, &shape, &data),
+                false => value(&datatype, &shape, &data, |data| data.to_spare(spare)),
             };
             let value = value.map_err(|error| error::usage(format!("input '{name}': {error}")))?;
             request.inputs.push(InferInput {
@@ -165,8 +166,13 @@ fn elsewhere(datatype: &str, shape: &[u64]) -> Result<TensorValue, String> {
     value.map_err(|error| error.message().to_owned())
 }
 
-/// An input's value; its bytes are copied once, and not at all where they are `bytes` of Python.
-pub(crate) fn value(datatype: &str, shape: &[u64], data: &Bound<'_, PyAny>) -> Result<TensorValue, String> {
+/// A tensor's value; its bytes are copied once, and not at all where they are `bytes` of Python.
+pub(crate) fn value(
+    datatype: &str,
+    shape: &[u64],
+    data: &Bound<'_, PyAny>,
+    copy: impl FnOnce(&Borrowed) -> Bytes,
+) -> Result<TensorValue, String> {
     let shape = Shape::new(shape).map_err(|error| error.to_string())?;
     let datatype = DataType::from_name(datatype).map_err(|error| error.message().to_owned())?;
     match datatype {
@@ -183,7 +189,7 @@ pub(crate) fn value(datatype: &str, shape: &[u64], data: &Bound<'_, PyAny>) -> R
             let data = match data.cast::<PyBytes>() {
                 // These are immutable.
                 Ok(bytes) => Bytes::from_owner(PyBackedBytes::from(bytes.clone())),
-                Err(_) => Borrowed::new(data).map_err(|error| error.to_string())?.to_bytes(),
+                Err(_) => copy(&Borrowed::new(data).map_err(|error| error.to_string())?),
             };
             let value = Tensor::new(spec, data).map_err(|error| error.to_string())?;
             Ok(value.into())

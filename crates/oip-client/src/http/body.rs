@@ -4,6 +4,7 @@ use std::{
     collections::VecDeque,
     convert::Infallible,
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll},
 };
 
@@ -13,6 +14,7 @@ use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use oip_types::rest::EncodedBody;
+use tensor_core::SpareBuffers;
 
 use crate::{ClientError, ErrorKind, Result, connect};
 
@@ -46,8 +48,14 @@ impl Body for Parts {
     }
 }
 
-/// Reads an answer's body, as long as it is not larger than `limit`. One that comes in one frame is not copied.
-pub(super) async fn read(headers: &HeaderMap, mut body: Incoming, limit: usize) -> Result<Bytes> {
+/// Reads an answer's body, as long as it is not larger than `limit`. One that comes in one frame is not copied, another one is joined
+/// in a spare buffer, if there is one.
+pub(super) async fn read(
+    headers: &HeaderMap,
+    mut body: Incoming,
+    limit: usize,
+    spare: &Arc<SpareBuffers>,
+) -> Result<Bytes> {
     let announced = headers
         .get(CONTENT_LENGTH)
         .and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
@@ -55,7 +63,7 @@ pub(super) async fn read(headers: &HeaderMap, mut body: Incoming, limit: usize) 
         return Err(too_large(limit));
     }
     let mut first = Bytes::new();
-    let mut joined = BytesMut::new();
+    let mut joined = Vec::new();
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|error| {
             let found = first.len().max(joined.len());
@@ -72,12 +80,20 @@ pub(super) async fn read(headers: &HeaderMap, mut body: Incoming, limit: usize) 
         }
         if joined.is_empty() {
             // The announced length is within the limit, and memory that is not written to costs nothing.
-            joined.reserve(announced.unwrap_or_default() as usize);
+            let announced = announced.unwrap_or_default() as usize;
+            joined = spare.take(announced).unwrap_or_default();
+            joined.clear();
+            joined.reserve(announced);
             joined.extend_from_slice(&first);
         }
         joined.extend_from_slice(&data);
     }
-    Ok(if joined.is_empty() { first } else { joined.freeze() })
+    let len = joined.len();
+    Ok(match len {
+        0 => first,
+        SpareBuffers::LEAST_KEPT.. => spare.lend(joined, len),
+        _ => joined.into(),
+    })
 }
 
 /// Reads so much of a body, and gives up the rest, with the connection if need be.

@@ -3,19 +3,22 @@
 use std::{
     io::{self, IoSlice},
     os::fd::OwnedFd,
+    sync::Arc,
     time::Duration,
 };
 
 use http::{
     HeaderMap, HeaderName, HeaderValue, StatusCode,
-    header::{CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING},
+    header::{CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, TRANSFER_ENCODING},
 };
 use httparse::Status;
+use oip_types::rest::HEADER_LENGTH;
 use rustix::{
     buffer::spare_capacity,
     io::Errno,
     net::{RecvFlags, SendAncillaryBuffer, SendFlags, recv, sendmsg, sockopt},
 };
+use tensor_core::SpareBuffers;
 
 use super::{
     answer::{Answer, HINT},
@@ -109,10 +112,11 @@ impl Connection {
     }
 
     /// Reads an answer to its end, and says whether the connection can be used again. `most` gives how many bytes the body may have,
-    /// or as an error how many of them to read.
+    /// or as an error how many of them to read. A large body is in a spare buffer, if there is one.
     pub(super) fn answer(
         &mut self,
         wait: &Wait<'_>,
+        spare: &Arc<SpareBuffers>,
         most: impl FnOnce(StatusCode) -> std::result::Result<usize, usize>,
     ) -> Result<(Answer, bool)> {
         let (status, headers, is_kept) = self.head(wait)?;
@@ -124,24 +128,39 @@ impl Connection {
             return Err(too_large(limit));
         }
         let may_stay = is_kept && !matches!(length, Length::Open);
+        let known = match length {
+            Length::Known(length) if most.is_ok() => usize::try_from(length).ok(),
+            _ => None,
+        };
+        let large = known.filter(|length| *length >= SpareBuffers::LEAST_KEPT);
         let mut body = Body {
             bytes: Vec::new(),
+            gap: large.map_or(0, |_| gap(&headers)),
             announced: match length {
                 Length::Known(length) => Some(length),
                 Length::Chunked | Length::Open => None,
             },
             most,
         };
-        let is_whole = match length {
-            Length::Known(length) => self.read_body(&mut body, length, wait)?,
-            Length::Chunked => self.read_chunks(&mut body, wait)?,
-            Length::Open => self.read_rest(&mut body, wait)?,
+        let warm = large.and_then(|length| spare.take(length.saturating_add(body.gap)));
+        let is_whole = match (length, warm) {
+            (Length::Known(length), Some(buffer)) => {
+                body.bytes = buffer;
+                self.refill(&mut body, length as usize, wait)?;
+                true
+            }
+            (Length::Known(length), None) => self.read_body(&mut body, length, wait)?,
+            (Length::Chunked, _) => self.read_chunks(&mut body, wait)?,
+            (Length::Open, _) => self.read_rest(&mut body, wait)?,
         };
         let is_at_end = self.unread().is_empty();
         let answer = Answer {
             status,
             headers,
-            body: body.bytes.into(),
+            body: match large {
+                Some(length) => spare.lend(body.bytes, body.gap + length).slice(body.gap..),
+                None => body.bytes.into(),
+            },
         };
         Ok((answer, may_stay && is_whole && is_at_end))
     }
@@ -195,17 +214,42 @@ impl Connection {
         Ok(wanted as u64 == length)
     }
 
+    /// Reads a body of known length over what is in its buffer.
+    fn refill(&mut self, body: &mut Body, length: usize, wait: &Wait<'_>) -> Result<()> {
+        let end = body.gap + length;
+        if body.bytes.len() < end {
+            body.bytes.resize(end, 0);
+        }
+        let mut filled = self.unread().len().min(length);
+        body.bytes[body.gap..][..filled].copy_from_slice(&self.buffer[self.at..self.at + filled]);
+        self.at += filled;
+        self.wait_in_slices(wait)?;
+        while filled < length {
+            let rest = &mut body.bytes[body.gap + filled..end];
+            match recv(&self.socket, rest, RecvFlags::WAITALL) {
+                Ok((_, 0)) => return Err(body.broken_off_after(filled, closed())),
+                Ok((_, count)) => filled += count,
+                Err(Errno::INTR | Errno::AGAIN) => self.look_around(wait)?,
+                Err(error) => return Err(body.broken_off_after(filled, error.into())),
+            }
+        }
+        Ok(())
+    }
+
     /// Adds so many bytes to a body.
     fn read_into(&mut self, body: &mut Body, wanted: usize, wait: &Wait<'_>) -> Result<()> {
         let bytes = &mut body.bytes;
         // The announced length is within the limit, and memory that is not written to costs nothing.
         let reserved = match bytes.is_empty() {
-            true => bytes.try_reserve_exact(wanted),
+            true => bytes.try_reserve_exact(body.gap.saturating_add(wanted)),
             false => bytes.try_reserve(wanted),
         };
         if reserved.is_err() {
             let message = format!("there is no memory for {wanted} more bytes of an answer");
             return Err(ClientError::new(ErrorKind::TooLarge, message));
+        }
+        if bytes.is_empty() {
+            bytes.resize(body.gap, 0);
         }
         let end = body.bytes.len() + wanted;
         loop {
@@ -384,6 +428,8 @@ impl Connection {
 /// A body as far as it was read.
 struct Body {
     bytes: Vec<u8>,
+    /// Bytes before it in the buffer; none where its length is not known.
+    gap: usize,
     announced: Option<u64>,
     most: std::result::Result<usize, usize>,
 }
@@ -397,13 +443,27 @@ impl Body {
 
     /// It has no end.
     fn broken_off(&self, error: io::Error) -> ClientError {
+        self.broken_off_after(self.bytes.len() - self.gap, error)
+    }
+
+    fn broken_off_after(&self, bytes: usize, error: io::Error) -> ClientError {
         let of = self
             .announced
             .map_or(String::new(), |announced| format!(" of {announced}"));
-        let place = format!(" after {}{of} bytes", self.bytes.len());
+        let place = format!(" after {bytes}{of} bytes");
         let message = connect::incomplete(&place, &error.to_string());
         ClientError::new(ErrorKind::Broken, message).caused_by(error)
     }
+}
+
+/// Bytes before a body that let its first binary tensor begin at a multiple of 64 from where the buffer does, so that numbers can be
+/// read where they are.
+fn gap(headers: &HeaderMap) -> usize {
+    let length = headers
+        .get(HEADER_LENGTH)
+        .filter(|_| !headers.contains_key(CONTENT_ENCODING));
+    let length = length.and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
+    length.map_or(0, |length| length.wrapping_neg() % 64)
 }
 
 /// What the headers say about the body.

@@ -54,7 +54,7 @@ impl Pool {
             .chain(message.body.binary.iter().map(Bytes::as_ref));
         let mut parts: Vec<IoSlice<'_>> = parts.filter(|part| !part.is_empty()).map(IoSlice::new).collect();
         let (mut connection, sent) = self.begin(endpoint, settings, &mut parts, wait)?;
-        let outcome = connection.answer(wait, |status| match status.is_success() {
+        let outcome = connection.answer(wait, &settings.spare, |status| match status.is_success() {
             true => Ok(settings.max_answer_bytes),
             // A refusal is a message; of a page that somebody else answers with, its beginning will do.
             false => Err(MAX_REFUSAL.min(settings.max_answer_bytes)),

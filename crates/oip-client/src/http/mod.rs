@@ -194,7 +194,7 @@ impl HttpClient {
         let (head, body) = response.into_parts();
         // A refusal is a message; of a page that somebody else answers with, its beginning will do.
         let body = match head.status.is_success() {
-            true => body::read(&head.headers, body, settings.max_answer_bytes).await?,
+            true => body::read(&head.headers, body, settings.max_answer_bytes, &settings.spare).await?,
             false => body::read_beginning(body, MAX_REFUSAL.min(settings.max_answer_bytes)).await?,
         };
         Ok(Answer::new(head, body))

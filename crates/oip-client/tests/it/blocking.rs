@@ -17,7 +17,7 @@ use oip_client::{
 };
 use oip_service::testing::datatypes;
 use oip_types::{DataType, ErrorCode, InferRequest, InferResponse, ModelRef, TensorValue};
-use tensor_core::{Shape, Tensor};
+use tensor_core::{Shape, SpareBuffers, Tensor};
 
 use crate::support::{Scripted, Served, Step, answer, identity_request, ok, some_values, to_model};
 
@@ -333,6 +333,93 @@ async fn an_answer_that_breaks_off_is_told_and_not_asked_for_again() {
         assert!(error.message().starts_with(message), "{cut}: {error}");
         assert_eq!(requests, 1);
     }
+}
+
+fn address(response: &InferResponse) -> *const u8 {
+    response.output("y").unwrap().raw().as_ptr()
+}
+
+fn numbers(count: u64, value: f32) -> InferRequest {
+    let tensor = Tensor::from_vec(Shape::vector(count), vec![value; count as usize]).unwrap();
+    identity_request(TensorValue::from(tensor))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn large_answers_take_the_memory_of_earlier_ones() {
+    let served = Served::new();
+    beside(move || {
+        let spare = Arc::new(SpareBuffers::new(8 << 20));
+        let client = made(HttpClient::builder(&served.http).spare_buffers(spare.clone()));
+        let ask = |count, value| {
+            let request = numbers(count, value);
+            let response = infer(&client, &request).unwrap();
+            assert_eq!(response.output("y"), request.input("x"), "{count}");
+            response
+        };
+        let first = ask(100_000, 1.0);
+        let place = address(&first);
+        // Its numbers can be read where they are, however long the JSON before them is.
+        assert_eq!(place.addr() % 16, 0);
+        // While somebody has it, it stays as it is.
+        let second = ask(100_000, 2.0);
+        assert_ne!(address(&second), place);
+        assert_eq!(first.output("y"), numbers(100_000, 1.0).input("x"));
+        assert_eq!(spare.bytes(), 0);
+        drop(first);
+        assert!(spare.bytes() >= 400_000);
+        // Somewhat smaller ones fit too.
+        for (count, value) in [(100_000, 3.0), (99_000, 4.0), (90_000, 5.0), (100_000, 6.0)] {
+            // Before the tensor is JSON, of slightly different lengths.
+            assert!(
+                address(&ask(count, value)).addr().abs_diff(place.addr()) < 16,
+                "{count}"
+            );
+        }
+        assert_ne!(address(&ask(10_000, 7.0)), place);
+        drop(second);
+        // What lives longer than the client is freed.
+        let last = ask(100_000, 8.0);
+        drop((client, spare));
+        assert_eq!(last.output("y"), numbers(100_000, 8.0).input("x"));
+    })
+    .await;
+}
+
+/// Whether a large answer is read into a fresh buffer or a used one: it may come in pieces, and break off.
+#[test]
+fn large_answers_in_used_memory_may_come_slowly_and_break_off() {
+    let mut body = BODY.as_bytes().to_vec();
+    body.resize(200 << 10, b' ');
+    let (url, count) = bare(move |mut stream| {
+        for requests in 0.. {
+            if !read_request(&mut stream) {
+                return;
+            }
+            let whole = answer("200 OK", &[("Content-Type", "application/json")], &body);
+            let cut = if requests == 2 {
+                whole.len() - 1000
+            } else {
+                whole.len()
+            };
+            for piece in whole[..cut].chunks(70_000) {
+                stream.write_all(piece).unwrap();
+                thread::sleep(Duration::from_millis(5));
+            }
+            if requests == 2 {
+                return;
+            }
+        }
+    });
+    let client = made(HttpClient::builder(url).retry(RetryPolicy::never()));
+    for _ in 0..2 {
+        assert_eq!(infer(&client, &to_model("m")).unwrap().model_name, "m");
+    }
+    let error = infer(&client, &to_model("m")).unwrap_err();
+    let message = "the answer is incomplete: it broke off after 203800 of 204800 bytes";
+    assert!(error.message().starts_with(message), "{error}");
+    assert_eq!(count.load(Ordering::SeqCst), 1);
+    infer(&client, &to_model("m")).unwrap();
+    assert_eq!(count.load(Ordering::SeqCst), 2);
 }
 
 #[tokio::test(flavor = "multi_thread")]

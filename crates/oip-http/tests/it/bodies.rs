@@ -120,6 +120,26 @@ async fn a_binary_tensor_travels_through_without_a_copy() {
     assert_eq!(tensor.len(), 1 << 20);
 }
 
+/// However long the JSON before it is, a tensor whose body came in pieces is where numbers can be read in place.
+#[tokio::test]
+async fn a_binary_tensor_that_is_joined_begins_at_an_aligned_place() {
+    let app = app();
+    for spaces in 0..17 {
+        let json = binary_x(200_000, true) + &" ".repeat(spaces);
+        let tensor: Vec<u8> = (0..200_000).map(|byte| byte as u8).collect();
+        let body = [json.as_bytes(), &tensor].concat();
+        let (length, whole) = (json.len().to_string(), body.len().to_string());
+        for (size, announced) in [(30_000, true), (100, true), (70_000, false)] {
+            let mut headers = vec![("inference-header-content-length", length.as_str())];
+            headers.extend(announced.then_some(("content-length", whole.as_str())));
+            let answer = infer_with(&app, "identity_uint8", &headers, in_pieces(&body, size)).await;
+            assert_eq!(answer.status, StatusCode::OK, "{}", answer.text());
+            assert_eq!(answer.frames[1], tensor);
+            assert_eq!(answer.frames[1].as_ptr().addr() % 16, 0, "{spaces} {size}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn binary_requests_of_every_datatype() {
     let app = app();

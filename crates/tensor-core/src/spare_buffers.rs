@@ -3,17 +3,29 @@
 use std::{
     collections::BTreeMap,
     sync::{
-        Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
         atomic::{AtomicU64, Ordering},
     },
 };
 
-/// Bytes from which a buffer is kept. Smaller ones are cheap to allocate.
-pub(crate) const LEAST_KEPT: usize = 64 << 10;
+use bytes::Bytes;
 
-/// Empty buffers, up to a number of bytes.
+/// Buffers that were used, up to a number of bytes, for those that need some of about the same size.
+///
+/// ```
+/// use std::sync::Arc;
+/// use tensor_core::SpareBuffers;
+///
+/// let spare = Arc::new(SpareBuffers::new(1 << 20));
+/// let bytes = spare.lend(vec![1; 100 << 10], 99 << 10);
+/// assert_eq!(bytes.len(), 99 << 10);
+/// assert!(spare.take(90 << 10).is_none());
+/// drop(bytes);
+/// let again = spare.take(90 << 10).unwrap();
+/// assert_eq!(again.len(), 100 << 10);
+/// ```
 #[derive(Debug)]
-pub(crate) struct SpareBuffers {
+pub struct SpareBuffers {
     most: u64,
     /// What `kept.bytes` is, to be read without the lock.
     bytes: AtomicU64,
@@ -31,7 +43,12 @@ struct Kept {
 }
 
 impl SpareBuffers {
-    pub(crate) fn new(most: u64) -> Self {
+    /// Bytes from which a buffer is kept. Smaller ones are cheap to allocate.
+    pub const LEAST_KEPT: usize = 64 << 10;
+
+    /// Keeps at most so many bytes.
+    #[must_use]
+    pub fn new(most: u64) -> Self {
         Self {
             most,
             bytes: AtomicU64::new(0),
@@ -40,13 +57,15 @@ impl SpareBuffers {
     }
 
     /// Bytes of all buffers that are kept.
-    pub(crate) fn bytes(&self) -> u64 {
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// An empty buffer with at least this capacity, and at most a quarter more.
-    pub(crate) fn take(&self, capacity: usize) -> Option<Vec<u8>> {
-        if capacity < LEAST_KEPT || self.bytes() == 0 {
+    /// A buffer with at least this capacity, and at most a quarter more. It has the contents with which it came.
+    #[must_use]
+    pub fn take(&self, capacity: usize) -> Option<Vec<u8>> {
+        if capacity < Self::LEAST_KEPT || self.bytes() == 0 {
             return None;
         }
         let mut kept = self.lock();
@@ -61,12 +80,11 @@ impl SpareBuffers {
     }
 
     /// Keeps a buffer, if it is large enough and there is room for it.
-    pub(crate) fn put(&self, mut buffer: Vec<u8>) {
+    pub fn put(&self, buffer: Vec<u8>) {
         let bytes = buffer.capacity() as u64;
-        if buffer.capacity() < LEAST_KEPT || bytes > self.most {
+        if buffer.capacity() < Self::LEAST_KEPT || bytes > self.most {
             return;
         }
-        buffer.clear();
         let mut kept = self.lock();
         let mut excess = Vec::new();
         let beyond = (kept.bytes + bytes).saturating_sub(self.most);
@@ -81,8 +99,26 @@ impl SpareBuffers {
         drop(excess);
     }
 
+    /// The first `len` bytes of a buffer. It is kept once their last slice is dropped, if the [`SpareBuffers`] still exist then.
+    ///
+    /// # Panics
+    /// When the buffer has fewer bytes.
+    #[must_use]
+    pub fn lend(self: &Arc<Self>, buffer: Vec<u8>, len: usize) -> Bytes {
+        let found = buffer.len();
+        assert!(
+            len <= found,
+            "expected a buffer of at least {len} bytes, found {found}"
+        );
+        Bytes::from_owner(Lent {
+            buffer,
+            len,
+            home: Arc::downgrade(self),
+        })
+    }
+
     /// Frees at least so many bytes, or all.
-    pub(crate) fn free(&self, bytes: u64) {
+    pub fn free(&self, bytes: u64) {
         let mut freed = Vec::new();
         let mut kept = self.lock();
         kept.remove_largest(bytes, &mut freed);
@@ -92,7 +128,7 @@ impl SpareBuffers {
     }
 
     /// Frees as much as has lain unused since the last call.
-    pub(crate) fn trim(&self) {
+    pub fn trim(&self) {
         let mut freed = Vec::new();
         let mut kept = self.lock();
         let unused = kept.lowest;
@@ -112,6 +148,27 @@ impl SpareBuffers {
     fn lock(&self) -> MutexGuard<'_, Kept> {
         // Updates are atomic, so lock poisoning is ignored.
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A buffer that comes back.
+struct Lent {
+    buffer: Vec<u8>,
+    len: usize,
+    home: Weak<SpareBuffers>,
+}
+
+impl AsRef<[u8]> for Lent {
+    fn as_ref(&self) -> &[u8] {
+        &self.buffer[..self.len]
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        if let Some(home) = self.home.upgrade() {
+            home.put(std::mem::take(&mut self.buffer));
+        }
     }
 }
 
@@ -137,7 +194,7 @@ mod tests {
     #[test]
     fn a_buffer_of_about_the_size_comes_again() {
         let spare = SpareBuffers::new(1 << 20);
-        let buffer = Vec::with_capacity(100 * KIB);
+        let buffer = vec![7; 100 * KIB];
         let address = buffer.as_ptr();
         spare.put(buffer);
         spare.put(Vec::with_capacity(60 * KIB)); // too small to be kept
@@ -145,8 +202,22 @@ mod tests {
         assert!(spare.take(70 * KIB).is_none(), "much too large");
         assert!(spare.take(101 * KIB).is_none(), "too small");
         let again = spare.take(90 * KIB).unwrap();
-        assert_eq!((again.as_ptr(), again.len()), (address, 0));
+        assert_eq!((again.as_ptr(), again), (address, vec![7; 100 * KIB]));
         assert_eq!(spare.bytes(), 0);
+    }
+
+    #[test]
+    fn a_lent_buffer_comes_back_with_its_last_slice() {
+        let spare = Arc::new(SpareBuffers::new(1 << 20));
+        let bytes = spare.lend(vec![7; 100 * KIB], 90 * KIB);
+        let slice = bytes.slice(1..3);
+        drop(bytes);
+        assert_eq!((&slice[..], spare.bytes()), (&[7, 7][..], 0));
+        drop(slice);
+        assert_eq!(spare.bytes(), 100 << 10);
+        let outlives = spare.lend(spare.take(100 * KIB).unwrap(), 0);
+        drop(spare);
+        assert!(outlives.is_empty());
     }
 
     #[test]
