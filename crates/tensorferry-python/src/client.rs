@@ -127,7 +127,7 @@ impl Client {
             }
             Waiting::Shared(client, shared) => client
                 .with_headers(&headers)
-                .map(|client| Waiting::Shared(client.into(), *shared)),
+                .map(|client| Waiting::Shared(client.into(), shared)),
         };
         Ok(Self {
             waiting: waiting.map_err(|error| error::of_call(py, &error))?,
