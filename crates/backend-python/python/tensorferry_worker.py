@@ -680,9 +680,11 @@ def traceback_of(error):
         text = "".join(traceback.format_exception(type(error), error, frames or error.__traceback__))
     except MemoryError:
         text = f"{type(error).__name__}, and no memory for its traceback"
-    if len(text) > _MOST_DETAILS:
+    raw = text.encode(errors="backslashreplace")
+    if len(raw) > _MOST_DETAILS:
         most = _MOST_DETAILS // 4
-        text = f"{text[:most]}\n... {len(text) - 4 * most} characters are left out ...\n{text[-3 * most:]}"
+        first, last = (part.decode(errors="ignore") for part in (raw[:most], raw[-3 * most :]))
+        text = f"{first}\n... {len(raw) - 4 * most} bytes are left out ...\n{last}"
     return text
 
 

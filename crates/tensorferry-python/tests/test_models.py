@@ -247,7 +247,7 @@ class Model:
     def infer(self, x):
         if x[0] < 0:
             self.deeper(50)
-        raise ValueError("x" * int(x[0]))
+        raise ValueError("\u20ac" * int(x[0]) + "end")
 
     def deeper(self, depth):
         # The message of each cause is its own, so that Python does not fold them.
@@ -270,8 +270,9 @@ class Model:
         assert server.logged("level 50 yyy")
         text = "".join(server.log)
         assert "KeyError: 'first of all'" in text and all(f"level {depth} " in text for depth in range(51))
-        fail(200_000)
-        assert server.logged("characters are left out")
+        # Three bytes each.
+        fail(60_000)
+        assert server.logged("bytes are left out") and server.logged("\u20acend")
         for _ in range(200):
             fail(1)
         time.sleep(1.5)
