@@ -367,7 +367,7 @@ fn is_number(dim: &TDim) -> bool {
     matches!(dim, TDim::Val(_))
 }
 
-/// What is left of an image around the windows of a convolution or pool.
+/// The room that an image leaves around the windows of a convolution or pool.
 fn around_windows(model: &TypedModel, node: &TypedNode) -> TractResult<Vec<TDim>> {
     let spec = if let Some(conv) = node.op_as::<Conv>() {
         &conv.pool_spec

@@ -495,7 +495,7 @@ mod tests {
         let answer = answers(&signature, &shapes, &trial, |_| -> Result<Arc<Plan>, _> {
             made.set(made.get() + 1);
             std::thread::sleep(limit);
-            // What makes plans looks at this on its way.
+            // The making of plans looks at this limit on its way.
             assert!(time_limit::check().is_err());
             Err(ServiceError::invalid("no plan"))
         });

@@ -119,7 +119,7 @@ fn kept(size: usize, [before, after]: [i64; 2]) -> std::ops::Range<i64> {
 /// The parts of an axis of the result.
 fn pieces(mode: Mode, size: usize, [before, after]: [i64; 2]) -> TractResult<Vec<Piece>> {
     let length = size as i64;
-    // What is cut off at one end is not repeated at the other.
+    // Places that are cut off at one end are not repeated at the other.
     let kept = kept(size, [before, after]);
     let end = length.checked_add(after).context("a pad is too large")?;
     let mut pieces = Vec::new();
@@ -430,7 +430,7 @@ mod tests {
         assert_eq!(line(Mode::Constant, 3, -5, 4), [-1.0, -1.0]);
     }
 
-    /// What is cut off is gone before the other end is filled.
+    /// The cut is made before the other end is filled.
     #[test]
     fn what_is_left_of_a_cut_is_repeated() {
         assert_eq!(line(Mode::Wrap, 4, -1, 3), [1.0, 2.0, 3.0, 1.0, 2.0, 3.0]);

@@ -78,8 +78,8 @@ fn ways_out_come_in_order() {
     );
 }
 
-/// What is damaged or cannot be served is refused whatever runs it; values without bound, and windows beyond their images, fail when
-/// they are made.
+/// Damaged models, and those that nobody can serve, are refused by both runtimes; values without bound, and windows beyond their images, fail
+/// when they are computed.
 #[test]
 fn what_onnx_runtime_loads_of_it_is_known() {
     if !runtimes().contains(&Runtime::OnnxRuntime) {

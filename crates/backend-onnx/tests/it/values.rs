@@ -454,7 +454,7 @@ fn sizes_that_are_too_small_are_the_clients_mistake() {
     ]);
 }
 
-/// What is too much is not ignored.
+/// Too many scales or updates are an error, as in ONNX Runtime.
 #[test]
 fn sizes_that_are_too_large_are_the_clients_mistake() {
     refuses_each(vec![

@@ -377,7 +377,7 @@ async fn large_answers_take_the_memory_of_earlier_ones() {
         }
         assert_ne!(address(&ask(10_000, 7.0)), place);
         drop(second);
-        // What lives longer than the client is freed.
+        // A buffer that outlives the client is freed.
         let last = ask(100_000, 8.0);
         drop((client, spare));
         assert_eq!(last.output("y"), numbers(100_000, 8.0).input("x"));
