@@ -60,7 +60,7 @@ pub(crate) fn wheel(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// What a wheel is built by, and how.
+/// The tools that build a wheel, and their options.
 struct Build<'b> {
     options: &'b Options,
     /// The Python of the environment with the tools.

@@ -12,8 +12,8 @@ use tract_onnx::tract_hir::{
 
 use crate::{faults::Limit, time_limit};
 
-/// Changes that a graph may take for each of its nodes, and those that small ones with large inner graphs may take beside them. Models
-/// take one for a node or two, and none that is known three.
+/// Changes that a graph may take for each of its nodes, and those that small ones with large inner graphs may take beside them. The
+/// models of the tests take at most three for a node.
 const CHANGES_FOR_A_NODE: usize = 16;
 const CHANGES: usize = 1024;
 

@@ -480,7 +480,7 @@ pub(crate) fn give_back_what_is_unused() {
     let _ = thread::Builder::new().name("memory".to_owned()).spawn(clear);
 }
 
-/// What mimalloc has free goes back once its delay is over. mimalloc looks for such memory only when a thread wants or frees a page:
+/// Free memory of mimalloc's goes back to the system once its delay is over. mimalloc looks for such memory only when a thread wants or frees a page:
 /// what a model's last run has freed would stay for as long as nothing else runs.
 #[allow(unsafe_code, reason = "mimalloc has no other interface")]
 fn purge() {

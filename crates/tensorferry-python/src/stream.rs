@@ -134,7 +134,7 @@ struct Answers {
     next: Mutex<Option<Option<Item>>>,
 }
 
-/// An answer, or why there is none.
+/// An answer, or the error that came instead.
 type Item = oip_client::Result<InferResponse>;
 
 impl Answers {
