@@ -118,6 +118,13 @@ impl<'a> Call<'a> {
             .strip_suffix('/')
             .filter(|rest| !rest.is_empty())
             .unwrap_or(path);
+        // What nearly all requests are.
+        let inferred = path
+            .strip_prefix("/v2/models/")
+            .and_then(|rest| rest.strip_suffix("/infer"));
+        if let Some(model) = inferred.filter(|model| !model.contains('/')) {
+            return Self::new(Api::Inference).of_model(model);
+        }
         let mut segments = path.strip_prefix('/').unwrap_or(path).split('/');
         let mut parts = [""; 8];
         for (part, segment) in parts.iter_mut().zip(&mut segments) {

@@ -8,7 +8,7 @@ use std::{
 use axum::{
     body::Body,
     http::{
-        HeaderName, HeaderValue, StatusCode,
+        HeaderValue, StatusCode,
         header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE, RETRY_AFTER, VARY},
     },
     response::Response,
@@ -17,10 +17,13 @@ use bytes::Bytes;
 use http_body::{Frame, SizeHint};
 use oip_types::{
     ErrorCode, ServiceError,
-    rest::{EncodedPieces, HEADER_LENGTH, error_body},
+    rest::{EncodedPieces, error_body},
 };
 
-use crate::content_encoding::{ContentEncoding, name};
+use crate::{
+    content_encoding::{ContentEncoding, name},
+    head::HEADER_LENGTH,
+};
 
 /// The exact type that KServe's client looks for: no charset.
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
@@ -100,7 +103,7 @@ pub(crate) fn inference(encoded: Encoded) -> Response {
     match encoded.header_length {
         None => headers.insert(CONTENT_TYPE, JSON),
         Some(length) => {
-            headers.insert(HeaderName::from_static(HEADER_LENGTH), HeaderValue::from(length));
+            headers.insert(HEADER_LENGTH, HeaderValue::from(length));
             headers.insert(CONTENT_TYPE, BINARY)
         }
     };

@@ -1,8 +1,12 @@
 //! Checks of a request's head, before the rest is read.
 
-use axum::http::{Request, StatusCode, Version, header::HOST};
+use axum::http::{HeaderName, Request, StatusCode, Version, header::HOST};
+use oip_types::rest;
 
 use crate::HttpConfig;
+
+/// The header for the length of the JSON before binary tensors, made once.
+pub(crate) const HEADER_LENGTH: HeaderName = HeaderName::from_static(rest::HEADER_LENGTH);
 
 /// The error for a head that is too large, or has not exactly one `Host`.
 pub(crate) fn find_fault<B>(request: &Request<B>, config: &HttpConfig) -> Option<(StatusCode, String)> {

@@ -20,7 +20,7 @@ use oip_service::{
 use oip_types::{
     DataType, ErrorCode, InferResponse, ModelRef, ServiceError,
     rest::{
-        BinaryOutputs, DecodedRequest, EncodedPieces, HEADER_LENGTH, decode_raw_request, decode_request_with,
+        BinaryOutputs, DecodedRequest, EncodedPieces, decode_raw_request, decode_request_with,
         encode_response_within, parse_header_length,
     },
 };
@@ -30,6 +30,7 @@ use crate::{
     answer::{self, Encoded},
     app::App,
     content_encoding::{self, ContentEncoding},
+    head::HEADER_LENGTH,
     negotiation::Wanted,
     read_body::read_body,
 };

@@ -12,7 +12,9 @@ use axum::{
 use bytes::Bytes;
 use http_body_util::BodyExt;
 use oip_service::{Buffer, Charge, Lease};
-use oip_types::{ErrorCode, ServiceError, causes, rest::HEADER_LENGTH};
+use oip_types::{ErrorCode, ServiceError, causes};
+
+use crate::head::HEADER_LENGTH;
 
 /// Reads a body, up to a limit.
 ///
@@ -44,10 +46,10 @@ where
     }
     // Shows at once whether it fits, now or ever.
     drop(lease.charge(announced.unwrap_or(0))?);
-    let gap = gap(headers);
-    let whole = announced.map(|bytes| bytes as usize + gap);
     let mut first: Option<(Bytes, Charge)> = None;
     let mut joined: Option<Buffer> = None;
+    // Before the first byte of what is joined.
+    let mut gap = 0;
     while let Some(frame) = body.frame().await {
         let Ok(data) = frame.map_err(|error| broken(&*error.into()))?.into_data() else {
             continue;
@@ -58,11 +60,13 @@ where
             return Err(too_large());
         }
         if let Some(joined) = &mut joined {
-            joined.push(&data, whole)?;
+            joined.push(&data, announced.map(|bytes| bytes as usize + gap))?;
         } else if data.is_empty() {
             continue;
         } else if let Some((start, charge)) = first.take() {
             let mut buffer = Buffer::new(lease)?;
+            gap = gap_before(headers);
+            let whole = announced.map(|bytes| bytes as usize + gap);
             buffer.push(&[0; ALIGNMENT][..gap], whole)?;
             buffer.push(&start, whole)?;
             drop((start, charge));
@@ -86,7 +90,7 @@ const ALIGNMENT: usize = 64;
 
 /// Bytes before a body that move its first binary tensor there. The copy that the built-in runtime makes of a tensor
 /// that begins elsewhere is filled with zeros first.
-fn gap(headers: &HeaderMap) -> usize {
+fn gap_before(headers: &HeaderMap) -> usize {
     let length = headers
         .get(HEADER_LENGTH)
         .filter(|_| !headers.contains_key(CONTENT_ENCODING));

@@ -67,6 +67,12 @@ impl fmt::Display for ModelRef<'_> {
 /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) with the rule that is broken.
 pub fn check_name(what: &str, name: &str) -> Result<(), ServiceError> {
     const MAX_BYTES: usize = 255;
+    // Nearly all names are like this.
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.');
+    let starts_plainly = name.as_bytes().first().is_some_and(u8::is_ascii_alphanumeric);
+    if starts_plainly && name.len() <= MAX_BYTES && name.bytes().all(is_plain) {
+        return Ok(());
+    }
     let bare = name.trim();
     let rule = if bare.is_empty() {
         "must not be empty"

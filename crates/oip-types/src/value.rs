@@ -46,13 +46,14 @@ impl TensorValue {
         };
         let spec = TensorSpec::new(dtype, shape).map_err(|error| ServiceError::invalid(overflow(error)))?;
         let (expected, found) = (spec.byte_len(), raw.len());
-        let mismatch = format!(
-            "expected {expected} bytes for {datatype}{}, found {found}",
-            spec.shape()
-        );
+        if expected != found as u64 {
+            let shape = spec.shape();
+            let message = format!("expected {expected} bytes for {datatype}{shape}, found {found}");
+            return Err(ServiceError::invalid(message));
+        }
         Tensor::new(spec, raw)
             .map(Self::Fixed)
-            .map_err(|_| ServiceError::invalid(mismatch))
+            .map_err(|error| ServiceError::invalid(error.to_string()))
     }
 
     /// Zeros, false or empty strings: what stands for elements that are elsewhere, such as in shared memory. Memory that was

@@ -5,6 +5,8 @@ use tonic::{Code, Status};
 /// The type of the bodies of all answers.
 pub(crate) const CONTENT_TYPE: HeaderValue = HeaderValue::from_static("application/grpc");
 
+const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
+
 /// Tells clients that retry by themselves after how many milliseconds to do so.
 const RETRY_PUSHBACK: &str = "grpc-retry-pushback-ms";
 
@@ -34,6 +36,10 @@ pub fn error_response(error: &ServiceError) -> Response<tonic::body::Body> {
 /// A status as the trailers of an answer.
 pub(crate) fn trailers(status: &Status) -> HeaderMap {
     let mut trailers = HeaderMap::new();
+    if status.code() == Code::Ok && status.message().is_empty() && status.metadata().is_empty() {
+        trailers.insert(GRPC_STATUS, HeaderValue::from_static("0"));
+        return trailers;
+    }
     // Fails for texts that no header can hold; the code is there then.
     let _ = status.add_header(&mut trailers);
     trailers
@@ -73,7 +79,6 @@ fn parse_timeout(value: &str) -> Option<std::time::Duration> {
 /// tonic answers messages that are too large with `OUT_OF_RANGE`, which means something else; this server never sends
 /// that code itself.
 pub(crate) fn harmonise<B>(response: &mut Response<B>) {
-    const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
     let headers = response.headers_mut();
     if headers.get(GRPC_STATUS).is_some_and(|code| code == "11") {
         headers.insert(GRPC_STATUS, HeaderValue::from_static("8"));

@@ -30,6 +30,13 @@ const fn inference(name: &'static str) -> Route {
 pub(crate) fn of_http(path: &str) -> Route {
     let path = path.strip_prefix('/').unwrap_or(path);
     let path = path.strip_suffix('/').unwrap_or(path);
+    // What nearly all requests are.
+    let inferred = path
+        .strip_prefix("v2/models/")
+        .and_then(|rest| rest.strip_suffix("/infer"));
+    if inferred.is_some_and(|model| !model.contains('/')) {
+        return of_model(&["infer"]);
+    }
     let mut parts = [""; 7];
     let mut count = 0;
     for part in path.split('/') {

@@ -5,6 +5,9 @@ use tensor_core::Quoted;
 use super::Number;
 use crate::ServiceError;
 
+/// Bytes of a string that are looked at one by one.
+const SHORT: usize = 24;
+
 /// Reads JSON (RFC 8259) from a text, front to back. Errors name the byte.
 ///
 /// Positions are bytes from the start of the body, so that a person can find them.
@@ -198,17 +201,21 @@ impl<'a> Cursor<'a> {
     fn plain_run(&mut self) -> Result<&'a str, ServiceError> {
         let start = self.at;
         let rest = &self.text.as_bytes()[start..];
-        let len = memchr::memchr2(b'"', b'\\', rest);
-        let plain = &rest[..len.unwrap_or(rest.len())];
-        if let Some(control) = plain.iter().position(|&byte| byte < b' ') {
-            self.at += control;
-            return Err(self.unexpected("an escaped control character"));
+        let is_end = |byte: &u8| matches!(byte, b'"' | b'\\') || *byte < b' ';
+        // Names are short, and a search for two bytes is made for long texts.
+        let short = rest.iter().take(SHORT).position(is_end);
+        let len = short.or_else(|| {
+            let more = rest.get(SHORT..)?;
+            let len = memchr::memchr2(b'"', b'\\', more).unwrap_or(more.len());
+            let control = more[..len].iter().position(|byte| *byte < b' ');
+            Some(SHORT + control.unwrap_or(len))
+        });
+        self.at += len.unwrap_or(rest.len());
+        match self.peek_raw() {
+            Some(b'"' | b'\\') => Ok(&self.text[start..self.at]),
+            Some(_) => Err(self.unexpected("an escaped control character")),
+            None => Err(self.unexpected("'\"'")),
         }
-        self.at += plain.len();
-        if len.is_none() {
-            return Err(self.unexpected("'\"'"));
-        }
-        Ok(&self.text[start..self.at])
     }
 
     /// One escape sequence, from its backslash on.

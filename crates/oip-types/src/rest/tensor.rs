@@ -291,8 +291,10 @@ fn read_parameter(cursor: &mut Cursor<'_>) -> Result<ParameterValue, ServiceErro
                     .filter(|value| value.is_finite())
                     .map(ParameterValue::Double)
             };
-            let shown: String = number.text().chars().take(40).collect();
-            value.ok_or_else(|| ServiceError::invalid(format!("{shown} does not fit 64 bits")))?
+            value.ok_or_else(|| {
+                let shown: String = number.text().chars().take(40).collect();
+                ServiceError::invalid(format!("{shown} does not fit 64 bits"))
+            })?
         }
         _ if cursor.eat_word("true") => ParameterValue::Bool(true),
         _ if cursor.eat_word("false") => ParameterValue::Bool(false),
