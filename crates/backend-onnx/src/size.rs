@@ -392,9 +392,13 @@ fn around_windows(model: &TypedModel, node: &TypedNode) -> TractResult<Vec<TDim>
     let image = spec.data_format.shape(image)?;
     let windows = spec.kernel_shape.iter().zip(spec.dilations().into_owned());
     let reaches = windows.map(|(&size, dilation)| size.saturating_sub(1).saturating_mul(dilation) + 1);
-    let axes = image.hw_dims().iter().zip(pads).zip(reaches);
+    // Where places are rounded up, one of them may reach beyond the image by less than a step.
+    let is_rounded_up = matches!(spec.padding, PaddingSpec::ExplicitOnnxPool(_, _, true));
+    let steps = spec.strides().into_owned().into_iter();
+    let beyond = steps.map(|step| if is_rounded_up { step - 1 } else { 0 });
+    let axes = image.hw_dims().iter().zip(pads).zip(reaches).zip(beyond);
     Ok(axes
-        .map(|((size, pads), reach)| size.clone() + pads - reach)
+        .map(|(((size, pads), reach), beyond)| size.clone() + pads + beyond - reach)
         .collect())
 }
 

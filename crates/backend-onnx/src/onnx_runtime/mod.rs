@@ -1,5 +1,6 @@
 //! Models run by ONNX Runtime, a library that the operator names when the server starts.
 
+mod fatal;
 mod find;
 mod first_answer;
 mod library;

@@ -13,7 +13,7 @@ use prost::Message;
 use tensor_core::{Quoted, Shape};
 
 use super::{
-    OnnxRuntime,
+    OnnxRuntime, fatal,
     first_answer::first_answer,
     session::{self, Runs},
     tensors,
@@ -36,6 +36,8 @@ pub(crate) struct OrtModel {
     named_dims: NamedDims,
     session: SharedSession,
     runs: Runs,
+    /// An operator that would end the process, given a tensor without elements.
+    fatal: Option<&'static str>,
 }
 
 impl OrtModel {
@@ -78,6 +80,7 @@ impl OrtModel {
             named_dims: NamedDims::of(&signature.inputs),
             session,
             runs: Runs::new(),
+            fatal: fatal::operator(model),
         };
         let answer = first_answer(&loaded, &signature.inputs, deadline);
         loaded.learn(answer.as_deref(), &signature.outputs);
@@ -136,6 +139,10 @@ impl Model for OrtModel {
         let values = values.collect::<Result<Vec<_>, _>>()?;
         let shapes: Vec<Shape> = values.iter().map(|value| value.shape().clone()).collect();
         self.named_dims.check(&shapes)?;
+        if let Some(operator) = self.fatal {
+            let mut inputs = self.metadata.inputs.iter().zip(&shapes);
+            inputs.try_for_each(|(input, shape)| fatal::refuse_empty(operator, &input.name, shape))?;
+        }
         let mut inputs = Vec::with_capacity(values.len());
         for (input, value) in self.metadata.inputs.iter().zip(&values) {
             let value = admit_input(value)

@@ -64,7 +64,7 @@ impl Rows {
                 let axis = place(axis, first.rank() + 1)?;
                 joined(rows, axis)
             }
-            None => empty(declared),
+            None => empty(axis, declared),
         }
     }
 }
@@ -100,19 +100,24 @@ pub(super) fn stacked(rows: &[Arc<Tensor>], axis: usize, shape: &[usize]) -> Tra
     Tensor::stack_tensors(axis, &rows.collect::<TractResult<Vec<Tensor>>>()?)
 }
 
-/// No rows of what the file declares; dimensions that it does not tell are 0, as in ONNX Runtime.
-fn empty(declared: Option<&tract_onnx::pb::type_proto::Tensor>) -> TractResult<Tensor> {
+/// No rows along an axis of what the file declares; dimensions that it does not tell are 0, as in ONNX Runtime.
+fn empty(axis: i64, declared: Option<&tract_onnx::pb::type_proto::Tensor>) -> TractResult<Tensor> {
     use tract_onnx::pb::tensor_shape_proto::dimension::Value;
     let declared = declared.context("a loop without iterations gives a value of unknown type")?;
     let datatype = crate::dtype::from_onnx(declared.elem_type).and_then(crate::dtype::to_tract);
     let datum_type: DatumType = datatype.context("a loop gives a value of a type that is not supported")?;
-    let mut shape = vec![0];
+    let mut shape = Vec::new();
     for dim in declared.shape.iter().flat_map(|shape| &shape.dim) {
         shape.push(match dim.value {
             Some(Value::DimValue(size)) => usize::try_from(size).unwrap_or(0),
             _ => 0,
         });
     }
+    let axis = match declared.shape {
+        Some(_) => place(axis, shape.len() + 1)?,
+        None => 0,
+    };
+    shape.insert(axis, 0);
     Tensor::zero_dt(datum_type, &shape)
 }
 
@@ -131,6 +136,29 @@ mod tests {
 
     use super::*;
     use crate::ops::elements;
+
+    #[test]
+    fn no_rows_are_stacked_along_the_axis_too() {
+        use tract_onnx::pb::{TensorShapeProto, tensor_shape_proto, type_proto};
+        let dim = |value| tensor_shape_proto::Dimension {
+            value,
+            ..Default::default()
+        };
+        let three = dim(Some(tensor_shape_proto::dimension::Value::DimValue(3)));
+        let mut declared = type_proto::Tensor {
+            elem_type: 1,
+            shape: Some(TensorShapeProto {
+                dim: vec![three, dim(None)],
+            }),
+        };
+        let stacked = |axis, declared: &_| Rows::new(1).stacked(0, axis, Some(declared));
+        for (axis, shape) in [(0, [0, 3, 0]), (1, [3, 0, 0]), (-2, [3, 0, 0]), (2, [3, 0, 0])] {
+            assert_eq!(stacked(axis, &declared).unwrap().shape(), shape, "{axis}");
+        }
+        assert!(stacked(3, &declared).is_err());
+        declared.shape = None;
+        assert_eq!(stacked(1, &declared).unwrap().shape(), [0]);
+    }
 
     #[test]
     fn rows_are_joined_along_any_axis() {

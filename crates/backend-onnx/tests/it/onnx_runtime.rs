@@ -43,6 +43,37 @@ fn bf16_goes_in_and_out() {
     assert_eq!(doubled, [2.0, -5.0, f32::INFINITY].map(bf16::from_f32));
 }
 
+/// An LSTM without batch rows would end the process: the library terminates it.
+#[test]
+fn empty_inputs_that_would_end_the_process_are_refused() {
+    if !is_there() {
+        return;
+    }
+    let empty = |shape: [u64; 3]| {
+        let lengths = vec![0i32; usize::try_from(shape[1]).unwrap()];
+        let x = Tensor::from_vec(Shape::new(&shape).unwrap(), Vec::<f32>::new()).unwrap();
+        single("x", x).with_input(
+            "lens",
+            Tensor::from_vec(Shape::vector(shape[1]), lengths).unwrap(),
+        )
+    };
+    let model = Runtime::OnnxRuntime.model("lstm_free_batch");
+    let features = model.metadata().inputs[0]
+        .shape
+        .dims()
+        .last()
+        .copied()
+        .flatten()
+        .unwrap();
+    let error = infer(&*model, empty([4, 0, features])).unwrap_err();
+    assert_eq!(error.code(), ErrorCode::InvalidArgument);
+    let message = error.message();
+    assert!(
+        message.contains("ONNX Runtime cannot run LSTM without elements"),
+        "{message}"
+    );
+}
+
 /// MD-02, MD-05: a loop of 2^62 rounds ends at the deadline or when it is cancelled, and its session goes on working.
 #[test]
 fn md_05_runs_without_end_are_ended() {

@@ -177,10 +177,15 @@ fn images_smaller_than_a_window_are_refused() {
 /// Of nothing there is no mean, and an answer without elements is no answer.
 #[test]
 fn images_one_step_smaller_than_a_window_are_refused() {
-    for name in ["window_of_any_image", "window_by_twos"].iter().chain(&POOLS) {
+    let windows = ["window_of_any_image", "window_by_twos"]
+        .iter()
+        .chain(&POOLS[..4]);
+    let windows = windows.map(|name| (*name, [(2, 2), (2, 4), (4, 2)]));
+    // By twos and rounded up, a window may reach one step less than another one beyond the image.
+    for (name, sizes) in windows.chain([("max_pool_rounded_up", [(1, 1), (1, 4), (4, 1)])]) {
         let model = Runtime::Tract.model(name);
         for _ in 0..5 {
-            for (height, width) in [(2, 2), (2, 4), (4, 2)] {
+            for (height, width) in sizes {
                 let error = infer(&*model, image(height, width)).unwrap_err();
                 assert_eq!(error.code(), ErrorCode::InvalidArgument, "{}", error.report());
                 let expected =
