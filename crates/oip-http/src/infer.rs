@@ -13,6 +13,8 @@ use axum::{
 };
 use bytes::Bytes;
 use memchr::{memchr_iter, memmem::Finder};
+#[cfg(unix)]
+use oip_service::ConnectionRegion;
 use oip_service::{
     CpuPool, Lease, Phase, RequestContext, RequestNotes, SharedInputs, answer as answer_request,
     compression::{deflate, inflate},
@@ -59,6 +61,12 @@ where
     if let Some(notes) = head.extensions.get::<Arc<RequestNotes>>() {
         notes.set_model(model.name());
         lease.set_notes(notes.clone());
+    }
+    #[cfg(unix)]
+    if let Some(region) = head.extensions.get::<ConnectionRegion>()
+        && let Some(memory) = region.memory()
+    {
+        lease.set_connection_memory(memory.clone());
     }
     let mut laps = lease.laps();
     let wanted = Wanted::from_headers(&head.headers);
@@ -152,7 +160,8 @@ async fn decode(
     let json = header_length.unwrap_or(body.len());
     let is_quick = json <= LARGE
         && !(body.len() - json > LARGE_BYTES && takes_bytes(app, model))
-        && !(app.service.shared_memory().is_some() && may_name_shared_memory(&body[..json]));
+        && !((lease.has_connection_memory() || app.service.shared_memory().is_some())
+            && may_name_shared_memory(&body[..json]));
     if is_quick {
         return decode_now(app, model, &body, header_length, lease);
     }

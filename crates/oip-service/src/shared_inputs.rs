@@ -1,6 +1,8 @@
 //! Inputs that a client left in shared memory.
 
 use bytes::Bytes;
+#[cfg(unix)]
+use oip_types::CONNECTION_REGION;
 use oip_types::{NoSharedMemory, ReadSharedMemory, ServiceError, SharedMemorySlice};
 
 use crate::{InferenceService, Lease};
@@ -21,11 +23,41 @@ impl<'s> SharedInputs<'s> {
 
 impl ReadSharedMemory for SharedInputs<'_> {
     fn read(&self, slice: &SharedMemorySlice) -> Result<Bytes, ServiceError> {
+        #[cfg(unix)]
+        if slice.region == CONNECTION_REGION {
+            return self.read_connection(slice);
+        }
         let Some(memory) = self.service.shared_memory() else {
             return NoSharedMemory.read(slice);
         };
         self.lease.check()?;
         let charge = self.lease.charge(slice.byte_size)?;
         memory.read(slice).map(|bytes| charge.own(bytes))
+    }
+}
+
+#[cfg(unix)]
+impl SharedInputs<'_> {
+    /// Reads the connection's own region, into memory of earlier requests where there is some.
+    fn read_connection(&self, slice: &SharedMemorySlice) -> Result<Bytes, ServiceError> {
+        use crate::{
+            Buffer,
+            connection_memory::{named, no_memory},
+        };
+
+        let memory = self.lease.connection_memory().ok_or_else(no_memory)?;
+        self.lease.check()?;
+        let (offset, byte_size) = (slice.offset, slice.byte_size);
+        let mut buffer = Buffer::new(self.lease)?;
+        // Before room is made for them.
+        if byte_size > memory.byte_size() {
+            let found = format!("expected at most {} bytes, found {byte_size}", memory.byte_size());
+            return Err(ServiceError::invalid(found).within(named()));
+        }
+        let append = |bytes: &mut Vec<u8>| memory.append_to(offset, byte_size, bytes);
+        buffer
+            .append_with(byte_size as usize, append)
+            .map_err(|error| error.within(named()))?;
+        Ok(buffer.finish())
     }
 }
