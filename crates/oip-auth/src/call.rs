@@ -180,6 +180,8 @@ impl<'a> Call<'a> {
             },
             ["v2", "logging"] => changing(Api::Logging, "log settings"),
             ["v2", "trace", "setting"] => changing(Api::Trace, "trace settings"),
+            // It changes nothing but the caller's own connection, and only inference uses it.
+            ["v2", "connectionsharedmemory", "register"] => Self::new(Api::Inference),
             ["v2", "systemsharedmemory" | "cudasharedmemory", rest @ ..] => match rest.last() {
                 Some(&"register") => Self::new(Api::SharedMemory).changing("register shared memory"),
                 Some(&"unregister") => Self::new(Api::SharedMemory).changing("unregister shared memory"),
@@ -342,6 +344,13 @@ mod tests {
                 Api::SharedMemory,
                 None,
                 Some("unregister shared memory"),
+            ),
+            (
+                "POST",
+                "/v2/connectionsharedmemory/register",
+                Api::Inference,
+                None,
+                None,
             ),
             ("GET", "/v2/unknown", Api::Unknown, None, None),
             ("GET", "//v2", Api::Unknown, None, None),
