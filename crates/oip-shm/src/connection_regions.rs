@@ -60,6 +60,7 @@ impl OpenConnectionMemory for ConnectionRegions {
         let max = self.max_bytes;
         let refused = |error: io::Error| match error.kind() {
             io::ErrorKind::InvalidInput => ServiceError::invalid(error.to_string()),
+            io::ErrorKind::FileTooLarge => ServiceError::new(ErrorCode::TooLarge, error.to_string()),
             io::ErrorKind::Unsupported => ServiceError::new(ErrorCode::Unimplemented, error.to_string()),
             _ => ServiceError::new(ErrorCode::Overloaded, "the system does not map it").caused_by(error),
         };

@@ -65,7 +65,7 @@ impl SharedMemory {
     ///
     /// # Errors
     /// `InvalidInput`, with what was expected, for a descriptor of anything but writable memory whose size is sealed, and for
-    /// a size that is not allowed; `Unsupported` where the system counts memory so strictly that a page may be missing when it is
+    /// none; `FileTooLarge` for too many bytes; `Unsupported` where the system counts memory so strictly that a page may be missing when it is
     /// used (`vm.overcommit_memory=2`), which ends the process.
     pub fn open(file: OwnedFd, most: u64) -> io::Result<Self> {
         check_overcommit()?;
@@ -83,7 +83,12 @@ impl SharedMemory {
         // The seals keep it as it is from here on.
         let len = u64::try_from(fstat(&file)?.st_size).unwrap_or_default();
         if len == 0 || len > most {
-            return Err(wrong(format!("expected 1 to {most} bytes of shared memory, found {len}")));
+            let kind = match len {
+                0 => io::ErrorKind::InvalidInput,
+                _ => io::ErrorKind::FileTooLarge,
+            };
+            let message = format!("expected 1 to {most} bytes of shared memory, found {len}");
+            return Err(io::Error::new(kind, message));
         }
         Self::map(&file, len).map_err(|error| match error.kind() {
             io::ErrorKind::PermissionDenied => {

@@ -65,7 +65,7 @@ pub(super) fn judge(status: u16, body: &[u8], bytes: u64) -> Result<(), Refused>
             pause: NO_ROOM,
             least: bytes,
         }),
-        400 | 413 => Err(Refused {
+        413 => Err(Refused {
             pause: NOT_OFFERED,
             least: bytes,
         }),
@@ -87,6 +87,7 @@ mod tests {
             (200, b""),
             (200, br#"{"region":"r","byte_size":4096}"#),
             (200, br#"{"region":"$connection","byte_size":4097}"#),
+            (400, b""),
             (404, accepted),
             (501, b""),
         ] {
