@@ -145,7 +145,8 @@ impl<'a> Call<'a> {
             ["livez" | "readyz" | "healthz" | "ping"] | ["v2", "health", "live" | "ready"] => {
                 Self::new(Api::Health)
             }
-            ["invocations"] => Self::new(Api::Inference),
+            // Memory for the caller's own connection changes nothing else, and only inference uses it.
+            ["invocations"] | ["v2", "connectionsharedmemory", "register"] => Self::new(Api::Inference),
             ["v1", "models", model] => {
                 let (model, api) = of_v1(model);
                 Self::new(api).of_decoded(model)
@@ -180,8 +181,6 @@ impl<'a> Call<'a> {
             },
             ["v2", "logging"] => changing(Api::Logging, "log settings"),
             ["v2", "trace", "setting"] => changing(Api::Trace, "trace settings"),
-            // It changes nothing but the caller's own connection, and only inference uses it.
-            ["v2", "connectionsharedmemory", "register"] => Self::new(Api::Inference),
             ["v2", "systemsharedmemory" | "cudasharedmemory", rest @ ..] => match rest.last() {
                 Some(&"register") => Self::new(Api::SharedMemory).changing("register shared memory"),
                 Some(&"unregister") => Self::new(Api::SharedMemory).changing("unregister shared memory"),

@@ -1,3 +1,5 @@
+//! The options of the REST side.
+
 #[cfg(unix)]
 use std::sync::Arc;
 

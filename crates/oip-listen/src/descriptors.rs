@@ -19,7 +19,7 @@ use tokio::{
     net::UnixStream,
 };
 
-/// What becomes of a descriptor that a client passes with the first byte of its connection's first request, over HTTP/1 on a Unix
+/// Receives a descriptor that a client passes with the first byte of its connection's first request, over HTTP/1 on a Unix
 /// socket.
 #[derive(Clone)]
 pub struct Descriptors {
@@ -48,7 +48,9 @@ impl Descriptors {
 
 impl fmt::Debug for Descriptors {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Descriptors").field("path", &self.path).finish_non_exhaustive()
+        f.debug_struct("Descriptors")
+            .field("path", &self.path)
+            .finish_non_exhaustive()
     }
 }
 
@@ -72,14 +74,20 @@ impl Default for State {
 impl Reception {
     /// Receives no more, and gives what has come.
     pub(crate) fn close(&self) -> Option<OwnedFd> {
-        match std::mem::replace(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner), State::Closed) {
+        match std::mem::replace(
+            &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner),
+            State::Closed,
+        ) {
             State::Open(passed) => passed,
             State::Closed => None,
         }
     }
 
     pub(crate) fn is_open(&self) -> bool {
-        matches!(&*self.0.lock().unwrap_or_else(PoisonError::into_inner), State::Open(_))
+        matches!(
+            &*self.0.lock().unwrap_or_else(PoisonError::into_inner),
+            State::Open(_)
+        )
     }
 
     /// Keeps the first descriptor; another one is closed.

@@ -1,3 +1,5 @@
+//! What clients may do: times, numbers and sizes.
+
 use std::time::Duration;
 
 #[cfg(unix)]
@@ -49,7 +51,7 @@ pub struct Limits {
     pub windows: Windows,
     /// The threads for connections that are busy (`None`: all stay where they are accepted).
     pub lanes: Option<Lanes>,
-    /// What becomes of a descriptor that a client passes over a Unix socket (`None`: it is closed, as all others are).
+    /// Receives a descriptor that a client passes over a Unix socket (`None`: it is closed, as all others are).
     #[cfg(unix)]
     pub descriptors: Option<Descriptors>,
     /// Bytes of an HTTP/2 request's headers once decoded (8 KiB), as most gRPC servers have it.

@@ -1,3 +1,5 @@
+//! The accept loop, and each connection from its start to its end.
+
 #[cfg(unix)]
 use std::sync::OnceLock;
 use std::{
@@ -28,8 +30,6 @@ use tokio::{
 };
 use tower_service::Service;
 
-#[cfg(unix)]
-use crate::{Descriptors, descriptors::Reception};
 use crate::{
     ClientCertificate, Limits, Listener, Peer, Protocol, RequestBody, ResponseBody, Shutdown, Tls,
     activity::{Activity, Verdict},
@@ -43,6 +43,8 @@ use crate::{
     tasks::Tasks,
     tls::{Refused, Secured, Transport, secure},
 };
+#[cfg(unix)]
+use crate::{Descriptors, descriptors::Reception};
 
 /// Serves a listener's connections until a shutdown, and returns how many connections had to be cut.
 ///

@@ -15,10 +15,10 @@ use oip_shm::RegionsConfig;
 use oip_types::{ByteSize, HumanDuration, rest::NonFinite};
 use tensor_mmap::Promise;
 
-#[cfg(feature = "otlp")]
-use crate::trace_options::TraceConfig;
 #[cfg(target_os = "linux")]
 use crate::connection_memory;
+#[cfg(feature = "otlp")]
+use crate::trace_options::TraceConfig;
 use crate::{
     access_options::Access,
     addresses::Addresses,

@@ -65,7 +65,12 @@ impl ConnectionRegion {
     /// What [`OpenConnectionMemory::open`] says; [`InvalidArgument`](oip_types::ErrorCode::InvalidArgument) when it was opened
     /// or refused before.
     pub fn open(&self, opener: &dyn OpenConnectionMemory) -> Result<u64, ServiceError> {
-        let passed = self.0.passed.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let passed = self
+            .0
+            .passed
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
         let descriptor = passed.ok_or_else(not_passed)?;
         let memory = opener.open(descriptor).map_err(|error| error.within(named()))?;
         Ok(self.0.memory.get_or_init(|| memory).byte_size())
@@ -81,7 +86,8 @@ impl ConnectionRegion {
 /// The error for a request to open memory that came without a descriptor.
 #[must_use]
 pub fn not_passed() -> ServiceError {
-    ServiceError::invalid("expected one descriptor with the first byte of the connection's first request").within(named())
+    ServiceError::invalid("expected one descriptor with the first byte of the connection's first request")
+        .within(named())
 }
 
 /// The error for a connection without memory.

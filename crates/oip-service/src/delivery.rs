@@ -3,8 +3,8 @@
 use std::{fmt, pin::pin, sync::Arc};
 
 use oip_types::{
-    BytesTensor, CONNECTION_REGION, ErrorCode, InferOutput, InferRequest, InferResponse, ModelRef, Parameters, ServiceError,
-    SharedMemorySlice, classify, take_class_count,
+    BytesTensor, CONNECTION_REGION, ErrorCode, InferOutput, InferRequest, InferResponse, ModelRef,
+    Parameters, ServiceError, SharedMemorySlice, classify, take_class_count,
 };
 use tensor_core::Quoted;
 
@@ -12,6 +12,9 @@ use crate::{Answers, Classes, CpuPool, InferenceService, Lease, RequestContext, 
 
 /// Bytes of outputs above which they are delivered by a thread of the pool.
 const LARGE: usize = 64 << 10;
+
+/// The same for outputs that are only copied into memory that is mapped.
+const QUICK: usize = 256 << 10;
 
 /// Bytes that classifying takes for each element: its index, its text and a part of the answer.
 const BYTES_PER_CLASS: u64 = 80;
@@ -96,6 +99,7 @@ async fn deliver_planned(
 ) -> Result<InferResponse, ServiceError> {
     let outputs = response.outputs.iter();
     let bytes = outputs.map(|output| output.value.raw().len()).sum::<usize>();
+    let is_quick = plans.are_copies();
     let deliver = {
         let (service, lease, model) = (service.clone(), lease.clone(), model.clone());
         move || {
@@ -105,7 +109,7 @@ async fn deliver_planned(
             Ok(response)
         }
     };
-    if bytes <= LARGE {
+    if bytes <= LARGE || is_quick && bytes <= QUICK {
         deliver()
     } else {
         cpu.run(lease, bytes as u64, deliver).await
@@ -163,6 +167,14 @@ struct Plans {
 }
 
 impl Plans {
+    /// Whether outputs are only copied into the connection's own region.
+    fn are_copies(&self) -> bool {
+        self.each.iter().all(|plan| match &plan.delivery {
+            Delivery::Classes(_) => false,
+            Delivery::SharedMemory(slice) => slice.region == CONNECTION_REGION,
+        })
+    }
+
     fn is_empty(&self) -> bool {
         self.each.is_empty() && self.area.is_none()
     }
@@ -185,7 +197,8 @@ fn plan(
     request: &mut InferRequest,
     lease: &Lease,
 ) -> Result<Plans, ServiceError> {
-    let area = match lease.has_connection_memory() && SharedMemorySlice::is_of_connection(&request.parameters) {
+    let area = match lease.has_connection_memory() && SharedMemorySlice::is_of_connection(&request.parameters)
+    {
         true => SharedMemorySlice::take(&mut request.parameters)
             .and_then(|area| area.map(|area| in_connection(lease, area)).transpose())
             .map_err(|error| error.within(request.model()))?,
@@ -318,7 +331,10 @@ fn write_into_area(
     let (Some(offset), Some(end)) = (start, end) else {
         return Ok(());
     };
-    let Some(rest) = end.checked_sub(offset).and_then(|room| room.checked_sub(byte_size)) else {
+    let Some(rest) = end
+        .checked_sub(offset)
+        .and_then(|room| room.checked_sub(byte_size))
+    else {
         return Ok(());
     };
     let slice = SharedMemorySlice {
@@ -356,11 +372,7 @@ fn in_connection(_: &Lease, _: SharedMemorySlice) -> Result<SharedMemorySlice, S
 }
 
 #[cfg(unix)]
-fn write_into_connection(
-    lease: &Lease,
-    slice: &SharedMemorySlice,
-    bytes: &[u8],
-) -> Result<(), ServiceError> {
+fn write_into_connection(lease: &Lease, slice: &SharedMemorySlice, bytes: &[u8]) -> Result<(), ServiceError> {
     use crate::connection_memory::{named, no_memory};
 
     let memory = lease.connection_memory().ok_or_else(no_memory)?;
@@ -371,7 +383,10 @@ fn write_into_connection(
 
 #[cfg(not(unix))]
 fn write_into_connection(_: &Lease, _: &SharedMemorySlice, _: &[u8]) -> Result<(), ServiceError> {
-    Err(ServiceError::new(ErrorCode::Internal, "connections have no shared memory here"))
+    Err(ServiceError::new(
+        ErrorCode::Internal,
+        "connections have no shared memory here",
+    ))
 }
 
 fn write(

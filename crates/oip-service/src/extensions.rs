@@ -4,8 +4,8 @@
 //! for every request, answer what is not offered with [`not_offered`], and advertise just what is: [`offered`].
 
 use oip_types::{
-    CONNECTION_REGION, ErrorCode, LoadOptions, ModelIndexEntry, ModelRef, ModelState, Parameters, ServiceError,
-    SharedMemoryRegion, UnloadOptions,
+    CONNECTION_REGION, ErrorCode, LoadOptions, ModelIndexEntry, ModelRef, ModelState, Parameters,
+    ServiceError, SharedMemoryRegion, UnloadOptions,
 };
 
 use crate::{InferenceService, Logging, ModelConfiguration, ModelRepository, Statistics, SystemSharedMemory};
@@ -99,7 +99,8 @@ pub fn check_region_name(name: &str) -> Result<(), ServiceError> {
         return Err(ServiceError::invalid("shared memory region '' must have a name"));
     }
     if name == CONNECTION_REGION {
-        let message = format!("the name '{CONNECTION_REGION}' stands for a connection's own shared memory region");
+        let message =
+            format!("the name '{CONNECTION_REGION}' stands for a connection's own shared memory region");
         return Err(ServiceError::invalid(message));
     }
     Ok(())

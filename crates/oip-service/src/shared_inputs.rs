@@ -1,5 +1,7 @@
 //! Inputs that a client left in shared memory.
 
+use std::cell::Cell;
+
 use bytes::Bytes;
 #[cfg(unix)]
 use oip_types::CONNECTION_REGION;
@@ -11,18 +13,52 @@ use crate::{InferenceService, Lease};
 pub struct SharedInputs<'s> {
     service: &'s dyn InferenceService,
     lease: &'s Lease,
+    /// How many bytes may still be copied, where that is bounded.
+    left: Cell<u64>,
+    is_too_much: Cell<bool>,
 }
 
 impl<'s> SharedInputs<'s> {
     /// The inputs of the request with this lease.
     #[must_use]
     pub fn new(service: &'s dyn InferenceService, lease: &'s Lease) -> Self {
-        Self { service, lease }
+        Self {
+            service,
+            lease,
+            left: Cell::new(u64::MAX),
+            is_too_much: Cell::new(false),
+        }
+    }
+
+    /// The same for a thread that must not copy more than so many bytes.
+    #[must_use]
+    pub fn up_to(self, bytes: u64) -> Self {
+        self.left.set(bytes);
+        self
+    }
+
+    /// Whether it was stopped since it had more to copy: another thread is to begin anew.
+    #[must_use]
+    pub fn is_too_much(&self) -> bool {
+        self.is_too_much.get()
+    }
+
+    /// Counts bytes that are about to be copied.
+    fn count(&self, bytes: u64) -> Result<(), ServiceError> {
+        let Some(left) = self.left.get().checked_sub(bytes) else {
+            self.is_too_much.set(true);
+            return Err(ServiceError::internal(
+                "more is to be copied than this thread may copy",
+            ));
+        };
+        self.left.set(left);
+        Ok(())
     }
 }
 
 impl ReadSharedMemory for SharedInputs<'_> {
     fn read(&self, slice: &SharedMemorySlice) -> Result<Bytes, ServiceError> {
+        self.count(slice.byte_size)?;
         #[cfg(unix)]
         if slice.region == CONNECTION_REGION {
             return self.read_connection(slice);

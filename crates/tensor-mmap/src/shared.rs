@@ -37,7 +37,9 @@ pub struct SharedMemory {
 
 impl fmt::Debug for SharedMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SharedMemory").field("len", &self.len).finish_non_exhaustive()
+        f.debug_struct("SharedMemory")
+            .field("len", &self.len)
+            .finish_non_exhaustive()
     }
 }
 
@@ -91,9 +93,9 @@ impl SharedMemory {
             return Err(io::Error::new(kind, message));
         }
         Self::map(&file, len).map_err(|error| match error.kind() {
-            io::ErrorKind::PermissionDenied => {
-                wrong(format!("{expected}, found a descriptor that cannot be written to"))
-            }
+            io::ErrorKind::PermissionDenied => wrong(format!(
+                "{expected}, found a descriptor that cannot be written to"
+            )),
             _ => error,
         })
     }
@@ -139,11 +141,7 @@ impl SharedMemory {
         // is not the mapping's; no other thread of this process writes there while the lock is held, and what another process writes
         // meanwhile gives some bytes or others, all of which are valid. They are written before they count.
         unsafe {
-            ptr::copy_nonoverlapping(
-                mapping.as_ptr().add(offset),
-                buffer.as_mut_ptr().add(end),
-                len,
-            );
+            ptr::copy_nonoverlapping(mapping.as_ptr().add(offset), buffer.as_mut_ptr().add(end), len);
             buffer.set_len(end + len);
         }
         Ok(())
@@ -271,7 +269,10 @@ mod tests {
         for (file, found) in [
             (memfd(100, SealFlags::empty()), "found none"),
             (memfd(100, SealFlags::SHRINK), "found F_SEAL_SHRINK"),
-            (memfd(100, SealFlags::GROW | SealFlags::SEAL), "found F_SEAL_GROW and F_SEAL_SEAL"),
+            (
+                memfd(100, SealFlags::GROW | SealFlags::SEAL),
+                "found F_SEAL_GROW and F_SEAL_SEAL",
+            ),
             (
                 memfd(100, SIZE_SEALS | SealFlags::WRITE),
                 "found a descriptor that cannot be written to",
@@ -282,8 +283,16 @@ mod tests {
         ] {
             let error = SharedMemory::open(file, 1000).unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::InvalidInput, "{found}: {error}");
-            assert!(error.to_string().starts_with("expected a descriptor of memfd_create"), "{error}");
-            assert!(error.to_string().ends_with(found) || found == "found", "{found}: {error}");
+            assert!(
+                error
+                    .to_string()
+                    .starts_with("expected a descriptor of memfd_create"),
+                "{error}"
+            );
+            assert!(
+                error.to_string().ends_with(found) || found == "found",
+                "{found}: {error}"
+            );
         }
         for len in [0, 1001] {
             let error = SharedMemory::open(memfd(len, SIZE_SEALS), 1000).unwrap_err();
@@ -296,7 +305,9 @@ mod tests {
     fn huge_pages_are_refused() {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | MemfdFlags::HUGETLB;
         // Where the system cannot make them, no client can pass them.
-        let Ok(file) = memfd_create("test", flags) else { return };
+        let Ok(file) = memfd_create("test", flags) else {
+            return;
+        };
         if ftruncate(&file, 2 << 20).is_err() {
             return;
         }

@@ -529,7 +529,10 @@ fn no_signal() -> SendFlags {
 /// Whether it was woken before it could send.
 #[cfg(target_os = "linux")]
 fn is_early(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock)
+    matches!(
+        error.kind(),
+        io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock
+    )
 }
 
 fn closed() -> io::Error {

@@ -33,10 +33,10 @@ use tokio::task::spawn_blocking;
 
 #[cfg(unix)]
 pub use self::blocking::BlockingClient;
-#[cfg(target_os = "linux")]
-use self::connection::Connection;
 #[cfg(unix)]
 use self::direct::Pool;
+#[cfg(target_os = "linux")]
+use self::shared_memory::connections::Connections;
 use self::{
     answer::{Answer, HINT, MAX_REFUSAL},
     body::Parts,
@@ -64,7 +64,7 @@ pub struct HttpClient {
     shared: Arc<Shared>,
     /// None where the server cannot be on this machine.
     #[cfg(target_os = "linux")]
-    memory: Option<Arc<shared_memory::SharedMemory>>,
+    memory: Option<Arc<Connections>>,
 }
 
 /// How requests get to the server.

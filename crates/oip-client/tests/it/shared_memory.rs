@@ -23,7 +23,7 @@ use oip_types::{
     ServiceError, SharedMemorySlice, TensorMetadata, TensorValue,
 };
 use tempfile::TempDir;
-use tensor_core::{Shape, Tensor};
+use tensor_core::{DType, Shape, Tensor};
 
 use crate::support::{identity_request, some_values};
 
@@ -73,7 +73,13 @@ impl Served {
         };
         let shutdown = Shutdown::new();
         let listener = listen_unix(&path, 0o600).unwrap();
-        tokio::spawn(serve(listener, Protocol::Http1, counted, limits, shutdown.clone()));
+        tokio::spawn(serve(
+            listener,
+            Protocol::Http1,
+            counted,
+            limits,
+            shutdown.clone(),
+        ));
         Self {
             url: format!("unix://{}", path.display()),
             budget,
@@ -100,7 +106,11 @@ impl Served {
     async fn is_idle(&self) {
         let start = Instant::now();
         while self.budget.used() > 0 {
-            assert!(start.elapsed() < Duration::from_secs(20), "{} bytes stay", self.budget.used());
+            assert!(
+                start.elapsed() < Duration::from_secs(20),
+                "{} bytes stay",
+                self.budget.used()
+            );
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
     }
@@ -109,7 +119,9 @@ impl Served {
 const BUDGET: u64 = 512 << 20;
 
 fn floats(values: Vec<f32>) -> TensorValue {
-    Tensor::from_vec(Shape::vector(values.len() as u64), values).unwrap().into()
+    Tensor::from_vec(Shape::vector(values.len() as u64), values)
+        .unwrap()
+        .into()
 }
 
 /// Every datatype gives the same bytes in every size, over both kinds of clients, and large ones do not travel over the socket.
@@ -118,7 +130,7 @@ async fn answers_are_the_same_as_by_bytes() {
     let served = Served::new(Arc::new(TestService::default()), BUDGET);
     let client = served.client();
     for datatype in datatypes() {
-        let width = datatype.dtype().map_or(24, |dtype| dtype.size());
+        let width = datatype.dtype().map_or(24, DType::size);
         for bytes in [0, 100, 20_000, 300_001, 2_500_003] {
             let value = some_values(datatype, (bytes / width) as u64);
             let request = identity_request(value.clone());
@@ -166,7 +178,12 @@ impl InferenceService for Growing {
     fn model_metadata(&self, _: ModelRef<'_>) -> Result<Arc<ModelMetadata>, ServiceError> {
         let input = TensorMetadata::new("n", DataType::FP32, &[-1]);
         let outputs = ["a", "b"].map(|name| TensorMetadata::new(name, DataType::FP32, &[-1]));
-        Ok(Arc::new(ModelMetadata::new("growing", "test", vec![input], outputs.to_vec())))
+        Ok(Arc::new(ModelMetadata::new(
+            "growing",
+            "test",
+            vec![input],
+            outputs.to_vec(),
+        )))
     }
 
     fn infer(
@@ -178,10 +195,7 @@ impl InferenceService for Growing {
             let input = request.take_input("n")?;
             let count = input.as_fixed().unwrap().to_vec::<f32>().unwrap()[0];
             let values = |from: usize| floats((from..from + count as usize).map(|n| n as f32).collect());
-            let outputs = vec![
-                InferOutput::new("a", values(0)),
-                InferOutput::new("b", values(1)),
-            ];
+            let outputs = vec![InferOutput::new("a", values(0)), InferOutput::new("b", values(1))];
             Ok(InferResponse {
                 model_name: "growing".to_owned(),
                 model_version: None,
@@ -204,15 +218,29 @@ async fn outputs_of_any_size_come() {
         let request = InferRequest::new(model).with_input("n", floats(vec![count as f32]));
         let response = client.infer(&request).await.unwrap();
         for (index, name) in ["a", "b"].into_iter().enumerate() {
-            let values = response.output(name).unwrap().as_fixed().unwrap().to_vec::<f32>().unwrap();
+            let values = response
+                .output(name)
+                .unwrap()
+                .as_fixed()
+                .unwrap()
+                .to_vec::<f32>()
+                .unwrap();
             assert_eq!(values.len(), count);
-            assert!(values.iter().enumerate().all(|(at, value)| *value == (at + index) as f32));
+            assert!(
+                values
+                    .iter()
+                    .enumerate()
+                    .all(|(at, value)| *value == (at + index) as f32)
+            );
         }
         // What says where the region is does not reach the model.
         assert!(!SharedMemorySlice::is_in(&response.parameters));
     }
     assert!(served.budget.used() >= 4 << 20);
-    let small = HttpClient::builder(&served.url).max_answer_bytes(1 << 20).build().unwrap();
+    let small = HttpClient::builder(&served.url)
+        .max_answer_bytes(1 << 20)
+        .build()
+        .unwrap();
     for _ in 0..3 {
         let request = InferRequest::new(model).with_input("n", floats(vec![300_000.0]));
         let error = small.infer(&request).await.unwrap_err();
@@ -302,7 +330,11 @@ async fn cancelled_requests_leave_nothing() {
         assert_eq!(response.outputs[0].value, value);
         let start = Instant::now();
         while service.waiting() > 0 || served.budget.used() > used {
-            assert!(start.elapsed() < Duration::from_secs(20), "{} {used}", served.budget.used());
+            assert!(
+                start.elapsed() < Duration::from_secs(20),
+                "{} {used}",
+                served.budget.used()
+            );
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
     }
@@ -331,10 +363,14 @@ async fn refusals_are_the_same() {
     let value = some_values(DataType::FP32, 200_000);
     let mut said = BTreeSet::new();
     for served in [&with, &without] {
-        let client = HttpClient::builder(&served.url).retry(RetryPolicy::never()).build().unwrap();
+        let client = HttpClient::builder(&served.url)
+            .retry(RetryPolicy::never())
+            .build()
+            .unwrap();
         let mut errors = Vec::new();
         for model in ["failing", "busy", "loading", "zz", "identity_int32"] {
-            let request = InferRequest::new(ModelRef::new(model, None).unwrap()).with_input("x", value.clone());
+            let request =
+                InferRequest::new(ModelRef::new(model, None).unwrap()).with_input("x", value.clone());
             let error = client.infer(&request).await.unwrap_err();
             errors.push(format!("{model}: {:?} {}", error.code(), error.message()));
             let response = client.infer(&identity_request(value.clone())).await.unwrap();

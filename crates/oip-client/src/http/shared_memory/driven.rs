@@ -14,16 +14,19 @@ use tokio::{
 };
 
 use super::{
-    LARGE, Plan, Region, SharedMemory, is_long, output_bytes,
+    LARGE, Plan, Region,
+    connections::Connections,
+    is_long, output_bytes,
     pool::Shared,
     register::{self, NOT_OFFERED, Refused},
 };
 use crate::{
     ClientError, ErrorKind, Result, connect,
     http::{
-        Answer, HINT, HttpClient, Parts,
-        answer::MAX_REFUSAL,
-        body, descriptor, direct,
+        HttpClient,
+        answer::{Answer, HINT, MAX_REFUSAL},
+        body::{self, Parts},
+        descriptor, direct,
         message::Message,
     },
 };
@@ -40,7 +43,7 @@ impl HttpClient {
     /// One attempt over a connection with a region, if there is one or can be one.
     pub(super) async fn attempt(
         &self,
-        memory: &Arc<SharedMemory>,
+        memory: &Arc<Connections>,
         request: &Arc<InferRequest>,
         plan: Plan,
     ) -> Result<Option<InferResponse>> {
@@ -71,7 +74,7 @@ impl HttpClient {
     }
 
     /// A connection with a region that is large enough.
-    async fn connection(&self, memory: &Arc<SharedMemory>, plan: Plan) -> Result<Option<Kept>> {
+    async fn connection(&self, memory: &Arc<Connections>, plan: Plan) -> Result<Option<Kept>> {
         while let Some(mut kept) = memory.driven.take(plan.region) {
             if kept.connection.ready().await.is_ok() {
                 return Ok(Some(kept));
@@ -89,7 +92,7 @@ impl HttpClient {
     /// Makes a connection with a region. `None` if there is nobody to connect to, which sending the request will tell.
     async fn register(
         &self,
-        memory: &Arc<SharedMemory>,
+        memory: &Arc<Connections>,
         bytes: u64,
     ) -> std::result::Result<Option<Kept>, Refused> {
         let Some(path) = &self.shared.endpoint.socket else {
@@ -118,7 +121,9 @@ impl HttpClient {
             Err(_) => return Err(Refused::all(NOT_OFFERED)),
         };
         register::judge(status, &body, bytes)?;
-        let handshake = http1::Builder::new().handshake::<_, Parts>(TokioIo::new(stream)).await;
+        let handshake = http1::Builder::new()
+            .handshake::<_, Parts>(TokioIo::new(stream))
+            .await;
         let (connection, driving) = handshake.map_err(|_| Refused::all(BROKEN))?;
         let pool = Arc::downgrade(memory);
         tokio::spawn(async move {
@@ -140,9 +145,9 @@ impl HttpClient {
         let endpoint = &self.shared.endpoint;
         let mut request = Request::new(Parts::new(message.body));
         *request.method_mut() = message.method;
-        *request.uri_mut() = format!("{}{}", endpoint.prefix, message.path)
-            .parse()
-            .map_err(|error: http::uri::InvalidUri| ClientError::new(ErrorKind::Request, error.to_string()))?;
+        *request.uri_mut() = format!("{}{}", endpoint.prefix, message.path).parse().map_err(
+            |error: http::uri::InvalidUri| ClientError::new(ErrorKind::Request, error.to_string()),
+        )?;
         let headers = request.headers_mut();
         headers.extend(settings.headers.clone());
         headers.extend(message.headers);
@@ -175,7 +180,9 @@ async fn read_answer(stream: &mut UnixStream) -> io::Result<(u16, Vec<u8>)> {
         let status = head.code.unwrap_or_default();
         let length = head.headers.iter();
         let mut length = length.filter(|header| header.name.eq_ignore_ascii_case("content-length"));
-        let length = length.next().and_then(|header| str::from_utf8(header.value).ok()?.trim().parse::<usize>().ok());
+        let length = length
+            .next()
+            .and_then(|header| str::from_utf8(header.value).ok()?.trim().parse::<usize>().ok());
         // A server that accepts says how long its body is; of others the status is enough.
         match length {
             _ if status != 200 => return Ok((status, Vec::new())),

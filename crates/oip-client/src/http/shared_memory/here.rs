@@ -4,13 +4,15 @@ use oip_types::{InferRequest, InferResponse, rest::encode_request};
 use tensor_mmap::SharedMemory as Mapped;
 
 use super::{
-    Plan, Region, SharedMemory, output_bytes,
+    Plan, Region,
+    connections::Connections,
+    output_bytes,
     pool::Shared,
     register::{self, NOT_OFFERED, Refused},
 };
 use crate::{
     ErrorKind, Patience, Result,
-    http::{Connection, HttpClient, direct, not_encoded},
+    http::{HttpClient, connection::Connection, direct, not_encoded},
     patience::Wait,
 };
 
@@ -20,7 +22,7 @@ impl HttpClient {
     /// One attempt over a connection with a region, if there is one or can be one.
     pub(super) fn attempt_here(
         &self,
-        memory: &SharedMemory,
+        memory: &Connections,
         request: &InferRequest,
         plan: Plan,
         patience: &Patience,
@@ -30,7 +32,10 @@ impl HttpClient {
             return Ok(None);
         };
         let placed = shared.region.place(request)?;
-        let encoded = (encode_request(&placed, self.encoding()).map_err(not_encoded)?, None);
+        let encoded = (
+            encode_request(&placed, self.encoding()).map_err(not_encoded)?,
+            None,
+        );
         let message = self.infer_message(Self::infer_path(request), encoded);
         let (answer, may_stay) = direct::exchange(
             &mut shared.connection,
@@ -51,7 +56,7 @@ impl HttpClient {
     /// A connection with a region that is large enough.
     fn connection_here(
         &self,
-        memory: &SharedMemory,
+        memory: &Connections,
         plan: Plan,
         patience: &Patience,
         wait: &Wait<'_>,
@@ -96,10 +101,11 @@ impl HttpClient {
         let settings = self.settings();
         let head = direct::head(&self.shared.endpoint, settings, &register::message());
         connection.send_with(&head, &descriptor, wait)?;
-        let (answer, may_stay) = connection.answer(wait, &settings.spare, |status| match status.is_success() {
-            true => Ok(64 << 10),
-            false => Err(64 << 10),
-        })?;
+        let (answer, may_stay) =
+            connection.answer(wait, &settings.spare, |status| match status.is_success() {
+                true => Ok(64 << 10),
+                false => Err(64 << 10),
+            })?;
         let judged = register::judge(answer.status.as_u16(), &answer.body, bytes);
         Ok(match may_stay {
             true => judged.map(|()| Region::new(mapped)),

@@ -1,6 +1,7 @@
 //! Large tensors in memory that a server on this machine maps too: each connection over a Unix socket that is made for them has a
 //! region of its own, which lives as long as it does. Servers that do not know it get bytes.
 
+pub(super) mod connections;
 mod driven;
 mod here;
 mod pool;
@@ -10,28 +11,15 @@ mod register;
 use std::sync::Arc;
 
 use http::header::CONTENT_ENCODING;
-use hyper::client::conn::http1::SendRequest;
 use oip_types::{InferRequest, InferResponse, rest::decode_response_with};
 
-use self::{
-    pool::{Plan, Pool},
-    region::Region,
-};
+use self::{pool::Plan, region::Region};
 use super::{
     HttpClient, Way,
     answer::{self, Answer},
-    body::Parts,
-    connection::Connection,
     model_path,
 };
 use crate::{Result, retry::Call};
-
-/// Connections with regions, of both ways that a client has.
-#[derive(Debug, Default)]
-pub(super) struct SharedMemory {
-    driven: Pool<SendRequest<Parts>>,
-    here: Pool<Connection>,
-}
 
 /// Bytes above which tensors are copied into a region or out of it where that disturbs nobody: it takes longer than reading or
 /// writing a socket at once.

@@ -13,7 +13,7 @@ use super::region::{Region, input_bytes};
 use crate::{TensorForm, connect, settings::Settings};
 
 /// Bytes of inputs, or of outputs, from which shared memory is cheaper than the socket.
-pub(super) const PAYS: u64 = 128 << 10;
+pub(super) const PAYS: u64 = 16 << 10;
 
 /// Regions have a multiple of so many bytes, so that those of similar requests are the same.
 const STEP: u64 = 1 << 20;
@@ -117,7 +117,8 @@ impl<C> Pool<C> {
         let mut closed: Vec<_> = state.idle.drain(..old).collect();
         let fitting = state.idle.iter().enumerate();
         let fitting = fitting.filter(|(_, (shared, _))| shared.region.len() >= bytes);
-        let found = fitting.min_by_key(|(index, (shared, _))| (shared.region.len(), std::cmp::Reverse(*index)));
+        let found =
+            fitting.min_by_key(|(index, (shared, _))| (shared.region.len(), std::cmp::Reverse(*index)));
         let found = found.map(|(index, _)| index);
         match found {
             Some(index) => {

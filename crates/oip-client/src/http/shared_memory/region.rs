@@ -65,8 +65,14 @@ impl Region {
 /// Bytes that the inputs of a request take in a region, or `None` if it must not be used for the request.
 pub(super) fn input_bytes(request: &InferRequest) -> Option<u64> {
     let is_shared = SharedMemorySlice::is_in(&request.parameters)
-        || request.inputs.iter().any(|input| SharedMemorySlice::is_in(&input.parameters))
-        || request.outputs.iter().any(|output| SharedMemorySlice::is_in(&output.parameters));
+        || request
+            .inputs
+            .iter()
+            .any(|input| SharedMemorySlice::is_in(&input.parameters))
+        || request
+            .outputs
+            .iter()
+            .any(|output| SharedMemorySlice::is_in(&output.parameters));
     let sizes = request.inputs.iter().filter(|input| is_placed(input));
     let sizes = sizes.map(|input| aligned(input.value.raw().len() as u64));
     (!is_shared).then(|| sizes.sum())
@@ -110,7 +116,9 @@ impl Outputs<'_> {
 impl ReadSharedMemory for Outputs<'_> {
     fn read(&self, slice: &SharedMemorySlice) -> std::result::Result<Bytes, ServiceError> {
         if slice.region != CONNECTION_REGION {
-            return Err(ServiceError::invalid("an output is in shared memory that was not asked for"));
+            return Err(ServiceError::invalid(
+                "an output is in shared memory that was not asked for",
+            ));
         }
         self.read.set(self.read.get().saturating_add(slice.byte_size));
         if self.read.get() > self.limit {

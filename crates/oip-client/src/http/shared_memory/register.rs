@@ -56,8 +56,7 @@ pub(super) fn judge(status: u16, body: &[u8], bytes: u64) -> Result<(), Refused>
     match status {
         200 => {
             let accepted = serde_json::from_slice::<Accepted>(body).ok();
-            let is_ours =
-                accepted.is_some_and(|it| it.region == CONNECTION_REGION && it.byte_size == bytes);
+            let is_ours = accepted.is_some_and(|it| it.region == CONNECTION_REGION && it.byte_size == bytes);
             is_ours.then_some(()).ok_or(Refused::all(NOT_OFFERED))
         }
         // There may be room for a smaller one.
