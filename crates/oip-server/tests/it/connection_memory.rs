@@ -378,7 +378,7 @@ fn surplus_descriptors_do_not_accumulate() {
     // With a request that is not for it, and again with all that follow.
     let mut client = served.connect();
     for _ in 0..100 {
-        client.pass(HEALTH, &vec![good.as_fd(); 50]);
+        client.pass(HEALTH, &[good.as_fd(); 50]);
         assert_eq!(client.answer().0, 200);
     }
     client.pass(REGISTER, &[good.as_fd()]);

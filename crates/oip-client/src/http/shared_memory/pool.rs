@@ -13,7 +13,7 @@ use super::region::{Region, input_bytes};
 use crate::{TensorForm, connect, settings::Settings};
 
 /// Bytes of inputs, or of outputs, from which shared memory is cheaper than the socket.
-pub(super) const PAYS: u64 = 16 << 10;
+pub(super) const PAYS: u64 = 64 << 10;
 
 /// Regions have a multiple of so many bytes, so that those of similar requests are the same.
 const STEP: u64 = 1 << 20;
