@@ -126,7 +126,7 @@ impl Reception {
             stream,
             &mut [IoSliceMut::new(room)],
             &mut control,
-            RecvFlags::CMSG_CLOEXEC,
+            not_inherited(),
         )?;
         let is_whole = !received.flags.contains(ReturnFlags::CTRUNC);
         let passed = control.drain().filter_map(|message| match message {
@@ -141,4 +141,12 @@ impl Reception {
         passed.for_each(drop);
         Ok(received.bytes)
     }
+}
+
+/// Descriptors that are received are closed in programs that this process starts, where the system can promise it.
+fn not_inherited() -> RecvFlags {
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    return RecvFlags::CMSG_CLOEXEC;
+    #[cfg(not(any(target_os = "linux", target_os = "android")))]
+    RecvFlags::empty()
 }
