@@ -141,7 +141,7 @@ const ARROWS: &[Arrows] = &[
     },
     Arrows {
         from: "oip-shm",
-        to: &["tensor-core", "oip-types", "oip-service"],
+        to: &["tensor-core", "tensor-mmap", "oip-types", "oip-service"],
         never: &["tokio", "axum", "tonic", "memmap2"],
     },
     Arrows {
@@ -187,7 +187,7 @@ const ARROWS: &[Arrows] = &[
     },
     Arrows {
         from: "oip-client",
-        to: &["tensor-core", "oip-types", "oip-grpc"],
+        to: &["tensor-core", "tensor-mmap", "oip-types", "oip-grpc"],
         never: &["axum", "oip-service"],
     },
     Arrows {

@@ -152,7 +152,8 @@ impl<'a> Call<'a> {
             ["livez" | "readyz" | "healthz" | "ping"] | ["v2", "health", "live" | "ready"] => {
                 Self::new(Api::Health)
             }
-            ["invocations"] => Self::new(Api::Inference),
+            // Memory for the caller's own connection changes nothing else, and only inference uses it.
+            ["invocations"] | ["v2", "connectionsharedmemory", "register"] => Self::new(Api::Inference),
             ["v1", "models", model] => {
                 let (model, api) = of_v1(model);
                 Self::new(api).of_decoded(model)
@@ -349,6 +350,13 @@ mod tests {
                 Api::SharedMemory,
                 None,
                 Some("unregister shared memory"),
+            ),
+            (
+                "POST",
+                "/v2/connectionsharedmemory/register",
+                Api::Inference,
+                None,
+                None,
             ),
             ("GET", "/v2/unknown", Api::Unknown, None, None),
             ("GET", "//v2", Api::Unknown, None, None),

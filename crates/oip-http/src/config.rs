@@ -1,3 +1,10 @@
+//! The options of the REST side.
+
+#[cfg(unix)]
+use std::sync::Arc;
+
+#[cfg(unix)]
+use oip_service::OpenConnectionMemory;
 use oip_service::{ByteBudget, CpuPool, TimeLimits};
 use oip_types::{Limits, rest::NonFinite};
 
@@ -34,6 +41,10 @@ pub struct HttpConfig {
     pub allowed_hosts: AllowedHosts,
     /// Threads for work that takes long, such as decompressing; share one pool between transports.
     pub cpu: CpuPool,
+    /// What opens the memory that clients share over their connection (`None`: they cannot). The server's listener must make a
+    /// [`ConnectionRegion`](oip_service::ConnectionRegion) of descriptors that it receives.
+    #[cfg(unix)]
+    pub connection_memory: Option<Arc<dyn OpenConnectionMemory>>,
     /// How floats without a JSON form are written.
     pub non_finite: NonFinite,
 }
@@ -60,6 +71,8 @@ impl Default for HttpConfig {
             budget: ByteBudget::new(512 << 20),
             allowed_hosts: AllowedHosts::any(),
             cpu: CpuPool::default(),
+            #[cfg(unix)]
+            connection_memory: None,
             non_finite: NonFinite::default(),
         }
     }

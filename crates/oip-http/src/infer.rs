@@ -13,6 +13,8 @@ use axum::{
 };
 use bytes::Bytes;
 use memchr::{memchr_iter, memmem::Finder};
+#[cfg(unix)]
+use oip_service::ConnectionRegion;
 use oip_service::{
     CpuPool, Lease, Phase, RequestContext, RequestNotes, SharedInputs, answer as answer_request,
     compression::{deflate, inflate},
@@ -39,6 +41,10 @@ use crate::{
 /// is when other connections would begin to notice.
 const LARGE: usize = 64 << 10;
 
+/// Bytes of inputs in the connection's own region above which they are copied elsewhere. It is mapped, so that copying takes less than
+/// waking another thread.
+const QUICK_COPY: u64 = 256 << 10;
+
 /// Bytes of binary data above which BYTES are read elsewhere: each element is looked at, and a raw body is copied.
 /// Numbers stay where they are in the body, however many.
 const LARGE_BYTES: usize = 1 << 20;
@@ -60,6 +66,12 @@ where
     if let Some(notes) = head.extensions.get::<Arc<RequestNotes>>() {
         notes.set_model(model.name());
         lease.set_notes(notes.clone());
+    }
+    #[cfg(unix)]
+    if let Some(region) = head.extensions.get::<ConnectionRegion>()
+        && let Some(memory) = region.memory()
+    {
+        lease.set_connection_memory(memory.clone());
     }
     let mut laps = lease.laps();
     let wanted = Wanted::from_headers(&head.headers);
@@ -155,14 +167,19 @@ async fn decode(
         && !(body.len() - json > LARGE_BYTES && takes_bytes(app, model))
         && !(app.service.shared_memory().is_some() && may_name_shared_memory(&body[..json]));
     if is_quick {
-        return decode_now(app, model, &body, header_length, lease);
+        let shared = SharedInputs::new(&*app.service, lease).up_to(QUICK_COPY);
+        let decoded = decode_now(app, model, &body, header_length, lease, &shared);
+        if !shared.is_too_much() {
+            return decoded;
+        }
     }
     let decoding = {
         let (app, lease, body) = (app.clone(), lease.clone(), body.clone());
         let (name, version) = (model.name().to_owned(), model.version().map(str::to_owned));
         move || {
             let model = ModelRef::new(&name, version.as_deref())?;
-            decode_now(&app, model, &body, header_length, &lease)
+            let shared = SharedInputs::new(&*app.service, &lease);
+            decode_now(&app, model, &body, header_length, &lease, &shared)
         }
     };
     Box::pin(app.config.cpu.run(lease, body.len() as u64, decoding)).await
@@ -190,13 +207,13 @@ fn decode_now(
     body: &Bytes,
     header_length: Option<usize>,
     lease: &Lease,
+    shared: &SharedInputs<'_>,
 ) -> Result<DecodedRequest, ServiceError> {
     if header_length == Some(0) {
         let metadata = app.service.model_metadata(model)?;
         return decode_raw_request(model, &metadata, body, lease);
     }
-    let shared = SharedInputs::new(&*app.service, lease);
-    decode_request_with(model, body, header_length, &app.config.limits, &shared, lease)
+    decode_request_with(model, body, header_length, &app.config.limits, shared, lease)
 }
 
 /// Encodes an answer and compresses it as the client wants, off the reactor's thread where that takes long.

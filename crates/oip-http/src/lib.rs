@@ -44,6 +44,8 @@ mod answer;
 mod app;
 mod browsers;
 mod config;
+#[cfg(unix)]
+mod connection_memory;
 mod content_encoding;
 mod described_models;
 mod description;
@@ -62,6 +64,8 @@ mod v1;
 pub use answer::error as error_response;
 pub use browsers::AllowedHosts;
 pub use config::HttpConfig;
+#[cfg(unix)]
+pub use connection_memory::REGISTER_CONNECTION_MEMORY;
 pub use description::OPENAPI;
 pub use routes::{paths, router, router_with};
 pub use service::{HttpAnswer, HttpService, service, service_with};

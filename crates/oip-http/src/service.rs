@@ -6,6 +6,7 @@
 use std::{
     convert::Infallible,
     error::Error,
+    future::ready,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
@@ -24,6 +25,8 @@ use oip_types::ModelRef;
 use pin_project_lite::pin_project;
 use tower_service::Service;
 
+#[cfg(unix)]
+use crate::connection_memory;
 use crate::{
     HttpConfig,
     answer::respond,
@@ -75,6 +78,17 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> HttpAnswer {
+        #[cfg(unix)]
+        if connection_memory::is_for(&request) {
+            let answer = match refusal(&request, &self.app.config) {
+                Some(response) => Entered::refused(response),
+                None => {
+                    let response = connection_memory::register(&self.app.config, &request);
+                    Entered::admitted(Box::pin(ready(Ok(response))) as Answering)
+                }
+            };
+            return HttpAnswer::Inference { answer };
+        }
         if *request.method() != Method::POST || model_of(request.uri().path()).is_none() {
             let answer = self.router.call(request);
             return HttpAnswer::Routed { answer };

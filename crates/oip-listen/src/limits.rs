@@ -1,5 +1,9 @@
+//! What clients may do: times, numbers and sizes.
+
 use std::time::Duration;
 
+#[cfg(unix)]
+use crate::Descriptors;
 use crate::{ConnectionCap, Lanes, StreamCap, Windows};
 
 /// How long clients may take for each thing they do, and how many there may be.
@@ -47,6 +51,9 @@ pub struct Limits {
     pub windows: Windows,
     /// The threads for connections that are busy (`None`: all stay where they are accepted).
     pub lanes: Option<Lanes>,
+    /// Receives a descriptor that a client passes over a Unix socket (`None`: it is closed, as all others are).
+    #[cfg(unix)]
+    pub descriptors: Option<Descriptors>,
     /// Bytes of an HTTP/2 request's headers once decoded (8 KiB), as most gRPC servers have it.
     pub max_header_list_bytes: u32,
     /// Bytes of an HTTP/1 request's head, and of the buffer that a connection is read with (64 KiB).
@@ -81,6 +88,8 @@ impl Default for Limits {
             streams: StreamCap::new(1024),
             windows: Windows::new(64 << 20),
             lanes: None,
+            #[cfg(unix)]
+            descriptors: None,
             max_header_list_bytes: 8 << 10,
             max_head_bytes: 64 << 10,
         }

@@ -159,7 +159,7 @@ impl Listener {
             #[cfg(unix)]
             Inner::Unix(listener, _) => {
                 let (stream, _) = listener.accept().await?;
-                Ok((Stream::Unix(stream), Peer::unix()))
+                Ok((Stream::Unix(stream, None), Peer::unix()))
             }
         }
     }
@@ -210,7 +210,7 @@ impl Queued {
                 let (stream, _) = listener.accept()?;
                 stream.set_nonblocking(true)?;
                 let stream = tokio::net::UnixStream::from_std(stream)?;
-                Ok((Stream::Unix(stream), Peer::unix()))
+                Ok((Stream::Unix(stream, None), Peer::unix()))
             }
         }
     }

@@ -1,3 +1,7 @@
+//! The accept loop, and each connection from its start to its end.
+
+#[cfg(unix)]
+use std::sync::OnceLock;
 use std::{
     convert::Infallible,
     error::Error,
@@ -39,6 +43,8 @@ use crate::{
     tasks::Tasks,
     tls::{Refused, Secured, Transport, secure},
 };
+#[cfg(unix)]
+use crate::{Descriptors, descriptors::Reception};
 
 /// Serves a listener's connections until a shutdown, and returns how many connections had to be cut.
 ///
@@ -235,6 +241,53 @@ struct Encryption {
     home: Handle,
 }
 
+/// What the first request of a connection brings for all of them: of a descriptor that came with it.
+#[derive(Default)]
+struct FirstRequest {
+    #[cfg(unix)]
+    descriptors: Option<(Reception, Descriptors)>,
+    #[cfg(unix)]
+    brought: OnceLock<Option<http::Extensions>>,
+}
+
+impl FirstRequest {
+    #[cfg(unix)]
+    fn of(stream: &mut Stream, limits: &Limits) -> Self {
+        let descriptors = limits.descriptors.clone();
+        Self {
+            descriptors: descriptors
+                .and_then(|descriptors| Some((stream.receive_descriptors()?, descriptors))),
+            brought: OnceLock::new(),
+        }
+    }
+
+    #[cfg(not(unix))]
+    fn of(_: &mut Stream, _: &Limits) -> Self {
+        Self::default()
+    }
+
+    /// Closes what has come and comes.
+    fn receive_nothing(&self) {
+        #[cfg(unix)]
+        if let Some((reception, _)) = &self.descriptors {
+            drop(reception.close());
+        }
+    }
+
+    /// What the first request has brought, which may be this one.
+    fn brought<B>(&self, request: &Request<B>) -> Option<http::Extensions> {
+        #[cfg(unix)]
+        if let Some((reception, descriptors)) = &self.descriptors {
+            let brought = self
+                .brought
+                .get_or_init(|| descriptors.of_first(request, reception.close()));
+            return brought.clone();
+        }
+        let _ = request;
+        None
+    }
+}
+
 /// One connection and its patience.
 struct Connection {
     protocol: Protocol,
@@ -256,7 +309,7 @@ impl Connection {
     }
 
     /// Serves the connection to its end; false when it had to be cut for a shutdown.
-    async fn serve<S, B>(mut self, stream: Stream, service: S, _place: Place, tasks: Tasks) -> bool
+    async fn serve<S, B>(mut self, mut stream: Stream, service: S, _place: Place, tasks: Tasks) -> bool
     where
         S: Service<Request<RequestBody>, Response = Response<B>, Error = Infallible> + Clone + Send + 'static,
         S::Future: Send,
@@ -267,6 +320,7 @@ impl Connection {
         // Answers are written in one piece; waiting for more to send would only delay them.
         stream.set_nodelay();
         let Some(encryption) = self.encryption.take() else {
+            let first = FirstRequest::of(&mut stream, &self.limits);
             let mut stream = Box::pin(WatchedStream::new(stream, self.protocol, self.activity.clone()));
             if self.protocol == Protocol::Either {
                 match self.detect(stream.as_mut()).await {
@@ -279,7 +333,7 @@ impl Connection {
                 }
             }
             return self
-                .serve_on(Transport::Plain(stream), None, service, tasks)
+                .serve_on(Transport::Plain(stream), None, first, service, tasks)
                 .await;
         };
         let stream = WatchedStream::below_tls(stream, encryption.home, self.activity.clone());
@@ -315,7 +369,8 @@ impl Connection {
         self.activity
             .go_to(if is_upgraded { Lane::Work } else { Lane::Front });
         yield_now().await;
-        self.serve_on(transport, certificate, service, tasks).await
+        let first = FirstRequest::default();
+        self.serve_on(transport, certificate, first, service, tasks).await
     }
 
     /// Serves what is spoken on a connection to its end.
@@ -323,6 +378,7 @@ impl Connection {
         self,
         transport: Transport,
         certificate: Option<ClientCertificate>,
+        first: FirstRequest,
         service: S,
         tasks: Tasks,
     ) -> bool
@@ -336,6 +392,9 @@ impl Connection {
         let (activity, limits, shutdown) =
             (self.activity.clone(), self.limits.clone(), self.shutdown.clone());
         let protocol = self.protocol;
+        if protocol == Protocol::Http2 {
+            first.receive_nothing();
+        }
         let service = hyper::service::service_fn(move |request: Request<Incoming>| {
             let room = match protocol {
                 Protocol::Http2 if activity.open_requests() >= limits.assured_streams => {
@@ -346,7 +405,11 @@ impl Connection {
             let is_work = !matches!(*request.method(), Method::GET | Method::HEAD);
             let started = room.map(|room| {
                 let report = Report::new(&activity, room);
+                let brought = first.brought(&request);
                 let (mut head, body) = request.into_parts();
+                if let Some(brought) = brought {
+                    head.extensions.extend(brought);
+                }
                 if let Some(certificate) = &certificate {
                     head.extensions.insert(certificate.clone());
                 }

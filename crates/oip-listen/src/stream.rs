@@ -13,12 +13,15 @@ use tokio::{
     net::TcpStream,
 };
 
+#[cfg(unix)]
+use crate::descriptors::Reception;
+
 /// A connection's stream.
 #[derive(Debug)]
 pub(crate) enum Stream {
     Tcp(TcpStream),
     #[cfg(unix)]
-    Unix(UnixStream),
+    Unix(UnixStream, Option<Reception>),
 }
 
 /// Does the same with whichever stream it is.
@@ -27,7 +30,7 @@ macro_rules! with {
         match $this {
             Stream::Tcp($stream) => $do,
             #[cfg(unix)]
-            Stream::Unix($stream) => $do,
+            Stream::Unix($stream, _) => $do,
         }
     };
 }
@@ -43,7 +46,7 @@ impl Stream {
         match self {
             Self::Tcp(stream) => stream.poll_peek(cx, buf),
             #[cfg(unix)]
-            Self::Unix(_) => Poll::Ready(Err(io::ErrorKind::Unsupported.into())),
+            Self::Unix(..) => Poll::Ready(Err(io::ErrorKind::Unsupported.into())),
         }
     }
 
@@ -51,6 +54,15 @@ impl Stream {
     pub(crate) fn set_nodelay(&self) {
         if let Self::Tcp(stream) = self {
             let _ = stream.set_nodelay(true);
+        }
+    }
+
+    /// Receives descriptors until the first request has come. TCP has none.
+    #[cfg(unix)]
+    pub(crate) fn receive_descriptors(&mut self) -> Option<Reception> {
+        match self {
+            Self::Tcp(_) => None,
+            Self::Unix(_, reception) => Some(reception.get_or_insert_default().clone()),
         }
     }
 
@@ -64,7 +76,9 @@ impl Stream {
         match self {
             Self::Tcp(stream) => TcpStream::from_std(stream.into_std()?).map(Self::Tcp),
             #[cfg(unix)]
-            Self::Unix(stream) => UnixStream::from_std(stream.into_std()?).map(Self::Unix),
+            Self::Unix(stream, reception) => {
+                UnixStream::from_std(stream.into_std()?).map(|stream| Self::Unix(stream, reception))
+            }
         }
     }
 }
@@ -78,7 +92,19 @@ impl std::os::fd::AsFd for Stream {
 
 impl AsyncRead for Stream {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        with!(self.get_mut(), stream => Pin::new(stream).poll_read(cx, buf))
+        match self.get_mut() {
+            Self::Tcp(stream) => Pin::new(stream).poll_read(cx, buf),
+            #[cfg(unix)]
+            Self::Unix(stream, reception) => {
+                if let Some(open) = reception {
+                    if open.is_open() {
+                        return open.poll_read(stream, cx, buf);
+                    }
+                    *reception = None;
+                }
+                Pin::new(stream).poll_read(cx, buf)
+            }
+        }
     }
 }
 

@@ -1,5 +1,7 @@
 //! The configuration that options result in, complete and checked.
 
+#[cfg(target_os = "linux")]
+use std::sync::Arc;
 use std::{env, num::NonZeroU32, path::PathBuf, time::Duration};
 
 use oip_capture::RecorderConfig;
@@ -13,6 +15,8 @@ use oip_shm::RegionsConfig;
 use oip_types::{ByteSize, HumanDuration, rest::NonFinite};
 use tensor_mmap::Promise;
 
+#[cfg(target_os = "linux")]
+use crate::connection_memory;
 #[cfg(feature = "otlp")]
 use crate::trace_options::TraceConfig;
 use crate::{
@@ -140,9 +144,16 @@ impl Config {
             options.load_model,
         )?;
         let allowed_hosts = allowed_hosts(&options.allowed_hosts, addresses.http_is_local())?;
+        // It is the client's own and harms no other client, so it is on unless the operator wants no shared memory at all.
+        #[cfg(target_os = "linux")]
+        let allow_connection_memory = options.system_shared_memory != Some(false);
         let connections = Limits::default().with(|limits| {
             if let Some(cap) = options.max_connections {
                 limits.connections = ConnectionCap::new(cap.max(1));
+            }
+            #[cfg(target_os = "linux")]
+            if allow_connection_memory {
+                limits.descriptors = Some(connection_memory::descriptors());
             }
         });
         let tls = options.tls.files()?;
@@ -186,6 +197,11 @@ impl Config {
                 config.time = time;
                 config.budget = budget.clone();
                 config.cpu = cpu.clone();
+                #[cfg(target_os = "linux")]
+                if allow_connection_memory {
+                    let regions = oip_shm::ConnectionRegions::new(&budget, max_request_size);
+                    config.connection_memory = Some(Arc::new(regions));
+                }
                 config.non_finite = match options.json_nonfinite.unwrap_or(JsonNonFinite::Null) {
                     JsonNonFinite::Null => NonFinite::Null,
                     JsonNonFinite::Literal => NonFinite::Literal,

@@ -13,6 +13,8 @@ mod check;
 mod commands;
 mod config;
 mod config_file;
+#[cfg(target_os = "linux")]
+mod connection_memory;
 mod descriptors;
 mod examples;
 mod failure;

@@ -227,8 +227,8 @@ pub(crate) struct Options {
     )]
     pub(crate) allowed_hosts: Vec<String>,
 
-    /// Whether clients may pass tensors in shared memory. They can then read and write all shared memory that this server
-    /// can [default: false]
+    /// Whether clients may pass tensors in system shared memory. They can then read and write all shared memory that this server
+    /// can [default: false]. An explicit `false` also refuses memory that a client shares over its Unix socket
     #[arg(long, env = "OIP_SYSTEM_SHARED_MEMORY", hide_env = true, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     pub(crate) system_shared_memory: Option<bool>,
 

@@ -60,6 +60,23 @@ impl Buffer {
         Ok(())
     }
 
+    /// Makes room for exactly so many bytes more, and lets a function append them.
+    ///
+    /// # Errors
+    /// As [`Lease::charge`], and what the function says.
+    #[cfg(unix)]
+    pub(crate) fn append_with(
+        &mut self,
+        len: usize,
+        append: impl FnOnce(&mut Vec<u8>) -> Result<(), ServiceError>,
+    ) -> Result<(), ServiceError> {
+        let whole = self.bytes.len().saturating_add(len);
+        if whole > self.bytes.capacity() {
+            self.enlarge(whole)?;
+        }
+        append(&mut self.bytes)
+    }
+
     /// Reads up to the end of the reader, but no more than there is room for; returns how many bytes that were.
     ///
     /// # Errors

@@ -3,8 +3,8 @@
 use std::{fmt, pin::pin, sync::Arc};
 
 use oip_types::{
-    BytesTensor, ErrorCode, InferOutput, InferRequest, InferResponse, ModelRef, Parameters, ServiceError,
-    SharedMemorySlice, classify, take_class_count,
+    BytesTensor, CONNECTION_REGION, ErrorCode, InferOutput, InferRequest, InferResponse, ModelRef,
+    Parameters, ServiceError, SharedMemorySlice, classify, take_class_count,
 };
 use tensor_core::Quoted;
 
@@ -12,6 +12,9 @@ use crate::{Answers, Classes, CpuPool, InferenceService, Lease, RequestContext, 
 
 /// Bytes of outputs above which they are delivered by a thread of the pool.
 const LARGE: usize = 64 << 10;
+
+/// The same for outputs that are only copied into memory that is mapped.
+const QUICK: usize = 256 << 10;
 
 /// Bytes that classifying takes for each element: its index, its text and a part of the answer.
 const BYTES_PER_CLASS: u64 = 80;
@@ -51,7 +54,7 @@ pub async fn answers(
 ) -> Result<Answers, ServiceError> {
     let model = Named::of(&request);
     let answered = async {
-        let plans = plan(&**service, &mut request)?;
+        let plans = plan(&**service, &mut request, cx.lease())?;
         let lease = (!plans.is_empty()).then(|| cx.lease().clone());
         match (service.answers(request, cx).await?, lease) {
             (answers, None) => Ok(answers),
@@ -77,7 +80,7 @@ async fn run_and_deliver(
     mut request: InferRequest,
     cx: RequestContext,
 ) -> Result<InferResponse, ServiceError> {
-    let plans = plan(&**service, &mut request)?;
+    let plans = plan(&**service, &mut request, cx.lease())?;
     if plans.is_empty() {
         return service.infer(request, cx).await;
     }
@@ -91,11 +94,12 @@ async fn deliver_planned(
     cpu: &CpuPool,
     model: &Named,
     lease: &Lease,
-    plans: Vec<Plan>,
+    plans: Plans,
     mut response: InferResponse,
 ) -> Result<InferResponse, ServiceError> {
     let outputs = response.outputs.iter();
     let bytes = outputs.map(|output| output.value.raw().len()).sum::<usize>();
+    let is_quick = plans.are_copies();
     let deliver = {
         let (service, lease, model) = (service.clone(), lease.clone(), model.clone());
         move || {
@@ -105,7 +109,7 @@ async fn deliver_planned(
             Ok(response)
         }
     };
-    if bytes <= LARGE {
+    if bytes <= LARGE || is_quick && bytes <= QUICK {
         deliver()
     } else {
         cpu.run(lease, bytes as u64, deliver).await
@@ -154,6 +158,28 @@ impl fmt::Display for Named {
     }
 }
 
+/// What is to be done with outputs.
+#[derive(Default)]
+struct Plans {
+    each: Vec<Plan>,
+    /// Where in the connection's own region other large outputs may be written.
+    area: Option<SharedMemorySlice>,
+}
+
+impl Plans {
+    /// Whether outputs are only copied into the connection's own region.
+    fn are_copies(&self) -> bool {
+        self.each.iter().all(|plan| match &plan.delivery {
+            Delivery::Classes(_) => false,
+            Delivery::SharedMemory(slice) => slice.region == CONNECTION_REGION,
+        })
+    }
+
+    fn is_empty(&self) -> bool {
+        self.each.is_empty() && self.area.is_none()
+    }
+}
+
 /// What is to be done with an output.
 struct Plan {
     output: String,
@@ -166,15 +192,29 @@ enum Delivery {
 }
 
 /// Takes what concerns delivery out of the requested outputs' parameters.
-fn plan(service: &dyn InferenceService, request: &mut InferRequest) -> Result<Vec<Plan>, ServiceError> {
+fn plan(
+    service: &dyn InferenceService,
+    request: &mut InferRequest,
+    lease: &Lease,
+) -> Result<Plans, ServiceError> {
+    let area = match lease.has_connection_memory() && SharedMemorySlice::is_of_connection(&request.parameters)
+    {
+        true => SharedMemorySlice::take(&mut request.parameters)
+            .and_then(|area| area.map(|area| in_connection(lease, area)).transpose())
+            .map_err(|error| error.within(request.model()))?,
+        false => None,
+    };
     // Nearly every request ends here.
     if request.outputs.iter().all(|output| output.parameters.is_empty()) {
-        return Ok(Vec::new());
+        return Ok(Plans {
+            area,
+            ..Plans::default()
+        });
     }
     let mut plans = Vec::new();
     let mut outputs = std::mem::take(&mut request.outputs);
     let planned = outputs.iter_mut().try_for_each(|output| {
-        let delivery = read_delivery(service, &mut output.parameters)
+        let delivery = read_delivery(service, lease, &mut output.parameters)
             .map_err(|error| error.within(format_args!("output {}", Quoted(&output.name))))?;
         plans.extend(delivery.map(|delivery| Plan {
             output: output.name.clone(),
@@ -184,11 +224,12 @@ fn plan(service: &dyn InferenceService, request: &mut InferRequest) -> Result<Ve
     });
     request.outputs = outputs;
     planned.map_err(|error: ServiceError| error.within(request.model()))?;
-    Ok(plans)
+    Ok(Plans { each: plans, area })
 }
 
 fn read_delivery(
     service: &dyn InferenceService,
+    lease: &Lease,
     parameters: &mut Parameters,
 ) -> Result<Option<Delivery>, ServiceError> {
     let classes = take_class_count(parameters)?;
@@ -205,6 +246,9 @@ fn read_delivery(
         )),
         (Some(_), None) if service.classification().is_none() => not_offered("classification"),
         (Some(count), None) => Ok(Some(Delivery::Classes(count))),
+        (None, Some(slice)) if slice.region == CONNECTION_REGION => {
+            in_connection(lease, slice).map(|slice| Some(Delivery::SharedMemory(slice)))
+        }
         (None, Some(_)) if service.shared_memory().is_none() => not_offered("shared memory"),
         (None, Some(slice)) => Ok(Some(Delivery::SharedMemory(slice))),
     }
@@ -214,11 +258,15 @@ fn deliver(
     service: &dyn InferenceService,
     model: ModelRef<'_>,
     lease: &Lease,
-    plans: &[Plan],
+    plans: &Plans,
     response: &mut InferResponse,
 ) -> Result<(), ServiceError> {
+    let mut area = plans.area.clone();
     for output in &mut response.outputs {
-        let Some(plan) = plans.iter().find(|plan| plan.output == output.name) else {
+        let Some(plan) = plans.each.iter().find(|plan| plan.output == output.name) else {
+            if let Some(area) = &mut area {
+                write_into_area(lease, area, output)?;
+            }
             continue;
         };
         let delivered = match &plan.delivery {
@@ -228,7 +276,7 @@ fn deliver(
                     .map(|offer| offer.classes(model, &output.name));
                 classify_output(output, *count, &classes.unwrap_or_default(), lease)
             }
-            Delivery::SharedMemory(slice) => write(service, slice, output.value.raw()).map(|()| {
+            Delivery::SharedMemory(slice) => write(service, lease, slice, output.value.raw()).map(|()| {
                 let byte_size = output.value.raw().len() as u64;
                 output.shared_memory = Some(SharedMemorySlice {
                     byte_size,
@@ -260,14 +308,93 @@ fn classify_output(
     Ok(())
 }
 
+/// Bytes from which an output is written into the connection's own region if there is room.
+const LEAST_IN_AREA: usize = 16 << 10;
+
+/// Where outputs in the connection's own region begin: at multiples of this, as tensors in memory do.
+const ALIGNMENT: u64 = 64;
+
+/// Writes a large output at the beginning of an area, if it fits, and takes it from the area. One that does not fit travels with
+/// the answer.
+fn write_into_area(
+    lease: &Lease,
+    area: &mut SharedMemorySlice,
+    output: &mut InferOutput,
+) -> Result<(), ServiceError> {
+    let bytes = output.value.raw();
+    let byte_size = bytes.len() as u64;
+    if bytes.len() < LEAST_IN_AREA {
+        return Ok(());
+    }
+    let start = area.offset.checked_next_multiple_of(ALIGNMENT);
+    let end = area.offset.checked_add(area.byte_size);
+    let (Some(offset), Some(end)) = (start, end) else {
+        return Ok(());
+    };
+    let Some(rest) = end
+        .checked_sub(offset)
+        .and_then(|room| room.checked_sub(byte_size))
+    else {
+        return Ok(());
+    };
+    let slice = SharedMemorySlice {
+        region: area.region.clone(),
+        offset,
+        byte_size,
+    };
+    write_into_connection(lease, &slice, bytes)
+        .map_err(|error| error.within(format_args!("output {}", Quoted(&output.name))))?;
+    output.shared_memory = Some(slice);
+    (area.offset, area.byte_size) = (offset + byte_size, rest);
+    Ok(())
+}
+
+/// A slice of the connection's own region, if it has one that the slice is in.
+#[cfg(unix)]
+fn in_connection(lease: &Lease, slice: SharedMemorySlice) -> Result<SharedMemorySlice, ServiceError> {
+    use crate::connection_memory::{named, no_memory};
+
+    let whole = lease.connection_memory().ok_or_else(no_memory)?.byte_size();
+    let (offset, byte_size) = (slice.offset, slice.byte_size);
+    match offset.checked_add(byte_size) {
+        Some(end) if end <= whole => Ok(slice),
+        _ => {
+            let message = format!("{byte_size} bytes from byte {offset} are not within its {whole} bytes");
+            Err(ServiceError::invalid(message).within(named()))
+        }
+    }
+}
+
+#[cfg(not(unix))]
+fn in_connection(_: &Lease, _: SharedMemorySlice) -> Result<SharedMemorySlice, ServiceError> {
+    let message = "connections have no shared memory of their own on this system";
+    Err(ServiceError::invalid(message))
+}
+
+#[cfg(unix)]
+fn write_into_connection(lease: &Lease, slice: &SharedMemorySlice, bytes: &[u8]) -> Result<(), ServiceError> {
+    use crate::connection_memory::{named, no_memory};
+
+    let memory = lease.connection_memory().ok_or_else(no_memory)?;
+    memory
+        .write(slice.offset, bytes)
+        .map_err(|error| error.within(named()))
+}
+
+#[cfg(not(unix))]
+fn write_into_connection(_: &Lease, _: &SharedMemorySlice, _: &[u8]) -> Result<(), ServiceError> {
+    Err(ServiceError::new(
+        ErrorCode::Internal,
+        "connections have no shared memory here",
+    ))
+}
+
 fn write(
     service: &dyn InferenceService,
+    lease: &Lease,
     slice: &SharedMemorySlice,
     bytes: &[u8],
 ) -> Result<(), ServiceError> {
-    let Some(memory) = service.shared_memory() else {
-        return Err(ServiceError::new(ErrorCode::Internal, "shared memory is gone"));
-    };
     if bytes.len() as u64 > slice.byte_size {
         let (expected, found) = (bytes.len(), slice.byte_size);
         return Err(ServiceError::invalid(format!(
@@ -275,6 +402,12 @@ fn write(
             Quoted(&slice.region)
         )));
     }
+    if slice.region == CONNECTION_REGION {
+        return write_into_connection(lease, slice, bytes);
+    }
+    let Some(memory) = service.shared_memory() else {
+        return Err(ServiceError::new(ErrorCode::Internal, "shared memory is gone"));
+    };
     memory.write(slice, bytes)
 }
 

@@ -4,8 +4,8 @@
 //! for every request, answer what is not offered with [`not_offered`], and advertise just what is: [`offered`].
 
 use oip_types::{
-    ErrorCode, LoadOptions, ModelIndexEntry, ModelRef, ModelState, Parameters, ServiceError,
-    SharedMemoryRegion, UnloadOptions,
+    CONNECTION_REGION, ErrorCode, LoadOptions, ModelIndexEntry, ModelRef, ModelState, Parameters,
+    ServiceError, SharedMemoryRegion, UnloadOptions,
 };
 
 use crate::{InferenceService, Logging, ModelConfiguration, ModelRepository, Statistics, SystemSharedMemory};
@@ -89,13 +89,19 @@ pub fn register_region(
     memory.register(region)
 }
 
-/// Refuses a region without a name: where a name may be left out, that stands for all regions.
+/// Refuses a region without a name: where a name may be left out, that stands for all regions. Refuses the name of a connection's
+/// own region too, which no other connection reaches.
 ///
 /// # Errors
-/// [`InvalidArgument`](ErrorCode::InvalidArgument) when the name is empty.
+/// [`InvalidArgument`](ErrorCode::InvalidArgument) when the name is empty or that of a connection's own region.
 pub fn check_region_name(name: &str) -> Result<(), ServiceError> {
     if name.is_empty() {
         return Err(ServiceError::invalid("shared memory region '' must have a name"));
+    }
+    if name == CONNECTION_REGION {
+        let message =
+            format!("the name '{CONNECTION_REGION}' stands for a connection's own shared memory region");
+        return Err(ServiceError::invalid(message));
     }
     Ok(())
 }

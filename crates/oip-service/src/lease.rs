@@ -11,6 +11,8 @@ use std::{
 use bytes::Bytes;
 use oip_types::{ErrorCode, Grant, Memory, ServiceError};
 
+#[cfg(unix)]
+use crate::ConnectionMemory;
 use crate::{ByteBudget, CancelGuard, CancelToken, Laps, RequestNotes, TimeLimits};
 
 /// A request's memory, time and right to work. Clones are the same lease.
@@ -43,6 +45,8 @@ struct Inner {
     deadline: Mutex<Option<Instant>>,
     cancel: CancelToken,
     notes: OnceLock<Arc<RequestNotes>>,
+    #[cfg(unix)]
+    connection_memory: OnceLock<Arc<dyn ConnectionMemory>>,
 }
 
 impl Lease {
@@ -70,6 +74,8 @@ impl Lease {
             deadline: Mutex::new(None),
             cancel: CancelToken::new(None),
             notes: OnceLock::new(),
+            #[cfg(unix)]
+            connection_memory: OnceLock::new(),
         }))
     }
 
@@ -83,6 +89,28 @@ impl Lease {
     #[must_use]
     pub fn received(&self) -> Instant {
         self.0.received
+    }
+
+    /// Lets the request read and write the memory that its connection's client shares. The first word counts.
+    #[cfg(unix)]
+    pub fn set_connection_memory(&self, memory: Arc<dyn ConnectionMemory>) {
+        self.0.connection_memory.get_or_init(|| memory);
+    }
+
+    /// The memory that the connection's client shares, if there is some.
+    #[cfg(unix)]
+    #[must_use]
+    pub fn connection_memory(&self) -> Option<&Arc<dyn ConnectionMemory>> {
+        self.0.connection_memory.get()
+    }
+
+    /// Whether the connection's client shares memory.
+    #[must_use]
+    pub fn has_connection_memory(&self) -> bool {
+        #[cfg(unix)]
+        return self.connection_memory().is_some();
+        #[cfg(not(unix))]
+        false
     }
 
     /// Where to note what is done for the request. The first word counts.

@@ -71,6 +71,8 @@ mod cancel;
 mod capabilities;
 #[cfg(feature = "compression")]
 pub mod compression;
+#[cfg(unix)]
+mod connection_memory;
 mod cpu_pool;
 mod delivery;
 mod extended;
@@ -97,6 +99,8 @@ pub use capabilities::{
     BoxFuture, Classes, Classification, Logging, ModelConfiguration, ModelRepository, Statistics,
     SystemSharedMemory,
 };
+#[cfg(unix)]
+pub use connection_memory::{ConnectionMemory, ConnectionRegion, OpenConnectionMemory, not_passed};
 pub use cpu_pool::CpuPool;
 pub use delivery::{Named, answer, answers};
 pub use extended::Extended;

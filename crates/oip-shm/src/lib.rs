@@ -1,8 +1,10 @@
-//! The system shared memory extension for servers: clients on the same machine leave tensors in memory that they
-//! share, and find answers there.
+//! Shared memory for servers: clients on the same machine leave tensors in memory that they share, and find answers there.
+//! [`Regions`] is the system shared memory extension, [`ConnectionRegions`] (Linux) opens memory that one connection has for itself.
+//!
+//! # System shared memory
 //!
 //! On Linux an object of `shm_open` is a file in `/dev/shm`. [`Regions`] opens it and reads and writes it as a file, one
-//! copy each way. Nothing is ever mapped, so that a client that shrinks its memory under a request gets an error and
+//! copy each way. Nothing of it is ever mapped, so that a client that shrinks its memory under a request gets an error and
 //! not the server a `SIGBUS`; and what a request carries is a copy that the client cannot change while a model looks at
 //! it.
 //!
@@ -33,6 +35,17 @@
 //! # }
 //! ```
 
+//!
+//! # Regions of connections
+//!
+//! A client passes a descriptor of memory over its Unix socket, and only requests of that connection reach it. The descriptor must be
+//! of `memfd_create`, with seals that keep its size. So it can be mapped, and nothing that the client does to it harms the server:
+//! bytes are copied out before they are looked at.
+
+#[cfg(target_os = "linux")]
+mod connection_regions;
 mod regions;
 
+#[cfg(target_os = "linux")]
+pub use connection_regions::ConnectionRegions;
 pub use regions::{Regions, RegionsConfig};

@@ -76,7 +76,8 @@ pub use name::{ModelRef, check_name};
 pub use parameters::{ParameterValue, Parameters, check_parameter_name, take_bool};
 pub use repository::{LoadOptions, ModelIndexEntry, ModelState, UnloadOptions};
 pub use shared_memory::{
-    CudaMemoryRegion, NoSharedMemory, ReadSharedMemory, SharedMemoryRegion, SharedMemorySlice,
+    CONNECTION_REGION, CudaMemoryRegion, NoSharedMemory, ReadSharedMemory, SharedMemoryRegion,
+    SharedMemorySlice,
 };
 pub use statistics::{
     BatchStatistics, InferStatistics, MemoryUsage, ModelStatistics, ResponseStatistics, StatisticDuration,

@@ -10,6 +10,10 @@ const BYTE_SIZE: &str = "shared_memory_byte_size";
 /// Where in the region they begin.
 const OFFSET: &str = "shared_memory_offset";
 
+/// The name of the region that a connection over a Unix socket has for itself. On every other connection it names nothing, and
+/// no region can be registered under it.
+pub const CONNECTION_REGION: &str = "$connection";
+
 /// A region of system shared memory that a client registered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "rest", derive(serde::Serialize, serde::Deserialize))]
@@ -88,6 +92,13 @@ impl SharedMemorySlice {
             offset,
             byte_size,
         }))
+    }
+
+    /// Whether the parameters name a slice of the connection's own region.
+    #[must_use]
+    pub fn is_of_connection(parameters: &Parameters) -> bool {
+        let region = parameters.get(REGION).and_then(ParameterValue::as_str);
+        region == Some(CONNECTION_REGION)
     }
 
     /// Whether the parameters of an input or output name a slice.

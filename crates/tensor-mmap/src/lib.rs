@@ -19,11 +19,18 @@
 //! assert_eq!(tail, "56789");
 //! # std::io::Result::Ok(())
 //! ```
+//!
+//! [`SharedMemory`] (Linux) is memory that two processes read and write, copied in and out through pointers only.
+
+#[cfg(target_os = "linux")]
+mod shared;
 
 use std::{fs::File, io};
 
 use bytes::Bytes;
 use memmap2::{Advice, Mmap};
+#[cfg(target_os = "linux")]
+pub use shared::SharedMemory;
 
 /// Maps a whole file.
 ///

@@ -111,6 +111,27 @@ impl Connection {
         Ok(Sent::Whole)
     }
 
+    /// Sends bytes with a descriptor.
+    #[cfg(target_os = "linux")]
+    pub(super) fn send_with(&mut self, bytes: &[u8], descriptor: &OwnedFd, wait: &Wait<'_>) -> Result<()> {
+        use std::os::fd::AsFd;
+
+        use super::descriptor;
+
+        self.wait_in_slices(wait)?;
+        let sent = loop {
+            match descriptor::send(&self.socket, bytes, descriptor.as_fd()) {
+                Ok(sent) => break sent,
+                Err(error) if is_early(&error) => self.look_around(wait)?,
+                Err(error) => return Err(broken(error)),
+            }
+        };
+        match self.send(&mut &mut [IoSlice::new(&bytes[sent..])][..], wait)? {
+            Sent::Whole => Ok(()),
+            Sent::Partly { why, .. } => Err(broken(why.unwrap_or_else(closed))),
+        }
+    }
+
     /// Reads an answer to its end, and says whether the connection can be used again. `most` gives how many bytes the body may have,
     /// or as an error how many of them to read. A large body is in a spare buffer, if there is one.
     pub(super) fn answer(
@@ -503,6 +524,15 @@ fn no_signal() -> SendFlags {
     return SendFlags::NOSIGNAL;
     #[cfg(not(any(target_os = "linux", target_os = "android")))]
     SendFlags::empty()
+}
+
+/// Whether it was woken before it could send.
+#[cfg(target_os = "linux")]
+fn is_early(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock
+    )
 }
 
 fn closed() -> io::Error {

@@ -48,30 +48,13 @@ impl Pool {
         wait: &Wait<'_>,
     ) -> Result<Answer> {
         let head = head(endpoint, settings, message);
-        let parts = [&head[..], &message.body.json[..]];
-        let parts = parts
-            .into_iter()
-            .chain(message.body.binary.iter().map(Bytes::as_ref));
-        let mut parts: Vec<IoSlice<'_>> = parts.filter(|part| !part.is_empty()).map(IoSlice::new).collect();
+        let mut parts = parts(&head, message);
         let (mut connection, sent) = self.begin(endpoint, settings, &mut parts, wait)?;
-        let outcome = connection.answer(wait, &settings.spare, |status| match status.is_success() {
-            true => Ok(settings.max_answer_bytes),
-            // A refusal is a message; of a page that somebody else answers with, its beginning will do.
-            false => Err(MAX_REFUSAL.min(settings.max_answer_bytes)),
-        });
-        match (outcome, sent) {
-            (Ok((answer, may_stay)), sent) => {
-                if may_stay && matches!(sent, Sent::Whole) {
-                    self.keep(connection);
-                }
-                Ok(answer)
-            }
-            // Why the request could not be sent says more than that no answer came.
-            (Err(error), Sent::Partly { why: Some(why), .. }) if error.kind() == ErrorKind::Broken => {
-                Err(broken(why))
-            }
-            (Err(error), _) => Err(error),
+        let (answer, may_stay) = receive(&mut connection, sent, settings, wait)?;
+        if may_stay {
+            self.keep(connection);
         }
+        Ok(answer)
     }
 
     /// Sends as much of a request as the server takes.
@@ -131,8 +114,53 @@ impl Pool {
     }
 }
 
+/// Sends a request over a connection and reads all of its answer, and says whether the connection can be used again.
+#[cfg(target_os = "linux")]
+pub(super) fn exchange(
+    connection: &mut Connection,
+    endpoint: &Endpoint,
+    settings: &Settings,
+    message: &Message,
+    wait: &Wait<'_>,
+) -> Result<(Answer, bool)> {
+    let head = head(endpoint, settings, message);
+    let sent = connection.send(&mut &mut parts(&head, message)[..], wait)?;
+    receive(connection, sent, settings, wait)
+}
+
+/// What of a request is not empty.
+fn parts<'m>(head: &'m [u8], message: &'m Message) -> Vec<IoSlice<'m>> {
+    let parts = [head, &message.body.json[..]];
+    let parts = parts
+        .into_iter()
+        .chain(message.body.binary.iter().map(Bytes::as_ref));
+    parts.filter(|part| !part.is_empty()).map(IoSlice::new).collect()
+}
+
+/// Reads the answer to a request of which so much was sent, and says whether the connection can be used again.
+fn receive(
+    connection: &mut Connection,
+    sent: Sent,
+    settings: &Settings,
+    wait: &Wait<'_>,
+) -> Result<(Answer, bool)> {
+    let outcome = connection.answer(wait, &settings.spare, |status| match status.is_success() {
+        true => Ok(settings.max_answer_bytes),
+        // A refusal is a message; of a page that somebody else answers with, its beginning will do.
+        false => Err(MAX_REFUSAL.min(settings.max_answer_bytes)),
+    });
+    match (outcome, sent) {
+        (Ok((answer, may_stay)), sent) => Ok((answer, may_stay && matches!(sent, Sent::Whole))),
+        // Why the request could not be sent says more than that no answer came.
+        (Err(error), Sent::Partly { why: Some(why), .. }) if error.kind() == ErrorKind::Broken => {
+            Err(broken(why))
+        }
+        (Err(error), _) => Err(error),
+    }
+}
+
 /// The lines before a request's body.
-fn head(endpoint: &Endpoint, settings: &Settings, message: &Message) -> Vec<u8> {
+pub(super) fn head(endpoint: &Endpoint, settings: &Settings, message: &Message) -> Vec<u8> {
     let Message {
         method,
         path,
@@ -167,7 +195,7 @@ fn add_header(head: &mut Vec<u8>, name: &str, value: &[u8]) {
 }
 
 /// A new connection. Another thread makes it, since names can take any time to resolve.
-fn connect(endpoint: &Endpoint, timeout: Duration, wait: &Wait<'_>) -> Result<Connection> {
+pub(super) fn connect(endpoint: &Endpoint, timeout: Duration, wait: &Wait<'_>) -> Result<Connection> {
     let endpoint = endpoint.clone();
     let (sender, opened) = sync_channel(1);
     let connecting = thread::Builder::new()

@@ -7,11 +7,15 @@ mod body;
 mod calls;
 #[cfg(unix)]
 mod connection;
+#[cfg(target_os = "linux")]
+mod descriptor;
 #[cfg(unix)]
 mod direct;
 mod encoding;
 mod json;
 mod message;
+#[cfg(target_os = "linux")]
+mod shared_memory;
 
 use std::sync::Arc;
 
@@ -31,6 +35,8 @@ use tokio::task::spawn_blocking;
 pub use self::blocking::BlockingClient;
 #[cfg(unix)]
 use self::direct::Pool;
+#[cfg(target_os = "linux")]
+use self::shared_memory::connections::Connections;
 use self::{
     answer::{Answer, HINT, MAX_REFUSAL},
     body::Parts,
@@ -49,10 +55,16 @@ use crate::{
 /// The protocol over HTTP/1.1, with connections that are kept and shared by clones.
 ///
 /// Paths are the protocol's and Triton's; model names may have any characters.
+///
+/// On Linux, large tensors of requests over a Unix socket are in memory that the server maps too, if it offers that. They are copied
+/// into it and out of it.
 #[derive(Clone, Debug)]
 pub struct HttpClient {
     way: Way,
     shared: Arc<Shared>,
+    /// None where the server cannot be on this machine.
+    #[cfg(target_os = "linux")]
+    memory: Option<Arc<Connections>>,
 }
 
 /// How requests get to the server.
@@ -91,10 +103,8 @@ impl HttpClient {
     pub(crate) fn new(endpoint: Endpoint, settings: Settings) -> Result<Self> {
         check_transport(&endpoint)?;
         let (builder, connector) = connect::pool(&endpoint, &settings, b"http/1.1")?;
-        Ok(Self {
-            way: Way::Driven(Box::new(builder.build(connector))),
-            shared: Arc::new(Shared { endpoint, settings }),
-        })
+        let way = Way::Driven(Box::new(builder.build(connector)));
+        Ok(Self::with(way, endpoint, settings))
     }
 
     /// One whose calls block.
@@ -105,10 +115,17 @@ impl HttpClient {
             let message = "blocking calls are not encrypted: expected http://, or a client with a runtime";
             return Err(ClientError::new(ErrorKind::Usage, message).at(&endpoint.url));
         }
-        Ok(Self {
-            way: Way::Direct(Arc::new(Pool::default()), Patience::default()),
+        let way = Way::Direct(Arc::new(Pool::default()), Patience::default());
+        Ok(Self::with(way, endpoint, settings))
+    }
+
+    fn with(way: Way, endpoint: Endpoint, settings: Settings) -> Self {
+        Self {
+            way,
+            #[cfg(target_os = "linux")]
+            memory: endpoint.socket.is_some().then(Arc::default),
             shared: Arc::new(Shared { endpoint, settings }),
-        })
+        }
     }
 
     #[cfg(unix)]
@@ -117,10 +134,7 @@ impl HttpClient {
             Way::Driven(_) => self.way.clone(),
             Way::Direct(pool, _) => Way::Direct(pool.clone(), patience),
         };
-        Self {
-            way,
-            shared: self.shared.clone(),
-        }
+        Self { way, ..self.clone() }
     }
 
     /// A client that sends these headers too, with every call, over the same connections.
@@ -132,8 +146,8 @@ impl HttpClient {
         let settings = settings.with_headers(endpoint, headers)?;
         let endpoint = endpoint.clone();
         Ok(Self {
-            way: self.way.clone(),
             shared: Arc::new(Shared { endpoint, settings }),
+            ..self.clone()
         })
     }
 
@@ -201,13 +215,22 @@ impl HttpClient {
     }
 
     async fn run(&self, request: &InferRequest) -> Result<InferResponse> {
+        #[cfg(target_os = "linux")]
+        if let Some(response) = self.run_shared(request).await? {
+            return Ok(response);
+        }
         let settings = self.settings();
-        let encoded = self.encode(request).await.map_err(|error| error.at(self.url()))?;
+        let encoded = self
+            .encode(self.prepared(request))
+            .await
+            .map_err(|error| error.at(self.url()))?;
         let path = format!("{}/infer", model_path(request.model()));
         let answer = self.call(false, &self.infer_message(path, encoded)).await?;
-        self.decode(answer, settings)
-            .await
-            .map_err(|error| error.at(self.url()))
+        let response = self.decode(answer, settings).await;
+        let response = response.map_err(|error| error.at(self.url()))?;
+        #[cfg(target_os = "linux")]
+        self.note_outputs(request, &response);
+        Ok(response)
     }
 
     fn infer_message(&self, path: String, (body, compressed): (EncodedBody, Option<Bytes>)) -> Message {
@@ -243,16 +266,9 @@ impl HttpClient {
         }
     }
 
-    /// The body of an inference request, and its compressed form if it is to be sent so.
-    async fn encode(&self, request: &InferRequest) -> Result<(EncodedBody, Option<Bytes>)> {
+    /// A request with what the client's settings add to it.
+    fn prepared(&self, request: &InferRequest) -> InferRequest {
         let settings = self.settings();
-        let is_raw = settings.form == TensorForm::Raw;
-        let encoding = RequestEncoding::default().with(|encoding| {
-            encoding.binary_inputs = is_raw;
-            encoding.binary_outputs = is_raw;
-            encoding.non_finite = settings.non_finite;
-        });
-        let compression = settings.compression;
         let mut request = request.clone();
         if let Some(timeout) = settings.request_timeout.filter(|_| settings.sends_timeout) {
             let micros = i64::try_from(timeout.as_micros()).unwrap_or(i64::MAX).max(1);
@@ -261,14 +277,32 @@ impl HttpClient {
                 .entry("timeout".to_owned())
                 .or_insert(ParameterValue::Int64(micros));
         }
+        request
+    }
+
+    /// In which form requests are sent.
+    fn encoding(&self) -> RequestEncoding {
+        let settings = self.settings();
+        let is_raw = settings.form == TensorForm::Raw;
+        RequestEncoding::default().with(|encoding| {
+            encoding.binary_inputs = is_raw;
+            encoding.binary_outputs = is_raw;
+            encoding.non_finite = settings.non_finite;
+        })
+    }
+
+    /// The body of an inference request, and its compressed form if it is to be sent so.
+    async fn encode(&self, request: InferRequest) -> Result<(EncodedBody, Option<Bytes>)> {
+        let settings = self.settings();
+        let is_raw = settings.form == TensorForm::Raw;
+        let encoding = self.encoding();
+        let compression = settings.compression;
         let bytes: usize = request.inputs.iter().map(|input| input.value.raw().len()).sum();
         let is_for_json = |input: &InferInput| input.parameters.contains_key(BINARY_DATA);
         let is_all_raw = is_raw && !request.inputs.iter().any(is_for_json);
         let is_large = bytes > LARGE && (!is_all_raw || compression.is_some());
         let encode = move || -> Result<_> {
-            let wrong =
-                |error: ServiceError| ClientError::new(ErrorKind::Request, error.message()).caused_by(error);
-            let body = encode_request(&request, encoding).map_err(wrong)?;
+            let body = encode_request(&request, encoding).map_err(not_encoded)?;
             let compressed = compression.map(|compression| encoding::compress(compression, &body));
             Ok((body, compressed))
         };
@@ -304,6 +338,10 @@ impl HttpClient {
             |error| ClientError::new(ErrorKind::Request, "the work on the body was lost").caused_by(error);
         spawn_blocking(work).await.map_err(lost)?
     }
+}
+
+fn not_encoded(error: ServiceError) -> ClientError {
+    ClientError::new(ErrorKind::Request, error.message()).caused_by(error)
 }
 
 /// Whether the URL is for this transport.

@@ -11,6 +11,8 @@ mod hostile;
 mod others;
 mod retries;
 mod round_trips;
+#[cfg(target_os = "linux")]
+mod shared_memory;
 mod streams;
 mod support;
 mod tls;

@@ -75,6 +75,7 @@ pub(crate) fn of_http(path: &str) -> Route {
         ["v2", "logging"] => route("/v2/logging"),
         ["v2", "trace", "setting"] => route("/v2/trace/setting"),
         ["v2", "systemsharedmemory", ..] => route("/v2/systemsharedmemory"),
+        ["v2", "connectionsharedmemory", ..] => route("/v2/connectionsharedmemory"),
         ["v2", "cudasharedmemory", ..] => route("/v2/cudasharedmemory"),
         ["console", ..] => route("/console"),
         _ => route(OTHER),

@@ -14,6 +14,8 @@ mod boosters;
 mod capture;
 mod command_line;
 #[cfg(feature = "onnx")]
+#[cfg(target_os = "linux")]
+mod connection_memory;
 mod console;
 mod control;
 #[cfg(feature = "onnx")]

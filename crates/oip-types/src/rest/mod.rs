@@ -47,5 +47,7 @@ pub use request::{
     BINARY_DATA, BinaryOutputs, DecodedRequest, RequestEncoding, decode_request, decode_request_with,
     encode_request,
 };
-pub use response::{decode_response, decode_shared_response, encode_response, encode_response_within};
+pub use response::{
+    decode_response, decode_response_with, decode_shared_response, encode_response, encode_response_within,
+};
 pub use v1::{DecodedV1Request, decode_v1_request, encode_v1_response};

@@ -123,6 +123,22 @@ pub fn decode_response(
     decode(body, header_length, limits, Some(&NoSharedMemory))
 }
 
+/// [`decode_response`] for clients with shared memory: outputs may be there, and are read at once.
+///
+/// # Errors
+/// As [`decode_response`], and what `memory` says.
+///
+/// # Panics
+/// As [`decode_response`].
+pub fn decode_response_with(
+    body: &Bytes,
+    header_length: Option<usize>,
+    limits: &Limits,
+    memory: &dyn ReadSharedMemory,
+) -> Result<InferResponse, ServiceError> {
+    decode(body, header_length, limits, Some(memory))
+}
+
 /// [`decode_response`] for clients with shared memory: outputs may be there. Their values are zeros then, and
 /// [`InferOutput::shared_memory`] says where their bytes are.
 ///

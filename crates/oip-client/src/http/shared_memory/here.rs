@@ -1,0 +1,115 @@
+//! Connections with regions over which the calling thread sends and waits.
+
+use oip_types::{InferRequest, InferResponse, rest::encode_request};
+use tensor_mmap::SharedMemory as Mapped;
+
+use super::{
+    Plan, Region,
+    connections::Connections,
+    output_bytes,
+    pool::Shared,
+    register::{self, NOT_OFFERED, Refused},
+};
+use crate::{
+    ErrorKind, Patience, Result,
+    http::{HttpClient, connection::Connection, direct, not_encoded},
+    patience::Wait,
+};
+
+type Kept = Shared<Connection>;
+
+impl HttpClient {
+    /// One attempt over a connection with a region, if there is one or can be one.
+    pub(super) fn attempt_here(
+        &self,
+        memory: &Connections,
+        request: &InferRequest,
+        plan: Plan,
+        patience: &Patience,
+        wait: &Wait<'_>,
+    ) -> Result<Option<InferResponse>> {
+        let Some(mut shared) = self.connection_here(memory, plan, patience, wait)? else {
+            return Ok(None);
+        };
+        let placed = shared.region.place(request)?;
+        let encoded = (
+            encode_request(&placed, self.encoding()).map_err(not_encoded)?,
+            None,
+        );
+        let message = self.infer_message(Self::infer_path(request), encoded);
+        let (answer, may_stay) = direct::exchange(
+            &mut shared.connection,
+            &self.shared.endpoint,
+            self.settings(),
+            &message,
+            wait,
+        )?;
+        let response = self.decode_from(answer, &shared.region)?;
+        // Behind a refusal the server may still write into the region. Behind an answer it has done with it.
+        if may_stay {
+            memory.here.keep(shared);
+        }
+        memory.here.note_outputs(request, output_bytes(&response));
+        Ok(Some(response))
+    }
+
+    /// A connection with a region that is large enough.
+    fn connection_here(
+        &self,
+        memory: &Connections,
+        plan: Plan,
+        patience: &Patience,
+        wait: &Wait<'_>,
+    ) -> Result<Option<Kept>> {
+        while let Some(kept) = memory.here.take(plan.region) {
+            if kept.connection.is_open() {
+                return Ok(Some(kept));
+            }
+        }
+        let (endpoint, settings) = (&self.shared.endpoint, self.settings());
+        // Whatever keeps it from connecting, sending the request will tell.
+        let mut connection = match direct::connect(endpoint, settings.connect_timeout, wait) {
+            Ok(connection) => connection,
+            Err(error) if error.kind() == ErrorKind::Interrupted => return Err(error),
+            Err(_) => return Ok(None),
+        };
+        let patience = patience.until(Some(register::PATIENCE.min(settings.connect_timeout)));
+        match self.register_here(&mut connection, plan.region, &patience) {
+            Ok(Ok(region)) => Ok(Some(Shared { connection, region })),
+            Ok(Err(Refused { pause, least })) => {
+                memory.here.pause(pause, least);
+                Ok(None)
+            }
+            Err(error) if error.kind() == ErrorKind::Interrupted => Err(error),
+            Err(_) => {
+                memory.here.pause(NOT_OFFERED, 0);
+                Ok(None)
+            }
+        }
+    }
+
+    fn register_here(
+        &self,
+        connection: &mut Connection,
+        bytes: u64,
+        wait: &Wait<'_>,
+    ) -> Result<std::result::Result<Region, Refused>> {
+        // The system may have no memory, or count it too strictly.
+        let Ok((mapped, descriptor)) = Mapped::new(bytes) else {
+            return Ok(Err(Refused::all(NOT_OFFERED)));
+        };
+        let settings = self.settings();
+        let head = direct::head(&self.shared.endpoint, settings, &register::message());
+        connection.send_with(&head, &descriptor, wait)?;
+        let (answer, may_stay) =
+            connection.answer(wait, &settings.spare, |status| match status.is_success() {
+                true => Ok(64 << 10),
+                false => Err(64 << 10),
+            })?;
+        let judged = register::judge(answer.status.as_u16(), &answer.body, bytes);
+        Ok(match may_stay {
+            true => judged.map(|()| Region::new(mapped)),
+            false => Err(judged.err().unwrap_or(Refused::all(NOT_OFFERED))),
+        })
+    }
+}

@@ -1,0 +1,108 @@
+//! Large tensors in memory that a server on this machine maps too: each connection over a Unix socket that is made for them has a
+//! region of its own, which lives as long as it does. Servers that do not know it get bytes.
+
+pub(super) mod connections;
+mod driven;
+mod here;
+mod pool;
+mod region;
+mod register;
+
+use std::sync::Arc;
+
+use http::header::CONTENT_ENCODING;
+use oip_types::{InferRequest, InferResponse, rest::decode_response_with};
+
+use self::{pool::Plan, region::Region};
+use super::{
+    HttpClient, Way,
+    answer::{self, Answer},
+    model_path,
+};
+use crate::{Result, retry::Call};
+
+/// Bytes above which tensors are copied into a region or out of it where that disturbs nobody: it takes longer than reading or
+/// writing a socket at once.
+const LARGE: usize = 1 << 20;
+
+impl HttpClient {
+    /// Runs a request with its tensors in shared memory. `None` if that does not pay or the server does not offer it: then nothing
+    /// was sent.
+    pub(super) async fn run_shared(&self, request: &InferRequest) -> Result<Option<InferResponse>> {
+        let Some(memory) = &self.memory else {
+            return Ok(None);
+        };
+        let settings = self.settings();
+        let planned = match &self.way {
+            Way::Driven(_) => memory.driven.plan(request, settings),
+            Way::Direct(..) => memory.here.plan(request, settings),
+        };
+        let Some(plan) = planned else {
+            return Ok(None);
+        };
+        let request = Arc::new(self.prepared(request));
+        let call = |timeout| Call {
+            policy: &settings.retry,
+            timeout,
+            is_read: false,
+        };
+        let timeout = settings.request_timeout;
+        let outcome = match &self.way {
+            Way::Driven(_) => {
+                let attempt = |_| self.attempt(memory, &request, plan);
+                call(timeout).run(attempt).await
+            }
+            Way::Direct(_, patience) => {
+                let shorter = [timeout, patience.timeout].into_iter().flatten().min();
+                call(shorter).run_here(patience, |wait| {
+                    self.attempt_here(memory, &request, plan, patience, wait)
+                })
+            }
+        };
+        outcome.map_err(|error| error.at(self.url()))
+    }
+
+    /// Notes how large an answer was that came without shared memory, for the model's next ones.
+    pub(super) fn note_outputs(&self, request: &InferRequest, response: &InferResponse) {
+        let bytes = output_bytes(response);
+        match (&self.memory, &self.way) {
+            // Most answers are small, and nothing is remembered of them.
+            (Some(_), _) if bytes < pool::PAYS => {}
+            (Some(memory), Way::Driven(_)) => memory.driven.note_outputs(request, bytes),
+            (Some(memory), Way::Direct(..)) => memory.here.note_outputs(request, bytes),
+            (None, _) => {}
+        }
+    }
+
+    /// The path of a request.
+    fn infer_path(request: &InferRequest) -> String {
+        format!("{}/infer", model_path(request.model()))
+    }
+
+    /// What a body that has come over a connection with a region says.
+    fn decode_from(&self, answer: Answer, region: &Region) -> Result<InferResponse> {
+        let settings = self.settings();
+        let answer = answer.success()?.decompressed(settings.max_answer_bytes)?;
+        let header_length = answer.header_length()?;
+        answer.expect_json()?;
+        let outputs = region.outputs(settings);
+        let decoded = decode_response_with(&answer.body, header_length, &settings.limits, &outputs);
+        let mut response = outputs.checked(decoded.map_err(answer::broken))?;
+        for output in &mut response.outputs {
+            output.shared_memory = None;
+        }
+        Ok(response)
+    }
+}
+
+/// Whether so much is in an answer's JSON, or compressed, that it is read elsewhere.
+fn is_long(answer: &Answer) -> bool {
+    let json = answer.header_length().ok().flatten().unwrap_or(answer.body.len());
+    json > super::LARGE || answer.headers.contains_key(CONTENT_ENCODING)
+}
+
+/// Bytes of all outputs.
+fn output_bytes(response: &InferResponse) -> u64 {
+    let outputs = response.outputs.iter();
+    outputs.map(|output| output.value.raw().len() as u64).sum()
+}

@@ -1,0 +1,141 @@
+//! The region of a connection: where a request's inputs are in it, and what comes out of it.
+
+use std::{cell::Cell, sync::Arc};
+
+use bytes::Bytes;
+use oip_types::{
+    CONNECTION_REGION, InferInput, InferRequest, ReadSharedMemory, ServiceError, SharedMemorySlice,
+    rest::BINARY_DATA,
+};
+use tensor_core::SpareBuffers;
+use tensor_mmap::SharedMemory;
+
+use crate::{ClientError, ErrorKind, Result, http::body::too_large, settings::Settings};
+
+/// Bytes from which an input is in the region. Smaller ones travel with the request.
+const LEAST: usize = 16 << 10;
+
+/// Where tensors begin: at multiples of this.
+const ALIGNMENT: u64 = 64;
+
+/// Memory that the server maps too. While a request that names it may run it must not be used for another one.
+#[derive(Clone, Debug)]
+pub(super) struct Region(Arc<SharedMemory>);
+
+impl Region {
+    pub(super) fn new(memory: SharedMemory) -> Self {
+        Self(Arc::new(memory))
+    }
+
+    pub(super) fn len(&self) -> u64 {
+        self.0.len()
+    }
+
+    /// Copies the large inputs of a request into the region, and lets the server write outputs into the rest of it.
+    pub(super) fn place(&self, request: &InferRequest) -> Result<InferRequest> {
+        let mut placed = request.clone();
+        let mut end = 0;
+        for input in &mut placed.inputs {
+            if !is_placed(input) {
+                continue;
+            }
+            let slice = slice(end, input.value.raw().len() as u64);
+            self.0
+                .write(slice.offset, input.value.raw())
+                .map_err(|error| ClientError::new(ErrorKind::Request, error.to_string()).caused_by(error))?;
+            end = aligned(slice.offset + slice.byte_size);
+            input.parameters.extend(slice.to_parameters());
+        }
+        let rest = slice(end, self.len().saturating_sub(end));
+        placed.parameters.extend(rest.to_parameters());
+        Ok(placed)
+    }
+
+    /// Reads outputs out of it.
+    pub(super) fn outputs<'r>(&'r self, settings: &'r Settings) -> Outputs<'r> {
+        Outputs {
+            memory: &self.0,
+            spare: &settings.spare,
+            limit: settings.max_answer_bytes as u64,
+            read: Cell::new(0),
+        }
+    }
+}
+
+/// Bytes that the inputs of a request take in a region, or `None` if it must not be used for the request.
+pub(super) fn input_bytes(request: &InferRequest) -> Option<u64> {
+    let is_shared = SharedMemorySlice::is_in(&request.parameters)
+        || request
+            .inputs
+            .iter()
+            .any(|input| SharedMemorySlice::is_in(&input.parameters))
+        || request
+            .outputs
+            .iter()
+            .any(|output| SharedMemorySlice::is_in(&output.parameters));
+    let sizes = request.inputs.iter().filter(|input| is_placed(input));
+    let sizes = sizes.map(|input| aligned(input.value.raw().len() as u64));
+    (!is_shared).then(|| sizes.sum())
+}
+
+fn is_placed(input: &InferInput) -> bool {
+    // One that is to be sent as JSON is.
+    input.value.raw().len() >= LEAST && !input.parameters.contains_key(BINARY_DATA)
+}
+
+fn aligned(end: u64) -> u64 {
+    end.saturating_add(ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT
+}
+
+fn slice(offset: u64, byte_size: u64) -> SharedMemorySlice {
+    SharedMemorySlice {
+        region: CONNECTION_REGION.to_owned(),
+        offset,
+        byte_size,
+    }
+}
+
+/// The outputs of one answer, up to the limit for answers.
+pub(super) struct Outputs<'r> {
+    memory: &'r SharedMemory,
+    spare: &'r Arc<SpareBuffers>,
+    limit: u64,
+    read: Cell<u64>,
+}
+
+impl Outputs<'_> {
+    /// Says of an answer that is too large that it is.
+    pub(super) fn checked<T>(&self, result: Result<T>) -> Result<T> {
+        match self.read.get() > self.limit {
+            true => Err(too_large(self.limit as usize)),
+            false => result,
+        }
+    }
+}
+
+impl ReadSharedMemory for Outputs<'_> {
+    fn read(&self, slice: &SharedMemorySlice) -> std::result::Result<Bytes, ServiceError> {
+        if slice.region != CONNECTION_REGION {
+            return Err(ServiceError::invalid(
+                "an output is in shared memory that was not asked for",
+            ));
+        }
+        self.read.set(self.read.get().saturating_add(slice.byte_size));
+        if self.read.get() > self.limit {
+            return Err(ServiceError::invalid("the answer is too large"));
+        }
+        if !self.memory.has(slice.offset, slice.byte_size) {
+            return Err(ServiceError::invalid("an output is not within the shared memory"));
+        }
+        let len = slice.byte_size as usize;
+        let mut bytes = self.spare.take(len).unwrap_or_default();
+        bytes.clear();
+        self.memory
+            .append_to(slice.offset, slice.byte_size, &mut bytes)
+            .map_err(|error| ServiceError::invalid(error.to_string()))?;
+        Ok(match len {
+            SpareBuffers::LEAST_KEPT.. => self.spare.lend(bytes, len),
+            _ => bytes.into(),
+        })
+    }
+}

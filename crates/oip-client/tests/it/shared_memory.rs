@@ -1,0 +1,406 @@
+//! Tensors in memory that client and server map: the same answers as by bytes, whatever the server offers and whatever happens.
+
+use std::{
+    collections::BTreeSet,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use http::{Extensions, Request};
+use oip_client::{ErrorKind, HttpClient, InferenceClient, Patience, RetryPolicy};
+use oip_http::{HttpConfig, REGISTER_CONNECTION_MEMORY};
+use oip_listen::{Descriptors, Limits, Protocol, Shutdown, listen_unix, serve};
+use oip_service::{
+    BoxFuture, ByteBudget, ConnectionRegion, InferenceService, Readiness, RequestContext,
+    testing::{TestService, datatypes},
+};
+use oip_shm::ConnectionRegions;
+use oip_types::{
+    DataType, ErrorCode, InferOutput, InferRequest, InferResponse, ModelMetadata, ModelRef, ServerMetadata,
+    ServiceError, SharedMemorySlice, TensorMetadata, TensorValue,
+};
+use tempfile::TempDir;
+use tensor_core::{DType, Shape, Tensor};
+
+use crate::support::{identity_request, some_values};
+
+/// A service on a Unix socket, and what its memory for requests holds.
+struct Served {
+    url: String,
+    budget: ByteBudget,
+    /// Bytes of the bodies of inference requests.
+    sent: Arc<AtomicUsize>,
+    shutdown: Shutdown,
+    _folder: TempDir,
+}
+
+impl Served {
+    fn new(service: Arc<dyn InferenceService>, budget: u64) -> Self {
+        let budget = ByteBudget::new(budget);
+        let regions = ConnectionRegions::new(&budget, 64 << 20);
+        let config = HttpConfig::default().with(|config| {
+            config.budget = budget.clone();
+            config.connection_memory = Some(Arc::new(regions));
+        });
+        let limits = Limits::default().with(|limits| {
+            limits.descriptors = Some(Descriptors::new(REGISTER_CONNECTION_MEMORY, |descriptor| {
+                let mut extensions = Extensions::new();
+                extensions.insert(ConnectionRegion::new(descriptor));
+                extensions
+            }));
+        });
+        Self::with(service, config, limits)
+    }
+
+    fn with(service: Arc<dyn InferenceService>, config: HttpConfig, limits: Limits) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s");
+        let sent = Arc::new(AtomicUsize::new(0));
+        let budget = config.budget.clone();
+        let app = oip_http::service(service, config);
+        let counted = {
+            let sent = sent.clone();
+            tower::service_fn(move |request: Request<oip_listen::RequestBody>| {
+                let length = request.headers().get("content-length");
+                let length = length.and_then(|length| length.to_str().ok()?.parse().ok());
+                sent.fetch_add(length.unwrap_or(0), Ordering::SeqCst);
+                let mut app = app.clone();
+                async move { tower::Service::call(&mut app, request).await }
+            })
+        };
+        let shutdown = Shutdown::new();
+        let listener = listen_unix(&path, 0o600).unwrap();
+        tokio::spawn(serve(
+            listener,
+            Protocol::Http1,
+            counted,
+            limits,
+            shutdown.clone(),
+        ));
+        Self {
+            url: format!("unix://{}", path.display()),
+            budget,
+            sent,
+            shutdown,
+            _folder: folder,
+        }
+    }
+
+    fn client(&self) -> HttpClient {
+        HttpClient::builder(&self.url).build().unwrap()
+    }
+
+    /// A call of a client whose calls block.
+    async fn block<T: Send + 'static>(
+        &self,
+        call: impl FnOnce(oip_client::BlockingClient) -> T + Send + 'static,
+    ) -> T {
+        let client = HttpClient::builder(&self.url).build_blocking().unwrap();
+        tokio::task::spawn_blocking(move || call(client)).await.unwrap()
+    }
+
+    /// Waits until no request and no region takes memory.
+    async fn is_idle(&self) {
+        let start = Instant::now();
+        while self.budget.used() > 0 {
+            assert!(
+                start.elapsed() < Duration::from_secs(20),
+                "{} bytes stay",
+                self.budget.used()
+            );
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    }
+}
+
+const BUDGET: u64 = 512 << 20;
+
+fn floats(values: Vec<f32>) -> TensorValue {
+    Tensor::from_vec(Shape::vector(values.len() as u64), values)
+        .unwrap()
+        .into()
+}
+
+/// Every datatype gives the same bytes in every size, over both kinds of clients, and large ones do not travel over the socket.
+#[tokio::test(flavor = "multi_thread")]
+async fn answers_are_the_same_as_by_bytes() {
+    let served = Served::new(Arc::new(TestService::default()), BUDGET);
+    let client = served.client();
+    for datatype in datatypes() {
+        let width = datatype.dtype().map_or(24, DType::size);
+        for bytes in [0, 100, 20_000, 300_001, 2_500_003] {
+            let value = some_values(datatype, (bytes / width) as u64);
+            let request = identity_request(value.clone());
+            let before = served.sent.load(Ordering::SeqCst);
+            let response = client.infer(&request).await.unwrap();
+            let output = &response.outputs[0];
+            assert_eq!(output.value, value, "{datatype} {bytes}");
+            assert_eq!(output.shared_memory, None);
+            let sent = served.sent.load(Ordering::SeqCst) - before;
+            let is_small = bytes < 100_000;
+            assert_eq!(sent >= bytes * 3 / 4, is_small, "{datatype} {bytes}: {sent}");
+        }
+    }
+    let before = served.sent.load(Ordering::SeqCst);
+    let call = move |client: oip_client::BlockingClient| {
+        for bytes in [20_000, 300_004, 2_500_000, 300_004] {
+            let value = some_values(DataType::FP32, bytes / 4);
+            let request = identity_request(value.clone());
+            let call = |client: HttpClient| async move { client.infer(&request).await };
+            let response = client.call(Patience::default(), call).unwrap();
+            assert_eq!(response.outputs[0].value, value, "{bytes}");
+        }
+    };
+    served.block(call).await;
+    let sent = served.sent.load(Ordering::SeqCst) - before;
+    assert!((20_000..30_000).contains(&sent), "{sent}");
+    // The regions are the budget's as long as their connections live.
+    assert!(served.budget.used() >= 5 << 20);
+    drop(client);
+    served.is_idle().await;
+}
+
+/// A model whose answers have as many floats as it is asked for: the number and its successors.
+struct Growing;
+
+impl InferenceService for Growing {
+    fn server_metadata(&self) -> ServerMetadata {
+        ServerMetadata::new("growing", "1")
+    }
+
+    fn readiness(&self) -> Readiness {
+        Readiness::Ready
+    }
+
+    fn model_metadata(&self, _: ModelRef<'_>) -> Result<Arc<ModelMetadata>, ServiceError> {
+        let input = TensorMetadata::new("n", DataType::FP32, &[-1]);
+        let outputs = ["a", "b"].map(|name| TensorMetadata::new(name, DataType::FP32, &[-1]));
+        Ok(Arc::new(ModelMetadata::new(
+            "growing",
+            "test",
+            vec![input],
+            outputs.to_vec(),
+        )))
+    }
+
+    fn infer(
+        &self,
+        mut request: InferRequest,
+        _: RequestContext,
+    ) -> BoxFuture<'_, Result<InferResponse, ServiceError>> {
+        Box::pin(async move {
+            let input = request.take_input("n")?;
+            let count = input.as_fixed().unwrap().to_vec::<f32>().unwrap()[0];
+            let values = |from: usize| floats((from..from + count as usize).map(|n| n as f32).collect());
+            let outputs = vec![InferOutput::new("a", values(0)), InferOutput::new("b", values(1))];
+            Ok(InferResponse {
+                model_name: "growing".to_owned(),
+                model_version: None,
+                id: request.id,
+                parameters: request.parameters,
+                outputs,
+            })
+        })
+    }
+}
+
+/// Outputs that are larger than what comes in, or than what came before, come all the same: at first by bytes, then in a region that
+/// has grown.
+#[tokio::test(flavor = "multi_thread")]
+async fn outputs_of_any_size_come() {
+    let served = Served::new(Arc::new(Growing), BUDGET);
+    let client = served.client();
+    let model = ModelRef::new("growing", None).unwrap();
+    for count in [10, 50_000, 50_000, 400_000, 400_000, 10, 1_000_000] {
+        let request = InferRequest::new(model).with_input("n", floats(vec![count as f32]));
+        let response = client.infer(&request).await.unwrap();
+        for (index, name) in ["a", "b"].into_iter().enumerate() {
+            let values = response
+                .output(name)
+                .unwrap()
+                .as_fixed()
+                .unwrap()
+                .to_vec::<f32>()
+                .unwrap();
+            assert_eq!(values.len(), count);
+            assert!(
+                values
+                    .iter()
+                    .enumerate()
+                    .all(|(at, value)| *value == (at + index) as f32)
+            );
+        }
+        // What says where the region is does not reach the model.
+        assert!(!SharedMemorySlice::is_in(&response.parameters));
+    }
+    assert!(served.budget.used() >= 4 << 20);
+    let small = HttpClient::builder(&served.url)
+        .max_answer_bytes(1 << 20)
+        .build()
+        .unwrap();
+    for _ in 0..3 {
+        let request = InferRequest::new(model).with_input("n", floats(vec![300_000.0]));
+        let error = small.infer(&request).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::TooLarge, "{error}");
+    }
+}
+
+/// Servers that know nothing of it, those that have none left, and those that serve one connection after the other, get bytes.
+#[tokio::test(flavor = "multi_thread")]
+async fn other_servers_get_bytes() {
+    let service = || Arc::new(TestService::default());
+    let value = some_values(DataType::FP32, 500_000);
+    let without = Served::with(service(), HttpConfig::default(), Limits::default());
+    // 3 MiB for regions, where 4 are needed.
+    let full = Served::new(service(), 12 << 20);
+    // The listener closes descriptors.
+    let deaf = {
+        let config = HttpConfig::default().with(|config| {
+            let regions = ConnectionRegions::new(&config.budget, 64 << 20);
+            config.connection_memory = Some(Arc::new(regions));
+        });
+        Served::with(service(), config, Limits::default())
+    };
+    for (served, name) in [(without, "without"), (full, "full"), (deaf, "deaf")] {
+        let client = served.client();
+        let before = served.budget.used();
+        for _ in 0..3 {
+            let request = identity_request(value.clone());
+            let response = client.infer(&request).await.unwrap();
+            assert_eq!(response.outputs[0].value, value, "{name}");
+        }
+        let sent = served.sent.load(Ordering::SeqCst);
+        assert!(sent >= 6_000_000, "{name}: {sent}");
+        assert_eq!(before, 0);
+        let value = value.clone();
+        served
+            .block(move |client| {
+                let request = identity_request(value.clone());
+                let call = |client: HttpClient| async move { client.infer(&request).await };
+                let response = client.call(Patience::default(), call).unwrap();
+                assert_eq!(response.outputs[0].value, value, "{name}");
+            })
+            .await;
+    }
+}
+
+/// Concurrent requests of one client have a region each.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn concurrent_requests_do_not_meet() {
+    let served = Served::new(Arc::new(TestService::default()), BUDGET);
+    let client = served.client();
+    let tasks = (0..8).map(|task| {
+        let client = client.clone();
+        tokio::spawn(async move {
+            for round in 0..20 {
+                let value = floats(vec![(task * 100 + round) as f32; 60_000 + task * 10_000]);
+                let response = client.infer(&identity_request(value.clone())).await.unwrap();
+                assert_eq!(response.outputs[0].value, value);
+            }
+        })
+    });
+    for task in tasks.collect::<Vec<_>>() {
+        task.await.unwrap();
+    }
+    drop(client);
+    served.is_idle().await;
+}
+
+/// A request that is given up takes its region with it, and the server gives it back.
+#[tokio::test(flavor = "multi_thread")]
+async fn cancelled_requests_leave_nothing() {
+    let service = Arc::new(TestService::default());
+    let served = Served::new(service.clone(), BUDGET);
+    let client = served.client();
+    let value = some_values(DataType::FP32, 200_000);
+    client.infer(&identity_request(value.clone())).await.unwrap();
+    let used = served.budget.used();
+    for _ in 0..5 {
+        let slow = InferRequest::new(ModelRef::new("slow", None).unwrap()).with_input("x", value.clone());
+        let mut running = Box::pin(client.infer(&slow));
+        while service.waiting() == 0 {
+            let _ = tokio::time::timeout(Duration::from_millis(5), &mut running).await;
+        }
+        drop(running);
+        // On a region of its own, while that one may still be written to.
+        let response = client.infer(&identity_request(value.clone())).await.unwrap();
+        assert_eq!(response.outputs[0].value, value);
+        let start = Instant::now();
+        while service.waiting() > 0 || served.budget.used() > used {
+            assert!(
+                start.elapsed() < Duration::from_secs(20),
+                "{} {used}",
+                served.budget.used()
+            );
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    }
+    let impatient = HttpClient::builder(&served.url)
+        .request_timeout(Duration::from_millis(50))
+        .build()
+        .unwrap();
+    let slow = InferRequest::new(ModelRef::new("slow", None).unwrap()).with_input("x", value.clone());
+    let error = impatient.infer(&slow).await.unwrap_err();
+    assert!(
+        error.kind() == ErrorKind::Timeout || error.code() == Some(ErrorCode::DeadlineExceeded),
+        "{error}"
+    );
+    drop((client, impatient));
+    served.is_idle().await;
+}
+
+/// Refusals say the same as without shared memory, and the next request is answered.
+#[tokio::test(flavor = "multi_thread")]
+async fn refusals_are_the_same() {
+    let service = || Arc::new(TestService::default());
+    let (with, without) = (
+        Served::new(service(), BUDGET),
+        Served::with(service(), HttpConfig::default(), Limits::default()),
+    );
+    let value = some_values(DataType::FP32, 200_000);
+    let mut said = BTreeSet::new();
+    for served in [&with, &without] {
+        let client = HttpClient::builder(&served.url)
+            .retry(RetryPolicy::never())
+            .build()
+            .unwrap();
+        let mut errors = Vec::new();
+        for model in ["failing", "busy", "loading", "zz", "identity_int32"] {
+            let request =
+                InferRequest::new(ModelRef::new(model, None).unwrap()).with_input("x", value.clone());
+            let error = client.infer(&request).await.unwrap_err();
+            errors.push(format!("{model}: {:?} {}", error.code(), error.message()));
+            let response = client.infer(&identity_request(value.clone())).await.unwrap();
+            assert_eq!(response.outputs[0].value, value);
+        }
+        said.insert(errors);
+    }
+    assert_eq!(said.len(), 1, "{said:#?}");
+}
+
+/// A server that is restarted is found again, with a region or without.
+#[tokio::test(flavor = "multi_thread")]
+async fn closed_connections_are_replaced() {
+    let served = Served::new(Arc::new(TestService::default()), BUDGET);
+    let client = served.client();
+    let value = some_values(DataType::FP32, 200_000);
+    client.infer(&identity_request(value.clone())).await.unwrap();
+    served.shutdown.drain();
+    served.is_idle().await;
+    let path = served.url.strip_prefix("unix://").unwrap();
+    let again = Arc::new(Mutex::new(None));
+    let listener = listen_unix(std::path::Path::new(path), 0o600).unwrap();
+    let app = oip_http::router(Arc::new(TestService::default()), HttpConfig::default());
+    *again.lock().unwrap() = Some(tokio::spawn(serve(
+        listener,
+        Protocol::Http1,
+        app,
+        Limits::default(),
+        Shutdown::new(),
+    )));
+    let response = client.infer(&identity_request(value.clone())).await.unwrap();
+    assert_eq!(response.outputs[0].value, value);
+}

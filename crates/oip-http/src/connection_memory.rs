@@ -1,0 +1,38 @@
+//! How a client over a Unix socket gives its connection a region of shared memory: docs/oip.md says what it sends.
+
+use axum::{
+    http::{Method, Request, StatusCode},
+    response::Response,
+};
+use oip_service::{ConnectionRegion, extensions::not_offered, not_passed};
+use oip_types::{CONNECTION_REGION, rest::json_body};
+use serde_json::json;
+
+use crate::{
+    HttpConfig,
+    answer::{self, respond},
+};
+
+/// The path of requests that give their connection a region of shared memory: the first of a connection over a Unix socket, which a
+/// descriptor comes with. [`HttpService`](crate::HttpService) answers it, the router does not.
+pub const REGISTER_CONNECTION_MEMORY: &str = "/v2/connectionsharedmemory/register";
+
+/// Whether a request asks for it.
+pub(crate) fn is_for<B>(request: &Request<B>) -> bool {
+    *request.method() == Method::POST && request.uri().path() == REGISTER_CONNECTION_MEMORY
+}
+
+/// Opens the memory of the request's connection.
+pub(crate) fn register<B>(config: &HttpConfig, request: &Request<B>) -> Response {
+    let opener = config.connection_memory.as_deref();
+    let opened = opener
+        .ok_or_else(|| not_offered("connection_shared_memory"))
+        .and_then(|opener| {
+            let region = request.extensions().get::<ConnectionRegion>();
+            region.ok_or_else(not_passed)?.open(opener)
+        });
+    respond(opened.map(|byte_size| {
+        let body = json!({ "region": CONNECTION_REGION, "byte_size": byte_size });
+        answer::json(StatusCode::OK, json_body(&body))
+    }))
+}
