@@ -21,6 +21,7 @@ use super::{
 };
 use crate::{
     dims::NamedDims,
+    output_metadata::Comparison,
     plan::ended,
     proto::{self, GraphProto, ModelProto},
     rewrite,
@@ -36,6 +37,8 @@ pub(crate) struct OrtModel {
     named_dims: NamedDims,
     session: SharedSession,
     runs: Runs,
+    /// Once the metadata is complete.
+    comparison: Option<Comparison>,
 }
 
 impl OrtModel {
@@ -78,9 +81,11 @@ impl OrtModel {
             named_dims: NamedDims::of(&signature.inputs),
             session,
             runs: Runs::new(),
+            comparison: None,
         };
         let answer = first_answer(&loaded, &signature.inputs, deadline);
         loaded.learn(answer.as_deref(), &signature.outputs);
+        loaded.comparison = Some(Comparison::default());
         Ok(loaded)
     }
 
@@ -151,13 +156,15 @@ impl Model for OrtModel {
         let outcome = self.session.run(&inputs, &options);
         drop(watched);
         let outputs = outcome.map_err(|error| failed(error, cancel))?;
-        let outputs = self.metadata.outputs.iter().zip(outputs);
-        outputs
-            .map(|(output, value)| {
-                let value = tensors::output(value, &addresses)?;
-                Ok(InferOutput::new(output.name.as_str(), value))
-            })
-            .collect()
+        let outputs = self.metadata.outputs.iter().zip(outputs).map(|(output, value)| {
+            let value = tensors::output(value, &addresses)?;
+            Ok(InferOutput::new(output.name.as_str(), value))
+        });
+        let outputs = outputs.collect::<Result<Vec<_>, ServiceError>>()?;
+        if let Some(comparison) = &self.comparison {
+            comparison.note(&self.metadata, &outputs);
+        }
+        Ok(outputs)
     }
 }
 
@@ -206,7 +213,8 @@ fn ports(role: &str, ports: &[Port], outlets: &[Outlet]) -> Result<Vec<TensorMet
             _ if known.is_empty() => ShapePattern::with_any_leading(vec![]),
             _ => ShapePattern::new(known),
         };
-        Ok(TensorMetadata::with_shape(&port.name, port.datatype, shape))
+        let described = TensorMetadata::with_shape(&port.name, port.datatype, shape);
+        Ok(if role == "output" { described.approximate() } else { described })
     });
     metadata.collect()
 }

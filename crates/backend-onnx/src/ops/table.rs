@@ -384,7 +384,7 @@ pub(super) static RULES: &[Rule] = &[
         .takes(LEGACY)
         .of(FLOATS.and(POWERS))
         .wide()
-        .instead(POWERS, power::power)
+        .instead(POWERS.and(activation::TYPES), power::power)
         .also_if_mixed(),
     op("QLinearConv").since(10).takes(CONV).given(when::q_linear_conv),
     op("QLinearMatMul").since(10).given(when::q_linear_mat_mul),
