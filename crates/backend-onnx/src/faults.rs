@@ -29,6 +29,18 @@ impl fmt::Display for Limit {
 
 impl std::error::Error for Limit {}
 
+/// The time for making a plan is over. A machine that is less busy may make it in time.
+#[derive(Debug)]
+pub(crate) struct OutOfTime;
+
+impl fmt::Display for OutOfTime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("preparing the model for these sizes takes too long")
+    }
+}
+
+impl std::error::Error for OutOfTime {}
+
 /// An error in the values of an input, found while a model runs.
 #[derive(Debug)]
 pub(crate) struct BadInput(pub(crate) String);
@@ -108,6 +120,13 @@ impl fmt::Display for Misfit {
 }
 
 impl std::error::Error for Misfit {}
+
+/// Whether what failed may succeed later: there was not enough time or memory.
+pub(crate) fn is_temporary(error: &ServiceError) -> bool {
+    let first = std::error::Error::source(error);
+    let mut causes = std::iter::successors(first, |cause| cause.source());
+    causes.any(|cause| cause.is::<OutOfTime>() || cause.is::<NoRoom>())
+}
 
 /// Whether a [`Misfit`] is why a plan or a run failed.
 pub(crate) fn is_misfit(error: &ServiceError) -> bool {

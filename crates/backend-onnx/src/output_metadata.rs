@@ -1,6 +1,8 @@
 //! The metadata of a model's outputs, from the file's declarations and from trial runs.
 
-use oip_types::{DataType, ServiceError, ShapePattern, TensorMetadata};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use oip_types::{DataType, InferOutput, ModelMetadata, ServiceError, ShapePattern, TensorMetadata};
 use tensor_core::{Quoted, Shape};
 use tract_onnx::tract_hir::internal::TypedFact;
 
@@ -8,6 +10,33 @@ use crate::{
     dtype,
     signature::{Dim, Port},
 };
+
+/// What answers are compared with, so that the log says once where the metadata is wrong about a shape.
+#[derive(Debug, Default)]
+pub(crate) struct Comparison {
+    was_told: AtomicBool,
+}
+
+impl Comparison {
+    /// Compares the outputs of a run, in the metadata's order.
+    pub(crate) fn note(&self, metadata: &ModelMetadata, outputs: &[InferOutput]) {
+        let differs = |(known, output): &(&TensorMetadata, &InferOutput)| {
+            !known.shape.matches(output.value.shape())
+        };
+        let other = metadata.outputs.iter().zip(outputs).find(differs);
+        if let Some((known, output)) = other
+            && !self.was_told.swap(true, Ordering::Relaxed)
+        {
+            tracing::warn!(
+                model = metadata.name,
+                output = known.name,
+                described = %known.shape,
+                found = %output.value.shape(),
+                "an output has another shape than the metadata says; the answer is sent as it is"
+            );
+        }
+    }
+}
 
 /// Of an output of which a plan for all sizes knows this.
 ///
@@ -92,7 +121,7 @@ pub(crate) fn free_sizes(inputs: &[Port], shapes: &[Shape]) -> Vec<u64> {
 }
 
 fn described(port: &Port, dims: Vec<Option<u64>>) -> TensorMetadata {
-    TensorMetadata::with_shape(&port.name, port.datatype, ShapePattern::new(dims))
+    TensorMetadata::with_shape(&port.name, port.datatype, ShapePattern::new(dims)).approximate()
 }
 
 fn check_type(port: &Port, computed: Option<DataType>) -> Result<(), ServiceError> {

@@ -20,7 +20,7 @@ use crate::{
     cancelling::{self, Cancelled},
     checked_graph::{CheckedGraph, UNSOUND},
     dtype,
-    faults::{BadInput, Limit, Misfit, NoRoom, Refusal},
+    faults::{BadInput, Limit, Misfit, NoRoom, OutOfTime, Refusal},
     fold,
     lower::{self, Lowered},
     ops, plan_memory,
@@ -236,9 +236,15 @@ pub(crate) fn unprepared(error: TractError, labels: &[String]) -> ServiceError {
     }
     let refusal = error.chain().find_map(|cause| cause.downcast_ref::<Refusal>());
     let limit = error.chain().find_map(|cause| cause.downcast_ref::<Limit>());
+    let out_of_time = error.chain().find_map(|cause| cause.downcast_ref::<OutOfTime>());
+    let room = error.chain().find_map(|cause| cause.downcast_ref::<NoRoom>());
     let reason = match (refusal, limit) {
-        (Some(Refusal(reason)), _) | (None, Some(Limit(reason))) => reason,
-        (None, None) => "is used in a way that is not supported",
+        (Some(Refusal(reason)), _) | (None, Some(Limit(reason))) => reason.clone(),
+        (None, None) => match (out_of_time, room) {
+            (Some(out_of_time), _) => out_of_time.to_string(),
+            (None, Some(room)) => room.to_string(),
+            (None, None) => "is used in a way that is not supported".to_owned(),
+        },
     };
     let answer = ServiceError::invalid(format!("{label}: {reason}"));
     match refusal.is_some() {

@@ -3,14 +3,17 @@
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use oip_service::CancelToken;
 use oip_types::{ErrorCode, ServiceError};
 use tensor_core::Shape;
 
-use crate::plan::{Plan, Planner, ended};
+use crate::{
+    faults::is_temporary,
+    plan::{Plan, Planner, ended},
+};
 
 /// Plans that are kept at a time.
 const MAX_PLANS: usize = 32;
@@ -20,6 +23,12 @@ const MAX_PLAN_BYTES: u64 = 512 << 20;
 
 /// Shapes that are known to have no plan. They have places of their own: there are so many that they would throw out all plans.
 const MAX_FAILURES: usize = 256;
+
+/// After a failure that may be temporary, the next attempt waits for so many times what the last one took, and twice as long after
+/// each further one.
+const REST: u32 = 10;
+const LEAST_REST: Duration = Duration::from_millis(100);
+const MOST_REST: Duration = Duration::from_secs(600);
 
 /// Beside a plan for all sizes, the first plans are made when that one has taken this part of the time that making
 /// one takes: a plan for a shape is three to ten times as fast, and most models are asked for few shapes.
@@ -49,7 +58,7 @@ struct Shelf {
     /// The most recently used last.
     plans: Vec<Kept>,
     /// Shapes that no plan could be made for, and why; so that asking again costs nothing. The latest last.
-    failures: Vec<(Vec<Shape>, String)>,
+    failures: Vec<Failure>,
     is_making: bool,
     made: usize,
     /// The time that a plan for all sizes took for shapes without a plan; the latest last.
@@ -60,6 +69,27 @@ struct Kept {
     shapes: Vec<Shape>,
     plan: Arc<Plan>,
     bytes: u64,
+}
+
+struct Failure {
+    shapes: Vec<Shape>,
+    reason: Reason,
+    /// When making a plan is worth another attempt, if ever, and how many attempts failed.
+    retry: Option<(Instant, u32)>,
+}
+
+/// Why there is no plan.
+#[derive(Clone)]
+struct Reason {
+    text: String,
+    /// There was not enough time or memory.
+    is_temporary: bool,
+}
+
+impl Failure {
+    fn is_over(&self, now: Instant) -> bool {
+        self.retry.is_some_and(|(at, _)| at <= now)
+    }
 }
 
 impl ShapePlans {
@@ -81,7 +111,8 @@ impl ShapePlans {
     /// making and nobody else makes one now.
     pub(crate) fn is_worth(&self, shapes: &[Shape]) -> bool {
         let shelf = self.shelf();
-        shelf.has_plan(shapes) || (!shelf.has_failed(shapes) && self.is_worth_making(&shelf, shapes))
+        let has_failed = shelf.has_failed(shapes, Instant::now());
+        shelf.has_plan(shapes) || (!has_failed && self.is_worth_making(&shelf, shapes))
     }
 
     fn is_worth_making(&self, shelf: &Shelf, shapes: &[Shape]) -> bool {
@@ -94,7 +125,8 @@ impl ShapePlans {
     /// Whether the next run with these shapes makes no plan.
     pub(crate) fn is_settled(&self, shapes: &[Shape]) -> bool {
         let shelf = self.shelf();
-        shelf.has_plan(shapes) || shelf.has_failed(shapes) || !self.is_worth_making(&shelf, shapes)
+        let has_failed = shelf.has_failed(shapes, Instant::now());
+        shelf.has_plan(shapes) || has_failed || !self.is_worth_making(&shelf, shapes)
     }
 
     /// Notes what a run of the plan for all sizes took.
@@ -110,12 +142,13 @@ impl ShapePlans {
     /// The plan for inputs of these shapes.
     ///
     /// # Errors
-    /// [`InvalidArgument`](ErrorCode::InvalidArgument) when the model can't be run with these shapes; what the token
-    /// says when it is cancelled while another plan is made.
+    /// [`InvalidArgument`](ErrorCode::InvalidArgument) when the model can't be run with these shapes;
+    /// [`Overloaded`](ErrorCode::Overloaded) when there was not enough time or memory to make a plan; what the token says when it
+    /// is cancelled while another plan is made.
     pub(crate) fn get(&self, shapes: &[Shape], cancel: &CancelToken) -> Result<Arc<Plan>, ServiceError> {
         let mut shelf = self.shelf();
         loop {
-            if let Some(found) = shelf.find(shapes) {
+            if let Some(found) = shelf.find(shapes, Instant::now()) {
                 return found.map_err(|reason| refused(shapes, &reason));
             }
             if !shelf.is_making {
@@ -130,6 +163,7 @@ impl ShapePlans {
         }
         shelf.is_making = true;
         drop(shelf);
+        let started = Instant::now();
         let plan = self.make(shapes);
         let mut shelf = self.shelf();
         shelf.is_making = false;
@@ -138,7 +172,7 @@ impl ShapePlans {
         shelf.take_spent(shapes);
         match &plan {
             Ok(plan) => shelf.keep(shapes.to_vec(), plan.clone()),
-            Err(reason) => shelf.note_failure(shapes.to_vec(), reason.clone()),
+            Err(reason) => shelf.note_failure(shapes.to_vec(), reason.clone(), started, Instant::now()),
         }
         drop(shelf);
         self.made.notify_all();
@@ -146,13 +180,19 @@ impl ShapePlans {
     }
 
     /// Makes a plan, on this thread. tract panics at some shapes.
-    fn make(&self, shapes: &[Shape]) -> Result<Arc<Plan>, String> {
-        let started = std::time::Instant::now();
+    fn make(&self, shapes: &[Shape]) -> Result<Arc<Plan>, Reason> {
+        let started = Instant::now();
         let made = catch_unwind(AssertUnwindSafe(|| self.planner.concrete(shapes)));
         let plan = match made {
             Ok(Ok(plan)) => Ok(Arc::new(plan)),
-            Ok(Err(error)) => Err(error.message().to_owned()),
-            Err(_) => Err("the runtime cannot prepare them".to_owned()),
+            Ok(Err(error)) => Err(Reason {
+                text: error.message().to_owned(),
+                is_temporary: is_temporary(&error),
+            }),
+            Err(_) => Err(Reason {
+                text: "the runtime cannot prepare them".to_owned(),
+                is_temporary: false,
+            }),
         };
         let (milliseconds, is_made) = (started.elapsed().as_millis(), plan.is_ok());
         tracing::debug!(?shapes, milliseconds, is_made, "made a plan for shapes");
@@ -169,12 +209,14 @@ impl Shelf {
         self.plans.iter().any(|kept| kept.shapes == shapes)
     }
 
-    fn has_failed(&self, shapes: &[Shape]) -> bool {
-        self.failures.iter().any(|(failed, _)| failed == shapes)
+    /// Whether no plan can be made now.
+    fn has_failed(&self, shapes: &[Shape], now: Instant) -> bool {
+        let mut failures = self.failures.iter();
+        failures.any(|failure| failure.shapes == shapes && !failure.is_over(now))
     }
 
     /// The plan for these shapes, or why there is none, if either is known.
-    fn find(&mut self, shapes: &[Shape]) -> Option<Result<Arc<Plan>, String>> {
+    fn find(&mut self, shapes: &[Shape], now: Instant) -> Option<Result<Arc<Plan>, Reason>> {
         if let Some(index) = self.plans.iter().rposition(|kept| kept.shapes == shapes) {
             let kept = self.plans.remove(index);
             let plan = kept.plan.clone();
@@ -182,8 +224,8 @@ impl Shelf {
             return Some(Ok(plan));
         }
         let mut failures = self.failures.iter();
-        let (_, reason) = failures.rfind(|(failed, _)| failed == shapes)?;
-        Some(Err(reason.clone()))
+        let failure = failures.rfind(|failure| failure.shapes == shapes)?;
+        (!failure.is_over(now)).then(|| Err(failure.reason.clone()))
     }
 
     fn take_spent(&mut self, shapes: &[Shape]) -> Duration {
@@ -192,6 +234,7 @@ impl Shelf {
     }
 
     fn keep(&mut self, shapes: Vec<Shape>, plan: Arc<Plan>) {
+        self.failures.retain(|failure| failure.shapes != shapes);
         let bytes = plan.bytes();
         self.plans.push(Kept { shapes, plan, bytes });
         let mut bytes: u64 = self.plans.iter().map(|kept| kept.bytes).sum();
@@ -200,23 +243,36 @@ impl Shelf {
         }
     }
 
-    fn note_failure(&mut self, shapes: Vec<Shape>, reason: String) {
+    /// Notes an attempt that took from `started` to `now`.
+    fn note_failure(&mut self, shapes: Vec<Shape>, reason: Reason, started: Instant, now: Instant) {
+        let before = self.failures.iter().position(|failure| failure.shapes == shapes);
+        let before = before.and_then(|index| self.failures.remove(index).retry);
+        let attempts = before.map_or(0, |(_, attempts)| attempts.saturating_add(1));
+        let rest = (now - started).saturating_mul(REST).max(LEAST_REST);
+        let rest = rest.saturating_mul(1 << attempts.min(16)).min(MOST_REST);
         if self.failures.len() >= MAX_FAILURES {
             self.failures.remove(0);
         }
-        self.failures.push((shapes, reason));
+        self.failures.push(Failure {
+            shapes,
+            retry: reason.is_temporary.then_some((now + rest, attempts)),
+            reason,
+        });
     }
 }
 
-fn refused(shapes: &[Shape], reason: &str) -> ServiceError {
+fn refused(shapes: &[Shape], reason: &Reason) -> ServiceError {
     let shapes: Vec<String> = shapes.iter().map(ToString::to_string).collect();
-    ServiceError::new(
-        ErrorCode::InvalidArgument,
-        format!(
-            "the model cannot be run with inputs of the shapes {}: {reason}",
-            shapes.join(", "),
+    let (shapes, text) = (shapes.join(", "), &reason.text);
+    match reason.is_temporary {
+        true => ServiceError::new(
+            ErrorCode::Overloaded,
+            format!("the model could not be prepared for inputs of the shapes {shapes} now: {text}; try again later"),
         ),
-    )
+        false => ServiceError::invalid(format!(
+            "the model cannot be run with inputs of the shapes {shapes}: {text}"
+        )),
+    }
 }
 
 #[cfg(test)]
@@ -277,6 +333,57 @@ mod tests {
         }
         assert!(!plans.is_worth(&image(3)));
         assert_eq!(plans.shelf().made, 1);
+    }
+
+    /// The time of a load is over, for one, or the machine is busy.
+    #[test]
+    fn a_plan_that_was_not_made_in_time_is_made_later() {
+        let plans = plans();
+        let token = CancelToken::new(None);
+        {
+            let _over = crate::time_limit::until(Some(Instant::now()));
+            std::thread::sleep(Duration::from_millis(1));
+            let error = plans.get(&image(4), &token).err().unwrap();
+            assert_eq!(error.code(), ErrorCode::Overloaded, "{error}");
+        }
+        // Not at once, and no other shape waits for it.
+        assert_eq!(plans.get(&image(4), &token).err().unwrap().code(), ErrorCode::Overloaded);
+        assert_eq!(plans.shelf().made, 1);
+        plans.get(&image(6), &token).unwrap();
+        let end = Instant::now() + Duration::from_secs(60);
+        while plans.get(&image(4), &token).is_err() {
+            assert!(Instant::now() < end);
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        assert!(plans.shelf().failures.is_empty());
+    }
+
+    #[test]
+    fn attempts_become_rarer() {
+        let mut shelf = Shelf::default();
+        let reason = |is_temporary| Reason {
+            text: String::new(),
+            is_temporary,
+        };
+        let (shapes, mut now) = (image(4), Instant::now());
+        let mut rests = vec![];
+        for _ in 0..14 {
+            let started = now;
+            now += Duration::from_millis(100);
+            shelf.note_failure(shapes.to_vec(), reason(true), started, now);
+            let noted = now;
+            while shelf.has_failed(&shapes, now) {
+                assert!(shelf.find(&shapes, now).is_some());
+                now += Duration::from_millis(500);
+            }
+            assert!(shelf.find(&shapes, now).is_none());
+            rests.push((now - noted).as_secs());
+        }
+        assert_eq!(rests[..5], [1, 2, 4, 8, 16]);
+        assert_eq!(rests[12..], [600, 600]);
+        shelf.note_failure(shapes.to_vec(), reason(false), now, now);
+        assert_eq!(shelf.failures.len(), 1);
+        assert!(shelf.has_failed(&shapes, now + Duration::from_secs(1 << 30)));
     }
 
     /// There are so many shapes that a model cannot take that they would throw out the plans of all others.

@@ -7,7 +7,7 @@ use std::{
 
 use tract_onnx::prelude::TractResult;
 
-use crate::faults::Limit;
+use crate::faults::OutOfTime;
 
 thread_local! {
     static END: Cell<Option<Instant>> = const { Cell::new(None) };
@@ -40,9 +40,7 @@ impl Drop for TimeLimit {
 /// Fails when the time is over.
 pub(crate) fn check() -> TractResult<()> {
     match END.get() {
-        Some(end) if Instant::now() > end => {
-            Err(Limit("preparing the model for these sizes takes too long".to_owned()).into())
-        }
+        Some(end) if Instant::now() > end => Err(OutOfTime.into()),
         _ => Ok(()),
     }
 }

@@ -18,7 +18,8 @@ use crate::{
     dims::NamedDims,
     dtype, expand,
     faults::is_misfit,
-    lower, output_metadata,
+    lower,
+    output_metadata::{self, Comparison},
     plan::{Plan, Planner},
     proto::{self, GraphProto, ModelProto},
     shape_plans::ShapePlans,
@@ -35,6 +36,7 @@ pub(crate) struct OnnxModel {
     metadata: ModelMetadata,
     named_dims: NamedDims,
     plans: Plans,
+    comparison: Comparison,
 }
 
 /// What computes the answers.
@@ -69,6 +71,7 @@ impl OnnxModel {
             metadata,
             named_dims,
             plans,
+            comparison: Comparison::default(),
         })
     }
 }
@@ -120,14 +123,13 @@ impl Model for OnnxModel {
             false => error,
         })?;
         let named = self.metadata.outputs.iter().zip(outputs);
-        named
-            .map(|(output, value)| {
-                Ok(InferOutput::new(
-                    output.name.as_str(),
-                    convert::from_tract(value)?,
-                ))
-            })
-            .collect()
+        let outputs = named.map(|(output, value)| {
+            let value = convert::from_tract(value)?;
+            Ok(InferOutput::new(output.name.as_str(), value))
+        });
+        let outputs = outputs.collect::<Result<Vec<_>, ServiceError>>()?;
+        self.comparison.note(&self.metadata, &outputs);
+        Ok(outputs)
     }
 }
 

@@ -309,6 +309,8 @@ fn narrow_one(
     }
     let mut narrowed = known.clone();
     narrowed.shape = ShapePattern::from_wire(&full);
+    // What is written is a promise.
+    narrowed.approximate = false;
     if let (Some(_), Some(dims)) = (&written.reshape, &written.dims) {
         let client = with_rows(dims);
         let axes = Axes::between(&client, &full);

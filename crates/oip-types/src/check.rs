@@ -116,7 +116,9 @@ impl ModelMetadata {
                     "the model did not give its output {expected}"
                 )));
             };
-            check_value(&expected.shape, expected.datatype, &output.value).map_err(|mismatch| {
+            let any_shape = expected.approximate.then(|| ShapePattern::with_any_leading(Vec::new()));
+            let shape = any_shape.as_ref().unwrap_or(&expected.shape);
+            check_value(shape, expected.datatype, &output.value).map_err(|mismatch| {
                 let name = Quoted(&expected.name);
                 ServiceError::internal(format!(
                     "the model broke its promise for output {name}: {mismatch}"
@@ -297,6 +299,19 @@ mod tests {
             assert_eq!(error.code(), ErrorCode::InvalidArgument);
             assert_eq!(error.to_string(), message);
         }
+    }
+
+    #[test]
+    fn approximate_outputs_have_any_shape_of_their_datatype() {
+        let mut model = model();
+        let y = |dims: &[u64]| vec![InferOutput::new("y", floats(dims))];
+        model.outputs.retain(|output| output.name == "y");
+        assert!(model.pick_outputs(&[], y(&[1, 2])).is_err());
+        model.outputs[0].approximate = true;
+        assert_eq!(model.pick_outputs(&[], y(&[1, 2])).unwrap(), y(&[1, 2]));
+        model.outputs[0].datatype = DataType::BOOL;
+        let error = model.pick_outputs(&[], y(&[1, 2])).unwrap_err();
+        assert!(error.message().ends_with("expected datatype BOOL, found FP32"), "{error}");
     }
 
     #[test]

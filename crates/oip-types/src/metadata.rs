@@ -101,6 +101,12 @@ pub struct TensorMetadata {
     /// Requests that differ in their optional inputs cannot be joined to a batch.
     #[cfg_attr(feature = "rest", serde(skip))]
     pub optional: bool,
+    /// Of an output: the shape is what is known of it, and answers may have another, even with other numbers of dimensions.
+    /// Some models' shapes follow from values, and files can be wrong about them.
+    ///
+    /// The protocol's metadata has no place for this either.
+    #[cfg_attr(feature = "rest", serde(skip))]
+    pub approximate: bool,
 }
 
 impl TensorMetadata {
@@ -116,6 +122,7 @@ impl TensorMetadata {
             datatype,
             shape,
             optional: false,
+            approximate: false,
         }
     }
 
@@ -124,6 +131,15 @@ impl TensorMetadata {
     pub fn optional(self) -> Self {
         Self {
             optional: true,
+            ..self
+        }
+    }
+
+    /// The same, but answers may have another shape.
+    #[must_use]
+    pub fn approximate(self) -> Self {
+        Self {
+            approximate: true,
             ..self
         }
     }

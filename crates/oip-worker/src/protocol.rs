@@ -370,6 +370,8 @@ struct Port {
     any_leading: bool,
     #[serde(default)]
     optional: bool,
+    #[serde(default)]
+    approximate: bool,
 }
 
 impl Loaded {
@@ -380,6 +382,7 @@ impl Loaded {
             dims: tensor.shape.dims().to_vec(),
             any_leading: tensor.shape.has_any_leading(),
             optional: tensor.optional,
+            approximate: tensor.approximate,
         };
         Self {
             platform: metadata.platform.clone(),
@@ -409,6 +412,7 @@ impl Loaded {
             let datatype = DataType::from_name(&port.datatype)?;
             let mut tensor = TensorMetadata::with_shape(port.name, datatype, shape);
             tensor.optional = port.optional;
+            tensor.approximate = port.approximate;
             Ok(tensor)
         };
         let tensors = |ports: Vec<Port>| {

@@ -21,6 +21,7 @@ use super::{
 };
 use crate::{
     dims::NamedDims,
+    output_metadata::Comparison,
     plan::ended,
     proto::{self, GraphProto, ModelProto},
     rewrite,
@@ -38,6 +39,8 @@ pub(crate) struct OrtModel {
     runs: Runs,
     /// An operator that would end the process, given a tensor without elements.
     fatal: Option<&'static str>,
+    /// Once the metadata is complete.
+    comparison: Option<Comparison>,
 }
 
 impl OrtModel {
@@ -81,9 +84,11 @@ impl OrtModel {
             session,
             runs: Runs::new(),
             fatal: fatal::operator(model),
+            comparison: None,
         };
         let answer = first_answer(&loaded, &signature.inputs, deadline);
         loaded.learn(answer.as_deref(), &signature.outputs);
+        loaded.comparison = Some(Comparison::default());
         Ok(loaded)
     }
 
@@ -158,13 +163,15 @@ impl Model for OrtModel {
         let outcome = self.session.run(&inputs, &options);
         drop(watched);
         let outputs = outcome.map_err(|error| failed(error, cancel))?;
-        let outputs = self.metadata.outputs.iter().zip(outputs);
-        outputs
-            .map(|(output, value)| {
-                let value = tensors::output(value, &addresses)?;
-                Ok(InferOutput::new(output.name.as_str(), value))
-            })
-            .collect()
+        let outputs = self.metadata.outputs.iter().zip(outputs).map(|(output, value)| {
+            let value = tensors::output(value, &addresses)?;
+            Ok(InferOutput::new(output.name.as_str(), value))
+        });
+        let outputs = outputs.collect::<Result<Vec<_>, ServiceError>>()?;
+        if let Some(comparison) = &self.comparison {
+            comparison.note(&self.metadata, &outputs);
+        }
+        Ok(outputs)
     }
 }
 
@@ -213,7 +220,8 @@ fn ports(role: &str, ports: &[Port], outlets: &[Outlet]) -> Result<Vec<TensorMet
             _ if known.is_empty() => ShapePattern::with_any_leading(vec![]),
             _ => ShapePattern::new(known),
         };
-        Ok(TensorMetadata::with_shape(&port.name, port.datatype, shape))
+        let described = TensorMetadata::with_shape(&port.name, port.datatype, shape);
+        Ok(if role == "output" { described.approximate() } else { described })
     });
     metadata.collect()
 }

@@ -12,6 +12,9 @@ use crate::{faults::Limit, size, time_limit};
 /// A condition on a node and its inputs, those that are given: says why they are refused.
 pub(crate) type Check = fn(Attributes<'_>, &[Fact]) -> Result<(), Limit>;
 
+/// Whether a node with these inputs, those that are given, is computed by what is there instead of tract's.
+pub(crate) type Choice = fn(Attributes<'_>, &[Fact]) -> bool;
+
 /// Rules for an operator of tract beyond those that tract itself checks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Guard {
@@ -57,6 +60,8 @@ pub(crate) struct Guarded {
     pub(crate) instead: Option<(Types, Box<dyn InferenceOp>)>,
     /// Whether that also computes it for inputs of different types.
     pub(crate) instead_if_mixed: bool,
+    /// Which other nodes that also computes. It gives the same types and shapes.
+    pub(crate) instead_if: Option<(Choice, Arc<NodeProto>)>,
     /// The inputs that are single numbers.
     pub(crate) scalars: Vec<usize>,
 }
@@ -80,9 +85,12 @@ impl Guarded {
         }
     }
 
-    /// What computes a node whose inputs have these types.
-    fn instead(&self, types: &[DatumType]) -> Option<&dyn InferenceOp> {
-        let (_, op) = self.instead.as_ref().filter(|_| self.is_for(types))?;
+    /// What computes a node with these inputs.
+    fn instead(&self, inputs: &[Fact]) -> Option<&dyn InferenceOp> {
+        let types: TVec<DatumType> = inputs.iter().map(|fact| fact.datum_type).collect();
+        let is_chosen = |(choice, node): &(Choice, Arc<NodeProto>)| choice(Attributes(node), inputs);
+        let is_for = self.is_for(&types) || self.instead_if.as_ref().is_some_and(is_chosen);
+        let (_, op) = self.instead.as_ref().filter(|_| is_for)?;
         Some(&**op)
     }
 
@@ -117,11 +125,14 @@ impl Guarded {
         use tract_core::ops::cast::cast;
         let widening = self.guard.widening;
         let mut wide = mapping.clone();
-        let mut types = Vec::with_capacity(node.inputs.len());
+        let mut facts = Vec::with_capacity(node.inputs.len());
         for (index, input) in node.inputs.iter().enumerate() {
             let fact = target.outlet_fact(mapping[input])?.clone();
             let wider = widening.of(fact.datum_type);
-            types.push(wider.unwrap_or(fact.datum_type));
+            facts.push(Fact {
+                datum_type: wider.unwrap_or(fact.datum_type),
+                ..Fact::of(&fact)
+            });
             let Some(wider) = wider else {
                 continue;
             };
@@ -145,7 +156,7 @@ impl Guarded {
         }
         let name = node.name.clone();
         node.name.push_str(".widened");
-        let op = self.instead(&types).unwrap_or(&*self.inner);
+        let op = self.instead(&facts).unwrap_or(&*self.inner);
         let mut outputs = op.to_typed(source, &node, target, &wide)?;
         for (index, (output, narrow)) in outputs.iter_mut().zip(narrow).enumerate() {
             if let Some(narrow) = narrow {
@@ -179,7 +190,8 @@ impl EvalOp for Guarded {
 
     fn eval_out_of_plan(&self, inputs: TVec<TValue>) -> TractResult<Option<TVec<TValue>>> {
         let types: Vec<DatumType> = inputs.iter().map(|input| input.datum_type()).collect();
-        if let Some(instead) = self.instead(&types) {
+        let values: Vec<Arc<Tensor>> = inputs.iter().map(|input| input.clone().into_arc_tensor()).collect();
+        if let Some(instead) = self.instead(&Fact::of_values(&values)) {
             return instead.eval_out_of_plan(inputs);
         }
         // What is constant is computed by the plan, in high precision, rather than here.
@@ -210,7 +222,7 @@ impl InferenceOp for Guarded {
             has_number(shape.as_deref().unwrap_or(&[]))?;
         }
         let facts = inputs.iter().map(|fact| known(fact)).collect::<Option<Vec<_>>>();
-        if facts.is_none() && self.instead.is_some() {
+        if facts.is_none() && self.instead.as_ref().is_some_and(|(types, _)| *types != Types::NONE) {
             // The two may give different types: nothing can be said until it is known which it is.
             let same = |facts: TVec<&InferenceFact>| facts.into_iter().cloned().collect();
             return Ok((same(inputs), same(outputs), same(observed)));
@@ -260,7 +272,7 @@ impl InferenceOp for Guarded {
         }
         self.admit(&facts)?;
         let types: Vec<DatumType> = facts.iter().map(|fact| fact.datum_type).collect();
-        if let Some(instead) = self.instead(&types) {
+        if let Some(instead) = self.instead(&facts) {
             return instead.to_typed(source, node, target, mapping);
         }
         if types

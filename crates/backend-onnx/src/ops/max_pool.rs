@@ -1,4 +1,5 @@
-//! `MaxPool` of floats. tract starts at the least finite number, which is then its answer for infinities, and loses NaN.
+//! `MaxPool`. tract starts at the least finite number, which is then its answer for infinities, loses NaN, and does not say where
+//! the least of all integers stands.
 
 use std::sync::Arc;
 
@@ -24,7 +25,10 @@ pub(super) fn quicken(model: &mut TypedModel) -> TractResult<()> {
             continue;
         };
         let datum_type = model.outlet_fact(node.inputs[0])?.datum_type;
-        if matches!(datum_type, DatumType::F32 | DatumType::F64) {
+        if matches!(
+            datum_type,
+            DatumType::F32 | DatumType::F64 | DatumType::I8 | DatumType::U8
+        ) {
             let (spec, places) = (pool.0.clone(), pool.1);
             model.nodes[id].op = Box::new(typed(MaxPool { spec, places }));
         }
@@ -60,6 +64,8 @@ impl Kernel for MaxPool {
     fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
         match inputs[0].datum_type() {
             DatumType::F64 => self.pool(&inputs[0], f64::NEG_INFINITY),
+            DatumType::I8 => self.pool(&inputs[0], i8::MIN),
+            DatumType::U8 => self.pool(&inputs[0], u8::MIN),
             _ => self.pool(&inputs[0], f32::NEG_INFINITY),
         }
     }

@@ -3,6 +3,7 @@
 mod activation;
 mod attention_mask;
 mod attributes;
+mod batch_normalization;
 mod binary;
 mod branch;
 mod cast;
@@ -13,6 +14,7 @@ mod conditions;
 mod contrib;
 mod convolution;
 mod counting;
+mod dft;
 pub(crate) mod elements;
 mod elementwise;
 mod fuse;

@@ -2,7 +2,14 @@
 
 use std::sync::Arc;
 
-use tract_onnx::{model::ParsingContext, pb::NodeProto, tract_hir::internal::*};
+use tract_onnx::{
+    model::ParsingContext,
+    pb::NodeProto,
+    tract_hir::{
+        internal::*,
+        tract_core::ops::math::{pow_const, sqrt, square},
+    },
+};
 
 use super::{
     attributes::Attributes,
@@ -11,7 +18,7 @@ use super::{
     kernel::{Fact, Kernel, kernel},
 };
 
-/// `Pow` of whole numbers, or with an exponent of another type than the base.
+/// `Pow`. tract's takes a constant exponent for a single number without looking, and reads past the end of one without any.
 pub(crate) fn power(_: &ParsingContext<'_>, _: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
     Ok(kernel(Pow))
 }
@@ -35,6 +42,23 @@ impl Kernel for Pow {
         };
         ensure!(exponent.datum_type.is_number(), "the exponent is not a number");
         Ok(vec![Fact::new(base.datum_type, broadcast_shape(inputs)?)])
+    }
+
+    fn in_tract(&self, inputs: &[Fact]) -> Option<Box<dyn TypedOp>> {
+        let [base, exponent] = inputs else {
+            return None;
+        };
+        let keeps_shape = exponent.rank() <= base.rank() && exponent.shape.iter().all(TDim::is_one);
+        if !keeps_shape || exponent.datum_type != base.datum_type {
+            return None;
+        }
+        let number = exponent.number()?;
+        match base.datum_type {
+            DatumType::F32 | DatumType::F64 if number == 2.0 => Some(Box::new(square())),
+            DatumType::F32 | DatumType::F64 if number == 0.5 => Some(Box::new(sqrt())),
+            DatumType::F32 => Some(Box::new(pow_const(number as f32))),
+            _ => None,
+        }
     }
 
     fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {

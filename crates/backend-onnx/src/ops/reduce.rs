@@ -1,6 +1,6 @@
 //! Reductions of integers: tract adds INT64 up in 32 bits, and knows neither UINT32 nor UINT64 nor BOOL here. And of floats
 //! `ReduceLogSumExp`, which overflows in tract, and `ReduceMax` and `ReduceMin`, which give the largest finite number there for
-//! infinities and for nothing, and lose NaN.
+//! infinities and for nothing, and lose NaN; and `ReduceMean` where it may be one of nothing.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use super::{
     elements::{elements, tensor},
     kernel::{Fact, Kernel, kernel},
 };
-use crate::faults::{BadInput, Limit};
+use crate::faults::Limit;
 
 /// One of the reductions, for integers and BOOL, or what is listed above for floats.
 pub(crate) fn reduce(context: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
@@ -26,6 +26,8 @@ pub(crate) fn reduce(context: &ParsingContext<'_>, node: &NodeProto) -> TractRes
         "ReduceMax" => Fold::Max,
         "ReduceMin" => Fold::Min,
         "ReduceLogSumExp" => Fold::LogSumExp,
+        "ReduceL2" => Fold::Norm,
+        "ReduceLogSum" => Fold::LogSum,
         _ => bail!(Limit("is not supported for integers".to_owned())),
     };
     let has_axes_input = opset >= 18 || (opset >= 13 && fold == Fold::Sum);
@@ -35,6 +37,25 @@ pub(crate) fn reduce(context: &ParsingContext<'_>, node: &NodeProto) -> TractRes
         keeps_dims: attributes.int("keepdims", 1) != 0,
         no_axes_is_no_op: attributes.int("noop_with_empty_axes", 0) != 0,
     }))
+}
+
+/// Whether a reduction of floats is one of no numbers, which tract computes while it makes a plan, and panics.
+pub(crate) fn is_of_nothing(_: Attributes<'_>, inputs: &[Fact]) -> bool {
+    inputs[0].datum_type.is_float() && inputs[0].shape.iter().any(|dim| *dim == 0.to_dim())
+}
+
+/// Whether a mean of floats may be one of no numbers: 0, as for ONNX Runtime. tract divides by their count.
+pub(crate) fn may_be_of_nothing(node: Attributes<'_>, inputs: &[Fact]) -> bool {
+    let rank = inputs[0].rank() as i64;
+    let axes = match inputs.get(1) {
+        Some(axes) => axes.integers().unwrap_or_default(),
+        None => node.ints("axes").to_vec(),
+    };
+    let is_reduced =
+        |axis: i64| axes.is_empty() || axes.iter().any(|&given| given == axis || given + rank == axis);
+    let dims = (0..rank).zip(&inputs[0].shape);
+    let mut reduced = dims.filter(|(axis, _)| is_reduced(*axis));
+    reduced.any(|(_, dim)| dim.to_i64().ok().is_none_or(|dim| dim == 0))
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +69,9 @@ enum Fold {
     Min,
     /// Of floats.
     LogSumExp,
+    /// Of floats, and of no numbers only.
+    Norm,
+    LogSum,
 }
 
 #[derive(Debug)]
@@ -103,6 +127,9 @@ impl Kernel for Reduce {
 
     fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
         let input = &inputs[0];
+        if input.len() == 0 && input.datum_type().is_float() {
+            return Ok(tvec![self.of_nothing(inputs)?]);
+        }
         let axes = match (&self.axes, inputs.get(1)) {
             (Some(axes), _) => axes.clone(),
             (None, Some(axes)) => elements::<i64>(axes)?.to_vec(),
@@ -123,6 +150,14 @@ impl Kernel for Reduce {
                     }
                     DatumType::F64 if self.is_extreme() => {
                         let folded = self.extremes(elements::<f64>(input)?, input.shape(), &reduced, f64::INFINITY, f64::NEG_INFINITY);
+                        self.shaped(input.shape(), &reduced, folded)
+                    }
+                    DatumType::F32 if self.fold == Fold::Mean => {
+                        let folded = means(elements::<f32>(input)?, input.shape(), &reduced);
+                        self.shaped(input.shape(), &reduced, folded.into_iter().map(|x| x as f32).collect())
+                    }
+                    DatumType::F64 if self.fold == Fold::Mean => {
+                        let folded = means(elements::<f64>(input)?, input.shape(), &reduced);
                         self.shaped(input.shape(), &reduced, folded)
                     }
                     DatumType::F32 => {
@@ -149,6 +184,20 @@ impl Kernel for Reduce {
 }
 
 impl Reduce {
+    fn of_nothing(&self, inputs: &[Arc<Tensor>]) -> TractResult<Tensor> {
+        let number = match self.fold {
+            Fold::Sum | Fold::SumSquare | Fold::SumAbs | Fold::Mean | Fold::Norm => 0.0,
+            Fold::Product => 1.0,
+            Fold::Max | Fold::LogSumExp | Fold::LogSum => f32::NEG_INFINITY,
+            Fold::Min => f32::INFINITY,
+        };
+        let outputs = self.outputs(&Fact::of_values(inputs))?;
+        let shape = outputs[0].shape.iter().map(TDim::to_usize);
+        let shape: Vec<usize> = shape.collect::<Result<_, _>>()?;
+        let number = Tensor::from(number).cast_to_dt(inputs[0].datum_type())?.into_owned();
+        number.broadcast_scalar_to_shape(&shape)
+    }
+
     fn is_extreme(&self) -> bool {
         matches!(self.fold, Fold::Max | Fold::Min)
     }
@@ -177,9 +226,6 @@ impl Reduce {
         let kept = shape.iter().zip(reduced).filter(|(_, reduced)| !**reduced);
         let groups: usize = kept.map(|(&dim, _)| dim).product();
         let count = input.len().checked_div(groups).unwrap_or(0);
-        if count == 0 && groups > 0 && matches!(self.fold, Fold::Mean) {
-            bail!(BadInput("the mean of no numbers is not defined".to_owned()));
-        }
         let start = match self.fold {
             Fold::Product => T::ONE,
             Fold::Max => T::LEAST,
@@ -196,11 +242,11 @@ impl Reduce {
                 Fold::Product => slot.times(value),
                 Fold::Max => value.max(*slot),
                 Fold::Min => value.min(*slot),
-                Fold::LogSumExp => bail!("ReduceLogSumExp of integers"),
+                Fold::LogSumExp | Fold::Norm | Fold::LogSum => bail!("{:?} of integers", self.fold),
             };
         }
         if self.fold == Fold::Mean {
-            folded.iter_mut().for_each(|sum| *sum = sum.divided(count));
+            folded.iter_mut().for_each(|sum| *sum = sum.divided(count.max(1)));
         }
         Ok(folded)
     }
@@ -216,6 +262,26 @@ impl Reduce {
             .collect();
         tensor(&shape, folded)
     }
+}
+
+/// The means of floats; 0 for none.
+fn means<T: Copy + Into<f64>>(input: &[T], shape: &[usize], reduced: &[bool]) -> Vec<f64> {
+    let kept = shape.iter().zip(reduced).filter(|(_, reduced)| !**reduced);
+    let mut means = vec![0.0; kept.map(|(&dim, _)| dim).product()];
+    let count = input.len().checked_div(means.len()).unwrap_or(0).max(1) as f64;
+    // Numbers that lie side by side and belong together.
+    let last = reduced.iter().rposition(|&reduced| !reduced);
+    let line: usize = shape[last.map_or(0, |last| last + 1)..].iter().product();
+    let (outer, outer_reduced) = match last {
+        Some(last) => (&shape[..=last], &reduced[..=last]),
+        None => (&[][..], &[][..]),
+    };
+    let lines = input.chunks_exact(line.max(1));
+    for (line, group) in lines.zip(groups(outer, outer_reduced)) {
+        means[group] += line.iter().map(|&x| x.into()).sum::<f64>();
+    }
+    means.iter_mut().for_each(|sum| *sum /= count);
+    means
 }
 
 /// Folds floats by what chooses one of two.

@@ -180,6 +180,7 @@ fn build(context: &ParsingContext<'_>, node: &NodeProto) -> TractResult<(Box<dyn
         inner,
         guard: rule.guard,
         instead_if_mixed: rule.instead_if_mixed,
+        instead_if: rule.instead_if.map(|choice| (choice, Arc::new(node.clone()))),
         scalars: Attributes(node).positions(rule.scalars),
         check: rule.check.map(|check| (check, Arc::new(node.clone()))),
         instead: instead.transpose().map_err(|error: TractError| error)?,

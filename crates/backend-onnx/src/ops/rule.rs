@@ -4,7 +4,7 @@ use tract_onnx::{model::ParsingContext, pb::NodeProto, tract_hir::internal::*};
 
 use super::{
     attributes::Attributes,
-    guard::{Check, Guard, Widening},
+    guard::{Check, Choice, Guard, Widening},
     types::Types,
 };
 use crate::faults::Limit;
@@ -46,6 +46,8 @@ pub(crate) struct Rule {
     pub(super) scalars: &'static [usize],
     /// Whether that also computes it where inputs have different types.
     pub(super) instead_if_mixed: bool,
+    /// Which other nodes that also computes.
+    pub(super) instead_if: Option<Choice>,
 }
 
 /// An operator that tract computes for any type.
@@ -67,6 +69,7 @@ pub(super) const fn op(name: &'static str) -> Rule {
         instead: None,
         scalars: &[],
         instead_if_mixed: false,
+        instead_if: None,
     }
 }
 
@@ -155,6 +158,12 @@ impl Rule {
     /// What computes it instead for some types does so too where inputs have different types.
     pub(super) const fn also_if_mixed(mut self) -> Self {
         self.instead_if_mixed = true;
+        self
+    }
+
+    /// What computes it instead for some types does so too for these nodes.
+    pub(super) const fn also_if(mut self, choice: Choice) -> Self {
+        self.instead_if = Some(choice);
         self
     }
 

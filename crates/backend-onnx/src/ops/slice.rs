@@ -56,6 +56,8 @@ const MAX_RANK: usize = 16;
 /// number of 32 or 64 bits.
 const BEYOND: i64 = 1_000_000_000;
 
+const LARGEST_OF_32_BITS: i64 = i32::MAX as i64;
+
 /// The same for backwards.
 const BEFORE: i64 = -BEYOND;
 
@@ -127,6 +129,12 @@ impl Slice {
             let axis = usize::try_from(from_start).ok().filter(|&axis| axis < rank);
             let axis = axis.with_context(|| format!("axis {from_start} of rank {rank}"))?;
             ensure!(step != 0, "a step of 0");
+            // To ONNX Runtime these stand for "to the end" backwards too.
+            let is_open = |end: &TDim| matches!(end.to_i64(), Ok(i64::MAX) | Ok(LARGEST_OF_32_BITS));
+            let end = match step < 0 && end.as_ref().is_some_and(is_open) {
+                true => Some(i64::MIN.to_dim()),
+                false => end,
+            };
             ensure!(
                 windows.iter().all(|window| window.axis != axis),
                 "axis {axis} is sliced twice"

@@ -1,4 +1,5 @@
-//! `Softmax` of FP32 along any axis. tract's is many times slower along axes whose elements do not stand side by side.
+//! `Softmax` along any axis. tract's is many times slower along axes whose elements do not stand side by side, and panics at FP64 that
+//! is not there.
 
 use std::sync::Arc;
 
@@ -18,7 +19,7 @@ use super::{
 };
 
 /// What is computed here.
-pub(super) const TYPES: Types = Types::F32;
+pub(super) const TYPES: Types = Types::F32.and(Types::F64);
 
 /// `Softmax` of any operator set.
 pub(crate) fn softmax(context: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
@@ -58,6 +59,7 @@ impl Kernel for Softmax {
     fn in_tract(&self, inputs: &[Fact]) -> Option<Box<dyn TypedOp>> {
         let rank = inputs[0].rank();
         let is_last = self.axis == -1 || self.axis + 1 == rank as i64;
+        let is_last = is_last && inputs[0].datum_type == DatumType::F32;
         is_last.then(|| {
             Box::new(TractSoftmax::new(tvec![rank - 1], None, SoftmaxKind::Softmax)) as Box<dyn TypedOp>
         })
@@ -71,6 +73,13 @@ impl Kernel for Softmax {
             (true, _) | (_, None) => (shape[axis..].iter().product(), 1),
             (false, Some(&dim)) => (dim, shape[axis + 1..].iter().product()),
         };
+        if inputs[0].datum_type() == DatumType::F64 {
+            let mut values = elements::<f64>(&inputs[0])?.to_vec();
+            if !values.is_empty() {
+                precise(&mut values, count, inner);
+            }
+            return Ok(tvec![tensor(shape, values)?]);
+        }
         let mut values = elements::<f32>(&inputs[0])?.to_vec();
         if !values.is_empty() {
             pulp::Arch::new().dispatch(Groups {
@@ -166,6 +175,22 @@ fn columns(block: &mut [f32], inner: usize, from: usize, width: usize) {
     for row in block.chunks_exact_mut(inner) {
         for (x, scale) in row[from..from + width].iter_mut().zip(&scales) {
             *x *= scale;
+        }
+    }
+}
+
+/// Of FP64, over `count` elements that stand `inner` apart.
+fn precise(values: &mut [f64], count: usize, inner: usize) {
+    for block in values.chunks_exact_mut(count * inner) {
+        for lane in 0..inner {
+            let line = || (lane..count * inner).step_by(inner);
+            let greatest = line().map(|at| block[at]).fold(f64::NEG_INFINITY, f64::max);
+            let mut sum = 0.0;
+            for at in line() {
+                block[at] = (block[at] - greatest).exp();
+                sum += block[at];
+            }
+            line().for_each(|at| block[at] /= sum);
         }
     }
 }

@@ -1,6 +1,11 @@
-//! Sums of FP32 along axes, and means of squares, which tract computes number by number unless the last axis is the only one.
+//! Sums of floats along axes, and means of squares, which tract computes number by number unless the last axis is the only one. Of
+//! FP64 it divides by the length of a line without looking.
 
-use std::{borrow::Cow, sync::Arc};
+use std::{
+    borrow::Cow,
+    ops::{Add, AddAssign, Mul},
+    sync::Arc,
+};
 
 use tract_onnx::{
     tract_core::ops::nn::{Reduce, Reducer},
@@ -25,10 +30,12 @@ pub(super) fn quicken(model: &mut TypedModel) -> TractResult<()> {
             _ => continue,
         };
         let input = model.outlet_fact(node.inputs[0])?;
-        if input.datum_type != DatumType::F32 || reduce.axes.is_empty() {
+        let is_float = matches!(input.datum_type, DatumType::F32 | DatumType::F64);
+        if !is_float || reduce.axes.is_empty() {
             continue;
         }
         let sums = Sums {
+            datum_type: input.datum_type,
             reduced: (0..input.rank())
                 .map(|axis| reduce.axes.contains(&axis))
                 .collect(),
@@ -41,6 +48,7 @@ pub(super) fn quicken(model: &mut TypedModel) -> TractResult<()> {
 
 #[derive(Debug)]
 struct Sums {
+    datum_type: DatumType,
     /// For each axis, whether sums go along it; it keeps a size of 1.
     reduced: Vec<bool>,
     /// The means of squares, in place of sums.
@@ -55,15 +63,27 @@ impl Kernel for Sums {
     fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
         let dims = inputs[0].shape.iter().zip(&self.reduced);
         let shape = dims.map(|(dim, &reduced)| if reduced { 1.into() } else { dim.clone() });
-        Ok(vec![Fact::new(DatumType::F32, shape)])
+        Ok(vec![Fact::new(self.datum_type, shape)])
     }
 
     fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
-        let mut shape: TVec<usize> = inputs[0].shape().into();
-        let count = inputs[0].len();
-        let mut values = Cow::Borrowed(elements::<f32>(&inputs[0])?);
+        Ok(tvec![match self.datum_type {
+            DatumType::F64 => self.sums(&inputs[0], |share| share)?,
+            _ => self.sums(&inputs[0], |share| share as f32)?,
+        }])
+    }
+}
+
+impl Sums {
+    fn sums<T: Float>(&self, input: &Tensor, from_f64: impl Fn(f64) -> T) -> TractResult<Tensor> {
+        let mut shape: TVec<usize> = input.shape().into();
+        let count = input.len();
+        let mut values = Cow::Borrowed(elements::<T>(input)?);
         if self.of_squares {
-            values.to_mut().iter_mut().for_each(|value| *value *= *value);
+            values
+                .to_mut()
+                .iter_mut()
+                .for_each(|value| *value = *value * *value);
         }
         // Neighbouring axes together, from the last.
         let mut end = shape.len();
@@ -79,16 +99,23 @@ impl Kernel for Sums {
         }
         let mut sums = values.into_owned();
         if self.of_squares {
-            let share = sums.len() as f32 / count as f32;
-            sums.iter_mut().for_each(|sum| *sum *= share);
+            // Of nothing it is 0.
+            let share = from_f64(sums.len() as f64 / count.max(1) as f64);
+            sums.iter_mut().for_each(|sum| *sum = *sum * share);
         }
-        Ok(tvec![tensor(&shape, sums)?])
+        tensor(&shape, sums)
     }
 }
 
+/// FP32 or FP64.
+trait Float: Datum + Copy + Default + AddAssign + Add<Output = Self> + Mul<Output = Self> {}
+
+impl Float for f32 {}
+impl Float for f64 {}
+
 /// The sums along the middle of three axes.
-fn sums(values: &[f32], outside: usize, along: usize, width: usize) -> Vec<f32> {
-    let mut sums = vec![0.0; outside * width];
+fn sums<T: Float>(values: &[T], outside: usize, along: usize, width: usize) -> Vec<T> {
+    let mut sums = vec![T::default(); outside * width];
     if along * width == 0 {
         return sums;
     }
@@ -106,12 +133,12 @@ fn sums(values: &[f32], outside: usize, along: usize, width: usize) -> Vec<f32> 
 const TERMS: usize = 512;
 
 /// Adds rows to sums that are zero: halves by themselves, until they are short.
-fn add_rows(rows: &[f32], sums: &mut [f32]) {
+fn add_rows<T: Float>(rows: &[T], sums: &mut [T]) {
     let width = sums.len();
     let count = rows.len() / width;
     if count > TERMS {
         let (low, high) = rows.split_at(count / 2 * width);
-        let mut others = vec![0.0; width];
+        let mut others = vec![T::default(); width];
         add_rows(low, sums);
         add_rows(high, &mut others);
         sums.iter_mut().zip(others).for_each(|(sum, other)| *sum += other);
@@ -119,13 +146,13 @@ fn add_rows(rows: &[f32], sums: &mut [f32]) {
     }
     for row in rows.chunks_exact(width) {
         for (sum, value) in sums.iter_mut().zip(row) {
-            *sum += value;
+            *sum += *value;
         }
     }
 }
 
 /// The sum of numbers that lie side by side.
-fn line_sum(line: &[f32]) -> f32 {
+fn line_sum<T: Float>(line: &[T]) -> T {
     /// So many at a time, for vector instructions.
     const LANES: usize = 16;
     if line.len() > LANES * TERMS {
@@ -133,14 +160,14 @@ fn line_sum(line: &[f32]) -> f32 {
         return line_sum(low) + line_sum(high);
     }
     let (parts, rest) = line.as_chunks::<LANES>();
-    let mut lanes = [0.0; LANES];
+    let mut lanes = [T::default(); LANES];
     for part in parts {
         for (lane, value) in lanes.iter_mut().zip(part) {
-            *lane += value;
+            *lane += *value;
         }
     }
     for (lane, value) in lanes.iter_mut().zip(rest) {
-        *lane += value;
+        *lane += *value;
     }
     // Halves onto halves, so that no sum has many more terms than another.
     let mut half = LANES / 2;

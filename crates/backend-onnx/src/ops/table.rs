@@ -4,7 +4,7 @@
 
 use super::{
     activation::{self, activation},
-    attention_mask, cast, columns, concat, conditions as when, contrib, counting, elementwise, gemm,
+    attention_mask, batch_normalization, cast, columns, concat, conditions as when, contrib, counting, dft, elementwise, gemm,
     grid_sample, lookup, non_max_suppression, normalize, packed_product, pad, power, prelu, quantize,
     quantized_pair, random, recurrent, reduce, resize, roi_align,
     rule::{Outputs, Rule, contributed, inner, ml, op},
@@ -96,7 +96,9 @@ pub(super) static RULES: &[Rule] = &[
         .takes(&["epsilon", "is_test", "momentum", "spatial", "training_mode"])
         .of(FLOATS)
         .wide()
-        .when(when::batch_normalization),
+        .when(when::batch_normalization)
+        .instead(Types::NONE, batch_normalization::batch_normalization)
+        .also_if(batch_normalization::is_computed),
     op("Bernoulli")
         .since(15)
         .takes(&["dtype", "seed"])
@@ -168,12 +170,11 @@ pub(super) static RULES: &[Rule] = &[
         .takes(&["exclusive", "reverse"])
         .of(NUMBERS),
     op("DFT")
-        .scalars(&[1, 2])
         .since(17)
         .takes(&["axis", "inverse", "onesided"])
         .of(FLOATS)
         .when(when::dft)
-        .single(),
+        .own(dft::dft),
     op("DepthToSpace").takes(&["blocksize", "mode"]).of(FIXED),
     op("DequantizeLinear")
         .since(10)
@@ -384,7 +385,7 @@ pub(super) static RULES: &[Rule] = &[
         .takes(LEGACY)
         .of(FLOATS.and(POWERS))
         .wide()
-        .instead(POWERS, power::power)
+        .instead(POWERS.and(activation::TYPES), power::power)
         .also_if_mixed(),
     op("QLinearConv").since(10).takes(CONV).given(when::q_linear_conv),
     op("QLinearMatMul").since(10).given(when::q_linear_mat_mul),
@@ -424,9 +425,14 @@ pub(super) static RULES: &[Rule] = &[
         .takes(REDUCE)
         .of(NUMBERS)
         .wide()
-        .instead(WHOLE, reduce::reduce),
-    op("ReduceL2").takes(REDUCE).of(FLOATS).wide(),
-    op("ReduceLogSum").takes(REDUCE).of(FLOATS).wide(),
+        .instead(WHOLE, reduce::reduce)
+        .also_if(reduce::is_of_nothing),
+    op("ReduceL2").takes(REDUCE).of(FLOATS).wide()
+        .instead(Types::NONE, reduce::reduce)
+        .also_if(reduce::is_of_nothing),
+    op("ReduceLogSum").takes(REDUCE).of(FLOATS).wide()
+        .instead(Types::NONE, reduce::reduce)
+        .also_if(reduce::is_of_nothing),
     op("ReduceLogSumExp")
         .takes(REDUCE)
         .of(FLOATS)
@@ -440,7 +446,8 @@ pub(super) static RULES: &[Rule] = &[
         .takes(REDUCE)
         .of(NUMBERS)
         .wide()
-        .instead(WHOLE, reduce::reduce),
+        .instead(WHOLE, reduce::reduce)
+        .also_if(reduce::may_be_of_nothing),
     op("ReduceMin")
         .takes(REDUCE)
         .of(FIXED)
@@ -449,17 +456,20 @@ pub(super) static RULES: &[Rule] = &[
         .takes(REDUCE)
         .of(NUMBERS)
         .wide()
-        .instead(WHOLE, reduce::reduce),
+        .instead(WHOLE, reduce::reduce)
+        .also_if(reduce::is_of_nothing),
     op("ReduceSum")
         .takes(REDUCE)
         .of(NUMBERS)
         .wide()
-        .instead(WHOLE, reduce::reduce),
+        .instead(WHOLE, reduce::reduce)
+        .also_if(reduce::is_of_nothing),
     op("ReduceSumSquare")
         .takes(REDUCE)
         .of(NUMBERS)
         .wide()
-        .instead(WHOLE, reduce::reduce),
+        .instead(WHOLE, reduce::reduce)
+        .also_if(reduce::is_of_nothing),
     op("Relu")
         .of(FLOATS.and(Types::SIGNED))
         .wide()
