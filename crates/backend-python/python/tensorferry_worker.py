@@ -981,6 +981,7 @@ class Beside:
         #: A worker whose thread waits for its connection, and what wakes it. The server gives away one connection at a time.
         self._parked = None
         self._parking = threading.Lock()
+        self._has_warned = False
 
     def start(self):
         """Starts the thread of the first worker."""
@@ -1000,10 +1001,18 @@ class Beside:
                     worker, ready = self._first.beside(Connection()), queue.SimpleQueue()
                     worker.make_ready = self._make_ready
                     start_thread(self._serve, worker, ready)
-                except (OSError, RuntimeError, MemoryError):
+                except (OSError, RuntimeError, MemoryError) as error:
+                    self._warn(error)
                     return False
                 self._parked = (worker, ready)
             return True
+
+    def _warn(self, error):
+        if self._has_warned:
+            return
+        self._has_warned = True
+        sys.stderr.write(f"\x1eWthe process begins no further request beside those that it has, now and maybe later: {last_line(error)}\n")
+        sys.stderr.flush()
 
     def connect(self, data):
         """Takes another connection of the server's."""

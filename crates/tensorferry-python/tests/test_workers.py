@@ -55,6 +55,7 @@ def test_requests_wait_where_no_thread_can_be_started(tmp_path):
         (process,) = server.workers("m")
         for _ in range(2):
             assert streams(server, "m", [1] * 5, timeout=20_000_000) == [[1] * 3] * 5
+        assert server.logged("begins no further request")
         # It still hears of clients that leave.
         start = time.monotonic()
         assert refusal(server, "m", "generate_stream", {"x": 1000, "timeout": 200_000})[0] == 504
@@ -112,6 +113,7 @@ def test_shared_memory_that_stays_is_bounded(tmp_path):
         # Large ones, small ones and failures in turn: both sides know what is kept.
         for mib in (30, 30, 1, 24, 40, 60, 1, 16, 16):
             run(mib)
+            time.sleep(0.1)
             assert shared(server.process.pid) <= 64 * MIB
 
 
@@ -144,6 +146,8 @@ class TritonPythonModel:
             if x == 0:
                 # Sends at once, and goes on until its client has left.
                 sender.send(answer(0))
+                time.sleep(0.8)
+                sender.send(answer(0))
                 while not sender.is_cancelled():
                     time.sleep(0.01)
                 sender.send(flags=LAST)
@@ -175,13 +179,14 @@ def later(server, model, x, found, **request):
     return thread
 
 
+@pytest.mark.parametrize("leaving", [{"take": 2}, {"timeout": 900_000}], ids=["closed", "late"])
 @pytest.mark.parametrize("is_first", [True, False], ids=["first", "last"])
-def test_a_client_that_leaves_fails_no_call_of_others(tmp_path, is_first):
+def test_a_client_that_leaves_fails_no_call_of_others(tmp_path, is_first, leaving):
     write(tmp_path, "m", POOL, CONFIG)
     write(tmp_path, "slow", SLOW)
     with Server(tmp_path, "--instances", "1") as server:
         found = []
-        leaves = lambda: later(server, "m", 0, found, timeout=900_000)
+        leaves = lambda: later(server, "m", 0, found, **leaving)
         threads = [leaves()] if is_first else []
         threads += [later(server, "m", 12, found) for _ in range(3)]
         threads += [] if is_first else [leaves()]
@@ -373,7 +378,7 @@ LEVEL = contextvars.ContextVar("level", default=0)
 
 class Model:
     inputs = {"x": ("INT32", [1])}
-    outputs = {"text": (str, [1])}
+    outputs = {"text": (str, [])}
 
     async def infer(self, x, request):
         BODY
