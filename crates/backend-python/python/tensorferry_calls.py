@@ -1,42 +1,135 @@
 """Requests to other models of the server, for both forms of a model."""
 
 import asyncio
+import concurrent.futures
 import contextvars
+import functools
 import json
 import math
 import queue
+import threading
+import time
 
 import numpy as np
 
 from tensorferry_tensors import as_array, datatype_of
 
-#: The worker of the request that this code answers, in a process that answers several at once. Coroutines and what they start have it;
-#: threads of models do not (before Python 3.14).
-_current = contextvars.ContextVar("worker", default=None)
+#: The request that this code answers, as its worker and its number, in a process that answers several at once. Coroutines have it, and
+#: the tasks and threads that they start.
+_current = contextvars.ContextVar("request", default=None)
+
+#: How long the server may be ahead with the answer to a call of telling that the request that asks is cancelled.
+_BEHIND = 0.02
 
 
-def _worker_of_threads():
-    """The worker of a request that is being answered, for code that does not know its own; set once there is one."""
+def _lender():
+    """The worker and the number of a request that is being answered, for code that knows none that is; set once there is a worker.
+    The number is None where there is only one at a time."""
     return None
 
 
-class Failed(Exception):
-    """Why there is no answer."""
+def hand_on():
+    """From here on threads of models, and what is given to thread pools, have the request of the code that starts them."""
+    start, submit = threading.Thread.start, concurrent.futures.ThreadPoolExecutor.submit
 
-    def __init__(self, message, status):
+    @functools.wraps(start)
+    def start_with(self):
+        request = _current.get()
+        if request is None:
+            return start(self)
+        run, own = self.run, self.__dict__.get("run")
+
+        def restore():
+            if own is None:
+                self.__dict__.pop("run", None)
+            else:
+                self.run = own
+
+        def run_with():
+            restore()
+            _current.set(request)
+            run()
+
+        self.run = run_with
+        try:
+            start(self)
+        except BaseException:
+            restore()
+            raise
+
+    @functools.wraps(submit)
+    def submit_with(self, function, /, *args, **kwargs):
+        request = _current.get()
+        if request is None:
+            return submit(self, function, *args, **kwargs)
+        # A thread that the pool starts now is for other requests too.
+        before = _current.set(None)
+        try:
+            return submit(self, _run_for, request, function, args, kwargs)
+        finally:
+            _current.reset(before)
+
+    threading.Thread.start = start_with
+    concurrent.futures.ThreadPoolExecutor.submit = submit_with
+
+
+def _run_for(request, function, args, kwargs):
+    before = _current.set(request)
+    try:
+        return function(*args, **kwargs)
+    finally:
+        _current.reset(before)
+
+
+class Failed(Exception):
+    """Why there is no answer; `is_over`: because there is no request any more that asks."""
+
+    def __init__(self, message, status, is_over=False):
         super().__init__(message)
-        self.status = status
+        self.status, self.is_over = status, is_over
 
 
 class Call:
     """A request to another model. Its answers are put by the thread that reads what the server says."""
 
-    def __init__(self):
+    def __init__(self, message, tensors):
         #: SimpleQueue, since its `put` may interrupt its `get` in the same thread (a garbage collection can).
         self._answers = queue.SimpleQueue()
         self._waiter = None
-        #: Through which it is asked.
-        self.worker = None
+        self._message, self._tensors = message, tensors
+        #: Through which it is asked, for which request, and its number there.
+        self.worker = self._request = self.number = None
+        #: Whether the request is one that may have nothing to do with it, so that it is made again when that ends.
+        self._is_lent = False
+
+    def ask(self):
+        """Makes it for the request that this code answers, or, where it knows none that goes on, for another one."""
+        known = _current.get()
+        if known is not None and known[0].answers() == known[1]:
+            self._ask(*known)
+        else:
+            self._ask_for_another()
+        if self._is_lent:
+            # The model may change them once this has returned.
+            self._tensors = [(name, datatype, array.copy()) for name, datatype, array in self._tensors]
+        else:
+            self._message = self._tensors = None
+
+    def _ask(self, worker, request):
+        self.worker, self._request = worker, request
+        self.number = worker.ask(self._message, self._tensors, self, request)
+
+    def _ask_for_another(self):
+        while True:
+            lender = _lender()
+            if lender is None:
+                raise Failed("other models can be asked only while a request is answered", 503)
+            self._is_lent = lender[1] is not None
+            try:
+                return self._ask(*lender)
+            except Failed as failure:
+                if not failure.is_over:
+                    raise
 
     def put(self, answer):
         self._answers.put(answer)
@@ -53,19 +146,49 @@ class Call:
                 pass
 
     def take(self):
-        return _checked(self._answers.get())
+        while True:
+            answer = self._answers.get()
+            if self._may_be_made_again(answer):
+                if not answer.is_over:
+                    time.sleep(_BEHIND)
+                if self._is_made_again():
+                    continue
+            return _checked(answer)
 
     async def take_later(self):
         loop = asyncio.get_running_loop()
         while True:
             try:
-                return _checked(self._answers.get_nowait())
+                answer = self._answers.get_nowait()
             except queue.Empty:
                 future = loop.create_future()
                 self._waiter = (loop, future)
                 # It may have come meanwhile.
                 if self._answers.empty():
                     await future
+                continue
+            if self._may_be_made_again(answer):
+                if not answer.is_over:
+                    await asyncio.sleep(_BEHIND)
+                if self._is_made_again():
+                    continue
+            return _checked(answer)
+
+    def _may_be_made_again(self, answer):
+        """Whether it may have failed with a request that has nothing to do with it."""
+        if self._is_lent and not isinstance(answer, Failed):
+            # From the first answer on another request would get others.
+            self._is_lent, self._message, self._tensors = False, None, None
+        return self._is_lent and (answer.is_over or answer.status in (499, 504))
+
+    def _is_made_again(self):
+        if self.worker.answers() == self._request:
+            return False
+        try:
+            self._ask_for_another()
+        except Failed:
+            return False
+        return True
 
 
 def _set(future):
@@ -82,8 +205,8 @@ def _checked(answer):
 class Answers:
     """Any number of answers, for `for` and `async for`: each as `of_outputs` gives it, which gets (name, datatype, array)s."""
 
-    def __init__(self, call, number, of_outputs, of_failure):
-        self._call, self._number = call, number
+    def __init__(self, call, of_outputs, of_failure):
+        self._call = call
         self._of_outputs, self._of_failure = of_outputs, of_failure
         self._is_over = self._is_behind = False
 
@@ -115,7 +238,7 @@ class Answers:
     def _ask_for_next(self):
         if self._is_behind:
             self._is_behind = False
-            self._call.worker.want_next(self._number)
+            self._call.worker.want_next(self._call.number)
         return True
 
     def _step(self, take):
@@ -132,14 +255,14 @@ class Answers:
         """No more answers are wanted; the other model is told."""
         if not self._is_over:
             self._is_over = True
-            self._call.worker.leave(self._number)
+            self._call.worker.leave(self._call.number)
 
     cancel = close
 
     def __del__(self):
         # In the middle of anything: no locks.
         if not self._is_over:
-            self._call.worker.leave_later(self._number)
+            self._call.worker.leave_later(self._call.number)
 
 
 def tensors_of(inputs):
@@ -159,7 +282,7 @@ def tensors_of(inputs):
 
 
 def ask(model, inputs, *, version=None, outputs=(), parameters=None, id=None, timeout=None, several=False):
-    """Asks a model: the call and its number. `timeout` is in microseconds."""
+    """Asks a model. `timeout` is in microseconds."""
     for name, value in (parameters or {}).items():
         if not isinstance(value, (bool, int, str)) and not (isinstance(value, float) and math.isfinite(value)):
             raise Failed(f"the parameter {name!r} is {value!r}, expected text, a finite number or a bool", 400)
@@ -171,9 +294,6 @@ def ask(model, inputs, *, version=None, outputs=(), parameters=None, id=None, ti
     tensors = tensors_of(inputs)
     # What is no text would not be JSON for the server either.
     json.dumps([message, [name for name, _, _ in tensors]], ensure_ascii=False).encode()
-    call = Call()
-    known = _current.get()
-    call.worker = known or _worker_of_threads()
-    if call.worker is None:
-        raise Failed("other models can be asked only while a request is answered", 503)
-    return call, call.worker.ask(message, tensors, call, is_borrowed=known is None)
+    call = Call(message, tensors)
+    call.ask()
+    return call

@@ -140,6 +140,15 @@ class model_code:
         raise Refused(f"{self._what} failed: {last_line(error)}", details=traceback_of(error)) from None
 
 
+def _kind_of(function):
+    """What a function that may be decorated is, as the function of `inspect` that says so; None for others."""
+    for each in (function, inspect.unwrap(function)):
+        for kind in (inspect.isgeneratorfunction, inspect.isasyncgenfunction, inspect.iscoroutinefunction):
+            if kind(each):
+                return kind
+    return None
+
+
 class OwnModel:
     """`class Model` with `infer`."""
 
@@ -166,16 +175,17 @@ class OwnModel:
             if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 1 << 20:
                 raise Refused(f"the attribute {name} of the class Model is {value!r}, expected a number", 400)
             self._defaults[name] = value
-        self._bind(infer)
-        #: Whether infer gives any number of answers.
-        self.is_decoupled = inspect.isgeneratorfunction(infer) or inspect.isasyncgenfunction(infer)
         context = Context(order["name"], order["version"], os.path.dirname(path), config)
         takes_context = len(inspect.signature(kind).parameters) > 0
         self._model = kind(context) if takes_context else kind()
         self._infer = self._model.infer
+        self._bind(self._infer)
+        form = _kind_of(self._infer)
+        #: Whether infer gives any number of answers.
+        self.is_decoupled = form in (inspect.isgeneratorfunction, inspect.isasyncgenfunction)
         #: Generators that wait leave the others their time.
-        self.runs_beside = inspect.isasyncgenfunction(infer)
-        is_async = inspect.iscoroutinefunction(infer) or self.runs_beside
+        self.runs_beside = form is inspect.isasyncgenfunction
+        is_async = form in (inspect.iscoroutinefunction, inspect.isasyncgenfunction)
         self.loop = asyncio.new_event_loop() if is_async else None
 
     @staticmethod
@@ -212,7 +222,7 @@ class OwnModel:
 
     def _bind(self, infer):
         """Finds the parameter for each input."""
-        parameters = dict(list(inspect.signature(infer).parameters.items())[1:])
+        parameters = inspect.signature(infer).parameters
         by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
         named = {name for name, parameter in parameters.items() if parameter.kind in by_name}
         takes_all = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
@@ -240,13 +250,19 @@ class OwnModel:
         arguments, wanted = self._arguments(number, message, arrays)
         with model_code():
             answer = self._infer(**arguments)
-            if self.loop is not None:
+            # A decorator may have waited for it already.
+            if self.loop is not None and inspect.isawaitable(answer):
                 answer = self.loop.run_until_complete(answer)
             return self._outputs_of(answer, wanted)
 
     def stream(self, number, message, arrays, give, free):
         arguments, wanted = self._arguments(number, message, arrays)
-        answers = self._infer(**arguments)
+        with model_code():
+            answers = self._infer(**arguments)
+            is_generator = inspect.isasyncgen if self.runs_beside else inspect.isgenerator
+            if not is_generator(answers):
+                found = type(answers).__name__
+                raise TypeError(f"infer() gave {found}, expected a generator, as the function gives that its decorator wraps")
         if self.runs_beside:
             answers = _Steps(answers, number, self.main, free)
         with model_code():
@@ -268,6 +284,11 @@ class OwnModel:
 
     def _outputs_of(self, answer, wanted):
         if not isinstance(answer, dict):
+            if inspect.isgenerator(answer) or inspect.isasyncgen(answer) or inspect.iscoroutine(answer):
+                raise TypeError(
+                    f"infer() gave {type(answer).__name__} and is not known to do so: it needs a `yield`, or an `async`, of its own, "
+                    f"and a decorator needs functools.wraps"
+                )
             if len(self._outputs) != 1:
                 raise TypeError(f"infer() gave {type(answer).__name__}, expected a dict of outputs")
             answer = {self._outputs[0]["name"]: answer}
@@ -290,9 +311,8 @@ class _Steps:
     """An asynchronous generator, step by step. A step that waits when the request is cancelled gets asyncio.CancelledError there."""
 
     def __init__(self, answers, number, main, free):
-        self._answers, self._number, self._main, self._free = answers, number, main, free
-        self._cancel = None
-        _cancelled.when(number, self._stop)
+        self._answers, self._number, self._free = main.generation(answers), number, free
+        _cancelled.when(number, self._answers.cancel)
 
     def __iter__(self):
         return self
@@ -301,7 +321,7 @@ class _Steps:
         # While the first step waits, others can take theirs.
         free, self._free = self._free, None
         try:
-            return self._main.wait_for(self._step(), free)
+            return self._answers.step(free)
         except StopAsyncIteration:
             raise StopIteration from None
         except asyncio.CancelledError:
@@ -309,18 +329,8 @@ class _Steps:
                 raise StopIteration from None
             raise
 
-    async def _step(self):
-        self._cancel = self._main.canceller()
-        if self._number in _cancelled:
-            raise StopAsyncIteration
-        return await self._answers.__anext__()
-
-    def _stop(self):
-        if self._cancel is not None:
-            self._cancel()
-
     def close(self):
-        self._main.wait_for(self._answers.aclose())
+        self._answers.close()
 
 
 class SavedObject:

@@ -31,7 +31,7 @@ class Context:
         `inputs` is a dict of names and arrays; `timeout` are seconds, at most what is left to the request that is being answered.
         Raises InferenceError with what the other model says; a model that lets it pass refuses its own request with it.
         """
-        call, _ = _ask(model, inputs, version, outputs, parameters, timeout)
+        call = _ask(model, inputs, version, outputs, parameters, timeout)
         try:
             return _outputs(call.take()[0])
         except _calls().Failed as failure:
@@ -39,7 +39,7 @@ class Context:
 
     async def infer_async(self, model, inputs, *, version=None, outputs=(), parameters=None, timeout=None):
         """The same for `await`: others can be asked meanwhile, up to 256 at once."""
-        call, _ = _ask(model, inputs, version, outputs, parameters, timeout)
+        call = _ask(model, inputs, version, outputs, parameters, timeout)
         try:
             return _outputs((await call.take_later())[0])
         except _calls().Failed as failure:
@@ -47,8 +47,8 @@ class Context:
 
     def stream(self, model, inputs, *, version=None, outputs=(), parameters=None, timeout=None):
         """Asks a model that gives any number of answers: an iterator over them, for `for` and `async for`, with `close()`."""
-        call, number = _ask(model, inputs, version, outputs, parameters, timeout, several=True)
-        return _calls().Answers(call, number, _outputs, _raise)
+        call = _ask(model, inputs, version, outputs, parameters, timeout, several=True)
+        return _calls().Answers(call, _outputs, _raise)
 
 
 def _calls():

@@ -118,5 +118,30 @@ def as_array(value, datatype, name):
     if array.dtype != dtype:
         if array.dtype.kind in "SUO" or not np.can_cast(array.dtype, dtype, "same_kind"):
             raise TypeError(f"the output {name!r} has dtype {array.dtype}, expected {dtype} for {datatype}")
-        array = array.astype(dtype)
+        array = _cast(array, dtype, datatype, name)
     return array
+
+
+def _cast(array, dtype, datatype, name):
+    """An array of another dtype; a number that would become another one, and not only a less precise one, is refused."""
+    if np.can_cast(array.dtype, dtype, "safe") or array.size == 0:
+        return array.astype(dtype)
+    if dtype.kind in "iu":
+        least, most = np.iinfo(dtype).min, np.iinfo(dtype).max
+        if least <= int(array.min()) and int(array.max()) <= most:
+            return array.astype(dtype)
+        # Compared as Python's numbers: NumPy's of 64 bits would become floats.
+        wrong = np.vectorize(lambda value: not least <= int(value) <= most, otypes=[bool])(array)
+        expected = f"{least} to {most}"
+    else:
+        with np.errstate(over="ignore"):
+            cast = array.astype(dtype)
+        infinite = np.isinf(cast)
+        if not infinite.any():
+            return cast
+        wrong = infinite & np.isfinite(array)
+        if not wrong.any():
+            return cast
+        expected = "finite numbers that do not become infinite"
+    place = [int(at) for at in np.argwhere(wrong)[0]]
+    raise ValueError(f"the output {name!r} has {array[tuple(place)]} at {place}, which {datatype} cannot hold: expected {expected}")

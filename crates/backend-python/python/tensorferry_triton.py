@@ -117,11 +117,19 @@ def serialize_byte_tensor(input_tensor):
     """The raw form of a tensor of strings, as bytes; None for other tensors."""
     if input_tensor.dtype.kind not in "SUO":
         return None
-    if input_tensor.dtype == object:
-        elements = [element if isinstance(element, bytes) else str(element) for element in input_tensor.ravel().tolist()]
-        input_tensor = np.empty(len(elements), object)
-        input_tensor[:] = elements
-    return encode_strings(input_tensor)
+    return encode_strings(_as_strings(input_tensor))
+
+
+def _as_strings(array):
+    """Objects that are no strings as what `str` makes of them, as Triton does."""
+    if array.dtype != object:
+        return array
+    elements = array.ravel().tolist()
+    if all(isinstance(element, (bytes, str, bytearray, memoryview)) for element in elements):
+        return array
+    strings = np.empty(len(elements), object)
+    strings[:] = [element if isinstance(element, bytes) else str(element) for element in elements]
+    return strings.reshape(array.shape)
 
 
 def deserialize_bytes_tensor(encoded_tensor):
@@ -530,9 +538,9 @@ class InferenceRequest:
         What the other model, or the server, refuses is a response with an error.
         """
         try:
-            call, number = self._ask(decoupled)
+            call = self._ask(decoupled)
             if decoupled:
-                return calls.Answers(call, number, _response, _failed_response)
+                return calls.Answers(call, _response, _failed_response)
             return _response(call.take()[0])
         except calls.Failed as failure:
             return iter([_failed_response(failure)]) if decoupled else _failed_response(failure)
@@ -542,9 +550,9 @@ class InferenceRequest:
         loop = asyncio.get_running_loop()
         found = None
         try:
-            call, number = self._ask(decoupled)
+            call = self._ask(decoupled)
             if decoupled:
-                found = calls.Answers(call, number, _response, _failed_response)
+                found = calls.Answers(call, _response, _failed_response)
         except calls.Failed as failure:
             found = iter([_failed_response(failure)]) if decoupled else _failed_response(failure)
         if found is None:
@@ -557,7 +565,7 @@ class InferenceRequest:
         version = str(self._model_version)
         return calls.ask(
             self._model_name,
-            [(tensor.name(), tensor.as_numpy()) for tensor in self._inputs],
+            [(tensor.name(), _as_strings(tensor.as_numpy())) for tensor in self._inputs],
             version=None if version in ("-1", "") else version,
             outputs=self._message.get("outputs"),
             parameters=self._message.get("parameters"),
@@ -714,6 +722,16 @@ def _joined(answers, parts):
     return outputs
 
 
+def _instance_name(model, groups, number):
+    """The name of the instance with this number, as Triton has it: that of its group, `<model>_<group>` if it has none, and its number there."""
+    for place, group in enumerate(groups):
+        count = group.get("count") or 1
+        if number < count or place == len(groups) - 1:
+            return f"{group.get('name') or f'{model}_{place}'}_{number}"
+        number -= count
+    return f"{model}_0_{number}"
+
+
 class TritonModel:
     """Runs a `TritonPythonModel`."""
 
@@ -759,7 +777,7 @@ class TritonModel:
         arguments = {
             "model_config": json.dumps(config),
             "model_instance_kind": "CPU",
-            "model_instance_name": f"{order['name']}_0",
+            "model_instance_name": _instance_name(order["name"], config.get("instance_group", []), order["instance"]),
             "model_instance_device_id": "0",
             "model_repository": os.path.dirname(folder) if order["version"] else folder,
             "model_version": order["version"] or "1",
@@ -871,7 +889,7 @@ class TritonModel:
             if wanted and name not in wanted:
                 continue
             try:
-                outputs.append((name, datatype, as_array(array, datatype, name)))
+                outputs.append((name, datatype, as_array(_as_strings(array), datatype, name)))
             except (TypeError, ValueError) as error:
                 raise Refused(last_line(error)) from None
         return outputs

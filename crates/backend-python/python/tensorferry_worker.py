@@ -5,6 +5,7 @@ The other side is the crate oip-worker, whose page has the protocol. Nothing her
 but for the standard library, so that whatever is missing can be told.
 """
 
+import _thread
 import asyncio
 import collections
 import concurrent.futures
@@ -24,7 +25,7 @@ import time
 import traceback
 import weakref
 
-VERSION = 4
+VERSION = 5
 HELLO, LOAD, LOADED, INFER, OUTPUTS, FAILED, RUN, RESULTS, ROOM, REGION, PART, TAKEN, ASK, ANSWER, NEXT, FREE = range(1, 17)
 
 #: Numbers on the control socket.
@@ -42,8 +43,12 @@ _REGION_ALIGNMENT = 64
 _MOST_IN_FRAME = 64 << 10
 #: What is read at once: a frame of usual size.
 _BUFFER = 256 << 10
-#: The largest region that is used again.
-_KEPT = 64 << 20
+#: Bytes of the two regions of a connection that are used again.
+_KEPT = 48 << 20
+#: Stack of the threads that speak to the server. The system's own is 8 MiB, which a memory limit counts in full.
+_STACK = 512 << 10
+#: What a service manager sends to all processes of a service; the server says when this one is to end.
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 #: Requests to other models that one request may have open.
 _MOST_CALLS = 256
 #: Characters of a traceback that are sent to the log.
@@ -77,16 +82,43 @@ def _failure(refusal):
     return failed
 
 
+#: The sockets to the server, which processes that a model forks must not have.
+_sockets = set()
+
+
+_starting = threading.Lock()
+
+
+def start_thread(function, *arguments):
+    """Starts a thread with a small stack, which is for what is here and not for models.
+
+    Not by `threading.Thread`, whose `start` waits for the thread: models' threads that start meanwhile would get a small stack too.
+    """
+    with _starting:
+        before = threading.stack_size(_STACK)
+        try:
+            _thread.start_new_thread(function, arguments)
+        finally:
+            threading.stack_size(before)
+
+
 class Connection:
     """Frames on a socket. One thread at a time receives, any number may send."""
 
-    def __init__(self, data):
-        self._socket = data
+    def __init__(self, data=None):
+        self._socket = None
         #: Frames of several threads do not mix.
         self._sending = threading.Lock()
         self._buffer = memoryview(bytearray(_BUFFER))
         self._start = self._end = 0
         self._files = []
+        if data is not None:
+            self.attach(data)
+
+    def attach(self, data):
+        """Gives it its socket, where that comes later than its memory."""
+        self._socket = data
+        _sockets.add(data)
 
     def _fill(self, view):
         try:
@@ -142,6 +174,7 @@ class Connection:
         return kind, number, message, body[count:]
 
     def close(self):
+        _sockets.discard(self._socket)
         self._socket.close()
 
     def send(self, kind, number, message, parts=()):
@@ -208,20 +241,24 @@ class Worker:
         self._cancelled = cancelled
         #: Held by what uses the region for outputs, and by what waits for the server: a model may have threads.
         self._turn = threading.Lock()
-        #: Reads what the server says, from the first request to another model on: its answers come at any time.
-        self._reader = None
+        #: Whether a thread reads what the server says, from the first request to another model on: its answers come at any time.
+        self._has_reader = False
+        #: What threads do from then on, without those that were started.
+        self._not_started = [Worker._keep_telling, Worker._read]
         #: What the reader leaves to others, None at the end.
         self._frames = queue.SimpleQueue()
         #: The request that is being answered, and what it asks of other models, by number.
         self._current = None
         self._calls = {}
-        #: Those of them that threads ask for requests that they do not know.
-        self._borrowed = set()
+        #: Whether no more is asked for it: its answer is on its way.
+        self._is_ending = False
         #: The request that the server is to be told of when another can be begun beside it.
         self._blocking = None
         self._freeing = threading.Lock()
         #: Whether there are others beside this one.
         self._is_beside = False
+        #: Makes ready for a connection by which another request comes, and tells whether it can come.
+        self.make_ready = lambda: True
         #: The request that was run last.
         self.last = 0
         self._last_call = 0
@@ -265,17 +302,24 @@ class Worker:
     def set_main(self, main):
         self._model.main = main
 
+    def attach(self, data):
+        self._connection.attach(data)
+
     def close(self):
         self._connection.close()
 
     def answers(self):
         """The request that is being answered and not cancelled, or None."""
         current = self._current
-        return None if current is None or current in self._cancelled else current
+        return None if current is None or self._is_ending or current in self._cancelled else current
+
+    def is_full(self):
+        """Whether its request cannot ask any more now."""
+        return len(self._calls) >= _MOST_CALLS
 
     def _next(self):
         """The next frame that is no answer of another model."""
-        if self._reader is None:
+        if not self._has_reader:
             return self._connection.frame()
         frame = self._frames.get()
         if frame is None:
@@ -291,8 +335,9 @@ class Worker:
                 continue
             if kind != RUN:
                 raise Ended
+            keeps_inputs = True
             try:
-                results, parts = self._run(number, message, binary)
+                results, parts, keeps_inputs = self._run(number, message, binary)
             except Refused as refusal:
                 failed = (str(refusal), refusal.status, refusal.details)
                 results = None
@@ -317,13 +362,17 @@ class Worker:
             else:
                 self._connection.send_text(RESULTS, number, results, parts)
             results = parts = None
-            self._forget_large()
+            self._forget(keeps_inputs)
 
-    def _forget_large(self):
-        """The server does not use large regions again either."""
-        if self._inputs is not None and self._inputs.length > _KEPT:
-            self._let_go_of_inputs()
-        if self._outputs is not None and self._outputs.length > _KEPT:
+    def _forget(self, keeps_inputs):
+        """Lets go of the regions that the server does not use again either."""
+        left = _KEPT
+        if self._inputs is not None:
+            if keeps_inputs or self._inputs.length > left:
+                self._let_go_of_inputs()
+            else:
+                left -= self._inputs.length
+        if self._outputs is not None and self._outputs.length > left:
             self._outputs = None
 
     def _map(self, message):
@@ -380,7 +429,10 @@ class Worker:
         arrays = {}
         for place in message["inputs"]:
             arrays[place["name"]] = self._input(place, region, binary)
+        self._is_ending = False
         self._current = self._blocking = self.last = number
+        if self._is_beside:
+            self.calls._current.set((self, number))
         if self._model.is_decoupled:
             give = lambda outputs, is_last: self._give(number, region, outputs, is_last)
             self._model.stream(number, message, arrays, give, lambda: self._free(number))
@@ -396,12 +448,12 @@ class Worker:
             placed, parts = self._place(outputs, region, number)
         arrays = outputs = None
         is_held = region is not None and region.is_held()
-        return f'{{"outputs":[{placed}],"keeps_inputs":{"true" if is_held else "false"}{end}}}', parts
+        return f'{{"outputs":[{placed}],"keeps_inputs":{"true" if is_held else "false"}{end}}}', parts, is_held
 
     def _free(self, number):
         """Tells the server that the model can be given another request while it goes on with this one."""
         with self._freeing:
-            if self._blocking == number:
+            if self._blocking == number and self.make_ready():
                 self._blocking = None
                 try:
                     self._connection.send(FREE, number, {})
@@ -429,29 +481,28 @@ class Worker:
             self._cancelled.note(number)
         return is_wanted
 
-    def ask(self, message, tensors, call, is_borrowed=False):
-        """Asks another model for the request that is being answered, and returns the number of the call, whose answers are `put`.
-
-        A call for a request that may be another one is waited for before this one's end.
-        """
+    def ask(self, message, tensors, call, request):
+        """Asks another model for the request with this number, or, if that is None, for the one that is being answered. Returns the number
+        of the call, whose answers are `put`."""
         try:
-            return self._ask(message, tensors, call, is_borrowed and self._is_beside)
+            return self._ask(message, tensors, call, request)
         except Ended:
             if not self._is_beside:
                 raise
-            raise self._failure("the request that asks for it is over", 499) from None
+            # The server has given it up.
+            self._cancelled.note(request)
+            raise self._over() from None
 
-    def _ask(self, message, tensors, call, is_borrowed):
+    def _ask(self, message, tensors, call, request):
         with self._turn:
+            if request is not None and (request != self._current or self._is_ending):
+                raise self._over()
             if self._current is None:
                 raise self._failure("other models can be asked only while a request is answered", 503)
             self._tell_left()
             if len(self._calls) >= _MOST_CALLS:
                 raise self._failure(f"a request may ask {_MOST_CALLS} times at once, and no more", 429)
-            if self._reader is None:
-                self._reader = threading.Thread(target=self._read, daemon=True)
-                self._reader.start()
-                threading.Thread(target=self._keep_telling, daemon=True).start()
+            self._start_threads()
             region = self._inputs if self._is_in_region else None
             try:
                 placed, parts = self._place(tensors, region, self._current)
@@ -462,8 +513,6 @@ class Worker:
             self._last_call += 1
             number = self._last_call
             self._calls[number] = call
-            if is_borrowed:
-                self._borrowed.add(number)
             text = f'{{"call":{number},"inputs":[{placed}],{_encode(message)[1:]}'
             self._connection.send_text(ASK, self._current, text, parts)
             if '"place":"region"' in placed or '"place":"inputs"' in placed:
@@ -472,6 +521,15 @@ class Worker:
                 if kind != TAKEN:
                     raise Ended
             return number
+
+    def _start_threads(self):
+        while self._not_started:
+            try:
+                start_thread(self._not_started[0], self)
+            except (RuntimeError, MemoryError) as error:
+                raise self._failure(f"there is no thread to wait for other models: {last_line(error)}", 503) from None
+            self._not_started.pop(0)
+        self._has_reader = True
 
     def want_next(self, number):
         self._say_next(number, True)
@@ -512,20 +570,15 @@ class Worker:
             self._blocking = None
         if self._current is None:
             return
-        while self._has_borrowed():
-            time.sleep(0.005)
+        self._is_ending = True
         with self._turn:
             self._current = None
-            self._borrowed.clear()
             calls, self._calls = self._calls, {}
         for call in calls.values():
-            call.put(self._failure("the request that asked for it is over", 499))
+            call.put(self._over())
 
-    def _has_borrowed(self):
-        """Whether a call is open that may be another request's."""
-        if not self._borrowed or self.answers() is None or not self._reader.is_alive():
-            return False
-        return not self._borrowed.isdisjoint(list(self._calls))
+    def _over(self):
+        return self.calls.Failed("the request that asked for it is over", 499, is_over=True)
 
     def _failure(self, message, status):
         return self.calls.Failed(message, status)
@@ -543,8 +596,10 @@ class Worker:
             if not isinstance(error, (Ended, OSError)):
                 log_traceback(error)
         self._frames.put(None)
+        # Of several connections only this one is closed: its request was given up.
+        gone = self._over() if self._is_beside else self._failure("the server has closed the connection", 503)
         for call in list(self._calls.values()):
-            call.put(self._failure("the server has closed the connection", 503))
+            call.put(gone)
 
     def _answer(self, message, binary):
         is_end = message["is_end"]
@@ -696,8 +751,12 @@ def log_traceback(error):
 
 def _settle():
     """What makes a process a good neighbour; none of it is needed to work."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
-        signal.signal(number, signal.SIG_IGN)
+    for number in _ENDING:
+        # Ignored, or blocked, they would be so in the programs that a model starts too, which could not be ended then.
+        signal.signal(number, _pass_over)
+        signal.siginterrupt(number, False)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
+    os.register_at_fork(after_in_child=_settle_child)
     if sys.platform != "linux":
         return
     for path, content in (("/proc/self/oom_score_adj", "800"), ("/proc/self/comm", "oip-python")):
@@ -713,6 +772,19 @@ def _settle():
         ctypes.CDLL(None, use_errno=True).prctl(1, signal.SIGKILL, 0, 0, 0)
     except (ImportError, OSError, AttributeError):
         pass
+
+
+def _pass_over(number, frame):
+    pass
+
+
+def _settle_child():
+    """What a model forks is its own process: it ends by signals, and does not speak to the server."""
+    for number in _ENDING:
+        if signal.getsignal(number) is _pass_over:
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    for each in list(_sockets):
+        each.close()
 
 
 def _limit_memory(limit):
@@ -749,10 +821,8 @@ class EventLoop:
     def end(self):
         self._loop.call_soon_threadsafe(self._loop.stop)
 
-    def canceller(self):
-        """A function, for any thread, that cancels what the coroutine that calls this is run by."""
-        task = asyncio.current_task()
-        return lambda: self._loop.call_soon_threadsafe(task.cancel)
+    def generation(self, answers):
+        return Generation(self._loop, answers)
 
     def wait_for(self, awaited, on_begun=None):
         """What a coroutine gives, or raises. `on_begun` is called once it waits for something, or is done."""
@@ -774,6 +844,89 @@ class EventLoop:
         finally:
             # Its traceback has this frame: together they would keep the model's inputs until a garbage collection.
             error = None
+
+
+class Generation:
+    """An asynchronous generator, which one task runs from its first step to its end, as in a loop of `async for`: `asyncio.timeout`,
+    task groups and context variables hold across its `yield`s. Another thread asks for each step."""
+
+    def __init__(self, loop, answers):
+        self._loop, self._answers = loop, answers
+        self._task = None
+        #: What is asked for, and what the task waits by for that.
+        self._order = self._waiter = None
+        self._is_stepping = self._is_cancelled = False
+
+    def step(self, on_begun=None):
+        """What it gives next, or raises. `on_begun` is called once it waits for something, or is done."""
+        return self._ask(True, on_begun)
+
+    def close(self):
+        self._ask(False, None)
+
+    def cancel(self):
+        """Cancels the step that it is at, from any thread; there is no other one then."""
+        self._loop.call_soon_threadsafe(self._cancel)
+
+    def _cancel(self):
+        self._is_cancelled = True
+        if self._is_stepping:
+            self._task.cancel()
+
+    def _ask(self, is_step, on_begun):
+        future = concurrent.futures.Future()
+        self._loop.call_soon_threadsafe(self._put, (is_step, on_begun, future))
+        result, error = future.result()
+        # Tracebacks have this frame.
+        del future
+        if error is None:
+            return result
+        try:
+            raise error
+        finally:
+            error = None
+
+    def _put(self, order):
+        self._order = order
+        if self._task is None:
+            self._task = self._loop.create_task(self._run())
+        elif self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def _run(self):
+        is_step, cancelled = True, None
+        while is_step:
+            while self._order is None:
+                self._waiter = self._loop.create_future()
+                try:
+                    await self._waiter
+                except asyncio.CancelledError as error:
+                    # By what the generator has open around its `yield`, such as a timeout: it gets it there.
+                    cancelled = error
+            (is_step, on_begun, future), self._order, self._waiter = self._order, None, None
+            if on_begun is not None:
+                self._loop.call_soon(on_begun)
+            thrown, cancelled = cancelled, None
+            future.set_result(await self._outcome(is_step, thrown))
+            del on_begun, future, thrown
+        self._task = None
+
+    async def _outcome(self, is_step, thrown):
+        """What a step gives, and what it raises: some exceptions would end the loop, or be taken for a cancellation of who waits."""
+        self._is_stepping = is_step
+        try:
+            if not is_step:
+                return await self._answers.aclose(), None
+            if self._is_cancelled:
+                raise StopAsyncIteration
+            if thrown is not None:
+                return await self._answers.athrow(thrown), None
+            return await self._answers.__anext__(), None
+        except BaseException as error:
+            return None, error
+        finally:
+            self._is_stepping = False
+            del thrown
 
 
 class Functions:
@@ -825,26 +978,71 @@ class Beside:
         self._first, self._main, self._control = first, main, control
         self._changing = threading.Lock()
         self._workers = set()
+        #: A worker whose thread waits for its connection, and what wakes it. The server gives away one connection at a time.
+        self._parked = None
+        self._parking = threading.Lock()
+        self._has_warned = False
 
-    def start(self, worker):
+    def start(self):
+        """Starts the thread of the first worker."""
+        self._first.make_ready = self._make_ready
+        self._workers.add(self._first)
+        ready = queue.SimpleQueue()
+        ready.put(None)
+        start_thread(self._serve, self._first, ready)
+
+    def _make_ready(self):
+        """Whether there is a thread, with its memory, for the next connection: where there is none the server is not told to send one."""
+        with self._parking:
+            if self._parked is None:
+                try:
+                    # The connection is a file.
+                    os.close(os.dup(0))
+                    worker, ready = self._first.beside(Connection()), queue.SimpleQueue()
+                    worker.make_ready = self._make_ready
+                    start_thread(self._serve, worker, ready)
+                except (OSError, RuntimeError, MemoryError) as error:
+                    self._warn(error)
+                    return False
+                self._parked = (worker, ready)
+            return True
+
+    def _warn(self, error):
+        if self._has_warned:
+            return
+        self._has_warned = True
+        sys.stderr.write(f"\x1eWthe process begins no further request beside those that it has, now and maybe later: {last_line(error)}\n")
+        sys.stderr.flush()
+
+    def connect(self, data):
+        """Takes another connection of the server's."""
+        with self._parking:
+            parked, self._parked = self._parked, None
+        if parked is None:
+            raise RuntimeError("the server sent a connection that it was not asked for")
+        worker, ready = parked
+        worker.attach(data)
         with self._changing:
             self._workers.add(worker)
-        threading.Thread(target=self._serve, args=(worker,), daemon=True).start()
+        ready.put(None)
 
-    def connect(self, file):
-        """Another connection of the server's, which is not for programs that the model starts."""
-        os.set_inheritable(file, False)
-        self.start(self._first.beside(Connection(socket.socket(fileno=file))))
+    def lender(self):
+        """The worker and the number of a request that somebody waits for, for a call of code that knows none; None if there is none.
 
-    def newest(self):
-        """The worker of the newest request that somebody waits for."""
+        It is the oldest one. A call whose request ends before it is made again for the next one, and younger ones are not counted on, so
+        that ends, at the latest with the request that it is for.
+        """
         with self._changing:
-            answering = [(worker.answers(), worker) for worker in self._workers]
-        answering = [(number, worker) for number, worker in answering if number is not None]
-        return max(answering, key=lambda found: found[0])[1] if answering else None
+            answering = [(worker.is_full(), worker.answers(), worker) for worker in self._workers]
+        answering = [found for found in answering if found[1] is not None]
+        if not answering:
+            return None
+        _, number, worker = min(answering, key=lambda found: found[:2])
+        return worker, number
 
-    def _serve(self, worker):
-        worker.calls._current.set(worker)
+    def _serve(self, worker, ready):
+        """The life of a worker's thread."""
+        ready.get()
         try:
             worker.serve()
         except Ended:
@@ -871,31 +1069,59 @@ class Beside:
 class Control:
     """Reads numbers of requests that are cancelled, and takes connections, until the server is gone."""
 
-    #: Takes a connection's file.
+    #: Takes a connection.
     connect = None
 
     def __init__(self, control, cancelled):
         self._control, self._cancelled = control, cancelled
+        self._received = b""
 
     def listen(self):
-        received = b""
-        try:
-            while True:
-                part, files, _, _ = socket.recv_fds(self._control, 4096, 16)
-                if not part:
+        """The life of the thread. Without it no cancellation would reach the model, so nothing but the server's end ends it."""
+        while True:
+            try:
+                if not self._hear():
                     break
-                for file in files:
-                    self.connect(file)
-                received += part
-                whole = len(received) - len(received) % _NUMBER.size
-                for (number,) in _NUMBER.iter_unpack(received[:whole]):
-                    if number != _CONNECTION:
-                        self._cancelled.note(number)
-                received = received[whole:]
-        except OSError:
-            pass
+            except OSError:
+                break
+            except Exception as error:
+                self._log(error)
         time.sleep(_FAREWELL)
         os.kill(os.getpid(), signal.SIGKILL)
+
+    def _hear(self):
+        part, files, _, _ = socket.recv_fds(self._control, 4096, 16)
+        if not part:
+            return False
+        for file in files:
+            self._take(file)
+        received = self._received + part
+        whole = len(received) - len(received) % _NUMBER.size
+        self._received = received[whole:]
+        for (number,) in _NUMBER.iter_unpack(received[:whole]):
+            if number != _CONNECTION:
+                self._cancelled.note(number)
+        return True
+
+    def _take(self, file):
+        data = None
+        try:
+            # Not for programs that the model starts.
+            os.set_inheritable(file, False)
+            data = socket.socket(fileno=file)
+            self.connect(data)
+        except Exception as error:
+            # The server sees the end of it.
+            os.close(file) if data is None else data.close()
+            self._log(error)
+
+    @staticmethod
+    def _log(error):
+        try:
+            log_traceback(error)
+        except Exception:
+            # No memory for that either.
+            pass
 
 
 def main(data, control, install):
@@ -906,11 +1132,11 @@ def main(data, control, install):
     cancelled = install("tensorferry_model")._cancelled
     connection = Connection(data)
     listener = Control(control, cancelled)
-    listening = threading.Thread(target=listener.listen, daemon=True)
+    _sockets.add(control)
     worker = None
     try:
         connection.send(HELLO, 0, {"protocol": VERSION, "places": True})
-        listening.start()
+        start_thread(listener.listen)
         kind, _, order, content = connection.frame()
         if kind != LOAD:
             raise Ended
@@ -924,7 +1150,7 @@ def main(data, control, install):
                 raise Refused(f"its Python, {sys.executable}, has no numpy, which models in Python need: pip install numpy", 400)
             calls = install("tensorferry_calls")
             worker = Worker(connection, tensors, calls, cancelled)
-            calls._worker_of_threads = lambda: worker
+            calls._lender = lambda: (worker, None)
             worker.load(order, bytes(content), install("tensorferry_forms").model_of)
         except Refused as refusal:
             connection.fail(0, refusal, refusal.status, refusal.details)
@@ -943,8 +1169,9 @@ def main(data, control, install):
         worker.set_main(main_thread)
         beside = Beside(worker, main_thread, control)
         listener.connect = beside.connect
-        calls._worker_of_threads = beside.newest
-        beside.start(worker)
+        calls._lender = beside.lender
+        calls.hand_on()
+        beside.start()
         main_thread.serve()
         worker.finish()
     except Ended:

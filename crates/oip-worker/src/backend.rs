@@ -141,6 +141,7 @@ fn start(
         patience: cx
             .deadline
             .map(|deadline| deadline.saturating_duration_since(now)),
+        numbers: Arc::default(),
     };
     Ok(Box::new(Isolated(Arc::new(Pool::start(recipe, cx.deadline)?))))
 }

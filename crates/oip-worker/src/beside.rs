@@ -20,6 +20,12 @@ use crate::{
 /// Connections that are kept for later requests.
 const MOST_SPARE: usize = 16;
 
+/// Bytes of their regions. What is above is for later requests to make again: a burst of large tensors must not stay in memory.
+const MOST_SPARE_BYTES: u64 = 16 << 20;
+
+/// Reads of the control socket at a time. Each takes up to 512 numbers, so more than one is rare.
+const MOST_READS: usize = 4;
+
 /// Requests that were given up and that the worker may go on with.
 const MOST_GIVEN_UP: usize = 64;
 
@@ -44,6 +50,8 @@ struct State {
     spare: Vec<Lane>,
     /// Requests that were given up, until the worker says that they are over.
     given_up: BTreeSet<u64>,
+    /// The beginning of a number on the control socket whose end has not come.
+    begun: Vec<u8>,
 }
 
 impl Beside {
@@ -66,7 +74,8 @@ impl Beside {
     /// Keeps a connection whose request is over, or closes it.
     pub(crate) fn keep(&self, lane: Lane) {
         let mut state = self.lock();
-        if state.spare.len() < MOST_SPARE {
+        let kept: u64 = state.spare.iter().map(bytes_of).sum();
+        if state.spare.len() < MOST_SPARE && kept + bytes_of(&lane) <= MOST_SPARE_BYTES {
             state.spare.push(lane);
         }
     }
@@ -97,13 +106,24 @@ impl Beside {
 impl State {
     /// Reads the numbers of requests whose connections the worker has closed.
     fn read_ends(&mut self, mut control: &UnixStream) {
-        let mut numbers = [0; 4096];
-        while let Ok(count @ 1..) = control.read(&mut numbers) {
-            for number in numbers[..count].as_chunks().0 {
+        let mut bytes = [0; 4096];
+        for _ in 0..MOST_READS {
+            let Ok(count @ 1..) = control.read(&mut bytes) else {
+                return;
+            };
+            self.begun.extend_from_slice(&bytes[..count]);
+            let (numbers, rest) = self.begun.as_chunks();
+            for number in numbers {
                 self.given_up.remove(&u64::from_le_bytes(*number));
             }
+            self.begun = rest.to_vec();
         }
     }
+}
+
+/// Bytes of a connection's regions.
+fn bytes_of(lane: &Lane) -> u64 {
+    lane.places.as_ref().map_or(0, Places::kept)
 }
 
 /// Gives the worker its end of a connection.
@@ -144,6 +164,47 @@ mod tests {
         }
         assert!(beside.give_up(1000, &control));
         assert!(!beside.give_up(1001, &control));
+    }
+
+    #[test]
+    fn numbers_that_come_in_pieces_are_read_as_they_were_sent() {
+        let (control, mut theirs) = pair();
+        let beside = Beside::default();
+        for number in 1..=MOST_GIVEN_UP as u64 {
+            assert!(beside.give_up(number, &control));
+        }
+        let ends = [3u64.to_le_bytes(), 4u64.to_le_bytes()].concat();
+        for piece in ends.chunks(5) {
+            theirs.write_all(piece).unwrap();
+            beside.lock().read_ends(&control);
+        }
+        assert!(beside.give_up(1000, &control));
+        assert!(beside.give_up(1001, &control));
+        assert!(!beside.give_up(1002, &control));
+    }
+
+    #[test]
+    fn a_worker_that_writes_without_end_holds_nobody_up() {
+        let (control, mut theirs) = pair();
+        theirs.write_all(&[0xff; (MOST_READS + 1) * 4096]).unwrap();
+        State::default().read_ends(&control);
+        assert_eq!((&control).read(&mut [0; 8192]).unwrap(), 4096);
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn large_regions_of_spare_connections_are_not_kept() {
+        let (control, _theirs) = pair();
+        let beside = Beside::default();
+        let lanes: Vec<Lane> = (0..4).map(|_| beside.lane(&control).unwrap()).collect();
+        for (lane, mib) in lanes.into_iter().zip([8, 16, 8, 1]) {
+            beside.keep(Lane {
+                places: Some(Places::with_inputs(mib << 20)),
+                ..lane
+            });
+        }
+        let kept: Vec<u64> = beside.lock().spare.iter().map(bytes_of).collect();
+        assert_eq!(kept, [8 << 20; 2]);
     }
 
     #[test]

@@ -69,7 +69,7 @@
 //! | kind | sent by | JSON | binary |
 //! |---|---|---|---|
 //! | 1, hello | worker, first | the version of the protocol | |
-//! | 2, load | server | backend, model, version, path, configuration, limits | the model file |
+//! | 2, load | server | backend, model, version, path, configuration, limits, the number of the process among the model's | the model file |
 //! | 3, loaded | worker | metadata | |
 //! | 4, infer | server | a request as in a REST body | its inputs |
 //! | 5, outputs | worker | an answer as in a REST body | the outputs |
@@ -100,6 +100,9 @@
 //! which is used again for the next request unless the model holds on to it. So inputs are copied once. Outputs come back in
 //! another region, or as places in the inputs' one, and are copied once, or not at all where they are the inputs. The server reads
 //! and writes regions as files and maps none.
+//!
+//! Both sides let go of the same regions at the end of a request: the inputs' one if the model holds on to it or the answer is kind 6, or if it is
+//! above 48 MiB; the outputs' one if it and the inputs' one that is left are above that together.
 //!
 //! A model of such a worker that gives several answers to a request sends each as kind 11 and waits until the server has taken
 //! it: while the client is behind, the model waits, and a region is never written while it is read. The answer says whether a

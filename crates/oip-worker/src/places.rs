@@ -11,7 +11,7 @@ use tensor_core::{Quoted, Shape};
 #[cfg(target_os = "linux")]
 use crate::protocol::{NewRegion, Room};
 #[cfg(target_os = "linux")]
-use crate::region::{LEAST_IN_REGION, REGION_ALIGNMENT, Region};
+use crate::region::{KEPT, LEAST_IN_REGION, REGION_ALIGNMENT, Region};
 use crate::{
     calls::{Bell, Calls, Work},
     protocol::{
@@ -442,15 +442,26 @@ impl Places {
         Ok(())
     }
 
-    /// Lets go of what the next request cannot use, or is too large to be kept.
+    /// Lets go of what the next request cannot use, and of what is too large to be kept; the worker does the same.
     fn finish(&mut self, keeps_inputs: bool) {
-        let is_kept = |region: &Option<Region>| region.as_ref().is_some_and(Region::is_kept);
-        if keeps_inputs || !is_kept(&self.regions.inputs) {
-            self.regions.inputs = None;
+        let Regions { inputs, outputs, .. } = &mut self.regions;
+        if keeps_inputs {
+            *inputs = None;
         }
-        if !is_kept(&self.regions.outputs) {
-            self.regions.outputs = None;
+        let mut left = KEPT;
+        for region in [inputs, outputs] {
+            let length = region.as_ref().map_or(0, Region::len);
+            match left.checked_sub(length) {
+                Some(rest) => left = rest,
+                None => *region = None,
+            }
         }
+    }
+
+    /// Bytes of the regions that are kept.
+    pub(crate) fn kept(&self) -> u64 {
+        let Regions { inputs, outputs, .. } = &self.regions;
+        [inputs, outputs].into_iter().flatten().map(Region::len).sum()
     }
 }
 
@@ -496,6 +507,11 @@ impl Places {
 
     #[expect(clippy::unused_self, reason = "there are regions elsewhere")]
     fn finish(&mut self, _: bool) {}
+
+    #[expect(clippy::unused_self, reason = "there are regions elsewhere")]
+    pub(crate) fn kept(&self) -> u64 {
+        0
+    }
 }
 
 impl<'r> Sent<'r> {
@@ -581,6 +597,15 @@ fn parameters(request: &InferRequest) -> Result<BTreeMap<&str, serde_json::Value
     parameters.collect()
 }
 
+#[cfg(all(test, target_os = "linux"))]
+impl Places {
+    pub(crate) fn with_inputs(length: u64) -> Self {
+        let mut places = Self::default();
+        places.regions.inputs = Some(Region::exactly(length).expect("the system has memory"));
+        places
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use oip_types::ModelRef;
@@ -634,6 +659,24 @@ mod tests {
             let error = take(place, offset, length).unwrap_err();
             assert!(matches!(error, Broken::Wrong(_)), "{place} {offset} {length}");
         }
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn regions_are_kept_up_to_a_sum() {
+        let kept = |inputs: u64, outputs: u64, keeps_inputs| {
+            let mut places = Places::with_inputs(inputs << 20);
+            places.regions.outputs = Some(Region::exactly(outputs << 20).unwrap());
+            places.finish(keeps_inputs);
+            let Regions { inputs, outputs, .. } = &places.regions;
+            let lengths = [inputs, outputs].map(|region| region.as_ref().map_or(0, Region::len) >> 20);
+            assert_eq!(places.kept() >> 20, lengths[0] + lengths[1]);
+            (lengths[0], lengths[1])
+        };
+        assert_eq!(kept(32, 16, false), (32, 16));
+        assert_eq!(kept(32, 17, false), (32, 0));
+        assert_eq!(kept(49, 48, false), (0, 48));
+        assert_eq!(kept(32, 48, true), (0, 48));
     }
 
     #[test]

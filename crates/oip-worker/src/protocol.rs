@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 pub(crate) const TICK: Duration = Duration::from_millis(10);
 
 /// Changes with every change of what is said. Both sides are the same program, so others are a mistake.
-pub(crate) const VERSION: u32 = 4;
+pub(crate) const VERSION: u32 = 5;
 
 /// Bytes of a frame before its JSON.
 const HEAD: usize = 24;
@@ -332,6 +332,8 @@ pub(crate) struct Load {
     pub(crate) max_answer_bytes: u64,
     /// Milliseconds until loading is given up.
     pub(crate) patience: Option<u64>,
+    /// The number of this process among those of the model: the smallest that no other one has.
+    pub(crate) instance: usize,
 }
 
 /// The inputs and outputs that a configuration describes.
