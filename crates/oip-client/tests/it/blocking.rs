@@ -497,6 +497,67 @@ fn callers_may_give_up_while_an_answer_trickles_in() {
     assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Interrupted);
 }
 
+/// Whether a large answer is read into a fresh buffer or a used one, and while a large request goes out: time ends a call, and its
+/// caller may end it, though some bytes go over the connection all the time.
+#[test]
+fn calls_end_in_time_while_large_bodies_trickle() {
+    let mut body = BODY.as_bytes().to_vec();
+    body.resize(200 << 10, b' ');
+    let (url, _) = bare(move |mut stream| {
+        let whole = answer("200 OK", &[("Content-Type", "application/json")], &body);
+        for is_quick in [true, false] {
+            if !read_request(&mut stream) {
+                return;
+            }
+            let mut sent = Ok(());
+            if is_quick {
+                sent = stream.write_all(&whole);
+            }
+            // Ten seconds, unless the client ends it.
+            let mut pieces = whole.chunks(whole.len() / 1000).filter(|_| !is_quick);
+            while let (true, Some(piece)) = (sent.is_ok(), pieces.next()) {
+                thread::sleep(Duration::from_millis(10));
+                sent = stream.write_all(piece);
+            }
+        }
+    });
+    let (slow_reader, _) = bare(|mut stream| {
+        let mut some = vec![0; 256 << 10];
+        while stream.read(&mut some).is_ok_and(|count| count > 0) {
+            thread::sleep(Duration::from_millis(40));
+        }
+    });
+    let large = Tensor::from_vec(Shape::vector(16 << 20), vec![0.0f32; 16 << 20]).unwrap();
+    let large = identity_request(TensorValue::from(large));
+    let asked = Arc::new(AtomicUsize::new(0));
+    let in_time = Patience::default().within(Duration::from_millis(300));
+    let until_told = Patience::default().unless(move || match asked.fetch_add(1, Ordering::SeqCst) {
+        0..3 => Ok(()),
+        _ => Err("enough".into()),
+    });
+    for (patience, kind) in [
+        (in_time, ErrorKind::Timeout),
+        (until_told, ErrorKind::Interrupted),
+    ] {
+        for (url, request, quick_calls) in [
+            (&url, to_model("m"), 1),
+            (&url, to_model("m"), 0),
+            (&slow_reader, large.clone(), 0),
+        ] {
+            let client = made(HttpClient::builder(url).retry(RetryPolicy::never()));
+            for _ in 0..quick_calls {
+                infer(&client, &request).unwrap();
+            }
+            let start = Instant::now();
+            let call = |client: HttpClient| async move { client.infer(&request).await };
+            let error = client.call(patience.clone(), call).unwrap_err();
+            let took = start.elapsed();
+            assert_eq!(error.kind(), kind, "{quick_calls} {error}");
+            assert!(took < Duration::from_secs(3), "{quick_calls} {kind:?} {took:?}");
+        }
+    }
+}
+
 /// A server may refuse a large request by its head and read no further, with or without closing the connection.
 #[test]
 fn an_answer_that_comes_before_the_request_is_sent() {
