@@ -923,6 +923,70 @@ def test_an_input_is_copied_when_it_is_set(own, module, transport, dtype):
             assert client.infer("double", [tensor]).as_numpy("y").tolist() == [0, 2, 4, 6]
 
 
+@MODULES
+def test_what_tritons_clients_say_beside_answers(own, module, transport):
+    tensor = module.InferInput("x", [4], "FP32").set_data_from_numpy(np.arange(4, dtype=np.float32))
+    with of_tritons_names(own, module, transport) as client:
+        calls = [client.is_model_ready, client.get_model_metadata, client.get_model_config, client.get_inference_statistics]
+        for call in (*calls, lambda name, version: client.infer(name, [tensor], version)):
+            with pytest.raises(InferenceServerException, match="model version must be a string"):
+                call("double", 1)
+        with pytest.raises(InferenceServerException, match=r"got unexpected numpy array shape \[4\], expected \[5\]"):
+            module.InferInput("x", [5], "FP32").set_data_from_numpy(np.zeros(4, np.float32))
+    for call in (client.is_server_live, lambda: client.infer("double", [tensor])):
+        with pytest.raises(RuntimeError, match="is closed"):
+            call()
+
+
+def test_errors_of_connections_are_those_of_tritons_http_client(own):
+    # Programs that wait for a server catch the system's errors: Triton's client does not translate them.
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    tensor = httpclient.InferInput("x", [1], "FP32").set_data_from_numpy(np.zeros(1, np.float32))
+    client = httpclient.InferenceServerClient(address)
+    calls = [client.is_server_live, lambda: client.infer("m", [tensor]), lambda: client.async_infer("m", [tensor]).get_result()]
+    for call in calls:
+        with pytest.raises(ConnectionRefusedError) as error:
+            call()
+        assert isinstance(error.value, InferenceServerException) and error.value.status() is None
+        assert str(error.value) == error.value.message() == "connection refused: nothing listens there"
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(TimeoutError) as error:
+            httpclient.InferenceServerClient(address, network_timeout=0.1).is_server_live()
+        assert isinstance(error.value, InferenceServerException)
+    late = Scripted((504, {}, {"error": "the deadline passed"}))
+    with pytest.raises(TimeoutError) as error:
+        httpclient.InferenceServerClient(late.address).infer("m", [tensor])
+    assert isinstance(error.value, InferenceServerException) and error.value.status() == "504"
+    broken = Scripted(None)
+    with pytest.raises(ConnectionError) as error:
+        httpclient.InferenceServerClient(broken.address).infer("m", [tensor])
+    assert isinstance(error.value, InferenceServerException) and not isinstance(error.value, ConnectionRefusedError)
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_server_that_refuses_to_say_is_not_live(is_async):
+    for status in (404, 503):
+        server = Scripted((status, {}, {"error": "no"}))
+
+        async def run():
+            async with http_aio.InferenceServerClient(server.address) as client:
+                return [await client.is_server_live(), await client.is_server_ready(), await client.is_model_ready("m")]
+
+        client = httpclient.InferenceServerClient(server.address)
+        found = asyncio.run(run()) if is_async else [client.is_server_live(), client.is_server_ready(), client.is_model_ready("m")]
+        assert found == [False] * 3
+
+
+def test_a_response_without_a_version_has_none(own):
+    tensor = httpclient.InferInput("x", [1], "FP32").set_data_from_numpy(np.zeros(1, np.float32))
+    result = of_tritons_names(own, httpclient, "http").infer("double", [tensor], request_id="1")
+    assert sorted(result.get_response()) == ["id", "model_name", "outputs"]
+    server = Scripted((200, {}, {**SEVEN, "model_version": "3"}))
+    assert httpclient.InferenceServerClient(server.address).infer("m", [tensor]).get_response()["model_version"] == "3"
+
+
 JPEG = b"\xff\xd8\xff\xe0" + bytes(range(256))
 
 
