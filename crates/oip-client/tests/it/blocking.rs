@@ -503,24 +503,25 @@ fn callers_may_give_up_while_an_answer_trickles_in() {
 fn calls_end_in_time_while_large_bodies_trickle() {
     let mut body = BODY.as_bytes().to_vec();
     body.resize(200 << 10, b' ');
-    let (url, _) = bare(move |mut stream| {
-        let whole = answer("200 OK", &[("Content-Type", "application/json")], &body);
-        for is_quick in [true, false] {
-            if !read_request(&mut stream) {
-                return;
+    let whole = answer("200 OK", &[("Content-Type", "application/json")], &body);
+    // Of each connection, so many answers come at once, and the next one takes ten seconds unless the client ends it.
+    let trickling = |quick_answers: usize| {
+        let whole = whole.clone();
+        let (url, _) = bare(move |mut stream| {
+            for _ in 0..quick_answers {
+                assert!(read_request(&mut stream));
+                stream.write_all(&whole).unwrap();
             }
-            let mut sent = Ok(());
-            if is_quick {
-                sent = stream.write_all(&whole);
-            }
-            // Ten seconds, unless the client ends it.
-            let mut pieces = whole.chunks(whole.len() / 1000).filter(|_| !is_quick);
-            while let (true, Some(piece)) = (sent.is_ok(), pieces.next()) {
+            let mut sent = read_request(&mut stream);
+            let mut pieces = whole.chunks(whole.len() / 1000);
+            while let (true, Some(piece)) = (sent, pieces.next()) {
                 thread::sleep(Duration::from_millis(10));
-                sent = stream.write_all(piece);
+                sent = stream.write_all(piece).is_ok();
             }
-        }
-    });
+        });
+        url
+    };
+    let (warm, cold) = (trickling(1), trickling(0));
     let (slow_reader, _) = bare(|mut stream| {
         let mut some = vec![0; 256 << 10];
         while stream.read(&mut some).is_ok_and(|count| count > 0) {
@@ -540,8 +541,8 @@ fn calls_end_in_time_while_large_bodies_trickle() {
         (until_told, ErrorKind::Interrupted),
     ] {
         for (url, request, quick_calls) in [
-            (&url, to_model("m"), 1),
-            (&url, to_model("m"), 0),
+            (&warm, to_model("m"), 1),
+            (&cold, to_model("m"), 0),
             (&slow_reader, large.clone(), 0),
         ] {
             let client = made(HttpClient::builder(url).retry(RetryPolicy::never()));
