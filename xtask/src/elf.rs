@@ -1,4 +1,4 @@
-//! What programs and libraries of Linux need of the C library: on older systems than that they do not start.
+//! What programs and libraries of Linux need: the version of the C library, without which they do not start, and other libraries.
 
 use std::{fmt, fs, path::Path};
 
@@ -28,12 +28,9 @@ impl Glibc {
 
 /// The oldest glibc that a file can be used with; `None` for a file that is no ELF file or needs none.
 pub(crate) fn oldest_glibc(file: &Path) -> Result<Option<Glibc>> {
-    let bytes = fs::read(file).with_context(|| format!("reading {}", file.display()))?;
-    if !bytes.starts_with(MAGIC) {
+    let Some(needed) = of_elf(file, needed_versions)? else {
         return Ok(None);
-    }
-    let needed =
-        needed_versions(&bytes).with_context(|| format!("{} is a malformed ELF file", file.display()))?;
+    };
     let versions = needed.iter().filter_map(|version| {
         let (major, rest) = version.strip_prefix("GLIBC_")?.split_once('.')?;
         // Of 2.2.5, 2.2 counts.
@@ -43,33 +40,90 @@ pub(crate) fn oldest_glibc(file: &Path) -> Result<Option<Glibc>> {
     Ok(versions.max())
 }
 
+/// The libraries that a file says it is linked with, such as `libc.so.6`; `None` for a file that is no ELF file.
+pub(crate) fn libraries(file: &Path) -> Result<Option<Vec<String>>> {
+    of_elf(file, needed_libraries)
+}
+
+fn of_elf<T>(file: &Path, read: impl FnOnce(&[u8]) -> Result<T>) -> Result<Option<T>> {
+    let bytes = fs::read(file).with_context(|| format!("reading {}", file.display()))?;
+    if !bytes.starts_with(MAGIC) {
+        return Ok(None);
+    }
+    let found = read(&bytes).with_context(|| format!("{} is a malformed ELF file", file.display()))?;
+    Ok(Some(found))
+}
+
 const MAGIC: &[u8] = b"\x7fELF";
 const CLASS_64: u8 = 2;
 const LITTLE_ENDIAN: u8 = 1;
 /// The type of the section that lists needed versions (`SHT_GNU_verneed`).
 const VERSIONS_NEEDED: u64 = 0x6fff_fffe;
 
-/// The names of all versions of symbols that a file needs, such as `GLIBC_2.17`.
-fn needed_versions(file: &[u8]) -> Result<Vec<String>> {
+/// The section of the dynamic linker (`SHT_DYNAMIC`), pairs of a tag and a value, and the tags for a library that is needed
+/// (`DT_NEEDED`) and for the end (`DT_NULL`).
+const DYNAMIC: u64 = 6;
+const LIBRARY_NEEDED: u64 = 1;
+const END: u64 = 0;
+
+/// A section of some type.
+struct Section {
+    offset: u64,
+    size: u64,
+    /// How many entries it has, for types that say so.
+    info: u64,
+    /// Where its names are.
+    names: u64,
+}
+
+fn sections(file: &[u8], wanted: u64) -> Result<Vec<Section>> {
     ensure!(
         file.get(4) == Some(&CLASS_64) && file.get(5) == Some(&LITTLE_ENDIAN),
         "expected 64 bits, little-endian"
     );
-    let sections = number(file, 0x28, 8)?;
+    let headers = number(file, 0x28, 8)?;
     let (size, count) = (number(file, 0x3a, 2)?, number(file, 0x3c, 2)?);
-    let header = |index: u64| sections + index * size;
+    let header = |index: u64| headers + index * size;
     let mut found = Vec::new();
     for index in 0..count {
         let section = header(index);
-        if number(file, section + 0x04, 4)? != VERSIONS_NEEDED {
-            continue;
+        if number(file, section + 0x04, 4)? == wanted {
+            found.push(Section {
+                offset: number(file, section + 0x18, 8)?,
+                size: number(file, section + 0x20, 8)?,
+                info: number(file, section + 0x2c, 4)?,
+                names: number(file, header(number(file, section + 0x28, 4)?) + 0x18, 8)?,
+            });
         }
-        let names = number(file, header(number(file, section + 0x28, 4)?) + 0x18, 8)?;
-        let mut library = number(file, section + 0x18, 8)?;
-        for _ in 0..number(file, section + 0x2c, 4)? {
+    }
+    Ok(found)
+}
+
+/// The names of all libraries that a file needs.
+fn needed_libraries(file: &[u8]) -> Result<Vec<String>> {
+    let mut found = Vec::new();
+    for section in sections(file, DYNAMIC)? {
+        let end = section.offset.saturating_add(section.size);
+        for entry in (section.offset..end).step_by(16) {
+            match number(file, entry, 8)? {
+                END => break,
+                LIBRARY_NEEDED => found.push(text(file, section.names + number(file, entry + 8, 8)?)?),
+                _ => {}
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// The names of all versions of symbols that a file needs, such as `GLIBC_2.17`.
+fn needed_versions(file: &[u8]) -> Result<Vec<String>> {
+    let mut found = Vec::new();
+    for section in sections(file, VERSIONS_NEEDED)? {
+        let mut library = section.offset;
+        for _ in 0..section.info {
             let mut version = library + number(file, library + 0x08, 4)?;
             for _ in 0..number(file, library + 0x02, 2)? {
-                found.push(text(file, names + number(file, version + 0x08, 4)?)?);
+                found.push(text(file, section.names + number(file, version + 0x08, 4)?)?);
                 version += number(file, version + 0x0c, 4)?;
             }
             library += number(file, library + 0x0c, 4)?;
@@ -102,7 +156,7 @@ fn text(file: &[u8], offset: u64) -> Result<String> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
     #[test]
@@ -120,9 +174,9 @@ mod tests {
         assert!(Glibc(2, 9) < Glibc(2, 17));
     }
 
-    /// A file as a linker lays it out: one library, two versions.
-    fn file() -> Vec<u8> {
-        let names = b"\0GLIBC_2.2.5\0GLIBC_2.17\0GCC_3.0\0";
+    /// A file as a linker lays it out: two libraries, and versions of one of them.
+    pub(crate) fn file() -> Vec<u8> {
+        let names = b"\0GLIBC_2.2.5\0GLIBC_2.17\0GCC_3.0\0libc.so.6\0libgcc_s.so.1\0";
         let mut file = vec![0; 0x40];
         file[..6].copy_from_slice(b"\x7fELF\x02\x01");
         let put = |file: &mut Vec<u8>, number: u64, bytes: usize| file.extend(&number.to_le_bytes()[..bytes]);
@@ -137,16 +191,34 @@ mod tests {
                 put(&mut file, value, bytes);
             }
         }
+        let dynamic_at = file.len() as u64;
+        // Behind the end may be room for more.
+        for (tag, value) in [
+            (LIBRARY_NEEDED, 32),
+            (0x0e, 1),
+            (LIBRARY_NEEDED, 42),
+            (END, 0),
+            (LIBRARY_NEEDED, 1),
+        ] {
+            put(&mut file, tag, 8);
+            put(&mut file, value, 8);
+        }
+        let size = file.len() as u64 - dynamic_at;
         let sections_at = file.len() as u64;
         // Name, type, flags, address, offset, size, link, info, alignment, size of an entry.
-        for (kind, offset, link, info) in [(3, names_at, 0, 0), (VERSIONS_NEEDED, needed_at, 0, 1)] {
+        let sections = [
+            (3, names_at, 0, 0, 0),
+            (DYNAMIC, dynamic_at, size, 0, 0),
+            (VERSIONS_NEEDED, needed_at, 0, 0, 1),
+        ];
+        for (kind, offset, size, link, info) in sections {
             let fields = [
                 (0, 4),
                 (kind, 4),
                 (0, 8),
                 (0, 8),
                 (offset, 8),
-                (0, 8),
+                (size, 8),
                 (link, 4),
                 (info, 4),
                 (0, 8),
@@ -158,7 +230,7 @@ mod tests {
         }
         file[0x28..0x30].copy_from_slice(&sections_at.to_le_bytes());
         file[0x3a..0x3c].copy_from_slice(&0x40u16.to_le_bytes());
-        file[0x3c..0x3e].copy_from_slice(&2u16.to_le_bytes());
+        file[0x3c..0x3e].copy_from_slice(&3u16.to_le_bytes());
         file
     }
 
@@ -181,11 +253,19 @@ mod tests {
     }
 
     #[test]
+    fn libraries_are_those_that_the_linker_wrote_down() {
+        assert_eq!(needed_libraries(&file()).unwrap(), ["libc.so.6", "libgcc_s.so.1"]);
+    }
+
+    #[test]
     fn files_that_end_early_are_errors() {
         let file = file();
-        // The last 16 bytes are fields that nothing reads.
+        // The last 16 bytes are fields that nothing reads, and of a section of another type only its type is read.
         for length in 4..file.len() - 16 {
             assert!(oldest(&file[..length]).is_err(), "{length}");
+        }
+        for length in 4..file.len() - 0x40 + 8 {
+            assert!(needed_libraries(&file[..length]).is_err(), "{length}");
         }
     }
 
@@ -199,5 +279,7 @@ mod tests {
     fn this_program_needs_a_glibc() {
         let own = std::env::current_exe().unwrap();
         assert!(oldest_glibc(&own).unwrap() >= Some(Glibc(2, 2)));
+        let libraries = libraries(&own).unwrap().unwrap();
+        assert!(libraries.iter().any(|name| name == "libc.so.6"), "{libraries:?}");
     }
 }

@@ -10,10 +10,11 @@ use anyhow::{Context, Result, ensure};
 
 use crate::workspace;
 
-/// The Python of a virtual environment that has the requirements; filling it needs a network.
+/// The Python of a virtual environment that has the requirements, made with this interpreter; filling it needs a network.
 pub(crate) fn environment(python: &str, folder: &Path, requirements: &[&str]) -> Result<PathBuf> {
     let program = folder.join("bin/python");
-    if is_filled(folder, requirements) {
+    let installed = format!("{}\n{}", interpreter(python)?, requirements.join("\n"));
+    if fs::read_to_string(folder.join(INSTALLED)).is_ok_and(|found| found == installed) {
         return Ok(program);
     }
     println!("filling {}", workspace::display(folder));
@@ -21,16 +22,33 @@ pub(crate) fn environment(python: &str, folder: &Path, requirements: &[&str]) ->
     run(Command::new(&program)
         .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"])
         .args(requirements))?;
-    fs::write(folder.join(INSTALLED), requirements.join("\n"))?;
+    fs::write(folder.join(INSTALLED), installed)?;
     Ok(program)
 }
 
-/// Whether an environment has these packages from an earlier run.
+/// Whether an environment has these packages from an earlier run, with any interpreter.
 pub(crate) fn is_filled(folder: &Path, requirements: &[&str]) -> bool {
-    fs::read_to_string(folder.join(INSTALLED)).is_ok_and(|installed| installed == requirements.join("\n"))
+    let installed = fs::read_to_string(folder.join(INSTALLED)).unwrap_or_default();
+    let packages = installed.split_once('\n').map(|(_, packages)| packages);
+    packages.is_some_and(|packages| packages == requirements.join("\n"))
 }
 
-/// The file in an environment that lists what was installed.
+/// Which Python a program is, on one line.
+fn interpreter(python: &str) -> Result<String> {
+    const ASK: &str = "import sys; print(*sys.version.split(), 'in', sys.base_prefix)";
+    let output = Command::new(python)
+        .args(["-c", ASK])
+        .output()
+        .with_context(|| format!("starting {python}"))?;
+    ensure!(
+        output.status.success(),
+        "{python} does not say its version: {}",
+        output.status
+    );
+    Ok(String::from_utf8_lossy(&output.stdout).trim().replace('\n', " "))
+}
+
+/// The file in an environment with the interpreter that it is of, and what was installed.
 const INSTALLED: &str = "installed.txt";
 
 /// Runs a program, which must succeed.
@@ -41,4 +59,53 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
         .with_context(|| format!("starting {}", program.display()))?;
     ensure!(status.success(), "{} failed: {status}", program.display());
     Ok(())
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    /// A program that makes environments as Python does, and writes down for which version it was asked.
+    fn python(folder: &Path, version: &str) -> String {
+        let program = folder.join(version);
+        let script = format!(
+            r#"#!/bin/sh
+case "$1 $2" in
+"-c "*) echo "{version}" ;;
+"-m venv") mkdir -p "$4/bin" && cp "$0" "$4/bin/python" && echo "{version}" >> "$4/../filled" ;;
+esac
+"#
+        );
+        fs::write(&program, script).unwrap();
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+        program.to_str().unwrap().to_owned()
+    }
+
+    #[test]
+    fn environments_are_of_their_interpreter_and_requirements() {
+        let folder = tempfile::tempdir().unwrap();
+        let (old, new) = (python(folder.path(), "3.11"), python(folder.path(), "3.12"));
+        let at = folder.path().join("environment");
+        assert!(!is_filled(&at, &["a"]));
+        for (python, requirements) in [
+            (&old, &["a", "b"][..]),
+            (&old, &["a", "b"]),
+            (&new, &["a", "b"]),
+            (&new, &["a"]),
+            (&new, &["a"]),
+            (&old, &["a"]),
+        ] {
+            let program = environment(python, &at, requirements).unwrap();
+            assert_eq!(program, at.join("bin/python"));
+            assert!(is_filled(&at, requirements) && !is_filled(&at, &["c"]));
+        }
+        let filled = fs::read_to_string(folder.path().join("filled")).unwrap();
+        assert_eq!(filled, "3.11\n3.12\n3.12\n3.11\n");
+        let error = environment("/no/such/python", &at, &["a"])
+            .unwrap_err()
+            .to_string();
+        assert_eq!(error, "starting /no/such/python");
+    }
 }

@@ -49,6 +49,8 @@ const ZIG_REQUIREMENTS: &[&str] = &["cargo-zigbuild>=0.24,<0.25", "ziglang>=0.17
 const TARGETS: [&str; 2] = ["x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu"];
 /// The glibc that it links with: the oldest that Rust's own library can be used with.
 const OLDEST_GLIBC: Glibc = Glibc(2, 17);
+/// The library with the unwinder of the C library and of Python.
+const UNWINDER: &str = "libgcc_s.so.1";
 /// The largest wheel.
 const MOST_BYTES: u64 = 25_000_000;
 
@@ -205,6 +207,7 @@ pub(crate) fn build(options: &Options) -> Result<PathBuf> {
         check_glibc(&tree, &wheel)?;
     }
     if options.target.is_some() {
+        check_unwinder(&tree)?;
         dist::try_server(&target, &server)?;
     }
     if !options.debug {
@@ -232,6 +235,29 @@ fn check_glibc(tree: &Path, wheel: &Path) -> Result<()> {
     Ok(())
 }
 
+/// The extension module must use the unwinder that Python uses: threads that are in Python code when the interpreter ends are unwound by
+/// the C library with `libgcc_s.so.1`, and crash in frames of a module that has an unwinder of its own.
+fn check_unwinder(tree: &Path) -> Result<()> {
+    let is_module = |file: &PathBuf| file.extension().is_some_and(|end| end == "so");
+    let modules: Vec<PathBuf> = files(tree)?.into_iter().filter(is_module).collect();
+    ensure!(!modules.is_empty(), "{} has no extension module", tree.display());
+    for module in modules {
+        let libraries = elf::libraries(&module)?.unwrap_or_default();
+        ensure!(
+            libraries.iter().any(|name| name == UNWINDER),
+            "{} needs {}, and should need {UNWINDER}: with an unwinder of its own, programs crash that end while a thread is in Python \
+             code; link it with a stub of that library",
+            module.strip_prefix(tree).unwrap_or(&module).display(),
+            if libraries.is_empty() {
+                "no library".to_owned()
+            } else {
+                libraries.join(", ")
+            }
+        );
+    }
+    Ok(())
+}
+
 /// The wheel named for the glibc that all in it needs: maturin knows only the module, and the program may need a newer one.
 fn with_tag_of_programs(build: &Build<'_>, tree: &Path, wheel: &Path) -> Result<PathBuf> {
     let mut needed = OLDEST_GLIBC;
@@ -253,7 +279,7 @@ fn check_size(wheel: &Path) -> Result<()> {
     ensure!(
         size <= MOST_BYTES,
         "{} has {:.1} MB, and may have {:.1}: find what grew (`cargo bloat --release --crates -p {PROGRAM} --features tool`), optimize it for \
-         size in the profile `release` of Cargo.toml or leave it out with a feature, or raise MOST_BYTES in xtask/src/python.rs with a \
+         size in the profile `release` of Cargo.toml or leave it out with a feature, or raise MOST_BYTES in xtask/src/wheel.rs with a \
          reason in docs/package.md",
         workspace::display(wheel),
         size as f64 / 1e6,
@@ -366,6 +392,27 @@ mod tests {
     }
 
     #[test]
+    fn modules_use_the_unwinder_of_python() {
+        let tree = tempfile::tempdir().unwrap();
+        let error = check_unwinder(tree.path()).unwrap_err().to_string();
+        assert!(error.ends_with("has no extension module"), "{error}");
+        let module = tree.path().join("_native.abi3.so");
+        let mut content = elf::tests::file();
+        fs::write(&module, &content).unwrap();
+        check_unwinder(tree.path()).unwrap();
+        let name = UNWINDER.as_bytes();
+        let at = content
+            .windows(name.len())
+            .position(|found| found == name)
+            .unwrap();
+        content[at] = b'x';
+        fs::write(&module, content).unwrap();
+        let error = check_unwinder(tree.path()).unwrap_err().to_string();
+        let expected = "_native.abi3.so needs libc.so.6, xibgcc_s.so.1, and should need libgcc_s.so.1: ";
+        assert!(error.starts_with(expected), "{error}");
+    }
+
+    #[test]
     fn wheels_that_are_too_large_are_refused() {
         let folder = tempfile::tempdir().unwrap();
         let wheel = folder.path().join("x.whl");
@@ -375,7 +422,8 @@ mod tests {
         file.set_len(MOST_BYTES + 1_000_000).unwrap();
         let error = check_size(&wheel).unwrap_err().to_string();
         assert!(
-            error.contains("has 26.0 MB, and may have 25.0: find what grew"),
+            error.contains("has 26.0 MB, and may have 25.0: find what grew")
+                && error.contains("raise MOST_BYTES in xtask/src/wheel.rs"),
             "{error}"
         );
     }

@@ -12,14 +12,14 @@ use oip_types::{
     CudaMemoryRegion, InferRequest, LoadOptions, LogSettings, SharedMemoryRegion, UnloadOptions,
     rest::json_body,
 };
-use pyo3::{exceptions::PyRuntimeError, prelude::*};
+use pyo3::prelude::*;
 use tensor_core::SpareBuffers;
 use tokio::runtime::Runtime;
 
 use crate::{
     call::{Callback, Failure, run, wait, wait_here},
     error,
-    runtime::{Shared, let_connections_notice, runtime, shared},
+    runtime::{Process, Shared, let_connections_notice, runtime, shared},
     stream::Stream,
     wire::{Given, answer, named},
 };
@@ -35,7 +35,7 @@ pub(crate) struct Client {
     headers: Vec<(String, String)>,
     driven: Arc<OnceLock<Driven>>,
     make: Arc<Make>,
-    process: u32,
+    process: Process,
     /// Memory of requests and answers that are gone.
     spare: Arc<SpareBuffers>,
 }
@@ -122,7 +122,7 @@ impl Client {
             headers: Vec::new(),
             driven: Arc::default(),
             make: Arc::new(move || builder.clone().build()),
-            process: std::process::id(),
+            process: Process::current(),
             spare,
         })
     }
@@ -512,14 +512,8 @@ impl Client {
         }
     }
 
-    /// Threads do not come along when a process forks, and connections cannot be shared.
     fn check_process(&self) -> PyResult<()> {
-        if self.process == std::process::id() {
-            return Ok(());
-        }
-        Err(PyRuntimeError::new_err(
-            "this client was made before the process was forked: make one in each process",
-        ))
+        self.process.check("client")
     }
 }
 

@@ -10,16 +10,40 @@ use std::{
     time::Duration,
 };
 
-use pyo3::PyResult;
+use pyo3::{PyResult, exceptions::PyRuntimeError};
 use tokio::{
     runtime::{Builder, Runtime},
     sync::Notify,
     task::yield_now,
 };
 
+/// The process that made something. Threads do not come along when a process forks, and connections cannot be shared.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) struct Process(u32);
+
+impl Process {
+    pub(crate) fn current() -> Self {
+        Self(std::process::id())
+    }
+
+    pub(crate) fn is_current(self) -> bool {
+        self == Self::current()
+    }
+
+    /// What to say to a forked process that uses it.
+    pub(crate) fn check(self, what: &str) -> PyResult<()> {
+        if self.is_current() {
+            return Ok(());
+        }
+        Err(PyRuntimeError::new_err(format!(
+            "this {what} was made before the process was forked: make one in each process"
+        )))
+    }
+}
+
 /// A value of this process. It is never dropped: a thread may wait for the interpreter's lock when the interpreter ends. A forked
 /// process has none of the threads behind it, so it gets one of its own.
-struct OfProcess<T: 'static>(Mutex<Option<(u32, &'static T)>>);
+struct OfProcess<T: 'static>(Mutex<Option<(Process, &'static T)>>);
 
 impl<T> OfProcess<T> {
     const fn new() -> Self {
@@ -27,7 +51,7 @@ impl<T> OfProcess<T> {
     }
 
     fn get(&self, make: impl FnOnce() -> std::io::Result<T>) -> PyResult<&'static T> {
-        let process = std::process::id();
+        let process = Process::current();
         let mut found = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((owner, value)) = *found
             && owner == process

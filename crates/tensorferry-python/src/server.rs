@@ -25,6 +25,7 @@ use crate::{
     buffer::Buffer,
     client::Client,
     error, python_code,
+    runtime::Process,
     stream::Requests,
     wire::{Value, value},
 };
@@ -47,7 +48,7 @@ type GivenModel = (
 #[pyclass(frozen, module = "tensorferry._native")]
 pub(crate) struct Server {
     running: Mutex<Option<(Running, Runtime)>>,
-    process: u32,
+    process: Process,
     http: Option<SocketAddr>,
     grpc: Option<SocketAddr>,
 }
@@ -117,7 +118,7 @@ impl Server {
             http: running.http(),
             grpc: running.grpc(),
             running: Mutex::new(Some((running, runtime))),
-            process: std::process::id(),
+            process: Process::current(),
         })
     }
 
@@ -135,7 +136,7 @@ impl Server {
 
     /// Answers what it has and ends; whether nothing had to be cut. True if it has ended before, and in a forked process.
     fn stop(&self, py: Python<'_>) -> bool {
-        if self.process != std::process::id() {
+        if !self.process.is_current() {
             return true;
         }
         let running = self.running.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -158,7 +159,7 @@ impl Drop for Server {
             .get_mut()
             .unwrap_or_else(PoisonError::into_inner)
             .take();
-        if self.process != std::process::id() {
+        if !self.process.is_current() {
             // A fork has neither its threads, nor the locks that they held.
             std::mem::forget(running);
             return;

@@ -1,6 +1,7 @@
 //! Requests and answers over one stream of gRPC.
 
 use std::{
+    mem,
     pin::Pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::{Context, Poll},
@@ -18,10 +19,11 @@ use tokio::{
 
 use crate::{
     call::{Callback, Failure, run},
+    runtime::Process,
     wire::{Answer, Given, answer},
 };
 
-/// Requests and answers over one stream of gRPC.
+/// Requests and answers over one stream of gRPC. A forked process has no part in it: only its parent has the thread that drives it.
 #[pyclass(frozen, module = "tensorferry._native")]
 pub(crate) struct Stream {
     requests: Mutex<Option<Sender<InferRequest>>>,
@@ -29,6 +31,7 @@ pub(crate) struct Stream {
     task: AbortHandle,
     runtime: &'static Runtime,
     spare: Arc<SpareBuffers>,
+    process: Process,
 }
 
 impl Stream {
@@ -63,7 +66,12 @@ impl Stream {
             task: task.abort_handle(),
             runtime,
             spare,
+            process: Process::current(),
         }
+    }
+
+    fn check_process(&self) -> PyResult<()> {
+        self.process.check("stream")
     }
 
     fn requests(&self) -> MutexGuard<'_, Option<Sender<InferRequest>>> {
@@ -76,6 +84,7 @@ impl Stream {
     /// Sends a request, as soon as there is room; whether the stream still takes any.
     #[pyo3(signature = (request, callback=None))]
     fn send(&self, py: Python<'_>, request: Given<'_>, callback: Callback) -> PyResult<Py<PyAny>> {
+        self.check_process()?;
         let request = request.into_request(&self.spare)?;
         let sender = self.requests().clone();
         let sending = async move {
@@ -88,13 +97,16 @@ impl Stream {
     }
 
     /// Sends no more requests; those that were sent are answered.
-    fn finish(&self) {
+    fn finish(&self) -> PyResult<()> {
+        self.check_process()?;
         drop(self.requests().take());
+        Ok(())
     }
 
     /// Waits until [`Stream::take`] has something. A wait that is given up loses nothing.
     #[pyo3(signature = (callback=None))]
     fn wait(&self, py: Python<'_>, callback: Callback) -> PyResult<Py<PyAny>> {
+        self.check_process()?;
         let answers = self.answers.clone();
         let waiting = async move {
             answers.wait().await;
@@ -105,6 +117,7 @@ impl Stream {
 
     /// The answer that was waited for, in a tuple; None in it is the end of the stream. None for the tuple: another caller took it.
     fn take(&self, py: Python<'_>) -> PyResult<Option<(Option<Answer>,)>> {
+        self.check_process()?;
         match self.answers.take() {
             None => Ok(None),
             Some(None) => Ok(Some((None,))),
@@ -113,16 +126,26 @@ impl Stream {
         }
     }
 
-    /// Ends the stream at once: the server is told that nobody waits for answers.
+    /// Ends the stream at once: the server is told that nobody waits for answers. Does nothing in a forked process, which may leave a
+    /// block of its parent's.
     fn cancel(&self) {
-        self.finish();
-        self.task.abort();
+        if self.process.is_current() {
+            drop(self.requests().take());
+            self.task.abort();
+        }
     }
 }
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        self.task.abort();
+        if self.process.is_current() {
+            self.task.abort();
+            return;
+        }
+        // Their ends would wake the task, with locks that a thread of the parent may have held when it forked.
+        let requests = self.requests.get_mut().unwrap_or_else(PoisonError::into_inner);
+        mem::forget(requests.take());
+        mem::forget(self.answers.clone());
     }
 }
 

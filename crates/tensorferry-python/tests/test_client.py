@@ -154,6 +154,69 @@ def test_an_interrupt_ends_a_call():
     assert "KeyboardInterrupt" in errors and process.returncode != 0
 
 
+#: Three calls of which the last is answered byte by byte, into the memory of the answers before; an interrupt ends it.
+INTERRUPTED = """
+import signal, sys, tensorferry
+signal.signal(signal.SIGINT, signal.default_int_handler)
+client = tensorferry.Client(sys.argv[1], attempts=1)
+for _ in range(2):
+    assert client.infer("m", {})["y"].nbytes == 160_000
+print("calling", flush=True)
+client.infer("m", {})
+"""
+
+
+def test_a_large_answer_that_trickles_ends_with_its_time_and_with_an_interrupt():
+    tensor = {"name": "y", "datatype": "UINT8", "shape": [160_000], "parameters": {"binary_data_size": 160_000}}
+    head = json.dumps({"model_name": "m", "outputs": [tensor]}).encode()
+    lines = [f"content-length: {len(head) + 160_000}", f"inference-header-content-length: {len(head)}"]
+    answer = "\r\n".join(["HTTP/1.1 200 OK", "content-type: application/octet-stream", *lines, "", ""]).encode() + head
+
+    def serve():
+        connection = None
+        while True:
+            try:
+                connection, _ = listening.accept()
+                for number in range(3):
+                    received = b""
+                    while b"\r\n\r\n" not in received:
+                        received += connection.recv(1 << 16)
+                    left = int(received.lower().partition(b"content-length: ")[2].split(b"\r\n")[0])
+                    left -= len(received.partition(b"\r\n\r\n")[2])
+                    while left:
+                        left -= len(connection.recv(left))
+                    connection.sendall(answer + b"1" * (160_000 if number < 2 else 1000))
+                # 16 seconds, unless the client goes.
+                for _ in range(1590):
+                    connection.sendall(b"1" * 100)
+                    time.sleep(0.01)
+            except OSError:
+                if listening.fileno() < 0:
+                    return
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        threading.Thread(target=serve, daemon=True).start()
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        client = Client(url, attempts=1)
+        for _ in range(2):
+            assert client.infer("m", {})["y"].tolist() == [49] * 160_000
+        start = time.monotonic()
+        with pytest.raises(InferenceError) as error:
+            client.infer("m", {}, timeout=0.5)
+        assert error.value.kind == "Timeout" and time.monotonic() - start < 5
+        client.close()
+
+        process = subprocess.Popen(
+            [sys.executable, "-c", INTERRUPTED, url], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        assert process.stdout.readline() == "calling\n"
+        time.sleep(0.5)
+        start = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+        assert "KeyboardInterrupt" in errors and time.monotonic() - start < 5
+
+
 @pytest.mark.parametrize("transport", ["http", "grpc"])
 def test_sockets_of_this_machine(tmp_path, image, transport):
     http, grpc = tmp_path / "http.sock", tmp_path / "grpc.sock"
@@ -259,6 +322,69 @@ def test_a_forked_process_makes_its_own_client(addresses, image):
     assert child.exitcode == 0
 
 
+def said(call):
+    try:
+        return repr(call())
+    except RuntimeError as error:
+        return str(error)
+
+
+def with_a_stream_of_its_parent(stream, image, found):
+    found.put([said(lambda: stream.send("digits", {"X": image})), said(stream.finish), said(lambda: next(stream)), said(stream.cancel)])
+
+    async def run():
+        waiting = tensorferry.AsyncStream(stream._native)
+        await waiting.send("digits", {"X": image})
+
+    found.put(said(lambda: asyncio.run(run())))
+
+
+def test_a_stream_is_of_the_process_that_opened_it(addresses, image):
+    with Client(f"grpc://{addresses['grpc']}").stream() as stream:
+        stream.send("digits", {"X": image}, id="1")
+        assert next(stream).id == "1"
+        context = multiprocessing.get_context("fork")
+        found = context.Queue()
+        child = context.Process(target=with_a_stream_of_its_parent, args=(stream, image, found))
+        child.start()
+        # A stream that is left or dropped there is not this process's business.
+        *uses, cancelled = found.get(timeout=30)
+        uses.append(found.get(timeout=30))
+        assert all("before the process was forked" in use for use in uses) and cancelled == "None", (uses, cancelled)
+        child.join(30)
+        assert child.exitcode == 0
+        other = os.fork()
+        if other == 0:
+            del stream
+            os._exit(0)
+        assert os.waitpid(other, 0)[1] == 0
+        stream.send("digits", {"X": image}, id="2")
+        stream.finish()
+        assert [response.id for response in stream] == ["2"]
+
+
+#: An ordinary program: one awaited call, and its end.
+AWAITS = """
+import asyncio, sys
+import numpy as np
+from tensorferry import AsyncClient
+
+async def main():
+    async with AsyncClient(sys.argv[1]) as client:
+        assert (await client.infer("double", {"x": np.ones(2, np.float32)}))["y"].tolist() == [2, 2]
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("transport", ["http", "grpc"])
+def test_a_program_that_has_awaited_a_call_ends_well(own, transport):
+    url = own.http_url if transport == "http" else own.grpc_url
+    for _ in range(10):
+        ended = subprocess.run([sys.executable, "-c", AWAITS, url], capture_output=True, text=True, timeout=60)
+        assert (ended.returncode, ended.stderr) == (0, "")
+
+
 @pytest.mark.parametrize("module", [httpclient, grpcclient])
 def test_the_names_of_tritons_client(addresses, image, module):
     address = addresses["http" if module is httpclient else "grpc"]
@@ -333,6 +459,11 @@ def test_wrong_uses_say_what():
         Client("http://localhost", connect_timeout=float("nan"))
     with pytest.raises(InferenceError, match="header"):
         Client("http://localhost", headers={"a b": "c"})
+    for client in (Client, AsyncClient):
+        with pytest.raises(TypeError, match="header 'a': expected str, found 4"):
+            client("http://localhost", headers={"x": "y", "a": 4})
+        with pytest.raises(TypeError, match="headers: expected names that are str, found 4"):
+            client("http://localhost", headers={4: "a"})
     assert repr(AsyncClient("http://localhost")) == "AsyncClient('http://localhost')"
     assert tensorferry.InferenceError is InferenceError
 
@@ -742,23 +873,35 @@ def test_a_wait_that_is_cancelled_loses_no_response(own):
     asyncio.run(run())
 
 
-def test_a_stream_of_tritons_names_loses_no_response_to_a_wait_that_is_cancelled(own):
-    async def run():
-        async def requests():
-            yield {"model_name": "count", "inputs": [grpc_aio.InferInput("count", [1], "INT32").set_data_from_numpy(np.array([3], np.int32))]}
+def test_a_stream_of_tritons_names_loses_no_response_to_a_wait_that_is_cancelled():
+    asked, may_answer = threading.Event(), threading.Event()
 
-        async with grpc_aio.InferenceServerClient(own.grpc_url.removeprefix("grpc://")) as client:
+    @tensorferry.model(inputs={"count": ("INT32", [1])}, outputs={"y": ("INT32", [1])})
+    def held(count):
+        asked.set()
+        may_answer.wait(20)
+        for number in range(count[0]):
+            yield {"y": np.array([number], np.int32)}
+
+    async def run(address):
+        async def requests():
+            yield {"model_name": "held", "inputs": [grpc_aio.InferInput("count", [1], "INT32").set_data_from_numpy(np.array([3], np.int32))]}
+
+        async with grpc_aio.InferenceServerClient(address) as client:
             responses = client.stream_infer(requests())
             waiting = asyncio.ensure_future(responses.__anext__())
-            # Until the request is sent.
-            await asyncio.sleep(0.004)
+            while not asked.is_set():
+                await asyncio.sleep(0.001)
+            # The response arrives while the loop does nothing, so that it has come when the wait is cancelled.
+            may_answer.set()
             time.sleep(0.3)
             waiting.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await waiting
             return [result.as_numpy("y").item() async for result, error in responses]
 
-    assert asyncio.run(run()) == [0, 1, 2]
+    with tensorferry.Server({"held": held}) as server:
+        assert asyncio.run(run(server.grpc_url.removeprefix("grpc://"))) == [0, 1, 2]
 
 
 MODULES = pytest.mark.parametrize(("module", "transport"), [(httpclient, "http"), (grpcclient, "grpc")])
@@ -778,6 +921,70 @@ def test_an_input_is_copied_when_it_is_set(own, module, transport, dtype):
     with of_tritons_names(own, module, transport) as client:
         for _ in range(2):
             assert client.infer("double", [tensor]).as_numpy("y").tolist() == [0, 2, 4, 6]
+
+
+@MODULES
+def test_what_tritons_clients_say_beside_answers(own, module, transport):
+    tensor = module.InferInput("x", [4], "FP32").set_data_from_numpy(np.arange(4, dtype=np.float32))
+    with of_tritons_names(own, module, transport) as client:
+        calls = [client.is_model_ready, client.get_model_metadata, client.get_model_config, client.get_inference_statistics]
+        for call in (*calls, lambda name, version: client.infer(name, [tensor], version)):
+            with pytest.raises(InferenceServerException, match="model version must be a string"):
+                call("double", 1)
+        with pytest.raises(InferenceServerException, match=r"got unexpected numpy array shape \[4\], expected \[5\]"):
+            module.InferInput("x", [5], "FP32").set_data_from_numpy(np.zeros(4, np.float32))
+    for call in (client.is_server_live, lambda: client.infer("double", [tensor])):
+        with pytest.raises(RuntimeError, match="is closed"):
+            call()
+
+
+def test_errors_of_connections_are_those_of_tritons_http_client(own):
+    # Programs that wait for a server catch the system's errors: Triton's client does not translate them.
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    tensor = httpclient.InferInput("x", [1], "FP32").set_data_from_numpy(np.zeros(1, np.float32))
+    client = httpclient.InferenceServerClient(address)
+    calls = [client.is_server_live, lambda: client.infer("m", [tensor]), lambda: client.async_infer("m", [tensor]).get_result()]
+    for call in calls:
+        with pytest.raises(ConnectionRefusedError) as error:
+            call()
+        assert isinstance(error.value, InferenceServerException) and error.value.status() is None
+        assert str(error.value) == error.value.message() == "connection refused: nothing listens there"
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(TimeoutError) as error:
+            httpclient.InferenceServerClient(address, network_timeout=0.1).is_server_live()
+        assert isinstance(error.value, InferenceServerException)
+    late = Scripted((504, {}, {"error": "the deadline passed"}))
+    with pytest.raises(TimeoutError) as error:
+        httpclient.InferenceServerClient(late.address).infer("m", [tensor])
+    assert isinstance(error.value, InferenceServerException) and error.value.status() == "504"
+    broken = Scripted(None)
+    with pytest.raises(ConnectionError) as error:
+        httpclient.InferenceServerClient(broken.address).infer("m", [tensor])
+    assert isinstance(error.value, InferenceServerException) and not isinstance(error.value, ConnectionRefusedError)
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_server_that_refuses_to_say_is_not_live(is_async):
+    for status in (404, 503):
+        server = Scripted((status, {}, {"error": "no"}))
+
+        async def run():
+            async with http_aio.InferenceServerClient(server.address) as client:
+                return [await client.is_server_live(), await client.is_server_ready(), await client.is_model_ready("m")]
+
+        client = httpclient.InferenceServerClient(server.address)
+        found = asyncio.run(run()) if is_async else [client.is_server_live(), client.is_server_ready(), client.is_model_ready("m")]
+        assert found == [False] * 3
+
+
+def test_a_response_without_a_version_has_none(own):
+    tensor = httpclient.InferInput("x", [1], "FP32").set_data_from_numpy(np.zeros(1, np.float32))
+    result = of_tritons_names(own, httpclient, "http").infer("double", [tensor], request_id="1")
+    assert sorted(result.get_response()) == ["id", "model_name", "outputs"]
+    server = Scripted((200, {}, {**SEVEN, "model_version": "3"}))
+    assert httpclient.InferenceServerClient(server.address).infer("m", [tensor]).get_response()["model_version"] == "3"
 
 
 JPEG = b"\xff\xd8\xff\xe0" + bytes(range(256))
@@ -811,7 +1018,7 @@ def test_each_tensor_has_a_form_of_its_own(own, is_async):
     assert result.as_numpy("label").tolist() == [b"260"] and result.get_output("score")["data"] == [1, 2]
     result = infer(inputs(b"abc", [np.inf, 2], is_image_binary=False))
     assert result.as_numpy("label").tolist() == [b"3"] and result.as_numpy("score").tolist() == [np.inf, 2]
-    with pytest.raises(InferenceServerException, match="UTF-8"):
+    with pytest.raises(InferenceServerException, match="input 'image': .* UTF-8 .* send this input as binary data"):
         infer(inputs(JPEG, [1, 2], is_image_binary=False))
 
 
@@ -912,6 +1119,8 @@ def test_a_client_that_is_dropped_with_its_stream_leaves_nothing(own):
         ({"id": 5}, TypeError, "id: expected str or None, found 5"),
         ({"parameters": {"a": None}}, TypeError, "parameter 'a': expected bool, int, float or str, found NoneType"),
         ({"parameters": {"a": b"x"}}, TypeError, "parameter 'a': .* found bytes"),
+        ({"parameters": {"a": float("nan")}}, ValueError, "parameter 'a': expected a finite number, found nan"),
+        ({"parameters": {"a": np.float32("-inf")}}, ValueError, "parameter 'a': expected a finite number, found -inf"),
         ({"parameters": {"a": 2**70}}, ValueError, "parameter 'a': expected a whole number of 64 bits, found 1180591620717411303424"),
     ],
 )

@@ -1,6 +1,7 @@
 """Servers in the process of the test."""
 
 import asyncio
+import contextvars
 import json
 import logging
 import os
@@ -176,6 +177,118 @@ def test_generators_give_several_answers():
         assert ask("count", 2) == [0, 1]
 
 
+def test_one_task_runs_a_generator_from_its_beginning_to_its_end():
+    kind = contextvars.ContextVar("kind", default="none")
+    told = []
+
+    class Steps:
+        inputs, outputs = {"what": ("BYTES", [1])}, {"y": ("BYTES", [1])}
+
+        async def infer(self, what):
+            kind.set(what[0].decode())
+            task = asyncio.current_task()
+            try:
+                match kind.get():
+                    case "in time" | "too late" as case:
+                        async with asyncio.timeout(20 if case == "in time" else 0.05):
+                            yield [case]
+                            await asyncio.sleep(0.01)
+                            yield [kind.get()]
+                            await asyncio.sleep(0.01 if case == "in time" else 20)
+                            yield ["end"]
+                    case "late while it waits":
+                        try:
+                            async with asyncio.timeout(0):
+                                yield ["one"]
+                                yield ["two"]
+                                await asyncio.sleep(20)
+                        except TimeoutError:
+                            yield ["three"]
+                        yield ["four"]
+                    case "group":
+                        async with asyncio.TaskGroup() as group:
+                            first = group.create_task(asyncio.sleep(0.01, "first"))
+                            yield ["begun"]
+                            second = group.create_task(asyncio.sleep(0.01, "second"))
+                            yield [await first]
+                            yield [await second]
+                    case "fails in a group":
+                        async with asyncio.TaskGroup() as group:
+                            group.create_task(self.fails())
+                            yield ["begun"]
+                            await asyncio.sleep(20)
+                    case "for ever":
+                        async with asyncio.timeout(20):
+                            while True:
+                                await asyncio.sleep(0)
+                                yield ["more"]
+            finally:
+                told.append((kind.get(), asyncio.current_task() is task))
+
+        async def fails(self):
+            await asyncio.sleep(0.01)
+            raise ValueError("seven")
+
+    with Server(models={"steps": Steps}) as server:
+        client = Client(server.grpc_url, timeout=10)
+        ask = lambda what: [answer["y"].item().decode() for answer in client.infer_stream("steps", {"what": [what]})]
+        for _ in range(2):
+            assert ask("in time") == ["in time", "in time", "end"]
+            with pytest.raises(InferenceError, match="TimeoutError"):
+                ask("too late")
+            found = ask("late while it waits")
+            assert found[0] == "one" and found[-2:] == ["three", "four"], found
+            assert ask("group") == ["begun", "first", "second"]
+            with pytest.raises(InferenceError, match="ExceptionGroup"):
+                ask("fails in a group")
+        answers = client.infer_stream("steps", {"what": ["for ever"]})
+        assert [next(answers)["y"].item() for _ in range(3)] == [b"more"] * 3
+        answers.close()
+        # The next one runs when that is closed.
+        assert ask("in time")[-1] == "end"
+    cases = ["in time", "too late", "late while it waits", "group", "fails in a group"]
+    assert told == [(case, True) for case in [*cases, *cases, "for ever", "in time"]]
+
+
+@pytest.mark.parametrize(
+    ("datatype", "value", "said"),
+    [
+        ("INT32", [1, 2**33 + 1], r"output 'y': 8589934593 does not fit INT32 \(-2147483648 to 2147483647\)"),
+        ("INT8", np.array([[3], [-129]], np.int16), "output 'y': -129 does not fit INT8"),
+        ("INT64", np.array([2**63], np.uint64), "output 'y': 9223372036854775808 does not fit INT64"),
+        ("INT8", np.array([200], np.uint8), "output 'y': 200 does not fit INT8"),
+        ("FP32", [0.0, 1e39], r"output 'y': 1e\+39 does not fit FP32"),
+        ("FP16", np.array([-70000], np.float32), "output 'y': -70000.0 does not fit FP16"),
+        ("FP16", [70000], "output 'y': 70000 does not fit FP16"),
+        ("BF16", [-3.3e38, 3.3e38, -1e300], r"output 'y': -1e\+300 does not fit BF16"),
+    ],
+)
+def test_outputs_that_do_not_fit_their_datatype_are_errors(datatype, value, said):
+    model = tensorferry.model(inputs={}, outputs={"y": (datatype, [-1])}, max_batch_size=0)(lambda: value)
+    with Server(models={"m": model}) as server, pytest.raises(InferenceError, match=said):
+        server.client().infer("m", {})
+
+
+@pytest.mark.parametrize(
+    ("datatype", "value"),
+    [
+        ("INT32", [-(2**31), 2**31 - 1]),
+        ("INT8", np.array([127, 0], np.uint8)),
+        ("INT8", np.array([], np.int64)),
+        ("FP32", [2.0**127, np.inf, -np.inf]),
+        ("FP16", [65504, -65504]),
+        ("FP16", np.array([], np.float64)),
+        ("BF16", [1.5, np.inf]),
+        ("FP64", [2**60, -(2**60)]),
+        ("BOOL", [True, False]),
+    ],
+)
+def test_outputs_that_fit_their_datatype(datatype, value):
+    model = tensorferry.model(inputs={}, outputs={"y": (datatype, [-1])}, max_batch_size=0)(lambda: value)
+    with Server(models={"m": model}) as server:
+        assert server.client().infer("m", {})["y"].tolist() == list(value)
+
+
 def test_requests_at_once_are_answered_each():
     rows = []
 
@@ -327,6 +440,40 @@ def test_a_program_that_ends_while_a_model_runs_ends_as_it_says(seconds, drain, 
     assert time.monotonic() - start < 15
 
 
+#: A program whose server is dropped while a model runs, and that ends then.
+DROPS = """
+import sys, threading, time
+import numpy as np
+import tensorferry
+
+@tensorferry.model(inputs={"x": ("FP32", [-1])}, outputs={"y": ("FP32", [-1])}, max_batch_size=0)
+def slow(x):
+    entered.set()
+    while True:
+        time.sleep(0.001)
+
+def ask():
+    try:
+        client.infer("slow", {"x": np.ones(1, np.float32)})
+    except Exception:
+        pass
+
+entered = threading.Event()
+server = tensorferry.Server({"slow": slow})
+client = server.client(attempts=1)
+threading.Thread(target=ask, daemon=True).start()
+entered.wait()
+del server
+sys.exit(3)
+"""
+
+
+def test_a_program_that_has_dropped_a_server_while_its_model_runs_ends_as_it_says():
+    for _ in range(5):
+        ended = subprocess.run([sys.executable, "-c", DROPS], capture_output=True, text=True, timeout=60)
+        assert (ended.returncode, ended.stderr) == (3, "")
+
+
 OF_A_FILE = """
 import os
 import time
@@ -472,6 +619,41 @@ def test_names_that_no_folder_can_have(tmp_path, name):
     (tmp_path / "m.py").write_text(OF_A_FILE)
     with pytest.raises(ValueError, match="expected a name that a folder can have"):
         Server({name: tmp_path / "m.py"}, options=["--allow-python"])
+
+
+def test_a_folder_is_served_under_any_name(tmp_path):
+    config = """
+# name: "comment"
+backend: "python" name : "own"  # the folder's
+parameters { key: "name" value { string_value: "name: \\"x\\" }" } }
+input [ { name: "x" data_type: TYPE_INT32 dims: [ 1 ] } ] output { name: "y" data_type: TYPE_INT32 dims: [ 1 ] }
+"""
+    for version in ("1", "3"):
+        (tmp_path / "own" / version).mkdir(parents=True)
+        (tmp_path / "own" / version / "model.py").write_text(OF_A_FILE.replace('{"y": x}', f'{{"y": x + {version}}}'))
+    (tmp_path / "own" / "config.pbtxt").write_text(config)
+    with Server({"other": tmp_path / "own", "own": tmp_path / "own"}, options=["--allow-python"]) as server:
+        client = server.client()
+        for name in ("other", "own"):
+            # The newest version, without a number.
+            assert client.infer(name, {"x": np.array([10], np.int32)})["y"].tolist() == [13]
+            found = client.config(name)
+            assert found["name"] == name and [tensor["name"] for tensor in found["input"]] == ["x"]
+    assert (tmp_path / "own" / "config.pbtxt").read_text() == config
+
+
+@pytest.mark.parametrize(
+    ("config", "left"),
+    [
+        ("name: 'a' backend: \"python\"", "backend: \"python\""),
+        ("name: \"a\\\"}\" \"b\";\nplatform: \"x\"\n", "platform: \"x\"\n"),
+        ("max_batch_size: 1, name: \"a\", backend: \"b\"", "max_batch_size: 1, backend: \"b\""),
+        ("input < name: \"x\" >\n#name: \"y\"\nname:\"z\"", "input < name: \"x\" >\n#name: \"y\"\n"),
+        ("a_name: \"x\" name_of: \"y\"", "a_name: \"x\" name_of: \"y\""),
+    ],
+)
+def test_configurations_without_their_name(config, left):
+    assert tensorferry._server.without_name(config) == left
 
 
 def test_a_model_that_is_not_found_is_not_waited_for(tmp_path, monkeypatch):

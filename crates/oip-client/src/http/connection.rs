@@ -82,8 +82,8 @@ impl Connection {
     /// Sends a request, and leaves in `parts` what was not sent.
     pub(super) fn send(&mut self, parts: &mut &mut [IoSlice<'_>], wait: &Wait<'_>) -> Result<Sent> {
         let mut bytes = 0;
-        self.wait_in_slices(wait)?;
         while !parts.is_empty() {
+            self.wait_in_slices(wait)?;
             let some = &parts[..parts.len().min(MAX_PIECES)];
             match sendmsg(
                 &self.socket,
@@ -244,8 +244,8 @@ impl Connection {
         let mut filled = self.unread().len().min(length);
         body.bytes[body.gap..][..filled].copy_from_slice(&self.buffer[self.at..self.at + filled]);
         self.at += filled;
-        self.wait_in_slices(wait)?;
         while filled < length {
+            self.wait_in_slices(wait)?;
             let rest = &mut body.bytes[body.gap + filled..end];
             match recv(&self.socket, rest, RecvFlags::WAITALL) {
                 Ok((_, 0)) => return Err(body.broken_off_after(filled, closed())),

@@ -497,6 +497,68 @@ fn callers_may_give_up_while_an_answer_trickles_in() {
     assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Interrupted);
 }
 
+/// Whether a large answer is read into a fresh buffer or a used one, and while a large request goes out: time ends a call, and its
+/// caller may end it, though some bytes go over the connection all the time.
+#[test]
+fn calls_end_in_time_while_large_bodies_trickle() {
+    let mut body = BODY.as_bytes().to_vec();
+    body.resize(200 << 10, b' ');
+    let whole = answer("200 OK", &[("Content-Type", "application/json")], &body);
+    // Of each connection, so many answers come at once, and the next one takes ten seconds unless the client ends it.
+    let trickling = |quick_answers: usize| {
+        let whole = whole.clone();
+        let (url, _) = bare(move |mut stream| {
+            for _ in 0..quick_answers {
+                assert!(read_request(&mut stream));
+                stream.write_all(&whole).unwrap();
+            }
+            let mut sent = read_request(&mut stream);
+            let mut pieces = whole.chunks(whole.len() / 1000);
+            while let (true, Some(piece)) = (sent, pieces.next()) {
+                thread::sleep(Duration::from_millis(10));
+                sent = stream.write_all(piece).is_ok();
+            }
+        });
+        url
+    };
+    let (warm, cold) = (trickling(1), trickling(0));
+    let (slow_reader, _) = bare(|mut stream| {
+        let mut some = vec![0; 256 << 10];
+        while stream.read(&mut some).is_ok_and(|count| count > 0) {
+            thread::sleep(Duration::from_millis(40));
+        }
+    });
+    let large = Tensor::from_vec(Shape::vector(16 << 20), vec![0.0f32; 16 << 20]).unwrap();
+    let large = identity_request(TensorValue::from(large));
+    let asked = Arc::new(AtomicUsize::new(0));
+    let in_time = Patience::default().within(Duration::from_millis(300));
+    let until_told = Patience::default().unless(move || match asked.fetch_add(1, Ordering::SeqCst) {
+        0..3 => Ok(()),
+        _ => Err("enough".into()),
+    });
+    for (patience, kind) in [
+        (in_time, ErrorKind::Timeout),
+        (until_told, ErrorKind::Interrupted),
+    ] {
+        for (url, request, quick_calls) in [
+            (&warm, to_model("m"), 1),
+            (&cold, to_model("m"), 0),
+            (&slow_reader, large.clone(), 0),
+        ] {
+            let client = made(HttpClient::builder(url).retry(RetryPolicy::never()));
+            for _ in 0..quick_calls {
+                infer(&client, &request).unwrap();
+            }
+            let start = Instant::now();
+            let call = |client: HttpClient| async move { client.infer(&request).await };
+            let error = client.call(patience.clone(), call).unwrap_err();
+            let took = start.elapsed();
+            assert_eq!(error.kind(), kind, "{quick_calls} {error}");
+            assert!(took < Duration::from_secs(3), "{quick_calls} {kind:?} {took:?}");
+        }
+    }
+}
+
 /// A server may refuse a large request by its head and read no further, with or without closing the connection.
 #[test]
 fn an_answer_that_comes_before_the_request_is_sent() {

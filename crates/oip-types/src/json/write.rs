@@ -13,6 +13,7 @@ use crate::{BytesTensor, Grant, Memory, NonFinite, ParameterValue, Parameters, S
 pub(crate) struct Writer<'m> {
     out: Vec<u8>,
     pieces: Option<Pieces<'m>>,
+    is_of_request: bool,
 }
 
 /// Text before the current buffer, and the budget for more.
@@ -72,7 +73,25 @@ impl<'m> Writer<'m> {
         Self {
             out: Vec::with_capacity(capacity),
             pieces: None,
+            is_of_request: false,
         }
+    }
+
+    /// For tensors that a client sends.
+    pub(crate) fn of_request() -> Self {
+        Self {
+            is_of_request: true,
+            ..Self::default()
+        }
+    }
+
+    /// What to do about a value without a JSON form.
+    fn no_json_form(&self, what: &str) -> ServiceError {
+        let advice = match self.is_of_request {
+            true => "send this input as binary data",
+            false => "request this output with \"binary_data\": true",
+        };
+        ServiceError::invalid(format!("{what} has no JSON form; {advice}"))
     }
 
     /// Prints into pieces that `memory` allows, up to about `limit` bytes.
@@ -86,6 +105,7 @@ impl<'m> Writer<'m> {
                 done_len: 0,
                 grant: None,
             }),
+            is_of_request: false,
         }
     }
 
@@ -288,11 +308,8 @@ pub(crate) fn write_texts<'t>(
 
 /// Prints a byte string as a text.
 pub(crate) fn write_text(writer: &mut Writer<'_>, text: &[u8], index: usize) -> Result<(), ServiceError> {
-    let text = std::str::from_utf8(text).map_err(|_| {
-        ServiceError::invalid(format!(
-            "element {index} is not UTF-8 and has no JSON form; request this output with \"binary_data\": true"
-        ))
-    })?;
+    let text = std::str::from_utf8(text)
+        .map_err(|_| writer.no_json_form(&format!("element {index} is not UTF-8 and")))?;
     writer.room(0)?;
     writer.long_string(text)
 }
@@ -354,9 +371,13 @@ fn write_chunk<T: JsonPrint, const BLOCK: usize, const TEXT: usize>(
             };
             let printed = match T::print(*prepared, room) {
                 Some(printed) => printed,
-                None => print_non_finite(&element.to_string(), non_finite, room).map_err(|error| {
-                    error.within(format_args!("element {}", first + block * BLOCK + index))
-                })?,
+                None => {
+                    let word = element.to_string().replace("inf", "Infinity");
+                    print_non_finite(&word, non_finite, room).ok_or_else(|| {
+                        let index = first + block * BLOCK + index;
+                        writer.no_json_form(&format!("element {index}: {word}"))
+                    })?
+                }
             };
             room[printed] = b',';
             len += printed + 1;
@@ -367,18 +388,14 @@ fn write_chunk<T: JsonPrint, const BLOCK: usize, const TEXT: usize>(
     Ok(())
 }
 
-/// Prints a float without a JSON number, which Rust shows as `NaN`, `inf` or `-inf`.
-fn print_non_finite(shown: &str, non_finite: NonFinite, out: &mut [u8; ROOM]) -> Result<usize, ServiceError> {
-    let word = shown.replace("inf", "Infinity");
+/// Prints a float without a JSON number: `NaN`, `Infinity` or `-Infinity`. `None` where it is to be an error.
+fn print_non_finite(word: &str, non_finite: NonFinite, out: &mut [u8; ROOM]) -> Option<usize> {
     let text = match non_finite {
         NonFinite::Null => "null".to_owned(),
-        NonFinite::Literal => word,
+        NonFinite::Literal => word.to_owned(),
         NonFinite::String => format!("\"{word}\""),
-        NonFinite::Error => {
-            let message = format!("{word} has no JSON form; request this output with \"binary_data\": true");
-            return Err(ServiceError::invalid(message));
-        }
+        NonFinite::Error => return None,
     };
     out[..text.len()].copy_from_slice(text.as_bytes());
-    Ok(text.len())
+    Some(text.len())
 }

@@ -216,7 +216,7 @@ pub fn encode_request(
     request: &InferRequest,
     encoding: RequestEncoding,
 ) -> Result<EncodedBody, ServiceError> {
-    let mut writer = Writer::default();
+    let mut writer = Writer::of_request();
     let mut binary = Vec::new();
     writer.raw("{");
     if let Some(id) = &request.id {

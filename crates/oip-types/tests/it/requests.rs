@@ -2,9 +2,11 @@
 
 use bytes::Bytes;
 use oip_types::{
-    DataType, ErrorCode, Limits, ModelRef, ParameterValue, ServiceError,
-    rest::{self, DecodedRequest},
+    BytesTensor, DataType, ErrorCode, InferRequest, Limits, ModelRef, ParameterValue, ServiceError,
+    TensorValue,
+    rest::{self, DecodedRequest, NonFinite, RequestEncoding},
 };
+use tensor_core::{Shape, Tensor};
 
 fn decode(json: &str, binary: &[u8], header_length: Option<usize>) -> Result<DecodedRequest, ServiceError> {
     let body = Bytes::from([json.as_bytes(), binary].concat());
@@ -522,5 +524,23 @@ fn ht_40_decoded_data_has_a_budget() {
     assert_eq!(
         error.to_string(),
         "input 'x': element 1999999: the data of FP64[2000000] is larger than the server accepts"
+    );
+}
+
+#[test]
+fn inputs_without_a_json_form_are_to_be_sent_as_binary_data() {
+    let refused = |value: TensorValue| {
+        let request = InferRequest::new(ModelRef::new("m", None).unwrap()).with_input("x", value);
+        let encoding = RequestEncoding::default().with(|encoding| encoding.non_finite = NonFinite::Error);
+        rest::encode_request(&request, encoding).unwrap_err().to_string()
+    };
+    let texts = BytesTensor::from_elements(Shape::vector(2), [&b"ok"[..], b"\xff"]).unwrap();
+    let numbers = Tensor::from_vec(Shape::vector(2), vec![0.0, f64::NEG_INFINITY]).unwrap();
+    assert_eq!(
+        [refused(texts.into()), refused(numbers.into())],
+        [
+            "input 'x': element 1 is not UTF-8 and has no JSON form; send this input as binary data",
+            "input 'x': element 1: -Infinity has no JSON form; send this input as binary data",
+        ]
     );
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -88,7 +89,7 @@ class _Base:
             },
         )
         self.url = url
-        self._made: NativeClient | None = made.with_headers(list(headers.items())) if headers else made
+        self._made: NativeClient | None = made.with_headers(checked_headers(headers)) if headers else made
 
     @property
     def _native(self) -> NativeClient:
@@ -490,6 +491,16 @@ async def _wait(method: Callable[..., Any], *arguments: Any) -> Any:
         raise
 
 
+def checked_headers(headers: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Headers as the native half takes them. Raises ``TypeError`` that names the header."""
+    for name, value in headers.items():
+        if not isinstance(name, str):
+            raise TypeError(f"headers: expected names that are str, found {name!r}")
+        if not isinstance(value, str):
+            raise TypeError(f"header {name!r}: expected str, found {value!r}")
+    return list(headers.items())
+
+
 def _read(path: str | os.PathLike[str]) -> bytes:
     with open(path, "rb") as file:
         return file.read()
@@ -571,6 +582,8 @@ def _parameter(name: str, value: Any) -> Parameter:
         raise TypeError(f"parameter {name!r}: expected bool, int, float or str, found {type(value).__name__}")
     if isinstance(value, int) and not -(1 << 63) <= value < 1 << 64:
         raise ValueError(f"parameter {name!r}: expected a whole number of 64 bits, found {value}")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"parameter {name!r}: expected a finite number, found {value}")
     return value
 
 

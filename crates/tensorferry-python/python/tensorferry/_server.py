@@ -7,6 +7,7 @@ import atexit
 import inspect
 import logging
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -350,15 +351,73 @@ class _Callable:
         return self._loop.run_until_complete(_waited(found))
 
     def _steps(self, found: Any) -> Generator[Any, None, None]:
+        if self._loop is not None and self._loop.is_running():
+            # A call before this one hangs.
+            loop = asyncio.new_event_loop()
+        else:
+            loop = self._loop = self._loop or asyncio.new_event_loop()
+        steps = _Steps(found, loop)
         try:
-            while True:
-                try:
-                    step = self._awaited(found.__anext__())
-                except StopAsyncIteration:
-                    return
-                yield step
+            while (step := loop.run_until_complete(steps.next())) is not None:
+                yield step[0]
         finally:
-            self._awaited(found.aclose())
+            try:
+                loop.run_until_complete(steps.close())
+            finally:
+                if loop is not self._loop:
+                    loop.close()
+
+
+class _Steps:
+    """An asynchronous generator that one task runs from its beginning to its end, as an ``async for`` would: time limits, groups of tasks
+    and context variables last from one step to the next. The loop only runs while a step is waited for."""
+
+    def __init__(self, found: Any, loop: asyncio.AbstractEventLoop) -> None:
+        self._found = found
+        #: One entry for each step that is wanted; False to close the generator.
+        self._wanted: asyncio.Queue[bool] = asyncio.Queue()
+        self._given: asyncio.Queue[tuple[Any]] = asyncio.Queue()
+        self._task = loop.create_task(self._run())
+        self._has_raised = False
+
+    async def next(self) -> tuple[Any] | None:
+        """The next step, in a tuple; None at the end. Raises what the generator raises."""
+        if self._given.empty():
+            self._wanted.put_nowait(True)
+            given = asyncio.ensure_future(self._given.get())
+            await asyncio.wait((given, self._task), return_when=asyncio.FIRST_COMPLETED)
+            if given.done():
+                return given.result()
+            given.cancel()
+            self._has_raised = True
+            await self._task
+            return None
+        return self._given.get_nowait()
+
+    async def close(self) -> None:
+        if not self._task.done():
+            self._wanted.put_nowait(False)
+        if not self._has_raised:
+            await self._task
+
+    async def _run(self) -> None:
+        try:
+            is_wanted = await self._wanted.get()
+            while is_wanted:
+                self._given.put_nowait((await self._found.__anext__(),))
+                is_wanted = await self._is_wanted()
+        except StopAsyncIteration:
+            pass
+        finally:
+            await self._found.aclose()
+
+    async def _is_wanted(self) -> bool:
+        while True:
+            try:
+                return await self._wanted.get()
+            except asyncio.CancelledError as error:
+                # By what the generator has around its `yield`, such as a time limit: as if that were where it waits.
+                self._given.put_nowait((await self._found.athrow(error),))
 
 
 async def _waited(found: Any) -> Any:
@@ -378,8 +437,30 @@ def _output(name: str, value: Any, datatype: str | None) -> tuple[str, list[int]
         value = np.asarray(value, dtype=object)
     found = np.asarray(value)
     if datatype is not None and datatype != "BYTES":
-        found = found.astype(from_oip(datatype), casting="same_kind", copy=False)
+        found = _cast(name, found, datatype)
     return tensor(name, found)
+
+
+def _cast(name: str, found: np.ndarray[Any, Any], datatype: str) -> np.ndarray[Any, Any]:
+    """Numbers as those of a datatype. Raises ``ValueError`` for one that would be another there, but for rounding."""
+    dtype = from_oip(datatype)
+    if found.dtype == dtype:
+        return found
+    try:
+        with np.errstate(over="ignore"):
+            cast = found.astype(dtype, casting="same_kind")
+    except TypeError:
+        raise TypeError(f"output {name!r}: expected {dtype} for {datatype}, found {found.dtype}") from None
+    if found.dtype.kind in "iu" and dtype.kind in "iu":
+        wrong, limits = cast != found, np.iinfo(dtype)
+        within = f" ({limits.min} to {limits.max})"
+    elif found.dtype.kind in "iuf" or found.dtype.name == "bfloat16":
+        wrong, within = np.isfinite(found) & ~np.isfinite(cast), ""
+    else:
+        return cast
+    if wrong.any():
+        raise ValueError(f"output {name!r}: {found[wrong].flat[0]} does not fit {datatype}{within}")
+    return cast
 
 
 class _Child:
@@ -488,6 +569,12 @@ def place(path: Path, folder: Path) -> None:
     if path.is_dir():
         has_versions = any(entry.is_dir() and entry.name.isdigit() for entry in path.iterdir())
         shutil.copytree(path, folder if has_versions else folder / "1", copy_function=_link)
+        config = folder / "config.pbtxt"
+        if config.is_file():
+            # Where it is a link, it is the caller's file.
+            text = config.read_text("utf-8", "surrogateescape")
+            config.unlink()
+            config.write_text(without_name(text), "utf-8", "surrogateescape")
         return
     (folder / "1").mkdir(parents=True)
     _link(str(path), str(folder / "1" / _NAMES.get(path.suffix, f"model{path.suffix}")))
@@ -495,6 +582,27 @@ def place(path: Path, folder: Path) -> None:
     for beside in path.parent.glob(f"{path.name}*"):
         if path.suffix == ".onnx" and beside != path and beside.is_file():
             _link(str(beside), str(folder / "1" / beside.name))
+
+
+def without_name(config: str) -> str:
+    """A config.pbtxt without the model's name: the folder that the program gets is called as the caller calls the model."""
+    depth, at = 0, 0
+    while (token := _TOKEN.search(config, at)) is not None:
+        at = token.end()
+        match token[0]:
+            case "{" | "[" | "<":
+                depth += 1
+            case "}" | "]" | ">":
+                depth -= 1
+            case "name" if depth == 0 and (value := _NAME.match(config, at)) is not None:
+                return config[: token.start()] + config[value.end() :]
+    return config
+
+
+#: The parts of a configuration that matter for where a name stands: texts and comments, which may have brackets, brackets, and words.
+_TEXT = r'"(?:\\.|[^"\\])*"|' + r"'(?:\\.|[^'\\])*'"
+_TOKEN = re.compile(rf"{_TEXT}|#[^\n]*|[{{}}\[\]<>]|\w+")
+_NAME = re.compile(rf"\s*:\s*(?:(?:{_TEXT})\s*)+[,;]?[ \t]*\n?")
 
 
 def _link(source: str, target: str) -> str:

@@ -24,11 +24,30 @@ Seconds = float | None
 _MAX_RESPONSE = (1 << 31) - 1
 
 
+class NoConnection(InferenceServerException, ConnectionError):
+    """No connection, or one that broke. Triton's client over HTTP raises the system's errors, which programs catch that wait for a
+    server."""
+
+
+class Refused(NoConnection, ConnectionRefusedError):
+    """Nothing listens there."""
+
+
+class OutOfTime(InferenceServerException, TimeoutError):
+    """No answer in time."""
+
+
 def exception(error: Exception, is_grpc: bool) -> InferenceServerException:
     """An error of this package as Triton's client raises it."""
     status = getattr(error, "status", None)
     text = getattr(error, "message", None) or str(error)
     kind = getattr(error, "kind", None)
+    if not is_grpc:
+        # The server may be the first to say it, since it is told how long this client waits.
+        if kind == "Timeout" or getattr(error, "code", None) == "DeadlineExceeded":
+            return OutOfTime(text, status)
+        if kind in ("Connect", "Broken"):
+            return Refused(text) if text.startswith("connection refused") else NoConnection(text)
     if status is None and is_grpc:
         status = {"Timeout": "DEADLINE_EXCEEDED", "Connect": "UNAVAILABLE", "Broken": "UNAVAILABLE"}.get(kind or "")
     if status is not None and is_grpc:
@@ -43,12 +62,15 @@ class Connections:
         self._url = url
         self._settings = settings
         self._natives: dict[tuple[str | None, bool], _native.Client] = {}
+        self._is_closed = False
         self._lock = threading.Lock()
 
     def get(self, compress: str | None = None, accept_compressed: bool = False) -> _native.Client:
-        """The client of this kind."""
+        """The client of this kind. Raises ``RuntimeError`` for one that is closed."""
         key = compress, accept_compressed
         with self._lock:
+            if self._is_closed:
+                raise RuntimeError(f"the client of {self._url} is closed")
             found = self._natives.get(key)
             if found is None:
                 settings = {**self._settings, "compress": compress, "accept_compressed": accept_compressed}
@@ -58,6 +80,7 @@ class Connections:
     def close(self) -> None:
         """Lets go of all connections."""
         with self._lock:
+            self._is_closed = True
             self._natives.clear()
 
 
@@ -137,10 +160,15 @@ class Calls:
         finish: Callable[[Any], Any] = lambda found: found,
         *,
         timeout: float | None = None,
+        is_question: bool = False,
     ) -> Any:
-        """Makes a call and gives what ``finish`` makes of its result. Asynchronous clients override it."""
-        with self._translated():
-            found = getattr(self._connection(headers), call)(*arguments, timeout=timeout)
+        """Makes a call and gives what ``finish`` makes of its result; with ``is_question`` a refusal is False. Asynchronous clients
+        override it."""
+        try:
+            with self._translated():
+                found = getattr(self._connection(headers), call)(*arguments, timeout=timeout)
+        except InferenceServerException as error:
+            return _refusal(error, is_question)
         return finish(found)
 
     def _plain(self, found: Any, as_json: bool) -> Any:
@@ -153,8 +181,10 @@ class Calls:
 
     # The calls, for subclasses to spell.
 
-    def _is_model_ready(self, name: str, version: str, headers: Headers, timeout: Seconds = None) -> Any:
-        return self._run(headers, "model_ready", (name, version or None), timeout=timeout)
+    def _is_model_ready(
+        self, name: str, version: str, headers: Headers, timeout: Seconds = None, is_question: bool = False
+    ) -> Any:
+        return self._run(headers, "model_ready", (name, _version(version)), timeout=timeout, is_question=is_question)
 
     def _metadata(self, headers: Headers, as_json: bool, timeout: Seconds = None) -> Any:
         return self._run(
@@ -163,7 +193,7 @@ class Calls:
 
     def _model_metadata(self, name: str, version: str, headers: Headers, as_json: bool, timeout: Seconds = None) -> Any:
         finish = lambda text: self._plain(json.loads(text), as_json)  # noqa: E731
-        return self._run(headers, "model_metadata", (name, version or None), finish, timeout=timeout)
+        return self._run(headers, "model_metadata", (name, _version(version)), finish, timeout=timeout)
 
     def _model_config(self, name: str, version: str, headers: Headers, as_json: bool, timeout: Seconds = None) -> Any:
         def finish(text: str) -> Any:
@@ -174,7 +204,7 @@ class Calls:
                 config = {"config": config if as_json else numbered(config)}
             return self._plain(config, as_json)
 
-        return self._run(headers, "model_config", (name, version or None), finish, timeout=timeout)
+        return self._run(headers, "model_config", (name, _version(version)), finish, timeout=timeout)
 
     def _index(self, headers: Headers, as_json: bool, timeout: Seconds = None) -> Any:
         def finish(text: str) -> Any:
@@ -203,7 +233,7 @@ class Calls:
 
     def _statistics(self, name: str, version: str, headers: Headers, as_json: bool, timeout: Seconds = None) -> Any:
         finish = lambda text: self._plain({"model_stats": json.loads(text)}, as_json)  # noqa: E731
-        return self._run(headers, "statistics", (name or None, version or None), finish, timeout=timeout)
+        return self._run(headers, "statistics", (name or None, _version(version)), finish, timeout=timeout)
 
     def _log_settings(
         self, changes: Mapping[str, Any], headers: Headers, as_json: bool, timeout: Seconds = None
@@ -293,8 +323,7 @@ class Calls:
         is_final_response_wanted: bool = False,
     ) -> tuple[Any, ...]:
         """A request as the native half takes it."""
-        if not isinstance(model_version, str):
-            raise InferenceServerException("model version must be a string")
+        version = _version(model_version)
         given = dict(parameters or {})
         for name in given:
             if name in TRITON_RESERVED_REQUEST_PARAMS or name.startswith(TRITON_RESERVED_REQUEST_PARAMS_PREFIX):
@@ -310,7 +339,7 @@ class Calls:
         try:
             return checked(
                 model_name,
-                model_version or None,
+                version,
                 [tensor._native() for tensor in inputs],
                 [output._native() for output in outputs or ()],
                 request_id or None,
@@ -318,6 +347,18 @@ class Calls:
             )
         except (TypeError, ValueError) as error:
             raise InferenceServerException(str(error)) from None
+
+
+def _version(version: str) -> str | None:
+    if version is not None and not isinstance(version, str):
+        raise InferenceServerException("model version must be a string")
+    return version or None
+
+
+def _refusal(error: InferenceServerException, is_question: bool) -> bool:
+    if is_question and error.status() is not None:
+        return False
+    raise error
 
 
 def _texts(value: Any) -> list[str]:
@@ -351,11 +392,15 @@ class AsyncCalls(Calls):
         finish: Callable[[Any], Any] = lambda found: found,
         *,
         timeout: float | None = None,
+        is_question: bool = False,
     ) -> Any:
         async def run() -> Any:
-            with self._translated():
-                method = partial(getattr(self._connection(headers), call), timeout=timeout)
-                found = await _wait(method, *arguments)
+            try:
+                with self._translated():
+                    method = partial(getattr(self._connection(headers), call), timeout=timeout)
+                    found = await _wait(method, *arguments)
+            except InferenceServerException as error:
+                return _refusal(error, is_question)
             return finish(found)
 
         return run()

@@ -151,7 +151,7 @@ class InferInput:
         if found != self._datatype and not is_float_for_bf16:
             raise_error(f"got unexpected datatype {found} from numpy array, expected {self._datatype}")
         if list(input_tensor.shape) != self._shape:
-            raise_error(f"got unexpected numpy array shape [{list(input_tensor.shape)}], expected [{self._shape}]")
+            raise_error(f"got unexpected numpy array shape {list(input_tensor.shape)}, expected {self._shape}")
         if self._datatype == "BF16" and not binary_data:
             raise_error("BF16 inputs must be sent as binary data over HTTP. Please set binary_data=True")
         if is_float_for_bf16:
@@ -317,7 +317,9 @@ class InferResult:
 
     def _fields(self) -> dict[str, Any]:
         model, version, id, parameters, outputs = self._answer
-        fields: dict[str, Any] = {"model_name": model, "model_version": version or ""}
+        fields: dict[str, Any] = {"model_name": model}
+        if version is not None or self._is_grpc:
+            fields["model_version"] = version or ""
         if id is not None or self._is_grpc:
             fields["id"] = id or ""
         if parameters:

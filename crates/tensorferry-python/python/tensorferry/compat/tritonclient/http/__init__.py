@@ -99,14 +99,21 @@ class _HttpCalls(Calls):
         )
 
     def is_server_live(self, headers: Headers = None, query_params: object = None) -> Any:
-        """Whether the server answers."""
+        """Whether the server answers, and by 200."""
         _no_query(query_params)
-        return self._run(headers, "server_live", ())
+        return self._run(headers, "server_live", (), is_question=True)
 
     def is_server_ready(self, headers: Headers = None, query_params: object = None) -> Any:
         """Whether the server wants requests."""
         _no_query(query_params)
-        return self._run(headers, "server_ready", ())
+        return self._run(headers, "server_ready", (), is_question=True)
+
+    def is_model_ready(
+        self, model_name: str, model_version: str = "", headers: Headers = None, query_params: object = None
+    ) -> Any:
+        """Whether a model takes requests; False for one that does not exist."""
+        _no_query(query_params)
+        return self._is_model_ready(model_name, model_version, headers, is_question=True)
 
     def get_server_metadata(self, headers: Headers = None, query_params: object = None) -> Any:
         """Name, version and extensions."""
@@ -322,18 +329,6 @@ class InferenceServerClient(_HttpCalls):
     def close(self) -> None:
         """Lets go of the connections."""
         self._connections.close()
-
-    def is_model_ready(
-        self, model_name: str, model_version: str = "", headers: Headers = None, query_params: object = None
-    ) -> bool:
-        """Whether a model takes requests; False for one that does not exist."""
-        _no_query(query_params)
-        try:
-            return bool(self._is_model_ready(model_name, model_version, headers))
-        except InferenceServerException as error:
-            if error.status() is None:
-                raise
-            return False
 
     def infer(
         self,

@@ -39,18 +39,6 @@ class InferenceServerClient(AsyncCalls, _HttpCalls):
         """Lets go of the connections."""
         self._connections.close()
 
-    async def is_model_ready(
-        self, model_name: str, model_version: str = "", headers: Headers = None, query_params: object = None
-    ) -> bool:
-        """Whether a model takes requests; False for one that does not exist."""
-        _no_query(query_params)
-        try:
-            return bool(await self._is_model_ready(model_name, model_version, headers))
-        except InferenceServerException as error:
-            if error.status() is None:
-                raise
-            return False
-
     async def infer(
         self,
         model_name: str,
