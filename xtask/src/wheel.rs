@@ -1,6 +1,7 @@
 //! The Python package as a wheel with the programs in it: `cargo xtask wheel`.
 
 use std::{
+    ffi::OsString,
     fs,
     path::{Path, PathBuf},
     process::Command,
@@ -49,8 +50,24 @@ const ZIG_REQUIREMENTS: &[&str] = &["cargo-zigbuild>=0.24,<0.25", "ziglang>=0.17
 const TARGETS: [&str; 2] = ["x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu"];
 /// The glibc that it links with: the oldest that Rust's own library can be used with.
 const OLDEST_GLIBC: Glibc = Glibc(2, 17);
-/// The library with the unwinder of the C library and of Python.
+/// The system's unwinder, and the functions of it that Rust's library calls.
 const UNWINDER: &str = "libgcc_s.so.1";
+const UNWINDING: [&str; 14] = [
+    "Backtrace",
+    "DeleteException",
+    "FindEnclosingFunction",
+    "GetCFA",
+    "GetDataRelBase",
+    "GetIP",
+    "GetIPInfo",
+    "GetLanguageSpecificData",
+    "GetRegionStart",
+    "GetTextRelBase",
+    "RaiseException",
+    "Resume",
+    "SetGR",
+    "SetIP",
+];
 /// The largest wheel.
 const MOST_BYTES: u64 = 25_000_000;
 
@@ -154,12 +171,38 @@ impl<'b> Build<'b> {
                 .args(["--zig", "--target", target, "--compatibility"])
                 .arg(format!("manylinux_{major}_{minor}"));
         }
-        run(maturin
+        maturin
             .arg("--manifest-path")
             .arg(workspace::root().join(PACKAGE).join("Cargo.toml"))
             .arg("--out")
-            .arg(&bare))?;
+            .arg(&bare);
+        if let Some(target) = &self.options.target {
+            let mut link = OsString::from("link-arg=");
+            link.push(self.unwinder(target)?);
+            maturin.args(["--", "-C"]).arg(link);
+        }
+        run(&mut maturin)?;
         only_entry(&bare)
+    }
+
+    /// Makes a library that stands for the system's `libgcc_s.so.1` while the module is linked.
+    ///
+    /// zig links an unwinder of its own into what it makes. But when a program ends, Python ends other threads by `pthread_exit`, for
+    /// which the system's unwinder goes through the module's functions too, and calls them with what only its own functions can read.
+    fn unwinder(&self, target: &str) -> Result<PathBuf> {
+        let source = self.folder.join("unwinder.c");
+        let functions = UNWINDING.map(|name| format!("void _Unwind_{name}(void) {{}}\n"));
+        fs::write(&source, functions.concat()).with_context(|| format!("writing {}", source.display()))?;
+        let library = self.folder.join(UNWINDER);
+        let architecture = target.split('-').next().unwrap_or_default();
+        run(Command::new(&self.python)
+            .args(["-m", "ziglang", "cc", "-shared", "-nostdlib", "-target"])
+            .arg(format!("{architecture}-linux-gnu.{OLDEST_GLIBC}"))
+            .arg(format!("-Wl,-soname,{UNWINDER}"))
+            .arg(&source)
+            .arg("-o")
+            .arg(&library))?;
+        Ok(library)
     }
 
     /// Calls the package `wheel`.
