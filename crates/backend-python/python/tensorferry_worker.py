@@ -84,8 +84,7 @@ def _failure(refusal):
 
 #: The sockets to the server, which processes that a model forks must not have.
 _sockets = set()
-
-
+#: Held while a thread is started: the size of stacks is one for the whole process.
 _starting = threading.Lock()
 
 

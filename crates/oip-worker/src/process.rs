@@ -1,7 +1,6 @@
 //! The server's side of one worker process: started, spoken to, and ended.
 
 use std::{
-    collections::BTreeSet,
     io::{self, Write},
     os::{
         fd::OwnedFd,
@@ -28,6 +27,7 @@ use crate::{
     calls::Work,
     death::Death,
     isolation::Isolation,
+    numbers::{Number, Numbers},
     places::{Places, Several},
     protocol::{
         ALIGNMENT, About, Broken, Connection, Failed, Head, Hello, Kind, Load, Loaded, TICK, Tensors,
@@ -48,16 +48,6 @@ pub(crate) struct Recipe {
     /// For one load.
     pub(crate) patience: Option<Duration>,
     pub(crate) numbers: Arc<Numbers>,
-}
-
-/// The numbers of the processes of one model.
-#[derive(Default)]
-pub(crate) struct Numbers(Mutex<BTreeSet<usize>>);
-
-/// The number of one of them, which another one can have when this is dropped.
-struct Number {
-    number: usize,
-    numbers: Arc<Numbers>,
 }
 
 /// A process that has loaded the model, for one request at a time. It is killed when this is dropped, unless it has others beside.
@@ -245,7 +235,7 @@ impl Worker {
             memory_limit: recipe.memory_limit,
             max_answer_bytes: recipe.isolation.max_answer_bytes,
             patience: recipe.patience.map(|patience| patience.as_millis() as u64),
-            instance: self.process.instance.number,
+            instance: self.process.instance.get(),
         };
         let beside = source.beside.iter().map(|(_, content)| content.clone());
         let content: Vec<Bytes> = [source.content.clone()].into_iter().chain(beside).collect();
@@ -444,23 +434,6 @@ impl Worker {
     }
 }
 
-impl Numbers {
-    /// The smallest number that is free.
-    fn take(self: &Arc<Self>) -> Number {
-        let mut taken = lock(&self.0);
-        let number = (0..).find(|number| !taken.contains(number)).unwrap_or_default();
-        taken.insert(number);
-        let numbers = self.clone();
-        Number { number, numbers }
-    }
-}
-
-impl Drop for Number {
-    fn drop(&mut self) {
-        lock(&self.numbers.0).remove(&self.number);
-    }
-}
-
 impl Process {
     fn has_ended(&self) -> bool {
         !matches!(lock(&self.child).try_wait(), Ok(None))
@@ -519,23 +492,4 @@ impl Drop for Process {
 /// Updates are atomic, so lock poisoning is ignored.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_process_has_the_smallest_number_that_no_other_one_has() {
-        let numbers = Arc::new(Numbers::default());
-        let mut taken: Vec<Number> = (0..3).map(|_| numbers.take()).collect();
-        assert_eq!(
-            taken.iter().map(|taken| taken.number).collect::<Vec<_>>(),
-            [0, 1, 2]
-        );
-        taken.remove(1);
-        assert_eq!(numbers.take().number, 1);
-        let again = numbers.take();
-        assert_eq!((again.number, numbers.take().number), (1, 3));
-    }
 }

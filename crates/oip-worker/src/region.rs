@@ -34,12 +34,10 @@ impl Region {
     /// # Errors
     /// When the system has none.
     pub(crate) fn new(number: u64, room: u64) -> Result<Self, Errno> {
-        let length = room
-            .max(1 << 20)
-            .checked_next_power_of_two()
-            .filter(|length| *length <= KEPT)
-            .unwrap_or(room);
-        Self::of_length(number, length)
+        // For requests that are a little larger; more of it would count against what is kept.
+        let step = (room.min(KEPT).next_power_of_two() / 8).max(1 << 20);
+        let length = room.next_multiple_of(step);
+        Self::of_length(number, if length <= KEPT { length.max(step) } else { room })
     }
 
     /// A region of just so many bytes, which is given away.
@@ -144,8 +142,15 @@ mod tests {
 
     #[test]
     fn regions_are_filled_up_unless_they_would_not_be_kept_then() {
-        assert_eq!(Region::new(1, (16 << 20) + 1).unwrap().len(), 32 << 20);
-        for length in [(32 << 20) + 1, KEPT, KEPT + 1] {
+        for (room, length) in [
+            (0, 1 << 20),
+            (2 << 20, 2 << 20),
+            ((2 << 20) + 1, 3 << 20),
+            ((24 << 20) + 1, 28 << 20),
+        ] {
+            assert_eq!(Region::new(1, room).unwrap().len(), length);
+        }
+        for length in [24 << 20, KEPT, KEPT + 1] {
             assert_eq!(Region::new(1, length).unwrap().len(), length);
         }
     }

@@ -1,0 +1,59 @@
+//! The numbers of a model's processes, by which a model tells its instances apart.
+
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+/// The numbers of the processes of one model.
+#[derive(Default)]
+pub(crate) struct Numbers(Mutex<BTreeSet<usize>>);
+
+/// The number of one of them, which another one can have when this is dropped.
+pub(crate) struct Number {
+    number: usize,
+    numbers: Arc<Numbers>,
+}
+
+impl Numbers {
+    /// The smallest number that is free.
+    pub(crate) fn take(self: &Arc<Self>) -> Number {
+        let mut taken = self.lock();
+        let number = (0..).find(|number| !taken.contains(number)).unwrap_or_default();
+        taken.insert(number);
+        let numbers = self.clone();
+        Number { number, numbers }
+    }
+
+    /// Updates are atomic, so lock poisoning is ignored.
+    fn lock(&self) -> MutexGuard<'_, BTreeSet<usize>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Number {
+    pub(crate) fn get(&self) -> usize {
+        self.number
+    }
+}
+
+impl Drop for Number {
+    fn drop(&mut self) {
+        self.numbers.lock().remove(&self.number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_has_the_smallest_number_that_no_other_one_has() {
+        let numbers = Arc::new(Numbers::default());
+        let mut taken: Vec<Number> = (0..3).map(|_| numbers.take()).collect();
+        assert_eq!(taken.iter().map(Number::get).collect::<Vec<_>>(), [0, 1, 2]);
+        taken.remove(1);
+        let again = numbers.take();
+        assert_eq!((again.get(), numbers.take().get()), (1, 3));
+    }
+}
