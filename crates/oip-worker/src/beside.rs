@@ -186,7 +186,7 @@ mod tests {
     #[test]
     fn a_worker_that_writes_without_end_holds_nobody_up() {
         let (control, mut theirs) = pair();
-        theirs.write_all(&[0xff; (MOST_READS + 1) * 4096]).unwrap();
+        theirs.write_all(&vec![0xff; (MOST_READS + 1) * 4096]).unwrap();
         State::default().read_ends(&control);
         assert_eq!((&control).read(&mut [0; 8192]).unwrap(), 4096);
     }

@@ -60,7 +60,7 @@ def test_requests_wait_where_no_thread_can_be_started(tmp_path):
         start = time.monotonic()
         assert refusal(server, "m", "generate_stream", {"x": 1000, "timeout": 200_000})[0] == 504
         assert streams(server, "m", [1], timeout=20_000_000) == [[1] * 3]
-        assert time.monotonic() - start < 3
+        assert time.monotonic() - start < 8
         assert server.workers("m") == [process]
 
 
@@ -202,12 +202,12 @@ def test_an_end_does_not_wait_for_calls_of_others(tmp_path, is_first):
     write(tmp_path, "slow", SLOW)
     with Server(tmp_path, "--instances", "1") as server:
         found = []
-        threads = [later(server, "m", x, found) for x in ((1, 20, 20) if is_first else (20, 20, 1))]
+        threads = [later(server, "m", x, found) for x in ((1, 40, 40) if is_first else (40, 40, 1))]
         for thread in threads:
             thread.join(30)
-        assert sorted((x, answers) for x, answers, _ in found) == [(1, [1]), (20, [20]), (20, [20])]
+        assert sorted((x, answers) for x, answers, _ in found) == [(1, [1]), (40, [40]), (40, [40])]
         (short,) = [seconds for x, _, seconds in found if x == 1]
-        assert short < 1.5
+        assert short < 3
 
 
 STARTED = (
@@ -232,7 +232,7 @@ class TritonPythonModel:
             ask(x)
             sender.send(answer(x), LAST)
         except ValueError as error:
-            print(f"call {x} ended", "in time" if time.monotonic() - start < 2 else "late", error)
+            print(f"call {x} ended", "in time" if time.monotonic() - start < 3 else "late", error)
             sender.send(flags=LAST)
 '''
 )
@@ -246,7 +246,7 @@ def test_calls_of_threads_belong_to_the_request_that_started_them(tmp_path, x):
         found = []
         # A pool's thread is used again.
         assert one(events(server, "m", 1)[0]["y"]) == [1]
-        threads = [later(server, "m", 30, found), later(server, "m", x, found, timeout=900_000), later(server, "m", 31, found)]
+        threads = [later(server, "m", 30, found), later(server, "m", x, found, timeout=1_500_000), later(server, "m", 31, found)]
         assert server.logged(f"call {x} ended in time")
         for thread in threads:
             thread.join(30)
