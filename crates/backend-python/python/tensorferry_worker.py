@@ -44,7 +44,7 @@ _MOST_IN_FRAME = 64 << 10
 #: What is read at once: a frame of usual size.
 _BUFFER = 256 << 10
 #: Bytes of the two regions of a connection that are used again.
-_KEPT = 48 << 20
+_KEPT = 112 << 20
 #: Stack of the threads that speak to the server. The system's own is 8 MiB, which a memory limit counts in full.
 _STACK = 512 << 10
 #: What a service manager sends to all processes of a service; the server says when this one is to end.

@@ -102,7 +102,7 @@
 //! and writes regions as files and maps none.
 //!
 //! Both sides let go of the same regions at the end of a request: the inputs' one if the model holds on to it or the answer is kind 6, or if it is
-//! above 48 MiB; the outputs' one if it and the inputs' one that is left are above that together.
+//! above 112 MiB; the outputs' one if it and the inputs' one that is left are above that together.
 //!
 //! A model of such a worker that gives several answers to a request sends each as kind 11 and waits until the server has taken
 //! it: while the client is behind, the model waits, and a region is never written while it is read. The answer says whether a

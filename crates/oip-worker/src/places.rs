@@ -673,10 +673,10 @@ mod tests {
             assert_eq!(places.kept() >> 20, lengths[0] + lengths[1]);
             (lengths[0], lengths[1])
         };
-        assert_eq!(kept(32, 16, false), (32, 16));
-        assert_eq!(kept(32, 17, false), (32, 0));
-        assert_eq!(kept(49, 48, false), (0, 48));
-        assert_eq!(kept(32, 48, true), (0, 48));
+        assert_eq!(kept(80, 32, false), (80, 32));
+        assert_eq!(kept(80, 33, false), (80, 0));
+        assert_eq!(kept(113, 112, false), (0, 112));
+        assert_eq!(kept(80, 112, true), (0, 112));
     }
 
     #[test]

@@ -18,8 +18,8 @@ pub(crate) const REGION_ALIGNMENT: u64 = 64;
 /// Bytes of tensors from which they are in a region: below, a second system call costs more than a second copy.
 pub(crate) const LEAST_IN_REGION: u64 = 64 << 10;
 
-/// Bytes of the regions of one connection that are kept between two requests. With the spare connections of a process it is 64 MiB.
-pub(crate) const KEPT: u64 = 48 << 20;
+/// Bytes of the regions of one connection that are kept between two requests. With the spare connections of a process it is 128 MiB.
+pub(crate) const KEPT: u64 = 112 << 20;
 
 /// A region of shared memory.
 pub(crate) struct Region {
