@@ -20,9 +20,8 @@ pub(crate) struct Comparison {
 impl Comparison {
     /// Compares the outputs of a run, in the metadata's order.
     pub(crate) fn note(&self, metadata: &ModelMetadata, outputs: &[InferOutput]) {
-        let differs = |(known, output): &(&TensorMetadata, &InferOutput)| {
-            !known.shape.matches(output.value.shape())
-        };
+        let differs =
+            |(known, output): &(&TensorMetadata, &InferOutput)| !known.shape.matches(output.value.shape());
         let other = metadata.outputs.iter().zip(outputs).find(differs);
         if let Some((known, output)) = other
             && !self.was_told.swap(true, Ordering::Relaxed)

@@ -267,7 +267,9 @@ fn refused(shapes: &[Shape], reason: &Reason) -> ServiceError {
     match reason.is_temporary {
         true => ServiceError::new(
             ErrorCode::Overloaded,
-            format!("the model could not be prepared for inputs of the shapes {shapes} now: {text}; try again later"),
+            format!(
+                "the model could not be prepared for inputs of the shapes {shapes} now: {text}; try again later"
+            ),
         ),
         false => ServiceError::invalid(format!(
             "the model cannot be run with inputs of the shapes {shapes}: {text}"
@@ -347,7 +349,10 @@ mod tests {
             assert_eq!(error.code(), ErrorCode::Overloaded, "{error}");
         }
         // Not at once, and no other shape waits for it.
-        assert_eq!(plans.get(&image(4), &token).err().unwrap().code(), ErrorCode::Overloaded);
+        assert_eq!(
+            plans.get(&image(4), &token).err().unwrap().code(),
+            ErrorCode::Overloaded
+        );
         assert_eq!(plans.shelf().made, 1);
         plans.get(&image(6), &token).unwrap();
         let end = Instant::now() + Duration::from_secs(60);

@@ -116,7 +116,9 @@ impl ModelMetadata {
                     "the model did not give its output {expected}"
                 )));
             };
-            let any_shape = expected.approximate.then(|| ShapePattern::with_any_leading(Vec::new()));
+            let any_shape = expected
+                .approximate
+                .then(|| ShapePattern::with_any_leading(Vec::new()));
             let shape = any_shape.as_ref().unwrap_or(&expected.shape);
             check_value(shape, expected.datatype, &output.value).map_err(|mismatch| {
                 let name = Quoted(&expected.name);
@@ -311,7 +313,10 @@ mod tests {
         assert_eq!(model.pick_outputs(&[], y(&[1, 2])).unwrap(), y(&[1, 2]));
         model.outputs[0].datatype = DataType::BOOL;
         let error = model.pick_outputs(&[], y(&[1, 2])).unwrap_err();
-        assert!(error.message().ends_with("expected datatype BOOL, found FP32"), "{error}");
+        assert!(
+            error.message().ends_with("expected datatype BOOL, found FP32"),
+            "{error}"
+        );
     }
 
     #[test]

@@ -194,15 +194,10 @@ impl Replacement<'_> {
             "QLinearSoftmax" => {
                 let attributes = vec![int("axis", self.int("axis", -1))];
                 // What the axis means depends on an operator set of its own.
-                match (self.int("opset", self.opset) >= 13, self.opset >= 13) {
-                    (true, false) => {
-                        let x = self.dequantized([0, 1, 2])?;
-                        let y = self.newer("Softmax", &[x], attributes);
-                        self.give_quantized(y, [3, 4])
-                    }
-                    (false, true) => None,
-                    _ => self.quantized_one("Softmax", attributes),
-                }
+                let is_same = (self.int("opset", self.opset) >= 13) == (self.opset >= 13);
+                is_same
+                    .then(|| self.quantized_one("Softmax", attributes))
+                    .flatten()
             }
             "QLinearGlobalAveragePool" if self.int("channels_last", 0) == 0 => {
                 self.quantized_one("GlobalAveragePool", vec![])

@@ -39,7 +39,10 @@ impl Kernel for BatchNormalization {
         ensure!(inputs.len() == 5, "expected 5 inputs, found {}", inputs.len());
         ensure!(inputs[0].rank() >= 2, "expected channels");
         let is_list = |parameter: &Fact| parameter.rank() == 1 && parameter.datum_type.is_float();
-        ensure!(inputs[1..].iter().all(is_list), "expected a number for each channel");
+        ensure!(
+            inputs[1..].iter().all(is_list),
+            "expected a number for each channel"
+        );
         Ok(vec![inputs[0].with(inputs[0].datum_type)])
     }
 

@@ -82,7 +82,9 @@ impl Kernel for Dft {
             None => Ok(None),
             Some(fact) => match fact.integers().as_deref() {
                 Some(&[number]) => Ok(Some(number)),
-                _ => Err(Limit("needs its length and axis to be constant numbers".to_owned())),
+                _ => Err(Limit(
+                    "needs its length and axis to be constant numbers".to_owned(),
+                )),
             },
         };
         let input = &inputs[0];

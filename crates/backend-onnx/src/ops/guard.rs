@@ -190,7 +190,10 @@ impl EvalOp for Guarded {
 
     fn eval_out_of_plan(&self, inputs: TVec<TValue>) -> TractResult<Option<TVec<TValue>>> {
         let types: Vec<DatumType> = inputs.iter().map(|input| input.datum_type()).collect();
-        let values: Vec<Arc<Tensor>> = inputs.iter().map(|input| input.clone().into_arc_tensor()).collect();
+        let values: Vec<Arc<Tensor>> = inputs
+            .iter()
+            .map(|input| input.clone().into_arc_tensor())
+            .collect();
         if let Some(instead) = self.instead(&Fact::of_values(&values)) {
             return instead.eval_out_of_plan(inputs);
         }
@@ -222,7 +225,12 @@ impl InferenceOp for Guarded {
             has_number(shape.as_deref().unwrap_or(&[]))?;
         }
         let facts = inputs.iter().map(|fact| known(fact)).collect::<Option<Vec<_>>>();
-        if facts.is_none() && self.instead.as_ref().is_some_and(|(types, _)| *types != Types::NONE) {
+        if facts.is_none()
+            && self
+                .instead
+                .as_ref()
+                .is_some_and(|(types, _)| *types != Types::NONE)
+        {
             // The two may give different types: nothing can be said until it is known which it is.
             let same = |facts: TVec<&InferenceFact>| facts.into_iter().cloned().collect();
             return Ok((same(inputs), same(outputs), same(observed)));

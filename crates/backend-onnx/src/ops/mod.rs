@@ -22,6 +22,7 @@ mod gate_functions;
 mod gemm;
 mod grid_sample;
 mod guard;
+mod hardmax;
 mod integer_factors;
 #[cfg(target_arch = "x86_64")]
 mod integer_product;

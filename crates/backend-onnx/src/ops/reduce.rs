@@ -194,7 +194,9 @@ impl Reduce {
         let outputs = self.outputs(&Fact::of_values(inputs))?;
         let shape = outputs[0].shape.iter().map(TDim::to_usize);
         let shape: Vec<usize> = shape.collect::<Result<_, _>>()?;
-        let number = Tensor::from(number).cast_to_dt(inputs[0].datum_type())?.into_owned();
+        let number = Tensor::from(number)
+            .cast_to_dt(inputs[0].datum_type())?
+            .into_owned();
         number.broadcast_scalar_to_shape(&shape)
     }
 

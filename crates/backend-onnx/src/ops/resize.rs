@@ -13,6 +13,7 @@ use super::{
     taps::Taps,
 };
 use crate::{
+    cancelling::Pace,
     faults::{BadInput, Limit},
     size,
 };
@@ -389,7 +390,9 @@ impl Resize {
             let taps = self.taps(axis);
             let mut resized = vec![0f32; outer * axis.to * inner];
             let blocks = values.chunks_exact(axis.from * inner);
+            let mut pace = Pace::default();
             for (from, to) in blocks.zip(resized.chunks_exact_mut(axis.to * inner)) {
+                pace.spend(to.len() as u64)?;
                 taps.apply(from, to, inner);
             }
             values = resized;
@@ -412,7 +415,9 @@ impl Resize {
         };
         let outside: Vec<Vec<bool>> = plan.iter().map(is_outside).collect();
         let mut view = output.to_plain_array_view_mut::<f32>()?;
+        let mut pace = Pace::default();
         for (place, element) in view.indexed_iter_mut() {
+            pace.spend(1)?;
             if outside
                 .iter()
                 .enumerate()

@@ -4,9 +4,9 @@
 
 use super::{
     activation::{self, activation},
-    attention_mask, batch_normalization, cast, columns, concat, conditions as when, contrib, counting, dft, elementwise, gemm,
-    grid_sample, lookup, non_max_suppression, normalize, packed_product, pad, power, prelu, quantize,
-    quantized_pair, random, recurrent, reduce, resize, roi_align,
+    attention_mask, batch_normalization, cast, columns, concat, conditions as when, contrib, counting, dft,
+    elementwise, gemm, grid_sample, hardmax, lookup, non_max_suppression, normalize, packed_product, pad,
+    power, prelu, quantize, quantized_pair, random, recurrent, reduce, resize, roi_align,
     rule::{Outputs, Rule, contributed, inner, ml, op},
     sequences, slice, softmax,
     steps::stepwise,
@@ -270,7 +270,7 @@ pub(super) static RULES: &[Rule] = &[
         .of(FLOATS)
         .wide()
         .instead(activation::TYPES, activation),
-    op("Hardmax").takes(AXIS).of(FLOATS),
+    op("Hardmax").takes(AXIS).own(hardmax::hardmax),
     op("Identity"),
     op("If")
         .gives(Outputs::AsNamed)
@@ -427,10 +427,16 @@ pub(super) static RULES: &[Rule] = &[
         .wide()
         .instead(WHOLE, reduce::reduce)
         .also_if(reduce::is_of_nothing),
-    op("ReduceL2").takes(REDUCE).of(FLOATS).wide()
+    op("ReduceL2")
+        .takes(REDUCE)
+        .of(FLOATS)
+        .wide()
         .instead(Types::NONE, reduce::reduce)
         .also_if(reduce::is_of_nothing),
-    op("ReduceLogSum").takes(REDUCE).of(FLOATS).wide()
+    op("ReduceLogSum")
+        .takes(REDUCE)
+        .of(FLOATS)
+        .wide()
         .instead(Types::NONE, reduce::reduce)
         .also_if(reduce::is_of_nothing),
     op("ReduceLogSumExp")

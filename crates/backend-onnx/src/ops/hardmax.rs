@@ -1,0 +1,86 @@
+//! `Hardmax`: tract's panics where there is nothing to choose from.
+
+use std::sync::Arc;
+
+use tract_onnx::{model::ParsingContext, pb::NodeProto, tract_hir::internal::*};
+
+use super::{
+    attributes::Attributes,
+    elements::{elements, tensor},
+    kernel::{Fact, Kernel, kernel},
+};
+
+/// `Hardmax` of FP32 or FP64, of any operator set.
+pub(crate) fn hardmax(context: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
+    let coerces = context.onnx_operator_set_version < 13;
+    Ok(kernel(Hardmax {
+        axis: Attributes(node).int("axis", if coerces { 1 } else { -1 }),
+        coerces,
+    }))
+}
+
+#[derive(Debug)]
+struct Hardmax {
+    axis: i64,
+    /// Before operator set 13 it was computed over all axes from this one on.
+    coerces: bool,
+}
+
+impl Kernel for Hardmax {
+    fn name(&self) -> &'static str {
+        "Hardmax"
+    }
+
+    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+        let rank = inputs[0].rank() as i64;
+        let end = if self.coerces { rank + 1 } else { rank.max(1) };
+        ensure!(
+            (-rank..end).contains(&self.axis),
+            "axis {} of rank {rank}",
+            self.axis
+        );
+        Ok(vec![inputs[0].with(inputs[0].datum_type)])
+    }
+
+    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+        let shape = inputs[0].shape();
+        let from_end = if self.axis < 0 { shape.len() as i64 } else { 0 };
+        let axis = usize::try_from(self.axis + from_end)?.min(shape.len());
+        let (count, inner): (usize, usize) = match (self.coerces, shape.get(axis)) {
+            (true, _) | (_, None) => (shape[axis..].iter().product(), 1),
+            (false, Some(&dim)) => (dim, shape[axis + 1..].iter().product()),
+        };
+        Ok(tvec![match inputs[0].datum_type() {
+            DatumType::F64 => tensor(
+                shape,
+                chosen(elements::<f64>(&inputs[0])?, count, inner, [0.0, 1.0])
+            )?,
+            _ => tensor(
+                shape,
+                chosen(elements::<f32>(&inputs[0])?, count, inner, [0.0, 1.0])
+            )?,
+        }])
+    }
+}
+
+/// One for the first of the greatest of `count` elements that stand `inner` apart, zero for the others.
+fn chosen<T: Copy + PartialOrd>(values: &[T], count: usize, inner: usize, [zero, one]: [T; 2]) -> Vec<T> {
+    let mut chosen = vec![zero; values.len()];
+    let size = (count * inner).max(1);
+    for (values, chosen) in values.chunks_exact(size).zip(chosen.chunks_exact_mut(size)) {
+        for lane in 0..inner {
+            let mut places = (lane..values.len()).step_by(inner);
+            let Some(first) = places.next() else {
+                continue;
+            };
+            // NaN is chosen where there is nothing else.
+            let is_number = |at: usize| values[at].partial_cmp(&values[at]).is_some();
+            let greatest = places.fold(first, |best, at| {
+                let is_greater = values[at] > values[best] || (is_number(at) && !is_number(best));
+                if is_greater { at } else { best }
+            });
+            chosen[greatest] = one;
+        }
+    }
+    chosen
+}
