@@ -192,7 +192,9 @@ fn in_place(at_once: usize) -> Option<InPlace> {
 /// Runs a model until it is known to be quick with so many rows, however busy the machine is, and returns whether it is then.
 fn warm_up(engine: &Engine, seen: &Seen, model: &str, rows: usize) -> bool {
     let here = thread::current().name().unwrap().to_owned();
-    (0..50).any(|_| {
+    (0..50).any(|attempt| {
+        // Something else may have the processors for a while.
+        thread::sleep(Duration::from_millis(attempt));
         for _ in 0..8 {
             infer(engine, model, &(0..rows as i32).collect::<Vec<_>>()).unwrap();
         }
