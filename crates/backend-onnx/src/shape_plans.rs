@@ -87,8 +87,8 @@ struct Reason {
 }
 
 impl Failure {
-    fn is_over(&self, now: Instant) -> bool {
-        self.retry.is_some_and(|(at, _)| at <= now)
+    fn is_over(&self, now: impl FnOnce() -> Instant) -> bool {
+        self.retry.is_some_and(|(at, _)| at <= now())
     }
 }
 
@@ -111,7 +111,7 @@ impl ShapePlans {
     /// making and nobody else makes one now.
     pub(crate) fn is_worth(&self, shapes: &[Shape]) -> bool {
         let shelf = self.shelf();
-        let has_failed = shelf.has_failed(shapes, Instant::now());
+        let has_failed = shelf.has_failed(shapes, Instant::now);
         shelf.has_plan(shapes) || (!has_failed && self.is_worth_making(&shelf, shapes))
     }
 
@@ -125,7 +125,7 @@ impl ShapePlans {
     /// Whether the next run with these shapes makes no plan.
     pub(crate) fn is_settled(&self, shapes: &[Shape]) -> bool {
         let shelf = self.shelf();
-        let has_failed = shelf.has_failed(shapes, Instant::now());
+        let has_failed = shelf.has_failed(shapes, Instant::now);
         shelf.has_plan(shapes) || has_failed || !self.is_worth_making(&shelf, shapes)
     }
 
@@ -148,7 +148,7 @@ impl ShapePlans {
     pub(crate) fn get(&self, shapes: &[Shape], cancel: &CancelToken) -> Result<Arc<Plan>, ServiceError> {
         let mut shelf = self.shelf();
         loop {
-            if let Some(found) = shelf.find(shapes, Instant::now()) {
+            if let Some(found) = shelf.find(shapes, Instant::now) {
                 return found.map_err(|reason| refused(shapes, &reason));
             }
             if !shelf.is_making {
@@ -210,13 +210,13 @@ impl Shelf {
     }
 
     /// Whether no plan can be made now.
-    fn has_failed(&self, shapes: &[Shape], now: Instant) -> bool {
+    fn has_failed(&self, shapes: &[Shape], now: impl Fn() -> Instant) -> bool {
         let mut failures = self.failures.iter();
-        failures.any(|failure| failure.shapes == shapes && !failure.is_over(now))
+        failures.any(|failure| failure.shapes == shapes && !failure.is_over(&now))
     }
 
     /// The plan for these shapes, or why there is none, if either is known.
-    fn find(&mut self, shapes: &[Shape], now: Instant) -> Option<Result<Arc<Plan>, Reason>> {
+    fn find(&mut self, shapes: &[Shape], now: impl FnOnce() -> Instant) -> Option<Result<Arc<Plan>, Reason>> {
         if let Some(index) = self.plans.iter().rposition(|kept| kept.shapes == shapes) {
             let kept = self.plans.remove(index);
             let plan = kept.plan.clone();
@@ -377,18 +377,18 @@ mod tests {
             now += Duration::from_millis(100);
             shelf.note_failure(shapes.to_vec(), reason(true), started, now);
             let noted = now;
-            while shelf.has_failed(&shapes, now) {
-                assert!(shelf.find(&shapes, now).is_some());
+            while shelf.has_failed(&shapes, || now) {
+                assert!(shelf.find(&shapes, || now).is_some());
                 now += Duration::from_millis(500);
             }
-            assert!(shelf.find(&shapes, now).is_none());
+            assert!(shelf.find(&shapes, || now).is_none());
             rests.push((now - noted).as_secs());
         }
         assert_eq!(rests[..5], [1, 2, 4, 8, 16]);
         assert_eq!(rests[12..], [600, 600]);
         shelf.note_failure(shapes.to_vec(), reason(false), now, now);
         assert_eq!(shelf.failures.len(), 1);
-        assert!(shelf.has_failed(&shapes, now + Duration::from_secs(1 << 30)));
+        assert!(shelf.has_failed(&shapes, || now + Duration::from_secs(1 << 30)));
     }
 
     /// There are so many shapes that a model cannot take that they would throw out the plans of all others.

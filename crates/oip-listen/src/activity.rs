@@ -49,6 +49,8 @@ struct State {
     is_asked_to_close: bool,
     /// Answers that are being sent.
     sending: Vec<Sending>,
+    /// When a piece was given out last, and in which turn. What happens to it in that turn happens then.
+    given: Option<(u32, Instant)>,
     next_response: u64,
 }
 
@@ -90,6 +92,7 @@ impl Activity {
             has_unread_request: false,
             is_asked_to_close: false,
             sending: Vec::new(),
+            given: None,
             next_response: 0,
         };
         Self(Arc::new(Shared {
@@ -209,20 +212,23 @@ impl Activity {
     /// A request's answer was given out to be sent, or given up.
     pub(crate) fn request_ended(&self, response: u64) {
         let mut state = self.lock();
+        let now = self.now_or_when_given(&state);
         state.sending.retain_mut(|sending| {
             sending.is_ended |= sending.response == response;
             !sending.is_ended || sending.pieces > 0
         });
         state.open_requests = state.open_requests.saturating_sub(1);
         if state.open_requests == 0 {
-            state.idle_since = Instant::now();
+            state.idle_since = now;
             state.head_since = None;
         }
     }
 
     /// A piece of an answer was given out; from now on it is the client's turn.
     pub(crate) fn piece_given(&self, response: u64) {
+        let (now, turn) = (Instant::now(), self.0.turns.load(Ordering::Relaxed));
         let mut state = self.lock();
+        state.given = Some((turn, now));
         let known = state
             .sending
             .iter_mut()
@@ -230,14 +236,14 @@ impl Activity {
         match known {
             Some(sending) => {
                 if sending.pieces == 0 {
-                    sending.since = Instant::now();
+                    sending.since = now;
                 }
                 sending.pieces += 1;
             }
             None => state.sending.push(Sending {
                 response,
                 pieces: 1,
-                since: Instant::now(),
+                since: now,
                 pace: SendPace::default(),
                 is_ended: false,
             }),
@@ -246,18 +252,28 @@ impl Activity {
 
     /// A piece of so many bytes has left.
     pub(crate) fn piece_left(&self, response: u64, bytes: usize) {
-        let (now, mut state) = (Instant::now(), self.lock());
+        let mut state = self.lock();
+        let now = self.now_or_when_given(&state);
         let place = state
             .sending
             .iter()
             .position(|sending| sending.response == response);
         let Some(place) = place else { return };
         let sending = &mut state.sending[place];
-        sending.pace.taken(bytes, now - sending.since, &self.0.limits);
+        let waited = now.saturating_duration_since(sending.since);
+        sending.pace.taken(bytes, waited, &self.0.limits);
         sending.pieces -= 1;
         sending.since = now;
         if sending.is_ended && sending.pieces == 0 {
             state.sending.swap_remove(place);
+        }
+    }
+
+    /// The time; in the turn in which a piece was given out, the time of that, so that small answers look at the clock once.
+    fn now_or_when_given(&self, state: &State) -> Instant {
+        match state.given {
+            Some((turn, given)) if turn == self.0.turns.load(Ordering::Relaxed) => given,
+            _ => Instant::now(),
         }
     }
 

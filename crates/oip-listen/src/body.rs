@@ -27,9 +27,8 @@ pin_project! {
         inner: Option<Incoming>,
         leftover: Option<Leftover>,
         pace: Pace,
-        // The time at which the next frame must be there; set when a frame is waited for.
-        #[pin]
-        deadline: Sleep,
+        // The time at which the next frame must be there, once a frame was waited for.
+        deadline: Option<Pin<Box<Sleep>>>,
         is_waiting: bool,
         is_conversation: bool,
     }
@@ -72,7 +71,7 @@ impl RequestBody {
             inner: Some(inner),
             leftover,
             pace,
-            deadline: sleep_until(Instant::now()),
+            deadline: None,
             is_waiting: false,
             is_conversation: limits.conversations.contains(&path),
         }
@@ -111,7 +110,7 @@ impl Body for RequestBody {
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        let mut this = self.project();
+        let this = self.project();
         let Some(inner) = this.inner else {
             return Poll::Ready(None);
         };
@@ -126,11 +125,16 @@ impl Body for RequestBody {
         if *this.is_conversation {
             return Poll::Pending;
         }
-        if !*this.is_waiting {
-            *this.is_waiting = true;
-            this.deadline.as_mut().reset(this.pace.next_deadline());
-        }
-        ready!(this.deadline.poll(cx));
+        let sleep = match this.deadline {
+            Some(sleep) if *this.is_waiting => sleep,
+            Some(sleep) => {
+                sleep.as_mut().reset(this.pace.next_deadline());
+                sleep
+            }
+            none => none.insert(Box::pin(sleep_until(this.pace.next_deadline()))),
+        };
+        *this.is_waiting = true;
+        ready!(sleep.as_mut().poll(cx));
         let error = io::Error::new(io::ErrorKind::TimedOut, "the request's body came too slowly");
         Poll::Ready(Some(Err(error.into())))
     }

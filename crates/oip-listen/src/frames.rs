@@ -41,7 +41,7 @@ impl Frames {
     }
 
     /// Goes over what was read; returns how many frames began in it.
-    pub(crate) fn read(&mut self, mut bytes: &[u8], now: Instant) -> Result<usize, Flood> {
+    pub(crate) fn read(&mut self, mut bytes: &[u8], now: impl FnOnce() -> Instant) -> Result<usize, Flood> {
         let (mut frames, mut price) = (0, 0);
         loop {
             let passed = self.skipped.min(bytes.len());
@@ -119,10 +119,11 @@ impl Patience {
         self.earn(i64::try_from(frames).unwrap_or(Self::MOST).min(Self::MOST));
     }
 
-    fn spend(&mut self, frames: i64, now: Instant) -> Result<(), Flood> {
+    fn spend(&mut self, frames: i64, now: impl FnOnce() -> Instant) -> Result<(), Flood> {
         self.left -= frames;
         if self.left < 0 {
             // Time is looked at only now, so that it costs nothing otherwise.
+            let now = now();
             let elapsed = now
                 .saturating_duration_since(self.since)
                 .min(Duration::from_secs(3600));
@@ -154,7 +155,7 @@ mod tests {
 
     fn opened(now: Instant) -> Frames {
         let mut frames = Frames::new(now);
-        assert_eq!(frames.read(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", now), Ok(0));
+        assert_eq!(frames.read(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", || now), Ok(0));
         frames
     }
 
@@ -169,7 +170,7 @@ mod tests {
             let mut frames = opened(now);
             let found: usize = bytes
                 .chunks(size)
-                .map(|chunk| frames.read(chunk, now).unwrap())
+                .map(|chunk| frames.read(chunk, || now).unwrap())
                 .sum();
             assert_eq!(found, 5, "chunks of {size}");
             assert_eq!((frames.skipped, frames.header_len), (0, 0));
@@ -189,15 +190,16 @@ mod tests {
             let now = Instant::now();
             let (mut frames, piece) = (opened(now), frame(kind, 0, payload));
             for number in 0..most {
-                assert_eq!(frames.read(&piece, now), Ok(1), "frame {number} of type {kind}");
+                assert_eq!(frames.read(&piece, || now), Ok(1), "frame {number} of type {kind}");
             }
-            assert_eq!(frames.read(&piece, now), Err(Flood), "frames of type {kind}");
+            assert_eq!(frames.read(&piece, || now), Err(Flood), "frames of type {kind}");
             // After a second there is room for some more.
-            assert_eq!(frames.read(&piece, now + Duration::from_secs(1)), Ok(1));
+            let later = || now + Duration::from_secs(1);
+            assert_eq!(frames.read(&piece, later), Ok(1));
             // 1 MiB of answers is worth 4096.
             frames.written(1 << 20);
             for _ in 0..1000 {
-                assert_eq!(frames.read(&piece, now + Duration::from_secs(1)), Ok(1));
+                assert_eq!(frames.read(&piece, later), Ok(1));
             }
         }
     }
@@ -215,11 +217,11 @@ mod tests {
         ]
         .concat();
         for _ in 0..100_000 {
-            assert!(frames.read(&call, now).is_ok());
+            assert!(frames.read(&call, || now).is_ok());
         }
         let large = frame(DATA, 0, 16 << 10);
         for _ in 0..100_000 {
-            assert!(frames.read(&large, now).is_ok());
+            assert!(frames.read(&large, || now).is_ok());
         }
     }
 }

@@ -221,7 +221,7 @@ impl AsyncRead for WatchedStream {
             start.given += given;
             if let Some(frames) = this.frames {
                 // A preface has no frames.
-                let _ = frames.read(bytes, Instant::now());
+                let _ = frames.read(bytes, Instant::now);
             }
             return Poll::Ready(Ok(()));
         }
@@ -257,7 +257,7 @@ impl AsyncRead for WatchedStream {
                 }
                 *this.work += read;
                 if let Some(frames) = this.frames {
-                    let Ok(count) = frames.read(&buf.filled()[before..], Instant::now()) else {
+                    let Ok(count) = frames.read(&buf.filled()[before..], Instant::now) else {
                         if *this.is_write_whole {
                             let _ = stream.try_write(&GO_AWAY);
                         }

@@ -77,18 +77,33 @@ impl CancelToken {
     /// Whether the answer will not be wanted.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
+        self.is_cancelled_by(Self::is_expired)
+    }
+
+    /// The same as of a time, for those who know what time it is.
+    #[must_use]
+    pub fn is_cancelled_at(&self, now: Instant) -> bool {
+        self.is_cancelled_by(|token| token.is_expired_at(now))
+    }
+
+    fn is_cancelled_by(&self, is_expired: impl Fn(&Self) -> bool + Copy) -> bool {
         let are_members = || {
-            self.members
-                .as_ref()
-                .is_some_and(|members| members.iter().all(Self::is_cancelled))
+            let members = self.members.as_ref();
+            members.is_some_and(|members| members.iter().all(|member| member.is_cancelled_by(is_expired)))
         };
-        self.cancelled.load(Ordering::Acquire) || self.is_expired() || are_members()
+        self.cancelled.load(Ordering::Acquire) || is_expired(self) || are_members()
     }
 
     /// Whether the deadline passed.
     #[must_use]
     pub fn is_expired(&self) -> bool {
         self.deadline.is_some_and(|deadline| deadline <= Instant::now())
+    }
+
+    /// Whether the deadline had passed at a time.
+    #[must_use]
+    pub fn is_expired_at(&self, now: Instant) -> bool {
+        self.deadline.is_some_and(|deadline| deadline <= now)
     }
 
     /// The time after which the answer will not be wanted.
@@ -159,6 +174,10 @@ mod tests {
     fn a_deadline_cancels_by_itself() {
         let now = Instant::now();
         assert!(CancelToken::new(Some(now)).is_cancelled());
-        assert!(!CancelToken::new(Some(now + Duration::from_secs(3600))).is_cancelled());
+        let later = now + Duration::from_secs(3600);
+        let token = CancelToken::new(Some(later));
+        assert!(!token.is_cancelled() && !token.is_cancelled_at(now) && token.is_cancelled_at(later));
+        assert!(CancelToken::all_of(&[token.clone()]).is_cancelled_at(later));
+        assert!(!CancelToken::all_of(&[token]).is_cancelled_at(now));
     }
 }

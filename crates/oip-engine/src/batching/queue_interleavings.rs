@@ -177,7 +177,7 @@ fn push(queue: &Queue<u32, u32>, group: u8, item: u32) -> Ticket {
 /// A caller that runs its request itself where it may, and gives back what it has run.
 fn run_in_place(queue: &Queue<u32, u32>, is_quick: bool, item: u32) -> Vec<u32> {
     let may_pass = is_quick && shuttle::rand::thread_rng().gen_bool(0.5);
-    if may_pass && let Some((_, slot)) = queue.pass(&ask(1), |_| {}) {
+    if may_pass && let Some((_, slot)) = queue.pass(&ask(1), now(), |_| {}) {
         thread::yield_now();
         queue.done_in_place(slot);
         return vec![item];

@@ -14,6 +14,8 @@ use oip_service::CancelToken;
 /// its batch counts as lost, until it comes back. No thread watches: it is worked out when somebody asks.
 pub(crate) struct HangWatch {
     slots: Vec<Mutex<Option<Running>>>,
+    /// How many threads are in the model.
+    inside: AtomicUsize,
     patience: Duration,
     start: Instant,
     /// When somebody last looked, in milliseconds since `start`, and how many were lost then.
@@ -34,6 +36,7 @@ impl HangWatch {
     pub(crate) fn new(threads: usize, patience: Duration) -> Self {
         Self {
             slots: (0..threads).map(|_| Mutex::default()).collect(),
+            inside: AtomicUsize::new(0),
             patience,
             start: Instant::now(),
             looked: AtomicU64::new(0),
@@ -48,27 +51,34 @@ impl HangWatch {
 
     /// A thread enters the model.
     pub(crate) fn begin(&self, slot: usize, cancel: &CancelToken) {
-        *lock(&self.slots[slot]) = Some(Running {
+        let before = lock(&self.slots[slot]).replace(Running {
             cancel: cancel.clone(),
             given_up: None,
             is_lost: false,
         });
+        self.inside
+            .fetch_add(usize::from(before.is_none()), Ordering::Relaxed);
     }
 
     /// A thread is back. Returns whether it was lost.
     pub(crate) fn end(&self, slot: usize) -> bool {
-        let was_lost = lock(&self.slots[slot])
-            .take()
-            .is_some_and(|running| running.is_lost);
+        let running = lock(&self.slots[slot]).take();
+        self.inside
+            .fetch_sub(usize::from(running.is_some()), Ordering::Relaxed);
+        let was_lost = running.is_some_and(|running| running.is_lost);
         if was_lost {
             self.lost.fetch_sub(1, Ordering::Relaxed);
         }
         was_lost
     }
 
-    /// How many threads are lost, as of a few milliseconds ago at most.
-    pub(crate) fn recently_lost(&self, now: Instant) -> usize {
+    /// How many threads are lost, as of a few milliseconds ago at most. Needs no time while nobody is in the model.
+    pub(crate) fn recently_lost(&self, now: impl FnOnce() -> Instant) -> usize {
         const INTERVAL: u64 = 5;
+        if self.inside.load(Ordering::Relaxed) == 0 {
+            return 0;
+        }
+        let now = now();
         let time = now.saturating_duration_since(self.start).as_millis() as u64;
         let looked = self.looked.load(Ordering::Relaxed);
         if time >= looked + INTERVAL {
@@ -119,6 +129,11 @@ mod tests {
         assert_eq!([watch.look(after(105)), watch.look(after(106))], [1, 1]);
         assert!(watch.end(0));
         assert!(!watch.end(1));
-        assert_eq!(watch.recently_lost(after(107)), 0);
+        assert_eq!(watch.recently_lost(|| after(107)), 0);
+        // Nobody is in the model.
+        watch.end(1);
+        assert_eq!(watch.recently_lost(|| unreachable!()), 0);
+        watch.begin(1, &one);
+        assert_eq!([200, 205].map(|seconds| watch.recently_lost(|| after(seconds))), [0, 1]);
     }
 }

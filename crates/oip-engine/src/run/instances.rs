@@ -236,7 +236,7 @@ impl Instances {
     /// Why no request can be run although the model is loaded: all threads are lost.
     pub(crate) fn unavailable(&self) -> Option<String> {
         let shared = &self.shared;
-        shared.unavailable(shared.hang_watch.recently_lost(Instant::now()))
+        shared.unavailable(shared.hang_watch.recently_lost(Instant::now))
     }
 
     /// What happened to its requests.
@@ -310,7 +310,7 @@ impl Shared {
             false => Runner::Thread,
         };
         let queued = Instant::now();
-        let lost = self.hang_watch.recently_lost(queued);
+        let lost = self.hang_watch.recently_lost(|| queued);
         if let Some(reason) = self.unavailable(lost) {
             return Err(ServiceError::new(ErrorCode::Unavailable, reason));
         }
@@ -334,7 +334,7 @@ impl Shared {
         };
         if may_pass
             && let Some(in_place) = &self.in_place
-            && let Some((ticket, room)) = self.pass(in_place, &ask, enter)
+            && let Some((ticket, room)) = self.pass(in_place, &ask, queued, enter)
         {
             let job = job(ticket);
             return Ok(Queued {
@@ -369,13 +369,14 @@ impl Shared {
         &'s self,
         in_place: &'s InPlace,
         ask: &Ask,
+        now: Instant,
         enter: impl FnOnce(Ticket),
     ) -> Option<(Ticket, Room<'s>)> {
         if !in_place::may_run(&*self.model, &self.quickness, ask.rows) {
             return None;
         }
         let permit = in_place.enter()?;
-        let (ticket, slot) = self.queue.pass(ask, enter)?;
+        let (ticket, slot) = self.queue.pass(ask, now, enter)?;
         let held = HeldInPlace { shared: self, slot };
         Some((
             ticket,

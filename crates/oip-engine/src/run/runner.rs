@@ -83,7 +83,7 @@ impl Shared {
             let taken = Instant::now();
             match (job.client.parts.clone(), held.slot.get()) {
                 (Some(parts), _) => {
-                    if let Some(Job { request, client }) = self.still_wanted(job) {
+                    if let Some(Job { request, client }) = self.still_wanted(job, taken) {
                         self.run_several(held, request, client, &parts, taken);
                     }
                 }
@@ -136,7 +136,8 @@ impl Shared {
     pub(crate) fn run_passed(&self, passed: Passed<'_>) {
         let Passed { job, room } = passed;
         self.company.note(1);
-        let (slot, taken) = (room.held.slot, Instant::now());
+        // It has not waited: this is the time at which it came.
+        let (slot, taken) = (room.held.slot, job.client.queued);
         let Some(in_place) = self.in_place.as_ref().filter(|_| self.model.can_begin()) else {
             return self.run_one(slot, job, taken);
         };
@@ -154,7 +155,11 @@ impl Shared {
         };
         match work.rest {
             None => self.run_batch(slot, work.batch, Instant::now()),
-            Some(Rest::Batch { jobs, taken }) => self.run_batch(slot, jobs, taken),
+            Some(Rest::Batch { jobs, taken }) => {
+                let now = Instant::now();
+                let jobs = jobs.into_iter().filter_map(|job| self.still_wanted(job, now));
+                self.run_batch(slot, jobs.collect(), taken);
+            }
             Some(Rest::Run { called, rest }) => {
                 let Called { client, inputs, .. } = &called;
                 let (cancel, lease) = (&client.cancel, &client.lease);
@@ -179,7 +184,7 @@ impl Shared {
     }
 
     fn begin_one(&self, slot: usize, job: Job, taken: Instant, patience: Duration) -> Option<Rest> {
-        let Job { request, client } = self.still_wanted(job)?;
+        let Job { request, client } = self.still_wanted(job, taken)?;
         let called = Called {
             wanted: request.outputs.clone(),
             inputs: Inputs::of(&request),
@@ -205,18 +210,18 @@ impl Shared {
         } else {
             batch = batch
                 .into_iter()
-                .filter_map(|job| self.still_wanted(job))
+                .filter_map(|job| self.still_wanted(job, taken))
                 .collect();
             self.run_joined(slot, batch, taken);
         }
     }
 
     /// Gives a request back unless its client has left or its time is over.
-    fn still_wanted(&self, job: Job) -> Option<Job> {
+    fn still_wanted(&self, job: Job, now: Instant) -> Option<Job> {
         let client = &job.client;
-        let error = if client.cancel.is_expired() {
+        let error = if client.cancel.is_expired_at(now) {
             expired(Expiry::Deadline)
-        } else if client.cancel.is_cancelled() || client.answer.is_canceled() {
+        } else if client.cancel.is_cancelled_at(now) || client.answer.is_canceled() {
             ServiceError::new(ErrorCode::Cancelled, "the request was cancelled")
         } else {
             return Some(job);
@@ -227,7 +232,7 @@ impl Shared {
 
     /// Runs a request by itself, without a copy.
     fn run_one(&self, slot: usize, job: Job, taken: Instant) {
-        let Some(Job { request, client }) = self.still_wanted(job) else {
+        let Some(Job { request, client }) = self.still_wanted(job, taken) else {
             return;
         };
         let called = Called {
@@ -376,7 +381,8 @@ impl Shared {
                 self.recorder.execution(&execution);
                 self.quickness.doubt();
                 for (request, client) in requests.into_iter().zip(clients) {
-                    self.run_one(slot, Job { request, client }, taken);
+                    let job = self.still_wanted(Job { request, client }, Instant::now());
+                    job.into_iter().for_each(|job| self.run_one(slot, job, taken));
                 }
             }
         }

@@ -68,7 +68,7 @@ impl Encrypted {
             if !read.is_empty() || buf.remaining() == 0 {
                 self.activity.read(read.len());
                 if let Some(frames) = &mut self.frames {
-                    match frames.read(read, Instant::now()) {
+                    match frames.read(read, Instant::now) {
                         Ok(count) => self.stream.get_mut().0.as_mut().count_frames(count),
                         Err(_) => {
                             if self.is_write_whole {
