@@ -208,7 +208,10 @@ impl<'a> Call<'a> {
                 "ServerLive" | "ServerReady" | "ModelReady" => Self::new(Api::Health),
                 "ServerMetadata" | "ModelMetadata" => Self::new(Api::Metadata),
                 "ModelConfig" => Self::new(Api::ModelConfig),
-                "ModelInfer" | "ModelStreamInfer" => Self::new(Api::Inference),
+                // As over HTTP: memory for the caller's own connection changes nothing else, and only inference uses it.
+                "ModelInfer" | "ModelStreamInfer" | "ConnectionSharedMemoryRegister" => {
+                    Self::new(Api::Inference)
+                }
                 "ModelStatistics" => Self::new(Api::Statistics),
                 "RepositoryIndex" => Self::new(Api::Repository),
                 "RepositoryModelLoad" => Self::new(Api::Repository).changing("load"),

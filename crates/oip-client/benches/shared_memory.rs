@@ -58,7 +58,7 @@ mod linux {
                 .spawn()
                 .unwrap(),
         );
-        while !folder.path().join("without").exists() {
+        while !folder.path().join("grpc-without").exists() {
             sleep(Duration::from_millis(10));
         }
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -88,15 +88,19 @@ mod linux {
                 "blocking",
                 [&|| block(&with, &request), &|| block(&without, &request)],
             );
-            let [with, without] = urls.map(|url| {
-                let _context = runtime.enter();
-                HttpClient::builder(url).build().unwrap()
-            });
-            let ask = |client: &HttpClient| {
-                let response = runtime.block_on(client.infer(&request)).unwrap();
-                assert_eq!(response.outputs[0].value, request.inputs[0].value);
-            };
-            row(&server, kib, "async", [&|| ask(&with), &|| ask(&without)]);
+            let grpc_urls = ["grpc-with", "grpc-without"]
+                .map(|name| format!("grpc+unix://{}", folder.path().join(name).display()));
+            for (urls, calls) in [(urls, "async"), (grpc_urls, "gRPC")] {
+                let [with, without] = urls.map(|url| {
+                    let _context = runtime.enter();
+                    oip_client::builder(url).build().unwrap()
+                });
+                let ask = |client: &dyn InferenceClient| {
+                    let response = runtime.block_on(client.infer(&request)).unwrap();
+                    assert_eq!(response.outputs[0].value, request.inputs[0].value);
+                };
+                row(&server, kib, calls, [&|| ask(&*with), &|| ask(&*without)]);
+            }
         }
     }
 
@@ -172,7 +176,8 @@ mod linux {
                 let regions = ConnectionRegions::new(&config.budget, 64 << 20);
                 config.connection_memory = Some(Arc::new(regions));
             });
-            let descriptors = Descriptors::new(REGISTER_CONNECTION_MEMORY, |descriptor| {
+            const PATHS: &[&str] = &[REGISTER_CONNECTION_MEMORY, oip_grpc::REGISTER_CONNECTION_MEMORY];
+            let descriptors = Descriptors::new(PATHS, |descriptor| {
                 let mut extensions = Extensions::new();
                 extensions.insert(ConnectionRegion::new(descriptor));
                 extensions
@@ -181,12 +186,27 @@ mod linux {
             let receiving = limits
                 .clone()
                 .with(|limits| limits.descriptors = Some(descriptors));
-            let serving =
-                [("with", with, receiving), ("without", config, limits)].map(|(name, config, limits)| {
-                    let listener = listen_unix(&folder.join(name), 0o600).unwrap();
-                    let app = oip_http::service(Arc::new(TestService::plain()), config);
-                    tokio::spawn(serve(listener, Protocol::Http1, app, limits, Shutdown::new()))
+            let listen = |name: &str| listen_unix(&folder.join(name), 0o600).unwrap();
+            let service = Arc::new(TestService::plain());
+            let mut serving = Vec::new();
+            for (name, config, limits) in [("with", with, receiving), ("without", config, limits)] {
+                let grpc = oip_grpc::GrpcConfig::default().with(|grpc| {
+                    grpc.connection_memory = config.connection_memory.clone();
                 });
+                let app = oip_http::service(service.clone(), config);
+                let http = serve(
+                    listen(name),
+                    Protocol::Http1,
+                    app,
+                    limits.clone(),
+                    Shutdown::new(),
+                );
+                serving.push(tokio::spawn(http));
+                let listener = listen(&format!("grpc-{name}"));
+                let app = oip_grpc::service(service.clone(), grpc);
+                let grpc = serve(listener, Protocol::Http2, app, limits, Shutdown::new());
+                serving.push(tokio::spawn(grpc));
+            }
             for served in serving {
                 served.await.unwrap();
             }

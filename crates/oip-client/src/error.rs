@@ -127,6 +127,12 @@ impl ClientError {
         error
     }
 
+    /// The answer has more bytes than the client takes.
+    pub(crate) fn too_large(limit: usize) -> Self {
+        let message = format!("the answer is larger than {limit} bytes, the client's limit");
+        Self::new(ErrorKind::TooLarge, message)
+    }
+
     /// A call took as long as it may.
     pub(crate) fn out_of_time(timeout: Duration) -> Self {
         Self::new(ErrorKind::Timeout, format!("no answer within {timeout:?}"))

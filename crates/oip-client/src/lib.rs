@@ -63,10 +63,13 @@ mod error;
 mod grpc;
 #[cfg(feature = "http")]
 mod http;
+mod offload;
 #[cfg(all(feature = "http", unix))]
 mod patience;
 mod retry;
 mod settings;
+#[cfg(target_os = "linux")]
+mod shared_memory;
 mod tls;
 
 #[cfg(all(feature = "http", unix))]

@@ -78,6 +78,8 @@ pub mod proto;
 /// The descriptors of [`proto`], for reflection.
 pub const FILE_DESCRIPTORS: &[u8] = include_bytes!("generated/inference.bin");
 
+#[cfg(all(feature = "server", unix))]
+pub use server::REGISTER_CONNECTION_MEMORY;
 #[cfg(feature = "server")]
 pub use server::{GrpcConfig, GrpcOutput, GrpcService, MODEL_STREAM_INFER, error_response, service};
 /// The body of an answer.

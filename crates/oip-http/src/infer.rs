@@ -68,10 +68,8 @@ where
         lease.set_notes(notes.clone());
     }
     #[cfg(unix)]
-    if let Some(region) = head.extensions.get::<ConnectionRegion>()
-        && let Some(memory) = region.memory()
-    {
-        lease.set_connection_memory(memory.clone());
+    if let Some(region) = head.extensions.get::<ConnectionRegion>() {
+        region.lend_to(&lease);
     }
     let mut laps = lease.laps();
     let wanted = Wanted::from_headers(&head.headers);

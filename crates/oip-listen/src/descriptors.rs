@@ -1,4 +1,4 @@
-//! Descriptors that clients pass over Unix sockets: one, with the first request of a connection, if that asks for it.
+//! Descriptors that clients pass over Unix sockets: one, with the first byte of a connection, if its first request asks for it.
 //!
 //! All other descriptors are closed. From the first request on the connection is read without room for any, and the system closes
 //! them.
@@ -19,28 +19,31 @@ use tokio::{
     net::UnixStream,
 };
 
-/// Receives a descriptor that a client passes with the first byte of its connection's first request, over HTTP/1 on a Unix
-/// socket.
+/// Receives a descriptor that a client passes with the first byte of its connection on a Unix socket: of its first request, or of
+/// HTTP/2's preface before that.
 #[derive(Clone)]
 pub struct Descriptors {
-    path: &'static str,
+    paths: &'static [&'static str],
     receive: Arc<dyn Fn(OwnedFd) -> Extensions + Send + Sync>,
 }
 
 impl Descriptors {
-    /// A `POST` to this path may come with a descriptor. `receive` makes extensions of it, which all requests of the connection
-    /// have from then on.
+    /// A `POST` to one of these paths may come with a descriptor. `receive` makes extensions of it, which all requests of the
+    /// connection have from then on.
     #[must_use]
-    pub fn new(path: &'static str, receive: impl Fn(OwnedFd) -> Extensions + Send + Sync + 'static) -> Self {
+    pub fn new(
+        paths: &'static [&'static str],
+        receive: impl Fn(OwnedFd) -> Extensions + Send + Sync + 'static,
+    ) -> Self {
         Self {
-            path,
+            paths,
             receive: Arc::new(receive),
         }
     }
 
     /// The extensions that the first request brings.
     pub(crate) fn of_first<B>(&self, request: &Request<B>, passed: Option<OwnedFd>) -> Option<Extensions> {
-        let is_for_it = *request.method() == Method::POST && request.uri().path() == self.path;
+        let is_for_it = *request.method() == Method::POST && self.paths.contains(&request.uri().path());
         let passed = passed.filter(|_| is_for_it)?;
         Some((self.receive)(passed))
     }
@@ -49,7 +52,7 @@ impl Descriptors {
 impl fmt::Debug for Descriptors {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Descriptors")
-            .field("path", &self.path)
+            .field("paths", &self.paths)
             .finish_non_exhaustive()
     }
 }

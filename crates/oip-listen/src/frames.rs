@@ -190,7 +190,11 @@ mod tests {
             let now = Instant::now();
             let (mut frames, piece) = (opened(now), frame(kind, 0, payload));
             for number in 0..most {
-                assert_eq!(frames.read(&piece, || now), Ok(1), "frame {number} of type {kind}");
+                assert_eq!(
+                    frames.read(&piece, || now),
+                    Ok(1),
+                    "frame {number} of type {kind}"
+                );
             }
             assert_eq!(frames.read(&piece, || now), Err(Flood), "frames of type {kind}");
             // After a second there is room for some more.

@@ -26,7 +26,7 @@
 //! Connections come over TCP ([`listen`]) or Unix sockets ([`listen_unix`]), with HTTP/1, HTTP/2 or either of them
 //! ([`Protocol::Either`]). [`serve_each`] makes a service of its own for each connection, which knows its client.
 //!
-//! Over a Unix socket a client may pass a descriptor with its connection's first request, where [`Limits::descriptors`] says what it is
+//! Over a Unix socket a client may pass a descriptor with its connection's first byte, where [`Limits::descriptors`] says what it is
 //! for; all others are closed.
 //!
 //! A [`Shutdown`] first drains (no new connections; open ones finish their requests) and then, when the caller says so, cuts the

@@ -266,14 +266,6 @@ impl FirstRequest {
         Self::default()
     }
 
-    /// Closes what has come and comes.
-    fn receive_nothing(&self) {
-        #[cfg(unix)]
-        if let Some((reception, _)) = &self.descriptors {
-            drop(reception.close());
-        }
-    }
-
     /// What the first request has brought, which may be this one.
     fn brought<B>(&self, request: &Request<B>) -> Option<http::Extensions> {
         #[cfg(unix)]
@@ -392,9 +384,6 @@ impl Connection {
         let (activity, limits, shutdown) =
             (self.activity.clone(), self.limits.clone(), self.shutdown.clone());
         let protocol = self.protocol;
-        if protocol == Protocol::Http2 {
-            first.receive_nothing();
-        }
         let service = hyper::service::service_fn(move |request: Request<Incoming>| {
             let room = match protocol {
                 Protocol::Http2 if activity.open_requests() >= limits.assured_streams => {

@@ -147,6 +147,8 @@ impl Config {
         // It is the client's own and harms no other client, so it is on unless the operator wants no shared memory at all.
         #[cfg(target_os = "linux")]
         let allow_connection_memory = options.system_shared_memory != Some(false);
+        #[cfg(target_os = "linux")]
+        let connection_regions = Arc::new(oip_shm::ConnectionRegions::new(&budget, max_request_size));
         let connections = Limits::default().with(|limits| {
             if let Some(cap) = options.max_connections {
                 limits.connections = ConnectionCap::new(cap.max(1));
@@ -199,8 +201,7 @@ impl Config {
                 config.cpu = cpu.clone();
                 #[cfg(target_os = "linux")]
                 if allow_connection_memory {
-                    let regions = oip_shm::ConnectionRegions::new(&budget, max_request_size);
-                    config.connection_memory = Some(Arc::new(regions));
+                    config.connection_memory = Some(connection_regions.clone());
                 }
                 config.non_finite = match options.json_nonfinite.unwrap_or(JsonNonFinite::Null) {
                     JsonNonFinite::Null => NonFinite::Null,
@@ -211,6 +212,10 @@ impl Config {
             }),
             grpc: GrpcConfig::default().with(|config| {
                 config.max_message_bytes = max_request_bytes;
+                #[cfg(target_os = "linux")]
+                if allow_connection_memory {
+                    config.connection_memory = Some(connection_regions);
+                }
                 config.limits = limits;
                 config.time = time;
                 config.budget = budget;

@@ -1,13 +1,16 @@
-//! The descriptors of memory that clients pass over Unix sockets, on their way from the listener to HTTP.
+//! The descriptors of memory that clients pass over Unix sockets, on their way from the listener to both transports.
 
 use axum::http::Extensions;
-use oip_http::REGISTER_CONNECTION_MEMORY;
 use oip_listen::Descriptors;
 use oip_service::ConnectionRegion;
 
 /// Descriptors that come with a request to register memory for the connection.
 pub(crate) fn descriptors() -> Descriptors {
-    Descriptors::new(REGISTER_CONNECTION_MEMORY, |descriptor| {
+    const REGISTER: &[&str] = &[
+        oip_http::REGISTER_CONNECTION_MEMORY,
+        oip_grpc::REGISTER_CONNECTION_MEMORY,
+    ];
+    Descriptors::new(REGISTER, |descriptor| {
         let mut extensions = Extensions::new();
         extensions.insert(ConnectionRegion::new(descriptor));
         extensions

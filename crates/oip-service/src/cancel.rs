@@ -177,7 +177,7 @@ mod tests {
         let later = now + Duration::from_secs(3600);
         let token = CancelToken::new(Some(later));
         assert!(!token.is_cancelled() && !token.is_cancelled_at(now) && token.is_cancelled_at(later));
-        assert!(CancelToken::all_of(&[token.clone()]).is_cancelled_at(later));
+        assert!(CancelToken::all_of(std::slice::from_ref(&token)).is_cancelled_at(later));
         assert!(!CancelToken::all_of(&[token]).is_cancelled_at(now));
     }
 }

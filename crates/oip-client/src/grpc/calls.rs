@@ -134,10 +134,18 @@ impl InferenceClient for GrpcClient {
 
     fn infer<'a>(&'a self, request: &'a InferRequest) -> BoxFuture<'a, Result<InferResponse>> {
         Box::pin(async {
+            #[cfg(target_os = "linux")]
+            if let Some(response) = self.infer_shared(request).await? {
+                return Ok(response);
+            }
             let message = || encode_request(request, self.is_raw());
             let send = async |mut client: Client, request| client.model_infer(request).await;
             let answer = self.unary(&self.inference_client(), false, message, send).await?;
-            decode_response(answer, &self.settings().limits).map_err(|error| self.broken(error))
+            let response =
+                decode_response(answer, &self.settings().limits).map_err(|error| self.broken(error))?;
+            #[cfg(target_os = "linux")]
+            self.note_outputs(request, &response);
+            Ok(response)
         })
     }
 

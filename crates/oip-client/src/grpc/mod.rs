@@ -1,6 +1,8 @@
 //! The protocol over gRPC.
 
 mod calls;
+#[cfg(target_os = "linux")]
+mod shared_memory;
 mod status;
 mod transport;
 
@@ -21,10 +23,16 @@ use crate::{
 /// The protocol over gRPC, on one HTTP/2 connection that clones share.
 ///
 /// The messages are the superset of KServe's and Triton's, so it talks to both.
+///
+/// On Linux, large tensors of requests over a Unix socket are in memory that the server maps too, if it offers that, over connections
+/// of their own. They are copied into it and out of it.
 #[derive(Clone, Debug)]
 pub struct GrpcClient {
     client: Client,
     shared: Arc<Shared>,
+    /// None where the server cannot be on this machine.
+    #[cfg(target_os = "linux")]
+    memory: Option<Arc<shared_memory::Connections>>,
 }
 
 /// The generated client over this crate's transport.
@@ -43,17 +51,29 @@ impl GrpcClient {
     }
 
     pub(crate) fn new(endpoint: Endpoint, settings: Settings) -> Result<Self> {
-        let wrong = |message: &str| ClientError::new(ErrorKind::Usage, message).at(&endpoint.url);
         if endpoint.transport == Transport::Http {
-            return Err(wrong("expected grpc://, since this is a client for gRPC"));
+            let message = "expected grpc://, since this is a client for gRPC";
+            return Err(ClientError::new(ErrorKind::Usage, message).at(&endpoint.url));
         }
+        let client = Self::over(Watched::new(&endpoint, &settings)?, &endpoint, &settings)?;
+        Ok(Self {
+            client,
+            #[cfg(target_os = "linux")]
+            memory: endpoint.socket.is_some().then(Arc::default),
+            shared: Arc::new(Shared { endpoint, settings }),
+        })
+    }
+
+    /// The generated client over a transport.
+    fn over(transport: Watched, endpoint: &Endpoint, settings: &Settings) -> Result<Client> {
+        let wrong = |message: &str| ClientError::new(ErrorKind::Usage, message).at(&endpoint.url);
         let origin = Uri::builder()
             .scheme(endpoint.scheme())
             .authority(endpoint.authority.clone())
             .path_and_query(PathAndQuery::from_static("/"))
             .build()
             .map_err(|error| wrong("expected a URL such as grpc://host:8001").caused_by(error))?;
-        let mut client = GrpcInferenceServiceClient::with_origin(Watched::new(&endpoint, &settings)?, origin)
+        let mut client = GrpcInferenceServiceClient::with_origin(transport, origin)
             .max_decoding_message_size(settings.max_answer_bytes)
             .max_encoding_message_size(usize::MAX);
         if settings.accepts_compressed {
@@ -61,10 +81,7 @@ impl GrpcClient {
                 .accept_compressed(CompressionEncoding::Gzip)
                 .accept_compressed(CompressionEncoding::Deflate);
         }
-        Ok(Self {
-            client,
-            shared: Arc::new(Shared { endpoint, settings }),
-        })
+        Ok(client)
     }
 
     /// A client that sends this metadata too, with every call, over the same connection.
@@ -76,8 +93,8 @@ impl GrpcClient {
         let settings = settings.with_headers(endpoint, headers)?;
         let endpoint = endpoint.clone();
         Ok(Self {
-            client: self.client.clone(),
             shared: Arc::new(Shared { endpoint, settings }),
+            ..self.clone()
         })
     }
 

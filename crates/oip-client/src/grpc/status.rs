@@ -36,8 +36,7 @@ pub(super) fn error(status: &tonic::Status, record: &Record, max_answer_bytes: u
 /// The answer came whole, and this side could not read it.
 fn unreadable(status: &tonic::Status, max_answer_bytes: usize) -> ClientError {
     if status.code() == Code::OutOfRange || is_bomb(status) {
-        let message = format!("the answer is larger than {max_answer_bytes} bytes, the client's limit");
-        return ClientError::new(ErrorKind::TooLarge, message);
+        return ClientError::too_large(max_answer_bytes);
     }
     let message = format!("the answer breaks the protocol: {}", status.message());
     ClientError::new(ErrorKind::Protocol, message)

@@ -71,14 +71,21 @@ impl fmt::Display for Recorded {
 
 impl Error for Recorded {}
 
-/// A pool of HTTP/2 connections whose failures are recorded.
+/// HTTP/2 connections whose failures are recorded.
 #[derive(Clone, Debug)]
-pub(super) struct Watched(Client<Connector, tonic::body::Body>);
+pub(super) enum Watched {
+    /// A pool of them.
+    Pool(Box<Client<Connector, tonic::body::Body>>),
+    /// One.
+    #[cfg(target_os = "linux")]
+    One(hyper::client::conn::http2::SendRequest<tonic::body::Body>),
+}
+
+/// Large tensors are else throttled to a window for each round trip.
+const WINDOW: u32 = 16 << 20;
 
 impl Watched {
     pub(super) fn new(endpoint: &Endpoint, settings: &Settings) -> Result<Self, ClientError> {
-        /// Large tensors are else throttled to a window for each round trip.
-        const WINDOW: u32 = 16 << 20;
         let (mut builder, connector) = connect::pool(endpoint, settings, b"h2")?;
         let client = builder
             .http2_only(true)
@@ -86,7 +93,16 @@ impl Watched {
             .http2_initial_connection_window_size(WINDOW)
             .http2_max_frame_size(1 << 20)
             .build(connector);
-        Ok(Self(client))
+        Ok(Self::Pool(Box::new(client)))
+    }
+
+    /// Whether it is over: a pool never is.
+    #[cfg(target_os = "linux")]
+    pub(super) fn is_closed(&self) -> bool {
+        match self {
+            Self::Pool(_) => false,
+            Self::One(connection) => connection.is_closed(),
+        }
     }
 }
 
@@ -101,11 +117,21 @@ impl Service<Request<tonic::body::Body>> for Watched {
 
     fn call(&mut self, mut request: Request<tonic::body::Body>) -> Self::Future {
         let record: Arc<Record> = request.extensions_mut().remove().unwrap_or_default();
-        let answer = self.0.request(request);
+        let answer: BoxFuture<'static, _> = match self {
+            Self::Pool(client) => {
+                let answer = client.request(request);
+                Box::pin(async { answer.await.map_err(|error| connect::failed(error, HINT)) })
+            }
+            #[cfg(target_os = "linux")]
+            Self::One(connection) => {
+                let answer = connection.send_request(request);
+                Box::pin(async { answer.await.map_err(|error| connect::failed(error, HINT)) })
+            }
+        };
         Box::pin(async move {
             let response = match answer.await {
                 Ok(response) => response,
-                Err(error) => return Err(record.fail(connect::failed(error, HINT))),
+                Err(error) => return Err(record.fail(error)),
             };
             if let Some(error) = foreign(&response) {
                 return Err(record.fail(error));

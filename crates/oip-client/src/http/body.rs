@@ -16,7 +16,7 @@ use hyper::body::Incoming;
 use oip_types::rest::EncodedBody;
 use tensor_core::SpareBuffers;
 
-use crate::{ClientError, ErrorKind, Result, connect};
+use crate::{ClientError, Result, connect};
 
 /// A body of known length in pieces that are sent one by one, without being joined.
 #[derive(Debug)]
@@ -60,7 +60,7 @@ pub(super) async fn read(
         .get(CONTENT_LENGTH)
         .and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
     if announced.is_some_and(|announced| announced > limit as u64) {
-        return Err(too_large(limit));
+        return Err(ClientError::too_large(limit));
     }
     let mut first = Bytes::new();
     let mut joined = Vec::new();
@@ -72,7 +72,7 @@ pub(super) async fn read(
         })?;
         let Ok(data) = frame.into_data() else { continue };
         if first.len().max(joined.len()) + data.len() > limit {
-            return Err(too_large(limit));
+            return Err(ClientError::too_large(limit));
         }
         if first.is_empty() && joined.is_empty() {
             first = data;
@@ -109,10 +109,4 @@ pub(super) async fn read_beginning(mut body: Incoming, most: usize) -> Result<By
         }
     }
     Ok(beginning.freeze())
-}
-
-/// The answer is larger than the client takes.
-pub(super) fn too_large(limit: usize) -> ClientError {
-    let message = format!("the answer is larger than {limit} bytes, the client's limit");
-    ClientError::new(ErrorKind::TooLarge, message)
 }

@@ -20,10 +20,7 @@ use rustix::{
 };
 use tensor_core::SpareBuffers;
 
-use super::{
-    answer::{Answer, HINT},
-    body::too_large,
-};
+use super::answer::{Answer, HINT};
 use crate::{ClientError, ErrorKind, Result, connect, patience::Wait};
 
 /// An open connection and what was read from it beforehand.
@@ -116,7 +113,7 @@ impl Connection {
     pub(super) fn send_with(&mut self, bytes: &[u8], descriptor: &OwnedFd, wait: &Wait<'_>) -> Result<()> {
         use std::os::fd::AsFd;
 
-        use super::descriptor;
+        use crate::shared_memory::descriptor;
 
         self.wait_in_slices(wait)?;
         let sent = loop {
@@ -146,7 +143,7 @@ impl Connection {
         if let (Length::Known(announced), Ok(limit)) = (&length, most)
             && *announced > limit as u64
         {
-            return Err(too_large(limit));
+            return Err(ClientError::too_large(limit));
         }
         let may_stay = is_kept && !matches!(length, Length::Open);
         let known = match length {
@@ -314,7 +311,7 @@ impl Connection {
             let wanted = usize::try_from(size).unwrap_or(usize::MAX);
             if wanted > room {
                 if let Ok(limit) = body.most {
-                    return Err(too_large(limit));
+                    return Err(ClientError::too_large(limit));
                 }
                 self.read_into(body, room, wait)?;
                 return Ok(false);
@@ -367,7 +364,9 @@ impl Connection {
             self.at += take;
             let is_full = body.room() == 0 && body.most.is_err();
             if is_full || !self.unread().is_empty() {
-                return body.most.map_or(Ok(false), |limit| Err(too_large(limit)));
+                return body
+                    .most
+                    .map_or(Ok(false), |limit| Err(ClientError::too_large(limit)));
             }
             match self.receive(wait)? {
                 Ok(0) => return Ok(true),

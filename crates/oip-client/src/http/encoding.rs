@@ -9,7 +9,6 @@ use flate2::{
 };
 use oip_types::rest::EncodedBody;
 
-use super::body::too_large;
 use crate::{ClientError, Compression, ErrorKind, Result};
 
 /// The name of an encoding in headers.
@@ -53,7 +52,7 @@ pub(super) fn decompress(compression: Compression, body: &Bytes, limit: usize) -
     match decoded {
         Ok(Some(decoded)) if rest.is_empty() => Ok(decoded.into()),
         Ok(Some(_)) => Err(malformed("bytes follow the end of the compressed body")),
-        Ok(None) => Err(too_large(limit)),
+        Ok(None) => Err(ClientError::too_large(limit)),
         Err(error) => Err(malformed("the compressed body does not decode").caused_by(error)),
     }
 }

@@ -7,8 +7,6 @@ mod body;
 mod calls;
 #[cfg(unix)]
 mod connection;
-#[cfg(target_os = "linux")]
-mod descriptor;
 #[cfg(unix)]
 mod direct;
 mod encoding;
@@ -29,7 +27,6 @@ use oip_types::{
     },
 };
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, PercentEncode, utf8_percent_encode};
-use tokio::task::spawn_blocking;
 
 #[cfg(unix)]
 pub use self::blocking::BlockingClient;
@@ -48,6 +45,7 @@ use crate::{
     Builder, ClientError, ErrorKind, Result, TensorForm, connect,
     connector::Connector,
     endpoint::{Endpoint, Transport},
+    offload,
     retry::Call,
     settings::Settings,
 };
@@ -333,10 +331,7 @@ impl HttpClient {
         if !is_large || !matches!(self.way, Way::Driven(_)) {
             return work();
         }
-        // Only a panic or the end of the runtime keeps it from coming back.
-        let lost =
-            |error| ClientError::new(ErrorKind::Request, "the work on the body was lost").caused_by(error);
-        spawn_blocking(work).await.map_err(lost)?
+        offload::offload(work).await
     }
 }
 

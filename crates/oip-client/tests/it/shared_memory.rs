@@ -9,8 +9,11 @@ use std::{
     time::{Duration, Instant},
 };
 
+use bytes::Bytes;
 use http::{Extensions, Request};
+use http_body_util::BodyExt;
 use oip_client::{ErrorKind, HttpClient, InferenceClient, Patience, RetryPolicy};
+use oip_grpc::GrpcConfig;
 use oip_http::{HttpConfig, REGISTER_CONNECTION_MEMORY};
 use oip_listen::{Descriptors, Limits, Protocol, Shutdown, listen_unix, serve};
 use oip_service::{
@@ -24,14 +27,17 @@ use oip_types::{
 };
 use tempfile::TempDir;
 use tensor_core::{DType, Shape, Tensor};
+use tower::ServiceExt;
 
 use crate::support::{identity_request, some_values};
 
-/// A service on a Unix socket, and what its memory for requests holds.
+/// A service on a Unix socket for each transport, and what its memory for requests holds.
 struct Served {
+    /// Over HTTP.
     url: String,
+    grpc_url: String,
     budget: ByteBudget,
-    /// Bytes of the bodies of inference requests.
+    /// Bytes of the bodies of requests.
     sent: Arc<AtomicUsize>,
     shutdown: Shutdown,
     _folder: TempDir,
@@ -46,7 +52,8 @@ impl Served {
             config.connection_memory = Some(Arc::new(regions));
         });
         let limits = Limits::default().with(|limits| {
-            limits.descriptors = Some(Descriptors::new(REGISTER_CONNECTION_MEMORY, |descriptor| {
+            const PATHS: &[&str] = &[REGISTER_CONNECTION_MEMORY, oip_grpc::REGISTER_CONNECTION_MEMORY];
+            limits.descriptors = Some(Descriptors::new(PATHS, |descriptor| {
                 let mut extensions = Extensions::new();
                 extensions.insert(ConnectionRegion::new(descriptor));
                 extensions
@@ -57,31 +64,43 @@ impl Served {
 
     fn with(service: Arc<dyn InferenceService>, config: HttpConfig, limits: Limits) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("s");
+        let [path, grpc_path] = ["s", "g"].map(|name| folder.path().join(name));
         let sent = Arc::new(AtomicUsize::new(0));
         let budget = config.budget.clone();
-        let app = oip_http::service(service, config);
-        let counted = {
-            let sent = sent.clone();
-            tower::service_fn(move |request: Request<oip_listen::RequestBody>| {
-                let length = request.headers().get("content-length");
-                let length = length.and_then(|length| length.to_str().ok()?.parse().ok());
-                sent.fetch_add(length.unwrap_or(0), Ordering::SeqCst);
-                let mut app = app.clone();
-                async move { tower::Service::call(&mut app, request).await }
+        let grpc = GrpcConfig::default().with(|grpc| {
+            grpc.budget = budget.clone();
+            grpc.connection_memory = config.connection_memory.clone();
+        });
+        let counter = sent.clone();
+        let count = move |request: Request<oip_listen::RequestBody>| {
+            let sent = counter.clone();
+            request.map(|body| {
+                body.map_frame(move |frame| {
+                    let bytes = frame.data_ref().map_or(0, Bytes::len);
+                    sent.fetch_add(bytes, Ordering::SeqCst);
+                    frame
+                })
             })
         };
         let shutdown = Shutdown::new();
-        let listener = listen_unix(&path, 0o600).unwrap();
-        tokio::spawn(serve(
-            listener,
-            Protocol::Http1,
+        let listen = |path| listen_unix(path, 0o600).unwrap();
+        let app = oip_grpc::service(service.clone(), grpc);
+        let counted = app.map_request(count.clone());
+        let served = serve(
+            listen(&grpc_path),
+            Protocol::Http2,
             counted,
-            limits,
+            limits.clone(),
             shutdown.clone(),
-        ));
+        );
+        tokio::spawn(served);
+        let app = oip_http::service(service, config);
+        let counted = app.map_request(count);
+        let served = serve(listen(&path), Protocol::Http1, counted, limits, shutdown.clone());
+        tokio::spawn(served);
         Self {
             url: format!("unix://{}", path.display()),
+            grpc_url: format!("grpc+unix://{}", grpc_path.display()),
             budget,
             sent,
             shutdown,
@@ -91,6 +110,18 @@ impl Served {
 
     fn client(&self) -> HttpClient {
         HttpClient::builder(&self.url).build().unwrap()
+    }
+
+    /// A client for each transport.
+    fn clients(&self) -> [Arc<dyn InferenceClient>; 2] {
+        self.clients_with(&RetryPolicy::default())
+    }
+
+    fn clients_with(&self, retry: &RetryPolicy) -> [Arc<dyn InferenceClient>; 2] {
+        [&self.url, &self.grpc_url].map(|url| {
+            let client = oip_client::builder(url).retry(retry.clone()).build().unwrap();
+            Arc::from(client)
+        })
     }
 
     /// A call of a client whose calls block.
@@ -124,12 +155,15 @@ fn floats(values: Vec<f32>) -> TensorValue {
         .into()
 }
 
-/// Every datatype gives the same bytes in every size, over both kinds of clients, and large ones do not travel over the socket.
+/// Every datatype gives the same bytes in every size, over all kinds of clients, and large ones do not travel over the socket.
 #[tokio::test(flavor = "multi_thread")]
 async fn answers_are_the_same_as_by_bytes() {
     let served = Served::new(Arc::new(TestService::default()), BUDGET);
-    let client = served.client();
-    for datatype in datatypes() {
+    let clients = served.clients();
+    for (client, datatype) in clients
+        .iter()
+        .flat_map(|client| datatypes().map(move |it| (client, it)))
+    {
         let width = datatype.dtype().map_or(24, DType::size);
         for bytes in [0, 100, 20_000, 300_001, 2_500_003] {
             let value = some_values(datatype, (bytes / width) as u64);
@@ -158,8 +192,8 @@ async fn answers_are_the_same_as_by_bytes() {
     let sent = served.sent.load(Ordering::SeqCst) - before;
     assert!((20_000..30_000).contains(&sent), "{sent}");
     // The regions are the budget's as long as their connections live.
-    assert!(served.budget.used() >= 5 << 20);
-    drop(client);
+    assert!(served.budget.used() >= 6 << 20);
+    drop(clients);
     served.is_idle().await;
 }
 
@@ -212,9 +246,13 @@ impl InferenceService for Growing {
 #[tokio::test(flavor = "multi_thread")]
 async fn outputs_of_any_size_come() {
     let served = Served::new(Arc::new(Growing), BUDGET);
-    let client = served.client();
+    let clients = served.clients();
     let model = ModelRef::new("growing", None).unwrap();
-    for count in [10, 50_000, 50_000, 400_000, 400_000, 10, 1_000_000] {
+    let counts = [10, 50_000, 50_000, 400_000, 400_000, 10, 1_000_000];
+    for (client, count) in clients
+        .iter()
+        .flat_map(|client| counts.map(|count| (client, count)))
+    {
         let request = InferRequest::new(model).with_input("n", floats(vec![count as f32]));
         let response = client.infer(&request).await.unwrap();
         for (index, name) in ["a", "b"].into_iter().enumerate() {
@@ -236,15 +274,17 @@ async fn outputs_of_any_size_come() {
         // What says where the region is does not reach the model.
         assert!(!SharedMemorySlice::is_in(&response.parameters));
     }
-    assert!(served.budget.used() >= 4 << 20);
-    let small = HttpClient::builder(&served.url)
-        .max_answer_bytes(1 << 20)
-        .build()
-        .unwrap();
-    for _ in 0..3 {
-        let request = InferRequest::new(model).with_input("n", floats(vec![300_000.0]));
-        let error = small.infer(&request).await.unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::TooLarge, "{error}");
+    assert!(served.budget.used() >= 8 << 20);
+    for url in [&served.url, &served.grpc_url] {
+        let small = oip_client::builder(url)
+            .max_answer_bytes(1 << 20)
+            .build()
+            .unwrap();
+        for _ in 0..3 {
+            let request = InferRequest::new(model).with_input("n", floats(vec![300_000.0]));
+            let error = small.infer(&request).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::TooLarge, "{error}");
+        }
     }
 }
 
@@ -265,16 +305,17 @@ async fn other_servers_get_bytes() {
         Served::with(service(), config, Limits::default())
     };
     for (served, name) in [(without, "without"), (full, "full"), (deaf, "deaf")] {
-        let client = served.client();
-        let before = served.budget.used();
-        for _ in 0..3 {
-            let request = identity_request(value.clone());
-            let response = client.infer(&request).await.unwrap();
-            assert_eq!(response.outputs[0].value, value, "{name}");
+        assert_eq!(served.budget.used(), 0);
+        for client in served.clients() {
+            let before = served.sent.load(Ordering::SeqCst);
+            for _ in 0..3 {
+                let request = identity_request(value.clone());
+                let response = client.infer(&request).await.unwrap();
+                assert_eq!(response.outputs[0].value, value, "{name}");
+            }
+            let sent = served.sent.load(Ordering::SeqCst) - before;
+            assert!(sent >= 6_000_000, "{name}: {sent}");
         }
-        let sent = served.sent.load(Ordering::SeqCst);
-        assert!(sent >= 6_000_000, "{name}: {sent}");
-        assert_eq!(before, 0);
         let value = value.clone();
         served
             .block(move |client| {
@@ -291,9 +332,9 @@ async fn other_servers_get_bytes() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn concurrent_requests_do_not_meet() {
     let served = Served::new(Arc::new(TestService::default()), BUDGET);
-    let client = served.client();
-    let tasks = (0..8).map(|task| {
-        let client = client.clone();
+    let clients = served.clients();
+    let tasks = (0..16).map(|task| {
+        let client = clients[task % 2].clone();
         tokio::spawn(async move {
             for round in 0..20 {
                 let value = floats(vec![(task * 100 + round) as f32; 60_000 + task * 10_000]);
@@ -305,7 +346,7 @@ async fn concurrent_requests_do_not_meet() {
     for task in tasks.collect::<Vec<_>>() {
         task.await.unwrap();
     }
-    drop(client);
+    drop(clients);
     served.is_idle().await;
 }
 
@@ -314,42 +355,44 @@ async fn concurrent_requests_do_not_meet() {
 async fn cancelled_requests_leave_nothing() {
     let service = Arc::new(TestService::default());
     let served = Served::new(service.clone(), BUDGET);
-    let client = served.client();
     let value = some_values(DataType::FP32, 200_000);
-    client.infer(&identity_request(value.clone())).await.unwrap();
-    let used = served.budget.used();
-    for _ in 0..5 {
+    for url in [&served.url, &served.grpc_url] {
+        let client = oip_client::builder(url).build().unwrap();
+        client.infer(&identity_request(value.clone())).await.unwrap();
+        let used = served.budget.used();
+        for _ in 0..5 {
+            let slow = InferRequest::new(ModelRef::new("slow", None).unwrap()).with_input("x", value.clone());
+            let mut running = Box::pin(client.infer(&slow));
+            while service.waiting() == 0 {
+                let _ = tokio::time::timeout(Duration::from_millis(5), &mut running).await;
+            }
+            drop(running);
+            // On a region of its own, while that one may still be written to.
+            let response = client.infer(&identity_request(value.clone())).await.unwrap();
+            assert_eq!(response.outputs[0].value, value);
+            let start = Instant::now();
+            while service.waiting() > 0 || served.budget.used() > used {
+                assert!(
+                    start.elapsed() < Duration::from_secs(20),
+                    "{} {used}",
+                    served.budget.used()
+                );
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        }
+        let impatient = oip_client::builder(url)
+            .request_timeout(Duration::from_millis(50))
+            .build()
+            .unwrap();
         let slow = InferRequest::new(ModelRef::new("slow", None).unwrap()).with_input("x", value.clone());
-        let mut running = Box::pin(client.infer(&slow));
-        while service.waiting() == 0 {
-            let _ = tokio::time::timeout(Duration::from_millis(5), &mut running).await;
-        }
-        drop(running);
-        // On a region of its own, while that one may still be written to.
-        let response = client.infer(&identity_request(value.clone())).await.unwrap();
-        assert_eq!(response.outputs[0].value, value);
-        let start = Instant::now();
-        while service.waiting() > 0 || served.budget.used() > used {
-            assert!(
-                start.elapsed() < Duration::from_secs(20),
-                "{} {used}",
-                served.budget.used()
-            );
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
+        let error = impatient.infer(&slow).await.unwrap_err();
+        assert!(
+            error.kind() == ErrorKind::Timeout || error.code() == Some(ErrorCode::DeadlineExceeded),
+            "{error}"
+        );
+        drop((client, impatient));
+        served.is_idle().await;
     }
-    let impatient = HttpClient::builder(&served.url)
-        .request_timeout(Duration::from_millis(50))
-        .build()
-        .unwrap();
-    let slow = InferRequest::new(ModelRef::new("slow", None).unwrap()).with_input("x", value.clone());
-    let error = impatient.infer(&slow).await.unwrap_err();
-    assert!(
-        error.kind() == ErrorKind::Timeout || error.code() == Some(ErrorCode::DeadlineExceeded),
-        "{error}"
-    );
-    drop((client, impatient));
-    served.is_idle().await;
 }
 
 /// Refusals say the same as without shared memory, and the next request is answered.
@@ -362,11 +405,8 @@ async fn refusals_are_the_same() {
     );
     let value = some_values(DataType::FP32, 200_000);
     let mut said = BTreeSet::new();
-    for served in [&with, &without] {
-        let client = HttpClient::builder(&served.url)
-            .retry(RetryPolicy::never())
-            .build()
-            .unwrap();
+    let clients = [&with, &without].map(|served| served.clients_with(&RetryPolicy::never()));
+    for client in clients.iter().flatten() {
         let mut errors = Vec::new();
         for model in ["failing", "busy", "loading", "zz", "identity_int32"] {
             let request =
@@ -403,4 +443,19 @@ async fn closed_connections_are_replaced() {
     )));
     let response = client.infer(&identity_request(value.clone())).await.unwrap();
     assert_eq!(response.outputs[0].value, value);
+}
+
+/// A region is used again for what fits into it.
+#[tokio::test(flavor = "multi_thread")]
+async fn regions_are_used_again() {
+    let served = Served::new(Arc::new(TestService::default()), BUDGET);
+    for client in served.clients() {
+        for bytes in [2_500_000, 300_000, 300_000, 2_400_000] {
+            let value = some_values(DataType::FP32, bytes / 4);
+            client.infer(&identity_request(value)).await.unwrap();
+            assert_eq!(served.budget.used() >> 20, 5, "{bytes}");
+        }
+        drop(client);
+        served.is_idle().await;
+    }
 }

@@ -134,7 +134,12 @@ impl<T, R> Queue<T, R> {
     /// Lets the caller of an item run it at once, by itself, without its entering the queue: gives its ticket, and the instance to run it
     /// in until [`Queue::done_in_place`]. `enter` is told the ticket before any other item gets one. `None` if something
     /// waits or no instance is free: then it is to be pushed.
-    pub(crate) fn pass(&self, ask: &Ask, now: Instant, enter: impl FnOnce(Ticket)) -> Option<(Ticket, usize)> {
+    pub(crate) fn pass(
+        &self,
+        ask: &Ask,
+        now: Instant,
+        enter: impl FnOnce(Ticket),
+    ) -> Option<(Ticket, usize)> {
         let mut state = self.lock();
         if state.is_closed || state.needs_thread {
             return None;

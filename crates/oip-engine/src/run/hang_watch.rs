@@ -134,6 +134,9 @@ mod tests {
         watch.end(1);
         assert_eq!(watch.recently_lost(|| unreachable!()), 0);
         watch.begin(1, &one);
-        assert_eq!([200, 205].map(|seconds| watch.recently_lost(|| after(seconds))), [0, 1]);
+        assert_eq!(
+            [200, 205].map(|seconds| watch.recently_lost(|| after(seconds))),
+            [0, 1]
+        );
     }
 }

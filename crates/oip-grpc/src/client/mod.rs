@@ -19,8 +19,8 @@ mod extensions;
 
 use bytes::Bytes;
 use oip_types::{
-    DataType, InferInput, InferOutput, InferRequest, InferResponse, Limits, ModelMetadata, ServiceError,
-    SharedMemorySlice, TensorMetadata, TensorValue,
+    DataType, InferInput, InferOutput, InferRequest, InferResponse, Limits, ModelMetadata, ReadSharedMemory,
+    ServiceError, SharedMemorySlice, TensorMetadata, TensorValue,
 };
 use tensor_core::Quoted;
 
@@ -92,6 +92,26 @@ pub fn encode_request(request: &InferRequest, is_raw: bool) -> ModelInferRequest
 /// # Errors
 /// [`InvalidArgument`](oip_types::ErrorCode::InvalidArgument) that says what is wrong and where.
 pub fn decode_response(message: ModelInferResponse, limits: &Limits) -> Result<InferResponse, ServiceError> {
+    decode(message, limits, None)
+}
+
+/// The same where outputs in shared memory are read out of it.
+///
+/// # Errors
+/// As [`decode_response`], and what `memory` says.
+pub fn decode_response_with(
+    message: ModelInferResponse,
+    limits: &Limits,
+    memory: &dyn ReadSharedMemory,
+) -> Result<InferResponse, ServiceError> {
+    decode(message, limits, Some(memory))
+}
+
+fn decode(
+    message: ModelInferResponse,
+    limits: &Limits,
+    memory: Option<&dyn ReadSharedMemory>,
+) -> Result<InferResponse, ServiceError> {
     limits.check_tensors(message.outputs.len())?;
     // Some servers send empty raw contents for what is in shared memory, others none.
     let found = message.raw_output_contents.len();
@@ -114,7 +134,7 @@ pub fn decode_response(message: ModelInferResponse, limits: &Limits) -> Result<I
     let outputs = message.outputs.into_iter().map(|mut output| {
         let name = std::mem::take(&mut output.name);
         let has_raw = is_for_all || !is_elsewhere(&output);
-        read_output(output, has_raw.then(|| raw.next()).flatten(), limits)
+        read_output(output, has_raw.then(|| raw.next()).flatten(), limits, memory)
             .map_err(|error| error.within(format_args!("output {}", Quoted(&name))))
             .map(|read| InferOutput { name, ..read })
     });
@@ -131,12 +151,16 @@ fn read_output(
     output: InferOutputTensor,
     raw: Option<Bytes>,
     limits: &Limits,
+    memory: Option<&dyn ReadSharedMemory>,
 ) -> Result<InferOutput, ServiceError> {
     let datatype = DataType::from_name(&output.datatype)?;
     let shape = limits.shape(&output.shape)?;
     let mut parameters = read_parameters(output.parameters, limits)?;
     let place = SharedMemorySlice::take(&mut parameters)?;
     let value = match (raw, output.contents) {
+        _ if let (Some(place), Some(memory)) = (&place, memory) => {
+            TensorValue::from_raw(datatype, shape, memory.read(place)?)?
+        }
         _ if place.is_some() => TensorValue::zeros(datatype, shape, limits.tensor_bytes)?,
         // Some servers set an empty message beside raw contents.
         (Some(raw), _) => TensorValue::from_raw(datatype, shape, raw)?,

@@ -870,6 +870,17 @@ pub struct SystemSharedMemoryUnregisterRequest {
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SystemSharedMemoryUnregisterResponse {}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ConnectionSharedMemoryRegisterRequest {}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ConnectionSharedMemoryRegisterResponse {
+    /// The name of the region in requests over the connection.
+    #[prost(string, tag = "1")]
+    pub region: ::prost::alloc::string::String,
+    /// How many bytes the server has mapped.
+    #[prost(uint64, tag = "2")]
+    pub byte_size: u64,
+}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CudaSharedMemoryStatusRequest {
     /// Empty for all regions.
@@ -1366,6 +1377,28 @@ pub mod grpc_inference_service_client {
             ));
             self.inner.unary(req, path, codec).await
         }
+        /// Gives the connection that it comes over, on a Unix socket, a region of shared memory: the first call of the connection, whose first
+        /// byte has come with the region's descriptor. An extension of this server, see docs/oip.md.
+        pub async fn connection_shared_memory_register(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ConnectionSharedMemoryRegisterRequest>,
+        ) -> std::result::Result<tonic::Response<super::ConnectionSharedMemoryRegisterResponse>, tonic::Status>
+        {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| tonic::Status::unknown(format!("Service was not ready: {}", e.into())))?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/inference.GRPCInferenceService/ConnectionSharedMemoryRegister",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new(
+                "inference.GRPCInferenceService",
+                "ConnectionSharedMemoryRegister",
+            ));
+            self.inner.unary(req, path, codec).await
+        }
         /// Which regions of CUDA memory are registered.
         pub async fn cuda_shared_memory_status(
             &mut self,
@@ -1557,6 +1590,12 @@ pub mod grpc_inference_service_server {
             &self,
             request: tonic::Request<super::SystemSharedMemoryUnregisterRequest>,
         ) -> std::result::Result<tonic::Response<super::SystemSharedMemoryUnregisterResponse>, tonic::Status>;
+        /// Gives the connection that it comes over, on a Unix socket, a region of shared memory: the first call of the connection, whose first
+        /// byte has come with the region's descriptor. An extension of this server, see docs/oip.md.
+        async fn connection_shared_memory_register(
+            &self,
+            request: tonic::Request<super::ConnectionSharedMemoryRegisterRequest>,
+        ) -> std::result::Result<tonic::Response<super::ConnectionSharedMemoryRegisterResponse>, tonic::Status>;
         /// Which regions of CUDA memory are registered.
         async fn cuda_shared_memory_status(
             &self,
@@ -2252,6 +2291,51 @@ pub mod grpc_inference_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = SystemSharedMemoryUnregisterSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/inference.GRPCInferenceService/ConnectionSharedMemoryRegister" => {
+                    #[allow(non_camel_case_types)]
+                    struct ConnectionSharedMemoryRegisterSvc<T: GrpcInferenceService>(pub Arc<T>);
+                    impl<T: GrpcInferenceService>
+                        tonic::server::UnaryService<super::ConnectionSharedMemoryRegisterRequest>
+                        for ConnectionSharedMemoryRegisterSvc<T>
+                    {
+                        type Response = super::ConnectionSharedMemoryRegisterResponse;
+                        type Future = BoxFuture<tonic::Response<Self::Response>, tonic::Status>;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ConnectionSharedMemoryRegisterRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as GrpcInferenceService>::connection_shared_memory_register(
+                                    &inner, request,
+                                )
+                                .await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ConnectionSharedMemoryRegisterSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

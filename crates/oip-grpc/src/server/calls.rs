@@ -13,6 +13,7 @@ use super::{
     convert, inference::Inference, logging, model_config, repository, shared_memory, statistics, status,
 };
 use crate::proto::{
+    ConnectionSharedMemoryRegisterRequest, ConnectionSharedMemoryRegisterResponse,
     CudaSharedMemoryRegisterRequest, CudaSharedMemoryRegisterResponse, CudaSharedMemoryStatusRequest,
     CudaSharedMemoryStatusResponse, CudaSharedMemoryUnregisterRequest, CudaSharedMemoryUnregisterResponse,
     LogSettingsRequest, LogSettingsResponse, ModelConfigRequest, ModelConfigResponse, ModelInferRequest,
@@ -195,6 +196,16 @@ impl GrpcInferenceService for Calls {
     ) -> Answer<SystemSharedMemoryUnregisterResponse> {
         let unregistered = shared_memory::unregister(&*self.0.service, request.get_ref());
         answer(unregistered.map(|()| SystemSharedMemoryUnregisterResponse {}))
+    }
+
+    async fn connection_shared_memory_register(
+        &self,
+        request: Request<ConnectionSharedMemoryRegisterRequest>,
+    ) -> Answer<ConnectionSharedMemoryRegisterResponse> {
+        answer(shared_memory::register_for_connection(
+            &self.0.config,
+            request.extensions(),
+        ))
     }
 
     async fn log_settings(&self, request: Request<LogSettingsRequest>) -> Answer<LogSettingsResponse> {

@@ -1,3 +1,8 @@
+#[cfg(unix)]
+use std::sync::Arc;
+
+#[cfg(unix)]
+use oip_service::OpenConnectionMemory;
 use oip_service::{ByteBudget, CpuPool, TimeLimits};
 use oip_types::Limits;
 
@@ -24,6 +29,10 @@ pub struct GrpcConfig {
     pub budget: ByteBudget,
     /// Threads for work that takes long, such as decompressing; share one pool between transports.
     pub cpu: CpuPool,
+    /// What opens the memory that clients share over their connection (`None`: they cannot). The server's listener must make a
+    /// [`ConnectionRegion`](oip_service::ConnectionRegion) of descriptors that it receives.
+    #[cfg(unix)]
+    pub connection_memory: Option<Arc<dyn OpenConnectionMemory>>,
     /// In which form outputs are sent.
     pub output: GrpcOutput,
 }
@@ -46,6 +55,8 @@ impl Default for GrpcConfig {
             time: TimeLimits::default(),
             budget: ByteBudget::new(512 << 20),
             cpu: CpuPool::default(),
+            #[cfg(unix)]
+            connection_memory: None,
             output: GrpcOutput::default(),
         }
     }

@@ -31,6 +31,11 @@ const MODEL_INFER: &str = "/inference.GRPCInferenceService/ModelInfer";
 /// likes: what is served with limits on that must except it. Messages that stop half-way are ended here.
 pub const MODEL_STREAM_INFER: &str = "/inference.GRPCInferenceService/ModelStreamInfer";
 
+/// The path of calls that give their connection a region of shared memory: the first of a connection over a Unix socket, which a
+/// descriptor comes with.
+#[cfg(unix)]
+pub const REGISTER_CONNECTION_MEMORY: &str = "/inference.GRPCInferenceService/ConnectionSharedMemoryRegister";
+
 /// The gRPC side of the protocol for a service, with health and reflection where their features are on.
 #[must_use]
 #[cfg_attr(

@@ -1,11 +1,14 @@
-//! The calls of the system shared memory extension.
+//! The calls of the system shared memory extension, and the one that gives a connection memory of its own.
 
 use oip_service::{InferenceService, extensions};
 use oip_types::{ServiceError, SharedMemoryRegion};
+use tonic::Extensions;
 
+use super::GrpcConfig;
 use crate::proto::{
-    SystemSharedMemoryRegisterRequest, SystemSharedMemoryStatusRequest, SystemSharedMemoryStatusResponse,
-    SystemSharedMemoryUnregisterRequest, system_shared_memory_status_response::RegionStatus,
+    ConnectionSharedMemoryRegisterResponse, SystemSharedMemoryRegisterRequest,
+    SystemSharedMemoryStatusRequest, SystemSharedMemoryStatusResponse, SystemSharedMemoryUnregisterRequest,
+    system_shared_memory_status_response::RegionStatus,
 };
 
 pub(crate) fn status(
@@ -46,6 +49,29 @@ pub(crate) fn unregister(
 ) -> Result<(), ServiceError> {
     extensions::shared_memory(service)?.unregister(name(&request.name));
     Ok(())
+}
+
+/// Opens the memory of the connection that a call with these extensions came over.
+pub(crate) fn register_for_connection(
+    config: &GrpcConfig,
+    extensions: &Extensions,
+) -> Result<ConnectionSharedMemoryRegisterResponse, ServiceError> {
+    let not_offered = || oip_service::extensions::not_offered("connection_shared_memory");
+    #[cfg(unix)]
+    {
+        let opener = config.connection_memory.as_deref().ok_or_else(not_offered)?;
+        let region = extensions.get::<oip_service::ConnectionRegion>();
+        let byte_size = region.ok_or_else(oip_service::not_passed)?.open(opener)?;
+        Ok(ConnectionSharedMemoryRegisterResponse {
+            region: oip_types::CONNECTION_REGION.to_owned(),
+            byte_size,
+        })
+    }
+    #[cfg(not(unix))]
+    {
+        let _ = (config, extensions);
+        Err(not_offered())
+    }
 }
 
 /// The region that is meant; the empty name stands for all.

@@ -54,9 +54,13 @@ where
     };
     let grant = head.extensions.get::<Grant>().cloned();
     let notes = head.extensions.get::<Arc<RequestNotes>>().cloned();
+    let lease = Lease::new(&config.budget, &config.time);
+    #[cfg(unix)]
+    if let Some(region) = head.extensions.get::<oip_service::ConnectionRegion>() {
+        region.lend_to(&lease);
+    }
     // The message may be long in coming, and headers are counted nowhere.
     drop(head);
-    let lease = Lease::new(&config.budget, &config.time);
     if let Some(notes) = notes {
         lease.set_notes(notes);
     }

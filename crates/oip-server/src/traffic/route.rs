@@ -103,7 +103,7 @@ fn of_model(rest: &[&str]) -> Route {
 }
 
 /// The calls of the protocol.
-const CALLS: [&str; 20] = [
+const CALLS: [&str; 21] = [
     "ServerLive",
     "ServerReady",
     "ModelReady",
@@ -116,6 +116,7 @@ const CALLS: [&str; 20] = [
     "RepositoryIndex",
     "RepositoryModelLoad",
     "RepositoryModelUnload",
+    "ConnectionSharedMemoryRegister",
     "SystemSharedMemoryStatus",
     "SystemSharedMemoryRegister",
     "SystemSharedMemoryUnregister",

@@ -15,11 +15,14 @@ use std::{
 };
 
 use attack_kit::models;
+use oip_client::{GrpcClient, InferenceClient};
+use oip_types::{InferRequest, ModelRef, SharedMemoryRegion, SharedMemorySlice};
 use rustix::{
     fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create},
     net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg},
 };
 use tempfile::TempDir;
+use tensor_core::{Shape, Tensor};
 
 use crate::support::Server;
 
@@ -84,7 +87,12 @@ impl Served {
     /// Mappings of memory that was passed.
     fn mappings(&self) -> usize {
         let maps = fs::read_to_string(format!("/proc/{}/maps", self.server.child.id())).unwrap();
-        maps.lines().filter(|line| line.contains("/memfd:passed")).count()
+        let is_passed = |line: &&str| {
+            ["/memfd:passed", "/memfd:tensor-mmap"]
+                .iter()
+                .any(|name| line.contains(name))
+        };
+        maps.lines().filter(is_passed).count()
     }
 
     /// Waits until connections are closed and nothing of them is left.
@@ -496,4 +504,61 @@ fn the_switch_of_system_shared_memory_turns_it_off() {
         // Where it is off, nothing that was passed is held.
         assert_eq!(served.mappings(), usize::from(status == 200));
     }
+}
+
+/// Over gRPC clients have it by themselves, and what is not asked for at first is closed.
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_of_grpc_have_regions_of_their_connections() {
+    let served = Served::start(&[]);
+    let idle = served.idle();
+    let url = format!("grpc+unix://{}", served.path.display());
+    let client = GrpcClient::builder(url).build().unwrap();
+    let model = ModelRef::new("echo", None).unwrap();
+    let request = |bytes: u64| {
+        let x = Tensor::from_vec(Shape::vector(bytes), vec![7u8; bytes as usize]).unwrap();
+        InferRequest::new(model).with_input("x", x)
+    };
+    for bytes in [1_000, 200_000, 100_000] {
+        let request = request(bytes);
+        let response = client.infer(&request).await.unwrap();
+        assert_eq!(response.outputs[0].value, request.inputs[0].value);
+        assert_eq!(served.mappings(), usize::from(bytes > 1_000));
+    }
+    // Other connections have none, nor can one register it afterwards or as a system's region.
+    let mut elsewhere = request(1_000);
+    let slice = SharedMemorySlice {
+        region: "$connection".to_owned(),
+        offset: 0,
+        byte_size: 1_000,
+    };
+    elsewhere.inputs[0].parameters.extend(slice.to_parameters());
+    let error = client.infer(&elsewhere).await.unwrap_err();
+    let expected = "shared memory region '$connection': this connection has no shared memory of its own";
+    assert!(error.message().ends_with(expected), "{error}");
+    let region = SharedMemoryRegion {
+        name: "$connection".to_owned(),
+        key: "/k".to_owned(),
+        offset: 0,
+        byte_size: 8,
+    };
+    assert!(client.register_shared_memory(&region).await.is_err());
+    drop(client);
+    // Descriptors that come with a connection's beginning, and with anything but its first call.
+    const PREFACE: &str = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+    const PING: &str = "\0\0\x08\x06\0\0\0\0\0abcdefgh";
+    for _ in 0..3 {
+        let mut client = served.connect();
+        let memory = memory(4096, SIZE);
+        client.pass(PREFACE, &[memory.as_fd()]);
+        for _ in 0..20 {
+            client.pass(PING, &[memory.as_fd(); 3]);
+        }
+        let mut answer = [0; 64];
+        assert!(client.0.read(&mut answer).unwrap() > 0);
+        // Connections that this side has closed may still be open there; 61 descriptors were passed each time.
+        assert!(served.descriptors() <= idle + 10);
+        assert_eq!(served.mappings(), 0);
+    }
+    served.settles(idle);
+    assert_eq!(served.server.get("/v2/health/live").status, 200);
 }

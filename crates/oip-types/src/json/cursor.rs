@@ -357,7 +357,9 @@ mod tests {
                 .map(|_| match next() % 16 {
                     0 => next(),
                     // Neighbours of what ends a run, and bytes of longer characters.
-                    other => *b"!#[]aZ09 ~\x7f\x80\xa2\xdc\xff ".get(usize::from(other)).unwrap_or(&b'x'),
+                    other => *b"!#[]aZ09 ~\x7f\x80\xa2\xdc\xff "
+                        .get(usize::from(other))
+                        .unwrap_or(&b'x'),
                 })
                 .collect();
             let expected = bytes.iter().position(is_end);

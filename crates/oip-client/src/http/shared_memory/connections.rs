@@ -2,8 +2,10 @@
 
 use hyper::client::conn::http1::SendRequest;
 
-use super::pool::Pool;
-use crate::http::{body::Parts, connection::Connection};
+use crate::{
+    http::{body::Parts, connection::Connection},
+    shared_memory::pool::Pool,
+};
 
 /// Connections with regions, of both ways that a client has.
 #[derive(Debug, Default)]

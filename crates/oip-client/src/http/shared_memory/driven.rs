@@ -1,6 +1,6 @@
 //! Connections with regions that tasks of a runtime drive.
 
-use std::{io, sync::Arc, time::Duration};
+use std::{io, sync::Arc};
 
 use http::{HeaderValue, Request, header::HOST};
 use hyper::client::conn::http1::{self, SendRequest};
@@ -13,28 +13,25 @@ use tokio::{
     time::timeout,
 };
 
-use super::{
-    LARGE, Plan, Region,
-    connections::Connections,
-    is_long, output_bytes,
-    pool::Shared,
-    register::{self, NOT_OFFERED, Refused},
-};
+use super::{connections::Connections, is_long, register};
 use crate::{
     ClientError, ErrorKind, Result, connect,
     http::{
         HttpClient,
         answer::{Answer, HINT, MAX_REFUSAL},
         body::{self, Parts},
-        descriptor, direct,
+        direct,
         message::Message,
+    },
+    shared_memory::{
+        LARGE, descriptor, output_bytes,
+        pool::{Plan, Shared},
+        refused::{BROKEN, NOT_OFFERED, PATIENCE, Refused},
+        region::Region,
     },
 };
 
 type Kept = Shared<SendRequest<Parts>>;
-
-/// After this long a server that broke the connection off is asked again.
-const BROKEN: Duration = Duration::from_secs(5);
 
 /// Bytes that the answer to the first request may have.
 const MAX_ANSWER: usize = 64 << 10;
@@ -98,7 +95,7 @@ impl HttpClient {
         let Some(path) = &self.shared.endpoint.socket else {
             return Ok(None);
         };
-        let patience = register::PATIENCE.min(self.settings().connect_timeout);
+        let patience = PATIENCE.min(self.settings().connect_timeout);
         let Ok(Ok(mut stream)) = timeout(patience, UnixStream::connect(path)).await else {
             return Ok(None);
         };

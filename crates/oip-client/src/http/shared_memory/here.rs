@@ -3,17 +3,17 @@
 use oip_types::{InferRequest, InferResponse, rest::encode_request};
 use tensor_mmap::SharedMemory as Mapped;
 
-use super::{
-    Plan, Region,
-    connections::Connections,
-    output_bytes,
-    pool::Shared,
-    register::{self, NOT_OFFERED, Refused},
-};
+use super::{connections::Connections, register};
 use crate::{
     ErrorKind, Patience, Result,
     http::{HttpClient, connection::Connection, direct, not_encoded},
     patience::Wait,
+    shared_memory::{
+        output_bytes,
+        pool::{Plan, Shared},
+        refused::{NOT_OFFERED, PATIENCE, Refused},
+        region::Region,
+    },
 };
 
 type Kept = Shared<Connection>;
@@ -73,7 +73,7 @@ impl HttpClient {
             Err(error) if error.kind() == ErrorKind::Interrupted => return Err(error),
             Err(_) => return Ok(None),
         };
-        let patience = patience.until(Some(register::PATIENCE.min(settings.connect_timeout)));
+        let patience = patience.until(Some(PATIENCE.min(settings.connect_timeout)));
         match self.register_here(&mut connection, plan.region, &patience) {
             Ok(Ok(region)) => Ok(Some(Shared { connection, region })),
             Ok(Err(Refused { pause, least })) => {

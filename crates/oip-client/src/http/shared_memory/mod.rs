@@ -1,11 +1,8 @@
-//! Large tensors in memory that a server on this machine maps too: each connection over a Unix socket that is made for them has a
-//! region of its own, which lives as long as it does. Servers that do not know it get bytes.
+//! Requests over connections with regions of shared memory.
 
 pub(super) mod connections;
 mod driven;
 mod here;
-mod pool;
-mod region;
 mod register;
 
 use std::sync::Arc;
@@ -13,17 +10,16 @@ use std::sync::Arc;
 use http::header::CONTENT_ENCODING;
 use oip_types::{InferRequest, InferResponse, rest::decode_response_with};
 
-use self::{pool::Plan, region::Region};
 use super::{
     HttpClient, Way,
     answer::{self, Answer},
     model_path,
 };
-use crate::{Result, retry::Call};
-
-/// Bytes above which tensors are copied into a region or out of it where that disturbs nobody: it takes longer than reading or
-/// writing a socket at once.
-const LARGE: usize = 1 << 20;
+use crate::{
+    Result,
+    retry::Call,
+    shared_memory::{output_bytes, pool, region::Region},
+};
 
 impl HttpClient {
     /// Runs a request with its tensors in shared memory. `None` if that does not pay or the server does not offer it: then nothing
@@ -99,10 +95,4 @@ impl HttpClient {
 fn is_long(answer: &Answer) -> bool {
     let json = answer.header_length().ok().flatten().unwrap_or(answer.body.len());
     json > super::LARGE || answer.headers.contains_key(CONTENT_ENCODING)
-}
-
-/// Bytes of all outputs.
-fn output_bytes(response: &InferResponse) -> u64 {
-    let outputs = response.outputs.iter();
-    outputs.map(|output| output.value.raw().len() as u64).sum()
 }

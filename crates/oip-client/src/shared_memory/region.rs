@@ -5,12 +5,11 @@ use std::{cell::Cell, sync::Arc};
 use bytes::Bytes;
 use oip_types::{
     CONNECTION_REGION, InferInput, InferRequest, ReadSharedMemory, ServiceError, SharedMemorySlice,
-    rest::BINARY_DATA,
 };
 use tensor_core::SpareBuffers;
 use tensor_mmap::SharedMemory;
 
-use crate::{ClientError, ErrorKind, Result, http::body::too_large, settings::Settings};
+use crate::{ClientError, ErrorKind, Result, settings::Settings};
 
 /// Bytes from which an input is in the region. Smaller ones travel with the request.
 const LEAST: usize = 16 << 10;
@@ -20,19 +19,19 @@ const ALIGNMENT: u64 = 64;
 
 /// Memory that the server maps too. While a request that names it may run it must not be used for another one.
 #[derive(Clone, Debug)]
-pub(super) struct Region(Arc<SharedMemory>);
+pub(crate) struct Region(Arc<SharedMemory>);
 
 impl Region {
-    pub(super) fn new(memory: SharedMemory) -> Self {
+    pub(crate) fn new(memory: SharedMemory) -> Self {
         Self(Arc::new(memory))
     }
 
-    pub(super) fn len(&self) -> u64 {
+    pub(crate) fn len(&self) -> u64 {
         self.0.len()
     }
 
     /// Copies the large inputs of a request into the region, and lets the server write outputs into the rest of it.
-    pub(super) fn place(&self, request: &InferRequest) -> Result<InferRequest> {
+    pub(crate) fn place(&self, request: &InferRequest) -> Result<InferRequest> {
         let mut placed = request.clone();
         let mut end = 0;
         for input in &mut placed.inputs {
@@ -52,7 +51,7 @@ impl Region {
     }
 
     /// Reads outputs out of it.
-    pub(super) fn outputs<'r>(&'r self, settings: &'r Settings) -> Outputs<'r> {
+    pub(crate) fn outputs<'r>(&'r self, settings: &'r Settings) -> Outputs<'r> {
         Outputs {
             memory: &self.0,
             spare: &settings.spare,
@@ -63,7 +62,7 @@ impl Region {
 }
 
 /// Bytes that the inputs of a request take in a region, or `None` if it must not be used for the request.
-pub(super) fn input_bytes(request: &InferRequest) -> Option<u64> {
+pub(crate) fn input_bytes(request: &InferRequest) -> Option<u64> {
     let is_shared = SharedMemorySlice::is_in(&request.parameters)
         || request
             .inputs
@@ -79,8 +78,8 @@ pub(super) fn input_bytes(request: &InferRequest) -> Option<u64> {
 }
 
 fn is_placed(input: &InferInput) -> bool {
-    // One that is to be sent as JSON is.
-    input.value.raw().len() >= LEAST && !input.parameters.contains_key(BINARY_DATA)
+    // One that is to be sent as JSON is, over HTTP.
+    input.value.raw().len() >= LEAST && !input.parameters.contains_key("binary_data")
 }
 
 fn aligned(end: u64) -> u64 {
@@ -96,7 +95,7 @@ fn slice(offset: u64, byte_size: u64) -> SharedMemorySlice {
 }
 
 /// The outputs of one answer, up to the limit for answers.
-pub(super) struct Outputs<'r> {
+pub(crate) struct Outputs<'r> {
     memory: &'r SharedMemory,
     spare: &'r Arc<SpareBuffers>,
     limit: u64,
@@ -105,9 +104,9 @@ pub(super) struct Outputs<'r> {
 
 impl Outputs<'_> {
     /// Says of an answer that is too large that it is.
-    pub(super) fn checked<T>(&self, result: Result<T>) -> Result<T> {
+    pub(crate) fn checked<T>(&self, result: Result<T>) -> Result<T> {
         match self.read.get() > self.limit {
-            true => Err(too_large(self.limit as usize)),
+            true => Err(ClientError::too_large(self.limit as usize)),
             false => result,
         }
     }

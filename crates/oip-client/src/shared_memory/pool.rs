@@ -13,7 +13,7 @@ use super::region::{Region, input_bytes};
 use crate::{TensorForm, connect, settings::Settings};
 
 /// Bytes of inputs, or of outputs, from which shared memory is cheaper than the socket.
-pub(super) const PAYS: u64 = 64 << 10;
+pub(crate) const PAYS: u64 = 64 << 10;
 
 /// Regions have a multiple of so many bytes, so that those of similar requests are the same.
 const STEP: u64 = 1 << 20;
@@ -22,7 +22,7 @@ const STEP: u64 = 1 << 20;
 const MODELS: usize = 256;
 
 /// Connections with regions.
-pub(super) struct Pool<C> {
+pub(crate) struct Pool<C> {
     state: Mutex<State<C>>,
 }
 
@@ -36,18 +36,18 @@ struct State<C> {
 }
 
 /// A connection and its region.
-pub(super) struct Shared<C> {
-    pub(super) connection: C,
-    pub(super) region: Region,
+pub(crate) struct Shared<C> {
+    pub(crate) connection: C,
+    pub(crate) region: Region,
 }
 
 /// What a request needs.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Plan {
+pub(crate) struct Plan {
     /// Bytes of inputs.
-    pub(super) inputs: u64,
+    pub(crate) inputs: u64,
     /// Bytes of the region.
-    pub(super) region: u64,
+    pub(crate) region: u64,
 }
 
 impl<C> Default for Pool<C> {
@@ -73,7 +73,7 @@ impl<C> fmt::Debug for Pool<C> {
 
 impl<C> Pool<C> {
     /// What a request needs, if shared memory pays and the server may offer it.
-    pub(super) fn plan(&self, request: &InferRequest, settings: &Settings) -> Option<Plan> {
+    pub(crate) fn plan(&self, request: &InferRequest, settings: &Settings) -> Option<Plan> {
         if settings.form != TensorForm::Raw || settings.compression.is_some() {
             return None;
         }
@@ -91,7 +91,7 @@ impl<C> Pool<C> {
     }
 
     /// Notes how large an answer was.
-    pub(super) fn note_outputs(&self, request: &InferRequest, bytes: u64) {
+    pub(crate) fn note_outputs(&self, request: &InferRequest, bytes: u64) {
         let mut state = self.state();
         let name = request.model().name();
         if let Some(known) = state.outputs.get_mut(name) {
@@ -102,14 +102,14 @@ impl<C> Pool<C> {
     }
 
     /// Asks for no region of so many bytes or more for a while.
-    pub(super) fn pause(&self, pause: Duration, least: u64) {
+    pub(crate) fn pause(&self, pause: Duration, least: u64) {
         let mut state = self.state();
         state.paused = Instant::now().checked_add(pause).map(|until| (until, least));
     }
 
     /// The smallest region that is large enough, of those that were used not long ago. If all are too small, one is given up for a
     /// larger one.
-    pub(super) fn take(&self, bytes: u64) -> Option<Shared<C>> {
+    pub(crate) fn take(&self, bytes: u64) -> Option<Shared<C>> {
         let mut state = self.state();
         let old = state
             .idle
@@ -137,12 +137,12 @@ impl<C> Pool<C> {
     }
 
     /// Keeps a connection for later requests.
-    pub(super) fn keep(&self, shared: Shared<C>) {
+    pub(crate) fn keep(&self, shared: Shared<C>) {
         self.state().idle.push((shared, Instant::now()));
     }
 
     /// Closes those that cannot be used again.
-    pub(super) fn close(&self, is_over: impl Fn(&C) -> bool) {
+    pub(crate) fn close(&self, is_over: impl Fn(&C) -> bool) {
         let mut state = self.state();
         let closed: Vec<_> = state
             .idle
