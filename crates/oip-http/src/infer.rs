@@ -69,7 +69,7 @@ where
     }
     #[cfg(unix)]
     if let Some(region) = head.extensions.get::<ConnectionRegion>() {
-        region.lend_to(&lease);
+        lease.use_memory_of(region);
     }
     let mut laps = lease.laps();
     let wanted = Wanted::from_headers(&head.headers);

@@ -9,8 +9,6 @@ use std::{
 use oip_types::{CONNECTION_REGION, ServiceError};
 use tensor_core::Quoted;
 
-use crate::Lease;
-
 /// Memory that the client of a connection may change at any time: bytes are copied in and out.
 pub trait ConnectionMemory: fmt::Debug + Send + Sync {
     /// How many bytes there are.
@@ -78,11 +76,10 @@ impl ConnectionRegion {
         Ok(self.0.memory.get_or_init(|| memory).byte_size())
     }
 
-    /// Lets a request read and write the memory, if it was opened.
-    pub fn lend_to(&self, lease: &Lease) {
-        if let Some(memory) = self.0.memory.get() {
-            lease.set_connection_memory(memory.clone());
-        }
+    /// The memory, if it was opened.
+    #[must_use]
+    pub fn memory(&self) -> Option<&Arc<dyn ConnectionMemory>> {
+        self.0.memory.get()
     }
 }
 

@@ -11,9 +11,9 @@ use std::{
 use bytes::Bytes;
 use oip_types::{ErrorCode, Grant, Memory, ServiceError};
 
-#[cfg(unix)]
-use crate::ConnectionMemory;
 use crate::{ByteBudget, CancelGuard, CancelToken, Laps, RequestNotes, TimeLimits};
+#[cfg(unix)]
+use crate::{ConnectionMemory, ConnectionRegion};
 
 /// A request's memory, time and right to work. Clones are the same lease.
 ///
@@ -91,10 +91,12 @@ impl Lease {
         self.0.received
     }
 
-    /// Lets the request read and write the memory that its connection's client shares. The first word counts.
+    /// Lets the request read and write the memory that its connection's client shares, if it was opened. The first word counts.
     #[cfg(unix)]
-    pub fn set_connection_memory(&self, memory: Arc<dyn ConnectionMemory>) {
-        self.0.connection_memory.get_or_init(|| memory);
+    pub fn use_memory_of(&self, region: &ConnectionRegion) {
+        if let Some(memory) = region.memory() {
+            self.0.connection_memory.get_or_init(|| memory.clone());
+        }
     }
 
     /// The memory that the connection's client shares, if there is some.

@@ -2,6 +2,8 @@
 
 mod calls;
 #[cfg(target_os = "linux")]
+mod lines;
+#[cfg(target_os = "linux")]
 mod shared_memory;
 mod status;
 mod transport;
@@ -12,7 +14,7 @@ use http::{Uri, uri::PathAndQuery};
 use oip_grpc::proto::grpc_inference_service_client::GrpcInferenceServiceClient;
 use tonic::{Request, Response, codec::CompressionEncoding, metadata::MetadataMap};
 
-use self::transport::{Record, Watched};
+use self::transport::{Client, Record, Watched};
 use crate::{
     Builder, ClientError, Compression, ErrorKind, Result,
     endpoint::{Endpoint, Transport},
@@ -32,11 +34,8 @@ pub struct GrpcClient {
     shared: Arc<Shared>,
     /// None where the server cannot be on this machine.
     #[cfg(target_os = "linux")]
-    memory: Option<Arc<shared_memory::Connections>>,
+    memory: Option<Arc<lines::Connections>>,
 }
-
-/// The generated client over this crate's transport.
-type Client = GrpcInferenceServiceClient<Watched>;
 
 #[derive(Debug)]
 struct Shared {

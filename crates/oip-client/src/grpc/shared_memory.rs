@@ -22,27 +22,23 @@ use oip_types::{CONNECTION_REGION, InferRequest, InferResponse};
 use tensor_mmap::SharedMemory as Mapped;
 use tokio::{io::Interest, net::UnixStream, time::timeout};
 
-use super::{Client, GrpcClient, status, transport::Watched};
+use super::{
+    GrpcClient,
+    lines::{Connections, Line},
+    status,
+    transport::Watched,
+};
 use crate::{
     ClientError, ErrorKind, Result,
     offload::offload,
     retry::Call,
     shared_memory::{
         LARGE, descriptor, output_bytes,
-        pool::{PAYS, Plan, Pool, Shared},
+        pool::{PAYS, Plan, Shared},
         refused::{BROKEN, NOT_OFFERED, PATIENCE, Refused},
         region::Region,
     },
 };
-
-/// Connections with regions.
-pub(super) type Connections = Pool<Line>;
-
-/// One connection, and the generated client over it.
-pub(super) struct Line {
-    transport: Watched,
-    client: Client,
-}
 
 impl GrpcClient {
     /// Runs a request with its tensors in shared memory. `None` if that does not pay or the server does not offer it: then nothing

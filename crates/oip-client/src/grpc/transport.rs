@@ -15,7 +15,8 @@ use bytes::Bytes;
 use http::{HeaderMap, Request, Response, header::CONTENT_TYPE};
 use http_body::{Body, Frame};
 use hyper::body::Incoming;
-use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy;
+use oip_grpc::proto::grpc_inference_service_client::GrpcInferenceServiceClient;
 use oip_types::ErrorCode;
 use tower_service::Service;
 
@@ -71,11 +72,14 @@ impl fmt::Display for Recorded {
 
 impl Error for Recorded {}
 
+/// The generated client over this crate's transport.
+pub(super) type Client = GrpcInferenceServiceClient<Watched>;
+
 /// HTTP/2 connections whose failures are recorded.
 #[derive(Clone, Debug)]
 pub(super) enum Watched {
     /// A pool of them.
-    Pool(Box<Client<Connector, tonic::body::Body>>),
+    Pool(Box<legacy::Client<Connector, tonic::body::Body>>),
     /// One.
     #[cfg(target_os = "linux")]
     One(hyper::client::conn::http2::SendRequest<tonic::body::Body>),

@@ -130,7 +130,7 @@ mod tests {
         assert!(watch.end(0));
         assert!(!watch.end(1));
         assert_eq!(watch.recently_lost(|| after(107)), 0);
-        // Nobody is in the model.
+        // No thread is in the model.
         watch.end(1);
         assert_eq!(watch.recently_lost(|| unreachable!()), 0);
         watch.begin(1, &one);

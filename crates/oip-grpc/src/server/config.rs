@@ -1,3 +1,5 @@
+//! What the gRPC side may be told.
+
 #[cfg(unix)]
 use std::sync::Arc;
 

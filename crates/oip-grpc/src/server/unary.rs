@@ -57,7 +57,7 @@ where
     let lease = Lease::new(&config.budget, &config.time);
     #[cfg(unix)]
     if let Some(region) = head.extensions.get::<oip_service::ConnectionRegion>() {
-        region.lend_to(&lease);
+        lease.use_memory_of(region);
     }
     // The message may be long in coming, and headers are counted nowhere.
     drop(head);
