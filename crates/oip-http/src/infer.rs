@@ -164,23 +164,62 @@ async fn decode(
     let is_quick = json <= LARGE
         && !(body.len() - json > LARGE_BYTES && takes_bytes(app, model))
         && !(app.service.shared_memory().is_some() && may_name_shared_memory(&body[..json]));
+    let mut copied = 0;
     if is_quick {
         let shared = SharedInputs::new(&*app.service, lease).up_to(QUICK_COPY);
         let decoded = decode_now(app, model, &body, header_length, lease, &shared);
         if !shared.is_too_much() {
             return decoded;
         }
+        copied = shared.asked();
     }
-    let decoding = {
-        let (app, lease, body) = (app.clone(), lease.clone(), body.clone());
-        let (name, version) = (model.name().to_owned(), model.version().map(str::to_owned));
-        move || {
-            let model = ModelRef::new(&name, version.as_deref())?;
-            let shared = SharedInputs::new(&*app.service, &lease);
-            decode_now(&app, model, &body, header_length, &lease, &shared)
-        }
+    // A body of few bytes may have much copied, and how much shows only on the way: then it is begun anew, as a large job.
+    let bytes = body.len() as u64;
+    let reading = Reading {
+        app,
+        model,
+        body: &body,
+        header_length,
+        lease,
     };
-    Box::pin(app.config.cpu.run(lease, body.len() as u64, decoding)).await
+    if bytes.saturating_add(copied) <= CpuPool::SMALL
+        && let Some(decoded) = reading.on_pool(bytes, CpuPool::SMALL - bytes).await?
+    {
+        return Ok(decoded);
+    }
+    let decoded = reading.on_pool(bytes.max(CpuPool::SMALL + 1), u64::MAX).await?;
+    decoded.ok_or_else(|| ServiceError::internal("the request was not read"))
+}
+
+/// A request that the pool is to read.
+struct Reading<'r> {
+    app: &'r App,
+    model: ModelRef<'r>,
+    body: &'r Bytes,
+    header_length: Option<usize>,
+    lease: &'r Lease,
+}
+
+impl Reading<'_> {
+    /// Reads it as a job of so many bytes. `None` if more than `most` bytes are to be copied.
+    async fn on_pool(&self, bytes: u64, most: u64) -> Result<Option<DecodedRequest>, ServiceError> {
+        let (app, lease, body) = (self.app.clone(), self.lease.clone(), self.body.clone());
+        let (name, version) = (
+            self.model.name().to_owned(),
+            self.model.version().map(str::to_owned),
+        );
+        let header_length = self.header_length;
+        let decoding = move || {
+            let model = ModelRef::new(&name, version.as_deref())?;
+            let shared = SharedInputs::new(&*app.service, &lease).up_to(most);
+            let decoded = decode_now(&app, model, &body, header_length, &lease, &shared);
+            match shared.is_too_much() {
+                true => Ok(None),
+                false => decoded.map(Some),
+            }
+        };
+        Box::pin(self.app.config.cpu.run(self.lease, bytes, decoding)).await
+    }
 }
 
 /// Whether a model has inputs of BYTES. What is wrong with the model is said later.

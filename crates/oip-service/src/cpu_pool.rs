@@ -57,13 +57,13 @@ struct Queue {
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// Bytes up to which a job is small.
-const SMALL: u64 = 1 << 20;
-
 /// Of so many jobs that are begun one is a large one, if a large one waits and may run.
 const TURN_OF_LARGE: u64 = 4;
 
 impl CpuPool {
+    /// Bytes up to which a job is small.
+    pub const SMALL: u64 = 1 << 20;
+
     /// A pool of so many threads, at least one.
     #[must_use]
     pub fn new(threads: usize) -> Self {
@@ -102,7 +102,7 @@ impl CpuPool {
         });
         let queued = Queued {
             pool: &self.0.0,
-            arrival: self.0.0.push(job, bytes > SMALL)?,
+            arrival: self.0.0.push(job, bytes > Self::SMALL)?,
         };
         let result = receiver.await;
         std::mem::forget(queued);
@@ -317,13 +317,13 @@ mod tests {
         let (releases, blocks): (Vec<_>, Vec<_>) = (0..5).map(|_| blocker()).unzip();
         let mut large: Vec<_> = blocks
             .into_iter()
-            .map(|block| Box::pin(pool.run(&lease, SMALL + 1, block)))
+            .map(|block| Box::pin(pool.run(&lease, CpuPool::SMALL + 1, block)))
             .collect();
         for job in &mut large {
             assert!(poll_once(job.as_mut()).is_pending());
         }
         for _ in 0..3 {
-            block_on(pool.run(&lease, SMALL, || Ok(()))).unwrap();
+            block_on(pool.run(&lease, CpuPool::SMALL, || Ok(()))).unwrap();
         }
         drop(releases);
         large.into_iter().for_each(|job| block_on(job).unwrap());

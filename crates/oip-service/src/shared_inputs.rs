@@ -13,9 +13,10 @@ use crate::{InferenceService, Lease};
 pub struct SharedInputs<'s> {
     service: &'s dyn InferenceService,
     lease: &'s Lease,
-    /// How many bytes may still be copied, where that is bounded.
-    left: Cell<u64>,
-    is_too_much: Cell<bool>,
+    /// How many bytes may be copied.
+    most: u64,
+    /// How many were to be copied so far.
+    asked: Cell<u64>,
 }
 
 impl<'s> SharedInputs<'s> {
@@ -25,33 +26,37 @@ impl<'s> SharedInputs<'s> {
         Self {
             service,
             lease,
-            left: Cell::new(u64::MAX),
-            is_too_much: Cell::new(false),
+            most: u64::MAX,
+            asked: Cell::new(0),
         }
     }
 
     /// The same for a thread that must not copy more than so many bytes.
     #[must_use]
     pub fn up_to(self, bytes: u64) -> Self {
-        self.left.set(bytes);
-        self
+        Self { most: bytes, ..self }
     }
 
-    /// Whether it was stopped since it had more to copy: another thread is to begin anew.
+    /// Bytes that were to be copied so far. More than allowed: it was stopped, and another thread is to begin anew.
+    #[must_use]
+    pub fn asked(&self) -> u64 {
+        self.asked.get()
+    }
+
+    /// Whether it was stopped since it had more to copy.
     #[must_use]
     pub fn is_too_much(&self) -> bool {
-        self.is_too_much.get()
+        self.asked.get() > self.most
     }
 
     /// Counts bytes that are about to be copied.
     fn count(&self, bytes: u64) -> Result<(), ServiceError> {
-        let Some(left) = self.left.get().checked_sub(bytes) else {
-            self.is_too_much.set(true);
+        self.asked.set(self.asked.get().saturating_add(bytes));
+        if self.is_too_much() {
             return Err(ServiceError::internal(
                 "more is to be copied than this thread may copy",
             ));
-        };
-        self.left.set(left);
+        }
         Ok(())
     }
 }

@@ -4,7 +4,7 @@ use std::{ops::Range, pin::pin, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use oip_service::{
-    AnswerStream, Answers, Charge, Grant, InferenceService, Lease, Named, Phase, RequestContext,
+    AnswerStream, Answers, Charge, CpuPool, Grant, InferenceService, Lease, Named, Phase, RequestContext,
     SharedInputs,
     compression::{Compression, inflate},
 };
@@ -238,8 +238,34 @@ impl Inference {
             }
         }
         let cost = bytes.len() as u64 * if compression.is_some() { INFLATED } else { 1 };
+        // A message of few bytes may be much work, such as copying tensors out of shared memory: then it is begun anew, as a large job.
+        if cost <= CpuPool::SMALL {
+            let read = self
+                .read_on_pool(&lease, &bytes, compression, cost, Effort::Little(CpuPool::SMALL))
+                .await?;
+            match read {
+                Err((_, Failure::TooMuchWork)) => {}
+                read => return read.map_err(unreadable),
+            }
+        }
+        let cost = cost.max(CpuPool::SMALL + 1);
+        let read = self
+            .read_on_pool(&lease, &bytes, compression, cost, Effort::Any)
+            .await?;
+        read.map_err(unreadable)
+    }
+
+    /// Undoes the compression of a message, if it has one, and reads it, as a job of the pool.
+    async fn read_on_pool(
+        self: &Arc<Self>,
+        lease: &Lease,
+        bytes: &Bytes,
+        compression: Option<Compression>,
+        cost: u64,
+        effort: Effort,
+    ) -> Result<Result<ReadRequest, (Echo, Failure)>, Failed> {
         let work = {
-            let (inference, lease) = (self.clone(), lease.clone());
+            let (inference, lease, bytes) = (self.clone(), lease.clone(), bytes.clone());
             move || {
                 let limit = inference.config.max_message_bytes;
                 let bytes = match compression {
@@ -249,11 +275,10 @@ impl Inference {
                         Err(error) => return Ok(Err(not_inflated(error, limit))),
                     },
                 };
-                let read = inference.read_now(&bytes, &lease, Effort::Any);
-                Ok(read.map_err(unreadable))
+                Ok(Ok(inference.read_now(&bytes, &lease, effort)))
             }
         };
-        Box::pin(self.on_pool(&lease, cost, work))
+        Box::pin(self.on_pool(lease, cost, work))
             .await
             .map_err(|error| Failed::Request(Echo::default(), error))?
     }

@@ -4,6 +4,7 @@
 mod calls;
 mod compression;
 mod contents;
+mod copies;
 mod delivery;
 mod extensions;
 mod failures;

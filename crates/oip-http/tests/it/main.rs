@@ -3,6 +3,7 @@
 
 mod bodies;
 mod browsers;
+mod copies;
 mod description;
 mod endpoints;
 mod extensions;
