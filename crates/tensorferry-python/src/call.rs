@@ -123,7 +123,7 @@ where
     let task = runtime.spawn(async move {
         let outcome = call.await;
         // None when the interpreter is ending: nobody waits then.
-        Python::try_attach(|py| {
+        python_code::attached(|py| {
             let outcome = match outcome {
                 Ok(value) => value.into_py_any(py),
                 Err(failure) => Err(failure.into_py(py)),

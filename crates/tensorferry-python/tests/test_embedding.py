@@ -11,6 +11,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -741,3 +742,28 @@ def test_a_class_is_closed_with_the_server(caplog):
             Server({"own": Own}, http=address)
         assert len(closed) == 2
     assert len(closed) == 3
+
+
+def test_what_a_model_keeps_for_its_thread_stays():
+    kept, gone = threading.local(), threading.Event()
+    level = contextvars.ContextVar("level", default=0)
+
+    class Kept:
+        calls = 0
+
+    @tensorferry.model(inputs={"x": ("INT32", [1])}, outputs={"y": ("INT32", [2])})
+    def counts(x):
+        if not hasattr(kept, "of_thread"):
+            kept.of_thread = Kept()
+            weakref.finalize(kept.of_thread, gone.set)
+        kept.of_thread.calls += 1
+        level.set(level.get() + 1)
+        return np.array([kept.of_thread.calls, level.get()], np.int32)
+
+    with Server({"counts": counts}) as server:
+        client = server.client()
+        ask = lambda: client.infer("counts", {"x": np.zeros(1, np.int32)})["y"].tolist()
+        assert [ask() for _ in range(3)] == [[1, 1], [2, 2], [3, 3]]
+        assert not gone.is_set()
+    # The thread ends with the server.
+    assert gone.wait(10)
