@@ -587,18 +587,19 @@ def _parameter(name: str, value: Any) -> Parameter:
     return value
 
 
-def tensor(name: str, value: Any) -> tuple[str, list[int], Any]:
-    """A tensor as the native half takes it: the protocol's datatype, shape, and bytes, or elements of BYTES."""
+def tensor(name: str, value: Any, role: str = "input") -> tuple[str, list[int], Any]:
+    """A tensor as the native half takes it: the protocol's datatype, shape, and bytes, or elements of BYTES. Raises ``TypeError`` that
+    names it."""
     array = np.asarray(value)
     if array.dtype.kind in "SU" and not isinstance(value, (np.ndarray, np.generic)):
         # NumPy's own texts lose zeros at the end, elements that are objects do not.
         array = np.asarray(value, dtype=object)
     if array.dtype.kind in "USO":
-        return "BYTES", list(array.shape), [_bytes(name, element) for element in array.reshape(-1)]
+        return "BYTES", list(array.shape), [_bytes(f"{role} {name!r}", element) for element in array.reshape(-1)]
     try:
         datatype = OIP[dtype_name(array.dtype)]
     except KeyError:
-        raise TypeError(f"input {name!r}: dtype {array.dtype} is not one of the protocol's") from None
+        raise TypeError(f"{role} {name!r}: dtype {array.dtype} is not one of the protocol's") from None
     return datatype, list(array.shape), np.ascontiguousarray(little_endian(array)).reshape(-1).view(np.uint8)
 
 
@@ -607,12 +608,12 @@ def little_endian(array: Array) -> Array:
     return array.astype(array.dtype.newbyteorder("<")) if array.dtype.byteorder == ">" else array
 
 
-def _bytes(name: str, element: Any) -> bytes:
+def _bytes(place: str, element: Any) -> bytes:
     if isinstance(element, bytes):
         return element
     if isinstance(element, str):
         return element.encode()
-    raise TypeError(f"input {name!r}: expected str or bytes, found {type(element).__name__}")
+    raise TypeError(f"{place}: expected str or bytes, found {type(element).__name__}")
 
 
 def _outputs(answer: tuple[Any, ...]) -> dict[str, Array]:
