@@ -251,6 +251,7 @@ class Stream:
 
     def __init__(self, native: _native.Stream) -> None:
         self._native = native
+        self._is_finished = False
 
     def send(
         self,
@@ -262,12 +263,19 @@ class Stream:
         id: str | None = None,
         parameters: Mapping[str, Parameter] | None = None,
     ) -> None:
-        """Sends a request; waits while 16 others have not been sent."""
-        if not self._native.send(_request(model, inputs, version, outputs, id, parameters)):
+        """Sends a request; waits while 16 others have not been sent. Raises :class:`InferenceError` if the stream has ended, with its
+        reason."""
+        request = _request(model, inputs, version, outputs, id, parameters)
+        if self._is_finished:
+            raise _stream_over()
+        if not self._native.send(request):
+            self._native.wait()
+            self._native.take_error()
             raise _stream_over()
 
     def finish(self) -> None:
         """Says that no more requests come; those that were sent are answered."""
+        self._is_finished = True
         self._native.finish()
 
     def cancel(self) -> None:
@@ -405,6 +413,7 @@ class AsyncStream:
 
     def __init__(self, native: _native.Stream) -> None:
         self._native = native
+        self._is_finished = False
 
     async def send(
         self,
@@ -416,12 +425,18 @@ class AsyncStream:
         id: str | None = None,
         parameters: Mapping[str, Parameter] | None = None,
     ) -> None:
-        """Sends a request; waits while 16 others have not been sent."""
-        if not await _wait(self._native.send, _request(model, inputs, version, outputs, id, parameters)):
+        """As :meth:`Stream.send`."""
+        request = _request(model, inputs, version, outputs, id, parameters)
+        if self._is_finished:
+            raise _stream_over()
+        if not await _wait(self._native.send, request):
+            await _wait(self._native.wait)
+            self._native.take_error()
             raise _stream_over()
 
     def finish(self) -> None:
         """Says that no more requests come; those that were sent are answered."""
+        self._is_finished = True
         self._native.finish()
 
     def cancel(self) -> None:
@@ -561,6 +576,13 @@ def _request(
     parameters: Mapping[str, Parameter] | None,
 ) -> tuple[Any, ...]:
     given: list[Any] = [(name, *tensor(name, array), {}) for name, array in inputs.items()]
+    if isinstance(outputs, str):
+        # Its letters would be names.
+        raise TypeError(f"outputs: expected names, found the text {outputs!r}")
+    outputs = list(outputs)
+    for name in outputs:
+        if not isinstance(name, str):
+            raise TypeError(f"outputs: expected names that are str, found {name!r}")
     return checked(model, version, given, [(name, {}) for name in outputs], id, dict(parameters or {}))
 
 
