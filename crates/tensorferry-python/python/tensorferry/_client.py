@@ -617,7 +617,8 @@ def tensor(name: str, value: Any, role: str = "input") -> tuple[str, list[int], 
         # NumPy's own texts lose zeros at the end, elements that are objects do not.
         array = np.asarray(value, dtype=object)
     if array.dtype.kind in "USO":
-        return "BYTES", list(array.shape), [_bytes(f"{role} {name!r}", element) for element in array.reshape(-1)]
+        place = f"{role} {name!r}"
+        return "BYTES", list(array.shape), [_bytes(place, element) for element in array.reshape(-1)]
     try:
         datatype = OIP[dtype_name(array.dtype)]
     except KeyError:
