@@ -1,6 +1,7 @@
 """The clients against the server of the wheel: asyncio, sockets, TLS, streams, and the names of Triton's client."""
 
 import asyncio
+import gc
 import json
 import multiprocessing
 import os
@@ -320,6 +321,50 @@ def test_a_forked_process_makes_its_own_client(addresses, image):
     assert found.get(timeout=30) == 7
     child.join(30)
     assert child.exitcode == 0
+
+
+def wakes():
+    """How often threads of this process that wait for connections were woken by others."""
+    found = 0
+    for file in Path("/proc/self/fdinfo").iterdir():
+        try:
+            found += sum(int(line.split()[1], 16) for line in file.read_text().splitlines() if line.startswith("eventfd-count:"))
+        except OSError:
+            pass
+    return found
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the counts are Linux's")
+@pytest.mark.parametrize("transport", ["grpc", "http"])
+@pytest.mark.parametrize("kind", [AsyncClient, Client])
+def test_a_forked_process_that_drops_clients_leaves_the_threads_of_its_parent_alone(addresses, image, kind, transport):
+    async def ask(clients):
+        await asyncio.gather(*(client.infer("digits", {"X": image}) for client in clients))
+
+    def use(clients):
+        if kind is AsyncClient:
+            asyncio.run(ask(clients))
+        else:
+            assert all([client.infer("digits", {"X": image})["label"] == [7] for client in clients])
+
+    def settled():
+        # A thread takes over what nobody has called for a while.
+        gc.collect()
+        time.sleep(0.5)
+        return wakes()
+
+    url = f"{transport}://{addresses[transport]}"
+    clients = [kind(url), kind(url, headers={"a": "b"})]
+    use(clients)
+    before = settled()
+    child = os.fork()
+    if child == 0:
+        # Waking them takes locks that they may have held when this process began.
+        clients.clear()
+        os._exit(0)
+    assert os.waitpid(child, 0) == (child, 0)
+    assert settled() == before
+    use(clients)
 
 
 def said(call):
