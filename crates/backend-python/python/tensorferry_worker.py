@@ -1174,7 +1174,9 @@ def main(data, control, install):
             connection.fail(0, f"its model.py ended the process: {last_line(error)}", 400, traceback_of(error))
             return
         except BaseException as error:
-            connection.fail(0, f"its model.py cannot be loaded: {last_line(error)}", 400, traceback_of(error))
+            # Which Python it is missing from: a package is often installed in another one.
+            where = f" (its Python is {sys.executable})" if isinstance(error, ModuleNotFoundError) else ""
+            connection.fail(0, f"its model.py cannot be loaded: {last_line(error)}{where}", 400, traceback_of(error))
             return
         runs_beside, loop = worker.runs_beside()
         if not runs_beside:
