@@ -124,6 +124,8 @@ class _Cancelled:
         action()
 
     def forget(self, number):
+        if number not in self._numbers and number not in self._actions:
+            return
         with self._changing:
             self._numbers.discard(number)
             self._actions.pop(number, None)

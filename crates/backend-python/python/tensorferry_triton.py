@@ -4,6 +4,7 @@ Names and behaviour follow the Python backend's README. What is not here says so
 """
 
 import asyncio
+import contextvars
 import inspect
 import json
 import os
@@ -787,6 +788,7 @@ class TritonModel:
         if callable(initialize):
             initialize(arguments)
         self.loop = asyncio.new_event_loop() if inspect.iscoroutinefunction(kind.execute) else None
+        #: An event loop in a thread of its own, where it is not the main thread's.
         self._looped = None
         self._model_code = forms.model_code
         InferenceRequest._all_outputs = [output["name"] for output in self._outputs]
@@ -823,17 +825,23 @@ class TritonModel:
 
     def _execute(self, requests, free=None):
         with self._model_code():
-            if self.main is not None:
-                if self.loop is None:
-                    return self.main.call(self._model.execute, requests)
+            if self.main is None:
+                given = self._model.execute(requests)
+            elif self.loop is None:
+                given = self.main.call(self._model.execute, requests)
+            else:
                 return self.main.wait_for(self._model.execute(requests), free)
-            responses = self._model.execute(requests)
-            if self.loop is None:
-                return responses
+            # As in Triton, what counts is what `execute` gives: a decorator may hide that it is a coroutine.
+            return self._loop_beside().wait_for(given, free) if inspect.isawaitable(given) else given
+
+    def _loop_beside(self):
+        """The event loop, in a thread of its own."""
+        with _attaching:
             if self._looped is None:
-                self._looped = EventLoop(self.loop)
-                threading.Thread(target=self._looped.serve, daemon=True).start()
-            return self._looped.wait_for(responses)
+                self._looped = EventLoop(self.loop or asyncio.new_event_loop())
+                # It is for all requests, not for the one that this code answers.
+                contextvars.Context().run(threading.Thread(target=self._looped.serve, daemon=True).start)
+            return self._looped
 
     def stream(self, number, message, arrays, give, free):
         wanted = message.get("outputs", [])

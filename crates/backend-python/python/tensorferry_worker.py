@@ -34,6 +34,8 @@ _NUMBER = struct.Struct("<Q")
 _CONNECTION = (1 << 64) - 1
 
 _HEAD = struct.Struct("<IIQQ")
+#: As a number: the enumeration's own `&` runs Python code for each message.
+_TRUNCATED = int(socket.MSG_CTRUNC)
 #: Reads JSON without looking for spaces before and after it.
 _scan = json.JSONDecoder().scan_once
 _encode = json.JSONEncoder(separators=(",", ":")).encode
@@ -84,6 +86,8 @@ def _failure(refusal):
 
 #: The sockets to the server, which processes that a model forks must not have.
 _sockets = set()
+#: Whether a model has forked this process off its own.
+_is_forked = False
 #: Held while a thread is started: the size of stacks is one for the whole process.
 _starting = threading.Lock()
 
@@ -129,7 +133,7 @@ class Connection:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 whole = len(content) - len(content) % 4
                 self._files.extend(struct.unpack(f"{whole // 4}i", content[:whole]))
-        if flags & socket.MSG_CTRUNC:
+        if flags & _TRUNCATED:
             # The process has no number left for a file.
             self._files.append(None)
         if received == 0:
@@ -456,7 +460,7 @@ class Worker:
                 self._blocking = None
                 try:
                     self._connection.send(FREE, number, {})
-                except OSError:
+                except (Ended, OSError):
                     # The thread of the request finds out.
                     pass
 
@@ -483,6 +487,9 @@ class Worker:
     def ask(self, message, tensors, call, request):
         """Asks another model for the request with this number, or, if that is None, for the one that is being answered. Returns the number
         of the call, whose answers are `put`."""
+        if _is_forked:
+            # Before any lock, which a thread of the parent may have held.
+            raise self._failure("a process that the model has forked cannot ask other models: let its parent ask", 501)
         try:
             return self._ask(message, tensors, call, request)
         except Ended:
@@ -560,15 +567,22 @@ class Worker:
 
     def _say_next(self, number, is_wanted):
         current = self._current
-        if current is not None:
+        if current is None:
+            return
+        try:
             self._connection.send(NEXT, current, {"call": number, "is_wanted": is_wanted})
+        except Ended:
+            if not self._is_beside:
+                raise
+            # The server has given up the request, and what it asked with it.
+            self._cancelled.note(current)
 
     def _end_request(self):
         """The request is answered: the server drops what it has asked and not waited for."""
-        with self._freeing:
-            self._blocking = None
         if self._current is None:
             return
+        with self._freeing:
+            self._blocking = None
         self._is_ending = True
         with self._turn:
             self._current = None
@@ -779,6 +793,8 @@ def _pass_over(number, frame):
 
 def _settle_child():
     """What a model forks is its own process: it ends by signals, and does not speak to the server."""
+    global _is_forked
+    _is_forked = True
     for number in _ENDING:
         if signal.getsignal(number) is _pass_over:
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
@@ -1158,7 +1174,9 @@ def main(data, control, install):
             connection.fail(0, f"its model.py ended the process: {last_line(error)}", 400, traceback_of(error))
             return
         except BaseException as error:
-            connection.fail(0, f"its model.py cannot be loaded: {last_line(error)}", 400, traceback_of(error))
+            # Which Python it is missing from: a package is often installed in another one.
+            where = f" (its Python is {sys.executable})" if isinstance(error, ModuleNotFoundError) else ""
+            connection.fail(0, f"its model.py cannot be loaded: {last_line(error)}{where}", 400, traceback_of(error))
             return
         runs_beside, loop = worker.runs_beside()
         if not runs_beside:

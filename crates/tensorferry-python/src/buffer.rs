@@ -1,4 +1,4 @@
-//! Memory that goes to and from Python: all `unsafe` code of this crate but one call (`python_code.rs`).
+//! Memory that goes to and from Python: all `unsafe` code of this crate but that of `python_code.rs`, which has to do with threads.
 
 use std::{ffi::c_int, os::raw::c_void, ptr, sync::Arc};
 

@@ -11,20 +11,28 @@ use oip_client::{BlockingClient, ClientError, ErrorKind, InferenceClient, Patien
 use pyo3::{IntoPyObjectExt, prelude::*};
 use tokio::runtime::Runtime;
 
-use crate::{error, python_code, runtime::Drives};
+use crate::{
+    error, python_code,
+    runtime::{Drives, Process},
+};
 
 /// What is called when a call has ended: with an exception and None, or with None and the result.
 pub(crate) type Callback = Option<Py<PyAny>>;
 
 /// A call that runs.
 #[pyclass(frozen, module = "tensorferry._native")]
-pub(crate) struct Call(tokio::task::AbortHandle);
+pub(crate) struct Call {
+    task: tokio::task::AbortHandle,
+    process: Process,
+}
 
 #[pymethods]
 impl Call {
-    /// Ends it, unless it has ended; its callback is not called then.
+    /// Ends it, unless it has ended; its callback is not called then. Does nothing in a forked process, where it does not run.
     fn cancel(&self) {
-        self.0.abort();
+        if self.process.is_current() {
+            self.task.abort();
+        }
     }
 }
 
@@ -123,7 +131,7 @@ where
     let task = runtime.spawn(async move {
         let outcome = call.await;
         // None when the interpreter is ending: nobody waits then.
-        Python::try_attach(|py| {
+        python_code::attached(|py| {
             let outcome = match outcome {
                 Ok(value) => value.into_py_any(py),
                 Err(failure) => Err(failure.into_py(py)),
@@ -139,5 +147,9 @@ where
             }
         });
     });
-    Call(task.abort_handle()).into_py_any(py)
+    let call = Call {
+        task: task.abort_handle(),
+        process: Process::current(),
+    };
+    call.into_py_any(py)
 }

@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeMap,
     future::Future,
+    mem,
     sync::{Arc, OnceLock},
     time::Duration,
 };
@@ -514,6 +515,22 @@ impl Client {
 
     fn check_process(&self) -> PyResult<()> {
         self.process.check("client")
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        if self.process.is_current() {
+            return;
+        }
+        // In a forked process: the ends of connections would wake the tasks that drive them, with locks that a thread of the parent may
+        // have held when it forked. What a caller drives by itself has none.
+        if let Waiting::Shared(client, _) = &self.waiting {
+            mem::forget(client.clone());
+        }
+        if let Some((client, _)) = self.driven.get() {
+            mem::forget(client.clone());
+        }
     }
 }
 

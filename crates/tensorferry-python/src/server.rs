@@ -339,7 +339,7 @@ fn failed(error: PyErr) -> ServiceError {
 
 /// Does something with the interpreter, unless that is ending.
 fn attached<T>(step: impl FnOnce(Python<'_>) -> Result<T, ServiceError>) -> Result<T, ServiceError> {
-    Python::try_attach(step).unwrap_or_else(|| {
+    python_code::attached(step).unwrap_or_else(|| {
         let message = "the program that serves it is ending";
         Err(ServiceError::new(ErrorCode::Unavailable, message))
     })

@@ -7,7 +7,7 @@ use std::{
     task::{Context, Poll},
 };
 
-use oip_client::InferenceClient;
+use oip_client::{ClientError, InferenceClient};
 use oip_types::{InferRequest, InferResponse};
 use pyo3::prelude::*;
 use tensor_core::SpareBuffers;
@@ -126,6 +126,15 @@ impl Stream {
         }
     }
 
+    /// Raises what was waited for, if that is an error. Leaves anything else to [`Stream::take`].
+    fn take_error(&self, py: Python<'_>) -> PyResult<()> {
+        self.check_process()?;
+        match self.answers.take_error() {
+            Some(error) => Err(Failure::Call(error).into_py(py)),
+            None => Ok(()),
+        }
+    }
+
     /// Ends the stream at once: the server is told that nobody waits for answers. Does nothing in a forked process, which may leave a
     /// block of its parent's.
     fn cancel(&self) {
@@ -178,6 +187,17 @@ impl Answers {
 
     fn take(&self) -> Option<Option<Item>> {
         self.next().take()
+    }
+
+    fn take_error(&self) -> Option<ClientError> {
+        let mut next = self.next();
+        match next.take() {
+            Some(Some(Err(error))) => Some(error),
+            other => {
+                *next = other;
+                None
+            }
+        }
     }
 
     fn next(&self) -> MutexGuard<'_, Option<Option<Item>>> {

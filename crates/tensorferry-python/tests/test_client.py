@@ -1,6 +1,7 @@
 """The clients against the server of the wheel: asyncio, sockets, TLS, streams, and the names of Triton's client."""
 
 import asyncio
+import gc
 import json
 import multiprocessing
 import os
@@ -320,6 +321,50 @@ def test_a_forked_process_makes_its_own_client(addresses, image):
     assert found.get(timeout=30) == 7
     child.join(30)
     assert child.exitcode == 0
+
+
+def wakes():
+    """How often threads of this process that wait for connections were woken by others."""
+    found = 0
+    for file in Path("/proc/self/fdinfo").iterdir():
+        try:
+            found += sum(int(line.split()[1], 16) for line in file.read_text().splitlines() if line.startswith("eventfd-count:"))
+        except OSError:
+            pass
+    return found
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the counts are Linux's")
+@pytest.mark.parametrize("transport", ["grpc", "http"])
+@pytest.mark.parametrize("kind", [AsyncClient, Client])
+def test_a_forked_process_that_drops_clients_leaves_the_threads_of_its_parent_alone(addresses, image, kind, transport):
+    async def ask(clients):
+        await asyncio.gather(*(client.infer("digits", {"X": image}) for client in clients))
+
+    def use(clients):
+        if kind is AsyncClient:
+            asyncio.run(ask(clients))
+        else:
+            assert all([client.infer("digits", {"X": image})["label"] == [7] for client in clients])
+
+    def settled():
+        # A thread takes over what nobody has called for a while.
+        gc.collect()
+        time.sleep(0.5)
+        return wakes()
+
+    url = f"{transport}://{addresses[transport]}"
+    clients = [kind(url), kind(url, headers={"a": "b"})]
+    use(clients)
+    before = settled()
+    child = os.fork()
+    if child == 0:
+        # Waking them takes locks that they may have held when this process began.
+        clients.clear()
+        os._exit(0)
+    assert os.waitpid(child, 0) == (child, 0)
+    assert settled() == before
+    use(clients)
 
 
 def said(call):
@@ -729,6 +774,31 @@ def test_a_stream_that_takes_no_more_has_the_attributes_of_every_error(addresses
     assert error.value.message == str(error.value) and error.value.retry_after is None
 
 
+def test_a_stream_that_ends_says_why(own):
+    inputs = {"count": np.array([2], np.int32)}
+    for url, said in ((own.http_url, "the protocol has no streams over HTTP"), ("grpc://127.0.0.1:1", "connection refused")):
+        client, waiting = Client(url, attempts=1), AsyncClient(url, attempts=1)
+
+        def send():
+            with client.stream() as stream:
+                for _ in range(100):
+                    stream.send("count", inputs)
+                    time.sleep(0.01)
+
+        async def wait():
+            return [outputs async for outputs in waiting.infer_stream("count", inputs)]
+
+        async def send_later():
+            async with waiting.stream() as stream:
+                await asyncio.sleep(0.2)
+                await stream.send("count", inputs)
+
+        for call in (lambda: list(client.infer_stream("count", inputs)), send, lambda: asyncio.run(wait()), lambda: asyncio.run(send_later())):
+            for _ in range(5):
+                with pytest.raises(InferenceError, match=said):
+                    call()
+
+
 def test_other_calls_of_tritons_names_have_time_limits_too():
     with socket.create_server(("127.0.0.1", 0)) as silent:
         client = grpcclient.InferenceServerClient(f"127.0.0.1:{silent.getsockname()[1]}")
@@ -1117,6 +1187,8 @@ def test_a_client_that_is_dropped_with_its_stream_leaves_nothing(own):
     [
         ({"version": 1}, TypeError, "version: expected str or None, found 1"),
         ({"id": 5}, TypeError, "id: expected str or None, found 5"),
+        ({"outputs": "label"}, TypeError, "outputs: expected names, found the text 'label'"),
+        ({"outputs": ["y", 1]}, TypeError, "outputs: expected names that are str, found 1"),
         ({"parameters": {"a": None}}, TypeError, "parameter 'a': expected bool, int, float or str, found NoneType"),
         ({"parameters": {"a": b"x"}}, TypeError, "parameter 'a': .* found bytes"),
         ({"parameters": {"a": float("nan")}}, ValueError, "parameter 'a': expected a finite number, found nan"),
@@ -1133,6 +1205,9 @@ def test_arguments_that_no_request_can_have_are_named(own, given, error, said):
         with pytest.raises(error, match=said):
             call("double", inputs, **given)
     for module, transport in ((httpclient, "http"), (grpcclient, "grpc")):
+        if "outputs" in given:
+            # Triton's are objects.
+            continue
         named = {{"version": "model_version", "id": "request_id"}.get(name, name): value for name, value in given.items()}
         tensor = module.InferInput("x", [1], "FP32").set_data_from_numpy(inputs["x"])
         with pytest.raises(InferenceServerException, match="must be a string" if "version" in given else said):

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextvars
+import functools
 import json
 import logging
 import os
@@ -11,6 +12,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -741,3 +743,91 @@ def test_a_class_is_closed_with_the_server(caplog):
             Server({"own": Own}, http=address)
         assert len(closed) == 2
     assert len(closed) == 3
+
+
+def test_what_a_model_keeps_for_its_thread_stays():
+    kept, gone = threading.local(), threading.Event()
+    level = contextvars.ContextVar("level", default=0)
+
+    class Kept:
+        calls = 0
+
+    @tensorferry.model(inputs={"x": ("INT32", [1])}, outputs={"y": ("INT32", [2])})
+    def counts(x):
+        if not hasattr(kept, "of_thread"):
+            kept.of_thread = Kept()
+            weakref.finalize(kept.of_thread, gone.set)
+        kept.of_thread.calls += 1
+        level.set(level.get() + 1)
+        return np.array([kept.of_thread.calls, level.get()], np.int32)
+
+    with Server({"counts": counts}) as server:
+        client = server.client()
+        ask = lambda: client.infer("counts", {"x": np.zeros(1, np.int32)})["y"].tolist()
+        assert [ask() for _ in range(3)] == [[1, 1], [2, 2], [3, 3]]
+        assert not gone.is_set()
+    # The thread ends with the server.
+    assert gone.wait(10)
+
+
+def passes(function):
+    @functools.wraps(function)
+    def wrapper(*args, **kwargs):
+        return function(*args, **kwargs)
+
+    return wrapper
+
+
+def test_forms_of_functions():
+    spec = {"inputs": {"x": ("INT32", [1])}, "outputs": {"y": ("INT32", [1])}}
+
+    @tensorferry.model(**spec)
+    @passes
+    def steps(x):
+        yield x
+        yield x + 1
+
+    @tensorferry.model(**spec)
+    @passes
+    async def async_steps(x):
+        yield x
+        yield x + 1
+
+    @tensorferry.model(**spec)
+    @passes
+    async def awaited(x):
+        return x + 1
+
+    @tensorferry.model(**spec)
+    def hidden(x):
+        return (x + number for number in range(2))
+
+    def collects(x):
+        yield x
+
+    @tensorferry.model(**spec)
+    @functools.wraps(collects)
+    def collected(x):
+        return list(collects(x))[-1]
+
+    models = {"steps": steps, "async_steps": async_steps, "awaited": awaited, "hidden": hidden, "collected": collected}
+    with Server(models) as server:
+        client, streams = server.client(), Client(server.grpc_url)
+        x = np.array([3], np.int32)
+        assert client.infer("awaited", {"x": x})["y"].tolist() == [4]
+        for name in ("steps", "async_steps"):
+            assert [answer["y"].tolist() for answer in streams.infer_stream(name, {"x": x})] == [[3], [4]], name
+        with pytest.raises(InferenceError, match="gave generator and is not known to do so.*functools.wraps"):
+            client.infer("hidden", {"x": x})
+        with pytest.raises(InferenceError, match="gave ndarray, expected a generator"):
+            list(streams.infer_stream("collected", {"x": x}))
+
+
+def test_elements_that_are_no_strings_are_said_of_the_output():
+    @tensorferry.model(inputs={"x": ("INT32", [1])}, outputs={"y": ("BYTES", [2])})
+    def texts(x):
+        return ["one", 2]
+
+    with Server({"texts": texts}) as server:
+        with pytest.raises(InferenceError, match="output 'y': expected str or bytes, found int"):
+            server.client().infer("texts", {"x": np.zeros(1, np.int32)})

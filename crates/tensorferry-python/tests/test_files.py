@@ -478,3 +478,22 @@ def test_who_does_not_forbid_a_copy_gets_memory_that_may_be_written_to(tmp_path,
     writable = np.from_dlpack(tensor)
     writable += 1
     assert tensor.numpy().tolist() == array.tolist()
+
+
+@pytest.mark.parametrize(
+    ("tensors", "metadata", "said"),
+    [
+        ({1: np.zeros(2)}, {}, "the name of a tensor: expected str, found 1"),
+        ({"x": np.zeros(2)}, {"epoch": 3}, "metadata 'epoch': expected str, found 3"),
+        ({"x": np.zeros(2)}, {3: "x"}, "metadata: expected names that are str, found 3"),
+    ],
+)
+def test_names_and_texts_that_are_none_are_named(tmp_path, tensors, metadata, said):
+    def write():
+        with Writer(tmp_path / "a.safetensors", metadata) as w:
+            for name, array in tensors.items():
+                w.add(name, array)
+
+    for call in (lambda: save(tensors, metadata), lambda: save_file(tensors, tmp_path / "a.safetensors", metadata), write):
+        with pytest.raises(TypeError, match=said):
+            call()

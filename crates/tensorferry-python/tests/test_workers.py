@@ -298,6 +298,7 @@ import os
 import signal
 import subprocess
 import threading
+from tensorferry_model import InferenceError
 
 def double(x):
     return 2 * x
@@ -328,6 +329,9 @@ class Model:
     outputs = {"text": (str, [1])}
     max_batch_size = 0
 
+    def __init__(self, context):
+        self.context = context
+
     def infer(self, what):
         return {"text": [str(getattr(self, what[0].decode())())]}
 
@@ -349,6 +353,15 @@ class Model:
     def sockets(self):
         return f"{sockets() > 0} {forked(sockets)}"
 
+    def asks(self):
+        def ask():
+            try:
+                return self.context.infer("other", {"what": ["sockets"]})
+            except InferenceError as error:
+                return f"{error.status} {error}"
+
+        return forked(ask)
+
     def handlers(self):
         return forked(lambda: [signal.getsignal(number) == signal.SIG_DFL for number in (signal.SIGTERM, signal.SIGHUP)])
 '''
@@ -363,6 +376,7 @@ def test_programs_that_a_model_starts_end_by_signals(tmp_path):
         assert ask("pool") == "[2, 4, 6]"
         assert ask("sockets") == "True 0"
         assert ask("handlers") == "[True, True]"
+        assert ask("asks") == "501 a process that the model has forked cannot ask other models: let its parent ask"
         # The process itself goes on.
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
             os.kill(process, number)
@@ -622,3 +636,116 @@ def test_forms_of_infer(tmp_path):
         with pytest.raises(urllib.error.HTTPError) as error:
             events(server, "collected", 3)
         assert b"infer() gave ndarray, expected a generator" in error.value.read()
+
+
+EXECUTE = {
+    "decorated": """
+def traced(function):
+    @functools.wraps(function)
+    def wrapper(*args):
+        return function(*args)
+    return wrapper
+
+class TritonPythonModel:
+    @traced
+    async def execute(self, requests):
+        return await run(requests)
+""",
+    "given": """
+class TritonPythonModel:
+    def execute(self, requests):
+        return run(requests)
+""",
+    "waited": """
+def waits(function):
+    @functools.wraps(function)
+    def wrapper(*args):
+        return asyncio.run(function(*args))
+    return wrapper
+
+class TritonPythonModel:
+    @waits
+    async def execute(self, requests):
+        return await run(requests)
+""",
+}
+
+RUN = """
+async def run(requests):
+    await asyncio.sleep(0.01)
+    return [answer(x_of(request)) for request in requests]
+"""
+
+RUN_DECOUPLED = """
+async def run(requests):
+    for request in requests:
+        sender = request.get_response_sender()
+        for number in range(x_of(request)):
+            await asyncio.sleep(0.01)
+            sender.send(answer(number))
+        sender.send(flags=LAST)
+"""
+
+
+def test_forms_of_execute(tmp_path):
+    head = HEAD + "import functools\n"
+    plain = CONFIG.replace("model_transaction_policy { decoupled: true }", "")
+    assert plain != CONFIG
+    for form, source in EXECUTE.items():
+        write(tmp_path, form, head + RUN + source, plain)
+        write(tmp_path, f"{form}_steps", head + RUN_DECOUPLED + source, CONFIG)
+    with Server(tmp_path) as server:
+        for form in EXECUTE:
+            for x in (3, 4):
+                assert server.client.infer(form, {"x": np.array([x], np.int32)})["y"] == [x], form
+            assert streams(server, f"{form}_steps", [2, 3]) == [[0, 1], [0, 1, 2]], form
+
+
+#: Lets go of another model's answers long after its client has left.
+LATE = """
+import asyncio
+import numpy as np
+
+class Model:
+    inputs = {"x": ("INT32", [1])}
+    outputs = {"y": ("INT32", [1])}
+
+    def __init__(self, context):
+        self.context = context
+
+    async def infer(self, x, request):
+        answers = self.context.stream("numbers", {"x": np.array([99], np.int32)})
+        yield (await anext(answers))["y"]
+        while not request.is_cancelled():
+            try:
+                await asyncio.sleep(0.1)
+            except asyncio.CancelledError:
+                pass
+        await asyncio.sleep(6)
+        try:
+            answers.close()
+            print("let go")
+        except BaseException as error:
+            print("did not let go:", repr(error))
+"""
+
+COUNTS = """
+class Model:
+    inputs = {"x": ("INT32", [1])}
+    outputs = {"y": ("INT32", [1])}
+
+    def infer(self, x):
+        for number in range(x[0]):
+            yield x * 0 + number
+"""
+
+
+def test_a_request_that_was_given_up_lets_go_of_its_calls(tmp_path):
+    write(tmp_path, "m", LATE)
+    write(tmp_path, "numbers", COUNTS)
+    with Server(tmp_path, "--instances", "1") as server:
+        assert events(server, "m", 1, take=1) == [{"model_name": "m", "model_version": "1", "y": 0}]
+        until = time.monotonic() + 20
+        while "let go" not in "".join(server.log) and time.monotonic() < until:
+            time.sleep(0.1)
+        assert "did not let go" not in "".join(server.log) and "let go" in "".join(server.log)

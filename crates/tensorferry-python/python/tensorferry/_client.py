@@ -251,6 +251,7 @@ class Stream:
 
     def __init__(self, native: _native.Stream) -> None:
         self._native = native
+        self._is_finished = False
 
     def send(
         self,
@@ -262,12 +263,19 @@ class Stream:
         id: str | None = None,
         parameters: Mapping[str, Parameter] | None = None,
     ) -> None:
-        """Sends a request; waits while 16 others have not been sent."""
-        if not self._native.send(_request(model, inputs, version, outputs, id, parameters)):
+        """Sends a request; waits while 16 others have not been sent. Raises :class:`InferenceError` if the stream has ended, with its
+        reason."""
+        request = _request(model, inputs, version, outputs, id, parameters)
+        if self._is_finished:
+            raise _stream_over()
+        if not self._native.send(request):
+            self._native.wait()
+            self._native.take_error()
             raise _stream_over()
 
     def finish(self) -> None:
         """Says that no more requests come; those that were sent are answered."""
+        self._is_finished = True
         self._native.finish()
 
     def cancel(self) -> None:
@@ -405,6 +413,7 @@ class AsyncStream:
 
     def __init__(self, native: _native.Stream) -> None:
         self._native = native
+        self._is_finished = False
 
     async def send(
         self,
@@ -416,12 +425,18 @@ class AsyncStream:
         id: str | None = None,
         parameters: Mapping[str, Parameter] | None = None,
     ) -> None:
-        """Sends a request; waits while 16 others have not been sent."""
-        if not await _wait(self._native.send, _request(model, inputs, version, outputs, id, parameters)):
+        """As :meth:`Stream.send`."""
+        request = _request(model, inputs, version, outputs, id, parameters)
+        if self._is_finished:
+            raise _stream_over()
+        if not await _wait(self._native.send, request):
+            await _wait(self._native.wait)
+            self._native.take_error()
             raise _stream_over()
 
     def finish(self) -> None:
         """Says that no more requests come; those that were sent are answered."""
+        self._is_finished = True
         self._native.finish()
 
     def cancel(self) -> None:
@@ -561,6 +576,13 @@ def _request(
     parameters: Mapping[str, Parameter] | None,
 ) -> tuple[Any, ...]:
     given: list[Any] = [(name, *tensor(name, array), {}) for name, array in inputs.items()]
+    if isinstance(outputs, str):
+        # Its letters would be names.
+        raise TypeError(f"outputs: expected names, found the text {outputs!r}")
+    outputs = list(outputs)
+    for name in outputs:
+        if not isinstance(name, str):
+            raise TypeError(f"outputs: expected names that are str, found {name!r}")
     return checked(model, version, given, [(name, {}) for name in outputs], id, dict(parameters or {}))
 
 
@@ -587,18 +609,20 @@ def _parameter(name: str, value: Any) -> Parameter:
     return value
 
 
-def tensor(name: str, value: Any) -> tuple[str, list[int], Any]:
-    """A tensor as the native half takes it: the protocol's datatype, shape, and bytes, or elements of BYTES."""
+def tensor(name: str, value: Any, role: str = "input") -> tuple[str, list[int], Any]:
+    """A tensor as the native half takes it: the protocol's datatype, shape, and bytes, or elements of BYTES. Raises ``TypeError`` that
+    names it."""
     array = np.asarray(value)
     if array.dtype.kind in "SU" and not isinstance(value, (np.ndarray, np.generic)):
         # NumPy's own texts lose zeros at the end, elements that are objects do not.
         array = np.asarray(value, dtype=object)
     if array.dtype.kind in "USO":
-        return "BYTES", list(array.shape), [_bytes(name, element) for element in array.reshape(-1)]
+        place = f"{role} {name!r}"
+        return "BYTES", list(array.shape), [_bytes(place, element) for element in array.reshape(-1)]
     try:
         datatype = OIP[dtype_name(array.dtype)]
     except KeyError:
-        raise TypeError(f"input {name!r}: dtype {array.dtype} is not one of the protocol's") from None
+        raise TypeError(f"{role} {name!r}: dtype {array.dtype} is not one of the protocol's") from None
     return datatype, list(array.shape), np.ascontiguousarray(little_endian(array)).reshape(-1).view(np.uint8)
 
 
@@ -607,12 +631,12 @@ def little_endian(array: Array) -> Array:
     return array.astype(array.dtype.newbyteorder("<")) if array.dtype.byteorder == ">" else array
 
 
-def _bytes(name: str, element: Any) -> bytes:
+def _bytes(place: str, element: Any) -> bytes:
     if isinstance(element, bytes):
         return element
     if isinstance(element, str):
         return element.encode()
-    raise TypeError(f"input {name!r}: expected str or bytes, found {type(element).__name__}")
+    raise TypeError(f"{place}: expected str or bytes, found {type(element).__name__}")
 
 
 def _outputs(answer: tuple[Any, ...]) -> dict[str, Array]:

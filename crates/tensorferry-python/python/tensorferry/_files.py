@@ -403,14 +403,14 @@ def save_file(
     The file appears under its name when it is complete; what was there before is untouched until then. Raises
     :class:`TensorFileError` when the format cannot hold a tensor or the metadata.
     """
-    return _native.save_file(os.fspath(filename), _given(tensors), dict(metadata or {}), format)
+    return _native.save_file(os.fspath(filename), _given(tensors), _texts(metadata), format)
 
 
 def save(
     tensors: Mapping[str, Any], metadata: Mapping[str, str] | None = None, *, format: str = "safetensors"
 ) -> bytes:
     """The bytes of a file."""
-    return bytes(memoryview(_native.save_bytes(_given(tensors), dict(metadata or {}), format)))
+    return bytes(memoryview(_native.save_bytes(_given(tensors), _texts(metadata), format)))
 
 
 class Writer:
@@ -430,7 +430,7 @@ class Writer:
     def __init__(
         self, filename: PathLike, metadata: Mapping[str, str] | None = None, *, format: str | None = None
     ) -> None:
-        self._native = _native.Writer(os.fspath(filename), dict(metadata or {}), format)
+        self._native = _native.Writer(os.fspath(filename), _texts(metadata), format)
 
     def add(self, name: str, tensor: Any) -> None:
         """Adds a tensor: an array, a torch tensor, or a :class:`Tensor` of another file. Raises ``ValueError`` for a name
@@ -491,8 +491,20 @@ def _given(tensors: Mapping[str, Any]) -> list[tuple[str, str, list[int], Any]]:
     return [(name, *_contiguous(name, tensor)) for name, tensor in tensors.items()]
 
 
+def _texts(metadata: Mapping[str, str] | None) -> dict[str, str]:
+    """Metadata as the native half takes it. Raises ``TypeError`` that says what is no text."""
+    for name, value in (metadata or {}).items():
+        if not isinstance(name, str):
+            raise TypeError(f"metadata: expected names that are str, found {name!r}")
+        if not isinstance(value, str):
+            raise TypeError(f"metadata {name!r}: expected str, found {value!r}")
+    return dict(metadata or {})
+
+
 def _contiguous(name: str, tensor: Any) -> tuple[str, list[int], Any]:
     """Dtype, shape, and the bytes of an array or a torch tensor, row-major and little-endian."""
+    if not isinstance(name, str):
+        raise TypeError(f"the name of a tensor: expected str, found {name!r}")
     if isinstance(tensor, Tensor):
         tensor._check_readable()
         return tensor.dtype, list(tensor.shape), tensor.raw()

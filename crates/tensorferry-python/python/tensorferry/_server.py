@@ -240,7 +240,11 @@ class _Callable:
         if not callable(self._function):
             raise ValueError(f"model {name!r}: expected a function, an object with infer, or a path, found {given!r}")
         self._datatypes = {tensor_name: datatype for tensor_name, datatype, _, _ in self.outputs}
-        self.is_decoupled = inspect.isgeneratorfunction(self._function) or inspect.isasyncgenfunction(self._function)
+        #: Whether it gives any number of answers. It may be decorated.
+        self.is_decoupled = any(
+            inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
+            for function in (self._function, inspect.unwrap(self._function))
+        )
         self._loop: asyncio.AbstractEventLoop | None = None
         self._bind()
 
@@ -303,6 +307,10 @@ class _Callable:
         """Any number of answers, one by one."""
         try:
             found = self._call(*asked)
+            if not inspect.isasyncgen(found) and not inspect.isgenerator(found):
+                raise TypeError(
+                    f"the function gave {type(found).__name__}, expected a generator, as the function gives that its decorator wraps"
+                )
             steps = self._steps(found) if inspect.isasyncgen(found) else found
             try:
                 for step in steps:
@@ -329,6 +337,11 @@ class _Callable:
 
     def _given(self, found: Any) -> list[Any]:
         if not isinstance(found, Mapping):
+            if inspect.isgenerator(found) or inspect.isasyncgen(found):
+                raise TypeError(
+                    f"the function gave {type(found).__name__} and is not known to do so: it needs a `yield` of its own, and a decorator "
+                    f"needs functools.wraps"
+                )
             if len(self._datatypes) != 1:
                 raise TypeError(f"expected a dict with {', '.join(self._datatypes)}, found {type(found).__name__}")
             found = {next(iter(self._datatypes)): found}
@@ -438,7 +451,7 @@ def _output(name: str, value: Any, datatype: str | None) -> tuple[str, list[int]
     found = np.asarray(value)
     if datatype is not None and datatype != "BYTES":
         found = _cast(name, found, datatype)
-    return tensor(name, found)
+    return tensor(name, found, "output")
 
 
 def _cast(name: str, found: np.ndarray[Any, Any], datatype: str) -> np.ndarray[Any, Any]:
