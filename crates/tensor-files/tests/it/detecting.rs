@@ -52,7 +52,7 @@ fn what_is_of_no_format_is_told_so() {
     assert_eq!(open(&empty, &Default::default()).err().unwrap().kind(), NotAFile);
 }
 
-/// An archive of arrays is told by its first member, as checkpoints of PyTorch are: a wrong name does not lead astray.
+/// An archive of arrays is recognised by its first member, as checkpoints of PyTorch are: a wrong name does not matter.
 #[test]
 fn a_misnamed_archive_of_arrays_is_opened() {
     let folder = tempfile::tempdir().unwrap();
