@@ -136,6 +136,16 @@ pub enum Layout {
     Unknown(String),
 }
 
+impl fmt::Display for Layout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Dense => f.write_str("dense"),
+            Self::Coo { nnz } => write!(f, "coo of {nnz}"),
+            Self::Unknown(name) => f.write_str(name),
+        }
+    }
+}
+
 /// How a tensor's bytes are stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]

@@ -103,11 +103,19 @@ impl TensorReader for GgufReader {
     }
 
     fn lints(&self) -> Result<Vec<Lint>, Error> {
-        let is_long = |entry: &&Entry| entry.name.len() > LONGEST_KNOWN_NAME;
-        let lints = self.header.entries.iter().filter(is_long).map(|entry| Lint {
-            message: format!("llama.cpp reads no names of more than {LONGEST_KNOWN_NAME} bytes (G8)"),
+        let of = |entry: &Entry, message: String| Lint {
+            message,
             tensor: Some(entry.name.clone()),
             range: None,
+        };
+        let lints = self.header.entries.iter().flat_map(|entry| {
+            let is_long = entry.name.len() > LONGEST_KNOWN_NAME;
+            let long = is_long
+                .then(|| format!("llama.cpp reads no names of more than {LONGEST_KNOWN_NAME} bytes (G8)"));
+            let scalar = entry.shape.dims().is_empty().then(|| {
+                "the Python package gguf opens no file with a tensor without dimensions (G8)".to_owned()
+            });
+            long.into_iter().chain(scalar).map(|message| of(entry, message))
         });
         Ok(lints.collect())
     }

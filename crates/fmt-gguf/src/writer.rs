@@ -135,7 +135,7 @@ fn checked(entry: &PlannedEntry, limits: &Limits) -> Result<GgmlType, Error> {
     if entry.layout != Layout::Dense {
         return Err(unsupported("the layout")
             .expected("dense: the format has no other")
-            .found(format_args!("{:?}", entry.layout)));
+            .found(&entry.layout));
     }
     if entry.name.is_empty() || entry.name.len() as u64 > limits.name_bytes {
         let error = Error::new(ErrorKind::BadName, "the length of the name");

@@ -269,7 +269,7 @@ pub(crate) fn check_plan(plan: &Plan) -> Result<(), Error> {
             return Err(error
                 .rule("N13")
                 .expected("dense: the format has no other")
-                .found(format_args!("{:?}", entry.layout)));
+                .found(&entry.layout));
         }
     }
     Ok(())

@@ -49,8 +49,15 @@ impl Format for Npz {
     }
 
     fn sniff(&self, head: &[u8], _len: u64) -> Sniff {
-        // Any archive, perhaps one without members.
-        if head.starts_with(b"PK\x03\x04") || head.starts_with(b"PK\x05\x06") {
+        let name_len = head
+            .get(26..28)
+            .map_or(0, |len| usize::from(len[0]) | usize::from(len[1]) << 8);
+        let name = head.get(30..).and_then(|rest| rest.get(..name_len));
+        let is_archive = head.starts_with(b"PK\x03\x04");
+        if is_archive && name.is_some_and(|name| name.ends_with(b".npy")) {
+            Sniff::Certain
+        } else if is_archive || head.starts_with(b"PK\x05\x06") {
+            // Any archive, perhaps one without members.
             Sniff::Possible
         } else {
             Sniff::No

@@ -96,7 +96,7 @@ impl<W: Write> SafetensorsWriter<W> {
                 return Err(unsupported("the layout".to_owned())
                     .rule("S4")
                     .expected("dense: the format has no other")
-                    .found(format_args!("{:?}", entry.layout)));
+                    .found(&entry.layout));
             }
             tensors.push(Announced::planned(entry)?);
         }

@@ -92,7 +92,7 @@ impl<W: Write> TbufWriter<W> {
                     .rule("T14");
                 return Err(error
                     .expected("dense: the format has no other")
-                    .found(format_args!("{:?}", entry.layout)));
+                    .found(&entry.layout));
             }
             if let Some(key) = entry.attributes.keys().next() {
                 return Err(no_place_for(key, "attribute", "none").of_tensor(&entry.name));

@@ -106,7 +106,7 @@ impl<W: Write> ZtensorWriter<W> {
                     .of_tensor(&entry.name)
                     .rule("Z20");
                 let expected = "dense; indices and values fit as two tensors of their own";
-                return Err(error.expected(expected).found(format_args!("{:?}", entry.layout)));
+                return Err(error.expected(expected).found(&entry.layout));
             }
             let mut options = writer.options.tensors.clone();
             for (key, value) in &entry.attributes {

@@ -40,6 +40,11 @@ impl Endpoint {
             Some((scheme, rest)) => (scheme.to_ascii_lowercase(), rest),
             None => (String::new(), url),
         };
+        if scheme.is_empty() && rest.starts_with("unix:") {
+            // As servers are told to listen on one.
+            let expected = "expected http+unix:// or grpc+unix:// for a socket, and its absolute path";
+            return Err(wrong(format!("{expected}, such as http+unix:///run/oip.sock")));
+        }
         if let "unix" | "http+unix" | "grpc+unix" = &*scheme {
             if !cfg!(unix) {
                 return Err(wrong("this system has no Unix sockets for it".to_owned()));
@@ -190,6 +195,10 @@ mod tests {
             ("http://", "expected a URL such as"),
             ("http://a b", "expected a URL such as"),
             ("http://a:99999", "expected a port up to 65535"),
+            (
+                "unix:/run/oip.sock",
+                "expected http+unix:// or grpc+unix:// for a socket",
+            ),
             ("http://user:secret@a", "send a header instead"),
             ("http://a?x=1", "expected no query"),
             ("grpc://a:1/b", "gRPC has none"),

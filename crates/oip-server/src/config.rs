@@ -123,6 +123,17 @@ impl Config {
             oip_types::check_name("--model-name", name).map_err(|error| Failure::usage(error.message()))?;
         }
 
+        let deadlines = [
+            ("--request-timeout", options.request_timeout),
+            ("--max-request-timeout", options.max_request_timeout),
+        ];
+        for (name, limit) in deadlines {
+            if limit.is_some_and(|limit| limit.0.is_zero()) {
+                return Err(Failure::usage(format!(
+                    "{name}: expected more than 0, or no request could be answered"
+                )));
+            }
+        }
         let duration = |option: Option<HumanDuration>, default| option.map_or(default, |option| option.0);
         let time = TimeLimits::default().with(|time| {
             time.default = duration(options.request_timeout, TimeLimits::default().default);

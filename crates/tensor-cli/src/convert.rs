@@ -117,6 +117,8 @@ impl Job<'_> {
             report.files.push(report::Written::at(to));
             converted.map_err(unless_interrupted)?.losses
         };
+        let as_bits = bits.as_ref().map(Recast::losses).unwrap_or_default();
+        let losses = [as_bits, losses].concat();
         // The bar is gone before anything is printed.
         drop(bits);
         drop(recast);
@@ -193,18 +195,24 @@ fn allowed(target: &Target) -> AllowedLoss {
     }
 }
 
-/// Prints what was lost, all metadata in one line.
+/// Prints what was lost, all metadata in one line, and all dtypes.
 fn note(losses: &[Loss], conflicts: &[(String, String)], out: &mut dyn Write) -> Outcome {
     const SHOWN: usize = 5;
-    let (mut keys, mut attributes) = (Vec::new(), Vec::new());
+    let (mut keys, mut attributes, mut dtypes) = (Vec::new(), Vec::new(), Vec::new());
     for loss in losses {
         match loss {
             Loss::Metadata(key) => keys.push(Quoted(key).to_string()),
             Loss::Attribute(tensor, key) => attributes.push(format!("{} of {}", Quoted(key), Quoted(tensor))),
+            Loss::DType(tensor, dtype) => dtypes.push(format!("{dtype} of {}", Quoted(tensor))),
             other => writeln!(out, "lost: {other}")?,
         }
     }
-    for (what, lost) in [("the metadata", keys), ("the attributes", attributes)] {
+    let lines = [
+        ("the metadata", keys),
+        ("the attributes", attributes),
+        ("the dtypes, stored as bits:", dtypes),
+    ];
+    for (what, lost) in lines {
         if lost.is_empty() {
             continue;
         }

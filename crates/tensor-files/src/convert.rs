@@ -97,7 +97,7 @@ pub fn convert(
     options: &ConvertOptions<'_>,
 ) -> Result<Converted, Error> {
     let adapted = Adapted::new(reader, target, options);
-    refuse(&adapted.losses, target, options.allow_loss)?;
+    adapted.refuse(target, options.allow_loss)?;
     let mut file = OutputFile::create(path, &options.output)?;
     let len = adapted.write(reader, target, &mut file, options)?;
     let losses = adapted.all_losses(target, options)?;
@@ -126,7 +126,7 @@ pub fn convert_into(
         ..*options
     };
     let adapted = Adapted::new(reader, target, &options);
-    refuse(&adapted.losses, target, options.allow_loss)?;
+    adapted.refuse(target, options.allow_loss)?;
     let len = adapted.write(reader, target, out, &options)?;
     let losses = adapted.all_losses(target, &options)?;
     Ok(Converted { len, losses })
@@ -178,6 +178,8 @@ pub(crate) struct Adapted {
     pub(crate) losses: Vec<Loss>,
     /// Whether names and metadata go to a file beside the target.
     has_names_beside: bool,
+    /// Why the target does not take the names, if it does not.
+    pub(crate) bad_name: Option<Error>,
 }
 
 impl Adapted {
@@ -245,6 +247,7 @@ impl Adapted {
             indices,
             losses,
             has_names_beside: false,
+            bad_name: None,
         };
         adapted.settle_names(target, &accepts, options);
         adapted.settle_metadata(reader.metadata(), &accepts);
@@ -260,10 +263,10 @@ impl Adapted {
         accepts: &dyn Fn(Plan) -> Result<(), Error>,
         options: &ConvertOptions<'_>,
     ) {
-        let refused = accepts(self.plan.clone()).err().map(|error| error.kind());
-        if refused != Some(ErrorKind::BadName) {
+        let refused = accepts(self.plan.clone()).err();
+        let Some(bad_name) = refused.filter(|error| error.kind() == ErrorKind::BadName) else {
             return;
-        }
+        };
         let mut numbered = self.plan.clone();
         for (number, entry) in numbered.entries.iter_mut().enumerate() {
             entry.name = number.to_string();
@@ -277,6 +280,7 @@ impl Adapted {
         if !self.has_names_beside {
             self.losses.push(Loss::Names);
         }
+        self.bad_name = Some(bad_name);
     }
 
     fn settle_metadata(&mut self, metadata: &Metadata, accepts: &dyn Fn(Plan) -> Result<(), Error>) {
@@ -294,6 +298,17 @@ impl Adapted {
                 self.losses.push(Loss::Metadata(key.clone()));
             }
         }
+    }
+
+    /// Fails for what may not be lost, with the name that the target does not take.
+    pub(crate) fn refuse(&self, target: &dyn Format, allowed: AllowedLoss) -> Result<(), Error> {
+        refuse(&self.losses, target, allowed).map_err(|error| {
+            let is_about_names = self.losses.contains(&Loss::Names) && !allowed.names;
+            match self.bad_name.as_ref().filter(|_| is_about_names) {
+                Some(bad_name) => Error::new(error.kind(), format!("{error} ({bad_name})")),
+                None => error,
+            }
+        })
     }
 
     /// What is lost, now that all is written.

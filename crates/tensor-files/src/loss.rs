@@ -22,6 +22,8 @@ pub enum Loss {
     ForeignPart(String),
     /// So many finite numbers of a tensor became infinite: they are beyond the range of its new dtype.
     Range(String, u64),
+    /// The dtype of a tensor that is stored as unsigned integers with the same bits, which was asked for.
+    DType(String, String),
 }
 
 impl fmt::Display for Loss {
@@ -40,6 +42,13 @@ impl fmt::Display for Loss {
                 write!(
                     f,
                     "{count} {plural} of tensor {}, beyond the range of the dtype",
+                    Quoted(name)
+                )
+            }
+            Self::DType(name, dtype) => {
+                write!(
+                    f,
+                    "the dtype {dtype} of tensor {}: it is stored as bits",
                     Quoted(name)
                 )
             }
@@ -103,6 +112,8 @@ impl AllowedLoss {
             Loss::Metadata(_) | Loss::Attribute(..) => self.metadata,
             Loss::ForeignPart(_) => self.foreign_parts,
             Loss::Range(..) => self.range,
+            // Only `Recast::as_bits` makes it.
+            Loss::DType(..) => true,
         }
     }
 }

@@ -89,7 +89,8 @@ impl<'r> Recast<'r> {
         Ok(recast)
     }
 
-    /// Elements of dtypes that a format lacks as unsigned integers of the same width, bit for bit.
+    /// Elements of dtypes that a format lacks as unsigned integers of the same width, bit for bit; copy-only elements of
+    /// another width than a byte as bytes along the last axis. [`losses`](Self::losses) names these tensors.
     pub fn as_bits(inner: &'r dyn TensorReader, format: &dyn Format) -> Self {
         let takes = |entry: Option<PlannedEntry>| {
             let plan = |entry| Plan {
@@ -131,14 +132,19 @@ impl<'r> Recast<'r> {
         }
     }
 
-    /// What was lost in the tensors that were read: numbers beyond the range of their new dtype. A tensor that was read
-    /// twice is counted twice.
+    /// The dtypes of tensors that are bits now, and what was lost in the tensors that were read: numbers beyond the range
+    /// of their new dtype. A tensor that was read twice is counted twice.
     #[must_use]
     pub fn losses(&self) -> Vec<Loss> {
-        let counts = self.beyond.iter().map(|count| count.load(Ordering::Relaxed));
-        let lost = self.entries.iter().zip(counts).filter(|(_, count)| *count > 0);
-        lost.map(|(entry, count)| Loss::Range(entry.name.clone(), count))
-            .collect()
+        let entries = self.inner.entries().iter().zip(&self.changes).zip(&self.beyond);
+        let lost = |((entry, change), beyond): ((&Entry, &Change), &AtomicU64)| match change {
+            Change::Bits => Some(Loss::DType(entry.name.clone(), entry.dtype.to_string())),
+            _ => {
+                let count = beyond.load(Ordering::Relaxed);
+                (count > 0).then(|| Loss::Range(entry.name.clone(), count))
+            }
+        };
+        entries.filter_map(lost).collect()
     }
 
     /// Some bytes of a tensor as it is now.

@@ -183,3 +183,36 @@ fn what_has_no_place_is_refused() {
         ErrorKind::Malformed
     );
 }
+
+/// The layout that has no place is in the error in words; a tensor without dimensions is written, with a lint.
+#[test]
+fn g8_sparse_tensors_are_refused_and_scalars_are_a_lint() {
+    let plan = |entry| Plan {
+        entries: vec![entry],
+        metadata: Metadata::new(),
+    };
+    let spec = TensorSpec::new(DType::F32, Shape::vector(3)).unwrap();
+    let sparse = PlannedEntry::coo("s", spec, 2);
+    let refused = Gguf
+        .create(Box::new(std::io::sink()), plan(sparse))
+        .err()
+        .unwrap();
+    assert!(refused.to_string().contains("found coo of 2"), "{refused}");
+
+    let scalar = TensorSpec::new(DType::F32, Shape::new(&[]).unwrap()).unwrap();
+    let mut out = Vec::new();
+    let mut writer = Gguf
+        .create(Box::new(&mut out), plan(PlannedEntry::dense("s", scalar)))
+        .unwrap();
+    writer.write(&1f32.to_le_bytes()).unwrap();
+    writer.finish().unwrap();
+    let reader = GgufReader::from_bytes(out).unwrap();
+    let lints = reader.lints().unwrap();
+    assert_eq!(lints.len(), 1);
+    assert_eq!(lints[0].tensor.as_deref(), Some("s"));
+    assert!(
+        lints[0].message.contains("without dimensions"),
+        "{}",
+        lints[0].message
+    );
+}

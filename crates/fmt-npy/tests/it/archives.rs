@@ -35,7 +35,10 @@ fn n8_members_are_arrays() {
         assert_eq!(reader.lints().unwrap().len(), 1);
     }
     let bytes = small_archive();
-    assert_eq!(Npz.sniff(&bytes, bytes.len() as u64), Sniff::Possible);
+    assert_eq!(Npz.sniff(&bytes, bytes.len() as u64), Sniff::Certain);
+    // What begins with something else may be another file in an archive.
+    let other = archive(&[("readme.txt", b"hello"), ("z.npy", &array)], false);
+    assert_eq!(Npz.sniff(&other, other.len() as u64), Sniff::Possible);
     assert_eq!(verdict(open_archive(b"")), Err((Malformed, "N8")));
     assert_eq!(
         verdict(open_archive(&bytes[..bytes.len() - 1])),

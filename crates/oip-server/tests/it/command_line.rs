@@ -34,6 +34,14 @@ fn lc_07_wrong_options() {
             "invalid value '30x' for '--request-timeout <TIME>'",
         ),
         (
+            &["--model-repository", folder, "--request-timeout", "0s"],
+            "--request-timeout: expected more than 0",
+        ),
+        (
+            &["--model-repository", folder, "--max-request-timeout", "0"],
+            "--max-request-timeout: expected more than 0",
+        ),
+        (
             &["--model-repository", folder, "--memory-budget", "63MiB"],
             "--memory-budget (66060288 bytes) is less than --max-request-size (67108864 bytes)",
         ),

@@ -16,8 +16,8 @@ pub(crate) struct Connection {
     /// The server: http://host:port, or grpc://host:port; https:// and grpcs:// over TLS.
     #[arg(long, env = "TENSOR_URL", default_value = "http://127.0.0.1:8080")]
     pub(crate) url: String,
-    /// A header, or metadata of gRPC.
-    #[arg(long = "header", value_name = "NAME=VALUE", value_parser = pair)]
+    /// A header, or metadata of gRPC: NAME=VALUE, or 'NAME: VALUE'.
+    #[arg(long = "header", value_name = "NAME=VALUE", value_parser = header)]
     pub(crate) headers: Vec<(String, String)>,
     /// The file of --ca, which is an option of all commands.
     #[arg(skip)]
@@ -322,6 +322,17 @@ fn pair(text: &str) -> Result<(String, String), String> {
     }
 }
 
+/// A header in either spelling. Names have neither `=` nor `:`, so the first of them ends the name.
+fn header(text: &str) -> Result<(String, String), String> {
+    let is_end = |c| c == '=' || c == ':';
+    match text.split_once(is_end).map(|(name, value)| (name, value.trim())) {
+        Some((name, value)) if !name.is_empty() && !value.is_empty() => {
+            Ok((name.to_owned(), value.to_owned()))
+        }
+        _ => Err("expected NAME=VALUE or 'NAME: VALUE'".to_owned()),
+    }
+}
+
 fn binding(text: &str) -> Result<Binding, String> {
     let (name, value) = pair(text).map_err(|_| "expected NAME=FILE".to_owned())?;
     let source = match (value.strip_prefix('@'), TextForm::of(&value)) {
@@ -450,5 +461,20 @@ mod tests {
         assert_eq!(shape("x=1,64"), Ok(("x".into(), vec![1, 64])));
         assert_eq!(shape("x="), Ok(("x".into(), vec![])));
         assert!(shape("x=1,-1").is_err());
+    }
+
+    /// The spelling of curl too: a token may end with `=`.
+    #[test]
+    fn headers_are_read_in_both_spellings() {
+        for (text, name, value) in [
+            ("triton-grpc-protocol-key=abc", "triton-grpc-protocol-key", "abc"),
+            ("authorization: Bearer ab==", "authorization", "Bearer ab=="),
+            ("authorization=Bearer a:b", "authorization", "Bearer a:b"),
+        ] {
+            assert_eq!(header(text), Ok((name.to_owned(), value.to_owned())));
+        }
+        for text in ["a", "a=", ": b", "a:  "] {
+            assert!(header(text).is_err(), "{text}");
+        }
     }
 }

@@ -8,7 +8,8 @@ use oip_capture::{CaptureError, Entry, Recording, answer_file};
 use oip_client::InferenceClient;
 use oip_types::{InferRequest, ModelRef};
 use serde::Serialize;
-use tensor_files::{DifferenceKind, Tolerance};
+use tensor_core::Quoted;
+use tensor_files::{Difference, DifferenceKind, Tolerance};
 
 use crate::{
     client::{options::Replay, unless_interrupted},
@@ -158,7 +159,13 @@ async fn send(
     let real = differences
         .iter()
         .filter(|difference| difference.kind != DifferenceKind::Metadata);
-    Ok(Ok(real.map(ToString::to_string).collect()))
+    // The words of `diff` are about two files, which a reader of this report has not named.
+    let text = |difference: &Difference| match difference.kind {
+        DifferenceKind::OnlyInFirst => format!("output {} was not recorded", Quoted(&difference.name)),
+        DifferenceKind::OnlyInSecond => format!("output {} is missing", Quoted(&difference.name)),
+        _ => difference.to_string(),
+    };
+    Ok(Ok(real.map(text).collect()))
 }
 
 fn at(path: &Path, error: std::io::Error) -> Failure {

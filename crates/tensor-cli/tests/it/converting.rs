@@ -369,8 +369,12 @@ fn dtypes_without_arithmetic_are_carried() {
     assert!(refused.contains("F8_E4M3"), "{refused}");
     assert_eq!(
         place.good(&["convert", "--as-bits", "a.safetensors", "a.zt"]),
-        "lost: the metadata 'format'\n"
+        "lost: the metadata 'format'\nlost: the dtypes, stored as bits: F8_E4M3 of 'q', F4 of 'f', C64 of 'z'\n"
     );
+    let told = place.good(&["convert", "--as-bits", "--json", "a.safetensors", "a.zt"]);
+    let told: serde_json::Value = serde_json::from_str(&told).unwrap();
+    assert_eq!(told["losses"][0]["kind"], "dtype");
+    assert_eq!(told["losses"][0]["tensor"], "q");
     let tensors = place.inspect("a.zt")["tensors"].clone();
     assert_eq!(tensors[0]["dtype"], "uint8");
     assert_eq!(tensors[1]["shape"], serde_json::json!([2]));

@@ -63,9 +63,11 @@ impl InferenceService for Times {
 }
 
 fn answer(request: &InferRequest, factor: f32) -> Result<InferResponse, ServiceError> {
-    if request.model().name() == "fails" {
-        return Err(ServiceError::internal("it fails"));
-    }
+    let name = match request.model().name() {
+        "fails" => return Err(ServiceError::internal("it fails")),
+        "renamed" => "z",
+        _ => "y",
+    };
     let x = request
         .input("x")
         .and_then(|x| x.as_fixed().and_then(|x| x.to_vec::<f32>().ok()));
@@ -76,7 +78,7 @@ fn answer(request: &InferRequest, factor: f32) -> Result<InferResponse, ServiceE
         id: request.id.clone(),
         parameters: Parameters::new(),
         outputs: vec![InferOutput::new(
-            "y",
+            name,
             Tensor::from_vec(Shape::vector(y.len() as u64), y).unwrap(),
         )],
     })
@@ -176,6 +178,12 @@ fn answers_are_held_against_the_recorded_ones() {
     );
     let message = told["differences"][0]["message"].as_str().unwrap();
     assert!(message.contains("it fails"), "{message}");
+
+    let output = tensor(&["replay", captured, "--url", &other.http, "--model", "renamed"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    for expected in ["output 'z' was not recorded", "output 'y' is missing"] {
+        assert_eq!(text.matches(expected).count(), 3, "{text}");
+    }
 }
 
 #[test]

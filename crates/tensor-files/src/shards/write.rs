@@ -123,11 +123,13 @@ fn write(
         adapted.push((part, own));
     }
     if losses.contains(&Loss::Names) {
-        let error = Error::new(
-            ErrorKind::Unsupported,
-            "an index needs names, and the format keeps none",
+        let why = adapted.iter().find_map(|(_, part)| part.bad_name.as_ref());
+        let why = why.map(ToString::to_string).unwrap_or_default();
+        let what = format!(
+            "an index needs names, which {} does not keep ({why})",
+            target.id()
         );
-        return Err(error.found(target.id()));
+        return Err(Error::new(ErrorKind::Unsupported, what));
     }
     refuse(&losses, target, options.allow_loss)?;
 

@@ -330,3 +330,46 @@ fn damaged_tensors_are_not_converted() {
     assert_eq!((error.kind(), error.tensor()), (Corrupt, Some("w")));
     assert_eq!(names(folder.path()), ["a.npz"]);
 }
+
+/// The name that a format does not take is in the error, with the reason.
+#[test]
+fn a_refused_name_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let values = tensor(DType::F32, &[2]);
+    let tensors = [("good", &values), ("../up", &values)];
+    let path = write(folder.path(), "a.safetensors", &tensors, &Metadata::new());
+    let target = folder.path().join("a.npz");
+    let format = format_of_path(&target).unwrap();
+    let error = convert(&*open(&path), format, &target, &ConvertOptions::default()).unwrap_err();
+    let text = error.to_string();
+    assert!(
+        text.contains("the names of the tensors") && text.contains("../up"),
+        "{text}"
+    );
+    assert!(!text.contains("good"), "{text}");
+
+    // So it is where many files are written.
+    let shards = tensor_files::ShardOptions::at_most(8);
+    let sharded = tensor_files::convert_sharded(
+        &*open(&path),
+        format,
+        &target,
+        &shards,
+        &ConvertOptions::default(),
+    );
+    let text = sharded.unwrap_err().to_string();
+    assert!(text.contains("../up"), "{text}");
+}
+
+/// Tensors whose elements become unsigned integers are named, with the dtype that the target does not say.
+#[test]
+fn dtypes_that_become_bits_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let (half, single) = (tensor(DType::F16, &[2]), tensor(DType::F32, &[2]));
+    let tensors = [("half", &half), ("single", &single)];
+    let path = write(folder.path(), "a.safetensors", &tensors, &Metadata::new());
+    let format = tensor_files::format("tbuf").unwrap();
+    let reader = open(&path);
+    let bits = tensor_files::Recast::as_bits(&*reader, format);
+    assert_eq!(bits.losses(), [Loss::DType("half".into(), "f16".into())]);
+}

@@ -51,3 +51,18 @@ fn what_is_of_no_format_is_told_so() {
     std::fs::create_dir(&empty).unwrap();
     assert_eq!(open(&empty, &Default::default()).err().unwrap().kind(), NotAFile);
 }
+
+/// An archive of arrays is recognised by its first member, as checkpoints of PyTorch are: a wrong name does not matter.
+#[test]
+fn a_misnamed_archive_of_arrays_is_opened() {
+    let folder = tempfile::tempdir().unwrap();
+    let values = tensor(DType::F32, &[2, 3]);
+    let path = write(folder.path(), "a.npz", &[("w", &values)], &Metadata::new());
+    for name in ["a.safetensors", "a.bin", "a.gguf", "a.btf"] {
+        let misnamed = folder.path().join(name);
+        std::fs::copy(&path, &misnamed).unwrap();
+        let reader = open(&misnamed, &Default::default()).unwrap();
+        assert_eq!(reader.format(), "npz", "{name}");
+        assert_eq!(reader.tensor(0).unwrap(), values, "{name}");
+    }
+}
