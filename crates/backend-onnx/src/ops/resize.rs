@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     cancelling::Pace,
-    faults::{BadInput, Limit},
+    faults::{BadInput, Limit, ensure_input},
     size,
 };
 
@@ -175,6 +175,9 @@ fn admit(plan: &[Axis]) -> TractResult<()> {
 /// Places of an axis after it was resized.
 const MAX_LENGTH: usize = 1 << 26;
 
+/// Weights of an axis that is resized with antialias. A scale near zero takes in any number of places.
+const MAX_TAPS: usize = 1 << 24;
+
 impl Resize {
     fn axes(&self, rank: usize) -> TractResult<Vec<usize>> {
         let Some(axes) = &self.axes else {
@@ -331,7 +334,7 @@ impl Resize {
     }
 
     /// For each element of an axis, where in the input it comes from and with which weights.
-    fn taps(&self, axis: &Axis) -> Taps {
+    fn taps(&self, axis: &Axis) -> TractResult<Taps> {
         if self.is_smooth {
             return self.smooth_taps(axis);
         }
@@ -375,11 +378,11 @@ impl Resize {
             taps.places.extend((0..count).map(inside));
             taps.weights.extend(weights);
         }
-        taps
+        Ok(taps)
     }
 
     /// The same with antialias: the filter is as wide as what an element covers in the input.
-    fn smooth_taps(&self, axis: &Axis) -> Taps {
+    fn smooth_taps(&self, axis: &Axis) -> TractResult<Taps> {
         let last = axis.from as i64 - 1;
         let step = 1.0 / axis.scale;
         let width = match self.method {
@@ -387,7 +390,14 @@ impl Resize {
             Method::Nearest(_) | Method::Linear => 1.0,
         };
         let reach = width * step.max(1.0);
-        let count = 2 * reach.ceil() as usize + 1;
+        let count = (reach.ceil() as usize).saturating_mul(2).saturating_add(1);
+        ensure_input!(
+            count.saturating_mul(axis.to) <= MAX_TAPS,
+            "to resize {} places to {} with antialias at a scale of {} takes more than {MAX_TAPS} products for an axis",
+            axis.from,
+            axis.to,
+            axis.scale
+        );
         let mut taps = Taps::new(count, axis.to);
         for at in 0..axis.to {
             let center = 0.5 + self.place(axis, at);
@@ -412,7 +422,7 @@ impl Resize {
             weights.resize(count, 0.0);
             taps.weights.extend(weights);
         }
-        taps
+        Ok(taps)
     }
 
     /// The weight of what is this far from the center.
@@ -442,7 +452,7 @@ impl Resize {
         {
             let inner: usize = shape[index + 1..].iter().product();
             let outer: usize = shape[..index].iter().product();
-            let taps = self.taps(axis);
+            let taps = self.taps(axis)?;
             let mut resized = vec![0f32; outer * axis.to * inner];
             let blocks = values.chunks_exact(axis.from * inner);
             let mut pace = Pace::default();
