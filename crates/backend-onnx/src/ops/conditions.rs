@@ -28,14 +28,6 @@ pub(super) fn pool(node: Attributes<'_>, _: i64) -> Verdict {
     Ok(())
 }
 
-/// tract divides by the wrong count where a window reaches beyond the padding.
-pub(super) fn average_pool(node: Attributes<'_>, opset: i64) -> Verdict {
-    if node.int("ceil_mode", 0) != 0 && node.int("count_include_pad", 0) != 0 {
-        return refuse("ceil_mode together with count_include_pad is not supported");
-    }
-    pool(node, opset)
-}
-
 pub(super) fn batch_normalization(node: Attributes<'_>, opset: i64) -> Verdict {
     let is_training = node.int("training_mode", 0) != 0 || (opset < 7 && node.int("is_test", 0) == 0);
     if is_training || (1..5).any(|output| node.has_output(output)) {

@@ -32,8 +32,6 @@ pub(crate) enum Widening {
     None,
     /// FP16 in FP32.
     Half,
-    /// FP16 and FP32 in FP64.
-    Single,
     /// BOOL in UINT8.
     Truth,
 }
@@ -43,7 +41,6 @@ impl Widening {
     fn of(self, datum_type: DatumType) -> Option<DatumType> {
         match (self, datum_type) {
             (Self::Half, DatumType::F16) => Some(DatumType::F32),
-            (Self::Single, DatumType::F16 | DatumType::F32) => Some(DatumType::F64),
             (Self::Truth, DatumType::Bool) => Some(DatumType::U8),
             _ => None,
         }

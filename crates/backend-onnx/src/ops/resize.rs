@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     cancelling::Pace,
-    faults::{BadInput, Limit},
+    faults::{BadInput, Limit, ensure_input},
     size,
 };
 
@@ -57,12 +57,14 @@ pub(crate) fn resize(context: &ParsingContext<'_>, node: &NodeProto) -> TractRes
         "linear" | "bilinear" | "trilinear" => Method::Linear,
         "cubic" => Method::Cubic {
             a: attributes.float("cubic_coeff_a", -0.75),
-            excludes: attributes.int("exclude_outside", 0) != 0,
         },
         other => return Err(limit(format!("'{other}' interpolation is not supported"))),
     };
-    if attributes.int("antialias", 0) != 0 {
-        return Err(limit("interpolation with antialias is not supported".to_owned()));
+    let is_smooth = attributes.int("antialias", 0) != 0;
+    if is_smooth && matches!(method, Method::Nearest(_)) {
+        return Err(limit(
+            "antialias is supported for linear and cubic interpolation only".to_owned(),
+        ));
     }
     let policy = match text("keep_aspect_ratio_policy", "stretch").as_str() {
         "stretch" => Policy::Stretch,
@@ -86,6 +88,8 @@ pub(crate) fn resize(context: &ParsingContext<'_>, node: &NodeProto) -> TractRes
         method,
         place,
         policy,
+        is_smooth,
+        excludes: attributes.int("exclude_outside", 0) != 0,
         fixed,
         axes: attributes.has("axes").then(|| attributes.ints("axes").to_vec()),
         inputs: [roi, scales, sizes],
@@ -96,11 +100,7 @@ pub(crate) fn resize(context: &ParsingContext<'_>, node: &NodeProto) -> TractRes
 enum Method {
     Nearest(Rounding),
     Linear,
-    Cubic {
-        a: f32,
-        /// Places outside do not count, rather than being those at the border.
-        excludes: bool,
-    },
+    Cubic { a: f32 },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -137,6 +137,10 @@ struct Resize {
     method: Method,
     place: Place,
     policy: Policy,
+    /// What shrinks is made of all places that it covers (`antialias`).
+    is_smooth: bool,
+    /// Places outside do not count, rather than being those at the border.
+    excludes: bool,
     /// Scales that are an attribute.
     fixed: Option<Vec<f32>>,
     /// The axes that scales, sizes and regions are for; all if there are none.
@@ -170,6 +174,9 @@ fn admit(plan: &[Axis]) -> TractResult<()> {
 
 /// Places of an axis after it was resized.
 const MAX_LENGTH: usize = 1 << 26;
+
+/// Weights of an axis that is resized with antialias. A scale near zero takes in any number of places.
+const MAX_TAPS: usize = 1 << 24;
 
 impl Resize {
     fn axes(&self, rank: usize) -> TractResult<Vec<usize>> {
@@ -327,7 +334,10 @@ impl Resize {
     }
 
     /// For each element of an axis, where in the input it comes from and with which weights.
-    fn taps(&self, axis: &Axis) -> Taps {
+    fn taps(&self, axis: &Axis) -> TractResult<Taps> {
+        if self.is_smooth {
+            return self.smooth_taps(axis);
+        }
         let last = axis.from.saturating_sub(1);
         let (mut taps, count) = match self.method {
             Method::Cubic { .. } => (Taps::new(4, axis.to), 4),
@@ -335,7 +345,7 @@ impl Resize {
         };
         for at in 0..axis.to {
             let x = self.place(axis, at);
-            let Method::Cubic { a, excludes } = self.method else {
+            let Method::Cubic { a } = self.method else {
                 let x = x.clamp(0.0, last as f32);
                 let low = (x as usize).min(last);
                 let part = x - low as f32;
@@ -355,7 +365,7 @@ impl Resize {
                 ((a * (2.0 - s) - 5.0 * a) * (2.0 - s) + 8.0 * a) * (2.0 - s) - 4.0 * a,
             ];
             let place = |index: usize| floor as i64 + index as i64 - 1;
-            if excludes {
+            if self.excludes {
                 for (index, weight) in weights.iter_mut().enumerate() {
                     if !(0..axis.from as i64).contains(&place(index)) {
                         *weight = 0.0;
@@ -368,7 +378,62 @@ impl Resize {
             taps.places.extend((0..count).map(inside));
             taps.weights.extend(weights);
         }
-        taps
+        Ok(taps)
+    }
+
+    /// The same with antialias: the filter is as wide as what an element covers in the input.
+    fn smooth_taps(&self, axis: &Axis) -> TractResult<Taps> {
+        let last = axis.from as i64 - 1;
+        let step = 1.0 / axis.scale;
+        let width = match self.method {
+            Method::Cubic { .. } => 2.0,
+            Method::Nearest(_) | Method::Linear => 1.0,
+        };
+        let reach = width * step.max(1.0);
+        let count = (reach.ceil() as usize).saturating_mul(2).saturating_add(1);
+        ensure_input!(
+            count.saturating_mul(axis.to) <= MAX_TAPS,
+            "to resize {} places to {} with antialias at a scale of {} takes more than {MAX_TAPS} products for an axis",
+            axis.from,
+            axis.to,
+            axis.scale
+        );
+        let mut taps = Taps::new(count, axis.to);
+        for at in 0..axis.to {
+            let center = 0.5 + self.place(axis, at);
+            let [mut first, mut end] =
+                [center - reach, center + reach].map(|edge| (edge + 0.5).floor() as i64);
+            if self.excludes {
+                (first, end) = (first.max(0), end.min(last + 1));
+            }
+            let weights = (first..end)
+                .take(count)
+                .map(|place| self.filter((place as f32 - center + 0.5) / step.max(1.0)));
+            let mut weights: Vec<f32> = weights.collect();
+            let sum: f32 = weights.iter().sum();
+            if sum != 0.0 {
+                weights.iter_mut().for_each(|weight| *weight /= sum);
+            }
+            let inside = |place: i64| place.clamp(0, last) as usize;
+            taps.places.extend((first..end).take(count).map(inside));
+            // All elements have as many places; those that fill up weigh nothing.
+            taps.places
+                .extend(std::iter::repeat_n(inside(first), count - weights.len()));
+            weights.resize(count, 0.0);
+            taps.weights.extend(weights);
+        }
+        Ok(taps)
+    }
+
+    /// The weight of what is this far from the center.
+    fn filter(&self, distance: f32) -> f32 {
+        let x = distance.abs();
+        match self.method {
+            Method::Cubic { a } if x < 1.0 => ((a + 2.0) * x - (a + 3.0)) * x * x + 1.0,
+            Method::Cubic { a } if x < 2.0 => (((x - 5.0) * x + 8.0) * x - 4.0) * a,
+            Method::Cubic { .. } => 0.0,
+            Method::Nearest(_) | Method::Linear => (1.0 - x).max(0.0),
+        }
     }
 
     fn is_unchanged(&self, axis: &Axis) -> bool {
@@ -387,7 +452,7 @@ impl Resize {
         {
             let inner: usize = shape[index + 1..].iter().product();
             let outer: usize = shape[..index].iter().product();
-            let taps = self.taps(axis);
+            let taps = self.taps(axis)?;
             let mut resized = vec![0f32; outer * axis.to * inner];
             let blocks = values.chunks_exact(axis.from * inner);
             let mut pace = Pace::default();

@@ -137,12 +137,6 @@ impl Rule {
         self
     }
 
-    /// FP32 is computed in FP64.
-    pub(super) const fn single(mut self) -> Self {
-        self.guard.widening = Widening::Single;
-        self
-    }
-
     /// These inputs are single numbers.
     pub(super) const fn scalars(mut self, places: &'static [usize]) -> Self {
         self.scalars = places;

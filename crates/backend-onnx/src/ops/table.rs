@@ -4,13 +4,14 @@
 
 use super::{
     activation::{self, activation},
-    attention_mask, batch_normalization, cast, columns, concat, conditions as when, contrib, counting, dft,
-    elementwise, gemm, grid_sample, hardmax, lookup, non_max_suppression, normalize, packed_product, pad,
-    power, prelu, quantize, quantized_pair, random, recurrent, reduce, resize, roi_align,
+    attention_mask, batch_normalization, cast, columns, concat, conditions as when, contrib, counting,
+    cum_sum, dft, elementwise, gemm, grid_sample, hardmax, lookup, non_max_suppression, normalize,
+    packed_product, pad, power, prelu, quantize, quantized_pair, random, recurrent, reduce, resize,
+    roi_align,
     rule::{Outputs, Rule, contributed, inner, ml, op},
     sequences, slice, softmax,
     steps::stepwise,
-    text, tokenizer,
+    stft, text, tokenizer,
     types::Types,
 };
 use crate::ml;
@@ -90,7 +91,7 @@ pub(super) static RULES: &[Rule] = &[
         ])
         .of(FLOATS)
         .wide()
-        .when(when::average_pool),
+        .when(when::pool),
     op("BatchNormalization")
         .gives(Outputs::Optional)
         .takes(&["epsilon", "is_test", "momentum", "spatial", "training_mode"])
@@ -165,10 +166,9 @@ pub(super) static RULES: &[Rule] = &[
     op("Cos").of(FLOATS).wide(),
     op("Cosh").since(9).of(FLOATS).wide(),
     op("CumSum")
-        .scalars(&[1])
         .since(11)
         .takes(&["exclusive", "reverse"])
-        .of(NUMBERS),
+        .own(cum_sum::cum_sum),
     op("DFT")
         .since(17)
         .takes(&["axis", "inverse", "onesided"])
@@ -514,12 +514,7 @@ pub(super) static RULES: &[Rule] = &[
         .since(11)
         .of(FLOATS)
         .instead(activation::TYPES, activation),
-    op("STFT")
-        .scalars(&[1, 3])
-        .since(17)
-        .takes(&["onesided"])
-        .of(FLOATS)
-        .single(),
+    op("STFT").since(17).takes(&["onesided"]).own(stft::stft),
     op("Scan").since(9).gives(Outputs::AsNamed).own(stepwise).takes(&[
         "body",
         "num_scan_inputs",

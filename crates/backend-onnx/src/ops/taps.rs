@@ -20,7 +20,22 @@ impl Taps {
     pub(super) fn apply(&self, from: &[f32], to: &mut [f32], inner: usize) {
         match self.count {
             2 => self.apply_as::<2>(from, to, inner),
-            _ => self.apply_as::<4>(from, to, inner),
+            4 => self.apply_as::<4>(from, to, inner),
+            _ => self.apply_to_any(from, to, inner),
+        }
+    }
+
+    fn apply_to_any(&self, from: &[f32], to: &mut [f32], inner: usize) {
+        let places = self.places.chunks_exact(self.count);
+        let weights = self.weights.chunks_exact(self.count);
+        for ((to, places), weights) in to.chunks_exact_mut(inner).zip(places).zip(weights) {
+            to.fill(0.0);
+            // What weighs nothing must not meet an infinity.
+            let taps = places.iter().zip(weights).filter(|(_, weight)| **weight != 0.0);
+            for (&place, &weight) in taps {
+                let row = &from[place * inner..][..inner];
+                to.iter_mut().zip(row).for_each(|(to, from)| *to += weight * from);
+            }
         }
     }
 
