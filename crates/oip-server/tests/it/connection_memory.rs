@@ -543,6 +543,7 @@ async fn calls_of_grpc_have_regions_of_their_connections() {
     };
     assert!(client.register_shared_memory(&region).await.is_err());
     drop(client);
+    served.settles(idle);
     // Descriptors that come with a connection's beginning, and with anything but its first call.
     const PREFACE: &str = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
     const PING: &str = "\0\0\x08\x06\0\0\0\0\0abcdefgh";
