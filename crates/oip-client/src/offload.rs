@@ -4,7 +4,7 @@ use tokio::task::spawn_blocking;
 
 use crate::{ClientError, ErrorKind, Result};
 
-/// Does work on a thread where it disturbs nobody.
+/// Does work on a thread of its own, so that it holds up no other call.
 pub(crate) async fn offload<T: Send + 'static>(
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {

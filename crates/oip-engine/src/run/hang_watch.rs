@@ -72,7 +72,7 @@ impl HangWatch {
         was_lost
     }
 
-    /// How many threads are lost, as of a few milliseconds ago at most. Needs no time while nobody is in the model.
+    /// How many threads are lost, as of a few milliseconds ago at most. Needs no time while no thread is in the model.
     pub(crate) fn recently_lost(&self, now: impl FnOnce() -> Instant) -> usize {
         const INTERVAL: u64 = 5;
         if self.inside.load(Ordering::Relaxed) == 0 {

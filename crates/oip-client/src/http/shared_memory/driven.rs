@@ -86,7 +86,7 @@ impl HttpClient {
         })
     }
 
-    /// Makes a connection with a region. `None` if there is nobody to connect to, which sending the request will tell.
+    /// Makes a connection with a region. `None` if no server can be reached, which sending the request will tell.
     async fn register(
         &self,
         memory: &Arc<Connections>,
