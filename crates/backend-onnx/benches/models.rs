@@ -1,4 +1,4 @@
-//! Running scikit-learn's models: this backend on both its runtimes, and for single rows beside it tract as it comes.
+//! Running scikit-learn's models: this backend on both its runtimes.
 //!
 //! ```text
 //! cargo bench -p backend-onnx --bench models [-- MODEL.onnx...]
@@ -14,17 +14,13 @@
     reason = "a benchmark fails by panicking and prints its figures"
 )]
 
-use std::{
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::path::{Path, PathBuf};
 
 use backend_onnx::{OnnxBackend, OnnxRuntime};
 use bench_kit::Comparison;
 use oip_service::{Backend, CancelToken, LoadContext, Model, ModelSource};
 use oip_types::{InferRequest, ModelRef};
 use tensor_core::{Shape, Tensor};
-use tract_onnx::prelude::{DatumExt, Framework, InferenceModelExt, IntoRunnable, TypedRunnableModel, tvec};
 
 /// Calls that are timed together.
 const CALLS: usize = 50;
@@ -75,26 +71,9 @@ fn compare(path: &Path, rows: usize) {
     if let Some(model) = &by_library {
         comparison.add("backend-onnx on ONNX Runtime", || run(&**model));
     }
-    if rows == 1
-        && let Some(plain) = plain(path, width)
-    {
-        comparison.add("tract, with the batch fixed", move || {
-            for _ in 0..CALLS {
-                let input = tract_onnx::prelude::Tensor::from_shape(&[1, width], &values).unwrap();
-                plain.run(tvec![input.into()]).unwrap();
-            }
-        });
-    }
     for time in comparison.run() {
         println!("  {:.1} us a call", time.as_secs_f64() * 1e6 / CALLS as f64);
     }
-}
-
-/// The model for one row, if tract can read it.
-fn plain(path: &Path, width: usize) -> Option<Arc<TypedRunnableModel>> {
-    let model = tract_onnx::onnx().model_for_path(path).unwrap();
-    let model = model.with_input_fact(0, f32::fact([1, width]).into()).unwrap();
-    model.into_optimized().and_then(IntoRunnable::into_runnable).ok()
 }
 
 fn load(backend: &OnnxBackend, path: &Path) -> Box<dyn Model> {

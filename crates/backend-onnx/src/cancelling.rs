@@ -4,7 +4,7 @@
 use std::{cell::RefCell, fmt};
 
 use oip_service::CancelToken;
-use tract_onnx::prelude::TractResult;
+use tract_hir::prelude::TractResult;
 
 thread_local! {
     static TOKEN: RefCell<Option<CancelToken>> = const { RefCell::new(None) };

@@ -3,12 +3,12 @@
 
 use std::sync::Arc;
 
-use tract_onnx::{
+use tract_hir::{
+    internal::{SimpleState, TDim, TractErrorContext, TypedFact, ensure},
     prelude::{
         IntoRunnable, SymbolValues, TValue, TVec, TractResult, TypedModel, TypedNode, TypedRunnableModel,
     },
     tract_core::{knobs::KnobScope, ops::array::DynSlice},
-    tract_hir::internal::{SimpleState, TDim, TractErrorContext, TypedFact, ensure},
 };
 
 use crate::{
@@ -99,7 +99,7 @@ impl CheckedGraph {
                 None => inputs,
             };
             let symbols = context.symbols;
-            let outputs = tract_onnx::tract_core::plan::eval(context, state, node, inputs)?;
+            let outputs = tract_hir::tract_core::plan::eval(context, state, node, inputs)?;
             // Later nodes rely on what was found out when the plan was made: where a size is another one, they reach beyond it.
             for (output, value) in node.outputs.iter().zip(&outputs) {
                 ensure!(
@@ -135,7 +135,7 @@ fn fits(fact: &TypedFact, value: &TValue, symbols: &SymbolValues) -> bool {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-    use tract_onnx::tract_hir::internal::{DatumExt, IntoTValue, SymbolScope, Tensor, ToDim};
+    use tract_hir::internal::{DatumExt, IntoTValue, SymbolScope, Tensor, ToDim};
 
     use super::*;
 

@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
+use bytemuck::Pod;
 use bytes::Bytes;
 use oip_types::{BytesTensor, ServiceError, TensorValue};
-use tensor_core::{DType, Element, Naming, Shape, Tensor, TensorSpec, f16};
-use tract_onnx::{
+use tensor_core::{DType, Shape, Tensor, TensorSpec, f16};
+use tract_hir::{
+    internal as tract,
     prelude::{Datum, DatumType, IntoArcTensor, TValue, TractResult},
-    tract_hir::internal as tract,
 };
 
 use crate::dtype;
@@ -18,7 +19,9 @@ pub(crate) fn to_tract(value: &TensorValue) -> Result<tract::Tensor, ServiceErro
     match value {
         TensorValue::Bytes(strings) => strings_to_tract(strings, &dims),
         TensorValue::Fixed(tensor) => {
-            fixed_to_tract(tensor, &dims).map_err(|error| failed("it does not fit", error))
+            let datum_type = dtype::to_tract(value.datatype())
+                .ok_or_else(|| failed("tract does not have its type", value.datatype().to_string()))?;
+            from_bytes(datum_type, &dims, tensor.bytes()).map_err(|error| failed("it does not fit", error))
         }
     }
 }
@@ -55,38 +58,46 @@ pub(crate) fn from_tract(value: TValue) -> Result<TensorValue, ServiceError> {
     }
 }
 
-fn fixed_to_tract(tensor: &Tensor, dims: &[usize]) -> TractResult<tract::Tensor> {
-    match tensor.spec().dtype() {
-        DType::Bool => {
+/// A tensor of fixed-width elements, from row-major little-endian bytes that are as many as it takes.
+pub(crate) fn from_bytes(datum_type: DatumType, dims: &[usize], bytes: &[u8]) -> TractResult<tract::Tensor> {
+    match datum_type {
+        DatumType::Bool => {
             let mut copy = tract::Tensor::zero_dt(DatumType::Bool, dims)?;
             let mut view = copy.try_as_plain_ram_mut()?;
             // One by one: a byte that is neither 0 nor 1 is no bool.
-            for (bool, &byte) in view.as_slice_mut::<bool>()?.iter_mut().zip(tensor.bytes()) {
+            for (bool, &byte) in view.as_slice_mut::<bool>()?.iter_mut().zip(bytes) {
                 *bool = byte != 0;
             }
             Ok(copy)
         }
-        DType::U8 => copy::<u8>(tensor, dims),
-        DType::U16 => copy::<u16>(tensor, dims),
-        DType::U32 => copy::<u32>(tensor, dims),
-        DType::U64 => copy::<u64>(tensor, dims),
-        DType::I8 => copy::<i8>(tensor, dims),
-        DType::I16 => copy::<i16>(tensor, dims),
-        DType::I32 => copy::<i32>(tensor, dims),
-        DType::I64 => copy::<i64>(tensor, dims),
-        DType::F16 => copy::<f16>(tensor, dims),
-        DType::F32 => copy::<f32>(tensor, dims),
-        DType::F64 => copy::<f64>(tensor, dims),
-        other => tract::bail!("{} is not supported", other.name_in(Naming::Oip)),
+        DatumType::U8 => copy::<u8>(dims, bytes),
+        DatumType::U16 => copy::<u16>(dims, bytes),
+        DatumType::U32 => copy::<u32>(dims, bytes),
+        DatumType::U64 => copy::<u64>(dims, bytes),
+        DatumType::I8 => copy::<i8>(dims, bytes),
+        DatumType::I16 => copy::<i16>(dims, bytes),
+        DatumType::I32 => copy::<i32>(dims, bytes),
+        DatumType::I64 => copy::<i64>(dims, bytes),
+        DatumType::F16 => copy::<f16>(dims, bytes),
+        DatumType::F32 => copy::<f32>(dims, bytes),
+        DatumType::F64 => copy::<f64>(dims, bytes),
+        other => tract::bail!("{other:?} has no fixed width"),
     }
 }
 
-fn copy<T: Element + Datum>(tensor: &Tensor, dims: &[usize]) -> TractResult<tract::Tensor> {
-    if let Ok(elements) = tensor.view().as_slice::<T>() {
+fn copy<T: Pod + Datum>(dims: &[usize], bytes: &[u8]) -> TractResult<tract::Tensor> {
+    if let Ok(elements) = bytemuck::try_cast_slice::<u8, T>(bytes) {
         return tract::Tensor::from_shape(dims, elements);
     }
     let mut copy = tract::Tensor::zero_dt(T::datum_type(), dims)?;
-    copy.as_bytes_mut().copy_from_slice(tensor.bytes());
+    let room = copy.as_bytes_mut();
+    tract::ensure!(
+        room.len() == bytes.len(),
+        "{} bytes for {}",
+        bytes.len(),
+        room.len()
+    );
+    room.copy_from_slice(bytes);
     Ok(copy)
 }
 

@@ -3,7 +3,7 @@
 //! The direct one is quicker where few numbers make one, as in the first layers of most networks, and takes up to twice as long
 //! where many do. tract can only be told for all of a plan.
 
-use tract_onnx::{
+use tract_hir::{
     prelude::{DatumType, TypedModel},
     tract_core::ops::{cnn::Conv, nn::DataFormat},
 };

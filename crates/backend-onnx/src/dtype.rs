@@ -2,7 +2,7 @@
 
 use oip_types::DataType;
 use tensor_core::DType;
-use tract_onnx::prelude::DatumType;
+use tract_hir::prelude::DatumType;
 
 use crate::proto::tensor_proto::DataType as Code;
 
@@ -86,28 +86,4 @@ pub(crate) fn from_tract(datum_type: DatumType) -> Option<DataType> {
         DatumType::String => DataType::BYTES,
         _ => return None,
     })
-}
-
-/// ONNX's code for a datatype of the protocol; `Unknown` for those that ONNX does not have.
-pub(crate) fn to_onnx(datatype: DataType) -> i32 {
-    let code = match datatype {
-        DataType::Bytes => Code::String,
-        DataType::Fixed(dtype) => match dtype {
-            DType::Bool => Code::Bool,
-            DType::U8 => Code::Uint8,
-            DType::U16 => Code::Uint16,
-            DType::U32 => Code::Uint32,
-            DType::U64 => Code::Uint64,
-            DType::I8 => Code::Int8,
-            DType::I16 => Code::Int16,
-            DType::I32 => Code::Int32,
-            DType::I64 => Code::Int64,
-            DType::F16 => Code::Float16,
-            DType::BF16 => Code::Bfloat16,
-            DType::F32 => Code::Float,
-            DType::F64 => Code::Double,
-            _ => Code::Unknown,
-        },
-    };
-    code as i32
 }

@@ -3,13 +3,11 @@
 
 use std::{collections::HashSet, sync::Arc};
 
-use tract_onnx::{
+use tract_hir::{
+    infer::InferenceFact,
+    internal::{IntoArcTensor, IntoTValue},
     prelude::{InferenceModel, Tensor, TractResult},
-    tract_hir::{
-        infer::InferenceFact,
-        internal::{IntoArcTensor, IntoTValue},
-        tract_core::ops::konst::Const,
-    },
+    tract_core::ops::konst::Const,
 };
 
 /// Constants of fewer elements are left to tract.
@@ -101,10 +99,8 @@ fn replace(graph: &mut InferenceModel, id: usize, value: Arc<Tensor>) -> TractRe
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-    use tract_onnx::tract_hir::internal::Framework;
-
     use super::*;
-    use crate::{decode, lower, ops, signature::Signature};
+    use crate::{building::BuildContext, decode, lower, signature::Signature};
 
     fn table(rows: usize, columns: usize) -> Arc<Tensor> {
         Tensor::zero::<i8>(&[rows, columns]).unwrap().into_arc_tensor()
@@ -118,7 +114,7 @@ mod tests {
         let graph = model.graph.as_ref().unwrap();
         let signature = Signature::of(&model, graph).unwrap();
         let lowered = lower::lower(graph, &signature.opsets).unwrap();
-        let made = || ops::onnx().model_for_proto_model(&lowered.model).unwrap();
+        let made = || BuildContext::new(lowered.opset).model(&lowered.graph).unwrap();
         let constants = |graph: &InferenceModel| {
             let nodes = graph.nodes().iter();
             nodes.filter(|node| node.op_is::<Const>()).count()

@@ -2,9 +2,9 @@
 
 use std::fmt;
 
-use tract_onnx::{
+use tract_hir::{
+    internal::*,
     tract_core::ops::array::{Gather, GatherElements, GatherNd, Range, ScatterElements, ScatterNd, Topk},
-    tract_hir::internal::*,
 };
 
 use crate::{

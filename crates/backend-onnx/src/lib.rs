@@ -1,4 +1,4 @@
-//! ONNX models for servers of the Open Inference Protocol: [tract](https://docs.rs/tract-onnx) with its gaps closed, and
+//! ONNX models for servers of the Open Inference Protocol: [tract](https://docs.rs/tract-hir) with its gaps closed, and
 //! scikit-learn's operators at the speed of ONNX Runtime.
 //!
 //! A model that cannot be computed correctly is refused when it is loaded, with the node and the reason; the page
@@ -32,6 +32,7 @@
 //! # }
 //! ```
 
+mod building;
 mod cancelling;
 mod checked_graph;
 mod configured_dims;
@@ -47,6 +48,7 @@ mod faults;
 mod fold;
 mod input_check;
 mod lower;
+mod lowered;
 #[cfg(test)]
 mod made_up;
 mod ml;

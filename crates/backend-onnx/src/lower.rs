@@ -1,20 +1,29 @@
-//! From the file's graph to the one that tract reads: checked, pruned, in order, and under names of our own.
+//! From the file's graph to the one that tract's is built from: checked, pruned, in order, and under names of our own.
 //!
 //! tract never sees the file. What it is given has one name per value, constants whose contents agree with their
 //! dimensions, nodes in the order of their dependencies and only those that an output depends on, and only operators
 //! that have a row in the table of [`ops`]. So nothing depends on how two readers take a damaged or ambiguous file.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    sync::Arc,
+};
 
 use oip_types::ServiceError;
 use tensor_core::Quoted;
-use tract_onnx::pb;
+use tract_hir::internal::{IntoArcTensor, Tensor, TractErrorContext, TractResult};
 
 use crate::{
-    dtype,
+    convert, dtype,
+    lowered::{Constant, Declared, OnnxAttribute, OnnxGraph, OnnxNode, Port},
     ops::{self, Outputs},
     payload::{Data, Payload},
-    proto::{AttributeProto, GraphProto, NodeProto, TensorProto, attribute_proto::AttributeType},
+    proto::{
+        AttributeProto, GraphProto, NodeProto, TensorProto, TypeProto,
+        attribute_proto::AttributeType,
+        tensor_shape_proto::{self, dimension},
+        type_proto,
+    },
     signature::canonical_domain,
     structure::{
         MAX_NODES, defined_twice, dependencies, label, needed_in_order, refuse_external_data, undefined,
@@ -24,8 +33,10 @@ use crate::{
 
 /// The graph for tract.
 pub(crate) struct Lowered {
-    pub(crate) model: pb::ModelProto,
-    /// How to call each node in messages: the number stands in its name in [`Lowered::model`].
+    pub(crate) graph: OnnxGraph,
+    /// The version of ONNX's operator set, 0 if the file names none.
+    pub(crate) opset: i64,
+    /// How to call each node in messages: the number stands in its name in [`Lowered::graph`].
     pub(crate) labels: Vec<String>,
 }
 
@@ -37,20 +48,9 @@ pub(crate) fn lower(graph: &GraphProto, opsets: &BTreeMap<String, i64>) -> Resul
         values: 0,
         labels: Vec::new(),
     };
-    let graph = lowering.graph(graph, None)?;
-    let opset_import = opsets
-        .iter()
-        .map(|(domain, &version)| pb::OperatorSetIdProto {
-            domain: domain.clone(),
-            version,
-        })
-        .collect();
     Ok(Lowered {
-        model: pb::ModelProto {
-            graph: Some(graph),
-            opset_import,
-            ..pb::ModelProto::default()
-        },
+        graph: lowering.graph(graph, None)?,
+        opset: opsets.get("").copied().unwrap_or(0),
         labels: lowering.labels,
     })
 }
@@ -80,11 +80,7 @@ impl<'a> Scope<'a> {
 }
 
 impl Lowering<'_> {
-    fn graph(
-        &mut self,
-        graph: &GraphProto,
-        outer: Option<&Scope<'_>>,
-    ) -> Result<pb::GraphProto, ServiceError> {
+    fn graph(&mut self, graph: &GraphProto, outer: Option<&Scope<'_>>) -> Result<OnnxGraph, ServiceError> {
         if !graph.sparse_initializer.is_empty() {
             return Err(ServiceError::invalid("sparse initializers are not supported"));
         }
@@ -96,23 +92,23 @@ impl Lowering<'_> {
             .chain(graph.output.iter().map(|output| output.name.as_str()))
             .collect();
 
-        let mut lowered = pb::GraphProto {
-            name: "graph".to_owned(),
-            ..pb::GraphProto::default()
-        };
+        let mut lowered = OnnxGraph::default();
         for tensor in &graph.initializer {
             // Checked whether used or not, so that a damaged file does not load.
             let payload = computable(tensor)?;
             if used.contains(tensor.name.as_str()) {
-                let name = self.name(&scope, &tensor.name)?;
-                lowered.initializer.push(constant(name, payload));
+                lowered.initializer.push(Constant {
+                    name: self.name(&scope, &tensor.name)?,
+                    value: constant(payload)?,
+                });
             }
         }
         for input in &graph.input {
             if !scope.constants.contains_key(input.name.as_str()) {
-                lowered
-                    .input
-                    .push(value(self.name(&scope, &input.name)?, input.r#type.as_ref()));
+                lowered.input.push(Port {
+                    name: self.name(&scope, &input.name)?,
+                    declared: declared(input.r#type.as_ref()),
+                });
             }
         }
         for node in nodes {
@@ -126,7 +122,10 @@ impl Lowering<'_> {
             lowered
                 .node
                 .push(self.output(source, name.clone(), outer.is_none()));
-            lowered.output.push(declared(name, output.r#type.as_ref()));
+            lowered.output.push(Port {
+                name,
+                declared: declared(output.r#type.as_ref()),
+            });
         }
         Ok(lowered)
     }
@@ -171,16 +170,16 @@ impl Lowering<'_> {
     }
 
     /// The node before an output, of the model itself or of an inner graph.
-    fn output(&mut self, input: String, output: String, is_outermost: bool) -> pb::NodeProto {
+    fn output(&mut self, input: String, output: String, is_outermost: bool) -> OnnxNode {
         let number = self.labels.len();
         self.labels.push("an output".to_owned());
         let op_type = if is_outermost { ops::OUTPUT } else { "Identity" };
-        pb::NodeProto {
+        OnnxNode {
             input: vec![input],
             output: vec![output],
             name: format!("{NODE}{number}~{op_type}"),
             op_type: op_type.to_owned(),
-            ..pb::NodeProto::default()
+            ..OnnxNode::default()
         }
     }
 
@@ -198,7 +197,7 @@ impl Lowering<'_> {
         node: &NodeProto,
         scope: &Scope<'_>,
         used: &HashSet<&str>,
-    ) -> Result<pb::NodeProto, ServiceError> {
+    ) -> Result<OnnxNode, ServiceError> {
         let label = label(node);
         if self.labels.len() >= MAX_NODES {
             return Err(ServiceError::invalid(format!(
@@ -232,14 +231,12 @@ impl Lowering<'_> {
                     .map_err(|error| error.within(&label))?,
             );
         }
-        let lowered = pb::NodeProto {
+        let lowered = OnnxNode {
             input,
             output,
             name: format!("{NODE}{number}~{}", node.op_type),
             op_type: ops::registered_name(domain, &node.op_type),
-            domain: domain.to_owned(),
             attribute,
-            ..pb::NodeProto::default()
         };
         ops::check(&lowered, domain, &node.op_type, opset).map_err(|error| error.within(&label))?;
         Ok(lowered)
@@ -278,18 +275,15 @@ impl Lowering<'_> {
         &mut self,
         attribute: &AttributeProto,
         scope: &Scope<'_>,
-    ) -> Result<pb::AttributeProto, ServiceError> {
+    ) -> Result<OnnxAttribute, ServiceError> {
         let invalid =
             |what: &str| ServiceError::invalid(format!("attribute {} {what}", Quoted(&attribute.name)));
-        let tensor =
-            |tensor: &TensorProto| computable(tensor).map(|payload| constant(String::new(), payload));
         if !attribute.ref_attr_name.is_empty() {
             return Err(invalid("refers to a function's attribute outside of a function"));
         }
-        let mut lowered = pb::AttributeProto {
+        let mut lowered = OnnxAttribute {
             name: attribute.name.clone(),
-            r#type: attribute.r#type,
-            ..pb::AttributeProto::default()
+            ..OnnxAttribute::default()
         };
         match attribute.r#type() {
             AttributeType::Float => lowered.f = attribute.f,
@@ -297,7 +291,7 @@ impl Lowering<'_> {
             AttributeType::String => lowered.s = attribute.s.to_vec(),
             AttributeType::Tensor => {
                 let given = attribute.t.as_ref().ok_or_else(|| invalid("has no value"))?;
-                lowered.t = Some(tensor(given)?);
+                lowered.t = Some(constant(computable(given)?)?);
             }
             AttributeType::Graph => {
                 let given = attribute.g.as_ref().ok_or_else(|| invalid("has no value"))?;
@@ -308,13 +302,11 @@ impl Lowering<'_> {
             AttributeType::Strings => {
                 lowered.strings = attribute.strings.iter().map(|string| string.to_vec()).collect();
             }
-            AttributeType::Tensors => {
-                lowered.tensors = attribute.tensors.iter().map(tensor).collect::<Result<_, _>>()?;
-            }
             AttributeType::Undefined => return Err(invalid("has no type")),
             AttributeType::Graphs
             | AttributeType::SparseTensor
             | AttributeType::SparseTensors
+            | AttributeType::Tensors
             | AttributeType::TypeProto
             | AttributeType::TypeProtos => return Err(invalid("is of a kind that is not supported")),
         }
@@ -322,50 +314,20 @@ impl Lowering<'_> {
     }
 }
 
-fn value(name: String, r#type: Option<&crate::proto::TypeProto>) -> pb::ValueInfoProto {
-    use crate::proto::type_proto::Value;
-    let elem_type = match r#type.and_then(|r#type| r#type.value.as_ref()) {
-        Some(Value::TensorType(tensor)) => Some(tensor.elem_type),
-        _ => None,
+/// What the file says of a value: plans find the dimensions themselves, only loops without iterations go by these.
+fn declared(r#type: Option<&TypeProto>) -> Option<Declared> {
+    let Some(type_proto::Value::TensorType(tensor)) = r#type?.value.as_ref() else {
+        return None;
     };
-    // Dimensions are set on the plan; what a file says of values in between is not needed, and might not be true.
-    let tensor = elem_type.map(|elem_type| pb::TypeProto {
-        denotation: String::new(),
-        value: Some(pb::type_proto::Value::TensorType(pb::type_proto::Tensor {
-            elem_type,
-            shape: None,
-        })),
-    });
-    pb::ValueInfoProto {
-        name,
-        r#type: tensor,
-        doc_string: String::new(),
-    }
-}
-
-/// An output with what the file says of it, which only loops without iterations go by.
-fn declared(name: String, r#type: Option<&crate::proto::TypeProto>) -> pb::ValueInfoProto {
-    use crate::proto::{tensor_shape_proto::dimension, type_proto};
-    let mut info = value(name, r#type);
-    let shape = match r#type.and_then(|r#type| r#type.value.as_ref()) {
-        Some(type_proto::Value::TensorType(tensor)) => tensor.shape.as_ref(),
-        _ => None,
+    let size = |dim: &tensor_shape_proto::Dimension| match dim.value {
+        Some(dimension::Value::DimValue(size)) => usize::try_from(size).unwrap_or(0),
+        _ => 0,
     };
-    if let (Some(shape), Some(pb::type_proto::Value::TensorType(tensor))) = (
-        shape,
-        info.r#type.as_mut().and_then(|r#type| r#type.value.as_mut()),
-    ) {
-        let dims = shape.dim.iter().map(|dim| match dim.value {
-            Some(dimension::Value::DimValue(size)) => size.max(0),
-            _ => 0,
-        });
-        let dim = dims.map(|size| pb::tensor_shape_proto::Dimension {
-            denotation: String::new(),
-            value: Some(pb::tensor_shape_proto::dimension::Value::DimValue(size)),
-        });
-        tensor.shape = Some(pb::TensorShapeProto { dim: dim.collect() });
-    }
-    info
+    let shape = tensor.shape.as_ref();
+    Some(Declared {
+        elem_type: tensor.elem_type,
+        shape: shape.map(|shape| shape.dim.iter().map(size).collect()),
+    })
 }
 
 /// Contents of a type that tract has.
@@ -382,16 +344,23 @@ fn computable(tensor: &TensorProto) -> Result<Payload, ServiceError> {
     Ok(payload)
 }
 
-fn constant(name: String, payload: Payload) -> pb::TensorProto {
-    let mut tensor = pb::TensorProto {
-        name,
-        data_type: dtype::to_onnx(payload.datatype),
-        dims: payload.shape.dims().iter().map(|&dim| dim as i64).collect(),
-        ..pb::TensorProto::default()
+/// The same as a tensor of tract's.
+fn constant(payload: Payload) -> Result<Arc<Tensor>, ServiceError> {
+    let dims = payload.shape.dims().iter();
+    let dims: Option<Vec<usize>> = dims.map(|&dim| usize::try_from(dim).ok()).collect();
+    let tensor = |dims: &[usize]| -> TractResult<Tensor> {
+        match payload.data {
+            Data::Strings(strings) => ops::elements::tensor(dims, strings),
+            Data::Fixed(bytes) => {
+                let datum_type =
+                    dtype::to_tract(payload.datatype).context("a type that tract does not have")?;
+                convert::from_bytes(datum_type, dims, &bytes)
+            }
+        }
     };
-    match payload.data {
-        Data::Fixed(bytes) => tensor.raw_data = bytes.to_vec(),
-        Data::Strings(strings) => tensor.string_data = strings.into_iter().map(String::into_bytes).collect(),
-    }
-    tensor
+    let tensor = dims
+        .context("more elements than can be counted")
+        .and_then(|dims| tensor(&dims));
+    let tensor = tensor.map_err(|error| ServiceError::internal("a constant cannot be made").caused_by(error));
+    Ok(tensor?.into_arc_tensor())
 }

@@ -5,7 +5,7 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
-use tract_onnx::tract_hir::{
+use tract_hir::{
     internal::*,
     tract_core::optim::{Optimizer, OptimizerSession, TypedPass},
 };

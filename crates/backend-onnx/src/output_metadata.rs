@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use oip_types::{DataType, InferOutput, ModelMetadata, ServiceError, ShapePattern, TensorMetadata};
 use tensor_core::{Quoted, Shape};
-use tract_onnx::tract_hir::internal::TypedFact;
+use tract_hir::internal::TypedFact;
 
 use crate::{
     dtype,

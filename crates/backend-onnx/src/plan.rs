@@ -5,25 +5,24 @@ use std::{collections::HashSet, time::Duration};
 use oip_service::CancelToken;
 use oip_types::{ErrorCode, ServiceError};
 use tensor_core::{Quoted, Shape};
-use tract_onnx::{
+use tract_hir::{
+    infer::InferenceFact,
+    internal::{TDim, ToDim, TypedFact},
     prelude::{
         DatumType, InferenceModel, InferenceModelExt, Symbol, SymbolValues, TValue, TVec, TractError,
         TractResult, TypedModel,
     },
-    tract_hir::{
-        infer::InferenceFact,
-        internal::{TDim, ToDim, TypedFact},
-    },
 };
 
 use crate::{
+    building::BuildContext,
     cancelling::{self, Cancelled},
     checked_graph::{CheckedGraph, UNSOUND},
     dtype,
     faults::{BadInput, Limit, Misfit, NoRoom, OutOfTime, Refusal},
     fold,
     lower::{self, Lowered},
-    ops, plan_memory,
+    plan_memory,
     signature::{Dim, Signature},
     time_limit,
     tract_limit::TractLimit,
@@ -39,10 +38,9 @@ pub(crate) struct Planner {
 
 impl Planner {
     pub(crate) fn new(signature: Signature, lowered: Lowered) -> Result<Self, ServiceError> {
-        use tract_onnx::tract_hir::internal::Framework;
         refuse_bf16(&signature)?;
         let labels = lowered.labels;
-        let graph = ops::onnx().model_for_proto_model(&lowered.model);
+        let graph = BuildContext::new(lowered.opset).model(&lowered.graph);
         let mut graph = graph.map_err(|error| unprepared(error, &labels))?;
         let operator = |node: &str| {
             // A label ends with the operator's name in parentheses.
@@ -282,7 +280,7 @@ fn into_cause(error: TractError) -> Box<dyn std::error::Error + Send + Sync> {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-    use tract_onnx::prelude::SymbolValues;
+    use tract_hir::prelude::SymbolValues;
 
     use super::*;
     use crate::made_up::{constant, model, node, planner, planner_of_fixture};

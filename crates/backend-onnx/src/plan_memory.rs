@@ -3,13 +3,14 @@
 
 use std::{collections::HashSet, sync::Arc};
 
-use tract_onnx::{
+use tract_hir::{
+    internal::TypedModel,
+    ops::konst::Const,
     prelude::{InferenceModel, Tensor},
     tract_core::{
         ops::matmul::optimized::{MatMulOperand, OptMatMul, ProtoFusedSpec},
         tract_linalg::mmm::{EagerPackedInput, MMMInputValue, PackedMatrixStorage},
     },
-    tract_hir::{internal::TypedModel, ops::konst::Const},
 };
 
 use crate::ops;

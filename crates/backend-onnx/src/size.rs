@@ -4,12 +4,12 @@ use std::collections::HashSet;
 
 use oip_service::available_memory;
 use oip_types::{ServiceError, TensorValue};
-use tract_onnx::{
+use tract_hir::{
+    internal::*,
     tract_core::ops::{
         cnn::{Conv, MaxPool, PaddingSpec, SumPool},
         einsum::EinSum,
     },
-    tract_hir::internal::*,
 };
 
 use crate::faults::{BadInput, Limit, Misfit, NoRoom, Refusal};

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tract_onnx::prelude::TractResult;
+use tract_hir::prelude::TractResult;
 
 use crate::faults::OutOfTime;
 

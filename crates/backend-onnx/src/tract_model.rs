@@ -11,7 +11,7 @@ use oip_types::{
     DataType, ErrorCode, InferOutput, InferRequest, ModelMetadata, ServiceError, TensorMetadata,
 };
 use tensor_core::{Quoted, Shape};
-use tract_onnx::prelude::{TValue, TVec};
+use tract_hir::prelude::{TValue, TVec};
 
 use crate::{
     configured_dims, convert,
@@ -189,7 +189,7 @@ impl Plans {
     /// The simplest that answers.
     fn of(graph: &GraphProto, signature: Signature, cx: &LoadContext) -> Result<Described, ServiceError> {
         let lowered = lower::lower(graph, &signature.opsets)?;
-        if lowered.model.graph.as_ref().is_some_and(steps::are_needed) {
+        if steps::are_needed(&lowered.graph) {
             return Self::by_steps(Steps::new(signature, lowered)?, cx);
         }
         let stepped = || {
@@ -197,12 +197,7 @@ impl Plans {
                 .and_then(|lowered| Steps::new(signature.clone(), lowered))
                 .and_then(|steps| Self::by_steps(steps, cx))
         };
-        if lowered
-            .model
-            .graph
-            .as_ref()
-            .is_some_and(steps::branches_by_values)
-        {
+        if steps::branches_by_values(&lowered.graph) {
             let stepped = stepped();
             if stepped.is_ok() {
                 return stepped;

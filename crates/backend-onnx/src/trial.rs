@@ -1,8 +1,8 @@
 //! Made-up inputs, of the smallest sizes that a model takes: each model answers them once before it is ready.
 
-use tract_onnx::{
+use tract_hir::{
+    internal::{IntoTValue, Tensor, bail},
     prelude::{DatumType, TValue, TVec, TractResult},
-    tract_hir::internal::{IntoTValue, Tensor, bail},
 };
 
 use oip_types::DataType;

@@ -2,15 +2,17 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use tract_onnx::{model::ParsingContext, pb::NodeProto, tract_hir::internal::*};
+use tract_hir::internal::*;
 
 use crate::{
+    building::BuildContext,
     faults::{BadInput, Refusal},
+    lowered::OnnxNode,
     ops::{Attributes, Fact, Kernel, elements, kernel},
 };
 
 /// One column for each category.
-pub(crate) fn one_hot(_: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn one_hot(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
     let attributes = Attributes(node);
     let (ints, strings) = (attributes.ints("cats_int64s"), attributes.texts("cats_strings")?);
     let categories = match (ints, strings.is_empty()) {
@@ -29,7 +31,7 @@ pub(crate) fn one_hot(_: &ParsingContext<'_>, node: &NodeProto) -> TractResult<B
 }
 
 /// Inputs side by side, as FP32.
-pub(crate) fn vectorizer(_: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn vectorizer(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
     let widths = Attributes(node).ints("inputdimensions");
     let widths: Option<Vec<usize>> = widths.iter().map(|&width| usize::try_from(width).ok()).collect();
     let widths = widths.ok_or_else(|| Refusal("has a negative dimension".to_owned()))?;
@@ -37,7 +39,7 @@ pub(crate) fn vectorizer(_: &ParsingContext<'_>, node: &NodeProto) -> TractResul
 }
 
 /// Columns by position.
-pub(crate) fn extractor(_: &ParsingContext<'_>, _: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn extractor(_: &BuildContext, _: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
     Ok(kernel(ArrayFeatureExtractor))
 }
 

@@ -2,32 +2,27 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use tract_onnx::{
-    model::ParsingContext,
-    pb::{NodeProto, TensorProto},
-    tract_hir::internal::*,
-};
+use tract_hir::internal::*;
 
 use crate::{
+    building::BuildContext,
     faults::Refusal,
+    lowered::OnnxNode,
     ops::{Attributes, Fact, Kernel, elements, kernel},
 };
 
-pub(crate) fn label_encoder(
-    context: &ParsingContext<'_>,
-    node: &NodeProto,
-) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn label_encoder(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
     let attributes = Attributes(node);
     if attributes.has("classes_strings") {
         return first_version(attributes);
     }
-    let keys = list(context, attributes, "keys")?;
-    let values = list(context, attributes, "values")?;
+    let keys = list(attributes, "keys")?;
+    let values = list(attributes, "values")?;
     let default = match attributes
         .get("default_tensor")
         .and_then(|attribute| attribute.t.as_ref())
     {
-        Some(tensor) => read(context, tensor)?,
+        Some(tensor) => (**tensor).clone(),
         None => match values.datum_type() {
             DatumType::String => tensor1(&[attributes.text("default_string", UNUSED).to_owned()]),
             DatumType::F32 => tensor1(&[attributes.float("default_float", -0.0)]),
@@ -59,11 +54,10 @@ fn first_version(attributes: Attributes<'_>) -> TractResult<Box<dyn InferenceOp>
 }
 
 /// The list of an attribute whose name tells its type.
-fn list(context: &ParsingContext<'_>, attributes: Attributes<'_>, what: &str) -> TractResult<Tensor> {
+fn list(attributes: Attributes<'_>, what: &str) -> TractResult<Tensor> {
     let tensor = attributes
         .get(&format!("{what}_tensor"))
         .and_then(|attribute| attribute.t.as_ref());
-    let tensor = tensor.map(|tensor| read(context, tensor)).transpose()?;
     let strings = attributes.texts(&format!("{what}_strings"))?;
     let (ints, floats) = (
         attributes.ints(&format!("{what}_int64s")),
@@ -81,15 +75,11 @@ fn list(context: &ParsingContext<'_>, attributes: Attributes<'_>, what: &str) ->
         )));
     }
     Ok(match tensor {
-        Some(tensor) => tensor,
+        Some(tensor) => (**tensor).clone(),
         None if given[1] => tensor1(&strings),
         None if given[2] => tensor1(ints),
         None => tensor1(floats),
     })
-}
-
-fn read(context: &ParsingContext<'_>, tensor: &TensorProto) -> TractResult<Tensor> {
-    context.load_tensor(tensor)
 }
 
 /// Values by key, all of one type each.

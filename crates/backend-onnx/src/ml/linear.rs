@@ -2,18 +2,20 @@
 
 use std::sync::Arc;
 
-use tract_onnx::{model::ParsingContext, pb::NodeProto, tract_hir::internal::*};
+use tract_hir::internal::*;
 
 use super::{
     post::{PostTransform, Second},
     rows::{self, Labels, Rows},
 };
 use crate::{
+    building::BuildContext,
     faults::Refusal,
+    lowered::OnnxNode,
     ops::{Attributes, Fact, Kernel, elements, kernel},
 };
 
-pub(crate) fn regressor(_: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn regressor(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
     let attributes = Attributes(node);
     let targets = usize::try_from(attributes.int("targets", 1)).unwrap_or(0);
     Ok(kernel(Regressor {
@@ -22,7 +24,7 @@ pub(crate) fn regressor(_: &ParsingContext<'_>, node: &NodeProto) -> TractResult
     }))
 }
 
-pub(crate) fn classifier(_: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn classifier(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
     let attributes = Attributes(node);
     let labels = Labels::read(attributes, "classlabels_ints", "classlabels_strings")?;
     let intercepts = attributes.floats("intercepts").len();

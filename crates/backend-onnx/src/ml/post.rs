@@ -1,6 +1,6 @@
 //! Transformations of scores: ONNX's `post_transform`, as ONNX Runtime computes it.
 
-use tract_onnx::tract_hir::internal::*;
+use tract_hir::internal::*;
 
 use crate::{faults::Refusal, ops::Attributes};
 

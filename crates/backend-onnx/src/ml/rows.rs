@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use tract_onnx::tract_hir::internal::*;
+use tract_hir::internal::*;
 
 use crate::{
     faults::Refusal,

@@ -2,16 +2,18 @@
 
 use std::sync::Arc;
 
-use tract_onnx::{model::ParsingContext, pb::NodeProto, tract_hir::internal::*};
+use tract_hir::internal::*;
 
 use super::rows::{self, Rows};
 use crate::{
+    building::BuildContext,
     faults::{BadInput, Refusal},
+    lowered::OnnxNode,
     ops::{Attributes, Fact, Kernel, elements, kernel},
 };
 
 /// `(x - offset) * scale`, for each feature or for all alike.
-pub(crate) fn scaler(_: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn scaler(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
     let attributes = Attributes(node);
     let (offset, scale) = (
         attributes.floats("offset").to_vec(),
@@ -25,7 +27,7 @@ pub(crate) fn scaler(_: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Bo
 }
 
 /// Divides each row by its norm.
-pub(crate) fn normalizer(_: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn normalizer(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
     Ok(kernel(match Attributes(node).text("norm", "MAX") {
         "MAX" => Normalizer::Max,
         "L1" => Normalizer::L1,
@@ -35,14 +37,14 @@ pub(crate) fn normalizer(_: &ParsingContext<'_>, node: &NodeProto) -> TractResul
 }
 
 /// 1 for what is above the threshold, else 0.
-pub(crate) fn binarizer(_: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn binarizer(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
     Ok(kernel(Binarizer {
         threshold: Attributes(node).float("threshold", 0.0),
     }))
 }
 
 /// Other values for the one that stands for a missing one.
-pub(crate) fn imputer(_: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn imputer(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
     let attributes = Attributes(node);
     let (floats, ints) = (
         attributes.floats("imputed_value_floats"),

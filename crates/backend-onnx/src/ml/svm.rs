@@ -2,18 +2,20 @@
 
 use std::sync::Arc;
 
-use tract_onnx::{model::ParsingContext, pb::NodeProto, tract_hir::internal::*};
+use tract_hir::internal::*;
 
 use super::{
     post::{PostTransform, Second, logistic},
     rows::{self, Labels, Rows},
 };
 use crate::{
+    building::BuildContext,
     faults::{BadInput, Refusal},
+    lowered::OnnxNode,
     ops::{Attributes, Fact, Kernel, elements, kernel},
 };
 
-pub(crate) fn regressor(_: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn regressor(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
     let attributes = Attributes(node);
     let coefficients = attributes.floats("coefficients").to_vec();
     // ONNX Runtime does not apply one either.
@@ -39,7 +41,7 @@ pub(crate) fn regressor(_: &ParsingContext<'_>, node: &NodeProto) -> TractResult
     }))
 }
 
-pub(crate) fn classifier(_: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn classifier(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
     let attributes = Attributes(node);
     let labels = Labels::read(attributes, "classlabels_ints", "classlabels_strings")?;
     let classes = labels.len();

@@ -1,32 +1,39 @@
 //! Activation functions. tract's lose NaN, overflow where the result does not, or stop short of their limits.
 
-use std::{fmt, sync::Arc};
+use std::{
+    fmt,
+    ops::{Neg, Sub},
+    sync::Arc,
+};
 
-use tract_onnx::{
-    model::ParsingContext,
-    pb::NodeProto,
-    tract_core::ops::element_wise::{ElementWiseMiniOp, ElementWiseOp},
-    tract_hir::{internal::*, ops::element_wise::ElementWiseIntoHir},
+use tract_hir::{
+    internal::*,
+    ops::element_wise::ElementWiseIntoHir,
+    tract_core::ops::{
+        cast::cast,
+        change_axes::wire_with_rank_broadcast,
+        element_wise::{ElementWiseMiniOp, ElementWiseOp},
+        math,
+    },
 };
 
 use super::{
     attributes::Attributes,
+    elements::Real,
     kernel::{Fact, Kernel, typed},
     types::Types,
     vector::{self, each},
 };
+use crate::{building::BuildContext, lowered::OnnxNode};
 
 /// The datatypes that are computed here; FP16 is widened before.
 pub(super) const TYPES: Types = Types::F32.and(Types::F64);
 
 /// Any of the functions, by the operator's name.
-pub(crate) fn activation(
-    context: &ParsingContext<'_>,
-    node: &NodeProto,
-) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn activation(context: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
     let attributes = Attributes(node);
     let float = |name: &str, default: f32| attributes.float(name, default);
-    let old = context.onnx_operator_set_version < 6;
+    let old = context.opset < 6;
     let function = match node.op_type.as_str() {
         "Relu" => Function::Relu,
         "Sigmoid" => Function::Sigmoid,
@@ -59,6 +66,14 @@ pub(crate) fn activation(
         "Sign" => Function::Sign,
         "Asinh" => Function::Asinh,
         "Acosh" => Function::Acosh,
+        "Softsign" => Function::Softsign,
+        "ThresholdedRelu" => Function::ThresholdedRelu {
+            alpha: float("alpha", 1.0),
+        },
+        "Shrink" => Function::Shrink {
+            lambd: float("lambd", 0.5),
+            bias: float("bias", 0.0),
+        },
         other => bail!("{other} is not an activation"),
     };
     Ok(ElementWiseOp(Box::new(Activation(function)), None).into_hir())
@@ -97,6 +112,14 @@ enum Function {
     Sign,
     Asinh,
     Acosh,
+    Softsign,
+    ThresholdedRelu {
+        alpha: f32,
+    },
+    Shrink {
+        lambd: f32,
+        bias: f32,
+    },
     Clip {
         low: f64,
         high: f64,
@@ -155,6 +178,9 @@ impl Function {
             // In FP32 they overflow before their results do.
             Self::Asinh => each!(values, [] | x | f64::from(x).asinh() as f32),
             Self::Acosh => each!(values, [] | x | f64::from(x).acosh() as f32),
+            Self::Softsign => each!(values, [] | x | x / (1.0 + x.abs())),
+            Self::ThresholdedRelu { alpha } => each!(values, [alpha] | x | if x > alpha { x } else { 0.0 }),
+            Self::Shrink { lambd, bias } => each!(values, [lambd, bias] | x | shrink(x, lambd, bias)),
             Self::Clip { low, high } => {
                 let (low, high) = (low as f32, high as f32);
                 each!(
@@ -205,6 +231,9 @@ impl Function {
             Self::HardSwish => &|x| x * clamp(x * f64::from(1.0f32 / 6.0) + 0.5),
             Self::Asinh => &f64::asinh,
             Self::Acosh => &f64::acosh,
+            Self::Softsign => &|x| x / (1.0 + x.abs()),
+            Self::ThresholdedRelu { alpha } => &move |x| if x > f64::from(alpha) { x } else { 0.0 },
+            Self::Shrink { lambd, bias } => &move |x| shrink(x, lambd.into(), bias.into()),
             Self::Clip { low, high } => &move |x| {
                 let x = if x < low { low } else { x };
                 if x > high { high } else { x }
@@ -231,6 +260,18 @@ fn softplus(x: f64) -> f64 {
     positive + (-x.abs()).exp().ln_1p()
 }
 
+/// Towards 0, and 0 near it.
+#[inline(always)]
+fn shrink<T: Real + Sub<Output = T> + Neg<Output = T>>(x: T, lambd: T, bias: T) -> T {
+    if x < -lambd {
+        x + bias
+    } else if x > lambd {
+        x - bias
+    } else {
+        T::of(0.0)
+    }
+}
+
 /// To the range from 0 to 1; NaN stays.
 #[inline(always)]
 fn clamp<T: PartialOrd + From<u8>>(x: T) -> T {
@@ -244,10 +285,10 @@ fn clamp<T: PartialOrd + From<u8>>(x: T) -> T {
     }
 }
 
-/// `Clip` of floats: tract's loses NaN.
-pub(crate) fn clip(context: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
+/// `Clip`: tract's loses the NaN of floats.
+pub(crate) fn clip(context: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
     let attributes = Attributes(node);
-    if context.onnx_operator_set_version < 11 {
+    if context.opset < 11 {
         let function = Function::Clip {
             low: attributes.float("min", f32::MIN).into(),
             high: attributes.float("max", f32::MAX).into(),
@@ -283,6 +324,9 @@ impl Expansion for Clip {
     }
 
     fn wire(&self, name: &str, model: &mut TypedModel, inputs: &[OutletId]) -> TractResult<TVec<OutletId>> {
+        if !model.outlet_fact(inputs[0])?.datum_type.is_float() {
+            return self.wire_whole(name, model, inputs);
+        }
         let limit = match model.outlet_fact(inputs[0])?.datum_type {
             DatumType::F64 => f64::MAX,
             _ => f32::MAX.into(),
@@ -298,6 +342,25 @@ impl Expansion for Clip {
         }
         let op = typed(ComputedClip(self.clone(), limit));
         model.wire_node(name, op, inputs)
+    }
+}
+
+impl Clip {
+    /// Of whole numbers, which may be sizes where the bounds are numbers.
+    fn wire_whole(
+        &self,
+        name: &str,
+        model: &mut TypedModel,
+        inputs: &[OutletId],
+    ) -> TractResult<TVec<OutletId>> {
+        let datum_type = model.outlet_fact(inputs[0])?.datum_type;
+        let mut wire = inputs[0];
+        for (place, what, op) in [(self.low, "low", math::max()), (self.high, "high", math::min())] {
+            let Some(place) = place else { continue };
+            let bound = model.wire_node(format!("{name}.{what}"), cast(datum_type), &[inputs[place]])?[0];
+            wire = wire_with_rank_broadcast(format!("{name}.to-{what}"), model, op, &[wire, bound])?[0];
+        }
+        Ok(tvec![wire])
     }
 }
 

@@ -2,18 +2,22 @@
 
 use std::sync::Arc;
 
-use tract_onnx::{model::ParsingContext, pb::NodeProto, tract_hir::internal::*};
+use tract_hir::internal::*;
 
 use super::{
     attributes::Attributes,
     elements::{elements, tensor},
     kernel::{Fact, Kernel, kernel},
 };
-use crate::faults::{BadInput, Limit};
+use crate::{
+    building::BuildContext,
+    faults::{BadInput, Limit},
+    lowered::OnnxNode,
+};
 
 /// From a mask and scores of `batch`, heads, rows and columns to what is added to the scores: nothing where the mask lets
 /// through, and elsewhere a number far below zero.
-pub(crate) fn attention_mask(_: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn attention_mask(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
     Ok(kernel(AttentionMask {
         filter: Attributes(node).float("mask_filter_value", -10000.0),
     }))
@@ -83,7 +87,7 @@ impl Kernel for AttentionMask {
 }
 
 /// What is added to scores so that no row sees columns that come after it; the last row sees all.
-pub(crate) fn causal_mask(_: &ParsingContext<'_>, _: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn causal_mask(_: &BuildContext, _: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
     Ok(kernel(CausalMask))
 }
 

@@ -1,15 +1,14 @@
-use tract_onnx::{
-    pb::{AttributeProto, NodeProto},
-    tract_hir::internal::*,
-};
+use tract_hir::internal::*;
+
+use crate::lowered::{OnnxAttribute, OnnxNode};
 
 /// A node's attributes by name. What has another type than asked for reads as that type's default, as it does for
 /// every reader of ONNX; the caller checks whether the values make sense.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Attributes<'a>(pub(crate) &'a NodeProto);
+pub(crate) struct Attributes<'a>(pub(crate) &'a OnnxNode);
 
 impl<'a> Attributes<'a> {
-    pub(crate) fn get(self, name: &str) -> Option<&'a AttributeProto> {
+    pub(crate) fn get(self, name: &str) -> Option<&'a OnnxAttribute> {
         self.0.attribute.iter().find(|attribute| attribute.name == name)
     }
 

@@ -1,33 +1,83 @@
-//! `BatchNormalization` whose parameters are computed, as those that were quantized are. tract takes constants only.
+//! `BatchNormalization`: a factor and an offset for each channel. Those of constants are made once, for convolutions before
+//! them to take over; those that are computed, as some are that were quantized, are made in each run.
 
 use std::sync::Arc;
 
-use tract_onnx::{model::ParsingContext, pb::NodeProto, tract_hir::internal::*};
+use tract_hir::{internal::*, ops::math};
 
 use super::{
     attributes::Attributes,
-    elements::{elements, tensor},
-    kernel::{Fact, Kernel, kernel},
+    elements::{Real, elements, tensor, with_real},
+    kernel::{Fact, Kernel, typed},
+    wiring::{Wiring, facts, wired},
 };
-use crate::faults::ensure_input;
-
-/// Whether tract has not all of the parameters as constants.
-pub(crate) fn is_computed(_: Attributes<'_>, inputs: &[Fact]) -> bool {
-    inputs[1..].iter().any(|parameter| parameter.constant.is_none())
-}
+use crate::{building::BuildContext, faults::ensure_input, lowered::OnnxNode};
 
 /// `BatchNormalization` of FP32 or FP64.
-pub(crate) fn batch_normalization(
-    _: &ParsingContext<'_>,
-    node: &NodeProto,
-) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn batch_normalization(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
     let epsilon = f64::from(Attributes(node).float("epsilon", 1e-5));
-    Ok(kernel(BatchNormalization { epsilon }))
+    Ok(wired(BatchNormalization { epsilon }))
 }
 
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 struct BatchNormalization {
     epsilon: f64,
+}
+
+impl Wiring for BatchNormalization {
+    fn name(&self) -> &'static str {
+        "BatchNormalization"
+    }
+
+    fn wire(&self, prefix: &str, model: &mut TypedModel, inputs: &[OutletId]) -> TractResult<TVec<OutletId>> {
+        let facts = facts(model, inputs)?;
+        self.outputs(&facts)?;
+        let parameters: Option<Vec<Arc<Tensor>>> =
+            facts[1..].iter().map(|fact| fact.constant.clone()).collect();
+        let Some(parameters) = parameters else {
+            return model.wire_node(prefix, typed(*self), inputs);
+        };
+        let channels = parameters[0].len();
+        let is_known = facts[0].shape[1].to_usize().is_ok_and(|found| found == channels);
+        ensure!(
+            is_known,
+            "{channels} parameters for {} channels",
+            facts[0].shape[1]
+        );
+        let channels = self.channels(&parameters, channels)?;
+        let mut shape = vec![1; facts[0].rank()];
+        shape[1] = channels.len();
+        let [factors, offsets] = with_real!(facts[0].datum_type, T => {
+            let factors: Vec<T> = channels.iter().map(|&(factor, _)| T::of(factor)).collect();
+            let offsets: Vec<T> = channels.iter().map(|&(_, offset)| T::of(offset)).collect();
+            [tensor(&shape, factors)?, tensor(&shape, offsets)?]
+        });
+        let factors = model.add_const(format!("{prefix}.factors"), factors)?;
+        let offsets = model.add_const(format!("{prefix}.offsets"), offsets)?;
+        let scaled = model.wire_node(format!("{prefix}.scaled"), math::mul(), &[factors, inputs[0]])?[0];
+        model.wire_node(prefix, math::add(), &[offsets, scaled])
+    }
+}
+
+impl BatchNormalization {
+    /// The factor and the offset of each channel.
+    fn channels(&self, parameters: &[Arc<Tensor>], count: usize) -> TractResult<Vec<(f64, f64)>> {
+        let mut lists = Vec::with_capacity(4);
+        for parameter in parameters {
+            ensure_input!(
+                parameter.len() == count,
+                "{} parameters of a BatchNormalization of {count} channels",
+                parameter.len()
+            );
+            lists.push(elements::<f64>(&*parameter.cast_to::<f64>()?)?.to_vec());
+        }
+        let of_channel = |channel: usize| {
+            let [scale, bias, mean, variance] = [0, 1, 2, 3].map(|index: usize| lists[index][channel]);
+            let factor = scale / (variance + self.epsilon).sqrt();
+            (factor, bias - mean * factor)
+        };
+        Ok((0..count).map(of_channel).collect())
+    }
 }
 
 impl Kernel for BatchNormalization {
@@ -48,22 +98,7 @@ impl Kernel for BatchNormalization {
 
     fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
         let shape = inputs[0].shape();
-        let mut parameters = Vec::with_capacity(4);
-        for parameter in &inputs[1..] {
-            ensure_input!(
-                parameter.len() == shape[1],
-                "{} parameters of a BatchNormalization of {} channels",
-                parameter.len(),
-                shape[1]
-            );
-            parameters.push(elements::<f64>(&*parameter.cast_to::<f64>()?)?.to_vec());
-        }
-        let of_channel = |channel: usize| {
-            let [scale, bias, mean, variance] = [0, 1, 2, 3].map(|index: usize| parameters[index][channel]);
-            let factor = scale / (variance + self.epsilon).sqrt();
-            (factor, bias - mean * factor)
-        };
-        let channels: Vec<(f64, f64)> = (0..shape[1]).map(of_channel).collect();
+        let channels = self.channels(&inputs[1..], shape[1])?;
         let width = shape[2..].iter().product::<usize>().max(1);
         macro_rules! normalized {
             ($T:ty) => {{

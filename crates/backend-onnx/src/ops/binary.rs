@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use tract_onnx::tract_hir::{
+use tract_hir::{
     internal::*,
     tract_core::{
         broadcast::multi_broadcast,
@@ -345,7 +345,7 @@ impl<T: Copy, F: Fn(T, T) -> T> pulp::WithSimd for OutOfPlace<'_, T, F> {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-    use tract_onnx::tract_hir::tract_core::ops::math::{add, div, mul, sub};
+    use tract_hir::tract_core::ops::math::{add, div, mul, sub};
 
     use super::*;
 

@@ -3,31 +3,29 @@
 
 use std::sync::{Arc, OnceLock};
 
-use tract_onnx::{
-    model::{ParseResult, ParsingContext},
-    pb::{GraphProto, NodeProto},
-    tract_hir::internal::*,
-};
+use tract_hir::internal::*;
 
 use super::attributes::Attributes;
 use crate::{
+    building::{BuildContext, Built},
     checked_graph::{CheckedGraph, UNSOUND},
     faults::{Limit, Misfit},
+    lowered::{OnnxGraph, OnnxNode},
 };
 
 /// `If`, and the names of what its branches use of the graph around it.
 pub(crate) fn branch(
-    context: &ParsingContext<'_>,
-    node: &NodeProto,
+    context: &BuildContext,
+    node: &OnnxNode,
 ) -> TractResult<(Box<dyn InferenceOp>, Vec<String>)> {
     let attributes = Attributes(node);
-    let graph = |name: &str| -> TractResult<&GraphProto> {
+    let graph = |name: &str| -> TractResult<&OnnxGraph> {
         let graph = attributes.get(name).and_then(|attribute| attribute.g.as_ref());
         graph.with_context(|| format!("no {name}"))
     };
     let bodies = [
-        context.parse_graph(graph("else_branch")?)?,
-        context.parse_graph(graph("then_branch")?)?,
+        context.graph(graph("else_branch")?)?,
+        context.graph(graph("then_branch")?)?,
     ];
     let mut used: Vec<String> = bodies
         .iter()
@@ -36,7 +34,7 @@ pub(crate) fn branch(
     used.sort();
     used.dedup();
     let [other, then] = bodies;
-    let body = |body: ParseResult| {
+    let body = |body: Built| {
         let position = |name: &String| used.iter().position(|used| used == name).map(|at| at + 1);
         let inputs: Option<Vec<usize>> = body.unresolved_inputs.iter().map(position).collect();
         Some(Body {
@@ -58,7 +56,7 @@ pub(crate) fn branch(
     );
     let op = If {
         bodies,
-        scope: context.template.symbols.clone(),
+        scope: context.symbols.clone(),
         sizes: Arc::default(),
     };
     Ok((Box::new(op), used))

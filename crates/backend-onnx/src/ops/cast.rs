@@ -3,11 +3,7 @@
 
 use std::{fmt, sync::Arc};
 
-use tract_onnx::{
-    model::ParsingContext,
-    pb::NodeProto,
-    tract_hir::{internal::*, tract_num_traits::AsPrimitive},
-};
+use tract_hir::{internal::*, tract_num_traits::AsPrimitive};
 
 use super::{
     attributes::Attributes,
@@ -15,12 +11,14 @@ use super::{
     kernel::{Fact, Kernel, kernel},
 };
 use crate::{
+    building::BuildContext,
     dtype,
     faults::{BadInput, Limit},
+    lowered::OnnxNode,
 };
 
 /// `Cast`, to the type of its attribute `to`.
-pub(crate) fn cast(_: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn cast(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
     let code = i32::try_from(Attributes(node).int("to", 0))?;
     let to = dtype::from_onnx(code).and_then(dtype::to_tract);
     let to = to.ok_or_else(|| {
@@ -33,7 +31,7 @@ pub(crate) fn cast(_: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Box<
 }
 
 /// `CastLike`, to the type of its second input.
-pub(crate) fn cast_like(_: &ParsingContext<'_>, _: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn cast_like(_: &BuildContext, _: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
     Ok(kernel(Cast { to: None }))
 }
 

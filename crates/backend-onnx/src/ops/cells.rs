@@ -2,7 +2,7 @@
 //!
 //! Gates are computed a row at a time rather than a unit at a time, so that the loops become vector instructions.
 
-use tract_onnx::tract_hir::{
+use tract_hir::{
     internal::*,
     tract_ndarray::{ArrayView2, ArrayViewMut2, linalg::general_mat_mul},
 };

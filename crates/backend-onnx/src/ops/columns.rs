@@ -3,13 +3,9 @@
 
 use std::sync::Arc;
 
-use tract_onnx::{
-    model::ParsingContext,
-    pb::NodeProto,
-    tract_hir::{
-        internal::*,
-        tract_ndarray::{ArrayView2, ArrayViewMut2, linalg::general_mat_mul},
-    },
+use tract_hir::{
+    internal::*,
+    tract_ndarray::{ArrayView2, ArrayViewMut2, linalg::general_mat_mul},
 };
 
 use super::{
@@ -18,7 +14,9 @@ use super::{
     kernel::{Fact, Kernel, kernel},
 };
 use crate::{
+    building::BuildContext,
     faults::{Limit, ensure_input},
+    lowered::OnnxNode,
     size,
 };
 
@@ -105,7 +103,7 @@ pub(crate) fn is_ours(node: Attributes<'_>) -> bool {
 }
 
 /// A `ConvTranspose` whose padding follows from the size of its result.
-pub(crate) fn conv_transpose(_: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn conv_transpose(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
     let attributes = Attributes(node);
     let group = attributes.int("group", 1);
     ensure!(group > 0 && group <= MAX_NUMBER as i64, "{group} groups");
@@ -121,7 +119,7 @@ struct ConvTranspose {
     group: usize,
     /// Which side an odd padding is larger on.
     pads_end_more: bool,
-    node: NodeProto,
+    node: OnnxNode,
 }
 
 impl ConvTranspose {
@@ -275,13 +273,13 @@ impl Kernel for ConvTranspose {
 }
 
 /// `Col2Im`: the inverse of taking windows out of an image, with what overlaps added.
-pub(crate) fn col_2_im(_: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn col_2_im(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
     Ok(kernel(ColumnsToImage { node: node.clone() }))
 }
 
 #[derive(Debug)]
 struct ColumnsToImage {
-    node: NodeProto,
+    node: OnnxNode,
 }
 
 impl ColumnsToImage {

@@ -1,15 +1,12 @@
 //! `Concat`: sizes that are symbols beside constants. tract turns these into symbols by way of 32 bits, so that the largest
 //! INT64, which stands for "to the end" in files, becomes -1.
 
-use tract_onnx::{
-    model::ParsingContext,
-    pb::NodeProto,
-    tract_hir::{internal::*, ops::array::Concat as TractConcat},
-};
+use tract_hir::{internal::*, ops::array::Concat as TractConcat};
 
 use super::{attributes::Attributes, elements::elements};
+use crate::{building::BuildContext, lowered::OnnxNode};
 
-pub(crate) fn concat(_: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn concat(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
     let inner = TractConcat::new(Attributes(node).int("axis", 0));
     Ok(expand(Concat { inner }))
 }

@@ -1,7 +1,7 @@
 //! Conditions on single nodes. Each says why it is there: mostly, what tract 0.23.9 computes otherwise than ONNX
 //! Runtime or ONNX's text have it.
 
-use tract_onnx::tract_hir::internal::*;
+use tract_hir::internal::*;
 
 use super::{attributes::Attributes, kernel::Fact};
 use crate::faults::Limit;

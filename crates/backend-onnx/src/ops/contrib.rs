@@ -1,17 +1,15 @@
 //! Operators that stand in for parts of ONNX Runtime's own.
 
-use tract_onnx::{
-    model::ParsingContext,
-    pb::NodeProto,
+use tract_hir::{
+    internal::*,
     tract_core::ops::{change_axes::AxisOp, math::mul},
-    tract_hir::internal::*,
 };
 
 use super::attributes::Attributes;
-use crate::faults::Limit;
+use crate::{building::BuildContext, faults::Limit, lowered::OnnxNode};
 
 /// The last two dimensions the other way round, however many there are.
-pub(crate) fn transpose_last(_: &ParsingContext<'_>, _: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn transpose_last(_: &BuildContext, _: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
     Ok(expand(TransposeLast))
 }
 
@@ -47,7 +45,7 @@ impl Expansion for TransposeLast {
 
 /// From rows of numbers to as many heads: `batch`, rows, numbers becomes `batch`, heads, rows, numbers of a head. What has heads
 /// already stays. With `is_query`, all are multiplied with `scale`, or else with the inverse root of how many a head has.
-pub(crate) fn split_heads(_: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn split_heads(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
     let attributes = Attributes(node);
     Ok(expand(SplitHeads {
         heads: attributes.int("num_heads", 1),

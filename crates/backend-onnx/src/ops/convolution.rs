@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use tract_onnx::tract_hir::internal::*;
+use tract_hir::internal::*;
 
 use super::{
     activation::Activation,

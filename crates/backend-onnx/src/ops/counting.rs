@@ -2,20 +2,24 @@
 
 use std::sync::{Arc, OnceLock};
 
-use tract_onnx::{model::ParsingContext, pb::NodeProto, tract_hir::internal::*};
+use tract_hir::internal::*;
 
 use super::{
     attributes::Attributes,
     elements::{elements, tensor, with_number},
     kernel::{Fact, Kernel, kernel},
 };
-use crate::faults::{BadInput, Limit, Refusal};
-use crate::input_check::{self, LongRange};
+use crate::{
+    building::BuildContext,
+    faults::{BadInput, Limit, Refusal},
+    input_check::{self, LongRange},
+    lowered::OnnxNode,
+};
 
 /// `Range`: numbers from a start, by steps, as long as they are below a limit.
-pub(crate) fn range(context: &ParsingContext<'_>, _: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn range(context: &BuildContext, _: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
     Ok(kernel(Range {
-        scope: context.template.symbols.clone(),
+        scope: context.symbols.clone(),
         length: OnceLock::new(),
     }))
 }
@@ -159,7 +163,7 @@ macro_rules! sums {
 sums!(u8, u16, u32, u64, i8, i16, i32, i64; f16, f32, f64);
 
 /// `Trilu`: the upper or the lower triangle of matrices, with zeros elsewhere.
-pub(crate) fn trilu(_: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn trilu(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
     Ok(kernel(Trilu {
         upper: Attributes(node).int("upper", 1) != 0,
     }))

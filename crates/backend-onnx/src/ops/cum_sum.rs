@@ -2,17 +2,21 @@
 
 use std::sync::Arc;
 
-use tract_onnx::{model::ParsingContext, pb::NodeProto, tract_hir::internal::*};
+use tract_hir::internal::*;
 
 use super::{
     attributes::Attributes,
     elements::{elements, scalar, tensor},
     kernel::{Fact, Kernel, kernel},
 };
-use crate::faults::{BadInput, Limit};
+use crate::{
+    building::BuildContext,
+    faults::{BadInput, Limit},
+    lowered::OnnxNode,
+};
 
 /// `CumSum` of numbers. Whole numbers wrap around.
-pub(crate) fn cum_sum(_: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn cum_sum(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
     let attributes = Attributes(node);
     Ok(kernel(CumSum {
         is_exclusive: attributes.int("exclusive", 0) != 0,

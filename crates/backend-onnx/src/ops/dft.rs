@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use rustfft::{Fft, FftPlanner, num_complex::Complex};
-use tract_onnx::{model::ParsingContext, pb::NodeProto, tract_hir::internal::*};
+use tract_hir::internal::*;
 
 use super::{
     attributes::Attributes,
@@ -11,15 +11,17 @@ use super::{
     kernel::{Fact, Kernel, kernel},
 };
 use crate::{
+    building::BuildContext,
     faults::{BadInput, Limit, ensure_input},
+    lowered::OnnxNode,
     size,
 };
 
 /// `DFT` of FP32 or FP64, computed in FP64.
-pub(crate) fn dft(context: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn dft(context: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
     let attributes = Attributes(node);
     Ok(kernel(Dft {
-        axis: match context.onnx_operator_set_version >= 20 {
+        axis: match context.opset >= 20 {
             true => Axis::Input(attributes.position(2)),
             false => Axis::Fixed(attributes.int("axis", 1)),
         },

@@ -1,6 +1,8 @@
 //! The elements of tract's tensors, with errors instead of panics.
 
-use tract_onnx::tract_hir::internal::*;
+use std::ops::{Add, Mul};
+
+use tract_hir::internal::*;
 
 use crate::faults::BadInput;
 
@@ -19,6 +21,46 @@ pub(crate) fn scalar<T: Datum + Copy>(tensor: &Tensor) -> TractResult<T> {
     }
     tensor.cast_to_scalar::<T>()
 }
+
+/// FP32 or FP64.
+pub(crate) trait Real:
+    Datum + Copy + PartialOrd + Into<f64> + Add<Output = Self> + Mul<Output = Self>
+{
+    /// Rounded.
+    fn of(number: f64) -> Self;
+}
+
+impl Real for f32 {
+    #[inline(always)]
+    fn of(number: f64) -> Self {
+        number as Self
+    }
+}
+
+impl Real for f64 {
+    #[inline(always)]
+    fn of(number: f64) -> Self {
+        number
+    }
+}
+
+/// Runs `$body` with `$T` bound to the Rust type of FP32 or FP64.
+macro_rules! with_real {
+    ($datum_type:expr, $T:ident => $body:expr) => {
+        match $datum_type {
+            DatumType::F32 => {
+                type $T = f32;
+                $body
+            }
+            DatumType::F64 => {
+                type $T = f64;
+                $body
+            }
+            other => bail!("{other:?} is neither FP32 nor FP64"),
+        }
+    };
+}
+pub(crate) use with_real;
 
 /// A tensor of elements in row-major order.
 pub(crate) fn tensor<T: Datum>(shape: &[usize], elements: Vec<T>) -> TractResult<Tensor> {

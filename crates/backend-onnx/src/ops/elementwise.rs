@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tract_onnx::{model::ParsingContext, pb::NodeProto, tract_hir::internal::*};
+use tract_hir::internal::*;
 
 use super::{
     attributes::Attributes,
@@ -10,14 +10,11 @@ use super::{
     elements::{elements, tensor},
     kernel::{Fact, Kernel, kernel},
 };
-use crate::faults::BadInput;
+use crate::{building::BuildContext, faults::BadInput, lowered::OnnxNode};
 
 /// `LogSoftmax`: tract takes the logarithm of a softmax, which is minus infinity for what is merely unlikely.
-pub(crate) fn log_softmax(
-    context: &ParsingContext<'_>,
-    node: &NodeProto,
-) -> TractResult<Box<dyn InferenceOp>> {
-    let coerces = context.onnx_operator_set_version < 13;
+pub(crate) fn log_softmax(context: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
+    let coerces = context.opset < 13;
     Ok(kernel(LogSoftmax {
         axis: Attributes(node).int("axis", if coerces { 1 } else { -1 }),
         coerces,
@@ -102,7 +99,7 @@ fn normalize(values: &mut [f64], count: usize, inner: usize) {
 }
 
 /// `Max` and `Min` of floats, where tract's lose NaN.
-pub(crate) fn extremum(_: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn extremum(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
     Ok(kernel(Extremum {
         is_max: node.op_type == "Max",
     }))
@@ -150,7 +147,7 @@ impl Kernel for Extremum {
 }
 
 /// `IsNaN` and `IsInf` of FP64.
-pub(crate) fn special(_: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn special(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
     let attributes = Attributes(node);
     let is_infinity = node.op_type == "IsInf";
     Ok(kernel(Special {
@@ -188,7 +185,7 @@ impl Kernel for Special {
 }
 
 /// `Mod`: tract's is wrong for unsigned integers.
-pub(crate) fn remainder(_: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn remainder(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
     let truncates = Attributes(node).int("fmod", 0) != 0;
     Ok(kernel(Remainder { truncates }))
 }

@@ -3,7 +3,8 @@
 
 use std::sync::Arc;
 
-use tract_onnx::{
+use tract_hir::{
+    internal::*,
     tract_core::ops::{
         binary::TypedBinOp,
         cnn::{Conv, KernelFormat},
@@ -12,7 +13,6 @@ use tract_onnx::{
         math::{Add, Mul, Sub},
         nn::DataFormat,
     },
-    tract_hir::internal::*,
 };
 
 use super::{
@@ -476,7 +476,7 @@ fn constant(model: &TypedModel, outlet: OutletId) -> TractResult<Option<Arc<Tens
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-    use tract_onnx::{
+    use tract_hir::{
         prelude::IntoRunnable,
         tract_core::ops::{
             cnn::{PaddingSpec, PoolSpec},

@@ -2,13 +2,9 @@
 
 use std::sync::Arc;
 
-use tract_onnx::{
-    model::ParsingContext,
-    pb::NodeProto,
-    tract_hir::{
-        internal::*,
-        tract_ndarray::{ArrayView2, ArrayViewMut2, linalg::general_mat_mul},
-    },
+use tract_hir::{
+    internal::*,
+    tract_ndarray::{ArrayView2, ArrayViewMut2, linalg::general_mat_mul},
 };
 
 use super::{
@@ -16,11 +12,10 @@ use super::{
     elements::{elements, tensor},
     kernel::{Fact, Kernel, kernel},
 };
-
-use crate::faults::ensure_input;
+use crate::{building::BuildContext, faults::ensure_input, lowered::OnnxNode};
 
 /// The operator, for FP64.
-pub(crate) fn gemm(_: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn gemm(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
     let attributes = Attributes(node);
     Ok(kernel(Gemm {
         alpha: attributes.float("alpha", 1.0).into(),

@@ -1,13 +1,13 @@
 use std::sync::Arc;
 
-use tract_onnx::{pb::NodeProto, tract_hir::internal::*};
+use tract_hir::internal::*;
 
 use super::{
     attributes::Attributes,
     kernel::{Fact, known},
     types::Types,
 };
-use crate::{faults::Limit, size, time_limit};
+use crate::{faults::Limit, lowered::OnnxNode, size, time_limit};
 
 /// A condition on a node and its inputs, those that are given: says why they are refused.
 pub(crate) type Check = fn(Attributes<'_>, &[Fact]) -> Result<(), Limit>;
@@ -15,7 +15,7 @@ pub(crate) type Check = fn(Attributes<'_>, &[Fact]) -> Result<(), Limit>;
 /// Whether a node with these inputs, those that are given, is computed by what is there instead of tract's.
 pub(crate) type Choice = fn(Attributes<'_>, &[Fact]) -> bool;
 
-/// Rules for an operator of tract beyond those that tract itself checks.
+/// Rules for an operator beyond those that it checks itself.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Guard {
     /// The element types that are computed right.
@@ -47,18 +47,16 @@ impl Widening {
     }
 }
 
-/// An operator of tract behind a guard.
+/// An operator behind a guard, mostly one of tract's.
 #[derive(Clone, Debug)]
 pub(crate) struct Guarded {
     pub(crate) inner: Box<dyn InferenceOp>,
     pub(crate) guard: Guard,
-    pub(crate) check: Option<(Check, Arc<NodeProto>)>,
+    pub(crate) check: Option<(Check, Arc<OnnxNode>)>,
     /// What computes the node instead, for some types.
     pub(crate) instead: Option<(Types, Box<dyn InferenceOp>)>,
-    /// Whether that also computes it for inputs of different types.
-    pub(crate) instead_if_mixed: bool,
     /// Which other nodes that also computes. It gives the same types and shapes.
-    pub(crate) instead_if: Option<(Choice, Arc<NodeProto>)>,
+    pub(crate) instead_if: Option<(Choice, Arc<OnnxNode>)>,
     /// The inputs that are single numbers.
     pub(crate) scalars: Vec<usize>,
 }
@@ -85,7 +83,7 @@ impl Guarded {
     /// What computes a node with these inputs.
     fn instead(&self, inputs: &[Fact]) -> Option<&dyn InferenceOp> {
         let types: TVec<DatumType> = inputs.iter().map(|fact| fact.datum_type).collect();
-        let is_chosen = |(choice, node): &(Choice, Arc<NodeProto>)| choice(Attributes(node), inputs);
+        let is_chosen = |(choice, node): &(Choice, Arc<OnnxNode>)| choice(Attributes(node), inputs);
         let is_for = self.is_for(&types) || self.instead_if.as_ref().is_some_and(is_chosen);
         let (_, op) = self.instead.as_ref().filter(|_| is_for)?;
         Some(&**op)
@@ -97,8 +95,7 @@ impl Guarded {
                 .get(self.guard.typed_input)
                 .is_some_and(|&datum_type| set.contains(datum_type))
         };
-        let is_mixed = types.windows(2).any(|pair| pair[0] != pair[1]);
-        self.instead.as_ref().is_some_and(is_in) || (self.instead_if_mixed && is_mixed)
+        self.instead.as_ref().is_some_and(is_in)
     }
 }
 

@@ -2,17 +2,18 @@
 
 use std::sync::Arc;
 
-use tract_onnx::{model::ParsingContext, pb::NodeProto, tract_hir::internal::*};
+use tract_hir::internal::*;
 
 use super::{
     attributes::Attributes,
     elements::{elements, tensor},
     kernel::{Fact, Kernel, kernel},
 };
+use crate::{building::BuildContext, lowered::OnnxNode};
 
 /// `Hardmax` of FP32 or FP64, of any operator set.
-pub(crate) fn hardmax(context: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
-    let coerces = context.onnx_operator_set_version < 13;
+pub(crate) fn hardmax(context: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
+    let coerces = context.opset < 13;
     Ok(kernel(Hardmax {
         axis: Attributes(node).int("axis", if coerces { 1 } else { -1 }),
         coerces,

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use tract_onnx::tract_hir::internal::*;
+use tract_hir::internal::*;
 
 use super::{elements::elements, quantize};
 use crate::faults::Limit;

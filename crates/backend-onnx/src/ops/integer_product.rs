@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use pulp::{NullaryFnOnce, x86::V3};
-use tract_onnx::{pb::NodeProto, tract_hir::internal::*};
+use tract_hir::internal::*;
 
 use super::{
     attributes::Attributes,
@@ -15,7 +15,10 @@ use super::{
     packs::{Order, Packs},
     quantize,
 };
-use crate::faults::{BadInput, Limit, ensure_input};
+use crate::{
+    faults::{BadInput, Limit, ensure_input},
+    lowered::OnnxNode,
+};
 
 /// Columns that are computed together.
 const COLUMNS: usize = 16;
@@ -34,7 +37,7 @@ pub(crate) fn quicker() -> Option<V3> {
     V3::try_new().filter(|_| !std::is_x86_feature_detected!("avx512vnni"))
 }
 
-pub(crate) fn integer_product(simd: V3, node: &NodeProto) -> Box<dyn InferenceOp> {
+pub(crate) fn integer_product(simd: V3, node: &OnnxNode) -> Box<dyn InferenceOp> {
     let attributes = Attributes(node);
     kernel(IntegerProduct {
         simd,

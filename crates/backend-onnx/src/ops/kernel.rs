@@ -1,6 +1,6 @@
 use std::{fmt, sync::Arc};
 
-use tract_onnx::tract_hir::internal::*;
+use tract_hir::internal::*;
 
 use super::packs::Packs;
 use crate::time_limit;

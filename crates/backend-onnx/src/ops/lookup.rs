@@ -2,17 +2,17 @@
 
 use std::sync::Arc;
 
-use tract_onnx::{model::ParsingContext, pb::NodeProto, tract_hir::internal::*};
+use tract_hir::internal::*;
 
 use super::{
     attributes::Attributes,
     elements::{elements, scalar},
     kernel::{Fact, Kernel, kernel},
 };
-use crate::faults::Limit;
+use crate::{building::BuildContext, faults::Limit, lowered::OnnxNode};
 
 /// `OneHot`: tract panics at indices that are out of range, which ONNX gives no hot value.
-pub(crate) fn one_hot(_: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn one_hot(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
     Ok(kernel(OneHot {
         axis: Attributes(node).int("axis", -1),
     }))

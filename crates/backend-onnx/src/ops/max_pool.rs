@@ -3,9 +3,9 @@
 
 use std::sync::Arc;
 
-use tract_onnx::{
+use tract_hir::{
+    internal::*,
     tract_core::ops::cnn::{MaxPool as TractMaxPool, OptMaxPool, PoolSpec},
-    tract_hir::internal::*,
 };
 
 use super::{
@@ -312,7 +312,7 @@ fn is_kept<T: Copy + PartialOrd>(greatest: T, value: T) -> bool {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-    use tract_onnx::tract_core::ops::{cnn::PaddingSpec, nn::DataFormat};
+    use tract_hir::tract_core::ops::{cnn::PaddingSpec, nn::DataFormat};
 
     use super::*;
 

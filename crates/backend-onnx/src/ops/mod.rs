@@ -11,6 +11,7 @@ mod cells;
 mod columns;
 mod concat;
 mod conditions;
+mod constants;
 mod contrib;
 mod convolution;
 mod counting;
@@ -28,10 +29,13 @@ mod integer_factors;
 #[cfg(target_arch = "x86_64")]
 mod integer_product;
 mod kernel;
+mod local_normalization;
 mod lookup;
 mod matrix_product;
 mod max_pool;
+mod mel;
 mod non_max_suppression;
+mod non_zero;
 mod normalize;
 mod output;
 mod packed_product;
@@ -61,35 +65,36 @@ mod table;
 mod taps;
 mod text;
 mod tokenizer;
+mod tract;
 mod types;
 mod vector;
+mod wiring;
 
 pub(crate) use attributes::Attributes;
 pub(crate) use branch::inner_graphs;
+pub(crate) use constants::value as constant;
 pub(crate) use elementwise::has_zero;
 pub(crate) use kernel::{Fact, Kernel, kept, kernel};
 #[cfg(test)]
 pub(crate) use products::are_quick as are_products_quick;
-pub(crate) use registry::{OUTPUT, check, onnx, outputs, registered_name, resolved};
+pub(crate) use registry::{OUTPUT, build, check, outputs, registered_name, resolved};
 pub(crate) use rule::{NEWEST, Outputs};
 pub(crate) use steps::{gives_unknown_sizes, is_stepwise, shaping_inputs};
 
 /// Takes away from tract what it would simplify wrongly.
-pub(crate) fn keep_order(
-    model: &mut tract_onnx::prelude::TypedModel,
-) -> tract_onnx::prelude::TractResult<()> {
+pub(crate) fn keep_order(model: &mut tract_hir::prelude::TypedModel) -> tract_hir::prelude::TractResult<()> {
     binary::keep_order(model)
 }
 
 /// Puts our own products in the place of those whose weights and sizes are known, before tract makes a plan.
-pub(crate) fn pack(model: &mut tract_onnx::prelude::TypedModel) -> tract_onnx::prelude::TractResult<()> {
+pub(crate) fn pack(model: &mut tract_hir::prelude::TypedModel) -> tract_hir::prelude::TractResult<()> {
     let mut packs = packs::Packs::of(model);
     kernel::pack(model, &mut packs)?;
     fuse::convolutions(model, &mut packs)
 }
 
 /// Puts faster operators in the place of tract's, after it has made a plan.
-pub(crate) fn quicken(model: &mut tract_onnx::prelude::TypedModel) -> tract_onnx::prelude::TractResult<()> {
+pub(crate) fn quicken(model: &mut tract_hir::prelude::TypedModel) -> tract_hir::prelude::TractResult<()> {
     pad::quicken(model);
     max_pool::quicken(model)?;
     scatter::quicken(model)?;

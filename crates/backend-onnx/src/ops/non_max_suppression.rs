@@ -3,24 +3,24 @@
 
 use std::sync::{Arc, OnceLock};
 
-use tract_onnx::{model::ParsingContext, pb::NodeProto, tract_hir::internal::*};
+use tract_hir::internal::*;
 
 use super::{
     attributes::Attributes,
     elements::{elements, tensor},
     kernel::{Fact, Kernel, kernel},
 };
-use crate::{cancelling::Pace, faults::BadInput};
+use crate::{building::BuildContext, cancelling::Pace, faults::BadInput, lowered::OnnxNode};
 
 pub(crate) fn non_max_suppression(
-    context: &ParsingContext<'_>,
-    node: &NodeProto,
+    context: &BuildContext,
+    node: &OnnxNode,
 ) -> TractResult<Box<dyn InferenceOp>> {
     let attributes = Attributes(node);
     Ok(kernel(NonMaxSuppression {
         has_centers: attributes.int("center_point_box", 0) != 0,
         optional: [2, 3, 4].map(|index| attributes.position(index)),
-        scope: context.template.symbols.clone(),
+        scope: context.symbols.clone(),
         count: OnceLock::new(),
     }))
 }

@@ -3,24 +3,28 @@
 
 use std::sync::Arc;
 
-use tract_onnx::{model::ParsingContext, pb::NodeProto, tract_hir::internal::*};
+use tract_hir::internal::*;
 
 use super::{
     attributes::Attributes,
-    elements::{elements, tensor},
+    elements::{Real, elements, tensor, with_real},
     kernel::{Fact, Kernel, kernel},
 };
-use crate::faults::{BadInput, Limit, ensure_input};
+use crate::{
+    building::BuildContext,
+    faults::{BadInput, Limit, ensure_input},
+    lowered::OnnxNode,
+};
 
-/// `LayerNormalization`, `InstanceNormalization`, `GroupNormalization` or `MeanVarianceNormalization` of FP32.
-pub(crate) fn normalize(context: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
+/// `LayerNormalization`, `InstanceNormalization`, `GroupNormalization` or `MeanVarianceNormalization` of FP32 or FP64.
+pub(crate) fn normalize(context: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
     let attributes = Attributes(node);
     let groups = match node.op_type.as_str() {
         "LayerNormalization" => Groups::From(attributes.int("axis", -1)),
         "InstanceNormalization" => Groups::Channels,
         "GroupNormalization" => Groups::OfChannels {
             count: attributes.int("num_groups", 0).try_into()?,
-            scales_groups: context.onnx_operator_set_version < 21,
+            scales_groups: context.opset < 21,
         },
         "MeanVarianceNormalization" if attributes.has("axes") => {
             Groups::Over(attributes.ints("axes").to_vec())
@@ -119,9 +123,15 @@ impl Kernel for Normalize {
     }
 
     fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+        with_real!(inputs[0].datum_type(), T => self.normalized::<T>(inputs))
+    }
+}
+
+impl Normalize {
+    fn normalized<T: Real>(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
         let shape = inputs[0].shape();
-        let x = elements::<f32>(&inputs[0])?;
-        let other = |index: usize| inputs.get(index).map(|other| elements::<f32>(other)).transpose();
+        let x = elements::<T>(&inputs[0])?;
+        let other = |index: usize| inputs.get(index).map(|other| elements::<T>(other)).transpose();
         let (scale, bias) = (other(1)?, other(2)?);
         let channels = shape.get(1).copied().unwrap_or(1);
         match &self.groups {
@@ -130,7 +140,7 @@ impl Kernel for Normalize {
                 let count = shape[axis..].iter().product();
                 let wide = |index: usize| {
                     let tensor = inputs.get(index)?;
-                    Some(stretched(tensor, &shape[axis..]))
+                    Some(stretched::<T>(tensor, &shape[axis..]))
                 };
                 let (scale, bias) = (wide(1).transpose()?, wide(2).transpose()?);
                 let mut y = x.to_vec();
@@ -141,10 +151,13 @@ impl Kernel for Normalize {
                     means.push(mean as f32);
                     inverses.push(inverse as f32);
                     if let Some(scale) = &scale {
-                        group.iter_mut().zip(scale).for_each(|(y, scale)| *y *= scale);
+                        group
+                            .iter_mut()
+                            .zip(scale)
+                            .for_each(|(y, &scale)| *y = *y * scale);
                     }
                     if let Some(bias) = &bias {
-                        group.iter_mut().zip(bias).for_each(|(y, bias)| *y += bias);
+                        group.iter_mut().zip(bias).for_each(|(y, &bias)| *y = *y + bias);
                     }
                 }
                 let mut reduced = shape.to_vec();
@@ -177,31 +190,29 @@ impl Kernel for Normalize {
             Groups::Over(axes) => self.over(x, shape, axes),
         }
     }
-}
 
-impl Normalize {
     /// Brings one group to mean 0 and variance 1; says what the mean was and what it was multiplied by.
-    fn center(&self, group: &mut [f32]) -> (f64, f64) {
+    fn center<T: Real>(&self, group: &mut [T]) -> (f64, f64) {
         pulp::Arch::new().dispatch(|| {
             let count = group.len() as f64;
             let mean = sum(group, |x| x) / count;
             let variance = sum(group, |x| (x - mean) * (x - mean)) / count;
             let inverse = 1.0 / (variance + self.epsilon).sqrt();
             for x in &mut *group {
-                *x = ((f64::from(*x) - mean) * inverse) as f32;
+                *x = T::of(((*x).into() - mean) * inverse);
             }
             (mean, inverse)
         })
     }
 
     /// `parts` groups in each example, with a scale and a bias by group and channel.
-    fn by_channels(
+    fn by_channels<T: Real>(
         &self,
-        x: &[f32],
+        x: &[T],
         shape: &[usize],
         parts: usize,
         index: impl Fn(usize, usize) -> usize,
-        (scale, bias): (Option<&[f32]>, Option<&[f32]>),
+        (scale, bias): (Option<&[T]>, Option<&[T]>),
     ) -> TractResult<TVec<Tensor>> {
         let mut y = x.to_vec();
         let examples = shape[0];
@@ -213,8 +224,8 @@ impl Normalize {
         for group in y.chunks_exact_mut(channels / parts * inner) {
             self.center(group);
         }
-        let of = |values: Option<&[f32]>, index: usize, default: f32| match values {
-            None => Ok(default),
+        let of = |values: Option<&[T]>, index: usize, default: f64| match values {
+            None => Ok(T::of(default)),
             Some(values) => values.get(index).copied().context("a scale or bias is too short"),
         };
         for example in 0..examples {
@@ -230,7 +241,7 @@ impl Normalize {
         Ok(tvec![tensor(shape, y)?])
     }
 
-    fn over(&self, x: &[f32], shape: &[usize], axes: &[i64]) -> TractResult<TVec<Tensor>> {
+    fn over<T: Real>(&self, x: &[T], shape: &[usize], axes: &[i64]) -> TractResult<TVec<Tensor>> {
         let mut reduced = vec![false; shape.len()];
         for &axis in axes {
             reduced[axis_of(axis, shape.len())?] = true;
@@ -241,12 +252,12 @@ impl Normalize {
         let places: Vec<usize> = super::reduce::groups(shape, &reduced).take(x.len()).collect();
         let mut means = vec![0.0; groups];
         for (&x, &group) in x.iter().zip(&places) {
-            means[group] += f64::from(x);
+            means[group] += x.into();
         }
         means.iter_mut().for_each(|mean| *mean /= count);
         let mut deviations = vec![0.0; groups];
         for (&x, &group) in x.iter().zip(&places) {
-            deviations[group] += (f64::from(x) - means[group]).powi(2);
+            deviations[group] += (x.into() - means[group]).powi(2);
         }
         deviations
             .iter_mut()
@@ -254,13 +265,13 @@ impl Normalize {
         let y = x
             .iter()
             .zip(&places)
-            .map(|(&x, &group)| ((f64::from(x) - means[group]) / deviations[group]) as f32);
+            .map(|(&x, &group)| T::of((x.into() - means[group]) / deviations[group]));
         Ok(tvec![tensor(shape, y.collect())?])
     }
 }
 
 /// Whether a scale and a bias have a number for each channel or group.
-fn are_as_many(given: [Option<&[f32]>; 2], expected: usize) -> TractResult<()> {
+fn are_as_many<T>(given: [Option<&[T]>; 2], expected: usize) -> TractResult<()> {
     for values in given.into_iter().flatten() {
         let found = values.len();
         ensure_input!(
@@ -273,28 +284,28 @@ fn are_as_many(given: [Option<&[f32]>; 2], expected: usize) -> TractResult<()> {
 
 /// A sum in FP64, in several lanes so that it can be computed in vectors.
 #[inline(always)]
-fn sum(values: &[f32], term: impl Fn(f64) -> f64) -> f64 {
+fn sum<T: Real>(values: &[T], term: impl Fn(f64) -> f64) -> f64 {
     const LANES: usize = 8;
     let (chunks, rest) = values.as_chunks::<LANES>();
     let mut lanes = [0.0; LANES];
     for chunk in chunks {
         for (lane, &x) in lanes.iter_mut().zip(chunk) {
-            *lane += term(f64::from(x));
+            *lane += term(x.into());
         }
     }
     let mut sum: f64 = lanes.iter().sum();
     for &x in rest {
-        sum += term(f64::from(x));
+        sum += term(x.into());
     }
     sum
 }
 
 /// A scale or bias for each element of a group.
-fn stretched(tensor: &Tensor, shape: &[usize]) -> TractResult<Vec<f32>> {
+fn stretched<T: Real>(tensor: &Tensor, shape: &[usize]) -> TractResult<Vec<T>> {
     if tensor.shape() == shape {
-        return Ok(elements::<f32>(tensor)?.to_vec());
+        return Ok(elements::<T>(tensor)?.to_vec());
     }
-    let view = tensor.to_plain_array_view::<f32>()?;
+    let view = tensor.to_plain_array_view::<T>()?;
     let wide = view.broadcast(shape);
     let wide = wide.ok_or_else(|| {
         BadInput(format!(

@@ -1,4 +1,4 @@
-use tract_onnx::tract_hir::internal::*;
+use tract_hir::internal::*;
 
 use super::kernel::{known, numbers};
 

@@ -3,16 +3,20 @@
 
 use std::sync::Arc;
 
-use tract_onnx::{model::ParsingContext, pb::NodeProto, tract_hir::internal::*};
+use tract_hir::internal::*;
 
 use super::{
     attributes::Attributes,
     elements::{elements, tensor},
     kernel::{Fact, Kernel, kernel},
 };
-use crate::faults::{Limit, ensure_input};
+use crate::{
+    building::BuildContext,
+    faults::{Limit, ensure_input},
+    lowered::OnnxNode,
+};
 
-pub(crate) fn packed_product(_: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn packed_product(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
     let attributes = Attributes(node);
     let bits = attributes.int("bits", 4);
     if !matches!(bits, 2 | 4 | 8) {

@@ -7,7 +7,7 @@ use std::{
     sync::Arc,
 };
 
-use tract_onnx::tract_hir::internal::*;
+use tract_hir::internal::*;
 
 /// Bytes of copies beside twice the bytes of all constants. The copies of one constant in one order count once.
 const MORE_BYTES: u64 = 16 << 20;

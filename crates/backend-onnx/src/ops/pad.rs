@@ -2,11 +2,9 @@
 
 use std::sync::Arc;
 
-use tract_onnx::{
-    model::ParsingContext,
-    pb::NodeProto,
+use tract_hir::{
+    internal::*,
     tract_core::ops::array::{Pad as TractPad, PadMode},
-    tract_hir::internal::*,
 };
 
 use super::{
@@ -14,12 +12,14 @@ use super::{
     kernel::{Fact, Kernel, kernel, typed},
 };
 use crate::{
+    building::BuildContext,
     cancelling::Pace,
     faults::{BadInput, Limit},
+    lowered::OnnxNode,
 };
 
 /// `Pad` of any operator set.
-pub(crate) fn pad(context: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn pad(context: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
     let attributes = Attributes(node);
     let mode = match attributes.text("mode", "constant") {
         "constant" => Mode::Constant,
@@ -28,7 +28,7 @@ pub(crate) fn pad(context: &ParsingContext<'_>, node: &NodeProto) -> TractResult
         "wrap" => Mode::Wrap,
         other => bail!(Limit(format!("the mode '{other}' is not supported"))),
     };
-    let is_old = context.onnx_operator_set_version < 11;
+    let is_old = context.opset < 11;
     let fixed = ["pads", "paddings"]
         .iter()
         .find(|name| is_old && attributes.has(name));

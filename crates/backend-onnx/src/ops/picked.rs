@@ -1,6 +1,6 @@
 //! Elements of an axis in another order, or some of them: in one pass, without lists that take more memory than the result.
 
-use tract_onnx::tract_hir::internal::*;
+use tract_hir::internal::*;
 
 use super::elements::{elements, tensor};
 

@@ -2,13 +2,9 @@
 
 use std::sync::Arc;
 
-use tract_onnx::{
-    model::ParsingContext,
-    pb::NodeProto,
-    tract_hir::{
-        internal::*,
-        tract_core::ops::math::{pow_const, sqrt, square},
-    },
+use tract_hir::{
+    internal::*,
+    tract_core::ops::math::{pow_const, sqrt, square},
 };
 
 use super::{
@@ -17,9 +13,10 @@ use super::{
     elements::{elements, tensor},
     kernel::{Fact, Kernel, kernel},
 };
+use crate::{building::BuildContext, lowered::OnnxNode};
 
 /// `Pow`. tract's takes a constant exponent for a single number without looking, and reads past the end of one without any.
-pub(crate) fn power(_: &ParsingContext<'_>, _: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn power(_: &BuildContext, _: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
     Ok(kernel(Pow))
 }
 
@@ -92,7 +89,7 @@ fn whole_power(base: i64, exponent: i64) -> i64 {
 }
 
 /// `Mean` of any number of tensors.
-pub(crate) fn mean(_: &ParsingContext<'_>, _: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn mean(_: &BuildContext, _: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
     Ok(kernel(Mean))
 }
 
@@ -131,7 +128,7 @@ impl Kernel for Mean {
 }
 
 /// `Equal` of BOOL.
-pub(crate) fn equal(_: &ParsingContext<'_>, _: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn equal(_: &BuildContext, _: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
     Ok(kernel(Equal))
 }
 
@@ -155,7 +152,7 @@ impl Kernel for Equal {
 }
 
 /// `BitShift`, which ONNX has for unsigned numbers only.
-pub(crate) fn bit_shift(_: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn bit_shift(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
     let goes_left = match Attributes(node).text("direction", "") {
         "LEFT" => true,
         "RIGHT" => false,

@@ -1,20 +1,16 @@
-//! `PRelu` of FP32 in one pass. tract makes three operators of it, each with a value between.
+//! `PRelu` of FP32 or FP64 in one pass. tract makes three operators of it, each with a value between.
 
 use std::sync::Arc;
 
-use tract_onnx::{model::ParsingContext, pb::NodeProto, tract_hir::internal::*};
+use tract_hir::internal::*;
 
 use super::{
-    elements::{elements, tensor},
+    elements::{Real, elements, tensor, with_real},
     kernel::{Fact, Kernel, kernel},
-    types::Types,
-    vector::each,
 };
+use crate::{building::BuildContext, lowered::OnnxNode};
 
-/// What is computed here.
-pub(super) const TYPES: Types = Types::F32;
-
-pub(crate) fn prelu(_: &ParsingContext<'_>, _: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn prelu(_: &BuildContext, _: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
     Ok(kernel(PRelu))
 }
 
@@ -32,53 +28,68 @@ impl Kernel for PRelu {
         };
         ensure!(slope.datum_type == x.datum_type, "inputs of different types");
         // The slope is brought to the shape of x, never the other way round.
-        let shape = tract_onnx::tract_core::broadcast::multi_broadcast(&[&x.shape, &slope.shape])?;
+        let shape = tract_hir::tract_core::broadcast::multi_broadcast(&[&x.shape, &slope.shape])?;
         ensure!(shape == x.shape, "a slope with more dimensions than the input");
         Ok(vec![x.with(x.datum_type)])
     }
 
     fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
-        let shape = inputs[0].shape();
-        let mut values = elements::<f32>(&inputs[0])?.to_vec();
-        let slopes = elements::<f32>(&inputs[1])?;
-        if values.is_empty() {
-            return Ok(tvec![tensor(shape, values)?]);
-        }
-        // Each slope is for as many elements as stand behind the last of its dimensions that is not 1; the slopes in
-        // a row are repeated if they are all of the dimensions before.
-        let dims = inputs[1].shape();
-        let behind = dims.iter().rev().take_while(|&&dim| dim == 1).count();
-        let inner: usize = shape[shape.len() - behind.min(shape.len())..].iter().product();
-        let before: usize = dims.iter().take_while(|&&dim| dim == 1).count();
-        let is_run = before + behind >= dims.len()
-            || dims[before..dims.len() - behind]
-                .iter()
-                .zip(&shape[shape.len() - dims.len() + before..])
-                .all(|(dim, size)| dim == size);
-        let spread;
-        let (slopes, inner) = match is_run {
-            true => (slopes, inner),
-            false => {
-                spread = inputs[1].broadcast_to_shape(shape)?;
-                (elements::<f32>(&spread)?, 1)
-            }
-        };
-        if slopes.len() == 1 {
-            let slope = slopes[0];
-            each!(&mut values, [slope] | x | if x < 0.0 { slope * x } else { x });
-        } else if inner > 1 {
-            for (part, &slope) in values.chunks_exact_mut(inner).zip(slopes.iter().cycle()) {
-                each!(part, [slope] | x | if x < 0.0 { slope * x } else { x });
-            }
-        } else {
-            for part in values.chunks_exact_mut(slopes.len()) {
-                for (x, slope) in part.iter_mut().zip(slopes) {
-                    *x = if *x < 0.0 { slope * *x } else { *x };
-                }
-            }
-        }
-        Ok(tvec![tensor(shape, values)?])
+        with_real!(inputs[0].datum_type(), T => curved::<T>(inputs))
     }
+}
+
+fn curved<T: Real>(inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+    let zero = T::of(0.0);
+    let shape = inputs[0].shape();
+    let mut values = elements::<T>(&inputs[0])?.to_vec();
+    let slopes = elements::<T>(&inputs[1])?;
+    if values.is_empty() {
+        return Ok(tvec![tensor(shape, values)?]);
+    }
+    // Each slope is for as many elements as stand behind the last of its dimensions that is not 1; the slopes in
+    // a row are repeated if they are all of the dimensions before.
+    let dims = inputs[1].shape();
+    let behind = dims.iter().rev().take_while(|&&dim| dim == 1).count();
+    let inner: usize = shape[shape.len() - behind.min(shape.len())..].iter().product();
+    let before: usize = dims.iter().take_while(|&&dim| dim == 1).count();
+    let is_run = before + behind >= dims.len()
+        || dims[before..dims.len() - behind]
+            .iter()
+            .zip(&shape[shape.len() - dims.len() + before..])
+            .all(|(dim, size)| dim == size);
+    let spread;
+    let (slopes, inner) = match is_run {
+        true => (slopes, inner),
+        false => {
+            spread = inputs[1].broadcast_to_shape(shape)?;
+            (elements::<T>(&spread)?, 1)
+        }
+    };
+    if slopes.len() == 1 {
+        let slope = slopes[0];
+        bend(&mut values, slope);
+    } else if inner > 1 {
+        for (part, &slope) in values.chunks_exact_mut(inner).zip(slopes.iter().cycle()) {
+            bend(part, slope);
+        }
+    } else {
+        for part in values.chunks_exact_mut(slopes.len()) {
+            for (x, slope) in part.iter_mut().zip(slopes) {
+                *x = if *x < zero { *slope * *x } else { *x };
+            }
+        }
+    }
+    Ok(tvec![tensor(shape, values)?])
+}
+
+/// Multiplies what is below 0, in vectors of what the processor has.
+fn bend<T: Real>(values: &mut [T], slope: T) {
+    let zero = T::of(0.0);
+    pulp::Arch::new().dispatch(|| {
+        for x in &mut *values {
+            *x = if *x < zero { slope * *x } else { *x };
+        }
+    });
 }
 
 #[cfg(test)]

@@ -3,32 +3,29 @@
 
 use std::sync::Arc;
 
-use tract_onnx::{model::ParsingContext, pb::NodeProto, tract_hir::internal::*};
+use tract_hir::internal::*;
 
 use super::{
     attributes::Attributes,
     elements::{elements, tensor},
     kernel::{Fact, Kernel, kernel},
 };
-use crate::faults::Limit;
+use crate::{building::BuildContext, faults::Limit, lowered::OnnxNode};
 
 /// `QuantizeLinear`: `saturate(round(x / scale) + zero_point)`, ties to even.
-pub(crate) fn quantize(_: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn quantize(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
     let axis = Attributes(node).int("axis", 1);
     Ok(kernel(Quantize { axis }))
 }
 
 /// `DequantizeLinear`: `(x - zero_point) * scale`.
-pub(crate) fn dequantize(_: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn dequantize(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
     let axis = Attributes(node).int("axis", 1);
     Ok(kernel(Dequantize { axis }))
 }
 
 /// `DynamicQuantizeLinear`: to UINT8 with a scale and zero point from the input's own range.
-pub(crate) fn quantize_dynamically(
-    _: &ParsingContext<'_>,
-    _: &NodeProto,
-) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn quantize_dynamically(_: &BuildContext, _: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
     Ok(kernel(QuantizeDynamically))
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tract_onnx::{model::ParsingContext, pb::NodeProto, tract_hir::internal::*};
+use tract_hir::internal::*;
 
 use super::{
     attributes::Attributes,
@@ -10,8 +10,9 @@ use super::{
     elements::elements,
     kernel::{Fact, Kernel, kernel},
 };
+use crate::{building::BuildContext, lowered::OnnxNode};
 
-pub(crate) fn quantized_pair(_: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn quantized_pair(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
     let attributes = Attributes(node);
     let operand = |first: usize| -> TractResult<Operand> {
         let position = |index: usize| attributes.position(index).context("an input is not given");

@@ -9,17 +9,17 @@ use std::{
     },
 };
 
-use tract_onnx::{model::ParsingContext, pb::NodeProto, tract_hir::internal::*};
+use tract_hir::internal::*;
 
 use super::{
     attributes::Attributes,
     elements::{elements, tensor},
     kernel::{Fact, Kernel, kernel},
 };
-use crate::faults::Limit;
+use crate::{building::BuildContext, faults::Limit, lowered::OnnxNode};
 
 /// `RandomNormal`, `RandomUniform`, the same like another tensor, or `Bernoulli`.
-pub(crate) fn random(_: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn random(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
     let attributes = Attributes(node);
     let float = |name: &str, default: f32| attributes.float(name, default);
     let drawn = match node.op_type.as_str() {

@@ -6,7 +6,7 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-use tract_onnx::{model::ParsingContext, pb::NodeProto, tract_hir::internal::*};
+use tract_hir::internal::*;
 
 use super::{
     attributes::Attributes,
@@ -16,10 +16,14 @@ use super::{
     integer_factors::IntegerFactors,
     kernel::{Fact, Kernel, kernel},
 };
-use crate::faults::{BadInput, Limit};
+use crate::{
+    building::BuildContext,
+    faults::{BadInput, Limit},
+    lowered::OnnxNode,
+};
 
 /// An LSTM, GRU or RNN, by the node's type.
-pub(crate) fn recurrent(_: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn recurrent(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
     let attributes = Attributes(node);
     let cell = match node.op_type.as_str() {
         name if name.ends_with("LSTM") => Cell::Lstm,

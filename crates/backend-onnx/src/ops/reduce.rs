@@ -4,19 +4,19 @@
 
 use std::sync::Arc;
 
-use tract_onnx::{model::ParsingContext, pb::NodeProto, tract_hir::internal::*};
+use tract_hir::internal::*;
 
 use super::{
     attributes::Attributes,
     elements::{elements, tensor},
     kernel::{Fact, Kernel, kernel},
 };
-use crate::faults::Limit;
+use crate::{building::BuildContext, faults::Limit, lowered::OnnxNode};
 
 /// One of the reductions, for integers and BOOL, or what is listed above for floats.
-pub(crate) fn reduce(context: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn reduce(context: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
     let attributes = Attributes(node);
-    let opset = context.onnx_operator_set_version;
+    let opset = context.opset;
     let fold = match node.op_type.as_str() {
         "ReduceSum" => Fold::Sum,
         "ReduceSumSquare" => Fold::SumSquare,

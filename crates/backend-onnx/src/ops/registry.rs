@@ -9,14 +9,7 @@ use std::{
 
 use oip_types::ServiceError;
 use tensor_core::Quoted;
-use tract_onnx::{
-    Onnx,
-    model::{OnnxOpRegister, ParsingContext},
-    pb::{AttributeProto, NodeProto, TensorProto, attribute_proto, tensor_proto},
-    tract_hir::internal::*,
-};
-
-use crate::tract_limit::{self, TractLimit};
+use tract_hir::internal::*;
 
 use super::{
     attributes::Attributes,
@@ -25,6 +18,11 @@ use super::{
     output::Output,
     rule::{NEWEST, Outputs, Rule},
     table::RULES,
+};
+use crate::{
+    building::BuildContext,
+    lowered::OnnxNode,
+    tract_limit::{self, TractLimit},
 };
 
 /// The versions of ONNX's own operator set that models may use.
@@ -38,10 +36,7 @@ static BY_NAME: LazyLock<HashMap<String, &'static Rule>> = LazyLock::new(|| {
         .collect()
 });
 
-/// tract's own operators.
-static TRACT: LazyLock<OnnxOpRegister> = LazyLock::new(|| tract_onnx::onnx().op_register);
-
-/// The name under which tract finds an operator; it knows nothing of domains.
+/// The name under which an operator is looked up.
 pub(crate) fn registered_name(domain: &str, op_type: &str) -> String {
     match domain {
         "" => op_type.to_owned(),
@@ -58,23 +53,6 @@ pub(crate) fn resolved<'d>(domain: &'d str, op_type: &str, opset: Option<i64>) -
     }
 }
 
-/// A reader of models that builds what the table has, and nothing else.
-pub(crate) fn onnx() -> Onnx {
-    let mut op_register = OnnxOpRegister::default();
-    for name in BY_NAME.keys() {
-        op_register.0.insert(name.clone(), build);
-    }
-    op_register
-        .0
-        .insert(OUTPUT.to_owned(), |_, _| Ok((Box::new(Output), vec![])));
-    Onnx {
-        op_register,
-        // The file's declarations of inner values are not passed on.
-        ignore_value_info: true,
-        ..Onnx::default()
-    }
-}
-
 /// The registered name of what stands before each output of a model.
 pub(crate) const OUTPUT: &str = "Output";
 
@@ -87,7 +65,7 @@ pub(crate) fn outputs(domain: &str, op_type: &str) -> Option<Outputs> {
 
 /// Checks what can be seen of a node by itself. `opset` is the version of its operator set, if the file imports it.
 pub(crate) fn check(
-    node: &NodeProto,
+    node: &OnnxNode,
     domain: &str,
     op_type: &str,
     opset: Option<i64>,
@@ -138,14 +116,20 @@ pub(crate) fn check(
     })
 }
 
-/// Builds any operator of the table.
-fn build(context: &ParsingContext<'_>, node: &NodeProto) -> TractResult<(Box<dyn InferenceOp>, Vec<String>)> {
+/// Makes the operator of a node, and says which values of the graphs around it the operator uses beside the node's inputs.
+pub(crate) fn build(
+    context: &BuildContext,
+    node: &OnnxNode,
+) -> TractResult<(Box<dyn InferenceOp>, Vec<String>)> {
+    if node.op_type == OUTPUT {
+        return Ok((Box::new(Output), vec![]));
+    }
+    if node.op_type == "If" {
+        return branch::branch(context, node);
+    }
     let rule = BY_NAME.get(&node.op_type).context("no rule")?;
     if let Some(own) = rule.own {
         return Ok((own(context, node)?, vec![]));
-    }
-    if rule.name == "If" {
-        return branch::branch(context, node);
     }
     // tract ignores what the size of the result says of the padding, and panics at automatic padding.
     if rule.name == "ConvTranspose" && columns::is_ours(Attributes(node)) {
@@ -157,66 +141,19 @@ fn build(context: &ParsingContext<'_>, node: &NodeProto) -> TractResult<(Box<dyn
     {
         return Ok((super::integer_product::integer_product(simd, node), vec![]));
     }
-    let tract = TRACT.0.get(&node.op_type).context("tract does not have it")?;
-    let completed = completed(node);
-    let node = completed.as_ref().unwrap_or(node);
-    // Without axes it takes all dimensions of 1, in every operator set; tract knows that only of the later ones.
-    let is_bare = rule.name == "Squeeze" && !Attributes(node).has("axes");
-    let (inner, closures) = match is_bare && context.onnx_operator_set_version < 13 {
-        true => {
-            let mut newer = context.clone();
-            newer.onnx_operator_set_version = 13;
-            tract(&newer, node)?
-        }
-        false => tract(context, node)?,
-    };
-    if matches!(rule.name, "Constant" | "Identity") {
-        return Ok((inner, closures));
-    }
+    let inner = rule.inner.context("nothing computes it")?;
     let instead = rule
         .instead
         .map(|(types, build)| Ok((types, build(context, node)?)));
     let guarded = Guarded {
-        inner,
+        inner: inner(context, node)?,
         guard: rule.guard,
-        instead_if_mixed: rule.instead_if_mixed,
         instead_if: rule.instead_if.map(|choice| (choice, Arc::new(node.clone()))),
         scalars: Attributes(node).positions(rule.scalars),
         check: rule.check.map(|check| (check, Arc::new(node.clone()))),
         instead: instead.transpose().map_err(|error: TractError| error)?,
     };
-    Ok((Box::new(guarded), closures))
-}
-
-/// A node with what tract takes otherwise where it is not written out: the zeros of `ConstantOfShape`, which are FP64 there and
-/// not FP32, and the output of an `Einsum`.
-fn completed(node: &NodeProto) -> Option<NodeProto> {
-    if node.op_type == "Einsum" {
-        let equation = Attributes(node).text("equation", "");
-        let output = conditions::einsum_output(equation).filter(|_| !equation.contains("->"))?;
-        let complete = format!("{equation}->{output}");
-        let mut node = node.clone();
-        let mut attributes = node.attribute.iter_mut();
-        attributes.find(|attribute| attribute.name == "equation")?.s = complete.into_bytes();
-        return Some(node);
-    }
-    let is_bare = node.op_type == "ConstantOfShape" && !Attributes(node).has("value");
-    is_bare.then(|| {
-        let zero = TensorProto {
-            data_type: tensor_proto::DataType::Float.into(),
-            dims: vec![1],
-            float_data: vec![0.0],
-            ..TensorProto::default()
-        };
-        let mut node = node.clone();
-        node.attribute.push(AttributeProto {
-            name: "value".to_owned(),
-            r#type: attribute_proto::AttributeType::Tensor.into(),
-            t: Some(zero),
-            ..AttributeProto::default()
-        });
-        node
-    })
+    Ok((Box::new(guarded), vec![]))
 }
 
 #[cfg(test)]
@@ -262,9 +199,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_computed_here_tract_has() {
-        for rule in RULES.iter().filter(|rule| rule.own.is_none()) {
-            assert!(TRACT.0.contains_key(rule.name), "{}", rule.name);
+    fn each_operator_has_one_implementation() {
+        for rule in RULES.iter().filter(|rule| rule.name != "If") {
+            let unguarded = usize::from(rule.own.is_some());
+            let guarded = usize::from(rule.inner.is_some());
+            assert_eq!(unguarded + guarded, 1, "{}", rule.name);
+            assert!(rule.instead.is_none() || guarded == 1, "{}", rule.name);
         }
     }
 }

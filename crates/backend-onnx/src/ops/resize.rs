@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use tract_onnx::{model::ParsingContext, pb::NodeProto, tract_hir::internal::*};
+use tract_hir::internal::*;
 
 use super::{
     attributes::Attributes,
@@ -13,15 +13,17 @@ use super::{
     taps::Taps,
 };
 use crate::{
+    building::BuildContext,
     cancelling::Pace,
     faults::{BadInput, Limit, ensure_input},
+    lowered::OnnxNode,
     size,
 };
 
 /// `Resize` or `Upsample` of any operator set.
-pub(crate) fn resize(context: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn resize(context: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
     let attributes = Attributes(node);
-    let opset = context.onnx_operator_set_version;
+    let opset = context.opset;
     let is_old = node.op_type == "Upsample" || opset < 11;
     let limit = |what: String| -> TractError { Limit(what).into() };
     let text = |name: &str, default: &str| attributes.text(name, default).to_owned();
@@ -343,7 +345,9 @@ impl Resize {
             Method::Cubic { .. } => (Taps::new(4, axis.to), 4),
             Method::Nearest(_) | Method::Linear => (Taps::new(2, axis.to), 2),
         };
+        let mut pace = Pace::default();
         for at in 0..axis.to {
+            pace.spend(count as u64)?;
             let x = self.place(axis, at);
             let Method::Cubic { a } = self.method else {
                 let x = x.clamp(0.0, last as f32);
@@ -399,7 +403,9 @@ impl Resize {
             axis.scale
         );
         let mut taps = Taps::new(count, axis.to);
+        let mut pace = Pace::default();
         for at in 0..axis.to {
+            pace.spend(count as u64)?;
             let center = 0.5 + self.place(axis, at);
             let [mut first, mut end] =
                 [center - reach, center + reach].map(|edge| (edge + 0.5).floor() as i64);
@@ -457,8 +463,7 @@ impl Resize {
             let blocks = values.chunks_exact(axis.from * inner);
             let mut pace = Pace::default();
             for (from, to) in blocks.zip(resized.chunks_exact_mut(axis.to * inner)) {
-                pace.spend(to.len() as u64)?;
-                taps.apply(from, to, inner);
+                taps.apply(from, to, inner, &mut pace)?;
             }
             values = resized;
             shape[index] = axis.to;

@@ -1,16 +1,16 @@
 //! A row of the table of operators.
 
-use tract_onnx::{model::ParsingContext, pb::NodeProto, tract_hir::internal::*};
+use tract_hir::internal::*;
 
 use super::{
     attributes::Attributes,
     guard::{Check, Choice, Guard, Widening},
     types::Types,
 };
-use crate::faults::Limit;
+use crate::{building::BuildContext, faults::Limit, lowered::OnnxNode};
 
-/// Makes an operator from a node, as tract's own functions do.
-pub(super) type Build = fn(&ParsingContext<'_>, &NodeProto) -> TractResult<Box<dyn InferenceOp>>;
+/// Makes an operator from a node.
+pub(super) type Build = fn(&BuildContext, &OnnxNode) -> TractResult<Box<dyn InferenceOp>>;
 
 /// A condition on a node by itself: says why it is refused.
 pub(super) type Condition = fn(Attributes<'_>, opset: i64) -> Result<(), Limit>;
@@ -38,19 +38,19 @@ pub(crate) struct Rule {
     pub(super) condition: Option<Condition>,
     pub(super) check: Option<Check>,
     pub(super) guard: Guard,
-    /// What computes it here, `None` for tract's own.
+    /// What computes it, and checks everything itself.
     pub(super) own: Option<Build>,
+    /// What computes it behind the guard: an operator of tract, or one of ours.
+    pub(super) inner: Option<Build>,
     /// What computes it for some types.
     pub(super) instead: Option<(Types, Build)>,
-    /// The inputs that tract reads one number of; it reads past the end of those without any.
+    /// The inputs that one number is read of; tract reads past the end of those without any.
     pub(super) scalars: &'static [usize],
-    /// Whether that also computes it where inputs have different types.
-    pub(super) instead_if_mixed: bool,
     /// Which other nodes that also computes.
     pub(super) instead_if: Option<Choice>,
 }
 
-/// An operator that tract computes for any type.
+/// An operator of any type.
 pub(super) const fn op(name: &'static str) -> Rule {
     Rule {
         domain: "",
@@ -66,9 +66,9 @@ pub(super) const fn op(name: &'static str) -> Rule {
             widening: Widening::None,
         },
         own: None,
+        inner: None,
         instead: None,
         scalars: &[],
-        instead_if_mixed: false,
         instead_if: None,
     }
 }
@@ -149,12 +149,6 @@ impl Rule {
         self
     }
 
-    /// What computes it instead for some types does so too where inputs have different types.
-    pub(super) const fn also_if_mixed(mut self) -> Self {
-        self.instead_if_mixed = true;
-        self
-    }
-
     /// What computes it instead for some types does so too for these nodes.
     pub(super) const fn also_if(mut self, choice: Choice) -> Self {
         self.instead_if = Some(choice);
@@ -173,6 +167,11 @@ impl Rule {
 
     pub(super) const fn own(mut self, build: Build) -> Self {
         self.own = Some(build);
+        self
+    }
+
+    pub(super) const fn by(mut self, build: Build) -> Self {
+        self.inner = Some(build);
         self
     }
 

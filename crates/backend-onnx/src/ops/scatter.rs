@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use tract_onnx::{
+use tract_hir::{
+    internal::*,
     tract_core::ops::array::{ScatterElements, ScatterReduction},
-    tract_hir::internal::*,
 };
 
 use super::{

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use tract_onnx::{model::ParsingContext, pb::NodeProto, tract_hir::internal::*};
+use tract_hir::internal::*;
 
 use super::{
     attributes::Attributes,
@@ -10,13 +10,10 @@ use super::{
     kernel::{Fact, Kernel, kernel},
     picked::{Places, picked_of},
 };
-use crate::faults::BadInput;
+use crate::{building::BuildContext, faults::BadInput, lowered::OnnxNode};
 
 /// `ReverseSequence`: the first elements of each row, as many as its length says, the other way round.
-pub(crate) fn reverse_sequence(
-    _: &ParsingContext<'_>,
-    node: &NodeProto,
-) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn reverse_sequence(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
     let attributes = Attributes(node);
     let (time, batch) = (attributes.int("time_axis", 0), attributes.int("batch_axis", 1));
     ensure!(
@@ -111,11 +108,11 @@ fn reversed<T: Datum>(value: &Tensor, lengths: &[i64], batch_first: bool) -> Tra
 }
 
 /// `Compress`: the elements of an axis, or of all, for which a condition holds.
-pub(crate) fn compress(context: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn compress(context: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
     let attributes = Attributes(node);
     Ok(kernel(Compress {
         axis: attributes.has("axis").then(|| attributes.int("axis", 0)),
-        scope: context.template.symbols.clone(),
+        scope: context.symbols.clone(),
         count: OnceLock::new(),
     }))
 }

@@ -3,9 +3,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use tract_onnx::{
-    model::ParsingContext, pb::NodeProto, tract_core::ops::array::Slice as TypedSlice, tract_hir::internal::*,
-};
+use tract_hir::{internal::*, tract_core::ops::array::Slice as TypedSlice};
 
 use super::{
     attributes::Attributes,
@@ -13,11 +11,12 @@ use super::{
     kernel::{Fact, known, numbers},
     picked::{Places, picked},
 };
+use crate::{building::BuildContext, lowered::OnnxNode};
 
 /// `Slice` of any operator set.
-pub(crate) fn slice(context: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn slice(context: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
     let attributes = Attributes(node);
-    let fixed = (context.onnx_operator_set_version < 10).then(|| {
+    let fixed = (context.opset < 10).then(|| {
         let (starts, ends) = (
             attributes.ints("starts").to_vec(),
             attributes.ints("ends").to_vec(),
@@ -33,7 +32,7 @@ pub(crate) fn slice(context: &ParsingContext<'_>, node: &NodeProto) -> TractResu
         fixed,
         axes: attributes.position(3),
         steps: attributes.position(4),
-        scope: context.template.symbols.clone(),
+        scope: context.symbols.clone(),
         lengths: Arc::default(),
     }))
 }

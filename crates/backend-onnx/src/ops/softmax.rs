@@ -3,27 +3,22 @@
 
 use std::sync::Arc;
 
-use tract_onnx::{
-    model::ParsingContext,
-    pb::NodeProto,
+use tract_hir::{
+    internal::*,
     tract_core::ops::nn::{Softmax as TractSoftmax, SoftmaxKind},
-    tract_hir::internal::*,
 };
 
 use super::{
     attributes::Attributes,
     elements::{elements, tensor},
     kernel::{Fact, Kernel, kernel},
-    types::Types,
     vector,
 };
-
-/// What is computed here.
-pub(super) const TYPES: Types = Types::F32.and(Types::F64);
+use crate::{building::BuildContext, lowered::OnnxNode};
 
 /// `Softmax` of any operator set.
-pub(crate) fn softmax(context: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
-    let coerces = context.onnx_operator_set_version < 13;
+pub(crate) fn softmax(context: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
+    let coerces = context.opset < 13;
     Ok(kernel(Softmax {
         axis: Attributes(node).int("axis", if coerces { 1 } else { -1 }),
         coerces,

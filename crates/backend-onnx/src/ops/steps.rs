@@ -1,8 +1,8 @@
 //! What is asked of operators when a graph is cut into stages.
 
-use tract_onnx::{model::ParsingContext, pb::NodeProto, tract_hir::internal::*};
+use tract_hir::internal::*;
 
-use crate::faults::Limit;
+use crate::{building::BuildContext, faults::Limit, lowered::OnnxNode};
 
 /// Whether an operator is never a part of a plan.
 pub(crate) fn is_stepwise(op_type: &str) -> bool {
@@ -26,7 +26,7 @@ const STEPWISE: &[&str] = &[
 ];
 
 /// Stands in the table for what is run outside of plans.
-pub(crate) fn stepwise(_: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn stepwise(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
     bail!(Limit(format!("{} is not part of a plan", node.op_type)))
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use rustfft::{FftPlanner, num_complex::Complex};
-use tract_onnx::{model::ParsingContext, pb::NodeProto, tract_hir::internal::*};
+use tract_hir::internal::*;
 
 use super::{
     attributes::Attributes,
@@ -11,13 +11,15 @@ use super::{
     kernel::{Fact, Kernel, kernel},
 };
 use crate::{
+    building::BuildContext,
     cancelling::Pace,
     faults::{BadInput, Limit, ensure_input},
+    lowered::OnnxNode,
     size,
 };
 
 /// `STFT` of FP32 or FP64, computed in FP64.
-pub(crate) fn stft(_: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn stft(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
     let attributes = Attributes(node);
     Ok(kernel(Stft {
         window: attributes.position(2),

@@ -7,9 +7,9 @@ use std::{
     sync::Arc,
 };
 
-use tract_onnx::{
+use tract_hir::{
+    internal::*,
     tract_core::ops::nn::{Reduce, Reducer},
-    tract_hir::internal::*,
 };
 
 use super::{

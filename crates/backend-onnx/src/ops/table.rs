@@ -4,14 +4,14 @@
 
 use super::{
     activation::{self, activation},
-    attention_mask, batch_normalization, cast, columns, concat, conditions as when, contrib, counting,
-    cum_sum, dft, elementwise, gemm, grid_sample, hardmax, lookup, non_max_suppression, normalize,
-    packed_product, pad, power, prelu, quantize, quantized_pair, random, recurrent, reduce, resize,
-    roi_align,
+    attention_mask, batch_normalization, cast, columns, concat, conditions as when, constants, contrib,
+    counting, cum_sum, dft, elementwise, gemm, grid_sample, hardmax, local_normalization, lookup, mel,
+    non_max_suppression, non_zero, normalize, packed_product, pad, power, prelu, quantize, quantized_pair,
+    random, recurrent, reduce, resize, roi_align,
     rule::{Outputs, Rule, contributed, inner, ml, op},
     sequences, slice, softmax,
     steps::stepwise,
-    stft, text, tokenizer,
+    stft, text, tokenizer, tract,
     types::Types,
 };
 use crate::ml;
@@ -56,29 +56,23 @@ const CONV: &[&str] = &[
 
 /// The table, by name.
 pub(super) static RULES: &[Rule] = &[
-    op("Abs").of(NUMBERS),
-    op("Acos").of(FLOATS).wide(),
-    op("Acosh")
-        .since(9)
-        .of(FLOATS)
-        .wide()
-        .instead(activation::TYPES, activation),
-    op("Add").takes(LEGACY).of(NUMBERS),
-    op("And").takes(LEGACY).of(Types::BOOL),
+    op("Abs").of(NUMBERS).by(tract::function),
+    op("Acos").of(FLOATS).wide().by(tract::function),
+    op("Acosh").since(9).of(FLOATS).wide().by(activation),
+    op("Add").takes(LEGACY).of(NUMBERS).by(tract::pair),
+    op("And").takes(LEGACY).of(Types::BOOL).by(tract::pair),
     op("ArgMax")
         .takes(ARG)
-        .of(FLOATS.and(Types::SIGNED).and(Types::U8).and(Types::U16)),
+        .of(FLOATS.and(Types::SIGNED).and(Types::U8).and(Types::U16))
+        .by(tract::argument),
     op("ArgMin")
         .takes(ARG)
-        .of(FLOATS.and(Types::SIGNED).and(Types::U8).and(Types::U16)),
-    op("Asin").of(FLOATS).wide(),
-    op("Asinh")
-        .since(9)
-        .of(FLOATS)
-        .wide()
-        .instead(activation::TYPES, activation),
-    op("Atan").of(FLOATS).wide(),
-    op("Atanh").since(9).of(FLOATS).wide(),
+        .of(FLOATS.and(Types::SIGNED).and(Types::U8).and(Types::U16))
+        .by(tract::argument),
+    op("Asin").of(FLOATS).wide().by(tract::function),
+    op("Asinh").since(9).of(FLOATS).wide().by(activation),
+    op("Atan").of(FLOATS).wide().by(tract::function),
+    op("Atanh").since(9).of(FLOATS).wide().by(tract::function),
     op("AveragePool")
         .takes(&[
             "auto_pad",
@@ -91,15 +85,15 @@ pub(super) static RULES: &[Rule] = &[
         ])
         .of(FLOATS)
         .wide()
-        .when(when::pool),
+        .when(when::pool)
+        .by(tract::average_pool),
     op("BatchNormalization")
         .gives(Outputs::Optional)
         .takes(&["epsilon", "is_test", "momentum", "spatial", "training_mode"])
         .of(FLOATS)
         .wide()
         .when(when::batch_normalization)
-        .instead(Types::NONE, batch_normalization::batch_normalization)
-        .also_if(batch_normalization::is_computed),
+        .by(batch_normalization::batch_normalization),
     op("Bernoulli")
         .since(15)
         .takes(&["dtype", "seed"])
@@ -108,26 +102,25 @@ pub(super) static RULES: &[Rule] = &[
         .since(11)
         .takes(&["direction"])
         .own(power::bit_shift),
-    op("BitwiseAnd").since(18).of(Types::INTEGERS),
-    op("BitwiseNot").since(18).of(Types::INTEGERS),
-    op("BitwiseOr").since(18).of(Types::INTEGERS),
-    op("BitwiseXor").since(18).of(Types::INTEGERS),
-    op("BlackmanWindow").scalars(&[0]).since(17).takes(WINDOW),
+    op("BitwiseAnd").since(18).of(Types::INTEGERS).by(tract::pair),
+    op("BitwiseNot").since(18).of(Types::INTEGERS).by(tract::function),
+    op("BitwiseOr").since(18).of(Types::INTEGERS).by(tract::pair),
+    op("BitwiseXor").since(18).of(Types::INTEGERS).by(tract::pair),
+    op("BlackmanWindow")
+        .scalars(&[0])
+        .since(17)
+        .takes(WINDOW)
+        .by(mel::window),
     // tract turns INT64 into symbolic dimensions, by way of 32 bits. Dimensions stay symbolic.
-    op("Cast").takes(&["saturate", "to"]).instead(ALL, cast::cast),
+    op("Cast").takes(&["saturate", "to"]).by(cast::cast),
     op("CastLike").since(15).takes(&["saturate"]).own(cast::cast_like),
-    op("Ceil").of(FLOATS),
-    op("Celu")
-        .since(12)
-        .takes(ALPHA)
-        .of(FLOATS)
-        .wide()
-        .instead(activation::TYPES, activation),
+    op("Ceil").of(FLOATS).by(tract::function),
+    op("Celu").since(12).takes(ALPHA).of(FLOATS).wide().by(activation),
     op("Clip")
         .takes(&["max", "min"])
         .of(NUMBERS)
         .wide()
-        .instead(activation::TYPES, activation::clip),
+        .by(activation::clip),
     op("Col2Im")
         .since(18)
         .takes(&["dilations", "pads", "strides"])
@@ -138,18 +131,31 @@ pub(super) static RULES: &[Rule] = &[
         .since(11)
         .takes(&["axis", "new_axis"])
         .own(stepwise),
-    op("Constant").takes(&[
-        "value",
-        "value_float",
-        "value_floats",
-        "value_int",
-        "value_ints",
-        "value_string",
-        "value_strings",
-    ]),
-    op("ConstantOfShape").since(9).takes(&["value"]),
-    op("Conv").takes(CONV).of(FLOATS).wide().given(when::window),
-    op("ConvInteger").since(10).takes(CONV),
+    op("Constant")
+        .takes(&[
+            "value",
+            "value_float",
+            "value_floats",
+            "value_int",
+            "value_ints",
+            "value_string",
+            "value_strings",
+        ])
+        .by(constants::constant),
+    op("ConstantOfShape")
+        .since(9)
+        .takes(&["value"])
+        .by(constants::constant_of_shape),
+    op("Conv")
+        .takes(CONV)
+        .of(FLOATS)
+        .wide()
+        .given(when::window)
+        .by(tract::convolution),
+    op("ConvInteger")
+        .since(10)
+        .takes(CONV)
+        .by(tract::integer_convolution),
     op("ConvTranspose")
         .takes(&[
             "auto_pad",
@@ -162,9 +168,10 @@ pub(super) static RULES: &[Rule] = &[
             "strides",
         ])
         .of(FLOATS)
-        .wide(),
-    op("Cos").of(FLOATS).wide(),
-    op("Cosh").since(9).of(FLOATS).wide(),
+        .wide()
+        .by(tract::convolution_transposed),
+    op("Cos").of(FLOATS).wide().by(tract::function),
+    op("Cosh").since(9).of(FLOATS).wide().by(tract::function),
     op("CumSum")
         .since(11)
         .takes(&["exclusive", "reverse"])
@@ -175,19 +182,23 @@ pub(super) static RULES: &[Rule] = &[
         .of(FLOATS)
         .when(when::dft)
         .own(dft::dft),
-    op("DepthToSpace").takes(&["blocksize", "mode"]).of(FIXED),
+    op("DepthToSpace")
+        .takes(&["blocksize", "mode"])
+        .of(FIXED)
+        .by(tract::depth_to_space),
     op("DequantizeLinear")
         .since(10)
         .takes(&["axis", "block_size"])
         .when(when::not_blocked)
         .own(quantize::dequantize),
-    op("Div").takes(LEGACY).of(NUMBERS),
+    op("Div").takes(LEGACY).of(NUMBERS).by(tract::pair),
     op("Dropout")
         .scalars(&[1, 2])
         .gives(Outputs::Optional)
         .takes(&["is_test", "ratio", "seed"])
         .when(when::dropout)
-        .given(when::dropout_inputs),
+        .given(when::dropout_inputs)
+        .by(tract::dropout),
     op("DynamicQuantizeLinear")
         .gives(Outputs::Exactly(3))
         .since(11)
@@ -197,27 +208,21 @@ pub(super) static RULES: &[Rule] = &[
         .takes(&["equation"])
         .of(FACTORS)
         .wide()
-        .when(when::einsum),
-    op("Elu")
-        .takes(ALPHA)
-        .of(FLOATS)
-        .wide()
-        .instead(activation::TYPES, activation),
+        .when(when::einsum)
+        .by(tract::einsum),
+    op("Elu").takes(ALPHA).of(FLOATS).wide().by(activation),
     op("Equal")
         .takes(LEGACY)
         .of(ALL)
         .given(when::comparison)
-        .instead(Types::BOOL, power::equal),
-    op("Erf")
-        .since(9)
-        .of(SHORT_FLOATS)
-        .wide()
-        .instead(activation::TYPES, activation),
-    op("Exp").of(FLOATS).wide().instead(activation::TYPES, activation),
-    op("Expand").since(8),
-    op("EyeLike").since(9).takes(&["dtype", "k"]),
-    op("Flatten").takes(AXIS),
-    op("Floor").of(FLOATS),
+        .instead(Types::BOOL, power::equal)
+        .by(tract::pair),
+    op("Erf").since(9).of(SHORT_FLOATS).wide().by(activation),
+    op("Exp").of(FLOATS).wide().by(activation),
+    op("Expand").since(8).by(tract::expand_to),
+    op("EyeLike").since(9).takes(&["dtype", "k"]).by(tract::eye_like),
+    op("Flatten").takes(AXIS).by(tract::flatten),
+    op("Floor").of(FLOATS).by(tract::function),
     op("GRU")
         .gives(Outputs::Optional)
         .takes(&[
@@ -230,24 +235,33 @@ pub(super) static RULES: &[Rule] = &[
         ])
         .when(when::recurrent)
         .own(recurrent::recurrent),
-    op("Gather").takes(AXIS),
-    op("GatherElements").since(11).takes(AXIS),
-    op("GatherND").since(11).takes(&["batch_dims"]),
+    op("Gather").takes(AXIS).by(tract::gather),
+    op("GatherElements").since(11).takes(AXIS).by(tract::gather),
+    op("GatherND").since(11).takes(&["batch_dims"]).by(tract::gather),
     op("Gelu")
         .since(20)
         .takes(&["approximate"])
         .of(SHORT_FLOATS)
         .wide()
-        .instead(activation::TYPES, activation),
+        .by(activation),
     op("Gemm")
         .takes(&["alpha", "beta", "broadcast", "transA", "transB"])
         .of(FLOATS)
         .wide()
-        .instead(Types::F64, gemm::gemm),
-    op("GlobalAveragePool").of(FLOATS).wide(),
-    op("GlobalMaxPool").of(FLOATS),
-    op("Greater").takes(LEGACY).of(NUMBERS).given(when::comparison),
-    op("GreaterOrEqual").since(12).of(NUMBERS).given(when::comparison),
+        .instead(Types::F64, gemm::gemm)
+        .by(tract::gemm),
+    op("GlobalAveragePool").of(FLOATS).wide().by(tract::global_pool),
+    op("GlobalMaxPool").of(FLOATS).by(tract::global_pool),
+    op("Greater")
+        .takes(LEGACY)
+        .of(NUMBERS)
+        .given(when::comparison)
+        .by(tract::pair),
+    op("GreaterOrEqual")
+        .since(12)
+        .of(NUMBERS)
+        .given(when::comparison)
+        .by(tract::pair),
     op("GridSample")
         .since(16)
         .takes(&["align_corners", "mode", "padding_mode"])
@@ -257,21 +271,25 @@ pub(super) static RULES: &[Rule] = &[
         .takes(&["epsilon", "num_groups", "stash_type"])
         .of(FLOATS)
         .wide()
-        .instead(Types::F32, normalize::normalize),
-    op("HammingWindow").scalars(&[0]).since(17).takes(WINDOW),
-    op("HannWindow").scalars(&[0]).since(17).takes(WINDOW),
+        .by(normalize::normalize),
+    op("HammingWindow")
+        .scalars(&[0])
+        .since(17)
+        .takes(WINDOW)
+        .by(mel::window),
+    op("HannWindow")
+        .scalars(&[0])
+        .since(17)
+        .takes(WINDOW)
+        .by(mel::window),
     op("HardSigmoid")
         .takes(&["alpha", "beta"])
         .of(FLOATS)
         .wide()
-        .instead(activation::TYPES, activation),
-    op("HardSwish")
-        .since(14)
-        .of(FLOATS)
-        .wide()
-        .instead(activation::TYPES, activation),
+        .by(activation),
+    op("HardSwish").since(14).of(FLOATS).wide().by(activation),
     op("Hardmax").takes(AXIS).own(hardmax::hardmax),
-    op("Identity"),
+    op("Identity").by(tract::identity),
     op("If")
         .gives(Outputs::AsNamed)
         .takes(&["else_branch", "then_branch"]),
@@ -279,21 +297,24 @@ pub(super) static RULES: &[Rule] = &[
         .takes(&["epsilon"])
         .of(FLOATS)
         .wide()
-        .instead(Types::F32, normalize::normalize),
+        .by(normalize::normalize),
     op("IsInf")
         .since(10)
         .takes(&["detect_negative", "detect_positive"])
         .of(FLOATS)
-        .instead(Types::F64, elementwise::special),
+        .instead(Types::F64, elementwise::special)
+        .by(tract::function),
     op("IsNaN")
         .since(9)
         .of(FLOATS)
-        .instead(Types::F64, elementwise::special),
+        .instead(Types::F64, elementwise::special)
+        .by(tract::function),
     op("LRN")
         .takes(&["alpha", "beta", "bias", "size"])
         .of(FLOATS)
         .wide()
-        .when(when::lrn),
+        .when(when::lrn)
+        .by(local_normalization::lrn),
     op("LSTM")
         .gives(Outputs::Optional)
         .takes(LSTM)
@@ -305,28 +326,44 @@ pub(super) static RULES: &[Rule] = &[
         .takes(&["axis", "epsilon", "stash_type"])
         .of(FLOATS)
         .wide()
-        .instead(Types::F32, normalize::normalize),
-    op("LeakyRelu")
-        .takes(ALPHA)
-        .of(FLOATS)
-        .wide()
-        .instead(activation::TYPES, activation),
-    op("Less").takes(LEGACY).of(NUMBERS).given(when::comparison),
-    op("LessOrEqual").since(12).of(NUMBERS).given(when::comparison),
-    op("Log").of(FLOATS).wide(),
+        .by(normalize::normalize),
+    op("LeakyRelu").takes(ALPHA).of(FLOATS).wide().by(activation),
+    op("Less")
+        .takes(LEGACY)
+        .of(NUMBERS)
+        .given(when::comparison)
+        .by(tract::pair),
+    op("LessOrEqual")
+        .since(12)
+        .of(NUMBERS)
+        .given(when::comparison)
+        .by(tract::pair),
+    op("Log").of(FLOATS).wide().by(tract::function),
     op("LogSoftmax").takes(AXIS).own(elementwise::log_softmax),
     op("Loop")
         .since(1)
         .takes(&["body"])
         .gives(Outputs::AsNamed)
         .own(stepwise),
-    op("LpNormalization").takes(&["axis", "p"]).of(FLOATS).wide(),
-    op("MatMul").of(FACTORS).wide().given(when::product),
-    op("MatMulInteger").since(10).given(when::product),
+    op("LpNormalization")
+        .takes(&["axis", "p"])
+        .of(FLOATS)
+        .wide()
+        .by(local_normalization::lp),
+    op("MatMul")
+        .of(FACTORS)
+        .wide()
+        .given(when::product)
+        .by(tract::product),
+    op("MatMulInteger")
+        .since(10)
+        .given(when::product)
+        .by(tract::integer_product),
     op("Max")
         .of(NUMBERS)
         .wide()
-        .instead(activation::TYPES, elementwise::extremum),
+        .instead(activation::TYPES, elementwise::extremum)
+        .by(tract::list),
     op("MaxPool")
         .gives(Outputs::Optional)
         .takes(&[
@@ -339,45 +376,45 @@ pub(super) static RULES: &[Rule] = &[
             "strides",
         ])
         .of(FLOATS.and(Types::I8).and(Types::U8))
-        .when(when::pool),
-    op("Mean")
-        .of(FLOATS)
-        .wide()
-        .instead(activation::TYPES, power::mean),
+        .when(when::pool)
+        .by(tract::max_pool),
+    op("Mean").of(FLOATS).wide().by(power::mean),
     op("MeanVarianceNormalization")
         .since(9)
         .takes(&["axes"])
         .of(FLOATS)
         .wide()
-        .instead(Types::F32, normalize::normalize),
+        .by(normalize::normalize),
     op("MelWeightMatrix")
         .scalars(&[0, 1, 2, 3, 4])
         .since(17)
-        .takes(&["output_datatype"]),
+        .takes(&["output_datatype"])
+        .by(mel::weights),
     op("Min")
         .of(NUMBERS)
         .wide()
-        .instead(activation::TYPES, elementwise::extremum),
-    op("Mish")
-        .since(18)
-        .of(FLOATS)
-        .wide()
-        .instead(activation::TYPES, activation),
+        .instead(activation::TYPES, elementwise::extremum)
+        .by(tract::list),
+    op("Mish").since(18).of(FLOATS).wide().by(activation),
     op("Mod").since(10).takes(&["fmod"]).own(elementwise::remainder),
-    op("Mul").takes(LEGACY).of(NUMBERS),
-    op("Neg").of(FLOATS.and(Types::SIGNED)),
+    op("Mul").takes(LEGACY).of(NUMBERS).by(tract::pair),
+    op("Neg").of(FLOATS.and(Types::SIGNED)).by(tract::function),
     op("NonMaxSuppression")
         .since(10)
         .takes(&["center_point_box"])
         .own(non_max_suppression::non_max_suppression),
-    op("NonZero").since(9).of(FIXED).given(when::not_scalar),
-    op("Not").of(Types::BOOL),
+    op("NonZero")
+        .since(9)
+        .of(FIXED)
+        .given(when::not_scalar)
+        .by(non_zero::non_zero),
+    op("Not").of(Types::BOOL).by(tract::function),
     op("OneHot").since(9).takes(AXIS).own(lookup::one_hot),
     op("Optional").since(15).takes(&["type"]).own(stepwise),
     op("OptionalGetElement").since(15).own(stepwise),
     op("OptionalHasElement").since(15).own(stepwise),
-    op("Or").takes(LEGACY).of(Types::BOOL),
-    op("PRelu").of(FLOATS).instead(prelu::TYPES, prelu::prelu),
+    op("Or").takes(LEGACY).of(Types::BOOL).by(tract::pair),
+    op("PRelu").of(FLOATS).wide().by(prelu::prelu),
     op("Pad")
         .takes(&["mode", "pads", "paddings", "value"])
         .own(pad::pad),
@@ -385,10 +422,16 @@ pub(super) static RULES: &[Rule] = &[
         .takes(LEGACY)
         .of(FLOATS.and(POWERS))
         .wide()
-        .instead(POWERS.and(activation::TYPES), power::power)
-        .also_if_mixed(),
-    op("QLinearConv").since(10).takes(CONV).given(when::q_linear_conv),
-    op("QLinearMatMul").since(10).given(when::q_linear_mat_mul),
+        .by(power::power),
+    op("QLinearConv")
+        .since(10)
+        .takes(CONV)
+        .given(when::q_linear_conv)
+        .by(tract::q_linear_convolution),
+    op("QLinearMatMul")
+        .since(10)
+        .given(when::q_linear_mat_mul)
+        .by(tract::q_linear_product),
     op("QuantizeLinear")
         .since(10)
         .takes(&["axis", "block_size", "saturate"])
@@ -420,67 +463,69 @@ pub(super) static RULES: &[Rule] = &[
         .takes(&["dtype", "high", "low", "seed"])
         .own(random::random),
     op("Range").since(11).own(counting::range),
-    op("Reciprocal").of(FLOATS).wide(),
+    op("Reciprocal").of(FLOATS).wide().by(tract::function),
     op("ReduceL1")
         .takes(REDUCE)
         .of(NUMBERS)
         .wide()
         .instead(WHOLE, reduce::reduce)
-        .also_if(reduce::is_of_nothing),
+        .also_if(reduce::is_of_nothing)
+        .by(tract::reduce),
     op("ReduceL2")
         .takes(REDUCE)
         .of(FLOATS)
         .wide()
         .instead(Types::NONE, reduce::reduce)
-        .also_if(reduce::is_of_nothing),
+        .also_if(reduce::is_of_nothing)
+        .by(tract::reduce),
     op("ReduceLogSum")
         .takes(REDUCE)
         .of(FLOATS)
         .wide()
         .instead(Types::NONE, reduce::reduce)
-        .also_if(reduce::is_of_nothing),
+        .also_if(reduce::is_of_nothing)
+        .by(tract::reduce),
     op("ReduceLogSumExp")
         .takes(REDUCE)
         .of(FLOATS)
         .wide()
-        .instead(activation::TYPES, reduce::reduce),
-    op("ReduceMax")
-        .takes(REDUCE)
-        .of(FIXED)
-        .instead(WHOLE.and(activation::TYPES), reduce::reduce),
+        .by(reduce::reduce),
+    op("ReduceMax").takes(REDUCE).of(FIXED).wide().by(reduce::reduce),
     op("ReduceMean")
         .takes(REDUCE)
         .of(NUMBERS)
         .wide()
         .instead(WHOLE, reduce::reduce)
-        .also_if(reduce::may_be_of_nothing),
-    op("ReduceMin")
-        .takes(REDUCE)
-        .of(FIXED)
-        .instead(WHOLE.and(activation::TYPES), reduce::reduce),
+        .also_if(reduce::may_be_of_nothing)
+        .by(tract::reduce),
+    op("ReduceMin").takes(REDUCE).of(FIXED).wide().by(reduce::reduce),
     op("ReduceProd")
         .takes(REDUCE)
         .of(NUMBERS)
         .wide()
         .instead(WHOLE, reduce::reduce)
-        .also_if(reduce::is_of_nothing),
+        .also_if(reduce::is_of_nothing)
+        .by(tract::reduce),
     op("ReduceSum")
         .takes(REDUCE)
         .of(NUMBERS)
         .wide()
         .instead(WHOLE, reduce::reduce)
-        .also_if(reduce::is_of_nothing),
+        .also_if(reduce::is_of_nothing)
+        .by(tract::reduce),
     op("ReduceSumSquare")
         .takes(REDUCE)
         .of(NUMBERS)
         .wide()
         .instead(WHOLE, reduce::reduce)
-        .also_if(reduce::is_of_nothing),
+        .also_if(reduce::is_of_nothing)
+        .by(tract::reduce),
     op("Relu")
         .of(FLOATS.and(Types::SIGNED))
         .wide()
-        .instead(activation::TYPES, activation),
-    op("Reshape").since(5).takes(&["allowzero"]),
+        .instead(activation::TYPES, activation)
+        .by(tract::function),
+    op("Reshape").since(5).takes(&["allowzero"]).by(tract::reshape),
     op("Resize")
         .since(10)
         .takes(&[
@@ -510,10 +555,7 @@ pub(super) static RULES: &[Rule] = &[
             "spatial_scale",
         ])
         .own(roi_align::roi_align),
-    op("Round")
-        .since(11)
-        .of(FLOATS)
-        .instead(activation::TYPES, activation),
+    op("Round").since(11).of(FLOATS).wide().by(activation),
     op("STFT").since(17).takes(&["onesided"]).own(stft::stft),
     op("Scan").since(9).gives(Outputs::AsNamed).own(stepwise).takes(&[
         "body",
@@ -523,70 +565,76 @@ pub(super) static RULES: &[Rule] = &[
         "scan_output_axes",
         "scan_output_directions",
     ]),
-    op("Scatter").takes(AXIS).of(FIXED).bytes(),
+    op("Scatter").takes(AXIS).of(FIXED).bytes().by(tract::scatter),
     op("ScatterElements")
         .since(11)
         .takes(&["axis", "reduction"])
         .of(FIXED)
-        .bytes(),
-    op("ScatterND").since(11).takes(&["reduction"]).of(FIXED).bytes(),
+        .bytes()
+        .by(tract::scatter),
+    op("ScatterND")
+        .since(11)
+        .takes(&["reduction"])
+        .of(FIXED)
+        .bytes()
+        .by(tract::scatter),
     op("Selu")
         .takes(&["alpha", "gamma"])
         .of(FLOATS)
         .wide()
-        .instead(activation::TYPES, activation),
+        .by(activation),
     op("SequenceAt").since(11).own(stepwise),
     op("SequenceConstruct").since(11).own(stepwise),
     op("SequenceEmpty").since(11).takes(&["dtype"]).own(stepwise),
     op("SequenceErase").since(11).own(stepwise),
     op("SequenceInsert").since(11).own(stepwise),
     op("SequenceLength").since(11).own(stepwise),
-    op("Shape").takes(&["end", "start"]),
-    op("Shrink").since(9).takes(&["bias", "lambd"]).of(FLOATS).wide(),
-    op("Sigmoid")
+    op("Shape").takes(&["end", "start"]).by(tract::shape),
+    op("Shrink")
+        .since(9)
+        .takes(&["bias", "lambd"])
         .of(FLOATS)
         .wide()
-        .instead(activation::TYPES, activation),
+        .by(activation),
+    op("Sigmoid").of(FLOATS).wide().by(activation),
     op("Sign")
         .since(9)
         .of(FLOATS.and(Types::SIGNED))
         .wide()
-        .instead(activation::TYPES, activation),
-    op("Sin").of(FLOATS).wide(),
-    op("Sinh").since(9).of(FLOATS).wide(),
-    op("Size"),
+        .instead(activation::TYPES, activation)
+        .by(tract::function),
+    op("Sin").of(FLOATS).wide().by(tract::function),
+    op("Sinh").since(9).of(FLOATS).wide().by(tract::function),
+    op("Size").by(tract::size),
     op("Slice").takes(&["axes", "ends", "starts"]).own(slice::slice),
-    op("Softmax")
-        .takes(AXIS)
-        .of(FLOATS)
-        .wide()
-        .instead(softmax::TYPES, softmax::softmax),
-    op("Softplus")
-        .of(FLOATS)
-        .wide()
-        .instead(activation::TYPES, activation),
-    op("Softsign").of(FLOATS).wide(),
-    op("SpaceToDepth").takes(&["blocksize"]).of(FIXED),
+    op("Softmax").takes(AXIS).of(FLOATS).wide().by(softmax::softmax),
+    op("Softplus").of(FLOATS).wide().by(activation),
+    op("Softsign").of(FLOATS).wide().by(activation),
+    op("SpaceToDepth")
+        .takes(&["blocksize"])
+        .of(FIXED)
+        .by(tract::space_to_depth),
     op("Split")
         .gives(Outputs::AsNamed)
-        .takes(&["axis", "num_outputs", "split"]),
+        .takes(&["axis", "num_outputs", "split"])
+        .by(tract::split),
     op("SplitToSequence")
         .since(11)
         .takes(&["axis", "keepdims"])
         .own(stepwise),
-    op("Sqrt").of(FLOATS).wide(),
-    op("Squeeze").takes(&["axes"]).given(when::squeeze),
+    op("Sqrt").of(FLOATS).wide().by(tract::function),
+    op("Squeeze")
+        .takes(&["axes"])
+        .given(when::squeeze)
+        .by(tract::squeeze),
     op("StringNormalizer")
         .since(10)
         .takes(&["case_change_action", "is_case_sensitive", "locale", "stopwords"])
         .own(text::string_normalizer),
-    op("Sub").takes(LEGACY).of(NUMBERS),
-    op("Sum").of(FLOATS).wide(),
-    op("Tan").of(FLOATS).wide(),
-    op("Tanh")
-        .of(FLOATS)
-        .wide()
-        .instead(activation::TYPES, activation),
+    op("Sub").takes(LEGACY).of(NUMBERS).by(tract::pair),
+    op("Sum").of(FLOATS).wide().by(tract::list),
+    op("Tan").of(FLOATS).wide().by(tract::function),
+    op("Tanh").of(FLOATS).wide().by(activation),
     op("TfIdfVectorizer")
         .since(9)
         .takes(&[
@@ -601,23 +649,29 @@ pub(super) static RULES: &[Rule] = &[
             "weights",
         ])
         .own(text::tf_idf),
-    op("ThresholdedRelu").since(10).takes(ALPHA).of(FLOATS).wide(),
-    op("Tile").since(6).of(FIXED).given(when::tile),
+    op("ThresholdedRelu")
+        .since(10)
+        .takes(ALPHA)
+        .of(FLOATS)
+        .wide()
+        .by(activation),
+    op("Tile").since(6).of(FIXED).given(when::tile).by(tract::tile),
     op("TopK")
         .scalars(&[1])
         .gives(Outputs::Exactly(2))
         .since(10)
         .takes(&["axis", "largest", "sorted"])
-        .of(NUMBERS),
-    op("Transpose").takes(&["perm"]),
+        .of(NUMBERS)
+        .by(tract::top_k),
+    op("Transpose").takes(&["perm"]).by(tract::transpose),
     op("Trilu").since(14).takes(&["upper"]).own(counting::trilu),
-    op("Unsqueeze").takes(&["axes"]),
+    op("Unsqueeze").takes(&["axes"]).by(tract::unsqueeze),
     op("Upsample")
         .since(7)
         .takes(&["mode", "scales"])
         .own(resize::resize),
-    op("Where").since(9).by_input(1),
-    op("Xor").takes(LEGACY).of(Types::BOOL),
+    op("Where").since(9).by_input(1).by(tract::condition),
+    op("Xor").takes(LEGACY).of(Types::BOOL).by(tract::pair),
     ml("ArrayFeatureExtractor", ml::extractor),
     ml("Binarizer", ml::binarizer).takes(&["threshold"]),
     ml("FeatureVectorizer", ml::vectorizer).takes(&["inputdimensions"]),

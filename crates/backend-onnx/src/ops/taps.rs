@@ -1,5 +1,9 @@
 //! Numbers that are sums of a few others with weights, as an axis is resized.
 
+use tract_hir::internal::TractResult;
+
+use crate::cancelling::Pace;
+
 /// Where the elements of a resized axis come from: so many places each, and their weights.
 pub(super) struct Taps {
     count: usize,
@@ -17,45 +21,69 @@ impl Taps {
     }
 
     /// Resizes an axis whose elements are `inner` numbers each.
-    pub(super) fn apply(&self, from: &[f32], to: &mut [f32], inner: usize) {
-        match self.count {
-            2 => self.apply_as::<2>(from, to, inner),
-            4 => self.apply_as::<4>(from, to, inner),
-            _ => self.apply_to_any(from, to, inner),
-        }
-    }
-
-    fn apply_to_any(&self, from: &[f32], to: &mut [f32], inner: usize) {
-        let places = self.places.chunks_exact(self.count);
-        let weights = self.weights.chunks_exact(self.count);
-        for ((to, places), weights) in to.chunks_exact_mut(inner).zip(places).zip(weights) {
-            to.fill(0.0);
-            // What weighs nothing must not meet an infinity.
-            let taps = places.iter().zip(weights).filter(|(_, weight)| **weight != 0.0);
-            for (&place, &weight) in taps {
-                let row = &from[place * inner..][..inner];
-                to.iter_mut().zip(row).for_each(|(to, from)| *to += weight * from);
+    ///
+    /// # Errors
+    /// If the request ends meanwhile.
+    pub(super) fn apply(
+        &self,
+        from: &[f32],
+        to: &mut [f32],
+        inner: usize,
+        pace: &mut Pace,
+    ) -> TractResult<()> {
+        /// Numbers between two looks at the request.
+        const PART: usize = 1 << 18;
+        let rows = (PART / inner.max(1)).max(1);
+        let parts = to.chunks_mut((rows * inner).max(1));
+        let places = self.places.chunks(rows * self.count);
+        let weights = self.weights.chunks(rows * self.count);
+        for ((to, places), weights) in parts.zip(places).zip(weights) {
+            pace.spend(to.len() as u64)?;
+            match self.count {
+                2 => apply_as::<2>(places, weights, from, to, inner),
+                4 => apply_as::<4>(places, weights, from, to, inner),
+                count => apply_to_any(count, places, weights, from, to, inner),
             }
         }
+        Ok(())
     }
+}
 
-    fn apply_as<const COUNT: usize>(&self, from: &[f32], to: &mut [f32], inner: usize) {
-        let (places, _) = self.places.as_chunks::<COUNT>();
-        let (weights, _) = self.weights.as_chunks::<COUNT>();
-        if inner == 1 {
-            for ((to, places), weights) in to.iter_mut().zip(places).zip(weights) {
-                *to = (0..COUNT).map(|tap| weights[tap] * from[places[tap]]).sum();
-            }
-            return;
+fn apply_to_any(count: usize, places: &[usize], weights: &[f32], from: &[f32], to: &mut [f32], inner: usize) {
+    let taps = places.chunks_exact(count).zip(weights.chunks_exact(count));
+    for (to, (places, weights)) in to.chunks_exact_mut(inner).zip(taps) {
+        to.fill(0.0);
+        // What weighs nothing must not meet an infinity.
+        let taps = places.iter().zip(weights).filter(|(_, weight)| **weight != 0.0);
+        for (&place, &weight) in taps {
+            let row = &from[place * inner..][..inner];
+            to.iter_mut().zip(row).for_each(|(to, from)| *to += weight * from);
         }
-        pulp::Arch::new().dispatch(Rows {
-            from,
-            to,
-            inner,
-            places,
-            weights,
-        });
     }
+}
+
+fn apply_as<const COUNT: usize>(
+    places: &[usize],
+    weights: &[f32],
+    from: &[f32],
+    to: &mut [f32],
+    inner: usize,
+) {
+    let (places, _) = places.as_chunks::<COUNT>();
+    let (weights, _) = weights.as_chunks::<COUNT>();
+    if inner == 1 {
+        for ((to, places), weights) in to.iter_mut().zip(places).zip(weights) {
+            *to = (0..COUNT).map(|tap| weights[tap] * from[places[tap]]).sum();
+        }
+        return;
+    }
+    pulp::Arch::new().dispatch(Rows {
+        from,
+        to,
+        inner,
+        places,
+        weights,
+    });
 }
 
 /// Rows that are sums of other rows.
@@ -88,6 +116,8 @@ impl<const COUNT: usize> pulp::WithSimd for Rows<'_, COUNT> {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
     use super::*;
 
     #[test]
@@ -98,15 +128,17 @@ mod tests {
             weights: vec![0.25, 0.75, 0.5, 0.5, 0.5, 0.5],
         };
         let mut numbers = [0.0; 3];
-        taps.apply(&[4.0, 8.0, f32::INFINITY], &mut numbers, 1);
+        let mut pace = Pace::default();
+        taps.apply(&[4.0, 8.0, f32::INFINITY], &mut numbers, 1, &mut pace)
+            .unwrap();
         assert_eq!(numbers, [7.0, f32::INFINITY, f32::INFINITY]);
         let rows: Vec<f32> = (0..15).map(|index| index as f32).collect();
         let mut made = vec![0.0; 15];
-        taps.apply(&rows, &mut made, 5);
+        taps.apply(&rows, &mut made, 5, &mut pace).unwrap();
         for (at, &number) in made.iter().enumerate() {
             let column = [rows[at % 5], rows[5 + at % 5], rows[10 + at % 5]];
             let mut expected = [0.0; 3];
-            taps.apply(&column, &mut expected, 1);
+            taps.apply(&column, &mut expected, 1, &mut pace).unwrap();
             assert_eq!(number, expected[at / 5]);
         }
     }

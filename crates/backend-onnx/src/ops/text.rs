@@ -6,7 +6,7 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-use tract_onnx::{model::ParsingContext, pb::NodeProto, tract_hir::internal::*};
+use tract_hir::internal::*;
 
 use super::{
     attributes::Attributes,
@@ -14,14 +14,16 @@ use super::{
     kernel::{Fact, Kernel, kernel},
 };
 use crate::{
+    building::BuildContext,
     cancelling::Pace,
     faults::{BadInput, Limit},
+    lowered::OnnxNode,
 };
 
 /// `StringNormalizer`: words in one case, without stop words.
 pub(crate) fn string_normalizer(
-    context: &ParsingContext<'_>,
-    node: &NodeProto,
+    context: &BuildContext,
+    node: &OnnxNode,
 ) -> TractResult<Box<dyn InferenceOp>> {
     let attributes = Attributes(node);
     let case = match attributes.text("case_change_action", "NONE") {
@@ -43,7 +45,7 @@ pub(crate) fn string_normalizer(
         case,
         is_case_sensitive,
         stopwords: stopwords.collect(),
-        scope: context.template.symbols.clone(),
+        scope: context.symbols.clone(),
         count: OnceLock::new(),
     }))
 }
@@ -116,7 +118,7 @@ impl Kernel for StringNormalizer {
 }
 
 /// `TfIdfVectorizer`: counts of words and of sequences of words.
-pub(crate) fn tf_idf(_: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn tf_idf(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
     let attributes = Attributes(node);
     let mode = match attributes.text("mode", "") {
         "TF" => Mode::Tf,

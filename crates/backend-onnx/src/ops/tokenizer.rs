@@ -3,14 +3,18 @@
 use std::sync::{Arc, OnceLock};
 
 use regex::{Regex, RegexBuilder};
-use tract_onnx::{model::ParsingContext, pb::NodeProto, tract_hir::internal::*};
+use tract_hir::internal::*;
 
 use super::{
     attributes::Attributes,
     elements::{elements, tensor},
     kernel::{Fact, Kernel, kernel},
 };
-use crate::faults::{BadInput, Limit};
+use crate::{
+    building::BuildContext,
+    faults::{BadInput, Limit},
+    lowered::OnnxNode,
+};
 
 /// Elements of an answer: one long text pads all others.
 const MAX_TOKENS: usize = 1 << 24;
@@ -18,7 +22,7 @@ const MAX_TOKENS: usize = 1 << 24;
 /// Bytes of a compiled expression.
 const MAX_EXPRESSION: usize = 1 << 20;
 
-pub(crate) fn tokenizer(context: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn tokenizer(context: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
     let attributes = Attributes(node);
     let separators = attributes.texts("separators")?;
     let method = match (attributes.text("tokenexp", ""), &*separators) {
@@ -37,7 +41,7 @@ pub(crate) fn tokenizer(context: &ParsingContext<'_>, node: &NodeProto) -> Tract
         marks: attributes.int("mark", 0) != 0,
         padding: attributes.text("pad_value", "").to_owned(),
         shortest: usize::try_from(attributes.int("mincharnum", 1))?,
-        scope: context.template.symbols.clone(),
+        scope: context.symbols.clone(),
         count: OnceLock::new(),
     }))
 }

@@ -1,6 +1,6 @@
 use std::fmt;
 
-use tract_onnx::prelude::DatumType;
+use tract_hir::prelude::DatumType;
 
 /// A set of element types.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,10 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use tract_onnx::{
-    pb::{self, GraphProto, NodeProto},
+use tract_hir::{
+    internal::{TractErrorContext, ensure},
     prelude::TractResult,
-    tract_hir::internal::{TractErrorContext, ensure},
 };
 
 use super::{
@@ -13,7 +12,10 @@ use super::{
     stage::Stage,
     values::{Slot, Wires},
 };
-use crate::ops::Attributes;
+use crate::{
+    lowered::{Declared, OnnxGraph, OnnxNode},
+    ops::Attributes,
+};
 
 /// A graph, cut.
 #[derive(Debug)]
@@ -21,7 +23,7 @@ pub(super) struct Body {
     pub(super) inputs: Vec<Slot>,
     pub(super) outputs: Vec<Slot>,
     /// What the file says of the outputs: element types and dimensions, 0 for free ones.
-    pub(super) declared: Vec<Option<pb::type_proto::Tensor>>,
+    pub(super) declared: Vec<Option<Declared>>,
     pub(super) steps: Vec<Step>,
 }
 
@@ -66,11 +68,11 @@ pub(super) struct Along {
 impl Control {
     /// A node as what is run here, if it is; `cut` cuts the graphs that it runs.
     pub(super) fn of(
-        node: &NodeProto,
-        mut cut: impl FnMut(&GraphProto) -> TractResult<Body>,
+        node: &OnnxNode,
+        mut cut: impl FnMut(&OnnxGraph) -> TractResult<Body>,
     ) -> TractResult<Option<Self>> {
         let attributes = Attributes(node);
-        let graph = |name: &str| -> TractResult<&GraphProto> {
+        let graph = |name: &str| -> TractResult<&OnnxGraph> {
             let attribute = attributes.get(name).and_then(|attribute| attribute.g.as_ref());
             attribute.with_context(|| format!("{}: no graph {name}", node.name))
         };
@@ -119,7 +121,7 @@ impl Control {
 }
 
 impl Scan {
-    fn of(node: &NodeProto, body: Body) -> TractResult<Self> {
+    fn of(node: &OnnxNode, body: Body) -> TractResult<Self> {
         let attributes = Attributes(node);
         let scanned = usize::try_from(attributes.int("num_scan_inputs", 0))?;
         ensure!(

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use tract_onnx::{
+use tract_hir::{
+    internal::{TractErrorContext, ensure},
     prelude::{Tensor, TractResult},
-    tract_hir::internal::{TractErrorContext, ensure},
 };
 
 use super::{

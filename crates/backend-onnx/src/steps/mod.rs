@@ -23,13 +23,12 @@ use std::{
 
 use oip_service::CancelToken;
 use oip_types::ServiceError;
-use tract_onnx::{
-    pb,
+use tract_hir::{
+    internal::{IntoArcTensor, IntoTValue, Tensor},
     prelude::{TValue, TVec},
-    tract_hir::internal::{IntoArcTensor, IntoTValue, Tensor},
 };
 
-use crate::{lower::Lowered, ops, signature::Signature};
+use crate::{lower::Lowered, lowered::OnnxGraph, ops, signature::Signature};
 use body::Body;
 use control::Run;
 use values::{Slot, Value, Values};
@@ -46,7 +45,7 @@ pub(crate) struct Steps {
 }
 
 /// Whether a graph has operators that only this module runs.
-pub(crate) fn are_needed(graph: &pb::GraphProto) -> bool {
+pub(crate) fn are_needed(graph: &OnnxGraph) -> bool {
     graph.node.iter().any(|node| {
         ops::is_stepwise(&node.op_type)
             || node
@@ -58,8 +57,8 @@ pub(crate) fn are_needed(graph: &pb::GraphProto) -> bool {
 
 /// Whether a graph has a branch that the values of its inputs decide, and not their shapes: such as one for each sampling rate. The
 /// branches need not take the same shapes, and only the one that is taken is planned here.
-pub(crate) fn branches_by_values(graph: &pb::GraphProto) -> bool {
-    let initializers: HashSet<&str> = graph.initializer.iter().map(|tensor| &*tensor.name).collect();
+pub(crate) fn branches_by_values(graph: &OnnxGraph) -> bool {
+    let initializers: HashSet<&str> = graph.initializer.iter().map(|constant| &*constant.name).collect();
     let inputs = graph.input.iter().map(|input| &*input.name);
     let mut from_inputs: HashSet<&str> = inputs.filter(|name| !initializers.contains(name)).collect();
     for node in &graph.node {
@@ -77,13 +76,12 @@ pub(crate) fn branches_by_values(graph: &pb::GraphProto) -> bool {
 
 impl Steps {
     pub(crate) fn new(signature: Signature, lowered: Lowered) -> Result<Self, ServiceError> {
-        let labels = lowered.labels;
-        let split = split::split(&lowered.model, &labels)?;
+        let split = split::split(&lowered)?;
         Ok(Self {
             signature,
             body: split.body,
             constants: split.constants,
-            labels,
+            labels: lowered.labels,
             slots: split.slots,
         })
     }

@@ -2,13 +2,10 @@
 
 use std::sync::Arc;
 
-use tract_onnx::{
-    prelude::{DatumType, Tensor, TractResult},
-    tract_hir::internal::{TractErrorContext, bail},
-};
+use tract_hir::internal::{DatumType, Tensor, TractErrorContext, TractResult, bail};
 
 use super::values::Failure;
-use crate::{faults::BadInput, size};
+use crate::{faults::BadInput, lowered::Declared, size};
 
 /// Bytes of what the iterations of a loop give. They are in memory twice while they are joined.
 const MAX_BYTES: u64 = 2 << 30;
@@ -56,7 +53,7 @@ impl Rows {
         &mut self,
         index: usize,
         axis: i64,
-        declared: Option<&tract_onnx::pb::type_proto::Tensor>,
+        declared: Option<&Declared>,
     ) -> TractResult<Tensor> {
         let rows = std::mem::take(&mut self.made[index]);
         match rows.first() {
@@ -101,18 +98,11 @@ pub(super) fn stacked(rows: &[Arc<Tensor>], axis: usize, shape: &[usize]) -> Tra
 }
 
 /// No rows along an axis of what the file declares; dimensions that it does not tell are 0, as in ONNX Runtime.
-fn empty(axis: i64, declared: Option<&tract_onnx::pb::type_proto::Tensor>) -> TractResult<Tensor> {
-    use tract_onnx::pb::tensor_shape_proto::dimension::Value;
+fn empty(axis: i64, declared: Option<&Declared>) -> TractResult<Tensor> {
     let declared = declared.context("a loop without iterations gives a value of unknown type")?;
     let datatype = crate::dtype::from_onnx(declared.elem_type).and_then(crate::dtype::to_tract);
     let datum_type: DatumType = datatype.context("a loop gives a value of a type that is not supported")?;
-    let mut shape = Vec::new();
-    for dim in declared.shape.iter().flat_map(|shape| &shape.dim) {
-        shape.push(match dim.value {
-            Some(Value::DimValue(size)) => usize::try_from(size).unwrap_or(0),
-            _ => 0,
-        });
-    }
+    let mut shape = declared.shape.clone().unwrap_or_default();
     let axis = match declared.shape {
         Some(_) => place(axis, shape.len() + 1)?,
         None => 0,
@@ -139,17 +129,9 @@ mod tests {
 
     #[test]
     fn no_rows_are_stacked_along_the_axis_too() {
-        use tract_onnx::pb::{TensorShapeProto, tensor_shape_proto, type_proto};
-        let dim = |value| tensor_shape_proto::Dimension {
-            value,
-            ..Default::default()
-        };
-        let three = dim(Some(tensor_shape_proto::dimension::Value::DimValue(3)));
-        let mut declared = type_proto::Tensor {
+        let mut declared = Declared {
             elem_type: 1,
-            shape: Some(TensorShapeProto {
-                dim: vec![three, dim(None)],
-            }),
+            shape: Some(vec![3, 0]),
         };
         let stacked = |axis, declared: &_| Rows::new(1).stacked(0, axis, Some(declared));
         for (axis, shape) in [(0, [0, 3, 0]), (1, [3, 0, 0]), (-2, [3, 0, 0]), (2, [3, 0, 0])] {

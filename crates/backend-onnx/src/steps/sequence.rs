@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 
-use tract_onnx::{
-    pb::NodeProto,
+use tract_hir::{
+    internal::{TractErrorContext, tensor0},
     prelude::{Tensor, TractResult},
-    tract_hir::internal::{TractErrorContext, tensor0},
 };
 
 use super::{
@@ -14,6 +13,7 @@ use super::{
 };
 use crate::{
     faults::BadInput,
+    lowered::OnnxNode,
     ops::{Attributes, elements::scalar},
     size::{self, MAX_BYTES},
 };
@@ -38,7 +38,7 @@ pub(super) enum SequenceOp {
 }
 
 impl SequenceOp {
-    pub(super) fn of(node: &NodeProto) -> TractResult<Option<Self>> {
+    pub(super) fn of(node: &OnnxNode) -> TractResult<Option<Self>> {
         let attributes = Attributes(node);
         Ok(Some(match node.op_type.as_str() {
             "SequenceEmpty" => Self::Empty,

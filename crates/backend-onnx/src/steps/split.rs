@@ -6,12 +6,7 @@ use std::{
 };
 
 use oip_types::ServiceError;
-use tract_onnx::{
-    model::ParsingContext,
-    pb::{self, GraphProto, ModelProto, NodeProto},
-    prelude::{InferenceModel, Tensor, TractResult},
-    tract_hir::internal::{bail, tensor0, tensor1},
-};
+use tract_hir::internal::{Tensor, TractResult};
 
 use super::{
     body::{Body, Control, ControlNode, Step},
@@ -19,8 +14,10 @@ use super::{
     values::{Slot, Wires},
 };
 use crate::{
-    ops::{self, Attributes},
-    plan,
+    building::BuildContext,
+    lower::Lowered,
+    lowered::{OnnxGraph, OnnxNode},
+    ops, plan,
 };
 
 pub(super) struct Split {
@@ -30,20 +27,10 @@ pub(super) struct Split {
 }
 
 /// Cuts the graph of a lowered model.
-pub(super) fn split(model: &ModelProto, labels: &[String]) -> Result<Split, ServiceError> {
-    let graph = model.graph.as_ref();
-    let graph = graph.ok_or_else(|| ServiceError::invalid(crate::proto::DAMAGED))?;
-    let opset = model.opset_import.iter().find(|import| import.domain.is_empty());
-    let onnx = ops::onnx();
+pub(super) fn split(lowered: &Lowered) -> Result<Split, ServiceError> {
+    let Lowered { graph, opset, labels } = lowered;
     let mut splitter = Splitter {
-        context: ParsingContext {
-            onnx_operator_set_version: opset.map_or(0, |import| import.version),
-            framework: &onnx,
-            model,
-            parent_graphs: vec![],
-            model_dir: None,
-            template: InferenceModel::default(),
-        },
+        context: BuildContext::new(*opset),
         slots: HashMap::new(),
         names: Vec::new(),
         constants: HashMap::new(),
@@ -58,8 +45,8 @@ pub(super) fn split(model: &ModelProto, labels: &[String]) -> Result<Split, Serv
     })
 }
 
-struct Splitter<'a> {
-    context: ParsingContext<'a>,
+struct Splitter {
+    context: BuildContext,
     /// Names are used once in the whole model; those of what is only passed on stand for what it was before.
     slots: HashMap<String, Slot>,
     names: Vec<String>,
@@ -93,17 +80,16 @@ impl Users {
     }
 }
 
-impl Splitter<'_> {
-    fn graph(&mut self, graph: &GraphProto) -> TractResult<Body> {
-        for tensor in &graph.initializer {
-            let slot = self.slot(&tensor.name);
-            let tensor = self.context.load_tensor(tensor)?;
-            self.constants.insert(slot, Arc::new(tensor));
+impl Splitter {
+    fn graph(&mut self, graph: &OnnxGraph) -> TractResult<Body> {
+        for constant in &graph.initializer {
+            let slot = self.slot(&constant.name);
+            self.constants.insert(slot, constant.value.clone());
         }
         let inputs: Vec<Slot> = graph.input.iter().map(|input| self.slot(&input.name)).collect();
         // Values from outside of this graph are there before it begins: phase 0, and stages begin at 1.
         let mut known: HashMap<Slot, Known> = HashMap::new();
-        let mut stages: BTreeMap<usize, Vec<NodeProto>> = BTreeMap::new();
+        let mut stages: BTreeMap<usize, Vec<OnnxNode>> = BTreeMap::new();
         let mut controls: BTreeMap<usize, Vec<ControlNode>> = BTreeMap::new();
         let mut users = Users::default();
         let mut values_needed: BTreeSet<(usize, Slot)> = BTreeSet::new();
@@ -116,8 +102,8 @@ impl Splitter<'_> {
                 }
                 "Constant" => {
                     let slot = self.slot(&node.output[0]);
-                    let value = self.constant(node)?;
-                    self.constants.insert(slot, Arc::new(value));
+                    let value = ops::constant(node)?;
+                    self.constants.insert(slot, value);
                     continue;
                 }
                 _ => {}
@@ -248,11 +234,7 @@ impl Splitter<'_> {
             }
             steps.extend(controls.remove(&phase).into_iter().flatten().map(Step::Control));
         }
-        let declared = graph.output.iter().map(|output| {
-            let kind = output.r#type.as_ref()?.value.as_ref()?;
-            let pb::type_proto::Value::TensorType(tensor) = kind;
-            Some(tensor.clone())
-        });
+        let declared = graph.output.iter().map(|output| output.declared.clone());
         Ok(Body {
             inputs,
             outputs,
@@ -269,25 +251,5 @@ impl Splitter<'_> {
         self.names.push(name.to_owned());
         self.slots.insert(name.to_owned(), slot);
         slot
-    }
-
-    fn constant(&self, node: &NodeProto) -> TractResult<Tensor> {
-        let attributes = Attributes(node);
-        let Some(attribute) = node.attribute.first() else {
-            bail!("a constant without a value");
-        };
-        Ok(match attribute.name.as_str() {
-            "value" => match &attribute.t {
-                Some(tensor) => self.context.load_tensor(tensor)?,
-                None => bail!("a constant without a value"),
-            },
-            "value_float" => tensor0(attribute.f),
-            "value_int" => tensor0(attribute.i),
-            "value_floats" => tensor1(&attribute.floats),
-            "value_ints" => tensor1(&attribute.ints),
-            "value_string" => tensor0(String::from_utf8(attribute.s.clone())?),
-            "value_strings" => tensor1(&attributes.texts("value_strings")?),
-            other => bail!("a constant given by {other}"),
-        })
     }
 }

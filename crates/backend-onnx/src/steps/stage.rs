@@ -8,19 +8,21 @@ use std::{
 };
 
 use oip_types::ServiceError;
-use tract_onnx::{
-    model::ParsingContext,
-    pb::{GraphProto, NodeProto, ValueInfoProto},
+use tract_hir::{
+    infer::InferenceFact,
+    internal::{InferenceOp, IntoArcTensor, IntoTValue, OutletId, ToDim, TypedFact, bail},
+    ops::konst::Const,
     prelude::{DatumType, InferenceModel, TVec, Tensor, TractResult},
-    tract_hir::{
-        infer::InferenceFact,
-        internal::{InferenceOp, IntoArcTensor, IntoTValue, OutletId, ToDim, TypedFact, bail},
-        ops::konst::Const,
-    },
 };
 
 use super::values::{Failure, Slot, Value, Values};
-use crate::{ops, plan::Plan, tract_limit::TractLimit};
+use crate::{
+    building::BuildContext,
+    lowered::{OnnxGraph, OnnxNode, Port},
+    ops,
+    plan::Plan,
+    tract_limit::TractLimit,
+};
 
 /// Plans that a stage keeps, and the memory that they may take by themselves.
 const MAX_PLANS: usize = 16;
@@ -50,34 +52,33 @@ type Key = Vec<(DatumType, TVec<usize>, Option<Arc<Tensor>>)>;
 
 impl Stage {
     pub(super) fn new(
-        context: &ParsingContext<'_>,
-        nodes: Vec<NodeProto>,
+        context: &BuildContext,
+        nodes: Vec<OnnxNode>,
         slots: &HashMap<String, Slot>,
         names: &[String],
         constants: &HashMap<Slot, Arc<Tensor>>,
         made: Vec<Slot>,
         is_value_needed: impl Fn(Slot) -> bool,
     ) -> TractResult<Self> {
-        let mut graph = GraphProto {
-            name: "stage".to_owned(),
+        let mut graph = OnnxGraph {
             node: nodes,
-            ..GraphProto::default()
+            ..OnnxGraph::default()
         };
         for slot in &made {
             let output = format!("{}~", names[slot.0]);
-            graph.node.push(NodeProto {
+            graph.node.push(OnnxNode {
                 input: vec![names[slot.0].clone()],
                 output: vec![output.clone()],
                 name: output.clone(),
                 op_type: ops::OUTPUT.to_owned(),
-                ..NodeProto::default()
+                ..OnnxNode::default()
             });
-            graph.output.push(ValueInfoProto {
+            graph.output.push(Port {
                 name: output,
-                ..ValueInfoProto::default()
+                ..Port::default()
             });
         }
-        let parsed = context.parse_graph(&graph)?;
+        let parsed = context.graph(&graph)?;
         let mut model = parsed.model;
         let mut inputs = Vec::new();
         let mut outlets: Vec<OutletId> = Vec::new();

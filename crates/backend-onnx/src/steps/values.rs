@@ -4,7 +4,7 @@ use std::{collections::HashMap, fmt, sync::Arc};
 
 use oip_service::CancelToken;
 use oip_types::{ErrorCode, ServiceError};
-use tract_onnx::tract_hir::internal::Tensor;
+use tract_hir::internal::Tensor;
 
 use crate::faults::BadInput;
 
@@ -137,8 +137,8 @@ impl From<BadInput> for Failure {
     }
 }
 
-impl From<tract_onnx::prelude::TractError> for Failure {
-    fn from(error: tract_onnx::prelude::TractError) -> Self {
+impl From<tract_hir::prelude::TractError> for Failure {
+    fn from(error: tract_hir::prelude::TractError) -> Self {
         Self::Failed(crate::plan::failed(error))
     }
 }

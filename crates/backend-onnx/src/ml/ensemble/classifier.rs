@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use flat_forest::{Aggregate, Forest, Number, Trees};
-use tract_onnx::{model::ParsingContext, pb::NodeProto, tract_hir::internal::*};
+use tract_hir::internal::*;
 
 use super::{
     super::{
@@ -13,28 +13,27 @@ use super::{
     read::{additions, doubles, trees},
 };
 use crate::{
+    building::BuildContext,
     faults::Refusal,
+    lowered::OnnxNode,
     ops::{Attributes, Fact, Kernel, elements, kernel},
 };
 
-pub(crate) fn classifier(
-    context: &ParsingContext<'_>,
-    node: &NodeProto,
-) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn classifier(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
     let attributes = Attributes(node);
     let labels = Labels::read(attributes, "classlabels_int64s", "classlabels_strings")?;
     let classes = labels.len();
     if classes < 2 {
         bail!(Refusal("has a single class".to_owned()));
     }
-    let base = doubles(context, attributes, "base_values")?;
+    let base = doubles(attributes, "base_values")?;
     if !(base.is_empty() || base.len() == classes || (base.len() == 1 && classes == 2)) {
         bail!(Refusal(format!(
             "has {} base values for {classes} classes",
             base.len()
         )));
     }
-    let trees = trees(context, attributes, "class", classes, Aggregate::Sum)?;
+    let trees = trees(attributes, "class", classes, Aggregate::Sum)?;
     let (scores, all_positive) = additions(&trees);
     Ok(kernel(Classifier {
         rule: Rule {

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use flat_forest::{Aggregate, Test, TreeNode, Trees, TreesBuilder};
-use tract_onnx::{model::ParsingContext, tract_hir::internal::*};
+use tract_hir::internal::*;
 
 use crate::{
     faults::Refusal,
@@ -12,14 +12,13 @@ use crate::{
 
 /// Reads the attributes of a node; those of its leaves start with `prefix`.
 pub(crate) fn trees(
-    context: &ParsingContext<'_>,
     attributes: Attributes<'_>,
     prefix: &str,
     scores: usize,
     aggregate: Aggregate,
 ) -> TractResult<Trees> {
-    let lists = Lists::read(context, attributes)?;
-    let mut weights = Additions::read(context, attributes, prefix, scores)?.by_place(&lists)?;
+    let lists = Lists::read(attributes)?;
+    let mut weights = Additions::read(attributes, prefix, scores)?.by_place(&lists)?;
     let mut builder = TreesBuilder::new(scores, aggregate);
     for tree in lists.by_tree()? {
         let nodes = tree.places.iter().map(|&place| {
@@ -81,7 +80,7 @@ struct Lists<'a> {
 }
 
 impl<'a> Lists<'a> {
-    fn read(context: &ParsingContext<'_>, attributes: Attributes<'a>) -> TractResult<Self> {
+    fn read(attributes: Attributes<'a>) -> TractResult<Self> {
         let modes = attributes
             .get("nodes_modes")
             .map_or(&[][..], |attribute| &attribute.strings);
@@ -93,7 +92,7 @@ impl<'a> Lists<'a> {
                 .iter()
                 .map(|mode| read_mode(mode))
                 .collect::<TractResult<_>>()?,
-            thresholds: doubles(context, attributes, "nodes_values")?,
+            thresholds: doubles(attributes, "nodes_values")?,
             yes: attributes.ints("nodes_truenodeids"),
             no: attributes.ints("nodes_falsenodeids"),
             missing_is_yes: attributes.ints("nodes_missing_value_tracks_true"),
@@ -188,18 +187,13 @@ struct Additions<'a> {
 }
 
 impl<'a> Additions<'a> {
-    fn read(
-        context: &ParsingContext<'_>,
-        attributes: Attributes<'a>,
-        prefix: &str,
-        scores: usize,
-    ) -> TractResult<Self> {
+    fn read(attributes: Attributes<'a>, prefix: &str, scores: usize) -> TractResult<Self> {
         let ints = |name: &str| attributes.ints(&format!("{prefix}_{name}"));
         let additions = Self {
             trees: ints("treeids"),
             nodes: ints("nodeids"),
             scores: ints("ids"),
-            values: doubles(context, attributes, &format!("{prefix}_weights"))?,
+            values: doubles(attributes, &format!("{prefix}_weights"))?,
         };
         let lengths = [
             additions.trees.len(),
@@ -250,11 +244,7 @@ fn read_mode(mode: &[u8]) -> TractResult<Option<Mode>> {
 }
 
 /// A list of floats, or the tensor that may stand in its place.
-pub(crate) fn doubles(
-    context: &ParsingContext<'_>,
-    attributes: Attributes<'_>,
-    name: &str,
-) -> TractResult<Vec<f64>> {
+pub(crate) fn doubles(attributes: Attributes<'_>, name: &str) -> TractResult<Vec<f64>> {
     let floats = attributes.floats(name);
     let tensor = attributes
         .get(&format!("{name}_as_tensor"))
@@ -262,7 +252,6 @@ pub(crate) fn doubles(
     let Some(tensor) = tensor.filter(|_| floats.is_empty()) else {
         return Ok(floats.iter().map(|&value| value.into()).collect());
     };
-    let tensor = context.load_tensor(tensor)?;
     let doubles = tensor.cast_to::<f64>()?;
     Ok(elements::elements::<f64>(&doubles)?.to_vec())
 }

@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use flat_forest::{Aggregate, Forest, Number, Trees};
-use tract_onnx::{model::ParsingContext, pb::NodeProto, tract_hir::internal::*};
+use tract_hir::internal::*;
 
 use super::{
     super::{
@@ -13,11 +13,13 @@ use super::{
     read::{doubles, trees},
 };
 use crate::{
+    building::BuildContext,
     faults::Refusal,
+    lowered::OnnxNode,
     ops::{Attributes, Fact, Kernel, elements, kernel},
 };
 
-pub(crate) fn regressor(context: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn regressor(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
     let attributes = Attributes(node);
     let aggregate = match attributes.text("aggregate_function", "SUM") {
         "SUM" => Aggregate::Sum,
@@ -30,7 +32,7 @@ pub(crate) fn regressor(context: &ParsingContext<'_>, node: &NodeProto) -> Tract
     if targets == 0 {
         bail!(Refusal("has no targets".to_owned()));
     }
-    let base = doubles(context, attributes, "base_values")?;
+    let base = doubles(attributes, "base_values")?;
     if !base.is_empty() && base.len() != targets {
         bail!(Refusal(format!(
             "has {} base values for {targets} targets",
@@ -38,7 +40,7 @@ pub(crate) fn regressor(context: &ParsingContext<'_>, node: &NodeProto) -> Tract
         )));
     }
     Ok(kernel(Regressor {
-        trees: trees(context, attributes, "target", targets, aggregate)?,
+        trees: trees(attributes, "target", targets, aggregate)?,
         base,
         post: PostTransform::read(attributes)?,
         bound: Default::default(),

@@ -1,0 +1,165 @@
+//! What audio is prepared with: windows of a signal, and the weights from frequencies to the mel scale.
+
+use std::{f64::consts::PI, sync::Arc};
+
+use tract_hir::internal::*;
+
+use super::{
+    attributes::Attributes,
+    elements::tensor,
+    kernel::{Fact, Kernel, kernel},
+};
+use crate::{
+    building::BuildContext,
+    dtype,
+    faults::{Limit, Refusal},
+    lowered::OnnxNode,
+};
+
+/// The type that an attribute names, FP32 without it.
+fn output_type(attributes: Attributes<'_>) -> TractResult<DatumType> {
+    let code = i32::try_from(attributes.int("output_datatype", 1))?;
+    let datum_type = dtype::from_onnx(code).and_then(dtype::to_tract);
+    let datum_type = datum_type.filter(DatumType::is_number);
+    Ok(datum_type.ok_or_else(|| Refusal("gives a type that is no number".to_owned()))?)
+}
+
+/// `HannWindow`, `HammingWindow` or `BlackmanWindow`.
+pub(crate) fn window(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
+    let attributes = Attributes(node);
+    let hamming = f64::from(25.0f32 / 46.0);
+    let terms = match node.op_type.as_str() {
+        "HannWindow" => [0.5, 0.5, 0.0],
+        "HammingWindow" => [hamming, f64::from(1.0f32 - 25.0 / 46.0), 0.0],
+        "BlackmanWindow" => [0.42, 0.5, 0.08].map(|term: f32| f64::from(term)),
+        other => bail!("{other} is not a window"),
+    };
+    Ok(kernel(Window {
+        terms,
+        is_periodic: attributes.int("periodic", 1) != 0,
+        datum_type: output_type(attributes)?,
+    }))
+}
+
+/// A sum of cosines: `a - b cos x + c cos 2x`, where x goes round once.
+#[derive(Debug)]
+struct Window {
+    terms: [f64; 3],
+    /// The first number would stand behind the last one too.
+    is_periodic: bool,
+    datum_type: DatumType,
+}
+
+/// Constants that the sizes of the result follow from.
+fn sizes(inputs: &[Fact], count: usize) -> TractResult<Vec<usize>> {
+    let known = inputs[..count]
+        .iter()
+        .map(|input| input.integers()?.first().copied());
+    let known: Option<Vec<i64>> = known.collect();
+    let known = known.ok_or_else(|| Limit("needs its sizes before the model runs".to_owned()))?;
+    let fits = |&size: &i64| usize::try_from(size).ok().filter(|&size| size <= 1 << 24);
+    let sizes: Option<Vec<usize>> = known.iter().map(fits).collect();
+    Ok(sizes.ok_or_else(|| Refusal(format!("has sizes of {known:?}, expected 0 to 2^24")))?)
+}
+
+impl Kernel for Window {
+    fn name(&self) -> &'static str {
+        "Window"
+    }
+
+    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+        ensure!(inputs.len() == 1, "expected 1 input, found {}", inputs.len());
+        let size = sizes(inputs, 1)?[0];
+        Ok(vec![Fact::new(self.datum_type, [size.to_dim()])])
+    }
+
+    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+        let size = sizes(&Fact::of_values(inputs), 1)?[0];
+        let round = if self.is_periodic {
+            size
+        } else {
+            size.saturating_sub(1)
+        };
+        let step = 2.0 * PI / round as f64;
+        let [a, b, c] = self.terms;
+        let at = |place: usize| {
+            let angle = step * place as f64;
+            a - b * angle.cos() + c * (2.0 * angle).cos()
+        };
+        let numbers: Vec<f64> = (0..size).map(at).collect();
+        let numbers = tensor(&[size], numbers)?;
+        Ok(tvec![numbers.cast_to_dt(self.datum_type)?.into_owned()])
+    }
+}
+
+/// `MelWeightMatrix`: a triangle of weights over frequencies for each mel.
+pub(crate) fn weights(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
+    Ok(kernel(Weights {
+        datum_type: output_type(Attributes(node))?,
+    }))
+}
+
+#[derive(Debug)]
+struct Weights {
+    datum_type: DatumType,
+}
+
+impl Kernel for Weights {
+    fn name(&self) -> &'static str {
+        "MelWeightMatrix"
+    }
+
+    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+        ensure!(inputs.len() == 5, "expected 5 inputs, found {}", inputs.len());
+        let [mels, length] = sizes(inputs, 2)?[..] else {
+            bail!("two sizes");
+        };
+        Ok(vec![Fact::new(
+            self.datum_type,
+            [(length / 2 + 1).to_dim(), mels.to_dim()],
+        )])
+    }
+
+    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+        let facts = Fact::of_values(inputs);
+        let [mels, length, rate] = sizes(&facts, 3)?[..] else {
+            bail!("three sizes");
+        };
+        let edge = |place: usize| {
+            let hertz = facts[place].number().context("no number")? as f32;
+            Ok((2595.0 * (1.0 + f64::from(hertz) / 700.0).log10()) as f32)
+        };
+        let (low, high): (f32, f32) = (edge(3)?, edge(4).map_err(|error: TractError| error)?);
+        let bins = length / 2 + 1;
+        let step = (high - low) / (mels + 2) as f32;
+        // The frequency where each mel's triangle begins, by its number; the next two are its top and its end.
+        let place = |mel: usize| {
+            let mel = f64::from(low + step * mel as f32);
+            let hertz = (700.0 * (10.0f64.powf(mel / 2595.0) - 1.0)) as f32;
+            ((length + 1) as f32 * hertz / rate as f32).floor() as usize
+        };
+        let places: Vec<usize> = (0..mels + 2).map(place).collect();
+        if places.last().is_some_and(|&last| last > bins) || !places.is_sorted() {
+            bail!(Refusal(
+                "has edges outside of the frequencies that there are".to_owned()
+            ));
+        }
+        let mut weights = vec![0.0f64; bins * mels];
+        for (mel, edges) in places.windows(3).enumerate() {
+            let [start, top, end] = [edges[0], edges[1], edges[2]];
+            let mut set = |bin: usize, weight: f64| {
+                if let Some(place) = weights.get_mut(bin * mels + mel) {
+                    *place = weight;
+                }
+            };
+            match top - start {
+                0 => set(top, 1.0),
+                rise => (start..=top).for_each(|bin| set(bin, (bin - start) as f64 / rise as f64)),
+            }
+            let fall = end - top;
+            (top..end).for_each(|bin| set(bin, (end - bin) as f64 / fall as f64));
+        }
+        let weights = tensor(&[bins, mels], weights)?;
+        Ok(tvec![weights.cast_to_dt(self.datum_type)?.into_owned()])
+    }
+}

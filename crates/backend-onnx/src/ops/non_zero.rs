@@ -1,0 +1,101 @@
+//! `NonZero`: where the elements stand that are not 0.
+
+use std::sync::{Arc, OnceLock};
+
+use tract_hir::internal::*;
+
+use super::{
+    elements::{elements, tensor, with_number},
+    kernel::{Fact, Kernel, kernel},
+};
+use crate::{building::BuildContext, lowered::OnnxNode};
+
+/// `NonZero` of numbers or BOOL.
+pub(crate) fn non_zero(context: &BuildContext, _: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
+    Ok(kernel(NonZero {
+        scope: context.symbols.clone(),
+        count: OnceLock::new(),
+    }))
+}
+
+#[derive(Debug)]
+struct NonZero {
+    scope: SymbolScope,
+    /// What the number of elements is called.
+    count: OnceLock<Symbol>,
+}
+
+impl Kernel for NonZero {
+    fn name(&self) -> &'static str {
+        "NonZero"
+    }
+
+    fn names_sizes(&self) -> bool {
+        true
+    }
+
+    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+        let [input] = inputs else {
+            bail!("expected 1 input, found {}", inputs.len());
+        };
+        let count = self.count.get_or_init(|| self.scope.new_with_prefix("nonzero"));
+        Ok(vec![Fact::new(
+            DatumType::I64,
+            [input.rank().to_dim(), count.to_dim()],
+        )])
+    }
+
+    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+        let input = &inputs[0];
+        let places = match input.datum_type() {
+            DatumType::Bool => places(elements::<bool>(input)?, |&truth| truth),
+            datum_type => with_number!(datum_type, T => {
+                let zero = T::default();
+                places(elements::<T>(input)?, |&number| number != zero)
+            }),
+        };
+        let mut coordinates = Vec::with_capacity(places.len() * input.rank());
+        let mut inner = input.len();
+        for &size in input.shape() {
+            inner /= size.max(1);
+            coordinates.extend(
+                places
+                    .iter()
+                    .map(|place| (place / inner.max(1) % size.max(1)) as i64),
+            );
+        }
+        Ok(tvec![tensor(&[input.rank(), places.len()], coordinates)?])
+    }
+}
+
+/// The places of the elements that a condition holds for.
+fn places<T>(elements: &[T], is_wanted: impl Fn(&T) -> bool) -> Vec<usize> {
+    let wanted = elements
+        .iter()
+        .enumerate()
+        .filter(|(_, element)| is_wanted(element));
+    wanted.map(|(place, _)| place).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    #[test]
+    fn coordinates_stand_axis_by_axis() {
+        let op = NonZero {
+            scope: SymbolScope::default(),
+            count: OnceLock::new(),
+        };
+        let run = |input: Tensor| op.run(&[Arc::new(input)]).unwrap().remove(0);
+        let found = run(tensor(&[2, 1, 3], vec![0.0f32, -0.0, f32::NAN, 4.0, 0.0, 5.0]).unwrap());
+        assert_eq!(found.shape(), [3, 3]);
+        assert_eq!(elements::<i64>(&found).unwrap(), [0, 1, 1, 0, 0, 0, 2, 0, 2]);
+        let found = run(tensor(&[2], vec![false, true]).unwrap());
+        assert_eq!(elements::<i64>(&found).unwrap(), [1]);
+        assert_eq!(run(Tensor::zero::<i64>(&[2, 0]).unwrap()).shape(), [2, 0]);
+        assert_eq!(run(Tensor::zero::<i64>(&[2, 4]).unwrap()).shape(), [2, 0]);
+    }
+}

@@ -1,0 +1,575 @@
+//! Axes: taken away, added, exchanged, split, reduced.
+
+use tract_hir::{
+    internal::*,
+    ops::{array, nn::Reducer},
+    tract_core::ops::{
+        array::{MultiBroadcastTo, Slice},
+        cast::cast,
+        change_axes::AxisOp,
+    },
+};
+
+use super::Built;
+use crate::{
+    building::BuildContext,
+    faults::{Limit, Refusal},
+    lowered::OnnxNode,
+    ops::{
+        attributes::Attributes,
+        kernel::Fact,
+        wiring::{Wiring, fact, facts, wired},
+    },
+};
+
+/// Axes as a file has them, counted from the end where they are negative, in order.
+fn places(axes: &[i64], rank: usize) -> TractResult<Vec<usize>> {
+    let place = |&axis: &i64| {
+        let from_start = if axis < 0 { axis + rank as i64 } else { axis };
+        let place = usize::try_from(from_start).ok().filter(|&place| place < rank);
+        place.ok_or_else(|| Refusal(format!("has the axis {axis} of {rank} dimensions")))
+    };
+    let mut places: Vec<usize> = axes.iter().map(place).collect::<Result<_, _>>()?;
+    places.sort_unstable();
+    Ok(places)
+}
+
+/// A list of numbers that older operator sets have as an attribute, and newer ones as the second input.
+#[derive(Clone, Debug)]
+enum List {
+    Given(Option<Vec<i64>>),
+    Input,
+}
+
+impl List {
+    fn of(attributes: Attributes<'_>, name: &str) -> Self {
+        match attributes.position(1) {
+            Some(_) => Self::Input,
+            None => Self::Given(attributes.has(name).then(|| attributes.ints(name).to_vec())),
+        }
+    }
+
+    fn needs(&self) -> &[usize] {
+        match self {
+            Self::Given(_) => &[],
+            Self::Input => &[1],
+        }
+    }
+
+    /// The list, if there is one.
+    fn get(&self, inputs: &[Fact]) -> TractResult<Option<Vec<i64>>> {
+        match self {
+            Self::Given(list) => Ok(list.clone()),
+            Self::Input => {
+                let list = inputs.get(1).context("an input is missing")?.integers();
+                Ok(Some(list.context("a list that is not known yet")?))
+            }
+        }
+    }
+}
+
+/// `Squeeze`.
+pub(in crate::ops) fn squeeze(_: &BuildContext, node: &OnnxNode) -> Built {
+    Ok(wired(Squeeze(List::of(Attributes(node), "axes"))))
+}
+
+#[derive(Debug)]
+struct Squeeze(List);
+
+impl Wiring for Squeeze {
+    fn name(&self) -> &'static str {
+        "Squeeze"
+    }
+
+    fn needs_values(&self) -> &[usize] {
+        self.0.needs()
+    }
+
+    fn wire(&self, prefix: &str, model: &mut TypedModel, inputs: &[OutletId]) -> TractResult<TVec<OutletId>> {
+        let shape = fact(model, inputs[0])?.shape;
+        let is_one = |&axis: &usize| shape[axis].is_one();
+        let mut axes = match self.0.get(&facts(model, inputs)?)? {
+            Some(axes) => places(&axes, shape.len())?,
+            None => (0..shape.len()).filter(is_one).collect(),
+        };
+        axes.dedup();
+        if let Some(axis) = axes.iter().find(|axis| !is_one(axis)) {
+            bail!(Limit(format!("takes away a dimension of {}", shape[*axis])));
+        }
+        remove(prefix, model, inputs[0], &axes)
+    }
+}
+
+/// Takes axes of one away.
+fn remove(
+    prefix: &str,
+    model: &mut TypedModel,
+    input: OutletId,
+    axes: &[usize],
+) -> TractResult<TVec<OutletId>> {
+    let mut wire = tvec![input];
+    for &axis in axes.iter().rev() {
+        wire = model.wire_node(format!("{prefix}.without-{axis}"), AxisOp::Rm(axis), &wire)?;
+    }
+    Ok(wire)
+}
+
+/// `Unsqueeze`.
+pub(in crate::ops) fn unsqueeze(_: &BuildContext, node: &OnnxNode) -> Built {
+    Ok(wired(Unsqueeze(List::of(Attributes(node), "axes"))))
+}
+
+#[derive(Debug)]
+struct Unsqueeze(List);
+
+impl Wiring for Unsqueeze {
+    fn name(&self) -> &'static str {
+        "Unsqueeze"
+    }
+
+    fn needs_values(&self) -> &[usize] {
+        self.0.needs()
+    }
+
+    fn wire(&self, prefix: &str, model: &mut TypedModel, inputs: &[OutletId]) -> TractResult<TVec<OutletId>> {
+        let axes = self.0.get(&facts(model, inputs)?)?;
+        let axes = axes.ok_or_else(|| Refusal("has no axes".to_owned()))?;
+        let rank = fact(model, inputs[0])?.rank() + axes.len();
+        let axes = places(&axes, rank)?;
+        if axes.windows(2).any(|pair| pair[0] == pair[1]) {
+            bail!(Refusal("adds an axis twice".to_owned()));
+        }
+        let mut wire = tvec![inputs[0]];
+        for axis in axes {
+            wire = model.wire_node(format!("{prefix}.with-{axis}"), AxisOp::Add(axis), &wire)?;
+        }
+        Ok(wire)
+    }
+}
+
+/// `Split`.
+pub(in crate::ops) fn split(_: &BuildContext, node: &OnnxNode) -> Built {
+    let attributes = Attributes(node);
+    Ok(wired(Split {
+        axis: attributes.int("axis", 0),
+        count: node.output.len(),
+        rounds_up: attributes.has("num_outputs"),
+        // The numbers may be sizes that are free.
+        is_input: attributes.has_input(1),
+        lengths: attributes.has("split").then(|| attributes.ints("split").to_vec()),
+    }))
+}
+
+#[derive(Debug)]
+struct Split {
+    axis: i64,
+    count: usize,
+    /// The last part may be shorter than the others.
+    rounds_up: bool,
+    is_input: bool,
+    lengths: Option<Vec<i64>>,
+}
+
+impl Split {
+    /// How long the parts of a dimension are.
+    fn lengths(&self, model: &TypedModel, inputs: &[OutletId], dim: &TDim) -> TractResult<Vec<TDim>> {
+        let given: Option<Vec<TDim>> = match &self.lengths {
+            _ if self.is_input => Some(
+                fact(model, *inputs.get(1).context("an input is missing")?)?
+                    .dims()
+                    .context("lengths that are not known yet")?,
+            ),
+            Some(lengths) => Some(lengths.iter().map(ToDim::to_dim).collect()),
+            None => None,
+        };
+        if let Some(given) = given {
+            let sum: TDim = given.iter().sum();
+            let is_wrong = matches!((sum.to_i64(), dim.to_i64()), (Ok(sum), Ok(dim)) if sum != dim);
+            if given.len() != self.count
+                || is_wrong
+                || given
+                    .iter()
+                    .any(|length| length.to_i64().is_ok_and(|length| length < 0))
+            {
+                bail!(Refusal(format!(
+                    "splits a dimension of {dim} into {} parts of together {sum} for {} outputs",
+                    given.len(),
+                    self.count
+                )));
+            }
+            return Ok(given);
+        }
+        let count = self.count.max(1);
+        let length = (dim.clone() + (count - 1)) / count;
+        let last = dim.clone() - length.clone() * (count - 1);
+        let is_uneven = dim.to_i64().is_ok_and(|dim| dim % count as i64 != 0);
+        if is_uneven && (!self.rounds_up || last.to_i64().is_ok_and(|last| last < 0)) {
+            bail!(Refusal(format!("splits a dimension of {dim} into {count} parts")));
+        }
+        let even = dim.clone() / count;
+        if !self.rounds_up && dim.to_i64().is_err() {
+            return Ok(vec![even; count]);
+        }
+        let mut lengths = vec![length; count];
+        lengths[count - 1] = last;
+        Ok(lengths)
+    }
+}
+
+impl Wiring for Split {
+    fn name(&self) -> &'static str {
+        "Split"
+    }
+
+    fn output_count(&self) -> usize {
+        self.count
+    }
+
+    fn needs_values(&self) -> &[usize] {
+        if self.is_input { &[1] } else { &[] }
+    }
+
+    fn wire(&self, prefix: &str, model: &mut TypedModel, inputs: &[OutletId]) -> TractResult<TVec<OutletId>> {
+        let shape = fact(model, inputs[0])?.shape;
+        let axis = places(&[self.axis], shape.len())?[0];
+        let mut outputs = tvec![];
+        let mut start = 0.to_dim();
+        for (index, length) in self.lengths(model, inputs, &shape[axis])?.into_iter().enumerate() {
+            let end = start.clone() + length;
+            let part = Slice::new(axis, start, end.clone());
+            outputs.push(model.wire_node(format!("{prefix}.part-{index}"), part, &inputs[..1])?[0]);
+            start = end;
+        }
+        Ok(outputs)
+    }
+}
+
+/// `Transpose`; the order names each axis once.
+pub(in crate::ops) fn transpose(_: &BuildContext, node: &OnnxNode) -> Built {
+    let attributes = Attributes(node);
+    let order = attributes.ints("perm").iter().map(|&axis| usize::try_from(axis));
+    let order: TVec<usize> = order.collect::<Result<_, _>>()?;
+    Ok(expand(array::PermuteAxes::new(
+        attributes.has("perm").then_some(order),
+    )))
+}
+
+/// `Flatten`.
+pub(in crate::ops) fn flatten(_: &BuildContext, node: &OnnxNode) -> Built {
+    Ok(expand(array::Flatten::new(Attributes(node).int("axis", 1))))
+}
+
+/// `Shape`: dimensions, which may be free, as a constant.
+pub(in crate::ops) fn shape(_: &BuildContext, node: &OnnxNode) -> Built {
+    let attributes = Attributes(node);
+    Ok(wired(Shape {
+        start: attributes.int("start", 0),
+        end: attributes.has("end").then(|| attributes.int("end", 0)),
+    }))
+}
+
+#[derive(Debug)]
+struct Shape {
+    start: i64,
+    end: Option<i64>,
+}
+
+impl Wiring for Shape {
+    fn name(&self) -> &'static str {
+        "Shape"
+    }
+
+    fn wire(&self, prefix: &str, model: &mut TypedModel, inputs: &[OutletId]) -> TractResult<TVec<OutletId>> {
+        let shape = fact(model, inputs[0])?.shape;
+        let rank = shape.len() as i64;
+        // Beyond the ends it is the ends that are meant.
+        let place = |axis: i64| {
+            let from_start = if axis < 0 { axis.saturating_add(rank) } else { axis };
+            from_start.clamp(0, rank) as usize
+        };
+        let start = place(self.start);
+        let end = self.end.map_or(shape.len(), place).max(start);
+        Ok(tvec![model.add_const(prefix, tensor1(&shape[start..end]))?])
+    }
+}
+
+/// `Size`: the number of elements, which may be free, as a constant.
+pub(in crate::ops) fn size(_: &BuildContext, _: &OnnxNode) -> Built {
+    Ok(wired(Size))
+}
+
+#[derive(Debug)]
+struct Size;
+
+impl Wiring for Size {
+    fn name(&self) -> &'static str {
+        "Size"
+    }
+
+    fn wire(&self, prefix: &str, model: &mut TypedModel, inputs: &[OutletId]) -> TractResult<TVec<OutletId>> {
+        let size: TDim = fact(model, inputs[0])?.shape.iter().product();
+        Ok(tvec![model.add_const(prefix, tensor0(size))?])
+    }
+}
+
+/// `ReduceSum` and the like of floats.
+pub(in crate::ops) fn reduce(_: &BuildContext, node: &OnnxNode) -> Built {
+    let attributes = Attributes(node);
+    let reducer = match node.op_type.as_str() {
+        "ReduceL1" => Reducer::L1,
+        "ReduceL2" => Reducer::L2,
+        "ReduceLogSum" => Reducer::LogSum,
+        "ReduceMean" => Reducer::Mean,
+        "ReduceProd" => Reducer::Prod,
+        "ReduceSum" => Reducer::Sum,
+        "ReduceSumSquare" => Reducer::SumSquare,
+        other => bail!("{other} is not a reduction of tract's"),
+    };
+    Ok(wired(Reduce {
+        axes: List::of(attributes, "axes"),
+        keeps_axes: attributes.int("keepdims", 1) != 0,
+        does_nothing_without: attributes.int("noop_with_empty_axes", 0) != 0,
+        reducer,
+    }))
+}
+
+/// `ArgMax` or `ArgMin`.
+pub(in crate::ops) fn argument(_: &BuildContext, node: &OnnxNode) -> Built {
+    let attributes = Attributes(node);
+    let takes_last = attributes.int("select_last_index", 0) != 0;
+    Ok(wired(Reduce {
+        axes: List::Given(Some(vec![attributes.int("axis", 0)])),
+        keeps_axes: attributes.int("keepdims", 1) != 0,
+        does_nothing_without: false,
+        reducer: match node.op_type.as_str() {
+            "ArgMax" => Reducer::ArgMax(takes_last),
+            _ => Reducer::ArgMin(takes_last),
+        },
+    }))
+}
+
+#[derive(Debug)]
+struct Reduce {
+    axes: List,
+    keeps_axes: bool,
+    /// No axes are none, and not all of them.
+    does_nothing_without: bool,
+    reducer: Reducer,
+}
+
+impl Reduce {
+    /// The axes that are reduced, in order.
+    fn axes(&self, inputs: &[Fact]) -> TractResult<Vec<usize>> {
+        let rank = inputs[0].rank();
+        let given = self.axes.get(inputs)?.unwrap_or_default();
+        let mut axes = match given.is_empty() && !self.does_nothing_without {
+            true => (0..rank).collect(),
+            false => places(&given, rank)?,
+        };
+        axes.dedup();
+        Ok(axes)
+    }
+}
+
+impl Wiring for Reduce {
+    fn name(&self) -> &'static str {
+        "Reduce"
+    }
+
+    fn needs_values(&self) -> &[usize] {
+        self.axes.needs()
+    }
+
+    /// tract would divide by the number of elements to find out.
+    fn told(&self, inputs: &[Fact]) -> TractResult<Option<Vec<Fact>>> {
+        let axes = self.axes(inputs)?;
+        let dims = inputs[0].shape.iter().enumerate();
+        let dims = dims.filter_map(|(axis, dim)| match (axes.contains(&axis), self.keeps_axes) {
+            (false, _) => Some(dim.clone()),
+            (true, true) => Some(1.to_dim()),
+            (true, false) => None,
+        });
+        let datum_type = match self.reducer {
+            Reducer::ArgMax(_) | Reducer::ArgMin(_) => DatumType::I64,
+            _ => inputs[0].datum_type,
+        };
+        Ok(Some(vec![Fact::new(datum_type, dims)]))
+    }
+
+    fn wire(&self, prefix: &str, model: &mut TypedModel, inputs: &[OutletId]) -> TractResult<TVec<OutletId>> {
+        let axes = self.axes(&facts(model, inputs)?)?;
+        // Sizes are numbers to a reduction.
+        let is_size = model.outlet_fact(inputs[0])?.datum_type == DatumType::TDim;
+        let mut wire = inputs[0];
+        if is_size {
+            wire = model.wire_node(format!("{prefix}.numbers"), cast(DatumType::I64), &[wire])?[0];
+        }
+        wire = self
+            .reducer
+            .wire(axes.iter().copied().collect(), prefix, model, wire)?;
+        if is_size && !matches!(self.reducer, Reducer::ArgMax(_) | Reducer::ArgMin(_)) {
+            wire = model.wire_node(format!("{prefix}.sizes"), cast(DatumType::TDim), &[wire])?[0];
+        }
+        match self.keeps_axes {
+            true => Ok(tvec![wire]),
+            false => remove(prefix, model, wire, &axes),
+        }
+    }
+}
+
+/// `Dropout` outside of training: nothing is dropped.
+pub(in crate::ops) fn dropout(_: &BuildContext, node: &OnnxNode) -> Built {
+    Ok(wired(Dropout {
+        count: node.output.len(),
+    }))
+}
+
+#[derive(Debug)]
+struct Dropout {
+    count: usize,
+}
+
+impl Wiring for Dropout {
+    fn name(&self) -> &'static str {
+        "Dropout"
+    }
+
+    fn output_count(&self) -> usize {
+        self.count
+    }
+
+    fn wire(&self, prefix: &str, model: &mut TypedModel, inputs: &[OutletId]) -> TractResult<TVec<OutletId>> {
+        let mut outputs = tvec![inputs[0]];
+        if self.count > 1 {
+            let shape = model.outlet_fact(inputs[0])?.shape.clone();
+            let kept = model.add_const(format!("{prefix}.kept"), tensor0(true))?;
+            let mask = model.wire_node(format!("{prefix}.mask"), MultiBroadcastTo::new(shape), &[kept])?;
+            outputs.extend(mask);
+        }
+        Ok(outputs)
+    }
+}
+
+/// `DepthToSpace`.
+pub(in crate::ops) fn depth_to_space(_: &BuildContext, node: &OnnxNode) -> Built {
+    let attributes = Attributes(node);
+    let order = match attributes.text("mode", "DCR") {
+        "DCR" => Order::BlocksFirst,
+        "CRD" => Order::DepthFirst,
+        other => bail!(Refusal(format!("has the mode {}", tensor_core::Quoted(other)))),
+    };
+    Ok(wired(Blocks {
+        size: block_size(attributes)?,
+        order,
+    }))
+}
+
+/// `SpaceToDepth`.
+pub(in crate::ops) fn space_to_depth(_: &BuildContext, node: &OnnxNode) -> Built {
+    Ok(wired(Blocks {
+        size: block_size(Attributes(node))?,
+        order: Order::ToDepth,
+    }))
+}
+
+fn block_size(attributes: Attributes<'_>) -> TractResult<usize> {
+    let size = usize::try_from(attributes.int("blocksize", 0)).ok();
+    let size = size.filter(|size| (1..=1 << 16).contains(size));
+    Ok(size.ok_or_else(|| Refusal("needs a 'blocksize' from 1 to 65536".to_owned()))?)
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Order {
+    /// Channels become blocks; those of a block are side by side.
+    DepthFirst,
+    /// Channels become blocks; the places in a block stand first.
+    BlocksFirst,
+    ToDepth,
+}
+
+/// Blocks of an image that are channels.
+#[derive(Debug)]
+struct Blocks {
+    size: usize,
+    order: Order,
+}
+
+impl Wiring for Blocks {
+    fn name(&self) -> &'static str {
+        match self.order {
+            Order::ToDepth => "SpaceToDepth",
+            Order::DepthFirst | Order::BlocksFirst => "DepthToSpace",
+        }
+    }
+
+    fn wire(&self, prefix: &str, model: &mut TypedModel, inputs: &[OutletId]) -> TractResult<TVec<OutletId>> {
+        let shape = fact(model, inputs[0])?.shape;
+        let [_, channels, height, width] = &shape[..] else {
+            bail!(Refusal(format!(
+                "has an input of {} dimensions, expected 4",
+                shape.len()
+            )));
+        };
+        let size = self.size;
+        let block = size.to_dim();
+        let parts = |dim: &TDim, count: usize| -> TractResult<TDim> {
+            match dim.to_usize() {
+                Ok(dim) if dim % count != 0 => {
+                    bail!(Refusal(format!(
+                        "has a dimension of {dim}, which is no multiple of {count}"
+                    )))
+                }
+                Err(_) => bail!(Limit("needs sizes that are known".to_owned())),
+                Ok(dim) => Ok((dim / count).to_dim()),
+            }
+        };
+        let ops = match self.order {
+            Order::ToDepth => {
+                let (rows, columns) = (parts(height, size)?, parts(width, size)?);
+                let (high, wide) = (height.clone(), width.clone());
+                vec![
+                    AxisOp::Reshape(2, tvec![high], tvec![rows, block.clone()]),
+                    AxisOp::Reshape(4, tvec![wide], tvec![columns, block.clone()]),
+                    // Batch, block's row, block's column, channel, row, column.
+                    AxisOp::Move(3, 1),
+                    AxisOp::Move(5, 2),
+                    AxisOp::Reshape(
+                        1,
+                        tvec![block.clone(), block, channels.clone()],
+                        tvec![channels.clone() * (size * size)],
+                    ),
+                ]
+            }
+            Order::BlocksFirst | Order::DepthFirst => {
+                let depth = parts(channels, size * size)?;
+                let (split, moves) = match self.order {
+                    Order::BlocksFirst => (
+                        tvec![block.clone(), block.clone(), depth],
+                        [AxisOp::Move(2, 5), AxisOp::Move(1, 3)],
+                    ),
+                    _ => (
+                        tvec![depth, block.clone(), block.clone()],
+                        [AxisOp::Move(3, 5), AxisOp::Move(2, 3)],
+                    ),
+                };
+                let [first, second] = moves;
+                vec![
+                    AxisOp::Reshape(1, tvec![channels.clone()], split),
+                    first,
+                    second,
+                    // Batch, channel, row, block's row, column, block's column.
+                    AxisOp::Reshape(
+                        2,
+                        tvec![height.clone(), block.clone(), width.clone(), block],
+                        tvec![height.clone() * size, width.clone() * size],
+                    ),
+                ]
+            }
+        };
+        let mut wire = tvec![inputs[0]];
+        for (index, op) in ops.into_iter().enumerate() {
+            wire = model.wire_node(format!("{prefix}.{index}"), op, &wire)?;
+        }
+        Ok(wire)
+    }
+}

@@ -1,0 +1,24 @@
+//! How a node becomes an operator of tract's, for those that tract computes.
+
+mod arithmetic;
+mod axes;
+mod places;
+mod products;
+mod windows;
+
+pub(super) use arithmetic::{condition, function, identity, list, pair};
+pub(super) use axes::{
+    argument, depth_to_space, dropout, flatten, reduce, shape, size, space_to_depth, split, squeeze,
+    transpose, unsqueeze,
+};
+pub(super) use places::{expand_to, eye_like, gather, reshape, scatter, tile, top_k};
+pub(super) use products::{einsum, gemm, integer_product, product, q_linear_product};
+pub(super) use windows::{
+    average_pool, convolution, convolution_transposed, global_pool, integer_convolution, max_pool,
+    q_linear_convolution,
+};
+
+use tract_hir::internal::*;
+
+/// An operator, or why there is none.
+type Built = TractResult<Box<dyn InferenceOp>>;

@@ -1,0 +1,291 @@
+//! Products of matrices, and of tensors by their indices.
+
+use tract_hir::{
+    internal::*,
+    ops::{math, matmul::MatMulInference},
+    tract_core::ops::{
+        array::MultiBroadcastTo,
+        change_axes::{wire_rank_broadcast, wire_with_rank_broadcast},
+        einsum::EinSum,
+    },
+};
+
+use super::Built;
+use crate::{
+    building::BuildContext,
+    faults::Refusal,
+    lowered::OnnxNode,
+    ops::{
+        attributes::Attributes,
+        conditions,
+        wiring::{Wiring, fact, wired},
+    },
+};
+
+/// `MatMul`.
+pub(in crate::ops) fn product(_: &BuildContext, _: &OnnxNode) -> Built {
+    Ok(expand(MatMulInference::default()))
+}
+
+/// `Gemm` of FP32.
+pub(in crate::ops) fn gemm(_: &BuildContext, node: &OnnxNode) -> Built {
+    let attributes = Attributes(node);
+    Ok(wired(Gemm {
+        alpha: attributes.float("alpha", 1.0),
+        beta: attributes.float("beta", 1.0),
+        turns_a: attributes.int("transA", 0) != 0,
+        turns_b: attributes.int("transB", 0) != 0,
+    }))
+}
+
+#[derive(Debug)]
+struct Gemm {
+    alpha: f32,
+    beta: f32,
+    turns_a: bool,
+    turns_b: bool,
+}
+
+impl Wiring for Gemm {
+    fn name(&self) -> &'static str {
+        "Gemm"
+    }
+
+    fn wire(&self, prefix: &str, model: &mut TypedModel, inputs: &[OutletId]) -> TractResult<TVec<OutletId>> {
+        let (Some(&a), Some(&b)) = (inputs.first(), inputs.get(1)) else {
+            bail!("expected 2 or 3 inputs, found {}", inputs.len());
+        };
+        let (a_fact, b_fact) = (fact(model, a)?, fact(model, b)?);
+        if (a_fact.rank(), b_fact.rank()) != (2, 2) {
+            bail!(Refusal(format!(
+                "multiplies tensors of {} and {} dimensions, expected matrices",
+                a_fact.rank(),
+                b_fact.rank()
+            )));
+        }
+        let depths = [
+            &a_fact.shape[usize::from(!self.turns_a)],
+            &b_fact.shape[usize::from(self.turns_b)],
+        ];
+        if let [Ok(first), Ok(second)] = depths.map(TDim::to_i64)
+            && first != second
+        {
+            bail!(Refusal(format!(
+                "multiplies factors of {first} and {second} terms"
+            )));
+        }
+        let axes = AxesMapping::for_numpy_matmul(2, self.turns_a, self.turns_b, false)?;
+        let product = EinSum::new(axes, a_fact.datum_type);
+        let mut wire = model.wire_node(format!("{prefix}.product"), product, &[a, b])?[0];
+        if self.alpha != 1.0 {
+            wire = self.scaled(&format!("{prefix}.alpha"), model, wire, self.alpha)?;
+        }
+        if let Some(&added) = inputs.get(2).filter(|_| self.beta != 0.0) {
+            let mut added = added;
+            if self.beta != 1.0 {
+                added = self.scaled(&format!("{prefix}.beta"), model, added, self.beta)?;
+            }
+            wire = wire_with_rank_broadcast(format!("{prefix}.sum"), model, math::add(), &[wire, added])?[0];
+        }
+        Ok(tvec![wire])
+    }
+}
+
+impl Gemm {
+    fn scaled(
+        &self,
+        prefix: &str,
+        model: &mut TypedModel,
+        value: OutletId,
+        factor: f32,
+    ) -> TractResult<OutletId> {
+        let known = fact(model, value)?;
+        if factor == 0.0 {
+            // Whatever is multiplied with nothing is nothing here, infinities too.
+            let zero = model.add_const(
+                format!("{prefix}.zero"),
+                Tensor::zero_scalar_dt(known.datum_type)?,
+            )?;
+            let shape = ShapeFact::from_dims(known.shape.iter());
+            return Ok(model.wire_node(prefix, MultiBroadcastTo::new(shape), &[zero])?[0]);
+        }
+        let factor = tensor0(factor).cast_to_dt(known.datum_type)?.into_owned();
+        let factor = model.add_const(
+            format!("{prefix}.factor"),
+            factor.broadcast_into_rank(known.rank())?,
+        )?;
+        Ok(model.wire_node(prefix, math::mul(), &[factor, value])?[0])
+    }
+}
+
+/// `Einsum`, whose equation has an output.
+pub(in crate::ops) fn einsum(_: &BuildContext, node: &OnnxNode) -> Built {
+    let equation = Attributes(node).text("equation", "").replace(' ', "");
+    let output = conditions::einsum_output(&equation).context("an equation without an output")?;
+    let inputs = equation.split("->").next().unwrap_or_default();
+    Ok(wired(Einsum {
+        inputs: inputs.split(',').map(str::to_owned).collect(),
+        output,
+    }))
+}
+
+#[derive(Debug)]
+struct Einsum {
+    /// A letter for each index; dots stand for those that are not named.
+    inputs: Vec<String>,
+    output: String,
+}
+
+const DOTS: &str = "...";
+
+impl Wiring for Einsum {
+    fn name(&self) -> &'static str {
+        "Einsum"
+    }
+
+    fn wire(&self, prefix: &str, model: &mut TypedModel, inputs: &[OutletId]) -> TractResult<TVec<OutletId>> {
+        if inputs.len() != self.inputs.len() {
+            bail!(Refusal(format!(
+                "has {} inputs for an equation of {}",
+                inputs.len(),
+                self.inputs.len()
+            )));
+        }
+        // How many indices the dots of each input stand for.
+        let mut unnamed = Vec::with_capacity(inputs.len());
+        for (&input, indices) in inputs.iter().zip(&self.inputs) {
+            let rank = fact(model, input)?.rank();
+            let named = indices.replace(DOTS, "").chars().count();
+            match rank.checked_sub(named) {
+                Some(rest) if rest == 0 || indices.contains(DOTS) => unnamed.push(rest),
+                _ => bail!(Refusal(format!(
+                    "has {rank} dimensions for the indices {indices}"
+                ))),
+            }
+        }
+        let is_free = |letter: &char| !self.inputs.iter().any(|indices| indices.contains(*letter));
+        let most = unnamed.iter().copied().max().unwrap_or(0);
+        let letters: Vec<char> = ('a'..='z').chain('A'..='Z').filter(is_free).take(most).collect();
+        if letters.len() < most {
+            bail!(Refusal("has more indices than there are letters".to_owned()));
+        }
+        // The last ones are common to all.
+        let with_letters = |indices: &str, count: usize| {
+            let letters: String = letters[most - count..].iter().collect();
+            indices.replace(DOTS, &letters)
+        };
+        let terms = self.inputs.iter().zip(&unnamed);
+        let terms: Vec<String> = terms
+            .map(|(indices, &count)| with_letters(indices, count))
+            .collect();
+        let equation = format!("{}->{}", terms.join(","), with_letters(&self.output, most));
+        let axes: AxesMapping = equation.parse()?;
+        let datum_type = fact(model, inputs[0])?.datum_type;
+        model.wire_node(prefix, EinSum::new(axes, datum_type), inputs)
+    }
+}
+
+/// `MatMulInteger`.
+pub(in crate::ops) fn integer_product(_: &BuildContext, node: &OnnxNode) -> Built {
+    let attributes = Attributes(node);
+    Ok(wired(IntegerProduct {
+        zero_points: [attributes.position(2), attributes.position(3)],
+    }))
+}
+
+#[derive(Debug)]
+struct IntegerProduct {
+    /// Which inputs these are, for both factors.
+    zero_points: [Option<usize>; 2],
+}
+
+impl Wiring for IntegerProduct {
+    fn name(&self) -> &'static str {
+        "MatMulInteger"
+    }
+
+    fn wire(&self, prefix: &str, model: &mut TypedModel, inputs: &[OutletId]) -> TractResult<TVec<OutletId>> {
+        let zero = model.add_const(format!("{prefix}.zero"), tensor0(0i32))?;
+        let one = model.add_const(format!("{prefix}.one"), tensor0(1.0f32))?;
+        let [a, b] = self
+            .zero_points
+            .map(|place| place.map_or(zero, |place| inputs[place]));
+        let scales = [(a, one), (b, one), (zero, one)];
+        quantized_product(prefix, model, [inputs[0], inputs[1]], scales, DatumType::I32)
+    }
+}
+
+/// `QLinearMatMul`.
+pub(in crate::ops) fn q_linear_product(_: &BuildContext, _: &OnnxNode) -> Built {
+    Ok(wired(QLinearProduct))
+}
+
+#[derive(Debug)]
+struct QLinearProduct;
+
+impl Wiring for QLinearProduct {
+    fn name(&self) -> &'static str {
+        "QLinearMatMul"
+    }
+
+    fn wire(&self, prefix: &str, model: &mut TypedModel, inputs: &[OutletId]) -> TractResult<TVec<OutletId>> {
+        let &[a, a_scale, a_zero, b, b_scale, b_zero, scale, zero] = inputs else {
+            bail!("expected 8 inputs, found {}", inputs.len());
+        };
+        let result = fact(model, zero)?.datum_type;
+        let scales = [(a_zero, a_scale), (b_zero, b_scale), (zero, scale)];
+        quantized_product(prefix, model, [a, b], scales, result)
+    }
+}
+
+/// A product of factors with zero points and scales, brought to those of the result.
+fn quantized_product(
+    prefix: &str,
+    model: &mut TypedModel,
+    factors: [OutletId; 2],
+    scales: [(OutletId, OutletId); 3],
+    result: DatumType,
+) -> TractResult<TVec<OutletId>> {
+    let mut inputs = wire_rank_broadcast(prefix, model, &factors)?;
+    let rank = fact(model, inputs[0])?.rank();
+    if rank < 2 {
+        bail!(Refusal(
+            "multiplies a tensor of less than 2 dimensions".to_owned()
+        ));
+    }
+    inputs.push(model.add_const(format!("{prefix}.bias"), tensor0(0i32))?);
+    inputs.extend(scales.iter().flat_map(|&(zero, scale)| [zero, scale]));
+    let mut ranks = Vec::with_capacity(inputs.len());
+    for &input in &inputs {
+        ranks.push(fact(model, input)?.rank());
+    }
+    let mut axes = AxesMapping::disconnected_for_ranks(&ranks, &[rank])?
+        .renaming((InOut::In(0), rank - 2), 'm')?
+        .linking('m', (InOut::Out(0), rank - 2))?
+        .renaming((InOut::In(1), rank - 1), 'n')?
+        .linking('n', (InOut::Out(0), rank - 1))?
+        .renaming((InOut::In(0), rank - 1), 'k')?
+        .linking('k', (InOut::In(1), rank - 2))?;
+    for axis in 0..rank - 2 {
+        axes = axes
+            .linking((InOut::In(0), axis), (InOut::In(1), axis))?
+            .linking((InOut::In(0), axis), (InOut::Out(0), axis))?;
+    }
+    // Lists are by rows of the first factor, by columns of the second one.
+    for (place, &rank) in ranks.iter().enumerate().skip(2) {
+        let side = if matches!(place, 5 | 6) { 'n' } else { 'm' };
+        match rank {
+            0 => {}
+            1 => axes = axes.linking(side, (InOut::In(place), 0))?,
+            other => bail!(Refusal(format!(
+                "has a scale or zero point of {other} dimensions"
+            ))),
+        }
+    }
+    let product = EinSum {
+        axes,
+        operating_dt: DatumType::I32,
+        q_params: Some(result),
+    };
+    model.wire_node(prefix, product, &inputs)
+}

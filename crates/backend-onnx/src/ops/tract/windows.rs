@@ -1,0 +1,382 @@
+//! Windows that move over an image: convolutions and pools.
+
+use tract_hir::{
+    internal::*,
+    ops::{
+        cnn::{Conv, HirMaxPool, HirSumPool, PaddingSpec, PoolSpec},
+        nn::{DataFormat, GlobalAvgPool, GlobalMaxPool},
+    },
+    tract_core::ops::cnn::{Deconv, KernelFormat},
+};
+
+use super::Built;
+use crate::{
+    building::BuildContext,
+    faults::{Limit, Refusal},
+    lowered::OnnxNode,
+    ops::{
+        attributes::Attributes,
+        kernel::{Fact, Kernel, typed},
+        wiring::{Wiring, fact, wired},
+    },
+};
+
+/// What nodes with windows have in common.
+struct Window {
+    kernel: Option<TVec<usize>>,
+    strides: Option<TVec<usize>>,
+    dilations: Option<TVec<usize>>,
+    padding: PaddingSpec,
+}
+
+/// Strides and the like beyond this make no sense, and their products stay far from overflowing.
+const MAX_NUMBER: usize = 1 << 24;
+
+/// A list of numbers, one for each axis.
+fn numbers(attributes: Attributes<'_>, name: &str, least: usize) -> TractResult<Option<TVec<usize>>> {
+    if !attributes.has(name) {
+        return Ok(None);
+    }
+    let fits = |&number: &i64| {
+        let number = usize::try_from(number).ok();
+        number.filter(|number| (least..=MAX_NUMBER).contains(number))
+    };
+    let numbers: Option<TVec<usize>> = attributes.ints(name).iter().map(fits).collect();
+    let numbers = numbers.ok_or_else(|| {
+        Refusal(format!(
+            "has {name} that are not all from {least} to {MAX_NUMBER}"
+        ))
+    })?;
+    Ok(Some(numbers))
+}
+
+impl Window {
+    fn of(attributes: Attributes<'_>, is_pool: bool) -> TractResult<Self> {
+        let kernel = numbers(attributes, "kernel_shape", 1)?;
+        let strides = numbers(attributes, "strides", 1)?;
+        let dilations = numbers(attributes, "dilations", 1)?;
+        let pads = numbers(attributes, "pads", 0)?;
+        let lists = [&kernel, &strides, &dilations];
+        let axes = lists.into_iter().flatten().map(|list| list[..].len());
+        let axes: Vec<usize> = axes.chain(pads.iter().map(|pads| pads.len() / 2)).collect();
+        if axes.iter().any(|&count| count != axes[0]) || pads.as_ref().is_some_and(|pads| pads.len() % 2 != 0)
+        {
+            bail!(Refusal(
+                "has a kernel_shape, strides, dilations and pads for different numbers of axes".to_owned()
+            ));
+        }
+        let around = |before: TVec<usize>, after: TVec<usize>| match is_pool {
+            true => PaddingSpec::ExplicitOnnxPool(before, after, attributes.int("ceil_mode", 0) != 0),
+            false => PaddingSpec::Explicit(before, after),
+        };
+        let padding = match (pads, attributes.text("auto_pad", "NOTSET"), &kernel) {
+            (Some(pads), _, _) => {
+                let (before, after) = pads.split_at(pads.len() / 2);
+                around(before.into(), after.into())
+            }
+            (None, "VALID", _) | (None, "NOTSET", None) => PaddingSpec::Valid,
+            (None, "SAME_UPPER", _) => PaddingSpec::SameUpper,
+            (None, "SAME_LOWER", _) => PaddingSpec::SameLower,
+            (None, "NOTSET", Some(kernel)) => around(tvec![0; kernel.len()], tvec![0; kernel.len()]),
+            (None, other, _) => bail!(Refusal(format!(
+                "has the auto_pad {}",
+                tensor_core::Quoted(other)
+            ))),
+        };
+        Ok(Self {
+            kernel,
+            strides,
+            dilations,
+            padding,
+        })
+    }
+
+    fn convolution(node: &OnnxNode) -> TractResult<Conv> {
+        let attributes = Attributes(node);
+        let window = Self::of(attributes, false)?;
+        Ok(Conv {
+            kernel_shape: window.kernel,
+            strides: window.strides,
+            dilations: window.dilations,
+            padding: window.padding,
+            group: Some(group(attributes)?),
+            ..Conv::default()
+        })
+    }
+
+    fn pool(node: &OnnxNode) -> TractResult<PoolSpec> {
+        let window = Self::of(Attributes(node), true)?;
+        let kernel = window
+            .kernel
+            .ok_or_else(|| Refusal("has no kernel_shape".to_owned()))?;
+        // The channels are those of the input.
+        let (inputs, outputs) = (0, 0);
+        Ok(PoolSpec::new(
+            DataFormat::NCHW,
+            kernel,
+            window.padding,
+            window.dilations,
+            window.strides,
+            inputs,
+            outputs,
+        ))
+    }
+}
+
+fn group(attributes: Attributes<'_>) -> TractResult<usize> {
+    let group = usize::try_from(attributes.int("group", 1)).ok();
+    let group = group.filter(|group| (1..=MAX_NUMBER).contains(group));
+    Ok(group.ok_or_else(|| Refusal("has a group that is no number from 1 on".to_owned()))?)
+}
+
+/// `Conv`.
+pub(in crate::ops) fn convolution(_: &BuildContext, node: &OnnxNode) -> Built {
+    let mut op = Window::convolution(node)?;
+    op.bias_input = Attributes(node).position(2);
+    Ok(expand(op))
+}
+
+/// `ConvInteger`.
+pub(in crate::ops) fn integer_convolution(_: &BuildContext, node: &OnnxNode) -> Built {
+    let attributes = Attributes(node);
+    let mut op = Window::convolution(node)?;
+    op.x_zero_point_input = attributes.position(2);
+    op.k_zero_point_input = attributes.position(3);
+    op.override_output_datum_type = Some(DatumType::I32);
+    Ok(expand(op))
+}
+
+/// `QLinearConv`.
+pub(in crate::ops) fn q_linear_convolution(_: &BuildContext, node: &OnnxNode) -> Built {
+    let mut op = Window::convolution(node)?;
+    op.x_scale_input = Some(1);
+    op.x_zero_point_input = Some(2);
+    op.k_input = Some(3);
+    op.k_scale_input = Some(4);
+    op.k_zero_point_input = Some(5);
+    op.y_scale_input = Some(6);
+    op.y_zero_point_input = Some(7);
+    op.bias_input = Attributes(node).position(8);
+    Ok(expand(op))
+}
+
+/// `AveragePool`.
+pub(in crate::ops) fn average_pool(_: &BuildContext, node: &OnnxNode) -> Built {
+    let counts_padding = Attributes(node).int("count_include_pad", 0) != 0;
+    Ok(expand(HirSumPool::new(Window::pool(node)?, counts_padding, true)))
+}
+
+/// `GlobalAveragePool` or `GlobalMaxPool`.
+pub(in crate::ops) fn global_pool(_: &BuildContext, node: &OnnxNode) -> Built {
+    Ok(match node.op_type.as_str() {
+        "GlobalAveragePool" => expand(GlobalAvgPool),
+        _ => expand(GlobalMaxPool),
+    })
+}
+
+/// `MaxPool`.
+pub(in crate::ops) fn max_pool(_: &BuildContext, node: &OnnxNode) -> Built {
+    let pool = Window::pool(node)?;
+    if node.output.len() < 2 {
+        return Ok(expand(HirMaxPool::new(pool, None)));
+    }
+    Ok(wired(MaxPoolWithPlaces {
+        pool: HirMaxPool::new(pool, Some(DatumType::I64)),
+        by_columns: Attributes(node).int("storage_order", 0) != 0,
+    }))
+}
+
+#[derive(Debug)]
+struct MaxPoolWithPlaces {
+    pool: HirMaxPool,
+    by_columns: bool,
+}
+
+impl Wiring for MaxPoolWithPlaces {
+    fn name(&self) -> &'static str {
+        "MaxPool"
+    }
+
+    fn output_count(&self) -> usize {
+        2
+    }
+
+    fn wire(&self, prefix: &str, model: &mut TypedModel, inputs: &[OutletId]) -> TractResult<TVec<OutletId>> {
+        let pooled = self.pool.wire(prefix, model, inputs)?;
+        let places = typed(Places {
+            by_columns: self.by_columns,
+        });
+        let places = model.wire_node(format!("{prefix}.places"), places, &[pooled[1], inputs[0]])?;
+        Ok(tvec![pooled[0], places[0]])
+    }
+}
+
+/// From places within each image, row by row, to ONNX's: within all images, or column by column in each.
+#[derive(Debug)]
+struct Places {
+    by_columns: bool,
+}
+
+impl Kernel for Places {
+    fn name(&self) -> &'static str {
+        "Places"
+    }
+
+    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+        let [places, image] = inputs else {
+            bail!("expected 2 inputs, found {}", inputs.len());
+        };
+        ensure!(
+            places.rank() == image.rank() && image.rank() > 2,
+            "expected images"
+        );
+        Ok(vec![places.with(DatumType::I64)])
+    }
+
+    fn run(&self, inputs: &[std::sync::Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+        let (shape, sizes) = (inputs[0].shape(), &inputs[1].shape()[2..]);
+        let image: usize = sizes.iter().product();
+        let mut places = crate::ops::elements::elements::<i64>(&inputs[0])?.to_vec();
+        let windows: usize = shape[2..].iter().product();
+        for (number, places) in places.chunks_exact_mut(windows.max(1)).enumerate() {
+            for place in places {
+                let mut within = usize::try_from(*place).unwrap_or(0);
+                if self.by_columns {
+                    within = by_columns(within, sizes);
+                }
+                *place = (number * image + within) as i64;
+            }
+        }
+        Ok(tvec![crate::ops::elements::tensor(shape, places)?])
+    }
+}
+
+/// The number of a place when the first axis is counted first, from that when the last one is.
+fn by_columns(mut place: usize, sizes: &[usize]) -> usize {
+    let mut result = 0;
+    for (axis, &size) in sizes.iter().enumerate().rev() {
+        let before: usize = sizes[..axis].iter().product();
+        result += place % size.max(1) * before;
+        place /= size.max(1);
+    }
+    result
+}
+
+/// `ConvTranspose` with explicit padding.
+pub(in crate::ops) fn convolution_transposed(_: &BuildContext, node: &OnnxNode) -> Built {
+    let attributes = Attributes(node);
+    Ok(wired(Transposed {
+        window: Window::of(attributes, false)?,
+        added: numbers(attributes, "output_padding", 0)?,
+        group: group(attributes)?,
+        bias: attributes.position(2),
+    }))
+}
+
+#[derive(Debug)]
+struct Transposed {
+    window: Window,
+    /// To the end of each axis.
+    added: Option<TVec<usize>>,
+    group: usize,
+    bias: Option<usize>,
+}
+
+impl std::fmt::Debug for Window {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Window")
+            .field("kernel", &self.kernel)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Wiring for Transposed {
+    fn name(&self) -> &'static str {
+        "ConvTranspose"
+    }
+
+    fn wire(&self, prefix: &str, model: &mut TypedModel, inputs: &[OutletId]) -> TractResult<TVec<OutletId>> {
+        let [image, weights, ..] = inputs else {
+            bail!("expected 2 or 3 inputs, found {}", inputs.len());
+        };
+        let (image_fact, weights_fact) = (fact(model, *image)?, fact(model, *weights)?);
+        let sizes = weights_fact.shape.iter().map(|dim| dim.to_usize().ok());
+        let sizes: Option<TVec<usize>> = sizes.collect();
+        let sizes = sizes.ok_or_else(|| Limit("needs the sizes of its weights".to_owned()))?;
+        let axes = sizes.len().saturating_sub(2);
+        let is_fitting = axes > 0
+            && image_fact.rank() == sizes.len()
+            && sizes[0] % self.group == 0
+            && image_fact.shape[1]
+                .to_usize()
+                .is_ok_and(|channels| channels == sizes[0])
+            && self
+                .window
+                .kernel
+                .as_ref()
+                .is_none_or(|kernel| kernel[..] == sizes[2..])
+            && [&self.window.strides, &self.window.dilations, &self.added]
+                .into_iter()
+                .flatten()
+                .all(|list| list.len() == axes);
+        if !is_fitting {
+            bail!(Refusal(format!(
+                "has weights of {sizes:?} in {} groups for an image of {} dimensions with {} channels",
+                self.group,
+                image_fact.rank(),
+                image_fact.shape.get(1).unwrap_or(&TDim::Val(0)),
+            )));
+        }
+        // ONNX has the weights by input channels of all groups; tract wants those of each by its output channels.
+        let channels = sizes[1] * self.group;
+        let by_group = AxisOp::Reshape(
+            0,
+            tvec![sizes[0].to_dim()],
+            tvec![self.group.to_dim(), (sizes[0] / self.group).to_dim()],
+        );
+        let joined = AxisOp::Reshape(
+            0,
+            tvec![self.group.to_dim(), sizes[1].to_dim()],
+            tvec![channels.to_dim()],
+        );
+        let mut kernel = tvec![*weights];
+        for (index, op) in [by_group, AxisOp::Move(1, 2), joined].into_iter().enumerate() {
+            kernel = model.wire_node(format!("{prefix}.weights-{index}"), op, &kernel)?;
+        }
+        let bias = match self.bias {
+            Some(place) => inputs[place],
+            None => model.add_const(
+                format!("{prefix}.bias"),
+                Tensor::zero_scalar_dt(image_fact.datum_type)?,
+            )?,
+        };
+        let pool = PoolSpec::new(
+            DataFormat::NCHW,
+            sizes[2..].into(),
+            self.window.padding.clone(),
+            self.window.dilations.clone(),
+            self.window.strides.clone(),
+            sizes[0],
+            channels,
+        );
+        let added = self.added.clone().unwrap_or_else(|| tvec![0; axes]);
+        let op = Deconv::new(pool, KernelFormat::OIHW, added, self.group);
+        model.wire_node(prefix, op, &[*image, kernel[0], bias])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::by_columns;
+
+    #[test]
+    fn places_are_counted_by_columns() {
+        for row in 0..2 {
+            for column in 0..3 {
+                assert_eq!(by_columns(row * 3 + column, &[2, 3]), row + column * 2);
+            }
+        }
+        let (a, b, c) = (1, 2, 3);
+        assert_eq!(by_columns((a * 3 + b) * 4 + c, &[2, 3, 4]), a + b * 2 + c * 6);
+    }
+}
