@@ -86,6 +86,8 @@ pub(crate) enum Misfit {
     Factors(i64),
     /// Two values of an operator have these sizes in one dimension.
     Sizes(i64, i64),
+    /// A dimension is no multiple of what it is cut into.
+    Multiple { dim: i64, of: i64 },
     /// The neighbourhoods of all places of a convolution take so many GiB, and there is a limit.
     Neighbourhoods { gib: u64, limit: u64 },
 }
@@ -110,6 +112,10 @@ impl fmt::Display for Misfit {
                 f,
                 "the inputs do not fit together: two values of an operator have {one} and {other} in the same dimension, expected equal \
                  sizes or 1"
+            ),
+            Self::Multiple { dim, of } => write!(
+                f,
+                "the inputs do not fit the model: an operator cuts a dimension of {dim} into parts of equal size, expected a multiple of {of}"
             ),
             Self::Neighbourhoods { gib, limit } => write!(
                 f,

@@ -13,7 +13,7 @@ use tract_hir::{
 use super::Built;
 use crate::{
     building::BuildContext,
-    faults::{Limit, Refusal},
+    faults::{Limit, Misfit, Refusal},
     lowered::OnnxNode,
     ops::{
         attributes::Attributes,
@@ -204,7 +204,10 @@ impl Split {
         let last = dim.clone() - length.clone() * (count - 1);
         let is_uneven = dim.to_i64().is_ok_and(|dim| dim % count as i64 != 0);
         if is_uneven && (!self.rounds_up || last.to_i64().is_ok_and(|last| last < 0)) {
-            bail!(Refusal(format!("splits a dimension of {dim} into {count} parts")));
+            bail!(Misfit::Multiple {
+                dim: dim.to_i64()?,
+                of: count as i64,
+            });
         }
         let even = dim.clone() / count;
         if !self.rounds_up && dim.to_i64().is_err() {
@@ -514,11 +517,10 @@ impl Wiring for Blocks {
         let block = size.to_dim();
         let parts = |dim: &TDim, count: usize| -> TractResult<TDim> {
             match dim.to_usize() {
-                Ok(dim) if dim % count != 0 => {
-                    bail!(Refusal(format!(
-                        "has a dimension of {dim}, which is no multiple of {count}"
-                    )))
-                }
+                Ok(dim) if dim % count != 0 => bail!(Misfit::Multiple {
+                    dim: dim as i64,
+                    of: count as i64,
+                }),
                 Err(_) => bail!(Limit("needs sizes that are known".to_owned())),
                 Ok(dim) => Ok((dim / count).to_dim()),
             }

@@ -4,7 +4,6 @@ use tract_hir::{
     internal::*,
     ops::{math, matmul::MatMulInference},
     tract_core::ops::{
-        array::MultiBroadcastTo,
         change_axes::{wire_rank_broadcast, wire_with_rank_broadcast},
         einsum::EinSum,
     },
@@ -100,15 +99,6 @@ impl Gemm {
         factor: f32,
     ) -> TractResult<OutletId> {
         let known = fact(model, value)?;
-        if factor == 0.0 {
-            // Whatever is multiplied with nothing is nothing here, infinities too.
-            let zero = model.add_const(
-                format!("{prefix}.zero"),
-                Tensor::zero_scalar_dt(known.datum_type)?,
-            )?;
-            let shape = ShapeFact::from_dims(known.shape.iter());
-            return Ok(model.wire_node(prefix, MultiBroadcastTo::new(shape), &[zero])?[0]);
-        }
         let factor = tensor0(factor).cast_to_dt(known.datum_type)?.into_owned();
         let factor = model.add_const(
             format!("{prefix}.factor"),
