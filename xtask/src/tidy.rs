@@ -76,7 +76,7 @@ const ARROWS: &[Arrows] = &[
     Arrows {
         from: "fmt-onnx",
         to: &["tensor-core", "fmt-core"],
-        never: &["tokio", "serde", "prost", "tract-onnx"],
+        never: &["tokio", "serde", "prost", "tract-hir"],
     },
     Arrows {
         from: "fmt-zip",

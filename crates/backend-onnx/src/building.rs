@@ -6,9 +6,11 @@ use tract_hir::internal::*;
 
 use crate::{
     dtype,
-    lowered::{Declared, OnnxGraph},
-    ops,
+    lowered::{Declared, OnnxGraph, OnnxNode},
 };
+
+/// Makes the operator of a node, and says which values of the graphs around it the operator uses beside the node's inputs.
+pub(crate) type BuildNode = fn(&BuildContext, &OnnxNode) -> TractResult<(Box<dyn InferenceOp>, Vec<String>)>;
 
 /// What the making of an operator depends on beside its node.
 #[derive(Debug)]
@@ -17,6 +19,7 @@ pub(crate) struct BuildContext {
     pub(crate) opset: i64,
     /// The names of sizes, for all graphs of a model.
     pub(crate) symbols: SymbolScope,
+    build: BuildNode,
 }
 
 /// A graph of tract's.
@@ -30,10 +33,11 @@ pub(crate) struct Built {
 }
 
 impl BuildContext {
-    pub(crate) fn new(opset: i64) -> Self {
+    pub(crate) fn new(opset: i64, build: BuildNode) -> Self {
         Self {
             opset,
             symbols: SymbolScope::default(),
+            build,
         }
     }
 
@@ -73,7 +77,7 @@ impl BuildContext {
         }
         for node in &graph.node {
             // The name leads to the node in the file when tract cannot go on.
-            let (op, used_within) = ops::build(self, node).with_context(|| node.name.clone())?;
+            let (op, used_within) = (self.build)(self, node).with_context(|| node.name.clone())?;
             let facts = node.output.iter().map(|_| InferenceFact::default());
             let id = built.model.add_node(&*node.name, op, facts.collect())?;
             let given = node.input.iter().filter(|name| !name.is_empty());

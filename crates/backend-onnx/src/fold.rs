@@ -100,7 +100,7 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
     use super::*;
-    use crate::{building::BuildContext, decode, lower, signature::Signature};
+    use crate::{decode, lower, ops, signature::Signature};
 
     fn table(rows: usize, columns: usize) -> Arc<Tensor> {
         Tensor::zero::<i8>(&[rows, columns]).unwrap().into_arc_tensor()
@@ -114,7 +114,7 @@ mod tests {
         let graph = model.graph.as_ref().unwrap();
         let signature = Signature::of(&model, graph).unwrap();
         let lowered = lower::lower(graph, &signature.opsets).unwrap();
-        let made = || BuildContext::new(lowered.opset).model(&lowered.graph).unwrap();
+        let made = || ops::context(lowered.opset).model(&lowered.graph).unwrap();
         let constants = |graph: &InferenceModel| {
             let nodes = graph.nodes().iter();
             nodes.filter(|node| node.op_is::<Const>()).count()

@@ -15,14 +15,13 @@ use tract_hir::{
 };
 
 use crate::{
-    building::BuildContext,
     cancelling::{self, Cancelled},
     checked_graph::{CheckedGraph, UNSOUND},
     dtype,
     faults::{BadInput, Limit, Misfit, NoRoom, OutOfTime, Refusal},
     fold,
     lower::{self, Lowered},
-    plan_memory,
+    ops, plan_memory,
     signature::{Dim, Signature},
     time_limit,
     tract_limit::TractLimit,
@@ -40,7 +39,7 @@ impl Planner {
     pub(crate) fn new(signature: Signature, lowered: Lowered) -> Result<Self, ServiceError> {
         refuse_bf16(&signature)?;
         let labels = lowered.labels;
-        let graph = BuildContext::new(lowered.opset).model(&lowered.graph);
+        let graph = ops::context(lowered.opset).model(&lowered.graph);
         let mut graph = graph.map_err(|error| unprepared(error, &labels))?;
         let operator = |node: &str| {
             // A label ends with the operator's name in parentheses.

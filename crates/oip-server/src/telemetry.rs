@@ -140,11 +140,11 @@ mod tests {
         let would = |filter: &str, target: &str, level: Level| {
             parse_filter(filter).unwrap().would_enable(target, &level)
         };
-        assert!(!would("info", "tract_onnx::model", Level::WARN));
-        assert!(would("info", "tract_onnx::model", Level::ERROR));
-        assert!(would("info,tract_onnx=warn", "tract_onnx::model", Level::WARN));
-        assert!(!would("off", "tract_onnx::model", Level::ERROR));
-        assert!(!would("oip_engine=debug", "tract_onnx::model", Level::ERROR));
+        assert!(!would("info", "tract_core::model", Level::WARN));
+        assert!(would("info", "tract_core::model", Level::ERROR));
+        assert!(would("info,tract_core=warn", "tract_core::model", Level::WARN));
+        assert!(!would("off", "tract_core::model", Level::ERROR));
+        assert!(!would("oip_engine=debug", "tract_core::model", Level::ERROR));
         assert!(would("info", "oip_engine::load", Level::INFO));
         assert_eq!(
             parse_filter("info").unwrap().default_level(),

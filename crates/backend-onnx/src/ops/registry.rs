@@ -116,11 +116,13 @@ pub(crate) fn check(
     })
 }
 
+/// What a model's graphs are built with.
+pub(crate) fn context(opset: i64) -> BuildContext {
+    BuildContext::new(opset, build)
+}
+
 /// Makes the operator of a node, and says which values of the graphs around it the operator uses beside the node's inputs.
-pub(crate) fn build(
-    context: &BuildContext,
-    node: &OnnxNode,
-) -> TractResult<(Box<dyn InferenceOp>, Vec<String>)> {
+fn build(context: &BuildContext, node: &OnnxNode) -> TractResult<(Box<dyn InferenceOp>, Vec<String>)> {
     if node.op_type == OUTPUT {
         return Ok((Box::new(Output), vec![]));
     }

@@ -30,7 +30,7 @@ pub(super) struct Split {
 pub(super) fn split(lowered: &Lowered) -> Result<Split, ServiceError> {
     let Lowered { graph, opset, labels } = lowered;
     let mut splitter = Splitter {
-        context: BuildContext::new(*opset),
+        context: ops::context(*opset),
         slots: HashMap::new(),
         names: Vec::new(),
         constants: HashMap::new(),

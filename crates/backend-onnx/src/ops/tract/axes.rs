@@ -355,7 +355,7 @@ pub(in crate::ops) fn argument(_: &BuildContext, node: &OnnxNode) -> Built {
 struct Reduce {
     axes: List,
     keeps_axes: bool,
-    /// No axes are none, and not all of them.
+    /// Without axes nothing is reduced, instead of everything.
     does_nothing_without: bool,
     reducer: Reducer,
 }
