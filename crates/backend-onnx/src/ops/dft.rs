@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use rustfft::{Fft, FftPlanner, num_complex::Complex};
+use rustfft::{Fft, FftPlannerScalar, num_complex::Complex};
 use tract_hir::internal::*;
 
 use super::{
@@ -162,7 +162,8 @@ struct Lines {
 
 impl Lines {
     fn transform(&self, values: &[f64], results: &mut [f64], is_inverse: bool) {
-        let mut planner = FftPlanner::new();
+        // The planners with vector instructions would take half a megabyte of the program.
+        let mut planner = FftPlannerScalar::new();
         let fft: Arc<dyn Fft<f64>> = match is_inverse {
             true => planner.plan_fft_inverse(self.length),
             false => planner.plan_fft_forward(self.length),

@@ -99,6 +99,9 @@ pub(crate) fn weights(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn 
     }))
 }
 
+/// 128 MiB while they are made.
+const MAX_WEIGHTS: usize = 1 << 24;
+
 #[derive(Debug)]
 struct Weights {
     datum_type: DatumType,
@@ -114,10 +117,11 @@ impl Kernel for Weights {
         let [mels, length] = sizes(inputs, 2)?[..] else {
             bail!("two sizes");
         };
-        Ok(vec![Fact::new(
-            self.datum_type,
-            [(length / 2 + 1).to_dim(), mels.to_dim()],
-        )])
+        let bins = length / 2 + 1;
+        if bins * mels > MAX_WEIGHTS {
+            bail!(Limit(format!("has more than {MAX_WEIGHTS} weights")));
+        }
+        Ok(vec![Fact::new(self.datum_type, [bins.to_dim(), mels.to_dim()])])
     }
 
     fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {

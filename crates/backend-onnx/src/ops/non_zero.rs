@@ -8,7 +8,7 @@ use super::{
     elements::{elements, tensor, with_number},
     kernel::{Fact, Kernel, kernel},
 };
-use crate::{building::BuildContext, lowered::OnnxNode};
+use crate::{building::BuildContext, lowered::OnnxNode, size};
 
 /// `NonZero` of numbers or BOOL.
 pub(crate) fn non_zero(context: &BuildContext, _: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
@@ -47,34 +47,32 @@ impl Kernel for NonZero {
 
     fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
         let input = &inputs[0];
-        let places = match input.datum_type() {
-            DatumType::Bool => places(elements::<bool>(input)?, |&truth| truth),
+        Ok(tvec![match input.datum_type() {
+            DatumType::Bool => coordinates(input, elements::<bool>(input)?, |&truth| truth)?,
             datum_type => with_number!(datum_type, T => {
                 let zero = T::default();
-                places(elements::<T>(input)?, |&number| number != zero)
+                coordinates(input, elements::<T>(input)?, |&number| number != zero)?
             }),
-        };
-        let mut coordinates = Vec::with_capacity(places.len() * input.rank());
-        let mut inner = input.len();
-        for &size in input.shape() {
-            inner /= size.max(1);
-            coordinates.extend(
-                places
-                    .iter()
-                    .map(|place| (place / inner.max(1) % size.max(1)) as i64),
-            );
-        }
-        Ok(tvec![tensor(&[input.rank(), places.len()], coordinates)?])
+        }])
     }
 }
 
-/// The places of the elements that a condition holds for.
-fn places<T>(elements: &[T], is_wanted: impl Fn(&T) -> bool) -> Vec<usize> {
-    let wanted = elements
-        .iter()
-        .enumerate()
-        .filter(|(_, element)| is_wanted(element));
-    wanted.map(|(place, _)| place).collect()
+/// Where the elements stand that a condition holds for: a row for each axis.
+fn coordinates<T>(input: &Tensor, elements: &[T], is_wanted: impl Fn(&T) -> bool) -> TractResult<Tensor> {
+    let count = elements.iter().filter(|element| is_wanted(element)).count();
+    let shape = [input.rank(), count];
+    size::admit_shape(DatumType::I64, &shape)?;
+    let mut coordinates = Vec::with_capacity(input.rank() * count);
+    let mut inner = input.len();
+    for &size in input.shape() {
+        inner /= size.max(1);
+        let wanted = elements
+            .iter()
+            .enumerate()
+            .filter(|(_, element)| is_wanted(element));
+        coordinates.extend(wanted.map(|(place, _)| (place / inner.max(1) % size.max(1)) as i64));
+    }
+    tensor(&shape, coordinates)
 }
 
 #[cfg(test)]

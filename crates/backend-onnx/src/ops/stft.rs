@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use rustfft::{FftPlanner, num_complex::Complex};
+use rustfft::{FftPlannerScalar, num_complex::Complex};
 use tract_hir::internal::*;
 
 use super::{
@@ -146,7 +146,7 @@ impl Kernel for Stft {
             Some(window) => elements::<f64>(window)?.to_vec(),
             None => vec![1.0; frame],
         };
-        let fft = FftPlanner::new().plan_fft_forward(frame);
+        let fft = FftPlannerScalar::new().plan_fft_forward(frame);
         let mut scratch = vec![Complex::default(); fft.get_inplace_scratch_len()];
         let mut numbers = vec![Complex::default(); frame];
         let mut results = Vec::with_capacity(made.iter().product());

@@ -119,6 +119,9 @@ pub(in crate::ops) fn unsqueeze(_: &BuildContext, node: &OnnxNode) -> Built {
     Ok(wired(Unsqueeze(List::of(Attributes(node), "axes"))))
 }
 
+/// Dimensions of a tensor that is given more of them.
+const MAX_RANK: usize = 64;
+
 #[derive(Debug)]
 struct Unsqueeze(List);
 
@@ -135,6 +138,11 @@ impl Wiring for Unsqueeze {
         let axes = self.0.get(&facts(model, inputs)?)?;
         let axes = axes.ok_or_else(|| Refusal("has no axes".to_owned()))?;
         let rank = fact(model, inputs[0])?.rank() + axes.len();
+        if rank > MAX_RANK {
+            bail!(Refusal(format!(
+                "gives {rank} dimensions, expected {MAX_RANK} at most"
+            )));
+        }
         let axes = places(&axes, rank)?;
         if axes.windows(2).any(|pair| pair[0] == pair[1]) {
             bail!(Refusal("adds an axis twice".to_owned()));
