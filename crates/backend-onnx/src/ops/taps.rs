@@ -1,5 +1,9 @@
 //! Numbers that are sums of a few others with weights, as an axis is resized.
 
+use tract_onnx::prelude::TractResult;
+
+use crate::cancelling::Pace;
+
 /// Where the elements of a resized axis come from: so many places each, and their weights.
 pub(super) struct Taps {
     count: usize,
@@ -17,17 +21,42 @@ impl Taps {
     }
 
     /// Resizes an axis whose elements are `inner` numbers each.
-    pub(super) fn apply(&self, from: &[f32], to: &mut [f32], inner: usize) {
-        match self.count {
-            2 => self.apply_as::<2>(from, to, inner),
-            4 => self.apply_as::<4>(from, to, inner),
-            _ => self.apply_to_any(from, to, inner),
+    ///
+    /// # Errors
+    /// If nobody waits for the result any more.
+    pub(super) fn apply(
+        &self,
+        from: &[f32],
+        to: &mut [f32],
+        inner: usize,
+        pace: &mut Pace,
+    ) -> TractResult<()> {
+        // So many elements at a time.
+        const NUMBERS: usize = 1 << 16;
+        let elements = (NUMBERS / inner.max(1)).max(1);
+        let parts = to.chunks_mut(elements * inner);
+        let taps = self.places.chunks(elements * self.count);
+        let taps = taps.zip(self.weights.chunks(elements * self.count));
+        for (to, taps) in parts.zip(taps) {
+            pace.spend(to.len() as u64)?;
+            match self.count {
+                2 => apply_as::<2>(taps, from, to, inner),
+                4 => apply_as::<4>(taps, from, to, inner),
+                _ => self.apply_to_any(taps, from, to, inner),
+            }
         }
+        Ok(())
     }
 
-    fn apply_to_any(&self, from: &[f32], to: &mut [f32], inner: usize) {
-        let places = self.places.chunks_exact(self.count);
-        let weights = self.weights.chunks_exact(self.count);
+    fn apply_to_any(
+        &self,
+        (places, weights): (&[usize], &[f32]),
+        from: &[f32],
+        to: &mut [f32],
+        inner: usize,
+    ) {
+        let places = places.chunks_exact(self.count);
+        let weights = weights.chunks_exact(self.count);
         for ((to, places), weights) in to.chunks_exact_mut(inner).zip(places).zip(weights) {
             to.fill(0.0);
             // What weighs nothing must not meet an infinity.
@@ -38,24 +67,29 @@ impl Taps {
             }
         }
     }
+}
 
-    fn apply_as<const COUNT: usize>(&self, from: &[f32], to: &mut [f32], inner: usize) {
-        let (places, _) = self.places.as_chunks::<COUNT>();
-        let (weights, _) = self.weights.as_chunks::<COUNT>();
-        if inner == 1 {
-            for ((to, places), weights) in to.iter_mut().zip(places).zip(weights) {
-                *to = (0..COUNT).map(|tap| weights[tap] * from[places[tap]]).sum();
-            }
-            return;
+fn apply_as<const COUNT: usize>(
+    (places, weights): (&[usize], &[f32]),
+    from: &[f32],
+    to: &mut [f32],
+    inner: usize,
+) {
+    let (places, _) = places.as_chunks::<COUNT>();
+    let (weights, _) = weights.as_chunks::<COUNT>();
+    if inner == 1 {
+        for ((to, places), weights) in to.iter_mut().zip(places).zip(weights) {
+            *to = (0..COUNT).map(|tap| weights[tap] * from[places[tap]]).sum();
         }
-        pulp::Arch::new().dispatch(Rows {
-            from,
-            to,
-            inner,
-            places,
-            weights,
-        });
+        return;
     }
+    pulp::Arch::new().dispatch(Rows {
+        from,
+        to,
+        inner,
+        places,
+        weights,
+    });
 }
 
 /// Rows that are sums of other rows.
@@ -88,6 +122,8 @@ impl<const COUNT: usize> pulp::WithSimd for Rows<'_, COUNT> {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
     use super::*;
 
     #[test]
@@ -98,15 +134,17 @@ mod tests {
             weights: vec![0.25, 0.75, 0.5, 0.5, 0.5, 0.5],
         };
         let mut numbers = [0.0; 3];
-        taps.apply(&[4.0, 8.0, f32::INFINITY], &mut numbers, 1);
+        taps.apply(&[4.0, 8.0, f32::INFINITY], &mut numbers, 1, &mut Pace::default())
+            .unwrap();
         assert_eq!(numbers, [7.0, f32::INFINITY, f32::INFINITY]);
         let rows: Vec<f32> = (0..15).map(|index| index as f32).collect();
         let mut made = vec![0.0; 15];
-        taps.apply(&rows, &mut made, 5);
+        taps.apply(&rows, &mut made, 5, &mut Pace::default()).unwrap();
         for (at, &number) in made.iter().enumerate() {
             let column = [rows[at % 5], rows[5 + at % 5], rows[10 + at % 5]];
             let mut expected = [0.0; 3];
-            taps.apply(&column, &mut expected, 1);
+            taps.apply(&column, &mut expected, 1, &mut Pace::default())
+                .unwrap();
             assert_eq!(number, expected[at / 5]);
         }
     }
