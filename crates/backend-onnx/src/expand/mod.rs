@@ -1,7 +1,8 @@
 //! What tract is given in other words: functions that a file defines are written out, ONNX Runtime's own operators become
-//! ONNX's, and FP16 becomes FP32. ONNX Runtime itself gets the file as it is.
+//! ONNX's, constants of 4 bits become bytes, and FP16 becomes FP32. ONNX Runtime itself gets the file as it is.
 
 mod contrib;
+mod four_bits;
 mod functions;
 mod graph;
 mod half;
@@ -26,12 +27,16 @@ pub(crate) fn expanded(model: &ModelProto) -> Result<Option<ModelProto>, Service
             "operators of the domain '{NEWEST}' are not supported"
         )));
     }
-    let needs = functions::are_used(model) || contrib::are_used(model) || half::is_used(model);
+    let needs = functions::are_used(model)
+        || contrib::are_used(model)
+        || four_bits::are_used(model)
+        || half::is_used(model);
     if !needs {
         return Ok(None);
     }
     let mut model = model.clone();
     functions::write_out(&mut model)?;
+    four_bits::widen(&mut model);
     contrib::replace(&mut model);
     half::widen(&mut model);
     Ok(Some(model))

@@ -4,15 +4,17 @@
 
 use super::{
     activation::{self, activation},
-    attention_mask, batch_normalization, cast, columns, concat, conditions as when, contrib, counting,
-    cum_sum, dft, elementwise, gemm, grid_sample, hardmax, lookup, non_max_suppression, normalize,
-    packed_product, pad, power, prelu, quantize, quantized_pair, random, recurrent, reduce, resize,
-    roi_align,
+    affine_grid, attention, attention_mask, batch_normalization, cast, columns, concat, conditions as when,
+    contrib, counting, cum_sum, determinant, dft, elementwise, gemm, grid_sample, grouped_attention, hardmax,
+    lookup, lp_pool, max_unpool, non_max_suppression, normalize, packed_product, packed_rows, pad,
+    pieces_of_text, power, prelu, quantize, quantized_pair, random, recurrent, reduce, resize, roi_align,
+    rotary,
     rule::{Outputs, Rule, contributed, inner, ml, op},
     sequences, slice, softmax,
     steps::stepwise,
     stft, text, tokenizer,
     types::Types,
+    unique,
 };
 use crate::ml;
 
@@ -64,6 +66,10 @@ pub(super) static RULES: &[Rule] = &[
         .wide()
         .instead(activation::TYPES, activation),
     op("Add").takes(LEGACY).of(NUMBERS),
+    op("AffineGrid")
+        .since(20)
+        .takes(&["align_corners"])
+        .own(affine_grid::affine_grid),
     op("And").takes(LEGACY).of(Types::BOOL),
     op("ArgMax")
         .takes(ARG)
@@ -79,6 +85,19 @@ pub(super) static RULES: &[Rule] = &[
         .instead(activation::TYPES, activation),
     op("Atan").of(FLOATS).wide(),
     op("Atanh").since(9).of(FLOATS).wide(),
+    op("Attention")
+        .since(23)
+        .gives(Outputs::Optional)
+        .takes(&[
+            "is_causal",
+            "kv_num_heads",
+            "q_num_heads",
+            "qk_matmul_output_mode",
+            "scale",
+            "softcap",
+            "softmax_precision",
+        ])
+        .own(attention::attention),
     op("AveragePool")
         .takes(&[
             "auto_pad",
@@ -178,9 +197,10 @@ pub(super) static RULES: &[Rule] = &[
     op("DepthToSpace").takes(&["blocksize", "mode"]).of(FIXED),
     op("DequantizeLinear")
         .since(10)
-        .takes(&["axis", "block_size"])
-        .when(when::not_blocked)
+        .takes(&["axis", "block_size", "output_dtype"])
+        .when(when::to_fp32)
         .own(quantize::dequantize),
+    op("Det").since(11).own(determinant::determinant),
     op("Div").takes(LEGACY).of(NUMBERS),
     op("Dropout")
         .scalars(&[1, 2])
@@ -245,6 +265,10 @@ pub(super) static RULES: &[Rule] = &[
         .wide()
         .instead(Types::F64, gemm::gemm),
     op("GlobalAveragePool").of(FLOATS).wide(),
+    op("GlobalLpPool")
+        .since(2)
+        .takes(&["p"])
+        .own(lp_pool::global_lp_pool),
     op("GlobalMaxPool").of(FLOATS),
     op("Greater").takes(LEGACY).of(NUMBERS).given(when::comparison),
     op("GreaterOrEqual").since(12).of(NUMBERS).given(when::comparison),
@@ -321,6 +345,18 @@ pub(super) static RULES: &[Rule] = &[
         .gives(Outputs::AsNamed)
         .own(stepwise),
     op("LpNormalization").takes(&["axis", "p"]).of(FLOATS).wide(),
+    op("LpPool")
+        .since(2)
+        .takes(&[
+            "auto_pad",
+            "ceil_mode",
+            "dilations",
+            "kernel_shape",
+            "p",
+            "pads",
+            "strides",
+        ])
+        .own(lp_pool::lp_pool),
     op("MatMul").of(FACTORS).wide().given(when::product),
     op("MatMulInteger").since(10).given(when::product),
     op("Max")
@@ -340,6 +376,10 @@ pub(super) static RULES: &[Rule] = &[
         ])
         .of(FLOATS.and(Types::I8).and(Types::U8))
         .when(when::pool),
+    op("MaxUnpool")
+        .since(9)
+        .takes(&["kernel_shape", "pads", "strides"])
+        .own(max_unpool::max_unpool),
     op("Mean")
         .of(FLOATS)
         .wide()
@@ -391,7 +431,7 @@ pub(super) static RULES: &[Rule] = &[
     op("QLinearMatMul").since(10).given(when::q_linear_mat_mul),
     op("QuantizeLinear")
         .since(10)
-        .takes(&["axis", "block_size", "saturate"])
+        .takes(&["axis", "block_size", "output_dtype", "precision", "saturate"])
         .when(when::not_blocked)
         .own(quantize::quantize),
     op("RNN")
@@ -476,6 +516,10 @@ pub(super) static RULES: &[Rule] = &[
         .wide()
         .instead(WHOLE, reduce::reduce)
         .also_if(reduce::is_of_nothing),
+    op("RegexFullMatch")
+        .since(20)
+        .takes(&["pattern"])
+        .own(pieces_of_text::regex_full_match),
     op("Relu")
         .of(FLOATS.and(Types::SIGNED))
         .wide()
@@ -510,6 +554,10 @@ pub(super) static RULES: &[Rule] = &[
             "spatial_scale",
         ])
         .own(roi_align::roi_align),
+    op("RotaryEmbedding")
+        .since(23)
+        .takes(&["interleaved", "num_heads", "rotary_embedding_dim"])
+        .own(rotary::rotary_embedding),
     op("Round")
         .since(11)
         .of(FLOATS)
@@ -576,10 +624,16 @@ pub(super) static RULES: &[Rule] = &[
         .own(stepwise),
     op("Sqrt").of(FLOATS).wide(),
     op("Squeeze").takes(&["axes"]).given(when::squeeze),
+    op("StringConcat").since(20).own(pieces_of_text::string_concat),
     op("StringNormalizer")
         .since(10)
         .takes(&["case_change_action", "is_case_sensitive", "locale", "stopwords"])
         .own(text::string_normalizer),
+    op("StringSplit")
+        .since(20)
+        .gives(Outputs::Exactly(2))
+        .takes(&["delimiter", "maxsplit"])
+        .own(pieces_of_text::string_split),
     op("Sub").takes(LEGACY).of(NUMBERS),
     op("Sum").of(FLOATS).wide(),
     op("Tan").of(FLOATS).wide(),
@@ -611,6 +665,11 @@ pub(super) static RULES: &[Rule] = &[
         .of(NUMBERS),
     op("Transpose").takes(&["perm"]),
     op("Trilu").since(14).takes(&["upper"]).own(counting::trilu),
+    op("Unique")
+        .since(11)
+        .gives(Outputs::Exactly(4))
+        .takes(&["axis", "sorted"])
+        .own(unique::unique),
     op("Unsqueeze").takes(&["axes"]),
     op("Upsample")
         .since(7)
@@ -738,6 +797,28 @@ pub(super) static RULES: &[Rule] = &[
         .gives(Outputs::Optional)
         .takes(LSTM)
         .when(when::recurrent),
+    contributed("GatherBlockQuantized", packed_rows::packed_rows).takes(&[
+        "bits",
+        "block_size",
+        "gather_axis",
+        "quantize_axis",
+    ]),
+    contributed("GroupQueryAttention", grouped_attention::grouped_attention)
+        .gives(Outputs::Exactly(3))
+        .takes(&[
+            "do_rotary",
+            "k_quant_type",
+            "kv_cache_bit_width",
+            "kv_num_heads",
+            "local_window_size",
+            "num_heads",
+            "qk_output",
+            "rotary_interleaved",
+            "scale",
+            "smooth_softmax",
+            "softcap",
+            "v_quant_type",
+        ]),
     contributed("MatMulNBits", packed_product::packed_product).takes(&[
         "K",
         "N",
@@ -748,6 +829,13 @@ pub(super) static RULES: &[Rule] = &[
     ]),
     contributed("QLinearAdd", quantized_pair::quantized_pair),
     contributed("QLinearMul", quantized_pair::quantized_pair),
+    contributed("RotaryEmbedding", rotary::rotary_embedding).takes(&[
+        "interleaved",
+        "is_packed_batching",
+        "num_heads",
+        "rotary_embedding_dim",
+        "scale",
+    ]),
     contributed("Tokenizer", tokenizer::tokenizer).takes(&[
         "mark",
         "mincharnum",
@@ -758,6 +846,12 @@ pub(super) static RULES: &[Rule] = &[
     ]),
     inner("AttentionMask", attention_mask::attention_mask).takes(&["mask_filter_value"]),
     inner("CausalMask", attention_mask::causal_mask),
+    inner("GatherBlockQuantized", packed_rows::packed_rows).takes(&[
+        "bits",
+        "block_size",
+        "gather_axis",
+        "quantize_axis",
+    ]),
     inner("SplitHeads", contrib::split_heads).takes(&["is_query", "num_heads", "scale"]),
     inner("TransposeLast", contrib::transpose_last),
 ];

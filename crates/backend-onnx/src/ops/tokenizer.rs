@@ -43,7 +43,7 @@ pub(crate) fn tokenizer(context: &ParsingContext<'_>, node: &NodeProto) -> Tract
 }
 
 /// An expression of RE2, whose classes have the letters of ASCII only.
-fn expression(text: &str) -> TractResult<Regex> {
+pub(super) fn expression(text: &str) -> TractResult<Regex> {
     let mut ours = String::new();
     let mut characters = text.chars();
     while let Some(character) = characters.next() {
