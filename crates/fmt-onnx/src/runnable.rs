@@ -206,6 +206,7 @@ const OPERATORS: &[(&str, u64)] = &[
     ("ai.onnx.ml/SVMClassifier", 1),
     ("ai.onnx.ml/SVMRegressor", 1),
     ("ai.onnx.ml/Scaler", 1),
+    ("ai.onnx.ml/TreeEnsemble", 5),
     ("ai.onnx.ml/TreeEnsembleClassifier", 1),
     ("ai.onnx.ml/TreeEnsembleRegressor", 1),
     ("com.microsoft/DynamicQuantizeLSTM", 1),

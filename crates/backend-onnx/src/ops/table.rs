@@ -263,7 +263,8 @@ pub(super) static RULES: &[Rule] = &[
         .takes(&["alpha", "beta", "broadcast", "transA", "transB"])
         .of(FLOATS)
         .wide()
-        .instead(Types::F64, gemm::gemm),
+        .instead(Types::F64, gemm::gemm)
+        .also_if(gemm::is_of_nothing),
     op("GlobalAveragePool").of(FLOATS).wide(),
     op("GlobalLpPool")
         .since(2)
@@ -745,6 +746,24 @@ pub(super) static RULES: &[Rule] = &[
         "support_vectors",
     ]),
     ml("Scaler", ml::scaler).takes(&["offset", "scale"]),
+    ml("TreeEnsemble", ml::tree_ensemble).since(5).takes(&[
+        "aggregate_function",
+        "leaf_targetids",
+        "leaf_weights",
+        "membership_values",
+        "n_targets",
+        "nodes_falseleafs",
+        "nodes_falsenodeids",
+        "nodes_featureids",
+        "nodes_hitrates",
+        "nodes_missing_value_tracks_true",
+        "nodes_modes",
+        "nodes_splits",
+        "nodes_trueleafs",
+        "nodes_truenodeids",
+        "post_transform",
+        "tree_roots",
+    ]),
     ml("TreeEnsembleClassifier", ml::tree_classifier)
         .gives(Outputs::Exactly(2))
         .takes(&[
