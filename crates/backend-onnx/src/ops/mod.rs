@@ -10,6 +10,7 @@ mod binary;
 mod branch;
 mod cast;
 mod cells;
+mod coarse;
 mod columns;
 mod concat;
 mod conditions;

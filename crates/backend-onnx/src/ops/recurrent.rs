@@ -38,6 +38,7 @@ pub(crate) fn recurrent(_: &ParsingContext<'_>, node: &NodeProto) -> TractResult
         attributes.floats("activation_alpha").iter().copied(),
         attributes.floats("activation_beta").iter().copied(),
     );
+    let is_quantized = node.op_type.ends_with(QUANTIZED);
     let mut activations = Vec::with_capacity(directions.len());
     for direction in 0..directions.len() {
         let count = cell.activations().len();
@@ -47,7 +48,10 @@ pub(crate) fn recurrent(_: &ParsingContext<'_>, node: &NodeProto) -> TractResult
         };
         let functions: Option<Vec<Activation>> = names
             .iter()
-            .map(|name| Some(Activation::of(name)?.with(&mut alphas, &mut betas)))
+            .map(|name| {
+                let function = Activation::of(name)?.with(&mut alphas, &mut betas);
+                Some(if is_quantized { function.coarse() } else { function })
+            })
             .collect();
         activations.push(functions.context("an unknown activation")?);
     }
@@ -58,7 +62,7 @@ pub(crate) fn recurrent(_: &ParsingContext<'_>, node: &NodeProto) -> TractResult
         batch_first: attributes.int("layout", 0) != 0,
         clip: attributes.float("clip", 0.0),
         couples_gates: attributes.int("input_forget", 0) != 0,
-        is_quantized: node.op_type.ends_with(QUANTIZED),
+        is_quantized,
         turned: OnceLock::new(),
         inputs: std::array::from_fn(|index| attributes.position(index)),
         outputs: node.output.len(),

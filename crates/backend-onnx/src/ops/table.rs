@@ -4,11 +4,11 @@
 
 use super::{
     activation::{self, activation},
-    affine_grid, attention, attention_mask, batch_normalization, cast, columns, concat, conditions as when,
-    contrib, counting, cum_sum, determinant, dft, elementwise, gemm, grid_sample, grouped_attention, hardmax,
-    lookup, lp_pool, max_unpool, non_max_suppression, normalize, packed_product, packed_rows, pad,
-    pieces_of_text, power, prelu, quantize, quantized_pair, random, recurrent, reduce, resize, roi_align,
-    rotary,
+    affine_grid, attention, attention_mask, batch_normalization, cast, coarse, columns, concat,
+    conditions as when, contrib, counting, cum_sum, determinant, dft, elementwise, gemm, grid_sample,
+    grouped_attention, hardmax, lookup, lp_pool, max_unpool, non_max_suppression, normalize, packed_product,
+    packed_rows, pad, pieces_of_text, power, prelu, quantize, quantized_pair, random, recurrent, reduce,
+    resize, roi_align, rotary,
     rule::{Outputs, Rule, contributed, inner, ml, op},
     sequences, slice, softmax,
     steps::stepwise,
@@ -865,6 +865,8 @@ pub(super) static RULES: &[Rule] = &[
     ]),
     inner("AttentionMask", attention_mask::attention_mask).takes(&["mask_filter_value"]),
     inner("CausalMask", attention_mask::causal_mask),
+    inner("CoarseSigmoid", coarse::coarse),
+    inner("CoarseTanh", coarse::coarse),
     inner("GatherBlockQuantized", packed_rows::packed_rows).takes(&[
         "bits",
         "block_size",
