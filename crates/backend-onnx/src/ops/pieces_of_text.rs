@@ -17,6 +17,12 @@ pub(crate) fn string_concat(_: &ParsingContext<'_>, _: &NodeProto) -> TractResul
     Ok(kernel(StringConcat))
 }
 
+/// An attribute, or nothing.
+fn text<'a>(attributes: Attributes<'a>, name: &str) -> TractResult<&'a str> {
+    let given = attributes.get(name).map_or(&[][..], |attribute| &attribute.s);
+    std::str::from_utf8(given).with_context(|| format!("'{name}' is not UTF-8"))
+}
+
 fn expect_text(facts: &[Fact], count: usize) -> TractResult<()> {
     ensure!(
         facts.len() == count && facts.iter().all(|fact| fact.datum_type == DatumType::String),
@@ -74,7 +80,7 @@ pub(crate) fn string_split(
         false => None,
     };
     Ok(kernel(StringSplit {
-        delimiter: attributes.text("delimiter", "").to_owned(),
+        delimiter: text(attributes, "delimiter")?.to_owned(),
         most,
         scope: context.template.symbols.clone(),
         count: OnceLock::new(),
@@ -171,7 +177,7 @@ pub(crate) fn regex_full_match(
     _: &ParsingContext<'_>,
     node: &NodeProto,
 ) -> TractResult<Box<dyn InferenceOp>> {
-    let pattern = Attributes(node).text("pattern", "");
+    let pattern = text(Attributes(node), "pattern")?;
     Ok(kernel(RegexFullMatch(expression(&format!(
         r"\A(?:{pattern})\z"
     ))?)))
