@@ -236,6 +236,7 @@ impl Lowering<'_> {
             output,
             name: format!("{NODE}{number}~{}", node.op_type),
             op_type: ops::registered_name(domain, &node.op_type),
+            domain: domain.to_owned(),
             attribute,
         };
         ops::check(&lowered, domain, &node.op_type, opset).map_err(|error| error.within(&label))?;

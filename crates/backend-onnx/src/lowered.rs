@@ -46,6 +46,7 @@ pub(crate) struct OnnxNode {
     pub(crate) name: String,
     /// With its domain before it, but for ONNX's own.
     pub(crate) op_type: String,
+    pub(crate) domain: String,
     pub(crate) attribute: Vec<OnnxAttribute>,
 }
 

@@ -104,6 +104,7 @@ impl Backend for OnnxBackend {
         external::take_in(&mut model, &source.beside)?;
         rewrite::cut_zip_maps(&mut model);
         rewrite::drop_repeated_outputs(&mut model);
+        rewrite::name_outputs(&mut model);
         let loaded = match choice {
             Choice::Tract => self.with_tract(source, &model, cx)?,
             Choice::OnnxRuntime(runtime) => with_onnx_runtime(runtime, source, &model, cx)?,

@@ -68,6 +68,37 @@ pub(crate) fn drop_repeated_outputs(model: &mut ModelProto) {
     }
 }
 
+/// Names outputs of loops and branches that have no name: ONNX Runtime 1.32 ends the process at such a value of a `Loop`, and does not
+/// load the others.
+pub(crate) fn name_outputs(model: &mut ModelProto) {
+    let mut count = 0;
+    for function in &mut model.functions {
+        name_outputs_of(&mut function.node, &mut count);
+    }
+    if let Some(graph) = &mut model.graph {
+        name_outputs_of(&mut graph.node, &mut count);
+    }
+}
+
+fn name_outputs_of(nodes: &mut [NodeProto], count: &mut usize) {
+    for node in nodes {
+        let is_control = matches!(node.op_type.as_str(), "If" | "Loop" | "Scan");
+        if is_control && canonical_domain(&node.domain).is_empty() {
+            for output in node.output.iter_mut().filter(|output| output.is_empty()) {
+                *output = format!("~unused~{count}");
+                *count += 1;
+            }
+        }
+        let graphs = node
+            .attribute
+            .iter_mut()
+            .flat_map(|attribute| attribute.g.iter_mut().chain(&mut attribute.graphs));
+        for graph in graphs {
+            name_outputs_of(&mut graph.node, count);
+        }
+    }
+}
+
 /// FP32 with so many columns; 0 is any number.
 fn matrix(columns: usize) -> TypeProto {
     let columns = (columns > 0).then_some(dimension::Value::DimValue(columns as i64));
@@ -179,6 +210,24 @@ mod tests {
             .map(|output| &*output.name)
             .collect();
         assert_eq!(names, ["y", "z"]);
+    }
+
+    #[test]
+    fn outputs_of_loops_have_names() {
+        let mut outer = node("Loop", "c", "");
+        outer.domain = String::new();
+        outer.output.push("y".to_owned());
+        let mut inner = node("Other", "c", "");
+        inner.attribute[0].g = Some(GraphProto {
+            node: vec![outer],
+            ..GraphProto::default()
+        });
+        let mut named = model(vec![inner]);
+        name_outputs(&mut named);
+        let inner = &named.graph.unwrap().node[0];
+        assert_eq!(inner.output, [""]);
+        let outer = &inner.attribute[0].g.as_ref().unwrap().node[0];
+        assert_eq!(outer.output, ["~unused~0", "y"]);
     }
 
     #[test]

@@ -213,7 +213,19 @@ impl Replacement<'_> {
             }
             "QLinearConcat" => self.quantized_concat(),
             "QGemm" => self.quantized_gemm(),
-            "Trilu" | "GridSample" | "Range" | "Unique" => {
+            "Unique" => {
+                // In the order in which values come, and without the places where they come first.
+                let y = self.newer("Unique", &[self.input(0)?], vec![int("sorted", 0)]);
+                let others = [self.fresh(), self.fresh(), self.fresh()];
+                if let Some(unique) = self.made.last_mut() {
+                    unique.output.extend(others.clone());
+                }
+                let [_, inverse, counts] = others;
+                self.give(1, inverse);
+                self.give(2, counts);
+                self.give(0, y)
+            }
+            "Trilu" | "GridSample" | "Range" => {
                 let attributes = self.node.attribute.clone();
                 let y = self.op(&self.node.op_type.clone(), &self.node.input.clone(), attributes);
                 self.give(0, y)

@@ -1,10 +1,14 @@
 //! What tract is given in other words: functions that a file defines are written out, ONNX Runtime's own operators become
-//! ONNX's, and FP16 becomes FP32. ONNX Runtime itself gets the file as it is.
+//! ONNX's, constants of 4 bits become bytes, FP16 becomes FP32,
+//! and loops carry only what they change. ONNX Runtime itself gets the file as it is.
 
 mod contrib;
+mod four_bits;
 mod functions;
 mod graph;
 mod half;
+mod invariants;
+mod last_bits;
 
 use oip_types::ServiceError;
 
@@ -26,13 +30,21 @@ pub(crate) fn expanded(model: &ModelProto) -> Result<Option<ModelProto>, Service
             "operators of the domain '{NEWEST}' are not supported"
         )));
     }
-    let needs = functions::are_used(model) || contrib::are_used(model) || half::is_used(model);
+    let needs = functions::are_used(model)
+        || contrib::are_used(model)
+        || four_bits::are_used(model)
+        || half::is_used(model)
+        || last_bits::matter(model)
+        || invariants::are_there(model);
     if !needs {
         return Ok(None);
     }
     let mut model = model.clone();
     functions::write_out(&mut model)?;
+    four_bits::widen(&mut model);
     contrib::replace(&mut model);
     half::widen(&mut model);
+    last_bits::keep(&mut model);
+    invariants::take_out(&mut model);
     Ok(Some(model))
 }

@@ -10,7 +10,9 @@ mod scale;
 mod svm;
 
 pub(crate) use encode::{extractor, one_hot, vectorizer};
-pub(crate) use ensemble::{classifier as tree_classifier, regressor as tree_regressor};
+pub(crate) use ensemble::{
+    classifier as tree_classifier, ensemble as tree_ensemble, regressor as tree_regressor,
+};
 pub(crate) use label_encoder::label_encoder;
 pub(crate) use linear::{classifier as linear_classifier, regressor as linear_regressor};
 pub(crate) use scale::{binarizer, imputer, normalizer, scaler};

@@ -1,5 +1,7 @@
 //! Requests that would end the process: some of ONNX Runtime's operators do not survive tensors without elements.
 
+use std::collections::HashSet;
+
 use oip_types::ServiceError;
 use tensor_core::{Quoted, Shape};
 
@@ -42,6 +44,48 @@ fn among(nodes: &[NodeProto]) -> Option<&'static str> {
 
 fn inner(graph: &GraphProto) -> &[NodeProto] {
     &graph.node
+}
+
+/// The inputs of a model that are nothing but the keys and values of earlier words for `GroupQueryAttention`, of which there are
+/// none yet in a first request; the operator survives that.
+pub(super) fn earlier_words(model: &ModelProto) -> HashSet<String> {
+    let mut found = HashSet::new();
+    let Some(graph) = &model.graph else {
+        return found;
+    };
+    let is_attention =
+        |node: &NodeProto| node.op_type == "GroupQueryAttention" && node.domain == "com.microsoft";
+    for node in graph.node.iter().filter(|node| is_attention(node)) {
+        found.extend(node.input.iter().skip(3).take(2).cloned());
+    }
+    let mut others = HashSet::new();
+    used_otherwise(&graph.node, &mut others, true);
+    others.extend(graph.output.iter().map(|output| output.name.clone()));
+    found.retain(|name| !others.contains(name));
+    found
+}
+
+fn used_otherwise(nodes: &[NodeProto], names: &mut HashSet<String>, is_outermost: bool) {
+    for node in nodes {
+        let is_attention =
+            is_outermost && node.op_type == "GroupQueryAttention" && node.domain == "com.microsoft";
+        let inputs = node.input.iter().enumerate();
+        let other = inputs.filter(|(index, _)| !is_attention || !matches!(index, 3 | 4));
+        names.extend(other.map(|(_, name)| name.clone()));
+        let graphs = node
+            .attribute
+            .iter()
+            .flat_map(|attribute| attribute.g.iter().chain(&attribute.graphs));
+        for graph in graphs {
+            used_otherwise(&graph.node, names, false);
+            names.extend(graph.output.iter().map(|output| output.name.clone()));
+        }
+    }
+}
+
+/// Whether a value has no elements only because there are no earlier words.
+pub(super) fn is_of_no_words(shape: &Shape) -> bool {
+    matches!(*shape.dims(), [batch, heads, 0, width] if batch > 0 && heads > 0 && width > 0)
 }
 
 /// Refuses an input without elements for a model with this operator.

@@ -1,4 +1,5 @@
 use std::{
+    collections::HashSet,
     panic::{AssertUnwindSafe, catch_unwind},
     time::Instant,
 };
@@ -39,6 +40,8 @@ pub(crate) struct OrtModel {
     runs: Runs,
     /// An operator that would end the process, given a tensor without elements.
     fatal: Option<&'static str>,
+    /// Inputs that may be empty all the same, where there are no words before a request's.
+    earlier_words: HashSet<String>,
     /// Once the metadata is complete.
     comparison: Option<Comparison>,
 }
@@ -84,6 +87,7 @@ impl OrtModel {
             session,
             runs: Runs::new(),
             fatal: fatal::operator(model),
+            earlier_words: fatal::earlier_words(model),
             comparison: None,
         };
         let answer = first_answer(&loaded, &signature.inputs, deadline);
@@ -146,7 +150,12 @@ impl Model for OrtModel {
         self.named_dims.check(&shapes)?;
         if let Some(operator) = self.fatal {
             let mut inputs = self.metadata.inputs.iter().zip(&shapes);
-            inputs.try_for_each(|(input, shape)| fatal::refuse_empty(operator, &input.name, shape))?;
+            inputs.try_for_each(|(input, shape)| {
+                match self.earlier_words.contains(&input.name) && fatal::is_of_no_words(shape) {
+                    true => Ok(()),
+                    false => fatal::refuse_empty(operator, &input.name, shape),
+                }
+            })?;
         }
         let mut inputs = Vec::with_capacity(values.len());
         for (input, value) in self.metadata.inputs.iter().zip(&values) {

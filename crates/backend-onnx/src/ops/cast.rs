@@ -147,7 +147,9 @@ macro_rules! number {
     )*};
 }
 
-number!(float_text => f16, f32, f64);
+number!(|x: &f16| short_text(x.to_f32()) => f16);
+number!(|x: &f32| short_text(*x) => f32);
+number!(float_text => f64);
 number!(ToString::to_string => u8, u16, u32, u64, i8, i16, i32, i64);
 
 /// Numbers from texts as ONNX Runtime reads them: what is no number ends the run.
@@ -177,12 +179,26 @@ where
     texts.iter().map(parse).collect()
 }
 
-/// A float with the fewest digits that read back as the same number, in the form of C's `%g`.
-///
-/// ONNX's tests want those digits; ONNX Runtime writes 8 of them in this form, which is the same wherever 8 are enough.
+/// A float with eight digits in the form of C's `%g`, as ONNX Runtime writes it.
+fn short_text(number: f32) -> String {
+    let scientific = format!("{number:.7e}");
+    match scientific.split_once('e') {
+        Some((mantissa, exponent)) => {
+            let mantissa = mantissa.trim_end_matches('0').trim_end_matches('.');
+            c_text(&format!("{mantissa}e{exponent}"))
+        }
+        None => c_text(&scientific),
+    }
+}
+
+/// A float with the fewest digits that read back as the same number, in the form of C's `%g`. ONNX Runtime writes eight of them.
 fn float_text<F: fmt::LowerExp>(number: F) -> String {
+    c_text(&format!("{number:e}"))
+}
+
+/// A number in scientific form in that of C's `%.8g`.
+fn c_text(scientific: &str) -> String {
     const DIGITS: i32 = 8;
-    let scientific = format!("{number:e}");
     let Some((mantissa, exponent)) = scientific.split_once('e') else {
         return scientific.to_uppercase().replace("NAN", "NaN");
     };
@@ -236,6 +252,7 @@ mod tests {
         ] {
             assert_eq!(float_text(number), text);
         }
-        assert_eq!(float_text(0.604_845_5f32), "0.6048455");
+        assert_eq!(short_text(0.604_845_5), "0.60484552");
+        assert_eq!(short_text(1e-5), "9.9999997e-06");
     }
 }

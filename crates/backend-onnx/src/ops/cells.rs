@@ -346,7 +346,7 @@ fn mix(h: &mut [f32], update: &[f32], candidate: &[f32]) {
 }
 
 /// `a` of `rows` times `depth`, by the transpose of `b`, of `columns` times `depth`.
-fn multiply(a: &[f32], b: &[f32], product: &mut [f32], [rows, depth, columns]: [usize; 3]) {
+pub(super) fn multiply(a: &[f32], b: &[f32], product: &mut [f32], [rows, depth, columns]: [usize; 3]) {
     /// Below so many rows the library packs matrices for longer than it multiplies them.
     const FEW_ROWS: usize = 8;
     if depth == 0 {

@@ -98,7 +98,18 @@ pub(super) fn not_blocked(node: Attributes<'_>, _: i64) -> Verdict {
     if node.int("block_size", 0) != 0 {
         return refuse("blocked quantization is not supported");
     }
+    if !matches!(node.int("precision", 0), 0 | 1) {
+        return refuse("is supported in the precision of FP32 only");
+    }
     Ok(())
+}
+
+/// FP16 is FP32 here.
+pub(super) fn to_fp32(node: Attributes<'_>, _: i64) -> Verdict {
+    match node.int("output_dtype", 0) {
+        0 | 1 => Ok(()),
+        code => refuse(format!("a result of the type {code} is not supported")),
+    }
 }
 
 /// tract says that a scalar has no coordinates, ONNX Runtime that it has one.

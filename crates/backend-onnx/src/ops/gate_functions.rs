@@ -1,21 +1,42 @@
 //! The functions of recurrent layers' gates.
 
-use super::vector::{self, each};
+use super::{
+    coarse,
+    vector::{self, each},
+};
 
 /// A function of one number.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Activation {
     Sigmoid,
     Tanh,
+    /// As ONNX Runtime has them, to the last bit.
+    CoarseSigmoid,
+    CoarseTanh,
     Relu,
     Softplus,
     Softsign,
-    Affine { alpha: f32, beta: f32 },
-    Elu { alpha: f32 },
-    HardSigmoid { alpha: f32, beta: f32 },
-    LeakyRelu { alpha: f32 },
-    ScaledTanh { alpha: f32, beta: f32 },
-    ThresholdedRelu { alpha: f32 },
+    Affine {
+        alpha: f32,
+        beta: f32,
+    },
+    Elu {
+        alpha: f32,
+    },
+    HardSigmoid {
+        alpha: f32,
+        beta: f32,
+    },
+    LeakyRelu {
+        alpha: f32,
+    },
+    ScaledTanh {
+        alpha: f32,
+        beta: f32,
+    },
+    ThresholdedRelu {
+        alpha: f32,
+    },
 }
 
 impl Activation {
@@ -53,7 +74,13 @@ impl Activation {
         betas: &mut impl Iterator<Item = f32>,
     ) -> Self {
         match &mut self {
-            Self::Sigmoid | Self::Tanh | Self::Relu | Self::Softplus | Self::Softsign => {}
+            Self::Sigmoid
+            | Self::Tanh
+            | Self::CoarseSigmoid
+            | Self::CoarseTanh
+            | Self::Relu
+            | Self::Softplus
+            | Self::Softsign => {}
             Self::Elu { alpha } | Self::LeakyRelu { alpha } | Self::ThresholdedRelu { alpha } => {
                 *alpha = alphas.next().unwrap_or(*alpha);
             }
@@ -67,11 +94,22 @@ impl Activation {
         self
     }
 
+    /// The function where numbers are rounded to 8 bits.
+    pub(super) fn coarse(self) -> Self {
+        match self {
+            Self::Sigmoid => Self::CoarseSigmoid,
+            Self::Tanh => Self::CoarseTanh,
+            other => other,
+        }
+    }
+
     /// Replaces each value.
     pub(super) fn apply(self, values: &mut [f32]) {
         match self {
             Self::Sigmoid => each!(values, [] | x | vector::sigmoid(x)),
             Self::Tanh => each!(values, [] | x | vector::tanh(x)),
+            Self::CoarseSigmoid => coarse::sigmoid(values),
+            Self::CoarseTanh => coarse::tanh(values),
             Self::Relu => each!(values, [] | x | if x < 0.0 { 0.0 } else { x }),
             Self::Softplus => each!(values, [] | x | vector::softplus(x)),
             Self::Softsign => each!(values, [] | x | x / (1.0 + x.abs())),

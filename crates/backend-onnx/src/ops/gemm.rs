@@ -1,10 +1,12 @@
-//! `Gemm` of FP64, whose factors are FP32 in tract: the product of two matrices, and what is added to it.
+//! `Gemm` of FP64, whose factors are FP32 in tract, and those whose product counts nothing, which tract does not compute: the product
+//! of two matrices, and what is added to it.
 
 use std::sync::Arc;
 
 use tract_hir::{
     internal::*,
-    tract_ndarray::{ArrayView2, ArrayViewMut2, linalg::general_mat_mul},
+    tract_ndarray::{ArrayView2, ArrayViewMut2, LinalgScalar, linalg::general_mat_mul},
+    tract_num_traits::AsPrimitive,
 };
 
 use super::{
@@ -14,7 +16,12 @@ use super::{
 };
 use crate::{building::BuildContext, faults::ensure_input, lowered::OnnxNode};
 
-/// The operator, for FP64.
+/// Whether the product counts nothing, but makes no number of an infinity.
+pub(super) fn is_of_nothing(attributes: Attributes<'_>, inputs: &[Fact]) -> bool {
+    attributes.float("alpha", 1.0) == 0.0 && inputs[0].datum_type == DatumType::F32
+}
+
+/// The operator, for FP32 and FP64.
 pub(crate) fn gemm(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
     let attributes = Attributes(node);
     Ok(kernel(Gemm {
@@ -64,6 +71,19 @@ impl Kernel for Gemm {
     }
 
     fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+        match inputs[0].datum_type() {
+            DatumType::F64 => self.product::<f64>(inputs),
+            _ => self.product::<f32>(inputs),
+        }
+    }
+}
+
+impl Gemm {
+    fn product<T: Datum + LinalgScalar>(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>>
+    where
+        f64: AsPrimitive<T>,
+    {
+        let (alpha, beta): (T, T) = (self.alpha.as_(), self.beta.as_());
         let [rows, depth] = sides(inputs[0].shape(), self.turns_a)?;
         let [other_depth, columns] = sides(inputs[1].shape(), self.turns_b)?;
         ensure_input!(
@@ -78,18 +98,27 @@ impl Kernel for Gemm {
                     wide.is_ok(),
                     "what is added to {rows} by {columns} has the shape {shape:?}"
                 );
-                elements::<f64>(&wide?)?.to_vec()
+                elements::<T>(&wide?)?.to_vec()
             }
-            None => vec![0.0; rows * columns],
+            None => vec![T::zero(); rows * columns],
         };
-        let view = |tensor, is_turned: bool| -> TractResult<ArrayView2<'_, f64>> {
+        let view = |tensor, is_turned: bool| -> TractResult<ArrayView2<'_, T>> {
             let [rows, columns] = sides(Tensor::shape(tensor), false)?;
-            let view = ArrayView2::from_shape([rows, columns], elements::<f64>(tensor)?)?;
+            let view = ArrayView2::from_shape([rows, columns], elements::<T>(tensor)?)?;
             Ok(if is_turned { view.reversed_axes() } else { view })
         };
         let (a, b) = (view(&inputs[0], self.turns_a)?, view(&inputs[1], self.turns_b)?);
         let mut sums = ArrayViewMut2::from_shape([rows, columns], &mut product)?;
-        general_mat_mul(self.alpha, &a, &b, self.beta, &mut sums);
+        if self.alpha == 0.0 {
+            // A product with infinities is no number then either.
+            let product = a.dot(&b).mapv(|sum| sum * alpha);
+            match beta == T::zero() {
+                true => sums.assign(&product),
+                false => sums.zip_mut_with(&product, |sum, product| *sum = *sum * beta + *product),
+            }
+        } else {
+            general_mat_mul(alpha, &a, &b, beta, &mut sums);
+        }
         Ok(tvec![tensor(&[rows, columns], product)?])
     }
 }

@@ -1,17 +1,19 @@
 //! ONNX Runtime's `MatMulNBits`: a product with a matrix of whole numbers of few bits, which have a scale for each block of a
 //! column. A column is unpacked once for all rows, so that the matrix never is in memory as floats.
 
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
 use tract_hir::internal::*;
 
 use super::{
     attributes::Attributes,
+    cells::multiply,
     elements::{elements, tensor},
     kernel::{Fact, Kernel, kernel},
 };
 use crate::{
     building::BuildContext,
+    cancelling::Pace,
     faults::{Limit, ensure_input},
     lowered::OnnxNode,
 };
@@ -112,18 +114,27 @@ impl Kernel for PackedProduct {
             bias.len()
         );
         let rows = input.len() / self.depth;
+        let input = self.in_order(input);
         let mut made = vec![0.0; rows * self.columns];
         let mut column = vec![0.0; self.depth];
+        let mut sums = vec![0.0; rows];
+        let mut pace = Pace::default();
         for at in 0..self.columns {
+            pace.spend((self.depth + rows * self.depth / 8) as u64)?;
             let blocks = at * blocks..(at + 1) * blocks;
-            let packed = packed[blocks.start * bytes..blocks.end * bytes].chunks_exact(bytes);
-            let places = packed.zip(&scales[blocks.clone()]).zip(&zero_points[blocks]);
-            for (column, ((packed, scale), zero_point)) in column.chunks_mut(self.block).zip(places) {
-                self.unpack(packed, *scale, *zero_point, column);
-            }
+            pulp::Arch::new().dispatch(Unpack {
+                bits: self.bits,
+                block: self.block,
+                packed: &packed[blocks.start * bytes..blocks.end * bytes],
+                bytes,
+                scales: &scales[blocks.clone()],
+                zero_points: &zero_points[blocks],
+                column: &mut column,
+            });
+            multiply(&column, &input, &mut sums, [1, self.depth, rows]);
             let bias = bias.get(at).copied().unwrap_or(0.0);
-            for (row, input) in input.chunks_exact(self.depth).enumerate() {
-                made[row * self.columns + at] = dot(input, &column) + bias;
+            for (sum, made) in sums.iter().zip(made.iter_mut().skip(at).step_by(self.columns)) {
+                *made = sum + bias;
             }
         }
         Ok(tvec![tensor(&shape, made)?])
@@ -158,39 +169,75 @@ impl PackedProduct {
 
     /// One of the numbers in some bytes, the lowest bits first.
     fn number(&self, packed: &[u8], index: usize) -> u8 {
-        let at = index * self.bits;
-        let shifted = packed[at / 8] >> (at % 8);
-        shifted & (u8::MAX >> (8 - self.bits))
+        number(self.bits, packed, index)
     }
 
-    fn unpack(&self, packed: &[u8], scale: f32, zero_point: f32, column: &mut [f32]) {
-        if self.bits == 4 {
-            let weight = |number: u8| (f32::from(number) - zero_point) * scale;
-            for (pair, &byte) in column.chunks_mut(2).zip(packed) {
-                pair[0] = weight(byte & 15);
-                if let Some(second) = pair.get_mut(1) {
-                    *second = weight(byte >> 4);
-                }
+    /// The input with the numbers of each block as [`Unpack`] has them: of 4 bits, those of the lower halves of bytes first.
+    fn in_order<'i>(&self, input: &'i [f32]) -> Cow<'i, [f32]> {
+        if self.bits != 4 {
+            return input.into();
+        }
+        let mut made = Vec::with_capacity(input.len());
+        for row in input.chunks_exact(self.depth) {
+            for block in row.chunks(self.block) {
+                made.extend(block.iter().step_by(2));
+                made.extend(block.iter().skip(1).step_by(2));
             }
-            return;
         }
-        for (index, weight) in column.iter_mut().enumerate() {
-            *weight = (f32::from(self.number(packed, index)) - zero_point) * scale;
-        }
+        made.into()
     }
 }
 
-fn dot(a: &[f32], b: &[f32]) -> f32 {
-    const LANES: usize = 16;
-    pulp::Arch::new().dispatch(|| {
-        let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());
-        let mut lanes = [0.0; LANES];
-        for (a, b) in a.iter().zip(b) {
-            for (lane, (a, b)) in lanes.iter_mut().zip(a.iter().zip(b)) {
-                *lane += a * b;
+fn number(bits: usize, packed: &[u8], index: usize) -> u8 {
+    let at = index * bits;
+    let shifted = packed[at / 8] >> (at % 8);
+    shifted & (u8::MAX >> (8 - bits))
+}
+
+/// Makes floats of the blocks of a column.
+struct Unpack<'u> {
+    bits: usize,
+    block: usize,
+    packed: &'u [u8],
+    /// Of a block.
+    bytes: usize,
+    scales: &'u [f32],
+    zero_points: &'u [f32],
+    column: &'u mut [f32],
+}
+
+impl pulp::WithSimd for Unpack<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: pulp::Simd>(self, _: S) {
+        let blocks = self
+            .column
+            .chunks_mut(self.block)
+            .zip(self.packed.chunks_exact(self.bytes));
+        let numbers = self.scales.iter().zip(self.zero_points);
+        for ((column, packed), (&scale, &zero_point)) in blocks.zip(numbers) {
+            match self.bits {
+                4 => {
+                    let (lower, upper) = column.split_at_mut(column.len().div_ceil(2));
+                    for (weight, &byte) in lower.iter_mut().zip(packed) {
+                        *weight = (f32::from(byte & 15) - zero_point) * scale;
+                    }
+                    for (weight, &byte) in upper.iter_mut().zip(packed) {
+                        *weight = (f32::from(byte >> 4) - zero_point) * scale;
+                    }
+                }
+                8 => {
+                    for (weight, &byte) in column.iter_mut().zip(packed) {
+                        *weight = (f32::from(byte) - zero_point) * scale;
+                    }
+                }
+                bits => {
+                    for (index, weight) in column.iter_mut().enumerate() {
+                        *weight = (f32::from(number(bits, packed, index)) - zero_point) * scale;
+                    }
+                }
             }
         }
-        let rest: f32 = a_rest.iter().zip(b_rest).map(|(a, b)| a * b).sum();
-        lanes.iter().sum::<f32>() + rest
-    })
+    }
 }

@@ -10,18 +10,40 @@ use super::{
     elements::{elements, tensor},
     kernel::{Fact, Kernel, kernel},
 };
-use crate::{building::BuildContext, faults::Limit, lowered::OnnxNode};
+use crate::{building::BuildContext, dtype, faults::Limit, lowered::OnnxNode};
 
 /// `QuantizeLinear`: `saturate(round(x / scale) + zero_point)`, ties to even.
 pub(crate) fn quantize(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
-    let axis = Attributes(node).int("axis", 1);
-    Ok(kernel(Quantize { axis }))
+    let attributes = Attributes(node);
+    let to = match attributes.int("output_dtype", 0) {
+        0 => None,
+        code => Some(
+            i32::try_from(code)
+                .ok()
+                .and_then(datum_type_of)
+                .with_context(|| Limit(format!("rounding to the type {code} is not supported")))?,
+        ),
+    };
+    Ok(kernel(Quantize {
+        axis: attributes.int("axis", 1),
+        to,
+    }))
+}
+
+fn datum_type_of(code: i32) -> Option<DatumType> {
+    let datum_type = dtype::to_tract(dtype::from_onnx(code)?)?;
+    expect_quantized(datum_type, false).ok()?;
+    Some(datum_type)
 }
 
 /// `DequantizeLinear`: `(x - zero_point) * scale`.
 pub(crate) fn dequantize(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
-    let axis = Attributes(node).int("axis", 1);
-    Ok(kernel(Dequantize { axis }))
+    let attributes = Attributes(node);
+    let block = usize::try_from(attributes.int("block_size", 0)).ok();
+    Ok(kernel(Dequantize {
+        axis: attributes.int("axis", 1),
+        block: block.context("a block of fewer than no elements")?,
+    }))
 }
 
 /// `DynamicQuantizeLinear`: to UINT8 with a scale and zero point from the input's own range.
@@ -32,6 +54,8 @@ pub(crate) fn quantize_dynamically(_: &BuildContext, _: &OnnxNode) -> TractResul
 #[derive(Debug)]
 struct Quantize {
     axis: i64,
+    /// The type, where no zero point has it.
+    to: Option<DatumType>,
 }
 
 impl Kernel for Quantize {
@@ -43,9 +67,10 @@ impl Kernel for Quantize {
         let [input, scale, zero_point @ ..] = inputs else {
             bail!("expected 2 or 3 inputs, found {}", inputs.len());
         };
-        let to = zero_point
-            .first()
-            .map_or(DatumType::U8, |zero_point| zero_point.datum_type);
+        let to = match zero_point.first() {
+            Some(zero_point) => zero_point.datum_type,
+            None => self.to.unwrap_or(DatumType::U8),
+        };
         expect_f32(&[input, scale])?;
         expect_quantized(to, false)?;
         Ok(vec![input.with(to)])
@@ -73,9 +98,10 @@ impl Kernel for Quantize {
                 tensor(shape, made)
             }};
         }
-        let to = inputs
-            .get(2)
-            .map_or(DatumType::U8, |zero_point| zero_point.datum_type());
+        let to = match inputs.get(2) {
+            Some(zero_point) => zero_point.datum_type(),
+            None => self.to.unwrap_or(DatumType::U8),
+        };
         Ok(tvec![match to {
             DatumType::U8 => quantized!(u8)?,
             DatumType::I8 => quantized!(i8)?,
@@ -88,6 +114,8 @@ impl Kernel for Quantize {
 #[derive(Debug)]
 struct Dequantize {
     axis: i64,
+    /// How many elements of the axis have the same scale, 0 for all.
+    block: usize,
 }
 
 impl Kernel for Dequantize {
@@ -113,8 +141,12 @@ impl Kernel for Dequantize {
     fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
         let scales = elements::<f32>(&inputs[1])?;
         let shape = inputs[0].shape();
-        let channels = Channels::new(shape, &inputs[1], self.axis)?;
         let zero_points = zero_points(inputs.get(2), scales.len())?;
+        if self.block > 0 {
+            let blocks = Blocks::new(shape, inputs[1].shape(), self.axis, self.block)?;
+            return Ok(tvec![blocks.scaled(&inputs[0], scales, &zero_points)?]);
+        }
+        let channels = Channels::new(shape, &inputs[1], self.axis)?;
         let mut made = vec![0.0f32; inputs[0].len()];
         macro_rules! floats {
             ($T:ty) => {
@@ -271,6 +303,67 @@ impl Channels {
         let length = length.max(1);
         let parts = from.chunks(length).zip(to.chunks_mut(length)).enumerate();
         parts.map(move |(index, (from, to))| (from, to, index % count))
+    }
+}
+
+/// Blocks of an axis that have a scale each.
+struct Blocks {
+    shape: Vec<usize>,
+    /// Elements of the axis, and of a block of it.
+    length: usize,
+    block: usize,
+    inner: usize,
+}
+
+impl Blocks {
+    fn new(shape: &[usize], scales: &[usize], axis: i64, block: usize) -> TractResult<Self> {
+        let from_start = if axis < 0 { axis + shape.len() as i64 } else { axis };
+        let axis = usize::try_from(from_start)
+            .ok()
+            .filter(|&axis| axis < shape.len());
+        let axis = axis.context("the axis is outside of the input's dimensions")?;
+        let mut expected = shape.to_vec();
+        expected[axis] = shape[axis].div_ceil(block);
+        ensure!(
+            scales == expected,
+            "scales of {scales:?} for blocks of {block} in a value of {shape:?}"
+        );
+        Ok(Self {
+            shape: shape.to_vec(),
+            length: shape[axis],
+            block,
+            inner: shape[axis + 1..].iter().product(),
+        })
+    }
+
+    fn scaled(&self, input: &Tensor, scales: &[f32], zero_points: &[i32]) -> TractResult<Tensor> {
+        let mut made: Vec<f32> = Vec::with_capacity(input.len());
+        let blocks = self.length.div_ceil(self.block);
+        macro_rules! floats {
+            ($T:ty) => {
+                for (line, row) in elements::<$T>(input)?
+                    .chunks_exact(self.inner.max(1))
+                    .enumerate()
+                {
+                    let (outer, at) = (line / self.length, line % self.length);
+                    let first = (outer * blocks + at / self.block) * self.inner;
+                    let scales = &scales[first..first + self.inner];
+                    let zero_points = &zero_points[first..first + self.inner];
+                    let numbers = row.iter().zip(scales).zip(zero_points);
+                    made.extend(numbers.map(|((&x, scale), &zero_point)| {
+                        (i64::from(x) - i64::from(zero_point)) as f32 * scale
+                    }));
+                }
+            };
+        }
+        match input.datum_type() {
+            DatumType::U8 => floats!(u8),
+            DatumType::I8 => floats!(i8),
+            DatumType::U16 => floats!(u16),
+            DatumType::I16 => floats!(i16),
+            _ => floats!(i32),
+        }
+        tensor(&self.shape, made)
     }
 }
 

@@ -42,6 +42,7 @@ pub(crate) fn recurrent(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dy
         attributes.floats("activation_alpha").iter().copied(),
         attributes.floats("activation_beta").iter().copied(),
     );
+    let is_quantized = node.op_type.ends_with(QUANTIZED);
     let mut activations = Vec::with_capacity(directions.len());
     for direction in 0..directions.len() {
         let count = cell.activations().len();
@@ -51,7 +52,10 @@ pub(crate) fn recurrent(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dy
         };
         let functions: Option<Vec<Activation>> = names
             .iter()
-            .map(|name| Some(Activation::of(name)?.with(&mut alphas, &mut betas)))
+            .map(|name| {
+                let function = Activation::of(name)?.with(&mut alphas, &mut betas);
+                Some(if is_quantized { function.coarse() } else { function })
+            })
             .collect();
         activations.push(functions.context("an unknown activation")?);
     }
@@ -62,7 +66,7 @@ pub(crate) fn recurrent(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dy
         batch_first: attributes.int("layout", 0) != 0,
         clip: attributes.float("clip", 0.0),
         couples_gates: attributes.int("input_forget", 0) != 0,
-        is_quantized: node.op_type.ends_with(QUANTIZED),
+        is_quantized,
         turned: OnceLock::new(),
         inputs: std::array::from_fn(|index| attributes.position(index)),
         outputs: node.output.len(),

@@ -471,6 +471,78 @@ impl Resize {
         tensor(&shape, values)
     }
 
+    /// Of whole numbers, with the sums and the cut that ONNX Runtime has: four neighbours at once, of the last two axes or of the two
+    /// before the channels.
+    fn interpolated_integers(&self, input: &Tensor, plan: &[Axis]) -> TractResult<Tensor> {
+        let channels_last = matches!(plan, [_, _, _, last] if plan[1].scale != 1.0 && last.scale == 1.0);
+        let (outer, lines, columns, inner) = match (plan, channels_last) {
+            ([lines, columns], _) => (1, lines, columns, 1),
+            ([batch, lines, columns, channels], true) => (batch.from, lines, columns, channels.from),
+            ([batch, channels, lines, columns], false) => (batch.from * channels.from, lines, columns, 1),
+            _ => bail!("{} dimensions", plan.len()),
+        };
+        let shape: TVec<usize> = plan.iter().map(|axis| axis.to).collect();
+        let (lines, columns) = (self.neighbours(lines), self.neighbours(columns));
+        macro_rules! resized {
+            ($T:ty) => {{
+                let given = elements::<$T>(input)?;
+                let mut made: Vec<$T> = Vec::with_capacity(shape.iter().product());
+                let mut pace = Pace::default();
+                let line_length =
+                    given.len() / outer.max(1) / plan[plan.len() - if channels_last { 3 } else { 2 }].from;
+                for image in given.chunks_exact((given.len() / outer.max(1)).max(1)) {
+                    for y in &lines {
+                        pace.spend((columns.len() * inner) as u64)?;
+                        let rows = [
+                            &image[y.first * line_length..],
+                            &image[y.second * line_length..],
+                        ];
+                        for x in &columns {
+                            for channel in 0..inner {
+                                let at = |row: usize, place: usize| rows[row][place * inner + channel];
+                                let corners = [
+                                    at(0, x.first),
+                                    at(0, x.second),
+                                    at(1, x.first),
+                                    at(1, x.second),
+                                ];
+                                made.push(match channels_last {
+                                    true => fixed_point(y, x, corners.map(i64::from)) as $T,
+                                    false => floating(y, x, corners.map(|corner| corner as f32)) as $T,
+                                });
+                            }
+                        }
+                    }
+                }
+                tensor(&shape, made)
+            }};
+        }
+        match input.datum_type() {
+            DatumType::U8 => resized!(u8),
+            DatumType::I8 => resized!(i8),
+            _ => resized!(i32),
+        }
+    }
+
+    fn neighbours(&self, axis: &Axis) -> Vec<Neighbours> {
+        let last = axis.from.saturating_sub(1);
+        let neighbours = |at: usize| {
+            let place = if axis.scale == 1.0 {
+                at as f32
+            } else {
+                self.place(axis, at)
+            };
+            let place = place.clamp(0.0, last as f32);
+            let first = (place as usize).min(last);
+            Neighbours {
+                first,
+                second: (first + 1).min(last),
+                place,
+            }
+        };
+        (0..axis.to).map(neighbours).collect()
+    }
+
     /// Puts the value for what lies outside where an element comes from there.
     fn extrapolate(&self, output: &mut Tensor, plan: &[Axis]) -> TractResult<()> {
         let Place::Crop(value) = self.place else {
@@ -500,6 +572,49 @@ impl Resize {
     }
 }
 
+/// The two places of an axis that an element lies between.
+struct Neighbours {
+    first: usize,
+    second: usize,
+    place: f32,
+}
+
+impl Neighbours {
+    /// What the first and the second one weigh.
+    fn weights(&self) -> [f32; 2] {
+        match self.first == self.second {
+            true => [0.5; 2],
+            false => [
+                (self.place - self.second as f32).abs(),
+                (self.place - self.first as f32).abs(),
+            ],
+        }
+    }
+
+    /// The same in units of 1/1024, cut off.
+    fn cut_weights(&self) -> [i64; 2] {
+        let place = (self.place * 1024.0) as i64;
+        match self.first == self.second {
+            true => [512; 2],
+            false => [
+                (place - (self.second << 10) as i64).abs(),
+                (place - (self.first << 10) as i64).abs(),
+            ],
+        }
+    }
+}
+
+fn floating(y: &Neighbours, x: &Neighbours, [a, b, c, d]: [f32; 4]) -> f32 {
+    let ([y_first, y_second], [x_first, x_second]) = (y.weights(), x.weights());
+    x_first * y_first * a + x_second * y_first * b + x_first * y_second * c + x_second * y_second * d
+}
+
+fn fixed_point(y: &Neighbours, x: &Neighbours, [a, b, c, d]: [i64; 4]) -> i64 {
+    let ([y_first, y_second], [x_first, x_second]) = (y.cut_weights(), x.cut_weights());
+    (x_first * y_first * a + x_second * y_first * b + x_first * y_second * c + x_second * y_second * d)
+        / (1 << 20)
+}
+
 fn scaled(size: usize, scale: f32) -> TractResult<usize> {
     let scaled = (size as f32 * scale).floor();
     ensure!(scale > 0.0 && scaled < 1e12, "a scale of {scale}");
@@ -515,7 +630,16 @@ impl Kernel for Resize {
         let input = inputs.first().context("no input")?;
         let is_float = matches!(input.datum_type, DatumType::F32 | DatumType::F16 | DatumType::F64);
         if !matches!(self.method, Method::Nearest(_)) && !is_float {
-            bail!(Limit("interpolation of integers is not supported".to_owned()));
+            let is_computed = matches!(self.method, Method::Linear)
+                && matches!(input.datum_type, DatumType::U8 | DatumType::I8 | DatumType::I32)
+                && !self.is_smooth
+                && !matches!(self.place, Place::Crop(_))
+                && matches!(input.rank(), 2 | 4);
+            if !is_computed {
+                bail!(Limit(
+                    "interpolation of integers is supported for linear ones of two axes only".to_owned()
+                ));
+            }
         }
         let axes = self.axes(input.rank())?;
         let mut output = input.with(input.datum_type);
@@ -581,7 +705,18 @@ impl Kernel for Resize {
             return Ok(tvec![Tensor::zero_dt(datum_type, &shape)?]);
         }
         admit(&plan)?;
+        if datum_type.is_integer() && matches!(self.method, Method::Linear) && plan.len() == 4 {
+            let resized: Vec<usize> = (0..4).filter(|&axis| !self.is_unchanged(&plan[axis])).collect();
+            let is_image = matches!(*resized, [] | [2] | [3] | [2, 3] | [1] | [1, 2]);
+            ensure!(
+                is_image,
+                "only lines and columns are resized of integers, not axes {resized:?}"
+            );
+        }
         let Method::Nearest(rounding) = self.method else {
+            if datum_type.is_integer() {
+                return Ok(tvec![self.interpolated_integers(input, &plan)?]);
+            }
             let wide = input.cast_to::<f32>()?;
             let mut output = self.interpolated(&wide, &plan)?;
             self.extrapolate(&mut output, &plan)?;

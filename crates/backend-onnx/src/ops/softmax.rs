@@ -87,6 +87,15 @@ impl Kernel for Softmax {
     }
 }
 
+/// Rows of `count` numbers.
+pub(super) fn rows(values: &mut [f32], count: usize) {
+    pulp::Arch::new().dispatch(Groups {
+        values,
+        count,
+        inner: 1,
+    });
+}
+
 /// Groups of `count` elements that stand `inner` apart.
 struct Groups<'v> {
     values: &'v mut [f32],

@@ -39,6 +39,7 @@ pub(crate) fn shaping_inputs(op_type: &str) -> std::ops::Range<usize> {
         | "TopK" | "Unsqueeze" | "Upsample" | "Resize" | "Pad" | "CumSum" | "Trilu" | "STFT" | "DFT"
         | "Dropout" | "CenterCropPad" => 1..8,
         "OneHot" | "AffineGrid" => 1..2,
+        "MaxUnpool" => 2..3,
         "NonMaxSuppression" | "ConvInteger" | "MatMulInteger" => 2..8,
         name if name.starts_with("Reduce") => 1..2,
         _ => 0..0,

@@ -4,15 +4,17 @@
 
 use super::{
     activation::{self, activation},
-    attention_mask, batch_normalization, cast, columns, concat, conditions as when, constants, contrib,
-    counting, cum_sum, dft, elementwise, gemm, grid_sample, hardmax, local_normalization, lookup, mel,
-    non_max_suppression, non_zero, normalize, packed_product, pad, power, prelu, quantize, quantized_pair,
-    random, recurrent, reduce, resize, roi_align,
+    affine_grid, attention, attention_mask, batch_normalization, cast, coarse, columns, concat,
+    conditions as when, constants, contrib, counting, cum_sum, determinant, dft, elementwise, gemm,
+    grid_sample, grouped_attention, hardmax, local_normalization, lookup, lp_pool, max_unpool, mel,
+    non_max_suppression, non_zero, normalize, packed_product, packed_rows, pad, pieces_of_text, power, prelu,
+    quantize, quantized_pair, random, recurrent, reduce, resize, roi_align, rotary,
     rule::{Outputs, Rule, contributed, inner, ml, op},
     sequences, slice, softmax,
     steps::stepwise,
     stft, text, tokenizer, tract,
     types::Types,
+    unique,
 };
 use crate::ml;
 
@@ -60,6 +62,10 @@ pub(super) static RULES: &[Rule] = &[
     op("Acos").of(FLOATS).wide().by(tract::function),
     op("Acosh").since(9).of(FLOATS).wide().by(activation),
     op("Add").takes(LEGACY).of(NUMBERS).by(tract::pair),
+    op("AffineGrid")
+        .since(20)
+        .takes(&["align_corners"])
+        .own(affine_grid::affine_grid),
     op("And").takes(LEGACY).of(Types::BOOL).by(tract::pair),
     op("ArgMax")
         .takes(ARG)
@@ -73,6 +79,19 @@ pub(super) static RULES: &[Rule] = &[
     op("Asinh").since(9).of(FLOATS).wide().by(activation),
     op("Atan").of(FLOATS).wide().by(tract::function),
     op("Atanh").since(9).of(FLOATS).wide().by(tract::function),
+    op("Attention")
+        .since(23)
+        .gives(Outputs::Optional)
+        .takes(&[
+            "is_causal",
+            "kv_num_heads",
+            "q_num_heads",
+            "qk_matmul_output_mode",
+            "scale",
+            "softcap",
+            "softmax_precision",
+        ])
+        .own(attention::attention),
     op("AveragePool")
         .takes(&[
             "auto_pad",
@@ -188,9 +207,10 @@ pub(super) static RULES: &[Rule] = &[
         .by(tract::depth_to_space),
     op("DequantizeLinear")
         .since(10)
-        .takes(&["axis", "block_size"])
-        .when(when::not_blocked)
+        .takes(&["axis", "block_size", "output_dtype"])
+        .when(when::to_fp32)
         .own(quantize::dequantize),
+    op("Det").since(11).own(determinant::determinant),
     op("Div").takes(LEGACY).of(NUMBERS).by(tract::pair),
     op("Dropout")
         .scalars(&[1, 2])
@@ -249,8 +269,13 @@ pub(super) static RULES: &[Rule] = &[
         .of(FLOATS)
         .wide()
         .instead(Types::F64, gemm::gemm)
+        .also_if(gemm::is_of_nothing)
         .by(tract::gemm),
     op("GlobalAveragePool").of(FLOATS).wide().by(tract::global_pool),
+    op("GlobalLpPool")
+        .since(2)
+        .takes(&["p"])
+        .own(lp_pool::global_lp_pool),
     op("GlobalMaxPool").of(FLOATS).by(tract::global_pool),
     op("Greater")
         .takes(LEGACY)
@@ -350,6 +375,18 @@ pub(super) static RULES: &[Rule] = &[
         .of(FLOATS)
         .wide()
         .by(local_normalization::lp),
+    op("LpPool")
+        .since(2)
+        .takes(&[
+            "auto_pad",
+            "ceil_mode",
+            "dilations",
+            "kernel_shape",
+            "p",
+            "pads",
+            "strides",
+        ])
+        .own(lp_pool::lp_pool),
     op("MatMul")
         .of(FACTORS)
         .wide()
@@ -378,6 +415,10 @@ pub(super) static RULES: &[Rule] = &[
         .of(FLOATS.and(Types::I8).and(Types::U8))
         .when(when::pool)
         .by(tract::max_pool),
+    op("MaxUnpool")
+        .since(9)
+        .takes(&["kernel_shape", "pads", "strides"])
+        .own(max_unpool::max_unpool),
     op("Mean").of(FLOATS).wide().by(power::mean),
     op("MeanVarianceNormalization")
         .since(9)
@@ -434,7 +475,7 @@ pub(super) static RULES: &[Rule] = &[
         .by(tract::q_linear_product),
     op("QuantizeLinear")
         .since(10)
-        .takes(&["axis", "block_size", "saturate"])
+        .takes(&["axis", "block_size", "output_dtype", "precision", "saturate"])
         .when(when::not_blocked)
         .own(quantize::quantize),
     op("RNN")
@@ -520,6 +561,10 @@ pub(super) static RULES: &[Rule] = &[
         .instead(WHOLE, reduce::reduce)
         .also_if(reduce::is_of_nothing)
         .by(tract::reduce),
+    op("RegexFullMatch")
+        .since(20)
+        .takes(&["pattern"])
+        .own(pieces_of_text::regex_full_match),
     op("Relu")
         .of(FLOATS.and(Types::SIGNED))
         .wide()
@@ -555,6 +600,10 @@ pub(super) static RULES: &[Rule] = &[
             "spatial_scale",
         ])
         .own(roi_align::roi_align),
+    op("RotaryEmbedding")
+        .since(23)
+        .takes(&["interleaved", "num_heads", "rotary_embedding_dim"])
+        .own(rotary::rotary_embedding),
     op("Round").since(11).of(FLOATS).wide().by(activation),
     op("STFT").since(17).takes(&["onesided"]).own(stft::stft),
     op("Scan").since(9).gives(Outputs::AsNamed).own(stepwise).takes(&[
@@ -627,10 +676,16 @@ pub(super) static RULES: &[Rule] = &[
         .takes(&["axes"])
         .given(when::squeeze)
         .by(tract::squeeze),
+    op("StringConcat").since(20).own(pieces_of_text::string_concat),
     op("StringNormalizer")
         .since(10)
         .takes(&["case_change_action", "is_case_sensitive", "locale", "stopwords"])
         .own(text::string_normalizer),
+    op("StringSplit")
+        .since(20)
+        .gives(Outputs::Exactly(2))
+        .takes(&["delimiter", "maxsplit"])
+        .own(pieces_of_text::string_split),
     op("Sub").takes(LEGACY).of(NUMBERS).by(tract::pair),
     op("Sum").of(FLOATS).wide().by(tract::list),
     op("Tan").of(FLOATS).wide().by(tract::function),
@@ -665,6 +720,11 @@ pub(super) static RULES: &[Rule] = &[
         .by(tract::top_k),
     op("Transpose").takes(&["perm"]).by(tract::transpose),
     op("Trilu").since(14).takes(&["upper"]).own(counting::trilu),
+    op("Unique")
+        .since(11)
+        .gives(Outputs::Exactly(4))
+        .takes(&["axis", "sorted"])
+        .own(unique::unique),
     op("Unsqueeze").takes(&["axes"]).by(tract::unsqueeze),
     op("Upsample")
         .since(7)
@@ -740,6 +800,24 @@ pub(super) static RULES: &[Rule] = &[
         "support_vectors",
     ]),
     ml("Scaler", ml::scaler).takes(&["offset", "scale"]),
+    ml("TreeEnsemble", ml::tree_ensemble).since(5).takes(&[
+        "aggregate_function",
+        "leaf_targetids",
+        "leaf_weights",
+        "membership_values",
+        "n_targets",
+        "nodes_falseleafs",
+        "nodes_falsenodeids",
+        "nodes_featureids",
+        "nodes_hitrates",
+        "nodes_missing_value_tracks_true",
+        "nodes_modes",
+        "nodes_splits",
+        "nodes_trueleafs",
+        "nodes_truenodeids",
+        "post_transform",
+        "tree_roots",
+    ]),
     ml("TreeEnsembleClassifier", ml::tree_classifier)
         .gives(Outputs::Exactly(2))
         .takes(&[
@@ -792,6 +870,28 @@ pub(super) static RULES: &[Rule] = &[
         .gives(Outputs::Optional)
         .takes(LSTM)
         .when(when::recurrent),
+    contributed("GatherBlockQuantized", packed_rows::packed_rows).takes(&[
+        "bits",
+        "block_size",
+        "gather_axis",
+        "quantize_axis",
+    ]),
+    contributed("GroupQueryAttention", grouped_attention::grouped_attention)
+        .gives(Outputs::Exactly(3))
+        .takes(&[
+            "do_rotary",
+            "k_quant_type",
+            "kv_cache_bit_width",
+            "kv_num_heads",
+            "local_window_size",
+            "num_heads",
+            "qk_output",
+            "rotary_interleaved",
+            "scale",
+            "smooth_softmax",
+            "softcap",
+            "v_quant_type",
+        ]),
     contributed("MatMulNBits", packed_product::packed_product).takes(&[
         "K",
         "N",
@@ -802,6 +902,13 @@ pub(super) static RULES: &[Rule] = &[
     ]),
     contributed("QLinearAdd", quantized_pair::quantized_pair),
     contributed("QLinearMul", quantized_pair::quantized_pair),
+    contributed("RotaryEmbedding", rotary::rotary_embedding).takes(&[
+        "interleaved",
+        "is_packed_batching",
+        "num_heads",
+        "rotary_embedding_dim",
+        "scale",
+    ]),
     contributed("Tokenizer", tokenizer::tokenizer).takes(&[
         "mark",
         "mincharnum",
@@ -812,6 +919,14 @@ pub(super) static RULES: &[Rule] = &[
     ]),
     inner("AttentionMask", attention_mask::attention_mask).takes(&["mask_filter_value"]),
     inner("CausalMask", attention_mask::causal_mask),
+    inner("CoarseSigmoid", coarse::coarse),
+    inner("CoarseTanh", coarse::coarse),
+    inner("GatherBlockQuantized", packed_rows::packed_rows).takes(&[
+        "bits",
+        "block_size",
+        "gather_axis",
+        "quantize_axis",
+    ]),
     inner("SplitHeads", contrib::split_heads).takes(&["is_query", "num_heads", "scale"]),
     inner("TransposeLast", contrib::transpose_last),
 ];

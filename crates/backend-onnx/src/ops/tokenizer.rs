@@ -47,13 +47,49 @@ pub(crate) fn tokenizer(context: &BuildContext, node: &OnnxNode) -> TractResult<
 }
 
 /// An expression of RE2, whose classes have the letters of ASCII only.
-fn expression(text: &str) -> TractResult<Regex> {
+pub(super) fn expression(text: &str) -> TractResult<Regex> {
     let mut ours = String::new();
-    let mut characters = text.chars();
+    let mut characters = text.chars().peekable();
+    // Within brackets, where more has a meaning here than there.
+    let mut is_class = false;
     while let Some(character) = characters.next() {
-        if character != '\\' {
-            ours.push(character);
-            continue;
+        match character {
+            '\\' => {}
+            '[' if !is_class => {
+                is_class = true;
+                ours.push('[');
+                if characters.next_if_eq(&'^').is_some() {
+                    ours.push('^');
+                }
+                if characters.next_if_eq(&']').is_some() {
+                    ours.push_str("\\]");
+                }
+                continue;
+            }
+            // The name of a class, such as [:alpha:].
+            '[' if characters.peek() == Some(&':') => {
+                ours.push('[');
+                for character in characters.by_ref() {
+                    ours.push(character);
+                    if character == ']' {
+                        break;
+                    }
+                }
+                continue;
+            }
+            '[' | '&' | '~' if is_class => {
+                ours.extend(['\\', character]);
+                continue;
+            }
+            '-' if is_class && characters.next_if_eq(&'-').is_some() => {
+                ours.push_str("-\\-");
+                continue;
+            }
+            other => {
+                is_class &= other != ']';
+                ours.push(other);
+                continue;
+            }
         }
         match characters.next() {
             Some('w') => ours.push_str("[0-9A-Za-z_]"),
@@ -157,5 +193,29 @@ impl Kernel for Tokenizer {
         let mut shape = inputs[0].shape().to_vec();
         shape.push(width);
         Ok(tvec![tensor(&shape, tokens)?])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    #[test]
+    fn brackets_mean_what_they_do_in_re2() {
+        for (pattern, matching, other) in [
+            ("[a&&b]", "&", "c"),
+            ("[[a]", "[", "b"),
+            ("[]a]", "]", "b"),
+            ("[^]a]", "b", "]"),
+            ("[+--]", ",", "/"),
+            ("[[:digit:]~~x]", "~", "y"),
+            ("[\\w.]", ".", "\u{e9}"),
+            ("\\[a\\]", "[a]", "a"),
+        ] {
+            let whole = expression(&format!(r"\A(?:{pattern})\z")).unwrap();
+            assert!(whole.is_match(matching) && !whole.is_match(other), "{pattern}");
+        }
     }
 }

@@ -479,3 +479,49 @@ fn image(height: u64, width: u64) -> InferRequest {
     let model = oip_types::ModelRef::new("m", None).unwrap();
     InferRequest::new(model).with_input("image", image)
 }
+
+/// A product with an infinity that counts nothing is no number, and what counts nothing is not added.
+#[test]
+fn infinities_times_nothing_are_no_numbers() {
+    for &runtime in runtimes() {
+        for (name, expected) in [
+            ("gemm_of_nothing", [f64::NAN, f64::NAN, 5.0, f64::NAN]),
+            ("gemm_with_nothing", [f64::INFINITY, f64::INFINITY, 14.0, 20.0]),
+        ] {
+            for (suffix, is_double) in [("", false), ("_double", true)] {
+                let name = format!("{name}{suffix}");
+                let mut request = recorded_request(&name);
+                let numbers = |shape: &[u64], numbers: &[f64]| {
+                    let shape = tensor_core::Shape::new(shape).unwrap();
+                    match is_double {
+                        true => tensor_core::Tensor::from_vec(shape, numbers.to_vec()),
+                        false => {
+                            tensor_core::Tensor::from_vec(shape, numbers.iter().map(|&x| x as f32).collect())
+                        }
+                    }
+                    .unwrap()
+                };
+                request.inputs[0].value = numbers(&[2, 2], &[f64::INFINITY, 1.0, 1.0, 2.0]).into();
+                request.inputs[1].value = numbers(&[2], &[5.0, f64::NAN]).into();
+                let outputs = infer(&*runtime.model(&name), request).unwrap();
+                let found = outputs[0].value.as_fixed().unwrap();
+                let found: Vec<f64> = match is_double {
+                    true => found.to_vec::<f64>().unwrap(),
+                    false => found
+                        .to_vec::<f32>()
+                        .unwrap()
+                        .into_iter()
+                        .map(f64::from)
+                        .collect(),
+                };
+                let is_same = |(found, expected): (&f64, &f64)| {
+                    found == expected || (found.is_nan() && expected.is_nan())
+                };
+                assert!(
+                    found.iter().zip(&expected).all(is_same),
+                    "{name} with {runtime:?}: {found:?}"
+                );
+            }
+        }
+    }
+}

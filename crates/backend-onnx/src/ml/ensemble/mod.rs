@@ -1,8 +1,10 @@
-//! `TreeEnsembleClassifier` and `TreeEnsembleRegressor`.
+//! `TreeEnsemble`, `TreeEnsembleClassifier` and `TreeEnsembleRegressor`.
 
 mod classifier;
+mod newer;
 mod read;
 mod regressor;
 
 pub(crate) use classifier::classifier;
+pub(crate) use newer::ensemble;
 pub(crate) use regressor::regressor;

@@ -1,4 +1,4 @@
-//! `TreeEnsembleRegressor`: from the scores of a forest to its targets.
+//! `TreeEnsembleRegressor`, and `TreeEnsemble` once it is read: from the scores of a forest to its targets.
 
 use std::sync::{Arc, OnceLock};
 
@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     building::BuildContext,
-    faults::Refusal,
+    faults::{Limit, Refusal},
     lowered::OnnxNode,
     ops::{Attributes, Fact, Kernel, elements, kernel},
 };
@@ -43,16 +43,19 @@ pub(crate) fn regressor(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dy
         trees: trees(attributes, "target", targets, aggregate)?,
         base,
         post: PostTransform::read(attributes)?,
+        keeps_type: false,
         bound: Default::default(),
     }))
 }
 
 /// A regressor before its input's type is known.
 #[derive(Debug)]
-struct Regressor {
+pub(super) struct Regressor {
     trees: Trees,
     base: Vec<f64>,
     post: PostTransform,
+    /// Whether the answer has the input's type, and not always FP32.
+    keeps_type: bool,
     /// The regressors of FP32 and FP64, which all plans share.
     bound: [OnceLock<Arc<dyn Kernel>>; 2],
 }
@@ -64,7 +67,14 @@ impl Kernel for Regressor {
 
     fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
         let shape = [rows::count(&inputs[0])?, self.trees.scores().to_dim()];
-        Ok(vec![Fact::new(DatumType::F32, shape)])
+        let is_double = self.keeps_type && inputs[0].datum_type == DatumType::F64;
+        if is_double && self.post != PostTransform::None {
+            bail!(Limit("scores of FP64 are not transformed".to_owned()));
+        }
+        if self.keeps_type && !matches!(inputs[0].datum_type, DatumType::F32 | DatumType::F64) {
+            bail!(Limit("is supported for FP32 and FP64 only".to_owned()));
+        }
+        Ok(vec![Fact::new(answer_type(is_double), shape)])
     }
 
     fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
@@ -76,25 +86,41 @@ impl Kernel for Regressor {
     }
 }
 
+fn answer_type(is_double: bool) -> DatumType {
+    if is_double { DatumType::F64 } else { DatumType::F32 }
+}
+
 impl Regressor {
+    /// One whose answers have the type of its input.
+    pub(super) fn of_type(trees: Trees, post: PostTransform) -> Self {
+        Self {
+            trees,
+            base: vec![],
+            post,
+            keeps_type: true,
+            bound: Default::default(),
+        }
+    }
+
     fn bound(&self, datum_type: DatumType) -> Arc<dyn Kernel> {
         let [single, double] = &self.bound;
         let bound = match datum_type {
-            DatumType::F64 => {
-                double.get_or_init(|| Arc::new(self.bind::<f64>(|tensor| Rows::read_double(tensor))))
-            }
-            _ => single.get_or_init(|| Arc::new(self.bind::<f32>(|tensor| Rows::read(tensor)))),
+            DatumType::F64 => double.get_or_init(|| {
+                Arc::new(self.bind::<f64>(|tensor| Rows::read_double(tensor), self.keeps_type))
+            }),
+            _ => single.get_or_init(|| Arc::new(self.bind::<f32>(|tensor| Rows::read(tensor), false))),
         };
         bound.clone()
     }
 
-    fn bind<T: Number>(&self, read: fn(&Tensor) -> TractResult<Rows<'_, T>>) -> Bound<T> {
+    fn bind<T: Number>(&self, read: fn(&Tensor) -> TractResult<Rows<'_, T>>, is_double: bool) -> Bound<T> {
         Bound {
             forest: self.trees.forest(),
             aggregate: self.trees.aggregate(),
             trees: T::from_f64(self.trees.count() as f64),
             base: self.base.iter().map(|&base| T::from_f64(base)).collect(),
             post: self.post,
+            is_double,
             read,
         }
     }
@@ -108,6 +134,8 @@ struct Bound<T: Number> {
     trees: T,
     base: Vec<T>,
     post: PostTransform,
+    /// Whether its answers are FP64.
+    is_double: bool,
     read: fn(&Tensor) -> TractResult<Rows<'_, T>>,
 }
 
@@ -118,13 +146,14 @@ impl<T: Number> Kernel for Bound<T> {
 
     fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
         let shape = [rows::count(&inputs[0])?, self.forest.scores().to_dim()];
-        Ok(vec![Fact::new(DatumType::F32, shape)])
+        Ok(vec![Fact::new(answer_type(self.is_double), shape)])
     }
 
     fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
         let rows = (self.read)(&inputs[0])?;
         rows::expect_width(rows.width, self.forest.features())?;
         let targets = self.forest.scores();
+        let mut doubles: Vec<f64> = Vec::new();
         let mut out = Vec::with_capacity(rows.count * targets);
         self.forest.score(rows.view(), &[], |scores, _| {
             for (index, score) in scores.iter_mut().enumerate() {
@@ -135,6 +164,10 @@ impl<T: Number> Kernel for Bound<T> {
                     *score += base;
                 }
             }
+            if self.is_double {
+                doubles.extend(scores.iter().map(|score| score.to_f64()));
+                return;
+            }
             let start = out.len();
             out.extend(scores.iter().map(|score| score.to_f32()));
             match &mut out[start..] {
@@ -144,6 +177,10 @@ impl<T: Number> Kernel for Bound<T> {
                 scores => self.post.apply(scores),
             }
         })?;
-        Ok(tvec![elements::tensor(&[rows.count, targets], out)?])
+        let shape = [rows.count, targets];
+        Ok(tvec![match self.is_double {
+            true => elements::tensor(&shape, doubles)?,
+            false => elements::tensor(&shape, out)?,
+        }])
     }
 }

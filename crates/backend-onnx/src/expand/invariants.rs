@@ -1,0 +1,202 @@
+//! Loops carry values that no iteration changes, such as all weights where TensorFlow wrote the loop: they become values from outside, so
+//! that constants among them are constants in the loop too.
+
+use std::collections::{HashMap, HashSet};
+
+use super::graph::{any_graph, node};
+use crate::{
+    proto::{GraphProto, ModelProto, NodeProto},
+    signature::canonical_domain,
+};
+
+pub(super) fn are_there(model: &ModelProto) -> bool {
+    let has = |graph: &GraphProto| graph.node.iter().any(|node| !invariants(node).is_empty());
+    model.graph.as_ref().is_some_and(|graph| any_graph(graph, &has))
+}
+
+/// Takes them out of all loops.
+pub(super) fn take_out(model: &mut ModelProto) {
+    if are_there(model)
+        && let Some(graph) = &mut model.graph
+    {
+        take_out_of(graph);
+    }
+}
+
+fn take_out_of(graph: &mut GraphProto) {
+    let mut made = Vec::with_capacity(graph.node.len());
+    for mut node in std::mem::take(&mut graph.node) {
+        let inner = node.attribute.iter_mut();
+        inner
+            .filter_map(|attribute| attribute.g.as_mut())
+            .for_each(take_out_of);
+        let places = invariants(&node);
+        let results = shorten(&mut node, &places);
+        made.push(node);
+        made.extend(results);
+    }
+    graph.node = made;
+}
+
+/// The body of a loop.
+fn body(node: &NodeProto) -> Option<&GraphProto> {
+    let is_loop = node.op_type == "Loop" && canonical_domain(&node.domain).is_empty();
+    let mut attributes = node.attribute.iter().filter(|_| is_loop);
+    attributes.find(|attribute| attribute.name == "body")?.g.as_ref()
+}
+
+/// Which of the carried values of a loop stay the same.
+fn invariants(node: &NodeProto) -> Vec<usize> {
+    let Some(body) = body(node) else {
+        return vec![];
+    };
+    let defined: HashSet<&str> = body
+        .node
+        .iter()
+        .flat_map(|node| &node.output)
+        .chain(body.initializer.iter().map(|tensor| &tensor.name))
+        .chain(body.input.iter().map(|input| &input.name))
+        .map(String::as_str)
+        .collect();
+    let carried = node.input.len().saturating_sub(2);
+    let copies: HashMap<&str, &str> = body.node.iter().filter_map(copy).collect();
+    let stays = |place: &usize| {
+        let (Some(given), Some(input), Some(output)) = (
+            node.input.get(place + 2),
+            body.input.get(place + 2),
+            body.output.get(place + 1),
+        ) else {
+            return false;
+        };
+        // A name of the body's own would hide the value from outside.
+        !given.is_empty() && !defined.contains(given.as_str()) && origin(&copies, &output.name) == input.name
+    };
+    match body.input.len() == carried + 2 && body.output.len() > carried {
+        true => (0..carried).filter(stays).collect(),
+        false => vec![],
+    }
+}
+
+/// What a node that does nothing gives, and of what.
+fn copy(node: &NodeProto) -> Option<(&str, &str)> {
+    let is_copy = node.op_type == "Identity" && canonical_domain(&node.domain).is_empty();
+    match (&*node.input, &*node.output) {
+        ([input], [output]) if is_copy => Some((output, input)),
+        _ => None,
+    }
+}
+
+/// What a value is called before it goes through nodes that do nothing.
+fn origin<'g>(copies: &HashMap<&'g str, &'g str>, name: &'g str) -> &'g str {
+    /// Nodes in a row. A cycle is refused later.
+    const MAX_COPIES: usize = 16;
+    let names = std::iter::successors(Some(name), |name| copies.get(name).copied());
+    names.take(MAX_COPIES).last().unwrap_or(name)
+}
+
+/// Takes values out of a loop, and returns the nodes that give them after it.
+fn shorten(node: &mut NodeProto, places: &[usize]) -> Vec<NodeProto> {
+    let mut results = Vec::new();
+    let (name, outer) = (node.name.clone(), node.input.clone());
+    let attributes = node.attribute.iter_mut();
+    let mut bodies = attributes.filter(|attribute| attribute.name == "body");
+    let Some(body) = bodies.next().and_then(|attribute| attribute.g.as_mut()) else {
+        return results;
+    };
+    let mut first = Vec::new();
+    for &place in places.iter().rev() {
+        let given = outer[place + 2].clone();
+        let input = body.input.remove(place + 2);
+        body.output.remove(place + 1);
+        first.push(self::node(
+            "Identity",
+            &name,
+            vec![given.clone()],
+            input.name,
+            vec![],
+        ));
+        node.input.remove(place + 2);
+        if place < node.output.len() {
+            let output = node.output.remove(place);
+            if !output.is_empty() {
+                results.push(self::node("Identity", &name, vec![given], output, vec![]));
+            }
+        }
+    }
+    first.append(&mut body.node);
+    body.node = first;
+    results
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+    use crate::proto::{AttributeProto, ValueInfoProto, attribute_proto::AttributeType};
+
+    fn values(names: &[&str]) -> Vec<ValueInfoProto> {
+        let value = |name: &&str| ValueInfoProto {
+            name: (*name).to_owned(),
+            ..ValueInfoProto::default()
+        };
+        names.iter().map(value).collect()
+    }
+
+    fn loop_of(given: &[&str], nodes: Vec<NodeProto>, inputs: &[&str], outputs: &[&str]) -> NodeProto {
+        let body = GraphProto {
+            node: nodes,
+            input: values(inputs),
+            output: values(outputs),
+            ..GraphProto::default()
+        };
+        NodeProto {
+            op_type: "Loop".to_owned(),
+            input: given.iter().map(|name| (*name).to_owned()).collect(),
+            output: ["a", "b", "c"].map(str::to_owned).into(),
+            attribute: vec![AttributeProto {
+                name: "body".to_owned(),
+                r#type: AttributeType::Graph as i32,
+                g: Some(body),
+                ..AttributeProto::default()
+            }],
+            ..NodeProto::default()
+        }
+    }
+
+    #[test]
+    fn what_no_iteration_changes_comes_from_outside() {
+        let same = node("Identity", "", vec!["w".to_owned()], "w2".to_owned(), vec![]);
+        let sum = node(
+            "Add",
+            "",
+            vec!["s".to_owned(), "w".to_owned()],
+            "s2".to_owned(),
+            vec![],
+        );
+        let given = ["count", "", "weights", "start"];
+        let mut node = loop_of(
+            &given,
+            vec![same.clone(), sum],
+            &["i", "go", "w", "s"],
+            &["go", "w2", "s2", "s2"],
+        );
+        assert_eq!(invariants(&node), [0]);
+        let results = shorten(&mut node, &[0]);
+        assert_eq!(node.input, ["count", "", "start"]);
+        assert_eq!(node.output, ["b", "c"]);
+        assert_eq!((&*results[0].input[0], &*results[0].output[0]), ("weights", "a"));
+        let body = body(&node).unwrap();
+        assert_eq!(body.node[0].input, ["weights"]);
+        assert_eq!(body.node[0].output, ["w"]);
+        assert_eq!((body.input.len(), body.output.len()), (3, 3));
+        // The body has something of that name.
+        let hidden = loop_of(
+            &["count", "", "w2", "start"],
+            vec![same],
+            &["i", "go", "w", "s"],
+            &["go", "w2", "s", "s"],
+        );
+        assert_eq!(invariants(&hidden), [1]);
+    }
+}

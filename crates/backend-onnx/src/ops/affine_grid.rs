@@ -1,0 +1,118 @@
+//! `AffineGrid`: where an image that is turned, moved or stretched is read, place by place.
+
+use std::sync::Arc;
+
+use tract_hir::internal::*;
+
+use super::{
+    attributes::Attributes,
+    elements::{elements, tensor},
+    kernel::{Fact, Kernel, kernel},
+};
+use crate::{
+    building::BuildContext,
+    cancelling::Pace,
+    faults::{BadInput, Limit, ensure_input},
+    lowered::OnnxNode,
+};
+
+pub(crate) fn affine_grid(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
+    Ok(kernel(AffineGrid {
+        has_corners: Attributes(node).int("align_corners", 0) != 0,
+    }))
+}
+
+#[derive(Debug)]
+struct AffineGrid {
+    /// The first and the last place are the image's edges, not the middles of its outer elements.
+    has_corners: bool,
+}
+
+impl AffineGrid {
+    /// Places of an axis from -1 to 1.
+    fn places(&self, count: usize) -> Vec<f32> {
+        let most = match self.has_corners {
+            true => 1.0,
+            false => (count as f32 - 1.0) / count as f32,
+        };
+        match count {
+            1 if self.has_corners => vec![-1.0],
+            1 => vec![0.0],
+            _ => (0..count)
+                .map(|at| (2.0 * at as f32 / (count as f32 - 1.0) - 1.0) * most)
+                .collect(),
+        }
+    }
+}
+
+impl Kernel for AffineGrid {
+    fn name(&self) -> &'static str {
+        "AffineGrid"
+    }
+
+    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+        let [maps, size] = inputs else {
+            bail!("expected 2 inputs, found {}", inputs.len());
+        };
+        if maps.datum_type != DatumType::F32 {
+            bail!(Limit("is supported for FP32 only".to_owned()));
+        }
+        let Some(size) = size.dims() else {
+            bail!(Limit(
+                "a size that is computed is not supported for free sizes".to_owned()
+            ));
+        };
+        ensure!(
+            matches!(size.len(), 4 | 5) && maps.rank() == 3,
+            "a size of {} dimensions",
+            size.len()
+        );
+        let mut shape: TVec<TDim> = tvec![size[0].clone()];
+        shape.extend(size[2..].iter().cloned());
+        shape.push((size.len() - 2).to_dim());
+        Ok(vec![Fact::new(DatumType::F32, shape)])
+    }
+
+    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+        let size = inputs[1].cast_to::<i64>()?;
+        let size: Vec<usize> = elements::<i64>(&size)?
+            .iter()
+            .map(|&size| usize::try_from(size).map_err(|_| BadInput(format!("a size of {size}")).into()))
+            .collect::<TractResult<_>>()?;
+        ensure_input!(matches!(size.len(), 4 | 5), "a size of {} dimensions", size.len());
+        let rank = size.len() - 2;
+        ensure_input!(
+            inputs[0].shape() == [size[0], rank, rank + 1],
+            "maps of {:?} for a size of {size:?}",
+            inputs[0].shape()
+        );
+        let mut shape = vec![size[0]];
+        shape.extend(&size[2..]);
+        shape.push(rank);
+        let axes: Vec<Vec<f32>> = size[2..].iter().map(|&count| self.places(count)).collect();
+        let mut pace = Pace::default();
+        let count: usize = size[2..].iter().product();
+        let mut made: Vec<f32> = Vec::with_capacity(shape.iter().product());
+        for map in elements::<f32>(&inputs[0])?.chunks_exact(rank * (rank + 1)) {
+            for at in 0..count {
+                pace.spend(4)?;
+                // The last axis first, as coordinates are x, y and z.
+                let mut rest = at;
+                let place: TVec<f32> = axes
+                    .iter()
+                    .rev()
+                    .map(|axis| {
+                        let place = axis[rest % axis.len()];
+                        rest /= axis.len();
+                        place
+                    })
+                    .collect();
+                made.extend(map.chunks_exact(rank + 1).map(|row| {
+                    let sum: f32 = row.iter().zip(&place).map(|(a, x)| a * x).sum();
+                    sum + row[rank]
+                }));
+            }
+        }
+        Ok(tvec![tensor(&shape, made)?])
+    }
+}

@@ -1,0 +1,516 @@
+//! `Attention` of ONNX: what rows of numbers, the queries, have to do with others, the keys, and the values that these weigh.
+
+use std::sync::Arc;
+
+use tract_hir::internal::*;
+
+use super::{
+    attributes::Attributes,
+    cells::multiply,
+    elements::{elements, tensor},
+    kernel::{Fact, Kernel, kernel},
+    softmax,
+};
+use crate::{
+    building::BuildContext,
+    cancelling::Pace,
+    faults::{BadInput, Limit, ensure_input},
+    lowered::OnnxNode,
+    size,
+};
+
+pub(crate) fn attention(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
+    let attributes = Attributes(node);
+    let heads = |name: &str| -> TractResult<Option<usize>> {
+        match attributes.int(name, 0) {
+            0 => Ok(None),
+            heads => {
+                let heads = usize::try_from(heads).ok().filter(|&heads| heads < 1 << 24);
+                Ok(Some(
+                    heads.with_context(|| format!("{name} must be a small number"))?,
+                ))
+            }
+        }
+    };
+    let mode = attributes.int("qk_matmul_output_mode", 0);
+    if !matches!(attributes.int("softmax_precision", 1), 1 | 10 | 16) {
+        bail!(Limit("weights are computed in FP32 only".to_owned()));
+    }
+    let scores = match mode {
+        0 => Scores::Products,
+        1 => Scores::Capped,
+        2 => Scores::Masked,
+        3 => Scores::Weights,
+        other => bail!(Limit(format!("scores of mode {other} are not supported"))),
+    };
+    ensure!(
+        attributes.has_input(4) == attributes.has_input(5),
+        "earlier keys and values come together"
+    );
+    Ok(kernel(Attention {
+        heads: [heads("q_num_heads")?, heads("kv_num_heads")?],
+        is_causal: attributes.int("is_causal", 0) != 0,
+        scale: attributes.get("scale").map(|scale| scale.f),
+        cap: attributes.float("softcap", 0.0),
+        scores,
+        outputs: (0..4)
+            .rposition(|output| attributes.has_output(output))
+            .map_or(1, |last| last + 1),
+        mask: attributes.position(3),
+        past: attributes.position(4).zip(attributes.position(5)),
+        lengths: attributes.position(6),
+    }))
+}
+
+/// Which step's scores are given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Scores {
+    Products,
+    Capped,
+    Masked,
+    Weights,
+}
+
+#[derive(Debug)]
+struct Attention {
+    /// Of queries, and of keys and values, where these come in rows of all heads.
+    heads: [Option<usize>; 2],
+    is_causal: bool,
+    scale: Option<f32>,
+    /// What scores tend to, 0 for no limit.
+    cap: f32,
+    scores: Scores,
+    outputs: usize,
+    mask: Option<usize>,
+    past: Option<(usize, usize)>,
+    /// How many keys each batch has.
+    lengths: Option<usize>,
+}
+
+/// Batch, heads, rows, and numbers of a head.
+type Dims = [TDim; 4];
+
+impl Attention {
+    fn dims(&self, fact: &Fact, heads: Option<usize>) -> TractResult<Dims> {
+        match (&*fact.shape, heads) {
+            ([batch, heads, rows, width], _) => {
+                Ok([batch.clone(), heads.clone(), rows.clone(), width.clone()])
+            }
+            ([batch, rows, numbers], Some(heads)) => {
+                let numbers = numbers.to_usize().ok().filter(|numbers| numbers % heads == 0);
+                let Some(numbers) = numbers else {
+                    bail!(Limit(
+                        "needs rows whose length is known and fits its heads".to_owned()
+                    ));
+                };
+                Ok([
+                    batch.clone(),
+                    heads.to_dim(),
+                    rows.clone(),
+                    (numbers / heads).to_dim(),
+                ])
+            }
+            (shape, _) => bail!("a value of {} dimensions", shape.len()),
+        }
+    }
+}
+
+impl Kernel for Attention {
+    fn name(&self) -> &'static str {
+        "Attention"
+    }
+
+    fn output_count(&self) -> usize {
+        self.outputs
+    }
+
+    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+        let [queries, keys, values, ..] = inputs else {
+            bail!("expected 3 inputs or more, found {}", inputs.len());
+        };
+        let floats = [queries, keys, values].into_iter().chain(
+            self.past
+                .iter()
+                .flat_map(|&(key, value)| [&inputs[key], &inputs[value]]),
+        );
+        if floats.into_iter().any(|fact| fact.datum_type != DatumType::F32) {
+            bail!(Limit("is supported for FP32 only".to_owned()));
+        }
+        if let Some(mask) = self.mask.map(|place| &inputs[place]) {
+            let is_known = matches!(mask.datum_type, DatumType::F32 | DatumType::Bool);
+            ensure!(
+                is_known && (2..=4).contains(&mask.rank()),
+                "a mask of another kind"
+            );
+        }
+        let is_in_rows = queries.rank() == 3;
+        let [batch, heads, rows, _] = self.dims(queries, self.heads[0])?;
+        let [_, shared, added, key_width] = self.dims(keys, self.heads[1])?;
+        let [.., width] = self.dims(values, self.heads[1])?;
+        let past = match self.past {
+            Some((key, _)) => inputs[key]
+                .shape
+                .get(2)
+                .context("earlier keys of fewer dimensions")?
+                .clone(),
+            None => 0.to_dim(),
+        };
+        let total = past + added;
+        let output = match is_in_rows {
+            true => tvec![batch.clone(), rows.clone(), heads.clone() * width.clone()],
+            false => tvec![batch.clone(), heads.clone(), rows.clone(), width.clone()],
+        };
+        let kept = |width: TDim| [batch.clone(), shared.clone(), total.clone(), width];
+        let mut facts = vec![
+            Fact::new(DatumType::F32, output),
+            Fact::new(DatumType::F32, kept(key_width)),
+            Fact::new(DatumType::F32, kept(width)),
+            Fact::new(DatumType::F32, [batch.clone(), heads, rows, total.clone()]),
+        ];
+        facts.truncate(self.outputs);
+        Ok(facts)
+    }
+
+    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+        let queries = Part::of(&inputs[0], self.heads[0])?;
+        let mut keys = Part::of(&inputs[1], self.heads[1])?;
+        let mut values = Part::of(&inputs[2], self.heads[1])?;
+        let mut past = 0;
+        if let Some((key, value)) = self.past {
+            (past, keys, values) = (
+                inputs[key].shape()[2],
+                keys.behind(&inputs[key])?,
+                values.behind(&inputs[value])?,
+            );
+        }
+        let [batch, heads, rows, depth] = queries.dims;
+        let [_, shared, total, width] = values.dims;
+        ensure_input!(
+            keys.dims == [batch, shared, total, depth]
+                && values.dims[0] == batch
+                && shared > 0
+                && heads % shared == 0,
+            "queries of {:?}, keys of {:?} and values of {:?} do not fit together",
+            queries.dims,
+            keys.dims,
+            values.dims
+        );
+        let mask = match self.mask {
+            Some(place) => Some(Mask::of(&inputs[place], [batch, heads, rows, total])?),
+            None => None,
+        };
+        let lengths = match self.lengths {
+            Some(place) => {
+                let lengths = inputs[place].cast_to::<i64>()?;
+                let lengths = elements::<i64>(&lengths)?;
+                let is_length = |&length: &i64| (0..=total as i64).contains(&length);
+                ensure_input!(
+                    lengths.len() == batch && lengths.iter().all(is_length),
+                    "the numbers of keys {lengths:?} of {batch} batches with {total}"
+                );
+                Some(lengths.to_vec())
+            }
+            None => None,
+        };
+        let wants_scores = self.outputs > 3;
+        if wants_scores {
+            let bytes = [batch, heads, rows, total, 4]
+                .iter()
+                .fold(1u64, |bytes, &dim| bytes.saturating_mul(dim as u64));
+            ensure_input!(bytes <= size::MAX_BYTES, "scores take {bytes} bytes");
+        }
+        let mut scores_made: Vec<f32> = Vec::new();
+        let mut made = vec![0.0; batch * heads * rows * width];
+        let scale = self.scale.unwrap_or_else(|| 1.0 / (depth as f32).sqrt());
+        let mut work = Work::new(rows, total, width, depth);
+        for index in 0..batch * heads {
+            let (batch, head) = (index / heads, index % heads);
+            let from = batch * shared + head / (heads / shared);
+            let limit = lengths.as_ref().map_or(total, |lengths| lengths[batch] as usize);
+            let mut give = |step: Scores, scores: &[f32]| {
+                if wants_scores && self.scores == step {
+                    scores_made.extend_from_slice(scores);
+                }
+            };
+            work.take_values(values.head(from));
+            for first in (0..rows).step_by(work.rows) {
+                let count = work.rows.min(rows - first);
+                let queries = &queries.head(index)[first * depth..][..count * depth];
+                work.products(queries, keys.head(from), scale)?;
+                give(Scores::Products, &work.scores);
+                work.cap(self.cap);
+                give(Scores::Capped, &work.scores);
+                if let Some(mask) = &mask {
+                    mask.add([batch, head, first], &mut work.scores);
+                }
+                for (row, scores) in work.scores.chunks_exact_mut(total.max(1)).enumerate() {
+                    let end = if self.is_causal {
+                        past + first + row + 1
+                    } else {
+                        total
+                    };
+                    scores[limit.min(end).min(total)..].fill(LEAST);
+                }
+                give(Scores::Masked, &work.scores);
+                work.weigh(None);
+                give(Scores::Weights, &work.scores);
+                let at = (index * rows + first) * width;
+                work.sums(&mut made[at..at + count * width])?;
+            }
+        }
+        let [batch, heads, ..] = queries.dims;
+        let output = match inputs[0].rank() {
+            3 => tensor(
+                &[batch, rows, heads * width],
+                swapped(&made, [batch, heads, rows, width]),
+            )?,
+            _ => tensor(&[batch, heads, rows, width], made)?,
+        };
+        let mut outputs = tvec![output];
+        if self.outputs > 1 {
+            outputs.push(tensor(&keys.dims, keys.numbers)?);
+        }
+        if self.outputs > 2 {
+            outputs.push(tensor(&values.dims, values.numbers)?);
+        }
+        if wants_scores {
+            outputs.push(tensor(&[batch, heads, rows, total], scores_made)?);
+        }
+        Ok(outputs)
+    }
+}
+
+/// What a key that does not count has for a score, as in ONNX Runtime.
+pub(super) const LEAST: f32 = f32::MIN;
+
+/// Queries, keys or values by head.
+pub(super) struct Part {
+    /// Batch, heads, rows, and numbers of a head.
+    pub(super) dims: [usize; 4],
+    pub(super) numbers: Vec<f32>,
+}
+
+impl Part {
+    fn of(given: &Tensor, heads: Option<usize>) -> TractResult<Self> {
+        let numbers = elements::<f32>(given)?;
+        match (given.shape(), heads) {
+            (&[batch, heads, rows, width], _) => Ok(Self {
+                dims: [batch, heads, rows, width],
+                numbers: numbers.to_vec(),
+            }),
+            (&[batch, rows, length], Some(heads)) => {
+                ensure_input!(length % heads == 0, "rows of {length} numbers for {heads} heads");
+                let width = length / heads;
+                Ok(Self {
+                    dims: [batch, heads, rows, width],
+                    numbers: swapped(numbers, [batch, rows, heads, width]),
+                })
+            }
+            (shape, _) => bail!("a value of {} dimensions", shape.len()),
+        }
+    }
+
+    /// These behind earlier ones.
+    fn behind(self, past: &Tensor) -> TractResult<Self> {
+        let [batch, heads, rows, width] = self.dims;
+        let before = match past.shape() {
+            &[b, h, before, w] if [b, h, w] == [batch, heads, width] => before,
+            shape => bail!(BadInput(format!(
+                "earlier keys or values of {shape:?} before {:?}",
+                self.dims
+            ))),
+        };
+        let past = elements::<f32>(past)?;
+        let mut numbers = Vec::with_capacity(past.len() + self.numbers.len());
+        for index in 0..batch * heads {
+            numbers.extend_from_slice(&past[index * before * width..][..before * width]);
+            numbers.extend_from_slice(&self.numbers[index * rows * width..][..rows * width]);
+        }
+        Ok(Self {
+            dims: [batch, heads, before + rows, width],
+            numbers,
+        })
+    }
+
+    /// The rows of one head, counted over all batches.
+    pub(super) fn head(&self, index: usize) -> &[f32] {
+        let size = self.dims[2] * self.dims[3];
+        &self.numbers[index * size..][..size]
+    }
+}
+
+/// The second and the third dimension the other way round.
+pub(super) fn swapped(numbers: &[f32], [batch, second, third, width]: [usize; 4]) -> Vec<f32> {
+    let mut made = Vec::with_capacity(numbers.len());
+    for batch in 0..batch {
+        for at in 0..third {
+            for row in 0..second {
+                made.extend_from_slice(&numbers[((batch * second + row) * third + at) * width..][..width]);
+            }
+        }
+    }
+    made
+}
+
+/// What is added to scores, for any batch, head and row or for some.
+pub(super) struct Mask {
+    numbers: Vec<f32>,
+    dims: [usize; 4],
+}
+
+impl Mask {
+    pub(super) fn of(given: &Tensor, scores: [usize; 4]) -> TractResult<Self> {
+        let mut dims = [1; 4];
+        let shape = given.shape();
+        dims[4 - shape.len().min(4)..].copy_from_slice(&shape[shape.len().saturating_sub(4)..]);
+        let fits = dims
+            .iter()
+            .zip(&scores)
+            .take(3)
+            .all(|(&dim, &score)| dim == score || dim == 1);
+        ensure_input!(
+            fits && dims[3] == scores[3],
+            "a mask of {shape:?} for scores of {scores:?}"
+        );
+        let numbers = match given.datum_type() {
+            DatumType::Bool => {
+                let chosen = elements::<bool>(given)?.iter();
+                chosen
+                    .map(|&is_chosen| if is_chosen { 0.0 } else { f32::NEG_INFINITY })
+                    .collect()
+            }
+            _ => elements::<f32>(given)?.to_vec(),
+        };
+        Ok(Self { numbers, dims })
+    }
+
+    /// Adds it to the scores of some rows of a batch and a head, from one on.
+    pub(super) fn add(&self, [batch, head, first]: [usize; 3], scores: &mut [f32]) {
+        let [batches, heads, rows, total] = self.dims;
+        let place = |at: usize, count: usize| if count == 1 { 0 } else { at };
+        let start = (place(batch, batches) * heads + place(head, heads)) * rows;
+        for (row, scores) in scores.chunks_exact_mut(total.max(1)).enumerate() {
+            let added = &self.numbers[(start + place(first + row, rows)) * total..][..total];
+            for (score, added) in scores.iter_mut().zip(added) {
+                // No infinity, so that a row of which nothing counts is not one of NaN.
+                let sum = *score + added;
+                *score = if sum < LEAST { LEAST } else { sum };
+            }
+        }
+    }
+}
+
+/// The scores of some queries of a head, and what they take on the way.
+pub(super) struct Work {
+    pub(super) scores: Vec<f32>,
+    /// The most queries at a time.
+    pub(super) rows: usize,
+    total: usize,
+    width: usize,
+    depth: usize,
+    scaled: Vec<f32>,
+    turned: Vec<f32>,
+    pace: Pace,
+}
+
+/// Scores that are in memory at the same time, where one query has not more.
+const MAX_SCORES: usize = 1 << 22;
+
+impl Work {
+    pub(super) fn new(rows: usize, total: usize, width: usize, depth: usize) -> Self {
+        let rows = rows.min(MAX_SCORES / total.max(1)).max(1);
+        Self {
+            scores: Vec::new(),
+            rows,
+            total,
+            width,
+            depth,
+            scaled: Vec::new(),
+            turned: vec![0.0; total * width],
+            pace: Pace::default(),
+        }
+    }
+
+    /// Products of vectors: a step has some of them.
+    fn spend(&mut self, products: [usize; 3]) -> TractResult<()> {
+        let products = products
+            .iter()
+            .fold(1u64, |all, &count| all.saturating_mul(count as u64));
+        self.pace.spend(products / 8)
+    }
+
+    /// The products of each query with each key.
+    pub(super) fn products(&mut self, queries: &[f32], keys: &[f32], scale: f32) -> TractResult<()> {
+        let rows = queries.len() / self.depth.max(1);
+        self.spend([rows, self.depth, self.total])?;
+        self.scaled.clear();
+        self.scaled.extend(queries.iter().map(|x| x * scale));
+        self.scores.resize(rows * self.total, 0.0);
+        multiply(
+            &self.scaled,
+            keys,
+            &mut self.scores,
+            [rows, self.depth, self.total],
+        );
+        Ok(())
+    }
+
+    pub(super) fn cap(&mut self, cap: f32) {
+        if cap > 0.0 {
+            self.scores
+                .iter_mut()
+                .for_each(|score| *score = (*score / cap).tanh() * cap);
+        }
+    }
+
+    /// Scores as weights, beside one more score that weighs no value. A row of which nothing counts weighs nothing.
+    pub(super) fn weigh(&mut self, sink: Option<f32>) {
+        let total = self.total.max(1);
+        let counts: Vec<f32> = self
+            .scores
+            .chunks_exact(total)
+            .map(|row| {
+                let most = row
+                    .iter()
+                    .fold(LEAST, |most, &score| if score <= most { most } else { score });
+                let Some(sink) = sink else {
+                    return if most > LEAST || most.is_nan() { 1.0 } else { 0.0 };
+                };
+                // What the others are of all.
+                let (most, sum) = row.iter().fold((most.max(sink), 0.0f32), |(most, sum), score| {
+                    (most, sum + (score - most).exp())
+                });
+                sum / (sum + (sink - most).exp())
+            })
+            .collect();
+        softmax::rows(&mut self.scores, total);
+        for (row, part) in self.scores.chunks_exact_mut(total).zip(counts) {
+            match part {
+                1.0 => {}
+                0.0 => row.fill(0.0),
+                part => row.iter_mut().for_each(|weight| *weight *= part),
+            }
+        }
+    }
+
+    /// The values that the next sums are made of.
+    pub(super) fn take_values(&mut self, values: &[f32]) {
+        for (at, row) in values
+            .chunks_exact(self.width.max(1))
+            .take(self.total)
+            .enumerate()
+        {
+            for (column, &value) in row.iter().enumerate() {
+                self.turned[column * self.total + at] = value;
+            }
+        }
+    }
+
+    /// The sums of values by weight.
+    pub(super) fn sums(&mut self, sums: &mut [f32]) -> TractResult<()> {
+        let rows = sums.len() / self.width.max(1);
+        self.spend([rows, self.width, self.total])?;
+        multiply(&self.scores, &self.turned, sums, [rows, self.total, self.width]);
+        Ok(())
+    }
+}

@@ -1,0 +1,88 @@
+//! `Det`: determinants of square matrices.
+
+use std::sync::Arc;
+
+use tract_hir::internal::*;
+
+use super::{
+    elements::{elements, tensor},
+    kernel::{Fact, Kernel, kernel},
+};
+use crate::{
+    building::BuildContext,
+    cancelling::Pace,
+    faults::{Limit, ensure_input},
+    lowered::OnnxNode,
+};
+
+pub(crate) fn determinant(_: &BuildContext, _: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
+    Ok(kernel(Determinant))
+}
+
+#[derive(Debug)]
+struct Determinant;
+
+impl Kernel for Determinant {
+    fn name(&self) -> &'static str {
+        "Det"
+    }
+
+    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+        let [input] = inputs else {
+            bail!("expected 1 input, found {}", inputs.len());
+        };
+        if input.datum_type != DatumType::F32 {
+            bail!(Limit("is supported for FP32 only".to_owned()));
+        }
+        ensure!(input.rank() >= 2, "a matrix of {} dimensions", input.rank());
+        let outer = input.shape[..input.rank() - 2].iter().cloned();
+        Ok(vec![Fact::new(DatumType::F32, outer)])
+    }
+
+    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+        let shape = inputs[0].shape();
+        let (outer, matrix) = shape.split_at(shape.len() - 2);
+        let size = matrix[0];
+        ensure_input!(matrix[1] == size, "matrices of {matrix:?} are not square");
+        let mut made = vec![1.0; outer.iter().product()];
+        let mut pace = Pace::default();
+        let matrices = elements::<f32>(&inputs[0])?.chunks_exact((size * size).max(1));
+        for (made, matrix) in made.iter_mut().zip(matrices) {
+            *made = of(&mut matrix.to_vec(), size, &mut pace)?;
+        }
+        Ok(tvec![tensor(outer, made)?])
+    }
+}
+
+/// By elimination, with the largest number of a column first.
+fn of(matrix: &mut [f32], size: usize, pace: &mut Pace) -> TractResult<f32> {
+    let mut product = 1.0;
+    for at in 0..size {
+        pace.spend(((size - at) * (size - at)) as u64)?;
+        let largest = (at..size).max_by(|&a, &b| {
+            let [a, b] = [a, b].map(|row| matrix[row * size + at].abs());
+            a.total_cmp(&b)
+        });
+        let pivot = largest.unwrap_or(at);
+        if pivot != at {
+            let (upper, lower) = matrix.split_at_mut(pivot * size);
+            upper[at * size..][..size].swap_with_slice(&mut lower[..size]);
+            product = -product;
+        }
+        let first = matrix[at * size + at];
+        product *= first;
+        if first == 0.0 {
+            return Ok(product);
+        }
+        let (upper, lower) = matrix.split_at_mut((at + 1) * size);
+        let row = &upper[at * size..];
+        for other in lower.chunks_exact_mut(size) {
+            let factor = other[at] / first;
+            other[at..]
+                .iter_mut()
+                .zip(&row[at..])
+                .for_each(|(x, above)| *x -= factor * above);
+        }
+    }
+    Ok(product)
+}

@@ -1,0 +1,227 @@
+//! `LpPool` and `GlobalLpPool`: the root of the sum of powers of what a window covers.
+
+use std::sync::Arc;
+
+use tract_hir::internal::*;
+
+use super::{
+    attributes::Attributes,
+    elements::{elements, tensor},
+    kernel::{Fact, Kernel, kernel},
+};
+use crate::{
+    building::BuildContext,
+    cancelling::Pace,
+    faults::{Limit, Misfit},
+    lowered::OnnxNode,
+};
+
+fn power(attributes: Attributes<'_>) -> TractResult<f32> {
+    let power = attributes.int("p", 2);
+    ensure!((1..1 << 24).contains(&power), "a power of {power}");
+    Ok(power as f32)
+}
+
+pub(crate) fn global_lp_pool(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
+    Ok(kernel(GlobalLpPool {
+        power: power(Attributes(node))?,
+    }))
+}
+
+fn expect_f32(facts: &[Fact]) -> TractResult<&Fact> {
+    match facts {
+        [input] if input.datum_type == DatumType::F32 && input.rank() > 2 => Ok(input),
+        [input] if input.rank() <= 2 => bail!("an image of {} dimensions", input.rank()),
+        _ => bail!(Limit("is supported for FP32 only".to_owned())),
+    }
+}
+
+#[derive(Debug)]
+struct GlobalLpPool {
+    power: f32,
+}
+
+impl Kernel for GlobalLpPool {
+    fn name(&self) -> &'static str {
+        "GlobalLpPool"
+    }
+
+    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+        let mut output = expect_f32(inputs)?.with(DatumType::F32);
+        output.shape[2..].fill(1.to_dim());
+        Ok(vec![output])
+    }
+
+    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+        let mut shape: TVec<usize> = inputs[0].shape().into();
+        let size: usize = shape[2..].iter().product();
+        shape[2..].fill(1);
+        let images = elements::<f32>(&inputs[0])?;
+        let mut made = vec![0.0; shape.iter().product()];
+        for (made, image) in made.iter_mut().zip(images.chunks_exact(size.max(1))) {
+            *made = root(image.iter().map(|&x| raised(x, self.power)).sum(), self.power);
+        }
+        Ok(tvec![tensor(&shape, made)?])
+    }
+}
+
+fn raised(x: f32, power: f32) -> f32 {
+    match power {
+        1.0 => x.abs(),
+        2.0 => x * x,
+        _ => x.abs().powf(power),
+    }
+}
+
+fn root(sum: f32, power: f32) -> f32 {
+    match power {
+        1.0 => sum,
+        2.0 => sum.sqrt(),
+        _ => sum.powf(1.0 / power),
+    }
+}
+
+pub(crate) fn lp_pool(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
+    let attributes = Attributes(node);
+    if attributes.text("auto_pad", "NOTSET").starts_with("SAME") {
+        bail!(Limit("automatic padding is not supported".to_owned()));
+    }
+    let sizes = attributes.ints("kernel_shape");
+    let numbers = |name: &str, count: usize, default: i64, least: i64| -> TractResult<Vec<usize>> {
+        let given = attributes.ints(name);
+        let given = if given.is_empty() {
+            vec![default; count]
+        } else {
+            given.to_vec()
+        };
+        let fits = given.len() == count && given.iter().all(|number| (least..1 << 24).contains(number));
+        ensure!(fits, "'{name}' is {given:?}");
+        Ok(given.into_iter().map(|number| number as usize).collect())
+    };
+    let rank = sizes.len();
+    let kernels = numbers("kernel_shape", rank, 1, 1)?;
+    let strides = numbers("strides", rank, 1, 1)?;
+    let dilations = numbers("dilations", rank, 1, 1)?;
+    let pads = match attributes.text("auto_pad", "NOTSET") {
+        "VALID" => vec![0; 2 * rank],
+        _ => numbers("pads", 2 * rank, 0, 0)?,
+    };
+    let axes = (0..rank).map(|axis| Axis {
+        kernel: kernels[axis],
+        stride: strides[axis],
+        dilation: dilations[axis],
+        pads: [pads[axis], pads[rank + axis]],
+    });
+    Ok(kernel(LpPool {
+        power: power(attributes)?,
+        is_rounded_up: attributes.int("ceil_mode", 0) != 0,
+        axes: axes.collect(),
+    }))
+}
+
+/// How windows lie on an axis.
+#[derive(Debug)]
+struct Axis {
+    kernel: usize,
+    stride: usize,
+    dilation: usize,
+    pads: [usize; 2],
+}
+
+impl Axis {
+    fn window(&self) -> usize {
+        (self.kernel - 1) * self.dilation + 1
+    }
+
+    /// How many windows there are on an axis of this size.
+    fn count(&self, size: usize, is_rounded_up: bool) -> TractResult<usize> {
+        let padded = size + self.pads[0] + self.pads[1];
+        let Some(room) = padded.checked_sub(self.window()) else {
+            bail!(Misfit::Window((self.window() - padded) as i64));
+        };
+        if !is_rounded_up {
+            return Ok(room / self.stride + 1);
+        }
+        let count = room.div_ceil(self.stride) + 1;
+        // None begins behind the image.
+        let is_outside = (count - 1) * self.stride >= size + self.pads[0];
+        Ok(count - usize::from(is_outside))
+    }
+
+    fn places(&self, window: usize, size: usize) -> impl Iterator<Item = usize> {
+        let first = window * self.stride;
+        let places = (0..self.kernel).map(move |element| first + element * self.dilation);
+        let pad = self.pads[0];
+        places.filter_map(move |place| place.checked_sub(pad).filter(|&place| place < size))
+    }
+}
+
+#[derive(Debug)]
+struct LpPool {
+    power: f32,
+    is_rounded_up: bool,
+    axes: Vec<Axis>,
+}
+
+impl Kernel for LpPool {
+    fn name(&self) -> &'static str {
+        "LpPool"
+    }
+
+    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+        let mut output = expect_f32(inputs)?.with(DatumType::F32);
+        ensure!(
+            output.rank() == self.axes.len() + 2,
+            "windows of {} dimensions in an image of {}",
+            self.axes.len(),
+            output.rank()
+        );
+        for (dim, axis) in output.shape[2..].iter_mut().zip(&self.axes) {
+            *dim = match dim.to_usize() {
+                Ok(size) => axis.count(size, self.is_rounded_up)?.to_dim(),
+                Err(_) if self.is_rounded_up => bail!(Limit("rounding up needs fixed sizes".to_owned())),
+                Err(_) => {
+                    let beyond = (axis.pads[0] + axis.pads[1]) as i64 - axis.window() as i64;
+                    (dim.clone() + beyond) / axis.stride as u64 + 1
+                }
+            };
+        }
+        Ok(vec![output])
+    }
+
+    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+        let given = inputs[0].shape();
+        let mut shape: Vec<usize> = given.to_vec();
+        for (size, axis) in shape[2..].iter_mut().zip(&self.axes) {
+            *size = axis.count(*size, self.is_rounded_up)?;
+        }
+        let mut values: Vec<f32> = elements::<f32>(&inputs[0])?
+            .iter()
+            .map(|&x| raised(x, self.power))
+            .collect();
+        // A window's sum is that of its lines' sums, so that axes are summed one after the other.
+        let mut pace = Pace::default();
+        let mut now = given.to_vec();
+        for (index, axis) in self.axes.iter().enumerate() {
+            let inner: usize = now[index + 3..].iter().product();
+            let (size, count) = (now[index + 2], shape[index + 2]);
+            let mut made = Vec::new();
+            for block in values.chunks_exact((size * inner).max(1)) {
+                pace.spend((count * axis.kernel * inner) as u64)?;
+                for window in 0..count {
+                    let from = made.len();
+                    made.resize(from + inner, 0.0);
+                    for place in axis.places(window, size) {
+                        let line = &block[place * inner..][..inner];
+                        made[from..].iter_mut().zip(line).for_each(|(sum, x)| *sum += x);
+                    }
+                }
+            }
+            values = made;
+            now[index + 2] = count;
+        }
+        values.iter_mut().for_each(|sum| *sum = root(*sum, self.power));
+        values.resize(shape.iter().product(), 0.0);
+        Ok(tvec![tensor(&shape, values)?])
+    }
+}

@@ -1,0 +1,202 @@
+//! `StringConcat`, `StringSplit` and `RegexFullMatch`: text put together, cut, and compared with an expression.
+
+use std::sync::{Arc, OnceLock};
+
+use regex::Regex;
+use tract_hir::internal::*;
+
+use super::{
+    attributes::Attributes,
+    elements::{elements, tensor},
+    kernel::{Fact, Kernel, kernel},
+    tokenizer::expression,
+};
+use crate::{building::BuildContext, cancelling::Pace, faults::ensure_input, lowered::OnnxNode, size};
+
+pub(crate) fn string_concat(_: &BuildContext, _: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
+    Ok(kernel(StringConcat))
+}
+
+/// An attribute, or nothing.
+fn text<'a>(attributes: Attributes<'a>, name: &str) -> TractResult<&'a str> {
+    let given = attributes.get(name).map_or(&[][..], |attribute| &attribute.s);
+    std::str::from_utf8(given).with_context(|| format!("'{name}' is not UTF-8"))
+}
+
+fn expect_text(facts: &[Fact], count: usize) -> TractResult<()> {
+    ensure!(
+        facts.len() == count && facts.iter().all(|fact| fact.datum_type == DatumType::String),
+        "expected {count} inputs of strings"
+    );
+    Ok(())
+}
+
+#[derive(Debug)]
+struct StringConcat;
+
+impl Kernel for StringConcat {
+    fn name(&self) -> &'static str {
+        "StringConcat"
+    }
+
+    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+        expect_text(inputs, 2)?;
+        let shape = tract_core::broadcast::multi_broadcast(&[&inputs[0].shape, &inputs[1].shape])?;
+        Ok(vec![Fact::new(DatumType::String, shape)])
+    }
+
+    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+        let shapes = [inputs[0].shape(), inputs[1].shape()];
+        let shape: TVec<usize> = tract_core::broadcast::multi_broadcast(&shapes)?;
+        let parts = [0, 1].map(|index: usize| inputs[index].to_plain_array_view::<String>());
+        let [first, second] = parts;
+        let (first, second) = (first?, second?);
+        let both = first.broadcast(&*shape).zip(second.broadcast(&*shape));
+        let (first, second) = both.context("shapes that do not fit together")?;
+        let mut pace = Pace::default();
+        let mut bytes = 0u64;
+        let mut made = Vec::new();
+        for (first, second) in first.iter().zip(second.iter()) {
+            bytes = bytes.saturating_add((first.len() + second.len()) as u64);
+            ensure_input!(
+                bytes <= size::MAX_BYTES,
+                "the texts together take more than {} bytes",
+                size::MAX_BYTES
+            );
+            pace.spend(16 + (first.len() + second.len()) as u64)?;
+            made.push(format!("{first}{second}"));
+        }
+        Ok(tvec![tensor(&shape, made)?])
+    }
+}
+
+pub(crate) fn string_split(context: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
+    let attributes = Attributes(node);
+    let most = match attributes.has("maxsplit") {
+        true => Some(usize::try_from(attributes.int("maxsplit", 0))?),
+        false => None,
+    };
+    Ok(kernel(StringSplit {
+        delimiter: text(attributes, "delimiter")?.to_owned(),
+        most,
+        scope: context.symbols.clone(),
+        count: OnceLock::new(),
+    }))
+}
+
+#[derive(Debug)]
+struct StringSplit {
+    /// Empty for blanks, of which there may be several.
+    delimiter: String,
+    /// How often a text is cut.
+    most: Option<usize>,
+    scope: SymbolScope,
+    /// What the number of parts is called.
+    count: OnceLock<Symbol>,
+}
+
+impl StringSplit {
+    fn parts<'t>(&self, text: &'t str) -> Vec<&'t str> {
+        let most = self.most.unwrap_or(usize::MAX).saturating_add(1);
+        if text.is_empty() {
+            return vec![];
+        }
+        if !self.delimiter.is_empty() {
+            return text.splitn(most, &self.delimiter).collect();
+        }
+        let mut parts = Vec::new();
+        let mut rest = text.trim_matches(' ');
+        while !rest.is_empty() {
+            let end = match parts.len() + 1 < most {
+                true => rest.find(' ').unwrap_or(rest.len()),
+                false => rest.len(),
+            };
+            parts.push(&rest[..end]);
+            rest = rest[end..].trim_start_matches(' ');
+        }
+        parts
+    }
+}
+
+impl Kernel for StringSplit {
+    fn name(&self) -> &'static str {
+        "StringSplit"
+    }
+
+    fn output_count(&self) -> usize {
+        2
+    }
+
+    fn names_sizes(&self) -> bool {
+        true
+    }
+
+    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+        expect_text(inputs, 1)?;
+        let count = self.count.get_or_init(|| self.scope.new_with_prefix("parts"));
+        let mut parts = inputs[0].with(DatumType::String);
+        parts.shape.push(count.to_dim());
+        Ok(vec![parts, inputs[0].with(DatumType::I64)])
+    }
+
+    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+        let texts = elements::<String>(&inputs[0])?;
+        let mut pace = Pace::default();
+        let mut cut = Vec::with_capacity(texts.len());
+        for text in texts {
+            pace.spend(16 + text.len() as u64)?;
+            cut.push(self.parts(text));
+        }
+        let width = cut.iter().map(Vec::len).max().unwrap_or(0).max(1);
+        let bytes = (texts.len() as u64)
+            .saturating_mul(width as u64)
+            .saturating_mul(24);
+        ensure_input!(
+            bytes <= size::MAX_BYTES,
+            "{} texts of up to {width} parts take {bytes} bytes",
+            texts.len()
+        );
+        let mut made: Vec<String> = Vec::with_capacity(texts.len() * width);
+        for parts in &cut {
+            pace.spend(16 * width as u64)?;
+            made.extend(parts.iter().map(|part| (*part).to_owned()));
+            made.resize(made.len() + width - parts.len(), String::new());
+        }
+        let counts: Vec<i64> = cut.iter().map(|parts| parts.len() as i64).collect();
+        let shape = inputs[0].shape();
+        let mut parts_shape = shape.to_vec();
+        parts_shape.push(width);
+        Ok(tvec![tensor(&parts_shape, made)?, tensor(shape, counts)?])
+    }
+}
+
+pub(crate) fn regex_full_match(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
+    let pattern = text(Attributes(node), "pattern")?;
+    Ok(kernel(RegexFullMatch(expression(&format!(
+        r"\A(?:{pattern})\z"
+    ))?)))
+}
+
+#[derive(Debug)]
+struct RegexFullMatch(Regex);
+
+impl Kernel for RegexFullMatch {
+    fn name(&self) -> &'static str {
+        "RegexFullMatch"
+    }
+
+    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+        expect_text(inputs, 1)?;
+        Ok(vec![inputs[0].with(DatumType::Bool)])
+    }
+
+    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+        let mut pace = Pace::default();
+        let mut made = Vec::with_capacity(inputs[0].len());
+        for text in elements::<String>(&inputs[0])? {
+            pace.spend(64 + 8 * text.len() as u64)?;
+            made.push(self.0.is_match(text));
+        }
+        Ok(tvec![tensor(inputs[0].shape(), made)?])
+    }
+}

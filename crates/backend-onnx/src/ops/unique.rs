@@ -1,0 +1,197 @@
+//! `Unique`: the values that there are, or the parts of an axis, each once.
+
+use std::{
+    cmp::Ordering,
+    sync::{Arc, OnceLock},
+};
+
+use tract_hir::internal::*;
+
+use super::{
+    attributes::Attributes,
+    elements::{elements, tensor},
+    kernel::{Fact, Kernel, kernel},
+};
+use crate::{
+    building::BuildContext,
+    cancelling::Pace,
+    faults::{BadInput, Limit},
+    lowered::OnnxNode,
+};
+
+pub(crate) fn unique(context: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
+    let attributes = Attributes(node);
+    Ok(kernel(Unique {
+        axis: attributes.has("axis").then(|| attributes.int("axis", 0)),
+        is_sorted: attributes.int("sorted", 1) != 0,
+        scope: context.symbols.clone(),
+        count: OnceLock::new(),
+    }))
+}
+
+#[derive(Debug)]
+struct Unique {
+    /// `None` for all elements in order.
+    axis: Option<i64>,
+    is_sorted: bool,
+    scope: SymbolScope,
+    /// What the number of values is called.
+    count: OnceLock<Symbol>,
+}
+
+impl Unique {
+    fn axis(&self, rank: usize) -> TractResult<Option<usize>> {
+        let Some(axis) = self.axis else {
+            return Ok(None);
+        };
+        let from_start = if axis < 0 { axis + rank as i64 } else { axis };
+        let axis = usize::try_from(from_start).ok().filter(|&axis| axis < rank);
+        Ok(Some(
+            axis.with_context(|| format!("axis {from_start} of rank {rank}"))?,
+        ))
+    }
+}
+
+impl Kernel for Unique {
+    fn name(&self) -> &'static str {
+        "Unique"
+    }
+
+    fn output_count(&self) -> usize {
+        4
+    }
+
+    fn names_sizes(&self) -> bool {
+        true
+    }
+
+    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+        let [input] = inputs else {
+            bail!("expected 1 input, found {}", inputs.len());
+        };
+        let count = self
+            .count
+            .get_or_init(|| self.scope.new_with_prefix("unique"))
+            .to_dim();
+        let (shape, length) = match self.axis(input.rank())? {
+            None => (tvec![count.clone()], input.shape.iter().product()),
+            Some(axis) => {
+                let mut shape = input.shape.clone();
+                let length = std::mem::replace(&mut shape[axis], count.clone());
+                (shape, length)
+            }
+        };
+        if input.datum_type == DatumType::Bool || input.datum_type == DatumType::F16 {
+            bail!(Limit("is supported for numbers and strings only".to_owned()));
+        }
+        let places = |dim: TDim| Fact::new(DatumType::I64, [dim]);
+        Ok(vec![
+            Fact::new(input.datum_type, shape),
+            places(count.clone()),
+            places(length),
+            places(count),
+        ])
+    }
+
+    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+        let input = &inputs[0];
+        let all = [input.len()];
+        let (shape, axis) = match self.axis(input.rank())? {
+            Some(axis) => (input.shape(), axis),
+            None => (&all[..], 0),
+        };
+        match input.datum_type() {
+            DatumType::String => self.chosen(elements::<String>(input)?, shape, axis),
+            DatumType::F32 => self.chosen(elements::<f32>(input)?, shape, axis),
+            DatumType::F64 => self.chosen(elements::<f64>(input)?, shape, axis),
+            DatumType::U8 => self.chosen(elements::<u8>(input)?, shape, axis),
+            DatumType::U16 => self.chosen(elements::<u16>(input)?, shape, axis),
+            DatumType::U32 => self.chosen(elements::<u32>(input)?, shape, axis),
+            DatumType::U64 => self.chosen(elements::<u64>(input)?, shape, axis),
+            DatumType::I8 => self.chosen(elements::<i8>(input)?, shape, axis),
+            DatumType::I16 => self.chosen(elements::<i16>(input)?, shape, axis),
+            DatumType::I32 => self.chosen(elements::<i32>(input)?, shape, axis),
+            DatumType::I64 => self.chosen(elements::<i64>(input)?, shape, axis),
+            other => bail!("values of {other:?} have no order"),
+        }
+    }
+}
+
+impl Unique {
+    fn chosen<T: Datum + PartialOrd>(
+        &self,
+        values: &[T],
+        shape: &[usize],
+        axis: usize,
+    ) -> TractResult<TVec<Tensor>> {
+        let (length, inner) = (shape[axis], shape[axis + 1..].iter().product::<usize>());
+        // What is not equal to itself has no place in an order.
+        if values.iter().any(|value| value.partial_cmp(value).is_none()) {
+            bail!(BadInput("NaN stands among values that are compared".to_owned()));
+        }
+        let block = length * inner;
+        // The parts of an axis, in each block of what stands before it.
+        let part = |at: usize| {
+            let blocks = values.chunks_exact(block.max(1));
+            blocks.flat_map(move |block| &block[at * inner..(at + 1) * inner])
+        };
+        let compare = |a: usize, b: usize| {
+            let mut pairs = part(a).zip(part(b));
+            pairs
+                .find_map(|(a, b)| a.partial_cmp(b).filter(|order| order.is_ne()))
+                .unwrap_or(Ordering::Equal)
+        };
+        let mut order: Vec<usize> = (0..length).collect();
+        // Each value is compared about as often as the length has bits.
+        let rounds = u64::from(usize::BITS - length.leading_zeros());
+        Pace::default().spend(rounds.saturating_mul(values.len() as u64))?;
+        // Equal ones stay in their order, so that the first of them is met first.
+        order.sort_by(|&a, &b| compare(a, b));
+        let mut firsts: Vec<usize> = Vec::new();
+        let mut counts: Vec<i64> = Vec::new();
+        let mut inverse = vec![0usize; length];
+        for &at in &order {
+            match firsts.last() {
+                Some(&first) if compare(first, at).is_eq() => {}
+                _ => {
+                    firsts.push(at);
+                    counts.push(0);
+                }
+            }
+            inverse[at] = firsts.len() - 1;
+            if let Some(count) = counts.last_mut() {
+                *count += 1;
+            }
+        }
+        if !self.is_sorted {
+            let mut by_place: Vec<usize> = (0..firsts.len()).collect();
+            by_place.sort_by_key(|&group| firsts[group]);
+            let mut now = vec![0; firsts.len()];
+            for (place, &group) in by_place.iter().enumerate() {
+                now[group] = place;
+            }
+            inverse.iter_mut().for_each(|group| *group = now[*group]);
+            firsts = by_place.iter().map(|&group| firsts[group]).collect();
+            counts = inverse.iter().fold(vec![0; firsts.len()], |mut counts, &group| {
+                counts[group] += 1;
+                counts
+            });
+        }
+        let mut made: Vec<T> = Vec::with_capacity(values.len() / length.max(1) * firsts.len());
+        for block in values.chunks_exact(block.max(1)) {
+            for &first in &firsts {
+                made.extend_from_slice(&block[first * inner..(first + 1) * inner]);
+            }
+        }
+        let mut made_shape = shape.to_vec();
+        made_shape[axis] = firsts.len();
+        let count = [firsts.len()];
+        let numbers = |places: Vec<usize>| places.into_iter().map(|place| place as i64).collect::<Vec<i64>>();
+        Ok(tvec![
+            tensor(&made_shape, made)?,
+            tensor(&count, numbers(firsts))?,
+            tensor(&[length], numbers(inverse))?,
+            tensor(&count, counts)?,
+        ])
+    }
+}
