@@ -34,7 +34,9 @@ pub(crate) fn attention(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dy
     };
     let mode = attributes.int("qk_matmul_output_mode", 0);
     if !matches!(attributes.int("softmax_precision", 1), 1 | 10 | 16) {
-        bail!(Limit("weights are computed in FP32 only".to_owned()));
+        bail!(Limit(
+            "this softmax_precision is not supported, only FP32 and FP16".to_owned()
+        ));
     }
     let scores = match mode {
         0 => Scores::Products,
@@ -45,8 +47,14 @@ pub(crate) fn attention(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dy
     };
     ensure!(
         attributes.has_input(4) == attributes.has_input(5),
-        "earlier keys and values come together"
+        "past_key and past_value must both be given"
     );
+    // Implementations disagree where the last query stands then.
+    if attributes.has_input(6) && (attributes.int("is_causal", 0) != 0 || attributes.has_input(4)) {
+        bail!(Limit(
+            "nonpad_kv_seqlen together with is_causal or past_key is not supported".to_owned()
+        ));
+    }
     Ok(kernel(Attention {
         heads: [heads("q_num_heads")?, heads("kv_num_heads")?],
         is_causal: attributes.int("is_causal", 0) != 0,
@@ -140,8 +148,13 @@ impl Kernel for Attention {
             let is_known = matches!(mask.datum_type, DatumType::F32 | DatumType::Bool);
             ensure!(
                 is_known && (2..=4).contains(&mask.rank()),
-                "a mask of another kind"
+                "attn_mask must be FP32 or BOOL with 2 to 4 dimensions"
             );
+        }
+        if let Some((key, value)) = self.past
+            && [key, value].iter().any(|&place| inputs[place].rank() != 4)
+        {
+            bail!(Limit("needs past_key and past_value of 4 dimensions".to_owned()));
         }
         let is_in_rows = queries.rank() == 3;
         let [batch, heads, rows, _] = self.dims(queries, self.heads[0])?;
@@ -214,11 +227,9 @@ impl Kernel for Attention {
         };
         let wants_scores = self.outputs > 3;
         if wants_scores {
-            let bytes = [batch, heads, rows, total, 4]
-                .iter()
-                .fold(1u64, |bytes, &dim| bytes.saturating_mul(dim as u64));
-            ensure_input!(bytes <= size::MAX_BYTES, "scores take {bytes} bytes");
+            size::admit_shape(DatumType::F32, &[batch, heads, rows, total])?;
         }
+        ensure_input!(depth > 0, "queries of heads without numbers");
         let mut scores_made: Vec<f32> = Vec::new();
         let mut made = vec![0.0; batch * heads * rows * width];
         let scale = self.scale.unwrap_or_else(|| 1.0 / (depth as f32).sqrt());
@@ -362,6 +373,11 @@ impl Mask {
     pub(super) fn of(given: &Tensor, scores: [usize; 4]) -> TractResult<Self> {
         let mut dims = [1; 4];
         let shape = given.shape();
+        ensure_input!(
+            shape.len() <= 4,
+            "a mask of {} dimensions, expected 4 at most",
+            shape.len()
+        );
         dims[4 - shape.len().min(4)..].copy_from_slice(&shape[shape.len().saturating_sub(4)..]);
         let fits = dims
             .iter()

@@ -29,6 +29,9 @@ pub(super) fn pool(node: Attributes<'_>, _: i64) -> Verdict {
 }
 
 pub(super) fn batch_normalization(node: Attributes<'_>, opset: i64) -> Verdict {
+    if node.int("spatial", 1) != 1 {
+        return refuse("parameters for each element ('spatial' = 0) are not supported");
+    }
     let is_training = node.int("training_mode", 0) != 0 || (opset < 7 && node.int("is_test", 0) == 0);
     if is_training || (1..5).any(|output| node.has_output(output)) {
         return refuse("training mode is not supported; export the model for inference");
@@ -54,8 +57,9 @@ pub(super) fn dropout(node: Attributes<'_>, opset: i64) -> Verdict {
     Ok(())
 }
 
-pub(super) fn dropout_inputs(_: Attributes<'_>, inputs: &[Fact]) -> Verdict {
-    match inputs.get(2).map(Fact::integers) {
+pub(super) fn dropout_inputs(node: Attributes<'_>, inputs: &[Fact]) -> Verdict {
+    let training = node.position(2).and_then(|place| inputs.get(place));
+    match training.map(Fact::integers) {
         None => Ok(()),
         Some(Some(training)) if training == [0] => Ok(()),
         Some(_) => refuse("training mode is not supported; export the model for inference"),
@@ -64,7 +68,22 @@ pub(super) fn dropout_inputs(_: Attributes<'_>, inputs: &[Fact]) -> Verdict {
 
 /// tract takes an equation whose output has no index for one with all of the inputs' indices in it.
 pub(super) fn einsum(node: Attributes<'_>, _: i64) -> Verdict {
-    match einsum_output(node.text("equation", "")) {
+    let equation = node.text("equation", "").replace(' ', "");
+    let (inputs, output) = equation.split_once("->").unwrap_or((&equation, ""));
+    let is_term = |term: &str| {
+        let letters = term.replacen("...", "", 1);
+        letters.chars().all(|letter| letter.is_ascii_alphabetic())
+    };
+    let is_given = |letter: char| letter == '.' || inputs.contains(letter);
+    let is_unique = |letter: char| letter == '.' || output.matches(letter).count() == 1;
+    let has_dots = equation.contains("->") && inputs.contains("...") && !output.contains("...");
+    if !inputs.split(',').chain([output]).all(is_term)
+        || !output.chars().all(|letter| is_given(letter) && is_unique(letter))
+        || has_dots
+    {
+        return refuse("the equation is malformed, or its output has other indices than its inputs");
+    }
+    match einsum_output(&equation) {
         Some(output) if !output.is_empty() => Ok(()),
         Some(_) => refuse("an equation whose output has no index is not supported"),
         None => refuse("an equation without '->' and with capital letters is not supported"),
@@ -84,6 +103,14 @@ pub(super) fn einsum_output(equation: &str) -> Option<String> {
     let once = ('a'..='z').filter(|letter| equation.matches(*letter).count() == 1);
     let others = if equation.contains("...") { "..." } else { "" };
     Some(others.chars().chain(once).collect())
+}
+
+/// tract counts to the last axis but one of the coordinates, without end where they have none.
+pub(super) fn coordinates(_: Attributes<'_>, inputs: &[Fact]) -> Verdict {
+    match inputs.get(1).map(Fact::rank) {
+        Some(0) => refuse("coordinates without dimensions are not supported"),
+        _ => Ok(()),
+    }
 }
 
 /// Windows of even size reach further to one side; tract takes the other.

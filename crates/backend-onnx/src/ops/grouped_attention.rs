@@ -42,8 +42,11 @@ pub(crate) fn grouped_attention(
     ensure!(
         attributes.has_input(3) == attributes.has_input(4)
             && attributes.has_input(1) == attributes.has_input(2),
-        "keys and values come together"
+        "key and value, past_key and past_value must each be given together"
     );
+    if attributes.int("local_window_size", -1) == 0 {
+        bail!(Limit("a local_window_size of 0 is not supported".to_owned()));
+    }
     let position = |index: usize| attributes.position(index).context("an input is not given");
     let is_turned = attributes.int("do_rotary", 0) != 0;
     Ok(kernel(GroupedAttention {
@@ -171,6 +174,28 @@ impl Kernel for GroupedAttention {
         if floats.any(|fact| fact.datum_type != DatumType::F32) {
             bail!(Limit("is supported for FP32 only".to_owned()));
         }
+        let has_rank = |place: usize, rank: usize| inputs.get(place).is_some_and(|fact| fact.rank() == rank);
+        let caches = self.caches.into_iter().flatten();
+        let past = self.past.into_iter().flat_map(|(key, value)| [key, value]);
+        let is_float = |place: usize| {
+            inputs
+                .get(place)
+                .is_some_and(|fact| fact.datum_type == DatumType::F32)
+        };
+        let others = [self.mask, self.sinks]
+            .into_iter()
+            .flatten()
+            .chain(caches.clone());
+        if !caches.clone().all(|place| has_rank(place, 2))
+            || !past.clone().all(|place| has_rank(place, 4))
+            || !others.clone().all(is_float)
+            || self.mask.is_some_and(|place| !has_rank(place, 4))
+            || self.sinks.is_some_and(|place| !has_rank(place, 1))
+        {
+            bail!(Limit(
+                "needs caches of 2 dimensions, past_key, past_value and attention_bias of 4, head_sink of 1, all FP32".to_owned()
+            ));
+        }
         let [batch, rows, row] = &*queries.shape else {
             bail!("queries of {} dimensions", queries.rank());
         };
@@ -239,10 +264,11 @@ impl Kernel for GroupedAttention {
             }
             None => 0,
         };
-        let bytes = [batch, self.shared, total.max(before), width, 4]
-            .iter()
-            .fold(1u64, |bytes, &dim| bytes.saturating_mul(dim as u64));
-        ensure_input!(bytes <= size::MAX_BYTES, "keys take {bytes} bytes");
+        ensure_input!(
+            total == before + rows || total <= before,
+            "a total_sequence_length of {total} for {before} words before {rows}, expected their sum, or as many as are kept"
+        );
+        size::admit_shape(DatumType::F32, &[batch, self.shared, total.max(before), width])?;
         // How many words stand before the new ones.
         let pasts: Vec<usize> = ends
             .iter()

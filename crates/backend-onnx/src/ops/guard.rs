@@ -102,7 +102,9 @@ impl Guarded {
 /// Refuses what has no elements where a number is read.
 fn has_number(shape: &[TDim]) -> Result<(), Limit> {
     match shape.iter().any(|dim| *dim == TDim::Val(0)) {
-        true => Err(Limit("has no number where one is needed".to_owned())),
+        true => Err(Limit(
+            "has an input without elements where a single number is expected".to_owned(),
+        )),
         false => Ok(()),
     }
 }
@@ -268,6 +270,7 @@ impl InferenceOp for Guarded {
         target: &mut TypedModel,
         mapping: &HashMap<OutletId, OutletId>,
     ) -> TractResult<TVec<OutletId>> {
+        time_limit::check()?;
         let mut facts = Vec::with_capacity(node.inputs.len());
         for input in &node.inputs {
             facts.push(Fact::of(target.outlet_fact(mapping[input])?));

@@ -9,7 +9,7 @@ use super::{
     elements::{Real, elements, tensor, with_real},
     kernel::{Fact, Kernel, kernel},
 };
-use crate::{building::BuildContext, faults::Refusal, lowered::OnnxNode};
+use crate::{building::BuildContext, cancelling::Pace, faults::Refusal, lowered::OnnxNode};
 
 /// `LRN` of FP32 or FP64.
 pub(crate) fn lrn(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
@@ -62,11 +62,13 @@ impl Lrn {
         let x = elements::<T>(input)?;
         let mut made: Vec<T> = Vec::with_capacity(x.len());
         let mut sums = vec![0.0f64; width];
+        let mut pace = Pace::default();
         for image in x.chunks_exact((channels * width).max(1)) {
             for channel in 0..channels {
                 let nearby = channel.saturating_sub(self.reach)..(channel + self.reach + 1).min(channels);
                 sums.fill(0.0);
                 for line in image[nearby.start * width..nearby.end * width].chunks_exact(width) {
+                    pace.spend(width as u64)?;
                     for (sum, &x) in sums.iter_mut().zip(line) {
                         let x: f64 = x.into();
                         *sum += x * x;
@@ -113,7 +115,12 @@ impl LpNormalization {
             self.axis
         };
         let place = usize::try_from(axis).ok().filter(|&axis| axis < rank);
-        Ok(place.ok_or_else(|| Refusal(format!("has the axis {} of {rank} dimensions", self.axis)))?)
+        Ok(place.ok_or_else(|| {
+            Refusal(format!(
+                "axis {} is out of range for {rank} dimensions",
+                self.axis
+            ))
+        })?)
     }
 }
 
@@ -160,7 +167,7 @@ impl LpNormalization {
             }
             for line in block.chunks_exact_mut(inner) {
                 for (x, &norm) in line.iter_mut().zip(&norms) {
-                    // Nothing but zeros stays that.
+                    // A line of zeros stays zero.
                     *x = T::of(if norm == 0.0 { 0.0 } else { (*x).into() / norm });
                 }
             }

@@ -12,8 +12,9 @@ use super::{
 use crate::{
     building::BuildContext,
     cancelling::Pace,
-    faults::{Limit, Misfit},
+    faults::{Limit, Misfit, Refusal},
     lowered::OnnxNode,
+    size,
 };
 
 fn power(attributes: Attributes<'_>) -> TractResult<f32> {
@@ -106,6 +107,12 @@ pub(crate) fn lp_pool(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn 
         "VALID" => vec![0; 2 * rank],
         _ => numbers("pads", 2 * rank, 0, 0)?,
     };
+    // Windows that lie in the padding alone would have no numbers.
+    if (0..rank).any(|axis| pads[axis].max(pads[rank + axis]) >= kernels[axis]) {
+        bail!(Refusal(
+            "has pads that are not smaller than its kernel_shape".to_owned()
+        ));
+    }
     let axes = (0..rank).map(|axis| Axis {
         kernel: kernels[axis],
         stride: strides[axis],
@@ -148,11 +155,16 @@ impl Axis {
         Ok(count - usize::from(is_outside))
     }
 
-    fn places(&self, window: usize, size: usize) -> impl Iterator<Item = usize> {
-        let first = window * self.stride;
-        let places = (0..self.kernel).map(move |element| first + element * self.dilation);
-        let pad = self.pads[0];
-        places.filter_map(move |place| place.checked_sub(pad).filter(|&place| place < size))
+    /// The elements of an axis that a window lies on.
+    fn places(&self, window: usize, size: usize) -> impl ExactSizeIterator<Item = usize> {
+        let (first, pad) = (window * self.stride, self.pads[0]);
+        let start = pad.saturating_sub(first).div_ceil(self.dilation);
+        let end = (size + pad)
+            .saturating_sub(first)
+            .div_ceil(self.dilation)
+            .min(self.kernel);
+        let dilation = self.dilation;
+        (start..end.max(start)).map(move |element| first + element * dilation - pad)
     }
 }
 
@@ -205,13 +217,17 @@ impl Kernel for LpPool {
         for (index, axis) in self.axes.iter().enumerate() {
             let inner: usize = now[index + 3..].iter().product();
             let (size, count) = (now[index + 2], shape[index + 2]);
-            let mut made = Vec::new();
+            let mut next = now.clone();
+            next[index + 2] = count;
+            size::admit_shape(DatumType::F32, &next)?;
+            let mut made = Vec::with_capacity(next.iter().product());
             for block in values.chunks_exact((size * inner).max(1)) {
-                pace.spend((count * axis.kernel * inner) as u64)?;
                 for window in 0..count {
                     let from = made.len();
                     made.resize(from + inner, 0.0);
-                    for place in axis.places(window, size) {
+                    let places = axis.places(window, size);
+                    pace.spend(((places.len() + 1) * inner) as u64)?;
+                    for place in places {
                         let line = &block[place * inner..][..inner];
                         made[from..].iter_mut().zip(line).for_each(|(sum, x)| *sum += x);
                     }

@@ -21,7 +21,7 @@ fn output_type(attributes: Attributes<'_>) -> TractResult<DatumType> {
     let code = i32::try_from(attributes.int("output_datatype", 1))?;
     let datum_type = dtype::from_onnx(code).and_then(dtype::to_tract);
     let datum_type = datum_type.filter(DatumType::is_number);
-    Ok(datum_type.ok_or_else(|| Refusal("gives a type that is no number".to_owned()))?)
+    Ok(datum_type.ok_or_else(|| Refusal("needs a numeric type in 'output_datatype'".to_owned()))?)
 }
 
 /// `HannWindow`, `HammingWindow` or `BlackmanWindow`.
@@ -145,7 +145,7 @@ impl Kernel for Weights {
         let places: Vec<usize> = (0..mels + 2).map(place).collect();
         if places.last().is_some_and(|&last| last > bins) || !places.is_sorted() {
             bail!(Refusal(
-                "has edges outside of the frequencies that there are".to_owned()
+                "has edges beyond half of the sample rate, or in the wrong order".to_owned()
             ));
         }
         let mut weights = vec![0.0f64; bins * mels];

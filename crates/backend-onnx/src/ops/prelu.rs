@@ -8,14 +8,19 @@ use super::{
     elements::{Real, elements, tensor, with_real},
     kernel::{Fact, Kernel, kernel},
 };
-use crate::{building::BuildContext, lowered::OnnxNode};
+use crate::{building::BuildContext, faults::Limit, lowered::OnnxNode};
 
-pub(crate) fn prelu(_: &BuildContext, _: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
-    Ok(kernel(PRelu))
+pub(crate) fn prelu(context: &BuildContext, _: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
+    Ok(kernel(PRelu {
+        is_by_channel: context.opset < 7,
+    }))
 }
 
 #[derive(Debug)]
-struct PRelu;
+struct PRelu {
+    /// Before operator set 7, a list is one of channels.
+    is_by_channel: bool,
+}
 
 impl Kernel for PRelu {
     fn name(&self) -> &'static str {
@@ -27,9 +32,14 @@ impl Kernel for PRelu {
             bail!("expected 2 inputs, found {}", inputs.len());
         };
         ensure!(slope.datum_type == x.datum_type, "inputs of different types");
+        if self.is_by_channel && slope.rank() == 1 && !slope.shape[0].is_one() && x.rank() != 2 {
+            bail!(Limit(
+                "with a slope for each channel is supported from operator set 7 on".to_owned()
+            ));
+        }
         // The slope is brought to the shape of x, never the other way round.
         let shape = tract_hir::tract_core::broadcast::multi_broadcast(&[&x.shape, &slope.shape])?;
-        ensure!(shape == x.shape, "a slope with more dimensions than the input");
+        ensure!(shape == x.shape, "the slope cannot be broadcast to the input");
         Ok(vec![x.with(x.datum_type)])
     }
 
@@ -117,7 +127,7 @@ mod tests {
             let slope = tensor(dims, slope).unwrap();
             let spread = slope.broadcast_to_shape(&[2, 3, 4]).unwrap();
             let inputs = [tensor(&[2, 3, 4], x.clone()).unwrap(), slope].map(Arc::new);
-            let found = PRelu.run(&inputs).unwrap();
+            let found = PRelu { is_by_channel: false }.run(&inputs).unwrap();
             let wanted = x.iter().zip(elements::<f32>(&spread).unwrap());
             let wanted: Vec<f32> = wanted
                 .map(|(&x, slope)| if x < 0.0 { slope * x } else { x })

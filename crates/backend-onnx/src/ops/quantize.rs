@@ -10,7 +10,12 @@ use super::{
     elements::{elements, tensor},
     kernel::{Fact, Kernel, kernel},
 };
-use crate::{building::BuildContext, dtype, faults::Limit, lowered::OnnxNode};
+use crate::{
+    building::BuildContext,
+    dtype,
+    faults::{Limit, ensure_input},
+    lowered::OnnxNode,
+};
 
 /// `QuantizeLinear`: `saturate(round(x / scale) + zero_point)`, ties to even.
 pub(crate) fn quantize(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
@@ -324,7 +329,7 @@ impl Blocks {
         let axis = axis.context("the axis is outside of the input's dimensions")?;
         let mut expected = shape.to_vec();
         expected[axis] = shape[axis].div_ceil(block);
-        ensure!(
+        ensure_input!(
             scales == expected,
             "scales of {scales:?} for blocks of {block} in a value of {shape:?}"
         );

@@ -507,8 +507,10 @@ impl Resize {
                                     at(1, x.second),
                                 ];
                                 made.push(match channels_last {
-                                    true => fixed_point(y, x, corners.map(i64::from)) as $T,
-                                    false => floating(y, x, corners.map(|corner| corner as f32)) as $T,
+                                    true if size_of::<$T>() == 1 => {
+                                        fixed_point(y, x, corners.map(i64::from)) as $T
+                                    }
+                                    _ => floating(y, x, corners.map(|corner| corner as f32)) as $T,
                                 });
                             }
                         }

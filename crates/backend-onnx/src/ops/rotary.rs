@@ -107,7 +107,7 @@ impl Kernel for RotaryEmbedding {
             _ => bail!("{} dimensions", shape.len()),
         };
         ensure_input!(
-            turned <= width,
+            turned == width || (turned < width && self.width > 0),
             "{turned} numbers of a head of {width} cannot be turned"
         );
         let lines = match self.places {

@@ -257,7 +257,11 @@ pub(super) static RULES: &[Rule] = &[
         .own(recurrent::recurrent),
     op("Gather").takes(AXIS).by(tract::gather),
     op("GatherElements").since(11).takes(AXIS).by(tract::gather),
-    op("GatherND").since(11).takes(&["batch_dims"]).by(tract::gather),
+    op("GatherND")
+        .since(11)
+        .takes(&["batch_dims"])
+        .given(when::coordinates)
+        .by(tract::gather),
     op("Gelu")
         .since(20)
         .takes(&["approximate"])
@@ -626,6 +630,7 @@ pub(super) static RULES: &[Rule] = &[
         .takes(&["reduction"])
         .of(FIXED)
         .bytes()
+        .given(when::coordinates)
         .by(tract::scatter),
     op("Selu")
         .takes(&["alpha", "gamma"])

@@ -12,6 +12,7 @@ use super::{
 };
 use crate::{
     building::BuildContext,
+    cancelling::Pace,
     faults::{BadInput, Limit},
     lowered::OnnxNode,
 };
@@ -46,8 +47,17 @@ pub(crate) fn tokenizer(context: &BuildContext, node: &OnnxNode) -> TractResult<
     }))
 }
 
+/// Bytes of an expression: what is made of it takes a hundred times as much.
+const MAX_PATTERN: usize = 1 << 14;
+
 /// An expression of RE2, whose classes have the letters of ASCII only.
 pub(super) fn expression(text: &str) -> TractResult<Regex> {
+    if text.len() > MAX_PATTERN {
+        bail!(Limit(format!(
+            "an expression of {} bytes is not supported, only of {MAX_PATTERN}",
+            text.len()
+        )));
+    }
     let mut ours = String::new();
     let mut characters = text.chars().peekable();
     // Within brackets, where more has a meaning here than there.
@@ -99,12 +109,21 @@ pub(super) fn expression(text: &str) -> TractResult<Regex> {
             Some('s') => ours.push_str("[\\t\\n\\f\\r ]"),
             Some('S') => ours.push_str("[^\\t\\n\\f\\r ]"),
             Some('b') => ours.push_str("(?-u:\\b)"),
+            // Only the letters of ASCII count there, so that it may stand within another letter.
+            Some('B') => bail!(Limit("\\B in an expression is not supported".to_owned())),
+            Some(plain @ ('<' | '>')) => ours.push(plain),
             Some(other) => ours.extend(['\\', other]),
             None => ours.push('\\'),
         }
     }
     let compiled = RegexBuilder::new(&ours).size_limit(MAX_EXPRESSION).build();
-    compiled.map_err(|error| Limit(format!("the expression {text:?} is not supported: {error}")).into())
+    compiled.map_err(|error| {
+        Limit(format!(
+            "the expression {} is not supported: {error}",
+            tensor_core::Quoted(text)
+        ))
+        .into()
+    })
 }
 
 #[derive(Debug)]
@@ -129,19 +148,37 @@ struct Tokenizer {
 }
 
 impl Tokenizer {
-    fn tokens<'t>(&self, text: &'t str) -> Vec<&'t str> {
-        let mut tokens: Vec<&str> = match &self.method {
-            Method::Letters => text
-                .char_indices()
-                .map(|(at, letter)| &text[at..at + letter.len_utf8()])
-                .collect(),
-            Method::Separators(separators) => separators.iter().fold(vec![text], |parts, separator| {
-                parts.into_iter().flat_map(|part| separator.split(part)).collect()
-            }),
-            Method::Matches(expression) => expression.find_iter(text).map(|found| found.as_str()).collect(),
-        };
+    /// Each search may look at all of the rest.
+    fn tokens<'t>(&self, text: &'t str, pace: &mut Pace) -> TractResult<Vec<&'t str>> {
+        let mut tokens: Vec<&str> = Vec::new();
+        match &self.method {
+            Method::Letters => {
+                pace.spend(text.len() as u64)?;
+                let letters = text.char_indices();
+                tokens.extend(letters.map(|(at, letter)| &text[at..at + letter.len_utf8()]));
+            }
+            Method::Separators(separators) => {
+                tokens.push(text);
+                for separator in separators {
+                    for part in std::mem::take(&mut tokens) {
+                        let mut rest = part.len();
+                        for piece in separator.split(part) {
+                            pace.spend(8 * rest as u64 + 64)?;
+                            rest = rest.saturating_sub(piece.len());
+                            tokens.push(piece);
+                        }
+                    }
+                }
+            }
+            Method::Matches(expression) => {
+                for found in expression.find_iter(text) {
+                    pace.spend(8 * (text.len() - found.start()) as u64 + 64)?;
+                    tokens.push(found.as_str());
+                }
+            }
+        }
         tokens.retain(|token| !token.is_empty() && token.chars().count() >= self.shortest);
-        tokens
+        Ok(tokens)
     }
 }
 
@@ -164,10 +201,11 @@ impl Kernel for Tokenizer {
     }
 
     fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+        let mut pace = Pace::default();
         let rows: Vec<Vec<&str>> = elements::<String>(&inputs[0])?
             .iter()
-            .map(|text| self.tokens(text))
-            .collect();
+            .map(|text| self.tokens(text, &mut pace))
+            .collect::<TractResult<_>>()?;
         let most = rows.iter().map(Vec::len).max().unwrap_or(0);
         // As ONNX Runtime has it, nothing is marked where there is nothing at all.
         let marks = self.marks && most > 0;

@@ -1,4 +1,4 @@
-//! Operators that become a few of tract's. What they give is known once their inputs are: it is what those few give.
+//! Operators that become a few of tract's. Their outputs are inferred by wiring those into a graph of their own.
 
 use std::{fmt, sync::Arc};
 
@@ -22,7 +22,7 @@ pub(crate) trait Wiring: fmt::Debug + Send + Sync + 'static {
         &[]
     }
 
-    /// What the outputs are, where that is told without adding the part to a graph.
+    /// The outputs, where they can be computed without wiring.
     fn told(&self, _inputs: &[Fact]) -> TractResult<Option<Vec<Fact>>> {
         Ok(None)
     }

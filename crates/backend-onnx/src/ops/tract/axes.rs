@@ -1,13 +1,11 @@
 //! Axes: taken away, added, exchanged, split, reduced.
 
+use std::sync::Arc;
+
 use tract_hir::{
     internal::*,
     ops::{array, nn::Reducer},
-    tract_core::ops::{
-        array::{MultiBroadcastTo, Slice},
-        cast::cast,
-        change_axes::AxisOp,
-    },
+    tract_core::ops::{array::Slice, cast::cast, change_axes::AxisOp},
 };
 
 use super::Built;
@@ -17,9 +15,11 @@ use crate::{
     lowered::OnnxNode,
     ops::{
         attributes::Attributes,
-        kernel::Fact,
+        elements::tensor,
+        kernel::{Fact, Kernel, typed},
         wiring::{Wiring, fact, facts, wired},
     },
+    time_limit,
 };
 
 /// Axes as a file has them, counted from the end where they are negative, in order.
@@ -27,7 +27,7 @@ fn places(axes: &[i64], rank: usize) -> TractResult<Vec<usize>> {
     let place = |&axis: &i64| {
         let from_start = if axis < 0 { axis + rank as i64 } else { axis };
         let place = usize::try_from(from_start).ok().filter(|&place| place < rank);
-        place.ok_or_else(|| Refusal(format!("has the axis {axis} of {rank} dimensions")))
+        place.ok_or_else(|| Refusal(format!("axis {axis} is out of range for {rank} dimensions")))
     };
     let mut places: Vec<usize> = axes.iter().map(place).collect::<Result<_, _>>()?;
     places.sort_unstable();
@@ -88,13 +88,20 @@ impl Wiring for Squeeze {
     fn wire(&self, prefix: &str, model: &mut TypedModel, inputs: &[OutletId]) -> TractResult<TVec<OutletId>> {
         let shape = fact(model, inputs[0])?.shape;
         let is_one = |&axis: &usize| shape[axis].is_one();
-        let mut axes = match self.0.get(&facts(model, inputs)?)? {
+        let given = self.0.get(&facts(model, inputs)?)?;
+        let mut axes = match given.filter(|axes| !axes.is_empty()) {
             Some(axes) => places(&axes, shape.len())?,
+            None if shape.iter().any(|dim| dim.to_i64().is_err()) => {
+                bail!(Limit("needs its axes where dimensions are free".to_owned()))
+            }
             None => (0..shape.len()).filter(is_one).collect(),
         };
         axes.dedup();
         if let Some(axis) = axes.iter().find(|axis| !is_one(axis)) {
-            bail!(Limit(format!("takes away a dimension of {}", shape[*axis])));
+            bail!(Limit(format!(
+                "squeezes a dimension of {}, expected 1",
+                shape[*axis]
+            )));
         }
         remove(prefix, model, inputs[0], &axes)
     }
@@ -158,15 +165,30 @@ impl Wiring for Unsqueeze {
 /// `Split`.
 pub(in crate::ops) fn split(_: &BuildContext, node: &OnnxNode) -> Built {
     let attributes = Attributes(node);
+    let count = node.output.len();
+    if count > MAX_PARTS {
+        bail!(Limit(format!(
+            "has {count} outputs, expected {MAX_PARTS} at most"
+        )));
+    }
+    let rounds_up = attributes.has("num_outputs");
+    if rounds_up && attributes.int("num_outputs", 0) != count as i64 {
+        bail!(Refusal(format!(
+            "has {count} outputs, and another number in 'num_outputs'"
+        )));
+    }
     Ok(wired(Split {
         axis: attributes.int("axis", 0),
-        count: node.output.len(),
-        rounds_up: attributes.has("num_outputs"),
+        count,
+        rounds_up,
         // The numbers may be sizes that are free.
         is_input: attributes.has_input(1),
         lengths: attributes.has("split").then(|| attributes.ints("split").to_vec()),
     }))
 }
+
+/// Outputs of one node.
+const MAX_PARTS: usize = 4096;
 
 #[derive(Debug)]
 struct Split {
@@ -179,50 +201,58 @@ struct Split {
 }
 
 impl Split {
-    /// How long the parts of a dimension are.
-    fn lengths(&self, model: &TypedModel, inputs: &[OutletId], dim: &TDim) -> TractResult<Vec<TDim>> {
-        let given: Option<Vec<TDim>> = match &self.lengths {
-            _ if self.is_input => Some(
-                fact(model, *inputs.get(1).context("an input is missing")?)?
-                    .dims()
-                    .context("lengths that are not known yet")?,
-            ),
-            Some(lengths) => Some(lengths.iter().map(ToDim::to_dim).collect()),
-            None => None,
-        };
-        if let Some(given) = given {
-            let sum: TDim = given.iter().sum();
-            let is_wrong = matches!((sum.to_i64(), dim.to_i64()), (Ok(sum), Ok(dim)) if sum != dim);
-            if given.len() != self.count
-                || is_wrong
-                || given
-                    .iter()
-                    .any(|length| length.to_i64().is_ok_and(|length| length < 0))
-            {
-                bail!(Refusal(format!(
-                    "splits a dimension of {dim} into {} parts of together {sum} for {} outputs",
-                    given.len(),
-                    self.count
-                )));
-            }
-            return Ok(given);
+    /// The axis, and how long its parts are. Together they are as long as the axis.
+    fn parts(&self, inputs: &[Fact]) -> TractResult<(usize, Vec<TDim>)> {
+        let input = &inputs[0];
+        let axis = places(&[self.axis], input.rank())?[0];
+        let dim = &input.shape[axis];
+        let lengths = self.lengths(inputs, dim)?;
+        let sum: TDim = lengths.iter().sum();
+        if lengths.len() != self.count
+            || lengths
+                .iter()
+                .any(|length| length.to_i64().is_ok_and(|length| length < 0))
+        {
+            bail!(Refusal(format!(
+                "has {} outputs for {} parts, none of which may be negative",
+                self.count,
+                lengths.len()
+            )));
+        }
+        match (sum.to_i64(), dim.to_i64()) {
+            (Ok(sum), Ok(dim)) if sum != dim => bail!(Misfit::Sizes(sum, dim)),
+            (Ok(_), Ok(_)) => {}
+            _ if sum == *dim => {}
+            _ => bail!(Limit(format!(
+                "splits a dimension of {dim} into parts of {sum} together"
+            ))),
+        }
+        Ok((axis, lengths))
+    }
+
+    fn lengths(&self, inputs: &[Fact], dim: &TDim) -> TractResult<Vec<TDim>> {
+        if self.is_input {
+            let lengths = inputs.get(1).context("an input is missing")?.dims();
+            return lengths.context("lengths that are not known yet");
+        }
+        if let Some(lengths) = &self.lengths {
+            return Ok(lengths.iter().map(ToDim::to_dim).collect());
         }
         let count = self.count.max(1);
+        if !self.rounds_up {
+            if let Ok(dim) = dim.to_i64()
+                && dim % count as i64 != 0
+            {
+                bail!(Misfit::Multiple {
+                    dim,
+                    of: count as i64
+                });
+            }
+            return Ok(vec![dim.clone() / count; count]);
+        }
         let length = (dim.clone() + (count - 1)) / count;
-        let last = dim.clone() - length.clone() * (count - 1);
-        let is_uneven = dim.to_i64().is_ok_and(|dim| dim % count as i64 != 0);
-        if is_uneven && (!self.rounds_up || last.to_i64().is_ok_and(|last| last < 0)) {
-            bail!(Misfit::Multiple {
-                dim: dim.to_i64()?,
-                of: count as i64,
-            });
-        }
-        let even = dim.clone() / count;
-        if !self.rounds_up && dim.to_i64().is_err() {
-            return Ok(vec![even; count]);
-        }
-        let mut lengths = vec![length; count];
-        lengths[count - 1] = last;
+        let mut lengths = vec![length.clone(); count];
+        lengths[count - 1] = dim.clone() - length * (count - 1);
         Ok(lengths)
     }
 }
@@ -240,12 +270,22 @@ impl Wiring for Split {
         if self.is_input { &[1] } else { &[] }
     }
 
+    fn told(&self, inputs: &[Fact]) -> TractResult<Option<Vec<Fact>>> {
+        let (axis, lengths) = self.parts(inputs)?;
+        let part = |length: TDim| {
+            let mut part = inputs[0].with(inputs[0].datum_type);
+            part.shape[axis] = length;
+            part
+        };
+        Ok(Some(lengths.into_iter().map(part).collect()))
+    }
+
     fn wire(&self, prefix: &str, model: &mut TypedModel, inputs: &[OutletId]) -> TractResult<TVec<OutletId>> {
-        let shape = fact(model, inputs[0])?.shape;
-        let axis = places(&[self.axis], shape.len())?[0];
+        let (axis, lengths) = self.parts(&facts(model, inputs)?)?;
         let mut outputs = tvec![];
         let mut start = 0.to_dim();
-        for (index, length) in self.lengths(model, inputs, &shape[axis])?.into_iter().enumerate() {
+        for (index, length) in lengths.into_iter().enumerate() {
+            time_limit::check()?;
             let end = start.clone() + length;
             let part = Slice::new(axis, start, end.clone());
             outputs.push(model.wire_node(format!("{prefix}.part-{index}"), part, &inputs[..1])?[0]);
@@ -293,7 +333,7 @@ impl Wiring for Shape {
     fn wire(&self, prefix: &str, model: &mut TypedModel, inputs: &[OutletId]) -> TractResult<TVec<OutletId>> {
         let shape = fact(model, inputs[0])?.shape;
         let rank = shape.len() as i64;
-        // Beyond the ends it is the ends that are meant.
+        // Positions beyond the ends are clamped.
         let place = |axis: i64| {
             let from_start = if axis < 0 { axis.saturating_add(rank) } else { axis };
             from_start.clamp(0, rank) as usize
@@ -452,12 +492,27 @@ impl Wiring for Dropout {
     fn wire(&self, prefix: &str, model: &mut TypedModel, inputs: &[OutletId]) -> TractResult<TVec<OutletId>> {
         let mut outputs = tvec![inputs[0]];
         if self.count > 1 {
-            let shape = model.outlet_fact(inputs[0])?.shape.clone();
-            let kept = model.add_const(format!("{prefix}.kept"), tensor0(true))?;
-            let mask = model.wire_node(format!("{prefix}.mask"), MultiBroadcastTo::new(shape), &[kept])?;
-            outputs.extend(mask);
+            outputs.extend(model.wire_node(format!("{prefix}.mask"), typed(Kept), inputs)?);
         }
         Ok(outputs)
+    }
+}
+
+/// The mask of a `Dropout` that keeps everything.
+#[derive(Debug)]
+struct Kept;
+
+impl Kernel for Kept {
+    fn name(&self) -> &'static str {
+        "Kept"
+    }
+
+    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+        Ok(vec![inputs[0].with(DatumType::Bool)])
+    }
+
+    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+        Ok(tvec![tensor(inputs[0].shape(), vec![true; inputs[0].len()])?])
     }
 }
 

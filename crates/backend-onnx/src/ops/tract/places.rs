@@ -1,15 +1,19 @@
 //! Elements picked, put elsewhere, repeated.
 
+use std::sync::Arc;
+
 use tract_hir::{internal::*, ops::array, tract_core::ops::array::Topk};
 
 use super::Built;
 use crate::{
     building::BuildContext,
     dtype,
-    faults::Refusal,
+    faults::{Limit, Refusal},
     lowered::OnnxNode,
     ops::{
         attributes::Attributes,
+        elements::tensor,
+        kernel::{Fact, Kernel, kernel},
         wiring::{Wiring, fact, wired},
     },
 };
@@ -67,10 +71,53 @@ pub(in crate::ops) fn eye_like(_: &BuildContext, node: &OnnxNode) -> Built {
             Some(datum_type.ok_or_else(|| Refusal("gives a type that is not supported".to_owned()))?)
         }
     };
-    Ok(Box::new(array::EyeLike::new(
+    Ok(kernel(EyeLike {
         datum_type,
-        isize::try_from(attributes.int("k", 0))?,
-    )))
+        diagonal: attributes.int("k", 0),
+    }))
+}
+
+/// Ones on a diagonal. tract makes it before its size is looked at.
+#[derive(Debug)]
+struct EyeLike {
+    /// That of the input, if it is not given.
+    datum_type: Option<DatumType>,
+    /// Columns to the right of the first diagonal.
+    diagonal: i64,
+}
+
+impl Kernel for EyeLike {
+    fn name(&self) -> &'static str {
+        "EyeLike"
+    }
+
+    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+        let [input] = inputs else {
+            bail!("expected 1 input, found {}", inputs.len());
+        };
+        ensure!(input.rank() == 2, "expected a matrix");
+        let datum_type = self.datum_type.unwrap_or(input.datum_type);
+        if !datum_type.is_number() && datum_type != DatumType::Bool {
+            bail!(Limit("is supported for numbers only".to_owned()));
+        }
+        Ok(vec![input.with(datum_type)])
+    }
+
+    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+        let shape = inputs[0].shape();
+        let mut eye = vec![0u8; shape[0] * shape[1]];
+        for (row, line) in eye.chunks_exact_mut(shape[1].max(1)).enumerate() {
+            let column = (row as i64).saturating_add(self.diagonal);
+            if let Some(place) = usize::try_from(column)
+                .ok()
+                .and_then(|column| line.get_mut(column))
+            {
+                *place = 1;
+            }
+        }
+        let datum_type = self.datum_type.unwrap_or(inputs[0].datum_type());
+        Ok(tvec![tensor(shape, eye)?.cast_to_dt(datum_type)?.into_owned()])
+    }
 }
 
 /// `TopK`.
@@ -104,9 +151,9 @@ impl Wiring for TopK {
         let [values, count] = inputs else {
             bail!("expected 2 inputs, found {}", inputs.len());
         };
-        let (rank, counts) = (fact(model, *values)?.rank(), fact(model, *count)?.rank());
-        if counts != 1 {
-            bail!(Refusal(format!("has a count of {counts} dimensions, expected 1")));
+        let (rank, counts) = (fact(model, *values)?.rank(), fact(model, *count)?.shape);
+        if counts.len() != 1 || !counts[0].is_one() {
+            bail!(Refusal("needs a list of one number as its count".to_owned()));
         }
         let axis = if self.axis < 0 {
             self.axis + rank as i64
@@ -115,7 +162,12 @@ impl Wiring for TopK {
         };
         let axis = usize::try_from(axis).ok().filter(|&axis| axis < rank);
         let op = Topk {
-            axis: axis.ok_or_else(|| Refusal(format!("has the axis {} of {rank} dimensions", self.axis)))?,
+            axis: axis.ok_or_else(|| {
+                Refusal(format!(
+                    "axis {} is out of range for {rank} dimensions",
+                    self.axis
+                ))
+            })?,
             largest: self.largest,
             fallback_k: self.count.clone(),
         };

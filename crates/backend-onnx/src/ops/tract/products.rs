@@ -1,5 +1,7 @@
 //! Products of matrices, and of tensors by their indices.
 
+use std::collections::HashMap;
+
 use tract_hir::{
     internal::*,
     ops::{math, matmul::MatMulInference},
@@ -12,7 +14,7 @@ use tract_hir::{
 use super::Built;
 use crate::{
     building::BuildContext,
-    faults::Refusal,
+    faults::{Limit, Misfit, Refusal},
     lowered::OnnxNode,
     ops::{
         attributes::Attributes,
@@ -66,12 +68,9 @@ impl Wiring for Gemm {
             &a_fact.shape[usize::from(!self.turns_a)],
             &b_fact.shape[usize::from(self.turns_b)],
         ];
-        if let [Ok(first), Ok(second)] = depths.map(TDim::to_i64)
-            && first != second
-        {
-            bail!(Refusal(format!(
-                "multiplies factors of {first} and {second} terms"
-            )));
+        same_terms(depths)?;
+        if a_fact.datum_type != b_fact.datum_type {
+            bail!(Refusal("multiplies factors of different types".to_owned()));
         }
         let axes = AxesMapping::for_numpy_matmul(2, self.turns_a, self.turns_b, false)?;
         let product = EinSum::new(axes, a_fact.datum_type);
@@ -84,10 +83,35 @@ impl Wiring for Gemm {
             if self.beta != 1.0 {
                 added = self.scaled(&format!("{prefix}.beta"), model, added, self.beta)?;
             }
+            let [product, sum] = [fact(model, wire)?, fact(model, added)?];
+            is_stretched(&sum.shape, &product.shape)?;
             wire = wire_with_rank_broadcast(format!("{prefix}.sum"), model, math::add(), &[wire, added])?[0];
         }
         Ok(tvec![wire])
     }
+}
+
+/// Refuses factors whose sums have different numbers of terms. tract repeats a single one.
+fn same_terms([first, second]: [&TDim; 2]) -> TractResult<()> {
+    match [first.to_i64(), second.to_i64()] {
+        [Ok(first), Ok(second)] if first != second => bail!(Misfit::Factors(first - second)),
+        _ => Ok(()),
+    }
+}
+
+/// Refuses what cannot be brought to a shape by repeating it; tract would repeat either of the two.
+fn is_stretched(from: &[TDim], to: &[TDim]) -> TractResult<()> {
+    if from.len() > to.len() {
+        bail!(Refusal(format!("adds {} dimensions to {}", from.len(), to.len())));
+    }
+    for (from, to) in from.iter().rev().zip(to.iter().rev()) {
+        match (from.to_i64(), to.to_i64()) {
+            _ if from.is_one() || from == to => {}
+            (Ok(from), Ok(to)) => bail!(Misfit::Sizes(from, to)),
+            _ => bail!(Limit(format!("adds a dimension of {from} to one of {to}"))),
+        }
+    }
+    Ok(())
 }
 
 impl Gemm {
@@ -168,10 +192,35 @@ impl Wiring for Einsum {
         let terms: Vec<String> = terms
             .map(|(indices, &count)| with_letters(indices, count))
             .collect();
-        let equation = format!("{}->{}", terms.join(","), with_letters(&self.output, most));
+        let output = with_letters(&self.output, most);
+        let mut sizes: HashMap<char, TDim> = HashMap::new();
+        for (&input, term) in inputs.iter().zip(&terms) {
+            for (index, dim) in term.chars().zip(fact(model, input)?.shape) {
+                let known = sizes.entry(index).or_insert_with(|| dim.clone());
+                same_sizes(known, &dim, output.contains(index))?;
+                if known.is_one() {
+                    *known = dim;
+                }
+            }
+        }
+        let equation = format!("{}->{output}", terms.join(","));
         let axes: AxesMapping = equation.parse()?;
         let datum_type = fact(model, inputs[0])?.datum_type;
         model.wire_node(prefix, EinSum::new(axes, datum_type), inputs)
+    }
+}
+
+/// Refuses sizes of one index that differ, for what tract makes of them: one that is summed over is not repeated, and of two that
+/// are free it takes the first.
+fn same_sizes(one: &TDim, other: &TDim, is_kept: bool) -> TractResult<()> {
+    match (one.to_i64(), other.to_i64()) {
+        _ if one == other => Ok(()),
+        (Ok(one), Ok(other)) if is_kept && (one == 1 || other == 1) => Ok(()),
+        (Ok(one), Ok(other)) if one == 1 || other == 1 => {
+            Err(Limit(format!("sums over an index that has the sizes {one} and {other}")).into())
+        }
+        (Ok(one), Ok(other)) => Err(Misfit::Sizes(one, other).into()),
+        _ => Err(Limit(format!("has an index of the sizes {one} and {other}")).into()),
     }
 }
 
@@ -243,6 +292,8 @@ fn quantized_product(
             "multiplies a tensor of less than 2 dimensions".to_owned()
         ));
     }
+    let shapes = [fact(model, inputs[0])?.shape, fact(model, inputs[1])?.shape];
+    same_terms([&shapes[0][rank - 1], &shapes[1][rank - 2]])?;
     inputs.push(model.add_const(format!("{prefix}.bias"), tensor0(0i32))?);
     inputs.extend(scales.iter().flat_map(|&(zero, scale)| [zero, scale]));
     let mut ranks = Vec::with_capacity(inputs.len());

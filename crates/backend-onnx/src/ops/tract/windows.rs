@@ -69,16 +69,20 @@ impl Window {
             true => PaddingSpec::ExplicitOnnxPool(before, after, attributes.int("ceil_mode", 0) != 0),
             false => PaddingSpec::Explicit(before, after),
         };
-        let padding = match (pads, attributes.text("auto_pad", "NOTSET"), &kernel) {
-            (Some(pads), _, _) => {
+        let automatic = attributes.text("auto_pad", "NOTSET");
+        if automatic != "NOTSET" && pads.is_some() && !is_pool {
+            bail!(Refusal("has both 'auto_pad' and 'pads'".to_owned()));
+        }
+        let padding = match (automatic, pads, &kernel) {
+            ("VALID", _, _) | ("NOTSET", None, None) => PaddingSpec::Valid,
+            ("SAME_UPPER", _, _) => PaddingSpec::SameUpper,
+            ("SAME_LOWER", _, _) => PaddingSpec::SameLower,
+            ("NOTSET", Some(pads), _) => {
                 let (before, after) = pads.split_at(pads.len() / 2);
                 around(before.into(), after.into())
             }
-            (None, "VALID", _) | (None, "NOTSET", None) => PaddingSpec::Valid,
-            (None, "SAME_UPPER", _) => PaddingSpec::SameUpper,
-            (None, "SAME_LOWER", _) => PaddingSpec::SameLower,
-            (None, "NOTSET", Some(kernel)) => around(tvec![0; kernel.len()], tvec![0; kernel.len()]),
-            (None, other, _) => bail!(Refusal(format!(
+            ("NOTSET", None, Some(kernel)) => around(tvec![0; kernel.len()], tvec![0; kernel.len()]),
+            (other, _, _) => bail!(Refusal(format!(
                 "has the auto_pad {}",
                 tensor_core::Quoted(other)
             ))),
@@ -126,7 +130,7 @@ impl Window {
 fn group(attributes: Attributes<'_>) -> TractResult<usize> {
     let group = usize::try_from(attributes.int("group", 1)).ok();
     let group = group.filter(|group| (1..=MAX_NUMBER).contains(group));
-    Ok(group.ok_or_else(|| Refusal("has a group that is no number from 1 on".to_owned()))?)
+    Ok(group.ok_or_else(|| Refusal(format!("needs a 'group' from 1 to {MAX_NUMBER}")))?)
 }
 
 /// `Conv`.
@@ -304,8 +308,29 @@ impl Wiring for Transposed {
         let sizes: Option<TVec<usize>> = sizes.collect();
         let sizes = sizes.ok_or_else(|| Limit("needs the sizes of its weights".to_owned()))?;
         let axes = sizes.len().saturating_sub(2);
+        if image_fact
+            .shape
+            .get(1)
+            .is_some_and(|channels| channels.to_i64().is_err())
+        {
+            bail!(Limit("needs the number of channels".to_owned()));
+        }
+        let pads = match &self.window.padding {
+            PaddingSpec::Explicit(before, _) => before.len(),
+            _ => axes,
+        };
+        let bias = self.bias.map(|place| fact(model, inputs[place])).transpose()?;
+        let is_bias = |bias: &Fact| {
+            bias.rank() == 1
+                && bias.shape[0]
+                    .to_usize()
+                    .is_ok_and(|count| count == sizes[1] * self.group)
+        };
         let is_fitting = axes > 0
             && image_fact.rank() == sizes.len()
+            && pads == axes
+            && sizes[2..].iter().all(|&size| size > 0)
+            && bias.as_ref().is_none_or(is_bias)
             && sizes[0] % self.group == 0
             && image_fact.shape[1]
                 .to_usize()
