@@ -173,7 +173,7 @@ impl Kernel for StringSplit {
 pub(crate) fn regex_full_match(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
     let pattern = text(Attributes(node), "pattern")?;
     // By itself first: brackets that are not closed would be closed by those around it.
-    expression(&pattern)?;
+    expression(pattern)?;
     Ok(kernel(RegexFullMatch(expression(&format!(
         r"\A(?:{pattern})\z"
     ))?)))
