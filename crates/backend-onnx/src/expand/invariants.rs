@@ -86,7 +86,7 @@ fn copy(node: &NodeProto) -> Option<(&str, &str)> {
     }
 }
 
-/// What a value is called before it goes through nodes that do nothing.
+/// The name of a value before it passes through nodes that do nothing.
 fn origin<'g>(copies: &HashMap<&'g str, &'g str>, name: &'g str) -> &'g str {
     /// Nodes in a row. A cycle is refused later.
     const MAX_COPIES: usize = 16;

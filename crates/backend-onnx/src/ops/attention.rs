@@ -291,7 +291,7 @@ impl Kernel for Attention {
     }
 }
 
-/// What a key that does not count has for a score, as in ONNX Runtime.
+/// The score of a masked key, as in ONNX Runtime.
 pub(super) const LEAST: f32 = f32::MIN;
 
 /// Queries, keys or values by head.

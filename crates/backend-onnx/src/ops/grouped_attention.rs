@@ -98,7 +98,7 @@ struct GroupedAttention {
     mask: Option<usize>,
     sinks: Option<usize>,
     scope: SymbolScope,
-    /// What the number of keys that are kept is called, where it is not known.
+    /// The name of the number of kept keys, where it is unknown.
     kept: OnceLock<Symbol>,
 }
 

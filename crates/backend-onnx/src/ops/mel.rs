@@ -1,4 +1,4 @@
-//! What audio is prepared with: windows of a signal, and the weights from frequencies to the mel scale.
+//! Preparation of audio: windows of a signal, and the weights from frequencies to the mel scale.
 
 use std::{f64::consts::PI, sync::Arc};
 

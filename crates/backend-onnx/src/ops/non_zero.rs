@@ -21,7 +21,7 @@ pub(crate) fn non_zero(context: &BuildContext, _: &OnnxNode) -> TractResult<Box<
 #[derive(Debug)]
 struct NonZero {
     scope: SymbolScope,
-    /// What the number of elements is called.
+    /// The name of the number of elements.
     count: OnceLock<Symbol>,
 }
 

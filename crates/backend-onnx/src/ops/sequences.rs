@@ -122,7 +122,7 @@ struct Compress {
     /// `None` for all elements in order.
     axis: Option<i64>,
     scope: SymbolScope,
-    /// What the number of elements is called.
+    /// The name of the number of elements.
     count: OnceLock<Symbol>,
 }
 
