@@ -82,7 +82,7 @@ pub(crate) enum Misfit {
     Dimension(i64),
     /// A window reaches so far beyond its image, padding included.
     Window(i64),
-    /// Two factors of a product whose sums have so many more terms for the one than for the other.
+    /// Two factors of a product of which one has so much more than the other in a dimension that they share.
     Factors(i64),
     /// Two values of an operator have these sizes in one dimension.
     Sizes(i64, i64),
@@ -105,7 +105,7 @@ impl fmt::Display for Misfit {
             ),
             Self::Factors(difference) => write!(
                 f,
-                "the inputs do not fit together: two factors of a product differ by {} in the dimension that is summed over",
+                "the inputs do not fit together: two factors of a product differ by {} in a dimension that they share",
                 difference.unsigned_abs()
             ),
             Self::Sizes(one, other) => write!(

@@ -263,7 +263,7 @@ struct Difference {
 enum Kind {
     /// What is left of an image around a window; not below zero.
     Window,
-    /// Of two factors of a product, in the dimension that is summed over; zero.
+    /// Of two factors of a product, in a dimension that they share; zero.
     Factors,
     /// A dimension of a value; not below zero.
     Dimension,
@@ -339,16 +339,13 @@ fn of_kind(kind: Kind, dims: impl IntoIterator<Item = TDim>) -> impl Iterator<It
     dims.into_iter().map(move |dim| Difference { dim, kind })
 }
 
-/// What the factors of a product differ by where they are summed over. tract takes sizes that it does not know for equal, and reads
-/// beyond the smaller factor where they are not.
+/// What the factors of a product differ by where they are summed over or where both of them have rows of the result. tract takes
+/// sizes that it does not know for equal, and reads beyond the smaller factor where they are not.
 fn add_factors(model: &TypedModel, node: &TypedNode, found: &mut Vec<Difference>) -> TractResult<()> {
     let Some(product) = node.op_as::<EinSum>() else {
         return Ok(());
     };
     for axis in product.axes.iter_all_axes() {
-        if axis.outputs.iter().any(|places| !places.is_empty()) {
-            continue;
-        }
         let mut sizes: TVec<TDim> = tvec![];
         for (input, places) in node.inputs.iter().zip(&axis.inputs) {
             let shape = &model.outlet_fact(*input)?.shape;

@@ -36,8 +36,14 @@ pub(crate) fn shapes(inputs: &[Port]) -> Vec<Vec<Shape>> {
     let mut tried: Vec<Vec<Shape>> = Vec::new();
     for &size in SIZES {
         for channels in [3, 1, size] {
-            for state_rows in [size, 1] {
-                let shapes = inputs.iter().map(|port| shape(port, size, channels, state_rows));
+            for (state_rows, past) in [(size, size), (1, size), (size, 0)] {
+                let sizes = Sizes {
+                    size,
+                    channels,
+                    state_rows,
+                    past,
+                };
+                let shapes = inputs.iter().map(|port| shape(port, sizes));
                 let shapes: Option<Vec<Shape>> = shapes.collect();
                 if let Some(shapes) = shapes
                     && !tried.contains(&shapes)
@@ -50,12 +56,22 @@ pub(crate) fn shapes(inputs: &[Port]) -> Vec<Vec<Shape>> {
     tried
 }
 
-/// `state_rows` stands for the batch of what may be the state of a recurrent layer: layers, batch, units.
-fn shape(port: &Port, size: u64, channels: u64, state_rows: u64) -> Option<Shape> {
+/// What free dimensions become.
+#[derive(Clone, Copy)]
+struct Sizes {
+    size: u64,
+    channels: u64,
+    /// The batch of what may be the state of a recurrent layer: layers, batch, units.
+    state_rows: u64,
+    /// Words that a language model was given before. Without any, the others are all there are.
+    past: u64,
+}
+
+fn shape(port: &Port, sizes: Sizes) -> Option<Shape> {
     let dims = port.dims.as_ref()?;
     let rank = dims.len();
     let may_be_state = matches!(dims[..], [Dim::Fixed(_), _, Dim::Fixed(_)]);
-    let sizes: Vec<u64> = dims
+    let dims: Vec<u64> = dims
         .iter()
         .enumerate()
         .map(|(axis, dim)| match dim {
@@ -63,18 +79,25 @@ fn shape(port: &Port, size: u64, channels: u64, state_rows: u64) -> Option<Shape
             // The last of several is what rows are made of, whatever its name.
             Dim::Named(name) if is_batch(name) && (axis == 0 || axis + 1 < rank) => 1,
             _ if axis == 0 && rank > 1 => 1,
-            _ if axis == 1 && rank == 4 => channels,
-            _ if may_be_state => state_rows,
-            _ => size,
+            Dim::Named(name) if is_past(name) => sizes.past,
+            _ if axis == 1 && rank == 4 => sizes.channels,
+            _ if may_be_state => sizes.state_rows,
+            _ => sizes.size,
         })
         .collect();
-    let shape = Shape::new(&sizes).ok()?;
+    let shape = Shape::new(&dims).ok()?;
     (shape.element_count() <= MAX_ELEMENTS).then_some(shape)
 }
 
 fn is_batch(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     name.contains("batch") && !name.contains("seq")
+}
+
+/// `past_sequence_length` and the like, not those of what was before and is now together.
+fn is_past(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    name.contains("past") && !name.contains("total") && !name.contains('+')
 }
 
 /// Inputs of these shapes.
@@ -158,6 +181,27 @@ mod tests {
         );
         let fixed = port(vec![Dim::Fixed(2), Dim::Fixed(3)]);
         assert_eq!(shapes(std::slice::from_ref(&fixed)).len(), 1);
+    }
+
+    #[test]
+    fn a_language_model_is_given_words_without_a_past() {
+        let named = |name: &str| Dim::Named(name.into());
+        let words = port(vec![named("batch_size"), named("sequence_length")]);
+        let all = port(vec![
+            named("batch_size"),
+            named("past_sequence_length + sequence_length"),
+        ]);
+        let keys = port(vec![
+            named("batch_size"),
+            Dim::Fixed(2),
+            named("past_sequence_length"),
+            Dim::Fixed(8),
+        ]);
+        let tried = shapes(&[words, all, keys]);
+        let has_no_past = |shapes: &Vec<Shape>| {
+            shapes[0].dims() == [1, 2] && shapes[1].dims() == [1, 2] && shapes[2].dims() == [1, 2, 0, 8]
+        };
+        assert!(tried.iter().any(has_no_past));
     }
 
     #[test]

@@ -104,28 +104,32 @@ fn shorten(node: &mut NodeProto, places: &[usize]) -> Vec<NodeProto> {
         return results;
     };
     let mut first = Vec::new();
-    for &place in places.iter().rev() {
-        let given = outer[place + 2].clone();
-        let input = body.input.remove(place + 2);
-        body.output.remove(place + 1);
-        first.push(self::node(
-            "Identity",
-            &name,
-            vec![given.clone()],
-            input.name,
-            vec![],
-        ));
-        node.input.remove(place + 2);
-        if place < node.output.len() {
-            let output = node.output.remove(place);
-            if !output.is_empty() {
-                results.push(self::node("Identity", &name, vec![given], output, vec![]));
-            }
+    for &place in places {
+        let given = &outer[place + 2];
+        let copy = |output: String| self::node("Identity", &name, vec![given.clone()], output, vec![]);
+        first.push(copy(std::mem::take(&mut body.input[place + 2].name)));
+        match node.output.get_mut(place) {
+            Some(output) if !output.is_empty() => results.push(copy(std::mem::take(output))),
+            _ => {}
         }
     }
+    remove(&mut node.input, places, 2);
+    remove(&mut node.output, places, 0);
+    remove(&mut body.input, places, 2);
+    remove(&mut body.output, places, 1);
     first.append(&mut body.node);
     body.node = first;
     results
+}
+
+/// Removes what stands at these places, which are in order, behind others.
+fn remove<T>(values: &mut Vec<T>, places: &[usize], others: usize) {
+    let mut index = 0;
+    values.retain(|_| {
+        let place = index;
+        index += 1;
+        place < others || places.binary_search(&(place - others)).is_err()
+    });
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ fn rounds(node: &NodeProto) -> bool {
     )
 }
 
-/// What they are called here.
+/// The name of the operator that computes the function as ONNX Runtime does.
 fn coarse(node: &NodeProto) -> Option<&'static str> {
     let is_onnx = canonical_domain(&node.domain).is_empty() || node.domain == NEWEST;
     match node.op_type.as_str() {

@@ -10,11 +10,13 @@ mod half;
 mod invariants;
 mod last_bits;
 
+use std::borrow::Cow;
+
 use oip_types::ServiceError;
 
 use self::graph::any_graph;
 use crate::{
-    ops::NEWEST,
+    ops::{self, NEWEST},
     proto::{GraphProto, ModelProto},
 };
 
@@ -30,21 +32,26 @@ pub(crate) fn expanded(model: &ModelProto) -> Result<Option<ModelProto>, Service
             "operators of the domain '{NEWEST}' are not supported"
         )));
     }
-    let needs = functions::are_used(model)
-        || contrib::are_used(model)
-        || four_bits::are_used(model)
-        || half::is_used(model)
-        || last_bits::matter(model)
-        || invariants::are_there(model);
-    if !needs {
-        return Ok(None);
+    let mut model = Cow::Borrowed(model);
+    if functions::are_used(&model) {
+        functions::write_out(model.to_mut())?;
     }
-    let mut model = model.clone();
-    functions::write_out(&mut model)?;
-    four_bits::widen(&mut model);
-    contrib::replace(&mut model);
-    half::widen(&mut model);
-    last_bits::keep(&mut model);
-    invariants::take_out(&mut model);
-    Ok(Some(model))
+    model.graph.iter().try_for_each(ops::check_types)?;
+    let needs = contrib::are_used(&model)
+        || four_bits::are_used(&model)
+        || half::is_used(&model)
+        || last_bits::matter(&model)
+        || invariants::are_there(&model);
+    if needs {
+        let model = model.to_mut();
+        four_bits::widen(model);
+        contrib::replace(model);
+        half::widen(model);
+        last_bits::keep(model);
+        invariants::take_out(model);
+    }
+    Ok(match model {
+        Cow::Borrowed(_) => None,
+        Cow::Owned(changed) => Some(changed),
+    })
 }

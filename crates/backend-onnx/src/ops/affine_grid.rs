@@ -36,7 +36,6 @@ impl AffineGrid {
             false => (count as f32 - 1.0) / count as f32,
         };
         match count {
-            1 if self.has_corners => vec![-1.0],
             1 => vec![0.0],
             _ => (0..count)
                 .map(|at| (2.0 * at as f32 / (count as f32 - 1.0) - 1.0) * most)
@@ -67,6 +66,12 @@ impl Kernel for AffineGrid {
             "a size of {} dimensions",
             size.len()
         );
+        // ONNX's own implementation reads at the first edge then, ONNX Runtime at the last one.
+        if self.has_corners && size[2..].iter().any(TDim::is_one) {
+            bail!(Limit(
+                "a size of 1 with 'align_corners' is not supported".to_owned()
+            ));
+        }
         let mut shape: TVec<TDim> = tvec![size[0].clone()];
         shape.extend(size[2..].iter().cloned());
         shape.push((size.len() - 2).to_dim());
@@ -79,11 +84,19 @@ impl Kernel for AffineGrid {
             .iter()
             .map(|&size| usize::try_from(size).map_err(|_| BadInput(format!("a size of {size}")).into()))
             .collect::<TractResult<_>>()?;
-        ensure_input!(matches!(size.len(), 4 | 5), "a size of {} dimensions", size.len());
+        ensure_input!(
+            matches!(size.len(), 4 | 5),
+            "the size has {} dimensions, expected 4 or 5",
+            size.len()
+        );
         let rank = size.len() - 2;
         ensure_input!(
+            !self.has_corners || !size[2..].contains(&1),
+            "a size of 1 with 'align_corners' is not supported"
+        );
+        ensure_input!(
             inputs[0].shape() == [size[0], rank, rank + 1],
-            "maps of {:?} for a size of {size:?}",
+            "theta has the shape {:?}, which does not fit a size of {size:?}",
             inputs[0].shape()
         );
         let mut shape = vec![size[0]];

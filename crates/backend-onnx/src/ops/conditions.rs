@@ -224,6 +224,14 @@ pub(super) fn product(_: Attributes<'_>, inputs: &[Fact]) -> Verdict {
     let [a, b, ..] = inputs else {
         return refuse("has too few inputs");
     };
+    let mut batches = a.shape.iter().rev().skip(2).zip(b.shape.iter().rev().skip(2));
+    let unequal = batches.find_map(|(a, b)| {
+        let sizes = (a.to_i64().ok()?, b.to_i64().ok()?);
+        (sizes.0 != sizes.1 && sizes.0 != 1 && sizes.1 != 1).then_some(sizes)
+    });
+    if let Some((a, b)) = unequal {
+        return refuse(format!("multiplies {a} matrices with {b}"));
+    }
     let terms = [a.shape.last(), b.shape.get(b.shape.len().saturating_sub(2))];
     match terms.map(|dim| dim.and_then(|dim| dim.to_i64().ok())) {
         [Some(a), Some(b)] if a != b => refuse(format!(

@@ -71,8 +71,9 @@ fn of(matrix: &mut [f32], size: usize, pace: &mut Pace) -> TractResult<f32> {
         }
         let first = matrix[at * size + at];
         product *= first;
+        // The numbers that are left may be no numbers.
         if first == 0.0 {
-            return Ok(product);
+            continue;
         }
         let (upper, lower) = matrix.split_at_mut((at + 1) * size);
         let row = &upper[at * size..];

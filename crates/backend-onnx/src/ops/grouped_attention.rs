@@ -242,7 +242,7 @@ impl Kernel for GroupedAttention {
         let ends = whole_numbers(&inputs[self.ends])?;
         ensure_input!(
             ends.len() == batch && total >= rows && ends.iter().all(|&end| end < total),
-            "ends at {ends:?} for {batch} batches of {rows} of {total} words"
+            "seqlens_k is {ends:?}, which does not fit {batch} batches of {rows} of {total} words"
         );
         let is_prompt = rows == total;
         ensure_input!(
@@ -251,7 +251,7 @@ impl Kernel for GroupedAttention {
         );
         ensure_input!(
             is_prompt || ends.iter().all(|end| end + 1 >= rows),
-            "ends at {ends:?}, before the {rows} words that are new"
+            "seqlens_k is {ends:?}, which leaves no room for {rows} new words"
         );
         let before = match self.past {
             Some((key, value)) => {
@@ -277,7 +277,7 @@ impl Kernel for GroupedAttention {
         let longest = pasts.iter().max().copied().unwrap_or(0);
         ensure_input!(
             longest <= before,
-            "{longest} words before these, of which {before} are given"
+            "seqlens_k counts {longest} earlier words, and past_key has {before}"
         );
         let [mut queries, mut keys, values] = self.parts(inputs, width)?;
         if let Some(caches) = self.caches {
@@ -290,7 +290,7 @@ impl Kernel for GroupedAttention {
             };
             ensure_input!(
                 places.len() == batch * rows,
-                "{} places for {} words",
+                "position_ids has {} positions for {} words",
                 places.len(),
                 batch * rows
             );
@@ -329,7 +329,7 @@ impl Kernel for GroupedAttention {
             .transpose()?;
         ensure_input!(
             sinks.is_none_or(|sinks| sinks.len() == self.heads),
-            "a sink for each of {} heads is expected",
+            "head_sink needs a number for each of {} heads",
             self.heads
         );
         let mut made = vec![0.0; batch * self.heads * rows * width];
@@ -409,7 +409,9 @@ fn whole_numbers(given: &Tensor) -> TractResult<Vec<usize>> {
     numbers
         .map(|&number| {
             let number = usize::try_from(number).ok().filter(|&number| number < 1 << 31);
-            number.ok_or_else(|| BadInput("a number of words below zero or too large".to_owned()).into())
+            number.ok_or_else(|| {
+                BadInput("seqlens_k or total_sequence_length is below zero or too large".to_owned()).into()
+            })
         })
         .collect()
 }

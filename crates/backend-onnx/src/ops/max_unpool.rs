@@ -101,7 +101,7 @@ impl Kernel for MaxUnpool {
             .collect::<TractResult<_>>()?;
         ensure_input!(
             inputs[1].shape() == inputs[0].shape(),
-            "places of {:?} for numbers of {:?}",
+            "indices have the shape {:?}, expected that of the numbers, {:?}",
             inputs[1].shape(),
             inputs[0].shape()
         );
@@ -113,7 +113,9 @@ impl Kernel for MaxUnpool {
         {
             let to = usize::try_from(place).ok().and_then(|place| made.get_mut(place));
             let Some(to) = to else {
-                bail!(BadInput(format!("place {place} of {count}")));
+                bail!(BadInput(format!(
+                    "index {place} is outside of an image of {count} numbers"
+                )));
             };
             *to = x;
         }

@@ -4,6 +4,7 @@ mod activation;
 mod affine_grid;
 mod attention;
 mod attention_mask;
+mod attribute_types;
 mod attributes;
 mod batch_normalization;
 mod binary;
@@ -81,6 +82,7 @@ mod unique;
 mod vector;
 mod wiring;
 
+pub(crate) use attribute_types::check_types;
 pub(crate) use attributes::Attributes;
 pub(crate) use branch::inner_graphs;
 pub(crate) use constants::value as constant;

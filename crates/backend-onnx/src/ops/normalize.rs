@@ -1,5 +1,5 @@
-//! Layers that bring groups of numbers to mean 0 and variance 1. tract subtracts the mean's square from the mean of
-//! squares, in FP32: far from zero nothing is left of the variance.
+//! Layers that bring groups of numbers to mean 0 and variance 1. The variance is the mean of squared distances from the mean: the mean of
+//! squares less the mean's square would leave nothing of it far from zero.
 
 use std::sync::Arc;
 

@@ -31,6 +31,19 @@ fn expect_text(facts: &[Fact], count: usize) -> TractResult<()> {
     Ok(())
 }
 
+/// Bytes of a text beside its contents, with what an allocation takes.
+const STRING: u64 = 40;
+
+/// Refuses texts that together take too many bytes.
+fn admit(bytes: u64) -> TractResult<()> {
+    ensure_input!(
+        bytes <= size::MAX_BYTES,
+        "the texts together take {bytes} bytes, which is beyond the limit of {} GiB",
+        size::MAX_BYTES >> 30
+    );
+    size::admit_now(bytes)
+}
+
 #[derive(Debug)]
 struct StringConcat;
 
@@ -53,16 +66,16 @@ impl Kernel for StringConcat {
         let (first, second) = (first?, second?);
         let both = first.broadcast(&*shape).zip(second.broadcast(&*shape));
         let (first, second) = both.context("shapes that do not fit together")?;
+        let pairs = || first.iter().zip(second.iter());
         let mut pace = Pace::default();
         let mut bytes = 0u64;
-        let mut made = Vec::new();
-        for (first, second) in first.iter().zip(second.iter()) {
-            bytes = bytes.saturating_add((first.len() + second.len()) as u64);
-            ensure_input!(
-                bytes <= size::MAX_BYTES,
-                "the texts together take more than {} bytes",
-                size::MAX_BYTES
-            );
+        for (first, second) in pairs() {
+            pace.spend(4)?;
+            bytes = bytes.saturating_add(STRING + (first.len() + second.len()) as u64);
+        }
+        admit(bytes)?;
+        let mut made = Vec::with_capacity(first.len());
+        for (first, second) in pairs() {
             pace.spend(16 + (first.len() + second.len()) as u64)?;
             made.push(format!("{first}{second}"));
         }
@@ -96,25 +109,26 @@ struct StringSplit {
 }
 
 impl StringSplit {
-    fn parts<'t>(&self, text: &'t str) -> Vec<&'t str> {
+    /// Calls a function with each part of a text.
+    fn cut<'t>(&self, text: &'t str, mut take: impl FnMut(&'t str)) {
         let most = self.most.unwrap_or(usize::MAX).saturating_add(1);
         if text.is_empty() {
-            return vec![];
+            return;
         }
         if !self.delimiter.is_empty() {
-            return text.splitn(most, &self.delimiter).collect();
+            return text.splitn(most, &self.delimiter).for_each(take);
         }
-        let mut parts = Vec::new();
         let mut rest = text.trim_matches(' ');
+        let mut left = most;
         while !rest.is_empty() {
-            let end = match parts.len() + 1 < most {
-                true => rest.find(' ').unwrap_or(rest.len()),
-                false => rest.len(),
+            left -= 1;
+            let end = match left {
+                0 => rest.len(),
+                _ => rest.find(' ').unwrap_or(rest.len()),
             };
-            parts.push(&rest[..end]);
+            take(&rest[..end]);
             rest = rest[end..].trim_start_matches(' ');
         }
-        parts
     }
 }
 
@@ -142,27 +156,26 @@ impl Kernel for StringSplit {
     fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
         let texts = elements::<String>(&inputs[0])?;
         let mut pace = Pace::default();
-        let mut cut = Vec::with_capacity(texts.len());
+        let mut counts = Vec::with_capacity(texts.len());
+        let mut bytes = 0u64;
         for text in texts {
             pace.spend(16 + text.len() as u64)?;
-            cut.push(self.parts(text));
+            let mut count = 0i64;
+            self.cut(text, |part| {
+                count += 1;
+                bytes += part.len() as u64;
+            });
+            counts.push(count);
         }
-        let width = cut.iter().map(Vec::len).max().unwrap_or(0).max(1);
-        let bytes = (texts.len() as u64)
-            .saturating_mul(width as u64)
-            .saturating_mul(24);
-        ensure_input!(
-            bytes <= size::MAX_BYTES,
-            "{} texts of up to {width} parts take {bytes} bytes",
-            texts.len()
-        );
+        let width = counts.iter().max().map_or(0, |&most| most as usize);
+        let count = (texts.len() as u64).saturating_mul(width as u64);
+        admit(count.saturating_mul(STRING).saturating_add(bytes))?;
         let mut made: Vec<String> = Vec::with_capacity(texts.len() * width);
-        for parts in &cut {
-            pace.spend(16 * width as u64)?;
-            made.extend(parts.iter().map(|part| (*part).to_owned()));
-            made.resize(made.len() + width - parts.len(), String::new());
+        for (index, text) in texts.iter().enumerate() {
+            pace.spend(16 * width as u64 + text.len() as u64)?;
+            self.cut(text, |part| made.push(part.to_owned()));
+            made.resize((index + 1) * width, String::new());
         }
-        let counts: Vec<i64> = cut.iter().map(|parts| parts.len() as i64).collect();
         let shape = inputs[0].shape();
         let mut parts_shape = shape.to_vec();
         parts_shape.push(width);

@@ -1,4 +1,4 @@
-//! `PRelu` of FP32 or FP64 in one pass. tract makes three operators of it, each with a value between.
+//! `PRelu` of FP32 or FP64 in one pass.
 
 use std::sync::Arc;
 

@@ -147,7 +147,12 @@ fn places(given: &Tensor, batch: usize, rows: usize, count: usize) -> TractResul
     let given = elements::<i64>(&given)?;
     let line = |place: i64| -> TractResult<usize> {
         let line = usize::try_from(place).ok().filter(|&line| line < count);
-        line.ok_or_else(|| BadInput(format!("place {place} of {count}")).into())
+        line.ok_or_else(|| {
+            BadInput(format!(
+                "position {place} is outside of caches for {count} positions"
+            ))
+            .into()
+        })
     };
     if given_shape.len() <= 1 && given.len() == 1 {
         let each = (0..batch).flat_map(|_| 0..rows);
@@ -157,7 +162,7 @@ fn places(given: &Tensor, batch: usize, rows: usize, count: usize) -> TractResul
     }
     ensure_input!(
         given_shape == [batch, rows],
-        "places of {given_shape:?} for {batch} batches of {rows} rows"
+        "positions have the shape {given_shape:?}, expected one for each of {rows} rows in {batch} batches"
     );
     given.iter().map(|&place| line(place)).collect()
 }

@@ -54,8 +54,16 @@ fn rows_are_answered_alone(runtime: Runtime) {
         if !tensors().all(|tensor| tensor.shape.dims().first() == Some(&None)) {
             continue;
         }
-        let expected = infer(&*model, request.clone()).unwrap();
         let count = request.inputs[0].value.shape().dims()[0];
+        // A batch of one that meets one of many.
+        if request
+            .inputs
+            .iter()
+            .any(|input| input.value.shape().dims()[0] != count)
+        {
+            continue;
+        }
+        let expected = infer(&*model, request.clone()).unwrap();
         for row in 0..count {
             let outputs = infer(&*model, rows(&request, row..row + 1))
                 .unwrap_or_else(|error| panic!("{name} with {runtime:?}: {}", error.report()));

@@ -24,7 +24,8 @@ fn what_cannot_be_computed_right_is_refused_with_the_reason() {
 }
 
 /// Models that tract is not used for and ONNX Runtime runs.
-const FOR_ONNX_RUNTIME: [&str; 9] = [
+const FOR_ONNX_RUNTIME: [&str; 10] = [
+    "affine_grid_of_one_place",
     "bf16",
     "dropout_without_ratio",
     "einsum_of_all",

@@ -258,6 +258,37 @@ fn images_without_pixels_are_refused() {
     assert_eq!(outputs[0].value.shape().dims(), [1, 3, 1, 1]);
 }
 
+/// A plan for all sizes takes two free batches for the same.
+#[test]
+fn batches_that_are_neither_the_same_nor_one_are_refused() {
+    for name in ["batches_same", "batches_same_of_bytes", "batches_same_quantized"] {
+        let model = Runtime::Tract.model(name);
+        let mut request = recorded_request(name);
+        let shape = tensor_core::Shape::new(&[3, 3, 4]).unwrap();
+        let left = &mut request.inputs[0].value;
+        *left = match name {
+            "batches_same" => tensor_core::Tensor::from_vec(shape, vec![0f32; 36])
+                .unwrap()
+                .into(),
+            _ => tensor_core::Tensor::from_vec(shape, vec![0u8; 36])
+                .unwrap()
+                .into(),
+        };
+        for _ in 0..5 {
+            let error = infer(&*model, request.clone()).unwrap_err();
+            assert_eq!(error.code(), ErrorCode::InvalidArgument, "{}", error.report());
+            let is_named = [
+                "multiplies 3 matrices with 2",
+                "in the same dimension",
+                "that they share",
+            ]
+            .iter()
+            .any(|reason| error.to_string().contains(reason));
+            assert!(is_named, "{name}: {error}");
+        }
+    }
+}
+
 /// Values that do not fit together are the client's mistake wherever they are multiplied or added.
 #[test]
 fn values_that_do_not_fit_together_are_the_clients_mistake() {

@@ -294,6 +294,12 @@ fn quantized_product(
     }
     let shapes = [fact(model, inputs[0])?.shape, fact(model, inputs[1])?.shape];
     same_terms([&shapes[0][rank - 1], &shapes[1][rank - 2]])?;
+    for axis in 0..rank - 2 {
+        match shapes.each_ref().map(|shape| shape[axis].to_i64()) {
+            [Ok(a), Ok(b)] if a != b && a != 1 && b != 1 => bail!(Misfit::Sizes(a, b)),
+            _ => {}
+        }
+    }
     inputs.push(model.add_const(format!("{prefix}.bias"), tensor0(0i32))?);
     inputs.extend(scales.iter().flat_map(|&(zero, scale)| [zero, scale]));
     let mut ranks = Vec::with_capacity(inputs.len());

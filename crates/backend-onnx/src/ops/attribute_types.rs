@@ -1,0 +1,326 @@
+//! The types of operators' attributes, as ONNX and ONNX Runtime define them: an attribute of another type would be read as if it
+//! were not there.
+
+use oip_types::ServiceError;
+use tensor_core::Quoted;
+
+use crate::{
+    proto::{
+        GraphProto, NodeProto,
+        attribute_proto::AttributeType::{
+            self, Float, Floats, Graph, Int, Ints, String, Strings, Tensor, TypeProto,
+        },
+    },
+    signature::canonical_domain,
+    structure,
+};
+
+/// Refuses a graph, inner ones included, with a node whose attribute has another type than its operator defines.
+///
+/// Attributes that no operator of the table has are for [`check`](super::check).
+pub(crate) fn check_types(graph: &GraphProto) -> Result<(), ServiceError> {
+    for node in &graph.node {
+        let has_types = matches!(
+            canonical_domain(&node.domain),
+            "" | "ai.onnx.ml" | "com.microsoft"
+        );
+        for attribute in &node.attribute {
+            let found = attribute.r#type();
+            let expected = expected(&node.op_type, &attribute.name);
+            if let Some(expected) = expected.filter(|&expected| has_types && expected != found) {
+                return Err(mismatch(node, &attribute.name, expected, found));
+            }
+            attribute.g.iter().try_for_each(check_types)?;
+        }
+    }
+    Ok(())
+}
+
+fn mismatch(
+    node: &NodeProto,
+    attribute: &str,
+    expected: AttributeType,
+    found: AttributeType,
+) -> ServiceError {
+    let (expected, found) = (expected.as_str_name(), found.as_str_name());
+    let reason = format!(
+        "the type of attribute {} is {found}, expected {expected}",
+        Quoted(attribute)
+    );
+    ServiceError::invalid(reason).within(structure::label(node))
+}
+
+/// The type of an attribute, `None` for those that no operator of the table has.
+fn expected(op_type: &str, attribute: &str) -> Option<AttributeType> {
+    Some(match (op_type, attribute) {
+        ("LSTM" | "GRU" | "RNN", "activation_alpha" | "activation_beta") | ("Scaler", "scale") => Floats,
+        ("Dropout", "seed") | ("TreeEnsemble", "aggregate_function" | "post_transform") => Int,
+        ("Optional", "type") => TypeProto,
+        ("Pad", "value") => Float,
+        ("TreeEnsemble", "nodes_hitrates" | "nodes_modes") => Tensor,
+        (_, name) => usual(name)?,
+    })
+}
+
+/// The type that all operators agree about but those in [`expected`].
+fn usual(attribute: &str) -> Option<AttributeType> {
+    Some(match attribute {
+        "K"
+        | "N"
+        | "accuracy_level"
+        | "align_corners"
+        | "allowzero"
+        | "antialias"
+        | "axis"
+        | "batch_axis"
+        | "batch_dims"
+        | "bits"
+        | "block_size"
+        | "blocksize"
+        | "broadcast"
+        | "ceil_mode"
+        | "center_point_box"
+        | "count_include_pad"
+        | "default_int64"
+        | "detect_negative"
+        | "detect_positive"
+        | "do_rotary"
+        | "dtype"
+        | "end"
+        | "exclude_outside"
+        | "exclusive"
+        | "fmod"
+        | "gather_axis"
+        | "group"
+        | "hidden_size"
+        | "input_forget"
+        | "interleaved"
+        | "inverse"
+        | "is_case_sensitive"
+        | "is_causal"
+        | "is_packed_batching"
+        | "is_test"
+        | "k"
+        | "keepdims"
+        | "kv_cache_bit_width"
+        | "kv_num_heads"
+        | "largest"
+        | "layout"
+        | "linear_before_reset"
+        | "local_window_size"
+        | "mark"
+        | "max_gram_length"
+        | "max_skip_count"
+        | "maxsplit"
+        | "min_gram_length"
+        | "mincharnum"
+        | "multi_class"
+        | "n_supports"
+        | "n_targets"
+        | "new_axis"
+        | "noop_with_empty_axes"
+        | "num_groups"
+        | "num_heads"
+        | "num_outputs"
+        | "num_scan_inputs"
+        | "one_class"
+        | "onesided"
+        | "output_datatype"
+        | "output_dtype"
+        | "output_height"
+        | "output_width"
+        | "p"
+        | "periodic"
+        | "precision"
+        | "q_num_heads"
+        | "qk_matmul_output_mode"
+        | "qk_output"
+        | "quantize_axis"
+        | "replaced_value_int64"
+        | "reverse"
+        | "rotary_embedding_dim"
+        | "rotary_interleaved"
+        | "sampling_ratio"
+        | "saturate"
+        | "select_last_index"
+        | "size"
+        | "smooth_softmax"
+        | "softmax_precision"
+        | "sorted"
+        | "spatial"
+        | "start"
+        | "stash_type"
+        | "storage_order"
+        | "targets"
+        | "time_axis"
+        | "to"
+        | "training_mode"
+        | "transA"
+        | "transB"
+        | "upper"
+        | "value_int"
+        | "weight_prepacked"
+        | "zeros" => Int,
+        "axes"
+        | "cats_int64s"
+        | "class_ids"
+        | "class_nodeids"
+        | "class_treeids"
+        | "classlabels_int64s"
+        | "classlabels_ints"
+        | "dilations"
+        | "ends"
+        | "imputed_value_int64s"
+        | "inputdimensions"
+        | "kernel_shape"
+        | "keys_int64s"
+        | "leaf_targetids"
+        | "ngram_counts"
+        | "ngram_indexes"
+        | "nodes_falseleafs"
+        | "nodes_falsenodeids"
+        | "nodes_featureids"
+        | "nodes_missing_value_tracks_true"
+        | "nodes_nodeids"
+        | "nodes_treeids"
+        | "nodes_trueleafs"
+        | "nodes_truenodeids"
+        | "output_padding"
+        | "output_shape"
+        | "paddings"
+        | "pads"
+        | "perm"
+        | "pool_int64s"
+        | "scan_input_axes"
+        | "scan_input_directions"
+        | "scan_output_axes"
+        | "scan_output_directions"
+        | "shape"
+        | "split"
+        | "starts"
+        | "strides"
+        | "target_ids"
+        | "target_nodeids"
+        | "target_treeids"
+        | "tree_roots"
+        | "value_ints"
+        | "values_int64s"
+        | "vectors_per_class" => Ints,
+        "activation_alpha"
+        | "activation_beta"
+        | "alpha"
+        | "beta"
+        | "bias"
+        | "clip"
+        | "cubic_coeff_a"
+        | "default_float"
+        | "epsilon"
+        | "extrapolation_value"
+        | "gamma"
+        | "high"
+        | "lambd"
+        | "low"
+        | "mask_filter_value"
+        | "max"
+        | "mean"
+        | "min"
+        | "momentum"
+        | "ratio"
+        | "replaced_value_float"
+        | "scale"
+        | "seed"
+        | "softcap"
+        | "spatial_scale"
+        | "threshold"
+        | "value_float" => Float,
+        "base_values"
+        | "class_weights"
+        | "coefficients"
+        | "imputed_value_floats"
+        | "intercepts"
+        | "kernel_params"
+        | "keys_floats"
+        | "nodes_hitrates"
+        | "nodes_values"
+        | "offset"
+        | "prob_a"
+        | "prob_b"
+        | "rho"
+        | "scales"
+        | "support_vectors"
+        | "target_weights"
+        | "value_floats"
+        | "values_floats"
+        | "weights" => Floats,
+        "aggregate_function"
+        | "approximate"
+        | "auto_pad"
+        | "case_change_action"
+        | "coordinate_transformation_mode"
+        | "default_string"
+        | "delimiter"
+        | "direction"
+        | "equation"
+        | "k_quant_type"
+        | "keep_aspect_ratio_policy"
+        | "kernel_type"
+        | "locale"
+        | "mode"
+        | "nearest_mode"
+        | "norm"
+        | "pad_value"
+        | "padding_mode"
+        | "pattern"
+        | "post_transform"
+        | "reduction"
+        | "tokenexp"
+        | "v_quant_type"
+        | "value_string" => String,
+        "activations"
+        | "cats_strings"
+        | "classes_strings"
+        | "classlabels_strings"
+        | "keys_strings"
+        | "nodes_modes"
+        | "pool_strings"
+        | "separators"
+        | "stopwords"
+        | "value_strings"
+        | "values_strings" => Strings,
+        "base_values_as_tensor"
+        | "class_weights_as_tensor"
+        | "default_tensor"
+        | "keys_tensor"
+        | "leaf_weights"
+        | "membership_values"
+        | "nodes_hitrates_as_tensor"
+        | "nodes_splits"
+        | "nodes_values_as_tensor"
+        | "target_weights_as_tensor"
+        | "value"
+        | "values_tensor" => Tensor,
+        "body" | "else_branch" | "then_branch" => Graph,
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        super::{rule::NEWEST, table::RULES},
+        expected,
+    };
+
+    #[test]
+    fn every_attribute_of_the_table_has_a_type() {
+        for rule in RULES.iter().filter(|rule| rule.domain != NEWEST) {
+            for attribute in rule.attributes {
+                assert!(
+                    expected(rule.name, attribute).is_some(),
+                    "{} {attribute}",
+                    rule.name
+                );
+            }
+        }
+    }
+}
