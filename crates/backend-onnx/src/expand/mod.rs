@@ -21,6 +21,10 @@ use crate::{
 };
 
 /// The model in ONNX's own operators, `None` if nothing had to be changed.
+///
+/// # Errors
+/// A domain that is ours, functions without bounds, and attributes of other types than their operators define: what replaces a node
+/// reads them.
 pub(crate) fn expanded(model: &ModelProto) -> Result<Option<ModelProto>, ServiceError> {
     let is_ours = |graph: &GraphProto| graph.node.iter().any(|node| node.domain == NEWEST);
     if model

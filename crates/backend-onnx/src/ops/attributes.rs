@@ -2,8 +2,8 @@ use tract_hir::internal::*;
 
 use crate::lowered::{OnnxAttribute, OnnxNode};
 
-/// A node's attributes by name. What has another type than asked for reads as that type's default; the
-/// caller checks whether the values make sense.
+/// A node's attributes by name. Their types are those that the operator defines ([`check_types`](super::check_types)); the caller
+/// checks whether the values make sense.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Attributes<'a>(pub(crate) &'a OnnxNode);
 

@@ -224,12 +224,7 @@ pub(super) fn product(_: Attributes<'_>, inputs: &[Fact]) -> Verdict {
     let [a, b, ..] = inputs else {
         return refuse("has too few inputs");
     };
-    let mut batches = a.shape.iter().rev().skip(2).zip(b.shape.iter().rev().skip(2));
-    let unequal = batches.find_map(|(a, b)| {
-        let sizes = (a.to_i64().ok()?, b.to_i64().ok()?);
-        (sizes.0 != sizes.1 && sizes.0 != 1 && sizes.1 != 1).then_some(sizes)
-    });
-    if let Some((a, b)) = unequal {
+    if let Some((a, b)) = unequal_batches(&a.shape, &b.shape) {
         return refuse(format!("multiplies {a} matrices with {b}"));
     }
     let terms = [a.shape.last(), b.shape.get(b.shape.len().saturating_sub(2))];
@@ -239,6 +234,15 @@ pub(super) fn product(_: Attributes<'_>, inputs: &[Fact]) -> Verdict {
         )),
         _ => Ok(()),
     }
+}
+
+/// Numbers of matrices that two factors have in one dimension, where they are neither equal nor 1.
+pub(super) fn unequal_batches(a: &[TDim], b: &[TDim]) -> Option<(i64, i64)> {
+    let mut batches = a.iter().rev().skip(2).zip(b.iter().rev().skip(2));
+    batches.find_map(|(a, b)| {
+        let sizes = (a.to_i64().ok()?, b.to_i64().ok()?);
+        (sizes.0 != sizes.1 && sizes.0 != 1 && sizes.1 != 1).then_some(sizes)
+    })
 }
 
 /// Functions must be known, and limits are computed for LSTM only.

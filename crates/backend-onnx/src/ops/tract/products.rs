@@ -294,11 +294,8 @@ fn quantized_product(
     }
     let shapes = [fact(model, inputs[0])?.shape, fact(model, inputs[1])?.shape];
     same_terms([&shapes[0][rank - 1], &shapes[1][rank - 2]])?;
-    for axis in 0..rank - 2 {
-        match shapes.each_ref().map(|shape| shape[axis].to_i64()) {
-            [Ok(a), Ok(b)] if a != b && a != 1 && b != 1 => bail!(Misfit::Sizes(a, b)),
-            _ => {}
-        }
+    if let Some((a, b)) = conditions::unequal_batches(&shapes[0], &shapes[1]) {
+        bail!(Misfit::Sizes(a, b));
     }
     inputs.push(model.add_const(format!("{prefix}.bias"), tensor0(0i32))?);
     inputs.extend(scales.iter().flat_map(|&(zero, scale)| [zero, scale]));
