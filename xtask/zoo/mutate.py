@@ -41,8 +41,9 @@ PATIENCE = 30
 HEALTH_SECONDS = 5
 # A load that was given up may go on for as long as the making of one plan may take, and then no longer.
 SETTLED_SECONDS = 90
-# Resident memory of the server beyond what it had when it started, in bytes: while it works, and afterwards.
-MOST_MEMORY, KEPT_MEMORY = 6 << 30, 512 << 20
+# Resident memory of the server beyond what it had when it started, in bytes: while it works, and afterwards. The largest value of 4 GiB may
+# be made of one that is half as large, as by a loop that doubles it.
+MOST_MEMORY, KEPT_MEMORY = (6 << 30) + (128 << 20), 512 << 20
 # Elements of an input.
 MOST_ELEMENTS = 1 << 20
 # Memory that ONNX Runtime may take beside, and seconds, when it is asked for its answer.
@@ -421,14 +422,16 @@ def main():
     def say(number, path, done, result, content):
         with lock:
             is_finding = result[0].isupper()
+            is_kept = is_finding or result.startswith("answered with 500")
             counts[result.split(":")[0] if not is_finding else re.match("[A-Z ]+", result)[0].strip()] += 1
             kinds.update(kind for kind in done if kind)
             line = f"{options.seed}-{number} {path.name}: {', '.join(kind for kind in done if kind)}: {result[:600]}"
             if is_finding:
                 found.append(line)
+            if is_kept:
                 options.keep.mkdir(parents=True, exist_ok=True)
                 (options.keep / f"{options.seed}-{number}.onnx").write_bytes(content)
-            if is_finding or options.verbose:
+            if is_kept or options.verbose:
                 print(line, flush=True)
             if sum(counts.values()) % 250 == 0:
                 print(f"{sum(counts.values())} in {time.monotonic() - started:.0f} s: {dict(counts)}", flush=True)

@@ -53,6 +53,7 @@ mod lowered;
 mod made_up;
 mod ml;
 mod model;
+mod needed_sizes;
 mod onnx_runtime;
 mod ops;
 mod optimize;

@@ -8,7 +8,7 @@ use oip_types::{DataType, ServiceError, ShapePattern};
 use tensor_core::Quoted;
 
 use crate::{
-    decode, dtype,
+    decode, dtype, needed_sizes,
     proto::{self, GraphProto, ModelProto, TypeProto, ValueInfoProto, tensor_shape_proto, type_proto},
     size::MAX_BYTES,
 };
@@ -70,7 +70,7 @@ impl Signature {
             .map(|tensor| tensor.name.as_str())
             .collect();
         let given = |input: &&ValueInfoProto| !initialized.contains(input.name.as_str());
-        Ok(Self {
+        let mut signature = Self {
             ir_version: model.ir_version,
             opsets: opsets(model)?,
             producer: format!("{} {}", model.producer_name, model.producer_version)
@@ -87,7 +87,10 @@ impl Signature {
                 .iter()
                 .map(|output| Port::read(output, "output"))
                 .collect::<Result<_, _>>()?,
-        })
+        };
+        needed_sizes::fix(&mut signature.inputs, &mut signature.outputs, graph);
+        signature.inputs.iter().try_for_each(Port::check)?;
+        Ok(signature)
     }
 }
 
@@ -99,7 +102,8 @@ pub struct Port {
     pub name: String,
     /// Its element type.
     pub datatype: DataType,
-    /// Its dimensions, `None` if the file does not even tell how many there are.
+    /// Its dimensions, `None` if the file does not even tell how many there are. Those of inputs that the file leaves free although the
+    /// model's weights decide them, such as the channels of a convolution, are fixed.
     pub dims: Option<Vec<Dim>>,
 }
 

@@ -209,7 +209,7 @@ impl Kernel for ArrayFeatureExtractor {
     }
 }
 
-fn columns<T: Datum>(data: &Tensor, positions: &[usize], shape: &[usize]) -> TractResult<Tensor> {
+fn columns<T: elements::Element>(data: &Tensor, positions: &[usize], shape: &[usize]) -> TractResult<Tensor> {
     let width = data.shape().last().copied().unwrap_or(0).max(1);
     let rows = elements::elements::<T>(data)?.chunks_exact(width);
     let picked = rows.flat_map(|row| positions.iter().map(|&position| row[position].clone()));

@@ -186,7 +186,7 @@ impl Kernel for LabelEncoder {
     }
 }
 
-fn picked<T: Datum>(values: &Tensor, places: &[usize], shape: &[usize]) -> TractResult<Tensor> {
+fn picked<T: elements::Element>(values: &Tensor, places: &[usize], shape: &[usize]) -> TractResult<Tensor> {
     let values = elements::elements::<T>(values)?;
     elements::tensor(shape, places.iter().map(|&place| values[place].clone()).collect())
 }

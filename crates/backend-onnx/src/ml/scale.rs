@@ -197,7 +197,7 @@ impl Kernel for Imputer {
     }
 }
 
-fn impute<T: Datum + Copy, V>(
+fn impute<T: elements::Element + Copy, V>(
     input: &Tensor,
     width: usize,
     values: &[V],

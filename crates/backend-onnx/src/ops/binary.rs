@@ -9,17 +9,24 @@ use tract_hir::{
         broadcast::multi_broadcast,
         ops::{
             binary::TypedBinOp,
-            math::{Add, Div, Mul, Sub},
+            element_wise::ElementWiseOp,
+            math::{Add, Div, Mul, Square, Sub},
         },
     },
 };
 
-use super::elements::{elements, tensor};
+use super::elements::{Element, elements, tensor};
 
 /// Puts faster operators in the place of those that tract left as they were.
 pub(super) fn quicken(model: &mut TypedModel) -> TractResult<()> {
     for id in 0..model.nodes().len() {
         let node = model.node(id);
+        let is_square = |op: &ElementWiseOp| op.0.is::<Square>();
+        if node.op_as::<ElementWiseOp>().is_some_and(is_square) && !node.outputs[0].fact.datum_type.is_float()
+        {
+            model.node_mut(id).op = Box::new(WholeSquare);
+            continue;
+        }
         let Some(function) = node.op_as::<TypedBinOp>().and_then(Arithmetic::of) else {
             continue;
         };
@@ -141,8 +148,61 @@ impl TypedOp for Binary {
     as_op!();
 }
 
+/// The product of a value of whole numbers, or of dimensions, with itself: tract makes a square of it, which it has for floats only.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct WholeSquare;
+
+impl Op for WholeSquare {
+    fn name(&self) -> StaticName {
+        "WholeSquare".into()
+    }
+
+    op_as_typed_op!();
+}
+
+impl EvalOp for WholeSquare {
+    op_out_of_plan!();
+
+    fn eval(&self, _: &EvalContext<'_>, inputs: TVec<TValue>) -> TractResult<TVec<TValue>> {
+        let value = args_1!(inputs);
+        macro_rules! square {
+            ($T:ty) => {{
+                let numbers = elements::<$T>(&value)?.iter();
+                tensor(
+                    value.shape(),
+                    numbers.map(|number| number.wrapping_mul(*number)).collect(),
+                )
+            }};
+        }
+        let square = match value.datum_type() {
+            DatumType::I8 => square!(i8),
+            DatumType::I16 => square!(i16),
+            DatumType::I32 => square!(i32),
+            DatumType::I64 => square!(i64),
+            DatumType::U8 => square!(u8),
+            DatumType::U16 => square!(u16),
+            DatumType::U32 => square!(u32),
+            DatumType::U64 => square!(u64),
+            DatumType::TDim => {
+                let dims = elements::<TDim>(&value)?.iter();
+                tensor(value.shape(), dims.map(|dim| dim.clone() * dim).collect())
+            }
+            other => bail!("a square of {other:?}"),
+        }?;
+        Ok(tvec![square.into_tvalue()])
+    }
+}
+
+impl TypedOp for WholeSquare {
+    fn output_facts(&self, inputs: &[&TypedFact]) -> TractResult<TVec<TypedFact>> {
+        Ok(tvec![inputs[0].datum_type.fact(inputs[0].shape.clone())])
+    }
+
+    as_op!();
+}
+
 /// Combines two tensors element by element; writes over the first one if no one else uses it.
-fn computed<T: Datum + Copy + Default>(
+fn computed<T: Element + Copy + Default>(
     a: TValue,
     b: &TValue,
     shape: &[usize],
@@ -168,7 +228,7 @@ fn computed<T: Datum + Copy + Default>(
 }
 
 /// One number from each pair of two tensors' numbers.
-pub(super) fn broadcast<T: Datum + Copy + Default>(
+pub(super) fn broadcast<T: Element + Copy + Default>(
     a: &Tensor,
     b: &Tensor,
     function: impl Fn(T, T) -> T,
@@ -349,7 +409,7 @@ mod tests {
 
     use super::*;
 
-    fn numbers<T: Datum>(shape: &[usize], number: impl Fn(usize) -> T) -> TValue {
+    fn numbers<T: Element>(shape: &[usize], number: impl Fn(usize) -> T) -> TValue {
         let count = shape.iter().product();
         tensor(shape, (0..count).map(number).collect())
             .unwrap()

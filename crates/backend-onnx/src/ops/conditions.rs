@@ -147,11 +147,19 @@ pub(super) fn not_scalar(_: Attributes<'_>, inputs: &[Fact]) -> Verdict {
     Ok(())
 }
 
-/// tract gives nothing for an image that is smaller than the window; there is no such image to ONNX Runtime.
+/// tract gives nothing for an image that is smaller than the window; there is no such image to ONNX Runtime. Images of other channels
+/// than the weights have are refused by tract too, without a word of why.
 pub(super) fn window(node: Attributes<'_>, inputs: &[Fact]) -> Verdict {
     let [image, weights, ..] = inputs else {
         return refuse("has too few inputs");
     };
+    let channels = |fact: &Fact| fact.shape.get(1).and_then(|dim| dim.to_i64().ok());
+    if let (Some(found), Some(taken)) = (channels(image), channels(weights)) {
+        let expected = taken.saturating_mul(node.int("group", 1));
+        if found != expected {
+            return refuse(format!("takes images of {expected} channels, not of {found}"));
+        }
+    }
     let (sizes, windows) = (image.shape.get(2..), weights.shape.get(2..));
     let (Some(sizes), Some(windows)) = (sizes, windows) else {
         return Ok(());

@@ -6,7 +6,7 @@ use tract_hir::internal::*;
 
 use super::{
     attributes::Attributes,
-    elements::{elements, tensor, with_number},
+    elements::{Element, elements, tensor, with_number},
     kernel::{Fact, Kernel, kernel},
 };
 use crate::{
@@ -200,7 +200,7 @@ impl Kernel for Trilu {
     }
 }
 
-fn triangles<T: Datum + Default>(input: &Tensor, diagonal: i64, upper: bool) -> TractResult<Tensor> {
+fn triangles<T: Element + Default>(input: &Tensor, diagonal: i64, upper: bool) -> TractResult<Tensor> {
     let shape = input.shape();
     let (rows, columns) = (shape[shape.len() - 2], shape[shape.len() - 1]);
     let mut values = elements::<T>(input)?.to_vec();

@@ -6,7 +6,7 @@ use tract_hir::internal::*;
 
 use super::{
     attributes::Attributes,
-    elements::{elements, scalar, tensor},
+    elements::{Element, elements, scalar, tensor},
     kernel::{Fact, Kernel, kernel},
 };
 use crate::{
@@ -73,7 +73,7 @@ impl Kernel for CumSum {
 }
 
 impl CumSum {
-    fn sums<T: Datum + Copy + Default>(
+    fn sums<T: Element + Copy + Default>(
         &self,
         input: &Tensor,
         axis: usize,

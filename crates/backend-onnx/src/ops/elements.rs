@@ -24,7 +24,7 @@ pub(crate) fn scalar<T: Datum + Copy>(tensor: &Tensor) -> TractResult<T> {
 
 /// FP32 or FP64.
 pub(crate) trait Real:
-    Datum + Copy + PartialOrd + Into<f64> + Add<Output = Self> + Mul<Output = Self>
+    Element + Copy + PartialOrd + Into<f64> + Add<Output = Self> + Mul<Output = Self>
 {
     /// Rounded.
     fn of(number: f64) -> Self;
@@ -62,9 +62,37 @@ macro_rules! with_real {
 }
 pub(crate) use with_real;
 
+/// What tensors are made of.
+pub(crate) trait Element: Datum {
+    /// A tensor of elements in row-major order. tract's own way, by `ndarray`, has room for any order: 20 KB of code for each type.
+    fn tensor(shape: &[usize], elements: Vec<Self>) -> TractResult<Tensor>;
+}
+
+macro_rules! elements_that_are_copied {
+    ($($type:ty)*) => {
+        $(impl Element for $type {
+            fn tensor(shape: &[usize], elements: Vec<Self>) -> TractResult<Tensor> {
+                Tensor::from_shape(shape, &elements)
+            }
+        })*
+    };
+}
+elements_that_are_copied! { f16 f32 f64 u8 u16 u32 u64 i8 i16 i32 i64 bool }
+
+macro_rules! elements_that_are_moved {
+    ($($type:ty)*) => {
+        $(impl Element for $type {
+            fn tensor(shape: &[usize], elements: Vec<Self>) -> TractResult<Tensor> {
+                Ok(tract_ndarray::ArrayD::from_shape_vec(shape, elements)?.into_tensor())
+            }
+        })*
+    };
+}
+elements_that_are_moved! { Blob String TDim }
+
 /// A tensor of elements in row-major order.
-pub(crate) fn tensor<T: Datum>(shape: &[usize], elements: Vec<T>) -> TractResult<Tensor> {
-    Ok(tract_ndarray::ArrayD::from_shape_vec(shape, elements)?.into_tensor())
+pub(crate) fn tensor<T: Element>(shape: &[usize], elements: Vec<T>) -> TractResult<Tensor> {
+    T::tensor(shape, elements)
 }
 
 /// Runs `$body` with `$T` bound to the Rust type of a numeric `$datum_type`.

@@ -229,8 +229,7 @@ impl Kernel for Remainder {
                 broadcast::<$T>(a, b, |a, b| a % b)
             };
         }
-        let is_zero = |tensor: &Tensor| tensor.datum_type().is_integer() && has_zero(tensor);
-        if is_zero(b) {
+        if has_zero(b) {
             bail!(BadInput(
                 "a remainder of a division by zero is not defined".to_owned()
             ));
@@ -251,11 +250,15 @@ impl Kernel for Remainder {
     }
 }
 
-/// Whether any element of a tensor of integers is zero.
+/// Whether any element of a tensor is an integer, or a dimension, that is zero.
 pub(crate) fn has_zero(tensor: &Tensor) -> bool {
+    if let Ok(dims) = elements::<TDim>(tensor) {
+        return dims.iter().any(|dim| *dim == TDim::Val(0));
+    }
     let size = tensor.datum_type().size_of();
-    tensor
-        .as_bytes()
-        .chunks_exact(size.max(1))
-        .any(|bytes| bytes.iter().all(|&byte| byte == 0))
+    tensor.datum_type().is_integer()
+        && tensor
+            .as_bytes()
+            .chunks_exact(size.max(1))
+            .any(|bytes| bytes.iter().all(|&byte| byte == 0))
 }

@@ -11,7 +11,7 @@ use tract_hir::{
 
 use super::{
     attributes::Attributes,
-    elements::{elements, tensor},
+    elements::{Element, elements, tensor},
     kernel::{Fact, Kernel, kernel},
 };
 use crate::{building::BuildContext, faults::ensure_input, lowered::OnnxNode};
@@ -79,7 +79,7 @@ impl Kernel for Gemm {
 }
 
 impl Gemm {
-    fn product<T: Datum + LinalgScalar>(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>>
+    fn product<T: Element + LinalgScalar>(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>>
     where
         f64: AsPrimitive<T>,
     {

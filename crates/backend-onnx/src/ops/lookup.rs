@@ -6,7 +6,7 @@ use tract_hir::internal::*;
 
 use super::{
     attributes::Attributes,
-    elements::{elements, scalar},
+    elements::{Element, elements, scalar},
     kernel::{Fact, Kernel, kernel},
 };
 use crate::{building::BuildContext, faults::Limit, lowered::OnnxNode};
@@ -77,7 +77,7 @@ impl Kernel for OneHot {
 
 const MAX_DEPTH: i64 = 1 << 20;
 
-fn scatter<T: Datum>(
+fn scatter<T: Element>(
     values: &Tensor,
     places: &[Option<usize>],
     inner: usize,

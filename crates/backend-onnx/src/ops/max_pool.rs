@@ -9,7 +9,7 @@ use tract_hir::{
 };
 
 use super::{
-    elements::{elements, tensor},
+    elements::{Element, elements, tensor},
     kernel::{Fact, Kernel, typed},
 };
 
@@ -72,7 +72,7 @@ impl Kernel for MaxPool {
 }
 
 impl MaxPool {
-    fn pool<T: Datum + Copy + PartialOrd>(&self, input: &Tensor, least: T) -> TractResult<TVec<Tensor>> {
+    fn pool<T: Element + Copy + PartialOrd>(&self, input: &Tensor, least: T) -> TractResult<TVec<Tensor>> {
         let spec = &self.spec;
         let shape = spec.data_format.shape::<usize, _>(input.shape())?;
         let output_shape = spec.output_shape(input.shape())?.shape;

@@ -13,7 +13,6 @@ mod cast;
 mod cells;
 mod coarse;
 mod columns;
-mod concat;
 mod conditions;
 mod constants;
 mod contrib;

@@ -248,7 +248,11 @@ impl Kernel for Pad {
     }
 }
 
-fn padded<T: Datum>(input: &Tensor, value: &Tensor, axes: &[Vec<Piece>]) -> TractResult<Tensor> {
+fn padded<T: super::elements::Element>(
+    input: &Tensor,
+    value: &Tensor,
+    axes: &[Vec<Piece>],
+) -> TractResult<Tensor> {
     let values = super::elements::elements::<T>(input)?;
     let value = super::elements::elements::<T>(value)?
         .first()

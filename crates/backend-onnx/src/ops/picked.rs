@@ -2,7 +2,7 @@
 
 use tract_hir::internal::*;
 
-use super::elements::{elements, tensor};
+use super::elements::{Element, elements, tensor};
 
 /// Which places of an axis are taken, all of which are inside of it.
 #[derive(Clone, Copy, Debug)]
@@ -47,7 +47,7 @@ pub(super) fn picked_of(
     dispatch_datum!(copy(value.datum_type())(value, &made, [block, inner], places))
 }
 
-fn copy<T: Datum>(
+fn copy<T: Element>(
     value: &Tensor,
     shape: &[usize],
     [block, inner]: [usize; 2],

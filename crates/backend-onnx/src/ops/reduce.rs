@@ -8,7 +8,7 @@ use tract_hir::internal::*;
 
 use super::{
     attributes::Attributes,
-    elements::{elements, tensor},
+    elements::{Element, elements, tensor},
     kernel::{Fact, Kernel, kernel},
 };
 use crate::{building::BuildContext, faults::Limit, lowered::OnnxNode};
@@ -253,7 +253,7 @@ impl Reduce {
         Ok(folded)
     }
 
-    fn shaped<T: Datum>(&self, shape: &[usize], reduced: &[bool], folded: Vec<T>) -> TractResult<Tensor> {
+    fn shaped<T: Element>(&self, shape: &[usize], reduced: &[bool], folded: Vec<T>) -> TractResult<Tensor> {
         let dims = shape.iter().zip(reduced);
         let shape: Vec<usize> = dims
             .filter_map(|(&dim, reduced)| match (reduced, self.keeps_dims) {

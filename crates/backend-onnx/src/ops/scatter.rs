@@ -8,7 +8,7 @@ use tract_hir::{
 };
 
 use super::{
-    elements::{elements, tensor},
+    elements::{Element, elements, tensor},
     kernel::{Fact, Kernel, typed},
 };
 use crate::{faults::BadInput, input_check::within};
@@ -164,7 +164,7 @@ impl<T: Number> Updates<'_, T> {
 }
 
 /// Arithmetic as NumPy has it: integers wrap, NaN is the least and the greatest.
-trait Number: Datum + Copy {
+trait Number: Element + Copy {
     fn plus(self, other: Self) -> Self;
     fn times(self, other: Self) -> Self;
     fn least(self, other: Self) -> Self;
@@ -232,7 +232,7 @@ mod tests {
         ScatterReduction::Max,
     ];
 
-    fn run<T: Datum>(
+    fn run<T: Element>(
         op: ScatterElements,
         data: (&[usize], Vec<T>),
         indices: Vec<i64>,

@@ -6,7 +6,7 @@ use tract_hir::internal::*;
 
 use super::{
     attributes::Attributes,
-    elements::{elements, tensor},
+    elements::{Element, elements, tensor},
     kernel::{Fact, Kernel, kernel},
     picked::{Places, picked_of},
 };
@@ -79,7 +79,7 @@ impl Kernel for ReverseSequence {
 
 /// The rows of a value, each reversed up to its length: a step at a time, as a list of places would take more memory than small
 /// elements.
-fn reversed<T: Datum>(value: &Tensor, lengths: &[i64], batch_first: bool) -> TractResult<Tensor> {
+fn reversed<T: Element>(value: &Tensor, lengths: &[i64], batch_first: bool) -> TractResult<Tensor> {
     let shape = value.shape();
     let inner: usize = shape[2..].iter().product();
     let elements = elements::<T>(value)?;

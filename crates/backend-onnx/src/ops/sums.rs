@@ -13,7 +13,7 @@ use tract_hir::{
 };
 
 use super::{
-    elements::{elements, tensor},
+    elements::{Element, elements, tensor},
     kernel::{Fact, Kernel, typed},
 };
 
@@ -108,7 +108,7 @@ impl Sums {
 }
 
 /// FP32 or FP64.
-trait Float: Datum + Copy + Default + AddAssign + Add<Output = Self> + Mul<Output = Self> {}
+trait Float: Element + Copy + Default + AddAssign + Add<Output = Self> + Mul<Output = Self> {}
 
 impl Float for f32 {}
 impl Float for f64 {}

@@ -4,11 +4,11 @@
 
 use super::{
     activation::{self, activation},
-    affine_grid, attention, attention_mask, batch_normalization, cast, coarse, columns, concat,
-    conditions as when, constants, contrib, counting, cum_sum, determinant, dft, elementwise, gemm,
-    grid_sample, grouped_attention, hardmax, local_normalization, lookup, lp_pool, max_unpool, mel,
-    non_max_suppression, non_zero, normalize, packed_product, packed_rows, pad, pieces_of_text, power, prelu,
-    quantize, quantized_pair, random, recurrent, reduce, resize, roi_align, rotary,
+    affine_grid, attention, attention_mask, batch_normalization, cast, coarse, columns, conditions as when,
+    constants, contrib, counting, cum_sum, determinant, dft, elementwise, gemm, grid_sample,
+    grouped_attention, hardmax, local_normalization, lookup, lp_pool, max_unpool, mel, non_max_suppression,
+    non_zero, normalize, packed_product, packed_rows, pad, pieces_of_text, power, prelu, quantize,
+    quantized_pair, random, recurrent, reduce, resize, roi_align, rotary,
     rule::{Outputs, Rule, contributed, inner, ml, op},
     sequences, slice, softmax,
     steps::stepwise,
@@ -145,7 +145,7 @@ pub(super) static RULES: &[Rule] = &[
         .takes(&["dilations", "pads", "strides"])
         .own(columns::col_2_im),
     op("Compress").since(9).takes(AXIS).own(sequences::compress),
-    op("Concat").takes(AXIS).own(concat::concat),
+    op("Concat").takes(AXIS).own(tract::concat),
     op("ConcatFromSequence")
         .since(11)
         .takes(&["axis", "new_axis"])

@@ -9,7 +9,7 @@ use tract_hir::internal::*;
 
 use super::{
     attributes::Attributes,
-    elements::{elements, tensor},
+    elements::{Element, elements, tensor},
     kernel::{Fact, Kernel, kernel},
 };
 use crate::{
@@ -122,7 +122,7 @@ impl Kernel for Unique {
 }
 
 impl Unique {
-    fn chosen<T: Datum + PartialOrd>(
+    fn chosen<T: Element + PartialOrd>(
         &self,
         values: &[T],
         shape: &[usize],
@@ -147,7 +147,7 @@ impl Unique {
         };
         size::admit_now((length as u64).saturating_mul(BYTES_PER_PART))?;
         // A comparison may look at a part in all blocks.
-        let order = sorted(length, values.len() / length.max(1), compare)?;
+        let order = sorted(length, values.len() / length.max(1), &compare)?;
         let mut firsts: Vec<usize> = Vec::new();
         let mut counts: Vec<i64> = Vec::new();
         let mut inverse = vec![0usize; length];
@@ -198,11 +198,11 @@ impl Unique {
 }
 
 /// The places of so many parts in order, where equal ones stay in theirs: runs that are merged, so that a request that is cancelled
-/// ends soon. A comparison takes up to `steps`.
+/// ends soon. A comparison takes up to `steps`. There is one sort for all types: each would be 9 KB of code.
 fn sorted(
     length: usize,
     steps: usize,
-    compare: impl Fn(usize, usize) -> Ordering,
+    compare: &dyn Fn(usize, usize) -> Ordering,
 ) -> TractResult<Vec<usize>> {
     /// Parts that are sorted at once.
     const RUN: usize = 1 << 12;
@@ -250,7 +250,7 @@ mod tests {
             let values: Vec<usize> = (0..length).map(|at| at * 7919 % 1009).collect();
             let mut expected: Vec<usize> = (0..length).collect();
             expected.sort_by_key(|&at| values[at]);
-            let order = sorted(length, 1, |a, b| values[a].cmp(&values[b])).unwrap();
+            let order = sorted(length, 1, &|a, b| values[a].cmp(&values[b])).unwrap();
             assert!(order == expected, "{length}");
         }
     }
@@ -260,6 +260,6 @@ mod tests {
         let token = oip_service::CancelToken::new(None);
         let _run = crate::cancelling::start(&token);
         token.cancel();
-        assert!(sorted(1 << 20, 1, |a, b| b.cmp(&a)).is_err());
+        assert!(sorted(1 << 20, 1, &|a, b| b.cmp(&a)).is_err());
     }
 }

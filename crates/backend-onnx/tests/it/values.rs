@@ -47,6 +47,33 @@ fn dividing_an_integer_by_zero_is_the_clients_mistake() {
         "divided by zero",
         "divided by zero",
     );
+    // 2^32 times itself is 2^64, of which 64 bits are zero.
+    for divisor in ["0", "4294967296"] {
+        let json = format!(
+            r#"{{"inputs": [{{"name": "x", "shape": [3], "datatype": "FP32", "data": [1, 2, 3]}},
+                            {{"name": "b", "shape": [], "datatype": "INT64", "data": [{divisor}]}}]}}"#
+        );
+        let error = infer(&*Runtime::Tract.model("size_division"), request(json)).unwrap_err();
+        assert_eq!(error.code(), ErrorCode::InvalidArgument, "{}", error.report());
+        assert!(error.to_string().contains("divided by zero"), "{error}");
+    }
+}
+
+/// tract asserts that there is no such size.
+#[test]
+fn fewer_elements_than_none_are_the_clients_mistake() {
+    for count in ["-1", "-4611686018427387904"] {
+        let json = format!(
+            r#"{{"inputs": [{{"name": "x", "shape": [3], "datatype": "FP32", "data": [1, 2, 3]}},
+                            {{"name": "k", "shape": [1], "datatype": "INT64", "data": [{count}]}}]}}"#
+        );
+        let error = infer(&*Runtime::Tract.model("top_k_of_chosen"), request(json)).unwrap_err();
+        assert_eq!(error.code(), ErrorCode::InvalidArgument, "{}", error.report());
+        assert!(
+            error.to_string().contains(&format!("{count} elements")),
+            "{error}"
+        );
+    }
 }
 
 /// A few megabytes of request can ask for a product of a third of a terabyte.
@@ -171,6 +198,24 @@ fn images_smaller_than_a_window_are_refused() {
         }
         let outputs = infer(&*model, image(3, 4)).unwrap();
         assert_eq!(outputs[0].value.shape().dims(), [1, 64, 1, 2]);
+    }
+}
+
+/// The error says how many channels the weights take.
+#[test]
+fn images_of_other_channels_are_refused() {
+    for (name, channels, expected) in [
+        (
+            "window_of_any_channels",
+            3,
+            "expected shape [1, 6, -1, -1], found [1, 3, 4, 4]",
+        ),
+        ("window_of_two_images", 2, "takes images of 6 channels, not of 4"),
+        ("window_of_two_images", 5, "takes images of 6 channels, not of 10"),
+    ] {
+        let error = infer(&*Runtime::Tract.model(name), images(channels, 4, 4)).unwrap_err();
+        assert_eq!(error.code(), ErrorCode::InvalidArgument, "{}", error.report());
+        assert!(error.to_string().contains(expected), "{error}");
     }
 }
 
@@ -504,8 +549,12 @@ fn sizes_that_are_too_large_are_the_clients_mistake() {
 
 /// A request with one image of this size.
 fn image(height: u64, width: u64) -> InferRequest {
-    let shape = tensor_core::Shape::new(&[1, 3, height, width]).unwrap();
-    let image = vec![1.0f32; (3 * height * width) as usize];
+    images(3, height, width)
+}
+
+fn images(channels: u64, height: u64, width: u64) -> InferRequest {
+    let shape = tensor_core::Shape::new(&[1, channels, height, width]).unwrap();
+    let image = vec![1.0f32; (channels * height * width) as usize];
     let image = tensor_core::Tensor::from_vec(shape, image).unwrap();
     let model = oip_types::ModelRef::new("m", None).unwrap();
     InferRequest::new(model).with_input("image", image)

@@ -2,10 +2,14 @@
 
 use tract_hir::{
     internal::*,
-    ops::{activations, binary::Nary, identity::Identity, logic, math},
+    ops::{activations, binary::InferenceBinOp, identity::Identity, logic, math},
+    tract_core::ops::binary::BinMiniOp,
 };
 
-use super::Built;
+use super::{
+    Built,
+    sizes::{Alike, List},
+};
 use crate::{building::BuildContext, lowered::OnnxNode, ops::attributes::Attributes};
 
 /// A function of one number.
@@ -45,39 +49,40 @@ pub(in crate::ops) fn function(_: &BuildContext, node: &OnnxNode) -> Built {
 
 /// A function of two numbers.
 pub(in crate::ops) fn pair(_: &BuildContext, node: &OnnxNode) -> Built {
-    Ok(match node.op_type.as_str() {
-        "Add" => math::Add.into_hir(),
-        "And" => logic::And.into_hir(),
-        "BitwiseAnd" => logic::BitAnd.into_hir(),
-        "BitwiseOr" => logic::BitOr.into_hir(),
-        "BitwiseXor" => logic::BitXor.into_hir(),
-        "Div" => math::Div.into_hir(),
-        "Equal" => logic::CompEq.into_hir(),
-        "Greater" => logic::CompGT.into_hir(),
-        "GreaterOrEqual" => logic::CompGTE.into_hir(),
-        "Less" => logic::CompLT.into_hir(),
-        "LessOrEqual" => logic::CompLTE.into_hir(),
-        "Mul" => math::Mul.into_hir(),
-        "Or" => logic::Or.into_hir(),
-        "Sub" => math::Sub.into_hir(),
-        "Xor" => logic::Xor.into_hir(),
+    let function: Box<dyn BinMiniOp> = match node.op_type.as_str() {
+        "Add" => Box::new(math::Add),
+        "And" => Box::new(logic::And),
+        "BitwiseAnd" => Box::new(logic::BitAnd),
+        "BitwiseOr" => Box::new(logic::BitOr),
+        "BitwiseXor" => Box::new(logic::BitXor),
+        "Div" => Box::new(math::Div),
+        "Equal" => Box::new(logic::CompEq),
+        "Greater" => Box::new(logic::CompGT),
+        "GreaterOrEqual" => Box::new(logic::CompGTE),
+        "Less" => Box::new(logic::CompLT),
+        "LessOrEqual" => Box::new(logic::CompLTE),
+        "Mul" => Box::new(math::Mul),
+        "Or" => Box::new(logic::Or),
+        "Sub" => Box::new(math::Sub),
+        "Xor" => Box::new(logic::Xor),
         other => bail!("{other} is not a function of tract's"),
-    })
+    };
+    Ok(expand(Alike(InferenceBinOp(function))))
 }
 
 /// A function of any number of numbers.
 pub(in crate::ops) fn list(_: &BuildContext, node: &OnnxNode) -> Built {
-    Ok(Box::new(match node.op_type.as_str() {
-        "Max" => Nary(Box::new(math::Max), false),
-        "Min" => Nary(Box::new(math::Min), false),
-        "Sum" => Nary(Box::new(math::Add), false),
+    Ok(expand(List(match node.op_type.as_str() {
+        "Max" => Box::new(math::Max),
+        "Min" => Box::new(math::Min),
+        "Sum" => Box::new(math::Add),
         other => bail!("{other} is not a function of tract's"),
-    }))
+    })))
 }
 
 /// `Where`.
 pub(in crate::ops) fn condition(_: &BuildContext, _: &OnnxNode) -> Built {
-    Ok(expand(logic::Iff))
+    Ok(expand(Alike(logic::Iff)))
 }
 
 /// `Identity`.

@@ -8,7 +8,10 @@ use tract_hir::{
     tract_core::ops::{array::Slice, cast::cast, change_axes::AxisOp},
 };
 
-use super::Built;
+use super::{
+    Built,
+    sizes::{Alike, sizes},
+};
 use crate::{
     building::BuildContext,
     faults::{Limit, Misfit, Refusal},
@@ -459,13 +462,19 @@ impl Wiring for Reduce {
             .reducer
             .wire(axes.iter().copied().collect(), prefix, model, wire)?;
         if is_size && !matches!(self.reducer, Reducer::ArgMax(_) | Reducer::ArgMin(_)) {
-            wire = model.wire_node(format!("{prefix}.sizes"), cast(DatumType::TDim), &[wire])?[0];
+            wire = sizes(prefix, model, wire)?;
         }
         match self.keeps_axes {
             true => Ok(tvec![wire]),
             false => remove(prefix, model, wire, &axes),
         }
     }
+}
+
+/// `Concat`.
+pub(in crate::ops) fn concat(_: &BuildContext, node: &OnnxNode) -> Built {
+    let axis = Attributes(node).int("axis", 0);
+    Ok(expand(Alike(array::Concat::new(axis))))
 }
 
 /// `Dropout` outside of training: nothing is dropped.

@@ -4,11 +4,12 @@ mod arithmetic;
 mod axes;
 mod places;
 mod products;
+mod sizes;
 mod windows;
 
 pub(super) use arithmetic::{condition, function, identity, list, pair};
 pub(super) use axes::{
-    argument, depth_to_space, dropout, flatten, reduce, shape, size, space_to_depth, split, squeeze,
+    argument, concat, depth_to_space, dropout, flatten, reduce, shape, size, space_to_depth, split, squeeze,
     transpose, unsqueeze,
 };
 pub(super) use places::{expand_to, eye_like, gather, reshape, scatter, tile, top_k};

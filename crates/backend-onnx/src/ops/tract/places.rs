@@ -151,9 +151,15 @@ impl Wiring for TopK {
         let [values, count] = inputs else {
             bail!("expected 2 inputs, found {}", inputs.len());
         };
-        let (rank, counts) = (fact(model, *values)?.rank(), fact(model, *count)?.shape);
-        if counts.len() != 1 || !counts[0].is_one() {
+        let count_fact = fact(model, *count)?;
+        let rank = fact(model, *values)?.rank();
+        if count_fact.rank() != 1 || !count_fact.shape[0].is_one() {
             bail!(Refusal("needs a list of one number as its count".to_owned()));
+        }
+        // tract asserts that it is a size.
+        let counts = count_fact.integers().unwrap_or_default();
+        if let Some(count) = counts.iter().find(|&&count| count < 0) {
+            bail!(Refusal(format!("is to give {count} elements")));
         }
         let axis = if self.axis < 0 {
             self.axis + rank as i64
