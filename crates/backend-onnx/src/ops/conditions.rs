@@ -105,11 +105,29 @@ pub(super) fn einsum_output(equation: &str) -> Option<String> {
     Some(others.chars().chain(once).collect())
 }
 
-/// tract counts to the last axis but one of the coordinates, without end where they have none.
+/// tract counts to the last axis but one of the coordinates, without end where they have none, and takes 32 bits of constant ones.
 pub(super) fn coordinates(_: Attributes<'_>, inputs: &[Fact]) -> Verdict {
-    match inputs.get(1).map(Fact::rank) {
-        Some(0) => refuse("coordinates without dimensions are not supported"),
-        _ => Ok(()),
+    match inputs.get(1) {
+        Some(coordinates) if coordinates.rank() == 0 => {
+            refuse("coordinates without dimensions are not supported")
+        }
+        Some(coordinates) => within_32_bits(coordinates, "an index"),
+        None => Ok(()),
+    }
+}
+
+/// tract takes 32 bits of the sizes of a shape.
+pub(super) fn shape(_: Attributes<'_>, inputs: &[Fact]) -> Verdict {
+    inputs
+        .last()
+        .map_or(Ok(()), |shape| within_32_bits(shape, "a size"))
+}
+
+fn within_32_bits(numbers: &Fact, what: &str) -> Verdict {
+    let numbers = numbers.integers().unwrap_or_default();
+    match numbers.iter().find(|&&number| i32::try_from(number).is_err()) {
+        Some(number) => refuse(format!("has {what} of {number}, expected at most {}", i32::MAX)),
+        None => Ok(()),
     }
 }
 
@@ -202,7 +220,7 @@ pub(super) fn tile(_: Attributes<'_>, inputs: &[Fact]) -> Verdict {
             ));
         }
     }
-    Ok(())
+    within_32_bits(repeats, "a number of repetitions")
 }
 
 /// tract mixes up the signs.

@@ -60,6 +60,7 @@ mod random;
 mod recurrent;
 mod reduce;
 mod registry;
+mod repeated;
 mod resize;
 mod roi_align;
 mod rotary;
@@ -95,6 +96,7 @@ pub(crate) use steps::{gives_unknown_sizes, is_stepwise, shaping_inputs};
 
 /// Takes away from tract what it would simplify wrongly.
 pub(crate) fn keep_order(model: &mut tract_hir::prelude::TypedModel) -> tract_hir::prelude::TractResult<()> {
+    repeated::keep(model)?;
     binary::keep_order(model)
 }
 

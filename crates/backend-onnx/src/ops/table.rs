@@ -164,6 +164,7 @@ pub(super) static RULES: &[Rule] = &[
     op("ConstantOfShape")
         .since(9)
         .takes(&["value"])
+        .given(when::shape)
         .by(constants::constant_of_shape),
     op("Conv")
         .takes(CONV)
@@ -239,7 +240,7 @@ pub(super) static RULES: &[Rule] = &[
         .by(tract::pair),
     op("Erf").since(9).of(SHORT_FLOATS).wide().by(activation),
     op("Exp").of(FLOATS).wide().by(activation),
-    op("Expand").since(8).by(tract::expand_to),
+    op("Expand").since(8).given(when::shape).by(tract::expand_to),
     op("EyeLike").since(9).takes(&["dtype", "k"]).by(tract::eye_like),
     op("Flatten").takes(AXIS).by(tract::flatten),
     op("Floor").of(FLOATS).by(tract::function),
@@ -574,7 +575,11 @@ pub(super) static RULES: &[Rule] = &[
         .wide()
         .instead(activation::TYPES, activation)
         .by(tract::function),
-    op("Reshape").since(5).takes(&["allowzero"]).by(tract::reshape),
+    op("Reshape")
+        .since(5)
+        .takes(&["allowzero"])
+        .given(when::shape)
+        .by(tract::reshape),
     op("Resize")
         .since(10)
         .takes(&[

@@ -59,6 +59,38 @@ fn dividing_an_integer_by_zero_is_the_clients_mistake() {
     }
 }
 
+/// 2^32 and a number: with 32 bits these are three, and were answered.
+#[test]
+fn sizes_beyond_32_bits_are_the_clients_mistake() {
+    for name in [
+        "expand_to_numbers",
+        "reshape_to_numbers",
+        "tile_to_numbers",
+        "zeros_of_numbers",
+    ] {
+        let x = match name {
+            "zeros_of_numbers" => "",
+            _ => r#"{"name": "x", "shape": [3], "datatype": "FP32", "data": [1, 2, 3]},"#,
+        };
+        let json = format!(
+            r#"{{"inputs": [{x}{{"name": "k", "shape": [1], "datatype": "INT64", "data": [4294967299]}}]}}"#
+        );
+        let error = infer(&*Runtime::Tract.model(name), request(json)).unwrap_err();
+        assert_eq!(
+            error.code(),
+            ErrorCode::InvalidArgument,
+            "{name}: {}",
+            error.report()
+        );
+        assert!(
+            error
+                .to_string()
+                .contains("of 4294967299, expected at most 2147483647"),
+            "{name}: {error}"
+        );
+    }
+}
+
 /// tract asserts that there is no such size.
 #[test]
 fn fewer_elements_than_none_are_the_clients_mistake() {
