@@ -422,7 +422,7 @@ def main():
     def say(number, path, done, result, content):
         with lock:
             is_finding = result[0].isupper()
-            is_kept = is_finding or result.startswith("answered with 500")
+            is_kept = is_finding or result.startswith(("answered with 500", "other values"))
             counts[result.split(":")[0] if not is_finding else re.match("[A-Z ]+", result)[0].strip()] += 1
             kinds.update(kind for kind in done if kind)
             line = f"{options.seed}-{number} {path.name}: {', '.join(kind for kind in done if kind)}: {result[:600]}"

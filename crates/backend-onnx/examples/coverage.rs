@@ -369,7 +369,7 @@ fn chain(error: &dyn std::error::Error) -> String {
         source = error.source();
     }
     let text: String = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    text.chars().take(600).collect()
+    text.chars().take(4000).collect()
 }
 
 /// Makes all inputs but the first into constants with the values of a data set.

@@ -7,6 +7,7 @@ use oip_types::{ServiceError, TensorValue};
 use tract_hir::{
     internal::*,
     tract_core::ops::{
+        array::Slice,
         cnn::{Conv, MaxPool, PaddingSpec, SumPool},
         einsum::EinSum,
     },
@@ -299,13 +300,17 @@ impl Differences {
     /// [`Misfit`] for one that is below zero whatever the request is.
     pub(crate) fn of(model: &TypedModel) -> TractResult<Self> {
         let mut found = HashSet::new();
-        // Nodes that no output needs do not run.
-        for id in model.eval_order()? {
-            let node = model.node(id);
+        let running: HashSet<usize> = model.eval_order()?.into_iter().collect();
+        for node in model.nodes() {
             let dims = node.outputs.iter().flat_map(|output| output.fact.shape.iter());
             let mut differences: Vec<Difference> = of_kind(Kind::Dimension, dims.cloned()).collect();
-            differences.extend(of_kind(Kind::Window, around_windows(model, node)?));
-            add_factors(model, node, &mut differences)?;
+            if running.contains(&node.id) {
+                differences.extend(of_kind(Kind::Window, around_windows(model, node)?));
+                add_factors(model, node, &mut differences)?;
+            } else {
+                // Of these only the sizes are used. Where they run, a slice that does not fit is noticed then.
+                differences.extend(of_kind(Kind::Dimension, around_slice(model, node)?));
+            }
             for difference in differences {
                 let misfit = match value(&difference.dim, &SymbolValues::default()) {
                     Ok(known) => difference.misfit(known),
@@ -362,6 +367,15 @@ fn add_factors(model: &TypedModel, node: &TypedNode, found: &mut Vec<Difference>
 
 fn is_number(dim: &TDim) -> bool {
     matches!(dim, TDim::Val(_))
+}
+
+/// What a slice leaves of its axis before and behind it.
+fn around_slice(model: &TypedModel, node: &TypedNode) -> TractResult<TVec<TDim>> {
+    let Some(slice) = node.op_as::<Slice>() else {
+        return Ok(tvec![]);
+    };
+    let dim = &model.outlet_fact(node.inputs[0])?.shape[slice.axis];
+    Ok(tvec![slice.start.clone(), dim.clone() - &slice.end])
 }
 
 /// The room that an image leaves around the windows of a convolution or pool.

@@ -11,6 +11,7 @@ use crate::{
     checked_graph::{CheckedGraph, UNSOUND},
     faults::{Limit, Misfit},
     lowered::{OnnxGraph, OnnxNode},
+    ops::elements::counted,
 };
 
 /// `If`, and the names of what its branches use of the graph around it.
@@ -107,11 +108,7 @@ impl If {
         let symbols = self.sizes.get_or_init(|| {
             let outputs = self.bodies[0].model.outputs.iter();
             outputs
-                .map(|_| {
-                    (0..MAX_RANK)
-                        .map(|_| self.scope.new_with_prefix("branch"))
-                        .collect()
-                })
+                .map(|_| (0..MAX_RANK).map(|_| counted(&self.scope, "branch")).collect())
                 .collect()
         });
         Some(symbols.get(output)?.get(axis)?.to_dim())

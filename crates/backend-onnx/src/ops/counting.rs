@@ -6,7 +6,7 @@ use tract_hir::internal::*;
 
 use super::{
     attributes::Attributes,
-    elements::{Element, elements, tensor, with_number},
+    elements::{Element, counted, elements, tensor, with_number},
     kernel::{Fact, Kernel, kernel},
 };
 use crate::{
@@ -61,10 +61,7 @@ impl Kernel for Range {
                 {
                     limit.clone()
                 }
-                _ => self
-                    .length
-                    .get_or_init(|| self.scope.new_with_prefix("range"))
-                    .to_dim(),
+                _ => self.length.get_or_init(|| counted(&self.scope, "range")).to_dim(),
             },
         };
         Ok(vec![Fact::new(datum_type, [length])])

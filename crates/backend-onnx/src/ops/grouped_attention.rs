@@ -8,7 +8,7 @@ use tract_hir::internal::*;
 use super::{
     attention::{LEAST, Mask, Work, swapped},
     attributes::Attributes,
-    elements::{elements, tensor},
+    elements::{counted, elements, tensor},
     kernel::{Fact, Kernel, kernel},
     rotary::turn,
 };
@@ -213,10 +213,7 @@ impl Kernel for GroupedAttention {
             past.map(|past| past.to_usize()),
         ) {
             (Some(Ok(total)), Some(Ok(past))) => total.max(past).to_dim(),
-            _ => self
-                .kept
-                .get_or_init(|| self.scope.new_with_prefix("kept"))
-                .to_dim(),
+            _ => self.kept.get_or_init(|| counted(&self.scope, "kept")).to_dim(),
         };
         let kept = Fact::new(
             DatumType::F32,

@@ -257,6 +257,10 @@ impl InferenceOp for KernelOp {
                 facts.len()
             );
             for (inferred, fact) in inferred.iter_mut().zip(facts) {
+                // Computed already, of constants.
+                if self.0.names_sizes() && inferred.value.concretize().is_some() {
+                    continue;
+                }
                 inferred.unify_with(&InferenceFact::dt_shape(fact.datum_type, fact.shape))?;
             }
         }

@@ -7,7 +7,7 @@ use tract_hir::internal::*;
 
 use super::{
     attributes::Attributes,
-    elements::{elements, tensor},
+    elements::{counted, elements, tensor},
     kernel::{Fact, Kernel, kernel},
 };
 use crate::{building::BuildContext, cancelling::Pace, faults::BadInput, lowered::OnnxNode};
@@ -60,7 +60,7 @@ impl Kernel for NonMaxSuppression {
                 "expected three dimensions of FP32"
             );
         }
-        let count = self.count.get_or_init(|| self.scope.new_with_prefix("boxes"));
+        let count = self.count.get_or_init(|| counted(&self.scope, "boxes"));
         Ok(vec![Fact::new(DatumType::I64, [count.to_dim(), 3.into()])])
     }
 

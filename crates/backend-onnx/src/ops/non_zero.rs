@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use tract_hir::internal::*;
 
 use super::{
-    elements::{elements, tensor, with_number},
+    elements::{counted, elements, tensor, with_number},
     kernel::{Fact, Kernel, kernel},
 };
 use crate::{building::BuildContext, lowered::OnnxNode, size};
@@ -38,7 +38,7 @@ impl Kernel for NonZero {
         let [input] = inputs else {
             bail!("expected 1 input, found {}", inputs.len());
         };
-        let count = self.count.get_or_init(|| self.scope.new_with_prefix("nonzero"));
+        let count = self.count.get_or_init(|| counted(&self.scope, "nonzero"));
         Ok(vec![Fact::new(
             DatumType::I64,
             [input.rank().to_dim(), count.to_dim()],

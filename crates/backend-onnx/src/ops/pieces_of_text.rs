@@ -7,7 +7,7 @@ use tract_hir::internal::*;
 
 use super::{
     attributes::Attributes,
-    elements::{elements, tensor},
+    elements::{counted, elements, tensor},
     kernel::{Fact, Kernel, kernel},
     tokenizer::expression,
 };
@@ -147,7 +147,7 @@ impl Kernel for StringSplit {
 
     fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
         expect_text(inputs, 1)?;
-        let count = self.count.get_or_init(|| self.scope.new_with_prefix("parts"));
+        let count = self.count.get_or_init(|| counted(&self.scope, "parts"));
         let mut parts = inputs[0].with(DatumType::String);
         parts.shape.push(count.to_dim());
         Ok(vec![parts, inputs[0].with(DatumType::I64)])

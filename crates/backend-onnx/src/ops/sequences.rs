@@ -6,7 +6,7 @@ use tract_hir::internal::*;
 
 use super::{
     attributes::Attributes,
-    elements::{Element, elements, tensor},
+    elements::{Element, counted, elements, tensor},
     kernel::{Fact, Kernel, kernel},
     picked::{Places, picked_of},
 };
@@ -153,9 +153,7 @@ impl Kernel for Compress {
             bail!("expected 2 inputs, found {}", inputs.len());
         };
         ensure!(condition.rank() == 1, "expected a list of conditions");
-        let count = self
-            .count
-            .get_or_init(|| self.scope.new_with_prefix("compressed"));
+        let count = self.count.get_or_init(|| counted(&self.scope, "compressed"));
         let shape = match self.axis(input.rank())? {
             None => tvec![count.to_dim()],
             Some(axis) => {

@@ -7,7 +7,7 @@ use tract_hir::{internal::*, tract_core::ops::array::Slice as TypedSlice};
 
 use super::{
     attributes::Attributes,
-    elements::elements,
+    elements::{counted, is_counted, elements},
     kernel::{Fact, known, numbers},
     picked::{Places, picked},
 };
@@ -168,7 +168,7 @@ impl Slice {
     }
 
     fn length(&self, axis: usize) -> TDim {
-        let symbol = self.lengths[axis].get_or_init(|| self.scope.new_with_prefix("slice"));
+        let symbol = self.lengths[axis].get_or_init(|| counted(&self.scope, "slice"));
         symbol.to_dim()
     }
 }
@@ -209,6 +209,8 @@ impl Window {
             _ => false,
         };
         match self.step {
+            // No other plan is made for such a size.
+            1 if !is_all && [dim, start, end].into_iter().any(is_counted) => Taken::Unknown,
             1 => {
                 // Bounds of a free dimension are taken to be inside of it; where they are not, the run fails, and another
                 // plan is made for the size.
@@ -266,6 +268,10 @@ fn positions(start: i64, end: i64, step: i64, dim: i64) -> (i64, i64) {
 impl Op for Slice {
     fn name(&self) -> StaticName {
         "Slice".into()
+    }
+
+    fn mints_runtime_symbols(&self) -> bool {
+        self.lengths.iter().any(|length| length.get().is_some())
     }
 
     op_as_typed_op!();

@@ -10,7 +10,7 @@ use tract_hir::internal::*;
 
 use super::{
     attributes::Attributes,
-    elements::{elements, tensor},
+    elements::{counted, elements, tensor},
     kernel::{Fact, Kernel, kernel},
 };
 use crate::{
@@ -80,7 +80,7 @@ impl Kernel for StringNormalizer {
         }
         let mut fact = input.with(DatumType::String);
         if !self.stopwords.is_empty() {
-            let count = self.count.get_or_init(|| self.scope.new_with_prefix("words"));
+            let count = self.count.get_or_init(|| counted(&self.scope, "words"));
             let last = fact.rank() - 1;
             fact.shape[last] = count.to_dim();
         }

@@ -7,7 +7,7 @@ use tract_hir::internal::*;
 
 use super::{
     attributes::Attributes,
-    elements::{elements, tensor},
+    elements::{counted, elements, tensor},
     kernel::{Fact, Kernel, kernel},
 };
 use crate::{
@@ -195,7 +195,7 @@ impl Kernel for Tokenizer {
             bail!(Limit("takes strings of one or two dimensions".to_owned()));
         }
         let mut fact = input.with(DatumType::String);
-        let count = self.count.get_or_init(|| self.scope.new_with_prefix("tokens"));
+        let count = self.count.get_or_init(|| counted(&self.scope, "tokens"));
         fact.shape.push(count.to_dim());
         Ok(vec![fact])
     }

@@ -9,7 +9,7 @@ use tract_hir::internal::*;
 
 use super::{
     attributes::Attributes,
-    elements::{Element, elements, tensor},
+    elements::{Element, counted, elements, tensor},
     kernel::{Fact, Kernel, kernel},
 };
 use crate::{
@@ -73,10 +73,7 @@ impl Kernel for Unique {
         let [input] = inputs else {
             bail!("expected 1 input, found {}", inputs.len());
         };
-        let count = self
-            .count
-            .get_or_init(|| self.scope.new_with_prefix("unique"))
-            .to_dim();
+        let count = self.count.get_or_init(|| counted(&self.scope, "unique")).to_dim();
         let (shape, length) = match self.axis(input.rank())? {
             None => (tvec![count.clone()], input.shape.iter().product()),
             Some(axis) => {

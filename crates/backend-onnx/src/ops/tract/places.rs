@@ -12,7 +12,7 @@ use crate::{
     lowered::OnnxNode,
     ops::{
         attributes::Attributes,
-        elements::tensor,
+        elements::{counted, tensor},
         kernel::{Fact, Kernel, kernel},
         wiring::{Wiring, fact, wired},
     },
@@ -126,7 +126,7 @@ pub(in crate::ops) fn top_k(context: &BuildContext, node: &OnnxNode) -> Built {
     Ok(wired(TopK {
         axis: attributes.int("axis", -1),
         largest: attributes.int("largest", 1) != 0,
-        count: context.symbols.new_with_prefix("k").to_dim(),
+        count: counted(&context.symbols, "k").to_dim(),
     }))
 }
 

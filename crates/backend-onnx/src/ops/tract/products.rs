@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use tract_hir::{
+    infer::rules::*,
     internal::*,
     ops::{math, matmul::MatMulInference},
     tract_core::ops::{
@@ -25,7 +26,53 @@ use crate::{
 
 /// `MatMul`.
 pub(in crate::ops) fn product(_: &BuildContext, _: &OnnxNode) -> Built {
-    Ok(expand(MatMulInference::default()))
+    Ok(expand(Product))
+}
+
+/// tract has no product of two vectors.
+#[derive(Clone, Debug)]
+struct Product;
+
+const MATRICES: MatMulInference = MatMulInference {
+    a_trans: false,
+    b_trans: false,
+    c_trans: false,
+};
+
+impl Expansion for Product {
+    fn name(&self) -> StaticName {
+        "MatMul".into()
+    }
+
+    fn rules<'r, 'p: 'r, 's: 'r>(
+        &'s self,
+        s: &mut Solver<'r>,
+        inputs: &'p [TensorProxy],
+        outputs: &'p [TensorProxy],
+    ) -> InferenceResult {
+        check_input_arity(inputs, 2)?;
+        check_output_arity(outputs, 1)?;
+        s.given_2(&inputs[0].rank, &inputs[1].rank, move |s, first, second| {
+            if (first, second) != (1, 1) {
+                return MATRICES.rules(s, inputs, outputs);
+            }
+            s.equals(&outputs[0].datum_type, &inputs[0].datum_type)?;
+            s.equals(&outputs[0].rank, 0)
+        })
+    }
+
+    fn wire(&self, prefix: &str, model: &mut TypedModel, inputs: &[OutletId]) -> TractResult<TVec<OutletId>> {
+        let [first, second] = inputs else {
+            bail!("expected 2 inputs, found {}", inputs.len());
+        };
+        let [first, second] = [fact(model, *first)?, fact(model, *second)?];
+        if (first.rank(), second.rank()) != (1, 1) {
+            return MATRICES.wire(prefix, model, inputs);
+        }
+        same_terms([&first.shape[0], &second.shape[0]])?;
+        let product = EinSum::new("k,k->".parse()?, first.datum_type);
+        model.wire_node(prefix, product, inputs)
+    }
 }
 
 /// `Gemm` of FP32.
