@@ -1,4 +1,4 @@
-//! Real ONNX models out of public Python packages, and exports of models trained here, against ONNX Runtime: the scripts in
+//! Real ONNX models out of public Python packages, exports of models trained here, and graphs made by chance, against ONNX Runtime: the scripts in
 //! `xtask/zoo`, over a server of a release build.
 
 use std::{path::PathBuf, process::Command};
@@ -34,13 +34,19 @@ pub(crate) struct Options {
     /// server does that is given the results
     #[arg(long, value_name = "N", conflicts_with_all = ["exports", "results", "page"])]
     mutations: Option<u32>,
-    /// Which changes chance chooses
-    #[arg(long, default_value_t = 1, requires = "mutations", value_name = "N")]
+    /// Instead of models that others made: so many small graphs that are made by chance
+    #[arg(long, value_name = "N", conflicts_with_all = ["exports", "results", "page", "mutations", "only"])]
+    graphs: Option<u32>,
+    /// Which changes or graphs chance chooses
+    #[arg(long, default_value_t = 1, value_name = "N")]
     seed: u32,
     /// A server that is already built, instead of building one
     #[arg(long, value_name = "PROGRAM")]
     server: Option<PathBuf>,
 }
+
+/// Where models that chance made are kept when something was found.
+const KEPT: &str = "target/mutants";
 
 /// What the script imports.
 const REQUIREMENTS: &[&str] = &[
@@ -63,14 +69,18 @@ const TRAINING: &[&str] = &[
 /// Fetches the models, runs them, and fails when an answer is wrong, fails, or ends the server.
 pub(crate) fn run(options: &Options) -> Result<()> {
     let root = workspace::root();
-    let (script, environment, requirements) = match (options.exports, options.mutations) {
-        (true, _) => (
-            "exports.py",
-            "target/exports-venv",
-            [REQUIREMENTS, TRAINING].concat(),
-        ),
-        (false, Some(_)) => ("mutate.py", "target/zoo-venv", REQUIREMENTS.to_vec()),
-        (false, None) => ("zoo.py", "target/zoo-venv", REQUIREMENTS.to_vec()),
+    let by_chance = options.mutations.or(options.graphs);
+    let script = match options {
+        Options { exports: true, .. } => "exports.py",
+        Options {
+            mutations: Some(_), ..
+        } => "mutate.py",
+        Options { graphs: Some(_), .. } => "graphs.py",
+        _ => "zoo.py",
+    };
+    let (environment, requirements) = match options.exports {
+        true => ("target/exports-venv", [REQUIREMENTS, TRAINING].concat()),
+        false => ("target/zoo-venv", REQUIREMENTS.to_vec()),
     };
     let python = venv::environment(&options.python, &root.join(environment), &requirements)?;
     let server = match &options.server {
@@ -84,30 +94,34 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let script = script_run.arg(root.join("xtask/zoo").join(script));
     script.arg("--server").arg(server);
     let folder = root.join(&options.folder);
-    script.arg("--folder").arg(match options.exports {
-        true => folder.join("exports"),
-        false => folder,
-    });
+    if options.graphs.is_none() {
+        script.arg("--folder").arg(match options.exports {
+            true => folder.join("exports"),
+            false => folder,
+        });
+    }
     if let Some(only) = &options.only {
         script.args(["--only", only]);
     }
     if let Some(results) = &options.results {
         script.arg("--results").arg(results);
     }
-    if let Some(count) = options.mutations {
+    if let Some(count) = by_chance {
         let (count, seed) = (count.to_string(), options.seed.to_string());
         script.args(["--count", &count, "--seed", &seed]);
-        script.arg("--keep").arg(root.join("target/mutants"));
+        script.arg("--keep").arg(root.join(KEPT));
     }
     if options.page {
         script.arg("--page").arg(root.join("docs/zoo.md"));
     }
     let status = script.status().context("starting the script")?;
-    let failure = match options.mutations {
-        Some(_) => "the server did not withstand some of the models in target/mutants",
-        None => "some models are answered wrongly, or fail",
-    };
-    ensure!(status.success(), "{failure}");
+    match by_chance {
+        Some(_) => ensure!(
+            status.success(),
+            "the server did not withstand some of the models in {KEPT}, or answers them wrongly"
+        ),
+        None => ensure!(status.success(), "some models are answered wrongly, or fail"),
+    }
     Ok(())
 }
 

@@ -240,7 +240,7 @@ pub(crate) fn unprepared(error: TractError, labels: &[String]) -> ServiceError {
         (None, None) => match (out_of_time, room) {
             (Some(out_of_time), _) => out_of_time.to_string(),
             (None, Some(room)) => room.to_string(),
-            (None, None) => "is used in a way that is not supported".to_owned(),
+            (None, None) => format!("is used in a way that is not supported: {}", root(&*error)),
         },
     };
     let answer = ServiceError::invalid(format!("{label}: {reason}"));
@@ -248,6 +248,20 @@ pub(crate) fn unprepared(error: TractError, labels: &[String]) -> ServiceError {
         true => answer.caused_by(into_cause(error)),
         false => answer.caused_by(TractLimit::because(into_cause(error))),
     }
+}
+
+/// The innermost cause in a few words: tract's own are long where they have values in them.
+pub(crate) fn root(error: &(dyn std::error::Error + 'static)) -> String {
+    const LONGEST: usize = 160;
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    let mut text = causes.last().map_or_else(String::new, ToString::to_string);
+    let line = text.find('\n').unwrap_or(text.len());
+    let end = text.floor_char_boundary(line.min(LONGEST));
+    if end < text.len() {
+        text.truncate(end);
+        text.push('…');
+    }
+    text
 }
 
 /// tract has no BF16.

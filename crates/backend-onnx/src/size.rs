@@ -304,11 +304,11 @@ impl Differences {
         for node in model.nodes() {
             let dims = node.outputs.iter().flat_map(|output| output.fact.shape.iter());
             let mut differences: Vec<Difference> = of_kind(Kind::Dimension, dims.cloned()).collect();
+            differences.extend(of_kind(Kind::Window, around_windows(model, node)?));
             if running.contains(&node.id) {
-                differences.extend(of_kind(Kind::Window, around_windows(model, node)?));
                 add_factors(model, node, &mut differences)?;
             } else {
-                // Of these only the sizes are used. Where they run, a slice that does not fit is noticed then.
+                // Of these only the sizes are used. Where slices run, one that does not fit is noticed then.
                 differences.extend(of_kind(Kind::Dimension, around_slice(model, node)?));
             }
             for difference in differences {

@@ -455,7 +455,7 @@ fn answers<P: std::ops::Deref<Target: Tried>>(
         ErrorCode::InvalidArgument => error,
         _ => ServiceError::invalid(format!(
             "the model fails on made-up inputs of all sizes that were tried: {}",
-            error.message()
+            crate::plan::root(&error)
         ))
         .caused_by(TractLimit::because(Box::new(error))),
     })

@@ -7,7 +7,7 @@ use tract_hir::{internal::*, tract_core::ops::array::Slice as TypedSlice};
 
 use super::{
     attributes::Attributes,
-    elements::{counted, is_counted, elements},
+    elements::{counted, elements, is_counted},
     kernel::{Fact, known, numbers},
     picked::{Places, picked},
 };
