@@ -13,9 +13,11 @@ import argparse
 import collections
 import http.client
 import json
+import multiprocessing
 import pathlib
 import re
 import shutil
+import signal
 import sys
 import tempfile
 
@@ -155,9 +157,10 @@ class Graph:
 
     def add_whole_with_constant(self):
         x = self.pick(is_whole)
-        number = self.one_of([1, 2, 3, 7, -1, 2**40, LARGEST])
+        # Beyond 64 bits numbers wrap in other places.
+        op = self.one_of(["Add", "Sub", "Mul", "Max", "Min", "Div", "Mod"])
+        number = self.one_of([1, 2, 3, 7] + [-1, 2**40, LARGEST] * (op in ("Max", "Min")))
         y = self.constant(np.array(number) if self.chance(0.5) else np.array([number]))
-        op = self.one_of(["Add", "Sub", "Mul", "Max", "Min", *["Div", "Mod"][: 2 * (number > 0)]])
         self.add(op, [x, y] if self.chance(0.8) or op in ("Div", "Mod") else [y, x])
 
     def add_product(self):
@@ -170,7 +173,7 @@ class Graph:
         self.add("MatMul", [x, y])
 
     def add_product_with_weights(self):
-        x = self.pick(lambda value: is_float(value) and has_axes(value) and is_fixed(value.shape[-1]))
+        x = self.pick(lambda value: is_float(value) and value.size and has_axes(value) and is_fixed(value.shape[-1]))
         if x:
             self.add("MatMul", [x, self.quarters(self.values[x].shape[-1], self.below(6, 1))])
 
@@ -354,11 +357,11 @@ class Graph:
 class Asked:
     """A server that is given one graph after the other."""
 
-    def __init__(self, program, repository):
-        self.server, self.repository = zoo.Server(program, str(repository)), repository
+    def __init__(self, address, repository):
+        self.address, self.repository = address, repository
 
     def ask(self, path, body):
-        connection = http.client.HTTPConnection(self.server.address, timeout=120)
+        connection = http.client.HTTPConnection(self.address, timeout=120)
         try:
             connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
             response = connection.getresponse()
@@ -432,41 +435,69 @@ def tried(graph, asked):
     return outcome, model
 
 
+def work(options, first, asked, outcomes):
+    """Tries one graph after the other, and says what became of each."""
+    onnxruntime.set_default_logger_severity(4)
+    for number in range(first, options.first + options.count):
+        graph = Graph(options.seed, number)
+        for _ in range(options.steps):
+            graph.grow()
+        try:
+            outcome, model = tried(graph, asked)
+        except (OSError, http.client.HTTPException) as error:
+            outcome, model = f"NO ANSWER: {error!r}", graph.model()[0]
+        if outcome[0].isupper() or (options.verbose and outcome.startswith("refused")):
+            options.keep.mkdir(parents=True, exist_ok=True)
+            onnx.save(model, options.keep / f"{options.seed}-{number}.onnx")
+        outcomes.send((number, outcome))
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--server", required=True)
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--steps", type=int, default=10, help="nodes that are tried for each graph")
+    parser.add_argument("--steps", type=int, default=14, help="nodes that are tried for each graph")
     parser.add_argument("--keep", type=pathlib.Path, default=pathlib.Path("graphs"))
     parser.add_argument("--verbose", action="store_true", help="print and keep what is refused, too")
     options = parser.parse_args()
-    onnxruntime.set_default_logger_severity(4)
-    outcomes, has_finding = collections.Counter(), False
+    counts, has_finding, server = collections.Counter(), False, None
     with tempfile.TemporaryDirectory() as temporary:
-        asked = Asked(options.server, pathlib.Path(temporary))
-        for number in range(options.first, options.first + options.count):
-            graph = Graph(options.seed, number)
-            for _ in range(options.steps):
-                graph.grow()
-            try:
-                outcome, model = tried(graph, asked)
-            except (OSError, http.client.HTTPException) as error:
-                outcome, model = f"NO ANSWER: {error!r}", graph.model()[0]
-            is_finding = outcome[0].isupper()
-            has_finding |= is_finding
-            outcomes[outcome if not is_finding else re.match("[A-Z ]+", outcome)[0].strip()] += 1
-            if is_finding or (options.verbose and outcome.startswith("refused")):
-                print(f"{options.seed}-{number}: {outcome[:400]}", flush=True)
-                options.keep.mkdir(parents=True, exist_ok=True)
-                onnx.save(model, options.keep / f"{options.seed}-{number}.onnx")
-            if not asked.server.is_running():
-                asked = Asked(options.server, pathlib.Path(temporary))
-        asked.server.stop()
-    for outcome, count in outcomes.most_common():
+        first, is_done = options.first, False
+        while not is_done:
+            if server is None or not server.is_running():
+                server = zoo.Server(options.server, temporary)
+            # ONNX Runtime ends its process at some graphs.
+            outcomes, sent = multiprocessing.Pipe(False)
+            asked = Asked(server.address, pathlib.Path(temporary))
+            process = multiprocessing.get_context("spawn").Process(target=work, args=(options, first, asked, sent))
+            process.start()
+            sent.close()
+            while server.is_running():
+                try:
+                    number, outcome = outcomes.recv()
+                except EOFError:
+                    break
+                first = number + 1
+                is_finding = outcome[0].isupper()
+                has_finding |= is_finding
+                counts[re.match("[A-Z ]+", outcome)[0].strip() if is_finding else outcome] += 1
+                if is_finding or (options.verbose and outcome.startswith("refused")):
+                    print(f"{options.seed}-{number}: {outcome[:400]}", flush=True)
+            if not server.is_running():
+                process.kill()
+                has_finding = True
+                print(f"{options.seed}-{first}: THE SERVER ENDED", flush=True)
+            process.join()
+            is_done = process.exitcode == 0
+            if not is_done:
+                counts["ONNX Runtime ended"] += process.exitcode != -signal.SIGKILL
+                first += 1
+        server.stop()
+    for outcome, count in counts.most_common():
         print(f"{count:6} {outcome}")
-    return int(has_finding or not outcomes["equal"])
+    return int(has_finding or not counts["equal"])
 
 
 if __name__ == "__main__":

@@ -305,11 +305,10 @@ impl Differences {
             let dims = node.outputs.iter().flat_map(|output| output.fact.shape.iter());
             let mut differences: Vec<Difference> = of_kind(Kind::Dimension, dims.cloned()).collect();
             differences.extend(of_kind(Kind::Window, around_windows(model, node)?));
+            differences.extend(of_kind(Kind::Dimension, around_slice(model, node)?));
+            // Of nodes that no output needs only the sizes are used.
             if running.contains(&node.id) {
                 add_factors(model, node, &mut differences)?;
-            } else {
-                // Of these only the sizes are used. Where slices run, one that does not fit is noticed then.
-                differences.extend(of_kind(Kind::Dimension, around_slice(model, node)?));
             }
             for difference in differences {
                 let misfit = match value(&difference.dim, &SymbolValues::default()) {
@@ -369,7 +368,7 @@ fn is_number(dim: &TDim) -> bool {
     matches!(dim, TDim::Val(_))
 }
 
-/// What a slice leaves of its axis before and behind it.
+/// What a slice leaves of its axis before and behind it. tract makes one of two slices, of which the first may reach beyond its axis.
 fn around_slice(model: &TypedModel, node: &TypedNode) -> TractResult<TVec<TDim>> {
     let Some(slice) = node.op_as::<Slice>() else {
         return Ok(tvec![]);
