@@ -35,7 +35,7 @@ GROWN = {"n": 7, "m": 11}
 ASKED = [GROWN, {"n": 2, "m": 3}, {"n": 3, "m": 3}, {"n": 1, "m": 1}, {"n": 4, "m": 1}, {"n": 8, "m": 16}]
 MOST_ELEMENTS = 60_000
 LARGEST = 2**63 - 1
-# Of what rounds, the noise of sums would show.
+# Of what rounds or compares floats, the noise of sums would show.
 UNARY = ["Relu", "Neg", "Abs", "Sigmoid", "Tanh", "Erf", "Identity", "Exp"]
 REDUCTIONS = ["ReduceMean", "ReduceMax", "ReduceMin", "ReduceL2", "ReduceSum", "ReduceProd", "ReduceSumSquare"]
 EQUATIONS = ["ij,jk->ik", "ij,kj->ik", "ij,ij->i", "ij,jk->ki", "ij,ik->jk", "ij,kj->ijk"]
@@ -144,7 +144,8 @@ class Graph:
         x = self.pick(lambda value: is_float(value) or is_whole(value))
         if x:
             y = x if self.chance(0.2) else self.pick(lambda value: value.dtype == self.values[x].dtype)
-            self.add(self.one_of(["Add", "Sub", "Mul", "Max", "Min", "Less", "Greater", "Equal"]), [x, y])
+            tests = ["Less", "Greater", "Equal"] * is_whole(self.values[x])
+            self.add(self.one_of(["Add", "Sub", "Mul", "Max", "Min", *tests]), [x, y])
 
     def add_pair_with_constant(self):
         x = self.pick(is_float)
