@@ -437,7 +437,7 @@ def tried(graph, asked):
 
 
 def work(options, first, asked, outcomes):
-    """Tries one graph after the other, and says what became of each."""
+    """Tries one graph after the other, and sends the outcome of each."""
     onnxruntime.set_default_logger_severity(4)
     for number in range(first, options.first + options.count):
         graph = Graph(options.seed, number)

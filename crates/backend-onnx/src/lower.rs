@@ -21,10 +21,10 @@ use crate::{
     proto::{
         AttributeProto, GraphProto, NodeProto, TensorProto, TypeProto,
         attribute_proto::AttributeType,
+        canonical_domain,
         tensor_shape_proto::{self, dimension},
         type_proto,
     },
-    signature::canonical_domain,
     structure::{
         MAX_NODES, defined_twice, dependencies, label, needed_in_order, refuse_external_data, undefined,
     },

@@ -3,42 +3,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::{
-    proto::{AttributeProto, GraphProto, NodeProto},
-    signature::{Dim, Port, canonical_domain},
-};
-
-/// Fixes the free dimensions of inputs in which any other size would be an error of the model. A named one has that size wherever its
-/// name stands. First dimensions stay free: they are batches.
-pub(crate) fn fix(inputs: &mut [Port], outputs: &mut [Port], graph: &GraphProto) {
-    let needs = Needs::of(graph);
-    let mut named: HashMap<String, u64> = HashMap::new();
-    for port in inputs.iter_mut() {
-        let Some(dims) = &mut port.dims else {
-            continue;
-        };
-        for (axis, size) in needs.of_value(&port.name, dims.len()) {
-            match dims.get_mut(axis) {
-                Some(dim @ Dim::Free) if axis > 0 => *dim = Dim::Fixed(size),
-                Some(Dim::Named(name)) if axis > 0 => {
-                    named.entry(name.clone()).or_insert(size);
-                }
-                _ => {}
-            }
-        }
-    }
-    for dim in inputs
-        .iter_mut()
-        .chain(outputs)
-        .flat_map(|port| port.dims.iter_mut().flatten())
-    {
-        if let Dim::Named(name) = dim
-            && let Some(&size) = named.get(name)
-        {
-            *dim = Dim::Fixed(size);
-        }
-    }
-}
+use crate::proto::{AttributeProto, GraphProto, NodeProto, canonical_domain};
 
 /// A dimension of a value whose rank may be unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,12 +19,12 @@ const MAX_AXES: usize = 8;
 
 /// The sizes that values must have.
 #[derive(Default)]
-struct Needs<'g> {
+pub(crate) struct NeededSizes<'g> {
     values: HashMap<&'g str, Vec<(Axis, u64)>>,
 }
 
-impl<'g> Needs<'g> {
-    fn of(graph: &'g GraphProto) -> Self {
+impl<'g> NeededSizes<'g> {
+    pub(crate) fn of(graph: &'g GraphProto) -> Self {
         let constants = constants(graph);
         let mut used: HashSet<&str> = graph.output.iter().map(|output| &*output.name).collect();
         let mut needs = Self::default();
@@ -150,7 +115,7 @@ impl<'g> Needs<'g> {
     }
 
     /// Axes and sizes of a value of so many dimensions.
-    fn of_value(&self, name: &str, rank: usize) -> impl Iterator<Item = (usize, u64)> {
+    pub(crate) fn of_value(&self, name: &str, rank: usize) -> impl Iterator<Item = (usize, u64)> {
         let sizes = self.values.get(name).into_iter().flatten();
         sizes.filter_map(move |&(axis, size)| {
             let axis = match axis {
@@ -265,8 +230,6 @@ fn constants(graph: &GraphProto) -> HashMap<&str, &[i64]> {
 
 #[cfg(test)]
 mod tests {
-    use oip_types::DataType;
-
     use super::*;
     use crate::proto::{TensorProto, ValueInfoProto};
 
@@ -315,14 +278,13 @@ mod tests {
             }],
             ..GraphProto::default()
         };
-        let mut inputs = [Port {
-            name: "x".to_owned(),
-            datatype: DataType::FP32,
-            dims: Some((0..rank).map(|axis| Dim::Named(format!("dim{axis}"))).collect()),
-        }];
-        fix(&mut inputs, &mut [], &graph);
-        let dims = inputs[0].dims.iter().flatten();
-        dims.map(|dim| dim.fixed().unwrap_or(0)).collect()
+        let mut dims = vec![0; rank];
+        for (axis, size) in NeededSizes::of(&graph).of_value("x", rank) {
+            if let Some(dim) = dims.get_mut(axis) {
+                *dim = size;
+            }
+        }
+        dims
     }
 
     #[test]
@@ -362,12 +324,12 @@ mod tests {
             conv(),
         ];
         assert_eq!(fixed(3, turned, weights), [0, 0, 3]);
-        // A first dimension is a batch; the axis of the other is too high.
+        // The axis of the other is too high.
         let to_first = vec![
             with(node("Transpose", &["x"], "b"), "perm", 0, &[1, 0, 2]),
             conv(),
         ];
-        assert_eq!(fixed(3, to_first, weights), [0, 0, 0]);
+        assert_eq!(fixed(3, to_first, weights), [3, 0, 0]);
         let to_nowhere = vec![
             with(node("Transpose", &["x"], "b"), "perm", 0, &[0, 9, -1]),
             conv(),
@@ -380,7 +342,7 @@ mod tests {
         let product = || node("MatMul", &["a", "w"], "y");
         let sum = node("Add", &["x", "row"], "a");
         assert_eq!(fixed(2, vec![sum, product()], &[5, 4]), [0, 0]);
-        // Nobody needs this product.
+        // No output needs this product.
         let unused = node("MatMul", &["x", "w"], "z");
         assert_eq!(fixed(2, vec![unused, node("Relu", &["x"], "y")], &[5, 4]), [0, 0]);
         // Another one's operator of that name.

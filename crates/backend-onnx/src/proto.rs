@@ -15,3 +15,8 @@ pub(crate) use generated::*;
 
 /// The error for a file that is not in this format.
 pub(crate) const DAMAGED: &str = "the file is no ONNX model, or it is damaged or cut off";
+
+/// ONNX's own operators have two names for their domain.
+pub(crate) fn canonical_domain(domain: &str) -> &str {
+    if domain == "ai.onnx" { "" } else { domain }
+}

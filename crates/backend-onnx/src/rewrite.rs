@@ -2,15 +2,13 @@
 
 use std::collections::HashSet;
 
-use crate::{
-    proto::{
-        AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorShapeProto, TypeProto,
-        attribute_proto::AttributeType,
-        tensor_proto::DataType,
-        tensor_shape_proto::{Dimension, dimension},
-        type_proto,
-    },
-    signature::canonical_domain,
+use crate::proto::{
+    AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorShapeProto, TypeProto,
+    attribute_proto::AttributeType,
+    canonical_domain,
+    tensor_proto::DataType,
+    tensor_shape_proto::{Dimension, dimension},
+    type_proto,
 };
 
 /// Takes a `ZipMap` away that makes an output: a map for each row, which no request can carry, of what stands in a matrix

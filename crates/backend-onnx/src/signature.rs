@@ -1,5 +1,5 @@
 use std::{
-    collections::{BTreeMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet},
     fmt,
 };
 
@@ -8,8 +8,12 @@ use oip_types::{DataType, ServiceError, ShapePattern};
 use tensor_core::Quoted;
 
 use crate::{
-    decode, dtype, needed_sizes,
-    proto::{self, GraphProto, ModelProto, TypeProto, ValueInfoProto, tensor_shape_proto, type_proto},
+    decode, dtype,
+    needed_sizes::NeededSizes,
+    proto::{
+        self, GraphProto, ModelProto, TypeProto, ValueInfoProto, canonical_domain, tensor_shape_proto,
+        type_proto,
+    },
     size::MAX_BYTES,
 };
 
@@ -88,9 +92,38 @@ impl Signature {
                 .map(|output| Port::read(output, "output"))
                 .collect::<Result<_, _>>()?,
         };
-        needed_sizes::fix(&mut signature.inputs, &mut signature.outputs, graph);
+        signature.fix_needed_sizes(graph);
         signature.inputs.iter().try_for_each(Port::check)?;
         Ok(signature)
+    }
+
+    /// Fixes the free dimensions of inputs in which any other size would be an error of the model. A named one has that size wherever its
+    /// name stands. First dimensions stay free: they are batches.
+    fn fix_needed_sizes(&mut self, graph: &GraphProto) {
+        let needed = NeededSizes::of(graph);
+        let mut named: HashMap<String, u64> = HashMap::new();
+        for port in &mut self.inputs {
+            let Some(dims) = &mut port.dims else {
+                continue;
+            };
+            for (axis, size) in needed.of_value(&port.name, dims.len()) {
+                match dims.get_mut(axis).filter(|_| axis > 0) {
+                    Some(dim @ Dim::Free) => *dim = Dim::Fixed(size),
+                    Some(Dim::Named(name)) => {
+                        named.entry(name.clone()).or_insert(size);
+                    }
+                    Some(Dim::Fixed(_)) | None => {}
+                }
+            }
+        }
+        let ports = self.inputs.iter_mut().chain(&mut self.outputs);
+        for dim in ports.flat_map(|port| port.dims.iter_mut().flatten()) {
+            if let Dim::Named(name) = dim
+                && let Some(&size) = named.get(name)
+            {
+                *dim = Dim::Fixed(size);
+            }
+        }
     }
 }
 
@@ -271,9 +304,4 @@ fn opsets(model: &ModelProto) -> Result<BTreeMap<String, i64>, ServiceError> {
         }
     }
     Ok(opsets)
-}
-
-/// ONNX's own operators have two names for their domain.
-pub(crate) fn canonical_domain(domain: &str) -> &str {
-    if domain == "ai.onnx" { "" } else { domain }
 }

@@ -8,9 +8,8 @@ use crate::{
     ops::NEWEST,
     proto::{
         AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, attribute_proto::AttributeType,
-        tensor_proto::DataType,
+        canonical_domain, tensor_proto::DataType,
     },
-    signature::canonical_domain,
 };
 
 use super::graph::{any_graph, float, floats, int, ints, node, onnx_opset};

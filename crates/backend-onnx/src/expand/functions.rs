@@ -8,8 +8,7 @@ use tensor_core::Quoted;
 
 use super::graph::any_graph;
 use crate::{
-    proto::{AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto},
-    signature::canonical_domain,
+    proto::{AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, canonical_domain},
     structure::MAX_NODES,
 };
 

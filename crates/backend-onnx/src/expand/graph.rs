@@ -1,11 +1,8 @@
 //! Graphs to look through, and the pieces that new ones are made of.
 
-use crate::{
-    proto::{
-        AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto,
-        attribute_proto::AttributeType, tensor_proto::DataType,
-    },
-    signature::canonical_domain,
+use crate::proto::{
+    AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto,
+    attribute_proto::AttributeType, canonical_domain, tensor_proto::DataType,
 };
 
 /// The version of ONNX's operators that the model uses; added if it imports none.

@@ -4,10 +4,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::graph::{any_graph, node};
-use crate::{
-    proto::{GraphProto, ModelProto, NodeProto},
-    signature::canonical_domain,
-};
+use crate::proto::{GraphProto, ModelProto, NodeProto, canonical_domain};
 
 pub(super) fn are_there(model: &ModelProto) -> bool {
     let has = |graph: &GraphProto| graph.node.iter().any(|node| !invariants(node).is_empty());

@@ -3,8 +3,7 @@
 use super::graph::any_graph;
 use crate::{
     ops::NEWEST,
-    proto::{GraphProto, ModelProto, NodeProto},
-    signature::canonical_domain,
+    proto::{GraphProto, ModelProto, NodeProto, canonical_domain},
 };
 
 fn rounds(node: &NodeProto) -> bool {

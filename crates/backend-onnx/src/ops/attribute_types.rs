@@ -10,8 +10,8 @@ use crate::{
         attribute_proto::AttributeType::{
             self, Float, Floats, Graph, Int, Ints, String, Strings, Tensor, TypeProto,
         },
+        canonical_domain,
     },
-    signature::canonical_domain,
     structure,
 };
 
