@@ -45,7 +45,7 @@ pub(crate) struct Options {
     server: Option<PathBuf>,
 }
 
-/// Where models that chance made are kept when something was found.
+/// Where generated models with a finding are kept.
 const KEPT: &str = "target/mutants";
 
 /// What the script imports.

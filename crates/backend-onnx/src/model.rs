@@ -6,7 +6,7 @@ use oip_types::{ModelConfig, ServiceError};
 use tensor_core::Quoted;
 
 use crate::{
-    configured_dims, decode, external, faster,
+    configured_dims, decode, external, faster, needed_sizes,
     onnx_runtime::{OnnxRuntime, OrtModel},
     proto::{self, ModelProto},
     rewrite,
@@ -153,6 +153,7 @@ impl OnnxBackend {
         let graph = graph.ok_or_else(|| ServiceError::invalid(proto::DAMAGED))?;
         let mut signature = Signature::of(model, graph)?;
         configured_dims::fix(&mut signature, cx)?;
+        needed_sizes::fix(&mut signature.inputs, graph)?;
         let times = faster::compare([&*tract, &*other], &signature.inputs, cx);
         tracing::info!(model = source.name, ?times, "compared tract with ONNX Runtime");
         match times.is_some_and(faster::is_as_fast) {

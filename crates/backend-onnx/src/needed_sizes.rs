@@ -1,9 +1,48 @@
 //! Sizes of inputs that a model's weights decide, where its file leaves them free: a convolution takes as many channels as its
 //! weights have, whatever the file calls the dimension.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
-use crate::proto::{AttributeProto, GraphProto, NodeProto, canonical_domain};
+use oip_types::ServiceError;
+
+use crate::{
+    proto::{AttributeProto, GraphProto, NodeProto, canonical_domain},
+    signature::{Dim, Port},
+    structure,
+};
+
+/// Fixes the free dimensions of inputs in which any other size would be an error of the model. A named one has that size in all inputs.
+/// First dimensions stay free: they are batches.
+///
+/// # Errors
+/// [`InvalidArgument`](oip_types::ErrorCode::InvalidArgument) when nodes depend on each other in a circle, or an input gets larger than
+/// tensors may be.
+pub(crate) fn fix(inputs: &mut [Port], graph: &GraphProto) -> Result<(), ServiceError> {
+    let needed = NeededSizes::of(graph)?;
+    let mut named: HashMap<String, u64> = HashMap::new();
+    for port in inputs.iter_mut() {
+        let Some(dims) = &mut port.dims else {
+            continue;
+        };
+        for (axis, size) in needed.of_value(&port.name, dims.len()) {
+            match dims.get_mut(axis).filter(|_| axis > 0) {
+                Some(dim @ Dim::Free) => *dim = Dim::Fixed(size),
+                Some(Dim::Named(name)) => {
+                    named.entry(name.clone()).or_insert(size);
+                }
+                Some(Dim::Fixed(_)) | None => {}
+            }
+        }
+    }
+    for dim in inputs.iter_mut().flat_map(|port| port.dims.iter_mut().flatten()) {
+        if let Dim::Named(name) = dim
+            && let Some(&size) = named.get(name)
+        {
+            *dim = Dim::Fixed(size);
+        }
+    }
+    inputs.iter().try_for_each(Port::check)
+}
 
 /// A dimension of a value whose rank may be unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,24 +58,19 @@ const MAX_AXES: usize = 8;
 
 /// The sizes that values must have.
 #[derive(Default)]
-pub(crate) struct NeededSizes<'g> {
+struct NeededSizes<'g> {
     values: HashMap<&'g str, Vec<(Axis, u64)>>,
 }
 
 impl<'g> NeededSizes<'g> {
-    pub(crate) fn of(graph: &'g GraphProto) -> Self {
+    fn of(graph: &'g GraphProto) -> Result<Self, ServiceError> {
         let constants = constants(graph);
-        let mut used: HashSet<&str> = graph.output.iter().map(|output| &*output.name).collect();
-        let mut needs = Self::default();
-        for node in graph.node.iter().rev() {
-            // Runtimes leave out what nobody uses.
-            if !node.output.iter().any(|output| used.contains(&**output)) {
-                continue;
-            }
-            used.extend(names(node));
-            needs.add(node, &constants);
+        let mut needed = Self::default();
+        // From the outputs on: what a node needs of its inputs follows from what is needed of its output.
+        for node in structure::needed_in_order(graph)?.into_iter().rev() {
+            needed.add(node, &constants);
         }
-        needs
+        Ok(needed)
     }
 
     /// What must be true of the inputs of a node, by its weights and by what its output must be.
@@ -115,7 +149,7 @@ impl<'g> NeededSizes<'g> {
     }
 
     /// Axes and sizes of a value of so many dimensions.
-    pub(crate) fn of_value(&self, name: &str, rank: usize) -> impl Iterator<Item = (usize, u64)> {
+    fn of_value(&self, name: &str, rank: usize) -> impl Iterator<Item = (usize, u64)> {
         let sizes = self.values.get(name).into_iter().flatten();
         sizes.filter_map(move |&(axis, size)| {
             let axis = match axis {
@@ -192,27 +226,14 @@ fn attribute<'n>(node: &'n NodeProto, name: &str) -> Option<&'n AttributeProto> 
     node.attribute.iter().find(|attribute| attribute.name == name)
 }
 
-/// The names that a node uses, those in its inner graphs included.
-fn names(node: &NodeProto) -> Vec<&str> {
-    let mut names: Vec<&str> = node.input.iter().map(String::as_str).collect();
-    let graphs = node
-        .attribute
-        .iter()
-        .flat_map(|attribute| attribute.g.iter().chain(&attribute.graphs));
-    for graph in graphs {
-        names.extend(graph.output.iter().map(|output| &*output.name));
-        names.extend(graph.node.iter().flat_map(self::names));
-    }
-    names
-}
-
 /// The dimensions of what is constant, also once it is scaled.
 fn constants(graph: &GraphProto) -> HashMap<&str, &[i64]> {
     let initializers = graph.initializer.iter();
     let mut constants: HashMap<&str, &[i64]> = initializers
         .map(|tensor| (&*tensor.name, &*tensor.dims))
         .collect();
-    for node in &graph.node {
+    let nodes = graph.node.iter();
+    for node in nodes.filter(|node| canonical_domain(&node.domain).is_empty()) {
         let dims = match &*node.op_type {
             "Constant" => attribute(node, "value").and_then(|value| Some(&*value.t.as_ref()?.dims)),
             "Cast" | "DequantizeLinear" | "Identity" => {
@@ -230,6 +251,8 @@ fn constants(graph: &GraphProto) -> HashMap<&str, &[i64]> {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
     use super::*;
     use crate::proto::{TensorProto, ValueInfoProto};
 
@@ -279,7 +302,7 @@ mod tests {
             ..GraphProto::default()
         };
         let mut dims = vec![0; rank];
-        for (axis, size) in NeededSizes::of(&graph).of_value("x", rank) {
+        for (axis, size) in NeededSizes::of(&graph).unwrap().of_value("x", rank) {
             if let Some(dim) = dims.get_mut(axis) {
                 *dim = size;
             }

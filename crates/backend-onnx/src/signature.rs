@@ -1,5 +1,5 @@
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::{BTreeMap, HashSet},
     fmt,
 };
 
@@ -9,7 +9,6 @@ use tensor_core::Quoted;
 
 use crate::{
     decode, dtype,
-    needed_sizes::NeededSizes,
     proto::{
         self, GraphProto, ModelProto, TypeProto, ValueInfoProto, canonical_domain, tensor_shape_proto,
         type_proto,
@@ -74,7 +73,7 @@ impl Signature {
             .map(|tensor| tensor.name.as_str())
             .collect();
         let given = |input: &&ValueInfoProto| !initialized.contains(input.name.as_str());
-        let mut signature = Self {
+        Ok(Self {
             ir_version: model.ir_version,
             opsets: opsets(model)?,
             producer: format!("{} {}", model.producer_name, model.producer_version)
@@ -91,39 +90,7 @@ impl Signature {
                 .iter()
                 .map(|output| Port::read(output, "output"))
                 .collect::<Result<_, _>>()?,
-        };
-        signature.fix_needed_sizes(graph);
-        signature.inputs.iter().try_for_each(Port::check)?;
-        Ok(signature)
-    }
-
-    /// Fixes the free dimensions of inputs in which any other size would be an error of the model. A named one has that size wherever its
-    /// name stands. First dimensions stay free: they are batches.
-    fn fix_needed_sizes(&mut self, graph: &GraphProto) {
-        let needed = NeededSizes::of(graph);
-        let mut named: HashMap<String, u64> = HashMap::new();
-        for port in &mut self.inputs {
-            let Some(dims) = &mut port.dims else {
-                continue;
-            };
-            for (axis, size) in needed.of_value(&port.name, dims.len()) {
-                match dims.get_mut(axis).filter(|_| axis > 0) {
-                    Some(dim @ Dim::Free) => *dim = Dim::Fixed(size),
-                    Some(Dim::Named(name)) => {
-                        named.entry(name.clone()).or_insert(size);
-                    }
-                    Some(Dim::Fixed(_)) | None => {}
-                }
-            }
-        }
-        let ports = self.inputs.iter_mut().chain(&mut self.outputs);
-        for dim in ports.flat_map(|port| port.dims.iter_mut().flatten()) {
-            if let Dim::Named(name) = dim
-                && let Some(&size) = named.get(name)
-            {
-                *dim = Dim::Fixed(size);
-            }
-        }
+        })
     }
 }
 
@@ -135,8 +102,7 @@ pub struct Port {
     pub name: String,
     /// Its element type.
     pub datatype: DataType,
-    /// Its dimensions, `None` if the file does not even tell how many there are. Those of inputs that the file leaves free although the
-    /// model's weights decide them, such as the channels of a convolution, are fixed.
+    /// Its dimensions, `None` if the file does not even tell how many there are.
     pub dims: Option<Vec<Dim>>,
 }
 

@@ -7,7 +7,7 @@ use oip_types::{DataType, ServiceError};
 use tensor_core::Quoted;
 
 use crate::{
-    configured_dims,
+    configured_dims, needed_sizes,
     proto::ModelProto,
     signature::{Dim, Port, Signature},
     structure,
@@ -78,6 +78,7 @@ pub(crate) fn with_ways_out(
 fn free_sizes(model: &ModelProto, cx: &LoadContext) -> Option<String> {
     let mut signature = Signature::of(model, model.graph.as_ref()?).ok()?;
     configured_dims::fix(&mut signature, cx).ok()?;
+    needed_sizes::fix(&mut signature.inputs, model.graph.as_ref()?).ok()?;
     // With batches the first dimension is not written.
     let skipped = usize::from(cx.config.max_batch_size > 0);
     let has_free = |port: &&Port| {

@@ -18,7 +18,7 @@ use crate::{
     dims::NamedDims,
     dtype, expand,
     faults::is_misfit,
-    lower,
+    lower, needed_sizes,
     output_metadata::{self, Comparison},
     plan::{Plan, Planner},
     proto::{self, GraphProto, ModelProto},
@@ -35,6 +35,8 @@ use crate::{
 pub(crate) struct OnnxModel {
     metadata: ModelMetadata,
     named_dims: NamedDims,
+    /// The inputs, with the sizes that the weights decide.
+    taken: Vec<TensorMetadata>,
     plans: Plans,
     comparison: Comparison,
 }
@@ -64,12 +66,17 @@ impl OnnxModel {
         let mut signature = Signature::of(model, graph)?;
         configured_dims::fix(&mut signature, cx)?;
         let named_dims = NamedDims::of(&signature.inputs);
-        let (plans, inputs, outputs) = Plans::of(graph, signature, cx)?;
+        // The metadata stay what the file says: configurations are compared with them.
+        let inputs = described(&signature.inputs)?;
+        needed_sizes::fix(&mut signature.inputs, graph)?;
+        let taken = described(&signature.inputs)?;
+        let (plans, outputs) = Plans::of(graph, signature, cx)?;
         let metadata = ModelMetadata::new(source.name.clone(), "onnx_onnxv1", inputs, outputs)
             .with_versions([source.version.clone()]);
         Ok(Self {
             metadata,
             named_dims,
+            taken,
             plans,
             comparison: Comparison::default(),
         })
@@ -112,6 +119,7 @@ impl Model for OnnxModel {
             inputs.push(tensor.into());
         }
         self.named_dims.check(&shapes)?;
+        self.check_sizes(&shapes)?;
         let outputs = match &self.plans {
             Plans::ByShape(plans) => plans.get(&shapes, cancel)?.run(inputs, cancel),
             Plans::Steps(steps) => steps.run(inputs, cancel).map_err(Failure::answer),
@@ -134,6 +142,23 @@ impl Model for OnnxModel {
 }
 
 impl OnnxModel {
+    /// Refuses sizes that the metadata leave free, but not the weights.
+    fn check_sizes(&self, shapes: &[Shape]) -> Result<(), ServiceError> {
+        match self
+            .taken
+            .iter()
+            .zip(shapes)
+            .find(|(input, shape)| !input.shape.matches(shape))
+        {
+            None => Ok(()),
+            Some((input, shape)) => Err(ServiceError::invalid(format!(
+                "input {}: expected shape {}, found {shape}; the model's weights decide these sizes",
+                Quoted(&input.name),
+                input.shape
+            ))),
+        }
+    }
+
     /// The shapes of inputs with so many rows, if nothing else in them is free.
     fn shapes(&self, rows: u64) -> Option<Vec<Shape>> {
         let shape = |input: &TensorMetadata| {
@@ -183,7 +208,7 @@ const MAX_TRIAL: Duration = Duration::from_secs(60);
 /// answer enough.
 const MAX_TRIAL_RUN: Duration = Duration::from_secs(10);
 
-type Described = (Plans, Vec<TensorMetadata>, Vec<TensorMetadata>);
+type Described = (Plans, Vec<TensorMetadata>);
 
 impl Plans {
     /// The simplest that answers.
@@ -218,17 +243,15 @@ impl Plans {
 
     fn by_steps(steps: Steps, cx: &LoadContext) -> Result<Described, ServiceError> {
         let signature = steps.signature();
-        let inputs = described(&signature.inputs)?;
         let shapes = trial::shapes(&signature.inputs);
         let answer = answers(signature, &shapes, &trial_token(cx), |_| Ok(&steps))?;
         let outputs = answer.describe(signature)?;
-        Ok((Self::Steps(steps), inputs, outputs))
+        Ok((Self::Steps(steps), outputs))
     }
 
-    /// Plans that answered made-up inputs, and what is said of the inputs and outputs.
+    /// Plans that answered made-up inputs, and what is said of the outputs.
     fn new(planner: Planner, cx: &LoadContext) -> Result<Described, ServiceError> {
         let ports = &planner.signature().inputs;
-        let inputs = described(ports)?;
         let trial = trial_token(cx);
         let shapes = trial::shapes(ports);
         let started = Instant::now();
@@ -246,19 +269,18 @@ impl Plans {
                     if let Some(plans) = &others {
                         prepare_expected(plans, &trial, cx);
                     }
-                    Ok((Self::Symbolic(plan, others), inputs, outputs))
+                    Ok((Self::Symbolic(plan, others), outputs))
                 }
                 Err(error) if is_fixed => Err(error),
-                Err(_) => Self::by_shape(planner, inputs, &shapes, &trial, cx),
+                Err(_) => Self::by_shape(planner, &shapes, &trial, cx),
             },
             Err(error) if is_fixed || !is_limit(&error) => Err(error),
-            Err(_) => Self::by_shape(planner, inputs, &shapes, &trial, cx),
+            Err(_) => Self::by_shape(planner, &shapes, &trial, cx),
         }
     }
 
     fn by_shape(
         planner: Planner,
-        inputs: Vec<TensorMetadata>,
         shapes: &[Vec<Shape>],
         trial: &CancelToken,
         cx: &LoadContext,
@@ -270,7 +292,7 @@ impl Plans {
         // Without a plan for all sizes there is no choice.
         let plans = ShapePlans::new(planner, Duration::ZERO);
         prepare_expected(&plans, trial, cx);
-        Ok((Self::ByShape(plans), inputs, outputs))
+        Ok((Self::ByShape(plans), outputs))
     }
 }
 

@@ -11,7 +11,7 @@ use crate::{
     checked_graph::{CheckedGraph, UNSOUND},
     faults::{Limit, Misfit},
     lowered::{OnnxGraph, OnnxNode},
-    ops::elements::counted,
+    ops::counted::counted,
 };
 
 /// `If`, and the names of what its branches use of the graph around it.

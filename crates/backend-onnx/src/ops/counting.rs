@@ -6,7 +6,8 @@ use tract_hir::internal::*;
 
 use super::{
     attributes::Attributes,
-    elements::{Element, counted, elements, tensor, with_number},
+    counted::counted,
+    elements::{Element, elements, tensor, with_number},
     kernel::{Fact, Kernel, kernel},
 };
 use crate::{

@@ -62,21 +62,7 @@ macro_rules! with_real {
 }
 pub(crate) use with_real;
 
-/// A name for a size that is counted while the model runs.
-pub(crate) fn counted(scope: &SymbolScope, what: &str) -> Symbol {
-    scope.new_with_prefix(&format!("{COUNTED}{what}"))
-}
-
-/// Whether a dimension depends on what is counted while the model runs, rather than on the shapes of inputs alone.
-pub(crate) fn is_counted(dim: &TDim) -> bool {
-    dim.symbols()
-        .iter()
-        .any(|symbol| symbol.to_string().starts_with(COUNTED))
-}
-
-const COUNTED: &str = "counted_";
-
-/// What tensors are made of.
+/// A type of elements.
 pub(crate) trait Element: Datum {
     /// A tensor of elements in row-major order. tract's own way, by `ndarray`, has room for any order: 20 KB of code for each type.
     fn tensor(shape: &[usize], elements: Vec<Self>) -> TractResult<Tensor>;

@@ -8,7 +8,8 @@ use tract_hir::internal::*;
 use super::{
     attention::{LEAST, Mask, Work, swapped},
     attributes::Attributes,
-    elements::{counted, elements, tensor},
+    counted::counted,
+    elements::{elements, tensor},
     kernel::{Fact, Kernel, kernel},
     rotary::turn,
 };

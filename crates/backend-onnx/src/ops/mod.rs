@@ -17,6 +17,7 @@ mod conditions;
 mod constants;
 mod contrib;
 mod convolution;
+mod counted;
 mod counting;
 mod cum_sum;
 mod determinant;

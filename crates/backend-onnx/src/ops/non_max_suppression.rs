@@ -7,7 +7,8 @@ use tract_hir::internal::*;
 
 use super::{
     attributes::Attributes,
-    elements::{counted, elements, tensor},
+    counted::counted,
+    elements::{elements, tensor},
     kernel::{Fact, Kernel, kernel},
 };
 use crate::{building::BuildContext, cancelling::Pace, faults::BadInput, lowered::OnnxNode};

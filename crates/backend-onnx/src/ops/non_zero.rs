@@ -5,7 +5,8 @@ use std::sync::{Arc, OnceLock};
 use tract_hir::internal::*;
 
 use super::{
-    elements::{counted, elements, tensor, with_number},
+    counted::counted,
+    elements::{elements, tensor, with_number},
     kernel::{Fact, Kernel, kernel},
 };
 use crate::{building::BuildContext, lowered::OnnxNode, size};

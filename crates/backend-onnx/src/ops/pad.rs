@@ -9,6 +9,7 @@ use tract_hir::{
 
 use super::{
     attributes::Attributes,
+    elements::{Element, elements, tensor},
     kernel::{Fact, Kernel, kernel, typed},
 };
 use crate::{
@@ -248,15 +249,9 @@ impl Kernel for Pad {
     }
 }
 
-fn padded<T: super::elements::Element>(
-    input: &Tensor,
-    value: &Tensor,
-    axes: &[Vec<Piece>],
-) -> TractResult<Tensor> {
-    let values = super::elements::elements::<T>(input)?;
-    let value = super::elements::elements::<T>(value)?
-        .first()
-        .context("no value")?;
+fn padded<T: Element>(input: &Tensor, value: &Tensor, axes: &[Vec<Piece>]) -> TractResult<Tensor> {
+    let values = elements::<T>(input)?;
+    let value = elements::<T>(value)?.first().context("no value")?;
     let sizes = axes.iter().map(|pieces| pieces.iter().map(Piece::len).sum());
     let shape: Vec<usize> = sizes.collect();
     let mut made: Vec<T> = Vec::with_capacity(shape.iter().product());
@@ -268,7 +263,7 @@ fn padded<T: super::elements::Element>(
         &mut made,
         &mut Pace::default(),
     )?;
-    super::elements::tensor(&shape, made)
+    tensor(&shape, made)
 }
 
 /// A part of an axis of the result.

@@ -1,5 +1,5 @@
-//! Values that are repeated along axes before a product. tract takes the repetition away from a product, as if the other factor had it too:
-//! of `x` times a column that is repeated it multiplies with the column alone.
+//! Values that are repeated along axes before a product. tract leaves the repetition out, as if the other factor had it too: where a column
+//! is repeated to the length of `x`, it multiplies `x` by the column as it was.
 
 use std::collections::HashMap;
 
@@ -11,7 +11,7 @@ use tract_hir::{
     },
 };
 
-/// Takes repetitions away from tract where there are products.
+/// Hides repetitions from tract in graphs with products.
 pub(super) fn keep(model: &mut TypedModel) -> TractResult<()> {
     if !model.nodes().iter().any(TypedNode::op_is::<EinSum>) {
         return Ok(());
@@ -26,7 +26,7 @@ pub(super) fn keep(model: &mut TypedModel) -> TractResult<()> {
             continue;
         };
         let output = &node.outputs[0].fact;
-        // Where nothing is repeated tract takes the operator away.
+        // tract removes an operator that repeats nothing.
         if model.outlet_fact(node.inputs[0])?.shape != output.shape {
             model.node_mut(id).op = op;
         }
@@ -34,7 +34,7 @@ pub(super) fn keep(model: &mut TypedModel) -> TractResult<()> {
     Ok(())
 }
 
-/// An operator that tract does not look into.
+/// An operator that tract does not know, and so does not simplify.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Repeated<O>(O);
 

@@ -6,7 +6,8 @@ use tract_hir::internal::*;
 
 use super::{
     attributes::Attributes,
-    elements::{Element, counted, elements, tensor},
+    counted::counted,
+    elements::{Element, elements, tensor},
     kernel::{Fact, Kernel, kernel},
     picked::{Places, picked_of},
 };

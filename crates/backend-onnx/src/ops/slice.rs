@@ -7,7 +7,8 @@ use tract_hir::{internal::*, tract_core::ops::array::Slice as TypedSlice};
 
 use super::{
     attributes::Attributes,
-    elements::{counted, elements, is_counted},
+    counted::{counted, is_counted},
+    elements::elements,
     kernel::{Fact, known, numbers},
     picked::{Places, picked},
 };

@@ -233,9 +233,14 @@ fn images_smaller_than_a_window_are_refused() {
     }
 }
 
-/// The error says how many channels the weights take.
+/// The error says how many channels the weights take. The metadata say what the file does, which configurations repeat.
 #[test]
 fn images_of_other_channels_are_refused() {
+    let model = Runtime::Tract.model("window_of_any_channels");
+    assert_eq!(
+        model.metadata().inputs[0].shape.dims(),
+        [Some(1), None, None, None]
+    );
     for (name, channels, expected) in [
         (
             "window_of_any_channels",

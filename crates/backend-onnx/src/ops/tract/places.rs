@@ -12,7 +12,8 @@ use crate::{
     lowered::OnnxNode,
     ops::{
         attributes::Attributes,
-        elements::{counted, tensor},
+        counted::counted,
+        elements::tensor,
         kernel::{Fact, Kernel, kernel},
         wiring::{Wiring, fact, wired},
     },
