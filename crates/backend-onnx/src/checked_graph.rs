@@ -26,6 +26,8 @@ pub(crate) const UNSOUND: &str = "starts and ends that are computed from values 
 #[derive(Debug)]
 pub(crate) struct CheckedGraph {
     runnable: Arc<TypedRunnableModel>,
+    /// The outputs that were asked for; others are behind them.
+    output_count: usize,
     /// By node.
     input_checks: Vec<Option<InputCheck>>,
     /// By node.
@@ -39,6 +41,8 @@ impl CheckedGraph {
     /// # Errors
     /// A [`Misfit`](crate::faults::Misfit) for sizes that do not fit whatever the request is; what tract or the limits refuse.
     pub(crate) fn of(mut typed: TypedModel) -> TractResult<Self> {
+        let output_count = typed.outputs.len();
+        ops::count_all(&mut typed)?;
         size::admit_expressions(&typed)?;
         let differences = Differences::of(&typed)?;
         ops::keep_order(&mut typed)?;
@@ -63,12 +67,19 @@ impl CheckedGraph {
             sizes: sizes.collect::<TractResult<_>>()?,
             input_checks: nodes.iter().map(InputCheck::of).collect(),
             differences,
+            output_count,
             runnable,
         })
     }
 
     pub(crate) fn model(&self) -> &TypedModel {
         self.runnable.model()
+    }
+
+    /// What is known of the outputs.
+    pub(crate) fn outputs(&self) -> TractResult<Vec<TypedFact>> {
+        let facts = (0..self.output_count).map(|index| self.model().output_fact(index).cloned());
+        facts.collect()
     }
 
     #[cfg(test)]
@@ -87,17 +98,16 @@ impl CheckedGraph {
         let mut state = SimpleState::new(&self.runnable)?;
         state.turn_state.resolved_symbols = symbols.clone();
         let mut differences = self.differences.all();
-        state.run_plan_with_eval(inputs, |context, state, node, inputs| {
+        let mut outputs = state.run_plan_with_eval(inputs, |context, state, node, inputs| {
             // Constants and inputs of the graph are there already: asking costs more than they do.
             if !node.inputs.is_empty() {
                 cancelling::check()?;
                 differences.check(context.symbols)?;
             }
             self.sizes[node.id].check(context.symbols)?;
-            let inputs = match self.input_checks[node.id] {
-                Some(check) => check.apply(inputs)?,
-                None => inputs,
-            };
+            if let Some(check) = self.input_checks[node.id] {
+                check.apply(&inputs)?;
+            }
             let symbols = context.symbols;
             let outputs = tract_hir::tract_core::plan::eval(context, state, node, inputs)?;
             // Later nodes rely on what was found out when the plan was made: where a size is another one, they reach beyond it.
@@ -111,7 +121,9 @@ impl CheckedGraph {
                 );
             }
             TractResult::Ok(outputs)
-        })
+        })?;
+        outputs.truncate(self.output_count);
+        Ok(outputs)
     }
 }
 

@@ -4,11 +4,11 @@ use std::fmt;
 
 use tract_hir::{
     internal::*,
-    tract_core::ops::array::{Gather, GatherElements, GatherNd, Range, ScatterElements, ScatterNd, Topk},
+    tract_core::ops::array::{Gather, Range, Topk},
 };
 
 use crate::{
-    faults::{BadInput, Refusal, ensure_input},
+    faults::{BadInput, Refusal},
     ops::elements::scalar,
 };
 
@@ -17,12 +17,6 @@ use crate::{
 pub(crate) enum InputCheck {
     /// Input 1 holds indices into this axis of input 0.
     Along(usize),
-    /// The same for each element: along other axes, input 1 has at most the size of input 0. Input 2, if there is one, has the
-    /// size of input 1.
-    Elements(usize),
-    /// Input 1 holds coordinates in input 0, from this axis on. tract takes no negative ones. Input 2, if there is one, has a
-    /// value for each.
-    Coordinates(usize),
     /// Input 1 is a count of elements of this axis of input 0.
     Count(usize),
     /// Inputs are the start, limit and step of a range.
@@ -39,18 +33,6 @@ impl InputCheck {
         if let Some(op) = node.op_as::<Gather>() {
             return Some(Self::Along(op.axis));
         }
-        if let Some(op) = node.op_as::<GatherElements>() {
-            return Some(Self::Elements(op.axis));
-        }
-        if let Some(op) = node.op_as::<ScatterElements>() {
-            return Some(Self::Elements(op.axis));
-        }
-        if let Some(op) = node.op_as::<GatherNd>() {
-            return Some(Self::Coordinates(op.batch_dims));
-        }
-        if node.op_is::<ScatterNd>() {
-            return Some(Self::Coordinates(0));
-        }
         if let Some(op) = node.op_as::<Topk>() {
             return Some(Self::Count(op.axis));
         }
@@ -63,65 +45,18 @@ impl InputCheck {
         }
     }
 
-    /// Looks, and gives the inputs that the node can run with.
+    /// Looks at the inputs of a node that is to run.
     ///
     /// # Errors
     /// [`BadInput`] for values that make no sense to the operator.
-    pub(crate) fn apply(self, mut inputs: TVec<TValue>) -> TractResult<TVec<TValue>> {
-        match (self, &*inputs) {
+    pub(crate) fn apply(self, inputs: &[TValue]) -> TractResult<()> {
+        match (self, inputs) {
             (Self::Along(axis), [data, indices, ..]) => are_along(axis, data, indices)?,
-            (Self::Elements(axis), [data, indices, updates @ ..]) => {
-                let (dims, sizes) = (data.shape(), indices.shape());
-                let mut others = sizes.iter().zip(dims).enumerate();
-                ensure_input!(
-                    sizes.len() == dims.len() && others.all(|(at, (size, dim))| at == axis || size <= dim),
-                    "indices of {sizes:?} for data of {dims:?}, expected as many dimensions, none larger but that of axis {axis}"
-                );
-                for updates in updates {
-                    let found = updates.shape();
-                    ensure_input!(
-                        found == sizes,
-                        "updates of {found:?} for indices of {sizes:?}, expected the same shape"
-                    );
-                }
-                are_along(axis, data, indices)?;
-            }
-            (Self::Coordinates(first), [data, indices, updates @ ..]) => {
-                let dims = data.shape().get(first..).unwrap_or(&[]);
-                let mut wrapped = indices.cast_to::<i64>()?.into_owned();
-                let depth = wrapped.shape().last().copied().unwrap_or(0);
-                ensure_input!(
-                    depth <= dims.len(),
-                    "coordinates of {depth} numbers in {} dimensions",
-                    dims.len()
-                );
-                let places = indices.shape().split_last().map_or(&[][..], |(_, places)| places);
-                ensure_input!(
-                    places.get(..first) == data.shape().get(..first),
-                    "indices of {:?} for data of {:?}, expected the same first {first} dimensions",
-                    indices.shape(),
-                    data.shape()
-                );
-                for updates in updates {
-                    let (expected, found) = ([places, &dims[depth..]].concat(), updates.shape());
-                    ensure_input!(found == expected, "updates of {found:?}, expected {expected:?}");
-                }
-                let mut view = wrapped.try_as_plain_ram_mut()?;
-                for coordinates in view.as_slice_mut::<i64>()?.chunks_exact_mut(depth.max(1)) {
-                    for (index, &dim) in coordinates.iter_mut().zip(dims) {
-                        *index = within(*index, dim)?;
-                    }
-                }
-                inputs[1] = wrapped
-                    .cast_to_dt(inputs[1].datum_type())?
-                    .into_owned()
-                    .into_tvalue();
-            }
             (Self::Count(axis), [data, count]) => {
                 let count = scalar::<i64>(count)?;
                 let dim = data.shape().get(axis).copied().unwrap_or(0);
                 if usize::try_from(count).is_ok_and(|count| count <= dim) {
-                    return Ok(inputs);
+                    return Ok(());
                 }
                 bail!(BadInput(format!("{count} elements are wanted of {dim}")));
             }
@@ -137,7 +72,7 @@ impl InputCheck {
             }
             _ => {}
         }
-        Ok(inputs)
+        Ok(())
     }
 }
 

@@ -10,7 +10,7 @@ use tract_hir::{
     internal::{TDim, ToDim, TypedFact},
     prelude::{
         DatumType, InferenceModel, InferenceModelExt, Symbol, SymbolValues, TValue, TVec, TractError,
-        TractResult, TypedModel,
+        TypedModel,
     },
 };
 
@@ -134,10 +134,7 @@ impl Plan {
 
     /// What is known of the outputs.
     pub(crate) fn outputs(&self) -> Result<Vec<TypedFact>, ServiceError> {
-        let model = self.graph.model();
-        let facts: TractResult<Vec<TypedFact>> = (0..model.outputs.len())
-            .map(|index| model.output_fact(index).cloned())
-            .collect();
+        let facts = self.graph.outputs();
         facts.map_err(|error| ServiceError::internal("the plan has no outputs").caused_by(into_cause(error)))
     }
 
@@ -254,6 +251,8 @@ pub(crate) fn unprepared(error: TractError, labels: &[String]) -> ServiceError {
 pub(crate) fn root(error: &(dyn std::error::Error + 'static)) -> String {
     const LONGEST: usize = 160;
     let causes = std::iter::successors(Some(error), |error| error.source());
+    // That it is tract's limit says nothing about what it is.
+    let causes = causes.filter(|cause| !cause.is::<TractLimit>());
     let mut text = causes.last().map_or_else(String::new, ToString::to_string);
     let line = text.find('\n').unwrap_or(text.len());
     let end = text.floor_char_boundary(line.min(LONGEST));
@@ -294,6 +293,8 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
     use tract_hir::prelude::SymbolValues;
+
+    use tract_hir::prelude::TractResult;
 
     use super::*;
     use crate::made_up::{constant, model, node, planner, planner_of_fixture};

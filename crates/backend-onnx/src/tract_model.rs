@@ -400,6 +400,7 @@ fn answers<P: std::ops::Deref<Target: Tried>>(
     let mut first_error = None;
     let mut refusal = None;
     let mut too_small = None;
+    let mut has_failed = false;
     let _limit = time_limit::until(trial.deadline());
     'tried: for shapes in shapes {
         // Plans may take all of the time although none is made.
@@ -454,11 +455,15 @@ fn answers<P: std::ops::Deref<Target: Tried>>(
                     }
                 }
                 Err(error) => {
-                    if is_misfit(&error) {
-                        too_small = Some(Answer {
-                            shapes: shapes.clone(),
-                            outputs: plan.outputs()?,
-                        });
+                    match is_misfit(&error) {
+                        true => {
+                            too_small = Some(Answer {
+                                shapes: shapes.clone(),
+                                outputs: plan.outputs()?,
+                            });
+                        }
+                        // The fault is neither these sizes' nor these values'.
+                        false => has_failed |= error.code() == ErrorCode::Internal,
                     }
                     // If larger sizes fail too, the first ones being too small is not the reason.
                     if first_error.as_ref().is_none_or(is_misfit) {
@@ -468,6 +473,7 @@ fn answers<P: std::ops::Deref<Target: Tried>>(
             }
         }
     }
+    let refusal = refusal.filter(|_| !has_failed);
     if let Some(answer) = refusal.or(too_small.filter(|_| first_error.as_ref().is_some_and(is_misfit))) {
         return Ok(answer);
     }

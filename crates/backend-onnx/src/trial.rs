@@ -21,6 +21,9 @@ const SIZES: &[u64] = &[
     1, 2, 8, 32, 64, 128, 320, 512, 640, 1600, 16000, 48, 96, 112, 160, 192, 224, 256, 336, 384, 448, 518,
 ];
 
+/// Rows that are tried in place of one, last of all: a file may mean its first dimension as the steps of a sequence.
+const ROWS: &[u64] = &[2, 8, 32, 64, 512];
+
 /// Inputs of more elements than this are not tried.
 const MAX_ELEMENTS: u64 = 1 << 24;
 
@@ -34,10 +37,12 @@ pub(crate) enum Fill {
 /// Shapes of all inputs together, to be tried in this order.
 pub(crate) fn shapes(inputs: &[Port]) -> Vec<Vec<Shape>> {
     let mut tried: Vec<Vec<Shape>> = Vec::new();
-    for &size in SIZES {
+    let alone = SIZES.iter().map(|&size| (1, size));
+    for (rows, size) in alone.chain(ROWS.iter().map(|&size| (size, size))) {
         for channels in [3, 1, size] {
             for (state_rows, past) in [(size, size), (1, size), (size, 0)] {
                 let sizes = Sizes {
+                    rows,
                     size,
                     channels,
                     state_rows,
@@ -59,6 +64,8 @@ pub(crate) fn shapes(inputs: &[Port]) -> Vec<Vec<Shape>> {
 /// What free dimensions become.
 #[derive(Clone, Copy)]
 struct Sizes {
+    /// The first of several dimensions, and one that is named a batch.
+    rows: u64,
     size: u64,
     channels: u64,
     /// The batch of what may be the state of a recurrent layer: layers, batch, units.
@@ -77,8 +84,8 @@ fn shape(port: &Port, sizes: Sizes) -> Option<Shape> {
         .map(|(axis, dim)| match dim {
             Dim::Fixed(dim) => *dim,
             // The last of several is what rows are made of, whatever its name.
-            Dim::Named(name) if is_batch(name) && (axis == 0 || axis + 1 < rank) => 1,
-            _ if axis == 0 && rank > 1 => 1,
+            Dim::Named(name) if is_batch(name) && (axis == 0 || axis + 1 < rank) => sizes.rows,
+            _ if axis == 0 && rank > 1 => sizes.rows,
             Dim::Named(name) if is_past(name) => sizes.past,
             _ if axis == 1 && rank == 4 => sizes.channels,
             _ if may_be_state => sizes.state_rows,
@@ -179,6 +186,10 @@ mod tests {
                 .iter()
                 .any(|shapes| shapes[0].dims() == [1, 1, 512])
         );
+        // Steps of a sequence, each with its features.
+        let steps = shapes(&[port(vec![Dim::Free, Dim::Fixed(80)])]);
+        let dims: Vec<&[u64]> = steps.iter().map(|shapes| shapes[0].dims()).collect();
+        assert_eq!(dims, [[1, 80], [2, 80], [8, 80], [32, 80], [64, 80], [512, 80]]);
         let fixed = port(vec![Dim::Fixed(2), Dim::Fixed(3)]);
         assert_eq!(shapes(std::slice::from_ref(&fixed)).len(), 1);
     }

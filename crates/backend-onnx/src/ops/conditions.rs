@@ -105,13 +105,22 @@ pub(super) fn einsum_output(equation: &str) -> Option<String> {
     Some(others.chars().chain(once).collect())
 }
 
-/// tract counts to the last axis but one of the coordinates, without end where they have none, and takes 32 bits of constant ones.
-pub(super) fn coordinates(_: Attributes<'_>, inputs: &[Fact]) -> Verdict {
-    match inputs.get(1) {
-        Some(coordinates) if coordinates.rank() == 0 => {
-            refuse("coordinates without dimensions are not supported")
-        }
-        Some(coordinates) => within_32_bits(coordinates, "an index"),
+/// tract panics at constants that are outside of an axis.
+pub(super) fn indices(node: Attributes<'_>, inputs: &[Fact]) -> Verdict {
+    let [data, indices, ..] = inputs else {
+        return Ok(());
+    };
+    let axis = node.int("axis", 0);
+    let from_start = if axis < 0 { axis + data.rank() as i64 } else { axis };
+    let dim = usize::try_from(from_start)
+        .ok()
+        .and_then(|axis| data.shape.get(axis));
+    let Some(dim) = dim.and_then(|dim| dim.to_i64().ok()) else {
+        return Ok(());
+    };
+    let indices = indices.integers().unwrap_or_default();
+    match indices.iter().find(|&&index| !(-dim..dim).contains(&index)) {
+        Some(index) => refuse(format!("the index {index} is outside of a dimension of {dim}")),
         None => Ok(()),
     }
 }

@@ -37,6 +37,10 @@ impl Kernel for Range {
         "Range"
     }
 
+    fn names_sizes(&self) -> bool {
+        self.length.get().is_some()
+    }
+
     fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
         let [start, limit, step] = inputs else {
             bail!("expected 3 inputs, found {}", inputs.len());

@@ -81,7 +81,7 @@ impl Fact {
 
 /// An operator computed here: plain code from tensors to tensors.
 ///
-/// Dimensions that tract computes symbolically arrive as plain INT64.
+/// Dimensions that tract computes symbolically arrive as plain INT64, but for inputs that [`Kernel::takes_sizes`] names.
 pub(crate) trait Kernel: fmt::Debug + Send + Sync + 'static {
     /// The operator's name.
     fn name(&self) -> &'static str;
@@ -99,6 +99,11 @@ pub(crate) trait Kernel: fmt::Debug + Send + Sync + 'static {
     /// Whether outputs have sizes that are known by name only until the operator ran.
     fn names_sizes(&self) -> bool {
         false
+    }
+
+    /// The inputs in which sizes stay expressions, as what it does with them is the same for all types.
+    fn takes_sizes(&self) -> &[usize] {
+        &[]
     }
 
     /// The outputs for given inputs, or why they cannot be computed.
@@ -167,14 +172,14 @@ struct KernelOp(Arc<dyn Kernel>);
 
 impl KernelOp {
     fn outputs(&self, inputs: &[Fact]) -> TractResult<TVec<Fact>> {
-        let plain = |fact: &Fact| Fact {
+        let plain = |(place, fact): (usize, &Fact)| Fact {
             datum_type: match fact.datum_type {
-                DatumType::TDim => DatumType::I64,
+                DatumType::TDim if !self.0.takes_sizes().contains(&place) => DatumType::I64,
                 other => other,
             },
             ..fact.clone()
         };
-        let inputs: Vec<Fact> = inputs.iter().map(plain).collect();
+        let inputs: Vec<Fact> = inputs.iter().enumerate().map(plain).collect();
         let outputs: TVec<Fact> = self.0.outputs(&inputs)?.into_iter().collect();
         // Constant values are computed next.
         for output in &outputs {
@@ -215,7 +220,11 @@ impl EvalOp for KernelOp {
     fn eval(&self, context: &EvalContext<'_>, inputs: TVec<TValue>) -> TractResult<TVec<TValue>> {
         let inputs: TVec<Arc<Tensor>> = inputs
             .into_iter()
-            .map(|input| numbers(input, context.symbols))
+            .enumerate()
+            .map(|(place, input)| match self.0.takes_sizes().contains(&place) {
+                true => Ok(input.into_arc_tensor()),
+                false => numbers(input, context.symbols),
+            })
             .collect::<TractResult<_>>()?;
         Ok(self
             .0

@@ -31,8 +31,9 @@ mod grid_sample;
 mod grouped_attention;
 mod guard;
 mod hardmax;
-mod integer_factors;
 #[cfg(target_arch = "x86_64")]
+mod indexed;
+mod integer_factors;
 mod integer_product;
 mod kernel;
 mod local_normalization;
@@ -66,7 +67,6 @@ mod resize;
 mod roi_align;
 mod rotary;
 mod rule;
-mod scatter;
 mod sequences;
 mod slice;
 mod softmax;
@@ -87,6 +87,7 @@ pub(crate) use attribute_types::check_types;
 pub(crate) use attributes::Attributes;
 pub(crate) use branch::inner_graphs;
 pub(crate) use constants::value as constant;
+pub(crate) use counted::count_all;
 pub(crate) use elementwise::has_zero;
 pub(crate) use kernel::{Fact, Kernel, kept, kernel};
 #[cfg(test)]
@@ -112,7 +113,6 @@ pub(crate) fn pack(model: &mut tract_hir::prelude::TypedModel) -> tract_hir::pre
 pub(crate) fn quicken(model: &mut tract_hir::prelude::TypedModel) -> tract_hir::prelude::TractResult<()> {
     pad::quicken(model);
     max_pool::quicken(model)?;
-    scatter::quicken(model)?;
     sums::quicken(model)?;
     binary::quicken(model)
 }

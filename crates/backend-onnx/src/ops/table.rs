@@ -6,9 +6,9 @@ use super::{
     activation::{self, activation},
     affine_grid, attention, attention_mask, batch_normalization, cast, coarse, columns, conditions as when,
     constants, contrib, counting, cum_sum, determinant, dft, elementwise, gemm, grid_sample,
-    grouped_attention, hardmax, local_normalization, lookup, lp_pool, max_unpool, mel, non_max_suppression,
-    non_zero, normalize, packed_product, packed_rows, pad, pieces_of_text, power, prelu, quantize,
-    quantized_pair, random, recurrent, reduce, resize, roi_align, rotary,
+    grouped_attention, hardmax, indexed, local_normalization, lookup, lp_pool, max_unpool, mel,
+    non_max_suppression, non_zero, normalize, packed_product, packed_rows, pad, pieces_of_text, power, prelu,
+    quantize, quantized_pair, random, recurrent, reduce, resize, roi_align, rotary,
     rule::{Outputs, Rule, contributed, inner, ml, op},
     sequences, slice, softmax,
     steps::stepwise,
@@ -256,13 +256,9 @@ pub(super) static RULES: &[Rule] = &[
         ])
         .when(when::recurrent)
         .own(recurrent::recurrent),
-    op("Gather").takes(AXIS).by(tract::gather),
-    op("GatherElements").since(11).takes(AXIS).by(tract::gather),
-    op("GatherND")
-        .since(11)
-        .takes(&["batch_dims"])
-        .given(when::coordinates)
-        .by(tract::gather),
+    op("Gather").takes(AXIS).given(when::indices).by(tract::gather),
+    op("GatherElements").since(11).takes(AXIS).by(indexed::taken),
+    op("GatherND").since(11).takes(&["batch_dims"]).by(indexed::taken),
     op("Gelu")
         .since(20)
         .takes(&["approximate"])
@@ -623,20 +619,19 @@ pub(super) static RULES: &[Rule] = &[
         "scan_output_axes",
         "scan_output_directions",
     ]),
-    op("Scatter").takes(AXIS).of(FIXED).bytes().by(tract::scatter),
+    op("Scatter").takes(AXIS).of(FIXED).bytes().by(indexed::scatter),
     op("ScatterElements")
         .since(11)
         .takes(&["axis", "reduction"])
         .of(FIXED)
         .bytes()
-        .by(tract::scatter),
+        .by(indexed::scatter),
     op("ScatterND")
         .since(11)
         .takes(&["reduction"])
         .of(FIXED)
         .bytes()
-        .given(when::coordinates)
-        .by(tract::scatter),
+        .by(indexed::scatter),
     op("Selu")
         .takes(&["alpha", "gamma"])
         .of(FLOATS)

@@ -72,6 +72,10 @@ impl Kernel for StringNormalizer {
         "StringNormalizer"
     }
 
+    fn names_sizes(&self) -> bool {
+        !self.stopwords.is_empty()
+    }
+
     fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
         let [input] = inputs else {
             bail!("expected 1 input, found {}", inputs.len());

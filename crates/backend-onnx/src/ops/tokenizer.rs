@@ -188,6 +188,10 @@ impl Kernel for Tokenizer {
         "Tokenizer"
     }
 
+    fn names_sizes(&self) -> bool {
+        true
+    }
+
     fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
         let [input] = inputs else {
             bail!("expected 1 input, found {}", inputs.len());

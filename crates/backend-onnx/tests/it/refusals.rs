@@ -24,15 +24,14 @@ fn what_cannot_be_computed_right_is_refused_with_the_reason() {
 }
 
 /// Models that tract is not used for and ONNX Runtime runs.
-const FOR_ONNX_RUNTIME: [&str; 10] = [
+const FOR_ONNX_RUNTIME: [&str; 9] = [
     "affine_grid_of_one_place",
     "bf16",
     "dropout_without_ratio",
     "einsum_of_all",
     "einsum_of_one_term",
-    // These two it loads, and then refuses every request.
+    // This one it loads, and then refuses every request.
     "einsum_without_its_dots",
-    "gather_nd_of_a_scalar",
     "never_fits",
     "one_width",
     "unknown_domain",

@@ -12,8 +12,9 @@ pub(super) use axes::{
     argument, concat, depth_to_space, dropout, flatten, reduce, shape, size, space_to_depth, split, squeeze,
     transpose, unsqueeze,
 };
-pub(super) use places::{expand_to, eye_like, gather, reshape, scatter, tile, top_k};
+pub(super) use places::{expand_to, eye_like, gather, reshape, tile, top_k};
 pub(super) use products::{einsum, gemm, integer_product, product, q_linear_product};
+pub(super) use sizes::to_sizes;
 pub(super) use windows::{
     average_pool, convolution, convolution_transposed, global_pool, integer_convolution, max_pool,
     q_linear_convolution,

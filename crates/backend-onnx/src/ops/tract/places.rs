@@ -19,29 +19,9 @@ use crate::{
     },
 };
 
-/// `Gather`, `GatherElements` or `GatherND`.
+/// `Gather`.
 pub(in crate::ops) fn gather(_: &BuildContext, node: &OnnxNode) -> Built {
-    let attributes = Attributes(node);
-    let axis = attributes.int("axis", 0);
-    Ok(match node.op_type.as_str() {
-        "Gather" => expand(array::Gather::new(axis)),
-        "GatherElements" => expand(array::GatherElements::new(axis)),
-        _ => {
-            let batch_dims = usize::try_from(attributes.int("batch_dims", 0));
-            let batch_dims = batch_dims.map_err(|_| Refusal("has negative batch_dims".to_owned()))?;
-            Box::new(array::GatherNd::new(batch_dims))
-        }
-    })
-}
-
-/// `ScatterElements`, which was `Scatter`, or `ScatterND`.
-pub(in crate::ops) fn scatter(_: &BuildContext, node: &OnnxNode) -> Built {
-    let attributes = Attributes(node);
-    let reduction = array::ScatterReduction::parse(attributes.text("reduction", "none"))?;
-    Ok(match node.op_type.as_str() {
-        "ScatterND" => expand(array::ScatterNd::new(reduction)),
-        _ => expand(array::ScatterElements::new(attributes.int("axis", 0), reduction)),
-    })
+    Ok(expand(array::Gather::new(Attributes(node).int("axis", 0))))
 }
 
 /// `Expand`.

@@ -11,7 +11,7 @@ use tract_hir::{
 use crate::ops::elements::{elements, tensor};
 
 /// INT64 as sizes.
-fn to_sizes(numbers: &Tensor) -> TractResult<Tensor> {
+pub(in crate::ops) fn to_sizes(numbers: &Tensor) -> TractResult<Tensor> {
     let sizes = elements::<i64>(numbers)?.iter().map(ToDim::to_dim);
     tensor(numbers.shape(), sizes.collect())
 }

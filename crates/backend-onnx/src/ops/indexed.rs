@@ -1,0 +1,641 @@
+//! Elements that indices name: taken by `GatherElements` and `GatherND`, joined with others by `ScatterElements` and `ScatterND`.
+
+use std::sync::Arc;
+
+use tensor_core::Quoted;
+use tract_hir::internal::*;
+
+use super::{
+    attributes::Attributes,
+    elements::{Element, elements, tensor, with_number},
+    kernel::{Fact, Kernel, kernel},
+    tract,
+};
+use crate::{
+    building::BuildContext,
+    faults::{Limit, Refusal, ensure_input},
+    input_check::within,
+    lowered::OnnxNode,
+};
+
+type Built = TractResult<Box<dyn InferenceOp>>;
+
+/// `GatherElements` or `GatherND`.
+pub(super) fn taken(_: &BuildContext, node: &OnnxNode) -> Built {
+    Ok(kernel(Taken(Naming::of(node)?)))
+}
+
+/// `ScatterElements`, which was `Scatter`, or `ScatterND`.
+pub(super) fn scatter(_: &BuildContext, node: &OnnxNode) -> Built {
+    let join = match Attributes(node).text("reduction", "none") {
+        "none" => Join::Replace,
+        "add" => Join::Add,
+        "mul" => Join::Multiply,
+        "min" => Join::Least,
+        "max" => Join::Greatest,
+        other => bail!(Refusal(format!(
+            "the reduction {} is not one of ONNX's",
+            Quoted(other)
+        ))),
+    };
+    Ok(kernel(Scatter {
+        naming: Naming::of(node)?,
+        join,
+    }))
+}
+
+/// How indices name elements.
+#[derive(Clone, Copy, Debug)]
+enum Naming {
+    /// Each index is a place on this axis, which may be counted from the last; its own place says the others.
+    Elements { axis: i64 },
+    /// The last axis of the indices has coordinates, after these first axes, which indices and data share.
+    Coordinates { shared: usize },
+}
+
+/// The elements that indices name.
+struct Named {
+    /// Where each block begins, in elements.
+    places: Vec<usize>,
+    /// Elements in a block, which are next to each other.
+    block: usize,
+}
+
+impl Naming {
+    fn of(node: &OnnxNode) -> TractResult<Self> {
+        let attributes = Attributes(node);
+        if node.op_type.ends_with("ND") {
+            let shared = usize::try_from(attributes.int("batch_dims", 0));
+            let shared = shared.map_err(|_| Refusal("has negative batch_dims".to_owned()))?;
+            return Ok(Self::Coordinates { shared });
+        }
+        Ok(Self::Elements {
+            axis: attributes.int("axis", 0),
+        })
+    }
+
+    /// The shape of all elements that are named.
+    fn shape(self, data: &[TDim], indices: &[TDim]) -> TractResult<TVec<TDim>> {
+        match self {
+            Self::Elements { axis } => {
+                place(axis, data.len())?;
+                if indices.len() != data.len() {
+                    bail!(Refusal(format!(
+                        "has indices of {} dimensions for data of {}",
+                        indices.len(),
+                        data.len()
+                    )));
+                }
+                Ok(indices.into())
+            }
+            Self::Coordinates { shared } => {
+                let Some((depth, places)) = indices.split_last() else {
+                    bail!(Refusal("has coordinates without dimensions".to_owned()));
+                };
+                let Ok(depth) = depth.to_usize() else {
+                    bail!(Limit(
+                        "coordinates of which it is not known how many there are, are not supported"
+                            .to_owned()
+                    ));
+                };
+                if shared + depth > data.len() || shared > places.len() {
+                    bail!(Refusal(format!(
+                        "has coordinates of {depth} numbers, after {shared} dimensions, for data of {}",
+                        data.len()
+                    )));
+                }
+                Ok(places.iter().chain(&data[shared + depth..]).cloned().collect())
+            }
+        }
+    }
+
+    fn named(self, data: &[usize], indices: &Tensor) -> TractResult<Named> {
+        let given = indices.shape();
+        let indices = indices.cast_to::<i64>()?;
+        let indices = elements::<i64>(&indices)?;
+        let steps: TVec<usize> = (0..data.len())
+            .map(|axis| data[axis + 1..].iter().product())
+            .collect();
+        match self {
+            Self::Elements { axis } => {
+                let axis = place(axis, data.len())?;
+                let mut others = given.iter().zip(data).enumerate();
+                ensure_input!(
+                    given.len() == data.len() && others.all(|(at, (given, dim))| at == axis || given <= dim),
+                    "indices of {given:?} for data of {data:?}, expected as many dimensions, none larger but that of axis {axis}"
+                );
+                let mut places = Vec::with_capacity(indices.len());
+                let last = given.len() - 1;
+                // Along the last axis; the place on the axis that indices name comes from them.
+                let step = if axis == last { 0 } else { 1 };
+                let mut at: TVec<usize> = tvec![0; last];
+                for row in indices.chunks_exact(given[last].max(1)) {
+                    let axes = (0..last).filter(|&other| other != axis);
+                    let mut base: usize = axes.map(|other| at[other] * steps[other]).sum();
+                    for &index in row {
+                        places.push(base + within(index, data[axis])? as usize * steps[axis]);
+                        base += step;
+                    }
+                    advance(&mut at, given);
+                }
+                Ok(Named { places, block: 1 })
+            }
+            Self::Coordinates { shared } => {
+                let (&depth, outer) = given.split_last().context("no coordinates")?;
+                ensure_input!(
+                    outer.get(..shared) == data.get(..shared) && shared + depth <= data.len(),
+                    "indices of {given:?} for data of {data:?}, expected the same first {shared} dimensions and coordinates in others"
+                );
+                let count: usize = outer.iter().product();
+                let mut places = Vec::with_capacity(count);
+                let mut at: TVec<usize> = outer.iter().map(|_| 0).collect();
+                for number in 0..count {
+                    let coordinates = &indices[number * depth..][..depth];
+                    let mut base: usize = at
+                        .iter()
+                        .zip(&steps)
+                        .take(shared)
+                        .map(|(at, step)| at * step)
+                        .sum();
+                    for (axis, &index) in (shared..).zip(coordinates) {
+                        base += within(index, data[axis])? as usize * steps[axis];
+                    }
+                    places.push(base);
+                    advance(&mut at, outer);
+                }
+                let block = data[shared + depth..].iter().product();
+                Ok(Named { places, block })
+            }
+        }
+    }
+}
+
+/// The next coordinates in row-major order.
+fn advance(at: &mut [usize], shape: &[usize]) {
+    for (at, &size) in at.iter_mut().zip(shape).rev() {
+        *at += 1;
+        if *at < size {
+            break;
+        }
+        *at = 0;
+    }
+}
+
+/// An axis that may be counted from the last.
+fn place(axis: i64, rank: usize) -> TractResult<usize> {
+    let from_start = if axis < 0 { axis + rank as i64 } else { axis };
+    let place = usize::try_from(from_start).ok().filter(|&axis| axis < rank);
+    Ok(place.ok_or_else(|| Refusal(format!("axis {axis} is out of range for {rank} dimensions")))?)
+}
+
+#[derive(Debug)]
+struct Taken(Naming);
+
+impl Kernel for Taken {
+    fn name(&self) -> &'static str {
+        match self.0 {
+            Naming::Elements { .. } => "GatherElements",
+            Naming::Coordinates { .. } => "GatherND",
+        }
+    }
+
+    fn takes_sizes(&self) -> &[usize] {
+        &[0]
+    }
+
+    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+        let [data, indices] = inputs else {
+            bail!("expected 2 inputs, found {}", inputs.len());
+        };
+        let shape = self.0.shape(&data.shape, &indices.shape)?;
+        Ok(vec![Fact::new(data.datum_type, shape)])
+    }
+
+    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+        let [data, indices] = inputs else {
+            bail!("expected 2 inputs, found {}", inputs.len());
+        };
+        let dims = |tensor: &Tensor| -> TVec<TDim> { tensor.shape().iter().map(ToDim::to_dim).collect() };
+        let shape = self.0.shape(&dims(data), &dims(indices))?;
+        let shape: TVec<usize> = shape.iter().map(TDim::to_usize).collect::<Result<_, _>>()?;
+        if shape.contains(&0) {
+            return Ok(tvec![Tensor::zero_dt(data.datum_type(), &shape)?]);
+        }
+        crate::size::admit_shape(data.datum_type(), &shape)?;
+        let named = self.0.named(data.shape(), indices)?;
+        dispatch_datum!(blocks(data.datum_type())(data, &named, &shape)).map(|taken| tvec![taken])
+    }
+}
+
+/// Blocks of a value, one after the other.
+fn blocks<T: Element>(data: &Tensor, named: &Named, shape: &[usize]) -> TractResult<Tensor> {
+    let data = elements::<T>(data)?;
+    let mut made: Vec<T> = Vec::with_capacity(shape.iter().product());
+    match named.block {
+        1 => made.extend(named.places.iter().map(|&place| data[place].clone())),
+        block => {
+            for &place in &named.places {
+                made.extend_from_slice(&data[place..][..block]);
+            }
+        }
+    }
+    tensor(shape, made)
+}
+
+/// What becomes of an element that is there and one that comes to its place.
+#[derive(Clone, Copy, Debug)]
+enum Join {
+    Replace,
+    Add,
+    Multiply,
+    Least,
+    Greatest,
+}
+
+#[derive(Debug)]
+struct Scatter {
+    naming: Naming,
+    join: Join,
+}
+
+impl Kernel for Scatter {
+    fn name(&self) -> &'static str {
+        match self.naming {
+            Naming::Elements { .. } => "ScatterElements",
+            Naming::Coordinates { .. } => "ScatterND",
+        }
+    }
+
+    fn takes_sizes(&self) -> &[usize] {
+        match self.join {
+            Join::Replace => &[0, 2],
+            _ => &[],
+        }
+    }
+
+    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+        let [data, indices, updates] = inputs else {
+            bail!("expected 3 inputs, found {}", inputs.len());
+        };
+        let named = self.naming.shape(&data.shape, &indices.shape)?;
+        if updates.rank() != named.len() {
+            bail!(Refusal(format!(
+                "has updates of {} dimensions, expected {}",
+                updates.rank(),
+                named.len()
+            )));
+        }
+        Ok(vec![data.with(common(data.datum_type, updates.datum_type)?)])
+    }
+
+    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+        let [data, indices, updates] = inputs else {
+            bail!("expected 3 inputs, found {}", inputs.len());
+        };
+        let datum_type = common(data.datum_type(), updates.datum_type())?;
+        // INT64 beside sizes become sizes.
+        let of_type = |tensor: &Arc<Tensor>| match tensor.datum_type() == datum_type {
+            true => Ok(tensor.clone()),
+            false => tract::to_sizes(tensor).map(Arc::new),
+        };
+        let (data, updates) = (of_type(data)?, of_type(updates)?);
+        let named = self.naming.named(data.shape(), indices)?;
+        let (given, shape) = (updates.shape(), data.shape());
+        let fits = match self.naming {
+            Naming::Elements { .. } => given == indices.shape(),
+            Naming::Coordinates { shared } => {
+                let (depth, outer) = indices.shape().split_last().context("no coordinates")?;
+                given == [outer, &shape[shared + depth..]].concat()
+            }
+        };
+        ensure_input!(
+            fits,
+            "updates of {given:?} for indices of {:?} and data of {shape:?}",
+            indices.shape()
+        );
+        let scattered = match self.join {
+            Join::Replace => dispatch_datum!(replaced(datum_type)(&data, &named, &updates)),
+            join => with_number!(datum_type, T => joined::<T>(join, &data, &named, &updates)),
+        };
+        Ok(tvec![scattered?])
+    }
+}
+
+/// The type of data and updates.
+fn common(data: DatumType, updates: DatumType) -> TractResult<DatumType> {
+    match (data, updates) {
+        (data, updates) if data == updates => Ok(data),
+        (DatumType::TDim, DatumType::I64) | (DatumType::I64, DatumType::TDim) => Ok(DatumType::TDim),
+        _ => bail!(Refusal(format!(
+            "has data of {data:?} and updates of {updates:?}, expected the same type"
+        ))),
+    }
+}
+
+fn replaced<T: Element>(data: &Tensor, named: &Named, updates: &Tensor) -> TractResult<Tensor> {
+    put::<T>(data, named, updates, |place, update| place.clone_from(update))
+}
+
+fn joined<T: Number>(join: Join, data: &Tensor, named: &Named, updates: &Tensor) -> TractResult<Tensor> {
+    // Each is compiled by itself: a call for each number would take longer than the sum.
+    match join {
+        Join::Replace => replaced::<T>(data, named, updates),
+        Join::Add => put::<T>(data, named, updates, |place, &update| *place = place.plus(update)),
+        Join::Multiply => put::<T>(data, named, updates, |place, &update| {
+            *place = place.times(update)
+        }),
+        Join::Least => put::<T>(data, named, updates, |place, &update| {
+            *place = place.least(update)
+        }),
+        Join::Greatest => put::<T>(data, named, updates, |place, &update| {
+            *place = place.greatest(update)
+        }),
+    }
+}
+
+/// Joins each update with what is at its place, in row-major order.
+#[inline(always)]
+fn put<T: Element>(
+    data: &Tensor,
+    named: &Named,
+    updates: &Tensor,
+    join: impl Fn(&mut T, &T),
+) -> TractResult<Tensor> {
+    let mut joined = elements::<T>(data)?.to_vec();
+    let updates = elements::<T>(updates)?;
+    match named.block {
+        1 => {
+            for (&place, update) in named.places.iter().zip(updates) {
+                join(&mut joined[place], update);
+            }
+        }
+        block => {
+            for (&place, updates) in named.places.iter().zip(updates.chunks_exact(block.max(1))) {
+                for (place, update) in joined[place..][..block].iter_mut().zip(updates) {
+                    join(place, update);
+                }
+            }
+        }
+    }
+    tensor(data.shape(), joined)
+}
+
+/// Arithmetic as NumPy has it: integers wrap, NaN is the least and the greatest.
+trait Number: Element + Copy {
+    fn plus(self, other: Self) -> Self;
+    fn times(self, other: Self) -> Self;
+    fn least(self, other: Self) -> Self;
+    fn greatest(self, other: Self) -> Self;
+}
+
+macro_rules! integers {
+    ($($type:ty),*) => {$(
+        impl Number for $type {
+            fn plus(self, other: Self) -> Self {
+                self.wrapping_add(other)
+            }
+
+            fn times(self, other: Self) -> Self {
+                self.wrapping_mul(other)
+            }
+
+            fn least(self, other: Self) -> Self {
+                self.min(other)
+            }
+
+            fn greatest(self, other: Self) -> Self {
+                self.max(other)
+            }
+        }
+    )*};
+}
+
+macro_rules! floats {
+    ($($type:ty),*) => {$(
+        impl Number for $type {
+            fn plus(self, other: Self) -> Self {
+                self + other
+            }
+
+            fn times(self, other: Self) -> Self {
+                self * other
+            }
+
+            fn least(self, other: Self) -> Self {
+                if other < self || other.is_nan() { other } else { self }
+            }
+
+            fn greatest(self, other: Self) -> Self {
+                if other > self || other.is_nan() { other } else { self }
+            }
+        }
+    )*};
+}
+
+integers!(u8, u16, u32, u64, i8, i16, i32, i64);
+floats!(f16, f32, f64);
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use tract_hir::tract_core::ops::array::{ScatterElements, ScatterReduction};
+
+    use super::*;
+    use crate::{faults::BadInput, ops::kernel::typed};
+
+    const JOINS: [(Join, ScatterReduction); 5] = [
+        (Join::Replace, ScatterReduction::None),
+        (Join::Add, ScatterReduction::Add),
+        (Join::Multiply, ScatterReduction::Mul),
+        (Join::Least, ScatterReduction::Min),
+        (Join::Greatest, ScatterReduction::Max),
+    ];
+
+    fn ours(axis: i64, join: Join) -> Box<dyn TypedOp> {
+        let naming = Naming::Elements { axis };
+        Box::new(typed(Scatter { naming, join }))
+    }
+
+    fn run<T: Element>(
+        op: Box<dyn TypedOp>,
+        data: (&[usize], Vec<T>),
+        indices: Vec<i64>,
+        updates: (&[usize], Vec<T>),
+    ) -> TractResult<Tensor> {
+        let mut model = TypedModel::default();
+        let inputs = [
+            model.add_source("data", T::fact(data.0))?,
+            model.add_source("indices", i64::fact(updates.0))?,
+            model.add_source("updates", T::fact(updates.0))?,
+        ];
+        let output = model.wire_node("y", op, &inputs)?;
+        model.select_output_outlets(&output)?;
+        let inputs = tvec![
+            tensor(data.0, data.1)?.into(),
+            tensor(updates.0, indices)?.into(),
+            tensor(updates.0, updates.1)?.into(),
+        ];
+        Ok(model.into_runnable()?.run(inputs)?[0].clone().into_tensor())
+    }
+
+    #[test]
+    fn numbers_are_scattered_as_by_tract() {
+        for (shape, given) in [
+            (&[4, 3, 5][..], &[4, 3, 5][..]),
+            (&[4, 3, 5], &[2, 2, 3]),
+            (&[6], &[9]),
+            (&[3, 7], &[3, 0]),
+        ] {
+            let count = |shape: &[usize]| shape.iter().product::<usize>();
+            for axis in 0..shape.len() {
+                if given
+                    .iter()
+                    .zip(shape)
+                    .enumerate()
+                    .any(|(at, (given, dim))| at != axis && given > dim)
+                {
+                    continue;
+                }
+                // Some places twice, and some from the end.
+                let dim = shape[axis] as i64;
+                let indices: Vec<i64> = (0..count(given) as i64)
+                    .map(|at| at * 7 % (2 * dim) - dim)
+                    .collect();
+                for (join, reduction) in JOINS {
+                    let floats = |op: Box<dyn TypedOp>| {
+                        let data = (0..count(shape)).map(|at| at as f32 / 3.0).collect();
+                        let updates = (0..count(given)).map(|at| 5.0 - at as f32).collect();
+                        run(op, (shape, data), indices.clone(), (given, updates)).unwrap()
+                    };
+                    let whole = |op: Box<dyn TypedOp>| {
+                        let data = (0..count(shape) as i64).collect();
+                        let updates = (0..count(given) as i64).map(|at| 5 - at).collect();
+                        run(op, (shape, data), indices.clone(), (given, updates)).unwrap()
+                    };
+                    for axis in [axis as i64, axis as i64 - shape.len() as i64] {
+                        let theirs = || -> Box<dyn TypedOp> {
+                            let axis = axis.rem_euclid(shape.len() as i64) as usize;
+                            Box::new(ScatterElements { axis, reduction })
+                        };
+                        let case = format!("{shape:?} {given:?} {axis} {reduction:?}");
+                        assert_eq!(floats(ours(axis, join)), floats(theirs()), "{case}");
+                        assert_eq!(whole(ours(axis, join)), whole(theirs()), "{case}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn integers_wrap_and_nan_stays() {
+        let sum = run(
+            ours(0, Join::Add),
+            (&[1], vec![i64::MAX]),
+            vec![0],
+            (&[1], vec![1]),
+        );
+        assert_eq!(elements::<i64>(&sum.unwrap()).unwrap(), [i64::MIN]);
+        for join in [Join::Least, Join::Greatest] {
+            for (data, updates) in [(f32::NAN, 1.0), (1.0, f32::NAN)] {
+                let found = run(ours(0, join), (&[1], vec![data]), vec![0], (&[1], vec![updates])).unwrap();
+                assert!(elements::<f32>(&found).unwrap()[0].is_nan());
+            }
+        }
+    }
+
+    fn is_the_inputs_fault(error: &TractError) -> bool {
+        error.chain().any(<dyn std::error::Error>::is::<BadInput>)
+    }
+
+    #[test]
+    fn places_that_are_not_there_are_the_inputs_fault() {
+        for index in [2, -3, i64::MAX, i64::MIN] {
+            let op = ours(0, Join::Replace);
+            let error = run(op, (&[2], vec![0.0f32; 2]), vec![index], (&[1], vec![1.0])).unwrap_err();
+            assert!(is_the_inputs_fault(&error), "{error:?}");
+        }
+        let taken = |shape: &[usize], indices: &[i64]| {
+            let data = Arc::new(Tensor::zero::<f32>(shape).unwrap());
+            let indices = Arc::new(tensor(&[indices.len()], indices.to_vec()).unwrap());
+            Taken(Naming::Coordinates { shared: 0 }).run(&[data, indices])
+        };
+        assert!(taken(&[2, 3], &[1, 2]).is_ok());
+        for (shape, indices) in [(&[2, 3][..], &[1, 3][..]), (&[2, 3], &[-3, 0]), (&[0], &[0])] {
+            assert!(
+                is_the_inputs_fault(&taken(shape, indices).unwrap_err()),
+                "{shape:?} {indices:?}"
+            );
+        }
+    }
+
+    fn numbers(shape: &[usize]) -> Arc<Tensor> {
+        let count: usize = shape.iter().product();
+        Arc::new(tensor(shape, (0..count as i64).collect()).unwrap())
+    }
+
+    #[test]
+    fn coordinates_name_blocks_and_count_from_the_end_too() {
+        let indices = |shape: &[usize], indices: Vec<i64>| Arc::new(tensor(shape, indices).unwrap());
+        let taken = |shared, data: &[usize], places: Arc<Tensor>| {
+            let taken = Taken(Naming::Coordinates { shared })
+                .run(&[numbers(data), places])
+                .unwrap();
+            (
+                taken[0].shape().to_vec(),
+                elements::<i64>(&taken[0]).unwrap().to_vec(),
+            )
+        };
+        assert_eq!(
+            taken(0, &[2, 3], indices(&[2, 2], vec![0, -1, -1, 0])),
+            (vec![2], vec![2, 3])
+        );
+        assert_eq!(
+            taken(0, &[2, 3], indices(&[1, 1], vec![-1])),
+            (vec![1, 3], vec![3, 4, 5])
+        );
+        assert_eq!(
+            taken(0, &[2, 3], indices(&[0], vec![])),
+            (vec![2, 3], vec![0, 1, 2, 3, 4, 5])
+        );
+        assert_eq!(
+            taken(1, &[2, 3], indices(&[2, 1, 1], vec![2, -2])),
+            (vec![2, 1], vec![2, 4])
+        );
+        assert_eq!(taken(0, &[2, 3], indices(&[0, 1], vec![])), (vec![0, 3], vec![]));
+
+        let scattered = |join, updates: Vec<i64>| {
+            let scatter = Scatter {
+                naming: Naming::Coordinates { shared: 0 },
+                join,
+            };
+            let updates = indices(&[2, 2], updates);
+            let made = scatter
+                .run(&[numbers(&[3, 2]), indices(&[2, 1], vec![-1, 0]), updates])
+                .unwrap();
+            elements::<i64>(&made[0]).unwrap().to_vec()
+        };
+        assert_eq!(scattered(Join::Replace, vec![7, 8, 9, 10]), [9, 10, 2, 3, 7, 8]);
+        assert_eq!(scattered(Join::Add, vec![7, 8, 9, 10]), [9, 11, 2, 3, 11, 13]);
+    }
+
+    #[test]
+    fn sizes_stay_what_they_are() {
+        let n = SymbolScope::default().sym("n");
+        let sizes = Arc::new(tensor(&[2], vec![n.to_dim(), 3.to_dim()]).unwrap());
+        let last = Arc::new(tensor1(&[-1i64]));
+        let elements_of = |tensor: &Tensor| elements::<TDim>(tensor).unwrap().to_vec();
+        let taken = Taken(Naming::Elements { axis: 0 })
+            .run(&[sizes.clone(), last.clone()])
+            .unwrap();
+        assert_eq!(elements_of(&taken[0]), [3.to_dim()]);
+        let scatter = Scatter {
+            naming: Naming::Elements { axis: 0 },
+            join: Join::Replace,
+        };
+        let made = scatter
+            .run(&[sizes, last, Arc::new(tensor1(&[1i64 << 40]))])
+            .unwrap();
+        assert_eq!(elements_of(&made[0]), [n.to_dim(), (1i64 << 40).to_dim()]);
+    }
+}
