@@ -66,7 +66,7 @@ pub(super) fn dropout_inputs(node: Attributes<'_>, inputs: &[Fact]) -> Verdict {
     }
 }
 
-/// tract takes an equation whose output has no index for one with all of the inputs' indices in it.
+/// Whether an equation makes sense.
 pub(super) fn einsum(node: Attributes<'_>, _: i64) -> Verdict {
     let equation = node.text("equation", "").replace(' ', "");
     let (inputs, output) = equation.split_once("->").unwrap_or((&equation, ""));
@@ -84,8 +84,7 @@ pub(super) fn einsum(node: Attributes<'_>, _: i64) -> Verdict {
         return refuse("the equation is malformed, or its output has other indices than its inputs");
     }
     match einsum_output(&equation) {
-        Some(output) if !output.is_empty() => Ok(()),
-        Some(_) => refuse("an equation whose output has no index is not supported"),
+        Some(_) => Ok(()),
         None => refuse("an equation without '->' and with capital letters is not supported"),
     }
 }

@@ -333,23 +333,24 @@ fn common(data: DatumType, updates: DatumType) -> TractResult<DatumType> {
 }
 
 fn replaced<T: Element>(data: &Tensor, named: &Named, updates: &Tensor) -> TractResult<Tensor> {
-    put::<T>(data, named, updates, |place, update| place.clone_from(update))
+    put::<T>(data, named, updates, T::clone_from)
 }
 
 fn joined<T: Number>(join: Join, data: &Tensor, named: &Named, updates: &Tensor) -> TractResult<Tensor> {
     // Each is compiled by itself: a call for each number would take longer than the sum.
+    macro_rules! by {
+        ($join:path) => {
+            put::<T>(data, named, updates, |place, &update| {
+                *place = $join(*place, update)
+            })
+        };
+    }
     match join {
         Join::Replace => replaced::<T>(data, named, updates),
-        Join::Add => put::<T>(data, named, updates, |place, &update| *place = place.plus(update)),
-        Join::Multiply => put::<T>(data, named, updates, |place, &update| {
-            *place = place.times(update)
-        }),
-        Join::Least => put::<T>(data, named, updates, |place, &update| {
-            *place = place.least(update)
-        }),
-        Join::Greatest => put::<T>(data, named, updates, |place, &update| {
-            *place = place.greatest(update)
-        }),
+        Join::Add => by!(T::plus),
+        Join::Multiply => by!(T::times),
+        Join::Least => by!(T::least),
+        Join::Greatest => by!(T::greatest),
     }
 }
 

@@ -24,12 +24,10 @@ fn what_cannot_be_computed_right_is_refused_with_the_reason() {
 }
 
 /// Models that tract is not used for and ONNX Runtime runs.
-const FOR_ONNX_RUNTIME: [&str; 9] = [
+const FOR_ONNX_RUNTIME: [&str; 7] = [
     "affine_grid_of_one_place",
     "bf16",
     "dropout_without_ratio",
-    "einsum_of_all",
-    "einsum_of_one_term",
     // This one it loads, and then refuses every request.
     "einsum_without_its_dots",
     "never_fits",

@@ -9,6 +9,7 @@ use tract_hir::{
     tract_core::ops::{
         change_axes::{wire_rank_broadcast, wire_with_rank_broadcast},
         einsum::EinSum,
+        nn::{Reduce, Reducer},
     },
 };
 
@@ -236,36 +237,60 @@ impl Wiring for Einsum {
             indices.replace(DOTS, &letters)
         };
         let terms = self.inputs.iter().zip(&unnamed);
-        let terms: Vec<String> = terms
+        let mut terms: Vec<String> = terms
             .map(|(indices, &count)| with_letters(indices, count))
             .collect();
-        let output = with_letters(&self.output, most);
+        let mut output = with_letters(&self.output, most);
+        // tract takes an equation whose output has no index for one with all of the inputs' indices in it.
+        let is_sum = output.is_empty();
+        if is_sum {
+            let index = terms.iter().find_map(|term| term.chars().next());
+            output.push(index.ok_or_else(|| Limit("has no index at all".to_owned()))?);
+        }
         let mut sizes: HashMap<char, TDim> = HashMap::new();
         for (&input, term) in inputs.iter().zip(&terms) {
             for (index, dim) in term.chars().zip(fact(model, input)?.shape) {
                 let known = sizes.entry(index).or_insert_with(|| dim.clone());
-                same_sizes(known, &dim, output.contains(index))?;
+                same_sizes(known, &dim)?;
                 if known.is_one() {
                     *known = dim;
+                }
+            }
+        }
+        // One that is summed over would not be repeated.
+        let mut inputs: TVec<OutletId> = inputs.into();
+        for (place, (input, term)) in inputs.iter_mut().zip(&mut terms).enumerate() {
+            for axis in (0..term.len()).rev() {
+                let index = term.as_bytes()[axis] as char;
+                let is_one = fact(model, *input)?.shape[axis].is_one();
+                if is_one && !sizes[&index].is_one() && !output.contains(index) {
+                    let name = format!("{prefix}.{place}-{axis}");
+                    *input = model.wire_node(name, AxisOp::Rm(axis), &[*input])?[0];
+                    term.remove(axis);
                 }
             }
         }
         let equation = format!("{}->{output}", terms.join(","));
         let axes: AxesMapping = equation.parse()?;
         let datum_type = fact(model, inputs[0])?.datum_type;
-        model.wire_node(prefix, EinSum::new(axes, datum_type), inputs)
+        let product = EinSum::new(axes, datum_type);
+        if !is_sum {
+            return model.wire_node(prefix, product, &inputs);
+        }
+        let product = model.wire_node(format!("{prefix}.product"), product, &inputs)?;
+        let sum = model.wire_node(
+            format!("{prefix}.sum"),
+            Reduce::new(tvec![0], Reducer::Sum),
+            &product,
+        )?;
+        model.wire_node(prefix, AxisOp::Rm(0), &sum)
     }
 }
 
-/// Refuses sizes of one index that differ, for what tract makes of them: one that is summed over is not repeated, and of two that
-/// are free it takes the first.
-fn same_sizes(one: &TDim, other: &TDim, is_kept: bool) -> TractResult<()> {
+/// Refuses sizes of one index that differ, but for 1: of two that are free tract takes the first.
+fn same_sizes(one: &TDim, other: &TDim) -> TractResult<()> {
     match (one.to_i64(), other.to_i64()) {
-        _ if one == other => Ok(()),
-        (Ok(one), Ok(other)) if is_kept && (one == 1 || other == 1) => Ok(()),
-        (Ok(one), Ok(other)) if one == 1 || other == 1 => {
-            Err(Limit(format!("sums over an index that has the sizes {one} and {other}")).into())
-        }
+        _ if one == other || one.is_one() || other.is_one() => Ok(()),
         (Ok(one), Ok(other)) => Err(Misfit::Sizes(one, other).into()),
         _ => Err(Limit(format!("has an index of the sizes {one} and {other}")).into()),
     }
