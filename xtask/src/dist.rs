@@ -37,12 +37,14 @@ struct Target {
     /// what this machine's own compiler needs to link with musl.
     linker: &'static str,
     strip: &'static str,
+    /// Whether what links is Rust's own, which keeps one of functions that are the same.
+    folds: bool,
     /// What runs its programs on another processor, where that is installed, and what it is installed with.
     emulator: &'static [&'static str],
 }
 
 /// The profile of everything that is shipped: archives, wheels, images.
-pub(crate) const PROFILE: &str = "release";
+pub(crate) const PROFILE: &str = "dist";
 
 const TARGETS: &[Target] = &[
     Target {
@@ -50,6 +52,7 @@ const TARGETS: &[Target] = &[
         compiler: "cc",
         linker: "cc",
         strip: "strip",
+        folds: true,
         emulator: &[],
     },
     Target {
@@ -57,6 +60,7 @@ const TARGETS: &[Target] = &[
         compiler: "musl-gcc",
         linker: "cc",
         strip: "strip",
+        folds: false,
         emulator: &[],
     },
     Target {
@@ -64,6 +68,7 @@ const TARGETS: &[Target] = &[
         compiler: "aarch64-linux-gnu-gcc",
         linker: "aarch64-linux-gnu-gcc",
         strip: "aarch64-linux-gnu-strip",
+        folds: false,
         emulator: &["qemu-aarch64-static", "-L", "/usr/aarch64-linux-gnu"],
     },
 ];
@@ -186,7 +191,10 @@ fn build(target: &Target, programs: &[(&str, &str)]) -> Result<PathBuf> {
     let name = target.triple.replace('-', "_");
     let compiler = format!("CC_{name}");
     let linker = format!("CARGO_TARGET_{}_LINKER", name.to_uppercase());
-    let flags = without_paths();
+    let mut flags = without_paths();
+    if target.folds {
+        flags.push_str("\x1f-Clink-arg=-Wl,--icf=safe");
+    }
     cargo::run(
         &arguments,
         &[

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tract_hir::{
-    internal::{TractErrorContext, ensure},
+    internal::TractErrorContext,
     prelude::{Tensor, TractResult},
 };
 
@@ -12,7 +12,11 @@ use super::{
     rows::{Rows, place},
     values::{Failure, Slot, Value, Values},
 };
-use crate::{faults::BadInput, ops::elements::scalar, plan};
+use crate::{
+    faults::{BadInput, ensure_input},
+    ops::elements::scalar,
+    plan,
+};
 
 /// Iterations of one loop.
 const MAX_ITERATIONS: usize = 1 << 20;
@@ -182,6 +186,10 @@ impl Run<'_> {
 }
 
 fn truth(tensor: &Tensor) -> TractResult<bool> {
-    ensure!(tensor.len() == 1, "a condition of {} elements", tensor.len());
+    ensure_input!(
+        tensor.len() == 1,
+        "a condition of {} elements, expected one",
+        tensor.len()
+    );
     tensor.clone().into_shape(&[])?.cast_to_scalar::<bool>()
 }

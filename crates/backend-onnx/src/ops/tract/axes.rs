@@ -310,7 +310,74 @@ pub(in crate::ops) fn transpose(_: &BuildContext, node: &OnnxNode) -> Built {
 
 /// `Flatten`.
 pub(in crate::ops) fn flatten(_: &BuildContext, node: &OnnxNode) -> Built {
-    Ok(expand(array::Flatten::new(Attributes(node).int("axis", 1))))
+    let flatten = array::Flatten::new(Attributes(node).int("axis", 1));
+    Ok(expand(Shaped::Flatten(flatten)))
+}
+
+/// `Reshape`.
+pub(in crate::ops) fn reshape(_: &BuildContext, node: &OnnxNode) -> Built {
+    let reshape = array::Reshape::new(Attributes(node).int("allowzero", 0) != 0);
+    Ok(expand(Shaped::Reshape(reshape)))
+}
+
+/// What gives a value another shape. tract takes it apart into steps, some of which it gets wrong where there are no elements.
+#[derive(Clone, Debug)]
+enum Shaped {
+    Flatten(array::Flatten),
+    Reshape(array::Reshape),
+}
+
+impl Shaped {
+    fn op(&self) -> &dyn Expansion {
+        match self {
+            Self::Flatten(flatten) => flatten,
+            Self::Reshape(reshape) => reshape,
+        }
+    }
+
+    /// The shape that a value gets, if it is known.
+    fn shape(
+        &self,
+        model: &TypedModel,
+        inputs: &[OutletId],
+        shape: &[TDim],
+    ) -> TractResult<Option<TVec<TDim>>> {
+        match self {
+            Self::Flatten(flatten) => Ok(Some(flatten.compute_shape(shape)?.into_iter().collect())),
+            Self::Reshape(reshape) => {
+                let wanted = inputs.get(1).map(|&wanted| fact(model, wanted)).transpose()?;
+                let Some(wanted) = wanted.and_then(|wanted| wanted.dims()) else {
+                    return Ok(None);
+                };
+                compute_shape_with_onnx_rules(shape, &wanted, reshape.allowzero).map(Some)
+            }
+        }
+    }
+}
+
+impl Expansion for Shaped {
+    fn name(&self) -> StaticName {
+        self.op().name()
+    }
+
+    fn rules<'r, 'p: 'r, 's: 'r>(
+        &'s self,
+        s: &mut Solver<'r>,
+        inputs: &'p [TensorProxy],
+        outputs: &'p [TensorProxy],
+    ) -> InferenceResult {
+        self.op().rules(s, inputs, outputs)
+    }
+
+    fn wire(&self, prefix: &str, model: &mut TypedModel, inputs: &[OutletId]) -> TractResult<TVec<OutletId>> {
+        let from = fact(model, inputs[0])?.shape;
+        if from.contains(&TDim::Val(0))
+            && let Some(to) = self.shape(model, inputs, &from)?
+        {
+            return model.wire_node(prefix, AxisOp::Reshape(0, from, to), &inputs[..1]);
+        }
+        self.op().wire(prefix, model, inputs)
+    }
 }
 
 /// `Shape`: dimensions, which may be free, as a constant.

@@ -34,13 +34,6 @@ pub(in crate::ops) fn tile(_: &BuildContext, _: &OnnxNode) -> Built {
     Ok(expand(array::Tile))
 }
 
-/// `Reshape`.
-pub(in crate::ops) fn reshape(_: &BuildContext, node: &OnnxNode) -> Built {
-    Ok(expand(array::Reshape::new(
-        Attributes(node).int("allowzero", 0) != 0,
-    )))
-}
-
 /// `EyeLike`.
 pub(in crate::ops) fn eye_like(_: &BuildContext, node: &OnnxNode) -> Built {
     let attributes = Attributes(node);
