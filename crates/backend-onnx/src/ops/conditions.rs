@@ -3,7 +3,7 @@
 
 use tract_hir::internal::*;
 
-use super::{attributes::Attributes, kernel::Fact};
+use super::{attributes::Attributes, axis, kernel::Fact};
 use crate::faults::Limit;
 
 type Verdict = Result<(), Limit>;
@@ -109,12 +109,8 @@ pub(super) fn indices(node: Attributes<'_>, inputs: &[Fact]) -> Verdict {
     let [data, indices, ..] = inputs else {
         return Ok(());
     };
-    let axis = node.int("axis", 0);
-    let from_start = if axis < 0 { axis + data.rank() as i64 } else { axis };
-    let dim = usize::try_from(from_start)
-        .ok()
-        .and_then(|axis| data.shape.get(axis));
-    let Some(dim) = dim.and_then(|dim| dim.to_i64().ok()) else {
+    let axis = axis::find(node.int("axis", 0), data.rank());
+    let Some(dim) = axis.and_then(|axis| data.shape[axis].to_i64().ok()) else {
         return Ok(());
     };
     let indices = indices.integers().unwrap_or_default();

@@ -1,6 +1,6 @@
 //! Names for sizes that are counted while a model runs, such as that of `NonZero`.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use tract_hir::internal::*;
 
@@ -27,28 +27,33 @@ fn is_name(symbol: &Symbol) -> bool {
 /// Adds outputs to a graph until all that is counted for it is counted, although only sizes are used of it: those are constants to
 /// tract, made of names, and what would give the names a number is not needed for anything else.
 pub(crate) fn count_all(model: &mut TypedModel) -> TractResult<()> {
+    let mut counting: HashMap<Symbol, usize> = HashMap::new();
+    for id in 0..model.nodes().len() {
+        for name in named_by(model, id)? {
+            counting.entry(name).or_insert(id);
+        }
+    }
+    if counting.is_empty() {
+        return Ok(());
+    }
+    let (mut needed, mut wanted) = (HashSet::new(), Vec::new());
+    let mut next: Vec<usize> = model.outputs.iter().map(|output| output.node).collect();
     loop {
-        let needed: HashSet<usize> = model.eval_order()?.into_iter().collect();
-        let mut wanted = HashSet::new();
-        for &id in &needed {
-            wanted.extend(names(model, id)?);
-        }
-        for &id in &needed {
-            for symbol in named_by(model, id)? {
-                wanted.remove(&symbol);
+        while let Some(id) = next.pop() {
+            if needed.insert(id) {
+                next.extend(model.node(id).inputs.iter().map(|input| input.node));
+                wanted.extend(names(model, id)?);
             }
         }
-        let mut found = None;
-        for id in (0..model.nodes().len()).filter(|id| !needed.contains(id)) {
-            if named_by(model, id)?.iter().any(|symbol| wanted.contains(symbol)) {
-                found = Some(OutletId::new(id, 0));
-                break;
-            }
-        }
-        match found {
-            Some(outlet) => model.outputs.push(outlet),
-            // Other names are counted by a graph around this one.
-            None => return Ok(()),
+        // Names that have no node are counted by a graph around this one.
+        let Some(name) = wanted.pop() else {
+            return Ok(());
+        };
+        if let Some(&id) = counting.get(&name)
+            && !needed.contains(&id)
+        {
+            model.outputs.push(OutletId::new(id, 0));
+            next.push(id);
         }
     }
 }

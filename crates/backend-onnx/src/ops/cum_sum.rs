@@ -6,6 +6,7 @@ use tract_hir::internal::*;
 
 use super::{
     attributes::Attributes,
+    axis,
     elements::{Element, elements, scalar, tensor},
     kernel::{Fact, Kernel, kernel},
 };
@@ -50,10 +51,7 @@ impl Kernel for CumSum {
     fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
         let input = &inputs[0];
         let (axis, rank) = (scalar::<i64>(&inputs[1])?, input.rank());
-        let from_start = if axis < 0 { axis + rank as i64 } else { axis };
-        let axis = usize::try_from(from_start)
-            .ok()
-            .filter(|&axis| axis < rank)
+        let axis = axis::find(axis, rank)
             .ok_or_else(|| BadInput(format!("axis {axis} of a CumSum of {rank} dimensions")))?;
         macro_rules! sums {
             ($($name:ident $type:ty: $add:expr),*) => {

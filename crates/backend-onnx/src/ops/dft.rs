@@ -7,6 +7,7 @@ use tract_hir::internal::*;
 
 use super::{
     attributes::Attributes,
+    axis,
     elements::{elements, scalar, tensor},
     kernel::{Fact, Kernel, kernel},
 };
@@ -53,10 +54,9 @@ impl Dft {
             Axis::Fixed(axis) => axis,
             Axis::Input(_) => given.unwrap_or(-2),
         };
-        let from_start = if axis < 0 { axis + rank as i64 } else { axis };
         // The last axis holds the parts of complex numbers.
-        match usize::try_from(from_start) {
-            Ok(axis) if axis + 1 < rank => Ok(axis),
+        match axis::find(axis, rank) {
+            Some(axis) if axis + 1 < rank => Ok(axis),
             _ => bail!(BadInput(format!("axis {axis} of a DFT of {rank} dimensions"))),
         }
     }

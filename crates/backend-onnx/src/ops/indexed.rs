@@ -7,6 +7,7 @@ use tract_hir::internal::*;
 
 use super::{
     attributes::Attributes,
+    axis,
     elements::{Element, elements, tensor, with_number},
     kernel::{Fact, Kernel, kernel},
     tract,
@@ -78,7 +79,7 @@ impl Naming {
     fn shape(self, data: &[TDim], indices: &[TDim]) -> TractResult<TVec<TDim>> {
         match self {
             Self::Elements { axis } => {
-                place(axis, data.len())?;
+                axis::axis(axis, data.len())?;
                 if indices.len() != data.len() {
                     bail!(Refusal(format!(
                         "has indices of {} dimensions for data of {}",
@@ -118,7 +119,7 @@ impl Naming {
             .collect();
         match self {
             Self::Elements { axis } => {
-                let axis = place(axis, data.len())?;
+                let axis = axis::axis(axis, data.len())?;
                 let mut others = given.iter().zip(data).enumerate();
                 ensure_input!(
                     given.len() == data.len() && others.all(|(at, (given, dim))| at == axis || given <= dim),
@@ -179,13 +180,6 @@ fn advance(at: &mut [usize], shape: &[usize]) {
         }
         *at = 0;
     }
-}
-
-/// An axis that may be counted from the last.
-fn place(axis: i64, rank: usize) -> TractResult<usize> {
-    let from_start = if axis < 0 { axis + rank as i64 } else { axis };
-    let place = usize::try_from(from_start).ok().filter(|&axis| axis < rank);
-    Ok(place.ok_or_else(|| Refusal(format!("axis {axis} is out of range for {rank} dimensions")))?)
 }
 
 #[derive(Debug)]

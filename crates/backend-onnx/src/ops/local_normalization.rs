@@ -6,6 +6,7 @@ use tract_hir::internal::*;
 
 use super::{
     attributes::Attributes,
+    axis,
     elements::{Real, elements, tensor, with_real},
     kernel::{Fact, Kernel, kernel},
 };
@@ -109,18 +110,7 @@ struct LpNormalization {
 
 impl LpNormalization {
     fn axis(&self, rank: usize) -> TractResult<usize> {
-        let axis = if self.axis < 0 {
-            self.axis + rank as i64
-        } else {
-            self.axis
-        };
-        let place = usize::try_from(axis).ok().filter(|&axis| axis < rank);
-        Ok(place.ok_or_else(|| {
-            Refusal(format!(
-                "axis {} is out of range for {rank} dimensions",
-                self.axis
-            ))
-        })?)
+        axis::axis(self.axis, rank)
     }
 }
 

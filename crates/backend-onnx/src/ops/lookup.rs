@@ -6,6 +6,7 @@ use tract_hir::internal::*;
 
 use super::{
     attributes::Attributes,
+    axis,
     elements::{Element, elements, scalar},
     kernel::{Fact, Kernel, kernel},
 };
@@ -25,13 +26,7 @@ struct OneHot {
 
 impl OneHot {
     fn axis(&self, rank: usize) -> TractResult<usize> {
-        let axis = if self.axis < 0 {
-            self.axis + rank as i64 + 1
-        } else {
-            self.axis
-        };
-        let axis = usize::try_from(axis).ok().filter(|&axis| axis <= rank);
-        axis.with_context(|| format!("axis {} of rank {}", self.axis, rank + 1))
+        axis::axis(self.axis, rank + 1)
     }
 }
 

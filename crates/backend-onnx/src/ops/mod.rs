@@ -6,6 +6,7 @@ mod attention;
 mod attention_mask;
 mod attribute_types;
 mod attributes;
+pub(crate) mod axis;
 mod batch_normalization;
 mod binary;
 mod branch;

@@ -7,6 +7,7 @@ use tract_hir::internal::*;
 
 use super::{
     attributes::Attributes,
+    axis,
     elements::{Real, elements, tensor, with_real},
     kernel::{Fact, Kernel, kernel},
 };
@@ -73,12 +74,6 @@ struct Normalize {
     outputs: usize,
 }
 
-fn axis_of(axis: i64, rank: usize) -> TractResult<usize> {
-    let position = if axis < 0 { axis + rank as i64 } else { axis };
-    let position = usize::try_from(position).ok().filter(|&axis| axis < rank);
-    position.with_context(|| format!("axis {axis} of rank {rank}"))
-}
-
 impl Kernel for Normalize {
     fn name(&self) -> &'static str {
         "Normalize"
@@ -96,7 +91,7 @@ impl Kernel for Normalize {
         }
         match &self.groups {
             Groups::From(axis) => {
-                let axis = axis_of(*axis, rank)?;
+                let axis = axis::axis(*axis, rank)?;
                 if inputs[1..].iter().any(|other| other.rank() > rank - axis) {
                     return Err(Limit("has a scale of more dimensions than it normalizes".to_owned()).into());
                 }
@@ -115,7 +110,7 @@ impl Kernel for Normalize {
             }
             Groups::Over(axes) => {
                 for &axis in axes {
-                    axis_of(axis, rank)?;
+                    axis::axis(axis, rank)?;
                 }
             }
         }
@@ -136,7 +131,7 @@ impl Normalize {
         let channels = shape.get(1).copied().unwrap_or(1);
         match &self.groups {
             Groups::From(axis) => {
-                let axis = axis_of(*axis, shape.len())?;
+                let axis = axis::axis(*axis, shape.len())?;
                 let count = shape[axis..].iter().product();
                 let wide = |index: usize| {
                     let tensor = inputs.get(index)?;
@@ -244,7 +239,7 @@ impl Normalize {
     fn over<T: Real>(&self, x: &[T], shape: &[usize], axes: &[i64]) -> TractResult<TVec<Tensor>> {
         let mut reduced = vec![false; shape.len()];
         for &axis in axes {
-            reduced[axis_of(axis, shape.len())?] = true;
+            reduced[axis::axis(axis, shape.len())?] = true;
         }
         let kept = shape.iter().zip(&reduced).filter(|(_, reduced)| !**reduced);
         let groups: usize = kept.map(|(&dim, _)| dim).product();

@@ -9,6 +9,7 @@ use tract_hir::{
 
 use super::{
     attributes::Attributes,
+    axis,
     elements::{Element, elements, tensor},
     kernel::{Fact, Kernel, kernel, typed},
 };
@@ -87,10 +88,7 @@ impl Pad {
         );
         let mut pads = vec![[0, 0]; rank];
         for (index, &axis) in axes.iter().enumerate() {
-            let from_start = if axis < 0 { axis + rank as i64 } else { axis };
-            let place = usize::try_from(from_start).ok().filter(|&axis| axis < rank);
-            let place = place.with_context(|| format!("axis {axis} of {rank} dimensions"))?;
-            pads[place] = [given[index], given[axes.len() + index]];
+            pads[axis::axis(axis, rank)?] = [given[index], given[axes.len() + index]];
         }
         Ok(pads)
     }

@@ -7,6 +7,7 @@ use tract_hir::internal::*;
 
 use super::{
     attributes::Attributes,
+    axis,
     elements::{elements, tensor},
     kernel::{Fact, Kernel, kernel},
 };
@@ -322,11 +323,7 @@ struct Blocks {
 
 impl Blocks {
     fn new(shape: &[usize], scales: &[usize], axis: i64, block: usize) -> TractResult<Self> {
-        let from_start = if axis < 0 { axis + shape.len() as i64 } else { axis };
-        let axis = usize::try_from(from_start)
-            .ok()
-            .filter(|&axis| axis < shape.len());
-        let axis = axis.context("the axis is outside of the input's dimensions")?;
+        let axis = axis::axis(axis, shape.len())?;
         let mut expected = shape.to_vec();
         expected[axis] = shape[axis].div_ceil(block);
         ensure_input!(

@@ -8,6 +8,7 @@ use tract_hir::internal::*;
 
 use super::{
     attributes::Attributes,
+    axis,
     elements::{Element, elements, tensor},
     kernel::{Fact, Kernel, kernel},
 };
@@ -91,11 +92,7 @@ impl Reduce {
             reduced.fill(true);
         }
         for axis in given {
-            let position = if axis < 0 { axis + rank as i64 } else { axis };
-            let slot = usize::try_from(position)
-                .ok()
-                .and_then(|axis| reduced.get_mut(axis));
-            *slot.with_context(|| format!("axis {axis} of rank {rank}"))? = true;
+            reduced[axis::axis(axis, rank)?] = true;
         }
         Ok(reduced)
     }

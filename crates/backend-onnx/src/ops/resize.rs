@@ -7,6 +7,7 @@ use tract_hir::internal::*;
 
 use super::{
     attributes::Attributes,
+    axis,
     elements::{elements, tensor},
     kernel::{Fact, Kernel, kernel},
     picked::{Places, picked},
@@ -185,12 +186,7 @@ impl Resize {
         let Some(axes) = &self.axes else {
             return Ok((0..rank).collect());
         };
-        let place = |&axis: &i64| {
-            let from_start = if axis < 0 { axis + rank as i64 } else { axis };
-            let place = usize::try_from(from_start).ok().filter(|&axis| axis < rank);
-            place.with_context(|| format!("axis {axis} of {rank} dimensions"))
-        };
-        axes.iter().map(place).collect()
+        axes.iter().map(|&axis| axis::axis(axis, rank)).collect()
     }
 
     /// Scales, if they are what is given.

@@ -6,6 +6,7 @@ use tract_hir::internal::*;
 
 use super::{
     attributes::Attributes,
+    axis,
     counted::counted,
     elements::{Element, elements, tensor},
     kernel::{Fact, Kernel, kernel},
@@ -129,14 +130,7 @@ struct Compress {
 
 impl Compress {
     fn axis(&self, rank: usize) -> TractResult<Option<usize>> {
-        let Some(axis) = self.axis else {
-            return Ok(None);
-        };
-        let from_start = if axis < 0 { axis + rank as i64 } else { axis };
-        let axis = usize::try_from(from_start).ok().filter(|&axis| axis < rank);
-        Ok(Some(
-            axis.with_context(|| format!("axis {from_start} of rank {rank}"))?,
-        ))
+        self.axis.map(|axis| axis::axis(axis, rank)).transpose()
     }
 }
 

@@ -7,6 +7,7 @@ use tract_hir::{internal::*, tract_core::ops::array::Slice as TypedSlice};
 
 use super::{
     attributes::Attributes,
+    axis,
     counted::{counted, is_counted},
     elements::elements,
     kernel::{Fact, known, numbers},
@@ -125,9 +126,7 @@ impl Slice {
         );
         let mut windows: Vec<Window> = Vec::with_capacity(starts.len());
         for (((start, end), axis), step) in starts.into_iter().zip(ends).zip(axes).zip(steps) {
-            let from_start = if axis < 0 { axis + rank as i64 } else { axis };
-            let axis = usize::try_from(from_start).ok().filter(|&axis| axis < rank);
-            let axis = axis.with_context(|| format!("axis {from_start} of rank {rank}"))?;
+            let axis = axis::axis(axis, rank)?;
             ensure!(step != 0, "a step of 0");
             // To ONNX Runtime these stand for "to the end" backwards too.
             let is_open = |end: &TDim| matches!(end.to_i64(), Ok(i64::MAX) | Ok(LARGEST_OF_32_BITS));

@@ -9,12 +9,12 @@ use tract_hir::{
 
 use super::{
     body::{Body, Control, ControlNode, Scan, Step},
-    rows::{Rows, place},
+    rows::Rows,
     values::{Failure, Slot, Value, Values},
 };
 use crate::{
     faults::{BadInput, ensure_input},
-    ops::elements::scalar,
+    ops::{axis, elements::scalar},
     plan,
 };
 
@@ -130,7 +130,7 @@ impl Run<'_> {
         let scanned = values.split_off(states);
         let mut steps = None;
         for (value, along) in scanned.iter().zip(&scan.inputs) {
-            let size = value.shape()[place(along.axis, value.rank())?];
+            let size = value.shape()[axis::axis(along.axis, value.rank())?];
             if *steps.get_or_insert(size) != size {
                 return Err(BadInput(format!("sequences of {} and {size} steps", steps.unwrap_or(0))).into());
             }
@@ -143,7 +143,7 @@ impl Run<'_> {
                 self.values.set(slot, Value::Tensor(state));
             }
             for ((value, along), &slot) in scanned.iter().zip(&scan.inputs).zip(&scan.body.inputs[states..]) {
-                let axis = place(along.axis, value.rank())?;
+                let axis = axis::axis(along.axis, value.rank())?;
                 let at = if along.is_reverse { steps - 1 - step } else { step };
                 let mut shape = value.shape().to_vec();
                 shape.remove(axis);

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use tract_hir::internal::{DatumType, Tensor, TractErrorContext, TractResult, bail};
+use tract_hir::internal::{DatumType, Tensor, TractErrorContext, TractResult};
 
 use super::values::Failure;
-use crate::{faults::BadInput, lowered::Declared, size};
+use crate::{faults::BadInput, lowered::Declared, ops::axis, size};
 
 /// Bytes of what the iterations of a loop give. They are in memory twice while they are joined.
 const MAX_BYTES: u64 = 2 << 30;
@@ -58,7 +58,7 @@ impl Rows {
         let rows = std::mem::take(&mut self.made[index]);
         match rows.first() {
             Some(first) => {
-                let axis = place(axis, first.rank() + 1)?;
+                let axis = axis::axis(axis, first.rank() + 1)?;
                 joined(rows, axis)
             }
             None => empty(axis, declared),
@@ -104,20 +104,11 @@ fn empty(axis: i64, declared: Option<&Declared>) -> TractResult<Tensor> {
     let datum_type: DatumType = datatype.context("a loop gives a value of a type that is not supported")?;
     let mut shape = declared.shape.clone().unwrap_or_default();
     let axis = match declared.shape {
-        Some(_) => place(axis, shape.len() + 1)?,
+        Some(_) => axis::axis(axis, shape.len() + 1)?,
         None => 0,
     };
     shape.insert(axis, 0);
     Tensor::zero_dt(datum_type, &shape)
-}
-
-/// An axis, counted from the start.
-pub(super) fn place(axis: i64, rank: usize) -> TractResult<usize> {
-    let from_start = if axis < 0 { axis + rank as i64 } else { axis };
-    match usize::try_from(from_start) {
-        Ok(place) if place < rank => Ok(place),
-        _ => bail!("axis {axis} of {rank} dimensions"),
-    }
 }
 
 #[cfg(test)]

@@ -8,13 +8,13 @@ use tract_hir::{
 };
 
 use super::{
-    rows::{place, stacked},
+    rows::stacked,
     values::{Failure, Slot, Value, Values, Wires},
 };
 use crate::{
     faults::BadInput,
     lowered::OnnxNode,
-    ops::{Attributes, elements::scalar},
+    ops::{Attributes, axis, elements::scalar},
     size::{self, MAX_BYTES},
 };
 
@@ -185,7 +185,7 @@ fn joined(tensors: &[Arc<Tensor>], axis: i64, is_new: bool) -> Result<Tensor, Fa
     let Some(first) = tensors.first() else {
         return Err(BadInput("no tensors to be joined".to_owned()).into());
     };
-    let axis = place(axis, first.rank() + usize::from(is_new))?;
+    let axis = axis::axis(axis, first.rank() + usize::from(is_new))?;
     for tensor in tensors {
         let fits = tensor.datum_type() == first.datum_type()
             && tensor.rank() == first.rank()
@@ -213,7 +213,7 @@ fn parts(
     axis: i64,
     keeps: bool,
 ) -> Result<Vec<Arc<Tensor>>, Failure> {
-    let axis = place(axis, tensor.rank())?;
+    let axis = axis::axis(axis, tensor.rank())?;
     let size = tensor.shape()[axis];
     let wrong = || {
         BadInput(format!(

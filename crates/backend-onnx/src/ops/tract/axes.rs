@@ -18,6 +18,7 @@ use crate::{
     lowered::OnnxNode,
     ops::{
         attributes::Attributes,
+        axis,
         elements::tensor,
         kernel::{Fact, Kernel, typed},
         wiring::{Wiring, fact, facts, wired},
@@ -27,12 +28,8 @@ use crate::{
 
 /// Axes as a file has them, counted from the end where they are negative, in order.
 fn places(axes: &[i64], rank: usize) -> TractResult<Vec<usize>> {
-    let place = |&axis: &i64| {
-        let from_start = if axis < 0 { axis + rank as i64 } else { axis };
-        let place = usize::try_from(from_start).ok().filter(|&place| place < rank);
-        place.ok_or_else(|| Refusal(format!("axis {axis} is out of range for {rank} dimensions")))
-    };
-    let mut places: Vec<usize> = axes.iter().map(place).collect::<Result<_, _>>()?;
+    let places = axes.iter().map(|&axis| axis::axis(axis, rank));
+    let mut places: Vec<usize> = places.collect::<TractResult<_>>()?;
     places.sort_unstable();
     Ok(places)
 }

@@ -12,6 +12,7 @@ use crate::{
     lowered::OnnxNode,
     ops::{
         attributes::Attributes,
+        axis,
         counted::counted,
         elements::tensor,
         kernel::{Fact, Kernel, kernel},
@@ -135,19 +136,8 @@ impl Wiring for TopK {
         if let Some(count) = counts.iter().find(|&&count| count < 0) {
             bail!(Refusal(format!("is to give {count} elements")));
         }
-        let axis = if self.axis < 0 {
-            self.axis + rank as i64
-        } else {
-            self.axis
-        };
-        let axis = usize::try_from(axis).ok().filter(|&axis| axis < rank);
         let op = Topk {
-            axis: axis.ok_or_else(|| {
-                Refusal(format!(
-                    "axis {} is out of range for {rank} dimensions",
-                    self.axis
-                ))
-            })?,
+            axis: axis::axis(self.axis, rank)?,
             largest: self.largest,
             fallback_k: self.count.clone(),
         };
