@@ -261,7 +261,7 @@ class Graph:
         x = self.pick(lambda value: (is_float(value) or is_whole(value)) and has_axes(value))
         if x:
             # Sums of what is beyond 64 bits end in other places.
-            sums = ["ReduceSum"] * (np.abs(self.values[x]).max(initial=0) < 2**40)
+            sums = ["ReduceSum"] if np.abs(self.values[x]).max(initial=0) < 2**40 else []
             op = self.one_of(REDUCTIONS if is_float(self.values[x]) else ["ReduceMax", "ReduceMin", *sums])
             axes, keeps = sorted({self.axis(x), self.axis(x)}), self.below(2)
             if op == "ReduceSum" or self.opset > 17:

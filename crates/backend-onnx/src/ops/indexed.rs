@@ -236,7 +236,7 @@ fn blocks<T: Element>(data: &Tensor, named: &Named, shape: &[usize]) -> TractRes
     tensor(shape, made)
 }
 
-/// What becomes of an element that is there and one that comes to its place.
+/// How an element is joined with one that comes to its place.
 #[derive(Clone, Copy, Debug)]
 enum Join {
     Replace,
