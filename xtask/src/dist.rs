@@ -43,8 +43,8 @@ struct Target {
     emulator: &'static [&'static str],
 }
 
-/// The profile of everything that is shipped: archives, wheels, images.
-pub(crate) const PROFILE: &str = "dist";
+/// The profile of archives and images.
+const PROFILE: &str = "dist";
 
 const TARGETS: &[Target] = &[
     Target {

@@ -133,7 +133,7 @@ impl<'b> Build<'b> {
     fn profile(&self) -> (&'static str, &'static str) {
         match self.options.debug {
             true => ("dev", "debug"),
-            false => (dist::PROFILE, dist::PROFILE),
+            false => ("release", "release"),
         }
     }
 

@@ -137,6 +137,11 @@ class Graph:
         self.others.update(zip(names, other))
         return names
 
+    def value(self, op, inputs, **attributes):
+        """The name of the only output of a node that is added, if it is."""
+        names = self.add(op, inputs, **attributes)
+        return names[0] if names else None
+
     def port(self, name):
         """A value of which the type and the number of dimensions are known."""
         value = self.values[name]
@@ -211,9 +216,9 @@ class Graph:
         x = self.pick(has_axes)
         shape = self.pick(lambda value: is_whole(value) and value.ndim == 1 and value.size < 5)
         if x and self.chance(0.3):
-            [sizes] = self.add("Shape", [x]) or [None]
-            [first] = self.add("Gather", [sizes, self.constant([0])]) or [None]
-            [shape] = self.add("Concat", [first, self.constant([-1])], axis=0) or [None]
+            sizes = self.value("Shape", [x])
+            first = self.value("Gather", [sizes, self.constant([0])])
+            shape = self.value("Concat", [first, self.constant([-1])], axis=0)
         elif self.chance(0.6):
             shape = self.constant(self.one_of([[-1], [0, -1], [-1, 1]]))
         self.add("Reshape", [x, shape])
@@ -226,7 +231,7 @@ class Graph:
     def add_repeated(self):
         x, like = self.pick(has_axes), self.pick()
         if x is None or self.chance(0.4):
-            [sizes] = self.add("Shape", [like]) or [None]
+            sizes = self.value("Shape", [like])
             self.add("Expand", [x, sizes])
         elif self.chance(0.5):
             sizes = [self.below(4, 2) if size == 1 and self.chance(0.7) else 1 for size in self.values[x].shape]
@@ -349,7 +354,7 @@ class Graph:
 
     def add_places(self):
         if self.chance(0.3):
-            self.add("NonZero", [self.pick(has_axes)])
+            self.add("NonZero", [self.pick(lambda value: has_axes(value) and not is_float(value))])
         elif self.chance(0.5):
             self.add("OneHot", [self.pick(is_whole), self.constant(4), self.constant(np.array([0, 2], np.float32))], axis=-1)
         else:
@@ -360,7 +365,8 @@ class Graph:
         if self.chance(0.4):
             self.add("Clip", [x, self.constant(np.float32(-1)), self.constant(np.float32(self.below(3)))])
         elif self.chance(0.5):
-            [x] = self.add("Abs", [x]) or [None]
+            # The root of next to nothing is no longer next to it.
+            x = self.value("Add", [self.value("Abs", [x]), self.constant(np.float32(1))])
             self.add("Sqrt", [x])
         else:
             self.add("Pow", [x, self.constant(np.float32(self.one_of([0, 1, 2, 3])))])
@@ -375,7 +381,7 @@ class Graph:
 
     def add_half(self):
         x = self.pick(is_float)
-        [half] = self.add("Cast", [x], to=TensorProto.FLOAT16) or [None]
+        half = self.value("Cast", [x], to=TensorProto.FLOAT16)
         if half and self.chance(0.5) and self.values[half].ndim and self.is_fixed(half, -1):
             weights = self.constant((self.random.integers(-4, 5, (self.values[half].shape[-1:] or (1,)) + (2,)) / 4).astype(np.float16))
             [half] = self.add("MatMul", [half, weights]) or [half]
@@ -386,7 +392,7 @@ class Graph:
     def add_quantized(self):
         x = self.pick(is_float)
         zero = self.constant(self.one_of([np.uint8(128), np.uint8(3), np.int8(0), np.int8(-5)]))
-        [x] = self.add("QuantizeLinear", [x, self.constant(np.float32(0.25)), zero]) or [None]
+        x = self.value("QuantizeLinear", [x, self.constant(np.float32(0.25)), zero])
         if self.chance(0.5):
             self.add("DequantizeLinear", [x, self.constant(np.float32(0.25)), zero])
 
@@ -434,9 +440,9 @@ class Graph:
         ways = 1 + (direction == "bidirectional")
         lengths = ""
         if self.chance(0.3):
-            [sizes] = self.add("Shape", [x])
-            [batch] = self.add("Gather", [sizes, self.constant([1])])
-            [lengths] = self.add("Expand", [self.constant(np.array([1], np.int32)), batch])
+            sizes = self.value("Shape", [x])
+            batch = self.value("Gather", [sizes, self.constant([1])])
+            lengths = self.value("Expand", [self.constant(np.array([1], np.int32)), batch])
         bias = self.quarters(ways, 2 * gates) if self.chance(0.7) else ""
         weights = [self.quarters(ways, gates, self.values[x].shape[2]), self.quarters(ways, gates, hidden), bias, lengths]
         more = {"linear_before_reset": self.below(2)} if op == "GRU" else {}
@@ -462,8 +468,8 @@ class Graph:
         x = self.pick(is_float)
         test = self.pick(lambda value: value.dtype == bool and value.size == 1)
         if x and (test is None or self.chance(0.5)):
-            [size] = self.add("Size", [self.pick(has_axes)]) or [None]
-            [test] = self.add("Greater", [size, self.constant(self.below(90, 1))]) or [None]
+            size = self.value("Size", [self.pick(has_axes)])
+            test = self.value("Greater", [size, self.constant(self.below(90, 1))])
         if x:
             y = x if self.chance(0.5) else self.pick(is_float)
             self.count += 1
@@ -476,15 +482,15 @@ class Graph:
         if x is None:
             return
         if self.chance(0.5):
-            [sizes] = self.add("Shape", [x])
-            [trips] = self.add("Gather", [sizes, self.constant(0)])
+            sizes = self.value("Shape", [x])
+            trips = self.value("Gather", [sizes, self.constant(0)])
         else:
             trips = self.constant(self.below(4, 1))
         self.count += 1
         turn, test, state, now, after, kept, seen = (f"b{self.count}_{index}" for index in range(7))
         nodes, rank = [helper.make_node("Identity", [test], [after])], self.values[x].ndim
         if self.chance(0.5):
-            [start] = self.add("ReduceSum", [x, self.constant([0])], keepdims=0) or [None]
+            start = self.value("ReduceSum", [x, self.constant([0])], keepdims=0)
             rank -= 1
             nodes += [helper.make_node("Gather", [x, turn], [seen], axis=0), helper.make_node("Add", [state, seen], [now])]
         elif self.chance(0.3):
@@ -500,7 +506,7 @@ class Graph:
 
     def add_scan(self):
         x = self.pick(lambda value: is_float(value) and has_axes(value))
-        [start] = self.add("ReduceMax" if self.opset < 18 else "ReduceSum", [x], keepdims=0) or [None]
+        start = self.value("ReduceMax" if self.opset < 18 else "ReduceSum", [x], keepdims=0)
         if start is None:
             return
         self.count += 1
@@ -546,12 +552,12 @@ class Graph:
         if kind == 0:
             self.add("GatherND", [x, self.constant(self.random.integers(-1, 1, (2, self.below(value.ndim + 1, 1))))])
         elif kind == 1:
-            [part] = self.add("Gather", [x, self.constant([0])]) or [None]
+            part = self.value("Gather", [x, self.constant([0])])
             self.add("ScatterND", [x, self.constant([[self.one_of([0, -1])]]), part])
         else:
-            [part] = self.add("Slice", [x, self.constant([0]), self.constant([1]), self.constant([0])]) or [None]
-            [places] = self.add("Shape", [part]) or [None]
-            [places] = self.add("ConstantOfShape", [places], value=numpy_helper.from_array(np.array([self.one_of([0, -1])]))) or [None]
+            part = self.value("Slice", [x, self.constant([0]), self.constant([1]), self.constant([0])])
+            places = self.value("Shape", [part])
+            places = self.value("ConstantOfShape", [places], value=numpy_helper.from_array(np.array([self.one_of([0, -1])])))
             more = {"reduction": self.one_of(["none", "add"])} if self.opset > 15 else {}
             self.add("ScatterElements", [x, places, part], axis=0, **more)
 
@@ -580,25 +586,23 @@ class Graph:
         split = self.constant([0, 0, 2, width // 2])
         rows = []
         for place in range(3):
-            [row] = self.add("MatMul", [x, self.quarters(width, width)])
+            row = self.value("MatMul", [x, self.quarters(width, width)])
             if self.chance(0.5):
-                [row] = self.add("Add", [row, self.quarters(width)])
-            [row] = self.add("Reshape", [row, split])
-            rows += self.add("Transpose", [row], perm=[0, 2, 3, 1] if place == 1 else [0, 2, 1, 3])
-        [scores] = self.add("MatMul", rows[:2])
-        [scores] = self.add("Mul", [scores, self.constant(np.float32(0.5))])
-        [scores] = self.add("Softmax", [scores], axis=-1)
-        [mixed] = self.add("MatMul", [scores, rows[2]])
-        [mixed] = self.add("Transpose", [mixed], perm=[0, 2, 1, 3])
+                row = self.value("Add", [row, self.quarters(width)])
+            row = self.value("Reshape", [row, split])
+            rows.append(self.value("Transpose", [row], perm=[0, 2, 3, 1] if place == 1 else [0, 2, 1, 3]))
+        scores = self.value("Mul", [self.value("MatMul", rows[:2]), self.constant(np.float32(0.5))])
+        mixed = self.value("MatMul", [self.value("Softmax", [scores], axis=-1), rows[2]])
+        mixed = self.value("Transpose", [mixed], perm=[0, 2, 1, 3])
         self.add("Reshape", [mixed, self.constant([0, 0, width])])
 
     def add_selected(self):
         x = self.pick(has_axes)
         if x and self.chance(0.5):
-            [sizes] = self.add("Shape", [x])
-            [count] = self.add("Gather", [sizes, self.constant(0)])
-            [places] = self.add("Range", [self.constant(0), count, self.constant(1)]) or [None]
-            [chosen] = self.add("Less", [places, self.constant(self.below(4, 1))]) or [None]
+            sizes = self.value("Shape", [x])
+            count = self.value("Gather", [sizes, self.constant(0)])
+            places = self.value("Range", [self.constant(0), count, self.constant(1)])
+            chosen = self.value("Less", [places, self.constant(self.below(4, 1))])
             self.add("Compress", [x, chosen], axis=0)
         elif x:
             # Floats that differ in their last bits are more of them.
@@ -606,9 +610,9 @@ class Graph:
 
     def add_reversed(self):
         x = self.pick(lambda value: value.ndim > 1)
-        [sizes] = self.add("Shape", [x]) or [None]
-        [batch] = self.add("Gather", [sizes, self.constant([1])]) or [None]
-        [lengths] = self.add("Expand", [self.constant([1]), batch]) or [None]
+        sizes = self.value("Shape", [x])
+        batch = self.value("Gather", [sizes, self.constant([1])])
+        lengths = self.value("Expand", [self.constant([1]), batch])
         self.add("ReverseSequence", [x, lengths], batch_axis=1, time_axis=0)
 
     def model(self):

@@ -270,6 +270,18 @@ impl Wiring for Einsum {
                 }
             }
         }
+        // What one factor alone has is summed before it is multiplied, not once for each number of the others.
+        let all = terms.concat();
+        for (place, (input, term)) in inputs.iter_mut().zip(&terms).enumerate() {
+            let is_alone = |index: char| !output.contains(index) && all.matches(index).count() == 1;
+            let axes: TVec<usize> = (0..term.len())
+                .filter(|&axis| is_alone(term.as_bytes()[axis] as char))
+                .collect();
+            if !axes.is_empty() {
+                let sum = Reduce::new(axes, Reducer::Sum);
+                *input = model.wire_node(format!("{prefix}.{place}-sum"), sum, &[*input])?[0];
+            }
+        }
         let equation = format!("{}->{output}", terms.join(","));
         let axes: AxesMapping = equation.parse()?;
         let datum_type = fact(model, inputs[0])?.datum_type;
