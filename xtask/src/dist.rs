@@ -37,7 +37,7 @@ struct Target {
     /// what this machine's own compiler needs to link with musl.
     linker: &'static str,
     strip: &'static str,
-    /// Whether what links is Rust's own, which keeps one of functions that are the same.
+    /// Whether the linker is the one that comes with Rust, which can fold identical functions into one.
     folds: bool,
     /// What runs its programs on another processor, where that is installed, and what it is installed with.
     emulator: &'static [&'static str],

@@ -45,7 +45,7 @@ pub(crate) struct Options {
     server: Option<PathBuf>,
 }
 
-/// Where generated models with a finding are kept.
+/// The folder for generated models that a server answers wrongly or not at all.
 const KEPT: &str = "target/mutants";
 
 /// What the script imports.

@@ -17,8 +17,8 @@ use crate::{faults::Limit, time_limit};
 const CHANGES_FOR_A_NODE: usize = 16;
 const CHANGES: usize = 1024;
 
-/// Passes that are left out. The last one takes whole numbers that are all 0, or all 1, for a mask, and makes one number of them: what
-/// they are multiplied with, or divided by, loses their shape. The others make known to it what is a mask.
+/// Passes that are left out. The last one takes whole numbers that are all 0, or all 1, for a mask, and puts a single number in their
+/// place, so that a product or a quotient loses their shape. The other two only find masks for it.
 const LEFT_OUT: [&str; 3] = ["PropagateUniformTdim", "PropagateRoi", "FoldUniformMask"];
 
 /// Makes a graph simpler.
@@ -30,7 +30,7 @@ pub(crate) fn declutter(model: &mut TypedModel) -> TractResult<()> {
     watched(optimizer, model).optimize(model)
 }
 
-/// What a pass is called, which only its text for debugging says.
+/// The name of a pass. tract tells it only as part of the debug text.
 fn name(pass: &dyn TypedPass) -> String {
     let text = format!("{pass:?}");
     text.split(|letter: char| !letter.is_alphanumeric())

@@ -257,7 +257,7 @@ impl Plans {
         let started = Instant::now();
         let symbolic = catch_unwind(AssertUnwindSafe(|| planner.symbolic()));
         let cost = started.elapsed();
-        let symbolic = symbolic.unwrap_or_else(|_| Err(panicked()));
+        let symbolic = symbolic.unwrap_or_else(|_| Err(panicked(ErrorCode::InvalidArgument)));
         let is_fixed = ports
             .iter()
             .all(|port| port.dims.iter().flatten().all(|dim| dim.fixed().is_some()));
@@ -389,7 +389,7 @@ impl Tried for Steps {
 }
 
 /// Runs made-up inputs until one is answered. That the values make no sense to the model is an answer too, if there
-/// is no other; and so is that all sizes are too small for it, which may follow from the values.
+/// is no other and no run failed; and so is that all sizes are too small for it, which may follow from the values.
 fn answers<P: std::ops::Deref<Target: Tried>>(
     signature: &Signature,
     shapes: &[Vec<Shape>],
@@ -408,7 +408,7 @@ fn answers<P: std::ops::Deref<Target: Tried>>(
             break;
         }
         let made = catch_unwind(AssertUnwindSafe(|| plan(shapes)));
-        let plan = match made.unwrap_or_else(|_| Err(panicked())) {
+        let plan = match made.unwrap_or_else(|_| Err(panicked(ErrorCode::InvalidArgument))) {
             Ok(plan) => plan,
             Err(error) => {
                 if first_error.as_ref().is_none_or(is_misfit) {
@@ -425,7 +425,8 @@ fn answers<P: std::ops::Deref<Target: Tried>>(
                 let end = trial.deadline().map_or(end, |deadline| deadline.min(end));
                 plan.run(inputs, &CancelToken::new(Some(end)))
             }));
-            match ran.unwrap_or_else(|_| Err(panicked())) {
+            // A request would get 500 for it, so it is no refusal.
+            match ran.unwrap_or_else(|_| Err(panicked(ErrorCode::Internal))) {
                 Ok(values) => {
                     let outputs = values.iter().map(|value| {
                         let dims = value.shape().iter().map(|&dim| Some(dim as u64)).collect();
@@ -489,9 +490,9 @@ fn answers<P: std::ops::Deref<Target: Tried>>(
     })
 }
 
-fn panicked() -> ServiceError {
+fn panicked(code: ErrorCode) -> ServiceError {
     const WHAT: &str = "the runtime cannot prepare or run it";
-    ServiceError::invalid(WHAT).caused_by(TractLimit::default())
+    ServiceError::new(code, WHAT).caused_by(TractLimit::default())
 }
 
 /// Whether an error says what tract cannot do, rather than what is wrong with the file.
@@ -526,5 +527,42 @@ mod tests {
         });
         assert!(answer.is_err_and(|error| error.message() == "no plan"));
         assert_eq!(made.get(), 1);
+    }
+
+    /// A plan that ends in the same way whatever it is asked.
+    struct Ends(fn() -> ServiceError);
+
+    impl Tried for Ends {
+        fn run(&self, _: TVec<TValue>, _: &CancelToken) -> Result<TVec<TValue>, ServiceError> {
+            Err(self.0())
+        }
+
+        fn outputs(&self) -> Result<Vec<Seen>, ServiceError> {
+            Ok(vec![])
+        }
+    }
+
+    #[test]
+    fn a_model_that_fails_for_some_sizes_and_refuses_others_is_not_ready() {
+        let model = model(vec![node("Neg", &["x"], "y")], &[-1, -1], &[-1, -1], vec![]);
+        let signature = Signature::of(&model, model.graph.as_ref().unwrap()).unwrap();
+        let shapes = &trial::shapes(&signature.inputs)[..2];
+        let is_ready = |first: fn() -> ServiceError, second: fn() -> ServiceError| {
+            let made = Cell::new(0);
+            let answer = answers(&signature, shapes, &CancelToken::new(None), |_| {
+                made.set(made.get() + 1);
+                Ok(Arc::new(Ends(if made.get() == 1 { first } else { second })))
+            });
+            assert_eq!(made.get(), 2);
+            answer.is_ok()
+        };
+        let refuses = || ServiceError::invalid("these values make no sense");
+        let fails = || ServiceError::internal("the model failed");
+        let panics = || panic!("a panic of a test");
+        assert!(is_ready(refuses, refuses));
+        for broken in [fails, panics] {
+            assert!(!is_ready(refuses, broken));
+            assert!(!is_ready(broken, refuses));
+        }
     }
 }

@@ -48,7 +48,7 @@ pub(super) fn scatter(_: &BuildContext, node: &OnnxNode) -> Built {
 /// How indices name elements.
 #[derive(Clone, Copy, Debug)]
 enum Naming {
-    /// Each index is a place on this axis, which may be counted from the last; its own place says the others.
+    /// Each index is a place on this axis, which may be counted from the last; on the other axes the element is where the index is.
     Elements { axis: i64 },
     /// The last axis of the indices has coordinates, after these first axes, which indices and data share.
     Coordinates { shared: usize },
@@ -76,7 +76,7 @@ impl Naming {
     }
 
     /// The shape of all elements that are named.
-    fn shape(self, data: &[TDim], indices: &[TDim]) -> TractResult<TVec<TDim>> {
+    fn shape<D: DimLike>(self, data: &[D], indices: &[D]) -> TractResult<TVec<D>> {
         match self {
             Self::Elements { axis } => {
                 axis::axis(axis, data.len())?;
@@ -95,8 +95,7 @@ impl Naming {
                 };
                 let Ok(depth) = depth.to_usize() else {
                     bail!(Limit(
-                        "coordinates of which it is not known how many there are, are not supported"
-                            .to_owned()
+                        "coordinates whose number is free are not supported".to_owned()
                     ));
                 };
                 if shared + depth > data.len() || shared > places.len() {
@@ -147,6 +146,8 @@ impl Naming {
                     outer.get(..shared) == data.get(..shared) && shared + depth <= data.len(),
                     "indices of {given:?} for data of {data:?}, expected the same first {shared} dimensions and coordinates in others"
                 );
+                // Coordinates of no numbers take no room themselves, however many there are.
+                crate::size::admit_shape(DatumType::U64, outer)?;
                 let count: usize = outer.iter().product();
                 let mut places = Vec::with_capacity(count);
                 let mut at: TVec<usize> = outer.iter().map(|_| 0).collect();
@@ -209,9 +210,7 @@ impl Kernel for Taken {
         let [data, indices] = inputs else {
             bail!("expected 2 inputs, found {}", inputs.len());
         };
-        let dims = |tensor: &Tensor| -> TVec<TDim> { tensor.shape().iter().map(ToDim::to_dim).collect() };
-        let shape = self.0.shape(&dims(data), &dims(indices))?;
-        let shape: TVec<usize> = shape.iter().map(TDim::to_usize).collect::<Result<_, _>>()?;
+        let shape = self.0.shape(data.shape(), indices.shape())?;
         if shape.contains(&0) {
             return Ok(tvec![Tensor::zero_dt(data.datum_type(), &shape)?]);
         }
@@ -295,15 +294,9 @@ impl Kernel for Scatter {
         let (data, updates) = (of_type(data)?, of_type(updates)?);
         let named = self.naming.named(data.shape(), indices)?;
         let (given, shape) = (updates.shape(), data.shape());
-        let fits = match self.naming {
-            Naming::Elements { .. } => given == indices.shape(),
-            Naming::Coordinates { shared } => {
-                let (depth, outer) = indices.shape().split_last().context("no coordinates")?;
-                given == [outer, &shape[shared + depth..]].concat()
-            }
-        };
+        let fits = self.naming.shape(shape, indices.shape())?;
         ensure_input!(
-            fits,
+            given == &*fits,
             "updates of {given:?} for indices of {:?} and data of {shape:?}",
             indices.shape()
         );

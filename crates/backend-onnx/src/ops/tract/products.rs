@@ -270,7 +270,7 @@ impl Wiring for Einsum {
                 }
             }
         }
-        // What one factor alone has is summed before it is multiplied, not once for each number of the others.
+        // An index that only one factor has is summed first: otherwise each of its numbers would be multiplied by all of the others'.
         let all = terms.concat();
         for (place, (input, term)) in inputs.iter_mut().zip(&terms).enumerate() {
             let is_alone = |index: char| !output.contains(index) && all.matches(index).count() == 1;
@@ -416,4 +416,31 @@ fn quantized_product(
         q_params: Some(result),
     };
     model.wire_node(prefix, product, &inputs)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    #[test]
+    fn what_one_factor_alone_has_is_summed_before_the_product() {
+        let einsum = Einsum {
+            inputs: vec!["i".to_owned(), "j".to_owned()],
+            output: "i".to_owned(),
+        };
+        let mut model = TypedModel::default();
+        let inputs = ["x", "y"].map(|name| model.add_source(name, f32::fact([1000])).unwrap());
+        einsum.wire("z", &mut model, &inputs).unwrap();
+        let product = model.nodes().iter().find(|node| node.op_is::<EinSum>()).unwrap();
+        let sizes = product
+            .inputs
+            .iter()
+            .map(|&input| fact(&model, input).unwrap().shape);
+        assert_eq!(
+            sizes.collect::<Vec<_>>(),
+            [tvec![1000.to_dim()], tvec![1.to_dim()]]
+        );
+    }
 }
