@@ -99,7 +99,11 @@ pub(super) fn stacked(rows: &[Arc<Tensor>], axis: usize, shape: &[usize]) -> Tra
 
 /// No rows along an axis of what the file declares; dimensions that it does not tell are 0, as in ONNX Runtime.
 fn empty(axis: i64, declared: Option<&Declared>) -> TractResult<Tensor> {
-    let declared = declared.context("a loop without iterations gives a value of unknown type")?;
+    let declared = declared.ok_or_else(|| {
+        BadInput(
+            "a loop without iterations gives a value whose type the model's file does not tell".to_owned(),
+        )
+    })?;
     let datatype = crate::dtype::from_onnx(declared.elem_type).and_then(crate::dtype::to_tract);
     let datum_type: DatumType = datatype.context("a loop gives a value of a type that is not supported")?;
     let mut shape = declared.shape.clone().unwrap_or_default();
@@ -131,6 +135,8 @@ mod tests {
         assert!(stacked(3, &declared).is_err());
         declared.shape = None;
         assert_eq!(stacked(1, &declared).unwrap().shape(), [0]);
+        let error = Rows::new(1).stacked(0, 0, None).unwrap_err();
+        assert!(error.is::<BadInput>(), "{error}");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Products of matrices, and of tensors by their indices.
 
-use std::collections::HashMap;
+use std::{cmp::Ordering, collections::HashMap};
 
 use tract_hir::{
     infer::rules::*,
@@ -200,6 +200,12 @@ struct Einsum {
 
 const DOTS: &str = "...";
 
+/// Factors of one product, as in NumPy.
+const MAX_FACTORS: usize = 32;
+
+/// Factors from which a pair is chosen.
+const MAX_CHOICE: usize = 6;
+
 impl Wiring for Einsum {
     fn name(&self) -> &'static str {
         "Einsum"
@@ -211,6 +217,12 @@ impl Wiring for Einsum {
                 "has {} inputs for an equation of {}",
                 inputs.len(),
                 self.inputs.len()
+            )));
+        }
+        if inputs.len() > MAX_FACTORS {
+            bail!(Refusal(format!(
+                "multiplies {} tensors, expected at most {MAX_FACTORS}",
+                inputs.len()
             )));
         }
         // How many indices the dots of each input stand for.
@@ -240,13 +252,7 @@ impl Wiring for Einsum {
         let mut terms: Vec<String> = terms
             .map(|(indices, &count)| with_letters(indices, count))
             .collect();
-        let mut output = with_letters(&self.output, most);
-        // tract takes an equation whose output has no index for one with all of the inputs' indices in it.
-        let is_sum = output.is_empty();
-        if is_sum {
-            let index = terms.iter().find_map(|term| term.chars().next());
-            output.push(index.ok_or_else(|| Limit("has no index at all".to_owned()))?);
-        }
+        let output = with_letters(&self.output, most);
         let mut sizes: HashMap<char, TDim> = HashMap::new();
         for (&input, term) in inputs.iter().zip(&terms) {
             for (index, dim) in term.chars().zip(fact(model, input)?.shape) {
@@ -277,26 +283,108 @@ impl Wiring for Einsum {
             let axes: TVec<usize> = (0..term.len())
                 .filter(|&axis| is_alone(term.as_bytes()[axis] as char))
                 .collect();
+            for &axis in &axes {
+                sizes.insert(term.as_bytes()[axis] as char, 1.to_dim());
+            }
             if !axes.is_empty() {
                 let sum = Reduce::new(axes, Reducer::Sum);
                 *input = model.wire_node(format!("{prefix}.{place}-sum"), sum, &[*input])?[0];
             }
         }
-        let equation = format!("{}->{output}", terms.join(","));
-        let axes: AxesMapping = equation.parse()?;
-        let datum_type = fact(model, inputs[0])?.datum_type;
-        let product = EinSum::new(axes, datum_type);
-        if !is_sum {
-            return model.wire_node(prefix, product, &inputs);
+        let mut factors: Vec<Factor> = inputs
+            .into_iter()
+            .zip(terms)
+            .map(|(wire, term)| Factor { wire, term })
+            .collect();
+        // Two at a time: all at once, each number of the result would be a sum over all indices.
+        let sizes = sizes.into_iter().map(|(index, dim)| (index, usual_size(&dim)));
+        let sizes: HashMap<char, f64> = sizes.collect();
+        while factors.len() > 2 {
+            let (first, second) = cheapest_pair(&factors, &output, &sizes).context("no factors")?;
+            let kept = kept_of_pair(&factors, first, second, &output);
+            let pair = [factors[first].clone(), factors[second].clone()];
+            let name = format!("{prefix}.pair-{}", factors.len());
+            factors[first] = Factor {
+                wire: multiplied(&name, model, &pair, &kept)?,
+                term: kept,
+            };
+            factors.remove(second);
         }
-        let product = model.wire_node(format!("{prefix}.product"), product, &inputs)?;
-        let sum = model.wire_node(
-            format!("{prefix}.sum"),
-            Reduce::new(tvec![0], Reducer::Sum),
-            &product,
-        )?;
-        model.wire_node(prefix, AxisOp::Rm(0), &sum)
+        Ok(tvec![multiplied(prefix, model, &factors, &output)?])
     }
+}
+
+/// What is multiplied, and a letter for each of its dimensions.
+#[derive(Clone, Debug)]
+struct Factor {
+    wire: OutletId,
+    term: String,
+}
+
+/// The sum of products over all indices that the output has not.
+fn multiplied(
+    prefix: &str,
+    model: &mut TypedModel,
+    factors: &[Factor],
+    output: &str,
+) -> TractResult<OutletId> {
+    let terms: Vec<&str> = factors.iter().map(|factor| factor.term.as_str()).collect();
+    // tract takes an equation whose output has no index for one with all of the inputs' indices in it.
+    let index = match output {
+        "" => terms
+            .iter()
+            .find_map(|term| term.get(..1))
+            .ok_or_else(|| Limit("has no index at all".to_owned()))?,
+        _ => "",
+    };
+    let axes: AxesMapping = format!("{}->{output}{index}", terms.join(",")).parse()?;
+    let wires: TVec<OutletId> = factors.iter().map(|factor| factor.wire).collect();
+    let datum_type = fact(model, wires[0])?.datum_type;
+    let product = EinSum::new(axes, datum_type);
+    if index.is_empty() {
+        return Ok(model.wire_node(prefix, product, &wires)?[0]);
+    }
+    let product = model.wire_node(format!("{prefix}.product"), product, &wires)?;
+    let sum = Reduce::new(tvec![0], Reducer::Sum);
+    let sum = model.wire_node(format!("{prefix}.sum"), sum, &product)?;
+    Ok(model.wire_node(prefix, AxisOp::Rm(0), &sum)?[0])
+}
+
+/// The indices that two factors have and that are needed after their product: by the output, or by another factor.
+fn kept_of_pair(factors: &[Factor], first: usize, second: usize, output: &str) -> String {
+    let mut kept = String::new();
+    for index in factors[first].term.chars().chain(factors[second].term.chars()) {
+        let mut others = factors
+            .iter()
+            .enumerate()
+            .filter(|(place, _)| ![first, second].contains(place));
+        let is_needed = output.contains(index) || others.any(|(_, factor)| factor.term.contains(index));
+        if is_needed && !kept.contains(index) {
+            kept.push(index);
+        }
+    }
+    kept
+}
+
+/// The two factors whose product takes the fewest multiplications, and of those with as many the one with the smallest result.
+fn cheapest_pair(factors: &[Factor], output: &str, sizes: &HashMap<char, f64>) -> Option<(usize, usize)> {
+    let size = |term: &str| -> f64 { term.chars().filter_map(|index| sizes.get(&index)).product() };
+    let count = factors.len().min(MAX_CHOICE);
+    let pairs = (0..count).flat_map(|first| (first + 1..count).map(move |second| (first, second)));
+    let cost = |&(first, second): &(usize, usize)| {
+        let kept = kept_of_pair(factors, first, second, output);
+        let both = factors[first].term.chars().chain(factors[second].term.chars());
+        let mut indices: Vec<char> = both.collect();
+        indices.sort_unstable();
+        indices.dedup();
+        (size(&indices.into_iter().collect::<String>()), size(&kept))
+    };
+    pairs.min_by(|one, other| cost(one).partial_cmp(&cost(other)).unwrap_or(Ordering::Equal))
+}
+
+/// A dimension to reckon with; free ones are taken for one that many requests have.
+fn usual_size(dim: &TDim) -> f64 {
+    dim.to_i64().map_or(32.0, |dim| dim as f64)
 }
 
 /// Refuses sizes of one index that differ, but for 1: of two that are free tract takes the first.
@@ -423,6 +511,34 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
     use super::*;
+
+    /// The equations of the products that an equation takes for inputs of the given shapes.
+    fn products(equation: &str, shapes: &[&[usize]]) -> Vec<String> {
+        let (inputs, output) = equation.split_once("->").unwrap();
+        let einsum = Einsum {
+            inputs: inputs.split(',').map(str::to_owned).collect(),
+            output: output.to_owned(),
+        };
+        let mut model = TypedModel::default();
+        let source = |(place, shape): (usize, &&[usize])| {
+            model.add_source(format!("x{place}"), f32::fact(*shape)).unwrap()
+        };
+        let inputs: Vec<OutletId> = shapes.iter().enumerate().map(source).collect();
+        einsum.wire("z", &mut model, &inputs).unwrap();
+        let products = model.nodes().iter().filter_map(|node| node.op_as::<EinSum>());
+        products.map(|product| product.axes.to_string()).collect()
+    }
+
+    #[test]
+    fn many_factors_are_multiplied_by_pairs_the_cheapest_first() {
+        let biaffine = products("bxi,oij,byj->boxy", &[&[1, 9, 64], &[5, 64, 64], &[1, 9, 64]]);
+        assert_eq!(biaffine, ["bxi,oij->bxoj", "bxoj,byj->boxy"]);
+        let chain = products("ij,jk,kl->il", &[&[99, 99], &[99, 99], &[99, 1]]);
+        assert_eq!(chain, ["jk,kl->jl", "ij,jl->il"]);
+        // The product of the first two would have as many numbers as it takes.
+        let sum = products("i,j,ij->", &[&[99], &[99], &[99, 99]]);
+        assert_eq!(sum, ["i,ij->j", "j,j->j"]);
+    }
 
     #[test]
     fn what_one_factor_alone_has_is_summed_before_the_product() {
