@@ -32,9 +32,9 @@ mod grid_sample;
 mod grouped_attention;
 mod guard;
 mod hardmax;
-#[cfg(target_arch = "x86_64")]
 mod indexed;
 mod integer_factors;
+#[cfg(target_arch = "x86_64")]
 mod integer_product;
 mod kernel;
 mod local_normalization;
@@ -116,4 +116,13 @@ pub(crate) fn quicken(model: &mut tract_hir::prelude::TypedModel) -> tract_hir::
     max_pool::quicken(model)?;
     sums::quicken(model)?;
     binary::quicken(model)
+}
+
+/// Whether products of 8-bit numbers are computed sooner in FP32 than by tract's kernels for them.
+pub(crate) fn are_floats_quicker() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    let has_kernels = integer_product::quicker().is_none();
+    #[cfg(not(target_arch = "x86_64"))]
+    let has_kernels = false;
+    products::are_quick() && !has_kernels
 }

@@ -52,6 +52,12 @@ pub(crate) fn dequantize(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<d
     }))
 }
 
+/// From sums of products of quantized numbers, whose second axis is that of the channels, to the scale and zero point of a result: `saturate(round(sums *
+/// scale) + zero_point)`, ties to even. The scale is one for all channels or one for each.
+pub(crate) fn requantize(_: &BuildContext, _: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
+    Ok(kernel(Requantize))
+}
+
 /// `DynamicQuantizeLinear`: to UINT8 with a scale and zero point from the input's own range.
 pub(crate) fn quantize_dynamically(_: &BuildContext, _: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
     Ok(kernel(QuantizeDynamically))
@@ -113,6 +119,58 @@ impl Kernel for Quantize {
             DatumType::I8 => quantized!(i8)?,
             DatumType::U16 => quantized!(u16)?,
             _ => quantized!(i16)?,
+        }])
+    }
+}
+
+#[derive(Debug)]
+struct Requantize;
+
+impl Kernel for Requantize {
+    fn name(&self) -> &'static str {
+        "Requantize"
+    }
+
+    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+        let [sums, scale, zero_point] = inputs else {
+            bail!("expected 3 inputs, found {}", inputs.len());
+        };
+        expect_f32(&[scale])?;
+        let is_byte = matches!(zero_point.datum_type, DatumType::U8 | DatumType::I8);
+        ensure!(
+            is_byte && matches!(sums.datum_type, DatumType::F32 | DatumType::I32),
+            "expected sums and a zero point of 8 bits"
+        );
+        Ok(vec![sums.with(zero_point.datum_type)])
+    }
+
+    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+        let scales = elements::<f32>(&inputs[1])?;
+        let shape = inputs[0].shape();
+        let channels = Channels::new(shape, &inputs[1], 1)?;
+        let [zero_point] = zero_points(Some(&inputs[2]), 1)?[..] else {
+            bail!("expected one zero point");
+        };
+        let zero_point = zero_point as f32;
+        let sums = inputs[0].cast_to::<f32>()?;
+        let sums = elements::<f32>(&sums)?;
+        macro_rules! quantized {
+            ($T:ty) => {{
+                let mut made = vec![0 as $T; sums.len()];
+                for (from, to, channel) in channels.parts(sums, &mut made) {
+                    let scale = scales[channel];
+                    let (least, most) = (f32::from(<$T>::MIN), f32::from(<$T>::MAX));
+                    each_to(from, to, |sum| {
+                        let shifted = (sum * scale).round_ties_even() + zero_point;
+                        shifted.clamp(least, most) as i32 as $T
+                    });
+                }
+                tensor(shape, made)
+            }};
+        }
+        Ok(tvec![match inputs[2].datum_type() {
+            DatumType::U8 => quantized!(u8)?,
+            _ => quantized!(i8)?,
         }])
     }
 }

@@ -932,6 +932,7 @@ pub(super) static RULES: &[Rule] = &[
         "gather_axis",
         "quantize_axis",
     ]),
+    inner("Requantize", quantize::requantize),
     inner("SplitHeads", contrib::split_heads).takes(&["is_query", "num_heads", "scale"]),
     inner("TransposeLast", contrib::transpose_last),
 ];
