@@ -12,6 +12,8 @@ use crate::signature::{Dim, Port};
 pub(crate) struct NamedDims {
     inputs: Vec<String>,
     dims: Vec<NamedDim>,
+    /// Inputs whose first dimension is free and has no name: most files mean the batch.
+    of_batch: Vec<usize>,
 }
 
 /// A dimension that must have the same size wherever its name stands.
@@ -23,15 +25,15 @@ struct NamedDim {
 }
 
 impl NamedDims {
-    /// Those with the same name, and the unnamed leading ones.
+    /// Those with the same name.
     pub(crate) fn of(inputs: &[Port]) -> Self {
         let mut places: HashMap<&str, Vec<(usize, usize)>> = HashMap::new();
-        let mut batch = Vec::new();
+        let mut of_batch = Vec::new();
         for (index, port) in inputs.iter().enumerate() {
             for (axis, dim) in port.dims.iter().flatten().enumerate() {
                 match dim {
                     Dim::Named(name) => places.entry(name).or_default().push((index, axis)),
-                    Dim::Free if axis == 0 => batch.push((index, axis)),
+                    Dim::Free if axis == 0 => of_batch.push(index),
                     Dim::Free | Dim::Fixed(_) => {}
                 }
             }
@@ -43,16 +45,20 @@ impl NamedDims {
                 places,
             })
             .collect();
-        dims.push(NamedDim {
-            name: "the batch".to_owned(),
-            places: batch,
-        });
         dims.retain(|dim| dim.places.len() > 1);
         dims.sort_by(|a, b| a.places.cmp(&b.places));
         Self {
             inputs: inputs.iter().map(|port| port.name.clone()).collect(),
             dims,
+            of_batch,
         }
+    }
+
+    /// Whether the unnamed first dimensions of inputs have one size, as plans for all sizes take for granted. No file says so.
+    pub(crate) fn have_one_batch(&self, shapes: &[Shape]) -> bool {
+        let mut sizes = self.of_batch.iter().map(|&input| shapes[input].dims().first());
+        let first = sizes.next();
+        sizes.all(|size| Some(size) == first)
     }
 
     /// Checks the shapes of a request's inputs, which are in the order of the model's.

@@ -76,7 +76,7 @@ impl Planner {
                 .map(|(axis, dim)| match dim {
                     Dim::Fixed(dim) => (*dim).to_dim(),
                     Dim::Named(name) => scope.sym(name).to_dim(),
-                    // Unnamed leading dimensions are taken for the batch, and that is one for all inputs.
+                    // Unnamed leading dimensions are taken for the batch: where they differ, this plan is not used.
                     Dim::Free if axis == 0 => batch
                         .get_or_insert_with(|| scope.new_with_prefix("batch"))
                         .to_dim(),

@@ -124,6 +124,9 @@ impl Model for OnnxModel {
             Plans::ByShape(plans) => plans.get(&shapes, cancel)?.run(inputs, cancel),
             Plans::Steps(steps) => steps.run(inputs, cancel).map_err(Failure::answer),
             Plans::Symbolic(plan, None) => plan.run(inputs, cancel),
+            Plans::Symbolic(_, Some(plans)) if !self.named_dims.have_one_batch(&shapes) => {
+                plans.get(&shapes, cancel)?.run(inputs, cancel)
+            }
             Plans::Symbolic(plan, Some(plans)) => run_either(plan, plans, inputs, &shapes, cancel),
         };
         let outputs = outputs.map_err(|error| match is_misfit(&error) {
