@@ -17,9 +17,13 @@ use crate::{
 
 /// What makes plans of a fixture.
 pub(crate) fn planner_of_fixture(name: &str) -> Planner {
+    planner(&fixture(name))
+}
+
+pub(crate) fn fixture(name: &str) -> ModelProto {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/");
     let file = std::fs::read(format!("{folder}{name}.onnx")).unwrap();
-    planner(&decode::model(&file.into()).unwrap())
+    decode::model(&file.into()).unwrap()
 }
 
 pub(crate) fn planner(model: &ModelProto) -> Planner {

@@ -4,7 +4,10 @@ use std::{
     collections::{HashMap, HashSet},
     fmt,
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
 };
 
 use oip_types::ServiceError;
@@ -12,7 +15,7 @@ use tract_hir::{
     infer::InferenceFact,
     internal::{InferenceOp, IntoArcTensor, IntoTValue, OutletId, ToDim, TypedFact, bail},
     ops::konst::Const,
-    prelude::{DatumType, InferenceModel, TVec, Tensor, TractResult},
+    prelude::{DatumType, InferenceModel, TValue, TVec, Tensor, TractResult},
 };
 
 use super::values::{Failure, Slot, Value, Values};
@@ -31,6 +34,10 @@ const MAX_PLAN_BYTES: u64 = 128 << 20;
 /// Elements of a value that sizes follow from.
 const MAX_VALUES: usize = 1 << 16;
 
+/// After so many plans for values that sizes follow from, one is tried in which they are open: a loop that counts has other values each
+/// time, and planning takes far longer than most bodies run.
+const MAX_CLOSED: usize = 8;
+
 /// Nodes that tract plans together.
 pub(super) struct Stage {
     /// Its constants are shared by all plans that are made of it.
@@ -39,6 +46,10 @@ pub(super) struct Stage {
     outputs: Vec<Slot>,
     /// The most recently used last.
     plans: Mutex<Vec<(Key, Arc<Plan>)>>,
+    /// Plans that were made for values.
+    closed: AtomicUsize,
+    /// Whether a plan without values could not be made, or failed.
+    needs_values: AtomicBool,
 }
 
 struct Input {
@@ -107,6 +118,8 @@ impl Stage {
             inputs,
             outputs: made,
             plans: Mutex::default(),
+            closed: AtomicUsize::new(0),
+            needs_values: AtomicBool::new(false),
         })
     }
 
@@ -121,7 +134,7 @@ impl Stage {
     /// Runs the nodes, with a plan that there is for what they are given, or with a new one.
     pub(super) fn run(&self, values: &mut Values<'_>, labels: &[String]) -> Result<(), Failure> {
         let mut key: Key = Vec::with_capacity(self.inputs.len());
-        let mut inputs = TVec::new();
+        let mut all = TVec::with_capacity(self.inputs.len());
         for input in &self.inputs {
             let value = values.tensor(input.slot)?;
             if input.is_value_needed && value.len() > MAX_VALUES {
@@ -133,24 +146,64 @@ impl Stage {
             }
             let needed = input.is_value_needed.then(|| value.clone());
             key.push((value.datum_type(), value.shape().into(), needed));
-            if !input.is_value_needed {
-                inputs.push(value.into_tvalue());
-            }
+            all.push(value);
         }
-        let plan = match self.find(&key) {
-            Some(plan) => plan,
+        let outputs = match self.run_open(&key, &all, values, labels)? {
+            Some(outputs) => outputs,
             None => {
-                let plan = self.make(&key, labels).map_err(Failure::Unplanned)?;
-                let plan = Arc::new(plan);
-                self.keep(key, plan.clone());
-                plan
+                let plan = self.plan(&key, labels)?;
+                let inputs = all.into_iter().zip(&self.inputs);
+                let inputs = inputs.filter(|(_, input)| !input.is_value_needed);
+                let inputs = inputs.map(|(value, _)| value.into_tvalue()).collect();
+                plan.run(inputs, values.cancel).map_err(Failure::Failed)?
             }
         };
-        let outputs = plan.run(inputs, values.cancel).map_err(Failure::Failed)?;
         for (&slot, output) in self.outputs.iter().zip(outputs) {
             values.set(slot, Value::Tensor(output.into_arc_tensor()));
         }
         Ok(())
+    }
+
+    /// Runs a plan for these shapes and any values, if there were many values and such a plan can be made.
+    fn run_open(
+        &self,
+        key: &Key,
+        all: &[Arc<Tensor>],
+        values: &Values<'_>,
+        labels: &[String],
+    ) -> Result<Option<TVec<TValue>>, Failure> {
+        if self.closed.load(Ordering::Relaxed) < MAX_CLOSED || self.needs_values.load(Ordering::Relaxed) {
+            return Ok(None);
+        }
+        let open = key
+            .iter()
+            .map(|(datum_type, shape, _)| (*datum_type, shape.clone(), None));
+        let inputs = all.iter().map(|value| value.clone().into_tvalue()).collect();
+        let outputs = match self.plan(&open.collect(), labels) {
+            Ok(plan) => plan.run(inputs, values.cancel).map_err(Failure::Failed),
+            Err(failure) => Err(failure),
+        };
+        match outputs {
+            Ok(outputs) => Ok(Some(outputs)),
+            Err(failure) if values.cancel.is_cancelled() => Err(failure),
+            // The plan for the values says whether it is their fault.
+            Err(_) => {
+                self.needs_values.store(true, Ordering::Relaxed);
+                Ok(None)
+            }
+        }
+    }
+
+    fn plan(&self, key: &Key, labels: &[String]) -> Result<Arc<Plan>, Failure> {
+        if let Some(plan) = self.find(key) {
+            return Ok(plan);
+        }
+        let plan = Arc::new(self.make(key, labels).map_err(Failure::Unplanned)?);
+        if key.iter().any(|(_, _, value)| value.is_some()) {
+            self.closed.fetch_add(1, Ordering::Relaxed);
+        }
+        self.keep(key.clone(), plan.clone());
+        Ok(plan)
     }
 
     fn find(&self, key: &Key) -> Option<Arc<Plan>> {
@@ -209,5 +262,51 @@ fn give(graph: &mut InferenceModel, outlet: OutletId, value: &Arc<Tensor>) -> Tr
 impl fmt::Debug for Stage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Stage").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use oip_service::CancelToken;
+
+    use super::*;
+    use crate::{
+        lower, made_up,
+        signature::Signature,
+        steps::{
+            Steps,
+            body::{Body, Step},
+        },
+    };
+
+    fn stages(body: &Body) -> Vec<&Stage> {
+        let mut found = Vec::new();
+        for step in &body.steps {
+            match step {
+                Step::Stage(stage) => found.push(stage),
+                Step::Control(node) => found.extend(node.op.bodies().into_iter().flat_map(stages)),
+            }
+        }
+        found
+    }
+
+    #[test]
+    fn a_loop_that_counts_makes_no_plan_for_each_iteration() {
+        let model = made_up::fixture("loop_of_places");
+        let graph = model.graph.as_ref().unwrap();
+        let signature = Signature::of(&model, graph).unwrap();
+        let lowered = lower::lower(graph, &signature.opsets).unwrap();
+        let steps = Steps::new(signature, lowered).unwrap();
+        let rows = Tensor::from_shape(&[50, 1], &[0f32; 50]).unwrap();
+        let inputs = [Tensor::from(50i64), rows].map(IntoTValue::into_tvalue);
+        let outputs = steps.run(inputs.into_iter().collect(), &CancelToken::new(None));
+        let counted: Vec<f32> = (0..50u8).map(f32::from).collect();
+        let expected = Tensor::from_shape(&[50, 1], &counted).unwrap();
+        assert_eq!(*outputs.unwrap()[0], expected);
+        for stage in stages(&steps.body) {
+            assert!(stage.closed.load(Ordering::Relaxed) <= MAX_CLOSED, "{stage:?}");
+        }
     }
 }

@@ -329,6 +329,11 @@ fn multiplied(
     output: &str,
 ) -> TractResult<OutletId> {
     let terms: Vec<&str> = factors.iter().map(|factor| factor.term.as_str()).collect();
+    if let [one, other] = factors
+        && is_same_indices(&one.term, &other.term)
+    {
+        return multiplied_in_place(prefix, model, [one, other], output);
+    }
     // tract takes an equation whose output has no index for one with all of the inputs' indices in it.
     let index = match output {
         "" => terms
@@ -348,6 +353,52 @@ fn multiplied(
     let sum = Reduce::new(tvec![0], Reducer::Sum);
     let sum = model.wire_node(format!("{prefix}.sum"), sum, &product)?;
     Ok(model.wire_node(prefix, AxisOp::Rm(0), &sum)?[0])
+}
+
+/// Whether both have the same indices, each once.
+fn is_same_indices(one: &str, other: &str) -> bool {
+    one.len() == other.len()
+        && one
+            .chars()
+            .all(|index| one.matches(index).count() == 1 && other.contains(index))
+}
+
+/// The same of two factors with the same indices. As products of matrices, each number of the result would be one of its own.
+fn multiplied_in_place(
+    prefix: &str,
+    model: &mut TypedModel,
+    [one, other]: [&Factor; 2],
+    output: &str,
+) -> TractResult<OutletId> {
+    let other = in_order(&format!("{prefix}.other"), model, other, &one.term)?;
+    let mut wire = model.wire_node(format!("{prefix}.products"), math::mul(), &[one.wire, other])?[0];
+    let mut term = one.term.clone();
+    let summed = (0..term.len()).filter(|&axis| !output.contains(term.as_bytes()[axis] as char));
+    let summed: TVec<usize> = summed.collect();
+    if !summed.is_empty() {
+        let sum = Reduce::new(summed.clone(), Reducer::Sum);
+        wire = model.wire_node(format!("{prefix}.sums"), sum, &[wire])?[0];
+    }
+    for axis in summed.into_iter().rev() {
+        wire = model.wire_node(format!("{prefix}.without-{axis}"), AxisOp::Rm(axis), &[wire])?[0];
+        term.remove(axis);
+    }
+    in_order(prefix, model, &Factor { wire, term }, output)
+}
+
+/// A factor with its dimensions in the order of these indices.
+fn in_order(prefix: &str, model: &mut TypedModel, factor: &Factor, order: &str) -> TractResult<OutletId> {
+    let Factor { mut wire, mut term } = factor.clone();
+    for (to, index) in order.chars().enumerate() {
+        let from = term.find(index).context("an index that the factor has not")?;
+        if from != to {
+            let moved = term.remove(from);
+            term.insert(to, moved);
+            let name = format!("{prefix}.to-{to}");
+            wire = model.wire_node(name, AxisOp::Move(from, to), &[wire])?[0];
+        }
+    }
+    Ok(wire)
 }
 
 /// The indices that two factors have and that are needed after their product: by the output, or by another factor.
@@ -537,7 +588,8 @@ mod tests {
         assert_eq!(chain, ["jk,kl->jl", "ij,jl->il"]);
         // The product of the first two would have as many numbers as it takes.
         let sum = products("i,j,ij->", &[&[99], &[99], &[99, 99]]);
-        assert_eq!(sum, ["i,ij->j", "j,j->j"]);
+        assert_eq!(sum, ["i,ij->j"]);
+        assert!(products("ijk,ikj->ki", &[&[9, 9, 9], &[9, 9, 9]]).is_empty());
     }
 
     #[test]
