@@ -4,7 +4,7 @@ use std::fmt;
 
 use tract_hir::{
     internal::*,
-    tract_core::ops::array::{Gather, Range, Topk},
+    tract_core::ops::array::{Gather, Range},
 };
 
 use crate::{
@@ -17,8 +17,6 @@ use crate::{
 pub(crate) enum InputCheck {
     /// Input 1 holds indices into this axis of input 0.
     Along(usize),
-    /// Input 1 is a count of elements of this axis of input 0.
-    Count(usize),
     /// Inputs are the start, limit and step of a range.
     Range,
     /// Input 1 is a divisor.
@@ -32,9 +30,6 @@ impl InputCheck {
     pub(crate) fn of(node: &TypedNode) -> Option<Self> {
         if let Some(op) = node.op_as::<Gather>() {
             return Some(Self::Along(op.axis));
-        }
-        if let Some(op) = node.op_as::<Topk>() {
-            return Some(Self::Count(op.axis));
         }
         if node.op_is::<Range>() {
             return Some(Self::Range);
@@ -52,14 +47,6 @@ impl InputCheck {
     pub(crate) fn apply(self, inputs: &[TValue]) -> TractResult<()> {
         match (self, inputs) {
             (Self::Along(axis), [data, indices, ..]) => are_along(axis, data, indices)?,
-            (Self::Count(axis), [data, count]) => {
-                let count = scalar::<i64>(count)?;
-                let dim = data.shape().get(axis).copied().unwrap_or(0);
-                if usize::try_from(count).is_ok_and(|count| count <= dim) {
-                    return Ok(());
-                }
-                bail!(BadInput(format!("{count} elements are wanted of {dim}")));
-            }
             (Self::Range, [start, limit, step]) if start.datum_type() != DatumType::TDim => {
                 let number = |tensor: &TValue| scalar::<f64>(tensor);
                 range_fits(number(start)?, number(limit)?, number(step)?).map_err(BadInput::from)?;

@@ -1,5 +1,5 @@
-//! Convolutions of 8-bit numbers by constant weights, as convolutions of FP32: on processors without instructions for the former,
-//! tract's take up to fifty times as long.
+//! Convolutions of 8-bit numbers by constant weights, as convolutions of FP32, and products of matrices with scales, as products without and
+//! what follows them: on processors without instructions for 8 bits, tract's take up to a hundred times as long.
 //!
 //! Sums of whole numbers are exact in FP32 up to 2^24, in any order. Where weights could give more, the channels are convolved in
 //! parts, whose sums are added as INT32.
@@ -32,7 +32,10 @@ pub(super) fn are_used(model: &ModelProto) -> bool {
 
 fn is_replaceable(node: &NodeProto) -> bool {
     canonical_domain(&node.domain).is_empty()
-        && matches!(node.op_type.as_str(), "ConvInteger" | "QLinearConv")
+        && matches!(
+            node.op_type.as_str(),
+            "ConvInteger" | "QLinearConv" | "QLinearMatMul"
+        )
 }
 
 /// Replaces what can be.
@@ -57,7 +60,12 @@ fn replace_in(graph: &mut GraphProto) {
         inner
             .filter_map(|attribute| attribute.g.as_mut())
             .for_each(replace_in);
-        if !is_replaceable(&node) || made.write(&node, &known).is_none() {
+        let written = match is_replaceable(&node) {
+            true if node.op_type == "QLinearMatMul" => made.product(&node, &known),
+            true => made.convolution(&node, &known),
+            false => None,
+        };
+        if written.is_none() {
             made.nodes.push(node);
         }
     }
@@ -92,7 +100,34 @@ struct Made {
 }
 
 impl Made {
-    fn write(&mut self, node: &NodeProto, known: &HashMap<&str, &TensorProto>) -> Option<()> {
+    /// A product of matrices, whose scales are one for the first factor and the result each.
+    fn product(&mut self, node: &NodeProto, known: &HashMap<&str, &TensorProto>) -> Option<()> {
+        let [output] = &*node.output else {
+            return None;
+        };
+        let inputs: Option<Vec<&str>> = (0..8).map(|place| input(node, place)).collect();
+        let &[a, a_scale, a_zero, b, b_scale, b_zero, scale, zero] = &*inputs? else {
+            return None;
+        };
+        let count = |name: &str| -> Option<i64> {
+            let dims = &known.get(name)?.dims;
+            (dims.len() < 2).then(|| dims.iter().product())
+        };
+        if count(a_scale) != Some(1) || count(scale) != Some(1) || count(b_scale).is_none() {
+            return None;
+        }
+        let mut writer = Writer {
+            made: self,
+            node,
+            output,
+            count: 0,
+        };
+        let sums = writer.op("MatMulInteger", &[a, b, a_zero, b_zero], vec![]);
+        writer.requantized(&sums, [a_scale, b_scale, scale], zero, -1);
+        Some(())
+    }
+
+    fn convolution(&mut self, node: &NodeProto, known: &HashMap<&str, &TensorProto>) -> Option<()> {
         let is_integer = node.op_type == "ConvInteger";
         let places = match is_integer {
             true => Places {
@@ -168,7 +203,7 @@ impl Made {
         }
         let mut sums = sums?;
         if is_integer {
-            writer.give("Identity", "", &[&sums]);
+            writer.give("Identity", "", &[&sums], vec![]);
             return Some(());
         }
         if let Some(bias) = bias.filter(|_| !takes_bias) {
@@ -177,9 +212,8 @@ impl Made {
             let bias = writer.constant(|name| whole_numbers(name, &bias, shape));
             sums = writer.op("Add", &[&sums, &bias], vec![]);
         }
-        let scale = writer.op("Mul", &[input(node, 1)?, input(node, 4)?], vec![]);
-        let scale = writer.op("Div", &[&scale, input(node, 6)?], vec![]);
-        writer.give("Requantize", NEWEST, &[&sums, &scale, input(node, 7)?]);
+        let scales = [input(node, 1)?, input(node, 4)?, input(node, 6)?];
+        writer.requantized(&sums, scales, input(node, 7)?, 1);
         Some(())
     }
 
@@ -305,9 +339,17 @@ impl Writer<'_> {
         output
     }
 
+    /// Sums of products, brought to the scale of the result. The scale of the second factor may be one for each place of an axis.
+    fn requantized(&mut self, sums: &str, [first, second, result]: [&str; 3], zero_point: &str, axis: i64) {
+        let scale = self.op("Mul", &[first, second], vec![]);
+        let scale = self.op("Div", &[&scale, result], vec![]);
+        let inputs = [sums, &scale, zero_point];
+        self.give("Requantize", NEWEST, &inputs, vec![int("axis", axis)]);
+    }
+
     /// The node's own output.
-    fn give(&mut self, op_type: &str, domain: &str, inputs: &[&str]) {
-        self.op(op_type, inputs, vec![]);
+    fn give(&mut self, op_type: &str, domain: &str, inputs: &[&str], attributes: Vec<AttributeProto>) {
+        self.op(op_type, inputs, attributes);
         if let Some(made) = self.made.nodes.last_mut() {
             domain.clone_into(&mut made.domain);
             made.output = vec![self.output.to_owned()];

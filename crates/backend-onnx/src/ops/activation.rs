@@ -63,6 +63,8 @@ pub(crate) fn activation(context: &BuildContext, node: &OnnxNode) -> TractResult
         },
         "HardSwish" => Function::HardSwish,
         "Round" => Function::Round,
+        "Floor" => Function::Floor,
+        "Ceil" => Function::Ceil,
         "Sign" => Function::Sign,
         "Asinh" => Function::Asinh,
         "Acosh" => Function::Acosh,
@@ -109,6 +111,8 @@ enum Function {
     },
     HardSwish,
     Round,
+    Floor,
+    Ceil,
     Sign,
     Asinh,
     Acosh,
@@ -192,6 +196,8 @@ impl Function {
                 );
             }
             Self::Round => each!(values, [] | x | x.round_ties_even()),
+            Self::Floor => each!(values, [] | x | x.floor()),
+            Self::Ceil => each!(values, [] | x | x.ceil()),
             Self::Sign => each!(
                 values,
                 [] | x | {
@@ -239,6 +245,8 @@ impl Function {
                 if x > high { high } else { x }
             },
             Self::Round => &f64::round_ties_even,
+            Self::Floor => &f64::floor,
+            Self::Ceil => &f64::ceil,
             Self::Sign => &|x| {
                 if x == 0.0 || x.is_nan() {
                     x

@@ -9,6 +9,7 @@ use super::{
     binary::broadcast,
     elements::{elements, tensor},
     kernel::{Fact, Kernel, kernel},
+    softmax,
 };
 use crate::{building::BuildContext, faults::BadInput, lowered::OnnxNode};
 
@@ -63,9 +64,8 @@ impl Kernel for LogSoftmax {
             }
             datum_type => {
                 let floats = input.cast_to::<f32>()?;
-                let mut values: Vec<f64> = elements::<f32>(&floats)?.iter().map(|&x| x.into()).collect();
-                normalize(&mut values, count, inner);
-                let values: Vec<f32> = values.into_iter().map(|x| x as f32).collect();
+                let mut values = elements::<f32>(&floats)?.to_vec();
+                softmax::logarithms(&mut values, count, inner);
                 tensor(shape, values)?.cast_to_dt(datum_type)?.into_owned()
             }
         }])

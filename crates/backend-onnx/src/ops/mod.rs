@@ -78,6 +78,7 @@ mod table;
 mod taps;
 mod text;
 mod tokenizer;
+mod top_k;
 mod tract;
 mod types;
 mod unique;

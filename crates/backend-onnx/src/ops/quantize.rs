@@ -52,10 +52,12 @@ pub(crate) fn dequantize(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<d
     }))
 }
 
-/// From sums of products of quantized numbers, whose second axis is that of the channels, to the scale and zero point of a result: `saturate(round(sums *
-/// scale) + zero_point)`, ties to even. The scale is one for all channels or one for each.
-pub(crate) fn requantize(_: &BuildContext, _: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
-    Ok(kernel(Requantize))
+/// From sums of products of quantized numbers to the scale and zero point of a result: `saturate(round(sums * scale) + zero_point)`, ties to
+/// even. The scale is one for all or one for each place of an axis.
+pub(crate) fn requantize(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
+    Ok(kernel(Requantize {
+        axis: Attributes(node).int("axis", 1),
+    }))
 }
 
 /// `DynamicQuantizeLinear`: to UINT8 with a scale and zero point from the input's own range.
@@ -124,7 +126,9 @@ impl Kernel for Quantize {
 }
 
 #[derive(Debug)]
-struct Requantize;
+struct Requantize {
+    axis: i64,
+}
 
 impl Kernel for Requantize {
     fn name(&self) -> &'static str {
@@ -147,7 +151,7 @@ impl Kernel for Requantize {
     fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
         let scales = elements::<f32>(&inputs[1])?;
         let shape = inputs[0].shape();
-        let channels = Channels::new(shape, &inputs[1], 1)?;
+        let channels = Channels::new(shape, &inputs[1], self.axis)?;
         let [zero_point] = zero_points(Some(&inputs[2]), 1)?[..] else {
             bail!("expected one zero point");
         };

@@ -81,6 +81,7 @@ impl Kernel for Softmax {
                 values: &mut values,
                 count,
                 inner,
+                are_logarithms: false,
             });
         }
         Ok(tvec![tensor(shape, values)?])
@@ -93,7 +94,20 @@ pub(super) fn rows(values: &mut [f32], count: usize) {
         values,
         count,
         inner: 1,
+        are_logarithms: false,
     });
+}
+
+/// Its logarithm, `x - log(sum(exp(x)))`, of groups of `count` elements that stand `inner` apart.
+pub(super) fn logarithms(values: &mut [f32], count: usize, inner: usize) {
+    if !values.is_empty() {
+        pulp::Arch::new().dispatch(Groups {
+            values,
+            count,
+            inner,
+            are_logarithms: true,
+        });
+    }
 }
 
 /// Groups of `count` elements that stand `inner` apart.
@@ -101,6 +115,7 @@ struct Groups<'v> {
     values: &'v mut [f32],
     count: usize,
     inner: usize,
+    are_logarithms: bool,
 }
 
 /// Elements that are computed side by side.
@@ -111,16 +126,22 @@ impl pulp::WithSimd for Groups<'_> {
 
     #[inline(always)]
     fn with_simd<S: pulp::Simd>(self, _: S) {
-        let Self { values, count, inner } = self;
+        let Self {
+            values,
+            count,
+            inner,
+            are_logarithms,
+        } = self;
         if inner == 1 {
-            values.chunks_exact_mut(count).for_each(row);
+            let rows = values.chunks_exact_mut(count);
+            rows.for_each(|numbers| row(numbers, are_logarithms));
             return;
         }
         for block in values.chunks_exact_mut(count * inner) {
             let mut from = 0;
             while from < inner {
                 let width = (inner - from).min(LANES);
-                columns(block, inner, from, width);
+                columns(block, inner, from, width, are_logarithms);
                 from += width;
             }
         }
@@ -129,7 +150,7 @@ impl pulp::WithSimd for Groups<'_> {
 
 /// One group side by side. NaN is not the greatest, and makes the sum NaN, and with it all.
 #[inline(always)]
-fn row(row: &mut [f32]) {
+fn row(row: &mut [f32], are_logarithms: bool) {
     let greater = |a: f32, b: f32| if b > a { b } else { a };
     let mut greatest = [f32::NEG_INFINITY; LANES];
     let mut chunks = row.chunks_exact(LANES);
@@ -141,6 +162,18 @@ fn row(row: &mut [f32]) {
     let rest = chunks.remainder().iter().chain(&greatest).copied();
     let most = rest.fold(f32::NEG_INFINITY, greater);
     let mut sums = [0.0f32; LANES];
+    if are_logarithms {
+        let mut chunks = row.chunks_exact(LANES);
+        for chunk in &mut chunks {
+            for (sum, &x) in sums.iter_mut().zip(chunk) {
+                *sum += vector::exp(x - most);
+            }
+        }
+        let rest = chunks.remainder().iter().map(|&x| vector::exp(x - most));
+        let logarithm = (sums.iter().sum::<f32>() + rest.sum::<f32>()).ln();
+        row.iter_mut().for_each(|x| *x = (*x - most) - logarithm);
+        return;
+    }
     let mut chunks = row.chunks_exact_mut(LANES);
     for chunk in &mut chunks {
         for (sum, x) in sums.iter_mut().zip(chunk) {
@@ -161,7 +194,7 @@ fn row(row: &mut [f32]) {
 
 /// `width` groups of a block, whose columns they are.
 #[inline(always)]
-fn columns(block: &mut [f32], inner: usize, from: usize, width: usize) {
+fn columns(block: &mut [f32], inner: usize, from: usize, width: usize, are_logarithms: bool) {
     let mut most = [f32::NEG_INFINITY; LANES];
     for row in block.chunks_exact(inner) {
         for (most, &x) in most.iter_mut().zip(&row[from..from + width]) {
@@ -169,6 +202,21 @@ fn columns(block: &mut [f32], inner: usize, from: usize, width: usize) {
         }
     }
     let mut sums = [0.0f32; LANES];
+    if are_logarithms {
+        for row in block.chunks_exact(inner) {
+            for ((&x, sum), most) in row[from..from + width].iter().zip(&mut sums).zip(&most) {
+                *sum += vector::exp(x - most);
+            }
+        }
+        let logarithms = sums.map(f32::ln);
+        for row in block.chunks_exact_mut(inner) {
+            let numbers = row[from..from + width].iter_mut();
+            for ((x, most), logarithm) in numbers.zip(&most).zip(&logarithms) {
+                *x = (*x - most) - logarithm;
+            }
+        }
+        return;
+    }
     for row in block.chunks_exact_mut(inner) {
         for ((x, sum), most) in row[from..from + width].iter_mut().zip(&mut sums).zip(&most) {
             *x = vector::exp(*x - most);
@@ -213,6 +261,7 @@ mod tests {
                 values: &mut found,
                 count,
                 inner,
+                are_logarithms: false,
             });
             for group in 0..outer * inner {
                 let first = group / inner * count * inner + group % inner;
@@ -239,7 +288,7 @@ mod tests {
             ([1.0, f32::NEG_INFINITY, 1.0], false),
         ] {
             let mut values = values;
-            row(&mut values);
+            row(&mut values, false);
             assert_eq!(values[0].is_nan(), is_nan);
         }
     }

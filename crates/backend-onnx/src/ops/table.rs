@@ -12,7 +12,7 @@ use super::{
     rule::{Outputs, Rule, contributed, inner, ml, op},
     sequences, slice, softmax,
     steps::stepwise,
-    stft, text, tokenizer, tract,
+    stft, text, tokenizer, top_k, tract,
     types::Types,
     unique,
 };
@@ -133,7 +133,7 @@ pub(super) static RULES: &[Rule] = &[
     // tract turns INT64 into symbolic dimensions, by way of 32 bits. Dimensions stay symbolic.
     op("Cast").takes(&["saturate", "to"]).by(cast::cast),
     op("CastLike").since(15).takes(&["saturate"]).own(cast::cast_like),
-    op("Ceil").of(FLOATS).by(tract::function),
+    op("Ceil").of(FLOATS).wide().by(activation),
     op("Celu").since(12).takes(ALPHA).of(FLOATS).wide().by(activation),
     op("Clip")
         .takes(&["max", "min"])
@@ -243,7 +243,7 @@ pub(super) static RULES: &[Rule] = &[
     op("Expand").since(8).given(when::shape).by(tract::expand_to),
     op("EyeLike").since(9).takes(&["dtype", "k"]).by(tract::eye_like),
     op("Flatten").takes(AXIS).by(tract::flatten),
-    op("Floor").of(FLOATS).by(tract::function),
+    op("Floor").of(FLOATS).wide().by(activation),
     op("GRU")
         .gives(Outputs::Optional)
         .takes(&[
@@ -722,7 +722,8 @@ pub(super) static RULES: &[Rule] = &[
         .since(10)
         .takes(&["axis", "largest", "sorted"])
         .of(NUMBERS)
-        .by(tract::top_k),
+        .wide()
+        .by(top_k::top_k),
     op("Transpose").takes(&["perm"]).by(tract::transpose),
     op("Trilu").since(14).takes(&["upper"]).own(counting::trilu),
     op("Unique")
@@ -932,7 +933,7 @@ pub(super) static RULES: &[Rule] = &[
         "gather_axis",
         "quantize_axis",
     ]),
-    inner("Requantize", quantize::requantize),
+    inner("Requantize", quantize::requantize).takes(&["axis"]),
     inner("SplitHeads", contrib::split_heads).takes(&["is_query", "num_heads", "scale"]),
     inner("TransposeLast", contrib::transpose_last),
 ];

@@ -12,7 +12,7 @@ pub(super) use axes::{
     argument, concat, depth_to_space, dropout, flatten, reduce, reshape, shape, size, space_to_depth, split,
     squeeze, transpose, unsqueeze,
 };
-pub(super) use places::{expand_to, eye_like, gather, tile, top_k};
+pub(super) use places::{expand_to, eye_like, gather, tile};
 pub(super) use products::{einsum, gemm, integer_product, product, q_linear_product};
 pub(super) use sizes::to_sizes;
 pub(super) use windows::{

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tract_hir::{internal::*, ops::array, tract_core::ops::array::Topk};
+use tract_hir::{internal::*, ops::array};
 
 use super::Built;
 use crate::{
@@ -12,11 +12,8 @@ use crate::{
     lowered::OnnxNode,
     ops::{
         attributes::Attributes,
-        axis,
-        counted::counted,
         elements::tensor,
         kernel::{Fact, Kernel, kernel},
-        wiring::{Wiring, fact, wired},
     },
 };
 
@@ -92,55 +89,5 @@ impl Kernel for EyeLike {
         }
         let datum_type = self.datum_type.unwrap_or(inputs[0].datum_type());
         Ok(tvec![tensor(shape, eye)?.cast_to_dt(datum_type)?.into_owned()])
-    }
-}
-
-/// `TopK`.
-pub(in crate::ops) fn top_k(context: &BuildContext, node: &OnnxNode) -> Built {
-    let attributes = Attributes(node);
-    Ok(wired(TopK {
-        axis: attributes.int("axis", -1),
-        largest: attributes.int("largest", 1) != 0,
-        count: counted(&context.symbols, "k").to_dim(),
-    }))
-}
-
-#[derive(Debug)]
-struct TopK {
-    axis: i64,
-    largest: bool,
-    /// What the number of elements is called while it is unknown.
-    count: TDim,
-}
-
-impl Wiring for TopK {
-    fn name(&self) -> &'static str {
-        "TopK"
-    }
-
-    fn output_count(&self) -> usize {
-        2
-    }
-
-    fn wire(&self, prefix: &str, model: &mut TypedModel, inputs: &[OutletId]) -> TractResult<TVec<OutletId>> {
-        let [values, count] = inputs else {
-            bail!("expected 2 inputs, found {}", inputs.len());
-        };
-        let count_fact = fact(model, *count)?;
-        let rank = fact(model, *values)?.rank();
-        if count_fact.rank() != 1 || !count_fact.shape[0].is_one() {
-            bail!(Refusal("needs a list of one number as its count".to_owned()));
-        }
-        // tract asserts that it is a size.
-        let counts = count_fact.integers().unwrap_or_default();
-        if let Some(count) = counts.iter().find(|&&count| count < 0) {
-            bail!(Refusal(format!("is to give {count} elements")));
-        }
-        let op = Topk {
-            axis: axis::axis(self.axis, rank)?,
-            largest: self.largest,
-            fallback_k: self.count.clone(),
-        };
-        model.wire_node(prefix, op, inputs)
     }
 }

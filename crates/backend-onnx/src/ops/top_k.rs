@@ -1,0 +1,193 @@
+//! `TopK`: tract's sorts all numbers of an axis, in an order that NaN breaks.
+
+use std::{
+    cmp::Ordering,
+    sync::{Arc, OnceLock},
+};
+
+use tract_hir::internal::*;
+
+use super::{
+    attributes::Attributes,
+    axis,
+    counted::counted,
+    elements::{elements, scalar, tensor, with_number},
+    kernel::{Fact, Kernel, kernel},
+};
+use crate::{
+    building::BuildContext,
+    cancelling::Pace,
+    faults::{Refusal, ensure_input},
+    lowered::OnnxNode,
+};
+
+pub(crate) fn top_k(context: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
+    let attributes = Attributes(node);
+    Ok(kernel(TopK {
+        axis: attributes.int("axis", -1),
+        largest: attributes.int("largest", 1) != 0,
+        scope: context.symbols.clone(),
+        count: OnceLock::new(),
+    }))
+}
+
+#[derive(Debug)]
+struct TopK {
+    axis: i64,
+    largest: bool,
+    scope: SymbolScope,
+    /// What the number of elements is called while it is unknown.
+    count: OnceLock<Symbol>,
+}
+
+impl Kernel for TopK {
+    fn name(&self) -> &'static str {
+        "TopK"
+    }
+
+    fn output_count(&self) -> usize {
+        2
+    }
+
+    fn names_sizes(&self) -> bool {
+        self.count.get().is_some()
+    }
+
+    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+        let [values, count] = inputs else {
+            bail!("expected 2 inputs, found {}", inputs.len());
+        };
+        if count.rank() != 1 || !count.shape[0].is_one() {
+            bail!(Refusal("needs a list of one number as its count".to_owned()));
+        }
+        let axis = axis::axis(self.axis, values.rank())?;
+        let count = match count.dims().as_deref() {
+            Some([count]) => count.clone(),
+            _ => self.count.get_or_init(|| counted(&self.scope, "k")).to_dim(),
+        };
+        if let Ok(number) = count.to_i64() {
+            let most = values.shape[axis].to_i64().unwrap_or(i64::MAX);
+            if !(0..=most).contains(&number) {
+                bail!(Refusal(format!(
+                    "is to give {number} elements of {}",
+                    values.shape[axis]
+                )));
+            }
+        }
+        let mut shape = values.shape.clone();
+        shape[axis] = count;
+        let places = Fact::new(DatumType::I64, shape.iter().cloned());
+        Ok(vec![Fact::new(values.datum_type, shape), places])
+    }
+
+    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+        let (values, count) = (&inputs[0], scalar::<i64>(&*inputs[1].cast_to::<i64>()?)?);
+        let mut shape: TVec<usize> = values.shape().into();
+        let axis = axis::axis(self.axis, shape.len())?;
+        let size = shape[axis];
+        let count_of_size = usize::try_from(count).ok().filter(|&count| count <= size);
+        ensure_input!(count_of_size.is_some(), "{count} elements are wanted of {size}");
+        let count = count_of_size.unwrap_or(0);
+        let inner: usize = shape[axis + 1..].iter().product();
+        shape[axis] = count;
+        let total: usize = shape.iter().product();
+        let mut places = vec![0i64; total];
+        let made = with_number!(values.datum_type(), T => {
+            let given = elements::<T>(values)?;
+            let mut made = vec![T::default(); total];
+            if total > 0 {
+                let blocks = made.chunks_exact_mut(count * inner).zip(places.chunks_exact_mut(count * inner));
+                for (block, (made, places)) in given.chunks_exact(size * inner).zip(blocks) {
+                    self.of_block(block, made, places, [size, inner])?;
+                }
+            }
+            tensor(&shape, made)?
+        });
+        Ok(tvec![made, tensor(&shape, places)?])
+    }
+}
+
+impl TopK {
+    /// Each of `inner` groups of `size` elements that stand `inner` apart.
+    fn of_block<T: Copy + PartialOrd>(
+        &self,
+        block: &[T],
+        made: &mut [T],
+        places: &mut [i64],
+        [size, inner]: [usize; 2],
+    ) -> TractResult<()> {
+        // Equal ones come in their order, as ONNX has it.
+        let order = |a: &(T, usize), b: &(T, usize)| {
+            let order = ascending(&a.0, &b.0);
+            let order = if self.largest { order.reverse() } else { order };
+            order.then(a.1.cmp(&b.1))
+        };
+        let count = made.len() / inner;
+        let mut pace = Pace::default();
+        let mut group: Vec<(T, usize)> = Vec::with_capacity(size);
+        for lane in 0..inner {
+            pace.spend(4 * size as u64)?;
+            group.clear();
+            let numbers = block[lane..].iter().step_by(inner).copied();
+            group.extend(numbers.zip(0..size));
+            if count < size {
+                group.select_nth_unstable_by(count, order);
+                group.truncate(count);
+            }
+            group.sort_unstable_by(order);
+            for (index, &(number, place)) in group.iter().enumerate() {
+                made[index * inner + lane] = number;
+                places[index * inner + lane] = place as i64;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// NaN is the greatest, as to NumPy.
+fn ascending<T: PartialOrd>(a: &T, b: &T) -> Ordering {
+    #[allow(clippy::eq_op, reason = "only NaN differs from itself")]
+    a.partial_cmp(b).unwrap_or_else(|| (a != a).cmp(&(b != b)))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+    use crate::faults::BadInput;
+
+    fn top(largest: bool, values: Tensor, count: i64) -> TractResult<TVec<Tensor>> {
+        let top_k = TopK {
+            axis: 0,
+            largest,
+            scope: SymbolScope::default(),
+            count: OnceLock::new(),
+        };
+        top_k.run(&[Arc::new(values), Arc::new(tensor1(&[count]))])
+    }
+
+    #[test]
+    fn nan_is_the_greatest_and_equal_ones_are_in_order() {
+        let mut values: Vec<f32> = (0..100u8).map(|number| f32::from(number % 10)).collect();
+        values[50] = f32::NAN;
+        values[20] = f32::NAN;
+        let greatest = top(true, tensor1(&values), 5).unwrap();
+        assert_eq!(greatest[1], tensor1(&[20i64, 50, 9, 19, 29]));
+        let least = top(false, tensor1(&values), 99).unwrap();
+        let places = elements::<i64>(&least[1]).unwrap();
+        assert_eq!((&places[..3], &places[97..]), (&[0, 10, 30][..], &[99, 20][..]));
+    }
+
+    #[test]
+    fn more_than_there_are_is_the_requests_fault() {
+        for count in [-1, 4, i64::MAX] {
+            let error = top(true, tensor1(&[1i64, 2, 3]), count).unwrap_err();
+            assert!(error.is::<BadInput>(), "{error}");
+        }
+        let all = top(true, tensor2(&[[1i64, 9], [3, 4], [2, 6]]), 2).unwrap();
+        assert_eq!(all[0], tensor2(&[[3i64, 9], [2, 6]]));
+        assert_eq!(all[1], tensor2(&[[1i64, 0], [2, 2]]));
+        assert_eq!(top(true, tensor1(&[1i64]), 0).unwrap()[0].shape(), [0]);
+    }
+}
