@@ -54,7 +54,7 @@ pub(crate) fn expanded(model: &ModelProto) -> Result<Option<ModelProto>, Service
         contrib::replace(model);
         half::widen(model);
         last_bits::keep(model);
-        // Whoever asks whether numbers are rounded to 8 bits has asked.
+        // The rules above look for these operators.
         integers::replace(model);
         invariants::take_out(model);
     }

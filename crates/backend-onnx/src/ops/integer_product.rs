@@ -12,6 +12,7 @@ use super::{
     attributes::Attributes,
     elements::tensor,
     kernel::{Fact, Kernel, kernel},
+    matrices::{Sizes, matrices, sizes},
     packs::{Order, Packs},
     quantize,
 };
@@ -53,42 +54,6 @@ struct IntegerProduct {
     zero_points: [Option<usize>; 2],
     /// The second matrix, if it is known and there is one for all.
     packed: Option<Arc<Packed>>,
-}
-
-/// The sizes of a product as NumPy has them.
-struct Sizes<D> {
-    /// Of the dimensions before the matrices', which are repeated as needed.
-    outer: [TVec<D>; 2],
-    rows: D,
-    depth: [D; 2],
-    columns: D,
-    shape: TVec<D>,
-}
-
-fn sizes<D: DimLike>(a: &[D], b: &[D]) -> TractResult<Sizes<D>> {
-    let (Some((depth_a, before_a)), Some(_)) = (a.split_last(), b.last()) else {
-        bail!("a product of numbers, not of matrices");
-    };
-    let (columns, depth_b, before_b) = match b {
-        [depth] => (None, depth, &[][..]),
-        [before @ .., depth, columns] => (Some(columns), depth, before),
-        [] => bail!("a number, not a matrix"),
-    };
-    let (rows, before_a) = match before_a.split_last() {
-        Some((rows, before)) => (Some(rows), before),
-        None => (None, &[][..]),
-    };
-    let outer = [TVec::from(before_a), TVec::from(before_b)];
-    let mut shape: TVec<D> = tract_core::broadcast::multi_broadcast(&[&outer[0][..], &outer[1][..]])?;
-    shape.extend(rows.cloned());
-    shape.extend(columns.cloned());
-    Ok(Sizes {
-        outer,
-        rows: rows.cloned().unwrap_or_else(D::one),
-        depth: [depth_a.clone(), depth_b.clone()],
-        columns: columns.cloned().unwrap_or_else(D::one),
-        shape,
-    })
 }
 
 impl Kernel for IntegerProduct {
@@ -193,34 +158,6 @@ impl Kernel for IntegerProduct {
         }
         Ok(tvec![tensor(&shape, made)?])
     }
-}
-
-/// For each result, which matrices of the factors it is made of.
-fn matrices(outer: &[TVec<usize>; 2], results: usize) -> impl Iterator<Item = [usize; 2]> + use<> {
-    let rank = outer.iter().map(TVec::len).max().unwrap_or(0);
-    let padded = outer.each_ref().map(|dims| {
-        let mut padded: TVec<usize> = tvec![1; rank - dims.len()];
-        padded.extend(dims.iter().copied());
-        padded
-    });
-    let shape: TVec<usize> = (0..rank)
-        .map(|axis| match padded[0][axis] {
-            1 => padded[1][axis],
-            size => size,
-        })
-        .collect();
-    (0..results).map(move |result| {
-        padded.each_ref().map(|dims| {
-            let (mut left, mut index, mut stride) = (result, 0, 1);
-            for axis in (0..rank).rev() {
-                let at = left % shape[axis];
-                left /= shape[axis];
-                index += if dims[axis] == 1 { 0 } else { at * stride };
-                stride *= dims[axis];
-            }
-            index
-        })
-    })
 }
 
 /// The numbers of a factor, each less its zero point: one for all, or one for each of `count` rows, or columns.

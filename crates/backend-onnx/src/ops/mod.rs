@@ -40,6 +40,7 @@ mod kernel;
 mod local_normalization;
 mod lookup;
 mod lp_pool;
+mod matrices;
 mod matrix_product;
 mod max_pool;
 mod max_unpool;

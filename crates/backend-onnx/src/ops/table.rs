@@ -6,7 +6,7 @@ use super::{
     activation::{self, activation},
     affine_grid, attention, attention_mask, batch_normalization, cast, coarse, columns, conditions as when,
     constants, contrib, counting, cum_sum, determinant, dft, elementwise, gemm, grid_sample,
-    grouped_attention, hardmax, indexed, local_normalization, lookup, lp_pool, max_unpool, mel,
+    grouped_attention, hardmax, indexed, local_normalization, lookup, lp_pool, matrices, max_unpool, mel,
     non_max_suppression, non_zero, normalize, packed_product, packed_rows, pad, pieces_of_text, power, prelu,
     quantize, quantized_pair, random, recurrent, reduce, resize, roi_align, rotary,
     rule::{Outputs, Rule, contributed, inner, ml, op},
@@ -25,6 +25,7 @@ const FIXED: Types = Types::FIXED;
 const ALL: Types = Types::ALL;
 /// What matrix products are computed for.
 const FACTORS: Types = FLOATS.and(Types::I32);
+const WIDE: Types = Types::I64.and(Types::U32).and(Types::U64);
 /// Whole numbers that powers are computed of.
 const POWERS: Types = Types::I32.and(Types::I64);
 /// What a reduction of integers is computed for here.
@@ -389,9 +390,10 @@ pub(super) static RULES: &[Rule] = &[
         ])
         .own(lp_pool::lp_pool),
     op("MatMul")
-        .of(FACTORS)
+        .of(FACTORS.and(WIDE))
         .wide()
         .given(when::product)
+        .instead(WIDE, matrices::whole_product)
         .by(tract::product),
     op("MatMulInteger")
         .since(10)

@@ -124,18 +124,26 @@ impl TopK {
         };
         let count = made.len() / inner;
         let mut pace = Pace::default();
-        let mut group: Vec<(T, usize)> = Vec::with_capacity(size);
+        // So many more than are wanted are collected before the worst of them go.
+        let room = count.saturating_mul(2).max(64).min(size);
+        let mut group: Vec<(T, usize)> = Vec::with_capacity(room);
         for lane in 0..inner {
             pace.spend(4 * size as u64)?;
             group.clear();
-            let numbers = block[lane..].iter().step_by(inner).copied();
-            group.extend(numbers.zip(0..size));
-            if count < size {
-                group.select_nth_unstable_by(count, order);
-                group.truncate(count);
+            let mut worst = None;
+            for item in block[lane..].iter().step_by(inner).copied().zip(0..size) {
+                if worst.is_some_and(|worst| order(&item, &worst) == Ordering::Greater) {
+                    continue;
+                }
+                if group.len() == room {
+                    group.select_nth_unstable_by(count - 1, order);
+                    group.truncate(count);
+                    worst = group.last().copied();
+                }
+                group.push(item);
             }
             group.sort_unstable_by(order);
-            for (index, &(number, place)) in group.iter().enumerate() {
+            for (index, &(number, place)) in group.iter().take(count).enumerate() {
                 made[index * inner + lane] = number;
                 places[index * inner + lane] = place as i64;
             }
