@@ -156,9 +156,26 @@ impl Made {
         let largest_bias = largest_bias.unwrap_or(0);
         let weights = self.weights(node, &places, known)?;
         let (parts, dims) = (weights.parts.clone(), weights.dims.clone());
+        let is_grouped = node
+            .attribute
+            .iter()
+            .any(|attribute| attribute.name == "group" && attribute.i != 1);
+        // The channels of groups are not beside each other in the input.
+        if parts.len() > 1 && is_grouped {
+            return None;
+        }
         // The bias is one more term where there is room for it.
         let takes_bias = parts.len() == 1 && weights.largest * MAX_INPUT + largest_bias <= MAX_SUM;
         let bias_of_sums = bias.as_ref().filter(|_| takes_bias);
+
+        let image = input(node, 0)?;
+        let scales = match is_integer {
+            true => None,
+            false => Some((
+                [input(node, 1)?, input(node, 4)?, input(node, 6)?],
+                input(node, 7)?,
+            )),
+        };
 
         let mut writer = Writer {
             made: self,
@@ -166,11 +183,7 @@ impl Made {
             output,
             count: 0,
         };
-        let mut x = writer.op(
-            "Cast",
-            &[input(node, 0)?],
-            vec![int("to", DataType::Float as i64)],
-        );
+        let mut x = writer.op("Cast", &[image], vec![int("to", DataType::Float as i64)]);
         if let Some(zero_point) = input(node, places.input_zero_point)
             && !known
                 .get(zero_point)
@@ -202,18 +215,17 @@ impl Made {
             });
         }
         let mut sums = sums?;
-        if is_integer {
+        let Some((scales, zero_point)) = scales else {
             writer.give("Identity", "", &[&sums], vec![]);
             return Some(());
-        }
+        };
         if let Some(bias) = bias.filter(|_| !takes_bias) {
             let mut shape = vec![1; dims.len() - 1];
             shape[0] = bias.len() as i64;
             let bias = writer.constant(|name| whole_numbers(name, &bias, shape));
             sums = writer.op("Add", &[&sums, &bias], vec![]);
         }
-        let scales = [input(node, 1)?, input(node, 4)?, input(node, 6)?];
-        writer.requantized(&sums, scales, input(node, 7)?, 1);
+        writer.requantized(&sums, scales, zero_point, 1);
         Some(())
     }
 
@@ -227,7 +239,7 @@ impl Made {
         let name = input(node, places.weights)?;
         let zero_point = input(node, places.weights_zero_point).unwrap_or_default();
         if !self.weights.contains_key(name) {
-            let made = self.converted(node, name, zero_point, known);
+            let made = self.converted(name, zero_point, known);
             self.weights
                 .insert(name.to_owned(), (zero_point.to_owned(), made));
         }
@@ -237,7 +249,6 @@ impl Made {
 
     fn converted(
         &mut self,
-        node: &NodeProto,
         name: &str,
         zero_point: &str,
         known: &HashMap<&str, &TensorProto>,
@@ -264,10 +275,6 @@ impl Made {
                 values.iter_mut().for_each(|value| *value -= zero_point);
             }
         }
-        let is_grouped = node
-            .attribute
-            .iter()
-            .any(|attribute| attribute.name == "group" && attribute.i != 1);
         let sum = |row: &[i32], channels: Range<usize>| -> u64 {
             let values = &row[channels.start * taps..channels.end * taps];
             values.iter().map(|value| u64::from(value.unsigned_abs())).sum()
@@ -294,8 +301,7 @@ impl Made {
             so_far.iter_mut().zip(&more).for_each(|(sum, more)| *sum += more);
         }
         ranges.push(start..channels);
-        // The channels of groups are not beside each other in the input.
-        if ranges.len() > MAX_PARTS || (ranges.len() > 1 && is_grouped) {
+        if ranges.len() > MAX_PARTS {
             return None;
         }
         let largest = sums(0..channels).into_iter().max()?;

@@ -74,14 +74,19 @@ fn replace(
     fs::write(&target, "old").unwrap();
     let outcome = thread::spawn(move || {
         let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-        // Descriptors go by the lowest free number: what is opened later gets one of these, not the file's.
-        let lower: Vec<File> = (0..64)
-            .map(|_| File::open("/proc/self/status").unwrap())
-            .collect();
-        let mut file = AtomicFile::create(&target).unwrap();
-        drop(lower);
-        // The only file that is open in the folder: it has a random name, or none.
-        let descriptor = descriptors_of(target.parent().unwrap())[0];
+        // Descriptors go by the lowest free number: what is opened later gets one of these, not the file's. Tests beside this one may
+        // free a lower one meanwhile.
+        let (mut file, descriptor) = loop {
+            let lower: Vec<File> = (0..64)
+                .map(|_| File::open("/proc/self/status").unwrap())
+                .collect();
+            let file = AtomicFile::create(&target).unwrap();
+            // The only file that is open in the folder: it has a random name, or none.
+            let descriptor = descriptors_of(target.parent().unwrap())[0];
+            if lower.iter().all(|lower| lower.as_raw_fd() < descriptor) {
+                break (file, descriptor);
+            }
+        };
         file.write_all(content).unwrap();
         and(file, descriptor)
     });
