@@ -235,16 +235,22 @@ class Reference:
         return {}
 
 
+def has_other_rank(port, shape):
+    """Whether nothing but -1 is said of a shape, and the number of dimensions is wrong: that is what the file says."""
+    return len(shape) != len(port["shape"]) and all(dim == -1 for dim in port["shape"])
+
+
 def faults(metadata, outputs):
-    """What is wrong with a good answer in itself. Where nothing but -1 is said of a shape, files may be wrong about its rank, too."""
+    """What is wrong with a good answer in itself."""
     for port in metadata["outputs"]:
         if port["name"] not in outputs:
             return f"{port['name']} is missing"
         datatype, shape, raw = outputs[port["name"]]
         if datatype != port["datatype"]:
             return f"{port['name']} is {datatype}, expected {port['datatype']}"
-        is_promise = any(dim != -1 for dim in port["shape"])
-        if is_promise and (len(shape) != len(port["shape"]) or any(wanted not in (-1, found) for wanted, found in zip(port["shape"], shape))):
+        if not has_other_rank(port, shape) and (
+            len(shape) != len(port["shape"]) or any(wanted not in (-1, found) for wanted, found in zip(port["shape"], shape))
+        ):
             return f"{port['name']} has shape {shape}, expected {port['shape']}"
         kind = kind_of(datatype)
         if kind is not object and len(raw) != np.dtype(kind).itemsize * int(np.prod(shape, dtype=np.float64)):
@@ -292,7 +298,8 @@ def asked(watched, reference, number, path, random):
             difference = compared(outputs, reference.answers(number, path, inputs))
             if difference and difference[0].isupper():
                 return f"{difference}; asked with {asked_with}"
-            results.append(difference or "answered")
+            ranks = [port["name"] for port in metadata["outputs"] if has_other_rank(port, outputs[port["name"]][1])]
+            results.append(difference or (f"other rank than the file says: {ranks[0]}" if ranks else "answered"))
         elif status == 500:
             results.append(f"answered with 500: {outputs}; asked with {asked_with}")
         elif status == 504:

@@ -7,7 +7,7 @@ use tensor_core::{Quoted, Shape};
 
 use crate::signature::{Dim, Port};
 
-/// The dimensions of a model's inputs that must have the same size in a request.
+/// The dimensions of a model's inputs that must have the same size in a request, and those that probably have.
 #[derive(Debug)]
 pub(crate) struct NamedDims {
     inputs: Vec<String>,

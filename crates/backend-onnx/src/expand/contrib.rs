@@ -2,17 +2,17 @@
 //!
 //! Operators that are not replaced stay, and are refused by their names later.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
-use crate::{
-    ops::NEWEST,
-    proto::{
-        AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, attribute_proto::AttributeType,
-        canonical_domain, tensor_proto::DataType,
-    },
+use crate::proto::{
+    AttributeProto, GraphProto, ModelProto, NodeProto, attribute_proto::AttributeType, canonical_domain,
+    tensor_proto::DataType,
 };
 
-use super::graph::{any_graph, float, floats, int, ints, node, onnx_opset};
+use super::{
+    graph::{any_graph, float, int, ints, node, onnx_opset},
+    replacement::{Replacement, replace_nodes},
+};
 
 const DOMAIN: &str = "com.microsoft";
 
@@ -45,56 +45,12 @@ pub(super) fn replace(model: &mut ModelProto) {
     }
     let opset = onnx_opset(model);
     if let Some(graph) = &mut model.graph {
-        replace_in(graph, opset);
+        replace_nodes(graph, opset, &|node| is_replaceable(node, opset), &|new,
+                                                                           (): &mut (
+        )| {
+            new.write()
+        });
     }
-}
-
-fn replace_in(graph: &mut GraphProto, opset: i64) {
-    let nodes = std::mem::take(&mut graph.node);
-    let constants = graph.initializer.iter();
-    let dims: HashMap<String, Vec<i64>> = constants
-        .map(|tensor| (tensor.name.clone(), tensor.dims.clone()))
-        .collect();
-    for mut node in nodes {
-        for inner in node
-            .attribute
-            .iter_mut()
-            .filter_map(|attribute| attribute.g.as_mut())
-        {
-            replace_in(inner, opset);
-        }
-        if !is_replaceable(&node, opset) {
-            graph.node.push(node);
-            continue;
-        }
-        let mut replacement = Replacement {
-            node: &node,
-            dims: &dims,
-            opset,
-            made: Vec::new(),
-            constants: Vec::new(),
-            count: 0,
-        };
-        match replacement.write() {
-            Some(()) => {
-                let Replacement { made, constants, .. } = replacement;
-                graph.node.extend(made);
-                graph.initializer.extend(constants);
-            }
-            None => graph.node.push(node),
-        }
-    }
-}
-
-/// The nodes that replace one node.
-struct Replacement<'n> {
-    node: &'n NodeProto,
-    /// Of the graph's constants.
-    dims: &'n HashMap<String, Vec<i64>>,
-    opset: i64,
-    made: Vec<NodeProto>,
-    constants: Vec<TensorProto>,
-    count: usize,
 }
 
 impl Replacement<'_> {
@@ -148,7 +104,7 @@ impl Replacement<'_> {
             "SimplifiedLayerNormalization" | "RMSNormalization" => {
                 // Normalized over several dimensions by one that is counted from the start: their number is not known here.
                 let is_last = self.int("axis", -1) == -1
-                    || self.dims.get(&self.input(1)?).is_some_and(|dims| dims.len() == 1);
+                    || self.dims(&self.input(1)?).is_some_and(|dims| dims.len() == 1);
                 if self.wants(1) || !is_last {
                     return None;
                 }
@@ -355,7 +311,7 @@ impl Replacement<'_> {
     /// are a mask and what else is added to the scores.
     fn attended(&mut self, product: String, mask: usize, bias: usize) -> Option<()> {
         let is_plain = self.int("do_rotary", 0) == 0 && self.attribute("qkv_hidden_sizes").is_none();
-        let (heads, weights) = (self.int("num_heads", 0), self.dims.get(&self.input(1)?)?);
+        let (heads, weights) = (self.int("num_heads", 0), self.dims(&self.input(1)?)?);
         let [_, columns] = weights[..] else {
             return None;
         };
@@ -620,107 +576,5 @@ impl Replacement<'_> {
         }
         let factor = self.constant(&[factor], vec![]);
         self.op("Mul", &[x, factor], vec![])
-    }
-
-    fn input(&self, index: usize) -> Option<String> {
-        self.node
-            .input
-            .get(index)
-            .filter(|name| !name.is_empty())
-            .cloned()
-    }
-
-    /// Inputs by their places; those that are not given are left out at the end only.
-    fn inputs(&self, places: &[usize]) -> Vec<String> {
-        let mut inputs: Vec<String> = places
-            .iter()
-            .map(|&place| self.input(place).unwrap_or_default())
-            .collect();
-        while inputs.last().is_some_and(String::is_empty) {
-            inputs.pop();
-        }
-        inputs
-    }
-
-    fn wants(&self, output: usize) -> bool {
-        self.node.output.get(output).is_some_and(|name| !name.is_empty())
-    }
-
-    fn attribute(&self, name: &str) -> Option<&AttributeProto> {
-        self.node
-            .attribute
-            .iter()
-            .find(|attribute| attribute.name == name)
-    }
-
-    fn int(&self, name: &str, default: i64) -> i64 {
-        self.attribute(name).map_or(default, |attribute| attribute.i)
-    }
-
-    fn float(&self, name: &str, default: f32) -> f32 {
-        self.attribute(name).map_or(default, |attribute| attribute.f)
-    }
-
-    fn text(&self, name: &str) -> String {
-        self.attribute(name).map_or_else(String::new, |attribute| {
-            String::from_utf8_lossy(&attribute.s).into_owned()
-        })
-    }
-
-    fn fresh(&mut self) -> String {
-        self.count += 1;
-        let base = self.node.output.iter().find(|name| !name.is_empty());
-        format!("{}~{}~", base.map_or("", String::as_str), self.count)
-    }
-
-    /// An operator of the set that the model uses.
-    fn op(&mut self, op_type: &str, inputs: &[String], attributes: Vec<AttributeProto>) -> String {
-        let output = self.fresh();
-        self.made.push(node(
-            op_type,
-            &self.node.name,
-            inputs.to_vec(),
-            output.clone(),
-            attributes,
-        ));
-        output
-    }
-
-    /// An operator of the newest set, whichever the model uses.
-    fn newer(&mut self, op_type: &str, inputs: &[String], attributes: Vec<AttributeProto>) -> String {
-        let output = self.op(op_type, inputs, attributes);
-        if let Some(made) = self.made.last_mut() {
-            made.domain = NEWEST.to_owned();
-        }
-        output
-    }
-
-    fn constant(&mut self, values: &[f32], dims: Vec<i64>) -> String {
-        let name = self.fresh();
-        self.constants.push(floats(name.clone(), values, dims));
-        name
-    }
-
-    fn indices(&mut self, values: &[i64]) -> String {
-        let name = self.fresh();
-        let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-        self.constants.push(TensorProto {
-            name: name.clone(),
-            dims: vec![values.len() as i64],
-            data_type: DataType::Int64 as i32,
-            raw_data: bytes.into(),
-            ..TensorProto::default()
-        });
-        name
-    }
-
-    /// Names a value as the node's output.
-    fn give(&mut self, index: usize, value: String) -> Option<()> {
-        if self.wants(index) {
-            let output = self.node.output[index].clone();
-            self.made
-                .push(node("Identity", &self.node.name, vec![value], output, vec![]));
-        }
-        Some(())
     }
 }

@@ -10,6 +10,7 @@ mod half;
 mod integers;
 mod invariants;
 mod last_bits;
+mod replacement;
 
 use std::borrow::Cow;
 

@@ -1,5 +1,5 @@
-//! `Softmax` along any axis. tract's is many times slower along axes whose elements do not stand side by side, and panics at FP64 that
-//! is not there.
+//! `Softmax` and its logarithm along any axis. tract's is many times slower along axes whose elements do not stand side by side, panics at
+//! FP64 that is not there, and takes the logarithm of a softmax, which is minus infinity for what is merely unlikely.
 
 use std::sync::Arc;
 
@@ -16,12 +16,13 @@ use super::{
 };
 use crate::{building::BuildContext, lowered::OnnxNode};
 
-/// `Softmax` of any operator set.
+/// `Softmax` and `LogSoftmax` of any operator set.
 pub(crate) fn softmax(context: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
     let coerces = context.opset < 13;
     Ok(kernel(Softmax {
         axis: Attributes(node).int("axis", if coerces { 1 } else { -1 }),
         coerces,
+        are_logarithms: node.op_type == "LogSoftmax",
     }))
 }
 
@@ -30,11 +31,16 @@ struct Softmax {
     axis: i64,
     /// Before operator set 13 it was computed over all axes from this one on.
     coerces: bool,
+    are_logarithms: bool,
 }
 
 impl Kernel for Softmax {
     fn name(&self) -> &'static str {
-        "Softmax"
+        if self.are_logarithms {
+            "LogSoftmax"
+        } else {
+            "Softmax"
+        }
     }
 
     fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
@@ -54,7 +60,7 @@ impl Kernel for Softmax {
     fn in_tract(&self, inputs: &[Fact]) -> Option<Box<dyn TypedOp>> {
         let rank = inputs[0].rank();
         let is_last = self.axis == -1 || self.axis + 1 == rank as i64;
-        let is_last = is_last && inputs[0].datum_type == DatumType::F32;
+        let is_last = is_last && inputs[0].datum_type == DatumType::F32 && !self.are_logarithms;
         is_last.then(|| {
             Box::new(TractSoftmax::new(tvec![rank - 1], None, SoftmaxKind::Softmax)) as Box<dyn TypedOp>
         })
@@ -71,7 +77,7 @@ impl Kernel for Softmax {
         if inputs[0].datum_type() == DatumType::F64 {
             let mut values = elements::<f64>(&inputs[0])?.to_vec();
             if !values.is_empty() {
-                precise(&mut values, count, inner);
+                precise(&mut values, count, inner, self.are_logarithms);
             }
             return Ok(tvec![tensor(shape, values)?]);
         }
@@ -81,7 +87,7 @@ impl Kernel for Softmax {
                 values: &mut values,
                 count,
                 inner,
-                are_logarithms: false,
+                are_logarithms: self.are_logarithms,
             });
         }
         Ok(tvec![tensor(shape, values)?])
@@ -96,18 +102,6 @@ pub(super) fn rows(values: &mut [f32], count: usize) {
         inner: 1,
         are_logarithms: false,
     });
-}
-
-/// Its logarithm, `x - log(sum(exp(x)))`, of groups of `count` elements that stand `inner` apart.
-pub(super) fn logarithms(values: &mut [f32], count: usize, inner: usize) {
-    if !values.is_empty() {
-        pulp::Arch::new().dispatch(Groups {
-            values,
-            count,
-            inner,
-            are_logarithms: true,
-        });
-    }
 }
 
 /// Groups of `count` elements that stand `inner` apart.
@@ -232,11 +226,17 @@ fn columns(block: &mut [f32], inner: usize, from: usize, width: usize, are_logar
 }
 
 /// Of FP64, over `count` elements that stand `inner` apart.
-fn precise(values: &mut [f64], count: usize, inner: usize) {
+fn precise(values: &mut [f64], count: usize, inner: usize, are_logarithms: bool) {
     for block in values.chunks_exact_mut(count * inner) {
         for lane in 0..inner {
             let line = || (lane..count * inner).step_by(inner);
             let greatest = line().map(|at| block[at]).fold(f64::NEG_INFINITY, f64::max);
+            if are_logarithms {
+                let sum: f64 = line().map(|at| (block[at] - greatest).exp()).sum();
+                let logarithm = sum.ln();
+                line().for_each(|at| block[at] = (block[at] - greatest) - logarithm);
+                continue;
+            }
             let mut sum = 0.0;
             for at in line() {
                 block[at] = (block[at] - greatest).exp();

@@ -366,7 +366,11 @@ pub(super) static RULES: &[Rule] = &[
         .given(when::comparison)
         .by(tract::pair),
     op("Log").of(FLOATS).wide().by(tract::function),
-    op("LogSoftmax").takes(AXIS).own(elementwise::log_softmax),
+    op("LogSoftmax")
+        .takes(AXIS)
+        .of(FLOATS)
+        .wide()
+        .by(softmax::softmax),
     op("Loop")
         .since(1)
         .takes(&["body"])

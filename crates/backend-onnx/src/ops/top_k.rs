@@ -36,7 +36,7 @@ struct TopK {
     axis: i64,
     largest: bool,
     scope: SymbolScope,
-    /// What the number of elements is called while it is unknown.
+    /// The name of the number of elements while it is unknown.
     count: OnceLock<Symbol>,
 }
 

@@ -6,7 +6,7 @@ use oip_service::CancelToken;
 use oip_types::{ErrorCode, ServiceError};
 use tract_hir::internal::Tensor;
 
-use crate::faults::BadInput;
+use crate::faults::{BadInput, Refusal};
 
 /// Where a value is kept during a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -139,6 +139,29 @@ impl From<BadInput> for Failure {
 
 impl From<tract_hir::prelude::TractError> for Failure {
     fn from(error: tract_hir::prelude::TractError) -> Self {
-        Self::Failed(crate::plan::failed(error))
+        match error.downcast_ref::<Refusal>() {
+            Some(refusal) => Self::Unplanned(ServiceError::invalid(refusal.to_string())),
+            None => Self::Failed(crate::plan::failed(error)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ops::axis;
+
+    #[test]
+    fn what_is_refused_while_a_model_runs_is_no_answer_to_a_trial() {
+        let refused = || axis::axis(5, 3).map_err(Failure::from);
+        let (answer, trial) = (
+            refused().map_err(Failure::answer),
+            refused().map_err(Failure::trial),
+        );
+        assert_eq!(
+            answer.map_err(|error| error.code()),
+            Err(ErrorCode::InvalidArgument)
+        );
+        assert_eq!(trial.map_err(|error| error.code()), Err(ErrorCode::Internal));
     }
 }

@@ -2,6 +2,7 @@
 
 mod arithmetic;
 mod axes;
+mod einsum;
 mod places;
 mod products;
 mod sizes;
@@ -12,8 +13,9 @@ pub(super) use axes::{
     argument, concat, depth_to_space, dropout, flatten, reduce, reshape, shape, size, space_to_depth, split,
     squeeze, transpose, unsqueeze,
 };
+pub(super) use einsum::einsum;
 pub(super) use places::{expand_to, eye_like, gather, tile};
-pub(super) use products::{einsum, gemm, integer_product, product, q_linear_product};
+pub(super) use products::{gemm, integer_product, product, q_linear_product};
 pub(super) use sizes::to_sizes;
 pub(super) use windows::{
     average_pool, convolution, convolution_transposed, global_pool, integer_convolution, max_pool,
