@@ -1,5 +1,5 @@
-//! Real ONNX models out of public Python packages, exports of models trained here, and graphs made by chance, against ONNX Runtime: the scripts in
-//! `xtask/zoo`, over a server of a release build.
+//! Real ONNX models out of public Python packages, exports of models trained here, graphs made by chance and single operators, against ONNX
+//! Runtime: the scripts in `xtask/zoo`, over a server of a release build.
 
 use std::{path::PathBuf, process::Command};
 
@@ -20,7 +20,7 @@ pub(crate) struct Options {
     /// Where the models are kept
     #[arg(long, default_value = "target/zoo", value_name = "FOLDER")]
     folder: PathBuf,
-    /// Write the verdicts into docs/zoo.md; those of exports are its last section
+    /// Write the verdicts into docs/zoo.md; those of exports are its last section, those of operators are docs/operators.md
     #[arg(long)]
     page: bool,
     /// A file that keeps the verdicts: models that it has are not run again
@@ -37,6 +37,9 @@ pub(crate) struct Options {
     /// Instead of models that others made: so many small graphs that are made by chance
     #[arg(long, value_name = "N", conflicts_with_all = ["exports", "results", "page", "mutations", "only"])]
     graphs: Option<u32>,
+    /// Instead of models that others made: single operators, and how long each takes beside ONNX Runtime
+    #[arg(long, conflicts_with_all = ["exports", "results", "mutations", "graphs"])]
+    operators: bool,
     /// Which changes or graphs chance chooses
     #[arg(long, default_value_t = 1, value_name = "N")]
     seed: u32,
@@ -70,12 +73,13 @@ const TRAINING: &[&str] = &[
 pub(crate) fn run(options: &Options) -> Result<()> {
     let root = workspace::root();
     let by_chance = options.mutations.or(options.graphs);
-    let script = match options {
+    let script_name = match options {
         Options { exports: true, .. } => "exports.py",
         Options {
             mutations: Some(_), ..
         } => "mutate.py",
         Options { graphs: Some(_), .. } => "graphs.py",
+        Options { operators: true, .. } => "operators.py",
         _ => "zoo.py",
     };
     let (environment, requirements) = match options.exports {
@@ -91,13 +95,14 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         }
     };
     let mut script_run = Command::new(python);
-    let script = script_run.arg(root.join("xtask/zoo").join(script));
+    let script = script_run.arg(root.join("xtask/zoo").join(script_name));
     script.arg("--server").arg(server);
     let folder = root.join(&options.folder);
     if options.graphs.is_none() {
-        script.arg("--folder").arg(match options.exports {
-            true => folder.join("exports"),
-            false => folder,
+        script.arg("--folder").arg(match script_name {
+            "exports.py" => folder.join("exports"),
+            "operators.py" => folder.join("operators"),
+            _ => folder,
         });
     }
     if let Some(only) = &options.only {
@@ -112,7 +117,11 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         script.arg("--keep").arg(root.join(KEPT));
     }
     if options.page {
-        script.arg("--page").arg(root.join("docs/zoo.md"));
+        let page = match options.operators {
+            true => "docs/operators.md",
+            false => "docs/zoo.md",
+        };
+        script.arg("--page").arg(root.join(page));
     }
     let status = script.status().context("starting the script")?;
     match by_chance {

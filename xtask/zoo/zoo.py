@@ -333,8 +333,8 @@ class Server:
 
     def processor_time(self):
         """Seconds, of all threads."""
-        fields = pathlib.Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(") ")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        # Linux's number for the clock of a process; /proc counts in steps of 10 ms.
+        return time.clock_gettime((~self.process.pid << 3) | 2)
 
     def call(self, path):
         request = urllib.request.Request(f"http://{self.address}{path}", data=b"{}", method="POST")

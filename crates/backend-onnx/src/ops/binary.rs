@@ -1,4 +1,4 @@
-//! Sums, differences, products and quotients of numbers, of which one side may be repeated along some axes. tract has vector
+//! Functions of two numbers, or of two truths, of which one side may be repeated along some axes. tract has vector
 //! instructions for some of these only, and calls a function for each element of the others.
 
 use std::sync::Arc;
@@ -10,12 +10,13 @@ use tract_hir::{
         ops::{
             binary::TypedBinOp,
             element_wise::ElementWiseOp,
-            math::{Add, Div, Mul, Square, Sub},
+            logic::{And, Or, Xor},
+            math::{Add, Div, Max, Min, Mul, Square, Sub},
         },
     },
 };
 
-use super::elements::{Element, elements, tensor};
+use super::elements::{Element, elements, filled, tensor};
 
 /// Puts faster operators in the place of those that tract left as they were.
 pub(super) fn quicken(model: &mut TypedModel) -> TractResult<()> {
@@ -27,7 +28,7 @@ pub(super) fn quicken(model: &mut TypedModel) -> TractResult<()> {
             model.node_mut(id).op = Box::new(WholeSquare);
             continue;
         }
-        let Some(function) = node.op_as::<TypedBinOp>().and_then(Arithmetic::of) else {
+        let Some(function) = node.op_as::<TypedBinOp>().and_then(Function::of) else {
             continue;
         };
         let mut types = node
@@ -38,12 +39,7 @@ pub(super) fn quicken(model: &mut TypedModel) -> TractResult<()> {
         let is_same = types.try_fold(true, |is_same, datum_type: TractResult<DatumType>| {
             Ok::<_, TractError>(is_same && datum_type? == output)
         })?;
-        let is_known = match output {
-            DatumType::F32 | DatumType::F64 => true,
-            DatumType::I32 => function != Arithmetic::Quotient,
-            _ => false,
-        };
-        if is_same && is_known {
+        if is_same && function.takes(output) {
             model.node_mut(id).op = Box::new(Binary(function));
         }
     }
@@ -55,8 +51,8 @@ pub(super) fn quicken(model: &mut TypedModel) -> TractResult<()> {
 pub(super) fn keep_order(model: &mut TypedModel) -> TractResult<()> {
     for id in 0..model.nodes().len() {
         let node = model.node(id);
-        let function = node.op_as::<TypedBinOp>().and_then(Arithmetic::of);
-        let Some(function @ (Arithmetic::Difference | Arithmetic::Quotient)) = function else {
+        let function = node.op_as::<TypedBinOp>().and_then(Function::of);
+        let Some(function @ (Function::Difference | Function::Quotient)) = function else {
             continue;
         };
         let &[first, second] = &*node.inputs else {
@@ -73,14 +69,19 @@ pub(super) fn keep_order(model: &mut TypedModel) -> TractResult<()> {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Arithmetic {
+enum Function {
     Sum,
     Difference,
     Product,
     Quotient,
+    Greater,
+    Less,
+    And,
+    Or,
+    Xor,
 }
 
-impl Arithmetic {
+impl Function {
     fn of(op: &TypedBinOp) -> Option<Self> {
         let op = &op.0;
         Some(if op.is::<Add>() {
@@ -91,14 +92,38 @@ impl Arithmetic {
             Self::Product
         } else if op.is::<Div>() {
             Self::Quotient
+        } else if op.is::<Max>() {
+            Self::Greater
+        } else if op.is::<Min>() {
+            Self::Less
+        } else if op.is::<And>() {
+            Self::And
+        } else if op.is::<Or>() {
+            Self::Or
+        } else if op.is::<Xor>() {
+            Self::Xor
         } else {
             return None;
         })
     }
+
+    /// Whether it is computed here for two values of a type.
+    fn takes(self, datum_type: DatumType) -> bool {
+        match self {
+            Self::Sum | Self::Difference | Self::Product => matches!(
+                datum_type,
+                DatumType::F32 | DatumType::F64 | DatumType::I32 | DatumType::I64
+            ),
+            Self::Quotient => matches!(datum_type, DatumType::F32 | DatumType::F64),
+            // Of floats, NaN has its own place.
+            Self::Greater | Self::Less => matches!(datum_type, DatumType::I32 | DatumType::I64),
+            Self::And | Self::Or | Self::Xor => datum_type == DatumType::Bool,
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Binary(Arithmetic);
+struct Binary(Function);
 
 impl Op for Binary {
     fn name(&self) -> StaticName {
@@ -122,17 +147,27 @@ impl EvalOp for Binary {
             };
         }
         let value = match (datum_type, self.0) {
-            (DatumType::F32, Arithmetic::Sum) => function!(f32, |a, b| a + b),
-            (DatumType::F32, Arithmetic::Difference) => function!(f32, |a, b| a - b),
-            (DatumType::F32, Arithmetic::Product) => function!(f32, |a, b| a * b),
-            (DatumType::F32, Arithmetic::Quotient) => function!(f32, |a, b| a / b),
-            (DatumType::F64, Arithmetic::Sum) => function!(f64, |a, b| a + b),
-            (DatumType::F64, Arithmetic::Difference) => function!(f64, |a, b| a - b),
-            (DatumType::F64, Arithmetic::Product) => function!(f64, |a, b| a * b),
-            (DatumType::F64, Arithmetic::Quotient) => function!(f64, |a, b| a / b),
-            (DatumType::I32, Arithmetic::Sum) => function!(i32, i32::wrapping_add),
-            (DatumType::I32, Arithmetic::Difference) => function!(i32, i32::wrapping_sub),
-            (DatumType::I32, Arithmetic::Product) => function!(i32, i32::wrapping_mul),
+            (DatumType::F32, Function::Sum) => function!(f32, |a, b| a + b),
+            (DatumType::F32, Function::Difference) => function!(f32, |a, b| a - b),
+            (DatumType::F32, Function::Product) => function!(f32, |a, b| a * b),
+            (DatumType::F32, Function::Quotient) => function!(f32, |a, b| a / b),
+            (DatumType::F64, Function::Sum) => function!(f64, |a, b| a + b),
+            (DatumType::F64, Function::Difference) => function!(f64, |a, b| a - b),
+            (DatumType::F64, Function::Product) => function!(f64, |a, b| a * b),
+            (DatumType::F64, Function::Quotient) => function!(f64, |a, b| a / b),
+            (DatumType::I32, Function::Sum) => function!(i32, i32::wrapping_add),
+            (DatumType::I32, Function::Difference) => function!(i32, i32::wrapping_sub),
+            (DatumType::I32, Function::Product) => function!(i32, i32::wrapping_mul),
+            (DatumType::I32, Function::Greater) => function!(i32, Ord::max),
+            (DatumType::I32, Function::Less) => function!(i32, Ord::min),
+            (DatumType::I64, Function::Sum) => function!(i64, i64::wrapping_add),
+            (DatumType::I64, Function::Difference) => function!(i64, i64::wrapping_sub),
+            (DatumType::I64, Function::Product) => function!(i64, i64::wrapping_mul),
+            (DatumType::I64, Function::Greater) => function!(i64, Ord::max),
+            (DatumType::I64, Function::Less) => function!(i64, Ord::min),
+            (DatumType::Bool, Function::And) => function!(bool, |a, b| a & b),
+            (DatumType::Bool, Function::Or) => function!(bool, |a, b| a | b),
+            (DatumType::Bool, Function::Xor) => function!(bool, |a, b| a ^ b),
             (other, function) => bail!("a {function:?} of {other:?}"),
         }?;
         Ok(tvec![value.into_tvalue()])
@@ -202,7 +237,7 @@ impl TypedOp for WholeSquare {
 }
 
 /// Combines two tensors element by element; writes over the first one if no one else uses it.
-fn computed<T: Element + Copy + Default>(
+fn computed<T: Element + Copy>(
     a: TValue,
     b: &TValue,
     shape: &[usize],
@@ -228,21 +263,27 @@ fn computed<T: Element + Copy + Default>(
 }
 
 /// One number from each pair of two tensors' numbers.
-pub(super) fn broadcast<T: Element + Copy + Default>(
+pub(super) fn broadcast<T: Element + Copy>(
     a: &Tensor,
     b: &Tensor,
     function: impl Fn(T, T) -> T,
 ) -> TractResult<Tensor> {
     let shape = multi_broadcast(&[a.shape(), b.shape()])?;
-    let mut made = vec![T::default(); shape.iter().product()];
-    pulp::Arch::new().dispatch(OutOfPlace {
-        runs: Runs::new(a.shape(), b.shape(), &shape),
-        a: elements::<T>(a)?,
-        b: elements::<T>(b)?,
-        made: &mut made,
-        function,
-    });
-    tensor(&shape, made)
+    let (runs, a, b) = (
+        Runs::new(a.shape(), b.shape(), &shape),
+        elements::<T>(a)?,
+        elements::<T>(b)?,
+    );
+    filled(&shape, |made| {
+        pulp::Arch::new().dispatch(OutOfPlace {
+            runs,
+            a,
+            b,
+            made,
+            function,
+        });
+        Ok(())
+    })
 }
 
 /// How the elements of two tensors meet: the axes behind each other that are walked in the same way are one.
@@ -405,8 +446,6 @@ impl<T: Copy, F: Fn(T, T) -> T> pulp::WithSimd for OutOfPlace<'_, T, F> {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-    use tract_hir::tract_core::ops::math::{add, div, mul, sub};
-
     use super::*;
 
     fn numbers<T: Element>(shape: &[usize], number: impl Fn(usize) -> T) -> TValue {
@@ -436,24 +475,43 @@ mod tests {
     fn results_are_those_of_tract() {
         let context = EvalContext::out_of_plan();
         let functions = [
-            (add(), Arithmetic::Sum),
-            (sub(), Arithmetic::Difference),
-            (mul(), Arithmetic::Product),
-            (div(), Arithmetic::Quotient),
+            (TypedBinOp(Box::new(Add), None), Function::Sum),
+            (TypedBinOp(Box::new(Sub), None), Function::Difference),
+            (TypedBinOp(Box::new(Mul), None), Function::Product),
+            (TypedBinOp(Box::new(Div), None), Function::Quotient),
+            (TypedBinOp(Box::new(Max), None), Function::Greater),
+            (TypedBinOp(Box::new(Min), None), Function::Less),
+            (TypedBinOp(Box::new(And), None), Function::And),
+            (TypedBinOp(Box::new(Or), None), Function::Or),
+            (TypedBinOp(Box::new(Xor), None), Function::Xor),
         ];
         for [a, b] in SHAPES {
             for (tract, function) in &functions {
-                let floats = [
-                    numbers(a, |index| index as f32 - 7.5),
-                    numbers(b, |index| index as f32 * 3.25 - 6.5),
+                assert_eq!(Function::of(tract), Some(*function));
+                let pairs = [
+                    [
+                        numbers(a, |index| index as f32 - 7.5),
+                        numbers(b, |index| index as f32 * 3.25 - 6.5),
+                    ],
+                    [
+                        numbers(a, |index| index as f64 - 7.5),
+                        numbers(b, |index| index as f64 * 3.25 - 6.5),
+                    ],
+                    [
+                        numbers(a, |index| index as i32 * 1234 - 50_000),
+                        numbers(b, |index| 777 - 35 * index as i32),
+                    ],
+                    [
+                        numbers(a, |index| (index as i64 - 40) << 30),
+                        numbers(b, |index| (777 - 35 * index as i64) << 10),
+                    ],
+                    [
+                        numbers(a, |index| index % 3 == 0),
+                        numbers(b, |index| index % 2 == 0),
+                    ],
                 ];
-                let integers = [
-                    numbers(a, |index| index as i32 * 1234 - 50_000),
-                    numbers(b, |index| 777 - 35 * index as i32),
-                ];
-                for inputs in [floats, integers] {
-                    let is_integer = inputs[0].datum_type() == DatumType::I32;
-                    if is_integer && *function == Arithmetic::Quotient {
+                for inputs in pairs {
+                    if !function.takes(inputs[0].datum_type()) {
                         continue;
                     }
                     let wanted = tract.eval(&context, tvec![inputs[0].clone(), inputs[1].clone()]);

@@ -3,11 +3,12 @@
 
 use std::{fmt, sync::Arc};
 
+use half::slice::HalfFloatSliceExt;
 use tract_hir::{internal::*, tract_num_traits::AsPrimitive};
 
 use super::{
     attributes::Attributes,
-    elements::{elements, tensor, with_number},
+    elements::{Element, elements, filled, tensor, with_number},
     kernel::{Fact, Kernel, kernel},
 };
 use crate::{
@@ -79,11 +80,23 @@ fn convert(from: &Tensor, to: DatumType) -> TractResult<Tensor> {
             tensor(shape, elements::<bool>(from)?.iter().map(text).collect())
         }
         (DatumType::Bool, to) => {
-            let numbers: Vec<u8> = elements::<bool>(from)?
-                .iter()
-                .map(|&bool| u8::from(bool))
-                .collect();
-            with_number!(to, T => tensor(shape, numbers.iter().map(|&number| AsPrimitive::<T>::as_(number)).collect()))
+            let truths = elements::<bool>(from)?;
+            with_number!(to, T => mapped(truths, shape, |truth| AsPrimitive::<T>::as_(u8::from(truth))))
+        }
+        // Many at once, where the processor can.
+        (DatumType::F32, DatumType::F16) => {
+            let from = elements::<f32>(from)?;
+            filled(shape, |halves: &mut [f16]| {
+                halves.convert_from_f32_slice(from);
+                Ok(())
+            })
+        }
+        (DatumType::F16, DatumType::F32) => {
+            let from = elements::<f16>(from)?;
+            filled(shape, |numbers| {
+                from.convert_to_f32_slice(numbers);
+                Ok(())
+            })
         }
         (number, to) => with_number!(number, F => numbers::<F>(elements::<F>(from)?, shape, to)),
     }
@@ -109,32 +122,41 @@ where
         + AsPrimitive<i64>,
 {
     match to {
-        DatumType::Bool => tensor(
-            shape,
-            from.iter().map(|&x| AsPrimitive::<f64>::as_(x) != 0.0).collect(),
-        ),
+        DatumType::Bool => mapped(from, shape, |x| AsPrimitive::<f64>::as_(x) != 0.0),
         DatumType::String => tensor(shape, from.iter().map(F::text).collect()),
         // What is too large for a few bits loses the others, as in ONNX Runtime and in NumPy.
         DatumType::U8 | DatumType::U16 | DatumType::I8 | DatumType::I16 if F::datum_type().is_float() => {
-            let whole = |x: &F| {
-                let wide = AsPrimitive::<i64>::as_(*x);
+            let whole = |x: F| {
+                let wide = AsPrimitive::<i64>::as_(x);
                 i32::try_from(wide).unwrap_or(0)
             };
-            with_number!(to, T => tensor(shape, from.iter().map(|x| AsPrimitive::<T>::as_(whole(x))).collect()))
+            with_number!(to, T => mapped(from, shape, |x| AsPrimitive::<T>::as_(whole(x))))
         }
         DatumType::U32 if F::datum_type().is_float() => {
-            let whole = |x: &F| AsPrimitive::<i64>::as_(*x) as u32;
-            tensor(shape, from.iter().map(whole).collect())
+            mapped(from, shape, |x| AsPrimitive::<i64>::as_(x) as u32)
         }
         DatumType::U64 if F::datum_type().is_float() => {
-            let whole = |x: &F| match AsPrimitive::<f64>::as_(*x) < 0.0 {
-                true => AsPrimitive::<i64>::as_(*x) as u64,
-                false => AsPrimitive::<u64>::as_(*x),
-            };
-            tensor(shape, from.iter().map(whole).collect())
+            mapped(from, shape, |x| match AsPrimitive::<f64>::as_(x) < 0.0 {
+                true => AsPrimitive::<i64>::as_(x) as u64,
+                false => AsPrimitive::<u64>::as_(x),
+            })
         }
-        to => with_number!(to, T => tensor(shape, from.iter().map(|&x| AsPrimitive::<T>::as_(x)).collect())),
+        to => with_number!(to, T => mapped(from, shape, |x| AsPrimitive::<T>::as_(x))),
     }
+}
+
+/// Each number by itself.
+fn mapped<F: Copy, T: Element>(
+    from: &[F],
+    shape: &[usize],
+    function: impl Fn(F) -> T,
+) -> TractResult<Tensor> {
+    filled(shape, |to| {
+        to.iter_mut()
+            .zip(from)
+            .for_each(|(to, from)| *to = function(*from));
+        Ok(())
+    })
 }
 
 macro_rules! number {

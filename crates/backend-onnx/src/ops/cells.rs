@@ -358,7 +358,13 @@ pub(super) fn multiply(a: &[f32], b: &[f32], product: &mut [f32], [rows, depth, 
             .chunks_exact(depth)
             .zip(product.chunks_exact_mut(columns.max(1)))
         {
-            pulp::Arch::new().dispatch(Products { row, b, product });
+            let stride = depth;
+            pulp::Arch::new().dispatch(ScalarProducts {
+                row,
+                b,
+                stride,
+                product,
+            });
         }
         return;
     }
@@ -372,14 +378,16 @@ pub(super) fn multiply(a: &[f32], b: &[f32], product: &mut [f32], [rows, depth, 
     }
 }
 
-/// The scalar products of one row with each row of a matrix.
-struct Products<'p> {
-    row: &'p [f32],
-    b: &'p [f32],
-    product: &'p mut [f32],
+/// The scalar products of one row with rows of a matrix.
+pub(super) struct ScalarProducts<'p> {
+    pub(super) row: &'p [f32],
+    pub(super) b: &'p [f32],
+    /// How far apart the rows of the matrix are.
+    pub(super) stride: usize,
+    pub(super) product: &'p mut [f32],
 }
 
-impl pulp::WithSimd for Products<'_> {
+impl pulp::WithSimd for ScalarProducts<'_> {
     type Output = ();
 
     #[inline(always)]
@@ -392,12 +400,10 @@ impl pulp::WithSimd for Products<'_> {
         let (head, tail) = S::as_simd_f32s(self.row);
         // Four rows at a time: so many sums do not wait for each other.
         let (groups, last) = self.product.as_chunks_mut::<4>();
-        for (products, rows) in groups.iter_mut().zip(self.b.chunks_exact(4 * depth)) {
-            let (first, rows) = rows.split_at(depth);
-            let (second, rows) = rows.split_at(depth);
-            let (third, fourth) = rows.split_at(depth);
-            let (first, second) = (S::as_simd_f32s(first), S::as_simd_f32s(second));
-            let (third, fourth) = (S::as_simd_f32s(third), S::as_simd_f32s(fourth));
+        let all_in_groups = groups.len() * 4;
+        for (group, products) in groups.iter_mut().enumerate() {
+            let row = |at: usize| S::as_simd_f32s(&self.b[(4 * group + at) * self.stride..][..depth]);
+            let (first, second, third, fourth) = (row(0), row(1), row(2), row(3));
             let count = head.len();
             let (a, b) = (&first.0[..count], &second.0[..count]);
             let (c, d) = (&third.0[..count], &fourth.0[..count]);
@@ -410,32 +416,30 @@ impl pulp::WithSimd for Products<'_> {
                 sums.2 = simd.mul_add_e_f32s(value, c[at], sums.2);
                 sums.3 = simd.mul_add_e_f32s(value, d[at], sums.3);
             }
-            products[0] = simd.reduce_sum_f32s(sums.0) + rest(tail, first.1);
-            products[1] = simd.reduce_sum_f32s(sums.1) + rest(tail, second.1);
-            products[2] = simd.reduce_sum_f32s(sums.2) + rest(tail, third.1);
-            products[3] = simd.reduce_sum_f32s(sums.3) + rest(tail, fourth.1);
+            products[0] = simd.reduce_sum_f32s(with_rest(simd, tail, first.1, sums.0));
+            products[1] = simd.reduce_sum_f32s(with_rest(simd, tail, second.1, sums.1));
+            products[2] = simd.reduce_sum_f32s(with_rest(simd, tail, third.1, sums.2));
+            products[3] = simd.reduce_sum_f32s(with_rest(simd, tail, fourth.1, sums.3));
         }
-        let rows = self.b.rchunks_exact(depth).take(last.len());
-        for (product, row) in last.iter_mut().rev().zip(rows) {
+        for (at, product) in last.iter_mut().enumerate() {
+            let row = &self.b[(all_in_groups + at) * self.stride..][..depth];
             let (row_head, row_tail) = S::as_simd_f32s(row);
             let mut sum = simd.splat_f32s(0.0);
             for at in 0..head.len() {
                 sum = simd.mul_add_e_f32s(head[at], row_head[at], sum);
             }
-            *product = simd.reduce_sum_f32s(sum) + rest(tail, row_tail);
+            *product = simd.reduce_sum_f32s(with_rest(simd, tail, row_tail, sum));
         }
     }
 }
 
-/// The end of a scalar product, which fills no vector.
+/// Sums with the end of a scalar product, which fills no vector.
 #[inline(always)]
-#[allow(clippy::needless_range_loop, reason = "as above")]
-fn rest(a: &[f32], b: &[f32]) -> f32 {
-    let mut sum = 0.0;
-    for at in 0..a.len().min(b.len()) {
-        sum += a[at] * b[at];
+fn with_rest<S: pulp::Simd>(simd: S, a: &[f32], b: &[f32], sums: S::f32s) -> S::f32s {
+    if a.is_empty() {
+        return sums;
     }
-    sum
+    simd.mul_add_e_f32s(simd.partial_load_f32s(a), simd.partial_load_f32s(b), sums)
 }
 
 #[cfg(test)]
@@ -460,7 +464,8 @@ mod tests {
                     for (index, &found) in product.iter().enumerate() {
                         let a = &a[index / columns * depth..][..depth];
                         let b = &b[index % columns * depth..][..depth];
-                        assert_eq!(found, rest(a, b), "{rows} rows, {depth} deep, {columns} columns");
+                        let expected: f32 = a.iter().zip(b).map(|(a, b)| a * b).sum();
+                        assert_eq!(found, expected, "{rows} rows, {depth} deep, {columns} columns");
                     }
                 }
             }

@@ -1,12 +1,11 @@
-//! `Col2Im`, and those of `ConvTranspose` whose padding follows from the size of the result, which tract ignores: columns of
-//! numbers are added where they overlap.
+//! `Col2Im`: columns of numbers are added to an image where they overlap.
 
-use std::sync::Arc;
-
-use tract_hir::{
-    internal::*,
-    tract_ndarray::{ArrayView2, ArrayViewMut2, linalg::general_mat_mul},
+use std::{
+    ops::{AddAssign, Range},
+    sync::Arc,
 };
+
+use tract_hir::internal::*;
 
 use super::{
     attributes::Attributes,
@@ -15,20 +14,20 @@ use super::{
 };
 use crate::{
     building::BuildContext,
+    cancelling::Pace,
     faults::{Limit, ensure_input},
     lowered::OnnxNode,
-    size,
 };
 
 /// One axis of an image: windows at `positions` places, `stride` apart, that begin `pad` before the image.
 #[derive(Clone, Copy, Debug)]
-struct Axis {
-    positions: usize,
-    size: usize,
-    kernel: usize,
-    stride: usize,
-    dilation: usize,
-    pad: i64,
+pub(super) struct Axis {
+    pub(super) positions: usize,
+    pub(super) size: usize,
+    pub(super) kernel: usize,
+    pub(super) stride: usize,
+    pub(super) dilation: usize,
+    pub(super) pad: i64,
 }
 
 impl Axis {
@@ -37,43 +36,93 @@ impl Axis {
         let place = (position * self.stride + element * self.dilation) as i64 - self.pad;
         usize::try_from(place).ok().filter(|&place| place < self.size)
     }
-}
 
-/// Adds to an image what stands in columns: for each element of the window, a number for each position.
-fn scatter(axes: &[Axis], columns: &[f32], image: &mut [f32]) {
-    let positions: usize = axes.iter().map(|axis| axis.positions).product();
-    for (window, columns) in columns.chunks_exact(positions.max(1)).enumerate() {
-        add(axes, window, columns, image);
+    /// The positions in which an element of the window is inside the image.
+    fn inside(self, element: usize) -> Range<usize> {
+        let ahead = (element * self.dilation) as i64 - self.pad;
+        let beyond = |place: i64| (place.max(0) as usize).div_ceil(self.stride);
+        let first = beyond(-ahead);
+        first..beyond(self.size as i64 - ahead).clamp(first, self.positions.max(first))
     }
 }
 
-/// The same for one element of the window, in these axes.
-fn add(axes: &[Axis], window: usize, columns: &[f32], image: &mut [f32]) {
-    let Some((axis, rest)) = axes.split_first() else {
-        return;
-    };
-    let windows: usize = rest.iter().map(|axis| axis.kernel).product();
-    let (element, window) = (window / windows, window % windows);
-    if rest.is_empty() {
-        for (position, number) in columns.iter().enumerate() {
-            if let Some(place) = axis.place(position, element) {
-                image[place] += number;
+/// Adds columns to an image: for each element of the windows, numbers for some of their positions.
+pub(super) struct Scatter {
+    outer: Vec<Axis>,
+    last: Axis,
+    /// Elements of a window, and of the image.
+    pub(super) window: usize,
+    pub(super) image: usize,
+}
+
+impl Scatter {
+    /// # Errors
+    /// Without axes, or when their sizes are too large.
+    pub(super) fn new(mut axes: Vec<Axis>) -> TractResult<Self> {
+        let window = count(axes.iter().map(|axis| axis.kernel))?;
+        let image = count(axes.iter().map(|axis| axis.size))?;
+        Ok(Self {
+            last: axes.pop().context("an image without axes")?,
+            outer: axes,
+            window,
+            image,
+        })
+    }
+
+    /// All positions of the windows.
+    pub(super) fn positions(&self) -> TractResult<usize> {
+        let axes = self.outer.iter().chain([&self.last]);
+        count(axes.map(|axis| axis.positions))
+    }
+
+    /// Adds the numbers of one element of the windows at the positions from `first` on.
+    pub(super) fn add<T: Copy + AddAssign>(
+        &self,
+        element: usize,
+        mut first: usize,
+        mut numbers: &[T],
+        image: &mut [T],
+    ) {
+        let last = self.last;
+        let inside = last.inside(element % last.kernel);
+        while !numbers.is_empty() {
+            let (line, at) = (first / last.positions, first % last.positions);
+            let (now, rest) = numbers.split_at(numbers.len().min(last.positions - at));
+            let (from, end) = (inside.start.max(at), inside.end.min(at + now.len()));
+            if from < end
+                && let Some(line) = self.line(element / last.kernel, line)
+                && let Some(place) = last.place(from, element % last.kernel)
+            {
+                let sums = image[line + place..].iter_mut();
+                let numbers = &now[from - at..end - at];
+                match last.stride {
+                    1 => sums.zip(numbers).for_each(|(sum, number)| *sum += *number),
+                    stride => sums
+                        .step_by(stride)
+                        .zip(numbers)
+                        .for_each(|(sum, number)| *sum += *number),
+                }
             }
+            first += now.len();
+            numbers = rest;
         }
-        return;
     }
-    let positions: usize = rest.iter().map(|axis| axis.positions).product();
-    let inner: usize = rest.iter().map(|axis| axis.size).product();
-    for position in 0..axis.positions {
-        if let Some(place) = axis.place(position, element) {
-            let columns = &columns[position * positions..][..positions];
-            add(rest, window, columns, &mut image[place * inner..][..inner]);
+
+    /// Where in the image a line of positions goes to, for an element of the windows in the outer axes.
+    fn line(&self, mut element: usize, mut line: usize) -> Option<usize> {
+        let (mut place, mut stride) = (0, self.last.size);
+        for axis in self.outer.iter().rev() {
+            place += stride * axis.place(line % axis.positions, element % axis.kernel)?;
+            stride *= axis.size;
+            line /= axis.positions;
+            element /= axis.kernel;
         }
+        Some(place)
     }
 }
 
 /// How many elements there are with these sizes.
-fn count(sizes: impl IntoIterator<Item = usize>) -> TractResult<usize> {
+pub(super) fn count(sizes: impl IntoIterator<Item = usize>) -> TractResult<usize> {
     let mut sizes = sizes.into_iter();
     let count = sizes.try_fold(1, usize::checked_mul);
     count
@@ -96,181 +145,6 @@ fn each(attributes: Attributes<'_>, name: &str, axes: usize, default: i64) -> Tr
 
 /// Strides and the like beyond this make no sense, and their products stay far from overflowing.
 const MAX_NUMBER: usize = 1 << 24;
-
-/// Whether a `ConvTranspose` is computed here.
-pub(crate) fn is_ours(node: Attributes<'_>) -> bool {
-    node.has("output_shape") || node.text("auto_pad", "NOTSET").starts_with("SAME")
-}
-
-/// A `ConvTranspose` whose padding follows from the size of its result.
-pub(crate) fn conv_transpose(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
-    let attributes = Attributes(node);
-    let group = attributes.int("group", 1);
-    ensure!(group > 0 && group <= MAX_NUMBER as i64, "{group} groups");
-    Ok(kernel(ConvTranspose {
-        group: group as usize,
-        pads_end_more: attributes.text("auto_pad", "NOTSET") == "SAME_UPPER",
-        node: node.clone(),
-    }))
-}
-
-#[derive(Debug)]
-struct ConvTranspose {
-    group: usize,
-    /// Which side an odd padding is larger on.
-    pads_end_more: bool,
-    node: OnnxNode,
-}
-
-impl ConvTranspose {
-    /// The size of the result along each axis.
-    fn sizes(&self, spatial: &[TDim], kernel: &[TDim]) -> TractResult<Vec<TDim>> {
-        let attributes = Attributes(&self.node);
-        let given = attributes.ints("output_shape");
-        if given.is_empty() {
-            let rank = spatial.len();
-            let strides = each(attributes, "strides", rank, 1)?;
-            let dilations = each(attributes, "dilations", rank, 1)?;
-            let added = each(attributes, "output_padding", rank, 0)?;
-            let mut sizes = Vec::with_capacity(rank);
-            for (axis, size) in spatial.iter().enumerate() {
-                let window = added[axis] + (kernel[axis].to_usize()?.max(1) - 1) * dilations[axis] + 1;
-                // Windows that are smaller than the stride do not reach the end.
-                let missing = strides[axis].saturating_sub(window);
-                sizes.push(size.clone() * strides[axis] - missing);
-            }
-            return Ok(sizes);
-        }
-        ensure!(
-            given.len() >= spatial.len() && given.iter().all(|&size| size >= 0),
-            "an output_shape of {} sizes for {} axes",
-            given.len(),
-            spatial.len()
-        );
-        // With or without the batch and the channels.
-        let sizes = &given[given.len() - spatial.len()..];
-        Ok(sizes.iter().map(ToDim::to_dim).collect())
-    }
-
-    fn axes(&self, input: &[usize], kernel: &[usize]) -> TractResult<Vec<Axis>> {
-        let (attributes, rank) = (Attributes(&self.node), input.len());
-        let strides = each(attributes, "strides", rank, 1)?;
-        let dilations = each(attributes, "dilations", rank, 1)?;
-        let added = each(attributes, "output_padding", rank, 0)?;
-        let dims = |sizes: &[usize]| -> Vec<TDim> { sizes.iter().map(ToDim::to_dim).collect() };
-        let sizes = self.sizes(&dims(input), &dims(kernel))?;
-        (0..rank)
-            .map(|at| {
-                let size = sizes[at].to_usize()?;
-                let (stride, dilation) = (strides[at], dilations[at]);
-                let reach =
-                    (input[at].max(1) - 1) * stride + added[at] + (kernel[at].max(1) - 1) * dilation + 1;
-                ensure_input!(
-                    size < reach + stride.max(1),
-                    "an output_shape of {size} where at most {} follows from the input",
-                    reach + stride.max(1) - 1
-                );
-                let total = reach.saturating_sub(size) as i64;
-                let pad = if self.pads_end_more {
-                    total / 2
-                } else {
-                    total - total / 2
-                };
-                Ok(Axis {
-                    positions: input[at],
-                    size,
-                    kernel: kernel[at],
-                    stride,
-                    dilation,
-                    pad,
-                })
-            })
-            .collect()
-    }
-}
-
-impl Kernel for ConvTranspose {
-    fn name(&self) -> &'static str {
-        "ConvTranspose"
-    }
-
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
-        let [x, w, bias @ ..] = inputs else {
-            bail!("expected 2 inputs, found {}", inputs.len());
-        };
-        if inputs.iter().any(|fact| fact.datum_type != DatumType::F32) {
-            bail!(Limit("is supported for FP32 only".to_owned()));
-        }
-        ensure!(
-            x.rank() == w.rank() && x.rank() >= 3,
-            "an input of {} dimensions and weights of {}",
-            x.rank(),
-            w.rank()
-        );
-        ensure!(
-            bias.iter().all(|bias| bias.rank() == 1),
-            "expected a bias for each channel"
-        );
-        let mut shape: TVec<TDim> = tvec![x.shape[0].clone(), w.shape[1].clone() * self.group as i64];
-        shape.extend(self.sizes(&x.shape[2..], &w.shape[2..])?);
-        Ok(vec![Fact::new(x.datum_type, shape)])
-    }
-
-    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
-        let (x, w) = (&inputs[0], &inputs[1]);
-        let (batch, channels) = (x.shape()[0], x.shape()[1]);
-        let (group, made) = (self.group, w.shape()[1]);
-        ensure_input!(
-            w.shape()[0] == channels && channels % group == 0,
-            "weights for {} channels, in {group} groups, for an input of {channels}",
-            w.shape()[0]
-        );
-        let axes = self.axes(&x.shape()[2..], &w.shape()[2..])?;
-        let positions = count(axes.iter().map(|axis| axis.positions))?;
-        let window = count(axes.iter().map(|axis| axis.kernel))?;
-        let image = count(axes.iter().map(|axis| axis.size))?;
-        let rows = made * window;
-        size::admit_shape(DatumType::F32, &[rows, positions])?;
-        let (values, weights) = (elements::<f32>(x)?, elements::<f32>(w)?);
-        let bias = inputs.get(2).map(|bias| elements::<f32>(bias)).transpose()?;
-        ensure!(
-            bias.is_none_or(|bias| bias.len() == made * group),
-            "expected a bias for each channel"
-        );
-        let depth = channels / group;
-        let mut output = vec![0f32; batch * group * made * image];
-        if let Some(bias) = bias {
-            for (channel, image) in output.chunks_exact_mut(image.max(1)).enumerate() {
-                image.fill(bias[channel % bias.len()]);
-            }
-        }
-        let mut columns = vec![0f32; rows * positions];
-        for (index, output) in output.chunks_exact_mut((made * image).max(1)).enumerate() {
-            let of_group = index % group;
-            let shapes = (
-                ArrayView2::from_shape((depth, rows), &weights[of_group * depth * rows..][..depth * rows]),
-                ArrayView2::from_shape(
-                    (depth, positions),
-                    &values[index * depth * positions..][..depth * positions],
-                ),
-                ArrayViewMut2::from_shape((rows, positions), &mut columns),
-            );
-            let (Ok(w), Ok(x), Ok(mut product)) = shapes else {
-                bail!("the sizes do not fit");
-            };
-            general_mat_mul(1.0, &w.t(), &x, 0.0, &mut product);
-            for (columns, image) in columns
-                .chunks_exact((window * positions).max(1))
-                .zip(output.chunks_exact_mut(image.max(1)))
-            {
-                scatter(&axes, columns, image);
-            }
-        }
-        let mut shape = vec![batch, group * made];
-        shape.extend(axes.iter().map(|axis| axis.size));
-        Ok(tvec![tensor(&shape, output)?])
-    }
-}
 
 /// `Col2Im`: the inverse of taking windows out of an image, with what overlaps added.
 pub(crate) fn col_2_im(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
@@ -349,10 +223,8 @@ impl Kernel for ColumnsToImage {
         let integers = |index: usize| -> TractResult<Vec<i64>> {
             Ok(elements::<i64>(&*inputs[index].cast_to::<i64>()?)?.to_vec())
         };
-        let axes = self.axes(&integers(1)?, &integers(2)?)?;
-        let window = count(axes.iter().map(|axis| axis.kernel))?;
-        let positions = count(axes.iter().map(|axis| axis.positions))?;
-        let size = count(axes.iter().map(|axis| axis.size))?;
+        let scatter = Scatter::new(self.axes(&integers(1)?, &integers(2)?)?)?;
+        let (window, positions) = (scatter.window, scatter.positions()?);
         let [batch, rows, found] = *inputs[0].shape() else {
             bail!("expected columns of three dimensions");
         };
@@ -360,16 +232,21 @@ impl Kernel for ColumnsToImage {
             rows % window == 0 && found == positions,
             "columns of {rows} by {found} where windows have {window} numbers at {positions} places"
         );
-        let channels = rows / window;
-        let mut image = vec![0f32; batch * channels * size];
-        for (columns, image) in elements::<f32>(&inputs[0])?
-            .chunks_exact((window * positions).max(1))
-            .zip(image.chunks_exact_mut(size.max(1)))
-        {
-            scatter(&axes, columns, image);
+        let mut shape = vec![batch, rows / window];
+        shape.extend(scatter.outer.iter().chain([&scatter.last]).map(|axis| axis.size));
+        let mut images = vec![0f32; count(shape.iter().copied())?];
+        if !images.is_empty() && positions > 0 {
+            let mut pace = Pace::default();
+            for (columns, image) in elements::<f32>(&inputs[0])?
+                .chunks_exact(window * positions)
+                .zip(images.chunks_exact_mut(scatter.image))
+            {
+                pace.spend((window * positions) as u64)?;
+                for (element, numbers) in columns.chunks_exact(positions).enumerate() {
+                    scatter.add(element, 0, numbers, image);
+                }
+            }
         }
-        let mut shape = vec![batch, channels];
-        shape.extend(axes.iter().map(|axis| axis.size));
-        Ok(tvec![tensor(&shape, image)?])
+        Ok(tvec![tensor(&shape, images)?])
     }
 }

@@ -11,7 +11,7 @@ use tract_hir::internal::*;
 
 use super::{
     activation::Activation,
-    elements::{elements, tensor},
+    elements::{elements, filled, tensor},
     kernel::{Fact, Kernel},
     products::{self, Products},
 };
@@ -255,38 +255,40 @@ impl Kernel for Convolution {
             image.len(),
             count * given
         );
-        let mut output = vec![0.0; count * made];
         let spread = match layout.is_plain {
             true => 0,
             false => geometry.channels * layout.channel() + products::SLACK,
         };
         let mut planes = vec![0.0; spread];
         let mut lines = Vec::new();
-        for (index, output) in output.chunks_exact_mut(made).enumerate() {
-            let group = index % geometry.groups;
-            let image = &image[index * given..(index + 1) * given];
-            let added = added.map(|added| &added[index * made..(index + 1) * made]);
-            let [height, width] = geometry.output;
-            for first_line in (0..height).step_by(layout.band) {
-                if !layout.is_plain {
-                    layout.spread(geometry, first_line, image, &mut planes);
+        let compute = |output: &mut [f32]| {
+            for (index, output) in output.chunks_exact_mut(made).enumerate() {
+                let group = index % geometry.groups;
+                let image = &image[index * given..(index + 1) * given];
+                let added = added.map(|added| &added[index * made..(index + 1) * made]);
+                let [height, width] = geometry.output;
+                for first_line in (0..height).step_by(layout.band) {
+                    if !layout.is_plain {
+                        layout.spread(geometry, first_line, image, &mut planes);
+                    }
+                    Products {
+                        rows,
+                        weights: &weights[group * group_weights..(group + 1) * group_weights],
+                        bias: &self.bias[group * rows..(group + 1) * rows],
+                        values: if layout.is_plain { image } else { &planes },
+                        offsets: &layout.offsets,
+                        columns: layout.columns(layout.band.min(height - first_line), width),
+                        take: |first, count, sums: &mut [f32], stride| {
+                            self.find_lines(first, count, first_line * width, &mut lines);
+                            self.take(sums, stride, &lines, added, output);
+                        },
+                    }
+                    .run();
                 }
-                Products {
-                    rows,
-                    weights: &weights[group * group_weights..(group + 1) * group_weights],
-                    bias: &self.bias[group * rows..(group + 1) * rows],
-                    values: if layout.is_plain { image } else { &planes },
-                    offsets: &layout.offsets,
-                    columns: layout.columns(layout.band.min(height - first_line), width),
-                    take: |first, count, sums: &mut [f32], stride| {
-                        self.find_lines(first, count, first_line * width, &mut lines);
-                        self.take(sums, stride, &lines, added, output);
-                    },
-                }
-                .run();
             }
-        }
-        Ok(tvec![tensor(&self.shape, output)?])
+            Ok(())
+        };
+        Ok(tvec![filled(&self.shape, compute)?])
     }
 }
 

@@ -7,7 +7,7 @@ use tract_hir::internal::*;
 use super::{
     attributes::Attributes,
     counted::counted,
-    elements::{Element, elements, tensor, with_number},
+    elements::{Element, elements, filled, tensor, with_number},
     kernel::{Fact, Kernel, kernel},
 };
 use crate::{
@@ -202,16 +202,25 @@ impl Kernel for Trilu {
     }
 }
 
-fn triangles<T: Element + Default>(input: &Tensor, diagonal: i64, upper: bool) -> TractResult<Tensor> {
+fn triangles<T: Element + Default + Clone>(
+    input: &Tensor,
+    diagonal: i64,
+    upper: bool,
+) -> TractResult<Tensor> {
     let shape = input.shape();
     let (rows, columns) = (shape[shape.len() - 2], shape[shape.len() - 1]);
-    let mut values = elements::<T>(input)?.to_vec();
-    for (index, value) in values.iter_mut().enumerate() {
-        let (row, column) = ((index / columns) % rows.max(1), index % columns);
-        let distance = column as i64 - row as i64;
-        if (upper && distance < diagonal) || (!upper && distance > diagonal) {
-            *value = T::default();
+    let values = elements::<T>(input)?;
+    filled(shape, |made| {
+        made.clone_from_slice(values);
+        for (index, line) in made.chunks_exact_mut(columns.max(1)).enumerate() {
+            // The first column that the lower triangle does not have, or the first one that the upper triangle has.
+            let reach = diagonal.saturating_add((index % rows) as i64 + i64::from(!upper));
+            let reach = usize::try_from(reach.max(0)).map_or(columns, |reach| reach.min(columns));
+            match upper {
+                true => line[..reach].fill(T::default()),
+                false => line[reach..].fill(T::default()),
+            }
         }
-    }
-    tensor(shape, values)
+        Ok(())
+    })
 }

@@ -66,6 +66,9 @@ pub(crate) use with_real;
 pub(crate) trait Element: Datum {
     /// A tensor of elements in row-major order. tract's own way, by `ndarray`, has room for any order: 20 KB of code for each type.
     fn tensor(shape: &[usize], elements: Vec<Self>) -> TractResult<Tensor>;
+
+    /// A tensor of what is written over zeros.
+    fn filled(shape: &[usize], fill: impl FnOnce(&mut [Self]) -> TractResult<()>) -> TractResult<Tensor>;
 }
 
 macro_rules! elements_that_are_copied {
@@ -73,6 +76,12 @@ macro_rules! elements_that_are_copied {
         $(impl Element for $type {
             fn tensor(shape: &[usize], elements: Vec<Self>) -> TractResult<Tensor> {
                 Tensor::from_shape(shape, &elements)
+            }
+
+            fn filled(shape: &[usize], fill: impl FnOnce(&mut [Self]) -> TractResult<()>) -> TractResult<Tensor> {
+                let mut tensor = Tensor::zero_dt(Self::datum_type(), shape)?;
+                fill(tensor.try_as_plain_ram_mut()?.as_slice_mut()?)?;
+                Ok(tensor)
             }
         })*
     };
@@ -85,6 +94,12 @@ macro_rules! elements_that_are_moved {
             fn tensor(shape: &[usize], elements: Vec<Self>) -> TractResult<Tensor> {
                 Ok(tract_ndarray::ArrayD::from_shape_vec(shape, elements)?.into_tensor())
             }
+
+            fn filled(shape: &[usize], fill: impl FnOnce(&mut [Self]) -> TractResult<()>) -> TractResult<Tensor> {
+                let mut elements = vec![Self::default(); shape.iter().product()];
+                fill(&mut elements)?;
+                Self::tensor(shape, elements)
+            }
         })*
     };
 }
@@ -93,6 +108,14 @@ elements_that_are_moved! { Blob String TDim }
 /// A tensor of elements in row-major order.
 pub(crate) fn tensor<T: Element>(shape: &[usize], elements: Vec<T>) -> TractResult<Tensor> {
     T::tensor(shape, elements)
+}
+
+/// A tensor of what is written over zeros, where it stands: [`tensor`] copies.
+pub(crate) fn filled<T: Element>(
+    shape: &[usize],
+    fill: impl FnOnce(&mut [T]) -> TractResult<()>,
+) -> TractResult<Tensor> {
+    T::filled(shape, fill)
 }
 
 /// Runs `$body` with `$T` bound to the Rust type of a numeric `$datum_type`.

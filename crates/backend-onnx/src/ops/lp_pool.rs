@@ -8,13 +8,12 @@ use super::{
     attributes::Attributes,
     elements::{elements, tensor},
     kernel::{Fact, Kernel, kernel},
+    windows,
 };
 use crate::{
     building::BuildContext,
-    cancelling::Pace,
     faults::{Limit, Misfit, Refusal},
     lowered::OnnxNode,
-    size,
 };
 
 fn power(attributes: Attributes<'_>) -> TractResult<f32> {
@@ -154,18 +153,6 @@ impl Axis {
         let is_outside = (count - 1) * self.stride >= size + self.pads[0];
         Ok(count - usize::from(is_outside))
     }
-
-    /// The elements of an axis that a window lies on.
-    fn places(&self, window: usize, size: usize) -> impl ExactSizeIterator<Item = usize> {
-        let (first, pad) = (window * self.stride, self.pads[0]);
-        let start = pad.saturating_sub(first).div_ceil(self.dilation);
-        let end = (size + pad)
-            .saturating_sub(first)
-            .div_ceil(self.dilation)
-            .min(self.kernel);
-        let dilation = self.dilation;
-        (start..end.max(start)).map(move |element| first + element * dilation - pad)
-    }
 }
 
 #[derive(Debug)]
@@ -202,42 +189,25 @@ impl Kernel for LpPool {
     }
 
     fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
-        let given = inputs[0].shape();
-        let mut shape: Vec<usize> = given.to_vec();
+        let mut shape: Vec<usize> = inputs[0].shape().to_vec();
+        let mut axes = Vec::with_capacity(self.axes.len());
         for (size, axis) in shape[2..].iter_mut().zip(&self.axes) {
-            *size = axis.count(*size, self.is_rounded_up)?;
+            let count = axis.count(*size, self.is_rounded_up)?;
+            axes.push(windows::Axis {
+                size: *size,
+                count,
+                kernel: axis.kernel,
+                stride: axis.stride,
+                dilation: axis.dilation,
+                pad: axis.pads[0],
+            });
+            *size = count;
         }
-        let mut values: Vec<f32> = elements::<f32>(&inputs[0])?
-            .iter()
-            .map(|&x| raised(x, self.power))
-            .collect();
-        // A window's sum is that of its lines' sums, so that axes are summed one after the other.
-        let mut pace = Pace::default();
-        let mut now = given.to_vec();
-        for (index, axis) in self.axes.iter().enumerate() {
-            let inner: usize = now[index + 3..].iter().product();
-            let (size, count) = (now[index + 2], shape[index + 2]);
-            let mut next = now.clone();
-            next[index + 2] = count;
-            size::admit_shape(DatumType::F32, &next)?;
-            let mut made = Vec::with_capacity(next.iter().product());
-            for block in values.chunks_exact((size * inner).max(1)) {
-                for window in 0..count {
-                    let from = made.len();
-                    made.resize(from + inner, 0.0);
-                    let places = axis.places(window, size);
-                    pace.spend(((places.len() + 1) * inner) as u64)?;
-                    for place in places {
-                        let line = &block[place * inner..][..inner];
-                        made[from..].iter_mut().zip(line).for_each(|(sum, x)| *sum += x);
-                    }
-                }
-            }
-            values = made;
-            now[index + 2] = count;
-        }
+        let numbers = elements::<f32>(&inputs[0])?.iter();
+        let powers: Vec<f32> = numbers.map(|&x| raised(x, self.power)).collect();
+        let mut values = vec![0.0; shape.iter().product()];
+        windows::fold(&axes, 1, &powers, &mut values, |sum, power| sum + power)?;
         values.iter_mut().for_each(|sum| *sum = root(*sum, self.power));
-        values.resize(shape.iter().product(), 0.0);
         Ok(tvec![tensor(&shape, values)?])
     }
 }

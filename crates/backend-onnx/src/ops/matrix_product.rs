@@ -6,7 +6,7 @@ use tract_hir::internal::*;
 
 use super::{
     activation::Activation,
-    elements::{elements, tensor},
+    elements::{elements, filled, tensor},
     kernel::{Fact, Kernel},
     products::{self, Products},
 };
@@ -59,34 +59,36 @@ impl Kernel for MatrixProduct {
             given.len(),
             rows * depth
         );
-        let mut output = vec![0.0; rows * columns];
         let offsets: Vec<usize> = (0..depth).map(|term| term * columns).collect();
-        Products {
-            rows,
-            weights: &products::packed(rows, given),
-            bias: &vec![0.0; rows],
-            values: matrix,
-            offsets: &offsets,
-            columns,
-            take: |first, count, sums: &mut [f32], stride| {
-                let bias = &self.bias[first..first + count];
-                for (row, sums) in sums.chunks_exact_mut(stride).take(rows).enumerate() {
-                    let sums = &mut sums[..count];
-                    sums.iter_mut().zip(bias).for_each(|(sum, bias)| *sum += *bias);
-                    if let Some(added) = added {
-                        let added = &added[row * columns + first..][..count];
-                        sums.iter_mut().zip(added).for_each(|(sum, added)| *sum += *added);
+        let compute = |output: &mut [f32]| {
+            Products {
+                rows,
+                weights: &products::packed(rows, given),
+                bias: &vec![0.0; rows],
+                values: matrix,
+                offsets: &offsets,
+                columns,
+                take: |first, count, sums: &mut [f32], stride| {
+                    let bias = &self.bias[first..first + count];
+                    for (row, sums) in sums.chunks_exact_mut(stride).take(rows).enumerate() {
+                        let sums = &mut sums[..count];
+                        sums.iter_mut().zip(bias).for_each(|(sum, bias)| *sum += *bias);
+                        if let Some(added) = added {
+                            let added = &added[row * columns + first..][..count];
+                            sums.iter_mut().zip(added).for_each(|(sum, added)| *sum += *added);
+                        }
                     }
-                }
-                if let Some(activation) = &self.activation {
-                    activation.apply(&mut sums[..(rows - 1) * stride + count]);
-                }
-                for (row, sums) in sums.chunks_exact(stride).take(rows).enumerate() {
-                    products::copy_line(&sums[..count], &mut output[row * columns + first..][..count]);
-                }
-            },
-        }
-        .run();
-        Ok(tvec![tensor(&self.shape, output)?])
+                    if let Some(activation) = &self.activation {
+                        activation.apply(&mut sums[..(rows - 1) * stride + count]);
+                    }
+                    for (row, sums) in sums.chunks_exact(stride).take(rows).enumerate() {
+                        products::copy_line(&sums[..count], &mut output[row * columns + first..][..count]);
+                    }
+                },
+            }
+            .run();
+            Ok(())
+        };
+        Ok(tvec![filled(&self.shape, compute)?])
     }
 }

@@ -11,7 +11,9 @@ use tract_hir::{
 use super::{
     elements::{Element, elements, tensor},
     kernel::{Fact, Kernel, typed},
+    windows::{self, Axis},
 };
+use crate::cancelling::Pace;
 
 /// Takes the place of tract's in a plan.
 pub(super) fn quicken(model: &mut TypedModel) -> TractResult<()> {
@@ -73,122 +75,78 @@ impl Kernel for MaxPool {
 
 impl MaxPool {
     fn pool<T: Element + Copy + PartialOrd>(&self, input: &Tensor, least: T) -> TractResult<TVec<Tensor>> {
-        let spec = &self.spec;
-        let shape = spec.data_format.shape::<usize, _>(input.shape())?;
-        let output_shape = spec.output_shape(input.shape())?.shape;
-        // Elements that lie side by side at one position.
-        let depth = if spec.data_format.c_is_last() {
-            *shape.c()
-        } else {
-            1
+        let (axes, depth) = Axis::of(&self.spec, input.shape())?;
+        let shape = self.spec.output_shape(input.shape())?.shape;
+        let numbers = elements::<T>(input)?;
+        let mut greatest = vec![least; shape.iter().product()];
+        let Some(datum_type) = self.places else {
+            let take = |greatest: T, number: T| match is_kept(greatest, number) {
+                true => greatest,
+                false => number,
+            };
+            windows::fold(&axes, depth, numbers, &mut greatest, take)?;
+            return Ok(tvec![tensor(&shape, greatest)?]);
         };
-        let sizes = shape.hw_dims();
-        let padding = spec.computed_padding(sizes).into_iter();
-        let axes: Vec<Axis> = padding
-            .enumerate()
-            .map(|(axis, padded)| Axis {
-                size: sizes[axis],
-                count: padded.convoluted,
-                kernel: spec.kernel_shape[axis],
-                stride: spec.stride(axis),
-                dilation: spec.dilation(axis),
-                pad: padded.pad_before,
-            })
-            .collect();
-        let Some((last, outer)) = axes.split_last() else {
-            bail!("a pool without dimensions");
-        };
-        let windows = Windows {
-            outer,
-            spans: last.spans(),
-            width: last.size * depth,
-            result: last.count * depth,
-            stride: last.stride,
-            depth,
-        };
-        let input = elements::<T>(input)?;
-        let count = output_shape.iter().product();
-        let mut greatest = vec![least; count];
-        let mut places = vec![-1; if self.places.is_some() { count } else { 0 }];
-        let result_lines: usize = outer.iter().map(|axis| axis.count).product();
-        let (image, result) = (
-            sizes.iter().product::<usize>() * depth,
-            result_lines * windows.result,
-        );
-        if image > 0 && result > 0 {
-            let images = input.chunks_exact(image);
-            if self.places.is_none() {
-                let images = images.zip(greatest.chunks_exact_mut(result));
-                images.for_each(|(image, greatest)| windows.values(image, greatest));
-            } else {
-                let results = greatest
-                    .chunks_exact_mut(result)
-                    .zip(places.chunks_exact_mut(result));
-                images
-                    .zip(results)
-                    .for_each(|(image, (greatest, places))| windows.places(image, greatest, places));
+        let mut places = vec![-1; greatest.len()];
+        find_places(&axes, depth, numbers, &mut greatest, &mut places)?;
+        let places = tensor::<i64>(&shape, places)?;
+        Ok(tvec![
+            tensor(&shape, greatest)?,
+            places.cast_to_dt(datum_type)?.into_owned()
+        ])
+    }
+}
+
+/// The first of the greatest numbers of each window, and where in its image it stands.
+fn find_places<T: Copy + PartialOrd>(
+    axes: &[Axis],
+    depth: usize,
+    images: &[T],
+    greatest: &mut [T],
+    places: &mut [i64],
+) -> TractResult<()> {
+    let image = axes.iter().map(|axis| axis.size).product::<usize>() * depth;
+    let result = axes.iter().map(|axis| axis.count).product::<usize>() * depth;
+    let (Some((last, outer)), true) = (axes.split_last(), image > 0 && result > 0) else {
+        return Ok(());
+    };
+    let results = greatest
+        .chunks_exact_mut(result)
+        .zip(places.chunks_exact_mut(result));
+    let mut lines = Vec::new();
+    let mut pace = Pace::default();
+    for (image, (greatest, places)) in images.chunks_exact(image).zip(results) {
+        let results = greatest
+            .chunks_exact_mut(last.count * depth)
+            .zip(places.chunks_exact_mut(last.count * depth));
+        for (at, (greatest, places)) in results.enumerate() {
+            lines.clear();
+            add_lines(outer, at, 0, &mut lines);
+            for (window, (greatest, places)) in greatest
+                .chunks_exact_mut(depth)
+                .zip(places.chunks_exact_mut(depth))
+                .enumerate()
+            {
+                let taken = last.taken(window);
+                pace.spend(((taken.len() * lines.len() + 1) * depth) as u64)?;
+                for line in &lines {
+                    for place in last.taken(window) {
+                        let place = line * last.size + place;
+                        let numbers = &image[place * depth..][..depth];
+                        for ((greatest, at), &number) in greatest.iter_mut().zip(&mut *places).zip(numbers) {
+                            if *at < 0 || !is_kept(*greatest, number) {
+                                (*greatest, *at) = (number, place as i64);
+                            }
+                        }
+                    }
+                }
             }
         }
-        let mut outputs = tvec![tensor(&output_shape, greatest)?];
-        if let Some(datum_type) = self.places {
-            let places = tensor::<i64>(&output_shape, places)?;
-            outputs.push(places.cast_to_dt(datum_type)?.into_owned());
-        }
-        Ok(outputs)
     }
+    Ok(())
 }
 
-/// The windows along one axis.
-struct Axis {
-    size: usize,
-    /// How many there are.
-    count: usize,
-    kernel: usize,
-    stride: usize,
-    dilation: usize,
-    pad: usize,
-}
-
-impl Axis {
-    /// Places that the window at `at` takes in.
-    fn taken(&self, at: usize) -> impl Iterator<Item = usize> {
-        let start = at * self.stride;
-        let first = self.pad.saturating_sub(start).div_ceil(self.dilation);
-        let end = (self.size + self.pad)
-            .saturating_sub(start)
-            .div_ceil(self.dilation);
-        (first..end.min(self.kernel)).map(move |tap| start + tap * self.dilation - self.pad)
-    }
-
-    /// The windows that have each of their places within the image.
-    fn spans(&self) -> Vec<Span> {
-        let furthest = self.count.saturating_sub(1) * self.stride;
-        let first = self.pad.saturating_sub(furthest).div_ceil(self.dilation);
-        let end = (self.size + self.pad).div_ceil(self.dilation).min(self.kernel);
-        let spans = (first..end).map(|tap| {
-            let ahead = tap * self.dilation;
-            let first = self.pad.saturating_sub(ahead).div_ceil(self.stride);
-            let end = (self.size + self.pad - ahead)
-                .div_ceil(self.stride)
-                .min(self.count);
-            Span {
-                first,
-                end,
-                start: (first * self.stride + ahead).saturating_sub(self.pad),
-            }
-        });
-        spans.filter(|span| span.first < span.end).collect()
-    }
-}
-
-/// Windows `first..end` have this place of theirs in the image, the first of them at `start`.
-struct Span {
-    first: usize,
-    end: usize,
-    start: usize,
-}
-
-/// Adds the lines of the image that the windows of a line of results take in. A list of them for all lines of results could
+/// Adds the lines of the image that the windows of a line of results cover. A list of them for all lines of results could
 /// be larger than the image.
 fn add_lines(axes: &[Axis], result_line: usize, line: usize, lines: &mut Vec<usize>) {
     let Some((axis, inner)) = axes.split_first() else {
@@ -198,106 +156,6 @@ fn add_lines(axes: &[Axis], result_line: usize, line: usize, lines: &mut Vec<usi
     let below: usize = inner.iter().map(|axis| axis.count).product();
     for place in axis.taken(result_line / below) {
         add_lines(inner, result_line % below, line * axis.size + place, lines);
-    }
-}
-
-/// All windows of an image.
-struct Windows<'a> {
-    /// All axes but the last one.
-    outer: &'a [Axis],
-    spans: Vec<Span>,
-    /// Elements in a line of the image and of the result.
-    width: usize,
-    result: usize,
-    stride: usize,
-    depth: usize,
-}
-
-impl Windows<'_> {
-    /// The lines of the image that a line of results is made of, in the place of those that `lines` had.
-    fn find_lines(&self, result_line: usize, lines: &mut Vec<usize>) {
-        lines.clear();
-        add_lines(self.outer, result_line, 0, lines);
-    }
-
-    fn values<T: Copy + PartialOrd>(&self, image: &[T], greatest: &mut [T]) {
-        let mut lines = Vec::new();
-        pulp::Arch::new().dispatch(|| {
-            for (at, result) in greatest.chunks_exact_mut(self.result).enumerate() {
-                self.find_lines(at, &mut lines);
-                for line in &lines {
-                    let line = &image[line * self.width..][..self.width];
-                    for span in &self.spans {
-                        let result = &mut result[span.first * self.depth..span.end * self.depth];
-                        let taps = &line[span.start * self.depth..];
-                        fold(result, taps, self.stride, self.depth);
-                    }
-                }
-            }
-        });
-    }
-
-    /// The first of the greatest, and where in its image it stands.
-    fn places<T: Copy + PartialOrd>(&self, image: &[T], greatest: &mut [T], places: &mut [i64]) {
-        let results = greatest
-            .chunks_exact_mut(self.result)
-            .zip(places.chunks_exact_mut(self.result));
-        let mut lines = Vec::new();
-        for (at, (result, places)) in results.enumerate() {
-            self.find_lines(at, &mut lines);
-            for (line, span) in lines
-                .iter()
-                .flat_map(|line| self.spans.iter().map(move |span| (line, span)))
-            {
-                for (index, window) in (span.first..span.end).enumerate() {
-                    let tap = line * self.width / self.depth + span.start + index * self.stride;
-                    for channel in 0..self.depth {
-                        let at = window * self.depth + channel;
-                        let value = image[tap * self.depth + channel];
-                        if places[at] < 0 || !is_kept(result[at], value) {
-                            (result[at], places[at]) = (value, tap as i64);
-                        }
-                    }
-                }
-            }
-        }
-    }
-}
-
-/// Folds what stands `stride` places apart into results.
-#[inline(always)]
-fn fold<T: Copy + PartialOrd>(results: &mut [T], taps: &[T], stride: usize, depth: usize) {
-    let take = |result: &mut T, tap: &T| *result = if is_kept(*result, *tap) { *result } else { *tap };
-    if stride == 1 {
-        results
-            .iter_mut()
-            .zip(taps)
-            .for_each(|(result, tap)| take(result, tap));
-    } else if depth > 1 {
-        let pixels = results.chunks_exact_mut(depth).zip(taps.chunks(stride * depth));
-        for (results, taps) in pixels {
-            results
-                .iter_mut()
-                .zip(taps)
-                .for_each(|(result, tap)| take(result, tap));
-        }
-    } else if stride == 2 {
-        let (pairs, rest) = taps.as_chunks::<2>();
-        let count = results.len().min(pairs.len());
-        let (results, last) = results.split_at_mut(count);
-        results
-            .iter_mut()
-            .zip(pairs)
-            .for_each(|(result, pair)| take(result, &pair[0]));
-        last.iter_mut()
-            .zip(rest)
-            .for_each(|(result, tap)| take(result, tap));
-    } else {
-        let taps = taps.iter().step_by(stride);
-        results
-            .iter_mut()
-            .zip(taps)
-            .for_each(|(result, tap)| take(result, tap));
     }
 }
 

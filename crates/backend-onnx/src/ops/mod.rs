@@ -6,6 +6,7 @@ mod attention;
 mod attention_mask;
 mod attribute_types;
 mod attributes;
+mod average_pool;
 pub(crate) mod axis;
 mod batch_normalization;
 mod binary;
@@ -14,9 +15,11 @@ mod cast;
 mod cells;
 mod coarse;
 mod columns;
+mod computed_product;
 mod conditions;
 mod constants;
 mod contrib;
+mod conv_transpose;
 mod convolution;
 mod counted;
 mod counting;
@@ -45,6 +48,7 @@ mod matrix_product;
 mod max_pool;
 mod max_unpool;
 mod mel;
+mod moved_axis;
 mod non_max_suppression;
 mod non_zero;
 mod normalize;
@@ -84,6 +88,7 @@ mod tract;
 mod types;
 mod unique;
 mod vector;
+mod windows;
 mod wiring;
 
 pub(crate) use attribute_types::check_types;
@@ -109,12 +114,15 @@ pub(crate) fn keep_order(model: &mut tract_hir::prelude::TypedModel) -> tract_hi
 pub(crate) fn pack(model: &mut tract_hir::prelude::TypedModel) -> tract_hir::prelude::TractResult<()> {
     let mut packs = packs::Packs::of(model);
     kernel::pack(model, &mut packs)?;
+    computed_product::pack(model)?;
     fuse::convolutions(model, &mut packs)
 }
 
 /// Puts faster operators in the place of tract's, after it has made a plan.
 pub(crate) fn quicken(model: &mut tract_hir::prelude::TypedModel) -> tract_hir::prelude::TractResult<()> {
     pad::quicken(model);
+    average_pool::quicken(model)?;
+    moved_axis::quicken(model)?;
     max_pool::quicken(model)?;
     sums::quicken(model)?;
     binary::quicken(model)

@@ -2,7 +2,7 @@
 
 use tract_hir::internal::*;
 
-use super::elements::{Element, elements, tensor};
+use super::elements::{Element, elements, filled};
 
 /// Which places of an axis are taken, all of which are inside of it.
 #[derive(Clone, Copy, Debug)]
@@ -53,42 +53,56 @@ fn copy<T: Element>(
     [block, inner]: [usize; 2],
     places: Places<'_>,
 ) -> TractResult<Tensor> {
-    let mut made: Vec<T> = Vec::with_capacity(shape.iter().product());
-    for block in elements::<T>(value)?.chunks_exact(block) {
-        let at = |place: usize| &block[place * inner..][..inner];
-        match places {
-            Places::List(places) if inner == 1 => {
-                made.extend(places.iter().map(|&place| block[place].clone()));
-            }
-            Places::List(places) => places.iter().for_each(|&place| made.extend_from_slice(at(place))),
-            Places::Steps {
-                first,
-                step: 1,
-                count,
-            } => {
-                made.extend_from_slice(&block[first * inner..][..count * inner]);
-            }
-            Places::Steps { first, step, count } if inner == 1 => {
-                let stride = usize::try_from(step.unsigned_abs())?;
-                match step > 0 {
-                    true => made.extend(block[first..].iter().step_by(stride).take(count).cloned()),
-                    false => made.extend(block[..=first].iter().rev().step_by(stride).take(count).cloned()),
+    let blocks = elements::<T>(value)?.chunks_exact(block);
+    let count = places.count();
+    filled(shape, |made| {
+        for (block, made) in blocks.zip(made.chunks_exact_mut(count * inner)) {
+            copy_block(block, made, inner, places)?;
+        }
+        Ok(())
+    })
+}
+
+fn copy_block<T: Element>(block: &[T], made: &mut [T], inner: usize, places: Places<'_>) -> TractResult<()> {
+    let each = |made: &mut [T], places: &mut dyn Iterator<Item = usize>| {
+        let lines = made.chunks_exact_mut(inner).zip(places);
+        lines.for_each(|(to, place)| to.clone_from_slice(&block[place * inner..][..inner]));
+    };
+    match places {
+        Places::List(places) if inner == 1 => {
+            let pairs = made.iter_mut().zip(places);
+            pairs.for_each(|(to, &place)| to.clone_from(&block[place]));
+        }
+        Places::List(places) => each(made, &mut places.iter().copied()),
+        Places::Steps { first, step: 1, .. } => {
+            made.clone_from_slice(&block[first * inner..][..made.len()]);
+        }
+        Places::Steps { first, step, .. } if inner == 1 => {
+            let stride = usize::try_from(step.unsigned_abs())?;
+            match step > 0 {
+                true => {
+                    let pairs = made.iter_mut().zip(block[first..].iter().step_by(stride));
+                    pairs.for_each(|(to, from)| to.clone_from(from));
                 }
-            }
-            Places::Steps { first, step, count } => {
-                for index in 0..count as i64 {
-                    made.extend_from_slice(at((first as i64 + index * step) as usize));
+                false => {
+                    let pairs = made.iter_mut().zip(block[..=first].iter().rev().step_by(stride));
+                    pairs.for_each(|(to, from)| to.clone_from(from));
                 }
-            }
-            Places::Where(wanted) => {
-                let pairs = block.chunks_exact(inner).zip(wanted);
-                pairs
-                    .filter(|(_, wanted)| **wanted)
-                    .for_each(|(elements, _)| made.extend_from_slice(elements));
             }
         }
+        Places::Steps { first, step, count } => each(
+            made,
+            &mut (0..count as i64).map(|index| (first as i64 + index * step) as usize),
+        ),
+        Places::Where(wanted) => {
+            let places = wanted.iter().take(block.len() / inner).enumerate();
+            each(
+                made,
+                &mut places.filter(|(_, wanted)| **wanted).map(|(place, _)| place),
+            );
+        }
     }
-    tensor(shape, made)
+    Ok(())
 }
 
 #[cfg(test)]
@@ -96,6 +110,7 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
     use super::*;
+    use crate::ops::elements::tensor;
 
     #[test]
     fn all_ways_to_say_which_are_the_same() {

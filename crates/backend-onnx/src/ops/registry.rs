@@ -13,7 +13,7 @@ use tract_hir::internal::*;
 
 use super::{
     attributes::Attributes,
-    branch, columns, conditions,
+    branch, conditions,
     guard::Guarded,
     output::Output,
     rule::{NEWEST, Outputs, Rule},
@@ -132,10 +132,6 @@ fn build(context: &BuildContext, node: &OnnxNode) -> TractResult<(Box<dyn Infere
     let rule = BY_NAME.get(&node.op_type).context("no rule")?;
     if let Some(own) = rule.own {
         return Ok((own(context, node)?, vec![]));
-    }
-    // tract ignores what the size of the result says of the padding, and panics at automatic padding.
-    if rule.name == "ConvTranspose" && columns::is_ours(Attributes(node)) {
-        return Ok((columns::conv_transpose(context, node)?, vec![]));
     }
     #[cfg(target_arch = "x86_64")]
     if rule.name == "MatMulInteger"

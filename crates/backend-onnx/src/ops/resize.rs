@@ -721,7 +721,8 @@ impl Kernel for Resize {
             return Ok(tvec![output.cast_to_dt(datum_type)?.into_owned()]);
         };
         let mut output = (**input).clone();
-        for (index, axis) in plan.iter().enumerate() {
+        // The last axis first: what is picked of the others are whole lines.
+        for (index, axis) in plan.iter().enumerate().rev() {
             if !self.is_unchanged(axis) {
                 output = picked(&output, index, Places::List(&self.nearest(axis, rounding)))?;
             }

@@ -5,7 +5,7 @@
 use super::{
     activation::{self, activation},
     affine_grid, attention, attention_mask, batch_normalization, cast, coarse, columns, conditions as when,
-    constants, contrib, counting, cum_sum, determinant, dft, elementwise, gemm, grid_sample,
+    constants, contrib, conv_transpose, counting, cum_sum, determinant, dft, elementwise, gemm, grid_sample,
     grouped_attention, hardmax, indexed, local_normalization, lookup, lp_pool, matrices, max_unpool, mel,
     non_max_suppression, non_zero, normalize, packed_product, packed_rows, pad, pieces_of_text, power, prelu,
     quantize, quantized_pair, random, recurrent, reduce, resize, roi_align, rotary,
@@ -190,7 +190,7 @@ pub(super) static RULES: &[Rule] = &[
         ])
         .of(FLOATS)
         .wide()
-        .by(tract::convolution_transposed),
+        .by(conv_transpose::conv_transpose),
     op("Cos").of(FLOATS).wide().by(tract::function),
     op("Cosh").since(9).of(FLOATS).wide().by(tract::function),
     op("CumSum")

@@ -1,6 +1,6 @@
 //! `Einsum`: products of tensors by their indices.
 
-use std::{cmp::Ordering, collections::HashMap};
+use std::{cmp::Ordering, collections::HashMap, sync::Arc};
 
 use tract_hir::{
     internal::*,
@@ -14,11 +14,13 @@ use tract_hir::{
 use super::Built;
 use crate::{
     building::BuildContext,
-    faults::{Limit, Misfit, Refusal},
+    faults::{Limit, Misfit, Refusal, ensure_input},
     lowered::OnnxNode,
     ops::{
         attributes::Attributes,
         conditions,
+        elements::{Element, elements, filled, with_number},
+        kernel::{Fact, Kernel, typed},
         wiring::{Wiring, fact, wired},
     },
 };
@@ -96,9 +98,17 @@ impl Wiring for Einsum {
             .map(|(indices, &count)| with_letters(indices, count))
             .collect();
         let output = with_letters(&self.output, most);
+        let mut inputs: TVec<OutletId> = inputs.into();
+        for (place, (input, term)) in inputs.iter_mut().zip(&mut terms).enumerate() {
+            while let Some((first, second)) = repeated(term) {
+                let name = format!("{prefix}.{place}-diagonal-{second}");
+                *input = model.wire_node(name, typed(Diagonal { first, second }), &[*input])?[0];
+                term.remove(second);
+            }
+        }
         let mut sizes: HashMap<char, TDim> = HashMap::new();
-        for (&input, term) in inputs.iter().zip(&terms) {
-            for (index, dim) in term.chars().zip(fact(model, input)?.shape) {
+        for (input, term) in inputs.iter().zip(&terms) {
+            for (index, dim) in term.chars().zip(fact(model, *input)?.shape) {
                 let known = sizes.entry(index).or_insert_with(|| dim.clone());
                 same_sizes(known, &dim)?;
                 if known.is_one() {
@@ -107,7 +117,6 @@ impl Wiring for Einsum {
             }
         }
         // One that is summed over would not be repeated.
-        let mut inputs: TVec<OutletId> = inputs.into();
         for (place, (input, term)) in inputs.iter_mut().zip(&mut terms).enumerate() {
             for axis in (0..term.len()).rev() {
                 let index = term.as_bytes()[axis] as char;
@@ -154,6 +163,70 @@ impl Wiring for Einsum {
             factors.remove(second);
         }
         Ok(tvec![multiplied(prefix, model, &factors, &output)?])
+    }
+}
+
+/// Two axes of a term that have the same index.
+fn repeated(term: &str) -> Option<(usize, usize)> {
+    let second = (0..term.len()).find(|&axis| term[..axis].contains(&term[axis..=axis]))?;
+    Some((term.find(&term[second..=second])?, second))
+}
+
+/// What two axes have at the same place of both; the second one is gone.
+#[derive(Debug)]
+struct Diagonal {
+    first: usize,
+    second: usize,
+}
+
+impl Kernel for Diagonal {
+    fn name(&self) -> &'static str {
+        "Diagonal"
+    }
+
+    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+        let mut output = inputs[0].with(inputs[0].datum_type);
+        let second = output.shape.remove(self.second);
+        same_sizes(&output.shape[self.first], &second)?;
+        if output.shape[self.first] != second {
+            bail!(Refusal(format!(
+                "has sizes of {} and {second} for one index",
+                output.shape[self.first]
+            )));
+        }
+        Ok(vec![output])
+    }
+
+    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+        let values = with_number!(inputs[0].datum_type(), T => self.values::<T>(&inputs[0]))?;
+        Ok(tvec![values])
+    }
+}
+
+impl Diagonal {
+    fn values<T: Element + Copy>(&self, input: &Tensor) -> TractResult<Tensor> {
+        let shape = input.shape();
+        let size = shape[self.first];
+        ensure_input!(
+            size == shape[self.second],
+            "sizes of {size} and {} for one index",
+            shape[self.second]
+        );
+        let (between, inner): (usize, usize) = (
+            shape[self.first + 1..self.second].iter().product(),
+            shape[self.second + 1..].iter().product(),
+        );
+        let mut made: TVec<usize> = shape.into();
+        made.remove(self.second);
+        let values = elements::<T>(input)?;
+        filled(&made, |to| {
+            for (index, to) in to.chunks_exact_mut(inner.max(1)).enumerate() {
+                // `index` counts places of what is outside, of the diagonal, and of what is between its axes.
+                let place = index / between.max(1) % size;
+                to.copy_from_slice(&values[(index * size + place) * inner..][..inner]);
+            }
+            Ok(())
+        })
     }
 }
 

@@ -6,18 +6,17 @@ use tract_hir::{
         cnn::{Conv, HirMaxPool, HirSumPool, PaddingSpec, PoolSpec},
         nn::{DataFormat, GlobalAvgPool, GlobalMaxPool},
     },
-    tract_core::ops::cnn::{Deconv, KernelFormat},
 };
 
 use super::Built;
 use crate::{
     building::BuildContext,
-    faults::{Limit, Refusal},
+    faults::Refusal,
     lowered::OnnxNode,
     ops::{
         attributes::Attributes,
         kernel::{Fact, Kernel, typed},
-        wiring::{Wiring, fact, wired},
+        wiring::{Wiring, wired},
     },
 };
 
@@ -264,130 +263,6 @@ fn by_columns(mut place: usize, sizes: &[usize]) -> usize {
         place /= size.max(1);
     }
     result
-}
-
-/// `ConvTranspose` with explicit padding.
-pub(in crate::ops) fn convolution_transposed(_: &BuildContext, node: &OnnxNode) -> Built {
-    let attributes = Attributes(node);
-    Ok(wired(Transposed {
-        window: Window::of(attributes, false)?,
-        added: numbers(attributes, "output_padding", 0)?,
-        group: group(attributes)?,
-        bias: attributes.position(2),
-    }))
-}
-
-#[derive(Debug)]
-struct Transposed {
-    window: Window,
-    /// To the end of each axis.
-    added: Option<TVec<usize>>,
-    group: usize,
-    bias: Option<usize>,
-}
-
-impl std::fmt::Debug for Window {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Window")
-            .field("kernel", &self.kernel)
-            .finish_non_exhaustive()
-    }
-}
-
-impl Wiring for Transposed {
-    fn name(&self) -> &'static str {
-        "ConvTranspose"
-    }
-
-    fn wire(&self, prefix: &str, model: &mut TypedModel, inputs: &[OutletId]) -> TractResult<TVec<OutletId>> {
-        let [image, weights, ..] = inputs else {
-            bail!("expected 2 or 3 inputs, found {}", inputs.len());
-        };
-        let (image_fact, weights_fact) = (fact(model, *image)?, fact(model, *weights)?);
-        let sizes = weights_fact.shape.iter().map(|dim| dim.to_usize().ok());
-        let sizes: Option<TVec<usize>> = sizes.collect();
-        let sizes = sizes.ok_or_else(|| Limit("needs the sizes of its weights".to_owned()))?;
-        let axes = sizes.len().saturating_sub(2);
-        if image_fact
-            .shape
-            .get(1)
-            .is_some_and(|channels| channels.to_i64().is_err())
-        {
-            bail!(Limit("needs the number of channels".to_owned()));
-        }
-        let pads = match &self.window.padding {
-            PaddingSpec::Explicit(before, _) => before.len(),
-            _ => axes,
-        };
-        let bias = self.bias.map(|place| fact(model, inputs[place])).transpose()?;
-        let is_bias = |bias: &Fact| {
-            bias.rank() == 1
-                && bias.shape[0]
-                    .to_usize()
-                    .is_ok_and(|count| count == sizes[1] * self.group)
-        };
-        let is_fitting = axes > 0
-            && image_fact.rank() == sizes.len()
-            && pads == axes
-            && sizes[2..].iter().all(|&size| size > 0)
-            && bias.as_ref().is_none_or(is_bias)
-            && sizes[0] % self.group == 0
-            && image_fact.shape[1]
-                .to_usize()
-                .is_ok_and(|channels| channels == sizes[0])
-            && self
-                .window
-                .kernel
-                .as_ref()
-                .is_none_or(|kernel| kernel[..] == sizes[2..])
-            && [&self.window.strides, &self.window.dilations, &self.added]
-                .into_iter()
-                .flatten()
-                .all(|list| list.len() == axes);
-        if !is_fitting {
-            bail!(Refusal(format!(
-                "has weights of {sizes:?} in {} groups for an image of {} dimensions with {} channels",
-                self.group,
-                image_fact.rank(),
-                image_fact.shape.get(1).unwrap_or(&TDim::Val(0)),
-            )));
-        }
-        // ONNX has the weights by input channels of all groups; tract wants those of each by its output channels.
-        let channels = sizes[1] * self.group;
-        let by_group = AxisOp::Reshape(
-            0,
-            tvec![sizes[0].to_dim()],
-            tvec![self.group.to_dim(), (sizes[0] / self.group).to_dim()],
-        );
-        let joined = AxisOp::Reshape(
-            0,
-            tvec![self.group.to_dim(), sizes[1].to_dim()],
-            tvec![channels.to_dim()],
-        );
-        let mut kernel = tvec![*weights];
-        for (index, op) in [by_group, AxisOp::Move(1, 2), joined].into_iter().enumerate() {
-            kernel = model.wire_node(format!("{prefix}.weights-{index}"), op, &kernel)?;
-        }
-        let bias = match self.bias {
-            Some(place) => inputs[place],
-            None => model.add_const(
-                format!("{prefix}.bias"),
-                Tensor::zero_scalar_dt(image_fact.datum_type)?,
-            )?,
-        };
-        let pool = PoolSpec::new(
-            DataFormat::NCHW,
-            sizes[2..].into(),
-            self.window.padding.clone(),
-            self.window.dilations.clone(),
-            self.window.strides.clone(),
-            sizes[0],
-            channels,
-        );
-        let added = self.added.clone().unwrap_or_else(|| tvec![0; axes]);
-        let op = Deconv::new(pool, KernelFormat::OIHW, added, self.group);
-        model.wire_node(prefix, op, &[*image, kernel[0], bias])
-    }
 }
 
 #[cfg(test)]

@@ -1,0 +1,517 @@
+//! Products of two factors of FP32 that both are computed, as attention has them, whatever the order of their axes. tract packs both
+//! factors before it multiplies, which takes longer than the product where rows are few, or matrices small.
+
+use std::sync::Arc;
+
+use tract_hir::{internal::*, tract_core::ops::einsum::EinSum};
+
+use super::{
+    cells::ScalarProducts,
+    elements::{elements, filled},
+    kernel::{Fact, Kernel, typed},
+    products::{self, Products},
+};
+use crate::{cancelling::Pace, faults::ensure_input};
+
+/// Below so many rows nothing is packed.
+const FEW_ROWS: usize = 4;
+
+/// Nor for matrices whose product takes so few multiplications.
+const FEW_TERMS: usize = 1 << 10;
+
+/// Takes the place of tract's in a graph whose constants are known.
+pub(super) fn pack(model: &mut TypedModel) -> TractResult<()> {
+    if !products::are_quick() {
+        return Ok(());
+    }
+    for id in 0..model.nodes().len() {
+        let node = model.node(id);
+        let Some(product) = node.op_as::<EinSum>() else {
+            continue;
+        };
+        let &[a, b] = &*node.inputs else {
+            continue;
+        };
+        let facts = [
+            model.outlet_fact(a)?,
+            model.outlet_fact(b)?,
+            &node.outputs[0].fact,
+        ];
+        let are_floats = facts
+            .iter()
+            .all(|fact| fact.datum_type == DatumType::F32 && !fact.is_exotic());
+        let are_computed = facts.iter().all(|fact| fact.konst.is_none());
+        if !are_floats || !are_computed || product.q_params.is_some() {
+            continue;
+        }
+        let rank = facts[2].rank();
+        if let Some(product) = ComputedProduct::of(product, rank) {
+            model.node_mut(id).op = Box::new(typed(product));
+        }
+    }
+    Ok(())
+}
+
+/// The axes of two factors that meet, by their places in the first factor, the second factor and the product.
+#[derive(Debug)]
+struct ComputedProduct {
+    /// All three have these.
+    both: Vec<[usize; 3]>,
+    /// Of the first factor and the product. The first of them are those of the product.
+    rows: Vec<[usize; 2]>,
+    /// Of the second factor and the product. The product's last axis is the last of these, if it has any.
+    columns: Vec<[usize; 2]>,
+    /// Of both factors: what is summed over.
+    terms: Vec<[usize; 2]>,
+    /// Whether the first factor is the node's second input.
+    are_swapped: bool,
+    /// Axes of the product.
+    rank: usize,
+}
+
+impl ComputedProduct {
+    fn of(product: &EinSum, rank: usize) -> Option<Self> {
+        let last = rank.checked_sub(1);
+        let mut found = Self {
+            both: vec![],
+            rows: vec![],
+            columns: vec![],
+            terms: vec![],
+            are_swapped: false,
+            rank,
+        };
+        for axis in product.axes.iter_all_axes() {
+            match (&*axis.inputs[0], &*axis.inputs[1], &*axis.outputs[0]) {
+                (&[a], &[b], &[c]) => found.both.push([a, b, c]),
+                (&[a], &[], &[c]) => found.rows.push([a, c]),
+                (&[], &[b], &[c]) => found.columns.push([b, c]),
+                (&[a], &[b], &[]) => found.terms.push([a, b]),
+                _ => return None,
+            }
+        }
+        let is_last = |axes: &[[usize; 2]]| axes.iter().any(|&[_, place]| Some(place) == last);
+        // The product is made row by row, so that its last axis is one of columns.
+        if is_last(&found.rows) {
+            found.are_swapped = true;
+            std::mem::swap(&mut found.rows, &mut found.columns);
+            found.both.iter_mut().for_each(|[a, b, _]| std::mem::swap(a, b));
+            found.terms.iter_mut().for_each(|[a, b]| std::mem::swap(a, b));
+        } else if !is_last(&found.columns) && rank > 0 {
+            return None;
+        }
+        found.rows.sort_by_key(|&[_, place]| place);
+        found.columns.sort_by_key(|&[_, place]| place);
+        found.terms.sort_by_key(|&[_, place]| place);
+        Some(found)
+    }
+
+    /// The sizes of the product.
+    fn shape<D: DimLike>(&self, a: &[D], b: &[D]) -> TVec<D> {
+        let mut shape = tvec![D::one(); self.rank];
+        for &[first, second, place] in &self.both {
+            // One of size 1 is repeated.
+            shape[place] = match a[first] == D::one() {
+                true => b[second].clone(),
+                false => a[first].clone(),
+            };
+        }
+        for &[axis, place] in &self.rows {
+            shape[place] = a[axis].clone();
+        }
+        for &[axis, place] in &self.columns {
+            shape[place] = b[axis].clone();
+        }
+        shape
+    }
+
+    fn factors<'t, T>(&self, inputs: &'t [T]) -> TractResult<[&'t T; 2]> {
+        match (inputs, self.are_swapped) {
+            ([a, b], false) | ([b, a], true) => Ok([a, b]),
+            _ => bail!("expected 2 inputs, found {}", inputs.len()),
+        }
+    }
+}
+
+impl Kernel for ComputedProduct {
+    fn name(&self) -> &'static str {
+        "ComputedProduct"
+    }
+
+    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+        let [a, b] = self.factors(inputs)?;
+        Ok(vec![Fact::new(DatumType::F32, self.shape(&a.shape, &b.shape))])
+    }
+
+    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+        let [a, b] = self.factors(inputs)?;
+        let shape = self.shape(a.shape(), b.shape());
+        let strides = [a.shape(), b.shape(), &shape].map(strides);
+        let sizes = [a.shape(), b.shape()];
+        let axis = |factor: usize, axis: usize| (sizes[factor][axis], strides[factor][axis]);
+        // How far to go along an axis that may be repeated.
+        let step = |(size, stride): (usize, usize)| if size == 1 { 0 } else { stride };
+        let mut loops: Vec<(usize, [usize; 3])> = Vec::new();
+        for &[first, second, place] in &self.both {
+            let (one, other) = (axis(0, first), axis(1, second));
+            ensure_input!(
+                one.0 == other.0 || one.0 == 1 || other.0 == 1,
+                "factors of {} and {} matrices",
+                one.0,
+                other.0
+            );
+            loops.push((shape[place], [step(one), step(other), strides[2][place]]));
+        }
+        let mut terms: Vec<[usize; 2]> = vec![[0; 2]];
+        for &[first, second] in &self.terms {
+            let (one, other) = (axis(0, first), axis(1, second));
+            ensure_input!(one.0 == other.0, "rows of {} and columns of {}", one.0, other.0);
+            let along = |at: usize| [at * one.1, at * other.1];
+            let outer = terms.iter();
+            let next = outer.flat_map(|&[a, b]| {
+                (0..one.0)
+                    .map(along)
+                    .map(move |inner| [a + inner[0], b + inner[1]])
+            });
+            terms = next.collect();
+        }
+        // One axis of each kind is the matrix's; more of them are matrices beside each other.
+        let mut rows = (1, [0; 2]);
+        for &[place, to] in &self.rows {
+            let next = (shape[to], [strides[0][place], strides[2][to]]);
+            let outer = if next.0 >= rows.0 {
+                std::mem::replace(&mut rows, next)
+            } else {
+                next
+            };
+            loops.push((outer.0, [outer.1[0], 0, outer.1[1]]));
+        }
+        let mut columns = (1, [0; 2]);
+        for &[place, to] in &self.columns {
+            let next = (shape[to], [strides[1][place], strides[2][to]]);
+            let outer = if to + 1 == self.rank {
+                std::mem::replace(&mut columns, next)
+            } else {
+                next
+            };
+            loops.push((outer.0, [0, outer.1[0], outer.1[1]]));
+        }
+        loops.retain(|&(size, _)| size != 1);
+        let offsets = |factor: usize| terms.iter().map(|term| term[factor]).collect::<Vec<usize>>();
+        let mut matrices = Matrices {
+            a: elements::<f32>(a)?,
+            b: elements::<f32>(b)?,
+            terms: [offsets(0), offsets(1)],
+            rows: rows.0,
+            row_steps: rows.1,
+            columns: columns.0,
+            column_step: columns.1[0],
+            gathered: Vec::new(),
+            turned: Turned::default(),
+        };
+        let depth = terms.len();
+        let compute = |made: &mut [f32]| {
+            if made.is_empty() || depth == 0 {
+                return Ok(());
+            }
+            let mut pace = Pace::default();
+            each(&loops, [0; 3], &mut |[a, b, c]| {
+                pace.spend((matrices.rows * matrices.columns * depth) as u64 / 8 + 1)?;
+                matrices.multiply(a, b, &mut made[c..]);
+                Ok(())
+            })
+        };
+        Ok(tvec![filled(&shape, compute)?])
+    }
+}
+
+/// How far apart the next elements along each axis are.
+fn strides(shape: &[usize]) -> TVec<usize> {
+    let mut strides = tvec![1; shape.len()];
+    for axis in (1..shape.len()).rev() {
+        strides[axis - 1] = strides[axis] * shape[axis];
+    }
+    strides
+}
+
+/// Calls something with the places of each pair of matrices and of their product.
+fn each(
+    loops: &[(usize, [usize; 3])],
+    at: [usize; 3],
+    call: &mut impl FnMut([usize; 3]) -> TractResult<()>,
+) -> TractResult<()> {
+    let Some((&(size, steps), inner)) = loops.split_first() else {
+        return call(at);
+    };
+    for index in 0..size {
+        let [a, b, c] = steps.map(|step| step * index);
+        each(inner, [at[0] + a, at[1] + b, at[2] + c], call)?;
+    }
+    Ok(())
+}
+
+/// Matrices of the same sizes. The columns of a product stand beside each other.
+struct Matrices<'m> {
+    a: &'m [f32],
+    b: &'m [f32],
+    /// Where the terms of a sum are in both factors, from its row and its column on.
+    terms: [Vec<usize>; 2],
+    rows: usize,
+    /// How far apart rows are, in the first factor and the product.
+    row_steps: [usize; 2],
+    columns: usize,
+    /// How far apart columns are in the second factor.
+    column_step: usize,
+    /// Rows whose terms stand beside each other.
+    gathered: Vec<f32>,
+    turned: Turned,
+}
+
+/// A matrix whose columns stand beside each other, made of one where they do not.
+#[derive(Default)]
+struct Turned {
+    values: Vec<f32>,
+    offsets: Vec<usize>,
+    /// Where the other one begins.
+    from: Option<usize>,
+}
+
+/// Whether terms stand beside each other.
+fn are_together(terms: &[usize]) -> bool {
+    terms.iter().enumerate().all(|(at, &term)| at == term)
+}
+
+impl Matrices<'_> {
+    /// One product, of the matrices that begin at these places.
+    fn multiply(&mut self, a: usize, b: usize, to: &mut [f32]) {
+        let [terms_of_a, terms_of_b] = &self.terms;
+        let (depth, rows, columns) = (terms_of_b.len(), self.rows, self.columns);
+        let a = &self.a[a..];
+        let is_together = are_together(terms_of_a);
+        let left = if is_together && (rows == 1 || self.row_steps[0] == depth) {
+            &a[..rows * depth]
+        } else {
+            self.gathered.clear();
+            for row in 0..rows {
+                let row = &a[row * self.row_steps[0]..];
+                match is_together {
+                    true => self.gathered.extend_from_slice(&row[..depth]),
+                    false => self.gathered.extend(terms_of_a.iter().map(|&term| row[term])),
+                }
+            }
+            &self.gathered
+        };
+        let is_small = rows < FEW_ROWS || rows * columns * depth <= FEW_TERMS;
+        let row_step = self.row_steps[1];
+        if rows < FEW_ROWS && are_together(terms_of_b) {
+            for (at, row) in left.chunks_exact(depth).enumerate() {
+                pulp::Arch::new().dispatch(ScalarProducts {
+                    row,
+                    b: &self.b[b..],
+                    stride: self.column_step,
+                    product: &mut to[at * row_step..][..columns],
+                });
+            }
+            return;
+        }
+        let (values, offsets) = if self.column_step == 1 || columns == 1 {
+            (&self.b[b..], terms_of_b)
+        } else {
+            self.turned.turn(self.b, b, terms_of_b, columns, self.column_step);
+            (&self.turned.values[..], &self.turned.offsets)
+        };
+        if is_small {
+            for (at, row) in left.chunks_exact(depth).enumerate() {
+                pulp::Arch::new().dispatch(WeightedSums {
+                    row,
+                    values,
+                    offsets,
+                    sums: &mut to[at * row_step..][..columns],
+                });
+            }
+            return;
+        }
+        Products {
+            rows,
+            weights: &products::packed(rows, left),
+            bias: &vec![0.0; rows],
+            values,
+            offsets,
+            columns,
+            take: |first, count, sums: &mut [f32], stride| {
+                for (row, sums) in sums.chunks_exact(stride).take(rows).enumerate() {
+                    products::copy_line(&sums[..count], &mut to[row * row_step + first..][..count]);
+                }
+            },
+        }
+        .run();
+    }
+}
+
+impl Turned {
+    fn turn(&mut self, b: &[f32], from: usize, terms: &[usize], columns: usize, step: usize) {
+        /// Columns at a time: as many numbers as stand in what is read at once.
+        const TOGETHER: usize = 16;
+        if self.from == Some(from) {
+            return;
+        }
+        self.from = Some(from);
+        self.values.resize(terms.len() * columns, 0.0);
+        self.offsets = (0..terms.len()).map(|at| at * columns).collect();
+        for first in (0..columns).step_by(TOGETHER) {
+            let end = columns.min(first + TOGETHER);
+            for (line, term) in self.values.chunks_exact_mut(columns).zip(terms) {
+                let from = &b[from + term + first * step..];
+                let values = from.iter().step_by(step.max(1));
+                line[first..end]
+                    .iter_mut()
+                    .zip(values)
+                    .for_each(|(to, value)| *to = *value);
+            }
+        }
+    }
+}
+
+/// One row of a product: the sum of rows, each times a number.
+struct WeightedSums<'w> {
+    row: &'w [f32],
+    values: &'w [f32],
+    /// Where the rows begin.
+    offsets: &'w [usize],
+    sums: &'w mut [f32],
+}
+
+impl pulp::WithSimd for WeightedSums<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: pulp::Simd>(self, simd: S) {
+        const VECTORS: usize = 4;
+        let Self {
+            row,
+            values,
+            offsets,
+            sums,
+        } = self;
+        let lanes = S::F32_LANES;
+        let mut first = 0;
+        while sums.len() - first >= VECTORS * lanes {
+            add_rows::<S, VECTORS>(simd, row, values, offsets, sums, first);
+            first += VECTORS * lanes;
+        }
+        while sums.len() - first >= lanes {
+            add_rows::<S, 1>(simd, row, values, offsets, sums, first);
+            first += lanes;
+        }
+        let last = &mut sums[first..];
+        if !last.is_empty() {
+            let mut sum = simd.splat_f32s(0.0);
+            for (&weight, &offset) in row.iter().zip(offsets) {
+                let values = simd.partial_load_f32s(&values[offset + first..][..last.len()]);
+                sum = simd.mul_add_e_f32s(simd.splat_f32s(weight), values, sum);
+            }
+            simd.partial_store_f32s(last, sum);
+        }
+    }
+}
+
+#[inline(always)]
+#[allow(
+    clippy::manual_memcpy,
+    clippy::needless_range_loop,
+    reason = "the sums stay in registers only so"
+)]
+fn add_rows<S: pulp::Simd, const VECTORS: usize>(
+    simd: S,
+    row: &[f32],
+    values: &[f32],
+    offsets: &[usize],
+    sums: &mut [f32],
+    first: usize,
+) {
+    let width = VECTORS * S::F32_LANES;
+    let mut registers = [simd.splat_f32s(0.0); VECTORS];
+    for (&weight, &offset) in row.iter().zip(offsets) {
+        let (vectors, _) = S::as_simd_f32s(&values[offset + first..][..width]);
+        let weight = simd.splat_f32s(weight);
+        for vector in 0..VECTORS {
+            registers[vector] = simd.mul_add_e_f32s(weight, vectors[vector], registers[vector]);
+        }
+    }
+    let (vectors, _) = S::as_mut_simd_f32s(&mut sums[first..first + width]);
+    for vector in 0..VECTORS {
+        vectors[vector] = registers[vector];
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+    use crate::ops::elements::tensor;
+
+    /// Small whole numbers, so that sums are exact in any order.
+    fn factor(shape: &[usize], seed: usize) -> Arc<Tensor> {
+        let count = shape.iter().product();
+        let numbers = (0..count).map(|index| ((index * 7919 + seed) % 17) as f32 - 8.0);
+        tensor(shape, numbers.collect()).unwrap().into_arc_tensor()
+    }
+
+    fn check(axes: &str, a: &[usize], b: &[usize]) {
+        let product = EinSum::new(axes.parse().unwrap(), DatumType::F32);
+        let inputs = [factor(a, 1), factor(b, 5)];
+        let rank = axes.split_once("->").unwrap().1.len();
+        let ours = ComputedProduct::of(&product, rank).unwrap();
+        let values = inputs.clone().map(IntoTValue::into_tvalue);
+        let expected = product.eval(&EvalContext::out_of_plan(), values.into_iter().collect());
+        let found = ours.run(&inputs).unwrap();
+        assert_eq!(
+            found[0],
+            expected.unwrap()[0].clone().into_tensor(),
+            "{axes} of {a:?} and {b:?}"
+        );
+        let facts = ours.outputs(&Fact::of_values(&inputs)).unwrap();
+        let shape: Vec<usize> = facts[0].shape.iter().map(|dim| dim.to_usize().unwrap()).collect();
+        assert_eq!(shape, found[0].shape());
+    }
+
+    #[test]
+    fn products_are_those_of_tract() {
+        for rows in [1, 3, 4, 7, 33] {
+            for depth in [1, 5, 40] {
+                for columns in [1, 2, 9, 70] {
+                    let (m, k, n) = (rows, depth, columns);
+                    check("mk,kn->mn", &[m, k], &[k, n]);
+                    check("mk,kn->nm", &[m, k], &[k, n]);
+                    check("km,nk->mn", &[k, m], &[n, k]);
+                    check("bmk,bkn->bmn", &[3, m, k], &[3, k, n]);
+                    check("bmk,bkn->bmn", &[3, m, k], &[1, k, n]);
+                    check("bmk,bkn->bmn", &[1, m, k], &[3, k, n]);
+                    // Heads of attention: queries and keys, weights and values.
+                    check("bmhk,bnhk->bhmn", &[2, m, 3, k], &[2, n, 3, k]);
+                    check("bhmk,bkhn->bmhn", &[2, 3, m, k], &[2, k, 3, n]);
+                    // Several axes of a kind.
+                    check("amkc,nck->nam", &[2, m, k, 3], &[n, 3, k]);
+                    check("mk,akbn->ambn", &[m, k], &[2, k, 3, n]);
+                    check("amk,bkn->ambn", &[2, m, k], &[3, k, n]);
+                }
+            }
+        }
+        check("k,k->", &[70], &[70]);
+        check("mk,k->m", &[9, 70], &[70]);
+        check("k,kn->n", &[70], &[70, 9]);
+        check("mk,kn->mn", &[0, 3], &[3, 2]);
+        check("bmk,bkn->bmn", &[2, 4, 0], &[2, 0, 5]);
+    }
+
+    #[test]
+    fn what_is_not_made_row_by_row_is_left_to_tract() {
+        for axes in ["bmk,bkn->mnb", "mkj,kn->mn", "mm,mn->n"] {
+            let product = EinSum::new(axes.parse().unwrap(), DatumType::F32);
+            assert!(
+                ComputedProduct::of(&product, axes.split_once("->").unwrap().1.len()).is_none(),
+                "{axes}"
+            );
+        }
+    }
+}

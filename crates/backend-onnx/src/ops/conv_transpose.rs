@@ -1,0 +1,458 @@
+//! `ConvTranspose`: the elements of an image, each times the weights, are added to windows of another one. tract ignores what the
+//! size of the result says of the padding, panics at automatic padding, and makes all columns before it adds them.
+
+use std::{
+    ops::{AddAssign, Range},
+    sync::Arc,
+};
+
+use tract_hir::{
+    internal::*,
+    tract_ndarray::{ArrayView2, ArrayViewMut2, linalg::general_mat_mul},
+};
+
+use super::{
+    attributes::Attributes,
+    columns::{Axis, Scatter, count},
+    elements::{Real, elements, filled},
+    kernel::{Fact, Kernel, kernel},
+    products::{self, Products},
+};
+use crate::{
+    building::BuildContext,
+    cancelling::Pace,
+    faults::{Limit, Misfit, Refusal, ensure_input},
+    lowered::OnnxNode,
+    size,
+};
+
+/// Strides and the like beyond this make no sense, and their products stay far from overflowing.
+const MAX_NUMBER: i64 = 1 << 24;
+
+pub(crate) fn conv_transpose(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
+    let attributes = Attributes(node);
+    let group = attributes.int("group", 1);
+    if !(1..=MAX_NUMBER).contains(&group) {
+        bail!(Refusal(format!("needs a 'group' from 1 to {MAX_NUMBER}")));
+    }
+    let automatic = attributes.text("auto_pad", "NOTSET");
+    let (pads, sizes) = (attributes.ints("pads"), attributes.ints("output_shape"));
+    let padding = match automatic {
+        "NOTSET" | "SAME_UPPER" | "SAME_LOWER" if !sizes.is_empty() => {
+            Padding::For(numbers(attributes, "output_shape", 0)?)
+        }
+        "SAME_UPPER" | "SAME_LOWER" => Padding::Same,
+        _ if automatic != "NOTSET" && !pads.is_empty() => {
+            bail!(Refusal("has both 'auto_pad' and 'pads'".to_owned()))
+        }
+        "VALID" | "NOTSET" => Padding::Given(numbers(attributes, "pads", 0)?),
+        other => bail!(Refusal(format!(
+            "has the auto_pad {}",
+            tensor_core::Quoted(other)
+        ))),
+    };
+    Ok(kernel(ConvTranspose {
+        group: group as usize,
+        kernel: numbers(attributes, "kernel_shape", 1)?,
+        strides: numbers(attributes, "strides", 1)?,
+        dilations: numbers(attributes, "dilations", 1)?,
+        added: numbers(attributes, "output_padding", 0)?,
+        padding,
+        pads_end_more: automatic == "SAME_UPPER",
+    }))
+}
+
+/// A list of small numbers, empty if it is not given.
+fn numbers(attributes: Attributes<'_>, name: &str, least: i64) -> TractResult<Vec<usize>> {
+    let given = attributes.ints(name);
+    if !given.iter().all(|number| (least..=MAX_NUMBER).contains(number)) {
+        bail!(Refusal(format!(
+            "has {name} that are not all from {least} to {MAX_NUMBER}"
+        )));
+    }
+    Ok(given.iter().map(|&number| number as usize).collect())
+}
+
+#[derive(Debug)]
+enum Padding {
+    /// Before each axis, then behind each; none if it is empty.
+    Given(Vec<usize>),
+    /// What makes a result as large as the stride times the image.
+    Same,
+    /// What makes a result of these sizes, which may begin with those of batch and channels.
+    For(Vec<usize>),
+}
+
+/// The lists are empty where the file leaves them out.
+#[derive(Debug)]
+struct ConvTranspose {
+    group: usize,
+    kernel: Vec<usize>,
+    strides: Vec<usize>,
+    dilations: Vec<usize>,
+    /// To the end of each axis.
+    added: Vec<usize>,
+    padding: Padding,
+    /// Which side an odd padding is larger on, where it follows from a size.
+    pads_end_more: bool,
+}
+
+/// An element of a list, where that is given.
+fn at(list: &[usize], axis: usize, default: usize) -> usize {
+    list.get(axis).copied().unwrap_or(default)
+}
+
+impl ConvTranspose {
+    /// The size of the result along an axis.
+    fn size<D: DimLike>(&self, axis: usize, axes: usize, image: &D, kernel: usize) -> TractResult<D> {
+        let stride = at(&self.strides, axis, 1);
+        let window = at(&self.added, axis, 0) + (kernel - 1) * at(&self.dilations, axis, 1) + 1;
+        let all = image.clone() * stride;
+        Ok(match &self.padding {
+            Padding::For(sizes) => sizes[sizes.len() - axes + axis].into(),
+            // Windows that are smaller than the stride do not reach the end.
+            Padding::Same => less(all, stride.saturating_sub(window))?,
+            Padding::Given(pads) => {
+                let pads = at(pads, axis, 0) + at(pads, axes + axis, 0);
+                less(all + window, stride + pads)?
+            }
+        })
+    }
+
+    fn axis(&self, axis: usize, axes: usize, image: usize, kernel: usize) -> TractResult<Axis> {
+        let (stride, dilation) = (at(&self.strides, axis, 1), at(&self.dilations, axis, 1));
+        let size = self.size(axis, axes, &image, kernel)?;
+        let pad = match &self.padding {
+            Padding::Given(pads) => at(pads, axis, 0),
+            _ => {
+                let reach =
+                    (image.max(1) - 1) * stride + at(&self.added, axis, 0) + (kernel - 1) * dilation + 1;
+                ensure_input!(
+                    size < reach + stride,
+                    "an output_shape of {size} where at most {} follows from the input",
+                    reach + stride - 1
+                );
+                let total = reach.saturating_sub(size);
+                if self.pads_end_more {
+                    total / 2
+                } else {
+                    total - total / 2
+                }
+            }
+        };
+        Ok(Axis {
+            positions: image,
+            size,
+            kernel,
+            stride,
+            dilation,
+            pad: pad as i64,
+        })
+    }
+
+    /// Whether all lists are those of an image with these axes.
+    fn fits(&self, kernel: &[usize]) -> bool {
+        let axes = kernel.len();
+        let lists = [&self.kernel, &self.strides, &self.dilations, &self.added];
+        let padding = match &self.padding {
+            Padding::Given(pads) => pads.is_empty() || pads.len() == 2 * axes,
+            Padding::Same => true,
+            Padding::For(sizes) => (axes..=axes + 2).contains(&sizes.len()),
+        };
+        padding
+            && lists.iter().all(|list| list.is_empty() || list.len() == axes)
+            && (self.kernel.is_empty() || self.kernel == kernel)
+            && kernel.iter().all(|&size| size > 0)
+    }
+}
+
+/// A size less a number.
+fn less<D: DimLike>(size: D, number: usize) -> TractResult<D> {
+    if let Ok(found) = size.to_i64()
+        && found < number as i64
+    {
+        bail!(Misfit::Dimension(found - number as i64));
+    }
+    Ok(size - number)
+}
+
+impl Kernel for ConvTranspose {
+    fn name(&self) -> &'static str {
+        "ConvTranspose"
+    }
+
+    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+        let [image, weights, bias @ ..] = inputs else {
+            bail!("expected 2 or 3 inputs, found {}", inputs.len());
+        };
+        let sizes = weights.shape.iter().map(|dim| dim.to_usize().ok());
+        let sizes: Option<TVec<usize>> = sizes.collect();
+        let sizes = sizes.ok_or_else(|| Limit("needs the sizes of its weights".to_owned()))?;
+        let channels = image.shape.get(1).map(ToDim::to_dim).unwrap_or_default();
+        if channels.to_i64().is_err() {
+            bail!(Limit("needs the number of channels".to_owned()));
+        }
+        let axes = sizes.len().saturating_sub(2);
+        let is_fitting = axes > 0
+            && image.rank() == sizes.len()
+            && self.fits(&sizes[2..])
+            && sizes[0] % self.group == 0
+            && channels == sizes[0].to_dim()
+            && bias
+                .iter()
+                .all(|bias| bias.shape[..] == [(sizes[1] * self.group).to_dim()])
+            && inputs.iter().all(|input| input.datum_type == image.datum_type);
+        if !is_fitting {
+            bail!(Refusal(format!(
+                "has weights of {sizes:?} in {} groups for an image of {} dimensions with {channels} channels",
+                self.group,
+                image.rank(),
+            )));
+        }
+        let mut shape = tvec![image.shape[0].clone(), (sizes[1] * self.group).to_dim()];
+        for (axis, (image, kernel)) in image.shape[2..].iter().zip(&sizes[2..]).enumerate() {
+            shape.push(self.size(axis, axes, image, *kernel)?);
+        }
+        Ok(vec![Fact::new(image.datum_type, shape)])
+    }
+
+    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+        match inputs[0].datum_type() {
+            DatumType::F32 => self.images(inputs, by_panels),
+            DatumType::F64 => self.images(inputs, at_once),
+            other => bail!("images of {other:?}"),
+        }
+    }
+}
+
+/// A part of the columns of one image: for each row, those from the first one on.
+type Columns<'c, T> = &'c mut dyn FnMut(usize, Range<usize>, &[T]);
+
+/// The factors of the columns of one image: weights of `depth` times `rows`, and `depth` times `positions` elements.
+struct Factors<'f, T> {
+    weights: &'f [T],
+    elements: &'f [T],
+    sizes: [usize; 3],
+}
+
+fn by_panels(factors: &Factors<'_, f32>, give: Columns<'_, f32>) -> TractResult<()> {
+    let [depth, rows, positions] = factors.sizes;
+    // One row would be read beyond its end.
+    let counted = rows.max(2);
+    let mut turned = vec![0.0; counted * depth];
+    for (row, turned) in turned.chunks_exact_mut(depth).take(rows).enumerate() {
+        let weights = factors.weights.iter().skip(row).step_by(rows);
+        turned
+            .iter_mut()
+            .zip(weights)
+            .for_each(|(to, weight)| *to = *weight);
+    }
+    let offsets: Vec<usize> = (0..depth).map(|term| term * positions).collect();
+    Products {
+        rows: counted,
+        weights: &products::packed(counted, &turned),
+        bias: &vec![0.0; counted],
+        values: factors.elements,
+        offsets: &offsets,
+        columns: positions,
+        take: |first, count, sums: &mut [f32], stride| {
+            for (row, sums) in sums.chunks_exact(stride).take(rows).enumerate() {
+                give(row, first..first + count, &sums[..count]);
+            }
+        },
+    }
+    .run();
+    Ok(())
+}
+
+fn at_once(factors: &Factors<'_, f64>, give: Columns<'_, f64>) -> TractResult<()> {
+    let [depth, rows, positions] = factors.sizes;
+    size::admit_shape(DatumType::F64, &[rows, positions])?;
+    let mut columns = vec![0.0; rows * positions];
+    let weights = ArrayView2::from_shape((depth, rows), factors.weights)?;
+    let elements = ArrayView2::from_shape((depth, positions), factors.elements)?;
+    let mut product = ArrayViewMut2::from_shape((rows, positions), &mut columns)?;
+    general_mat_mul(1.0, &weights.t(), &elements, 0.0, &mut product);
+    for (row, columns) in columns.chunks_exact(positions).enumerate() {
+        give(row, 0..positions, columns);
+    }
+    Ok(())
+}
+
+impl ConvTranspose {
+    fn images<T: Real + AddAssign>(
+        &self,
+        inputs: &[Arc<Tensor>],
+        columns: impl Fn(&Factors<'_, T>, Columns<'_, T>) -> TractResult<()>,
+    ) -> TractResult<TVec<Tensor>> {
+        let (image, weights) = (&inputs[0], &inputs[1]);
+        let (channels, made) = (image.shape()[1], weights.shape()[1]);
+        ensure_input!(
+            weights.shape()[0] == channels && channels % self.group == 0,
+            "weights for {} channels, in {} groups, for an input of {channels}",
+            weights.shape()[0],
+            self.group
+        );
+        let (sizes, kernel) = (&image.shape()[2..], &weights.shape()[2..]);
+        let pairs = sizes.iter().zip(kernel).enumerate();
+        let axes = pairs.map(|(axis, (&image, &kernel))| self.axis(axis, sizes.len(), image, kernel));
+        let axes: Vec<Axis> = axes.collect::<TractResult<_>>()?;
+        let mut shape = vec![image.shape()[0], self.group * made];
+        shape.extend(axes.iter().map(|axis| axis.size));
+        let scatter = Scatter::new(axes)?;
+        let positions = scatter.positions()?;
+        count(shape.iter().copied())?;
+        let add = |output: &mut [T]| {
+            if output.is_empty() {
+                return Ok(());
+            }
+            if let Some(bias) = inputs.get(2) {
+                let bias = elements::<T>(bias)?.iter().cycle();
+                let images = output.chunks_exact_mut(scatter.image).zip(bias);
+                images.for_each(|(image, bias)| image.fill(*bias));
+            }
+            let (depth, rows) = (channels / self.group, made * scatter.window);
+            let (images, weights) = (elements::<T>(image)?, elements::<T>(weights)?);
+            if depth * positions > 0 {
+                let mut pace = Pace::default();
+                let images = images.chunks_exact(depth * positions);
+                let pairs = images.zip(output.chunks_exact_mut(made * scatter.image));
+                for (index, (elements, output)) in pairs.enumerate() {
+                    pace.spend((rows * positions * depth.div_ceil(8)) as u64)?;
+                    let of_group = index % self.group;
+                    let factors = Factors {
+                        weights: &weights[of_group * depth * rows..][..depth * rows],
+                        elements,
+                        sizes: [depth, rows, positions],
+                    };
+                    columns(&factors, &mut |row, places, numbers| {
+                        let image = &mut output[row / scatter.window * scatter.image..][..scatter.image];
+                        scatter.add(row % scatter.window, places.start, numbers, image);
+                    })?;
+                }
+            }
+            Ok(())
+        };
+        Ok(tvec![filled(&shape, add)?])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+    use crate::ops::elements::tensor;
+
+    /// Small whole numbers, so that sums are exact in any order.
+    fn numbers(shape: &[usize], seed: usize) -> Vec<f64> {
+        let count = shape.iter().product::<usize>();
+        (0..count)
+            .map(|index| ((index * 7919 + seed) % 17) as f64 - 8.0)
+            .collect()
+    }
+
+    fn tensors<T: Real>(shapes: &[&[usize]]) -> Vec<Arc<Tensor>> {
+        let tensors = shapes.iter().enumerate().map(|(seed, shape)| {
+            let numbers = numbers(shape, seed).into_iter().map(T::of).collect();
+            tensor(shape, numbers).unwrap().into_arc_tensor()
+        });
+        tensors.collect()
+    }
+
+    /// As the operator is defined: each element of the image by itself.
+    fn plainly(op: &ConvTranspose, image: &[usize], weights: &[usize], made: &[usize]) -> Vec<f64> {
+        let (x, w) = (numbers(image, 0), numbers(weights, 1));
+        let axes = image.len() - 2;
+        let Padding::Given(pads) = &op.padding else {
+            panic!("given pads only");
+        };
+        let bias = numbers(&[made[1]], 2);
+        let size = |shape: &[usize]| shape[2..].iter().product::<usize>();
+        let per_channel = (0..made[0]).flat_map(|_| bias.iter());
+        let mut result: Vec<f64> = per_channel.flat_map(|&bias| vec![bias; size(made)]).collect();
+        let (channels, of_group) = (image[1], weights[1]);
+        for (index, &x) in x.iter().enumerate() {
+            let (batch, channel, place) = (
+                index / size(image) / channels,
+                index / size(image) % channels,
+                index % size(image),
+            );
+            let group = channel / (channels / op.group);
+            for (at, &w) in w[channel * of_group * size(weights)..][..of_group * size(weights)]
+                .iter()
+                .enumerate()
+            {
+                let (to, mut element, mut place) = (at / size(weights), at % size(weights), place);
+                let (mut found, mut stride) = (Some(0), 1);
+                for axis in (0..axes).rev() {
+                    let (e, p) = (element % weights[axis + 2], place % image[axis + 2]);
+                    (element, place) = (element / weights[axis + 2], place / image[axis + 2]);
+                    let at = p * self::at(&op.strides, axis, 1) + e * self::at(&op.dilations, axis, 1);
+                    let inside = at
+                        .checked_sub(self::at(pads, axis, 0))
+                        .filter(|&at| at < made[axis + 2]);
+                    found = found.zip(inside).map(|(found, inside)| found + inside * stride);
+                    stride *= made[axis + 2];
+                }
+                if let Some(found) = found {
+                    let image = batch * made[1] + group * of_group + to;
+                    result[image * size(made) + found] += x * w;
+                }
+            }
+        }
+        result
+    }
+
+    #[test]
+    fn each_element_of_an_image_is_added_to_its_window() {
+        let cases: [(&[usize], &[usize], usize); 6] = [
+            (&[2, 3, 7], &[3, 2, 4], 1),
+            (&[1, 4, 5, 60], &[4, 1, 3, 2], 2),
+            (&[1, 2, 3, 4, 5], &[2, 3, 2, 1, 3], 1),
+            (&[1, 1, 1, 1], &[1, 1, 1, 1], 1),
+            (&[2, 3, 4, 4], &[3, 1, 3, 3], 3),
+            (&[1, 40, 9, 9], &[40, 5, 2, 2], 1),
+        ];
+        for (image, weights, group) in cases {
+            let axes = image.len() - 2;
+            for stride in 1..4 {
+                for dilation in 1..3 {
+                    for pad in 0..2 {
+                        let op = ConvTranspose {
+                            group,
+                            kernel: vec![],
+                            strides: vec![stride; axes],
+                            dilations: vec![dilation; axes],
+                            added: vec![stride - 1; axes],
+                            padding: Padding::Given([vec![pad; axes], vec![0; axes]].concat()),
+                            pads_end_more: false,
+                        };
+                        let bias = [weights[1] * group];
+                        let shapes = [image, weights, &bias];
+                        let (floats, doubles) = (tensors::<f32>(&shapes), tensors::<f64>(&shapes));
+                        let Ok(facts) = op.outputs(&Fact::of_values(&floats)) else {
+                            // The padding takes everything away.
+                            continue;
+                        };
+                        let sizes = facts[0].shape.iter().map(|dim| dim.to_usize().unwrap());
+                        let expected = plainly(&op, image, weights, &sizes.collect::<Vec<_>>());
+                        let found = op.run(&doubles).unwrap();
+                        assert_eq!(
+                            elements::<f64>(&found[0]).unwrap(),
+                            expected,
+                            "{op:?} of {image:?}"
+                        );
+                        let found = op.run(&floats).unwrap();
+                        let found: Vec<f64> = elements::<f32>(&found[0])
+                            .unwrap()
+                            .iter()
+                            .map(|&x| x.into())
+                            .collect();
+                        assert_eq!(found, expected, "{op:?} of {image:?}");
+                    }
+                }
+            }
+        }
+    }
+}
