@@ -116,7 +116,7 @@ impl Function {
             ),
             Self::Quotient => matches!(datum_type, DatumType::F32 | DatumType::F64),
             // Of floats, NaN has its own place.
-            Self::Greater | Self::Less => matches!(datum_type, DatumType::I32 | DatumType::I64),
+            Self::Greater | Self::Less => datum_type == DatumType::I64,
             Self::And | Self::Or | Self::Xor => datum_type == DatumType::Bool,
         }
     }
@@ -142,32 +142,30 @@ impl EvalOp for Binary {
         let datum_type = a.datum_type();
         ensure!(b.datum_type() == datum_type, "the inputs have different types");
         macro_rules! function {
-            ($T:ty, $function:expr) => {
-                computed::<$T>(a, &b, &shape, $function)
+            ($T:ty, $is_wide:expr, $function:expr) => {
+                computed::<$T, $is_wide>(a, &b, &shape, $function)
             };
         }
         let value = match (datum_type, self.0) {
-            (DatumType::F32, Function::Sum) => function!(f32, |a, b| a + b),
-            (DatumType::F32, Function::Difference) => function!(f32, |a, b| a - b),
-            (DatumType::F32, Function::Product) => function!(f32, |a, b| a * b),
-            (DatumType::F32, Function::Quotient) => function!(f32, |a, b| a / b),
-            (DatumType::F64, Function::Sum) => function!(f64, |a, b| a + b),
-            (DatumType::F64, Function::Difference) => function!(f64, |a, b| a - b),
-            (DatumType::F64, Function::Product) => function!(f64, |a, b| a * b),
-            (DatumType::F64, Function::Quotient) => function!(f64, |a, b| a / b),
-            (DatumType::I32, Function::Sum) => function!(i32, i32::wrapping_add),
-            (DatumType::I32, Function::Difference) => function!(i32, i32::wrapping_sub),
-            (DatumType::I32, Function::Product) => function!(i32, i32::wrapping_mul),
-            (DatumType::I32, Function::Greater) => function!(i32, Ord::max),
-            (DatumType::I32, Function::Less) => function!(i32, Ord::min),
-            (DatumType::I64, Function::Sum) => function!(i64, i64::wrapping_add),
-            (DatumType::I64, Function::Difference) => function!(i64, i64::wrapping_sub),
-            (DatumType::I64, Function::Product) => function!(i64, i64::wrapping_mul),
-            (DatumType::I64, Function::Greater) => function!(i64, Ord::max),
-            (DatumType::I64, Function::Less) => function!(i64, Ord::min),
-            (DatumType::Bool, Function::And) => function!(bool, |a, b| a & b),
-            (DatumType::Bool, Function::Or) => function!(bool, |a, b| a | b),
-            (DatumType::Bool, Function::Xor) => function!(bool, |a, b| a ^ b),
+            (DatumType::F32, Function::Sum) => function!(f32, true, |a, b| a + b),
+            (DatumType::F32, Function::Difference) => function!(f32, true, |a, b| a - b),
+            (DatumType::F32, Function::Product) => function!(f32, true, |a, b| a * b),
+            (DatumType::F32, Function::Quotient) => function!(f32, true, |a, b| a / b),
+            (DatumType::F64, Function::Sum) => function!(f64, true, |a, b| a + b),
+            (DatumType::F64, Function::Difference) => function!(f64, true, |a, b| a - b),
+            (DatumType::F64, Function::Product) => function!(f64, true, |a, b| a * b),
+            (DatumType::F64, Function::Quotient) => function!(f64, true, |a, b| a / b),
+            (DatumType::I32, Function::Sum) => function!(i32, true, i32::wrapping_add),
+            (DatumType::I32, Function::Difference) => function!(i32, true, i32::wrapping_sub),
+            (DatumType::I32, Function::Product) => function!(i32, true, i32::wrapping_mul),
+            (DatumType::I64, Function::Sum) => function!(i64, false, i64::wrapping_add),
+            (DatumType::I64, Function::Difference) => function!(i64, false, i64::wrapping_sub),
+            (DatumType::I64, Function::Product) => function!(i64, false, i64::wrapping_mul),
+            (DatumType::I64, Function::Greater) => function!(i64, false, Ord::max),
+            (DatumType::I64, Function::Less) => function!(i64, false, Ord::min),
+            (DatumType::Bool, Function::And) => function!(bool, false, |a, b| a & b),
+            (DatumType::Bool, Function::Or) => function!(bool, false, |a, b| a | b),
+            (DatumType::Bool, Function::Xor) => function!(bool, false, |a, b| a ^ b),
             (other, function) => bail!("a {function:?} of {other:?}"),
         }?;
         Ok(tvec![value.into_tvalue()])
@@ -236,8 +234,8 @@ impl TypedOp for WholeSquare {
     as_op!();
 }
 
-/// Combines two tensors element by element; writes over the first one if no one else uses it.
-fn computed<T: Element + Copy>(
+/// Combines two tensors element by element; writes over the first one if no one else uses it. `IS_WIDE` as for [`broadcast`].
+fn computed<T: Element + Copy, const IS_WIDE: bool>(
     a: TValue,
     b: &TValue,
     shape: &[usize],
@@ -249,7 +247,7 @@ fn computed<T: Element + Copy>(
     };
     let a = match a {
         Ok(mut a) => {
-            pulp::Arch::new().dispatch(InPlace {
+            run::<IS_WIDE>(InPlace {
                 runs: Runs::new(shape, b.shape(), shape),
                 a: a.try_as_plain_ram_mut()?.as_slice_mut::<T>()?,
                 b: elements::<T>(b)?,
@@ -259,11 +257,12 @@ fn computed<T: Element + Copy>(
         }
         Err(a) => a,
     };
-    broadcast(&a, b, function)
+    broadcast::<T, IS_WIDE>(&a, b, function)
 }
 
-/// One number from each pair of two tensors' numbers.
-pub(super) fn broadcast<T: Element + Copy>(
+/// One number from each pair of two tensors' numbers. `IS_WIDE` is for functions that are worth code for each kind of vectors:
+/// all processors have instructions for whole numbers of 64 bits and for bytes, and none for powers and remainders.
+pub(super) fn broadcast<T: Element + Copy, const IS_WIDE: bool>(
     a: &Tensor,
     b: &Tensor,
     function: impl Fn(T, T) -> T,
@@ -275,7 +274,7 @@ pub(super) fn broadcast<T: Element + Copy>(
         elements::<T>(b)?,
     );
     filled(&shape, |made| {
-        pulp::Arch::new().dispatch(OutOfPlace {
+        run::<IS_WIDE>(OutOfPlace {
             runs,
             a,
             b,
@@ -284,6 +283,13 @@ pub(super) fn broadcast<T: Element + Copy>(
         });
         Ok(())
     })
+}
+
+fn run<const IS_WIDE: bool>(work: impl pulp::WithSimd<Output = ()>) {
+    match IS_WIDE {
+        true => pulp::Arch::new().dispatch(work),
+        false => work.with_simd(pulp::Scalar),
+    }
 }
 
 /// How the elements of two tensors meet: the axes behind each other that are walked in the same way are one.

@@ -45,7 +45,7 @@ impl Kernel for Extremum {
             ($T:ty) => {{
                 let mut extremum = (*inputs[0]).clone();
                 for other in &inputs[1..] {
-                    extremum = broadcast::<$T>(&extremum, other, |a, b| {
+                    extremum = broadcast::<$T, true>(&extremum, other, |a, b| {
                         let is_first = if self.is_max { a > b } else { a < b };
                         if is_first || a.is_nan() { a } else { b }
                     })?;
@@ -128,7 +128,7 @@ impl Kernel for Remainder {
         let (a, b) = (&inputs[0], &inputs[1]);
         macro_rules! integer {
             ($T:ty) => {{
-                broadcast::<$T>(a, b, |a, b| {
+                broadcast::<$T, false>(a, b, |a, b| {
                     // The one overflow, MIN % -1, is 0.
                     let remainder = a.checked_rem(b).unwrap_or(0);
                     match self.truncates || remainder == 0 || (remainder < 0 as $T) == (b < 0 as $T) {
@@ -140,7 +140,7 @@ impl Kernel for Remainder {
         }
         macro_rules! float {
             ($T:ty) => {
-                broadcast::<$T>(a, b, |a, b| a % b)
+                broadcast::<$T, false>(a, b, |a, b| a % b)
             };
         }
         if has_zero(b) {

@@ -62,14 +62,14 @@ impl Kernel for Pow {
         let (base, exponent) = (&inputs[0], &inputs[1]);
         let datum_type = base.datum_type();
         let power = if datum_type.is_integer() && exponent.datum_type().is_integer() {
-            broadcast(
+            broadcast::<_, false>(
                 &*base.cast_to::<i64>()?,
                 &*exponent.cast_to::<i64>()?,
                 whole_power,
             )?
         } else {
             let (base, exponent) = (base.cast_to::<f64>()?, exponent.cast_to::<f64>()?);
-            broadcast(&base, &exponent, |base: f64, exponent: f64| {
+            broadcast::<_, false>(&base, &exponent, |base: f64, exponent: f64| {
                 match exponent == 2.0 {
                     true => base * base,
                     false => base.powf(exponent),
@@ -113,7 +113,7 @@ impl Kernel for Mean {
             ($T:ty) => {{
                 let mut sum = (*inputs[0]).clone();
                 for other in &inputs[1..] {
-                    sum = broadcast::<$T>(&sum, other, |a, b| a + b)?;
+                    sum = broadcast::<$T, true>(&sum, other, |a, b| a + b)?;
                 }
                 let count = inputs.len() as $T;
                 let values = elements::<$T>(&sum)?.iter().map(|sum| sum / count);
@@ -147,7 +147,11 @@ impl Kernel for Equal {
     }
 
     fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
-        Ok(tvec![broadcast::<bool>(&inputs[0], &inputs[1], |a, b| a == b)?])
+        Ok(tvec![broadcast::<bool, false>(
+            &inputs[0],
+            &inputs[1],
+            |a, b| a == b
+        )?])
     }
 }
 
@@ -185,7 +189,7 @@ impl Kernel for BitShift {
         let datum_type = inputs[0].datum_type();
         let bits = 8 * datum_type.size_of() as u64;
         let (value, count) = (inputs[0].cast_to::<u64>()?, inputs[1].cast_to::<u64>()?);
-        let shifted = broadcast(&value, &count, |value: u64, count: u64| match self.goes_left {
+        let shifted = broadcast::<_, false>(&value, &count, |value: u64, count: u64| match self.goes_left {
             _ if count >= bits => 0,
             true => (value << count) & (u64::MAX >> (64 - bits)),
             false => value >> count,

@@ -84,13 +84,13 @@ impl Kernel for QuantizedPair {
                 let (a, b) = (&inputs[0], &inputs[self.b]);
                 if self.is_product {
                     let ratio = a_scale * b_scale / scale;
-                    broadcast::<$T>(a, b, |a, b| {
+                    broadcast::<$T, true>(a, b, |a, b| {
                         rounded((f32::from(a) - a_zero) * (f32::from(b) - b_zero) * ratio + zero)
                     })?
                 } else {
                     let (a_ratio, b_ratio) = (a_scale / scale, b_scale / scale);
                     let fixed = zero - (a_ratio * a_zero + b_ratio * b_zero);
-                    broadcast::<$T>(a, b, |a, b| {
+                    broadcast::<$T, true>(a, b, |a, b| {
                         rounded(f32::from(a).mul_add(a_ratio, f32::from(b).mul_add(b_ratio, fixed)))
                     })?
                 }
