@@ -16,6 +16,7 @@ use super::{
     columns::{Axis, Scatter, count},
     elements::{Real, elements, filled},
     kernel::{Fact, Kernel, kernel},
+    packs::{Order, Packs},
     products::{self, Products},
 };
 use crate::{
@@ -59,6 +60,7 @@ pub(crate) fn conv_transpose(_: &BuildContext, node: &OnnxNode) -> TractResult<B
         added: numbers(attributes, "output_padding", 0)?,
         padding,
         pads_end_more: automatic == "SAME_UPPER",
+        packed: None,
     }))
 }
 
@@ -73,7 +75,7 @@ fn numbers(attributes: Attributes<'_>, name: &str, least: i64) -> TractResult<Ve
     Ok(given.iter().map(|&number| number as usize).collect())
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Padding {
     /// Before each axis, then behind each; none if it is empty.
     Given(Vec<usize>),
@@ -84,7 +86,7 @@ enum Padding {
 }
 
 /// The lists are empty where the file leaves them out.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct ConvTranspose {
     group: usize,
     kernel: Vec<usize>,
@@ -95,6 +97,18 @@ struct ConvTranspose {
     padding: Padding,
     /// Which side an odd padding is larger on, where it follows from a size.
     pads_end_more: bool,
+    /// The weights as [`packed`] gives them, where they are constant.
+    packed: Option<Arc<Vec<f32>>>,
+}
+
+/// The weights of all groups in the order in which products read them.
+fn packed(weights: &Tensor, groups: usize) -> TractResult<Vec<f32>> {
+    let rows: usize = weights.shape()[1..].iter().product();
+    let weights = elements::<f32>(weights)?;
+    let groups = weights.chunks_exact((weights.len() / groups).max(1));
+    Ok(groups
+        .flat_map(|weights| products::packed_columns(rows, weights))
+        .collect())
 }
 
 /// An element of a list, where that is given.
@@ -216,10 +230,37 @@ impl Kernel for ConvTranspose {
         Ok(vec![Fact::new(image.datum_type, shape)])
     }
 
+    fn packed(&self, inputs: &[Fact], packs: &mut Packs) -> TractResult<Option<Arc<dyn Kernel>>> {
+        let weights = inputs.get(1).and_then(|weights| weights.constant.as_ref());
+        let Some(weights) = weights.filter(|weights| weights.datum_type() == DatumType::F32) else {
+            return Ok(None);
+        };
+        let (order, bytes) = (Order::Columns { groups: self.group }, 4 * weights.len() as u64);
+        let packed = packs.shared(&[weights], order, bytes, || packed(weights, self.group))?;
+        Ok(packed.map(|packed| {
+            let packed = Some(packed);
+            Arc::new(Self {
+                packed,
+                ..self.clone()
+            }) as Arc<dyn Kernel>
+        }))
+    }
+
+    fn kept(&self) -> Option<(usize, u64)> {
+        let packed = self.packed.as_ref()?;
+        Some((Arc::as_ptr(packed) as usize, 4 * packed.len() as u64))
+    }
+
     fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
         match inputs[0].datum_type() {
-            DatumType::F32 => self.images(inputs, by_panels),
-            DatumType::F64 => self.images(inputs, at_once),
+            DatumType::F32 => {
+                let packed = match &self.packed {
+                    Some(packed) => packed.clone(),
+                    None => Arc::new(packed(&inputs[1], self.group)?),
+                };
+                self.images(inputs, &packed, by_panels)
+            }
+            DatumType::F64 => self.images(inputs, elements::<f64>(&inputs[1])?, at_once),
             other => bail!("images of {other:?}"),
         }
     }
@@ -228,7 +269,8 @@ impl Kernel for ConvTranspose {
 /// A part of the columns of one image: for each row, those from the first one on.
 type Columns<'c, T> = &'c mut dyn FnMut(usize, Range<usize>, &[T]);
 
-/// The factors of the columns of one image: weights of `depth` times `rows`, and `depth` times `positions` elements.
+/// The factors of the columns of one image: `depth` times `positions` elements, and the weights of its group, of `depth` times
+/// `rows` numbers or packed.
 struct Factors<'f, T> {
     weights: &'f [T],
     elements: &'f [T],
@@ -237,20 +279,12 @@ struct Factors<'f, T> {
 
 fn by_panels(factors: &Factors<'_, f32>, give: Columns<'_, f32>) -> TractResult<()> {
     let [depth, rows, positions] = factors.sizes;
-    // One row would be read beyond its end.
+    // As many as are packed at least.
     let counted = rows.max(2);
-    let mut turned = vec![0.0; counted * depth];
-    for (row, turned) in turned.chunks_exact_mut(depth).take(rows).enumerate() {
-        let weights = factors.weights.iter().skip(row).step_by(rows);
-        turned
-            .iter_mut()
-            .zip(weights)
-            .for_each(|(to, weight)| *to = *weight);
-    }
     let offsets: Vec<usize> = (0..depth).map(|term| term * positions).collect();
     Products {
         rows: counted,
-        weights: &products::packed(counted, &turned),
+        weights: factors.weights,
         bias: &vec![0.0; counted],
         values: factors.elements,
         offsets: &offsets,
@@ -283,6 +317,7 @@ impl ConvTranspose {
     fn images<T: Real + AddAssign>(
         &self,
         inputs: &[Arc<Tensor>],
+        all_weights: &[T],
         columns: impl Fn(&Factors<'_, T>, Columns<'_, T>) -> TractResult<()>,
     ) -> TractResult<TVec<Tensor>> {
         let (image, weights) = (&inputs[0], &inputs[1]);
@@ -312,16 +347,16 @@ impl ConvTranspose {
                 images.for_each(|(image, bias)| image.fill(*bias));
             }
             let (depth, rows) = (channels / self.group, made * scatter.window);
-            let (images, weights) = (elements::<T>(image)?, elements::<T>(weights)?);
+            let images = elements::<T>(image)?;
             if depth * positions > 0 {
                 let mut pace = Pace::default();
                 let images = images.chunks_exact(depth * positions);
                 let pairs = images.zip(output.chunks_exact_mut(made * scatter.image));
                 for (index, (elements, output)) in pairs.enumerate() {
                     pace.spend((rows * positions * depth.div_ceil(8)) as u64)?;
-                    let of_group = index % self.group;
+                    let of_group = all_weights.len() / self.group;
                     let factors = Factors {
-                        weights: &weights[of_group * depth * rows..][..depth * rows],
+                        weights: &all_weights[index % self.group * of_group..][..of_group],
                         elements,
                         sizes: [depth, rows, positions],
                     };
@@ -427,6 +462,7 @@ mod tests {
                             added: vec![stride - 1; axes],
                             padding: Padding::Given([vec![pad; axes], vec![0; axes]].concat()),
                             pads_end_more: false,
+                            packed: None,
                         };
                         let bias = [weights[1] * group];
                         let shapes = [image, weights, &bias];
@@ -443,13 +479,14 @@ mod tests {
                             expected,
                             "{op:?} of {image:?}"
                         );
-                        let found = op.run(&floats).unwrap();
-                        let found: Vec<f64> = elements::<f32>(&found[0])
-                            .unwrap()
-                            .iter()
-                            .map(|&x| x.into())
-                            .collect();
-                        assert_eq!(found, expected, "{op:?} of {image:?}");
+                        let mut packs = Packs::of(&TypedModel::default());
+                        let of_constant = op.packed(&Fact::of_values(&floats), &mut packs).unwrap().unwrap();
+                        for found in [op.run(&floats), of_constant.run(&floats)] {
+                            let found = found.unwrap();
+                            let numbers = elements::<f32>(&found[0]).unwrap().iter();
+                            let found: Vec<f64> = numbers.map(|&x| x.into()).collect();
+                            assert_eq!(found, expected, "{op:?} of {image:?}");
+                        }
                     }
                 }
             }

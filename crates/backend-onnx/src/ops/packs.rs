@@ -23,6 +23,8 @@ pub(super) enum Order {
         depth: usize,
         is_transposed: bool,
     },
+    /// Blocks of rows of several groups, whose rows stand beside each other in the constant.
+    Columns { groups: usize },
     /// Pairs of whole numbers.
     #[cfg(target_arch = "x86_64")]
     Pairs,

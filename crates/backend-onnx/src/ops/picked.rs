@@ -55,12 +55,24 @@ fn copy<T: Element>(
 ) -> TractResult<Tensor> {
     let blocks = elements::<T>(value)?.chunks_exact(block);
     let count = places.count();
+    let is_doubled = inner == 1 && matches!(places, Places::List(places) if is_doubled(places, block));
     filled(shape, |made| {
         for (block, made) in blocks.zip(made.chunks_exact_mut(count * inner)) {
+            if is_doubled {
+                let (pairs, _) = made.as_chunks_mut::<2>();
+                let both = pairs.iter_mut().zip(block);
+                both.for_each(|(pair, element)| *pair = [element.clone(), element.clone()]);
+                continue;
+            }
             copy_block(block, made, inner, places)?;
         }
         Ok(())
     })
+}
+
+/// Whether these are all places of an axis, each twice.
+fn is_doubled(places: &[usize], size: usize) -> bool {
+    places.len() == 2 * size && places.iter().enumerate().all(|(at, &place)| place == at / 2)
 }
 
 fn copy_block<T: Element>(block: &[T], made: &mut [T], inner: usize, places: Places<'_>) -> TractResult<()> {
@@ -111,6 +123,14 @@ mod tests {
 
     use super::*;
     use crate::ops::elements::tensor;
+
+    #[test]
+    fn each_element_is_taken_twice() {
+        let value = tensor(&[2, 3], vec![1i16, 2, 3, 4, 5, 6]).unwrap();
+        let doubled = picked(&value, 1, Places::List(&[0, 0, 1, 1, 2, 2])).unwrap();
+        let expected = vec![1i16, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6];
+        assert_eq!(doubled, tensor(&[2, 6], expected).unwrap());
+    }
 
     #[test]
     fn all_ways_to_say_which_are_the_same() {

@@ -62,6 +62,24 @@ pub(super) fn packed(rows: usize, weights: &[f32]) -> Vec<f32> {
     packed
 }
 
+/// The same of weights whose rows stand beside each other: `rows` numbers for each term.
+pub(super) fn packed_columns(rows: usize, weights: &[f32]) -> Vec<f32> {
+    let depth = weights.len() / rows.max(1);
+    // More than one row, so that nothing behind the last column is read.
+    let mut packed = vec![0.0; packed_len(rows.max(2), depth)];
+    let blocks = packed.chunks_exact_mut((BLOCK * depth).max(1));
+    for (block, first) in blocks.zip((0..rows).step_by(BLOCK)) {
+        let (terms, _) = block.as_chunks_mut::<BLOCK>();
+        for (numbers, weights) in terms.iter_mut().zip(weights.chunks_exact(rows)) {
+            match weights[first..].first_chunk::<BLOCK>() {
+                Some(four) => *numbers = *four,
+                None => numbers[..rows - first].copy_from_slice(&weights[first..]),
+            }
+        }
+    }
+    packed
+}
+
 /// The rows of a block that is full.
 fn four_rows(weights: &[f32], depth: usize) -> Option<[&[f32]; BLOCK]> {
     let (first, rest) = weights.split_at_checked(depth)?;
@@ -391,6 +409,23 @@ mod tests {
                 );
             }
         }
+    }
+
+    #[test]
+    fn columns_are_packed_as_rows_are() {
+        for rows in [2, 3, 4, 5, 9] {
+            for depth in [1, 2, 7] {
+                let weights: Vec<f32> = (0..rows * depth).map(number).collect();
+                let turned: Vec<f32> = (0..rows * depth)
+                    .map(|at| weights[at % rows * depth + at / rows])
+                    .collect();
+                assert_eq!(packed_columns(rows, &turned), packed(rows, &weights));
+            }
+        }
+        assert_eq!(
+            packed_columns(1, &[5.0, 7.0]),
+            [5.0, 0.0, 0.0, 0.0, 7.0, 0.0, 0.0, 0.0]
+        );
     }
 
     #[test]
