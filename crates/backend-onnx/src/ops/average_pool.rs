@@ -12,6 +12,7 @@ use super::{
     kernel::{Fact, Kernel, typed},
     windows::{self, Axis},
 };
+use crate::size;
 
 /// Takes the place of tract's in a plan.
 pub(super) fn quicken(model: &mut TypedModel) -> TractResult<()> {
@@ -68,6 +69,8 @@ impl AveragePool {
             sum + x
         })?;
         // How many elements each of an image's windows has.
+        let windows: usize = axes.iter().map(|axis| axis.count).product();
+        size::admit_now(windows as u64 * 16)?;
         let mut counts = vec![1];
         for (index, axis) in axes.iter().enumerate() {
             let along: Vec<usize> = (0..axis.count).map(|at| self.counted(index, axis, at)).collect();
@@ -76,7 +79,11 @@ impl AveragePool {
                 .flat_map(|count| along.iter().map(move |along| count * along));
             counts = all.collect();
         }
-        let counts: Vec<T> = counts.into_iter().map(|count| T::of(count as f64)).collect();
+        // Of nothing, the average is 0.
+        let counts: Vec<T> = counts
+            .into_iter()
+            .map(|count| T::of(count.max(1) as f64))
+            .collect();
         pulp::Arch::new().dispatch(|| {
             for averages in averages.chunks_exact_mut((counts.len() * depth).max(1)) {
                 match depth {

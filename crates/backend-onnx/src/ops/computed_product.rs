@@ -9,9 +9,9 @@ use super::{
     cells::ScalarProducts,
     elements::{elements, filled},
     kernel::{Fact, Kernel, typed},
-    products::{self, Products},
+    products::{self, InParts},
 };
-use crate::{cancelling::Pace, faults::ensure_input};
+use crate::{cancelling::Pace, faults::ensure_input, size};
 
 /// Below so many rows nothing is packed.
 const FEW_ROWS: usize = 4;
@@ -161,18 +161,11 @@ impl Kernel for ComputedProduct {
             );
             loops.push((shape[place], [step(one), step(other), strides[2][place]]));
         }
-        let mut terms: Vec<[usize; 2]> = vec![[0; 2]];
+        let mut terms = Terms(tvec![]);
         for &[first, second] in &self.terms {
             let (one, other) = (axis(0, first), axis(1, second));
             ensure_input!(one.0 == other.0, "rows of {} and columns of {}", one.0, other.0);
-            let along = |at: usize| [at * one.1, at * other.1];
-            let outer = terms.iter();
-            let next = outer.flat_map(|&[a, b]| {
-                (0..one.0)
-                    .map(along)
-                    .map(move |inner| [a + inner[0], b + inner[1]])
-            });
-            terms = next.collect();
+            terms.push(one.0, [one.1, other.1]);
         }
         // One axis of each kind is the matrix's; more of them are matrices beside each other.
         let mut rows = (1, [0; 2]);
@@ -196,31 +189,86 @@ impl Kernel for ComputedProduct {
             loops.push((outer.0, [0, outer.1[0], outer.1[1]]));
         }
         loops.retain(|&(size, _)| size != 1);
-        let offsets = |factor: usize| terms.iter().map(|term| term[factor]).collect::<Vec<usize>>();
+        let [mut a, mut b] = [elements::<f32>(a)?, elements::<f32>(b)?];
+        // One column, whose numbers stand beside each other as those of a row would.
+        if columns.0 == 1 && rows.1[1] == 1 {
+            std::mem::swap(&mut a, &mut b);
+            terms.0.iter_mut().for_each(|(_, steps)| steps.reverse());
+            loops.iter_mut().for_each(|(_, steps)| steps.swap(0, 1));
+            columns = (rows.0, rows.1);
+            rows = (1, [0; 2]);
+        }
+        let depth = terms.count();
+        let (rows, row_steps) = rows;
         let mut matrices = Matrices {
-            a: elements::<f32>(a)?,
-            b: elements::<f32>(b)?,
-            terms: [offsets(0), offsets(1)],
-            rows: rows.0,
-            row_steps: rows.1,
+            a,
+            b,
+            depth,
+            are_together: [terms.are_together(0), terms.are_together(1)],
+            offsets: [vec![], vec![]],
+            rows,
+            row_steps,
             columns: columns.0,
             column_step: columns.1[0],
             gathered: Vec::new(),
             turned: Turned::default(),
+            pace: Pace::default(),
         };
-        let depth = terms.len();
+        // The lists of terms, and both matrices in another order.
+        let numbers = 2 * rows * depth + depth * columns.0;
+        size::admit_now((4 * numbers + 16 * depth) as u64)?;
+        matrices.offsets = [terms.offsets(0), terms.offsets(1)];
         let compute = |made: &mut [f32]| {
             if made.is_empty() || depth == 0 {
                 return Ok(());
             }
-            let mut pace = Pace::default();
             each(&loops, [0; 3], &mut |[a, b, c]| {
-                pace.spend((matrices.rows * matrices.columns * depth) as u64 / 8 + 1)?;
-                matrices.multiply(a, b, &mut made[c..]);
-                Ok(())
+                matrices.multiply(a, b, &mut made[c..])
             })
         };
         Ok(tvec![filled(&shape, compute)?])
+    }
+}
+
+/// The axes that are summed over: their sizes, and how far apart their elements are in both factors.
+#[derive(Debug)]
+struct Terms(TVec<(usize, [usize; 2])>);
+
+impl Terms {
+    /// Adds one within the others, as part of the last one where it goes on in both factors.
+    fn push(&mut self, size: usize, steps: [usize; 2]) {
+        match self.0.last_mut() {
+            _ if size == 1 => {}
+            Some((outer, apart)) if *apart == steps.map(|step| step * size) => {
+                *outer *= size;
+                *apart = steps;
+            }
+            _ => self.0.push((size, steps)),
+        }
+    }
+
+    fn count(&self) -> usize {
+        self.0.iter().map(|(size, _)| size).product()
+    }
+
+    /// Whether they stand beside each other in a factor.
+    fn are_together(&self, factor: usize) -> bool {
+        match &*self.0 {
+            [] => true,
+            [(_, steps)] => steps[factor] == 1,
+            _ => false,
+        }
+    }
+
+    /// Where each term is in a factor, from a row or a column on. None where they stand beside each other.
+    fn offsets(&self, factor: usize) -> Vec<usize> {
+        if self.are_together(factor) {
+            return vec![];
+        }
+        self.0.iter().fold(vec![0], |outer, &(size, steps)| {
+            let inner = |from: usize| (0..size).map(move |at| from + at * steps[factor]);
+            outer.into_iter().flat_map(inner).collect()
+        })
     }
 }
 
@@ -253,8 +301,10 @@ fn each(
 struct Matrices<'m> {
     a: &'m [f32],
     b: &'m [f32],
-    /// Where the terms of a sum are in both factors, from its row and its column on.
-    terms: [Vec<usize>; 2],
+    /// Terms of a sum, whether they stand beside each other in a factor, and where they are in one where they do not.
+    depth: usize,
+    are_together: [bool; 2],
+    offsets: [Vec<usize>; 2],
     rows: usize,
     /// How far apart rows are, in the first factor and the product.
     row_steps: [usize; 2],
@@ -264,6 +314,7 @@ struct Matrices<'m> {
     /// Rows whose terms stand beside each other.
     gathered: Vec<f32>,
     turned: Turned,
+    pace: Pace,
 }
 
 /// A matrix whose columns stand beside each other, made of one where they do not.
@@ -275,99 +326,137 @@ struct Turned {
     from: Option<usize>,
 }
 
-/// Whether terms stand beside each other.
-fn are_together(terms: &[usize]) -> bool {
-    terms.iter().enumerate().all(|(at, &term)| at == term)
-}
-
 impl Matrices<'_> {
     /// One product, of the matrices that begin at these places.
-    fn multiply(&mut self, a: usize, b: usize, to: &mut [f32]) {
-        let [terms_of_a, terms_of_b] = &self.terms;
-        let (depth, rows, columns) = (terms_of_b.len(), self.rows, self.columns);
-        let a = &self.a[a..];
-        let is_together = are_together(terms_of_a);
-        let left = if is_together && (rows == 1 || self.row_steps[0] == depth) {
+    fn multiply(&mut self, a: usize, b: usize, to: &mut [f32]) -> TractResult<()> {
+        let (depth, rows, columns) = (self.depth, self.rows, self.columns);
+        let [row_step, row_step_of_product] = self.row_steps;
+        let (a, b_from) = (&self.a[a..], b);
+        let b = &self.b[b..];
+        let left = if self.are_together[0] && (rows == 1 || row_step == depth) {
             &a[..rows * depth]
         } else {
             self.gathered.clear();
             for row in 0..rows {
-                let row = &a[row * self.row_steps[0]..];
-                match is_together {
+                self.pace.spend(depth as u64)?;
+                let row = &a[row * row_step..];
+                match self.are_together[0] {
                     true => self.gathered.extend_from_slice(&row[..depth]),
-                    false => self.gathered.extend(terms_of_a.iter().map(|&term| row[term])),
+                    false => self
+                        .gathered
+                        .extend(self.offsets[0].iter().map(|&term| row[term])),
                 }
             }
             &self.gathered
         };
         let is_small = rows < FEW_ROWS || rows * columns * depth <= FEW_TERMS;
-        let row_step = self.row_steps[1];
-        if rows < FEW_ROWS && are_together(terms_of_b) {
+        if rows < FEW_ROWS && self.are_together[1] {
             for (at, row) in left.chunks_exact(depth).enumerate() {
-                pulp::Arch::new().dispatch(ScalarProducts {
-                    row,
-                    b: &self.b[b..],
-                    stride: self.column_step,
-                    product: &mut to[at * row_step..][..columns],
-                });
+                // So many columns at a time that a request that is cancelled ends soon.
+                let width = (PART / depth).max(4);
+                let product = to[at * row_step_of_product..][..columns].chunks_mut(width);
+                for (part, product) in product.enumerate() {
+                    self.pace.spend((product.len() * depth) as u64 / 8 + 1)?;
+                    pulp::Arch::new().dispatch(ScalarProducts {
+                        row,
+                        b: &b[part * width * self.column_step..],
+                        stride: self.column_step,
+                        product,
+                    });
+                }
             }
-            return;
+            return Ok(());
         }
         let (values, offsets) = if self.column_step == 1 || columns == 1 {
-            (&self.b[b..], terms_of_b)
+            if self.are_together[1] && self.offsets[1].is_empty() {
+                self.offsets[1] = (0..depth).collect();
+            }
+            (b, &self.offsets[1])
         } else {
-            self.turned.turn(self.b, b, terms_of_b, columns, self.column_step);
+            let terms = Places {
+                offsets: &self.offsets[1],
+                count: depth,
+            };
+            self.turned
+                .turn(b, b_from, &terms, columns, self.column_step, &mut self.pace)?;
             (&self.turned.values[..], &self.turned.offsets)
         };
         if is_small {
             for (at, row) in left.chunks_exact(depth).enumerate() {
-                pulp::Arch::new().dispatch(WeightedSums {
-                    row,
-                    values,
-                    offsets,
-                    sums: &mut to[at * row_step..][..columns],
-                });
+                let width = (PART / depth).max(64);
+                let sums = to[at * row_step_of_product..][..columns].chunks_mut(width);
+                for (part, sums) in sums.enumerate() {
+                    self.pace.spend((sums.len() * depth) as u64 / 8 + 1)?;
+                    let values = &values[part * width..];
+                    pulp::Arch::new().dispatch(WeightedSums {
+                        row,
+                        values,
+                        offsets,
+                        sums,
+                    });
+                }
             }
-            return;
+            return Ok(());
         }
-        Products {
+        let product = InParts {
             rows,
             weights: &products::packed(rows, left),
-            bias: &vec![0.0; rows],
             values,
             offsets,
             columns,
-            take: |first, count, sums: &mut [f32], stride| {
-                for (row, sums) in sums.chunks_exact(stride).take(rows).enumerate() {
-                    products::copy_line(&sums[..count], &mut to[row * row_step + first..][..count]);
-                }
-            },
-        }
-        .run();
+        };
+        product.run(&mut self.pace, &mut |row, first, sums| {
+            products::copy_line(sums, &mut to[row * row_step_of_product + first..][..sums.len()]);
+        })
+    }
+}
+
+/// Multiplications between two looks at whether the request is cancelled.
+const PART: usize = 1 << 22;
+
+/// Where terms are, one behind the other if there is no list.
+struct Places<'p> {
+    offsets: &'p [usize],
+    count: usize,
+}
+
+impl Places<'_> {
+    fn at(&self, term: usize) -> usize {
+        self.offsets.get(term).copied().unwrap_or(term)
     }
 }
 
 impl Turned {
-    fn turn(&mut self, b: &[f32], from: usize, terms: &[usize], columns: usize, step: usize) {
+    fn turn(
+        &mut self,
+        b: &[f32],
+        from: usize,
+        terms: &Places<'_>,
+        columns: usize,
+        step: usize,
+        pace: &mut Pace,
+    ) -> TractResult<()> {
         /// Columns at a time: as many numbers as stand in what is read at once.
         const TOGETHER: usize = 16;
         if self.from == Some(from) {
-            return;
+            return Ok(());
         }
         self.from = Some(from);
-        self.values.resize(terms.len() * columns, 0.0);
-        self.offsets = (0..terms.len()).map(|at| at * columns).collect();
+        self.values.resize(terms.count * columns, 0.0);
+        self.offsets = (0..terms.count).map(|at| at * columns).collect();
         for first in (0..columns).step_by(TOGETHER) {
             let end = columns.min(first + TOGETHER);
-            for (line, term) in self.values.chunks_exact_mut(columns).zip(terms) {
-                let from = &b[from + term + first * step..];
-                let values = from.iter().step_by(step.max(1));
+            pace.spend((terms.count * (end - first)) as u64)?;
+            for (term, line) in self.values.chunks_exact_mut(columns).enumerate() {
+                let from = &b[terms.at(term) + first * step..];
+                let values = from.iter().step_by(step);
                 line[first..end]
                     .iter_mut()
                     .zip(values)
                     .for_each(|(to, value)| *to = *value);
             }
         }
+        Ok(())
     }
 }
 

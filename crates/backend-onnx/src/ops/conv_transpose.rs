@@ -1,14 +1,11 @@
 //! `ConvTranspose`: the elements of an image, each times the weights, are added to windows of another one. tract ignores what the
 //! size of the result says of the padding, panics at automatic padding, and makes all columns before it adds them.
 
-use std::{
-    ops::{AddAssign, Range},
-    sync::Arc,
-};
+use std::{ops::AddAssign, sync::Arc};
 
 use tract_hir::{
     internal::*,
-    tract_ndarray::{ArrayView2, ArrayViewMut2, linalg::general_mat_mul},
+    tract_ndarray::{self, Array2, ArrayView2, linalg::general_mat_mul},
 };
 
 use super::{
@@ -17,14 +14,13 @@ use super::{
     elements::{Real, elements, filled},
     kernel::{Fact, Kernel, kernel},
     packs::{Order, Packs},
-    products::{self, Products},
+    products::{self, InParts},
 };
 use crate::{
     building::BuildContext,
     cancelling::Pace,
     faults::{Limit, Misfit, Refusal, ensure_input},
     lowered::OnnxNode,
-    size,
 };
 
 /// Strides and the like beyond this make no sense, and their products stay far from overflowing.
@@ -39,7 +35,7 @@ pub(crate) fn conv_transpose(_: &BuildContext, node: &OnnxNode) -> TractResult<B
     let automatic = attributes.text("auto_pad", "NOTSET");
     let (pads, sizes) = (attributes.ints("pads"), attributes.ints("output_shape"));
     let padding = match automatic {
-        "NOTSET" | "SAME_UPPER" | "SAME_LOWER" if !sizes.is_empty() => {
+        "NOTSET" | "SAME_UPPER" | "SAME_LOWER" | "VALID" if !sizes.is_empty() => {
             Padding::For(numbers(attributes, "output_shape", 0)?)
         }
         "SAME_UPPER" | "SAME_LOWER" => Padding::Same,
@@ -260,14 +256,14 @@ impl Kernel for ConvTranspose {
                 };
                 self.images(inputs, &packed, by_panels)
             }
-            DatumType::F64 => self.images(inputs, elements::<f64>(&inputs[1])?, at_once),
+            DatumType::F64 => self.images(inputs, elements::<f64>(&inputs[1])?, by_columns),
             other => bail!("images of {other:?}"),
         }
     }
 }
 
-/// A part of the columns of one image: for each row, those from the first one on.
-type Columns<'c, T> = &'c mut dyn FnMut(usize, Range<usize>, &[T]);
+/// A part of the columns of one image: of a row, those from the first one on.
+type Columns<'c, T> = &'c mut dyn FnMut(usize, usize, &[T]);
 
 /// The factors of the columns of one image: `depth` times `positions` elements, and the weights of its group, of `depth` times
 /// `rows` numbers or packed.
@@ -277,38 +273,45 @@ struct Factors<'f, T> {
     sizes: [usize; 3],
 }
 
-fn by_panels(factors: &Factors<'_, f32>, give: Columns<'_, f32>) -> TractResult<()> {
+fn by_panels(factors: &Factors<'_, f32>, pace: &mut Pace, give: Columns<'_, f32>) -> TractResult<()> {
     let [depth, rows, positions] = factors.sizes;
-    // As many as are packed at least.
-    let counted = rows.max(2);
     let offsets: Vec<usize> = (0..depth).map(|term| term * positions).collect();
-    Products {
-        rows: counted,
+    let product = InParts {
+        rows,
         weights: factors.weights,
-        bias: &vec![0.0; counted],
         values: factors.elements,
         offsets: &offsets,
         columns: positions,
-        take: |first, count, sums: &mut [f32], stride| {
-            for (row, sums) in sums.chunks_exact(stride).take(rows).enumerate() {
-                give(row, first..first + count, &sums[..count]);
-            }
-        },
-    }
-    .run();
-    Ok(())
+    };
+    product.run(pace, &mut |row, first, sums| give(row, first, sums))
 }
 
-fn at_once(factors: &Factors<'_, f64>, give: Columns<'_, f64>) -> TractResult<()> {
+/// Columns for this many numbers at a time.
+const TOGETHER: usize = 1 << 20;
+
+fn by_columns(factors: &Factors<'_, f64>, pace: &mut Pace, give: Columns<'_, f64>) -> TractResult<()> {
     let [depth, rows, positions] = factors.sizes;
-    size::admit_shape(DatumType::F64, &[rows, positions])?;
-    let mut columns = vec![0.0; rows * positions];
     let weights = ArrayView2::from_shape((depth, rows), factors.weights)?;
     let elements = ArrayView2::from_shape((depth, positions), factors.elements)?;
-    let mut product = ArrayViewMut2::from_shape((rows, positions), &mut columns)?;
-    general_mat_mul(1.0, &weights.t(), &elements, 0.0, &mut product);
-    for (row, columns) in columns.chunks_exact(positions).enumerate() {
-        give(row, 0..positions, columns);
+    let width = (TOGETHER / rows).max(1);
+    for first in (0..positions).step_by(width) {
+        let end = positions.min(first + width);
+        pace.spend((rows.saturating_mul(depth).saturating_mul(end - first) / 4) as u64)?;
+        let mut columns = Array2::zeros((rows, end - first));
+        general_mat_mul(
+            1.0,
+            &weights.t(),
+            &elements.slice_axis(tract_ndarray::Axis(1), (first..end).into()),
+            0.0,
+            &mut columns,
+        );
+        for (row, columns) in columns.outer_iter().enumerate() {
+            give(
+                row,
+                first,
+                columns.as_slice().context("columns are not in order")?,
+            );
+        }
     }
     Ok(())
 }
@@ -318,7 +321,7 @@ impl ConvTranspose {
         &self,
         inputs: &[Arc<Tensor>],
         all_weights: &[T],
-        columns: impl Fn(&Factors<'_, T>, Columns<'_, T>) -> TractResult<()>,
+        columns: impl Fn(&Factors<'_, T>, &mut Pace, Columns<'_, T>) -> TractResult<()>,
     ) -> TractResult<TVec<Tensor>> {
         let (image, weights) = (&inputs[0], &inputs[1]);
         let (channels, made) = (image.shape()[1], weights.shape()[1]);
@@ -353,16 +356,15 @@ impl ConvTranspose {
                 let images = images.chunks_exact(depth * positions);
                 let pairs = images.zip(output.chunks_exact_mut(made * scatter.image));
                 for (index, (elements, output)) in pairs.enumerate() {
-                    pace.spend((rows * positions * depth.div_ceil(8)) as u64)?;
                     let of_group = all_weights.len() / self.group;
                     let factors = Factors {
                         weights: &all_weights[index % self.group * of_group..][..of_group],
                         elements,
                         sizes: [depth, rows, positions],
                     };
-                    columns(&factors, &mut |row, places, numbers| {
+                    columns(&factors, &mut pace, &mut |row, first, numbers| {
                         let image = &mut output[row / scatter.window * scatter.image..][..scatter.image];
-                        scatter.add(row % scatter.window, places.start, numbers, image);
+                        scatter.add(row % scatter.window, first, numbers, image);
                     })?;
                 }
             }

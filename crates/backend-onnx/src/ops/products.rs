@@ -3,6 +3,10 @@
 //! Row `k` of the second matrix is a run of the image that begins at the `k`-th place of the table, so that no such matrix is
 //! made. A panel of columns is computed for all rows before the next one, and stays in the nearest caches meanwhile.
 
+use tract_hir::prelude::TractResult;
+
+use crate::cancelling::Pace;
+
 /// Rows of weights that stand together.
 const BLOCK: usize = 4;
 
@@ -248,6 +252,61 @@ impl<F: FnMut(usize, usize, &mut [f32], usize)> pulp::WithSimd for Products<'_, 
     }
 }
 
+/// Rows of one part of a product: for each row, a panel of sums is kept.
+const PART_ROWS: usize = 1 << 10;
+
+/// Multiplications of one part: some milliseconds.
+const PART_WORK: usize = 1 << 26;
+
+/// A product that is computed in parts, so that it takes little memory beside its factors, and ends soon after its run.
+pub(super) struct InParts<'p> {
+    pub(super) rows: usize,
+    /// As [`packed_columns`] gives them, or [`packed`] of more than one row.
+    pub(super) weights: &'p [f32],
+    pub(super) values: &'p [f32],
+    pub(super) offsets: &'p [usize],
+    pub(super) columns: usize,
+}
+
+impl InParts<'_> {
+    /// Gives sums: their row, the first of their columns, and the numbers.
+    ///
+    /// # Errors
+    /// [`Cancelled`](crate::cancelling::Cancelled).
+    pub(super) fn run(
+        &self,
+        pace: &mut Pace,
+        give: &mut impl FnMut(usize, usize, &[f32]),
+    ) -> TractResult<()> {
+        let depth = self.offsets.len();
+        for first_row in (0..self.rows).step_by(PART_ROWS) {
+            let rows = PART_ROWS.min(self.rows - first_row);
+            let work = rows.saturating_mul(depth).max(1);
+            let width = (PART_WORK / work / PANEL).max(1) * PANEL;
+            for first_column in (0..self.columns).step_by(width) {
+                let columns = width.min(self.columns - first_column);
+                pace.spend(work.saturating_mul(columns) as u64 / 8 + 1)?;
+                Products {
+                    // One row has another order, and needs more values than there are.
+                    rows: rows.max(2),
+                    weights: &self.weights[first_row * depth..],
+                    bias: &vec![0.0; rows.max(2)],
+                    values: &self.values[first_column..],
+                    offsets: self.offsets,
+                    columns,
+                    take: |first, count, sums: &mut [f32], stride| {
+                        for (row, sums) in sums.chunks_exact(stride).take(rows).enumerate() {
+                            give(first_row + row, first_column + first, &sums[..count]);
+                        }
+                    },
+                }
+                .run();
+            }
+        }
+        Ok(())
+    }
+}
+
 /// Copies the rows of a panel together. Columns behind the last one may be left as they are.
 #[inline(always)]
 #[allow(clippy::manual_memcpy, clippy::needless_range_loop, reason = "as below")]
@@ -366,6 +425,8 @@ fn filter<S: pulp::Simd, const VECTORS: usize>(
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
     use super::*;
 
     /// Small whole numbers, so that sums are exact in any order.
@@ -405,6 +466,37 @@ mod tests {
                 assert_eq!(
                     found[row * columns + column],
                     sum,
+                    "row {row}, column {column} of {rows} times {depth} times {columns}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn parts_are_the_whole() {
+        for (rows, depth, columns) in [(1, 3, 5), (PART_ROWS + 1, 2, 7), (3, 1 << 18, 2 * PANEL + 5)] {
+            let weights: Vec<f32> = (0..rows * depth).map(number).collect();
+            let values: Vec<f32> = (0..depth * columns).map(|index| number(index * 3 + 1)).collect();
+            let offsets: Vec<usize> = (0..depth).map(|term| term * columns).collect();
+            let product = InParts {
+                rows,
+                weights: &packed_columns(rows, &weights),
+                values: &values,
+                offsets: &offsets,
+                columns,
+            };
+            let mut found = vec![f32::NAN; rows * columns];
+            let give = &mut |row: usize, first: usize, sums: &[f32]| {
+                found[row * columns + first..][..sums.len()].copy_from_slice(sums);
+            };
+            product.run(&mut Pace::default(), give).unwrap();
+            for (at, &sum) in found.iter().enumerate() {
+                let (row, column) = (at / columns, at % columns);
+                let expected: f32 = (0..depth)
+                    .map(|term| weights[term * rows + row] * values[term * columns + column])
+                    .sum();
+                assert_eq!(
+                    sum, expected,
                     "row {row}, column {column} of {rows} times {depth} times {columns}"
                 );
             }

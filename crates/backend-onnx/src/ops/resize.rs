@@ -319,7 +319,8 @@ impl Resize {
             let rounded = match rounding {
                 Rounding::PreferFloor if x == x.trunc() + 0.5 => x.floor(),
                 Rounding::PreferFloor => x.round(),
-                Rounding::PreferCeil => (x + 0.5).floor(),
+                // Half a place is added exactly: the sum would be rounded.
+                Rounding::PreferCeil => x.round(),
                 Rounding::Floor => x.floor(),
                 Rounding::Ceil => x.ceil(),
                 Rounding::Simple if axis.scale < 1.0 => x.ceil(),

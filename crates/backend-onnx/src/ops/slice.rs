@@ -254,8 +254,10 @@ fn positions(start: i64, end: i64, step: i64, dim: i64) -> (i64, i64) {
             (start, end.clamp(0, dim) - start)
         }
         false => {
-            let start = start.clamp(-1, dim - 1);
-            (start, start - end.clamp(-1, dim - 1))
+            // Other than in NumPy, a start before the first element is the first one.
+            let last = dim - 1;
+            let start = start.clamp(0.min(last), last);
+            (start, start - end.clamp(-1, last))
         }
     };
     let step = step.unsigned_abs();
@@ -424,6 +426,8 @@ mod tests {
             (9, -9, -2, 4, (3, 2)),
             (0, -1, 1, 0, (0, 0)),
             (-1, -9, -1, 0, (0, 0)),
+            (-5, -9, -2, 3, (0, 1)),
+            (-5, -3, -1, 3, (0, 0)),
         ] {
             assert_eq!(
                 positions(start, end, step, dim),
