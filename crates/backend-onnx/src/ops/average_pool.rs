@@ -28,10 +28,15 @@ pub(super) fn quicken(model: &mut TypedModel) -> TractResult<()> {
         let datum_type = model.outlet_fact(node.inputs[0])?.datum_type;
         if is_average && matches!(datum_type, DatumType::F32 | DatumType::F64) {
             let spec = spec.clone();
-            model.nodes[id].op = Box::new(typed(AveragePool { spec, counts_padding }));
+            model.nodes[id].op = Box::new(op(spec, counts_padding));
         }
     }
     Ok(())
+}
+
+/// A pool of FP32 or FP64.
+pub(super) fn op(spec: PoolSpec, counts_padding: bool) -> impl TypedOp {
+    typed(AveragePool { spec, counts_padding })
 }
 
 #[derive(Debug)]

@@ -32,10 +32,15 @@ pub(super) fn quicken(model: &mut TypedModel) -> TractResult<()> {
             DatumType::F32 | DatumType::F64 | DatumType::I8 | DatumType::U8
         ) {
             let (spec, places) = (pool.0.clone(), pool.1);
-            model.nodes[id].op = Box::new(typed(MaxPool { spec, places }));
+            model.nodes[id].op = Box::new(op(spec, places));
         }
     }
     Ok(())
+}
+
+/// A pool of FP32, FP64, INT8 or UINT8; with a second output of this type, if there is one.
+pub(super) fn op(spec: PoolSpec, places: Option<DatumType>) -> impl TypedOp {
+    typed(MaxPool { spec, places })
 }
 
 #[derive(Debug)]

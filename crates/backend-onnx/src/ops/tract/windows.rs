@@ -1,6 +1,7 @@
 //! Windows that move over an image: convolutions and pools.
 
 use tract_hir::{
+    infer::rules::*,
     internal::*,
     ops::{
         cnn::{Conv, HirMaxPool, HirSumPool, PaddingSpec, PoolSpec},
@@ -15,7 +16,9 @@ use crate::{
     lowered::OnnxNode,
     ops::{
         attributes::Attributes,
+        average_pool,
         kernel::{Fact, Kernel, typed},
+        max_pool,
         wiring::{Wiring, wired},
     },
 };
@@ -166,7 +169,90 @@ pub(in crate::ops) fn q_linear_convolution(_: &BuildContext, node: &OnnxNode) ->
 /// `AveragePool`.
 pub(in crate::ops) fn average_pool(_: &BuildContext, node: &OnnxNode) -> Built {
     let counts_padding = Attributes(node).int("count_include_pad", 0) != 0;
-    Ok(expand(HirSumPool::new(Window::pool(node)?, counts_padding, true)))
+    Ok(expand(Averages(HirSumPool::new(
+        Window::pool(node)?,
+        counts_padding,
+        true,
+    ))))
+}
+
+/// tract computes what follows from constants while a graph is made, and goes through windows element by element, without an end
+/// in sight where they are large. So those of constants are ours from the beginning; others are while tract may move axes.
+#[derive(Clone, Debug)]
+struct Averages(HirSumPool);
+
+impl Expansion for Averages {
+    fn name(&self) -> StaticName {
+        "AveragePool".into()
+    }
+
+    fn rules<'r, 'p: 'r, 's: 'r>(
+        &'s self,
+        s: &mut Solver<'r>,
+        inputs: &'p [TensorProxy],
+        outputs: &'p [TensorProxy],
+    ) -> InferenceResult {
+        self.0.rules(s, inputs, outputs)
+    }
+
+    fn wire(&self, prefix: &str, model: &mut TypedModel, inputs: &[OutletId]) -> TractResult<TVec<OutletId>> {
+        match constant_pool(&self.0.pool_spec, model, inputs)? {
+            Some(spec) => {
+                let pool = average_pool::op(spec, self.0.count_include_pad);
+                model.wire_node(prefix, pool, inputs)
+            }
+            None => self.0.wire(prefix, model, inputs),
+        }
+    }
+}
+
+/// As [`Averages`].
+#[derive(Clone, Debug)]
+struct Maxima(HirMaxPool);
+
+impl Expansion for Maxima {
+    fn name(&self) -> StaticName {
+        "MaxPool".into()
+    }
+
+    fn rules<'r, 'p: 'r, 's: 'r>(
+        &'s self,
+        s: &mut Solver<'r>,
+        inputs: &'p [TensorProxy],
+        outputs: &'p [TensorProxy],
+    ) -> InferenceResult {
+        self.0.rules(s, inputs, outputs)
+    }
+
+    fn wire(&self, prefix: &str, model: &mut TypedModel, inputs: &[OutletId]) -> TractResult<TVec<OutletId>> {
+        wire_maxima(&self.0, prefix, model, inputs)
+    }
+}
+
+fn wire_maxima(
+    pool: &HirMaxPool,
+    prefix: &str,
+    model: &mut TypedModel,
+    inputs: &[OutletId],
+) -> TractResult<TVec<OutletId>> {
+    match constant_pool(&pool.pool_spec, model, inputs)? {
+        Some(spec) => model.wire_node(prefix, max_pool::op(spec, pool.with_index_outputs), inputs),
+        None => pool.wire(prefix, model, inputs),
+    }
+}
+
+/// A pool with the channels of its input, if that is a constant.
+fn constant_pool(spec: &PoolSpec, model: &TypedModel, inputs: &[OutletId]) -> TractResult<Option<PoolSpec>> {
+    let fact = model.outlet_fact(inputs[0])?;
+    if fact.konst.is_none() {
+        return Ok(None);
+    }
+    let channels = spec.data_format.shape(&fact.shape)?.c().to_usize()?;
+    Ok(Some(PoolSpec {
+        input_channels: channels,
+        output_channels: channels,
+        ..spec.clone()
+    }))
 }
 
 /// `GlobalAveragePool` or `GlobalMaxPool`.
@@ -181,7 +267,7 @@ pub(in crate::ops) fn global_pool(_: &BuildContext, node: &OnnxNode) -> Built {
 pub(in crate::ops) fn max_pool(_: &BuildContext, node: &OnnxNode) -> Built {
     let pool = Window::pool(node)?;
     if node.output.len() < 2 {
-        return Ok(expand(HirMaxPool::new(pool, None)));
+        return Ok(expand(Maxima(HirMaxPool::new(pool, None))));
     }
     Ok(wired(MaxPoolWithPlaces {
         pool: HirMaxPool::new(pool, Some(DatumType::I64)),
@@ -205,7 +291,7 @@ impl Wiring for MaxPoolWithPlaces {
     }
 
     fn wire(&self, prefix: &str, model: &mut TypedModel, inputs: &[OutletId]) -> TractResult<TVec<OutletId>> {
-        let pooled = self.pool.wire(prefix, model, inputs)?;
+        let pooled = wire_maxima(&self.pool, prefix, model, inputs)?;
         let places = typed(Places {
             by_columns: self.by_columns,
         });
