@@ -22,6 +22,11 @@ pub(super) fn pool(node: Attributes<'_>, _: i64) -> Verdict {
     if is_padded && node.ints("dilations").iter().any(|&dilation| dilation != 1) {
         return refuse("automatic padding of a dilated window is not supported");
     }
+    // ONNX's formula gives negative numbers there, which some runtimes take and others refuse.
+    let mut steps = node.ints("kernel_shape").iter().zip(node.ints("strides"));
+    if is_padded && steps.any(|(&size, &stride)| stride.saturating_sub(size) > 1) {
+        return refuse("automatic padding is not supported where places between windows are left out");
+    }
     if is_automatic && node.int("ceil_mode", 0) != 0 {
         return refuse("ceil_mode together with auto_pad is not supported");
     }

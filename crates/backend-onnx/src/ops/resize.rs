@@ -318,9 +318,7 @@ impl Resize {
             let x = self.place(axis, at);
             let rounded = match rounding {
                 Rounding::PreferFloor if x == x.trunc() + 0.5 => x.floor(),
-                Rounding::PreferFloor => x.round(),
-                // Half a place is added exactly: the sum would be rounded.
-                Rounding::PreferCeil => x.round(),
+                Rounding::PreferFloor | Rounding::PreferCeil => x.round(),
                 Rounding::Floor => x.floor(),
                 Rounding::Ceil => x.ceil(),
                 Rounding::Simple if axis.scale < 1.0 => x.ceil(),

@@ -244,7 +244,8 @@ fn wire_maxima(
 /// A pool with the channels of its input, if that is a constant.
 fn constant_pool(spec: &PoolSpec, model: &TypedModel, inputs: &[OutletId]) -> TractResult<Option<PoolSpec>> {
     let fact = model.outlet_fact(inputs[0])?;
-    if fact.konst.is_none() {
+    // What has no elements is a constant too, and is refused later.
+    if fact.konst.as_ref().is_none_or(|constant| constant.len() == 0) {
         return Ok(None);
     }
     let channels = spec.data_format.shape(&fact.shape)?.c().to_usize()?;
