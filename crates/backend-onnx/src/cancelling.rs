@@ -6,6 +6,8 @@ use std::{cell::RefCell, fmt};
 use oip_service::CancelToken;
 use tract_hir::prelude::TractResult;
 
+use crate::time_limit;
+
 thread_local! {
     static TOKEN: RefCell<Option<CancelToken>> = const { RefCell::new(None) };
 }
@@ -53,14 +55,16 @@ impl Pace {
     /// To be called with what was done, or is done next.
     ///
     /// # Errors
-    /// [`Cancelled`] if the request was cancelled or its time is over.
+    /// [`Cancelled`] if the request was cancelled or its time is over; [`OutOfTime`](crate::faults::OutOfTime) if that of a plan is,
+    /// while constants are computed for it.
     pub(crate) fn spend(&mut self, steps: u64) -> TractResult<()> {
         self.steps = self.steps.saturating_add(steps);
         if self.steps < STEPS {
             return Ok(());
         }
         self.steps = 0;
-        check()
+        check()?;
+        time_limit::check()
     }
 }
 

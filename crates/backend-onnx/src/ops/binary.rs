@@ -116,7 +116,7 @@ impl Function {
             ),
             Self::Quotient => matches!(datum_type, DatumType::F32 | DatumType::F64),
             // Of floats, NaN has its own place.
-            Self::Greater | Self::Less => datum_type == DatumType::I64,
+            Self::Greater | Self::Less => matches!(datum_type, DatumType::I32 | DatumType::I64),
             Self::And | Self::Or | Self::Xor => datum_type == DatumType::Bool,
         }
     }
@@ -161,6 +161,8 @@ impl EvalOp for Binary {
             (DatumType::I64, Function::Sum) => function!(i64, false, i64::wrapping_add),
             (DatumType::I64, Function::Difference) => function!(i64, false, i64::wrapping_sub),
             (DatumType::I64, Function::Product) => function!(i64, false, i64::wrapping_mul),
+            (DatumType::I32, Function::Greater) => function!(i32, false, Ord::max),
+            (DatumType::I32, Function::Less) => function!(i32, false, Ord::min),
             (DatumType::I64, Function::Greater) => function!(i64, false, Ord::max),
             (DatumType::I64, Function::Less) => function!(i64, false, Ord::min),
             (DatumType::Bool, Function::And) => function!(bool, false, |a, b| a & b),

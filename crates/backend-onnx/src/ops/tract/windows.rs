@@ -169,51 +169,25 @@ pub(in crate::ops) fn q_linear_convolution(_: &BuildContext, node: &OnnxNode) ->
 /// `AveragePool`.
 pub(in crate::ops) fn average_pool(_: &BuildContext, node: &OnnxNode) -> Built {
     let counts_padding = Attributes(node).int("count_include_pad", 0) != 0;
-    Ok(expand(Averages(HirSumPool::new(
-        Window::pool(node)?,
-        counts_padding,
-        true,
-    ))))
+    let pool = HirSumPool::new(Window::pool(node)?, counts_padding, true);
+    Ok(expand(Pool::Average(pool)))
 }
 
 /// tract computes what follows from constants while a graph is made, and goes through windows element by element, without an end
 /// in sight where they are large. So those of constants are ours from the beginning; others are while tract may move axes.
 #[derive(Clone, Debug)]
-struct Averages(HirSumPool);
+enum Pool {
+    Average(HirSumPool),
+    Maximum(HirMaxPool),
+}
 
-impl Expansion for Averages {
+impl Expansion for Pool {
     fn name(&self) -> StaticName {
-        "AveragePool".into()
-    }
-
-    fn rules<'r, 'p: 'r, 's: 'r>(
-        &'s self,
-        s: &mut Solver<'r>,
-        inputs: &'p [TensorProxy],
-        outputs: &'p [TensorProxy],
-    ) -> InferenceResult {
-        self.0.rules(s, inputs, outputs)
-    }
-
-    fn wire(&self, prefix: &str, model: &mut TypedModel, inputs: &[OutletId]) -> TractResult<TVec<OutletId>> {
-        match constant_pool(&self.0.pool_spec, model, inputs)? {
-            Some(spec) => {
-                let pool = average_pool::op(spec, self.0.count_include_pad);
-                model.wire_node(prefix, pool, inputs)
-            }
-            None => self.0.wire(prefix, model, inputs),
+        match self {
+            Self::Average(_) => "AveragePool".into(),
+            Self::Maximum(_) => "MaxPool".into(),
         }
     }
-}
-
-/// As [`Averages`].
-#[derive(Clone, Debug)]
-struct Maxima(HirMaxPool);
-
-impl Expansion for Maxima {
-    fn name(&self) -> StaticName {
-        "MaxPool".into()
-    }
 
     fn rules<'r, 'p: 'r, 's: 'r>(
         &'s self,
@@ -221,23 +195,27 @@ impl Expansion for Maxima {
         inputs: &'p [TensorProxy],
         outputs: &'p [TensorProxy],
     ) -> InferenceResult {
-        self.0.rules(s, inputs, outputs)
+        match self {
+            Self::Average(pool) => pool.rules(s, inputs, outputs),
+            Self::Maximum(pool) => pool.rules(s, inputs, outputs),
+        }
     }
 
     fn wire(&self, prefix: &str, model: &mut TypedModel, inputs: &[OutletId]) -> TractResult<TVec<OutletId>> {
-        wire_maxima(&self.0, prefix, model, inputs)
-    }
-}
-
-fn wire_maxima(
-    pool: &HirMaxPool,
-    prefix: &str,
-    model: &mut TypedModel,
-    inputs: &[OutletId],
-) -> TractResult<TVec<OutletId>> {
-    match constant_pool(&pool.pool_spec, model, inputs)? {
-        Some(spec) => model.wire_node(prefix, max_pool::op(spec, pool.with_index_outputs), inputs),
-        None => pool.wire(prefix, model, inputs),
+        let spec = match self {
+            Self::Average(pool) => &pool.pool_spec,
+            Self::Maximum(pool) => &pool.pool_spec,
+        };
+        match (self, constant_pool(spec, model, inputs)?) {
+            (Self::Average(pool), Some(spec)) => {
+                model.wire_node(prefix, average_pool::op(spec, pool.count_include_pad), inputs)
+            }
+            (Self::Maximum(pool), Some(spec)) => {
+                model.wire_node(prefix, max_pool::op(spec, pool.with_index_outputs), inputs)
+            }
+            (Self::Average(pool), None) => pool.wire(prefix, model, inputs),
+            (Self::Maximum(pool), None) => pool.wire(prefix, model, inputs),
+        }
     }
 }
 
@@ -268,17 +246,17 @@ pub(in crate::ops) fn global_pool(_: &BuildContext, node: &OnnxNode) -> Built {
 pub(in crate::ops) fn max_pool(_: &BuildContext, node: &OnnxNode) -> Built {
     let pool = Window::pool(node)?;
     if node.output.len() < 2 {
-        return Ok(expand(Maxima(HirMaxPool::new(pool, None))));
+        return Ok(expand(Pool::Maximum(HirMaxPool::new(pool, None))));
     }
     Ok(wired(MaxPoolWithPlaces {
-        pool: HirMaxPool::new(pool, Some(DatumType::I64)),
+        pool: Pool::Maximum(HirMaxPool::new(pool, Some(DatumType::I64))),
         by_columns: Attributes(node).int("storage_order", 0) != 0,
     }))
 }
 
 #[derive(Debug)]
 struct MaxPoolWithPlaces {
-    pool: HirMaxPool,
+    pool: Pool,
     by_columns: bool,
 }
 
@@ -292,7 +270,7 @@ impl Wiring for MaxPoolWithPlaces {
     }
 
     fn wire(&self, prefix: &str, model: &mut TypedModel, inputs: &[OutletId]) -> TractResult<TVec<OutletId>> {
-        let pooled = wire_maxima(&self.pool, prefix, model, inputs)?;
+        let pooled = self.pool.wire(prefix, model, inputs)?;
         let places = typed(Places {
             by_columns: self.by_columns,
         });
