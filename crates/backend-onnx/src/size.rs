@@ -13,7 +13,10 @@ use tract_hir::{
     },
 };
 
-use crate::faults::{BadInput, Limit, Misfit, NoRoom, Refusal};
+use crate::{
+    faults::{BadInput, Limit, Misfit, NoRoom, Refusal},
+    ops::elements::elements,
+};
 
 /// Bytes of a value: an input, an output or what flows between two operators.
 pub(crate) const MAX_BYTES: u64 = 4 << 30;
@@ -106,6 +109,37 @@ pub(crate) fn value<'d>(dim: &'d TDim, symbols: &SymbolValues) -> Result<i128, U
         }),
         TDim::Ge(a, b) => Ok((of(a)? >= of(b)?).into()),
         TDim::Eq(a, b) => Ok((of(a)? == of(b)?).into()),
+    }
+}
+
+/// Numbers in the expression of a size, at most. tract's rules for expressions go on without end where one gets too large.
+const MAX_NUMBER: i64 = 1 << 48;
+
+/// Refuses sizes that are computed with too large numbers, before anything is computed of them.
+pub(crate) fn admit_numbers(sizes: &Tensor) -> TractResult<()> {
+    let are_small = elements::<TDim>(sizes)?.iter().all(has_small_numbers);
+    match are_small {
+        true => Ok(()),
+        false => Err(Limit("computes a size with numbers that are too large".to_owned()).into()),
+    }
+}
+
+fn has_small_numbers(dim: &TDim) -> bool {
+    let is_small = |number: i64| number.unsigned_abs() <= MAX_NUMBER.unsigned_abs();
+    match dim {
+        // By itself, as the end of a slice that takes everything.
+        TDim::Val(_) | TDim::Sym(_) => true,
+        TDim::Add(dims) | TDim::Mul(dims) => {
+            let inner = |dim: &TDim| match dim {
+                TDim::Val(number) => is_small(*number),
+                other => has_small_numbers(other),
+            };
+            dims.iter().all(inner)
+        }
+        TDim::Broadcast(dims) | TDim::Min(dims) | TDim::Max(dims) => dims.iter().all(has_small_numbers),
+        TDim::MulInt(factor, dim) => is_small(*factor) && has_small_numbers(dim),
+        TDim::Div(dim, divisor) => *divisor <= MAX_NUMBER.unsigned_abs() && has_small_numbers(dim),
+        TDim::Ge(a, b) | TDim::Eq(a, b) => has_small_numbers(a) && has_small_numbers(b),
     }
 }
 
@@ -499,7 +533,12 @@ fn bytes(element: usize, dims: impl Iterator<Item = Option<i128>>) -> Option<u64
         is_empty |= dim == 0;
         bytes = bytes.saturating_mul(dim.max(1));
     }
-    Some(if is_empty { 0 } else { bytes })
+    // What is made on the way to nothing may be as large as the other dimensions say.
+    Some(if is_empty && bytes <= MAX_EMPTY_BYTES {
+        0
+    } else {
+        bytes
+    })
 }
 
 pub(crate) fn gib(bytes: u64) -> String {

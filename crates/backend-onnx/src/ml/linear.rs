@@ -60,7 +60,8 @@ impl Scores {
     fn read(attributes: Attributes<'_>, count: usize) -> TractResult<Self> {
         let coefficients = attributes.floats("coefficients").to_vec();
         let mut intercepts = attributes.floats("intercepts").to_vec();
-        if intercepts.is_empty() {
+        // No more than there are coefficients: the number is the file's.
+        if intercepts.is_empty() && count <= coefficients.len() {
             intercepts = vec![0.0; count];
         }
         if count == 0

@@ -8,7 +8,7 @@ use tract_hir::{
 };
 
 use super::{gate_functions::Activation, integer_factors::IntegerFactors};
-use crate::{faults::BadInput, size};
+use crate::{cancelling::Pace, faults::BadInput, size};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cell {
@@ -72,9 +72,12 @@ impl Sizes {
                 size::MAX_BYTES
             )));
         }
-        Ok(())
+        size::admit_now(bytes)
     }
 }
+
+/// Multiplications between two looks at whether the request is cancelled.
+const PART: usize = 1 << 26;
 
 /// What is computed in one direction.
 pub(super) struct Side<'r> {
@@ -129,7 +132,15 @@ pub(super) struct State {
 
 impl Side<'_> {
     /// Runs all steps; gives the state behind each one, by step and row.
-    pub(super) fn run(&self, x: &[f32], state: &mut State, mut give: impl FnMut(usize, usize, &[f32])) {
+    ///
+    /// # Errors
+    /// [`Cancelled`](crate::cancelling::Cancelled).
+    pub(super) fn run(
+        &self,
+        x: &[f32],
+        state: &mut State,
+        mut give: impl FnMut(usize, usize, &[f32]),
+    ) -> TractResult<()> {
         let Sizes {
             steps,
             batch,
@@ -142,8 +153,20 @@ impl Side<'_> {
         // Steps behind the end of all sequences count for nothing, and 8 bits have the range of what counts.
         let longest = self.lengths.iter().copied().max().unwrap_or(0);
         let counted = longest * batch;
-        self.w
-            .multiply(x, &mut products[..counted * gates], 0, [counted, input, gates]);
+        let mut pace = Pace::default();
+        // Integers have one scale for all rows.
+        let together = match self.w.are_integers() {
+            true => counted,
+            false => PART / (input * gates).max(1),
+        };
+        let together = together.max(16);
+        for first in (0..counted).step_by(together) {
+            let rows = together.min(counted - first);
+            pace.spend((rows * input * gates) as u64 / 8 + 1)?;
+            let products = &mut products[first * gates..][..rows * gates];
+            self.w
+                .multiply(&x[first * input..], products, 0, [rows, input, gates]);
+        }
         let bias = self.input_bias();
         // ONNX Runtime adds it last where products are of integers; elsewhere this is faster.
         let is_last = self.w.are_integers();
@@ -160,6 +183,7 @@ impl Side<'_> {
         let mut third = vec![0f32; if is_late { batch * hidden } else { 0 }];
         let mut seen = Vec::new();
         for turn in 0..longest {
+            pace.spend((batch * hidden * gates) as u64 / 8 + 1)?;
             let mut h = &state.h;
             // The range of 8 bits is that of all rows, in which ONNX Runtime has zeros for those that have ended.
             if is_last && self.lengths.iter().any(|&length| turn > length) {
@@ -217,6 +241,7 @@ impl Side<'_> {
                 state.c[row * hidden..][..hidden].fill(0.0);
             }
         }
+        Ok(())
     }
 
     /// What is added to products with the input: all that does not depend on the state.

@@ -13,6 +13,7 @@ use super::{
 };
 use crate::{
     building::BuildContext,
+    cancelling::Pace,
     faults::{BadInput, Limit, ensure_input},
     lowered::OnnxNode,
     size,
@@ -130,6 +131,12 @@ impl Kernel for Dft {
         made[axis] = count;
         made[shape.len() - 1] = 2;
         size::admit_shape(DatumType::F64, &made)?;
+        ensure_input!(
+            length <= MAX_LENGTH,
+            "a DFT of {length} numbers, the limit is {MAX_LENGTH}"
+        );
+        // A line, what it is computed in, and tables, which are longer where the length is a prime number.
+        size::admit_now(length as u64 * 10 * size_of::<Complex<f64>>() as u64)?;
         let width = shape[axis + 1..shape.len() - 1].iter().product();
         let lines = Lines {
             parts,
@@ -142,12 +149,15 @@ impl Kernel for Dft {
         let values = input.cast_to::<f64>()?;
         let mut transformed = vec![0.0; count];
         if count > 0 && length > 0 {
-            lines.transform(elements(&values)?, &mut transformed, self.is_inverse);
+            lines.transform(elements(&values)?, &mut transformed, self.is_inverse)?;
         }
         let transformed = tensor(&made, transformed)?;
         Ok(tvec![transformed.cast_to_dt(input.datum_type())?.into_owned()])
     }
 }
+
+/// Numbers of a line.
+const MAX_LENGTH: usize = 1 << 24;
 
 /// Lines of numbers that lie `width` numbers apart.
 struct Lines {
@@ -161,7 +171,7 @@ struct Lines {
 }
 
 impl Lines {
-    fn transform(&self, values: &[f64], results: &mut [f64], is_inverse: bool) {
+    fn transform(&self, values: &[f64], results: &mut [f64], is_inverse: bool) -> TractResult<()> {
         // The planners with vector instructions would take half a megabyte of the program.
         let mut planner = FftPlannerScalar::new();
         let fft: Arc<dyn Fft<f64>> = match is_inverse {
@@ -171,9 +181,11 @@ impl Lines {
         let scale = if is_inverse { 1.0 / self.length as f64 } else { 1.0 };
         let mut line = vec![Complex::default(); self.length];
         let mut scratch = vec![Complex::default(); fft.get_inplace_scratch_len()];
+        let mut pace = Pace::default();
         for (block, results) in results.chunks_exact_mut(self.count * self.width * 2).enumerate() {
             let block = &values[block * self.size * self.width * self.parts..];
             for column in 0..self.width {
+                pace.spend(16 * self.length as u64)?;
                 line.fill(Complex::default());
                 for (at, number) in line.iter_mut().take(self.size).enumerate() {
                     let place = (at * self.width + column) * self.parts;
@@ -188,5 +200,6 @@ impl Lines {
                 }
             }
         }
+        Ok(())
     }
 }

@@ -232,6 +232,10 @@ impl InferenceOp for Guarded {
             return Ok((same(inputs), same(outputs), same(observed)));
         }
         if let Some(facts) = facts {
+            let constants = facts.iter().filter_map(|fact| fact.constant.as_ref());
+            for sizes in constants.filter(|constant| constant.datum_type() == DatumType::TDim) {
+                size::admit_numbers(sizes)?;
+            }
             self.admit(&facts)?;
             let types: Vec<DatumType> = facts.iter().map(|fact| fact.datum_type).collect();
             let is_for = self.is_for(&types);

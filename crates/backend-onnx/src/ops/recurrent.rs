@@ -309,7 +309,7 @@ impl Kernel for Recurrent {
             side.run(&x, &mut state, |step, row, values| {
                 let at = ((step * directions + direction) * sizes.batch + row) * hidden;
                 sequence[at..at + hidden].copy_from_slice(values);
-            });
+            })?;
             last[0][direction * rows..(direction + 1) * rows].copy_from_slice(&state.h);
             last[1][direction * rows..(direction + 1) * rows].copy_from_slice(&state.c);
         }

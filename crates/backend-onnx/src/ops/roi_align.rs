@@ -115,12 +115,14 @@ impl Kernel for RoiAlign {
             let [x, y, x_end, y_end] = region.map(|corner| corner * self.scale - self.shift());
             let columns = self.places(x, x_end, self.width, width);
             let lines = self.places(y, y_end, self.height, height);
-            budget -= lines.total() * columns.total() * channels as f64;
+            // A list of the places of each side is made even if the other one has none.
+            budget -= lines.total() * columns.total() * channels as f64 + lines.total() + columns.total();
             let most = lines.total().max(columns.total());
             if budget < 0.0 || budget.is_nan() || most > MAX_PLACES {
                 bail!(BadInput("the regions have too many samples".to_owned()));
             }
             let samples = (lines.total() * columns.total()) as u64;
+            pace.spend((lines.total() + columns.total()) as u64)?;
             let (lines, columns) = (lines.weights(), columns.weights());
             let plane = height * width;
             for image in images[index * channels * plane..][..channels * plane].chunks_exact(plane.max(1)) {
