@@ -21,8 +21,8 @@ use crate::{
 /// Bytes of a value: an input, an output or what flows between two operators.
 pub(crate) const MAX_BYTES: u64 = 4 << 30;
 
-/// The same for an input without elements, as if each dimension of nothing were one: it costs its sender nothing, and what
-/// operators make of its other dimensions takes memory and time.
+/// The same for a value without elements, as if each dimension of 0 were 1: it costs its sender nothing, and what operators make
+/// of its other dimensions takes memory and time. A value between operators may have up to [`MAX_BYTES`], counted so.
 const MAX_EMPTY_BYTES: u64 = 256 << 20;
 
 /// Bytes from which on a value is checked against the memory that is free, which takes longer than a small run.
@@ -533,7 +533,7 @@ fn bytes(element: usize, dims: impl Iterator<Item = Option<i128>>) -> Option<u64
         is_empty |= dim == 0;
         bytes = bytes.saturating_mul(dim.max(1));
     }
-    // What is made on the way to nothing may be as large as the other dimensions say.
+    // What an operator makes on its way to such a value is as large as the other dimensions say.
     Some(if is_empty && bytes <= MAX_EMPTY_BYTES {
         0
     } else {
@@ -577,6 +577,40 @@ mod tests {
         assert_eq!(admits(&[0, 3, 4096, 4096]), Ok(()));
         let error = "dimensions [0, 8388608, 16] stand for 512 MiB, the limit is 256 MiB";
         assert_eq!(admits(&[0, 1 << 23, 16]), Err(error.to_owned()));
+    }
+
+    #[test]
+    fn values_without_elements_are_counted_by_their_other_dimensions() {
+        let bytes = |dims: &[i128]| bytes(4, dims.iter().copied().map(Some));
+        assert_eq!(bytes(&[0, 1 << 20]), Some(0));
+        assert_eq!(bytes(&[3, 0, 1 << 46]), Some(3 << 48));
+        assert!(admit_shape(DatumType::F32, &[0, 1 << 20]).is_ok());
+        assert!(admit_shape(DatumType::F32, &[0, 1 << 46]).is_err());
+        assert!(admit(DatumType::F32, &[0.to_dim(), (1i64 << 46).to_dim()]).is_err());
+    }
+
+    #[test]
+    fn sizes_of_too_large_numbers_are_refused() {
+        let height = || SymbolScope::default().sym("h").to_dim();
+        let admits = |dim: TDim| admit_numbers(&tensor1(&[1.to_dim(), dim])).is_ok();
+        let large = 1i64 << 50;
+        for dim in [
+            height(),
+            (height() + 3) / 2,
+            height() * 1024 - 7,
+            i64::MAX.to_dim(),
+        ] {
+            assert!(admits(dim.clone()), "{dim}");
+        }
+        for dim in [
+            height() + large,
+            height() * large,
+            height() / large,
+            (height() + large).maxi(2.to_dim()),
+            (height() - large) / 2 + height(),
+        ] {
+            assert!(!admits(dim.clone()), "{dim}");
+        }
     }
 
     #[test]

@@ -45,11 +45,9 @@ pub(super) fn replace(model: &mut ModelProto) {
     }
     let opset = onnx_opset(model);
     if let Some(graph) = &mut model.graph {
-        replace_nodes(graph, opset, &|node| is_replaceable(node, opset), &|new,
-                                                                           (): &mut (
-        )| {
-            new.write()
-        });
+        // What is replaced shares nothing.
+        let write = |new: &mut Replacement<'_>, (): &mut ()| new.write();
+        replace_nodes(graph, opset, &|node| is_replaceable(node, opset), &write);
     }
 }
 

@@ -10,7 +10,7 @@ use tract_hir::{
 use super::{
     elements::{Real, elements, tensor, with_real},
     kernel::{Fact, Kernel, typed},
-    windows::{self, Axis},
+    pooling::{self, Axis},
 };
 use crate::size;
 
@@ -70,7 +70,7 @@ impl AveragePool {
         if averages.is_empty() {
             return tensor(&shape, averages);
         }
-        windows::fold(&axes, depth, elements::<T>(input)?, &mut averages, |sum, x| {
+        pooling::fold(&axes, depth, elements::<T>(input)?, &mut averages, |sum, x| {
             sum + x
         })?;
         // How many elements each of an image's windows has.

@@ -74,8 +74,8 @@ enum Function {
     Difference,
     Product,
     Quotient,
-    Greater,
-    Less,
+    Maximum,
+    Minimum,
     And,
     Or,
     Xor,
@@ -93,9 +93,9 @@ impl Function {
         } else if op.is::<Div>() {
             Self::Quotient
         } else if op.is::<Max>() {
-            Self::Greater
+            Self::Maximum
         } else if op.is::<Min>() {
-            Self::Less
+            Self::Minimum
         } else if op.is::<And>() {
             Self::And
         } else if op.is::<Or>() {
@@ -116,7 +116,7 @@ impl Function {
             ),
             Self::Quotient => matches!(datum_type, DatumType::F32 | DatumType::F64),
             // Of floats, NaN has its own place.
-            Self::Greater | Self::Less => matches!(datum_type, DatumType::I32 | DatumType::I64),
+            Self::Maximum | Self::Minimum => matches!(datum_type, DatumType::I32 | DatumType::I64),
             Self::And | Self::Or | Self::Xor => datum_type == DatumType::Bool,
         }
     }
@@ -161,10 +161,10 @@ impl EvalOp for Binary {
             (DatumType::I64, Function::Sum) => function!(i64, false, i64::wrapping_add),
             (DatumType::I64, Function::Difference) => function!(i64, false, i64::wrapping_sub),
             (DatumType::I64, Function::Product) => function!(i64, false, i64::wrapping_mul),
-            (DatumType::I32, Function::Greater) => function!(i32, false, Ord::max),
-            (DatumType::I32, Function::Less) => function!(i32, false, Ord::min),
-            (DatumType::I64, Function::Greater) => function!(i64, false, Ord::max),
-            (DatumType::I64, Function::Less) => function!(i64, false, Ord::min),
+            (DatumType::I32, Function::Maximum) => function!(i32, false, Ord::max),
+            (DatumType::I32, Function::Minimum) => function!(i32, false, Ord::min),
+            (DatumType::I64, Function::Maximum) => function!(i64, false, Ord::max),
+            (DatumType::I64, Function::Minimum) => function!(i64, false, Ord::min),
             (DatumType::Bool, Function::And) => function!(bool, false, |a, b| a & b),
             (DatumType::Bool, Function::Or) => function!(bool, false, |a, b| a | b),
             (DatumType::Bool, Function::Xor) => function!(bool, false, |a, b| a ^ b),
@@ -487,8 +487,8 @@ mod tests {
             (TypedBinOp(Box::new(Sub), None), Function::Difference),
             (TypedBinOp(Box::new(Mul), None), Function::Product),
             (TypedBinOp(Box::new(Div), None), Function::Quotient),
-            (TypedBinOp(Box::new(Max), None), Function::Greater),
-            (TypedBinOp(Box::new(Min), None), Function::Less),
+            (TypedBinOp(Box::new(Max), None), Function::Maximum),
+            (TypedBinOp(Box::new(Min), None), Function::Minimum),
             (TypedBinOp(Box::new(And), None), Function::And),
             (TypedBinOp(Box::new(Or), None), Function::Or),
             (TypedBinOp(Box::new(Xor), None), Function::Xor),

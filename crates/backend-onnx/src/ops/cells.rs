@@ -469,7 +469,10 @@ fn with_rest<S: pulp::Simd>(simd: S, a: &[f32], b: &[f32], sums: S::f32s) -> S::
 
 #[cfg(test)]
 mod tests {
+    use oip_service::CancelToken;
+
     use super::*;
+    use crate::cancelling::{self, Cancelled};
 
     /// Numbers that are sums of a few powers of two, so that products and sums of them are exact.
     fn numbers(count: usize, seed: usize) -> Vec<f32> {
@@ -495,6 +498,55 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn products_with_the_input_are_made_in_parts_and_end_with_their_request() {
+        // Sixteen rows are a part.
+        let sizes = Sizes {
+            steps: 19,
+            batch: 1,
+            input: 1 << 16,
+            hidden: 64,
+        };
+        let x = numbers(sizes.steps * sizes.input, 3);
+        // Each unit takes one number of the input, twice.
+        let mut w = vec![0.0; sizes.hidden * sizes.input];
+        for (unit, row) in w.chunks_exact_mut(sizes.input).enumerate() {
+            row[unit * 1000] = 2.0;
+        }
+        let side = Side {
+            cell: Cell::Rnn,
+            activations: &[Activation::Relu],
+            sizes,
+            lengths: &[sizes.steps],
+            is_reverse: false,
+            clip: 0.0,
+            couples_gates: false,
+            w: Factors::Floats(&w),
+            r: Factors::Floats(&vec![0.0; sizes.hidden * sizes.hidden]),
+            bias: None,
+            peepholes: None,
+        };
+        let state = || State {
+            h: vec![0.0; sizes.hidden],
+            c: vec![],
+        };
+        let mut seen = 0;
+        let outcome = side.run(&x, &mut state(), |step, _, values| {
+            for (unit, &value) in values.iter().enumerate() {
+                let expected = 2.0 * x[step * sizes.input + unit * 1000];
+                assert_eq!(value, expected.max(0.0), "step {step}, unit {unit}");
+            }
+            seen += 1;
+        });
+        assert!(outcome.is_ok());
+        assert_eq!(seen, sizes.steps);
+        let token = CancelToken::new(None);
+        token.cancel();
+        let _run = cancelling::start(&token);
+        let error = side.run(&x, &mut state(), |_, _, _| panic!("a step was made"));
+        assert!(error.is_err_and(|error| error.is::<Cancelled>()));
     }
 
     #[test]

@@ -260,7 +260,7 @@ impl Terms {
         }
     }
 
-    /// Where each term is in a factor, from a row or a column on. None where they stand beside each other.
+    /// How far from the start of its row or column each term is; an empty list where they stand beside each other.
     fn offsets(&self, factor: usize) -> Vec<usize> {
         if self.are_together(factor) {
             return vec![];

@@ -203,3 +203,41 @@ impl Lines {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use oip_service::CancelToken;
+
+    use super::*;
+    use crate::cancelling::{self, Cancelled};
+
+    fn transformed(shape: &[usize], length: Option<i64>) -> TractResult<TVec<Tensor>> {
+        let dft = Dft {
+            axis: Axis::Fixed(1),
+            length: length.map(|_| 1),
+            is_inverse: false,
+            is_onesided: false,
+        };
+        let signal = Tensor::zero::<f32>(shape).unwrap().into_arc_tensor();
+        let length = length.map(|length| Arc::new(Tensor::from(length)));
+        dft.run(&[signal].into_iter().chain(length).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn lengths_have_a_limit() {
+        let error = transformed(&[1, 4, 1], Some((1 << 24) + 1)).unwrap_err();
+        let message = error.downcast_ref::<BadInput>().map(ToString::to_string);
+        assert!(message.unwrap().contains("the limit is 16777216"));
+        assert_eq!(transformed(&[1, 4, 1], Some(6)).unwrap()[0].shape(), [1, 6, 2]);
+    }
+
+    #[test]
+    fn lines_end_with_their_request() {
+        let token = CancelToken::new(None);
+        token.cancel();
+        let _run = cancelling::start(&token);
+        assert!(transformed(&[64, 1024, 1], None).unwrap_err().is::<Cancelled>());
+    }
+}

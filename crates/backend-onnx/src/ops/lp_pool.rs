@@ -8,7 +8,7 @@ use super::{
     attributes::Attributes,
     elements::{elements, tensor},
     kernel::{Fact, Kernel, kernel},
-    windows,
+    pooling,
 };
 use crate::{
     building::BuildContext,
@@ -193,7 +193,7 @@ impl Kernel for LpPool {
         let mut axes = Vec::with_capacity(self.axes.len());
         for (size, axis) in shape[2..].iter_mut().zip(&self.axes) {
             let count = axis.count(*size, self.is_rounded_up)?;
-            axes.push(windows::Axis {
+            axes.push(pooling::Axis {
                 size: *size,
                 count,
                 kernel: axis.kernel,
@@ -206,7 +206,7 @@ impl Kernel for LpPool {
         let numbers = elements::<f32>(&inputs[0])?.iter();
         let powers: Vec<f32> = numbers.map(|&x| raised(x, self.power)).collect();
         let mut values = vec![0.0; shape.iter().product()];
-        windows::fold(&axes, 1, &powers, &mut values, |sum, power| sum + power)?;
+        pooling::fold(&axes, 1, &powers, &mut values, |sum, power| sum + power)?;
         values.iter_mut().for_each(|sum| *sum = root(*sum, self.power));
         Ok(tvec![tensor(&shape, values)?])
     }

@@ -11,7 +11,7 @@ use tract_hir::{
 use super::{
     elements::{Element, elements, tensor},
     kernel::{Fact, Kernel, typed},
-    windows::{self, Axis},
+    pooling::{self, Axis},
 };
 use crate::cancelling::Pace;
 
@@ -89,7 +89,7 @@ impl MaxPool {
                 true => greatest,
                 false => number,
             };
-            windows::fold(&axes, depth, numbers, &mut greatest, take)?;
+            pooling::fold(&axes, depth, numbers, &mut greatest, take)?;
             return Ok(tvec![tensor(&shape, greatest)?]);
         };
         let mut places = vec![-1; greatest.len()];
@@ -118,6 +118,14 @@ fn find_places<T: Copy + PartialOrd>(
     let results = greatest
         .chunks_exact_mut(result)
         .zip(places.chunks_exact_mut(result));
+    // Of each window along the last axis: the first place in the image, and how many there are.
+    let taken: Vec<(usize, usize)> = (0..last.count)
+        .map(|window| {
+            let mut places = last.taken(window);
+            let count = places.len();
+            (places.next().unwrap_or(0), count)
+        })
+        .collect();
     let mut lines = Vec::new();
     let mut pace = Pace::default();
     for (image, (greatest, places)) in images.chunks_exact(image).zip(results) {
@@ -127,16 +135,14 @@ fn find_places<T: Copy + PartialOrd>(
         for (at, (greatest, places)) in results.enumerate() {
             lines.clear();
             add_lines(outer, at, 0, &mut lines);
-            for (window, (greatest, places)) in greatest
+            let windows = greatest
                 .chunks_exact_mut(depth)
-                .zip(places.chunks_exact_mut(depth))
-                .enumerate()
-            {
-                let taken = last.taken(window);
-                pace.spend(((taken.len() * lines.len() + 1) * depth) as u64)?;
+                .zip(places.chunks_exact_mut(depth));
+            for ((greatest, places), &(first, count)) in windows.zip(&taken) {
+                pace.spend(((count * lines.len() + 1) * depth) as u64)?;
                 for line in &lines {
-                    for place in last.taken(window) {
-                        let place = line * last.size + place;
+                    for step in 0..count {
+                        let place = line * last.size + first + step * last.dilation;
                         let numbers = &image[place * depth..][..depth];
                         for ((greatest, at), &number) in greatest.iter_mut().zip(&mut *places).zip(numbers) {
                             if *at < 0 || !is_kept(*greatest, number) {

@@ -59,6 +59,7 @@ mod packs;
 mod pad;
 mod picked;
 mod pieces_of_text;
+mod pooling;
 mod power;
 mod prelu;
 mod products;
@@ -88,7 +89,6 @@ mod tract;
 mod types;
 mod unique;
 mod vector;
-mod windows;
 mod wiring;
 
 pub(crate) use attribute_types::check_types;

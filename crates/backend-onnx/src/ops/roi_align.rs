@@ -229,3 +229,37 @@ impl RoiAlign {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use oip_service::CancelToken;
+
+    use super::*;
+    use crate::cancelling::{self, Cancelled};
+
+    #[test]
+    fn regions_without_an_inside_end_with_their_request() {
+        let align = RoiAlign {
+            height: 1,
+            width: 1,
+            samples: 0,
+            scale: 1.0,
+            is_shifted: true,
+            is_max: false,
+        };
+        let numbers = |shape: &[usize], numbers: Vec<f32>| tensor(shape, numbers).unwrap().into_arc_tensor();
+        // No columns, and a million lines.
+        let inputs = [
+            numbers(&[1, 1, 1, 1], vec![1.0]),
+            numbers(&[1, 4], vec![0.0, 0.0, -1.0, 1e6]),
+            tensor(&[1], vec![0i64]).unwrap().into_arc_tensor(),
+        ];
+        assert!(align.run(&inputs).is_ok());
+        let token = CancelToken::new(None);
+        token.cancel();
+        let _run = cancelling::start(&token);
+        assert!(align.run(&inputs).unwrap_err().is::<Cancelled>());
+    }
+}

@@ -222,7 +222,7 @@ impl Expansion for Pool {
 /// A pool with the channels of its input, if that is a constant.
 fn constant_pool(spec: &PoolSpec, model: &TypedModel, inputs: &[OutletId]) -> TractResult<Option<PoolSpec>> {
     let fact = model.outlet_fact(inputs[0])?;
-    // What has no elements is a constant too, and is refused later.
+    // tract takes a value without elements for a constant. Such an image is refused when the model runs.
     if fact.konst.as_ref().is_none_or(|constant| constant.len() == 0) {
         return Ok(None);
     }
