@@ -64,6 +64,13 @@ fn rows_are_answered_alone(runtime: Runtime) {
             continue;
         }
         let expected = infer(&*model, request.clone()).unwrap();
+        // A free dimension that is no batch: a size that the model computes.
+        if expected
+            .iter()
+            .any(|output| output.value.shape().dims()[0] != count)
+        {
+            continue;
+        }
         for row in 0..count {
             let outputs = infer(&*model, rows(&request, row..row + 1))
                 .unwrap_or_else(|error| panic!("{name} with {runtime:?}: {}", error.report()));
