@@ -14,8 +14,9 @@ use tract_hir::{
 };
 
 use crate::{
-    faults::{BadInput, Limit, Misfit, NoRoom, Refusal},
-    ops::elements::elements,
+    cancelling::Pace,
+    faults::{BadInput, Limit, Misfit, NoRoom, Refusal, ensure_input},
+    ops::elements::{Element, elements},
 };
 
 /// Bytes of a value: an input, an output or what flows between two operators.
@@ -75,6 +76,53 @@ pub(crate) fn admit_shape(datum_type: DatumType, shape: &[usize]) -> TractResult
         )));
     }
     admit_now(bytes)
+}
+
+/// Bytes of a text beside its contents, with what an allocation takes.
+pub(crate) const TEXT: u64 = 40;
+
+/// Refuses texts that together take too many bytes.
+///
+/// # Errors
+/// [`BadInput`] with both sizes; as [`admit_now`].
+pub(crate) fn admit_texts(bytes: u64) -> TractResult<()> {
+    ensure_input!(
+        bytes <= MAX_BYTES,
+        "the texts together take {bytes} bytes, which is beyond the limit of {} GiB",
+        MAX_BYTES >> 30
+    );
+    admit_now(bytes)
+}
+
+/// Refuses elements of a value, each so many times, whose contents take too much memory together; a value's own size is looked at
+/// by [`admit_shape`]. Only texts have contents.
+///
+/// # Errors
+/// As [`admit_texts`].
+pub(crate) fn admit_contents<'e, T: Element>(
+    elements: impl IntoIterator<Item = (&'e T, usize)>,
+) -> TractResult<()> {
+    if !T::HAS_CONTENTS {
+        return Ok(());
+    }
+    let mut pace = Pace::default();
+    let mut bytes = 0u64;
+    for (element, times) in elements {
+        pace.spend(4)?;
+        let each = TEXT + element.contents() as u64;
+        bytes = bytes.saturating_add(each.saturating_mul(times as u64));
+    }
+    admit_texts(bytes)
+}
+
+/// Bytes of a value, with the contents of texts.
+pub(crate) fn bytes_with_contents(tensor: &Tensor) -> u64 {
+    let texts = match tensor.datum_type() {
+        DatumType::String => elements::<String>(tensor).unwrap_or_default(),
+        _ => &[],
+    };
+    let contents = texts.iter().map(|text| text.len() as u64 + TEXT);
+    contents.sum::<u64>() + (tensor.len() * tensor.datum_type().size_of()) as u64
 }
 
 /// Why a size is not known.

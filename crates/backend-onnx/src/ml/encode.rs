@@ -9,6 +9,7 @@ use crate::{
     faults::{BadInput, Refusal},
     lowered::OnnxNode,
     ops::{Attributes, Fact, Kernel, elements, kernel},
+    size,
 };
 
 /// One column for each category.
@@ -212,6 +213,7 @@ impl Kernel for ArrayFeatureExtractor {
 fn columns<T: elements::Element>(data: &Tensor, positions: &[usize], shape: &[usize]) -> TractResult<Tensor> {
     let width = data.shape().last().copied().unwrap_or(0).max(1);
     let rows = elements::elements::<T>(data)?.chunks_exact(width);
-    let picked = rows.flat_map(|row| positions.iter().map(|&position| row[position].clone()));
-    elements::tensor(shape, picked.collect())
+    let picked = rows.flat_map(|row| positions.iter().map(|&position| &row[position]));
+    size::admit_contents(picked.clone().map(|element| (element, 1)))?;
+    elements::tensor(shape, picked.cloned().collect())
 }

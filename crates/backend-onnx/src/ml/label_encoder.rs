@@ -9,6 +9,7 @@ use crate::{
     faults::Refusal,
     lowered::OnnxNode,
     ops::{Attributes, Fact, Kernel, elements, kernel},
+    size,
 };
 
 pub(crate) fn label_encoder(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
@@ -188,6 +189,7 @@ impl Kernel for LabelEncoder {
 
 fn picked<T: elements::Element>(values: &Tensor, places: &[usize], shape: &[usize]) -> TractResult<Tensor> {
     let values = elements::elements::<T>(values)?;
+    size::admit_contents(places.iter().map(|&place| (&values[place], 1)))?;
     elements::tensor(shape, places.iter().map(|&place| values[place].clone()).collect())
 }
 

@@ -7,6 +7,7 @@ use tract_hir::internal::*;
 use crate::{
     faults::Refusal,
     ops::{Attributes, Fact, elements},
+    size,
 };
 
 /// A matrix of features, one row for each example.
@@ -121,10 +122,11 @@ impl Labels {
         let shape = [classes.len()];
         match self {
             Self::Ints(ints) => elements::tensor(&shape, classes.iter().map(|&class| ints[class]).collect()),
-            Self::Strings(strings) => elements::tensor(
-                &shape,
-                classes.iter().map(|&class| strings[class].clone()).collect(),
-            ),
+            Self::Strings(strings) => {
+                let labels = classes.iter().map(|&class| &strings[class]);
+                size::admit_contents(labels.clone().map(|label| (label, 1)))?;
+                elements::tensor(&shape, labels.cloned().collect())
+            }
         }
     }
 }

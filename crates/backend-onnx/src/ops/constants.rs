@@ -42,6 +42,9 @@ pub(crate) fn constant_of_shape(_: &BuildContext, node: &OnnxNode) -> TractResul
     let given = Attributes(node).get("value").and_then(|value| value.t.as_ref());
     let number = match given {
         None => tensor0(0.0f32),
+        Some(given) if given.datum_type() == DatumType::String => {
+            bail!(Refusal("has a text as its value, expected a number".to_owned()))
+        }
         Some(given) if given.len() == 1 => given.nth(0)?,
         Some(given) => bail!(Refusal(format!("has {} values, expected one", given.len()))),
     };

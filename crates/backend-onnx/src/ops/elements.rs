@@ -64,6 +64,14 @@ pub(crate) use with_real;
 
 /// A type of elements.
 pub(crate) trait Element: Datum {
+    /// Whether elements have memory of their own, each as much as it wants.
+    const HAS_CONTENTS: bool = false;
+
+    /// Bytes of that memory.
+    fn contents(&self) -> usize {
+        0
+    }
+
     /// A tensor of elements in row-major order. tract's own way, by `ndarray`, has room for any order: 20 KB of code for each type.
     fn tensor(shape: &[usize], elements: Vec<Self>) -> TractResult<Tensor>;
 
@@ -89,8 +97,18 @@ macro_rules! elements_that_are_copied {
 elements_that_are_copied! { f16 f32 f64 u8 u16 u32 u64 i8 i16 i32 i64 bool }
 
 macro_rules! elements_that_are_moved {
-    ($($type:ty)*) => {
+    (@contents String) => {
+        const HAS_CONTENTS: bool = true;
+
+        fn contents(&self) -> usize {
+            self.len()
+        }
+    };
+    (@contents $type:ident) => {};
+    ($($type:ident)*) => {
         $(impl Element for $type {
+            elements_that_are_moved! { @contents $type }
+
             fn tensor(shape: &[usize], elements: Vec<Self>) -> TractResult<Tensor> {
                 Ok(tract_ndarray::ArrayD::from_shape_vec(shape, elements)?.into_tensor())
             }

@@ -223,6 +223,8 @@ impl Kernel for Taken {
 /// Blocks of a value, one after the other.
 fn blocks<T: Element>(data: &Tensor, named: &Named, shape: &[usize]) -> TractResult<Tensor> {
     let data = elements::<T>(data)?;
+    let named_blocks = named.places.iter().map(|&place| &data[place..][..named.block]);
+    crate::size::admit_contents(named_blocks.flatten().map(|element| (element, 1)))?;
     let mut made: Vec<T> = Vec::with_capacity(shape.iter().product());
     match named.block {
         1 => made.extend(named.places.iter().map(|&place| data[place].clone())),

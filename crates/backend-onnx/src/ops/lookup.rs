@@ -10,7 +10,7 @@ use super::{
     elements::{Element, elements, scalar},
     kernel::{Fact, Kernel, kernel},
 };
-use crate::{building::BuildContext, faults::Limit, lowered::OnnxNode};
+use crate::{building::BuildContext, faults::Limit, lowered::OnnxNode, size};
 
 /// `OneHot`: tract panics at indices that are out of range, which ONNX gives no hot value.
 pub(crate) fn one_hot(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
@@ -84,6 +84,9 @@ fn scatter<T: Element>(
         .product::<usize>()
         .checked_div(places.len())
         .unwrap_or(0);
+    let hot = places.iter().flatten().count();
+    let off = (places.len() * depth).saturating_sub(hot);
+    size::admit_contents([(&values[0], off), (&values[1], hot)])?;
     let mut hot = vec![values[0].clone(); places.len() * depth];
     for (index, place) in places.iter().enumerate() {
         if let Some(place) = place {

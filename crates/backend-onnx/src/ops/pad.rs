@@ -18,6 +18,7 @@ use crate::{
     cancelling::Pace,
     faults::{BadInput, Limit},
     lowered::OnnxNode,
+    size,
 };
 
 /// `Pad` of any operator set.
@@ -252,15 +253,18 @@ fn padded<T: Element>(input: &Tensor, value: &Tensor, axes: &[Vec<Piece>]) -> Tr
     let value = elements::<T>(value)?.first().context("no value")?;
     let sizes = axes.iter().map(|pieces| pieces.iter().map(Piece::len).sum());
     let shape: Vec<usize> = sizes.collect();
+    let mut pace = Pace::default();
+    if T::HAS_CONTENTS {
+        // The same with how long each is.
+        let sizes: Vec<u64> = values.iter().map(|value| value.contents() as u64).collect();
+        let mut lengths = vec![];
+        let value = value.contents() as u64;
+        fill(input.shape(), &sizes, &value, axes, &mut lengths, &mut pace)?;
+        let lengths = lengths.iter().map(|length| length + size::TEXT);
+        size::admit_texts(lengths.fold(0, u64::saturating_add))?;
+    }
     let mut made: Vec<T> = Vec::with_capacity(shape.iter().product());
-    fill(
-        input.shape(),
-        values,
-        value,
-        axes,
-        &mut made,
-        &mut Pace::default(),
-    )?;
+    fill(input.shape(), values, value, axes, &mut made, &mut pace)?;
     tensor(&shape, made)
 }
 
@@ -455,6 +459,26 @@ mod tests {
                 assert_eq!((places, pieces.len()), (size + (2 << 20), 3), "{mode:?}");
             }
         }
+    }
+
+    #[test]
+    fn texts_are_padded_as_far_as_there_is_room() {
+        let texts = |texts: &[&str]| {
+            let texts: Vec<String> = texts.iter().map(|&text| text.to_owned()).collect();
+            tensor::<String>(&[texts.len()], texts).unwrap()
+        };
+        let padded = |text: &str, mode, pads| {
+            let axes = [pieces(mode, 1, pads).unwrap()];
+            super::padded::<String>(&texts(&[text]), &texts(&["-"]), &axes)
+        };
+        assert_eq!(
+            padded("a", Mode::Constant, [1, 2]).unwrap(),
+            texts(&["-", "a", "-", "-"])
+        );
+        assert_eq!(padded("a", Mode::Wrap, [1, 0]).unwrap(), texts(&["a", "a"]));
+        let long = "x".repeat(1 << 20);
+        assert_eq!(padded(&long, Mode::Constant, [4200, 0]).unwrap().len(), 4201);
+        assert!(padded(&long, Mode::Edge, [4200, 0]).unwrap_err().is::<BadInput>());
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use tract_hir::internal::*;
 
 use super::elements::{Element, elements, filled};
+use crate::size;
 
 /// Which places of an axis are taken, all of which are inside of it.
 #[derive(Clone, Copy, Debug)]
@@ -55,6 +56,13 @@ fn copy<T: Element>(
 ) -> TractResult<Tensor> {
     let blocks = elements::<T>(value)?.chunks_exact(block);
     let count = places.count();
+    if let Places::List(places) = places {
+        let pairs = blocks
+            .clone()
+            .flat_map(|block| places.iter().map(move |place| (block, place)));
+        let taken = pairs.flat_map(|(block, place)| &block[place * inner..][..inner]);
+        size::admit_contents(taken.map(|element| (element, 1)))?;
+    }
     let is_doubled = inner == 1 && matches!(places, Places::List(places) if is_doubled(places, block));
     filled(shape, |made| {
         for (block, made) in blocks.zip(made.chunks_exact_mut(count * inner)) {

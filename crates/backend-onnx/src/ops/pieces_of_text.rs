@@ -12,7 +12,7 @@ use super::{
     kernel::{Fact, Kernel, kernel},
     tokenizer::expression,
 };
-use crate::{building::BuildContext, cancelling::Pace, faults::ensure_input, lowered::OnnxNode, size};
+use crate::{building::BuildContext, cancelling::Pace, lowered::OnnxNode, size};
 
 pub(crate) fn string_concat(_: &BuildContext, _: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
     Ok(kernel(StringConcat))
@@ -30,19 +30,6 @@ fn expect_text(facts: &[Fact], count: usize) -> TractResult<()> {
         "expected {count} inputs of strings"
     );
     Ok(())
-}
-
-/// Bytes of a text beside its contents, with what an allocation takes.
-const STRING: u64 = 40;
-
-/// Refuses texts that together take too many bytes.
-fn admit(bytes: u64) -> TractResult<()> {
-    ensure_input!(
-        bytes <= size::MAX_BYTES,
-        "the texts together take {bytes} bytes, which is beyond the limit of {} GiB",
-        size::MAX_BYTES >> 30
-    );
-    size::admit_now(bytes)
 }
 
 #[derive(Debug)]
@@ -72,9 +59,9 @@ impl Kernel for StringConcat {
         let mut bytes = 0u64;
         for (first, second) in pairs() {
             pace.spend(4)?;
-            bytes = bytes.saturating_add(STRING + (first.len() + second.len()) as u64);
+            bytes = bytes.saturating_add(size::TEXT + (first.len() + second.len()) as u64);
         }
-        admit(bytes)?;
+        size::admit_texts(bytes)?;
         let mut made = Vec::with_capacity(first.len());
         for (first, second) in pairs() {
             pace.spend(16 + (first.len() + second.len()) as u64)?;
@@ -170,7 +157,7 @@ impl Kernel for StringSplit {
         }
         let width = counts.iter().max().map_or(0, |&most| most as usize);
         let count = (texts.len() as u64).saturating_mul(width as u64);
-        admit(count.saturating_mul(STRING).saturating_add(bytes))?;
+        size::admit_texts(count.saturating_mul(size::TEXT).saturating_add(bytes))?;
         let mut made: Vec<String> = Vec::with_capacity(texts.len() * width);
         for (index, text) in texts.iter().enumerate() {
             pace.spend(16 * width as u64 + text.len() as u64)?;

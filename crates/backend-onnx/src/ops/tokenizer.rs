@@ -16,6 +16,7 @@ use crate::{
     cancelling::Pace,
     faults::{BadInput, Limit},
     lowered::OnnxNode,
+    size,
 };
 
 /// Elements of an answer: one long text pads all others.
@@ -221,6 +222,11 @@ impl Kernel for Tokenizer {
                 rows.len()
             )));
         }
+        let padding = rows.iter().map(|row| width - row.len()).sum::<usize>() as u64;
+        let contents = rows.iter().flatten().map(|token| token.len() as u64).sum::<u64>();
+        let padding = padding.saturating_mul(self.padding.len() as u64);
+        let places = size::TEXT * (rows.len() * width) as u64;
+        size::admit_texts(places.saturating_add(contents).saturating_add(padding))?;
         let mut tokens: Vec<String> = Vec::with_capacity(rows.len() * width);
         for row in rows {
             let end = tokens.len() + width;

@@ -170,15 +170,16 @@ fn sequence(tensors: Vec<Arc<Tensor>>) -> Result<Value, Failure> {
         ))
         .into());
     }
-    let bytes: u64 = tensors
-        .iter()
-        .map(|tensor| (tensor.len() * tensor.datum_type().size_of()) as u64)
-        .sum();
-    if bytes > MAX_BYTES {
+    if bytes(&tensors) > MAX_BYTES {
         let limit = size::gib(MAX_BYTES);
         return Err(BadInput(format!("a sequence takes more than the limit of {limit}")).into());
     }
     Ok(Value::Sequence(Arc::new(tensors)))
+}
+
+fn bytes(tensors: &[Arc<Tensor>]) -> u64 {
+    let each = tensors.iter().map(|tensor| size::bytes_with_contents(tensor));
+    each.sum()
 }
 
 fn joined(tensors: &[Arc<Tensor>], axis: i64, is_new: bool) -> Result<Tensor, Failure> {
@@ -199,6 +200,7 @@ fn joined(tensors: &[Arc<Tensor>], axis: i64, is_new: bool) -> Result<Tensor, Fa
             .into());
         }
     }
+    size::admit_now(bytes(tensors))?;
     if is_new {
         let mut shape = first.shape().to_vec();
         shape.insert(axis, 1);

@@ -54,6 +54,10 @@ fn rows_are_answered_alone(runtime: Runtime) {
         if !tensors().all(|tensor| tensor.shape.dims().first() == Some(&None)) {
             continue;
         }
+        // These are looked into by place.
+        if name.starts_with("texts_") {
+            continue;
+        }
         let count = request.inputs[0].value.shape().dims()[0];
         // A batch of one that meets one of many.
         if request

@@ -584,6 +584,37 @@ fn sizes_that_are_too_large_are_the_clients_mistake() {
     ]);
 }
 
+/// A megabyte of text, which indices, a shape or a condition repeat some thousand times.
+#[test]
+fn texts_that_take_too_much_memory_together_are_the_clients_mistake() {
+    let shape = |dims: &[u64]| tensor_core::Shape::new(dims).unwrap();
+    let long = "x".repeat(1 << 20);
+    let texts = || oip_types::BytesTensor::from_elements(shape(&[1]), [long.as_bytes()]).unwrap();
+    let numbers = |numbers: Vec<i64>| {
+        let shape = shape(&[numbers.len() as u64]);
+        oip_types::TensorValue::from(tensor_core::Tensor::from_vec(shape, numbers).unwrap())
+    };
+    let many = || numbers(vec![0; 4200]);
+    refuses_each(vec![
+        ("texts_gather", vec![("t", texts().into()), ("n", many())]),
+        ("texts_gather_nd", vec![("t", texts().into()), ("n", many())]),
+        (
+            "texts_gather_elements",
+            vec![("t", texts().into()), ("n", many())],
+        ),
+        ("texts_features", vec![("t", texts().into()), ("n", many())]),
+        ("texts_where", vec![("t", texts().into()), ("n", many())]),
+        (
+            "texts_expand",
+            vec![("t", texts().into()), ("n", numbers(vec![4200, 1]))],
+        ),
+        ("texts_labels", vec![("n", numbers(vec![1; 1 << 18]))]),
+    ]);
+    let pair = [long.as_bytes(), b""];
+    let pair = oip_types::BytesTensor::from_elements(shape(&[2]), pair).unwrap();
+    refuses_each(vec![("texts_one_hot", vec![("t", pair.into()), ("n", many())])]);
+}
+
 /// A request with one image of this size.
 fn image(height: u64, width: u64) -> InferRequest {
     images(3, height, width)

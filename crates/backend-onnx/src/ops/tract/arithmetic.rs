@@ -9,6 +9,7 @@ use tract_hir::{
 use super::{
     Built,
     sizes::{Alike, List},
+    texts::{ButTexts, OfTexts},
 };
 use crate::{building::BuildContext, lowered::OnnxNode, ops::attributes::Attributes};
 
@@ -82,7 +83,7 @@ pub(in crate::ops) fn list(_: &BuildContext, node: &OnnxNode) -> Built {
 
 /// `Where`.
 pub(in crate::ops) fn condition(_: &BuildContext, _: &OnnxNode) -> Built {
-    Ok(expand(Alike(logic::Iff)))
+    Ok(expand(ButTexts(Alike(logic::Iff), OfTexts::Where)))
 }
 
 /// `Identity`.

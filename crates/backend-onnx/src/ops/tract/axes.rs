@@ -11,6 +11,7 @@ use tract_hir::{
 use super::{
     Built,
     sizes::{Alike, sizes},
+    texts::{ButTexts, OfTexts},
 };
 use crate::{
     building::BuildContext,
@@ -538,7 +539,10 @@ impl Wiring for Reduce {
 /// `Concat`.
 pub(in crate::ops) fn concat(_: &BuildContext, node: &OnnxNode) -> Built {
     let axis = Attributes(node).int("axis", 0);
-    Ok(expand(Alike(array::Concat::new(axis))))
+    Ok(expand(ButTexts(
+        Alike(array::Concat::new(axis)),
+        OfTexts::Concat { axis },
+    )))
 }
 
 /// `Dropout` outside of training: nothing is dropped.

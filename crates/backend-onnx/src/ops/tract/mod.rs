@@ -6,6 +6,7 @@ mod einsum;
 mod places;
 mod products;
 mod sizes;
+mod texts;
 mod windows;
 
 pub(super) use arithmetic::{condition, function, identity, list, pair};

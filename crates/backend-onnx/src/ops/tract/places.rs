@@ -4,7 +4,10 @@ use std::sync::Arc;
 
 use tract_hir::{internal::*, ops::array};
 
-use super::Built;
+use super::{
+    Built,
+    texts::{ButTexts, OfTexts},
+};
 use crate::{
     building::BuildContext,
     dtype,
@@ -19,12 +22,16 @@ use crate::{
 
 /// `Gather`.
 pub(in crate::ops) fn gather(_: &BuildContext, node: &OnnxNode) -> Built {
-    Ok(expand(array::Gather::new(Attributes(node).int("axis", 0))))
+    let axis = Attributes(node).int("axis", 0);
+    Ok(expand(ButTexts(
+        array::Gather::new(axis),
+        OfTexts::Gather { axis },
+    )))
 }
 
 /// `Expand`.
 pub(in crate::ops) fn expand_to(_: &BuildContext, _: &OnnxNode) -> Built {
-    Ok(expand(array::MultiBroadcastTo))
+    Ok(expand(ButTexts(array::MultiBroadcastTo, OfTexts::Expand)))
 }
 
 /// `Tile`.
