@@ -3,10 +3,9 @@
 use std::collections::{HashMap, HashSet};
 
 use oip_types::ServiceError;
-use prost::Message;
 use tensor_core::Quoted;
 
-use super::graph::any_graph;
+use super::{graph::any_graph, held::Held};
 use crate::{
     proto::{AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, canonical_domain},
     structure::MAX_NODES,
@@ -15,9 +14,9 @@ use crate::{
 /// Functions that use functions that use functions.
 const MAX_DEPTH: usize = 16;
 
-/// Bytes of all nodes that are written out, encoded. Each use of a function copies its attributes, and gives its values names that
-/// begin with the function's.
-const MAX_BYTES: usize = 256 << 20;
+/// Bytes of memory for all nodes that are written out. Each use of a function copies its attributes, and gives its values names
+/// that begin with the function's.
+const MAX_BYTES: usize = 512 << 20;
 
 /// The identity of an operator, which nodes name and functions define.
 type Key = (String, String, String);
@@ -185,16 +184,16 @@ impl Writer<'_> {
 /// As many bytes as one use of a function may take, or more.
 fn most_bytes(function: &FunctionProto, node: &NodeProto) -> usize {
     let given = function.attribute_proto.iter().chain(&node.attribute);
-    let longest_attribute = given.map(Message::encoded_len).max().unwrap_or(0);
+    let longest_attribute = given.map(Held::held).max().unwrap_or(0);
     let actual = node.input.iter().chain(&node.output).chain([&node.name]);
     let longest_name = actual.map(String::len).max().unwrap_or(0);
     let name = longest_name
         .saturating_add(function.name.len())
         .saturating_add(NUMBER);
     let renamed = renamed(&function.node);
-    let bytes = function.node.iter().map(Message::encoded_len);
-    bytes
-        .fold(0, usize::saturating_add)
+    function
+        .node
+        .held()
         .saturating_add(renamed.names.saturating_mul(name))
         .saturating_add(renamed.references.saturating_mul(longest_attribute))
 }
@@ -328,9 +327,17 @@ mod tests {
             node: nodes,
             ..GraphProto::default()
         });
-        for mut model in [used(1000, 1_000_000, 1), used(1000, 1, 1_000_000), within] {
+        // Two bytes of the file for each.
+        let mut of_nothing = used(1000, 1, 1);
+        of_nothing.functions[0].node[0].attribute = vec![AttributeProto::default(); 100_000];
+        for mut model in [
+            used(1000, 1_000_000, 1),
+            used(1000, 1, 1_000_000),
+            within,
+            of_nothing,
+        ] {
             let error = write_out(&mut model).err().map(|error| error.to_string());
-            let expected = "the model's functions take more than 256 MiB when they are written out";
+            let expected = "the model's functions take more than 512 MiB when they are written out";
             assert_eq!(error.as_deref(), Some(expected));
         }
     }

@@ -7,6 +7,7 @@ mod four_bits;
 mod functions;
 mod graph;
 mod half;
+mod held;
 mod integers;
 mod invariants;
 mod last_bits;
