@@ -80,6 +80,15 @@ pub(crate) fn check() -> TractResult<()> {
     }
 }
 
+/// What a run gives whose request was cancelled: [`Cancelled`] from all that takes long.
+#[cfg(test)]
+pub(crate) fn while_cancelled<T>(run: impl FnOnce() -> T) -> T {
+    let token = CancelToken::new(None);
+    token.cancel();
+    let _run = start(&token);
+    run()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -7,7 +7,10 @@ use std::sync::{
 
 use tract_hir::{
     internal::*,
-    tract_core::optim::{Optimizer, OptimizerSession, TypedPass},
+    tract_core::{
+        ops::{cnn::Conv, einsum::EinSum},
+        optim::{Optimizer, OptimizerSession, TypedPass},
+    },
 };
 
 use crate::{faults::Limit, time_limit};
@@ -30,6 +33,32 @@ pub(crate) fn declutter(model: &mut TypedModel) -> TractResult<()> {
     watched(optimizer, model).optimize(model)
 }
 
+/// The pass that computes what constants give.
+const FOLDING: &str = "PropConst";
+
+/// Multiplications of one product, or one convolution, of constants. tract does not look at the time meanwhile.
+const MAX_FOLDED: i64 = 1 << 37;
+
+/// Refuses a product of constants that takes too long.
+fn admit_folding(model: &TypedModel) -> TractResult<()> {
+    for node in model.nodes() {
+        if !node.op_is::<EinSum>() && !node.op_is::<Conv>() {
+            continue;
+        }
+        let inputs = model.node_input_facts(node.id)?;
+        if inputs.iter().any(|input| input.konst.is_none()) {
+            continue;
+        }
+        let costs = node.op.cost(&inputs)?.into_iter();
+        let known = costs.map(|(_, count)| count.to_i64().unwrap_or(0));
+        if known.fold(0, i64::saturating_add) > MAX_FOLDED {
+            let error = Limit("is a product of constants that takes too long".to_owned());
+            return Err(TractError::from(error).context(node.name.clone()));
+        }
+    }
+    Ok(())
+}
+
 /// The name of a pass. tract tells it only as part of the debug text.
 fn name(pass: &dyn TypedPass) -> String {
     let text = format!("{pass:?}");
@@ -50,6 +79,7 @@ fn watched(optimizer: Optimizer, model: &TypedModel) -> Optimizer {
     let left = Arc::new(AtomicUsize::new(most));
     let passes = optimizer.passes.into_iter().map(|pass| {
         Box::new(Watched {
+            is_folding: name(&*pass) == FOLDING,
             pass,
             left: left.clone(),
         }) as Box<dyn TypedPass>
@@ -65,6 +95,8 @@ fn watched(optimizer: Optimizer, model: &TypedModel) -> Optimizer {
 #[derive(Clone, Debug)]
 struct Watched {
     pass: Box<dyn TypedPass>,
+    /// Whether it computes what constants give.
+    is_folding: bool,
     left: Arc<AtomicUsize>,
 }
 
@@ -79,6 +111,9 @@ impl TypedPass for Watched {
         model: &TypedModel,
     ) -> TractResult<Option<TypedModelPatch>> {
         time_limit::check()?;
+        if self.is_folding {
+            admit_folding(model)?;
+        }
         let patch = self.pass.next(session, model)?;
         if patch.is_some() {
             // One session changes a graph and what is in it, one after the other.
@@ -130,9 +165,29 @@ mod tests {
         assert!(
             LEFT_OUT
                 .iter()
+                .chain([&FOLDING])
                 .all(|left_out| names.iter().any(|name| name == left_out)),
             "{names:?}"
         );
+    }
+
+    #[test]
+    fn large_products_of_constants_are_refused() {
+        for (size, is_refused) in [(64, false), (1 << 19, true)] {
+            let mut model = TypedModel::default();
+            let factors = [("a", [size, 1]), ("b", [1, size])];
+            let factors = factors.map(|(name, shape)| {
+                let factor = Tensor::zero::<f32>(&shape).unwrap();
+                model.add_const(name, factor).unwrap()
+            });
+            let axes = AxesMapping::from_strs(&["mk", "kn"], &["mn"]).unwrap();
+            let op = EinSum::new(axes, f32::datum_type());
+            let product = model.wire_node("p", op, &factors).unwrap();
+            model.select_output_outlets(&product).unwrap();
+            let error = declutter(&mut model).err();
+            let is_limit = error.is_some_and(|error| error.root_cause().is::<Limit>());
+            assert_eq!(is_limit, is_refused, "{size}");
+        }
     }
 
     #[test]

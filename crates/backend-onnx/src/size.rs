@@ -62,6 +62,16 @@ pub(crate) fn admit(datum_type: DatumType, dims: &[TDim]) -> TractResult<()> {
     }
 }
 
+/// The same of a value that tract computes at once, while it plans, if all that it is made of are constants.
+pub(crate) fn admit_planned(of_constants: bool, datum_type: DatumType, dims: &[TDim]) -> TractResult<()> {
+    admit(datum_type, dims)?;
+    if !of_constants {
+        return Ok(());
+    }
+    let known = dims.iter().map(|dim| dim.to_i64().ok().map(i128::from));
+    admit_now(bytes(datum_type.size_of(), known).unwrap_or(0))
+}
+
 /// Refuses a value that a request asks for.
 ///
 /// # Errors

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use tract_hir::internal::*;
 
 use crate::{
+    cancelling::Pace,
     faults::Refusal,
     ops::{Attributes, Fact, elements},
     size,
@@ -38,10 +39,18 @@ impl<'a> Rows<'a, f64> {
 }
 
 impl<T: Clone> Rows<'_, T> {
-    /// The same rows for a forest.
-    pub(crate) fn view(&self) -> flat_forest::Rows<'_, T> {
-        // There are as many values as the tensor's shape says.
-        flat_forest::Rows::new(&self.values, self.count, self.width).unwrap_or_default()
+    /// The same rows for a forest, so many at a time that a request that is cancelled ends soon.
+    ///
+    /// # Errors
+    /// As [`Pace::spend`], where the time is over.
+    pub(crate) fn parts(&self) -> impl Iterator<Item = TractResult<flat_forest::Rows<'_, T>>> {
+        const ROWS: usize = 64;
+        (0..self.count).step_by(ROWS).map(|first| {
+            Pace::default().spend(u64::MAX)?;
+            let count = ROWS.min(self.count - first);
+            let values = &self.values[first * self.width..][..count * self.width];
+            Ok(flat_forest::Rows::new(values, count, self.width).unwrap_or_default())
+        })
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &[T]> {
@@ -82,6 +91,26 @@ pub(crate) fn expect_width(width: usize, needed: usize) -> TractResult<()> {
     bail!(crate::faults::BadInput(format!(
         "{needed} features are needed, found {width}"
     )))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+    use crate::cancelling::{Cancelled, while_cancelled};
+
+    #[test]
+    fn parts_have_all_rows_and_end_with_their_request() {
+        for (count, width, expected) in [(130, 3, 3), (64, 1, 1), (0, 3, 0), (5, 0, 1)] {
+            let values = Tensor::zero::<f32>(&[count, width]).unwrap();
+            let rows = Rows::read(&values).unwrap();
+            let parts = rows.parts().collect::<TractResult<Vec<_>>>();
+            assert_eq!(parts.unwrap().len(), expected);
+            let mut ended = while_cancelled(|| rows.parts().collect::<Vec<_>>()).into_iter();
+            assert!(ended.all(|part| part.unwrap_err().is::<Cancelled>()));
+        }
+    }
 }
 
 /// The classes of a classifier.

@@ -10,6 +10,7 @@ use super::{
 };
 use crate::{
     building::BuildContext,
+    cancelling::Pace,
     faults::{BadInput, Refusal},
     lowered::OnnxNode,
     ops::{Attributes, Fact, Kernel, elements, kernel},
@@ -157,7 +158,8 @@ impl Machine {
     }
 
     /// The kernel's value for a row and each support vector.
-    fn values(&self, row: &[f32], values: &mut Vec<f32>) {
+    fn values(&self, row: &[f32], values: &mut Vec<f32>, pace: &mut Pace) -> TractResult<()> {
+        pace.spend((self.count as u64).saturating_mul(8 + self.features as u64))?;
         values.clear();
         let vectors = (0..self.count).map(|index| &self.vectors[index * self.features..][..self.features]);
         values.extend(vectors.map(|vector| match self.function {
@@ -169,6 +171,7 @@ impl Machine {
                 (-gamma * distance).exp()
             }
         }));
+        Ok(())
     }
 }
 
@@ -198,22 +201,24 @@ impl Kernel for Regressor {
         let rows = Rows::read(&inputs[0])?;
         self.machine.check(&rows)?;
         let mut values = Vec::new();
-        let scores = rows.iter().map(|row| {
+        let mut pace = Pace::default();
+        let mut scores = Vec::with_capacity(rows.count);
+        for row in rows.iter() {
             let row = match self.machine.count {
                 0 => row,
                 _ => {
-                    self.machine.values(row, &mut values);
+                    self.machine.values(row, &mut values, &mut pace)?;
                     &values
                 }
             };
+            pace.spend(row.len() as u64)?;
             let score = super::dot(row, &self.coefficients) + self.bias;
-            match self.is_one_class {
+            scores.push(match self.is_one_class {
                 true if score > 0.0 => 1.0,
                 true => -1.0,
                 false => score,
-            }
-        });
-        let scores = scores.collect();
+            });
+        }
         Ok(tvec![elements::tensor(&[rows.count, 1], scores)?])
     }
 }
@@ -275,7 +280,7 @@ impl Classifier {
     }
 
     /// Probabilities of all classes from those of pairs.
-    fn probabilities(&self, scores: &[f32], out: &mut [f32]) {
+    fn probabilities(&self, scores: &[f32], out: &mut [f32], pace: &mut Pace) -> TractResult<()> {
         let classes = self.classes();
         let mut pairs = vec![0.0f32; classes * classes];
         let mut index = 0;
@@ -288,7 +293,7 @@ impl Classifier {
                 index += 1;
             }
         }
-        couple(classes, &pairs, out);
+        couple(classes, &pairs, out, pace)
     }
 }
 
@@ -316,9 +321,11 @@ impl Kernel for Classifier {
         let mut out = vec![0.0f32; rows.count * width];
         let mut winners = Vec::with_capacity(rows.count);
         let (mut values, mut scores, mut votes) = (Vec::new(), Vec::new(), vec![0u32; classes]);
+        let mut pace = Pace::default();
         for (row, out) in rows.iter().zip(out.chunks_exact_mut(width)) {
             let mut winner;
             if self.counts.is_empty() {
+                pace.spend(self.coefficients.len() as u64)?;
                 let coefficients = self.coefficients.chunks_exact(self.machine.features.max(1));
                 scores.clear();
                 scores.extend(coefficients.map(|coefficients| super::dot(row, coefficients) + self.rho[0]));
@@ -331,7 +338,9 @@ impl Kernel for Classifier {
                     winner = 1;
                 }
             } else {
-                self.machine.values(row, &mut values);
+                self.machine.values(row, &mut values, &mut pace)?;
+                // Each support vector is part of a duel with each other class.
+                pace.spend((classes * (classes + self.machine.count)) as u64)?;
                 self.duels(&values, &mut scores, &mut votes);
                 winner = votes
                     .iter()
@@ -341,7 +350,7 @@ impl Kernel for Classifier {
                     .map_or(0, |(class, _)| class);
                 if !self.slopes.is_empty() {
                     let mut probabilities = vec![0.0; classes];
-                    self.probabilities(&scores, &mut probabilities);
+                    self.probabilities(&scores, &mut probabilities, &mut pace)?;
                     scores.clone_from(&probabilities);
                     winner = super::greatest(&scores);
                 }
@@ -371,7 +380,7 @@ impl Kernel for Classifier {
 }
 
 /// Couples probabilities of pairs of classes into those of all classes, by libsvm's iteration.
-fn couple(classes: usize, pairs: &[f32], out: &mut [f32]) {
+fn couple(classes: usize, pairs: &[f32], out: &mut [f32], pace: &mut Pace) -> TractResult<()> {
     let at = |i: usize, j: usize| i * classes + j;
     let mut q = vec![0.0f32; classes * classes];
     for i in 0..classes {
@@ -386,6 +395,7 @@ fn couple(classes: usize, pairs: &[f32], out: &mut [f32]) {
     let tolerance = 0.005 / classes as f32;
     let mut qp = vec![0.0f32; classes];
     for _ in 0..100 {
+        pace.spend((2 * classes * classes) as u64)?;
         let mut pqp = 0.0;
         for i in 0..classes {
             qp[i] = (0..classes).map(|j| q[at(i, j)] * out[j]).sum();
@@ -404,6 +414,7 @@ fn couple(classes: usize, pairs: &[f32], out: &mut [f32]) {
             }
         }
     }
+    Ok(())
 }
 
 /// ONNX Runtime reads regressors' inputs as FP32 only.

@@ -390,6 +390,7 @@ impl Mask {
         );
         let numbers = match given.datum_type() {
             DatumType::Bool => {
+                size::admit_now((given.len() * size_of::<f32>()) as u64)?;
                 let chosen = elements::<bool>(given)?.iter();
                 chosen
                     .map(|&is_chosen| if is_chosen { 0.0 } else { f32::NEG_INFINITY })

@@ -17,6 +17,7 @@ use tract_hir::{
 };
 
 use super::elements::{Element, elements, filled, tensor};
+use crate::cancelling::Pace;
 
 /// Puts faster operators in the place of those that tract left as they were.
 pub(super) fn quicken(model: &mut TypedModel) -> TractResult<()> {
@@ -254,7 +255,7 @@ fn computed<T: Element + Copy, const IS_WIDE: bool>(
                 a: a.try_as_plain_ram_mut()?.as_slice_mut::<T>()?,
                 b: elements::<T>(b)?,
                 function,
-            });
+            })?;
             return Ok(a);
         }
         Err(a) => a,
@@ -282,12 +283,11 @@ pub(super) fn broadcast<T: Element + Copy, const IS_WIDE: bool>(
             b,
             made,
             function,
-        });
-        Ok(())
+        })
     })
 }
 
-fn run<const IS_WIDE: bool>(work: impl pulp::WithSimd<Output = ()>) {
+fn run<const IS_WIDE: bool>(work: impl pulp::WithSimd<Output = TractResult<()>>) -> TractResult<()> {
     match IS_WIDE {
         true => pulp::Arch::new().dispatch(work),
         false => work.with_simd(pulp::Scalar),
@@ -348,17 +348,25 @@ impl Runs {
         Self { axes, last }
     }
 
-    /// Where each run of the innermost axis begins: in the first, in the second, and in the result.
+    /// Where each run of the innermost axis begins, in the first, in the second, and in the result, and how long it is. A long one
+    /// comes in parts, so that a request that is cancelled ends soon.
     #[inline(always)]
-    fn each(&self, mut run: impl FnMut(usize, usize, usize)) {
+    fn each(&self, mut run: impl FnMut([usize; 3], usize)) -> TractResult<()> {
+        const PART: usize = 1 << 16;
         let count: usize = self.axes.iter().map(|axis| axis.size).product();
         if self.last.size == 0 || count == 0 {
-            return;
+            return Ok(());
         }
+        let mut pace = Pace::default();
         let mut places: TVec<usize> = tvec![0; self.axes.len()];
         let (mut a, mut b) = (0, 0);
         for index in 0..count {
-            run(a, b, index * self.last.size);
+            for first in (0..self.last.size).step_by(PART) {
+                let part = PART.min(self.last.size - first);
+                pace.spend(part as u64)?;
+                let from = [a + first * self.last.a, b + first * self.last.b];
+                run([from[0], from[1], index * self.last.size + first], part);
+            }
             for (axis, place) in self.axes.iter().zip(&mut places).rev() {
                 *place += 1;
                 a += axis.a;
@@ -371,6 +379,7 @@ impl Runs {
                 b -= axis.b * axis.size;
             }
         }
+        Ok(())
     }
 }
 
@@ -382,22 +391,22 @@ struct InPlace<'v, T, F> {
 }
 
 impl<T: Copy, F: Fn(T, T) -> T> pulp::WithSimd for InPlace<'_, T, F> {
-    type Output = ();
+    type Output = TractResult<()>;
 
     #[inline(always)]
-    fn with_simd<S: pulp::Simd>(self, _: S) {
+    fn with_simd<S: pulp::Simd>(self, _: S) -> TractResult<()> {
         let Self { runs, a, b, function } = self;
         let last = runs.last;
-        runs.each(|_, from_b, to| {
-            let a = &mut a[to..to + last.size];
+        runs.each(|[_, from_b, to], count| {
+            let a = &mut a[to..to + count];
             if last.b == 0 {
                 let b = b[from_b];
                 a.iter_mut().for_each(|a| *a = function(*a, b));
             } else {
-                let b = &b[from_b..from_b + last.size];
+                let b = &b[from_b..from_b + count];
                 a.iter_mut().zip(b).for_each(|(a, b)| *a = function(*a, *b));
             }
-        });
+        })
     }
 }
 
@@ -410,10 +419,10 @@ struct OutOfPlace<'v, T, F> {
 }
 
 impl<T: Copy, F: Fn(T, T) -> T> pulp::WithSimd for OutOfPlace<'_, T, F> {
-    type Output = ();
+    type Output = TractResult<()>;
 
     #[inline(always)]
-    fn with_simd<S: pulp::Simd>(self, _: S) {
+    fn with_simd<S: pulp::Simd>(self, _: S) -> TractResult<()> {
         let Self {
             runs,
             a,
@@ -422,8 +431,8 @@ impl<T: Copy, F: Fn(T, T) -> T> pulp::WithSimd for OutOfPlace<'_, T, F> {
             function,
         } = self;
         let last = runs.last;
-        runs.each(|from_a, from_b, to| {
-            let made = &mut made[to..to + last.size];
+        runs.each(|[from_a, from_b, to], count| {
+            let made = &mut made[to..to + count];
             match (last.a, last.b) {
                 (0, 0) => made.fill(function(a[from_a], b[from_b])),
                 (0, _) => {
@@ -446,7 +455,7 @@ impl<T: Copy, F: Fn(T, T) -> T> pulp::WithSimd for OutOfPlace<'_, T, F> {
                         .for_each(|(made, (a, b))| *made = function(*a, *b));
                 }
             }
-        });
+        })
     }
 }
 

@@ -15,6 +15,7 @@ use super::{
     kernel::{Fact, Kernel},
     products::{self, Products},
 };
+use crate::cancelling::Pace;
 
 /// Where the numbers of an image are, and which of them make one of the result.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -261,6 +262,7 @@ impl Kernel for Convolution {
         };
         let mut planes = vec![0.0; spread];
         let mut lines = Vec::new();
+        let mut pace = Pace::default();
         let compute = |output: &mut [f32]| {
             for (index, output) in output.chunks_exact_mut(made).enumerate() {
                 let group = index % geometry.groups;
@@ -278,12 +280,13 @@ impl Kernel for Convolution {
                         values: if layout.is_plain { image } else { &planes },
                         offsets: &layout.offsets,
                         columns: layout.columns(layout.band.min(height - first_line), width),
+                        pace: &mut pace,
                         take: |first, count, sums: &mut [f32], stride| {
                             self.find_lines(first, count, first_line * width, &mut lines);
                             self.take(sums, stride, &lines, added, output);
                         },
                     }
-                    .run();
+                    .run()?;
                 }
             }
             Ok(())

@@ -8,7 +8,7 @@ use tract_hir::internal::*;
 use super::{
     attributes::Attributes,
     axis,
-    elements::{elements, scalar, tensor},
+    elements::{elements, of_type, scalar, tensor},
     kernel::{Fact, Kernel, kernel},
 };
 use crate::{
@@ -152,7 +152,7 @@ impl Kernel for Dft {
             lines.transform(elements(&values)?, &mut transformed, self.is_inverse)?;
         }
         let transformed = tensor(&made, transformed)?;
-        Ok(tvec![transformed.cast_to_dt(input.datum_type())?.into_owned()])
+        Ok(tvec![of_type(transformed, input.datum_type())?])
     }
 }
 
@@ -208,10 +208,8 @@ impl Lines {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-    use oip_service::CancelToken;
-
     use super::*;
-    use crate::cancelling::{self, Cancelled};
+    use crate::cancelling::{Cancelled, while_cancelled};
 
     fn transformed(shape: &[usize], length: Option<i64>) -> TractResult<TVec<Tensor>> {
         let dft = Dft {
@@ -235,9 +233,7 @@ mod tests {
 
     #[test]
     fn lines_end_with_their_request() {
-        let token = CancelToken::new(None);
-        token.cancel();
-        let _run = cancelling::start(&token);
-        assert!(transformed(&[64, 1024, 1], None).unwrap_err().is::<Cancelled>());
+        let ended = while_cancelled(|| transformed(&[64, 1024, 1], None));
+        assert!(ended.unwrap_err().is::<Cancelled>());
     }
 }

@@ -136,6 +136,14 @@ pub(crate) fn filled<T: Element>(
     T::filled(shape, fill)
 }
 
+/// A value as another type; as it is, and not copied, if it has that one.
+pub(crate) fn of_type(value: Tensor, datum_type: DatumType) -> TractResult<Tensor> {
+    match value.datum_type() == datum_type {
+        true => Ok(value),
+        false => Ok(value.cast_to_dt(datum_type)?.into_owned()),
+    }
+}
+
 /// Runs `$body` with `$T` bound to the Rust type of a numeric `$datum_type`.
 macro_rules! with_number {
     ($datum_type:expr, $T:ident => $body:expr) => {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tract_hir::{
     internal::*,
-    tract_ndarray::{ArrayView2, ArrayViewMut2, LinalgScalar, linalg::general_mat_mul},
+    tract_ndarray::{ArrayView2, ArrayViewMut2, Axis, LinalgScalar, linalg::general_mat_mul},
     tract_num_traits::AsPrimitive,
 };
 
@@ -14,7 +14,7 @@ use super::{
     elements::{Element, elements, tensor},
     kernel::{Fact, Kernel, kernel},
 };
-use crate::{building::BuildContext, faults::ensure_input, lowered::OnnxNode};
+use crate::{building::BuildContext, cancelling::Pace, faults::ensure_input, lowered::OnnxNode};
 
 /// Whether the product counts nothing, but makes no number of an infinity.
 pub(super) fn is_of_nothing(attributes: Attributes<'_>, inputs: &[Fact]) -> bool {
@@ -78,6 +78,12 @@ impl Kernel for Gemm {
     }
 }
 
+/// Multiplications of one part.
+const PART: usize = if cfg!(test) { 1 << 12 } else { 1 << 27 };
+
+/// Rows of one part, for which the other factor is put in order once.
+const LEAST_ROWS: usize = 16;
+
 impl Gemm {
     fn product<T: Element + LinalgScalar>(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>>
     where
@@ -109,16 +115,63 @@ impl Gemm {
         };
         let (a, b) = (view(&inputs[0], self.turns_a)?, view(&inputs[1], self.turns_b)?);
         let mut sums = ArrayViewMut2::from_shape([rows, columns], &mut product)?;
-        if self.alpha == 0.0 {
-            // A product with infinities is no number then either.
-            let product = a.dot(&b).mapv(|sum| sum * alpha);
-            match beta == T::zero() {
-                true => sums.assign(&product),
-                false => sums.zip_mut_with(&product, |sum, product| *sum = *sum * beta + *product),
+        // So many rows at a time that a request that is cancelled ends soon.
+        let work = depth.saturating_mul(columns).max(1);
+        let together = (PART / work).max(LEAST_ROWS);
+        let mut pace = Pace::default();
+        let parts = a.axis_chunks_iter(Axis(0), together);
+        for (a, mut sums) in parts.zip(sums.axis_chunks_iter_mut(Axis(0), together)) {
+            pace.spend((work * a.nrows()) as u64 / 8 + 1)?;
+            if self.alpha == 0.0 {
+                // A product with infinities is no number then either.
+                let product = a.dot(&b).mapv(|sum| sum * alpha);
+                match beta == T::zero() {
+                    true => sums.assign(&product),
+                    false => sums.zip_mut_with(&product, |sum, product| *sum = *sum * beta + *product),
+                }
+            } else {
+                general_mat_mul(alpha, &a, &b, beta, &mut sums);
             }
-        } else {
-            general_mat_mul(alpha, &a, &b, beta, &mut sums);
         }
         Ok(tvec![tensor(&[rows, columns], product)?])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+    use crate::cancelling::{Cancelled, while_cancelled};
+
+    /// Of so many rows and columns that it is computed in parts.
+    #[test]
+    fn products_in_parts_end_with_their_request() {
+        let gemm = Gemm {
+            alpha: 2.0,
+            beta: 1.0,
+            turns_a: false,
+            turns_b: false,
+        };
+        let (rows, depth, columns) = (LEAST_ROWS + 3, 2, PART / 16);
+        let numbers = |count: usize| (0..count).map(|at| (at % 7) as f64).collect::<Vec<f64>>();
+        let [a, b] = [[rows, depth], [depth, columns]];
+        let inputs = [a, b, [rows, 1]].map(|shape| {
+            let count = shape.iter().product();
+            Arc::new(tensor(&shape, numbers(count)).unwrap())
+        });
+        let product = gemm.run(&inputs).unwrap();
+        let product = elements::<f64>(&product[0]).unwrap();
+        for (row, column) in [(0, 0), (3, 5), (LEAST_ROWS, 9), (rows - 1, columns - 1)] {
+            let at = |row: usize, width: usize, column: usize| ((row * width + column) % 7) as f64;
+            let terms = (0..depth).map(|term| at(row, depth, term) * at(term, columns, column));
+            let expected = 2.0 * terms.sum::<f64>() + at(row, 1, 0);
+            assert_eq!(product[row * columns + column], expected, "{row}, {column}");
+        }
+        assert!(
+            while_cancelled(|| gemm.run(&inputs))
+                .unwrap_err()
+                .is::<Cancelled>()
+        );
     }
 }

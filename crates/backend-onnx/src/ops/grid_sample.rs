@@ -7,11 +7,12 @@ use tract_hir::internal::*;
 
 use super::{
     attributes::Attributes,
-    elements::{elements, tensor},
+    elements::{elements, of_type},
     kernel::{Fact, Kernel, kernel},
 };
 use crate::{
     building::BuildContext,
+    cancelling::Pace,
     faults::{Limit, ensure_input},
     lowered::OnnxNode,
 };
@@ -220,12 +221,13 @@ impl Kernel for GridSample {
         let (values, places) = (elements::<f32>(&input)?, elements::<f32>(&grid)?);
         let (inner, axes) = (sizes.iter().product::<usize>(), rank - 2);
         let outer: usize = output[2..].iter().product();
-        let mut sampled = vec![0f32; batch * channels * outer];
+        let mut made = Tensor::zero::<f32>(&output)?;
         if inner == 0 {
-            return Ok(tvec![
-                tensor(&output, sampled)?.cast_to_dt(datum_type)?.into_owned()
-            ]);
+            return Ok(tvec![of_type(made, datum_type)?]);
         }
+        let mut plain = made.try_as_plain_ram_mut()?;
+        let sampled = plain.as_slice_mut::<f32>()?;
+        let mut pace = Pace::default();
         for image in 0..batch {
             let values = &values[image * channels * inner..(image + 1) * channels * inner];
             let sampled = &mut sampled[image * channels * outer..(image + 1) * channels * outer];
@@ -245,6 +247,7 @@ impl Kernel for GridSample {
                     }
                     elements = next;
                 }
+                pace.spend(64 + (elements.len() * channels) as u64)?;
                 for channel in 0..channels {
                     let values = &values[channel * inner..(channel + 1) * inner];
                     let sum = elements
@@ -255,8 +258,6 @@ impl Kernel for GridSample {
                 }
             }
         }
-        Ok(tvec![
-            tensor(&output, sampled)?.cast_to_dt(datum_type)?.into_owned()
-        ])
+        Ok(tvec![of_type(made, datum_type)?])
     }
 }

@@ -244,9 +244,9 @@ impl InferenceOp for Guarded {
             }
         }
         let facts = self.inner.infer_facts(inputs, outputs, observed)?;
-        // Constant values are computed next.
+        let of_constants = facts.0.iter().all(|fact| fact.value.concretize().is_some());
         for output in facts.1.iter().filter_map(known) {
-            size::admit(output.datum_type, &output.shape)?;
+            size::admit_planned(of_constants, output.datum_type, &output.shape)?;
         }
         Ok(facts)
     }

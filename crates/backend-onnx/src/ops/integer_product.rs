@@ -17,6 +17,7 @@ use super::{
     quantize,
 };
 use crate::{
+    cancelling::Pace,
     faults::{BadInput, Limit, ensure_input},
     lowered::OnnxNode,
 };
@@ -26,6 +27,9 @@ const COLUMNS: usize = 16;
 
 /// Rows that are computed together.
 const ROWS: usize = 4;
+
+/// Multiplications between two looks at whether the request is cancelled.
+const PART: usize = 1 << 28;
 
 /// Terms of [`COLUMNS`] columns: two for each column, beside each other.
 type Pairs = [[i16; COLUMNS]; 2];
@@ -142,10 +146,24 @@ impl Kernel for IntegerProduct {
         let matrices = matrices(&outer, results.len());
         // Matrices of the second factor follow each other in runs.
         let mut latest: Option<(usize, Packed)> = None;
+        // So many rows at a time that a request that is cancelled ends soon.
+        let work = (depth * columns).max(1);
+        let together = (PART / work).max(1).next_multiple_of(ROWS);
+        let mut pace = Pace::default();
+        let mut multiply = |packed: &Packed, a: &[i16], sums: &mut [i32]| {
+            let parts = a
+                .chunks(together * depth)
+                .zip(sums.chunks_mut(together * columns));
+            for (a, sums) in parts {
+                pace.spend((a.len() * columns) as u64 / 32 + 1)?;
+                packed.multiply(self.simd, a, sums);
+            }
+            TractResult::Ok(())
+        };
         for ([first, second], sums) in matrices.zip(results) {
             let a = &a[first * rows * depth..][..rows * depth];
             if let Some(packed) = &self.packed {
-                packed.multiply(self.simd, a, sums);
+                multiply(packed, a, sums)?;
                 continue;
             }
             if latest.as_ref().is_none_or(|(matrix, _)| *matrix != second) {
@@ -153,7 +171,7 @@ impl Kernel for IntegerProduct {
                 latest = Some((second, Packed::new(b, depth, columns)));
             }
             if let Some((_, packed)) = &latest {
-                packed.multiply(self.simd, a, sums);
+                multiply(packed, a, sums)?;
             }
         }
         Ok(tvec![tensor(&shape, made)?])

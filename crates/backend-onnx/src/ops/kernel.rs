@@ -181,9 +181,9 @@ impl KernelOp {
         };
         let inputs: Vec<Fact> = inputs.iter().enumerate().map(plain).collect();
         let outputs: TVec<Fact> = self.0.outputs(&inputs)?.into_iter().collect();
-        // Constant values are computed next.
+        let of_constants = inputs.iter().all(|input| input.constant.is_some());
         for output in &outputs {
-            crate::size::admit(output.datum_type, &output.shape)?;
+            crate::size::admit_planned(of_constants, output.datum_type, &output.shape)?;
         }
         Ok(outputs)
     }

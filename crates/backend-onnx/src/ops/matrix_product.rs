@@ -10,6 +10,7 @@ use super::{
     kernel::{Fact, Kernel},
     products::{self, Products},
 };
+use crate::cancelling::Pace;
 
 /// Rows times a matrix. Its inputs are the rows, the matrix, and what is added, if something is.
 #[derive(Debug)]
@@ -68,6 +69,7 @@ impl Kernel for MatrixProduct {
                 values: matrix,
                 offsets: &offsets,
                 columns,
+                pace: &mut Pace::default(),
                 take: |first, count, sums: &mut [f32], stride| {
                     let bias = &self.bias[first..first + count];
                     for (row, sums) in sums.chunks_exact_mut(stride).take(rows).enumerate() {
@@ -86,8 +88,7 @@ impl Kernel for MatrixProduct {
                     }
                 },
             }
-            .run();
-            Ok(())
+            .run()
         };
         Ok(tvec![filled(&self.shape, compute)?])
     }

@@ -6,7 +6,7 @@ use tract_hir::internal::*;
 
 use super::{
     attributes::Attributes,
-    elements::tensor,
+    elements::{of_type, tensor},
     kernel::{Fact, Kernel, kernel},
 };
 use crate::{
@@ -88,7 +88,7 @@ impl Kernel for Window {
         };
         let numbers: Vec<f64> = (0..size).map(at).collect();
         let numbers = tensor(&[size], numbers)?;
-        Ok(tvec![numbers.cast_to_dt(self.datum_type)?.into_owned()])
+        Ok(tvec![of_type(numbers, self.datum_type)?])
     }
 }
 
@@ -164,6 +164,6 @@ impl Kernel for Weights {
             (top..end).for_each(|bin| set(bin, (end - bin) as f64 / fall as f64));
         }
         let weights = tensor(&[bins, mels], weights)?;
-        Ok(tvec![weights.cast_to_dt(self.datum_type)?.into_owned()])
+        Ok(tvec![of_type(weights, self.datum_type)?])
     }
 }

@@ -11,7 +11,7 @@ use super::{
     elements::{elements, tensor},
     kernel::{Fact, Kernel, kernel},
 };
-use crate::{building::BuildContext, cancelling::Pace, faults::BadInput, lowered::OnnxNode};
+use crate::{building::BuildContext, cancelling::Pace, faults::BadInput, lowered::OnnxNode, size};
 
 pub(crate) fn non_max_suppression(
     context: &BuildContext,
@@ -113,6 +113,8 @@ impl Kernel for NonMaxSuppression {
             order.sort_by(|(_, a), (_, b)| b.total_cmp(a));
             kept.clear();
             pace.spend(count as u64)?;
+            // What is chosen grows by doubling.
+            size::admit_now((2 * size_of_val(&*chosen)) as u64)?;
             for (index, _) in order {
                 if kept.len() >= most {
                     break;

@@ -10,7 +10,7 @@ use tract_hir::{
 use super::{
     attributes::Attributes,
     binary::broadcast,
-    elements::{elements, tensor},
+    elements::{elements, of_type, tensor},
     kernel::{Fact, Kernel, kernel},
 };
 use crate::{building::BuildContext, lowered::OnnxNode};
@@ -61,22 +61,28 @@ impl Kernel for Pow {
     fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
         let (base, exponent) = (&inputs[0], &inputs[1]);
         let datum_type = base.datum_type();
-        let power = if datum_type.is_integer() && exponent.datum_type().is_integer() {
+        let powers = if datum_type.is_integer() && exponent.datum_type().is_integer() {
             broadcast::<_, false>(
                 &*base.cast_to::<i64>()?,
                 &*exponent.cast_to::<i64>()?,
                 whole_power,
             )?
-        } else {
-            let (base, exponent) = (base.cast_to::<f64>()?, exponent.cast_to::<f64>()?);
-            broadcast::<_, false>(&base, &exponent, |base: f64, exponent: f64| {
-                match exponent == 2.0 {
-                    true => base * base,
-                    false => base.powf(exponent),
-                }
+        } else if [base, exponent].map(|input| input.datum_type()) == [DatumType::F32; 2] {
+            // Without copies in FP64.
+            broadcast::<_, false>(base, exponent, |base: f32, exponent: f32| {
+                raised(base.into(), exponent.into()) as f32
             })?
+        } else {
+            broadcast::<_, false>(&*base.cast_to::<f64>()?, &*exponent.cast_to::<f64>()?, raised)?
         };
-        Ok(tvec![power.cast_to_dt(datum_type)?.into_owned()])
+        Ok(tvec![of_type(powers, datum_type)?])
+    }
+}
+
+fn raised(base: f64, exponent: f64) -> f64 {
+    match exponent == 2.0 {
+        true => base * base,
+        false => base.powf(exponent),
     }
 }
 
@@ -194,7 +200,7 @@ impl Kernel for BitShift {
             true => (value << count) & (u64::MAX >> (64 - bits)),
             false => value >> count,
         })?;
-        Ok(tvec![shifted.cast_to_dt(datum_type)?.into_owned()])
+        Ok(tvec![of_type(shifted, datum_type)?])
     }
 }
 
@@ -203,6 +209,7 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
     use super::*;
+    use crate::cancelling::{Cancelled, while_cancelled};
 
     fn run<T: Datum + Copy>(kernel: &dyn Kernel, inputs: Vec<Tensor>) -> Vec<T> {
         let inputs: Vec<Arc<Tensor>> = inputs.into_iter().map(Arc::new).collect();
@@ -224,6 +231,17 @@ mod tests {
         assert_eq!(
             run::<f32>(&Pow, vec![tensor1(&[1.5f32, -2.0]), tensor1(&[2i64, 3])]),
             [2.25, -8.0]
+        );
+    }
+
+    #[test]
+    fn powers_end_with_their_request() {
+        let numbers = Tensor::zero::<f64>(&[1 << 19]).unwrap();
+        let inputs = [&numbers, &numbers].map(|tensor| Arc::new(tensor.clone()));
+        assert!(
+            while_cancelled(|| Pow.run(&inputs))
+                .unwrap_err()
+                .is::<Cancelled>()
         );
     }
 

@@ -26,6 +26,9 @@ const DEPTH: usize = 512;
 /// block.
 const COPIED_FROM: usize = 5;
 
+/// Multiplications that take as long as a step of [`Pace`].
+const PER_STEP: u64 = 16;
+
 /// Whether this processor has vectors for which [`Products`] is worth it.
 pub(crate) fn are_quick() -> bool {
     struct Lanes;
@@ -130,18 +133,22 @@ pub(super) struct Products<'p, F> {
     /// Where each term's values begin.
     pub(super) offsets: &'p [usize],
     pub(super) columns: usize,
+    /// So that it ends soon after its run.
+    pub(super) pace: &'p mut Pace,
     /// Takes what is done: the first column, the number of columns, the sums, and how far apart the rows are in these.
     pub(super) take: F,
 }
 
 impl<F: FnMut(usize, usize, &mut [f32], usize)> Products<'_, F> {
-    pub(super) fn run(self) {
-        pulp::Arch::new().dispatch(self);
+    /// # Errors
+    /// As [`Pace::spend`].
+    pub(super) fn run(self) -> TractResult<()> {
+        pulp::Arch::new().dispatch(self)
     }
 
     /// One row, for which nothing is gained by keeping panels.
     #[inline(always)]
-    fn one_row<S: pulp::Simd>(mut self, simd: S) {
+    fn one_row<S: pulp::Simd>(mut self, simd: S) -> TractResult<()> {
         const VECTORS: usize = 4;
         let lanes = S::F32_LANES;
         let bias = self.bias[0];
@@ -152,6 +159,7 @@ impl<F: FnMut(usize, usize, &mut [f32], usize)> Products<'_, F> {
         let mut first = 0;
         while first < self.columns {
             let count = RUN.min(self.columns - first);
+            self.pace.spend((count * terms) as u64 / PER_STEP + 1)?;
             let values = &self.values[first..];
             let mut column = 0;
             while column < count {
@@ -166,14 +174,15 @@ impl<F: FnMut(usize, usize, &mut [f32], usize)> Products<'_, F> {
             (self.take)(first, count, &mut sums, stride);
             first += count;
         }
+        Ok(())
     }
 }
 
 impl<F: FnMut(usize, usize, &mut [f32], usize)> pulp::WithSimd for Products<'_, F> {
-    type Output = ();
+    type Output = TractResult<()>;
 
     #[inline(always)]
-    fn with_simd<S: pulp::Simd>(mut self, simd: S) {
+    fn with_simd<S: pulp::Simd>(mut self, simd: S) -> TractResult<()> {
         if self.rows == 1 {
             return self.one_row(simd);
         }
@@ -193,6 +202,8 @@ impl<F: FnMut(usize, usize, &mut [f32], usize)> pulp::WithSimd for Products<'_, 
         let mut first = 0;
         while first < self.columns {
             let count = PANEL.min(self.columns - first);
+            self.pace
+                .spend((PANEL * self.rows * terms) as u64 / PER_STEP + 1)?;
             let vectors = count.div_ceil(lanes);
             let is_copied = blocks >= COPIED_FROM || farthest + first + PANEL > self.values.len();
             let mut term = 0;
@@ -249,16 +260,14 @@ impl<F: FnMut(usize, usize, &mut [f32], usize)> pulp::WithSimd for Products<'_, 
             (self.take)(first, count, &mut sums, PANEL);
             first += count;
         }
+        Ok(())
     }
 }
 
 /// Rows of one part of a product: for each row, a panel of sums is kept.
 const PART_ROWS: usize = 1 << 10;
 
-/// Multiplications of one part: some milliseconds.
-const PART_WORK: usize = 1 << 26;
-
-/// A product that is computed in parts, so that it takes little memory beside its factors, and ends soon after its run.
+/// A product that is computed in parts, so that it takes little memory beside its factors.
 pub(super) struct InParts<'p> {
     pub(super) rows: usize,
     /// As [`packed_columns`] gives them, or [`packed`] of more than one row.
@@ -281,27 +290,22 @@ impl InParts<'_> {
         let depth = self.offsets.len();
         for first_row in (0..self.rows).step_by(PART_ROWS) {
             let rows = PART_ROWS.min(self.rows - first_row);
-            let work = rows.saturating_mul(depth).max(1);
-            let width = (PART_WORK / work / PANEL).max(1) * PANEL;
-            for first_column in (0..self.columns).step_by(width) {
-                let columns = width.min(self.columns - first_column);
-                pace.spend(work.saturating_mul(columns) as u64 / 8 + 1)?;
-                Products {
-                    // One row has another order, and needs more values than there are.
-                    rows: rows.max(2),
-                    weights: &self.weights[first_row * depth..],
-                    bias: &vec![0.0; rows.max(2)],
-                    values: &self.values[first_column..],
-                    offsets: self.offsets,
-                    columns,
-                    take: |first, count, sums: &mut [f32], stride| {
-                        for (row, sums) in sums.chunks_exact(stride).take(rows).enumerate() {
-                            give(first_row + row, first_column + first, &sums[..count]);
-                        }
-                    },
-                }
-                .run();
+            Products {
+                // One row has another order, and needs more values than there are.
+                rows: rows.max(2),
+                weights: &self.weights[first_row * depth..],
+                bias: &vec![0.0; rows.max(2)],
+                values: self.values,
+                offsets: self.offsets,
+                columns: self.columns,
+                pace: &mut *pace,
+                take: |first, count, sums: &mut [f32], stride| {
+                    for (row, sums) in sums.chunks_exact(stride).take(rows).enumerate() {
+                        give(first_row + row, first, &sums[..count]);
+                    }
+                },
             }
+            .run()?;
         }
         Ok(())
     }
@@ -428,6 +432,7 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
     use super::*;
+    use crate::cancelling::{Cancelled, while_cancelled};
 
     /// Small whole numbers, so that sums are exact in any order.
     fn number(index: usize) -> f32 {
@@ -450,13 +455,15 @@ mod tests {
             values: &values,
             offsets: &offsets,
             columns,
+            pace: &mut Pace::default(),
             take: |first: usize, count: usize, sums: &mut [f32], stride: usize| {
                 for row in 0..rows {
                     found[row * columns + first..][..count].copy_from_slice(&sums[row * stride..][..count]);
                 }
             },
         }
-        .run();
+        .run()
+        .unwrap();
         for row in 0..rows {
             for column in 0..columns {
                 let terms = 0..depth;
@@ -474,7 +481,7 @@ mod tests {
 
     #[test]
     fn parts_are_the_whole() {
-        for (rows, depth, columns) in [(1, 3, 5), (PART_ROWS + 1, 2, 7), (3, 1 << 18, 2 * PANEL + 5)] {
+        for (rows, depth, columns) in [(1, 3, 5), (PART_ROWS + 1, 2, 7), (3, 1 << 12, 2 * PANEL + 5)] {
             let weights: Vec<f32> = (0..rows * depth).map(number).collect();
             let values: Vec<f32> = (0..depth * columns).map(|index| number(index * 3 + 1)).collect();
             let offsets: Vec<usize> = (0..depth).map(|term| term * columns).collect();
@@ -500,6 +507,28 @@ mod tests {
                     "row {row}, column {column} of {rows} times {depth} times {columns}"
                 );
             }
+        }
+    }
+
+    #[test]
+    fn products_end_with_their_request() {
+        for rows in [1, 2, 7] {
+            let (depth, columns) = (1 << 10, 1 << 12);
+            let product = || {
+                Products {
+                    rows,
+                    weights: &vec![0.0; packed_len(rows, depth)],
+                    bias: &vec![0.0; rows],
+                    values: &vec![0.0; columns + SLACK],
+                    offsets: &vec![0; depth],
+                    columns,
+                    pace: &mut Pace::default(),
+                    take: |_, _, _: &mut [f32], _| {},
+                }
+                .run()
+            };
+            product().unwrap();
+            assert!(while_cancelled(product).unwrap_err().is::<Cancelled>(), "{rows}");
         }
     }
 

@@ -13,10 +13,10 @@ use tract_hir::internal::*;
 
 use super::{
     attributes::Attributes,
-    elements::{elements, tensor},
+    elements::{elements, filled, of_type},
     kernel::{Fact, Kernel, kernel},
 };
-use crate::{building::BuildContext, faults::Limit, lowered::OnnxNode};
+use crate::{building::BuildContext, cancelling::Pace, faults::Limit, lowered::OnnxNode};
 
 /// `RandomNormal`, `RandomUniform`, the same like another tensor, or `Bernoulli`.
 pub(crate) fn random(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
@@ -114,25 +114,28 @@ impl Kernel for Random {
         };
         let of_input = inputs.first().map(|input| input.datum_type());
         let datum_type = self.datum_type.or(of_input).unwrap_or(DatumType::F32);
-        let count: usize = shape.iter().product();
         let mut source = Source::new(self.seed);
-        let values: Vec<f32> = match self.drawn {
-            Drawn::Normal { mean, scale } => (0..count).map(|_| source.normal() * scale + mean).collect(),
-            Drawn::Uniform { low, high } => (0..count)
-                .map(|_| source.uniform() * (high - low) + low)
-                .collect(),
-            Drawn::Bernoulli => {
-                let probabilities = inputs.first().context("no input")?.cast_to::<f32>()?;
-                let probabilities = elements::<f32>(&probabilities)?;
-                probabilities
-                    .iter()
-                    .map(|&p| f32::from(u8::from(source.uniform() < p)))
-                    .collect()
-            }
+        let of_bernoulli = match self.drawn {
+            Drawn::Bernoulli => Some(inputs.first().context("no input")?.cast_to::<f32>()?),
+            _ => None,
         };
-        Ok(tvec![
-            tensor(&shape, values)?.cast_to_dt(datum_type)?.into_owned()
-        ])
+        let probabilities = match &of_bernoulli {
+            Some(probabilities) => elements::<f32>(probabilities)?,
+            None => &[],
+        };
+        let drawn = filled::<f32>(&shape, |values| {
+            let mut pace = Pace::default();
+            for (at, value) in values.iter_mut().enumerate() {
+                pace.spend(8)?;
+                *value = match self.drawn {
+                    Drawn::Normal { mean, scale } => source.normal() * scale + mean,
+                    Drawn::Uniform { low, high } => source.uniform() * (high - low) + low,
+                    Drawn::Bernoulli => f32::from(u8::from(source.uniform() < probabilities[at])),
+                };
+            }
+            Ok(())
+        })?;
+        Ok(tvec![of_type(drawn, datum_type)?])
     }
 }
 

@@ -11,7 +11,7 @@ use tract_hir::internal::*;
 use super::{
     attributes::Attributes,
     cells::{Cell, Factors, Side, Sizes, State},
-    elements::{elements, tensor},
+    elements::{elements, of_type, tensor},
     gate_functions::Activation,
     integer_factors::IntegerFactors,
     kernel::{Fact, Kernel, kernel},
@@ -332,7 +332,7 @@ impl Kernel for Recurrent {
         let outputs = [(&shapes[0], sequence), (&shapes[1], last_h), (&shapes[1], last_c)];
         let outputs = outputs.into_iter().take(self.outputs);
         outputs
-            .map(|(shape, values)| Ok(tensor(shape, values)?.cast_to_dt(datum_type)?.into_owned()))
+            .map(|(shape, values)| of_type(tensor(shape, values)?, datum_type))
             .collect()
     }
 }

@@ -8,7 +8,7 @@ use tract_hir::internal::*;
 use super::{
     attributes::Attributes,
     axis,
-    elements::{elements, tensor},
+    elements::{elements, of_type, tensor},
     kernel::{Fact, Kernel, kernel},
     picked::{Places, picked},
     taps::Taps,
@@ -717,7 +717,7 @@ impl Kernel for Resize {
             let wide = input.cast_to::<f32>()?;
             let mut output = self.interpolated(&wide, &plan)?;
             self.extrapolate(&mut output, &plan)?;
-            return Ok(tvec![output.cast_to_dt(datum_type)?.into_owned()]);
+            return Ok(tvec![of_type(output, datum_type)?]);
         };
         let mut output = (**input).clone();
         // The last axis first: what is picked of the others are whole lines.
@@ -729,7 +729,7 @@ impl Kernel for Resize {
         if matches!(self.place, Place::Crop(_)) {
             let mut wide = output.cast_to::<f32>()?.into_owned();
             self.extrapolate(&mut wide, &plan)?;
-            output = wide.cast_to_dt(datum_type)?.into_owned();
+            output = of_type(wide, datum_type)?;
         }
         Ok(tvec![output])
     }

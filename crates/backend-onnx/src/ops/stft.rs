@@ -7,7 +7,7 @@ use tract_hir::internal::*;
 
 use super::{
     attributes::Attributes,
-    elements::{elements, tensor},
+    elements::{elements, of_type, tensor},
     kernel::{Fact, Kernel, kernel},
 };
 use crate::{
@@ -136,6 +136,8 @@ impl Kernel for Stft {
         let (frames, bins) = (frames(length, frame, step)?, self.bins(frame));
         let made = [batch, frames, bins, 2];
         size::admit_shape(DatumType::F64, &made)?;
+        // A line, what it is computed in, and tables.
+        size::admit_now(frame as u64 * 10 * size_of::<Complex<f64>>() as u64)?;
         let values = signal.cast_to::<f64>()?;
         let values = elements::<f64>(&values)?;
         let window = match self.window {
@@ -168,7 +170,7 @@ impl Kernel for Stft {
             }
         }
         let transformed = tensor(&made, results)?;
-        Ok(tvec![transformed.cast_to_dt(signal.datum_type())?.into_owned()])
+        Ok(tvec![of_type(transformed, signal.datum_type())?])
     }
 }
 

@@ -143,11 +143,13 @@ impl<T: Number> Kernel for Bound<T> {
         let mut classes = Vec::with_capacity(rows.count);
         let mut slots = out.chunks_exact_mut(width);
         let base: Vec<T> = self.rule.base.iter().map(|&base| T::from_f64(base)).collect();
-        self.forest.score(rows.view(), &[], |scores, touched| {
-            if let Some(out) = slots.next() {
-                classes.push(self.rule.finish(scores, touched, &base, out));
-            }
-        })?;
+        for part in rows.parts() {
+            self.forest.score(part?, &[], |scores, touched| {
+                if let Some(out) = slots.next() {
+                    classes.push(self.rule.finish(scores, touched, &base, out));
+                }
+            })?;
+        }
         Ok(tvec![
             self.rule.labels.of(&classes)?,
             elements::tensor(&[rows.count, width], out)?

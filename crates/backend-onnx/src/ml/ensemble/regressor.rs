@@ -155,7 +155,7 @@ impl<T: Number> Kernel for Bound<T> {
         let targets = self.forest.scores();
         let mut doubles: Vec<f64> = Vec::new();
         let mut out = Vec::with_capacity(rows.count * targets);
-        self.forest.score(rows.view(), &[], |scores, _| {
+        let mut finish = |scores: &mut [T], _: &mut [bool]| {
             for (index, score) in scores.iter_mut().enumerate() {
                 if self.aggregate == Aggregate::Average {
                     *score = *score / self.trees;
@@ -176,7 +176,10 @@ impl<T: Number> Kernel for Bound<T> {
                     .apply_to_one(*score, Second::None, std::slice::from_mut(score)),
                 scores => self.post.apply(scores),
             }
-        })?;
+        };
+        for part in rows.parts() {
+            self.forest.score(part?, &[], &mut finish)?;
+        }
         let shape = [rows.count, targets];
         Ok(tvec![match self.is_double {
             true => elements::tensor(&shape, doubles)?,

@@ -15,7 +15,7 @@ use crate::{
     lowered::OnnxNode,
     ops::{
         attributes::Attributes,
-        elements::tensor,
+        elements::{of_type, tensor},
         kernel::{Fact, Kernel, kernel},
     },
 };
@@ -95,6 +95,6 @@ impl Kernel for EyeLike {
             }
         }
         let datum_type = self.datum_type.unwrap_or(inputs[0].datum_type());
-        Ok(tvec![tensor(shape, eye)?.cast_to_dt(datum_type)?.into_owned()])
+        Ok(tvec![of_type(tensor(shape, eye)?, datum_type)?])
     }
 }
