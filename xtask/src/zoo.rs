@@ -1,5 +1,5 @@
 //! Real ONNX models out of public Python packages, exports of models trained here, graphs made by chance and single operators, against ONNX
-//! Runtime: the scripts in `xtask/zoo`, over a server of a release build.
+//! Runtime, and hostile ones: the scripts in `xtask/zoo`, over a server of a release build.
 
 use std::{path::PathBuf, process::Command};
 
@@ -40,6 +40,9 @@ pub(crate) struct Options {
     /// Instead of models that others made: single operators, and how long each takes beside ONNX Runtime
     #[arg(long, conflicts_with_all = ["exports", "results", "mutations", "graphs"])]
     operators: bool,
+    /// Instead of models that others made: small files and requests that are made to hurt, and what a server takes for them
+    #[arg(long, conflicts_with_all = ["exports", "results", "page", "mutations", "graphs", "operators"])]
+    hostile: bool,
     /// Which changes or graphs chance chooses
     #[arg(long, default_value_t = 1, value_name = "N")]
     seed: u32,
@@ -80,6 +83,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         } => "mutate.py",
         Options { graphs: Some(_), .. } => "graphs.py",
         Options { operators: true, .. } => "operators.py",
+        Options { hostile: true, .. } => "hostile.py",
         _ => "zoo.py",
     };
     let (environment, requirements) = match options.exports {
@@ -98,7 +102,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let script = script_run.arg(root.join("xtask/zoo").join(script_name));
     script.arg("--server").arg(server);
     let folder = root.join(&options.folder);
-    if options.graphs.is_none() {
+    if options.graphs.is_none() && !options.hostile {
         script.arg("--folder").arg(match script_name {
             "exports.py" => folder.join("exports"),
             "operators.py" => folder.join("operators"),
@@ -124,6 +128,10 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         script.arg("--page").arg(root.join(page));
     }
     let status = script.status().context("starting the script")?;
+    if options.hostile {
+        ensure!(status.success(), "the server did not withstand all cases");
+        return Ok(());
+    }
     match by_chance {
         Some(_) => ensure!(
             status.success(),

@@ -51,6 +51,7 @@ impl CheckedGraph {
         time_limit::check()?;
         ops::pack(&mut typed)?;
         time_limit::check()?;
+        convolutions::admit(&typed)?;
         match KnobScope::new([("TRACT_DISABLE_DIRECT_SPATIAL", "true")]) {
             Ok(knobs) if convolutions::are_better_as_products(&typed) => {
                 knobs.enter(|| optimize::optimize(&mut typed))

@@ -35,7 +35,7 @@ impl InputCheck {
             return Some(Self::Range);
         }
         match &*node.op().name() {
-            "MaxPool" | "OptMaxPool" => Some(Self::Pixels),
+            "MaxPool" => Some(Self::Pixels),
             name => name.starts_with("Div").then_some(Self::Divisor),
         }
     }

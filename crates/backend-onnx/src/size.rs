@@ -91,15 +91,18 @@ pub(crate) fn admit_shape(datum_type: DatumType, shape: &[usize]) -> TractResult
 /// Bytes of a text beside its contents, with what an allocation takes.
 pub(crate) const TEXT: u64 = 40;
 
+/// Bytes of all texts of a value.
+const MAX_TEXTS: u64 = 1 << 30;
+
 /// Refuses texts that together take too many bytes.
 ///
 /// # Errors
 /// [`BadInput`] with both sizes; as [`admit_now`].
 pub(crate) fn admit_texts(bytes: u64) -> TractResult<()> {
     ensure_input!(
-        bytes <= MAX_BYTES,
+        bytes <= MAX_TEXTS,
         "the texts together take {bytes} bytes, which is beyond the limit of {} GiB",
-        MAX_BYTES >> 30
+        MAX_TEXTS >> 30
     );
     admit_now(bytes)
 }

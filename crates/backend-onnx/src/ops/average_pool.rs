@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tract_hir::{
     internal::*,
-    tract_core::ops::cnn::{OptSumPool, PaddingSpec, PoolSpec, SumPool},
+    tract_core::ops::cnn::{PaddingSpec, PoolSpec, SumPool},
 };
 
 use super::{
@@ -15,20 +15,16 @@ use super::{
 use crate::size;
 
 /// Takes the place of tract's in a plan.
-pub(super) fn quicken(model: &mut TypedModel) -> TractResult<()> {
+pub(super) fn replace(model: &mut TypedModel) -> TractResult<()> {
     for id in 0..model.nodes.len() {
         let node = &model.nodes[id];
-        let (spec, counts_padding, is_average) = if let Some(pool) = node.op_as::<OptSumPool>() {
-            (&pool.pool_spec, pool.count_include_pad, pool.normalize)
-        } else if let Some(pool) = node.op_as::<SumPool>() {
-            (&pool.pool_spec, pool.count_include_pad, pool.normalize)
-        } else {
+        let Some(pool) = node.op_as::<SumPool>() else {
             continue;
         };
         let datum_type = model.outlet_fact(node.inputs[0])?.datum_type;
-        if is_average && matches!(datum_type, DatumType::F32 | DatumType::F64) {
-            let spec = spec.clone();
-            model.nodes[id].op = Box::new(op(spec, counts_padding));
+        if pool.normalize && matches!(datum_type, DatumType::F32 | DatumType::F64) {
+            let op = op(pool.pool_spec.clone(), pool.count_include_pad);
+            model.nodes[id].op = Box::new(op);
         }
     }
     Ok(())

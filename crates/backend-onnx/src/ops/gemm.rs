@@ -153,7 +153,7 @@ mod tests {
             turns_a: false,
             turns_b: false,
         };
-        let (rows, depth, columns) = (LEAST_ROWS + 3, 2, PART / 16);
+        let (rows, depth, columns) = (LEAST_ROWS + 3, 2, 1 << 17);
         let numbers = |count: usize| (0..count).map(|at| (at % 7) as f64).collect::<Vec<f64>>();
         let [a, b] = [[rows, depth], [depth, columns]];
         let inputs = [a, b, [rows, 1]].map(|shape| {

@@ -5,25 +5,21 @@ use std::sync::Arc;
 
 use tract_hir::{
     internal::*,
-    tract_core::ops::cnn::{MaxPool as TractMaxPool, OptMaxPool, PoolSpec},
+    tract_core::ops::cnn::{MaxPool as TractMaxPool, PoolSpec},
 };
 
 use super::{
-    elements::{Element, elements, tensor},
+    elements::{Element, elements, of_type, tensor},
     kernel::{Fact, Kernel, typed},
     pooling::{self, Axis},
 };
 use crate::cancelling::Pace;
 
 /// Takes the place of tract's in a plan.
-pub(super) fn quicken(model: &mut TypedModel) -> TractResult<()> {
+pub(super) fn replace(model: &mut TypedModel) -> TractResult<()> {
     for id in 0..model.nodes.len() {
         let node = &model.nodes[id];
-        let pool = if let Some(pool) = node.op_as::<OptMaxPool>() {
-            (&pool.pool_spec, pool.with_index_outputs)
-        } else if let Some(pool) = node.op_as::<TractMaxPool>() {
-            (&pool.pool_spec, pool.with_index_outputs)
-        } else {
+        let Some(pool) = node.op_as::<TractMaxPool>() else {
             continue;
         };
         let datum_type = model.outlet_fact(node.inputs[0])?.datum_type;
@@ -31,8 +27,8 @@ pub(super) fn quicken(model: &mut TypedModel) -> TractResult<()> {
             datum_type,
             DatumType::F32 | DatumType::F64 | DatumType::I8 | DatumType::U8
         ) {
-            let (spec, places) = (pool.0.clone(), pool.1);
-            model.nodes[id].op = Box::new(op(spec, places));
+            let op = op(pool.pool_spec.clone(), pool.with_index_outputs);
+            model.nodes[id].op = Box::new(op);
         }
     }
     Ok(())
@@ -95,10 +91,7 @@ impl MaxPool {
         let mut places = vec![-1; greatest.len()];
         find_places(&axes, depth, numbers, &mut greatest, &mut places)?;
         let places = tensor::<i64>(&shape, places)?;
-        Ok(tvec![
-            tensor(&shape, greatest)?,
-            places.cast_to_dt(datum_type)?.into_owned()
-        ])
+        Ok(tvec![tensor(&shape, greatest)?, of_type(places, datum_type)?])
     }
 }
 

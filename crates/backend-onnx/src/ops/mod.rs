@@ -110,9 +110,12 @@ pub(crate) fn keep_order(model: &mut tract_hir::prelude::TypedModel) -> tract_hi
     binary::keep_order(model)
 }
 
-/// Puts our own products in the place of those whose weights and sizes are known, before tract makes a plan.
+/// Puts our own products in the place of those whose weights and sizes are known, and our own pools, before tract makes a plan. For
+/// pools of known sizes it would make lists of all places of their windows.
 pub(crate) fn pack(model: &mut tract_hir::prelude::TypedModel) -> tract_hir::prelude::TractResult<()> {
     let mut packs = packs::Packs::of(model);
+    average_pool::replace(model)?;
+    max_pool::replace(model)?;
     kernel::pack(model, &mut packs)?;
     computed_product::pack(model)?;
     fuse::convolutions(model, &mut packs)
@@ -121,9 +124,7 @@ pub(crate) fn pack(model: &mut tract_hir::prelude::TypedModel) -> tract_hir::pre
 /// Puts faster operators in the place of tract's, after it has made a plan.
 pub(crate) fn quicken(model: &mut tract_hir::prelude::TypedModel) -> tract_hir::prelude::TractResult<()> {
     pad::quicken(model);
-    average_pool::quicken(model)?;
     moved_axis::quicken(model)?;
-    max_pool::quicken(model)?;
     sums::quicken(model)?;
     binary::quicken(model)
 }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use flat_forest::{Aggregate, Test, TreeNode, Trees, TreesBuilder};
 use tract_hir::internal::*;
 
-use super::{super::post::PostTransform, regressor::Regressor};
+use super::{super::post::PostTransform, read::targets, regressor::Regressor};
 use crate::{
     building::BuildContext,
     faults::{Limit, Refusal},
@@ -22,10 +22,7 @@ pub(crate) fn ensemble(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn
         3 => Aggregate::Max,
         other => bail!(Refusal(format!("has an unknown aggregate_function {other}"))),
     };
-    let targets = usize::try_from(attributes.int("n_targets", 1)).unwrap_or(0);
-    if targets == 0 {
-        bail!(Refusal("has no targets".to_owned()));
-    }
+    let targets = targets(attributes)?;
     let post = match attributes.int("post_transform", 0) {
         0 => PostTransform::None,
         // Softmax and logistic functions in ONNX's text, and the other way round in ONNX Runtime.

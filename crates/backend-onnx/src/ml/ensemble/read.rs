@@ -243,6 +243,19 @@ fn read_mode(mode: &[u8]) -> TractResult<Option<Mode>> {
     }))
 }
 
+/// Scores of a row, at most. Some rows are scored together, and each score takes memory meanwhile.
+const MAX_TARGETS: i64 = 1 << 20;
+
+/// The scores that a regressor has for a row.
+pub(crate) fn targets(attributes: Attributes<'_>) -> TractResult<usize> {
+    match attributes.int("n_targets", 1) {
+        targets @ 1..=MAX_TARGETS => Ok(targets as usize),
+        targets => bail!(Refusal(format!(
+            "has {targets} targets, expected 1 to {MAX_TARGETS}"
+        ))),
+    }
+}
+
 /// A list of floats, or the tensor that may stand in its place.
 pub(crate) fn doubles(attributes: Attributes<'_>, name: &str) -> TractResult<Vec<f64>> {
     let floats = attributes.floats(name);

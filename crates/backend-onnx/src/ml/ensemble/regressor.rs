@@ -10,7 +10,7 @@ use super::{
         post::{PostTransform, Second},
         rows::{self, Rows},
     },
-    read::{doubles, trees},
+    read::{doubles, targets, trees},
 };
 use crate::{
     building::BuildContext,
@@ -28,10 +28,7 @@ pub(crate) fn regressor(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dy
         "MAX" => Aggregate::Max,
         other => bail!(Refusal(format!("has an unknown aggregate_function '{other}'"))),
     };
-    let targets = usize::try_from(attributes.int("n_targets", 1)).unwrap_or(0);
-    if targets == 0 {
-        bail!(Refusal("has no targets".to_owned()));
-    }
+    let targets = targets(attributes)?;
     let base = doubles(attributes, "base_values")?;
     if !base.is_empty() && base.len() != targets {
         bail!(Refusal(format!(
