@@ -63,7 +63,6 @@ impl Pace {
             return Ok(());
         }
         self.steps = 0;
-        check()?;
         time_limit::check()
     }
 }

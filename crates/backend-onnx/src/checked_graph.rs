@@ -6,7 +6,8 @@ use std::sync::Arc;
 use tract_hir::{
     internal::{SimpleState, TDim, TractErrorContext, TypedFact, ensure},
     prelude::{
-        IntoRunnable, SymbolValues, TValue, TVec, TractResult, TypedModel, TypedNode, TypedRunnableModel,
+        IntoRunnable, SymbolValues, TValue, TVec, Tensor, TractResult, TypedModel, TypedNode,
+        TypedRunnableModel,
     },
     tract_core::{knobs::KnobScope, ops::array::DynSlice},
 };
@@ -99,6 +100,7 @@ impl CheckedGraph {
         let mut state = SimpleState::new(&self.runnable)?;
         state.turn_state.resolved_symbols = symbols.clone();
         let mut differences = self.differences.all();
+        let mut made = 0u64;
         let mut outputs = state.run_plan_with_eval(inputs, |context, state, node, inputs| {
             // Constants and inputs of the graph are there already: asking costs more than they do.
             if !node.inputs.is_empty() {
@@ -111,6 +113,13 @@ impl CheckedGraph {
             }
             let symbols = context.symbols;
             let outputs = tract_hir::tract_core::plan::eval(context, state, node, inputs)?;
+            if !node.inputs.is_empty() {
+                let before = made / PERIOD;
+                made += outputs.iter().map(|value| bytes(value)).sum::<u64>();
+                if made / PERIOD > before.max(1) {
+                    size::admit_more()?;
+                }
+            }
             // Later nodes rely on what was found out when the plan was made: where a size is another one, they reach beyond it.
             for (output, value) in node.outputs.iter().zip(&outputs) {
                 ensure!(
@@ -126,6 +135,13 @@ impl CheckedGraph {
         outputs.truncate(self.output_count);
         Ok(outputs)
     }
+}
+
+/// Bytes of values after which the memory that is free is looked at, from the second time on: many that are not large fill it too.
+const PERIOD: u64 = 128 << 20;
+
+fn bytes(value: &Tensor) -> u64 {
+    (value.len() * value.datum_type().size_of()) as u64
 }
 
 /// Whether a value is what the plan took it for, as far as that can be told.

@@ -94,7 +94,7 @@ impl From<LongRange> for BadInput {
 /// Whether a range is computed.
 pub(crate) fn range_fits(start: f64, limit: f64, step: f64) -> Result<(), LongRange> {
     let count = (limit - start) / step;
-    if count.is_nan() || count > MAX_RANGE {
+    if count.is_nan() || count > MAX_RANGE || step == 0.0 {
         return Err(LongRange { count });
     }
     Ok(())

@@ -39,9 +39,13 @@ const FOLDING: &str = "PropConst";
 /// Multiplications of one product, or one convolution, of constants. tract does not look at the time meanwhile.
 const MAX_FOLDED: i64 = 1 << 37;
 
-/// Refuses a product of constants that takes too long.
+/// Bytes that operators of constants may give one behind the other, all of which are computed before tract comes back.
+const MAX_CHAIN: u64 = 1 << 34;
+
+/// Refuses a product of constants, or a chain of other operators, that takes too long.
 fn admit_folding(model: &TypedModel) -> TractResult<()> {
     for node in model.nodes() {
+        admit_chain(model, node)?;
         if !node.op_is::<EinSum>() && !node.op_is::<Conv>() {
             continue;
         }
@@ -54,6 +58,31 @@ fn admit_folding(model: &TypedModel) -> TractResult<()> {
         if known.fold(0, i64::saturating_add) > MAX_FOLDED {
             let error = Limit("is a product of constants that takes too long".to_owned());
             return Err(TractError::from(error).context(node.name.clone()));
+        }
+    }
+    Ok(())
+}
+
+fn admit_chain(model: &TypedModel, first: &TypedNode) -> TractResult<()> {
+    const SMALL: u64 = 1 << 26;
+    let bytes = |node: &TypedNode| {
+        let sizes = node.outputs.iter().map(|output| output.fact.mem_size().to_i64());
+        sizes
+            .filter_map(|size| u64::try_from(size.ok()?).ok())
+            .sum::<u64>()
+    };
+    let mut all = bytes(first);
+    let facts = model.node_input_facts(first.id)?;
+    if all < SMALL || facts.is_empty() || facts.iter().any(|fact| fact.konst.is_none()) {
+        return Ok(());
+    }
+    let mut node = first;
+    while let Some(next) = model.single_succ(node.id)?.filter(|next| next.inputs.len() == 1) {
+        node = next;
+        all = all.saturating_add(bytes(node));
+        if all > MAX_CHAIN {
+            let error = Limit("is a chain of operators on constants that takes too long".to_owned());
+            return Err(TractError::from(error).context(first.name.clone()));
         }
     }
     Ok(())

@@ -48,6 +48,22 @@ pub(crate) fn admit_now(bytes: u64) -> TractResult<()> {
     }
 }
 
+/// Refuses to go on where hardly any memory is free.
+///
+/// # Errors
+/// As [`admit_now`].
+pub(crate) fn admit_more() -> TractResult<()> {
+    const LEAST: u64 = 64 << 20;
+    match available_memory() {
+        Some(free) if free < LEAST => Err(NoRoom(format!(
+            "the values between the model's operators fill the memory: {} MiB are free",
+            free >> 20
+        ))
+        .into()),
+        _ => Ok(()),
+    }
+}
+
 /// Refuses what is known, before the model runs, to be too large.
 pub(crate) fn admit(datum_type: DatumType, dims: &[TDim]) -> TractResult<()> {
     let known = dims.iter().map(|dim| dim.to_i64().ok().map(i128::from));

@@ -7,7 +7,7 @@ use std::{
 
 use tract_hir::prelude::TractResult;
 
-use crate::faults::OutOfTime;
+use crate::{cancelling, faults::OutOfTime};
 
 thread_local! {
     static END: Cell<Option<Instant>> = const { Cell::new(None) };
@@ -37,8 +37,9 @@ impl Drop for TimeLimit {
     }
 }
 
-/// Fails when the time is over.
+/// Fails when the time is over, or nobody waits for what this thread runs.
 pub(crate) fn check() -> TractResult<()> {
+    cancelling::check()?;
     match END.get() {
         Some(end) if Instant::now() > end => Err(OutOfTime.into()),
         _ => Ok(()),

@@ -31,11 +31,20 @@ pub(crate) fn one_hot(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn 
     }))
 }
 
+/// Features of a row.
+const MAX_WIDTH: usize = 1 << 30;
+
 /// Inputs side by side, as FP32.
 pub(crate) fn vectorizer(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
     let widths = Attributes(node).ints("inputdimensions");
     let widths: Option<Vec<usize>> = widths.iter().map(|&width| usize::try_from(width).ok()).collect();
     let widths = widths.ok_or_else(|| Refusal("has a negative dimension".to_owned()))?;
+    let width = widths
+        .iter()
+        .try_fold(0usize, |sum, &width| sum.checked_add(width));
+    if width.is_none_or(|width| width > MAX_WIDTH) {
+        bail!(Refusal(format!("has more than {MAX_WIDTH} features")));
+    }
     Ok(kernel(FeatureVectorizer { widths }))
 }
 
@@ -88,6 +97,8 @@ impl Kernel for OneHotEncoder {
 
     fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
         let input = &inputs[0];
+        // A list of numbers, and of columns.
+        size::admit_now(input.len() as u64 * 24)?;
         let columns: Vec<Option<usize>> = match &self.categories {
             Categories::Strings(columns) => {
                 let texts = elements::elements::<String>(input)?.iter();

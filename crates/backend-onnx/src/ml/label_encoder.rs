@@ -1,11 +1,12 @@
 //! `LabelEncoder`: values for keys, of any of the types that ONNX's versions 1, 2 and 4 of it know.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::HashMap, hash::Hash, sync::Arc};
 
 use tract_hir::internal::*;
 
 use crate::{
     building::BuildContext,
+    cancelling::Pace,
     faults::Refusal,
     lowered::OnnxNode,
     ops::{Attributes, Fact, Kernel, elements, kernel},
@@ -87,75 +88,114 @@ fn list(attributes: Attributes<'_>, what: &str) -> TractResult<Tensor> {
 #[derive(Debug)]
 struct LabelEncoder {
     key_type: DatumType,
-    /// Where the value of each key stands in `values`.
-    places: HashMap<Key, usize>,
+    places: Places,
     /// The default is the last.
     values: Tensor,
 }
 
-#[derive(Debug, PartialEq, Eq, Hash)]
-enum Key {
-    Int(i64),
-    /// Bits of a float, with one zero and one NaN.
-    Float(u64),
-    Text(String),
+/// Where the value of each key stands.
+#[derive(Debug)]
+enum Places {
+    Texts(HashMap<String, usize>),
+    /// By bits.
+    Numbers(HashMap<u64, usize>),
 }
 
-impl Key {
-    fn float(value: f64) -> Self {
-        Self::Float(match value {
-            value if value.is_nan() => f64::NAN.to_bits(),
-            // Both zeros are equal.
-            value => (value + 0.0).to_bits(),
-        })
-    }
+/// A number as a key.
+trait Key: Datum + Copy {
+    fn bits(self) -> u64;
+}
 
-    fn all(keys: &Tensor) -> TractResult<Vec<Self>> {
-        Ok(match keys.datum_type() {
-            DatumType::String => elements::elements::<String>(keys)?
-                .iter()
-                .cloned()
-                .map(Self::Text)
-                .collect(),
-            DatumType::F32 => elements::elements::<f32>(keys)?
-                .iter()
-                .map(|&key| Self::float(key.into()))
-                .collect(),
-            DatumType::F64 => elements::elements::<f64>(keys)?
-                .iter()
-                .map(|&key| Self::float(key))
-                .collect(),
-            DatumType::I64 => elements::elements::<i64>(keys)?
-                .iter()
-                .copied()
-                .map(Self::Int)
-                .collect(),
-            DatumType::I32 => elements::elements::<i32>(keys)?
-                .iter()
-                .map(|&key| Self::Int(key.into()))
-                .collect(),
-            DatumType::I16 => elements::elements::<i16>(keys)?
-                .iter()
-                .map(|&key| Self::Int(key.into()))
-                .collect(),
-            _ => bail!(Refusal("has keys of a type that is not supported".to_owned())),
-        })
+macro_rules! whole_keys {
+    ($($type:ty)*) => {
+        $(impl Key for $type {
+            fn bits(self) -> u64 {
+                self as u64
+            }
+        })*
+    };
+}
+whole_keys! { i16 i32 i64 }
+
+impl Key for f64 {
+    fn bits(self) -> u64 {
+        match self.is_nan() {
+            true => Self::NAN.to_bits(),
+            // Both zeros are equal.
+            false => (self + 0.0).to_bits(),
+        }
     }
+}
+
+impl Key for f32 {
+    fn bits(self) -> u64 {
+        f64::from(self).bits()
+    }
+}
+
+/// Runs `$body` with `$T` bound to the Rust type of a number that may be a key.
+macro_rules! with_key {
+    ($datum_type:expr, $T:ident => $body:expr) => {
+        match $datum_type {
+            DatumType::F32 => with_key!(@type f32, $T => $body),
+            DatumType::F64 => with_key!(@type f64, $T => $body),
+            DatumType::I64 => with_key!(@type i64, $T => $body),
+            DatumType::I32 => with_key!(@type i32, $T => $body),
+            DatumType::I16 => with_key!(@type i16, $T => $body),
+            _ => bail!(Refusal("has keys of a type that is not supported".to_owned())),
+        }
+    };
+    (@type $type:ty, $T:ident => $body:expr) => {{
+        type $T = $type;
+        $body
+    }};
+}
+
+/// The keys of an encoder by place, of which the first of equal ones counts.
+fn places<K: Hash + Eq>(keys: impl Iterator<Item = K>) -> HashMap<K, usize> {
+    let mut places = HashMap::new();
+    for (index, key) in keys.enumerate() {
+        places.entry(key).or_insert(index);
+    }
+    places
 }
 
 impl LabelEncoder {
     fn new(keys: &Tensor, values: &Tensor, default: &Tensor) -> TractResult<Self> {
-        let mut places = HashMap::new();
-        for (index, key) in Key::all(keys)?.into_iter().enumerate() {
-            // The first of equal keys counts.
-            places.entry(key).or_insert(index);
-        }
+        let places = match keys.datum_type() {
+            DatumType::String => Places::Texts(places(elements::elements::<String>(keys)?.iter().cloned())),
+            datum_type => with_key!(datum_type, T => {
+                let keys = elements::elements::<T>(keys)?.iter();
+                Places::Numbers(places(keys.map(|key| key.bits())))
+            }),
+        };
         let flat = |tensor: &Tensor| tensor.clone().into_shape(&[tensor.len()]);
         Ok(Self {
             key_type: keys.datum_type(),
             places,
             values: Tensor::stack_tensors(0, &[flat(values)?, flat(default)?])?,
         })
+    }
+
+    /// Gives the place of the value of each key, in order. There may be more keys than there is room for a list.
+    fn each(&self, keys: &Tensor, take: &mut dyn FnMut(usize)) -> TractResult<()> {
+        let default = self.values.len() - 1;
+        let mut pace = Pace::default();
+        match &self.places {
+            Places::Texts(places) => {
+                for text in elements::elements::<String>(keys)? {
+                    pace.spend(8 + text.len() as u64 / 8)?;
+                    take(places.get(text).copied().unwrap_or(default));
+                }
+            }
+            Places::Numbers(places) => with_key!(keys.datum_type(), T => {
+                for key in elements::elements::<T>(keys)? {
+                    pace.spend(8)?;
+                    take(places.get(&key.bits()).copied().unwrap_or(default));
+                }
+            }),
+        }
+        Ok(())
     }
 }
 
@@ -172,25 +212,28 @@ impl Kernel for LabelEncoder {
     }
 
     fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
-        let default = self.values.len() - 1;
-        let keys = Key::all(&inputs[0])?;
-        let places: Vec<usize> = keys
-            .iter()
-            .map(|key| self.places.get(key).copied().unwrap_or(default))
-            .collect();
-        let values = &self.values;
-        Ok(tvec![dispatch_datum!(picked(values.datum_type())(
-            values,
-            &places,
-            inputs[0].shape()
-        ))?])
+        let datum_type = self.values.datum_type();
+        Ok(tvec![dispatch_datum!(encoded(datum_type)(self, &inputs[0]))?])
     }
 }
 
-fn picked<T: elements::Element>(values: &Tensor, places: &[usize], shape: &[usize]) -> TractResult<Tensor> {
-    let values = elements::elements::<T>(values)?;
-    size::admit_contents(places.iter().map(|&place| (&values[place], 1)))?;
-    elements::tensor(shape, places.iter().map(|&place| values[place].clone()).collect())
+fn encoded<T: elements::Element>(encoder: &LabelEncoder, keys: &Tensor) -> TractResult<Tensor> {
+    let values = elements::elements::<T>(&encoder.values)?;
+    if T::HAS_CONTENTS {
+        let mut bytes = 0u64;
+        let mut add = |place: usize| bytes += size::TEXT + values[place].contents() as u64;
+        encoder.each(keys, &mut add)?;
+        size::admit_texts(bytes)?;
+    }
+    elements::filled::<T>(keys.shape(), |made| {
+        let mut made = made.iter_mut();
+        let mut write = |place: usize| {
+            if let Some(made) = made.next() {
+                made.clone_from(&values[place]);
+            }
+        };
+        encoder.each(keys, &mut write)
+    })
 }
 
 /// Strings to integers and back.

@@ -10,6 +10,7 @@ use super::{
 };
 use crate::{
     building::BuildContext,
+    cancelling::Pace,
     faults::Refusal,
     lowered::OnnxNode,
     ops::{Attributes, Fact, Kernel, elements, kernel},
@@ -85,11 +86,13 @@ impl Scores {
         self.intercepts.len()
     }
 
-    fn of(&self, row: &[f32], scores: &mut [f32]) {
+    fn of(&self, row: &[f32], scores: &mut [f32], pace: &mut Pace) -> TractResult<()> {
+        pace.spend(self.coefficients.len() as u64)?;
         let coefficients = self.coefficients.chunks_exact(self.features);
         for ((score, coefficients), intercept) in scores.iter_mut().zip(coefficients).zip(&self.intercepts) {
             *score = super::dot(row, coefficients) + intercept;
         }
+        Ok(())
     }
 
     fn check(&self, rows: &Rows<'_, f32>) -> TractResult<()> {
@@ -124,8 +127,9 @@ impl Kernel for Regressor {
         self.scores.check(&rows)?;
         let targets = self.scores.count();
         let mut out = vec![0.0; rows.count * targets];
+        let mut pace = Pace::default();
         for (row, out) in rows.iter().zip(out.chunks_exact_mut(targets)) {
-            self.scores.of(row, out);
+            self.scores.of(row, out, &mut pace)?;
             match *out {
                 [score] => self.post.apply_to_one(score, Second::None, out),
                 _ => self.post.apply(out),
@@ -167,14 +171,15 @@ impl Kernel for Classifier {
         let width = self.labels.len();
         let mut out = vec![0.0; rows.count * width];
         let mut classes = Vec::with_capacity(rows.count);
+        let mut pace = Pace::default();
         for (row, out) in rows.iter().zip(out.chunks_exact_mut(width)) {
             if self.is_binary {
                 let mut score = [0.0];
-                self.scores.of(row, &mut score);
+                self.scores.of(row, &mut score, &mut pace)?;
                 classes.push(usize::from(score[0] > 0.0));
                 self.post.apply_to_one(score[0], Second::Rest, out);
             } else {
-                self.scores.of(row, out);
+                self.scores.of(row, out, &mut pace)?;
                 classes.push(super::greatest(out));
                 self.post.apply(out);
             }

@@ -52,7 +52,10 @@ pub(crate) fn classifier(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<d
         .map(|&count| usize::try_from(count).ok())
         .collect();
     let counts = counts.unwrap_or_default();
-    let vectors: usize = counts.iter().sum();
+    let vectors = counts
+        .iter()
+        .try_fold(0usize, |sum, &count| sum.checked_add(count));
+    let vectors = vectors.ok_or_else(|| Refusal("has too many support vectors".to_owned()))?;
     let coefficients = attributes.floats("coefficients").to_vec();
     let rho = attributes.floats("rho").to_vec();
     let (slopes, offsets) = (
@@ -65,7 +68,7 @@ pub(crate) fn classifier(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<d
         _ => {
             counts.len() == classes
                 && classes > 1
-                && coefficients.len() == vectors * (classes - 1)
+                && Some(coefficients.len()) == vectors.checked_mul(classes - 1)
                 && rho.len() == pairs
                 && (slopes.is_empty() || slopes.len() == pairs)
                 && slopes.len() == offsets.len()

@@ -111,6 +111,8 @@ impl Naming {
 
     fn named(self, data: &[usize], indices: &Tensor) -> TractResult<Named> {
         let given = indices.shape();
+        // Numbers, if they are not of this type, and places.
+        crate::size::admit_now(indices.len() as u64 * 16)?;
         let indices = indices.cast_to::<i64>()?;
         let indices = elements::<i64>(&indices)?;
         let steps: TVec<usize> = (0..data.len())

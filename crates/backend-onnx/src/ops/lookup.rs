@@ -56,6 +56,8 @@ impl Kernel for OneHot {
         let (indices, values) = (&inputs[0], &inputs[2]);
         let depth = scalar::<i64>(&inputs[1])?;
         let axis = self.axis(indices.rank())?;
+        // A list of numbers, and of places.
+        size::admit_now(indices.len() as u64 * 32)?;
         let places: Vec<Option<usize>> = floored(indices)?
             .into_iter()
             .map(|index| {

@@ -77,6 +77,7 @@ mod rule;
 mod sequences;
 mod slice;
 mod softmax;
+mod sorting;
 mod steps;
 mod stft;
 mod sums;

@@ -10,6 +10,7 @@ use super::{
     counted::counted,
     elements::{elements, tensor},
     kernel::{Fact, Kernel, kernel},
+    sorting::sort_by,
 };
 use crate::{building::BuildContext, cancelling::Pace, faults::BadInput, lowered::OnnxNode, size};
 
@@ -85,6 +86,8 @@ impl Kernel for NonMaxSuppression {
         let most = usize::try_from(most).unwrap_or(0).min(count);
         let overlap = given(1).map_or(Ok(0.0), |value| first::<f32>(value))?;
         let least = given(2).map(|value| first::<f32>(value)).transpose()?;
+        // Areas, and the boxes of a class in their order.
+        size::admit_now((batch + 2) as u64 * count as u64 * 16)?;
         let (corners, _) = elements::<f32>(&inputs[0])?.as_chunks::<4>();
         let boxes: Vec<Area> = corners.iter().map(|corners| self.area(*corners)).collect();
         let scores = elements::<f32>(&inputs[1])?;
@@ -110,7 +113,7 @@ impl Kernel for NonMaxSuppression {
                     )
                 })
                 .collect();
-            order.sort_by(|(_, a), (_, b)| b.total_cmp(a));
+            sort_by(&mut order, |(_, a), (_, b)| b.total_cmp(a))?;
             kept.clear();
             pace.spend(count as u64)?;
             // What is chosen grows by doubling.

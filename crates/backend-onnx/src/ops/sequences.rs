@@ -175,12 +175,17 @@ impl Kernel for Compress {
                 shape[axis]
             )));
         }
-        // A list is quicker where many blocks are picked from, and then it is smaller than they are.
-        if shape[..axis].iter().product::<usize>() < 2 {
+        // A list is quicker where many blocks are picked from, if it is smaller than they are.
+        let blocks: usize = shape[..axis].iter().product();
+        let block = shape[axis + 1..].iter().product::<usize>() * input.datum_type().size_of();
+        if blocks < 2 || blocks.saturating_mul(block) < size_of::<usize>() {
             return Ok(tvec![picked_of(input, shape, axis, Places::Where(wanted))?]);
         }
         let places = wanted.iter().enumerate().filter(|(_, wanted)| **wanted);
-        let places: Vec<usize> = places.map(|(place, _)| place).collect();
+        let count = wanted.iter().filter(|wanted| **wanted).count();
+        let mut list = Vec::with_capacity(count);
+        list.extend(places.map(|(place, _)| place));
+        let places: Vec<usize> = list;
         Ok(tvec![picked_of(input, shape, axis, Places::List(&places))?])
     }
 }

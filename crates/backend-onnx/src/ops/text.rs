@@ -19,6 +19,7 @@ use crate::{
     cancelling::Pace,
     faults::{BadInput, Limit},
     lowered::OnnxNode,
+    size,
 };
 
 /// `StringNormalizer`: words in one case, without stop words.
@@ -103,7 +104,13 @@ impl Kernel for StringNormalizer {
             true => !self.stopwords.contains(*word),
             false => !self.stopwords.contains(&word.to_lowercase()),
         };
-        let words = elements::<String>(&inputs[0])?.iter().filter(is_kept);
+        let given = elements::<String>(&inputs[0])?;
+        // In the other case a letter takes up to three times the bytes.
+        let contents = given.iter().map(|word| size::TEXT + 3 * word.len() as u64);
+        size::admit_texts(contents.fold(0, u64::saturating_add))?;
+        let mut pace = Pace::default();
+        pace.spend(given.len() as u64)?;
+        let words = given.iter().filter(is_kept);
         let mut words: Vec<String> = words
             .map(|word| match self.case {
                 Case::Same => word.clone(),
@@ -289,6 +296,8 @@ impl Kernel for TfIdf {
 
     fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
         let mut shape: Vec<usize> = inputs[0].shape().to_vec();
+        let beside = inputs[0].len() * (size_of::<Word>() + size_of::<i64>());
+        size::admit_now(size::bytes_with_contents(&inputs[0]).saturating_add(beside as u64))?;
         let words: Vec<Word> = match inputs[0].datum_type() {
             DatumType::String => elements::<String>(&inputs[0])?
                 .iter()
@@ -306,7 +315,7 @@ impl Kernel for TfIdf {
         let length = shape.pop().unwrap_or(0);
         let rows: usize = shape.iter().product();
         let bytes = (rows as u64).saturating_mul(self.width as u64).saturating_mul(4);
-        if bytes > crate::size::MAX_BYTES {
+        if bytes > size::MAX_BYTES {
             bail!(BadInput(format!(
                 "{rows} rows of {} numbers are too many",
                 self.width

@@ -23,11 +23,20 @@ use crate::{
 const MAX_TOKENS: usize = 1 << 24;
 
 /// Bytes of a compiled expression.
-const MAX_EXPRESSION: usize = 1 << 20;
+const MAX_EXPRESSION: usize = 1 << 17;
+
+/// Expressions of one node.
+const MAX_SEPARATORS: usize = 1 << 8;
 
 pub(crate) fn tokenizer(context: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
     let attributes = Attributes(node);
     let separators = attributes.texts("separators")?;
+    if separators.len() > MAX_SEPARATORS {
+        bail!(Limit(format!(
+            "{} separators are not supported, only {MAX_SEPARATORS}",
+            separators.len()
+        )));
+    }
     let method = match (attributes.text("tokenexp", ""), &*separators) {
         ("", []) => bail!("neither separators nor an expression are given"),
         ("", [separator]) if separator.is_empty() => Method::Letters,
@@ -156,6 +165,7 @@ impl Tokenizer {
         match &self.method {
             Method::Letters => {
                 pace.spend(text.len() as u64)?;
+                admit(text.chars().count())?;
                 let letters = text.char_indices();
                 tokens.extend(letters.map(|(at, letter)| &text[at..at + letter.len_utf8()]));
             }
@@ -168,6 +178,7 @@ impl Tokenizer {
                             pace.spend(8 * rest as u64 + 64)?;
                             rest = rest.saturating_sub(piece.len());
                             tokens.push(piece);
+                            admit(tokens.len())?;
                         }
                     }
                 }
@@ -176,12 +187,20 @@ impl Tokenizer {
                 for found in expression.find_iter(text) {
                     pace.spend(8 * (text.len() - found.start()) as u64 + 64)?;
                     tokens.push(found.as_str());
+                    admit(tokens.len())?;
                 }
             }
         }
         tokens.retain(|token| !token.is_empty() && token.chars().count() >= self.shortest);
         Ok(tokens)
     }
+}
+
+fn admit(tokens: usize) -> TractResult<()> {
+    if tokens > MAX_TOKENS {
+        bail!(BadInput(format!("more than the limit of {MAX_TOKENS} tokens")));
+    }
+    Ok(())
 }
 
 impl Kernel for Tokenizer {
@@ -208,10 +227,15 @@ impl Kernel for Tokenizer {
 
     fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
         let mut pace = Pace::default();
-        let rows: Vec<Vec<&str>> = elements::<String>(&inputs[0])?
-            .iter()
-            .map(|text| self.tokens(text, &mut pace))
-            .collect::<TractResult<_>>()?;
+        let texts = elements::<String>(&inputs[0])?;
+        let mut rows: Vec<Vec<&str>> = Vec::with_capacity(texts.len());
+        let mut count = 0;
+        for text in texts {
+            let tokens = self.tokens(text, &mut pace)?;
+            count += tokens.len();
+            admit(count)?;
+            rows.push(tokens);
+        }
         let most = rows.iter().map(Vec::len).max().unwrap_or(0);
         // As ONNX Runtime has it, nothing is marked where there is nothing at all.
         let marks = self.marks && most > 0;
@@ -250,6 +274,28 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
     use super::*;
+
+    #[test]
+    fn tokens_are_counted_on_the_way() {
+        let letters = Tokenizer {
+            method: Method::Letters,
+            marks: false,
+            padding: String::new(),
+            shortest: 1,
+            scope: SymbolScope::default(),
+            count: OnceLock::new(),
+        };
+        let texts = |count: usize| Arc::new(tensor1(&vec!["ab".repeat(1 << 10); count]));
+        assert_eq!(letters.run(&[texts(2)]).unwrap()[0].shape(), [2, 2048]);
+        let error = letters.run(&[texts((MAX_TOKENS >> 11) + 1)]).unwrap_err();
+        assert!(error.is::<BadInput>(), "{error}");
+    }
+
+    #[test]
+    fn expressions_have_a_limit() {
+        assert!(expression("[ab]*a[ab]{60}c").is_ok());
+        assert!(expression("[ab]*a[ab]{6000}c").is_err());
+    }
 
     #[test]
     fn brackets_mean_what_they_do_in_re2() {

@@ -13,6 +13,7 @@ use super::{
     counted::counted,
     elements::{elements, scalar, tensor, with_number},
     kernel::{Fact, Kernel, kernel},
+    sorting::sort_by,
 };
 use crate::{
     building::BuildContext,
@@ -142,7 +143,7 @@ impl TopK {
                 }
                 group.push(item);
             }
-            group.sort_unstable_by(order);
+            sort_by(&mut group, order)?;
             for (index, &(number, place)) in group.iter().take(count).enumerate() {
                 made[index * inner + lane] = number;
                 places[index * inner + lane] = place as i64;

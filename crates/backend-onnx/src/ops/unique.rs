@@ -13,6 +13,7 @@ use super::{
     counted::counted,
     elements::{Element, elements, tensor},
     kernel::{Fact, Kernel, kernel},
+    sorting::sorted,
 };
 use crate::{
     building::BuildContext,
@@ -143,7 +144,9 @@ impl Unique {
         let mut firsts: Vec<usize> = Vec::new();
         let mut counts: Vec<i64> = Vec::new();
         let mut inverse = vec![0usize; length];
+        let mut pace = Pace::default();
         for &at in &order {
+            pace.spend((values.len() / length.max(1)) as u64)?;
             match firsts.last() {
                 Some(&first) if compare(first, at).is_eq() => {}
                 _ => {
@@ -186,72 +189,5 @@ impl Unique {
             tensor(&[length], numbers(inverse))?,
             tensor(&count, counts)?,
         ])
-    }
-}
-
-/// The places of so many parts in order, where equal ones stay in theirs: runs that are merged, so that a request that is cancelled
-/// ends soon. A comparison takes up to `steps`. There is one sort for all types: each would be 9 KB of code.
-fn sorted(
-    length: usize,
-    steps: usize,
-    compare: &dyn Fn(usize, usize) -> Ordering,
-) -> TractResult<Vec<usize>> {
-    /// Parts that are sorted at once.
-    const RUN: usize = 1 << 12;
-    let mut pace = Pace::default();
-    let mut order: Vec<usize> = (0..length).collect();
-    for run in order.chunks_mut(RUN) {
-        let rounds = run.len().ilog2() as usize + 1;
-        pace.spend((run.len() * rounds).saturating_mul(steps) as u64)?;
-        run.sort_by(|&a, &b| compare(a, b));
-    }
-    let mut width = RUN;
-    let mut merged = Vec::with_capacity(length);
-    while width < length {
-        for pair in order.chunks(2 * width) {
-            let (mut first, mut second) = pair.split_at(width.min(pair.len()));
-            while let ([a, ..], [b, ..]) = (first, second) {
-                pace.spend(steps as u64)?;
-                let from = match compare(*a, *b).is_le() {
-                    true => &mut first,
-                    false => &mut second,
-                };
-                let (next, rest) = from.split_at(1);
-                merged.extend_from_slice(next);
-                *from = rest;
-            }
-            merged.extend_from_slice(first);
-            merged.extend_from_slice(second);
-        }
-        std::mem::swap(&mut order, &mut merged);
-        merged.clear();
-        width *= 2;
-    }
-    Ok(order)
-}
-
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-    use super::*;
-
-    #[test]
-    fn runs_are_merged_and_equal_parts_keep_their_order() {
-        for length in [0, 1, 4095, 4096, 4097, 12_289, 50_000] {
-            let values: Vec<usize> = (0..length).map(|at| at * 7919 % 1009).collect();
-            let mut expected: Vec<usize> = (0..length).collect();
-            expected.sort_by_key(|&at| values[at]);
-            let order = sorted(length, 1, &|a, b| values[a].cmp(&values[b])).unwrap();
-            assert!(order == expected, "{length}");
-        }
-    }
-
-    #[test]
-    fn a_sort_ends_when_nobody_waits_for_it() {
-        let token = oip_service::CancelToken::new(None);
-        let _run = crate::cancelling::start(&token);
-        token.cancel();
-        assert!(sorted(1 << 20, 1, &|a, b| b.cmp(&a)).is_err());
     }
 }

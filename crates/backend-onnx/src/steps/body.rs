@@ -1,6 +1,6 @@
 //! A graph as it is run: stages, and the loops and branches between them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tract_hir::{
     internal::{TractErrorContext, ensure},
@@ -25,6 +25,8 @@ pub(super) struct Body {
     /// What the file says of the outputs: element types and dimensions, 0 for free ones.
     pub(super) declared: Vec<Option<Declared>>,
     pub(super) steps: Vec<Step>,
+    /// After each step, the values that no later one reads.
+    pub(super) dropped: Vec<Vec<Slot>>,
 }
 
 #[derive(Debug)]
@@ -159,7 +161,60 @@ impl Scan {
     }
 }
 
+impl Step {
+    /// What it reads, and perhaps what inner graphs make and read themselves.
+    fn reads(&self) -> Vec<Slot> {
+        match self {
+            Self::Stage(stage) => stage.inputs().collect(),
+            Self::Control(node) => {
+                let inner = node.op.bodies().into_iter().flat_map(Body::needs);
+                node.wires.inputs.iter().flatten().copied().chain(inner).collect()
+            }
+        }
+    }
+
+    /// What it leaves behind: its outputs, and those of inner graphs, which have been passed on.
+    fn makes(&self) -> Vec<Slot> {
+        match self {
+            Self::Stage(stage) => stage.outputs().collect(),
+            Self::Control(node) => {
+                let inner = node.op.bodies().into_iter().flat_map(Body::made);
+                node.wires.outputs.iter().copied().chain(inner).collect()
+            }
+        }
+    }
+}
+
+/// After each of these steps, the values of the graph that are not read any more.
+pub(super) fn dropped(inputs: &[Slot], steps: &[Step], outputs: &[Slot]) -> Vec<Vec<Slot>> {
+    let mut last: BTreeMap<Slot, usize> = inputs.iter().map(|&slot| (slot, 0)).collect();
+    for (at, step) in steps.iter().enumerate() {
+        for slot in step.reads() {
+            // Others are values of the graphs around it.
+            if let Some(last) = last.get_mut(&slot) {
+                *last = at;
+            }
+        }
+        last.extend(step.makes().into_iter().map(|slot| (slot, at)));
+    }
+    let mut dropped = vec![Vec::new(); steps.len()];
+    for (slot, at) in last {
+        if !outputs.contains(&slot)
+            && let Some(dropped) = dropped.get_mut(at)
+        {
+            dropped.push(slot);
+        }
+    }
+    dropped
+}
+
 impl Body {
+    /// The values of its own that are there after a run of it: its outputs, and inputs that no step reads.
+    fn made(&self) -> Vec<Slot> {
+        let steps = self.steps.iter().flat_map(Step::makes);
+        steps.chain(self.inputs.iter().copied()).collect()
+    }
+
     /// Values that a run of the graph reads and does not make itself, and perhaps more.
     pub(super) fn needs(&self) -> BTreeSet<Slot> {
         let mut needs: BTreeSet<Slot> = self.outputs.iter().copied().collect();

@@ -29,7 +29,7 @@ pub(super) struct Run<'s> {
 
 impl Run<'_> {
     pub(super) fn body(&mut self, body: &Body) -> Result<(), Failure> {
-        for step in &body.steps {
+        for (step, dropped) in body.steps.iter().zip(&body.dropped) {
             if self.values.cancel.is_cancelled() {
                 return Err(Failure::Failed(plan::ended(self.values.cancel)));
             }
@@ -39,6 +39,7 @@ impl Run<'_> {
                     failure.within(plan::label(&node.label, self.labels).unwrap_or(&node.label))
                 })?,
             }
+            dropped.iter().for_each(|&slot| self.values.remove(slot));
         }
         Ok(())
     }

@@ -222,6 +222,7 @@ fn parts(
             "a dimension of {size} cannot be split into these lengths, of which there may be {MAX_LENGTH}"
         ))
     };
+    let has_lengths = lengths.is_some();
     let too_many = |count: usize| count > MAX_LENGTH;
     let lengths: Vec<usize> = match lengths {
         None if too_many(size) => return Err(wrong().into()),
@@ -249,7 +250,8 @@ fn parts(
     if total != Some(size) || too_many(lengths.len()) {
         return Err(wrong().into());
     }
-    let drops = !keeps && lengths.iter().all(|&length| length == 1);
+    // With lengths, dimensions stay: ONNX has it that the attribute counts for nothing then.
+    let drops = !keeps && !has_lengths;
     let mut start = 0;
     let mut parts = Vec::with_capacity(lengths.len());
     for length in lengths {

@@ -9,7 +9,7 @@ use oip_types::ServiceError;
 use tract_hir::internal::{Tensor, TractResult};
 
 use super::{
-    body::{Body, Control, ControlNode, Step},
+    body::{Body, Control, ControlNode, Step, dropped},
     stage::Stage,
     values::{Slot, Wires},
 };
@@ -236,6 +236,7 @@ impl Splitter {
         }
         let declared = graph.output.iter().map(|output| output.declared.clone());
         Ok(Body {
+            dropped: dropped(&inputs, &steps, &outputs),
             inputs,
             outputs,
             declared: declared.collect(),

@@ -10,6 +10,7 @@ use std::{
     },
 };
 
+use oip_service::CancelToken;
 use oip_types::ServiceError;
 use tract_hir::{
     infer::InferenceFact,
@@ -21,9 +22,10 @@ use tract_hir::{
 use super::values::{Failure, Slot, Value, Values};
 use crate::{
     building::BuildContext,
+    cancelling,
     lowered::{OnnxGraph, OnnxNode, Port},
     ops,
-    plan::Plan,
+    plan::{self, Plan},
     tract_limit::TractLimit,
 };
 
@@ -151,7 +153,7 @@ impl Stage {
         let outputs = match self.run_open(&key, &all, values, labels)? {
             Some(outputs) => outputs,
             None => {
-                let plan = self.plan(&key, labels)?;
+                let plan = self.plan(&key, labels, values.cancel)?;
                 let inputs = all.into_iter().zip(&self.inputs);
                 let inputs = inputs.filter(|(_, input)| !input.is_value_needed);
                 let inputs = inputs.map(|(value, _)| value.into_tvalue()).collect();
@@ -179,7 +181,7 @@ impl Stage {
             .iter()
             .map(|(datum_type, shape, _)| (*datum_type, shape.clone(), None));
         let inputs = all.iter().map(|value| value.clone().into_tvalue()).collect();
-        let outputs = match self.plan(&open.collect(), labels) {
+        let outputs = match self.plan(&open.collect(), labels, values.cancel) {
             Ok(plan) => plan.run(inputs, values.cancel).map_err(Failure::Failed),
             Err(failure) => Err(failure),
         };
@@ -194,11 +196,19 @@ impl Stage {
         }
     }
 
-    fn plan(&self, key: &Key, labels: &[String]) -> Result<Arc<Plan>, Failure> {
+    fn plan(&self, key: &Key, labels: &[String], cancel: &CancelToken) -> Result<Arc<Plan>, Failure> {
         if let Some(plan) = self.find(key) {
             return Ok(plan);
         }
-        let plan = Arc::new(self.make(key, labels).map_err(Failure::Unplanned)?);
+        let made = {
+            let _run = cancelling::start(cancel);
+            self.make(key, labels)
+        };
+        let made = made.map_err(|error| match cancel.is_cancelled() {
+            true => Failure::Failed(plan::ended(cancel)),
+            false => Failure::Unplanned(error),
+        });
+        let plan = Arc::new(made?);
         if key.iter().any(|(_, _, value)| value.is_some()) {
             self.closed.fetch_add(1, Ordering::Relaxed);
         }
@@ -243,7 +253,7 @@ impl Stage {
                 }
                 Ok(graph)
             };
-            let graph = prepare().map_err(|error| crate::plan::unprepared(error, labels))?;
+            let graph = prepare().map_err(|error| plan::unprepared(error, labels))?;
             Plan::make(graph, labels)
         }));
         made.unwrap_or_else(|_| {
@@ -269,7 +279,7 @@ impl fmt::Debug for Stage {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-    use oip_service::CancelToken;
+    use tract_hir::internal::tvec;
 
     use super::*;
     use crate::{
@@ -280,6 +290,14 @@ mod tests {
             body::{Body, Step},
         },
     };
+
+    fn steps_of(fixture: &str) -> Steps {
+        let model = made_up::fixture(fixture);
+        let graph = model.graph.as_ref().unwrap();
+        let signature = Signature::of(&model, graph).unwrap();
+        let lowered = lower::lower(graph, &signature.opsets).unwrap();
+        Steps::new(signature, lowered).unwrap()
+    }
 
     fn stages(body: &Body) -> Vec<&Stage> {
         let mut found = Vec::new();
@@ -294,11 +312,7 @@ mod tests {
 
     #[test]
     fn a_loop_that_counts_makes_no_plan_for_each_iteration() {
-        let model = made_up::fixture("loop_of_places");
-        let graph = model.graph.as_ref().unwrap();
-        let signature = Signature::of(&model, graph).unwrap();
-        let lowered = lower::lower(graph, &signature.opsets).unwrap();
-        let steps = Steps::new(signature, lowered).unwrap();
+        let steps = steps_of("loop_of_places");
         let rows = Tensor::from_shape(&[50, 1], &[0f32; 50]).unwrap();
         let inputs = [Tensor::from(50i64), rows].map(IntoTValue::into_tvalue);
         let outputs = steps.run(inputs.into_iter().collect(), &CancelToken::new(None));
@@ -308,5 +322,43 @@ mod tests {
         for stage in stages(&steps.body) {
             assert!(stage.closed.load(Ordering::Relaxed) <= MAX_CLOSED, "{stage:?}");
         }
+    }
+
+    /// Each value is given up after the last step that reads it, and none that is an answer.
+    #[test]
+    fn values_are_given_up_once_and_not_before() {
+        fn check(body: &Body) {
+            let mut given_up: HashSet<Slot> = HashSet::new();
+            for (step, dropped) in body.steps.iter().zip(&body.dropped) {
+                let reads: Vec<Slot> = match step {
+                    Step::Stage(stage) => stage.inputs().collect(),
+                    Step::Control(node) => {
+                        let inner = node.op.bodies().into_iter().flat_map(Body::needs);
+                        node.wires.inputs.iter().flatten().copied().chain(inner).collect()
+                    }
+                };
+                assert!(reads.iter().all(|slot| !given_up.contains(slot)));
+                assert!(dropped.iter().all(|&slot| given_up.insert(slot)));
+                if let Step::Control(node) = step {
+                    node.op.bodies().into_iter().for_each(check);
+                }
+            }
+            assert!(body.outputs.iter().all(|slot| !given_up.contains(slot)));
+            assert!(body.steps.is_empty() || !given_up.is_empty());
+        }
+        for name in ["loop_of_places", "sequence_of_lengths"] {
+            check(&steps_of(name).body);
+        }
+    }
+
+    #[test]
+    fn a_stage_is_not_planned_for_a_request_that_has_ended() {
+        let steps = steps_of("loop_of_places");
+        let token = CancelToken::new(None);
+        token.cancel();
+        let stages = stages(&steps.body);
+        let key = stages[0].inputs.iter().map(|_| (DatumType::F32, tvec![1], None));
+        let planned = stages[0].plan(&key.collect(), &[], &token);
+        assert!(matches!(planned, Err(Failure::Failed(_))), "{:?}", planned.err());
     }
 }

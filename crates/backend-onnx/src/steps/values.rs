@@ -67,6 +67,11 @@ impl<'s> Values<'s> {
         self.kept[slot.0] = Some(value);
     }
 
+    /// Gives a value up that nothing reads any more.
+    pub(super) fn remove(&mut self, slot: Slot) {
+        self.kept[slot.0] = None;
+    }
+
     pub(super) fn value(&self, slot: Slot) -> Result<Value, Failure> {
         if let Some(constant) = self.constants.get(&slot) {
             return Ok(Value::Tensor(constant.clone()));
