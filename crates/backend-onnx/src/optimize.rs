@@ -13,7 +13,10 @@ use tract_hir::{
     },
 };
 
-use crate::{faults::Limit, time_limit};
+use crate::{
+    faults::{Limit, Refusal},
+    time_limit,
+};
 
 /// Changes that a graph may take for each of its nodes, and those that small ones with large inner graphs may take beside them. The
 /// models of the tests take at most three for a node.
@@ -56,7 +59,7 @@ fn admit_folding(model: &TypedModel) -> TractResult<()> {
         let costs = node.op.cost(&inputs)?.into_iter();
         let known = costs.map(|(_, count)| count.to_i64().unwrap_or(0));
         if known.fold(0, i64::saturating_add) > MAX_FOLDED {
-            let error = Limit("is a product of constants that takes too long".to_owned());
+            let error = Refusal("is a product of constants that takes too long".to_owned());
             return Err(TractError::from(error).context(node.name.clone()));
         }
     }
@@ -81,7 +84,7 @@ fn admit_chain(model: &TypedModel, first: &TypedNode) -> TractResult<()> {
         node = next;
         all = all.saturating_add(bytes(node));
         if all > MAX_CHAIN {
-            let error = Limit("is a chain of operators on constants that takes too long".to_owned());
+            let error = Refusal("is a chain of operators on constants that takes too long".to_owned());
             return Err(TractError::from(error).context(first.name.clone()));
         }
     }
@@ -214,8 +217,8 @@ mod tests {
             let product = model.wire_node("p", op, &factors).unwrap();
             model.select_output_outlets(&product).unwrap();
             let error = declutter(&mut model).err();
-            let is_limit = error.is_some_and(|error| error.root_cause().is::<Limit>());
-            assert_eq!(is_limit, is_refused, "{size}");
+            let found = error.is_some_and(|error| error.root_cause().is::<Refusal>());
+            assert_eq!(found, is_refused, "{size}");
         }
     }
 
