@@ -63,8 +63,17 @@ impl Pace {
             return Ok(());
         }
         self.steps = 0;
-        time_limit::check()
+        check_all()
     }
+}
+
+/// Looks at the token, and at the time limit of what is made.
+///
+/// # Errors
+/// As [`Pace::spend`].
+pub(crate) fn check_all() -> TractResult<()> {
+    check()?;
+    time_limit::check()
 }
 
 /// Looks at the token.

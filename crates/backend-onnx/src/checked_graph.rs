@@ -17,7 +17,6 @@ use crate::{
     input_check::InputCheck,
     ops, optimize,
     size::{self, Differences, OutputSizes},
-    time_limit,
 };
 
 /// Why a graph with an unsound node is refused.
@@ -47,11 +46,11 @@ impl CheckedGraph {
         size::admit_expressions(&typed)?;
         let differences = Differences::of(&typed)?;
         ops::keep_order(&mut typed)?;
-        time_limit::check()?;
+        cancelling::check_all()?;
         optimize::declutter(&mut typed)?;
-        time_limit::check()?;
+        cancelling::check_all()?;
         ops::pack(&mut typed)?;
-        time_limit::check()?;
+        cancelling::check_all()?;
         convolutions::admit(&typed)?;
         match KnobScope::new([("TRACT_DISABLE_DIRECT_SPATIAL", "true")]) {
             Ok(knobs) if convolutions::are_better_as_products(&typed) => {

@@ -14,8 +14,8 @@ use tract_hir::{
 };
 
 use crate::{
+    cancelling,
     faults::{Limit, Refusal},
-    time_limit,
 };
 
 /// Changes that a graph may take for each of its nodes, and those that small ones with large inner graphs may take beside them. The
@@ -142,7 +142,7 @@ impl TypedPass for Watched {
         session: &mut OptimizerSession<'_>,
         model: &TypedModel,
     ) -> TractResult<Option<TypedModelPatch>> {
-        time_limit::check()?;
+        cancelling::check_all()?;
         if self.is_folding {
             admit_folding(model)?;
         }
@@ -158,7 +158,7 @@ impl TypedPass for Watched {
     }
 
     fn run_direct(&mut self, model: &mut TypedModel) -> TractResult<bool> {
-        time_limit::check()?;
+        cancelling::check_all()?;
         self.pass.run_direct(model)
     }
 }
@@ -168,6 +168,7 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
     use super::*;
+    use crate::time_limit;
 
     /// A pass that never ends.
     #[derive(Clone, Debug)]

@@ -24,7 +24,7 @@ use super::{
     packs::{Order, Packs},
     products,
 };
-use crate::time_limit;
+use crate::cancelling;
 
 /// Places of the result from which on vectors are filled; fewer are left to tract.
 const FEWEST_PLACES: usize = 12;
@@ -38,7 +38,7 @@ pub(super) fn convolutions(model: &mut TypedModel, packs: &mut Packs) -> TractRe
         return Ok(());
     }
     for id in 0..model.nodes().len() {
-        time_limit::check()?;
+        cancelling::check_all()?;
         let Some(mut found) = Found::at(model, id)? else {
             continue;
         };

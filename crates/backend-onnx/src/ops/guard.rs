@@ -7,7 +7,7 @@ use super::{
     kernel::{Fact, known},
     types::Types,
 };
-use crate::{faults::Limit, lowered::OnnxNode, size, time_limit};
+use crate::{cancelling, faults::Limit, lowered::OnnxNode, size};
 
 /// A condition on a node and its inputs, those that are given: says why they are refused.
 pub(crate) type Check = fn(Attributes<'_>, &[Fact]) -> Result<(), Limit>;
@@ -215,7 +215,7 @@ impl InferenceOp for Guarded {
         outputs: TVec<&InferenceFact>,
         observed: TVec<&InferenceFact>,
     ) -> TractResult<(TVec<InferenceFact>, TVec<InferenceFact>, TVec<InferenceFact>)> {
-        time_limit::check()?;
+        cancelling::check_all()?;
         for &place in &self.scalars {
             let shape = inputs.get(place).and_then(|fact| fact.shape.concretize());
             has_number(shape.as_deref().unwrap_or(&[]))?;
@@ -274,7 +274,7 @@ impl InferenceOp for Guarded {
         target: &mut TypedModel,
         mapping: &HashMap<OutletId, OutletId>,
     ) -> TractResult<TVec<OutletId>> {
-        time_limit::check()?;
+        cancelling::check_all()?;
         let mut facts = Vec::with_capacity(node.inputs.len());
         for input in &node.inputs {
             facts.push(Fact::of(target.outlet_fact(mapping[input])?));

@@ -3,7 +3,7 @@ use std::{fmt, sync::Arc};
 use tract_hir::internal::*;
 
 use super::packs::Packs;
-use crate::time_limit;
+use crate::cancelling;
 
 /// What is known of a value that flows between nodes before the model runs.
 #[derive(Clone, Debug)]
@@ -140,7 +140,7 @@ pub(super) fn pack(model: &mut TypedModel, packs: &mut Packs) -> TractResult<()>
         let Some(KernelOp(kernel)) = node.op_as::<KernelOp>() else {
             continue;
         };
-        time_limit::check()?;
+        cancelling::check_all()?;
         let inputs = node.inputs.iter();
         let facts = inputs.map(|input| Ok(Fact::of(model.outlet_fact(*input)?)));
         let facts: Vec<Fact> = facts.collect::<TractResult<_>>()?;

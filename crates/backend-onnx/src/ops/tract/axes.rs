@@ -15,6 +15,7 @@ use super::{
 };
 use crate::{
     building::BuildContext,
+    cancelling,
     faults::{Limit, Misfit, Refusal},
     lowered::OnnxNode,
     ops::{
@@ -24,7 +25,6 @@ use crate::{
         kernel::{Fact, Kernel, typed},
         wiring::{Wiring, fact, facts, wired},
     },
-    time_limit,
 };
 
 /// Axes as a file has them, counted from the end where they are negative, in order.
@@ -286,7 +286,7 @@ impl Wiring for Split {
         let mut outputs = tvec![];
         let mut start = 0.to_dim();
         for (index, length) in lengths.into_iter().enumerate() {
-            time_limit::check()?;
+            cancelling::check_all()?;
             let end = start.clone() + length;
             let part = Slice::new(axis, start, end.clone());
             outputs.push(model.wire_node(format!("{prefix}.part-{index}"), part, &inputs[..1])?[0]);
