@@ -42,7 +42,7 @@ def model(nodes, inputs, output=FLOAT, constants=(), opset=18, functions=()):
     values = [helper.make_tensor_value_info(name, kind, shape) for name, kind, shape in inputs]
     constants = [numpy_helper.from_array(np.asarray(value), name) for name, value in constants]
     graph = helper.make_graph(nodes, "hostile", values, [helper.make_tensor_value_info("y", output, None)], constants)
-    opsets = [helper.make_opsetid(*pair) for pair in (("", opset), ("ai.onnx.ml", 3), ("own", 1))]
+    opsets = [helper.make_opsetid(*pair) for pair in (("", opset), ("ai.onnx.ml", 3), ("com.microsoft", 1), ("own", 1))]
     return helper.make_model(graph, opset_imports=opsets, ir_version=9, functions=functions)
 
 
@@ -101,6 +101,46 @@ def files():
     yield Case("sizes in seventy steps", model(steps, [("x", FLOAT, ["n"])], constants=[("three", [3]), ("two", [2])]), {"x": np.ones(5, np.float32)})
 
 
+    chain = [node("ConstantOfShape", ["n"], ["e0"], value=numpy_helper.from_array(np.full(1, 1.1, np.float32)))]
+    chain += [node("Sin", [f"e{at}"], [f"e{at + 1}"]) for at in range(200)] + [node("ReduceSum", ["e200"], ["r"], keepdims=0), node("Add", ["x", "r"], ["y"])]
+    yield Case("a chain on a constant", model(chain, single, constants=[("n", [1 << 28])]), {"x": np.ones(1, np.float32)}, 2048)
+    separators = [node("Tokenizer", ["x"], ["y"], domain="com.microsoft", mark=0, pad_value="", mincharnum=1, separators=[f"[a-z]{{{at % 40 + 1}}}{at}" for at in range(5000)])]
+    yield Case("thousands of separators", model(separators, [("x", TEXT, ["n"])], TEXT), {"x": np.array([b"abc"], object)})
+
+
+def lists():
+    expanded = node("Expand", ["x", "s"], ["e"])
+
+    def of_many(name, nodes, kind, number, output, **others):
+        last = [node("ReduceMax", ["r"], ["y"], keepdims=0)] if output == INT64 else []
+        inputs = [("x", kind, ["n"]), ("s", INT64, [1])]
+        return Case(name, model([expanded, *nodes, *last], inputs, output, **others), {"x": np.zeros(1, number), "s": [1 << 26]}, 3072)
+
+    hot = [node("OneHot", ["e", "depth", "both"], ["r"])]
+    yield of_many("many one hot", hot, TensorProto.UINT8, np.uint8, INT64, constants=[("depth", 1), ("both", [0, 1])])
+    codes = [node("LabelEncoder", ["e"], ["r"], domain="ai.onnx.ml", keys_int64s=[0], values_int64s=[5])]
+    yield of_many("many labels", codes, INT64, np.int64, INT64)
+    letters = [node("Gather", ["x", "n"], ["e"]), node("Tokenizer", ["e"], ["y"], domain="com.microsoft", mark=0, pad_value="", mincharnum=1, separators=[""])]
+    yield Case("many tokens", model(letters, [("x", TEXT, ["a"]), ("n", INT64, ["b"])], TEXT), {"x": np.array([b"a" * 900_000], object), "n": np.zeros(500, np.int64)})
+    parts = [node("Expand", ["x", "s"], ["e"]), node("Unique", ["e"], ["y"], axis=0)]
+    yield Case("long parts of an axis", model(parts, [("x", TensorProto.UINT8, ["n", 1]), ("s", INT64, [2])], TensorProto.UINT8),
+               {"x": np.zeros((4096, 1), np.uint8), "s": [4096, 50_000]})
+    order = [expanded, node("RandomUniformLike", ["e"], ["r"]), node("TopK", ["r", "s"], ["t", "p"]), node("ReduceMax", ["t"], ["y"], keepdims=0)]
+    yield Case("a long order", model(order, [("x", FLOAT, ["n"]), ("s", INT64, [1])]), {"x": np.zeros(1, np.float32), "s": [1 << 26]}, 4096)
+
+
+def stages():
+    """Plans that are made during a request."""
+    chain = [node("SequenceConstruct", ["n"], ["q"]), node("SequenceAt", ["q", "zero"], ["m"]), node("ConstantOfShape", ["m"], ["e0"])]
+    chain += [node("Sin", [f"e{at}"], [f"e{at + 1}"]) for at in range(200)] + [node("ReduceSum", ["e200"], ["y"], keepdims=0)]
+    yield Case("a stage of a size that is given", model(chain, [("n", INT64, [1])], constants=[("zero", 0)]), {"n": [1 << 27]}, 4096)
+    rows = [node("SequenceConstruct", ["x"], ["q"]), node("SequenceAt", ["q", "zero"], ["v0"])]
+    for at in range(12):
+        rows += [node("Expand", [f"v{at}", "s"], [f"w{at}"]), node("ReduceMax", [f"w{at}"], [f"m{at}"], keepdims=1), node("SequenceConstruct", [f"m{at}"], [f"q{at}"]),
+                 node("SequenceAt", [f"q{at}", "zero"], [f"v{at + 1}"])]
+    yield Case("values between stages", model([*rows, node("Identity", ["v12"], ["y"])], [("x", FLOAT, [1]), ("s", INT64, [1])], constants=[("zero", 0)]), {"x": np.ones(1, np.float32), "s": [1 << 26]}, 2048)
+
+
 def trees():
     depth = 300_000
     count = 2 * depth + 1
@@ -153,7 +193,7 @@ def long_runs():
 
 
 def cases():
-    for group in (texts, files, trees, long_runs):
+    for group in (texts, files, lists, stages, trees, long_runs):
         yield from group()
 
 

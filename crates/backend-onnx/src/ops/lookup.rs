@@ -10,7 +10,7 @@ use super::{
     elements::{Element, elements, scalar},
     kernel::{Fact, Kernel, kernel},
 };
-use crate::{building::BuildContext, faults::Limit, lowered::OnnxNode, size};
+use crate::{building::BuildContext, cancelling::Pace, faults::Limit, lowered::OnnxNode, size};
 
 /// `OneHot`: tract panics at indices that are out of range, which ONNX gives no hot value.
 pub(crate) fn one_hot(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
@@ -58,13 +58,14 @@ impl Kernel for OneHot {
         let axis = self.axis(indices.rank())?;
         // A list of numbers, and of places.
         size::admit_now(indices.len() as u64 * 32)?;
-        let places: Vec<Option<usize>> = floored(indices)?
-            .into_iter()
-            .map(|index| {
-                let index = if index < 0 { index + depth } else { index };
-                usize::try_from(index).ok().filter(|_| index < depth)
-            })
-            .collect();
+        let mut pace = Pace::default();
+        let place = |index: i64| {
+            pace.spend(1)?;
+            let index = if index < 0 { index + depth } else { index };
+            Ok(usize::try_from(index).ok().filter(|_| index < depth))
+        };
+        let places = floored(indices)?.into_iter().map(place);
+        let places: Vec<Option<usize>> = places.collect::<TractResult<_>>()?;
         let mut shape: TVec<usize> = indices.shape().into();
         shape.insert(axis, depth as usize);
         let inner: usize = indices.shape()[axis..].iter().product();
@@ -90,7 +91,9 @@ fn scatter<T: Element>(
     let off = (places.len() * depth).saturating_sub(hot);
     size::admit_contents([(&values[0], off), (&values[1], hot)])?;
     let mut hot = vec![values[0].clone(); places.len() * depth];
+    let mut pace = Pace::default();
     for (index, place) in places.iter().enumerate() {
+        pace.spend(1)?;
         if let Some(place) = place {
             let (outer, lane) = (index / inner, index % inner);
             hot[(outer * depth + place) * inner + lane] = values[1].clone();

@@ -20,6 +20,7 @@ use crate::{
     cancelling::Pace,
     faults::{Refusal, ensure_input},
     lowered::OnnxNode,
+    size,
 };
 
 pub(crate) fn top_k(context: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
@@ -123,20 +124,26 @@ impl TopK {
             let order = if self.largest { order.reverse() } else { order };
             order.then(a.1.cmp(&b.1))
         };
+        /// Elements between two looks at whether the request is cancelled.
+        const PART: usize = 1 << 12;
         let count = made.len() / inner;
         let mut pace = Pace::default();
         // So many more than are wanted are collected before the worst of them go.
         let room = count.saturating_mul(2).max(64).min(size);
+        size::admit_now(room as u64 * size_of::<(T, usize)>() as u64)?;
         let mut group: Vec<(T, usize)> = Vec::with_capacity(room);
         for lane in 0..inner {
-            pace.spend(4 * size as u64)?;
             group.clear();
             let mut worst = None;
             for item in block[lane..].iter().step_by(inner).copied().zip(0..size) {
+                if item.1 % PART == 0 {
+                    pace.spend(4 * PART.min(size - item.1) as u64)?;
+                }
                 if worst.is_some_and(|worst| order(&item, &worst) == Ordering::Greater) {
                     continue;
                 }
                 if group.len() == room {
+                    pace.spend(4 * room as u64)?;
                     group.select_nth_unstable_by(count - 1, order);
                     group.truncate(count);
                     worst = group.last().copied();
