@@ -88,7 +88,7 @@ pub(crate) fn check() -> TractResult<()> {
     }
 }
 
-/// What a run gives whose request was cancelled: [`Cancelled`] from all that takes long.
+/// Runs something as if its request had been cancelled.
 #[cfg(test)]
 pub(crate) fn while_cancelled<T>(run: impl FnOnce() -> T) -> T {
     let token = CancelToken::new(None);

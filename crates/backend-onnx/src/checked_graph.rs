@@ -6,8 +6,7 @@ use std::sync::Arc;
 use tract_hir::{
     internal::{SimpleState, TDim, TractErrorContext, TypedFact, ensure},
     prelude::{
-        IntoRunnable, SymbolValues, TValue, TVec, Tensor, TractResult, TypedModel, TypedNode,
-        TypedRunnableModel,
+        IntoRunnable, SymbolValues, TValue, TVec, TractResult, TypedModel, TypedNode, TypedRunnableModel,
     },
     tract_core::{knobs::KnobScope, ops::array::DynSlice},
 };
@@ -114,7 +113,7 @@ impl CheckedGraph {
             let outputs = tract_hir::tract_core::plan::eval(context, state, node, inputs)?;
             if !node.inputs.is_empty() {
                 let before = made / PERIOD;
-                made += outputs.iter().map(|value| bytes(value)).sum::<u64>();
+                made += outputs.iter().map(|value| size::of_value(value)).sum::<u64>();
                 if made / PERIOD > before.max(1) {
                     size::admit_more()?;
                 }
@@ -138,10 +137,6 @@ impl CheckedGraph {
 
 /// Bytes of values after which the memory that is free is looked at, from the second time on: many that are not large fill it too.
 const PERIOD: u64 = 128 << 20;
-
-fn bytes(value: &Tensor) -> u64 {
-    (value.len() * value.datum_type().size_of()) as u64
-}
 
 /// Whether a value is what the plan took it for, as far as that can be told.
 fn fits(fact: &TypedFact, value: &TValue, symbols: &SymbolValues) -> bool {

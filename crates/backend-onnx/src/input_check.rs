@@ -21,7 +21,7 @@ pub(crate) enum InputCheck {
     Range,
     /// Input 1 is a divisor.
     Divisor,
-    /// Input 0 has images, which tract takes apart by the number of their pixels.
+    /// Input 0 has images, of which a pool takes the greatest numbers: there must be some.
     Pixels,
 }
 
@@ -66,7 +66,7 @@ impl InputCheck {
 /// Numbers of a range whose size depends on values of inputs.
 const MAX_RANGE: f64 = (1u64 << 24) as f64;
 
-/// A range with too many numbers, or with a count that is NaN.
+/// A range with too many numbers, or which cannot be counted.
 #[derive(Debug)]
 pub(crate) struct LongRange {
     count: f64,
@@ -75,6 +75,9 @@ pub(crate) struct LongRange {
 impl fmt::Display for LongRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let count = self.count;
+        if !count.is_finite() {
+            return f.write_str("a range whose step is 0, or whose numbers are no numbers or infinite");
+        }
         write!(f, "a range of {count} numbers is beyond the limit of {MAX_RANGE}")
     }
 }

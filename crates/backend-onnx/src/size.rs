@@ -145,13 +145,12 @@ pub(crate) fn admit_contents<'e, T: Element>(
 }
 
 /// Bytes of a value, with the contents of texts.
-pub(crate) fn bytes_with_contents(tensor: &Tensor) -> u64 {
-    let texts = match tensor.datum_type() {
-        DatumType::String => elements::<String>(tensor).unwrap_or_default(),
-        _ => &[],
-    };
-    let contents = texts.iter().map(|text| text.len() as u64 + TEXT);
-    contents.sum::<u64>() + (tensor.len() * tensor.datum_type().size_of()) as u64
+pub(crate) fn of_value(value: &Tensor) -> u64 {
+    if value.datum_type() != DatumType::String {
+        return (value.len() * value.datum_type().size_of()) as u64;
+    }
+    let texts = elements::<String>(value).unwrap_or_default().iter();
+    texts.map(|text| TEXT + text.len() as u64).sum()
 }
 
 /// Why a size is not known.

@@ -42,10 +42,10 @@ pub(crate) fn vectorizer(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<d
     let width = widths
         .iter()
         .try_fold(0usize, |sum, &width| sum.checked_add(width));
-    if width.is_none_or(|width| width > MAX_WIDTH) {
-        bail!(Refusal(format!("has more than {MAX_WIDTH} features")));
+    match width.filter(|&width| width <= MAX_WIDTH) {
+        Some(width) => Ok(kernel(FeatureVectorizer { widths, width })),
+        None => bail!(Refusal(format!("has more than {MAX_WIDTH} features"))),
     }
-    Ok(kernel(FeatureVectorizer { widths }))
 }
 
 /// Columns by position.
@@ -126,7 +126,10 @@ impl Kernel for OneHotEncoder {
 
 #[derive(Debug)]
 struct FeatureVectorizer {
+    /// Of each input.
     widths: Vec<usize>,
+    /// Of all together.
+    width: usize,
 }
 
 impl Kernel for FeatureVectorizer {
@@ -148,12 +151,11 @@ impl Kernel for FeatureVectorizer {
                 bail!(Refusal("has inputs with different numbers of rows".to_owned()));
             }
         }
-        let width: usize = self.widths.iter().sum();
-        Ok(vec![Fact::new(DatumType::F32, [count, width.to_dim()])])
+        Ok(vec![Fact::new(DatumType::F32, [count, self.width.to_dim()])])
     }
 
     fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
-        let width: usize = self.widths.iter().sum();
+        let width = self.width;
         let mut out = Vec::new();
         let mut at = 0;
         for (input, &columns) in inputs.iter().zip(&self.widths) {

@@ -93,26 +93,6 @@ pub(crate) fn expect_width(width: usize, needed: usize) -> TractResult<()> {
     )))
 }
 
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-    use super::*;
-    use crate::cancelling::{Cancelled, while_cancelled};
-
-    #[test]
-    fn parts_have_all_rows_and_end_with_their_request() {
-        for (count, width, expected) in [(130, 3, 3), (64, 1, 1), (0, 3, 0), (5, 0, 1)] {
-            let values = Tensor::zero::<f32>(&[count, width]).unwrap();
-            let rows = Rows::read(&values).unwrap();
-            let parts = rows.parts().collect::<TractResult<Vec<_>>>();
-            assert_eq!(parts.unwrap().len(), expected);
-            let mut ended = while_cancelled(|| rows.parts().collect::<Vec<_>>()).into_iter();
-            assert!(ended.all(|part| part.unwrap_err().is::<Cancelled>()));
-        }
-    }
-}
-
 /// The classes of a classifier.
 #[derive(Clone, Debug)]
 pub(crate) enum Labels {
@@ -156,6 +136,26 @@ impl Labels {
                 size::admit_contents(labels.clone().map(|label| (label, 1)))?;
                 elements::tensor(&shape, labels.cloned().collect())
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+    use crate::cancelling::{Cancelled, while_cancelled};
+
+    #[test]
+    fn parts_have_all_rows_and_end_with_their_request() {
+        for (count, width, expected) in [(130, 3, 3), (64, 1, 1), (0, 3, 0), (5, 0, 1)] {
+            let values = Tensor::zero::<f32>(&[count, width]).unwrap();
+            let rows = Rows::read(&values).unwrap();
+            let parts = rows.parts().collect::<TractResult<Vec<_>>>();
+            assert_eq!(parts.unwrap().len(), expected);
+            let mut ended = while_cancelled(|| rows.parts().collect::<Vec<_>>()).into_iter();
+            assert!(ended.all(|part| part.unwrap_err().is::<Cancelled>()));
         }
     }
 }

@@ -469,10 +469,8 @@ fn with_rest<S: pulp::Simd>(simd: S, a: &[f32], b: &[f32], sums: S::f32s) -> S::
 
 #[cfg(test)]
 mod tests {
-    use oip_service::CancelToken;
-
     use super::*;
-    use crate::cancelling::{self, Cancelled};
+    use crate::cancelling::{Cancelled, while_cancelled};
 
     /// Numbers that are sums of a few powers of two, so that products and sums of them are exact.
     fn numbers(count: usize, seed: usize) -> Vec<f32> {
@@ -542,10 +540,7 @@ mod tests {
         });
         assert!(outcome.is_ok());
         assert_eq!(seen, sizes.steps);
-        let token = CancelToken::new(None);
-        token.cancel();
-        let _run = cancelling::start(&token);
-        let error = side.run(&x, &mut state(), |_, _, _| panic!("a step was made"));
+        let error = while_cancelled(|| side.run(&x, &mut state(), |_, _, _| panic!("a step was made")));
         assert!(error.is_err_and(|error| error.is::<Cancelled>()));
     }
 

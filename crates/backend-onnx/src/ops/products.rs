@@ -481,7 +481,7 @@ mod tests {
 
     #[test]
     fn parts_are_the_whole() {
-        for (rows, depth, columns) in [(1, 3, 5), (PART_ROWS + 1, 2, 7), (3, 1 << 12, 2 * PANEL + 5)] {
+        for (rows, depth, columns) in [(1, 3, 5), (PART_ROWS + 1, 2, 7), (3, 1 << 18, 2 * PANEL + 5)] {
             let weights: Vec<f32> = (0..rows * depth).map(number).collect();
             let values: Vec<f32> = (0..depth * columns).map(|index| number(index * 3 + 1)).collect();
             let offsets: Vec<usize> = (0..depth).map(|term| term * columns).collect();

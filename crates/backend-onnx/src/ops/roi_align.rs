@@ -234,10 +234,8 @@ impl RoiAlign {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-    use oip_service::CancelToken;
-
     use super::*;
-    use crate::cancelling::{self, Cancelled};
+    use crate::cancelling::{Cancelled, while_cancelled};
 
     #[test]
     fn regions_without_an_inside_end_with_their_request() {
@@ -257,9 +255,7 @@ mod tests {
             tensor(&[1], vec![0i64]).unwrap().into_arc_tensor(),
         ];
         assert!(align.run(&inputs).is_ok());
-        let token = CancelToken::new(None);
-        token.cancel();
-        let _run = cancelling::start(&token);
-        assert!(align.run(&inputs).unwrap_err().is::<Cancelled>());
+        let ended = while_cancelled(|| align.run(&inputs));
+        assert!(ended.unwrap_err().is::<Cancelled>());
     }
 }

@@ -100,8 +100,8 @@ impl Kernel for StringNormalizer {
         {
             bail!(BadInput(format!("one row of words is expected, not {rows}")));
         }
-        let is_kept = |word: &&String| match self.is_case_sensitive {
-            true => !self.stopwords.contains(*word),
+        let is_kept = |word: &String| match self.is_case_sensitive {
+            true => !self.stopwords.contains(word),
             false => !self.stopwords.contains(&word.to_lowercase()),
         };
         let given = elements::<String>(&inputs[0])?;
@@ -109,15 +109,17 @@ impl Kernel for StringNormalizer {
         let contents = given.iter().map(|word| size::TEXT + 3 * word.len() as u64);
         size::admit_texts(contents.fold(0, u64::saturating_add))?;
         let mut pace = Pace::default();
-        pace.spend(given.len() as u64)?;
-        let words = given.iter().filter(is_kept);
-        let mut words: Vec<String> = words
-            .map(|word| match self.case {
-                Case::Same => word.clone(),
-                Case::Lower => word.to_lowercase(),
-                Case::Upper => word.to_uppercase(),
-            })
-            .collect();
+        let mut words: Vec<String> = Vec::with_capacity(given.len());
+        for word in given {
+            pace.spend(16 + word.len() as u64)?;
+            if is_kept(word) {
+                words.push(match self.case {
+                    Case::Same => word.clone(),
+                    Case::Lower => word.to_lowercase(),
+                    Case::Upper => word.to_uppercase(),
+                });
+            }
+        }
         // ONNX has it that nothing is left as one empty word.
         if words.is_empty() && !self.stopwords.is_empty() {
             words.push(String::new());
@@ -297,7 +299,7 @@ impl Kernel for TfIdf {
     fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
         let mut shape: Vec<usize> = inputs[0].shape().to_vec();
         let beside = inputs[0].len() * (size_of::<Word>() + size_of::<i64>());
-        size::admit_now(size::bytes_with_contents(&inputs[0]).saturating_add(beside as u64))?;
+        size::admit_now(size::of_value(&inputs[0]).saturating_add(beside as u64))?;
         let words: Vec<Word> = match inputs[0].datum_type() {
             DatumType::String => elements::<String>(&inputs[0])?
                 .iter()

@@ -30,7 +30,7 @@ impl Rows {
         // Bytes after which the memory that is free is looked at again.
         const PERIOD: u64 = 128 << 20;
         let before = self.bytes;
-        self.bytes += ROW + size::bytes_with_contents(&row);
+        self.bytes += ROW + size::of_value(&row);
         if self.bytes > MAX_BYTES {
             let limit = size::gib(MAX_BYTES);
             return Err(BadInput(format!("a loop gives more than the limit of {limit}")).into());

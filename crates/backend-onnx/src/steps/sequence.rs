@@ -178,7 +178,7 @@ fn sequence(tensors: Vec<Arc<Tensor>>) -> Result<Value, Failure> {
 }
 
 fn bytes(tensors: &[Arc<Tensor>]) -> u64 {
-    let each = tensors.iter().map(|tensor| size::bytes_with_contents(tensor));
+    let each = tensors.iter().map(|tensor| size::of_value(tensor));
     each.sum()
 }
 

@@ -279,8 +279,6 @@ impl fmt::Debug for Stage {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-    use tract_hir::internal::tvec;
-
     use super::*;
     use crate::{
         lower, made_up,
@@ -354,11 +352,25 @@ mod tests {
     #[test]
     fn a_stage_is_not_planned_for_a_request_that_has_ended() {
         let steps = steps_of("loop_of_places");
-        let token = CancelToken::new(None);
-        token.cancel();
-        let stages = stages(&steps.body);
-        let key = stages[0].inputs.iter().map(|_| (DatumType::F32, tvec![1], None));
-        let planned = stages[0].plan(&key.collect(), &[], &token);
-        assert!(matches!(planned, Err(Failure::Failed(_))), "{:?}", planned.err());
+        let rows = Tensor::from_shape(&[2, 1], &[0f32; 2]).unwrap();
+        let inputs = [Tensor::from(2i64), rows].map(IntoTValue::into_tvalue);
+        steps
+            .run(inputs.into_iter().collect(), &CancelToken::new(None))
+            .unwrap();
+        // What plans could be made for.
+        let plans = stages(&steps.body).into_iter().flat_map(|stage| {
+            let plans = std::mem::take(&mut *stage.plans.lock().unwrap());
+            plans.into_iter().map(move |(key, _)| (stage, key))
+        });
+        let plans: Vec<(&Stage, Key)> = plans.collect();
+        assert!(!plans.is_empty());
+        let ended = CancelToken::new(None);
+        ended.cancel();
+        for (stage, key) in plans {
+            let planned = stage.plan(&key, &steps.labels, &ended);
+            assert!(matches!(planned, Err(Failure::Failed(_))), "{:?}", planned.err());
+            let planned = stage.plan(&key, &steps.labels, &CancelToken::new(None));
+            assert!(planned.is_ok(), "{:?}", planned.err());
+        }
     }
 }

@@ -500,6 +500,22 @@ fn ranges_of_large_integers_are_counted_exactly() {
     }
 }
 
+/// Also where it has no numbers: ONNX Runtime refuses it too.
+#[test]
+fn a_range_has_a_step() {
+    let model = Runtime::Tract.model("range");
+    for limit in [-5i64, 3, 5] {
+        let mut request = recorded_request("range");
+        for (input, number) in request.inputs.iter_mut().zip([3, limit, 0]) {
+            let shape = tensor_core::Shape::new(&[]).unwrap();
+            input.value = tensor_core::Tensor::from_vec(shape, vec![number]).unwrap().into();
+        }
+        let error = infer(&*model, request).unwrap_err();
+        assert_eq!(error.code(), ErrorCode::InvalidArgument, "{}", error.report());
+        assert!(error.to_string().contains("a range whose step is 0"), "{error}");
+    }
+}
+
 /// Requests whose values do not fit together: a model, and the inputs that are replaced.
 #[track_caller]
 fn refuses_each(requests: Vec<(&str, Vec<(&str, oip_types::TensorValue)>)>) {

@@ -8,8 +8,9 @@ use tract_hir::{
 
 use super::{
     Built,
+    rewired::Rewired,
     sizes::{Alike, List},
-    texts::{ButTexts, OfTexts},
+    texts::OfTexts,
 };
 use crate::{building::BuildContext, lowered::OnnxNode, ops::attributes::Attributes};
 
@@ -68,7 +69,7 @@ pub(in crate::ops) fn pair(_: &BuildContext, node: &OnnxNode) -> Built {
         "Xor" => Box::new(logic::Xor),
         other => bail!("{other} is not a function of tract's"),
     };
-    Ok(expand(Alike(InferenceBinOp(function))))
+    Ok(expand(Rewired(InferenceBinOp(function), Alike)))
 }
 
 /// A function of any number of numbers.
@@ -83,7 +84,7 @@ pub(in crate::ops) fn list(_: &BuildContext, node: &OnnxNode) -> Built {
 
 /// `Where`.
 pub(in crate::ops) fn condition(_: &BuildContext, _: &OnnxNode) -> Built {
-    Ok(expand(ButTexts(Alike(logic::Iff), OfTexts::Where)))
+    Ok(expand(Rewired(Rewired(logic::Iff, Alike), OfTexts::Where)))
 }
 
 /// `Identity`.

@@ -10,8 +10,9 @@ use tract_hir::{
 
 use super::{
     Built,
+    rewired::Rewired,
     sizes::{Alike, sizes},
-    texts::{ButTexts, OfTexts},
+    texts::OfTexts,
 };
 use crate::{
     building::BuildContext,
@@ -539,8 +540,8 @@ impl Wiring for Reduce {
 /// `Concat`.
 pub(in crate::ops) fn concat(_: &BuildContext, node: &OnnxNode) -> Built {
     let axis = Attributes(node).int("axis", 0);
-    Ok(expand(ButTexts(
-        Alike(array::Concat::new(axis)),
+    Ok(expand(Rewired(
+        Rewired(array::Concat::new(axis), Alike),
         OfTexts::Concat { axis },
     )))
 }

@@ -5,6 +5,7 @@ mod axes;
 mod einsum;
 mod places;
 mod products;
+mod rewired;
 mod sizes;
 mod texts;
 mod windows;

@@ -4,10 +4,7 @@ use std::sync::Arc;
 
 use tract_hir::{internal::*, ops::array};
 
-use super::{
-    Built,
-    texts::{ButTexts, OfTexts},
-};
+use super::{Built, rewired::Rewired, texts::OfTexts};
 use crate::{
     building::BuildContext,
     dtype,
@@ -23,7 +20,7 @@ use crate::{
 /// `Gather`.
 pub(in crate::ops) fn gather(_: &BuildContext, node: &OnnxNode) -> Built {
     let axis = Attributes(node).int("axis", 0);
-    Ok(expand(ButTexts(
+    Ok(expand(Rewired(
         array::Gather::new(axis),
         OfTexts::Gather { axis },
     )))
@@ -31,7 +28,7 @@ pub(in crate::ops) fn gather(_: &BuildContext, node: &OnnxNode) -> Built {
 
 /// `Expand`.
 pub(in crate::ops) fn expand_to(_: &BuildContext, _: &OnnxNode) -> Built {
-    Ok(expand(ButTexts(array::MultiBroadcastTo, OfTexts::Expand)))
+    Ok(expand(Rewired(array::MultiBroadcastTo, OfTexts::Expand)))
 }
 
 /// `Tile`.

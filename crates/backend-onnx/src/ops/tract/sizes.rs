@@ -8,6 +8,7 @@ use tract_hir::{
     tract_core::ops::binary::{BinMiniOp, TypedBinOp},
 };
 
+use super::rewired::Rewire;
 use crate::ops::elements::{elements, tensor};
 
 /// INT64 as sizes.
@@ -78,31 +79,20 @@ pub(super) fn alike(
     alike.collect()
 }
 
-/// An operator of tract's whose inputs are made alike.
-#[derive(Clone, Debug)]
-pub(super) struct Alike<E>(pub(super) E);
+/// Inputs are made alike: those of INT64 become sizes where one of them is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Alike;
 
-impl<E: Expansion + Clone> Expansion for Alike<E> {
-    fn name(&self) -> StaticName {
-        self.0.name()
-    }
-
-    fn validation(&self) -> Validation {
-        self.0.validation()
-    }
-
-    fn rules<'r, 'p: 'r, 's: 'r>(
-        &'s self,
-        s: &mut Solver<'r>,
-        inputs: &'p [TensorProxy],
-        outputs: &'p [TensorProxy],
-    ) -> InferenceResult {
-        self.0.rules(s, inputs, outputs)
-    }
-
-    fn wire(&self, prefix: &str, model: &mut TypedModel, inputs: &[OutletId]) -> TractResult<TVec<OutletId>> {
+impl Rewire for Alike {
+    fn wire<E: Expansion>(
+        &self,
+        operator: &E,
+        prefix: &str,
+        model: &mut TypedModel,
+        inputs: &[OutletId],
+    ) -> TractResult<TVec<OutletId>> {
         let inputs = alike(prefix, model, inputs)?;
-        self.0.wire(prefix, model, &inputs)
+        operator.wire(prefix, model, &inputs)
     }
 }
 

@@ -3,8 +3,9 @@
 
 use std::sync::Arc;
 
-use tract_hir::{infer::rules::*, internal::*, tract_core::broadcast::multi_broadcast};
+use tract_hir::{internal::*, tract_core::broadcast::multi_broadcast};
 
+use super::rewired::Rewire;
 use crate::{
     input_check::within,
     ops::{
@@ -17,7 +18,7 @@ use crate::{
     size,
 };
 
-/// Which of the operators it is.
+/// Which of the operators it is; of other values it stays tract's.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum OfTexts {
     Concat { axis: i64 },
@@ -26,33 +27,18 @@ pub(super) enum OfTexts {
     Where,
 }
 
-/// An operator of tract's, but for texts.
-#[derive(Clone, Debug)]
-pub(super) struct ButTexts<E>(pub(super) E, pub(super) OfTexts);
-
-impl<E: Expansion + Clone> Expansion for ButTexts<E> {
-    fn name(&self) -> StaticName {
-        self.0.name()
-    }
-
-    fn validation(&self) -> Validation {
-        self.0.validation()
-    }
-
-    fn rules<'r, 'p: 'r, 's: 'r>(
-        &'s self,
-        solver: &mut Solver<'r>,
-        inputs: &'p [TensorProxy],
-        outputs: &'p [TensorProxy],
-    ) -> InferenceResult {
-        self.0.rules(solver, inputs, outputs)
-    }
-
-    fn wire(&self, prefix: &str, model: &mut TypedModel, inputs: &[OutletId]) -> TractResult<TVec<OutletId>> {
-        let are_texts = |fact: &Fact| fact.datum_type == DatumType::String;
-        match facts(model, inputs)?.iter().any(are_texts) {
-            true => model.wire_node(prefix, typed(self.1), inputs),
-            false => self.0.wire(prefix, model, inputs),
+impl Rewire for OfTexts {
+    fn wire<E: Expansion>(
+        &self,
+        operator: &E,
+        prefix: &str,
+        model: &mut TypedModel,
+        inputs: &[OutletId],
+    ) -> TractResult<TVec<OutletId>> {
+        let is_text = |fact: &Fact| fact.datum_type == DatumType::String;
+        match facts(model, inputs)?.iter().any(is_text) {
+            true => model.wire_node(prefix, typed(*self), inputs),
+            false => operator.wire(prefix, model, inputs),
         }
     }
 }
