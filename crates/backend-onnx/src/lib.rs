@@ -43,7 +43,6 @@ mod dims;
 mod dtype;
 mod expand;
 mod external;
-mod faster;
 mod faults;
 mod fold;
 mod input_check;

@@ -6,19 +6,18 @@ use oip_types::{ModelConfig, ServiceError};
 use tensor_core::Quoted;
 
 use crate::{
-    configured_dims, decode, external, faster, needed_sizes,
+    decode, external,
     onnx_runtime::{OnnxRuntime, OrtModel},
-    proto::{self, ModelProto},
+    proto::ModelProto,
     rewrite,
-    signature::Signature,
     tract_limit,
     tract_model::OnnxModel,
 };
 
 /// Loads ONNX models: with tract, or with ONNX Runtime where there is one.
 ///
-/// A model's configuration says in `runtime` which of them it wants: `onnxruntime`, `tract`, or `auto`, which is tract where
-/// it is about as fast. If it says nothing that is ONNX Runtime if there is one, else tract. Its parameter
+/// A model's configuration says in `runtime` which of them it wants: `onnxruntime`, `tract`, or `auto`, which is tract unless
+/// tract refuses the model. If it says nothing that is ONNX Runtime if there is one, else tract. Its parameter
 /// `intra_op_thread_count` is the number of threads that ONNX Runtime uses for one run, 1 unless it is given.
 #[derive(Clone, Debug, Default)]
 pub struct OnnxBackend {
@@ -49,7 +48,7 @@ impl OnnxBackend {
     /// What runs a model with this configuration.
     fn choose(&self, config: &ModelConfig) -> Result<Choice<'_>, ServiceError> {
         match (config.runtime.as_str(), &self.runtime) {
-            ("auto", Some(runtime)) => Ok(Choice::Faster(runtime)),
+            ("auto", Some(runtime)) => Ok(Choice::Auto(runtime)),
             // The last is how Triton names the library of its own backend.
             ("" | "onnxruntime" | "libtriton_onnxruntime.so", Some(runtime)) => {
                 Ok(Choice::OnnxRuntime(runtime))
@@ -71,8 +70,8 @@ impl OnnxBackend {
 enum Choice<'r> {
     Tract,
     OnnxRuntime(&'r OnnxRuntime),
-    /// The one that is found to be better.
-    Faster(&'r OnnxRuntime),
+    /// tract, or ONNX Runtime for what tract refuses.
+    Auto(&'r OnnxRuntime),
 }
 
 const HOW_TO_USE_FOUND: &str =
@@ -108,7 +107,7 @@ impl Backend for OnnxBackend {
         let loaded = match choice {
             Choice::Tract => self.with_tract(source, &model, cx)?,
             Choice::OnnxRuntime(runtime) => with_onnx_runtime(runtime, source, &model, cx)?,
-            Choice::Faster(runtime) => self.with_the_faster(runtime, source, &model, cx)?,
+            Choice::Auto(runtime) => self.with_either(runtime, source, &model, cx)?,
         };
         let (model, version) = (&source.name, &source.version);
         tracing::info!(model, version, runtime = loaded.runtime(), "prepared a model");
@@ -133,33 +132,25 @@ impl OnnxBackend {
         Ok(Box::new(loaded))
     }
 
-    /// tract where it loads the model and is about as fast, else ONNX Runtime.
-    fn with_the_faster(
+    /// tract, or ONNX Runtime for what tract refuses. If both refuse the model, the error is tract's, which says what to do.
+    fn with_either(
         &self,
         runtime: &OnnxRuntime,
         source: &ModelSource,
         model: &ModelProto,
         cx: &LoadContext,
     ) -> Result<Box<dyn Model>, ServiceError> {
-        // The other runtime may run a model at which tract panics.
+        // ONNX Runtime may run a model at which tract panics.
         let tract = catch_unwind(AssertUnwindSafe(|| self.with_tract(source, model, cx)));
-        let other = with_onnx_runtime(runtime, source, model, cx);
-        let (tract, other) = match (tract, other) {
-            (Ok(Ok(tract)), Ok(other)) => (tract, other),
-            (Ok(Ok(tract)), Err(_)) => return Ok(tract),
-            (_, other) => return other,
+        let refusal = match tract {
+            Ok(Ok(tract)) => return Ok(tract),
+            Ok(Err(refusal)) => Some(refusal),
+            Err(_) => None,
         };
-        let graph = model.graph.as_ref();
-        let graph = graph.ok_or_else(|| ServiceError::invalid(proto::DAMAGED))?;
-        let mut signature = Signature::of(model, graph)?;
-        configured_dims::fix(&mut signature, cx)?;
-        needed_sizes::fix(&mut signature.inputs, graph)?;
-        let times = faster::compare([&*tract, &*other], &signature.inputs, cx);
-        tracing::info!(model = source.name, ?times, "compared tract with ONNX Runtime");
-        match times.is_some_and(faster::is_as_fast) {
-            true => Ok(tract),
-            false => Ok(other),
-        }
+        let reason = refusal.as_ref().map_or("it panicked", |refusal| refusal.message());
+        tracing::info!(model = source.name, reason, "tract refuses a model, trying ONNX Runtime");
+        let loaded = with_onnx_runtime(runtime, source, model, cx);
+        loaded.map_err(|error| refusal.unwrap_or(error))
     }
 }
 

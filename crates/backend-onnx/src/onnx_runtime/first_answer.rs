@@ -28,7 +28,7 @@ pub(super) fn first_answer(
 }
 
 /// A request of zeros, of these shapes.
-pub(crate) fn request(inputs: &[Port], shapes: Vec<Shape>) -> Option<InferRequest> {
+fn request(inputs: &[Port], shapes: Vec<Shape>) -> Option<InferRequest> {
     let mut request = InferRequest::new(ModelRef::new("m", None).ok()?);
     for (port, shape) in inputs.iter().zip(shapes) {
         let value: TensorValue = match port.datatype {

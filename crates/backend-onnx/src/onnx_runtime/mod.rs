@@ -9,6 +9,5 @@ mod session;
 mod tensors;
 mod watch;
 
-pub(crate) use first_answer::request as made_up_request;
 pub use library::OnnxRuntime;
 pub(crate) use model::OrtModel;

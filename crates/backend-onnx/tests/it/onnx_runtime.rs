@@ -272,8 +272,6 @@ fn configurations_choose_the_runtime() {
     for choice in ["", "auto", "onnxruntime"] {
         assert_eq!(load(&both, "unknown_domain", runtime(choice)), Ok(()));
     }
-    // Both load it, and one of them is chosen by its speed.
-    assert_eq!(load(&both, "mlp_classifier", runtime("auto")), Ok(()));
     let message = load(&both, "unknown_domain", runtime("tract")).unwrap_err();
     assert!(
         message.contains("can run this: set runtime to 'onnxruntime'"),
@@ -294,6 +292,49 @@ fn configurations_choose_the_runtime() {
             "{threads}"
         );
     }
+}
+
+/// `auto` is a rule: the same model has the same runtime at each load, whatever else the machine does.
+#[test]
+fn auto_is_onnx_runtime_for_what_tract_refuses_only() {
+    let Some(library) = onnx_runtime() else {
+        return;
+    };
+    let both = OnnxBackend::new().with_runtime(library);
+    let runtime = |name: &str, runtime: &str| {
+        let config = ModelConfig {
+            runtime: runtime.to_owned(),
+            ..ModelConfig::default()
+        };
+        let cx = LoadContext::default().with_config(Arc::new(config));
+        let loaded = both.load(&source(file(&format!("{name}.onnx"))), &cx).unwrap();
+        loaded.runtime().unwrap().to_owned()
+    };
+    for name in ["mlp_classifier", "loop", "decision_tree"] {
+        assert_eq!(runtime(name, "auto"), "tract", "{name}");
+        assert_eq!(runtime(name, ""), "onnxruntime", "{name}");
+        assert_eq!(runtime(name, "onnxruntime"), "onnxruntime", "{name}");
+    }
+    assert_eq!(runtime("unknown_domain", "auto"), "onnxruntime");
+}
+
+/// What both refuse has tract's reason, which says what to do about it.
+#[test]
+fn what_both_runtimes_refuse_has_the_reason_of_tract() {
+    let Some(library) = onnx_runtime() else {
+        return;
+    };
+    let config = ModelConfig {
+        runtime: "auto".to_owned(),
+        ..ModelConfig::default()
+    };
+    let cx = LoadContext::default().with_config(Arc::new(config));
+    let load = |backend: &OnnxBackend, cx: &LoadContext| {
+        let loaded = backend.load(&source(file("cycle.onnx")), cx);
+        loaded.map(drop).unwrap_err().to_string()
+    };
+    let alone = load(&OnnxBackend::new(), &LoadContext::default());
+    assert_eq!(load(&OnnxBackend::new().with_runtime(library), &cx), alone);
 }
 
 /// ONNX Runtime's own format, which is not checked before, begins with `ORTM` after four bytes; so does this ONNX model.
