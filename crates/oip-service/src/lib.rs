@@ -110,7 +110,7 @@ pub use lease::{Charge, Lease};
 pub use memory::{available_memory, private_memory};
 pub use model::{
     Backend, Begun, ConfiguredTensors, InputDims, JoinedAnswer, LoadContext, Model, ModelDefaults,
-    ModelSource, RestOfRun,
+    ModelSource, NeedsProcess, RestOfRun,
 };
 pub use notes::{Laps, Phase, RequestNotes, Stage, StageKind};
 pub use oip_types;

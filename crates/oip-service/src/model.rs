@@ -335,7 +335,45 @@ pub struct LoadContext {
     pub input_dims: Arc<InputDims>,
     /// The inputs and outputs that the configuration describes.
     pub tensors: Arc<ConfiguredTensors>,
+    /// Whether the caller can give the model a process of its own. A backend then fails with [`NeedsProcess`] as the cause where a
+    /// request could end the process.
+    pub can_isolate: bool,
 }
+
+/// Why a model is not loaded into a process that others use: a request could end it.
+///
+/// ```
+/// use oip_service::NeedsProcess;
+/// use oip_types::ServiceError;
+///
+/// let reason = NeedsProcess::new("its divisor can be 0");
+/// let error = ServiceError::invalid(reason.to_string()).caused_by(reason);
+/// assert_eq!(NeedsProcess::behind(&error).map(ToString::to_string).as_deref(), Some("its divisor can be 0"));
+/// ```
+#[derive(Clone, Debug)]
+pub struct NeedsProcess(String);
+
+impl NeedsProcess {
+    /// A reason, for people.
+    #[must_use]
+    pub fn new(reason: impl Into<String>) -> Self {
+        Self(reason.into())
+    }
+
+    /// The reason behind an error, if it is one.
+    #[must_use]
+    pub fn behind(error: &ServiceError) -> Option<&Self> {
+        oip_types::causes(error).find_map(|cause| cause.downcast_ref())
+    }
+}
+
+impl fmt::Display for NeedsProcess {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for NeedsProcess {}
 
 /// The inputs and outputs of which a model's configuration has both datatype and dimensions. The batch's dimension is not
 /// among those where [`ModelConfig::max_batch_size`] is above 0.
@@ -368,6 +406,12 @@ impl LoadContext {
     #[must_use]
     pub fn with_input_dims(self, input_dims: Arc<InputDims>) -> Self {
         Self { input_dims, ..self }
+    }
+
+    /// The same where the caller can give the model a process of its own.
+    #[must_use]
+    pub fn with_isolation(self, can_isolate: bool) -> Self {
+        Self { can_isolate, ..self }
     }
 
     /// The same with the inputs and outputs that the configuration describes.

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use oip_service::Begun;
 use oip_service::{
     AnswerSink, Backend, CancelToken, JoinedAnswer, LoadContext, Model, ModelDefaults, ModelSource,
-    NoOtherModels, OtherModels,
+    NeedsProcess, NoOtherModels, OtherModels,
 };
 use oip_types::{ByteSize, InferOutput, InferRequest, ModelConfig, ModelMetadata, ServiceError};
 use tensor_core::Quoted;
@@ -29,7 +29,8 @@ const MEMORY_LIMIT: &str = "memory_limit";
 ///
 /// What it loads in the server itself and what in a worker is up to each model's configuration: the parameters
 /// `isolation` (`process` or `none`) and `memory_limit` (bytes, such as `2GiB`). The backend that it stands for never
-/// sees these two.
+/// sees these two. Where a configuration says nothing, a model that its backend would not load into a shared process
+/// ([`NeedsProcess`]) gets one of its own.
 pub struct IsolatedBackend {
     inner: Arc<dyn Backend>,
     isolation: Arc<Isolation>,
@@ -73,8 +74,19 @@ impl Backend for IsolatedBackend {
                     "the parameter '{MEMORY_LIMIT}' of its configuration needs '{ISOLATION}' to be 'process'"
                 )));
             }
-            let config = Arc::new(config);
-            return self.inner.load(source, &cx.clone().with_config(config));
+            // A model whose configuration says 'none' stays here whatever its backend thinks of it.
+            let own = cx.clone().with_config(Arc::new(config.clone()));
+            let own = own.with_isolation(wish.is_isolated.is_none());
+            let loaded = self.inner.load(source, &own);
+            let reason = match &loaded {
+                Err(error) => NeedsProcess::behind(error).cloned(),
+                Ok(_) => None,
+            };
+            let Some(reason) = reason.filter(|_| own.can_isolate) else {
+                return loaded;
+            };
+            let (model, version) = (&source.name, &source.version);
+            tracing::warn!(model, version, %reason, "the model runs in a process of its own");
         }
         let memory_limit = wish.memory_limit;
         start(

@@ -13,7 +13,9 @@ use oip_types::{BytesTensor, InferRequest, ModelRef};
 use rustix::process::{Pid, Signal, kill_process};
 use tensor_core::{Shape, Tensor};
 
-use crate::support::{ACT, children_of, infer, is_alive, isolated, pid_of, process, request, until, vector};
+use crate::support::{
+    ACT, children_of, infer, is_alive, isolated, isolation, load, pid_of, process, request, until, vector,
+};
 
 /// The part of a server: a worker that is idle and one that hangs. Says their numbers and waits for its end.
 pub(crate) fn serve() -> ! {
@@ -141,4 +143,19 @@ fn tensors_travel_as_they_are() {
             text.map(Into::into)
         );
     }
+}
+
+/// A model that its backend would not load into a shared process gets one of its own, and no other model does. One whose
+/// configuration says 'none' stays, and in a worker it is loaded as it is.
+#[test]
+fn only_a_model_that_needs_a_process_gets_one() {
+    let here = std::process::id();
+    let pid = |deed: &str, parameters: &[(&str, &str)]| {
+        let model = load(deed, isolation("worker"), parameters).unwrap();
+        pid_of(&*model)
+    };
+    assert_ne!(pid("alone", &[]), here);
+    assert_eq!(pid("echo", &[]), here);
+    assert_eq!(pid("alone", &[("isolation", "none")]), here);
+    assert_ne!(pid("alone", &[("isolation", "process")]), here);
 }

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use oip_service::{Backend, CancelToken, LoadContext, Model, ModelSource};
+use oip_service::{Backend, CancelToken, LoadContext, Model, ModelSource, NeedsProcess};
 use oip_types::{
     BytesTensor, DataType, InferOutput, InferRequest, ModelConfig, ModelMetadata, ModelRef, ServiceError,
     TensorMetadata, model_config::ConfigParameter,
@@ -211,6 +211,10 @@ impl Backend for DeedBackend {
         if let Some(deed) = deed.strip_prefix("while loading: ") {
             act(deed, &CancelToken::new(cx.deadline));
             return Err(ServiceError::invalid("it is broken"));
+        }
+        if deed == "alone" && cx.can_isolate {
+            let reason = NeedsProcess::new("it ends its process");
+            return Err(ServiceError::invalid(reason.to_string()).caused_by(reason));
         }
         let x = TensorMetadata::new("x", DataType::INT32, &[-1]);
         Ok(Box::new(Deed {
