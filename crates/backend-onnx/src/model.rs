@@ -1,7 +1,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use bytes::Bytes;
-use oip_service::{Backend, LoadContext, Model, ModelSource};
+use oip_service::{Backend, LoadContext, Model, ModelSource, NeedsProcess};
 use oip_types::{ModelConfig, ServiceError};
 use tensor_core::Quoted;
 
@@ -9,8 +9,7 @@ use crate::{
     decode, external,
     onnx_runtime::{OnnxRuntime, OrtModel},
     proto::ModelProto,
-    rewrite,
-    tract_limit,
+    rewrite, tract_limit,
     tract_model::OnnxModel,
 };
 
@@ -147,10 +146,19 @@ impl OnnxBackend {
             Ok(Err(refusal)) => Some(refusal),
             Err(_) => None,
         };
-        let reason = refusal.as_ref().map_or("it panicked", |refusal| refusal.message());
-        tracing::info!(model = source.name, reason, "tract refuses a model, trying ONNX Runtime");
+        let reason = refusal
+            .as_ref()
+            .map_or("it panicked", |refusal| refusal.message());
+        tracing::info!(
+            model = source.name,
+            reason,
+            "tract refuses a model, trying ONNX Runtime"
+        );
         let loaded = with_onnx_runtime(runtime, source, model, cx);
-        loaded.map_err(|error| refusal.unwrap_or(error))
+        loaded.map_err(|error| match NeedsProcess::behind(&error) {
+            Some(_) => error,
+            None => refusal.unwrap_or(error),
+        })
     }
 }
 
@@ -161,7 +169,7 @@ fn with_onnx_runtime(
     cx: &LoadContext,
 ) -> Result<Box<dyn Model>, ServiceError> {
     let threads = threads(&cx.config)?;
-    let loaded = OrtModel::load(runtime, source, model, threads, cx.deadline)?;
+    let loaded = OrtModel::load(runtime, source, model, threads, cx)?;
     Ok(Box::new(loaded))
 }
 

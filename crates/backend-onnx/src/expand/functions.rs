@@ -28,7 +28,7 @@ pub(super) fn are_used(model: &ModelProto) -> bool {
 }
 
 /// Writes all functions out.
-pub(super) fn write_out(model: &mut ModelProto) -> Result<(), ServiceError> {
+pub(crate) fn write_out(model: &mut ModelProto) -> Result<(), ServiceError> {
     let functions: HashMap<Key, FunctionProto> = std::mem::take(&mut model.functions)
         .into_iter()
         .map(|function| (defined(&function), function))

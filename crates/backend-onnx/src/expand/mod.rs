@@ -4,7 +4,7 @@
 
 mod contrib;
 mod four_bits;
-mod functions;
+pub(crate) mod functions;
 mod graph;
 mod half;
 mod held;

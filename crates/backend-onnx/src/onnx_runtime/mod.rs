@@ -1,12 +1,13 @@
 //! Models run by ONNX Runtime, a library that the operator names when the server starts.
 
-mod fatal;
+mod faults;
 mod find;
 mod first_answer;
 mod library;
 mod model;
 mod session;
 mod tensors;
+mod traps;
 mod watch;
 
 pub use library::OnnxRuntime;

@@ -1,23 +1,22 @@
 use std::{
-    collections::HashSet,
+    collections::BTreeMap,
     panic::{AssertUnwindSafe, catch_unwind},
-    time::Instant,
 };
 
-use oip_service::{CancelToken, LoadContext, Model, ModelSource};
-use oip_types::{
-    ErrorCode, InferOutput, InferRequest, ModelMetadata, ServiceError, ShapePattern, TensorMetadata,
-};
+use oip_service::{CancelToken, LoadContext, Model, ModelSource, NeedsProcess};
+use oip_types::{InferOutput, InferRequest, ModelMetadata, ServiceError, ShapePattern, TensorMetadata};
 use onnx_session::SharedSession;
 use ort::value::{Outlet, ValueType};
 use prost::Message;
 use tensor_core::{Quoted, Shape};
 
 use super::{
-    OnnxRuntime, fatal,
+    OnnxRuntime,
+    faults::failed,
     first_answer::first_answer,
     session::{self, Runs},
     tensors,
+    traps::{self, Guards},
     watch::watch,
 };
 use crate::{
@@ -27,7 +26,7 @@ use crate::{
     proto::{self, GraphProto, ModelProto},
     rewrite,
     signature::{Port, Signature},
-    size::{MAX_BYTES, admit_input, gib},
+    size::admit_input,
     structure,
     tract_model::OnnxModel,
 };
@@ -38,22 +37,24 @@ pub(crate) struct OrtModel {
     named_dims: NamedDims,
     session: SharedSession,
     runs: Runs,
-    /// An operator that would end the process, given a tensor without elements.
-    fatal: Option<&'static str>,
-    /// Inputs that may be empty all the same, where there are no words before a request's.
-    earlier_words: HashSet<String>,
+    guards: Guards,
+    /// Inputs that must have elements, with the operator that would end the process otherwise.
+    filled: BTreeMap<String, String>,
     /// Once the metadata is complete.
     comparison: Option<Comparison>,
 }
 
 impl OrtModel {
     /// Loads a model, whose content is the source's, with so many threads for each run.
+    ///
+    /// # Errors
+    /// [`NeedsProcess`] as the cause, for a model that could end the process, if the caller can give it another one.
     pub(crate) fn load(
         runtime: &OnnxRuntime,
         source: &ModelSource,
         model: &ModelProto,
         threads: usize,
-        deadline: Option<Instant>,
+        cx: &LoadContext,
     ) -> Result<Self, ServiceError> {
         let graph = model
             .graph
@@ -62,7 +63,25 @@ impl OrtModel {
         let signature = Signature::of(model, graph)?;
         // Before the library reads it: that is C++, in our own process.
         structure::check(model)?;
-        let content = match rewrite::without_claims(model) {
+        let mut disarmed_model = model.clone();
+        let disarmed = traps::disarm(&mut disarmed_model);
+        // Names of rewritten nodes must not be the file's.
+        structure::check(&disarmed_model)?;
+        let readable = rewrite::without_claims(&disarmed_model);
+        let unread = (disarmed.is_changed && readable.is_none()).then(|| {
+            "an operator would be rewritten, and attributes of the file are types, which are not read"
+                .to_owned()
+        });
+        if let Some(reason) = disarmed.unguarded.or(unread) {
+            let reason = NeedsProcess::new(format!(
+                "with ONNX Runtime a request may end its process: {reason}"
+            ));
+            if cx.can_isolate {
+                return Err(ServiceError::invalid(reason.to_string()).caused_by(reason));
+            }
+            tracing::info!(model = source.name, %reason, "no rewrite is known");
+        }
+        let content = match readable {
             Some(model) if model.encoded_len() <= MAX_FILE => model.encode_to_vec().into(),
             Some(_) => {
                 return Err(ServiceError::invalid(
@@ -72,6 +91,7 @@ impl OrtModel {
             }
             None => source.content.clone(),
         };
+        drop(disarmed_model);
         let session = session::open(runtime, &content, &signature.inputs, threads)?;
         drop(content);
         let inputs = ports("input", &signature.inputs, session.inputs())?;
@@ -86,11 +106,11 @@ impl OrtModel {
             named_dims: NamedDims::of(&signature.inputs),
             session,
             runs: Runs::new(),
-            fatal: fatal::operator(model),
-            earlier_words: fatal::earlier_words(model),
+            guards: disarmed.guards,
+            filled: disarmed.filled,
             comparison: None,
         };
-        let answer = first_answer(&loaded, &signature.inputs, deadline);
+        let answer = first_answer(&loaded, &signature.inputs, cx.deadline);
         loaded.learn(answer.as_deref(), &signature.outputs);
         loaded.comparison = Some(Comparison::default());
         Ok(loaded)
@@ -148,14 +168,10 @@ impl Model for OrtModel {
         let values = values.collect::<Result<Vec<_>, _>>()?;
         let shapes: Vec<Shape> = values.iter().map(|value| value.shape().clone()).collect();
         self.named_dims.check(&shapes)?;
-        if let Some(operator) = self.fatal {
-            let mut inputs = self.metadata.inputs.iter().zip(&shapes);
-            inputs.try_for_each(|(input, shape)| {
-                match self.earlier_words.contains(&input.name) && fatal::is_of_no_words(shape) {
-                    true => Ok(()),
-                    false => fatal::refuse_empty(operator, &input.name, shape),
-                }
-            })?;
+        for (input, shape) in self.metadata.inputs.iter().zip(&shapes) {
+            if let Some(operator) = self.filled.get(&input.name) {
+                refuse_empty(operator, &input.name, shape)?;
+            }
         }
         let mut inputs = Vec::with_capacity(values.len());
         for (input, value) in self.metadata.inputs.iter().zip(&values) {
@@ -171,7 +187,7 @@ impl Model for OrtModel {
         let watched = watch(cancel, &options);
         let outcome = self.session.run(&inputs, &options);
         drop(watched);
-        let outputs = outcome.map_err(|error| failed(error, cancel))?;
+        let outputs = outcome.map_err(|error| failed(error, &self.guards, cancel))?;
         let outputs = self.metadata.outputs.iter().zip(outputs).map(|(output, value)| {
             let value = tensors::output(value, &addresses)?;
             Ok(InferOutput::new(output.name.as_str(), value))
@@ -235,42 +251,14 @@ fn ports(role: &str, ports: &[Port], outlets: &[Outlet]) -> Result<Vec<TensorMet
     metadata.collect()
 }
 
-/// A run's error, as the client's fault where it is.
-fn failed(error: ort::Error, cancel: &CancelToken) -> ServiceError {
-    if cancel.is_cancelled() {
-        return ended(cancel);
+/// Refuses an input without elements for an operator that would end the process.
+fn refuse_empty(operator: &str, input: &str, shape: &Shape) -> Result<(), ServiceError> {
+    if shape.element_count() != 0 {
+        return Ok(());
     }
-    let message = error.message();
-    // After the operator that failed, which is named as in the rewritten graph.
-    let reason = message
-        .rsplit_once("Status Message: ")
-        .map_or(message, |(_, reason)| reason);
-    let reason = reason.trim().replace('\n', " ");
-    let answer = match (error.code(), unallocated(&reason)) {
-        (_, Some(bytes)) if bytes > MAX_BYTES => ServiceError::invalid(format!(
-            "the model cannot take these values: with these shapes a value between two operators takes {}, which is \
-             beyond the limit of {} GiB",
-            gib(bytes),
-            MAX_BYTES >> 30
-        )),
-        (_, Some(bytes)) => ServiceError::new(
-            ErrorCode::Overloaded,
-            format!("there is no memory for a value of {bytes} bytes now"),
-        ),
-        (ort::ErrorCode::InvalidArgument, None) => {
-            ServiceError::invalid(format!("the model cannot take these values: {reason}"))
-        }
-        (_, None) if reason.ends_with("Integer division by zero") => {
-            ServiceError::invalid("the model cannot take these values: an integer is divided by zero")
-        }
-        (_, None) => ServiceError::internal("the model failed"),
-    };
-    answer.caused_by(error)
-}
-
-/// How much memory was not there, if that is why a run failed.
-fn unallocated(reason: &str) -> Option<u64> {
-    let (_, size) = reason.split_once("Failed to allocate memory for requested buffer of size ")?;
-    let digits = size.split(|c: char| !c.is_ascii_digit()).next()?;
-    digits.parse().ok()
+    Err(ServiceError::invalid(format!(
+        "input {} has the shape {shape}: ONNX Runtime cannot run {operator} without elements; expected at least one in each \
+         dimension (or set runtime to 'tract' in the model's configuration)",
+        Quoted(input)
+    )))
 }

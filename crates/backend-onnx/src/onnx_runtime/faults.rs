@@ -1,0 +1,256 @@
+//! The library's errors of a run: whose fault it was, and its words without what only its makers need.
+
+use oip_service::CancelToken;
+use oip_types::{ErrorCode, ServiceError};
+
+use super::traps::Guards;
+use crate::{
+    plan::ended,
+    size::{MAX_BYTES, gib},
+};
+
+/// The error of a run, as the client's fault where it is.
+pub(super) fn failed(error: ort::Error, guards: &Guards, cancel: &CancelToken) -> ServiceError {
+    if cancel.is_cancelled() {
+        return ended(cancel);
+    }
+    answer(error.code(), error.message(), guards).caused_by(error)
+}
+
+fn answer(code: ort::ErrorCode, message: &str, guards: &Guards) -> ServiceError {
+    if let Some(reason) = guards.reason(message) {
+        return ServiceError::invalid(format!("{CANNOT_TAKE}: {reason}"));
+    }
+    match unallocated(message) {
+        Some(bytes) if bytes > MAX_BYTES => {
+            return ServiceError::invalid(format!(
+                "{CANNOT_TAKE}: with these shapes a value between two operators takes {}, which is beyond the limit of {} GiB",
+                gib(bytes),
+                MAX_BYTES >> 30
+            ));
+        }
+        Some(bytes) => {
+            return ServiceError::new(
+                ErrorCode::Overloaded,
+                format!("there is no memory for a value of {bytes} bytes now"),
+            );
+        }
+        None if message.contains("bad_alloc") => {
+            return ServiceError::new(ErrorCode::Overloaded, "there is no memory for a value now");
+        }
+        None => {}
+    }
+    // After the operator that failed, which is named as in the rewritten graph.
+    let reason = message
+        .rsplit_once("Status Message: ")
+        .map_or(message, |(_, reason)| reason);
+    let words = words(reason);
+    if code == ort::ErrorCode::InvalidArgument || blames_values(&words) {
+        return ServiceError::invalid(format!("{CANNOT_TAKE}: {words}"));
+    }
+    ServiceError::internal(match words.is_empty() {
+        true => "the model failed".to_owned(),
+        false => format!("the model failed: {words}"),
+    })
+}
+
+const CANNOT_TAKE: &str = "the model cannot take these values";
+
+/// How much memory was not there, if that is why a run failed.
+fn unallocated(message: &str) -> Option<u64> {
+    let (_, size) = message.split_once("Failed to allocate memory for requested buffer of size ")?;
+    let digits = size.split(|c: char| !c.is_ascii_digit()).next()?;
+    digits.parse().ok()
+}
+
+/// Whether the library finds fault with shapes or values. Its code is the same for faults of its own, so its words decide: the phrases
+/// of its kernels, collected with `cargo xtask zoo --extremes`.
+fn blames_values(words: &str) -> bool {
+    const PHRASES: &[&str] = &[
+        " by zero",
+        " is zero",
+        "is not a number",
+        "broadcast",
+        "cannot ",
+        "does not match",
+        "exceed",
+        "fewer than",
+        "greater than",
+        "integer overflow",
+        "invalid",
+        "larger than",
+        "less than",
+        "mismatch",
+        "must ",
+        "not equal",
+        "not match",
+        "not supported between",
+        "only supports",
+        "out of bound",
+        "out of data bounds",
+        "out of range",
+        "shall be",
+        "should ",
+        "smaller than",
+        "unexpected mode",
+        "unexpected shape",
+        "valid range",
+        "was false",
+        "zero effective",
+    ];
+    let words = words.to_lowercase();
+    PHRASES.iter().any(|phrase| words.contains(phrase))
+}
+
+/// The library's message without places in its source, signatures of its functions and paths.
+fn words(message: &str) -> String {
+    const LONGEST: usize = 400;
+    let text = message.split_whitespace().collect::<Vec<_>>().join(" ");
+    let mut text = text.as_str();
+    if let Some((place, rest)) = text.split_once(' ')
+        && is_place(place)
+    {
+        text = match place.starts_with('/') {
+            true => after_signature(rest),
+            // The function's name alone.
+            false => rest.split_once(' ').map_or(rest, |(_, rest)| rest),
+        };
+    }
+    // A condition in C++, then what it means.
+    if let Some((_, meaning)) = text.split_once(" was false. ")
+        && !meaning.is_empty()
+    {
+        text = meaning;
+    }
+    if let "stoi" | "stol" | "stoll" | "stoul" | "stoull" | "stof" | "stod" | "stold" = text {
+        return "a string is not a number".to_owned();
+    }
+    let is_path = |word: &str| word.starts_with('/') && word.len() > 1 || is_place(word);
+    let kept = text.split(' ').filter(|word| !is_path(word));
+    let mut kept = kept.collect::<Vec<_>>().join(" ");
+    let end = kept.floor_char_boundary(LONGEST);
+    kept.truncate(end);
+    kept
+}
+
+/// Whether a word is a line of a source file, such as `slice.h:179`.
+fn is_place(word: &str) -> bool {
+    let is_line = |(file, line): (&str, &str)| {
+        let is_source = [".cc", ".h", ".hpp", ".cpp"]
+            .iter()
+            .any(|ending| file.ends_with(ending));
+        is_source && !line.is_empty() && line.bytes().all(|byte| byte.is_ascii_digit())
+    };
+    word.rsplit_once(':').is_some_and(is_line)
+}
+
+/// What follows the signature of a function in C++: its parameters, `const`, and what its types stand for.
+fn after_signature(text: &str) -> &str {
+    let mut depth = 0i32;
+    let end = text.char_indices().find_map(|(index, character)| {
+        match character {
+            '(' => depth += 1,
+            ')' => depth -= 1,
+            _ => return None,
+        }
+        (depth == 0 && character == ')').then_some(index + 1)
+    });
+    let mut rest = end.and_then(|end| text.get(end..)).unwrap_or(text).trim_start();
+    rest = rest.strip_prefix("const ").unwrap_or(rest);
+    if let Some(with) = rest.strip_prefix("[with ")
+        && let Some((_, after)) = with.split_once("] ")
+    {
+        rest = after;
+    }
+    rest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn is_answered(code: ort::ErrorCode, message: &str, expected: ErrorCode, text: &str) {
+        let error = answer(code, message, &Guards::default());
+        assert_eq!(error.code(), expected, "{error}");
+        assert_eq!(error.message(), text);
+    }
+
+    #[test]
+    fn shapes_and_values_that_the_library_refuses_are_the_clients_fault() {
+        let invalid = |message: &str, text: &str| {
+            let text = format!("the model cannot take these values: {text}");
+            is_answered(
+                ort::ErrorCode::GenericFailure,
+                message,
+                ErrorCode::InvalidArgument,
+                &text,
+            );
+        };
+        invalid(
+            "Non-zero status code returned while running Add node. Name:'y' Status Message: \
+             /onnxruntime_src/onnxruntime/core/providers/cpu/math/element_wise_ops.h:563 void \
+             onnxruntime::BroadcastIterator::Init(ptrdiff_t, ptrdiff_t) axis == 1 || axis == largest was false. Attempting to \
+             broadcast an axis by a dimension other than 1. 3 by 4\n",
+            "Attempting to broadcast an axis by a dimension other than 1. 3 by 4",
+        );
+        invalid(
+            "Non-zero status code returned while running TopK node. Name:'' Status Message: k argument [9] should not be greater \
+             than specified axis dim value [3]",
+            "k argument [9] should not be greater than specified axis dim value [3]",
+        );
+        invalid(
+            "Status Message: slice.h:179 FillVectorsFromInput Starts and ends shape mismatch",
+            "Starts and ends shape mismatch",
+        );
+        invalid(
+            "Status Message: /onnxruntime_src/onnxruntime/core/common/safeint.h:17 static void \
+             SafeIntExceptionHandler<onnxruntime::OnnxRuntimeException>::SafeIntOnOverflow() Integer overflow\n",
+            "Integer overflow",
+        );
+        invalid("Status Message: stoll", "a string is not a number");
+        invalid(
+            "Status Message: element_wise_ops.cc:900 Compute Integer division by zero",
+            "Integer division by zero",
+        );
+    }
+
+    #[test]
+    fn the_librarys_words_are_in_the_answer_without_paths() {
+        is_answered(
+            ort::ErrorCode::GenericFailure,
+            "Status Message: /home/build/onnxruntime/core/x.cc:3 void f(int) the device is gone, see /var/log/device.txt now",
+            ErrorCode::Internal,
+            "the model failed: the device is gone, see now",
+        );
+        is_answered(
+            ort::ErrorCode::GenericFailure,
+            "Status Message: ",
+            ErrorCode::Internal,
+            "the model failed",
+        );
+    }
+
+    #[test]
+    fn memory_that_is_not_there_is_not_the_models_fault() {
+        let message = |bytes: u64| {
+            format!("Status Message: x Failed to allocate memory for requested buffer of size {bytes}\n")
+        };
+        let found = |bytes| {
+            answer(
+                ort::ErrorCode::GenericFailure,
+                &message(bytes),
+                &Guards::default(),
+            )
+            .code()
+        };
+        assert_eq!(found(1 << 30), ErrorCode::Overloaded);
+        assert_eq!(found(1 << 40), ErrorCode::InvalidArgument);
+        let error = answer(
+            ort::ErrorCode::GenericFailure,
+            "Status Message: std::bad_alloc",
+            &Guards::default(),
+        );
+        assert_eq!(error.code(), ErrorCode::Overloaded);
+    }
+}

@@ -1,0 +1,108 @@
+//! Divisions of integers: the processor traps where the quotient of the smallest integer and -1 does not fit, and at 0.
+
+use super::{Scope, guard::Writer};
+use crate::{
+    payload::{Data, Payload},
+    proto::{NodeProto, TensorProto, tensor_proto::DataType},
+    structure,
+};
+
+/// Integers of a width at which a quotient can trap. Shorter ones are computed in 32 bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Element {
+    Int32,
+    Int64,
+}
+
+impl Element {
+    pub(super) fn data_type(self) -> DataType {
+        match self {
+            Self::Int32 => DataType::Int32,
+            Self::Int64 => DataType::Int64,
+        }
+    }
+}
+
+/// What a division may do.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Safe,
+    Integers(Element),
+    Unknown,
+}
+
+/// What a division may do, by its datatype and its divisor, if that is constant.
+pub(super) fn kind(node: &NodeProto, scope: &Scope<'_>) -> Kind {
+    let [_, divisor] = &*node.input else {
+        return Kind::Safe;
+    };
+    if scope
+        .constant(divisor)
+        .is_some_and(|constant| constant.is_safe_divisor)
+    {
+        return Kind::Safe;
+    }
+    let mut names = node.input.iter().chain(&node.output);
+    match names.find_map(|name| scope.element(name)).map(DataType::try_from) {
+        None => Kind::Unknown,
+        Some(Ok(DataType::Int32)) => Kind::Integers(Element::Int32),
+        Some(Ok(DataType::Int64)) => Kind::Integers(Element::Int64),
+        Some(_) => Kind::Safe,
+    }
+}
+
+/// The elements of a constant of INT32 or INT64, `None` for others.
+pub(super) fn integers(tensor: &TensorProto) -> Option<Vec<i64>> {
+    let Data::Fixed(bytes) = Payload::read(tensor).ok()?.data else {
+        return None;
+    };
+    match DataType::try_from(tensor.data_type).ok()? {
+        DataType::Int64 => Some(
+            bytes
+                .as_chunks()
+                .0
+                .iter()
+                .map(|&bytes| i64::from_le_bytes(bytes))
+                .collect(),
+        ),
+        DataType::Int32 => {
+            let values = bytes.as_chunks().0.iter().map(|&bytes| i32::from_le_bytes(bytes));
+            Some(values.map(i64::from).collect())
+        }
+        _ => None,
+    }
+}
+
+/// Writes `x / d` as `x / (d == -1 ? 1 : d) * (d == -1 ? -1 : 1)`, behind a guard for 0; a remainder needs no sign, since it is 0 for -1.
+pub(super) fn rewrite(node: NodeProto, element: Element, writer: &mut Writer, nodes: &mut Vec<NodeProto>) {
+    let [dividend, divisor] = &*node.input else {
+        nodes.push(node);
+        return;
+    };
+    let (dividend, divisor) = (dividend.clone(), divisor.clone());
+    let [zero, one, minus] = [0, 1, -1].map(|value| writer.constant(value, element, &[], nodes));
+    let is_zero = writer.op("Equal", &[&divisor, &zero], vec![], nodes);
+    let reason = format!("an integer is divided by zero by {}", structure::label(&node));
+    let mut zeros = writer.zeros_unless(&is_zero, reason, nodes);
+    if element == Element::Int32 {
+        zeros = writer.cast(&zeros, DataType::Int32, nodes);
+    }
+    let is_minus = writer.op("Equal", &[&divisor, &minus], vec![], nodes);
+    let safe = writer.op("Where", &[&is_minus, &one, &divisor], vec![], nodes);
+    let safe = writer.op("Add", &[&safe, &zeros], vec![], nodes);
+    if node.op_type == "Mod" {
+        nodes.push(NodeProto {
+            input: vec![dividend, safe],
+            ..node
+        });
+        return;
+    }
+    let sign = writer.op("Where", &[&is_minus, &minus, &one], vec![], nodes);
+    let quotient = writer.op("Div", &[&dividend, &safe], vec![], nodes);
+    nodes.push(NodeProto {
+        op_type: "Mul".to_owned(),
+        input: vec![quotient, sign],
+        attribute: vec![],
+        ..node
+    });
+}

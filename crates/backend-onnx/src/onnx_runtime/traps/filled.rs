@@ -1,0 +1,148 @@
+//! Which values have elements whenever some inputs of the model have: those need no guard in the graph, since a request's inputs are
+//! looked at before the run.
+
+use std::collections::{HashMap, HashSet};
+
+use super::constant;
+use crate::proto::{GraphProto, NodeProto, canonical_domain};
+
+/// Inputs that are told apart. Values that depend on others count as unknown.
+const MOST_INPUTS: usize = 64;
+
+pub(super) struct Filled {
+    inputs: Vec<String>,
+    /// The inputs that must have elements so that a value has some, one bit each.
+    values: HashMap<String, u64>,
+}
+
+impl Filled {
+    pub(super) fn of(graph: &GraphProto) -> Self {
+        let constants = graph.initializer.iter();
+        let constants = constants.filter(|tensor| tensor.dims.iter().all(|&dim| dim > 0));
+        let mut values: HashMap<String, u64> = constants.map(|tensor| (tensor.name.clone(), 0)).collect();
+        let constants: HashSet<&String> = graph.initializer.iter().map(|tensor| &tensor.name).collect();
+        let names = graph.input.iter().map(|input| &input.name);
+        let inputs: Vec<String> = names
+            .filter(|name| !constants.contains(name))
+            .take(MOST_INPUTS)
+            .cloned()
+            .collect();
+        values.extend(
+            inputs
+                .iter()
+                .enumerate()
+                .map(|(index, name)| (name.clone(), 1 << index)),
+        );
+        for node in &graph.node {
+            let Some(output) = node.output.first().filter(|output| !output.is_empty()) else {
+                continue;
+            };
+            if let Some(inputs) = behind(node, &values) {
+                values.insert(output.clone(), inputs);
+            }
+        }
+        Self { inputs, values }
+    }
+
+    /// The inputs of the model that must have elements so that a value has some; `None` if that is not known.
+    pub(super) fn inputs_behind(&self, name: &str) -> Option<Vec<&str>> {
+        let bits = *self.values.get(name)?;
+        let inputs = self.inputs.iter().enumerate();
+        let chosen = inputs.filter(|(index, _)| bits >> index & 1 == 1);
+        Some(chosen.map(|(_, name)| name.as_str()).collect())
+    }
+}
+
+/// The bits of a node's first output.
+fn behind(node: &NodeProto, values: &HashMap<String, u64>) -> Option<u64> {
+    let domain = canonical_domain(&node.domain);
+    if let Some(tensor) = constant(node) {
+        return tensor.dims.iter().all(|&dim| dim > 0).then_some(0);
+    }
+    let deciding = deciding_inputs(domain, &node.op_type)?;
+    let inputs = node.input.iter().take(deciding).filter(|name| !name.is_empty());
+    inputs
+        .map(|name| values.get(name).copied())
+        .try_fold(0, |bits, more| Some(bits | more?))
+}
+
+/// How many of an operator's first inputs must have elements so that its first output has; `None` where that does not decide.
+fn deciding_inputs(domain: &str, op_type: &str) -> Option<usize> {
+    Some(match (domain, op_type) {
+        (
+            "",
+            "Abs"
+            | "BatchNormalization"
+            | "Cast"
+            | "Ceil"
+            | "Clip"
+            | "CumSum"
+            | "DequantizeLinear"
+            | "Dropout"
+            | "DynamicQuantizeLinear"
+            | "Elu"
+            | "Erf"
+            | "Exp"
+            | "Flatten"
+            | "Floor"
+            | "GRU"
+            | "Gelu"
+            | "HardSigmoid"
+            | "HardSwish"
+            | "Identity"
+            | "InstanceNormalization"
+            | "LSTM"
+            | "LayerNormalization"
+            | "LeakyRelu"
+            | "Log"
+            | "LogSoftmax"
+            | "Neg"
+            | "QuantizeLinear"
+            | "RMSNormalization"
+            | "RNN"
+            | "Relu"
+            | "Reshape"
+            | "RotaryEmbedding"
+            | "Selu"
+            | "Sigmoid"
+            | "Softmax"
+            | "Softplus"
+            | "Sqrt"
+            | "Squeeze"
+            | "Tanh"
+            | "Transpose"
+            | "Unsqueeze"
+            | "Attention",
+        ) => 1,
+        (
+            "",
+            "Add" | "Div" | "Gather" | "Gemm" | "MatMul" | "MatMulInteger" | "Mul" | "PRelu" | "Pow" | "Sub",
+        ) => 2,
+        ("", "Where") => 3,
+        (
+            "com.microsoft",
+            "Attention"
+            | "BiasGelu"
+            | "DynamicQuantizeLSTM"
+            | "FastGelu"
+            | "Gelu"
+            | "GroupQueryAttention"
+            | "MatMulNBits"
+            | "MultiHeadAttention"
+            | "QAttention"
+            | "QuickGelu"
+            | "RotaryEmbedding",
+        ) => 1,
+        ("" | "com.microsoft", "SimplifiedLayerNormalization") => 1,
+        (
+            "com.microsoft",
+            "DynamicQuantizeMatMul"
+            | "EmbedLayerNormalization"
+            | "FusedMatMul"
+            | "MatMulIntegerToFloat"
+            | "SkipLayerNormalization"
+            | "SkipSimplifiedLayerNormalization",
+        ) => 2,
+        _ => return None,
+    })
+}

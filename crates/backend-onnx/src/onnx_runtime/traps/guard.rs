@@ -1,0 +1,171 @@
+//! Nodes that end a run with an error before an operator gets a value that would end the process.
+//!
+//! A guard looks up an index in a table of one element: 0 where the value is good and 1, which ONNX Runtime refuses, where it is not. What
+//! comes out is 0 and is added to what the operator takes, so that the operator runs after its guard.
+
+use super::{Need, division::Element};
+use crate::{
+    proto::{AttributeProto, NodeProto, TensorProto, attribute_proto::AttributeType, tensor_proto::DataType},
+    structure,
+};
+
+/// What names of guards begin with. In ONNX Runtime's errors the name of the node that failed is quoted.
+const PREFIX: &str = "~guard~";
+
+/// What the guards of a model say, by their numbers.
+#[derive(Debug, Default)]
+pub(crate) struct Guards(Vec<String>);
+
+impl Guards {
+    /// What a guard says that has ended a run, from the library's message.
+    pub(crate) fn reason(&self, message: &str) -> Option<&str> {
+        let (_, rest) = message.split_once(PREFIX)?;
+        let number: usize = rest
+            .split(|character: char| !character.is_ascii_digit())
+            .next()?
+            .parse()
+            .ok()?;
+        self.0.get(number).map(String::as_str)
+    }
+}
+
+/// Writes nodes whose values have names of their own.
+pub(super) struct Writer {
+    guards: Guards,
+    values: usize,
+}
+
+impl Writer {
+    pub(super) fn new() -> Self {
+        Self {
+            guards: Guards::default(),
+            values: 0,
+        }
+    }
+
+    pub(super) fn has_written(&self) -> bool {
+        self.values > 0
+    }
+
+    pub(super) fn finish(self) -> Guards {
+        self.guards
+    }
+
+    /// Appends a node; gives the name of its value.
+    pub(super) fn op(
+        &mut self,
+        op: &str,
+        inputs: &[&str],
+        attribute: Vec<AttributeProto>,
+        nodes: &mut Vec<NodeProto>,
+    ) -> String {
+        let output = format!("~value~{}", self.values);
+        self.values += 1;
+        nodes.push(NodeProto {
+            op_type: op.to_owned(),
+            name: output.clone(),
+            input: inputs.iter().map(|&input| input.to_owned()).collect(),
+            output: vec![output.clone()],
+            attribute,
+            ..NodeProto::default()
+        });
+        output
+    }
+
+    /// Appends a constant integer without dimensions, or with one of 1 element.
+    pub(super) fn constant(
+        &mut self,
+        value: i64,
+        element: Element,
+        dims: &[i64],
+        nodes: &mut Vec<NodeProto>,
+    ) -> String {
+        let bytes = match element {
+            Element::Int32 => (value as i32).to_le_bytes().to_vec(),
+            Element::Int64 => value.to_le_bytes().to_vec(),
+        };
+        let tensor = TensorProto {
+            dims: dims.to_vec(),
+            data_type: element.data_type() as i32,
+            raw_data: bytes.into(),
+            ..TensorProto::default()
+        };
+        let value = AttributeProto {
+            name: "value".to_owned(),
+            r#type: AttributeType::Tensor as i32,
+            t: Some(tensor),
+            ..AttributeProto::default()
+        };
+        self.op("Constant", &[], vec![value], nodes)
+    }
+
+    /// Appends a conversion.
+    pub(super) fn cast(&mut self, value: &str, to: DataType, nodes: &mut Vec<NodeProto>) -> String {
+        let to = AttributeProto {
+            name: "to".to_owned(),
+            r#type: AttributeType::Int as i32,
+            i: to as i64,
+            ..AttributeProto::default()
+        };
+        self.op("Cast", &[value], vec![to], nodes)
+    }
+
+    /// Appends a guard that ends the run where a BOOL is true, with this reason. Gives zeros of INT64 in the BOOL's shape.
+    pub(super) fn zeros_unless(
+        &mut self,
+        is_bad: &str,
+        reason: String,
+        nodes: &mut Vec<NodeProto>,
+    ) -> String {
+        let index = self.cast(is_bad, DataType::Int64, nodes);
+        let table = self.constant(0, Element::Int64, &[1], nodes);
+        let zeros = self.op("Gather", &[&table, &index], vec![], nodes);
+        if let Some(guard) = nodes.last_mut() {
+            guard.name = format!("{PREFIX}{}", self.guards.0.len());
+        }
+        self.guards.0.push(reason);
+        zeros
+    }
+
+    /// Lets the first input of a node come through guards for its needs, which are appended.
+    pub(super) fn guard(
+        &mut self,
+        node: &mut NodeProto,
+        needs: &[(String, Need)],
+        nodes: &mut Vec<NodeProto>,
+    ) {
+        let Some(carrier) = node.input.iter().position(|name| !name.is_empty()) else {
+            return;
+        };
+        let mut zeros: Option<String> = None;
+        for (name, need) in needs {
+            let (is_good, reason) = match need {
+                Need::Elements => {
+                    let size = self.op("Size", &[name], vec![], nodes);
+                    (
+                        self.cast(&size, DataType::Bool, nodes),
+                        "cannot run without elements",
+                    )
+                }
+                Need::Positive => {
+                    let value = self.cast(name, DataType::Int64, nodes);
+                    let zero = self.constant(0, Element::Int64, &[], nodes);
+                    let is_good = self.op("Greater", &[&value, &zero], vec![], nodes);
+                    (is_good, "cannot run with a length or a step that is not above 0")
+                }
+            };
+            let is_bad = self.op("Not", &[&is_good], vec![], nodes);
+            let reason = format!("{} {reason} in ONNX Runtime", structure::label(node));
+            let more = self.zeros_unless(&is_bad, reason, nodes);
+            zeros = Some(match zeros {
+                Some(before) => self.op("Add", &[&before, &more], vec![], nodes),
+                None => more,
+            });
+        }
+        if let Some(zeros) = zeros {
+            let shape = self.op("Shape", &[&node.input[carrier]], vec![], nodes);
+            let same = self.op("Add", &[&shape, &zeros], vec![], nodes);
+            node.input[carrier] = self.op("Reshape", &[&node.input[carrier], &same], vec![], nodes);
+        }
+    }
+}

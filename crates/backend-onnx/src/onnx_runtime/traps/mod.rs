@@ -1,0 +1,252 @@
+//! Values that end the process inside of ONNX Runtime's operators. The graph is rewritten before ONNX Runtime reads it, so that such
+//! values are computed or fail the run; a model for which no rewrite is known needs a process of its own.
+//!
+//! `cargo xtask zoo --extremes` looks for such values; the rules are in [`table`].
+
+mod division;
+mod filled;
+mod guard;
+mod scope;
+mod table;
+
+use std::collections::BTreeMap;
+
+use crate::{
+    expand::functions,
+    proto::{
+        AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto, canonical_domain,
+        tensor_proto::DataType,
+    },
+    structure,
+};
+
+pub(super) use self::guard::Guards;
+use self::{
+    filled::Filled,
+    guard::Writer,
+    scope::Scope,
+    table::{Need, Rule},
+};
+
+/// The oldest operator set whose operators the rewritten nodes are made of.
+const OLDEST: i64 = 9;
+
+/// A model whose known traps are rewritten, and what is left to do for each request.
+#[derive(Debug, Default)]
+pub(super) struct Disarmed {
+    /// The checks in the graph, for the errors of runs that they end.
+    pub(super) guards: Guards,
+    /// Inputs of the model that must have elements, with the operator that ends the process otherwise.
+    pub(super) filled: BTreeMap<String, String>,
+    /// Whether nodes were rewritten.
+    pub(super) is_changed: bool,
+    /// Why the model needs a process of its own: a trap for which no rewrite is known.
+    pub(super) unguarded: Option<String>,
+}
+
+/// Rewrites the known traps of a model.
+pub(super) fn disarm(model: &mut ModelProto) -> Disarmed {
+    let mut disarmed = Disarmed::default();
+    let domains = ["", "ai.onnx.ml", table::MICROSOFT];
+    let mut in_functions = model.functions.iter().flat_map(|function| &function.node);
+    if in_functions.any(|node| any_node(node, &table::may_trap)) {
+        let version = |domain: &str, imports: &[OperatorSetIdProto]| {
+            let found = imports
+                .iter()
+                .find(|import| canonical_domain(&import.domain) == domain);
+            found.map(|import| import.version)
+        };
+        let differs = |domain: &str| {
+            let own = version(domain, &model.opset_import);
+            let mut others = model
+                .functions
+                .iter()
+                .map(|function| version(domain, &function.opset_import));
+            others.any(|other| own.is_some() && other.is_some() && own != other)
+        };
+        if domains.iter().any(|domain| differs(domain)) {
+            disarmed.unguarded =
+                Some("a function of the file has another operator set than the model".to_owned());
+            return disarmed;
+        }
+        // Values inside of a function have no types before it is written out.
+        if let Err(error) = functions::write_out(model) {
+            disarmed.unguarded = Some(error.message().to_owned());
+            return disarmed;
+        }
+        disarmed.is_changed = true;
+    }
+    let opset = model
+        .opset_import
+        .iter()
+        .find(|import| canonical_domain(&import.domain).is_empty());
+    let opset = opset.map_or(1, |import| import.version);
+    let Some(graph) = &mut model.graph else {
+        return disarmed;
+    };
+    if !graph.node.iter().any(|node| any_node(node, &table::may_trap)) {
+        return disarmed;
+    }
+    let filled = Filled::of(graph);
+    let mut pass = Pass {
+        writer: Writer::new(),
+        opset,
+        filled: Some(filled),
+        disarmed,
+    };
+    pass.graph(graph, None);
+    pass.disarmed.is_changed |= pass.writer.has_written();
+    pass.disarmed.guards = pass.writer.finish();
+    pass.disarmed
+}
+
+struct Pass {
+    writer: Writer,
+    opset: i64,
+    /// Which values have elements if inputs do. In inner graphs this is not known.
+    filled: Option<Filled>,
+    disarmed: Disarmed,
+}
+
+impl Pass {
+    /// Rewrites a graph. Gives the datatypes of its outputs.
+    fn graph(&mut self, graph: &mut GraphProto, outer: Option<&Scope<'_>>) -> Vec<Option<i32>> {
+        let mut scope = Scope::new(graph, outer);
+        let mut written = Vec::with_capacity(graph.node.len());
+        for mut node in std::mem::take(&mut graph.node) {
+            let mut given = Vec::new();
+            if has_graphs(&node) {
+                // What is inside of an inner graph runs with values that the outer one does not know.
+                let filled = self.filled.take();
+                for inner in inner_graphs(&mut node) {
+                    given = self.graph(inner, Some(&scope));
+                }
+                self.filled = filled;
+            }
+            scope.learn(&node, given);
+            self.node(node, &scope, &mut written);
+        }
+        graph.node = written;
+        scope.outputs(graph)
+    }
+
+    fn node(&mut self, mut node: NodeProto, scope: &Scope<'_>, written: &mut Vec<NodeProto>) {
+        let rule = table::rule(&node);
+        let old = self.opset < OLDEST;
+        match rule {
+            Rule::None => written.push(node),
+            Rule::Process(reason) => {
+                self.needs_process(&node, reason);
+                written.push(node);
+            }
+            Rule::Division => match division::kind(&node, scope) {
+                division::Kind::Safe => written.push(node),
+                division::Kind::Integers(element) if !old => {
+                    division::rewrite(node, element, &mut self.writer, written);
+                }
+                division::Kind::Integers(_) => {
+                    self.needs_process(&node, "of integers in an operator set before 9");
+                    written.push(node);
+                }
+                division::Kind::Unknown => {
+                    self.needs_process(&node, "of a datatype that is not known before a run");
+                    written.push(node);
+                }
+            },
+            Rule::Needs(needs) => {
+                let open = self.open_needs(&node, &needs, scope);
+                if !open.is_empty() && old {
+                    self.needs_process(&node, "in an operator set before 9");
+                } else if !open.is_empty() {
+                    self.writer.guard(&mut node, &open, written);
+                }
+                written.push(node);
+            }
+        }
+    }
+
+    /// The needs of a node that constants do not meet and that no check of a request's inputs will.
+    fn open_needs(
+        &mut self,
+        node: &NodeProto,
+        needs: &[(usize, Need)],
+        scope: &Scope<'_>,
+    ) -> Vec<(String, Need)> {
+        let mut open = Vec::new();
+        for &(index, need) in needs {
+            let Some(name) = node.input.get(index).filter(|name| !name.is_empty()) else {
+                continue;
+            };
+            let is_met = match (need, scope.constant(name)) {
+                (Need::Elements, Some(constant)) => constant.is_filled,
+                (Need::Positive, Some(constant)) => constant.is_positive,
+                (Need::Elements, None) => {
+                    let inputs = self.filled.as_ref().and_then(|filled| filled.inputs_behind(name));
+                    let is_met = inputs.is_some();
+                    for input in inputs.into_iter().flatten() {
+                        let operator = self.disarmed.filled.entry(input.to_owned());
+                        operator.or_insert_with(|| node.op_type.clone());
+                    }
+                    is_met
+                }
+                (Need::Positive, None) => false,
+            };
+            if !is_met {
+                open.push((name.clone(), need));
+            }
+        }
+        open
+    }
+
+    fn needs_process(&mut self, node: &NodeProto, reason: &str) {
+        let unguarded = &mut self.disarmed.unguarded;
+        unguarded.get_or_insert_with(|| format!("{}: {reason}", structure::label(node)));
+    }
+}
+
+/// The value of a `Constant` node, where it is a tensor or integers.
+fn constant(node: &NodeProto) -> Option<TensorProto> {
+    let [attribute] = &*node.attribute else {
+        return None;
+    };
+    if node.op_type != "Constant" || !canonical_domain(&node.domain).is_empty() {
+        return None;
+    }
+    let integers = |ints: &[i64], dims: Vec<i64>| TensorProto {
+        dims,
+        data_type: DataType::Int64 as i32,
+        int64_data: ints.to_vec(),
+        ..TensorProto::default()
+    };
+    match attribute.name.as_str() {
+        "value" => attribute.t.clone(),
+        "value_int" => Some(integers(&[attribute.i], vec![])),
+        "value_ints" => Some(integers(&attribute.ints, vec![attribute.ints.len() as i64])),
+        _ => None,
+    }
+}
+
+fn has_graphs(node: &NodeProto) -> bool {
+    let has = |attribute: &AttributeProto| attribute.g.is_some() || !attribute.graphs.is_empty();
+    node.attribute.iter().any(has)
+}
+
+fn inner_graphs(node: &mut NodeProto) -> impl Iterator<Item = &mut GraphProto> {
+    let attributes = node.attribute.iter_mut();
+    attributes.flat_map(|attribute| attribute.g.iter_mut().chain(&mut attribute.graphs))
+}
+
+/// Whether a node, or one inside of it, passes a test.
+fn any_node(node: &NodeProto, test: &impl Fn(&NodeProto) -> bool) -> bool {
+    let graphs = node
+        .attribute
+        .iter()
+        .flat_map(|attribute| attribute.g.iter().chain(&attribute.graphs));
+    test(node)
+        || graphs
+            .flat_map(|graph| &graph.node)
+            .any(|node| any_node(node, test))
+}
+
+#[cfg(test)]
+mod tests;

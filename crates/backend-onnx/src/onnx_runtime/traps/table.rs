@@ -1,0 +1,142 @@
+//! Which operators of ONNX Runtime have values that end the process, as `cargo xtask zoo --extremes` finds them in versions 1.31 and 1.32.
+
+use crate::proto::{AttributeProto, NodeProto, canonical_domain};
+
+pub(super) const MICROSOFT: &str = "com.microsoft";
+
+/// What must be true of an input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Need {
+    /// It has elements.
+    Elements,
+    /// It is an integer above 0.
+    Positive,
+}
+
+/// What is done about an operator.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Rule {
+    /// Nothing: no trap is known.
+    None,
+    /// Integers are divided: by -1 the smallest has no quotient, and by 0 none has.
+    Division,
+    /// Inputs are checked, by their positions.
+    Needs(Vec<(usize, Need)>),
+    /// No rewrite is known.
+    Process(&'static str),
+}
+
+/// The rule for a node.
+pub(super) fn rule(node: &NodeProto) -> Rule {
+    let elements =
+        |indices: &[usize]| Rule::Needs(indices.iter().map(|&index| (index, Need::Elements)).collect());
+    let all = || elements(&Vec::from_iter(0..node.input.len()));
+    let int = |name: &str| {
+        node.attribute
+            .iter()
+            .find(|attribute| attribute.name == name)
+            .map(integer)
+    };
+    match (canonical_domain(&node.domain), node.op_type.as_str()) {
+        ("", "Div") => Rule::Division,
+        // With fmod it is computed in floating point.
+        ("", "Mod") if int("fmod").unwrap_or(0) == 0 => Rule::Division,
+        ("", "Unique") if int("axis").is_some() => elements(&[0]),
+        // A kernel without elements is divided by, or hangs.
+        ("", "Conv") | (MICROSOFT, "FusedConv" | "NhwcConv" | "NhwcFusedConv") => elements(&[1]),
+        ("", "ConvTranspose") | (MICROSOFT, "ConvTransposeWithDynamicPads") => elements(&[0, 1]),
+        ("", "STFT") => Rule::Needs(vec![
+            (0, Need::Elements),
+            (1, Need::Positive),
+            (2, Need::Elements),
+            (3, Need::Positive),
+        ]),
+        ("", "LSTM" | "GRU" | "RNN") | (MICROSOFT, "DynamicQuantizeLSTM") => elements(&[0]),
+        ("", "Scan") => all(),
+        // Keys and values of earlier steps may be empty: a decoder's first step has none.
+        ("", "Attention") => elements(&[0, 1, 2]),
+        ("", "QuantizeLinear" | "DequantizeLinear") if int("block_size").unwrap_or(0) != 0 => {
+            elements(&[0, 1])
+        }
+        (
+            MICROSOFT,
+            "MultiHeadAttention"
+            | "DecoderMaskedMultiHeadAttention"
+            | "GroupQueryAttention"
+            | "SparseAttention"
+            | "LinearAttention",
+        ) => elements(&[0, 1, 2]),
+        (
+            MICROSOFT,
+            "Attention" | "QAttention" | "SkipLayerNormalization" | "SkipSimplifiedLayerNormalization",
+        ) => elements(&[0, 1]),
+        (MICROSOFT, "RotaryEmbedding") => elements(&[0]),
+        (MICROSOFT, "MoE" | "QMoE") | ("ai.onnx.ml", "FeatureVectorizer") => all(),
+        (MICROSOFT, "Inverse") => Rule::Process("a matrix that is not square ends the process"),
+        (MICROSOFT, "AttnLSTM") => Rule::Process("requests end the process"),
+        (MICROSOFT, other) if !TRIED.contains(&other) => {
+            Rule::Process("which values end the process is not known of this operator")
+        }
+        _ => Rule::None,
+    }
+}
+
+/// Whether a node has a rule.
+pub(super) fn may_trap(node: &NodeProto) -> bool {
+    rule(node) != Rule::None
+}
+
+fn integer(attribute: &AttributeProto) -> i64 {
+    attribute.i
+}
+
+/// Operators of ONNX Runtime's own without a known trap that `cargo xtask zoo --extremes` tries.
+const TRIED: &[&str] = &[
+    "BiasGelu",
+    "BifurcationDetector",
+    "CDist",
+    "CausalConvWithState",
+    "CropAndResize",
+    "DequantizeLinear",
+    "DynamicQuantizeMatMul",
+    "DynamicTimeWarping",
+    "EmbedLayerNormalization",
+    "ExpandDims",
+    "FastGelu",
+    "FusedGemm",
+    "FusedMatMul",
+    "GatherBlockQuantized",
+    "GatherND",
+    "Gelu",
+    "GridSample",
+    "MatMulBnb4",
+    "MatMulInteger16",
+    "MatMulIntegerToFloat",
+    "MatMulNBits",
+    "MaxpoolWithMask",
+    "MurmurHash3",
+    "NGramRepeatBlock",
+    "NhwcMaxPool",
+    "Pad",
+    "QEmbedLayerNormalization",
+    "QGemm",
+    "QLinearAdd",
+    "QLinearAveragePool",
+    "QLinearConcat",
+    "QLinearConv",
+    "QLinearGlobalAveragePool",
+    "QLinearLeakyRelu",
+    "QLinearMul",
+    "QLinearSigmoid",
+    "QLinearSoftmax",
+    "QLinearWhere",
+    "QuantizeLinear",
+    "QuickGelu",
+    "Range",
+    "Tokenizer",
+    "TransposeMatMul",
+    "Trilu",
+    "UnfoldTensor",
+    "Unique",
+    "WordConvEmbedding",
+];
