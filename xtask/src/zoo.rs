@@ -43,6 +43,10 @@ pub(crate) struct Options {
     /// Instead of models that others made: small files and requests that are made to hurt, and what a server takes for them
     #[arg(long, conflicts_with_all = ["exports", "results", "page", "mutations", "graphs", "operators"])]
     hostile: bool,
+    /// Instead of models that others made: single operators with extreme values, in processes that ONNX Runtime may end, and what a server
+    /// does that is given the same
+    #[arg(long, conflicts_with_all = ["exports", "results", "page", "mutations", "graphs", "operators", "hostile"])]
+    extremes: bool,
     /// Which changes or graphs chance chooses
     #[arg(long, default_value_t = 1, value_name = "N")]
     seed: u32,
@@ -62,6 +66,10 @@ const REQUIREMENTS: &[&str] = &[
     "tritonclient[http]==2.73.0",
 ];
 
+/// What the script of extreme values imports, and the versions of ONNX Runtime that it tries.
+const EXTREMES: &[&str] = &["numpy==2.4.6", "onnx==1.18.0"];
+const VERSIONS: &[&str] = &["1.31.1", "1.32.0"];
+
 /// What the script that trains models imports too.
 const TRAINING: &[&str] = &[
     "catboost==1.2.10",
@@ -75,6 +83,9 @@ const TRAINING: &[&str] = &[
 /// Fetches the models, runs them, and fails when an answer is wrong, fails, or ends the server.
 pub(crate) fn run(options: &Options) -> Result<()> {
     let root = workspace::root();
+    if options.extremes {
+        return extremes(options);
+    }
     let by_chance = options.mutations.or(options.graphs);
     let script_name = match options {
         Options { exports: true, .. } => "exports.py",
@@ -91,13 +102,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         false => ("target/zoo-venv", REQUIREMENTS.to_vec()),
     };
     let python = venv::environment(&options.python, &root.join(environment), &requirements)?;
-    let server = match &options.server {
-        Some(server) => server.clone(),
-        None => {
-            cargo::run(&["build", "--release", "--package", "oip-server"], &[])?;
-            workspace::built("release").join("oip-server")
-        }
-    };
+    let server = server(options)?;
     let mut script_run = Command::new(python);
     let script = script_run.arg(root.join("xtask/zoo").join(script_name));
     script.arg("--server").arg(server);
@@ -139,6 +144,46 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         ),
         None => ensure!(status.success(), "some models are answered wrongly, or fail"),
     }
+    Ok(())
+}
+
+/// The server that was named, or one of a release build.
+fn server(options: &Options) -> Result<PathBuf> {
+    if let Some(server) = &options.server {
+        return Ok(server.clone());
+    }
+    cargo::run(&["build", "--release", "--package", "oip-server"], &[])?;
+    Ok(workspace::built("release").join("oip-server"))
+}
+
+/// Runs operators with extreme values, once with each version of ONNX Runtime.
+fn extremes(options: &Options) -> Result<()> {
+    let root = workspace::root();
+    let server = server(options)?;
+    let mut failed = Vec::new();
+    for version in VERSIONS {
+        let library = format!("onnxruntime=={version}");
+        let requirements = [EXTREMES, &[&library]].concat();
+        let environment = root.join(format!("target/extremes-venv-{version}"));
+        let python = venv::environment(&options.python, &environment, &requirements)?;
+        let mut script = Command::new(python);
+        script
+            .arg(root.join("xtask/zoo/extremes.py"))
+            .arg("--server")
+            .arg(&server);
+        if let Some(only) = &options.only {
+            script.args(["--only", only]);
+        }
+        let status = script.status().context("starting the script")?;
+        if !status.success() {
+            failed.push(*version);
+        }
+    }
+    ensure!(
+        failed.is_empty(),
+        "values end a server, or a process in a way that is not known, with ONNX Runtime {}",
+        failed.join(" and ")
+    );
     Ok(())
 }
 
