@@ -6,10 +6,11 @@
 #![allow(clippy::print_stdout, reason = "an example talks to its reader")]
 
 use oip_auth::Guard;
+use oip_service::CpuPool;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let path = std::env::args().nth(1).ok_or("which table?")?;
-    let guard = Guard::with_table(&path)?;
+    let guard = Guard::with_table(&path, CpuPool::default())?;
     println!("{path} is fine");
     // A server does this from time to time: a table that is not usable leaves the last one in force.
     println!("changed meanwhile: {}", guard.reload()?);

@@ -15,7 +15,7 @@ use tower_service::Service;
 
 use crate::{
     call::Call,
-    guard::{Admitted, Door, Guard},
+    guard::{Admitted, Door, Guard, Sender, Stop},
 };
 
 /// A service behind a [`Guard`].
@@ -73,7 +73,10 @@ impl<S, B> Gate<S, B> {
 
 impl<S, B, R> Service<Request<R>> for Gate<S, B>
 where
-    S: Service<Request<R>, Response = Response<B>, Error = Infallible>,
+    S: Service<Request<R>, Response = Response<B>, Error = Infallible> + Clone + Send + 'static,
+    S::Future: Send,
+    B: Send + 'static,
+    R: Send + 'static,
 {
     type Response = Response<B>;
     type Error = Infallible;
@@ -83,7 +86,20 @@ where
         self.service.poll_ready(cx)
     }
 
-    fn call(&mut self, mut request: Request<R>) -> Self::Future {
+    fn call(&mut self, request: Request<R>) -> Self::Future {
+        self.decide(request, None)
+    }
+}
+
+impl<S, B> Gate<S, B> {
+    /// Passes a request on or refuses it, by its head and by the sender, if that one had to be verified first.
+    fn decide<R>(&mut self, mut request: Request<R>, sender: Option<Sender>) -> Answer<S::Future, B>
+    where
+        S: Service<Request<R>, Response = Response<B>, Error = Infallible> + Clone + Send + 'static,
+        S::Future: Send,
+        B: Send + 'static,
+        R: Send + 'static,
+    {
         let path = request.uri().path();
         let call = match self.transport.is_grpc {
             true => Call::of_grpc(path),
@@ -96,9 +112,18 @@ where
         let notes = request.extensions().get::<Arc<RequestNotes>>();
         match self
             .guard
-            .admit(&self.door, &call, request.headers(), certificate)
+            .admit(&self.door, &call, request.headers(), certificate, sender)
         {
-            Err(refusal) => {
+            Err(Stop::Unverified(unverified)) => {
+                let mut gate = self.clone();
+                Answer::Verifying {
+                    answer: Box::pin(async move {
+                        let sender = gate.guard.verify(unverified).await;
+                        gate.decide(request, Some(sender)).await
+                    }),
+                }
+            }
+            Err(Stop::Refused(refusal)) => {
                 if let (Some(notes), Some(shown)) = (notes, &refusal.shown) {
                     notes.set_identity(shown);
                 }
@@ -171,6 +196,8 @@ pin_project! {
         #[doc(hidden)]
         Refused { response: Option<Response<B>> },
         #[doc(hidden)]
+        Verifying { answer: Pin<Box<dyn Future<Output = Result<Response<B>, Infallible>> + Send>> },
+        #[doc(hidden)]
         Admitted {
             #[pin]
             answer: F,
@@ -201,6 +228,7 @@ where
                 Some(response) => Poll::Ready(Ok(response)),
                 None => Poll::Pending,
             },
+            AnswerProjection::Verifying { answer } => answer.as_mut().poll(cx),
             AnswerProjection::Admitted { answer, audit } => {
                 let Ok(response) = ready!(answer.poll(cx));
                 if let Some(audit) = audit.take() {
@@ -209,5 +237,122 @@ where
                 Poll::Ready(Ok(response))
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        fs,
+        future::{Ready, ready},
+        sync::mpsc,
+        task::Waker,
+    };
+
+    use oip_service::{CpuPool, Lease};
+    use oip_types::ErrorCode;
+    use serde_json::json;
+
+    use super::*;
+    use crate::jwt::tests::Issuer;
+
+    /// Answers everything with 200.
+    #[derive(Clone)]
+    struct Yes;
+
+    impl Service<Request<()>> for Yes {
+        type Response = Response<String>;
+        type Error = Infallible;
+        type Future = Ready<Result<Response<String>, Infallible>>;
+
+        fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn call(&mut self, _: Request<()>) -> Self::Future {
+            ready(Ok(Response::default()))
+        }
+    }
+
+    /// A gate with one thread for signatures, and who signs tokens for it.
+    fn gate() -> (Gate<Yes, String>, CpuPool, Issuer) {
+        let (folder, issuer, cpu) = (tempfile::tempdir().unwrap(), Issuer::new(), CpuPool::new(1));
+        let path = folder.path().join("auth.toml");
+        fs::write(folder.path().join("keys.json"), issuer.set().to_string()).unwrap();
+        let text = "[jwt]\nkeys = \"keys.json\"\nissuer = \"i\"\naudience = \"a\"\n[identities.ci]\njwt = [\"ci\"]\napis = \
+                    [\"*\"]\n[anonymous]\napis = [\"health\"]";
+        fs::write(&path, text).unwrap();
+        let guard = Guard::with_table(&path, cpu.clone()).unwrap();
+        let transport = Transport {
+            is_grpc: false,
+            refuse: |error: &ServiceError| {
+                let response = Response::builder().status(error.code().http_status());
+                response.body(error.to_string()).unwrap()
+            },
+            certificate: |_| Vec::new(),
+        };
+        (Gate::new(Yes, guard, Door::default(), transport), cpu, issuer)
+    }
+
+    fn with_token(token: &str) -> Request<()> {
+        let request = Request::get("/v2").header("authorization", format!("Bearer {token}"));
+        request.body(()).unwrap()
+    }
+
+    #[tokio::test]
+    async fn signatures_are_verified_off_the_thread_that_answers_others() {
+        let (mut gate, cpu, issuer) = gate();
+        let claims = json!({"iss": "i", "aud": "a", "sub": "ci", "exp": u64::MAX});
+        let good = issuer.sign(&json!({"alg": "ES256", "kid": "ec"}), &claims);
+        let bad = Issuer::new().sign(&json!({"alg": "ES256", "kid": "ec"}), &claims);
+        let (release, blocked) = mpsc::channel::<()>();
+        let lease = Lease::unlimited();
+        let mut blocking = Box::pin(cpu.run(&lease, 1, move || {
+            let _ = blocked.recv();
+            Ok(())
+        }));
+        let mut cx = Context::from_waker(Waker::noop());
+        assert!(blocking.as_mut().poll(&mut cx).is_pending());
+        let mut waiting: Vec<_> = [&good, &bad].map(|token| Box::pin(gate.call(with_token(token)))).into();
+        for answer in &mut waiting {
+            assert!(answer.as_mut().poll(&mut cx).is_pending(), "it does not wait for the pool");
+        }
+        // Who needs no signature waits for none, and neither does a token of no form.
+        let live = gate.call(Request::get("/livez").body(()).unwrap()).await.unwrap();
+        assert_eq!(live.status(), 200);
+        assert_eq!(gate.call(with_token("s3cret")).await.unwrap().status(), 401);
+        drop(release);
+        let mut statuses = Vec::new();
+        for answer in waiting {
+            let response = answer.await.unwrap();
+            let is_challenged = response.headers().contains_key(WWW_AUTHENTICATE);
+            statuses.push((response.status().as_u16(), is_challenged));
+        }
+        assert_eq!(statuses, [(200, false), (401, true)]);
+        blocking.await.unwrap();
+        // A token that was good is remembered: the pool is not asked again.
+        assert!(Box::pin(gate.call(with_token(&good))).as_mut().poll(&mut cx).is_ready());
+    }
+
+    #[tokio::test]
+    async fn an_address_without_changes_names_the_sender_of_a_verified_token() {
+        let (gate, _, issuer) = gate();
+        let mut gate = Gate {
+            door: Door {
+                answers: crate::Answers::NoAdministration("elsewhere"),
+                ..Door::default()
+            },
+            ..gate
+        };
+        let claims = json!({"iss": "i", "aud": "a", "sub": "ci", "exp": u64::MAX});
+        let token = issuer.sign(&json!({"alg": "ES256", "kid": "ec"}), &claims);
+        let notes = Arc::new(RequestNotes::default());
+        let mut request = with_token(&token);
+        *request.uri_mut() = "/v2/repository/models/m/unload".parse().unwrap();
+        *request.method_mut() = http::Method::POST;
+        request.extensions_mut().insert(notes.clone());
+        let response = gate.call(request).await.unwrap();
+        assert_eq!(response.status().as_u16(), ErrorCode::PermissionDenied.http_status());
+        assert_eq!(notes.identity(), Some("ci ('ci')"));
     }
 }

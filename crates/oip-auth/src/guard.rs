@@ -10,7 +10,7 @@ use http::{
     HeaderMap,
     header::{AUTHORIZATION, HeaderValue},
 };
-use oip_service::{Grant, Rights};
+use oip_service::{CpuPool, Grant, Lease, Rights};
 use oip_types::{ErrorCode, ServiceError};
 use tokio::{
     task::spawn_blocking,
@@ -22,7 +22,7 @@ use crate::{
     error::AuthError,
     jwt::Refused,
     restricted::Restricted,
-    table::{Contents, Known, Table, denied},
+    table::{Bearer, Contents, Known, Table, denied},
 };
 
 /// Knows who may do what. Clones are the same.
@@ -35,6 +35,8 @@ struct Shared {
     table: RwLock<Option<Arc<Table>>>,
     /// What the files held when they were last looked at.
     seen: Mutex<Option<Seen>>,
+    /// Verifies signatures.
+    cpu: CpuPool,
 }
 
 /// The content of the files.
@@ -107,11 +109,11 @@ impl Guard {
         Self::default()
     }
 
-    /// A guard with a table in a file.
+    /// A guard with a table in a file. Signatures of JSON Web Tokens are verified on the threads of `cpu`.
     ///
     /// # Errors
     /// When a file cannot be read, or does not hold what it must.
-    pub fn with_table(path: impl Into<PathBuf>) -> Result<Self, AuthError> {
+    pub fn with_table(path: impl Into<PathBuf>, cpu: CpuPool) -> Result<Self, AuthError> {
         let path = path.into();
         let contents = Contents::read(&path)?;
         let table = Table::new(&path, &contents, None)?;
@@ -122,6 +124,7 @@ impl Guard {
                 contents,
                 is_used: true,
             })),
+            cpu,
         })))
     }
 
@@ -236,14 +239,15 @@ impl Guard {
         anonymous.is_some_and(|known| table.identity(known.identity).may_use(api))
     }
 
-    /// Decides on a request.
+    /// Decides on a request: at once, or after [`Guard::verify`] with the sender that it has found.
     pub(crate) fn admit(
         &self,
         door: &Door,
         call: &Call<'_>,
         headers: &HeaderMap,
         certificate: impl FnOnce() -> Vec<String>,
-    ) -> Result<Admitted, Refusal> {
+        sender: Option<Sender>,
+    ) -> Result<Admitted, Stop> {
         if call.api == Api::Page {
             return Ok(Admitted {
                 shown: None,
@@ -260,7 +264,14 @@ impl Guard {
             restricted.check(headers).map_err(denied)?;
             is_restricted = true;
         }
-        let table = self.table();
+        let (table, found) = match sender {
+            Some(Sender { table, found }) => (Some(table), Some(found)),
+            None => (self.table(), None),
+        };
+        let identify = |table: &Arc<Table>| match found {
+            Some(found) => found.map_err(Stop::Refused),
+            None => identify(table, headers, certificate),
+        };
         match &door.answers {
             Answers::Everything => {}
             Answers::NoChanges(advice) => {
@@ -280,13 +291,15 @@ impl Guard {
                 if is_moved || call.change.is_some() {
                     let what = call.change.unwrap_or(api.name());
                     // The log says who has asked, also where nobody may.
-                    let known = table
-                        .as_ref()
-                        .and_then(|table| identify(table, headers, certificate).ok());
-                    return Err(Refusal {
+                    let known = match table.as_ref().map(identify) {
+                        Some(Err(Stop::Unverified(token))) => return Err(Stop::Unverified(token)),
+                        known => known.and_then(Result::ok),
+                    };
+                    let error = denied(format!("'{what}' is refused on this address: {advice}"));
+                    return Err(Stop::Refused(Refusal {
                         shown: known.map(|known| known.shown),
-                        ..denied(format!("'{what}' is refused on this address: {advice}")).into()
-                    });
+                        ..error.into()
+                    }));
                 }
             }
         }
@@ -303,14 +316,10 @@ impl Guard {
                 model,
             });
         };
-        let known = identify(&table, headers, certificate)?;
+        let known = identify(&table)?;
         let identity = table.identity(known.identity);
-        identity.check_call(call).map_err(|error| Refusal {
-            error,
-            challenge: None,
-            shown: Some(known.shown.clone()),
-        })?;
-        identity.take_turn().map_err(|error| Refusal {
+        let allowed = identity.check_call(call).and_then(|()| identity.take_turn());
+        allowed.map_err(|error| Refusal {
             error,
             challenge: None,
             shown: Some(known.shown.clone()),
@@ -324,6 +333,47 @@ impl Guard {
             model,
         })
     }
+}
+
+impl Guard {
+    /// Verifies the signature of a sender's token off the transport's thread.
+    pub(crate) async fn verify(&self, unverified: Unverified) -> Sender {
+        let Unverified { table, token, digest } = unverified;
+        let (held, bytes) = (table.clone(), token.len() as u64);
+        let verify = move || Ok(held.by_signature(&token, digest));
+        // The work is dropped with this future when the client leaves.
+        let found = match self.0.cpu.run(&Lease::unlimited(), bytes, verify).await {
+            Ok(found) => found.map_err(Refusal::from),
+            Err(error) => Err(error.into()),
+        };
+        Sender { table, found }
+    }
+}
+
+/// Why a request does not go on now.
+pub(crate) enum Stop {
+    Refused(Refusal),
+    /// Its sender is known once the signature of its token is verified.
+    Unverified(Unverified),
+}
+
+impl<R: Into<Refusal>> From<R> for Stop {
+    fn from(refusal: R) -> Self {
+        Self::Refused(refusal.into())
+    }
+}
+
+/// A JSON Web Token and the table that has the keys to verify it with.
+pub(crate) struct Unverified {
+    table: Arc<Table>,
+    token: String,
+    digest: [u8; 32],
+}
+
+/// The sender of a request by its verified token, and the table that knows it.
+pub(crate) struct Sender {
+    table: Arc<Table>,
+    found: Result<Known, Refusal>,
 }
 
 /// Why a request may not go on.
@@ -345,6 +395,23 @@ impl From<ServiceError> for Refusal {
     }
 }
 
+impl From<Refused> for Refusal {
+    fn from(refused: Refused) -> Self {
+        match refused {
+            Refused::Token(reason) => Self::unauthenticated(reason, WRONG),
+            Refused::NoKeys => {
+                let reason = "the keys of tokens could not be fetched yet, so the token cannot be checked";
+                let error = ServiceError::new(ErrorCode::Unavailable, reason);
+                error.retry_after(Duration::from_secs(5)).into()
+            }
+        }
+    }
+}
+
+/// The challenges for clients without credentials, and with wrong ones.
+const NONE: HeaderValue = HeaderValue::from_static("Bearer realm=\"models\"");
+const WRONG: HeaderValue = HeaderValue::from_static("Bearer realm=\"models\", error=\"invalid_token\"");
+
 impl Refusal {
     fn unauthenticated(reason: &str, challenge: HeaderValue) -> Self {
         Self {
@@ -357,20 +424,16 @@ impl Refusal {
 
 /// Finds out who has sent a request: a token says so, else a certificate.
 fn identify(
-    table: &Table,
+    table: &Arc<Table>,
     headers: &HeaderMap,
     certificate: impl FnOnce() -> Vec<String>,
-) -> Result<Known, Refusal> {
-    const NONE: HeaderValue = HeaderValue::from_static("Bearer realm=\"models\"");
-    const WRONG: HeaderValue = HeaderValue::from_static("Bearer realm=\"models\", error=\"invalid_token\"");
+) -> Result<Known, Stop> {
     let mut values = headers.get_all(AUTHORIZATION).iter();
     let Some(value) = values.next() else {
         let known = table.by_certificate(&certificate()).or_else(|| table.anonymous());
         return known.ok_or_else(|| {
-            Refusal::unauthenticated(
-                "expected a header 'authorization: Bearer TOKEN', or a known certificate",
-                NONE,
-            )
+            let expected = "expected a header 'authorization: Bearer TOKEN', or a known certificate";
+            Refusal::unauthenticated(expected, NONE).into()
         });
     };
     let token = value.to_str().ok().filter(|_| values.next().is_none());
@@ -379,19 +442,18 @@ fn identify(
         scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
     });
     let Some(token) = token else {
-        return Err(Refusal::unauthenticated(
-            "expected one header 'authorization: Bearer TOKEN'",
-            WRONG,
-        ));
+        let expected = "expected one header 'authorization: Bearer TOKEN'";
+        return Err(Refusal::unauthenticated(expected, WRONG).into());
     };
-    table.by_token(token).map_err(|refused| match refused {
-        Refused::Token(reason) => Refusal::unauthenticated(reason, WRONG),
-        Refused::NoKeys => {
-            let reason = "the keys of tokens could not be fetched yet, so the token cannot be checked";
-            let error = ServiceError::new(ErrorCode::Unavailable, reason);
-            error.retry_after(Duration::from_secs(5)).into()
-        }
-    })
+    match table.by_token(token) {
+        Bearer::Known(known) => Ok(known),
+        Bearer::Refused(refused) => Err(Refusal::from(refused).into()),
+        Bearer::Unverified(digest) => Err(Stop::Unverified(Unverified {
+            table: table.clone(),
+            token: token.to_owned(),
+            digest,
+        })),
+    }
 }
 
 /// The checks that need the request's content.

@@ -9,7 +9,10 @@ use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use crate::{fetched::Fetched, key::Key};
+use crate::{
+    fetched::Fetched,
+    key::{Choice, Key, choose},
+};
 
 /// Keys, and what tokens must say.
 pub(crate) struct Verifier {
@@ -111,9 +114,13 @@ impl Verifier {
             return Err("the token has extensions that are not known");
         }
         let signature = decode(signature)?;
-        let is_signed = keys
-            .iter()
-            .any(|key| key.verifies(&header.alg, header.kid.as_deref(), message.as_bytes(), &signature));
+        let is_signed = match choose(keys, &header.alg, header.kid.as_deref()) {
+            Choice::One(key) => key.verifies(message.as_bytes(), &signature),
+            Choice::None => false,
+            Choice::Several => {
+                return Err("the token names no key ('kid'), and several of the server's keys fit its algorithm");
+            }
+        };
         if !is_signed {
             // Its issuer may have a new key.
             let is_known = |kid: &String| keys.iter().any(|key| key.id() == Some(kid));
@@ -271,6 +278,50 @@ pub(crate) mod tests {
             let verified = verifier.verify(&issuer.sign(&header, &of_many), now()).unwrap();
             assert_eq!(verified.values, ["a", "b"]);
         }
+    }
+
+    /// With 64 keys, trying them all would take as long as 64 tokens.
+    #[test]
+    fn a_token_is_verified_with_one_key_or_refused() {
+        const SEVERAL: &str =
+            "the token names no key ('kid'), and several of the server's keys fit its algorithm";
+        let (issuer, other) = (Issuer::new(), Issuer::new());
+        let keys = |issuer: &Issuer, prefix: Option<&str>| {
+            let mut set = issuer.set();
+            for key in set["keys"].as_array_mut().unwrap() {
+                match (prefix, key.as_object_mut().unwrap()) {
+                    (None, key) => drop(key.remove("kid")),
+                    (Some(prefix), key) if key.contains_key("kid") => {
+                        key["kid"] = json!(format!("{prefix}{}", key["kid"].as_str().unwrap()));
+                    }
+                    _ => {}
+                }
+            }
+            read_set(set.to_string().as_bytes()).unwrap().0
+        };
+        let verify = |sets: &[Vec<Key>], header: &Value| {
+            let [iss, aud, claim] = ["https://issuer", "models", "sub"].map(str::to_owned);
+            let verifier = Verifier::new(Keys::File(Arc::new(sets.concat())), iss, aud, claim);
+            verifier
+                .verify(&issuer.sign(header, &claims()), now())
+                .map(|verified| verified.values.concat())
+        };
+        let ci = || Ok("ci".to_owned());
+        let refused = |reason| Err(Refused::Token(reason));
+        let (nameless, named) = (json!({"alg": "ES256"}), json!({"alg": "ES256", "kid": "ec"}));
+        let own = keys(&issuer, Some(""));
+        // One key fits the algorithm, or more do.
+        assert_eq!(verify(std::slice::from_ref(&own), &nameless), ci());
+        assert_eq!(verify(&[own.clone(), keys(&other, Some("x-"))], &nameless), refused(SEVERAL));
+        assert_eq!(verify(&[own, keys(&other, Some("x-"))], &named), ci());
+        // Keys without an id are for tokens whose id no key has.
+        let unnamed = keys(&issuer, None);
+        assert_eq!(verify(&[unnamed.clone(), keys(&other, Some("x-"))], &named), ci());
+        assert_eq!(
+            verify(&[unnamed.clone(), keys(&other, Some(""))], &named),
+            refused("the token is not signed by a known key")
+        );
+        assert_eq!(verify(&[unnamed, keys(&other, None)], &named), refused(SEVERAL));
     }
 
     #[test]

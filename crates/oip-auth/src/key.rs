@@ -63,19 +63,41 @@ impl Key {
         self.id.as_deref()
     }
 
-    /// Whether a signature is its own, by the algorithm and the key that a token names.
-    pub(crate) fn verifies(
-        &self,
-        algorithm: &str,
-        id: Option<&str>,
-        message: &[u8],
-        signature: &[u8],
-    ) -> bool {
-        let is_meant = match (id, self.id()) {
-            (Some(wanted), Some(id)) => wanted == id,
-            _ => true,
-        };
-        is_meant && self.public.algorithm() == algorithm && self.public.verifies(message, signature)
+    /// Whether it has signed a message.
+    pub(crate) fn verifies(&self, message: &[u8], signature: &[u8]) -> bool {
+        self.public.verifies(message, signature)
+    }
+}
+
+/// The key to verify a token with.
+#[derive(Debug)]
+pub(crate) enum Choice<'a> {
+    One(&'a Key),
+    /// No key fits.
+    None,
+    /// The token names no key, and more than one fits its algorithm.
+    Several,
+}
+
+/// Finds the key of `keys` for a token's `algorithm` and key `id`.
+///
+/// A token is verified with one key at most: a verification takes up to a millisecond, and a set has up to 64 keys. Keys without
+/// an id are for tokens whose id is not in the set.
+pub(crate) fn choose<'a>(keys: &'a [Key], algorithm: &str, id: Option<&str>) -> Choice<'a> {
+    let fitting = |is_meant: &dyn Fn(&Key) -> bool| {
+        let mut fitting = keys
+            .iter()
+            .filter(|key| key.public.algorithm() == algorithm && is_meant(key));
+        match (fitting.next(), fitting.next()) {
+            (None, _) => Choice::None,
+            (Some(key), None) => Choice::One(key),
+            (Some(_), Some(_)) => Choice::Several,
+        }
+    };
+    match id {
+        None => fitting(&|_| true),
+        Some(id) if keys.iter().any(|key| key.id() == Some(id)) => fitting(&|key| key.id() == Some(id)),
+        Some(_) => fitting(&|key| key.id().is_none()),
     }
 }
 
@@ -90,9 +112,13 @@ pub(crate) fn read_set(set: &[u8]) -> Result<(Vec<Key>, Option<String>), String>
         let found = set.keys.len();
         return Err(format!("expected at most {MOST_KEYS} keys, found {found}"));
     }
-    let (mut keys, mut complaint) = (Vec::new(), None);
+    let (mut keys, mut complaint) = (Vec::<Key>::new(), None);
     for (index, key) in set.keys.iter().enumerate() {
-        match read_key(key) {
+        let read = read_key(key).and_then(|read| match read {
+            Some(key) => distinct(key, &keys),
+            None => Ok(None),
+        });
+        match read {
             Ok(read) => keys.extend(read),
             Err(reason) => drop(complaint.get_or_insert(format!("keys[{index}]: {reason}"))),
         }
@@ -103,6 +129,21 @@ pub(crate) fn read_set(set: &[u8]) -> Result<(Vec<Key>, Option<String>), String>
             Err("expected a public key of RSA, EC with P-256, or OKP with Ed25519, found none".to_owned())
         }
         (false, complaint) => Ok((keys, complaint)),
+    }
+}
+
+/// The key, if it is none of those before it. Another one of the same id and algorithm could never be chosen.
+fn distinct(key: Key, before: &[Key]) -> Result<Option<Key>, String> {
+    if before.contains(&key) {
+        return Ok(None);
+    }
+    let is_same = |other: &&Key| other.id == key.id && other.public.algorithm() == key.public.algorithm();
+    match before.iter().find(is_same).and(key.id.as_deref()) {
+        Some(id) => Err(format!(
+            "expected ids ('kid') that differ, found {} again",
+            tensor_core::Quoted(id)
+        )),
+        None => Ok(Some(key)),
     }
 }
 
@@ -184,6 +225,13 @@ mod tests {
         let (keys, complaint) = read_set(set.as_bytes()).unwrap();
         assert_eq!((keys.len(), keys[0].id()), (1, Some("a")));
         assert!(complaint.unwrap().starts_with("keys[0]: "));
+        let set = r#"{"keys": [{"kty": "OKP", "crv": "Ed25519", "kid": "a", "x": "AA"},
+            {"kty": "OKP", "crv": "Ed25519", "kid": "a", "x": "AA"}, {"kty": "OKP", "crv": "Ed25519", "kid": "a", "x": "AQ"}]}"#;
+        let (keys, complaint) = read_set(set.as_bytes()).unwrap();
+        assert_eq!(
+            (keys.len(), complaint.as_deref()),
+            (1, Some("keys[2]: expected ids ('kid') that differ, found 'a' again"))
+        );
         let many = format!(r#"{{"keys": [{}]}}"#, vec!["{}"; 65].join(","));
         assert_eq!(
             read_set(many.as_bytes()).err().unwrap(),

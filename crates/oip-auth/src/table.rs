@@ -64,6 +64,14 @@ pub(crate) struct Known {
     pub(crate) shown: String,
 }
 
+/// What is known of a bearer token without checking a signature.
+pub(crate) enum Bearer {
+    Known(Known),
+    Refused(Refused),
+    /// A JSON Web Token, by its digest, whose signature is to be verified by [`Table::by_signature`].
+    Unverified([u8; 32]),
+}
+
 /// Tokens of one table.
 const MOST_TOKENS: usize = 1024;
 
@@ -312,8 +320,8 @@ impl Table {
         &self.identities[number]
     }
 
-    /// The identity of a bearer token.
-    pub(crate) fn by_token(&self, token: &str) -> Result<Known, Refused> {
+    /// Finds the identity of a bearer token, as far as that takes little time.
+    pub(crate) fn by_token(&self, token: &str) -> Bearer {
         let digest: [u8; 32] = Sha256::digest(token).into();
         // All are compared, whichever it is.
         let mut found = None;
@@ -323,22 +331,37 @@ impl Table {
             }
         }
         if let Some(identity) = found {
-            return Ok(self.known(identity, None));
+            return Bearer::Known(self.known(identity, None));
         }
         match &self.jwt {
             Some(jwt) if token.bytes().filter(|byte| *byte == b'.').count() == 2 => {
-                let verified = jwt.verify(token, digest, SystemTime::now())?;
-                let of_value = |value: &String| {
-                    let found = jwt.values.iter().find(|(pattern, _)| pattern.takes(value));
-                    found.map(|(_, identity)| self.known(*identity, Some(value)))
-                };
-                let found = verified.values.iter().find_map(of_value);
-                found.ok_or(Refused::Token(
-                    "the token's claim fits no identity of the server's table",
-                ))
+                match jwt.remembered(&digest, SystemTime::now()) {
+                    Some(verified) => self
+                        .by_claim(jwt, &verified)
+                        .map_or_else(Bearer::Refused, Bearer::Known),
+                    None => Bearer::Unverified(digest),
+                }
             }
-            _ => Err(Refused::Token("the token is not known")),
+            _ => Bearer::Refused(Refused::Token("the token is not known")),
         }
+    }
+
+    /// Verifies the signature of a JSON Web Token and finds its identity. This takes up to a millisecond.
+    pub(crate) fn by_signature(&self, token: &str, digest: [u8; 32]) -> Result<Known, Refused> {
+        let jwt = self.jwt.as_ref().ok_or(Refused::Token("the token is not known"))?;
+        let verified = jwt.verify(token, digest, SystemTime::now())?;
+        self.by_claim(jwt, &verified)
+    }
+
+    fn by_claim(&self, jwt: &Jwt, verified: &Verified) -> Result<Known, Refused> {
+        let of_value = |value: &String| {
+            let found = jwt.values.iter().find(|(pattern, _)| pattern.takes(value));
+            found.map(|(_, identity)| self.known(*identity, Some(value)))
+        };
+        let found = verified.values.iter().find_map(of_value);
+        found.ok_or(Refused::Token(
+            "the token's claim fits no identity of the server's table",
+        ))
     }
 
     /// The identity of a certificate with these names.
@@ -367,19 +390,21 @@ impl Table {
 }
 
 impl Jwt {
-    fn verify(&self, token: &str, digest: [u8; 32], now: SystemTime) -> Result<Verified, Refused> {
+    /// The claims of a token that was verified with the keys of now and is still good.
+    fn remembered(&self, digest: &[u8; 32], now: SystemTime) -> Option<Verified> {
         let seconds = now
             .duration_since(SystemTime::UNIX_EPOCH)
             .map_or(0, |time| time.as_secs());
-        let known = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(verified) = known().get(&digest)
-            && seconds < verified.until
-            && Some(verified.keys) == self.verifier.keys()
-        {
-            return Ok(verified.clone());
-        }
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let verified = known.get(digest)?;
+        let is_good = seconds < verified.until && Some(verified.keys) == self.verifier.keys();
+        is_good.then(|| verified.clone())
+    }
+
+    fn verify(&self, token: &str, digest: [u8; 32], now: SystemTime) -> Result<Verified, Refused> {
         let verified = self.verifier.verify(token, now)?;
-        known().put(digest, verified.clone());
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.put(digest, verified.clone());
         Ok(verified)
     }
 }
@@ -532,13 +557,22 @@ mod tests {
         Table::new(&path, &contents, None).map_err(|error| error.to_string())
     }
 
+    /// The identity of a token, with a signature or without.
+    fn identify(table: &Table, token: &str) -> Result<Known, Refused> {
+        match table.by_token(token) {
+            Bearer::Known(known) => Ok(known),
+            Bearer::Refused(refused) => Err(refused),
+            Bearer::Unverified(digest) => table.by_signature(token, digest),
+        }
+    }
+
     #[test]
     fn tokens_are_known_by_their_digests() {
         let table = table(&format!(
             "[identities.ci]\ntoken-sha256 = [\"{SECRET}\"]\napis = [\"inference\", \"health\"]\nmodels = [\"iris-*\"]\nrate = 1"
         ))
         .unwrap();
-        let known = table.by_token("s3cret").unwrap();
+        let known = identify(&table, "s3cret").unwrap();
         assert_eq!(known.shown, "ci");
         let identity = table.identity(known.identity);
         let check = |method: Method, path: &str| {
@@ -560,11 +594,11 @@ mod tests {
         let error = identity.take_turn().unwrap_err();
         assert!(error.code() == ErrorCode::Overloaded && error.retry_delay().is_some());
         assert_eq!(
-            table.by_token("other").err(),
+            identify(&table, "other").err(),
             Some(Refused::Token("the token is not known"))
         );
         assert_eq!(
-            table.by_token("").err(),
+            identify(&table, "").err(),
             Some(Refused::Token("the token is not known"))
         );
         assert!(table.anonymous().is_none());
@@ -608,11 +642,12 @@ mod tests {
             issuer.sign(&json!({"alg": "EdDSA"}), &claims)
         };
         let good = sign(&["all", "ml-7"], u64::MAX);
-        // The second time it is remembered.
-        for _ in 0..2 {
-            assert_eq!(table.by_token(&good).unwrap().shown, "team ('ml-7')");
-        }
-        let nobody = table.by_token(&sign(&["all"], u64::MAX));
+        assert_eq!(identify(&table, &good).unwrap().shown, "team ('ml-7')");
+        assert!(
+            matches!(table.by_token(&good), Bearer::Known(known) if known.shown == "team ('ml-7')"),
+            "it is not remembered"
+        );
+        let nobody = identify(&table, &sign(&["all"], u64::MAX));
         assert_eq!(
             nobody.err(),
             Some(Refused::Token(
@@ -620,7 +655,7 @@ mod tests {
             ))
         );
         assert_eq!(
-            table.by_token(&sign(&["ml-7"], 1)).err(),
+            identify(&table, &sign(&["ml-7"], 1)).err(),
             Some(Refused::Token("the token has expired"))
         );
     }

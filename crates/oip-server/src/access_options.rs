@@ -9,6 +9,7 @@ use axum::http::{
 use clap::Args;
 use oip_auth::{Answers, Door, Guard, Restricted, Transport, check_restricted};
 use oip_listen::ClientCertificate;
+use oip_service::CpuPool;
 use serde::Deserialize;
 use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 
@@ -195,12 +196,12 @@ impl Access {
         }
     }
 
-    /// Reads the table of identities, if there is one.
-    pub(crate) fn guard(&self) -> Result<Guard, Failure> {
+    /// Reads the table of identities, if there is one. Signatures of tokens are verified on the threads of `cpu`.
+    pub(crate) fn guard(&self, cpu: &CpuPool) -> Result<Guard, Failure> {
         let Some(path) = &self.auth else {
             return Ok(Guard::open());
         };
-        Guard::with_table(path).map_err(|error| Failure::usage(format!("--auth: {error}")))
+        Guard::with_table(path, cpu.clone()).map_err(|error| Failure::usage(format!("--auth: {error}")))
     }
 }
 

@@ -101,7 +101,7 @@ fn serve_on(
     runtime.spawn(lanes.clone().keep_awake());
     config.connections.lanes = Some(lanes);
     let tls = tls_options::read(config.tls.take())?;
-    let guard = config.access.guard()?;
+    let guard = config.access.guard(&config.http.cpu)?;
     let mut bound = Vec::new();
     let admin = config.access.admin.iter().map(|place| (place, true));
     for (place, is_admin) in config

@@ -47,7 +47,7 @@ pub(crate) fn run(check: Check) -> Result<ExitCode, Failure> {
     config.engine.control = ModelControl::None;
     let log = telemetry::start(&config.log, config.log_format, None)?;
     tls_options::read(config.tls.take())?;
-    config.access.guard()?;
+    config.access.guard(&config.http.cpu)?;
     let repository = model_source::open(&mut config)?;
     let passed_over = PassedOver::of(&repository);
     let engine = Engine::start(repository, config.engine);
