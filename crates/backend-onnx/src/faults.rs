@@ -29,6 +29,24 @@ impl fmt::Display for Limit {
 
 impl std::error::Error for Limit {}
 
+/// Why something is not computed although the model is good, whatever sizes its inputs have.
+#[derive(Debug)]
+pub(crate) enum Unsupported {
+    /// ONNX Runtime computes it.
+    Here(String),
+    /// ONNX Runtime does not compute it either.
+    Anywhere(String),
+}
+
+impl fmt::Display for Unsupported {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (Self::Here(reason) | Self::Anywhere(reason)) = self;
+        f.write_str(reason)
+    }
+}
+
+impl std::error::Error for Unsupported {}
+
 /// The time for making a plan is over. A machine that is less busy may make it in time.
 #[derive(Debug)]
 pub(crate) struct OutOfTime;

@@ -57,6 +57,7 @@ mod onnx_runtime;
 mod ops;
 mod optimize;
 mod other_formats;
+mod other_runtime;
 mod output_metadata;
 mod payload;
 mod plan;

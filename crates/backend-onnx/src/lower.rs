@@ -340,7 +340,7 @@ fn computable(tensor: &TensorProto) -> Result<Payload, ServiceError> {
             Quoted(&tensor.name),
             payload.datatype
         ))
-        .caused_by(TractLimit::default()));
+        .caused_by(TractLimit::Unsupported));
     }
     Ok(payload)
 }

@@ -18,7 +18,7 @@ use crate::{
     cancelling::{self, Cancelled},
     checked_graph::{CheckedGraph, UNSOUND},
     dtype,
-    faults::{BadInput, Limit, Misfit, NoRoom, OutOfTime, Refusal},
+    faults::{BadInput, Limit, Misfit, NoRoom, OutOfTime, Refusal, Unsupported},
     fold,
     lower::{self, Lowered},
     ops, plan_memory,
@@ -229,6 +229,16 @@ pub(crate) fn unprepared(error: TractError, labels: &[String]) -> ServiceError {
         return ServiceError::invalid(format!("{label}: {misfit}")).caused_by(misfit);
     }
     let refusal = error.chain().find_map(|cause| cause.downcast_ref::<Refusal>());
+    let unsupported = error
+        .chain()
+        .find_map(|cause| cause.downcast_ref::<Unsupported>());
+    if let (None, Some(reason)) = (refusal, unsupported) {
+        let limit = match reason {
+            Unsupported::Here(_) => TractLimit::Unsupported,
+            Unsupported::Anywhere(_) => TractLimit::Everybodys,
+        };
+        return ServiceError::invalid(format!("{label}: {reason}")).caused_by(limit);
+    }
     let limit = error.chain().find_map(|cause| cause.downcast_ref::<Limit>());
     let out_of_time = error.chain().find_map(|cause| cause.downcast_ref::<OutOfTime>());
     let room = error.chain().find_map(|cause| cause.downcast_ref::<NoRoom>());
@@ -273,7 +283,7 @@ fn refuse_bf16(signature: &Signature) -> Result<(), ServiceError> {
             Quoted(&port.name),
             port.datatype
         ))
-        .caused_by(TractLimit::default())),
+        .caused_by(TractLimit::Unsupported)),
     }
 }
 

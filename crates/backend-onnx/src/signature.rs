@@ -222,14 +222,29 @@ enum Unservable {
 
 const MAX_RANK: usize = 32;
 
+const MAP: &str = "is a map";
+const MAPS: &str = "is a sequence of maps";
+const SEQUENCE: &str = "is a sequence";
+const OPTIONAL: &str = "is optional";
+
 impl fmt::Display for Unservable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Kind(what) => write!(
-                f,
-                "{what}, which a request cannot carry; only tensors can be served (scikit-learn models: export with \
-                 options={{id(model): {{'zipmap': False}}}}, or zipmap=False, to get probabilities as a tensor)"
-            ),
+            Self::Kind(what) => {
+                write!(
+                    f,
+                    "{what}, which a request cannot carry; only tensors can be served"
+                )?;
+                match *what {
+                    MAP | MAPS => f.write_str(
+                        " (scikit-learn models: export with options={id(model): {'zipmap': False}}, or zipmap=False, to get \
+                         probabilities as a tensor)",
+                    ),
+                    SEQUENCE => f.write_str(": give each tensor an output of its own, or join them by ConcatFromSequence"),
+                    OPTIONAL => f.write_str(": take its tensor out by OptionalGetElement"),
+                    _ => Ok(()),
+                }
+            }
             Self::Rank(rank) => write!(f, "has {rank} dimensions, the limit is {MAX_RANK}"),
             Self::Size => f.write_str("has dimensions beyond the limit of 4 GiB"),
         }
@@ -242,12 +257,12 @@ fn tensor_type(info: Option<&TypeProto>) -> Result<&type_proto::Tensor, Unservab
         Some(Value::TensorType(tensor)) => return Ok(tensor),
         Some(Value::SequenceType(sequence)) => {
             match &sequence.elem_type.as_ref().and_then(|t| t.value.as_ref()) {
-                Some(Value::MapType(_)) => "is a sequence of maps",
-                _ => "is a sequence",
+                Some(Value::MapType(_)) => MAPS,
+                _ => SEQUENCE,
             }
         }
-        Some(Value::MapType(_)) => "is a map",
-        Some(Value::OptionalType(_)) => "is optional",
+        Some(Value::MapType(_)) => MAP,
+        Some(Value::OptionalType(_)) => OPTIONAL,
         Some(Value::SparseTensorType(_)) => "is a sparse tensor",
         Some(Value::OpaqueType(_)) => "is of an opaque type",
         None => "has no type",

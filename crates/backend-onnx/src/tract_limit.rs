@@ -7,7 +7,7 @@ use oip_types::{DataType, ServiceError};
 use tensor_core::Quoted;
 
 use crate::{
-    configured_dims, needed_sizes,
+    configured_dims, needed_sizes, other_runtime,
     proto::ModelProto,
     signature::{Dim, Port, Signature},
     structure,
@@ -15,11 +15,21 @@ use crate::{
 
 /// The cause of an error for which not the file is to blame but tract, or what is made of it here.
 #[derive(Debug, Default)]
-pub(crate) struct TractLimit(Option<Box<dyn Error + Send + Sync>>);
+pub(crate) enum TractLimit {
+    /// An operator, an attribute or a datatype that is not supported, whatever the sizes are.
+    Unsupported,
+    /// The same, and ONNX Runtime does not support it either.
+    Everybodys,
+    /// Nothing is known of the cause.
+    #[default]
+    Unexplained,
+    /// With other sizes it may work.
+    Because(Box<dyn Error + Send + Sync>),
+}
 
 impl TractLimit {
     pub(crate) fn because(cause: Box<dyn Error + Send + Sync>) -> Self {
-        Self(Some(cause))
+        Self::Because(cause)
     }
 }
 
@@ -31,9 +41,9 @@ impl fmt::Display for TractLimit {
 
 impl Error for TractLimit {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
-        match &self.0 {
-            Some(cause) => Some(cause.as_ref()),
-            None => None,
+        match self {
+            Self::Because(cause) => Some(cause.as_ref()),
+            Self::Unsupported | Self::Everybodys | Self::Unexplained => None,
         }
     }
 }
@@ -41,8 +51,8 @@ impl Error for TractLimit {
 /// What stands in a refusal's reason when ONNX Runtime can run the model.
 pub(crate) const OTHER_RUNTIME: &str = "ONNX Runtime can run this: ";
 
-/// Adds the ways out to a refusal, if tract's limits are the only reason: sizes that can be fixed, ONNX Runtime, for which
-/// `how` says what to do, and another export.
+/// Adds the ways out to a refusal, if tract's limits are the only reason: sizes that can be fixed, ONNX Runtime if it has all
+/// operators of the model, for which `how` says what to do, and another export.
 pub(crate) fn with_ways_out(
     error: ServiceError,
     model: &ModelProto,
@@ -50,26 +60,40 @@ pub(crate) fn with_ways_out(
     how: &str,
 ) -> ServiceError {
     let limit = error.source().and_then(<dyn Error>::downcast_ref::<TractLimit>);
-    let Some(TractLimit(cause)) = limit.filter(|_| structure::check(model).is_ok()) else {
+    let Some(limit) = limit.filter(|_| structure::check(model).is_ok()) else {
         return error;
     };
-    // Without a cause it is an operator or a datatype, to which sizes make no difference.
-    let sizes = cause.as_ref().and_then(|_| free_sizes(model, cx));
+    let sizes = match limit {
+        TractLimit::Because(_) => free_sizes(model, cx),
+        TractLimit::Unsupported | TractLimit::Everybodys | TractLimit::Unexplained => None,
+    };
+    let missing = match limit {
+        TractLimit::Everybodys => Some(String::new()),
+        _ => other_runtime::missing(model),
+    };
     let mut message = error.message().to_owned();
     if let Some(sizes) = &sizes {
         message.push_str("; if requests always have the same sizes, ");
         message.push_str(sizes);
     }
     message.push_str("; ");
-    message.push_str(OTHER_RUNTIME);
-    message.push_str(how);
+    match missing {
+        None => {
+            message.push_str(OTHER_RUNTIME);
+            message.push_str(how);
+            message.push_str("; or ");
+        }
+        Some(node) if message.starts_with(&node) => {
+            message.push_str("ONNX Runtime does not have it either; ")
+        }
+        Some(node) => message.push_str(&format!("ONNX Runtime does not have {node}; ")),
+    }
     message.push_str(match (&sizes, uses_own(model)) {
         (_, true) => {
-            "; or export the model without ONNX Runtime's own operators, before its optimizer or quantizer \
-                      rewrote it"
+            "export the model without ONNX Runtime's own operators, before its optimizer or quantizer rewrote it"
         }
-        (Some(_), false) => "; or export the model with fixed sizes",
-        (None, false) => "; or export the model with other operators, or for an operator set from 11 to 25",
+        (Some(_), false) => "export the model with fixed sizes",
+        (None, false) => "export the model with other operators, or for an operator set from 11 to 25",
     });
     ServiceError::invalid(message).caused_by(error)
 }
@@ -133,62 +157,4 @@ const SHOWN_INPUTS: usize = 3;
 fn uses_own(model: &ModelProto) -> bool {
     let nodes = model.graph.iter().flat_map(|graph| &graph.node);
     nodes.into_iter().any(|node| node.domain == "com.microsoft")
-}
-
-/// Whether ONNX Runtime has an operator that has no row in the table of [`ops`](crate::ops).
-pub(crate) fn onnx_runtime_has(domain: &str, op_type: &str, opset: i64) -> bool {
-    match domain {
-        "" => opset <= NEWEST_OPSET && OPERATORS.binary_search(&op_type).is_ok(),
-        "ai.onnx.ml" => ML_OPERATORS.binary_search(&op_type).is_ok(),
-        // Its own; there are too many, and too many versions of them, to name them.
-        "com.microsoft" => true,
-        _ => false,
-    }
-}
-
-/// Whether ONNX Runtime reads a version of an operator set that is too new for the table.
-pub(crate) fn onnx_runtime_reads(domain: &str, opset: i64) -> bool {
-    domain.is_empty() && (1..=NEWEST_OPSET).contains(&opset)
-}
-
-/// The newest version of ONNX's own operators that ONNX Runtime reads, as of its version 1.31.
-const NEWEST_OPSET: i64 = 26;
-
-/// ONNX's operators that ONNX Runtime computes and tract is not used for, in order.
-const OPERATORS: &[&str] = &[
-    "AffineGrid",
-    "DeformConv",
-    "Det",
-    "GlobalLpPool",
-    "LpPool",
-    "MaxRoiPool",
-    "MaxUnpool",
-    "Multinomial",
-    "RegexFullMatch",
-    "StringConcat",
-    "StringSplit",
-    "Unique",
-];
-
-/// The same of `ai.onnx.ml`.
-const ML_OPERATORS: &[&str] = &[
-    "CastMap",
-    "CategoryMapper",
-    "DictVectorizer",
-    "TreeEnsemble",
-    "ZipMap",
-];
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_lists_are_in_order() {
-        assert!(OPERATORS.is_sorted() && ML_OPERATORS.is_sorted());
-        assert!(onnx_runtime_has("", "Unique", 17) && !onnx_runtime_has("", "Frobnicate", 17));
-        assert!(
-            onnx_runtime_has("com.microsoft", "FusedMatMul", 1) && !onnx_runtime_has("org.example", "X", 1)
-        );
-    }
 }

@@ -238,6 +238,9 @@ impl Plans {
             }
             // The first reason is about the simpler plan; the other one stands behind it.
             stepped().map_err(|later| {
+                if is_unsupported(&error) {
+                    return error;
+                }
                 let message = error.message().to_owned();
                 ServiceError::new(error.code(), message).caused_by(TractLimit::because(Box::new(later)))
             })
@@ -500,7 +503,19 @@ fn panicked(code: ErrorCode) -> ServiceError {
 
 /// Whether an error says what tract cannot do, rather than what is wrong with the file.
 fn is_limit(error: &ServiceError) -> bool {
-    std::error::Error::source(error).is_some_and(<dyn std::error::Error>::is::<TractLimit>)
+    limit(error).is_some()
+}
+
+/// Whether an error says what tract can do for no sizes.
+fn is_unsupported(error: &ServiceError) -> bool {
+    matches!(
+        limit(error),
+        Some(TractLimit::Unsupported | TractLimit::Everybodys)
+    )
+}
+
+fn limit(error: &ServiceError) -> Option<&TractLimit> {
+    std::error::Error::source(error)?.downcast_ref()
 }
 
 #[cfg(test)]

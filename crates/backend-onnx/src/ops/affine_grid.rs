@@ -12,7 +12,7 @@ use super::{
 use crate::{
     building::BuildContext,
     cancelling::Pace,
-    faults::{BadInput, Limit, ensure_input},
+    faults::{BadInput, Limit, Unsupported, ensure_input},
     lowered::OnnxNode,
 };
 
@@ -54,7 +54,7 @@ impl Kernel for AffineGrid {
             bail!("expected 2 inputs, found {}", inputs.len());
         };
         if maps.datum_type != DatumType::F32 {
-            bail!(Limit("is supported for FP32 only".to_owned()));
+            bail!(Unsupported::Here("is supported for FP32 only".to_owned()));
         }
         let Some(size) = size.dims() else {
             bail!(Limit(

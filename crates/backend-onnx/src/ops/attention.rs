@@ -14,7 +14,7 @@ use super::{
 use crate::{
     building::BuildContext,
     cancelling::Pace,
-    faults::{BadInput, Limit, ensure_input},
+    faults::{BadInput, Limit, Unsupported, ensure_input},
     lowered::OnnxNode,
     size,
 };
@@ -34,7 +34,7 @@ pub(crate) fn attention(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dy
     };
     let mode = attributes.int("qk_matmul_output_mode", 0);
     if !matches!(attributes.int("softmax_precision", 1), 1 | 10 | 16) {
-        bail!(Limit(
+        bail!(Unsupported::Here(
             "this softmax_precision is not supported, only FP32 and FP16".to_owned()
         ));
     }
@@ -43,7 +43,9 @@ pub(crate) fn attention(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dy
         1 => Scores::Capped,
         2 => Scores::Masked,
         3 => Scores::Weights,
-        other => bail!(Limit(format!("scores of mode {other} are not supported"))),
+        other => bail!(Unsupported::Anywhere(format!(
+            "scores of mode {other} are not supported"
+        ))),
     };
     ensure!(
         attributes.has_input(4) == attributes.has_input(5),
@@ -51,7 +53,7 @@ pub(crate) fn attention(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dy
     );
     // Implementations disagree where the last query stands then.
     if attributes.has_input(6) && (attributes.int("is_causal", 0) != 0 || attributes.has_input(4)) {
-        bail!(Limit(
+        bail!(Unsupported::Here(
             "nonpad_kv_seqlen together with is_causal or past_key is not supported".to_owned()
         ));
     }
@@ -142,7 +144,7 @@ impl Kernel for Attention {
                 .flat_map(|&(key, value)| [&inputs[key], &inputs[value]]),
         );
         if floats.into_iter().any(|fact| fact.datum_type != DatumType::F32) {
-            bail!(Limit("is supported for FP32 only".to_owned()));
+            bail!(Unsupported::Here("is supported for FP32 only".to_owned()));
         }
         if let Some(mask) = self.mask.map(|place| &inputs[place]) {
             let is_known = matches!(mask.datum_type, DatumType::F32 | DatumType::Bool);

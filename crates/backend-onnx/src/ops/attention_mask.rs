@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     building::BuildContext,
-    faults::{BadInput, Limit},
+    faults::{BadInput, Unsupported},
     lowered::OnnxNode,
 };
 
@@ -39,7 +39,9 @@ impl Kernel for AttentionMask {
         };
         ensure!(scores.rank() == 4, "scores of {} dimensions", scores.rank());
         if mask.datum_type != DatumType::I32 {
-            bail!(Limit("is supported with masks of INT32 only".to_owned()));
+            bail!(Unsupported::Here(
+                "is supported with masks of INT32 only".to_owned()
+            ));
         }
         let shape = match *mask.shape.as_slice() {
             // How long each row is. Twice as many numbers would have the beginnings too.
@@ -50,7 +52,9 @@ impl Kernel for AttentionMask {
             [ref batch, ref rows, ref columns] => {
                 tvec![batch.clone(), 1.to_dim(), rows.clone(), columns.clone()]
             }
-            _ => bail!(Limit("masks of this form are not supported".to_owned())),
+            _ => bail!(Unsupported::Here(
+                "masks of this form are not supported".to_owned()
+            )),
         };
         Ok(vec![Fact::new(DatumType::F32, shape)])
     }

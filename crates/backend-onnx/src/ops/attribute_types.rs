@@ -5,6 +5,7 @@ use oip_types::ServiceError;
 use tensor_core::Quoted;
 
 use crate::{
+    other_runtime,
     proto::{
         GraphProto, NodeProto,
         attribute_proto::AttributeType::{
@@ -21,12 +22,15 @@ use crate::{
 pub(crate) fn check_types(graph: &GraphProto) -> Result<(), ServiceError> {
     for node in &graph.node {
         let domain = canonical_domain(&node.domain);
-        // ONNX Runtime's own operators are replaced by others, and are not all in the table.
-        let has_types = domain == "com.microsoft" || super::outputs(domain, &node.op_type).is_some();
         for attribute in &node.attribute {
             let found = attribute.r#type();
+            // ONNX Runtime's own operators are replaced by others, and are not all in the table.
+            let is_known = match super::attributes_of(domain, &node.op_type) {
+                Some(attributes) => attributes.contains(&attribute.name.as_str()),
+                None => domain == "com.microsoft" && other_runtime::has(domain, &node.op_type, 1),
+            };
             let expected = expected(&node.op_type, &attribute.name);
-            if let Some(expected) = expected.filter(|&expected| has_types && expected != found) {
+            if let Some(expected) = expected.filter(|&expected| is_known && expected != found) {
                 return Err(mismatch(node, &attribute.name, expected, found));
             }
             attribute.g.iter().try_for_each(check_types)?;
@@ -52,8 +56,14 @@ fn mismatch(
 /// The type of an attribute, `None` for those that no operator of the table has.
 fn expected(op_type: &str, attribute: &str) -> Option<AttributeType> {
     Some(match (op_type, attribute) {
-        ("LSTM" | "GRU" | "RNN", "activation_alpha" | "activation_beta") | ("Scaler", "scale") => Floats,
-        ("Dropout", "seed") | ("TreeEnsemble", "aggregate_function" | "post_transform") => Int,
+        (
+            "LSTM" | "GRU" | "RNN" | "AttnLSTM" | "DynamicQuantizeLSTM",
+            "activation_alpha" | "activation_beta",
+        )
+        | ("Scaler", "scale") => Floats,
+        ("Dropout" | "MurmurHash3", "seed") | ("TreeEnsemble", "aggregate_function" | "post_transform") => {
+            Int
+        }
         ("Optional", "type") => TypeProto,
         ("Pad", "value") => Float,
         ("TreeEnsemble", "nodes_hitrates" | "nodes_modes") => Tensor,
@@ -305,6 +315,8 @@ fn usual(attribute: &str) -> Option<AttributeType> {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
     use super::*;
     use crate::{
         ops::{rule::NEWEST, table::RULES},
@@ -327,6 +339,65 @@ mod tests {
         };
         assert!(check_types(&with_text("LRN")).is_err());
         assert!(check_types(&with_text("ImageScaler")).is_ok());
+    }
+
+    /// The schemas of ONNX and of ONNX Runtime's own operators, an operator a line, as their packages list them
+    /// (`get_all_operator_schema`, `get_all_schemas_with_history`); of each attribute the newest type.
+    const SCHEMAS: &str = include_str!("../../tests/fixtures/attribute_types.txt");
+
+    #[test]
+    fn types_are_those_of_the_schemas() {
+        let mut count = 0;
+        for line in SCHEMAS.lines() {
+            let (operator, attributes) = line.split_once(' ').unwrap();
+            let (_, op_type) = operator.rsplit_once('/').unwrap_or(("", operator));
+            for (attribute, wanted) in attributes.split(' ').filter_map(|pair| pair.split_once(':')) {
+                let Some(found) = expected(op_type, attribute) else {
+                    continue;
+                };
+                assert_eq!(found.as_str_name(), wanted, "{operator} {attribute}");
+                count += 1;
+            }
+        }
+        assert!(count > 500, "{count}");
+    }
+
+    /// `DynamicQuantizeLSTM` shares its name's end, and its lists, with `LSTM`.
+    #[test]
+    fn lists_of_a_quantized_layer_are_lists() {
+        let graph = |op_type: &str, r#type: AttributeType| GraphProto {
+            node: vec![NodeProto {
+                op_type: op_type.to_owned(),
+                domain: "com.microsoft".to_owned(),
+                attribute: vec![AttributeProto {
+                    name: "activation_alpha".to_owned(),
+                    r#type: r#type as i32,
+                    ..AttributeProto::default()
+                }],
+                ..NodeProto::default()
+            }],
+            ..GraphProto::default()
+        };
+        assert!(check_types(&graph("DynamicQuantizeLSTM", Floats)).is_ok());
+        assert!(check_types(&graph("DynamicQuantizeLSTM", Float)).is_err());
+    }
+
+    #[test]
+    fn nothing_is_said_of_attributes_that_the_operator_has_not() {
+        let graph = GraphProto {
+            node: vec![NodeProto {
+                op_type: "Relu".to_owned(),
+                attribute: vec![AttributeProto {
+                    name: "alpha".to_owned(),
+                    r#type: Int as i32,
+                    ..AttributeProto::default()
+                }],
+                ..NodeProto::default()
+            }],
+            ..GraphProto::default()
+        };
+        // It is refused by its name later.
+        assert!(check_types(&graph).is_ok());
     }
 
     #[test]

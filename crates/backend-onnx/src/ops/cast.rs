@@ -14,7 +14,7 @@ use super::{
 use crate::{
     building::BuildContext,
     dtype,
-    faults::{BadInput, Limit},
+    faults::{BadInput, Unsupported},
     lowered::OnnxNode,
 };
 
@@ -23,7 +23,7 @@ pub(crate) fn cast(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn Inf
     let code = i32::try_from(Attributes(node).int("to", 0))?;
     let to = dtype::from_onnx(code).and_then(dtype::to_tract);
     let to = to.ok_or_else(|| {
-        Limit(format!(
+        Unsupported::Here(format!(
             "gives {}, which is not supported",
             dtype::onnx_name(code)
         ))

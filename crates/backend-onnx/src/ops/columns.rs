@@ -15,7 +15,7 @@ use super::{
 use crate::{
     building::BuildContext,
     cancelling::Pace,
-    faults::{Limit, ensure_input},
+    faults::{Limit, Unsupported, ensure_input},
     lowered::OnnxNode,
 };
 
@@ -204,7 +204,7 @@ impl Kernel for ColumnsToImage {
             bail!("expected 3 inputs, found {}", inputs.len());
         };
         if columns.datum_type != DatumType::F32 {
-            bail!(Limit("is supported for FP32 only".to_owned()));
+            bail!(Unsupported::Anywhere("is supported for FP32 only".to_owned()));
         }
         ensure!(columns.rank() == 3, "columns of {} dimensions", columns.rank());
         let (Some(image), Some(window)) = (image.integers(), window.integers()) else {

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     building::BuildContext,
-    faults::{BadInput, Limit, Refusal},
+    faults::{BadInput, Refusal, Unsupported},
     input_check::{self, LongRange},
     lowered::OnnxNode,
 };
@@ -51,7 +51,7 @@ impl Kernel for Range {
             "a start, a limit and a step of different types"
         );
         if !datum_type.is_number() || matches!(datum_type, DatumType::F16 | DatumType::Bool) {
-            bail!(Limit(
+            bail!(Unsupported::Anywhere(
                 "is supported for numbers of FP32, FP64 and integers only".to_owned()
             ));
         }
@@ -185,7 +185,7 @@ impl Kernel for Trilu {
         let input = inputs.first().context("no input")?;
         ensure!(input.rank() >= 2, "a matrix of {} dimensions", input.rank());
         if input.datum_type == DatumType::String {
-            bail!(Limit("is not supported for BYTES".to_owned()));
+            bail!(Unsupported::Anywhere("is not supported for BYTES".to_owned()));
         }
         Ok(vec![input.with(input.datum_type)])
     }

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     building::BuildContext,
-    faults::{BadInput, Limit},
+    faults::{BadInput, Unsupported},
     lowered::OnnxNode,
 };
 
@@ -43,7 +43,7 @@ impl Kernel for CumSum {
         };
         ensure!(axis.rank() <= 1, "an axis of {} dimensions", axis.rank());
         if !(input.datum_type.is_number() && input.datum_type != DatumType::TDim) {
-            bail!(Limit("is supported for numbers only".to_owned()));
+            bail!(Unsupported::Anywhere("is supported for numbers only".to_owned()));
         }
         Ok(vec![input.with(input.datum_type)])
     }

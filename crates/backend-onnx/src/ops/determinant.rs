@@ -11,7 +11,7 @@ use super::{
 use crate::{
     building::BuildContext,
     cancelling::Pace,
-    faults::{Limit, ensure_input},
+    faults::{Unsupported, ensure_input},
     lowered::OnnxNode,
 };
 
@@ -32,7 +32,7 @@ impl Kernel for Determinant {
             bail!("expected 1 input, found {}", inputs.len());
         };
         if input.datum_type != DatumType::F32 {
-            bail!(Limit("is supported for FP32 only".to_owned()));
+            bail!(Unsupported::Anywhere("is supported for FP32 only".to_owned()));
         }
         ensure!(input.rank() >= 2, "a matrix of {} dimensions", input.rank());
         let outer = input.shape[..input.rank() - 2].iter().cloned();

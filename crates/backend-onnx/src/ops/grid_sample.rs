@@ -13,7 +13,7 @@ use super::{
 use crate::{
     building::BuildContext,
     cancelling::Pace,
-    faults::{Limit, ensure_input},
+    faults::{Unsupported, ensure_input},
     lowered::OnnxNode,
 };
 
@@ -23,13 +23,17 @@ pub(crate) fn grid_sample(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<
         "linear" | "bilinear" => Method::Linear,
         "nearest" => Method::Nearest,
         "cubic" | "bicubic" => Method::Cubic,
-        other => bail!(Limit(format!("'{other}' interpolation is not supported"))),
+        other => bail!(Unsupported::Anywhere(format!(
+            "'{other}' interpolation is not supported"
+        ))),
     };
     let outside = match attributes.text("padding_mode", "zeros") {
         "zeros" => Outside::Zero,
         "border" => Outside::Border,
         "reflection" => Outside::Reflection,
-        other => bail!(Limit(format!("the padding mode '{other}' is not supported"))),
+        other => bail!(Unsupported::Anywhere(format!(
+            "the padding mode '{other}' is not supported"
+        ))),
     };
     Ok(kernel(GridSample {
         method,
@@ -196,7 +200,7 @@ impl Kernel for GridSample {
                 .iter()
                 .any(|fact| !matches!(fact.datum_type, DatumType::F32 | DatumType::F16))
         {
-            bail!(Limit(
+            bail!(Unsupported::Here(
                 "is supported for images and volumes in FP32, and cubic interpolation for images only"
                     .to_owned()
             ));

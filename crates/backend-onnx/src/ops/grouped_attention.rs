@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     building::BuildContext,
-    faults::{BadInput, Limit, ensure_input},
+    faults::{BadInput, Limit, Unsupported, ensure_input},
     lowered::OnnxNode,
     size,
 };
@@ -36,7 +36,7 @@ pub(crate) fn grouped_attention(
         .iter()
         .any(|name| !matches!(attributes.text(name, "NONE"), "" | "NONE"));
     if is_quantized || attributes.int("qk_output", 0) != 0 || attributes.has_output(3) {
-        bail!(Limit(
+        bail!(Unsupported::Here(
             "is supported without scores and for keys of FP32 only".to_owned()
         ));
     }
@@ -46,7 +46,9 @@ pub(crate) fn grouped_attention(
         "key and value, past_key and past_value must each be given together"
     );
     if attributes.int("local_window_size", -1) == 0 {
-        bail!(Limit("a local_window_size of 0 is not supported".to_owned()));
+        bail!(Unsupported::Here(
+            "a local_window_size of 0 is not supported".to_owned()
+        ));
     }
     let position = |index: usize| attributes.position(index).context("an input is not given");
     let is_turned = attributes.int("do_rotary", 0) != 0;
@@ -173,7 +175,7 @@ impl Kernel for GroupedAttention {
             .flat_map(|(key, value)| [&inputs[key], &inputs[value]])
             .chain([queries]);
         if floats.any(|fact| fact.datum_type != DatumType::F32) {
-            bail!(Limit("is supported for FP32 only".to_owned()));
+            bail!(Unsupported::Here("is supported for FP32 only".to_owned()));
         }
         let has_rank = |place: usize, rank: usize| inputs.get(place).is_some_and(|fact| fact.rank() == rank);
         let caches = self.caches.into_iter().flatten();

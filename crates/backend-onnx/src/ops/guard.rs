@@ -7,7 +7,12 @@ use super::{
     kernel::{Fact, known},
     types::Types,
 };
-use crate::{cancelling, faults::Limit, lowered::OnnxNode, size};
+use crate::{
+    cancelling,
+    faults::{Limit, Unsupported},
+    lowered::OnnxNode,
+    size,
+};
 
 /// A condition on a node and its inputs, those that are given: says why they are refused.
 pub(crate) type Check = fn(Attributes<'_>, &[Fact]) -> Result<(), Limit>;
@@ -72,7 +77,7 @@ impl Guarded {
         {
             let name =
                 crate::dtype::from_tract(input.datum_type).map_or("this type", |datatype| datatype.name());
-            return Err(Limit(format!("is not supported for {name}")).into());
+            return Err(Unsupported::Anywhere(format!("is not supported for {name}")).into());
         }
         match &self.check {
             Some((check, node)) => Ok(check(Attributes(node), inputs)?),

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     cancelling::Pace,
-    faults::{BadInput, Limit, ensure_input},
+    faults::{BadInput, Limit, Unsupported, ensure_input},
     lowered::OnnxNode,
 };
 
@@ -72,7 +72,10 @@ impl Kernel for IntegerProduct {
         let given = self.zero_points.iter().flatten().map(|&place| &inputs[place]);
         for fact in [a, b].into_iter().chain(given) {
             if !matches!(fact.datum_type, DatumType::U8 | DatumType::I8) {
-                bail!(Limit(format!("{:?} is not supported", fact.datum_type)));
+                bail!(Unsupported::Anywhere(format!(
+                    "{:?} is not supported",
+                    fact.datum_type
+                )));
             }
         }
         let sizes = sizes(&a.shape, &b.shape)?;

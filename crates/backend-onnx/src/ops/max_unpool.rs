@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     building::BuildContext,
-    faults::{BadInput, Limit, ensure_input},
+    faults::{BadInput, Limit, Unsupported, ensure_input},
     lowered::OnnxNode,
 };
 
@@ -55,7 +55,7 @@ impl Kernel for MaxUnpool {
             bail!("expected 2 or 3 inputs, found {}", inputs.len());
         };
         if input.datum_type != DatumType::F32 {
-            bail!(Limit("is supported for FP32 only".to_owned()));
+            bail!(Unsupported::Anywhere("is supported for FP32 only".to_owned()));
         }
         ensure!(
             input.rank() == self.windows.len() + 2 && places.rank() == input.rank(),

@@ -90,6 +90,7 @@ mod tract;
 mod types;
 mod unique;
 mod vector;
+mod whole;
 mod wiring;
 
 pub(crate) use attribute_types::check_types;
@@ -101,7 +102,7 @@ pub(crate) use elementwise::has_zero;
 pub(crate) use kernel::{Fact, Kernel, kept, kernel};
 #[cfg(test)]
 pub(crate) use products::are_quick as are_products_quick;
-pub(crate) use registry::{OUTPUT, check, context, outputs, registered_name, resolved};
+pub(crate) use registry::{OUTPUT, attributes_of, check, context, outputs, registered_name, resolved};
 pub(crate) use rule::{NEWEST, Outputs};
 pub(crate) use steps::{gives_unknown_sizes, is_stepwise, shaping_inputs};
 

@@ -14,7 +14,7 @@ use super::{
 use crate::{
     building::BuildContext,
     cancelling::Pace,
-    faults::{Limit, ensure_input},
+    faults::{Unsupported, ensure_input},
     lowered::OnnxNode,
 };
 
@@ -22,10 +22,14 @@ pub(crate) fn packed_product(_: &BuildContext, node: &OnnxNode) -> TractResult<B
     let attributes = Attributes(node);
     let bits = attributes.int("bits", 4);
     if !matches!(bits, 2 | 4 | 8) {
-        bail!(Limit(format!("numbers of {bits} bits are not supported")));
+        bail!(Unsupported::Here(format!(
+            "numbers of {bits} bits are not supported"
+        )));
     }
     if attributes.has_input(4) || attributes.int("weight_prepacked", 0) != 0 {
-        bail!(Limit("an order of groups is not supported".to_owned()));
+        bail!(Unsupported::Here(
+            "an order of groups is not supported".to_owned()
+        ));
     }
     let size = |name: &str| -> TractResult<usize> {
         let size = usize::try_from(attributes.int(name, 0)).ok();

@@ -15,7 +15,7 @@ use super::{
 use crate::{
     building::BuildContext,
     cancelling::Pace,
-    faults::{BadInput, Limit},
+    faults::{BadInput, Unsupported},
     lowered::OnnxNode,
 };
 
@@ -27,7 +27,7 @@ pub(crate) fn packed_rows(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<
     let is_wide = node.domain == NEWEST;
     let is_known = matches!(bits, 4 | 8) && attributes.int("gather_axis", 0) == 0;
     if !is_known || (is_wide && bits != 4) {
-        bail!(Limit(
+        bail!(Unsupported::Here(
             "is supported for the first axis, and 4 or 8 bits".to_owned()
         ));
     }
@@ -72,7 +72,7 @@ impl Kernel for PackedRows {
             _ => table.datum_type == DatumType::U8,
         };
         if !is_byte || scales.datum_type != DatumType::F32 || !is_last || rank < 2 || scales.rank() != rank {
-            bail!(Limit(
+            bail!(Unsupported::Here(
                 "is supported for tables of bytes with blocks of the last axis and scales of FP32".to_owned()
             ));
         }

@@ -16,7 +16,7 @@ use super::{
 use crate::{
     building::BuildContext,
     cancelling::Pace,
-    faults::{BadInput, Limit},
+    faults::{BadInput, Limit, Unsupported},
     lowered::OnnxNode,
     size,
 };
@@ -29,7 +29,9 @@ pub(crate) fn pad(context: &BuildContext, node: &OnnxNode) -> TractResult<Box<dy
         "reflect" => Mode::Reflect,
         "edge" => Mode::Edge,
         "wrap" => Mode::Wrap,
-        other => bail!(Limit(format!("the mode '{other}' is not supported"))),
+        other => bail!(Unsupported::Anywhere(format!(
+            "the mode '{other}' is not supported"
+        ))),
     };
     let is_old = context.opset < 11;
     let fixed = ["pads", "paddings"]

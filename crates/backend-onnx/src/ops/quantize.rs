@@ -14,7 +14,7 @@ use super::{
 use crate::{
     building::BuildContext,
     dtype,
-    faults::{Limit, ensure_input},
+    faults::{Unsupported, ensure_input},
     lowered::OnnxNode,
 };
 
@@ -27,7 +27,9 @@ pub(crate) fn quantize(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn
             i32::try_from(code)
                 .ok()
                 .and_then(datum_type_of)
-                .with_context(|| Limit(format!("rounding to the type {code} is not supported")))?,
+                .with_context(|| {
+                    Unsupported::Anywhere(format!("rounding to the type {code} is not supported"))
+                })?,
         ),
     };
     Ok(kernel(Quantize {
@@ -476,7 +478,7 @@ fn expect_f32(facts: &[&Fact]) -> TractResult<()> {
     if facts.iter().all(|fact| fact.datum_type == DatumType::F32) {
         return Ok(());
     }
-    bail!(Limit(
+    bail!(Unsupported::Anywhere(
         "is supported with floats and scales of FP32 only".to_owned()
     ))
 }
@@ -486,7 +488,7 @@ fn expect_quantized(datum_type: DatumType, or_i32: bool) -> TractResult<()> {
     if matches!(datum_type, U8 | I8 | U16 | I16) || (or_i32 && datum_type == I32) {
         return Ok(());
     }
-    bail!(Limit(
+    bail!(Unsupported::Anywhere(
         "is supported with integers of 8 and 16 bits only".to_owned()
     ))
 }

@@ -16,7 +16,7 @@ use super::{
     elements::{elements, filled, of_type},
     kernel::{Fact, Kernel, kernel},
 };
-use crate::{building::BuildContext, cancelling::Pace, faults::Limit, lowered::OnnxNode};
+use crate::{building::BuildContext, cancelling::Pace, faults::Unsupported, lowered::OnnxNode};
 
 /// `RandomNormal`, `RandomUniform`, the same like another tensor, or `Bernoulli`.
 pub(crate) fn random(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
@@ -101,7 +101,7 @@ impl Kernel for Random {
                 .first()
                 .is_some_and(|fact| matches!(self.drawn, Drawn::Bernoulli) && !fact.datum_type.is_float())
         {
-            bail!(Limit("is supported for floats only".to_owned()));
+            bail!(Unsupported::Anywhere("is supported for floats only".to_owned()));
         }
         Ok(vec![Fact::new(datum_type, shape)])
     }

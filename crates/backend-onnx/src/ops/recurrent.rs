@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     building::BuildContext,
-    faults::{BadInput, Limit},
+    faults::{BadInput, Unsupported},
     lowered::OnnxNode,
 };
 
@@ -194,7 +194,7 @@ impl Kernel for Recurrent {
         let x = &inputs[0];
         if !matches!(x.datum_type, DatumType::F32 | DatumType::F16) {
             let name = crate::dtype::from_tract(x.datum_type).map_or("this type", |datatype| datatype.name());
-            bail!(Limit(format!("is not supported for {name}")));
+            bail!(Unsupported::Anywhere(format!("is not supported for {name}")));
         }
         if self.is_quantized {
             let are_bytes = [1, 2].iter().all(|&index| {

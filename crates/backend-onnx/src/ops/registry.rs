@@ -19,11 +19,7 @@ use super::{
     rule::{NEWEST, Outputs, Rule},
     table::RULES,
 };
-use crate::{
-    building::BuildContext,
-    lowered::OnnxNode,
-    tract_limit::{self, TractLimit},
-};
+use crate::{building::BuildContext, lowered::OnnxNode, other_runtime, tract_limit::TractLimit};
 
 /// The versions of ONNX's own operator set that models may use.
 pub(crate) const OPSETS: std::ops::RangeInclusive<i64> = 1..=25;
@@ -63,6 +59,13 @@ pub(crate) fn outputs(domain: &str, op_type: &str) -> Option<Outputs> {
         .map(|rule| rule.outputs)
 }
 
+/// The attributes that an operator may have, `None` for unknown ones.
+pub(crate) fn attributes_of(domain: &str, op_type: &str) -> Option<&'static [&'static str]> {
+    BY_NAME
+        .get(&registered_name(domain, op_type))
+        .map(|rule| rule.attributes)
+}
+
 /// Checks what can be seen of a node by itself. `opset` is the version of its operator set, if the file imports it.
 pub(crate) fn check(
     node: &OnnxNode,
@@ -71,8 +74,7 @@ pub(crate) fn check(
     opset: Option<i64>,
 ) -> Result<(), ServiceError> {
     let refused = |reason: String| ServiceError::invalid(reason);
-    let limit = |reason: String| ServiceError::invalid(reason).caused_by(TractLimit::default());
-    let known = tract_limit::onnx_runtime_has(domain, op_type, opset.unwrap_or(0));
+    let limit = |reason: String| ServiceError::invalid(reason).caused_by(TractLimit::Unsupported);
     let versions = match domain {
         "" => OPSETS,
         "ai.onnx.ml" => 1..=5,
@@ -80,7 +82,7 @@ pub(crate) fn check(
         NEWEST => 1..=1,
         _ => {
             let reason = format!("operators of the domain {} are not supported", Quoted(domain));
-            return Err(if known { limit(reason) } else { refused(reason) });
+            return Err(limit(reason));
         }
     };
     let opset = opset.ok_or_else(|| refused("the file does not import the operator's set".to_owned()))?;
@@ -90,7 +92,7 @@ pub(crate) fn check(
         let reason = format!(
             "version {opset} of the {set} operators is not supported; export with a version from {first} to {last}"
         );
-        return Err(match tract_limit::onnx_runtime_reads(domain, opset) {
+        return Err(match other_runtime::reads(domain, opset) {
             true => limit(reason),
             false => refused(reason),
         });
@@ -98,14 +100,17 @@ pub(crate) fn check(
     let rule = BY_NAME
         .get(&registered_name(domain, op_type))
         .filter(|rule| rule.since <= opset);
-    let rule = rule.ok_or_else(|| {
-        let reason = format!("the operator is not supported in version {opset}");
-        if known { limit(reason) } else { refused(reason) }
-    })?;
+    let rule = rule.ok_or_else(|| limit(format!("the operator is not supported in version {opset}")))?;
     for attribute in &node.attribute {
         if !rule.attributes.contains(&attribute.name.as_str()) {
             let name = Quoted(&attribute.name);
-            return Err(limit(format!("the attribute {name} is not supported")));
+            let reason = format!("the attribute {name} is not supported");
+            return Err(
+                match other_runtime::has_attribute(domain, op_type, &attribute.name) {
+                    true => limit(reason),
+                    false => ServiceError::invalid(reason).caused_by(TractLimit::Everybodys),
+                },
+            );
         }
     }
     if rule.name == "Transpose" && !conditions::is_order(Attributes(node).ints("perm")) {

@@ -16,7 +16,7 @@ use super::{
 use crate::{
     building::BuildContext,
     cancelling::Pace,
-    faults::{BadInput, Limit, ensure_input},
+    faults::{BadInput, Limit, Unsupported, ensure_input},
     lowered::OnnxNode,
     size,
 };
@@ -26,7 +26,7 @@ pub(crate) fn resize(context: &BuildContext, node: &OnnxNode) -> TractResult<Box
     let attributes = Attributes(node);
     let opset = context.opset;
     let is_old = node.op_type == "Upsample" || opset < 11;
-    let limit = |what: String| -> TractError { Limit(what).into() };
+    let unknown = |what: String| -> TractError { Unsupported::Anywhere(what).into() };
     let text = |name: &str, default: &str| attributes.text(name, default).to_owned();
     let mode = text("mode", "nearest");
     let places = match is_old {
@@ -42,7 +42,7 @@ pub(crate) fn resize(context: &BuildContext, node: &OnnxNode) -> TractResult<Box
         "tf_half_pixel_for_nn" => Place::TfHalfPixel,
         "tf_crop_and_resize" => Place::Crop(attributes.float("extrapolation_value", 0.0)),
         other => {
-            return Err(limit(format!(
+            return Err(unknown(format!(
                 "the coordinate transformation '{other}' is not supported"
             )));
         }
@@ -53,7 +53,7 @@ pub(crate) fn resize(context: &BuildContext, node: &OnnxNode) -> TractResult<Box
         "round_prefer_ceil" => Rounding::PreferCeil,
         "floor" => Rounding::Floor,
         "ceil" => Rounding::Ceil,
-        other => return Err(limit(format!("the rounding '{other}' is not supported"))),
+        other => return Err(unknown(format!("the rounding '{other}' is not supported"))),
     };
     let method = match mode.as_str() {
         "nearest" => Method::Nearest(rounding),
@@ -61,11 +61,11 @@ pub(crate) fn resize(context: &BuildContext, node: &OnnxNode) -> TractResult<Box
         "cubic" => Method::Cubic {
             a: attributes.float("cubic_coeff_a", -0.75),
         },
-        other => return Err(limit(format!("'{other}' interpolation is not supported"))),
+        other => return Err(unknown(format!("'{other}' interpolation is not supported"))),
     };
     let is_smooth = attributes.int("antialias", 0) != 0;
     if is_smooth && matches!(method, Method::Nearest(_)) {
-        return Err(limit(
+        return Err(unknown(
             "antialias is supported for linear and cubic interpolation only".to_owned(),
         ));
     }
@@ -73,7 +73,7 @@ pub(crate) fn resize(context: &BuildContext, node: &OnnxNode) -> TractResult<Box
         "stretch" => Policy::Stretch,
         "not_larger" => Policy::NotLarger,
         "not_smaller" => Policy::NotSmaller,
-        other => return Err(limit(format!("the policy '{other}' is not supported"))),
+        other => return Err(unknown(format!("the policy '{other}' is not supported"))),
     };
     let (roi, scales, sizes) = match is_old {
         true => (None, attributes.position(1), None),
@@ -633,7 +633,7 @@ impl Kernel for Resize {
                 && !matches!(self.place, Place::Crop(_))
                 && matches!(input.rank(), 2 | 4);
             if !is_computed {
-                bail!(Limit(
+                bail!(Unsupported::Here(
                     "interpolation of integers is supported for linear ones of two axes only".to_owned()
                 ));
             }

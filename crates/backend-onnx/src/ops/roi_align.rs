@@ -12,7 +12,7 @@ use super::{
 use crate::{
     building::BuildContext,
     cancelling::Pace,
-    faults::{BadInput, Limit},
+    faults::{BadInput, Unsupported},
     lowered::OnnxNode,
 };
 
@@ -40,12 +40,16 @@ pub(crate) fn roi_align(context: &BuildContext, node: &OnnxNode) -> TractResult<
             _ if is_old => false,
             "half_pixel" => true,
             "output_half_pixel" => false,
-            other => bail!(Limit(format!("the transformation {other:?} is not supported"))),
+            other => bail!(Unsupported::Anywhere(format!(
+                "the transformation {other:?} is not supported"
+            ))),
         },
         is_max: match attributes.text("mode", "avg") {
             "avg" => false,
             "max" => true,
-            other => bail!(Limit(format!("the mode {other:?} is not supported"))),
+            other => bail!(Unsupported::Anywhere(format!(
+                "the mode {other:?} is not supported"
+            ))),
         },
     }))
 }

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     building::BuildContext,
-    faults::{BadInput, Limit, ensure_input},
+    faults::{BadInput, Unsupported, ensure_input},
     lowered::OnnxNode,
 };
 
@@ -24,7 +24,9 @@ pub(crate) fn rotary_embedding(_: &BuildContext, node: &OnnxNode) -> TractResult
             .with_context(|| format!("{name} must be a small number"))
     };
     if attributes.int("is_packed_batching", 0) != 0 || attributes.float("scale", 1.0) != 1.0 {
-        bail!(Limit("packed batches and scales are not supported".to_owned()));
+        bail!(Unsupported::Here(
+            "packed batches and scales are not supported".to_owned()
+        ));
     }
     let [cos, sin, places] = if is_own { [2, 3, 1] } else { [1, 2, 3] };
     let position = |index: usize| attributes.position(index).context("an input is not given");
@@ -64,7 +66,7 @@ impl Kernel for RotaryEmbedding {
             .iter()
             .any(|fact| fact.datum_type != DatumType::F32)
         {
-            bail!(Limit("is supported for FP32 only".to_owned()));
+            bail!(Unsupported::Anywhere("is supported for FP32 only".to_owned()));
         }
         let caches = if self.places.is_some() { 2 } else { 3 };
         ensure!(

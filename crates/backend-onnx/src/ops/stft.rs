@@ -13,7 +13,7 @@ use super::{
 use crate::{
     building::BuildContext,
     cancelling::Pace,
-    faults::{BadInput, Limit, ensure_input},
+    faults::{BadInput, Limit, Unsupported, ensure_input},
     lowered::OnnxNode,
     size,
 };
@@ -112,7 +112,9 @@ impl Kernel for Stft {
             shape => bail!("a signal of {} dimensions, expected 2 or 3", shape.len()),
         };
         if !matches!(signal.datum_type, DatumType::F32 | DatumType::F64) {
-            bail!(Limit("is supported for FP32 and FP64 only".to_owned()));
+            bail!(Unsupported::Anywhere(
+                "is supported for FP32 and FP64 only".to_owned()
+            ));
         }
         let (frame, step) = (self.frame(inputs)?, positive(step, "frame_step")?);
         let frames = match length.to_usize() {

@@ -17,7 +17,7 @@ use super::{
 use crate::{
     building::BuildContext,
     cancelling::Pace,
-    faults::{BadInput, Limit},
+    faults::{BadInput, Unsupported},
     lowered::OnnxNode,
     size,
 };
@@ -82,7 +82,9 @@ impl Kernel for StringNormalizer {
             bail!("expected 1 input, found {}", inputs.len());
         };
         if input.datum_type != DatumType::String || !matches!(input.rank(), 1 | 2) {
-            bail!(Limit("takes strings of one or two dimensions".to_owned()));
+            bail!(Unsupported::Anywhere(
+                "takes strings of one or two dimensions".to_owned()
+            ));
         }
         let mut fact = input.with(DatumType::String);
         if !self.stopwords.is_empty() {
@@ -287,7 +289,7 @@ impl Kernel for TfIdf {
             DatumType::String | DatumType::I32 | DatumType::I64
         );
         if !is_known || !matches!(input.rank(), 1 | 2) {
-            bail!(Limit(
+            bail!(Unsupported::Anywhere(
                 "takes strings or whole numbers of one or two dimensions".to_owned()
             ));
         }

@@ -14,7 +14,7 @@ use super::{
 use crate::{
     building::BuildContext,
     cancelling::Pace,
-    faults::{BadInput, Limit},
+    faults::{BadInput, Limit, Unsupported},
     lowered::OnnxNode,
     size,
 };
@@ -32,7 +32,7 @@ pub(crate) fn tokenizer(context: &BuildContext, node: &OnnxNode) -> TractResult<
     let attributes = Attributes(node);
     let separators = attributes.texts("separators")?;
     if separators.len() > MAX_SEPARATORS {
-        bail!(Limit(format!(
+        bail!(Unsupported::Here(format!(
             "{} separators are not supported, only {MAX_SEPARATORS}",
             separators.len()
         )));
@@ -64,7 +64,7 @@ const MAX_PATTERN: usize = 1 << 14;
 /// An expression of RE2, whose classes have the letters of ASCII only.
 pub(super) fn expression(text: &str) -> TractResult<Regex> {
     if text.len() > MAX_PATTERN {
-        bail!(Limit(format!(
+        bail!(Unsupported::Here(format!(
             "an expression of {} bytes is not supported, only of {MAX_PATTERN}",
             text.len()
         )));
@@ -121,7 +121,9 @@ pub(super) fn expression(text: &str) -> TractResult<Regex> {
             Some('S') => ours.push_str("[^\\t\\n\\f\\r ]"),
             Some('b') => ours.push_str("(?-u:\\b)"),
             // Only the letters of ASCII count there, so that it may stand within another letter.
-            Some('B') => bail!(Limit("\\B in an expression is not supported".to_owned())),
+            Some('B') => bail!(Unsupported::Here(
+                "\\B in an expression is not supported".to_owned()
+            )),
             Some(plain @ ('<' | '>')) => ours.push(plain),
             Some(other) => ours.extend(['\\', other]),
             None => ours.push('\\'),
@@ -129,7 +131,7 @@ pub(super) fn expression(text: &str) -> TractResult<Regex> {
     }
     let compiled = RegexBuilder::new(&ours).size_limit(MAX_EXPRESSION).build();
     compiled.map_err(|error| {
-        Limit(format!(
+        Unsupported::Here(format!(
             "the expression {} is not supported: {error}",
             tensor_core::Quoted(text)
         ))

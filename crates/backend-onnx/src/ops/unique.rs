@@ -18,7 +18,7 @@ use super::{
 use crate::{
     building::BuildContext,
     cancelling::Pace,
-    faults::{BadInput, Limit},
+    faults::{BadInput, Unsupported},
     lowered::OnnxNode,
     size,
 };
@@ -79,7 +79,9 @@ impl Kernel for Unique {
             }
         };
         if input.datum_type == DatumType::Bool || input.datum_type == DatumType::F16 {
-            bail!(Limit("is supported for numbers and strings only".to_owned()));
+            bail!(Unsupported::Anywhere(
+                "is supported for numbers and strings only".to_owned()
+            ));
         }
         let places = |dim: TDim| Fact::new(DatumType::I64, [dim]);
         Ok(vec![
