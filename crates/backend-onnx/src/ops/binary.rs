@@ -111,10 +111,11 @@ impl Function {
     /// Whether it is computed here for two values of a type.
     fn takes(self, datum_type: DatumType) -> bool {
         match self {
-            Self::Sum | Self::Difference | Self::Product => matches!(
-                datum_type,
-                DatumType::F32 | DatumType::F64 | DatumType::I32 | DatumType::I64
-            ),
+            // Of whole numbers they wrap, in builds that check for it too.
+            Self::Sum | Self::Difference | Self::Product => {
+                matches!(datum_type, DatumType::F32 | DatumType::F64)
+                    || (datum_type.is_integer() && datum_type != DatumType::TDim)
+            }
             Self::Quotient => matches!(datum_type, DatumType::F32 | DatumType::F64),
             // Of floats, NaN has its own place.
             Self::Maximum | Self::Minimum => matches!(datum_type, DatumType::I32 | DatumType::I64),
@@ -162,6 +163,24 @@ impl EvalOp for Binary {
             (DatumType::I64, Function::Sum) => function!(i64, false, i64::wrapping_add),
             (DatumType::I64, Function::Difference) => function!(i64, false, i64::wrapping_sub),
             (DatumType::I64, Function::Product) => function!(i64, false, i64::wrapping_mul),
+            (DatumType::U8, Function::Sum) => function!(u8, false, u8::wrapping_add),
+            (DatumType::U8, Function::Difference) => function!(u8, false, u8::wrapping_sub),
+            (DatumType::U8, Function::Product) => function!(u8, false, u8::wrapping_mul),
+            (DatumType::U16, Function::Sum) => function!(u16, false, u16::wrapping_add),
+            (DatumType::U16, Function::Difference) => function!(u16, false, u16::wrapping_sub),
+            (DatumType::U16, Function::Product) => function!(u16, false, u16::wrapping_mul),
+            (DatumType::U32, Function::Sum) => function!(u32, false, u32::wrapping_add),
+            (DatumType::U32, Function::Difference) => function!(u32, false, u32::wrapping_sub),
+            (DatumType::U32, Function::Product) => function!(u32, false, u32::wrapping_mul),
+            (DatumType::U64, Function::Sum) => function!(u64, false, u64::wrapping_add),
+            (DatumType::U64, Function::Difference) => function!(u64, false, u64::wrapping_sub),
+            (DatumType::U64, Function::Product) => function!(u64, false, u64::wrapping_mul),
+            (DatumType::I8, Function::Sum) => function!(i8, false, i8::wrapping_add),
+            (DatumType::I8, Function::Difference) => function!(i8, false, i8::wrapping_sub),
+            (DatumType::I8, Function::Product) => function!(i8, false, i8::wrapping_mul),
+            (DatumType::I16, Function::Sum) => function!(i16, false, i16::wrapping_add),
+            (DatumType::I16, Function::Difference) => function!(i16, false, i16::wrapping_sub),
+            (DatumType::I16, Function::Product) => function!(i16, false, i16::wrapping_mul),
             (DatumType::I32, Function::Maximum) => function!(i32, false, Ord::max),
             (DatumType::I32, Function::Minimum) => function!(i32, false, Ord::min),
             (DatumType::I64, Function::Maximum) => function!(i64, false, Ord::max),

@@ -232,6 +232,15 @@ pub(super) fn tile(_: Attributes<'_>, inputs: &[Fact]) -> Verdict {
     within_32_bits(repeats, "a number of repetitions")
 }
 
+/// The count was an attribute before it was an input.
+pub(super) fn top_k(node: Attributes<'_>, opset: i64) -> Verdict {
+    match (opset < 10, node.has("k"), node.has_input(1)) {
+        (true, true, false) | (false, false, true) => Ok(()),
+        (true, ..) => refuse("needs its count as the attribute 'k' before operator set 10"),
+        (false, ..) => refuse("needs its count as the second input from operator set 10 on"),
+    }
+}
+
 /// tract mixes up the signs.
 pub(super) fn q_linear_conv(_: Attributes<'_>, inputs: &[Fact]) -> Verdict {
     let [x, _, _, w, ..] = inputs else {

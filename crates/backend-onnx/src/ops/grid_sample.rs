@@ -190,8 +190,10 @@ impl Kernel for GridSample {
             bail!("expected 2 inputs, found {}", inputs.len());
         };
         let rank = input.rank();
+        // A size that is free is looked at when it is known.
+        let may_fit = |dim: &TDim| dim.to_i64().map_or(true, |size| size == rank as i64 - 2);
         ensure!(
-            rank == grid.rank() && grid.shape[rank - 1] == (rank as i64 - 2).to_dim(),
+            rank == grid.rank() && grid.shape.last().is_some_and(may_fit),
             "the grid does not fit the input"
         );
         let is_known = matches!(rank, 4 | 5) && !(rank == 5 && self.method == Method::Cubic);
@@ -220,6 +222,12 @@ impl Kernel for GridSample {
         let (batch, channels, sizes) = (shape[0], shape[1], &shape[2..]);
         let grids = grid.shape()[0];
         ensure_input!(grids == batch, "{grids} grids for {batch} images");
+        let coordinates = grid.shape()[rank - 1];
+        ensure_input!(
+            coordinates == rank - 2,
+            "a grid of {coordinates} coordinates for images of {} dimensions",
+            rank - 2
+        );
         let mut output = shape[..2].to_vec();
         output.extend(&grid.shape()[1..rank - 1]);
         let (values, places) = (elements::<f32>(&input)?, elements::<f32>(&grid)?);

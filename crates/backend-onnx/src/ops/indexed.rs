@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     building::BuildContext,
-    faults::{Limit, Refusal, ensure_input},
+    faults::{Limit, Refusal, Unsupported, ensure_input},
     input_check::within,
     lowered::OnnxNode,
 };
@@ -281,6 +281,9 @@ impl Kernel for Scatter {
                 updates.rank(),
                 named.len()
             )));
+        }
+        if data.datum_type == DatumType::String && !matches!(self.join, Join::Replace) {
+            bail!(Unsupported::Anywhere("has no reduction of BYTES".to_owned()));
         }
         Ok(vec![data.with(common(data.datum_type, updates.datum_type)?)])
     }

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     building::BuildContext,
-    faults::{Limit, Misfit, Refusal},
+    faults::{Limit, Misfit, Refusal, Unsupported},
     lowered::OnnxNode,
 };
 
@@ -32,7 +32,7 @@ fn expect_f32(facts: &[Fact]) -> TractResult<&Fact> {
     match facts {
         [input] if input.datum_type == DatumType::F32 && input.rank() > 2 => Ok(input),
         [input] if input.rank() <= 2 => bail!("an image of {} dimensions", input.rank()),
-        _ => bail!(Limit("is supported for FP32 only".to_owned())),
+        _ => bail!(Unsupported::Anywhere("is supported for FP32 only".to_owned())),
     }
 }
 
@@ -83,9 +83,6 @@ fn root(sum: f32, power: f32) -> f32 {
 
 pub(crate) fn lp_pool(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
     let attributes = Attributes(node);
-    if attributes.text("auto_pad", "NOTSET").starts_with("SAME") {
-        bail!(Limit("automatic padding is not supported".to_owned()));
-    }
     let sizes = attributes.ints("kernel_shape");
     let numbers = |name: &str, count: usize, default: i64, least: i64| -> TractResult<Vec<usize>> {
         let given = attributes.ints(name);
@@ -102,7 +99,8 @@ pub(crate) fn lp_pool(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn 
     let kernels = numbers("kernel_shape", rank, 1, 1)?;
     let strides = numbers("strides", rank, 1, 1)?;
     let dilations = numbers("dilations", rank, 1, 1)?;
-    let pads = match attributes.text("auto_pad", "NOTSET") {
+    let auto_pad = attributes.text("auto_pad", "NOTSET");
+    let pads = match auto_pad {
         "VALID" => vec![0; 2 * rank],
         _ => numbers("pads", 2 * rank, 0, 0)?,
     };
@@ -112,11 +110,22 @@ pub(crate) fn lp_pool(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn 
             "has pads that are not smaller than its kernel_shape".to_owned()
         ));
     }
+    let is_same = matches!(auto_pad, "SAME_UPPER" | "SAME_LOWER");
+    // Implementations disagree, and about rounding up there is nothing to say.
+    if is_same && (dilations.iter().any(|&dilation| dilation > 1) || attributes.int("ceil_mode", 0) != 0) {
+        bail!(Unsupported::Here(
+            "'auto_pad' with dilations or 'ceil_mode' is not supported".to_owned()
+        ));
+    }
     let axes = (0..rank).map(|axis| Axis {
         kernel: kernels[axis],
         stride: strides[axis],
         dilation: dilations[axis],
-        pads: [pads[axis], pads[rank + axis]],
+        padding: match auto_pad {
+            "SAME_UPPER" => Padding::Same { more_first: false },
+            "SAME_LOWER" => Padding::Same { more_first: true },
+            _ => Padding::Given([pads[axis], pads[rank + axis]]),
+        },
     });
     Ok(kernel(LpPool {
         power: power(attributes)?,
@@ -131,7 +140,17 @@ struct Axis {
     kernel: usize,
     stride: usize,
     dilation: usize,
-    pads: [usize; 2],
+    padding: Padding,
+}
+
+/// What is added before and behind an axis.
+#[derive(Clone, Copy, Debug)]
+enum Padding {
+    Given([usize; 2]),
+    /// As much as it takes for one window at each step of the stride; an odd number is split unevenly.
+    Same {
+        more_first: bool,
+    },
 }
 
 impl Axis {
@@ -139,9 +158,23 @@ impl Axis {
         (self.kernel - 1) * self.dilation + 1
     }
 
+    /// The padding of an axis of this size.
+    fn pads(&self, size: usize) -> [usize; 2] {
+        match self.padding {
+            Padding::Given(pads) => pads,
+            Padding::Same { more_first } => {
+                let covered = (size.div_ceil(self.stride).max(1) - 1) * self.stride + self.window();
+                let missing = covered.saturating_sub(size);
+                let [less, more] = [missing / 2, missing - missing / 2];
+                if more_first { [more, less] } else { [less, more] }
+            }
+        }
+    }
+
     /// How many windows there are on an axis of this size.
     fn count(&self, size: usize, is_rounded_up: bool) -> TractResult<usize> {
-        let padded = size + self.pads[0] + self.pads[1];
+        let pads = self.pads(size);
+        let padded = size + pads[0] + pads[1];
         let Some(room) = padded.checked_sub(self.window()) else {
             bail!(Misfit::Window((self.window() - padded) as i64));
         };
@@ -150,7 +183,7 @@ impl Axis {
         }
         let count = room.div_ceil(self.stride) + 1;
         // None begins behind the image.
-        let is_outside = (count - 1) * self.stride >= size + self.pads[0];
+        let is_outside = (count - 1) * self.stride >= size + pads[0];
         Ok(count - usize::from(is_outside))
     }
 }
@@ -179,10 +212,13 @@ impl Kernel for LpPool {
             *dim = match dim.to_usize() {
                 Ok(size) => axis.count(size, self.is_rounded_up)?.to_dim(),
                 Err(_) if self.is_rounded_up => bail!(Limit("rounding up needs fixed sizes".to_owned())),
-                Err(_) => {
-                    let beyond = (axis.pads[0] + axis.pads[1]) as i64 - axis.window() as i64;
-                    (dim.clone() + beyond) / axis.stride as u64 + 1
-                }
+                Err(_) => match axis.padding {
+                    Padding::Given(pads) => {
+                        let beyond = (pads[0] + pads[1]) as i64 - axis.window() as i64;
+                        (dim.clone() + beyond) / axis.stride as u64 + 1
+                    }
+                    Padding::Same { .. } => (dim.clone() + (axis.stride - 1)) / axis.stride as u64,
+                },
             };
         }
         Ok(vec![output])
@@ -199,7 +235,7 @@ impl Kernel for LpPool {
                 kernel: axis.kernel,
                 stride: axis.stride,
                 dilation: axis.dilation,
-                pad: axis.pads[0],
+                pad: axis.pads(*size)[0],
             });
             *size = count;
         }
@@ -209,5 +245,33 @@ impl Kernel for LpPool {
         pooling::fold(&axes, 1, &powers, &mut values, |sum, power| sum + power)?;
         values.iter_mut().for_each(|sum| *sum = root(*sum, self.power));
         Ok(tvec![tensor(&shape, values)?])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn padding_to_the_same_size_is_split_by_its_name() {
+        let axis = |kernel: usize, stride: usize, more_first: bool| Axis {
+            kernel,
+            stride,
+            dilation: 1,
+            padding: Padding::Same { more_first },
+        };
+        assert_eq!(axis(3, 2, false).pads(8), [0, 1]);
+        assert_eq!(axis(3, 2, true).pads(8), [1, 0]);
+        assert_eq!(axis(2, 1, true).pads(7), [1, 0]);
+        // A stride beyond the window leaves nothing to add.
+        assert_eq!(axis(1, 3, false).pads(7), [0, 0]);
+        for size in 1..20 {
+            for (kernel, stride) in [(3, 2), (2, 1), (5, 3), (1, 4)] {
+                assert_eq!(
+                    axis(kernel, stride, false).count(size, false).ok(),
+                    Some(size.div_ceil(stride))
+                );
+            }
+        }
     }
 }

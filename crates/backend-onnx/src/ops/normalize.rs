@@ -17,11 +17,11 @@ use crate::{
     lowered::OnnxNode,
 };
 
-/// `LayerNormalization`, `InstanceNormalization`, `GroupNormalization` or `MeanVarianceNormalization` of FP32 or FP64.
+/// `LayerNormalization`, `RMSNormalization`, `InstanceNormalization`, `GroupNormalization` or `MeanVarianceNormalization` of FP32 or FP64.
 pub(crate) fn normalize(context: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
     let attributes = Attributes(node);
     let groups = match node.op_type.as_str() {
-        "LayerNormalization" => Groups::From(attributes.int("axis", -1)),
+        "LayerNormalization" | "RMSNormalization" => Groups::From(attributes.int("axis", -1)),
         "InstanceNormalization" => Groups::Channels,
         "GroupNormalization" => Groups::OfChannels {
             count: attributes.int("num_groups", 0).try_into()?,
@@ -38,9 +38,11 @@ pub(crate) fn normalize(context: &BuildContext, node: &OnnxNode) -> TractResult<
         Groups::Over(_) => 1e-9,
         _ => attributes.float("epsilon", 1e-5),
     };
-    let is_layer = matches!(groups, Groups::From(_));
+    let keeps_mean = node.op_type == "RMSNormalization";
+    let is_layer = matches!(groups, Groups::From(_)) && !keeps_mean;
     Ok(kernel(Normalize {
         groups,
+        keeps_mean,
         epsilon: f64::from(epsilon),
         outputs: match is_layer {
             true => node.output.len().clamp(1, 3),
@@ -69,6 +71,8 @@ enum Groups {
 #[derive(Debug)]
 struct Normalize {
     groups: Groups,
+    /// Whether numbers are divided by the root of the mean of their squares only.
+    keeps_mean: bool,
     epsilon: f64,
     /// The result, and of a layer its mean and the inverse of its deviation.
     outputs: usize,
@@ -190,7 +194,11 @@ impl Normalize {
     fn center<T: Real>(&self, group: &mut [T]) -> (f64, f64) {
         pulp::Arch::new().dispatch(|| {
             let count = group.len() as f64;
-            let mean = sum(group, |x| x) / count;
+            let mean = if self.keeps_mean {
+                0.0
+            } else {
+                sum(group, |x| x) / count
+            };
             let variance = sum(group, |x| (x - mean) * (x - mean)) / count;
             let inverse = 1.0 / (variance + self.epsilon).sqrt();
             for x in &mut *group {

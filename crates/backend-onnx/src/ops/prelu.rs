@@ -1,14 +1,19 @@
-//! `PRelu` of FP32 or FP64 in one pass.
+//! `PRelu` of FP32 or FP64 in one pass, and of whole numbers.
 
 use std::sync::Arc;
 
 use tract_hir::internal::*;
 
 use super::{
+    binary::broadcast,
     elements::{Real, elements, tensor, with_real},
     kernel::{Fact, Kernel, kernel},
 };
-use crate::{building::BuildContext, faults::Limit, lowered::OnnxNode};
+use crate::{
+    building::BuildContext,
+    faults::{Limit, ensure_input},
+    lowered::OnnxNode,
+};
 
 pub(crate) fn prelu(context: &BuildContext, _: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
     Ok(kernel(PRelu {
@@ -37,15 +42,50 @@ impl Kernel for PRelu {
                 "with a slope for each channel is supported from operator set 7 on".to_owned()
             ));
         }
-        // The slope is brought to the shape of x, never the other way round.
-        let shape = tract_hir::tract_core::broadcast::multi_broadcast(&[&x.shape, &slope.shape])?;
-        ensure!(shape == x.shape, "the slope cannot be broadcast to the input");
+        // Sizes that are free are looked at when they are known.
+        let may_fit = |slope: &TDim, x: &TDim| {
+            slope == x || slope.is_one() || [slope, x].iter().any(|dim| dim.to_i64().is_err())
+        };
+        ensure!(
+            is_broadcast(&slope.shape, &x.shape, may_fit),
+            "the slope cannot be broadcast to the input"
+        );
         Ok(vec![x.with(x.datum_type)])
     }
 
     fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
-        with_real!(inputs[0].datum_type(), T => curved::<T>(inputs))
+        let [shape, slopes] = [inputs[0].shape(), inputs[1].shape()];
+        ensure_input!(
+            is_broadcast(slopes, shape, |&slope, &x| slope == x || slope == 1),
+            "slopes of {slopes:?} for values of {shape:?}, expected equal sizes or 1"
+        );
+        macro_rules! whole {
+            ($T:ty) => {
+                broadcast::<$T, false>(&inputs[0], &inputs[1], |x, slope| {
+                    if x < (0 as $T) {
+                        x.wrapping_mul(slope)
+                    } else {
+                        x
+                    }
+                })
+            };
+        }
+        Ok(tvec![match inputs[0].datum_type() {
+            DatumType::I8 => whole!(i8)?,
+            DatumType::I16 => whole!(i16)?,
+            DatumType::I32 => whole!(i32)?,
+            DatumType::I64 => whole!(i64)?,
+            // Nothing is below zero.
+            datum_type if datum_type.is_unsigned() => (*inputs[0]).clone(),
+            datum_type => return with_real!(datum_type, T => curved::<T>(inputs)),
+        }])
     }
+}
+
+/// Whether slopes are brought to the shape of what they are for, never the other way round.
+fn is_broadcast<D>(slope: &[D], x: &[D], fits: impl Fn(&D, &D) -> bool) -> bool {
+    let mut dims = slope.iter().rev().zip(x.iter().rev());
+    slope.len() <= x.len() && dims.all(|(slope, x)| fits(slope, x))
 }
 
 fn curved<T: Real>(inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
@@ -107,6 +147,22 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
     use super::*;
+
+    #[test]
+    fn slopes_that_do_not_fit_are_the_requests_fault() {
+        let inputs = [tensor(&[2, 1], vec![-3.0f32, 4.0]), tensor(&[2], vec![2.0, 7.0])];
+        let inputs = inputs.map(|input| Arc::new(input.unwrap()));
+        let error = PRelu { is_by_channel: false }.run(&inputs).unwrap_err();
+        assert!(error.is::<crate::faults::BadInput>(), "{error}");
+    }
+
+    #[test]
+    fn slopes_of_whole_numbers_are_broadcast() {
+        let inputs = [tensor(&[2, 2], vec![-3i32, 4, -5, 0]), tensor(&[2], vec![2, 7])];
+        let inputs = inputs.map(|input| Arc::new(input.unwrap()));
+        let found = PRelu { is_by_channel: false }.run(&inputs).unwrap();
+        assert_eq!(elements::<i32>(&found[0]).unwrap(), [-6, 4, -10, 0]);
+    }
 
     #[test]
     fn slopes_of_all_shapes_are_broadcast() {

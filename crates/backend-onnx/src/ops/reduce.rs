@@ -1,4 +1,5 @@
-//! Reductions of integers: tract adds INT64 up in 32 bits, and knows neither UINT32 nor UINT64 nor BOOL here. And of floats
+//! Reductions of integers: tract adds INT64 up in 32 bits, knows neither UINT32 nor UINT64 nor BOOL here, and has roots and logarithms of
+//! floats only. And of floats
 //! `ReduceLogSumExp`, which overflows in tract, and `ReduceMax` and `ReduceMin`, which give the largest finite number there for
 //! infinities and for nothing, and lose NaN; and `ReduceMean` where it may be one of nothing.
 
@@ -12,7 +13,11 @@ use super::{
     elements::{Element, elements, tensor},
     kernel::{Fact, Kernel, kernel},
 };
-use crate::{building::BuildContext, faults::Limit, lowered::OnnxNode};
+use crate::{
+    building::BuildContext,
+    faults::{Limit, Unsupported},
+    lowered::OnnxNode,
+};
 
 /// One of the reductions, for integers and BOOL, or what is listed above for floats.
 pub(crate) fn reduce(context: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
@@ -29,7 +34,7 @@ pub(crate) fn reduce(context: &BuildContext, node: &OnnxNode) -> TractResult<Box
         "ReduceLogSumExp" => Fold::LogSumExp,
         "ReduceL2" => Fold::Norm,
         "ReduceLogSum" => Fold::LogSum,
-        _ => bail!(Limit("is not supported for integers".to_owned())),
+        _ => bail!(Unsupported::Anywhere("is not supported for integers".to_owned())),
     };
     let has_axes_input = opset >= 18 || (opset >= 13 && fold == Fold::Sum);
     Ok(kernel(Reduce {
@@ -68,9 +73,8 @@ enum Fold {
     Product,
     Max,
     Min,
-    /// Of floats.
     LogSumExp,
-    /// Of floats, and of no numbers only.
+    /// Of whole numbers, and of no floats.
     Norm,
     LogSum,
 }
@@ -225,6 +229,11 @@ impl Reduce {
         let kept = shape.iter().zip(reduced).filter(|(_, reduced)| !**reduced);
         let groups: usize = kept.map(|(&dim, _)| dim).product();
         let count = input.len().checked_div(groups).unwrap_or(0);
+        if let Fold::LogSumExp | Fold::Norm | Fold::LogSum = self.fold {
+            let wide: Vec<f64> = input.iter().map(|number| number.wide()).collect();
+            let rounded = self.of_floats(&wide, shape, reduced, groups).into_iter();
+            return Ok(rounded.map(T::truncated).collect());
+        }
         let start = match self.fold {
             Fold::Product => T::ONE,
             Fold::Max => T::LEAST,
@@ -248,6 +257,20 @@ impl Reduce {
             folded.iter_mut().for_each(|sum| *sum = sum.divided(count.max(1)));
         }
         Ok(folded)
+    }
+
+    /// A root or a logarithm, before it is rounded towards zero.
+    fn of_floats(&self, input: &[f64], shape: &[usize], reduced: &[bool], groups: usize) -> Vec<f64> {
+        if self.fold == Fold::LogSumExp {
+            return log_sum_exp(input, shape, reduced);
+        }
+        let is_norm = self.fold == Fold::Norm;
+        let mut sums = vec![0.0; groups];
+        for (&number, group) in input.iter().zip(self::groups(shape, reduced)) {
+            sums[group] += if is_norm { number * number } else { number };
+        }
+        let finished = |sum: f64| if is_norm { sum.sqrt() } else { sum.ln() };
+        sums.into_iter().map(finished).collect()
     }
 
     fn shaped<T: Element>(&self, shape: &[usize], reduced: &[bool], folded: Vec<T>) -> TractResult<Tensor> {
@@ -388,6 +411,9 @@ trait Integer: Datum + Copy + Ord {
     fn magnitude(self) -> Self;
     /// A sum divided by the count of its terms.
     fn divided(self, count: usize) -> Self;
+    fn wide(self) -> f64;
+    /// Rounded towards zero.
+    fn truncated(number: f64) -> Self;
 }
 
 macro_rules! integer {
@@ -412,6 +438,14 @@ macro_rules! integer {
 
             fn divided(self, count: usize) -> Self {
                 (i128::from(self) / count as i128) as Self
+            }
+
+            fn wide(self) -> f64 {
+                self as f64
+            }
+
+            fn truncated(number: f64) -> Self {
+                number as Self
             }
         }
     )*};
@@ -438,6 +472,25 @@ mod tests {
         let input = Tensor::from_shape(shape, values).unwrap().into_arc_tensor();
         let outputs = reduce.run(&[input]).unwrap();
         elements::<f32>(&outputs[0]).unwrap().to_vec()
+    }
+
+    #[test]
+    fn roots_and_logarithms_of_whole_numbers_are_rounded_towards_zero() {
+        let of = |fold, values: &[i32]| {
+            let reduce = Reduce {
+                fold,
+                axes: Some(vec![1]),
+                keeps_dims: false,
+                no_axes_is_no_op: false,
+            };
+            let input = Tensor::from_shape(&[1, values.len()], values).unwrap();
+            let outputs = reduce.run(&[input.into_arc_tensor()]).unwrap();
+            elements::<i32>(&outputs[0]).unwrap()[0]
+        };
+        assert_eq!(of(Fold::Norm, &[-3, 4]), 5);
+        assert_eq!(of(Fold::Norm, &[1, 1]), 1);
+        assert_eq!(of(Fold::LogSum, &[4, 4]), 2);
+        assert_eq!(of(Fold::LogSumExp, &[900, 900, 900]), 901);
     }
 
     #[test]

@@ -14,7 +14,7 @@ use super::{
     steps::stepwise,
     stft, text, tokenizer, top_k, tract,
     types::Types,
-    unique,
+    unique, whole,
 };
 use crate::ml;
 
@@ -59,7 +59,11 @@ const CONV: &[&str] = &[
 
 /// The table, by name.
 pub(super) static RULES: &[Rule] = &[
-    op("Abs").of(NUMBERS).by(tract::function),
+    op("Abs")
+        .of(NUMBERS)
+        .instead(Types::NONE, whole::function)
+        .also_if(whole::is_number)
+        .by(tract::function),
     op("Acos").of(FLOATS).wide().by(tract::function),
     op("Acosh").since(9).of(FLOATS).wide().by(activation),
     op("Add").takes(LEGACY).of(NUMBERS).by(tract::pair),
@@ -122,10 +126,10 @@ pub(super) static RULES: &[Rule] = &[
         .since(11)
         .takes(&["direction"])
         .own(power::bit_shift),
-    op("BitwiseAnd").since(18).of(Types::INTEGERS).by(tract::pair),
-    op("BitwiseNot").since(18).of(Types::INTEGERS).by(tract::function),
-    op("BitwiseOr").since(18).of(Types::INTEGERS).by(tract::pair),
-    op("BitwiseXor").since(18).of(Types::INTEGERS).by(tract::pair),
+    op("BitwiseAnd").since(18).of(Types::INTEGERS).by(whole::bits),
+    op("BitwiseNot").since(18).of(Types::INTEGERS).by(whole::function),
+    op("BitwiseOr").since(18).of(Types::INTEGERS).by(whole::bits),
+    op("BitwiseXor").since(18).of(Types::INTEGERS).by(whole::bits),
     op("BlackmanWindow")
         .scalars(&[0])
         .since(17)
@@ -446,7 +450,11 @@ pub(super) static RULES: &[Rule] = &[
     op("Mish").since(18).of(FLOATS).wide().by(activation),
     op("Mod").since(10).takes(&["fmod"]).own(elementwise::remainder),
     op("Mul").takes(LEGACY).of(NUMBERS).by(tract::pair),
-    op("Neg").of(FLOATS.and(Types::SIGNED)).by(tract::function),
+    op("Neg")
+        .of(FLOATS.and(Types::SIGNED))
+        .instead(Types::NONE, whole::function)
+        .also_if(whole::is_number)
+        .by(tract::function),
     op("NonMaxSuppression")
         .since(10)
         .takes(&["center_point_box"])
@@ -462,7 +470,7 @@ pub(super) static RULES: &[Rule] = &[
     op("OptionalGetElement").since(15).own(stepwise),
     op("OptionalHasElement").since(15).own(stepwise),
     op("Or").takes(LEGACY).of(Types::BOOL).by(tract::pair),
-    op("PRelu").of(FLOATS).wide().by(prelu::prelu),
+    op("PRelu").of(NUMBERS).wide().by(prelu::prelu),
     op("Pad")
         .takes(&["mode", "pads", "paddings", "value"])
         .own(pad::pad),
@@ -485,6 +493,12 @@ pub(super) static RULES: &[Rule] = &[
         .takes(&["axis", "block_size", "output_dtype", "precision", "saturate"])
         .when(when::not_blocked)
         .own(quantize::quantize),
+    op("RMSNormalization")
+        .since(23)
+        .takes(&["axis", "epsilon", "stash_type"])
+        .of(FLOATS)
+        .wide()
+        .by(normalize::normalize),
     op("RNN")
         .gives(Outputs::Optional)
         .takes(&[
@@ -521,21 +535,21 @@ pub(super) static RULES: &[Rule] = &[
         .by(tract::reduce),
     op("ReduceL2")
         .takes(REDUCE)
-        .of(FLOATS)
+        .of(NUMBERS)
         .wide()
-        .instead(Types::NONE, reduce::reduce)
+        .instead(WHOLE, reduce::reduce)
         .also_if(reduce::is_of_nothing)
         .by(tract::reduce),
     op("ReduceLogSum")
         .takes(REDUCE)
-        .of(FLOATS)
+        .of(NUMBERS)
         .wide()
-        .instead(Types::NONE, reduce::reduce)
+        .instead(WHOLE, reduce::reduce)
         .also_if(reduce::is_of_nothing)
         .by(tract::reduce),
     op("ReduceLogSumExp")
         .takes(REDUCE)
-        .of(FLOATS)
+        .of(NUMBERS)
         .wide()
         .by(reduce::reduce),
     op("ReduceMax").takes(REDUCE).of(FIXED).wide().by(reduce::reduce),
@@ -625,17 +639,15 @@ pub(super) static RULES: &[Rule] = &[
         "scan_output_axes",
         "scan_output_directions",
     ]),
-    op("Scatter").takes(AXIS).of(FIXED).bytes().by(indexed::scatter),
+    op("Scatter").takes(AXIS).bytes().by(indexed::scatter),
     op("ScatterElements")
         .since(11)
         .takes(&["axis", "reduction"])
-        .of(FIXED)
         .bytes()
         .by(indexed::scatter),
     op("ScatterND")
         .since(11)
         .takes(&["reduction"])
-        .of(FIXED)
         .bytes()
         .by(indexed::scatter),
     op("Selu")
@@ -653,16 +665,17 @@ pub(super) static RULES: &[Rule] = &[
     op("Shrink")
         .since(9)
         .takes(&["bias", "lambd"])
-        .of(FLOATS)
+        .of(NUMBERS)
         .wide()
-        .by(activation),
+        .instead(activation::TYPES, activation)
+        .by(whole::function),
     op("Sigmoid").of(FLOATS).wide().by(activation),
     op("Sign")
         .since(9)
-        .of(FLOATS.and(Types::SIGNED))
+        .of(NUMBERS)
         .wide()
         .instead(activation::TYPES, activation)
-        .by(tract::function),
+        .by(whole::function),
     op("Sin").of(FLOATS).wide().by(tract::function),
     op("Sinh").since(9).of(FLOATS).wide().by(tract::function),
     op("Size").by(tract::size),
@@ -721,14 +734,14 @@ pub(super) static RULES: &[Rule] = &[
         .of(FLOATS)
         .wide()
         .by(activation),
-    op("Tile").since(6).of(FIXED).given(when::tile).by(tract::tile),
+    op("Tile").since(6).given(when::tile).by(tract::tile),
     op("TopK")
         .scalars(&[1])
         .gives(Outputs::Exactly(2))
-        .since(10)
-        .takes(&["axis", "largest", "sorted"])
+        .takes(&["axis", "k", "largest", "sorted"])
         .of(NUMBERS)
         .wide()
+        .when(when::top_k)
         .by(top_k::top_k),
     op("Transpose").takes(&["perm"]).by(tract::transpose),
     op("Trilu").since(14).takes(&["upper"]).own(counting::trilu),

@@ -28,6 +28,7 @@ pub(crate) fn top_k(context: &BuildContext, node: &OnnxNode) -> TractResult<Box<
     Ok(kernel(TopK {
         axis: attributes.int("axis", -1),
         largest: attributes.int("largest", 1) != 0,
+        given: attributes.get("k").map(|count| count.i),
         scope: context.symbols.clone(),
         count: OnceLock::new(),
     }))
@@ -37,6 +38,8 @@ pub(crate) fn top_k(context: &BuildContext, node: &OnnxNode) -> TractResult<Box<
 struct TopK {
     axis: i64,
     largest: bool,
+    /// The number of elements before operator set 10, which has it as an input.
+    given: Option<i64>,
     scope: SymbolScope,
     /// The name of the number of elements while it is unknown.
     count: OnceLock<Symbol>,
@@ -56,17 +59,21 @@ impl Kernel for TopK {
     }
 
     fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
-        let [values, count] = inputs else {
-            bail!("expected 2 inputs, found {}", inputs.len());
+        let (values, count) = match (inputs, self.given) {
+            ([values], Some(count)) => (values, count.to_dim()),
+            ([values, count], None) => {
+                if count.rank() != 1 || !count.shape[0].is_one() {
+                    bail!(Refusal("needs a list of one number as its count".to_owned()));
+                }
+                let count = match count.dims().as_deref() {
+                    Some([count]) => count.clone(),
+                    _ => self.count.get_or_init(|| counted(&self.scope, "k")).to_dim(),
+                };
+                (values, count)
+            }
+            _ => bail!("expected 2 inputs, found {}", inputs.len()),
         };
-        if count.rank() != 1 || !count.shape[0].is_one() {
-            bail!(Refusal("needs a list of one number as its count".to_owned()));
-        }
         let axis = axis::axis(self.axis, values.rank())?;
-        let count = match count.dims().as_deref() {
-            Some([count]) => count.clone(),
-            _ => self.count.get_or_init(|| counted(&self.scope, "k")).to_dim(),
-        };
         if let Ok(number) = count.to_i64() {
             let most = values.shape[axis].to_i64().unwrap_or(i64::MAX);
             if !(0..=most).contains(&number) {
@@ -83,7 +90,11 @@ impl Kernel for TopK {
     }
 
     fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
-        let (values, count) = (&inputs[0], scalar::<i64>(&*inputs[1].cast_to::<i64>()?)?);
+        let values = &inputs[0];
+        let count = match self.given {
+            Some(count) => count,
+            None => scalar::<i64>(&*inputs.get(1).context("no count")?.cast_to::<i64>()?)?,
+        };
         let mut shape: TVec<usize> = values.shape().into();
         let axis = axis::axis(self.axis, shape.len())?;
         let size = shape[axis];
@@ -177,6 +188,7 @@ mod tests {
         let top_k = TopK {
             axis: 0,
             largest,
+            given: None,
             scope: SymbolScope::default(),
             count: OnceLock::new(),
         };

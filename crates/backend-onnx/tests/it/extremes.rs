@@ -1,5 +1,5 @@
-//! Operators at the ends of their ranges: NaN, infinities, denormals, what overflows on the way to a result that does not.
-//! `make_extremes.py` beside the fixture has made both and says how.
+//! Operators at the ends of their ranges: NaN, infinities, denormals, what overflows on the way to a result that does not; and operators of
+//! all types and operator sets. `make_extremes.py` and `make_cases.py` beside the fixtures have made them and say how.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -22,8 +22,9 @@ struct Record {
     answer: Bytes,
 }
 
-fn records() -> Vec<Record> {
-    let mut rest = Bytes::from(file("extremes.bin"));
+/// The records of a file, which `make_extremes.py` describes.
+fn records(name: &str) -> Vec<Record> {
+    let mut rest = Bytes::from(file(name));
     let mut part = || {
         (!rest.is_empty()).then(|| {
             let length = rest.get_u32_le() as usize;
@@ -52,9 +53,24 @@ fn body(mut part: Bytes) -> (Bytes, Option<usize>) {
 
 #[test]
 fn ends_of_ranges_are_answered_as_by_onnx_runtime() {
-    let mut wrong = Vec::new();
-    let records = records();
+    let records = records("extremes.bin");
     assert!(records.len() > 300, "{}", records.len());
+    let wrong = wrong(records);
+    assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+/// Types, attributes and operator sets, by `make_cases.py`.
+#[test]
+fn operators_of_all_types_and_sets_are_answered_as_by_onnx_runtime() {
+    let records = records("cases.bin");
+    assert!(records.len() > 100, "{}", records.len());
+    let wrong = wrong(records);
+    assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+/// What is answered otherwise than recorded, and how.
+fn wrong(records: Vec<Record>) -> Vec<String> {
+    let mut wrong = Vec::new();
     for record in records {
         let name = record.name;
         let model = match Runtime::Tract.load(record.model) {
@@ -89,7 +105,7 @@ fn ends_of_ranges_are_answered_as_by_onnx_runtime() {
             Err(error) => wrong.push(format!("{name} fails: {}", error.report())),
         }
     }
-    assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
+    wrong
 }
 
 fn difference(found: &InferOutput, wanted: &InferOutput) -> Option<String> {
@@ -97,7 +113,8 @@ fn difference(found: &InferOutput, wanted: &InferOutput) -> Option<String> {
         return Some(format!("expected {wanted:?}, found {found:?}"));
     }
     let (TensorValue::Fixed(a), TensorValue::Fixed(b)) = (&found.value, &wanted.value) else {
-        return Some("strings".to_owned());
+        let is_same = found.value.raw() == wanted.value.raw();
+        return (!is_same).then(|| format!("expected {wanted:?}, found {found:?}"));
     };
     let relative = match a.spec().dtype() {
         DType::F16 => 3e-3,

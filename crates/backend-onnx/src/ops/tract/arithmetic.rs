@@ -23,7 +23,6 @@ pub(in crate::ops) fn function(_: &BuildContext, node: &OnnxNode) -> Built {
         "Asin" => math::asin().into_hir(),
         "Atan" => math::atan().into_hir(),
         "Atanh" => math::atanh().into_hir(),
-        "BitwiseNot" => logic::bitnot().into_hir(),
         "Ceil" => math::ceil().into_hir(),
         "Cos" => math::cos().into_hir(),
         "Cosh" => math::cosh().into_hir(),
@@ -40,7 +39,6 @@ pub(in crate::ops) fn function(_: &BuildContext, node: &OnnxNode) -> Built {
         "Reciprocal" => math::recip().into_hir(),
         // Of whole numbers.
         "Relu" => expand(activations::Clip::new(Some(0.0), None)),
-        "Sign" => math::sign().into_hir(),
         "Sin" => math::sin().into_hir(),
         "Sinh" => math::sinh().into_hir(),
         "Sqrt" => math::sqrt().into_hir(),
@@ -54,9 +52,6 @@ pub(in crate::ops) fn pair(_: &BuildContext, node: &OnnxNode) -> Built {
     let function: Box<dyn BinMiniOp> = match node.op_type.as_str() {
         "Add" => Box::new(math::Add),
         "And" => Box::new(logic::And),
-        "BitwiseAnd" => Box::new(logic::BitAnd),
-        "BitwiseOr" => Box::new(logic::BitOr),
-        "BitwiseXor" => Box::new(logic::BitXor),
         "Div" => Box::new(math::Div),
         "Equal" => Box::new(logic::CompEq),
         "Greater" => Box::new(logic::CompGT),

@@ -8,7 +8,7 @@ use super::{Built, rewired::Rewired, texts::OfTexts};
 use crate::{
     building::BuildContext,
     dtype,
-    faults::{Limit, Refusal},
+    faults::{Refusal, Unsupported},
     lowered::OnnxNode,
     ops::{
         attributes::Attributes,
@@ -33,7 +33,7 @@ pub(in crate::ops) fn expand_to(_: &BuildContext, _: &OnnxNode) -> Built {
 
 /// `Tile`.
 pub(in crate::ops) fn tile(_: &BuildContext, _: &OnnxNode) -> Built {
-    Ok(expand(array::Tile))
+    Ok(expand(Rewired(array::Tile, OfTexts::Tile)))
 }
 
 /// `EyeLike`.
@@ -74,7 +74,7 @@ impl Kernel for EyeLike {
         ensure!(input.rank() == 2, "expected a matrix");
         let datum_type = self.datum_type.unwrap_or(input.datum_type);
         if !datum_type.is_number() && datum_type != DatumType::Bool {
-            bail!(Limit("is supported for numbers only".to_owned()));
+            bail!(Unsupported::Anywhere("is supported for numbers only".to_owned()));
         }
         Ok(vec![input.with(datum_type)])
     }

@@ -1,4 +1,4 @@
-//! `Concat`, `Expand`, `Gather` and `Where` of texts. tract copies texts without a look at how long they are: one of a megabyte,
+//! `Concat`, `Expand`, `Gather`, `Tile` and `Where` of texts. tract copies texts without a look at how long they are: one of a megabyte,
 //! a million times.
 
 use std::sync::Arc;
@@ -7,6 +7,7 @@ use tract_hir::{internal::*, tract_core::broadcast::multi_broadcast};
 
 use super::rewired::Rewire;
 use crate::{
+    faults::BadInput,
     input_check::within,
     ops::{
         axis,
@@ -24,6 +25,7 @@ pub(super) enum OfTexts {
     Concat { axis: i64 },
     Expand,
     Gather { axis: i64 },
+    Tile,
     Where,
 }
 
@@ -49,6 +51,7 @@ impl Kernel for OfTexts {
             Self::Concat { .. } => "Concat",
             Self::Expand => "Expand",
             Self::Gather { .. } => "Gather",
+            Self::Tile => "Tile",
             Self::Where => "Where",
         }
     }
@@ -74,6 +77,15 @@ impl Kernel for OfTexts {
             (Self::Gather { axis }, [data, indices]) => {
                 let axis = axis::axis(*axis, data.rank())?;
                 gathered(&data.shape, axis, &indices.shape)
+            }
+            (Self::Tile, [input, repeats]) => {
+                let repeats = repeats.dims().context("repetitions that are not known")?;
+                ensure!(
+                    repeats.len() == input.rank(),
+                    "expected a number for each dimension"
+                );
+                let dims = input.shape.iter().zip(repeats);
+                dims.map(|(dim, repeats)| dim.clone() * repeats).collect()
             }
             (Self::Where, [condition, then, otherwise]) => {
                 multi_broadcast(&[&condition.shape, &then.shape, &otherwise.shape])?
@@ -114,6 +126,24 @@ impl Kernel for OfTexts {
                 let places: Vec<usize> = places.collect::<TractResult<_>>()?;
                 picked(data, axis, Places::List(&places))?.into_shape(&shape)?
             }
+            (Self::Tile, [input, repeats]) => {
+                let repeats = repeats.cast_to::<i64>()?;
+                let repeats = elements::<i64>(&repeats)?;
+                let dims = input.shape().iter().zip(repeats).map(|(&dim, &repeats)| {
+                    usize::try_from(repeats)
+                        .ok()
+                        .and_then(|repeats| dim.checked_mul(repeats))
+                });
+                let shape: Option<TVec<usize>> = dims.collect();
+                let shape = shape.filter(|shape| shape.len() == input.rank());
+                let shape = shape.ok_or_else(|| {
+                    let dims = input.shape();
+                    BadInput(format!("{repeats:?} repetitions of dimensions of {dims:?}"))
+                })?;
+                size::admit_shape(DatumType::String, &shape)?;
+                let texts = elements::<String>(input)?;
+                copied(&shape, || tiled(texts, input.shape(), &shape))?
+            }
             (Self::Where, [condition, then, otherwise]) => {
                 let shapes = [condition.shape(), then.shape(), otherwise.shape()];
                 let shape: TVec<usize> = multi_broadcast(&shapes)?;
@@ -147,6 +177,19 @@ fn gathered<D: Clone>(data: &[D], axis: usize, indices: &[D]) -> TVec<D> {
     parts.into_iter().flatten().cloned().collect()
 }
 
+/// Texts of one shape, repeated until they fill another.
+fn tiled<'t>(texts: &'t [String], from: &'t [usize], to: &'t [usize]) -> impl Iterator<Item = &'t String> {
+    (0..to.iter().product()).map(move |mut index| {
+        let (mut place, mut step) = (0, 1);
+        for (&from, &to) in from.iter().zip(to).rev() {
+            place += index % to % from * step;
+            index /= to;
+            step *= from;
+        }
+        &texts[place]
+    })
+}
+
 /// Copies of texts, which are asked for twice.
 fn copied<'t, I: Iterator<Item = &'t String>>(shape: &[usize], texts: impl Fn() -> I) -> TractResult<Tensor> {
     size::admit_contents(texts().map(|text| (text, 1)))?;
@@ -158,7 +201,6 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
     use super::*;
-    use crate::faults::BadInput;
 
     fn texts(shape: &[usize], texts: &[&str]) -> Arc<Tensor> {
         Arc::new(tensor(shape, texts.iter().map(|&text| text.to_owned()).collect()).unwrap())
@@ -188,6 +230,12 @@ mod tests {
         let expanded = run(OfTexts::Expand, &[row.clone(), shape]).unwrap();
         assert_eq!(expanded, *texts(&[3, 2], &["x", "y", "x", "y", "x", "y"]));
         let condition = Arc::new(tensor(&[2, 1], vec![true, false]).unwrap());
+        let repeats = Arc::new(tensor1(&[2i64, 2]));
+        let tiled = run(OfTexts::Tile, &[texts(&[1, 2], &["a", "b"]), repeats]).unwrap();
+        assert_eq!(tiled, *texts(&[2, 4], &["a", "b", "a", "b", "a", "b", "a", "b"]));
+        let nothing = Arc::new(tensor1(&[0i64, 3]));
+        let tiled = run(OfTexts::Tile, &[texts(&[1, 2], &["a", "b"]), nothing]).unwrap();
+        assert_eq!(tiled.shape(), [0, 6]);
         let chosen = run(OfTexts::Where, &[condition, row.clone(), table.clone()]).unwrap();
         assert_eq!(chosen, *texts(&[2, 2], &["x", "y", "c", "d"]));
         let joined = run(OfTexts::Concat { axis: -1 }, &[table.clone(), table]).unwrap();

@@ -1,0 +1,188 @@
+//! Functions of whole numbers that tract has for some types only, or whose overflow is an error in builds that check for it. Sizes come
+//! here as INT64, except to `Abs` and `Neg`, which tract computes of expressions.
+
+use std::sync::Arc;
+
+use tract_hir::internal::*;
+
+use super::{
+    attributes::Attributes,
+    binary::broadcast,
+    elements::{elements, tensor},
+    kernel::{Fact, Kernel, kernel},
+};
+use crate::{building::BuildContext, lowered::OnnxNode};
+
+/// Runs `$body` with `$T` bound to the Rust type of whole numbers.
+macro_rules! with_whole {
+    ($datum_type:expr, $T:ident => $body:expr) => {
+        with_whole!(@match $datum_type, $T => $body, U8 u8, U16 u16, U32 u32, U64 u64, I8 i8, I16 i16, I32 i32, I64 i64)
+    };
+    (@match $datum_type:expr, $T:ident => $body:expr, $($name:ident $type:ty),*) => {
+        match $datum_type {
+            $(DatumType::$name => {
+                type $T = $type;
+                $body
+            })*
+            other => bail!("{other:?} is not a whole number"),
+        }
+    };
+}
+
+/// `Abs`, `Neg`, `Sign`, `Shrink` or `BitwiseNot`.
+pub(crate) fn function(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
+    let attributes = Attributes(node);
+    Ok(kernel(match node.op_type.as_str() {
+        "Abs" => Function::Magnitude,
+        "Neg" => Function::Negation,
+        "Sign" => Function::Sign,
+        "BitwiseNot" => Function::Complement,
+        "Shrink" => Function::Shrink {
+            lambd: attributes.float("lambd", 0.5).into(),
+            bias: attributes.float("bias", 0.0).into(),
+        },
+        other => bail!("{other} is not a function of whole numbers"),
+    }))
+}
+
+/// Whether a node is given whole numbers, rather than sizes that may be expressions.
+pub(crate) fn is_number(_: Attributes<'_>, inputs: &[Fact]) -> bool {
+    let datum_type = inputs.first().map(|input| input.datum_type);
+    datum_type.is_some_and(|datum_type| datum_type.is_integer() && datum_type != DatumType::TDim)
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Function {
+    Magnitude,
+    Negation,
+    Sign,
+    Complement,
+    Shrink { lambd: f64, bias: f64 },
+}
+
+impl Function {
+    /// The result, of which the type's bits are taken.
+    fn of(self, x: i128) -> i128 {
+        match self {
+            Self::Magnitude => x.abs(),
+            Self::Negation => -x,
+            Self::Sign => x.signum(),
+            Self::Complement => !x,
+            Self::Shrink { lambd, .. } if (x as f64).abs() <= lambd => 0,
+            Self::Shrink { lambd, bias } if x as f64 > lambd => (x as f64 - bias) as i128,
+            Self::Shrink { lambd, bias } if (x as f64) < -lambd => (x as f64 + bias) as i128,
+            Self::Shrink { .. } => 0,
+        }
+    }
+}
+
+impl Kernel for Function {
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Magnitude => "Abs",
+            Self::Negation => "Neg",
+            Self::Sign => "Sign",
+            Self::Complement => "BitwiseNot",
+            Self::Shrink { .. } => "Shrink",
+        }
+    }
+
+    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+        let [input] = inputs else {
+            bail!("expected 1 input, found {}", inputs.len());
+        };
+        Ok(vec![input.with(input.datum_type)])
+    }
+
+    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+        let input = &inputs[0];
+        let made = with_whole!(input.datum_type(), T => {
+            let numbers = elements::<T>(input)?.iter();
+            tensor(input.shape(), numbers.map(|&x| self.of(x.into()) as T).collect())?
+        });
+        Ok(tvec![made])
+    }
+}
+
+/// `BitwiseAnd`, `BitwiseOr` or `BitwiseXor`.
+pub(crate) fn bits(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
+    Ok(kernel(match node.op_type.as_str() {
+        "BitwiseAnd" => Bits::And,
+        "BitwiseOr" => Bits::Or,
+        "BitwiseXor" => Bits::Xor,
+        other => bail!("{other} is not a function of bits"),
+    }))
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Bits {
+    And,
+    Or,
+    Xor,
+}
+
+impl Kernel for Bits {
+    fn name(&self) -> &'static str {
+        match self {
+            Self::And => "BitwiseAnd",
+            Self::Or => "BitwiseOr",
+            Self::Xor => "BitwiseXor",
+        }
+    }
+
+    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+        let [a, b] = inputs else {
+            bail!("expected 2 inputs, found {}", inputs.len());
+        };
+        ensure!(a.datum_type == b.datum_type, "the inputs have different types");
+        let shape = tract_hir::tract_core::broadcast::multi_broadcast(&[&a.shape, &b.shape])?;
+        Ok(vec![Fact::new(a.datum_type, shape)])
+    }
+
+    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+        let (a, b) = (&inputs[0], &inputs[1]);
+        let made = with_whole!(a.datum_type(), T => match self {
+            Self::And => broadcast::<T, false>(a, b, |a, b| a & b)?,
+            Self::Or => broadcast::<T, false>(a, b, |a, b| a | b)?,
+            Self::Xor => broadcast::<T, false>(a, b, |a, b| a ^ b)?,
+        });
+        Ok(tvec![made])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    fn of<T: Datum + Copy>(function: Function, numbers: &[T]) -> Vec<T> {
+        let made = function.run(&[Arc::new(tensor1(numbers))]).unwrap();
+        elements::<T>(&made[0]).unwrap().to_vec()
+    }
+
+    #[test]
+    fn the_least_number_has_no_magnitude_of_its_own() {
+        assert_eq!(of(Function::Magnitude, &[i64::MIN, -5]), [i64::MIN, 5]);
+        assert_eq!(of(Function::Negation, &[i8::MIN, 7]), [i8::MIN, -7]);
+        assert_eq!(of(Function::Magnitude, &[u64::MAX]), [u64::MAX]);
+    }
+
+    #[test]
+    fn signs_and_complements_are_of_all_types() {
+        assert_eq!(of(Function::Sign, &[0u32, 5]), [0, 1]);
+        assert_eq!(of(Function::Sign, &[-7i16, 0, 9]), [-1, 0, 1]);
+        assert_eq!(of(Function::Complement, &[5u8, 0]), [250, 255]);
+        assert_eq!(of(Function::Complement, &[5i64]), [-6]);
+    }
+
+    #[test]
+    fn what_is_small_shrinks_to_nothing() {
+        let shrink = Function::Shrink {
+            lambd: 1.5,
+            bias: 1.5,
+        };
+        assert_eq!(of(shrink, &[-3i32, -1, 0, 1, 4]), [-1, 0, 0, 0, 2]);
+        assert_eq!(of(shrink, &[0u8, 1, 4]), [0, 0, 2]);
+    }
+}
