@@ -25,7 +25,7 @@ import time
 import traceback
 import weakref
 
-VERSION = 5
+VERSION = 6
 HELLO, LOAD, LOADED, INFER, OUTPUTS, FAILED, RUN, RESULTS, ROOM, REGION, PART, TAKEN, ASK, ANSWER, NEXT, FREE = range(1, 17)
 
 #: Numbers on the control socket.

@@ -85,6 +85,7 @@ mod notes;
 mod others;
 mod panics;
 mod request_ids;
+mod row_independence;
 mod service;
 mod shared_inputs;
 #[cfg(feature = "testing")]
@@ -117,6 +118,7 @@ pub use oip_types;
 pub use others::{ModelCall, NoOtherModels, OtherModels};
 pub use panics::{CatchPanic, catch_panic, service_panicked};
 pub use request_ids::RequestIds;
+pub use row_independence::{IndependentRows, RowIndependence};
 pub use service::{InferenceService, Readiness, RequestContext};
 pub use shared_inputs::SharedInputs;
 pub use time_limits::TimeLimits;

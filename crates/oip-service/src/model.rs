@@ -12,7 +12,7 @@ use oip_types::{
     model_config::{InputConfig, OutputConfig},
 };
 
-use crate::{AnswerSink, CancelToken, OtherModels};
+use crate::{AnswerSink, CancelToken, OtherModels, RowIndependence};
 
 /// A model that is ready to run: plain blocking code, called on the engine's own threads, or on a transport's thread if it is
 /// [bounded](Model::is_bounded) and measured to be quick.
@@ -151,6 +151,12 @@ pub trait Model: Send + Sync + 'static {
     /// How the model is to be run where its configuration does not say.
     fn defaults(&self) -> ModelDefaults {
         ModelDefaults::default()
+    }
+
+    /// Whether its rows are independent. An engine joins requests of different callers only where a model says so, or where
+    /// [`ModelDefaults::max_batch_size`] or the configuration does. Asked once, when the model is loaded.
+    fn row_independence(&self) -> RowIndependence {
+        RowIndependence::default()
     }
 }
 

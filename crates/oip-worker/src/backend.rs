@@ -7,7 +7,7 @@ use bytes::Bytes;
 use oip_service::Begun;
 use oip_service::{
     AnswerSink, Backend, CancelToken, JoinedAnswer, LoadContext, Model, ModelDefaults, ModelSource,
-    NeedsProcess, NoOtherModels, OtherModels,
+    NeedsProcess, NoOtherModels, OtherModels, RowIndependence,
 };
 use oip_types::{ByteSize, InferOutput, InferRequest, ModelConfig, ModelMetadata, ServiceError};
 use tensor_core::Quoted;
@@ -289,5 +289,9 @@ impl Model for Isolated {
 
     fn defaults(&self) -> ModelDefaults {
         self.0.defaults()
+    }
+
+    fn row_independence(&self) -> RowIndependence {
+        self.0.row_independence()
     }
 }

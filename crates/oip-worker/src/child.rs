@@ -153,12 +153,7 @@ fn serve(connection: &Connection, backends: &[Arc<dyn Backend>], running: &Runni
         Ok(model) => model,
         Err(error) => return refuse(connection, 0, &error),
     };
-    connection.send_json(
-        Kind::Loaded,
-        0,
-        &Loaded::new(model.metadata(), model.defaults(), model.runtime()),
-        forever,
-    )?;
+    connection.send_json(Kind::Loaded, 0, &Loaded::of(&*model), forever)?;
 
     loop {
         let head = connection.head(forever)?;

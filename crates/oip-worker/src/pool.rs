@@ -7,7 +7,7 @@ use std::{
 };
 
 use nix::sys::signal::{SigSet, Signal};
-use oip_service::{AnswerSink, CancelToken, JoinedAnswer, ModelDefaults};
+use oip_service::{AnswerSink, CancelToken, JoinedAnswer, ModelDefaults, RowIndependence};
 #[cfg(target_os = "linux")]
 use oip_service::{Begun, NoOtherModels};
 use oip_types::{ErrorCode, ModelMetadata, ServiceError};
@@ -136,6 +136,10 @@ impl Pool {
 
     pub(crate) fn runtime(&self) -> Option<&str> {
         self.about.runtime.as_deref()
+    }
+
+    pub(crate) fn row_independence(&self) -> RowIndependence {
+        self.about.rows.clone()
     }
 
     /// Ends the workers.

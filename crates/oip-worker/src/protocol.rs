@@ -9,7 +9,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use oip_service::{InputDims, ModelDefaults};
+use oip_service::{IndependentRows, InputDims, Model, ModelDefaults, RowIndependence};
 use oip_types::{
     DataType, ErrorCode, ModelConfig, ModelMetadata, ServiceError, ShapePattern, TensorMetadata,
     model_config::{InputConfig, OutputConfig},
@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 pub(crate) const TICK: Duration = Duration::from_millis(10);
 
 /// Changes with every change of what is said. Both sides are the same program, so others are a mistake.
-pub(crate) const VERSION: u32 = 5;
+pub(crate) const VERSION: u32 = 6;
 
 /// Bytes of a frame before its JSON.
 const HEAD: usize = 24;
@@ -361,6 +361,59 @@ pub(crate) struct Loaded {
     joined_only_when_told: bool,
     #[serde(default)]
     runtime: Option<String>,
+    /// What it knows of its rows; nothing without this.
+    #[serde(default)]
+    rows: Option<Rows>,
+}
+
+/// A [`RowIndependence`].
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Rows {
+    Proven {
+        shared_inputs: Vec<String>,
+        equal_dims: Vec<Vec<(String, usize)>>,
+    },
+    Unproven(String),
+}
+
+impl From<RowIndependence> for Rows {
+    fn from(known: RowIndependence) -> Self {
+        match known {
+            RowIndependence::Proven(IndependentRows {
+                shared_inputs,
+                equal_dims,
+                ..
+            }) => Self::Proven {
+                shared_inputs,
+                equal_dims,
+            },
+            RowIndependence::Unproven(reason) => Self::Unproven(reason),
+            // Added to the interface, but not to this protocol.
+            _ => RowIndependence::default().into(),
+        }
+    }
+}
+
+impl From<Rows> for RowIndependence {
+    fn from(rows: Rows) -> Self {
+        match rows {
+            Rows::Proven {
+                shared_inputs,
+                equal_dims,
+            } => {
+                let rows = shared_inputs
+                    .into_iter()
+                    .fold(IndependentRows::default(), IndependentRows::with_shared_input);
+                Self::Proven(
+                    equal_dims
+                        .into_iter()
+                        .fold(rows, IndependentRows::with_equal_dims),
+                )
+            }
+            Rows::Unproven(reason) => Self::Unproven(reason),
+        }
+    }
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -377,7 +430,8 @@ struct Port {
 }
 
 impl Loaded {
-    pub(crate) fn new(metadata: &ModelMetadata, defaults: ModelDefaults, runtime: Option<&str>) -> Self {
+    pub(crate) fn of(model: &dyn Model) -> Self {
+        let (metadata, defaults) = (model.metadata(), model.defaults());
         let port = |tensor: &TensorMetadata| Port {
             name: tensor.name.clone(),
             datatype: tensor.datatype.name().to_owned(),
@@ -394,7 +448,8 @@ impl Loaded {
             instances: defaults.instances,
             decoupled: defaults.decoupled,
             joined_only_when_told: defaults.joined_only_when_told,
-            runtime: runtime.map(str::to_owned),
+            runtime: model.runtime().map(str::to_owned),
+            rows: Some(model.row_independence().into()),
         }
     }
 
@@ -427,6 +482,7 @@ impl Loaded {
             metadata: ModelMetadata::new(name, self.platform, tensors(self.inputs)?, tensors(self.outputs)?),
             defaults,
             runtime: self.runtime,
+            rows: self.rows.map(Into::into).unwrap_or_default(),
         })
     }
 }
@@ -437,6 +493,7 @@ pub(crate) struct About {
     pub(crate) metadata: ModelMetadata,
     pub(crate) defaults: ModelDefaults,
     pub(crate) runtime: Option<String>,
+    pub(crate) rows: RowIndependence,
 }
 
 /// An error, by the status that HTTP has for its code.
@@ -773,6 +830,9 @@ pub(crate) fn read_json<'de, T: Deserialize<'de>>(json: &'de [u8]) -> Result<T, 
 
 #[cfg(test)]
 mod tests {
+    use oip_service::CancelToken;
+    use oip_types::{InferOutput, InferRequest};
+
     use super::*;
 
     #[test]
@@ -825,6 +885,31 @@ mod tests {
         assert!(matches!(sent, Err(Broken::GivenUp)));
     }
 
+    /// A model that says this and runs nothing.
+    struct Described(About);
+
+    impl Model for Described {
+        fn metadata(&self) -> &ModelMetadata {
+            &self.0.metadata
+        }
+
+        fn infer(&self, _: InferRequest, _: &CancelToken) -> Result<Vec<InferOutput>, ServiceError> {
+            Ok(Vec::new())
+        }
+
+        fn runtime(&self) -> Option<&str> {
+            self.0.runtime.as_deref()
+        }
+
+        fn defaults(&self) -> ModelDefaults {
+            self.0.defaults
+        }
+
+        fn row_independence(&self) -> RowIndependence {
+            self.0.rows.clone()
+        }
+    }
+
     #[test]
     fn metadata_survives_with_what_the_protocol_has_no_form_for() {
         let metadata = ModelMetadata::new(
@@ -840,15 +925,29 @@ mod tests {
             ],
             vec![TensorMetadata::new("z", DataType::BF16, &[])],
         );
-        let defaults = ModelDefaults::default().with(|defaults| defaults.max_batch_size = Some(7));
-        let json = oip_types::rest::json_body(&Loaded::new(&metadata, defaults, Some("tract")));
-        let read: Loaded = read_json(&json).unwrap();
-        let about = About {
+        let model = Described(About {
             metadata,
-            defaults,
+            defaults: ModelDefaults::default().with(|defaults| defaults.max_batch_size = Some(7)),
             runtime: Some("tract".to_owned()),
-        };
-        assert_eq!(read.into_about("m").unwrap(), about);
+            rows: RowIndependence::Proven(
+                IndependentRows::default()
+                    .with_shared_input("y")
+                    .with_equal_dims([("x", 1), ("y", 0)]),
+            ),
+        });
+        let json = oip_types::rest::json_body(&Loaded::of(&model));
+        let read: Loaded = read_json(&json).unwrap();
+        assert_eq!(read.into_about("m").unwrap(), model.0);
+        let without = br#"{"platform":"","inputs":[],"outputs":[],"rows":{"unproven":"so"}}"#;
+        let rows = read_json::<Loaded>(without)
+            .unwrap()
+            .into_about("m")
+            .unwrap()
+            .rows;
+        assert_eq!(rows, RowIndependence::Unproven("so".to_owned()));
+        let silent = br#"{"platform":"","inputs":[],"outputs":[]}"#;
+        let rows = read_json::<Loaded>(silent).unwrap().into_about("m").unwrap().rows;
+        assert_eq!(rows, RowIndependence::default());
         let unknown = br#"{"platform":"","inputs":[{"name":"x","datatype":"FP8","dims":[]}],"outputs":[]}"#;
         assert!(read_json::<Loaded>(unknown).unwrap().into_about("m").is_err());
     }

@@ -8,7 +8,7 @@ use std::{
 use model_config::{Axes, Completed, Defaults, WrittenConfig, complete, complete_pipeline};
 use oip_service::{
     AnswerSink, Begun, CancelToken, ConfiguredTensors, JoinedAnswer, LoadContext, Model, ModelSource,
-    NoOtherModels, OtherModels,
+    NoOtherModels, OtherModels, RowIndependence,
 };
 use oip_types::{InferOutput, InferRequest, ModelMetadata, ServiceError, TensorValue, check_name};
 use tensor_core::{Quoted, Shape};
@@ -531,5 +531,9 @@ impl Model for Narrowed {
 
     fn end(&self) {
         self.model.end();
+    }
+
+    fn row_independence(&self) -> RowIndependence {
+        self.model.row_independence()
     }
 }

@@ -43,7 +43,7 @@ const MANY: usize = 50 << 10;
 pub(crate) fn play(role: &str) -> ! {
     let mut data = UnixStream::from(std::io::stdin().as_fd().try_clone_to_owned().unwrap());
     data.read_exact(&mut [0; 5]).unwrap();
-    say(&mut data, 1, 0, &json!({"protocol": 5, "places": true}), b"");
+    say(&mut data, 1, 0, &json!({"protocol": 6, "places": true}), b"");
     assert_eq!(listen(&mut data).kind, 2);
     let port = |name: &str| json!([{"name": name, "datatype": "INT32", "dims": [null]}]);
     let loaded = json!({"platform": "", "inputs": port("x"), "outputs": port("y")});

@@ -87,7 +87,7 @@ const AT_SEVERAL: &[&str] = &["places: free twice", "places: free with binary"];
 /// Plays one of these.
 pub(crate) fn pretend(role: &str) -> ! {
     let mut data = UnixStream::from(std::io::stdin().as_fd().try_clone_to_owned().unwrap());
-    let hello = br#"{"protocol":5}"#;
+    let hello = br#"{"protocol":6}"#;
     match role {
         "silent end" => std::process::exit(0),
         "text" => say(
@@ -102,7 +102,7 @@ pub(crate) fn pretend(role: &str) -> ! {
         _ => {}
     }
     let wants_places = role.starts_with("places: ");
-    let hello_places = br#"{"protocol":5,"places":true}"#;
+    let hello_places = br#"{"protocol":6,"places":true}"#;
     frame(
         &mut data,
         HELLO,

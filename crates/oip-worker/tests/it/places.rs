@@ -29,7 +29,7 @@ pub(crate) fn play(role: &str) -> ! {
     let mut first = [0; 5];
     data.read_exact(&mut first).unwrap();
     assert_eq!(&first, b"first", "what is sent before the protocol");
-    say(&mut data, 1, 0, &json!({"protocol": 5, "places": true}), b"");
+    say(&mut data, 1, 0, &json!({"protocol": 6, "places": true}), b"");
     let order = listen(&mut data);
     assert_eq!((order.kind, order.json["backend"].as_str()), (2, Some("foreign")));
     let port = |name: &str| json!([{"name": name, "datatype": "INT32", "dims": [null]}]);
