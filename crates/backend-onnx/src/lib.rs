@@ -45,6 +45,7 @@ mod expand;
 mod external;
 mod faults;
 mod fold;
+mod independence;
 mod input_check;
 mod lower;
 mod lowered;
@@ -64,6 +65,7 @@ mod plan;
 mod plan_memory;
 mod proto;
 mod rewrite;
+
 mod scan;
 mod shape_plans;
 mod signature;

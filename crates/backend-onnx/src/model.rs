@@ -1,15 +1,17 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use bytes::Bytes;
-use oip_service::{Backend, LoadContext, Model, ModelSource, NeedsProcess};
+use oip_service::{Backend, IndependentRows, LoadContext, Model, ModelSource, NeedsProcess, RowIndependence};
 use oip_types::{ModelConfig, ServiceError};
 use tensor_core::Quoted;
 
 use crate::{
-    decode, external,
+    configured_dims, decode, external, independence,
     onnx_runtime::{OnnxRuntime, OrtModel},
-    proto::ModelProto,
-    rewrite, tract_limit,
+    proto::{self, ModelProto},
+    rewrite,
+    signature::Signature,
+    tract_limit,
     tract_model::OnnxModel,
 };
 
@@ -103,10 +105,11 @@ impl Backend for OnnxBackend {
         rewrite::cut_zip_maps(&mut model);
         rewrite::drop_repeated_outputs(&mut model);
         rewrite::name_outputs(&mut model);
+        let rows = row_independence(&model, cx)?;
         let loaded = match choice {
-            Choice::Tract => self.with_tract(source, &model, cx)?,
-            Choice::OnnxRuntime(runtime) => with_onnx_runtime(runtime, source, &model, cx)?,
-            Choice::Auto(runtime) => self.with_either(runtime, source, &model, cx)?,
+            Choice::Tract => self.with_tract(source, &model, rows, cx)?,
+            Choice::OnnxRuntime(runtime) => with_onnx_runtime(runtime, source, &model, rows, cx)?,
+            Choice::Auto(runtime) => self.with_either(runtime, source, &model, rows, cx)?,
         };
         let (model, version) = (&source.name, &source.version);
         tracing::info!(model, version, runtime = loaded.runtime(), "prepared a model");
@@ -119,6 +122,7 @@ impl OnnxBackend {
         &self,
         source: &ModelSource,
         model: &ModelProto,
+        rows: RowIndependence,
         cx: &LoadContext,
     ) -> Result<Box<dyn Model>, ServiceError> {
         let loaded = OnnxModel::load(source, model, cx);
@@ -128,7 +132,7 @@ impl OnnxBackend {
             (None, _) => HOW_TO_START,
         };
         let loaded = loaded.map_err(|error| tract_limit::with_ways_out(error, model, cx, how))?;
-        Ok(Box::new(loaded))
+        Ok(Box::new(loaded.with_row_independence(rows)))
     }
 
     /// tract, or ONNX Runtime for what tract refuses. If both refuse the model, the error is tract's, which says what to do.
@@ -137,10 +141,13 @@ impl OnnxBackend {
         runtime: &OnnxRuntime,
         source: &ModelSource,
         model: &ModelProto,
+        rows: RowIndependence,
         cx: &LoadContext,
     ) -> Result<Box<dyn Model>, ServiceError> {
         // ONNX Runtime may run a model at which tract panics.
-        let tract = catch_unwind(AssertUnwindSafe(|| self.with_tract(source, model, cx)));
+        let tract = catch_unwind(AssertUnwindSafe(|| {
+            self.with_tract(source, model, rows.clone(), cx)
+        }));
         let refusal = match tract {
             Ok(Ok(tract)) => return Ok(tract),
             Ok(Err(refusal)) => Some(refusal),
@@ -154,7 +161,7 @@ impl OnnxBackend {
             reason,
             "tract refuses a model, trying ONNX Runtime"
         );
-        let loaded = with_onnx_runtime(runtime, source, model, cx);
+        let loaded = with_onnx_runtime(runtime, source, model, rows, cx);
         loaded.map_err(|error| match NeedsProcess::behind(&error) {
             Some(_) => error,
             None => refusal.unwrap_or(error),
@@ -166,11 +173,29 @@ fn with_onnx_runtime(
     runtime: &OnnxRuntime,
     source: &ModelSource,
     model: &ModelProto,
+    rows: RowIndependence,
     cx: &LoadContext,
 ) -> Result<Box<dyn Model>, ServiceError> {
     let threads = threads(&cx.config)?;
     let loaded = OrtModel::load(runtime, source, model, threads, cx)?;
-    Ok(Box::new(loaded))
+    Ok(Box::new(loaded.with_row_independence(rows)))
+}
+
+/// What the graph proves, whichever runtime computes it.
+fn row_independence(model: &ModelProto, cx: &LoadContext) -> Result<RowIndependence, ServiceError> {
+    let graph = model.graph.as_ref();
+    let graph = graph.ok_or_else(|| ServiceError::invalid(proto::DAMAGED))?;
+    let mut signature = Signature::of(model, graph)?;
+    configured_dims::fix(&mut signature, cx)?;
+    Ok(match independence::prove(model, &signature.inputs) {
+        Ok(proof) => {
+            let mut independent = IndependentRows::default();
+            independent.shared_inputs = proof.shared_inputs;
+            independent.equal_dims = proof.equal_dims;
+            RowIndependence::Proven(independent)
+        }
+        Err(reason) => RowIndependence::Unproven(reason),
+    })
 }
 
 /// The threads of one run, by Triton's parameter; 0 is as many as the machine has cores, as for ONNX Runtime.

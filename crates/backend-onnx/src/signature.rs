@@ -134,6 +134,16 @@ impl Port {
         Ok(port)
     }
 
+    /// FP32 of these dimensions.
+    #[cfg(test)]
+    pub(crate) fn floats(name: &str, dims: Vec<Dim>) -> Self {
+        Self {
+            name: name.to_owned(),
+            datatype: DataType::FP32,
+            dims: Some(dims),
+        }
+    }
+
     /// Whether an input's dimensions are within the limits.
     pub(crate) fn check(&self) -> Result<(), ServiceError> {
         let checked = self.check_size();

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use oip_service::{CancelToken, LoadContext, Model, ModelSource};
+use oip_service::{CancelToken, LoadContext, Model, ModelSource, RowIndependence};
 use oip_types::{
     DataType, ErrorCode, InferOutput, InferRequest, ModelMetadata, ServiceError, TensorMetadata,
 };
@@ -39,6 +39,7 @@ pub(crate) struct OnnxModel {
     taken: Vec<TensorMetadata>,
     plans: Plans,
     comparison: Comparison,
+    rows: RowIndependence,
 }
 
 /// What computes the answers.
@@ -79,7 +80,13 @@ impl OnnxModel {
             taken,
             plans,
             comparison: Comparison::default(),
+            rows: RowIndependence::default(),
         })
+    }
+
+    /// The same with what its graph proves of its rows.
+    pub(crate) fn with_row_independence(self, rows: RowIndependence) -> Self {
+        Self { rows, ..self }
     }
 }
 
@@ -90,6 +97,10 @@ impl Model for OnnxModel {
 
     fn runtime(&self) -> Option<&str> {
         Some("tract")
+    }
+
+    fn row_independence(&self) -> RowIndependence {
+        self.rows.clone()
     }
 
     /// Not while a plan for the shape has to be made first, and never with loops or sizes that depend on values.

@@ -23,6 +23,19 @@ use crate::{
     proto::{GraphProto, ModelProto},
 };
 
+/// The model with the functions that it defines written out, `None` if it uses none.
+///
+/// # Errors
+/// Functions without bounds.
+pub(crate) fn without_functions(model: &ModelProto) -> Result<Option<ModelProto>, ServiceError> {
+    if !functions::are_used(model) {
+        return Ok(None);
+    }
+    let mut model = model.clone();
+    functions::write_out(&mut model)?;
+    Ok(Some(model))
+}
+
 /// The model in ONNX's own operators, `None` if nothing had to be changed.
 ///
 /// # Errors

@@ -3,7 +3,7 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
 };
 
-use oip_service::{CancelToken, LoadContext, Model, ModelSource, NeedsProcess};
+use oip_service::{CancelToken, LoadContext, Model, ModelSource, NeedsProcess, RowIndependence};
 use oip_types::{InferOutput, InferRequest, ModelMetadata, ServiceError, ShapePattern, TensorMetadata};
 use onnx_session::SharedSession;
 use ort::value::{Outlet, ValueType};
@@ -42,6 +42,7 @@ pub(crate) struct OrtModel {
     filled: BTreeMap<String, String>,
     /// Once the metadata is complete.
     comparison: Option<Comparison>,
+    rows: RowIndependence,
 }
 
 impl OrtModel {
@@ -109,11 +110,17 @@ impl OrtModel {
             guards: disarmed.guards,
             filled: disarmed.filled,
             comparison: None,
+            rows: RowIndependence::default(),
         };
         let answer = first_answer(&loaded, &signature.inputs, cx.deadline);
         loaded.learn(answer.as_deref(), &signature.outputs);
         loaded.comparison = Some(Comparison::default());
         Ok(loaded)
+    }
+
+    /// The same with what its graph proves of its rows.
+    pub(crate) fn with_row_independence(self, rows: RowIndependence) -> Self {
+        Self { rows, ..self }
     }
 
     /// Completes what is said of outputs by what was seen of them, and tells where the file is wrong.
@@ -153,6 +160,10 @@ impl Model for OrtModel {
 
     fn runtime(&self) -> Option<&str> {
         Some("onnxruntime")
+    }
+
+    fn row_independence(&self) -> RowIndependence {
+        self.rows.clone()
     }
 
     fn infer(

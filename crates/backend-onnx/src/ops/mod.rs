@@ -102,6 +102,8 @@ pub(crate) use elementwise::has_zero;
 pub(crate) use kernel::{Fact, Kernel, kept, kernel};
 #[cfg(test)]
 pub(crate) use products::are_quick as are_products_quick;
+#[cfg(test)]
+pub(crate) use registry::names;
 pub(crate) use registry::{OUTPUT, attributes_of, check, context, outputs, registered_name, resolved};
 pub(crate) use rule::{NEWEST, Outputs};
 pub(crate) use steps::{gives_unknown_sizes, is_stepwise, shaping_inputs};

@@ -32,6 +32,12 @@ static BY_NAME: LazyLock<HashMap<String, &'static Rule>> = LazyLock::new(|| {
         .collect()
 });
 
+/// The domain and the name of each operator of the table.
+#[cfg(test)]
+pub(crate) fn names() -> impl Iterator<Item = (&'static str, &'static str)> {
+    RULES.iter().map(|rule| (rule.domain, rule.name))
+}
+
 /// The name under which an operator is looked up.
 pub(crate) fn registered_name(domain: &str, op_type: &str) -> String {
     match domain {

@@ -5,9 +5,11 @@ mod answers;
 mod damaged;
 mod external;
 mod extremes;
+mod independence;
 mod onnx_runtime;
 mod plans;
 mod refusals;
+
 mod steps;
 mod support;
 mod values;

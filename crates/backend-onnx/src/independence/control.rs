@@ -1,0 +1,350 @@
+//! If, Loop and Scan, whose inner graphs are followed, and sequences.
+
+use super::{
+    node::{Follow, Given, Node, one},
+    size::{Size, Symbols},
+    value::{Item, Numbering, Origin, Reason, Value},
+};
+
+/// Rounds after which what a loop carries must be stable.
+const MAX_ROUNDS: usize = 6;
+
+pub(super) fn branch(node: &mut Node<'_>, follow: &mut dyn Follow) -> Given {
+    let condition = node.input(0)?.clone();
+    let is_known = condition.numbers().and_then(|numbers| numbers.first().copied());
+    let graphs = match (is_known, condition.origin) {
+        (Some(0), _) => vec!["else_branch"],
+        (Some(_), _) => vec!["then_branch"],
+        (None, Origin::Same) => vec!["then_branch", "else_branch"],
+        (None, Origin::Count) => return node.refuse("decides by the number of rows"),
+        (None, Origin::Rows(_)) => return node.refuse("decides by values of rows"),
+    };
+    let mut results: Option<Vec<Item>> = None;
+    for name in graphs {
+        let graph = node.graph(name)?;
+        let given = follow.graph(graph, vec![], node.symbols)?;
+        results = Some(match results {
+            None => given,
+            Some(known) => join_all(node, known, given)?,
+        });
+    }
+    Ok(results.unwrap_or_default())
+}
+
+pub(super) fn looped(node: &mut Node<'_>, follow: &mut dyn Follow) -> Given {
+    for index in 0..2 {
+        if let Some(value) = node.optional(index)?
+            && !value.is_same()
+        {
+            return node.refuse("runs as often as rows say");
+        }
+    }
+    let body = node.graph("body")?;
+    let carried: Vec<Option<Item>> = node.inputs.get(2..).unwrap_or_default().to_vec();
+    let Some(mut carried) = carried.into_iter().collect::<Option<Vec<Item>>>() else {
+        return node.refuse("lacks a value that it carries");
+    };
+    for _ in 0..MAX_ROUNDS {
+        let turn = [
+            Item::Tensor(Value::same(vec![])),
+            Item::Tensor(Value::same(vec![])),
+        ];
+        let arguments = turn
+            .into_iter()
+            .chain(settled_items(node.symbols, &carried))
+            .collect();
+        let mut results = follow.graph(body, arguments, node.symbols)?;
+        if results.len() <= carried.len() {
+            return node.refuse("has a body with too few outputs");
+        }
+        let scanned = results.split_off(1 + carried.len());
+        if !matches!(&results[0], Item::Tensor(goes_on) if goes_on.is_same()) {
+            return node.refuse("goes on as long as rows say");
+        }
+        let next = join_all(node, carried.clone(), results.split_off(1))?;
+        if next == carried {
+            let count = node.symbols.dim();
+            let stacked = scanned.into_iter().map(|item| stacked(node, item, 0, &count));
+            let stacked = stacked.collect::<Vec<_>>();
+            let carried = settled_items(node.symbols, &carried);
+            return carried.into_iter().map(Ok).chain(stacked).collect();
+        }
+        carried = next;
+    }
+    node.refuse("carries what changes with each iteration")
+}
+
+pub(super) fn scan(node: &mut Node<'_>, follow: &mut dyn Follow) -> Given {
+    if node.opset < 9 {
+        return node.refuse("is of an old operator set");
+    }
+    let body = node.graph("body")?;
+    let count = usize::try_from(node.int("num_scan_inputs", 0)).unwrap_or(usize::MAX);
+    let Some(inputs) = node.inputs.iter().cloned().collect::<Option<Vec<Item>>>() else {
+        return node.refuse("lacks an input");
+    };
+    let Some(states) = inputs.len().checked_sub(count) else {
+        return node.refuse("has fewer inputs than it scans");
+    };
+    let (states, scanned) = inputs.split_at(states);
+    let axes = node.ints("scan_input_axes").to_vec();
+    let mut slices = Vec::with_capacity(count);
+    let mut length = None;
+    for (index, item) in scanned.iter().enumerate() {
+        let Item::Tensor(value) = item else {
+            return node.refuse("scans a sequence");
+        };
+        if value.outer.is_some() || value.numbering != Numbering::None {
+            return node.refuse("scans rows in another order, or their indices");
+        }
+        let Some(mut dims) = value.dims.clone() else {
+            return node.refuse("has an input whose number of dimensions is not known");
+        };
+        let axis = node.axis(axes.get(index).copied().unwrap_or(0), dims.len())?;
+        node.keep_off(value, axis)?;
+        length = Some(dims.remove(axis));
+        let origin = match value.origin {
+            Origin::Rows(rows) if rows > axis => Origin::Rows(rows - 1),
+            origin => origin,
+        };
+        slices.push(Item::Tensor(Value {
+            dims: Some(dims),
+            origin,
+            content: None,
+            numbering: Numbering::None,
+            outer: None,
+        }));
+    }
+    let Some(length) = length else {
+        return node.refuse("scans nothing");
+    };
+    let mut states = states.to_vec();
+    for _ in 0..MAX_ROUNDS {
+        let mut arguments = settled_items(node.symbols, &states);
+        arguments.extend_from_slice(&slices);
+        let mut results = follow.graph(body, arguments, node.symbols)?;
+        if results.len() < states.len() {
+            return node.refuse("has a body with too few outputs");
+        }
+        let outputs = results.split_off(states.len());
+        let next = join_all(node, states.clone(), results)?;
+        if next == states {
+            let axes = node.ints("scan_output_axes").to_vec();
+            let mut given = settled_items(node.symbols, &states);
+            for (index, item) in outputs.into_iter().enumerate() {
+                given.push(stacked(
+                    node,
+                    item,
+                    axes.get(index).copied().unwrap_or(0),
+                    &length,
+                )?);
+            }
+            return Ok(given);
+        }
+        states = next;
+    }
+    node.refuse("carries what changes with each iteration")
+}
+
+/// The results of all iterations along a new axis.
+fn stacked(node: &Node<'_>, item: Item, axis: i64, count: &Size) -> Result<Item, Reason> {
+    let Item::Tensor(value) = item else {
+        return node.refuse("collects sequences");
+    };
+    if value.outer.is_some() {
+        return node.refuse("collects rows in another order");
+    }
+    let Some(mut dims) = value.dims.clone() else {
+        return match value.is_same() {
+            true => Ok(Item::Tensor(Value::same_of_any_rank())),
+            false => node.refuse("collects values whose number of dimensions is not known"),
+        };
+    };
+    let axis = node.axis(axis, dims.len() + 1)?;
+    dims.insert(axis, count.clone());
+    let origin = match value.origin {
+        Origin::Rows(rows) if axis <= rows => Origin::Rows(rows + 1),
+        origin => origin,
+    };
+    Ok(Item::Tensor(Value {
+        dims: Some(dims),
+        origin,
+        content: None,
+        numbering: Numbering::None,
+        outer: None,
+    }))
+}
+
+fn join_all(node: &mut Node<'_>, these: Vec<Item>, those: Vec<Item>) -> Given {
+    if these.len() != those.len() {
+        return node.refuse("has graphs with different numbers of outputs");
+    }
+    these
+        .into_iter()
+        .zip(those)
+        .map(|(this, that)| join(node, this, that))
+        .collect()
+}
+
+/// What is known of a value that is one of two.
+fn join(node: &mut Node<'_>, this: Item, that: Item) -> Result<Item, Reason> {
+    match (this, that) {
+        (this, that) if this == that => Ok(this),
+        (Item::Tensor(this), Item::Tensor(that)) => Ok(Item::Tensor(join_values(node, this, &that)?)),
+        (Item::Sequence(None), sequence @ Item::Sequence(_))
+        | (sequence @ Item::Sequence(_), Item::Sequence(None)) => Ok(sequence),
+        (Item::Sequence(Some(this)), Item::Sequence(Some(that))) => {
+            Ok(Item::Sequence(Some(join_values(node, this, &that)?)))
+        }
+        _ => node.refuse("gives a tensor or a sequence"),
+    }
+}
+
+fn join_values(node: &mut Node<'_>, this: Value, that: &Value) -> Result<Value, Reason> {
+    let origin = match (this.origin, that.origin) {
+        (a, b) if a == b => a,
+        (Origin::Same | Origin::Count, Origin::Same | Origin::Count) => Origin::Count,
+        _ => return node.refuse("gives a value with rows, or one without"),
+    };
+    if this.outer != that.outer {
+        return node.refuse("meets rows in different orders");
+    }
+    let dims = match (this.dims, &that.dims) {
+        (Some(these), Some(those)) if these.len() == those.len() => {
+            let joined = these.into_iter().zip(those).enumerate();
+            let joined = joined.map(|(axis, (a, b))| match (a == *b, origin == Origin::Rows(axis)) {
+                (true, _) => Ok(a),
+                (false, true) => node.refuse("meets rows of different sizes"),
+                (false, false) => Ok(Symbols::any()),
+            });
+            Some(joined.collect::<Result<Vec<Size>, Reason>>()?)
+        }
+        _ if matches!(origin, Origin::Rows(_)) => {
+            return node.refuse("gives values of different numbers of dimensions");
+        }
+        _ => None,
+    };
+    let content = (this.content == that.content).then_some(this.content).flatten();
+    let is_alike = this.numbering == that.numbering;
+    Ok(Value {
+        dims,
+        origin,
+        content,
+        numbering: if is_alike {
+            this.numbering
+        } else {
+            Numbering::Mixed
+        },
+        outer: this.outer,
+    })
+}
+
+/// A value as one iteration or one look at a sequence has it, where each dimension is a certain one.
+fn settled(symbols: &mut Symbols, value: &Value) -> Value {
+    let dims = value.dims.as_ref();
+    Value {
+        dims: dims.map(|dims| dims.iter().map(|dim| symbols.settled(dim)).collect()),
+        ..value.clone()
+    }
+}
+
+fn settled_items(symbols: &mut Symbols, items: &[Item]) -> Vec<Item> {
+    let settled = |item: &Item| match item {
+        Item::Tensor(value) => Item::Tensor(settled(symbols, value)),
+        Item::Sequence(_) => item.clone(),
+    };
+    items.iter().map(settled).collect()
+}
+
+pub(super) fn sequence_empty(_: &mut Node<'_>) -> Given {
+    Ok(vec![Item::Sequence(None)])
+}
+
+pub(super) fn sequence_construct(node: &mut Node<'_>) -> Given {
+    let values: Vec<Value> = node.values()?.into_iter().cloned().collect();
+    let mut sequence = Item::Sequence(None);
+    for value in values {
+        sequence = join(node, sequence, Item::Sequence(Some(value)))?;
+    }
+    Ok(vec![sequence])
+}
+
+pub(super) fn sequence_insert(node: &mut Node<'_>) -> Given {
+    node.require_same(2)?;
+    let sequence = sequence(node)?;
+    let value = node.input(1)?.clone();
+    Ok(vec![join(node, sequence, Item::Sequence(Some(value)))?])
+}
+
+pub(super) fn sequence_at(node: &mut Node<'_>) -> Given {
+    node.require_same(1)?;
+    match sequence(node)? {
+        Item::Sequence(Some(value)) => one(settled(node.symbols, &value)),
+        _ => node.refuse("takes from an empty sequence"),
+    }
+}
+
+pub(super) fn sequence_erase(node: &mut Node<'_>) -> Given {
+    node.require_same(1)?;
+    Ok(vec![sequence(node)?])
+}
+
+pub(super) fn sequence_length(node: &mut Node<'_>) -> Given {
+    sequence(node)?;
+    one(Value::same(vec![]))
+}
+
+/// Tensors joined along an axis, or along a new one.
+pub(super) fn concat_from_sequence(node: &mut Node<'_>) -> Given {
+    let Item::Sequence(Some(value)) = sequence(node)? else {
+        return node.refuse("joins an empty sequence");
+    };
+    let value = settled(node.symbols, &value);
+    let axis = node.int("axis", 0);
+    let count = node.symbols.dim();
+    if node.int("new_axis", 0) != 0 {
+        return Ok(vec![stacked(node, Item::Tensor(value), axis, &count)?]);
+    }
+    let Some(mut dims) = value.dims.clone() else {
+        return node.refuse("has an input whose number of dimensions is not known");
+    };
+    let axis = node.axis(axis, dims.len())?;
+    node.keep_off(&value, axis)?;
+    dims[axis] = count;
+    one(super::node::like(&value, dims))
+}
+
+pub(super) fn split_to_sequence(node: &mut Node<'_>) -> Given {
+    node.require_same(1)?;
+    let value = node.input(0)?.clone();
+    let mut dims = node.dims(0)?;
+    let axis = node.axis(node.int("axis", 0), dims.len())?;
+    node.keep_off(&value, axis)?;
+    let mut origin = value.origin;
+    let is_removed = node.optional(1)?.is_none() && node.int("keepdims", 1) == 0;
+    if is_removed {
+        dims.remove(axis);
+        if let Origin::Rows(rows) = origin
+            && rows > axis
+        {
+            origin = Origin::Rows(rows - 1);
+        }
+    } else {
+        dims[axis] = Symbols::any();
+    }
+    let part = Value {
+        dims: Some(dims),
+        origin,
+        content: None,
+        numbering: Numbering::None,
+        outer: None,
+    };
+    Ok(vec![Item::Sequence(Some(part))])
+}
+
+fn sequence(node: &Node<'_>) -> Result<Item, Reason> {
+    match node.inputs.first() {
+        Some(Some(item @ Item::Sequence(_))) => Ok(item.clone()),
+        _ => node.refuse("takes a sequence"),
+    }
+}

@@ -1,0 +1,331 @@
+//! Operators that compute each element from those at the same index of their inputs, which are broadcast.
+
+use super::{
+    node::{Given, Node, one},
+    size::{Size, Symbols},
+    value::{Item, Numbering, Origin, Reason, Value},
+};
+use crate::proto::tensor_proto::DataType;
+
+/// All inputs are broadcast.
+pub(super) fn broadcast(node: &mut Node<'_>) -> Given {
+    legacy_axis(node)?;
+    let values: Vec<Value> = node.values()?.into_iter().cloned().collect();
+    let mut result = broadcast_of(node, &values)?;
+    if result.rank().is_some_and(|rank| rank <= 1) {
+        follow_content(node, &values, &mut result);
+    }
+    one(result)
+}
+
+/// The first input element by element; all others are settings, the same for all requests.
+pub(super) fn first(node: &mut Node<'_>) -> Given {
+    node.require_same(1)?;
+    let value = node.input(0)?.clone();
+    one(Value {
+        content: None,
+        ..value
+    })
+}
+
+/// The first input in the type of the second, whose elements do not matter.
+pub(super) fn cast_like(node: &mut Node<'_>) -> Given {
+    let value = node.input(0)?.clone();
+    one(Value {
+        content: None,
+        ..value
+    })
+}
+
+/// The first input as it is, whatever the others say.
+pub(super) fn identity(node: &mut Node<'_>) -> Given {
+    match node.inputs.first() {
+        Some(Some(item)) => Ok(vec![item.clone()]),
+        _ => node.refuse("lacks its input 0"),
+    }
+}
+
+/// Without training: the input, and a mask of `true`.
+pub(super) fn dropout(node: &mut Node<'_>) -> Given {
+    let trains = match node.optional(2)? {
+        Some(value) => value.numbers() != Some(vec![0]),
+        None => node.opset < 7 && node.int("is_test", 0) == 0,
+    };
+    if trains {
+        return node.refuse("may be in training mode, where it is random");
+    }
+    let value = node.input(0)?.clone();
+    Ok(vec![Item::Tensor(value.clone()), Item::Tensor(value)])
+}
+
+/// A pair of tensors with a scale and a zero point each, and those of the result.
+pub(super) fn quantized_pair(node: &mut Node<'_>) -> Given {
+    for index in [1, 2, 4, 5, 6, 7] {
+        node.require_same_input(index)?;
+    }
+    let pair = [node.input(0)?.clone(), node.input(3)?.clone()];
+    one(broadcast_of(node, &pair)?)
+}
+
+/// A condition, and two tensors with a scale and a zero point each.
+pub(super) fn quantized_choice(node: &mut Node<'_>) -> Given {
+    for index in [2, 3, 5, 6, 7, 8] {
+        node.require_same_input(index)?;
+    }
+    let values = [
+        node.input(0)?.clone(),
+        node.input(1)?.clone(),
+        node.input(4)?.clone(),
+    ];
+    one(broadcast_of(node, &values)?)
+}
+
+/// `axis` has scales of its own; without them all elements share one.
+pub(super) fn quantize(node: &mut Node<'_>) -> Given {
+    node.require_same(1)?;
+    let value = node.input(0)?.clone();
+    let scale = node.input(1)?;
+    let is_shared = scale
+        .dims
+        .as_ref()
+        .is_some_and(|dims| dims.iter().all(|dim| dim.is(1)));
+    if !is_shared && value.row_axis().is_some() {
+        let rank = node.dims(0)?.len();
+        let axis = node.axis(node.int("axis", 1), rank)?;
+        node.keep_off(&value, axis)?;
+    }
+    one(Value {
+        content: None,
+        ..value
+    })
+}
+
+/// Broadcasting as NumPy has it.
+pub(super) fn broadcast_of(node: &mut Node<'_>, values: &[Value]) -> Result<Value, Reason> {
+    if let [value] = values {
+        return Ok(Value {
+            content: None,
+            ..value.clone()
+        });
+    }
+    let has_rows = values.iter().any(|value| value.row_axis().is_some());
+    let counts = values.iter().any(|value| value.origin == Origin::Count);
+    if has_rows && counts {
+        return node.refuse_count();
+    }
+    let dims: Option<Vec<Vec<Size>>> = values.iter().map(|value| value.dims.clone()).collect();
+    let Some(dims) = dims else {
+        if has_rows {
+            return node.refuse("has an input whose number of dimensions is not known");
+        }
+        let origin = if counts { Origin::Count } else { Origin::Same };
+        return Ok(Value {
+            origin,
+            ..Value::same_of_any_rank()
+        });
+    };
+    let result = broadcast_dims(node, &dims)?;
+    let origin = match rows_from_end(node, values, &dims)? {
+        Some(from_end) => Origin::Rows(result.len() - from_end),
+        None if counts => Origin::Count,
+        None => Origin::Same,
+    };
+    Ok(Value {
+        dims: Some(result),
+        origin,
+        content: None,
+        numbering: Numbering::None,
+        outer: None,
+    })
+}
+
+/// Where the rows lie, counted from the end and from 1; the same in all values that have some.
+fn rows_from_end(node: &Node<'_>, values: &[Value], dims: &[Vec<Size>]) -> Result<Option<usize>, Reason> {
+    let mut found = None;
+    for (value, dims) in values.iter().zip(dims) {
+        let Some(axis) = value.row_axis() else {
+            continue;
+        };
+        let from_end = dims.len() - axis;
+        if found.is_some_and(|found| found != from_end) {
+            return node.refuse("meets rows on two axes");
+        }
+        found = Some(from_end);
+    }
+    let Some(from_end) = found else {
+        return Ok(None);
+    };
+    let at = |dims: &[Size]| {
+        dims.len()
+            .checked_sub(from_end)
+            .and_then(|index| dims.get(index).cloned())
+    };
+    let mut of_rows = None;
+    for (value, dims) in values.iter().zip(dims) {
+        let dim = at(dims);
+        match value.row_axis() {
+            Some(_) if of_rows.is_some() && of_rows != dim => {
+                return node.refuse("meets rows of different sizes");
+            }
+            Some(_) => of_rows = dim,
+            None if dim.is_none_or(|dim| dim.is(1)) => {}
+            None => return node.refuse("adds what has no rows along the axis of the rows"),
+        }
+    }
+    Ok(Some(from_end))
+}
+
+fn broadcast_dims(node: &mut Node<'_>, dims: &[Vec<Size>]) -> Result<Vec<Size>, Reason> {
+    let rank = dims.iter().map(Vec::len).max().unwrap_or(0);
+    let mut result = Vec::with_capacity(rank);
+    for from_end in (1..=rank).rev() {
+        let mut all = dims
+            .iter()
+            .filter_map(|dims| dims.len().checked_sub(from_end).and_then(|index| dims.get(index)));
+        let mut dim = all.next().cloned().unwrap_or_else(|| Size::number(1));
+        for other in all {
+            dim = joint(node.symbols, &dim, other)
+                .ok_or_else(|| node.refusal("meets rows and another dimension"))?;
+        }
+        result.push(dim);
+    }
+    Ok(result)
+}
+
+/// The size of two dimensions that are broadcast.
+fn joint(symbols: &mut Symbols, a: &Size, b: &Size) -> Option<Size> {
+    match (a.as_number(), b.as_number()) {
+        _ if a == b => Some(a.clone()),
+        (Some(1), _) => Some(b.clone()),
+        (_, Some(1)) => Some(a.clone()),
+        // Anything else than 1 decides: the other is equal to it or 1.
+        (Some(_), _) => (!b.has_rows()).then(|| a.clone()),
+        (_, Some(_)) => (!a.has_rows()).then(|| b.clone()),
+        _ => {
+            let mut arguments = vec![a.clone(), b.clone()];
+            arguments.sort();
+            symbols.dim_of("broadcast", arguments)
+        }
+    }
+}
+
+/// Before operator set 7 the second input could be placed at an axis.
+fn legacy_axis(node: &Node<'_>) -> Result<(), Reason> {
+    let is_legacy = node.opset < 7 && node.proto.domain.is_empty();
+    match is_legacy && node.attribute("axis").is_some() {
+        true => node.refuse("broadcasts in the way of an old operator set"),
+        false => Ok(()),
+    }
+}
+
+/// Computes the elements of small integer tensors.
+fn follow_content(node: &mut Node<'_>, values: &[Value], result: &mut Value) {
+    let is_followed = values.iter().any(|value| value.content.is_some());
+    let length = match result.dims.as_deref() {
+        Some([]) => Some(1),
+        Some([length]) => length.as_number().and_then(|length| usize::try_from(length).ok()),
+        _ => None,
+    };
+    let (true, Some(length)) = (is_followed, length) else {
+        return;
+    };
+    let elements: Option<Vec<Vec<Option<Size>>>> =
+        values.iter().map(|value| value.elements(node.symbols)).collect();
+    let Some(elements) = elements else {
+        return;
+    };
+    let operator = node.proto.op_type.as_str();
+    let is_integer = !FLOATS.contains(&node.int("to", 0));
+    let content: Vec<Option<Size>> = (0..length)
+        .map(|index| {
+            let at = |elements: &Vec<Option<Size>>| {
+                let index = if elements.len() == 1 { 0 } else { index };
+                elements.get(index).cloned().flatten()
+            };
+            let arguments: Vec<Option<Size>> = elements.iter().map(at).collect();
+            element(node.symbols, operator, is_integer, &arguments)
+        })
+        .collect();
+    *result = Value::integers(content, result.rank() == Some(0));
+}
+
+/// One element, if it is known.
+fn element(
+    symbols: &mut Symbols,
+    operator: &str,
+    is_integer: bool,
+    arguments: &[Option<Size>],
+) -> Option<Size> {
+    if let ("Where", [Some(condition), then, other]) = (operator, arguments) {
+        return match condition.as_number() {
+            Some(0) => other.clone(),
+            Some(_) => then.clone(),
+            None => by_number(symbols, operator, &known(arguments)?),
+        };
+    }
+    let arguments = known(arguments)?;
+    match (operator, arguments.as_slice()) {
+        ("Add", [a, b]) => symbols.sum(a, b),
+        ("Sub", [a, b]) => symbols.difference(a, b),
+        ("Mul", [a, b]) => symbols.product(a, b),
+        ("Div", [a, b]) => symbols.quotient(a, b),
+        ("Equal", [a, b]) if a == b => Some(Size::number(1)),
+        ("Equal", [a, b]) if differ(symbols, a, b) => Some(Size::number(0)),
+        ("Cast", [a]) if is_integer => symbols.as_integer(a),
+        ("Cast", [a]) => Some(a.clone()),
+        ("Floor" | "Ceil" | "Round", [a]) if a.as_number().is_some() => Some(a.clone()),
+        ("Max" | "Min", [a, rest @ ..]) if rest.iter().all(|b| a == b) => Some(a.clone()),
+        (_, numbers) => by_number(symbols, operator, numbers),
+    }
+}
+
+fn known(arguments: &[Option<Size>]) -> Option<Vec<Size>> {
+    arguments.iter().cloned().collect()
+}
+
+/// Whether two sizes cannot be equal.
+fn differ(symbols: &Symbols, a: &Size, b: &Size) -> bool {
+    let is_negative = |size: &Size| size.as_number().is_some_and(|number| number < 0);
+    match (a.as_number(), b.as_number()) {
+        (Some(a), Some(b)) => a != b,
+        _ => is_negative(a) && symbols.is_natural(b) || is_negative(b) && symbols.is_natural(a),
+    }
+}
+
+/// What is only computed of numbers. A function of anything else has a symbol, unless it depends on the number of rows.
+fn by_number(symbols: &mut Symbols, operator: &str, arguments: &[Size]) -> Option<Size> {
+    let numbers: Option<Vec<i64>> = arguments.iter().map(Size::as_number).collect();
+    let computed = numbers.and_then(|numbers| of_numbers(operator, &numbers));
+    let is_same = !arguments.iter().any(Size::has_rows);
+    computed
+        .map(Size::number)
+        .or_else(|| is_same.then(|| symbols.real()))
+}
+
+fn of_numbers(operator: &str, numbers: &[i64]) -> Option<i64> {
+    match (operator, numbers) {
+        ("Abs", [a]) => a.checked_abs(),
+        ("And", [a, b]) => Some(i64::from(*a != 0 && *b != 0)),
+        ("Equal", [a, b]) => Some(i64::from(a == b)),
+        ("Greater", [a, b]) => Some(i64::from(a > b)),
+        ("GreaterOrEqual", [a, b]) => Some(i64::from(a >= b)),
+        ("Less", [a, b]) => Some(i64::from(a < b)),
+        ("LessOrEqual", [a, b]) => Some(i64::from(a <= b)),
+        ("Max", [a, b]) => Some(*a.max(b)),
+        ("Min", [a, b]) => Some(*a.min(b)),
+        // Kinds of remainders differ in signs.
+        ("Mod", [a, b]) if *a >= 0 && *b > 0 => a.checked_rem(*b),
+        ("Neg", [a]) => a.checked_neg(),
+        ("Not", [a]) => Some(i64::from(*a == 0)),
+        ("Or", [a, b]) => Some(i64::from(*a != 0 || *b != 0)),
+        _ => None,
+    }
+}
+
+/// The types of floating-point numbers, as ONNX numbers them.
+const FLOATS: &[i64] = &[
+    DataType::Float as i64,
+    DataType::Float16 as i64,
+    DataType::Double as i64,
+    DataType::Bfloat16 as i64,
+];

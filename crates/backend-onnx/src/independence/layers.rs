@@ -1,0 +1,352 @@
+//! Recurrent layers, whose rows lie on axis 1 unless the layout says otherwise, and attention.
+
+use tensor_core::Quoted;
+
+use super::{
+    elementwise::broadcast_of,
+    node::{Given, Node, like, one},
+    size::Size,
+    value::{Item, Origin, Reason, Value},
+};
+
+pub(super) fn recurrent(node: &mut Node<'_>) -> Given {
+    for index in [1, 2, 3, 7] {
+        node.require_same_input(index)?;
+    }
+    let value = node.input(0)?.clone();
+    let dims = node.dims(0)?;
+    let is_batch_first = node.int("layout", 0) != 0;
+    let (time, batch) = if is_batch_first { (1, 0) } else { (0, 1) };
+    if dims.len() != 3 {
+        return node.refuse("takes three dimensions");
+    }
+    node.keep_off(&value, time)?;
+    node.keep_off(&value, 2)?;
+    let state_axis = if is_batch_first { 0 } else { 1 };
+    for (index, axis) in [(4, 0), (5, state_axis), (6, state_axis)] {
+        let Some(state) = node.optional(index)? else {
+            continue;
+        };
+        let wanted = match value.origin {
+            Origin::Rows(_) => Origin::Rows(axis),
+            origin => origin,
+        };
+        let is_input_of_cells = index < 6 || node.proto.op_type.ends_with("LSTM");
+        if is_input_of_cells && state.origin != wanted {
+            return node.refuse(format_args!(
+                "has a state {} whose rows are not on axis {axis}",
+                Quoted(&node.proto.input[index])
+            ));
+        }
+    }
+    let hidden = match node.dims(2)?.last() {
+        Some(hidden) => hidden.clone(),
+        None => return node.refuse("has no recurrent weights"),
+    };
+    let directions = Size::number(if node.text("direction", "forward") == "bidirectional" {
+        2
+    } else {
+        1
+    });
+    let (steps, rows) = (dims[time].clone(), dims[batch].clone());
+    let (all, state) = match is_batch_first {
+        true => (
+            vec![rows.clone(), steps, directions.clone(), hidden.clone()],
+            vec![rows, directions, hidden],
+        ),
+        false => (
+            vec![steps, directions.clone(), rows.clone(), hidden.clone()],
+            vec![directions, rows, hidden],
+        ),
+    };
+    let at = |dims: Vec<Size>, axis: usize| {
+        let value = like(&value, dims);
+        Item::Tensor(match value.origin {
+            Origin::Rows(_) => Value {
+                origin: Origin::Rows(axis),
+                ..value
+            },
+            _ => value,
+        })
+    };
+    let all = at(all, if is_batch_first { 0 } else { 2 });
+    let state = at(state, state_axis);
+    Ok(vec![all, state.clone(), state])
+}
+
+/// Scales are taken over all rows.
+pub(super) fn scaled_together(node: &mut Node<'_>) -> Given {
+    node.refuse("takes a scale over all rows")
+}
+
+pub(super) fn random(node: &mut Node<'_>) -> Given {
+    node.refuse("is random")
+}
+
+/// Requires inputs whose rows lie along axis 0, as many as the first one's, where the first one has some.
+fn by_batch(node: &Node<'_>, indices: &[usize]) -> Result<(), Reason> {
+    let rows = node.input(0)?;
+    for &index in indices {
+        let Some(value) = node.optional(index)? else {
+            continue;
+        };
+        let same_rows = || {
+            let first = |value: &Value| value.dims.as_ref().and_then(|dims| dims.first().cloned());
+            first(value) == first(rows)
+        };
+        let fits = match rows.origin {
+            Origin::Rows(0) => value.origin == Origin::Rows(0) && same_rows(),
+            Origin::Same => value.is_same(),
+            _ => false,
+        };
+        if !fits {
+            return node.refuse(format_args!(
+                "has an input {} whose rows are not on axis 0",
+                Quoted(&node.proto.input[index])
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Requires masks and biases that are broadcast over four dimensions: the batch, heads, queries, keys.
+fn by_batch_or_shared(node: &Node<'_>, indices: &[usize], ranks: &[usize]) -> Result<(), Reason> {
+    for &index in indices {
+        let Some(value) = node.optional(index)? else {
+            continue;
+        };
+        let is_shared = || {
+            let dims = value.dims.as_deref().unwrap_or_default();
+            value.dims.is_some() && (dims.len() < 4 || dims[0].is(1))
+        };
+        let is_known = value.rank().is_some_and(|rank| ranks.contains(&rank));
+        match (node.input(0)?.origin, value.origin) {
+            (Origin::Rows(0), Origin::Rows(0)) if is_known => by_batch(node, &[index])?,
+            (_, Origin::Same) if is_shared() || node.input(0)?.is_same() => {}
+            _ => {
+                return node.refuse(format_args!(
+                    "has an input {} whose rows are not on axis 0",
+                    Quoted(&node.proto.input[index])
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A tensor of this rank, with the rows of the first input along its axis 0.
+fn of_rank(node: &mut Node<'_>, rank: usize) -> Result<Item, Reason> {
+    let value = node.input(0)?.clone();
+    let mut dims = vec![match node.dims(0)?.first() {
+        Some(rows) => rows.clone(),
+        None => return node.refuse("takes a scalar"),
+    }];
+    for _ in 1..rank {
+        dims.push(node.symbols.dim());
+    }
+    Ok(Item::Tensor(like(&value, dims)))
+}
+
+/// ONNX's own: queries, keys, values, a mask, earlier keys and values.
+pub(super) fn attention(node: &mut Node<'_>) -> Given {
+    by_batch(node, &[0, 1, 2, 4, 5, 6])?;
+    by_batch_or_shared(node, &[3], &[4])?;
+    let rank = node.dims(0)?.len();
+    let output = attended(node, rank)?;
+    let cache = of_rank(node, 4)?;
+    Ok(vec![output, cache.clone(), cache.clone(), cache])
+}
+
+/// The output: as long as the queries.
+fn attended(node: &mut Node<'_>, rank: usize) -> Result<Item, Reason> {
+    let mut dims = node.dims(0)?;
+    let last = node.axis(-1, rank)?;
+    dims[last] = node.symbols.dim();
+    let value = node.input(0)?.clone();
+    Ok(Item::Tensor(like(&value, dims)))
+}
+
+/// ONNX Runtime's: the input, weights, a bias, a mask of rank 1 or 2, earlier words with their rows on axis 1.
+pub(super) fn contributed_attention(node: &mut Node<'_>) -> Given {
+    by_batch(node, &[0])?;
+    node.require_same_input(1)?;
+    node.require_same_input(2)?;
+    by_batch(node, &[3, 6])?;
+    by_batch_or_shared(node, &[5], &[4])?;
+    let past = node.optional(4)?.map(|past| past.origin);
+    let first = node.input(0)?.origin;
+    let fits = match (first, past) {
+        (_, None) | (Origin::Same, Some(Origin::Same)) => true,
+        (Origin::Rows(0), Some(past)) => past == Origin::Rows(1),
+        _ => false,
+    };
+    if !fits {
+        return node.refuse("has earlier words whose rows are not on axis 1");
+    }
+    let weights = node.dims(1)?.get(1).cloned();
+    let mut dims = node.dims(0)?;
+    let last = node.axis(-1, dims.len())?;
+    let hidden = weights.and_then(|weights| weights.over(&Size::number(3)));
+    dims[last] = hidden.unwrap_or_else(|| node.symbols.dim());
+    let value = node.input(0)?.clone();
+    let output = Item::Tensor(like(&value, dims.clone()));
+    let mut present = vec![Size::number(2), dims[0].clone()];
+    for _ in 0..3 {
+        present.push(node.symbols.dim());
+    }
+    let present = match value.origin {
+        Origin::Rows(_) => Value::rows(present, 1),
+        _ => like(&value, present),
+    };
+    Ok(vec![output, Item::Tensor(present)])
+}
+
+/// The same in 8 bits: scales stand after the bias, zero points after the mask.
+pub(super) fn quantized_attention(node: &mut Node<'_>) -> Given {
+    by_batch(node, &[0, 5])?;
+    for index in [1, 2, 3, 4, 6, 7, 8] {
+        node.require_same_input(index)?;
+    }
+    let output = attended(node, 3)?;
+    Ok(vec![output])
+}
+
+/// Queries, keys, values, a bias, a mask of rank 1 to 3, a bias of scores, earlier keys and values.
+pub(super) fn multi_head_attention(node: &mut Node<'_>) -> Given {
+    by_batch(node, &[0, 1, 2, 4, 6, 7])?;
+    node.require_same_input(3)?;
+    by_batch_or_shared(node, &[5], &[4])?;
+    node.require_same(8)?;
+    let mut dims = node.dims(0)?;
+    if dims.len() != 3 {
+        return node.refuse("takes three dimensions");
+    }
+    let is_alike = match node.optional(2)? {
+        Some(values) => values.dims.as_ref().and_then(|dims| dims.last()) == dims.last(),
+        None => false,
+    };
+    if !is_alike {
+        dims[2] = node.symbols.dim();
+    }
+    let value = node.input(0)?.clone();
+    let cache = of_rank(node, 4)?;
+    Ok(vec![Item::Tensor(like(&value, dims)), cache.clone(), cache])
+}
+
+/// Lengths are those of each row; the longest one is the same for all requests.
+pub(super) fn grouped_attention(node: &mut Node<'_>) -> Given {
+    by_batch(node, &[0, 1, 2, 3, 4, 5, 9])?;
+    node.require_same_input(6)?;
+    node.require_same_input(7)?;
+    node.require_same_input(8)?;
+    by_batch_or_shared(node, &[10], &[4])?;
+    node.require_same(11)?;
+    let rank = node.dims(0)?.len();
+    let output = match node.optional(1)? {
+        Some(_) => {
+            let value = node.input(0)?.clone();
+            let dims = node.dims(0)?;
+            Item::Tensor(like(&value, dims))
+        }
+        None => attended(node, rank)?,
+    };
+    let cache = of_rank(node, 4)?;
+    Ok(vec![output, cache.clone(), cache])
+}
+
+/// ONNX's own has its tables before the positions.
+pub(super) fn rotary(node: &mut Node<'_>) -> Given {
+    rotated(node, 3)
+}
+
+pub(super) fn contributed_rotary(node: &mut Node<'_>) -> Given {
+    if node.int("is_packed_batching", 0) != 0 {
+        return node.refuse("takes a packed batch");
+    }
+    rotated(node, 1)
+}
+
+fn rotated(node: &mut Node<'_>, positions: usize) -> Given {
+    by_batch(node, &[0])?;
+    for index in [1, 2, 3] {
+        if index != positions {
+            let tables = node.optional(index)?;
+            let by_position = node.optional(positions)?.is_some() || positions == 1;
+            if by_position || tables.is_some_and(Value::is_same) {
+                node.require_same_input(index)?;
+            } else {
+                by_batch(node, &[index])?;
+            }
+        }
+    }
+    match node.optional(positions)? {
+        Some(value) if !value.is_same() => by_batch(node, &[positions])?,
+        Some(value)
+            if value
+                .dims
+                .as_ref()
+                .is_some_and(|dims| dims.len() > 1 && !dims[0].is(1)) =>
+        {
+            if !node.input(0)?.is_same() {
+                return node.refuse("has positions without rows");
+            }
+        }
+        _ => {}
+    }
+    let value = node.input(0)?.clone();
+    one(Value {
+        content: None,
+        ..value
+    })
+}
+
+/// Word, position and segment tables; the second output counts words of the mask.
+pub(super) fn embed_layer_normalization(node: &mut Node<'_>) -> Given {
+    by_batch(node, &[0, 1, 7])?;
+    for index in [2, 3, 4, 5, 6] {
+        node.require_same_input(index)?;
+    }
+    if let Some(positions) = node.optional(8)?
+        && !positions.is_same()
+    {
+        by_batch(node, &[8])?;
+    }
+    let value = node.input(0)?.clone();
+    let mut dims = node.dims(0)?;
+    let rows = dims.first().cloned();
+    let width = node.dims(2)?.last().cloned();
+    dims.push(width.unwrap_or_else(|| node.symbols.dim()));
+    let embedded = Item::Tensor(like(&value, dims));
+    let counts = Item::Tensor(like(&value, rows.into_iter().collect()));
+    Ok(vec![embedded.clone(), counts, embedded])
+}
+
+/// A gate: halves of the last axis.
+pub(super) fn halved(node: &mut Node<'_>) -> Given {
+    let values: Vec<Value> = node.values()?.into_iter().cloned().collect();
+    let sum = broadcast_of(node, &values)?;
+    let Some(mut dims) = sum.dims.clone() else {
+        return node.refuse("has an input whose number of dimensions is not known");
+    };
+    let last = node.axis(-1, dims.len())?;
+    node.keep_off(&sum, last)?;
+    let half = dims[last].over(&Size::number(2));
+    dims[last] = half.unwrap_or_else(|| node.symbols.dim());
+    one(like(&sum, dims))
+}
+
+/// Rows of a table of packed numbers.
+pub(super) fn packed_gather(node: &mut Node<'_>) -> Given {
+    node.require_same_input(0)?;
+    node.require_same(2)?;
+    let indices = node.input(1)?.clone();
+    let (table, mut dims) = (node.dims(0)?, node.dims(1)?);
+    let axis = node.axis(node.int("gather_axis", 0), table.len())?;
+    if axis != 0 {
+        return node.refuse("picks from a table along another axis than 0");
+    }
+    for _ in 1..table.len() {
+        dims.push(node.symbols.dim());
+    }
+    one(like(&indices, dims))
+}

@@ -1,0 +1,137 @@
+//! Operators of `ai.onnx.ml` and on strings: a row is a sample.
+
+use super::{
+    node::{Given, Node, like, one},
+    size::Size,
+    value::{Item, Origin, Reason, Value},
+};
+
+/// Samples along axis 0 and features along axis 1. A vector would be one sample.
+fn samples(node: &Node<'_>) -> Result<(Value, Vec<Size>), Reason> {
+    let (value, dims) = (node.input(0)?.clone(), node.dims(0)?);
+    match (value.origin, dims.len()) {
+        (Origin::Rows(0), 2) | (Origin::Same, _) => Ok((value, dims)),
+        (Origin::Count, _) => node.refuse_count(),
+        (Origin::Rows(_), _) => node.refuse("takes its rows for one sample"),
+    }
+}
+
+/// A value for each sample: `columns` of them, or one without an axis of its own.
+fn of_samples(value: &Value, dims: &[Size], columns: Option<Size>) -> Item {
+    let mut target = vec![dims.first().cloned().unwrap_or_else(|| Size::number(1))];
+    target.extend(columns);
+    Item::Tensor(like(value, target))
+}
+
+/// A label, and the score of each class.
+pub(super) fn classifier(node: &mut Node<'_>) -> Given {
+    let (value, dims) = samples(node)?;
+    let lists = ["classlabels_ints", "classlabels_int64s", "classlabels_strings"];
+    let labels = lists
+        .into_iter()
+        .map(|name| list_length(node, name))
+        .max()
+        .unwrap_or(0);
+    let columns = match labels {
+        0 | 1 => node.symbols.dim(),
+        labels => Size::number(labels),
+    };
+    Ok(vec![
+        of_samples(&value, &dims, None),
+        of_samples(&value, &dims, Some(columns)),
+    ])
+}
+
+pub(super) fn regressor(node: &mut Node<'_>) -> Given {
+    let (value, dims) = samples(node)?;
+    let columns = node.int("n_targets", node.int("targets", 1));
+    Ok(vec![of_samples(&value, &dims, Some(Size::number(columns)))])
+}
+
+/// How long an attribute's list is.
+fn list_length(node: &Node<'_>, name: &str) -> i64 {
+    let list = node.attribute(name);
+    let length = list.map_or(0, |list| list.ints.len() + list.strings.len() + list.floats.len());
+    i64::try_from(length).unwrap_or(i64::MAX)
+}
+
+/// A number of the file for each feature.
+pub(super) fn by_feature(node: &mut Node<'_>) -> Given {
+    let (value, dims) = samples(node)?;
+    one(like(&value, dims))
+}
+
+/// Columns by index, or elements of a table by an index of each row.
+pub(super) fn extractor(node: &mut Node<'_>) -> Given {
+    let (value, indices) = (node.input(0)?.clone(), node.input(1)?.clone());
+    let (mut dims, indexed) = (node.dims(0)?, node.dims(1)?);
+    let count = node.symbols.product_of(&indexed);
+    let last = node.axis(-1, dims.len())?;
+    if dims.len() == 1 {
+        dims.insert(0, Size::number(1));
+    }
+    let (true, Some(count)) = (indices.is_same() || value.is_same(), count) else {
+        return node.refuse("picks from rows by index of another row");
+    };
+    let axis = dims.len() - 1;
+    dims[axis] = count;
+    let origin = match indices.origin {
+        Origin::Same => {
+            node.keep_off(&value, last)?;
+            value.origin
+        }
+        // The indices are taken for one list, in which rows follow each other only if they were the outermost axis.
+        Origin::Rows(rows) if indexed[..rows].iter().all(|dim| dim.is(1)) => Origin::Rows(axis),
+        _ => return node.refuse("picks by index along several axes"),
+    };
+    one(Value {
+        origin,
+        ..like(&value, dims)
+    })
+}
+
+/// A new last axis with a category each.
+pub(super) fn one_hot_encoder(node: &mut Node<'_>) -> Given {
+    let (value, mut dims) = (node.input(0)?.clone(), node.dims(0)?);
+    let categories = list_length(node, "cats_int64s").max(list_length(node, "cats_strings"));
+    dims.push(Size::number(categories));
+    one(like(&value, dims))
+}
+
+/// Features of several inputs side by side.
+pub(super) fn vectorizer(node: &mut Node<'_>) -> Given {
+    let values: Vec<Value> = node.values()?.into_iter().cloned().collect();
+    for value in &values {
+        if value.origin != Origin::Rows(0) || value.rank() != Some(2) {
+            return node.refuse("takes matrices with rows on axis 0");
+        }
+    }
+    one(super::picked::concatenated(node, &values, 1)?)
+}
+
+pub(super) fn tf_idf(node: &mut Node<'_>) -> Given {
+    let (value, dims) = samples(node)?;
+    let columns = node.symbols.dim();
+    let rows = (dims.len() > 1).then_some(dims);
+    match rows {
+        Some(dims) => Ok(vec![of_samples(&value, &dims, Some(columns))]),
+        None => one(like(&value, vec![columns])),
+    }
+}
+
+/// Strings that are filtered out leave no place behind.
+pub(super) fn string_normalizer(node: &mut Node<'_>) -> Given {
+    let value = node.input(0)?.clone();
+    let stop_words = node
+        .attribute("stopwords")
+        .is_some_and(|words| !words.strings.is_empty());
+    if stop_words {
+        return node.refuse("leaves words out of the whole batch");
+    }
+    one(value)
+}
+
+/// Rows are as long as the longest of the batch.
+pub(super) fn padded_to_longest(node: &mut Node<'_>) -> Given {
+    node.refuse("fills each row up to the longest one of the batch")
+}

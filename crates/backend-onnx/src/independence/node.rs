@@ -1,0 +1,210 @@
+//! A node as its rule sees it: inputs of which something is known, attributes, and reasons that name it.
+
+use tensor_core::Quoted;
+
+use super::{
+    size::{Size, Symbols},
+    value::{Item, Numbering, Origin, Reason, Value},
+};
+use crate::proto::{AttributeProto, GraphProto, NodeProto};
+
+/// What a rule gives: the node's outputs, or why their rows are not independent.
+pub(super) type Given = Result<Vec<Item>, Reason>;
+
+pub(super) struct Node<'n> {
+    pub(super) proto: &'n NodeProto,
+    /// The version of the operator's set.
+    pub(super) opset: i64,
+    pub(super) inputs: Vec<Option<Item>>,
+    pub(super) symbols: &'n mut Symbols,
+}
+
+/// What follows inner graphs.
+pub(super) trait Follow {
+    /// The outputs of `graph` with these values for its inputs.
+    fn graph(&mut self, graph: &GraphProto, arguments: Vec<Item>, symbols: &mut Symbols) -> Given;
+}
+
+impl<'n> Node<'n> {
+    /// A reason that names this node.
+    pub(super) fn refusal(&self, what: impl std::fmt::Display) -> Reason {
+        format!("{} {what}", label(self.proto)).into()
+    }
+
+    pub(super) fn refuse<T>(&self, what: impl std::fmt::Display) -> Result<T, Reason> {
+        Err(self.refusal(what))
+    }
+
+    pub(super) fn input(&self, index: usize) -> Result<&Value, Reason> {
+        match self.inputs.get(index) {
+            Some(Some(Item::Tensor(value))) => Ok(value),
+            Some(Some(Item::Sequence(_))) => self.refuse("takes a sequence"),
+            _ => self.refuse(format_args!("lacks its input {index}")),
+        }
+    }
+
+    /// An input that may be left out.
+    pub(super) fn optional(&self, index: usize) -> Result<Option<&Value>, Reason> {
+        match self.inputs.get(index) {
+            Some(Some(_)) => self.input(index).map(Some),
+            _ => Ok(None),
+        }
+    }
+
+    /// All inputs that are given.
+    pub(super) fn values(&self) -> Result<Vec<&Value>, Reason> {
+        (0..self.inputs.len())
+            .filter_map(|index| self.optional(index).transpose())
+            .collect()
+    }
+
+    /// Refuses inputs from `first` on that are not the same for all requests.
+    pub(super) fn require_same(&self, first: usize) -> Result<(), Reason> {
+        (first..self.inputs.len()).try_for_each(|index| self.require_same_input(index))
+    }
+
+    pub(super) fn require_same_input(&self, index: usize) -> Result<(), Reason> {
+        match self.optional(index)? {
+            Some(value) if !value.is_same() => self.refuse(format_args!(
+                "has an input {} that is not the same for all requests",
+                Quoted(&self.proto.input[index])
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) fn dims(&self, index: usize) -> Result<Vec<Size>, Reason> {
+        match &self.input(index)?.dims {
+            Some(dims) => Ok(dims.clone()),
+            None => self.refuse("has an input whose number of dimensions is not known"),
+        }
+    }
+
+    /// The elements of an input that holds a shape, axes or the like.
+    pub(super) fn elements(&mut self, index: usize) -> Result<Vec<Option<Size>>, Reason> {
+        let value = self.input(index)?.clone();
+        match value.elements(self.symbols) {
+            Some(elements) => Ok(elements),
+            None => self.refuse(format_args!(
+                "has an input {} whose elements are not known",
+                Quoted(&self.proto.input[index])
+            )),
+        }
+    }
+
+    /// Numbers of an input if it is given, or of the attribute that operator sets before `until` have for it.
+    pub(super) fn numbers(
+        &self,
+        index: usize,
+        attribute: &str,
+        until: i64,
+    ) -> Result<Option<Vec<i64>>, Reason> {
+        if let Some(value) = self.optional(index)? {
+            return match value.numbers() {
+                Some(numbers) => Ok(Some(numbers)),
+                None => self.refuse(format_args!(
+                    "has an input {} whose elements the file does not tell",
+                    Quoted(&self.proto.input[index])
+                )),
+            };
+        }
+        match self.attribute(attribute) {
+            Some(_) if self.opset >= until => self.refuse(format_args!(
+                "has the attribute '{attribute}' of an old operator set"
+            )),
+            attribute => Ok(attribute.map(|attribute| attribute.ints.clone())),
+        }
+    }
+
+    pub(super) fn attribute(&self, name: &str) -> Option<&AttributeProto> {
+        self.proto
+            .attribute
+            .iter()
+            .find(|attribute| attribute.name == name)
+    }
+
+    pub(super) fn int(&self, name: &str, default: i64) -> i64 {
+        self.attribute(name).map_or(default, |attribute| attribute.i)
+    }
+
+    pub(super) fn ints(&self, name: &str) -> &[i64] {
+        self.attribute(name).map_or(&[], |attribute| &attribute.ints)
+    }
+
+    pub(super) fn text(&self, name: &str, default: &str) -> String {
+        let text = self.attribute(name).map(|attribute| &attribute.s);
+        text.map_or(default.to_owned(), |text| {
+            String::from_utf8_lossy(text).into_owned()
+        })
+    }
+
+    pub(super) fn graph(&self, name: &str) -> Result<&'n GraphProto, Reason> {
+        let proto: &'n NodeProto = self.proto;
+        let attribute = proto.attribute.iter().find(|attribute| attribute.name == name);
+        let graph = attribute.and_then(|attribute| attribute.g.as_ref());
+        graph.ok_or_else(|| self.refusal(format_args!("lacks its graph '{name}'")))
+    }
+
+    pub(super) fn has_output(&self, index: usize) -> bool {
+        self.proto.output.get(index).is_some_and(|name| !name.is_empty())
+    }
+
+    /// An axis of a tensor of this rank, counted from its end if negative.
+    pub(super) fn axis(&self, axis: i64, rank: usize) -> Result<usize, Reason> {
+        let length = i64::try_from(rank).unwrap_or(i64::MAX);
+        let from_start = if axis < 0 {
+            axis.checked_add(length)
+        } else {
+            Some(axis)
+        };
+        let index = from_start.and_then(|axis| usize::try_from(axis).ok());
+        match index.filter(|index| *index < rank) {
+            Some(index) => Ok(index),
+            None => self.refuse(format_args!("has the axis {axis} of {rank} dimensions")),
+        }
+    }
+
+    /// Refuses what runs along the axis of the rows.
+    pub(super) fn keep_off(&self, value: &Value, axis: usize) -> Result<(), Reason> {
+        match value.origin {
+            Origin::Rows(rows) if rows == axis => self.refuse(format_args!("runs along axis {axis}")),
+            Origin::Count => self.refuse_count(),
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) fn refuse_count<T>(&self) -> Result<T, Reason> {
+        self.refuse("computes with the number of rows")
+    }
+}
+
+/// A tensor as the node's only output.
+pub(super) fn one(value: Value) -> Given {
+    Ok(vec![Item::Tensor(value)])
+}
+
+/// A value like `like`, of other dimensions.
+pub(super) fn like(like: &Value, dims: Vec<Size>) -> Value {
+    Value {
+        dims: Some(dims),
+        origin: like.origin,
+        content: None,
+        numbering: Numbering::None,
+        outer: None,
+    }
+}
+
+/// What a node is called in reasons.
+pub(super) fn label(node: &NodeProto) -> String {
+    let output = node.output.iter().find(|output| !output.is_empty());
+    let name = match output {
+        _ if !node.name.is_empty() => node.name.as_str(),
+        Some(output) => output,
+        None => "",
+    };
+    format!(
+        "{} {}",
+        Quoted(&node.op_type).to_string().trim_matches('\''),
+        Quoted(name)
+    )
+}

@@ -1,0 +1,79 @@
+//! Indices of rows, as `arange(batch)` gives them: where they are only moved they may pick from each row its own elements. All
+//! else that is computed of them depends on where in the batch a row is.
+
+use super::{
+    size::Size,
+    value::{Item, Numbering, Value},
+};
+use crate::proto::NodeProto;
+
+/// What a node makes of the numbering of its inputs; `None` where its rule says.
+pub(super) fn given(node: &NodeProto, inputs: &[Option<Item>]) -> Option<Numbering> {
+    let values: Vec<&Value> = inputs.iter().flatten().filter_map(value).collect();
+    let is_plain = |value: &&Value| value.numbering == Numbering::None;
+    if values.iter().all(is_plain) || RULED.contains(&node.op_type.as_str()) {
+        return None;
+    }
+    let (first, others) = values.split_first()?;
+    let is_alone = others.iter().all(is_plain);
+    Some(match first.numbering {
+        Numbering::Index if is_alone && MOVED.contains(&node.op_type.as_str()) => Numbering::Index,
+        Numbering::Tuples if is_alone && KEPT.contains(&node.op_type.as_str()) => Numbering::Tuples,
+        Numbering::Index if is_alone && begins_tuples(node, first, others) => Numbering::Tuples,
+        _ => Numbering::Mixed,
+    })
+}
+
+/// The outputs with their numbering. Several elements for each row are more than an index of it.
+pub(super) fn apply(items: Vec<Item>, numbering: Option<Numbering>) -> Vec<Item> {
+    let apply = |item: Item| match (item, numbering) {
+        (Item::Tensor(mut value), Some(given)) => {
+            let is_whole =
+                value.row_axis().and_then(|axis| value.dims.as_ref()?.get(axis)) == Some(&Size::rows());
+            value.numbering = match given {
+                Numbering::Index | Numbering::Tuples if !is_whole => Numbering::Mixed,
+                given => given,
+            };
+            Item::Tensor(value)
+        }
+        (item, _) => item,
+    };
+    items.into_iter().map(apply).collect()
+}
+
+/// A tensor, or what the elements of a sequence are like.
+fn value(item: &Item) -> Option<&Value> {
+    match item {
+        Item::Tensor(value) => Some(value),
+        Item::Sequence(value) => value.as_ref(),
+    }
+}
+
+/// Whether indices become the first of tuples, joined along the last axis.
+fn begins_tuples(node: &NodeProto, first: &Value, others: &[&Value]) -> bool {
+    let (Some(dims), Some(rows)) = (&first.dims, first.row_axis()) else {
+        return false;
+    };
+    let last = dims.len() - 1;
+    let axis = node.attribute.iter().find(|attribute| attribute.name == "axis");
+    let is_last = axis.is_some_and(|axis| axis.i == -1 || usize::try_from(axis.i) == Ok(last));
+    let has_rows = |value: &&Value| value.row_axis() == Some(rows);
+    node.op_type == "Concat" && is_last && rows != last && dims[last].is(1) && others.iter().all(has_rows)
+}
+
+/// Operators whose rules look at the numbering.
+const RULED: &[&str] = &["GatherND", "Shape", "Size"];
+
+/// Operators that leave elements as they are, and the last axis where it is.
+const KEPT: &[&str] = &["Cast", "Expand", "Identity"];
+
+/// Operators that leave elements as they are.
+const MOVED: &[&str] = &[
+    "Cast",
+    "Expand",
+    "Identity",
+    "Reshape",
+    "Squeeze",
+    "Transpose",
+    "Unsqueeze",
+];

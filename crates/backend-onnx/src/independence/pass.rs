@@ -1,0 +1,174 @@
+//! The pass: nodes in the file's order, each by its rule, with the values that names stand for.
+
+use std::collections::HashMap;
+
+use super::{
+    constants, interleaving,
+    node::{Follow, Given, Node, label},
+    numbering,
+    size::Symbols,
+    table::{self, Rule},
+    value::{Item, Reason, Value},
+};
+use crate::proto::{GraphProto, ModelProto, NodeProto, canonical_domain};
+
+type Known = Result<Item, Reason>;
+
+pub(super) struct Pass<'m> {
+    graph: &'m GraphProto,
+    opsets: HashMap<&'m str, i64>,
+    /// From the outermost graph to the one that is followed.
+    scopes: Vec<HashMap<String, Known>>,
+    /// Nodes that may still be followed: those of loops are several times.
+    left: usize,
+}
+
+const MAX_NODES: usize = 400_000;
+
+impl<'m> Pass<'m> {
+    pub(super) fn new(model: &'m ModelProto) -> Result<Self, Reason> {
+        let graph = model
+            .graph
+            .as_ref()
+            .ok_or_else(|| Reason::from("there is no graph"))?;
+        let imports = model.opset_import.iter();
+        Ok(Self {
+            graph,
+            opsets: imports
+                .map(|import| (canonical_domain(&import.domain), import.version))
+                .collect(),
+            scopes: Vec::new(),
+            left: MAX_NODES,
+        })
+    }
+
+    /// The graph's outputs by name.
+    pub(super) fn outputs(
+        mut self,
+        inputs: Vec<(&str, Item)>,
+        symbols: &mut Symbols,
+    ) -> Result<Vec<(&'m str, Known)>, Reason> {
+        let inputs = inputs.into_iter().map(|(name, item)| (name.to_owned(), Ok(item)));
+        let graph = self.graph;
+        let outputs = self.follow(graph, inputs.collect(), symbols)?;
+        let names = graph.output.iter().map(|output| output.name.as_str());
+        Ok(names.zip(outputs).collect())
+    }
+
+    fn follow(
+        &mut self,
+        graph: &GraphProto,
+        inputs: HashMap<String, Known>,
+        symbols: &mut Symbols,
+    ) -> Result<Vec<Known>, Reason> {
+        let mut scope = inputs;
+        for tensor in &graph.initializer {
+            let known = || Ok(Item::Tensor(constants::tensor(tensor, symbols)));
+            scope.entry(tensor.name.clone()).or_insert_with(known);
+        }
+        for sparse in graph
+            .sparse_initializer
+            .iter()
+            .filter_map(|sparse| sparse.values.as_ref())
+        {
+            let known = || Ok(Item::Tensor(Value::same_of_any_rank()));
+            scope.entry(sparse.name.clone()).or_insert_with(known);
+        }
+        self.scopes.push(scope);
+        for node in &graph.node {
+            let given = self.node(node, symbols);
+            let Some(scope) = self.scopes.last_mut() else {
+                continue;
+            };
+            for (index, name) in node
+                .output
+                .iter()
+                .enumerate()
+                .filter(|(_, name)| !name.is_empty())
+            {
+                let known = match &given {
+                    Ok(items) => items.get(index).cloned().ok_or_else(|| {
+                        Reason::from(format!(
+                            "{} has an output {index} that is not followed",
+                            label(node)
+                        ))
+                    }),
+                    Err(reason) => Err(reason.clone()),
+                };
+                scope.insert(name.clone(), known);
+            }
+        }
+        let outputs = graph
+            .output
+            .iter()
+            .map(|output| self.known(&output.name))
+            .collect();
+        self.scopes.pop();
+        Ok(outputs)
+    }
+
+    fn known(&self, name: &str) -> Known {
+        let scopes = self.scopes.iter().rev();
+        let mut found = scopes.filter_map(|scope| scope.get(name));
+        match found.next() {
+            Some(known) => known.clone(),
+            None => Err(format!("the value '{name}' is not defined").into()),
+        }
+    }
+
+    fn node(&mut self, node: &NodeProto, symbols: &mut Symbols) -> Given {
+        match self.left.checked_sub(1) {
+            Some(left) => self.left = left,
+            None => return Err("the graph is too large to be followed".into()),
+        }
+        let Some(rule) = table::rule(&node.domain, &node.op_type) else {
+            return Err(format!("{} is not known to keep rows apart", label(node)).into());
+        };
+        let inputs: Result<Vec<Option<Item>>, Reason> = node
+            .input
+            .iter()
+            .map(|name| {
+                if name.is_empty() {
+                    Ok(None)
+                } else {
+                    self.known(name).map(Some)
+                }
+            })
+            .collect();
+        let inputs = inputs?;
+        let is_same = |item: &Option<Item>| match item {
+            None | Some(Item::Sequence(None)) => true,
+            Some(Item::Tensor(value) | Item::Sequence(Some(value))) => value.is_same(),
+        };
+        let are_same = inputs.iter().all(is_same);
+        let numbering = numbering::given(node, &inputs);
+        let outer = interleaving::given(node, &inputs)?;
+        let finish = |items| interleaving::apply(numbering::apply(items, numbering), outer.as_ref());
+        let domain = canonical_domain(&node.domain);
+        let mut seen = Node {
+            proto: node,
+            opset: self.opsets.get(domain).copied().unwrap_or(1),
+            inputs,
+            symbols,
+        };
+        match rule {
+            Rule::By(rule) => match rule(&mut seen) {
+                Err(_) if are_same => {
+                    let same = || Item::Tensor(Value::same_of_any_rank());
+                    Ok(node.output.iter().map(|_| same()).collect())
+                }
+                given => given.map(finish),
+            },
+            Rule::Always(rule) => rule(&mut seen).map(finish),
+            Rule::Inner(rule) => rule(&mut seen, self),
+        }
+    }
+}
+
+impl Follow for Pass<'_> {
+    fn graph(&mut self, graph: &GraphProto, arguments: Vec<Item>, symbols: &mut Symbols) -> Given {
+        let names = graph.input.iter().map(|input| input.name.clone());
+        let inputs = names.zip(arguments.into_iter().map(Ok)).collect();
+        self.follow(graph, inputs, symbols)?.into_iter().collect()
+    }
+}

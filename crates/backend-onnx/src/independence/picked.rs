@@ -1,0 +1,531 @@
+//! Operators that take elements of their input by index, put some in, or join and split tensors along an axis.
+
+use super::{
+    node::{Given, Node, like, one},
+    size::{Size, Symbols},
+    value::{Item, Numbering, Origin, Reason, Value},
+};
+
+pub(super) fn gather(node: &mut Node<'_>) -> Given {
+    let (data, indices) = (node.input(0)?.clone(), node.input(1)?.clone());
+    if let Some(picked) = gather_content(&data, &indices) {
+        return one(picked);
+    }
+    let axis_of = |node: &Node<'_>, rank| node.axis(node.int("axis", 0), rank);
+    let (Some(dims), Some(indexed)) = (&data.dims, &indices.dims) else {
+        return node.refuse("has an input whose number of dimensions is not known");
+    };
+    let axis = axis_of(node, dims.len())?;
+    let target = [&dims[..axis], indexed, &dims[axis + 1..]].concat();
+    let origin = match (data.origin, indices.origin) {
+        (Origin::Rows(rows), Origin::Same) => {
+            node.keep_off(&data, axis)?;
+            Origin::Rows(if rows < axis {
+                rows
+            } else {
+                rows - 1 + indexed.len()
+            })
+        }
+        (Origin::Same, Origin::Rows(rows)) => Origin::Rows(axis + rows),
+        (Origin::Same, Origin::Same) => Origin::Same,
+        (Origin::Rows(_), Origin::Rows(_)) => return node.refuse("picks from rows by index of another row"),
+        (Origin::Count, Origin::Rows(_)) | (Origin::Rows(_), Origin::Count) => return node.refuse_count(),
+        (Origin::Count, _) | (_, Origin::Count) => Origin::Count,
+    };
+    one(Value {
+        dims: Some(target),
+        origin,
+        content: None,
+        numbering: Numbering::None,
+        outer: None,
+    })
+}
+
+/// Elements of a shape.
+fn gather_content(data: &Value, indices: &Value) -> Option<Value> {
+    let content = data.content.as_ref().filter(|_| data.rank() == Some(1))?;
+    let picked = indices.numbers()?;
+    let length = i64::try_from(content.len()).ok()?;
+    let at = |index: i64| {
+        let index = if index < 0 {
+            index.checked_add(length)?
+        } else {
+            index
+        };
+        content.get(usize::try_from(index).ok()?).cloned()
+    };
+    let picked: Option<Vec<Option<Size>>> = picked.into_iter().map(at).collect();
+    Some(Value::integers(picked?, indices.rank() == Some(0)))
+}
+
+/// Data and indices of one rank, element by element but for one axis.
+pub(super) fn along_axis(node: &mut Node<'_>) -> Given {
+    let (data, indices) = (node.input(0)?.clone(), node.input(1)?.clone());
+    let dims = node.dims(1)?;
+    let axis = node.axis(node.int("axis", 0), dims.len())?;
+    let has_updates = node.optional(2)?.is_some();
+    let others = if has_updates {
+        vec![indices.clone(), node.input(2)?.clone()]
+    } else {
+        vec![indices.clone()]
+    };
+    if data.is_same() && others.iter().all(Value::is_same) {
+        return one(like(&data, if has_updates { node.dims(0)? } else { dims }));
+    }
+    let rows_of = |value: &Value| Some(value.dims.as_ref()?.get(value.row_axis()?)?.clone());
+    for value in others.iter().chain([&data]) {
+        node.keep_off(value, axis)?;
+        if value.origin != data.origin || rows_of(value) != rows_of(&data) {
+            return node.refuse("picks from rows by index of another row");
+        }
+    }
+    one(like(&data, if has_updates { node.dims(0)? } else { dims }))
+}
+
+pub(super) fn gather_nd(node: &mut Node<'_>) -> Given {
+    let (data, indices) = (node.input(0)?.clone(), node.input(1)?.clone());
+    let (dims, indexed) = (node.dims(0)?, node.dims(1)?);
+    let batch_axes = usize::try_from(node.int("batch_dims", 0)).unwrap_or(usize::MAX);
+    let depth = indexed
+        .last()
+        .and_then(Size::as_number)
+        .and_then(|depth| usize::try_from(depth).ok());
+    let Some(rest) = depth.and_then(|depth| dims.get(batch_axes.checked_add(depth)?..)) else {
+        return node.refuse("has indices of a length that is not known");
+    };
+    let target = [&indexed[..indexed.len() - 1], rest].concat();
+    let is_index = |axis: usize| axis + 1 < indexed.len();
+    // Each row picks from its own: the first index is the row's number.
+    let is_number_first = match indices.numbering {
+        Numbering::Index => depth == Some(1),
+        Numbering::Tuples => true,
+        Numbering::None | Numbering::Mixed => false,
+    };
+    let picks_own = is_number_first && dims.first() == Some(&Size::rows()) && batch_axes == 0;
+    let origin = match (data.origin, indices.origin) {
+        (Origin::Same, Origin::Same) => Origin::Same,
+        (Origin::Rows(0), Origin::Rows(axis)) if picks_own && is_index(axis) => Origin::Rows(axis),
+        _ if indices.numbering != Numbering::None => return node.refuse("picks by the number of a row"),
+        (Origin::Same, Origin::Rows(axis)) if is_index(axis) && axis >= batch_axes => Origin::Rows(axis),
+        (Origin::Rows(a), Origin::Rows(b))
+            if a == b && a < batch_axes && is_index(a) && dims[a] == indexed[a] =>
+        {
+            Origin::Rows(a)
+        }
+        (Origin::Rows(axis), Origin::Same) if depth.is_some_and(|depth| axis >= batch_axes + depth) => {
+            let after = axis - batch_axes - depth.unwrap_or(0);
+            Origin::Rows(indexed.len() - 1 + after)
+        }
+        _ => return node.refuse("picks from rows by index"),
+    };
+    one(Value {
+        dims: Some(target),
+        origin,
+        content: None,
+        numbering: Numbering::None,
+        outer: None,
+    })
+}
+
+/// Updates by index, which may hit any axis.
+pub(super) fn scatter_nd(node: &mut Node<'_>) -> Given {
+    let value = node.input(0)?.clone();
+    let is_same = node.values()?.into_iter().all(Value::is_same);
+    match value.dims.clone() {
+        Some(dims) if is_same => one(like(&value, dims)),
+        _ => node.refuse("puts elements into rows by index"),
+    }
+}
+
+pub(super) fn slice(node: &mut Node<'_>) -> Given {
+    let is_old = node.opset < 10;
+    let bounds = |node: &mut Node<'_>, index: usize, name: &str| -> Result<Option<Vec<Size>>, Reason> {
+        if is_old {
+            let numbers = node.attribute(name).map(|attribute| &attribute.ints);
+            return Ok(numbers.map(|numbers| numbers.iter().map(|number| Size::number(*number)).collect()));
+        }
+        if node.optional(index)?.is_none() {
+            return Ok(None);
+        }
+        let elements: Option<Vec<Size>> = node.elements(index)?.into_iter().collect();
+        elements
+            .map(Some)
+            .ok_or_else(|| node.refusal("computes with the number of rows"))
+    };
+    let value = node.input(0)?.clone();
+    let dims = node.dims(0)?;
+    let (starts, ends) = (bounds(node, 1, "starts")?, bounds(node, 2, "ends")?);
+    let (Some(starts), Some(ends)) = (starts, ends) else {
+        return node.refuse("lacks its bounds");
+    };
+    let axes = match bounds(node, 3, "axes")? {
+        Some(axes) => {
+            let axes: Option<Vec<i64>> = axes.iter().map(Size::as_number).collect();
+            let axes = axes.ok_or_else(|| node.refusal("has axes that the file does not tell"))?;
+            node.axes(&axes, dims.len())?
+        }
+        None => (0..starts.len()).collect(),
+    };
+    let steps = if is_old { None } else { bounds(node, 4, "steps")? };
+    let steps = steps.unwrap_or_else(|| vec![Size::number(1); starts.len()]);
+    let mut target = dims.clone();
+    for (((axis, start), end), step) in axes.iter().zip(&starts).zip(&ends).zip(&steps) {
+        let Some(dim) = dims.get(*axis) else {
+            return node.refuse("has more bounds than its input has dimensions");
+        };
+        let span = Span { start, end, step };
+        if span.is_all(dim) {
+            continue;
+        }
+        if value.content.is_none() {
+            node.keep_off(&value, *axis)?;
+        }
+        let taken = span.of(node.symbols, dim);
+        target[*axis] = taken.ok_or_else(|| node.refusal("computes with the number of rows"))?;
+    }
+    if let (Some(content), [axis], [start], [end], [step]) =
+        (&value.content, &axes[..], &starts[..], &ends[..], &steps[..])
+    {
+        let span = Span { start, end, step };
+        if let Some(picked) = span.picked(content, &dims, *axis) {
+            return one(Value::integers_of(target, picked));
+        }
+    }
+    match value.origin {
+        Origin::Count => node.refuse_count(),
+        _ => one(like(&value, target)),
+    }
+}
+
+struct Span<'s> {
+    start: &'s Size,
+    end: &'s Size,
+    step: &'s Size,
+}
+
+impl Span<'_> {
+    /// Ends beyond every tensor, as exporters write them.
+    const FAR: i64 = i32::MAX as i64;
+    /// As TensorFlow's exporter writes them.
+    const AS_FAR: i64 = 1_000_000_000;
+
+    fn is_all(&self, dim: &Size) -> bool {
+        let far = if dim.is_short_of_rows() {
+            Self::AS_FAR
+        } else {
+            Self::FAR
+        };
+        let is_to_end = self.end == dim || self.end.as_number().is_some_and(|end| end >= far);
+        self.start.is(0) && self.step.is(1) && is_to_end
+    }
+
+    fn numbers(&self) -> Option<(i64, i64, i64)> {
+        Some((
+            self.start.as_number()?,
+            self.end.as_number()?,
+            self.step.as_number()?,
+        ))
+    }
+
+    /// The elements that are left of a tensor.
+    fn picked(&self, content: &[Option<Size>], dims: &[Size], axis: usize) -> Option<Vec<Option<Size>>> {
+        let (start, end, step) = self.numbers()?;
+        let length = |dim: &Size| dim.as_number().and_then(|dim| usize::try_from(dim).ok());
+        let lengths: Vec<usize> = dims.iter().map(length).collect::<Option<_>>()?;
+        let inner: usize = lengths.get(axis + 1..)?.iter().product();
+        let (first, count) = range(i64::try_from(*lengths.get(axis)?).ok()?, start, end, step)?;
+        let mut picked = Vec::new();
+        let block = lengths[axis].checked_mul(inner)?;
+        for outer in content.chunks(block.max(1)) {
+            for at in 0..count {
+                let index = usize::try_from(first.checked_add(at.checked_mul(step)?)?).ok()?;
+                picked.extend_from_slice(outer.get(index * inner..(index + 1) * inner)?);
+            }
+        }
+        Some(picked)
+    }
+
+    /// The dimension that is left.
+    fn of(&self, symbols: &mut Symbols, dim: &Size) -> Option<Size> {
+        if let (Some((start, end, step)), Some(length)) = (self.numbers(), dim.as_number())
+            && let Some(range) = range(length, start, end, step)
+        {
+            return Some(Size::number(range.1));
+        }
+        // From the start, or to the end: what is cut off is known.
+        if self.step.is(1) && self.start.is(0) && self.end.as_number().is_none() && !self.end.has_rows() {
+            return symbols.dim_of("first", vec![dim.clone(), self.end.clone()]);
+        }
+        let arguments = [dim, self.start, self.end, self.step];
+        symbols.dim_of("slice", arguments.into_iter().cloned().collect())
+    }
+}
+
+/// The first index of a slice, and how many there are.
+fn range(length: i64, start: i64, end: i64, step: i64) -> Option<(i64, i64)> {
+    let from_start = |index: i64| {
+        if index < 0 {
+            index.saturating_add(length)
+        } else {
+            index
+        }
+    };
+    let (first, count) = match step {
+        0 => return None,
+        1.. => {
+            let (start, end) = (
+                from_start(start).clamp(0, length),
+                from_start(end).clamp(0, length),
+            );
+            (
+                start,
+                end.checked_sub(start)?
+                    .max(0)
+                    .checked_add(step - 1)?
+                    .checked_div(step)?,
+            )
+        }
+        _ => {
+            let (start, end) = (
+                from_start(start).clamp(0, length - 1),
+                from_start(end).clamp(-1, length - 1),
+            );
+            let span = start.checked_sub(end)?.max(0);
+            (
+                start,
+                span.checked_sub(step.checked_add(1)?)?
+                    .checked_div(step.checked_neg()?)?,
+            )
+        }
+    };
+    Some((first, count.max(0)))
+}
+
+pub(super) fn concat(node: &mut Node<'_>) -> Given {
+    let values: Vec<Value> = node.values()?.into_iter().cloned().collect();
+    let contents: Option<Vec<Vec<Option<Size>>>> = match values.iter().any(|value| value.content.is_some()) {
+        true => values.iter().map(|value| value.elements(node.symbols)).collect(),
+        false => None,
+    };
+    let is_list = values.iter().all(|value| value.rank() == Some(1));
+    if let (Some(contents), true) = (contents, is_list) {
+        return one(Value::integers(contents.concat(), false));
+    }
+    let axis = node.int("axis", if node.opset < 4 { 1 } else { 0 });
+    one(concatenated(node, &values, axis)?)
+}
+
+/// A scale and a zero point of the result, and then a tensor, its scale and its zero point each.
+pub(super) fn quantized_concat(node: &mut Node<'_>) -> Given {
+    let mut values = Vec::new();
+    for index in 0..node.inputs.len() {
+        match index {
+            2.. if index % 3 == 2 => values.push(node.input(index)?.clone()),
+            _ => node.require_same_input(index)?,
+        }
+    }
+    one(concatenated(node, &values, node.int("axis", 0))?)
+}
+
+/// Tensors joined along an axis.
+pub(super) fn concatenated(node: &mut Node<'_>, values: &[Value], axis: i64) -> Result<Value, Reason> {
+    let Some(first) = values
+        .iter()
+        .find(|value| value.row_axis().is_some())
+        .or(values.first())
+    else {
+        return node.refuse("joins nothing");
+    };
+    let all_dims: Option<Vec<&Vec<Size>>> = values.iter().map(|value| value.dims.as_ref()).collect();
+    if values.iter().all(Value::is_same) && all_dims.is_none() {
+        return Ok(Value::same_of_any_rank());
+    }
+    let Some(all_dims) = all_dims else {
+        return node.refuse("has an input whose number of dimensions is not known");
+    };
+    let rank = all_dims.first().map_or(0, |dims| dims.len());
+    let axis = node.axis(axis, rank)?;
+    for value in values {
+        node.keep_off(value, axis)?;
+        if value.origin != first.origin {
+            return node.refuse("joins rows with what has none");
+        }
+        if let (Some(rows), Some(dims), Some(of_first)) = (value.row_axis(), &value.dims, &first.dims)
+            && dims.get(rows) != of_first.get(rows)
+        {
+            return node.refuse("meets rows of different sizes");
+        }
+    }
+    let mut target = first.dims.clone().unwrap_or_default();
+    let mut joined = Size::number(0);
+    for dims in all_dims {
+        let dim = dims.get(axis).cloned().unwrap_or_else(|| node.symbols.dim());
+        joined = node
+            .symbols
+            .sum(&joined, &dim)
+            .ok_or_else(|| node.refusal("computes with the number of rows"))?;
+    }
+    if let Some(dim) = target.get_mut(axis) {
+        *dim = joined;
+    }
+    Ok(like(first, target))
+}
+
+pub(super) fn split(node: &mut Node<'_>) -> Given {
+    let value = node.input(0)?.clone();
+    let dims = node.dims(0)?;
+    let axis = node.axis(node.int("axis", 0), dims.len())?;
+    let count = node.proto.output.len();
+    let sizes = match node.optional(1)? {
+        Some(_) => node.elements(1)?,
+        None => {
+            let sizes = node.numbers(1, "split", 13)?.unwrap_or_default();
+            sizes.into_iter().map(|size| Some(Size::number(size))).collect()
+        }
+    };
+    if value.content.is_none() {
+        node.keep_off(&value, axis)?;
+    } else if let (Some(content), Some(sizes), 1) = (
+        &value.content,
+        split_sizes(&sizes, count, &dims[axis]),
+        dims.len(),
+    ) {
+        let mut rest = content.as_slice();
+        let mut parts = Vec::with_capacity(count);
+        for size in sizes {
+            let Some((part, after)) = rest.split_at_checked(size) else {
+                return node.refuse("has sizes beyond its input");
+            };
+            parts.push(Item::Tensor(Value::integers(part.to_vec(), false)));
+            rest = after;
+        }
+        return Ok(parts);
+    } else if !value.is_same() {
+        return node.refuse_count();
+    }
+    let equal = dims[axis].over(&Size::number(i64::try_from(count).unwrap_or(i64::MAX)));
+    (0..count)
+        .map(|index| {
+            let size = match sizes.get(index) {
+                Some(size) => size.clone(),
+                None => equal.clone().or_else(|| Some(node.symbols.dim())),
+            };
+            let mut target = dims.clone();
+            target[axis] = size.ok_or_else(|| node.refusal("computes with the number of rows"))?;
+            Ok(Item::Tensor(like(&value, target)))
+        })
+        .collect()
+}
+
+fn split_sizes(sizes: &[Option<Size>], count: usize, dim: &Size) -> Option<Vec<usize>> {
+    let as_index = |size: &Option<Size>| {
+        size.as_ref()?
+            .as_number()
+            .and_then(|size| usize::try_from(size).ok())
+    };
+    if !sizes.is_empty() {
+        return sizes.iter().map(as_index).collect();
+    }
+    let each = as_index(&dim.over(&Size::number(i64::try_from(count).ok()?)))?;
+    Some(vec![each; count])
+}
+
+pub(super) fn pad(node: &mut Node<'_>) -> Given {
+    node.require_same(2)?;
+    let value = node.input(0)?.clone();
+    let dims = node.dims(0)?;
+    let pads = if node.opset < 11 {
+        let name = if node.opset < 2 { "paddings" } else { "pads" };
+        node.ints(name)
+            .iter()
+            .map(|pad| Some(Size::number(*pad)))
+            .collect()
+    } else {
+        node.elements(1)?
+    };
+    let axes = match node.numbers(3, "axes", 0)? {
+        Some(axes) => node.axes(&axes, dims.len())?,
+        None => (0..dims.len()).collect(),
+    };
+    let (before, after) = pads.split_at(pads.len() / 2);
+    if before.len() != axes.len() || after.len() != axes.len() {
+        return node.refuse("has another number of pads than axes");
+    }
+    let mut target = dims;
+    for ((axis, before), after) in axes.into_iter().zip(before).zip(after) {
+        let (Some(before), Some(after)) = (before, after) else {
+            return node.refuse_count();
+        };
+        if before.is(0) && after.is(0) {
+            continue;
+        }
+        node.keep_off(&value, axis)?;
+        let dim = node.symbols.sum(before, after);
+        let dim = dim.and_then(|pads| node.symbols.sum(&target[axis], &pads));
+        target[axis] = dim.ok_or_else(|| node.refusal("computes with the number of rows"))?;
+    }
+    one(like(&value, target))
+}
+
+/// A new axis of `depth` for each index.
+pub(super) fn one_hot(node: &mut Node<'_>) -> Given {
+    node.require_same(1)?;
+    let value = node.input(0)?.clone();
+    let mut target = node.dims(0)?;
+    let axis = node.axis(node.int("axis", -1), target.len() + 1)?;
+    let depth = node.elements(1)?.into_iter().next().flatten();
+    target.insert(axis, depth.unwrap_or_else(|| node.symbols.dim()));
+    let origin = match value.origin {
+        Origin::Rows(rows) if axis <= rows => Origin::Rows(rows + 1),
+        Origin::Count => return node.refuse_count(),
+        origin => origin,
+    };
+    one(Value {
+        origin,
+        ..like(&value, target)
+    })
+}
+
+pub(super) fn top_k(node: &mut Node<'_>) -> Given {
+    node.require_same(1)?;
+    let value = node.input(0)?.clone();
+    let mut target = node.dims(0)?;
+    let axis = node.axis(node.int("axis", -1), target.len())?;
+    node.keep_off(&value, axis)?;
+    let count = match node.attribute("k").filter(|_| node.opset < 10) {
+        Some(count) => Some(Size::number(count.i)),
+        None => node.elements(1)?.into_iter().next().flatten(),
+    };
+    target[axis] = count.unwrap_or_else(|| node.symbols.dim());
+    let result = Item::Tensor(like(&value, target));
+    Ok(vec![result.clone(), result])
+}
+
+pub(super) fn compress(node: &mut Node<'_>) -> Given {
+    node.require_same(1)?;
+    let value = node.input(0)?.clone();
+    let mut target = node.dims(0)?;
+    let Some(axis) = node.attribute("axis").map(|axis| axis.i) else {
+        return node.refuse("takes its input for one list");
+    };
+    let axis = node.axis(axis, target.len())?;
+    node.keep_off(&value, axis)?;
+    target[axis] = node.symbols.dim();
+    one(like(&value, target))
+}
+
+pub(super) fn reverse_sequence(node: &mut Node<'_>) -> Given {
+    let (value, lengths) = (node.input(0)?.clone(), node.input(1)?.clone());
+    let dims = node.dims(0)?;
+    let time = node.axis(node.int("time_axis", 0), dims.len())?;
+    let batch = node.axis(node.int("batch_axis", 1), dims.len())?;
+    node.keep_off(&value, time)?;
+    let fits = match value.origin {
+        Origin::Rows(rows) if rows == batch => lengths.origin == Origin::Rows(0),
+        _ => lengths.is_same(),
+    };
+    if !fits {
+        return node.refuse("has lengths of other rows");
+    }
+    one(like(&value, dims))
+}

@@ -1,0 +1,264 @@
+//! Matrix products: rows may lie along any axis but those that are summed over.
+
+use super::{
+    elementwise::broadcast_of,
+    node::{Given, Node, like, one},
+    size::Size,
+    value::{Numbering, Origin, Reason, Value},
+};
+
+pub(super) fn mat_mul(node: &mut Node<'_>) -> Given {
+    one(product_of(node, 0, 1)?)
+}
+
+/// Zero points are the same for all requests.
+pub(super) fn integer_mat_mul(node: &mut Node<'_>) -> Given {
+    node.require_same(2)?;
+    one(product_of(node, 0, 1)?)
+}
+
+pub(super) fn quantized_mat_mul(node: &mut Node<'_>) -> Given {
+    for index in [1, 2, 4, 5, 6, 7] {
+        node.require_same_input(index)?;
+    }
+    one(product_of(node, 0, 3)?)
+}
+
+/// Factors may be transposed, in their last two axes or with a batch's axis.
+pub(super) fn fused_mat_mul(node: &mut Node<'_>) -> Given {
+    if node.int("transBatchA", 0) != 0 || node.int("transBatchB", 0) != 0 {
+        return node.refuse("transposes a batch's axis");
+    }
+    let turned = |value: Value, is_turned: bool| if is_turned { turned(value) } else { Some(value) };
+    let a = turned(node.input(0)?.clone(), node.int("transA", 0) != 0);
+    let b = turned(node.input(1)?.clone(), node.int("transB", 0) != 0);
+    match (a, b) {
+        (Some(a), Some(b)) => one(product(node, a, b)?),
+        _ => node.refuse("transposes a vector"),
+    }
+}
+
+/// Each factor with its scale and zero point, then a bias.
+pub(super) fn quantized_gemm(node: &mut Node<'_>) -> Given {
+    for index in [1, 2, 4, 5, 6, 7, 8] {
+        node.require_same_input(index)?;
+    }
+    one(product_of_matrices(node, 0, 3)?)
+}
+
+pub(super) fn gemm(node: &mut Node<'_>) -> Given {
+    let mut result = product_of_matrices(node, 0, 1)?;
+    if let Some(bias) = node.optional(2)?.cloned() {
+        result = broadcast_of(node, &[result, bias])?;
+    }
+    one(result)
+}
+
+fn product_of_matrices(node: &mut Node<'_>, a: usize, b: usize) -> Result<Value, Reason> {
+    let factor = |node: &Node<'_>, index: usize, attribute: &str| -> Result<Value, Reason> {
+        let value = node.input(index)?.clone();
+        match (value.rank(), node.int(attribute, 0)) {
+            (Some(2), 0) => Ok(value),
+            (Some(2), _) => turned(value).ok_or_else(|| node.refusal("transposes a vector")),
+            _ => node.refuse("takes matrices only"),
+        }
+    };
+    let (a, b) = (factor(node, a, "transA")?, factor(node, b, "transB")?);
+    product(node, a, b)
+}
+
+/// Rows of the first input by packed weights of `N` columns.
+pub(super) fn packed_mat_mul(node: &mut Node<'_>) -> Given {
+    node.require_same(1)?;
+    let value = node.input(0)?.clone();
+    let mut target = node.dims(0)?;
+    let last = node.axis(-1, target.len())?;
+    node.keep_off(&value, last)?;
+    target[last] = Size::number(node.int("N", 0));
+    one(like(&value, target))
+}
+
+fn product_of(node: &mut Node<'_>, a: usize, b: usize) -> Result<Value, Reason> {
+    let (a, b) = (node.input(a)?.clone(), node.input(b)?.clone());
+    product(node, a, b)
+}
+
+/// With the axes that are summed over as 1, what is left is broadcast.
+fn product(node: &mut Node<'_>, a: Value, b: Value) -> Result<Value, Reason> {
+    let (Some(mut left), Some(mut right)) = (a.dims.clone(), b.dims.clone()) else {
+        return match a.is_same() && b.is_same() {
+            true => Ok(Value::same_of_any_rank()),
+            false => node.refuse("has an input whose number of dimensions is not known"),
+        };
+    };
+    let (is_row, is_column) = (left.len() == 1, right.len() == 1);
+    if left.is_empty() || right.is_empty() {
+        return node.refuse("multiplies a scalar");
+    }
+    let summed = left.len() - 1;
+    node.keep_off(&a, summed)?;
+    left[summed] = Size::number(1);
+    let summed = right.len().saturating_sub(2);
+    node.keep_off(&b, summed)?;
+    right[summed] = Size::number(1);
+    // Both get the axes that they lack: a row's first, a column's last.
+    if is_row {
+        left = vec![Size::number(1); 2];
+    }
+    if is_column {
+        right = vec![Size::number(1); 2];
+    }
+    let pair = [like(&a, left), like(&b, right)];
+    let mut result = broadcast_of(node, &pair)?;
+    let Some(mut dims) = result.dims.take() else {
+        return Ok(result);
+    };
+    let rank = dims.len();
+    if is_column {
+        dims.truncate(rank - 1);
+    }
+    if is_row {
+        dims.remove(rank - 2);
+        if let Origin::Rows(axis) = result.origin
+            && axis > rank - 2
+        {
+            result.origin = Origin::Rows(axis - 1);
+        }
+    }
+    result.dims = Some(dims);
+    Ok(result)
+}
+
+/// The last two axes exchanged.
+fn turned(value: Value) -> Option<Value> {
+    let mut dims = value.dims.clone()?;
+    let last = dims.len().checked_sub(1)?;
+    let before = last.checked_sub(1)?;
+    dims.swap(last, before);
+    let origin = match value.origin {
+        Origin::Rows(axis) if axis == last => Origin::Rows(before),
+        Origin::Rows(axis) if axis == before => Origin::Rows(last),
+        origin => origin,
+    };
+    Some(Value {
+        origin,
+        ..like(&value, dims)
+    })
+}
+
+/// An index of the rows is in the output, and in no factor without rows.
+pub(super) fn einsum(node: &mut Node<'_>) -> Given {
+    let equation: String = node
+        .text("equation", "")
+        .chars()
+        .filter(|c| !c.is_whitespace())
+        .collect();
+    let values: Vec<Value> = node.values()?.into_iter().cloned().collect();
+    if values.iter().any(|value| value.origin == Origin::Count) {
+        return node.refuse_count();
+    }
+    let (factors, output) = match equation.split_once("->") {
+        Some((factors, output)) => (factors.to_owned(), output.to_owned()),
+        None => (equation.clone(), implicit_output(&equation)),
+    };
+    let factors: Vec<&str> = factors.split(',').collect();
+    if factors.len() != values.len() {
+        return node.refuse(format_args!(
+            "has an equation '{equation}' for another number of inputs"
+        ));
+    }
+    let mut sizes: Vec<(char, Size)> = Vec::new();
+    let mut rows: Option<char> = None;
+    let mut lettered: Vec<Vec<(char, Size)>> = Vec::new();
+    let mut unnamed = 0;
+    for (index, (factor, value)) in factors.iter().zip(&values).enumerate() {
+        let dims = node.dims(index)?;
+        let letters = letters(factor, dims.len());
+        let Some(letters) = letters.filter(|letters| letters.len() == dims.len()) else {
+            return node.refuse("has an index for another number of dimensions");
+        };
+        if factor.contains(ELLIPSIS) {
+            unnamed = unnamed.max((dims.len() + ELLIPSIS.len()).saturating_sub(factor.len()));
+        }
+        if let Some(axis) = value.row_axis() {
+            let letter = letters[axis];
+            let is_twice = letters.iter().filter(|other| **other == letter).count() > 1;
+            if is_twice || rows.is_some_and(|rows| rows != letter) {
+                return node.refuse("meets rows on two axes");
+            }
+            rows = Some(letter);
+        }
+        for (letter, dim) in letters.iter().zip(&dims) {
+            match sizes.iter_mut().find(|(known, _)| known == letter) {
+                Some((_, known)) if known.is(1) => *known = dim.clone(),
+                Some(_) => {}
+                None => sizes.push((*letter, dim.clone())),
+            }
+        }
+        lettered.push(letters.into_iter().zip(dims).collect());
+    }
+    let length = output.len().saturating_sub(if output.contains(ELLIPSIS) {
+        ELLIPSIS.len()
+    } else {
+        0
+    });
+    let Some(output) = letters(&output, length + unnamed * usize::from(output.contains(ELLIPSIS))) else {
+        return node.refuse(format_args!("has an equation '{equation}' that is not followed"));
+    };
+    if let Some(rows) = rows {
+        let is_summed = !output.contains(&rows);
+        let meets =
+            |factor: &[(char, Size)]| factor.iter().any(|(letter, dim)| *letter == rows && !dim.is(1));
+        let is_elsewhere = lettered
+            .iter()
+            .zip(&values)
+            .any(|(factor, value)| meets(factor) && value.row_axis().is_none());
+        if is_summed {
+            return node.refuse(format_args!("sums over '{rows}', the rows"));
+        }
+        if is_elsewhere {
+            return node.refuse("meets rows and another dimension");
+        }
+    }
+    let mut target = Vec::new();
+    for letter in &output {
+        match sizes.iter().find(|(known, _)| known == letter) {
+            Some((_, dim)) => target.push(dim.clone()),
+            None => return node.refuse("has an output index that no factor has"),
+        }
+    }
+    let origin = rows.and_then(|rows| output.iter().position(|letter| *letter == rows));
+    one(Value {
+        dims: Some(target),
+        origin: origin.map_or(Origin::Same, Origin::Rows),
+        content: None,
+        numbering: Numbering::None,
+        outer: None,
+    })
+}
+
+const ELLIPSIS: &str = "...";
+
+/// An index for each of `rank` axes. Those of an ellipsis are digits, counted from its end, so that they are aligned as in
+/// broadcasting; at most ten of them.
+fn letters(factor: &str, rank: usize) -> Option<Vec<char>> {
+    let Some((before, after)) = factor.split_once(ELLIPSIS) else {
+        return (!factor.contains('.')).then(|| factor.chars().collect());
+    };
+    let named = before.chars().count() + after.chars().count();
+    let unnamed = u32::try_from(rank.checked_sub(named)?)
+        .ok()
+        .filter(|count| *count <= 10)?;
+    let digits = (0..unnamed).rev().filter_map(|index| char::from_digit(index, 10));
+    Some(before.chars().chain(digits).chain(after.chars()).collect())
+}
+
+/// The indices that occur once, in the alphabet's order.
+fn implicit_output(equation: &str) -> String {
+    let mut letters: Vec<char> = equation.chars().filter(|c| c.is_alphabetic()).collect();
+    letters.sort_unstable();
+    let count = |letter: char| equation.chars().filter(|other| *other == letter).count();
+    let once = letters.iter().copied().filter(|letter| count(*letter) == 1);
+    let ellipsis = if equation.contains(ELLIPSIS) { ELLIPSIS } else { "" };
+    ellipsis.chars().chain(once).collect()
+}

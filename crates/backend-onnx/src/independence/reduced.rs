@@ -1,0 +1,210 @@
+//! Operators that run along axes of their input: reductions, norms, sums.
+
+use super::{
+    node::{Given, Node, like, one},
+    size::Size,
+    value::{Item, Origin, Value},
+};
+
+/// Along the axis that the attribute names; the shape stays. `default` is the axis where it does not.
+fn along(node: &mut Node<'_>, default: i64) -> Given {
+    let value = node.input(0)?.clone();
+    let rank = node.dims(0)?.len();
+    let axis = node.axis(node.int("axis", default), rank)?;
+    node.keep_off(&value, axis)?;
+    one(Value {
+        content: None,
+        ..value
+    })
+}
+
+/// Before operator set 13, all axes from the named one on are one.
+pub(super) fn softmax(node: &mut Node<'_>) -> Given {
+    if node.opset < 13 {
+        return from(node, 1);
+    }
+    along(node, -1)
+}
+
+/// In 8 bits; an attribute tells the operator set whose meaning it has.
+pub(super) fn quantized_softmax(node: &mut Node<'_>) -> Given {
+    node.require_same(1)?;
+    match node.int("opset", 0) {
+        13.. => along(node, -1),
+        _ => from(node, -1),
+    }
+}
+
+pub(super) fn lp_normalization(node: &mut Node<'_>) -> Given {
+    along(node, -1)
+}
+
+pub(super) fn cum_sum(node: &mut Node<'_>) -> Given {
+    let value = node.input(0)?.clone();
+    let rank = node.dims(0)?.len();
+    let axis = node.numbers(1, "axis", 0)?.and_then(|axes| axes.first().copied());
+    let Some(axis) = axis else {
+        return node.refuse("has an axis that the file does not tell");
+    };
+    let axis = node.axis(axis, rank)?;
+    node.keep_off(&value, axis)?;
+    one(Value {
+        content: None,
+        ..value
+    })
+}
+
+/// Over all axes from the named one on; further outputs have 1 for these.
+fn from(node: &mut Node<'_>, default: i64) -> Given {
+    let value = node.input(0)?.clone();
+    let dims = node.dims(0)?;
+    let first = node.axis(node.int("axis", default), dims.len())?;
+    for axis in first..dims.len() {
+        node.keep_off(&value, axis)?;
+    }
+    let reduced: Vec<Size> = dims
+        .iter()
+        .enumerate()
+        .map(|(axis, dim)| {
+            if axis < first {
+                dim.clone()
+            } else {
+                Size::number(1)
+            }
+        })
+        .collect();
+    let statistics = Item::Tensor(like(&value, reduced));
+    Ok(vec![
+        Item::Tensor(like(&value, dims)),
+        statistics.clone(),
+        statistics,
+    ])
+}
+
+pub(super) fn layer_normalization(node: &mut Node<'_>) -> Given {
+    node.require_same(1)?;
+    from(node, -1)
+}
+
+/// The sum of its inputs, normalized along the last axis; the fourth output is the sum.
+pub(super) fn skip_layer_normalization(node: &mut Node<'_>) -> Given {
+    node.require_same(2)?;
+    let pair = [node.input(0)?.clone(), node.input(1)?.clone()];
+    let sum = super::elementwise::broadcast_of(node, &pair)?;
+    let Some(rank) = sum.rank() else {
+        return node.refuse("has an input whose number of dimensions is not known");
+    };
+    let axis = node.axis(-1, rank)?;
+    node.keep_off(&sum, axis)?;
+    let sum = Item::Tensor(sum);
+    Ok(vec![sum.clone(), sum.clone(), sum.clone(), sum])
+}
+
+/// Without an attribute: all but channels.
+pub(super) fn mean_variance_normalization(node: &mut Node<'_>) -> Given {
+    let value = node.input(0)?.clone();
+    let rank = node.dims(0)?.len();
+    let axes = match node.ints("axes") {
+        [] => vec![0, 2, 3],
+        axes => axes.to_vec(),
+    };
+    for axis in node.axes(&axes, rank)? {
+        node.keep_off(&value, axis)?;
+    }
+    one(Value {
+        content: None,
+        ..value
+    })
+}
+
+pub(super) fn reduce(node: &mut Node<'_>) -> Given {
+    let until = if node.proto.op_type == "ReduceSum" { 13 } else { 18 };
+    let axes = node.numbers(1, "axes", until)?.unwrap_or_default();
+    let keeps = node.int("keepdims", 1) != 0;
+    if axes.is_empty() && node.int("noop_with_empty_axes", 0) != 0 {
+        let value = node.input(0)?.clone();
+        return one(Value {
+            content: None,
+            ..value
+        });
+    }
+    if let Some(total) = content_of(node, &axes) {
+        return one(Value::integers(vec![total], !keeps));
+    }
+    reduce_axes(node, &axes, keeps)
+}
+
+/// The product of a shape's elements.
+fn content_of(node: &mut Node<'_>, axes: &[i64]) -> Option<Option<Size>> {
+    let value = node.input(0).ok()?;
+    let is_whole = matches!(axes, [] | [0] | [-1]) && value.rank() == Some(1);
+    let content = value.content.clone().filter(|_| is_whole)?;
+    let known: Option<Vec<Size>> = content.into_iter().collect();
+    let known = known?;
+    match node.proto.op_type.as_str() {
+        "ReduceProd" => Some(node.symbols.product_of(&known)),
+        _ if known.iter().any(Size::has_rows) => Some(None),
+        "ReduceMax" | "ReduceMin" | "ReduceSum" => Some(Some(node.symbols.integer())),
+        _ => Some(Some(node.symbols.real())),
+    }
+}
+
+pub(super) fn arg(node: &mut Node<'_>) -> Given {
+    let keeps = node.int("keepdims", 1) != 0;
+    reduce_axes(node, &[node.int("axis", 0)], keeps)
+}
+
+/// No axes are all axes.
+fn reduce_axes(node: &mut Node<'_>, axes: &[i64], keeps: bool) -> Given {
+    let value = node.input(0)?.clone();
+    let Some(dims) = &value.dims else {
+        return match value.is_same() {
+            true => one(Value::same_of_any_rank()),
+            false => node.refuse("has an input whose number of dimensions is not known"),
+        };
+    };
+    let axes = match axes {
+        [] => (0..dims.len()).collect(),
+        axes => node.axes(axes, dims.len())?,
+    };
+    for axis in &axes {
+        if value.row_axis() == Some(*axis) {
+            return node.refuse(format_args!("reduces axis {axis}"));
+        }
+    }
+    let target = dims
+        .iter()
+        .enumerate()
+        .filter_map(|(axis, dim)| match axes.contains(&axis) {
+            true => keeps.then(|| Size::number(1)),
+            false => Some(dim.clone()),
+        });
+    let mut result = like(&value, target.collect());
+    if let (Origin::Rows(rows), false) = (value.origin, keeps) {
+        result.origin = Origin::Rows((0..rows).filter(|axis| !axes.contains(axis)).count());
+    }
+    one(result)
+}
+
+/// Over the last two axes, which stay.
+pub(super) fn trilu(node: &mut Node<'_>) -> Given {
+    node.require_same(1)?;
+    last_two(node)
+}
+
+/// Over the last two axes, which go.
+pub(super) fn determinant(node: &mut Node<'_>) -> Given {
+    let dims = node.dims(0)?;
+    last_two(node)?;
+    let value = node.input(0)?.clone();
+    one(like(&value, dims[..dims.len().saturating_sub(2)].to_vec()))
+}
+
+fn last_two(node: &mut Node<'_>) -> Given {
+    let value = node.input(0)?.clone();
+    let dims = node.dims(0)?;
+    for axis in dims.len().saturating_sub(2)..dims.len() {
+        node.keep_off(&value, axis)?;
+    }
+    one(like(&value, dims))
+}

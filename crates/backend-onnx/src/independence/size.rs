@@ -1,0 +1,386 @@
+//! Symbolic sizes: products of a coefficient, of symbols, and at most once of the number of rows.
+//!
+//! A symbol is an integer that is the same for all requests that may be joined, such as a free dimension other than the
+//! batch's. Equal terms have one symbol, so that sizes that are computed in two ways compare equal.
+
+use std::collections::HashMap;
+
+/// A size: `coefficient * symbols * rows^(0 or 1)`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct Size {
+    coefficient: i64,
+    /// Sorted.
+    symbols: Vec<Symbol>,
+    rows: bool,
+}
+
+type Symbol = u32;
+
+/// Longer products become a symbol of their own.
+const MAX_FACTORS: usize = 24;
+
+impl Size {
+    pub(super) fn number(number: i64) -> Self {
+        Self {
+            coefficient: number,
+            symbols: Vec::new(),
+            rows: false,
+        }
+    }
+
+    /// The number of rows of the batch.
+    pub(super) fn rows() -> Self {
+        Self {
+            rows: true,
+            ..Self::number(1)
+        }
+    }
+
+    pub(super) fn as_number(&self) -> Option<i64> {
+        (self.symbols.is_empty() && !self.rows).then_some(self.coefficient)
+    }
+
+    pub(super) fn is(&self, number: i64) -> bool {
+        self.as_number() == Some(number)
+    }
+
+    pub(super) fn has_rows(&self) -> bool {
+        self.rows
+    }
+
+    /// Whether this is a fixed number of elements for each row, and not many: a batch of some thousand rows has fewer than 10^9.
+    pub(super) fn is_short_of_rows(&self) -> bool {
+        self.rows && self.symbols.is_empty() && self.coefficient <= 100_000
+    }
+
+    /// The exact quotient, if this is a multiple of `divisor` whatever the symbols are; zero divisors are the caller's.
+    pub(super) fn over(&self, divisor: &Self) -> Option<Self> {
+        if divisor.rows && !self.rows || divisor.coefficient == 0 {
+            return None;
+        }
+        let mut symbols = self.symbols.clone();
+        for symbol in &divisor.symbols {
+            let at = symbols.iter().position(|own| own == symbol)?;
+            symbols.remove(at);
+        }
+        let rest = self.coefficient.checked_rem(divisor.coefficient)?;
+        let coefficient = self.coefficient.checked_div(divisor.coefficient)?;
+        (rest == 0).then(|| {
+            Self {
+                coefficient,
+                symbols,
+                rows: self.rows && !divisor.rows,
+            }
+            .normal()
+        })
+    }
+
+    /// Nothing times anything is nothing.
+    fn normal(self) -> Self {
+        match self.coefficient {
+            0 => Self::number(0),
+            _ => self,
+        }
+    }
+
+    fn with_coefficient(&self, coefficient: i64) -> Self {
+        Self {
+            coefficient,
+            ..self.clone()
+        }
+        .normal()
+    }
+
+    fn is_like(&self, other: &Self) -> bool {
+        self.symbols == other.symbols && self.rows == other.rows
+    }
+}
+
+/// Stands for any dimension, another one each time.
+const ANY: Symbol = 0;
+
+/// The symbols of a graph.
+pub(super) struct Symbols {
+    terms: HashMap<Term, Symbol>,
+    kinds: Vec<Kind>,
+}
+
+/// What is known of a symbol's values.
+#[derive(Clone, Copy)]
+struct Kind {
+    /// At least 0.
+    is_natural: bool,
+    is_integer: bool,
+}
+
+/// What a symbol stands for.
+#[derive(PartialEq, Eq, Hash)]
+enum Term {
+    /// A dimension's name in the file.
+    Name(String),
+    /// A function of other sizes.
+    Of(&'static str, Vec<Size>),
+}
+
+impl Default for Symbols {
+    fn default() -> Self {
+        Self {
+            terms: HashMap::new(),
+            // That of `ANY`.
+            kinds: vec![Kind::DIM],
+        }
+    }
+}
+
+impl Symbols {
+    /// A dimension that is another one each time: of the elements of a sequence, or of what a loop carries.
+    pub(super) fn any() -> Size {
+        size(ANY)
+    }
+
+    /// The same for a value that is looked at, where the dimension is a certain one.
+    pub(super) fn settled(&mut self, dim: &Size) -> Size {
+        if *dim == Self::any() {
+            self.dim()
+        } else {
+            dim.clone()
+        }
+    }
+
+    /// A free dimension with this name in the file.
+    pub(super) fn named(&mut self, name: &str) -> Size {
+        self.of_term(Term::Name(name.to_owned()), Kind::DIM)
+    }
+
+    /// A dimension of which nothing is known.
+    pub(super) fn dim(&mut self) -> Size {
+        self.symbol(Kind::DIM)
+    }
+
+    /// An integer of which nothing is known but that it is the same for all requests.
+    pub(super) fn integer(&mut self) -> Size {
+        self.symbol(Kind::INTEGER)
+    }
+
+    /// The same for any number.
+    pub(super) fn real(&mut self) -> Size {
+        self.symbol(Kind::REAL)
+    }
+
+    /// The result of a function of sizes: one symbol for equal arguments, `None` if it depends on the number of rows.
+    pub(super) fn dim_of(&mut self, function: &'static str, arguments: Vec<Size>) -> Option<Size> {
+        self.of(function, arguments, Kind::DIM)
+    }
+
+    fn of(&mut self, function: &'static str, arguments: Vec<Size>, kind: Kind) -> Option<Size> {
+        let is_same = !arguments.iter().any(Size::has_rows);
+        is_same.then(|| self.of_term(Term::Of(function, arguments), kind))
+    }
+
+    /// Whether a size is known to be at least 0.
+    pub(super) fn is_natural(&self, size: &Size) -> bool {
+        size.coefficient >= 0 && self.kind_of(size).is_natural
+    }
+
+    /// Whether a size is known to be an integer of at least 0.
+    pub(super) fn is_dim(&self, size: &Size) -> bool {
+        self.is_natural(size) && self.kind_of(size).is_integer
+    }
+
+    /// The size as an integer, which is another one if it may have a fraction.
+    pub(super) fn as_integer(&mut self, size: &Size) -> Option<Size> {
+        match self.kind_of(size).is_integer {
+            true => Some(size.clone()),
+            false => self.of("integer", vec![size.clone()], Kind::INTEGER),
+        }
+    }
+
+    /// What is known of a product of such symbols.
+    fn kind_of(&self, size: &Size) -> Kind {
+        let kinds = size
+            .symbols
+            .iter()
+            .filter_map(|symbol| self.kinds.get(*symbol as usize));
+        kinds.fold(Kind::DIM, |all, kind| all.and(*kind))
+    }
+
+    /// What is known of the sum, the product or the quotient of two sizes.
+    fn kind_of_both(&self, a: &Size, b: &Size) -> Kind {
+        let is_natural = self.is_natural(a) && self.is_natural(b);
+        Kind {
+            is_natural,
+            ..self.kind_of(a).and(self.kind_of(b))
+        }
+    }
+
+    pub(super) fn product(&mut self, a: &Size, b: &Size) -> Option<Size> {
+        let coefficient = a.coefficient.checked_mul(b.coefficient);
+        let too_long = a.symbols.len() + b.symbols.len() > MAX_FACTORS;
+        match coefficient {
+            Some(0) => return Some(Size::number(0)),
+            Some(coefficient) if !too_long && !(a.rows && b.rows) => {
+                let mut symbols = [a.symbols.as_slice(), b.symbols.as_slice()].concat();
+                symbols.sort_unstable();
+                return Some(Size {
+                    coefficient,
+                    symbols,
+                    rows: a.rows || b.rows,
+                });
+            }
+            _ => {}
+        }
+        self.commutative("*", a, b)
+    }
+
+    pub(super) fn product_of(&mut self, sizes: &[Size]) -> Option<Size> {
+        sizes
+            .iter()
+            .try_fold(Size::number(1), |product, size| self.product(&product, size))
+    }
+
+    pub(super) fn sum(&mut self, a: &Size, b: &Size) -> Option<Size> {
+        if a.is(0) {
+            return Some(b.clone());
+        }
+        if b.is(0) {
+            return Some(a.clone());
+        }
+        if a.is_like(b)
+            && let Some(coefficient) = a.coefficient.checked_add(b.coefficient)
+        {
+            return Some(a.with_coefficient(coefficient));
+        }
+        self.commutative("+", a, b)
+    }
+
+    pub(super) fn difference(&mut self, a: &Size, b: &Size) -> Option<Size> {
+        if b.is(0) {
+            return Some(a.clone());
+        }
+        if a.is_like(b)
+            && let Some(coefficient) = a.coefficient.checked_sub(b.coefficient)
+        {
+            return Some(a.with_coefficient(coefficient));
+        }
+        let kind = Kind {
+            is_natural: false,
+            ..self.kind_of(a).and(self.kind_of(b))
+        };
+        self.of("-", vec![a.clone(), b.clone()], kind)
+    }
+
+    /// A quotient, of which only the exact one is computed. Another one is a new symbol each time, since integers are truncated and
+    /// floats are not.
+    pub(super) fn quotient(&mut self, a: &Size, b: &Size) -> Option<Size> {
+        if let Some(exact) = a.over(b) {
+            return Some(exact);
+        }
+        let kind = Kind {
+            is_integer: false,
+            ..self.kind_of_both(a, b)
+        };
+        (!a.has_rows() && !b.has_rows()).then(|| self.symbol(kind))
+    }
+
+    fn commutative(&mut self, function: &'static str, a: &Size, b: &Size) -> Option<Size> {
+        let mut arguments = vec![a.clone(), b.clone()];
+        arguments.sort();
+        let kind = self.kind_of_both(a, b);
+        self.of(function, arguments, kind)
+    }
+
+    fn of_term(&mut self, term: Term, kind: Kind) -> Size {
+        if let Some(symbol) = self.terms.get(&term) {
+            return size(*symbol);
+        }
+        let new = self.symbol(kind);
+        if let [symbol] = new.symbols[..] {
+            self.terms.insert(term, symbol);
+        }
+        new
+    }
+
+    fn symbol(&mut self, kind: Kind) -> Size {
+        let symbol = u32::try_from(self.kinds.len()).unwrap_or(u32::MAX);
+        self.kinds.push(kind);
+        size(symbol)
+    }
+}
+
+impl Kind {
+    const DIM: Self = Self {
+        is_natural: true,
+        is_integer: true,
+    };
+    const INTEGER: Self = Self {
+        is_natural: false,
+        is_integer: true,
+    };
+    const REAL: Self = Self {
+        is_natural: false,
+        is_integer: false,
+    };
+
+    fn and(self, other: Self) -> Self {
+        Self {
+            is_natural: self.is_natural && other.is_natural,
+            is_integer: self.is_integer && other.is_integer,
+        }
+    }
+}
+
+fn size(symbol: Symbol) -> Size {
+    Size {
+        symbols: vec![symbol],
+        ..Size::number(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_terms_have_one_symbol() {
+        let mut symbols = Symbols::default();
+        let [a, b] = ["a", "b"].map(|name| symbols.named(name));
+        assert_eq!(symbols.sum(&a, &b), symbols.sum(&b, &a));
+        assert_ne!(symbols.difference(&a, &b), symbols.difference(&b, &a));
+        assert_eq!(symbols.named("a"), a);
+        assert_ne!(symbols.dim(), symbols.dim());
+    }
+
+    #[test]
+    fn products_divide_exactly_or_not_at_all() {
+        let mut symbols = Symbols::default();
+        let (n, s) = (Size::rows(), symbols.named("s"));
+        let total = symbols
+            .product_of(&[n.clone(), s.clone(), Size::number(64)])
+            .unwrap();
+        assert_eq!(total.over(&Size::number(64)), symbols.product(&n, &s));
+        assert_eq!(total.over(&Size::number(3)), None);
+        assert_eq!(total.over(&n), symbols.product(&s, &Size::number(64)));
+        assert_eq!(s.over(&n), None);
+        assert_eq!(symbols.product(&n, &n), None);
+    }
+
+    #[test]
+    fn what_depends_on_the_number_of_rows_otherwise_is_not_known() {
+        let mut symbols = Symbols::default();
+        let n = Size::rows();
+        assert_eq!(symbols.sum(&n, &Size::number(1)), None);
+        assert_eq!(symbols.quotient(&n, &Size::number(2)), None);
+        assert_eq!(symbols.sum(&n, &n).unwrap().over(&n), Some(Size::number(2)));
+        assert!(symbols.dim_of("half", vec![n]).is_none());
+    }
+
+    #[test]
+    fn numbers_at_the_end_of_their_range_do_not_wrap_around() {
+        let mut symbols = Symbols::default();
+        let (far, two) = (Size::number(i64::MIN), Size::number(2));
+        assert_eq!(symbols.product(&far, &two).unwrap().as_number(), None);
+        assert_eq!(symbols.sum(&far, &far).unwrap().as_number(), None);
+        assert_eq!(far.over(&Size::number(-1)), None);
+        assert!(!symbols.is_natural(&far));
+    }
+}

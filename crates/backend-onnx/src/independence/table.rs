@@ -1,0 +1,340 @@
+//! For each operator, the rule by which rows are followed through it.
+
+use super::{
+    constants, control, elementwise, layers, ml,
+    node::{Follow, Given, Node},
+    picked, products, reduced, shapes, windows,
+};
+use crate::proto::canonical_domain;
+
+/// How rows pass through an operator.
+#[derive(Clone, Copy)]
+pub(super) enum Rule {
+    /// The function says. Where all inputs are the same for all requests, so are the outputs, whatever it says.
+    By(fn(&mut Node<'_>) -> Given),
+    /// The function says, for inputs of any kind: the operator may be random.
+    Always(fn(&mut Node<'_>) -> Given),
+    /// The function says, and follows inner graphs.
+    Inner(fn(&mut Node<'_>, &mut dyn Follow) -> Given),
+}
+
+use Rule::{Always, By, Inner};
+
+/// The rule for an operator; `None` for one of which nothing is known.
+pub(super) fn rule(domain: &str, operator: &str) -> Option<Rule> {
+    let rules = match canonical_domain(domain) {
+        "" => ONNX,
+        "ai.onnx.ml" => ML,
+        "com.microsoft" => CONTRIBUTED,
+        _ => return None,
+    };
+    let rules = rules.iter();
+    rules
+        .clone()
+        .find(|(_, operators)| operators.contains(&operator))
+        .map(|(rule, _)| *rule)
+}
+
+/// The domain and the name of each operator with a rule.
+#[cfg(test)]
+pub(super) fn names() -> impl Iterator<Item = (&'static str, &'static str)> {
+    let domains = [("", ONNX), ("ai.onnx.ml", ML), ("com.microsoft", CONTRIBUTED)];
+    let of_domain = |(domain, rules): (&'static str, Rules)| {
+        let operators = rules.iter().flat_map(|(_, operators)| operators.iter());
+        operators.map(move |operator| (domain, *operator))
+    };
+    domains.into_iter().flat_map(of_domain)
+}
+
+type Rules = &'static [(Rule, &'static [&'static str])];
+
+const ONNX: Rules = &[
+    (
+        By(elementwise::broadcast),
+        &[
+            "Abs",
+            "Acos",
+            "Acosh",
+            "Add",
+            "And",
+            "Asin",
+            "Asinh",
+            "Atan",
+            "Atanh",
+            "BitShift",
+            "BitwiseAnd",
+            "BitwiseNot",
+            "BitwiseOr",
+            "BitwiseXor",
+            "Cast",
+            "Ceil",
+            "Celu",
+            "Clip",
+            "Cos",
+            "Cosh",
+            "Div",
+            "Elu",
+            "Equal",
+            "Erf",
+            "Exp",
+            "Floor",
+            "Gelu",
+            "Greater",
+            "GreaterOrEqual",
+            "HardSigmoid",
+            "HardSwish",
+            "IsInf",
+            "IsNaN",
+            "LeakyRelu",
+            "Less",
+            "LessOrEqual",
+            "Log",
+            "Max",
+            "Mean",
+            "Min",
+            "Mish",
+            "Mod",
+            "Mul",
+            "Neg",
+            "Not",
+            "Or",
+            "PRelu",
+            "Pow",
+            "Reciprocal",
+            "RegexFullMatch",
+            "Relu",
+            "Round",
+            "Selu",
+            "Shrink",
+            "Sigmoid",
+            "Sign",
+            "Sin",
+            "Sinh",
+            "Softplus",
+            "Softsign",
+            "Sqrt",
+            "StringConcat",
+            "Sub",
+            "Sum",
+            "Swish",
+            "Tan",
+            "Tanh",
+            "ThresholdedRelu",
+            "Where",
+            "Xor",
+        ],
+    ),
+    (By(elementwise::cast_like), &["CastLike"]),
+    (By(elementwise::identity), &["Identity"]),
+    (Always(elementwise::dropout), &["Dropout"]),
+    (By(elementwise::quantize), &["DequantizeLinear", "QuantizeLinear"]),
+    (By(constants::constant), &["Constant"]),
+    (By(shapes::shape), &["Shape"]),
+    (By(shapes::size), &["Size"]),
+    (By(shapes::reshape), &["Reshape"]),
+    (By(shapes::flatten), &["Flatten"]),
+    (By(shapes::squeeze), &["Squeeze"]),
+    (By(shapes::unsqueeze), &["Unsqueeze"]),
+    (By(shapes::transpose), &["Transpose"]),
+    (By(shapes::expand), &["Expand"]),
+    (By(shapes::tile), &["Tile"]),
+    (By(shapes::constant_of_shape), &["ConstantOfShape"]),
+    (By(shapes::range), &["Range"]),
+    (
+        By(shapes::needs_no_rows),
+        &[
+            "BlackmanWindow",
+            "EyeLike",
+            "HammingWindow",
+            "HannWindow",
+            "MelWeightMatrix",
+            "NonMaxSuppression",
+            "Optional",
+            "OptionalGetElement",
+            "OptionalHasElement",
+            "RoiAlign",
+            "Unique",
+        ],
+    ),
+    (By(shapes::non_zero), &["NonZero"]),
+    (By(picked::gather), &["Gather"]),
+    (
+        By(picked::along_axis),
+        &["GatherElements", "Scatter", "ScatterElements"],
+    ),
+    (By(picked::gather_nd), &["GatherND"]),
+    (By(picked::scatter_nd), &["ScatterND"]),
+    (By(picked::slice), &["Slice"]),
+    (By(picked::concat), &["Concat"]),
+    (By(picked::split), &["Split"]),
+    (By(picked::pad), &["Pad"]),
+    (By(picked::one_hot), &["OneHot"]),
+    (By(picked::top_k), &["TopK"]),
+    (By(picked::compress), &["Compress"]),
+    (By(picked::reverse_sequence), &["ReverseSequence"]),
+    (By(reduced::softmax), &["Hardmax", "LogSoftmax", "Softmax"]),
+    (By(reduced::lp_normalization), &["LpNormalization"]),
+    (By(reduced::cum_sum), &["CumSum"]),
+    (
+        By(reduced::layer_normalization),
+        &[
+            "LayerNormalization",
+            "RMSNormalization",
+            "SimplifiedLayerNormalization",
+        ],
+    ),
+    (
+        By(reduced::mean_variance_normalization),
+        &["MeanVarianceNormalization"],
+    ),
+    (
+        By(reduced::reduce),
+        &[
+            "ReduceL1",
+            "ReduceL2",
+            "ReduceLogSum",
+            "ReduceLogSumExp",
+            "ReduceMax",
+            "ReduceMean",
+            "ReduceMin",
+            "ReduceProd",
+            "ReduceSum",
+            "ReduceSumSquare",
+        ],
+    ),
+    (By(reduced::arg), &["ArgMax", "ArgMin"]),
+    (By(reduced::trilu), &["Trilu"]),
+    (By(reduced::determinant), &["Det"]),
+    (By(products::mat_mul), &["MatMul"]),
+    (By(products::integer_mat_mul), &["MatMulInteger"]),
+    (By(products::quantized_mat_mul), &["QLinearMatMul"]),
+    (By(products::gemm), &["Gemm"]),
+    (By(products::einsum), &["Einsum"]),
+    (By(windows::conv), &["Conv", "ConvInteger"]),
+    (By(windows::quantized_conv), &["QLinearConv"]),
+    (By(windows::pool), &["AveragePool", "LpPool", "MaxPool"]),
+    (
+        By(windows::global_pool),
+        &["GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool"],
+    ),
+    (By(windows::conv_transpose), &["ConvTranspose"]),
+    (
+        By(windows::normalization),
+        &["GroupNormalization", "InstanceNormalization", "LRN"],
+    ),
+    (Always(windows::batch_normalization), &["BatchNormalization"]),
+    (By(windows::depth_to_space), &["DepthToSpace", "SpaceToDepth"]),
+    (By(windows::resize), &["Resize", "Upsample"]),
+    (By(windows::max_unpool), &["MaxUnpool"]),
+    (By(windows::grid_sample), &["GridSample"]),
+    (By(windows::affine_grid), &["AffineGrid"]),
+    (By(windows::col_2_im), &["Col2Im"]),
+    (By(windows::stft), &["STFT"]),
+    (By(windows::dft), &["DFT"]),
+    (By(layers::recurrent), &["GRU", "LSTM", "RNN"]),
+    (By(layers::scaled_together), &["DynamicQuantizeLinear"]),
+    (By(layers::attention), &["Attention"]),
+    (By(layers::rotary), &["RotaryEmbedding"]),
+    (
+        Always(layers::random),
+        &[
+            "Bernoulli",
+            "Multinomial",
+            "RandomNormal",
+            "RandomNormalLike",
+            "RandomUniform",
+            "RandomUniformLike",
+        ],
+    ),
+    (By(ml::tf_idf), &["TfIdfVectorizer"]),
+    (By(ml::string_normalizer), &["StringNormalizer"]),
+    (By(ml::padded_to_longest), &["StringSplit"]),
+    (Inner(control::branch), &["If"]),
+    (Inner(control::looped), &["Loop"]),
+    (Inner(control::scan), &["Scan"]),
+    (By(control::sequence_empty), &["SequenceEmpty"]),
+    (By(control::sequence_construct), &["SequenceConstruct"]),
+    (By(control::sequence_insert), &["SequenceInsert"]),
+    (By(control::sequence_at), &["SequenceAt"]),
+    (By(control::sequence_erase), &["SequenceErase"]),
+    (By(control::sequence_length), &["SequenceLength"]),
+    (By(control::concat_from_sequence), &["ConcatFromSequence"]),
+    (By(control::split_to_sequence), &["SplitToSequence"]),
+];
+
+const ML: Rules = &[
+    (
+        By(ml::classifier),
+        &["LinearClassifier", "SVMClassifier", "TreeEnsembleClassifier"],
+    ),
+    (
+        By(ml::regressor),
+        &[
+            "LinearRegressor",
+            "SVMRegressor",
+            "TreeEnsemble",
+            "TreeEnsembleRegressor",
+        ],
+    ),
+    (By(ml::by_feature), &["Imputer", "Normalizer", "Scaler"]),
+    (
+        By(elementwise::broadcast),
+        &["Binarizer", "CategoryMapper", "LabelEncoder"],
+    ),
+    (By(ml::extractor), &["ArrayFeatureExtractor"]),
+    (By(ml::one_hot_encoder), &["OneHotEncoder"]),
+    (By(ml::vectorizer), &["FeatureVectorizer"]),
+];
+
+const CONTRIBUTED: Rules = &[
+    (
+        By(elementwise::broadcast),
+        &[
+            "BiasAdd",
+            "BiasGelu",
+            "FastGelu",
+            "FusedGelu",
+            "Gelu",
+            "QuickGelu",
+        ],
+    ),
+    (By(layers::halved), &["BiasSplitGelu"]),
+    (By(elementwise::first), &["QLinearLeakyRelu", "QLinearSigmoid"]),
+    (By(elementwise::quantize), &["DequantizeLinear", "QuantizeLinear"]),
+    (By(elementwise::quantized_pair), &["QLinearAdd", "QLinearMul"]),
+    (
+        By(layers::scaled_together),
+        &["DynamicQuantizeLSTM", "DynamicQuantizeMatMul"],
+    ),
+    (By(products::integer_mat_mul), &["MatMulIntegerToFloat"]),
+    (By(products::quantized_gemm), &["QGemm"]),
+    (By(elementwise::quantized_choice), &["QLinearWhere"]),
+    (By(reduced::quantized_softmax), &["QLinearSoftmax"]),
+    (By(reduced::trilu), &["Trilu"]),
+    (By(shapes::range), &["Range"]),
+    (By(shapes::needs_no_rows), &["Unique"]),
+    (By(windows::grid_sample), &["GridSample"]),
+    (By(windows::channels_last_pool), &["NhwcMaxPool"]),
+    (By(windows::fused_conv), &["FusedConv"]),
+    (By(windows::pool), &["QLinearAveragePool"]),
+    (By(windows::global_pool), &["QLinearGlobalAveragePool"]),
+    (By(picked::quantized_concat), &["QLinearConcat"]),
+    (By(layers::quantized_attention), &["QAttention"]),
+    (By(products::fused_mat_mul), &["FusedMatMul", "TransposeMatMul"]),
+    (By(products::gemm), &["FusedGemm"]),
+    (By(products::packed_mat_mul), &["MatMulNBits"]),
+    (By(layers::packed_gather), &["GatherBlockQuantized"]),
+    (By(layers::contributed_attention), &["Attention"]),
+    (By(layers::multi_head_attention), &["MultiHeadAttention"]),
+    (By(layers::grouped_attention), &["GroupQueryAttention"]),
+    (By(layers::contributed_rotary), &["RotaryEmbedding"]),
+    (
+        By(layers::embed_layer_normalization),
+        &["EmbedLayerNormalization"],
+    ),
+    (
+        By(reduced::skip_layer_normalization),
+        &["SkipLayerNormalization", "SkipSimplifiedLayerNormalization"],
+    ),
+    (By(ml::padded_to_longest), &["Tokenizer"]),
+];

@@ -1,0 +1,414 @@
+//! Operators on images and signals: axis 0 counts them, axis 1 has channels, all others are places.
+
+use super::{
+    elementwise::broadcast_of,
+    node::{Given, Node, like, one},
+    size::Size,
+    value::{Item, Origin, Reason, Value},
+};
+
+/// Rows lie along axis 0 of the first input, if it has some.
+fn images(node: &Node<'_>) -> Result<(Value, Vec<Size>), Reason> {
+    let (value, dims) = (node.input(0)?.clone(), node.dims(0)?);
+    if dims.len() < 2 {
+        return node.refuse("takes a batch of images");
+    }
+    for axis in 1..dims.len() {
+        node.keep_off(&value, axis)?;
+    }
+    Ok((value, dims))
+}
+
+pub(super) fn conv(node: &mut Node<'_>) -> Given {
+    node.require_same(1)?;
+    convolved(node, 1)
+}
+
+/// With a tensor that is added to the result.
+pub(super) fn fused_conv(node: &mut Node<'_>) -> Given {
+    node.require_same_input(1)?;
+    node.require_same_input(2)?;
+    let mut results = convolved(node, 1)?;
+    if let (Some(Item::Tensor(result)), Some(added)) = (results.first().cloned(), node.optional(3)?.cloned())
+    {
+        results = one(broadcast_of(node, &[result, added])?)?;
+    }
+    Ok(results)
+}
+
+/// Channels stand last.
+pub(super) fn channels_last_pool(node: &mut Node<'_>) -> Given {
+    let (value, mut dims) = images(node)?;
+    let last = dims.len() - 1;
+    for dim in dims.iter_mut().take(last).skip(1) {
+        *dim = node.symbols.dim();
+    }
+    one(like(&value, dims))
+}
+
+/// Scales and zero points stand before and behind the weights.
+pub(super) fn quantized_conv(node: &mut Node<'_>) -> Given {
+    node.require_same(1)?;
+    convolved(node, 3)
+}
+
+fn convolved(node: &mut Node<'_>, weights: usize) -> Given {
+    let (value, dims) = images(node)?;
+    let weights = node.dims(weights)?;
+    let kernel: Vec<Size> = weights.get(2..).unwrap_or_default().to_vec();
+    if kernel.len() + 2 != dims.len() {
+        return node.refuse("has weights of another number of dimensions");
+    }
+    let mut target = vec![dims[0].clone(), weights[0].clone()];
+    target.extend(places(node, &dims[2..], &kernel));
+    one(like(&value, target))
+}
+
+pub(super) fn pool(node: &mut Node<'_>) -> Given {
+    node.require_same(1)?;
+    if node.int("channels_last", 0) != 0 {
+        return node.refuse("has its channels last");
+    }
+    let (value, dims) = images(node)?;
+    let kernel: Vec<Size> = node
+        .ints("kernel_shape")
+        .iter()
+        .copied()
+        .map(Size::number)
+        .collect();
+    if kernel.len() + 2 != dims.len() {
+        return node.refuse("has a window of another number of dimensions");
+    }
+    let mut target = dims[..2].to_vec();
+    target.extend(places(node, &dims[2..], &kernel));
+    let result = Item::Tensor(like(&value, target));
+    // Indices of a max pool count from the start of the whole batch.
+    match node.has_output(1) && value.row_axis().is_some() {
+        true => node.refuse("gives indices into the whole batch"),
+        false => Ok(vec![result]),
+    }
+}
+
+/// How many places a window has along each axis.
+fn places(node: &mut Node<'_>, dims: &[Size], kernel: &[Size]) -> Vec<Size> {
+    let at = |name: &str, index: usize, default: i64| node.ints(name).get(index).copied().unwrap_or(default);
+    let windows: Vec<[i64; 6]> = (0..dims.len())
+        .map(|axis| {
+            let padding = match node.text("auto_pad", "NOTSET").as_str() {
+                "SAME_UPPER" | "SAME_LOWER" => SAME,
+                "VALID" => 0,
+                _ => EXPLICIT,
+            };
+            [
+                at("strides", axis, 1),
+                at("dilations", axis, 1),
+                at("pads", axis, 0),
+                at("pads", axis + dims.len(), 0),
+                node.int("ceil_mode", 0),
+                padding,
+            ]
+        })
+        .collect();
+    let mut places = Vec::with_capacity(dims.len());
+    for ((dim, kernel), window) in dims.iter().zip(kernel).zip(windows) {
+        let known = match (dim.as_number(), kernel.as_number()) {
+            (Some(length), Some(kernel)) => count(length, kernel, window),
+            (None, Some(kernel)) if keeps(kernel, window) => {
+                places.push(dim.clone());
+                continue;
+            }
+            _ => None,
+        };
+        let of_symbols = |node: &mut Node<'_>| {
+            let mut arguments = vec![dim.clone(), kernel.clone()];
+            arguments.extend(window.map(Size::number));
+            node.symbols.dim_of("window", arguments)
+        };
+        let place = known.map(Size::number).or_else(|| of_symbols(node));
+        places.push(place.unwrap_or_else(|| node.symbols.dim()));
+    }
+    places
+}
+
+/// Whether there are as many places as there were, whatever the size is.
+fn keeps(kernel: i64, [stride, dilation, before, after, _, padding]: [i64; 6]) -> bool {
+    let reach = kernel
+        .checked_sub(1)
+        .and_then(|kernel| kernel.checked_mul(dilation));
+    stride == 1 && (padding == SAME || padding == EXPLICIT && before.checked_add(after) == reach)
+}
+
+const SAME: i64 = 1;
+const EXPLICIT: i64 = 2;
+
+fn count(
+    length: i64,
+    kernel: i64,
+    [stride, dilation, before, after, ceil, padding]: [i64; 6],
+) -> Option<i64> {
+    if stride < 1 || dilation < 1 || kernel < 1 {
+        return None;
+    }
+    if padding == SAME {
+        return length.checked_add(stride - 1)?.checked_div(stride);
+    }
+    let pads = if padding == EXPLICIT {
+        before.checked_add(after)?
+    } else {
+        0
+    };
+    let reach = kernel.checked_sub(1)?.checked_mul(dilation)?.checked_add(1)?;
+    let free = length.checked_add(pads)?.checked_sub(reach)?;
+    // Whether a last window that begins in the padding counts differs between runtimes.
+    if free < 0 || ceil != 0 && free.checked_rem(stride)? != 0 {
+        return None;
+    }
+    free.checked_div(stride)?.checked_add(1)
+}
+
+pub(super) fn global_pool(node: &mut Node<'_>) -> Given {
+    node.require_same(1)?;
+    if node.int("channels_last", 0) != 0 {
+        return node.refuse("has its channels last");
+    }
+    let (value, dims) = images(node)?;
+    let mut target = dims[..2].to_vec();
+    target.resize(dims.len(), Size::number(1));
+    one(like(&value, target))
+}
+
+pub(super) fn conv_transpose(node: &mut Node<'_>) -> Given {
+    node.require_same(1)?;
+    let (value, dims) = images(node)?;
+    let channels = node.dims(1)?.get(1).cloned();
+    let group = Size::number(node.int("group", 1));
+    let channels = channels.and_then(|channels| node.symbols.product(&channels, &group));
+    let mut target = vec![dims[0].clone()];
+    target.push(channels.unwrap_or_else(|| node.symbols.dim()));
+    let kernel = node.dims(1)?;
+    for (axis, dim) in dims.iter().enumerate().skip(2) {
+        let place = match (dim.as_number(), kernel.get(axis).and_then(Size::as_number)) {
+            (Some(length), Some(kernel)) => spread(node, axis - 2, dims.len() - 2, length, kernel),
+            _ => None,
+        };
+        target.push(place.map_or_else(|| node.symbols.dim(), Size::number));
+    }
+    one(like(&value, target))
+}
+
+/// How many places a transposed convolution has along an axis.
+fn spread(node: &Node<'_>, axis: usize, axes: usize, length: i64, kernel: i64) -> Option<i64> {
+    let at = |name: &str, index: usize, default: i64| node.ints(name).get(index).copied().unwrap_or(default);
+    if let Some(wanted) = node.ints("output_shape").get(axis) {
+        return Some(*wanted);
+    }
+    let (stride, dilation) = (at("strides", axis, 1), at("dilations", axis, 1));
+    let full = match node.text("auto_pad", "NOTSET").as_str() {
+        "SAME_UPPER" | "SAME_LOWER" => return length.checked_mul(stride),
+        "VALID" => 0,
+        _ => at("pads", axis, 0).checked_add(at("pads", axis + axes, 0))?,
+    };
+    let reach = kernel.checked_sub(1)?.checked_mul(dilation)?.checked_add(1)?;
+    let steps = length.checked_sub(1)?.checked_mul(stride)?;
+    let whole = steps
+        .checked_add(reach)?
+        .checked_add(at("output_padding", axis, 0))?;
+    whole.checked_sub(full)
+}
+
+/// Places of a max pool, whose indices count from the start of the whole batch.
+pub(super) fn max_unpool(node: &mut Node<'_>) -> Given {
+    node.refuse("takes indices into the whole batch")
+}
+
+/// Normalized per image, or by the file's own statistics; the shape stays.
+pub(super) fn normalization(node: &mut Node<'_>) -> Given {
+    node.require_same(1)?;
+    let (value, dims) = images(node)?;
+    one(like(&value, dims))
+}
+
+pub(super) fn batch_normalization(node: &mut Node<'_>) -> Given {
+    let outputs = (1..node.proto.output.len())
+        .filter(|index| node.has_output(*index))
+        .count();
+    let is_old = node.opset < 7 && node.int("is_test", 0) == 0;
+    if node.int("training_mode", 0) != 0 || outputs > 0 || is_old {
+        return node.refuse("takes statistics of the whole batch");
+    }
+    node.require_same(1)?;
+    let value = node.input(0)?.clone();
+    let dims = node.dims(0)?;
+    match value.origin {
+        Origin::Rows(0) | Origin::Same => one(like(&value, dims)),
+        Origin::Rows(axis) => node.refuse(format_args!("has its rows on axis {axis}")),
+        Origin::Count => node.refuse_count(),
+    }
+}
+
+/// Squares of `blocksize` become channels, or the other way round.
+pub(super) fn depth_to_space(node: &mut Node<'_>) -> Given {
+    let (value, dims) = images(node)?;
+    let size = Size::number(node.int("blocksize", 1));
+    let is_to_space = node.proto.op_type == "DepthToSpace";
+    let square = node.symbols.product(&size, &size).unwrap_or_else(|| size.clone());
+    let mut target = vec![dims[0].clone()];
+    for (axis, dim) in dims.iter().enumerate().skip(1) {
+        let changed = match (axis, is_to_space) {
+            (1, true) => dim.over(&square),
+            (1, false) => node.symbols.product(dim, &square),
+            (_, true) => node.symbols.product(dim, &size),
+            (_, false) => dim.over(&size),
+        };
+        target.push(changed.unwrap_or_else(|| node.symbols.dim()));
+    }
+    one(like(&value, target))
+}
+
+/// Scales or sizes that leave the rows alone.
+pub(super) fn resize(node: &mut Node<'_>) -> Given {
+    let value = node.input(0)?.clone();
+    let dims = node.dims(0)?;
+    let first = if node.opset < 11 { 1 } else { 2 };
+    if node.text("coordinate_transformation_mode", "") == "tf_crop_and_resize" {
+        return node.refuse("crops, perhaps along the axis of the rows");
+    }
+    let axes = match node.ints("axes") {
+        [] => (0..dims.len()).collect(),
+        axes => node.axes(axes, dims.len())?,
+    };
+    let scales = match node.attribute("scales") {
+        Some(scales) => Some(scales.floats.iter().map(|scale| whole(*scale)).collect()),
+        None => given(node, first)?,
+    };
+    let sizes = given(node, first + 1)?;
+    let is_fitted = node.text("keep_aspect_ratio_policy", "stretch") != "stretch";
+    let mut target = dims.clone();
+    let lists: (Option<Vec<Option<Size>>>, Option<Vec<Option<Size>>>) = (scales, sizes);
+    for (index, axis) in axes.into_iter().enumerate() {
+        let (is_kept, new) = match &lists {
+            (Some(scales), _) if scales.len() > index => {
+                let scale = scales[index].clone();
+                let dim = scale
+                    .as_ref()
+                    .and_then(|scale| node.symbols.product(&dims[axis], scale));
+                let is_one = scale.is_some_and(|scale| scale.is(1));
+                (is_one, dim.filter(|_| is_whole(&lists.0, index)))
+            }
+            (_, Some(sizes)) if sizes.len() > index => {
+                let size = sizes[index].clone();
+                let is_kept = size.as_ref() == Some(&dims[axis]) && !is_fitted;
+                (is_kept, size.filter(|size| !size.has_rows() && !is_fitted))
+            }
+            _ => return node.refuse("has sizes that are not known"),
+        };
+        if is_kept {
+            continue;
+        }
+        node.keep_off(&value, axis)?;
+        target[axis] = new.unwrap_or_else(|| node.symbols.dim());
+    }
+    one(like(&value, target))
+}
+
+/// A scale that is a whole number.
+fn whole(scale: f32) -> Option<Size> {
+    let is_whole = scale.fract() == 0.0 && (1.0..1024.0).contains(&scale);
+    is_whole.then(|| Size::number(scale as i64))
+}
+
+fn is_whole(scales: &Option<Vec<Option<Size>>>, index: usize) -> bool {
+    let scale = scales
+        .as_ref()
+        .and_then(|scales| scales.get(index)?.as_ref()?.as_number());
+    scale.is_some_and(|scale| scale > 0)
+}
+
+/// The elements of an input that may be left out, or be empty for that.
+fn given(node: &mut Node<'_>, index: usize) -> Result<Option<Vec<Option<Size>>>, Reason> {
+    if node.optional(index)?.is_none() {
+        return Ok(None);
+    }
+    let elements = node.elements(index)?;
+    Ok(Some(elements).filter(|elements| !elements.is_empty()))
+}
+
+/// Each image with a grid of its own.
+pub(super) fn grid_sample(node: &mut Node<'_>) -> Given {
+    let (value, dims) = images(node)?;
+    let grid = node.dims(1)?;
+    let fits =
+        node.input(1)?.origin == value.origin && grid.first() == dims.first() && grid.len() == dims.len();
+    if !fits {
+        return node.refuse("has a grid of other rows");
+    }
+    let target = [&dims[..2], &grid[1..grid.len() - 1]].concat();
+    one(like(&value, target))
+}
+
+pub(super) fn affine_grid(node: &mut Node<'_>) -> Given {
+    let value = node.input(0)?.clone();
+    let wanted: Option<Vec<Size>> = node.elements(1)?.into_iter().collect();
+    let fits = |wanted: &Vec<Size>| match value.origin {
+        Origin::Rows(0) => {
+            wanted.len() > 2 && wanted[0].has_rows() && !wanted[1..].iter().any(Size::has_rows)
+        }
+        Origin::Same => wanted.len() > 2 && !wanted.iter().any(Size::has_rows),
+        _ => false,
+    };
+    let Some(wanted) = wanted.filter(fits) else {
+        return node.refuse("has sizes of other rows");
+    };
+    let spatial = i64::try_from(wanted.len() - 2).unwrap_or(0);
+    let target = [&wanted[..1], &wanted[2..], &[Size::number(spatial)]].concat();
+    one(like(&value, target))
+}
+
+/// Columns of windows become images again: a batch, channels times window, and places.
+pub(super) fn col_2_im(node: &mut Node<'_>) -> Given {
+    node.require_same(1)?;
+    let (value, dims) = images(node)?;
+    let places = node.elements(1)?;
+    let mut target = vec![dims[0].clone(), node.symbols.dim()];
+    for place in places {
+        target.push(place.unwrap_or_else(|| node.symbols.dim()));
+    }
+    one(like(&value, target))
+}
+
+/// Signals along axis 0 and samples along axis 1 become frames of frequencies.
+pub(super) fn stft(node: &mut Node<'_>) -> Given {
+    node.require_same(1)?;
+    let (value, dims) = images(node)?;
+    let target = vec![
+        dims[0].clone(),
+        node.symbols.dim(),
+        node.symbols.dim(),
+        Size::number(2),
+    ];
+    one(like(&value, target))
+}
+
+pub(super) fn dft(node: &mut Node<'_>) -> Given {
+    node.require_same(1)?;
+    let value = node.input(0)?.clone();
+    let mut target = node.dims(0)?;
+    let axis = match node.opset {
+        20.. => node
+            .numbers(2, "axis", 20)?
+            .and_then(|axes| axes.first().copied())
+            .unwrap_or(-2),
+        _ => node.int("axis", 1),
+    };
+    let axis = node.axis(axis, target.len())?;
+    node.keep_off(&value, axis)?;
+    let last = node.axis(-1, target.len())?;
+    node.keep_off(&value, last)?;
+    target[axis] = node.symbols.dim();
+    target[last] = if node.int("onesided", 0) != 0 && node.int("inverse", 0) != 0 {
+        Size::number(1)
+    } else {
+        Size::number(2)
+    };
+    one(like(&value, target))
+}
