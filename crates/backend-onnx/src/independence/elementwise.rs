@@ -292,7 +292,8 @@ fn differ(symbols: &Symbols, a: &Size, b: &Size) -> bool {
     }
 }
 
-/// What is only computed of numbers. A function of anything else has a symbol, unless it depends on the number of rows.
+/// Evaluates an operator on numbers. Other arguments give a new symbol, or `None` if they depend on the number
+/// of rows.
 fn by_number(symbols: &mut Symbols, operator: &str, arguments: &[Size]) -> Option<Size> {
     let numbers: Option<Vec<i64>> = arguments.iter().map(Size::as_number).collect();
     let computed = numbers.and_then(|numbers| of_numbers(operator, &numbers));

@@ -1,6 +1,6 @@
-//! Rows of which several axes were merged into one, as attention over sequences does: `[steps, rows, width]` becomes
-//! `[steps * rows, width]`, and later what it was. In between only operators may meet it that treat each index of that axis by
-//! itself.
+//! Rows that share an axis with a merged outer one, as in attention over sequences: `[steps, rows, width]`
+//! becomes `[steps * rows, width]` and later the former again. In between, only operators are allowed that
+//! treat each index of that axis independently.
 
 use super::{
     node::label,

@@ -166,7 +166,7 @@ fn attended(node: &mut Node<'_>, rank: usize) -> Result<Item, Reason> {
     Ok(Item::Tensor(like(&value, dims)))
 }
 
-/// ONNX Runtime's: the input, weights, a bias, a mask of rank 1 or 2, earlier words with their rows on axis 1.
+/// `com.microsoft.Attention`: input, weights, bias, a mask of rank 1 or 2, `past` with its rows on axis 1.
 pub(super) fn contributed_attention(node: &mut Node<'_>) -> Given {
     by_batch(node, &[0])?;
     node.require_same_input(1)?;

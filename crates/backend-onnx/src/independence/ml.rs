@@ -80,7 +80,7 @@ pub(super) fn extractor(node: &mut Node<'_>) -> Given {
             node.keep_off(&value, last)?;
             value.origin
         }
-        // The indices are taken for one list, in which rows follow each other only if they were the outermost axis.
+        // Indices are flattened; rows stay contiguous only if they are the outermost axis.
         Origin::Rows(rows) if indexed[..rows].iter().all(|dim| dim.is(1)) => Origin::Rows(axis),
         _ => return node.refuse("picks by index along several axes"),
     };
@@ -106,7 +106,7 @@ pub(super) fn vectorizer(node: &mut Node<'_>) -> Given {
             return node.refuse("takes matrices with rows on axis 0");
         }
     }
-    one(super::picked::concatenated(node, &values, 1)?)
+    one(super::joined::concatenated(node, &values, 1)?)
 }
 
 pub(super) fn tf_idf(node: &mut Node<'_>) -> Given {

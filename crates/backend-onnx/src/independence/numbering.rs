@@ -1,5 +1,5 @@
-//! Indices of rows, as `arange(batch)` gives them: where they are only moved they may pick from each row its own elements. All
-//! else that is computed of them depends on where in the batch a row is.
+//! Row indices, as from `arange(batch)`. Where they are only moved, each row may gather its own elements by
+//! them. Anything else computed from them depends on the position of a row in the batch.
 
 use super::{
     size::Size,

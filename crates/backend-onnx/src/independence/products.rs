@@ -239,8 +239,8 @@ pub(super) fn einsum(node: &mut Node<'_>) -> Given {
 
 const ELLIPSIS: &str = "...";
 
-/// An index for each of `rank` axes. Those of an ellipsis are digits, counted from its end, so that they are aligned as in
-/// broadcasting; at most ten of them.
+/// The letter of each of `rank` axes. Axes of an ellipsis get digits, counted from its end as in
+/// broadcasting, at most ten.
 fn letters(factor: &str, rank: usize) -> Option<Vec<char>> {
     let Some((before, after)) = factor.split_once(ELLIPSIS) else {
         return (!factor.contains('.')).then(|| factor.chars().collect());

@@ -1,7 +1,7 @@
 //! Symbolic sizes: products of a coefficient, of symbols, and at most once of the number of rows.
 //!
-//! A symbol is an integer that is the same for all requests that may be joined, such as a free dimension other than the
-//! batch's. Equal terms have one symbol, so that sizes that are computed in two ways compare equal.
+//! A symbol is a number that is the same for all requests that may be joined, such as a free dimension other
+//! than the batch's. Equal terms share a symbol, so sizes that are computed in two ways compare equal.
 
 use std::collections::HashMap;
 
@@ -48,12 +48,12 @@ impl Size {
         self.rows
     }
 
-    /// Whether this is a fixed number of elements for each row, and not many: a batch of some thousand rows has fewer than 10^9.
+    /// Whether a batch of some thousand rows stays below 10^9: a fixed, small number of elements for each row.
     pub(super) fn is_short_of_rows(&self) -> bool {
         self.rows && self.symbols.is_empty() && self.coefficient <= 100_000
     }
 
-    /// The exact quotient, if this is a multiple of `divisor` whatever the symbols are; zero divisors are the caller's.
+    /// The exact quotient, if this is a multiple of `divisor` for all values of the symbols.
     pub(super) fn over(&self, divisor: &Self) -> Option<Self> {
         if divisor.rows && !self.rows || divisor.coefficient == 0 {
             return None;
@@ -167,7 +167,7 @@ impl Symbols {
         self.symbol(Kind::REAL)
     }
 
-    /// The result of a function of sizes: one symbol for equal arguments, `None` if it depends on the number of rows.
+    /// A function of sizes: one symbol for equal arguments, `None` if it depends on the number of rows.
     pub(super) fn dim_of(&mut self, function: &'static str, arguments: Vec<Size>) -> Option<Size> {
         self.of(function, arguments, Kind::DIM)
     }
@@ -269,8 +269,7 @@ impl Symbols {
         self.of("-", vec![a.clone(), b.clone()], kind)
     }
 
-    /// A quotient, of which only the exact one is computed. Another one is a new symbol each time, since integers are truncated and
-    /// floats are not.
+    /// A quotient. An inexact one is a new symbol each time, since integers are truncated and floats are not.
     pub(super) fn quotient(&mut self, a: &Size, b: &Size) -> Option<Size> {
         if let Some(exact) = a.over(b) {
             return Some(exact);

@@ -1,7 +1,7 @@
 //! For each operator, the rule by which rows are followed through it.
 
 use super::{
-    constants, control, elementwise, layers, ml,
+    constants, control, elementwise, joined, layers, ml,
     node::{Follow, Given, Node},
     picked, products, reduced, shapes, windows,
 };
@@ -10,11 +10,11 @@ use crate::proto::canonical_domain;
 /// How rows pass through an operator.
 #[derive(Clone, Copy)]
 pub(super) enum Rule {
-    /// The function says. Where all inputs are the same for all requests, so are the outputs, whatever it says.
+    /// By this function. Outputs of inputs that are the same for all requests are so too, whatever it says.
     By(fn(&mut Node<'_>) -> Given),
-    /// The function says, for inputs of any kind: the operator may be random.
+    /// By this function for all inputs: the operator may be random.
     Always(fn(&mut Node<'_>) -> Given),
-    /// The function says, and follows inner graphs.
+    /// By this function, which follows inner graphs.
     Inner(fn(&mut Node<'_>, &mut dyn Follow) -> Given),
 }
 
@@ -165,8 +165,8 @@ const ONNX: Rules = &[
     (By(picked::gather_nd), &["GatherND"]),
     (By(picked::scatter_nd), &["ScatterND"]),
     (By(picked::slice), &["Slice"]),
-    (By(picked::concat), &["Concat"]),
-    (By(picked::split), &["Split"]),
+    (By(joined::concat), &["Concat"]),
+    (By(joined::split), &["Split"]),
     (By(picked::pad), &["Pad"]),
     (By(picked::one_hot), &["OneHot"]),
     (By(picked::top_k), &["TopK"]),
@@ -318,7 +318,7 @@ const CONTRIBUTED: Rules = &[
     (By(windows::fused_conv), &["FusedConv"]),
     (By(windows::pool), &["QLinearAveragePool"]),
     (By(windows::global_pool), &["QLinearGlobalAveragePool"]),
-    (By(picked::quantized_concat), &["QLinearConcat"]),
+    (By(joined::quantized_concat), &["QLinearConcat"]),
     (By(layers::quantized_attention), &["QAttention"]),
     (By(products::fused_mat_mul), &["FusedMatMul", "TransposeMatMul"]),
     (By(products::gemm), &["FusedGemm"]),

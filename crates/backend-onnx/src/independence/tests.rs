@@ -12,7 +12,8 @@ use crate::{
     signature::{Dim, Port},
 };
 
-/// A graph from lines: `x: [n, 3]` is an input, `s = {-1, 3}` are integers, `k = 0` is one, `w = <3, 4>` are numbers of this shape,
+/// A graph from lines: `x: [n, 3]` is an input, `s = {-1, 3}` are integers, `k = 0` is one, `w = <3, 4>` are
+/// floats of this shape,
 /// `y = Concat(a, b) axis=1` is a node, and `-> y` names the outputs. Several outputs are `a b = Split(x)`.
 struct Text {
     model: ModelProto,

@@ -1,4 +1,4 @@
-//! What is known of a value of the graph: its dimensions, where its rows lie, and the contents of small integer tensors.
+//! Abstract values: dimensions, the axis of the rows, and the contents of small integer tensors.
 
 use std::rc::Rc;
 
@@ -20,12 +20,10 @@ pub(super) struct Value {
     /// `None` if even their number is unknown.
     pub(super) dims: Option<Vec<Size>>,
     pub(super) origin: Origin,
-    /// The elements of a small integer tensor in row-major order, those that are known. What is not known may depend on the number of
-    /// rows.
+    /// The elements of a small integer tensor in row-major order. `None` may depend on the number of rows.
     pub(super) content: Option<Vec<Option<Size>>>,
     pub(super) numbering: Numbering,
-    /// What was merged into the axis of the rows before them, if anything: steps of a sequence, in each of which all rows follow each
-    /// other.
+    /// The size of an outer axis that was merged into the axis of the rows, such as the steps of a sequence.
     pub(super) outer: Option<Size>,
 }
 
@@ -49,7 +47,7 @@ pub(super) enum Origin {
     Same,
     /// computed from the number of rows, and from nothing else of them;
     Count,
-    /// those for each request alone, concatenated along this axis. Its dimension is a multiple of the number of rows.
+    /// those of each request, concatenated along this axis; its dimension is a multiple of the number of rows.
     Rows(usize),
 }
 
@@ -90,7 +88,7 @@ impl Value {
         }
     }
 
-    /// A value whose elements are the same wherever they are, so that only its dimensions matter; `None` if several of these
+    /// A value whose elements are all equal, so that only its dimensions matter. `None` if several of these
     /// depend on the number of rows.
     pub(super) fn filled(dims: Vec<Size>) -> Option<Self> {
         let mut axes = dims
