@@ -1,7 +1,7 @@
 //! A written configuration checked against a model, and completed from it.
 
 use oip_types::{
-    ModelConfig, ModelMetadata, ShapePattern, TensorMetadata,
+    Joining, ModelConfig, ModelMetadata, ShapePattern, TensorMetadata,
     model_config::{DynamicBatching, InputConfig, InstanceGroup, InstanceKind, OutputConfig},
 };
 
@@ -13,17 +13,21 @@ use crate::{Axes, MismatchError, PipelineError, Role, WrittenConfig, WrittenTens
 /// let defaults = model_config::Defaults::default().with_instances(4).with_max_batch_size(64);
 /// assert_eq!(defaults.instances, 4);
 /// ```
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Defaults {
     /// Threads per model version (1).
     pub instances: usize,
-    /// Rows per run, of models that can take batches; 0 to batch only models that are configured so (0).
+    /// Rows per run, of models whose requests are joined; 0 to join only those of models that are configured so (0).
     pub max_batch_size: u32,
     /// Whether the model gives any number of answers to a request (no).
     pub decoupled: bool,
     /// Whether requests are joined only where the configuration has `dynamic_batching` (no).
     pub joined_only_when_told: bool,
+    /// Whether requests are joined where the configuration does not say (no).
+    pub joining: Joining,
+    /// Inputs without rows: they need no free first dimension (none).
+    pub shared_inputs: Vec<String>,
 }
 
 impl Default for Defaults {
@@ -33,6 +37,8 @@ impl Default for Defaults {
             max_batch_size: 0,
             decoupled: false,
             joined_only_when_told: false,
+            joining: Joining::alone("nothing says that its rows are independent"),
+            shared_inputs: Vec::new(),
         }
     }
 }
@@ -67,19 +73,39 @@ impl Defaults {
             ..self
         }
     }
+
+    /// The same for a model whose requests are, or are not, joined where its configuration does not say.
+    #[must_use]
+    pub fn with_joining(self, joining: Joining) -> Self {
+        Self { joining, ..self }
+    }
+
+    /// The same for a model with inputs that have no rows.
+    #[must_use]
+    pub fn with_shared_inputs(self, shared_inputs: Vec<String>) -> Self {
+        Self {
+            shared_inputs,
+            ..self
+        }
+    }
 }
 
 /// A configuration and what clients see of the model under it.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Completed {
-    /// Everything filled in.
+    /// Everything filled in, but for [`Joining::show_in`].
     pub config: ModelConfig,
     /// The model's metadata with the configuration's narrower dimensions, and without the outputs it leaves out.
     pub metadata: ModelMetadata,
     /// Whether the metadata is another than the model's own.
     pub is_narrowed: bool,
-    /// If only the dimensions suggest that the model takes batches: the configuration for the case that it does not.
+    /// Whether requests are joined.
+    pub joining: Joining,
+    /// Whether the first dimension of outputs counts rows: it is free, and the configuration does not say otherwise.
+    pub counts_rows: bool,
+    /// If requests are joined although the configuration does not say so: the configuration for the case that the model's outputs
+    /// turn out to have other rows than its inputs.
     pub without_batches: Option<ModelConfig>,
     /// Inputs that clients send with other axes of one than the model takes.
     pub reshaped_inputs: Vec<(String, Axes)>,
@@ -101,24 +127,21 @@ pub fn complete(
     if is_decoupled && written.config.response_cache.enable {
         return Err(MismatchError::CachedStream);
     }
-    // Requests that are answered more than once are not joined, so nothing is to be guessed.
-    let max_batch_size = if is_decoupled { 0 } else { defaults.max_batch_size };
-    let defaults = defaults.with_max_batch_size(max_batch_size);
-    let batching = Batching::of(written, model, defaults)?;
-    let is_on = batching.is_on();
+    let batching = Batching::of(written, model, &defaults, is_decoupled)?;
+    let (is_on, rows) = (batching.is_on(), batching.written_rows);
     let (mut reshaped_inputs, mut reshaped_outputs) = (Vec::new(), Vec::new());
     let inputs = narrow(
         Role::Input,
         &written.inputs,
         &model.inputs,
-        is_on,
+        rows,
         &mut reshaped_inputs,
     )?;
     let outputs = narrow(
         Role::Output,
         &written.outputs,
         &model.outputs,
-        is_on,
+        rows,
         &mut reshaped_outputs,
     )?;
     // A model can give more than is offered, but it must be given all that it takes.
@@ -139,26 +162,23 @@ pub fn complete(
     }
     config.max_batch_size = batching.max_batch_size;
     config.model_transaction_policy.decoupled = is_decoupled;
-    (config.input, config.output) = tensor_configs(&metadata, written, &batching);
-    if batching.max_batch_size > 1 && !is_decoupled && !defaults.joined_only_when_told {
+    (config.input, config.output) = tensor_configs(&metadata, written, is_on);
+    if batching.max_batch_size > 1 && batching.joining.is_joined() {
         config
             .dynamic_batching
             .get_or_insert_with(DynamicBatching::default);
-    } else if !batching.is_on() && config.dynamic_batching.is_some() {
+    } else if !is_on && config.dynamic_batching.is_some() {
         return Err(MismatchError::NoBatches);
     }
-    complete_instances(&mut config, defaults)?;
-    let is_batching_guessed = batching.is_on()
-        && written.max_batch_size.is_none()
-        && written.config.dynamic_batching.is_none()
-        && !defaults.joined_only_when_told;
-    let without_batches = is_batching_guessed.then(|| {
-        let (inputs, outputs) = tensor_configs(&metadata, written, &Batching { max_batch_size: 0 });
+    complete_instances(&mut config, defaults.instances)?;
+    let is_configured = written.max_batch_size.is_some() || written.config.dynamic_batching.is_some();
+    let without_batches = (batching.joining.is_joined() && !is_configured).then(|| {
+        let (input, output) = tensor_configs(&metadata, written, false);
         ModelConfig {
             max_batch_size: 0,
             dynamic_batching: None,
-            input: inputs,
-            output: outputs,
+            input,
+            output,
             ..config.clone()
         }
     });
@@ -167,16 +187,30 @@ pub fn complete(
         config,
         metadata,
         is_narrowed,
+        counts_rows: is_on
+            || matches!(rows, WrittenRows::Either) && !is_decoupled && defaults.max_batch_size > 0,
+        joining: batching.joining,
         without_batches,
         reshaped_inputs,
         reshaped_outputs,
     })
 }
 
-/// Whether requests are rows of batches.
+/// Whether requests are rows of batches, and whether they are joined.
 struct Batching {
-    /// 0 when they are not.
+    /// 0 when requests are not rows, in the meaning that clients know.
     max_batch_size: u32,
+    joining: Joining,
+    written_rows: WrittenRows,
+}
+
+/// Whether written dimensions have the first one, which counts rows.
+#[derive(Clone, Copy)]
+enum WrittenRows {
+    Written,
+    Omitted,
+    /// Nothing is said of batches: the number of written dimensions tells.
+    Either,
 }
 
 impl Batching {
@@ -184,27 +218,92 @@ impl Batching {
         self.max_batch_size > 0
     }
 
-    fn of(written: &WrittenConfig, model: &ModelMetadata, defaults: Defaults) -> Result<Self, MismatchError> {
-        let inputs = model.inputs.iter();
-        let rigid = inputs
-            .filter(|input| input.optional || !takes_rows(input))
-            .chain(model.outputs.iter().filter(|output| !takes_rows(output)))
-            .next();
-        let max_batch_size = match (written.max_batch_size, rigid) {
-            (Some(0), _) | (None, Some(_)) => 0,
-            (Some(size), Some(tensor)) => {
-                return Err(MismatchError::FixedRows {
+    /// Each request runs alone, and the configuration says nothing of batches.
+    fn alone(joining: Joining) -> Self {
+        Self {
+            max_batch_size: 0,
+            joining,
+            written_rows: WrittenRows::Written,
+        }
+    }
+
+    fn of(
+        written: &WrittenConfig,
+        model: &ModelMetadata,
+        defaults: &Defaults,
+        is_decoupled: bool,
+    ) -> Result<Self, MismatchError> {
+        const SEVERAL_RESPONSES: &str = "it gives any number of responses to a request";
+        let has_dynamic_batching = written.config.dynamic_batching.is_some();
+        let declared = |max_batch_size: u32| Self {
+            max_batch_size,
+            joining: match max_batch_size {
+                _ if is_decoupled => Joining::alone(SEVERAL_RESPONSES),
+                0 | 1 => Joining::alone(format!("max_batch_size is {max_batch_size}")),
+                _ if defaults.joined_only_when_told && !has_dynamic_batching => {
+                    Joining::alone("its configuration has no dynamic_batching")
+                        .advising("write dynamic_batching { }")
+                }
+                _ => Joining::Declared,
+            },
+            written_rows: match max_batch_size {
+                0 => WrittenRows::Written,
+                _ => WrittenRows::Omitted,
+            },
+        };
+        if let Some(size) = written.max_batch_size {
+            return match rigid(model, &[]) {
+                Some(tensor) if size > 0 => Err(MismatchError::FixedRows {
                     max_batch_size: size,
                     tensor: tensor.to_string(),
-                });
-            }
-            (Some(size), None) => size,
-            // Without a word on batches, what is written of the dimensions tells how they are meant.
-            (None, None) if has_full_rank(written, model) || model.inputs.is_empty() => 0,
-            (None, None) => defaults.max_batch_size,
+                }),
+                _ => Ok(declared(size)),
+            };
+        }
+        if let Some(tensor) = rigid(model, &defaults.shared_inputs) {
+            return Ok(Self::alone(Joining::alone(match takes_rows(tensor) {
+                true => format!("{tensor} is optional"),
+                false => format!("the first dimension of {tensor} is not free"),
+            })));
+        }
+        if model.inputs.is_empty() {
+            return Ok(Self::alone(Joining::alone("it has no inputs")));
+        }
+        // Without a word on batches, what is written of the dimensions tells how they are meant.
+        if has_full_rank(written, model) {
+            let joining = Joining::alone("the dims of its configuration have the first dimension");
+            return Ok(Self::alone(
+                joining.advising("leave it out there and write max_batch_size: 8"),
+            ));
+        }
+        let size = defaults.max_batch_size;
+        let batching = match &defaults.joining {
+            _ if is_decoupled => Self::alone(Joining::alone(SEVERAL_RESPONSES)),
+            _ if has_dynamic_batching || defaults.joined_only_when_told => declared(size),
+            Joining::Declared => declared(size),
+            Joining::Proven if size < 2 => declared(size),
+            joining => Self {
+                // Clients would send rows also of inputs that have none.
+                max_batch_size: match joining.is_joined() && defaults.shared_inputs.is_empty() {
+                    true => size,
+                    false => 0,
+                },
+                ..Self::alone(joining.clone())
+            },
         };
-        Ok(Self { max_batch_size })
+        Ok(Self {
+            written_rows: WrittenRows::Either,
+            ..batching
+        })
     }
+}
+
+/// A tensor without a free first dimension that could count rows, if there is one. Inputs that are `shared` need none.
+fn rigid<'m>(model: &'m ModelMetadata, shared: &[String]) -> Option<&'m TensorMetadata> {
+    let inputs = model.inputs.iter().filter(|input| !shared.contains(&input.name));
+    let mut inputs = inputs.filter(|input| input.optional || !takes_rows(input));
+    let mut outputs = model.outputs.iter().filter(|output| !takes_rows(output));
+    inputs.next().or_else(|| outputs.next())
 }
 
 /// Whether the first dimension is free, so that it can count the rows of a batch.
@@ -232,7 +331,7 @@ fn narrow(
     role: Role,
     written: &[WrittenTensor],
     model: &[TensorMetadata],
-    is_batched: bool,
+    rows: WrittenRows,
     reshaped: &mut Vec<(String, Axes)>,
 ) -> Result<Vec<TensorMetadata>, MismatchError> {
     if let Some(unknown) = written
@@ -252,7 +351,7 @@ fn narrow(
     let narrowed =
         model.iter().map(
             |known| match written.iter().find(|written| written.name == known.name) {
-                Some(written) => narrow_one(role, written, known, is_batched, reshaped),
+                Some(written) => narrow_one(role, written, known, rows, reshaped),
                 None => Ok(known.clone()),
             },
         );
@@ -263,7 +362,7 @@ fn narrow_one(
     role: Role,
     written: &WrittenTensor,
     known: &TensorMetadata,
-    is_batched: bool,
+    rows: WrittenRows,
     reshaped: &mut Vec<(String, Axes)>,
 ) -> Result<TensorMetadata, MismatchError> {
     let name = || known.name.clone();
@@ -284,12 +383,17 @@ fn narrow_one(
             Some(_) => Err(MismatchError::Reshape { role, name: name() }),
         };
     };
+    // The dimensions that the model gets are checked against it.
+    let dims = written.model_dims().unwrap_or(dims);
+    let is_batched = match rows {
+        WrittenRows::Written => false,
+        WrittenRows::Omitted => true,
+        WrittenRows::Either => takes_rows(known) && dims.len() + 1 == known.shape.dims().len(),
+    };
     let with_rows = |dims: &[i64]| -> Vec<i64> {
         let batch_dim = is_batched.then_some(-1);
         batch_dim.into_iter().chain(dims.iter().copied()).collect()
     };
-    // The dimensions that the model gets are checked against it.
-    let dims = written.model_dims().unwrap_or(dims);
     let full = with_rows(dims);
     let fits = |(written, known): (&i64, &Option<u64>)| {
         known.is_none_or(|known| u64::try_from(*written) == Ok(known))
@@ -341,9 +445,8 @@ pub fn complete_pipeline(
     if written.config.model_transaction_policy.decoupled {
         return Err(PipelineError::Decoupled);
     }
-    let batching = Batching {
-        max_batch_size: written.max_batch_size.unwrap_or(0),
-    };
+    let max_batch_size = written.max_batch_size.unwrap_or(0);
+    let is_batched = max_batch_size > 0;
     let tensors = |role: Role, all: &[WrittenTensor]| {
         let tensors = all.iter().map(|tensor| {
             let missing = |field| PipelineError::Missing {
@@ -365,7 +468,7 @@ pub fn complete_pipeline(
                     name: tensor.name.clone(),
                 });
             }
-            let rows = batching.is_on().then_some(-1);
+            let rows = is_batched.then_some(-1);
             let dims: Vec<i64> = rows.into_iter().chain(dims.iter().copied()).collect();
             Ok(TensorMetadata::new(&tensor.name, datatype, &dims))
         });
@@ -384,50 +487,51 @@ pub fn complete_pipeline(
     let mut config = written.config.clone();
     name.clone_into(&mut config.name);
     config.platform.clone_from(&metadata.platform);
-    config.max_batch_size = batching.max_batch_size;
-    (config.input, config.output) = tensor_configs(&metadata, written, &batching);
+    config.max_batch_size = max_batch_size;
+    config.parameters.remove(Joining::PARAMETER);
+    (config.input, config.output) = tensor_configs(&metadata, written, is_batched);
     Ok(Completed {
         config,
         metadata,
         is_narrowed: false,
+        joining: Joining::alone("its steps join the requests to their models"),
+        counts_rows: is_batched,
         without_batches: None,
         reshaped_inputs: Vec::new(),
         reshaped_outputs: Vec::new(),
     })
 }
 
-impl Batching {
-    /// Dimensions as configurations have them.
-    fn dims(&self, tensor: &TensorMetadata) -> Vec<i64> {
-        tensor.shape.to_wire().skip(usize::from(self.is_on())).collect()
-    }
+/// Dimensions as configurations have them.
+fn shown_dims(tensor: &TensorMetadata, is_batched: bool) -> Vec<i64> {
+    tensor.shape.to_wire().skip(usize::from(is_batched)).collect()
 }
 
 /// Inputs and outputs as the configuration shows them.
 fn tensor_configs(
     metadata: &ModelMetadata,
     written: &WrittenConfig,
-    batching: &Batching,
+    is_batched: bool,
 ) -> (Vec<InputConfig>, Vec<OutputConfig>) {
     let inputs = metadata.inputs.iter();
     let outputs = metadata.outputs.iter();
     (
         inputs
-            .map(|input| input_config(input, written, batching))
+            .map(|input| input_config(input, written, is_batched))
             .collect(),
         outputs
-            .map(|output| output_config(output, written, batching))
+            .map(|output| output_config(output, written, is_batched))
             .collect(),
     )
 }
 
-fn input_config(input: &TensorMetadata, written: &WrittenConfig, batching: &Batching) -> InputConfig {
+fn input_config(input: &TensorMetadata, written: &WrittenConfig, is_batched: bool) -> InputConfig {
     let written = written.inputs.iter().find(|written| written.name == input.name);
     InputConfig {
         name: input.name.clone(),
         data_type: input.datatype,
         format: written.map(|written| written.format).unwrap_or_default(),
-        dims: batching.dims(input),
+        dims: shown_dims(input, is_batched),
         reshape: written.and_then(|written| written.reshape.clone()),
         is_shape_tensor: false,
         allow_ragged_batch: false,
@@ -435,12 +539,12 @@ fn input_config(input: &TensorMetadata, written: &WrittenConfig, batching: &Batc
     }
 }
 
-fn output_config(output: &TensorMetadata, written: &WrittenConfig, batching: &Batching) -> OutputConfig {
+fn output_config(output: &TensorMetadata, written: &WrittenConfig, is_batched: bool) -> OutputConfig {
     let written = written.outputs.iter().find(|written| written.name == output.name);
     OutputConfig {
         name: output.name.clone(),
         data_type: output.datatype,
-        dims: batching.dims(output),
+        dims: shown_dims(output, is_batched),
         reshape: written.and_then(|written| written.reshape.clone()),
         label_filename: written
             .map(|written| written.label_filename.clone())
@@ -450,7 +554,7 @@ fn output_config(output: &TensorMetadata, written: &WrittenConfig, batching: &Ba
 }
 
 /// Every group has a name and a number, and there is one.
-fn complete_instances(config: &mut ModelConfig, defaults: Defaults) -> Result<(), MismatchError> {
+fn complete_instances(config: &mut ModelConfig, instances: usize) -> Result<(), MismatchError> {
     let groups = &mut config.instance_group;
     if groups.is_empty() {
         groups.push(InstanceGroup::default());
@@ -464,7 +568,7 @@ fn complete_instances(config: &mut ModelConfig, defaults: Defaults) -> Result<()
             };
         }
         if group.count == 0 {
-            group.count = u32::try_from(defaults.instances.max(1)).unwrap_or(u32::MAX);
+            group.count = u32::try_from(instances.max(1)).unwrap_or(u32::MAX);
         }
         group.kind = InstanceKind::Cpu;
     }
@@ -492,15 +596,110 @@ mod tests {
         ModelMetadata::new("m", "test_test", tensors("x", inputs), tensors("y", outputs)).with_versions(["1"])
     }
 
+    /// A model whose rows are proven to be independent.
     fn run(text: &str, model: &ModelMetadata) -> Result<Completed, String> {
+        run_with(text, model, proven())
+    }
+
+    fn run_with(text: &str, model: &ModelMetadata, defaults: Defaults) -> Result<Completed, String> {
         let written = WrittenConfig::read(text, Syntax::Pbtxt).map_err(|error| error.to_string())?;
-        let defaults = Defaults {
-            instances: 4,
-            max_batch_size: 64,
-            decoupled: false,
-            joined_only_when_told: false,
-        };
         complete(&written, model, "test", defaults).map_err(|error| error.to_string())
+    }
+
+    fn proven() -> Defaults {
+        Defaults::default()
+            .with_instances(4)
+            .with_max_batch_size(64)
+            .with_joining(Joining::Proven)
+    }
+
+    /// What `CumSum` along axis 0 gives.
+    fn causal() -> Defaults {
+        let joining = Joining::alone("CumSum 'y' runs along axis 0");
+        proven().with_joining(joining.advising("write max_batch_size: 8"))
+    }
+
+    #[test]
+    fn requests_are_joined_where_the_configuration_or_the_model_says_so_and_nowhere_else() {
+        let free = model(&[&[-1, 4]], &[&[-1]]);
+        let shown = |text: &str, defaults: Defaults| {
+            let completed = run_with(text, &free, defaults).unwrap();
+            let config = &completed.config;
+            assert_eq!(
+                config.max_batch_size > 1,
+                config.dynamic_batching.is_some(),
+                "{text}"
+            );
+            (config.max_batch_size, completed.joining.to_string())
+        };
+        let is = |rows: u32, joining: &str| (rows, joining.to_owned());
+        assert_eq!(shown("", proven()), is(64, "proven"));
+        assert_eq!(
+            shown("", proven().with_joining(Joining::Declared)),
+            is(64, "declared")
+        );
+        assert_eq!(
+            shown("", causal()),
+            is(
+                0,
+                "no (CumSum 'y' runs along axis 0; to promise that rows are independent, write max_batch_size: 8)"
+            )
+        );
+        for defaults in [proven(), causal()] {
+            let shown = |text| shown(text, defaults.clone());
+            assert_eq!(shown("max_batch_size: 8"), is(8, "declared"));
+            assert_eq!(shown("max_batch_size: 0"), is(0, "no (max_batch_size is 0)"));
+            assert_eq!(shown("max_batch_size: 1"), is(1, "no (max_batch_size is 1)"));
+            assert_eq!(shown("dynamic_batching { }"), is(64, "declared"));
+        }
+        let decoupled = "model_transaction_policy { decoupled: true }";
+        assert_eq!(
+            shown(decoupled, proven()),
+            is(0, "no (it gives any number of responses to a request)")
+        );
+        assert_eq!(
+            shown("input { name: \"x0\" dims: [ -1, 4 ] }", proven()).1,
+            "no (the dims of its configuration have the first dimension; to promise that rows are independent, leave it \
+             out there and write max_batch_size: 8)"
+        );
+        assert_eq!(
+            shown("", proven().with_max_batch_size(1)),
+            is(1, "no (max_batch_size is 1)")
+        );
+    }
+
+    #[test]
+    fn a_model_that_is_not_joined_shows_all_dimensions_and_still_takes_those_written_without_the_first() {
+        let free = model(&[&[-1, 4]], &[&[-1]]);
+        let completed = run_with("input { name: \"x0\" dims: [ 4 ] }", &free, causal()).unwrap();
+        assert_eq!(completed.config.input[0].dims, [-1, 4]);
+        assert!(completed.config.dynamic_batching.is_none() && completed.without_batches.is_none());
+        let fixed = model(&[&[2, 4]], &[&[-1]]);
+        let refused = run_with("input { name: \"x0\" dims: [ 4 ] }", &fixed, causal());
+        assert!(refused.unwrap_err().contains("write dims: [2, 4]"));
+        assert_eq!(
+            run_with("", &fixed, proven()).unwrap().joining.to_string(),
+            "no (the first dimension of 'x0' (FP32[2, 4]) is not free)"
+        );
+    }
+
+    #[test]
+    fn inputs_without_rows_need_no_free_first_dimension_and_clients_see_no_batches() {
+        let scaled = model(&[&[-1, 4], &[]], &[&[-1]]);
+        let defaults = proven().with_shared_inputs(vec!["x1".to_owned()]);
+        let completed = run_with("", &scaled, defaults.clone()).unwrap();
+        assert_eq!(completed.joining, Joining::Proven);
+        let config = completed.config;
+        assert_eq!((config.max_batch_size, config.dynamic_batching), (0, None));
+        assert_eq!(
+            (&config.input[0].dims[..], &config.input[1].dims[..]),
+            (&[-1, 4][..], &[][..])
+        );
+        let refused = run_with("max_batch_size: 8", &scaled, defaults).unwrap_err();
+        assert!(
+            refused.contains("the first dimension of 'x1' (FP32[])"),
+            "{refused}"
+        );
     }
 
     #[test]
@@ -512,10 +711,15 @@ mod tests {
             .with_joined_only_when_told(true);
         let completed = |text: &str| {
             let written = WrittenConfig::read(text, Syntax::Pbtxt).unwrap();
-            complete(&written, &model, "b", defaults).unwrap()
+            complete(&written, &model, "b", defaults.clone()).unwrap()
         };
         for text in ["", "max_batch_size: 8"] {
             let completed = completed(text);
+            assert_eq!(
+                completed.joining.to_string(),
+                "no (its configuration has no dynamic_batching; to promise that rows are independent, write \
+                 dynamic_batching { })"
+            );
             assert_eq!(completed.config.max_batch_size, 8, "{text}");
             assert!(completed.config.dynamic_batching.is_none() && completed.without_batches.is_none());
         }

@@ -26,7 +26,10 @@ use std::{
 use backend_onnx::OnnxBackend;
 use bench_kit::Comparison;
 use oip_engine::{Engine, EngineConfig, Repository};
-use oip_service::{Backend, CancelToken, InferenceService, LoadContext, Model, ModelSource, RequestContext};
+use oip_service::{
+    Backend, CancelToken, IndependentRows, InferenceService, LoadContext, Model, ModelSource, RequestContext,
+    RowIndependence,
+};
 use oip_types::{
     BatchStatistics, DataType, InferOutput, InferRequest, ModelMetadata, ModelRef, ServiceError,
     TensorMetadata,
@@ -253,5 +256,9 @@ impl Model for NothingModel {
 
     fn infer(&self, mut request: InferRequest, _: &CancelToken) -> Result<Vec<InferOutput>, ServiceError> {
         Ok(vec![InferOutput::new("y", request.take_input("x")?)])
+    }
+
+    fn row_independence(&self) -> RowIndependence {
+        RowIndependence::Proven(IndependentRows::default())
     }
 }

@@ -268,7 +268,7 @@ impl Classification for Engine {
     fn classes(&self, model: ModelRef<'_>, output: &str) -> Classes {
         self.registry().find(model).map_or_else(
             |_| Classes::default(),
-            |served| Classes::new(served.config().max_batch_size > 0, served.labels(output)),
+            |served| Classes::new(served.counts_rows(), served.labels(output)),
         )
     }
 }

@@ -37,11 +37,11 @@
 //!
 //! # Batches
 //!
-//! A model whose inputs and outputs all have a free first dimension is batched without any configuration: as soon as a
-//! thread is free it takes what waits, up to [`EngineConfig::default_max_batch_size`] rows. When a batch fails its requests
-//! are run once more, each by itself, so that only those fail that must; a bad request thus costs its neighbours a
-//! second run, but never their answers. Nothing in a model file proves that rows are independent, so the first batch is
-//! compared with a run of one of its requests; a model that does not pass is not batched.
+//! Requests of different callers are joined where the configuration has a `max_batch_size`, or where the model says that its rows are
+//! independent ([`Model::row_independence`](oip_service::Model::row_independence)): as soon as a thread is free it takes what
+//! waits, up to [`EngineConfig::default_max_batch_size`] rows. When a batch fails its requests are run once more, each by
+//! itself, so that only those fail that must; a bad request thus costs its neighbours a second run, but never their
+//! answers.
 //!
 //! # The layout of a repository
 //!

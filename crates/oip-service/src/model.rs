@@ -221,13 +221,14 @@ impl fmt::Debug for Begun {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ModelDefaults {
-    /// The most rows of one run; 0 for models that take no batches. The server may give fewer.
+    /// The most rows of one run; the server may give fewer. Above 0 this says that rows are independent where
+    /// [`Model::row_independence`] does not know, so that requests are joined; with 0 they are not, whatever that says.
     pub max_batch_size: Option<u32>,
     /// How many instances there are.
     pub instances: Option<u32>,
     /// Whether it gives any number of answers to a request, by [`Model::infer_several`].
     pub decoupled: bool,
-    /// Whether requests are joined only where its configuration has `dynamic_batching`.
+    /// Whether requests are joined only where its configuration has `dynamic_batching`, as Triton's Python models are.
     pub joined_only_when_told: bool,
 }
 

@@ -40,6 +40,7 @@ mod example;
 #[cfg(feature = "durations")]
 mod human_duration;
 mod infer;
+mod joining;
 #[cfg(feature = "rest")]
 mod json;
 mod limits;
@@ -67,6 +68,7 @@ pub use example::ExampleInput;
 #[cfg(feature = "durations")]
 pub use human_duration::{HumanDuration, HumanDurationError};
 pub use infer::{InferInput, InferOutput, InferRequest, InferResponse, RequestPart, RequestedOutput};
+pub use joining::Joining;
 pub use limits::Limits;
 pub use log_settings::{LogSetting, LogSettings};
 pub use memory::{Grant, Memory, Unlimited};

@@ -1,7 +1,7 @@
 //! From text to the configuration that is in effect.
 
 use model_config::{Completed, Defaults, MismatchError, Syntax, WrittenConfig, complete, complete_pipeline};
-use oip_types::{DataType, ModelMetadata, TensorMetadata};
+use oip_types::{DataType, Joining, ModelMetadata, TensorMetadata};
 
 /// A model with batches of images.
 pub(crate) fn digits() -> ModelMetadata {
@@ -16,7 +16,10 @@ pub(crate) fn digits() -> ModelMetadata {
 
 pub(crate) fn run(text: &str, model: &ModelMetadata) -> Result<Completed, MismatchError> {
     let written = WrittenConfig::read(text, Syntax::Pbtxt).unwrap();
-    let defaults = Defaults::default().with_instances(2).with_max_batch_size(64);
+    let defaults = Defaults::default()
+        .with_instances(2)
+        .with_max_batch_size(64)
+        .with_joining(Joining::Proven);
     complete(&written, model, "onnx", defaults)
 }
 

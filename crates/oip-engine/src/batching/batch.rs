@@ -1,5 +1,6 @@
 //! Requests joined along axis 0, and their outputs taken apart again.
 
+use oip_service::IndependentRows;
 use oip_types::{
     InferInput, InferOutput, InferRequest, ModelMetadata, ParameterValue, Parameters, RequestPart,
     RequestedOutput, ServiceError, TensorValue,
@@ -28,34 +29,52 @@ pub(crate) fn ask(
         bytes,
         ..Ask::default()
     };
-    let rows = match rows(policy.max_rows(), request) {
+    let independent = policy.independent_rows();
+    let rows = match rows(policy.max_rows(), &independent.shared_inputs, request) {
         Ok(Some(rows)) => rows,
-        Ok(None) => return Ok(alone),
-        // Without a configuration this is a guess: the model's first dimensions may mean something else.
-        Err(_) if policy.is_guess() => {
-            let rows = leading_rows(request).unwrap_or(1);
+        Ok(None) => {
+            let measured = (policy.max_rows() == 0).then(|| measured_rows(metadata, request));
+            return Ok(Ask {
+                measured_rows: measured.flatten(),
+                ..alone
+            });
+        }
+        // Nobody has promised that requests have so many rows at most.
+        Err(_) if !policy.is_configured() => {
+            let rows = leading_rows(&independent.shared_inputs, request).unwrap_or(1);
             return Ok(Ask { rows, ..alone });
         }
         Err(error) => return Err(error),
     };
+    // Without rows there is nothing to join, and a model may want to say something about it.
+    let may_join = rows > 0 && policy.joins() && has_equal_dims(independent, request);
+    let key = may_join.then(|| join_key(metadata, &independent.shared_inputs, request));
     Ok(Ask {
         rows,
-        // Nothing to join, and a model may want to say something about it.
-        key: (rows > 0 && policy.joins()).then(|| join_key(metadata, request)),
+        key: key.flatten(),
+        measured_rows: (rows > 0).then_some(rows),
         ..alone
     })
 }
 
-/// How many rows a request has, to a model that takes at most so many at once; none if that is 0, or it has none.
+/// How many rows a request has, to a model that takes at most so many at once; none if that is 0, or it has none. Inputs that
+/// are `shared` have none.
 ///
 /// # Errors
 /// [`InvalidArgument`](oip_types::ErrorCode::InvalidArgument) when it has more, or its inputs differ in their number.
-pub(crate) fn rows(max_rows: u64, request: &InferRequest) -> Result<Option<u64>, ServiceError> {
-    let (Some(first), Some(rows), 1..) = (request.inputs.first(), leading_rows(request), max_rows) else {
+pub(crate) fn rows(
+    max_rows: u64,
+    shared: &[String],
+    request: &InferRequest,
+) -> Result<Option<u64>, ServiceError> {
+    let mut inputs = inputs_with_rows(shared, request);
+    let Some(first) = inputs.next().filter(|_| max_rows > 0) else {
         return Ok(None);
     };
-    let mut others = request.inputs.iter();
-    match others.find(|input| input.value.rows() != Some(rows)) {
+    let Some(rows) = first.value.rows() else {
+        return Ok(None);
+    };
+    match inputs.find(|input| input.value.rows() != Some(rows)) {
         Some(other) => Err(ServiceError::invalid(format!(
             "inputs {} and {} must have the same number of rows, found shapes {} and {}",
             Quoted(&first.name),
@@ -70,16 +89,51 @@ pub(crate) fn rows(max_rows: u64, request: &InferRequest) -> Result<Option<u64>,
     }
 }
 
-fn leading_rows(request: &InferRequest) -> Option<u64> {
-    request.inputs.first()?.value.rows()
+/// The first dimension of the inputs for which a model leaves it free, if it is the same of all; 1 if there are none. The time of a
+/// run follows from it where all other dimensions are fixed.
+pub(crate) fn measured_rows(metadata: &ModelMetadata, request: &InferRequest) -> Option<u64> {
+    let free = metadata
+        .inputs
+        .iter()
+        .filter(|expected| expected.shape.dims().first() == Some(&None));
+    let mut found = free.filter_map(|expected| request.input(&expected.name)?.rows());
+    let rows = found.next().unwrap_or(1);
+    (rows > 0 && found.all(|other| other == rows)).then_some(rows)
+}
+
+fn leading_rows(shared: &[String], request: &InferRequest) -> Option<u64> {
+    inputs_with_rows(shared, request).next()?.value.rows()
+}
+
+fn inputs_with_rows<'r>(
+    shared: &'r [String],
+    request: &'r InferRequest,
+) -> impl Iterator<Item = &'r InferInput> {
+    request
+        .inputs
+        .iter()
+        .filter(|input| !shared.contains(&input.name))
+}
+
+/// Whether the dimensions that have one name are equal in a request.
+fn has_equal_dims(independent: &IndependentRows, request: &InferRequest) -> bool {
+    independent.equal_dims.iter().all(|group| {
+        let dim = |(name, axis): &(String, usize)| request.input(name)?.shape().dims().get(*axis).copied();
+        let mut dims = group.iter().filter_map(dim);
+        let first = dims.next();
+        dims.all(|dim| Some(dim) == first)
+    })
 }
 
 /// What two requests must have in common to be joined: which optional inputs they have, whether they name outputs if some of
-/// those are optional, the dimensions that the model leaves free, but for the first, and all parameters that it could see.
+/// those are optional, the dimensions that the model leaves free, but for the first, the values of inputs that are `shared`, and all
+/// parameters that the model could see. `None` where so much is shared that comparing it costs more than joining saves.
 ///
 /// Nothing but these differs between requests that fit the metadata, and for most models that is nothing at all: then
 /// the key is empty and costs no memory.
-fn join_key(metadata: &ModelMetadata, request: &InferRequest) -> JoinKey {
+fn join_key(metadata: &ModelMetadata, shared: &[String], request: &InferRequest) -> Option<JoinKey> {
+    /// Bytes of shared inputs that a key holds.
+    const MAX_SHARED: usize = 64 << 10;
     let mut key = Vec::new();
     for expected in &metadata.inputs {
         let value = request.input(&expected.name);
@@ -91,11 +145,20 @@ fn join_key(metadata: &ModelMetadata, request: &InferRequest) -> JoinKey {
         if has_any_rank {
             key.push(dims.len() as u8); // at most `Shape::MAX_RANK`
         }
+        let is_shared = shared.contains(&expected.name);
         let patterns = expected.shape.dims();
-        for (index, dim) in dims.iter().enumerate().skip(1) {
+        for (index, dim) in dims.iter().enumerate().skip(usize::from(!is_shared)) {
             if has_any_rank || patterns.get(index).is_none_or(Option::is_none) {
                 key.extend_from_slice(&dim.to_le_bytes());
             }
+        }
+        if let Some(value) = value.filter(|_| is_shared) {
+            let bytes = value.raw();
+            if key.len().saturating_add(bytes.len()) > MAX_SHARED {
+                return None;
+            }
+            key.extend_from_slice(&bytes.len().to_le_bytes());
+            key.extend_from_slice(bytes);
         }
     }
     // Which of the optional outputs a model gives depends on whether outputs are named.
@@ -109,7 +172,7 @@ fn join_key(metadata: &ModelMetadata, request: &InferRequest) -> JoinKey {
     for output in &request.outputs {
         push_parameters(&mut key, &output.name, &output.parameters);
     }
-    JoinKey(key)
+    Some(JoinKey(key))
 }
 
 /// Appends parameters, and to whom they belong, in a form that is the same for the same ones only.
@@ -147,11 +210,12 @@ fn push_parameters(key: &mut Vec<u8>, owner: &str, parameters: &Parameters) {
     }
 }
 
-/// One request for all: each input is copied once, and the outputs are those that any of them wants.
+/// One request for all: each input is copied once, but for those that are `shared` and equal in all of them, which it has as the
+/// first one has them. The outputs are those that any of them wants.
 ///
 /// # Errors
 /// As [`TensorValue::join_rows`].
-pub(crate) fn join(requests: &[InferRequest]) -> Result<InferRequest, ServiceError> {
+pub(crate) fn join(requests: &[InferRequest], shared: &[String]) -> Result<InferRequest, ServiceError> {
     let [first, ..] = requests else {
         return Err(ServiceError::internal("a batch without requests"));
     };
@@ -160,16 +224,23 @@ pub(crate) fn join(requests: &[InferRequest]) -> Result<InferRequest, ServiceErr
     joined.outputs = wanted(requests);
     let parts = requests.iter().map(|request| RequestPart {
         id: request.id.clone(),
-        rows: leading_rows(request).unwrap_or(0),
+        rows: leading_rows(shared, request).unwrap_or(0),
         outputs: request.outputs.iter().map(|output| output.name.clone()).collect(),
     });
     joined.parts = parts.collect();
-    for InferInput { name, parameters, .. } in &first.inputs {
-        let parts: Vec<&TensorValue> = requests
-            .iter()
-            .filter_map(|request| request.input(name))
-            .collect();
-        let value = TensorValue::join_rows(&parts)?;
+    for InferInput {
+        name,
+        parameters,
+        value,
+        ..
+    } in &first.inputs
+    {
+        let value = if shared.contains(name) {
+            value.clone()
+        } else {
+            let parts = requests.iter().filter_map(|request| request.input(name));
+            TensorValue::join_rows(&parts.collect::<Vec<_>>())?
+        };
         joined.inputs.push(InferInput {
             name: name.clone(),
             value,
@@ -318,8 +389,8 @@ mod tests {
     }
 
     #[test]
-    fn what_was_only_guessed_refuses_nothing() {
-        let policy = BatchPolicy::derived(&metadata(), 64);
+    fn what_nobody_configured_refuses_nothing() {
+        let policy = BatchPolicy::derived(&metadata(), &IndependentRows::default(), 64);
         let is_alone = |request: &InferRequest| ask(&policy, &metadata(), request).unwrap().key.is_none();
         assert!(!is_alone(&request(64, 3)));
         assert!(is_alone(&request(65, 3)));
@@ -347,7 +418,7 @@ mod tests {
         let [first, other] = [0, 1].map(|at| request(1, 3).with_output(optional.outputs[at].name.clone()));
         assert_ne!(key(&unnamed), key(&first));
         assert_eq!(key(&first), key(&other));
-        assert!(BatchPolicy::derived(&optional, 64).max_rows() > 0);
+        assert!(BatchPolicy::derived(&optional, &IndependentRows::default(), 64).max_rows() > 0);
     }
 
     #[test]
@@ -362,7 +433,7 @@ mod tests {
 
         let mut optional = metadata();
         optional.inputs[1] = optional.inputs[1].clone().optional();
-        let key_of = |request: &InferRequest| join_key(&optional, request);
+        let key_of = |request: &InferRequest| join_key(&optional, &[], request);
         let mut without = base.clone();
         without.inputs.truncate(1);
         assert_ne!(
@@ -403,6 +474,95 @@ mod tests {
         assert_ne!(key(&of_input), key(&with(ParameterValue::Int64(1))));
     }
 
+    /// A model of rows `x`, with a threshold and a table that have none.
+    fn thresholded() -> (ModelMetadata, IndependentRows) {
+        let tensor = |name: &str, dims: &[i64]| TensorMetadata::new(name, DataType::UINT8, dims);
+        let inputs = vec![
+            tensor("threshold", &[]),
+            tensor("x", &[-1, -1]),
+            tensor("table", &[-1]),
+        ];
+        let metadata = ModelMetadata::new("m", "test_test", inputs, vec![tensor("y", &[-1])]);
+        let rows = IndependentRows::default()
+            .with_shared_input("threshold")
+            .with_shared_input("table")
+            .with_equal_dims([("x", 1), ("table", 0)]);
+        (metadata, rows)
+    }
+
+    fn thresholded_request(threshold: u8, rows: u64, table: Vec<u8>) -> InferRequest {
+        let columns = table.len() as u64;
+        InferRequest::new(ModelRef::new("m", None).unwrap())
+            .with_input("threshold", Tensor::scalar(threshold))
+            .with_input("x", matrix(rows, columns))
+            .with_input("table", Tensor::from_vec(Shape::vector(columns), table).unwrap())
+    }
+
+    #[test]
+    fn inputs_without_rows_are_joined_only_where_they_are_equal_and_are_given_once() {
+        let (metadata, rows) = thresholded();
+        let policy = BatchPolicy::derived(&metadata, &rows, 64);
+        let asked = |request: &InferRequest| ask(&policy, &metadata, request).unwrap();
+        let base = thresholded_request(1, 2, vec![5, 6]);
+        let asked_base = asked(&base);
+        assert_eq!((asked_base.rows, asked_base.measured_rows), (2, Some(2)));
+        let same = thresholded_request(1, 3, vec![5, 6]);
+        assert_eq!(asked_base.key, asked(&same).key);
+        for other in [
+            thresholded_request(2, 2, vec![5, 6]),
+            thresholded_request(1, 2, vec![5, 7]),
+            thresholded_request(1, 2, vec![5, 6, 7]),
+        ] {
+            let other = asked(&other).key;
+            assert!(other.is_some() && other != asked_base.key);
+        }
+        // Comparing so much costs more than it saves.
+        assert_eq!(asked(&thresholded_request(1, 1, vec![0; 65 << 10])).key, None);
+
+        let joined = join(&[base, same], &rows.shared_inputs).unwrap();
+        assert_eq!(joined.input("x").unwrap().shape().dims(), [5, 2]);
+        assert_eq!(joined.input("table").unwrap().shape().dims(), [2]);
+        assert_eq!(joined.input("threshold").unwrap().raw()[..], [1]);
+        assert_eq!(
+            joined.parts.iter().map(|part| part.rows).collect::<Vec<_>>(),
+            [2, 3]
+        );
+    }
+
+    #[test]
+    fn a_request_runs_alone_in_which_dimensions_of_one_name_differ() {
+        let (metadata, rows) = thresholded();
+        let policy = BatchPolicy::derived(&metadata, &rows, 64);
+        let mut request = thresholded_request(1, 2, vec![5, 6]);
+        assert!(ask(&policy, &metadata, &request).unwrap().key.is_some());
+        request.inputs[2].value = Tensor::from_vec(Shape::vector(1), vec![5u8]).unwrap().into();
+        let asked = ask(&policy, &metadata, &request).unwrap();
+        assert_eq!((asked.rows, asked.key), (2, None));
+    }
+
+    #[test]
+    fn requests_that_are_not_joined_are_measured_by_the_first_dimension_they_have_in_common() {
+        let measured = |inputs: &[&[i64]], dims: &[[u64; 2]]| {
+            let inputs = inputs.iter().enumerate();
+            let tensor = |(index, dims): (usize, &&[i64])| {
+                TensorMetadata::new(format!("x{index}"), DataType::UINT8, dims)
+            };
+            let metadata = ModelMetadata::new("m", "p", inputs.map(tensor).collect(), Vec::new());
+            let mut request = InferRequest::new(ModelRef::new("m", None).unwrap());
+            for (index, [rows, columns]) in dims.iter().enumerate() {
+                request = request.with_input(format!("x{index}"), matrix(*rows, *columns));
+            }
+            let asked = ask(&BatchPolicy::one_by_one(), &metadata, &request).unwrap();
+            assert_eq!((asked.rows, &asked.key), (1, &None));
+            asked.measured_rows
+        };
+        assert_eq!(measured(&[&[-1, 2], &[-1, 3]], &[[5, 2], [5, 3]]), Some(5));
+        assert_eq!(measured(&[&[-1, 2], &[4, 3]], &[[5, 2], [4, 3]]), Some(5));
+        assert_eq!(measured(&[&[4, 2]], &[[4, 2]]), Some(1));
+        assert_eq!(measured(&[&[-1, 2], &[-1, 3]], &[[5, 2], [4, 3]]), None);
+        assert_eq!(measured(&[&[-1, 2]], &[[0, 2]]), None);
+    }
+
     #[test]
     fn requests_get_their_own_rows_of_what_they_want() {
         let mut reordered = request(1, 3);
@@ -412,7 +572,7 @@ mod tests {
             reordered.with_output("z").with_output("y"),
             request(3, 3).with_output("y"),
         ];
-        let joined = join(&requests).unwrap();
+        let joined = join(&requests, &[]).unwrap();
         assert_eq!(joined.input("x").unwrap().shape().dims(), [6, 3]);
         assert_eq!(joined.input("s").unwrap().rows(), Some(6));
         let parts: Vec<u64> = joined.parts.iter().map(|part| part.rows).collect();
@@ -420,7 +580,7 @@ mod tests {
             parts,
             requests
                 .iter()
-                .map(|request| leading_rows(request).unwrap())
+                .map(|request| leading_rows(&[], request).unwrap())
                 .collect::<Vec<_>>()
         );
         let names: Vec<&str> = joined.outputs.iter().map(|output| output.name.as_str()).collect();

@@ -1,7 +1,6 @@
 //! Which requests wait, which of them run together, and how they are joined and taken apart again.
 
 pub(crate) mod batch;
-pub(crate) mod independence;
 pub(crate) mod queue;
 #[cfg(test)]
 mod queue_interleavings;

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use model_config::{Axes, Completed, Defaults, WrittenConfig, complete, complete_pipeline};
+use model_config::{Axes, Completed, WrittenConfig, complete, complete_pipeline};
 use oip_service::{
     AnswerSink, Begun, CancelToken, ConfiguredTensors, JoinedAnswer, LoadContext, Model, ModelSource,
     NoOtherModels, OtherModels, RowIndependence,
@@ -21,6 +21,7 @@ use crate::{
         error::LoadError,
         labels::Labels,
         model_folder::{Content, FoundFile, ModelFolder},
+        row_settings::RowSettings,
         warm_up::warm_up,
     },
     pipeline::Pipeline,
@@ -65,6 +66,8 @@ pub(crate) fn load(
             let pipeline = Pipeline::new(Arc::new(completed.metadata), config.clone());
             let configs = Configs {
                 usual: config,
+                joining: None,
+                counts_rows: completed.counts_rows,
                 without_batches: None,
             };
             (Runs::Pipeline(Box::new(pipeline)), configs, labels)
@@ -109,11 +112,16 @@ pub(crate) fn embed(
     let prepared = guarded("embedded", "asking for its metadata", || {
         let metadata = model.metadata().clone().with_versions(&None::<String>);
         let written = WrittenConfig::default();
-        let defaults = of_model(&*model, server_defaults(config));
-        let mut completed = complete(&written, &metadata, "embedded", defaults)
-            .map_err(|error| LoadError::Mismatch(error.into()))?;
+        let settings = RowSettings::of(&*model, config, "set its max_batch_size");
+        let mut completed = complete(
+            &written,
+            &metadata,
+            "embedded",
+            settings.defaults(&*model, config),
+        )
+        .map_err(|error| LoadError::Mismatch(error.into()))?;
         note_runtime(&mut completed, &*model);
-        let policy = policy(&completed, defaults)?;
+        let policy = settings.policy(&mut completed)?;
         Ok(Prepared {
             model,
             completed,
@@ -124,29 +132,6 @@ pub(crate) fn embed(
     })?;
     let (runs, configs, labels) = run(prepared, config, others)?;
     Ok(ServedVersion::new(None, runs, configs, labels, None))
-}
-
-/// The server's defaults for models that say nothing else.
-fn server_defaults(config: &EngineConfig) -> Defaults {
-    Defaults::default()
-        .with_instances(config.instances)
-        .with_max_batch_size(u32::try_from(config.default_max_batch_size).unwrap_or(u32::MAX))
-}
-
-/// How requests to a model are joined.
-fn policy(completed: &Completed, defaults: Defaults) -> Result<BatchPolicy, LoadError> {
-    let is_told = completed.config.dynamic_batching.is_some();
-    if defaults.joined_only_when_told && !is_told {
-        let policy = BatchPolicy::from_config(&completed.config).map_err(LoadError::Policy)?;
-        return Ok(policy.without_joining());
-    }
-    match completed.without_batches.is_some() {
-        true => Ok(BatchPolicy::derived(
-            &completed.metadata,
-            defaults.max_batch_size.into(),
-        )),
-        false => BatchPolicy::from_config(&completed.config).map_err(LoadError::Policy),
-    }
 }
 
 /// Loads a model's file, warms the model up and starts its threads.
@@ -163,7 +148,7 @@ fn start(
     others: Others,
 ) -> Result<(Runs, Configs, Labels), LoadError> {
     let deadline = Instant::now() + config.load_timeout;
-    let defaults = server_defaults(config);
+    let defaults = config.clone();
     let mapping = config.mapping;
     if job.written.is_mapped && mapping.is_none() {
         return Err(LoadError::MappingNotAllowed);
@@ -176,7 +161,7 @@ fn start(
     let spawned = builder.spawn(move || {
         on_model_thread();
         // When nobody listens any more, time was over.
-        let _ = sender.send(prepare(&job, &file, mapping, deadline, defaults));
+        let _ = sender.send(prepare(&job, &file, mapping, deadline, &defaults));
     });
     spawned.map_err(LoadError::NoThread)?;
     let patience = deadline.saturating_duration_since(Instant::now());
@@ -201,6 +186,8 @@ fn run(
             Completed {
                 config: model_config,
                 metadata,
+                joining,
+                counts_rows,
                 without_batches,
                 ..
             },
@@ -224,6 +211,8 @@ fn run(
     let instances = Instances::start(model, metadata, settings).map_err(LoadError::NoInstances)?;
     let configs = Configs {
         usual: Arc::new(model_config),
+        joining: Some(joining),
+        counts_rows,
         without_batches: without_batches.map(Arc::new),
     };
     Ok((Runs::Instances(instances), configs, labels))
@@ -245,7 +234,7 @@ fn prepare(
     file: &FoundFile,
     mapping: Option<Promise>,
     deadline: Instant,
-    defaults: Defaults,
+    config: &EngineConfig,
 ) -> Result<Prepared, LoadError> {
     let mapping = mapping.filter(|_| job.written.is_mapped);
     let content = job.folder.open_model(file, mapping)?;
@@ -285,11 +274,16 @@ fn prepare(
 
     let mut metadata = model.metadata().clone().with_versions(&job.version);
     metadata.name.clone_from(&job.name);
-    let defaults = of_model(&*model, defaults);
-    let mut completed = complete(&job.written, &metadata, backend.name(), defaults)
-        .map_err(|error| LoadError::Mismatch(error.into()))?;
+    let settings = RowSettings::of(&*model, config, "write max_batch_size: 8");
+    let mut completed = complete(
+        &job.written,
+        &metadata,
+        backend.name(),
+        settings.defaults(&*model, config),
+    )
+    .map_err(|error| LoadError::Mismatch(error.into()))?;
     note_runtime(&mut completed, &*model);
-    let policy = policy(&completed, defaults)?;
+    let policy = settings.policy(&mut completed)?;
     let labels = Labels::read(&job.folder, job.version.as_deref(), &completed.config)?;
     let model: Box<dyn Model> = if completed.is_narrowed {
         Box::new(Narrowed {
@@ -338,20 +332,6 @@ fn note_runtime(completed: &mut Completed, model: &dyn Model) {
     {
         runtime.clone_into(&mut config.runtime);
     }
-}
-
-/// The server's defaults, where the model itself has no others.
-fn of_model(model: &dyn Model, defaults: Defaults) -> Defaults {
-    let own = model.defaults();
-    let instances = own
-        .instances
-        .map_or(defaults.instances, |instances| instances as usize);
-    let rows = own.max_batch_size.unwrap_or(defaults.max_batch_size);
-    defaults
-        .with_instances(instances.max(1))
-        .with_max_batch_size(rows.min(defaults.max_batch_size))
-        .with_decoupled(own.decoupled)
-        .with_joined_only_when_told(own.joined_only_when_told)
 }
 
 /// Runs code of backends and models; a panic is logged, and told without what it says, which names places in the code.
@@ -533,6 +513,7 @@ impl Model for Narrowed {
         self.model.end();
     }
 
+    /// As of the model within: the first axis is that of the model, since only axes of one come and go.
     fn row_independence(&self) -> RowIndependence {
         self.model.row_independence()
     }

@@ -17,6 +17,7 @@ pub(crate) mod repositories;
 pub(crate) mod repository;
 pub(crate) mod retirement;
 mod root;
+mod row_settings;
 pub(crate) mod upstream;
 pub(crate) mod version_key;
 pub(crate) mod warm_up;

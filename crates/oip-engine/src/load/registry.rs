@@ -6,7 +6,8 @@ use std::{
 
 use oip_service::{AnswerStream, Answers, BoxFuture, Readiness, RequestContext, StreamedAnswer};
 use oip_types::{
-    ErrorCode, InferRequest, InferResponse, ModelMetadata, ModelRef, ModelState, Parameters, ServiceError,
+    ErrorCode, InferRequest, InferResponse, Joining, ModelMetadata, ModelRef, ModelState, Parameters,
+    ServiceError,
 };
 use tensor_core::Quoted;
 
@@ -90,6 +91,8 @@ pub struct ModelStatus {
     pub reason: String,
     /// Its metadata, once it is ready.
     pub metadata: Option<Arc<ModelMetadata>>,
+    /// Whether requests to it are joined, once it is ready; none of a pipeline, whose steps join them.
+    pub joining: Option<Joining>,
     /// How long loading took.
     pub load_time: Option<Duration>,
     /// About how many bytes of memory it takes: by how much what the process and its children have for themselves grew while the
@@ -116,6 +119,7 @@ impl ModelStatus {
             state,
             reason: reason.to_owned(),
             metadata: None,
+            joining: None,
             load_time: None,
             load_memory: None,
         }
@@ -126,6 +130,15 @@ impl ModelStatus {
     pub fn with_metadata(self, metadata: Arc<ModelMetadata>) -> Self {
         Self {
             metadata: Some(metadata),
+            ..self
+        }
+    }
+
+    /// The same with whether requests to it are joined.
+    #[must_use]
+    pub fn with_joining(self, joining: Joining) -> Self {
+        Self {
+            joining: Some(joining),
             ..self
         }
     }
@@ -472,6 +485,7 @@ impl Registry {
                     state,
                     reason,
                     metadata: entry.served().map(|served| served.metadata().clone()),
+                    joining: entry.served().and_then(|served| served.joining().cloned()),
                     load_time: entry.cost.map(|cost| cost.time),
                     load_memory: entry.cost.and_then(|cost| cost.memory),
                 }

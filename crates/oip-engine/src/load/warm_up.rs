@@ -11,9 +11,12 @@ use oip_types::{
 };
 use tensor_core::{DType, Shape, TensorSpec};
 
-use crate::load::{
-    error::{InputError, LoadError, WarmUpError},
-    model_folder::ModelFolder,
+use crate::{
+    batching::batch::measured_rows,
+    load::{
+        error::{InputError, LoadError, WarmUpError},
+        model_folder::ModelFolder,
+    },
 };
 
 /// Bytes that one input of a warm-up request may have.
@@ -40,6 +43,7 @@ pub(crate) fn warm_up(
             source: source.into(),
         };
         let request = request(warmup, metadata, config.max_batch_size > 0, folder).map_err(fail)?;
+        let rows = measured_rows(metadata, &request);
         for _ in 0..warmup.count.clamp(1, MAX_RUNS) {
             let start = Instant::now();
             let answer = match config.model_transaction_policy.decoupled {
@@ -48,7 +52,7 @@ pub(crate) fn warm_up(
                     .infer(request.clone(), cancel)
                     .and_then(|outputs| metadata.pick_outputs(&[], outputs).map(drop)),
             };
-            runs.push((u64::from(warmup.batch_size.max(1)), start.elapsed()));
+            runs.extend(rows.map(|rows| (rows, start.elapsed())));
             answer.map_err(|error| fail(WarmUpError::Model(error)))?;
         }
     }
@@ -83,8 +87,15 @@ fn request(
 ) -> Result<InferRequest, WarmUpError> {
     let model = ModelRef::new(&metadata.name, None).map_err(WarmUpError::Model)?;
     let mut request = InferRequest::new(model);
-    let rows = is_batched.then(|| i64::from(warmup.batch_size.max(1)));
+    // As in the configuration's inputs, the first dimension may be left out where nothing is said of batches.
+    let omits_rows = |name: &str, input: &WarmupInput| {
+        let expected = metadata.inputs.iter().find(|expected| expected.name == name);
+        let dims = expected.map(|expected| expected.shape.dims());
+        dims.is_some_and(|dims| dims.first() == Some(&None) && dims.len() == input.dims.len() + 1)
+    };
     for (name, input) in &warmup.inputs {
+        let has_rows = is_batched || omits_rows(name, input);
+        let rows = has_rows.then(|| i64::from(warmup.batch_size.max(1)));
         let value = value(input, rows, folder).map_err(|source| WarmUpError::Input {
             name: name.clone(),
             source: Box::new(source),

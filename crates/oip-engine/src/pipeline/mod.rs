@@ -157,7 +157,7 @@ impl Pipeline {
         let running = Running::new(self, cx);
         let answer = async {
             self.metadata.check_request(&request)?;
-            rows = batch::rows(self.config.max_batch_size.into(), &request)?.unwrap_or(1);
+            rows = batch::rows(self.config.max_batch_size.into(), &[], &request)?.unwrap_or(1);
             let plan = self.lock().plan.clone();
             let plan =
                 plan.map_err(|reason| ServiceError::new(ErrorCode::Unavailable, reason.to_string()))?;

@@ -51,16 +51,25 @@ pub(crate) fn charge_outputs(
     outputs.into_iter().map(charge).collect()
 }
 
-/// Joins requests into one, whose inputs are charged before they are copied together.
+/// Joins requests into one, whose inputs are charged before they are copied together; those that are `shared` are not copied.
 ///
 /// # Errors
 /// As [`Lease::charge`] and [`batch::join`].
-pub(crate) fn join(lease: &Lease, requests: &[InferRequest]) -> Result<InferRequest, ServiceError> {
+pub(crate) fn join(
+    lease: &Lease,
+    requests: &[InferRequest],
+    shared: &[String],
+) -> Result<InferRequest, ServiceError> {
     let inputs = requests.iter().flat_map(|request| &request.inputs);
-    let bytes = inputs.map(|input| input.value.raw().len() as u64).sum();
+    let copied = inputs.filter(|input| !shared.contains(&input.name));
+    let bytes = copied.map(|input| input.value.raw().len() as u64).sum();
     let mut charge = lease.charge(bytes)?;
-    let mut joined = batch::join(requests)?;
+    let mut joined = batch::join(requests, shared)?;
     for input in std::mem::take(&mut joined.inputs) {
+        if shared.contains(&input.name) {
+            joined.inputs.push(input);
+            continue;
+        }
         joined.inputs.push(InferInput {
             value: input
                 .value
@@ -168,7 +177,7 @@ mod tests {
     fn a_batch_counts_its_joined_inputs() {
         let (budget, lease) = lease(1000);
         let request = |len| InferRequest::new(ModelRef::new("m", None).unwrap()).with_input("x", vector(len));
-        let joined = join(&lease, &[request(100), request(200)]).unwrap();
+        let joined = join(&lease, &[request(100), request(200)], &[]).unwrap();
         assert_eq!((joined.inputs[0].value.raw().len(), budget.used()), (300, 300));
         // Inputs that a model passes through as outputs stay counted.
         let handed_through = joined.inputs[0].value.raw().slice(100..);
@@ -176,7 +185,7 @@ mod tests {
         assert_eq!(budget.used(), 300);
         drop(handed_through);
         assert_eq!(budget.used(), 0);
-        assert!(join(&lease, &[request(600), request(600)]).is_err());
+        assert!(join(&lease, &[request(600), request(600)], &[]).is_err());
         assert_eq!(budget.used(), 0);
     }
 

@@ -12,6 +12,8 @@ pub(crate) type Answer = Result<Vec<InferOutput>, ServiceError>;
 /// The waiting client of a request.
 pub(crate) struct Client {
     pub(crate) rows: u64,
+    /// The rows by which its time is measured, as in the scheduler's `Ask`.
+    pub(crate) measured_rows: Option<u64>,
     pub(crate) arrival: u64,
     pub(crate) received: Instant,
     pub(crate) queued: Instant,

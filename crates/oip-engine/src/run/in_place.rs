@@ -223,10 +223,11 @@ fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Whether the rows of a request say all about the shapes of its inputs, and batches wait for nobody: only then do runs with as
-/// many rows take the same time. A model that runs elsewhere is waited for only so long, whatever its requests are like.
+/// Whether the common first dimension of a request's inputs says all about their shapes, and batches wait for nobody: only then do
+/// runs with as many rows take the same time. A model that runs elsewhere is waited for only so long, whatever its requests are like.
 pub(crate) fn is_suitable(policy: &BatchPolicy, metadata: &ModelMetadata, is_elsewhere: bool) -> bool {
     let is_free = |tensor: &TensorMetadata| tensor.shape.dims().first() == Some(&None);
+    let is_shared = |input: &TensorMetadata| policy.independent_rows().shared_inputs.contains(&input.name);
     let has_fixed_rows = |tensor: &TensorMetadata| {
         let shape = &tensor.shape;
         let mut inner = shape.dims().iter().skip(1);
@@ -241,7 +242,10 @@ pub(crate) fn is_suitable(policy: &BatchPolicy, metadata: &ModelMetadata, is_els
     policy.max_delay().is_zero()
         && !metadata.inputs.is_empty()
         && metadata.inputs.iter().all(has_fixed_rows)
-        && (policy.max_rows() > 0 || !metadata.inputs.iter().any(is_free))
+        && !metadata
+            .inputs
+            .iter()
+            .any(|input| is_free(input) && is_shared(input))
 }
 
 /// Whether a batch of so many rows may be run where its requests are.
@@ -251,6 +255,7 @@ pub(crate) fn may_run(model: &dyn Model, quickness: &Quickness, rows: u64) -> bo
 
 #[cfg(test)]
 mod tests {
+    use oip_service::IndependentRows;
     use oip_types::DataType;
 
     use super::*;
@@ -334,12 +339,22 @@ mod tests {
         let suits = |max_rows, dims: &[i64], datatype| {
             let tensor = |name: &str| TensorMetadata::new(name, datatype, dims);
             let metadata = ModelMetadata::new("m", "test_test", vec![tensor("x")], vec![tensor("y")]);
-            let policy = BatchPolicy::derived(&metadata, max_rows);
+            let policy = BatchPolicy::derived(&metadata, &IndependentRows::default(), max_rows);
             assert!(is_suitable(&policy, &metadata, true));
             is_suitable(&policy, &metadata, false)
         };
         assert!(suits(64, &[-1, 16], DataType::FP32) && suits(0, &[1, 16], DataType::FP32));
-        assert!(!suits(0, &[-1, 16], DataType::FP32) && !suits(64, &[-1, -1], DataType::FP32));
+        assert!(suits(0, &[-1, 16], DataType::FP32) && !suits(64, &[-1, -1], DataType::FP32));
         assert!(!suits(64, &[-1, 16], DataType::BYTES));
+        // The rows say nothing of the size of a table.
+        let with_table = |table: &[i64]| {
+            let inputs = [("x", &[-1, 16][..]), ("table", table)];
+            let inputs = inputs.map(|(name, dims)| TensorMetadata::new(name, DataType::FP32, dims));
+            let output = TensorMetadata::new("y", DataType::FP32, &[-1]);
+            let metadata = ModelMetadata::new("m", "test_test", inputs.into(), vec![output]);
+            let rows = IndependentRows::default().with_shared_input("table");
+            is_suitable(&BatchPolicy::derived(&metadata, &rows, 64), &metadata, false)
+        };
+        assert!(with_table(&[16]) && !with_table(&[-1]));
     }
 }

@@ -13,7 +13,6 @@ use oip_types::{ErrorCode, InferRequest, ModelMetadata, ServiceError};
 use crate::{
     batching::{
         batch,
-        independence::IndependenceCheck,
         queue::{PushError, Queue, Runner},
         scheduler::{Ask, BatchPolicy, Scheduler, Ticket},
     },
@@ -62,7 +61,6 @@ pub(crate) struct Shared {
     pub(crate) policy: BatchPolicy,
     pub(crate) queue: Queue<Job, Rest>,
     pub(crate) hang_watch: HangWatch,
-    pub(crate) independence: IndependenceCheck,
     pub(crate) recorder: Recorder,
     pub(crate) delivery: Delivery,
     pub(crate) in_place: Option<InPlace>,
@@ -146,7 +144,6 @@ impl Instances {
                 Instant::now,
             ),
             hang_watch: HangWatch::new(threads, hang_timeout),
-            independence: IndependenceCheck::new(policy.is_guess()),
             recorder: Recorder::default(),
             // Only models with one answer for each request keep the order of answers.
             delivery: Delivery::new(policy.preserves_order() && !is_decoupled),
@@ -297,14 +294,13 @@ impl Shared {
             priority: cx.priority(),
             timeout: timeout.map(Duration::from_micros),
             deadline: cx.deadline(),
-            // Inputs of different rows have no key; neither have requests to a model of fixed shapes, which need none.
-            is_measured_by_rows: self.in_place.is_some()
-                && (ask.key.is_some() || self.policy.max_rows() == 0 || !self.policy.joins()),
+            measured_rows: ask.measured_rows.filter(|_| self.in_place.is_some()),
             ..ask
         };
         // A model in another process: other requests collect while one of its threads waits.
         let is_for_caller = !self.model.can_begin() || !self.company.is_likely_elsewhere();
-        let is_quick = is_for_caller && ask.is_measured_by_rows && self.quickness.is_quick(ask.rows);
+        let measured_rows = ask.measured_rows;
+        let is_quick = is_for_caller && measured_rows.is_some_and(|rows| self.quickness.is_quick(rows));
         let wanted = match is_quick {
             true => Runner::Caller,
             false => Runner::Thread,
@@ -321,6 +317,7 @@ impl Shared {
         let job = |ticket: Ticket| {
             let client = Client {
                 rows,
+                measured_rows,
                 arrival: ticket.arrival(),
                 received: cx.received(),
                 queued,
@@ -372,7 +369,7 @@ impl Shared {
         now: Instant,
         enter: impl FnOnce(Ticket),
     ) -> Option<(Ticket, Room<'s>)> {
-        if !in_place::may_run(&*self.model, &self.quickness, ask.rows) {
+        if !in_place::may_run(&*self.model, &self.quickness, ask.measured_rows?) {
             return None;
         }
         let permit = in_place.enter()?;

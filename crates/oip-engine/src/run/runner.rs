@@ -15,7 +15,7 @@ use oip_types::{ErrorCode, InferOutput, InferRequest, ServiceError};
 
 use crate::{
     batching::{
-        batch, independence,
+        batch,
         queue::Work,
         scheduler::{Expiry, Ticket},
     },
@@ -258,14 +258,16 @@ impl Shared {
             ..
         } = one;
         let answer = given.and_then(|outputs| self.metadata.pick_outputs(&wanted, outputs));
-        // If batching is only a guess, outputs may have any length.
-        let is_batch = self.policy.max_rows() > 0 && !self.policy.is_guess();
+        // Where nobody has configured batches, a request may be larger than one.
+        let is_batch = self.policy.max_rows() > 0 && self.policy.is_configured();
         let answer = answer.and_then(|outputs| match is_batch {
             true => batch::check_rows(&outputs, client.rows).map(|()| outputs),
             false => Ok(outputs),
         });
         let end = Instant::now();
-        self.quickness.note(client.rows, called - start);
+        if let Some(rows) = client.measured_rows {
+            self.quickness.note(rows, called - start);
+        }
         let execution = Execution {
             rows: client.rows,
             input: start - taken.min(start),
@@ -402,7 +404,7 @@ impl Shared {
             cancel,
             lease,
         } = *batch;
-        let joined = charging::join(lease, requests)?;
+        let joined = charging::join(lease, requests, &self.policy.independent_rows().shared_inputs)?;
         let wanted = joined.outputs.clone();
         let start = Instant::now();
         execution.input = start - taken.min(start);
@@ -417,41 +419,27 @@ impl Shared {
             return Ok(failed.into_values().take(requests.len()).map(Err).collect());
         }
         let outputs = self.metadata.pick_outputs(&wanted, outputs)?;
-        if self.policy.is_guess()
+        if !self.policy.is_configured()
             && let Err(error) = batch::check_rows(&outputs, execution.rows)
         {
-            self.stop_joining(error.message());
+            self.stop_joining(&error);
+            return Err(error);
         }
         let answers = batch::split(outputs, requests, rows)?;
         execution.output = called.elapsed();
-        if self.independence.is_needed()
-            && !failed.contains_key(&0)
-            && let (Some(request), Some(answer)) = (requests.first(), answers.first())
-        {
-            let wanted = request.outputs.clone();
-            let inputs = Inputs::of(request);
-            let alone = self.call(slot, request.clone(), &inputs, cancel, lease);
-            let alone = alone.and_then(|outputs| self.metadata.pick_outputs(&wanted, outputs))?;
-            if !independence::agree(&alone, answer) {
-                let error = "a request gets another answer by itself than in a batch";
-                self.stop_joining(error);
-                return Err(ServiceError::internal(error));
-            }
-            self.independence.pass(requests);
-        }
         let answers = answers.into_iter().enumerate();
         Ok(answers
             .map(|(part, outputs)| failed.remove(&part).map_or(Ok(outputs), Err))
             .collect())
     }
 
-    /// The guess was wrong that the model's first dimensions are a batch.
-    fn stop_joining(&self, error: &str) {
-        let model = &self.metadata.name;
-        tracing::warn!(
+    /// The model says that its rows are independent, and they are not.
+    fn stop_joining(&self, error: &ServiceError) {
+        let (model, error) = (&self.metadata.name, error.message());
+        tracing::error!(
             model,
             error,
-            "its first dimensions are not a batch dimension; requests are not joined any more"
+            "a batch's outputs have other rows than its inputs; requests are not joined any more"
         );
         self.queue.stop_joining();
     }

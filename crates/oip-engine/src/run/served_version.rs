@@ -9,7 +9,7 @@ use std::{
 };
 
 use oip_service::RequestContext;
-use oip_types::{InferRequest, ModelConfig, ModelMetadata, ServiceError};
+use oip_types::{InferRequest, Joining, ModelConfig, ModelMetadata, ServiceError};
 
 use crate::{
     load::labels::Labels,
@@ -41,7 +41,12 @@ pub(crate) struct ServedVersion {
 /// The effective configuration of a version.
 pub(crate) struct Configs {
     pub(crate) usual: Arc<ModelConfig>,
-    /// For a model that is only guessed to take batches: what holds once that has turned out to be wrong.
+    /// Whether requests are joined; none of a pipeline, whose steps join them.
+    pub(crate) joining: Option<Joining>,
+    /// Whether the first dimension of outputs counts rows.
+    pub(crate) counts_rows: bool,
+    /// For a model whose requests are joined although the configuration does not say so: what holds once its outputs had other rows
+    /// than its inputs.
     pub(crate) without_batches: Option<Arc<ModelConfig>>,
 }
 
@@ -87,6 +92,16 @@ impl ServedVersion {
             (Some(config), Runs::Instances(instances)) if !instances.is_joining() => config,
             _ => &self.config.usual,
         }
+    }
+
+    /// Whether requests are joined; none of a pipeline, whose steps join them.
+    pub(crate) fn joining(&self) -> Option<&Joining> {
+        self.config.joining.as_ref()
+    }
+
+    /// Whether the first dimension of outputs counts rows, each of which has classes of its own.
+    pub(crate) fn counts_rows(&self) -> bool {
+        self.config.counts_rows
     }
 
     /// The pipeline that it is, if it is one.

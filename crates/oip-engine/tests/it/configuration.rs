@@ -50,10 +50,10 @@ fn none_is_needed() {
         ),
         ("m", "test_word", "word")
     );
-    assert_eq!((config.max_batch_size, config.instance_group[0].count), (64, 3));
+    assert_eq!((config.max_batch_size, config.instance_group[0].count), (0, 3));
     assert_eq!(
         (config.input[0].name.as_str(), &config.input[0].dims[..]),
-        ("x", &[][..])
+        ("x", &[-1][..])
     );
     assert_eq!(config.output[0].data_type, DataType::INT32);
 }

@@ -13,8 +13,8 @@ use std::{
 
 use oip_engine::{Engine, EngineConfig, Repository};
 use oip_service::{
-    Backend, BoxFuture, CancelToken, InferenceService, JoinedAnswer, LoadContext, Model, ModelSource,
-    OtherModels, RequestContext,
+    Backend, BoxFuture, CancelToken, IndependentRows, InferenceService, JoinedAnswer, LoadContext, Model,
+    ModelSource, OtherModels, RequestContext, RowIndependence,
 };
 use oip_types::{
     DataType, ErrorCode, InferOutput, InferRequest, InferResponse, ModelMetadata, ServiceError,
@@ -29,7 +29,7 @@ pub(crate) type Run =
     Arc<dyn Fn(&[i32], &CancelToken) -> Result<Vec<InferOutput>, ServiceError> + Send + Sync>;
 
 /// Models made of functions from the rows of `x INT32[-1]` to outputs, of which there is `y INT32[-1]`,
-/// found by the name of the model.
+/// found by the name of the model. Their rows are said to be independent.
 #[derive(Clone, Default)]
 pub(crate) struct FunctionBackend(HashMap<&'static str, Run>);
 
@@ -73,6 +73,10 @@ impl Model for FunctionModel {
             .to_vec::<i32>()
             .unwrap();
         (self.run)(&x, cancel)
+    }
+
+    fn row_independence(&self) -> RowIndependence {
+        RowIndependence::Proven(IndependentRows::default())
     }
 
     /// Of joined requests, those with the id `refused` fail.

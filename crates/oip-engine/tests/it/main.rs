@@ -9,6 +9,7 @@ mod control;
 mod embedded;
 mod functions;
 mod in_place;
+mod joining;
 mod loading;
 mod memory;
 mod pipelines;

@@ -55,8 +55,8 @@ pub(crate) struct Ask {
     pub(crate) timeout: Option<Duration>,
     /// When its answer is of no use any more.
     pub(crate) deadline: Option<Instant>,
-    /// Whether its rows say how long it takes, so that a caller may run it in place.
-    pub(crate) is_measured_by_rows: bool,
+    /// The rows that say how long it takes, so that a caller may run it in place; `None` where nothing says that.
+    pub(crate) measured_rows: Option<u64>,
 }
 
 /// Requests with equal keys can be joined: same trailing dimensions, same parameters (`batch.rs` makes them).
@@ -395,10 +395,7 @@ impl<T> Scheduler<T> {
     fn rows(&self, head: Place, count: usize) -> Option<u64> {
         let places = self.places(head, count);
         let mut asks = places.iter().map(|place| Some(&self.waiting.get(place)?.ask));
-        asks.try_fold(0u64, |rows, ask| {
-            let ask = ask.filter(|ask| ask.is_measured_by_rows)?;
-            Some(rows.saturating_add(ask.rows))
-        })
+        asks.try_fold(0u64, |rows, ask| Some(rows.saturating_add(ask?.measured_rows?)))
     }
 
     /// Takes the first requests of a group out.

@@ -1,5 +1,6 @@
 use std::{collections::BTreeMap, error::Error, fmt, time::Duration};
 
+use oip_service::IndependentRows;
 use oip_types::{
     ModelConfig, ModelMetadata, TensorMetadata,
     model_config::{DynamicBatching, QueuePolicy, TimeoutAction},
@@ -7,14 +8,15 @@ use oip_types::{
 
 /// How the requests to one version of a model wait, and which of them run together.
 ///
-/// Made from a configuration with Triton's fields ([`BatchPolicy::from_config`]), or guessed from what the model says of
-/// its inputs and outputs ([`BatchPolicy::derived`]).
+/// Made from a configuration with Triton's fields ([`BatchPolicy::from_config`]), or from what the model knows of its rows
+/// ([`BatchPolicy::derived`]).
 #[derive(Clone, Debug, PartialEq)]
 pub struct BatchPolicy {
     max_rows: u64,
     max_joined_bytes: u64,
     joins: bool,
-    is_guess: bool,
+    is_configured: bool,
+    independent_rows: IndependentRows,
     preferred_rows: Vec<u64>,
     max_delay: Duration,
     preserves_order: bool,
@@ -42,7 +44,8 @@ impl BatchPolicy {
             max_rows: 0,
             max_joined_bytes: u64::MAX,
             joins: true,
-            is_guess: false,
+            is_configured: false,
+            independent_rows: IndependentRows::default(),
             preferred_rows: Vec::new(),
             max_delay: Duration::ZERO,
             preserves_order: false,
@@ -53,24 +56,25 @@ impl BatchPolicy {
         }
     }
 
-    /// The policy for a model without configuration: when the first dimension of all inputs and outputs is free it is
-    /// taken for a batch of rows that know nothing of each other, as Triton does too. `max_rows` of them run together at
-    /// most; 0 turns this off.
+    /// The policy for a model without configuration whose rows are independent: requests of up to `max_rows` rows are joined, up to
+    /// so many. Larger requests, and those whose inputs differ in their number of rows, run by themselves.
     ///
-    /// Nothing in a model file proves that. A model whose rows depend on each other needs a configuration with a
-    /// `max_batch_size` of 0.
+    /// That rows are independent is not enough: the first dimension of all outputs, and of all inputs that have rows, must be free in
+    /// `metadata`. If not, or if `max_rows` is 0, every request runs by itself.
     #[must_use]
-    pub fn derived(metadata: &ModelMetadata, max_rows: u64) -> Self {
+    pub fn derived(metadata: &ModelMetadata, rows: &IndependentRows, max_rows: u64) -> Self {
         let is_free = |tensor: &TensorMetadata| {
             let shape = &tensor.shape;
             !shape.has_any_leading() && shape.dims().first() == Some(&None)
         };
-        let is_batchable = !metadata.inputs.is_empty()
+        let mut with_rows = metadata
+            .inputs
+            .iter()
+            .filter(|input| !rows.shared_inputs.contains(&input.name))
+            .peekable();
+        let is_batchable = with_rows.peek().is_some()
             && !metadata.outputs.is_empty()
-            && metadata
-                .inputs
-                .iter()
-                .all(|input| !input.optional && is_free(input))
+            && with_rows.all(|input| !input.optional && is_free(input))
             && metadata.outputs.iter().all(is_free);
         if max_rows == 0 || !is_batchable {
             return Self::one_by_one();
@@ -78,7 +82,7 @@ impl BatchPolicy {
         Self {
             max_rows,
             max_joined_bytes: Self::DEFAULT_MAX_JOINED_BYTES,
-            is_guess: true,
+            independent_rows: rows.clone(),
             ..Self::one_by_one()
         }
     }
@@ -93,6 +97,7 @@ impl BatchPolicy {
         let Some(batching) = &config.dynamic_batching else {
             return Ok(Self {
                 max_rows,
+                is_configured: true,
                 ..Self::one_by_one()
             });
         };
@@ -106,6 +111,7 @@ impl BatchPolicy {
         preferred_rows.sort_unstable();
         Ok(Self {
             max_rows,
+            is_configured: true,
             preferred_rows,
             max_delay: Duration::from_micros(batching.max_queue_delay_microseconds),
             preserves_order: batching.preserve_ordering,
@@ -134,10 +140,16 @@ impl BatchPolicy {
         self.max_rows
     }
 
-    /// Whether nobody configured this: the model may take larger requests, and rows may depend on each other.
+    /// Whether the configuration sets the limits: then larger requests are refused, and so are outputs without the rows of their
+    /// inputs.
     #[must_use]
-    pub fn is_guess(&self) -> bool {
-        self.is_guess
+    pub fn is_configured(&self) -> bool {
+        self.is_configured
+    }
+
+    /// The conditions under which requests are joined.
+    pub(crate) fn independent_rows(&self) -> &IndependentRows {
+        &self.independent_rows
     }
 
     pub(crate) fn preserves_order(&self) -> bool {
@@ -297,13 +309,19 @@ mod tests {
     #[test]
     fn models_whose_first_dimensions_are_all_free_take_batches() {
         let max_rows = |inputs: &[&[i64]], outputs: &[&[i64]]| {
-            BatchPolicy::derived(&metadata(inputs, outputs), 64).max_rows()
+            BatchPolicy::derived(&metadata(inputs, outputs), &IndependentRows::default(), 64).max_rows()
         };
         assert_eq!(max_rows(&[&[-1, 4], &[-1]], &[&[-1]]), 64);
         assert_eq!(max_rows(&[&[1, 4]], &[&[-1]]), 0);
         assert_eq!(max_rows(&[&[-1, 4], &[]], &[&[-1]]), 0);
         assert_eq!(max_rows(&[&[-1, 4]], &[&[-1], &[2, -1]]), 0);
         assert_eq!(max_rows(&[], &[&[-1]]), 0);
+        // The second input is `t1`.
+        let scaled = |shared: &str| {
+            let rows = IndependentRows::default().with_shared_input(shared);
+            BatchPolicy::derived(&metadata(&[&[-1, 4], &[]], &[&[-1]]), &rows, 64).max_rows()
+        };
+        assert_eq!((scaled("t1"), scaled("t2")), (64, 0));
     }
 
     #[test]

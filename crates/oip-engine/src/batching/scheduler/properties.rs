@@ -30,7 +30,7 @@ enum Event {
     Next,
     /// The client of a request, counted from the first, leaves.
     Cancel(usize),
-    /// The guess about rows was wrong.
+    /// Outputs had other rows than their inputs.
     StopJoining,
 }
 
@@ -288,7 +288,7 @@ proptest! {
                 priority,
                 timeout: timeout.map(Duration::from_micros),
                 deadline: deadline.map(|deadline| now + Duration::from_micros(deadline)),
-                is_measured_by_rows,
+                measured_rows: is_measured_by_rows.then_some(rows),
             };
             let was_empty = entering.len() == 0;
             let Some(passed) = passing.pass(&ask, now) else {
@@ -346,7 +346,7 @@ proptest! {
                         priority,
                         timeout,
                         deadline: known.deadline,
-                        is_measured_by_rows,
+                        measured_rows: is_measured_by_rows.then_some(rows),
                     };
                     world.push(known, ask);
                 }

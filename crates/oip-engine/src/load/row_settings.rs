@@ -1,0 +1,128 @@
+//! Whether the requests of different callers are joined: what a model knows of its rows, put into its configuration and policy.
+
+use model_config::{Completed, Defaults};
+use oip_service::{IndependentRows, Model, RowIndependence};
+use oip_types::Joining;
+use tensor_core::Quoted;
+
+use crate::{batching::scheduler::BatchPolicy, config::EngineConfig, load::error::LoadError};
+
+/// How requests are joined where the configuration does not say.
+pub(crate) struct RowSettings {
+    joining: Joining,
+    rows: IndependentRows,
+    max_batch_size: u32,
+}
+
+impl RowSettings {
+    /// Asks a model. `advice` is what its operator can do so that requests are joined.
+    pub(crate) fn of(model: &dyn Model, config: &EngineConfig, advice: &str) -> Self {
+        let own = model.defaults().max_batch_size;
+        let limit = u32::try_from(config.default_max_batch_size).unwrap_or(u32::MAX);
+        let alone = |reason: String| {
+            (
+                Joining::alone(reason).advising(advice),
+                IndependentRows::default(),
+            )
+        };
+        let (joining, rows) = match (own, model.row_independence()) {
+            (Some(0), _) => (
+                Joining::alone("its own max_batch_size is 0"),
+                IndependentRows::default(),
+            ),
+            _ if limit == 0 => {
+                alone("this server joins only requests to models that are configured so".to_owned())
+            }
+            (_, RowIndependence::Proven(rows)) => match row_axis_elsewhere(&rows) {
+                Some(dimension) => alone(format!("the number of rows is also the size of {dimension}")),
+                None => (Joining::Proven, rows),
+            },
+            (Some(_), _) => (Joining::Declared, IndependentRows::default()),
+            (None, RowIndependence::Unproven(reason)) => alone(reason),
+            (None, _) => alone("nothing says that its rows are independent".to_owned()),
+        };
+        Self {
+            joining,
+            rows,
+            max_batch_size: own.unwrap_or(limit).min(limit),
+        }
+    }
+
+    /// The defaults of a model's configuration: its own, else the server's.
+    pub(crate) fn defaults(&self, model: &dyn Model, config: &EngineConfig) -> Defaults {
+        let own = model.defaults();
+        let instances = own
+            .instances
+            .map_or(config.instances, |instances| instances as usize);
+        Defaults::default()
+            .with_instances(instances.max(1))
+            .with_max_batch_size(self.max_batch_size)
+            .with_decoupled(own.decoupled)
+            .with_joined_only_when_told(own.joined_only_when_told)
+            .with_joining(self.joining.clone())
+            .with_shared_inputs(self.rows.shared_inputs.clone())
+    }
+
+    /// The policy under a complete configuration, which afterwards shows whether requests are joined.
+    ///
+    /// # Errors
+    /// [`LoadError::Policy`] when values of the configuration contradict each other.
+    pub(crate) fn policy(&self, completed: &mut Completed) -> Result<BatchPolicy, LoadError> {
+        if let Some(input) = self.reshaped_equal_dims(completed)
+            && let Some(config) = completed.without_batches.take()
+        {
+            completed.config = config;
+            completed.joining = Joining::alone(format!(
+                "reshape moves axes of input {input} that must have equal sizes"
+            ));
+        }
+        completed.joining.show_in(&mut completed.config);
+        if let Some(config) = &mut completed.without_batches {
+            Joining::alone("a batch's outputs had other rows than its inputs").show_in(config);
+            let max_rows = self.max_batch_size.into();
+            return Ok(BatchPolicy::derived(&completed.metadata, &self.rows, max_rows));
+        }
+        let policy = BatchPolicy::from_config(&completed.config).map_err(LoadError::Policy)?;
+        Ok(match completed.joining.is_joined() {
+            true => policy,
+            false => policy.without_joining(),
+        })
+    }
+
+    /// An input of which clients see other axes than those of [`IndependentRows::equal_dims`].
+    fn reshaped_equal_dims(&self, completed: &Completed) -> Option<Quoted<'_>> {
+        let mut dimensions = self.rows.equal_dims.iter().flatten();
+        let is_reshaped = |name: &String| completed.reshaped_inputs.iter().any(|(known, _)| known == name);
+        let (name, _) = dimensions.find(|(name, _)| is_reshaped(name))?;
+        Some(Quoted(name))
+    }
+}
+
+/// A dimension with the name of the rows that is not one: it would not fit the rows of several requests.
+fn row_axis_elsewhere(rows: &IndependentRows) -> Option<String> {
+    let counts_rows = |(input, axis): &(String, usize)| *axis == 0 && !rows.shared_inputs.contains(input);
+    let groups = rows.equal_dims.iter();
+    let mut mixed = groups.filter(|group| group.iter().any(counts_rows));
+    let (input, axis) = mixed.find_map(|group| group.iter().find(|dimension| !counts_rows(dimension)))?;
+    Some(format!("axis {axis} of input {}", Quoted(input)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_that_have_the_size_of_another_axis_are_not_joined() {
+        let found = |group: &[(&str, usize)]| {
+            let rows = IndependentRows::default().with_shared_input("table");
+            row_axis_elsewhere(&rows.with_equal_dims(group.iter().copied()))
+        };
+        assert_eq!(found(&[("x", 0), ("y", 0)]), None);
+        assert_eq!(found(&[("x", 1), ("table", 0)]), None);
+        assert_eq!(found(&[("x", 0), ("x", 1)]).unwrap(), "axis 1 of input 'x'");
+        assert_eq!(
+            found(&[("table", 0), ("x", 0)]).unwrap(),
+            "axis 0 of input 'table'"
+        );
+    }
+}

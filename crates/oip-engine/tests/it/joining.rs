@@ -1,0 +1,326 @@
+//! Requests of different callers are joined only where the model or its operator says that rows are independent.
+
+use std::sync::{
+    Arc, Mutex,
+    atomic::{AtomicBool, Ordering},
+};
+
+use futures_executor::block_on;
+use oip_engine::{Engine, EngineConfig, Repository};
+use oip_service::{
+    Backend, CancelToken, IndependentRows, InferenceService, LoadContext, Model, ModelDefaults, ModelSource,
+    RowIndependence,
+};
+use oip_types::{
+    DataType, InferOutput, InferRequest, Joining, ModelConfig, ModelMetadata, ModelRef, ServiceError,
+    TensorMetadata,
+};
+use tempfile::TempDir;
+use tensor_core::{Shape, Tensor, f16};
+
+use crate::{
+    functions::{Answer, submit},
+    support::{repository, write},
+};
+
+/// Gives `y FP16[-1]` for the rows of `x FP32[-1]`, and waits for a gate at the value [`GATE`]. One whose rows are proven to be
+/// independent multiplies them by a scalar, `scale FP32[]`.
+struct RowModel {
+    metadata: ModelMetadata,
+    run: fn(&[f32]) -> Vec<f32>,
+    says: RowIndependence,
+    defaults: ModelDefaults,
+    gate: Arc<Gate>,
+}
+
+#[derive(Default)]
+struct Gate {
+    is_open: AtomicBool,
+    is_reached: AtomicBool,
+    /// The rows of each run.
+    runs: Mutex<Vec<usize>>,
+}
+
+const GATE: f32 = -1.0;
+
+impl Model for RowModel {
+    fn metadata(&self) -> &ModelMetadata {
+        &self.metadata
+    }
+
+    fn infer(&self, mut request: InferRequest, _: &CancelToken) -> Result<Vec<InferOutput>, ServiceError> {
+        let mut take = |name| -> Result<Vec<f32>, ServiceError> {
+            let value = request.take_input(name)?;
+            Ok(value.as_fixed().unwrap().to_vec().unwrap())
+        };
+        let x = take("x")?;
+        let scale = take("scale").map_or(1.0, |scale| scale[0]);
+        self.gate.runs.lock().unwrap().push(x.len());
+        if x == [GATE] {
+            self.gate.is_reached.store(true, Ordering::SeqCst);
+            while !self.gate.is_open.load(Ordering::SeqCst) {
+                std::thread::yield_now();
+            }
+        }
+        let y: Vec<f16> = (self.run)(&x).iter().map(|y| f16::from_f32(y * scale)).collect();
+        let y = Tensor::from_vec(Shape::vector(y.len() as u64), y).unwrap();
+        Ok(vec![InferOutput::new("y", y)])
+    }
+
+    fn row_independence(&self) -> RowIndependence {
+        self.says.clone()
+    }
+
+    fn defaults(&self) -> ModelDefaults {
+        self.defaults
+    }
+}
+
+/// Loads one model, again and again.
+struct RowBackend {
+    run: fn(&[f32]) -> Vec<f32>,
+    says: RowIndependence,
+    defaults: ModelDefaults,
+    gate: Arc<Gate>,
+}
+
+impl Backend for RowBackend {
+    fn name(&self) -> &'static str {
+        "rows"
+    }
+
+    fn file_names(&self) -> &[&str] {
+        &["model.rows"]
+    }
+
+    fn load(&self, _: &ModelSource, _: &LoadContext) -> Result<Box<dyn Model>, ServiceError> {
+        let x = TensorMetadata::new("x", DataType::FP32, &[-1]);
+        let scale = TensorMetadata::new("scale", DataType::FP32, &[]);
+        let y = TensorMetadata::new("y", DataType::FP16, &[-1]);
+        let has_scale = matches!(self.says, RowIndependence::Proven(_));
+        let inputs = [x].into_iter().chain(has_scale.then_some(scale)).collect();
+        Ok(Box::new(RowModel {
+            metadata: ModelMetadata::new("", "test_rows", inputs, vec![y]),
+            run: self.run,
+            says: self.says.clone(),
+            defaults: self.defaults,
+            gate: self.gate.clone(),
+        }))
+    }
+}
+
+/// A server of one instance of the model `m`.
+struct House {
+    engine: Arc<Engine>,
+    gate: Arc<Gate>,
+    has_scale: bool,
+    _folder: TempDir,
+}
+
+impl House {
+    fn new(
+        run: fn(&[f32]) -> Vec<f32>,
+        says: RowIndependence,
+        defaults: ModelDefaults,
+        config: Option<&str>,
+    ) -> Self {
+        let folder = repository(&[("m/1/model.rows", "")]);
+        if let Some(config) = config {
+            write(folder.path(), "m/config.pbtxt", config);
+        }
+        let gate = Arc::<Gate>::default();
+        let has_scale = matches!(says, RowIndependence::Proven(_));
+        let backend = RowBackend {
+            run,
+            says,
+            defaults,
+            gate: gate.clone(),
+        };
+        let repository = Repository::open(folder.path(), &[Arc::new(backend)], None).unwrap();
+        let engine = Engine::start(
+            repository,
+            EngineConfig::default().with(|config| config.instances = 1),
+        );
+        engine.wait_until_loaded();
+        Self {
+            engine: Arc::new(engine),
+            gate,
+            has_scale,
+            _folder: folder,
+        }
+    }
+
+    fn config(&self) -> Arc<ModelConfig> {
+        let model = ModelRef::new("m", None).unwrap();
+        self.engine.configuration().unwrap().model_config(model).unwrap()
+    }
+
+    /// Whether requests are joined, as it is said in the configuration and in the state of the model.
+    fn said(&self) -> String {
+        let config = self.config();
+        let shown = Joining::shown_in(&config).unwrap();
+        let models = self.engine.models();
+        assert_eq!(models[0].joining.as_ref().unwrap().to_string(), shown);
+        shown.to_owned()
+    }
+
+    fn submit(&self, x: &[f32], scale: f32) -> Answer<'_> {
+        let x = Tensor::from_vec(Shape::vector(x.len() as u64), x.to_vec()).unwrap();
+        let mut request = InferRequest::new(ModelRef::new("m", None).unwrap()).with_input("x", x);
+        if self.has_scale {
+            request = request.with_input("scale", Tensor::scalar(scale));
+        }
+        submit(&self.engine, request)
+    }
+
+    /// Sends requests while the instance is held up, so that they wait together, and returns their outputs and the rows of each run.
+    fn together(&self, requests: &[(&[f32], f32)]) -> (Vec<Vec<f32>>, Vec<usize>) {
+        self.gate.is_open.store(false, Ordering::SeqCst);
+        self.gate.is_reached.store(false, Ordering::SeqCst);
+        let held = self.submit(&[GATE], 0.0);
+        while !self.gate.is_reached.load(Ordering::SeqCst) {
+            std::thread::yield_now();
+        }
+        self.gate.runs.lock().unwrap().clear();
+        let answers: Vec<_> = requests.iter().map(|(x, scale)| self.submit(x, *scale)).collect();
+        self.gate.is_open.store(true, Ordering::SeqCst);
+        block_on(held).unwrap();
+        let outputs = answers.into_iter().map(|answer| {
+            let response = block_on(answer).unwrap();
+            let y = response
+                .output("y")
+                .unwrap()
+                .as_fixed()
+                .unwrap()
+                .to_vec::<f16>()
+                .unwrap();
+            y.into_iter().map(f16::to_f32).collect()
+        });
+        (outputs.collect(), self.gate.runs.lock().unwrap().clone())
+    }
+}
+
+/// The sum of all rows so far.
+fn running_sum(x: &[f32]) -> Vec<f32> {
+    let mut sum = 0.0;
+    let add = |x: &f32| {
+        sum += x;
+        sum
+    };
+    x.iter().map(add).collect()
+}
+
+/// What is left of rows without their mean.
+fn centered(x: &[f32]) -> Vec<f32> {
+    let mean = x.iter().sum::<f32>() / x.len() as f32;
+    x.iter().map(|x| x - mean).collect()
+}
+
+fn doubled(x: &[f32]) -> Vec<f32> {
+    x.iter().map(|x| 2.0 * x).collect()
+}
+
+fn unproven() -> RowIndependence {
+    RowIndependence::Unproven("CumSum 'y' runs along axis 0".to_owned())
+}
+
+fn proven() -> RowIndependence {
+    RowIndependence::Proven(IndependentRows::default().with_shared_input("scale"))
+}
+
+/// In anything causal the first request of a batch is right; 16-bit outputs always look alike; equal requests have equal rows.
+#[test]
+fn rows_of_one_caller_never_meet_those_of_another_where_nothing_says_that_they_are_independent() {
+    for run in [running_sum, centered] {
+        let house = House::new(run, unproven(), ModelDefaults::default(), None);
+        let equal: Vec<(&[f32], f32)> = vec![(&[1.0, 1.0], 1.0); 80];
+        let different: Vec<(&[f32], f32)> = vec![(&[1.0, 2.0], 1.0), (&[30.0, 40.0], 1.0), (&[7.0], 1.0)];
+        for requests in [equal, different] {
+            let (outputs, runs) = house.together(&requests);
+            let expected: Vec<Vec<f32>> = requests.iter().map(|(x, _)| run(x)).collect();
+            assert_eq!(outputs, expected);
+            let rows: Vec<usize> = requests.iter().map(|(x, _)| x.len()).collect();
+            assert_eq!(runs, rows, "each runs alone");
+        }
+        let metrics = &house.engine.metrics()[0].statistics;
+        assert_eq!(metrics.inference_count, metrics.execution_count);
+        assert_eq!(
+            house.said(),
+            "no (CumSum 'y' runs along axis 0; to promise that rows are independent, write max_batch_size: 8)"
+        );
+        let config = house.config();
+        assert_eq!((config.max_batch_size, &config.dynamic_batching), (0, &None));
+        assert_eq!(config.input[0].dims, [-1]);
+    }
+}
+
+#[test]
+fn requests_to_a_proven_model_are_joined_and_get_their_own_rows() {
+    let house = House::new(doubled, proven(), ModelDefaults::default(), None);
+    let requests: [(&[f32], f32); 3] = [(&[1.0, 2.0], 1.0), (&[3.0], 1.0), (&[4.0, 5.0], 1.0)];
+    let (outputs, runs) = house.together(&requests);
+    assert_eq!(outputs, [vec![2.0, 4.0], vec![6.0], vec![8.0, 10.0]]);
+    assert_eq!(runs, [5]);
+    let metrics = &house.engine.metrics()[0].statistics;
+    assert!(metrics.execution_count < metrics.inference_count);
+    assert_eq!(house.said(), "proven");
+    // Clients that know max_batch_size would send rows of the scale.
+    let config = house.config();
+    assert_eq!((config.max_batch_size, &config.dynamic_batching), (0, &None));
+}
+
+#[test]
+fn an_input_without_rows_joins_only_requests_in_which_it_is_equal() {
+    let house = House::new(doubled, proven(), ModelDefaults::default(), None);
+    let requests: [(&[f32], f32); 4] = [(&[1.0], 1.0), (&[2.0], 0.5), (&[3.0, 4.0], 1.0), (&[5.0], 0.5)];
+    let (outputs, mut runs) = house.together(&requests);
+    assert_eq!(outputs, [vec![2.0], vec![2.0], vec![6.0, 8.0], vec![5.0]]);
+    runs.sort_unstable();
+    assert_eq!(runs, [2, 3]);
+}
+
+#[test]
+fn the_operators_word_is_followed_whatever_the_model_says() {
+    let said = |says, config| House::new(doubled, says, ModelDefaults::default(), Some(config)).said();
+    assert_eq!(said(proven(), "max_batch_size: 0"), "no (max_batch_size is 0)");
+    assert_eq!(said(unproven(), "max_batch_size: 8"), "declared");
+    let refused = House::new(
+        doubled,
+        proven(),
+        ModelDefaults::default(),
+        Some("max_batch_size: 8"),
+    );
+    let [status] = &refused.engine.models()[..] else {
+        panic!("one model")
+    };
+    assert!(
+        status
+            .reason
+            .contains("the first dimension of 'scale' (FP32[]) is not free"),
+        "{}",
+        status.reason
+    );
+    assert!(status.joining.is_none());
+}
+
+#[test]
+fn a_model_declares_its_rows_in_its_own_code() {
+    let says = |says, rows| {
+        let defaults = ModelDefaults::default().with(|defaults| defaults.max_batch_size = Some(rows));
+        House::new(doubled, says, defaults, None)
+    };
+    assert_eq!(says(unproven(), 0).said(), "no (its own max_batch_size is 0)");
+    for (known, said) in [(unproven(), "declared"), (proven(), "proven")] {
+        let house = says(known, 3);
+        assert_eq!(house.said(), said);
+        let requests: [(&[f32], f32); 4] = [
+            (&[1.0, 2.0], 1.0),
+            (&[3.0], 1.0),
+            (&[4.0, 5.0], 1.0),
+            (&[6.0; 4], 1.0),
+        ];
+        let (outputs, runs) = house.together(&requests);
+        assert_eq!(runs, [3, 2, 4], "the last one is larger than a batch");
+        assert_eq!(outputs[1..3], [vec![6.0], vec![8.0, 10.0]]);
+    }
+}
