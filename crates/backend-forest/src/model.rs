@@ -1,5 +1,5 @@
 use bytemuck::{AnyBitPattern, NoUninit};
-use oip_service::{CancelToken, Model, ModelSource, available_memory};
+use oip_service::{CancelToken, IndependentRows, Model, ModelSource, RowIndependence, available_memory};
 use oip_types::{ErrorCode, InferOutput, InferRequest, ModelMetadata, ServiceError};
 use tensor_core::{DType, Element, Shape, Tensor};
 
@@ -110,6 +110,11 @@ impl Model for ForestModel {
     /// Each row goes down each tree once, and no tree is deeper than was proven when it was built.
     fn is_bounded(&self, _: u64) -> bool {
         true
+    }
+
+    /// Each row goes down the trees alone.
+    fn row_independence(&self) -> RowIndependence {
+        RowIndependence::Proven(IndependentRows::default())
     }
 
     fn infer(

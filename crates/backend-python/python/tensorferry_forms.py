@@ -244,7 +244,8 @@ class OwnModel:
 
     def about(self):
         about = {"platform": "python_model", "inputs": self._inputs, "outputs": self._outputs, "instances": 1}
-        return {**about, "decoupled": self.is_decoupled, **self._defaults}
+        rows = {"unproven": "its class Model has no max_batch_size"}
+        return {**about, "decoupled": self.is_decoupled, "rows": rows, **self._defaults}
 
     def infer(self, number, message, arrays):
         arguments, wanted = self._arguments(number, message, arrays)
@@ -431,7 +432,9 @@ class SavedObject:
         return np.asarray(answer)
 
     def about(self):
-        return {"platform": "sklearn_pickle", "inputs": self._inputs, "outputs": self._outputs, "instances": 1}
+        # Steps of a pipeline may be anybody's code.
+        rows = {"unproven": "nothing says that the rows of a saved estimator are independent"}
+        return {"platform": "sklearn_pickle", "inputs": self._inputs, "outputs": self._outputs, "instances": 1, "rows": rows}
 
     def infer(self, number, message, arrays):
         # As in KServe, a request that names no outputs gets the first: predictions, without a second run for probabilities.
@@ -484,7 +487,9 @@ class Booster:
             self._outputs = [port("output-0", datatype_of(answer.dtype), [-1, *answer.shape[1:]])]
 
     def about(self):
-        return {"platform": self._platform, "inputs": self._inputs, "outputs": self._outputs, "instances": 1}
+        about = {"platform": self._platform, "inputs": self._inputs, "outputs": self._outputs, "instances": 1}
+        # Each row goes down the trees alone.
+        return {**about, "rows": {"proven": {"shared_inputs": [], "equal_dims": []}}}
 
     def infer(self, number, message, arrays):
         x, output = arrays[self._inputs[0]["name"]], self._outputs[0]

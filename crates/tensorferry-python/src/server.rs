@@ -17,7 +17,7 @@ use pyo3::{
 };
 use tensorferry::{
     AnswerSink, CancelToken, DataType, Engine, EngineConfig, ErrorCode, InferOutput, InferRequest, Model,
-    ModelDefaults, ModelMetadata, Running, ServiceError, TensorMetadata, serve,
+    ModelDefaults, ModelMetadata, RowIndependence, Running, ServiceError, TensorMetadata, serve,
 };
 use tokio::runtime::{Builder, Runtime};
 
@@ -290,6 +290,10 @@ impl Model for Callable {
             defaults.max_batch_size = self.max_batch_size;
             defaults.decoupled = self.is_decoupled;
         })
+    }
+
+    fn row_independence(&self) -> RowIndependence {
+        RowIndependence::Unproven("it has no max_batch_size".to_owned())
     }
 }
 

@@ -121,6 +121,7 @@ IDENTITY = """
 class Model:
     inputs = {"x": ("FP32", [-1, -1])}
     outputs = {"y": ("FP32", [-1, -1])}
+    max_batch_size = 64
 
     def infer(self, x):
         return {"y": x}
@@ -1246,7 +1247,7 @@ def test_saved_estimators(tmp_path):
             body = json.dumps({"instances": x[:3, :columns].tolist()}).encode()
             answer = json.load(urllib.request.urlopen(f"{server.urls['http']}/v1/models/{name}:predict", body))
             assert answer == {"predictions": expected.tolist()}
-        # Requests that come together are one run, whichever client names outputs.
+        # Each request gets what it names, whatever comes together.
         found = {}
 
         def ask(number):

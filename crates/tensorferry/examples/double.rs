@@ -6,8 +6,8 @@
 //!     -d '{"inputs": [{"name": "x", "datatype": "FP32", "shape": [3], "data": [1, 2, 3.5]}]}'
 //! ```
 use tensorferry::{
-    CancelToken, DataType, Engine, InferOutput, InferRequest, Model, ModelMetadata, ServiceError, Tensor,
-    TensorMetadata, serve,
+    CancelToken, DataType, Engine, IndependentRows, InferOutput, InferRequest, Model, ModelMetadata,
+    RowIndependence, ServiceError, Tensor, TensorMetadata, serve,
 };
 
 struct Double(ModelMetadata);
@@ -24,6 +24,11 @@ impl Model for Double {
         let doubled = x.to_vec::<f32>().map_err(|error| broken(&error))?;
         let y = Tensor::from_vec(x.shape().clone(), doubled.iter().map(|x| 2.0 * x).collect());
         Ok(vec![InferOutput::new("y", y.map_err(|error| broken(&error))?)])
+    }
+
+    /// Requests of different clients may be one run.
+    fn row_independence(&self) -> RowIndependence {
+        RowIndependence::Proven(IndependentRows::default())
     }
 }
 

@@ -50,7 +50,10 @@ pub use oip_engine::{BuildError, Engine, EngineBuilder, EngineConfig, Repository
 pub use oip_grpc::GrpcConfig;
 pub use oip_http::HttpConfig;
 pub use oip_listen::Limits;
-pub use oip_service::{AnswerSink, Backend, CancelToken, InferenceService, Model, ModelDefaults};
+pub use oip_service::{
+    AnswerSink, Backend, CancelToken, IndependentRows, InferenceService, Model, ModelDefaults,
+    RowIndependence,
+};
 pub use oip_types::{
     BytesTensor, DataType, ErrorCode, InferOutput, InferRequest, ModelMetadata, Parameters, ServiceError,
     TensorMetadata, TensorValue,

@@ -52,8 +52,8 @@ def model(
         def sums(x):
             return {"sum": x.sum(axis=1)}
 
-    Where all shapes begin with -1, requests that come together are one call. ``max_batch_size`` is the most rows of one call;
-    0 for a function whose rows depend on each other.
+    ``max_batch_size`` says that each row of the outputs is made from the same row of the inputs: where all shapes begin with -1,
+    requests that come together are then one call, of at most so many rows. Without it each request is a call.
     """
 
     def mark(function: Function) -> Function:
