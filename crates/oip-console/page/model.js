@@ -191,6 +191,7 @@ function describe(metadata, config) {
     config?.runtime && ["runtime", config.runtime],
     ["versions", (metadata.versions ?? []).join(", ") || "–"],
     config && ["batches", config.max_batch_size > 0 ? `up to ${config.max_batch_size} rows` : "no"],
+    config?.parameters?.batched && ["batched", config.parameters.batched.string_value],
     config?.instance_group?.length && ["instances", config.instance_group.map((group) => `${group.count} × ${group.kind.replace("KIND_", "")}`).join(", ")],
     config?.response_cache?.enable && ["response cache", "on"],
   ].filter(Boolean);

@@ -50,7 +50,7 @@ const FILES: &[(&str, &[u8])] = &[
 const DIGITS: &str = "\
 # Everything in this file may be left out: inputs, outputs and batching are read from the model.
 
-# Rows of several requests run together, at most so many.
+# Rows of several requests run together, at most so many. Written, it promises that rows are independent.
 max_batch_size: 64
 
 # Threads that run the model at the same time; --instances says it for all models.

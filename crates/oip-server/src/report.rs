@@ -11,7 +11,7 @@ use std::{
 use anstream::{AutoStream, ColorChoice};
 use oip_engine::{ModelStatus, Repositories};
 use oip_listen::Address;
-use oip_types::{ModelState, TensorMetadata};
+use oip_types::{Joining, ModelState, TensorMetadata};
 use serde_json::{Value, json};
 
 use crate::{
@@ -191,6 +191,7 @@ pub(crate) fn as_json(models: &[ModelStatus], passed_over: &[PassedOver]) {
                 "version": model.version,
                 "state": model.state.name(),
                 "reason": model.reason,
+                "batched": model.joining.as_ref().map(Joining::to_string),
                 "inputs": metadata.map(|metadata| tensors(&metadata.inputs)),
                 "outputs": metadata.map(|metadata| tensors(&metadata.outputs)),
             })
@@ -231,17 +232,29 @@ fn summary(models: &[ModelStatus], passed_over: &[PassedOver], elapsed: Duration
 
 /// A row per version; more rows where it has several inputs or outputs.
 fn table(models: &[ModelStatus], look: Look) -> String {
-    let mut rows = vec![["MODEL", "VERSION", "STATE", "LOADED IN", "INPUTS", "OUTPUTS"].map(str::to_owned)];
+    let titles = [
+        "MODEL",
+        "VERSION",
+        "STATE",
+        "LOADED IN",
+        "BATCHED",
+        "INPUTS",
+        "OUTPUTS",
+    ];
+    let mut rows = vec![titles.map(str::to_owned)];
     let mut reasons = Vec::new();
     for model in models {
         let name = shown(&model.name);
         let version = model.version.as_deref().map_or("-".to_owned(), shown);
+        let which = match model.version {
+            Some(_) => format!("{name} {version}"),
+            None => name.clone(),
+        };
         if !model.reason.is_empty() {
-            let which = match model.version {
-                Some(_) => format!("{name} {version}"),
-                None => name.clone(),
-            };
             reasons.push(format!("{which}: {}\n", shown(&model.reason)));
+        }
+        if let Some(joining) = model.joining.as_ref().filter(|joining| !joining.is_joined()) {
+            reasons.push(format!("{which}: batched: {}\n", shown(&joining.to_string())));
         }
         let load_time = model
             .load_time
@@ -256,6 +269,7 @@ fn table(models: &[ModelStatus], look: Look) -> String {
             version,
             model.state.name().to_owned(),
             load_time,
+            model.joining.as_ref().map_or("", Joining::word).to_owned(),
             cell(inputs, 0),
             cell(outputs, 0),
         ]);
@@ -263,6 +277,7 @@ fn table(models: &[ModelStatus], look: Look) -> String {
         let empty = String::new;
         for line in 1..lines.min(SHOWN) {
             rows.push([
+                empty(),
                 empty(),
                 empty(),
                 empty(),
@@ -276,22 +291,30 @@ fn table(models: &[ModelStatus], look: Look) -> String {
                 0 => String::new(),
                 more => format!("and {more} more"),
             };
-            rows.push([empty(), empty(), empty(), empty(), more(inputs), more(outputs)]);
+            rows.push([
+                empty(),
+                empty(),
+                empty(),
+                empty(),
+                empty(),
+                more(inputs),
+                more(outputs),
+            ]);
         }
     }
     let width = |column: usize| {
         rows.iter()
-            .map(|row: &[String; 6]| row[column].chars().count())
+            .map(|row: &[String; 7]| row[column].chars().count())
             .max()
             .unwrap_or(0)
     };
-    let mut widths: [usize; 6] = std::array::from_fn(width);
+    let mut widths: [usize; 7] = std::array::from_fn(width);
     // Inputs and outputs share what the terminal has left for them; the narrower one leaves the other its rest.
-    let fixed = widths[..4].iter().sum::<usize>() + 2 * 5;
+    let fixed = widths[..5].iter().sum::<usize>() + 2 * 6;
     let left = look.width.saturating_sub(fixed).max(2 * LEAST);
-    if widths[4].saturating_add(widths[5]) > left {
+    if widths[5].saturating_add(widths[6]) > left {
         let half = left / 2;
-        (widths[4], widths[5]) = match (widths[4], widths[5]) {
+        (widths[5], widths[6]) = match (widths[5], widths[6]) {
             (inputs, _) if inputs <= half => (inputs, left - inputs),
             (_, outputs) if outputs <= half => (left - outputs, outputs),
             _ => (half, left - half),
@@ -416,17 +439,22 @@ mod tests {
         .with_versions(["1"]);
         let ready = ModelStatus::new("digits", Some("1"), ModelState::Ready, "")
             .with_metadata(Arc::new(metadata))
+            .with_joining(Joining::Proven)
             .with_load_time(Duration::from_millis(12));
         let failed = ModelStatus::new("broken", Some("3"), ModelState::Unavailable, "it is cut off");
+        let causal = Joining::alone("CumSum 'y' runs along axis 0").advising("write max_batch_size: 8");
+        let alone = ModelStatus::new("sums", None, ModelState::Ready, "").with_joining(causal);
         assert_eq!(
-            table(&[ready, failed], Look::PLAIN),
+            table(&[ready, failed, alone], Look::PLAIN),
             "\
-MODEL   VERSION  STATE        LOADED IN  INPUTS          OUTPUTS
-digits  1        READY        12 ms      X FP32[-1, 64]  label INT64[-1]
-                                                         probabilities FP32[-1, 10]
+MODEL   VERSION  STATE        LOADED IN  BATCHED  INPUTS          OUTPUTS
+digits  1        READY        12 ms      proven   X FP32[-1, 64]  label INT64[-1]
+                                                                  probabilities FP32[-1, 10]
 broken  3        UNAVAILABLE
+sums    -        READY                   no
 
 broken 3: it is cut off
+sums: batched: no (CumSum 'y' runs along axis 0; to promise that rows are independent, write max_batch_size: 8)
 "
         );
     }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use oip_client::TensorForm;
-use oip_types::{InferRequest, InferResponse, ModelRef};
+use oip_types::{InferRequest, InferResponse, Joining, ModelRef};
 use serde_json::Value;
 use tensor_core::{DType, Shape, Tensor};
 
@@ -137,6 +137,46 @@ async fn boosters_answer_over_both_transports_as_their_packages_do() {
             let client = oip_client::builder(&url).tensor_form(form).build().unwrap();
             for case in &cases {
                 case.check(&client.infer(&case.request()).await.unwrap());
+            }
+        }
+    }
+}
+
+/// Boosters are known to keep rows apart. What is said of it is the same over both transports, in a process, and at start.
+#[tokio::test]
+async fn it_is_said_whether_requests_are_joined_and_why() {
+    let folder = tempfile::tempdir().unwrap();
+    for (model, config) in [("proven", None), ("declared", Some(8)), ("alone", Some(0))] {
+        let version = folder.path().join(model).join("1");
+        std::fs::create_dir_all(&version).unwrap();
+        std::fs::copy(fixtures().join("lgb_binary.txt"), version.join("model.txt")).unwrap();
+        if let Some(rows) = config {
+            let config = format!("max_batch_size: {rows}");
+            std::fs::write(folder.path().join(model).join("config.pbtxt"), config).unwrap();
+        }
+    }
+    let said = [
+        ("proven", "proven"),
+        ("declared", "declared"),
+        ("alone", "no (max_batch_size is 0)"),
+    ];
+    for arguments in [&[][..], &["--isolate-models"]] {
+        let mut server = Server::start(folder.path(), arguments);
+        let printed = server.wait_until_loaded();
+        assert!(printed.contains("  proven    input-0 FP32"), "{printed}");
+        assert!(
+            printed.contains("alone 1: batched: no (max_batch_size is 0)\n"),
+            "{printed}"
+        );
+        for url in [
+            format!("http://{}", server.http),
+            format!("grpc://{}", server.grpc),
+        ] {
+            let client = oip_client::builder(&url).build().unwrap();
+            for (model, expected) in said {
+                let model = ModelRef::new(model, None).unwrap();
+                let config = client.model_config(model).await.unwrap();
+                assert_eq!(Joining::shown_in(&config), Some(expected));
             }
         }
     }

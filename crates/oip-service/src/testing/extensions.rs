@@ -7,7 +7,7 @@ use std::{
 
 use bytes::Bytes;
 use oip_types::{
-    BatchStatistics, ErrorCode, InferStatistics, LoadOptions, LogSetting, LogSettings, MemoryUsage,
+    BatchStatistics, ErrorCode, InferStatistics, Joining, LoadOptions, LogSetting, LogSettings, MemoryUsage,
     ModelConfig, ModelIndexEntry, ModelRef, ModelState, ModelStatistics, ReadSharedMemory, ServiceError,
     SharedMemoryRegion, SharedMemorySlice, StatisticDuration, UnloadOptions,
     model_config::{DynamicBatching, InputConfig, InputFormat, OutputConfig},
@@ -160,6 +160,9 @@ impl ModelConfiguration for Extensions {
                     .collect(),
                 ..ModelConfig::default()
             };
+            if is_batched {
+                Joining::Declared.show_in(&mut config);
+            }
         }
         Ok(Arc::new(config))
     }

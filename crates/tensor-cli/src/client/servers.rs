@@ -3,7 +3,8 @@
 use std::io::Write;
 
 use oip_types::{
-    LoadOptions, ModelIndexEntry, ModelRef, ModelState, ModelStatistics, TensorMetadata, UnloadOptions,
+    Joining, LoadOptions, ModelIndexEntry, ModelRef, ModelState, ModelStatistics, TensorMetadata,
+    UnloadOptions,
 };
 use serde_json::json;
 
@@ -107,6 +108,10 @@ pub(crate) fn show(options: &Show, out: &mut impl Write) -> Outcome {
             rows => format!("of up to {rows} rows"),
         };
         writeln!(out, "{}{batches}", title("batches"))?;
+        // Other servers do not say it.
+        if let Some(batched) = Joining::shown_in(config) {
+            writeln!(out, "{}{}", title("batched"), table::text(batched))?;
+        }
     }
     writeln!(out)?;
     let header = ["", "NAME", "DATATYPE", "SHAPE"].map(str::to_owned);

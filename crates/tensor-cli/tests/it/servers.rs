@@ -80,6 +80,20 @@ fn a_model_is_shown_and_a_server_has_a_status() {
 }
 
 #[test]
+fn a_model_is_shown_with_whether_its_requests_are_joined() {
+    let (place, server) = (Place::new(), Server::new());
+    for url in server.urls() {
+        let shown = place.good(&["show", "--url", url, "matrix"]);
+        assert!(
+            shown.contains("batches   of up to 4 rows\nbatched   declared\n"),
+            "{shown}"
+        );
+        // Other servers do not say it.
+        assert!(!place.good(&["show", "--url", url, "nan"]).contains("batched"));
+    }
+}
+
+#[test]
 fn the_environment_names_the_server() {
     let (place, server) = (Place::new(), Server::new());
     let output = Command::new(env!("CARGO_BIN_EXE_tensor"))
