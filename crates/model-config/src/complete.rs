@@ -260,7 +260,12 @@ impl Batching {
                 _ => Ok(declared(size)),
             };
         }
-        if let Some(tensor) = rigid(model, &defaults.shared_inputs) {
+        // With dynamic_batching all inputs are rows, as with max_batch_size.
+        let shared = match has_dynamic_batching {
+            true => &[][..],
+            false => &defaults.shared_inputs,
+        };
+        if let Some(tensor) = rigid(model, shared) {
             return Ok(Self::alone(Joining::alone(match takes_rows(tensor) {
                 true => format!("{tensor} is optional"),
                 false => format!("the first dimension of {tensor} is not free"),
@@ -695,6 +700,8 @@ mod tests {
             (&config.input[0].dims[..], &config.input[1].dims[..]),
             (&[-1, 4][..], &[][..])
         );
+        let refused = run_with("dynamic_batching { }", &scaled, defaults.clone()).unwrap_err();
+        assert_eq!(refused, "dynamic_batching needs a max_batch_size above 0");
         let refused = run_with("max_batch_size: 8", &scaled, defaults).unwrap_err();
         assert!(
             refused.contains("the first dimension of 'x1' (FP32[])"),
