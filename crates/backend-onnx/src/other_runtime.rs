@@ -41,10 +41,8 @@ fn missing_of(nodes: &[NodeProto], model: &ModelProto, opsets: &BTreeMap<&str, i
         if !is_function && !has(domain, &node.op_type, opset) {
             return Some(structure::label(node));
         }
-        let inner = node.attribute.iter().filter_map(|attribute| attribute.g.as_ref());
-        inner
-            .into_iter()
-            .find_map(|graph: &GraphProto| missing_of(&graph.node, model, opsets))
+        let mut inner = node.attribute.iter().filter_map(|attribute| attribute.g.as_ref());
+        inner.find_map(|graph: &GraphProto| missing_of(&graph.node, model, opsets))
     })
 }
 

@@ -86,7 +86,11 @@ pub(crate) fn with_ways_out(
         Some(node) if message.starts_with(&node) => {
             message.push_str("ONNX Runtime does not have it either; ")
         }
-        Some(node) => message.push_str(&format!("ONNX Runtime does not have {node}; ")),
+        Some(node) => {
+            message.push_str("ONNX Runtime does not have ");
+            message.push_str(&node);
+            message.push_str("; ");
+        }
     }
     message.push_str(match (&sizes, uses_own(model)) {
         (_, true) => {

@@ -232,7 +232,7 @@ pub(super) static RULES: &[Rule] = &[
     op("Einsum")
         .since(12)
         .takes(&["equation"])
-        .of(FACTORS)
+        .of(FACTORS.and(Types::I64))
         .wide()
         .when(when::einsum)
         .by(tract::einsum),

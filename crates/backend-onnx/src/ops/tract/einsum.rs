@@ -14,6 +14,7 @@ use tract_hir::{
 use super::Built;
 use crate::{
     building::BuildContext,
+    cancelling::Pace,
     faults::{Limit, Misfit, Refusal, ensure_input},
     lowered::OnnxNode,
     ops::{
@@ -115,6 +116,13 @@ impl Wiring for Einsum {
                     *known = dim;
                 }
             }
+        }
+        // tract has no products of INT64.
+        if matches!(
+            fact(model, inputs[0])?.datum_type,
+            DatumType::I64 | DatumType::TDim
+        ) {
+            return model.wire_node(prefix, typed(WholeProducts { terms, output }), &inputs);
         }
         // One that is summed over would not be repeated.
         for (place, (input, term)) in inputs.iter_mut().zip(&mut terms).enumerate() {
@@ -227,6 +235,100 @@ impl Diagonal {
             }
             Ok(())
         })
+    }
+}
+
+/// Sums of products of INT64, which wrap, one after the other.
+#[derive(Debug)]
+struct WholeProducts {
+    /// A letter for each dimension of each factor, none twice in one.
+    terms: Vec<String>,
+    output: String,
+}
+
+impl WholeProducts {
+    /// The size of an index, which a factor may have as 1.
+    fn size<D: DimLike>(&self, index: char, shapes: &[&[D]]) -> TractResult<D> {
+        let mut size = D::one();
+        for (term, shape) in self.terms.iter().zip(shapes) {
+            for (_, dim) in term.chars().zip(*shape).filter(|(letter, _)| *letter == index) {
+                if size.is_one() {
+                    size = dim.clone();
+                } else if let (Ok(one), Ok(other)) = (size.to_i64(), dim.to_i64())
+                    && one != other
+                    && other != 1
+                {
+                    bail!(Misfit::Sizes(one, other));
+                }
+            }
+        }
+        Ok(size)
+    }
+}
+
+impl Kernel for WholeProducts {
+    fn name(&self) -> &'static str {
+        "Einsum"
+    }
+
+    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+        let shapes: Vec<&[TDim]> = inputs.iter().map(|input| &*input.shape).collect();
+        let shape = self.output.chars().map(|index| self.size(index, &shapes));
+        let shape: TVec<TDim> = shape.collect::<TractResult<_>>()?;
+        Ok(vec![Fact::new(DatumType::I64, shape)])
+    }
+
+    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+        let shapes: Vec<&[usize]> = inputs.iter().map(|input| input.shape()).collect();
+        let shape = self.output.chars().map(|index| self.size(index, &shapes));
+        let shape: TVec<usize> = shape.collect::<TractResult<_>>()?;
+        // The indices of the output, and behind them those that are summed over.
+        let mut indices = self.output.clone();
+        for index in self.terms.concat().chars() {
+            if !indices.contains(index) {
+                indices.push(index);
+            }
+        }
+        let sizes = indices.chars().map(|index| self.size(index, &shapes));
+        let sizes: Vec<usize> = sizes.collect::<TractResult<_>>()?;
+        let summed: usize = sizes[shape.len()..].iter().product();
+        // How far apart neighbours of an index are in each factor.
+        let steps = self.terms.iter().zip(&shapes).map(|(term, shape)| {
+            let step = |index: char| -> usize {
+                match term.find(index) {
+                    Some(axis) if shape[axis] != 1 => shape[axis + 1..].iter().product(),
+                    _ => 0,
+                }
+            };
+            indices.chars().map(step).collect()
+        });
+        let steps: Vec<Vec<usize>> = steps.collect();
+        let factors = inputs.iter().map(|input| elements::<i64>(input));
+        let factors: Vec<&[i64]> = factors.collect::<TractResult<_>>()?;
+        let mut at = vec![0; sizes.len()];
+        let mut pace = Pace::default();
+        let made = filled(&shape, |sums: &mut [i64]| {
+            for sum in sums {
+                for _ in 0..summed {
+                    let place =
+                        |steps: &[usize]| -> usize { at.iter().zip(steps).map(|(at, step)| at * step).sum() };
+                    let numbers = factors
+                        .iter()
+                        .zip(&steps)
+                        .map(|(factor, steps)| factor[place(steps)]);
+                    *sum = sum.wrapping_add(numbers.fold(1, i64::wrapping_mul));
+                    for (at, &size) in at.iter_mut().zip(&sizes).rev() {
+                        *at = (*at + 1) % size;
+                        if *at > 0 {
+                            break;
+                        }
+                    }
+                }
+                pace.spend((summed * factors.len() * sizes.len()) as u64)?;
+            }
+            Ok(())
+        })?;
+        Ok(tvec![made])
     }
 }
 
