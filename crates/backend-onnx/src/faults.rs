@@ -4,6 +4,7 @@
 use std::fmt;
 
 use oip_types::ServiceError;
+use tract_hir::prelude::DatumType;
 
 /// Why something is not computed, in words for the model's author.
 #[derive(Debug)]
@@ -36,6 +37,16 @@ pub(crate) enum Unsupported {
     Here(String),
     /// ONNX Runtime does not compute it either.
     Anywhere(String),
+}
+
+impl Unsupported {
+    /// Refuses a datatype where ONNX Runtime has FP64 beside the ones that are computed here, and no others.
+    pub(crate) fn but_for_fp64(datum_type: DatumType, reason: &str) -> Self {
+        match datum_type {
+            DatumType::F64 => Self::Here(reason.to_owned()),
+            _ => Self::Anywhere(reason.to_owned()),
+        }
+    }
 }
 
 impl fmt::Display for Unsupported {

@@ -54,7 +54,10 @@ impl Kernel for AffineGrid {
             bail!("expected 2 inputs, found {}", inputs.len());
         };
         if maps.datum_type != DatumType::F32 {
-            bail!(Unsupported::Here("is supported for FP32 only".to_owned()));
+            bail!(Unsupported::but_for_fp64(
+                maps.datum_type,
+                "is supported for FP32 only"
+            ));
         }
         let Some(size) = size.dims() else {
             bail!(Limit(

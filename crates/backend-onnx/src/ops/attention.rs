@@ -143,8 +143,14 @@ impl Kernel for Attention {
                 .iter()
                 .flat_map(|&(key, value)| [&inputs[key], &inputs[value]]),
         );
-        if floats.into_iter().any(|fact| fact.datum_type != DatumType::F32) {
-            bail!(Unsupported::Here("is supported for FP32 only".to_owned()));
+        let mut others = floats
+            .into_iter()
+            .filter(|fact| fact.datum_type != DatumType::F32);
+        if let Some(other) = others.next() {
+            bail!(Unsupported::but_for_fp64(
+                other.datum_type,
+                "is supported for FP32 only"
+            ));
         }
         if let Some(mask) = self.mask.map(|place| &inputs[place]) {
             let is_known = matches!(mask.datum_type, DatumType::F32 | DatumType::Bool);

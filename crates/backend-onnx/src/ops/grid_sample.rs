@@ -196,15 +196,16 @@ impl Kernel for GridSample {
             rank == grid.rank() && grid.shape.last().is_some_and(may_fit),
             "the grid does not fit the input"
         );
-        let is_known = matches!(rank, 4 | 5) && !(rank == 5 && self.method == Method::Cubic);
-        if !is_known
-            || [input, grid]
-                .iter()
-                .any(|fact| !matches!(fact.datum_type, DatumType::F32 | DatumType::F16))
-        {
+        let is_float = |fact: &&Fact| matches!(fact.datum_type, DatumType::F32 | DatumType::F16);
+        if let Some(other) = [input, grid].into_iter().find(|fact| !is_float(fact)) {
+            bail!(Unsupported::but_for_fp64(
+                other.datum_type,
+                "is supported for FP32 only"
+            ));
+        }
+        if !matches!(rank, 4 | 5) || (rank == 5 && self.method == Method::Cubic) {
             bail!(Unsupported::Here(
-                "is supported for images and volumes in FP32, and cubic interpolation for images only"
-                    .to_owned()
+                "is supported for images and volumes, and cubic interpolation for images only".to_owned()
             ));
         }
         let mut output = input.with(input.datum_type);

@@ -9,7 +9,7 @@ use super::{
     elements::{elements, tensor},
     kernel::{Fact, Kernel, kernel},
 };
-use crate::{building::BuildContext, lowered::OnnxNode};
+use crate::{building::BuildContext, faults::Unsupported, lowered::OnnxNode};
 
 /// `Hardmax` of FP32 or FP64, of any operator set.
 pub(crate) fn hardmax(context: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
@@ -33,6 +33,9 @@ impl Kernel for Hardmax {
     }
 
     fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+        if !inputs[0].datum_type.is_float() {
+            bail!(Unsupported::Anywhere("is supported for floats only".to_owned()));
+        }
         let rank = inputs[0].rank() as i64;
         let end = if self.coerces { rank + 1 } else { rank.max(1) };
         ensure!(

@@ -12,7 +12,13 @@ use super::{
     kernel::{Fact, Kernel, kernel},
     sorting::sort_by,
 };
-use crate::{building::BuildContext, cancelling::Pace, faults::BadInput, lowered::OnnxNode, size};
+use crate::{
+    building::BuildContext,
+    cancelling::Pace,
+    faults::{BadInput, Unsupported},
+    lowered::OnnxNode,
+    size,
+};
 
 pub(crate) fn non_max_suppression(
     context: &BuildContext,
@@ -57,10 +63,10 @@ impl Kernel for NonMaxSuppression {
             bail!("expected boxes and scores, found {} inputs", inputs.len());
         };
         for input in [boxes, scores] {
-            ensure!(
-                input.rank() == 3 && input.datum_type == DatumType::F32,
-                "expected three dimensions of FP32"
-            );
+            if input.datum_type != DatumType::F32 {
+                bail!(Unsupported::Anywhere("is supported for FP32 only".to_owned()));
+            }
+            ensure!(input.rank() == 3, "expected three dimensions");
         }
         let count = self.count.get_or_init(|| counted(&self.scope, "boxes"));
         Ok(vec![Fact::new(DatumType::I64, [count.to_dim(), 3.into()])])

@@ -13,7 +13,7 @@ use super::{
     elements::{elements, of_type, tensor},
     kernel::{Fact, Kernel, kernel},
 };
-use crate::{building::BuildContext, lowered::OnnxNode};
+use crate::{building::BuildContext, faults::Unsupported, lowered::OnnxNode};
 
 /// `Pow`. tract's takes a constant exponent for a single number without looking, and reads past the end of one without any.
 pub(crate) fn power(_: &BuildContext, _: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
@@ -184,10 +184,12 @@ impl Kernel for BitShift {
     fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
         let datum_type = inputs[0].datum_type;
         let is_same = inputs.iter().all(|input| input.datum_type == datum_type);
-        ensure!(
-            datum_type.is_unsigned() && is_same,
-            "expected unsigned numbers of one type"
-        );
+        if !datum_type.is_unsigned() {
+            bail!(Unsupported::Anywhere(
+                "is supported for unsigned integers only".to_owned()
+            ));
+        }
+        ensure!(is_same, "the inputs have different types");
         Ok(vec![Fact::new(datum_type, broadcast_shape(inputs)?)])
     }
 
@@ -253,6 +255,17 @@ mod tests {
             tensor1(&[2.0f32]),
         ];
         assert_eq!(run::<f32>(&Mean, inputs), [2.0, 8.0 / 3.0, 8.0 / 3.0, 10.0 / 3.0]);
+    }
+
+    #[test]
+    fn signed_integers_are_shifted_by_no_runtime() {
+        let signed = || Fact::new(DatumType::I32, [2.to_dim()]);
+        let error = BitShift { goes_left: true }.outputs(&[signed(), signed()]);
+        let error = error.unwrap_err();
+        assert!(
+            matches!(error.downcast_ref(), Some(Unsupported::Anywhere(_))),
+            "{error}"
+        );
     }
 
     #[test]

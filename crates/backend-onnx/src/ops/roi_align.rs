@@ -75,8 +75,15 @@ impl Kernel for RoiAlign {
         let [image, regions, indices] = inputs else {
             bail!("expected 3 inputs, found {}", inputs.len());
         };
-        let is_float = |fact: &Fact| fact.datum_type == DatumType::F32;
-        ensure!(is_float(image) && is_float(regions), "expected FP32");
+        if let Some(other) = [image, regions]
+            .into_iter()
+            .find(|fact| fact.datum_type != DatumType::F32)
+        {
+            bail!(Unsupported::but_for_fp64(
+                other.datum_type,
+                "is supported for FP32 only"
+            ));
+        }
         ensure!(
             image.rank() == 4 && regions.rank() == 2 && indices.rank() == 1,
             "expected images, a row for each region and a list of which image each is in"
