@@ -54,7 +54,7 @@ fn a_refusal_says_when_onnx_runtime_can_run_the_model() {
     }
 }
 
-/// Whoever is told to fix sizes, or to use another runtime, would do so in vain.
+/// A refusal names no sizes to fix, and no other runtime, that would not help.
 #[test]
 fn ways_out_that_lead_nowhere_are_not_named() {
     for name in names(".refused") {
