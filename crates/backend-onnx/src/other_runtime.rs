@@ -59,15 +59,15 @@ pub(crate) fn has(domain: &str, op_type: &str, opset: i64) -> bool {
 
 /// Whether ONNX Runtime computes an operator with an attribute that the table of [`ops`](crate::ops) does not have.
 pub(crate) fn has_attribute(domain: &str, op_type: &str, attribute: &str) -> bool {
-    match (domain, op_type, attribute) {
-        // Its own operators have many.
-        ("com.microsoft", ..) => true,
-        ("", "GRU", "activation_alpha" | "activation_beta")
-        | ("", "Constant", "sparse_value")
-        | ("", "Cast" | "CastLike", "round_mode")
-        | ("", "Scan", "directions") => true,
-        _ => false,
-    }
+    // Its own operators have many.
+    matches!(
+        (domain, op_type, attribute),
+        ("com.microsoft", ..)
+            | ("", "GRU", "activation_alpha" | "activation_beta")
+            | ("", "Constant", "sparse_value")
+            | ("", "Cast" | "CastLike", "round_mode")
+            | ("", "Scan", "directions")
+    )
 }
 
 /// Whether ONNX Runtime reads a version of an operator set that is too new for the table of [`ops`](crate::ops).

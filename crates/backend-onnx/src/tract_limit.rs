@@ -84,7 +84,7 @@ pub(crate) fn with_ways_out(
             message.push_str("; or ");
         }
         Some(node) if message.starts_with(&node) => {
-            message.push_str("ONNX Runtime does not have it either; ")
+            message.push_str("ONNX Runtime does not have it either; ");
         }
         Some(node) => {
             message.push_str("ONNX Runtime does not have ");
