@@ -40,6 +40,9 @@ def kind_of(array):
     return TensorProto.STRING if array.dtype == object else helper.np_dtype_to_tensor_dtype(array.dtype)
 
 
+REGIONS = numbers(0, 0, 4, 4, 1, 1, 5, 6, 0, 2, 3, 7, 2, 2, 6, 6, kind=np.float32).reshape(4, 4)
+
+
 class Case:
     """An operator, or some nodes, with a valid request. An input of `None` is left out. `more` has requests beside those that are made."""
 
@@ -50,6 +53,7 @@ class Case:
         results = [f"y{at}" for at in range(outputs)]
         nodes = nodes or [helper.make_node(op, names, results, domain=domain, **attributes, **(extra or {}))]
         self.more = more or {}
+        self.is_request_fixed = False
         ports = [
             helper.make_tensor_value_info(name, kind_of(array), array.shape if name in fixed else [None] * array.ndim)
             for name, array in self.inputs.items()
@@ -238,9 +242,9 @@ def lookups():
     yield Case("ReduceMean", whole(9, 3, 4), label="int64 by attribute", axes=[1], opset=13)
     yield Case("ReduceMean", whole(9, 3, 4, kind=np.int32), label="int32 by attribute", axes=[0, 1], opset=13)
     yield Case("NonMaxSuppression", np.abs(floats(1, 6, 4)), np.abs(floats(1, 2, 6)), numbers(3), numbers(.5, kind=np.float32), numbers(.1, kind=np.float32))
-    yield Case("RoiAlign", floats(2, 3, 8, 8), np.abs(floats(4, 4)) * 5, whole(2, 4), output_height=2, output_width=2)
-    yield Case("RoiAlign", floats(2, 3, 8, 8), np.abs(floats(4, 4)) * 5, whole(2, 4), label="max", mode="max", output_height=2, output_width=2, sampling_ratio=2)
-    yield Case("MaxRoiPool", floats(1, 3, 8, 8), np.abs(floats(4, 5)), pooled_shape=[2, 2])
+    yield Case("RoiAlign", floats(2, 3, 8, 8), REGIONS, whole(2, 4), output_height=2, output_width=2)
+    yield Case("RoiAlign", floats(2, 3, 8, 8), REGIONS, whole(2, 4), label="max", mode="max", output_height=2, output_width=2, sampling_ratio=2)
+    yield Case("MaxRoiPool", floats(1, 3, 8, 8), np.pad(REGIONS, ((0, 0), (1, 0))), pooled_shape=[2, 2])
     yield Case("MaxUnpool", floats(1, 1, 2, 2), numbers(5, 7, 13, 15).reshape(1, 1, 2, 2), kernel_shape=[2, 2], strides=[2, 2])
     yield Case("MaxUnpool", floats(1, 1, 2, 2), numbers(5, 7, 13, 15).reshape(1, 1, 2, 2), numbers(1, 1, 4, 4), label="shape", kernel_shape=[2, 2], strides=[2, 2])
     for mode in ("linear", "nearest", "cubic"):
@@ -334,12 +338,13 @@ def attention():
     yield Case("EmbedLayerNormalization", whole(9, 1, 3, kind=np.int32), whole(2, 1, 3, kind=np.int32), floats(9, 4), floats(8, 4), floats(2, 4), floats(4), floats(4), whole(2, 1, 3, kind=np.int32), whole(3, 1, 3, kind=np.int32), fixed=["x2", "x3", "x4", "x5", "x6"], domain=MS, outputs=2, kinds=[F, TensorProto.INT32])
     yield Case("SkipLayerNormalization", floats(1, 3, 4), floats(1, 3, 4), floats(4), floats(4), floats(4), domain=MS)
     yield Case("SkipSimplifiedLayerNormalization", floats(1, 3, 4), floats(1, 3, 4), floats(4), floats(4), domain=MS)
-    yield Case("SparseAttention", floats(1, 3, 16), floats(1, 3, 8), floats(1, 3, 8), floats(1, 1, 16, 8), floats(1, 1, 16, 8), numbers(0, 1, 2, kind=np.int32).reshape(1, 3), numbers(0, 1, kind=np.int32).reshape(1, 2), number(5, np.int32), numbers(5, kind=np.int32), domain=MS, num_heads=2, kv_num_heads=1, sparse_block_size=16, outputs=3, kinds=F)
     yield Case("LinearAttention", floats(1, 3, 8), floats(1, 3, 8), floats(1, 3, 8), floats(1, 2, 4, 4), domain=MS, q_num_heads=2, kv_num_heads=2, update_rule="linear", outputs=2, kinds=F)
     yield Case("CausalConvWithState", floats(1, 4, 6), floats(4, 1, 3), floats(4), floats(1, 4, 2), domain=MS, outputs=2, kinds=F)
     yield Case("BiasGelu", floats(3, 4), floats(4), domain=MS)
     yield Case("FastGelu", floats(3, 4), floats(4), domain=MS)
     yield Case("QuickGelu", floats(3, 4), domain=MS)
+    yield Case("Gelu", floats(3, 4), domain=MS)
+    yield Case("TransposeMatMul", floats(3, 4), floats(4, 5), domain=MS)
 
 
 def contributed():
@@ -388,7 +393,6 @@ def contributed():
     yield Case("MurmurHash3", whole(9, 3, kind=np.int32), domain=MS, kinds=TensorProto.UINT32)
     yield Case("MurmurHash3", texts("a", "b"), label="text", domain=MS, kinds=TensorProto.UINT32)
     yield Case("NGramRepeatBlock", whole(3, 2, 6), floats(2, 9), domain=MS, ngram_size=2, kinds=F)
-    yield Case("BifurcationDetector", whole(9, 5), whole(9, 4), number(2), whole(9, 5), domain=MS, outputs=2, kinds=I)
     yield Case("WordConvEmbedding", whole(3, 4, 5, kind=np.int32), floats(6, 1, 2, 3), floats(6), floats(9, 3), domain=MS, embedding_size=6, conv_window_size=2, char_embedding_size=3, kinds=F)
     yield Case("CDist", floats(3, 4), floats(5, 4), domain=MS, metric="euclidean")
     yield Case("Inverse", floats(3, 3), domain=MS)
@@ -398,7 +402,6 @@ def contributed():
     yield Case("QEmbedLayerNormalization", whole(9, 1, 3, kind=np.int32), whole(2, 1, 3, kind=np.int32), whole(9, 9, 4, kind=np.uint8), whole(9, 8, 4, kind=np.uint8), whole(9, 2, 4, kind=np.uint8), whole(9, 4, kind=np.uint8), whole(9, 4, kind=np.uint8), whole(2, 1, 3, kind=np.int32), *[scale] * 5, *[zero] * 5, fixed=["x2", "x3", "x4", "x5", "x6"], domain=MS, outputs=2, kinds=[F, TensorProto.INT32])
     yield Case("MoE", floats(3, 4), floats(3, 2), floats(2, 4, 8), floats(2, 8), floats(2, 8, 4), floats(2, 4), domain=MS, k=1, activation_type="relu")
     yield Case("AttnLSTM", floats(4, 1, 3), floats(1, 20, 3), floats(1, 20, 5), domain=MS, hidden_size=5, kinds=F)
-    yield Case("ReduceSumInteger", whole(9, 3, 4, kind=np.uint8), domain=MS, axes=[1], keepdims=1, kinds=TensorProto.INT32)
 
 
 def learned():
@@ -466,6 +469,37 @@ def cases():
         yield from group()
 
 
+class ChangedAttribute:
+    """A case with another value of an attribute, and its valid request alone."""
+
+    more = {}
+    is_request_fixed = True
+
+    def __init__(self, case, at, value):
+        self.model = onnx.ModelProto()
+        self.model.CopyFrom(case.model)
+        self.inputs = case.inputs
+        attribute = self.model.graph.node[0].attribute[at]
+        if attribute.type == onnx.AttributeProto.INT:
+            attribute.i = value
+        else:
+            attribute.ints[:] = [value] * len(attribute.ints)
+        self.name = f"{case.name}, {attribute.name} is {value}"
+
+
+def attributes():
+    """The cases with extreme values of integer attributes, each attribute of an operator once."""
+    seen = set()
+    for case in cases():
+        node = case.model.graph.node[0]
+        for at, attribute in enumerate(node.attribute):
+            key = node.domain, node.op_type, attribute.name
+            if attribute.type in (onnx.AttributeProto.INT, onnx.AttributeProto.INTS) and key not in seen:
+                seen.add(key)
+                for value in (0, -1, 1, 2**31 - 1, 2**31, 2**63 - 1, -(2**31), -(2**63)):
+                    yield ChangedAttribute(case, at, value)
+
+
 # Of the tests of the onnx package, those with tensors of these types.
 KNOWN = {
     getattr(TensorProto, name)
@@ -477,6 +511,7 @@ class Recorded:
     """A test of the onnx package, with free dimensions."""
 
     more = {}
+    is_request_fixed = False
 
     def __init__(self, folder):
         self.name = folder.name.removeprefix("test_")

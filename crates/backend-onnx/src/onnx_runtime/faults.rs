@@ -72,30 +72,37 @@ fn blames_values(words: &str) -> bool {
         "is not a number",
         "broadcast",
         "cannot ",
+        "computation range",
         "does not match",
         "exceed",
         "fewer than",
         "greater than",
-        "integer overflow",
         "invalid",
+        "is nan",
         "larger than",
         "less than",
         "mismatch",
         "must ",
+        "not divisible",
         "not equal",
         "not match",
+        "not positive",
         "not supported between",
         "only supports",
         "out of bound",
         "out of data bounds",
         "out of range",
+        "overflow",
         "shall be",
         "should ",
         "smaller than",
+        "too many",
+        "unable to infer",
         "unexpected mode",
         "unexpected shape",
         "valid range",
         "was false",
+        "wrong shape",
         "zero effective",
     ];
     let words = words.to_lowercase();
@@ -107,6 +114,10 @@ fn words(message: &str) -> String {
     const LONGEST: usize = 400;
     let text = message.split_whitespace().collect::<Vec<_>>().join(" ");
     let mut text = text.as_str();
+    // One of its errors in another one: `[ONNXRuntimeError] : 1 : FAIL : tensor.cc:58 Compute why`.
+    if let Some((_, inner)) = text.rsplit_once("[ONNXRuntimeError] : ") {
+        text = inner.splitn(3, " : ").nth(2).unwrap_or(inner);
+    }
     if let Some((place, rest)) = text.split_once(' ')
         && is_place(place)
     {
@@ -209,6 +220,12 @@ mod tests {
             "Integer overflow",
         );
         invalid("Status Message: stoll", "a string is not a number");
+        invalid(
+            "Status Message: /onnxruntime_src/onnxruntime/core/framework/op_kernel.cc:81 virtual OrtValue* \
+             onnxruntime::OpKernelContext::OutputMLValue(int, const onnxruntime::TensorShape&) [ONNXRuntimeError] : 1 : FAIL : \
+             tensor.cc:58 CalculateTensorStorageSize Tensor storage size overflow",
+            "Tensor storage size overflow",
+        );
         invalid(
             "Status Message: element_wise_ops.cc:900 Compute Integer division by zero",
             "Integer division by zero",

@@ -3,6 +3,7 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
 };
 
+use bytes::Bytes;
 use oip_service::{CancelToken, LoadContext, Model, ModelSource, NeedsProcess, RowIndependence};
 use oip_types::{InferOutput, InferRequest, ModelMetadata, ServiceError, ShapePattern, TensorMetadata};
 use onnx_session::SharedSession;
@@ -16,7 +17,7 @@ use super::{
     first_answer::first_answer,
     session::{self, Runs},
     tensors,
-    traps::{self, Guards},
+    traps::{self, Disarmed, Guards},
     watch::watch,
 };
 use crate::{
@@ -64,37 +65,7 @@ impl OrtModel {
         let signature = Signature::of(model, graph)?;
         // Before the library reads it: that is C++, in our own process.
         structure::check(model)?;
-        let mut disarmed_model = model.clone();
-        let disarmed = traps::disarm(&mut disarmed_model);
-        // Names of rewritten nodes must not be the file's.
-        structure::check(&disarmed_model)?;
-        let readable = rewrite::without_claims(&disarmed_model);
-        let unread = (disarmed.is_changed && readable.is_none()).then(|| {
-            "an operator would be rewritten, and attributes of the file are types, which are not read"
-                .to_owned()
-        });
-        if let Some(reason) = disarmed.unguarded.or(unread) {
-            let reason = NeedsProcess::new(format!(
-                "with ONNX Runtime a request may end its process: {reason}"
-            ));
-            if cx.can_isolate {
-                return Err(ServiceError::invalid(reason.to_string()).caused_by(reason));
-            }
-            tracing::info!(model = source.name, %reason, "no rewrite is known");
-        }
-        let content = match readable {
-            Some(model) if model.encoded_len() <= MAX_FILE => model.encode_to_vec().into(),
-            Some(_) => {
-                return Err(ServiceError::invalid(
-                    "the model and its external data are larger than 2 GiB together, which ONNX Runtime is not given in one \
-                     piece; set runtime to 'tract' in the model's configuration",
-                ));
-            }
-            None => source.content.clone(),
-        };
-        drop(disarmed_model);
-        let session = session::open(runtime, &content, &signature.inputs, threads)?;
-        drop(content);
+        let (session, disarmed) = open(runtime, source, model, &signature.inputs, threads, cx)?;
         let inputs = ports("input", &signature.inputs, session.inputs())?;
         let outputs = ports("output", &signature.outputs, session.outputs())?;
         let outputs = match has_ml(graph) {
@@ -208,6 +179,61 @@ impl Model for OrtModel {
             comparison.note(&self.metadata, &outputs);
         }
         Ok(outputs)
+    }
+}
+
+/// Makes the session of a model whose traps are rewritten. A model for which that is not possible is opened as it is, unless the caller
+/// can give it a process of its own.
+fn open(
+    runtime: &OnnxRuntime,
+    source: &ModelSource,
+    model: &ModelProto,
+    inputs: &[Port],
+    threads: usize,
+    cx: &LoadContext,
+) -> Result<(SharedSession, Disarmed), ServiceError> {
+    let needs_process = |reason: &str| {
+        let reason = NeedsProcess::new(format!(
+            "with ONNX Runtime a request may end its process: {reason}"
+        ));
+        tracing::info!(model = source.name, %reason, "no rewrite is known");
+        match cx.can_isolate {
+            true => Err(ServiceError::invalid(reason.to_string()).caused_by(reason)),
+            false => Ok(()),
+        }
+    };
+    let mut rewritten = model.clone();
+    let disarmed = traps::disarm(&mut rewritten);
+    if let Some(reason) = &disarmed.unguarded {
+        needs_process(reason)?;
+    }
+    if disarmed.is_changed {
+        // Names of its nodes must not be the file's.
+        structure::check(&rewritten)?;
+        match content(&rewritten)? {
+            None => needs_process(
+                "an operator would be rewritten, and some attributes of the file are types, which are not read",
+            )?,
+            Some(content) => match session::open(runtime, &content, inputs, threads) {
+                Ok(session) => return Ok((session, disarmed)),
+                Err(error) => needs_process(&format!("an operator would be rewritten, and then {error}"))?,
+            },
+        }
+    }
+    drop(rewritten);
+    let content = content(model)?.unwrap_or_else(|| source.content.clone());
+    Ok((session::open(runtime, &content, inputs, threads)?, disarmed))
+}
+
+/// A model as ONNX Runtime reads it; `None` where something would be lost.
+fn content(model: &ModelProto) -> Result<Option<Bytes>, ServiceError> {
+    match rewrite::without_claims(model) {
+        Some(model) if model.encoded_len() <= MAX_FILE => Ok(Some(model.encode_to_vec().into())),
+        Some(_) => Err(ServiceError::invalid(
+            "the model and its external data are larger than 2 GiB together, which ONNX Runtime is not given in one piece; set \
+             runtime to 'tract' in the model's configuration",
+        )),
+        None => Ok(None),
     }
 }
 

@@ -149,7 +149,7 @@ impl<'a> Scope<'a> {
             }
             ("", "StringSplit") => return vec![input(0), int64],
             ("", "Dropout") => return vec![input(0), known(DataType::Bool)],
-            ("", "If" | "Scan") => return inner,
+            ("", "If" | "Scan" | "SequenceMap") => return inner,
             // The body's first output says whether it goes on.
             ("", "Loop") => return inner.into_iter().skip(1).collect(),
             // The default: outputs are of the first input's datatype.

@@ -281,6 +281,22 @@ fn operators_without_a_rewrite_need_a_process() {
         let found = disarmed(model(nodes, &[("x", DataType::Float, 2)], (DataType::Float, 2))).1;
         assert!(found.unguarded.unwrap().starts_with(&format!("node 'y' ({op})")));
     }
+    let mut inner = node("Conv", &["x", "x"], "y");
+    inner.domain = "com.microsoft.nchwc".to_owned();
+    let found = disarmed(model(
+        vec![inner],
+        &[("x", DataType::Float, 2)],
+        (DataType::Float, 2),
+    ))
+    .1;
+    assert!(found.unguarded.unwrap().contains("of this domain"));
+    for (batch_dims, is_unguarded) in [(0, false), (1, false), (-1, true), (i64::MAX, true)] {
+        let mut gather = node("GatherND", &["x", "i"], "y");
+        gather.attribute.push(int("batch_dims", batch_dims));
+        let ports = [("x", DataType::Float, 2), ("i", DataType::Int64, 2)];
+        let found = disarmed(model(vec![gather], &ports, (DataType::Float, 1))).1;
+        assert_eq!(found.unguarded.is_some(), is_unguarded, "{batch_dims}");
+    }
     let mut old = division("Div", DataType::Int64);
     old.opset_import[0].version = 8;
     assert!(
@@ -522,6 +538,20 @@ fn only_a_caller_that_has_processes_is_told_to_use_one() {
     assert!(
         reason.contains("node 'y' (Inverse): a matrix that is not square ends the process"),
         "{reason}"
+    );
+    // The file says INT64 where FP32 comes, so that the rewritten graph is refused; so is the file, but that is for another process.
+    let nodes = vec![node("Identity", &["x"], "d"), node("Div", &["x", "d"], "y")];
+    let wrong = super::tests::model(nodes, &[("x", DataType::Int64, 1)], (DataType::Float, 1));
+    let error = load(&library, &wrong, &LoadContext::default().with_isolation(true))
+        .map(drop)
+        .unwrap_err();
+    assert!(NeedsProcess::behind(&error).is_some(), "{}", error.report());
+    let error = load(&library, &wrong, &LoadContext::default())
+        .map(drop)
+        .unwrap_err();
+    assert!(
+        error.message().contains("ONNX Runtime refuses the model"),
+        "{error}"
     );
     // A model with a rewrite stays.
     assert!(
