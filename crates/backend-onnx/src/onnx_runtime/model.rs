@@ -196,34 +196,39 @@ fn open(
         let reason = NeedsProcess::new(format!(
             "with ONNX Runtime a request may end its process: {reason}"
         ));
+        if cx.can_isolate {
+            return Err(ServiceError::invalid(reason.to_string()).caused_by(reason));
+        }
         tracing::info!(model = source.name, %reason, "no rewrite is known");
-        match cx.can_isolate {
-            true => Err(ServiceError::invalid(reason.to_string()).caused_by(reason)),
-            false => Ok(()),
-        }
+        Ok(())
     };
-    let mut rewritten = model.clone();
-    let disarmed = traps::disarm(&mut rewritten);
-    if let Some(reason) = &disarmed.unguarded {
-        needs_process(reason)?;
-    }
-    if disarmed.is_changed {
-        // Names of its nodes must not be the file's.
-        structure::check(&rewritten)?;
-        match content(&rewritten)? {
-            None => needs_process(
-                "an operator would be rewritten, and some attributes of the file are types, which are not read",
-            )?,
-            Some(content) => match session::open(runtime, &content, inputs, threads) {
-                Ok(session) => return Ok((session, disarmed)),
-                Err(error) => needs_process(&format!("an operator would be rewritten, and then {error}"))?,
-            },
+    let mut disarmed = Disarmed::default();
+    if traps::are_there(model) {
+        let mut rewritten = model.clone();
+        disarmed = traps::disarm(&mut rewritten);
+        if let Some(reason) = &disarmed.unguarded {
+            needs_process(reason)?;
+        }
+        if disarmed.is_changed {
+            // Names of its nodes must not be the file's.
+            structure::check(&rewritten)?;
+            match content(&rewritten)? {
+                None => needs_process(UNREAD)?,
+                Some(content) => match session::open(runtime, &content, inputs, threads) {
+                    Ok(session) => return Ok((session, disarmed)),
+                    Err(error) => {
+                        needs_process(&format!("an operator would be rewritten, and then {error}"))?
+                    }
+                },
+            }
         }
     }
-    drop(rewritten);
     let content = content(model)?.unwrap_or_else(|| source.content.clone());
     Ok((session::open(runtime, &content, inputs, threads)?, disarmed))
 }
+
+const UNREAD: &str =
+    "an operator would be rewritten, and some attributes of the file are types, which are not read";
 
 /// A model as ONNX Runtime reads it; `None` where something would be lost.
 fn content(model: &ModelProto) -> Result<Option<Bytes>, ServiceError> {

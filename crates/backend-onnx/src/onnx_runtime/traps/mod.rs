@@ -44,6 +44,13 @@ pub(super) struct Disarmed {
     pub(super) unguarded: Option<String>,
 }
 
+/// Whether a model has operators with known traps, in its functions and inner graphs too.
+pub(super) fn are_there(model: &ModelProto) -> bool {
+    let functions = model.functions.iter().flat_map(|function| &function.node);
+    let mut nodes = functions.chain(model.graph.iter().flat_map(|graph| &graph.node));
+    nodes.any(|node| any_node(node, &table::may_trap))
+}
+
 /// Rewrites the known traps of a model.
 pub(super) fn disarm(model: &mut ModelProto) -> Disarmed {
     let mut disarmed = Disarmed::default();
@@ -84,9 +91,6 @@ pub(super) fn disarm(model: &mut ModelProto) -> Disarmed {
     let Some(graph) = &mut model.graph else {
         return disarmed;
     };
-    if !graph.node.iter().any(|node| any_node(node, &table::may_trap)) {
-        return disarmed;
-    }
     let filled = Filled::of(graph);
     let mut pass = Pass {
         writer: Writer::new(),
