@@ -3,8 +3,8 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::constant;
-use crate::proto::{GraphProto, NodeProto, canonical_domain};
+use super::{constant, scope::Constant};
+use crate::proto::{GraphProto, NodeProto, TensorProto, canonical_domain};
 
 /// Inputs that are told apart. Values that depend on others count as unknown.
 const MOST_INPUTS: usize = 64;
@@ -33,12 +33,20 @@ impl Filled {
                 .enumerate()
                 .map(|(index, name)| (name.clone(), 1 << index)),
         );
+        let tensors: HashMap<&str, &TensorProto> = graph
+            .initializer
+            .iter()
+            .map(|tensor| (tensor.name.as_str(), tensor))
+            .collect();
         for node in &graph.node {
-            let Some(output) = node.output.first().filter(|output| !output.is_empty()) else {
-                continue;
+            // Of others only the first output is known.
+            let is_split = canonical_domain(&node.domain).is_empty() && node.op_type == "Split";
+            let (outputs, inputs) = match is_split {
+                true => (&node.output[..], behind_split(node, &values, &tensors)),
+                false => (node.output.get(..1).unwrap_or_default(), behind(node, &values)),
             };
-            if let Some(inputs) = behind(node, &values) {
-                values.insert(output.clone(), inputs);
+            for output in outputs.iter().filter(|output| !output.is_empty()) {
+                values.extend(inputs.map(|inputs| (output.clone(), inputs)));
             }
         }
         Self { inputs, values }
@@ -64,6 +72,21 @@ fn behind(node: &NodeProto, values: &HashMap<String, u64>) -> Option<u64> {
     inputs
         .map(|name| values.get(name).copied())
         .try_fold(0, |bits, more| Some(bits | more?))
+}
+
+/// The bits of all outputs of a `Split` into sizes above 0 that are constant.
+fn behind_split(
+    node: &NodeProto,
+    values: &HashMap<String, u64>,
+    tensors: &HashMap<&str, &TensorProto>,
+) -> Option<u64> {
+    let sizes = node.attribute.iter().find(|attribute| attribute.name == "split");
+    let in_attribute =
+        sizes.is_some_and(|sizes| !sizes.ints.is_empty() && sizes.ints.iter().all(|&size| size > 0));
+    let sizes = node.input.get(1).and_then(|name| tensors.get(name.as_str()));
+    let in_constant = sizes.is_some_and(|sizes| Constant::of(sizes).is_positive);
+    let bits = values.get(node.input.first()?).copied();
+    bits.filter(|_| in_attribute || in_constant)
 }
 
 /// How many of an operator's first inputs must have elements so that its first output has; `None` where that does not decide.

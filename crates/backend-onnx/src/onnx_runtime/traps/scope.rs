@@ -27,7 +27,7 @@ pub(super) struct Constant {
 }
 
 impl Constant {
-    fn of(tensor: &TensorProto) -> Self {
+    pub(super) fn of(tensor: &TensorProto) -> Self {
         /// Larger ones are neither lengths nor, usually, divisors.
         const MOST: i64 = 4096;
         let count = tensor

@@ -274,6 +274,30 @@ fn the_first_step_of_a_decoder_has_an_empty_past() {
     assert!(!found.is_changed);
 }
 
+/// Queries, keys and values out of one product, as exporters of language models write them.
+#[test]
+fn parts_of_a_product_have_elements_where_their_sizes_are_constant() {
+    let found = |sizes: &[i64]| {
+        let mut split = node("Split", &["x", "sizes"], "q");
+        split.output.extend(["k".to_owned(), "v".to_owned()]);
+        let attention = microsoft(
+            node("MultiHeadAttention", &["q", "k", "v"], "y"),
+            vec![int("num_heads", 2)],
+        );
+        let mut model = model(
+            vec![split, attention],
+            &[("x", DataType::Float, 3)],
+            (DataType::Float, 3),
+        );
+        let graph = model.graph.as_mut().unwrap();
+        graph.initializer.push(integers("sizes", sizes));
+        disarmed(model).1
+    };
+    let known = found(&[8, 8, 8]);
+    assert!(!known.is_changed && known.filled.contains_key("x"));
+    assert!(found(&[8, 16, 0]).is_changed);
+}
+
 #[test]
 fn operators_without_a_rewrite_need_a_process() {
     for op in ["AttnLSTM", "Inverse", "SampleOp"] {
