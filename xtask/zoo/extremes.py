@@ -251,6 +251,11 @@ class Server:
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode(errors="replace")[:200]
         except OSError as error:
+            # If it ends, that takes a moment.
+            try:
+                self.process.wait(2)
+            except subprocess.TimeoutExpired:
+                pass
             return None, str(error)
 
     def infer(self, inputs):

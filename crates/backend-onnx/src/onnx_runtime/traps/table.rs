@@ -59,6 +59,13 @@ pub(super) fn rule(node: &NodeProto) -> Rule {
         ]),
         ("", "LSTM" | "GRU" | "RNN") | (MICROSOFT, "DynamicQuantizeLSTM") => elements(&[0]),
         ("", "Scan") => all(),
+        ("", "Attention")
+            if ["q_num_heads", "kv_num_heads"]
+                .iter()
+                .any(|name| !heads(int(name))) =>
+        {
+            Rule::Process("a number of heads that is not above 0 ends the process")
+        }
         // Keys and values of earlier steps may be empty: a decoder's first step has none.
         ("", "Attention") => elements(&[0, 1, 2]),
         ("", "QuantizeLinear" | "DequantizeLinear") if int("block_size").unwrap_or(0) != 0 => {
@@ -95,6 +102,11 @@ pub(super) fn rule(node: &NodeProto) -> Rule {
         }
         _ => Rule::None,
     }
+}
+
+/// Whether a number of heads is left out, or is one also where it is read as 32 bits.
+fn heads(count: Option<i64>) -> bool {
+    count.is_none_or(|count| (1..=i64::from(i32::MAX)).contains(&count))
 }
 
 /// Whether a node has a rule.

@@ -314,6 +314,19 @@ fn operators_without_a_rewrite_need_a_process() {
     ))
     .1;
     assert!(found.unguarded.unwrap().contains("of this domain"));
+    for (heads, is_unguarded) in [(1, false), (0, true), (-1, true), (1 << 32, true)] {
+        let mut attention = node("Attention", &["x", "x", "x"], "y");
+        attention
+            .attribute
+            .extend([int("q_num_heads", 2), int("kv_num_heads", heads)]);
+        let found = disarmed(model(
+            vec![attention],
+            &[("x", DataType::Float, 3)],
+            (DataType::Float, 3),
+        ))
+        .1;
+        assert_eq!(found.unguarded.is_some(), is_unguarded, "{heads}");
+    }
     for (batch_dims, is_unguarded) in [(0, false), (1, false), (-1, true), (i64::MAX, true)] {
         let mut gather = node("GatherND", &["x", "i"], "y");
         gather.attribute.push(int("batch_dims", batch_dims));
