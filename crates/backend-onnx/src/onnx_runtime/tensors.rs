@@ -6,6 +6,7 @@ use bytemuck::{NoUninit, checked};
 use bytes::Bytes;
 use oip_types::{BytesTensor, ServiceError, TensorValue};
 use ort::{
+    memory::Allocator,
     session::SessionInputValue,
     value::{DynValue, PrimitiveTensorElementType, TensorElementType, TensorRef, ValueType},
 };
@@ -76,6 +77,11 @@ pub(super) fn input(value: &TensorValue) -> Result<SessionInputValue<'_>, Servic
     let dims = dims(value.shape());
     match value {
         TensorValue::Bytes(strings) => string_input(strings, dims),
+        TensorValue::Fixed(tensor) if tensor.bytes().is_empty() => with_number!(
+            tensor.spec().dtype(),
+            T => empty_input::<T>(dims),
+            bool => empty_input::<bool>(dims)
+        ),
         TensorValue::Fixed(tensor) => with_number!(
             tensor.spec().dtype(),
             T => number_input::<T>(tensor, dims),
@@ -132,6 +138,19 @@ pub(super) fn addresses(value: &TensorValue) -> Option<Range<usize>> {
         // Strings are copied on both ways.
         TensorValue::Bytes(_) => None,
     }
+}
+
+/// A value without elements as ONNX Runtime makes one between operators. Those that read an element of an optional input without looking
+/// whether there is one, such as `NonMaxSuppression`, survive its null pointer, but not the dangling one of an empty slice.
+fn empty_input<T>(dims: Vec<i64>) -> Result<SessionInputValue<'static>, ServiceError>
+where
+    T: PrimitiveTensorElementType + Debug,
+{
+    let value = ort::value::Tensor::<T>::new(&Allocator::default(), dims);
+    Ok(value
+        .map_err(|error| failed("it does not fit", error))?
+        .into_dyn()
+        .into())
 }
 
 fn number_input<T>(tensor: &Tensor, dims: Vec<i64>) -> Result<SessionInputValue<'_>, ServiceError>

@@ -51,6 +51,11 @@ pub(super) fn rule(node: &NodeProto) -> Rule {
         // A kernel without elements is divided by, or hangs.
         ("", "Conv") | (MICROSOFT, "FusedConv" | "NhwcConv" | "NhwcFusedConv") => elements(&[1]),
         ("", "ConvTranspose") | (MICROSOFT, "ConvTransposeWithDynamicPads") => elements(&[0, 1]),
+        ("", "RoiAlign") if int("sampling_ratio").is_some_and(|ratio| ratio > MAX_SAMPLES) => {
+            Rule::Process("so many samples end the process")
+        }
+        // Pixels that are not there are read. No regions are well.
+        ("", "RoiAlign" | "InstanceNormalization") => elements(&[0]),
         ("", "STFT") => Rule::Needs(vec![
             (0, Need::Elements),
             (1, Need::Positive),
@@ -86,9 +91,6 @@ pub(super) fn rule(node: &NodeProto) -> Rule {
         (MICROSOFT, "MoE") | ("ai.onnx.ml", "FeatureVectorizer") => all(),
         ("", "GatherND") if !(0..MAX_RANK).contains(&int("batch_dims").unwrap_or(0)) => {
             Rule::Process("a number of batch dimensions that no tensor has ends the process")
-        }
-        ("", "RoiAlign") if int("sampling_ratio").is_some_and(|ratio| ratio > MAX_SAMPLES) => {
-            Rule::Process("so many samples end the process")
         }
         (MICROSOFT, "Inverse") => Rule::Process("a matrix that is not square ends the process"),
         (MICROSOFT, "AttnLSTM") => Rule::Process("requests end the process"),

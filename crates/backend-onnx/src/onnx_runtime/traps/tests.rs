@@ -560,6 +560,46 @@ fn a_decoders_first_step_runs_and_empty_words_do_not() {
     );
 }
 
+/// `NonMaxSuppression` reads the first element of its limits without looking whether there is one.
+#[test]
+fn inputs_without_elements_have_no_dangling_memory() {
+    let Some(library) = library() else {
+        return;
+    };
+    let nodes = vec![node(
+        "NonMaxSuppression",
+        &["boxes", "scores", "most", "overlap", "least"],
+        "y",
+    )];
+    let ports = [
+        ("boxes", DataType::Float, 3),
+        ("scores", DataType::Float, 3),
+        ("most", DataType::Int64, 1),
+        ("overlap", DataType::Float, 1),
+        ("least", DataType::Float, 1),
+    ];
+    let model = loaded(&library, &model(nodes, &ports, (DataType::Int64, 2)));
+    let request = |limits: u64| {
+        [
+            ("boxes", tensor(&[1, 1, 4], vec![0.0f32, 0.0, 1.0, 1.0])),
+            ("scores", tensor(&[1, 1, 1], vec![0.9f32])),
+            ("most", tensor(&[limits], vec![3i64; limits as usize])),
+            ("overlap", tensor(&[limits], vec![0.5f32; limits as usize])),
+            ("least", tensor(&[limits], vec![0.1f32; limits as usize])),
+        ]
+    };
+    assert_eq!(
+        ask(&*model, &request(1)).unwrap().to_vec::<i64>().unwrap(),
+        [0, 0, 0]
+    );
+    // Whatever comes of it, the process goes on.
+    let _ = ask(&*model, &request(0));
+    assert_eq!(
+        ask(&*model, &request(1)).unwrap().to_vec::<i64>().unwrap(),
+        [0, 0, 0]
+    );
+}
+
 #[test]
 fn only_a_caller_that_has_processes_is_told_to_use_one() {
     let Some(library) = library() else {
