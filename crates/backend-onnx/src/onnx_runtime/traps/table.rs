@@ -66,7 +66,7 @@ pub(super) fn rule(node: &NodeProto) -> Rule {
         ("", "Scan") => all(),
         ("", "Attention")
             if ["q_num_heads", "kv_num_heads"]
-                .iter()
+                .into_iter()
                 .any(|name| !heads(int(name))) =>
         {
             Rule::Process("a number of heads that is not above 0 ends the process")
