@@ -44,7 +44,7 @@ SAMPLED = 15
 KNOWN = {
     "Attention", "AttnLSTM", "Conv", "ConvTranspose", "DequantizeLinear", "Div", "DynamicQuantizeLSTM", "FeatureVectorizer", "FusedConv", "GRU", "GatherND", "InstanceNormalization", "Inverse", "LSTM",
     "LinearAttention", "MoE", "Mod", "MultiHeadAttention", "QAttention", "QuantizeLinear", "RNN", "RoiAlign", "RotaryEmbedding", "STFT", "Scan",
-    "SkipLayerNormalization", "SkipSimplifiedLayerNormalization", "Unique",
+    "SkipLayerNormalization", "SkipSimplifiedLayerNormalization", "Unique", "WordConvEmbedding",
 }
 DATATYPES = {"float32": "FP32", "float64": "FP64", "float16": "FP16", "object": "BYTES"}
 

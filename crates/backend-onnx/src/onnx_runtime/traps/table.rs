@@ -88,7 +88,7 @@ pub(super) fn rule(node: &NodeProto) -> Rule {
             "Attention" | "QAttention" | "SkipLayerNormalization" | "SkipSimplifiedLayerNormalization",
         ) => elements(&[0, 1]),
         (MICROSOFT, "RotaryEmbedding") => elements(&[0]),
-        (MICROSOFT, "MoE") | ("ai.onnx.ml", "FeatureVectorizer") => all(),
+        (MICROSOFT, "MoE" | "WordConvEmbedding") | ("ai.onnx.ml", "FeatureVectorizer") => all(),
         ("", "GatherND") if !(0..MAX_RANK).contains(&int("batch_dims").unwrap_or(0)) => {
             Rule::Process("a number of batch dimensions that no tensor has ends the process")
         }
@@ -167,5 +167,4 @@ const TRIED: &[&str] = &[
     "Trilu",
     "UnfoldTensor",
     "Unique",
-    "WordConvEmbedding",
 ];
