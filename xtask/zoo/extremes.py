@@ -43,7 +43,7 @@ SAMPLED = 15
 # Operators with values that end the process, in some version from 1.31 on.
 KNOWN = {
     "Attention", "AttnLSTM", "Conv", "ConvTranspose", "DequantizeLinear", "Div", "DynamicQuantizeLSTM", "FeatureVectorizer", "FusedConv", "GRU", "GatherND", "InstanceNormalization", "Inverse", "LSTM",
-    "LinearAttention", "MoE", "Mod", "MultiHeadAttention", "QAttention", "QuantizeLinear", "RNN", "RoiAlign", "RotaryEmbedding", "STFT", "Scan",
+    "LinearAttention", "MoE", "Mod", "MultiHeadAttention", "QAttention", "QLinearConv", "QuantizeLinear", "RNN", "RoiAlign", "RotaryEmbedding", "STFT", "Scan",
     "SkipLayerNormalization", "SkipSimplifiedLayerNormalization", "Unique", "WordConvEmbedding",
 }
 DATATYPES = {"float32": "FP32", "float64": "FP64", "float16": "FP16", "object": "BYTES"}

@@ -62,6 +62,7 @@ pub(super) fn rule(node: &NodeProto) -> Rule {
             (2, Need::Elements),
             (3, Need::Positive),
         ]),
+        ("" | MICROSOFT, "QLinearConv") => elements(&[1, 2, 3, 4, 5, 6, 7]),
         ("", "LSTM" | "GRU" | "RNN") | (MICROSOFT, "DynamicQuantizeLSTM") => elements(&[0]),
         ("", "Scan") => all(),
         ("", "Attention")
@@ -152,7 +153,6 @@ const TRIED: &[&str] = &[
     "QLinearAdd",
     "QLinearAveragePool",
     "QLinearConcat",
-    "QLinearConv",
     "QLinearGlobalAveragePool",
     "QLinearLeakyRelu",
     "QLinearMul",
