@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tract_hir::internal::*;
 
 use super::{
-    post::{PostTransform, Second},
+    post::{PostTransform, Single},
     rows::{self, Labels, Rows},
 };
 use crate::{
@@ -40,9 +40,13 @@ pub(crate) fn classifier(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<d
     if classes == 1 && !is_binary {
         bail!(Refusal("has a single class".to_owned()));
     }
+    let post = PostTransform::read(attributes)?;
+    if is_binary {
+        post.check_pair()?;
+    }
     Ok(kernel(Classifier {
         scores: Scores::read(attributes, classes)?,
-        post: PostTransform::read(attributes)?,
+        post,
         labels,
         is_binary,
     }))
@@ -130,8 +134,8 @@ impl Kernel for Regressor {
         let mut pace = Pace::default();
         for (row, out) in rows.iter().zip(out.chunks_exact_mut(targets)) {
             self.scores.of(row, out, &mut pace)?;
-            match *out {
-                [score] => self.post.apply_to_one(score, Second::None, out),
+            match out {
+                [score] => *score = self.post.single_target(*score),
                 _ => self.post.apply(out),
             }
         }
@@ -177,7 +181,7 @@ impl Kernel for Classifier {
                 let mut score = [0.0];
                 self.scores.of(row, &mut score, &mut pace)?;
                 classes.push(usize::from(score[0] > 0.0));
-                self.post.apply_to_one(score[0], Second::Rest, out);
+                out.copy_from_slice(&self.post.pair(score[0], Single::Probability));
             } else {
                 self.scores.of(row, out, &mut pace)?;
                 classes.push(super::greatest(out));

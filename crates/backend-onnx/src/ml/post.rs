@@ -14,15 +14,13 @@ pub(crate) enum PostTransform {
     Probit,
 }
 
-/// How one score becomes two, for classifiers of two classes that compute one.
+/// What the one score of a classifier of two classes is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Second {
-    /// It does not.
-    None,
-    /// The score is a probability: the other class has the rest of 1.
-    Rest,
-    /// The score is a margin: the other class has its opposite.
-    Opposite,
+pub(crate) enum Single {
+    /// The probability of the second class; the first class has the rest of 1.
+    Probability,
+    /// The margin of the second class; the first class has the opposite.
+    Margin,
 }
 
 impl PostTransform {
@@ -63,22 +61,38 @@ impl PostTransform {
         }
     }
 
-    /// Transforms a single score into `out`, which has room for two if there is to be a second.
-    pub(crate) fn apply_to_one(self, score: f32, second: Second, out: &mut [f32]) {
-        let pair = match (self, second) {
-            (Self::Probit, _) => {
-                out[0] = probit(score);
-                return;
-            }
-            (_, Second::None) => {
-                out[0] = score;
-                return;
-            }
-            (_, Second::Rest) => [1.0 - score, score],
-            (Self::Logistic, Second::Opposite) => [logistic(-score), logistic(score)],
-            (_, Second::Opposite) => [-score, score],
-        };
-        out.copy_from_slice(&pair);
+    /// The scores of both classes, from the one score that a classifier of two computes. Logistic functions make
+    /// probabilities of margins; others are left out, as ONNX Runtime does.
+    pub(crate) fn pair(self, score: f32, single: Single) -> [f32; 2] {
+        match (self, single) {
+            (Self::Logistic, _) => [logistic(-score), logistic(score)],
+            (_, Single::Probability) => [1.0 - score, score],
+            (_, Single::Margin) => [-score, score],
+        }
+    }
+
+    /// Transforms the score of a regressor of one target: softmax needs several, and ONNX Runtime has logistic functions
+    /// for several only.
+    pub(crate) fn single_target(self, score: f32) -> f32 {
+        match self {
+            Self::Probit => probit(score),
+            _ => score,
+        }
+    }
+
+    /// Refuses what has no meaning for one score of two classes.
+    ///
+    /// # Errors
+    /// For PROBIT: ONNX Runtime transforms the score and leaves the other class's memory as it was.
+    pub(crate) fn check_pair(self) -> TractResult<()> {
+        if self == Self::Probit {
+            bail!(Refusal(
+                "has the post_transform PROBIT and one score for two classes, which leaves the other class without a \
+                 value; give each class a score, or apply PROBIT to the output"
+                    .to_owned()
+            ));
+        }
+        Ok(())
     }
 }
 
@@ -100,6 +114,6 @@ fn probit(score: f32) -> f32 {
     let x = 2.0 * score - 1.0;
     let log = ((1.0 - x) * (1.0 + x)).ln();
     let half = 2.0 / (PI * A) + 0.5 * log;
-    let inverse = (-half + (half * half - log / A).sqrt()).sqrt();
+    let inverse = (-half + (half * half - 1.0 / A * log).sqrt()).sqrt();
     std::f32::consts::SQRT_2 * if x < 0.0 { -inverse } else { inverse }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tract_hir::internal::*;
 
 use super::{
-    post::{PostTransform, Second, logistic},
+    post::{PostTransform, Single, logistic},
     rows::{self, Labels, Rows},
 };
 use crate::{
@@ -84,7 +84,7 @@ pub(crate) fn classifier(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<d
     } else {
         0
     };
-    Ok(kernel(Classifier {
+    let classifier = Classifier {
         machine: Machine::read(attributes, vectors, width)?,
         counts,
         all_positive: coefficients.iter().all(|&coefficient| coefficient >= 0.0),
@@ -94,7 +94,11 @@ pub(crate) fn classifier(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<d
         offsets,
         post: PostTransform::read(attributes)?,
         labels,
-    }))
+    };
+    if classifier.has_single() {
+        classifier.post.check_pair()?;
+    }
+    Ok(kernel(classifier))
 }
 
 /// A kernel function, and the support vectors that inputs are checked against.
@@ -256,6 +260,33 @@ impl Classifier {
         }
     }
 
+    /// Whether two classes share the score of their only pair.
+    fn has_single(&self) -> bool {
+        self.classes() == 2 && !self.counts.is_empty() && self.slopes.is_empty()
+    }
+
+    /// What that score is: ONNX Runtime takes it for a margin only where nothing transforms it.
+    fn single(&self) -> Single {
+        match self.post {
+            PostTransform::None => Single::Margin,
+            _ => Single::Probability,
+        }
+    }
+
+    /// The class of a linear model: that of the greatest score, or of two classes the second if any score is large enough.
+    fn greatest(&self, scores: &[f32]) -> usize {
+        let greatest = super::greatest(scores);
+        let is_second = match scores[greatest] {
+            score if self.all_positive => score >= 0.5,
+            score => score > 0.0,
+        };
+        if self.classes() == 2 && is_second {
+            1
+        } else {
+            greatest
+        }
+    }
+
     /// How each pair of classes decides, and how often each class won.
     fn duels(&self, values: &[f32], scores: &mut Vec<f32>, votes: &mut [u32]) {
         let vectors = self.machine.count;
@@ -326,49 +357,27 @@ impl Kernel for Classifier {
         let (mut values, mut scores, mut votes) = (Vec::new(), Vec::new(), vec![0u32; classes]);
         let mut pace = Pace::default();
         for (row, out) in rows.iter().zip(out.chunks_exact_mut(width)) {
-            let mut winner;
             if self.counts.is_empty() {
                 pace.spend(self.coefficients.len() as u64)?;
                 let coefficients = self.coefficients.chunks_exact(self.machine.features.max(1));
                 scores.clear();
                 scores.extend(coefficients.map(|coefficients| super::dot(row, coefficients) + self.rho[0]));
-                winner = super::greatest(&scores);
-                let is_positive = match scores[winner] {
-                    best if self.all_positive => best >= 0.5,
-                    best => best > 0.0,
-                };
-                if self.rho.len() == 1 && classes == 2 && is_positive {
-                    winner = 1;
-                }
+                winners.push(self.greatest(&scores));
             } else {
                 self.machine.values(row, &mut values, &mut pace)?;
                 // Each support vector is part of a duel with each other class.
                 pace.spend((classes * (classes + self.machine.count)) as u64)?;
                 self.duels(&values, &mut scores, &mut votes);
-                winner = votes
-                    .iter()
-                    .enumerate()
-                    .rev()
-                    .max_by_key(|(_, votes)| **votes)
-                    .map_or(0, |(class, _)| class);
+                // Votes decide with probabilities too, as libsvm does: the most probable class may be another one.
+                winners.push(most_votes(&votes));
                 if !self.slopes.is_empty() {
-                    let mut probabilities = vec![0.0; classes];
-                    self.probabilities(&scores, &mut probabilities, &mut pace)?;
-                    scores.clone_from(&probabilities);
-                    winner = super::greatest(&scores);
+                    self.probabilities(&scores, out, &mut pace)?;
+                    scores.clear();
+                    scores.extend_from_slice(out);
                 }
             }
-            let mut second = Second::None;
-            if self.rho.len() == 1 && classes == 2 {
-                second = if self.post == PostTransform::None {
-                    Second::Opposite
-                } else {
-                    Second::Rest
-                };
-            }
-            winners.push(winner);
             match *scores {
-                [score] => self.post.apply_to_one(score, second, out),
+                [score] => out.copy_from_slice(&self.post.pair(score, self.single())),
                 _ => {
                     self.post.apply(&mut scores);
                     out.copy_from_slice(&scores);
@@ -380,6 +389,17 @@ impl Kernel for Classifier {
             elements::tensor(&[rows.count, width], out)?
         ])
     }
+}
+
+/// The class that won most duels, the first of equal ones.
+fn most_votes(votes: &[u32]) -> usize {
+    let mut most = 0;
+    for (class, count) in votes.iter().enumerate() {
+        if *count > votes[most] {
+            most = class;
+        }
+    }
+    most
 }
 
 /// Couples probabilities of pairs of classes into those of all classes, by libsvm's iteration.

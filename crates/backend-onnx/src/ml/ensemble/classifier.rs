@@ -7,7 +7,7 @@ use tract_hir::internal::*;
 
 use super::{
     super::{
-        post::{PostTransform, Second},
+        post::{PostTransform, Single},
         rows::{self, Labels, Rows},
     },
     read::{additions, doubles, trees},
@@ -27,21 +27,38 @@ pub(crate) fn classifier(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<d
         bail!(Refusal("has a single class".to_owned()));
     }
     let base = doubles(attributes, "base_values")?;
-    if !(base.is_empty() || base.len() == classes || (base.len() == 1 && classes == 2)) {
+    let post = PostTransform::read(attributes)?;
+    let trees = trees(attributes, "class", classes, Aggregate::Sum)?;
+    let (scores, all_positive) = additions(&trees);
+    let shared = match scores[..] {
+        [true, false] if base.len() <= 1 => Some(0),
+        [false, true] if base.is_empty() => Some(1),
+        _ => None,
+    };
+    if !(base.is_empty() || base.len() == classes || shared.is_some()) {
         bail!(Refusal(format!(
-            "has {} base values for {classes} classes",
+            "has {} base values for {classes} classes; expected none or {classes}, or one for two classes of which leaves \
+             score the first only",
             base.len()
         )));
     }
-    let trees = trees(attributes, "class", classes, Aggregate::Sum)?;
-    let (scores, all_positive) = additions(&trees);
+    if shared.is_some() {
+        post.check_pair()?;
+    }
+    let shared = shared.map(|class| Shared {
+        class,
+        // A logistic function takes margins, whatever their signs.
+        single: match all_positive && post != PostTransform::Logistic {
+            true => Single::Probability,
+            false => Single::Margin,
+        },
+    });
     Ok(kernel(Classifier {
         rule: Rule {
             labels,
             base,
-            post: PostTransform::read(attributes)?,
-            is_binary: classes == 2 && scores.iter().filter(|used| **used).count() == 1,
-            all_positive,
+            post,
+            shared,
         },
         trees,
         bound: Default::default(),
@@ -63,10 +80,15 @@ struct Rule {
     labels: Labels,
     base: Vec<f64>,
     post: PostTransform,
-    /// Two classes of which leaves score one only.
-    is_binary: bool,
-    /// Whether leaves add nothing negative, so that scores are taken for probabilities.
-    all_positive: bool,
+    shared: Option<Shared>,
+}
+
+/// The one score of two classes: leaves score one class only.
+#[derive(Clone, Copy, Debug)]
+struct Shared {
+    /// The class that leaves score. It is the second one that the score speaks for.
+    class: usize,
+    single: Single,
 }
 
 impl Kernel for Classifier {
@@ -174,9 +196,8 @@ impl Rule {
         base: &[T],
         out: &mut [f32],
     ) -> usize {
-        if let [first, second] = scores {
-            let has_second = add_base_to_two(first, second, touched, base);
-            return self.finish_two(first.to_f32(), has_second.then(|| second.to_f32()), touched, out);
+        if let Some(shared) = self.shared {
+            return self.finish_two(shared, scores, touched, base, out);
         }
         for ((score, touched), &base) in scores.iter_mut().zip(touched.iter_mut()).zip(base) {
             *score += base;
@@ -195,50 +216,30 @@ impl Rule {
         best.unwrap_or(0)
     }
 
-    fn finish_two(&self, first: f32, second: Option<f32>, touched: &[bool], out: &mut [f32]) -> usize {
-        // The score of the second class, if leaves told two apart.
-        let positive = match second {
-            Some(second) if touched[1] => second,
-            _ if touched[0] => first,
-            _ => 0.0,
+    /// The same for two classes that share a score.
+    fn finish_two<T: Number>(
+        &self,
+        shared: Shared,
+        scores: &[T],
+        touched: &[bool],
+        base: &[T],
+        out: &mut [f32],
+    ) -> usize {
+        let mut score = scores[shared.class];
+        for &base in base {
+            score += base;
+        }
+        let pair = self.post.pair(score.to_f32(), shared.single);
+        out.copy_from_slice(&pair);
+        // Where leaves score the second class, ONNX Runtime gives the first one zero, not the opposite.
+        if touched[1] {
+            out.copy_from_slice(&[0.0, score.to_f32()]);
+            self.post.apply(out);
+        }
+        let threshold = match shared.single {
+            Single::Probability => 0.5,
+            Single::Margin => 0.0,
         };
-        let (is_second, second_score) = match (self.is_binary, self.all_positive) {
-            (true, true) => (positive > 0.5, Second::Rest),
-            (true, false) => (positive > 0.0, Second::Opposite),
-            (false, _) => (positive > 0.0, Second::None),
-        };
-        match second {
-            Some(second) => {
-                out.copy_from_slice(&[first, second]);
-                self.post.apply(out);
-            }
-            None => self.post.apply_to_one(first, second_score, out),
-        }
-        usize::from(is_second)
-    }
-}
-
-/// Adds base values to the scores of two classes as ONNX Runtime does, and tells whether the second one counts.
-fn add_base_to_two<T: Number>(first: &mut T, second: &mut T, touched: &mut [bool], base: &[T]) -> bool {
-    match *base {
-        [base_first, base_second] => {
-            if touched[1] {
-                *second = *first;
-                *second += base_second;
-                *first = -*second;
-            } else {
-                *first += base_first;
-                *second += base_second;
-                touched.fill(true);
-            }
-            touched[1] = true;
-            true
-        }
-        [base] => {
-            *first += base;
-            touched[0] = true;
-            touched[1]
-        }
-        _ => touched[1],
+        usize::from(score > T::from_f64(threshold))
     }
 }

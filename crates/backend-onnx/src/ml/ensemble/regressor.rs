@@ -7,7 +7,7 @@ use tract_hir::internal::*;
 
 use super::{
     super::{
-        post::{PostTransform, Second},
+        post::PostTransform,
         rows::{self, Rows},
     },
     read::{doubles, targets, trees},
@@ -168,9 +168,7 @@ impl<T: Number> Kernel for Bound<T> {
             let start = out.len();
             out.extend(scores.iter().map(|score| score.to_f32()));
             match &mut out[start..] {
-                [score] => self
-                    .post
-                    .apply_to_one(*score, Second::None, std::slice::from_mut(score)),
+                [score] => *score = self.post.single_target(*score),
                 scores => self.post.apply(scores),
             }
         };
