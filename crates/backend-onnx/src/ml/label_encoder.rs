@@ -28,6 +28,7 @@ pub(crate) fn label_encoder(_: &BuildContext, node: &OnnxNode) -> TractResult<Bo
         None => match values.datum_type() {
             DatumType::String => tensor1(&[attributes.text("default_string", UNUSED).to_owned()]),
             DatumType::F32 => tensor1(&[attributes.float("default_float", -0.0)]),
+            DatumType::F64 => tensor1(&[-0.0f64]),
             _ => tensor1(&[attributes.int("default_int64", -1)])
                 .cast_to_dt(values.datum_type())?
                 .into_owned(),

@@ -151,8 +151,14 @@ impl Kernel for Binarizer {
     }
 
     fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
-        let above = |&x: &f32| f32::from(u8::from(x > self.threshold));
-        let out = elements::elements::<f32>(&inputs[0])?.iter().map(above).collect();
+        let values = elements::elements::<f32>(&inputs[0])?;
+        if let Some(index) = values.iter().position(|x| x.is_nan()) {
+            bail!(BadInput(format!(
+                "element {index} is NaN, which is neither above the threshold nor below; expected numbers"
+            )));
+        }
+        let above = |x: &f32| f32::from(u8::from(*x > self.threshold));
+        let out = values.iter().map(above).collect();
         Ok(tvec![elements::tensor(inputs[0].shape(), out)?])
     }
 }
