@@ -47,6 +47,9 @@ pub(crate) struct Options {
     /// does that is given the same
     #[arg(long, conflicts_with_all = ["exports", "results", "page", "mutations", "graphs", "operators", "hostile"])]
     extremes: bool,
+    /// Instead of models that others made: operators of ai.onnx.ml with all their options, with made-up numbers
+    #[arg(long, conflicts_with_all = ["exports", "results", "page", "mutations", "graphs", "operators", "hostile", "extremes"])]
+    learned: bool,
     /// Which changes or graphs chance chooses
     #[arg(long, default_value_t = 1, value_name = "N")]
     seed: u32,
@@ -70,6 +73,9 @@ const REQUIREMENTS: &[&str] = &[
 const EXTREMES: &[&str] = &["numpy==2.4.6", "onnx==1.18.0"];
 const VERSIONS: &[&str] = &["1.31.1", "1.32.0"];
 
+/// What the script of operators of `ai.onnx.ml` imports, over the same versions.
+const LEARNED: &[&str] = &["numpy==2.4.6", "onnx==1.18.0", "tritonclient[http]==2.73.0"];
+
 /// What the script that trains models imports too.
 const TRAINING: &[&str] = &[
     "catboost==1.2.10",
@@ -84,7 +90,11 @@ const TRAINING: &[&str] = &[
 pub(crate) fn run(options: &Options) -> Result<()> {
     let root = workspace::root();
     if options.extremes {
-        return extremes(options);
+        let wrong = "values end a server, or a process in a way that is not known";
+        return with_each_version(options, "extremes", EXTREMES, wrong);
+    }
+    if options.learned {
+        return with_each_version(options, "learned", LEARNED, "some cases are answered otherwise");
     }
     let by_chance = options.mutations.or(options.graphs);
     let script_name = match options {
@@ -156,23 +166,27 @@ fn server(options: &Options) -> Result<PathBuf> {
     Ok(workspace::built("release").join("oip-server"))
 }
 
-/// Runs operators with extreme values, once with each version of ONNX Runtime.
-fn extremes(options: &Options) -> Result<()> {
+/// Runs a script once with each version of ONNX Runtime.
+fn with_each_version(options: &Options, name: &str, requirements: &[&str], wrong: &str) -> Result<()> {
     let root = workspace::root();
     let server = server(options)?;
     let mut failed = Vec::new();
     for version in VERSIONS {
         let library = format!("onnxruntime=={version}");
-        let requirements = [EXTREMES, &[&library]].concat();
-        let environment = root.join(format!("target/extremes-venv-{version}"));
+        let requirements = [requirements, &[&library]].concat();
+        let environment = root.join(format!("target/{name}-venv-{version}"));
         let python = venv::environment(&options.python, &environment, &requirements)?;
         let mut script = Command::new(python);
         script
-            .arg(root.join("xtask/zoo/extremes.py"))
+            .arg(root.join(format!("xtask/zoo/{name}.py")))
             .arg("--server")
             .arg(&server);
         if let Some(only) = &options.only {
             script.args(["--only", only]);
+        }
+        if options.learned {
+            script.args(["--seed", &options.seed.to_string()]);
+            script.arg("--keep").arg(root.join(KEPT));
         }
         let status = script.status().context("starting the script")?;
         if !status.success() {
@@ -181,7 +195,7 @@ fn extremes(options: &Options) -> Result<()> {
     }
     ensure!(
         failed.is_empty(),
-        "values end a server, or a process in a way that is not known, with ONNX Runtime {}",
+        "{wrong}, with ONNX Runtime {}",
         failed.join(" and ")
     );
     Ok(())
