@@ -71,8 +71,8 @@ impl PostTransform {
         }
     }
 
-    /// Transforms the score of a regressor of one target: softmax needs several, and ONNX Runtime has logistic functions
-    /// for several only.
+    /// Transforms the score of a regressor of one target: ONNX Runtime has softmax and logistic functions for several
+    /// targets only.
     pub(crate) fn single_target(self, score: f32) -> f32 {
         match self {
             Self::Probit => probit(score),

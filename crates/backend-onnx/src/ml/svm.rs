@@ -273,7 +273,7 @@ impl Classifier {
         }
     }
 
-    /// The class of a linear model: that of the greatest score, or of two classes the second if any score is large enough.
+    /// The class of a linear model: that of the greatest score, or of two classes the second if any score is large.
     fn greatest(&self, scores: &[f32]) -> usize {
         let greatest = super::greatest(scores);
         let is_second = match scores[greatest] {

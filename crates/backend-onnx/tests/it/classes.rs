@@ -27,7 +27,8 @@ fn assert_close(found: &[f32], expected: &[f32]) {
     }
 }
 
-/// LightGBM and XGBoost: a margin above 0 is a probability above a half. ONNX Runtime's label is 4 up to a margin of a half.
+/// LightGBM and XGBoost: a margin above 0 is a probability above a half. ONNX Runtime's label is 4 up to a margin of
+/// a half.
 #[test]
 fn the_label_of_a_margin_is_that_of_its_probability() {
     let (labels, scores) = classified("forest_of_low_margins");

@@ -37,8 +37,8 @@ pub(crate) fn classifier(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<d
     };
     if !(base.is_empty() || base.len() == classes || shared.is_some()) {
         bail!(Refusal(format!(
-            "has {} base values for {classes} classes; expected none or {classes}, or one for two classes of which leaves \
-             score the first only",
+            "has {} base values for {classes} classes; expected none or {classes}, or one for two classes of which \
+             leaves score the first only",
             base.len()
         )));
     }
