@@ -41,11 +41,8 @@ impl Planner {
         let labels = lowered.labels;
         let graph = ops::context(lowered.opset).model(&lowered.graph);
         let mut graph = graph.map_err(|error| unprepared(error, &labels))?;
-        let operator = |node: &str| {
-            // A label ends with the operator's name in parentheses.
-            let (_, name) = label(node, &labels)?.rsplit_once('(')?;
-            Some(name.trim_end_matches(')').to_owned())
-        };
+        // The names of nodes end with their operators. Labels have those of the file, of which some stand for several.
+        let operator = |node: &str| Some(node.rsplit_once('~')?.1.to_owned());
         fold::fold(&mut graph, operator).map_err(|error| unprepared(error, &labels))?;
         Ok(Self {
             signature,

@@ -171,11 +171,24 @@ pub(crate) fn label(node: &NodeProto) -> String {
         Some(output) => output,
         None => "",
     };
+    let op_type = node.overload.strip_prefix(PART_OF).unwrap_or(&node.op_type);
     format!(
         "node {} ({})",
         Quoted(name),
-        Quoted(&node.op_type).to_string().trim_matches('\'')
+        Quoted(op_type).to_string().trim_matches('\'')
     )
+}
+
+/// What the field `overload` of a node begins with that was written in the place of another one, whose operator follows. Functions, for
+/// which the field is, are written out by then.
+const PART_OF: &str = "~";
+
+/// The field `overload` of a node that stands for a part of this one.
+pub(crate) fn part_of(node: &NodeProto) -> String {
+    match node.overload.starts_with(PART_OF) {
+        true => node.overload.clone(),
+        false => format!("{PART_OF}{}", node.op_type),
+    }
 }
 
 /// The nodes that outputs depend on, each after those that it depends on itself, otherwise as in the file.

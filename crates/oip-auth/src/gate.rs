@@ -313,9 +313,14 @@ mod tests {
         }));
         let mut cx = Context::from_waker(Waker::noop());
         assert!(blocking.as_mut().poll(&mut cx).is_pending());
-        let mut waiting: Vec<_> = [&good, &bad].map(|token| Box::pin(gate.call(with_token(token)))).into();
+        let mut waiting: Vec<_> = [&good, &bad]
+            .map(|token| Box::pin(gate.call(with_token(token))))
+            .into();
         for answer in &mut waiting {
-            assert!(answer.as_mut().poll(&mut cx).is_pending(), "it does not wait for the pool");
+            assert!(
+                answer.as_mut().poll(&mut cx).is_pending(),
+                "it does not wait for the pool"
+            );
         }
         // Who needs no signature waits for none, and neither does a token of no form.
         let live = gate.call(Request::get("/livez").body(()).unwrap()).await.unwrap();
@@ -331,7 +336,12 @@ mod tests {
         assert_eq!(statuses, [(200, false), (401, true)]);
         blocking.await.unwrap();
         // A token that was good is remembered: the pool is not asked again.
-        assert!(Box::pin(gate.call(with_token(&good))).as_mut().poll(&mut cx).is_ready());
+        assert!(
+            Box::pin(gate.call(with_token(&good)))
+                .as_mut()
+                .poll(&mut cx)
+                .is_ready()
+        );
     }
 
     #[tokio::test]
@@ -352,7 +362,10 @@ mod tests {
         *request.method_mut() = http::Method::POST;
         request.extensions_mut().insert(notes.clone());
         let response = gate.call(request).await.unwrap();
-        assert_eq!(response.status().as_u16(), ErrorCode::PermissionDenied.http_status());
+        assert_eq!(
+            response.status().as_u16(),
+            ErrorCode::PermissionDenied.http_status()
+        );
         assert_eq!(notes.identity(), Some("ci ('ci')"));
     }
 }

@@ -118,7 +118,9 @@ impl Verifier {
             Choice::One(key) => key.verifies(message.as_bytes(), &signature),
             Choice::None => false,
             Choice::Several => {
-                return Err("the token names no key ('kid'), and several of the server's keys fit its algorithm");
+                return Err(
+                    "the token names no key ('kid'), and several of the server's keys fit its algorithm",
+                );
             }
         };
         if !is_signed {
@@ -312,7 +314,10 @@ pub(crate) mod tests {
         let own = keys(&issuer, Some(""));
         // One key fits the algorithm, or more do.
         assert_eq!(verify(std::slice::from_ref(&own), &nameless), ci());
-        assert_eq!(verify(&[own.clone(), keys(&other, Some("x-"))], &nameless), refused(SEVERAL));
+        assert_eq!(
+            verify(&[own.clone(), keys(&other, Some("x-"))], &nameless),
+            refused(SEVERAL)
+        );
         assert_eq!(verify(&[own, keys(&other, Some("x-"))], &named), ci());
         // Keys without an id are for tokens whose id no key has.
         let unnamed = keys(&issuer, None);

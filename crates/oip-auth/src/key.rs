@@ -230,7 +230,10 @@ mod tests {
         let (keys, complaint) = read_set(set.as_bytes()).unwrap();
         assert_eq!(
             (keys.len(), complaint.as_deref()),
-            (1, Some("keys[2]: expected ids ('kid') that differ, found 'a' again"))
+            (
+                1,
+                Some("keys[2]: expected ids ('kid') that differ, found 'a' again")
+            )
         );
         let many = format!(r#"{{"keys": [{}]}}"#, vec!["{}"; 65].join(","));
         assert_eq!(

@@ -348,7 +348,10 @@ impl Table {
 
     /// Verifies the signature of a JSON Web Token and finds its identity. This takes up to a millisecond.
     pub(crate) fn by_signature(&self, token: &str, digest: [u8; 32]) -> Result<Known, Refused> {
-        let jwt = self.jwt.as_ref().ok_or(Refused::Token("the token is not known"))?;
+        let jwt = self
+            .jwt
+            .as_ref()
+            .ok_or(Refused::Token("the token is not known"))?;
         let verified = jwt.verify(token, digest, SystemTime::now())?;
         self.by_claim(jwt, &verified)
     }

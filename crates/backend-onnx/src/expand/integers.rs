@@ -6,6 +6,8 @@
 
 use std::{collections::HashMap, ops::Range};
 
+use oip_types::ServiceError;
+
 use super::{
     graph::{any_graph, floats, int, onnx_opset},
     replacement::{Known, Replacement, replace_nodes},
@@ -39,22 +41,25 @@ fn is_replaceable(node: &NodeProto) -> bool {
 }
 
 /// Replaces what can be.
-pub(super) fn replace(model: &mut ModelProto) {
+pub(super) fn replace(model: &mut ModelProto) -> Result<(), ServiceError> {
     if !are_used(model) {
-        return;
+        return Ok(());
     }
     let opset = onnx_opset(model);
-    if let Some(graph) = &mut model.graph {
-        replace_nodes(
-            graph,
-            opset,
-            &is_replaceable,
-            &|new, converted: &mut Converted| match new.node.op_type.as_str() {
+    let Some(graph) = &mut model.graph else {
+        return Ok(());
+    };
+    replace_nodes(
+        graph,
+        opset,
+        &is_replaceable,
+        &|new, converted: &mut Converted| {
+            Ok(match new.node.op_type.as_str() {
                 "QLinearMatMul" => product(new),
                 _ => convolution(new, converted),
-            },
-        );
-    }
+            })
+        },
+    )
 }
 
 /// A product of matrices, whose scales are one for the first factor and the result each.
@@ -154,7 +159,10 @@ fn convolution(new: &mut Replacement<'_>, converted: &mut Converted) -> Option<(
     }
     match scales {
         Some((scales, zero)) => requantized(new, sums, scales, zero, 1),
-        None => new.give(0, sums),
+        None => {
+            new.give(0, sums);
+            Some(())
+        }
     }
 }
 
@@ -173,7 +181,8 @@ fn requantized(
     let scale = new.op("Mul", &[first, second], vec![]);
     let scale = new.op("Div", &[scale, result], vec![]);
     let y = new.newer("Requantize", &[sums, scale, zero_point], vec![int("axis", axis)]);
-    new.give(0, y)
+    new.give(0, y);
+    Some(())
 }
 
 /// Weights of a graph as FP32, by their names; with one zero point each, so that constants take no more than four times the memory.

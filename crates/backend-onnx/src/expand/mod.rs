@@ -39,8 +39,8 @@ pub(crate) fn without_functions(model: &ModelProto) -> Result<Option<ModelProto>
 /// The model in ONNX's own operators, `None` if nothing had to be changed.
 ///
 /// # Errors
-/// A domain that is ours, functions without bounds, and attributes of other types than their operators define: what replaces a node
-/// reads them.
+/// A domain that is ours, functions without bounds, attributes of other types than their operators define, which what replaces a node
+/// reads, and forms of ONNX Runtime's own operators that are not computed.
 pub(crate) fn expanded(model: &ModelProto) -> Result<Option<ModelProto>, ServiceError> {
     let is_ours = |graph: &GraphProto| graph.node.iter().any(|node| node.domain == NEWEST);
     if model
@@ -66,11 +66,11 @@ pub(crate) fn expanded(model: &ModelProto) -> Result<Option<ModelProto>, Service
     if needs {
         let model = model.to_mut();
         four_bits::widen(model);
-        contrib::replace(model);
+        contrib::replace(model)?;
         half::widen(model);
         last_bits::keep(model);
         // The rules above look for these operators.
-        integers::replace(model);
+        integers::replace(model)?;
         invariants::take_out(model);
     }
     Ok(match model {

@@ -2,10 +2,13 @@
 
 use std::collections::HashMap;
 
+use oip_types::ServiceError;
+
 use super::graph::{floats, node};
 use crate::{
     ops::NEWEST,
     proto::{AttributeProto, GraphProto, NodeProto, TensorProto, tensor_proto::DataType},
+    structure,
 };
 
 /// The constants of a graph by their names.
@@ -24,12 +27,15 @@ pub(super) struct Replacement<'n> {
 
 /// Replaces nodes of a graph and of those in it. What `write` makes of a node counts if it returns something; else the node stays.
 /// Each graph has a state of its own, for what its nodes share.
+///
+/// # Errors
+/// Those of `write`.
 pub(super) fn replace_nodes<S: Default>(
     graph: &mut GraphProto,
     opset: i64,
     is_replaceable: &impl Fn(&NodeProto) -> bool,
-    write: &impl Fn(&mut Replacement<'_>, &mut S) -> Option<()>,
-) {
+    write: &impl Fn(&mut Replacement<'_>, &mut S) -> Result<Option<()>, ServiceError>,
+) -> Result<(), ServiceError> {
     let mut constants = std::mem::take(&mut graph.initializer);
     let known: Known<'_> = constants
         .iter()
@@ -42,7 +48,7 @@ pub(super) fn replace_nodes<S: Default>(
             .iter_mut()
             .filter_map(|attribute| attribute.g.as_mut())
         {
-            replace_nodes(inner, opset, is_replaceable, write);
+            replace_nodes(inner, opset, is_replaceable, write)?;
         }
         if !is_replaceable(&node) {
             nodes.push(node);
@@ -56,10 +62,10 @@ pub(super) fn replace_nodes<S: Default>(
             constants: Vec::new(),
             count: 0,
         };
-        match write(&mut replacement, &mut state) {
+        match write(&mut replacement, &mut state)? {
             Some(()) => {
                 let Replacement { made, constants, .. } = replacement;
-                nodes.extend(made);
+                nodes.extend(made.into_iter().map(|made| as_part_of(&node, made)));
                 more.extend(constants);
             }
             None => nodes.push(node),
@@ -68,6 +74,13 @@ pub(super) fn replace_nodes<S: Default>(
     constants.extend(more);
     graph.initializer = constants;
     graph.node = nodes;
+    Ok(())
+}
+
+/// Messages name the operator of the file, not one of those that it became.
+fn as_part_of(node: &NodeProto, mut made: NodeProto) -> NodeProto {
+    made.overload = structure::part_of(node);
+    made
 }
 
 impl Replacement<'_> {
@@ -175,13 +188,12 @@ impl Replacement<'_> {
         name
     }
 
-    /// Names a value as the node's output.
-    pub(super) fn give(&mut self, index: usize, value: String) -> Option<()> {
+    /// Names a value as the node's output, if that is wanted.
+    pub(super) fn give(&mut self, index: usize, value: String) {
         if self.wants(index) {
             let output = self.node.output[index].clone();
             self.made
                 .push(node("Identity", &self.node.name, vec![value], output, vec![]));
         }
-        Some(())
     }
 }

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     building::BuildContext,
-    faults::{BadInput, Unsupported},
+    faults::{BadInput, Limit, Unsupported},
     lowered::OnnxNode,
 };
 
@@ -44,17 +44,22 @@ impl Kernel for AttentionMask {
             ));
         }
         let shape = match *mask.shape.as_slice() {
-            // How long each row is. Twice as many numbers would have the beginnings too.
-            [ref batch] if *batch == scores.shape[0] => {
-                tvec![batch.clone(), 1.to_dim(), 1.to_dim(), scores.shape[3].clone()]
+            [ref count] if of_batch(count, &scores.shape[0]) => {
+                tvec![
+                    scores.shape[0].clone(),
+                    1.to_dim(),
+                    1.to_dim(),
+                    scores.shape[3].clone()
+                ]
             }
             [ref batch, ref columns] => tvec![batch.clone(), 1.to_dim(), 1.to_dim(), columns.clone()],
             [ref batch, ref rows, ref columns] => {
                 tvec![batch.clone(), 1.to_dim(), rows.clone(), columns.clone()]
             }
-            _ => bail!(Unsupported::Here(
-                "masks of this form are not supported".to_owned()
-            )),
+            _ => bail!(Limit(format!(
+                "is not supported with a mask of the shape {:?} for a batch of {}",
+                mask.shape, scores.shape[0]
+            ))),
         };
         Ok(vec![Fact::new(DatumType::F32, shape)])
     }
@@ -63,18 +68,22 @@ impl Kernel for AttentionMask {
         let (mask, scores) = (elements::<i32>(&inputs[0])?, inputs[1].shape());
         let value = |lets_through: bool| if lets_through { 0.0 } else { self.filter };
         let (shape, values): ([usize; 4], Vec<f32>) = match *inputs[0].shape() {
-            [batch] => {
-                let columns = scores[3];
-                let rows = mask.iter().map(|&length| {
-                    let length = usize::try_from(length).ok().filter(|&length| length <= columns);
-                    length.ok_or_else(|| BadInput("a length of a mask is not within its row".to_owned()))
-                });
-                let lengths = rows.collect::<Result<Vec<_>, _>>()?;
-                let row = |length: usize| (0..columns).map(move |column| value(column < length));
-                (
-                    [batch, 1, 1, columns],
-                    lengths.into_iter().flat_map(row).collect(),
-                )
+            [_] => {
+                let [batch, _, _, columns] = *scores else {
+                    bail!("scores of {} dimensions", scores.len());
+                };
+                let end = |&end: &i32| {
+                    let end = usize::try_from(end).map(|end| end.min(columns));
+                    end.map_err(|_| BadInput("a length or place of a mask is below zero".to_owned()))
+                };
+                // Places of starts follow only where there are as many as places of ends.
+                let starts = mask.get(batch..).filter(|starts| starts.len() == batch);
+                let mut values = Vec::with_capacity(batch * columns);
+                for (index, length) in mask.iter().take(batch).enumerate() {
+                    let seen = starts.map_or(Ok(0), |starts| end(&starts[index]))?..end(length)?;
+                    values.extend((0..columns).map(|column| value(seen.contains(&column))));
+                }
+                ([batch, 1, 1, columns], values)
             }
             [batch, columns] => (
                 [batch, 1, 1, columns],
@@ -90,7 +99,15 @@ impl Kernel for AttentionMask {
     }
 }
 
-/// What is added to scores so that no row sees columns that come after it; the last row sees all.
+/// Whether a mask of so many numbers has, for each row of a batch, where it ends; that and where it starts; or that, the sums of the
+/// lengths of queries and of keys before each row, and both in all.
+fn of_batch(count: &TDim, batch: &TDim) -> bool {
+    let batches = |factor: i64, more: i64| batch.clone() * factor + more;
+    [batches(1, 0), batches(2, 0), batches(3, 2)].contains(count)
+}
+
+/// What is added to scores so that no row sees columns that come after it, as ONNX Runtime counts them: from the first column that is not
+/// of an earlier step on, whose number the second input has, keys of those by head. The last row sees all.
 pub(crate) fn causal_mask(_: &BuildContext, _: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
     Ok(kernel(CausalMask))
 }
@@ -117,9 +134,12 @@ impl Kernel for CausalMask {
         let &[_, _, rows, columns] = inputs[0].shape() else {
             bail!("scores of {} dimensions", inputs[0].rank());
         };
+        let past = inputs.get(1).and_then(|past| past.shape().get(2).copied());
+        let past = past.unwrap_or(0);
         let mut values = vec![0.0; rows * columns];
-        for (row, values) in values.chunks_exact_mut(columns.max(1)).enumerate() {
-            let seen = (row + 1 + columns).saturating_sub(rows).min(columns);
+        let last = rows.saturating_sub(1);
+        for (row, values) in values.chunks_exact_mut(columns.max(1)).enumerate().take(last) {
+            let seen = past.saturating_add(row + 1).min(columns);
             values[seen..].fill(f32::MIN);
         }
         Ok(tvec![tensor(&[1, 1, rows, columns], values)?])

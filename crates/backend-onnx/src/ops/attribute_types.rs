@@ -87,6 +87,7 @@ fn usual(attribute: &str) -> Option<AttributeType> {
         | "block_size"
         | "blocksize"
         | "broadcast"
+        | "causal"
         | "ceil_mode"
         | "center_point_box"
         | "count_include_pad"

@@ -35,10 +35,24 @@ pub(crate) fn grouped_attention(
     let is_quantized = ["k_quant_type", "v_quant_type"]
         .iter()
         .any(|name| !matches!(attributes.text(name, "NONE"), "" | "NONE"));
-    if is_quantized || attributes.int("qk_output", 0) != 0 || attributes.has_output(3) {
+    if is_quantized || attributes.has_input(12) || attributes.has_input(13) {
         bail!(Unsupported::Here(
-            "is supported without scores and for keys of FP32 only".to_owned()
+            "quantized keys and values (k_scale, v_scale) are not supported, only those of FP32".to_owned()
         ));
+    }
+    if attributes.int("qk_output", 0) != 0 || attributes.has_output(3) {
+        bail!(Unsupported::Here(
+            "the output output_qk is not supported".to_owned()
+        ));
+    }
+    for (input, name) in [
+        (14, "q_norm_weight"),
+        (15, "k_norm_weight"),
+        (16, "query_seqlens"),
+    ] {
+        if attributes.has_input(input) {
+            bail!(Unsupported::Here(format!("the input {name} is not supported")));
+        }
     }
     ensure!(
         attributes.has_input(3) == attributes.has_input(4)
@@ -60,6 +74,7 @@ pub(crate) fn grouped_attention(
         window: usize::try_from(attributes.int("local_window_size", -1))
             .ok()
             .filter(|&window| window > 0),
+        is_causal: attributes.int("causal", 1) != 0,
         is_smooth: attributes.int("smooth_softmax", 0) != 0,
         is_interleaved: attributes.int("rotary_interleaved", 0) != 0,
         keys: attributes.position(1).zip(attributes.position(2)),
@@ -89,6 +104,8 @@ struct GroupedAttention {
     cap: f32,
     /// How many words back are looked at.
     window: Option<usize>,
+    /// Whether no word sees those after it.
+    is_causal: bool,
     is_smooth: bool,
     is_interleaved: bool,
     /// Where these are; without keys and values all three are one input.
@@ -282,6 +299,12 @@ impl Kernel for GroupedAttention {
         let [mut queries, mut keys, values] = self.parts(inputs, width)?;
         if let Some(caches) = self.caches {
             let places = match self.places {
+                // Of a prompt the first position alone counts, as in ONNX Runtime.
+                Some(place) if is_prompt => {
+                    let given = whole_numbers(&inputs[place])?;
+                    let first = given.first().copied().unwrap_or(0);
+                    (0..given.len()).map(|at| first + at % rows.max(1)).collect()
+                }
                 Some(place) => whole_numbers(&inputs[place])?,
                 None => pasts
                     .iter()
@@ -353,7 +376,10 @@ impl Kernel for GroupedAttention {
                     mask.add([batch, head, first], &mut work.scores);
                 }
                 for (row, scores) in work.scores.chunks_exact_mut(total.max(1)).enumerate() {
-                    let end = (pasts[batch] + first + row + 1).min(ends[batch] + 1);
+                    let end = match self.is_causal {
+                        true => (pasts[batch] + first + row + 1).min(ends[batch] + 1),
+                        false => ends[batch] + 1,
+                    };
                     let start = self.window.map_or(0, |window| end.saturating_sub(window));
                     scores[..start].fill(LEAST);
                     scores[end..].fill(LEAST);

@@ -26,9 +26,12 @@ pub(crate) fn packed_product(_: &BuildContext, node: &OnnxNode) -> TractResult<B
             "numbers of {bits} bits are not supported"
         )));
     }
-    if attributes.has_input(4) || attributes.int("weight_prepacked", 0) != 0 {
+    if attributes.has_input(4) {
+        bail!(Unsupported::Here("the input g_idx is not supported".to_owned()));
+    }
+    if attributes.int("weight_prepacked", 0) != 0 {
         bail!(Unsupported::Here(
-            "an order of groups is not supported".to_owned()
+            "weights that are packed for a kernel (weight_prepacked) are not supported".to_owned()
         ));
     }
     let size = |name: &str| -> TractResult<usize> {

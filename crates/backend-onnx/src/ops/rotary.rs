@@ -23,9 +23,14 @@ pub(crate) fn rotary_embedding(_: &BuildContext, node: &OnnxNode) -> TractResult
         size.filter(|&size| size < 1 << 24)
             .with_context(|| format!("{name} must be a small number"))
     };
-    if attributes.int("is_packed_batching", 0) != 0 || attributes.float("scale", 1.0) != 1.0 {
+    if attributes.int("is_packed_batching", 0) != 0 {
         bail!(Unsupported::Here(
-            "packed batches and scales are not supported".to_owned()
+            "packed batches (is_packed_batching) are not supported".to_owned()
+        ));
+    }
+    if attributes.float("scale", 1.0) != 1.0 {
+        bail!(Unsupported::Here(
+            "a scale other than 1 is not supported".to_owned()
         ));
     }
     let [cos, sin, places] = if is_own { [2, 3, 1] } else { [1, 2, 3] };

@@ -904,6 +904,7 @@ pub(super) static RULES: &[Rule] = &[
     contributed("GroupQueryAttention", grouped_attention::grouped_attention)
         .gives(Outputs::Exactly(3))
         .takes(&[
+            "causal",
             "do_rotary",
             "k_quant_type",
             "kv_cache_bit_width",
@@ -952,7 +953,9 @@ pub(super) static RULES: &[Rule] = &[
         "gather_axis",
         "quantize_axis",
     ]),
+    inner("Ranked", contrib::ranked).takes(&["input", "least", "most"]),
     inner("Requantize", quantize::requantize).takes(&["axis"]),
-    inner("SplitHeads", contrib::split_heads).takes(&["is_query", "num_heads", "scale"]),
+    inner("SameShape", contrib::same_shape),
+    inner("SplitHeads", contrib::split_heads).takes(&["num_heads", "part", "scale"]),
     inner("TransposeLast", contrib::transpose_last),
 ];

@@ -32,6 +32,9 @@ const FOR_ONNX_RUNTIME: [&str; 10] = [
     "dropout_without_ratio",
     // This one it loads, and then refuses every request.
     "einsum_without_its_dots",
+    "fused_mat_mul_of_batches",
+    // Nor does it compute this one on CPUs.
+    "heads_packed",
     "never_fits",
     "one_width",
     "pool_between_windows",

@@ -1,0 +1,151 @@
+//! Normalizations of rows, of sums, and of embedded words.
+
+use super::Written;
+use crate::expand::{
+    graph::{float, int, ints},
+    replacement::Replacement,
+};
+
+/// What is added to the variance by the operators that normalize a sum, where a file does not say.
+const SKIP_EPSILON: f32 = 1e-12;
+
+impl Replacement<'_> {
+    pub(super) fn layer_normalization(&mut self) -> Written {
+        // The newest operator set says the same as the one that it came with.
+        self.without_output(1, "Mean")?;
+        self.without_output(2, "InvStdDev")?;
+        let attributes = self.node.attribute.clone();
+        let y = self.newer("LayerNormalization", &self.node.input.clone(), attributes);
+        self.give(0, y);
+        Ok(())
+    }
+
+    pub(super) fn simplified_normalization(&mut self) -> Written {
+        let (x, scale) = (self.given(0)?, self.given(1)?);
+        self.without_output(1, "inv_std_var")?;
+        // Normalized over several dimensions by one that is counted from the start: their number is not known here.
+        let is_last = self.int("axis", -1) == -1 || self.dims(&scale).is_some_and(|dims| dims.len() == 1);
+        if !is_last {
+            let axis = self.int("axis", -1);
+            return Err(format!(
+                "the attribute 'axis' is {axis}, only -1 is supported, or any with a constant scale of one dimension"
+            ));
+        }
+        let epsilon = self.float("epsilon", 1e-5);
+        let y = self.root_mean_square(x, scale, epsilon);
+        self.give(0, y);
+        Ok(())
+    }
+
+    pub(super) fn skip_layer_normalization(&mut self) -> Written {
+        let sum = self.skip_sum(4)?;
+        let mut inputs = vec![sum.clone(), self.given(2)?];
+        inputs.extend(self.input(3));
+        let epsilon = self.float("epsilon", SKIP_EPSILON);
+        let y = self.newer(
+            "LayerNormalization",
+            &inputs,
+            vec![int("axis", -1), float("epsilon", epsilon)],
+        );
+        self.give(3, sum);
+        self.give(0, y);
+        Ok(())
+    }
+
+    pub(super) fn skip_simplified_normalization(&mut self) -> Written {
+        let sum = self.skip_sum(3)?;
+        let epsilon = self.float("epsilon", SKIP_EPSILON);
+        let y = self.root_mean_square(sum.clone(), self.given(2)?, epsilon);
+        self.give(3, sum);
+        self.give(0, y);
+        Ok(())
+    }
+
+    /// The sum of an input, of what goes past the layers before it, and of a bias.
+    fn skip_sum(&mut self, bias: usize) -> Result<String, String> {
+        // They are empty in ONNX Runtime on CPUs.
+        self.without_output(1, "mean")?;
+        self.without_output(2, "inv_std_var")?;
+        let (input, skip) = (self.given(0)?, self.given(1)?);
+        let skip = self.ranked(skip, "skip", 2..=3);
+        let sum = self.op("Add", &[input.clone(), skip], vec![]);
+        let sum = self.newer("SameShape", &[sum, input], vec![]);
+        Ok(self.with_bias(sum, bias))
+    }
+
+    /// Words, their places and their segments by their numbers, summed and normalized.
+    pub(super) fn embed_layer_normalization(&mut self) -> Written {
+        if self.opset < 10 {
+            return Err(format!(
+                "is not supported in operator set {} of ONNX, only from 10 on",
+                self.opset
+            ));
+        }
+        let words = self.given(0)?;
+        let mut sum = self.op("Gather", &[self.given(2)?, words.clone()], vec![]);
+        let places = match self.input(8) {
+            Some(places) => self.op("Gather", &[self.given(3)?, places], vec![]),
+            None => {
+                let count = self.newer("Shape", &[words.clone()], vec![int("start", 1), int("end", 2)]);
+                let (start, axis) = (self.indices(&[0]), self.indices(&[0]));
+                self.newer("Slice", &[self.given(3)?, start, count, axis], vec![])
+            }
+        };
+        sum = self.op("Add", &[sum, places], vec![]);
+        if let Some(table) = self.input(4) {
+            // Without segments all words are in the first one.
+            let segments = match self.input(1) {
+                Some(segments) => segments,
+                None => self.indices(&[0]),
+            };
+            let segments = self.op("Gather", &[table, segments], vec![]);
+            sum = self.op("Add", &[sum, segments], vec![]);
+        }
+        let epsilon = self.float("epsilon", 1e-12);
+        let y = self.newer(
+            "LayerNormalization",
+            &[sum.clone(), self.given(5)?, self.given(6)?],
+            vec![int("axis", -1), float("epsilon", epsilon)],
+        );
+        if self.wants(1) {
+            // How long each row is; nothing where there is no mask.
+            let mask = match self.input(7) {
+                Some(mask) => mask,
+                None => self.op("Sub", &[words.clone(), words], vec![]),
+            };
+            let lengths = self.sums_of_rows(mask);
+            self.give(1, lengths);
+        }
+        self.give(2, sum);
+        self.give(0, y);
+        Ok(())
+    }
+
+    fn sums_of_rows(&mut self, mask: String) -> String {
+        if self.opset < 13 {
+            return self.op("ReduceSum", &[mask], vec![ints("axes", &[1]), int("keepdims", 0)]);
+        }
+        let axes = self.indices(&[1]);
+        self.op("ReduceSum", &[mask, axes], vec![int("keepdims", 0)])
+    }
+
+    /// `x / sqrt(mean(x * x) + epsilon) * scale`
+    fn root_mean_square(&mut self, x: String, scale: String, epsilon: f32) -> String {
+        let square = self.op("Mul", &[x.clone(), x.clone()], vec![]);
+        let mean = if self.opset < 18 {
+            self.op(
+                "ReduceMean",
+                &[square],
+                vec![ints("axes", &[-1]), int("keepdims", 1)],
+            )
+        } else {
+            let axes = self.indices(&[-1]);
+            self.op("ReduceMean", &[square, axes], vec![int("keepdims", 1)])
+        };
+        let epsilon = self.constant(&[epsilon], vec![]);
+        let sum = self.op("Add", &[mean, epsilon], vec![]);
+        let root = self.op("Sqrt", &[sum], vec![]);
+        let y = self.op("Div", &[x, root], vec![]);
+        self.op("Mul", &[y, scale], vec![])
+    }
+}
