@@ -1,5 +1,5 @@
-//! Real ONNX models out of public Python packages, exports of models trained here, graphs made by chance and single operators, against ONNX
-//! Runtime, and hostile ones: the scripts in `xtask/zoo`, over a server of a release build.
+//! Real ONNX models out of public Python packages, exports of models trained here, graphs made by chance and single operators, ONNX Runtime's
+//! own among them, against ONNX Runtime, and hostile ones: the scripts in `xtask/zoo`, over a server of a release build.
 
 use std::{path::PathBuf, process::Command};
 
@@ -40,8 +40,15 @@ pub(crate) struct Options {
     /// Instead of models that others made: single operators, and how long each takes beside ONNX Runtime
     #[arg(long, conflicts_with_all = ["exports", "results", "mutations", "graphs"])]
     operators: bool,
-    /// Instead of models that others made: small files and requests that are made to hurt, and what a server takes for them
+    /// Instead of models that others made: ONNX Runtime's own operators (com.microsoft), in all their forms
     #[arg(long, conflicts_with_all = ["exports", "results", "page", "mutations", "graphs", "operators"])]
+    contrib: bool,
+    /// Instead of models that others made: operators with inputs without elements, over a server with ONNX Runtime, which some of them
+    /// would end
+    #[arg(long, conflicts_with_all = ["exports", "results", "page", "mutations", "graphs", "operators", "contrib"])]
+    empties: bool,
+    /// Instead of models that others made: small files and requests that are made to hurt, and what a server takes for them
+    #[arg(long, conflicts_with_all = ["exports", "results", "page", "mutations", "graphs", "operators", "contrib", "empties"])]
     hostile: bool,
     /// Instead of models that others made: single operators with extreme values, in processes that ONNX Runtime may end, and what a server
     /// does that is given the same
@@ -104,6 +111,8 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         } => "mutate.py",
         Options { graphs: Some(_), .. } => "graphs.py",
         Options { operators: true, .. } => "operators.py",
+        Options { contrib: true, .. } => "contrib.py",
+        Options { empties: true, .. } => "empties.py",
         Options { hostile: true, .. } => "hostile.py",
         _ => "zoo.py",
     };
@@ -117,7 +126,8 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let script = script_run.arg(root.join("xtask/zoo").join(script_name));
     script.arg("--server").arg(server);
     let folder = root.join(&options.folder);
-    if options.graphs.is_none() && !options.hostile {
+    let keeps_nothing = options.hostile || options.contrib || options.empties;
+    if options.graphs.is_none() && !keeps_nothing {
         script.arg("--folder").arg(match script_name {
             "exports.py" => folder.join("exports"),
             "operators.py" => folder.join("operators"),
@@ -145,6 +155,13 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let status = script.status().context("starting the script")?;
     if options.hostile {
         ensure!(status.success(), "the server did not withstand all cases");
+        return Ok(());
+    }
+    if options.contrib || options.empties {
+        ensure!(
+            status.success(),
+            "some forms are answered wrongly, or refused for a reason that does not name their operator"
+        );
         return Ok(());
     }
     match by_chance {
