@@ -58,6 +58,12 @@ impl fmt::Display for Unsupported {
 
 impl std::error::Error for Unsupported {}
 
+impl From<String> for Unsupported {
+    fn from(reason: String) -> Self {
+        Self::Here(reason)
+    }
+}
+
 /// The time for making a plan is over. A machine that is less busy may make it in time.
 #[derive(Debug)]
 pub(crate) struct OutOfTime;

@@ -2,9 +2,12 @@
 //! this one.
 
 use super::Written;
-use crate::expand::{
-    graph::{float, int, ints},
-    replacement::Replacement,
+use crate::{
+    expand::{
+        graph::{float, int, ints},
+        replacement::Replacement,
+    },
+    faults::Unsupported,
 };
 
 /// Queries by head, and keys and values with those of earlier steps before them.
@@ -95,16 +98,18 @@ impl Replacement<'_> {
     pub(super) fn multi_head_attention(&mut self) -> Written {
         let query = self.given(0)?;
         let (Some(keys), Some(values)) = (self.input(1), self.input(2)) else {
-            return Err(
+            return Err(Unsupported::Anywhere(
                 "needs the inputs key and value: packed queries, keys and values are not supported"
                     .to_owned(),
-            );
+            ));
         };
         self.without_input(8, "past_sequence_length")?;
         self.without_input(9, "cache_indirection")?;
         self.without_output(3, "qk")?;
         if self.input(6).is_some() != self.input(7).is_some() {
-            return Err("past_key and past_value must both be given, or none of them".to_owned());
+            return Err("past_key and past_value must both be given, or none of them"
+                .to_owned()
+                .into());
         }
         let heads = self.heads()?;
         let query = self.ranked(query, "query", 3..=3);

@@ -16,6 +16,7 @@ use super::{
     replacement::{Replacement, replace_nodes},
 };
 use crate::{
+    faults::Unsupported,
     proto::{
         AttributeProto, GraphProto, ModelProto, NodeProto, attribute_proto::AttributeType, canonical_domain,
     },
@@ -25,8 +26,8 @@ use crate::{
 
 const DOMAIN: &str = "com.microsoft";
 
-/// Whether the nodes that stand for an operator could be written, or why not.
-type Written = Result<(), String>;
+/// Whether the nodes that stand for an operator could be written, or why not. A reason alone is one of what ONNX Runtime computes.
+type Written = Result<(), Unsupported>;
 
 pub(super) fn are_used(model: &ModelProto) -> bool {
     let mut imports = model.opset_import.iter();
@@ -63,7 +64,11 @@ pub(super) fn replace(model: &mut ModelProto) -> Result<(), ServiceError> {
     let write = |new: &mut Replacement<'_>, (): &mut ()| {
         let written = new.write().transpose();
         written.map_err(|reason| {
-            let error = ServiceError::invalid(reason).caused_by(TractLimit::Unsupported);
+            let limit = match reason {
+                Unsupported::Here(_) => TractLimit::Unsupported,
+                Unsupported::Anywhere(_) => TractLimit::Everybodys,
+            };
+            let error = ServiceError::invalid(reason.to_string()).caused_by(limit);
             error.within(structure::label(new.node))
         })
     };
@@ -117,7 +122,7 @@ impl Replacement<'_> {
     }
 
     /// Refuses a node that has an input, by what the input is called.
-    fn without_input(&self, index: usize, name: &str) -> Written {
+    fn without_input(&self, index: usize, name: &str) -> Result<(), String> {
         match self.input(index) {
             Some(_) => Err(format!("the input {name} is not supported")),
             None => Ok(()),
@@ -125,7 +130,7 @@ impl Replacement<'_> {
     }
 
     /// Refuses a node of which an output is wanted, by what the output is called.
-    fn without_output(&self, index: usize, name: &str) -> Written {
+    fn without_output(&self, index: usize, name: &str) -> Result<(), String> {
         match self.wants(index) {
             true => Err(format!("the output {name} is not supported")),
             false => Ok(()),
@@ -133,7 +138,7 @@ impl Replacement<'_> {
     }
 
     /// Refuses a node with an attribute of another value than that of nodes without it.
-    fn with_default(&self, attribute: &str, default: i64) -> Written {
+    fn with_default(&self, attribute: &str, default: i64) -> Result<(), String> {
         match self.int(attribute, default) {
             value if value == default => Ok(()),
             value => Err(format!(

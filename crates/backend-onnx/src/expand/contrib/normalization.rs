@@ -29,7 +29,8 @@ impl Replacement<'_> {
             let axis = self.int("axis", -1);
             return Err(format!(
                 "the attribute 'axis' is {axis}, only -1 is supported, or any with a constant scale of one dimension"
-            ));
+            )
+            .into());
         }
         let epsilon = self.float("epsilon", 1e-5);
         let y = self.root_mean_square(x, scale, epsilon);
@@ -79,7 +80,8 @@ impl Replacement<'_> {
             return Err(format!(
                 "is not supported in operator set {} of ONNX, only from 10 on",
                 self.opset
-            ));
+            )
+            .into());
         }
         let words = self.given(0)?;
         let mut sum = self.op("Gather", &[self.given(2)?, words.clone()], vec![]);

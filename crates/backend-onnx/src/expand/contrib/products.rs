@@ -67,7 +67,9 @@ impl Replacement<'_> {
     /// The bias is in units of both factors' scales.
     pub(super) fn quantized_gemm(&mut self) -> Written {
         if self.input(7).is_some() != self.input(8).is_some() {
-            return Err("y_scale and y_zero_point must both be given, or none of them".to_owned());
+            return Err("y_scale and y_zero_point must both be given, or none of them"
+                .to_owned()
+                .into());
         }
         let a = self.dequantized([0, 1, 2])?;
         let b = self.dequantized([3, 4, 5])?;

@@ -28,7 +28,8 @@ impl Replacement<'_> {
                 return Err(format!(
                     "the attribute 'opset' is {opset}, only 13 and newer are supported in operator set {} of ONNX",
                     self.opset
-                ));
+                )
+                .into());
             }
         };
         self.give_quantized(y, [3, 4])
