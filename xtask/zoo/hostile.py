@@ -192,8 +192,41 @@ def long_runs():
     yield Case("a long LSTM", model(layer, [("x", FLOAT, ["n", "b", 1])], constants=constants), {"x": ones(50_000, 4, 1)}, 2048)
 
 
+EXTREMES = (0, 1, -1, 1 << 31, (1 << 63) - 1, -1 << 63)
+
+
+def numbers():
+    """Extreme numbers where a file has a size, an axis, a position or a step. A test of the crate does so for every operator."""
+    x = [("x", FLOAT, ["n", 2, 4, 4])]
+    size = [node("Shape", ["x"], ["s"], start=0, end=1)]
+    made = node("ConstantOfShape", ["c"], ["y"])
+    for number in EXTREMES:
+        one, pair = np.array([number]), np.array([number, number])
+        for op in ("Add", "Sub", "Mul", "Div", "Mod", "Max", "Min"):
+            yield Case(f"{op} of a size and {number}", model([*size, node(op, ["s", "k"], ["c"]), made], x, constants=[("k", one)]))
+        bounds = [("b", [-1]), ("e", one), ("a", [0]), ("t", one)]
+        yield Case(f"Slice by {number}", model([node("Slice", ["x", "b", "e", "a", "t"], ["y"])], x, constants=bounds))
+        yield Case(f"Slice along {number}", model([node("Slice", ["x", "b", "b", "a"], ["y"])], x, constants=[("b", [-1]), ("a", one)]))
+        for op in ("Expand", "Reshape", "Split", "Squeeze", "Unsqueeze", "ReduceMax", "TopK"):
+            outputs = ["y", "z"] if op in ("Split", "TopK") else ["y"]
+            yield Case(f"{op} with {number}", model([node(op, ["x", "k"], outputs)], x, constants=[("k", pair if op == "Split" else one)]))
+        yield Case(f"Tile with {number}", model([node("Tile", ["x", "k"], ["y"])], x, constants=[("k", np.array([number] * 4))]))
+        yield Case(f"Pad with {number}", model([node("Pad", ["x", "k"], ["y"])], x, constants=[("k", np.array([0] * 7 + [number]))]))
+        yield Case(f"Resize with {number}", model([node("Resize", ["x", "", "", "k"], ["y"])], x, constants=[("k", np.array([1, 2, 4, number]))]))
+        yield Case(f"OneHot with {number}", model([node("OneHot", ["n", "k", "v"], ["y"])], [("n", INT64, ["n"])], constants=[("k", np.array(number)), ("v", np.zeros(2, np.float32))]))
+        for op in ("Conv", "MaxPool", "AveragePool", "ConvTranspose"):
+            weights = [("w", np.ones((2, 2, 2, 2), np.float32))] if op.startswith("Conv") else []
+            for name in ("dilations", "group", "kernel_shape", "output_padding", "pads", "strides"):
+                if (name == "group" and not weights) or (name == "output_padding" and op != "ConvTranspose") or (name == "dilations" and op == "AveragePool"):
+                    continue
+                kept = {} if weights else {"kernel_shape": [2, 2]}
+                value = number if name == "group" else [number] * (4 if name == "pads" else 2)
+                attributes = {**kept, name: value}
+                yield Case(f"{op} with {name} {number}", model([node(op, ["x", *(name for name, _ in weights)], ["y"], **attributes)], x, constants=weights))
+
+
 def cases():
-    for group in (texts, files, lists, stages, trees, long_runs):
+    for group in (texts, files, lists, stages, trees, long_runs, numbers):
         yield from group()
 
 

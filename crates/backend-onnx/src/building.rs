@@ -15,8 +15,6 @@ pub(crate) type BuildNode = fn(&BuildContext, &OnnxNode) -> TractResult<(Box<dyn
 /// What the making of an operator depends on beside its node.
 #[derive(Debug)]
 pub(crate) struct BuildContext {
-    /// The version of ONNX's operator set, 0 if the file names none.
-    pub(crate) opset: i64,
     /// The names of sizes, for all graphs of a model.
     pub(crate) symbols: SymbolScope,
     build: BuildNode,
@@ -33,9 +31,8 @@ pub(crate) struct Built {
 }
 
 impl BuildContext {
-    pub(crate) fn new(opset: i64, build: BuildNode) -> Self {
+    pub(crate) fn new(build: BuildNode) -> Self {
         Self {
-            opset,
             symbols: SymbolScope::default(),
             build,
         }

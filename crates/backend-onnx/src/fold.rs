@@ -114,7 +114,7 @@ mod tests {
         let graph = model.graph.as_ref().unwrap();
         let signature = Signature::of(&model, graph).unwrap();
         let lowered = lower::lower(graph, &signature.opsets).unwrap();
-        let made = || ops::context(lowered.opset).model(&lowered.graph).unwrap();
+        let made = || ops::context().model(&lowered.graph).unwrap();
         let constants = |graph: &InferenceModel| {
             let nodes = graph.nodes().iter();
             nodes.filter(|node| node.op_is::<Const>()).count()

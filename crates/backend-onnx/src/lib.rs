@@ -75,6 +75,7 @@ mod structure;
 mod time_limit;
 mod tract_limit;
 mod tract_model;
+mod training;
 mod trial;
 
 pub use model::OnnxBackend;

@@ -34,8 +34,6 @@ use crate::{
 /// The graph for tract.
 pub(crate) struct Lowered {
     pub(crate) graph: OnnxGraph,
-    /// The version of ONNX's operator set, 0 if the file names none.
-    pub(crate) opset: i64,
     /// How to call each node in messages: the number stands in its name in [`Lowered::graph`].
     pub(crate) labels: Vec<String>,
 }
@@ -50,7 +48,6 @@ pub(crate) fn lower(graph: &GraphProto, opsets: &BTreeMap<String, i64>) -> Resul
     };
     Ok(Lowered {
         graph: lowering.graph(graph, None)?,
-        opset: opsets.get("").copied().unwrap_or(0),
         labels: lowering.labels,
     })
 }
@@ -207,7 +204,7 @@ impl Lowering<'_> {
         let number = self.labels.len();
         self.labels.push(label.clone());
         let domain = canonical_domain(&node.domain);
-        let opset = self.opsets.get(domain).copied();
+        let opset = ops::own_opset(node).or_else(|| self.opsets.get(domain).copied());
         let (domain, opset) = ops::resolved(domain, &node.op_type, opset);
 
         let mut input = Vec::with_capacity(node.input.len());
@@ -237,9 +234,11 @@ impl Lowering<'_> {
             name: format!("{NODE}{number}~{}", node.op_type),
             op_type: ops::registered_name(domain, &node.op_type),
             domain: domain.to_owned(),
+            opset: opset.unwrap_or(0),
             attribute,
         };
-        ops::check(&lowered, domain, &node.op_type, opset).map_err(|error| error.within(&label))?;
+        ops::check(&lowered, domain, &node.op_type, opset, ops::Given::of(node))
+            .map_err(|error| error.within(&label))?;
         Ok(lowered)
     }
 

@@ -47,6 +47,8 @@ pub(crate) struct OnnxNode {
     /// With its domain before it, but for ONNX's own.
     pub(crate) op_type: String,
     pub(crate) domain: String,
+    /// The version of its operator set, 0 if the file names none.
+    pub(crate) opset: i64,
     pub(crate) attribute: Vec<OnnxAttribute>,
 }
 

@@ -13,6 +13,7 @@ use crate::{
     signature::Signature,
     tract_limit,
     tract_model::OnnxModel,
+    training,
 };
 
 /// Loads ONNX models: with tract, or with ONNX Runtime where there is one.
@@ -102,6 +103,7 @@ impl Backend for OnnxBackend {
         let choice = self.choose(&cx.config)?;
         let mut model = decode::model(&source.content)?;
         external::take_in(&mut model, &source.beside)?;
+        training::refuse(&model)?;
         rewrite::cut_zip_maps(&mut model);
         rewrite::drop_repeated_outputs(&mut model);
         rewrite::name_outputs(&mut model);

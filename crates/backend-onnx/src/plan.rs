@@ -39,7 +39,7 @@ impl Planner {
     pub(crate) fn new(signature: Signature, lowered: Lowered) -> Result<Self, ServiceError> {
         refuse_bf16(&signature)?;
         let labels = lowered.labels;
-        let graph = ops::context(lowered.opset).model(&lowered.graph);
+        let graph = ops::context().model(&lowered.graph);
         let mut graph = graph.map_err(|error| unprepared(error, &labels))?;
         // The names of nodes end with their operators. Labels have those of the file, of which some stand for several.
         let operator = |node: &str| Some(node.rsplit_once('~')?.1.to_owned());

@@ -28,6 +28,7 @@ use crate::{
     steps::{self, Failure, Steps},
     time_limit,
     tract_limit::TractLimit,
+    training,
     trial::{self, Fill},
 };
 
@@ -60,6 +61,8 @@ impl OnnxModel {
         let _limit = time_limit::until(cx.deadline);
         let expanded = expand::expanded(model)?;
         let model = expanded.as_ref().unwrap_or(model);
+        // Functions may have been given attributes.
+        training::refuse(model)?;
         let graph = model
             .graph
             .as_ref()

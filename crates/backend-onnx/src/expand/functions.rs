@@ -7,6 +7,7 @@ use tensor_core::Quoted;
 
 use super::{graph::any_graph, held::Held};
 use crate::{
+    ops,
     proto::{AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, canonical_domain},
     structure::MAX_NODES,
 };
@@ -36,6 +37,11 @@ pub(crate) fn write_out(model: &mut ModelProto) -> Result<(), ServiceError> {
     if functions.is_empty() {
         return Ok(());
     }
+    let imported: HashMap<String, i64> = model
+        .opset_import
+        .iter()
+        .map(|import| (canonical_domain(&import.domain).to_owned(), import.version))
+        .collect();
     // A function may use operators of a set that the model itself does not import.
     for import in functions.values().flat_map(|function| &function.opset_import) {
         let domain = canonical_domain(&import.domain);
@@ -49,6 +55,7 @@ pub(crate) fn write_out(model: &mut ModelProto) -> Result<(), ServiceError> {
     }
     let mut writer = Writer {
         functions: &functions,
+        imported: &imported,
         uses: 0,
         nodes: 0,
         room: MAX_BYTES,
@@ -77,6 +84,8 @@ fn meant(node: &NodeProto) -> Key {
 
 struct Writer<'f> {
     functions: &'f HashMap<Key, FunctionProto>,
+    /// The versions of operator sets that the model imports.
+    imported: &'f HashMap<String, i64>,
     /// Uses so far; each has names of its own.
     uses: usize,
     nodes: usize,
@@ -121,6 +130,32 @@ impl Writer<'_> {
             written.extend(self.written_out(body, depth + 1)?);
         }
         Ok(written)
+    }
+
+    /// Notes the version of a function's operators, and of those in their graphs, where the model imports another one.
+    fn note_versions(&self, node: &mut NodeProto, function: &FunctionProto) {
+        let domain = canonical_domain(&node.domain);
+        let mut imports = function.opset_import.iter();
+        let own = imports.find(|import| canonical_domain(&import.domain) == domain);
+        let is_operator = !self.functions.contains_key(&meant(node));
+        if let Some(own) = own.filter(|own| {
+            is_operator
+                && self
+                    .imported
+                    .get(domain)
+                    .is_some_and(|&version| version != own.version)
+        }) {
+            ops::set_own_opset(node, own.version);
+        }
+        for graph in node
+            .attribute
+            .iter_mut()
+            .filter_map(|attribute| attribute.g.as_mut())
+        {
+            for inner in &mut graph.node {
+                self.note_versions(inner, function);
+            }
+        }
     }
 
     /// A function's nodes with the names and attributes of one use of it.
@@ -173,6 +208,7 @@ impl Writer<'_> {
         }
         for inner in &mut body {
             renamed.node(inner, &given);
+            self.note_versions(inner, function);
             if !node.name.is_empty() {
                 inner.name = format!("{}/{}", node.name, inner.name);
             }

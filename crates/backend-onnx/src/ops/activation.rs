@@ -30,10 +30,10 @@ use crate::{building::BuildContext, lowered::OnnxNode};
 pub(super) const TYPES: Types = Types::F32.and(Types::F64);
 
 /// Any of the functions, by the operator's name.
-pub(crate) fn activation(context: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn activation(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
     let attributes = Attributes(node);
     let float = |name: &str, default: f32| attributes.float(name, default);
-    let old = context.opset < 6;
+    let old = node.opset < 6;
     let function = match node.op_type.as_str() {
         "Relu" => Function::Relu,
         "Sigmoid" => Function::Sigmoid,
@@ -294,9 +294,9 @@ fn clamp<T: PartialOrd + From<u8>>(x: T) -> T {
 }
 
 /// `Clip`: tract's loses the NaN of floats.
-pub(crate) fn clip(context: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn clip(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
     let attributes = Attributes(node);
-    if context.opset < 11 {
+    if node.opset < 11 {
         let function = Function::Clip {
             low: attributes.float("min", f32::MIN).into(),
             high: attributes.float("max", f32::MAX).into(),

@@ -54,7 +54,7 @@ fn mismatch(
 }
 
 /// The type of an attribute, `None` for those that no operator of the table has.
-fn expected(op_type: &str, attribute: &str) -> Option<AttributeType> {
+pub(super) fn expected(op_type: &str, attribute: &str) -> Option<AttributeType> {
     Some(match (op_type, attribute) {
         (
             "LSTM" | "GRU" | "RNN" | "AttnLSTM" | "DynamicQuantizeLSTM",

@@ -33,13 +33,13 @@ pub(super) fn pool(node: Attributes<'_>, _: i64) -> Verdict {
     Ok(())
 }
 
-pub(super) fn batch_normalization(node: Attributes<'_>, opset: i64) -> Verdict {
+pub(super) fn batch_normalization(node: Attributes<'_>, _: i64) -> Verdict {
     if node.int("spatial", 1) != 1 {
         return refuse("parameters for each element ('spatial' = 0) are not supported");
     }
-    let is_training = node.int("training_mode", 0) != 0 || (opset < 7 && node.int("is_test", 0) == 0);
-    if is_training || (1..5).any(|output| node.has_output(output)) {
-        return refuse("training mode is not supported; export the model for inference");
+    // What trains was refused; other outputs belong to it.
+    if (1..5).any(|output| node.has_output(output)) {
+        return refuse("has outputs that only training gives; export the model for inference");
     }
     Ok(())
 }
@@ -121,21 +121,6 @@ pub(super) fn indices(node: Attributes<'_>, inputs: &[Fact]) -> Verdict {
     let indices = indices.integers().unwrap_or_default();
     match indices.iter().find(|&&index| !(-dim..dim).contains(&index)) {
         Some(index) => refuse(format!("the index {index} is outside of a dimension of {dim}")),
-        None => Ok(()),
-    }
-}
-
-/// tract takes 32 bits of the sizes of a shape.
-pub(super) fn shape(_: Attributes<'_>, inputs: &[Fact]) -> Verdict {
-    inputs
-        .last()
-        .map_or(Ok(()), |shape| within_32_bits(shape, "a size"))
-}
-
-fn within_32_bits(numbers: &Fact, what: &str) -> Verdict {
-    let numbers = numbers.integers().unwrap_or_default();
-    match numbers.iter().find(|&&number| i32::try_from(number).is_err()) {
-        Some(number) => refuse(format!("has {what} of {number}, expected at most {}", i32::MAX)),
         None => Ok(()),
     }
 }
@@ -229,7 +214,7 @@ pub(super) fn tile(_: Attributes<'_>, inputs: &[Fact]) -> Verdict {
             ));
         }
     }
-    within_32_bits(repeats, "a number of repetitions")
+    Ok(())
 }
 
 /// The count was an attribute before it was an input.

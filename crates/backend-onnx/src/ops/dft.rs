@@ -20,10 +20,10 @@ use crate::{
 };
 
 /// `DFT` of FP32 or FP64, computed in FP64.
-pub(crate) fn dft(context: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn dft(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
     let attributes = Attributes(node);
     Ok(kernel(Dft {
-        axis: match context.opset >= 20 {
+        axis: match node.opset >= 20 {
             true => Axis::Input(attributes.position(2)),
             false => Axis::Fixed(attributes.int("axis", 1)),
         },

@@ -5,6 +5,7 @@ use tract_hir::internal::*;
 use super::{
     attributes::Attributes,
     kernel::{Fact, known},
+    numbers::{self, Integers},
     types::Types,
 };
 use crate::{
@@ -52,7 +53,7 @@ impl Widening {
     }
 }
 
-/// An operator behind a guard, mostly one of tract's.
+/// An operator behind a guard: one of tract's or one of ours.
 #[derive(Clone, Debug)]
 pub(crate) struct Guarded {
     pub(crate) inner: Box<dyn InferenceOp>,
@@ -64,10 +65,20 @@ pub(crate) struct Guarded {
     pub(crate) instead_if: Option<(Choice, Arc<OnnxNode>)>,
     /// The inputs that are single numbers.
     pub(crate) scalars: Vec<usize>,
+    /// What it does with integers, and the inputs that hold sizes, counted among those that are given.
+    pub(crate) integers: (Integers, Vec<usize>),
 }
 
 impl Guarded {
+    /// Looks at the numbers of constants before anything is computed with them.
+    fn admit_numbers(&self, constants: &[Option<&Tensor>]) -> TractResult<()> {
+        let (integers, sizing) = &self.integers;
+        numbers::admit(*integers, sizing, constants)
+    }
+
     fn admit(&self, inputs: &[Fact]) -> TractResult<()> {
+        let constants: TVec<Option<&Tensor>> = inputs.iter().map(|fact| fact.constant.as_deref()).collect();
+        self.admit_numbers(&constants)?;
         let guard = &self.guard;
         for &place in &self.scalars {
             has_number(inputs.get(place).map_or(&[][..], |fact| &*fact.shape))?;
@@ -173,6 +184,10 @@ impl Op for Guarded {
         self.inner.name()
     }
 
+    fn mints_runtime_symbols(&self) -> bool {
+        self.inner.mints_runtime_symbols()
+    }
+
     not_a_typed_op!();
 }
 
@@ -190,6 +205,10 @@ impl EvalOp for Guarded {
     }
 
     fn eval_out_of_plan(&self, inputs: TVec<TValue>) -> TractResult<Option<TVec<TValue>>> {
+        {
+            let constants: TVec<Option<&Tensor>> = inputs.iter().map(|input| Some(&**input)).collect();
+            self.admit_numbers(&constants)?;
+        }
         let types: Vec<DatumType> = inputs.iter().map(|input| input.datum_type()).collect();
         let values: Vec<Arc<Tensor>> = inputs
             .iter()
@@ -221,6 +240,10 @@ impl InferenceOp for Guarded {
         observed: TVec<&InferenceFact>,
     ) -> TractResult<(TVec<InferenceFact>, TVec<InferenceFact>, TVec<InferenceFact>)> {
         cancelling::check_all()?;
+        let constants: TVec<Option<Arc<Tensor>>> =
+            inputs.iter().map(|fact| fact.value.concretize()).collect();
+        let constants: TVec<Option<&Tensor>> = constants.iter().map(Option::as_deref).collect();
+        self.admit_numbers(&constants)?;
         for &place in &self.scalars {
             let shape = inputs.get(place).and_then(|fact| fact.shape.concretize());
             has_number(shape.as_deref().unwrap_or(&[]))?;
@@ -237,10 +260,6 @@ impl InferenceOp for Guarded {
             return Ok((same(inputs), same(outputs), same(observed)));
         }
         if let Some(facts) = facts {
-            let constants = facts.iter().filter_map(|fact| fact.constant.as_ref());
-            for sizes in constants.filter(|constant| constant.datum_type() == DatumType::TDim) {
-                size::admit_numbers(sizes)?;
-            }
             self.admit(&facts)?;
             let types: Vec<DatumType> = facts.iter().map(|fact| fact.datum_type).collect();
             let is_for = self.is_for(&types);

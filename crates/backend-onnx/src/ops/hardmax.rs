@@ -12,8 +12,8 @@ use super::{
 use crate::{building::BuildContext, faults::Unsupported, lowered::OnnxNode};
 
 /// `Hardmax` of FP32 or FP64, of any operator set.
-pub(crate) fn hardmax(context: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
-    let coerces = context.opset < 13;
+pub(crate) fn hardmax(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
+    let coerces = node.opset < 13;
     Ok(kernel(Hardmax {
         axis: Attributes(node).int("axis", if coerces { 1 } else { -1 }),
         coerces,

@@ -28,6 +28,8 @@ mod determinant;
 mod dft;
 pub(crate) mod elements;
 mod elementwise;
+#[cfg(test)]
+mod extreme_numbers;
 mod fuse;
 mod gate_functions;
 mod gemm;
@@ -52,6 +54,7 @@ mod moved_axis;
 mod non_max_suppression;
 mod non_zero;
 mod normalize;
+mod numbers;
 mod output;
 mod packed_product;
 mod packed_rows;
@@ -74,6 +77,8 @@ mod resize;
 mod roi_align;
 mod rotary;
 mod rule;
+mod schema;
+mod schemas;
 mod sequences;
 mod slice;
 mod softmax;
@@ -90,6 +95,7 @@ mod tract;
 mod types;
 mod unique;
 mod vector;
+mod versions;
 mod whole;
 mod wiring;
 
@@ -107,6 +113,7 @@ pub(crate) use registry::names;
 pub(crate) use registry::{OUTPUT, attributes_of, check, context, outputs, registered_name, resolved};
 pub(crate) use rule::{NEWEST, Outputs};
 pub(crate) use steps::{gives_unknown_sizes, is_stepwise, shaping_inputs};
+pub(crate) use versions::{Given, own as own_opset, set_own as set_own_opset};
 
 /// Takes away from tract what it would simplify wrongly.
 pub(crate) fn keep_order(model: &mut tract_hir::prelude::TypedModel) -> tract_hir::prelude::TractResult<()> {

@@ -18,14 +18,14 @@ use crate::{
 };
 
 /// `LayerNormalization`, `RMSNormalization`, `InstanceNormalization`, `GroupNormalization` or `MeanVarianceNormalization` of FP32 or FP64.
-pub(crate) fn normalize(context: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn normalize(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
     let attributes = Attributes(node);
     let groups = match node.op_type.as_str() {
         "LayerNormalization" | "RMSNormalization" => Groups::From(attributes.int("axis", -1)),
         "InstanceNormalization" => Groups::Channels,
         "GroupNormalization" => Groups::OfChannels {
             count: attributes.int("num_groups", 0).try_into()?,
-            scales_groups: context.opset < 21,
+            scales_groups: node.opset < 21,
         },
         "MeanVarianceNormalization" if attributes.has("axes") => {
             Groups::Over(attributes.ints("axes").to_vec())

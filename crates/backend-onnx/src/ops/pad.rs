@@ -22,7 +22,7 @@ use crate::{
 };
 
 /// `Pad` of any operator set.
-pub(crate) fn pad(context: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn pad(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
     let attributes = Attributes(node);
     let mode = match attributes.text("mode", "constant") {
         "constant" => Mode::Constant,
@@ -33,7 +33,7 @@ pub(crate) fn pad(context: &BuildContext, node: &OnnxNode) -> TractResult<Box<dy
             "the mode '{other}' is not supported"
         ))),
     };
-    let is_old = context.opset < 11;
+    let is_old = node.opset < 11;
     let fixed = ["pads", "paddings"]
         .iter()
         .find(|name| is_old && attributes.has(name));

@@ -15,9 +15,9 @@ use crate::{
     lowered::OnnxNode,
 };
 
-pub(crate) fn prelu(context: &BuildContext, _: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn prelu(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
     Ok(kernel(PRelu {
-        is_by_channel: context.opset < 7,
+        is_by_channel: node.opset < 7,
     }))
 }
 

@@ -20,9 +20,9 @@ use crate::{
 };
 
 /// One of the reductions, for integers and BOOL, or what is listed above for floats.
-pub(crate) fn reduce(context: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn reduce(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
     let attributes = Attributes(node);
-    let opset = context.opset;
+    let opset = node.opset;
     let fold = match node.op_type.as_str() {
         "ReduceSum" => Fold::Sum,
         "ReduceSumSquare" => Fold::SumSquare,

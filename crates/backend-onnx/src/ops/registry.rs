@@ -15,9 +15,11 @@ use super::{
     attributes::Attributes,
     branch, conditions,
     guard::Guarded,
+    numbers,
     output::Output,
     rule::{NEWEST, Outputs, Rule},
     table::RULES,
+    versions::{self, Given},
 };
 use crate::{building::BuildContext, lowered::OnnxNode, other_runtime, tract_limit::TractLimit};
 
@@ -78,6 +80,7 @@ pub(crate) fn check(
     domain: &str,
     op_type: &str,
     opset: Option<i64>,
+    given: Given,
 ) -> Result<(), ServiceError> {
     let refused = |reason: String| ServiceError::invalid(reason);
     let limit = |reason: String| ServiceError::invalid(reason).caused_by(TractLimit::Unsupported);
@@ -107,6 +110,10 @@ pub(crate) fn check(
         .get(&registered_name(domain, op_type))
         .filter(|rule| rule.since <= opset);
     let rule = rule.ok_or_else(|| limit(format!("the operator is not supported in version {opset}")))?;
+    let names = node.attribute.iter().map(|attribute| attribute.name.as_str());
+    if let Some(reason) = versions::misfit(domain, op_type, opset, given, names) {
+        return Err(refused(reason));
+    }
     for attribute in &node.attribute {
         if !rule.attributes.contains(&attribute.name.as_str()) {
             let name = Quoted(&attribute.name);
@@ -119,6 +126,7 @@ pub(crate) fn check(
             );
         }
     }
+    numbers::admit_attributes(node)?;
     if rule.name == "Transpose" && !conditions::is_order(Attributes(node).ints("perm")) {
         return Err(refused("'perm' must name each axis once".to_owned()));
     }
@@ -128,8 +136,8 @@ pub(crate) fn check(
 }
 
 /// What a model's graphs are built with.
-pub(crate) fn context(opset: i64) -> BuildContext {
-    BuildContext::new(opset, build)
+pub(crate) fn context() -> BuildContext {
+    BuildContext::new(build)
 }
 
 /// Makes the operator of a node, and says which values of the graphs around it the operator uses beside the node's inputs.
@@ -141,16 +149,13 @@ fn build(context: &BuildContext, node: &OnnxNode) -> TractResult<(Box<dyn Infere
         return branch::branch(context, node);
     }
     let rule = BY_NAME.get(&node.op_type).context("no rule")?;
-    if let Some(own) = rule.own {
-        return Ok((own(context, node)?, vec![]));
-    }
     #[cfg(target_arch = "x86_64")]
     if rule.name == "MatMulInteger"
         && let Some(simd) = super::integer_product::quicker()
     {
         return Ok((super::integer_product::integer_product(simd, node), vec![]));
     }
-    let inner = rule.inner.context("nothing computes it")?;
+    let inner = rule.own.or(rule.inner).context("nothing computes it")?;
     let instead = rule
         .instead
         .map(|(types, build)| Ok((types, build(context, node)?)));
@@ -159,6 +164,7 @@ fn build(context: &BuildContext, node: &OnnxNode) -> TractResult<(Box<dyn Infere
         guard: rule.guard,
         instead_if: rule.instead_if.map(|choice| (choice, Arc::new(node.clone()))),
         scalars: Attributes(node).positions(rule.scalars),
+        integers: (rule.integers, Attributes(node).positions(rule.integers.sizing)),
         check: rule.check.map(|check| (check, Arc::new(node.clone()))),
         instead: instead.transpose().map_err(|error: TractError| error)?,
     };
@@ -192,7 +198,12 @@ mod tests {
             } else {
                 &rule.guard.types.to_string()
             };
-            let attributes = rule.attributes.join(", ");
+            let attribute = |attribute: &&str| match versions::range(rule.domain, rule.name, attribute) {
+                Some(range) => format!("{attribute} ({range})"),
+                None => (*attribute).to_owned(),
+            };
+            let attributes: Vec<String> = rule.attributes.iter().map(attribute).collect();
+            let attributes = attributes.join(", ");
             table += &format!("| {name} | {} | {types} | {attributes} |\n", rule.since);
         }
         let wanted = format!("{before}<!-- operators{mark}-->\n{table}<!-- end of operators{after}");

@@ -22,9 +22,9 @@ use crate::{
 };
 
 /// `Resize` or `Upsample` of any operator set.
-pub(crate) fn resize(context: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn resize(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
     let attributes = Attributes(node);
-    let opset = context.opset;
+    let opset = node.opset;
     let is_old = node.op_type == "Upsample" || opset < 11;
     let unknown = |what: String| -> TractError { Unsupported::Anywhere(what).into() };
     let text = |name: &str, default: &str| attributes.text(name, default).to_owned();

@@ -22,14 +22,14 @@ const MAX_SAMPLES: f64 = (1u64 << 30) as f64;
 /// Samples of one region along one axis.
 const MAX_PLACES: f64 = (1u64 << 20) as f64;
 
-pub(crate) fn roi_align(context: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn roi_align(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
     let attributes = Attributes(node);
     let size = |name: &str| -> TractResult<usize> {
         let size = usize::try_from(attributes.int(name, 1)).ok();
         let size = size.filter(|size| (1..1 << 16).contains(size));
         size.with_context(|| format!("{name} must be a positive number"))
     };
-    let is_old = context.opset < 16;
+    let is_old = node.opset < 16;
     let transformation = attributes.text("coordinate_transformation_mode", "half_pixel");
     Ok(kernel(RoiAlign {
         height: size("output_height")?,

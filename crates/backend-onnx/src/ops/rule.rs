@@ -5,6 +5,7 @@ use tract_hir::internal::*;
 use super::{
     attributes::Attributes,
     guard::{Check, Choice, Guard, Widening},
+    numbers::{Arithmetic, Integers},
     types::Types,
 };
 use crate::{building::BuildContext, faults::Limit, lowered::OnnxNode};
@@ -48,6 +49,8 @@ pub(crate) struct Rule {
     pub(super) scalars: &'static [usize],
     /// Which other nodes that also computes.
     pub(super) instead_if: Option<Choice>,
+    /// What it does with integers.
+    pub(super) integers: Integers,
 }
 
 /// An operator of any type.
@@ -70,6 +73,11 @@ pub(super) const fn op(name: &'static str) -> Rule {
         instead: None,
         scalars: &[],
         instead_if: None,
+        integers: Integers {
+            sizing: &[],
+            is_shape: false,
+            arithmetic: None,
+        },
     }
 }
 
@@ -140,6 +148,24 @@ impl Rule {
     /// These inputs are single numbers.
     pub(super) const fn scalars(mut self, places: &'static [usize]) -> Self {
         self.scalars = places;
+        self
+    }
+
+    /// These inputs hold axes, positions, counts or lengths.
+    pub(super) const fn sized_by(mut self, inputs: &'static [usize]) -> Self {
+        self.integers.sizing = inputs;
+        self
+    }
+
+    /// This input holds all sizes of a value.
+    pub(super) const fn shaped_by(mut self, inputs: &'static [usize]) -> Self {
+        self.integers.is_shape = true;
+        self.sized_by(inputs)
+    }
+
+    /// It computes new sizes where its inputs are sizes.
+    pub(super) const fn counts(mut self, arithmetic: Arithmetic) -> Self {
+        self.integers.arithmetic = Some(arithmetic);
         self
     }
 

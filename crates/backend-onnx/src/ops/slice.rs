@@ -11,6 +11,7 @@ use super::{
     counted::{counted, is_counted},
     elements::elements,
     kernel::{Fact, known, numbers},
+    numbers::{FARTHEST, clamped},
     picked::{Places, picked},
 };
 use crate::{building::BuildContext, lowered::OnnxNode};
@@ -18,7 +19,7 @@ use crate::{building::BuildContext, lowered::OnnxNode};
 /// `Slice` of any operator set.
 pub(crate) fn slice(context: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
     let attributes = Attributes(node);
-    let fixed = (context.opset < 10).then(|| {
+    let fixed = (node.opset < 10).then(|| {
         let (starts, ends) = (
             attributes.ints("starts").to_vec(),
             attributes.ints("ends").to_vec(),
@@ -131,9 +132,10 @@ impl Slice {
             // To ONNX Runtime these stand for "to the end" backwards too.
             let is_open = |end: &TDim| matches!(end.to_i64(), Ok(i64::MAX) | Ok(LARGEST_OF_32_BITS));
             let end = match step < 0 && end.as_ref().is_some_and(is_open) {
-                true => Some(i64::MIN.to_dim()),
-                false => end,
+                true => Some((-FARTHEST).to_dim()),
+                false => end.map(within_reach),
             };
+            let (start, step) = (start.map(within_reach), clamped(step));
             ensure!(
                 windows.iter().all(|window| window.axis != axis),
                 "axis {axis} is sliced twice"
@@ -189,6 +191,14 @@ fn bounds(fact: &Fact, count: usize) -> TractResult<Vec<Option<TDim>>> {
     }
     let dims = constant.cast_to::<TDim>()?;
     Ok(elements::<TDim>(&dims)?.iter().cloned().map(Some).collect())
+}
+
+/// A bound that is a number, as near as it may be for the same slice; another one as it is.
+fn within_reach(bound: TDim) -> TDim {
+    match bound {
+        TDim::Val(number) => clamped(number).to_dim(),
+        other => other,
+    }
 }
 
 impl Window {

@@ -17,8 +17,8 @@ use super::{
 use crate::{building::BuildContext, lowered::OnnxNode};
 
 /// `Softmax` and `LogSoftmax` of any operator set.
-pub(crate) fn softmax(context: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
-    let coerces = context.opset < 13;
+pub(crate) fn softmax(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
+    let coerces = node.opset < 13;
     Ok(kernel(Softmax {
         axis: Attributes(node).int("axis", if coerces { 1 } else { -1 }),
         coerces,

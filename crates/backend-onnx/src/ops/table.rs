@@ -7,8 +7,10 @@ use super::{
     affine_grid, attention, attention_mask, batch_normalization, cast, coarse, columns, conditions as when,
     constants, contrib, conv_transpose, counting, cum_sum, determinant, dft, elementwise, gemm, grid_sample,
     grouped_attention, hardmax, indexed, local_normalization, lookup, lp_pool, matrices, max_unpool, mel,
-    non_max_suppression, non_zero, normalize, packed_product, packed_rows, pad, pieces_of_text, power, prelu,
-    quantize, quantized_pair, random, recurrent, reduce, resize, roi_align, rotary,
+    non_max_suppression, non_zero, normalize,
+    numbers::Arithmetic,
+    packed_product, packed_rows, pad, pieces_of_text, power, prelu, quantize, quantized_pair, random,
+    recurrent, reduce, resize, roi_align, rotary,
     rule::{Outputs, Rule, contributed, inner, ml, op},
     sequences, slice, softmax,
     steps::stepwise,
@@ -60,14 +62,20 @@ const CONV: &[&str] = &[
 /// The table, by name.
 pub(super) static RULES: &[Rule] = &[
     op("Abs")
+        .counts(Arithmetic::Sum)
         .of(NUMBERS)
         .instead(Types::NONE, whole::function)
         .also_if(whole::is_number)
         .by(tract::function),
     op("Acos").of(FLOATS).wide().by(tract::function),
     op("Acosh").since(9).of(FLOATS).wide().by(activation),
-    op("Add").takes(LEGACY).of(NUMBERS).by(tract::pair),
+    op("Add")
+        .counts(Arithmetic::Sum)
+        .takes(LEGACY)
+        .of(NUMBERS)
+        .by(tract::pair),
     op("AffineGrid")
+        .shaped_by(&[1])
         .since(20)
         .takes(&["align_corners"])
         .own(affine_grid::affine_grid),
@@ -131,6 +139,7 @@ pub(super) static RULES: &[Rule] = &[
     op("BitwiseOr").since(18).of(Types::INTEGERS).by(whole::bits),
     op("BitwiseXor").since(18).of(Types::INTEGERS).by(whole::bits),
     op("BlackmanWindow")
+        .sized_by(&[0])
         .scalars(&[0])
         .since(17)
         .takes(WINDOW)
@@ -146,6 +155,7 @@ pub(super) static RULES: &[Rule] = &[
         .wide()
         .by(activation::clip),
     op("Col2Im")
+        .sized_by(&[1, 2])
         .since(18)
         .takes(&["dilations", "pads", "strides"])
         .own(columns::col_2_im),
@@ -167,9 +177,9 @@ pub(super) static RULES: &[Rule] = &[
         ])
         .by(constants::constant),
     op("ConstantOfShape")
+        .shaped_by(&[0])
         .since(9)
         .takes(&["value"])
-        .given(when::shape)
         .by(constants::constant_of_shape),
     op("Conv")
         .takes(CONV)
@@ -198,10 +208,12 @@ pub(super) static RULES: &[Rule] = &[
     op("Cos").of(FLOATS).wide().by(tract::function),
     op("Cosh").since(9).of(FLOATS).wide().by(tract::function),
     op("CumSum")
+        .sized_by(&[1])
         .since(11)
         .takes(&["exclusive", "reverse"])
         .own(cum_sum::cum_sum),
     op("DFT")
+        .sized_by(&[1, 2])
         .since(17)
         .takes(&["axis", "inverse", "onesided"])
         .of(FLOATS)
@@ -217,7 +229,11 @@ pub(super) static RULES: &[Rule] = &[
         .when(when::to_fp32)
         .own(quantize::dequantize),
     op("Det").since(11).own(determinant::determinant),
-    op("Div").takes(LEGACY).of(NUMBERS).by(tract::pair),
+    op("Div")
+        .counts(Arithmetic::Sum)
+        .takes(LEGACY)
+        .of(NUMBERS)
+        .by(tract::pair),
     op("Dropout")
         .scalars(&[1, 2])
         .gives(Outputs::Optional)
@@ -245,7 +261,7 @@ pub(super) static RULES: &[Rule] = &[
         .by(tract::pair),
     op("Erf").since(9).of(SHORT_FLOATS).wide().by(activation),
     op("Exp").of(FLOATS).wide().by(activation),
-    op("Expand").since(8).given(when::shape).by(tract::expand_to),
+    op("Expand").shaped_by(&[1]).since(8).by(tract::expand_to),
     op("EyeLike").since(9).takes(&["dtype", "k"]).by(tract::eye_like),
     op("Flatten").takes(AXIS).by(tract::flatten),
     op("Floor").of(FLOATS).wide().by(activation),
@@ -304,11 +320,13 @@ pub(super) static RULES: &[Rule] = &[
         .wide()
         .by(normalize::normalize),
     op("HammingWindow")
+        .sized_by(&[0])
         .scalars(&[0])
         .since(17)
         .takes(WINDOW)
         .by(mel::window),
     op("HannWindow")
+        .sized_by(&[0])
         .scalars(&[0])
         .since(17)
         .takes(WINDOW)
@@ -427,6 +445,7 @@ pub(super) static RULES: &[Rule] = &[
         .when(when::pool)
         .by(tract::max_pool),
     op("MaxUnpool")
+        .shaped_by(&[2])
         .since(9)
         .takes(&["kernel_shape", "pads", "strides"])
         .own(max_unpool::max_unpool),
@@ -438,6 +457,7 @@ pub(super) static RULES: &[Rule] = &[
         .wide()
         .by(normalize::normalize),
     op("MelWeightMatrix")
+        .sized_by(&[0, 1, 2])
         .scalars(&[0, 1, 2, 3, 4])
         .since(17)
         .takes(&["output_datatype"])
@@ -449,8 +469,13 @@ pub(super) static RULES: &[Rule] = &[
         .by(tract::list),
     op("Mish").since(18).of(FLOATS).wide().by(activation),
     op("Mod").since(10).takes(&["fmod"]).own(elementwise::remainder),
-    op("Mul").takes(LEGACY).of(NUMBERS).by(tract::pair),
+    op("Mul")
+        .counts(Arithmetic::Product)
+        .takes(LEGACY)
+        .of(NUMBERS)
+        .by(tract::pair),
     op("Neg")
+        .counts(Arithmetic::Sum)
         .of(FLOATS.and(Types::SIGNED))
         .instead(Types::NONE, whole::function)
         .also_if(whole::is_number)
@@ -465,13 +490,18 @@ pub(super) static RULES: &[Rule] = &[
         .given(when::not_scalar)
         .by(non_zero::non_zero),
     op("Not").of(Types::BOOL).by(tract::function),
-    op("OneHot").since(9).takes(AXIS).own(lookup::one_hot),
+    op("OneHot")
+        .sized_by(&[1])
+        .since(9)
+        .takes(AXIS)
+        .own(lookup::one_hot),
     op("Optional").since(15).takes(&["type"]).own(stepwise),
     op("OptionalGetElement").since(15).own(stepwise),
     op("OptionalHasElement").since(15).own(stepwise),
     op("Or").takes(LEGACY).of(Types::BOOL).by(tract::pair),
     op("PRelu").of(NUMBERS).wide().by(prelu::prelu),
     op("Pad")
+        .sized_by(&[1, 3])
         .takes(&["mode", "pads", "paddings", "value"])
         .own(pad::pad),
     op("Pow")
@@ -527,6 +557,7 @@ pub(super) static RULES: &[Rule] = &[
     op("Range").since(11).own(counting::range),
     op("Reciprocal").of(FLOATS).wide().by(tract::function),
     op("ReduceL1")
+        .sized_by(&[1])
         .takes(REDUCE)
         .of(NUMBERS)
         .wide()
@@ -534,6 +565,7 @@ pub(super) static RULES: &[Rule] = &[
         .also_if(reduce::is_of_nothing)
         .by(tract::reduce),
     op("ReduceL2")
+        .sized_by(&[1])
         .takes(REDUCE)
         .of(NUMBERS)
         .wide()
@@ -541,6 +573,7 @@ pub(super) static RULES: &[Rule] = &[
         .also_if(reduce::is_of_nothing)
         .by(tract::reduce),
     op("ReduceLogSum")
+        .sized_by(&[1])
         .takes(REDUCE)
         .of(NUMBERS)
         .wide()
@@ -548,20 +581,33 @@ pub(super) static RULES: &[Rule] = &[
         .also_if(reduce::is_of_nothing)
         .by(tract::reduce),
     op("ReduceLogSumExp")
+        .sized_by(&[1])
         .takes(REDUCE)
         .of(NUMBERS)
         .wide()
         .by(reduce::reduce),
-    op("ReduceMax").takes(REDUCE).of(FIXED).wide().by(reduce::reduce),
+    op("ReduceMax")
+        .sized_by(&[1])
+        .takes(REDUCE)
+        .of(FIXED)
+        .wide()
+        .by(reduce::reduce),
     op("ReduceMean")
+        .sized_by(&[1])
         .takes(REDUCE)
         .of(NUMBERS)
         .wide()
         .instead(WHOLE, reduce::reduce)
         .also_if(reduce::may_be_of_nothing)
         .by(tract::reduce),
-    op("ReduceMin").takes(REDUCE).of(FIXED).wide().by(reduce::reduce),
+    op("ReduceMin")
+        .sized_by(&[1])
+        .takes(REDUCE)
+        .of(FIXED)
+        .wide()
+        .by(reduce::reduce),
     op("ReduceProd")
+        .sized_by(&[1])
         .takes(REDUCE)
         .of(NUMBERS)
         .wide()
@@ -569,6 +615,7 @@ pub(super) static RULES: &[Rule] = &[
         .also_if(reduce::is_of_nothing)
         .by(tract::reduce),
     op("ReduceSum")
+        .sized_by(&[1])
         .takes(REDUCE)
         .of(NUMBERS)
         .wide()
@@ -576,6 +623,7 @@ pub(super) static RULES: &[Rule] = &[
         .also_if(reduce::is_of_nothing)
         .by(tract::reduce),
     op("ReduceSumSquare")
+        .sized_by(&[1])
         .takes(REDUCE)
         .of(NUMBERS)
         .wide()
@@ -592,11 +640,12 @@ pub(super) static RULES: &[Rule] = &[
         .instead(activation::TYPES, activation)
         .by(tract::function),
     op("Reshape")
+        .shaped_by(&[1])
         .since(5)
         .takes(&["allowzero"])
-        .given(when::shape)
         .by(tract::reshape),
     op("Resize")
+        .shaped_by(&[3])
         .since(10)
         .takes(&[
             "antialias",
@@ -611,6 +660,7 @@ pub(super) static RULES: &[Rule] = &[
         ])
         .own(resize::resize),
     op("ReverseSequence")
+        .sized_by(&[1])
         .since(10)
         .takes(&["batch_axis", "time_axis"])
         .own(sequences::reverse_sequence),
@@ -630,7 +680,11 @@ pub(super) static RULES: &[Rule] = &[
         .takes(&["interleaved", "num_heads", "rotary_embedding_dim"])
         .own(rotary::rotary_embedding),
     op("Round").since(11).of(FLOATS).wide().by(activation),
-    op("STFT").since(17).takes(&["onesided"]).own(stft::stft),
+    op("STFT")
+        .sized_by(&[1, 3])
+        .since(17)
+        .takes(&["onesided"])
+        .own(stft::stft),
     op("Scan").since(9).gives(Outputs::AsNamed).own(stepwise).takes(&[
         "body",
         "num_scan_inputs",
@@ -679,7 +733,10 @@ pub(super) static RULES: &[Rule] = &[
     op("Sin").of(FLOATS).wide().by(tract::function),
     op("Sinh").since(9).of(FLOATS).wide().by(tract::function),
     op("Size").by(tract::size),
-    op("Slice").takes(&["axes", "ends", "starts"]).own(slice::slice),
+    op("Slice")
+        .sized_by(&[3])
+        .takes(&["axes", "ends", "starts"])
+        .own(slice::slice),
     op("Softmax").takes(AXIS).of(FLOATS).wide().by(softmax::softmax),
     op("Softplus").of(FLOATS).wide().by(activation),
     op("Softsign").of(FLOATS).wide().by(activation),
@@ -688,6 +745,7 @@ pub(super) static RULES: &[Rule] = &[
         .of(FIXED)
         .by(tract::space_to_depth),
     op("Split")
+        .sized_by(&[1])
         .gives(Outputs::AsNamed)
         .takes(&["axis", "num_outputs", "split"])
         .by(tract::split),
@@ -697,6 +755,7 @@ pub(super) static RULES: &[Rule] = &[
         .own(stepwise),
     op("Sqrt").of(FLOATS).wide().by(tract::function),
     op("Squeeze")
+        .sized_by(&[1])
         .takes(&["axes"])
         .given(when::squeeze)
         .by(tract::squeeze),
@@ -710,7 +769,11 @@ pub(super) static RULES: &[Rule] = &[
         .gives(Outputs::Exactly(2))
         .takes(&["delimiter", "maxsplit"])
         .own(pieces_of_text::string_split),
-    op("Sub").takes(LEGACY).of(NUMBERS).by(tract::pair),
+    op("Sub")
+        .counts(Arithmetic::Sum)
+        .takes(LEGACY)
+        .of(NUMBERS)
+        .by(tract::pair),
     op("Sum").of(FLOATS).wide().by(tract::list),
     op("Tan").of(FLOATS).wide().by(tract::function),
     op("Tanh").of(FLOATS).wide().by(activation),
@@ -734,8 +797,13 @@ pub(super) static RULES: &[Rule] = &[
         .of(FLOATS)
         .wide()
         .by(activation),
-    op("Tile").since(6).given(when::tile).by(tract::tile),
+    op("Tile")
+        .shaped_by(&[1])
+        .since(6)
+        .given(when::tile)
+        .by(tract::tile),
     op("TopK")
+        .sized_by(&[1])
         .scalars(&[1])
         .gives(Outputs::Exactly(2))
         .takes(&["axis", "k", "largest", "sorted"])
@@ -750,7 +818,10 @@ pub(super) static RULES: &[Rule] = &[
         .gives(Outputs::Exactly(4))
         .takes(&["axis", "sorted"])
         .own(unique::unique),
-    op("Unsqueeze").takes(&["axes"]).by(tract::unsqueeze),
+    op("Unsqueeze")
+        .sized_by(&[1])
+        .takes(&["axes"])
+        .by(tract::unsqueeze),
     op("Upsample")
         .since(7)
         .takes(&["mode", "scales"])

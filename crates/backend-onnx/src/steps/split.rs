@@ -28,9 +28,9 @@ pub(super) struct Split {
 
 /// Cuts the graph of a lowered model.
 pub(super) fn split(lowered: &Lowered) -> Result<Split, ServiceError> {
-    let Lowered { graph, opset, labels } = lowered;
+    let Lowered { graph, labels } = lowered;
     let mut splitter = Splitter {
-        context: ops::context(*opset),
+        context: ops::context(),
         slots: HashMap::new(),
         names: Vec::new(),
         constants: HashMap::new(),

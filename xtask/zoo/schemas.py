@@ -1,0 +1,71 @@
+"""What ONNX's own schemas say of the versions of operators, as crates/backend-onnx/src/ops/schemas.rs has it.
+
+    python schemas.py crates/backend-onnx/src/ops > new.rs
+
+Needs the Python package onnx, which carries the schemas of all operator sets. Operators are those of the table (table.rs).
+"""
+
+import collections
+import pathlib
+import re
+import sys
+
+from onnx import defs
+
+# Operator sets after this one are not read by the table.
+NEWEST = {"": 25, "ai.onnx.ml": 5}
+# As many as the node names.
+ANY = 1 << 20
+
+
+def changes(versions, value):
+    """The operator sets in which a value became another one, with the value."""
+    found = []
+    for schema in versions:
+        if not found or found[-1][1] != value(schema):
+            found.append((schema.since_version, value(schema)))
+    return found
+
+
+def row(domain, name, versions):
+    inputs = changes(versions, lambda schema: (schema.min_input, min(schema.max_input, ANY)))
+    outputs = changes(versions, lambda schema: min(schema.max_output, ANY))
+    present = collections.OrderedDict()
+    for at, schema in enumerate(versions):
+        after = versions[at + 1].since_version - 1 if at + 1 < len(versions) else None
+        for attribute in sorted(schema.attributes):
+            first, _ = present.get(attribute, (schema.since_version, None))
+            present[attribute] = (first, after)
+    last = {name: after for name, (_, after) in present.items()}
+    limited = []
+    for attribute, (first, after) in sorted(present.items()):
+        if first > versions[0].since_version or last[attribute] is not None:
+            limited.append(f'("{attribute}", {first}, {after or "LATEST"})')
+    number = lambda count: "ANY" if count == ANY else str(count)
+    inputs = ", ".join(f"({since}, {low}, {number(high)})" for since, (low, high) in inputs)
+    outputs = ", ".join(f"({since}, {number(high)})" for since, high in outputs)
+    return f'    schema("{domain}", "{name}", &[{inputs}], &[{outputs}], &[{", ".join(limited)}]),'
+
+
+def main():
+    table = (pathlib.Path(sys.argv[1]) / "table.rs").read_text()
+    kinds = {"op": "", "ml": "ai.onnx.ml"}
+    wanted = {(kinds[kind], name) for kind, name in re.findall(r'\b(op|ml)\(\s*"(\w+)"', table)}
+    versions = collections.defaultdict(list)
+    for schema in defs.get_all_schemas_with_history():
+        if (schema.domain, schema.name) in wanted and schema.since_version <= NEWEST[schema.domain]:
+            versions[schema.domain, schema.name].append(schema)
+    print("//! How many inputs and outputs ONNX's operators have, and which attributes, by operator set. Written by `xtask/zoo/schemas.py`")
+    print("//! from the schemas of the Python package onnx.\n")
+    print("use super::schema::{ANY, LATEST, Schema, schema};\n")
+    print("/// By domain and name.")
+    print("pub(super) static SCHEMAS: &[Schema] = &[")
+    for (domain, name), schemas in sorted(versions.items()):
+        print(row(domain, name, sorted(schemas, key=lambda schema: schema.since_version)))
+    print("];")
+    for missing in sorted(wanted - versions.keys()):
+        print(f"no schema: {missing}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()
