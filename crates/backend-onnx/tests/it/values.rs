@@ -689,3 +689,42 @@ fn infinities_times_nothing_are_no_numbers() {
         }
     }
 }
+
+/// ONNX rounds towards zero; the answer is the same for each request, whichever plan gives it.
+#[test]
+fn sizes_are_divided_as_numbers_are() {
+    let model = Runtime::Tract.model("sizes_divided");
+    for size in (0..24u64).chain([4; 6]) {
+        let mut request = recorded_request("sizes_divided");
+        request.inputs[0].value = zeros(size).into();
+        let outputs = infer(&*model, request).unwrap();
+        let oip_types::TensorValue::Fixed(found) = &outputs[0].value else {
+            panic!("not numbers");
+        };
+        assert_eq!(found.to_vec::<i64>().unwrap(), [(size as i64 - 9) / 2], "{size}");
+    }
+}
+
+fn zeros(rows: u64) -> tensor_core::Tensor {
+    let shape = tensor_core::Shape::new(&[rows, 1]).unwrap();
+    tensor_core::Tensor::from_vec(shape, vec![0f32; rows as usize]).unwrap()
+}
+
+/// The operators of a function are those of the version that the function imports: a softmax over all that follows the axis.
+#[test]
+fn a_function_has_a_version_of_its_own() {
+    let model = Runtime::Tract.model("function_of_an_older_set");
+    let json = r#"{"inputs": [{"name": "x", "shape": [1, 2, 2], "datatype": "FP32", "data": [1, 2, 3, 4]}]}"#;
+    let outputs = infer(&*model, request(json)).unwrap();
+    let oip_types::TensorValue::Fixed(found) = &outputs[0].value else {
+        panic!("not numbers");
+    };
+    for (found, expected) in found
+        .to_vec::<f32>()
+        .unwrap()
+        .iter()
+        .zip([0.032_058, 0.087_144, 0.236_882, 0.643_914])
+    {
+        assert!((found - expected).abs() < 1e-5, "{found} {expected}");
+    }
+}

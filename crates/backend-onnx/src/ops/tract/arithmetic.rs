@@ -9,7 +9,7 @@ use tract_hir::{
 use super::{
     Built,
     rewired::Rewired,
-    sizes::{Alike, List},
+    sizes::{Alike, List, Quotient},
     texts::OfTexts,
 };
 use crate::{building::BuildContext, lowered::OnnxNode, ops::attributes::Attributes};
@@ -49,10 +49,12 @@ pub(in crate::ops) fn function(_: &BuildContext, node: &OnnxNode) -> Built {
 
 /// A function of two numbers.
 pub(in crate::ops) fn pair(_: &BuildContext, node: &OnnxNode) -> Built {
+    if node.op_type == "Div" {
+        return Ok(expand(Rewired(InferenceBinOp(Box::new(math::Div)), Quotient)));
+    }
     let function: Box<dyn BinMiniOp> = match node.op_type.as_str() {
         "Add" => Box::new(math::Add),
         "And" => Box::new(logic::And),
-        "Div" => Box::new(math::Div),
         "Equal" => Box::new(logic::CompEq),
         "Greater" => Box::new(logic::CompGT),
         "GreaterOrEqual" => Box::new(logic::CompGTE),

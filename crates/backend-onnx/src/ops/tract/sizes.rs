@@ -9,7 +9,11 @@ use tract_hir::{
 };
 
 use super::rewired::Rewire;
-use crate::ops::elements::{elements, tensor};
+use crate::{
+    faults::{BadInput, Limit},
+    ops::elements::{elements, tensor},
+    size,
+};
 
 /// INT64 as sizes.
 pub(in crate::ops) fn to_sizes(numbers: &Tensor) -> TractResult<Tensor> {
@@ -96,6 +100,104 @@ impl Rewire for Alike {
     }
 }
 
+/// A division, in which sizes are rounded towards zero as ONNX has it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Quotient;
+
+impl Rewire for Quotient {
+    fn wire<E: Expansion>(
+        &self,
+        operator: &E,
+        prefix: &str,
+        model: &mut TypedModel,
+        inputs: &[OutletId],
+    ) -> TractResult<TVec<OutletId>> {
+        let inputs = alike(prefix, model, inputs)?;
+        let is_of_sizes = model.outlet_fact(inputs[0])?.datum_type == DatumType::TDim
+            && model.outlet_fact(inputs[1])?.datum_type == DatumType::TDim;
+        if !is_of_sizes {
+            return operator.wire(prefix, model, &inputs);
+        }
+        let inputs = wire_rank_broadcast(prefix, model, &inputs)?;
+        model.wire_node(prefix, DivSizes, &inputs)
+    }
+}
+
+/// Divides sizes. tract rounds them down, and moves multiples of the divisor out of a fraction by that rule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct DivSizes;
+
+impl Op for DivSizes {
+    fn name(&self) -> StaticName {
+        "DivSizes".into()
+    }
+
+    op_as_typed_op!();
+}
+
+impl EvalOp for DivSizes {
+    op_out_of_plan!();
+
+    fn eval(&self, context: &EvalContext<'_>, inputs: TVec<TValue>) -> TractResult<TVec<TValue>> {
+        let shapes = [inputs[0].shape(), inputs[1].shape()];
+        let shape = tract_core::broadcast::multi_broadcast(&shapes)?;
+        let sizes = |input: &TValue| -> TractResult<tract_ndarray::ArrayD<TDim>> {
+            let sizes = elements::<TDim>(input)?
+                .iter()
+                .map(|size| size.eval(context.symbols));
+            let sizes = tract_ndarray::ArrayD::from_shape_vec(input.shape(), sizes.collect())?;
+            let sizes = sizes
+                .broadcast(&*shape)
+                .context("sizes that do not fit together")?;
+            Ok(sizes.to_owned())
+        };
+        let (dividends, divisors) = (sizes(&inputs[0])?, sizes(&inputs[1])?);
+        let quotients = dividends.iter().zip(&divisors).map(|(a, b)| quotient(a, b));
+        Ok(tvec![
+            tensor(&shape, quotients.collect::<TractResult<_>>()?)?.into_tvalue()
+        ])
+    }
+}
+
+impl TypedOp for DivSizes {
+    fn output_facts(&self, inputs: &[&TypedFact]) -> TractResult<TVec<TypedFact>> {
+        let shapes = [&*inputs[0].shape, &*inputs[1].shape];
+        Ok(tvec![
+            DatumType::TDim.fact(tract_core::broadcast::multi_broadcast(&shapes)?)
+        ])
+    }
+
+    as_op!();
+}
+
+/// A quotient that is rounded towards zero. Of what may be below zero, the parts above and below it are divided for themselves.
+fn quotient(dividend: &TDim, divisor: &TDim) -> TractResult<TDim> {
+    let Ok(divisor) = divisor.to_i64() else {
+        bail!(Limit("divides by a size that is free".to_owned()));
+    };
+    if divisor == 0 {
+        bail!(BadInput("an integer would be divided by zero".to_owned()));
+    }
+    if let Ok(dividend) = dividend.to_i64() {
+        return Ok(dividend.wrapping_div(divisor).to_dim());
+    }
+    let opposite = TDim::Val(0) - dividend;
+    let part = |dim: &TDim| dim.clone() / divisor.unsigned_abs();
+    let quotient = if dividend.prove_positive_or_zero() {
+        part(dividend)
+    } else if opposite.prove_positive_or_zero() {
+        TDim::Val(0) - part(&opposite)
+    } else {
+        part(&dividend.clone().maxi(TDim::Val(0))) - part(&opposite.maxi(TDim::Val(0)))
+    };
+    size::admit_expression(&quotient)?;
+    Ok(if divisor < 0 {
+        TDim::Val(0) - quotient
+    } else {
+        quotient
+    })
+}
+
 /// A function of two values, applied to any number of them from the first on.
 #[derive(Clone, Debug)]
 pub(super) struct List(pub(super) Box<dyn BinMiniOp>);
@@ -137,5 +239,65 @@ impl Expansion for List {
             wire = model.wire_node(format!("{prefix}.{index}"), op, &pair)?[0];
         }
         Ok(tvec![wire])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    #[test]
+    fn quotients_of_sizes_are_rounded_towards_zero_whatever_the_size_is() {
+        let scope = SymbolScope::default();
+        let symbol = scope.sym("n");
+        let size = || symbol.to_dim();
+        for dividend in [
+            size(),
+            size() - 9,
+            size() * 3 - 7,
+            TDim::Val(5) - size(),
+            (size() - 4) * 2 + 1,
+        ] {
+            for divisor in [1i64, 2, 3, 7, -1, -2, -5] {
+                let quotient = quotient(&dividend, &divisor.to_dim()).unwrap();
+                // What follows from it is rearranged too.
+                let after = quotient.clone() * 2 + 1;
+                for n in 0..30 {
+                    let values = SymbolValues::default().with(&symbol, n);
+                    let expected = dividend.eval_to_i64(&values).unwrap() / divisor;
+                    let found = [&quotient, &after].map(|dim| dim.eval(&values).to_i64().unwrap());
+                    assert_eq!(
+                        found,
+                        [expected, expected * 2 + 1],
+                        "({dividend}) / {divisor} of {n}"
+                    );
+                    assert_eq!(quotient.eval_to_i64(&values).unwrap(), expected);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn quotients_without_a_number_are_refused() {
+        let size = SymbolScope::default().sym("n").to_dim();
+        let refused = |a: &TDim, b: &TDim| quotient(a, b).unwrap_err();
+        assert!(refused(&size, &TDim::Val(0)).downcast_ref::<BadInput>().is_some());
+        assert!(refused(&TDim::Val(1), &size).downcast_ref::<Limit>().is_some());
+        assert_eq!(
+            quotient(&i64::MIN.to_dim(), &TDim::Val(-1)).unwrap(),
+            i64::MIN.to_dim()
+        );
+        // Each step doubles the expression.
+        let mut doubled = size;
+        let ended = (0..10).find_map(|_| match quotient(&(doubled.clone() - 9), &TDim::Val(2)) {
+            Ok(next) => {
+                doubled = next;
+                None
+            }
+            Err(error) => Some(error),
+        });
+        assert!(ended.unwrap().downcast_ref::<Limit>().is_some());
     }
 }
