@@ -63,8 +63,8 @@ pub(crate) struct AccessOptions {
     #[arg(long, env = "OIP_ADMIN_ADDRESS", hide_env = true, value_name = "ADDRESS")]
     admin_address: Option<String>,
 
-    /// Whether calls that change the server are answered on addresses that other machines reach, though neither --auth nor
-    /// --tls-client-ca says who may make them [default: false]
+    /// Whether calls that change the server are answered on addresses that other machines reach, that of --admin-address among
+    /// them, though neither --auth nor --tls-client-ca says who may make them [default: false]
     #[arg(long, env = "OIP_ALLOW_PUBLIC_ADMIN", hide_env = true, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     allow_public_admin: Option<bool>,
 }
@@ -181,9 +181,12 @@ impl Access {
         const ADMIN: &str = "it is answered on the address of --admin-address";
         const ADVICE: &str = "give --admin-address an address for such calls, --auth a table of who may make them, or \
                               --allow-public-admin if everybody may";
+        const PUBLIC_ADMIN: &str = "give --admin-address an address that only this machine reaches, --auth a table of who may \
+                                    make such calls, or --allow-public-admin if everybody may";
         Door {
             answers: match () {
-                () if is_admin => Answers::Everything,
+                () if is_admin && (self.allows_all || is_local) => Answers::Everything,
+                () if is_admin => Answers::NoChanges(PUBLIC_ADMIN),
                 () if self.admin.is_some() => Answers::NoAdministration(ADMIN),
                 () if self.allows_all || is_local => Answers::Everything,
                 () => Answers::NoChanges(ADVICE),

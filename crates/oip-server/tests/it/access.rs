@@ -446,6 +446,61 @@ async fn the_admin_address_has_what_changes_the_server() {
     assert_ne!(ask(&server, "GET", "/v2/models/closed/ready", None).status, 200);
 }
 
+/// Where other machines reach the admin address and nobody says who may change the server, it refuses what other public addresses
+/// refuse, until the same option allows it.
+#[tokio::test]
+async fn a_public_admin_address_needs_identities_too() {
+    let folder = two_models();
+    let options = |more: &[&'static str]| {
+        let control = ["--model-control-mode=explicit", "--load-model=*"];
+        [&["--admin-address", "0.0.0.0:0"], &control[..], more].concat()
+    };
+    let start = |more: &[&'static str]| {
+        let mut server = Server::start(folder.path(), &options(more));
+        let address: std::net::SocketAddr = server.wait_for_line("admin").parse().unwrap();
+        server.wait_until_loaded();
+        let admin = std::net::SocketAddr::from(([127, 0, 0, 1], address.port()));
+        (server, admin)
+    };
+    let ask_admin = |admin, method: &str, path: &str, headers: &[(&str, &str)]| {
+        let mut stream = connect(admin);
+        send(&mut stream, method, path, headers, b"");
+        receive(&mut stream)
+    };
+    let unload = RepositoryModelUnloadRequest {
+        model_name: "open".into(),
+        ..Default::default()
+    };
+    let (_server, admin) = start(&[]);
+    let answer = ask_admin(admin, "POST", UNLOAD, &[]);
+    let message = error(&answer);
+    assert_eq!(answer.status, 403, "{message}");
+    for advice in [
+        "'unload' is refused",
+        "only this machine reaches",
+        "--auth",
+        "--allow-public-admin",
+    ] {
+        assert!(message.contains(advice), "{message}");
+    }
+    let mut grpc = client_at(format!("http://{admin}")).await;
+    assert_eq!(
+        code(grpc.repository_model_unload(unload).await),
+        Code::PermissionDenied
+    );
+    for path in ["/metrics", "/v2/logging", "/v2/models/open/ready"] {
+        assert_eq!(ask_admin(admin, "GET", path, &[]).status, 200, "{path}");
+    }
+    let (_server, admin) = start(&["--allow-public-admin"]);
+    assert_eq!(ask_admin(admin, "POST", UNLOAD, &[]).status, 200);
+    let (_server, admin) = start(&["--http-restricted-api=model-repository:admin-key=s3cret"]);
+    assert_eq!(ask_admin(admin, "POST", UNLOAD, &[]).status, 403);
+    assert_eq!(
+        ask_admin(admin, "POST", UNLOAD, &[("admin-key", "s3cret")]).status,
+        200
+    );
+}
+
 /// A page that has pointed its name at this machine reaches nothing on an admin address of this machine, though the other
 /// addresses answer to all names.
 #[test]
