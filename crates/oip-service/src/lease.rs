@@ -3,7 +3,7 @@
 use std::{
     sync::{
         Arc, Mutex, OnceLock, PoisonError,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -45,6 +45,7 @@ struct Inner {
     deadline: Mutex<Option<Instant>>,
     cancel: CancelToken,
     notes: OnceLock<Arc<RequestNotes>>,
+    was_run: AtomicBool,
     #[cfg(unix)]
     connection_memory: OnceLock<Arc<dyn ConnectionMemory>>,
 }
@@ -74,6 +75,7 @@ impl Lease {
             deadline: Mutex::new(None),
             cancel: CancelToken::new(None),
             notes: OnceLock::new(),
+            was_run: AtomicBool::new(false),
             #[cfg(unix)]
             connection_memory: OnceLock::new(),
         }))
@@ -131,6 +133,17 @@ impl Lease {
         if let (Some(notes), Some(version)) = (self.notes(), version) {
             notes.set_version(version);
         }
+    }
+
+    /// Notes that a model is called for the request, or for a part of it.
+    pub fn note_run(&self) {
+        self.0.was_run.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether a model was called for the request, or for a part of it.
+    #[must_use]
+    pub fn was_run(&self) -> bool {
+        self.0.was_run.load(Ordering::Relaxed)
     }
 
     /// Begins to take times for the notes.

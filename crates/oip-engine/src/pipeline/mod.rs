@@ -166,7 +166,6 @@ impl Pipeline {
             self.metadata.pick_outputs(&wanted, outputs)
         };
         let answer = answer.await;
-        let total = cx.received().elapsed();
         match &answer {
             Ok(_) => {
                 let execution = Execution {
@@ -176,19 +175,30 @@ impl Pipeline {
                 };
                 // The time its requests waited is in the statistics of the models that they waited for.
                 let ending = Ending {
-                    execution,
+                    execution: Some(execution),
                     rows,
                     queue: Duration::ZERO,
-                    total,
+                    total: cx.received().elapsed(),
                     failure: None,
                 };
                 self.recorder.execution(&execution);
                 self.recorder.endings([ending]);
             }
-            Err(error) => self.recorder.failure(error.code(), total),
+            Err(error) => self.failure(error.code(), cx),
         }
         running.end();
         answer
+    }
+
+    /// Notes a request that failed. It was run if any of its steps was.
+    fn failure(&self, code: ErrorCode, cx: &RequestContext) {
+        self.recorder.endings([Ending {
+            execution: cx.lease().was_run().then(Execution::default),
+            rows: 1,
+            queue: Duration::ZERO,
+            total: cx.received().elapsed(),
+            failure: Some(code),
+        }]);
     }
 
     /// Waits for the requests that run, and returns whether they have ended by the deadline.
@@ -236,8 +246,7 @@ impl<'a> Running<'a> {
 impl Drop for Running<'_> {
     fn drop(&mut self) {
         if !self.has_ended {
-            let recorder = &self.pipeline.recorder;
-            recorder.failure(given_up(self.cx.cancel()), self.cx.received().elapsed());
+            self.pipeline.failure(given_up(self.cx.cancel()), self.cx);
         }
         self.pipeline.running.fetch_sub(1, Ordering::SeqCst);
     }

@@ -66,14 +66,17 @@ impl Finished {
             }
             Ok(_) => None,
         };
-        let execution = self.run.map(|run| run.execution).unwrap_or_default();
+        let execution = self.run.map(|run| run.execution);
         let queue = self
             .run
             .map(|run| run.taken.saturating_duration_since(client.queued))
             .unwrap_or_default();
         if let (Some(notes), Some(run)) = (client.lease.notes(), self.run) {
             notes.add(Phase::Queue, queue);
-            notes.add(Phase::Run, execution.input + execution.infer + execution.output);
+            let Execution {
+                input, infer, output, ..
+            } = run.execution;
+            notes.add(Phase::Run, input + infer + output);
             if notes.is_traced() {
                 run.note_stages(client, notes);
             }

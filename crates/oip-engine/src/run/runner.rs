@@ -224,6 +224,7 @@ impl Shared {
         } else if client.cancel.is_cancelled_at(now) || client.answer.is_canceled() {
             ServiceError::new(ErrorCode::Cancelled, "the request was cancelled")
         } else {
+            client.lease.note_run();
             return Some(job);
         };
         self.refuse(job, error);
@@ -234,6 +235,10 @@ impl Shared {
     fn run_one(&self, slot: usize, job: Job, taken: Instant) {
         let Some(Job { request, client }) = self.still_wanted(job, taken) else {
             return;
+        };
+        let _strings = match charging::charge_strings(&client.lease, &request) {
+            Ok(strings) => strings,
+            Err(error) => return self.refuse(Job { request, client }, error),
         };
         let called = Called {
             wanted: request.outputs.clone(),
@@ -360,7 +365,13 @@ impl Shared {
             cancel: &cancel,
             lease: &lease,
         };
-        let answers = self.run_rows(slot, &shared, &mut execution, taken);
+        let shared_inputs = &self.policy.independent_rows().shared_inputs;
+        let joined = charging::join(&lease, &requests, shared_inputs)
+            .and_then(|joined| Ok((charging::charge_strings(&lease, &joined)?, joined)));
+        // Where there is no memory to join them, no model is called.
+        let is_called = joined.is_ok();
+        let answers =
+            joined.and_then(|(_strings, joined)| self.run_rows(slot, &shared, joined, &mut execution, taken));
         match answers {
             Ok(answers) => {
                 self.recorder.execution(&execution);
@@ -380,7 +391,9 @@ impl Shared {
                     error,
                     "a batch failed; its requests are run by themselves"
                 );
-                self.recorder.execution(&execution);
+                if is_called {
+                    self.recorder.execution(&execution);
+                }
                 self.quickness.doubt();
                 for (request, client) in requests.into_iter().zip(clients) {
                     let job = self.still_wanted(Job { request, client }, Instant::now());
@@ -395,6 +408,7 @@ impl Shared {
         &self,
         slot: usize,
         batch: &Joined<'_>,
+        joined: InferRequest,
         execution: &mut Execution,
         taken: Instant,
     ) -> Result<Vec<Answer>, ServiceError> {
@@ -404,7 +418,6 @@ impl Shared {
             cancel,
             lease,
         } = *batch;
-        let joined = charging::join(lease, requests, &self.policy.independent_rows().shared_inputs)?;
         let wanted = joined.outputs.clone();
         let start = Instant::now();
         execution.input = start - taken.min(start);
@@ -453,7 +466,6 @@ impl Shared {
         cancel: &CancelToken,
         lease: &Lease,
     ) -> Answer {
-        let _strings = charging::charge_strings(lease, &request)?;
         let others = self.others.for_run(&self.metadata.name, cancel, lease);
         let outputs = self.guarded(slot, cancel, || self.model.infer_with(request, cancel, &others))?;
         self.charged(lease, inputs, outputs)
@@ -468,7 +480,6 @@ impl Shared {
         cancel: &CancelToken,
         lease: &Lease,
     ) -> Result<JoinedAnswer, ServiceError> {
-        let _strings = charging::charge_strings(lease, &request)?;
         let others = self.others.for_run(&self.metadata.name, cancel, lease);
         let mut answer = self.guarded(slot, cancel, || self.model.infer_joined(request, cancel, &others))?;
         answer.outputs = self.charged(lease, inputs, answer.outputs)?;

@@ -42,7 +42,7 @@ pub(crate) struct Execution {
 /// How one request ended.
 pub(crate) struct Ending {
     /// The run that it was part of, if it was run.
-    pub(crate) execution: Execution,
+    pub(crate) execution: Option<Execution>,
     pub(crate) rows: u64,
     /// From entering the queue to leaving it.
     pub(crate) queue: Duration,
@@ -62,7 +62,7 @@ pub enum FailureReason {
     Canceled,
     /// The model failed.
     Backend,
-    /// It did not fit the model.
+    /// It did not fit the model, or it was run and its time or memory did not suffice.
     Other,
 }
 
@@ -82,12 +82,17 @@ impl FailureReason {
     }
 }
 
-impl From<ErrorCode> for FailureReason {
-    fn from(code: ErrorCode) -> Self {
+impl FailureReason {
+    /// The reason for an error code, of a request that was run or not.
+    fn of(code: ErrorCode, was_run: bool) -> Self {
         match code {
-            ErrorCode::Overloaded | ErrorCode::Unavailable | ErrorCode::DeadlineExceeded => Self::Rejected,
             ErrorCode::Cancelled => Self::Canceled,
             ErrorCode::Internal => Self::Backend,
+            // Its process has ended, for one.
+            ErrorCode::Unavailable if was_run => Self::Backend,
+            ErrorCode::Overloaded | ErrorCode::Unavailable | ErrorCode::DeadlineExceeded if !was_run => {
+                Self::Rejected
+            }
             _ => Self::Other,
         }
     }
@@ -137,7 +142,7 @@ impl Recorder {
         for ending in endings {
             match ending.failure {
                 None => record.success(&ending),
-                Some(code) => record.failure(code, ending.total),
+                Some(code) => record.failure(code, ending.execution.is_some(), ending.total),
             }
         }
     }
@@ -157,7 +162,7 @@ impl Recorder {
 
     /// Notes a request that was not run.
     pub(crate) fn failure(&self, code: ErrorCode, total: Duration) {
-        self.lock().failure(code, total);
+        self.lock().failure(code, false, total);
     }
 
     pub(crate) fn snapshot(&self, name: &str, version: Option<&str>, waiting: usize) -> VersionMetrics {
@@ -211,7 +216,7 @@ impl Record {
 
     /// Each request of a batch took as long as the batch, as Triton counts.
     fn success(&mut self, ending: &Ending) {
-        let execution = &ending.execution;
+        let execution = &ending.execution.unwrap_or_default();
         let requests = &mut self.requests;
         self.inference_count = self.inference_count.saturating_add(ending.rows);
         add(&mut requests.success, ending.total);
@@ -225,9 +230,10 @@ impl Record {
         self.total.add(&TIMES, ending.total.as_micros() as u64);
     }
 
-    fn failure(&mut self, code: ErrorCode, total: Duration) {
+    fn failure(&mut self, code: ErrorCode, was_run: bool, total: Duration) {
         add(&mut self.requests.fail, total);
-        *self.failures.entry(code.into()).or_default() += 1;
+        let reason = FailureReason::of(code, was_run);
+        *self.failures.entry(reason).or_default() += 1;
     }
 }
 
@@ -298,7 +304,7 @@ mod tests {
             output: micros(20),
         };
         let ending = |rows, queue, failure| Ending {
-            execution,
+            execution: Some(execution),
             rows,
             queue: micros(queue),
             total: micros(1_000),
@@ -350,6 +356,39 @@ mod tests {
         assert_eq!(metrics.batch_rows.counts[3], 1);
     }
 
+    #[test]
+    fn only_requests_that_were_not_run_are_rejected() {
+        use ErrorCode::{
+            Cancelled, DeadlineExceeded, Internal, InvalidArgument, Overloaded, TooLarge, Unavailable,
+        };
+        use FailureReason::{Backend, Canceled, Other, Rejected};
+        for (code, not_run, run) in [
+            (Overloaded, Rejected, Other),
+            (DeadlineExceeded, Rejected, Other),
+            (Unavailable, Rejected, Backend),
+            (Cancelled, Canceled, Canceled),
+            (Internal, Backend, Backend),
+            (TooLarge, Other, Other),
+            (InvalidArgument, Other, Other),
+        ] {
+            for (execution, expected) in [(None, not_run), (Some(Execution::default()), run)] {
+                let recorder = Recorder::default();
+                recorder.endings([Ending {
+                    execution,
+                    rows: 1,
+                    queue: Duration::ZERO,
+                    total: micros(1),
+                    failure: Some(code),
+                }]);
+                assert_eq!(
+                    recorder.snapshot("m", None, 0).failures,
+                    [(expected, 1)],
+                    "{code:?}"
+                );
+            }
+        }
+    }
+
     /// Tensors without elements may have as many rows as a number can say.
     #[test]
     fn sums_stay_at_their_largest_value() {
@@ -361,7 +400,7 @@ mod tests {
         for _ in 0..3 {
             recorder.execution(&execution);
             recorder.endings([Ending {
-                execution,
+                execution: Some(execution),
                 rows: i64::MAX as u64,
                 queue: Duration::ZERO,
                 total: Duration::from_secs(u64::MAX),

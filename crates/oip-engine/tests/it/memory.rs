@@ -6,6 +6,7 @@ use std::{
 };
 
 use futures_executor::block_on;
+use oip_engine::FailureReason;
 use oip_service::{ByteBudget, InferenceService, Lease, RequestContext, TimeLimits};
 use oip_types::{ErrorCode, InferRequest, InferResponse, ServiceError};
 
@@ -42,6 +43,42 @@ fn outputs_count_until_they_are_dropped_and_refusals_say_which_kind() {
     assert_eq!(budget.used(), 0);
     let never = ask(&engine, &ByteBudget::new(3000), request("m", None, 1));
     assert_eq!(code(block_on(never)), Err(ErrorCode::TooLarge));
+    // The model has run for them: they were not rejected.
+    let metrics = &engine.metrics()[0];
+    assert_eq!(metrics.failures, [(FailureReason::Other, 2)]);
+    assert_eq!(metrics.statistics.execution_count, 4);
+}
+
+/// Requests that there is no memory to join are no execution until each is run by itself.
+#[test]
+fn a_batch_that_could_not_be_joined_was_not_run() {
+    let (engine, gate, batches, _folder) = gated(|x| Ok(double(x)));
+    // Four rows of four bytes do not fit, one does.
+    let budget = ByteBudget::new(15);
+    let held = gate.hold(&engine);
+    let mut answers: Vec<Answer<'_>> = (0..4)
+        .map(|value| ask(&engine, &budget, request("m", None, value)))
+        .collect();
+    for answer in &mut answers {
+        let polled = answer.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        assert!(polled.is_pending());
+    }
+    gate.open();
+    block_on(held).unwrap();
+    for answer in answers {
+        // One at a time, so that each finds room for its output.
+        let _ = block_on(answer);
+    }
+    let runs = batches.lock().unwrap().len() as u64;
+    assert_eq!(runs, 5);
+    let metrics = &engine.metrics()[0];
+    assert_eq!(metrics.statistics.execution_count, runs);
+    assert!(
+        metrics
+            .failures
+            .iter()
+            .all(|(reason, _)| *reason != FailureReason::Rejected)
+    );
 }
 
 /// The answers of a batch are slices of one buffer, which counts once, and as long as any of them is kept.
