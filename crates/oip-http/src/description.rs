@@ -18,6 +18,7 @@ use crate::{
     app::App,
     described_models::{ready_models, with_models},
     extensions::may_see,
+    leased::leased,
 };
 
 /// The description in `OpenAPI` 3.1 of what every service answers, which `/openapi.json` adds the service's models to.
@@ -40,12 +41,10 @@ pub(crate) async fn openapi(State(app): State<App>, grant: Option<Extension<Gran
             let _tree = lease.charge(OPENAPI.len() as u64 * TREE)?;
             let models = ready_models(&*service, &|name| may_see(grant.as_deref(), name));
             let text = with_models(OPENAPI, &models)?;
-            // A client that does not read its answer must not hold memory that nobody counts.
-            let charge = lease.charge(text.len() as u64)?;
-            let mut response = answer::json(StatusCode::OK, charge.own(text));
+            let mut response = answer::json(StatusCode::OK, text.into());
             let headers = response.headers_mut();
             headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-            Ok(response)
+            leased(response, &lease)
         }
     };
     let written = app.config.cpu.run(&lease, OPENAPI.len() as u64, write).await;

@@ -7,7 +7,7 @@ use std::{
     convert::Infallible,
     pin::Pin,
     sync::Arc,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
 };
 
 use axum::{
@@ -21,7 +21,7 @@ use pin_project_lite::pin_project;
 use tower_layer::Layer;
 use tower_service::Service;
 
-use crate::{HttpConfig, answer, browsers, head};
+use crate::{HttpConfig, answer, browsers, head, leased::leased_or_refused};
 
 /// Refuses heads that are too large or have not exactly one `Host`, and what a web page may not ask for. A service that panics is answered for
 /// with status 500, and the connection stays open.
@@ -55,7 +55,7 @@ pub(crate) struct Guarded<S> {
 }
 
 /// The answer to a request that goes no further.
-pub(crate) fn refusal<B>(request: &Request<B>, config: &HttpConfig) -> Option<Response> {
+pub(crate) fn refusal<B>(request: &mut Request<B>, config: &HttpConfig) -> Option<Response> {
     let refuse = |status, message: String| {
         let error = ServiceError::invalid(message);
         answer::json(status, error_body(&error))
@@ -63,9 +63,13 @@ pub(crate) fn refusal<B>(request: &Request<B>, config: &HttpConfig) -> Option<Re
     if let Some((status, message)) = head::find_fault(request, config) {
         return Some(refuse(status, message));
     }
-    let message = browsers::find_fault(request, &config.allowed_hosts)?;
-    tracing::debug!(message, "refused a request of a web page");
-    Some(refuse(StatusCode::FORBIDDEN, message))
+    if let Some(message) = browsers::find_fault(request, &config.allowed_hosts) {
+        tracing::debug!(message, "refused a request of a web page");
+        return Some(refuse(StatusCode::FORBIDDEN, message));
+    }
+    head::charge(request, config)
+        .err()
+        .map(|failure| answer::error(&failure))
 }
 
 impl<S> Service<Request<Body>> for Guarded<S>
@@ -80,10 +84,10 @@ where
         self.service.poll_ready(cx)
     }
 
-    fn call(&mut self, request: Request<Body>) -> Entered<S::Future> {
-        match refusal(&request, &self.config) {
+    fn call(&mut self, mut request: Request<Body>) -> Entered<S::Future> {
+        match refusal(&mut request, &self.config) {
             Some(response) => Entered::refused(response),
-            None => Entered::admitted(self.service.call(request)),
+            None => Entered::leasing(self.service.call(request), self.config.clone()),
         }
     }
 }
@@ -96,6 +100,8 @@ pin_project! {
         Admitted {
             #[pin]
             answer: CatchPanic<F>,
+            // Charges the response, if it does not do that itself.
+            lease_by: Option<Arc<HttpConfig>>,
         },
     }
 }
@@ -107,9 +113,19 @@ impl<F: Future> Entered<F> {
         }
     }
 
+    /// An answer that charges its bytes itself.
     pub(crate) fn admitted(answer: F) -> Self {
         Self::Admitted {
             answer: catch_panic(answer),
+            lease_by: None,
+        }
+    }
+
+    /// An answer that is charged when it is there.
+    fn leasing(answer: F, config: Arc<HttpConfig>) -> Self {
+        Self::Admitted {
+            answer: catch_panic(answer),
+            lease_by: Some(config),
         }
     }
 }
@@ -125,9 +141,14 @@ where
             EnteredProjection::Refused { response } => response
                 .take()
                 .map_or(Poll::Pending, |response| Poll::Ready(Ok(response))),
-            EnteredProjection::Admitted { answer } => answer
-                .poll(cx)
-                .map(|answered| answered.unwrap_or_else(|panicked| Ok(answer::error(&panicked)))),
+            EnteredProjection::Admitted { answer, lease_by } => {
+                let Ok(response) =
+                    ready!(answer.poll(cx)).unwrap_or_else(|panicked| Ok(answer::error(&panicked)));
+                Poll::Ready(Ok(match lease_by {
+                    Some(config) => leased_or_refused(response, config),
+                    None => response,
+                }))
+            }
         }
     }
 }

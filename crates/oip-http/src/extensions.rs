@@ -18,6 +18,7 @@ use crate::{
     answer::{self, respond},
     app::App,
     infer::receive,
+    leased::leased,
     path::{Params, PathParams, with_model},
 };
 
@@ -203,7 +204,11 @@ async fn elsewhere(
     const BYTES: u64 = 64 << 10;
     let lease = Lease::new(&app.config.budget, &app.config.time);
     let guard = lease.guard();
-    let answer = app.config.cpu.run(&lease, BYTES, work).await;
+    let charged = {
+        let lease = lease.clone();
+        move || work().and_then(|response| leased(response, &lease))
+    };
+    let answer = app.config.cpu.run(&lease, BYTES, charged).await;
     guard.disarm();
     answer
 }

@@ -37,6 +37,7 @@ use crate::{
     answer::{self, respond},
     app::App,
     infer::{in_time, receive, run},
+    leased::mark,
     path::{PathParams, with_model},
 };
 
@@ -61,7 +62,7 @@ pub(crate) async fn generate(State(app): State<App>, path: PathParams, request: 
             }
         };
         started.guard.disarm();
-        Ok(answer::json(StatusCode::OK, answer))
+        Ok(mark(answer::json(StatusCode::OK, answer)))
     };
     respond(answered.await)
 }
@@ -107,7 +108,7 @@ pub(crate) async fn generate_stream(State(app): State<App>, path: PathParams, re
         );
         // A proxy in between is not to collect events before it passes them on.
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-        Ok(response)
+        Ok(mark(response))
     };
     respond(answered.await)
 }

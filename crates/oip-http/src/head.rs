@@ -1,7 +1,10 @@
 //! Checks of a request's head, before the rest is read.
 
-use axum::http::{HeaderName, Request, StatusCode, Version, header::HOST};
-use oip_types::rest;
+use std::sync::Arc;
+
+use axum::http::{HeaderMap, HeaderName, Request, StatusCode, Version, header::HOST};
+use oip_service::Charge;
+use oip_types::{ServiceError, rest};
 
 use crate::HttpConfig;
 
@@ -22,10 +25,7 @@ pub(crate) fn find_fault<B>(request: &Request<B>, config: &HttpConfig) -> Option
         return Some((StatusCode::URI_TOO_LONG, message));
     }
     let headers = request.headers();
-    let header_bytes: usize = headers
-        .iter()
-        .map(|(name, value)| name.as_str().len() + value.len() + 4)
-        .sum();
+    let header_bytes = bytes(headers);
     if header_bytes > config.max_header_bytes {
         let message = format!(
             "the request's headers have {header_bytes} bytes, the limit is {}",
@@ -41,4 +41,29 @@ pub(crate) fn find_fault<B>(request: &Request<B>, config: &HttpConfig) -> Option
         ));
     }
     None
+}
+
+/// Bytes of headers as HTTP/1 writes them.
+fn bytes(headers: &HeaderMap) -> usize {
+    let lines = headers
+        .iter()
+        .map(|(name, value)| name.as_str().len() + value.len() + 4);
+    lines.sum()
+}
+
+/// The memory of a large head, in the extensions of its request.
+#[derive(Clone)]
+struct HeadCharge(#[expect(dead_code, reason = "it is given back when it is dropped")] Arc<Charge>);
+
+/// Bytes of headers that a connection's share of memory covers.
+const SMALL: usize = 8 << 10;
+
+/// Charges a large head to the memory of requests, for as long as the request has it.
+pub(crate) fn charge<B>(request: &mut Request<B>, config: &HttpConfig) -> Result<(), ServiceError> {
+    let bytes = bytes(request.headers());
+    if bytes > SMALL {
+        let charge = config.budget.take(bytes as u64)?;
+        request.extensions_mut().insert(HeadCharge(Arc::new(charge)));
+    }
+    Ok(())
 }

@@ -54,6 +54,7 @@ mod extensions;
 mod generate;
 mod head;
 mod infer;
+mod leased;
 mod negotiation;
 mod path;
 mod read_body;
@@ -67,5 +68,6 @@ pub use config::HttpConfig;
 #[cfg(unix)]
 pub use connection_memory::REGISTER_CONNECTION_MEMORY;
 pub use description::OPENAPI;
+pub use leased::leased;
 pub use routes::{paths, router, router_with};
 pub use service::{HttpAnswer, HttpService, service, service_with};

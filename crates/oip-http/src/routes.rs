@@ -23,6 +23,7 @@ use crate::{
     extensions,
     generate::{generate, generate_stream},
     infer::infer,
+    leased::mark,
     path::{PathParams, with_model},
     v1,
 };
@@ -237,7 +238,7 @@ async fn model_infer(State(app): State<App>, path: PathParams, request: Request)
         app.service.model_ready(model)?;
         infer(app, model, request).await
     };
-    respond(answered.await)
+    respond(answered.await.map(mark))
 }
 
 async fn not_found() -> Response {

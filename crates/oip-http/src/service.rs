@@ -28,11 +28,11 @@ use tower_service::Service;
 #[cfg(unix)]
 use crate::connection_memory;
 use crate::{
-    HttpConfig,
-    answer::respond,
+    HttpConfig, answer,
     app::App,
     entrance::{Entered, refusal},
     infer::infer,
+    leased::leased_or_refused,
     routes::routed,
 };
 
@@ -77,10 +77,10 @@ where
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: Request<B>) -> HttpAnswer {
+    fn call(&mut self, mut request: Request<B>) -> HttpAnswer {
         #[cfg(unix)]
         if connection_memory::is_for(&request) {
-            let answer = match refusal(&request, &self.app.config) {
+            let answer = match refusal(&mut request, &self.app.config) {
                 Some(response) => Entered::refused(response),
                 None => {
                     let response = connection_memory::register(&self.app.config, &request);
@@ -93,7 +93,7 @@ where
             let answer = self.router.call(request);
             return HttpAnswer::Routed { answer };
         }
-        let answer = match refusal(&request, &self.app.config) {
+        let answer = match refusal(&mut request, &self.app.config) {
             Some(response) => Entered::refused(response),
             None => Entered::admitted(answer(self.app.clone(), request)),
         };
@@ -114,9 +114,12 @@ where
             let model = ModelRef::new(model, version)?;
             // A model that does not exist is not worth reading a body for.
             app.service.model_ready(model)?;
-            infer(app, model, request).await
+            infer(app.clone(), model, request).await
         };
-        Ok(respond(answered.await))
+        Ok(match answered.await {
+            Ok(response) => response,
+            Err(failure) => leased_or_refused(answer::error(&failure), &app.config),
+        })
     })
 }
 

@@ -143,7 +143,8 @@ impl GrpcInferenceService for Calls {
         let list = move |service: &dyn InferenceService| {
             statistics::statistics(service, request.get_ref(), grant.as_ref())
         };
-        answer(self.0.list(list).await)
+        let listed = self.0.list(list).await;
+        listed.map_err(|error| status::from_error(&error))
     }
 
     async fn repository_index(
@@ -154,7 +155,8 @@ impl GrpcInferenceService for Calls {
         let list = move |service: &dyn InferenceService| {
             repository::index(service, request.get_ref(), grant.as_ref())
         };
-        answer(self.0.list(list).await)
+        let listed = self.0.list(list).await;
+        listed.map_err(|error| status::from_error(&error))
     }
 
     async fn repository_model_load(

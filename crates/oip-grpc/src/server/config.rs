@@ -23,6 +23,8 @@ pub struct GrpcConfig {
     pub max_message_bytes: usize,
     /// Bytes that an answer may have (2 GiB less one: clients count in 32 bits).
     pub max_answer_bytes: usize,
+    /// Bytes that the metadata of a call may have together (32 KiB).
+    pub max_header_bytes: usize,
     /// What a request may ask for.
     pub limits: Limits,
     /// How long requests may take.
@@ -53,6 +55,7 @@ impl Default for GrpcConfig {
         Self {
             max_message_bytes: 64 << 20,
             max_answer_bytes: i32::MAX as usize,
+            max_header_bytes: 32 << 10,
             limits: Limits::default(),
             time: TimeLimits::default(),
             budget: ByteBudget::new(512 << 20),

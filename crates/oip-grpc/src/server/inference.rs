@@ -10,11 +10,12 @@ use oip_service::{
 };
 use oip_types::{ErrorCode, InferResponse, ParameterValue, Parameters, ServiceError};
 use tokio::{sync::watch, time::timeout_at};
-use tonic::Status;
+use tonic::{Response, Status};
 
 use super::{
     GrpcConfig,
     answer::{self, Answer, Envelope},
+    leased::Listed,
     messages::Message,
     request::{Echo, Effort, Failure, ReadRequest, Reader},
     status,
@@ -342,16 +343,26 @@ impl Inference {
     }
 
     /// Makes an answer that grows with the models in the repository, on the pool.
-    pub(crate) async fn list<T: Send + 'static>(
+    pub(crate) async fn list<T: prost::Message + 'static>(
         &self,
         list: impl FnOnce(&dyn InferenceService) -> Result<T, ServiceError> + Send + 'static,
-    ) -> Result<T, ServiceError> {
+    ) -> Result<Response<T>, ServiceError> {
         /// It counts as a small job.
         const COST: u64 = 64 << 10;
         let lease = Lease::new(&self.config.budget, &self.config.time);
         let guard = lease.guard();
         let service = self.service.clone();
-        let answer = self.on_pool(&lease, COST, move || list(&*service)).await;
+        let charged = {
+            let lease = lease.clone();
+            move || {
+                let listed = list(&*service)?;
+                let charge = lease.charge(listed.encoded_len() as u64)?;
+                let mut response = Response::new(listed);
+                response.extensions_mut().insert(Listed::new(charge));
+                Ok(response)
+            }
+        };
+        let answer = self.on_pool(&lease, COST, charged).await;
         guard.disarm();
         answer
     }

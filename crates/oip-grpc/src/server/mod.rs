@@ -6,9 +6,11 @@ mod config;
 mod control;
 mod convert;
 mod encoding;
+mod head;
 #[cfg(feature = "health")]
 mod health;
 mod inference;
+mod leased;
 mod logging;
 mod messages;
 mod model_config;

@@ -19,7 +19,9 @@ use super::{
     GrpcConfig,
     calls::Calls,
     control::{self, ControlBody, ControlCharge},
+    head,
     inference::Inference,
+    leased::leased,
     status, stream, unary,
 };
 use crate::proto::grpc_inference_service_server::GrpcInferenceServiceServer;
@@ -122,9 +124,12 @@ where
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: Request<B>) -> Self::Future {
+    fn call(&mut self, mut request: Request<B>) -> Self::Future {
         if let Some(refusal) = refuse_what_is_no_grpc(&request) {
             return Box::pin(async { Ok(refusal) });
+        }
+        if let Err(error) = head::admit(&mut request, &self.inference.config) {
+            return Box::pin(async move { Ok(refused(&error)) });
         }
         match request.uri().path() {
             MODEL_INFER => {
@@ -171,7 +176,8 @@ impl GrpcService {
         B::Error: Into<Box<dyn Error + Send + Sync>>,
     {
         let config = &self.inference.config;
-        let charge = match ControlCharge::new(&Lease::new(&config.budget, &config.time)) {
+        let lease = Lease::new(&config.budget, &config.time);
+        let charge = match ControlCharge::new(&lease) {
             Ok(charge) => charge,
             Err(error) => return Box::pin(async move { Ok(refused(&error)) }),
         };
@@ -183,7 +189,9 @@ impl GrpcService {
                 .unwrap_or_else(|error| Ok(refused(&error)))?;
             status::harmonise(&mut response);
             drop(charge);
-            Ok(response)
+            Ok(leased(response, lease)
+                .await
+                .unwrap_or_else(|error| refused(&error)))
         })
     }
 }

@@ -1,17 +1,33 @@
 //! Memory of calls: charged before it is allocated, and given back when the last byte of the answer is gone.
 
-use std::{io::Write, sync::Arc};
+use std::{
+    convert::Infallible,
+    io::Write,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, Waker},
+};
 
 use bytes::Bytes;
 use flate2::{Compression, write::GzEncoder};
 use http::{HeaderMap, Request, Response};
+use http_body::{Body, Frame};
 use http_body_util::{BodyExt, Full};
 use oip_grpc::{
     GrpcConfig, GrpcOutput,
-    proto::{InferTensorContents, ModelInferRequest, ModelInferResponse, RepositoryModelLoadRequest},
+    proto::{
+        InferTensorContents, ModelInferRequest, ModelInferResponse, ModelMetadataRequest,
+        RepositoryModelLoadRequest,
+    },
     service,
 };
-use oip_service::{ByteBudget, testing::TestService};
+use oip_service::{
+    BoxFuture, ByteBudget, InferenceService, Readiness, RequestContext, Statistics, testing::TestService,
+};
+use oip_types::{
+    DataType, InferRequest, InferResponse, ModelMetadata, ModelRef, ModelStatistics, ServerMetadata,
+    ServiceError, TensorMetadata,
+};
 use prost::Message;
 use tonic::{Code, codegen::Service};
 
@@ -97,6 +113,154 @@ async fn lc_10_answers_count_until_they_are_gone() {
         drop(body);
         drop(first);
         assert_eq!(budget.used(), 0);
+    }
+}
+
+/// A service with answers that are large though their requests are small.
+struct Large;
+
+impl InferenceService for Large {
+    fn server_metadata(&self) -> ServerMetadata {
+        ServerMetadata::new("test", "1")
+    }
+
+    fn readiness(&self) -> Readiness {
+        Readiness::Ready
+    }
+
+    fn model_metadata(&self, _: ModelRef<'_>) -> Result<Arc<ModelMetadata>, ServiceError> {
+        let input = TensorMetadata::new("x".repeat(300), DataType::FP32, &[-1]);
+        Ok(Arc::new(ModelMetadata::new(
+            "m",
+            "test_test",
+            vec![input; 1000],
+            Vec::new(),
+        )))
+    }
+
+    fn infer(
+        &self,
+        _: InferRequest,
+        _: RequestContext,
+    ) -> BoxFuture<'_, Result<InferResponse, ServiceError>> {
+        Box::pin(async { Err(ServiceError::invalid("it only describes itself")) })
+    }
+
+    fn statistics(&self) -> Option<&dyn Statistics> {
+        Some(self)
+    }
+}
+
+impl Statistics for Large {
+    fn model_statistics(&self, _: Option<ModelRef<'_>>) -> Result<Vec<ModelStatistics>, ServiceError> {
+        let statistics = ModelStatistics {
+            name: "m".repeat(300),
+            ..ModelStatistics::default()
+        };
+        Ok(vec![statistics; 1000])
+    }
+}
+
+/// Whatever was asked for: a client that does not read holds memory that is counted, and whoever finds no room is told.
+#[tokio::test]
+async fn answers_of_all_calls_count_until_they_are_gone() {
+    const BYTES: u64 = 300_000;
+    let (config, budget) = with_budget(1 << 20);
+    let service = service(Arc::new(Large), config);
+    let ask = |path: &'static str, message: &[u8]| {
+        let mut request = request(framed(0, message));
+        *request.uri_mut() = path.parse().unwrap();
+        service.clone().call(request)
+    };
+    let metadata = ModelMetadataRequest {
+        name: "m".to_owned(),
+        version: String::new(),
+    };
+    let metadata = metadata.encode_to_vec();
+    // Made on a connection's thread, and on the pool.
+    for (path, message) in [
+        ("/inference.GRPCInferenceService/ModelMetadata", &metadata[..]),
+        ("/inference.GRPCInferenceService/ModelStatistics", &[]),
+    ] {
+        let first = ask(path, message).await.unwrap();
+        assert_eq!(first.headers().get("grpc-status"), None, "{path}");
+        let once = budget.used();
+        assert!((BYTES..2 * BYTES).contains(&once), "{path}: {once}");
+        let mut unread = Vec::new();
+        let refused = loop {
+            let response = ask(path, message).await.unwrap();
+            if response.headers().contains_key("grpc-status") {
+                break response;
+            }
+            unread.push(response);
+            assert_eq!(budget.used(), once * (1 + unread.len() as u64));
+        };
+        let (code, message) = status(refused.headers());
+        assert_eq!(code, "8");
+        assert!(
+            message.starts_with("other requests use the server's"),
+            "{message}"
+        );
+        assert!(refused.headers().contains_key("grpc-retry-pushback-ms"));
+        assert!(budget.used() > (1 << 20) - (1 << 16) - once);
+        // Small answers need no room.
+        let rest: Vec<_> = std::iter::from_fn(|| budget.take(1 << 10).ok()).collect();
+        let live = ask("/inference.GRPCInferenceService/ServerReady", &[])
+            .await
+            .unwrap();
+        assert_eq!(live.headers().get("grpc-status"), None);
+        drop((live, refused, rest, unread));
+        assert_eq!(budget.used(), once);
+
+        // A frame that was taken counts until it is dropped.
+        let mut body = first.into_body();
+        let frame = body.frame().await.unwrap().unwrap().into_data().unwrap();
+        let trailers = body.frame().await.unwrap().unwrap().into_trailers().unwrap();
+        assert_eq!(status(&trailers).0, "0");
+        drop(body);
+        assert_eq!(budget.used(), once);
+        drop(frame);
+        assert_eq!(budget.used(), 0, "{path}");
+    }
+}
+
+/// A body whose message never comes.
+struct Silent;
+
+impl Body for Silent {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        Poll::Pending
+    }
+}
+
+/// Metadata has the limit that headers over HTTP have, and counts from 8 KiB on.
+#[tokio::test]
+async fn metadata_has_a_limit_and_counts() {
+    let (config, budget) = with_budget(64 << 10);
+    let service = service(Arc::new(TestService::default()), config);
+    for path in [INFER, "/inference.GRPCInferenceService/ServerLive"] {
+        let ask = |bytes: usize| {
+            let mut request = request(Bytes::new());
+            *request.uri_mut() = path.parse().unwrap();
+            let value = "a".repeat(bytes - "content-typeapplication/grpclarge".len() - 8);
+            request.headers_mut().insert("large", value.parse().unwrap());
+            service.clone().call(request.map(|_| Silent))
+        };
+        let mut waiting = ask(32 << 10);
+        let polled = waiting.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        assert!(polled.is_pending());
+        assert_eq!(budget.used(), 32 << 10, "{path}");
+        let refused = ask((32 << 10) + 1).await.unwrap();
+        let message = "the call's metadata has 32769 bytes, the limit is 32768".to_owned();
+        assert_eq!(status(refused.headers()), ("8", message));
+        drop(waiting);
+        assert_eq!(budget.used(), 0, "{path}");
     }
 }
 

@@ -6,21 +6,24 @@ use std::{
     future::Future,
     io::Write,
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll, Waker},
     time::Duration,
 };
 
 use axum::{
-    body::Body,
+    Router,
+    body::{Body, HttpBody},
     http::{Request, StatusCode},
     response::Response,
+    routing::get,
 };
 use bytes::Bytes;
 use flate2::{Compression, write::GzEncoder};
 use http_body::Frame;
 use http_body_util::BodyExt;
-use oip_http::{HttpConfig, HttpService};
-use oip_service::{ByteBudget, TimeLimits};
+use oip_http::{HttpConfig, HttpService, service_with};
+use oip_service::{ByteBudget, TimeLimits, testing::TestService};
 use tower::ServiceExt;
 
 use crate::support::{app_with, infer, infer_binary, infer_with, x};
@@ -82,6 +85,114 @@ async fn answers_that_are_not_read_count() {
     assert!(budget.used() < 2 * BYTES as u64);
     drop(second);
     assert_eq!(budget.used(), 0);
+}
+
+/// Whatever was asked for: a client that does not read holds memory that is counted, and whoever finds no room is told.
+#[tokio::test]
+async fn responses_without_tensors_count_until_they_are_gone() {
+    const BYTES: usize = 300 << 10;
+    let budget = ByteBudget::new(1 << 20);
+    let config = HttpConfig::default().with(|config| config.budget = budget.clone());
+    let more = Router::new().route("/more", get(async || "x".repeat(BYTES)));
+    let app = service_with(Arc::new(TestService::default()), config, more);
+    let ask = |path: &'static str| {
+        let request = Request::get(path)
+            .header("host", "x")
+            .body(Body::empty())
+            .unwrap();
+        app.clone().oneshot(request)
+    };
+    // Made on a connection's thread, on the pool, and beside the protocol.
+    for path in ["/docs", "/openapi.json", "/more"] {
+        let response = ask(path).await.unwrap();
+        assert_eq!(response.status(), StatusCode::OK, "{path}");
+        let length = response.body().size_hint().exact().unwrap();
+        assert_eq!(budget.used(), length, "{path}");
+        drop(response);
+        assert_eq!(budget.used(), 0, "{path}");
+    }
+    let first = ask("/more").await.unwrap();
+    let mut unread = vec![ask("/more").await.unwrap(), ask("/more").await.unwrap()];
+    let refused = ask("/more").await.unwrap();
+    assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(refused.headers()["retry-after"], "1");
+    let error = refused.into_body().collect().await.unwrap().to_bytes();
+    assert!(error.starts_with(b"{\"error\":\"other requests use the server's 1048576 bytes"));
+    // With a full budget the server says that it is live.
+    let _rest = budget.take((1 << 20) - budget.used()).unwrap_err();
+    while let Ok(charge) = budget.take(1 << 10) {
+        unread.push(Response::new(Body::from(charge.own(vec![0; 1 << 10]))));
+    }
+    for path in ["/livez", "/readyz", "/v2/health/ready"] {
+        assert_eq!(ask(path).await.unwrap().status(), StatusCode::OK, "{path}");
+    }
+    drop(unread);
+    // A slice of a frame keeps all of it.
+    let body = first.into_body().collect().await.unwrap().to_bytes();
+    let last = body.slice(BYTES - 1..);
+    drop(body);
+    assert_eq!(budget.used(), BYTES as u64);
+    drop(last);
+    assert_eq!(budget.used(), 0);
+}
+
+/// Paths that need decoding go through the router, whose responses are charged: not those of inference, which charge themselves.
+#[tokio::test]
+async fn responses_of_inference_count_once() {
+    const BYTES: usize = 100_000;
+    let (app, budget) = app_within(8 << 20, HttpConfig::default());
+    let plain = echo_unread(&app, BYTES, false).await;
+    let used = budget.used();
+    assert!(used >= BYTES as u64);
+    drop(plain);
+    let json = format!(
+        r#"{{"parameters":{{"binary_data_output":true}},"inputs":[{{"name":"x","datatype":"BOOL","shape":[{BYTES}],"parameters":{{"binary_data_size":{BYTES}}}}}]}}"#
+    );
+    let request = Request::post("/v2/models/identity%5Fbool/infer")
+        .header("host", "x")
+        .header("inference-header-content-length", json.len())
+        .body(Body::from([json.as_bytes(), &vec![1; BYTES]].concat()))
+        .unwrap();
+    let decoded = app.clone().oneshot(request).await.unwrap();
+    assert_eq!(decoded.status(), StatusCode::OK);
+    assert!(
+        budget.used().abs_diff(used) < 1000,
+        "{} and {used}",
+        budget.used()
+    );
+    drop(decoded);
+    assert_eq!(budget.used(), 0);
+}
+
+/// A head of more than 8 KiB counts as long as its request is in work.
+#[tokio::test]
+async fn large_heads_count() {
+    let (app, budget) = app_within(64 << 10, HttpConfig::default());
+    for path in ["/v2/models/identity_fp32/infer", "/v2/repository/index"] {
+        let mut waiting = Vec::new();
+        for (bytes, expected) in [(4 << 10, 1000), (30 << 10, (30 << 10) + 2000)] {
+            let request = Request::post(path)
+                .header("host", "x")
+                .header("large", "a".repeat(bytes))
+                .body(Body::new(Stalls(Some(vec![b' '; 1000].into()))))
+                .unwrap();
+            let mut answer = Box::pin(app.clone().oneshot(request));
+            let polled = answer.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+            assert!(polled.is_pending());
+            waiting.push(answer);
+            assert!(
+                budget.used().abs_diff(expected) < 100,
+                "{path}: {}",
+                budget.used()
+            );
+        }
+        let request = Request::get("/v2").header("host", "x");
+        let request = request.header("large", "a".repeat(32_000)).body(Body::empty());
+        let refused = app.clone().oneshot(request.unwrap()).await.unwrap();
+        assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS);
+        drop((waiting, refused));
+        assert_eq!(budget.used(), 0, "{path}");
+    }
 }
 
 /// JSON is six times the tensor: it is printed within the memory there is, or not at all.

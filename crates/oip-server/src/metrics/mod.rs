@@ -17,14 +17,15 @@ use std::sync::OnceLock;
 use axum::{
     Router,
     extract::State,
-    http::{HeaderValue, StatusCode, header::CONTENT_TYPE},
+    http::{HeaderValue, header::CONTENT_TYPE},
     response::{IntoResponse, Response},
     routing::get,
 };
 use oip_auth::Guard;
 use oip_capture::Recorder;
 use oip_engine::Engine;
-use oip_service::{ByteBudget, CpuPool, InferenceService, Lease};
+use oip_http::{error_response, leased};
+use oip_service::{ByteBudget, CpuPool, InferenceService, Lease, TimeLimits};
 
 #[cfg(target_os = "linux")]
 use self::process::Process;
@@ -161,23 +162,17 @@ impl Metrics {
 async fn scrape(State(metrics): State<Arc<Metrics>>) -> Response {
     /// It counts as a small job.
     const BYTES: u64 = 64 << 10;
-    let (cpu, lease) = (metrics.cpu.clone(), Lease::unlimited());
-    match cpu.run(&lease, BYTES, move || Ok(metrics.text())).await {
-        Ok(text) => (
-            [(CONTENT_TYPE, HeaderValue::from_static(text::CONTENT_TYPE))],
-            text,
+    let lease = Lease::new(&metrics.budget, &TimeLimits::default());
+    let (cpu, written) = (metrics.cpu.clone(), lease.clone());
+    let write = move || {
+        let content_type = HeaderValue::from_static(text::CONTENT_TYPE);
+        leased(
+            ([(CONTENT_TYPE, content_type)], metrics.text()).into_response(),
+            &written,
         )
-            .into_response(),
-        Err(error) => {
-            tracing::error!(%error, "metrics cannot be shown");
-            (
-                StatusCode::INTERNAL_SERVER_ERROR,
-                [(CONTENT_TYPE, HeaderValue::from_static("application/json"))],
-                r#"{"error":"metrics cannot be shown"}"#,
-            )
-                .into_response()
-        }
-    }
+    };
+    let response = cpu.run(&lease, BYTES, write).await;
+    response.unwrap_or_else(|error| error_response(&error))
 }
 
 const SERVER_READY: Family = Family::gauge("oip_server_ready", "Whether the server is ready: 1 or 0.");
@@ -265,7 +260,10 @@ const BUILD: Family = Family::gauge("oip_build_info", "The version of this serve
 mod tests {
     use std::{fs, path::Path};
 
-    use axum::{body::Body, http::Request};
+    use axum::{
+        body::Body,
+        http::{Request, StatusCode},
+    };
     use backend_tensors::TensorsBackend;
     use http_body_util::BodyExt;
     use oip_engine::{EngineConfig, ModelControl, Repository};
@@ -276,6 +274,11 @@ mod tests {
 
     /// A server with one model, of a tensor file, without sockets, and its repository.
     fn server() -> (Router, tempfile::TempDir) {
+        let (server, _, folder) = server_with(HttpConfig::default().budget);
+        (server, folder)
+    }
+
+    fn server_with(budget: ByteBudget) -> (Router, ByteBudget, tempfile::TempDir) {
         let folder = tempfile::tempdir().unwrap();
         let version = folder.path().join("digit_means/1");
         fs::create_dir_all(&version).unwrap();
@@ -290,15 +293,15 @@ mod tests {
         let engine = Arc::new(Engine::start(repository, config));
         engine.wait_until_loaded();
         assert!(engine.readiness().is_ready());
-        let config = HttpConfig::default();
+        let config = HttpConfig::default().with(|config| config.budget = budget.clone());
         let metrics = Metrics::new(
             engine.clone(),
-            config.budget.clone(),
+            budget.clone(),
             config.cpu.clone(),
             Counts::default(),
         );
         let metrics = Arc::new(metrics).router();
-        (router_with(engine, config, metrics), folder)
+        (router_with(engine, config, metrics), budget, folder)
     }
 
     async fn call(server: &Router, method: &str, path: &str) -> (StatusCode, String) {
@@ -321,6 +324,30 @@ mod tests {
         samples
             .map(|sample| sample.rsplit_once(' ').unwrap().0.to_owned())
             .collect()
+    }
+
+    /// A client that does not read its answer holds memory that is counted.
+    #[tokio::test]
+    async fn metrics_count_until_they_are_sent() {
+        let (server, budget, _repository) = server_with(ByteBudget::new(1 << 20));
+        let ask = || {
+            let request = Request::get("/metrics").header("host", "x");
+            server.clone().oneshot(request.body(Body::empty()).unwrap())
+        };
+        let mut unread = vec![ask().await.unwrap()];
+        let length = budget.used();
+        assert!(length > 1 << 10, "{length}");
+        let refused = loop {
+            let response = ask().await.unwrap();
+            if response.status() != StatusCode::OK {
+                break response;
+            }
+            unread.push(response);
+        };
+        assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS);
+        assert!(budget.used() > (1 << 20) - 2 * length);
+        drop((refused, unread));
+        assert_eq!(budget.used(), 0);
     }
 
     /// LC-17: 100,000 names and versions that do not exist leave no trace in what is shown.

@@ -1,0 +1,111 @@
+//! Charges the messages of all answers but inference's until their last byte has left: a client that does not read holds what it has
+//! asked for.
+
+use std::{
+    future::poll_fn,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
+
+use bytes::Bytes;
+use http::Response;
+use http_body::{Body, Frame};
+use oip_service::{Charge, Lease};
+use oip_types::ServiceError;
+use tonic::Status;
+
+use super::status;
+
+/// Bytes of a frame that is not charged, like the head before it. So responses about health need no room.
+const SMALL: usize = 1 << 10;
+
+/// The memory of an answer that is not encoded yet, in the extensions of its response.
+#[derive(Clone)]
+pub(crate) struct Listed(#[expect(dead_code, reason = "it is given back when it is dropped")] Arc<Charge>);
+
+impl Listed {
+    pub(crate) fn new(charge: Charge) -> Self {
+        Self(Arc::new(charge))
+    }
+}
+
+/// A body whose frames are charged when they are encoded.
+struct LeasedBody {
+    body: tonic::body::Body,
+    lease: Lease,
+    /// The frame that was encoded before the answer began.
+    first: Option<Frame<Bytes>>,
+    has_ended: bool,
+}
+
+/// Charges the messages of an answer. The first one, which most answers consist of, is encoded now, so that an answer that finds no
+/// room is a status alone.
+///
+/// # Errors
+/// As [`Lease::charge`].
+pub(crate) async fn leased(
+    response: Response<tonic::body::Body>,
+    lease: Lease,
+) -> Result<Response<tonic::body::Body>, ServiceError> {
+    let (mut head, mut body) = response.into_parts();
+    let listed = head.extensions.remove::<Listed>();
+    let encoded = poll_fn(|cx| Poll::Ready(Pin::new(&mut body).poll_frame(cx))).await;
+    drop(listed);
+    let (first, has_ended) = match encoded {
+        Poll::Ready(Some(Ok(frame))) => (Some(charged(frame, &lease)?), false),
+        Poll::Ready(Some(Err(status))) => return Ok(status.into_http()),
+        Poll::Ready(None) => (None, true),
+        // A stream whose first message is still to come.
+        Poll::Pending => (None, false),
+    };
+    let body = tonic::body::Body::new(LeasedBody {
+        body,
+        lease,
+        first,
+        has_ended,
+    });
+    Ok(Response::from_parts(head, body))
+}
+
+fn charged(frame: Frame<Bytes>, lease: &Lease) -> Result<Frame<Bytes>, ServiceError> {
+    match frame.into_data() {
+        Ok(bytes) if bytes.len() > SMALL => {
+            let charge = lease.charge(bytes.len() as u64)?;
+            Ok(Frame::data(charge.own(bytes)))
+        }
+        Ok(bytes) => Ok(Frame::data(bytes)),
+        Err(trailers) => Ok(trailers),
+    }
+}
+
+impl Body for LeasedBody {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        if let Some(first) = self.first.take() {
+            return Poll::Ready(Some(Ok(first)));
+        }
+        if self.has_ended {
+            return Poll::Ready(None);
+        }
+        let Some(frame) = ready!(Pin::new(&mut self.body).poll_frame(cx)) else {
+            self.has_ended = true;
+            return Poll::Ready(None);
+        };
+        Poll::Ready(Some(frame.map(|frame| {
+            charged(frame, &self.lease).unwrap_or_else(|failure| {
+                self.has_ended = true;
+                Frame::trailers(status::trailers(&status::from_error(&failure)))
+            })
+        })))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.first.is_none() && (self.has_ended || self.body.is_end_stream())
+    }
+}
