@@ -86,19 +86,20 @@ where
         decoded.map_err(|error| error.within(model))
     };
     let DecodedRequest {
-        mut request,
+        request,
         mut binary_outputs,
         ..
     } = in_time(&lease, model, pin!(decoded)).await?;
     if wanted.json_only {
         binary_outputs = BinaryOutputs::all(false);
     }
-    request.id.get_or_insert_with(|| app.request_ids.next_id());
     let overhead = lease.charge(request.overhead_bytes() as u64)?;
     let cx = RequestContext::for_request(&request, &lease, None, &app.config.time)?;
 
     let answered = async {
-        let response = answer_request(&app.service, &app.config.cpu, request, cx).await?;
+        let mut response = answer_request(&app.service, &app.config.cpu, request, cx).await?;
+        // The model sees what the client has sent: over gRPC there is no id either, then.
+        response.id.get_or_insert_with(|| app.request_ids.next_id());
         drop(overhead);
         lease.note_version(response.model_version.as_deref());
         laps.skip();

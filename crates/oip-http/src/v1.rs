@@ -19,6 +19,7 @@ use crate::{
     answer::{self, Encoded, respond},
     app::App,
     infer::{in_time, receive, run},
+    leased::mark,
     path::{Params, PathParams},
 };
 
@@ -91,15 +92,13 @@ async fn predict(app: &App, model: ModelRef<'_>, request: Request) -> Result<Res
         decoded.map_err(|error| error.within(model))
     };
     let DecodedV1Request {
-        mut request,
-        has_rows,
-        ..
+        request, has_rows, ..
     } = in_time(&lease, model, decoded).await?;
-    request.id.get_or_insert_with(|| app.request_ids.next_id());
     let overhead = lease.charge(request.overhead_bytes() as u64)?;
     let cx = RequestContext::for_request(&request, &lease, None, &app.config.time)?;
     let answered = async {
-        let response = answer_request(&app.service, &app.config.cpu, request, cx).await?;
+        let mut response = answer_request(&app.service, &app.config.cpu, request, cx).await?;
+        response.id.get_or_insert_with(|| app.request_ids.next_id());
         drop(overhead);
         lease.note_version(response.model_version.as_deref());
         laps.skip();
@@ -109,7 +108,7 @@ async fn predict(app: &App, model: ModelRef<'_>, request: Request) -> Result<Res
     };
     let encoded = in_time(&lease, model, answered).await?;
     guard.disarm();
-    Ok(answer::inference(encoded))
+    Ok(mark(answer::inference(encoded)))
 }
 
 /// Reads a request, off the reactor's thread where that takes long.
