@@ -54,7 +54,8 @@ pub struct Limits {
     /// Receives a descriptor that a client passes over a Unix socket (`None`: it is closed, as all others are).
     #[cfg(unix)]
     pub descriptors: Option<Descriptors>,
-    /// Bytes of an HTTP/2 request's headers once decoded (8 KiB), as most gRPC servers have it.
+    /// Bytes of an HTTP/2 request's headers once decoded, with 32 more for each (64 KiB). A request beyond is answered 431 without a
+    /// body: services that say more have smaller limits of their own.
     pub max_header_list_bytes: u32,
     /// Bytes of an HTTP/1 request's head, and of the buffer that a connection is read with (64 KiB).
     pub max_head_bytes: usize,
@@ -90,7 +91,7 @@ impl Default for Limits {
             lanes: None,
             #[cfg(unix)]
             descriptors: None,
-            max_header_list_bytes: 8 << 10,
+            max_header_list_bytes: 64 << 10,
             max_head_bytes: 64 << 10,
         }
     }

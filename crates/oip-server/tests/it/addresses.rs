@@ -41,10 +41,16 @@ async fn is_live(endpoint: String) -> bool {
 
 /// The answer's status and body to a GET over HTTP/2 without TLS.
 async fn get_over_http2(address: std::net::SocketAddr, path: &str) -> (u16, Vec<u8>) {
+    get_over_http2_with(address, path, 0).await
+}
+
+/// The same with a header of so many bytes.
+async fn get_over_http2_with(address: std::net::SocketAddr, path: &str, bytes: usize) -> (u16, Vec<u8>) {
     let stream = tokio::net::TcpStream::connect(address).await.unwrap();
     let (client, connection) = h2::client::handshake(stream).await.unwrap();
     tokio::spawn(connection);
-    let request = Request::get(format!("http://{address}{path}")).body(()).unwrap();
+    let request = Request::get(format!("http://{address}{path}")).header("large", "a".repeat(bytes));
+    let request = request.body(()).unwrap();
     let (answer, _) = client.ready().await.unwrap().send_request(request, true).unwrap();
     let answer = answer.await.unwrap();
     let (status, mut body) = (answer.status().as_u16(), answer.into_body());
@@ -83,6 +89,26 @@ async fn one_port_answers_everything() {
     assert_eq!(answer.status, 404);
     server.signal("TERM");
     assert_eq!(server.wait(Duration::from_secs(20)).code(), Some(0));
+}
+
+/// HT-12: headers have one limit, whatever the version of HTTP, and a refusal is JSON in both.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn ht_12_headers_have_the_same_limit_in_both_versions_of_http() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut server = Server::spawn(&mut command(folder.path(), &["--address", "127.0.0.1:0"]));
+    server.wait_until_loaded();
+    for (bytes, expected) in [(9 << 10, 200), (31 << 10, 200), (33 << 10, 431), (48 << 10, 431)] {
+        let (status, body) = get_over_http2_with(server.http, "/v2", bytes).await;
+        let answer = server.request("GET", "/v2", &[("large", &"a".repeat(bytes))], b"");
+        assert_eq!((status, answer.status), (expected, expected), "{bytes}");
+        for body in [&body, &answer.body] {
+            let json: serde_json::Value = serde_json::from_slice(body).unwrap();
+            let is_limit = json["error"]
+                .as_str()
+                .is_some_and(|error| error.contains("bytes, the limit is 32768"));
+            assert_eq!(is_limit, expected == 431, "{json}");
+        }
+    }
 }
 
 /// The two ports stay what they are: each refuses what is the other's.
