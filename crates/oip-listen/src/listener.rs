@@ -57,7 +57,7 @@ pub fn listen_unix(path: &std::path::Path, mode: u32) -> io::Result<Listener> {
         }
         bound => bound?,
     };
-    let file = SocketFile::new(path)?;
+    let file = SocketFile::new(path)?.into();
     // Until `listen` the system refuses clients.
     fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
     Ok(Listener(Inner::Unix(socket.listen(QUEUE)?, file)))
@@ -99,7 +99,7 @@ pub struct Listener(Inner);
 enum Inner {
     Tcp(TcpListener),
     #[cfg(unix)]
-    Unix(UnixListener, SocketFile),
+    Unix(UnixListener, std::sync::Arc<SocketFile>),
 }
 
 impl From<TcpListener> for Listener {
@@ -149,6 +149,27 @@ impl Listener {
         }
     }
 
+    /// Another listener on the same socket: each connection is accepted by one of them. The socket is closed, and a Unix socket's file
+    /// removed, with the last of them. Needs the Tokio runtime that accepts its connections.
+    ///
+    /// # Errors
+    /// When the system has no descriptor left.
+    #[cfg(unix)]
+    pub fn share(&self) -> io::Result<Self> {
+        use std::os::fd::AsFd;
+
+        Ok(Self(match &self.0 {
+            Inner::Tcp(listener) => {
+                let copy = listener.as_fd().try_clone_to_owned()?;
+                Inner::Tcp(TcpListener::from_std(copy.into())?)
+            }
+            Inner::Unix(listener, file) => {
+                let copy = listener.as_fd().try_clone_to_owned()?;
+                Inner::Unix(UnixListener::from_std(copy.into())?, file.clone())
+            }
+        }))
+    }
+
     /// Accepts the next connection.
     pub(crate) async fn accept(&self) -> io::Result<(Stream, Peer)> {
         match &self.0 {
@@ -164,7 +185,8 @@ impl Listener {
         }
     }
 
-    /// Stops to listen, but for connections that wait to be accepted. A Unix socket's file is gone from now on.
+    /// Stops to listen, but for connections that wait to be accepted. A Unix socket's file is gone from now on, unless another
+    /// listener shares the socket.
     pub(crate) fn into_queued(self) -> Option<Queued> {
         match self.0 {
             Inner::Tcp(listener) => listener.into_std().ok().map(Queued::Tcp),

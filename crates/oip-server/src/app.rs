@@ -2,8 +2,6 @@
 
 use std::{
     env,
-    io::{self, ErrorKind},
-    net::SocketAddr,
     path::Path,
     pin::pin,
     process::ExitCode,
@@ -15,12 +13,11 @@ use axum::Router;
 use oip_auth::{Api, Gate, Guard};
 use oip_capture::{Captured, Recorder};
 use oip_engine::{Engine, Repositories};
-use oip_listen::{Address, Lanes, Listener, Peer, Protocol, Shutdown, Tls, listen, serve_each};
+use oip_listen::{Address, Lanes, Peer, Protocol, Shutdown, Tls, serve_each};
 use oip_service::{ByteBudget, Extended, InferenceService, RequestIds};
 use oip_shm::Regions;
 use oip_types::ModelState;
 use tokio::{
-    net::TcpListener,
     runtime::{Builder, Handle, Runtime},
     task::{JoinHandle, spawn_blocking},
     time::{MissedTickBehavior, interval, sleep, timeout},
@@ -31,14 +28,16 @@ use tower::{Layer, util::Either};
 use crate::pushed::{self, Pushed};
 use crate::{
     access_options,
-    addresses::{At, Place, Speaks},
+    addresses::Speaks,
+    bound::{Bound, bind},
     capture_options,
     config::Config,
     failure::Failure,
     in_place::transport_threads,
     metrics::{Counts, Metrics},
-    model_source, notify,
+    notify,
     one_port::OnePort,
+    opening::{self, Opened, Sources},
     options::LogFormat,
     platforms::Aliases,
     reach,
@@ -54,7 +53,7 @@ use crate::{
 const FILES_PERIOD: Duration = Duration::from_secs(5);
 
 /// The code a second signal ends the process with.
-const INTERRUPTED: i32 = 130;
+pub(crate) const INTERRUPTED: i32 = 130;
 
 /// Serves until a signal, and returns the code to end with.
 pub(crate) fn run(config: Config) -> Result<ExitCode, Failure> {
@@ -71,14 +70,13 @@ pub(crate) fn run(config: Config) -> Result<ExitCode, Failure> {
     outcome
 }
 
-fn serve_until_signal(mut config: Config, log: &Log, start: Instant) -> Result<ExitCode, Failure> {
-    let repository = model_source::open(&mut config)?;
+fn serve_until_signal(config: Config, log: &Log, start: Instant) -> Result<ExitCode, Failure> {
     // One thread accepts connections and answers who only asks whether the server is well.
     let runtime = threads(Builder::new_multi_thread().thread_name("front").worker_threads(1))?;
     // Here quick models run too.
     let work = threads(lane().thread_name("io"))?;
     let busy = threads(lane().thread_name("busy-io").on_thread_start(give_way))?;
-    let served = serve_on([&runtime, &work, &busy], config, repository, log, start);
+    let served = serve_on([&runtime, &work, &busy], config, log, start);
     // Neither a thread that hangs nor one that sleeps as a spare must keep the process, also where it cannot run.
     for runtime in [runtime, work, busy] {
         runtime.shutdown_background();
@@ -93,15 +91,22 @@ fn serve_until_signal(mut config: Config, log: &Log, start: Instant) -> Result<E
 fn serve_on(
     [runtime, work, busy]: [&Runtime; 3],
     mut config: Config,
-    repository: Repositories,
     log: &Log,
     start: Instant,
 ) -> Result<bool, Failure> {
+    // Before anything that takes long: a process with the number 1 that catches no signals gets none.
+    let mut signals = {
+        let _context = runtime.enter();
+        Signals::catch().map_err(|error| {
+            Failure::run(format!(
+                "the system does not let the server catch signals: {error}"
+            ))
+        })?
+    };
     let lanes = Lanes::new(work.handle().clone(), busy.handle().clone());
     runtime.spawn(lanes.clone().keep_awake());
     config.connections.lanes = Some(lanes);
     let tls = tls_options::read(config.tls.take())?;
-    let guard = config.access.guard(&config.http.cpu)?;
     let mut bound = Vec::new();
     let admin = config.access.admin.iter().map(|place| (place, true));
     for (place, is_admin) in config
@@ -119,12 +124,21 @@ fn serve_on(
         let _context = at.enter();
         bound.push(bind(place, is_admin, config.addresses.unix_socket_mode)?);
     }
+    let reading = opening::read(config, &bound, tls.as_ref(), work.handle(), &mut signals);
+    let Sources {
+        config,
+        repository,
+        guard,
+    } = match runtime.block_on(reading)? {
+        Opened::Read(sources) => *sources,
+        Opened::Ended { is_clean } => return Ok(is_clean),
+    };
     let doors = Doors { bound, tls, guard };
 
     let (shutdown_delay, drain_timeout) = (config.shutdown_delay, config.drain_timeout);
     let app = {
         let _context = runtime.enter();
-        App::start(config, doors, repository, log, work.handle(), start)?
+        App::start(config, doors, repository, signals, log, work.handle(), start)?
     };
     Ok(runtime.block_on(app.run_until_signal(shutdown_delay, drain_timeout, &log.end)))
 }
@@ -152,67 +166,11 @@ fn give_way() {
     let _ = rustix::process::nice(5);
 }
 
-/// A listening socket, and where it really listens.
-struct Bound {
-    listener: Listener,
-    address: Address,
-    speaks: Speaks,
-    /// Whether it is the address for what changes the server.
-    is_admin: bool,
-    /// Whether only programs on this machine reach it.
-    is_local: bool,
-}
-
 /// Where clients come in, and with what their connections are encrypted.
 struct Doors {
     bound: Vec<Bound>,
     tls: Option<Tls>,
     guard: Guard,
-}
-
-fn bind(place: &Place, is_admin: bool, unix_socket_mode: u32) -> Result<Bound, Failure> {
-    let listener = match &place.at {
-        At::Tcp(addresses) => listen_on_first(addresses).map(Listener::from),
-        #[cfg(unix)]
-        At::Unix(path) => oip_listen::listen_unix(path, unix_socket_mode),
-        #[cfg(not(unix))]
-        At::Unix(_) => Err(io::ErrorKind::Unsupported.into()),
-    };
-    #[cfg(not(unix))]
-    let _ = unix_socket_mode;
-    let bound = listener.and_then(|listener| {
-        Ok(Bound {
-            address: listener.address()?,
-            listener,
-            speaks: place.speaks,
-            is_admin,
-            is_local: place.at.is_local(),
-        })
-    });
-    bound.map_err(|error| {
-        let Place {
-            speaks, option, text, ..
-        } = place;
-        Failure::run(format!(
-            "cannot listen on {text} for {}: {error} ({option} takes another address)",
-            speaks.name()
-        ))
-    })
-}
-
-/// Listens on the first address that this machine has.
-fn listen_on_first(addresses: &[SocketAddr]) -> io::Result<TcpListener> {
-    let mut last = io::ErrorKind::AddrNotAvailable.into();
-    for address in addresses {
-        match listen(*address) {
-            // A machine without IPv6 has other words for it, but these two are not among them.
-            Err(error) if !matches!(error.kind(), ErrorKind::AddrInUse | ErrorKind::PermissionDenied) => {
-                last = error;
-            }
-            listener => return listener,
-        }
-    }
-    Err(last)
 }
 
 /// The running server.
@@ -236,15 +194,11 @@ impl App {
         config: Config,
         doors: Doors,
         repository: Repositories,
+        signals: Signals,
         log: &Log,
         work: &Handle,
         start: Instant,
     ) -> Result<Self, Failure> {
-        let signals = Signals::catch().map_err(|error| {
-            Failure::run(format!(
-                "the system does not let the server catch signals: {error}"
-            ))
-        })?;
         let Doors { bound, tls, guard } = doors;
         let access_log =
             AccessLog::start(config.access_log, config.access_log_file.clone()).map_err(|error| {

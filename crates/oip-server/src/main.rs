@@ -8,6 +8,7 @@ mod addresses;
 mod allocator;
 mod app;
 mod backends;
+mod bound;
 mod capture_options;
 mod check;
 mod commands;
@@ -26,6 +27,7 @@ mod metrics;
 mod model_source;
 mod notify;
 mod one_port;
+mod opening;
 mod options;
 #[cfg(feature = "otlp")]
 mod otlp_metrics;

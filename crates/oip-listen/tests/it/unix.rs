@@ -55,6 +55,27 @@ fn requests_are_answered_and_the_file_goes_with_the_server() {
     }
 }
 
+/// One server takes over from another without a moment in which nobody listens.
+#[test]
+fn a_shared_socket_stays_until_its_last_listener_goes() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("server.sock");
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let listener = {
+        let _context = runtime.enter();
+        listen_unix(&path, 0o600).unwrap()
+    };
+    for is_last in [false, true] {
+        let server = Server::start_on(Protocol::Either, limits(), || listener.share().unwrap());
+        assert!(ask(&path).unwrap().ends_with("hello"));
+        server.shutdown.drain();
+        assert_eq!(server.join(), 0);
+        assert!(path.exists(), "{is_last}");
+    }
+    drop(listener);
+    assert!(!path.exists());
+}
+
 #[test]
 fn only_sockets_that_nobody_listens_on_are_replaced() {
     let folder = tempfile::tempdir().unwrap();

@@ -35,6 +35,8 @@ mod keys;
 mod life_cycle;
 #[cfg(feature = "tensors")]
 mod metrics;
+#[cfg(all(feature = "stores", feature = "tensors"))]
+mod opening;
 mod parity;
 #[cfg(all(feature = "onnx", feature = "tensors"))]
 mod pipelines;

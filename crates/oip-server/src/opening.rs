@@ -1,0 +1,289 @@
+//! The server until its repositories and its table of identities are read, which may take minutes where they are fetched: it is live, not
+//! ready, and ends at a signal.
+
+use std::{
+    convert::Infallible,
+    panic::resume_unwind,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use axum::http::{Request, Response};
+use oip_auth::{Api, Call, Guard, Transport};
+use oip_engine::Repositories;
+use oip_grpc::{GrpcConfig, GrpcService};
+use oip_http::HttpConfig;
+use oip_listen::{Limits, Peer, Protocol, Shutdown, Tls, serve_each};
+use oip_service::{BoxFuture, InferenceService, Readiness, RequestContext};
+use oip_types::{
+    ErrorCode, InferRequest, InferResponse, ModelMetadata, ModelRef, ServerMetadata, ServiceError,
+};
+use tokio::{
+    runtime::Handle,
+    task::{JoinHandle, spawn_blocking},
+    time::{sleep, timeout},
+};
+use tower_service::Service;
+
+use crate::{
+    access_options::{GRPC, HTTP},
+    addresses::Speaks,
+    app::INTERRUPTED,
+    bound::Bound,
+    config::Config,
+    failure::Failure,
+    model_source, notify,
+    one_port::OnePort,
+    signals::Signals,
+};
+
+/// What the server is started with.
+pub(crate) struct Sources {
+    pub(crate) config: Config,
+    pub(crate) repository: Repositories,
+    pub(crate) guard: Guard,
+}
+
+/// How reading them went.
+pub(crate) enum Opened {
+    Read(Box<Sources>),
+    /// A signal came first.
+    Ended {
+        /// Whether nothing had to be cut.
+        is_clean: bool,
+    },
+}
+
+/// Folders are read in this time. Clients wait for it in the sockets' backlogs.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+/// Opens the repositories and reads the table of identities. If that takes long, requests about health are answered at the addresses
+/// meanwhile, and all others are told that the server is starting.
+pub(crate) async fn read(
+    mut config: Config,
+    bound: &[Bound],
+    tls: Option<&Tls>,
+    work: &Handle,
+    signals: &mut Signals,
+) -> Result<Opened, Failure> {
+    let drain_timeout = config.drain_timeout;
+    let (http, grpc, limits) = (
+        config.http.clone(),
+        config.grpc.clone(),
+        config.connections.clone(),
+    );
+    let mut reading = spawn_blocking(move || {
+        let repository = model_source::open(&mut config)?;
+        let guard = config.access.guard(&config.http.cpu)?;
+        Ok(Sources {
+            config,
+            repository,
+            guard,
+        })
+    });
+    let quick = tokio::select! {
+        read = &mut reading => Some(read),
+        () = sleep(PATIENCE) => None,
+        signal = signals.next_end() => {
+            tracing::info!(signal, "ended before models were read");
+            return Ok(Opened::Ended { is_clean: true });
+        }
+    };
+    if let Some(read) = quick {
+        let read: Result<Sources, Failure> = read.unwrap_or_else(|lost| resume_unwind(lost.into_panic()));
+        return read.map(Box::new).map(Opened::Read);
+    }
+    tracing::info!("reading repositories and identities; requests about health are answered meanwhile");
+    let opening = Opening::start(bound, tls, http, grpc, &limits, work)?;
+    tokio::select! {
+        read = reading => match read.unwrap_or_else(|lost| resume_unwind(lost.into_panic())) {
+            Ok(sources) => {
+                opening.leave();
+                Ok(Opened::Read(Box::new(sources)))
+            }
+            Err(failure) => {
+                opening.end(Duration::ZERO).await;
+                Err(failure)
+            }
+        },
+        signal = signals.next_end() => {
+            notify::tell("STOPPING=1");
+            tracing::info!(signal, "draining");
+            let is_clean = tokio::select! {
+                is_clean = opening.end(drain_timeout) => is_clean,
+                signal = signals.next_end() => {
+                    tracing::warn!(signal, "ending at once");
+                    std::process::exit(INTERRUPTED);
+                }
+            };
+            Ok(Opened::Ended { is_clean })
+        }
+    }
+}
+
+/// The transports of a server that is starting.
+struct Opening {
+    shutdown: Shutdown,
+    transports: Vec<JoinHandle<usize>>,
+    calls: GrpcService,
+}
+
+impl Opening {
+    /// Answers at the addresses of these sockets, beside whoever else accepts from them.
+    fn start(
+        bound: &[Bound],
+        tls: Option<&Tls>,
+        http: HttpConfig,
+        grpc: GrpcConfig,
+        limits: &Limits,
+        work: &Handle,
+    ) -> Result<Self, Failure> {
+        let (shutdown, mut transports) = (Shutdown::new(), Vec::new());
+        let service: Arc<dyn InferenceService> = Arc::new(Starting);
+        let calls = oip_grpc::service(service.clone(), grpc);
+        let rest = HealthOnly::new(oip_http::service(service, http), HTTP);
+        for bound in bound {
+            let (limits, shutdown, tls) = (limits.clone(), shutdown.clone(), tls.cloned());
+            let of_work = (bound.speaks == Speaks::Grpc).then(|| work.enter());
+            let listener = bound.listener.share().map_err(|error| {
+                Failure::run(format!("cannot listen on {} once more: {error}", bound.address))
+            })?;
+            drop(of_work);
+            let (rest, calls) = (rest.clone(), HealthOnly::new(calls.clone(), GRPC));
+            transports.push(match bound.speaks {
+                Speaks::Http => {
+                    let make = move |_: &Peer| rest.clone();
+                    tokio::spawn(serve_each(listener, Protocol::Http1, tls, make, limits, shutdown))
+                }
+                Speaks::Grpc => {
+                    let make = move |_: &Peer| calls.clone();
+                    work.spawn(serve_each(listener, Protocol::Http2, tls, make, limits, shutdown))
+                }
+                Speaks::Both => {
+                    let both = OnePort::new(rest, calls);
+                    let make = move |_: &Peer| both.clone();
+                    tokio::spawn(serve_each(
+                        listener,
+                        Protocol::Either,
+                        tls,
+                        make,
+                        limits,
+                        shutdown,
+                    ))
+                }
+            });
+        }
+        Ok(Self {
+            shutdown,
+            transports,
+            calls,
+        })
+    }
+
+    /// Leaves the addresses to the server that is now there: its clients connect again.
+    fn leave(self) {
+        self.calls.drain_streams();
+        self.shutdown.drain();
+    }
+
+    /// Waits until all connections are closed, and cuts them after some time; true if there was nothing to cut.
+    async fn end(self, drain_timeout: Duration) -> bool {
+        self.calls.drain_streams();
+        self.shutdown.drain();
+        let finishing = async {
+            let mut cut = 0;
+            for transport in self.transports {
+                cut += transport.await.unwrap_or(1);
+            }
+            cut
+        };
+        let mut finishing = std::pin::pin!(finishing);
+        let cut = match timeout(drain_timeout, &mut finishing).await {
+            Ok(cut) => cut,
+            Err(_) => {
+                self.shutdown.cut();
+                finishing.await
+            }
+        };
+        cut == 0
+    }
+}
+
+const REASON: &str = "the server is starting: its repositories and identities are being read";
+
+/// The service of a server that knows no model yet.
+struct Starting;
+
+impl InferenceService for Starting {
+    fn server_metadata(&self) -> ServerMetadata {
+        ServerMetadata::new("tensorferry", env!("CARGO_PKG_VERSION"))
+    }
+
+    fn readiness(&self) -> Readiness {
+        Readiness::NotReady(REASON.to_owned())
+    }
+
+    fn model_metadata(&self, _: ModelRef<'_>) -> Result<Arc<ModelMetadata>, ServiceError> {
+        Err(starting())
+    }
+
+    fn infer(
+        &self,
+        _: InferRequest,
+        _: RequestContext,
+    ) -> BoxFuture<'_, Result<InferResponse, ServiceError>> {
+        Box::pin(async { Err(starting()) })
+    }
+}
+
+fn starting() -> ServiceError {
+    ServiceError::new(ErrorCode::Unavailable, REASON).retry_after(Duration::from_secs(1))
+}
+
+/// Passes on requests about health, and refuses all others: who may make them is not known yet.
+struct HealthOnly<S, B> {
+    service: S,
+    transport: Transport<B>,
+}
+
+impl<S, B> HealthOnly<S, B> {
+    fn new(service: S, transport: Transport<B>) -> Self {
+        Self { service, transport }
+    }
+}
+
+impl<S: Clone, B> Clone for HealthOnly<S, B> {
+    fn clone(&self) -> Self {
+        Self::new(self.service.clone(), self.transport)
+    }
+}
+
+impl<S, B, R> Service<Request<R>> for HealthOnly<S, B>
+where
+    S: Service<Request<R>, Response = Response<B>, Error = Infallible>,
+    S::Future: Send + 'static,
+    B: Send + 'static,
+{
+    type Response = Response<B>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<B>, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.service.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Request<R>) -> Self::Future {
+        let path = request.uri().path();
+        let call = match self.transport.is_grpc {
+            true => Call::of_grpc(path),
+            false => Call::of_http(request.method(), path),
+        };
+        if call.api == Api::Health {
+            return Box::pin(self.service.call(request));
+        }
+        let refused = (self.transport.refuse)(&starting());
+        Box::pin(async move { Ok(refused) })
+    }
+}

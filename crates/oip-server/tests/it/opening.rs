@@ -1,0 +1,218 @@
+//! The server while its models and keys are still being read.
+
+use std::{
+    net::{SocketAddr, TcpListener, TcpStream},
+    path::Path,
+    process::{Child, Command, ExitStatus, Stdio},
+    sync::{
+        Mutex,
+        mpsc::{Sender, channel},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use model_store::testing::{FakeServer, Objects};
+use oip_grpc::proto::{
+    ServerLiveRequest, ServerMetadataRequest, ServerReadyRequest,
+    grpc_inference_service_client::GrpcInferenceServiceClient,
+};
+use tonic::{Code, transport::Endpoint};
+
+use crate::support::{Answer, connect, receive, send};
+
+/// A server whose store does not answer before this is dropped.
+struct Waiting {
+    child: Child,
+    http: SocketAddr,
+    grpc: SocketAddr,
+    store: Option<Sender<()>>,
+}
+
+/// A port that is free now.
+fn free_port() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}
+
+impl Waiting {
+    fn start(cache: &Path, more: &[&str]) -> Self {
+        let objects = Objects::default();
+        let header = br#"{"w":{"dtype":"U8","shape":[3],"data_offsets":[0,3]}}   "#;
+        let model = [&(header.len() as u64).to_le_bytes()[..], header, b"abc"].concat();
+        objects.put("weights/1/model.safetensors", model);
+        let (store, is_open) = channel::<()>();
+        let is_open = Mutex::new(is_open);
+        let server = FakeServer::start(move |request| {
+            let _ = is_open.lock().unwrap().recv();
+            objects.as_s3("models", 1000, request)
+        });
+        let (http, grpc) = (free_port(), free_port());
+        let mut command = Command::new(env!("CARGO_BIN_EXE_oip-server"));
+        command
+            .args(["s3://models", "--http-address", &http.to_string()])
+            .args(["--grpc-address", &grpc.to_string(), "--repository-cache"])
+            .arg(cache)
+            .args(more)
+            .env_clear()
+            .env("AWS_ENDPOINT_URL", server.url())
+            .envs([
+                ("AWS_ACCESS_KEY_ID", "k"),
+                ("AWS_SECRET_ACCESS_KEY", "s"),
+                ("AWS_REGION", "r"),
+            ])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null());
+        let child = command.spawn().unwrap();
+        let start = Instant::now();
+        while TcpStream::connect(http).is_err() {
+            assert!(start.elapsed() < Duration::from_secs(20), "the port is not open");
+            thread::sleep(Duration::from_millis(5));
+        }
+        Self {
+            child,
+            http,
+            grpc,
+            store: Some(store),
+        }
+    }
+
+    fn ask(&self, method: &str, path: &str) -> Answer {
+        let mut stream = connect(self.http);
+        send(&mut stream, method, path, &[], b"");
+        receive(&mut stream)
+    }
+
+    fn signal(&self, name: &str) {
+        let killed = Command::new("kill")
+            .args(["-s", name, &self.child.id().to_string()])
+            .status();
+        assert!(killed.unwrap().success());
+    }
+
+    fn wait(&mut self) -> ExitStatus {
+        let start = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status;
+            }
+            assert!(
+                start.elapsed() < Duration::from_secs(10),
+                "the server did not end"
+            );
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A process with the number 1 gets a signal only if it has said that it catches it: it must have said so by now.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_server_is_live_and_ends_at_a_signal_while_its_models_are_fetched() {
+    let cache = tempfile::tempdir().unwrap();
+    let mut server = Waiting::start(cache.path(), &[]);
+    for path in ["/livez", "/v2/health/live"] {
+        assert_eq!(server.ask("GET", path).status, 200, "{path}");
+    }
+    for path in ["/readyz", "/v2/health/ready", "/ping"] {
+        let answer = server.ask("GET", path);
+        assert_eq!(answer.status, 503, "{path}");
+        let json = answer.json();
+        assert_eq!((&json["live"], &json["ready"]), (&true.into(), &false.into()));
+        assert!(
+            json["error"]
+                .as_str()
+                .unwrap()
+                .starts_with("the server is starting"),
+            "{json}"
+        );
+    }
+    // Who may ask for more is not known yet.
+    for (method, path) in [
+        ("GET", "/v2"),
+        ("GET", "/metrics"),
+        ("GET", "/v2/models/weights"),
+        ("POST", "/v2/models/weights/infer"),
+        ("POST", "/v2/repository/models/weights/unload"),
+    ] {
+        let answer = server.ask(method, path);
+        let json = answer.json();
+        assert_eq!(answer.status, 503, "{path}");
+        assert!(
+            json["error"]
+                .as_str()
+                .unwrap()
+                .starts_with("the server is starting"),
+            "{json}"
+        );
+        assert_eq!(answer.header("retry-after"), Some("1"));
+    }
+    let url = format!("http://{}", server.grpc);
+    let channel = Endpoint::from_shared(url).unwrap().connect().await.unwrap();
+    let mut client = GrpcInferenceServiceClient::new(channel);
+    assert!(
+        client
+            .server_live(ServerLiveRequest {})
+            .await
+            .unwrap()
+            .get_ref()
+            .live
+    );
+    assert!(
+        !client
+            .server_ready(ServerReadyRequest {})
+            .await
+            .unwrap()
+            .get_ref()
+            .ready
+    );
+    let refused = client
+        .server_metadata(ServerMetadataRequest {})
+        .await
+        .unwrap_err();
+    assert_eq!(refused.code(), Code::Unavailable);
+    server.signal("TERM");
+    assert_eq!(server.wait().code(), Some(0));
+}
+
+#[test]
+fn a_server_that_was_waiting_for_its_models_serves_them_at_the_same_address() {
+    let cache = tempfile::tempdir().unwrap();
+    let mut server = Waiting::start(cache.path(), &[]);
+    assert_eq!(server.ask("GET", "/readyz").status, 503);
+    server.store = None;
+    let start = Instant::now();
+    while server.ask("GET", "/v2/models/weights/ready").status != 200 {
+        assert!(
+            start.elapsed() < Duration::from_secs(20),
+            "it does not become ready"
+        );
+        thread::sleep(Duration::from_millis(10));
+    }
+    assert_eq!(server.ask("GET", "/readyz").status, 200);
+    server.signal("TERM");
+    assert_eq!(server.wait().code(), Some(0));
+}
+
+/// A reason to end that is found late ends the server all the same, and nothing stays behind.
+#[test]
+fn a_server_whose_sources_cannot_be_read_says_so_and_ends() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("admin.sock");
+    let admin = format!("unix:{}", socket.display());
+    let missing = folder.path().join("nobody.toml");
+    let mut server = Waiting::start(
+        folder.path(),
+        &["--admin-address", &admin, "--auth", missing.to_str().unwrap()],
+    );
+    assert_eq!(server.ask("GET", "/livez").status, 200);
+    assert!(socket.exists());
+    server.store = None;
+    assert_eq!(server.wait().code(), Some(2));
+    assert!(!socket.exists());
+}
