@@ -322,7 +322,7 @@ mod tests {
                 "it does not wait for the pool"
             );
         }
-        // Who needs no signature waits for none, and neither does a token of no form.
+        // Requests without a signature to verify do not wait, nor does a token that is no JSON Web Token.
         let live = gate.call(Request::get("/livez").body(()).unwrap()).await.unwrap();
         assert_eq!(live.status(), 200);
         assert_eq!(gate.call(with_token("s3cret")).await.unwrap().status(), 401);

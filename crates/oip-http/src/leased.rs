@@ -1,6 +1,6 @@
 //! Charges responses to the memory of requests until their last byte has left: a client that does not read holds what it has asked for.
 //!
-//! Bodies of inference own their charges before they come here, and say so. All others are charged as a whole, whoever made them.
+//! Bodies of inference own their charges already and are marked. All others are charged here as a whole, those of other crates too.
 
 use std::{
     pin::Pin,

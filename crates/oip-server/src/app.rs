@@ -43,7 +43,7 @@ use crate::{
     reach,
     reload::Reloads,
     report::{self, PassedOver},
-    signals::{Signals, Wish},
+    signals::{INTERRUPTED, Signals, Wish},
     telemetry::{self, Log, LogEnd},
     tls_options,
     traffic::{AccessLog, Load, Observed, Totals, Traces, Traffic, Transport},
@@ -51,9 +51,6 @@ use crate::{
 
 /// How often files of certificates and identities are looked at.
 const FILES_PERIOD: Duration = Duration::from_secs(5);
-
-/// The code a second signal ends the process with.
-pub(crate) const INTERRUPTED: i32 = 130;
 
 /// Serves until a signal, and returns the code to end with.
 pub(crate) fn run(config: Config) -> Result<ExitCode, Failure> {

@@ -30,13 +30,12 @@ use tower_service::Service;
 use crate::{
     access_options::{GRPC, HTTP},
     addresses::Speaks,
-    app::INTERRUPTED,
     bound::Bound,
     config::Config,
     failure::Failure,
     model_source, notify,
     one_port::OnePort,
-    signals::Signals,
+    signals::{INTERRUPTED, Signals},
 };
 
 /// What the server is started with.
@@ -131,7 +130,7 @@ struct Opening {
 }
 
 impl Opening {
-    /// Answers at the addresses of these sockets, beside whoever else accepts from them.
+    /// Answers at the addresses of these sockets, which stay open for the server that follows.
     fn start(
         bound: &[Bound],
         tls: Option<&Tls>,

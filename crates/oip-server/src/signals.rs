@@ -58,6 +58,9 @@ impl Signals {
     }
 }
 
+/// The code that a second signal ends the process with.
+pub(crate) const INTERRUPTED: i32 = 130;
+
 /// The request that a signal makes.
 pub(crate) enum Wish {
     /// An end, by the signal of this name.

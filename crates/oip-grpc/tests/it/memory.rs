@@ -161,7 +161,7 @@ impl Statistics for Large {
     }
 }
 
-/// Whatever was asked for: a client that does not read holds memory that is counted, and whoever finds no room is told.
+/// Responses of every kind count while a client does not read them. A request whose response finds no room is refused.
 #[tokio::test]
 async fn answers_of_all_calls_count_until_they_are_gone() {
     const BYTES: u64 = 300_000;
