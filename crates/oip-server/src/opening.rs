@@ -76,7 +76,7 @@ pub(crate) async fn read(
     let mut reading = spawn_blocking(move || {
         let repository = model_source::open(&mut config)?;
         let guard = config.access.guard(&config.http.cpu)?;
-        Ok(Sources {
+        Ok::<_, Failure>(Sources {
             config,
             repository,
             guard,
