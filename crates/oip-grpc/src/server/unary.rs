@@ -59,7 +59,7 @@ where
     if let Some(region) = head.extensions.get::<oip_service::ConnectionRegion>() {
         lease.use_memory_of(region);
     }
-    // The message may be long in coming, and headers are counted nowhere.
+    // The message may be long in coming, and small headers are counted nowhere.
     drop(head);
     if let Some(notes) = notes {
         lease.set_notes(notes);

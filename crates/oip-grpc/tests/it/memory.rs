@@ -244,7 +244,11 @@ impl Body for Silent {
 async fn metadata_has_a_limit_and_counts() {
     let (config, budget) = with_budget(64 << 10);
     let service = service(Arc::new(TestService::default()), config);
-    for path in [INFER, "/inference.GRPCInferenceService/ServerLive"] {
+    // Inference drops its metadata before the message comes; other calls keep it.
+    for (path, held) in [
+        (INFER, 0),
+        ("/inference.GRPCInferenceService/ServerLive", 32 << 10),
+    ] {
         let ask = |bytes: usize| {
             let mut request = request(Bytes::new());
             *request.uri_mut() = path.parse().unwrap();
@@ -255,7 +259,7 @@ async fn metadata_has_a_limit_and_counts() {
         let mut waiting = ask(32 << 10);
         let polled = waiting.as_mut().poll(&mut Context::from_waker(Waker::noop()));
         assert!(polled.is_pending());
-        assert_eq!(budget.used(), 32 << 10, "{path}");
+        assert_eq!(budget.used(), held, "{path}");
         let refused = ask((32 << 10) + 1).await.unwrap();
         let message = "the call's metadata has 32769 bytes, the limit is 32768".to_owned();
         assert_eq!(status(refused.headers()), ("8", message));
