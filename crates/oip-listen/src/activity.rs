@@ -23,12 +23,16 @@ struct Shared {
     state: Mutex<State>,
     /// Somebody else needs the connection's place.
     asked_to_close: Notify,
+    /// Its client reads nothing, whichever stream it is.
+    all_stuck: Notify,
     /// A [`Lane`].
     lane: AtomicU8,
     /// How often the connection was polled.
     turns: AtomicU32,
     /// Whether it has used up its turn, however much there is to do.
     is_turn_over: AtomicBool,
+    /// Whether bytes wait to be written that the client does not take.
+    is_write_stalled: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -47,8 +51,12 @@ struct State {
     has_unread_request: bool,
     /// Whether it was asked to make room for another connection.
     is_asked_to_close: bool,
-    /// Answers that are being sent.
+    /// Answers that are being sent over HTTP/1.
     sending: Vec<Sending>,
+    /// Over HTTP/2, the open requests whose client has not made room for the next bytes of their answer.
+    waiting_for_room: usize,
+    /// When the client last took something of an answer over HTTP/2 that it had to make room for, or all of one.
+    taken: Instant,
     /// When a piece was given out last, and in which turn. What happens to it in that turn happens then.
     given: Option<(u32, Instant)>,
     next_response: u64,
@@ -92,6 +100,8 @@ impl Activity {
             has_unread_request: false,
             is_asked_to_close: false,
             sending: Vec::new(),
+            waiting_for_room: 0,
+            taken: Instant::now(),
             given: None,
             next_response: 0,
         };
@@ -99,9 +109,11 @@ impl Activity {
             limits: limits.clone(),
             state: Mutex::new(state),
             asked_to_close: Notify::new(),
+            all_stuck: Notify::new(),
             lane: AtomicU8::new(Lane::Front as u8),
             turns: AtomicU32::new(0),
             is_turn_over: AtomicBool::new(false),
+            is_write_stalled: AtomicBool::new(false),
         }))
     }
 
@@ -120,12 +132,44 @@ impl Activity {
     /// Whether a connection that was asked to make room still has nothing to do. Otherwise it stays.
     pub(crate) fn may_close(&self) -> bool {
         let mut state = self.lock();
-        state.is_asked_to_close = state.open_requests == 0 && state.sending.is_empty();
+        state.is_asked_to_close = state.open_requests == 0 && self.is_all_sent(&state);
         state.is_asked_to_close
     }
 
     pub(crate) fn limits(&self) -> &Limits {
         &self.0.limits
+    }
+
+    /// Waits until a stream is reset for not being read, and no other one is read either.
+    pub(crate) async fn all_stuck(&self) {
+        self.0.all_stuck.notified().await;
+    }
+
+    /// The client of a stream has made no room for the next bytes of its answer.
+    pub(crate) fn waits_for_room(&self) {
+        self.lock().waiting_for_room += 1;
+    }
+
+    /// It has made some, or that stream waits no longer.
+    pub(crate) fn waits_no_more(&self, has_room: bool) {
+        let mut state = self.lock();
+        state.waiting_for_room = state.waiting_for_room.saturating_sub(1);
+        if has_room {
+            state.taken = Instant::now();
+        }
+    }
+
+    /// A stream, which is still open and waits no more, is reset: its client has made no room since then.
+    pub(crate) fn stream_is_stuck(&self, since: Instant) {
+        let state = self.lock();
+        if state.taken <= since && state.waiting_for_room + 1 >= state.open_requests {
+            self.0.all_stuck.notify_one();
+        }
+    }
+
+    /// Bytes that came in.
+    pub(crate) fn bytes_read(&self) -> u64 {
+        self.lock().bytes_read
     }
 
     /// Notes the protocol that the client speaks.
@@ -153,6 +197,16 @@ impl Activity {
     /// Whether others have their turn now; asked once after each poll.
     pub(crate) fn take_turn_over(&self) -> bool {
         self.0.is_turn_over.swap(false, Ordering::Relaxed)
+    }
+
+    /// Notes whether bytes wait to be written that the client does not take.
+    pub(crate) fn set_write_stalled(&self, is_stalled: bool) {
+        self.0.is_write_stalled.store(is_stalled, Ordering::Relaxed);
+    }
+
+    /// Whether all answers have left, as far as is known.
+    fn is_all_sent(&self, state: &State) -> bool {
+        state.sending.is_empty() && !self.0.is_write_stalled.load(Ordering::Relaxed)
     }
 
     /// The connection is polled.
@@ -218,6 +272,7 @@ impl Activity {
             !sending.is_ended || sending.pieces > 0
         });
         state.open_requests = state.open_requests.saturating_sub(1);
+        state.taken = now;
         if state.open_requests == 0 {
             state.idle_since = now;
             state.head_since = None;
@@ -340,7 +395,7 @@ impl Activity {
 impl Occupant for Activity {
     fn idle_since(&self) -> Option<Instant> {
         let state = self.lock();
-        let is_idle = state.open_requests == 0 && state.sending.is_empty() && !state.is_asked_to_close;
+        let is_idle = state.open_requests == 0 && self.is_all_sent(&state) && !state.is_asked_to_close;
         is_idle.then_some(state.idle_since)
     }
 
@@ -407,7 +462,7 @@ mod tests {
 
     #[test]
     fn a_client_that_does_not_read_is_cut() {
-        let activity = Activity::new(Protocol::Http2, &Limits::default());
+        let activity = Activity::new(Protocol::Http1, &Limits::default());
         activity.read(100);
         let (stuck, other) = (activity.request_started(), activity.request_started());
         activity.piece_given(stuck);

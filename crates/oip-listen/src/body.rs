@@ -8,6 +8,7 @@ use std::{
 };
 
 use bytes::{Buf, Bytes};
+use h2::{Reason, RecvStream};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use pin_project_lite::pin_project;
@@ -16,15 +17,14 @@ use tokio::{
     time::{Instant, Sleep, sleep_until},
 };
 
-use crate::{Limits, Protocol, activity::Activity, leftover::Leftover};
+use crate::{Limits, activity::Activity, leftover::Leftover};
 
 pin_project! {
     /// A request's body that fails when it comes too slowly.
     ///
     /// The failure is an [`std::io::Error`] of kind `TimedOut`.
     pub struct RequestBody {
-        // Taken out when it is dropped before its end.
-        inner: Option<Incoming>,
+        inner: Inner,
         leftover: Option<Leftover>,
         pace: Pace,
         // The time at which the next frame must be there, once a frame was waited for.
@@ -36,12 +36,56 @@ pin_project! {
     impl PinnedDrop for RequestBody {
         fn drop(this: Pin<&mut Self>) {
             let this = this.project();
-            if let (Some(leftover), Some(rest)) = (this.leftover, this.inner.take())
-                && !rest.is_end_stream()
+            if let (Some(leftover), Inner::Http1(rest)) = (this.leftover, this.inner)
+                && let Some(rest) = rest.take().filter(|rest| !rest.is_end_stream())
             {
                 leftover.put(rest);
             }
         }
+    }
+}
+
+/// A body as its protocol has it.
+enum Inner {
+    /// Taken out when it is dropped before its end.
+    Http1(Option<Incoming>),
+    Http2(StreamBody),
+}
+
+/// The body of a stream of HTTP/2.
+struct StreamBody {
+    stream: RecvStream,
+    /// Bytes that are still to come, if the head says how many there are.
+    left: Option<u64>,
+    is_data_over: bool,
+}
+
+impl StreamBody {
+    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, h2::Error>>> {
+        // A peer that has all it wants ends the stream so (RFC 9113, 8.1).
+        let is_enough = |error: &h2::Error| error.reason() == Some(Reason::NO_ERROR);
+        if !self.is_data_over {
+            match ready!(self.stream.poll_data(cx)) {
+                Some(Ok(bytes)) => {
+                    // It can only fail for more bytes than have come.
+                    let _ = self.stream.flow_control().release_capacity(bytes.len());
+                    self.left = self.left.map(|left| left.saturating_sub(bytes.len() as u64));
+                    return Poll::Ready(Some(Ok(Frame::data(bytes))));
+                }
+                Some(Err(error)) if is_enough(&error) => return Poll::Ready(None),
+                Some(Err(error)) => return Poll::Ready(Some(Err(error))),
+                None => self.is_data_over = true,
+            }
+        }
+        Poll::Ready(match ready!(self.stream.poll_trailers(cx)) {
+            Ok(trailers) => trailers.map(|trailers| Ok(Frame::trailers(trailers))),
+            Err(error) if is_enough(&error) => None,
+            Err(error) => Some(Err(error)),
+        })
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.left.map_or_else(SizeHint::default, SizeHint::with_exact)
     }
 }
 
@@ -57,8 +101,22 @@ struct Pace {
 }
 
 impl RequestBody {
-    /// `leftover` gets what is not read.
-    pub(crate) fn new(inner: Incoming, path: &str, limits: &Limits, leftover: Option<Leftover>) -> Self {
+    /// The body of a request of HTTP/1. `leftover` gets what is not read.
+    pub(crate) fn http1(inner: Incoming, path: &str, limits: &Limits, leftover: Option<Leftover>) -> Self {
+        Self::new(Inner::Http1(Some(inner)), path, limits, leftover)
+    }
+
+    /// The body of a request of HTTP/2, of so many bytes if its head says so.
+    pub(crate) fn http2(stream: RecvStream, len: Option<u64>, path: &str, limits: &Limits) -> Self {
+        let inner = Inner::Http2(StreamBody {
+            stream,
+            left: len,
+            is_data_over: false,
+        });
+        Self::new(inner, path, limits, None)
+    }
+
+    fn new(inner: Inner, path: &str, limits: &Limits, leftover: Option<Leftover>) -> Self {
         let pace = Pace {
             gap_timeout: limits.body_gap_timeout,
             min_rate: limits.min_body_rate,
@@ -68,7 +126,7 @@ impl RequestBody {
             received: 0,
         };
         Self {
-            inner: Some(inner),
+            inner,
             leftover,
             pace,
             deadline: None,
@@ -111,16 +169,24 @@ impl Body for RequestBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
         let this = self.project();
-        let Some(inner) = this.inner else {
-            return Poll::Ready(None);
+        let polled = match this.inner {
+            Inner::Http1(None) => return Poll::Ready(None),
+            Inner::Http1(Some(body)) => {
+                let polled = Pin::new(body).poll_frame(cx);
+                polled.map(|frame| frame.map(|frame| frame.map_err(Self::Error::from)))
+            }
+            Inner::Http2(body) => {
+                let polled = body.poll_frame(cx);
+                polled.map(|frame| frame.map(|frame| frame.map_err(Self::Error::from)))
+            }
         };
-        if let Poll::Ready(frame) = Pin::new(inner).poll_frame(cx) {
+        if let Poll::Ready(frame) = polled {
             let bytes = frame
                 .as_ref()
                 .and_then(|frame| frame.as_ref().ok()?.data_ref().map(Bytes::len));
             this.pace.frame_came(bytes.unwrap_or(0));
             *this.is_waiting = false;
-            return Poll::Ready(frame.map(|frame| frame.map_err(Into::into)));
+            return Poll::Ready(frame);
         }
         if *this.is_conversation {
             return Poll::Pending;
@@ -140,18 +206,22 @@ impl Body for RequestBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.inner.as_ref().is_none_or(Incoming::is_end_stream)
+        match &self.inner {
+            Inner::Http1(body) => body.as_ref().is_none_or(Incoming::is_end_stream),
+            Inner::Http2(body) => body.stream.is_end_stream(),
+        }
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.inner
-            .as_ref()
-            .map_or(SizeHint::with_exact(0), Incoming::size_hint)
+        match &self.inner {
+            Inner::Http1(body) => body.as_ref().map_or(SizeHint::with_exact(0), Incoming::size_hint),
+            Inner::Http2(body) => body.size_hint(),
+        }
     }
 }
 
 pin_project! {
-    /// An answer's body, in pieces of bounded size that report when they have left.
+    /// The body of a response over HTTP/1, in pieces of bounded size that report when they have left.
     ///
     /// Pieces are slices where the service's body gives [`Bytes`], so nothing is copied.
     pub struct ResponseBody<B> {
@@ -159,18 +229,12 @@ pin_project! {
         inner: B,
         // The rest of a frame that was too large for one piece.
         rest: Bytes,
-        piece_len: usize,
         report: Report,
     }
 }
 
-/// Bytes of a piece. Over HTTP/2 each stream has one piece under way beyond what its client has made room for.
-const fn piece_len(protocol: Protocol) -> usize {
-    match protocol {
-        Protocol::Http1 | Protocol::Either => 256 << 10,
-        Protocol::Http2 => 64 << 10,
-    }
-}
+/// Bytes of a piece.
+const PIECE: usize = 256 << 10;
 
 /// Tells the connection about one answer, and that it is over when it is dropped.
 pub(crate) struct Report {
@@ -187,6 +251,25 @@ impl Report {
             response: activity.request_started(),
             _room: room,
         }
+    }
+
+    pub(crate) fn limits(&self) -> &Limits {
+        self.activity.limits()
+    }
+
+    /// Over HTTP/2: its client has made no room for the next bytes of the answer.
+    pub(crate) fn waits_for_room(&self) {
+        self.activity.waits_for_room();
+    }
+
+    /// Over HTTP/2: its client has made some, or it is waited for no longer.
+    pub(crate) fn waits_no_more(&self, has_room: bool) {
+        self.activity.waits_no_more(has_room);
+    }
+
+    /// Over HTTP/2: its client has made no room since then, which is too long.
+    pub(crate) fn is_stuck(&self, since: Instant) {
+        self.activity.stream_is_stuck(since);
     }
 }
 
@@ -228,11 +311,10 @@ impl Drop for Piece {
 }
 
 impl<B> ResponseBody<B> {
-    pub(crate) fn new(inner: B, report: Report, protocol: Protocol) -> Self {
+    pub(crate) fn new(inner: B, report: Report) -> Self {
         Self {
             inner,
             rest: Bytes::new(),
-            piece_len: piece_len(protocol),
             report,
         }
     }
@@ -262,7 +344,7 @@ where
                 Err(trailers) => return Poll::Ready(Some(Ok(trailers))),
             }
         }
-        let piece = this.rest.split_to(this.rest.len().min(*this.piece_len));
+        let piece = this.rest.split_to(this.rest.len().min(PIECE));
         Poll::Ready(Some(Ok(Frame::data(this.report.piece(piece)))))
     }
 

@@ -192,14 +192,18 @@ impl WatchedStream {
             frames.written(written);
         }
         if let Poll::Ready(written) = result {
-            if let (Some(since), Ok(written)) = (this.stalled_since.take(), &written) {
-                this.pace.taken(*written, since.elapsed(), limits);
+            if let Some(since) = this.stalled_since.take() {
+                this.activity.set_write_stalled(false);
+                if let Ok(written) = &written {
+                    this.pace.taken(*written, since.elapsed(), limits);
+                }
             }
             return Poll::Ready(written);
         }
         if this.stalled_since.is_none() {
             let now = Instant::now();
             *this.stalled_since = Some(now);
+            this.activity.set_write_stalled(true);
             this.stall.as_mut().reset(now + this.pace.patience(limits));
         }
         ready!(this.stall.poll(cx));

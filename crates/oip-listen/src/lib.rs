@@ -60,9 +60,11 @@
 mod activity;
 mod body;
 mod connections;
+mod date;
 #[cfg(unix)]
 mod descriptors;
 mod frames;
+mod http2;
 mod io;
 mod lanes;
 mod leftover;
@@ -76,6 +78,7 @@ mod shares;
 mod shutdown;
 mod spare;
 mod stream;
+mod streams;
 mod tasks;
 mod tls;
 

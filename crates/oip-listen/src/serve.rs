@@ -5,6 +5,7 @@ use std::sync::OnceLock;
 use std::{
     convert::Infallible,
     error::Error,
+    fmt,
     future::poll_fn,
     io,
     pin::{Pin, pin},
@@ -12,17 +13,16 @@ use std::{
     time::Duration,
 };
 
-use bytes::Buf;
+use bytes::{Buf, Bytes};
+use h2::{RecvStream, server::SendResponse};
 use http::{
-    HeaderValue, Method, Request, Response, Version,
-    header::{CONNECTION, EXPECT},
+    HeaderValue, Method, Request, Response,
+    header::{CONNECTION, CONTENT_LENGTH, EXPECT},
+    request::Parts,
 };
 use http_body::Body;
-use hyper::{
-    body::Incoming,
-    server::conn::{http1, http2},
-};
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper::{body::Incoming, server::conn::http1, service::service_fn};
+use hyper_util::rt::TokioIo;
 use tokio::{
     runtime::Handle,
     task::{JoinSet, yield_now},
@@ -35,11 +35,13 @@ use crate::{
     activity::{Activity, Verdict},
     body::Report,
     connections::Place,
+    http2::Http2,
     io::WatchedStream,
     lanes::Lane,
     leftover::Leftover,
     self_wakes::SelfWakes,
     stream::Stream,
+    streams,
     tasks::Tasks,
     tls::{Refused, Secured, Transport, secure},
 };
@@ -280,6 +282,94 @@ impl FirstRequest {
     }
 }
 
+/// The service of a connection, and what all of its requests are told.
+struct Front<S> {
+    service: S,
+    first: FirstRequest,
+    certificate: Option<ClientCertificate>,
+    activity: Activity,
+}
+
+impl<S, B> Front<S>
+where
+    S: Service<Request<RequestBody>, Response = Response<B>, Error = Infallible> + Clone + Send + 'static,
+    S::Future: Send,
+    B: Body + Send + 'static,
+    B::Data: Buf + Send,
+{
+    fn call(&self, mut head: Parts, brought: Option<http::Extensions>, body: RequestBody) -> S::Future {
+        if let Some(brought) = brought {
+            head.extensions.extend(brought);
+        }
+        if let Some(certificate) = &self.certificate {
+            head.extensions.insert(certificate.clone());
+        }
+        self.service.clone().call(Request::from_parts(head, body))
+    }
+
+    /// Answers a request of HTTP/1.
+    fn answer(
+        &self,
+        request: Request<Incoming>,
+        shutdown: Shutdown,
+    ) -> impl Future<Output = Result<Response<ResponseBody<B>>, Infallible>> + use<S, B> {
+        let report = Report::new(&self.activity, None);
+        let is_work = !matches!(*request.method(), Method::GET | Method::HEAD);
+        let brought = self.first.brought(&request);
+        let (head, body) = request.into_parts();
+        // Behind a body that has ended the next request does not wait for this one.
+        let leftover = (!body.is_end_stream()).then(Leftover::default);
+        // A client that asks before it sends its body will not send it after another answer.
+        let will_send = !head.headers.contains_key(EXPECT);
+        let limits = self.activity.limits();
+        let body = RequestBody::http1(body, head.uri.path(), limits, leftover.clone());
+        let answer = self.call(head, brought, body);
+        let activity = self.activity.clone();
+        async move {
+            if is_work && activity.limits().lanes.is_some() && activity.lane() == Lane::Front {
+                activity.go_to(Lane::Work);
+                activity.next_turn().await;
+            }
+            let Ok(answer) = answer.await;
+            let is_read = match leftover {
+                Some(leftover) => leftover.read(will_send).await,
+                None => true,
+            };
+            if !is_read {
+                activity.request_left_unread();
+            }
+            let mut response = answer.map(|body| ResponseBody::new(body, report));
+            if shutdown.is_leaving() || !is_read {
+                response
+                    .headers_mut()
+                    .insert(CONNECTION, HeaderValue::from_static("close"));
+            }
+            Ok(response)
+        }
+    }
+
+    /// Answers a stream of HTTP/2 in a task of its own, or refuses it.
+    fn answer_stream(&self, request: Request<RecvStream>, mut respond: SendResponse<Bytes>, tasks: &Tasks) {
+        let limits = self.activity.limits();
+        let room = if self.activity.open_requests() < limits.assured_streams {
+            None
+        } else {
+            let Some(room) = limits.streams.take() else {
+                return respond.send_reset(h2::Reason::REFUSED_STREAM);
+            };
+            Some(room)
+        };
+        let report = Report::new(&self.activity, room);
+        let brought = self.first.brought(&request);
+        let (head, body) = request.into_parts();
+        let len = head.headers.get(CONTENT_LENGTH);
+        let len = len.and_then(|len| len.to_str().ok()?.parse().ok());
+        let body = RequestBody::http2(body, len, head.uri.path(), limits);
+        let answer = self.call(head, brought, body);
+        tasks.execute(streams::answer(answer, respond, report));
+    }
+}
+
 /// One connection and its patience.
 struct Connection {
     protocol: Protocol,
@@ -381,68 +471,16 @@ impl Connection {
         B::Data: Buf + Send,
         B::Error: Into<Box<dyn Error + Send + Sync>>,
     {
-        let (activity, limits, shutdown) =
-            (self.activity.clone(), self.limits.clone(), self.shutdown.clone());
-        let protocol = self.protocol;
-        let service = hyper::service::service_fn(move |request: Request<Incoming>| {
-            let room = match protocol {
-                Protocol::Http2 if activity.open_requests() >= limits.assured_streams => {
-                    limits.streams.take().map(Some)
-                }
-                _ => Some(None),
-            };
-            let is_work = !matches!(*request.method(), Method::GET | Method::HEAD);
-            let started = room.map(|room| {
-                let report = Report::new(&activity, room);
-                let brought = first.brought(&request);
-                let (mut head, body) = request.into_parts();
-                if let Some(brought) = brought {
-                    head.extensions.extend(brought);
-                }
-                if let Some(certificate) = &certificate {
-                    head.extensions.insert(certificate.clone());
-                }
-                let is_http1 = head.version < Version::HTTP_2;
-                // Over HTTP/2, and behind a body that has ended, the next request does not wait for this one.
-                let leftover = (is_http1 && !body.is_end_stream()).then(Leftover::default);
-                // A client that asks before it sends its body will not send it after another answer.
-                let will_send = !head.headers.contains_key(EXPECT);
-                let body = RequestBody::new(body, head.uri.path(), &limits, leftover.clone());
-                let answer = service.clone().call(Request::from_parts(head, body));
-                (report, is_http1, leftover, will_send, answer)
-            });
-            let (shutdown, activity) = (shutdown.clone(), activity.clone());
-            async move {
-                if is_work
-                    && protocol == Protocol::Http1
-                    && activity.limits().lanes.is_some()
-                    && activity.lane() == Lane::Front
-                {
-                    activity.go_to(Lane::Work);
-                    activity.next_turn().await;
-                }
-                let Some((report, is_http1, leftover, will_send, answer)) = started else {
-                    return Err(h2::Error::from(h2::Reason::REFUSED_STREAM));
-                };
-                let Ok(answer) = answer.await;
-                let is_read = match leftover {
-                    Some(leftover) => leftover.read(will_send).await,
-                    None => true,
-                };
-                if !is_read {
-                    activity.request_left_unread();
-                }
-                let mut response = answer.map(|body| ResponseBody::new(body, report, protocol));
-                if is_http1 && (shutdown.is_leaving() || !is_read) {
-                    response
-                        .headers_mut()
-                        .insert(CONNECTION, HeaderValue::from_static("close"));
-                }
-                Ok(response)
-            }
-        });
+        let front = Front {
+            service,
+            first,
+            certificate,
+            activity: self.activity.clone(),
+        };
         match self.protocol {
             Protocol::Http1 | Protocol::Either => {
+                let shutdown = self.shutdown.clone();
+                let service = service_fn(move |request| front.answer(request, shutdown.clone()));
                 let connection = http1::Builder::new()
                     // The watchdog has timers for heads that this one would only double.
                     .header_read_timeout(None)
@@ -451,19 +489,11 @@ impl Connection {
                 self.watch(connection, http1::Connection::graceful_shutdown).await
             }
             Protocol::Http2 => {
-                let limits = &self.limits;
-                let window = limits.windows.take();
-                let connection = http2::Builder::new(tasks)
-                    .timer(TokioTimer::new())
-                    .keep_alive_interval(limits.ping_interval)
-                    .keep_alive_timeout(limits.ping_interval)
-                    .max_concurrent_streams(limits.max_streams)
-                    .max_header_list_size(limits.max_header_list_bytes)
-                    .initial_stream_window_size(window.of_stream())
-                    .initial_connection_window_size(window.of_connection())
-                    .max_frame_size(window.frame())
-                    .serve_connection(TokioIo::new(transport), service);
-                let is_served = self.watch(connection, http2::Connection::graceful_shutdown).await;
+                let window = self.limits.windows.take();
+                let activity = self.activity.clone();
+                let accept = move |request, respond| front.answer_stream(request, respond, &tasks);
+                let connection = Http2::new(transport, &window, &activity, accept);
+                let is_served = self.watch(connection, Http2::close).await;
                 drop(window);
                 is_served
             }
@@ -493,14 +523,17 @@ impl Connection {
     }
 
     /// Drives a connection, and ends it when patience with it is over.
-    async fn watch<C>(self, connection: C, close: fn(Pin<&mut C>)) -> bool
+    async fn watch<C, E>(self, connection: C, close: fn(Pin<&mut C>)) -> bool
     where
-        C: Future<Output = Result<(), hyper::Error>>,
+        C: Future<Output = Result<(), E>>,
+        E: fmt::Display,
     {
         let mut connection = pin!(connection);
         // Over HTTP/2 requests have tasks of their own.
         let self_wakes = (self.protocol != Protocol::Http2).then(SelfWakes::new);
-        let (mut is_closing, mut is_making_room) = (false, false);
+        /// In this time a good client has heard that its connection ends.
+        const GRACE: Duration = Duration::from_millis(500);
+        let (mut is_closing, mut is_cut_soon) = (false, false);
         let mut wake = Instant::now();
         let mut draining = pin!(self.close_for_shutdown());
         loop {
@@ -523,24 +556,29 @@ impl Connection {
                     close(connection.as_mut());
                 }
                 () = self.activity.asked_to_close(), if !is_closing => {
-                    /// In this time a good client has heard of it.
-                    const GRACE: Duration = Duration::from_millis(500);
                     if self.activity.may_close() {
                         tracing::debug!("an idle connection makes room for another");
-                        is_closing = true;
-                        is_making_room = true;
+                        (is_closing, is_cut_soon) = (true, true);
                         close(connection.as_mut());
                         wake = Instant::now() + GRACE;
                     }
                 }
+                () = self.activity.all_stuck() => {
+                    tracing::debug!("the client reads none of its streams");
+                    if !is_closing {
+                        close(connection.as_mut());
+                    }
+                    (is_closing, is_cut_soon) = (true, true);
+                    wake = Instant::now() + GRACE;
+                }
                 () = self.shutdown.cutting() => return false,
-                () = sleep_until(wake), if is_making_room => {
+                () = sleep_until(wake), if is_cut_soon => {
                     if self.activity.open_requests() == 0 {
                         return true;
                     }
-                    is_making_room = false;
+                    is_cut_soon = false;
                 }
-                () = sleep_until(wake), if !is_making_room => match self.activity.verdict(Instant::now()) {
+                () = sleep_until(wake), if !is_cut_soon => match self.activity.verdict(Instant::now()) {
                     Verdict::WaitUntil(deadline) => wake = deadline,
                     Verdict::Close if !is_closing => {
                         is_closing = true;

@@ -8,7 +8,6 @@ use std::{
     task::Poll,
 };
 
-use hyper::rt::Executor;
 use tokio::{runtime::Handle, task::JoinSet};
 
 use crate::{activity::Activity, lanes::Lane, stream::Stream};
@@ -133,13 +132,13 @@ impl Tasks {
     }
 }
 
-/// Starts the tasks of an HTTP/2 connection's streams.
-impl<F> Executor<F> for Tasks
-where
-    F: Future + Send + 'static,
-    F::Output: Send,
-{
-    fn execute(&self, future: F) {
+impl Tasks {
+    /// Starts the task of a stream of HTTP/2.
+    pub(crate) fn execute<F>(&self, future: F)
+    where
+        F: Future + Send + 'static,
+        F::Output: Send,
+    {
         let here = self.activity.lane();
         let lanes = self.activity.limits().lanes.as_ref();
         match lanes.and_then(|lanes| lanes.runtime(here)) {

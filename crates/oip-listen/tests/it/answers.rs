@@ -4,12 +4,13 @@ use std::{
     io::{Read, Write},
     sync::atomic::Ordering,
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use bytes::Bytes;
+use h2::{RecvStream, client::SendRequest};
 use oip_listen::Protocol;
-use tokio::net::TcpStream;
+use tokio::{net::TcpStream, runtime::Builder, task::JoinHandle};
 
 use crate::support::{PATIENCE, Server, eventually, limits, read_answer, read_to_end};
 
@@ -86,6 +87,130 @@ fn slow_readers_are_cut() {
     assert!(read_to_end(&mut fast).len() > 32 << 20);
 }
 
+fn block_on(client: impl Future<Output = ()>) {
+    let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(client);
+}
+
+/// A client of HTTP/2 whose streams may each take one byte before they are read.
+async fn narrow_client(server: &Server) -> (SendRequest<Bytes>, JoinHandle<Result<(), h2::Error>>) {
+    let stream = TcpStream::connect(server.address).await.unwrap();
+    let mut client = h2::client::Builder::new();
+    client
+        .initial_window_size(1)
+        .initial_connection_window_size(1 << 20);
+    let (requests, connection) = client.handshake(stream).await.unwrap();
+    (requests, tokio::spawn(connection))
+}
+
+async fn get(requests: &mut SendRequest<Bytes>, path: &str) -> RecvStream {
+    let request = http::Request::get(format!("http://x{path}")).body(()).unwrap();
+    *requests = requests.clone().ready().await.unwrap();
+    let (answer, _) = requests.send_request(request, true).unwrap();
+    answer.await.unwrap().into_body()
+}
+
+async fn read_whole(mut body: RecvStream) -> Result<Vec<u8>, h2::Error> {
+    let mut read = Vec::new();
+    while let Some(piece) = body.data().await {
+        let piece = piece?;
+        body.flow_control().release_capacity(piece.len()).unwrap();
+        read.extend_from_slice(&piece);
+    }
+    Ok(read)
+}
+
+/// Whether its answer is large or as short as to be given out at once, a stream that is not read ends alone.
+#[test]
+fn a_stream_that_is_not_read_is_reset_and_its_connection_goes_on() {
+    for path in ["/big", "/small"] {
+        let limits = limits().with(|limits| limits.write_timeout = 3 * PATIENCE);
+        let server = Server::start(Protocol::Http2, limits);
+        block_on(async {
+            let (mut requests, connection) = narrow_client(&server).await;
+            let stuck = get(&mut requests, path).await;
+            let start = Instant::now();
+            let mut answered = 0;
+            while server.abandoned.load(Ordering::SeqCst) == 0 {
+                assert!(start.elapsed() < Duration::from_secs(20), "{path}: kept");
+                let body = get(&mut requests, "/hello").await;
+                assert_eq!(read_whole(body).await.unwrap(), b"hello");
+                answered += 1;
+            }
+            assert!(start.elapsed() > 2 * PATIENCE, "{path}: reset too early");
+            assert!(answered > 10, "{path}: {answered}");
+            let error = read_whole(stuck).await.unwrap_err();
+            assert_eq!(error.reason(), Some(h2::Reason::CANCEL), "{path}: {error}");
+            let body = get(&mut requests, "/hello").await;
+            assert_eq!(read_whole(body).await.unwrap(), b"hello");
+            assert!(!connection.is_finished(), "{path}");
+        });
+    }
+}
+
+/// A client that opens its window a byte at a time is slow, whatever its other streams do.
+#[test]
+fn a_stream_that_is_read_too_slowly_is_reset() {
+    let limits = limits().with(|limits| {
+        limits.write_timeout = 100 * PATIENCE;
+        limits.min_send_rate = 4 << 20;
+        limits.send_rate_grace = 2 * PATIENCE;
+    });
+    let server = Server::start(Protocol::Http2, limits);
+    block_on(async {
+        let (mut requests, _connection) = narrow_client(&server).await;
+        let mut slow = get(&mut requests, "/small").await;
+        let error = loop {
+            match slow.data().await.unwrap() {
+                Ok(piece) => {
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                    slow.flow_control().release_capacity(piece.len()).unwrap();
+                }
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(error.reason(), Some(h2::Reason::CANCEL), "{error}");
+    });
+}
+
+/// A client that reads none of its streams is told why its connection ends.
+#[test]
+fn a_connection_whose_streams_are_all_stuck_ends_with_go_away() {
+    let limits = limits().with(|limits| limits.ping_interval = 100 * PATIENCE);
+    let server = Server::start(Protocol::Http2, limits);
+    let mut stream = server.connect();
+    // Settings with a window of 0, and two requests: GET /small, by indices of HPACK's static table.
+    stream
+        .write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\x06\x04\0\0\0\0\0\0\x04\0\0\0\0")
+        .unwrap();
+    for number in [1, 3] {
+        let head = b"\x82\x86\x04\x06/small\x01\x01x";
+        let mut frame = vec![0, 0, head.len() as u8, 1, 5, 0, 0, 0, number];
+        frame.extend_from_slice(head);
+        stream.write_all(&frame).unwrap();
+    }
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).unwrap();
+    let mut frames = Vec::new();
+    let mut rest = &answer[..];
+    while let [a, b, c, kind, _, _, _, _, number, after @ ..] = rest {
+        let (payload, after) = after.split_at(u32::from_be_bytes([0, *a, *b, *c]) as usize);
+        frames.push((*kind, *number, payload.to_vec()));
+        rest = after;
+    }
+    const RST_STREAM: u8 = 3;
+    const GOAWAY: u8 = 7;
+    let cancel = vec![0, 0, 0, 8];
+    for number in [1, 3] {
+        assert!(
+            frames.contains(&(RST_STREAM, number, cancel.clone())),
+            "{frames:?}"
+        );
+    }
+    assert!(frames.iter().any(|(kind, ..)| *kind == GOAWAY), "{frames:?}");
+    assert_eq!(server.abandoned.load(Ordering::SeqCst), 2);
+}
+
 /// One connection with many streams and almost no window: neither what waits for it nor what was all given out stays.
 #[test]
 fn streams_without_a_window_are_cut() {
@@ -93,11 +218,7 @@ fn streams_without_a_window_are_cut() {
     for path in ["/big", "/small"] {
         let limits = limits().with(|limits| limits.write_timeout = 10 * PATIENCE);
         let server = Server::start(Protocol::Http2, limits);
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .unwrap();
-        runtime.block_on(async {
+        block_on(async {
             let stream = TcpStream::connect(server.address).await.unwrap();
             let mut client = h2::client::Builder::new();
             client.initial_window_size(1);
