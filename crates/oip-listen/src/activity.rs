@@ -2,14 +2,15 @@ use std::{
     future::poll_fn,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering},
+        atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering},
     },
     task::Poll,
+    time::Duration,
 };
 
 use tokio::{sync::Notify, time::Instant};
 
-use crate::{Limits, Protocol, connections::Occupant, lanes::Lane, send_pace::SendPace};
+use crate::{Limits, Protocol, connections::Occupant, lanes::Lane, places::Seat, send_pace::SendPace};
 
 /// The activity of one connection, as far as timeouts need it.
 ///
@@ -19,6 +20,8 @@ pub(crate) struct Activity(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
+    /// Among all connections of the process.
+    number: u64,
     limits: Limits,
     state: Mutex<State>,
     /// Somebody else needs the connection's place.
@@ -40,7 +43,7 @@ struct State {
     protocol: Protocol,
     bytes_read: u64,
     /// Requests whose answers are not sent yet.
-    open_requests: usize,
+    open: Vec<Arc<Seat>>,
     /// Since when there was no open request.
     idle_since: Instant,
     /// When the first byte of a head came that is not complete yet.
@@ -49,8 +52,8 @@ struct State {
     had_request: bool,
     /// Whether a request was answered before all of it was read, so that the connection ends.
     has_unread_request: bool,
-    /// Whether it was asked to make room for another connection.
-    is_asked_to_close: bool,
+    /// When it was asked to make room for another connection.
+    asked_to_close: Option<Instant>,
     /// Answers that are being sent over HTTP/1.
     sending: Vec<Sending>,
     /// Over HTTP/2, the open requests whose client has not made room for the next bytes of their answer.
@@ -93,19 +96,21 @@ impl Activity {
         let state = State {
             protocol,
             bytes_read: 0,
-            open_requests: 0,
+            open: Vec::new(),
             idle_since: Instant::now(),
             head_since: None,
             had_request: false,
             has_unread_request: false,
-            is_asked_to_close: false,
+            asked_to_close: None,
             sending: Vec::new(),
             waiting_for_room: 0,
             taken: Instant::now(),
             given: None,
             next_response: 0,
         };
+        static OPENED: AtomicU64 = AtomicU64::new(0);
         Self(Arc::new(Shared {
+            number: OPENED.fetch_add(1, Ordering::Relaxed),
             limits: limits.clone(),
             state: Mutex::new(state),
             asked_to_close: Notify::new(),
@@ -129,11 +134,39 @@ impl Activity {
         self.0.asked_to_close.notified().await;
     }
 
-    /// Whether a connection that was asked to make room still has nothing to do. Otherwise it stays.
+    /// The connection's number, which no other one has.
+    pub(crate) fn number(&self) -> u64 {
+        self.0.number
+    }
+
+    /// Whether a connection that was asked to make room still has nothing to do. Otherwise it stays. The requests that wait for their
+    /// client lose their places.
     pub(crate) fn may_close(&self) -> bool {
         let mut state = self.lock();
-        state.is_asked_to_close = state.open_requests == 0 && self.is_all_sent(&state);
-        state.is_asked_to_close
+        let may_close = self.idles_since(&state).is_some();
+        if may_close {
+            self.0.limits.streams.evict_all(&state.open);
+            self.0.limits.connections.note_evicted();
+        } else {
+            state.asked_to_close = None;
+        }
+        may_close
+    }
+
+    /// Since when there is nothing to do, but to wait for the client.
+    fn idles_since(&self, state: &State) -> Option<Instant> {
+        if !self.is_all_sent(state) {
+            return None;
+        }
+        let mut of_requests = state.open.iter().map(|seat| seat.idle_since(state.idle_since));
+        of_requests.try_fold(state.idle_since, |latest, since| Some(latest.max(since?)))
+    }
+
+    /// Whether a request is in work, and does not wait for its client.
+    pub(crate) fn is_working(&self) -> bool {
+        let state = self.lock();
+        let mut open = state.open.iter();
+        open.any(|seat| seat.idle_since(state.idle_since).is_none())
     }
 
     pub(crate) fn limits(&self) -> &Limits {
@@ -162,7 +195,7 @@ impl Activity {
     /// A stream, which is still open and waits no more, is reset: its client has made no room since then.
     pub(crate) fn stream_is_stuck(&self, since: Instant) {
         let state = self.lock();
-        if state.taken <= since && state.waiting_for_room + 1 >= state.open_requests {
+        if state.taken <= since && state.waiting_for_room + 1 >= state.open.len() {
             self.0.all_stuck.notify_one();
         }
     }
@@ -233,7 +266,7 @@ impl Activity {
     pub(crate) fn read(&self, bytes: usize) {
         let mut state = self.lock();
         state.bytes_read += bytes as u64;
-        if state.open_requests == 0 {
+        if state.open.is_empty() {
             state.head_since.get_or_insert_with(Instant::now);
         }
     }
@@ -250,13 +283,13 @@ impl Activity {
 
     /// Requests in work.
     pub(crate) fn open_requests(&self) -> usize {
-        self.lock().open_requests
+        self.lock().open.len()
     }
 
     /// A request's head is complete. Returns the number under which its answer is known.
-    pub(crate) fn request_started(&self) -> u64 {
+    pub(crate) fn request_started(&self, seat: &Arc<Seat>) -> u64 {
         let mut state = self.lock();
-        state.open_requests += 1;
+        state.open.push(seat.clone());
         state.had_request = true;
         state.head_since = None;
         state.next_response += 1;
@@ -264,16 +297,18 @@ impl Activity {
     }
 
     /// A request's answer was given out to be sent, or given up.
-    pub(crate) fn request_ended(&self, response: u64) {
+    pub(crate) fn request_ended(&self, response: u64, seat: &Arc<Seat>) {
         let mut state = self.lock();
         let now = self.now_or_when_given(&state);
         state.sending.retain_mut(|sending| {
             sending.is_ended |= sending.response == response;
             !sending.is_ended || sending.pieces > 0
         });
-        state.open_requests = state.open_requests.saturating_sub(1);
+        if let Some(at) = state.open.iter().position(|open| Arc::ptr_eq(open, seat)) {
+            state.open.swap_remove(at);
+        }
         state.taken = now;
-        if state.open_requests == 0 {
+        if state.open.is_empty() {
             state.idle_since = now;
             state.head_since = None;
         }
@@ -355,7 +390,7 @@ impl Activity {
         if let Some(deadline) = deadlines.min() {
             return patience(deadline, Verdict::Cut("the client does not read its answer"));
         }
-        if state.open_requests > 0 {
+        if !state.open.is_empty() {
             // Whatever takes long now has a deadline of its own.
             return Verdict::WaitUntil(look_again);
         }
@@ -395,20 +430,25 @@ impl Activity {
 impl Occupant for Activity {
     fn idle_since(&self) -> Option<Instant> {
         let state = self.lock();
-        let is_idle = state.open_requests == 0 && self.is_all_sent(&state) && !state.is_asked_to_close;
-        is_idle.then_some(state.idle_since)
+        self.idles_since(&state)
+            .filter(|_| state.asked_to_close.is_none())
     }
 
     fn ask_to_close(&self) {
-        self.lock().is_asked_to_close = true;
+        self.lock().asked_to_close = Some(Instant::now());
         self.0.asked_to_close.notify_one();
+    }
+
+    fn is_about_to_close(&self, now: Instant) -> bool {
+        /// By then it is closed, or has work to do.
+        const LONGEST: Duration = Duration::from_secs(1);
+        let asked = self.lock().asked_to_close;
+        asked.is_some_and(|asked| now.saturating_duration_since(asked) < LONGEST)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     const SECOND: Duration = Duration::from_secs(1);
@@ -437,12 +477,13 @@ mod tests {
     fn an_idle_connection_is_closed_after_the_idle_timeout() {
         let activity = Activity::new(Protocol::Http1, &Limits::default());
         activity.read(10);
-        let response = activity.request_started();
+        let seat = Arc::default();
+        let response = activity.request_started(&seat);
         assert!(
             waits(&activity, 1000 * SECOND),
             "a request in work has its own deadline"
         );
-        activity.request_ended(response);
+        activity.request_ended(response, &seat);
         assert!(waits(&activity, 74 * SECOND));
         assert_eq!(after(&activity, 76 * SECOND), Verdict::Close);
         // The next head has its time from its first byte on.
@@ -464,15 +505,16 @@ mod tests {
     fn a_client_that_does_not_read_is_cut() {
         let activity = Activity::new(Protocol::Http1, &Limits::default());
         activity.read(100);
-        let (stuck, other) = (activity.request_started(), activity.request_started());
+        let seats = [Arc::default(), Arc::default()];
+        let [stuck, other] = seats.each_ref().map(|seat| activity.request_started(seat));
         activity.piece_given(stuck);
         activity.piece_given(other);
         activity.piece_left(other, 10);
         assert!(waits(&activity, 29 * SECOND));
         assert!(matches!(after(&activity, 31 * SECOND), Verdict::Cut(_)));
         // All of it was given out; it has not left yet.
-        activity.request_ended(stuck);
-        activity.request_ended(other);
+        activity.request_ended(stuck, &seats[0]);
+        activity.request_ended(other, &seats[1]);
         assert!(matches!(after(&activity, 31 * SECOND), Verdict::Cut(_)));
         activity.piece_left(stuck, 10);
         assert!(waits(&activity, 74 * SECOND));

@@ -3,6 +3,7 @@
 use std::{
     io,
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll, ready},
     time::Duration,
 };
@@ -12,12 +13,14 @@ use h2::{Reason, RecvStream};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use pin_project_lite::pin_project;
-use tokio::{
-    sync::OwnedSemaphorePermit,
-    time::{Instant, Sleep, sleep_until},
-};
+use tokio::time::{Instant, Sleep, sleep_until};
 
-use crate::{Limits, activity::Activity, leftover::Leftover};
+use crate::{
+    Limits,
+    activity::Activity,
+    leftover::Leftover,
+    places::{Place, Seat, Wait, Waiter},
+};
 
 pin_project! {
     /// A request's body that fails when it comes too slowly.
@@ -31,11 +34,15 @@ pin_project! {
         deadline: Option<Pin<Box<Sleep>>>,
         is_waiting: bool,
         is_conversation: bool,
+        seat: Arc<Seat>,
     }
 
     impl PinnedDrop for RequestBody {
         fn drop(this: Pin<&mut Self>) {
             let this = this.project();
+            if *this.is_waiting {
+                this.seat.goes_on(Wait::Body);
+            }
             if let (Some(leftover), Inner::Http1(rest)) = (this.leftover, this.inner)
                 && let Some(rest) = rest.take().filter(|rest| !rest.is_end_stream())
             {
@@ -102,21 +109,22 @@ struct Pace {
 
 impl RequestBody {
     /// The body of a request of HTTP/1. `leftover` gets what is not read.
-    pub(crate) fn http1(inner: Incoming, path: &str, limits: &Limits, leftover: Option<Leftover>) -> Self {
-        Self::new(Inner::Http1(Some(inner)), path, limits, leftover)
+    pub(crate) fn http1(inner: Incoming, path: &str, report: &Report, leftover: Option<Leftover>) -> Self {
+        Self::new(Inner::Http1(Some(inner)), path, report, leftover)
     }
 
     /// The body of a request of HTTP/2, of so many bytes if its head says so.
-    pub(crate) fn http2(stream: RecvStream, len: Option<u64>, path: &str, limits: &Limits) -> Self {
+    pub(crate) fn http2(stream: RecvStream, len: Option<u64>, path: &str, report: &Report) -> Self {
         let inner = Inner::Http2(StreamBody {
             stream,
             left: len,
             is_data_over: false,
         });
-        Self::new(inner, path, limits, None)
+        Self::new(inner, path, report, None)
     }
 
-    fn new(inner: Inner, path: &str, limits: &Limits, leftover: Option<Leftover>) -> Self {
+    fn new(inner: Inner, path: &str, report: &Report, leftover: Option<Leftover>) -> Self {
+        let limits = report.limits();
         let pace = Pace {
             gap_timeout: limits.body_gap_timeout,
             min_rate: limits.min_body_rate,
@@ -132,6 +140,7 @@ impl RequestBody {
             deadline: None,
             is_waiting: false,
             is_conversation: limits.conversations.contains(&path),
+            seat: report.seat.clone(),
         }
     }
 }
@@ -185,11 +194,16 @@ impl Body for RequestBody {
                 .as_ref()
                 .and_then(|frame| frame.as_ref().ok()?.data_ref().map(Bytes::len));
             this.pace.frame_came(bytes.unwrap_or(0));
-            *this.is_waiting = false;
+            if std::mem::take(this.is_waiting) {
+                this.seat.goes_on(Wait::Body);
+            }
             return Poll::Ready(frame);
         }
         if *this.is_conversation {
             return Poll::Pending;
+        }
+        if !*this.is_waiting {
+            this.seat.waits(Wait::Body);
         }
         let sleep = match this.deadline {
             Some(sleep) if *this.is_waiting => sleep,
@@ -200,8 +214,13 @@ impl Body for RequestBody {
             none => none.insert(Box::pin(sleep_until(this.pace.next_deadline()))),
         };
         *this.is_waiting = true;
-        ready!(sleep.as_mut().poll(cx));
-        let error = io::Error::new(io::ErrorKind::TimedOut, "the request's body came too slowly");
+        let reason = if this.seat.poll_revoked(Waiter::Service, cx).is_ready() {
+            "the request's body came too slowly while others waited for its place"
+        } else {
+            ready!(sleep.as_mut().poll(cx));
+            "the request's body came too slowly"
+        };
+        let error = io::Error::new(io::ErrorKind::TimedOut, reason);
         Poll::Ready(Some(Err(error.into())))
     }
 
@@ -236,20 +255,23 @@ pin_project! {
 /// Bytes of a piece.
 const PIECE: usize = 256 << 10;
 
-/// Tells the connection about one answer, and that it is over when it is dropped.
+/// Tells the connection about one request, and that it is over when this is dropped.
 pub(crate) struct Report {
     activity: Activity,
     response: u64,
-    _room: Option<OwnedSemaphorePermit>,
+    seat: Arc<Seat>,
+    /// Over HTTP/2.
+    place: Option<Place>,
 }
 
 impl Report {
-    /// Of an answer that keeps its room until it is over.
-    pub(crate) fn new(activity: &Activity, room: Option<OwnedSemaphorePermit>) -> Self {
+    /// Of a request that keeps its place until its answer is given out.
+    pub(crate) fn new(activity: &Activity, seat: Arc<Seat>, place: Option<Place>) -> Self {
         Self {
             activity: activity.clone(),
-            response: activity.request_started(),
-            _room: room,
+            response: activity.request_started(&seat),
+            seat,
+            place,
         }
     }
 
@@ -257,25 +279,34 @@ impl Report {
         self.activity.limits()
     }
 
+    pub(crate) fn seat(&self) -> &Seat {
+        &self.seat
+    }
+
     /// Over HTTP/2: its client has made no room for the next bytes of the answer.
     pub(crate) fn waits_for_room(&self) {
         self.activity.waits_for_room();
+        self.seat.waits(Wait::Room);
     }
 
     /// Over HTTP/2: its client has made some, or it is waited for no longer.
     pub(crate) fn waits_no_more(&self, has_room: bool) {
+        self.seat.goes_on(Wait::Room);
         self.activity.waits_no_more(has_room);
     }
 
     /// Over HTTP/2: its client has made no room since then, which is too long.
     pub(crate) fn is_stuck(&self, since: Instant) {
         self.activity.stream_is_stuck(since);
+        if let Some(place) = &self.place {
+            place.note_unread();
+        }
     }
 }
 
 impl Drop for Report {
     fn drop(&mut self) {
-        self.activity.request_ended(self.response);
+        self.activity.request_ended(self.response, &self.seat);
     }
 }
 

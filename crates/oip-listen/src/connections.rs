@@ -17,15 +17,32 @@ use tokio::{
 
 /// How many connections there may be at once, over all listeners that share it.
 ///
-/// When there are so many, the one that has been idle for the longest time is closed for a new one. Where all have
-/// requests in work, new ones wait.
+/// When there are so many, the one that has been idle for the longest time is closed for a new one; a connection idles where all of its
+/// requests wait for their client. Where all have requests in work, new ones wait.
 #[derive(Clone, Debug)]
 pub struct ConnectionCap(Arc<Shared>);
 
 struct Shared {
+    /// Connections that may be about to make room at once. Others are asked only then.
+    asked: usize,
     permits: Arc<Semaphore>,
     open: Mutex<HashMap<u64, Arc<dyn Occupant>>>,
     opened: AtomicU64,
+    evicted: AtomicU64,
+}
+
+/// What has become of connections.
+///
+/// ```
+/// assert_eq!(oip_listen::ConnectionCap::new(10).counts().open, 0);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ConnectionCounts {
+    /// Connections that are open now.
+    pub open: u64,
+    /// Connections that were closed to make room for others.
+    pub evicted: u64,
 }
 
 /// A connection, as far as its place is concerned.
@@ -35,6 +52,9 @@ pub(crate) trait Occupant: Send + Sync {
 
     /// Asks it to make room for another one.
     fn ask_to_close(&self);
+
+    /// Whether it was asked so short a time ago that it may still be about to close.
+    fn is_about_to_close(&self, now: Instant) -> bool;
 }
 
 /// A connection that was idle for a shorter time does not make room: its client may be about to send its next request.
@@ -48,10 +68,26 @@ impl ConnectionCap {
     #[must_use]
     pub fn new(connections: usize) -> Self {
         Self(Arc::new(Shared {
+            asked: (connections / 16).max(1),
             permits: Arc::new(Semaphore::new(connections.min(Semaphore::MAX_PERMITS))),
             open: Mutex::default(),
             opened: AtomicU64::new(0),
+            evicted: AtomicU64::new(0),
         }))
+    }
+
+    /// Counts of all connections so far.
+    #[must_use]
+    pub fn counts(&self) -> ConnectionCounts {
+        ConnectionCounts {
+            open: self.0.lock().len() as u64,
+            evicted: self.0.evicted.load(Ordering::Relaxed),
+        }
+    }
+
+    /// A connection is closed to make room for another.
+    pub(crate) fn note_evicted(&self) {
+        self.0.evicted.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Waits until there is room for a connection, and makes some.
@@ -85,6 +121,10 @@ impl ConnectionCap {
     /// Asks the connection that has been idle for the longest time to close, if any is.
     fn ask_idlest(&self, now: Instant) {
         let open = self.0.lock();
+        let about_to_close = open.values().filter(|occupant| occupant.is_about_to_close(now));
+        if about_to_close.count() >= self.0.asked {
+            return;
+        }
         let idle = open
             .values()
             .filter_map(|occupant| Some((occupant.idle_since()?, occupant)));

@@ -11,12 +11,12 @@
 //! | keeps a connection open without requests | [`Limits::idle_timeout`] |
 //! | stops sending in the middle of a body | [`Limits::body_gap_timeout`] |
 //! | trickles a body | [`Limits::min_body_rate`], unless it is one of [`Limits::conversations`] |
-//! | does not read its answer, or one of its answers over HTTP/2 | [`Limits::write_timeout`] |
+//! | does not read its answer | [`Limits::write_timeout`]; over HTTP/2 that stream is reset, and the connection ends where no stream is read |
 //! | reads its answer slowly | [`Limits::min_send_rate`], [`Limits::send_rate_grace`] |
 //! | sends a body that the service does not read (HTTP/1) | a small rest is read, else the answer has `Connection: close` |
 //! | vanishes without a word (HTTP/2) | [`Limits::ping_interval`] |
 //! | opens more connections than there should be | [`Limits::connections`]: the idlest is closed for a new one, else that waits |
-//! | opens more streams than there should be | [`Limits::max_streams`], [`Limits::streams`]: new ones are refused |
+//! | opens more streams than there should be | [`Limits::max_streams`], [`Limits::streams`]: those that wait for their client give way to new ones, else new ones are refused |
 //! | sends and does not wait for what it sent to be read | [`Limits::windows`] |
 //! | floods a connection with frames of HTTP/2 that carry nothing | the connection is closed with `ENHANCE_YOUR_CALM` |
 //! | keeps the server busy with what it sends | its connection lets others go first after each 32 KiB or 128 frames, and moves to threads where it cannot hold up others ([`Limits::lanes`]) |
@@ -64,12 +64,14 @@ mod date;
 #[cfg(unix)]
 mod descriptors;
 mod frames;
+mod front;
 mod http2;
 mod io;
 mod lanes;
 mod leftover;
 mod limits;
 mod listener;
+mod places;
 mod protocol;
 mod self_wakes;
 mod send_pace;
@@ -83,7 +85,7 @@ mod tasks;
 mod tls;
 
 pub use body::{RequestBody, ResponseBody};
-pub use connections::ConnectionCap;
+pub use connections::{ConnectionCap, ConnectionCounts};
 #[cfg(unix)]
 pub use descriptors::Descriptors;
 pub use lanes::Lanes;
@@ -91,9 +93,10 @@ pub use limits::Limits;
 #[cfg(unix)]
 pub use listener::listen_unix;
 pub use listener::{Address, Listener, Peer, listen};
+pub use places::{Lasting, StreamCap, StreamCounts, StreamPlace};
 pub use protocol::Protocol;
 pub use self_wakes::let_others_go;
 pub use serve::{serve, serve_each, serve_tls};
-pub use shares::{StreamCap, Windows};
+pub use shares::Windows;
 pub use shutdown::Shutdown;
 pub use tls::{CertificateName, ClientCertificate, ServerCertificate, Tls, TlsError, TlsFile, TlsFiles};

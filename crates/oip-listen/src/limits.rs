@@ -4,7 +4,7 @@ use std::time::Duration;
 
 #[cfg(unix)]
 use crate::Descriptors;
-use crate::{ConnectionCap, Lanes, StreamCap, Windows};
+use crate::{ConnectionCap, Lanes, Lasting, StreamCap, Windows};
 
 /// How long clients may take for each thing they do, and how many there may be.
 ///
@@ -28,6 +28,8 @@ pub struct Limits {
     /// Paths of requests whose body and answer are a conversation, as in gRPC's streams (none). Their bodies may pause
     /// for as long as the connection lasts; it is for the service to end those that stop in the middle of something.
     pub conversations: &'static [&'static str],
+    /// Requests over HTTP/2 that last while nothing is done for them, whose services are told of their place (none).
+    pub lasting: Option<Lasting>,
     /// For how long a body's rate does not count (5 s).
     pub body_rate_grace: Duration,
     /// How long a client may take to read before the next bytes of an answer can be sent (30 s).
@@ -78,6 +80,7 @@ impl Default for Limits {
             body_gap_timeout: Duration::from_secs(20),
             min_body_rate: 1024,
             conversations: &[],
+            lasting: None,
             body_rate_grace: Duration::from_secs(5),
             write_timeout: Duration::from_secs(30),
             min_send_rate: 16 << 10,

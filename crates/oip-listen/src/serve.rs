@@ -1,7 +1,5 @@
 //! The accept loop, and each connection from its start to its end.
 
-#[cfg(unix)]
-use std::sync::OnceLock;
 use std::{
     convert::Infallible,
     error::Error,
@@ -13,15 +11,10 @@ use std::{
     time::Duration,
 };
 
-use bytes::{Buf, Bytes};
-use h2::{RecvStream, server::SendResponse};
-use http::{
-    HeaderValue, Method, Request, Response,
-    header::{CONNECTION, CONTENT_LENGTH, EXPECT},
-    request::Parts,
-};
+use bytes::Buf;
+use http::{Request, Response};
 use http_body::Body;
-use hyper::{body::Incoming, server::conn::http1, service::service_fn};
+use hyper::{server::conn::http1, service::service_fn};
 use hyper_util::rt::TokioIo;
 use tokio::{
     runtime::Handle,
@@ -31,22 +24,18 @@ use tokio::{
 use tower_service::Service;
 
 use crate::{
-    ClientCertificate, Limits, Listener, Peer, Protocol, RequestBody, ResponseBody, Shutdown, Tls,
+    ClientCertificate, Limits, Listener, Peer, Protocol, RequestBody, Shutdown, Tls,
     activity::{Activity, Verdict},
-    body::Report,
     connections::Place,
+    front::{FirstRequest, Front},
     http2::Http2,
     io::WatchedStream,
     lanes::Lane,
-    leftover::Leftover,
     self_wakes::SelfWakes,
     stream::Stream,
-    streams,
     tasks::Tasks,
     tls::{Refused, Secured, Transport, secure},
 };
-#[cfg(unix)]
-use crate::{Descriptors, descriptors::Reception};
 
 /// Serves a listener's connections until a shutdown, and returns how many connections had to be cut.
 ///
@@ -241,133 +230,6 @@ fn is_the_clients(error: &io::Error) -> bool {
 struct Encryption {
     tls: Tls,
     home: Handle,
-}
-
-/// What the first request of a connection brings for all of them: of a descriptor that came with it.
-#[derive(Default)]
-struct FirstRequest {
-    #[cfg(unix)]
-    descriptors: Option<(Reception, Descriptors)>,
-    #[cfg(unix)]
-    brought: OnceLock<Option<http::Extensions>>,
-}
-
-impl FirstRequest {
-    #[cfg(unix)]
-    fn of(stream: &mut Stream, limits: &Limits) -> Self {
-        let descriptors = limits.descriptors.clone();
-        Self {
-            descriptors: descriptors
-                .and_then(|descriptors| Some((stream.receive_descriptors()?, descriptors))),
-            brought: OnceLock::new(),
-        }
-    }
-
-    #[cfg(not(unix))]
-    fn of(_: &mut Stream, _: &Limits) -> Self {
-        Self::default()
-    }
-
-    /// What the first request has brought, which may be this one.
-    fn brought<B>(&self, request: &Request<B>) -> Option<http::Extensions> {
-        #[cfg(unix)]
-        if let Some((reception, descriptors)) = &self.descriptors {
-            let brought = self
-                .brought
-                .get_or_init(|| descriptors.of_first(request, reception.close()));
-            return brought.clone();
-        }
-        let _ = request;
-        None
-    }
-}
-
-/// The service of a connection, and what all of its requests are told.
-struct Front<S> {
-    service: S,
-    first: FirstRequest,
-    certificate: Option<ClientCertificate>,
-    activity: Activity,
-}
-
-impl<S, B> Front<S>
-where
-    S: Service<Request<RequestBody>, Response = Response<B>, Error = Infallible> + Clone + Send + 'static,
-    S::Future: Send,
-    B: Body + Send + 'static,
-    B::Data: Buf + Send,
-{
-    fn call(&self, mut head: Parts, brought: Option<http::Extensions>, body: RequestBody) -> S::Future {
-        if let Some(brought) = brought {
-            head.extensions.extend(brought);
-        }
-        if let Some(certificate) = &self.certificate {
-            head.extensions.insert(certificate.clone());
-        }
-        self.service.clone().call(Request::from_parts(head, body))
-    }
-
-    /// Answers a request of HTTP/1.
-    fn answer(
-        &self,
-        request: Request<Incoming>,
-        shutdown: Shutdown,
-    ) -> impl Future<Output = Result<Response<ResponseBody<B>>, Infallible>> + use<S, B> {
-        let report = Report::new(&self.activity, None);
-        let is_work = !matches!(*request.method(), Method::GET | Method::HEAD);
-        let brought = self.first.brought(&request);
-        let (head, body) = request.into_parts();
-        // Behind a body that has ended the next request does not wait for this one.
-        let leftover = (!body.is_end_stream()).then(Leftover::default);
-        // A client that asks before it sends its body will not send it after another answer.
-        let will_send = !head.headers.contains_key(EXPECT);
-        let limits = self.activity.limits();
-        let body = RequestBody::http1(body, head.uri.path(), limits, leftover.clone());
-        let answer = self.call(head, brought, body);
-        let activity = self.activity.clone();
-        async move {
-            if is_work && activity.limits().lanes.is_some() && activity.lane() == Lane::Front {
-                activity.go_to(Lane::Work);
-                activity.next_turn().await;
-            }
-            let Ok(answer) = answer.await;
-            let is_read = match leftover {
-                Some(leftover) => leftover.read(will_send).await,
-                None => true,
-            };
-            if !is_read {
-                activity.request_left_unread();
-            }
-            let mut response = answer.map(|body| ResponseBody::new(body, report));
-            if shutdown.is_leaving() || !is_read {
-                response
-                    .headers_mut()
-                    .insert(CONNECTION, HeaderValue::from_static("close"));
-            }
-            Ok(response)
-        }
-    }
-
-    /// Answers a stream of HTTP/2 in a task of its own, or refuses it.
-    fn answer_stream(&self, request: Request<RecvStream>, mut respond: SendResponse<Bytes>, tasks: &Tasks) {
-        let limits = self.activity.limits();
-        let room = if self.activity.open_requests() < limits.assured_streams {
-            None
-        } else {
-            let Some(room) = limits.streams.take() else {
-                return respond.send_reset(h2::Reason::REFUSED_STREAM);
-            };
-            Some(room)
-        };
-        let report = Report::new(&self.activity, room);
-        let brought = self.first.brought(&request);
-        let (head, body) = request.into_parts();
-        let len = head.headers.get(CONTENT_LENGTH);
-        let len = len.and_then(|len| len.to_str().ok()?.parse().ok());
-        let body = RequestBody::http2(body, len, head.uri.path(), limits);
-        let answer = self.call(head, brought, body);
-        tasks.execute(streams::answer(answer, respond, report));
-    }
 }
 
 /// One connection and its patience.
@@ -573,7 +435,7 @@ impl Connection {
                 }
                 () = self.shutdown.cutting() => return false,
                 () = sleep_until(wake), if is_cut_soon => {
-                    if self.activity.open_requests() == 0 {
+                    if !self.activity.is_working() {
                         return true;
                     }
                     is_cut_soon = false;

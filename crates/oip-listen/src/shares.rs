@@ -1,30 +1,9 @@
-//! Limits that all connections of HTTP/2 share: open streams, and bytes that are received before they are read.
+//! A limit that all connections of HTTP/2 share: bytes that are received before they are read.
 
 use std::sync::{
     Arc,
     atomic::{AtomicU64, Ordering},
 };
-
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-
-/// How many streams there may be at once over all connections that share it, beside the first few of each connection.
-///
-/// A stream that finds no room is refused with `REFUSED_STREAM`, which tells its client that nothing of it was done.
-#[derive(Clone, Debug)]
-pub struct StreamCap(Arc<Semaphore>);
-
-impl StreamCap {
-    /// A cap of so many streams.
-    #[must_use]
-    pub fn new(streams: usize) -> Self {
-        Self(Arc::new(Semaphore::new(streams.min(Semaphore::MAX_PERMITS))))
-    }
-
-    /// Room for one stream, if there is some.
-    pub(crate) fn take(&self) -> Option<OwnedSemaphorePermit> {
-        self.0.clone().try_acquire_owned().ok()
-    }
-}
 
 /// Bytes of memory for windows, over all connections that share it.
 ///

@@ -7,7 +7,7 @@ use std::{
     convert::Infallible,
     future::poll_fn,
     pin::{Pin, pin},
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
@@ -20,7 +20,7 @@ use http::{
 use http_body::Body;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use crate::{body::Report, date, send_pace::SendPace};
+use crate::{body::Report, date, places::Waiter, send_pace::SendPace};
 
 /// Why a stream ended before all of its response was given out.
 enum End {
@@ -30,6 +30,8 @@ enum End {
     Broken,
     /// The client did not read.
     Stuck,
+    /// It waited for its client, and another one needed its place.
+    Evicted,
 }
 
 /// Sends the response that a service gives, for as long as the client wants it and reads it.
@@ -41,14 +43,24 @@ where
 {
     let mut service = pin!(service);
     let response = poll_fn(|cx| {
+        if report.seat().poll_revoked(Waiter::Connection, cx).is_ready() {
+            return Poll::Ready(Err(End::Evicted));
+        }
         if let Poll::Ready(Ok(response)) = service.as_mut().poll(cx) {
-            return Poll::Ready(Some(response));
+            return Poll::Ready(Ok(response));
         }
         // Looked at only while the service works: a response that is there is sent.
-        respond.poll_reset(cx).map(|_| None)
+        respond.poll_reset(cx).map(|_| Err(End::Gone))
     });
-    let Some(response) = response.await else {
-        return;
+    let response = match response.await {
+        Ok(response) => response,
+        Err(end) => {
+            if matches!(end, End::Evicted) {
+                // Its request is not even complete: nothing was done.
+                respond.send_reset(Reason::REFUSED_STREAM);
+            }
+            return;
+        }
     };
     let (head, body) = response.into_parts();
     let mut response = Response::from_parts(head, ());
@@ -66,11 +78,12 @@ where
         report,
         pace: SendPace::default(),
         patience: None,
+        last_words: None,
     };
     match sender.send(pin!(body)).await {
         Ok(()) | Err(End::Gone) => {}
         Err(End::Broken) => sender.stream.send_reset(Reason::INTERNAL_ERROR),
-        Err(End::Stuck) => sender.stream.send_reset(Reason::CANCEL),
+        Err(End::Stuck | End::Evicted) => sender.stream.send_reset(Reason::CANCEL),
     }
 }
 
@@ -105,7 +118,12 @@ struct Sender {
     pace: SendPace,
     /// Runs while the client makes no room.
     patience: Option<Pin<Box<Sleep>>>,
+    /// Runs once its place is lost, for the service to end it.
+    last_words: Option<Pin<Box<Sleep>>>,
 }
+
+/// How long a service may take to end a stream whose place is needed.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 
 impl Sender {
     async fn send<B>(&mut self, mut body: Pin<&mut B>) -> Result<(), End>
@@ -116,7 +134,7 @@ impl Sender {
         loop {
             let frame = poll_fn(|cx| match body.as_mut().poll_frame(cx) {
                 Poll::Ready(frame) => Poll::Ready(Ok(frame)),
-                Poll::Pending => self.poll_gone(cx).map(Err),
+                Poll::Pending => self.poll_gone_or_evicted(cx).map(Err),
             });
             let frame = match frame.await? {
                 None => return self.send_data(Bytes::new(), true),
@@ -188,10 +206,24 @@ impl Sender {
         if let Poll::Ready(gone) = self.poll_gone(cx) {
             return Poll::Ready(Err(gone));
         }
+        if self.report.seat().poll_revoked(Waiter::Connection, cx).is_ready() {
+            return Poll::Ready(Err(End::Evicted));
+        }
         match &mut self.patience {
             Some(sleep) => sleep.as_mut().poll(cx).map(|()| Err(End::Stuck)),
             None => Poll::Pending,
         }
+    }
+
+    /// While the service has nothing to send.
+    fn poll_gone_or_evicted(&mut self, cx: &mut Context<'_>) -> Poll<End> {
+        if let Poll::Ready(gone) = self.poll_gone(cx) {
+            return Poll::Ready(gone);
+        }
+        ready!(self.report.seat().poll_revoked(Waiter::Connection, cx));
+        let end = || Box::pin(sleep_until(Instant::now() + LAST_WORDS));
+        let last_words = self.last_words.get_or_insert_with(end);
+        last_words.as_mut().poll(cx).map(|()| End::Evicted)
     }
 
     fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<End> {

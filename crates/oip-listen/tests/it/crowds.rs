@@ -8,9 +8,13 @@ use std::{
 };
 
 use bytes::Bytes;
-use h2::client::{self, SendRequest};
+use h2::{
+    SendStream,
+    client::{self, ResponseFuture, SendRequest},
+};
 use http::Request;
 use oip_listen::{ConnectionCap, Protocol, StreamCap, Windows};
+use tokio::time::{sleep, timeout};
 
 use crate::support::{PATIENCE, Server, limits, read_answer, read_to_end};
 
@@ -102,49 +106,203 @@ pub(crate) async fn connect(server: &Server) -> SendRequest<Bytes> {
     send
 }
 
+fn block_on(clients: impl Future<Output = ()>) {
+    tokio::runtime::Runtime::new().unwrap().block_on(clients);
+}
+
+async fn begin(send: &SendRequest<Bytes>, path: &str, is_whole: bool) -> (ResponseFuture, SendStream<Bytes>) {
+    let request = Request::post(format!("http://x{path}")).body(()).unwrap();
+    let mut send = send.clone().ready().await.unwrap();
+    send.send_request(request, is_whole).unwrap()
+}
+
+/// The body that a request is answered with.
+async fn body_of(response: ResponseFuture) -> Result<String, h2::Error> {
+    let mut body = response.await?.into_body();
+    let mut read = Vec::new();
+    while let Some(piece) = body.data().await {
+        read.extend_from_slice(&piece?);
+    }
+    Ok(String::from_utf8(read).unwrap())
+}
+
 /// Each connection has its first streams; all that are more share what there is, and are refused beyond it so that their
 /// clients may try again.
 #[test]
 fn streams_beyond_the_shared_room_are_refused() {
+    let streams = StreamCap::new(3);
     let limits = limits().with(|limits| {
         limits.assured_streams = 2;
-        limits.streams = StreamCap::new(3);
+        limits.streams = streams.clone();
         limits.windows = Windows::new(0);
+    });
+    let server = Server::start(Protocol::Http2, limits);
+    block_on(async {
+        let (crowd, other) = (connect(&server).await, connect(&server).await);
+        let mut open = Vec::new();
+        for _ in 0..5 {
+            open.push(begin(&crowd, "/never", true).await);
+        }
+        let (refused, _body) = begin(&crowd, "/hello", true).await;
+        let error = refused.await.unwrap_err();
+        assert_eq!(error.reason(), Some(h2::Reason::REFUSED_STREAM), "{error}");
+        assert_eq!((streams.counts().open, streams.counts().refused), (5, 1));
+        // The other connection has its own.
+        for _ in 0..2 {
+            let (response, _) = begin(&other, "/hello", true).await;
+            assert_eq!(body_of(response).await.unwrap(), "hello");
+        }
+        // One that ends makes room.
+        open.pop();
+        while streams.counts().open > 4 {
+            sleep(Duration::from_millis(1)).await;
+        }
+        let (response, _) = begin(&crowd, "/hello", true).await;
+        assert_eq!(body_of(response).await.unwrap(), "hello");
+    });
+}
+
+/// Streams in which nothing happens take no place that others need, however many there are; their services end them.
+#[test]
+fn streams_that_wait_for_something_to_happen_give_way() {
+    let streams = StreamCap::new(16);
+    let limits = limits().with(|limits| {
+        limits.idle_timeout = Duration::from_secs(60);
+        limits.streams = streams.clone();
+    });
+    let server = Server::start(Protocol::Http2, limits);
+    block_on(async {
+        let mut watching = Vec::new();
+        for _ in 0..3 {
+            let crowd = connect(&server).await;
+            for _ in 0..6 {
+                watching.push(begin(&crowd, "/watch", true).await.0);
+            }
+        }
+        // Long enough to count as idle.
+        sleep(Duration::from_millis(400)).await;
+        let before = streams.counts();
+        let other = connect(&server).await;
+        let mut answers = Vec::new();
+        for _ in 0..10 {
+            answers.push(begin(&other, "/slow", true).await.0);
+        }
+        for answer in answers {
+            assert_eq!(body_of(answer).await.unwrap(), "slow");
+        }
+        let after = streams.counts();
+        assert_eq!(after.refused, before.refused);
+        assert!(after.evicted >= before.evicted + 4, "{after:?}");
+        // Those whose place was taken have heard of it; those with a place of their connection's own are left alone.
+        let (mut moved, mut left) = (0, 0);
+        for stream in watching {
+            match timeout(Duration::from_millis(10), body_of(stream)).await {
+                Ok(Ok(word)) if word == "moved" => moved += 1,
+                Ok(other) => panic!("{other:?}"),
+                Err(_) => left += 1,
+            }
+        }
+        assert_eq!(moved as u64, after.evicted);
+        assert!(left >= 6, "{left}");
+    });
+}
+
+/// A request whose body does not come has no work done for it yet: it gives way, and may be sent again.
+#[test]
+fn requests_whose_bodies_do_not_come_give_way() {
+    let streams = StreamCap::new(4);
+    let limits = limits().with(|limits| {
+        limits.streams = streams.clone();
+        limits.idle_timeout = Duration::from_secs(60);
         limits.body_gap_timeout = Duration::from_secs(60);
         limits.body_rate_grace = Duration::from_secs(60);
     });
     let server = Server::start(Protocol::Http2, limits);
-    let runtime = tokio::runtime::Runtime::new().unwrap();
-    runtime.block_on(async {
-        let begin = |send: &SendRequest<Bytes>| {
-            let send = send.clone();
-            async move {
-                let request = Request::post("http://x/echo").body(()).unwrap();
-                send.ready().await.unwrap().send_request(request, false).unwrap()
-            }
-        };
+    block_on(async {
         let (crowd, other) = (connect(&server).await, connect(&server).await);
-        let mut open = Vec::new();
-        for _ in 0..5 {
-            open.push(begin(&crowd).await);
+        let mut stalled = Vec::new();
+        for _ in 0..6 {
+            stalled.push(begin(&crowd, "/echo", false).await);
         }
-        let (refused, _body) = begin(&crowd).await;
-        let error = refused.await.unwrap_err();
-        assert_eq!(error.reason(), Some(h2::Reason::REFUSED_STREAM), "{error}");
-        // The other connection has its own.
-        for _ in 0..2 {
-            let (response, mut body) = begin(&other).await;
-            body.send_data(Bytes::from_static(b"x"), true).unwrap();
-            assert_eq!(response.await.unwrap().status(), 200);
+        let refused_at_first = async {
+            let (response, _body) = begin(&crowd, "/echo", false).await;
+            response.await.unwrap_err().reason()
+        };
+        assert_eq!(refused_at_first.await, Some(h2::Reason::REFUSED_STREAM));
+        sleep(Duration::from_millis(1200)).await;
+        let mut answers = Vec::new();
+        for _ in 0..6 {
+            answers.push(begin(&other, "/slow", true).await.0);
         }
-        // One that ends makes room.
-        let (response, mut body) = open.pop().unwrap();
-        body.send_data(Bytes::new(), true).unwrap();
-        let (head, mut body) = response.await.unwrap().into_parts();
-        while body.data().await.is_some() {}
-        assert_eq!(head.status, 200);
-        let (response, mut body) = begin(&crowd).await;
-        body.send_data(Bytes::new(), true).unwrap();
-        assert_eq!(response.await.unwrap().status(), 200);
+        for answer in answers {
+            assert_eq!(body_of(answer).await.unwrap(), "slow");
+        }
+        let evicted = streams.counts().evicted;
+        assert!(evicted >= 4, "{evicted}");
+        let mut refused = 0;
+        for (response, mut body) in stalled {
+            // The rest is answered, once its body is there.
+            let _ = body.send_data(Bytes::from_static(b"late"), true);
+            match body_of(response).await {
+                Ok(answer) => assert_eq!(answer, "late"),
+                Err(error) => {
+                    assert_eq!(error.reason(), Some(h2::Reason::REFUSED_STREAM), "{error}");
+                    refused += 1;
+                }
+            }
+        }
+        assert_eq!(refused, evicted);
     });
+}
+
+/// A connection whose streams all wait makes room as one without streams does.
+#[test]
+fn connections_of_silent_streams_make_room() {
+    let connections = ConnectionCap::new(2);
+    let limits = limits().with(|limits| {
+        limits.head_timeout = Duration::from_secs(60);
+        limits.idle_timeout = Duration::from_secs(60);
+        limits.connections = connections.clone();
+    });
+    let server = Server::start(Protocol::Either, limits);
+    block_on(async {
+        let mut watching = Vec::new();
+        for _ in 0..2 {
+            let crowd = connect(&server).await;
+            for _ in 0..3 {
+                watching.push(begin(&crowd, "/watch", true).await.0);
+            }
+        }
+        let start = Instant::now();
+        let server = &server;
+        thread::scope(|scope| scope.spawn(|| server.canary()).join().unwrap());
+        assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+        assert_eq!(connections.counts().evicted, 1);
+        let mut moved = 0;
+        for stream in watching {
+            if let Ok(word) = timeout(Duration::from_millis(100), body_of(stream)).await {
+                assert_eq!(word.unwrap(), "moved");
+                moved += 1;
+            }
+        }
+        assert_eq!(moved, 3);
+    });
+}
+
+/// The same of a request over HTTP/1 whose body does not come.
+#[test]
+fn connections_of_stalled_bodies_make_room() {
+    let limits = limits().with(|limits| {
+        limits.body_gap_timeout = Duration::from_secs(60);
+        limits.body_rate_grace = Duration::from_secs(60);
+        limits.connections = ConnectionCap::new(2);
+    });
+    let server = Server::start(Protocol::Http1, limits);
+    let stalled = || server.send("POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nabc");
+    let mut first = stalled();
+    thread::sleep(Duration::from_millis(100));
+    let _second = stalled();
+    server.canary();
+    let answer = read_to_end(&mut first);
+    assert!(answer.starts_with("HTTP/1.1 408"), "{answer}");
 }

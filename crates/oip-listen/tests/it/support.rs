@@ -4,20 +4,23 @@ use std::{
     convert::Infallible,
     io::{self, Read, Write},
     net::{SocketAddr, TcpStream},
+    pin::Pin,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
+    task::{Context, Poll, ready},
     thread,
     time::{Duration, Instant},
 };
 
 use bytes::Bytes;
 use http::{Request, Response};
-use http_body_util::{BodyExt, Full};
+use http_body::{Body, Frame};
+use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
 use oip_listen::{
-    Address, ClientCertificate, ConnectionCap, Limits, Listener, Protocol, RequestBody, Shutdown, Tls,
-    listen, serve, serve_tls,
+    Address, ClientCertificate, ConnectionCap, Lasting, Limits, Listener, Protocol, RequestBody, Shutdown,
+    StreamPlace, Tls, listen, serve, serve_tls,
 };
 use tokio::runtime::Runtime;
 
@@ -35,6 +38,11 @@ pub(crate) fn limits() -> Limits {
         limits.min_send_rate = 0;
         limits.ping_interval = PATIENCE;
         limits.connections = ConnectionCap::new(100);
+        limits.lasting = Some(Lasting::new(&["/watch"], |place| {
+            let mut extensions = http::Extensions::new();
+            extensions.insert(place);
+            extensions
+        }));
     })
 }
 
@@ -141,14 +149,17 @@ impl Server {
 }
 
 /// `/hello` answers at once, `/echo` with the body, `/who` with the names of the client's certificate in brackets, `/thread` with the name of the thread that has read it and an exclamation mark, `/big` with 32 MiB and `/small` with 50 KiB of which the memory is
-/// counted when it is freed, `/slow` after five times the patience, `/refused` without reading the body.
+/// counted when it is freed, `/slow` after five times the patience, `/never` not at all,
+/// `/watch` with a body that says `moved` when its place is lost, `/refused` without reading the body.
 async fn answer(
     request: Request<RequestBody>,
     abandoned: Arc<AtomicUsize>,
-) -> Result<Response<Full<Bytes>>, Infallible> {
+) -> Result<Response<UnsyncBoxBody<Bytes, Infallible>>, Infallible> {
     let (head, body) = request.into_parts();
+    let full = |body| Full::new(body).boxed_unsync();
     if head.uri.path() == "/refused" {
-        return Ok(Response::builder().status(404).body("refused".into()).unwrap());
+        let response = Response::builder().status(404);
+        return Ok(response.body(full(Bytes::from("refused"))).unwrap());
     }
     let body = match body.collect().await {
         Ok(body) => body.to_bytes(),
@@ -157,9 +168,14 @@ async fn answer(
                 .downcast_ref::<io::Error>()
                 .is_some_and(|error| error.kind() == io::ErrorKind::TimedOut);
             let status = if is_slow { 408 } else { 400 };
-            return Ok(Response::builder().status(status).body(Full::default()).unwrap());
+            let response = Response::builder().status(status);
+            return Ok(response.body(full(Bytes::new())).unwrap());
         }
     };
+    if let Some(place) = head.extensions.get::<StreamPlace>() {
+        place.rest();
+        return Ok(Response::new(Watch(Some(place.clone())).boxed_unsync()));
+    }
     let body = match head.uri.path() {
         "/echo" => body,
         "/who" => {
@@ -177,9 +193,30 @@ async fn answer(
             std::mem::forget(guard);
             Bytes::from("slow")
         }
+        "/never" => std::future::pending().await,
         _ => Bytes::from("hello"),
     };
-    Ok(Response::new(Full::new(body)))
+    Ok(Response::new(full(body)))
+}
+
+/// The body of a subscription in which nothing happens.
+struct Watch(Option<StreamPlace>);
+
+impl Body for Watch {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let Some(place) = &self.0 else {
+            return Poll::Ready(None);
+        };
+        ready!(place.poll_revoked(cx));
+        self.0 = None;
+        Poll::Ready(Some(Ok(Frame::data(Bytes::from("moved")))))
+    }
 }
 
 /// Memory that is counted when it is freed.

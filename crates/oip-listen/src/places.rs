@@ -1,0 +1,493 @@
+//! The places of streams: how many there may be over all connections, and which of them give way to others.
+//!
+//! A stream that waits for its client keeps its place only for as long as nobody else needs it, however long its client is silent. A
+//! stream with work in progress keeps it to its end.
+
+use std::{
+    collections::HashMap,
+    future::poll_fn,
+    mem,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
+
+use http::Extensions;
+use tokio::time::Instant;
+
+/// How many streams there may be at once over all connections that share it, beside the first few of each connection.
+///
+/// Where all places are taken, a new stream takes the place of one that waits for its client, of the connection that has most of them;
+/// one that will wait itself most of the time ([`Lasting`]) takes none from a connection with fewer than its own. A connection
+/// that has its share already, which is all places divided by the connections that have any, leaves the last eighth of them to
+/// others. A stream that finds no place is refused with `REFUSED_STREAM`, which tells its client that nothing of it was done.
+#[derive(Clone, Debug)]
+pub struct StreamCap(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    places: usize,
+    taken: Mutex<Taken>,
+    open: AtomicUsize,
+    refused: AtomicU64,
+    evicted: AtomicU64,
+    unread: AtomicU64,
+}
+
+/// What a new stream may take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Admission {
+    /// One of its connection's own places.
+    Assured,
+    /// Any place of a stream that waits: there is work to do for it.
+    Work,
+    /// The same, but from no connection with fewer streams than its own: it will wait most of the time too.
+    Lasting,
+}
+
+/// The places that are taken.
+#[derive(Debug, Default)]
+struct Taken {
+    /// By the number of the connection.
+    by: HashMap<u64, Vec<Arc<Seat>>>,
+    total: usize,
+}
+
+/// What has become of streams.
+///
+/// ```
+/// assert_eq!(oip_listen::StreamCap::new(10).counts().open, 0);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct StreamCounts {
+    /// Streams that are open now.
+    pub open: u64,
+    /// Streams that were refused because there was no place.
+    pub refused: u64,
+    /// Streams that were ended because they waited for their client and another stream, or connection, needed their place.
+    pub evicted: u64,
+    /// Streams that were reset because their client did not read.
+    pub unread: u64,
+}
+
+impl StreamCap {
+    /// A cap of so many streams.
+    #[must_use]
+    pub fn new(streams: usize) -> Self {
+        Self(Arc::new(Shared {
+            places: streams,
+            taken: Mutex::default(),
+            open: AtomicUsize::new(0),
+            refused: AtomicU64::new(0),
+            evicted: AtomicU64::new(0),
+            unread: AtomicU64::new(0),
+        }))
+    }
+
+    /// Counts of all streams so far, also of those that need no place here.
+    #[must_use]
+    pub fn counts(&self) -> StreamCounts {
+        let shared = &*self.0;
+        StreamCounts {
+            open: shared.open.load(Ordering::Relaxed) as u64,
+            refused: shared.refused.load(Ordering::Relaxed),
+            evicted: shared.evicted.load(Ordering::Relaxed),
+            unread: shared.unread.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Admits a stream of a connection to one of the connection's own places, or to one of those that all share, if there is one.
+    pub(crate) fn admit(&self, connection: u64, kind: Admission, seat: Arc<Seat>) -> Option<Place> {
+        let is_assured = matches!(kind, Admission::Assured);
+        if !is_assured && !self.take(connection, kind, &seat, Instant::now()) {
+            self.0.refused.fetch_add(1, Ordering::Relaxed);
+            return None;
+        }
+        self.0.open.fetch_add(1, Ordering::Relaxed);
+        Some(Place {
+            cap: self.clone(),
+            connection,
+            is_assured,
+            seat,
+        })
+    }
+
+    fn take(&self, connection: u64, kind: Admission, seat: &Arc<Seat>, now: Instant) -> bool {
+        let places = self.0.places;
+        let mut taken = self.lock();
+        let own = taken.by.get(&connection).map_or(0, Vec::len);
+        let connections = taken.by.len() + usize::from(own == 0);
+        let free = places.saturating_sub(taken.total);
+        let kept_for_others = if own >= places / connections {
+            places / 8
+        } else {
+            0
+        };
+        if free <= kept_for_others {
+            let least = match kind {
+                Admission::Lasting => own,
+                Admission::Assured | Admission::Work => 0,
+            };
+            if !taken.evict(least, now) {
+                return false;
+            }
+            self.0.evicted.fetch_add(1, Ordering::Relaxed);
+        }
+        taken.total += 1;
+        taken.by.entry(connection).or_default().push(seat.clone());
+        true
+    }
+
+    /// Ends the streams of a connection that makes room for another one, as far as they wait for their client.
+    pub(crate) fn evict_all(&self, seats: &[Arc<Seat>]) {
+        let evicted = seats.iter().filter(|seat| seat.revoke(None)).count();
+        self.0.evicted.fetch_add(evicted as u64, Ordering::Relaxed);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Taken> {
+        self.0.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Taken {
+    /// Ends the stream that has waited for its client for the longest time, of the connection with the most places that has one,
+    /// if they are at least so many.
+    fn evict(&mut self, least: usize, now: Instant) -> bool {
+        loop {
+            let ripe = self.by.iter().filter_map(|(connection, seats)| {
+                let ripe = seats
+                    .iter()
+                    .filter_map(|seat| Some((seat.ripe_since(now)?, seat)));
+                let (since, seat) = ripe.min_by_key(|(since, _)| *since)?;
+                Some((seats.len(), since, *connection, seat.clone()))
+            });
+            let most = ripe.max_by(|one, other| one.0.cmp(&other.0).then(other.1.cmp(&one.1)));
+            let Some((_, _, connection, seat)) = most.filter(|(count, ..)| *count >= least) else {
+                return false;
+            };
+            if seat.revoke(Some(now)) {
+                self.remove(connection, &seat);
+                return true;
+            }
+            // Its client has just come back. The next look finds that it works.
+        }
+    }
+
+    /// Removes a stream, unless it has lost its place before.
+    fn remove(&mut self, connection: u64, seat: &Arc<Seat>) {
+        let Some(seats) = self.by.get_mut(&connection) else {
+            return;
+        };
+        if let Some(at) = seats.iter().position(|other| Arc::ptr_eq(other, seat)) {
+            seats.swap_remove(at);
+            self.total -= 1;
+        }
+        if seats.is_empty() {
+            self.by.remove(&connection);
+        }
+    }
+}
+
+/// The place of an open stream, which is given back when this is dropped.
+pub(crate) struct Place {
+    cap: StreamCap,
+    connection: u64,
+    is_assured: bool,
+    seat: Arc<Seat>,
+}
+
+impl Place {
+    /// Its client does not read.
+    pub(crate) fn note_unread(&self) {
+        self.cap.0.unread.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.cap.0.open.fetch_sub(1, Ordering::Relaxed);
+        if !self.is_assured {
+            self.cap.lock().remove(self.connection, &self.seat);
+        }
+    }
+}
+
+/// A thing that a stream waits for its client for.
+#[derive(Clone, Copy)]
+pub(crate) enum Wait {
+    /// The next request of a conversation.
+    Request,
+    /// More of a request's body.
+    Body,
+    /// Room for more of its response.
+    Room,
+}
+
+impl Wait {
+    /// How long it may wait before its place can be given to another.
+    const fn patience(self) -> Duration {
+        match self {
+            // It may be on its way.
+            Self::Request => Duration::from_millis(200),
+            Self::Body => Duration::from_secs(1),
+            // The response is lost then.
+            Self::Room => Duration::from_secs(5),
+        }
+    }
+
+    const COUNT: usize = 3;
+}
+
+/// Whether a request, and with it its connection, works or waits for its client.
+#[derive(Debug, Default)]
+pub(crate) struct Seat(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    /// By what it waits for, from when on it may lose its place. While it waits for nothing, it works.
+    waits: [Option<Instant>; Wait::COUNT],
+    is_revoked: bool,
+    /// Of the connection's task for it, and of the service's.
+    wakers: [Option<Waker>; 2],
+}
+
+impl State {
+    /// From when on it may lose its place; `None` while it works.
+    fn ripe(&self) -> Option<Instant> {
+        self.waits.iter().flatten().min().copied()
+    }
+}
+
+/// Who waits to hear that a place is lost.
+#[derive(Clone, Copy)]
+pub(crate) enum Waiter {
+    Connection,
+    Service,
+}
+
+impl Seat {
+    /// It waits for its client.
+    pub(crate) fn waits(&self, wait: Wait) {
+        self.set(wait, Some(Instant::now() + wait.patience()));
+    }
+
+    /// It waits for that no longer.
+    pub(crate) fn goes_on(&self, wait: Wait) {
+        self.set(wait, None);
+    }
+
+    fn set(&self, wait: Wait, ripe: Option<Instant>) {
+        self.lock().waits[wait as usize] = ripe;
+    }
+
+    /// Since when it may lose its place, if it has one and that time has come.
+    fn ripe_since(&self, now: Instant) -> Option<Instant> {
+        let state = self.lock();
+        let ripe = state.ripe().filter(|_| !state.is_revoked);
+        ripe.filter(|ripe| *ripe <= now)
+    }
+
+    /// Since when its connection could do without it, or `if_revoked`; `None` if it works.
+    pub(crate) fn idle_since(&self, if_revoked: Instant) -> Option<Instant> {
+        let state = self.lock();
+        match state.is_revoked {
+            true => Some(if_revoked),
+            false => state.ripe(),
+        }
+    }
+
+    /// Takes its place away, if it has waited for its client for long enough by then, or waits at all; returns whether it did.
+    fn revoke(&self, now: Option<Instant>) -> bool {
+        let wakers = {
+            let mut state = self.lock();
+            let ripe = state.ripe().filter(|ripe| now.is_none_or(|now| *ripe <= now));
+            if ripe.is_none() || state.is_revoked {
+                return false;
+            }
+            state.is_revoked = true;
+            mem::take(&mut state.wakers)
+        };
+        wakers.into_iter().flatten().for_each(Waker::wake);
+        true
+    }
+
+    pub(crate) fn is_revoked(&self) -> bool {
+        self.lock().is_revoked
+    }
+
+    /// Ready once its place is lost.
+    pub(crate) fn poll_revoked(&self, waiter: Waiter, cx: &mut Context<'_>) -> Poll<()> {
+        let mut state = self.lock();
+        if state.is_revoked {
+            return Poll::Ready(());
+        }
+        let known = &mut state.wakers[waiter as usize];
+        match known {
+            Some(waker) => waker.clone_from(cx.waker()),
+            none => *none = Some(cx.waker().clone()),
+        }
+        Poll::Pending
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Requests that last while nothing is done for them, such as conversations and what a client subscribes to.
+///
+/// ```
+/// use http::Extensions;
+/// use oip_listen::Lasting;
+///
+/// // The service finds the place as an extension of its requests.
+/// let lasting = Lasting::new(&["/events"], |place| {
+///     let mut extensions = Extensions::new();
+///     extensions.insert(place);
+///     extensions
+/// });
+/// ```
+#[derive(Clone, Debug)]
+pub struct Lasting {
+    paths: &'static [&'static str],
+    introduce: fn(StreamPlace) -> Extensions,
+}
+
+impl Lasting {
+    /// The requests of these paths, and a function that makes extensions of their place, as their services know it.
+    #[must_use]
+    pub fn new(paths: &'static [&'static str], introduce: fn(StreamPlace) -> Extensions) -> Self {
+        Self { paths, introduce }
+    }
+
+    pub(crate) fn contains(&self, path: &str) -> bool {
+        self.paths.contains(&path)
+    }
+
+    /// The extensions that a request of a path has, if it is one of these.
+    pub(crate) fn of(&self, path: &str, seat: &Arc<Seat>) -> Option<Extensions> {
+        self.contains(path)
+            .then(|| (self.introduce)(StreamPlace(seat.clone())))
+    }
+}
+
+/// The place of a stream, for services whose streams last and have nothing to do most of the time: they say so, and end those
+/// streams whose place is needed. See [`Lasting`].
+#[derive(Clone, Debug)]
+pub struct StreamPlace(Arc<Seat>);
+
+impl StreamPlace {
+    /// The stream waits for its client's next request, or for something to tell its client: from now on it gives way to others.
+    pub fn rest(&self) {
+        self.0.waits(Wait::Request);
+    }
+
+    /// A request of the stream is in work. False when its place is lost already, so that the stream is to end.
+    #[must_use]
+    pub fn work(&self) -> bool {
+        self.0.goes_on(Wait::Request);
+        !self.0.is_revoked()
+    }
+
+    /// Waits until the stream is to end because its place is needed. It has a second for its last words.
+    pub async fn revoked(&self) {
+        poll_fn(|cx| self.poll_revoked(cx)).await;
+    }
+
+    /// The same, to be polled by one task.
+    pub fn poll_revoked(&self, cx: &mut Context<'_>) -> Poll<()> {
+        self.0.poll_revoked(Waiter::Service, cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn take(cap: &StreamCap, connection: u64) -> Option<(Arc<Seat>, Place)> {
+        take_as(cap, connection, Admission::Work)
+    }
+
+    fn take_as(cap: &StreamCap, connection: u64, kind: Admission) -> Option<(Arc<Seat>, Place)> {
+        let seat = Arc::<Seat>::default();
+        Some((seat.clone(), cap.admit(connection, kind, seat)?))
+    }
+
+    /// Has waited for long enough.
+    fn is_ripe(seat: &Seat) {
+        seat.set(Wait::Request, Some(Instant::now()));
+    }
+
+    #[test]
+    fn a_stream_that_waits_gives_way_and_one_that_works_does_not() {
+        let cap = StreamCap::new(4);
+        let taken: Vec<_> = (0..4).map(|_| take(&cap, 1).unwrap()).collect();
+        assert!(take(&cap, 2).is_none());
+        is_ripe(&taken[2].0);
+        taken[1].0.waits(Wait::Body);
+        is_ripe(&taken[0].0);
+        taken[0].0.goes_on(Wait::Request);
+        let (_, place) = take(&cap, 2).unwrap();
+        let revoked: Vec<_> = taken.iter().map(|(seat, _)| seat.is_revoked()).collect();
+        assert_eq!(revoked, [false, false, true, false]);
+        assert!(take(&cap, 2).is_none(), "one has waited for too short a time");
+        assert_eq!(
+            cap.counts(),
+            StreamCounts {
+                open: 5,
+                refused: 2,
+                evicted: 1,
+                unread: 0
+            }
+        );
+        drop((taken, place));
+        assert_eq!(cap.counts().open, 0);
+        let taken = cap.lock();
+        assert!(taken.by.is_empty() && taken.total == 0);
+    }
+
+    #[test]
+    fn the_connection_with_the_most_streams_loses_one_and_streams_that_last_take_none_from_those_with_fewer()
+    {
+        let cap = StreamCap::new(10);
+        let many: Vec<_> = (0..6).map(|_| take(&cap, 1).unwrap()).collect();
+        let few: Vec<_> = (0..4).map(|_| take(&cap, 2).unwrap()).collect();
+        // The idlest of all are those of the connection with few.
+        few.iter().chain(&many).for_each(|(seat, _)| is_ripe(seat));
+        let third: Vec<_> = (0..2).map(|_| take(&cap, 3).unwrap()).collect();
+        let lost =
+            |streams: &[(Arc<Seat>, Place)]| streams.iter().filter(|(seat, _)| seat.is_revoked()).count();
+        assert_eq!((lost(&few), lost(&many)), (0, 2));
+        for (seat, _) in few.iter().chain(&many) {
+            seat.goes_on(Wait::Request);
+        }
+        assert!(take(&cap, 3).is_none(), "all work");
+        is_ripe(&third[0].0);
+        let last = |connection| take_as(&cap, connection, Admission::Lasting);
+        assert!(last(2).is_none(), "it has more than the one that waits");
+        let own = last(3).unwrap();
+        assert_eq!(lost(&third), 1);
+        is_ripe(&own.0);
+        assert!(take(&cap, 2).is_some(), "there is work to do for this one");
+    }
+
+    #[test]
+    fn a_connection_with_its_share_leaves_the_rest_to_others() {
+        let cap = StreamCap::new(80);
+        let first: Vec<_> = (0..30).map(|_| take(&cap, 1).unwrap()).collect();
+        let mut second: Vec<_> = (0..40).map(|_| take(&cap, 2).unwrap()).collect();
+        assert!(take(&cap, 2).is_none(), "it has its share of 40, and 10 are left");
+        let third: Vec<_> = (0..10).map(|_| take(&cap, 3).unwrap()).collect();
+        // What comes back goes to those with less.
+        second.pop();
+        assert!(take(&cap, 2).is_none());
+        assert!(take(&cap, 3).is_some());
+        drop((first, third));
+        let more: Vec<_> = std::iter::from_fn(|| take(&cap, 2)).collect();
+        assert_eq!(second.len() + more.len(), 80, "alone it may have all");
+    }
+}
