@@ -81,7 +81,7 @@ pub const FILE_DESCRIPTORS: &[u8] = include_bytes!("generated/inference.bin");
 #[cfg(all(feature = "server", unix))]
 pub use server::REGISTER_CONNECTION_MEMORY;
 #[cfg(feature = "server")]
-pub use server::{GrpcConfig, GrpcOutput, GrpcService, MODEL_STREAM_INFER, error_response, service};
+pub use server::{GrpcConfig, GrpcOutput, GrpcService, LASTING, MODEL_STREAM_INFER, error_response, service};
 /// The body of an answer.
 #[cfg(feature = "server")]
 pub use tonic::body::Body;

@@ -67,6 +67,7 @@
 mod answers;
 mod budget;
 mod buffer;
+mod call_place;
 mod cancel;
 mod capabilities;
 #[cfg(feature = "compression")]
@@ -95,6 +96,7 @@ mod time_limits;
 pub use answers::{AnswerSink, AnswerStream, Answers, StreamedAnswer};
 pub use budget::ByteBudget;
 pub use buffer::Buffer;
+pub use call_place::{CallPlace, KeptPlace};
 pub use cancel::{CancelGuard, CancelToken};
 pub use capabilities::{
     BoxFuture, Classes, Classification, Logging, ModelConfiguration, ModelRepository, Statistics,

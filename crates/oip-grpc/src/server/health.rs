@@ -1,6 +1,6 @@
 use std::{pin::Pin, sync::Arc, task::Poll, time::Duration};
 
-use oip_service::InferenceService;
+use oip_service::{CallPlace, InferenceService};
 use tokio::{
     sync::watch,
     time::{Interval, MissedTickBehavior, interval},
@@ -54,6 +54,9 @@ impl Health for HealthService {
     type WatchStream = Watch;
 
     async fn watch(&self, request: Request<HealthCheckRequest>) -> Result<Response<Watch>, Status> {
+        let place = request.extensions().get::<CallPlace>().cloned();
+        // Nothing is ever in work for it.
+        place.iter().for_each(CallPlace::rest);
         let service = request.into_inner().service;
         let is_known = SERVICES.contains(&service.as_str());
         let mut interval = interval(Watch::INTERVAL);
@@ -61,6 +64,7 @@ impl Health for HealthService {
         Ok(Response::new(Watch {
             health: is_known.then(|| self.service.clone()),
             is_draining: self.is_draining.clone(),
+            place,
             last: None,
             interval,
         }))
@@ -72,6 +76,8 @@ struct Watch {
     /// `None` for a service that does not exist, which may be watched nevertheless.
     health: Option<Arc<dyn InferenceService>>,
     is_draining: watch::Receiver<bool>,
+    /// Its place among all streams, where there are only so many.
+    place: Option<CallPlace>,
     last: Option<ServingStatus>,
     interval: Interval,
 }
@@ -99,6 +105,13 @@ impl Stream for Watch {
             if *self.is_draining.borrow() {
                 return Poll::Ready(None);
             }
+        }
+        let place = self.place.as_ref();
+        if place.is_some_and(|place| place.poll_revoked(cx).is_ready()) {
+            self.place = None;
+            return Poll::Ready(Some(Err(Status::unavailable(
+                "this watch gave its place to another call; begin it again",
+            ))));
         }
         Poll::Pending
     }

@@ -26,5 +26,5 @@ mod unary;
 pub use config::{GrpcConfig, GrpcOutput};
 #[cfg(unix)]
 pub use service::REGISTER_CONNECTION_MEMORY;
-pub use service::{GrpcService, MODEL_STREAM_INFER, service};
+pub use service::{GrpcService, LASTING, MODEL_STREAM_INFER, service};
 pub use status::error_response;

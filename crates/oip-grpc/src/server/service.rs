@@ -33,6 +33,14 @@ const MODEL_INFER: &str = "/inference.GRPCInferenceService/ModelInfer";
 /// likes: what is served with limits on that must except it. Messages that stop half-way are ended here.
 pub const MODEL_STREAM_INFER: &str = "/inference.GRPCInferenceService/ModelStreamInfer";
 
+/// The paths of calls that last while nothing is done for them. Servers with room for only so many calls bring their requests a
+/// [`CallPlace`](oip_service::CallPlace) as an extension; a call whose place is taken away ends with `UNAVAILABLE`.
+pub const LASTING: &[&str] = &[
+    MODEL_STREAM_INFER,
+    #[cfg(feature = "health")]
+    "/grpc.health.v1.Health/Watch",
+];
+
 /// The path of calls that give their connection a region of shared memory: the first of a connection over a Unix socket, which a
 /// descriptor comes with.
 #[cfg(unix)]

@@ -9,7 +9,7 @@ use std::{
     collections::VecDeque,
     convert::Infallible,
     error::Error,
-    future::poll_fn,
+    future::{pending, poll_fn},
     pin::Pin,
     sync::{Arc, OnceLock},
     task::{Context, Poll, ready},
@@ -19,7 +19,7 @@ use std::{
 use bytes::Bytes;
 use http::{Request, Response, header};
 use http_body::{Body, Frame};
-use oip_service::{Grant, RequestNotes};
+use oip_service::{CallPlace, Grant, RequestNotes};
 use oip_types::{ErrorCode, ServiceError};
 use tokio::{
     sync::{mpsc, watch},
@@ -90,6 +90,8 @@ where
         deadline,
         grant: head.extensions.get::<Grant>().cloned(),
         notes: head.extensions.get().cloned(),
+        place: head.extensions.get().cloned(),
+        is_resting: false,
         closes_on_error: head.headers.get(GRPC_ERROR).is_some_and(|value| value == "true"),
         running: VecDeque::new(),
         streaming: JoinSet::new(),
@@ -175,6 +177,10 @@ struct Driver<B> {
     closes_on_error: bool,
     /// Of all its requests together.
     notes: Option<Arc<RequestNotes>>,
+    /// Its place among all streams, where there are only so many.
+    place: Option<CallPlace>,
+    /// Whether others may have it.
+    is_resting: bool,
     /// Requests in work, in the order in which they came.
     running: VecDeque<InWork>,
     /// Requests whose models give any number of answers. Each task sends them itself.
@@ -219,7 +225,7 @@ where
         let mut end = None;
         loop {
             match self.next_event(end.is_none()).await {
-                Event::Request(message) => self.start(message),
+                Event::Request(message) => self.start(message)?,
                 Event::LastRequest(result) => end = Some(result),
                 Event::Answer(answer) => self.give(answer).await?,
                 Event::LastOfSeveral(sent) => match sent? {
@@ -241,6 +247,17 @@ where
     }
 
     async fn next_event(&mut self, is_reading: bool) -> Event {
+        if self.running.is_empty() && self.streaming.is_empty() && !self.is_resting {
+            self.is_resting = true;
+            self.place.iter().for_each(CallPlace::rest);
+        }
+        let place = self.place.as_ref();
+        let revoked = async {
+            match place {
+                Some(place) => place.revoked().await,
+                None => pending().await,
+            }
+        };
         let has_room = is_reading && self.running.len() + self.streaming.len() < self.most_running;
         let deadline = self.deadline.unwrap_or_else(Instant::now);
         tokio::select! {
@@ -257,12 +274,16 @@ where
             _ = self.is_draining.wait_for(|is_draining| *is_draining), if is_reading => {
                 Event::LastRequest(Err(refusal(ErrorCode::Unavailable, "the server is shutting down")))
             }
+            () = revoked, if is_reading && self.is_resting => Event::LastRequest(Err(gave_way())),
             () = sleep_until(deadline), if self.deadline.is_some() => Event::DeadlinePassed,
         }
     }
 
-    /// Starts on a request.
-    fn start(&mut self, message: Message) {
+    /// Starts on a request, unless it comes when the stream has just lost its place.
+    fn start(&mut self, message: Message) -> Result<(), Status> {
+        if std::mem::take(&mut self.is_resting) && !self.place.as_ref().is_none_or(CallPlace::work) {
+            return Err(gave_way());
+        }
         if let Some(notes) = &self.notes {
             message.lease.set_notes(notes.clone());
         }
@@ -286,6 +307,7 @@ where
             answer
         });
         self.running.push_back(InWork { task, answer: None });
+        Ok(())
     }
 
     /// Reads requests that are on their way and drops them, before the stream is closed with an error.
@@ -413,6 +435,13 @@ async fn next_answer(running: &mut VecDeque<InWork>) -> Result<Answered, Failed>
 
 fn lost() -> Status {
     status::from_error(&ServiceError::internal("the request could not be answered"))
+}
+
+fn gave_way() -> Status {
+    refusal(
+        ErrorCode::Unavailable,
+        "the stream had no request in work and gave its place to another; open it again for the next request",
+    )
 }
 
 fn deadline_passed() -> Status {

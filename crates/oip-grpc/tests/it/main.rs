@@ -10,6 +10,7 @@ mod extensions;
 mod failures;
 mod memory;
 mod panics;
+mod places;
 mod stream;
 mod support;
 mod wire;
