@@ -13,7 +13,9 @@ use axum::Router;
 use oip_auth::{Api, Gate, Guard};
 use oip_capture::{Captured, Recorder};
 use oip_engine::{Engine, Repositories};
-use oip_listen::{Address, Lanes, Peer, Protocol, Shutdown, Tls, serve_each};
+use oip_listen::{
+    Address, ConnectionCap, Lanes, Limits, Peer, Protocol, Shutdown, Tls, serve_each,
+};
 use oip_service::{ByteBudget, Extended, InferenceService, RequestIds};
 use oip_shm::Regions;
 use oip_types::ModelState;
@@ -34,7 +36,8 @@ use crate::{
     config::Config,
     failure::Failure,
     in_place::transport_threads,
-    metrics::{Counts, Metrics},
+    lasting_calls::lasting,
+    metrics::{Counts, Crowds, Metrics},
     notify,
     one_port::OnePort,
     opening::{self, Opened, Sources},
@@ -51,6 +54,9 @@ use crate::{
 
 /// How often files of certificates and identities are looked at.
 const FILES_PERIOD: Duration = Duration::from_secs(5);
+
+/// Connections of the admin address, which other clients cannot use up.
+const ADMIN_CONNECTIONS: usize = 64;
 
 /// Serves until a signal, and returns the code to end with.
 pub(crate) fn run(config: Config) -> Result<ExitCode, Failure> {
@@ -295,6 +301,7 @@ impl App {
         let shutdown = Shutdown::new();
         let mut beside = Router::new();
         let totals = Arc::new(Totals::default());
+        let admin_connections = ConnectionCap::new(ADMIN_CONNECTIONS);
         #[cfg(feature = "otlp")]
         let counts = config.allow_metrics || config.pushed_metrics.is_some();
         #[cfg(not(feature = "otlp"))]
@@ -307,6 +314,10 @@ impl App {
                 Counts {
                     dropped: log.dropped.clone(),
                     totals: totals.clone(),
+                    crowds: Crowds {
+                        connections: vec![config.connections.connections.clone(), admin_connections.clone()],
+                        streams: vec![config.connections.streams.clone()],
+                    },
                     access_log: access_log.clone(),
                     recorder: recorder.clone(),
                     guard: guard.clone(),
@@ -360,9 +371,10 @@ impl App {
             }
         });
         let limits = config.connections;
-        let conversing = limits
-            .clone()
-            .with(|limits| limits.conversations = &[oip_grpc::MODEL_STREAM_INFER]);
+        let conversing = limits.clone().with(|limits| {
+            limits.conversations = &[oip_grpc::MODEL_STREAM_INFER];
+            limits.lasting = Some(lasting());
+        });
         work.spawn(guard.clone().watch(FILES_PERIOD));
         if let Some(tls) = &tls {
             work.spawn(tls.clone().watch(FILES_PERIOD));
@@ -387,23 +399,30 @@ impl App {
                     None => Either::Right(gate),
                 }
             };
+            let of_address = |limits: &Limits| {
+                limits.clone().with(|limits| {
+                    if is_admin {
+                        limits.connections = admin_connections.clone();
+                    }
+                })
+            };
             let door = access.door(true, is_admin, is_local);
             let calls = Gate::new(calls.clone(), guard.clone(), door, access_options::GRPC);
             match speaks {
                 Speaks::Http => {
                     let make = move |peer: &Peer| Observed::new(rest.clone(), traffic.clone(), speaks, peer);
-                    let limits = limits.clone();
+                    let limits = of_address(&limits);
                     tokio::spawn(serve_each(listener, Protocol::Http1, tls, make, limits, shutdown))
                 }
                 Speaks::Grpc => {
                     let make = move |peer: &Peer| Observed::new(calls.clone(), traffic.clone(), speaks, peer);
-                    let limits = conversing.clone();
+                    let limits = of_address(&conversing);
                     work.spawn(serve_each(listener, Protocol::Http2, tls, make, limits, shutdown))
                 }
                 Speaks::Both => {
                     let both = OnePort::new(rest, calls);
                     let make = move |peer: &Peer| Observed::new(both.clone(), traffic.clone(), speaks, peer);
-                    let limits = conversing.clone();
+                    let limits = of_address(&conversing);
                     tokio::spawn(serve_each(
                         listener,
                         Protocol::Either,

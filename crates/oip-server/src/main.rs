@@ -21,6 +21,7 @@ mod examples;
 mod failure;
 mod in_place;
 mod init;
+mod lasting_calls;
 mod log_settings;
 mod log_writer;
 mod metrics;

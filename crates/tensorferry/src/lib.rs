@@ -44,6 +44,7 @@
 //! }
 //! ```
 
+mod lasting_calls;
 mod serve;
 
 pub use oip_engine::{BuildError, Engine, EngineBuilder, EngineConfig, Repository};

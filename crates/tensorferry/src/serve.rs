@@ -18,6 +18,8 @@ use tokio::{
     time::{interval, timeout},
 };
 
+use crate::lasting_calls::lasting;
+
 /// Begins a server of an engine's models. Without an address it listens nowhere: see [`Serve::http`] and [`Serve::grpc`].
 pub fn serve(engine: Engine) -> Serve {
     Serve {
@@ -133,7 +135,10 @@ impl Serve {
                 }
             };
             beside.push(tokio::spawn(draining).abort_handle());
-            let limits = limits.with(|limits| limits.conversations = &[oip_grpc::MODEL_STREAM_INFER]);
+            let limits = limits.with(|limits| {
+                limits.conversations = &[oip_grpc::MODEL_STREAM_INFER];
+                limits.lasting = Some(lasting());
+            });
             let serving = oip_listen::serve(listener, Protocol::Http2, calls, limits, shutdown.clone());
             transports.push(tokio::spawn(serving));
         }

@@ -1,6 +1,7 @@
 //! How the server is and what it has done: `GET /metrics` in Prometheus' text format, and the same for a collector of
 //! OpenTelemetry. `docs/metrics.md` lists all of it.
 
+mod connections;
 mod families;
 mod models;
 #[cfg(target_os = "linux")]
@@ -27,6 +28,7 @@ use oip_engine::Engine;
 use oip_http::{error_response, leased};
 use oip_service::{ByteBudget, CpuPool, InferenceService, Lease, TimeLimits};
 
+pub(crate) use self::connections::Crowds;
 #[cfg(target_os = "linux")]
 use self::process::Process;
 use self::{
@@ -43,6 +45,7 @@ use crate::{
 pub(crate) struct Counts {
     pub(crate) dropped: Arc<Dropped>,
     pub(crate) totals: Arc<Totals>,
+    pub(crate) crowds: Crowds,
     pub(crate) access_log: Option<AccessLog>,
     pub(crate) recorder: Option<Recorder>,
     pub(crate) guard: Guard,
@@ -119,6 +122,7 @@ impl Metrics {
         text.family(&BUDGET_USED).add(&[], self.budget.used());
         text.family(&BUDGET).add(&[], self.budget.limit());
         traffic::write(text, &self.counts.totals);
+        connections::write(text, &self.counts.crowds);
         #[cfg(feature = "count-allocations")]
         {
             let (allocations, bytes) = crate::allocator::counting::counted();

@@ -1,0 +1,61 @@
+//! Connections, and streams of HTTP/2: how many there are, and which had to go.
+
+use oip_listen::{ConnectionCap, StreamCap};
+
+use super::families::{Families, Family};
+
+/// The caps of all addresses, which count what they admit.
+#[derive(Default)]
+pub(crate) struct Crowds {
+    pub(crate) connections: Vec<ConnectionCap>,
+    pub(crate) streams: Vec<StreamCap>,
+}
+
+/// Writes all of it.
+pub(super) fn write(text: &mut Families<'_>, crowds: &Crowds) {
+    let connections: Vec<_> = crowds.connections.iter().map(ConnectionCap::counts).collect();
+    let streams: Vec<_> = crowds.streams.iter().map(StreamCap::counts).collect();
+    for (family, value) in [
+        (
+            CONNECTIONS,
+            connections.iter().map(|counts| counts.open).sum::<u64>(),
+        ),
+        (
+            EVICTED_CONNECTIONS,
+            connections.iter().map(|counts| counts.evicted).sum(),
+        ),
+        (STREAMS, streams.iter().map(|counts| counts.open).sum()),
+        (REFUSED_STREAMS, streams.iter().map(|counts| counts.refused).sum()),
+        (EVICTED_STREAMS, streams.iter().map(|counts| counts.evicted).sum()),
+        (UNREAD_STREAMS, streams.iter().map(|counts| counts.unread).sum()),
+    ] {
+        text.family(&family).add(&[], value);
+    }
+}
+
+const CONNECTIONS: Family = Family::gauge("oip_connections_open", "Connections of clients that are open.");
+
+const EVICTED_CONNECTIONS: Family = Family::counter(
+    "oip_connections_evicted_total",
+    "Connections that had nothing to do and were closed because new ones needed their place.",
+);
+
+const STREAMS: Family = Family::gauge(
+    "oip_streams_open",
+    "Streams of HTTP/2 that are open; each gRPC call is one.",
+);
+
+const REFUSED_STREAMS: Family = Family::counter(
+    "oip_streams_refused_total",
+    "Streams of HTTP/2 that were refused with REFUSED_STREAM, because there was no place for them.",
+);
+
+const EVICTED_STREAMS: Family = Family::counter(
+    "oip_streams_evicted_total",
+    "Streams that waited for their client and were ended because others needed their place.",
+);
+
+const UNREAD_STREAMS: Family = Family::counter(
+    "oip_streams_unread_total",
+    "Streams of HTTP/2 that were reset because their client did not read its response.",
+);
