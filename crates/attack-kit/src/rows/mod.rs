@@ -7,6 +7,7 @@ mod frames;
 mod readers;
 mod scale;
 mod shared_memory;
+mod streams;
 mod tally;
 
 use std::{future::Future, pin::Pin};
@@ -23,6 +24,7 @@ pub use frames::{FLOODS, Flood, flood};
 pub use readers::{slow_json, slow_streams, unread_echoes};
 pub use scale::Scale;
 pub use shared_memory::{Region, shared_memory};
+pub use streams::{silent_streams, unread_stream};
 pub use tally::Tally;
 
 /// An attack that runs until it is done or dropped.
@@ -88,12 +90,17 @@ pub fn all() -> Vec<Row> {
     rows.push(row("gzip bodies of clients that leave", gzip_crowd_that_leaves));
     rows.push(row("announced bodies that drip", drip));
     rows.push(row("conversations that are not read", unread_conversations));
+    rows.push(row(
+        "a stream that is not read, beside calls on its connection",
+        unread_stream,
+    ));
     let crowds = [
         row("heads without end", long_heads),
         row("streams with long heads", long_heads_of_streams),
         row("streams with heads of many headers", crowded_heads_of_streams),
         row("requests that wait to be read", unread_requests),
         row("idle connections", idle_connections),
+        row("silent streams, beside many calls at once", silent_streams),
     ];
     rows.extend(crowds.map(|row| Row {
         kind: Kind::Crowd,

@@ -7,6 +7,7 @@ mod decoding;
 mod floods;
 mod readers;
 mod shared_memory;
+mod streams;
 
 use std::{
     path::Path,
