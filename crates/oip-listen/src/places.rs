@@ -262,7 +262,7 @@ impl State {
     }
 }
 
-/// Who waits to hear that a place is lost.
+/// A task that waits to hear that a place is lost.
 #[derive(Clone, Copy)]
 pub(crate) enum Waiter {
     Connection,

@@ -82,7 +82,7 @@ pub async fn unread_stream(target: Target, _: Scale, tally: Tally) {
     }
 }
 
-/// Makes so many small calls at once, and counts what becomes of them.
+/// Makes so many small calls at once, and counts their outcomes.
 async fn call_many(grpc: &Rc<Grpc>, count: usize, tally: &Tally) {
     let mut calls = JoinSet::new();
     for _ in 0..count {
