@@ -76,7 +76,7 @@ fn batch(recorder: &Recorder, size: usize) {
         output: end - called,
     };
     let ending = |_| Ending {
-        execution,
+        execution: Some(execution),
         rows: 1,
         queue: end.saturating_duration_since(taken),
         total: end.saturating_duration_since(start),
