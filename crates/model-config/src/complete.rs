@@ -121,13 +121,13 @@ pub fn complete(
     written: &WrittenConfig,
     model: &ModelMetadata,
     backend: &str,
-    defaults: Defaults,
+    defaults: &Defaults,
 ) -> Result<Completed, MismatchError> {
     let is_decoupled = written.config.model_transaction_policy.decoupled || defaults.decoupled;
     if is_decoupled && written.config.response_cache.enable {
         return Err(MismatchError::CachedStream);
     }
-    let batching = Batching::of(written, model, &defaults, is_decoupled)?;
+    let batching = Batching::of(written, model, defaults, is_decoupled)?;
     let (is_on, rows) = (batching.is_on(), batching.written_rows);
     let (mut reshaped_inputs, mut reshaped_outputs) = (Vec::new(), Vec::new());
     let inputs = narrow(
@@ -603,10 +603,10 @@ mod tests {
 
     /// A model whose rows are proven to be independent.
     fn run(text: &str, model: &ModelMetadata) -> Result<Completed, String> {
-        run_with(text, model, proven())
+        run_with(text, model, &proven())
     }
 
-    fn run_with(text: &str, model: &ModelMetadata, defaults: Defaults) -> Result<Completed, String> {
+    fn run_with(text: &str, model: &ModelMetadata, defaults: &Defaults) -> Result<Completed, String> {
         let written = WrittenConfig::read(text, Syntax::Pbtxt).map_err(|error| error.to_string())?;
         complete(&written, model, "test", defaults).map_err(|error| error.to_string())
     }
@@ -628,7 +628,7 @@ mod tests {
     fn requests_are_joined_where_the_configuration_or_the_model_says_so_and_nowhere_else() {
         let free = model(&[&[-1, 4]], &[&[-1]]);
         let shown = |text: &str, defaults: Defaults| {
-            let completed = run_with(text, &free, defaults).unwrap();
+            let completed = run_with(text, &free, &defaults).unwrap();
             let config = &completed.config;
             assert_eq!(
                 config.max_batch_size > 1,
@@ -676,14 +676,14 @@ mod tests {
     #[test]
     fn a_model_that_is_not_joined_shows_all_dimensions_and_still_takes_those_written_without_the_first() {
         let free = model(&[&[-1, 4]], &[&[-1]]);
-        let completed = run_with("input { name: \"x0\" dims: [ 4 ] }", &free, causal()).unwrap();
+        let completed = run_with("input { name: \"x0\" dims: [ 4 ] }", &free, &causal()).unwrap();
         assert_eq!(completed.config.input[0].dims, [-1, 4]);
         assert!(completed.config.dynamic_batching.is_none() && completed.without_batches.is_none());
         let fixed = model(&[&[2, 4]], &[&[-1]]);
-        let refused = run_with("input { name: \"x0\" dims: [ 4 ] }", &fixed, causal());
+        let refused = run_with("input { name: \"x0\" dims: [ 4 ] }", &fixed, &causal());
         assert!(refused.unwrap_err().contains("write dims: [2, 4]"));
         assert_eq!(
-            run_with("", &fixed, proven()).unwrap().joining.to_string(),
+            run_with("", &fixed, &proven()).unwrap().joining.to_string(),
             "no (the first dimension of 'x0' (FP32[2, 4]) is not free)"
         );
     }
@@ -692,7 +692,7 @@ mod tests {
     fn inputs_without_rows_need_no_free_first_dimension_and_clients_see_no_batches() {
         let scaled = model(&[&[-1, 4], &[]], &[&[-1]]);
         let defaults = proven().with_shared_inputs(vec!["x1".to_owned()]);
-        let completed = run_with("", &scaled, defaults.clone()).unwrap();
+        let completed = run_with("", &scaled, &defaults).unwrap();
         assert_eq!(completed.joining, Joining::Proven);
         let config = completed.config;
         assert_eq!((config.max_batch_size, config.dynamic_batching), (0, None));
@@ -700,9 +700,9 @@ mod tests {
             (&config.input[0].dims[..], &config.input[1].dims[..]),
             (&[-1, 4][..], &[][..])
         );
-        let refused = run_with("dynamic_batching { }", &scaled, defaults.clone()).unwrap_err();
+        let refused = run_with("dynamic_batching { }", &scaled, &defaults).unwrap_err();
         assert_eq!(refused, "dynamic_batching needs a max_batch_size above 0");
-        let refused = run_with("max_batch_size: 8", &scaled, defaults).unwrap_err();
+        let refused = run_with("max_batch_size: 8", &scaled, &defaults).unwrap_err();
         assert!(
             refused.contains("the first dimension of 'x1' (FP32[])"),
             "{refused}"
@@ -718,7 +718,7 @@ mod tests {
             .with_joined_only_when_told(true);
         let completed = |text: &str| {
             let written = WrittenConfig::read(text, Syntax::Pbtxt).unwrap();
-            complete(&written, &model, "b", defaults.clone()).unwrap()
+            complete(&written, &model, "b", &defaults).unwrap()
         };
         for text in ["", "max_batch_size: 8"] {
             let completed = completed(text);
@@ -755,7 +755,7 @@ mod tests {
         let unwritten = WrittenConfig::read("", Syntax::Pbtxt).unwrap();
         let by_itself = |decoupled| {
             let defaults = Defaults::default().with_decoupled(decoupled);
-            let completed = complete(&unwritten, &model, "test", defaults).unwrap();
+            let completed = complete(&unwritten, &model, "test", &defaults).unwrap();
             completed.config.model_transaction_policy.decoupled
         };
         assert_eq!([true, false].map(by_itself), [true, false]);

@@ -17,7 +17,7 @@
 //! let inputs = vec![TensorMetadata::new("x", DataType::FP32, &[-1, 784])];
 //! let outputs = vec![TensorMetadata::new("y", DataType::FP32, &[-1, 10])];
 //! let model = ModelMetadata::new("digits", "onnx_onnxv1", inputs, outputs).with_versions(["1"]);
-//! let completed = complete(&written, &model, "onnx", Defaults::default())?;
+//! let completed = complete(&written, &model, "onnx", &Defaults::default())?;
 //! // Dimensions are written without the one that counts the rows of a batch.
 //! assert_eq!(completed.config.input[0].dims, [784]);
 //! assert_eq!(completed.config.instance_group[0].count, 1);

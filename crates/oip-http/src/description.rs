@@ -41,7 +41,7 @@ pub(crate) async fn openapi(State(app): State<App>, grant: Option<Extension<Gran
             let _tree = lease.charge(OPENAPI.len() as u64 * TREE)?;
             let models = ready_models(&*service, &|name| may_see(grant.as_deref(), name));
             let text = with_models(OPENAPI, &models)?;
-            let mut response = answer::json(StatusCode::OK, text.into());
+            let mut response = answer::json(StatusCode::OK, text);
             let headers = response.headers_mut();
             headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
             leased(response, &lease)

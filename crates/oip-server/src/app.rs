@@ -13,9 +13,7 @@ use axum::Router;
 use oip_auth::{Api, Gate, Guard};
 use oip_capture::{Captured, Recorder};
 use oip_engine::{Engine, Repositories};
-use oip_listen::{
-    Address, ConnectionCap, Lanes, Limits, Peer, Protocol, Shutdown, Tls, serve_each,
-};
+use oip_listen::{Address, ConnectionCap, Lanes, Limits, Peer, Protocol, Shutdown, Tls, serve_each};
 use oip_service::{ByteBudget, Extended, InferenceService, RequestIds};
 use oip_shm::Regions;
 use oip_types::ModelState;

@@ -19,7 +19,7 @@ pub enum RowIndependence {
     /// are concatenated along axis 0 are the outputs of each, concatenated along axis 0. They may differ by rounding, since kernels
     /// for many rows add in another order than those for one.
     Proven(IndependentRows),
-    /// Not so, or not known; why, as in "CumSum 'y' runs along axis 0".
+    /// Not so, or not known; why, as in "`CumSum` 'y' runs along axis 0".
     Unproven(String),
 }
 

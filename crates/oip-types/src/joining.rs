@@ -29,7 +29,7 @@ pub enum Joining {
     Alone {
         /// Why, without a full stop.
         reason: String,
-        /// What to do so that they are joined, as a clause such as "write max_batch_size: 8"; empty where nothing helps.
+        /// What to do so that they are joined, as a clause such as "write `max_batch_size`: 8"; empty where nothing helps.
         advice: String,
     },
 }

@@ -285,11 +285,10 @@ fn rotated(node: &mut Node<'_>, positions: usize) -> Given {
             if value
                 .dims
                 .as_ref()
-                .is_some_and(|dims| dims.len() > 1 && !dims[0].is(1)) =>
+                .is_some_and(|dims| dims.len() > 1 && !dims[0].is(1))
+                && !node.input(0)?.is_same() =>
         {
-            if !node.input(0)?.is_same() {
-                return node.refuse("has positions without rows");
-            }
+            return node.refuse("has positions without rows");
         }
         _ => {}
     }

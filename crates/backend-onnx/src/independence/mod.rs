@@ -57,7 +57,7 @@ pub(crate) struct Independence {
 /// Proves that rows are independent.
 ///
 /// # Errors
-/// Why not, such as "CumSum 'y' runs along axis 0".
+/// Why not, such as "`CumSum` 'y' runs along axis 0".
 pub(crate) fn prove(model: &ModelProto, inputs: &[Port]) -> Result<Independence, String> {
     let written_out = expand::without_functions(model).map_err(|error| error.message().to_owned())?;
     let model = written_out.as_ref().unwrap_or(model);

@@ -29,11 +29,11 @@ pub(super) fn fused_mat_mul(node: &mut Node<'_>) -> Given {
     if node.int("transBatchA", 0) != 0 || node.int("transBatchB", 0) != 0 {
         return node.refuse("transposes a batch's axis");
     }
-    let turned = |value: Value, is_turned: bool| if is_turned { turned(value) } else { Some(value) };
+    let turned = |value: Value, is_turned: bool| if is_turned { turned(&value) } else { Some(value) };
     let a = turned(node.input(0)?.clone(), node.int("transA", 0) != 0);
     let b = turned(node.input(1)?.clone(), node.int("transB", 0) != 0);
     match (a, b) {
-        (Some(a), Some(b)) => one(product(node, a, b)?),
+        (Some(a), Some(b)) => one(product(node, &a, &b)?),
         _ => node.refuse("transposes a vector"),
     }
 }
@@ -59,12 +59,12 @@ fn product_of_matrices(node: &mut Node<'_>, a: usize, b: usize) -> Result<Value,
         let value = node.input(index)?.clone();
         match (value.rank(), node.int(attribute, 0)) {
             (Some(2), 0) => Ok(value),
-            (Some(2), _) => turned(value).ok_or_else(|| node.refusal("transposes a vector")),
+            (Some(2), _) => turned(&value).ok_or_else(|| node.refusal("transposes a vector")),
             _ => node.refuse("takes matrices only"),
         }
     };
     let (a, b) = (factor(node, a, "transA")?, factor(node, b, "transB")?);
-    product(node, a, b)
+    product(node, &a, &b)
 }
 
 /// Rows of the first input by packed weights of `N` columns.
@@ -80,11 +80,11 @@ pub(super) fn packed_mat_mul(node: &mut Node<'_>) -> Given {
 
 fn product_of(node: &mut Node<'_>, a: usize, b: usize) -> Result<Value, Reason> {
     let (a, b) = (node.input(a)?.clone(), node.input(b)?.clone());
-    product(node, a, b)
+    product(node, &a, &b)
 }
 
 /// With the axes that are summed over as 1, what is left is broadcast.
-fn product(node: &mut Node<'_>, a: Value, b: Value) -> Result<Value, Reason> {
+fn product(node: &mut Node<'_>, a: &Value, b: &Value) -> Result<Value, Reason> {
     let (Some(mut left), Some(mut right)) = (a.dims.clone(), b.dims.clone()) else {
         return match a.is_same() && b.is_same() {
             true => Ok(Value::same_of_any_rank()),
@@ -96,10 +96,10 @@ fn product(node: &mut Node<'_>, a: Value, b: Value) -> Result<Value, Reason> {
         return node.refuse("multiplies a scalar");
     }
     let summed = left.len() - 1;
-    node.keep_off(&a, summed)?;
+    node.keep_off(a, summed)?;
     left[summed] = Size::number(1);
     let summed = right.len().saturating_sub(2);
-    node.keep_off(&b, summed)?;
+    node.keep_off(b, summed)?;
     right[summed] = Size::number(1);
     // Both get the axes that they lack: a row's first, a column's last.
     if is_row {
@@ -108,7 +108,7 @@ fn product(node: &mut Node<'_>, a: Value, b: Value) -> Result<Value, Reason> {
     if is_column {
         right = vec![Size::number(1); 2];
     }
-    let pair = [like(&a, left), like(&b, right)];
+    let pair = [like(a, left), like(b, right)];
     let mut result = broadcast_of(node, &pair)?;
     let Some(mut dims) = result.dims.take() else {
         return Ok(result);
@@ -130,7 +130,7 @@ fn product(node: &mut Node<'_>, a: Value, b: Value) -> Result<Value, Reason> {
 }
 
 /// The last two axes exchanged.
-fn turned(value: Value) -> Option<Value> {
+fn turned(value: &Value) -> Option<Value> {
     let mut dims = value.dims.clone()?;
     let last = dims.len().checked_sub(1)?;
     let before = last.checked_sub(1)?;
@@ -142,7 +142,7 @@ fn turned(value: Value) -> Option<Value> {
     };
     Some(Value {
         origin,
-        ..like(&value, dims)
+        ..like(value, dims)
     })
 }
 

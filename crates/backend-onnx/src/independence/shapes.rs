@@ -38,9 +38,8 @@ pub(super) fn size(node: &mut Node<'_>) -> Given {
 }
 
 pub(super) fn reshape(node: &mut Node<'_>) -> Given {
-    let wanted = match node.numbers_or_elements("shape")? {
-        Some(elements) => elements,
-        None => return node.refuse("has a shape that is not known"),
+    let Some(wanted) = node.numbers_or_elements("shape")? else {
+        return node.refuse("has a shape that is not known");
     };
     let value = node.input(0)?.clone();
     let Some(dims) = value.dims.clone() else {

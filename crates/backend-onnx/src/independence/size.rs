@@ -218,7 +218,7 @@ impl Symbols {
         let too_long = a.symbols.len() + b.symbols.len() > MAX_FACTORS;
         match coefficient {
             Some(0) => return Some(Size::number(0)),
-            Some(coefficient) if !too_long && !(a.rows && b.rows) => {
+            Some(coefficient) if !(too_long || a.rows && b.rows) => {
                 let mut symbols = [a.symbols.as_slice(), b.symbols.as_slice()].concat();
                 symbols.sort_unstable();
                 return Some(Size {

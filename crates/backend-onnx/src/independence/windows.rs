@@ -284,7 +284,7 @@ pub(super) fn resize(node: &mut Node<'_>) -> Given {
     let sizes = given(node, first + 1)?;
     let is_fitted = node.text("keep_aspect_ratio_policy", "stretch") != "stretch";
     let mut target = dims.clone();
-    let lists: (Option<Vec<Option<Size>>>, Option<Vec<Option<Size>>>) = (scales, sizes);
+    let lists: (Elements, Elements) = (scales, sizes);
     for (index, axis) in axes.into_iter().enumerate() {
         let (is_kept, new) = match &lists {
             (Some(scales), _) if scales.len() > index => {
@@ -311,13 +311,16 @@ pub(super) fn resize(node: &mut Node<'_>) -> Given {
     one(like(&value, target))
 }
 
+/// The elements of an input, if it is given.
+type Elements = Option<Vec<Option<Size>>>;
+
 /// A scale that is a whole number.
 fn whole(scale: f32) -> Option<Size> {
     let is_whole = scale.fract() == 0.0 && (1.0..1024.0).contains(&scale);
     is_whole.then(|| Size::number(scale as i64))
 }
 
-fn is_whole(scales: &Option<Vec<Option<Size>>>, index: usize) -> bool {
+fn is_whole(scales: &Elements, index: usize) -> bool {
     let scale = scales
         .as_ref()
         .and_then(|scales| scales.get(index)?.as_ref()?.as_number());
@@ -325,7 +328,7 @@ fn is_whole(scales: &Option<Vec<Option<Size>>>, index: usize) -> bool {
 }
 
 /// The elements of an input that may be left out, or be empty for that.
-fn given(node: &mut Node<'_>, index: usize) -> Result<Option<Vec<Option<Size>>>, Reason> {
+fn given(node: &mut Node<'_>, index: usize) -> Result<Elements, Reason> {
     if node.optional(index)?.is_none() {
         return Ok(None);
     }

@@ -217,7 +217,7 @@ fn open(
                 Some(content) => match session::open(runtime, &content, inputs, threads) {
                     Ok(session) => return Ok((session, disarmed)),
                     Err(error) => {
-                        needs_process(&format!("an operator would be rewritten, and then {error}"))?
+                        needs_process(&format!("an operator would be rewritten, and then {error}"))?;
                     }
                 },
             }

@@ -58,7 +58,7 @@ fn nan_is_on_no_side_of_a_threshold() {
     // JSON has no NaN.
     let mut asked =
         request(r#"{"inputs": [{"name": "x", "shape": [1, 2], "datatype": "FP32", "data": [1, 2]}]}"#);
-    asked.inputs[0].value = tensor_core::Tensor::from_slice(&[1, 2], &[1.0f32, f32::NAN])
+    asked.inputs[0].value = tensor_core::Tensor::from_slice([1, 2], &[1.0f32, f32::NAN])
         .unwrap()
         .into();
     let error = infer(&*Runtime::Tract.model("binarized"), asked).unwrap_err();

@@ -20,7 +20,7 @@ pub(crate) fn run(text: &str, model: &ModelMetadata) -> Result<Completed, Mismat
         .with_instances(2)
         .with_max_batch_size(64)
         .with_joining(Joining::Proven);
-    complete(&written, model, "onnx", defaults)
+    complete(&written, model, "onnx", &defaults)
 }
 
 #[test]
@@ -28,7 +28,7 @@ fn what_is_completed_says_the_same_when_it_is_read_again() {
     let completed = run("instance_group { count: 3 } max_batch_size: 16", &digits()).unwrap();
     let shown = serde_json::to_string(&completed.config).unwrap();
     let written = WrittenConfig::read(&shown, Syntax::Json).unwrap();
-    let again = complete(&written, &digits(), "another", Defaults::default()).unwrap();
+    let again = complete(&written, &digits(), "another", &Defaults::default()).unwrap();
     assert_eq!(again.config, completed.config);
     assert_eq!(completed.config.backend, "onnx");
     assert_eq!(completed.config.instance_group[0].count, 3);
@@ -37,7 +37,7 @@ fn what_is_completed_says_the_same_when_it_is_read_again() {
 #[test]
 fn without_defaults_for_batches_a_model_is_not_batched() {
     let written = WrittenConfig::read("", Syntax::Pbtxt).unwrap();
-    let completed = complete(&written, &digits(), "onnx", Defaults::default()).unwrap();
+    let completed = complete(&written, &digits(), "onnx", &Defaults::default()).unwrap();
     assert_eq!(completed.config.max_batch_size, 0);
     assert_eq!(completed.config.input[0].dims, [-1, 784]);
     assert!(completed.without_batches.is_none());

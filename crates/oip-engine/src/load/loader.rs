@@ -117,7 +117,7 @@ pub(crate) fn embed(
             &written,
             &metadata,
             "embedded",
-            settings.defaults(&*model, config),
+            &settings.defaults(&*model, config),
         )
         .map_err(|error| LoadError::Mismatch(error.into()))?;
         note_runtime(&mut completed, &*model);
@@ -279,7 +279,7 @@ fn prepare(
         &job.written,
         &metadata,
         backend.name(),
-        settings.defaults(&*model, config),
+        &settings.defaults(&*model, config),
     )
     .map_err(|error| LoadError::Mismatch(error.into()))?;
     note_runtime(&mut completed, &*model);

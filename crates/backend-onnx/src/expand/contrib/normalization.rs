@@ -88,7 +88,11 @@ impl Replacement<'_> {
         let places = match self.input(8) {
             Some(places) => self.op("Gather", &[self.given(3)?, places], vec![]),
             None => {
-                let count = self.newer("Shape", &[words.clone()], vec![int("start", 1), int("end", 2)]);
+                let count = self.newer(
+                    "Shape",
+                    std::slice::from_ref(&words),
+                    vec![int("start", 1), int("end", 2)],
+                );
                 let (start, axis) = (self.indices(&[0]), self.indices(&[0]));
                 self.newer("Slice", &[self.given(3)?, start, count, axis], vec![])
             }

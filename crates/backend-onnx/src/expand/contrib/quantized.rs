@@ -1,4 +1,4 @@
-//! Operators of numbers of 8 bits, as those of floats between a DequantizeLinear and a QuantizeLinear.
+//! Operators of numbers of 8 bits, as those of floats between a `DequantizeLinear` and a `QuantizeLinear`.
 
 use super::Written;
 use crate::{

@@ -90,6 +90,7 @@ fn behind_split(
 }
 
 /// How many of an operator's first inputs must have elements so that its first output has; `None` where that does not decide.
+#[expect(clippy::match_same_arms, reason = "a table, by domain")]
 fn deciding_inputs(domain: &str, op_type: &str) -> Option<usize> {
     Some(match (domain, op_type) {
         (

@@ -99,6 +99,7 @@ impl<'a> Scope<'a> {
         graph.output.iter().map(|port| self.element(&port.name)).collect()
     }
 
+    #[expect(clippy::match_same_arms, reason = "a table, by domain")]
     fn of_outputs(&self, node: &NodeProto, inner: Vec<Option<i32>>) -> Vec<Option<i32>> {
         let input = |index: usize| node.input.get(index).and_then(|name| self.element(name));
         let attribute = |name: &str| node.attribute.iter().find(|attribute| attribute.name == name);

@@ -33,6 +33,7 @@ pub(super) enum Rule {
 }
 
 /// The rule for a node.
+#[expect(clippy::match_same_arms, reason = "a table, by domain")]
 pub(super) fn rule(node: &NodeProto) -> Rule {
     let elements =
         |indices: &[usize]| Rule::Needs(indices.iter().map(|&index| (index, Need::Elements)).collect());
