@@ -104,7 +104,7 @@ def difference(found, expected, is_coarse):
 
 
 def outcome(case, asked):
-    """What comes of a case; findings begin with a capital letter."""
+    """The result of a case; findings begin with a capital letter."""
     model = case.model()
     reason = None
     try:

@@ -48,7 +48,7 @@ pub(super) fn apply(items: Vec<Item>, outer: Option<&Size>) -> Vec<Item> {
 /// Operators whose rules look at what is merged.
 const RULED: &[&str] = &["Flatten", "Reshape", "Shape", "Size"];
 
-/// Operators for which an index of the rows' axis is as good as any other.
+/// Operators that treat all indices of the rows' axis alike.
 const EACH_BY_ITSELF: &[&str] = &[
     "Add",
     "BiasGelu",

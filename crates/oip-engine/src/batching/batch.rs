@@ -39,7 +39,7 @@ pub(crate) fn ask(
                 ..alone
             });
         }
-        // Nobody has promised that requests have so many rows at most.
+        // No configuration limits the rows of a request.
         Err(_) if !policy.is_configured() => {
             let rows = leading_rows(&independent.shared_inputs, request).unwrap_or(1);
             return Ok(Ask { rows, ..alone });

@@ -1,27 +1,10 @@
 //! Divisions of integers: the processor traps where the quotient of the smallest integer and -1 does not fit, and at 0.
 
-use super::{Scope, guard::Writer};
+use super::{elements::Element, guard::Writer, scope::Scope};
 use crate::{
-    payload::{Data, Payload},
-    proto::{NodeProto, TensorProto, tensor_proto::DataType},
+    proto::{NodeProto, tensor_proto::DataType},
     structure,
 };
-
-/// Integers of a width at which a quotient can trap. Shorter ones are computed in 32 bits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Element {
-    Int32,
-    Int64,
-}
-
-impl Element {
-    pub(super) fn data_type(self) -> DataType {
-        match self {
-            Self::Int32 => DataType::Int32,
-            Self::Int64 => DataType::Int64,
-        }
-    }
-}
 
 /// What a division may do.
 #[derive(Debug, PartialEq, Eq)]
@@ -48,28 +31,6 @@ pub(super) fn kind(node: &NodeProto, scope: &Scope<'_>) -> Kind {
         Some(Ok(DataType::Int32)) => Kind::Integers(Element::Int32),
         Some(Ok(DataType::Int64)) => Kind::Integers(Element::Int64),
         Some(_) => Kind::Safe,
-    }
-}
-
-/// The elements of a constant of INT32 or INT64, `None` for others.
-pub(super) fn integers(tensor: &TensorProto) -> Option<Vec<i64>> {
-    let Data::Fixed(bytes) = Payload::read(tensor).ok()?.data else {
-        return None;
-    };
-    match DataType::try_from(tensor.data_type).ok()? {
-        DataType::Int64 => Some(
-            bytes
-                .as_chunks()
-                .0
-                .iter()
-                .map(|&bytes| i64::from_le_bytes(bytes))
-                .collect(),
-        ),
-        DataType::Int32 => {
-            let values = bytes.as_chunks().0.iter().map(|&bytes| i32::from_le_bytes(bytes));
-            Some(values.map(i64::from).collect())
-        }
-        _ => None,
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::{constant, scope::Constant};
+use super::{elements::constant, scope::Constant};
 use crate::proto::{GraphProto, NodeProto, TensorProto, canonical_domain};
 
 /// Inputs that are told apart. Values that depend on others count as unknown.

@@ -3,7 +3,7 @@
 //! A guard looks up an index in a table of one element: 0 where the value is good and 1, which ONNX Runtime refuses, where it is not. What
 //! comes out is 0 and is added to what the operator takes, so that the operator runs after its guard.
 
-use super::{Need, division::Element};
+use super::{elements::Element, table::Need};
 use crate::{
     proto::{AttributeProto, NodeProto, TensorProto, attribute_proto::AttributeType, tensor_proto::DataType},
     structure,

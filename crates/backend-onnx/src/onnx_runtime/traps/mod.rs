@@ -4,6 +4,7 @@
 //! `cargo xtask zoo --extremes` looks for such values; the rules are in [`table`].
 
 mod division;
+mod elements;
 mod filled;
 mod guard;
 mod scope;
@@ -205,28 +206,6 @@ impl Pass {
     fn needs_process(&mut self, node: &NodeProto, reason: &str) {
         let unguarded = &mut self.disarmed.unguarded;
         unguarded.get_or_insert_with(|| format!("{}: {reason}", structure::label(node)));
-    }
-}
-
-/// The value of a `Constant` node, where it is a tensor or integers.
-fn constant(node: &NodeProto) -> Option<TensorProto> {
-    let [attribute] = &*node.attribute else {
-        return None;
-    };
-    if node.op_type != "Constant" || !canonical_domain(&node.domain).is_empty() {
-        return None;
-    }
-    let integers = |ints: &[i64], dims: Vec<i64>| TensorProto {
-        dims,
-        data_type: DataType::Int64 as i32,
-        int64_data: ints.to_vec(),
-        ..TensorProto::default()
-    };
-    match attribute.name.as_str() {
-        "value" => attribute.t.clone(),
-        "value_int" => Some(integers(&[attribute.i], vec![])),
-        "value_ints" => Some(integers(&attribute.ints, vec![attribute.ints.len() as i64])),
-        _ => None,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::division;
+use super::elements;
 use crate::proto::{
     GraphProto, NodeProto, TensorProto, ValueInfoProto, canonical_domain, tensor_proto::DataType, type_proto,
 };
@@ -35,7 +35,7 @@ impl Constant {
             .iter()
             .try_fold(1, |count: i64, &dim| count.checked_mul(dim));
         let integers = match count {
-            Some(0..=MOST) => division::integers(tensor),
+            Some(0..=MOST) => elements::integers(tensor),
             _ => None,
         };
         let all = |test: fn(i64) -> bool| {
@@ -89,7 +89,7 @@ impl<'a> Scope<'a> {
                 self.elements.entry(name.clone()).or_insert(element);
             }
         }
-        if let (Some(tensor), [output]) = (super::constant(node), &*node.output) {
+        if let (Some(tensor), [output]) = (elements::constant(node), &*node.output) {
             self.constants.insert(output.clone(), Constant::of(&tensor));
         }
     }

@@ -1,3 +1,5 @@
+//! What is rewritten, and that it holds with the library that `ORT_DYLIB_PATH` names.
+
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::io::Write;
@@ -592,7 +594,7 @@ fn inputs_without_elements_have_no_dangling_memory() {
         ask(&*model, &request(1)).unwrap().to_vec::<i64>().unwrap(),
         [0, 0, 0]
     );
-    // Whatever comes of it, the process goes on.
+    // Either outcome is right, as long as the process goes on.
     let _ = ask(&*model, &request(0));
     assert_eq!(
         ask(&*model, &request(1)).unwrap().to_vec::<i64>().unwrap(),
