@@ -27,8 +27,18 @@ def changes(versions, value):
     return found
 
 
+def required(schema):
+    """Inputs that a node must name, if only by an empty name. The schema's own count has optional ones before a list that may be empty."""
+    option = defs.OpSchema.FormalParameterOption
+    last = 0
+    for index, parameter in enumerate(schema.inputs):
+        is_needed = parameter.option == option.Single or parameter.option == option.Variadic and parameter.min_arity > 0
+        last = index + 1 if is_needed else last
+    return last
+
+
 def row(domain, name, versions):
-    inputs = changes(versions, lambda schema: (schema.min_input, min(schema.max_input, ANY)))
+    inputs = changes(versions, lambda schema: (required(schema), min(schema.max_input, ANY)))
     outputs = changes(versions, lambda schema: min(schema.max_output, ANY))
     present = collections.OrderedDict()
     for at, schema in enumerate(versions):

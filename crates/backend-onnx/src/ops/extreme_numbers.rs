@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{
+    backtrace::Backtrace,
     collections::{BTreeMap, BTreeSet},
     io::{BufRead, BufReader, Write},
     path::PathBuf,
@@ -439,6 +440,9 @@ fn changes(models: &mut [ModelProto]) -> Vec<Changed> {
     changes
 }
 
+/// Child processes at a time.
+const CHILDREN: usize = 2;
+
 /// Says to a child process from which change on it loads models.
 const FROM: &str = "EXTREME_NUMBERS_FROM";
 
@@ -462,13 +466,19 @@ fn child() {
     // The backend catches panics of tract. Release builds wrap around instead of panicking.
     std::panic::set_hook(Box::new(|info| {
         let text = info.payload_as_str().unwrap_or("");
-        if text.contains("overflow") {
+        // tract adds equal constants of INT64 as sizes. In release builds they wrap around, as ONNX has it.
+        let wraps = || {
+            Backtrace::force_capture()
+                .to_string()
+                .contains("combine_uniform_tdim")
+        };
+        if text.contains("overflow") && !wraps() {
             let (index, place) = (LOADED.load(Ordering::Relaxed), info.location());
             let place = place.map(ToString::to_string).unwrap_or_default();
             let _ = writeln!(std::io::stderr(), "{OVERFLOWED}{index} {text} {place}");
         }
     }));
-    for (index, changed) in changes.iter().enumerate().skip(from) {
+    for (index, changed) in changes.iter().enumerate().skip(from).step_by(CHILDREN) {
         LOADED.store(index, Ordering::Relaxed);
         writeln!(out, "{LOADING}{index}").unwrap();
         let model = with_number(
@@ -493,8 +503,25 @@ fn child() {
 fn no_number_in_an_attribute_or_a_constant_input_ends_the_process() {
     let changes = changes(&mut bases());
     assert!(changes.len() > 2000, "{}", changes.len());
+    let faults: Vec<String> = thread::scope(|scope| {
+        let children: Vec<_> = (0..CHILDREN)
+            .map(|first| {
+                let changes = &changes;
+                scope.spawn(move || faults_from(first, changes))
+            })
+            .collect();
+        children
+            .into_iter()
+            .flat_map(|child| child.join().unwrap())
+            .collect()
+    });
+    assert!(faults.is_empty(), "{}: {faults:#?}", faults.len());
+}
+
+/// What goes wrong with every [`CHILDREN`]th change from `first` on. A process that ends is followed by another.
+fn faults_from(first: usize, changes: &[Changed]) -> Vec<String> {
     let name = |index: usize| changes[index].name.clone();
-    let (mut next, mut faults) = (0, vec![]);
+    let (mut next, mut faults) = (first, vec![]);
     while next < changes.len() {
         let mut process = Command::new(std::env::current_exe().unwrap())
             .args([
@@ -539,7 +566,7 @@ fn no_number_in_an_attribute_or_a_constant_input_ends_the_process() {
         };
         let status = process.wait().unwrap();
         let _ = reader.join().unwrap();
-        next = loading + 1;
+        next = loading + CHILDREN;
         if !status.success() {
             faults.push(format!(
                 "{} {} ({status})",
@@ -547,8 +574,8 @@ fn no_number_in_an_attribute_or_a_constant_input_ends_the_process() {
                 how.unwrap_or("ends the process")
             ));
         } else {
-            assert_eq!(next, changes.len());
+            assert!(next >= changes.len());
         }
     }
-    assert!(faults.is_empty(), "{}: {faults:#?}", faults.len());
+    faults
 }

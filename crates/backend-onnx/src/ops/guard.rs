@@ -71,14 +71,15 @@ pub(crate) struct Guarded {
 
 impl Guarded {
     /// Looks at the numbers of constants before anything is computed with them.
-    fn admit_numbers(&self, constants: &[Option<&Tensor>]) -> TractResult<()> {
+    fn admit_numbers(&self, constants: &[Option<&Tensor>], has_sizes: bool) -> TractResult<()> {
         let (integers, sizing) = &self.integers;
-        numbers::admit(*integers, sizing, constants)
+        numbers::admit(*integers, sizing, constants, has_sizes)
     }
 
     fn admit(&self, inputs: &[Fact]) -> TractResult<()> {
         let constants: TVec<Option<&Tensor>> = inputs.iter().map(|fact| fact.constant.as_deref()).collect();
-        self.admit_numbers(&constants)?;
+        let has_sizes = inputs.iter().any(|fact| fact.datum_type == DatumType::TDim);
+        self.admit_numbers(&constants, has_sizes)?;
         let guard = &self.guard;
         for &place in &self.scalars {
             has_number(inputs.get(place).map_or(&[][..], |fact| &*fact.shape))?;
@@ -207,7 +208,7 @@ impl EvalOp for Guarded {
     fn eval_out_of_plan(&self, inputs: TVec<TValue>) -> TractResult<Option<TVec<TValue>>> {
         {
             let constants: TVec<Option<&Tensor>> = inputs.iter().map(|input| Some(&**input)).collect();
-            self.admit_numbers(&constants)?;
+            self.admit_numbers(&constants, false)?;
         }
         let types: Vec<DatumType> = inputs.iter().map(|input| input.datum_type()).collect();
         let values: Vec<Arc<Tensor>> = inputs
@@ -243,7 +244,8 @@ impl InferenceOp for Guarded {
         let constants: TVec<Option<Arc<Tensor>>> =
             inputs.iter().map(|fact| fact.value.concretize()).collect();
         let constants: TVec<Option<&Tensor>> = constants.iter().map(Option::as_deref).collect();
-        self.admit_numbers(&constants)?;
+        let is_size = |fact: &&InferenceFact| fact.datum_type.concretize() == Some(DatumType::TDim);
+        self.admit_numbers(&constants, inputs.iter().copied().any(|fact| is_size(&fact)))?;
         for &place in &self.scalars {
             let shape = inputs.get(place).and_then(|fact| fact.shape.concretize());
             has_number(shape.as_deref().unwrap_or(&[]))?;

@@ -8,8 +8,8 @@ use oip_types::ServiceError;
 use tensor_core::Quoted;
 use tract_hir::internal::*;
 
-use super::elements::elements;
-use crate::{faults::Limit, lowered::OnnxNode, tract_limit::TractLimit};
+use super::{elements::elements, rule::NEWEST};
+use crate::{faults::Limit, lowered::OnnxNode};
 
 /// What an operator does with the integers that its inputs hold.
 #[derive(Clone, Copy, Debug, Default)]
@@ -27,6 +27,8 @@ pub(crate) struct Integers {
 pub(super) enum Arithmetic {
     Sum,
     Product,
+    /// Comparisons, which tract decides by differences. Only numbers far below zero leave their range.
+    Order,
 }
 
 /// Numbers within the expression of a size, at most. Real models have some thousands.
@@ -34,6 +36,9 @@ const MAX_IN_SIZES: u64 = 1 << 48;
 
 /// Products of such numbers, at most: one more factor of a few bits fits.
 const MAX_PRODUCT: u64 = 1 << 62;
+
+/// Numbers that are compared with sizes, at least: a difference to any size fits.
+const LOWEST: i64 = 1 << 62;
 
 /// Further than any axis is long.
 pub(super) const FARTHEST: i64 = 1 << 40;
@@ -46,9 +51,14 @@ pub(super) fn clamped(number: i64) -> i64 {
 /// Refuses constants whose numbers are too large for what an operator does with them.
 ///
 /// `sizing` are the inputs of [`Integers::sizing`], counted among those that are given; inputs that are no constants are `None`.
-pub(super) fn admit(integers: Integers, sizing: &[usize], inputs: &[Option<&Tensor>]) -> TractResult<()> {
+/// `has_sizes` says whether an input that is no constant holds sizes.
+pub(super) fn admit(
+    integers: Integers,
+    sizing: &[usize],
+    inputs: &[Option<&Tensor>],
+    mut has_sizes: bool,
+) -> TractResult<()> {
     let constants = inputs.iter().copied().flatten();
-    let mut has_sizes = false;
     for sizes in constants
         .clone()
         .filter(|constant| constant.datum_type() == DatumType::TDim)
@@ -71,6 +81,12 @@ pub(super) fn admit(integers: Integers, sizing: &[usize], inputs: &[Option<&Tens
     };
     let mut product = 1u64;
     for constant in constants {
+        if arithmetic == Arithmetic::Order {
+            if least_of(constant)? < -LOWEST {
+                return Err(too_large());
+            }
+            continue;
+        }
         let most = largest_of(constant)?;
         product = product.saturating_mul(most.max(1));
         if most > MAX_IN_SIZES || (arithmetic == Arithmetic::Product && product > MAX_PRODUCT) {
@@ -133,6 +149,20 @@ fn largest_of(constant: &Tensor) -> TractResult<u64> {
     Ok(most.unwrap_or(0))
 }
 
+/// The least number of a constant that is no expression; 0 for what are no integers.
+fn least_of(constant: &Tensor) -> TractResult<i64> {
+    let number = |dim: &TDim| match dim {
+        TDim::Val(number) => *number,
+        _ => 0,
+    };
+    let least = match constant.datum_type() {
+        DatumType::TDim => elements::<TDim>(constant)?.iter().map(number).min(),
+        DatumType::I64 => elements::<i64>(constant)?.iter().copied().min(),
+        _ => None,
+    };
+    Ok(least.unwrap_or(0))
+}
+
 /// The largest number in the expression of a size.
 fn largest(dim: &TDim) -> u64 {
     let all = |dims: &[TDim]| dims.iter().map(largest).max().unwrap_or(0);
@@ -150,6 +180,10 @@ fn largest(dim: &TDim) -> u64 {
 
 /// Refuses a node with a number of more than 32 bits in an attribute that is a size, an axis, a position or a count.
 pub(super) fn admit_attributes(node: &OnnxNode) -> Result<(), ServiceError> {
+    // Those that replace others have what `expand` writes.
+    if node.domain == NEWEST {
+        return Ok(());
+    }
     for attribute in node
         .attribute
         .iter()
@@ -163,7 +197,7 @@ pub(super) fn admit_attributes(node: &OnnxNode) -> Result<(), ServiceError> {
                 i32::MAX,
                 i32::MIN
             );
-            return Err(ServiceError::invalid(reason).caused_by(TractLimit::Unsupported));
+            return Err(ServiceError::invalid(reason));
         }
     }
     Ok(())
@@ -191,8 +225,15 @@ mod tests {
 
     #[test]
     fn sizes_of_too_large_numbers_are_refused() {
-        let admits =
-            |dim: TDim| admit(Integers::default(), &[], &[Some(&tensor1(&[1.to_dim(), dim]))]).is_ok();
+        let admits = |dim: TDim| {
+            admit(
+                Integers::default(),
+                &[],
+                &[Some(&tensor1(&[1.to_dim(), dim]))],
+                false,
+            )
+            .is_ok()
+        };
         let large = 1i64 << 50;
         for dim in [
             height(),
@@ -221,7 +262,7 @@ mod tests {
                 ..Integers::default()
             };
             let (a, b) = (tensor1(&[a]), tensor1(&[b]));
-            admit(integers, &[], &[Some(&a), Some(&b)]).is_ok()
+            admit(integers, &[], &[Some(&a), Some(&b)], false).is_ok()
         };
         for number in [i64::MAX, i64::MIN, 1 << 50] {
             assert!(!admits(Arithmetic::Sum, height(), number), "{number}");
@@ -234,14 +275,27 @@ mod tests {
     }
 
     #[test]
+    fn sizes_are_compared_with_large_numbers_but_not_with_the_smallest() {
+        let order = Integers {
+            arithmetic: Some(Arithmetic::Order),
+            ..Integers::default()
+        };
+        let admits =
+            |number: i64, has_sizes| admit(order, &[], &[None, Some(&tensor0(number))], has_sizes).is_ok();
+        assert!(admits(i64::MAX, true) && admits(-(1 << 40), true));
+        assert!(!admits(i64::MIN, true));
+        assert!(admits(i64::MIN, false));
+    }
+
+    #[test]
     fn numbers_that_no_size_is_computed_with_may_be_large() {
         let any = tensor1(&[i64::MAX, i64::MIN]);
         let integers = Integers {
             arithmetic: Some(Arithmetic::Sum),
             ..Integers::default()
         };
-        assert!(admit(integers, &[], &[Some(&any), Some(&any), None]).is_ok());
-        let error = admit(integers, &[1], &[None, Some(&any)]).unwrap_err();
+        assert!(admit(integers, &[], &[Some(&any), Some(&any), None], false).is_ok());
+        let error = admit(integers, &[1], &[None, Some(&any)], false).unwrap_err();
         assert!(
             error
                 .to_string()
@@ -253,7 +307,7 @@ mod tests {
             ..Integers::default()
         };
         let sizes = tensor1(&[i64::from(i32::MAX); 3]);
-        assert!(admit(shape, &[0], &[Some(&sizes)]).is_err());
-        assert!(admit(Integers::default(), &[0], &[Some(&sizes)]).is_ok());
+        assert!(admit(shape, &[0], &[Some(&sizes)], false).is_err());
+        assert!(admit(Integers::default(), &[0], &[Some(&sizes)], false).is_ok());
     }
 }

@@ -286,7 +286,7 @@ pub(super) static SCHEMAS: &[Schema] = &[
     schema("", "LessOrEqual", &[(12, 2, 2)], &[(12, 1)], &[]),
     schema("", "Log", &[(1, 1, 1)], &[(1, 1)], &[("consumed_inputs", 1, 5)]),
     schema("", "LogSoftmax", &[(1, 1, 1)], &[(1, 1)], &[]),
-    schema("", "Loop", &[(1, 3, ANY), (11, 2, ANY)], &[(1, ANY)], &[]),
+    schema("", "Loop", &[(1, 3, ANY), (11, 0, ANY)], &[(1, ANY)], &[]),
     schema("", "LpNormalization", &[(1, 1, 1)], &[(1, 1)], &[]),
     schema(
         "",

@@ -160,7 +160,10 @@ pub(super) static RULES: &[Rule] = &[
         .takes(&["dilations", "pads", "strides"])
         .own(columns::col_2_im),
     op("Compress").since(9).takes(AXIS).own(sequences::compress),
-    op("Concat").takes(AXIS).own(tract::concat),
+    op("Concat")
+        .counts(Arithmetic::Order)
+        .takes(AXIS)
+        .own(tract::concat),
     op("ConcatFromSequence")
         .since(11)
         .takes(&["axis", "new_axis"])
@@ -254,6 +257,7 @@ pub(super) static RULES: &[Rule] = &[
         .by(tract::einsum),
     op("Elu").takes(ALPHA).of(FLOATS).wide().by(activation),
     op("Equal")
+        .counts(Arithmetic::Order)
         .takes(LEGACY)
         .of(ALL)
         .given(when::comparison)
@@ -300,11 +304,13 @@ pub(super) static RULES: &[Rule] = &[
         .own(lp_pool::global_lp_pool),
     op("GlobalMaxPool").of(FLOATS).by(tract::global_pool),
     op("Greater")
+        .counts(Arithmetic::Order)
         .takes(LEGACY)
         .of(NUMBERS)
         .given(when::comparison)
         .by(tract::pair),
     op("GreaterOrEqual")
+        .counts(Arithmetic::Order)
         .since(12)
         .of(NUMBERS)
         .given(when::comparison)
@@ -378,11 +384,13 @@ pub(super) static RULES: &[Rule] = &[
         .by(normalize::normalize),
     op("LeakyRelu").takes(ALPHA).of(FLOATS).wide().by(activation),
     op("Less")
+        .counts(Arithmetic::Order)
         .takes(LEGACY)
         .of(NUMBERS)
         .given(when::comparison)
         .by(tract::pair),
     op("LessOrEqual")
+        .counts(Arithmetic::Order)
         .since(12)
         .of(NUMBERS)
         .given(when::comparison)
@@ -426,6 +434,7 @@ pub(super) static RULES: &[Rule] = &[
         .given(when::product)
         .by(tract::integer_product),
     op("Max")
+        .counts(Arithmetic::Order)
         .of(NUMBERS)
         .wide()
         .instead(activation::TYPES, elementwise::extremum)
@@ -463,6 +472,7 @@ pub(super) static RULES: &[Rule] = &[
         .takes(&["output_datatype"])
         .by(mel::weights),
     op("Min")
+        .counts(Arithmetic::Order)
         .of(NUMBERS)
         .wide()
         .instead(activation::TYPES, elementwise::extremum)
@@ -826,7 +836,11 @@ pub(super) static RULES: &[Rule] = &[
         .since(7)
         .takes(&["mode", "scales"])
         .own(resize::resize),
-    op("Where").since(9).by_input(1).by(tract::condition),
+    op("Where")
+        .counts(Arithmetic::Order)
+        .since(9)
+        .by_input(1)
+        .by(tract::condition),
     op("Xor").takes(LEGACY).of(Types::BOOL).by(tract::pair),
     ml("ArrayFeatureExtractor", ml::extractor),
     ml("Binarizer", ml::binarizer).takes(&["threshold"]),

@@ -156,11 +156,14 @@ fn sizes_from_values_are_counted() {
     for (repeats, expected) in [
         (
             [1, 1 << 62],
-            "4611686018427387904 repetitions of a dimension of 4 are more than can be counted",
+            "a position of 4611686018427387904, expected at most 2147483647",
         ),
-        ([1, 1 << 61], "more than can be counted"),
+        (
+            [1 << 31, 1],
+            "a position of 2147483648, expected at most 2147483647",
+        ),
         ([1 << 20, 1 << 20], "which is beyond the limit of 4 GiB"),
-        ([i64::MAX, i64::MAX], "more than can be counted"),
+        ([i64::MAX, i64::MAX], "expected at most 2147483647"),
         ([-1, 1], "-1 repetitions of a dimension"),
     ] {
         let repeats = repeats.to_vec();

@@ -207,7 +207,7 @@ fn a_server_whose_sources_cannot_be_read_says_so_and_ends() {
     let admin = format!("unix:{}", socket.display());
     let missing = folder.path().join("nobody.toml");
     let mut server = Waiting::start(
-        folder.path(),
+        &folder.path().join("cache"),
         &["--admin-address", &admin, "--auth", missing.to_str().unwrap()],
     );
     assert_eq!(server.ask("GET", "/livez").status, 200);

@@ -23,17 +23,16 @@ impl Replacement<'_> {
     pub(super) fn simplified_normalization(&mut self) -> Written {
         let (x, scale) = (self.given(0)?, self.given(1)?);
         self.without_output(1, "inv_std_var")?;
-        // Normalized over several dimensions by one that is counted from the start: their number is not known here.
+        // An axis that is counted from the start may leave several to normalize over: the rank is not known here.
         let is_last = self.int("axis", -1) == -1 || self.dims(&scale).is_some_and(|dims| dims.len() == 1);
-        if !is_last {
-            let axis = self.int("axis", -1);
-            return Err(format!(
-                "the attribute 'axis' is {axis}, only -1 is supported, or any with a constant scale of one dimension"
-            )
-            .into());
-        }
         let epsilon = self.float("epsilon", 1e-5);
-        let y = self.root_mean_square(x, scale, epsilon);
+        let y = match is_last {
+            true => self.root_mean_square(x, scale, epsilon),
+            false => {
+                let attributes = vec![int("axis", self.int("axis", -1)), float("epsilon", epsilon)];
+                self.newer("RMSNormalization", &[x, scale], attributes)
+            }
+        };
         self.give(0, y);
         Ok(())
     }

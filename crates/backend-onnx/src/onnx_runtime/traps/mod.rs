@@ -14,10 +14,7 @@ use std::collections::BTreeMap;
 
 use crate::{
     expand::functions,
-    proto::{
-        AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto, canonical_domain,
-        tensor_proto::DataType,
-    },
+    proto::{AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, canonical_domain},
     structure,
 };
 

@@ -14,8 +14,8 @@ use crate::{
     OnnxBackend, OnnxRuntime,
     made_up::node,
     proto::{
-        FunctionProto, TensorShapeProto, TypeProto, ValueInfoProto, attribute_proto::AttributeType,
-        tensor_shape_proto::Dimension, type_proto,
+        FunctionProto, TensorProto, TensorShapeProto, TypeProto, ValueInfoProto,
+        attribute_proto::AttributeType, tensor_proto::DataType, tensor_shape_proto::Dimension, type_proto,
     },
 };
 
