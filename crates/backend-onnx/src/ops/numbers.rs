@@ -8,7 +8,7 @@ use oip_types::ServiceError;
 use tensor_core::Quoted;
 use tract_hir::internal::*;
 
-use super::{elements::elements, rule::NEWEST};
+use super::elements::elements;
 use crate::{faults::Limit, lowered::OnnxNode};
 
 /// What an operator does with the integers that its inputs hold.
@@ -180,10 +180,6 @@ fn largest(dim: &TDim) -> u64 {
 
 /// Refuses a node with a number of more than 32 bits in an attribute that is a size, an axis, a position or a count.
 pub(super) fn admit_attributes(node: &OnnxNode) -> Result<(), ServiceError> {
-    // Those that replace others have what `expand` writes.
-    if node.domain == NEWEST {
-        return Ok(());
-    }
     for attribute in node
         .attribute
         .iter()

@@ -126,7 +126,10 @@ pub(crate) fn check(
             );
         }
     }
-    numbers::admit_attributes(node)?;
+    // Nodes that replace others have what `expand` writes.
+    if node.domain != NEWEST {
+        numbers::admit_attributes(node)?;
+    }
     if rule.name == "Transpose" && !conditions::is_order(Attributes(node).ints("perm")) {
         return Err(refused("'perm' must name each axis once".to_owned()));
     }
