@@ -89,6 +89,11 @@ pub(crate) fn check(
         "ai.onnx.ml" => 1..=5,
         "com.microsoft" if BY_NAME.contains_key(&registered_name(domain, op_type)) => 1..=1,
         NEWEST => 1..=1,
+        "com.microsoft" => {
+            return Err(limit(
+                "of com.microsoft's operators this one is not supported".to_owned(),
+            ));
+        }
         _ => {
             let reason = format!("operators of the domain {} are not supported", Quoted(domain));
             return Err(limit(reason));
