@@ -12,7 +12,7 @@ use crate::{
     proto::TensorProto,
 };
 
-/// A constant. Numbers with a fraction are symbols.
+/// A constant.
 pub(super) fn tensor(tensor: &TensorProto, symbols: &mut Symbols) -> Value {
     let dims: Vec<Size> = tensor.dims.iter().map(|dim| Size::number(*dim)).collect();
     let count = tensor
@@ -20,32 +20,30 @@ pub(super) fn tensor(tensor: &TensorProto, symbols: &mut Symbols) -> Value {
         .iter()
         .try_fold(1i64, |count, dim| count.checked_mul(*dim));
     let is_small = count.is_some_and(|count| (0..=MAX_CONTENT as i64).contains(&count));
-    let elements = if is_small { numbers(tensor) } else { None };
-    let Some(elements) = elements else {
-        return Value::same(dims);
-    };
-    let element = |number: Option<i64>| match number {
-        Some(number) => Size::number(number),
-        None => symbols.real(),
-    };
-    let elements = elements.into_iter().map(element).map(Some).collect();
-    Value::integers_of(dims, elements)
+    let is_small = is_small && tensor.dims.iter().all(|dim| *dim >= 0);
+    let elements = if is_small { elements(tensor, symbols) } else { None };
+    match elements {
+        Some(elements) => Value::integers_of(dims, elements.into_iter().map(Some).collect()),
+        None => Value::same(dims),
+    }
 }
 
-/// The first element, if it is an integer.
-pub(super) fn first_integer(tensor: &TensorProto) -> Option<i64> {
-    numbers(tensor)?.first().copied().flatten()
+/// The first element, if its type is one of shapes, axes and scales.
+pub(super) fn first(tensor: &TensorProto, symbols: &mut Symbols) -> Option<Size> {
+    elements(tensor, symbols)?.into_iter().next()
 }
 
-/// An integer that a double holds exactly.
-fn as_integer(number: f64) -> Option<i64> {
-    const EXACT: f64 = 9_007_199_254_740_992.0;
-    let is_integer = number.fract() == 0.0 && number.abs() <= EXACT;
-    is_integer.then_some(number as i64)
+/// A floating-point number: its own symbol where it is an integer that every type holds exactly.
+pub(super) fn float(number: f64, symbols: &mut Symbols) -> Size {
+    const EXACT: f64 = 16_777_216.0;
+    match number.fract() == 0.0 && number.abs() <= EXACT {
+        true => symbols.float(number as i64),
+        false => symbols.real(),
+    }
 }
 
-/// The elements of types that shapes, axes and scales have; `None` for those with a fraction.
-fn numbers(tensor: &TensorProto) -> Option<Vec<Option<i64>>> {
+/// The elements of types that shapes, axes and scales have.
+fn elements(tensor: &TensorProto, symbols: &mut Symbols) -> Option<Vec<Size>> {
     let payload = Payload::read(tensor).ok()?;
     let Data::Fixed(bytes) = payload.data else {
         return None;
@@ -59,11 +57,11 @@ fn numbers(tensor: &TensorProto) -> Option<Vec<Option<i64>>> {
         };
     }
     match payload.datatype.dtype()? {
-        DType::I64 => read!(i64, Some),
-        DType::I32 => read!(i32, |number| Some(i64::from(number))),
-        DType::F32 => read!(f32, |number| as_integer(f64::from(number))),
-        DType::F64 => read!(f64, as_integer),
-        DType::Bool | DType::U8 => read!(u8, |number| Some(i64::from(number))),
+        DType::I64 => read!(i64, Size::number),
+        DType::I32 => read!(i32, |number| Size::number(i64::from(number))),
+        DType::F32 => read!(f32, |number| float(f64::from(number), symbols)),
+        DType::F64 => read!(f64, |number| float(number, symbols)),
+        DType::Bool => read!(u8, |number| Size::number(i64::from(number != 0))),
         _ => None,
     }
 }
@@ -81,15 +79,24 @@ pub(super) fn constant(node: &mut Node<'_>) -> Given {
         let elements = value.ints.iter().map(|number| Some(Size::number(*number)));
         return one(Value::integers(elements.collect(), false));
     }
+    if let Some(value) = attribute("value_float") {
+        let element = float(f64::from(value.f), node.symbols);
+        return one(Value::integers(vec![Some(element)], true));
+    }
+    if let Some(value) = attribute("value_floats").filter(|value| value.floats.len() <= MAX_CONTENT) {
+        let elements = value
+            .floats
+            .iter()
+            .map(|number| Some(float(f64::from(*number), node.symbols)));
+        return one(Value::integers(elements.collect(), false));
+    }
     let length =
         |length: usize| i64::try_from(length).map_or_else(|_| vec![], |length| vec![Size::number(length)]);
     let lists = ["value_ints", "value_floats", "value_strings"].map(attribute);
     let list = lists.into_iter().flatten().next();
     one(match list {
         Some(list) => Value::same(length(list.ints.len() + list.floats.len() + list.strings.len())),
-        None if attribute("value_float").is_some() || attribute("value_string").is_some() => {
-            Value::same(vec![])
-        }
+        None if attribute("value_string").is_some() => Value::same(vec![]),
         None => Value::same_of_any_rank(),
     })
 }

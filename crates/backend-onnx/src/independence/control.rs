@@ -28,7 +28,8 @@ pub(super) fn branch(node: &mut Node<'_>, follow: &mut dyn Follow) -> Given {
             Some(known) => join_all(node, known, given)?,
         });
     }
-    Ok(results.unwrap_or_default())
+    // Two dimensions that differ between the branches need not be equal.
+    Ok(settled_items(node.symbols, &results.unwrap_or_default()))
 }
 
 pub(super) fn looped(node: &mut Node<'_>, follow: &mut dyn Follow) -> Given {
@@ -170,7 +171,10 @@ fn stacked(node: &Node<'_>, item: Item, axis: i64, count: &Size) -> Result<Item,
         dims: Some(dims),
         origin,
         content: None,
-        numbering: Numbering::None,
+        numbering: match value.numbering {
+            Numbering::None => Numbering::None,
+            _ => Numbering::Mixed,
+        },
         outer: None,
     }))
 }
@@ -321,7 +325,11 @@ pub(super) fn split_to_sequence(node: &mut Node<'_>) -> Given {
     let axis = node.axis(node.int("axis", 0), dims.len())?;
     node.keep_off(&value, axis)?;
     let mut origin = value.origin;
-    let is_removed = node.optional(1)?.is_none() && node.int("keepdims", 1) == 0;
+    let is_removed = node.int("keepdims", 1) == 0;
+    if is_removed && node.optional(1)?.is_some() {
+        // ONNX keeps the axis where sizes are given; ONNX Runtime removes it where they are 1.
+        return node.refuse("gives parts with their axis, or without it");
+    }
     if is_removed {
         dims.remove(axis);
         if let Origin::Rows(rows) = origin

@@ -3,7 +3,7 @@
 use super::{
     node::{Given, Node, one},
     size::{Size, Symbols},
-    value::{Item, Numbering, Origin, Reason, Value},
+    value::{Item, MAX_CONTENT, Numbering, Origin, Reason, Value},
 };
 use crate::proto::tensor_proto::DataType;
 
@@ -16,6 +16,32 @@ pub(super) fn broadcast(node: &mut Node<'_>) -> Given {
         follow_content(node, &values, &mut result);
     }
     one(result)
+}
+
+/// The first input, onto which the others are broadcast and whose shape the result has.
+pub(super) fn onto_first(node: &mut Node<'_>) -> Given {
+    let values: Vec<Value> = node.values()?.into_iter().cloned().collect();
+    let (Some(first), others) = (values.first(), values.get(1..).unwrap_or_default()) else {
+        return node.refuse("lacks its input 0");
+    };
+    let mut result = first.clone();
+    for other in others {
+        result = onto(node, &result, other)?;
+    }
+    one(Value {
+        content: None,
+        ..result
+    })
+}
+
+/// A value onto which another one is broadcast; rows that only the other one has would be lost.
+pub(super) fn onto(node: &mut Node<'_>, value: &Value, added: &Value) -> Result<Value, Reason> {
+    let result = broadcast_of(node, &[value.clone(), added.clone()])?;
+    let is_alike = (value.origin, value.rank()) == (result.origin, result.rank());
+    match result.row_axis().is_none() || is_alike {
+        true => Ok(result),
+        false => node.refuse("adds rows to what has none"),
+    }
 }
 
 /// The first input element by element; all others are settings, the same for all requests.
@@ -89,8 +115,13 @@ pub(super) fn quantize(node: &mut Node<'_>) -> Given {
         .dims
         .as_ref()
         .is_some_and(|dims| dims.iter().all(|dim| dim.is(1)));
-    if !is_shared && value.row_axis().is_some() {
+    if let (false, Some(rows)) = (is_shared, value.row_axis()) {
         let rank = node.dims(0)?.len();
+        let of_blocks = scale.rank() != Some(1);
+        let of_rows = scale.dims.as_ref().and_then(|dims| dims.get(rows));
+        if of_blocks && (scale.rank() != Some(rank) || !of_rows.is_some_and(|dim| dim.is(1))) {
+            return node.refuse("has scales for blocks of rows");
+        }
         let axis = node.axis(node.int("axis", 1), rank)?;
         node.keep_off(&value, axis)?;
     }
@@ -195,6 +226,7 @@ fn broadcast_dims(node: &mut Node<'_>, dims: &[Vec<Size>]) -> Result<Vec<Size>, 
 /// The size of two dimensions that are broadcast.
 fn joint(symbols: &mut Symbols, a: &Size, b: &Size) -> Option<Size> {
     match (a.as_number(), b.as_number()) {
+        _ if a == b && a.is_any() => Some(symbols.dim()),
         _ if a == b => Some(a.clone()),
         (Some(1), _) => Some(b.clone()),
         (_, Some(1)) => Some(a.clone()),
@@ -226,6 +258,7 @@ fn follow_content(node: &mut Node<'_>, values: &[Value], result: &mut Value) {
         Some([length]) => length.as_number().and_then(|length| usize::try_from(length).ok()),
         _ => None,
     };
+    let length = length.filter(|length| *length <= MAX_CONTENT);
     let (true, Some(length)) = (is_followed, length) else {
         return;
     };
@@ -235,7 +268,7 @@ fn follow_content(node: &mut Node<'_>, values: &[Value], result: &mut Value) {
         return;
     };
     let operator = node.proto.op_type.as_str();
-    let is_integer = !FLOATS.contains(&node.int("to", 0));
+    let to = node.int("to", 0);
     let content: Vec<Option<Size>> = (0..length)
         .map(|index| {
             let at = |elements: &Vec<Option<Size>>| {
@@ -243,19 +276,14 @@ fn follow_content(node: &mut Node<'_>, values: &[Value], result: &mut Value) {
                 elements.get(index).cloned().flatten()
             };
             let arguments: Vec<Option<Size>> = elements.iter().map(at).collect();
-            element(node.symbols, operator, is_integer, &arguments)
+            element(node.symbols, operator, to, &arguments)
         })
         .collect();
     *result = Value::integers(content, result.rank() == Some(0));
 }
 
-/// One element, if it is known.
-fn element(
-    symbols: &mut Symbols,
-    operator: &str,
-    is_integer: bool,
-    arguments: &[Option<Size>],
-) -> Option<Size> {
+/// One element, if it is known. `to` is the type of a cast.
+fn element(symbols: &mut Symbols, operator: &str, to: i64, arguments: &[Option<Size>]) -> Option<Size> {
     if let ("Where", [Some(condition), then, other]) = (operator, arguments) {
         return match condition.as_number() {
             Some(0) => other.clone(),
@@ -264,19 +292,46 @@ fn element(
         };
     }
     let arguments = known(arguments)?;
-    match (operator, arguments.as_slice()) {
+    if let ("Cast", [a]) = (operator, arguments.as_slice()) {
+        return cast(symbols, a, to);
+    }
+    // Floating-point numbers are rounded, and need not be equal to themselves.
+    let are_integers = arguments.iter().all(|argument| symbols.is_integer(argument));
+    let computed = match (operator, arguments.as_slice()) {
+        _ if !are_integers => unknown(symbols, &arguments),
         ("Add", [a, b]) => symbols.sum(a, b),
         ("Sub", [a, b]) => symbols.difference(a, b),
         ("Mul", [a, b]) => symbols.product(a, b),
         ("Div", [a, b]) => symbols.quotient(a, b),
-        ("Equal", [a, b]) if a == b => Some(Size::number(1)),
+        ("Equal", [a, b]) if a == b && !a.is_any() => Some(Size::number(1)),
         ("Equal", [a, b]) if differ(symbols, a, b) => Some(Size::number(0)),
-        ("Cast", [a]) if is_integer => symbols.as_integer(a),
-        ("Cast", [a]) => Some(a.clone()),
-        ("Floor" | "Ceil" | "Round", [a]) if a.as_number().is_some() => Some(a.clone()),
         ("Max" | "Min", [a, rest @ ..]) if rest.iter().all(|b| a == b) => Some(a.clone()),
         (_, numbers) => by_number(symbols, operator, numbers),
+    };
+    // What 32 bits do not hold may wrap around.
+    match computed {
+        Some(size) if !size.is_in_range() => unknown(symbols, &arguments),
+        computed => computed,
     }
+}
+
+/// A number in another type: types that hold sizes leave it as it is.
+fn cast(symbols: &mut Symbols, number: &Size, to: i64) -> Option<Size> {
+    const SIZES: [i64; 2] = [DataType::Int64 as i64, DataType::Int32 as i64];
+    const FLOATS: [i64; 2] = [DataType::Float as i64, DataType::Double as i64];
+    let is_bool = to == DataType::Bool as i64;
+    match number.as_number().filter(|_| number.is_in_range()) {
+        _ if SIZES.contains(&to) && (to == SIZES[0] || number.is_in_range()) => symbols.as_integer(number),
+        Some(number) if FLOATS.contains(&to) && number.abs() <= 1 << 24 => Some(symbols.float(number)),
+        Some(number) if is_bool => Some(Size::number(i64::from(number != 0))),
+        _ => unknown(symbols, std::slice::from_ref(number)),
+    }
+}
+
+/// A number of which nothing is known, computed from others; `None` if these depend on the number of rows.
+fn unknown(symbols: &mut Symbols, arguments: &[Size]) -> Option<Size> {
+    let is_same = !arguments.iter().any(Size::has_rows);
+    is_same.then(|| symbols.real())
 }
 
 fn known(arguments: &[Option<Size>]) -> Option<Vec<Size>> {
@@ -297,10 +352,7 @@ fn differ(symbols: &Symbols, a: &Size, b: &Size) -> bool {
 fn by_number(symbols: &mut Symbols, operator: &str, arguments: &[Size]) -> Option<Size> {
     let numbers: Option<Vec<i64>> = arguments.iter().map(Size::as_number).collect();
     let computed = numbers.and_then(|numbers| of_numbers(operator, &numbers));
-    let is_same = !arguments.iter().any(Size::has_rows);
-    computed
-        .map(Size::number)
-        .or_else(|| is_same.then(|| symbols.real()))
+    computed.map(Size::number).or_else(|| unknown(symbols, arguments))
 }
 
 fn of_numbers(operator: &str, numbers: &[i64]) -> Option<i64> {
@@ -322,11 +374,3 @@ fn of_numbers(operator: &str, numbers: &[i64]) -> Option<i64> {
         _ => None,
     }
 }
-
-/// The types of floating-point numbers, as ONNX numbers them.
-const FLOATS: &[i64] = &[
-    DataType::Float as i64,
-    DataType::Float16 as i64,
-    DataType::Double as i64,
-    DataType::Bfloat16 as i64,
-];

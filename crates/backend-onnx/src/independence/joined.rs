@@ -95,7 +95,7 @@ pub(super) fn split(node: &mut Node<'_>) -> Given {
         split_sizes(&sizes, count, &dims[axis]),
         dims.len(),
     ) {
-        let mut rest = content.as_slice();
+        let mut rest = &content[..];
         let mut parts = Vec::with_capacity(count);
         for size in sizes {
             let Some((part, after)) = rest.split_at_checked(size) else {

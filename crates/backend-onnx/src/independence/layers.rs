@@ -186,7 +186,10 @@ pub(super) fn contributed_attention(node: &mut Node<'_>) -> Given {
     let weights = node.dims(1)?.get(1).cloned();
     let mut dims = node.dims(0)?;
     let last = node.axis(-1, dims.len())?;
-    let hidden = weights.and_then(|weights| weights.over(&Size::number(3)));
+    let are_alike = node.ints("qkv_hidden_sizes").is_empty();
+    let hidden = weights
+        .filter(|_| are_alike)
+        .and_then(|weights| weights.over(&Size::number(3)));
     dims[last] = hidden.unwrap_or_else(|| node.symbols.dim());
     let value = node.input(0)?.clone();
     let output = Item::Tensor(like(&value, dims.clone()));
@@ -207,6 +210,9 @@ pub(super) fn quantized_attention(node: &mut Node<'_>) -> Given {
     for index in [1, 2, 3, 4, 6, 7, 8] {
         node.require_same_input(index)?;
     }
+    if node.optional(8)?.is_some() && node.input(0)?.row_axis().is_some() {
+        return node.refuse("has earlier words that are the same for all rows");
+    }
     let output = attended(node, 3)?;
     Ok(vec![output])
 }
@@ -222,7 +228,10 @@ pub(super) fn multi_head_attention(node: &mut Node<'_>) -> Given {
         return node.refuse("takes three dimensions");
     }
     let is_alike = match node.optional(2)? {
-        Some(values) => values.dims.as_ref().and_then(|dims| dims.last()) == dims.last(),
+        Some(values) if values.rank() == Some(3) => {
+            values.dims.as_ref().and_then(|dims| dims.last()) == dims.last()
+        }
+        Some(_) => false,
         None => false,
     };
     if !is_alike {
@@ -254,6 +263,21 @@ pub(super) fn grouped_attention(node: &mut Node<'_>) -> Given {
     Ok(vec![output, cache.clone(), cache])
 }
 
+/// Requires positions or tables without rows to be one for all of them: of a vector, or with one along axis 0.
+fn for_all_rows(node: &Node<'_>, index: usize) -> Result<(), Reason> {
+    let Some(value) = node.optional(index)? else {
+        return Ok(());
+    };
+    let is_one = match value.dims.as_deref() {
+        Some(dims) => dims.len() < 2 || dims[0].is(1),
+        None => false,
+    };
+    match is_one || node.input(0)?.is_same() {
+        true => Ok(()),
+        false => node.refuse("has positions without rows"),
+    }
+}
+
 /// ONNX's own has its tables before the positions.
 pub(super) fn rotary(node: &mut Node<'_>) -> Given {
     rotated(node, 3)
@@ -274,6 +298,9 @@ fn rotated(node: &mut Node<'_>, positions: usize) -> Given {
             let by_position = node.optional(positions)?.is_some() || positions == 1;
             if by_position || tables.is_some_and(Value::is_same) {
                 node.require_same_input(index)?;
+                if !by_position {
+                    for_all_rows(node, index)?;
+                }
             } else {
                 by_batch(node, &[index])?;
             }
@@ -281,16 +308,8 @@ fn rotated(node: &mut Node<'_>, positions: usize) -> Given {
     }
     match node.optional(positions)? {
         Some(value) if !value.is_same() => by_batch(node, &[positions])?,
-        Some(value)
-            if value
-                .dims
-                .as_ref()
-                .is_some_and(|dims| dims.len() > 1 && !dims[0].is(1))
-                && !node.input(0)?.is_same() =>
-        {
-            return node.refuse("has positions without rows");
-        }
-        _ => {}
+        Some(_) => for_all_rows(node, positions)?,
+        None => {}
     }
     let value = node.input(0)?.clone();
     one(Value {
@@ -305,10 +324,10 @@ pub(super) fn embed_layer_normalization(node: &mut Node<'_>) -> Given {
     for index in [2, 3, 4, 5, 6] {
         node.require_same_input(index)?;
     }
-    if let Some(positions) = node.optional(8)?
-        && !positions.is_same()
-    {
-        by_batch(node, &[8])?;
+    match node.optional(8)? {
+        Some(positions) if !positions.is_same() => by_batch(node, &[8])?,
+        Some(_) => for_all_rows(node, 8)?,
+        None => {}
     }
     let value = node.input(0)?.clone();
     let mut dims = node.dims(0)?;

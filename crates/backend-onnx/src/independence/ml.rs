@@ -33,6 +33,8 @@ pub(super) fn classifier(node: &mut Node<'_>) -> Given {
         .max()
         .unwrap_or(0);
     let columns = match labels {
+        // Votes of each pair of classes, perhaps.
+        _ if node.proto.op_type == "SVMClassifier" => node.symbols.dim(),
         0 | 1 => node.symbols.dim(),
         labels => Size::number(labels),
     };
@@ -106,7 +108,12 @@ pub(super) fn vectorizer(node: &mut Node<'_>) -> Given {
             return node.refuse("takes matrices with rows on axis 0");
         }
     }
-    one(super::joined::concatenated(node, &values, 1)?)
+    let mut joined = super::joined::concatenated(node, &values, 1)?;
+    // `inputdimensions` may name fewer columns.
+    if let Some(columns) = joined.dims.as_mut().and_then(|dims| dims.get_mut(1)) {
+        *columns = node.symbols.dim();
+    }
+    one(joined)
 }
 
 pub(super) fn tf_idf(node: &mut Node<'_>) -> Given {

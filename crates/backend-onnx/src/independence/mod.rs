@@ -15,6 +15,8 @@ mod elementwise;
 mod interleaving;
 mod joined;
 mod layers;
+#[cfg(test)]
+mod misleading;
 mod ml;
 mod node;
 mod numbering;
@@ -30,7 +32,7 @@ mod tests;
 mod value;
 mod windows;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use tensor_core::Quoted;
 
@@ -41,7 +43,7 @@ use self::{
 };
 use crate::{
     expand,
-    proto::ModelProto,
+    proto::{ModelProto, canonical_domain},
     signature::{Dim, Port},
 };
 
@@ -59,6 +61,17 @@ pub(crate) struct Independence {
 /// # Errors
 /// Why not, such as "`CumSum` 'y' runs along axis 0".
 pub(crate) fn prove(model: &ModelProto, inputs: &[Port]) -> Result<Independence, String> {
+    // ONNX Runtime runs its own operator of that name, whatever the function says.
+    let of_operators = ["", "ai.onnx.ml", "com.microsoft"];
+    let mut functions = model.functions.iter();
+    if let Some(function) =
+        functions.find(|function| of_operators.contains(&canonical_domain(&function.domain)))
+    {
+        let name = Quoted(&function.name);
+        return Err(format!(
+            "the file's function {name} is in the domain of operators"
+        ));
+    }
     let written_out = expand::without_functions(model).map_err(|error| error.message().to_owned())?;
     let model = written_out.as_ref().unwrap_or(model);
     let free = |port: &&Port| first(port).is_some_and(|dim| dim.fixed().is_none());
@@ -108,8 +121,21 @@ fn first(port: &Port) -> Option<&Dim> {
 fn attempt(model: &ModelProto, inputs: &[Port], with_rows: &[&str]) -> Result<(), Reason> {
     let mut symbols = Symbols::default();
     let mut values = Vec::with_capacity(inputs.len());
+    let with_rows: HashSet<&str> = with_rows.iter().copied().collect();
+    let row_names: HashSet<&str> = inputs
+        .iter()
+        .filter(|port| with_rows.contains(port.name.as_str()))
+        .filter_map(|port| match first(port) {
+            Some(Dim::Named(name)) if name != UNNAMED => Some(name.as_str()),
+            _ => None,
+        })
+        .collect();
     for port in inputs {
-        values.push((port.name.as_str(), input(port, inputs, with_rows, &mut symbols)?));
+        let has_rows = with_rows.contains(port.name.as_str());
+        values.push((
+            port.name.as_str(),
+            input(port, has_rows, &row_names, &mut symbols)?,
+        ));
     }
     for (name, result) in Pass::new(model)?.outputs(values, &mut symbols)? {
         let refuse = |what: &str| Err(format!("output {} {what}", Quoted(name)).into());
@@ -131,17 +157,14 @@ fn attempt(model: &ModelProto, inputs: &[Port], with_rows: &[&str]) -> Result<()
 }
 
 /// What is known of an input.
-fn input(port: &Port, inputs: &[Port], with_rows: &[&str], symbols: &mut Symbols) -> Result<Item, Reason> {
+fn input(
+    port: &Port,
+    has_rows: bool,
+    row_names: &HashSet<&str>,
+    symbols: &mut Symbols,
+) -> Result<Item, Reason> {
     let Some(dims) = &port.dims else {
         return Err(format!("input {} has no shape in the file", Quoted(&port.name)).into());
-    };
-    let has_rows = with_rows.contains(&port.name.as_str());
-    let is_row_name = |name: &str| {
-        let rows = inputs
-            .iter()
-            .filter(|port| with_rows.contains(&port.name.as_str()));
-        rows.filter_map(first)
-            .any(|dim| matches!(dim, Dim::Named(known) if known == name && name != UNNAMED))
     };
     let mut sizes = Vec::with_capacity(dims.len());
     for (axis, dim) in dims.iter().enumerate() {
@@ -151,7 +174,7 @@ fn input(port: &Port, inputs: &[Port], with_rows: &[&str], symbols: &mut Symbols
                 Ok(size) => Size::number(size),
                 Err(_) => symbols.dim(),
             },
-            Dim::Named(name) if is_row_name(name) => {
+            Dim::Named(name) if row_names.contains(name.as_str()) => {
                 return Err(format!("input {} has its rows on axis {axis}", Quoted(&port.name)).into());
             }
             Dim::Named(name) if name != UNNAMED => symbols.named(name),
@@ -165,10 +188,11 @@ fn input(port: &Port, inputs: &[Port], with_rows: &[&str], symbols: &mut Symbols
 }
 
 fn independence(inputs: &[Port], with_rows: &[&str]) -> Independence {
-    let is_shared = |port: &&Port| !with_rows.contains(&port.name.as_str());
+    let with_rows: HashSet<&str> = with_rows.iter().copied().collect();
+    let is_shared = |port: &&Port| !with_rows.contains(port.name.as_str());
     let mut named: BTreeMap<&str, Vec<(String, usize)>> = BTreeMap::new();
     for port in inputs {
-        let has_rows = with_rows.contains(&port.name.as_str());
+        let has_rows = with_rows.contains(port.name.as_str());
         let dims = port.dims.iter().flatten().enumerate().skip(usize::from(has_rows));
         for (axis, dim) in dims {
             if let Dim::Named(name) = dim

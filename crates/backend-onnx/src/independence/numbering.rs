@@ -5,7 +5,7 @@ use super::{
     size::Size,
     value::{Item, Numbering, Value},
 };
-use crate::proto::NodeProto;
+use crate::proto::{NodeProto, tensor_proto::DataType};
 
 /// What a node makes of the numbering of its inputs; `None` where its rule says.
 pub(super) fn given(node: &NodeProto, inputs: &[Option<Item>]) -> Option<Numbering> {
@@ -17,6 +17,7 @@ pub(super) fn given(node: &NodeProto, inputs: &[Option<Item>]) -> Option<Numberi
     let (first, others) = values.split_first()?;
     let is_alone = others.iter().all(is_plain);
     Some(match first.numbering {
+        _ if !keeps_integers(node) => Numbering::Mixed,
         Numbering::Index if is_alone && MOVED.contains(&node.op_type.as_str()) => Numbering::Index,
         Numbering::Tuples if is_alone && KEPT.contains(&node.op_type.as_str()) => Numbering::Tuples,
         Numbering::Index if is_alone && begins_tuples(node, first, others) => Numbering::Tuples,
@@ -36,9 +37,20 @@ pub(super) fn apply(items: Vec<Item>, numbering: Option<Numbering>) -> Vec<Item>
             };
             Item::Tensor(value)
         }
+        (Item::Sequence(Some(mut value)), Some(_)) => {
+            value.numbering = Numbering::Mixed;
+            Item::Sequence(Some(value))
+        }
         (item, _) => item,
     };
     items.into_iter().map(apply).collect()
+}
+
+/// Whether a type that is cast to holds every index.
+fn keeps_integers(node: &NodeProto) -> bool {
+    let to = node.attribute.iter().find(|attribute| attribute.name == "to");
+    node.op_type != "Cast"
+        || to.is_some_and(|to| [DataType::Int64 as i64, DataType::Int32 as i64].contains(&to.i))
 }
 
 /// A tensor, or what the elements of a sequence are like.
@@ -57,7 +69,11 @@ fn begins_tuples(node: &NodeProto, first: &Value, others: &[&Value]) -> bool {
     let last = dims.len() - 1;
     let axis = node.attribute.iter().find(|attribute| attribute.name == "axis");
     let is_last = axis.is_some_and(|axis| axis.i == -1 || usize::try_from(axis.i) == Ok(last));
-    let has_rows = |value: &&Value| value.row_axis() == Some(rows);
+    let is_wide = |value: &Value| {
+        let width = value.dims.as_ref().and_then(|dims| dims.last()?.as_number());
+        width.is_some_and(|width| width > 0)
+    };
+    let has_rows = |value: &&Value| value.row_axis() == Some(rows) && is_wide(value);
     node.op_type == "Concat" && is_last && rows != last && dims[last].is(1) && others.iter().all(has_rows)
 }
 
@@ -65,7 +81,7 @@ fn begins_tuples(node: &NodeProto, first: &Value, others: &[&Value]) -> bool {
 const RULED: &[&str] = &["GatherND", "Shape", "Size"];
 
 /// Operators that leave elements as they are, and the last axis where it is.
-const KEPT: &[&str] = &["Cast", "Expand", "Identity"];
+const KEPT: &[&str] = &["Cast", "Identity"];
 
 /// Operators that leave elements as they are.
 const MOVED: &[&str] = &[

@@ -10,7 +10,10 @@ use super::{
     table::{self, Rule},
     value::{Item, Reason, Value},
 };
-use crate::proto::{GraphProto, ModelProto, NodeProto, canonical_domain};
+use crate::{
+    ops,
+    proto::{GraphProto, ModelProto, NodeProto, canonical_domain},
+};
 
 type Known = Result<Item, Reason>;
 
@@ -124,6 +127,12 @@ impl<'m> Pass<'m> {
         let Some(rule) = table::rule(&node.domain, &node.op_type) else {
             return Err(format!("{} is not known to keep rows apart", label(node)).into());
         };
+        let domain = canonical_domain(&node.domain);
+        let opset = self.opsets.get(domain).copied().unwrap_or(1);
+        if ops::own_opset(node).is_some_and(|own| own != opset) {
+            // ONNX Runtime takes the model's for such a function.
+            return Err(format!("{} is of another operator set than the model", label(node)).into());
+        }
         let inputs: Result<Vec<Option<Item>>, Reason> = node
             .input
             .iter()
@@ -144,10 +153,9 @@ impl<'m> Pass<'m> {
         let numbering = numbering::given(node, &inputs);
         let outer = interleaving::given(node, &inputs)?;
         let finish = |items| interleaving::apply(numbering::apply(items, numbering), outer.as_ref());
-        let domain = canonical_domain(&node.domain);
         let mut seen = Node {
             proto: node,
-            opset: self.opsets.get(domain).copied().unwrap_or(1),
+            opset,
             inputs,
             symbols,
         };

@@ -55,7 +55,7 @@ fn gather_content(data: &Value, indices: &Value) -> Option<Value> {
         content.get(usize::try_from(index).ok()?).cloned()
     };
     let picked: Option<Vec<Option<Size>>> = picked.into_iter().map(at).collect();
-    Some(Value::integers(picked?, indices.rank() == Some(0)))
+    Some(Value::integers_of(indices.dims.clone()?, picked?))
 }
 
 /// Data and indices of one rank, element by element but for one axis.
@@ -95,6 +95,9 @@ pub(super) fn gather_nd(node: &mut Node<'_>) -> Given {
     };
     let target = [&indexed[..indexed.len() - 1], rest].concat();
     let is_index = |axis: usize| axis + 1 < indexed.len();
+    if data.numbering != Numbering::None {
+        return node.refuse("picks from what depends on the number of a row");
+    }
     // Each row picks from its own: the first index is the row's number.
     let is_number_first = match indices.numbering {
         Numbering::Index => depth == Some(1),
@@ -263,6 +266,9 @@ impl Span<'_> {
 
 /// The first index of a slice, and how many there are.
 fn range(length: i64, start: i64, end: i64, step: i64) -> Option<(i64, i64)> {
+    if length <= 0 {
+        return (length == 0).then_some((0, 0));
+    }
     let from_start = |index: i64| {
         if index < 0 {
             index.saturating_add(length)
@@ -327,6 +333,9 @@ pub(super) fn pad(node: &mut Node<'_>) -> Given {
         let (Some(before), Some(after)) = (before, after) else {
             return node.refuse_count();
         };
+        if before.has_rows() || after.has_rows() {
+            return node.refuse_count();
+        }
         if before.is(0) && after.is(0) {
             continue;
         }

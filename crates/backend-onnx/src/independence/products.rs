@@ -1,7 +1,7 @@
 //! Matrix products: rows may lie along any axis but those that are summed over.
 
 use super::{
-    elementwise::broadcast_of,
+    elementwise::{broadcast_of, onto},
     node::{Given, Node, like, one},
     size::Size,
     value::{Numbering, Origin, Reason, Value},
@@ -14,6 +14,9 @@ pub(super) fn mat_mul(node: &mut Node<'_>) -> Given {
 /// Zero points are the same for all requests.
 pub(super) fn integer_mat_mul(node: &mut Node<'_>) -> Given {
     node.require_same(2)?;
+    for (factor, settings) in [(0, &[2, 4]), (1, &[3, 5])] {
+        one_for_all_rows(node, factor, settings)?;
+    }
     one(product_of(node, 0, 1)?)
 }
 
@@ -21,7 +24,27 @@ pub(super) fn quantized_mat_mul(node: &mut Node<'_>) -> Given {
     for index in [1, 2, 4, 5, 6, 7] {
         node.require_same_input(index)?;
     }
+    for (factor, settings) in [(0, &[1, 2]), (3, &[4, 5]), (0, &[6, 7]), (3, &[6, 7])] {
+        one_for_all_rows(node, factor, settings)?;
+    }
     one(product_of(node, 0, 3)?)
+}
+
+/// Requires scales and zero points with one element where their factor has rows: there could be one for each.
+fn one_for_all_rows(node: &Node<'_>, factor: usize, settings: &[usize]) -> Result<(), Reason> {
+    if node.input(factor)?.row_axis().is_none() {
+        return Ok(());
+    }
+    for &index in settings {
+        let is_one = |value: &Value| {
+            let dims = value.dims.as_ref();
+            dims.is_some_and(|dims| dims.iter().all(|dim| dim.is(1)))
+        };
+        if node.optional(index)?.is_some_and(|value| !is_one(value)) {
+            return node.refuse("has a scale or a zero point for each row");
+        }
+    }
+    Ok(())
 }
 
 /// Factors may be transposed, in their last two axes or with a batch's axis.
@@ -49,7 +72,7 @@ pub(super) fn quantized_gemm(node: &mut Node<'_>) -> Given {
 pub(super) fn gemm(node: &mut Node<'_>) -> Given {
     let mut result = product_of_matrices(node, 0, 1)?;
     if let Some(bias) = node.optional(2)?.cloned() {
-        result = broadcast_of(node, &[result, bias])?;
+        result = onto(node, &result, &bias)?;
     }
     one(result)
 }

@@ -94,6 +94,10 @@ pub(super) fn skip_layer_normalization(node: &mut Node<'_>) -> Given {
     let Some(rank) = sum.rank() else {
         return node.refuse("has an input whose number of dimensions is not known");
     };
+    if sum.row_axis().is_some() && (node.input(0)?.origin, node.input(0)?.rank()) != (sum.origin, Some(rank))
+    {
+        return node.refuse("adds rows to what has none");
+    }
     let axis = node.axis(-1, rank)?;
     node.keep_off(&sum, axis)?;
     let sum = Item::Tensor(sum);
@@ -139,12 +143,14 @@ fn content_of(node: &mut Node<'_>, axes: &[i64]) -> Option<Option<Size>> {
     let value = node.input(0).ok()?;
     let is_whole = matches!(axes, [] | [0] | [-1]) && value.rank() == Some(1);
     let content = value.content.clone().filter(|_| is_whole)?;
-    let known: Option<Vec<Size>> = content.into_iter().collect();
+    let known: Option<Vec<Size>> = content.iter().cloned().collect();
     let known = known?;
     match node.proto.op_type.as_str() {
-        "ReduceProd" => Some(node.symbols.product_of(&known)),
+        "ReduceProd" if known.iter().all(|size| node.symbols.is_integer(size)) => {
+            let product = node.symbols.product_of(&known);
+            Some(product.filter(Size::is_in_range))
+        }
         _ if known.iter().any(Size::has_rows) => Some(None),
-        "ReduceMax" | "ReduceMin" | "ReduceSum" => Some(Some(node.symbols.integer())),
         _ => Some(Some(node.symbols.real())),
     }
 }

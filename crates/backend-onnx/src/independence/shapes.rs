@@ -65,6 +65,10 @@ pub(super) fn reshape(node: &mut Node<'_>) -> Given {
                 target.push(Size::number(1));
             }
             Some(..0) => return node.refuse("has a negative size"),
+            // It could be 0 or -1, which mean other dimensions.
+            None if value.row_axis().is_some() && !node.symbols.is_natural(&size) => {
+                return node.refuse("has a size that may be negative");
+            }
             _ => target.push(size),
         }
     }
@@ -110,6 +114,14 @@ pub(super) fn reshaped(
     dims: &[Size],
     target: Vec<Size>,
 ) -> Result<Value, Reason> {
+    let (before, after) = (node.symbols.product_of(dims), node.symbols.product_of(&target));
+    if let (Some(before), Some(after)) = (&before, &after)
+        && before.is_literal()
+        && after.is_literal()
+        && before != after
+    {
+        return node.refuse("has another number of elements than its input");
+    }
     match value.origin {
         Origin::Rows(axis) => {
             let Some(new) = target.iter().position(Size::has_rows) else {
@@ -134,9 +146,10 @@ pub(super) fn reshaped(
         }
         _ if target.iter().any(Size::has_rows) => node.refuse("gives rows to what has none"),
         _ => {
+            let length = after.and_then(|after| usize::try_from(after.as_number()?).ok());
             let content = value.content.clone();
             Ok(Value {
-                content,
+                content: content.filter(|content| Some(content.len()) == length),
                 ..like(value, target)
             })
         }
@@ -247,7 +260,8 @@ pub(super) fn transpose(node: &mut Node<'_>) -> Given {
             let content = value
                 .content
                 .as_deref()
-                .and_then(|content| permuted(content, &dims, &axes));
+                .and_then(|content| permuted(content, &dims, &axes))
+                .map(Into::into);
             one(Value {
                 content,
                 ..like(&value, target)
@@ -263,6 +277,13 @@ fn permuted(content: &[Option<Size>], dims: &[Size], axes: &[usize]) -> Option<V
         .map(|dim| dim.as_number().and_then(|dim| usize::try_from(dim).ok()))
         .collect();
     let lengths = lengths?;
+    // No length is 0 then, and no product too large.
+    let count = lengths
+        .iter()
+        .try_fold(1usize, |count, length| count.checked_mul(*length));
+    if content.is_empty() || count != Some(content.len()) {
+        return None;
+    }
     let stride = |axis: usize| lengths[axis + 1..].iter().product::<usize>();
     (0..content.len())
         .map(|index| {
@@ -348,8 +369,16 @@ pub(super) fn constant_of_shape(node: &mut Node<'_>) -> Given {
     let Some(wanted) = wanted else {
         return node.refuse_count();
     };
-    let element = node.attribute("value").and_then(|attribute| attribute.t.as_ref());
-    let element = element.map_or(Some(0), super::constants::first_integer);
+    let proto = node.proto;
+    let mut attributes = proto.attribute.iter();
+    let element = attributes
+        .find(|attribute| attribute.name == "value")
+        .and_then(|attribute| attribute.t.as_ref());
+    // Without a value it is FP32.
+    let element = match element {
+        Some(element) => super::constants::first(element, node.symbols),
+        None => Some(node.symbols.float(0)),
+    };
     let Some(filled) = Value::filled(wanted) else {
         return node.refuse("has rows on two axes");
     };
@@ -357,7 +386,7 @@ pub(super) fn constant_of_shape(node: &mut Node<'_>) -> Given {
 }
 
 /// The same number everywhere.
-fn with_content(value: Value, element: Option<i64>) -> Value {
+fn with_content(value: Value, element: Option<Size>) -> Value {
     let length = match value.dims.as_deref() {
         Some([]) => Some(1),
         Some([length]) => length.as_number().and_then(|length| usize::try_from(length).ok()),
@@ -366,7 +395,7 @@ fn with_content(value: Value, element: Option<i64>) -> Value {
     match (length, element) {
         (Some(length @ ..=super::value::MAX_CONTENT), Some(element)) => {
             let is_scalar = value.rank() == Some(0);
-            Value::integers(vec![Some(Size::number(element)); length], is_scalar)
+            Value::integers(vec![Some(element); length], is_scalar)
         }
         _ => value,
     }

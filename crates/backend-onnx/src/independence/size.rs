@@ -16,6 +16,9 @@ pub(super) struct Size {
 
 type Symbol = u32;
 
+/// A small number of elements for each row.
+const MAX_PER_ROW: i64 = 100_000;
+
 /// Longer products become a symbol of their own.
 const MAX_FACTORS: usize = 24;
 
@@ -50,12 +53,12 @@ impl Size {
 
     /// Whether a batch of some thousand rows stays below 10^9: a fixed, small number of elements for each row.
     pub(super) fn is_short_of_rows(&self) -> bool {
-        self.rows && self.symbols.is_empty() && self.coefficient <= 100_000
+        self.rows && self.symbols.is_empty() && self.coefficient <= MAX_PER_ROW
     }
 
     /// The exact quotient, if this is a multiple of `divisor` for all values of the symbols.
     pub(super) fn over(&self, divisor: &Self) -> Option<Self> {
-        if divisor.rows && !self.rows || divisor.coefficient == 0 {
+        if divisor.rows && !self.rows || divisor.coefficient == 0 || divisor.is_any() {
             return None;
         }
         let mut symbols = self.symbols.clone();
@@ -73,6 +76,21 @@ impl Size {
             }
             .normal()
         })
+    }
+
+    /// Whether it stands for another dimension each time, so that two of it may differ.
+    pub(super) fn is_any(&self) -> bool {
+        self.symbols.contains(&ANY)
+    }
+
+    /// Whether arithmetic of 32 or 64 bits holds it for batches of some thousand rows.
+    pub(super) fn is_in_range(&self) -> bool {
+        i32::try_from(self.coefficient).is_ok() && !(self.rows && self.coefficient.abs() > MAX_PER_ROW)
+    }
+
+    /// Whether literal numbers, dimensions and rows are all that it is made of, so that two sizes differ if they are written differently.
+    pub(super) fn is_literal(&self) -> bool {
+        self.symbols.is_empty()
     }
 
     /// Nothing times anything is nothing.
@@ -103,6 +121,8 @@ const ANY: Symbol = 0;
 pub(super) struct Symbols {
     terms: HashMap<Term, Symbol>,
     kinds: Vec<Kind>,
+    /// Symbols of floating-point numbers that are literal integers.
+    floats: HashMap<Symbol, i64>,
 }
 
 /// What is known of a symbol's values.
@@ -128,6 +148,7 @@ impl Default for Symbols {
             terms: HashMap::new(),
             // That of `ANY`.
             kinds: vec![Kind::DIM],
+            floats: HashMap::new(),
         }
     }
 }
@@ -157,14 +178,31 @@ impl Symbols {
         self.symbol(Kind::DIM)
     }
 
-    /// An integer of which nothing is known but that it is the same for all requests.
-    pub(super) fn integer(&mut self) -> Size {
-        self.symbol(Kind::INTEGER)
-    }
-
-    /// The same for any number.
+    /// A number of any type, of which nothing is known but that it is the same for all requests.
     pub(super) fn real(&mut self) -> Size {
         self.symbol(Kind::REAL)
+    }
+
+    /// A floating-point number that is a literal integer. No arithmetic is done with it, which would have to round as the runtime does.
+    pub(super) fn float(&mut self, number: i64) -> Size {
+        let float = self.of_term(Term::Of("float", vec![Size::number(number)]), Kind::REAL);
+        if let [symbol] = float.symbols[..] {
+            self.floats.insert(symbol, number);
+        }
+        float
+    }
+
+    /// The number that such a symbol stands for.
+    pub(super) fn as_float(&self, size: &Size) -> Option<i64> {
+        match size.symbols[..] {
+            [symbol] if size.coefficient == 1 && !size.rows => self.floats.get(&symbol).copied(),
+            _ => None,
+        }
+    }
+
+    /// Whether a size is known to be an integer, of a type that holds sizes.
+    pub(super) fn is_integer(&self, size: &Size) -> bool {
+        self.kind_of(size).is_integer
     }
 
     /// A function of sizes: one symbol for equal arguments, `None` if it depends on the number of rows.
@@ -189,7 +227,10 @@ impl Symbols {
 
     /// The size as an integer, which is another one if it may have a fraction.
     pub(super) fn as_integer(&mut self, size: &Size) -> Option<Size> {
-        match self.kind_of(size).is_integer {
+        if let Some(number) = self.as_float(size) {
+            return Some(Size::number(number));
+        }
+        match self.is_integer(size) {
             true => Some(size.clone()),
             false => self.of("integer", vec![size.clone()], Kind::INTEGER),
         }

@@ -69,7 +69,6 @@ const ONNX: Rules = &[
             "Cast",
             "Ceil",
             "Celu",
-            "Clip",
             "Cos",
             "Cosh",
             "Div",
@@ -98,7 +97,6 @@ const ONNX: Rules = &[
             "Neg",
             "Not",
             "Or",
-            "PRelu",
             "Pow",
             "Reciprocal",
             "RegexFullMatch",
@@ -124,6 +122,9 @@ const ONNX: Rules = &[
             "Xor",
         ],
     ),
+    (By(elementwise::onto_first), &["PRelu"]),
+    // Bounds are scalars.
+    (By(elementwise::first), &["Clip"]),
     (By(elementwise::cast_like), &["CastLike"]),
     (By(elementwise::identity), &["Identity"]),
     (Always(elementwise::dropout), &["Dropout"]),
@@ -288,7 +289,7 @@ const ML: Rules = &[
 
 const CONTRIBUTED: Rules = &[
     (
-        By(elementwise::broadcast),
+        By(elementwise::onto_first),
         &[
             "BiasAdd",
             "BiasGelu",

@@ -14,14 +14,14 @@ use crate::{
 
 /// A graph from lines: `x: [n, 3]` is an input, `s = {-1, 3}` are integers, `k = 0` is one, `w = <3, 4>` are
 /// floats of this shape,
-/// `y = Concat(a, b) axis=1` is a node, and `-> y` names the outputs. Several outputs are `a b = Split(x)`.
-struct Text {
-    model: ModelProto,
+/// `y = Concat(a, b) axis=1` is a node (`ms.` before its operator is com.microsoft), and `-> y` names the outputs. Several outputs are `a b = Split(x)`.
+pub(super) struct Text {
+    pub(super) model: ModelProto,
     inputs: Vec<Port>,
 }
 
 impl Text {
-    fn parse(text: &str) -> Self {
+    pub(super) fn parse(text: &str) -> Self {
         let mut graph = GraphProto::default();
         let mut inputs = Vec::new();
         for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
@@ -31,9 +31,9 @@ impl Text {
                 inputs.push(port(name, dims));
             } else {
                 let (name, right) = line.split_once(" = ").unwrap();
-                match right.chars().next().unwrap() {
-                    'A'..='Z' => graph.node.push(node(name, right)),
-                    _ => graph.initializer.push(constant(name, right)),
+                match right.contains('(') {
+                    true => graph.node.push(node(name, right)),
+                    false => graph.initializer.push(constant(name, right)),
                 }
             }
         }
@@ -49,13 +49,13 @@ impl Text {
         Self { model, inputs }
     }
 
-    fn with_opset(mut self, version: i64) -> Self {
+    pub(super) fn with_opset(mut self, version: i64) -> Self {
         self.model.opset_import[0].version = version;
         self
     }
 
     /// The inputs without rows, or the reason.
-    fn shared(&self) -> Result<Vec<String>, String> {
+    pub(super) fn shared(&self) -> Result<Vec<String>, String> {
         prove(&self.model, &self.inputs).map(|proof| proof.shared_inputs)
     }
 }
@@ -117,7 +117,13 @@ fn constant(name: &str, text: &str) -> TensorProto {
 fn node(outputs: &str, text: &str) -> NodeProto {
     let (operator, rest) = text.split_once('(').unwrap();
     let (inputs, attributes) = rest.split_once(')').unwrap();
+    let (domain, operator) = match operator.rsplit_once('.') {
+        Some(("ms", operator)) => ("com.microsoft", operator),
+        Some((domain, operator)) => (domain, operator),
+        None => ("", operator),
+    };
     NodeProto {
+        domain: domain.to_owned(),
         op_type: operator.to_owned(),
         input: inputs.split(',').map(|name| name.trim().to_owned()).collect(),
         output: outputs.split(' ').map(str::to_owned).collect(),
@@ -142,6 +148,10 @@ fn attribute(text: &str) -> AttributeProto {
         Some(numbers) => {
             attribute.ints = numbers.to_vec();
             AttributeType::Ints
+        }
+        None if value.parse::<f32>().is_ok() => {
+            attribute.f = value.parse().unwrap();
+            AttributeType::Float
         }
         None => {
             attribute.s = value.as_bytes().to_vec().into();

@@ -21,7 +21,7 @@ pub(super) struct Value {
     pub(super) dims: Option<Vec<Size>>,
     pub(super) origin: Origin,
     /// The elements of a small integer tensor in row-major order. `None` may depend on the number of rows.
-    pub(super) content: Option<Vec<Option<Size>>>,
+    pub(super) content: Option<Rc<[Option<Size>]>>,
     pub(super) numbering: Numbering,
     /// The size of an outer axis that was merged into the axis of the rows, such as the steps of a sequence.
     pub(super) outer: Option<Size>,
@@ -122,7 +122,7 @@ impl Value {
         Self {
             dims: Some(dims),
             origin: if is_same { Origin::Same } else { Origin::Count },
-            content: (content.len() <= MAX_CONTENT).then_some(content),
+            content: (content.len() <= MAX_CONTENT).then(|| content.into()),
             numbering: Numbering::None,
             outer: None,
         }
@@ -145,8 +145,8 @@ impl Value {
 
     /// The elements; those of a tensor of rank 0 or 1 that is the same for all requests get a symbol each.
     pub(super) fn elements(&self, symbols: &mut Symbols) -> Option<Vec<Option<Size>>> {
-        if self.content.is_some() {
-            return self.content.clone();
+        if let Some(content) = &self.content {
+            return Some(content.to_vec());
         }
         let count = match self.dims.as_deref()? {
             [] => 1,
@@ -154,7 +154,7 @@ impl Value {
             _ => return None,
         };
         let is_followed = self.is_same() && count <= MAX_CONTENT;
-        is_followed.then(|| (0..count).map(|_| Some(symbols.integer())).collect())
+        is_followed.then(|| (0..count).map(|_| Some(symbols.real())).collect())
     }
 
     /// The elements, if each is a number that the file tells.

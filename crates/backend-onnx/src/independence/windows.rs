@@ -1,7 +1,8 @@
 //! Operators on images and signals: axis 0 counts them, axis 1 has channels, all others are places.
 
 use super::{
-    elementwise::broadcast_of,
+    constants::float,
+    elementwise::onto,
     node::{Given, Node, like, one},
     size::Size,
     value::{Item, Origin, Reason, Value},
@@ -31,7 +32,7 @@ pub(super) fn fused_conv(node: &mut Node<'_>) -> Given {
     let mut results = convolved(node, 1)?;
     if let (Some(Item::Tensor(result)), Some(added)) = (results.first().cloned(), node.optional(3)?.cloned())
     {
-        results = one(broadcast_of(node, &[result, added])?)?;
+        results = one(onto(node, &result, &added)?)?;
     }
     Ok(results)
 }
@@ -56,7 +57,7 @@ fn convolved(node: &mut Node<'_>, weights: usize) -> Given {
     let (value, dims) = images(node)?;
     let weights = node.dims(weights)?;
     let kernel: Vec<Size> = weights.get(2..).unwrap_or_default().to_vec();
-    if kernel.len() + 2 != dims.len() {
+    if weights.len() != dims.len() {
         return node.refuse("has weights of another number of dimensions");
     }
     let mut target = vec![dims[0].clone(), weights[0].clone()];
@@ -278,7 +279,11 @@ pub(super) fn resize(node: &mut Node<'_>) -> Given {
         axes => node.axes(axes, dims.len())?,
     };
     let scales = match node.attribute("scales") {
-        Some(scales) => Some(scales.floats.iter().map(|scale| whole(*scale)).collect()),
+        Some(scales) => {
+            let scales = scales.floats.clone();
+            let float = |scale: f32| Some(float(f64::from(scale), node.symbols));
+            Some(scales.into_iter().map(float).collect())
+        }
         None => given(node, first)?,
     };
     let sizes = given(node, first + 1)?;
@@ -288,17 +293,22 @@ pub(super) fn resize(node: &mut Node<'_>) -> Given {
     for (index, axis) in axes.into_iter().enumerate() {
         let (is_kept, new) = match &lists {
             (Some(scales), _) if scales.len() > index => {
-                let scale = scales[index].clone();
-                let dim = scale
-                    .as_ref()
-                    .and_then(|scale| node.symbols.product(&dims[axis], scale));
-                let is_one = scale.is_some_and(|scale| scale.is(1));
-                (is_one, dim.filter(|_| is_whole(&lists.0, index)))
+                // A scale that is known to be the same for all requests.
+                let Some(scale) = &scales[index] else {
+                    return node.refuse_count();
+                };
+                let scale = node.symbols.as_float(scale);
+                let whole = scale.filter(|scale| (1..1024).contains(scale)).map(Size::number);
+                let dim = whole.and_then(|scale| node.symbols.product(&dims[axis], &scale));
+                (scale == Some(1), dim)
             }
             (_, Some(sizes)) if sizes.len() > index => {
                 let size = sizes[index].clone();
                 let is_kept = size.as_ref() == Some(&dims[axis]) && !is_fitted;
-                (is_kept, size.filter(|size| !size.has_rows() && !is_fitted))
+                if !is_kept && size.as_ref().is_none_or(Size::has_rows) {
+                    return node.refuse_count();
+                }
+                (is_kept, size.filter(|_| !is_fitted))
             }
             _ => return node.refuse("has sizes that are not known"),
         };
@@ -313,19 +323,6 @@ pub(super) fn resize(node: &mut Node<'_>) -> Given {
 
 /// The elements of an input, if it is given.
 type Elements = Option<Vec<Option<Size>>>;
-
-/// A scale that is a whole number.
-fn whole(scale: f32) -> Option<Size> {
-    let is_whole = scale.fract() == 0.0 && (1.0..1024.0).contains(&scale);
-    is_whole.then(|| Size::number(scale as i64))
-}
-
-fn is_whole(scales: &Elements, index: usize) -> bool {
-    let scale = scales
-        .as_ref()
-        .and_then(|scales| scales.get(index)?.as_ref()?.as_number());
-    scale.is_some_and(|scale| scale > 0)
-}
 
 /// The elements of an input that may be left out, or be empty for that.
 fn given(node: &mut Node<'_>, index: usize) -> Result<Elements, Reason> {
