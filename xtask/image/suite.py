@@ -1,4 +1,4 @@
-"""Builds the image of docs/deploy/Dockerfile.program with buildah, runs it with podman as manifests do (no root, no capabilities, a
+"""Builds the image of docs/deploy/Dockerfile with buildah, runs it with podman as manifests do (no root, no capabilities, a
 root that is read-only), and measures it: size, and time from the command to the first answer.
 
 Everything is kept below one folder, and on this machine. The image stays there as an archive, to be pushed to a registry.
@@ -40,12 +40,6 @@ def must(command, **more):
     if result.returncode:
         sys.exit(f"{' '.join(map(str, command))}: {result.stderr.strip() or result.stdout.strip()}")
     return result.stdout
-
-
-def configured(file):
-    """What a Dockerfile says about running, behind its last FROM."""
-    last = (DEPLOY / file).read_text().rsplit("\nFROM ", 1)[-1]
-    return [line for line in last.splitlines() if line.split(" ")[0] in ("USER", "EXPOSE", "ENTRYPOINT", "CMD")]
 
 
 def libraries_of(program, foreign):
@@ -131,15 +125,13 @@ def main():
     for tool in ("buildah", "podman"):
         if not shutil.which(tool):
             sys.exit(f"{tool} is not installed (Debian: apt-get install --no-install-recommends buildah podman runc)")
-    if configured("Dockerfile") != configured("Dockerfile.program"):
-        sys.exit("Dockerfile and Dockerfile.program differ in how the program is run")
     folder = options.folder
     shutil.rmtree(folder, ignore_errors=True)
     context = folder / "context"
     root = context / "rootfs"
     root_of(options.program, root, options.emulator)
     stored = [f"--root={folder / 'storage'}", f"--runroot={folder / 'run'}", "--storage-driver=vfs"]
-    file = DEPLOY / "Dockerfile.program"
+    file = DEPLOY / "Dockerfile"
     must(["buildah", *stored, "build", "--isolation=chroot", f"--arch={options.arch}", "--tag", options.tag, "--file", file, context])
     described = json.loads(must(["buildah", *stored, "inspect", "--type=image", options.tag]))
     user, arch = described["OCIv1"]["config"]["User"], described["OCIv1"]["architecture"]

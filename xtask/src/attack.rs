@@ -82,7 +82,7 @@ fn run(server: &ServerOptions, arguments: &[&str]) -> Result<()> {
         }
     };
     let (program, ceiling) = (program.to_string_lossy(), server.ceiling.to_string());
-    let kit = ["run", "--quiet", "--release", "--package", "attack-kit", "--"];
+    let kit = ["run", "--release", "--package", "attack-kit", "--"];
     let watched = ["--server", &program, "--ceiling", &ceiling];
     cargo::run(&[&kit[..], arguments, &watched].concat(), &[])
 }

@@ -103,15 +103,7 @@ fn cost_of_requests(with_floors: bool, more: &[String]) -> Result<()> {
         ],
         false => &[],
     };
-    let kit = [
-        "run",
-        "--quiet",
-        "--release",
-        "--package",
-        "attack-kit",
-        "--",
-        "cost",
-    ];
+    let kit = ["run", "--release", "--package", "attack-kit", "--", "cost"];
     let more: Vec<&str> = more.iter().map(String::as_str).collect();
     cargo::run(&[&kit[..], &measured, floors, &more].concat(), &[])
 }

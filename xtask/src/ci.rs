@@ -10,50 +10,47 @@ use crate::{browser, cargo, codegen, fuzz, tools, tutorials};
 struct Check {
     name: &'static str,
     arguments: &'static [&'static str],
+    /// Seconds that it takes on two cores, behind the steps before it.
+    usual: u64,
 }
 
 const CHECKS: &[Check] = &[
     Check {
         name: "fmt",
         arguments: &["fmt", "--all", "--check"],
+        usual: 4,
     },
     Check {
         name: "clippy",
-        arguments: &["clippy", "--workspace", "--all-targets", "--quiet"],
+        arguments: &["clippy", "--workspace", "--all-targets"],
+        usual: 330,
     },
     Check {
         name: "minimal features",
-        arguments: &[
-            "clippy",
-            "--package",
-            "oip-types",
-            "--no-default-features",
-            "--quiet",
-        ],
+        arguments: &["clippy", "--package", "oip-types", "--no-default-features"],
+        usual: 10,
     },
     Check {
         name: "tensors as ndarray's arrays",
-        arguments: &["test", "--package", "tensor-core", "--all-features", "--quiet"],
+        arguments: &[
+            "test",
+            "--package",
+            "tensor-core",
+            "--all-features",
+            "--",
+            "--quiet",
+        ],
+        usual: 17,
     },
     Check {
         name: "oip-http alone",
-        arguments: &[
-            "clippy",
-            "--package",
-            "oip-http",
-            "--no-default-features",
-            "--quiet",
-        ],
+        arguments: &["clippy", "--package", "oip-http", "--no-default-features"],
+        usual: 11,
     },
     Check {
         name: "gRPC messages only",
-        arguments: &[
-            "clippy",
-            "--package",
-            "oip-grpc",
-            "--no-default-features",
-            "--quiet",
-        ],
+        arguments: &["clippy", "--package", "oip-grpc", "--no-default-features"],
+        usual: 9,
     },
     Check {
         name: "gRPC client only",
@@ -64,8 +61,8 @@ const CHECKS: &[Check] = &[
             "--no-default-features",
             "--features",
             "client",
-            "--quiet",
         ],
+        usual: 8,
     },
     Check {
         name: "gRPC server only",
@@ -76,18 +73,13 @@ const CHECKS: &[Check] = &[
             "--no-default-features",
             "--features",
             "server",
-            "--quiet",
         ],
+        usual: 6,
     },
     Check {
         name: "no formats",
-        arguments: &[
-            "clippy",
-            "--package",
-            "tensor-files",
-            "--no-default-features",
-            "--quiet",
-        ],
+        arguments: &["clippy", "--package", "tensor-files", "--no-default-features"],
+        usual: 6,
     },
     Check {
         name: "a client for HTTP only",
@@ -98,8 +90,8 @@ const CHECKS: &[Check] = &[
             "--no-default-features",
             "--features",
             "http",
-            "--quiet",
         ],
+        usual: 13,
     },
     Check {
         name: "a client for gRPC only",
@@ -110,28 +102,18 @@ const CHECKS: &[Check] = &[
             "--no-default-features",
             "--features",
             "grpc",
-            "--quiet",
         ],
+        usual: 5,
     },
     Check {
         name: "no servers to talk to",
-        arguments: &[
-            "clippy",
-            "--package",
-            "tensor-cli",
-            "--no-default-features",
-            "--quiet",
-        ],
+        arguments: &["clippy", "--package", "tensor-cli", "--no-default-features"],
+        usual: 14,
     },
     Check {
         name: "no backends",
-        arguments: &[
-            "clippy",
-            "--package",
-            "oip-server",
-            "--no-default-features",
-            "--quiet",
-        ],
+        arguments: &["clippy", "--package", "oip-server", "--no-default-features"],
+        usual: 30,
     },
     // README's `cargo first`.
     Check {
@@ -143,28 +125,24 @@ const CHECKS: &[Check] = &[
             "--no-default-features",
             "--features",
             "forest,onnx,tensors",
-            "--quiet",
         ],
+        usual: 48,
     },
     // The wheel's.
     Check {
         name: "both programs in one",
-        arguments: &[
-            "clippy",
-            "--package",
-            "oip-server",
-            "--features",
-            "tool",
-            "--quiet",
-        ],
+        arguments: &["clippy", "--package", "oip-server", "--features", "tool"],
+        usual: 67,
     },
     Check {
         name: "tests",
-        arguments: &["test", "--workspace", "--quiet"],
+        arguments: &["test", "--workspace", "--", "--quiet"],
+        usual: 1300,
     },
     Check {
         name: "rustdoc",
-        arguments: &["doc", "--workspace", "--no-deps", "--quiet"],
+        arguments: &["doc", "--workspace", "--no-deps"],
+        usual: 90,
     },
 ];
 
@@ -189,7 +167,6 @@ fn check_other_target() -> Result<()> {
         "--workspace",
         "--lib",
         "--bins",
-        "--quiet",
         "--target",
         OTHER_TARGET,
         "--exclude",
@@ -247,36 +224,79 @@ fn check_web_target() -> Result<()> {
         "fmt-torch",
     ];
     let packages = readers.iter().flat_map(|package| ["--package", package]);
-    let arguments = ["check", "--lib", "--quiet", "--target", WEB_TARGET];
+    let arguments = ["check", "--lib", "--target", WEB_TARGET];
     let arguments: Vec<&str> = arguments.into_iter().chain(packages).collect();
     cargo::run(&arguments, cargo::FLAGS)
 }
 
+/// A step behind the calls of cargo, with the seconds that it takes.
+type Step = (&'static str, u64, fn() -> Result<()>);
+
+const STEPS: &[Step] = &[
+    (OTHER_TARGET, 2, check_other_target),
+    (WEB_TARGET, 2, check_web_target),
+    ("fuzz targets", 60, fuzz::in_ci),
+    ("packages", 20, tools::package_offline),
+    ("licences of dependencies", 2, tools::deny_in_ci),
+    ("the oldest Rust", 2, tools::msrv_in_ci),
+    ("the console in a browser", 2, browser::in_ci),
+    ("tutorials", 2, tutorials::in_ci),
+];
+
 /// Runs all checks, one after the other, and stops at the first that fails.
 pub(crate) fn run() -> Result<()> {
     let start = Instant::now();
-    step("codegen", || codegen::run(true))?;
+    let of_cargo = CHECKS.iter().map(|check| check.usual);
+    let of_others = STEPS.iter().map(|(_, usual, _)| *usual);
+    let mut progress = Progress {
+        done: 0,
+        all: 1 + CHECKS.len() + STEPS.len(),
+    };
+    println!(
+        "{} steps, usually {} on two cores if nothing is built yet",
+        progress.all,
+        in_words(of_cargo.chain(of_others).sum())
+    );
+    progress.step("codegen", 1, || codegen::run(true))?;
     for check in CHECKS {
-        step(check.name, || cargo::run(check.arguments, cargo::FLAGS))?;
+        progress.step(check.name, check.usual, || {
+            cargo::run(check.arguments, cargo::FLAGS)
+        })?;
     }
-    step(OTHER_TARGET, check_other_target)?;
-    step(WEB_TARGET, check_web_target)?;
-    step("fuzz targets", fuzz::in_ci)?;
-    step("packages", tools::package_offline)?;
-    step("licences of dependencies", tools::deny_in_ci)?;
-    step("the oldest Rust", tools::msrv_in_ci)?;
-    step("the console in a browser", browser::in_ci)?;
-    step("tutorials", tutorials::in_ci)?;
-    println!("all green after {:.0} s", start.elapsed().as_secs_f64());
+    for (name, usual, check) in STEPS {
+        progress.step(name, *usual, check)?;
+    }
+    println!("all green after {}", in_words(start.elapsed().as_secs()));
     Ok(())
 }
 
-fn step(name: &str, check: impl FnOnce() -> Result<()>) -> Result<()> {
-    println!("== {name}");
-    let start = Instant::now();
-    check().with_context(|| format!("{name} is not green"))?;
-    println!("== {name}: green after {:.0} s", start.elapsed().as_secs_f64());
-    Ok(())
+/// Which step is run, of how many.
+struct Progress {
+    done: usize,
+    all: usize,
+}
+
+impl Progress {
+    fn step(&mut self, name: &str, usual: u64, check: impl FnOnce() -> Result<()>) -> Result<()> {
+        self.done += 1;
+        let number = format!("{} of {}", self.done, self.all);
+        println!("== {number}: {name} (usually {})", in_words(usual));
+        let start = Instant::now();
+        check().with_context(|| format!("{name} is not green"))?;
+        println!(
+            "== {number}: {name}: green after {:.0} s",
+            start.elapsed().as_secs_f64()
+        );
+        Ok(())
+    }
+}
+
+/// A time as people say it.
+fn in_words(seconds: u64) -> String {
+    match seconds {
+        0..100 => format!("{seconds} s"),
+        _ => format!("{} minutes", seconds.div_ceil(60)),
+    }
 }
 
 #[cfg(test)]

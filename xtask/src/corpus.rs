@@ -15,6 +15,6 @@ pub(crate) fn run() -> Result<()> {
 
 /// Runs the tests of a package that judge a corpus, and have them write it.
 fn update(package: &str, tests: &str) -> Result<()> {
-    let arguments = ["test", "--quiet", "--package", package, "--test", "it", tests];
+    let arguments = ["test", "--package", package, "--test", "it", tests];
     cargo::run(&arguments, &[("UPDATE_CORPUS", "1")])
 }

@@ -364,7 +364,7 @@ fn runnable(target: &Target, packed: &Path, program: &str) -> Result<Vec<OsStrin
     if let Some(command) = starter(target, packed) {
         return Ok(command);
     }
-    let mut arguments = vec!["build", "--quiet"];
+    let mut arguments = vec!["build"];
     for (package, _) in PROGRAMS {
         arguments.extend(["--package", package]);
     }

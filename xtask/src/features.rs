@@ -41,7 +41,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         let mut choices = choices(&package.features);
         choices.retain(|choice| !choice.is_empty() || !NEEDS_ONE.contains(&name));
         for choice in &choices {
-            let mut arguments = vec!["check", "--quiet", "--locked", "--package", name];
+            let mut arguments = vec!["check", "--locked", "--package", name];
             arguments.extend(["--no-default-features", "--features", choice]);
             if cargo::run(&arguments, cargo::FLAGS).is_err() {
                 failed.push(format!("{name} with [{choice}]"));

@@ -41,7 +41,7 @@ const BOUNDS: [&str; 2] = ["-rss_limit_mb=2048", "-timeout=20"];
 pub(crate) fn run(options: &Options) -> Result<()> {
     let manifest = workspace::root().join("crates/fuzz/Cargo.toml");
     let manifest = manifest.to_str().context("the folder's name is not UTF-8")?;
-    let common = ["--manifest-path", manifest, "--bins", "--quiet", "--locked"];
+    let common = ["--manifest-path", manifest, "--bins", "--locked"];
     let mut targets = targets()?;
     if let Some(only) = &options.only {
         let known = targets.join(", ");

@@ -152,7 +152,7 @@ fn document(root: &Path, folder: &Path, state: &str) -> Result<Vec<Library>> {
         .context("starting cargo")?;
     ensure!(cleaned.success(), "`cargo clean` failed in {}", root.display());
     let status = Command::new(env!("CARGO"))
-        .args(["doc", "--no-deps", "--lib", "--quiet", "--locked"])
+        .args(["doc", "--no-deps", "--lib", "--locked"])
         .args(packages())
         .args(["--features", &Vec::from_iter(features).join(",")])
         .arg("--target-dir")

@@ -99,7 +99,6 @@ fn install(options: &Options, folder: &Path) -> Result<PathBuf> {
                 "--version",
                 version,
                 "--locked",
-                "--quiet",
                 "--debug",
                 "--force",
             ])

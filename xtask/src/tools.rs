@@ -116,7 +116,7 @@ pub(crate) fn msrv() -> Result<()> {
             "--exclude",
             "xtask",
         ])
-        .args(["--lib", "--bins", "--quiet", "--locked"])
+        .args(["--lib", "--bins", "--locked"])
         .arg("--target-dir")
         .arg(workspace::root().join("target/msrv"))
         // `env!("CARGO")` and these would lead to the toolchain that runs this task.

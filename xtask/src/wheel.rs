@@ -32,6 +32,13 @@ pub(crate) struct Options {
     pub(crate) target: Option<String>,
 }
 
+impl Options {
+    /// Whether the wheel is for other machines, and must not name folders of this one.
+    fn is_for_others(&self) -> bool {
+        self.target.is_some() && !self.debug
+    }
+}
+
 /// The crate whose sources the package has.
 pub(crate) const PACKAGE: &str = "crates/tensorferry-python";
 /// The program that the wheel carries. It is `tensor` as well: most of that is in the server anyway.
@@ -93,8 +100,8 @@ impl<'b> Build<'b> {
     fn prepare(options: &'b Options) -> Result<Self> {
         let mut folder = workspace::root().join("target/python");
         let mut environment = Vec::new();
-        if !options.debug {
-            // As in archives; a debug build shares its dependencies with all others.
+        if options.is_for_others() {
+            // As in archives. Other flags would build everything anew, so a wheel for this machine has those of all builds.
             environment.push(("CARGO_ENCODED_RUSTFLAGS", dist::without_paths()));
         }
         let Some(target) = &options.target else {
@@ -161,7 +168,7 @@ impl<'b> Build<'b> {
         let bare = fresh(&self.folder.join("bare"))?;
         let mut maturin = Command::new(self.python.with_file_name("maturin"));
         maturin
-            .args(["build", "--quiet", "--interpreter"])
+            .args(["build", "--interpreter"])
             .arg(&self.python)
             .args(["--profile", self.profile().0])
             .envs(self.environment.iter().map(|(name, value)| (name, value)));
@@ -236,7 +243,7 @@ pub(crate) fn build(options: &Options) -> Result<PathBuf> {
     fs::write(&tensor, TENSOR)?;
     fs::set_permissions(&tensor, fs::metadata(&server)?.permissions())?;
     add_licences(&tree, name, &target)?;
-    if !options.debug {
+    if options.is_for_others() {
         for file in files(&tree)? {
             dist::check_paths(&file)?;
         }
