@@ -12,6 +12,7 @@ use bytes::Bytes;
 use crate::{
     AtomicFile, ByteSource, Error, ErrorKind, FileSource,
     atomic_file::{beside, sync_folder},
+    identity::changed,
 };
 
 /// A file that grows at its end and is, whatever happens, either what it was or what it becomes.
@@ -66,12 +67,10 @@ impl AppendFile {
             return Err(error.found(format_args!("{}", journal.display())));
         }
         let current = FileSource::new(file.try_clone().map_err(cannot_open)?)?;
-        let is_same = current.len() == opened.len() && have_same(&current, opened, end)?;
+        // What was written into the file within a tick of the file system's clock shows in the bytes only.
+        let is_same = current.identity() == opened.identity() && have_same(&current, opened, end)?;
         if !is_same {
-            return Err(Error::new(
-                ErrorKind::Changed,
-                "the file is not what was opened any more",
-            ));
+            return Err(changed("another one, or one that was written to since"));
         }
         let old_len = opened.len();
         let mut announced = AtomicFile::create(&journal)?;

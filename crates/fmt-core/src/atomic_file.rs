@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::{Error, ErrorKind};
+use crate::{Error, ErrorKind, FileIdentity, FileSource};
 
 /// A file that appears under its name only when it is complete.
 ///
@@ -40,6 +40,8 @@ pub struct AtomicFile {
     replaced: Option<Metadata>,
     /// Whether a file that appeared meanwhile must stay.
     is_new: bool,
+    /// The only file to replace.
+    replaces: Option<FileIdentity>,
 }
 
 /// How a file is made that a program writes.
@@ -56,6 +58,29 @@ pub struct OutputOptions {
     /// The permission bits (Unix) that a new file may have at most, beside what the process's own mask takes away. A
     /// file that is replaced hands on its own.
     pub widest_mode: Option<u32>,
+    /// The only file to replace. Where the name leads to another one, or the file was written to, when the new file is to
+    /// take its place, the target stays as it is, and the error is [`ErrorKind::Changed`].
+    pub replaces: Option<FileIdentity>,
+}
+
+impl OutputOptions {
+    /// For a file that is made from one, and takes its place.
+    #[must_use]
+    pub fn replacing(source: &FileSource) -> Self {
+        Self {
+            replaces: Some(source.identity().clone()),
+            ..Self::default()
+        }
+    }
+
+    /// Fails when the target is not the file that is to be replaced.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Changed`].
+    pub fn check_replaced(&self, target: &Path) -> Result<(), Error> {
+        let identity = self.replaces.as_ref();
+        identity.map_or(Ok(()), |identity| identity.check(target))
+    }
 }
 
 /// The file that is written before it is named or renamed.
@@ -222,6 +247,7 @@ impl AtomicFile {
             target,
             replaced,
             is_new: options.is_new,
+            replaces: options.replaces.clone(),
         })
     }
 
@@ -250,7 +276,8 @@ impl AtomicFile {
     /// Makes the file what its name says.
     ///
     /// # Errors
-    /// [`ErrorKind::Exists`] when a file that must not be replaced has appeared; [`ErrorKind::Io`]. Then the target is
+    /// [`ErrorKind::Exists`] when a file that must not be replaced has appeared; [`ErrorKind::Changed`] when another one
+    /// than [`OutputOptions::replaces`] has the name; [`ErrorKind::Io`]. Then the target is
     /// what it was, unless the folder itself could not be brought to the disk.
     pub fn persist(self) -> Result<(), Error> {
         self.complete()?.persist()
@@ -294,10 +321,15 @@ impl CompleteFile {
             temporary,
             target,
             is_new,
+            replaces,
             ..
         } = self.0;
         let named = temporary.named(folder_of(&target));
         let named = named.map_err(|error| Error::io("the file cannot be named", error))?;
+        if let Some(identity) = replaces {
+            // As late as can be: only the rename comes after it.
+            identity.check(&target)?;
+        }
         let renamed = if is_new {
             named.persist_noclobber(&target)
         } else {

@@ -10,9 +10,10 @@ use std::{
 use bytes::Bytes;
 
 use crate::{
-    AtomicFile, ByteSource, Entry, Error, ErrorKind, FileSource, Metadata, TensorReader,
+    AtomicFile, ByteSource, Entry, Error, ErrorKind, FileSource, Metadata, OutputOptions, TensorReader,
     append_file::{open_locked, remove_journal},
     atomic_file::beside,
+    identity::changed,
     read_range,
 };
 
@@ -101,10 +102,11 @@ impl HeadEditor {
         }
         let cannot_open = |error| Error::io("the file cannot be opened for writing", error);
         let current = FileSource::new(file.try_clone().map_err(cannot_open)?)?;
-        let is_same = current.len() == self.source.len();
+        // A checkpoint that took the name meanwhile may have the same length and index. What was written into the file
+        // within a tick of the file system's clock shows in the bytes only.
+        let is_same = current.identity() == self.source.identity();
         if !is_same || read_range(&current, 0..old_len, "the old index")? != self.head {
-            let what = "the file is not what was opened any more";
-            return Err(Error::new(ErrorKind::Changed, what));
+            return Err(changed("another one, or one that was written to since"));
         }
         if head.len() != self.head.len() {
             self.write_anew(&head)?;
@@ -127,7 +129,8 @@ impl HeadEditor {
     fn write_anew(&self, head: &[u8]) -> Result<(), Error> {
         const PIECE: u64 = 1 << 20;
         let failed = |error| Error::io("the file cannot be written", error);
-        let mut out = AtomicFile::create(&self.path)?;
+        let options = OutputOptions::replacing(&self.source);
+        let mut out = AtomicFile::create_with(&self.path, &options)?;
         out.write_all(head).map_err(failed)?;
         let mut at = self.head.len() as u64;
         while at < self.source.len() {

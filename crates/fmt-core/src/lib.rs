@@ -8,7 +8,7 @@
 //! - [`TensorReader`], [`TensorWriter`], [`Format`]: the formats as tools see them. Each format's crate has concrete types
 //!   as well, with everything that the format can say.
 //! - [`AtomicFile`], [`AppendFile`], [`HeadEditor`]: files that appear, grow or change only as a whole; [`OutputFile`] writes
-//!   through devices and pipes too; [`Sink`] knows how far a writer has come.
+//!   through devices and pipes too; [`FileIdentity`] tells whether a path still leads to the same file; [`Sink`] knows how far a writer has come.
 //! - `testing` (feature `testing`): a test kit that all format crates use.
 //!
 //! The crate has no code of any single format.
@@ -43,6 +43,7 @@ mod error;
 mod extents;
 mod format;
 mod head_editor;
+mod identity;
 mod limits;
 mod lints;
 mod names;
@@ -67,6 +68,7 @@ pub use error::{Error, ErrorKind};
 pub use extents::{check_overlaps, holes};
 pub use format::{Format, Sniff};
 pub use head_editor::{EncodeHead, HeadEditor};
+pub use identity::FileIdentity;
 pub use limits::{Limits, ReadOptions};
 pub use lints::lint_holes;
 pub use names::check_name;

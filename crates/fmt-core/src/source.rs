@@ -2,7 +2,7 @@ use std::{fs::File, io, ops::Range, path::Path, sync::Arc};
 
 use bytes::Bytes;
 
-use crate::{Error, ErrorKind};
+use crate::{Error, ErrorKind, FileIdentity};
 
 /// Where a file's bytes come from: memory, a file, or whatever a user implements it for.
 ///
@@ -111,6 +111,7 @@ impl<S: ByteSource + ?Sized> ByteSource for Arc<S> {
 pub struct FileSource {
     file: File,
     len: u64,
+    identity: FileIdentity,
 }
 
 impl FileSource {
@@ -149,6 +150,7 @@ impl FileSource {
         Ok(Self {
             file,
             len: metadata.len(),
+            identity: FileIdentity::from_metadata(&metadata),
         })
     }
 
@@ -156,6 +158,12 @@ impl FileSource {
     #[must_use]
     pub fn file(&self) -> &File {
         &self.file
+    }
+
+    /// Which file it is, as it was when it was opened.
+    #[must_use]
+    pub fn identity(&self) -> &FileIdentity {
+        &self.identity
     }
 }
 

@@ -4,7 +4,9 @@ use std::{
     sync::Arc,
 };
 
-use fmt_core::{AppendFile, AtomicFile, Error, ErrorKind, FileSource, ReadOptions, TensorReader};
+use fmt_core::{
+    AppendFile, AtomicFile, Error, ErrorKind, FileSource, OutputOptions, ReadOptions, TensorReader,
+};
 
 use crate::{TbufReader, TbufWriter, WriteOptions, ledger::Ledger};
 
@@ -114,7 +116,8 @@ impl TbufEditor {
     /// Brings the changes to the disk, atomically.
     ///
     /// # Errors
-    /// As [`TbufEditor::append`]; [`ErrorKind::Io`].
+    /// As [`TbufEditor::append`]; [`ErrorKind::Changed`] when another file has taken the name meanwhile, or this one was
+    /// written to; [`ErrorKind::Io`].
     pub fn save(self) -> Result<(), Error> {
         self.append()?.finish()?.persist()
     }
@@ -127,7 +130,7 @@ impl TbufEditor {
     pub fn append(self) -> Result<TbufWriter<AtomicFile>, Error> {
         self.check_loss()?;
         let data_end = self.reader.index_range().start;
-        let mut file = AtomicFile::create(&self.path)?;
+        let mut file = AtomicFile::create_with(&self.path, &OutputOptions::replacing(&self.source))?;
         file.copy_head(self.source.file(), data_end)?;
         Ok(TbufWriter::resume(file, self.ledger, data_end))
     }

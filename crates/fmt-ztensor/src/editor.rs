@@ -4,7 +4,9 @@ use std::{
     sync::Arc,
 };
 
-use fmt_core::{AppendFile, AtomicFile, ByteSource, Error, FileSource, ReadOptions, TensorReader};
+use fmt_core::{
+    AppendFile, AtomicFile, ByteSource, Error, FileSource, OutputOptions, ReadOptions, TensorReader,
+};
 
 use crate::{CborValue, CustomField, WriteOptions, ZtensorReader, ZtensorWriter, ledger::Ledger};
 
@@ -131,7 +133,8 @@ impl ZtensorEditor {
     /// Brings the changes to the disk, atomically.
     ///
     /// # Errors
-    /// [`ErrorKind::Changed`](fmt_core::ErrorKind::Changed) when the file became shorter meanwhile;
+    /// [`ErrorKind::Changed`](fmt_core::ErrorKind::Changed) when another file has taken the name meanwhile, or
+    /// this one was written to;
     /// [`ErrorKind::Io`](fmt_core::ErrorKind::Io).
     pub fn save(self) -> Result<(), Error> {
         self.append()?.finish()?.persist()
@@ -144,7 +147,7 @@ impl ZtensorEditor {
     /// As [`ZtensorEditor::save`].
     pub fn append(self) -> Result<ZtensorWriter<AtomicFile>, Error> {
         let data_end = self.reader.index_range().start;
-        let mut file = AtomicFile::create(&self.path)?;
+        let mut file = AtomicFile::create_with(&self.path, &OutputOptions::replacing(&self.source))?;
         file.copy_head(self.source.file(), data_end)?;
         Ok(ZtensorWriter::resume(file, self.options, self.ledger, data_end))
     }

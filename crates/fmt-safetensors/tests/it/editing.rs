@@ -78,3 +78,24 @@ fn what_cannot_be_is_refused_and_nothing_changes() {
     assert_eq!(editor.save().unwrap_err().kind(), ErrorKind::Changed);
     assert_eq!(fs::read(&path).unwrap(), other);
 }
+
+/// A trainer writes its checkpoint anew and renames it over the old one: same length, same header, other numbers.
+#[test]
+fn a_checkpoint_that_took_the_files_name_meanwhile_stays() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.safetensors");
+    for header_len in [200, 120] {
+        file(&path, header_len);
+        let mut newer = fs::read(&path).unwrap();
+        *newer.last_mut().unwrap() = 99;
+        let mut editor = edit(&path, &Default::default()).unwrap();
+        editor.set("license", Some("apache-2.0"));
+        let trained = folder.path().join("trained");
+        fs::write(&trained, &newer).unwrap();
+        fs::rename(&trained, &path).unwrap();
+        assert_eq!(editor.save().unwrap_err().kind(), ErrorKind::Changed);
+        assert_eq!(fs::read(&path).unwrap(), newer);
+        // No journal and no temporary file is left.
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+}

@@ -337,3 +337,39 @@ fn wr_07_one_change_in_place_at_a_time() {
     assert_eq!(early.save_in_place().unwrap_err().kind(), ErrorKind::Changed);
     assert_eq!(names(&TbufReader::from_path(&path).unwrap()), ["a", "d"]);
 }
+
+/// A trainer writes its checkpoint anew and renames it over the old one: same length, same index, other numbers.
+#[test]
+fn t16_a_checkpoint_that_took_the_files_name_meanwhile_stays() {
+    type Save = fn(TbufEditor, &dyn Fn()) -> Result<(), fmt_core::Error>;
+    let saves: [Save; 3] = [
+        |editor, train| {
+            train();
+            editor.save()
+        },
+        |editor, train| {
+            train();
+            editor.save_in_place()
+        },
+        |editor, train| {
+            let writer = editor.append()?;
+            train();
+            writer.finish()?.persist()
+        },
+    ];
+    for save in saves {
+        let (folder, path) = file_of_two(WriteOptions::default());
+        let mut newer = fs::read(&path).unwrap();
+        newer[64] ^= 0xff;
+        let train = || {
+            let trained = folder.path().join("trained");
+            fs::write(&trained, &newer).unwrap();
+            fs::rename(&trained, &path).unwrap();
+        };
+        let mut editor = TbufEditor::open(&path).unwrap();
+        editor.rename("a", "renamed").unwrap();
+        assert_eq!(save(editor, &train).unwrap_err().kind(), ErrorKind::Changed);
+        assert_eq!(fs::read(&path).unwrap(), newer);
+        assert_eq!(files(&folder), ["model.tbuf"]);
+    }
+}

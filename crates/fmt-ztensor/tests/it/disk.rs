@@ -373,6 +373,44 @@ fn z28_appending_and_editing_as_a_copy() {
     assert!(reader.entries()[1].is_big_endian);
 }
 
+/// A trainer writes its checkpoint anew and renames it over the old one: same length, same index, other numbers.
+#[test]
+fn z28_a_checkpoint_that_took_the_files_name_meanwhile_stays() {
+    type Save = fn(ZtensorEditor, &dyn Fn()) -> Result<(), fmt_core::Error>;
+    let saves: [Save; 3] = [
+        |editor, train| {
+            train();
+            editor.save()
+        },
+        |editor, train| {
+            train();
+            editor.save_in_place()
+        },
+        |editor, train| {
+            let writer = editor.append()?;
+            train();
+            writer.finish()?.persist()
+        },
+    ];
+    for save in saves {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.zt");
+        fs::write(&path, sample_file()).unwrap();
+        let mut newer = sample_file();
+        newer[64] ^= 0xff;
+        let train = || {
+            let trained = folder.path().join("trained");
+            fs::write(&trained, &newer).unwrap();
+            fs::rename(&trained, &path).unwrap();
+        };
+        let mut editor = ZtensorEditor::open(&path).unwrap();
+        editor.rename("raw", "renamed").unwrap();
+        assert_eq!(save(editor, &train).unwrap_err().kind(), ErrorKind::Changed);
+        assert!(fs::read(&path).unwrap() == newer);
+        assert_eq!(names(folder.path()), ["a.zt"]);
+    }
+}
+
 /// Whatever the index says stays when it is rewritten, in the form that is written here.
 #[test]
 fn z28_what_is_not_understood_survives() {

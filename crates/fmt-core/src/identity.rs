@@ -1,0 +1,112 @@
+//! Which file a path leads to: whether the one that is replaced is still the one that was opened.
+
+use std::{
+    fs::{self, Metadata},
+    path::Path,
+    time::SystemTime,
+};
+
+use crate::{Error, ErrorKind};
+
+/// Which file it was, how long, and when it was last written.
+///
+/// A program that reads a file, and then puts something else under its name, compares it: another program, such as a
+/// trainer with its next checkpoint, may have taken the name meanwhile, and that file is not to be lost.
+///
+/// ```
+/// use fmt_core::{ErrorKind, FileIdentity};
+///
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("a");
+/// # let trained = folder.path().join("trained");
+/// std::fs::write(&path, "old")?;
+/// let identity = FileIdentity::of(&path)?;
+/// assert!(identity.check(&path).is_ok());
+/// // A file of the same length takes the name.
+/// std::fs::write(&trained, "new")?;
+/// std::fs::rename(&trained, &path)?;
+/// assert_eq!(identity.check(&path).unwrap_err().kind(), ErrorKind::Changed);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileIdentity {
+    /// Device and inode, on Unix.
+    node: Option<(u64, u64)>,
+    len: u64,
+    /// `None` where the file system does not record it.
+    modified: Option<SystemTime>,
+}
+
+impl FileIdentity {
+    /// The file that a path leads to.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Io`] when there is none, or it cannot be examined.
+    pub fn of(path: &Path) -> Result<Self, Error> {
+        let metadata = fs::metadata(path);
+        let metadata = metadata.map_err(|error| Error::io("the file cannot be examined", error))?;
+        Ok(Self::from_metadata(&metadata))
+    }
+
+    /// The file with this metadata.
+    pub(crate) fn from_metadata(metadata: &Metadata) -> Self {
+        #[cfg(unix)]
+        let node = {
+            use std::os::unix::fs::MetadataExt;
+            Some((metadata.dev(), metadata.ino()))
+        };
+        #[cfg(not(unix))]
+        let node = None;
+        Self {
+            node,
+            len: metadata.len(),
+            modified: metadata.modified().ok(),
+        }
+    }
+
+    /// Fails unless the path leads to this file, and nobody has written to it since.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Changed`].
+    pub fn check(&self, path: &Path) -> Result<(), Error> {
+        match fs::metadata(path) {
+            Ok(found) if Self::from_metadata(&found) == *self => Ok(()),
+            Ok(_) => Err(changed("another one, or one that was written to since")),
+            Err(error) => Err(changed(&error.to_string())),
+        }
+    }
+}
+
+/// Another program has replaced or written a file that is being edited.
+pub(crate) fn changed(found: &str) -> Error {
+    let error = Error::new(ErrorKind::Changed, "the file is not what was opened any more");
+    error
+        .expected("the file that was opened; do it again when nobody else writes it")
+        .found(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs::File, time::Duration};
+
+    use super::*;
+
+    /// A trainer that writes into the file: the same inode and length, at a later time.
+    #[test]
+    fn a_file_that_was_written_to_is_another_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a");
+        fs::write(&path, "old").unwrap();
+        let identity = FileIdentity::of(&path).unwrap();
+        let later = SystemTime::now() + Duration::from_secs(1);
+        File::options()
+            .write(true)
+            .open(&path)
+            .and_then(|file| file.set_modified(later))
+            .unwrap();
+        assert_eq!(identity.check(&path).unwrap_err().kind(), ErrorKind::Changed);
+        fs::remove_file(&path).unwrap();
+        assert_eq!(identity.check(&path).unwrap_err().kind(), ErrorKind::Changed);
+        assert_eq!(FileIdentity::of(&path).unwrap_err().kind(), ErrorKind::Io);
+    }
+}
