@@ -69,6 +69,7 @@ impl Job<'_> {
     /// Writes everything into one file, which appears when it is complete, into many with an index, or to standard output.
     fn run(&self, out: &mut (impl Write + Send)) -> Outcome {
         let start = Instant::now();
+        let source_files = files::source_files(self.from);
         let mut sources = sources::open_all(self.from)?;
         self.choosing.select(&mut [&mut sources]).about(&self.from[0])?;
         let to = &*self.file_name(&sources)?;
@@ -87,6 +88,7 @@ impl Job<'_> {
             allow_loss: allowed(self.target),
             names_beside: !self.target.no_sidecar,
             dense_budget: files::read_options().limits.decoded_bytes,
+            sources: source_files,
             output: files::output_options(self.target.no_clobber, self.from),
             lost_on_the_way: Some(&late),
             ..ConvertOptions::default()

@@ -5,10 +5,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use fmt_core::{AtomicFile, CompleteFile, Error, ErrorKind, Format};
+use fmt_core::{AtomicFile, CompleteFile, Error, ErrorKind, FileIdentity, Format, OutputOptions};
 use fmt_tbuf::TbufEditor;
 use fmt_ztensor::{CborValue, CustomField, ZtensorEditor};
-use tensor_files::{Composite, ConvertOptions, ShardIndex};
+use tensor_files::{Composite, ConvertOptions, ShardIndex, SourceFiles};
 
 use crate::{
     failure::{About, Outcome},
@@ -50,11 +50,13 @@ fn shard_with(path: &Path, from: &str, to: &str) -> Outcome<Option<(PathBuf, Com
     let opened = files::open(path)?;
     let index = inspect::find(&opened, from).about(path)?;
     let shard = PathBuf::from(opened.file_of(index));
+    let mut output = OutputOptions::default();
+    output.replaces = Some(FileIdentity::of(index_path).about(index_path)?);
     let json = std::fs::read(index_path)?;
     let renamed = ShardIndex::from_json(&json)
         .and_then(|index| index.renamed(from, to))
         .about(path)?;
-    let mut file = AtomicFile::create(index_path).about(index_path)?;
+    let mut file = AtomicFile::create_with(index_path, &output).about(index_path)?;
     file.write_all(renamed.to_json().as_bytes())?;
     Ok(Some((shard, file.complete().about(index_path)?)))
 }
@@ -148,10 +150,14 @@ fn format_of(path: &Path) -> Outcome<&'static dyn Format> {
 /// Writes a file anew with other names or metadata, in its own format.
 fn rewrite(path: &Path, change: impl FnOnce(&mut Composite<'_>) -> Result<(), Error>) -> Outcome {
     let format = files::detect(path)?;
+    let options = ConvertOptions {
+        sources: SourceFiles::of([path]),
+        ..ConvertOptions::default()
+    };
     let mut sources = files::open(path)?;
     change(&mut sources).about(path)?;
     let sources = sources::watched(sources);
-    let converted = tensor_files::convert(&sources, format, path, &ConvertOptions::default());
+    let converted = tensor_files::convert(&sources, format, path, &options);
     converted
         .map(drop)
         .about(path)

@@ -30,6 +30,7 @@ fn refuse_loss(lost: &[Loss], path: &Path) -> Outcome {
 pub(crate) fn run(options: &Extract, out: &mut (impl Write + Send)) -> Outcome {
     let (path, target, start) = (&*options.file, &*options.output, Instant::now());
     files::check_local(target)?;
+    let source_files = files::source_files(std::slice::from_ref(&options.file));
     let mut sources = files::open(path)?;
     if let Some(name) = &options.tensor {
         let wanted = inspect::find(&sources, name).about(path)?;
@@ -58,6 +59,7 @@ pub(crate) fn run(options: &Extract, out: &mut (impl Write + Send)) -> Outcome {
                     ..AllowedLoss::NONE
                 },
                 names_beside: false,
+                sources: source_files,
                 output,
                 lost_on_the_way: Some(&late),
                 ..ConvertOptions::default()
@@ -75,6 +77,7 @@ pub(crate) fn run(options: &Extract, out: &mut (impl Write + Send)) -> Outcome {
                 // Written bytes cannot be taken back, but the command fails.
                 return refuse_loss(&late(), path);
             }
+            let output = source_files.output_for(target, &output);
             let mut file = OutputFile::create(target, &output).about(target)?;
             one.write(format, &mut file)
                 .about(path)

@@ -12,7 +12,7 @@ use fmt_core::{
     TensorWriter,
 };
 use fmt_ztensor::{ChecksumKind, Compression, TensorOptions, WriteOptions, ZtensorWriter};
-use tensor_files::Composite;
+use tensor_files::{Composite, SourceFiles};
 
 use crate::{
     failure::{About, Outcome},
@@ -129,6 +129,12 @@ pub(crate) fn narrowest_mode(paths: &[PathBuf]) -> Option<u32> {
         let _ = paths;
         None
     }
+}
+
+/// The files behind paths, to be noted before these are opened.
+pub(crate) fn source_files(from: &[PathBuf]) -> SourceFiles {
+    let paths = from.iter().filter(|path| !is_standard(path));
+    SourceFiles::of(paths.map(PathBuf::as_path))
 }
 
 /// How a file is made from others.

@@ -13,6 +13,7 @@ use tensor_core::Quoted;
 use crate::{
     ahead::read_ahead,
     loss::{AllowedLoss, Loss},
+    sources::SourceFiles,
 };
 
 /// How a file is converted.
@@ -23,6 +24,8 @@ pub struct ConvertOptions<'a> {
     pub names_beside: bool,
     /// Bytes that a sparse tensor may take when it is made dense, with `allow_loss`.
     pub dense_budget: u64,
+    /// The files that are read, which the target does not put in danger.
+    pub sources: SourceFiles,
     /// How the target is made: whether it may replace a file, and its permissions.
     pub output: OutputOptions,
     /// Told now and then how far it has come; the file is given up when it says [`ControlFlow::Break`].
@@ -38,6 +41,7 @@ impl Default for ConvertOptions<'_> {
             allow_loss: AllowedLoss::NONE,
             names_beside: true,
             dense_budget: Limits::default().decoded_bytes,
+            sources: SourceFiles::default(),
             output: OutputOptions::default(),
             on_progress: None,
             lost_on_the_way: None,
@@ -88,7 +92,8 @@ pub fn losses(reader: &dyn TensorReader, target: &dyn Format, options: &ConvertO
 ///
 /// # Errors
 /// [`ErrorKind::Unsupported`] when the target cannot hold everything and loss is not allowed: the message says what.
-/// Else what reading and writing come to, and [`ErrorKind::Io`] when progress was told to stop. The target is untouched
+/// [`ErrorKind::Exists`] when the target is one of several files of the source, [`ErrorKind::Changed`] when it is the
+/// source, and another file has taken its name meanwhile. Else what reading and writing come to, and [`ErrorKind::Io`] when progress was told to stop. The target is untouched
 /// then; where the new file is complete and cannot take its place, the names beside an old BTF file may be gone.
 pub fn convert(
     reader: &dyn TensorReader,
@@ -98,10 +103,14 @@ pub fn convert(
 ) -> Result<Converted, Error> {
     let adapted = Adapted::new(reader, target, options);
     adapted.refuse(target, options.allow_loss)?;
-    let mut file = OutputFile::create(path, &options.output)?;
+    options.sources.check_target(path)?;
+    let output = options.sources.output_for(path, &options.output);
+    let mut file = OutputFile::create(path, &output)?;
     let len = adapted.write(reader, target, &mut file, options)?;
     let losses = adapted.all_losses(target, options)?;
     let beside = adapted.names_beside(reader, path)?;
+    // The names beside another file are that file's.
+    output.check_replaced(path)?;
     remove_names_beside(target, path)?;
     file.persist()?;
     if let Some(beside) = beside {
@@ -122,6 +131,7 @@ pub fn convert_into(
 ) -> Result<Converted, Error> {
     let options = ConvertOptions {
         names_beside: false,
+        sources: options.sources.clone(),
         output: options.output.clone(),
         ..*options
     };

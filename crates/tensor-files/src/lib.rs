@@ -54,6 +54,7 @@ mod registry;
 mod renamed;
 mod select;
 mod shards;
+mod sources;
 mod verify;
 
 pub use ahead::read_ahead;
@@ -68,4 +69,5 @@ pub use recast::Recast;
 pub use registry::{detect, format, format_of_path, formats};
 pub use select::{Pattern, Renaming, Selection};
 pub use shards::{ShardIndex, ShardOptions, Sharded, convert_sharded, open_shards};
+pub use sources::SourceFiles;
 pub use verify::{Report, verify};

@@ -14,7 +14,7 @@ use fmt_core::{
 };
 use pyo3::{prelude::*, types::PyDict};
 use tensor_core::{Naming, Tensor};
-use tensor_files::{AllowedLoss, ConvertOptions, Manifest, Tolerance};
+use tensor_files::{AllowedLoss, ConvertOptions, Manifest, SourceFiles, Tolerance};
 
 use crate::{
     buffer::{Borrowed, Buffer, Fresh},
@@ -288,6 +288,7 @@ pub(crate) fn convert(
     let format = crate::save::wanted_format(&target, format)?;
     let options = ReadOptions::default();
     let converted = py.detach(|| {
+        let sources = SourceFiles::of([&*source]);
         let reader = tensor_files::open(&source, &options).map_err(|error| (error, &source))?;
         let reader = Noted::new(&*reader);
         let how = ConvertOptions {
@@ -296,6 +297,7 @@ pub(crate) fn convert(
             } else {
                 AllowedLoss::NONE
             },
+            sources,
             ..ConvertOptions::default()
         };
         tensor_files::convert(&reader, format, &target, &how).map_err(|error| {

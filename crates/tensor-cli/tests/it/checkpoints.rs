@@ -66,14 +66,21 @@ fn a_folder_is_a_file_for_every_command() {
     );
     place.good(&["extract", "hub", "model.steps", "-o", "steps.npy"]);
     assert_eq!(place.inspect("steps.npy")["tensors"][0]["shape"], json!([4]));
-    // Divided in another way, in its own place: the old files go.
-    let told = place.good(&["convert", "hub", "hub/model.safetensors", "--max-shard-size", "1"]);
+    // Divided in another way: the files of the checkpoint that is replaced go.
+    place.good(&["split", "hub", "copy/", "--max-shard-size", "40"]);
+    let told = place.good(&[
+        "convert",
+        "hub",
+        "copy/model.safetensors",
+        "--max-shard-size",
+        "1",
+    ]);
     assert_eq!(
         told,
-        "3 files, and their index hub/model.safetensors.index.json\n"
+        "3 files, and their index copy/model.safetensors.index.json\n"
     );
-    assert!(!place.path(second).exists());
-    assert_eq!(place.good(&["diff", "whole.safetensors", "hub"]), "");
+    assert!(!place.path("copy/model-00002-of-00002.safetensors").exists());
+    assert_eq!(place.good(&["diff", "whole.safetensors", "copy"]), "");
     // A name changes in its file and in the index.
     place.good(&["rename", "hub", "model.steps", "steps"]);
     assert!(place.good(&["inspect", "hub"]).contains("\nsteps "));
@@ -90,6 +97,68 @@ fn a_folder_is_a_file_for_every_command() {
         refused.contains("not complete") && refused.contains("model.safetensors.index.json"),
         "{refused}"
     );
+}
+
+/// A process that is killed while files get their names would leave neither the old checkpoint nor the new one.
+#[test]
+fn a_checkpoint_is_not_divided_into_its_own_files() {
+    let place = Place::new();
+    folder(&place);
+    let first = "hub/model-00001-of-00002.safetensors";
+    #[cfg(unix)]
+    std::os::unix::fs::symlink("hub", place.path("link")).unwrap();
+    let names = || {
+        let entries = fs::read_dir(place.path("hub")).unwrap();
+        let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name()).collect();
+        names.sort();
+        names
+    };
+    let before = names();
+    for arguments in [
+        &["split", "hub", "hub", "--max-shard-size", "1"][..],
+        &["split", "hub", "hub/", "--max-shard-size", "40"],
+        &["convert", "hub", "hub/model.safetensors", "--max-shard-size", "1"],
+        &[
+            "merge",
+            first,
+            "-o",
+            "hub/model.safetensors",
+            "--max-shard-size",
+            "1",
+        ],
+        // One file that is a part of what is read.
+        &["merge", "hub", "-o", first],
+        &["extract", "hub", "--include", "*norm", "-o", first],
+        #[cfg(unix)]
+        &["split", "hub", "link/", "--max-shard-size", "1"],
+    ] {
+        let refused = place.bad(arguments);
+        assert!(
+            refused.contains("expected another directory") && refused.contains("which is read"),
+            "{arguments:?}: {refused}"
+        );
+        assert_eq!(names(), before);
+        assert_eq!(place.good(&["diff", "whole.safetensors", "hub"]), "");
+    }
+    // A single file is replaced at once, so that there is always one of the two.
+    place.good(&[
+        "convert",
+        "whole.safetensors",
+        "whole.safetensors",
+        "--dtype",
+        "f64",
+        "--keep-dtype",
+        "*steps",
+    ]);
+    place.good(&[
+        "diff",
+        "--dtype",
+        "f64",
+        "--keep-dtype",
+        "*steps",
+        "whole.safetensors",
+        "hub",
+    ]);
 }
 
 /// PyTorch's checkpoints from before safetensors: an index and files of pickles, with a total size that is a double.

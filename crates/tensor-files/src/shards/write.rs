@@ -64,7 +64,7 @@ pub struct Sharded {
 ///
 /// # Errors
 /// As [`convert`]; [`ErrorKind::Exists`] when the folder has a checkpoint of the same name in the other form: one file
-/// where there will be many, or the other way round.
+/// where there will be many, or the other way round; and when files of the source would be replaced or removed.
 pub fn convert_sharded(
     reader: &dyn TensorReader,
     target: &dyn Format,
@@ -103,6 +103,12 @@ fn write(
             losses: converted.losses,
         });
     }
+    let replaced = names.replaced_files();
+    let files: Vec<PathBuf> = (0..parts.len())
+        .map(|number| names.folder.join(names.part(number, parts.len())))
+        .collect();
+    let targets = files.iter().chain(&replaced).chain([&names.index]);
+    options.sources.check_targets(targets.map(PathBuf::as_path))?;
     if options.output.is_new && names.index.exists() {
         return Err(Error::new(
             ErrorKind::Exists,
@@ -133,7 +139,7 @@ fn write(
     }
     refuse(&losses, target, options.allow_loss)?;
 
-    let (mut complete, mut files, mut len, mut done) = (Vec::new(), Vec::new(), 0, 0);
+    let (mut complete, mut len, mut done) = (Vec::new(), 0, 0);
     let mut weight_map = BTreeMap::new();
     let total = reader
         .entries()
@@ -142,8 +148,8 @@ fn write(
         .fold(0, u64::saturating_add);
     for (number, (part, adapted)) in adapted.iter().enumerate() {
         let name = names.part(number, parts.len());
-        let file_path = names.folder.join(&name);
-        let mut file = AtomicFile::create_with(&file_path, &options.output)?;
+        let file_path = &files[number];
+        let mut file = AtomicFile::create_with(file_path, &options.output)?;
         let tell = |progress: Progress| match options.on_progress {
             Some(tell) => tell(Progress {
                 done: done + progress.done,
@@ -152,25 +158,24 @@ fn write(
             None => ControlFlow::Continue(()),
         };
         let own_options = ConvertOptions {
+            sources: options.sources.clone(),
             output: options.output.clone(),
             on_progress: Some(&tell),
             ..*options
         };
         len += adapted.write(part, target, &mut file, &own_options)?;
-        let beside = adapted.names_beside(part, &file_path)?;
+        let beside = adapted.names_beside(part, file_path)?;
         complete.push((file.complete()?, beside.map(AtomicFile::complete).transpose()?));
         let planned = adapted.tensors().map(|index| &part.entries()[index]);
         for entry in planned {
             done += entry.byte_len().unwrap_or(0);
             weight_map.insert(entry.name.clone(), name.clone());
         }
-        files.push(file_path);
     }
     let late = options.lost_on_the_way.map(|lost| lost()).unwrap_or_default();
     refuse(&late, target, options.allow_loss)?;
     losses.extend(late);
 
-    let replaced = names.replaced_files();
     let mut index = AtomicFile::create_with(&names.index, &options.output)?;
     let written = index.write_all(ShardIndex::new(weight_map, done).to_json().as_bytes());
     written.map_err(|error| Error::io("the index cannot be written", error))?;

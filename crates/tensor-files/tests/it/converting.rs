@@ -373,3 +373,39 @@ fn dtypes_that_become_bits_are_named() {
     let bits = tensor_files::Recast::as_bits(&*reader, format);
     assert_eq!(bits.losses(), [Loss::DType("half".into(), "f16".into())]);
 }
+
+/// A trainer replaces its checkpoint while it is converted in place: what it wrote stays, with the names beside it.
+#[test]
+fn a_file_that_took_the_sources_name_meanwhile_stays() {
+    let folder = tempfile::tempdir().unwrap();
+    let weights = tensor(DType::F32, &[2, 3]);
+    let named = write(
+        folder.path(),
+        "a.safetensors",
+        &[("w", &weights)],
+        &Metadata::new(),
+    );
+    let [path, newer] = ["a.btf", "newer.btf"].map(|name| folder.path().join(name));
+    let target = format_of_path(&path).unwrap();
+    for path in [&path, &newer] {
+        convert(&*open(&named), target, path, &ConvertOptions::default()).unwrap();
+    }
+    let beside = folder.path().join("a.btf.names.json");
+    let names_json = std::fs::read_to_string(&beside).unwrap();
+    let reader = open(&path);
+    let train = |_: tensor_files::Progress| {
+        if newer.exists() {
+            std::fs::rename(&newer, &path).unwrap();
+        }
+        std::ops::ControlFlow::Continue(())
+    };
+    let options = ConvertOptions {
+        sources: tensor_files::SourceFiles::of([&*path]),
+        on_progress: Some(&train),
+        ..ConvertOptions::default()
+    };
+    let refused = convert(&*reader, target, &path, &options).unwrap_err();
+    assert_eq!(refused.kind(), fmt_core::ErrorKind::Changed, "{refused}");
+    assert!(!newer.exists());
+    assert_eq!(std::fs::read_to_string(&beside).unwrap(), names_json);
+}

@@ -1,0 +1,95 @@
+//! The files that a conversion reads: which of them its target may replace.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use fmt_core::{Error, ErrorKind, FileIdentity, OutputOptions};
+
+use crate::checkpoint::checkpoint_files;
+
+/// The files that a conversion reads, noted before they are opened.
+///
+/// A target that is one of them replaces that file only, not one that has taken its name since. The files of a checkpoint in
+/// many files are never replaced by what is made of them: if the process is killed meanwhile, neither checkpoint is whole.
+///
+/// ```
+/// use tensor_files::{ConvertOptions, SourceFiles, convert, format, open};
+///
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("a.safetensors");
+/// # std::fs::write(&path, b"\x02\0\0\0\0\0\0\0{}")?;
+/// let options = ConvertOptions { sources: SourceFiles::of([&*path]), ..ConvertOptions::default() };
+/// let reader = open(&path, &Default::default())?;
+/// convert(&*reader, format("safetensors").unwrap(), &path, &options)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct SourceFiles(Vec<SourceFile>);
+
+#[derive(Clone, Debug)]
+struct SourceFile {
+    /// Behind all links.
+    path: PathBuf,
+    identity: FileIdentity,
+    /// Whether it is one of several files of a checkpoint.
+    is_part: bool,
+}
+
+impl SourceFiles {
+    /// The files that these paths stand for. A path that leads nowhere is passed over: opening it says why.
+    pub fn of<'p>(paths: impl IntoIterator<Item = &'p Path>) -> Self {
+        let mut sources = Vec::new();
+        for path in paths {
+            let files = checkpoint_files(path).unwrap_or_default();
+            let is_part = files.len() > 1;
+            sources.extend(files.into_iter().filter_map(|file| {
+                Some(SourceFile {
+                    identity: FileIdentity::of(&file).ok()?,
+                    path: fs::canonicalize(file).ok()?,
+                    is_part,
+                })
+            }));
+        }
+        Self(sources)
+    }
+
+    /// How a target is made: where it is one of these files, no other one is replaced.
+    #[must_use]
+    pub fn output_for(&self, target: &Path, output: &OutputOptions) -> OutputOptions {
+        let mut output = output.clone();
+        let own = || self.at(target).map(|source| source.identity.clone());
+        output.replaces = output.replaces.or_else(own);
+        output
+    }
+
+    /// Fails where a target is a file of a checkpoint in many files.
+    pub(crate) fn check_target(&self, target: &Path) -> Result<(), Error> {
+        match self.at(target) {
+            Some(source) if source.is_part => Err(in_the_way(target)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Fails where one of the files that are written, replaced or removed together is one of these.
+    pub(crate) fn check_targets<'p>(&self, mut targets: impl Iterator<Item = &'p Path>) -> Result<(), Error> {
+        match targets.find(|target| self.at(target).is_some()) {
+            Some(target) => Err(in_the_way(target)),
+            None => Ok(()),
+        }
+    }
+
+    fn at(&self, target: &Path) -> Option<&SourceFile> {
+        let target = (!self.0.is_empty()).then(|| fs::canonicalize(target).ok())??;
+        self.0.iter().find(|source| source.path == target)
+    }
+}
+
+fn in_the_way(target: &Path) -> Error {
+    let what = "the checkpoint would replace the files that it is made of, and if this were stopped amid it, both would be lost";
+    let error = Error::new(ErrorKind::Exists, what);
+    error
+        .expected("another directory; the result can be moved when it is complete")
+        .found(format_args!("{}, which is read", target.display()))
+}
