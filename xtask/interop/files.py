@@ -139,7 +139,46 @@ def gguf_checks(report, tensor, folder):
         gguf_file(folder / "big.gguf", gguf.GGUFEndian.BIG)
         tensor.refuses("inspect", folder / "big.gguf", wanted=["big-endian", "gguf-convert-endian"])
 
-    for check in (same, edited, from_safetensors, big_endian):
+    def in_many_files():
+        tensor("merge", source, "-o", copy)
+        whole = gguf_contents(copy)
+        theirs, ours = folder / "theirs", folder / "ours"
+        theirs.mkdir(exist_ok=True)
+        writer = gguf.GGUFWriter(theirs / "model.gguf", "tiny", split_max_tensors=2)
+        writer.add_uint32("tiny.layers", 3)
+        for name in "abcde":
+            writer.add_tensor(name, np.full((2, 3), ord(name), np.float32))
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+        ensure(len(list(theirs.iterdir())) == 3, "the package has written other files")
+        tensor("merge", theirs, "-o", folder / "merged.gguf")
+        values, tensors = gguf_contents(folder / "merged.gguf")
+        ensure(not [key for key in values if key.startswith("split.")], "the numbers of files are left")
+        ensure(values["tiny.layers"] == (["UINT32"], 3), values)
+        ensure(sorted(tensors) == list("abcde"), tensors)
+        # And back: the same keys with the same types, tensors in one file each.
+        tensor("split", source, f"{ours}/", "--max-shard-size", "6000")
+        parts = sorted(ours.iterdir())
+        ensure(len(parts) > 2, parts)
+        found = {}
+        for number, part in enumerate(parts):
+            ensure(part.name == f"model-{number + 1:05}-of-{len(parts):05}.gguf", part)
+            values, tensors = gguf_contents(part)
+            split = {
+                gguf.Keys.Split.LLM_KV_SPLIT_NO: (["UINT16"], number),
+                gguf.Keys.Split.LLM_KV_SPLIT_COUNT: (["UINT16"], len(parts)),
+                gguf.Keys.Split.LLM_KV_SPLIT_TENSORS_COUNT: (["INT32"], len(whole[1])),
+            }
+            wanted = {**whole[0], **split} if number == 0 else split
+            ensure(values == wanted, f"{part}: {values}")
+            found.update(tensors)
+        ensure(found == whole[1], "other tensors")
+        tensor("merge", *parts, "-o", folder / "merged.gguf", "--strict")
+        ensure(gguf_contents(folder / "merged.gguf") == whole, "the whole is another")
+
+    for check in (same, edited, from_safetensors, big_endian, in_many_files):
         report.check("GGUF", "gguf", check.__name__, check)
 
 

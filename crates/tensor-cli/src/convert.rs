@@ -140,8 +140,10 @@ impl Job<'_> {
             return Ok(report::print(&report, out)?);
         }
         note(&losses, &conflicts, out)?;
-        if let Some(index) = &report.index {
-            writeln!(out, "{} files, and their index {index}", report.files.len())?;
+        match &report.index {
+            Some(index) => writeln!(out, "{} files, and their index {index}", report.files.len())?,
+            None if report.files.len() > 1 => writeln!(out, "{} files", report.files.len())?,
+            None => {}
         }
         Ok(())
     }

@@ -5,7 +5,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use fmt_core::{AtomicFile, CompleteFile, Error, ErrorKind, FileIdentity, Format, OutputOptions};
+use fmt_core::{
+    AtomicFile, CompleteFile, Error, ErrorKind, FileIdentity, Format, OutputOptions, TensorReader,
+};
 use fmt_tbuf::TbufEditor;
 use fmt_ztensor::{CborValue, CustomField, ZtensorEditor};
 use tensor_files::{Composite, ConvertOptions, ShardIndex, SourceFiles};
@@ -22,7 +24,9 @@ pub(crate) fn rename(options: &Rename, out: &mut impl Write) -> Outcome {
         Some((shard, index)) => {
             rename_in(&shard, &options.from, &options.to)?;
             // Until the index has its name the old one is there, which does not fit: such a checkpoint is refused.
-            index.persist().about(&options.file)?;
+            if let Some(index) = index {
+                index.persist().about(&options.file)?;
+            }
         }
         None => rename_in(&options.file, &options.from, &options.to)?,
     }
@@ -38,18 +42,22 @@ fn tell(path: &Path, is_json: bool, out: &mut impl Write) -> Outcome {
     Ok(())
 }
 
-/// For a checkpoint in many files the one that has the tensor, and the index that is to be.
-fn shard_with(path: &Path, from: &str, to: &str) -> Outcome<Option<(PathBuf, CompleteFile)>> {
-    let files = match is_of_many(path) {
-        true => tensor_files::checkpoint_files(path).about(path)?,
-        false => return Ok(None),
-    };
-    let [index_path, _, ..] = &files[..] else {
-        return Ok(None);
-    };
+/// For a checkpoint in many files the one that has the tensor, and the index that is to be, if it has one.
+fn shard_with(path: &Path, from: &str, to: &str) -> Outcome<Option<(PathBuf, Option<CompleteFile>)>> {
+    // A path that leads nowhere may stand for files; opening it says why it does not.
+    let files = tensor_files::checkpoint_files(path).about(path)?;
+    if let [only] = &files[..] {
+        return Ok((only != path).then(|| (only.clone(), None)));
+    }
     let opened = files::open(path)?;
     let index = inspect::find(&opened, from).about(path)?;
     let shard = PathBuf::from(opened.file_of(index));
+    if opened.find(to).is_some() && from != to {
+        return Err(Error::new(ErrorKind::Duplicate, "the new name is taken").of_tensor(to)).about(path);
+    }
+    let Some(index_path) = files.first().filter(|file| tensor_files::is_index(file)) else {
+        return Ok(Some((shard, None)));
+    };
     let mut output = OutputOptions::default();
     output.replaces = Some(FileIdentity::of(index_path).about(index_path)?);
     let json = std::fs::read(index_path)?;
@@ -58,12 +66,12 @@ fn shard_with(path: &Path, from: &str, to: &str) -> Outcome<Option<(PathBuf, Com
         .about(path)?;
     let mut file = AtomicFile::create_with(index_path, &output).about(index_path)?;
     file.write_all(renamed.to_json().as_bytes())?;
-    Ok(Some((shard, file.complete().about(index_path)?)))
+    Ok(Some((shard, Some(file.complete().about(index_path)?))))
 }
 
 /// Whether a path may stand for many files.
 fn is_of_many(path: &Path) -> bool {
-    path.is_dir() || path.to_string_lossy().ends_with(".index.json")
+    path.is_dir() || tensor_files::is_index(path)
 }
 
 fn rename_in(path: &Path, from: &str, to: &str) -> Outcome {

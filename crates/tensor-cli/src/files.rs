@@ -42,16 +42,25 @@ pub(crate) fn is_standard(path: &Path) -> bool {
 pub(crate) fn open(path: &Path) -> Outcome<Composite<'static>> {
     #[cfg(feature = "remote")]
     if let Some(location) = crate::remote::location(path) {
-        return crate::remote::open_composite(location, &read_options()).about(path);
+        let opened = crate::remote::open_composite(location, &read_options()).about(path)?;
+        return Ok(noted(opened, path));
     }
     if is_standard(path) {
         let source = standard_input().about(path)?;
         let opened = tensor_files::open_source(Arc::new(source), None, &read_options());
         return opened.map(|reader| Composite::new("-", reader)).about(path);
     }
-    tensor_files::open_composite(path, &read_options())
-        .map_err(hint_at_pipes)
-        .about(path)
+    let opened = tensor_files::open_composite(path, &read_options()).map_err(hint_at_pipes);
+    let opened = opened.about(path)?;
+    Ok(noted(opened, path))
+}
+
+/// Says on standard error what is odd about the files of a checkpoint together.
+fn noted<'r>(opened: Composite<'r>, path: &Path) -> Composite<'r> {
+    for note in opened.notes() {
+        eprintln!("note: {}: {note}", path.display());
+    }
+    opened
 }
 
 /// Standard input as a file: itself if it is one, else copied to a temporary file that has no name.
@@ -87,7 +96,7 @@ pub(crate) fn len(path: &Path) -> Option<u64> {
     #[cfg(feature = "remote")]
     if let Some(location) = crate::remote::location(path) {
         // The files of an index are not all asked for.
-        let is_index = location.ends_with(".index.json");
+        let is_index = tensor_files::is_index(Path::new(location));
         return (!is_index).then(|| crate::remote::len(location));
     }
     let files = tensor_files::checkpoint_files(path).ok()?;

@@ -30,7 +30,7 @@ pub(crate) fn location(path: &Path) -> Option<&str> {
 
 /// Opens a file of whichever format it is, or an index and the files that it names, which are beside it.
 pub(crate) fn open_composite(location: &str, options: &ReadOptions) -> Result<Composite<'static>, Error> {
-    if !location.ends_with(".index.json") {
+    if !tensor_files::is_index(Path::new(location)) {
         return open(location, options).map(|reader| Composite::new(location, reader));
     }
     let source = source(location)?;

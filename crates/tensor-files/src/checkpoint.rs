@@ -7,13 +7,16 @@ use fmt_core::{Error, ReadOptions, TensorReader};
 use crate::{
     composite::Composite,
     open::open_file,
-    shards::{Checkpoint, find, open_index, read_index},
+    shards::{Checkpoint, Found, find, open_index, open_set, read_index},
 };
 
 /// Opens a file of any format, whose tensors are read when they are asked for; or a checkpoint of many files, as one.
 ///
 /// - A folder stands for the checkpoint in it: `model.safetensors` or its index, as Hugging Face's libraries lay them out.
-/// - An index (`NAME.index.json`) stands for the files that it names: [`open_shards`](crate::open_shards) has the rules.
+/// - An index (`NAME.index.json`, or `NAME.index.VARIANT.json`) stands for the files that it names:
+///   [`open_shards`](crate::open_shards) has the rules.
+/// - Files that are called `NAME-00001-of-00003.EXTENSION` and so on, all of them, are a checkpoint without an index too,
+///   which `NAME.EXTENSION` stands for where there is no such file.
 /// - A BTF file, which has no names, gets those of the file beside it (`NAME.btf.names.json`), if there is one that fits;
 ///   one that does not is a lint.
 ///
@@ -22,8 +25,11 @@ use crate::{
 /// for a folder with no checkpoint or several.
 pub fn open(path: &Path, options: &ReadOptions) -> Result<Box<dyn TensorReader>, Error> {
     match find(path)? {
-        Checkpoint::File(path) => open_file(&path, options),
-        Checkpoint::Index(path) => Ok(Box::new(open_index(&path, options)?)),
+        Found {
+            checkpoint: Checkpoint::File(path),
+            note: None,
+        } => open_file(&path, options),
+        found => Ok(Box::new(open_found(found, options)?)),
     }
 }
 
@@ -32,22 +38,28 @@ pub fn open(path: &Path, options: &ReadOptions) -> Result<Box<dyn TensorReader>,
 /// # Errors
 /// As [`open`].
 pub fn open_composite(path: &Path, options: &ReadOptions) -> Result<Composite<'static>, Error> {
-    match find(path)? {
-        Checkpoint::File(path) => Ok(Composite::new(
-            path.display().to_string(),
-            open_file(&path, options)?,
-        )),
-        Checkpoint::Index(path) => open_index(&path, options),
-    }
+    open_found(find(path)?, options)
 }
 
-/// The files that a path stands for as [`open`] takes it: the file itself, or an index and the files that it names.
+fn open_found(found: Found, options: &ReadOptions) -> Result<Composite<'static>, Error> {
+    let mut opened = match found.checkpoint {
+        Checkpoint::File(path) => Composite::new(path.display().to_string(), open_file(&path, options)?),
+        Checkpoint::Index(path) => open_index(&path, options)?,
+        Checkpoint::Set(files) => open_set(&files, options)?,
+    };
+    found.note.into_iter().for_each(|note| opened.add_lint(note));
+    Ok(opened)
+}
+
+/// The files that a path stands for as [`open`] takes it: the file itself, all files of a checkpoint, or an index
+/// ([`is_index`](crate::is_index)) and the files that it names.
 ///
 /// # Errors
 /// As [`open`], for folders and indices. Files with tensors are not opened.
 pub fn checkpoint_files(path: &Path) -> Result<Vec<PathBuf>, Error> {
-    let index_path = match find(path)? {
+    let index_path = match find(path)?.checkpoint {
         Checkpoint::File(path) => return Ok(vec![path]),
+        Checkpoint::Set(files) => return Ok(files),
         Checkpoint::Index(path) => path,
     };
     let index = read_index(&index_path, &ReadOptions::default())?;

@@ -5,6 +5,8 @@ use std::{collections::HashMap, fmt, ops::Range};
 use fmt_core::{Entry, Error, ErrorKind, Lint, Metadata, TensorReader, TensorStream, Verification};
 use tensor_core::{Quoted, SparseCoo, Tensor};
 
+use crate::shards::remove_split;
+
 /// Tensors of one or more readers as one reader. Bytes come from where they are; names, order and metadata are its own.
 ///
 /// ```
@@ -136,7 +138,7 @@ impl<'r> Composite<'r> {
     ///
     /// # Errors
     /// [`ErrorKind::Duplicate`] when a name is in both; nothing is added then.
-    pub fn append(&mut self, other: Self) -> Result<(), Error> {
+    pub fn append(&mut self, mut other: Self) -> Result<(), Error> {
         let (first, offset) = (self.parts.len(), self.entries.len());
         for entry in &other.entries {
             if let Some(&own) = self.by_name.get(&entry.name) {
@@ -145,6 +147,9 @@ impl<'r> Composite<'r> {
                 return Err(error.of_tensor(&entry.name).found(found));
             }
         }
+        // The numbers of a model's files are not about the whole.
+        remove_split(&mut self.metadata);
+        remove_split(&mut other.metadata);
         for (key, value) in &other.metadata {
             let known = self.metadata.entry(key.clone()).or_insert_with(|| value.clone());
             if known != value {
@@ -257,6 +262,12 @@ impl<'r> Composite<'r> {
     /// What the files say of themselves, to be changed.
     pub fn metadata_mut(&mut self) -> &mut Metadata {
         &mut self.metadata
+    }
+
+    /// What is odd about the files together, and did not keep them from being read, such as an index that does not name all
+    /// tensors. It is among [`TensorReader::lints`] too.
+    pub fn notes(&self) -> impl Iterator<Item = &str> {
+        self.lints.iter().map(|lint| lint.message.as_str())
     }
 
     /// Adds something odd to those of its files.

@@ -13,6 +13,7 @@ use tensor_core::Quoted;
 use crate::{
     ahead::read_ahead,
     loss::{AllowedLoss, Loss},
+    shards::remove_split,
     sources::SourceFiles,
 };
 
@@ -82,7 +83,7 @@ pub struct Converted {
 /// What a target could not hold of a file, if it were converted with these options.
 #[must_use]
 pub fn losses(reader: &dyn TensorReader, target: &dyn Format, options: &ConvertOptions<'_>) -> Vec<Loss> {
-    Adapted::new(reader, target, options).losses
+    Adapted::new(reader, &own_metadata(reader), target, options).losses
 }
 
 /// Writes the tensors of a file into one of another format, which appears at `path` when it is complete.
@@ -101,7 +102,7 @@ pub fn convert(
     path: &Path,
     options: &ConvertOptions<'_>,
 ) -> Result<Converted, Error> {
-    let adapted = Adapted::new(reader, target, options);
+    let adapted = Adapted::new(reader, &own_metadata(reader), target, options);
     adapted.refuse(target, options.allow_loss)?;
     options.sources.check_target(path)?;
     let output = options.sources.output_for(path, &options.output);
@@ -135,11 +136,18 @@ pub fn convert_into(
         output: options.output.clone(),
         ..*options
     };
-    let adapted = Adapted::new(reader, target, &options);
+    let adapted = Adapted::new(reader, &own_metadata(reader), target, &options);
     adapted.refuse(target, options.allow_loss)?;
     let len = adapted.write(reader, target, out, &options)?;
     let losses = adapted.all_losses(target, &options)?;
     Ok(Converted { len, losses })
+}
+
+/// What a file says of itself, without its place among the files of a model: what is made of it is one file.
+fn own_metadata(reader: &dyn TensorReader) -> Metadata {
+    let mut metadata = reader.metadata().clone();
+    remove_split(&mut metadata);
+    metadata
 }
 
 /// Fails for what may not be lost.
@@ -194,7 +202,12 @@ pub(crate) struct Adapted {
 
 impl Adapted {
     /// Finds out by asking: a format is offered plans, and nothing is written.
-    pub(crate) fn new(reader: &dyn TensorReader, target: &dyn Format, options: &ConvertOptions<'_>) -> Self {
+    pub(crate) fn new(
+        reader: &dyn TensorReader,
+        metadata: &Metadata,
+        target: &dyn Format,
+        options: &ConvertOptions<'_>,
+    ) -> Self {
         let accepts = |plan: Plan| target.create(Box::new(std::io::sink()), plan).map(drop);
         let alone = |entry: &PlannedEntry| {
             let plan = |name: &str| Plan {
@@ -260,7 +273,7 @@ impl Adapted {
             bad_name: None,
         };
         adapted.settle_names(target, &accepts, options);
-        adapted.settle_metadata(reader.metadata(), &accepts);
+        adapted.settle_metadata(metadata, &accepts);
         let foreign = reader.foreign_parts().iter().cloned().map(Loss::ForeignPart);
         adapted.losses.extend(foreign);
         adapted
@@ -381,7 +394,7 @@ impl Adapted {
             .indices
             .iter()
             .map(|index| reader.entries()[*index].name.clone());
-        let names = fmt_btf::Names::new(names.collect(), reader.metadata().clone())?;
+        let names = fmt_btf::Names::new(names.collect(), own_metadata(reader))?;
         let mut file = AtomicFile::create(&fmt_btf::Names::path_for(&behind_links(path)))?;
         let written = file.write_all(names.to_json().as_bytes());
         written.map_err(|error| Error::io("the file of names cannot be written", error))?;

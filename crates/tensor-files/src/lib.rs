@@ -68,6 +68,6 @@ pub use open::open_source;
 pub use recast::Recast;
 pub use registry::{detect, format, format_of_path, formats};
 pub use select::{Pattern, Renaming, Selection};
-pub use shards::{ShardIndex, ShardOptions, Sharded, convert_sharded, open_shards};
+pub use shards::{ShardIndex, ShardOptions, Sharded, convert_sharded, is_index, open_shards};
 pub use sources::SourceFiles;
 pub use verify::{Report, verify};

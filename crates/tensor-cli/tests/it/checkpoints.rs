@@ -90,11 +90,16 @@ fn a_folder_is_a_file_for_every_command() {
             .contains("taken")
     );
     assert!(place.bad(&["set", "hub", "a=b"]).contains("one of its files"));
-    // An unfinished folder is not a checkpoint.
+    // All files are one, without an index too.
     fs::remove_file(place.path(index)).unwrap();
+    let run = place.run(&["diff", "hub", "hub/model.safetensors"]);
+    assert_eq!(run.code, 0, "{}", run.err);
+    assert!(run.err.starts_with("note: hub: no index says"), "{}", run.err);
+    // An unfinished folder is not a checkpoint.
+    fs::remove_file(place.path("hub/model-00001-of-00002.safetensors")).unwrap();
     let refused = place.bad(&["inspect", "hub"]);
     assert!(
-        refused.contains("not complete") && refused.contains("model.safetensors.index.json"),
+        refused.contains("not complete") && refused.contains("model-00001-of-00002.safetensors"),
         "{refused}"
     );
 }
@@ -159,6 +164,48 @@ fn a_checkpoint_is_not_divided_into_its_own_files() {
         "whole.safetensors",
         "hub",
     ]);
+}
+
+/// llama.cpp takes the numbers of a model's files from their metadata, and refuses one file that has them.
+#[test]
+fn models_of_gguf_in_many_files() {
+    let place = Place::new();
+    place.write(
+        "whole.gguf",
+        &[("general.name", "tiny"), ("general.file_type", "1")],
+        &[("model.embed", &matrix()), ("model.steps", &vector())],
+    );
+    let told = place.good(&["split", "whole.gguf", "out/", "--max-shard-size", "24"]);
+    assert_eq!(told, "2 files\n");
+    let parts = ["out/model-00001-of-00002.gguf", "out/model-00002-of-00002.gguf"];
+    let metadata = |file: &str| place.inspect(file)["metadata"].clone();
+    assert_eq!(metadata(parts[1])["split.no"], "1");
+    let whole = metadata("whole.gguf");
+    assert_eq!(metadata("out"), whole);
+    place.good(&["diff", "--metadata", "whole.gguf", "out"]);
+    for (number, from) in [&["out"][..], &["out/model.gguf"], &parts]
+        .into_iter()
+        .enumerate()
+    {
+        let merged = format!("{number}.gguf");
+        let told = place.good(&[&["merge"], from, &["-o", &merged, "--strict"]].concat());
+        assert_eq!(told, "");
+        assert_eq!(metadata(&merged), whole);
+        place.good(&["diff", "whole.gguf", &merged]);
+    }
+    place.good(&["rename", "out", "model.steps", "steps"]);
+    assert!(place.good(&["inspect", "out"]).contains("\nsteps "));
+    assert!(
+        place
+            .bad(&["rename", "out", "steps", "model.embed"])
+            .contains("taken")
+    );
+    fs::remove_file(place.path(parts[0])).unwrap();
+    assert!(
+        place
+            .bad(&["inspect", "out"])
+            .contains(&format!("expected '{}' as well", &parts[0][4..]))
+    );
 }
 
 /// PyTorch's checkpoints from before safetensors: an index and files of pickles, with a total size that is a double.
@@ -714,7 +761,7 @@ fn quantised_blocks_become_floats_where_they_are_understood() {
     assert_eq!(shown, "");
     // Blocks may be cut into shards and put together as they are.
     place.good(&["split", "q.gguf", "parts.gguf", "--max-shard-size", "100"]);
-    assert_eq!(place.good(&["diff", "q.gguf", "parts.gguf.index.json"]), "");
+    assert_eq!(place.good(&["diff", "q.gguf", "parts.gguf"]), "");
 
     // A scale of 60,000 is beyond half precision after the first element, and one block alone is named.
     let mut file = fs::read(place.path("q.gguf")).unwrap();

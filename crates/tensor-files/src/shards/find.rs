@@ -1,7 +1,7 @@
 //! Which file of a folder is the checkpoint.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     fs,
     path::{Path, PathBuf},
 };
@@ -9,31 +9,78 @@ use std::{
 use fmt_core::{Error, ErrorKind};
 use tensor_core::Quoted;
 
-use super::index::ShardIndex;
+use super::names::{PartName, index_for};
 use crate::registry::format_of_path;
 
 /// What a path leads to.
+#[derive(Debug)]
 pub(crate) enum Checkpoint {
     /// One file.
     File(PathBuf),
     /// The index of several.
     Index(PathBuf),
+    /// All files of a checkpoint in many, in order, without an index.
+    Set(Vec<PathBuf>),
 }
 
-/// What a path leads to: the checkpoint in a folder, an index, or a file.
+/// A checkpoint, and what the user is told about how it was chosen.
+#[derive(Debug)]
+pub(crate) struct Found {
+    pub(crate) checkpoint: Checkpoint,
+    pub(crate) note: Option<String>,
+}
+
+/// What a path leads to: the checkpoint in a folder, an index, a file, or files whose name as one it is.
 ///
 /// # Errors
 /// [`ErrorKind::NotAFile`] when a folder has no checkpoint or several, [`ErrorKind::Truncated`] when one is there that
 /// was not written to its end.
-pub(crate) fn find(path: &Path) -> Result<Checkpoint, Error> {
+pub(crate) fn find(path: &Path) -> Result<Found, Error> {
     if path.is_dir() {
-        return in_folder(path);
+        return choose(&names_in(path)?).map(|chosen| chosen.found_in(path));
     }
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    Ok(match name.ends_with(ShardIndex::ENDING) {
-        true => Checkpoint::Index(path.to_owned()),
-        false => Checkpoint::File(path.to_owned()),
-    })
+    let checkpoint = if index_for(&name).is_some() {
+        Checkpoint::Index(path.to_owned())
+    } else if let Some(files) = parts_of(path) {
+        Checkpoint::Set(files)
+    } else {
+        Checkpoint::File(path.to_owned())
+    };
+    let note = None;
+    Ok(Found { checkpoint, note })
+}
+
+/// All files of a checkpoint in many, where nothing has the name that it would have as one.
+fn parts_of(whole: &Path) -> Option<Vec<PathBuf>> {
+    if whole.symlink_metadata().is_ok() {
+        return None;
+    }
+    let folder = whole.parent().unwrap_or(Path::new(""));
+    let listed = match folder.as_os_str().is_empty() {
+        true => Path::new("."),
+        false => folder,
+    };
+    let names = names_in(listed).ok()?;
+    let mut candidate = Candidate::default();
+    let name = whole.file_name()?.to_str()?;
+    let parts = names.iter().filter_map(|name| PartName::parse(name));
+    parts
+        .filter(|part| part.whole() == name)
+        .for_each(|part| candidate.add_part(part));
+    let parts = candidate.only_set().ok()??;
+    Some(parts.iter().map(|name| folder.join(name)).collect())
+}
+
+/// The names in a folder, without those that are hidden. A name that is not Unicode is none of those that are looked for.
+fn names_in(folder: &Path) -> Result<BTreeSet<String>, Error> {
+    let cannot_read = |error| Error::io("the folder cannot be read", error);
+    let mut names = BTreeSet::new();
+    for entry in fs::read_dir(folder).map_err(cannot_read)? {
+        let name = entry.map_err(cannot_read)?.file_name().into_string();
+        names.extend(name.ok().filter(|name| !name.starts_with('.')));
+    }
+    Ok(names)
 }
 
 /// The names that Hugging Face's libraries look for, the preferred first.
@@ -43,89 +90,141 @@ const PREFERRED: [&str; 3] = [
     "pytorch_model.bin",
 ];
 
-fn in_folder(folder: &Path) -> Result<Checkpoint, Error> {
-    let mut names = BTreeSet::new();
-    let entries = fs::read_dir(folder).map_err(|error| Error::io("the folder cannot be read", error))?;
-    for entry in entries {
-        let entry = entry.map_err(|error| Error::io("the folder cannot be read", error))?;
-        // A name that is not Unicode is none of those that are looked for.
-        names.extend(
-            entry
-                .file_name()
-                .into_string()
-                .ok()
-                .filter(|name| !name.starts_with('.')),
-        );
-    }
-    choose(&names).map(|chosen| match chosen.ends_with(ShardIndex::ENDING) {
-        true => Checkpoint::Index(folder.join(chosen)),
-        false => Checkpoint::File(folder.join(chosen)),
-    })
+/// What a folder has of one checkpoint, in whatever forms.
+#[derive(Default)]
+struct Candidate<'n> {
+    file: Option<&'n str>,
+    index: Option<&'n str>,
+    /// By the number of files that their names tell.
+    parts: BTreeMap<u32, BTreeMap<u32, PartName<'n>>>,
 }
 
-/// The name of the checkpoint, or of its index, among the names in a folder.
-fn choose(names: &BTreeSet<String>) -> Result<&str, Error> {
-    let is_tensors = |name: &str| format_of_path(Path::new(name)).is_some();
-    let mut candidates: Vec<(&str, &str)> = Vec::new();
-    for name in names {
-        if let Some(whole) = name.strip_suffix(ShardIndex::ENDING) {
-            candidates.extend(is_tensors(whole).then_some((whole, name.as_str())));
-        } else if let Some(whole) = whole_of(name) {
-            let index = format!("{whole}{}", ShardIndex::ENDING);
-            if is_tensors(name) && !names.contains(&index) {
-                let error = Error::new(
-                    ErrorKind::Truncated,
-                    "the checkpoint in the folder is not complete",
-                );
-                let error = error.expected(format_args!("{}, the index of its files", Quoted(&index)));
-                return Err(error.found(format_args!("{} without it", Quoted(name))));
+/// The form that is read.
+#[derive(Debug)]
+enum Form<'n> {
+    File(&'n str),
+    Index(&'n str),
+    Set(Vec<&'n str>),
+}
+
+#[derive(Debug)]
+struct Chosen<'n> {
+    form: Form<'n>,
+    note: Option<String>,
+}
+
+impl Chosen<'_> {
+    fn found_in(&self, folder: &Path) -> Found {
+        let checkpoint = match &self.form {
+            Form::File(name) => Checkpoint::File(folder.join(name)),
+            Form::Index(name) => Checkpoint::Index(folder.join(name)),
+            Form::Set(names) => Checkpoint::Set(names.iter().map(|name| folder.join(name)).collect()),
+        };
+        let note = self.note.clone();
+        Found { checkpoint, note }
+    }
+}
+
+impl<'n> Candidate<'n> {
+    fn add_part(&mut self, part: PartName<'n>) {
+        let parts = self.parts.entry(part.count).or_default();
+        parts.insert(part.number, part);
+    }
+
+    /// The complete set of parts, in order, if there are parts.
+    fn only_set(&self) -> Result<Option<Vec<&'n str>>, Error> {
+        for (count, parts) in &self.parts {
+            let missing = (1..=*count).find(|number| !parts.contains_key(number));
+            if let (Some(missing), Some(part)) = (missing, parts.values().next()) {
+                return Err(incomplete(part, missing));
             }
-        } else if is_tensors(name) {
-            candidates.push((name, name));
+        }
+        let mut sets = self.parts.values();
+        match (sets.next(), sets.next()) {
+            (Some(one), Some(other)) => Err(more_than_one(
+                [one, other]
+                    .into_iter()
+                    .filter_map(|parts| parts.values().next())
+                    .map(|part| part.name),
+            )),
+            (one, _) => Ok(one.map(|parts| parts.values().map(|part| part.name).collect())),
         }
     }
-    let all = candidates.clone();
-    if candidates.len() > 1 {
-        let is_safe = |(whole, _): &(&str, &str)| whole.ends_with(".safetensors");
-        let preferred = PREFERRED
-            .iter()
-            .find(|name| all.iter().any(|(whole, _)| whole == *name));
-        match preferred {
-            Some(name) => candidates.retain(|(whole, _)| whole == name),
-            None if all.iter().any(is_safe) => candidates.retain(is_safe),
-            None => {}
+
+    fn form(&self) -> Result<Option<Chosen<'n>>, Error> {
+        let chosen = |form, note| Ok(Some(Chosen { form, note }));
+        match (self.file, self.index) {
+            // As Hugging Face's libraries choose.
+            (Some(file), Some(index)) => {
+                let note = format!(
+                    "{} is read, and not the files that {} names",
+                    Quoted(file),
+                    Quoted(index)
+                );
+                chosen(Form::File(file), Some(note))
+            }
+            (None, Some(index)) => chosen(Form::Index(index), None),
+            (file, None) => match (file, self.only_set()?) {
+                (Some(file), Some(parts)) => {
+                    Err(more_than_one([file].into_iter().chain(parts.first().copied())))
+                }
+                (Some(file), None) => chosen(Form::File(file), None),
+                (None, Some(parts)) => chosen(Form::Set(parts), None),
+                (None, None) => Ok(None),
+            },
         }
     }
-    match candidates[..] {
-        [(_, name)] => Ok(name),
-        [] => {
+}
+
+fn incomplete(part: &PartName<'_>, missing: u32) -> Error {
+    let what = "the checkpoint in the folder is not complete";
+    let error = Error::new(ErrorKind::Truncated, what);
+    error
+        .expected(format_args!("{} as well", Quoted(&part.sibling(missing))))
+        .found(format_args!("{} without it", Quoted(part.name)))
+}
+
+fn more_than_one<'n>(names: impl Iterator<Item = &'n str>) -> Error {
+    let shown: Vec<String> = names.take(5).map(|name| Quoted(name).to_string()).collect();
+    let error = Error::new(ErrorKind::NotAFile, "the folder holds more than one checkpoint");
+    error.expected("the name of one of them").found(shown.join(", "))
+}
+
+/// The checkpoint among the names in a folder.
+fn choose(names: &BTreeSet<String>) -> Result<Chosen<'_>, Error> {
+    let is_tensors = |name: &str| format_of_path(Path::new(name)).is_some();
+    let mut candidates: BTreeMap<String, Candidate<'_>> = BTreeMap::new();
+    for name in names {
+        if let Some(whole) = index_for(name) {
+            if is_tensors(&whole) {
+                candidates.entry(whole).or_default().index = Some(name);
+            }
+        } else if !is_tensors(name) {
+        } else if let Some(part) = PartName::parse(name) {
+            candidates.entry(part.whole()).or_default().add_part(part);
+        } else {
+            candidates.entry(name.clone()).or_default().file = Some(name);
+        }
+    }
+    let mut found = Vec::new();
+    for (whole, candidate) in &candidates {
+        found.extend(candidate.form()?.map(|chosen| (whole.as_str(), chosen)));
+    }
+    let all: Vec<&str> = found.iter().map(|(whole, _)| *whole).collect();
+    let is_safe = |whole: &str| whole.ends_with(".safetensors");
+    match PREFERRED.iter().find(|name| all.contains(name)) {
+        Some(name) => found.retain(|(whole, _)| whole == name),
+        None if all.iter().any(|whole| is_safe(whole)) => found.retain(|(whole, _)| is_safe(whole)),
+        None => {}
+    }
+    match (found.pop(), found.is_empty()) {
+        (Some((_, chosen)), true) => Ok(chosen),
+        (None, _) => {
             let error = Error::new(ErrorKind::NotAFile, "there is no checkpoint in the folder");
             Err(error.expected("a tensor file, or files and their index"))
         }
-        _ => {
-            let shown: Vec<String> = all
-                .iter()
-                .take(5)
-                .map(|(_, name)| Quoted(name).to_string())
-                .collect();
-            let error = Error::new(ErrorKind::NotAFile, "the folder holds more than one checkpoint");
-            Err(error.expected("the name of one of them").found(shown.join(", ")))
-        }
+        (Some(_), false) => Err(more_than_one(all.into_iter())),
     }
-}
-
-/// For the file of a checkpoint in many, `model-00001-of-00002.safetensors`, the name that it would have as one.
-pub(crate) fn whole_of(name: &str) -> Option<String> {
-    let (stem, extension) = name.rsplit_once('.')?;
-    let (stem, count) = stem.rsplit_once("-of-")?;
-    let (stem, number) = stem.rsplit_once('-')?;
-    let is_number = |text: &str| text.len() >= 5 && text.bytes().all(|byte| byte.is_ascii_digit());
-    (is_number(number) && is_number(count)).then(|| format!("{stem}.{extension}"))
-}
-
-/// The name of one of so many files.
-pub(crate) fn part_of(stem: &str, extension: &str, number: usize, count: usize) -> String {
-    format!("{stem}-{number:05}-of-{count:05}.{extension}")
 }
 
 #[cfg(test)]
@@ -134,7 +233,14 @@ mod tests {
 
     fn chosen(names: &[&str]) -> Result<String, ErrorKind> {
         let names = names.iter().map(|name| (*name).to_owned()).collect();
-        choose(&names).map(str::to_owned).map_err(|error| error.kind())
+        let chosen = choose(&names).map_err(|error| error.kind())?;
+        Ok(match chosen.form {
+            Form::File(name) | Form::Index(name) => {
+                let note = chosen.note.map_or("", |_| " with a note");
+                format!("{name}{note}")
+            }
+            Form::Set(names) => names.join(" "),
+        })
     }
 
     #[test]
@@ -158,25 +264,40 @@ mod tests {
         assert_eq!(with(&["a.safetensors", "b.npz"]).as_deref(), Ok("a.safetensors"));
         assert_eq!(with(&["a.zt", "b.npz"]), Err(ErrorKind::NotAFile));
         assert_eq!(with(&[]), Err(ErrorKind::NotAFile));
+        // As Hugging Face's libraries do; repositories for MLX have both.
+        assert_eq!(
+            with(&[index, "model.safetensors"]).as_deref(),
+            Ok("model.safetensors with a note")
+        );
+        // All files are there.
+        assert_eq!(with(&[first, second]), Ok(format!("{first} {second}")));
         // Not complete, or nobody knows which of two.
-        assert_eq!(with(&[first, second]), Err(ErrorKind::Truncated));
-        assert_eq!(with(&[first, "pytorch_model.bin"]), Err(ErrorKind::Truncated));
-        assert_eq!(with(&[index, "model.safetensors"]), Err(ErrorKind::NotAFile));
+        assert_eq!(with(&[first]), Err(ErrorKind::Truncated));
+        assert_eq!(with(&[second, "other.safetensors"]), Err(ErrorKind::Truncated));
+        assert_eq!(
+            with(&[first, second, "model-00001-of-00001.safetensors"]),
+            Err(ErrorKind::NotAFile)
+        );
+        assert_eq!(
+            with(&[first, second, "model.safetensors"]),
+            Err(ErrorKind::NotAFile)
+        );
     }
 
+    /// Variants, such as halves of floats, as transformers and diffusers name them.
     #[test]
-    fn names_of_parts() {
-        let name = part_of("model", "safetensors", 2, 11);
-        assert_eq!(name, "model-00002-of-00011.safetensors");
-        assert_eq!(whole_of(&name).as_deref(), Some("model.safetensors"));
-        for whole in [
-            "model.safetensors",
-            "a-of-b.zt",
-            "b-1-of-2.zt",
-            "-of-.zt",
-            "noext-00001-of-00002",
-        ] {
-            assert_eq!(whole_of(whole), None, "{whole}");
-        }
+    fn variants_have_names_of_their_own() {
+        let whole = "diffusion_pytorch_model.safetensors.index.json";
+        let half = "diffusion_pytorch_model.safetensors.index.fp16.json";
+        let parts = [
+            "diffusion_pytorch_model-00001-of-00002.fp16.safetensors",
+            "diffusion_pytorch_model-00002-of-00002.fp16.safetensors",
+        ];
+        assert_eq!(chosen(&[half, parts[0], parts[1]]).as_deref(), Ok(half));
+        assert_eq!(chosen(&[half, whole]).as_deref(), Ok(whole));
+        assert_eq!(chosen(&parts), Ok(parts.join(" ")));
+        let newer = "model.fp16-00001-of-00001.safetensors";
+        let index = "model.safetensors.index.fp16.json";
+        assert_eq!(chosen(&[newer, index]).as_deref(), Ok(index));
     }
 }

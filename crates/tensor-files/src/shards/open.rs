@@ -12,12 +12,13 @@ use crate::composite::Composite;
 
 /// Opens the files that an index names, by a function that is given their names, and checks them against it.
 ///
-/// Every tensor must be in the file that the index says, and in no other; the files must have no tensor beside these, and
-/// the total size must be right. With [`ReadOptions::lenient`] the last two are lints.
+/// Every tensor must be in the file that the index says. What the files have beside these is read too, unless the index
+/// says that a tensor of this name is in another file; that and a wrong total size are among [`Composite::notes`].
 ///
 /// # Errors
 /// Whatever the function comes to, with the file's name; [`ErrorKind::OutOfBounds`] for tensors that are not where the
-/// index says; [`ErrorKind::Malformed`] and [`ErrorKind::SizeMismatch`] for the rest.
+/// index says; [`ErrorKind::Duplicate`] when one that it does not name is in two files, with [`ReadOptions::lenient`] a
+/// note.
 pub fn open_shards(
     index: &ShardIndex,
     options: &ReadOptions,
@@ -31,27 +32,35 @@ pub fn open_shards(
         })?;
         readers.push((file, reader));
     }
-    let lies = held_against(index, &readers)?;
-    let (kept, size) = (index.tensors().count(), total_size(index, &readers));
-    let mut oddities = Vec::new();
-    for error in lies.into_iter().chain(size.err()) {
-        if !options.lenient {
-            return Err(error.expected("a true index; --lenient goes on without"));
-        }
-        oddities.push(error.to_string());
-    }
+    let mut oddities = held_against(index, &readers)?;
+    oddities.extend(total_size(index, &readers));
     let mut whole: Option<Composite<'static>> = None;
+    let mut twice = Vec::new();
     for (file, reader) in readers {
         let mut part = Composite::new(file, reader);
-        part.retain(|entry| index.file_of(&entry.name) == Some(file));
+        part.retain(|entry| match index.file_of(&entry.name) {
+            Some(own) => own == file,
+            None => {
+                let is_known = options.lenient
+                    && whole
+                        .as_ref()
+                        .is_some_and(|whole| whole.find(&entry.name).is_some());
+                twice.extend(is_known.then(|| {
+                    let (name, file) = (Quoted(&entry.name), Quoted(file));
+                    format!(
+                        "the tensor {name} of {file} is passed over: a file before it has one of this name"
+                    )
+                }));
+                !is_known
+            }
+        });
         match &mut whole {
             None => whole = Some(part),
-            // Every name is in one file, so none clashes.
             Some(whole) => whole.append(part)?,
         }
     }
     let mut whole = whole.ok_or_else(|| Error::new(ErrorKind::Malformed, "the index names no file"))?;
-    debug_assert_eq!(whole.entries().len(), kept);
+    oddities.append(&mut twice);
     for (key, value) in index.texts() {
         let metadata = whole.metadata_mut();
         metadata.entry(key.to_owned()).or_insert_with(|| value.to_owned());
@@ -87,8 +96,8 @@ pub(crate) fn open_index(path: &Path, options: &ReadOptions) -> Result<Composite
 
 type Shards<'i> = [(&'i str, Box<dyn TensorReader>)];
 
-/// Fails for tensors that are not where the index says; returns an error for one that it does not name.
-fn held_against(index: &ShardIndex, readers: &Shards<'_>) -> Result<Option<Error>, Error> {
+/// Fails for tensors that are not where the index says; returns what it does not say of those that the files have.
+fn held_against(index: &ShardIndex, readers: &Shards<'_>) -> Result<Vec<String>, Error> {
     let mut places: HashMap<&str, Vec<&str>> = HashMap::new();
     for (file, reader) in readers {
         for entry in reader.entries() {
@@ -107,24 +116,37 @@ fn held_against(index: &ShardIndex, readers: &Shards<'_>) -> Result<Option<Error
             });
         }
     }
-    let mut extra = readers.iter().flat_map(|(file, reader)| {
-        let entries = reader.entries().iter();
-        entries
-            .filter(|entry| index.file_of(&entry.name) != Some(file))
-            .map(move |entry| (entry, file))
-    });
-    Ok(extra.next().map(|(entry, file)| {
-        let what = format!("the file {} has it, and the index does not say so", Quoted(file));
-        Error::new(ErrorKind::Malformed, what).of_tensor(&entry.name)
-    }))
+    let (mut unnamed, mut elsewhere) = (Vec::new(), Vec::new());
+    for (file, reader) in readers {
+        for entry in reader.entries() {
+            match index.file_of(&entry.name) {
+                Some(own) if own == *file => {}
+                Some(_) => elsewhere.push((entry, file)),
+                None => unnamed.push((entry, file)),
+            }
+        }
+    }
+    let told = |extra: &[(&Entry, &&str)], what: &str| {
+        let (entry, file) = extra.first()?;
+        let more = match extra.len() - 1 {
+            0 => String::new(),
+            more => format!(", and {more} more"),
+        };
+        let (name, file) = (Quoted(&entry.name), Quoted(file));
+        Some(format!("the tensor {name} of {file}{more}: {what}"))
+    };
+    let unnamed = told(&unnamed, "read, although the index does not name it");
+    let elsewhere = told(
+        &elsewhere,
+        "passed over, since the index says that it is in another file",
+    );
+    Ok(unnamed.into_iter().chain(elsewhere).collect())
 }
 
-/// Checks the total size against the tensors: of all of them, or of those that share no bytes; a bool may count as a byte
-/// or a bit. Writers in use differ in both.
-fn total_size(index: &ShardIndex, readers: &Shards<'_>) -> Result<(), Error> {
-    let Some(claimed) = index.total_size() else {
-        return Ok(());
-    };
+/// Says that the total size is not that of the tensors: of all of them, or of those that share no bytes; a bool may count as
+/// a byte or a bit. Writers in use differ in both, and some count otherwise, so that it decides nothing.
+fn total_size(index: &ShardIndex, readers: &Shards<'_>) -> Option<String> {
+    let claimed = index.total_size()?;
     let bits = |entry: &Entry, bool_bits: u128| match &entry.dtype {
         StoredDType::Known(DType::Bool) => u128::from(entry.byte_len().unwrap_or(0)) * bool_bits,
         _ => u128::from(entry.byte_len().unwrap_or(0)) * 8,
@@ -148,14 +170,10 @@ fn total_size(index: &ShardIndex, readers: &Shards<'_>) -> Result<(), Error> {
         .any(|sum| (*sum as f64 / 8.0 - claimed).abs() < 1.0);
     // Dtypes of unknown width can be counted by nobody.
     if is_right || !is_known {
-        return Ok(());
+        return None;
     }
-    let error = Error::new(
-        ErrorKind::SizeMismatch,
-        format!(
-            "the index claims {claimed} bytes in all tensors, and they have {}",
-            sums[0][0] / 8
-        ),
-    );
-    Err(error)
+    Some(format!(
+        "the index claims {claimed} bytes in all tensors, and they have {}",
+        sums[0][0] / 8
+    ))
 }

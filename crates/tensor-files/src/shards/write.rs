@@ -8,11 +8,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use fmt_core::{AtomicFile, Entry, Error, ErrorKind, Format, TensorReader};
+use fmt_core::{AtomicFile, Entry, Error, ErrorKind, Format, Metadata, TensorReader};
 
 use super::{
-    find::{part_of, whole_of},
     index::ShardIndex,
+    names::{PartName, part_of},
+    remove_split,
 };
 use crate::{
     composite::Composite,
@@ -47,7 +48,7 @@ impl ShardOptions {
 pub struct Sharded {
     /// The files with tensors, in order.
     pub files: Vec<PathBuf>,
-    /// The index; none when one file was enough.
+    /// The index; none when one file was enough, and for GGUF, whose files say it of themselves.
     pub index: Option<PathBuf>,
     /// The length of all files with tensors, in bytes.
     pub len: u64,
@@ -56,11 +57,13 @@ pub struct Sharded {
 }
 
 /// Writes tensors into as many files as it takes, `NAME-00001-of-00003.EXTENSION` for a path `NAME.EXTENSION`, and an
-/// index `NAME.EXTENSION.index.json`; or into one file of just that name if that is enough.
+/// index `NAME.EXTENSION.index.json`; or into one file of just that name if that is enough. GGUF's files have no index but
+/// `split.no`, `split.count` and `split.tensors.count` in each of them, as llama.cpp wants it.
 ///
-/// Tensors keep their order. All files are written before the first gets its name, and the index is the last. Files of the
-/// index that is replaced, which the new one does not name, are removed. A process that is killed meanwhile leaves the
-/// old checkpoint, or files without an index, which [`open`](crate::open()) refuses. The folder is made if there is none.
+/// Tensors keep their order. All files are written before any gets its name; the first file is the last but for the index.
+/// Files of the checkpoint that is replaced, which the new one does not have, are removed. A process that is killed
+/// meanwhile leaves the old checkpoint, or files without the first, which [`open`](crate::open()) refuses. The folder is made
+/// if there is none.
 ///
 /// # Errors
 /// As [`convert`]; [`ErrorKind::Exists`] when the folder has a checkpoint of the same name in the other form: one file
@@ -91,7 +94,7 @@ fn write(
     shards: &ShardOptions,
     options: &ConvertOptions<'_>,
 ) -> Result<Sharded, Error> {
-    let names = Names::new(path)?;
+    let names = Names::new(path, target.id() != "gguf")?;
     let parts = divided(reader.entries(), shards.max_bytes);
     names.check_other_form(parts.len())?;
     if parts.len() == 1 {
@@ -103,22 +106,27 @@ fn write(
             losses: converted.losses,
         });
     }
-    let replaced = names.replaced_files();
+    let replaced = names.replaced_files()?;
     let files: Vec<PathBuf> = (0..parts.len())
         .map(|number| names.folder.join(names.part(number, parts.len())))
         .collect();
     let targets = files.iter().chain(&replaced).chain([&names.index]);
     options.sources.check_targets(targets.map(PathBuf::as_path))?;
-    if options.output.is_new && names.index.exists() {
-        return Err(Error::new(
+    if options.output.is_new && (names.index.exists() || !replaced.is_empty()) {
+        let error = Error::new(
             ErrorKind::Exists,
-            "the index exists and is not to be replaced",
-        ));
+            "the checkpoint exists and is not to be replaced",
+        );
+        return Err(error.expected("another folder or name"));
     }
-    let (mut losses, mut adapted) = (Vec::<Loss>::new(), Vec::new());
-    for range in &parts {
-        let part = Composite::chosen("", reader, range.clone());
-        let own = Adapted::new(&part, target, options);
+    let mut adapted = adapt(reader, target, &parts, reader.entries().len(), options)?;
+    let kept = adapted.iter().map(|(_, part)| part.tensors().count()).sum();
+    if kept != reader.entries().len() {
+        // Each of GGUF's files says how many there are.
+        adapted = adapt(reader, target, &parts, kept, options)?;
+    }
+    let mut losses = Vec::<Loss>::new();
+    for (_, own) in &adapted {
         for loss in &own.losses {
             // Every file loses the same of what is said of the whole.
             let is_of_whole = matches!(loss, Loss::Names | Loss::Metadata(_) | Loss::ForeignPart(_));
@@ -126,7 +134,6 @@ fn write(
                 losses.push(loss.clone());
             }
         }
-        adapted.push((part, own));
     }
     if losses.contains(&Loss::Names) {
         let why = adapted.iter().find_map(|(_, part)| part.bad_name.as_ref());
@@ -176,30 +183,89 @@ fn write(
     refuse(&late, target, options.allow_loss)?;
     losses.extend(late);
 
-    let mut index = AtomicFile::create_with(&names.index, &options.output)?;
-    let written = index.write_all(ShardIndex::new(weight_map, done).to_json().as_bytes());
-    written.map_err(|error| Error::io("the index cannot be written", error))?;
-    let index = index.complete()?;
-    // From here until the new index is there, the folder holds no checkpoint.
+    let index = match names.has_index {
+        true => {
+            let mut index = AtomicFile::create_with(&names.index, &options.output)?;
+            let written = index.write_all(ShardIndex::new(weight_map, done).to_json().as_bytes());
+            written.map_err(|error| Error::io("the index cannot be written", error))?;
+            Some(index.complete()?)
+        }
+        false => None,
+    };
+    // From here until the first of the new files is there, the folder holds no checkpoint: files without the first are none,
+    // so that new ones and old ones of the same names are never taken together.
     remove(&names.index)?;
-    for ((file, beside), path) in complete.into_iter().zip(&files) {
+    for old in replaced.iter().chain(&files).filter(|path| is_first(path)) {
+        remove(old)?;
+    }
+    for ((file, beside), path) in complete.into_iter().zip(&files).rev() {
         remove_names_beside(target, path)?;
-        file.persist()?;
         if let Some(beside) = beside {
             beside.persist()?;
         }
+        file.persist()?;
     }
-    index.persist()?;
+    let has_index = index.is_some();
+    index.map_or(Ok(()), |index| index.persist())?;
     for old in replaced.iter().filter(|old| !files.contains(old)) {
         remove_names_beside(target, old)?;
         remove(old)?;
     }
     Ok(Sharded {
         files,
-        index: Some(names.index),
+        index: has_index.then_some(names.index),
         len,
         losses,
     })
+}
+
+/// What each file holds, as the target can hold it. All of them together have so many tensors.
+fn adapt<'r>(
+    reader: &'r dyn TensorReader,
+    target: &dyn Format,
+    parts: &[Range<usize>],
+    tensors: usize,
+    options: &ConvertOptions<'_>,
+) -> Result<Vec<(Composite<'r>, Adapted)>, Error> {
+    let adapted = parts.iter().enumerate().map(|(number, range)| {
+        let mut part = Composite::chosen("", reader, range.clone());
+        remove_split(part.metadata_mut());
+        if target.id() == "gguf" {
+            put_split(part.metadata_mut(), number, parts.len(), tensors)?;
+        }
+        let own = Adapted::new(&part, part.metadata(), target, options);
+        Ok((part, own))
+    });
+    adapted.collect()
+}
+
+/// Makes the metadata of the whole those of one of GGUF's files.
+#[cfg(feature = "gguf")]
+fn put_split(metadata: &mut Metadata, number: usize, count: usize, tensors: usize) -> Result<(), Error> {
+    let too_many = |what: &str, most: u64, found: usize| {
+        let error = Error::new(ErrorKind::TooLarge, format!("the number of {what}"));
+        error
+            .expected(format_args!("at most {most}, which GGUF can say"))
+            .found(found)
+    };
+    let files = u16::try_from(count).map_err(|_| too_many("files", u16::MAX.into(), count))?;
+    let most = i32::MAX.unsigned_abs();
+    let split = fmt_gguf::Split {
+        // Less than their number.
+        number: u16::try_from(number).unwrap_or(files),
+        count: files,
+        tensors: u32::try_from(tensors)
+            .ok()
+            .filter(|tensors| *tensors <= most)
+            .ok_or_else(|| too_many("tensors", most.into(), tensors))?,
+    };
+    *metadata = split.metadata_of(metadata);
+    Ok(())
+}
+
+#[cfg(not(feature = "gguf"))]
+fn put_split(_: &mut Metadata, _: usize, _: usize, _: usize) -> Result<(), Error> {
+    Ok(())
 }
 
 /// Which tensors go together: as many as fit, in their order.
@@ -231,11 +297,13 @@ struct Names {
     folder: PathBuf,
     /// Its name as one file.
     whole: String,
+    /// Where the index is, or would be.
     index: PathBuf,
+    has_index: bool,
 }
 
 impl Names {
-    fn new(path: &Path) -> Result<Self, Error> {
+    fn new(path: &Path, has_index: bool) -> Result<Self, Error> {
         let name = path.file_name().and_then(|name| name.to_str());
         let name = name.filter(|name| name.rsplit_once('.').is_some_and(|(stem, _)| !stem.is_empty()));
         let name = name.ok_or_else(|| {
@@ -247,24 +315,27 @@ impl Names {
             index: folder.join(format!("{name}{}", ShardIndex::ENDING)),
             whole: name.to_owned(),
             folder,
+            has_index,
         })
     }
 
-    fn part(&self, number: usize, count: usize) -> String {
+    fn part(&self, number_from_zero: usize, count: usize) -> String {
         let (stem, extension) = self.whole.rsplit_once('.').unwrap_or((&self.whole, ""));
-        part_of(stem, extension, number + 1, count)
+        // Each takes at least an open file, of which there are fewer.
+        let number = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+        part_of(stem, extension, number(number_from_zero + 1), number(count))
     }
 
     /// Fails when the folder has one file where there will be many, or many where there will be one: which of the two
     /// holds would not be clear afterwards.
     fn check_other_form(&self, parts: usize) -> Result<(), Error> {
-        let other = match parts {
-            1 => self.index.clone(),
-            _ => self.folder.join(&self.whole),
+        let others = match parts {
+            1 => [vec![self.index.clone()], self.parts()?].concat(),
+            _ => vec![self.folder.join(&self.whole)],
         };
-        if !other.exists() {
+        let Some(other) = others.iter().find(|path| path.exists()) else {
             return Ok(());
-        }
+        };
         let error = Error::new(
             ErrorKind::Exists,
             "the folder has a checkpoint of this name in another form",
@@ -274,15 +345,45 @@ impl Names {
             .found(other.display()))
     }
 
+    /// Files that are called as those of a checkpoint of this name in many files are.
+    fn parts(&self) -> Result<Vec<PathBuf>, Error> {
+        let cannot_read = |error| Error::io("the folder cannot be read", error);
+        let mut parts = Vec::new();
+        let folder = match self.folder.as_os_str().is_empty() {
+            true => Path::new("."),
+            false => &self.folder,
+        };
+        for entry in fs::read_dir(folder).map_err(cannot_read)? {
+            let name = entry.map_err(cannot_read)?.file_name();
+            let is_own = name.to_str().is_some_and(|name| self.is_part(name));
+            parts.extend(is_own.then(|| self.folder.join(name)));
+        }
+        Ok(parts)
+    }
+
+    fn is_part(&self, name: &str) -> bool {
+        PartName::parse(name).is_some_and(|part| part.whole() == self.whole)
+    }
+
     /// The files of the checkpoint that is replaced, as far as they are called as such files are.
-    fn replaced_files(&self) -> Vec<PathBuf> {
+    fn replaced_files(&self) -> Result<Vec<PathBuf>, Error> {
+        if !self.has_index {
+            return self.parts();
+        }
         let index = fs::read(&self.index)
             .ok()
             .and_then(|json| ShardIndex::from_json(&json).ok());
         let files = index.iter().flat_map(ShardIndex::files);
-        let own = files.filter(|file| whole_of(file).as_deref() == Some(&self.whole));
-        own.map(|file| self.folder.join(file)).collect()
+        let own = files.filter(|file| self.is_part(file));
+        Ok(own.map(|file| self.folder.join(file)).collect())
     }
+}
+
+/// Whether a file is called like the first of several.
+fn is_first(path: &Path) -> bool {
+    let name = path.file_name().and_then(|name| name.to_str());
+    let part = name.and_then(PartName::parse);
+    part.is_some_and(|part| part.number == 1)
 }
 
 fn remove(path: &Path) -> Result<(), Error> {

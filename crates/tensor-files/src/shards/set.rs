@@ -1,0 +1,80 @@
+//! All files of a checkpoint in many, without an index: their names say how many they are, and GGUF's own metadata which
+//! belong together.
+
+use std::path::PathBuf;
+
+use fmt_core::{Error, ErrorKind, Metadata, ReadOptions, TensorReader};
+use tensor_core::Quoted;
+
+use crate::composite::Composite;
+
+/// Opens all files of a set, in order.
+pub(crate) fn open_set(files: &[PathBuf], options: &ReadOptions) -> Result<Composite<'static>, Error> {
+    let mut whole: Option<Composite<'static>> = None;
+    let mut tensors = Vec::new();
+    for (number, file) in files.iter().enumerate() {
+        let label = file.display().to_string();
+        let named = |error: Error| Error::new(error.kind(), format!("the file {}: {error}", Quoted(&label)));
+        let reader = crate::open::open_file(file, options).map_err(named)?;
+        tensors.extend(tensors_by_split(reader.metadata(), number, files.len()).map_err(named)?);
+        let part = Composite::new(label, reader);
+        match &mut whole {
+            None => whole = Some(part),
+            Some(whole) => whole.append(part)?,
+        }
+    }
+    let mut whole = whole.ok_or_else(|| Error::new(ErrorKind::NotAFile, "there is no file to read"))?;
+    remove_split(whole.metadata_mut());
+    let found = whole.entries().len() as u64;
+    match tensors.iter().find(|tensors| **tensors != found) {
+        // Files of one model, of which one was replaced or has lost tensors.
+        Some(expected) => {
+            let error = Error::new(ErrorKind::SizeMismatch, "the number of tensors in all files")
+                .expected(format_args!("{expected}, as 'split.tensors.count' says"))
+                .found(found);
+            if !options.lenient {
+                return Err(error);
+            }
+            whole.add_lint(error.to_string());
+        }
+        None if tensors.is_empty() => whole.add_lint(format!(
+            "no index says what belongs together: all {} files that are called so are read",
+            files.len()
+        )),
+        None => {}
+    }
+    Ok(whole)
+}
+
+/// How many tensors all files have together, as GGUF's `split.*` says, which must fit the file's name.
+#[cfg(feature = "gguf")]
+fn tensors_by_split(metadata: &Metadata, number: usize, count: usize) -> Result<Option<u64>, Error> {
+    let Some(split) = fmt_gguf::Split::of(metadata)? else {
+        return Ok(None);
+    };
+    if (usize::from(split.number), usize::from(split.count)) != (number, count) {
+        let error = Error::new(
+            ErrorKind::Malformed,
+            "its name and 'split.no' and 'split.count' in it",
+        );
+        return Err(error
+            .expected(format_args!(
+                "number {number} (from 0) of {count}, as it is called"
+            ))
+            .found(format_args!("number {} of {}", split.number, split.count)));
+    }
+    Ok(Some(split.tensors.into()))
+}
+
+#[cfg(not(feature = "gguf"))]
+fn tensors_by_split(_: &Metadata, _: usize, _: usize) -> Result<Option<u64>, Error> {
+    Ok(None)
+}
+
+/// Removes what GGUF's metadata say of a file's place among others: it is not one of them any more.
+pub(crate) fn remove_split(metadata: &mut Metadata) {
+    #[cfg(feature = "gguf")]
+    fmt_gguf::Split::remove(metadata);
+    #[cfg(not(feature = "gguf"))]
+    let _ = metadata;
+}
