@@ -56,13 +56,56 @@ pub(crate) enum Global {
     Size,
     /// The type of a storage, or a dtype.
     Elements(Elements),
+    /// What makes a tensor or an array that is listed and not read.
+    Unread(Unread),
     /// Something whose value is not looked at.
     Inert,
     /// A class that is not known, whose objects are their attributes.
     Class,
 }
 
+/// Kinds of tensors that are listed and not read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unread {
+    Quantised,
+    Sparse,
+    Nested,
+    NoData,
+    /// One of a class that holds other tensors.
+    Wrapper,
+    NumPy,
+    Other,
+}
+
+impl Unread {
+    /// The name of the dtype, which there is none of, and why it is not read.
+    pub(crate) fn texts(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Quantised => (
+                "quantised",
+                "it is quantised, as PyTorch's own types are; call dequantize() and save it again",
+            ),
+            Self::Sparse => (
+                "sparse",
+                "it is a sparse tensor of PyTorch; call to_dense() and save it again",
+            ),
+            Self::Nested => ("nested", "it is a nested tensor of PyTorch"),
+            Self::NoData => ("no data", "it was saved without data, on the device 'meta'"),
+            Self::Wrapper => (
+                "wrapped",
+                "it is of a class that is made of other tensors, which are listed",
+            ),
+            Self::NumPy => (
+                "NumPy",
+                "it is an array of NumPy; torch.from_numpy makes a tensor of it",
+            ),
+            Self::Other => ("unknown", "it is a tensor of a kind that is not read"),
+        }
+    }
+}
+
 pub(crate) fn find(module: &str, name: &str) -> Option<Global> {
+    let unread = |kind| Some(Global::Unread(kind));
     let elements = |elements| Some(Global::Elements(elements));
     match (module, name) {
         ("collections", "OrderedDict" | "Counter") | ("builtins" | "__builtin__", "dict") => {
@@ -81,8 +124,25 @@ pub(crate) fn find(module: &str, name: &str) -> Option<Global> {
         ("torch", "Tensor") | ("torch.nn.parameter", "Parameter" | "Buffer") => Some(Global::TensorType),
         ("torch.jit._pickle", "restore_type_tag") => Some(Global::TypeTag),
         ("torch", "Size") => Some(Global::Size),
-        // Of NumPy single numbers, such as the best loss so far. Arrays are refused, since they hold data.
-        ("torch", "device")
+        ("torch._utils", "_rebuild_qtensor") => unread(Unread::Quantised),
+        ("torch._utils", "_rebuild_sparse_tensor" | "_rebuild_sparse_csr_tensor") => unread(Unread::Sparse),
+        ("torch._utils", "_rebuild_nested_tensor") => unread(Unread::Nested),
+        ("torch._utils", "_rebuild_meta_tensor_no_storage") => unread(Unread::NoData),
+        ("torch._utils", "_rebuild_wrapper_subclass") => unread(Unread::Wrapper),
+        ("torch._utils", name) if name.starts_with("_rebuild_") => unread(Unread::Other),
+        ("numpy.core.multiarray" | "numpy._core.multiarray", "_reconstruct")
+        | ("numpy.core.numeric" | "numpy._core.numeric", "_frombuffer") => unread(Unread::NumPy),
+        // Of NumPy single numbers, such as the best loss so far.
+        ("numpy", "ndarray")
+        | (
+            "torch",
+            "device"
+            | "per_tensor_affine"
+            | "per_tensor_symmetric"
+            | "per_channel_affine"
+            | "per_channel_symmetric"
+            | "per_channel_affine_float_qparams",
+        )
         | ("torch.serialization", "_get_layout")
         | ("_codecs", "encode")
         | (
@@ -100,12 +160,6 @@ pub(crate) fn find(module: &str, name: &str) -> Option<Global> {
 /// What a name that is refused stands for, where that is worth more than the name.
 pub(crate) fn refused(module: &str, name: &str) -> &'static str {
     match (module, name) {
-        ("torch._utils", "_rebuild_qtensor") => "quantised tensors of PyTorch are not read",
-        ("torch._utils", "_rebuild_sparse_tensor" | "_rebuild_sparse_csr_tensor") => {
-            "sparse tensors of PyTorch are not read"
-        }
-        ("torch._utils", "_rebuild_nested_tensor") => "nested tensors of PyTorch are not read",
-        ("torch._utils", "_rebuild_meta_tensor_no_storage") => "the checkpoint has tensors without data",
         ("numpy.core.multiarray" | "numpy._core.multiarray", _) => {
             "arrays of NumPy in a checkpoint are not read"
         }
@@ -141,6 +195,12 @@ fn elements_of(name: &str) -> Option<Elements> {
         "float8_e5m2fnuz" => Opaque("F8_E5M2FNUZ", 1),
         "float8_e8m0fnu" => Opaque("F8_E8M0", 1),
         "float4_e2m1fn_x2" => PairsOfF4,
+        // Only in tensors that are not read.
+        "QInt8Storage" | "qint8" => Opaque("QI8", 1),
+        "QUInt8Storage" | "quint8" => Opaque("QU8", 1),
+        "QInt32Storage" | "qint32" => Opaque("QI32", 4),
+        "QUInt4x2Storage" | "quint4x2" => Opaque("QU4X2", 1),
+        "QUInt2x4Storage" | "quint2x4" => Opaque("QU2X4", 1),
         _ => return None,
     })
 }

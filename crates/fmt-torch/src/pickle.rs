@@ -1,13 +1,13 @@
 //! A machine for the part of pickle that checkpoints need. It builds values, runs nothing, and refuses what it does not
 //! know by name.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use fmt_core::{Error, ErrorKind};
 use tensor_core::Quoted;
 
 use crate::{
-    globals::{self, Elements, Global},
+    globals::{self, Elements, Global, Unread},
     input::Input,
 };
 
@@ -33,6 +33,7 @@ pub(crate) enum Node {
     Global(Global),
     Storage(Box<Storage>),
     Tensor(Box<StoredTensor>),
+    Unread(Box<UnreadTensor>),
     /// Something that is passed over, such as bytes.
     Other,
 }
@@ -57,6 +58,16 @@ pub(crate) struct StoredTensor {
     pub(crate) strides: Vec<u64>,
     /// What is to be done to the elements when they are used, which is not done here.
     pub(crate) pending: Option<Pending>,
+}
+
+/// A tensor or an array that is listed and not read.
+#[derive(Debug)]
+pub(crate) struct UnreadTensor {
+    pub(crate) kind: Unread,
+    /// As far as they are known.
+    pub(crate) dims: Option<Vec<u64>>,
+    /// Its attributes, among which may be the tensors that it is made of.
+    pub(crate) attributes: Vec<(Value, Value)>,
 }
 
 /// A step that PyTorch takes when elements are used.
@@ -84,6 +95,8 @@ pub(crate) struct Unpickled {
     pub(crate) root: Value,
     /// Names that are not known, and were passed over.
     pub(crate) unknown: BTreeSet<String>,
+    /// Classes of tensors that are not known. Their tensors are read as those of PyTorch.
+    pub(crate) tensor_classes: BTreeSet<String>,
 }
 
 impl Unpickled {
@@ -109,8 +122,10 @@ pub(crate) fn run(input: &mut Input<'_>, most: u64, classes: Classes) -> Result<
             nodes: Vec::new(),
             root: Value::None,
             unknown: BTreeSet::new(),
+            tensor_classes: BTreeSet::new(),
         },
         classes,
+        refused: BTreeMap::new(),
         stack: Vec::new(),
         deepest: 0,
         marks: Vec::new(),
@@ -123,6 +138,9 @@ pub(crate) fn run(input: &mut Input<'_>, most: u64, classes: Classes) -> Result<
         machine.at = input.position();
         let opcode = input.byte("the pickle")?;
         if machine.step(opcode, input)? {
+            if let Some((_, (_, error))) = machine.refused.pop_first() {
+                return Err(error);
+            }
             machine.built.root = machine.pop()?;
             return Ok(machine.built);
         }
@@ -132,6 +150,8 @@ pub(crate) fn run(input: &mut Input<'_>, most: u64, classes: Classes) -> Result<
 struct Machine {
     built: Unpickled,
     classes: Classes,
+    /// Names that are refused unless they turn out to be classes of tensors, by the number of their node.
+    refused: BTreeMap<u32, (String, Error)>,
     stack: Vec<Value>,
     /// The most values that were on the stack.
     deepest: usize,
@@ -460,9 +480,11 @@ impl Machine {
     /// say which version of a module wrote it.
     fn build(&mut self) -> Result<bool, Error> {
         let state = self.pop()?;
-        let Some(Node::Object(_)) = self.last() else {
-            return Ok(false);
-        };
+        match self.last() {
+            Some(Node::Object(_)) => {}
+            Some(Node::Unread(unread)) if unread.kind == Unread::NumPy => return self.shape_of_array(state),
+            _ => return Ok(false),
+        }
         // Attributes, or a pair of those with and without a dictionary.
         let states = match self.built.node(state) {
             Some(Node::Tuple(states)) => states.to_vec(),
@@ -482,6 +504,19 @@ impl Machine {
         Ok(false)
     }
 
+    /// Takes the shape of an array of NumPy from its state: a version, the shape, the dtype, the order and the data.
+    fn shape_of_array(&mut self, state: Value) -> Result<bool, Error> {
+        let shape = match self.tuple_of(state)?[..] {
+            [_, shape, ..] => Some(self.numbers(shape)?),
+            _ => None,
+        };
+        self.charge(8 * shape.as_ref().map_or(0, Vec::len) as u64)?;
+        if let Some(Node::Unread(array)) = self.last() {
+            array.dims = shape;
+        }
+        Ok(false)
+    }
+
     fn global(&mut self, module: &str, name: &str) -> Result<bool, Error> {
         if let Some(global) = globals::find(module, name) {
             return self.push_node(Node::Global(global));
@@ -496,14 +531,20 @@ impl Machine {
             }
             _ => {
                 let error = Error::new(ErrorKind::Unsupported, globals::refused(module, name));
-                return Err(error
+                let error = error
                     .at(self.at)
                     .rule("P3")
                     .expected(
                         "tensors in dictionaries, as torch.save(model.state_dict(), ...) writes them; \
                          lenient reading passes over what is not known",
                     )
-                    .found(Quoted(&full)));
+                    .found(Quoted(&full));
+                // The name and the texts of the error.
+                self.charge(2 * full.len() as u64 + 1024)?;
+                // The number that the node is going to have.
+                let number = u32::try_from(self.built.nodes.len());
+                let number = number.map_err(|_| self.malformed("too many values"))?;
+                self.refused.insert(number, (full, error));
             }
         }
         self.push_node(Node::Global(Global::Class))
@@ -516,8 +557,29 @@ impl Machine {
         let Some(&Node::Global(global)) = self.built.node(callable) else {
             return Err(self.malformed("the called value is not a function"));
         };
+        self.check_allowed(callable)?;
         let arguments = self.tuple_of(arguments)?;
         self.call(global, &arguments, 0)
+    }
+
+    /// Fails for what may not be called.
+    fn check_allowed(&mut self, callable: Value) -> Result<(), Error> {
+        match callable {
+            Value::Node(number) => self
+                .refused
+                .remove(&number)
+                .map_or(Ok(()), |(_, error)| Err(error)),
+            _ => Ok(()),
+        }
+    }
+
+    /// The class of a tensor, which is not called: one that is not known is only told.
+    fn note_tensor_class(&mut self, class: Value) {
+        if let Value::Node(number) = class
+            && let Some((name, _)) = self.refused.remove(&number)
+        {
+            self.built.tensor_classes.insert(name);
+        }
     }
 
     fn call(&mut self, global: Global, arguments: &[Value], depth: u32) -> Result<bool, Error> {
@@ -544,17 +606,37 @@ impl Machine {
                 self.push(value)
             }
             Global::FromType => {
-                let [function, class, arguments, ..] = arguments else {
+                let [callable, class, arguments, ref rest @ ..] = *arguments else {
                     return Err(self.malformed("the arguments of a tensor of a type"));
                 };
-                let (function, class) = (self.built.node(*function), self.built.node(*class));
-                let (Some(&Node::Global(function)), Some(Node::Global(Global::TensorType)), 0) =
-                    (function, class, depth)
+                let (function, kind) = (self.built.node(callable), self.built.node(class));
+                let (
+                    Some(&Node::Global(function)),
+                    Some(Node::Global(Global::TensorType | Global::Class)),
+                    0,
+                ) = (function, kind, depth)
                 else {
                     return Err(self.malformed("the arguments of a tensor of a type"));
                 };
-                let arguments = self.tuple_of(*arguments)?;
-                self.call(function, &arguments, depth + 1)
+                self.check_allowed(callable)?;
+                self.note_tensor_class(class);
+                let arguments = self.tuple_of(arguments)?;
+                self.call(function, &arguments, depth + 1)?;
+                // Attributes of a tensor that is read are passed over, as those of other known values.
+                match (self.last(), rest.first()) {
+                    (Some(Node::Unread(_)), Some(state)) => self.attributes_of_unread(*state),
+                    _ => Ok(false),
+                }
+            }
+            Global::Unread(kind) => {
+                let dims = self.dims_of_unread(kind, arguments)?;
+                self.charge(8 * dims.as_ref().map_or(0, Vec::len) as u64 + size_of::<UnreadTensor>() as u64)?;
+                let attributes = Vec::new();
+                self.push_node(Node::Unread(Box::new(UnreadTensor {
+                    kind,
+                    dims,
+                    attributes,
+                })))
             }
             Global::Size => {
                 let dims = arguments.first().copied();
@@ -574,6 +656,42 @@ impl Machine {
             }
             Global::Inert | Global::TensorType | Global::Elements(_) => self.push_node(Node::Other),
         }
+    }
+
+    /// The dimensions of a tensor that is not read, where its kind has them among its arguments.
+    fn dims_of_unread(&mut self, kind: Unread, arguments: &[Value]) -> Result<Option<Vec<u64>>, Error> {
+        let dims = match (kind, arguments) {
+            (Unread::Quantised | Unread::Wrapper, [_, _, dims, ..]) | (Unread::NoData, [_, dims, ..]) => {
+                *dims
+            }
+            // The layout, and a tuple: indices, values and the size, or one vector of indices more.
+            (Unread::Sparse, [_, parts, ..]) => match self.tuple_of(*parts)?[..] {
+                [_, _, size] | [_, _, size, Value::Bool(_)] | [_, _, _, size, ..] => size,
+                _ => return Ok(None),
+            },
+            _ => return Ok(None),
+        };
+        self.numbers(dims).map(Some)
+    }
+
+    /// Gives a tensor that is not read its attributes: a dictionary, or a pair of one and of what is not in it.
+    fn attributes_of_unread(&mut self, state: Value) -> Result<bool, Error> {
+        let states = match self.built.node(state) {
+            Some(Node::Tuple(states)) => states.to_vec(),
+            _ => vec![state],
+        };
+        self.charge(VALUE * states.len() as u64)?;
+        for state in states {
+            let Some(Node::Dict(pairs)) = self.built.node(state) else {
+                continue;
+            };
+            let pairs = pairs.clone();
+            self.charge(2 * VALUE * pairs.len() as u64)?;
+            if let Some(Node::Unread(tensor)) = self.last() {
+                tensor.attributes.extend(pairs);
+            }
+        }
+        Ok(false)
     }
 
     /// What a dictionary is made of.

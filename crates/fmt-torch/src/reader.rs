@@ -50,20 +50,29 @@ impl TorchReader {
         let checkpoint = Checkpoint::open(&*source, options)?;
         let found = Found::of(&checkpoint, &options.limits)?;
         let mut foreign = checkpoint.foreign;
-        let lints = checkpoint.value.unknown.into_iter().map(|name| {
+        let lint = |message| Lint {
+            message,
+            tensor: None,
+            range: None,
+        };
+        let mut lints = Vec::new();
+        for name in checkpoint.value.unknown {
             foreign.push(format!("objects of {name}"));
-            Lint {
-                message: format!(
-                    "objects of {} are not known, and their attributes only are listed (P3)",
-                    Quoted(&name)
-                ),
-                tensor: None,
-                range: None,
-            }
-        });
+            lints.push(lint(format!(
+                "objects of {} are not known, and their attributes only are listed (P3)",
+                Quoted(&name)
+            )));
+        }
+        for name in checkpoint.value.tensor_classes {
+            foreign.push(format!("the class {name} of tensors"));
+            lints.push(lint(format!(
+                "tensors of the class {} are listed as those of PyTorch, without what the class adds (P3)",
+                Quoted(&name)
+            )));
+        }
         let by_name = by_name(&found.entries, options.lenient)?;
         Ok(Self {
-            lints: lints.collect(),
+            lints,
             by_name,
             source,
             limits: options.limits.clone(),

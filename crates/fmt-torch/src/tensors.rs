@@ -6,7 +6,7 @@ use tensor_core::{DType, Quoted, Shape};
 use crate::{
     checkpoint::{Checkpoint, Place},
     globals::Elements,
-    pickle::{Node, Pending, Storage, StoredTensor, Value},
+    pickle::{Node, Pending, Storage, StoredTensor, UnreadTensor, Value},
 };
 
 /// Where a tensor's elements are.
@@ -68,6 +68,7 @@ impl Found {
             Node::Tuple(items) => items.len(),
             Node::List(items) => items.len(),
             Node::Dict(pairs) | Node::Object(pairs) => pairs.len(),
+            Node::Unread(tensor) => tensor.attributes.len(),
             _ => 0,
         };
         let all = checkpoint.value.nodes.iter();
@@ -90,6 +91,16 @@ impl Found {
                     // A checkpoint that is one tensor.
                     let name = if depth == 0 { "0".to_owned() } else { name };
                     found.add(checkpoint, &name, tensor, limits)?;
+                    continue;
+                }
+                Some(Node::Unread(tensor)) => {
+                    for (key, value) in tensor.attributes.iter().rev() {
+                        if let Some(key) = checkpoint.value.text(*key) {
+                            walk.push(&name, Some(key), *value, depth + 1)?;
+                        }
+                    }
+                    let name = if depth == 0 { "0".to_owned() } else { name };
+                    found.add_unread(name, tensor, limits)?;
                     continue;
                 }
                 // A storage that stands for itself, such as bytes.
@@ -152,6 +163,46 @@ impl Found {
         Ok(found)
     }
 
+    /// Lists a tensor that is not read.
+    fn add_unread(&mut self, name: String, tensor: &UnreadTensor, limits: &Limits) -> Result<(), Error> {
+        self.check_room(&name, limits)?;
+        let (dtype, reason) = tensor.kind.texts();
+        // Where the shape is not known, it is that of nothing.
+        let dims = tensor.dims.as_deref().unwrap_or(&[0]);
+        let shape = Shape::new(dims).ok().filter(|_| dims.len() as u64 <= limits.rank);
+        let shape = shape.ok_or_else(|| {
+            let error = Error::new(ErrorKind::TooLarge, "the shape").of_tensor(&name);
+            error.rule("P5").found(format_args!("{} dimensions", dims.len()))
+        })?;
+        let mut entry = Entry::new(name, StoredDType::Unknown(dtype.to_owned()), shape, 0..0);
+        let reason = Some(format!("{reason} (P3)"));
+        entry.unsupported.clone_from(&reason);
+        self.entries.push(entry);
+        self.stored.push(Stored {
+            place: Place {
+                start: 0,
+                len: 0,
+                crc: None,
+                unsupported: reason,
+            },
+            width: 1,
+            word: 1,
+            strides: Vec::new(),
+            is_contiguous: true,
+        });
+        Ok(())
+    }
+
+    fn check_room(&self, name: &str, limits: &Limits) -> Result<(), Error> {
+        if (self.entries.len() as u64) < limits.tensors {
+            return Ok(());
+        }
+        let error = Error::new(ErrorKind::TooLarge, "the number of tensors").of_tensor(name);
+        Err(error
+            .rule("P5")
+            .expected(format_args!("at most {}, the limit", limits.tensors)))
+    }
+
     fn add(
         &mut self,
         checkpoint: &Checkpoint,
@@ -160,10 +211,7 @@ impl Found {
         limits: &Limits,
     ) -> Result<(), Error> {
         let wrong = |kind, what: &str| Error::new(kind, what).of_tensor(name).rule("P5");
-        if self.entries.len() as u64 >= limits.tensors {
-            let error = wrong(ErrorKind::TooLarge, "the number of tensors");
-            return Err(error.expected(format_args!("at most {}, the limit", limits.tensors)));
-        }
+        self.check_room(name, limits)?;
         if tensor.dims.len() as u64 > limits.rank {
             let error = wrong(ErrorKind::TooLarge, "the rank");
             return Err(error

@@ -1,7 +1,10 @@
 //! What is read, and what is refused by name.
 
-use fmt_core::{Encoding, Error, ErrorKind, Format, Sniff, TensorReader, Verification};
+use std::sync::Arc;
+
+use fmt_core::{Encoding, Error, ErrorKind, Format, ReadOptions, Sniff, TensorReader, Verification};
 use fmt_torch::{Torch, TorchReader};
+use tensor_core::Bytes;
 
 use crate::support::*;
 
@@ -183,6 +186,107 @@ fn code_is_refused_by_name() {
     // NEWOBJ of something that is no class
     assert_eq!(refused(Pickle::new().raw(b"))\x81.")).0, ErrorKind::Malformed);
     assert_eq!(refused(Pickle::new().int(1).raw(b")R.")).0, ErrorKind::Malformed);
+}
+
+/// A dictionary of a plain tensor and of whatever comes between.
+fn beside(other: impl FnOnce(Pickle) -> Pickle) -> Vec<u8> {
+    let pickle = Pickle::new().raw(b"}(").text("w").tensor(&MATRIX).text("other");
+    let pickle = other(pickle).raw(b"u.");
+    archive(&pickle.0, &[("data/0", &floats())])
+}
+
+/// A call of `_rebuild_from_type_v2`, as tensors of a class of their own have it.
+fn of_class(pickle: Pickle, function: &str, arguments: impl FnOnce(Pickle) -> Pickle) -> Pickle {
+    let pickle = pickle.global("torch._tensor", "_rebuild_from_type_v2").raw(b"(");
+    let pickle = pickle
+        .global("torch._utils", function)
+        .global("mylib.tensors", "Tagged");
+    // The attributes: a tensor and a text.
+    let pickle = arguments(pickle)
+        .raw(b"}(")
+        .text("scale")
+        .tensor(&MATRIX)
+        .text("note")
+        .text("x");
+    pickle.raw(b"utR")
+}
+
+/// One tensor that cannot be read does not keep the others from it.
+#[test]
+fn tensors_beside_others_that_are_not_read() {
+    let storage = |pickle: Pickle| {
+        let pickle = pickle.raw(b"(").text("storage").global("torch", "QInt8Storage");
+        pickle.text("0").text("cpu").int(6).raw(b"tQ")
+    };
+    let file = beside(|pickle| {
+        let pickle = storage(pickle.global("torch._utils", "_rebuild_qtensor").raw(b"("));
+        let pickle = pickle.int(0).ints(&[2, 3]).ints(&[3, 1]);
+        let pickle = pickle
+            .raw(b"(")
+            .global("torch", "per_tensor_affine")
+            .int(1)
+            .int(0);
+        pickle.raw(b"t\x89NtR")
+    });
+    for lenient in [false, true] {
+        let options = ReadOptions {
+            lenient,
+            ..ReadOptions::default()
+        };
+        let reader = TorchReader::open(Arc::new(Bytes::from(file.clone())), &options).unwrap();
+        assert_eq!(values(&reader, "w"), [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]);
+        let other = &reader.entries()[reader.find("other").unwrap()];
+        assert_eq!(
+            (other.dtype.to_string(), other.shape.dims()),
+            ("quantised".to_owned(), &[2, 3][..])
+        );
+        assert!(other.unsupported.is_some() && reader.foreign_parts().is_empty());
+    }
+
+    // The elements of a class's tensor are there, and its name is told: nothing of it is run.
+    let arguments = |pickle: Pickle| {
+        let pickle = pickle.raw(b"((").text("storage").global("torch", "FloatStorage");
+        let pickle = pickle.text("0").text("cpu").int(6).raw(b"tQ").int(1);
+        pickle.ints(&[2]).ints(&[1]).raw(b"\x89Nt")
+    };
+    let file = beside(|pickle| of_class(pickle, "_rebuild_tensor_v2", arguments));
+    let reader = open(file).unwrap();
+    assert_eq!(values(&reader, "other"), [1.0, 2.0]);
+    assert_eq!(
+        reader.foreign_parts(),
+        ["the class mylib.tensors.Tagged of tensors"]
+    );
+    assert!(
+        reader.lints().unwrap()[0]
+            .message
+            .contains("'mylib.tensors.Tagged'")
+    );
+
+    // One that is made of others.
+    let arguments = |pickle: Pickle| {
+        let pickle = pickle.raw(b"(").raw(b"N").global("torch", "float32");
+        pickle.ints(&[4, 5]).raw(b"t")
+    };
+    let file = beside(|pickle| of_class(pickle, "_rebuild_wrapper_subclass", arguments));
+    let reader = open(file).unwrap();
+    let names: Vec<&str> = reader.entries().iter().map(|entry| &*entry.name).collect();
+    assert_eq!(names, ["w", "other", "other.scale"]);
+    assert_eq!(reader.entries()[1].shape.dims(), [4, 5]);
+    assert_eq!(values(&reader, "other.scale").len(), 6);
+    assert_eq!(reader.metadata()["other.note"], "x");
+
+    // A function of somebody's own is code, whatever it is for.
+    let file = beside(|pickle| {
+        let pickle = pickle.global("torch._tensor", "_rebuild_from_type_v2").raw(b"(");
+        let pickle = pickle.global("mylib", "rebuild").global("torch", "Tensor");
+        pickle.raw(b"))tR")
+    });
+    let refused = open(file).unwrap_err();
+    assert!(refused.to_string().contains("'mylib.rebuild'"), "{refused}");
+    // So is a class that is only mentioned.
+    let file = beside(|pickle| pickle.global("mylib", "Config"));
+    let refused = open(file).unwrap_err();
+    assert!(refused.to_string().contains("'mylib.Config'"), "{refused}");
 }
 
 #[test]

@@ -97,20 +97,34 @@ fn tensors_with_a_step_to_come_are_not_read_as_they_are() {
 }
 
 #[test]
-fn other_kinds_are_refused_by_name() {
-    for (file, name) in [
-        ("module.pt", "torch.nn.modules.container.Sequential"),
-        ("quantised.pt", "torch._utils._rebuild_qtensor"),
-        ("sparse.pt", "torch._utils._rebuild_sparse_tensor"),
-        ("numpy.pt", "numpy._core.multiarray._reconstruct"),
+fn other_kinds_are_listed_and_not_read() {
+    for (file, name, dims, reason) in [
+        ("quantised.pt", "q", &[4][..], "dequantize()"),
+        ("sparse.pt", "s", &[3, 3], "to_dense()"),
+        ("numpy.pt", "a", &[3], "torch.from_numpy"),
     ] {
-        let error = open(file).unwrap_err();
-        assert_eq!(
-            (error.kind(), error.broken_rule()),
-            (ErrorKind::Unsupported, Some("P3"))
-        );
-        assert!(error.to_string().contains(&format!("'{name}'")), "{error}");
+        for reader in [open(file).unwrap(), open_leniently(file)] {
+            let entry = &reader.entries()[0];
+            assert_eq!((&*entry.name, entry.shape.dims()), (name, dims));
+            assert!(!entry.is_copied_only() && entry.spec().is_none());
+            let error = reader.tensor(0).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Unsupported);
+            assert!(error.to_string().contains(reason), "{error}");
+            assert!(reader.stream(0).is_err());
+            assert_eq!(reader.verify(0).unwrap_err().kind(), ErrorKind::Unsupported);
+        }
     }
+}
+
+#[test]
+fn code_is_refused_by_name() {
+    let error = open("module.pt").unwrap_err();
+    assert_eq!(
+        (error.kind(), error.broken_rule()),
+        (ErrorKind::Unsupported, Some("P3"))
+    );
+    let name = "'torch.nn.modules.container.Sequential'";
+    assert!(error.to_string().contains(name), "{error}");
 }
 
 /// Objects are their attributes then, and what was passed over is said.
