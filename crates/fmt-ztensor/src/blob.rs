@@ -50,7 +50,7 @@ impl<'a> Blob<'a> {
     fn claim_of_stored(&self) -> Option<(Claim, Hasher)> {
         let text = self.checksum?;
         let claim = match self.checksum_is_of {
-            ChecksumOf::Stored => Claim::parse(text).ok()?,
+            ChecksumOf::Stored => Claim::parse(text),
             ChecksumOf::Decoded if self.is_zstd => return None,
             ChecksumOf::Decoded => Claim::parse_digest(text).ok()?,
         };

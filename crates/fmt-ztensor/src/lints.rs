@@ -50,10 +50,12 @@ fn of_tensors(index: &Index, lints: &mut Vec<Lint>) {
             );
         }
         if let Some(text) = &entry.checksum
-            && Claim::parse(text) == Ok(Claim::Unknown)
+            && Claim::parse(text) == Claim::Unknown
         {
             let text = tensor_core::Quoted(text);
-            about(format!("the checksum {text} is of a kind that is not known (Z5)"));
+            about(format!(
+                "the checksum {text} cannot be checked: its form is not known (Z5)"
+            ));
         }
     }
 }

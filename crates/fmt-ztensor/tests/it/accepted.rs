@@ -256,6 +256,46 @@ fn schema() -> Vec<Case> {
             one(&w().with("checksum", text("md5:00"))),
         ),
         ("zt-32-no-algorithm", one(&w().with("checksum", text("none")))),
+        (
+            "zt-32-crc32c-of-letters",
+            one(&w().with("checksum", text("crc32c:xyz"))),
+        ),
+        (
+            "zt-32-crc32c-of-nothing",
+            one(&w().with("checksum", text("crc32c:"))),
+        ),
+        (
+            "zt-32-crc32c-of-0x",
+            one(&w().with("checksum", text("crc32c:0x"))),
+        ),
+        (
+            "zt-32-crc32c-of-nine-digits",
+            one(&w().with("checksum", text("crc32c:0x012345678"))),
+        ),
+        (
+            "zt-32-crc32c-with-a-blank",
+            one(&w().with("checksum", text("crc32c: 12345678"))),
+        ),
+        (
+            "zt-32-crc32c-with-a-sign",
+            one(&w().with("checksum", text("crc32c:+1234567"))),
+        ),
+        (
+            "zt-32-sha256-of-63-digits",
+            one(&w().with("checksum", text(format!("sha256:{}", "0".repeat(63))))),
+        ),
+        (
+            "zt-32-sha256-of-65-digits",
+            one(&w().with("checksum", text(format!("sha256:{}", "0".repeat(65))))),
+        ),
+        (
+            "zt-32-sha256-of-other-letters",
+            one(&w().with("checksum", text(format!("sha256:{}", "g".repeat(64))))),
+        ),
+        (
+            "zt-32-sha256-of-wide-letters",
+            one(&w().with("checksum", text(format!("sha256:{}", "é".repeat(32))))),
+        ),
     ]
 }
 
