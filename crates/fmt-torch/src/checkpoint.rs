@@ -18,6 +18,8 @@ pub(crate) struct Checkpoint {
     pub(crate) value: Unpickled,
     pub(crate) storages: HashMap<String, Place>,
     pub(crate) is_big_endian: bool,
+    /// Whether it is a `TorchScript` program.
+    pub(crate) is_script: bool,
     /// Members of the archive that hold no tensors.
     pub(crate) foreign: Vec<String>,
 }
@@ -113,6 +115,7 @@ impl Checkpoint {
             value,
             storages,
             is_big_endian,
+            is_script,
             foreign,
         })
     }
@@ -190,6 +193,7 @@ impl Checkpoint {
             value,
             storages,
             is_big_endian: false,
+            is_script: false,
             foreign: Vec::new(),
         })
     }

@@ -56,6 +56,10 @@ impl TorchReader {
             range: None,
         };
         let mut lints = Vec::new();
+        if checkpoint.is_script {
+            let told = "it is a TorchScript program: its tensors are listed, and its code is not read (P1)";
+            lints.push(lint(told.to_owned()));
+        }
         for name in checkpoint.value.unknown {
             foreign.push(format!("objects of {name}"));
             lints.push(lint(format!(

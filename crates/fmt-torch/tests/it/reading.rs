@@ -158,6 +158,46 @@ fn nested_values_have_names() {
     assert_eq!(reader.foreign_parts(), ["model/code/x.py"]);
 }
 
+/// A program with other files in front, as exporters write it, is known by what PyTorch pads members with.
+#[test]
+fn programs_with_other_files_in_front_are_recognised() {
+    use std::io::Write;
+    let mut zip = zip::ZipWriter::new(std::io::Cursor::new(Vec::new()));
+    let members: [(&str, &[u8]); 4] = [
+        ("extra/config.txt", b"{}"),
+        ("data/0", &floats()),
+        ("data.pkl", &Pickle::state(&[("w", MATRIX)]).0),
+        ("code/x.py", b"pass"),
+    ];
+    for (name, bytes) in members {
+        let mut options = zip::write::FileOptions::<zip::write::ExtendedFileOptions>::default()
+            .compression_method(zip::CompressionMethod::Stored);
+        options
+            .add_extra_field(u16::from_le_bytes(*b"FB"), *b"ZZZZZZZ", false)
+            .unwrap();
+        zip.start_file(format!("yolo/{name}"), options).unwrap();
+        zip.write_all(bytes).unwrap();
+    }
+    let file = zip.finish().unwrap().into_inner();
+    assert_eq!(Torch.sniff(&file[..256], file.len() as u64), Sniff::Certain);
+    let reader = open(file).unwrap();
+    assert_eq!(values(&reader, "w").len(), 6);
+    let lints: Vec<String> = reader
+        .lints()
+        .unwrap()
+        .into_iter()
+        .map(|lint| lint.message)
+        .collect();
+    assert_eq!(
+        lints,
+        ["it is a TorchScript program: its tensors are listed, and its code is not read (P1)"]
+    );
+    assert_eq!(
+        reader.foreign_parts(),
+        ["yolo/extra/config.txt", "yolo/code/x.py"]
+    );
+}
+
 #[test]
 fn code_is_refused_by_name() {
     let refused = |pickle: Pickle| {
