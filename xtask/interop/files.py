@@ -139,6 +139,20 @@ def gguf_checks(report, tensor, folder):
         gguf_file(folder / "big.gguf", gguf.GGUFEndian.BIG)
         tensor.refuses("inspect", folder / "big.gguf", wanted=["big-endian", "gguf-convert-endian"])
 
+    def tokens_of_bytes():
+        tokens = [b"<s>", b"\xe4\xbd", "ä".encode(), b"\xff", b""]
+        writer = gguf.GGUFWriter(folder / "tokens.gguf", "tiny")
+        writer.add_token_list(tokens)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+        tensor("convert", folder / "tokens.gguf", folder / "tokens.safetensors")
+        for path in (folder / "tokens.gguf", folder / "tokens.safetensors"):
+            tensor("convert", path, copy)
+            field = gguf.GGUFReader(copy).fields[gguf.Keys.Tokenizer.LIST]
+            ensure([field.parts[index].tobytes() for index in field.data] == tokens, f"{path}: other tokens")
+
     def in_many_files():
         tensor("merge", source, "-o", copy)
         whole = gguf_contents(copy)
@@ -178,7 +192,7 @@ def gguf_checks(report, tensor, folder):
         tensor("merge", *parts, "-o", folder / "merged.gguf", "--strict")
         ensure(gguf_contents(folder / "merged.gguf") == whole, "the whole is another")
 
-    for check in (same, edited, from_safetensors, big_endian, in_many_files):
+    for check in (same, edited, from_safetensors, big_endian, tokens_of_bytes, in_many_files):
         report.check("GGUF", "gguf", check.__name__, check)
 
 

@@ -9,7 +9,7 @@ use std::{
 };
 
 use fmt_core::{Cursor, Error, ErrorKind};
-use serde::de::{self, DeserializeSeed, Deserializer, SeqAccess, Visitor};
+use serde::de::{self, DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::Number;
 use tensor_core::Quoted;
 
@@ -34,12 +34,14 @@ enum Base {
     U64,
     I64,
     F64,
+    /// A string that is not UTF-8, in hexadecimal digits.
+    Hex,
     /// Of an array that is empty, or has arrays of several types.
     Mixed,
 }
 
 /// The format's numbers of types, and their names.
-const BASES: [(u32, &str, Base); 12] = [
+const BASES: [(u32, &str, Base); 13] = [
     (0, "u8", Base::U8),
     (1, "i8", Base::I8),
     (2, "u16", Base::U16),
@@ -48,11 +50,14 @@ const BASES: [(u32, &str, Base); 12] = [
     (5, "i32", Base::I32),
     (6, "f32", Base::F32),
     (7, "bool", Base::Bool),
-    (8, "string", Base::String),
+    (STRING, "string", Base::String),
     (10, "u64", Base::U64),
     (11, "i64", Base::I64),
     (12, "f64", Base::F64),
+    // Behind the one that the number stands for.
+    (STRING, "hex", Base::Hex),
 ];
+const STRING: u32 = 8;
 const ARRAY: u32 = 9;
 /// How deep arrays may stand in arrays.
 const DEEPEST: u8 = 4;
@@ -60,6 +65,10 @@ const DEEPEST: u8 = 4;
 impl Kind {
     pub(crate) const STRING: Self = Self {
         base: Base::String,
+        arrays: 0,
+    };
+    const HEX: Self = Self {
+        base: Base::Hex,
         arrays: 0,
     };
     pub(crate) const U32: Self = Self {
@@ -73,6 +82,9 @@ impl Kind {
         let arrays = name.len() - inner.len();
         let base = inner.strip_suffix(&"]".repeat(arrays))?;
         let known = BASES.iter().find(|(_, known, _)| *known == base)?;
+        if known.2 == Base::Hex && arrays > 0 {
+            return None;
+        }
         let arrays = u8::try_from(arrays).ok().filter(|arrays| *arrays <= DEEPEST)?;
         Some(Self {
             base: known.2,
@@ -108,6 +120,11 @@ impl Kind {
             put_string(text, out);
             return Ok(());
         }
+        if self == Self::HEX {
+            let bytes = bytes_of_hex(text).ok_or(ValueError::Digits)?;
+            put_bytes(&bytes, out);
+            return Ok(());
+        }
         let quoted = matches!(self.base, Base::F32 | Base::F64).then(|| quoted_numbers(text));
         let mut json = serde_json::Deserializer::from_str(quoted.as_deref().unwrap_or(text));
         Encode { kind: self, out }
@@ -124,6 +141,8 @@ pub(crate) enum ValueError {
     NoType(String),
     /// Values of its type cannot be written.
     NotWritten,
+    /// The text is not pairs of hexadecimal digits.
+    Digits,
     /// The text cannot be read as this type.
     Text(Kind, serde_json::Error),
 }
@@ -133,6 +152,7 @@ impl fmt::Display for ValueError {
         match self {
             Self::NoType(name) => write!(f, "its type is {}", Quoted(name)),
             Self::NotWritten => f.write_str("its type cannot be written"),
+            Self::Digits => f.write_str("its text is not pairs of hexadecimal digits"),
             Self::Text(kind, error) => write!(f, "its text is no {kind}: {error}"),
         }
     }
@@ -170,31 +190,61 @@ fn quoted_numbers(json: &str) -> String {
 }
 
 pub(crate) fn put_string(text: &str, out: &mut Vec<u8>) {
-    out.extend((text.len() as u64).to_le_bytes());
-    out.extend(text.bytes());
+    put_bytes(text.as_bytes(), out);
+}
+
+fn put_bytes(bytes: &[u8], out: &mut Vec<u8>) {
+    out.extend((bytes.len() as u64).to_le_bytes());
+    out.extend(bytes);
+}
+
+fn hex_of_bytes(bytes: &[u8]) -> String {
+    let mut hex = String::with_capacity(2 * bytes.len());
+    for byte in bytes {
+        // Writing to a string does not fail.
+        let _ = write!(hex, "{byte:02x}");
+    }
+    hex
+}
+
+fn bytes_of_hex(hex: &str) -> Option<Vec<u8>> {
+    let digit = |letter: u8| char::from(letter).to_digit(16);
+    let (pairs, rest) = hex.as_bytes().as_chunks::<2>();
+    let bytes = pairs
+        .iter()
+        .map(|[high, low]| Some((digit(*high)? * 16 + digit(*low)?) as u8));
+    rest.is_empty().then(|| bytes.collect())?
 }
 
 /// A string of the file, of at most so many bytes.
 pub(crate) fn string<'a>(cursor: &mut Cursor<'a>, what: &str, most: u64) -> Result<&'a str, Error> {
+    let at = cursor.position();
+    std::str::from_utf8(bytes(cursor, what, most)?).map_err(|_| {
+        let what = format!("{what} is not UTF-8");
+        Error::new(ErrorKind::Malformed, what).at(at)
+    })
+}
+
+/// The bytes of a string of the file. Those of values need not be text: tokens may be parts of letters.
+fn bytes<'a>(cursor: &mut Cursor<'a>, what: &str, most: u64) -> Result<&'a [u8], Error> {
     let at = cursor.position();
     let len = cursor.u64(what)?;
     if len > most {
         let error = Error::new(ErrorKind::TooLarge, format!("the length of {what}")).at(at);
         return Err(error.expected(format_args!("at most {most} bytes")).found(len));
     }
-    let bytes = cursor.take(len, what)?;
-    std::str::from_utf8(bytes).map_err(|_| {
-        let what = format!("{what} is not UTF-8");
-        Error::new(ErrorKind::Malformed, what).at(at)
-    })
+    cursor.take(len, what)
 }
 
 /// A value of the file with its type, as text.
 pub(crate) fn read(cursor: &mut Cursor<'_>) -> Result<(Kind, String), Error> {
     let number = cursor.u32("the type of a value")?;
-    if number == 8 {
-        let text = string(cursor, "a value", u64::MAX)?;
-        return Ok((Kind::STRING, text.to_owned()));
+    if number == STRING {
+        let bytes = bytes(cursor, "a value", u64::MAX)?;
+        return Ok(match std::str::from_utf8(bytes) {
+            Ok(text) => (Kind::STRING, text.to_owned()),
+            Err(_) => (Kind::HEX, hex_of_bytes(bytes)),
+        });
     }
     let mut text = String::new();
     let kind = json(cursor, number, 0, &mut text)?;
@@ -242,10 +292,12 @@ fn json(cursor: &mut Cursor<'_>, number: u32, depth: u8, out: &mut String) -> Re
             truth @ (0 | 1) => write!(out, "{}", truth == 1),
             other => return Err(malformed("a truth value").expected("0 or 1").found(other)),
         },
-        Base::String | Base::Mixed => {
-            let text = string(cursor, "a value", u64::MAX)?;
-            let quoted = serde_json::to_string(text).unwrap_or_default();
-            out.write_str(&quoted)
+        Base::String | Base::Hex | Base::Mixed => {
+            let bytes = bytes(cursor, "a value", u64::MAX)?;
+            match std::str::from_utf8(bytes) {
+                Ok(text) => out.write_str(&serde_json::to_string(text).unwrap_or_default()),
+                Err(_) => write!(out, r#"{{"hex":"{}"}}"#, hex_of_bytes(bytes)),
+            }
         }
     };
     Ok(Kind { base, arrays: 0 })
@@ -390,6 +442,21 @@ impl<'de> Visitor<'de> for Encode<'_> {
             (0, Base::F32) => self.parsed(text, f32::is_infinite, f32::to_le_bytes),
             (0, Base::F64) => self.parsed(text, f64::is_infinite, f64::to_le_bytes),
             _ => Err(E::invalid_type(de::Unexpected::Str(text), &self)),
+        }
+    }
+
+    /// A string that is not UTF-8, in an array.
+    fn visit_map<A: MapAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
+        let item = items.next_entry::<String, String>()?;
+        let bytes = item
+            .filter(|(key, _)| key == "hex")
+            .and_then(|(_, hex)| bytes_of_hex(&hex));
+        match (self.kind, bytes, items.next_key::<String>()?) {
+            (Kind::STRING, Some(bytes), None) => {
+                put_bytes(&bytes, self.out);
+                Ok(())
+            }
+            _ => Err(de::Error::invalid_type(de::Unexpected::Map, &self)),
         }
     }
 

@@ -216,3 +216,64 @@ fn g8_sparse_tensors_are_refused_and_scalars_are_a_lint() {
         lints[0].message
     );
 }
+
+/// Tokens of byte-level vocabularies are bytes, not text: they are kept as they are.
+#[test]
+fn strings_that_are_not_utf_8_are_kept() {
+    let array = |strings: &[&[u8]]| {
+        let mut out = 8u32.to_le_bytes().to_vec();
+        out.extend((strings.len() as u64).to_le_bytes());
+        for string in strings {
+            out.extend((string.len() as u64).to_le_bytes());
+            out.extend(*string);
+        }
+        out
+    };
+    let raw = |bytes: &[u8]| [&(bytes.len() as u64).to_le_bytes(), bytes].concat();
+    let bytes = file(
+        &[
+            ("general.author", 8, raw(b"J\xf6rg")),
+            (
+                "tokenizer.ggml.tokens",
+                9,
+                array(&[b"<s>", b"\xe4\xbd", b"", b"\xff"]),
+            ),
+        ],
+        &[],
+    );
+    let reader = GgufReader::from_bytes(bytes.clone()).unwrap();
+    let metadata = reader.metadata();
+    assert_eq!(metadata["general.author"], "4af67267");
+    assert_eq!(
+        metadata["tokenizer.ggml.tokens"],
+        r#"["<s>",{"hex":"e4bd"},"",{"hex":"ff"}]"#
+    );
+    assert_eq!(
+        metadata["gguf.types"],
+        r#"{"general.author":"hex","tokenizer.ggml.tokens":"[string]"}"#
+    );
+    assert_eq!(copied(&reader, 100), bytes);
+    for (kind, wrong) in [
+        ("hex", "4af"),
+        ("hex", "4g"),
+        ("hex", "+4"),
+        ("[hex]", "[]"),
+        ("[string]", r#"[{"hex":"f"}]"#),
+        ("[string]", r#"[{"hex":"ff","more":1}]"#),
+        ("[string]", r#"[{"text":"ff"}]"#),
+        ("[string]", "[{}]"),
+        ("[u8]", r#"[{"hex":"ff"}]"#),
+        ("string", r#"{"hex":"ff"}"#),
+    ] {
+        let types = format!(r#"{{"key":"{kind}"}}"#);
+        let metadata =
+            [("key", wrong), ("gguf.types", &types)].map(|(key, text)| (key.to_owned(), text.to_owned()));
+        let plan = Plan {
+            metadata: Metadata::from(metadata),
+            ..Plan::default()
+        };
+        let created = Gguf.create(Box::new(std::io::sink()), plan).map(drop);
+        // Braces are text where the type is.
+        assert_eq!(created.is_err(), kind != "string", "{kind} {wrong}");
+    }
+}
