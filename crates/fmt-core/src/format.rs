@@ -28,6 +28,11 @@ pub trait Format: Send + Sync {
         true
     }
 
+    /// Whether tensors can have the same bytes in its files ([`PlannedEntry::same_as`](crate::PlannedEntry::same_as)).
+    fn shares_bytes(&self) -> bool {
+        false
+    }
+
     /// Begins a file. Nothing is written if the format cannot hold the plan.
     ///
     /// # Errors

@@ -3,6 +3,7 @@
 //! - [`ByteSource`]: where bytes come from; [`FileSource`] for files, `Bytes` for memory.
 //! - [`Cursor`], [`check_overlaps`], [`check_name`], [`reserve`], [`Limits`]: reading untrusted bytes.
 //! - [`read_range`], [`row_range`], [`RawTensor`]: reading ranges that were validated.
+//! - [`shared_ranges`]: tensors with the same bytes, such as tied weights.
 //! - [`TensorStream`]: a tensor's bytes one part after the other.
 //! - [`Error`]: the failure, its place, the expected and the found value.
 //! - [`TensorReader`], [`TensorWriter`], [`Format`]: the formats as tools see them. Each format's crate has concrete types
@@ -52,6 +53,7 @@ mod output;
 mod ranges;
 mod raw;
 mod reader;
+mod sharing;
 mod sink;
 mod source;
 mod stream;
@@ -77,6 +79,7 @@ pub use output::OutputFile;
 pub use ranges::{check_buffer, read_range, reserve, row_range, source_error};
 pub use raw::RawTensor;
 pub use reader::{Lint, TensorReader, Verification};
+pub use sharing::shared_ranges;
 pub use sink::Sink;
 pub use source::{ByteSource, FileSource};
 pub use stream::{BytesStream, SourceStream, TENSOR_STREAM_UNIT, TensorStream};

@@ -134,6 +134,12 @@ pub trait TensorReader: Send + Sync {
     /// [`ErrorKind::Io`] when the bytes in question cannot be read.
     fn lints(&self) -> Result<Vec<Lint>, Error>;
 
+    /// Tensors whose bytes are those of one before them, by their numbers, as [`shared_ranges`](crate::shared_ranges) gives
+    /// them. Readers of formats in which that cannot be, or is not known, give none.
+    fn shared(&self) -> Vec<(usize, usize)> {
+        Vec::new()
+    }
+
     /// What the file holds beside tensors and metadata, by name, such as a text in an archive of arrays. No other format
     /// has a place for it.
     fn foreign_parts(&self) -> &[String] {

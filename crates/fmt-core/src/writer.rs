@@ -27,6 +27,9 @@ pub struct PlannedEntry {
     pub attributes: BTreeMap<String, String>,
     /// The real dtype of its bytes, if there is no arithmetic for it; `spec` is that of plain bytes then.
     pub opaque: Option<(OpaqueDType, Shape)>,
+    /// The number of an earlier tensor in the plan whose bytes are this one's too: none are written for it. Only for formats
+    /// that can say so ([`Format::shares_bytes`](crate::Format::shares_bytes)).
+    pub same_as: Option<usize>,
 }
 
 impl PlannedEntry {
@@ -38,6 +41,7 @@ impl PlannedEntry {
             layout: Layout::Dense,
             attributes: BTreeMap::new(),
             opaque: None,
+            same_as: None,
         }
     }
 
@@ -73,10 +77,30 @@ impl PlannedEntry {
         }
     }
 
+    /// The name of the tensor in the plan whose bytes it has.
+    ///
+    /// # Errors
+    /// [`ErrorKind::OutOfBounds`] unless that stands before `number`, this one's own, and has bytes of its own.
+    pub fn sharer<'p>(&self, plan: &'p Plan, number: usize) -> Result<Option<&'p str>, Error> {
+        let Some(same_as) = self.same_as else {
+            return Ok(None);
+        };
+        let other = plan.entries[..number].get(same_as);
+        let other = other.filter(|other| other.same_as.is_none()).ok_or_else(|| {
+            let error =
+                Error::new(ErrorKind::OutOfBounds, "the tensor whose bytes it shares").of_tensor(&self.name);
+            error
+                .expected(format_args!("one before number {number} with bytes of its own"))
+                .found(format_args!("number {same_as}"))
+        })?;
+        Ok(Some(&other.name))
+    }
+
     /// How many bytes are to be written for it; `None` when that does not fit 64 bits.
     #[must_use]
     pub fn byte_len(&self) -> Option<u64> {
         match self.layout {
+            _ if self.same_as.is_some() => Some(0),
             Layout::Coo { nnz } => {
                 let rank = self.spec.shape().rank() as u64;
                 nnz.checked_mul(

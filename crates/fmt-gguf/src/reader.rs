@@ -102,6 +102,10 @@ impl TensorReader for GgufReader {
         self.raw(index).map(|_| Verification::Unchecked)
     }
 
+    fn shared(&self) -> Vec<(usize, usize)> {
+        fmt_core::shared_ranges(self.entries())
+    }
+
     fn lints(&self) -> Result<Vec<Lint>, Error> {
         let of = |entry: &Entry, message: String| Lint {
             message,

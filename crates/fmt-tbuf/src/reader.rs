@@ -191,6 +191,10 @@ impl TensorReader for TbufReader {
         self.raw(index).map(|_| Verification::Unchecked)
     }
 
+    fn shared(&self) -> Vec<(usize, usize)> {
+        fmt_core::shared_ranges(self.entries())
+    }
+
     fn lints(&self) -> Result<Vec<Lint>, Error> {
         lints::of(&self.index, &self.index_range(), &*self.source)
     }

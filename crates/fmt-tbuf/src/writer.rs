@@ -84,7 +84,7 @@ impl<W: Write> TbufWriter<W> {
             }
             writer.ledger.set_model(Some(value))?;
         }
-        for entry in &plan.entries {
+        for (number, entry) in plan.entries.iter().enumerate() {
             entry.check_dtype()?;
             if entry.layout != Layout::Dense {
                 let error = Error::new(ErrorKind::Unsupported, "the layout")
@@ -97,7 +97,10 @@ impl<W: Write> TbufWriter<W> {
             if let Some(key) = entry.attributes.keys().next() {
                 return Err(no_place_for(key, "attribute", "none").of_tensor(&entry.name));
             }
-            writer.admit(&entry.name, &entry.spec)?;
+            match entry.sharer(plan, number)? {
+                Some(of) => writer.alias(&entry.name, &entry.spec, of)?,
+                None => writer.admit(&entry.name, &entry.spec)?,
+            }
         }
         Ok(writer)
     }

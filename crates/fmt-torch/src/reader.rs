@@ -310,6 +310,10 @@ impl TensorReader for TorchReader {
             .found(format_args!("{found:08x}")))
     }
 
+    fn shared(&self) -> Vec<(usize, usize)> {
+        fmt_core::shared_ranges(self.entries())
+    }
+
     fn lints(&self) -> Result<Vec<Lint>, Error> {
         Ok(self.lints.clone())
     }

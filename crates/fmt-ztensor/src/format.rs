@@ -60,6 +60,10 @@ impl Format for Ztensor {
         Ok(Box::new(ZtensorReader::open(source, options)?))
     }
 
+    fn shares_bytes(&self) -> bool {
+        true
+    }
+
     fn create<'w>(
         &self,
         out: Box<dyn Write + Send + 'w>,

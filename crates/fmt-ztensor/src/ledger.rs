@@ -163,7 +163,13 @@ impl Ledger {
     }
 
     /// Admits a tensor whose bytes are those of another.
-    pub(crate) fn admit_alias(&mut self, name: &str, spec: &TensorSpec, of: &str) -> Result<(), Error> {
+    pub(crate) fn admit_alias(
+        &mut self,
+        name: &str,
+        spec: &TensorSpec,
+        of: &str,
+        fields: &[CustomField],
+    ) -> Result<(), Error> {
         self.check(name, spec).map_err(|error| error.of_tensor(name))?;
         let number = self.number(of)?;
         let number = match self.records[number].place {
@@ -202,7 +208,7 @@ impl Ledger {
                 says_layout: !self.omits_layout,
                 says_big: target.kind.says_big(),
             },
-            fields: Fields::default(),
+            fields: fields.iter().cloned().collect(),
         };
         self.push(record)
     }

@@ -240,6 +240,10 @@ impl TensorReader for ZtensorReader {
         verified.map_err(|error| error.of_tensor(&entry.name))
     }
 
+    fn shared(&self) -> Vec<(usize, usize)> {
+        fmt_core::shared_ranges(self.entries())
+    }
+
     fn lints(&self) -> Result<Vec<Lint>, Error> {
         lints::of(&self.index, self.index_start, &*self.source)
     }

@@ -99,7 +99,7 @@ impl<W: Write> ZtensorWriter<W> {
                 .expected("none; attributes of single tensors fit")
                 .rule("Z27"));
         }
-        for entry in &plan.entries {
+        for (number, entry) in plan.entries.iter().enumerate() {
             entry.check_dtype()?;
             if entry.layout != Layout::Dense {
                 let error = Error::new(ErrorKind::Unsupported, "the layout")
@@ -115,7 +115,13 @@ impl<W: Write> ZtensorWriter<W> {
                     .fields
                     .push(field.map_err(|error| error.of_tensor(&entry.name))?);
             }
-            writer.admit(&entry.name, &entry.spec, &options)?;
+            match entry.sharer(plan, number)? {
+                Some(of) => {
+                    let ledger = &mut writer.ledger;
+                    ledger.admit_alias(&entry.name, &entry.spec, of, &options.fields)?;
+                }
+                None => writer.admit(&entry.name, &entry.spec, &options)?,
+            }
         }
         Ok(writer)
     }
@@ -276,7 +282,7 @@ impl<W: Write> ZtensorWriter<W> {
     /// As [`ZtensorWriter::begin`]; [`ErrorKind::OutOfBounds`] when there is no such tensor, [`ErrorKind::SizeMismatch`]
     /// when it has another number of bytes, or has elements of another size that are stored most significant byte first.
     pub fn alias(&mut self, name: &str, spec: &TensorSpec, of: &str) -> Result<(), Error> {
-        self.ledger.admit_alias(name, spec, of)
+        self.ledger.admit_alias(name, spec, of, &[])
     }
 
     /// Writes the index and gives the sink back, which has not been flushed.

@@ -17,6 +17,7 @@ use crate::{
     options::{Convert, LossKind, Merge, Split, Target},
     report,
     sources::{self, unless_interrupted},
+    table,
 };
 
 pub(crate) fn run(options: &Convert, out: &mut (impl Write + Send)) -> Outcome {
@@ -203,11 +204,16 @@ fn allowed(target: &Target) -> AllowedLoss {
 fn note(losses: &[Loss], conflicts: &[(String, String)], out: &mut dyn Write) -> Outcome {
     const SHOWN: usize = 5;
     let (mut keys, mut attributes, mut dtypes) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut tied, mut bytes_again) = (Vec::new(), 0u64);
     for loss in losses {
         match loss {
             Loss::Metadata(key) => keys.push(Quoted(key).to_string()),
             Loss::Attribute(tensor, key) => attributes.push(format!("{} of {}", Quoted(key), Quoted(tensor))),
             Loss::DType(tensor, dtype) => dtypes.push(format!("{dtype} of {}", Quoted(tensor))),
+            Loss::Sharing(tensor, of, bytes) => {
+                tied.push(format!("{} with {}", Quoted(tensor), Quoted(of)));
+                bytes_again = bytes_again.saturating_add(*bytes);
+            }
             other => writeln!(out, "lost: {other}")?,
         }
     }
@@ -226,6 +232,17 @@ fn note(losses: &[Loss], conflicts: &[(String, String)], out: &mut dyn Write) ->
         };
         let shown = &lost[..lost.len().min(SHOWN)];
         writeln!(out, "lost: {what} {}{more}", shown.join(", "))?;
+    }
+    if let Some((first, more)) = tied.split_first() {
+        let more = match more.len() {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        writeln!(
+            out,
+            "written again, since the format cannot share bytes: {first}{more}, {} together",
+            table::size(bytes_again)
+        )?;
     }
     for (key, file) in conflicts {
         writeln!(

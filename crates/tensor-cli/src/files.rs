@@ -313,6 +313,14 @@ impl Format for Set {
         self.format.open(source, options)
     }
 
+    fn is_written(&self) -> bool {
+        self.format.is_written()
+    }
+
+    fn shares_bytes(&self) -> bool {
+        self.format.shares_bytes()
+    }
+
     fn create<'w>(
         &self,
         out: Box<dyn Write + Send + 'w>,

@@ -86,6 +86,7 @@ impl Lost {
             Loss::Attribute(name, key) => ("attribute", Some(name), Some(key)),
             Loss::ForeignPart(name) => ("part", None, Some(name)),
             Loss::Range(name, _) => ("range", Some(name), None),
+            Loss::Sharing(name, ..) => ("sharing", Some(name), None),
             Loss::DType(name, _) => ("dtype", Some(name), None),
             _ => ("other", None, None),
         };

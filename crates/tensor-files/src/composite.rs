@@ -1,6 +1,10 @@
 //! Tensors of one or more files as if they stood in one: merged, chosen, renamed, and watched while they are read.
 
-use std::{collections::HashMap, fmt, ops::Range};
+use std::{
+    collections::{HashMap, hash_map},
+    fmt,
+    ops::Range,
+};
 
 use fmt_core::{Entry, Error, ErrorKind, Lint, Metadata, TensorReader, TensorStream, Verification};
 use tensor_core::{Quoted, SparseCoo, Tensor};
@@ -372,6 +376,24 @@ impl TensorReader for Composite<'_> {
         let verified = reader.verify(own)?;
         self.seen(self.entries[index].byte_len().unwrap_or(0))?;
         Ok(verified)
+    }
+
+    fn shared(&self) -> Vec<(usize, usize)> {
+        let parts = self.parts.iter().map(|part| part.reader.reader().shared());
+        let firsts: Vec<HashMap<usize, usize>> = parts.map(|shared| shared.into_iter().collect()).collect();
+        if firsts.iter().all(HashMap::is_empty) {
+            return Vec::new();
+        }
+        // The first with some bytes in its file may not have been chosen.
+        let (mut chosen, mut shared) = (HashMap::new(), Vec::new());
+        for (index, &(part, own)) in self.places.iter().enumerate() {
+            let first = firsts[part].get(&own).copied().unwrap_or(own);
+            match chosen.entry((part, first)) {
+                hash_map::Entry::Occupied(known) => shared.push((index, *known.get())),
+                hash_map::Entry::Vacant(free) => drop(free.insert(index)),
+            }
+        }
+        shared
     }
 
     fn lints(&self) -> Result<Vec<Lint>, Error> {

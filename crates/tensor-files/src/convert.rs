@@ -272,11 +272,30 @@ impl Adapted {
             has_names_beside: false,
             bad_name: None,
         };
+        adapted.settle_sharing(reader, target);
         adapted.settle_names(target, &accepts, options);
         adapted.settle_metadata(metadata, &accepts);
         let foreign = reader.foreign_parts().iter().cloned().map(Loss::ForeignPart);
         adapted.losses.extend(foreign);
         adapted
+    }
+
+    /// Bytes that tensors share are written once, where the target can say so.
+    fn settle_sharing(&mut self, reader: &dyn TensorReader, target: &dyn Format) {
+        for (index, first) in reader.shared() {
+            // In order, as they were planned.
+            let [number, same_as] = [index, first].map(|index| self.indices.binary_search(&index));
+            let (Ok(number), Ok(same_as)) = (number, same_as) else {
+                continue;
+            };
+            if target.shares_bytes() {
+                self.plan.entries[number].same_as = Some(same_as);
+                continue;
+            }
+            let [name, of] = [index, first].map(|index| reader.entries()[index].name.clone());
+            let bytes = self.plan.entries[number].byte_len().unwrap_or(u64::MAX);
+            self.losses.push(Loss::Sharing(name, of, bytes));
+        }
     }
 
     /// Numbers for names, where the target has no names.
@@ -363,7 +382,8 @@ impl Adapted {
             total: lens.fold(0, u64::saturating_add),
         };
         let mut writer = target.create(Box::new(out), self.plan.clone())?;
-        for (planned, &index) in self.plan.entries.iter().zip(&self.indices) {
+        let planned = self.plan.entries.iter().zip(&self.indices);
+        for (planned, &index) in planned.filter(|(planned, _)| planned.same_as.is_none()) {
             let mut write = |bytes: &[u8]| {
                 writer.write(bytes)?;
                 progress.done += bytes.len() as u64;

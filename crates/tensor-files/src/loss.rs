@@ -24,6 +24,9 @@ pub enum Loss {
     Range(String, u64),
     /// The dtype of a tensor that is stored as unsigned integers with the same bits, which was asked for.
     DType(String, String),
+    /// A tensor that has the bytes of another one, which the target has no way to say: they are written again. With the
+    /// other's name and the number of bytes.
+    Sharing(String, String, u64),
 }
 
 impl fmt::Display for Loss {
@@ -52,6 +55,12 @@ impl fmt::Display for Loss {
                     Quoted(name)
                 )
             }
+            Self::Sharing(name, of, bytes) => write!(
+                f,
+                "that tensor {} has the bytes of {}: they are written again, {bytes} bytes",
+                Quoted(name),
+                Quoted(of)
+            ),
         }
     }
 }
@@ -114,6 +123,8 @@ impl AllowedLoss {
             Loss::Range(..) => self.range,
             // Only `Recast::as_bits` makes it.
             Loss::DType(..) => true,
+            // The tensors are the same.
+            Loss::Sharing(..) => true,
         }
     }
 }

@@ -372,6 +372,13 @@ impl TensorReader for Recast<'_> {
         self.inner.verify(index)
     }
 
+    fn shared(&self) -> Vec<(usize, usize)> {
+        let mut shared = self.inner.shared();
+        // The same bytes as elements of two dtypes are not the same bytes afterwards.
+        shared.retain(|(index, first)| self.entries[*index].dtype == self.entries[*first].dtype);
+        shared
+    }
+
     fn lints(&self) -> Result<Vec<Lint>, Error> {
         self.inner.lints()
     }

@@ -86,6 +86,10 @@ impl TensorReader for Noted<'_> {
         self.note(self.reader.lints())
     }
 
+    fn shared(&self) -> Vec<(usize, usize)> {
+        self.reader.shared()
+    }
+
     fn foreign_parts(&self) -> &[String] {
         self.reader.foreign_parts()
     }

@@ -329,6 +329,30 @@ fn tensors_beside_others_that_are_not_read() {
     assert!(refused.to_string().contains("'mylib.Config'"), "{refused}");
 }
 
+/// Tied weights have one storage. A square that is turned has the same bytes, and is another tensor.
+#[test]
+fn tied_weights_are_told() {
+    let square = View {
+        dims: &[2, 2],
+        strides: &[2, 1],
+        ..MATRIX
+    };
+    let turned = View {
+        strides: &[1, 2],
+        ..square
+    };
+    let later = View { offset: 2, ..square };
+    let state = [
+        ("a", square),
+        ("t", turned),
+        ("u", turned),
+        ("l", later),
+        ("b", square),
+    ];
+    let reader = open(archive(&Pickle::state(&state).0, &[("data/0", &floats())])).unwrap();
+    assert_eq!(reader.shared(), [(4, 0)]);
+}
+
 #[test]
 fn tensors_lie_in_their_storages() {
     let wrong = |view: View<'_>| {

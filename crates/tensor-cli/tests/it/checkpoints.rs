@@ -208,6 +208,31 @@ fn models_of_gguf_in_many_files() {
     );
 }
 
+/// Tied weights: once where the format can say so, and with a line where it cannot.
+#[test]
+fn tied_weights_are_not_doubled_without_a_word() {
+    let place = Place::new();
+    place.write("v.zt", &[], &[("whole", &matrix())]);
+    let own = fs::read(place.path("v.zt")).unwrap().len();
+    let mut writer = fmt_ztensor::ZtensorEditor::open(place.path("v.zt"))
+        .unwrap()
+        .append()
+        .unwrap();
+    let spec = tensor_core::TensorSpec::new(tensor_core::DType::F32, Shape::new(&[2, 3]).unwrap()).unwrap();
+    writer.alias("again", &spec, "whole").unwrap();
+    writer.finish().unwrap().persist().unwrap();
+    assert_eq!(place.good(&["convert", "v.zt", "copy.zt", "--compress"]), "");
+    assert!(fs::read(place.path("copy.zt")).unwrap().len() < own + 200);
+    place.good(&["diff", "v.zt", "copy.zt"]);
+    assert_eq!(
+        place.good(&["convert", "copy.zt", "copy.safetensors"]),
+        "written again, since the format cannot share bytes: 'again' with 'whole', 24 B together\n"
+    );
+    let report = place.good(&["convert", "copy.zt", "copy.npz", "--json"]);
+    let report: Value = serde_json::from_str(&report).unwrap();
+    assert_eq!(report["losses"][0]["kind"], "sharing");
+}
+
 /// PyTorch's checkpoints from before safetensors: an index and files of pickles, with a total size that is a double.
 #[test]
 fn checkpoints_of_pytorch_are_read() {

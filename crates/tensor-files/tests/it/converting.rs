@@ -409,3 +409,91 @@ fn a_file_that_took_the_sources_name_meanwhile_stays() {
     assert!(!newer.exists());
     assert_eq!(std::fs::read_to_string(&beside).unwrap(), names_json);
 }
+
+/// A file of tied weights: `b` has the bytes of `a`, and so has `c`, in another shape.
+fn tied(folder: &std::path::Path) -> std::path::PathBuf {
+    let weights = tensor(DType::F32, &[64, 16]);
+    let flat = tensor(DType::F32, &[1024]);
+    let mut writer = fmt_tbuf::TbufWriter::new(Vec::new(), Default::default()).unwrap();
+    writer.tensor("a", &weights).unwrap();
+    writer.alias("b", weights.spec(), "a").unwrap();
+    writer.alias("c", flat.spec(), "a").unwrap();
+    writer.tensor("d", &flat).unwrap();
+    let path = folder.join("tied.tbuf");
+    std::fs::write(&path, writer.finish().unwrap()).unwrap();
+    path
+}
+
+#[test]
+fn tied_weights_stay_tied() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = tied(folder.path());
+    let options = ConvertOptions {
+        allow_loss: tensor_files::AllowedLoss::ALL,
+        ..ConvertOptions::default()
+    };
+    for target in ["b.tbuf", "b.zt"] {
+        let target = folder.path().join(target);
+        let reader = open(&source);
+        let converted = convert(&*reader, format_of_path(&target).unwrap(), &target, &options).unwrap();
+        assert_eq!(converted.losses, []);
+        assert!(converted.len < 2 * 4096 + 1024, "{} bytes", converted.len);
+        let copy = open(&target);
+        let ranges: Vec<_> = ["a", "b", "c", "d"]
+            .map(|name| copy.entries()[copy.find(name).unwrap()].range.clone())
+            .to_vec();
+        assert!(ranges[0] == ranges[1] && ranges[0] == ranges[2] && ranges[0] != ranges[3]);
+        assert!(diff(&*reader, &*copy, Default::default()).is_empty());
+        assert!(verify(&*copy).unwrap().is_sound());
+        // Also where the elements are others than those of the file, and the first of them is not taken.
+        let mut chosen = tensor_files::Composite::new("", reader);
+        chosen.retain(|entry| entry.name != "a");
+        let cast = tensor_files::Recast::to_float(&chosen, DType::F64, |_| false).unwrap();
+        let converted = convert(&cast, format_of_path(&target).unwrap(), &target, &options).unwrap();
+        assert!(converted.len < 2 * 8192 + 1024, "{} bytes", converted.len);
+        assert!(diff(&cast, &*open(&target), Default::default()).is_empty());
+    }
+    // A format that cannot share bytes has them as often as they have names, and that is told.
+    let target = folder.path().join("b.safetensors");
+    let reader = open(&source);
+    let converted = convert(
+        &*reader,
+        format_of_path(&target).unwrap(),
+        &target,
+        &ConvertOptions::default(),
+    )
+    .unwrap();
+    let sharing = |name: &str| Loss::Sharing(name.to_owned(), "a".to_owned(), 4096);
+    // In the order of the file, which is that of the names' hashes.
+    assert_eq!(converted.losses, [sharing("c"), sharing("b")]);
+    assert!(diff(&*reader, &*open(&target), Default::default()).is_empty());
+}
+
+/// The same place in two files is not the same.
+#[test]
+fn tensors_of_two_files_are_not_tied() {
+    let folder = tempfile::tempdir().unwrap();
+    let first = tied(folder.path());
+    let zeros =
+        tensor_core::Tensor::from_vec(tensor_core::Shape::new(&[64, 16]).unwrap(), vec![0f32; 1024]).unwrap();
+    let second = write(folder.path(), "zeros.tbuf", &[("z", &zeros)], &Metadata::new());
+    let range = |path, name| {
+        let reader = open(path);
+        reader.entries()[reader.find(name).unwrap()].range.clone()
+    };
+    assert_eq!(range(&first, "a"), range(&second, "z"));
+    let mut both = tensor_files::Composite::new("first", open(&first));
+    both.add("second", open(&second)).unwrap();
+    let target = folder.path().join("both.zt");
+    let converted = convert(
+        &both,
+        format_of_path(&target).unwrap(),
+        &target,
+        &ConvertOptions::default(),
+    )
+    .unwrap();
+    assert!(converted.len > 3 * 4096 && converted.len < 4 * 4096);
+    let copy = open(&target);
+    assert_eq!(copy.tensor(copy.find("z").unwrap()).unwrap(), zeros);
+    assert!(diff(&both, &*copy, Default::default()).is_empty());
+}
