@@ -296,6 +296,42 @@ fn files_without_the_first_are_refused() {
     }
 }
 
+/// What stops amid the names leaves old files and new ones side by side: the first is gone by then, and comes last.
+#[test]
+fn old_and_new_files_are_never_taken_together() {
+    for extension in ["safetensors", "gguf"] {
+        let folder = tempfile::tempdir().unwrap();
+        let old = divide(folder.path(), &format!("out/model.{extension}"), 24);
+        let out = folder.path().join("out");
+        let reader = open(&source(folder.path()));
+        // A folder takes the name of the second file when all of them have been begun.
+        let stop = |progress: tensor_files::Progress| {
+            if progress.done == progress.total && old.files[1].is_file() {
+                fs::remove_file(&old.files[1]).unwrap();
+                fs::create_dir(&old.files[1]).unwrap();
+            }
+            std::ops::ControlFlow::Continue(())
+        };
+        let options = ConvertOptions {
+            on_progress: Some(&stop),
+            ..ConvertOptions::default()
+        };
+        let path = out.join(format!("model.{extension}"));
+        let target = format(extension).unwrap();
+        let shards = ShardOptions::at_most(24);
+        let stopped = convert_sharded(&*reader, target, &path, &shards, &options).unwrap_err();
+        assert_eq!(stopped.kind(), ErrorKind::Io);
+        fs::remove_dir(&old.files[1]).unwrap();
+        fs::copy(&old.files[2], &old.files[1]).unwrap();
+        let (kind, text) = refused(&out);
+        assert_eq!(kind, ErrorKind::Truncated, "{text}");
+        assert!(
+            text.contains(&format!("'model-00001-of-00003.{extension}'")),
+            "{text}"
+        );
+    }
+}
+
 /// GGUF's files say of themselves what an index would.
 #[test]
 fn files_of_gguf_have_no_index() {
