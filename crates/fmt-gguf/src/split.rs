@@ -41,10 +41,10 @@ const TENSORS: &str = "split.tensors.count";
 const KEYS: [(&str, &str); 3] = [(NUMBER, "u16"), (COUNT, "u16"), (TENSORS, "i32")];
 
 impl Split {
-    /// What a file's metadata say, if it is one of many. Texts of these names in files of other formats are none.
+    /// What a file's metadata say, if it is one of many. Texts of these names in files of other formats are not looked at.
     ///
     /// # Errors
-    /// [`ErrorKind::Malformed`] when one of the numbers is missing or is none.
+    /// [`ErrorKind::Malformed`] when one of the numbers is missing or malformed.
     pub fn of(metadata: &Metadata) -> Result<Option<Self>, Error> {
         let has_type = types(metadata).is_some_and(|types| types.contains_key(COUNT));
         if !has_type {

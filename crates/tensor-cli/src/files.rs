@@ -56,6 +56,7 @@ pub(crate) fn open(path: &Path) -> Outcome<Composite<'static>> {
 }
 
 /// Says on standard error what is odd about the files of a checkpoint together.
+#[allow(clippy::print_stderr, reason = "this is where notes go")]
 fn noted<'r>(opened: Composite<'r>, path: &Path) -> Composite<'r> {
     for note in opened.notes() {
         eprintln!("note: {}: {note}", path.display());

@@ -9,7 +9,7 @@ use std::{
 use fmt_core::{Entry, Error, ErrorKind, Lint, Metadata, TensorReader, TensorStream, Verification};
 use tensor_core::{Quoted, SparseCoo, Tensor};
 
-use crate::shards::remove_split;
+use crate::split::remove_split;
 
 /// Tensors of one or more readers as one reader. Bytes come from where they are; names, order and metadata are its own.
 ///

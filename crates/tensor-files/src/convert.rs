@@ -13,8 +13,8 @@ use tensor_core::Quoted;
 use crate::{
     ahead::read_ahead,
     loss::{AllowedLoss, Loss},
-    shards::remove_split,
     sources::SourceFiles,
+    split::remove_split,
 };
 
 /// How a file is converted.

@@ -55,6 +55,7 @@ mod renamed;
 mod select;
 mod shards;
 mod sources;
+mod split;
 mod verify;
 
 pub use ahead::read_ahead;

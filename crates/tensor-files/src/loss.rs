@@ -121,10 +121,8 @@ impl AllowedLoss {
             Loss::Metadata(_) | Loss::Attribute(..) => self.metadata,
             Loss::ForeignPart(_) => self.foreign_parts,
             Loss::Range(..) => self.range,
-            // Only `Recast::as_bits` makes it.
-            Loss::DType(..) => true,
-            // The tensors are the same.
-            Loss::Sharing(..) => true,
+            // Only `Recast::as_bits` makes the first; of the second the tensors are the same.
+            Loss::DType(..) | Loss::Sharing(..) => true,
         }
     }
 }

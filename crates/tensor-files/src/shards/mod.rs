@@ -13,5 +13,5 @@ pub use index::ShardIndex;
 pub use names::is_index;
 pub use open::open_shards;
 pub(crate) use open::{open_index, read_index};
-pub(crate) use set::{open_set, remove_split};
+pub(crate) use set::open_set;
 pub use write::{ShardOptions, Sharded, convert_sharded};

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use fmt_core::{Error, ErrorKind, Metadata, ReadOptions, TensorReader};
 use tensor_core::Quoted;
 
-use crate::composite::Composite;
+use crate::{composite::Composite, split::remove_split};
 
 /// Opens all files of a set, in order.
 pub(crate) fn open_set(files: &[PathBuf], options: &ReadOptions) -> Result<Composite<'static>, Error> {
@@ -69,12 +69,4 @@ fn tensors_by_split(metadata: &Metadata, number: usize, count: usize) -> Result<
 #[cfg(not(feature = "gguf"))]
 fn tensors_by_split(_: &Metadata, _: usize, _: usize) -> Result<Option<u64>, Error> {
     Ok(None)
-}
-
-/// Removes what GGUF's metadata say of a file's place among others: it is not one of them any more.
-pub(crate) fn remove_split(metadata: &mut Metadata) {
-    #[cfg(feature = "gguf")]
-    fmt_gguf::Split::remove(metadata);
-    #[cfg(not(feature = "gguf"))]
-    let _ = metadata;
 }

@@ -8,17 +8,17 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use fmt_core::{AtomicFile, Entry, Error, ErrorKind, Format, Metadata, TensorReader};
+use fmt_core::{AtomicFile, CompleteFile, Entry, Error, ErrorKind, Format, Metadata, TensorReader};
 
 use super::{
     index::ShardIndex,
     names::{PartName, part_of},
-    remove_split,
 };
 use crate::{
     composite::Composite,
     convert::{Adapted, ConvertOptions, Progress, convert, refuse, remove_names_beside},
     loss::Loss,
+    split::remove_split,
 };
 
 /// How a checkpoint is divided.
@@ -192,8 +192,8 @@ fn write(
         }
         false => None,
     };
-    // From here until the first of the new files is there, the folder holds no checkpoint: files without the first are none,
-    // so that new ones and old ones of the same names are never taken together.
+    // From here until the first of the new files is there, the folder holds no checkpoint: files without the first are
+    // refused, so that new ones and old ones of the same names are never read together.
     remove(&names.index)?;
     for old in replaced.iter().chain(&files).filter(|path| is_first(path)) {
         remove(old)?;
@@ -206,7 +206,7 @@ fn write(
         file.persist()?;
     }
     let has_index = index.is_some();
-    index.map_or(Ok(()), |index| index.persist())?;
+    index.map_or(Ok(()), CompleteFile::persist)?;
     for old in replaced.iter().filter(|old| !files.contains(old)) {
         remove_names_beside(target, old)?;
         remove(old)?;
