@@ -65,7 +65,15 @@ pub(super) fn looped(node: &mut Node<'_>, follow: &mut dyn Follow) -> Given {
         let next = join_all(node, carried.clone(), results.split_off(1))?;
         if next == carried {
             let count = node.symbols.dim();
-            let stacked = scanned.into_iter().map(|item| stacked(node, item, 0, &count));
+            // Of no iterations, what they give has 0 for each dimension that is not known.
+            let runs = runs_at_least_once(node)?;
+            let stacked = scanned.into_iter().map(|item| {
+                let item = stacked(node, item, 0, &count)?;
+                match runs {
+                    true => Ok(item),
+                    false => of_no_iterations(node, item),
+                }
+            });
             let stacked = stacked.collect::<Vec<_>>();
             let carried = settled_items(node.symbols, &carried);
             return carried.into_iter().map(Ok).chain(stacked).collect();
@@ -145,6 +153,32 @@ pub(super) fn scan(node: &mut Node<'_>, follow: &mut dyn Follow) -> Given {
         states = next;
     }
     node.refuse("carries what changes with each iteration")
+}
+
+/// Whether the file says that a loop has an iteration.
+fn runs_at_least_once(node: &Node<'_>) -> Result<bool, Reason> {
+    let first = |value: Option<&Value>| value.map(|value| value.numbers()?.first().copied());
+    let count = first(node.optional(0)?);
+    let condition = first(node.optional(1)?);
+    Ok(count.is_none_or(|count| count.is_some_and(|count| count > 0))
+        && condition.is_none_or(|condition| condition.is_some_and(|condition| condition != 0)))
+}
+
+/// What a loop gives that may have no iterations: the dimensions are the same for all requests, and not known.
+fn of_no_iterations(node: &mut Node<'_>, item: Item) -> Result<Item, Reason> {
+    match item {
+        Item::Tensor(value) if matches!(value.origin, Origin::Rows(_)) => {
+            node.refuse("may have no iterations, and then no rows")
+        }
+        Item::Tensor(value) => {
+            let dims = value
+                .dims
+                .as_ref()
+                .map(|dims| dims.iter().map(|_| node.symbols.dim()).collect());
+            Ok(Item::Tensor(Value { dims, ..value }))
+        }
+        item => Ok(item),
+    }
 }
 
 /// The results of all iterations along a new axis.

@@ -111,10 +111,11 @@ pub(super) fn quantize(node: &mut Node<'_>) -> Given {
     node.require_same(1)?;
     let value = node.input(0)?.clone();
     let scale = node.input(1)?;
-    let is_shared = scale
-        .dims
-        .as_ref()
-        .is_some_and(|dims| dims.iter().all(|dim| dim.is(1)));
+    let is_shared = node.int("block_size", 0) == 0
+        && scale
+            .dims
+            .as_ref()
+            .is_some_and(|dims| dims.iter().all(|dim| dim.is(1)));
     if let (false, Some(rows)) = (is_shared, value.row_axis()) {
         let rank = node.dims(0)?.len();
         let of_blocks = scale.rank() != Some(1);
@@ -224,7 +225,7 @@ fn broadcast_dims(node: &mut Node<'_>, dims: &[Vec<Size>]) -> Result<Vec<Size>, 
 }
 
 /// The size of two dimensions that are broadcast.
-fn joint(symbols: &mut Symbols, a: &Size, b: &Size) -> Option<Size> {
+pub(super) fn joint(symbols: &mut Symbols, a: &Size, b: &Size) -> Option<Size> {
     match (a.as_number(), b.as_number()) {
         _ if a == b && a.is_any() => Some(symbols.dim()),
         _ if a == b => Some(a.clone()),
@@ -321,7 +322,8 @@ fn cast(symbols: &mut Symbols, number: &Size, to: i64) -> Option<Size> {
     const FLOATS: [i64; 2] = [DataType::Float as i64, DataType::Double as i64];
     let is_bool = to == DataType::Bool as i64;
     match number.as_number().filter(|_| number.is_in_range()) {
-        _ if SIZES.contains(&to) && (to == SIZES[0] || number.is_in_range()) => symbols.as_integer(number),
+        _ if to == SIZES[0] => symbols.as_integer(number),
+        _ if to == SIZES[1] => symbols.as_narrow(number),
         Some(number) if FLOATS.contains(&to) && number.abs() <= 1 << 24 => Some(symbols.float(number)),
         Some(number) if is_bool => Some(Size::number(i64::from(number != 0))),
         _ => unknown(symbols, std::slice::from_ref(number)),

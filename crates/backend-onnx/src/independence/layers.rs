@@ -269,7 +269,7 @@ fn for_all_rows(node: &Node<'_>, index: usize) -> Result<(), Reason> {
         return Ok(());
     };
     let is_one = match value.dims.as_deref() {
-        Some(dims) => dims.len() < 2 || dims[0].is(1),
+        Some(dims) => dims.len() < 2 || dims[0].is(1) && !node.proto.op_type.contains("Rotary"),
         None => false,
     };
     match is_one || node.input(0)?.is_same() {

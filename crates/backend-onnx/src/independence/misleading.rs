@@ -295,3 +295,96 @@ fn dimensions_without_elements_are_no_lists() {
         let _ = Text::parse(text).shared();
     }
 }
+
+#[test]
+fn a_size_of_0_stands_for_another_dimension() {
+    // Of no elements that are not zero.
+    refused(&format!(
+        "{SHAPE}zz = {{0, 0, 0}}
+        two1 = {{2}}
+        v = NonZero(zz)
+        vs = Shape(v)
+        c1 = Slice(vs, one1, two1)
+        p = Mul(n1, c1)
+        t = Concat(one1, p, m1) axis=0
+        r = Reshape(x, t)
+        s = Softmax(r) axis=2
+        y = Reshape(s, sx)
+        -> y"
+    ));
+    // The dimension of an input, which is not empty where requests are joined.
+    let text = "x: [n, s, 4]
+        k: [n, s]
+        ks = Shape(k)
+        four = {4}
+        t = Concat(ks, four) axis=0
+        y = Reshape(x, t)
+        -> y";
+    assert_eq!(Text::parse(text).shared(), Ok(vec![]));
+}
+
+#[test]
+fn products_of_dimensions_may_wrap_around() {
+    let text = SHAPE.replace("[n, 4]", "[n, s]");
+    refused(&format!(
+        "{text}two1 = {{2}}
+        d = Slice(sx, one1, two1)
+        ni = Cast(n1) to=6
+        di = Cast(d) to=6
+        a = Mul(ni, di)
+        b = Mul(a, di)
+        c = Mul(b, di)
+        e = Mul(di, di)
+        f = Mul(e, di)
+        g = Div(c, f)
+        hi = Cast(g) to=7{TAIL}"
+    ));
+}
+
+#[test]
+fn dimensions_of_one_are_broadcast_in_sums_of_products() {
+    refused(&format!(
+        "{SHAPE}k: [s]
+        e = Einsum(k, x) equation=a,na->na
+        es = Shape(e)
+        two1 = {{2}}
+        e1 = Slice(es, one1, two1)
+        ks = Shape(k)
+        p = Mul(n1, ks)
+        hi = Div(p, e1){TAIL}"
+    ));
+}
+
+#[test]
+fn columns_of_a_bias_are_columns_of_the_result() {
+    refused(
+        "x: [n, 4]
+        a = <3, 4>
+        s = <1>
+        z = <1>
+        b = <2>
+        t = Transpose(x)
+        g = ms.MatMulIntegerToFloat(a, t, s, s, z, z, b)
+        y = Transpose(g)
+        -> y",
+    );
+    refused(
+        "x: [n, 3, 4]
+        s = <2, 1, 4>
+        y = LayerNormalization(x, s)
+        -> y",
+    );
+}
+
+#[test]
+fn classes_are_not_always_columns() {
+    refused(&format!(
+        "{SHAPE}four = {{4}}
+        two1 = {{2}}
+        l v = ai.onnx.ml.LinearClassifier(x) classlabels_ints=0,1,2,3
+        vs = Shape(v)
+        e1 = Slice(vs, one1, two1)
+        p = Mul(n1, e1)
+        hi = Div(p, four){TAIL}"
+    ));
+}

@@ -35,6 +35,8 @@ pub(super) fn classifier(node: &mut Node<'_>) -> Given {
     let columns = match labels {
         // Votes of each pair of classes, perhaps.
         _ if node.proto.op_type == "SVMClassifier" => node.symbols.dim(),
+        // As many as there are intercepts, or two for one of them.
+        _ if node.proto.op_type == "LinearClassifier" => node.symbols.dim(),
         0 | 1 => node.symbols.dim(),
         labels => Size::number(labels),
     };

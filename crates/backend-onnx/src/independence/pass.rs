@@ -22,11 +22,12 @@ pub(super) struct Pass<'m> {
     opsets: HashMap<&'m str, i64>,
     /// From the outermost graph to the one that is followed.
     scopes: Vec<HashMap<String, Known>>,
-    /// Nodes that may still be followed: those of loops are several times.
+    /// Nodes and names that may still be followed: those of loops are several times.
     left: usize,
 }
 
-const MAX_NODES: usize = 400_000;
+/// A network of 100,000 nodes, or loops of fewer.
+const MAX_STEPS: usize = 1_000_000;
 
 impl<'m> Pass<'m> {
     pub(super) fn new(model: &'m ModelProto) -> Result<Self, Reason> {
@@ -41,7 +42,7 @@ impl<'m> Pass<'m> {
                 .map(|import| (canonical_domain(&import.domain), import.version))
                 .collect(),
             scopes: Vec::new(),
-            left: MAX_NODES,
+            left: MAX_STEPS,
         })
     }
 
@@ -64,6 +65,7 @@ impl<'m> Pass<'m> {
         inputs: HashMap<String, Known>,
         symbols: &mut Symbols,
     ) -> Result<Vec<Known>, Reason> {
+        self.spend(1 + graph.initializer.len() + graph.input.len() + graph.output.len())?;
         let mut scope = inputs;
         for tensor in &graph.initializer {
             let known = || Ok(Item::Tensor(constants::tensor(tensor, symbols)));
@@ -76,6 +78,16 @@ impl<'m> Pass<'m> {
         {
             let known = || Ok(Item::Tensor(Value::same_of_any_rank()));
             scope.entry(sparse.name.clone()).or_insert_with(known);
+        }
+        // A name that this graph gives later is not the outer graph's.
+        for name in graph
+            .node
+            .iter()
+            .flat_map(|node| &node.output)
+            .filter(|name| !name.is_empty())
+        {
+            let later = || Err(format!("the value '{name}' is used before it is defined").into());
+            scope.entry(name.clone()).or_insert_with(later);
         }
         self.scopes.push(scope);
         for node in &graph.node {
@@ -110,6 +122,15 @@ impl<'m> Pass<'m> {
         Ok(outputs)
     }
 
+    /// Counts nodes and names that are looked at, however often.
+    fn spend(&mut self, steps: usize) -> Result<(), Reason> {
+        match self.left.checked_sub(steps) {
+            Some(left) => self.left = left,
+            None => return Err("the graph is too large to be followed".into()),
+        }
+        Ok(())
+    }
+
     fn known(&self, name: &str) -> Known {
         let scopes = self.scopes.iter().rev();
         let mut found = scopes.filter_map(|scope| scope.get(name));
@@ -120,10 +141,7 @@ impl<'m> Pass<'m> {
     }
 
     fn node(&mut self, node: &NodeProto, symbols: &mut Symbols) -> Given {
-        match self.left.checked_sub(1) {
-            Some(left) => self.left = left,
-            None => return Err("the graph is too large to be followed".into()),
-        }
+        self.spend(1 + node.input.len() + node.output.len())?;
         let Some(rule) = table::rule(&node.domain, &node.op_type) else {
             return Err(format!("{} is not known to keep rows apart", label(node)).into());
         };

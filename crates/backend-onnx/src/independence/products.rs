@@ -1,7 +1,7 @@
 //! Matrix products: rows may lie along any axis but those that are summed over.
 
 use super::{
-    elementwise::{broadcast_of, onto},
+    elementwise::{broadcast_of, joint, onto},
     node::{Given, Node, like, one},
     size::Size,
     value::{Numbering, Origin, Reason, Value},
@@ -14,10 +14,20 @@ pub(super) fn mat_mul(node: &mut Node<'_>) -> Given {
 /// Zero points are the same for all requests.
 pub(super) fn integer_mat_mul(node: &mut Node<'_>) -> Given {
     node.require_same(2)?;
-    for (factor, settings) in [(0, &[2, 4]), (1, &[3, 5])] {
+    let has_scales = node.proto.op_type == "MatMulIntegerToFloat";
+    let settings: [&[usize]; 2] = if has_scales {
+        [&[2, 4], &[3, 5]]
+    } else {
+        [&[2], &[3]]
+    };
+    for (factor, settings) in settings.into_iter().enumerate() {
         one_for_all_rows(node, factor, settings)?;
     }
-    one(product_of(node, 0, 1)?)
+    let mut result = product_of(node, 0, 1)?;
+    if let Some(bias) = node.optional(6)?.cloned() {
+        result = onto(node, &result, &bias)?;
+    }
+    one(result)
 }
 
 pub(super) fn quantized_mat_mul(node: &mut Node<'_>) -> Given {
@@ -66,7 +76,14 @@ pub(super) fn quantized_gemm(node: &mut Node<'_>) -> Given {
     for index in [1, 2, 4, 5, 6, 7, 8] {
         node.require_same_input(index)?;
     }
-    one(product_of_matrices(node, 0, 3)?)
+    for (factor, settings) in [(0, &[1, 2]), (3, &[4, 5])] {
+        one_for_all_rows(node, factor, settings)?;
+    }
+    let mut result = product_of_matrices(node, 0, 3)?;
+    if let Some(bias) = node.optional(6)?.cloned() {
+        result = onto(node, &result, &bias)?;
+    }
+    one(result)
 }
 
 pub(super) fn gemm(node: &mut Node<'_>) -> Given {
@@ -213,8 +230,10 @@ pub(super) fn einsum(node: &mut Node<'_>) -> Given {
         }
         for (letter, dim) in letters.iter().zip(&dims) {
             match sizes.iter_mut().find(|(known, _)| known == letter) {
-                Some((_, known)) if known.is(1) => *known = dim.clone(),
-                Some(_) => {}
+                Some((_, known)) => {
+                    *known = joint(node.symbols, known, dim)
+                        .ok_or_else(|| node.refusal("meets rows and another dimension"))?;
+                }
                 None => sizes.push((*letter, dim.clone())),
             }
         }

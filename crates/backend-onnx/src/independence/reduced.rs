@@ -83,6 +83,20 @@ fn from(node: &mut Node<'_>, default: i64) -> Given {
 
 pub(super) fn layer_normalization(node: &mut Node<'_>) -> Given {
     node.require_same(1)?;
+    let value = node.input(0)?.clone();
+    let from_end = value.row_axis().and_then(|rows| Some(value.rank()? - rows));
+    for index in [1, 2] {
+        let (Some(from_end), Some(setting)) = (from_end, node.optional(index)?) else {
+            continue;
+        };
+        let of_rows = setting
+            .dims
+            .as_ref()
+            .and_then(|dims| dims.get(dims.len().checked_sub(from_end)?));
+        if setting.rank().is_none() || of_rows.is_some_and(|dim| !dim.is(1)) {
+            return node.refuse("has a scale or a bias for each row");
+        }
+    }
     from(node, -1)
 }
 

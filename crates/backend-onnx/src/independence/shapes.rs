@@ -65,9 +65,11 @@ pub(super) fn reshape(node: &mut Node<'_>) -> Given {
                 target.push(Size::number(1));
             }
             Some(..0) => return node.refuse("has a negative size"),
-            // It could be 0 or -1, which mean other dimensions.
-            None if value.row_axis().is_some() && !node.symbols.is_natural(&size) => {
-                return node.refuse("has a size that may be negative");
+            // 0 and -1 mean other dimensions.
+            None if value.row_axis().is_some()
+                && !is_positive(node.symbols, &size, &dims, index, is_zero_kept) =>
+            {
+                return node.refuse("has a size that may be 0 or negative");
             }
             _ => target.push(size),
         }
@@ -76,6 +78,13 @@ pub(super) fn reshape(node: &mut Node<'_>) -> Given {
         target[index] = infer(node, &dims, &target)?;
     }
     one(reshaped(node, &value, &dims, target)?)
+}
+
+/// Whether a size is at least 1 wherever there are elements: the number of rows, dimensions of the value itself, and their multiples. The
+/// dimension that a 0 would stand for is as good.
+fn is_positive(symbols: &Symbols, size: &Size, dims: &[Size], index: usize, is_zero_kept: bool) -> bool {
+    let is_kept = is_zero_kept && dims.get(index) == Some(size);
+    symbols.is_positive(size) || symbols.is_natural(size) && (is_kept || size.has_only_symbols_of_all(dims))
 }
 
 fn is_same(size: &Option<Size>) -> bool {

@@ -85,12 +85,28 @@ impl Size {
 
     /// Whether arithmetic of 32 or 64 bits holds it for batches of some thousand rows.
     pub(super) fn is_in_range(&self) -> bool {
-        i32::try_from(self.coefficient).is_ok() && !(self.rows && self.coefficient.abs() > MAX_PER_ROW)
+        let is_small =
+            i32::try_from(self.coefficient).is_ok() && !(self.rows && self.coefficient.abs() > MAX_PER_ROW);
+        // Products of more dimensions than these need not fit.
+        is_small && self.symbols.len() + usize::from(self.rows) <= 3
     }
 
     /// Whether literal numbers, dimensions and rows are all that it is made of, so that two sizes differ if they are written differently.
     pub(super) fn is_literal(&self) -> bool {
         self.symbols.is_empty()
+    }
+
+    /// Whether each of its symbols is one of these sizes': where one of them is 0, so is their product.
+    pub(super) fn has_only_symbols_of_all(&self, sizes: &[Self]) -> bool {
+        let is_known = |symbol: &Symbol| sizes.iter().any(|size| size.symbols.contains(symbol));
+        self.symbols
+            .iter()
+            .all(|symbol| *symbol != ANY && is_known(symbol))
+    }
+
+    /// Whether 32 bits hold it: a literal number, the number of rows, or a dimension.
+    pub(super) fn is_narrow(&self) -> bool {
+        self.is_in_range() && self.symbols.len() + usize::from(self.rows) <= 1
     }
 
     /// Nothing times anything is nothing.
@@ -128,6 +144,8 @@ pub(super) struct Symbols {
 /// What is known of a symbol's values.
 #[derive(Clone, Copy)]
 struct Kind {
+    /// At least 1 in requests that are joined: none of these is empty.
+    is_positive: bool,
     /// At least 0.
     is_natural: bool,
     is_integer: bool,
@@ -170,7 +188,17 @@ impl Symbols {
 
     /// A free dimension with this name in the file.
     pub(super) fn named(&mut self, name: &str) -> Size {
-        self.of_term(Term::Name(name.to_owned()), Kind::DIM)
+        self.of_term(Term::Name(name.to_owned()), Kind::POSITIVE)
+    }
+
+    /// A free dimension of an input.
+    pub(super) fn of_input(&mut self) -> Size {
+        self.symbol(Kind::POSITIVE)
+    }
+
+    /// Whether a size is at least 1 in requests that are joined.
+    pub(super) fn is_positive(&self, size: &Size) -> bool {
+        size.coefficient > 0 && self.kind_of(size).is_positive
     }
 
     /// A dimension of which nothing is known.
@@ -210,6 +238,15 @@ impl Symbols {
         self.of(function, arguments, Kind::DIM)
     }
 
+    /// The same of what is at least 1 where its arguments are: a window that does not fit is an error.
+    pub(super) fn window_of(&mut self, arguments: Vec<Size>) -> Option<Size> {
+        let kind = match arguments.first() {
+            Some(dim) if self.is_positive(dim) => Kind::POSITIVE,
+            _ => Kind::DIM,
+        };
+        self.of("window", arguments, kind)
+    }
+
     fn of(&mut self, function: &'static str, arguments: Vec<Size>, kind: Kind) -> Option<Size> {
         let is_same = !arguments.iter().any(Size::has_rows);
         is_same.then(|| self.of_term(Term::Of(function, arguments), kind))
@@ -236,19 +273,31 @@ impl Symbols {
         }
     }
 
+    /// The same in 32 bits, which need not hold the integer.
+    pub(super) fn as_narrow(&mut self, size: &Size) -> Option<Size> {
+        if let Some(number) = self.as_float(size) {
+            return Some(Size::number(number));
+        }
+        match self.kind_of(size).is_dim() && size.is_narrow() {
+            true => Some(size.clone()),
+            false => self.of("narrow", vec![size.clone()], Kind::INTEGER),
+        }
+    }
+
     /// What is known of a product of such symbols.
     fn kind_of(&self, size: &Size) -> Kind {
         let kinds = size
             .symbols
             .iter()
             .filter_map(|symbol| self.kinds.get(*symbol as usize));
-        kinds.fold(Kind::DIM, |all, kind| all.and(*kind))
+        kinds.fold(Kind::POSITIVE, |all, kind| all.and(*kind))
     }
 
     /// What is known of the sum, the product or the quotient of two sizes.
     fn kind_of_both(&self, a: &Size, b: &Size) -> Kind {
         let is_natural = self.is_natural(a) && self.is_natural(b);
         Kind {
+            is_positive: self.is_positive(a) && self.is_positive(b),
             is_natural,
             ..self.kind_of(a).and(self.kind_of(b))
         }
@@ -304,6 +353,7 @@ impl Symbols {
             return Some(a.with_coefficient(coefficient));
         }
         let kind = Kind {
+            is_positive: false,
             is_natural: false,
             ..self.kind_of(a).and(self.kind_of(b))
         };
@@ -316,6 +366,7 @@ impl Symbols {
             return Some(exact);
         }
         let kind = Kind {
+            is_positive: false,
             is_integer: false,
             ..self.kind_of_both(a, b)
         };
@@ -348,21 +399,31 @@ impl Symbols {
 }
 
 impl Kind {
-    const DIM: Self = Self {
+    const POSITIVE: Self = Self {
+        is_positive: true,
         is_natural: true,
         is_integer: true,
     };
+    const DIM: Self = Self {
+        is_positive: false,
+        ..Self::POSITIVE
+    };
     const INTEGER: Self = Self {
         is_natural: false,
-        is_integer: true,
+        ..Self::DIM
     };
     const REAL: Self = Self {
-        is_natural: false,
         is_integer: false,
+        ..Self::INTEGER
     };
+
+    fn is_dim(self) -> bool {
+        self.is_natural && self.is_integer
+    }
 
     fn and(self, other: Self) -> Self {
         Self {
+            is_positive: self.is_positive && other.is_positive,
             is_natural: self.is_natural && other.is_natural,
             is_integer: self.is_integer && other.is_integer,
         }

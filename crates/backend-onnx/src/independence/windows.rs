@@ -29,6 +29,9 @@ pub(super) fn conv(node: &mut Node<'_>) -> Given {
 pub(super) fn fused_conv(node: &mut Node<'_>) -> Given {
     node.require_same_input(1)?;
     node.require_same_input(2)?;
+    if node.input(0)?.row_axis().is_some() && node.optional(3)?.is_some_and(Value::is_same) {
+        return node.refuse("adds what has no rows");
+    }
     let mut results = convolved(node, 1)?;
     if let (Some(Item::Tensor(result)), Some(added)) = (results.first().cloned(), node.optional(3)?.cloned())
     {
@@ -123,7 +126,7 @@ fn places(node: &mut Node<'_>, dims: &[Size], kernel: &[Size]) -> Vec<Size> {
         let of_symbols = |node: &mut Node<'_>| {
             let mut arguments = vec![dim.clone(), kernel.clone()];
             arguments.extend(window.map(Size::number));
-            node.symbols.dim_of("window", arguments)
+            node.symbols.window_of(arguments)
         };
         let place = known.map(Size::number).or_else(|| of_symbols(node));
         places.push(place.unwrap_or_else(|| node.symbols.dim()));
@@ -200,8 +203,10 @@ pub(super) fn conv_transpose(node: &mut Node<'_>) -> Given {
 /// How many places a transposed convolution has along an axis.
 fn spread(node: &Node<'_>, axis: usize, axes: usize, length: i64, kernel: i64) -> Option<i64> {
     let at = |name: &str, index: usize, default: i64| node.ints(name).get(index).copied().unwrap_or(default);
-    if let Some(wanted) = node.ints("output_shape").get(axis) {
-        return Some(*wanted);
+    match node.ints("output_shape") {
+        [] => {}
+        wanted if wanted.len() == axes => return wanted.get(axis).copied(),
+        _ => return None,
     }
     let (stride, dilation) = (at("strides", axis, 1), at("dilations", axis, 1));
     let full = match node.text("auto_pad", "NOTSET").as_str() {

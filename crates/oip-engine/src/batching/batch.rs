@@ -141,6 +141,10 @@ fn join_key(metadata: &ModelMetadata, shared: &[String], request: &InferRequest)
             key.push(u8::from(value.is_some()));
         }
         let dims = value.map_or(&[][..], |value| value.shape().dims());
+        // A model may take a dimension of 0 for one that it is to find out.
+        if dims.contains(&0) {
+            return None;
+        }
         let has_any_rank = expected.shape.has_any_leading();
         if has_any_rank {
             key.push(dims.len() as u8); // at most `Shape::MAX_RANK`
