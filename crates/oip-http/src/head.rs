@@ -33,6 +33,13 @@ pub(crate) fn find_fault<B>(request: &Request<B>, config: &HttpConfig) -> Option
         );
         return Some((StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, message));
     }
+    if headers.len() > MAX_HEADERS {
+        let message = format!(
+            "the request has {} headers, the limit is {MAX_HEADERS}",
+            headers.len()
+        );
+        return Some((StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, message));
+    }
     let hosts = headers.get_all(HOST).iter().count();
     if request.version() == Version::HTTP_11 && hosts != 1 {
         return Some((
@@ -42,6 +49,9 @@ pub(crate) fn find_fault<B>(request: &Request<B>, config: &HttpConfig) -> Option
     }
     None
 }
+
+/// Headers of a request, over HTTP/2 as over HTTP/1: each takes many times its bytes in memory.
+const MAX_HEADERS: usize = 100;
 
 /// Bytes of headers as HTTP/1 writes them.
 fn bytes(headers: &HeaderMap) -> usize {

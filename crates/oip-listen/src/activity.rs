@@ -143,7 +143,9 @@ impl Activity {
     /// client lose their places.
     pub(crate) fn may_close(&self) -> bool {
         let mut state = self.lock();
-        let may_close = self.idles_since(&state).is_some();
+        let may_close = self
+            .idles_since(&state)
+            .is_some_and(|since| since <= Instant::now());
         if may_close {
             self.0.limits.streams.evict_all(&state.open);
             self.0.limits.connections.note_evicted();

@@ -128,8 +128,10 @@ impl StreamCap {
             0
         };
         if free <= kept_for_others {
+            // Where places are free, only a connection's share is in the way: it takes from none that has less.
             let least = match kind {
                 Admission::Lasting => own,
+                Admission::Assured | Admission::Work if free > 0 => own,
                 Admission::Assured | Admission::Work => 0,
             };
             if !taken.evict(least, now) {
@@ -256,9 +258,11 @@ struct State {
 }
 
 impl State {
-    /// From when on it may lose its place; `None` while it works.
+    /// From when on it may lose its place; `None` while it works. What waits for room has its response to give, whatever else it
+    /// waits for.
     fn ripe(&self) -> Option<Instant> {
-        self.waits.iter().flatten().min().copied()
+        let of_room = self.waits[Wait::Room as usize];
+        of_room.or_else(|| self.waits.iter().flatten().min().copied())
     }
 }
 
@@ -393,7 +397,7 @@ impl StreamPlace {
         !self.0.is_revoked()
     }
 
-    /// Waits until the stream is to end because its place is needed. It has a second for its last words.
+    /// Waits until the stream is to end because its place is needed. It has half a second for its last words, or a second if its connection stays.
     pub async fn revoked(&self) {
         poll_fn(|cx| self.poll_revoked(cx)).await;
     }

@@ -7,10 +7,15 @@ use std::{
     convert::Infallible,
     future::poll_fn,
     pin::{Pin, pin},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     task::{Context, Poll, ready},
     time::Duration,
 };
 
+use atomic_waker::AtomicWaker;
 use bytes::{Buf, Bytes};
 use h2::{Reason, SendStream, server::SendResponse};
 use http::{
@@ -75,15 +80,23 @@ where
     }
     let mut sender = Sender {
         stream,
-        report,
+        given: Arc::new(Given {
+            report,
+            is_waited_for: AtomicBool::new(false),
+            sent: Arc::default(),
+        }),
         pace: SendPace::default(),
         patience: None,
         last_words: None,
     };
-    match sender.send(pin!(body)).await {
+    let (mut stream, end) = match sender.send(pin!(body)).await {
+        Ok(()) => sender.until_sent().await,
+        Err(end) => (sender.stream, Err(end)),
+    };
+    match end {
         Ok(()) | Err(End::Gone) => {}
-        Err(End::Broken) => sender.stream.send_reset(Reason::INTERNAL_ERROR),
-        Err(End::Stuck | End::Evicted) => sender.stream.send_reset(Reason::CANCEL),
+        Err(End::Broken) => stream.send_reset(Reason::INTERNAL_ERROR),
+        Err(End::Stuck | End::Evicted) => stream.send_reset(Reason::CANCEL),
     }
 }
 
@@ -111,10 +124,39 @@ fn complete(response: &mut Response<()>, len: Option<u64>) {
 /// Bytes of a response that room is asked for at a time.
 const PIECE: usize = 64 << 10;
 
+/// A response that is given to h2, until the last of its bytes are written: a client may take back the room that it made.
+struct Given {
+    report: Report,
+    /// Whether only h2 has bytes of it left.
+    is_waited_for: AtomicBool,
+    sent: Arc<AtomicWaker>,
+}
+
+impl Drop for Given {
+    fn drop(&mut self) {
+        if *self.is_waited_for.get_mut() {
+            self.report.waits_no_more(true);
+        }
+        self.sent.wake();
+    }
+}
+
+/// Bytes of a response, which h2 drops when they are written.
+struct Piece {
+    bytes: Bytes,
+    _given: Arc<Given>,
+}
+
+impl AsRef<[u8]> for Piece {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
 /// Sends a response's body at the client's pace.
 struct Sender {
     stream: SendStream<Bytes>,
-    report: Report,
+    given: Arc<Given>,
     pace: SendPace,
     /// Runs while the client makes no room.
     patience: Option<Pin<Box<Sleep>>>,
@@ -171,7 +213,7 @@ impl Sender {
                 room => (room, Duration::ZERO),
             };
             let piece = data.split_to(room.min(data.len()));
-            self.pace.taken(piece.len(), waited, self.report.limits());
+            self.pace.taken(piece.len(), waited, self.given.report.limits());
             self.send_data(piece, is_last && data.is_empty())?;
         }
         Ok(())
@@ -180,16 +222,16 @@ impl Sender {
     /// Waits until the client makes room; returns how much, and how long it took.
     async fn wait_for_room(&mut self) -> Result<(usize, Duration), End> {
         let since = Instant::now();
-        let deadline = since + self.pace.patience(self.report.limits());
+        let deadline = since + self.pace.patience(self.given.report.limits());
         match &mut self.patience {
             Some(sleep) => sleep.as_mut().reset(deadline),
             none => *none = Some(Box::pin(sleep_until(deadline))),
         }
-        self.report.waits_for_room();
+        self.given.report.waits_for_room();
         let room = poll_fn(|cx| self.poll_room(cx)).await;
-        self.report.waits_no_more(room.is_ok());
+        self.given.report.waits_no_more(room.is_ok());
         if matches!(room, Err(End::Stuck)) {
-            self.report.is_stuck(since);
+            self.given.report.is_stuck(since);
         }
         Ok((room?, since.elapsed()))
     }
@@ -206,7 +248,13 @@ impl Sender {
         if let Poll::Ready(gone) = self.poll_gone(cx) {
             return Poll::Ready(Err(gone));
         }
-        if self.report.seat().poll_revoked(Waiter::Connection, cx).is_ready() {
+        if self
+            .given
+            .report
+            .seat()
+            .poll_revoked(Waiter::Connection, cx)
+            .is_ready()
+        {
             return Poll::Ready(Err(End::Evicted));
         }
         match &mut self.patience {
@@ -220,7 +268,7 @@ impl Sender {
         if let Poll::Ready(gone) = self.poll_gone(cx) {
             return Poll::Ready(gone);
         }
-        ready!(self.report.seat().poll_revoked(Waiter::Connection, cx));
+        ready!(self.given.report.seat().poll_revoked(Waiter::Connection, cx));
         let end = || Box::pin(sleep_until(Instant::now() + LAST_WORDS));
         let last_words = self.last_words.get_or_insert_with(end);
         last_words.as_mut().poll(cx).map(|()| End::Evicted)
@@ -230,7 +278,70 @@ impl Sender {
         self.stream.poll_reset(cx).map(|_| End::Gone)
     }
 
+    /// Waits until h2 has written everything, for as long as that goes on.
+    async fn until_sent(self) -> (SendStream<Bytes>, Result<(), End>) {
+        let Self {
+            mut stream,
+            given,
+            pace,
+            patience,
+            ..
+        } = self;
+        let limits = given.report.limits();
+        let wait = pace.patience(limits);
+        let mut since = Instant::now();
+        let mut left = Arc::strong_count(&given) - 1;
+        if left == 0 {
+            return (stream, Ok(()));
+        }
+        let mut patience = patience.unwrap_or_else(|| Box::pin(sleep_until(since + wait)));
+        patience.as_mut().reset(since + wait);
+        given.is_waited_for.store(true, Ordering::Relaxed);
+        given.report.waits_for_room();
+        let (sent, of_pieces) = (given.sent.clone(), Arc::downgrade(&given));
+        drop(given);
+        let mut is_revoked = false;
+        let end = poll_fn(|cx| {
+            sent.register(cx.waker());
+            let Some(given) = of_pieces.upgrade() else {
+                return Poll::Ready(Ok(()));
+            };
+            if stream.poll_reset(cx).is_ready() {
+                return Poll::Ready(Err(End::Gone));
+            }
+            // Its last words may be among what is left.
+            let seat = given.report.seat();
+            if !is_revoked && seat.poll_revoked(Waiter::Connection, cx).is_ready() {
+                is_revoked = true;
+                patience.as_mut().reset(Instant::now() + LAST_WORDS);
+            }
+            while patience.as_mut().poll(cx).is_ready() {
+                if is_revoked {
+                    return Poll::Ready(Err(End::Evicted));
+                }
+                // This one is not h2's.
+                let now_left = Arc::strong_count(&given) - 1;
+                if now_left >= left {
+                    given.report.is_stuck(since);
+                    return Poll::Ready(Err(End::Stuck));
+                }
+                (left, since) = (now_left, Instant::now());
+                patience.as_mut().reset(since + wait);
+            }
+            Poll::Pending
+        });
+        let end = end.await;
+        (stream, end)
+    }
+
     fn send_data(&mut self, data: Bytes, is_last: bool) -> Result<(), End> {
+        let data = match data.is_empty() {
+            true => data,
+            false => Bytes::from_owner(Piece {
+                bytes: data,
+                _given: self.given.clone(),
+            }),
+        };
         self.stream.send_data(data, is_last).map_err(|_| End::Gone)
     }
 

@@ -12,6 +12,9 @@ use super::GrpcConfig;
 #[derive(Clone)]
 struct HeadCharge(#[expect(dead_code, reason = "it is given back when it is dropped")] Arc<Charge>);
 
+/// Entries of a call's metadata: each takes many times its bytes in memory.
+const MAX_ENTRIES: usize = 128;
+
 /// Bytes of metadata that a connection's share of memory covers.
 const SMALL: usize = 8 << 10;
 
@@ -25,6 +28,11 @@ pub(crate) fn admit<B>(request: &mut Request<B>, config: &GrpcConfig) -> Result<
     if bytes > config.max_header_bytes {
         let limit = config.max_header_bytes;
         let message = format!("the call's metadata has {bytes} bytes, the limit is {limit}");
+        return Err(ServiceError::new(ErrorCode::TooLarge, message));
+    }
+    let count = request.headers().len();
+    if count > MAX_ENTRIES {
+        let message = format!("the call's metadata has {count} entries, the limit is {MAX_ENTRIES}");
         return Err(ServiceError::new(ErrorCode::TooLarge, message));
     }
     if bytes > SMALL {

@@ -6,7 +6,7 @@ use std::{error::Error, future::poll_fn, io, pin::Pin};
 
 use bytes::{Buf, Bytes};
 use http_body::Body;
-use oip_service::{Buffer, ByteBudget, Lease, TimeLimits, compression::Compression};
+use oip_service::{Buffer, ByteBudget, CallPlace, Lease, TimeLimits, compression::Compression};
 use oip_types::{ErrorCode, ServiceError, causes};
 use tokio::time::{Instant, timeout_at};
 use tonic::{Code, Status};
@@ -26,6 +26,8 @@ pub(crate) struct Messages<B> {
     limit: usize,
     budget: ByteBudget,
     time: TimeLimits,
+    /// Of a conversation, which waits for its client between messages.
+    place: Option<CallPlace>,
 }
 
 /// A message that has come whole.
@@ -63,12 +65,18 @@ where
             limit: config.max_message_bytes,
             budget: config.budget.clone(),
             time: config.time,
+            place: None,
         }
     }
 
     /// The next message, or `None` when there is none. May be dropped and called again.
     pub(crate) async fn next(&mut self) -> Result<Option<Message>, Status> {
         self.next_of(None).await
+    }
+
+    /// The same of a conversation: a message that is on its way puts off the end of its place.
+    pub(crate) fn with_place(self, place: Option<CallPlace>) -> Self {
+        Self { place, ..self }
     }
 
     /// The only message of a call; what it takes is charged to the call's lease.
@@ -104,6 +112,9 @@ where
                     }
                 }
             };
+            if let (true, Some(_), Some(place)) = (is_open, &self.incoming, &self.place) {
+                place.rest();
+            }
             if !is_open {
                 return match self.incoming {
                     None => Ok(None),

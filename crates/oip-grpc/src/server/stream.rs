@@ -78,9 +78,10 @@ where
     let (sender, answers) = mpsc::channel(1);
     let end = Arc::new(OnceLock::new());
     let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+    let place: Option<CallPlace> = head.extensions.get().cloned();
     let driver = Driver {
         is_draining: inference.is_draining.subscribe(),
-        messages: Messages::new(body, compression, &inference.config),
+        messages: Messages::new(body, compression, &inference.config).with_place(place.clone()),
         out: Outgoing {
             answers: sender,
             deadline,
@@ -90,7 +91,7 @@ where
         deadline,
         grant: head.extensions.get::<Grant>().cloned(),
         notes: head.extensions.get().cloned(),
-        place: head.extensions.get().cloned(),
+        place,
         is_resting: false,
         closes_on_error: head.headers.get(GRPC_ERROR).is_some_and(|value| value == "true"),
         running: VecDeque::new(),
