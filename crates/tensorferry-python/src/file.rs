@@ -14,7 +14,7 @@ use fmt_core::{
 };
 use pyo3::{prelude::*, types::PyDict};
 use tensor_core::{Naming, Tensor};
-use tensor_files::{AllowedLoss, ConvertOptions, Manifest, SourceFiles, Tolerance};
+use tensor_files::{Manifest, Tolerance};
 
 use crate::{
     buffer::{Borrowed, Buffer, Fresh},
@@ -274,39 +274,6 @@ pub(crate) fn formats() -> Vec<(&'static str, Vec<&'static str>)> {
     formats
         .map(|format| (format.id(), format.extensions().to_vec()))
         .collect()
-}
-
-/// Converts a file; returns what the target does not hold, which is empty unless loss is allowed.
-#[pyfunction]
-pub(crate) fn convert(
-    py: Python<'_>,
-    source: PathBuf,
-    target: PathBuf,
-    format: Option<&str>,
-    allow_loss: bool,
-) -> PyResult<Vec<String>> {
-    let format = crate::save::wanted_format(&target, format)?;
-    let options = ReadOptions::default();
-    let converted = py.detach(|| {
-        let sources = SourceFiles::of([&*source]);
-        let reader = tensor_files::open(&source, &options).map_err(|error| (error, &source))?;
-        let reader = Noted::new(&*reader);
-        let how = ConvertOptions {
-            allow_loss: if allow_loss {
-                AllowedLoss::ALL
-            } else {
-                AllowedLoss::NONE
-            },
-            sources,
-            ..ConvertOptions::default()
-        };
-        tensor_files::convert(&reader, format, &target, &how).map_err(|error| {
-            let is_of_source = reader.has_failed();
-            (error, if is_of_source { &source } else { &target })
-        })
-    });
-    let converted = converted.map_err(|(error, path)| error::of_file(py, &error, Some(path)))?;
-    Ok(converted.losses.iter().map(ToString::to_string).collect())
 }
 
 /// Compares two files by names and content: a dictionary for each difference.

@@ -6,6 +6,7 @@
 mod buffer;
 mod call;
 mod client;
+mod convert;
 mod error;
 mod file;
 mod noted;
@@ -38,7 +39,7 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<server::Server>()?;
     module.add_class::<writer::Writer>()?;
     module.add_function(wrap_pyfunction!(file::formats, module)?)?;
-    module.add_function(wrap_pyfunction!(file::convert, module)?)?;
+    module.add_function(wrap_pyfunction!(convert::convert, module)?)?;
     module.add_function(wrap_pyfunction!(file::diff, module)?)?;
     module.add_function(wrap_pyfunction!(file::manifest, module)?)?;
     module.add_function(wrap_pyfunction!(file::check_manifest, module)?)?;

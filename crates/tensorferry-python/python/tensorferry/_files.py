@@ -452,11 +452,43 @@ class Writer:
 
 
 def convert(
-    source: PathLike, target: PathLike, *, format: str | None = None, allow_loss: bool = False
+    source: PathLike,
+    target: PathLike,
+    *,
+    format: str | None = None,
+    dtype: str | None = None,
+    keep_dtype: str | Iterable[str] = (),
+    include: str | Iterable[str] = (),
+    exclude: str | Iterable[str] = (),
+    rename: str | Iterable[str] = (),
+    max_shard_size: int | str | None = None,
+    allow_loss: bool = False,
+    strict: bool = False,
+    progress: bool | Callable[[int, int], Any] = False,
 ) -> list[str]:
-    """Converts a file piece by piece, with bounded memory. Returns what the target does not hold, as sentences: that is
-    empty unless ``allow_loss`` is given, without which it is a :class:`TensorFileError`."""
-    return _native.convert(os.fspath(source), os.fspath(target), format, allow_loss)
+    """Converts a file piece by piece, with bounded memory, as ``tensor convert`` does.
+
+    ``dtype`` turns floats into ``"f16"``, ``"bf16"``, ``"f32"`` or ``"f64"``, but for tensors that fit ``keep_dtype``. ``include``
+    and ``exclude`` are globs such as ``"model.layers.*"`` or regular expressions behind ``re:``; ``rename`` is ``"model.*=>*"``.
+    With ``max_shard_size``, a number of bytes or a text such as ``"5GB"``, several files and their index are written.
+    ``progress=True`` shows a bar on standard error; a function is called with the bytes that are written and all of them.
+
+    Returns what the target does not hold, as sentences. Metadata that it has no place for is dropped, unless ``strict`` is given.
+    Tensors, sparsity, names and numbers out of range are lost only with ``allow_loss``; without it, that is a
+    :class:`TensorFileError` and the target is untouched."""
+    options = {
+        "format": format,
+        "allow_loss": allow_loss,
+        "strict": strict,
+        "dtype": dtype,
+        "keep_dtype": _listed(keep_dtype),
+        "include": _listed(include),
+        "exclude": _listed(exclude),
+        "rename": _listed(rename),
+        "max_shard_size": _bytes(max_shard_size),
+    }
+    with _progress(progress, os.fspath(target)) as report:
+        return _native.convert(os.fspath(source), os.fspath(target), options | {"progress": report})
 
 
 def diff(first: PathLike, second: PathLike, *, rtol: float = 0.0, atol: float = 0.0) -> list[dict[str, str]]:
@@ -489,6 +521,49 @@ def formats() -> dict[str, list[str]]:
 
 def _given(tensors: Mapping[str, Any]) -> list[tuple[str, str, list[int], Any]]:
     return [(name, *_contiguous(name, tensor)) for name, tensor in tensors.items()]
+
+
+def _listed(patterns: str | Iterable[str]) -> list[str]:
+    """One pattern, or several."""
+    return [patterns] if isinstance(patterns, str) else list(patterns)
+
+
+def _bytes(size: int | str | None) -> int | None:
+    """A number of bytes, which may have a unit: ``"5GB"`` or ``"512 MiB"``."""
+    if size is None or isinstance(size, int):
+        return size
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?\s*", size, re.IGNORECASE)
+    if not found:
+        raise ValueError(f"max_shard_size: expected a number of bytes such as 5000000000, '5GB' or '4GiB', found {size!r}")
+    number, unit, binary = found.groups()
+    power = "KMGT".index(unit.upper()) + 1 if unit else 0
+    return int(float(number) * (1024 if binary else 1000) ** power)
+
+
+@contextlib.contextmanager
+def _progress(wanted: bool | Callable[[int, int], Any], name: str) -> Iterator[Callable[[int, int], Any] | None]:
+    """What is called as bytes are written: a bar on standard error, the caller's function, or nothing."""
+    if callable(wanted):
+        yield wanted
+        return
+    if not wanted:
+        yield None
+        return
+    shown = False
+
+    def bar(done: int, total: int) -> None:
+        nonlocal shown
+        shown = True
+        part = done / total if total else 1.0
+        filled = int(part * 30)
+        sys.stderr.write(f"\r{os.path.basename(name)}  {'#' * filled}{'.' * (30 - filled)}  {done / 1e9:.2f} of {total / 1e9:.2f} GB")
+        sys.stderr.flush()
+
+    try:
+        yield bar
+    finally:
+        if shown:
+            sys.stderr.write("\n")
 
 
 def _texts(metadata: Mapping[str, str] | None) -> dict[str, str]:

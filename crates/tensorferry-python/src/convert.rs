@@ -1,0 +1,150 @@
+//! Conversions, as `tensor convert` makes them.
+
+use std::{
+    ops::ControlFlow,
+    path::PathBuf,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use fmt_core::{Error, ReadOptions, TensorReader};
+use pyo3::prelude::*;
+use tensor_core::{DType, DTypeKind};
+use tensor_files::{
+    AllowedLoss, Composite, ConvertOptions, Pattern, Progress, Recast, Renaming, Selection, ShardOptions,
+    SourceFiles,
+};
+
+use crate::{error, noted::Noted};
+
+/// What is written, and how.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+pub(crate) struct Options {
+    format: Option<String>,
+    allow_loss: bool,
+    strict: bool,
+    dtype: Option<String>,
+    keep_dtype: Vec<String>,
+    include: Vec<String>,
+    exclude: Vec<String>,
+    rename: Vec<String>,
+    max_shard_size: Option<u64>,
+    /// Called with the bytes that are written, and all of them.
+    progress: Option<Py<PyAny>>,
+}
+
+/// Converts a file; returns what the target does not hold.
+#[pyfunction]
+pub(crate) fn convert(
+    py: Python<'_>,
+    source: PathBuf,
+    target: PathBuf,
+    options: Options,
+) -> PyResult<Vec<String>> {
+    let format = crate::save::wanted_format(&target, options.format.as_deref())?;
+    let mut selection = Selection::default();
+    selection.include = parsed("include", &options.include)?;
+    selection.exclude = parsed("exclude", &options.exclude)?;
+    selection.rename = parsed::<Renaming>("rename", &options.rename)?;
+    let kept: Vec<Pattern> = parsed("keep_dtype", &options.keep_dtype)?;
+    let dtype = options.dtype.as_deref().map(float).transpose()?;
+    // What the callback raised, which ends the conversion.
+    let raised: Mutex<Option<PyErr>> = Mutex::new(None);
+    let report = |progress: Progress| {
+        Python::attach(|py| {
+            let called = match &options.progress {
+                Some(call) => call.call1(py, (progress.done, progress.total)).map(drop),
+                None => Ok(()),
+            };
+            match called.and_then(|()| py.check_signals()) {
+                Ok(()) => ControlFlow::Continue(()),
+                Err(raising) => {
+                    *lock(&raised) = Some(raising);
+                    ControlFlow::Break(())
+                }
+            }
+        })
+    };
+    let converted = py.detach(|| {
+        let of_source = |error: Error| (error, &source);
+        let sources = SourceFiles::of([&*source]);
+        let opened = tensor_files::open(&source, &ReadOptions::default()).map_err(of_source)?;
+        let noted = Noted::new(&*opened);
+        let mut files = Composite::new(source.display().to_string(), &noted as &dyn TensorReader);
+        if !selection.is_everything() {
+            selection.apply(&mut [&mut files]).map_err(of_source)?;
+        }
+        let stays = |index| {
+            let name = files.name_in_file(index);
+            kept.iter().any(|pattern| pattern.matches(name))
+        };
+        let recast = dtype
+            .map(|dtype| Recast::to_float(&files, dtype, stays))
+            .transpose();
+        let recast = recast.map_err(of_source)?;
+        let reader: &dyn TensorReader = match &recast {
+            Some(recast) => recast,
+            None => &files,
+        };
+        let late = || recast.as_ref().map(Recast::losses).unwrap_or_default();
+        let how = ConvertOptions {
+            allow_loss: AllowedLoss {
+                metadata: !options.strict,
+                ..if options.allow_loss {
+                    AllowedLoss::ALL
+                } else {
+                    AllowedLoss::NONE
+                }
+            },
+            sources,
+            on_progress: Some(&report),
+            lost_on_the_way: Some(&late),
+            ..ConvertOptions::default()
+        };
+        let written = match options.max_shard_size {
+            Some(most) => {
+                tensor_files::convert_sharded(reader, format, &target, &ShardOptions::at_most(most), &how)
+                    .map(|sharded| sharded.losses)
+            }
+            None => tensor_files::convert(reader, format, &target, &how).map(|converted| converted.losses),
+        };
+        written.map_err(|error| (error, if noted.has_failed() { &source } else { &target }))
+    });
+    if let Some(raised) = lock(&raised).take() {
+        return Err(raised);
+    }
+    let losses = converted.map_err(|(error, path)| error::of_file(py, &error, Some(path)))?;
+    Ok(losses.iter().map(ToString::to_string).collect())
+}
+
+/// Patterns or renamings, with the option that has a wrong one.
+fn parsed<T>(option: &str, texts: &[String]) -> PyResult<Vec<T>>
+where
+    T: std::str::FromStr<Err: std::fmt::Display>,
+{
+    let parse = |text: &String| {
+        text.parse()
+            .map_err(|wrong| error::usage(format!("{option} {text:?}: {wrong}")))
+    };
+    texts.iter().map(parse).collect()
+}
+
+/// A float's dtype, under its short or NumPy's name.
+fn float(text: &str) -> PyResult<DType> {
+    let short = match text {
+        "float16" => "f16",
+        "bfloat16" => "bf16",
+        "float32" => "f32",
+        "float64" => "f64",
+        other => other,
+    };
+    let mut floats = DType::ALL
+        .into_iter()
+        .filter(|dtype| dtype.kind() == DTypeKind::Float);
+    let found = floats.find(|dtype| dtype.name().eq_ignore_ascii_case(short));
+    found.ok_or_else(|| error::usage(format!("dtype: expected f16, bf16, f32 or f64, found {text:?}")))
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
