@@ -196,6 +196,10 @@ impl Backend for BoosterBackend {
         self.other.file_names()
     }
 
+    fn holds_weights_only(&self) -> bool {
+        self.other.holds_weights_only()
+    }
+
     fn files_beside(&self, content: &Bytes) -> Result<Vec<String>, ServiceError> {
         self.other.files_beside(content)
     }

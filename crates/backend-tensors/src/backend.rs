@@ -79,6 +79,11 @@ impl Backend for TensorsBackend {
         ]
     }
 
+    /// Checkpoints are tensor files too.
+    fn holds_weights_only(&self) -> bool {
+        true
+    }
+
     fn load(&self, source: &ModelSource, cx: &LoadContext) -> Result<Box<dyn Model>, ServiceError> {
         let loaded = load(source, cx.deadline, self.memory)?;
         Ok(Box::new(TensorsModel::new(

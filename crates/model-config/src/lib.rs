@@ -33,6 +33,7 @@
 mod complete;
 mod error;
 mod fields;
+mod hugging_face;
 mod normalize;
 mod pbtxt;
 mod reshape;
@@ -41,6 +42,7 @@ mod written;
 
 pub use complete::{Completed, Defaults, complete, complete_pipeline};
 pub use error::{ConfigError, MismatchError, PipelineError, Place, Role};
+pub use hugging_face::HuggingFaceConfig;
 pub use reshape::Axes;
 pub use written::{Syntax, WrittenConfig, WrittenTensor};
 

@@ -66,7 +66,7 @@ pub use load::{
     digests::{DigestsError, RequiredDigests},
     registry::ModelStatus,
     repositories::Repositories,
-    repository::{Repository, RepositoryError},
+    repository::{PassedOver, Repository, RepositoryError},
     upstream::Upstream,
 };
 pub use run::{

@@ -43,7 +43,7 @@ use crate::{
     platforms::Aliases,
     reach,
     reload::Reloads,
-    report::{self, PassedOver},
+    report,
     signals::{INTERRUPTED, Signals, Wish},
     telemetry::{self, Log, LogEnd},
     tls_options,
@@ -278,7 +278,7 @@ impl App {
             });
         }
 
-        let passed_over = PassedOver::of(&repository);
+        let passed_over = repository.passed_over();
         let only_model = repository.only_model();
         let engine = Arc::new(Engine::start(repository, config.engine));
         let mut service = Extended::new(engine.clone()).with_logging(log.control.clone());

@@ -10,12 +10,7 @@ use oip_engine::{Engine, ModelControl};
 use oip_types::ModelState;
 
 use crate::{
-    config::Config,
-    failure::Failure,
-    model_source,
-    options::Options,
-    report::{self, PassedOver},
-    telemetry, tls_options,
+    config::Config, failure::Failure, model_source, options::Options, report, telemetry, tls_options,
 };
 
 const EXAMPLES: &str = "\
@@ -49,7 +44,7 @@ pub(crate) fn run(check: Check) -> Result<ExitCode, Failure> {
     tls_options::read(config.tls.take())?;
     config.access.guard(&config.http.cpu)?;
     let repository = model_source::open(&mut config)?;
-    let passed_over = PassedOver::of(&repository);
+    let passed_over = repository.passed_over();
     let engine = Engine::start(repository, config.engine);
     engine.wait_until_loaded();
     let models = engine.models();

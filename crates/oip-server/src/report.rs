@@ -1,15 +1,13 @@
 //! What the server prints for a person: where it listens, what it serves, and how to go on.
 
 use std::{
-    ffi::OsStr,
     fmt::Write as _,
     io::{IsTerminal, Write, stdout},
-    path::Path,
     time::Duration,
 };
 
 use anstream::{AutoStream, ColorChoice};
-use oip_engine::{ModelStatus, Repositories};
+use oip_engine::{ModelStatus, PassedOver};
 use oip_listen::Address;
 use oip_types::{Joining, ModelState, TensorMetadata};
 use serde_json::{Value, json};
@@ -95,41 +93,11 @@ pub(crate) fn models(
 
 /// Says the same of what is not served to programs that read the log and nothing else.
 pub(crate) fn log_passed_over(models: &[ModelStatus], passed_over: &[PassedOver]) {
-    for PassedOver { file, advice } in passed_over {
+    for PassedOver { file, advice, .. } in passed_over {
         tracing::warn!(file, advice, "a file is not served");
     }
     if models.is_empty() {
         tracing::warn!("ready, with nothing to serve");
-    }
-}
-
-/// A file in a repository's folder that is not served.
-pub(crate) struct PassedOver {
-    file: String,
-    /// How it would be served.
-    advice: String,
-}
-
-impl PassedOver {
-    /// All of them: model files that belong into a folder of their own, and files of other frameworks.
-    pub(crate) fn of(repositories: &Repositories) -> Vec<Self> {
-        let misplaced = repositories.misplaced_files().into_iter().map(|file| {
-            let part = |part: Option<&OsStr>| part.unwrap_or_default().to_string_lossy().into_owned();
-            let (stem, extension) = (
-                part(Path::new(&file).file_stem()),
-                part(Path::new(&file).extension()),
-            );
-            Self {
-                advice: format!("to serve it, move it to {stem}/1/model.{extension}"),
-                file,
-            }
-        });
-        let foreign = repositories.foreign_files().into_iter();
-        let foreign = foreign.map(|(file, framework)| Self {
-            file,
-            advice: format!("a file of {framework}: export the model to ONNX"),
-        });
-        misplaced.chain(foreign).collect()
     }
 }
 
@@ -199,7 +167,7 @@ pub(crate) fn as_json(models: &[ModelStatus], passed_over: &[PassedOver]) {
         .collect();
     let passed_over: Vec<Value> = passed_over
         .iter()
-        .map(|PassedOver { file, advice }| json!({"file": file, "advice": advice}))
+        .map(|PassedOver { file, advice, .. }| json!({"file": file, "advice": advice}))
         .collect();
     let report = json!({"models": models, "passed_over": passed_over});
     print(&format!("{report:#}\n"));
@@ -211,7 +179,7 @@ fn summary(models: &[ModelStatus], passed_over: &[PassedOver], elapsed: Duration
         true => text.push_str("No models are loaded.\n"),
         false => text.push_str(&table(models, look)),
     }
-    for PassedOver { file, advice } in passed_over {
+    for PassedOver { file, advice, .. } in passed_over {
         let _ = writeln!(text, "not served: {}: {}", shown(file), shown(advice));
     }
     let failed = models

@@ -256,6 +256,12 @@ pub trait Backend: Send + Sync + 'static {
     /// the first is taken.
     fn file_names(&self) -> &[&str];
 
+    /// Whether its files may be the weights of a model whose computation another program knows. Where a configuration in the
+    /// Hugging Face format stands next to such a file, the file is served only when the operator asks for it.
+    fn holds_weights_only(&self) -> bool {
+        false
+    }
+
     /// The names of the files in the same folder that a model with this content needs, such as its weights. They are
     /// opened under the same rules as the model's own file, and given to [`Backend::load`].
     ///

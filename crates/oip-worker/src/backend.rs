@@ -60,6 +60,10 @@ impl Backend for IsolatedBackend {
         self.inner.file_names()
     }
 
+    fn holds_weights_only(&self) -> bool {
+        self.inner.holds_weights_only()
+    }
+
     fn files_beside(&self, content: &Bytes) -> Result<Vec<String>, ServiceError> {
         self.inner.files_beside(content)
     }

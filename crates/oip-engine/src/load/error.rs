@@ -136,8 +136,22 @@ pub(crate) enum LoadError {
         Quoted(file)
     )]
     NoBackend { file: String },
-    #[error("it has no {files}")]
-    NoFile { files: String },
+    #[error("its directory has no files: it is being copied, or was left empty")]
+    NoFiles,
+    #[error("it has no {files}{}", hint(false, misnamed.as_ref()))]
+    NoFile {
+        files: String,
+        misnamed: Option<Misnamed>,
+    },
+    #[error("{}", not_exported(model, weights.as_ref(), exported.as_deref()))]
+    NotExported {
+        /// What its config.json calls it.
+        model: String,
+        /// The file with its weights, and the backend that could serve them.
+        weights: Option<(String, &'static str)>,
+        /// The path of an export in its directory.
+        exported: Option<String>,
+    },
     #[error("it has no version folder with {files} in it{}", hint(*is_misplaced, misnamed.as_ref()))]
     NoVersion {
         files: String,
@@ -171,6 +185,13 @@ pub(crate) enum LoadError {
     WarmUp { name: String, source: Box<WarmUpError> },
     #[error("{0}")]
     Plan(#[source] Arc<PlanError>),
+}
+
+impl LoadError {
+    /// Whether no version has a file.
+    pub(crate) fn is_of_missing_files(&self) -> bool {
+        matches!(self, Self::NoVersion { .. } | Self::EmptyVersion { .. })
+    }
 }
 
 /// Why a warm-up request failed.
@@ -218,8 +239,17 @@ fn hint(is_misplaced: bool, misnamed: Option<&Misnamed>) -> String {
                 .to_owned()
         }
         (false, Some(Misnamed::Known { found, wanted })) => {
+            let (path, other) = (Path::new(found), Path::new(wanted));
+            // A file's name can be configured, its directory cannot.
+            let configured = match path.parent() == other.parent() {
+                true => format!(
+                    ", or with default_model_filename: {:?} in its configuration",
+                    FileError::name(path)
+                ),
+                false => String::new(),
+            };
             format!(
-                " (there is {}, which would be the model as {})",
+                " (there is {}, which would be the model as {}{configured})",
                 Quoted(found),
                 Quoted(wanted)
             )
@@ -232,4 +262,25 @@ fn hint(is_misplaced: bool, misnamed: Option<&Misnamed>) -> String {
         }
         (false, None) => String::new(),
     }
+}
+
+/// Says what a Hugging Face model is, and how it would be served.
+fn not_exported(model: &str, weights: Option<&(String, &str)>, exported: Option<&str>) -> String {
+    let is = match weights {
+        Some((file, _)) => format!("{file} has the weights of"),
+        None => "it is".to_owned(),
+    };
+    let what = format!("{is} a Hugging Face model ({model}, see config.json), which need");
+    let export = match exported {
+        Some(path) => format!("an export of it is there: serve {path}"),
+        None => "export the model to ONNX (optimum-cli export onnx --model DIRECTORY OUTPUT) and serve that"
+            .to_owned(),
+    };
+    let as_tensors = weights.map_or(String::new(), |(_, backend)| {
+        format!(
+            "; to serve the weights as tensors, name the file itself, or write backend = \"{backend}\" into a config.toml"
+        )
+    });
+    let needs = if weights.is_some() { "" } else { "s" };
+    format!("{what}{needs} the package transformers to compute anything: {export}{as_tensors}")
 }

@@ -7,7 +7,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use model_config::{Syntax, WrittenConfig};
+use model_config::{HuggingFaceConfig, Syntax, WrittenConfig};
 use oip_service::{Backend, available_memory};
 use oip_types::{check_name, model_config::VersionPolicy};
 use rustix::fs::FileType;
@@ -94,8 +94,10 @@ impl ModelFolder {
         if self.only_file.is_some() {
             return Ok(WrittenConfig::default());
         }
-        let is_there = |file: &&(&str, Syntax)| self.root.stat(&self.below.join(file.0)).is_ok();
-        let files: Vec<_> = WrittenConfig::FILES.iter().filter(is_there).collect();
+        let files = WrittenConfig::FILES.iter();
+        let files = files.filter(|(name, _)| self.root.stat(&self.below.join(name)).is_ok());
+        let is_ours = |file: &&(&str, Syntax)| file.1 != Syntax::Json || self.hugging_face(&[]).is_none();
+        let files: Vec<_> = files.filter(is_ours).collect();
         let (name, syntax) = match files[..] {
             [] => return Ok(WrittenConfig::default()),
             [(name, syntax)] => (*name, *syntax),
@@ -111,6 +113,57 @@ impl ModelFolder {
             file: name,
             source: source.into(),
         })
+    }
+
+    /// Whether it has a file that is called as a configuration, of this server or of the Hugging Face format.
+    pub(crate) fn has_configuration(&self) -> bool {
+        let mut files = WrittenConfig::FILES.iter();
+        files.any(|(name, _)| self.root.stat(&self.below.join(name)).is_ok())
+    }
+
+    /// The files of this server's configurations in a directory below it that it does not read.
+    pub(crate) fn ignored_configurations(&self, directory: &str) -> Vec<&'static str> {
+        let is_there = |name: &&str| self.root.stat(&self.below.join(directory).join(name)).is_ok();
+        // A config.json is the business of many programs.
+        let files = WrittenConfig::FILES.iter();
+        let files = files.filter(|(_, syntax)| *syntax != Syntax::Json);
+        files.map(|(name, _)| *name).filter(is_there).collect()
+    }
+
+    /// The `config.json` in it, or in a directory below it, if that has the Hugging Face format.
+    fn hugging_face(&self, directory: &[&str]) -> Option<HuggingFaceConfig> {
+        let names = [directory, &["config.json"]].concat();
+        let bytes = self.read(&names, HuggingFaceConfig::MAX_BYTES as u64).ok()?;
+        HuggingFaceConfig::recognize(std::str::from_utf8(&bytes).ok()?)
+    }
+
+    /// Why it is not served as a Hugging Face model, if it is one: `weights` is the file of it that was found.
+    fn unexported(&self, version: Option<&str>, weights: Option<&FoundFile>) -> Option<LoadError> {
+        let in_version = version.and_then(|version| self.hugging_face(&[version]));
+        let model = in_version.or_else(|| self.hugging_face(&[]))?.model;
+        let export = ["onnx", "model.onnx"];
+        Some(LoadError::NotExported {
+            model,
+            weights: weights.map(|file| (FileError::name(&file.named), file.backend.name())),
+            exported: self.has(&export).then(|| export.join("/")),
+        })
+    }
+
+    /// The content of a version with a file. Weights without the network that they belong to are served only when asked for.
+    fn content(
+        &self,
+        version: Option<&str>,
+        file: Result<FoundFile, FileError>,
+        written: &WrittenConfig,
+    ) -> Result<Content, LoadError> {
+        let file = file.map_err(LoadError::File)?;
+        let is_asked_for = self.only_file.is_some()
+            || written.backend_name().is_some()
+            || !written.config.default_model_filename.is_empty();
+        let unexported = (file.backend.holds_weights_only() && !is_asked_for)
+            .then(|| self.unexported(version, Some(&file)))
+            .flatten();
+        unexported.map_or(Ok(Content::File(file)), Err)
     }
 
     /// Whether something is there below it, by these names.
@@ -233,10 +286,8 @@ impl ModelFolder {
         if !self.has_versions {
             let file = self.model_file(&self.below, written)?;
             let content = match file {
-                Some(file) => file.map(Content::File).map_err(LoadError::File),
-                None => Err(self
-                    .describe_files(written)
-                    .map_or_else(|error| error, |files| LoadError::NoFile { files })),
+                Some(file) => self.content(None, file, written),
+                None => Err(self.why_no_file(written).unwrap_or_else(|error| error)),
             };
             return Ok(vec![FoundVersion {
                 version: None,
@@ -264,8 +315,8 @@ impl ModelFolder {
         for version in folders {
             match self.model_file(&self.below.join(&version), written)? {
                 Some(file) => found.push(FoundVersion {
+                    content: self.content(Some(&version), file, written),
                     version: Some(version),
-                    content: file.map(Content::File).map_err(LoadError::File),
                 }),
                 None => without_file.push(version),
             }
@@ -433,7 +484,30 @@ impl ModelFolder {
         })
     }
 
+    /// Why a model without versions has no file.
+    fn why_no_file(&self, written: &WrittenConfig) -> Result<LoadError, LoadError> {
+        let unexported = self.unexported(None, None);
+        let missing = || {
+            Ok(LoadError::NoFile {
+                files: self.describe_files(written)?,
+                misnamed: self.misnamed(written, None)?,
+            })
+        };
+        unexported.map_or_else(missing, Ok)
+    }
+
     fn why_empty(&self, written: &WrittenConfig, version: Option<&String>) -> Result<LoadError, LoadError> {
+        let misplaced = self.model_file(&self.below, written)?.and_then(Result::ok);
+        let weights = misplaced
+            .as_ref()
+            .filter(|file| file.backend.holds_weights_only());
+        let is_weights = weights.is_some() || misplaced.is_none();
+        if let Some(unexported) = self
+            .unexported(version.map(String::as_str), weights)
+            .filter(|_| is_weights)
+        {
+            return Ok(unexported);
+        }
         let files = self.describe_files(written)?;
         let is_misplaced = self.model_file(&self.below, written)?.is_some();
         let misnamed = self.misnamed(written, version)?;
@@ -489,7 +563,10 @@ impl ModelFolder {
             files.sort();
             let found = files.into_iter().find_map(|file| Some((wanted(&file)?, file)));
             if let Some((wanted, file)) = found {
-                let version = version.map_or("1", String::as_str);
+                let version = match self.has_versions {
+                    true => version.map_or("1", String::as_str),
+                    false => "",
+                };
                 return Ok(Some(Misnamed::Known {
                     found: place(folder, &file),
                     wanted: place(version, wanted),

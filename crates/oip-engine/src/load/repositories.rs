@@ -2,7 +2,11 @@
 
 use std::{collections::BTreeSet, io};
 
-use crate::load::{error::LoadError, model_folder::ModelFolder, repository::Repository};
+use crate::load::{
+    error::LoadError,
+    model_folder::ModelFolder,
+    repository::{PassedOver, Repository},
+};
 
 /// Repositories that are served together. A model that two of them have is served from neither of them: it is shown with the
 /// reason.
@@ -50,18 +54,10 @@ impl Repositories {
         if is_only { names.pop() } else { None }
     }
 
-    /// The files that look like models but stand where none is served from ([`Repository::misplaced_files`]).
+    /// The files that have no effect although they look as if they should ([`Repository::passed_over`]).
     #[must_use]
-    pub fn misplaced_files(&self) -> Vec<String> {
-        let repositories = self.0.iter();
-        repositories.flat_map(Repository::misplaced_files).collect()
-    }
-
-    /// The files of other frameworks ([`Repository::foreign_files`]).
-    #[must_use]
-    pub fn foreign_files(&self) -> Vec<(String, &'static str)> {
-        let repositories = self.0.iter();
-        repositories.flat_map(Repository::foreign_files).collect()
+    pub fn passed_over(&self) -> Vec<PassedOver> {
+        self.0.iter().flat_map(Repository::passed_over).collect()
     }
 
     pub(crate) fn names(&self) -> Names {

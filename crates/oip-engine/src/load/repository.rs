@@ -51,7 +51,8 @@ impl Repository {
     /// A folder with a model file in it is one model without versions, called `single_model_name`, or else as its
     /// configuration says, or else after the folder. A file is one model too, called `single_model_name`, or else after
     /// the file; no configuration beside it is read. A folder whose folders all have a model file in them, with a number for a
-    /// name at least one, is one model with versions, named likewise. Any other folder is a repository:
+    /// name at least one, is one model with versions, named likewise. So is a folder with a configuration in it, whatever
+    /// that says, unless it has models in folders of their own. Any other folder is a repository:
     /// `<model>/<version>/<file>`. Hidden folders are passed over. What is no model but stands where one should is shown with
     /// the reason.
     ///
@@ -128,9 +129,15 @@ impl Repository {
         let folder = repository.model_folder(&open, "", Path::new(""), false);
         // Errors of the configuration are reported when the model is loaded.
         let written = folder.configuration().unwrap_or_default();
-        let is_model = folder.has_model_file(&written);
-        repository.has_versions = !is_model && repository.has_version_folders(&open, &written);
-        if is_model || repository.has_versions {
+        let has_file = folder.has_model_file(&written);
+        // A wrong configuration is that of a model too, which is unavailable then.
+        let is_configured = folder.has_configuration() && !repository.has_models(&open);
+        let has_versions = || {
+            let is_versioned = is_configured && repository.has_numbered_folder(&open);
+            is_versioned || repository.has_version_folders(&open, &written)
+        };
+        repository.has_versions = !has_file && has_versions();
+        if has_file || is_configured || repository.has_versions {
             // The folder's own name rather than that of a link to it, if it has one here.
             let real = repository
                 .path
@@ -148,12 +155,30 @@ impl Repository {
     /// them would have a version.
     fn has_version_folders(&self, root: &Arc<Root>, written: &WrittenConfig) -> bool {
         let folders = subfolders(root, Path::new("")).unwrap_or_default();
-        let is_number = |name: &String| name.bytes().all(|byte| byte.is_ascii_digit());
         let has_model = |name: &String| {
             let folder = self.model_folder(root, name, Path::new(name), false);
             folder.has_model_file(written)
         };
-        folders.iter().any(is_number) && folders.iter().all(has_model)
+        self.has_numbered_folder(root) && folders.iter().all(has_model)
+    }
+
+    /// Whether one of its folders has a number for a name, as the folders of versions do.
+    fn has_numbered_folder(&self, root: &Root) -> bool {
+        let mut folders = subfolders(root, Path::new("")).unwrap_or_default().into_iter();
+        folders.any(|name| name.bytes().all(|byte| byte.is_ascii_digit()))
+    }
+
+    /// Whether it has a model with versions in a folder.
+    fn has_models(&self, root: &Arc<Root>) -> bool {
+        let mut folders = subfolders(root, Path::new("")).unwrap_or_default().into_iter();
+        folders.any(|name| {
+            let below = Path::new(&name);
+            let versions = subfolders(root, below).unwrap_or_default().into_iter();
+            let folder = |version: String| self.model_folder(root, &name, &below.join(version), false);
+            let written = self.model_folder(root, &name, below, true).configuration();
+            let written = written.unwrap_or_default();
+            versions.map(folder).any(|folder| folder.has_model_file(&written))
+        })
     }
 
     /// The repository of one file, by its path without links.
@@ -235,18 +260,81 @@ impl Repository {
             .collect()
     }
 
-    /// The files right in a repository's folder that are models of other frameworks, each with the framework's name: they
-    /// are served once they are exported to ONNX.
+    /// The files that look as if they should have an effect and have none: [misplaced](Self::misplaced_files) models, files
+    /// of other frameworks right in a repository's folder, and configurations where none is read.
     #[must_use]
-    pub fn foreign_files(&self) -> Vec<(String, &'static str)> {
-        if self.single_model.is_some() {
-            return Vec::new();
+    pub fn passed_over(&self) -> Vec<PassedOver> {
+        let mut passed_over = self.ignored_configurations();
+        let misplaced = self.misplaced_files().into_iter();
+        passed_over.extend(misplaced.map(|file| {
+            let part = |part: Option<&OsStr>| part.unwrap_or_default().to_string_lossy().into_owned();
+            let (stem, extension) = (
+                part(Path::new(&file).file_stem()),
+                part(Path::new(&file).extension()),
+            );
+            let advice = format!("to serve it, move it to {stem}/1/model.{extension}");
+            PassedOver { file, advice }
+        }));
+        if self.single_model.is_none() {
+            let files = self.files().into_iter().filter(|name| !self.is_known(name));
+            passed_over.extend(files.filter_map(|file| {
+                let framework = framework(&file)?;
+                let advice = format!("a file of {framework}: export the model to ONNX");
+                Some(PassedOver { file, advice })
+            }));
         }
-        let files = self.files().into_iter();
-        let files = files.filter(|name| !self.is_known(name));
-        files
-            .filter_map(|name| framework(&name).map(|framework| (name, framework)))
-            .collect()
+        passed_over
+    }
+
+    /// The configurations that no model is served with.
+    fn ignored_configurations(&self) -> Vec<PassedOver> {
+        let Ok(root) = self.root().map(Arc::new) else {
+            return Vec::new();
+        };
+        let in_folder = |below: &Path| self.model_folder(&root, "", below, true);
+        let of = |place: PathBuf, names: Vec<&str>, advice: &str| {
+            let passed = |name: &str| PassedOver {
+                file: place.join(name).display().to_string(),
+                advice: advice.to_owned(),
+            };
+            names.into_iter().map(passed).collect::<Vec<_>>()
+        };
+        if self.only_file.is_some() {
+            let advice = "not read for a file that is named: name its directory instead";
+            let beside = in_folder(Path::new("")).ignored_configurations("");
+            let mut found = of(PathBuf::new(), beside, advice);
+            let is_number = |name: &OsStr| name.as_encoded_bytes().iter().all(u8::is_ascii_digit);
+            let model = self
+                .path
+                .parent()
+                .filter(|_| self.path.file_name().is_some_and(is_number));
+            if let Some(root) = model.and_then(|model| Root::open(model).ok()) {
+                let above = self.model_folder(&Arc::new(root), "", Path::new(""), true);
+                found.extend(of(PathBuf::from(".."), above.ignored_configurations(""), advice));
+            }
+            return found;
+        }
+        let in_versions = |below: &Path| {
+            let versions = subfolders(&root, below).unwrap_or_default().into_iter();
+            let found = versions.flat_map(|version| {
+                let names = in_folder(below).ignored_configurations(&version);
+                let advice = "a configuration holds for all versions: move it into the model's directory";
+                of(below.join(version), names, advice)
+            });
+            found.collect::<Vec<_>>()
+        };
+        match (&self.single_model, self.has_versions) {
+            (Some(_), true) => in_versions(Path::new("")),
+            (Some(_), false) => Vec::new(),
+            (None, _) => {
+                let names = in_folder(Path::new("")).ignored_configurations("");
+                let advice = "a model's configuration, among models: move it into the model's directory";
+                let models = self.model_names().unwrap_or_default().into_iter();
+                let mut found = of(PathBuf::new(), names, advice);
+                found.extend(models.flat_map(|model| in_versions(Path::new(&model))));
+                found
+            }
+        }
     }
 
     /// Whether a backend has files with this extension.
@@ -324,6 +412,16 @@ impl Repository {
             digests: self.digests.clone(),
         }
     }
+}
+
+/// A file that has no effect although it looks as if it should.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
+pub struct PassedOver {
+    /// Its path in the repository.
+    pub file: String,
+    /// What it is, or how it would have an effect.
+    pub advice: String,
 }
 
 /// The first bytes of a file right in a folder; none where it cannot be read.

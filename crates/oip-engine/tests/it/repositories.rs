@@ -152,7 +152,8 @@ fn mr_06_folders_without_a_model_say_why() {
     assert!(reason_of(root, "foreign_folder").contains("'1/model.savedmodel', a file of TensorFlow"));
     assert_eq!(
         reason_of(root, "named"),
-        "its version '1' has no model.word or model.text (there is '1/mine.word', which would be the model as '1/model.word')"
+        "its version '1' has no model.word or model.text (there is '1/mine.word', which would be the model as '1/model.word', \
+         or with default_model_filename: \"mine.word\" in its configuration)"
     );
     assert_eq!(
         reason_of(root, "loose"),
@@ -214,7 +215,21 @@ fn files_of_other_frameworks_are_named() {
     let folder = repository(&[("net.pt", ""), ("mine.word", ""), ("notes.md", "")]);
     let opened = Repository::open(folder.path(), &backends(), None).unwrap();
     assert_eq!(opened.misplaced_files(), ["mine.word"]);
-    assert_eq!(opened.foreign_files(), [("net.pt".to_owned(), "PyTorch")]);
+    let passed_over = opened.passed_over().into_iter();
+    let passed_over: Vec<_> = passed_over.map(|passed| (passed.file, passed.advice)).collect();
+    assert_eq!(
+        passed_over,
+        [
+            (
+                "mine.word".to_owned(),
+                "to serve it, move it to mine/1/model.word".to_owned()
+            ),
+            (
+                "net.pt".to_owned(),
+                "a file of PyTorch: export the model to ONNX".to_owned()
+            ),
+        ]
+    );
     let file = folder.path().join("net.pt");
     let error = Repository::open(&file, &backends(), None).map(drop).unwrap_err();
     assert_eq!(
@@ -435,7 +450,7 @@ fn several_repositories_are_served_together() {
         open(theirs.path()).with_label("s3://theirs"),
         open(&single.path().join("c.word")),
     ]);
-    assert_eq!(repositories.misplaced_files(), ["lost.word"]);
+    assert_eq!(repositories.passed_over()[0].file, "lost.word");
     assert_eq!(repositories.only_model(), None);
     let config = EngineConfig::default().with(|config| {
         config.control = ModelControl::Poll {

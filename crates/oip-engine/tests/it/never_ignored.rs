@@ -1,0 +1,234 @@
+//! A configuration in a directory holds for the model there, or the model is unavailable with a reason.
+
+use std::{path::Path, sync::Arc};
+
+use oip_engine::{Engine, EngineConfig, Repository};
+use oip_service::{Backend, LoadContext, Model, ModelSource};
+use oip_types::{ModelState, ServiceError};
+
+use crate::support::{WordBackend, repository};
+
+/// Files of weights, which are a model only with the code that computes with them.
+struct Weights(WordBackend);
+
+impl Backend for Weights {
+    fn name(&self) -> &'static str {
+        "weights"
+    }
+
+    fn file_names(&self) -> &[&str] {
+        &["model.weights"]
+    }
+
+    fn holds_weights_only(&self) -> bool {
+        true
+    }
+
+    fn load(&self, source: &ModelSource, cx: &LoadContext) -> Result<Box<dyn Model>, ServiceError> {
+        self.0.load(source, cx)
+    }
+}
+
+fn open(path: &Path) -> Repository {
+    let backends: Vec<Arc<dyn Backend>> = vec![
+        Arc::new(WordBackend::default()),
+        Arc::new(Weights(WordBackend::default())),
+    ];
+    Repository::open(path, &backends, Some("m")).unwrap()
+}
+
+/// Each model of a directory: `name STATE reason`.
+fn shown(path: &Path) -> Vec<String> {
+    let engine = Engine::start(open(path), EngineConfig::default());
+    engine.wait_until_loaded();
+    let models = engine.models().into_iter();
+    let state = |state: ModelState| if state == ModelState::Ready { "ready" } else { "" };
+    models
+        .map(|model| {
+            format!("{} {} {}", model.name, state(model.state), model.reason)
+                .replace("  ", " ")
+                .trim()
+                .to_owned()
+        })
+        .collect()
+}
+
+#[test]
+fn a_directory_with_a_configuration_is_a_model_even_if_the_configuration_is_wrong() {
+    let unknown = "m platform is 'onxruntime', expected one of word, weights, or none";
+    for (files, expected) in [
+        // A file of any name would be served alone, without its configuration.
+        (
+            &[
+                ("iris.word", "echo"),
+                ("config.pbtxt", "platform: \"onxruntime\""),
+            ][..],
+            unknown,
+        ),
+        (
+            &[
+                ("model.word", "echo"),
+                ("config.json", r#"{"platform": "onxruntime"}"#),
+            ],
+            unknown,
+        ),
+        (
+            &[
+                ("1/model.word", "echo"),
+                ("config.toml", "platform = \"onxruntime\""),
+            ],
+            unknown,
+        ),
+        (
+            &[("iris.word", "echo"), ("config.pbtxt", "max_batch_size: many")],
+            "m config.pbtxt: line 1, column 17: max_batch_size: expected a whole number",
+        ),
+        (
+            &[
+                ("iris.word", "echo"),
+                ("config.pbtxt", "default_model_filename: \"iris.lost\""),
+            ],
+            "m no backend has files like default_model_filename 'iris.lost'",
+        ),
+        (
+            &[("iris.word", "echo"), ("config.pbtxt", "max_batch_size: 4")],
+            "m it has no model.word or model.text or model.weights (there is 'iris.word', which would be the model as \
+             'model.word', or with default_model_filename: \"iris.word\" in its configuration)",
+        ),
+        // Not models called 1 and warmup.
+        (
+            &[("1/model.word", "echo"), ("warmup/x", ""), ("config.pbtxt", "")],
+            "m ready",
+        ),
+        (
+            &[("config.pbtxt", "max_batch_size: 4")],
+            "m it has no model.word or model.text",
+        ),
+        (
+            &[("config.pbtxt", "platform: \"ensemble\"")],
+            "m its configuration is not a valid pipeline",
+        ),
+    ] {
+        let folder = repository(files);
+        let shown = shown(folder.path());
+        assert!(
+            shown.len() == 1 && shown[0].starts_with(expected),
+            "{files:?}: {shown:?}"
+        );
+    }
+    let named = [
+        ("iris.word", "adds 1"),
+        ("config.pbtxt", "default_model_filename: \"iris.word\""),
+    ];
+    assert_eq!(shown(repository(&named).path()), ["m ready"]);
+}
+
+#[test]
+fn a_configuration_that_no_model_takes_gets_a_line() {
+    // Next to models in a repository, next to a file that is named, and in a version's directory.
+    let folder = repository(&[
+        ("m/1/model.word", "echo"),
+        ("config.pbtxt", ""),
+        ("n/1/model.word", "echo"),
+    ]);
+    let backends: [Arc<dyn Backend>; 1] = [Arc::new(WordBackend::default())];
+    let opened = Repository::open(folder.path(), &backends, None).unwrap();
+    assert_eq!(opened.model_names().unwrap(), ["m", "n"]);
+    let lines = |repository: &Repository| -> Vec<String> {
+        let passed_over = repository.passed_over().into_iter();
+        passed_over
+            .map(|passed| format!("{}: {}", passed.file, passed.advice))
+            .collect()
+    };
+    assert_eq!(
+        lines(&opened),
+        ["config.pbtxt: a model's configuration, among models: move it into the model's directory"]
+    );
+    for (files, named, expected) in [
+        (
+            &[("iris.word", "echo"), ("config.toml", "")][..],
+            "iris.word",
+            "config.toml: not read for a file that is named: name its directory instead",
+        ),
+        (
+            &[("1/model.word", "echo"), ("config.pbtxt", "")],
+            "1/model.word",
+            "../config.pbtxt: not read for a file that is named: name its directory instead",
+        ),
+        (
+            &[("1/model.word", "echo"), ("1/config.pbtxt", "")],
+            "",
+            "1/config.pbtxt: a configuration holds for all versions: move it into the model's directory",
+        ),
+    ] {
+        let folder = repository(files);
+        assert_eq!(lines(&open(&folder.path().join(named))), [expected]);
+    }
+    let folder = repository(&[
+        ("m/1/model.word", "echo"),
+        ("m/1/config.pbtxt", ""),
+        ("m/1/config.json", "{}"),
+    ]);
+    assert_eq!(lines(&open(folder.path())).len(), 1);
+}
+
+#[test]
+fn a_hugging_face_model_is_named_as_one_and_its_weights_served_only_when_asked() {
+    let bert = r#"{"architectures": ["BertForMaskedLM"], "model_type": "bert", "hidden_size": 768}"#;
+    let expected = "m model.weights has the weights of a Hugging Face model (BertForMaskedLM, see config.json), which need \
+                    the package transformers to compute anything: export the model to ONNX (optimum-cli export onnx --model \
+                    DIRECTORY OUTPUT) and serve that; to serve the weights as tensors, name the file itself, or write \
+                    backend = \"weights\" into a config.toml";
+    for files in [
+        &[("model.weights", "echo"), ("config.json", bert)][..],
+        &[("1/model.weights", "echo"), ("1/config.json", bert)],
+        &[("1/model.weights", "echo"), ("config.json", bert)],
+        &[
+            ("model.weights", "echo"),
+            ("config.json", bert),
+            ("config.pbtxt", "max_batch_size: 0"),
+        ],
+    ] {
+        assert_eq!(shown(repository(files).path()), [expected]);
+    }
+    let exported = [
+        ("model.weights", "echo"),
+        ("config.json", bert),
+        ("onnx/model.onnx", ""),
+    ];
+    let folder = repository(&exported);
+    assert!(shown(folder.path())[0].contains("export of it is there: serve onnx/model.onnx"));
+    let checkpoint = [
+        ("pytorch_model.bin", ""),
+        ("config.json", r#"{"model_type": "bert"}"#),
+    ];
+    let told = shown(repository(&checkpoint).path());
+    assert!(
+        told[0].starts_with("m it is a Hugging Face model (bert, see config.json)"),
+        "{told:?}"
+    );
+    let in_repository = [
+        ("bert/model.weights", ""),
+        ("bert/config.json", bert),
+        ("m/1/model.word", "echo"),
+    ];
+    let told = shown(repository(&in_repository).path());
+    assert!(
+        told[0].starts_with("bert model.weights has the weights of a Hugging Face model"),
+        "{told:?}"
+    );
+    assert_eq!(told[1], "m ready");
+
+    // Asked for by file, by configuration; and an export beside is served without a word on fields.
+    let folder = repository(&[("model.weights", "echo"), ("config.json", bert)]);
+    assert_eq!(shown(&folder.path().join("model.weights")), ["m ready"]);
+    let toml = ("config.toml", "backend = \"weights\"");
+    assert_eq!(
+        shown(repository(&[("model.weights", "echo"), ("config.json", bert), toml]).path()),
+        ["m ready"]
+    );
+    assert_eq!(
+        shown(repository(&[("model.word", "echo"), ("config.json", bert)]).path()),
+        ["m ready"]
+    );
+}
