@@ -68,7 +68,7 @@ impl Engine {
         for model in models {
             let action = Action::Load {
                 config: None,
-                cause: Cause::Repository,
+                cause: Cause::Start,
             };
             let submitted = control.submit(Task::new(model, action, None));
             debug_assert!(submitted.is_ok(), "nobody has closed it yet");

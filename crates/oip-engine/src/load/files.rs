@@ -138,6 +138,11 @@ impl Snapshot {
         }
     }
 
+    /// Whether there are no files.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.files.is_empty()
+    }
+
     fn add(&mut self, root: &Root, folder: &Path, below: &Path, depth: usize) -> Result<(), FileError> {
         let entries = root.list(folder).map_err(|source| FileError::Folder {
             name: FileError::name(&root.path(folder)),

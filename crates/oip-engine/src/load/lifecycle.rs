@@ -55,8 +55,10 @@ struct Known {
 /// Why a model is loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cause {
-    /// The operator: it was there at start, or was put there.
-    Repository,
+    /// It was there at start.
+    Start,
+    /// A look at the repository found it, new or changed.
+    Poll,
     /// A client, who is told how it ended.
     Request,
     /// A pipeline that runs it. If it fails, that is why the pipeline does.
@@ -124,18 +126,27 @@ impl Lifecycle {
             Cause::Step if self.embedded.contains(name) => return Ok(()),
             _ => self.check_loadable(name)?,
         }
-        // A model that runs stands in for what is to replace it.
         let has_ready = self.registry.has_ready(name);
-        let is_waited_for = cause == Cause::Repository && !has_ready;
+        let is_waited_for = match cause {
+            // A model that runs stands in for what is to replace it.
+            _ if has_ready => false,
+            Cause::Start => true,
+            // What comes later must not take a server that is ready out of service.
+            Cause::Poll => self.registry.is_waited_for(name),
+            Cause::Request | Cause::Step => false,
+        };
         match cause {
             Cause::Step if !has_ready => drop(lock(&self.as_steps).insert(name.to_owned())),
             Cause::Step => {}
-            Cause::Repository | Cause::Request => drop(lock(&self.as_steps).remove(name)),
+            Cause::Start | Cause::Poll | Cause::Request => drop(lock(&self.as_steps).remove(name)),
         }
+        let polls = matches!(self.config.control, ModelControl::Poll { .. });
         let fail = |reason: LoadError| {
             let text = reason.to_string();
             tracing::warn!(model = name, reason = text, "a model is unavailable");
-            self.registry.fail(name, &text, is_waited_for);
+            // Its files come while the server runs.
+            let is_coming = polls && matches!(reason, LoadError::NoFiles);
+            self.registry.fail(name, &text, is_waited_for && !is_coming);
             Err(failed(name, reason))
         };
         let folder = match self.repository.folder(name) {
@@ -149,7 +160,7 @@ impl Lifecycle {
                     Some(reason) => LoadError::NotFetched { reason },
                     None => LoadError::Gone,
                 };
-                if cause == Cause::Repository || has_ready {
+                if matches!(cause, Cause::Start | Cause::Poll) || has_ready {
                     let _ = fail(gone());
                 }
                 return Err(failed(name, gone()));
@@ -193,7 +204,8 @@ impl Lifecycle {
             Ok(versions) => versions,
             Err(reason) => {
                 self.remember(name, &folder, &snapshot, config);
-                return fail(reason);
+                let has_none = snapshot.is_empty() && reason.is_of_missing_files();
+                return fail(if has_none { LoadError::NoFiles } else { reason });
             }
         };
         for warning in &written.warnings {

@@ -15,6 +15,7 @@ use crate::load::{
     files::Snapshot,
     lifecycle::{Cause, Lifecycle},
     repositories::Names,
+    repository::PassedOver,
 };
 
 /// A thread that looks at the repository from time to time; it ends when this is dropped.
@@ -35,6 +36,7 @@ impl Poller {
         let (stop, stopped) = sync_channel(0);
         let look = move || {
             let mut view = View::default();
+            view.note_passed_over(&lifecycle);
             while stopped.recv_timeout(interval) == Err(RecvTimeoutError::Timeout) {
                 // A panic in a store or a reader must not end the watch.
                 let look = || view.look(&lifecycle, |model| control.is_busy(model));
@@ -66,11 +68,16 @@ struct View {
     failing: BTreeMap<String, String>,
     /// Of those, the ones that are shown with the reason.
     shown: BTreeSet<String>,
+    /// The files without effect that the log tells.
+    passed_over: BTreeSet<PassedOver>,
 }
 
 impl View {
     fn look(&mut self, lifecycle: &Lifecycle, is_busy: impl Fn(&str) -> bool) -> Vec<(String, Action)> {
         lifecycle.repository.refresh(None);
+        for PassedOver { file, advice } in self.note_passed_over(lifecycle) {
+            tracing::warn!(file, advice, "a file is not served");
+        }
         let Names { names, unread } = lifecycle.repository.names();
         for (repository, error) in &unread {
             tracing::warn!(repository, %error, "a model repository cannot be read; what runs goes on");
@@ -78,7 +85,7 @@ impl View {
         let mut actions = Vec::new();
         let (mut changed, mut failing, mut shown) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new());
         let load = |name: &str| {
-            let cause = Cause::Repository;
+            let cause = Cause::Poll;
             (name.to_owned(), Action::Load { config: None, cause })
         };
         for name in &names {
@@ -122,5 +129,13 @@ impl View {
         (self.changed, self.gone) = (changed, gone);
         (self.failing, self.shown) = (failing, shown);
         actions
+    }
+
+    /// Notes the files that have no effect, and returns those that are new.
+    fn note_passed_over(&mut self, lifecycle: &Lifecycle) -> Vec<PassedOver> {
+        let found: BTreeSet<_> = lifecycle.repository.passed_over().into_iter().collect();
+        let new = found.difference(&self.passed_over).cloned().collect();
+        self.passed_over = found;
+        new
     }
 }

@@ -443,6 +443,13 @@ impl Registry {
         self.lock().contains_key(name)
     }
 
+    /// Whether the server is not ready before a model is.
+    pub(crate) fn is_waited_for(&self, name: &str) -> bool {
+        let models = self.lock();
+        let mut entries = models.get(name).into_iter().flat_map(BTreeMap::values);
+        entries.any(|entry| entry.is_waited_for)
+    }
+
     /// Whether a model has a version that is served.
     pub(crate) fn has_ready(&self, name: &str) -> bool {
         let models = self.lock();

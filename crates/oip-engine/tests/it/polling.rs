@@ -201,3 +201,48 @@ fn a_repository_may_be_replaced() {
     fs::rename(other.path(), root).unwrap();
     until("the other folder is served", || answer(&engine, 1) == Some(51));
 }
+
+/// As `cp -r` makes it: the directory first, the files once they are copied.
+#[test]
+fn a_directory_that_is_still_empty_does_not_take_the_server_out_of_service() {
+    let folder = repository(&[("m/1/model.word", "adds 1")]);
+    let root = folder.path();
+    let engine = polling(root);
+    assert!(engine.readiness().is_ready());
+    fs::create_dir_all(root.join("new/1")).unwrap();
+    until("the directory is seen", || engine.models().len() == 2);
+    let reason = "its directory has no files: it is being copied, or was left empty";
+    assert_eq!(engine.models()[1].reason, reason);
+    assert!(engine.readiness().is_ready(), "{:?}", engine.readiness());
+    write(root, "new/1/model.word", "adds 1");
+    until("it is loaded", || infer(&engine, request("new", None, 1)).is_ok());
+
+    // Nor does a model that comes and is broken.
+    write(root, "broken/1/model.word", "broken");
+    until("the broken one is seen", || engine.models().len() == 3);
+    until("it is told", || {
+        engine.models()[0].state == ModelState::Unavailable
+    });
+    assert!(engine.readiness().is_ready(), "{:?}", engine.readiness());
+
+    // An empty directory leaves a trace only as long as it is there.
+    fs::create_dir(root.join("left")).unwrap();
+    until("the empty one is seen", || engine.models().len() == 4);
+    fs::remove_dir(root.join("left")).unwrap();
+    until("it is gone", || engine.models().len() == 3);
+}
+
+#[test]
+fn what_was_there_at_start_is_waited_for_until_it_is_mended() {
+    let folder = repository(&[("m/1/model.word", "broken"), ("n/1/model.word", "adds 1")]);
+    let root = folder.path();
+    fs::create_dir(root.join("empty")).unwrap();
+    let engine = polling(root);
+    assert!(format!("{:?}", engine.readiness()).contains("models not ready: m"));
+    assert!(!format!("{:?}", engine.readiness()).contains("empty"));
+    write(root, "m/1/model.word", "broken ");
+    thread::sleep(INTERVAL * 6);
+    assert!(!engine.readiness().is_ready());
+    write(root, "m/1/model.word", "adds 1");
+    until("it is mended", || engine.readiness().is_ready());
+}
