@@ -11,6 +11,8 @@ use crate::{booster::Booster, error::Refusal, meaning::Meaning};
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(crate) best_iteration: bool,
+    /// Whether the configuration has the parameter, true or false.
+    pub(crate) says_best_iteration: bool,
     /// `xgboost` or `lightgbm`, where it is said.
     package: Option<&'static str>,
     kind: Kind,
@@ -60,6 +62,7 @@ impl Settings {
             })?;
         Ok(Self {
             best_iteration: flag(parameters, "best_iteration")?,
+            says_best_iteration: parameters.contains_key("best_iteration"),
             package: package(parameters)?,
             kind: match (flag(parameters, "predict_proba")?, is_class) {
                 (true, _) => Kind::Probabilities,

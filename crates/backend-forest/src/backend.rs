@@ -41,12 +41,19 @@ impl Backend for ForestBackend {
             "model.txt",
             "model.bst",
             "xgboost.model",
+            // MLflow's, whatever is in them.
+            "model.xgb",
+            "model.lgb",
         ]
     }
 
     fn load(&self, source: &ModelSource, cx: &LoadContext) -> Result<Box<dyn Model>, ServiceError> {
         let loaded = Settings::read(&cx.config).and_then(|settings| {
             let booster = read(&source.content, &settings)?;
+            if let Some(early) = booster.early_stopping.filter(|_| !settings.says_best_iteration) {
+                let file = source.path.file_name().unwrap_or_default().display();
+                tracing::warn!(model = source.name, %file, best_iteration = early.best_iteration, "{}", early.warning());
+            }
             let answer = Answer::new(&booster, &settings)?;
             Ok(ForestModel::new(source, booster, answer))
         });

@@ -20,6 +20,30 @@ pub(crate) struct Booster {
     pub(crate) scores: usize,
     pub(crate) meaning: Meaning,
     pub(crate) scorer: Scorer,
+    /// Where training was stopped early and all of its trees are used.
+    pub(crate) early_stopping: Option<EarlyStopping>,
+}
+
+/// The trees that early stopping found to be too many.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct EarlyStopping {
+    /// The best iteration, counted from 0.
+    pub(crate) best_iteration: usize,
+    /// Trees up to and with it.
+    pub(crate) best: usize,
+    /// All trees.
+    pub(crate) all: usize,
+}
+
+impl EarlyStopping {
+    /// A warning for the operator that all trees are used.
+    pub(crate) fn warning(&self) -> String {
+        format!(
+            "all {} trees are used, as by Booster.predict; scikit-learn's wrapper would use the {} up to its best iteration: the \
+             parameter best_iteration in the configuration, true or false, chooses",
+            self.all, self.best
+        )
+    }
 }
 
 /// Computes scores.

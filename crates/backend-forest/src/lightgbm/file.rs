@@ -68,6 +68,8 @@ pub(crate) fn read(bytes: &[u8]) -> Result<Booster, Refusal> {
                 1.0
             },
         })),
+        // It saves no trees behind the best iteration.
+        early_stopping: None,
     })
 }
 

@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use super::{Linear, Link, trees, ubj};
 use crate::{
-    booster::{Booster, MAX_SCORES, Scorer},
+    booster::{Booster, EarlyStopping, MAX_SCORES, Scorer},
     error::Refusal,
     meaning::Meaning,
 };
@@ -112,7 +112,11 @@ fn booster(file: File, options: Options) -> Result<Booster, Refusal> {
         true => best_iteration(&learner.attributes)?,
         false => None,
     };
-    let trees = |model: trees::TreeModel, drops: Option<&[f32]>| {
+    let mut early_stopping = None;
+    let mut trees = |model: trees::TreeModel, drops: Option<&[f32]>| {
+        if !options.best_iteration {
+            early_stopping = unused(&model, scores, &learner.attributes);
+        }
         let trees = trees::read(model, drops, features, scores, last)?;
         Ok::<_, Refusal>(Box::new(trees.forest()))
     };
@@ -153,6 +157,23 @@ fn booster(file: File, options: Options) -> Result<Booster, Refusal> {
         scores,
         meaning,
         scorer,
+        early_stopping,
+    })
+}
+
+/// The trees behind the best iteration, if early stopping has noted one that can be read.
+fn unused(
+    model: &trees::TreeModel,
+    scores: usize,
+    attributes: &HashMap<String, String>,
+) -> Option<EarlyStopping> {
+    let best_iteration = best_iteration(attributes).ok()??;
+    let best = trees::end_of_iteration(model, scores, best_iteration).ok()?;
+    let all = model.count();
+    (best < all).then_some(EarlyStopping {
+        best_iteration,
+        best,
+        all,
     })
 }
 
@@ -198,4 +219,31 @@ fn start(text: &str, scores: usize, link: Link) -> Result<Vec<f32>, Refusal> {
 fn best_iteration(attributes: &HashMap<String, String>) -> Result<Option<usize>, Refusal> {
     let noted = attributes.get("best_iteration");
     noted.map(|text| number("best_iteration", text)).transpose()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn trees_behind_the_best_iteration_are_counted() {
+        let bytes = include_bytes!("../../tests/fixtures/xgb_best_iteration.ubj");
+        let read = |best_iteration| read_ubj(bytes, Options { best_iteration }).unwrap();
+        let early = read(false).early_stopping.unwrap();
+        assert!(
+            early.best > early.best_iteration && early.best < early.all,
+            "{early:?}"
+        );
+        let warning = early.warning();
+        let expected = format!("all {} trees are used", early.all);
+        assert!(warning.starts_with(&expected), "{warning}");
+        assert!(read(true).early_stopping.is_none());
+        let bytes = include_bytes!("../../tests/fixtures/xgb_binary_logistic.ubj");
+        assert!(
+            read_ubj(bytes, Options::default())
+                .unwrap()
+                .early_stopping
+                .is_none()
+        );
+    }
 }

@@ -135,8 +135,8 @@ pub(crate) fn read(
     Ok(builder.finish())
 }
 
-/// How many trees there are up to and with an iteration.
-fn end_of_iteration(model: &TreeModel, scores: usize, last: usize) -> Result<usize, Refusal> {
+/// The number of trees up to and with an iteration.
+pub(crate) fn end_of_iteration(model: &TreeModel, scores: usize, last: usize) -> Result<usize, Refusal> {
     if !model.iteration_indptr.is_empty() {
         let end = model.iteration_indptr.get(last + 1).map(|&end| end as usize);
         return end.ok_or_else(|| {
@@ -150,6 +150,13 @@ fn end_of_iteration(model: &TreeModel, scores: usize, last: usize) -> Result<usi
     let parallel = parallel.and_then(|parameters| parameters.num_parallel_tree.as_deref());
     let parallel: usize = parallel.unwrap_or("1").parse().unwrap_or(1);
     Ok(scores.saturating_mul(parallel.max(1)).saturating_mul(last + 1))
+}
+
+impl TreeModel {
+    /// The number of trees.
+    pub(crate) fn count(&self) -> usize {
+        self.trees.len()
+    }
 }
 
 struct Reader<'a> {

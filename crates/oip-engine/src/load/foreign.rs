@@ -4,6 +4,10 @@ use std::path::Path;
 
 /// The framework whose file or folder this is by its name, where its models have to be exported before they are served.
 pub(crate) fn framework(name: &str) -> Option<&'static str> {
+    // By case: Core ML's files end in the same letters.
+    if name == "MLmodel" {
+        return Some("MLflow");
+    }
     let name = name.to_ascii_lowercase();
     if name == "saved_model.pb" {
         return Some("TensorFlow");
@@ -30,6 +34,7 @@ mod tests {
         for (name, found) in [
             ("net.PT", Some("PyTorch")),
             ("saved_model.pb", Some("TensorFlow")),
+            ("MLmodel", Some("MLflow")),
             ("input_0.pb", None),
             ("model.savedmodel", Some("TensorFlow")),
             ("model.onnx", None),

@@ -581,3 +581,79 @@ fn check_opens_no_port() {
     let error = String::from_utf8(checked.stderr).unwrap();
     assert_eq!(checked.status.code(), Some(0), "{error}");
 }
+
+/// A model as MLflow saves it, by the directory.
+#[test]
+fn directories_of_mlflow_are_served_or_named() {
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../backend-forest/tests/fixtures");
+    let check = |folder: &Path| {
+        let output = Command::new(env!("CARGO_BIN_EXE_oip-server"))
+            .arg("check")
+            .arg(folder)
+            .output()
+            .unwrap();
+        let text = String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap();
+        (output.status.code().unwrap(), text)
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let model = folder.path().join("clicks");
+    fs::create_dir(&model).unwrap();
+    fs::write(model.join("MLmodel"), "flavors:\n").unwrap();
+    fs::write(model.join("conda.yaml"), "name: mlflow-env\n").unwrap();
+    let (code, text) = check(&model);
+    assert_eq!(code, 1, "{text}");
+    assert!(
+        text.contains("not served: MLmodel: a file of MLflow: export the model to ONNX"),
+        "{text}"
+    );
+
+    fs::copy(fixtures.join("lgb_binary.txt"), model.join("model.lgb")).unwrap();
+    let (code, text) = check(&model);
+    assert!(code == 0 && text.contains("clicks  -        READY"), "{text}");
+    fs::remove_file(model.join("model.lgb")).unwrap();
+
+    // Booster.predict uses all trees, and the operator may have meant the best ones.
+    fs::copy(fixtures.join("xgb_best_iteration.ubj"), model.join("model.xgb")).unwrap();
+    let (code, text) = check(&model);
+    assert!(code == 0 && text.contains("clicks  -        READY"), "{text}");
+    assert!(text.contains("trees are used, as by Booster.predict"), "{text}");
+    fs::write(
+        model.join("config.toml"),
+        "parameters.best_iteration.string_value = \"false\"\n",
+    )
+    .unwrap();
+    let (code, text) = check(&model);
+    assert!(code == 0 && !text.contains("trees are used"), "{text}");
+}
+
+/// A directory with one file and a configuration was served under the file's name, without the configuration.
+#[test]
+fn a_configuration_that_names_an_unknown_backend_is_not_passed_over() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = npy_file();
+    fs::write(folder.path().join("means.npy"), file).unwrap();
+    fs::write(folder.path().join("config.pbtxt"), "platform: \"tensorts\"").unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_oip-server"))
+        .arg("check")
+        .arg(folder.path())
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(
+        text.contains("platform is 'tensorts', expected one of onnx, "),
+        "{text}"
+    );
+}
+
+/// An array of one FP32 element, as NumPy saves it.
+fn npy_file() -> Vec<u8> {
+    let head = "{'descr': '<f4', 'fortran_order': False, 'shape': (1,), }";
+    let head = format!("{head:<117}\n");
+    [
+        b"\x93NUMPY\x01\x00\x76\x00",
+        head.as_bytes(),
+        &1.0f32.to_le_bytes(),
+    ]
+    .concat()
+}
