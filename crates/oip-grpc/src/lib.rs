@@ -2,7 +2,8 @@
 //! `oip_service::InferenceService` the gRPC side of the protocol, with `grpc.health.v1` and server
 //! reflection.
 //!
-//! It returns a tower service for HTTP/2 requests; serve it with `oip-listen` or any hyper server. Messages and
+//! It returns a tower service for HTTP/2 requests; serve it with `oip-listen` or any hyper server, or add it to tonic's own routes by
+//! `add_service`, next to the services of a program. Messages and
 //! a client are in [`proto`]: the superset of KServe's and Triton's definitions, so that clients of both can call it.
 //! Calls that the service does not offer are answered with `UNIMPLEMENTED`.
 //!

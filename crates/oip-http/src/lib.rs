@@ -35,6 +35,8 @@
 //! # }
 //! ```
 //!
+//! [`protocol_routes`] are for a program's own router.
+//!
 //! Serve it with `oip-listen`, or with `axum::serve` behind a proxy that protects it from slow clients. It needs a
 //! Tokio runtime with timers: deadlines are kept here, and large bodies are parsed by the threads of a [`CpuPool`](oip_service::CpuPool).
 //!
@@ -69,5 +71,5 @@ pub use config::HttpConfig;
 pub use connection_memory::REGISTER_CONNECTION_MEMORY;
 pub use description::OPENAPI;
 pub use leased::leased;
-pub use routes::{paths, router, router_with};
+pub use routes::{paths, protocol_routes, router, router_with};
 pub use service::{HttpAnswer, HttpService, service, service_with};

@@ -44,10 +44,41 @@ pub fn router_with(service: Arc<dyn InferenceService>, config: HttpConfig, more:
     routed(App::new(service, config), more)
 }
 
+/// The same without a fallback and with the paths below `/v1` and `/v2` only, to be merged into a program's router that has a
+/// fallback and pages of its own.
+///
+/// ```
+/// use std::sync::Arc;
+/// use axum::{Router, http::StatusCode, routing::get};
+/// # fn with(service: Arc<dyn oip_service::InferenceService>) -> Router {
+/// Router::new()
+///     .route("/docs", get(|| async { "the program's" }))
+///     .merge(oip_http::protocol_routes(service, oip_http::HttpConfig::default()))
+///     .fallback(|| async { (StatusCode::NOT_FOUND, "nothing here") })
+/// # }
+/// ```
+pub fn protocol_routes(service: Arc<dyn InferenceService>, config: HttpConfig) -> Router {
+    let app = App::new(service, config);
+    let entrance = Entrance::new(app.config.clone());
+    let is_protocol = |path: &str| ["/v1", "/v2"].iter().any(|root| path.starts_with(root));
+    with_routes(Router::new(), is_protocol)
+        .method_not_allowed_fallback(method_not_allowed)
+        .layer(entrance)
+        .with_state(app)
+}
+
 /// A router of everything, and of `more`.
 pub(crate) fn routed(app: App, more: Router) -> Router {
     let config = app.config.clone();
-    let mut router = Router::new().merge(more.with_state(()));
+    with_routes(Router::new().merge(more.with_state(())), |_| true)
+        .fallback(not_found)
+        .method_not_allowed_fallback(method_not_allowed)
+        .layer(Entrance::new(config))
+        .with_state(app)
+}
+
+/// Adds the paths that are wanted, in both forms.
+fn with_routes(mut router: Router<App>, is_wanted: impl Fn(&str) -> bool) -> Router<App> {
     // In the protocol's first version, the verb is in the same part of the path as the model's name.
     let v1 = [
         ("/v1/models", get(extensions::models)),
@@ -55,16 +86,13 @@ pub(crate) fn routed(app: App, more: Router) -> Router {
         ("/v1/models/{model}/versions/{version}", any(v1::model)),
     ];
     let v1 = v1.map(|(path, handler)| (path.to_owned(), handler));
-    for (path, handler) in routes().into_iter().chain(v1) {
+    let all = routes().into_iter().chain(v1);
+    for (path, handler) in all.filter(|(path, _)| is_wanted(path)) {
         router = router
             .route(&format!("{path}/"), handler.clone())
             .route(&path, handler);
     }
     router
-        .fallback(not_found)
-        .method_not_allowed_fallback(method_not_allowed)
-        .layer(Entrance::new(config))
-        .with_state(app)
 }
 
 /// Every path that is answered, with its parameters in braces and without its form that ends in a slash.

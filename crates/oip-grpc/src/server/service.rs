@@ -12,7 +12,7 @@ use http_body::Body;
 use oip_service::{CatchPanic, InferenceService, Lease, catch_panic};
 use oip_types::ServiceError;
 use pin_project_lite::pin_project;
-use tonic::{codec::CompressionEncoding, service::Routes};
+use tonic::{codec::CompressionEncoding, server::NamedService, service::Routes};
 use tower_service::Service;
 
 use super::{
@@ -24,7 +24,7 @@ use super::{
     leased::leased,
     status, stream, unary,
 };
-use crate::proto::grpc_inference_service_server::GrpcInferenceServiceServer;
+use crate::proto::grpc_inference_service_server::{GrpcInferenceServiceServer, SERVICE_NAME};
 
 /// The path of the call that has one request.
 const MODEL_INFER: &str = "/inference.GRPCInferenceService/ModelInfer";
@@ -107,6 +107,12 @@ fn with_reflection(routes: Routes) -> Routes {
 pub struct GrpcService {
     routes: Routes,
     inference: Arc<Inference>,
+}
+
+/// For `add_service` of tonic's routes and servers: the protocol's own calls. Health and reflection are services of other names,
+/// which a server of several services has of its own.
+impl NamedService for GrpcService {
+    const NAME: &'static str = SERVICE_NAME;
 }
 
 impl GrpcService {

@@ -21,6 +21,20 @@ use tonic_reflection::pb::v1::{
 
 use crate::support::{client, client_with, good};
 
+/// Next to other services of a program, by tonic's own routes.
+#[tokio::test]
+async fn tonic_adds_the_service_to_its_routes() {
+    let service = service(Arc::new(TestService::default()), GrpcConfig::default());
+    let routes = tonic::service::Routes::new(service);
+    let mut client =
+        oip_grpc::proto::grpc_inference_service_client::GrpcInferenceServiceClient::new(routes.clone());
+    let live = client.server_live(ServerLiveRequest {}).await.unwrap();
+    assert!(live.get_ref().live);
+    let mut health = HealthClient::new(routes);
+    let status = health.check(HealthCheckRequest::default()).await.unwrap_err();
+    assert_eq!(status.code(), Code::Unimplemented);
+}
+
 #[tokio::test]
 async fn server_calls() {
     let (mut client, test) = client_with(GrpcConfig::default());

@@ -8,8 +8,10 @@ use axum::{
     http::{Method, Request, StatusCode},
     routing,
 };
-use oip_http::{HttpConfig, service_with};
+use http_body_util::BodyExt;
+use oip_http::{HttpConfig, protocol_routes, service_with};
 use serde_json::json;
+use tower::ServiceExt;
 
 use crate::support::{app, app_with, call, get, infer, send, x};
 
@@ -54,6 +56,42 @@ async fn routes_of_the_program_beside_those_of_the_protocol() {
     let without_host = Request::get("/more").body(Body::empty()).unwrap();
     assert_eq!(call(&app, without_host).await.status, StatusCode::BAD_REQUEST);
     assert_eq!(get(&app, "/v2/health/live").await.status, StatusCode::OK);
+}
+
+/// A program with a fallback and paths of its own, such as those of a page.
+#[tokio::test]
+async fn the_protocol_merges_into_a_program_with_a_fallback() {
+    let service = std::sync::Arc::new(oip_service::testing::TestService::default());
+    let program = Router::new()
+        .route("/docs", routing::get(|| async { "the program's" }))
+        .fallback(|| async { (StatusCode::NOT_FOUND, "nothing here") })
+        .merge(protocol_routes(service, HttpConfig::default()));
+    let get = async |path: &str| {
+        let request = Request::get(path).header("host", "localhost").body(Body::empty());
+        let response = program.clone().oneshot(request.unwrap()).await.unwrap();
+        let status = response.status();
+        let body = response.into_body().collect().await.unwrap().to_bytes();
+        (status, String::from_utf8(body.to_vec()).unwrap())
+    };
+    assert_eq!(
+        get("/v2/health/live").await,
+        (StatusCode::OK, r#"{"live":true}"#.to_owned())
+    );
+    assert_eq!(get("/docs").await, (StatusCode::OK, "the program's".to_owned()));
+    assert_eq!(
+        get("/else").await,
+        (StatusCode::NOT_FOUND, "nothing here".to_owned())
+    );
+    let (status, text) = get("/v2/models/m/infer").await;
+    assert!(
+        status == StatusCode::METHOD_NOT_ALLOWED && text.contains("error"),
+        "{text}"
+    );
+    let (status, text) = get("/v2/models/nowhere").await;
+    assert!(
+        status == StatusCode::NOT_FOUND && text.contains("error"),
+        "{text}"
+    );
 }
 
 #[tokio::test]
