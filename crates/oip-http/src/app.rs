@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use oip_service::{InferenceService, RequestIds};
 
-use crate::HttpConfig;
+use crate::{HttpConfig, missing::ModelNames};
 
 /// The state of all handlers.
 #[derive(Clone)]
@@ -10,6 +10,7 @@ pub(crate) struct App {
     pub(crate) service: Arc<dyn InferenceService>,
     pub(crate) config: Arc<HttpConfig>,
     pub(crate) request_ids: Arc<RequestIds>,
+    pub(crate) model_names: Arc<ModelNames>,
 }
 
 impl App {
@@ -18,6 +19,7 @@ impl App {
             service,
             config: Arc::new(config),
             request_ids: Arc::new(RequestIds::new()),
+            model_names: Arc::default(),
         }
     }
 }

@@ -81,9 +81,13 @@ where
         let header_length = header_length
             .map(|value| parse_header_length(value.as_bytes(), body.len()))
             .transpose()?;
+        let is_other = header_length.is_none() && is_no_json(&body);
         let decoded = decode(&app, model, body, header_length, &lease).await;
         laps.end(Phase::Decode);
-        decoded.map_err(|error| error.within(model))
+        decoded.map_err(|error| {
+            let error = if is_other { advise_raw(error) } else { error };
+            error.within(model)
+        })
     };
     let DecodedRequest {
         request,
@@ -110,6 +114,24 @@ where
     let encoded = in_time(&lease, model, pin!(answered)).await?;
     guard.disarm();
     Ok(answer::inference(encoded))
+}
+
+/// Whether a body that should be JSON begins like none, as images and arrays do.
+fn is_no_json(body: &[u8]) -> bool {
+    let start = body.iter().take(64).find(|byte| !byte.is_ascii_whitespace());
+    start.is_some_and(|byte| !matches!(byte, b'{' | b'[' | b'"'))
+}
+
+/// Says how bytes are sent as they are.
+fn advise_raw(error: ServiceError) -> ServiceError {
+    if error.code() != ErrorCode::InvalidArgument {
+        return error;
+    }
+    ServiceError::invalid(format!(
+        "{}; a body that is not JSON, such as an image, is sent as the model's only input with the header \
+         Inference-Header-Content-Length: 0",
+        error.message()
+    ))
 }
 
 /// Waits for a part of the work until the deadline that the lease has now. The work is best pinned where it is: it is large to be moved.

@@ -57,6 +57,7 @@ mod generate;
 mod head;
 mod infer;
 mod leased;
+mod missing;
 mod negotiation;
 mod path;
 mod read_body;

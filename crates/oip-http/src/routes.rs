@@ -1,13 +1,13 @@
 use std::sync::Arc;
 
 use axum::{
-    Router,
+    Extension, Router,
     extract::{Request, State},
-    http::StatusCode,
+    http::{Method, StatusCode, Uri},
     response::Response,
     routing::{MethodRouter, any, get, post},
 };
-use oip_service::{InferenceService, Readiness, extensions::offered};
+use oip_service::{Grant, InferenceService, Readiness, extensions::offered};
 use oip_types::{
     ErrorCode, ModelRef, ServiceError,
     rest::{error_body, json_body},
@@ -24,6 +24,7 @@ use crate::{
     generate::{generate, generate_stream},
     infer::infer,
     leased::mark,
+    missing::{check_ready, with_names},
     path::{PathParams, with_model},
     v1,
 };
@@ -231,11 +232,27 @@ async fn server_ready(State(app): State<App>) -> Response {
     }
 }
 
-async fn model_metadata(State(app): State<App>, path: PathParams) -> Response {
-    respond(
-        with_model(path, |model| app.service.model_metadata(model))
-            .map(|metadata| answer::json(StatusCode::OK, json_body(&*metadata))),
-    )
+async fn model_metadata(
+    State(app): State<App>,
+    grant: Option<Extension<Grant>>,
+    path: PathParams,
+) -> Response {
+    let answered = async {
+        let (name, version) = owned_names(path)?;
+        let model = ModelRef::new(&name, version.as_deref())?;
+        match app.service.model_metadata(model) {
+            Ok(metadata) => Ok(answer::json(StatusCode::OK, json_body(&*metadata))),
+            Err(error) => Err(with_names(&app, model, grant.map(|Extension(grant)| grant), error).await),
+        }
+    };
+    respond(answered.await)
+}
+
+/// The names of model and version in a path, to be kept while something is awaited.
+fn owned_names(path: PathParams) -> Result<(String, Option<String>), ServiceError> {
+    with_model(path, |model| {
+        Ok((model.name().to_owned(), model.version().map(str::to_owned)))
+    })
 }
 
 async fn model_ready(State(app): State<App>, path: PathParams) -> Response {
@@ -256,14 +273,13 @@ async fn model_ready(State(app): State<App>, path: PathParams) -> Response {
 }
 
 async fn model_infer(State(app): State<App>, path: PathParams, request: Request) -> Response {
-    let names = with_model(path, |model| {
-        Ok((model.name().to_owned(), model.version().map(str::to_owned)))
-    });
+    let names = owned_names(path);
     let answered = async {
         let (name, version) = names?;
         let model = ModelRef::new(&name, version.as_deref())?;
         // A model that does not exist is not worth reading a body for.
-        app.service.model_ready(model)?;
+        let grant = request.extensions().get::<Grant>().cloned();
+        check_ready(&app, model, grant).await?;
         infer(app, model, request).await
     };
     respond(answered.await.map(mark))
@@ -273,9 +289,15 @@ async fn not_found() -> Response {
     answer::error(&ServiceError::new(ErrorCode::NotFound, "Not Found"))
 }
 
-async fn method_not_allowed() -> Response {
+/// Every path takes GET or POST, so the other one is meant.
+async fn method_not_allowed(method: Method, uri: Uri) -> Response {
+    let is_get = method == Method::GET || method == Method::HEAD;
+    let message = match is_get && uri.path().starts_with("/v2/") {
+        true => "Method Not Allowed: this path takes POST",
+        false => "Method Not Allowed",
+    };
     answer::json(
         StatusCode::METHOD_NOT_ALLOWED,
-        error_body(&ServiceError::invalid("Method Not Allowed")),
+        error_body(&ServiceError::invalid(message)),
     )
 }

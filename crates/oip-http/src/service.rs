@@ -20,7 +20,7 @@ use axum::{
     routing::future::RouteFuture,
 };
 use bytes::Bytes;
-use oip_service::InferenceService;
+use oip_service::{Grant, InferenceService};
 use oip_types::ModelRef;
 use pin_project_lite::pin_project;
 use tower_service::Service;
@@ -33,6 +33,7 @@ use crate::{
     entrance::{Entered, refusal},
     infer::infer,
     leased::leased_or_refused,
+    missing::check_ready,
     routes::routed,
 };
 
@@ -113,7 +114,8 @@ where
         let answered = async {
             let model = ModelRef::new(model, version)?;
             // A model that does not exist is not worth reading a body for.
-            app.service.model_ready(model)?;
+            let grant = request.extensions().get::<Grant>().cloned();
+            check_ready(&app, model, grant).await?;
             infer(app.clone(), model, request).await
         };
         Ok(match answered.await {

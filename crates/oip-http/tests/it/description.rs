@@ -294,7 +294,7 @@ async fn ht_14_every_path_has_the_methods_that_are_described() {
             let answer = send(&app, method.parse().unwrap(), &filled, Body::empty()).await;
             if answer.status == StatusCode::METHOD_NOT_ALLOWED {
                 if method != "HEAD" {
-                    assert_eq!(answer.error(), "Method Not Allowed");
+                    assert!(answer.error().starts_with("Method Not Allowed"));
                 }
                 allowed = answer.header("allow").map(str::to_owned);
                 continue;

@@ -265,6 +265,8 @@ async fn ht_14_methods() {
             assert_eq!(answer.error(), "Method Not Allowed");
         }
     }
+    let answer = send(&app, Method::GET, "/v2/models/matrix/infer", Body::empty()).await;
+    assert_eq!(answer.error(), "Method Not Allowed: this path takes POST");
     for method in [Method::GET, Method::PUT, Method::HEAD] {
         let answer = send(&app, method, "/v2/models/matrix/infer", Body::empty()).await;
         assert_eq!(
@@ -340,4 +342,40 @@ async fn ht_16_versions() {
         get(&app, "/v2/models/matrix/versions/..%2f1").await.status,
         StatusCode::BAD_REQUEST
     );
+}
+
+#[tokio::test]
+async fn a_body_that_is_no_json_is_told_how_bytes_are_sent() {
+    let app = app();
+    let jpeg = [0xff, 0xd8, 0xff, 0xe0, 0, 0x10, b'J', b'F', b'I', b'F'];
+    let answer = send(
+        &app,
+        Method::POST,
+        "/v2/models/matrix/infer",
+        Body::from(jpeg.to_vec()),
+    )
+    .await;
+    let error = answer.error();
+    assert!(
+        error.ends_with("with the header Inference-Header-Content-Length: 0"),
+        "{error}"
+    );
+    let answer = send(&app, Method::POST, "/v2/models/matrix/infer", Body::from("{")).await;
+    assert!(!answer.error().contains("Inference-Header"));
+}
+
+#[tokio::test]
+async fn a_model_that_does_not_exist_is_told_with_those_that_do() {
+    let app = app();
+    for (method, path) in [
+        (Method::GET, "/v2/models/nowhere"),
+        (Method::POST, "/v2/models/nowhere/infer"),
+        (Method::POST, "/v2/models/no%77here/infer"),
+    ] {
+        let error = send(&app, method, path, Body::empty()).await.error();
+        assert!(
+            error.starts_with("model 'nowhere' does not exist; there are '"),
+            "{error}"
+        );
+    }
 }

@@ -84,11 +84,16 @@ fn rows() -> Vec<Row> {
             "unknown model, metadata",
             "/v2/models/zz",
             404,
-            "model 'zz' does not exist",
+            "model 'zz' does not exist; there are 'loading', 'matrix', 'never'",
         ),
         to(
             "/v2/models/zz/infer",
-            infer("unknown model, infer", &good, 404, "model 'zz' does not exist"),
+            infer(
+                "unknown model, infer",
+                &good,
+                404,
+                "model 'zz' does not exist; there are 'loading', 'matrix', 'never'",
+            ),
         ),
         get(
             "unknown version, metadata",

@@ -13,7 +13,12 @@ async fn the_body_is_judged_whatever_is_wrong_with_it() {
     let app = app();
     let good = x("FP32", "[1]", "[1]");
     for (model, body, status, message) in [
-        ("zz", good.as_str(), 404, "model 'zz' does not exist"),
+        (
+            "zz",
+            good.as_str(),
+            404,
+            "model 'zz' does not exist; there are 'loading', 'matrix', 'never'",
+        ),
         (
             "loading",
             &good,

@@ -1,0 +1,135 @@
+//! What a client is told of a model that does not exist: which ones do.
+
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use oip_service::{Grant, Lease, extensions};
+use oip_types::{ErrorCode, ModelRef, ServiceError};
+use tensor_core::Quoted;
+
+use crate::{app::App, extensions::may_see};
+
+/// Models that are named.
+const NAMED: usize = 5;
+/// Reading the list counts as a small job.
+const JOB_BYTES: u64 = 64 << 10;
+
+/// Whether a model can answer.
+///
+/// # Errors
+/// Why it cannot; of a model that does not exist, with the names of those that the client may see.
+pub(crate) async fn check_ready(
+    app: &App,
+    model: ModelRef<'_>,
+    grant: Option<Grant>,
+) -> Result<(), ServiceError> {
+    match app.service.model_ready(model) {
+        Err(error) => Err(with_names(app, model, grant, error).await),
+        ready => ready,
+    }
+}
+
+/// Adds the names of models to an error, if it is that there is no such model.
+pub(crate) async fn with_names(
+    app: &App,
+    model: ModelRef<'_>,
+    grant: Option<Grant>,
+    error: ServiceError,
+) -> ServiceError {
+    if error.code() != ErrorCode::NotFound {
+        return error;
+    }
+    let Ok(names) = names(app).await else {
+        return error;
+    };
+    // Otherwise it is its version that does not exist, or it is unloaded.
+    let is_unknown = names
+        .binary_search_by(|name| name.as_str().cmp(model.name()))
+        .is_err();
+    let names = names.iter().filter(|name| may_see(grant.as_ref(), name));
+    match is_unknown {
+        true => ServiceError::new(
+            ErrorCode::NotFound,
+            format!("{}; {}", error.message(), told(names)),
+        ),
+        false => error,
+    }
+}
+
+/// The names of all models, in order, as they were a moment ago: clients that ask for what is not there cost a list each second at
+/// most, whatever their number.
+#[derive(Default)]
+pub(crate) struct ModelNames(Mutex<Option<(Instant, Arc<[String]>)>>);
+
+impl ModelNames {
+    const FRESH: Duration = Duration::from_secs(1);
+
+    fn known(&self) -> MutexGuard<'_, Option<(Instant, Arc<[String]>)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+async fn names(app: &App) -> Result<Arc<[String]>, ServiceError> {
+    let known = app.model_names.known().clone();
+    if let Some((when, names)) = known
+        && when.elapsed() < ModelNames::FRESH
+    {
+        return Ok(names);
+    }
+    let (service, lease) = (
+        app.service.clone(),
+        Lease::new(&app.config.budget, &app.config.time),
+    );
+    let guard = lease.guard();
+    let list = move || {
+        let index = extensions::index(&*service, false)?;
+        let names: BTreeSet<String> = index.into_iter().map(|entry| entry.name).collect();
+        Ok(names.into_iter().collect::<Arc<[String]>>())
+    };
+    let names = app.config.cpu.run(&lease, JOB_BYTES, list).await;
+    guard.disarm();
+    let names = names?;
+    *app.model_names.known() = Some((Instant::now(), names.clone()));
+    Ok(names)
+}
+
+/// The first names.
+fn told<'n>(mut names: impl Iterator<Item = &'n String>) -> String {
+    // Quoted, each has a bounded length.
+    let shown: Vec<String> = names
+        .by_ref()
+        .take(NAMED)
+        .map(|name| Quoted(name).to_string())
+        .collect();
+    match names.count() {
+        _ if shown.is_empty() => "there are no models".to_owned(),
+        0 => format!("there are {}", shown.join(", ")),
+        more => format!(
+            "there are {} and {more} more, which GET /v2/models lists",
+            shown.join(", ")
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_has_room_for_a_few_names() {
+        let names = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>();
+        assert_eq!(told([].iter()), "there are no models");
+        assert_eq!(told(names(&["a", "b"]).iter()), "there are 'a', 'b'");
+        let many = names(&["a", "b", "c", "d", "e", "f", "g"]);
+        assert_eq!(
+            told(many.iter()),
+            "there are 'a', 'b', 'c', 'd', 'e' and 2 more, which GET /v2/models lists"
+        );
+        // Long names are shortened.
+        let long = "x".repeat(299);
+        assert!(told(names(&[long.as_str(); 7]).iter()).len() < 500);
+    }
+}
