@@ -32,10 +32,22 @@ pub(crate) fn generate() -> Result<Vec<(PathBuf, String)>> {
                 library.display()
             );
         }
-        files.push((readme, format!("{MARK}\n\n# {name}\n\n{}", page(&source))));
+        let page = page(&source);
+        files.push((
+            readme,
+            format!("{MARK}\n\n# {name}\n\n{page}\n{}", dependency(&name)),
+        ));
     }
     files.sort();
     Ok(files)
+}
+
+/// How a program depends on a crate, and where it is to be had.
+fn dependency(name: &str) -> String {
+    format!(
+        "## As a dependency\n\nIt is not on crates.io yet: clone the repository of Tensorferry next to your program.\n\n\
+         ```toml\n[dependencies]\n{name} = {{ path = \"../tensorferry/crates/{name}\" }}\n```\n"
+    )
 }
 
 /// The lines of the documentation at the front of a library's source.

@@ -50,8 +50,9 @@ const FILES: &[(&str, &[u8])] = &[
 const DIGITS: &str = "\
 # Everything in this file may be left out: inputs, outputs and batching are read from the model.
 
-# Rows of several requests run together, at most so many. Written, it promises that rows are independent.
-max_batch_size: 64
+# Rows of several requests run together, at most so many; a request with more rows is refused. Written, it promises that
+# rows are independent. Of this model the file proves it, so that requests of any size are taken without a line.
+# max_batch_size: 64
 
 # Threads that run the model at the same time; --instances says it for all models.
 # instance_group [{ count: 2 }]

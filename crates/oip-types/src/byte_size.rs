@@ -2,7 +2,7 @@
 
 use std::{error::Error, fmt, str::FromStr};
 
-/// A number of bytes such as `64MiB`, `1GB` or `1000`: KiB, MiB, GiB and TiB are powers of 1024, KB, MB, GB and TB of 1000.
+/// A number of bytes such as `64MiB`, `1GB` or `1000`: KiB, MiB, GiB and TiB, or Ki, Mi, Gi and Ti, are powers of 1024, KB, MB, GB and TB of 1000.
 ///
 /// Printed, it has the largest unit that is exact; with `{:#}` as it stands in a sentence.
 ///
@@ -23,11 +23,16 @@ pub struct ByteSize(pub u64);
 const UNITS: [(&str, u32); 3] = [("GiB", 30), ("MiB", 20), ("KiB", 10)];
 
 /// Everything that is read, in capitals; the shorter ones end others, so they come last.
-const READ: [(&str, u64); 10] = [
+const READ: [(&str, u64); 14] = [
     ("TIB", 1 << 40),
     ("GIB", 1 << 30),
     ("MIB", 1 << 20),
     ("KIB", 1 << 10),
+    // Kubernetes' names.
+    ("TI", 1 << 40),
+    ("GI", 1 << 30),
+    ("MI", 1 << 20),
+    ("KI", 1 << 10),
     ("TB", 1_000_000_000_000),
     ("GB", 1_000_000_000),
     ("MB", 1_000_000),
@@ -110,6 +115,9 @@ mod tests {
             ("5 kb", 5000),
             ("64mib", 64 << 20),
             ("1TiB", 1 << 40),
+            ("1Gi", 1 << 30),
+            ("512Mi", 512 << 20),
+            ("8 ki", 8 << 10),
         ] {
             assert_eq!(text.parse(), Ok(ByteSize(bytes)), "{text}");
         }

@@ -128,6 +128,22 @@ fn the_banner_can_be_pasted() {
     paste_both(&printed, &[]);
 }
 
+/// The next command of docs/start.md: all scans at once, as many rows as a file has.
+#[test]
+fn the_example_repository_takes_all_rows_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("shop");
+    assert!(run(&["init", path.to_str().unwrap()]).status.success());
+    let mut server = Server::start(&path, &["--log", "off"]);
+    server.wait_until_loaded();
+    let scans = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/requests/digits.json");
+    for model in ["digits", "digit_portrait"] {
+        let target = format!("/v2/models/{model}/infer");
+        let answer = server.request("POST", &target, &[], &fs::read(&scans).unwrap());
+        assert_eq!(answer.status, 200, "{model}: {}", text(&answer.body));
+    }
+}
+
 /// The same with a certificate that signed itself, and a table of identities.
 #[test]
 fn the_banner_can_be_pasted_with_tls_and_a_token() {
