@@ -21,6 +21,10 @@ pub(crate) struct AddressOptions {
     #[arg(long, env = "OIP_ADDRESS", hide_env = true, value_name = "ADDRESS")]
     pub(crate) address: Option<String>,
 
+    /// The port of one address for HTTP and gRPC, on --host: short for --address HOST:PORT
+    #[arg(long, env = "OIP_PORT", hide_env = true, value_name = "PORT")]
+    pub(crate) port: Option<u16>,
+
     /// Where to listen for HTTP/1.1: HOST:PORT, :PORT for all of this machine's addresses, unix:PATH for a Unix socket, or
     /// none. Port 0 takes a free one. An IP address alone goes with --http-port [default: 127.0.0.1:8080]
     #[arg(long, env = "OIP_HTTP_ADDRESS", hide_env = true, value_name = "ADDRESS")]
@@ -56,7 +60,9 @@ impl AddressOptions {
     /// These options, and `other`'s where these say nothing.
     pub(crate) fn or(self, other: Self) -> Self {
         Self {
-            address: self.address.or(other.address),
+            // The command line's --port takes the place of the file's address, and the other way round.
+            port: self.port.or(other.port.filter(|_| self.address.is_none())),
+            address: self.address.or(other.address.filter(|_| self.port.is_none())),
             http_address: self.http_address.or(other.http_address),
             grpc_address: self.grpc_address.or(other.grpc_address),
             host: self.host.or(other.host),
@@ -70,7 +76,7 @@ impl AddressOptions {
     /// Whether any of them says where to listen.
     fn say_where(&self) -> bool {
         let addresses = [&self.address, &self.http_address, &self.grpc_address, &self.host];
-        let ports = [self.http_port, self.grpc_port];
+        let ports = [self.port, self.http_port, self.grpc_port];
         addresses.into_iter().any(Option::is_some) || ports.into_iter().any(|port| port.is_some())
     }
 }
@@ -199,7 +205,19 @@ impl Addresses {
             speaks: Speaks::Both,
             host,
         };
-        let shared = shared.read(options.address.as_deref(), None, None)?;
+        if let (Some(port), Some(address)) = (options.port, &options.address) {
+            return Err(Failure::usage(format!(
+                "--port {port} and --address {address} both say where HTTP and gRPC listen: leave one of them out"
+            )));
+        }
+        let of_port = options.port.map(|port| {
+            let host = host.unwrap_or("127.0.0.1");
+            match host.contains(':') && !host.starts_with('[') {
+                true => format!("[{host}]:{port}"),
+                false => format!("{host}:{port}"),
+            }
+        });
+        let shared = shared.read(options.address.as_deref().or(of_port.as_deref()), None, None)?;
         let of_its_own = |speaks, address: &Option<String>, port, default: u16| {
             let (option, port_option) = match speaks {
                 Speaks::Http => ("--http-address", "--http-port"),

@@ -40,6 +40,7 @@ use crate::{
     one_port::OnePort,
     opening::{self, Opened, Sources},
     options::LogFormat,
+    options::Options,
     platforms::Aliases,
     reach,
     reload::Reloads,
@@ -60,6 +61,11 @@ const ADMIN_CONNECTIONS: usize = 64;
 pub(crate) fn run(config: Config) -> Result<ExitCode, Failure> {
     let start = Instant::now();
     let log = telemetry::start(&config.log, config.log_format, config.log_tail.clone())?;
+    for warning in
+        Options::unknown_variables(std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()))
+    {
+        tracing::warn!("{warning}");
+    }
     let is_json = matches!(config.log_format, LogFormat::Json);
     let mut outcome = serve_until_signal(config, &log, start);
     if is_json && let Err(failure) = &outcome {

@@ -41,6 +41,11 @@ pub(crate) fn run(check: Check) -> Result<ExitCode, Failure> {
     let mut config = Config::resolve(options)?;
     config.engine.control = ModelControl::None;
     let log = telemetry::start(&config.log, config.log_format, None)?;
+    for warning in
+        Options::unknown_variables(std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()))
+    {
+        tracing::warn!("{warning}");
+    }
     tls_options::read(config.tls.take())?;
     config.access.guard(&config.http.cpu)?;
     let repository = model_source::open(&mut config)?;

@@ -14,8 +14,9 @@ use clap_complete::Shell;
 use crate::{
     check::{self, Check},
     failure::Failure,
+    help,
     init::{self, Init},
-    options::{AFTER_HELP, Options, one_line},
+    options::{AFTER_HELP, AFTER_HELP_SHORT, Options, one_line},
 };
 
 /// The name of the program.
@@ -69,6 +70,10 @@ pub(crate) fn run(arguments: impl Iterator<Item = OsString>) -> Result<Asked, Fa
             Ok(ExitCode::SUCCESS)
         }),
         Some("man") => parse::<Man>("man", rest())?.map(|man| write_pages(&man.folder)),
+        // The word that other programs have for it, unless a folder is called so.
+        Some("serve") if arguments.len() > 1 || !Path::new("serve").exists() => {
+            return serve(&arguments[1..]);
+        }
         _ => return serve(&arguments),
     };
     Ok(Asked::Done(done.unwrap_or(Ok(ExitCode::SUCCESS))?))
@@ -126,7 +131,8 @@ fn serve(arguments: &[OsString]) -> Result<Asked, Failure> {
 /// The arguments of a command; `None` when it was help that they asked for, which is printed.
 fn parse<T: Parser>(name: &str, arguments: impl Iterator<Item = OsString>) -> Result<Option<T>, Failure> {
     let program = OsString::from(format!("{PROGRAM} {name}"));
-    match T::try_parse_from(once(program).chain(arguments)) {
+    let matches = help::arranged(T::command()).try_get_matches_from(once(program).chain(arguments));
+    match matches.and_then(|matches| T::from_arg_matches(&matches)) {
         Ok(parsed) => Ok(Some(parsed)),
         Err(error) if error.use_stderr() => Err(Failure::usage(one_line(&error))),
         Err(error) => {
@@ -140,13 +146,14 @@ fn parse<T: Parser>(name: &str, arguments: impl Iterator<Item = OsString>) -> Re
 /// of the server, which would contain them again.
 fn whole() -> Command {
     let commands = [
-        Check::command().name("check"),
+        help::arranged(Check::command()).name("check"),
         Init::command().name("init"),
         Completions::command().name("completions"),
         Man::command().name("man"),
     ];
-    Options::command()
-        .after_help(AFTER_HELP)
+    help::arranged(Options::command())
+        .after_help(AFTER_HELP_SHORT)
+        .after_long_help(AFTER_HELP)
         .args_conflicts_with_subcommands(true)
         .disable_help_subcommand(true)
         .subcommands(commands.map(|command| command.version(env!("CARGO_PKG_VERSION"))))
@@ -196,7 +203,8 @@ mod tests {
             .map(|command| (Some(command.get_name()), command));
         for (name, command) in commands.chain([(None, &whole)]) {
             let help = command
-                .get_after_help()
+                .get_after_long_help()
+                .or(command.get_after_help())
                 .map(ToString::to_string)
                 .unwrap_or_default();
             let examples = examples(&help);

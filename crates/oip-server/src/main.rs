@@ -19,6 +19,7 @@ mod connection_memory;
 mod descriptors;
 mod examples;
 mod failure;
+mod help;
 mod in_place;
 mod init;
 mod lasting_calls;

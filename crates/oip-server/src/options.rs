@@ -41,11 +41,21 @@ Examples:
   oip-server models --http-address 0.0.0.0:8080 --model-control-mode poll
   oip-server models --memory-budget 2GB --request-timeout 5s --log-format json
 
-Sizes are bytes or have a unit (64MiB, 1GB), times are seconds or have one (5, 500ms, 2min).
+Sizes are bytes or have a unit (64MiB, 64Mi, 1GB), times are seconds or have one (5, 500ms, 2min).
 
 SIGTERM or SIGINT: no new connections, open requests are finished, then the process ends with code 0, or 1 when some \
 had to be cut after --drain-timeout. A second signal ends it at once with code 130. SIGHUP opens the access log's file \
 again, and reads again: certificates, the table of --auth, the log's levels in the configuration file.";
+
+/// The same for `-h`.
+pub(crate) const AFTER_HELP_SHORT: &str = "\
+Examples:
+  oip-server init shop                writes an example repository
+  oip-server shop                     serves it on http://127.0.0.1:8080 and grpc://127.0.0.1:9000
+  oip-server iris.onnx --port 8000    serves one file, HTTP and gRPC on one port
+  oip-server check models             loads everything, says what would fail, and opens no port
+
+--help has all options, also for the environment (OIP_PORT=8000) and the configuration file (port = 8000).";
 
 /// The default levels of the log.
 pub(crate) const DEFAULT_LOG: &str = "info";
@@ -103,29 +113,6 @@ pub(crate) struct Options {
     #[serde(skip)]
     pub(crate) addresses: AddressOptions,
 
-    #[command(flatten)]
-    #[serde(skip)]
-    pub(crate) traffic: TrafficOptions,
-
-    #[command(flatten)]
-    #[serde(skip)]
-    pub(crate) capture: CaptureOptions,
-
-    #[cfg(feature = "otlp")]
-    #[command(flatten)]
-    #[serde(skip)]
-    pub(crate) traces: TraceOptions,
-
-    #[cfg(feature = "otlp")]
-    #[command(flatten)]
-    #[serde(skip)]
-    pub(crate) metrics: MetricOptions,
-
-    /// A TOML file with any of these options
-    #[arg(long, env = "OIP_CONFIG", hide_env = true, value_name = "FILE")]
-    #[serde(skip)]
-    pub(crate) config: Option<PathBuf>,
-
     /// Threads per model version [default: the number of cores]
     #[arg(long, env = "OIP_INSTANCES", hide_env = true, value_name = "N")]
     pub(crate) instances: Option<usize>,
@@ -133,10 +120,6 @@ pub(crate) struct Options {
     /// Requests that may wait for one model version [default: 256]
     #[arg(long, env = "OIP_QUEUE_SIZE", hide_env = true, value_name = "N")]
     pub(crate) queue_size: Option<usize>,
-
-    #[command(flatten)]
-    #[serde(skip)]
-    pub(crate) in_place: InPlaceOptions,
 
     /// Whether a model that fails to load makes the server not ready [default: true]
     #[arg(long, env = "OIP_STRICT_READINESS", hide_env = true, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
@@ -155,10 +138,6 @@ pub(crate) struct Options {
     /// --max-request-size [default: 512MiB]
     #[arg(long, env = "OIP_MEMORY_BUDGET", hide_env = true, value_name = "SIZE")]
     pub(crate) memory_budget: Option<ByteSize>,
-
-    /// Threads that parse, print and compress large bodies [default: the number of cores]
-    #[arg(long, env = "OIP_CPU_THREADS", hide_env = true, value_name = "N")]
-    pub(crate) cpu_threads: Option<usize>,
 
     /// Whether model files may be mapped instead of read, if their configuration asks for it. You promise that these files
     /// are not changed or truncated while the server runs: it would crash, or give wrong answers [default: false]
@@ -194,14 +173,6 @@ pub(crate) struct Options {
     #[arg(long, env = "OIP_DRAIN_TIMEOUT", hide_env = true, value_name = "TIME")]
     pub(crate) drain_timeout: Option<HumanDuration>,
 
-    /// How JSON answers write NaN and the infinities [default: null]
-    #[arg(long, env = "OIP_JSON_NONFINITE", hide_env = true, value_name = "FORM")]
-    pub(crate) json_nonfinite: Option<JsonNonFinite>,
-
-    /// In which form gRPC answers carry tensors [default: mirror]
-    #[arg(long, env = "OIP_GRPC_OUTPUT", hide_env = true, value_name = "FORM")]
-    pub(crate) grpc_output: Option<GrpcForm>,
-
     /// Whether the HTTP port shows metrics for Prometheus, at /metrics [default: true]
     #[arg(long, env = "OIP_ALLOW_METRICS", hide_env = true, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     pub(crate) allow_metrics: Option<bool>,
@@ -232,6 +203,26 @@ pub(crate) struct Options {
     #[arg(long, env = "OIP_SYSTEM_SHARED_MEMORY", hide_env = true, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     pub(crate) system_shared_memory: Option<bool>,
 
+    #[command(flatten)]
+    #[serde(skip)]
+    pub(crate) tls: TlsOptions,
+
+    #[command(flatten)]
+    #[serde(skip)]
+    pub(crate) access: AccessOptions,
+
+    #[command(flatten)]
+    #[serde(skip)]
+    pub(crate) traffic: TrafficOptions,
+
+    /// How the log is written [default: text]
+    #[arg(long, env = "OIP_LOG_FORMAT", hide_env = true, value_name = "FORMAT")]
+    pub(crate) log_format: Option<LogFormat>,
+
+    /// What is logged: a level, or levels by target such as `info,oip_engine=debug` [default: info]
+    #[arg(long, env = "OIP_LOG", hide_env = true, value_name = "FILTER")]
+    pub(crate) log: Option<String>,
+
     /// The library of ONNX Runtime (libonnxruntime.so, 1.17 or newer) to run ONNX models with instead of tract, or `auto` to
     /// look for one: beside the program, by `ORT_DYLIB_PATH`, in the active virtual environment, among python3's packages and
     /// the system's libraries. Without this option `ORT_DYLIB_PATH` in the environment names it
@@ -248,26 +239,45 @@ pub(crate) struct Options {
     #[arg(long, env = "OIP_MODEL_MEMORY_LIMIT", hide_env = true, value_name = "SIZE")]
     pub(crate) model_memory_limit: Option<ByteSize>,
 
-    #[command(flatten)]
-    #[serde(skip)]
-    pub(crate) tls: TlsOptions,
-
-    #[command(flatten)]
-    #[serde(skip)]
-    pub(crate) access: AccessOptions,
-
     #[cfg(feature = "python")]
     #[command(flatten)]
     #[serde(skip)]
     pub(crate) python: PythonOptions,
 
-    /// How the log is written [default: text]
-    #[arg(long, env = "OIP_LOG_FORMAT", hide_env = true, value_name = "FORMAT")]
-    pub(crate) log_format: Option<LogFormat>,
+    /// A TOML file with any of these options
+    #[arg(long, env = "OIP_CONFIG", hide_env = true, value_name = "FILE")]
+    #[serde(skip)]
+    pub(crate) config: Option<PathBuf>,
 
-    /// What is logged: a level, or levels by target such as `info,oip_engine=debug` [default: info]
-    #[arg(long, env = "OIP_LOG", hide_env = true, value_name = "FILTER")]
-    pub(crate) log: Option<String>,
+    /// Threads that parse, print and compress large bodies [default: the number of cores]
+    #[arg(long, env = "OIP_CPU_THREADS", hide_env = true, value_name = "N")]
+    pub(crate) cpu_threads: Option<usize>,
+
+    #[command(flatten)]
+    #[serde(skip)]
+    pub(crate) in_place: InPlaceOptions,
+
+    /// How JSON answers write NaN and the infinities [default: null]
+    #[arg(long, env = "OIP_JSON_NONFINITE", hide_env = true, value_name = "FORM")]
+    pub(crate) json_nonfinite: Option<JsonNonFinite>,
+
+    /// In which form gRPC answers carry tensors [default: mirror]
+    #[arg(long, env = "OIP_GRPC_OUTPUT", hide_env = true, value_name = "FORM")]
+    pub(crate) grpc_output: Option<GrpcForm>,
+
+    #[command(flatten)]
+    #[serde(skip)]
+    pub(crate) capture: CaptureOptions,
+
+    #[cfg(feature = "otlp")]
+    #[command(flatten)]
+    #[serde(skip)]
+    pub(crate) traces: TraceOptions,
+
+    #[cfg(feature = "otlp")]
+    #[command(flatten)]
+    #[serde(skip)]
+    pub(crate) metrics: MetricOptions,
 }
 
 /// Which models are loaded, and when.
@@ -342,11 +352,13 @@ impl Options {
         let table = DeTable::parse(text)?;
         let command = Self::command();
         for key in table.get_ref().keys() {
-            let (name, mut options) = (&**key.get_ref(), command.get_arguments());
-            let is_known = options.any(|option| option.get_long() == Some(name));
-            if !is_known || name == "config" {
+            let name = &**key.get_ref();
+            let known = || command.get_arguments().filter_map(clap::Arg::get_long);
+            if name == "config" || !known().any(|option| option == name) {
+                let meant = nearest(name, known().filter(|option| *option != "config"));
+                let meant = meant.map_or(String::new(), |meant| format!("; did you mean `{meant}`?"));
                 return Err(FileError {
-                    message: format!("unknown field `{name}`"),
+                    message: format!("unknown field `{name}`{meant}"),
                     span: Some(key.span()),
                 });
             }
@@ -367,6 +379,33 @@ impl Options {
             source: toml::from_str(text)?,
             ..toml::from_str(text)?
         })
+    }
+
+    /// A warning for each variable that is called as those of options are and is none, by the names of all variables.
+    ///
+    /// Kubernetes makes variables such as `OIP_SERVER_SERVICE_HOST` for a service called `oip-server`; of these nothing is said.
+    pub(crate) fn unknown_variables(names: impl Iterator<Item = String>) -> Vec<String> {
+        let command = Self::command();
+        let known = || {
+            let variables = command.get_arguments().filter_map(clap::Arg::get_env);
+            variables.filter_map(|name| name.to_str())
+        };
+        let is_of_kubernetes = |name: &str| {
+            name.ends_with("_PORT")
+                || ["_SERVICE_HOST", "_SERVICE_PORT", "_PORT_"]
+                    .iter()
+                    .any(|part| name.contains(part))
+        };
+        let names = names.filter(|name| name.starts_with("OIP_") && !known().any(|known| known == name));
+        let mut warnings: Vec<String> = names
+            .filter(|name| !is_of_kubernetes(name))
+            .map(|name| match nearest(&name, known()) {
+                Some(meant) => format!("{name} in the environment is no option; did you mean {meant}?"),
+                None => format!("{name} in the environment is no option of this server"),
+            })
+            .collect();
+        warnings.sort();
+        warnings
     }
 
     /// These options, and `other`'s where these say nothing.
@@ -433,6 +472,15 @@ impl Options {
             log: self.log.or(other.log),
         }
     }
+}
+
+/// The known name that a name is a misspelling of.
+fn nearest<'n>(name: &str, known: impl Iterator<Item = &'n str>) -> Option<&'n str> {
+    /// As clap has it for options on the command line.
+    const ALIKE: f64 = 0.8;
+    let rated = known.map(|known| (strsim::jaro(name, known), known));
+    let best = rated.max_by(|(one, _), (other, _)| one.total_cmp(other));
+    best.filter(|(alike, _)| *alike > ALIKE).map(|(_, known)| known)
 }
 
 /// A path, or a list of them.
@@ -533,7 +581,10 @@ mod tests {
             );
         }
         let unknown = Options::from_file("log = \"off\"\nhtp-address = \"x\"").unwrap_err();
-        assert_eq!(unknown.message, "unknown field `htp-address`");
+        assert_eq!(
+            unknown.message,
+            "unknown field `htp-address`; did you mean `http-address`?"
+        );
         assert_eq!(unknown.span, Some(12..23));
     }
 

@@ -1,6 +1,12 @@
 //! LC-07: what is wrong before the server runs is said in one line, with a code.
 
-use std::{fs, net::TcpListener, path::Path, process::Command};
+use std::{
+    fs,
+    io::{BufRead, BufReader},
+    net::TcpListener,
+    path::Path,
+    process::{Command, Stdio},
+};
 
 use crate::support::{Server, command, failing};
 
@@ -325,7 +331,7 @@ fn the_configuration_file_is_checked_and_told_by_line() {
     for (text, message) in [
         (
             "http-address = \"127.0.0.1:0\"\nhttp-adress = 1",
-            "line 2: unknown field `http-adress`",
+            "line 2: unknown field `http-adress`; did you mean `http-address`?",
         ),
         (
             "instances = \"many\"",
@@ -656,4 +662,87 @@ fn npy_file() -> Vec<u8> {
         &1.0f32.to_le_bytes(),
     ]
     .concat()
+}
+
+#[test]
+fn help_has_headings_and_the_short_one_fits_a_screen() {
+    let help = |arguments: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_oip-server"))
+            .args(arguments)
+            .output()
+            .unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    for arguments in [&["--help"][..], &["check", "--help"]] {
+        let long = help(arguments);
+        let places = [
+            "Models:",
+            "Addresses:",
+            "Limits:",
+            "Access:",
+            "Logs:",
+            "Runtimes:",
+            "Advanced:",
+        ]
+        .map(|heading| {
+            long.find(&format!("\n{heading}\n"))
+                .unwrap_or_else(|| panic!("{heading}: {long}"))
+        });
+        assert!(places.is_sorted(), "{places:?}");
+    }
+    let short = help(&["-h"]);
+    assert!(short.lines().count() <= 60, "{}: {short}", short.lines().count());
+    for expected in [
+        "--port",
+        "--auth",
+        "--memory-budget",
+        "check",
+        "init",
+        "Examples:",
+    ] {
+        assert!(short.contains(expected), "{expected}: {short}");
+    }
+    assert!(!short.contains("--capture"), "{short}");
+}
+
+#[test]
+fn serve_is_a_word_and_port_is_one_address_for_both() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("means.npy"), npy_file()).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_oip-server"));
+    command
+        .arg("serve")
+        .arg(folder.path())
+        .args(["--port", "0"])
+        .env("OIP_MEMORY_BUGDET", "1Gi")
+        .env("OIP_SERVER_SERVICE_HOST", "10.0.0.1")
+        .env("OIP_MAX_REQUEST_SIZE", "8Mi")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let stdout = BufReader::new(child.stdout.take().unwrap());
+    let mut printed = String::new();
+    for line in stdout.lines() {
+        let line = line.unwrap();
+        printed += &format!("{line}\n");
+        if line.contains("after") && line.contains(" ms") {
+            break;
+        }
+    }
+    child.kill().unwrap();
+    let output = child.wait_with_output().unwrap();
+    let log = String::from_utf8(output.stderr).unwrap();
+    let port = |name: &str| {
+        let line = printed
+            .lines()
+            .find(|line| line.trim_start().starts_with(name))
+            .unwrap();
+        line.rsplit(':').next().unwrap().to_owned()
+    };
+    assert_eq!(port("HTTP"), port("gRPC"), "{printed}");
+    assert!(printed.contains("127.0.0.1:"), "{printed}");
+    let warning = "OIP_MEMORY_BUGDET in the environment is no option; did you mean OIP_MEMORY_BUDGET?";
+    assert!(log.contains(warning) && !log.contains("SERVICE_HOST"), "{log}");
+    let (code, line) = failing(&["--port", "0", "--address", "127.0.0.1:0", "."]);
+    assert!(code == 2 && line.contains("leave one of them out"), "{line}");
 }
