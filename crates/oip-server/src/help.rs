@@ -104,22 +104,44 @@ const HEADINGS: [(&str, &[&str]); 7] = [
     ),
 ];
 
-/// The options of `-h`.
-const SHORT: [&str; 14] = [
-    "model-repository",
-    "model-name",
-    "model-control-mode",
-    "port",
-    "host",
-    "http-address",
-    "grpc-address",
-    "memory-budget",
-    "request-timeout",
-    "auth",
-    "log",
-    "onnxruntime",
-    "allow-python",
-    "config",
+/// The options of `-h`, with a line for each.
+const SHORT: [(&str, &str); 12] = [
+    (
+        "model-repository",
+        "A repository, or its URL: s3://, gs://, az://, hf://, https://; several if given again",
+    ),
+    (
+        "model-name",
+        "The name of the only model [default: that of its folder or file]",
+    ),
+    (
+        "model-control-mode",
+        "Which models are loaded, and when [default: none]",
+    ),
+    ("port", "One port for HTTP and gRPC [default: 8080 and 9000]"),
+    ("host", "The host or IP address to listen on [default: 127.0.0.1]"),
+    (
+        "memory-budget",
+        "Memory for requests and their answers [default: 512MiB]",
+    ),
+    (
+        "request-timeout",
+        "Deadline of requests that set none [default: 30s]",
+    ),
+    ("auth", "A TOML file with identities and what they may do"),
+    (
+        "log",
+        "What is logged: error, warn, info, debug, or levels by target [default: info]",
+    ),
+    (
+        "onnxruntime",
+        "The library of ONNX Runtime to use instead of tract, or `auto` to look for one",
+    ),
+    (
+        "allow-python",
+        "Whether models in Python are run, which are programs [default: false]",
+    ),
+    ("config", "A TOML file with any of the options"),
 ];
 
 /// The same command with its options under headings, and most of them in the long help only. Options that serving has not stay as
@@ -136,10 +158,15 @@ pub(crate) fn arranged(command: Command) -> Command {
             });
         match place {
             None => argument,
-            Some((heading, order)) => argument
-                .help_heading(heading)
-                .display_order(order)
-                .hide_short_help(!SHORT.contains(&&*long)),
+            Some((heading, order)) => {
+                let short = SHORT.iter().find(|(option, _)| *option == long);
+                let long_help = argument.get_long_help().or(argument.get_help()).cloned();
+                let argument = argument.help_heading(heading).display_order(order);
+                match (short, long_help) {
+                    (Some((_, line)), Some(text)) => argument.help(*line).long_help(text),
+                    _ => argument.hide_short_help(true),
+                }
+            }
         }
     })
 }
@@ -162,7 +189,7 @@ mod tests {
         assert!(
             SHORT
                 .iter()
-                .all(|option| HEADINGS.iter().any(|(_, options)| options.contains(option)))
+                .all(|(option, _)| HEADINGS.iter().any(|(_, options)| options.contains(option)))
         );
     }
 }
