@@ -42,7 +42,7 @@ pub(crate) fn generate() -> Result<Vec<(PathBuf, String)>> {
     Ok(files)
 }
 
-/// How a program depends on a crate, and where it is to be had.
+/// How a program depends on a crate, and where it finds it.
 fn dependency(name: &str) -> String {
     format!(
         "## As a dependency\n\nIt is not on crates.io yet: clone the repository of Tensorferry next to your program.\n\n\

@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use oip_service::{InferenceService, RequestIds};
 
-use crate::{HttpConfig, missing::ModelNames};
+use crate::{HttpConfig, model_names::ModelNames};
 
 /// The state of all handlers.
 #[derive(Clone)]

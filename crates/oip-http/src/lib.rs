@@ -58,6 +58,7 @@ mod head;
 mod infer;
 mod leased;
 mod missing;
+mod model_names;
 mod negotiation;
 mod path;
 mod read_body;

@@ -1,10 +1,6 @@
 //! What a client is told of a model that does not exist: which ones do.
 
-use std::{
-    collections::BTreeSet,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::{Duration, Instant},
-};
+use std::{collections::BTreeSet, sync::Arc};
 
 use oip_service::{Grant, Lease, extensions};
 use oip_types::{ErrorCode, ModelRef, ServiceError};
@@ -59,24 +55,8 @@ pub(crate) async fn with_names(
     }
 }
 
-/// The names of all models, in order, as they were a moment ago: clients that ask for what is not there cost a list each second at
-/// most, whatever their number.
-#[derive(Default)]
-pub(crate) struct ModelNames(Mutex<Option<(Instant, Arc<[String]>)>>);
-
-impl ModelNames {
-    const FRESH: Duration = Duration::from_secs(1);
-
-    fn known(&self) -> MutexGuard<'_, Option<(Instant, Arc<[String]>)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 async fn names(app: &App) -> Result<Arc<[String]>, ServiceError> {
-    let known = app.model_names.known().clone();
-    if let Some((when, names)) = known
-        && when.elapsed() < ModelNames::FRESH
-    {
+    if let Some(names) = app.model_names.fresh() {
         return Ok(names);
     }
     let (service, lease) = (
@@ -92,7 +72,7 @@ async fn names(app: &App) -> Result<Arc<[String]>, ServiceError> {
     let names = app.config.cpu.run(&lease, JOB_BYTES, list).await;
     guard.disarm();
     let names = names?;
-    *app.model_names.known() = Some((Instant::now(), names.clone()));
+    app.model_names.keep(names.clone());
     Ok(names)
 }
 

@@ -381,7 +381,7 @@ impl Options {
         })
     }
 
-    /// A warning for each variable that is called as those of options are and is none, by the names of all variables.
+    /// A warning for each unknown variable whose name begins with `OIP_`, out of the names of all variables.
     ///
     /// Kubernetes makes variables such as `OIP_SERVER_SERVICE_HOST` for a service called `oip-server`; of these nothing is said.
     pub(crate) fn unknown_variables(names: impl Iterator<Item = String>) -> Vec<String> {
