@@ -286,7 +286,7 @@ def code(console):
     page = console.page
     console.open("#/models/digits/1")
     shown = {}
-    for language, text in [("curl", "curl -s"), ("Python", "InferInput"), ("tensor", "tensor infer"), ("Rust", "oip_client")]:
+    for language, text in [("curl", "curl -s"), ("Python", "tensorferry.Client"), ("tritonclient", "InferInput"), ("tensor", "tensor infer"), ("Rust", "oip_client")]:
         shown[language] = snippet(console, language)
         assert text in shown[language], shown[language]
         page.get_by_role("button", name="Copy").click()
@@ -296,12 +296,12 @@ def code(console):
     label = next(output for output in answer["outputs"] if output["name"] == "label")
     printed = shell(shown["tensor"], console.tensor)
     assert re.search(rf"^label\b.*\b{label['data'][0]}\b", printed, re.M | re.S), printed
-    printed = subprocess.run([sys.executable, "-c", shown["Python"]], capture_output=True, text=True, check=True).stdout
+    printed = subprocess.run([sys.executable, "-c", shown["tritonclient"]], capture_output=True, text=True, check=True).stdout
     assert f"label {label['data']}" in printed, printed
     # Where the server has a certificate, lines say how to trust it, as the server's own lines do.
     secure = "async (request) => Object.fromEntries((await import('/console/snippets.js')).snippets('any', '1', request, false, new URL('https://models.example.com')))"
     texts = page.evaluate(secure, EVERYTHING)
-    for language, option in [("curl", "--cacert FILE"), ("tensor", "--ca FILE"), ("Python", "ca_certs")]:
+    for language, option in [("curl", "--cacert FILE"), ("tensor", "--ca FILE"), ("Python", "authorities"), ("tritonclient", "ca_certs")]:
         first = next(line for line in texts[language].splitlines() if "trust" in line)
         assert first.startswith("#") and option in first, texts[language]
         assert "https://models.example.com" in texts[language] or "ssl=True" in texts[language], texts[language]
@@ -315,9 +315,10 @@ def code(console):
     made = page_code["Rust"].replace(console.url, "http://127.0.0.1:8080")
     assert plain(made) == plain(compiled), f"{console.rust} has another text than the page:\n{made}"
     # Texts and booleans in Python are what they were.
-    compile(page_code["Python"], "snippet", "exec")
-    for wanted in ['["true", "it\'s", ', "[True, False]", 'os.environ["TOKEN"]']:
-        assert wanted in page_code["Python"], page_code["Python"]
+    for language in ["Python", "tritonclient"]:
+        compile(page_code[language], "snippet", "exec")
+        for wanted in ['["true", "it\'s", ', "[True, False]", 'os.environ["TOKEN"]']:
+            assert wanted in page_code[language], page_code[language]
     page.get_by_text("Configuration", exact=True).click()
     expect(page.locator("details pre")).to_contain_text("max_batch_size")
     console.shot("about")
@@ -343,10 +344,35 @@ class Model:
 
 
 def write_others(folder):
+    (folder / "checkpoint" / "1").mkdir(parents=True)
+    (folder / "checkpoint" / "1" / "model.safetensors").write_bytes(checkpoint(104))
     for name, file, content in [("leaves_out", "model.py", LEAVES_OUT), ("broken", "model.onnx", "not protobuf")]:
         place = folder / name / "1"
         place.mkdir(parents=True)
         (place / file).write_text(content)
+
+
+def checkpoint(count):
+    """A safetensors file of so many matrices."""
+    entries = {f"layer.{i}.weight": {"dtype": "F32", "shape": [2, 2], "data_offsets": [16 * i, 16 * i + 16]} for i in range(count)}
+    head = json.dumps(entries).encode()
+    return struct.pack("<Q", len(head)) + head + bytes(16 * count)
+
+
+def many_tensors(console):
+    """A checkpoint of 104 tensors: one field, and the others by name."""
+    page = console.page
+    console.open("#/models/checkpoint/1")
+    expect(page.locator("fieldset")).to_have_count(1)
+    page.locator("#data-0").fill("[1]")
+    page.locator("#shape-0").fill("1")
+    assert console.run().status == 200
+    console.shot("checkpoint")
+    fits_a_phone(console, "checkpoint")
+    page.get_by_label("input to add").select_option(index=3)
+    page.get_by_role("button", name="Add").click()
+    expect(page.locator("fieldset")).to_have_count(2)
+    assert console.run().status == 200
 
 
 def others(console):
@@ -355,7 +381,7 @@ def others(console):
     console.open("")
     row = page.get_by_role("row", name="broken").first
     expect(row).to_contain_text("UNAVAILABLE")
-    expect(row).to_contain_text("no ONNX model, or it is damaged")
+    expect(page.locator(".reason")).to_contain_text("no ONNX model, or it is damaged")
     console.shot("failed")
     fits_a_phone(console, "failed")
     console.open("#/models/broken/1")
@@ -414,6 +440,9 @@ def looks(console, browser):
             assert bright == (name == "dark"), f"{name} {place}: the text is {'bright' if bright else 'dark'}"
             wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
             assert wide <= 0, f"{name} {place}: {wide} pixels too wide"
+            # Metrics and /docs are as long as what they list.
+            wrong = heights(page, 8 if place not in ("#/metrics", "docs") else math.inf)
+            assert not wrong, (name, place, wrong)
             page.screenshot(path=console.shots / f"{name}-{place.strip('#/').replace('/', '-') or 'models'}.png", full_page=True)
         context.close()
 
@@ -528,7 +557,7 @@ def tokens(console):
     assert '"Authorization: Bearer $TOKEN"' in shown, shown
     assert "outputs" in json.loads(shell(shown, console.tensor, TOKEN="reader-token")), shown
     shell(snippet(console, "tensor"), console.tensor, TOKEN="reader-token")
-    python = snippet(console, "Python")
+    python = snippet(console, "tritonclient")
     subprocess.run([sys.executable, "-c", python], capture_output=True, check=True, env={**os.environ, "TOKEN": "reader-token"})
     page.get_by_role("link", name="Log", exact=True).click()
     expect(page.locator("ol.log")).to_contain_text("identity 'reader' may not use the API 'logging'")
@@ -574,8 +603,32 @@ def fits_a_phone(console, name):
     page.set_viewport_size({"width": 375, "height": 740})
     wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
     page.screenshot(path=console.shots / f"phone-{name}.png", full_page=True)
+    wrong = heights(page, 5)
     page.set_viewport_size(before)
     assert wide <= 0, f"{name}: {wide} pixels too wide"
+    assert not wrong, (name, wrong)
+
+
+def heights(page, screens):
+    """What breaks the laws of height: a page of more than so many screens, text in a column a few letters wide, a row of tiles with a hole."""
+    return page.evaluate("""(screens) => {
+        const wrong = [];
+        const high = document.documentElement.scrollHeight;
+        if (high > screens * innerHeight) wrong.push(`the page is ${high} pixels high`);
+        for (const one of document.querySelectorAll("main td, main th, main p, main .reason")) {
+            if (one.closest("details:not([open])")) continue;
+            // The text, not the cell, which is as high as its row.
+            const text = document.createRange();
+            text.selectNodeContents(one);
+            const box = text.getBoundingClientRect();
+            if (box.height > 160 && box.width < 160) wrong.push(`${box.width} by ${box.height}: ${one.textContent.slice(0, 40)}`);
+        }
+        for (const row of document.querySelectorAll(".tiles")) {
+            const boxes = [...row.querySelectorAll(".tile")].map((tile) => tile.getBoundingClientRect());
+            if (boxes.length && row.getBoundingClientRect().right - boxes.at(-1).right > 2) wrong.push("the last row of tiles has a hole");
+        }
+        return wrong;
+    }""", screens)
 
 
 @contextlib.contextmanager
@@ -646,7 +699,7 @@ def main():
         write_others(folder / "others")
         more = ["--allow-python", "--python", sys.executable, "--strict-readiness=false"]
         with serving(options.server, [folder / "others"], *more) as url:
-            use(url, [(others, [])])
+            use(url, [(others, []), (many_tensors, [])])
         browser.close()
         if wrong:
             sys.exit("\n".join(wrong))

@@ -59,24 +59,24 @@ function overview() {
     const rows = watch.index.map((entry) => {
       const version = entry.version ?? watch.newest(entry.name);
       const of = (field) => last(watch.series(field, entry.name, version));
-      return [
+      const row = [
         h("a", { href: link(entry) }, entry.name),
         entry.version ?? "–",
         entry.hasState === false ? "–" : badge(entry.state ?? "not loaded", entry.state === "READY" ? "good" : entry.state ? "warn" : "quiet"),
         count(of("rate")), seconds(of("p50")), seconds(of("p99")), count(of("pending")),
         bytes(watch.last?.memoryOf(entry.name, version)),
-        entry.reason ?? "",
       ];
+      row.reason = entry.reason;
+      return row;
     });
     const { listError, stateError, hasLooked } = watch;
     if (listError) models.replaceChildren(h("p", { class: "notice bad", role: "alert" }, `The models are not listed: ${reason(listError)}.`));
     else if (rows.length) {
-      models.replaceChildren(table(["model", "version", "state", "#requests/s", "#p50", "#p99", "#waiting", "#memory", ""], rows),
+      models.replaceChildren(table(["model", "version", "state", "#requests/s", "#p50", "#p99", "#waiting", "#memory"], rows),
         stateError ? h("p", { class: "quiet" }, `Versions and states are not shown: ${reason(stateError)}.`) : "");
     } else if (hasLooked && !watch.error) {
       models.replaceChildren(h("p", { class: "notice" }, "The repository has no models. A model is a folder with a version folder in it: models/iris/1/model.onnx."));
     }
-    for (const cell of models.querySelectorAll("td:last-child")) cell.className = "reason quiet";
   });
 }
 

@@ -15,11 +15,14 @@ function fill(element, attributes, children) {
 export const h = (tag, attributes = {}, ...children) => fill(document.createElement(tag), attributes, children);
 export const s = (tag, attributes = {}, ...children) => fill(document.createElementNS(SVG, tag), attributes, children);
 
-/** A table; columns that begin with "#" hold numbers. */
+/** A table; columns that begin with "#" hold numbers. A row with a `reason` is followed by that text over the whole width. */
 export function table(columns, rows, attributes = {}) {
   const classes = columns.map((column) => (column.startsWith("#") ? "number" : ""));
   const head = columns.map((column, i) => h("th", { scope: "col", class: classes[i] }, column.replace(/^#/, "")));
-  const body = rows.map((row) => h("tr", {}, row.map((cell, i) => h("td", { class: classes[i] }, cell))));
+  const body = rows.flatMap((row) => [
+    h("tr", { class: row.reason ? "has-reason" : null }, row.map((cell, i) => h("td", { class: classes[i] }, cell))),
+    row.reason && h("tr", {}, h("td", { colspan: columns.length }, h("div", { class: "reason quiet", tabindex: "0" }, row.reason))),
+  ]);
   return h("div", { class: "scroll", ...attributes }, h("table", {}, h("thead", {}, h("tr", {}, head)), h("tbody", {}, body)));
 }
 

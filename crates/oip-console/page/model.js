@@ -105,7 +105,7 @@ function inputFields(input, i, config) {
     return { name: input.name, datatype: input.datatype, shape: dims, data: values };
   }
 
-  return { fields, read };
+  return { fields, read, optional, use: () => { used.checked = true; } };
 }
 
 const cell = (value) => (value === null ? "NaN" : typeof value === "number" && !Number.isInteger(value) ? String(Number(value.toPrecision(6))) : String(value));
@@ -136,9 +136,31 @@ function showOutput(output) {
   return h("div", {}, title, data.length ? tabs(`views of ${output.name}`, views) : h("p", { class: "quiet" }, "no elements"));
 }
 
+/** Inputs that a form shows at once; a file of tensors has one for each tensor. */
+const MOST_INPUTS = 8;
+
+/** Tensors that a table lists in full height; longer tables scroll. */
+const MOST_TENSORS = 16;
+
 /** The form, its answer and the same call in other languages. */
 function tryIt(model, version, metadata, config) {
-  const inputs = metadata.inputs.map((input, i) => inputFields(input, i, config));
+  const all = metadata.inputs.map((input, i) => inputFields(input, i, config));
+  const isLong = all.length > MOST_INPUTS;
+  // Of many inputs the form has those that a request needs; the others are added by name.
+  let inputs = isLong ? all.filter((one, i) => i === 0 || !one.optional) : all;
+  const shown = h("div", {}, inputs.map((input) => input.fields));
+  const names = h("select", { "aria-label": "input to add" }, all.map((one, i) => !inputs.includes(one) && h("option", { value: i }, metadata.inputs[i].name)));
+  const more = isLong && inputs.length < all.length && h("div", { class: "row" },
+    h("label", {}, `one of ${all.length - inputs.length} more inputs`, names),
+    h("button", { type: "button", onclick: () => {
+      const chosen = all[names.value];
+      if (!chosen) return;
+      chosen.use();
+      inputs = [...inputs, chosen];
+      shown.append(chosen.fields);
+      names.selectedOptions[0].remove();
+      more.hidden = names.options.length === 0;
+    } }, "Add"));
   const result = h("div", { "aria-live": "polite" });
   const code = h("div");
   const run = h("button", { class: "main", type: "submit" }, "Run");
@@ -173,7 +195,7 @@ function tryIt(model, version, metadata, config) {
       showCode();
       run.disabled = false;
     },
-  }, inputs.map((input) => input.fields), h("div", { class: "row" }, run));
+  }, shown, more || [], h("div", { class: "row" }, run));
   showCode();
   return h("section", {},
     h("h2", {}, "Try it"),
@@ -184,7 +206,8 @@ function tryIt(model, version, metadata, config) {
 
 /** What the model takes and gives, its configuration, its pipeline. */
 function describe(metadata, config) {
-  const tensors = (list) => table(["name", "datatype", "shape"], list.map((one) => [h("code", {}, one.name), one.datatype, pattern(one.shape)]));
+  const tensors = (list) => table(["name", "datatype", "shape"], list.map((one) => [h("code", {}, one.name), one.datatype, pattern(one.shape)]),
+    list.length > MOST_TENSORS ? { class: "scroll tall", tabindex: "0" } : {});
   const facts = [
     ["platform", metadata.platform],
     config?.backend && ["backend", config.backend],
@@ -202,6 +225,9 @@ function describe(metadata, config) {
     config && h("details", {}, h("summary", {}, "Configuration"), h("pre", {}, JSON.stringify(config, null, 2))));
 }
 
+/** Whether the server has said that its models are not loaded by request. */
+let isFixed = false;
+
 /** Buttons that load and unload; what the server says to them is shown. */
 function control(model) {
   const said = h("span", { role: "status", class: "quiet" });
@@ -215,12 +241,15 @@ function control(model) {
     } catch (error) {
       said.className = "bad";
       said.textContent = error.message;
+      // The mode is the server's for as long as it runs.
+      if (error.message.includes("--model-control-mode")) isFixed = true;
     }
-    event.target.disabled = false;
+    for (const button of buttons) button.disabled = isFixed;
   };
-  return h("div", { class: "row" },
-    h("button", { type: "button", onclick: act("load") }, "Load"),
-    h("button", { type: "button", onclick: act("unload") }, "Unload"), said);
+  const buttons = [["Load", "load"], ["Unload", "unload"]].map(([name, verb]) =>
+    h("button", { type: "button", disabled: isFixed, onclick: act(verb) }, name));
+  if (isFixed) said.textContent = "needs --model-control-mode explicit";
+  return h("div", { class: "row" }, buttons, said);
 }
 
 /** Fills `place` with the page of a model; returns the function that ends it. */

@@ -92,6 +92,18 @@ export function snippets(model, version, request, hasToken, place = location) {
     "for output in result.get_response()[\"outputs\"]:",
     "    print(output[\"name\"], result.as_numpy(output[\"name\"]))",
   ].join("\n");
+  const isLarge = request.inputs.some((input) => inPython(input).includes("# your data"));
+  const given = request.inputs.map((input) => `${JSON.stringify(input.name)}: ${inPython(input).replace("  # your data", "")}`).join(", ");
+  const ours = [
+    "# the Python package tensorferry, numpy",
+    ...trust("authorities=FILE").split("\n").slice(0, -1),
+    ...(hasToken ? ["import os"] : []),
+    "import numpy as np, tensorferry",
+    "",
+    ...(isLarge ? ["# zeros stand for your data"] : []),
+    `client = tensorferry.Client(${JSON.stringify(place.origin)}${hasToken ? ', headers={"Authorization": "Bearer " + os.environ["TOKEN"]}' : ""})`,
+    `print(client.infer(${name}, {${given}}${version ? `, version=${JSON.stringify(version)}` : ""}))`,
+  ].join("\n");
   const values = (input) => (isShort(input) ? JSON.stringify(nested(input.data, input.shape)) : `${identifier(input.name, 0)}.npy`);
   const tool = [
     `${trust("--ca FILE")}tensor infer --url ${quoted(place.origin)} --model ${quoted(model)}${version ? ` --version ${quoted(version)}` : ""}${hasToken ? ' --header "authorization=Bearer $TOKEN"' : ""} \\`,
@@ -104,5 +116,5 @@ export function snippets(model, version, request, hasToken, place = location) {
     "let request = oip_types::InferRequest::new(model)",
     ...request.inputs.map((input) => `    .with_input(${rustString(input.name)}, ${inRust(input)})`),
   ].join("\n") + ";\nlet response = client.infer(&request).await?;";
-  return [["curl", curl], ["Python", client], ["tensor", tool], ["Rust", rust]];
+  return [["curl", curl], ["Python", ours], ["tritonclient", client], ["tensor", tool], ["Rust", rust]];
 }
