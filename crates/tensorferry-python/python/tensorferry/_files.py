@@ -6,6 +6,7 @@ import math
 import os
 import warnings
 from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
 
@@ -348,7 +349,9 @@ class safe_open(Mapping[str, Tensor]):
         except KeyError:
             path = self._file.path
             place = "the file" if path is None else path
-            raise KeyError(f"{place} has no tensor {name!r}") from None
+            near = get_close_matches(name, self._tensors, n=1) if isinstance(name, str) else []
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise KeyError(f"{place} has no tensor {name!r}{hint}") from None
 
     def get_tensor(self, name: str) -> Any:
         """A tensor as a new array of the framework."""
