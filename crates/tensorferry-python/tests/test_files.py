@@ -262,6 +262,9 @@ def test_errors_name_the_file(tmp_path):
     assert error.value.file is None and str(error.value).startswith("tensor 'w': ")
     with pytest.raises(KeyError, match="c.zt has no tensor"):
         safe_open(fine)["zz"]
+    save_file({"layer.weight": np.zeros(3)}, tmp_path / "near.zt")
+    with pytest.raises(KeyError, match="has no tensor 'layer.wieght'; did you mean 'layer.weight'?"):
+        safe_open(tmp_path / "near.zt")["layer.wieght"]
     with pytest.raises(TensorFileError) as error:
         check_manifest(fine, "tensor-manifest 9")
     assert error.value.file is None
