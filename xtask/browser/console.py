@@ -440,8 +440,8 @@ def looks(console, browser):
             assert bright == (name == "dark"), f"{name} {place}: the text is {'bright' if bright else 'dark'}"
             wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
             assert wide <= 0, f"{name} {place}: {wide} pixels too wide"
-            # Metrics and /docs are as long as what they list.
-            wrong = heights(page, 8 if place not in ("#/metrics", "docs") else math.inf)
+            # The log, metrics and /docs are as long as what they list.
+            wrong = heights(page, 8 if place not in ("#/log", "#/metrics", "docs") else math.inf)
             assert not wrong, (name, place, wrong)
             page.screenshot(path=console.shots / f"{name}-{place.strip('#/').replace('/', '-') or 'models'}.png", full_page=True)
         context.close()
