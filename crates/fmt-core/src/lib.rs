@@ -2,6 +2,7 @@
 //!
 //! - [`ByteSource`]: where bytes come from; [`FileSource`] for files, `Bytes` for memory.
 //! - [`Cursor`], [`check_overlaps`], [`check_name`], [`reserve`], [`Limits`]: reading untrusted bytes.
+//! - [`NameTable`]: names of millions of tensors, looked up.
 //! - [`read_range`], [`row_range`], [`RawTensor`]: reading ranges that were validated.
 //! - [`shared_ranges`]: tensors with the same bytes, such as tied weights.
 //! - [`TensorStream`]: a tensor's bytes one part after the other.
@@ -47,6 +48,7 @@ mod head_editor;
 mod identity;
 mod limits;
 mod lints;
+mod name_table;
 mod names;
 mod opaque;
 mod output;
@@ -73,6 +75,7 @@ pub use head_editor::{EncodeHead, HeadEditor};
 pub use identity::FileIdentity;
 pub use limits::{Limits, ReadOptions};
 pub use lints::lint_holes;
+pub use name_table::NameTable;
 pub use names::check_name;
 pub use opaque::OpaqueDType;
 pub use output::OutputFile;

@@ -1,10 +1,11 @@
 use std::fmt;
 
-use fmt_core::{Entry, Error, ErrorKind, Limits, Metadata, OpaqueDType, ReadOptions, StoredDType};
+use fmt_core::{Entry, Error, ErrorKind, Limits, Metadata, OpaqueDType, ReadOptions, StoredDType, reserve};
 use serde::{
     Deserialize,
     de::{Deserializer, Error as _, MapAccess, SeqAccess, Visitor},
 };
+use smallvec::SmallVec;
 use tensor_core::{DType, Naming, Shape};
 
 use crate::layout::{LENGTH, METADATA, bits_of};
@@ -41,12 +42,16 @@ impl Header {
                 .rule("S2")
         })?;
         check_count(raw.tensors.len(), &options.limits)?;
-        raw.tensors.sort_by_key(|(_, tensor)| tensor.data_offsets);
+        // Most files are in order, and sorting takes memory.
+        if !raw.tensors.is_sorted_by_key(|(_, tensor)| tensor.data_offsets) {
+            raw.tensors.sort_by_key(|(_, tensor)| tensor.data_offsets);
+        }
         let data_start = LENGTH + json.len() as u64;
         let mut header = Self {
             metadata: raw.metadata.unwrap_or_default(),
             ..Self::default()
         };
+        reserve(&mut header.entries, raw.tensors.len() as u64)?;
         let mut last_end = 0;
         for (name, tensor) in raw.tensors {
             let [start, end] = tensor.data_offsets;
@@ -61,10 +66,9 @@ impl Header {
                     .found(format_args!("{start} and {end}")));
             }
             last_end = end;
-            let entry = tensor.entry(&name, data_start, &options.limits);
             header
                 .entries
-                .push(entry.map_err(|error| error.of_tensor(&name))?);
+                .push(tensor.entry(name, data_start, &options.limits)?);
         }
         if last_end != data_len {
             let error = Error::new(ErrorKind::SizeMismatch, "the length of the data");
@@ -124,52 +128,27 @@ struct RawHeader {
 
 #[derive(Deserialize)]
 struct RawTensor {
-    dtype: String,
+    dtype: RawDType,
     shape: Dims,
     data_offsets: [u64; 2],
 }
 
+/// A dtype as the header has it: most files have many tensors of few.
+enum RawDType {
+    Known(DType),
+    Other(Box<str>),
+}
+
 impl RawTensor {
-    fn entry(self, name: &str, data_start: u64, limits: &Limits) -> Result<Entry, Error> {
-        if name.len() as u64 > limits.name_bytes {
-            let error = Error::new(ErrorKind::BadName, "the length of the name").rule("S8");
-            return Err(error
-                .expected(format_args!("at most {} bytes", limits.name_bytes))
-                .found(name.len()));
-        }
-        let rank = self.shape.len as u64;
-        if rank > limits.rank {
-            let error = Error::new(ErrorKind::TooLarge, "the rank").rule("S8");
-            return Err(error
-                .expected(format_args!("at most {}, the reader's limit", limits.rank))
-                .found(rank));
-        }
-        let dims = &self.shape.dims[..self.shape.len];
-        let overflow = || {
-            let error = Error::new(
-                ErrorKind::Overflow,
-                "the length of the tensor does not fit 64 bits",
-            );
-            error.rule("S6").found(format_args!("{}{dims:?}", self.dtype))
-        };
-        let shape = Shape::new(dims).map_err(|_| overflow())?;
-        let [start, end] = self.data_offsets;
-        if let Some(width) = bits_of(&self.dtype) {
-            let bits = shape.element_count().checked_mul(width).ok_or_else(overflow)?;
-            if !bits.is_multiple_of(8) || bits / 8 != end - start {
-                let error = Error::new(ErrorKind::SizeMismatch, "the length of the data").rule("S6");
-                return Err(error
-                    .at(data_start + start)
-                    .expected(format_args!("{} bits for {}{shape}", bits, self.dtype))
-                    .found(format_args!("{} bytes", end - start)));
-            }
-        }
-        let stored = match DType::from_name(Naming::Safetensors, &self.dtype) {
-            Ok(dtype) => StoredDType::Known(dtype),
+    fn entry(self, name: String, data_start: u64, limits: &Limits) -> Result<Entry, Error> {
+        let proven = self.prove(&name, data_start, limits);
+        let shape = proven.map_err(|error| error.of_tensor(&name))?;
+        let stored = match self.dtype {
+            RawDType::Known(dtype) => StoredDType::Known(dtype),
             // Of those that the home crate knows, these have no arithmetic here.
-            Err(_) => match bits_of(&self.dtype).and_then(|bits| u32::try_from(bits).ok()) {
-                Some(bits) => StoredDType::Opaque(OpaqueDType::of_bits(&*self.dtype, bits)),
-                None => StoredDType::Unknown(self.dtype.clone()),
+            RawDType::Other(name) => match bits_of(&name).and_then(|bits| u32::try_from(bits).ok()) {
+                Some(bits) => StoredDType::Opaque(OpaqueDType::of_bits(name, bits)),
+                None => StoredDType::Unknown(name.into()),
             },
         };
         let unsupported = match &stored {
@@ -180,23 +159,58 @@ impl RawTensor {
                 tensor_core::Quoted(name)
             )),
         };
+        let [start, end] = self.data_offsets;
         // Inside the file, so the sums fit.
-        let mut entry = Entry::new(
-            name.to_owned(),
-            stored,
-            shape,
-            data_start + start..data_start + end,
-        );
+        let mut entry = Entry::new(name, stored, shape, data_start + start..data_start + end);
         entry.unsupported = unsupported;
         Ok(entry)
+    }
+
+    /// Checks everything that does not depend on other tensors.
+    fn prove(&self, name: &str, data_start: u64, limits: &Limits) -> Result<Shape, Error> {
+        if name.len() as u64 > limits.name_bytes {
+            let error = Error::new(ErrorKind::BadName, "the length of the name").rule("S8");
+            return Err(error
+                .expected(format_args!("at most {} bytes", limits.name_bytes))
+                .found(name.len()));
+        }
+        let rank = self.shape.0.len() as u64;
+        if rank > limits.rank {
+            let error = Error::new(ErrorKind::TooLarge, "the rank").rule("S8");
+            return Err(error
+                .expected(format_args!("at most {}, the reader's limit", limits.rank))
+                .found(rank));
+        }
+        let dims = &*self.shape.0;
+        let dtype_name = match &self.dtype {
+            RawDType::Known(dtype) => dtype.name_in(Naming::Safetensors),
+            RawDType::Other(name) => name,
+        };
+        let overflow = || {
+            let error = Error::new(
+                ErrorKind::Overflow,
+                "the length of the tensor does not fit 64 bits",
+            );
+            error.rule("S6").found(format_args!("{dtype_name}{dims:?}"))
+        };
+        let shape = Shape::new(dims).map_err(|_| overflow())?;
+        let [start, end] = self.data_offsets;
+        if let Some(width) = bits_of(dtype_name) {
+            let bits = shape.element_count().checked_mul(width).ok_or_else(overflow)?;
+            if !bits.is_multiple_of(8) || bits / 8 != end - start {
+                let error = Error::new(ErrorKind::SizeMismatch, "the length of the data").rule("S6");
+                return Err(error
+                    .at(data_start + start)
+                    .expected(format_args!("{bits} bits for {dtype_name}{shape}"))
+                    .found(format_args!("{} bytes", end - start)));
+            }
+        }
+        Ok(shape)
     }
 }
 
 /// Dimensions, of which there are not more than any shape has: a list of any length is not kept.
-struct Dims {
-    dims: [u64; Shape::MAX_RANK],
-    len: usize,
-}
+struct Dims(SmallVec<[u64; 4]>);
 
 impl<'de> Deserialize<'de> for Dims {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -209,21 +223,36 @@ impl<'de> Deserialize<'de> for Dims {
             }
 
             fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Dims, A::Error> {
-                let mut dims = Dims {
-                    dims: [0; Shape::MAX_RANK],
-                    len: 0,
-                };
+                let mut dims = SmallVec::new();
                 while let Some(dim) = seq.next_element()? {
-                    let Some(place) = dims.dims.get_mut(dims.len) else {
-                        return Err(A::Error::invalid_length(dims.len + 1, &self));
-                    };
-                    *place = dim;
-                    dims.len += 1;
+                    if dims.len() == Shape::MAX_RANK {
+                        return Err(A::Error::invalid_length(dims.len() + 1, &self));
+                    }
+                    dims.push(dim);
                 }
-                Ok(dims)
+                Ok(Dims(dims))
             }
         }
         deserializer.deserialize_seq(DimsVisitor)
+    }
+}
+
+impl<'de> Deserialize<'de> for RawDType {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct NameVisitor;
+        impl Visitor<'_> for NameVisitor {
+            type Value = RawDType;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a string")
+            }
+
+            fn visit_str<E: serde::de::Error>(self, name: &str) -> Result<RawDType, E> {
+                let known = DType::from_name(Naming::Safetensors, name);
+                Ok(known.map_or_else(|_| RawDType::Other(name.into()), RawDType::Known))
+            }
+        }
+        deserializer.deserialize_str(NameVisitor)
     }
 }
 

@@ -35,6 +35,14 @@ pub(crate) enum Claim {
 }
 
 impl Claim {
+    /// One of this kind before there is a value: its text is as long.
+    pub(crate) fn blank(kind: ChecksumKind) -> Self {
+        match kind {
+            ChecksumKind::Crc32c => Self::Crc32c(0),
+            ChecksumKind::Sha256 => Self::Sha256(Box::default()),
+        }
+    }
+
     /// Takes the text of an entry apart. Producers and consumers agree on its form, says the specification, so that one that
     /// is not known is of a kind that is not known.
     pub(crate) fn parse(text: &str) -> Self {

@@ -4,8 +4,8 @@ use std::borrow::Cow;
 
 use ciborium_ll::Header;
 use fmt_core::{
-    Encoding, Entry, Error, ErrorKind, Layout, Limits, ReadOptions, StoredDType, check_name, check_overlaps,
-    reserve,
+    Encoding, Entry, Error, ErrorKind, Layout, Limits, NameTable, ReadOptions, StoredDType, check_name,
+    check_overlaps, reserve,
 };
 use tensor_core::{Quoted, Shape};
 
@@ -14,7 +14,6 @@ use crate::{
     checks::{check_end, check_offset, check_size, too_many, unsupported},
     fields::{DuplicateKey, Fields, FieldsBuilder},
     layout::{BIG, DENSE, Key, LITTLE, RAW, ZSTD, dtype_of},
-    names::Names,
     value::CborValue,
 };
 
@@ -24,7 +23,7 @@ pub(crate) struct Index {
     pub(crate) entries: Vec<Entry>,
     /// One for each of the entries.
     pub(crate) details: Vec<Details>,
-    names: Names,
+    names: NameTable,
 }
 
 /// What an entry says beyond what all formats say.
@@ -66,7 +65,7 @@ impl Index {
         let bound = bound.min(usize::try_from(options.limits.tensors).unwrap_or(bound));
         make_room(&mut index.entries, bound)?;
         make_room(&mut index.details, bound)?;
-        index.names = Names::with_capacity(bound);
+        index.names = NameTable::with_capacity(bound);
         let mut rest = count;
         let mut draft = Draft::default();
         while rest != Some(0) {

@@ -1,7 +1,7 @@
 //! What a file that is being written holds so far: each tensor is admitted before any of its bytes are written.
 
 use ciborium_ll::Header;
-use fmt_core::{Entry, Error, ErrorKind, Limits, ReadOptions};
+use fmt_core::{Entry, Error, ErrorKind, Limits, NameTable, ReadOptions};
 use tensor_core::{Quoted, Shape, TensorSpec};
 
 use crate::{
@@ -11,7 +11,6 @@ use crate::{
     index::Details,
     kind::{Kind, OtherKind},
     layout::{BIG, Key, LITTLE, ZSTD},
-    names::Names,
     value::push,
 };
 
@@ -21,7 +20,7 @@ pub(crate) struct Ledger {
     limits: Limits,
     omits_layout: bool,
     records: Vec<Record>,
-    names: Names,
+    names: NameTable,
     /// What the index takes at most.
     index_bound: u64,
     /// Bytes that all data takes at least.
@@ -45,6 +44,7 @@ pub(crate) enum Checksum {
     Absent,
     /// As a file had it.
     Text(String),
+    /// Of this kind, once all bytes are written: no value stands for it until then.
     Computed(Claim),
 }
 
@@ -62,19 +62,16 @@ pub(crate) enum Place {
 }
 
 impl Record {
-    /// What all keys together, the heads of all values, and the longest fixed texts take, but for dimensions.
-    const BOUND: u64 = 1 + 69 + 9 * 9 + 8 + 6 + 4 + 6 + 71;
-
+    /// Bytes that the record takes in the index at most: those of its encoding, with the longest offset and size where these
+    /// are not known yet.
     fn index_bound(&self) -> u64 {
-        let text = |text: &str| text.len() as u64 + 18;
-        let layout = self.kind.layout().map_or(0, <[u8]>::len) as u64;
-        let checksum = match &self.checksum {
-            Checksum::Text(checksum) => text(checksum),
-            _ => 0,
+        let (offset, size) = match self.place {
+            Place::Written { offset, size } => (offset, size),
+            _ => (u64::MAX, u64::MAX),
         };
-        let shape = 9 * self.shape.rank() as u64;
-        let kind = text(self.kind.dtype_name()) + text(self.kind.encoding_name()) + layout;
-        Self::BOUND + text(&self.name) + shape + kind + checksum + self.fields.as_bytes().len() as u64
+        let mut encoded = Vec::with_capacity(256);
+        encode_record(&mut encoded, self, offset, size, &self.checksum);
+        encoded.len() as u64
     }
 }
 
@@ -87,7 +84,7 @@ impl Ledger {
             limits: options.limits.clone(),
             omits_layout: options.strict_spec,
             records: Vec::new(),
-            names: Names::default(),
+            names: NameTable::default(),
             index_bound: 9,
             data_bound: 0,
         }
@@ -147,7 +144,10 @@ impl Ledger {
         let record = Record {
             name: name.to_owned(),
             place: Place::Open,
-            checksum: Checksum::Absent,
+            checksum: match options.checksum {
+                Some(kind) => Checksum::Computed(Claim::blank(kind)),
+                None => Checksum::Absent,
+            },
             shape: spec.shape().clone(),
             kind: Kind::Known {
                 dtype: spec.dtype(),
@@ -200,7 +200,7 @@ impl Ledger {
         let record = Record {
             name: name.to_owned(),
             place: Place::Of(number),
-            checksum: Checksum::Absent,
+            checksum: target.checksum.clone(),
             shape: spec.shape().clone(),
             kind: Kind::Known {
                 dtype: spec.dtype(),
@@ -267,6 +267,12 @@ impl Ledger {
         Ok(())
     }
 
+    /// What the index takes at most with another record in the place of one.
+    fn bound_with(&self, number: usize, record: &Record) -> u64 {
+        // A record takes no more now than when it was added.
+        self.index_bound - self.records[number].index_bound() + record.index_bound()
+    }
+
     fn number(&self, name: &str) -> Result<usize, Error> {
         let name_of = |number: u32| &*self.records[number as usize].name;
         let found = self.names.find(name, name_of);
@@ -288,7 +294,9 @@ impl Ledger {
             return Ok(());
         }
         self.check_name(to).map_err(|error| error.of_tensor(to))?;
-        let bound = self.index_bound - from.len() as u64 + to.len() as u64;
+        let mut renamed = self.records[number].clone();
+        renamed.name = to.to_owned();
+        let bound = self.bound_with(number, &renamed);
         self.check_bounds(bound, self.records.len() as u64)
             .map_err(|error| error.of_tensor(to))?;
         if self.number(to).is_ok() {
@@ -296,7 +304,7 @@ impl Ledger {
         }
         self.names
             .remove(from, |number| &self.records[number as usize].name);
-        self.records[number].name = to.to_owned();
+        self.records[number] = renamed;
         // Its number is below 2^32, as `push` has seen to, and its name is not taken.
         let _ = self
             .names
@@ -322,11 +330,14 @@ impl Ledger {
     }
 
     fn set_fields(&mut self, number: usize, fields: Fields) -> Result<(), Error> {
-        let old = self.records[number].fields.as_bytes().len() as u64;
-        let bound = self.index_bound - old + fields.as_bytes().len() as u64;
+        let changed = Record {
+            fields,
+            ..self.records[number].clone()
+        };
+        let bound = self.bound_with(number, &changed);
         self.check_bounds(bound, self.records.len() as u64)?;
         self.index_bound = bound;
-        self.records[number].fields = fields;
+        self.records[number] = changed;
         Ok(())
     }
 

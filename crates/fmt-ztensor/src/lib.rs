@@ -114,7 +114,6 @@ mod kind;
 mod layout;
 mod ledger;
 mod lints;
-mod names;
 mod objects;
 mod options;
 mod parallel;

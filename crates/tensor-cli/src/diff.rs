@@ -10,7 +10,7 @@ use crate::{
     failure::{About, Failure, Outcome},
     files,
     options::Diff,
-    progress, report, sources,
+    report, sources,
 };
 
 /// The JSON for programs.
@@ -102,9 +102,6 @@ pub(crate) fn run(options: &Diff, out: &mut impl Write) -> Outcome {
     drop(first);
     // The bar is gone before anything is printed.
     drop(left);
-    if progress::is_interrupted() {
-        return Err(Failure::Interrupted);
-    }
     let is_note = |found: &&Difference| !options.metadata && found.kind == DifferenceKind::Metadata;
     let (notes, real): (Vec<_>, Vec<_>) = differences.iter().partition(is_note);
     if options.json {

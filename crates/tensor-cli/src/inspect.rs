@@ -2,10 +2,11 @@
 
 use std::{collections::BTreeMap, fmt::Write as _, io::Write, path::Path};
 
-use fmt_core::{Encoding, Entry, Error, ErrorKind, Layout, TensorReader};
-use serde::Serialize;
+use fmt_core::{Attributes, Encoding, Entry, Error, ErrorKind, Layout, TensorReader};
+use serde::{Serialize, Serializer};
 use sha2::{Digest, Sha256};
 use tensor_core::Naming;
+use tensor_files::Composite;
 
 use crate::{
     failure::{About, Failure, Outcome},
@@ -14,7 +15,6 @@ use crate::{
     pieces,
     progress::Progress,
     report,
-    sources::unless_interrupted,
     stats::Stats,
     table,
 };
@@ -26,7 +26,35 @@ struct File<'r> {
     format: &'r str,
     file_bytes: Option<u64>,
     metadata: &'r BTreeMap<String, String>,
-    tensors: Vec<Tensor<'r>>,
+    tensors: Tensors<'r>,
+}
+
+/// The tensors that are shown. Each is described when it is needed: a file may have millions.
+struct Tensors<'r> {
+    reader: &'r Composite<'r>,
+    indices: Vec<usize>,
+    /// One for each, where they were asked for.
+    digests: Vec<Option<String>>,
+    stats: Vec<Option<Stats>>,
+}
+
+impl Tensors<'_> {
+    fn iter(&self) -> impl Iterator<Item = Tensor<'_>> + Clone {
+        let is_of_many = self.reader.files().len() > 1;
+        self.indices.iter().enumerate().map(move |(number, &index)| {
+            let mut tensor = describe(index, &self.reader.entries()[index]);
+            tensor.file = is_of_many.then(|| self.reader.file_of(index));
+            tensor.sha256 = self.digests.get(number).and_then(Option::as_deref);
+            tensor.stats = self.stats.get(number).and_then(Option::as_ref);
+            tensor
+        })
+    }
+}
+
+impl Serialize for Tensors<'_> {
+    fn serialize<S: Serializer>(&self, out: S) -> Result<S::Ok, S::Error> {
+        out.collect_seq(self.iter())
+    }
 }
 
 /// What is shown of a tensor. Datatypes are named as NumPy names them.
@@ -49,11 +77,11 @@ struct Tensor<'r> {
     stored_bytes: u64,
     data_bytes: Option<u64>,
     checksum: Option<&'r str>,
-    sha256: Option<String>,
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    attributes: BTreeMap<String, String>,
+    sha256: Option<&'r str>,
+    #[serde(serialize_with = "texts", skip_serializing_if = "Attributes::is_empty")]
+    attributes: &'r Attributes,
     #[serde(skip_serializing_if = "Option::is_none")]
-    stats: Option<Stats>,
+    stats: Option<&'r Stats>,
     #[serde(skip_serializing_if = "Option::is_none")]
     unsupported: Option<&'r str>,
 }
@@ -61,6 +89,10 @@ struct Tensor<'r> {
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
 fn is_false(value: &bool) -> bool {
     !value
+}
+
+fn texts<S: Serializer>(attributes: &Attributes, out: S) -> Result<S::Ok, S::Error> {
+    attributes.to_map().serialize(out)
 }
 
 pub(crate) fn run(options: &Inspect, out: &mut impl Write) -> Outcome {
@@ -84,31 +116,34 @@ pub(crate) fn run(options: &Inspect, out: &mut impl Write) -> Outcome {
 
 fn inspect(path: &Path, options: &Inspect, out: &mut impl Write) -> Outcome {
     let reader = files::open(path)?;
-    let reader = &reader;
-    let is_of_many = reader.files().len() > 1;
-    let wanted = wanted(reader, &options.tensors).about(path)?;
-    let bytes = |&index: &usize| reader.entries()[index].byte_len().unwrap_or(0);
-    let mut progress = Progress::new(wanted.iter().map(bytes).sum());
-    let mut tensors = Vec::with_capacity(wanted.len());
-    for index in wanted {
-        let mut tensor = describe(index, &reader.entries()[index]);
-        tensor.file = is_of_many.then(|| reader.file_of(index));
-        let entry = &reader.entries()[index];
-        if options.sha256 && tensor.unsupported.is_none() {
-            let mut hash = Sha256::new();
-            let hashed = pieces::each(reader, index, &mut |piece| {
-                hash.update(piece);
-                let advanced = progress.advance(piece.len() as u64);
-                advanced.map_err(|_| Error::new(ErrorKind::Io, "interrupted"))
+    let indices = wanted(&reader, &options.tensors).about(path)?;
+    let mut tensors = Tensors {
+        reader: &reader,
+        indices,
+        digests: Vec::new(),
+        stats: Vec::new(),
+    };
+    let lens = tensors
+        .indices
+        .iter()
+        .map(|&index| reader.entries()[index].byte_len().unwrap_or(0));
+    let mut progress = Progress::new(lens.sum());
+    if options.sha256 {
+        let digests = tensors
+            .indices
+            .iter()
+            .map(|&index| digest(&reader, index, &mut progress));
+        tensors.digests = digests.collect::<Result<_, _>>().about(path)?;
+    }
+    if options.stats {
+        let stats = tensors
+            .indices
+            .iter()
+            .map(|&index| match reader.entries()[index].unsupported {
+                Some(_) => Ok(None),
+                None => Stats::of(&reader, index).map(Some),
             });
-            hashed.about(path).map_err(unless_interrupted)?;
-            tensor.sha256 = Some(hex(&hash.finalize()));
-        }
-        if options.stats && entry.unsupported.is_none() {
-            tensor.stats = Some(Stats::of(reader, index).about(path)?);
-            progress.advance(0)?;
-        }
-        tensors.push(tensor);
+        tensors.stats = stats.collect::<Result<_, _>>().about(path)?;
     }
     drop(progress);
     let file = File {
@@ -123,9 +158,24 @@ fn inspect(path: &Path, options: &Inspect, out: &mut impl Write) -> Outcome {
     }
     show(&file, reader.files().len(), out)?;
     if options.values {
-        show_values(&file, reader, path, out)?;
+        show_values(&file, path, out)?;
     }
     Ok(())
+}
+
+/// The digest of a tensor's bytes, if they can be had.
+fn digest(reader: &Composite<'_>, index: usize, progress: &mut Progress) -> Result<Option<String>, Error> {
+    let entry = &reader.entries()[index];
+    if entry.unsupported.is_some() && !entry.is_copied_only() {
+        return Ok(None);
+    }
+    let mut hash = Sha256::new();
+    pieces::each(reader, index, &mut |piece| {
+        hash.update(piece);
+        progress.advance(piece.len() as u64);
+        Ok(())
+    })?;
+    Ok(Some(hex(&hash.finalize())))
 }
 
 /// The indices of the tensors with these names; of all if there are none.
@@ -194,7 +244,7 @@ fn describe(index: usize, entry: &Entry) -> Tensor<'_> {
         data_bytes: entry.byte_len(),
         checksum: entry.checksum.as_deref(),
         sha256: None,
-        attributes: entry.attributes.to_map(),
+        attributes: &entry.attributes,
         stats: None,
         // Dtypes that are only copied can be read, though not as numbers.
         unsupported: entry.unsupported.as_deref().filter(|_| !entry.is_copied_only()),
@@ -205,7 +255,7 @@ fn describe(index: usize, entry: &Entry) -> Tensor<'_> {
 const METADATA_SHOWN: usize = 500;
 
 fn show(file: &File<'_>, files: usize, out: &mut impl Write) -> Outcome {
-    let count = file.tensors.len();
+    let count = file.tensors.indices.len();
     let mut size = match files {
         1 => String::new(),
         files => format!("{files} files, "),
@@ -230,7 +280,7 @@ fn show(file: &File<'_>, files: usize, out: &mut impl Write) -> Outcome {
     }
     let last = if files > 1 { "FILE" } else { "" };
     let header = ["NAME", "DTYPE", "SHAPE", "STORED", "SIZE", "OFFSET", last].map(str::to_owned);
-    let rows = file.tensors.iter().map(|tensor| {
+    let rows = file.tensors.iter().map(|tensor| -> [String; 7] {
         let mut stored = tensor.encoding.to_owned();
         if let Some(nnz) = tensor.nnz {
             write!(stored, ", coo of {nnz}").ok();
@@ -255,11 +305,10 @@ fn show(file: &File<'_>, files: usize, out: &mut impl Write) -> Outcome {
     });
     if count > 0 {
         writeln!(out)?;
-        let rows: Vec<_> = std::iter::once(header).chain(rows).collect();
-        table::print(out, &rows, &[4, 5])?;
+        table::print_each(out, std::iter::once(header).chain(rows), &[4, 5])?;
     }
-    for tensor in &file.tensors {
-        show_more(tensor, out)?;
+    for tensor in file.tensors.iter() {
+        show_more(&tensor, out)?;
     }
     Ok(())
 }
@@ -270,13 +319,13 @@ fn show_more(tensor: &Tensor<'_>, out: &mut impl Write) -> Outcome {
     if let Some(reason) = tensor.unsupported {
         lines.push(format!("cannot be read: {}", table::text(reason)));
     }
-    for (key, value) in &tensor.attributes {
-        lines.push(format!("{}: {}", table::text(key), table::text(value)));
+    for (key, value) in tensor.attributes.to_map() {
+        lines.push(format!("{}: {}", table::text(&key), table::text(&value)));
     }
-    if let Some(sha256) = &tensor.sha256 {
+    if let Some(sha256) = tensor.sha256 {
         lines.push(format!("sha256 {sha256}"));
     }
-    if let Some(stats) = &tensor.stats {
+    if let Some(stats) = tensor.stats {
         let number = |value: Option<f64>| value.map_or("-".to_owned(), table::number);
         lines.push(format!(
             "min {}  mean {}  max {}  zeros {}  NaN {}  infinite {}",
@@ -300,8 +349,9 @@ fn show_more(tensor: &Tensor<'_>, out: &mut impl Write) -> Outcome {
     Ok(())
 }
 
-fn show_values(file: &File<'_>, reader: &dyn TensorReader, path: &Path, out: &mut impl Write) -> Outcome {
-    let has_values = |tensor: &&Tensor<'_>| reader.entries()[tensor.index].unsupported.is_none();
+fn show_values(file: &File<'_>, path: &Path, out: &mut impl Write) -> Outcome {
+    let reader = file.tensors.reader;
+    let has_values = |tensor: &Tensor<'_>| reader.entries()[tensor.index].unsupported.is_none();
     for tensor in file.tensors.iter().filter(has_values) {
         writeln!(out, "\n{}", table::text(tensor.name))?;
         if tensor.nnz.is_some() {

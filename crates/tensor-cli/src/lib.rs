@@ -57,7 +57,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         matches!(options.command, Command::Diff(_)),
         options.command.is_json(),
     );
-    let outcome = progress::listen_for_interrupts()
+    let outcome = progress::listen_for_interrupts(options.command.is_reading_only())
         .and_then(|()| execute(options.command, &mut out))
         .and_then(|()| Ok(out.flush()?));
     match outcome {

@@ -13,10 +13,10 @@ use sha2::{Digest, Sha256};
 use tensor_files::{Manifest, Recast};
 
 use crate::{
-    failure::{About, Failure, Outcome},
+    failure::{About, Outcome},
     inspect::hex,
     options::Manifest as Options,
-    progress::{self, Progress},
+    progress::Progress,
 };
 
 pub(crate) fn run(options: &Options, out: &mut impl Write) -> Outcome {
@@ -62,15 +62,11 @@ pub(crate) fn run(options: &Options, out: &mut impl Write) -> Outcome {
 pub(crate) fn of(files: &dyn TensorReader, path: &Path) -> Outcome<Manifest> {
     let lens = files.entries().iter().filter_map(Entry::byte_len);
     let progress = RefCell::new(Progress::new(lens.fold(0, u64::saturating_add)));
-    let watch = |bytes| match progress.borrow_mut().advance(bytes) {
-        Ok(()) => ControlFlow::Continue(()),
-        Err(_) => ControlFlow::Break(()),
+    let watch = |bytes| {
+        progress.borrow_mut().advance(bytes);
+        ControlFlow::Continue(())
     };
-    let manifest = Manifest::of_watched(files, &watch);
-    if progress::is_interrupted() {
-        return Err(Failure::Interrupted);
-    }
-    manifest.about(path)
+    Manifest::of_watched(files, &watch).about(path)
 }
 
 /// Reads a manifest from a file.
@@ -100,7 +96,7 @@ fn digest_of_file(path: &Path) -> Outcome<String> {
             return Ok(hex(&hash.finalize()));
         }
         hash.update(&piece[..read]);
-        progress.advance(read as u64)?;
+        progress.advance(read as u64);
     }
 }
 

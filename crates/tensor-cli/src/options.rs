@@ -168,6 +168,16 @@ pub(crate) enum Command {
 }
 
 impl Command {
+    /// Whether the command leaves nothing that an interrupt would have to undo or to report.
+    pub(crate) fn is_reading_only(&self) -> bool {
+        match self {
+            Self::Inspect(_) | Self::Verify(_) | Self::Diff(_) | Self::Manifest(_) => true,
+            #[cfg(feature = "client")]
+            Self::Ls(_) | Self::Show(_) | Self::Status(_) => true,
+            _ => false,
+        }
+    }
+
     /// Whether the command talks to a program.
     pub(crate) fn is_json(&self) -> bool {
         match self {

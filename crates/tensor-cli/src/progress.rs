@@ -12,22 +12,25 @@ use crate::failure::{Failure, Outcome};
 
 static IS_INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
-/// Whether the program waits for input and has begun nothing.
-static IS_WAITING: AtomicBool = AtomicBool::new(false);
+/// Whether an interrupt ends the process at once: nothing has been begun that is to be undone or reported.
+static ENDS_AT_ONCE: AtomicBool = AtomicBool::new(false);
 
 /// Waits for input. An interrupt ends the process at once.
 pub(crate) fn waiting<T>(wait: impl FnOnce() -> T) -> T {
-    IS_WAITING.store(true, Ordering::SeqCst);
+    let before = ENDS_AT_ONCE.swap(true, Ordering::SeqCst);
     let waited = wait();
-    IS_WAITING.store(false, Ordering::SeqCst);
+    ENDS_AT_ONCE.store(before, Ordering::SeqCst);
     waited
 }
 
-/// From now on Ctrl-C is heard by [`Progress::advance`], so that half-written files are removed. A second one ends the
-/// process at once.
-pub(crate) fn listen_for_interrupts() -> Outcome {
+/// From now on Ctrl-C and TERM end a command that only reads at once. In others the first one sets what [`is_interrupted`]
+/// returns, so that half-written files are removed, and a second one ends the process.
+pub(crate) fn listen_for_interrupts(is_reading_only: bool) -> Outcome {
+    ENDS_AT_ONCE.store(is_reading_only, Ordering::SeqCst);
     let heard = || {
-        if IS_INTERRUPTED.swap(true, Ordering::SeqCst) || IS_WAITING.load(Ordering::SeqCst) {
+        let is_second = IS_INTERRUPTED.swap(true, Ordering::SeqCst);
+        if is_second || ENDS_AT_ONCE.load(Ordering::SeqCst) {
+            Failure::Interrupted.report();
             std::process::exit(130);
         }
     };
@@ -92,19 +95,12 @@ impl Progress {
     }
 
     /// So many more bytes are done.
-    ///
-    /// # Errors
-    /// [`Failure::Interrupted`] when the user wants to end it.
-    pub(crate) fn advance(&mut self, bytes: u64) -> Outcome {
-        if is_interrupted() {
-            return Err(Failure::Interrupted);
-        }
+    pub(crate) fn advance(&mut self, bytes: u64) {
         if !self.is_shown && self.start.elapsed() > Self::PATIENCE {
             self.bar.set_draw_target(ProgressDrawTarget::stderr());
             self.is_shown = true;
         }
         self.bar.inc(bytes);
-        Ok(())
     }
 }
 

@@ -11,7 +11,7 @@ use tensor_files::Composite;
 use crate::{
     failure::{About, Failure, Outcome},
     files,
-    progress::Progress,
+    progress::{self, Progress},
 };
 
 /// Opens files as one, no two of which may have a tensor of the same name.
@@ -35,14 +35,17 @@ pub(crate) fn watched(sources: Composite<'_>) -> Composite<'_> {
     sources.watched(move |bytes| {
         // A panic elsewhere leaves nothing half-done in a progress bar.
         let mut progress = progress.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let advanced = progress.advance(bytes);
-        advanced.map_err(|_| Error::new(ErrorKind::Io, "interrupted"))
+        progress.advance(bytes);
+        match progress::is_interrupted() {
+            true => Err(Error::new(ErrorKind::Io, "interrupted")),
+            false => Ok(()),
+        }
     })
 }
 
 /// An interrupt rather than the error that it caused.
 pub(crate) fn unless_interrupted(failure: Failure) -> Failure {
-    if crate::progress::is_interrupted() {
+    if progress::is_interrupted() {
         Failure::Interrupted
     } else {
         failure

@@ -40,6 +40,15 @@ pub(crate) fn print<const N: usize>(
     rows: &[[String; N]],
     right: &[usize],
 ) -> io::Result<()> {
+    print_each(out, rows.iter().cloned(), right)
+}
+
+/// The same for rows that are made twice rather than kept: there may be millions.
+pub(crate) fn print_each<const N: usize>(
+    out: &mut impl Write,
+    rows: impl Iterator<Item = [String; N]> + Clone,
+    right: &[usize],
+) -> io::Result<()> {
     print_within(out, rows, right, Look::of_stdout().width)
 }
 
@@ -60,13 +69,13 @@ const LEAST: usize = 8;
 
 fn print_within<const N: usize>(
     out: &mut impl Write,
-    rows: &[[String; N]],
+    rows: impl Iterator<Item = [String; N]> + Clone,
     right: &[usize],
     most: usize,
 ) -> io::Result<()> {
     let mut widths = [0; N];
-    for row in rows {
-        for (width, cell) in widths.iter_mut().zip(row) {
+    for row in rows.clone() {
+        for (width, cell) in widths.iter_mut().zip(&row) {
             *width = seen(cell).max(*width);
         }
     }
@@ -176,7 +185,7 @@ mod tests {
         ];
         let printed = |most: usize| {
             let mut out = Vec::new();
-            print_within(&mut out, &rows, &[1], most).unwrap();
+            print_within(&mut out, rows.iter().cloned(), &[1], most).unwrap();
             String::from_utf8(out).unwrap()
         };
         let narrow = printed(40);

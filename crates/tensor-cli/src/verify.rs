@@ -146,7 +146,7 @@ impl Verdict {
                 }
                 Err(error) => self.errors.push(Found::of(&error)),
             }
-            progress.advance(entry.stored_size())?;
+            progress.advance(entry.stored_size());
         }
         drop(progress);
         if let Some(expected) = expected {

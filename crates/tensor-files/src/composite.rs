@@ -6,7 +6,9 @@ use std::{
     ops::Range,
 };
 
-use fmt_core::{Entry, Error, ErrorKind, Lint, Metadata, TensorReader, TensorStream, Verification};
+use fmt_core::{
+    Entry, Error, ErrorKind, Lint, Metadata, NameTable, TensorReader, TensorStream, Verification,
+};
 use tensor_core::{Quoted, SparseCoo, Tensor};
 
 use crate::split::remove_split;
@@ -41,15 +43,21 @@ use crate::split::remove_split;
 /// ```
 pub struct Composite<'r> {
     parts: Vec<Part<'r>>,
-    /// For each tensor the part and the index there.
-    places: Vec<(usize, usize)>,
-    entries: Vec<Entry>,
-    by_name: HashMap<String, usize>,
+    /// The tensors where they are others than those of the first part: files may have millions, which are not kept twice.
+    chosen: Option<Chosen>,
+    names: NameTable,
     metadata: Metadata,
     foreign_parts: Vec<String>,
     lints: Vec<Lint>,
     conflicts: Vec<(String, usize)>,
     watch: Option<Watch<'r>>,
+}
+
+/// Tensors in an order and under names of their own.
+struct Chosen {
+    /// For each tensor the part and the index there.
+    places: Vec<(usize, usize)>,
+    entries: Vec<Entry>,
 }
 
 type Watch<'r> = Box<dyn Fn(u64) -> Result<(), Error> + Send + Sync + 'r>;
@@ -94,6 +102,16 @@ impl Source<'_> {
     }
 }
 
+impl Chosen {
+    fn all_of(part: &Part<'_>) -> Self {
+        let entries = part.reader.reader().entries();
+        Self {
+            places: (0..entries.len()).map(|index| (0, index)).collect(),
+            entries: entries.to_vec(),
+        }
+    }
+}
+
 impl<'r> Composite<'r> {
     /// All of one file. The label, such as the file's name, is for people.
     pub fn new(label: impl Into<String>, reader: impl Into<Source<'r>>) -> Self {
@@ -110,23 +128,26 @@ impl<'r> Composite<'r> {
     ) -> Self {
         let source = reader.into();
         let file = source.reader();
-        let entries = file.entries()[indices.clone()].to_vec();
-        let mut chosen = Self {
+        let is_all = indices == (0..file.entries().len());
+        let chosen = (!is_all).then(|| Chosen {
+            entries: file.entries()[indices.clone()].to_vec(),
             places: indices.map(|index| (0, index)).collect(),
-            by_name: HashMap::new(),
+        });
+        let mut composite = Self {
+            chosen,
+            names: NameTable::default(),
             metadata: file.metadata().clone(),
             foreign_parts: file.foreign_parts().to_vec(),
             lints: Vec::new(),
             conflicts: Vec::new(),
             watch: None,
-            entries,
             parts: vec![Part {
                 label: label.into(),
                 reader: source,
             }],
         };
-        chosen.find_names_anew();
-        chosen
+        composite.find_names_anew();
+        composite
     }
 
     /// Adds another file's tensors behind those that are there. What the file says of itself is added too; where it says
@@ -143,9 +164,8 @@ impl<'r> Composite<'r> {
     /// # Errors
     /// [`ErrorKind::Duplicate`] when a name is in both; nothing is added then.
     pub fn append(&mut self, mut other: Self) -> Result<(), Error> {
-        let (first, offset) = (self.parts.len(), self.entries.len());
-        for entry in &other.entries {
-            if let Some(&own) = self.by_name.get(&entry.name) {
+        for entry in other.entries() {
+            if let Some(own) = self.find(&entry.name) {
                 let error = Error::new(ErrorKind::Duplicate, "the name is in two of the files");
                 let found = format!("in {} as well", self.file_of(own));
                 return Err(error.of_tensor(&entry.name).found(found));
@@ -154,6 +174,7 @@ impl<'r> Composite<'r> {
         // The numbers of a model's files are not about the whole.
         remove_split(&mut self.metadata);
         remove_split(&mut other.metadata);
+        let first = self.parts.len();
         for (key, value) in &other.metadata {
             let known = self.metadata.entry(key.clone()).or_insert_with(|| value.clone());
             if known != value {
@@ -162,15 +183,18 @@ impl<'r> Composite<'r> {
         }
         let moved = |(key, part): (String, usize)| (key, part + first);
         self.conflicts.extend(other.conflicts.into_iter().map(moved));
-        self.places
-            .extend(other.places.iter().map(|(part, index)| (part + first, *index)));
-        self.by_name.extend(
-            other
-                .by_name
-                .into_iter()
-                .map(|(name, index)| (name, index + offset)),
-        );
-        self.entries.extend(other.entries);
+        let added = other.chosen.unwrap_or_else(|| Chosen::all_of(&other.parts[0]));
+        let own = self.chosen.get_or_insert_with(|| Chosen::all_of(&self.parts[0]));
+        let begin = own.entries.len();
+        let places = added.places.iter().map(|(part, index)| (part + first, *index));
+        own.places.extend(places);
+        own.entries.extend(added.entries);
+        let entries = &own.entries;
+        for (index, entry) in entries.iter().enumerate().skip(begin) {
+            // Of names that a file has twice the first is found.
+            let name_of = |other: u32| &*entries[other as usize].name;
+            let _ = self.names.insert(index as u32, &entry.name, name_of);
+        }
         self.foreign_parts.extend(other.foreign_parts);
         self.lints.extend(other.lints);
         self.parts.extend(other.parts);
@@ -197,7 +221,7 @@ impl<'r> Composite<'r> {
     /// When there is no such index.
     #[must_use]
     pub fn file_of(&self, index: usize) -> &str {
-        &self.parts[self.places[index].0].label
+        &self.parts[self.place_of(index).0].label
     }
 
     /// A tensor's name in its file, whatever it is called here.
@@ -219,11 +243,15 @@ impl<'r> Composite<'r> {
 
     /// Keeps the tensors for which this is true, in their order.
     pub fn retain(&mut self, mut keep: impl FnMut(&Entry) -> bool) {
-        let kept: Vec<bool> = self.entries.iter().map(&mut keep).collect();
+        let kept: Vec<bool> = self.entries().iter().map(&mut keep).collect();
+        if kept.iter().all(|keep| *keep) {
+            return;
+        }
+        let own = self.own_entries();
         let mut of_places = kept.iter();
-        self.places.retain(|_| of_places.next().is_some_and(|keep| *keep));
+        own.places.retain(|_| of_places.next().is_some_and(|keep| *keep));
         let mut of_entries = kept.iter();
-        self.entries
+        own.entries
             .retain(|_| of_entries.next().is_some_and(|keep| *keep));
         self.find_names_anew();
     }
@@ -233,19 +261,23 @@ impl<'r> Composite<'r> {
     /// # Errors
     /// [`ErrorKind::Duplicate`] when two would have the same name. The names are what they were then.
     pub fn rename_all(&mut self, mut name: impl FnMut(&str) -> Option<String>) -> Result<(), Error> {
-        let new: Vec<Option<String>> = self.entries.iter().map(|entry| name(&entry.name)).collect();
+        let new: Vec<Option<String>> = self.entries().iter().map(|entry| name(&entry.name)).collect();
+        if new.iter().all(Option::is_none) {
+            return Ok(());
+        }
         let mut taken: HashMap<&str, usize> = HashMap::new();
-        for (index, entry) in self.entries.iter().enumerate() {
+        let entries = self.entries();
+        for (index, entry) in entries.iter().enumerate() {
             let name = new[index].as_deref().unwrap_or(&entry.name);
             if let Some(other) = taken.insert(name, index)
                 && (new[index].is_some() || new[other].is_some())
             {
-                let (first, second) = (&self.entries[other].name, &entry.name);
+                let (first, second) = (&entries[other].name, &entry.name);
                 let error = Error::new(ErrorKind::Duplicate, "the new name is taken").of_tensor(name);
                 return Err(error.found(format_args!("{} and {}", Quoted(first), Quoted(second))));
             }
         }
-        for (entry, new) in self.entries.iter_mut().zip(new) {
+        for (entry, new) in self.own_entries().entries.iter_mut().zip(new) {
             entry.name = new.unwrap_or(std::mem::take(&mut entry.name));
         }
         self.find_names_anew();
@@ -291,15 +323,26 @@ impl<'r> Composite<'r> {
         self
     }
 
+    /// Its tensors as a list of its own, to be changed.
+    fn own_entries(&mut self) -> &mut Chosen {
+        self.chosen.get_or_insert_with(|| Chosen::all_of(&self.parts[0]))
+    }
+
     fn find_names_anew(&mut self) {
-        self.by_name.clear();
-        for (index, entry) in self.entries.iter().enumerate() {
-            self.by_name.entry(entry.name.clone()).or_insert(index);
-        }
+        let entries = self.entries();
+        // Entries are too large for more than 2^32 of them.
+        let (names, _) = NameTable::of(entries.len(), |index| &entries[index as usize].name);
+        self.names = names;
+    }
+
+    fn place_of(&self, index: usize) -> (usize, usize) {
+        self.chosen
+            .as_ref()
+            .map_or((0, index), |chosen| chosen.places[index])
     }
 
     fn place(&self, index: usize) -> (&dyn TensorReader, usize) {
-        let (part, index) = self.places[index];
+        let (part, index) = self.place_of(index);
         (self.parts[part].reader.reader(), index)
     }
 
@@ -313,7 +356,7 @@ impl fmt::Debug for Composite<'_> {
         let files: Vec<&str> = self.files().collect();
         f.debug_struct("Composite")
             .field("files", &files)
-            .field("tensors", &self.entries.len())
+            .field("tensors", &self.entries().len())
             .finish_non_exhaustive()
     }
 }
@@ -324,7 +367,10 @@ impl TensorReader for Composite<'_> {
     }
 
     fn entries(&self) -> &[Entry] {
-        &self.entries
+        match &self.chosen {
+            Some(chosen) => &chosen.entries,
+            None => self.parts[0].reader.reader().entries(),
+        }
     }
 
     fn metadata(&self) -> &Metadata {
@@ -332,7 +378,9 @@ impl TensorReader for Composite<'_> {
     }
 
     fn find(&self, name: &str) -> Option<usize> {
-        self.by_name.get(name).copied()
+        let entries = self.entries();
+        let found = self.names.find(name, |index| &entries[index as usize].name);
+        found.map(|index| index as usize)
     }
 
     fn tensor(&self, index: usize) -> Result<Tensor, Error> {
@@ -345,7 +393,7 @@ impl TensorReader for Composite<'_> {
     fn sparse(&self, index: usize) -> Result<SparseCoo, Error> {
         let (reader, own) = self.place(index);
         let sparse = reader.sparse(own)?;
-        self.seen(self.entries[index].byte_len().unwrap_or(0))?;
+        self.seen(self.entries()[index].byte_len().unwrap_or(0))?;
         Ok(sparse)
     }
 
@@ -374,7 +422,7 @@ impl TensorReader for Composite<'_> {
     fn verify(&self, index: usize) -> Result<Verification, Error> {
         let (reader, own) = self.place(index);
         let verified = reader.verify(own)?;
-        self.seen(self.entries[index].byte_len().unwrap_or(0))?;
+        self.seen(self.entries()[index].byte_len().unwrap_or(0))?;
         Ok(verified)
     }
 
@@ -386,7 +434,8 @@ impl TensorReader for Composite<'_> {
         }
         // The first with some bytes in its file may not have been chosen.
         let (mut chosen, mut shared) = (HashMap::new(), Vec::new());
-        for (index, &(part, own)) in self.places.iter().enumerate() {
+        for index in 0..self.entries().len() {
+            let (part, own) = self.place_of(index);
             let first = firsts[part].get(&own).copied().unwrap_or(own);
             match chosen.entry((part, first)) {
                 hash_map::Entry::Occupied(known) => shared.push((index, *known.get())),

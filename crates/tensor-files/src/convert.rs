@@ -250,15 +250,17 @@ impl Adapted {
                 losses.push(Loss::Sparsity(entry.name.clone()));
                 kept = dense;
             }
-            for (key, value) in planned.attributes {
-                let mut with_one = kept.clone();
-                with_one.attributes = [(key.clone(), value.clone())].into();
-                if alone(&with_one).is_ok() {
-                    kept.attributes.insert(key, value);
-                } else {
-                    losses.push(Loss::Attribute(entry.name.clone(), key));
-                }
-            }
+            let without = kept.clone();
+            let holds = |attributes: Metadata| {
+                let with = PlannedEntry {
+                    attributes,
+                    ..without.clone()
+                };
+                alone(&with).is_ok()
+            };
+            let (held, lost) = held_by(planned.attributes, holds);
+            kept.attributes = held;
+            losses.extend(lost.map(|key| Loss::Attribute(entry.name.clone(), key)));
             entries.push(kept);
             indices.push(index);
         }
@@ -331,14 +333,16 @@ impl Adapted {
             self.plan.metadata = metadata.clone();
             return;
         }
-        for (key, value) in metadata {
-            let mut with_one = self.plan.clone();
-            with_one.metadata = [(key.clone(), value.clone())].into();
-            if accepts(with_one).is_ok() {
-                self.plan.metadata.insert(key.clone(), value.clone());
-            } else if !self.has_names_beside {
-                self.losses.push(Loss::Metadata(key.clone()));
-            }
+        // One tensor stands for all: what a format says of a key does not depend on how many there are.
+        let entries = &self.plan.entries[..self.plan.entries.len().min(1)];
+        let holds = |metadata: Metadata| {
+            let entries = entries.to_vec();
+            accepts(Plan { entries, metadata }).is_ok()
+        };
+        let (held, lost) = held_by(metadata.clone(), holds);
+        self.plan.metadata = held;
+        if !self.has_names_beside {
+            self.losses.extend(lost.map(Loss::Metadata));
         }
     }
 
@@ -429,6 +433,18 @@ impl Adapted {
     ) -> Result<Option<AtomicFile>, Error> {
         Ok(None)
     }
+}
+
+/// Which texts a format holds, and the keys of the others. Each is offered alone where all together are refused.
+fn held_by(texts: Metadata, holds: impl Fn(Metadata) -> bool) -> (Metadata, impl Iterator<Item = String>) {
+    if texts.is_empty() || holds(texts.clone()) {
+        return (texts, Vec::new().into_iter());
+    }
+    let (held, lost): (Vec<_>, Vec<_>) = texts
+        .into_iter()
+        .partition(|(key, value)| holds([(key.clone(), value.clone())].into()));
+    let lost: Vec<String> = lost.into_iter().map(|(key, _)| key).collect();
+    (held.into_iter().collect(), lost.into_iter())
 }
 
 /// What an error says, without the name of the tensor that it begins with.

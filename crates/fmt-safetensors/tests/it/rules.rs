@@ -254,3 +254,22 @@ fn s9_data_that_is_not_aligned_is_reported() {
     assert_eq!(even.lints().unwrap(), []);
     assert_eq!(even.entries()[0].range.start % 64, 0);
 }
+
+/// S8: a header takes a small multiple of its own length to read. Lists of dimensions are as long as they are.
+#[test]
+fn s8_memory_for_many_tensors_is_bounded() {
+    const COUNT: usize = 20_000;
+    let tensors = (0..COUNT).map(|number| {
+        let end = number + 1;
+        format!(
+            r#""model.layers.{number}.weight":{{"dtype":"U8","shape":[1,1],"data_offsets":[{number},{end}]}}"#
+        )
+    });
+    let header = format!("{{{}}}", tensors.collect::<Vec<_>>().join(","));
+    let bytes = tensor_core::Bytes::from(file(&header, COUNT));
+    let mut opened = None;
+    let allocated = allocation_counter::measure(|| opened = SafetensorsReader::from_bytes(bytes).ok());
+    assert_eq!(opened.unwrap().entries().len(), COUNT);
+    let most = 6 * header.len() as u64;
+    assert!(allocated.bytes_max <= most, "{} for {most}", allocated.bytes_max);
+}

@@ -2,7 +2,7 @@
 
 use std::{borrow::Cow, ops::Range};
 
-use fmt_core::{Entry, Error, ErrorKind, Limits, ReadOptions, check_name, check_overlaps};
+use fmt_core::{Entry, Error, ErrorKind, Limits, NameTable, ReadOptions, check_name, check_overlaps};
 use tensor_core::Quoted;
 
 use super::{
@@ -16,7 +16,6 @@ use crate::{
     cbor::Items,
     deterministic,
     fields::{DuplicateKey, Fields, FieldsBuilder},
-    names::Names,
 };
 
 /// What a manifest says, all of it proven.
@@ -29,7 +28,7 @@ pub(crate) struct Manifest {
     pub(crate) attributes: Fields,
     /// Where blobs stand in this file.
     pub(crate) blobs: Vec<Range<u64>>,
-    names: Names,
+    names: NameTable,
 }
 
 /// Bytes of names in version 2, whose text has this limit.

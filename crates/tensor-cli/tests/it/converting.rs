@@ -1,11 +1,14 @@
 //! `convert`, `merge` and `extract`.
 
-use std::{fs, process::Command, time::Duration};
+use std::{fs, process::Command};
 
 use serde_json::Value;
 use tensor_core::{Shape, Tensor};
 
-use crate::support::{Place, matrix, vector};
+use crate::{
+    interrupting::{send_when_open, write_big},
+    support::{Place, matrix, vector},
+};
 
 /// Name and hash of each tensor.
 fn contents(shown: &Value) -> Vec<(String, String)> {
@@ -198,36 +201,14 @@ fn a_target_is_untouched_by_failure() {
     assert_eq!(left.len(), 3, "{left:?}");
 }
 
-/// Ctrl-C leaves what was there, and nothing else. The source is 8 GiB of nothing, so there is time.
+/// Ctrl-C leaves what was there, and nothing else.
 #[test]
 fn an_interrupted_conversion_leaves_the_target() {
     let place = Place::new();
-    let header = r#"{"w":{"dtype":"U8","shape":[8192,1048576],"data_offsets":[0,8589934592]}}"#;
-    let head = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes()].concat();
-    fs::write(place.path("big.safetensors"), &head).unwrap();
-    let file = fs::OpenOptions::new()
-        .write(true)
-        .open(place.path("big.safetensors"))
-        .unwrap();
-    file.set_len(head.len() as u64 + (8 << 30)).unwrap();
+    write_big(&place, "big.safetensors");
     fs::write(place.path("b.zt"), "precious").unwrap();
-
     let mut converting = place.spawn(&["convert", "big.safetensors", "b.zt"]);
-    // It has begun when it has a second file of the folder open, which may have no name.
-    let id = converting.id();
-    let open_files = || {
-        let open = fs::read_dir(format!("/proc/{id}/fd")).into_iter().flatten();
-        let paths = open.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
-        paths.filter(|path| path.starts_with(place.path(""))).count()
-    };
-    while open_files() < 2 {
-        assert!(converting.try_wait().unwrap().is_none(), "it ended by itself");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    let killed = Command::new("kill")
-        .args(["-s", "INT", &converting.id().to_string()])
-        .status();
-    assert!(killed.unwrap().success());
+    send_when_open(&place, &mut converting, 2, "INT");
     assert_eq!(converting.wait().unwrap().code(), Some(130));
     assert_eq!(fs::read(place.path("b.zt")).unwrap(), b"precious");
     assert_eq!(fs::read_dir(place.path("")).unwrap().count(), 2);

@@ -6,6 +6,7 @@ mod converting;
 mod editing;
 #[cfg(feature = "client")]
 mod inferring;
+mod interrupting;
 #[cfg(unix)]
 mod killed;
 mod looking;

@@ -1,10 +1,21 @@
 //! Conversion: nothing is lost silently, and targets appear when they are complete.
 
-use std::{cell::Cell, fs, ops::ControlFlow};
+use std::{
+    cell::Cell,
+    fs,
+    io::Write,
+    ops::ControlFlow,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
 
-use fmt_core::{ErrorKind::*, Metadata};
+use fmt_core::{
+    ByteSource, Error, ErrorKind::*, Format, Metadata, Plan, ReadOptions, Sniff, TensorReader, TensorWriter,
+};
 use tensor_core::DType;
-use tensor_files::{ConvertOptions, Loss, convert, diff, format_of_path, losses, verify};
+use tensor_files::{Composite, ConvertOptions, Loss, convert, diff, format_of_path, losses, verify};
 
 use crate::support::{names, open, tensor, writable, write, write_sparse};
 
@@ -496,4 +507,90 @@ fn tensors_of_two_files_are_not_tied() {
     let copy = open(&target);
     assert_eq!(copy.tensor(copy.find("z").unwrap()).unwrap(), zeros);
     assert!(diff(&both, &*copy, Default::default()).is_empty());
+}
+
+/// Counts the tensors of all plans that a format is offered.
+struct Offered(&'static dyn Format, AtomicUsize);
+
+impl Format for Offered {
+    fn id(&self) -> &'static str {
+        self.0.id()
+    }
+
+    fn extensions(&self) -> &'static [&'static str] {
+        self.0.extensions()
+    }
+
+    fn sniff(&self, head: &[u8], len: u64) -> Sniff {
+        self.0.sniff(head, len)
+    }
+
+    fn open(
+        &self,
+        source: Arc<dyn ByteSource>,
+        options: &ReadOptions,
+    ) -> Result<Box<dyn TensorReader>, Error> {
+        self.0.open(source, options)
+    }
+
+    fn create<'w>(
+        &self,
+        out: Box<dyn Write + Send + 'w>,
+        plan: Plan,
+    ) -> Result<Box<dyn TensorWriter + 'w>, Error> {
+        self.1.fetch_add(plan.entries.len(), Ordering::Relaxed);
+        self.0.create(out, plan)
+    }
+}
+
+/// A file of 1.5 MB took 20 seconds while it was the product of both.
+#[test]
+fn planning_takes_the_sum_of_tensors_and_keys() {
+    const COUNT: usize = 300;
+    let folder = tempfile::tempdir().unwrap();
+    let one = tensor(DType::U8, &[1]);
+    let names: Vec<String> = (0..COUNT).map(|number| number.to_string()).collect();
+    let tensors: Vec<_> = names.iter().map(|name| (&**name, &one)).collect();
+    let metadata: Metadata = names.iter().map(|name| (name.clone(), String::new())).collect();
+    let path = write(folder.path(), "a.safetensors", &tensors, &metadata);
+    let reader = open(&path);
+    for target in writable() {
+        let counted = Offered(target, AtomicUsize::new(0));
+        let lost = losses(&*reader, &counted, &ConvertOptions::default());
+        let offered = counted.1.into_inner();
+        assert!(offered <= 5 * (COUNT + COUNT), "{}: {offered}", target.id());
+        let kept = match target.id() {
+            "safetensors" => COUNT,
+            _ => 0,
+        };
+        let keys = lost
+            .iter()
+            .filter(|loss| matches!(loss, Loss::Metadata(_)))
+            .count();
+        assert_eq!(COUNT - keys, kept, "{}", target.id());
+    }
+}
+
+/// All of a file as one is the file itself: its tensors are not kept a second time.
+#[test]
+fn a_file_as_a_composite_takes_little_more_memory() {
+    const COUNT: usize = 20_000;
+    let folder = tempfile::tempdir().unwrap();
+    let one = tensor(DType::U8, &[1]);
+    let names: Vec<String> = (0..COUNT)
+        .map(|number| format!("model.layers.{number}.weight"))
+        .collect();
+    let tensors: Vec<_> = names.iter().map(|name| (&**name, &one)).collect();
+    let path = write(folder.path(), "a.safetensors", &tensors, &Metadata::new());
+    let reader = open(&path);
+    let mut composite = None;
+    let allocated = allocation_counter::measure(|| composite = Some(Composite::new("a", reader)));
+    assert!(allocated.bytes_max < 24 * COUNT as u64, "{}", allocated.bytes_max);
+    let mut composite = composite.unwrap();
+    assert_eq!(composite.find(&names[COUNT - 1]), Some(COUNT - 1));
+    composite.retain(|entry| entry.name == names[7]);
+    assert_eq!(
+        (composite.find(&names[7]), composite.find(&names[8])),
+        (Some(0), None)
+    );
 }

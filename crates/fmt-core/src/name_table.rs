@@ -7,8 +7,17 @@ use hashbrown::{HashTable, hash_table};
 /// The numbers of tensors by their names, which stay where they are: nine to eighteen bytes a tensor.
 ///
 /// The hash is keyed anew for every table, so nobody can make up names that collide.
+///
+/// ```
+/// use fmt_core::NameTable;
+///
+/// let names = ["weight", "bias", "weight"];
+/// let (table, twice) = NameTable::of(names.len(), |number| names[number as usize]);
+/// assert_eq!(table.find("bias", |number| names[number as usize]), Some(1));
+/// assert_eq!(twice, Some((0, 2)));
+/// ```
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Names {
+pub struct NameTable {
     table: HashTable<Place>,
     hasher: RandomState,
 }
@@ -28,13 +37,27 @@ impl Place {
     }
 }
 
-impl Names {
+impl NameTable {
     /// Room for so many names, as long as memory has it.
-    pub(crate) fn with_capacity(count: usize) -> Self {
+    #[must_use]
+    pub fn with_capacity(count: usize) -> Self {
         let mut names = Self::default();
         // Without it the table grows as it fills.
         let _ = names.table.try_reserve(count, Place::full_hash);
         names
+    }
+
+    /// Takes the names of tensors `0..count`, at most `u32::MAX` of them; of two with the same name the first. Returns the
+    /// first two that share a name as well.
+    pub fn of<'a>(count: usize, name: impl Fn(u32) -> &'a str) -> (Self, Option<(u32, u32)>) {
+        let mut names = Self::with_capacity(count);
+        let mut twice = None;
+        for number in 0..u32::try_from(count).unwrap_or(u32::MAX) {
+            if let Err(first) = names.insert(number, name(number), &name) {
+                twice.get_or_insert((first, number));
+            }
+        }
+        (names, twice)
     }
 
     fn place(&self, number: u32, name: &str) -> Place {
@@ -42,9 +65,11 @@ impl Names {
         Place { number, hash }
     }
 
-    /// Adds the tensor of this number, unless there is one of its name, whose number is returned. `name` gives the name
-    /// of every number that was added.
-    pub(crate) fn insert<'a>(
+    /// Adds the tensor of this number. `name` gives the name of every number that was added.
+    ///
+    /// # Errors
+    /// The number of the tensor that has the name already; nothing is added then.
+    pub fn insert<'a>(
         &mut self,
         number: u32,
         wanted: &str,
@@ -62,7 +87,7 @@ impl Names {
     }
 
     /// Takes a tensor out, before its name changes.
-    pub(crate) fn remove<'a>(&mut self, wanted: &str, name: impl Fn(u32) -> &'a str) {
+    pub fn remove<'a>(&mut self, wanted: &str, name: impl Fn(u32) -> &'a str) {
         let place = self.place(0, wanted);
         let is_it = |found: &Place| found.hash == place.hash && name(found.number) == wanted;
         if let Ok(found) = self.table.find_entry(place.full_hash(), is_it) {
@@ -71,7 +96,8 @@ impl Names {
     }
 
     /// The number of the tensor with this name.
-    pub(crate) fn find<'a>(&self, wanted: &str, name: impl Fn(u32) -> &'a str) -> Option<u32> {
+    #[must_use]
+    pub fn find<'a>(&self, wanted: &str, name: impl Fn(u32) -> &'a str) -> Option<u32> {
         let place = self.place(0, wanted);
         let is_it = |found: &Place| found.hash == place.hash && name(found.number) == wanted;
         let found = self.table.find(place.full_hash(), is_it)?;
@@ -87,7 +113,7 @@ mod tests {
     fn names_are_found_and_the_first_of_two_stays() {
         let names = ["c", "a", "b", "a", ""];
         let name = |number: u32| names[number as usize];
-        let mut table = Names::with_capacity(0);
+        let mut table = NameTable::with_capacity(0);
         let inserted: Vec<_> = (0..5)
             .map(|number| table.insert(number, name(number), name))
             .collect();

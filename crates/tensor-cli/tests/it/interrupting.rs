@@ -1,0 +1,74 @@
+//! Ctrl-C and TERM.
+
+use std::{
+    fs,
+    process::{Child, Command},
+    time::{Duration, Instant},
+};
+
+use crate::support::Place;
+
+/// A file of 8 GiB of nothing, so that there is time.
+pub(crate) fn write_big(place: &Place, name: &str) {
+    let header = r#"{"w":{"dtype":"U8","shape":[8192,1048576],"data_offsets":[0,8589934592]}}"#;
+    let head = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes()].concat();
+    fs::write(place.path(name), &head).unwrap();
+    let file = fs::OpenOptions::new().write(true).open(place.path(name)).unwrap();
+    file.set_len(head.len() as u64 + (8 << 30)).unwrap();
+}
+
+/// Waits until the program has this many files of the folder open, which may have no names, and sends a signal.
+pub(crate) fn send_when_open(place: &Place, child: &mut Child, files: usize, signal: &str) {
+    let id = child.id();
+    let open_files = || {
+        let open = fs::read_dir(format!("/proc/{id}/fd")).into_iter().flatten();
+        let paths = open.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
+        paths.filter(|path| path.starts_with(place.path(""))).count()
+    };
+    while open_files() < files {
+        assert!(child.try_wait().unwrap().is_none(), "it ended by itself");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    // It is in the middle of its work then.
+    std::thread::sleep(Duration::from_millis(50));
+    let sent = Command::new("kill")
+        .args(["-s", signal, &id.to_string()])
+        .status();
+    assert!(sent.unwrap().success());
+}
+
+/// The first signal ends what only reads, at whatever it is.
+#[test]
+fn a_signal_ends_commands_that_read() {
+    let place = Place::new();
+    write_big(&place, "big.safetensors");
+    let commands: [&[&str]; 6] = [
+        &["inspect", "--stats", "big.safetensors"],
+        &["inspect", "--values", "big.safetensors"],
+        &["inspect", "--json", "--sha256", "big.safetensors"],
+        &["diff", "big.safetensors", "big.safetensors"],
+        &["manifest", "big.safetensors"],
+        &["manifest", "--files", "big.safetensors"],
+    ];
+    for (arguments, signal) in commands.iter().zip(["TERM", "INT"].into_iter().cycle()) {
+        let mut running = place.spawn(arguments);
+        send_when_open(&place, &mut running, 1, signal);
+        let sent = Instant::now();
+        let ended = loop {
+            match running.try_wait().unwrap() {
+                Some(status) => break Some(status),
+                None if sent.elapsed() > Duration::from_secs(10) => break None,
+                None => std::thread::sleep(Duration::from_millis(5)),
+            }
+        };
+        if ended.is_none() {
+            running.kill().unwrap();
+            running.wait().unwrap();
+        }
+        assert_eq!(
+            ended.and_then(|status| status.code()),
+            Some(130),
+            "{arguments:?} after {signal}"
+        );
+    }
+}
