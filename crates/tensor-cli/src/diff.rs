@@ -37,6 +37,12 @@ struct Found {
     /// In units of the elements; a text where it is no number that JSON has.
     #[serde(skip_serializing_if = "Option::is_none")]
     farthest: Option<serde_json::Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    l2: Option<serde_json::Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    relative_l2: Option<serde_json::Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cosine: Option<serde_json::Value>,
     message: String,
 }
 
@@ -50,6 +56,9 @@ impl Found {
             second: None,
             elements: None,
             farthest: None,
+            l2: None,
+            relative_l2: None,
+            cosine: None,
             message: difference.to_string(),
         };
         found.kind = match &difference.kind {
@@ -59,14 +68,27 @@ impl Found {
                 (found.first, found.second) = (Some(first.clone()), Some(second.clone()));
                 "form"
             }
-            DifferenceKind::Values { elements, farthest } => {
+            DifferenceKind::Values {
+                elements,
+                farthest,
+                distance,
+            } => {
                 found.elements = Some(*elements);
                 found.farthest = Some(report::number(*farthest));
+                if let Some(distance) = distance {
+                    found.l2 = Some(report::number(distance.l2));
+                    found.relative_l2 = Some(report::number(distance.relative_l2));
+                    found.cosine = Some(report::number(distance.cosine));
+                }
                 "values"
             }
             DifferenceKind::Metadata => {
                 found.key = found.tensor.take();
                 "metadata"
+            }
+            DifferenceKind::Attribute(key) => {
+                found.key = Some(key.clone());
+                "attribute"
             }
             DifferenceKind::Entries => "entries",
             DifferenceKind::Unreadable(_) => "unreadable",
@@ -102,7 +124,13 @@ pub(crate) fn run(options: &Diff, out: &mut impl Write) -> Outcome {
     drop(first);
     // The bar is gone before anything is printed.
     drop(left);
-    let is_note = |found: &&Difference| !options.metadata && found.kind == DifferenceKind::Metadata;
+    let is_note = |found: &&Difference| {
+        let says = matches!(
+            found.kind,
+            DifferenceKind::Metadata | DifferenceKind::Attribute(_)
+        );
+        says && !options.metadata
+    };
     let (notes, real): (Vec<_>, Vec<_>) = differences.iter().partition(is_note);
     if options.json {
         let report = Report {

@@ -450,7 +450,7 @@ pub(crate) struct Diff {
     /// Absolute tolerance.
     #[arg(long, value_name = "DIFFERENCE", default_value_t = 0.0, value_parser = tolerance)]
     pub(crate) atol: f64,
-    /// Report different metadata as a difference, not as a note.
+    /// Report different metadata and attributes of tensors as a difference, not as a note.
     #[arg(long)]
     pub(crate) metadata: bool,
     #[command(flatten)]

@@ -196,7 +196,7 @@ fn diff_compares_across_formats() {
     assert_eq!(
         run.out,
         "tensor 'only.here' is only in the first file\n\
-         tensor 'w' differs in 1 element, at most by 0.125\n\
+         tensor 'w' differs in 1 element, at most by 0.125, L2 0.125, relative 0.0259151, cosine 0.9996641\n\
          tensor 'there' is only in the second file\n"
     );
     place.write("c.safetensors", &[], &[("only.here", &vector()), ("w", &changed)]);

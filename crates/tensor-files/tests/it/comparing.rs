@@ -1,7 +1,7 @@
 //! Differences are named; what is stored differently but is the same is not named.
 
-use fmt_core::Metadata;
-use tensor_core::{DType, Shape, Tensor};
+use fmt_core::{Metadata, Plan, PlannedEntry, ReadOptions};
+use tensor_core::{DType, Shape, Tensor, TensorSpec};
 use tensor_files::{DifferenceKind, Tolerance, diff};
 
 use crate::support::{open, tensor, write, write_sparse};
@@ -42,6 +42,8 @@ fn every_kind_of_difference() {
     let values = DifferenceKind::Values {
         elements: 1,
         farthest: 0.5,
+        // One element is NaN.
+        distance: None,
     };
     assert_eq!(
         kinds,
@@ -119,11 +121,11 @@ fn extremes_are_compared_as_what_they_are() {
     };
     assert_eq!(
         differ(&integers(1 << 60), &integers((1 << 60) + 1), far),
-        "tensor '0' differs in 1 element, at most by 1.0"
+        "tensor '0' differs in 1 element, at most by 1.0, L2 1, relative 8.67362e-19, cosine 1"
     );
     assert_eq!(
         differ(&integers(i64::MIN), &integers(i64::MAX), far),
-        "tensor '0' differs in 1 element, at most by 1.8446744073709552e19"
+        "tensor '0' differs in 1 element, at most by 1.8446744073709552e19, L2 1.84467e19, relative 2, cosine -1"
     );
     assert_eq!(
         differ(&floats(&[0.0]), &floats(&[-0.0]), Tolerance::default()),
@@ -146,4 +148,85 @@ fn sparse_tensors_are_compared_as_such() {
     let found = diff(&*reader, &*open(&other), Tolerance::default());
     assert_eq!(found.len(), 1);
     assert_eq!(found[0].kind, DifferenceKind::Entries);
+}
+
+/// As vectors: also where the difference comes after megabytes of the same.
+#[test]
+fn the_distance_is_over_all_elements() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut values = vec![0.5f32; 200_000];
+    let write = |name: &str, values: &[f32]| {
+        open(&write(
+            folder.path(),
+            name,
+            &[("0", &floats(values))],
+            &Metadata::new(),
+        ))
+    };
+    let first = write("a.npy", &values);
+    values[150_000] = 3.5;
+    let second = write("b.npy", &values);
+    let found = diff(&*first, &*second, Tolerance::default());
+    let DifferenceKind::Values {
+        distance: Some(distance),
+        ..
+    } = &found[0].kind
+    else {
+        panic!("{found:?}");
+    };
+    let (a, b, product) = (50_000.0f64, 50_012.0f64, 50_001.5f64);
+    let is_near = |x: f64, y: f64| (x - y).abs() < 1e-12;
+    assert!(
+        is_near(distance.l2, 3.0) && is_near(distance.relative_l2, 3.0 / b.sqrt()),
+        "{distance:?}"
+    );
+    assert!(is_near(distance.cosine, product / (a * b).sqrt()), "{distance:?}");
+}
+
+#[test]
+fn attributes_are_compared_and_so_is_every_tensor_of_a_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, unit: &str, values: [u8; 2]| {
+        let spec = TensorSpec::new(DType::U8, Shape::vector(1)).unwrap();
+        let path = folder.path().join(name);
+        let entries = ["w", "v"].map(|name| {
+            let mut entry = PlannedEntry::dense(name, spec.clone());
+            entry.attributes = [("unit".into(), unit.into()), ("same".into(), "1".into())].into();
+            entry
+        });
+        let plan = Plan {
+            entries: entries.into(),
+            ..Plan::default()
+        };
+        let mut file = Vec::new();
+        let mut writer = tensor_files::format("ztensor")
+            .unwrap()
+            .create(Box::new(&mut file), plan)
+            .unwrap();
+        writer.write(&values).unwrap();
+        writer.finish().unwrap();
+        // Now both have the same name.
+        let index = file.windows(2).rposition(|bytes| bytes == b"av").unwrap();
+        file[index + 1] = b'w';
+        std::fs::write(&path, file).unwrap();
+        let lenient = ReadOptions {
+            lenient: true,
+            ..ReadOptions::default()
+        };
+        tensor_files::open(&path, &lenient).unwrap()
+    };
+    let (first, second) = (write("a.zt", "m", [1, 2]), write("b.zt", "km", [7, 2]));
+    assert_eq!(first.entries()[1].name, "w");
+    let found: Vec<String> = diff(&*first, &*second, Tolerance::default())
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+    assert_eq!(
+        found,
+        [
+            "tensor 'w' differs in 1 element, at most by 6.0, L2 6, relative 0.857143, cosine 1",
+            "the attribute 'unit' of tensor 'w' differs",
+            "the attribute 'unit' of tensor 'w' differs",
+        ]
+    );
 }

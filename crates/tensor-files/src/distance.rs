@@ -1,0 +1,85 @@
+//! How far two tensors are apart as vectors.
+
+use std::fmt;
+
+/// How far two tensors of numbers are apart, each taken as one vector.
+///
+/// ```
+/// use tensor_files::Distance;
+/// let distance = Distance { l2: 0.5, relative_l2: 0.01, cosine: 0.99995 };
+/// assert_eq!(distance.to_string(), "L2 0.5, relative 0.01, cosine 0.99995");
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Distance {
+    /// The L2 norm of the difference.
+    pub l2: f64,
+    /// The same over the L2 norm of the second; infinite where that is 0.
+    pub relative_l2: f64,
+    /// The cosine of the angle between the two; NaN where one of them is 0.
+    pub cosine: f64,
+}
+
+impl fmt::Display for Distance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            l2,
+            relative_l2,
+            cosine,
+        } = self;
+        write!(f, "L2 {}", Short(*l2))?;
+        if relative_l2.is_finite() {
+            write!(f, ", relative {}", Short(*relative_l2))?;
+        }
+        if cosine.is_finite() {
+            // Seven digits tell vectors apart that are nearly the same.
+            write!(f, ", cosine {}", (cosine * 1e7).round() / 1e7)?;
+        }
+        Ok(())
+    }
+}
+
+/// A number with six significant digits.
+struct Short(f64);
+
+impl fmt::Display for Short {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let short: f64 = format!("{:.5e}", self.0).parse().unwrap_or(self.0);
+        match short {
+            0.0 => f.write_str("0"),
+            short if (1e-4..1e9).contains(&short.abs()) => write!(f, "{short}"),
+            short => write!(f, "{short:e}"),
+        }
+    }
+}
+
+/// The sums that a distance is made of.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Sums {
+    difference: f64,
+    first: f64,
+    second: f64,
+    product: f64,
+}
+
+impl Sums {
+    /// Adds two elements, and how far they are apart: doubles do not tell large integers apart.
+    pub(crate) fn add(&mut self, x: f64, y: f64, difference: f64) {
+        self.difference += difference * difference;
+        self.first += x * x;
+        self.second += y * y;
+        self.product += x * y;
+    }
+
+    /// `None` where a number is not finite, or is too large to be squared.
+    pub(crate) fn distance(&self) -> Option<Distance> {
+        let (l2, first, second) = (self.difference.sqrt(), self.first.sqrt(), self.second.sqrt());
+        let is_known = [l2, first, second, self.product]
+            .iter()
+            .all(|sum| sum.is_finite());
+        is_known.then(|| Distance {
+            l2,
+            relative_l2: if second == 0.0 { f64::INFINITY } else { l2 / second },
+            cosine: (self.product / (first * second)).clamp(-1.0, 1.0),
+        })
+    }
+}
