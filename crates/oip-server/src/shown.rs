@@ -4,10 +4,7 @@
 /// the direction of what follows.
 pub(crate) fn shown(text: &str) -> String {
     let harmless = |character: char| match character {
-        '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => {
-            char::REPLACEMENT_CHARACTER
-        }
-        control if control.is_control() => char::REPLACEMENT_CHARACTER,
+        invisible if tensor_core::is_invisible(invisible) => char::REPLACEMENT_CHARACTER,
         other => other,
     };
     text.chars().map(harmless).collect()

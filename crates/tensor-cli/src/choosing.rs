@@ -19,7 +19,7 @@ pub(crate) struct Choosing {
     #[arg(long, value_name = "FROM=>TO")]
     rename: Vec<Renaming>,
     /// Convert floats, and quantised blocks that are understood, to f16, bf16, f32 or f64: to the nearest, ties to even.
-    /// Others must be left out or keep their dtype. Numbers beyond the range are a loss (--allow-loss=range).
+    /// Integers and bools stay as they are; others must be left out or keep their dtype. Numbers beyond the range are a loss (--allow-loss=range).
     #[arg(long, value_name = "DTYPE", value_parser = float)]
     dtype: Option<DType>,
     /// With --dtype: those that fit keep theirs. Can be repeated.

@@ -7,7 +7,7 @@ use std::{
 };
 
 use fmt_core::{Error, ErrorKind, TensorReader};
-use tensor_core::Quoted;
+use tensor_core::{DType, Quoted};
 use tensor_files::{AllowedLoss, Composite, ConvertOptions, Loss, Recast, ShardOptions};
 
 use crate::{
@@ -99,6 +99,7 @@ impl Job<'_> {
             index: None,
             tensors: sources.entries().len(),
             losses: Vec::new(),
+            unconverted: Vec::new(),
             elapsed_ms: 0.0,
         };
         let losses = if files::is_standard(to) {
@@ -122,13 +123,19 @@ impl Job<'_> {
         };
         let as_bits = bits.as_ref().map(Recast::losses).unwrap_or_default();
         let losses = [as_bits, losses].concat();
+        let unconverted = recast.as_ref().map(Recast::unconverted).unwrap_or_default();
         // The bar is gone before anything is printed.
         drop(bits);
         drop(recast);
         drop(sources);
+        let notes = Notes {
+            losses: &losses,
+            conflicts: &conflicts,
+            unconverted: &unconverted,
+        };
         if files::is_standard(to) {
             // Standard output has the file, so that notes go elsewhere.
-            return note(&losses, &conflicts, &mut std::io::stderr());
+            return notes.print(&mut std::io::stderr());
         }
         if self.json {
             report.losses = losses.iter().map(report::Lost::of).collect();
@@ -137,10 +144,11 @@ impl Job<'_> {
                     .iter()
                     .map(|(key, file)| report::Lost::conflict(key, file)),
             );
+            report.unconverted = unconverted.into_iter().map(|(name, _)| name).collect();
             report.elapsed_ms = start.elapsed().as_secs_f64() * 1e3;
             return Ok(report::print(&report, out)?);
         }
-        note(&losses, &conflicts, out)?;
+        notes.print(out)?;
         match &report.index {
             Some(index) => writeln!(out, "{} files, and their index {index}", report.files.len())?,
             None if report.files.len() > 1 => writeln!(out, "{} files", report.files.len())?,
@@ -200,56 +208,70 @@ fn allowed(target: &Target) -> AllowedLoss {
     }
 }
 
-/// Prints what was lost, all metadata in one line, and all dtypes.
-fn note(losses: &[Loss], conflicts: &[(String, String)], out: &mut dyn Write) -> Outcome {
-    const SHOWN: usize = 5;
-    let (mut keys, mut attributes, mut dtypes) = (Vec::new(), Vec::new(), Vec::new());
-    let (mut tied, mut bytes_again) = (Vec::new(), 0u64);
-    for loss in losses {
-        match loss {
-            Loss::Metadata(key) => keys.push(Quoted(key).to_string()),
-            Loss::Attribute(tensor, key) => attributes.push(format!("{} of {}", Quoted(key), Quoted(tensor))),
-            Loss::DType(tensor, dtype) => dtypes.push(format!("{dtype} of {}", Quoted(tensor))),
-            Loss::Sharing(tensor, of, bytes) => {
-                tied.push(format!("{} with {}", Quoted(tensor), Quoted(of)));
-                bytes_again = bytes_again.saturating_add(*bytes);
+/// What a conversion has to tell people.
+struct Notes<'n> {
+    losses: &'n [Loss],
+    conflicts: &'n [(String, String)],
+    /// Tensors that --dtype left as they are, with their dtypes.
+    unconverted: &'n [(String, DType)],
+}
+
+impl Notes<'_> {
+    /// Prints what was lost or dropped, all of a kind in one line.
+    fn print(&self, out: &mut dyn Write) -> Outcome {
+        const SHOWN: usize = 5;
+        let (mut keys, mut attributes, mut dtypes) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut tied, mut bytes_again) = (Vec::new(), 0u64);
+        for loss in self.losses {
+            match loss {
+                Loss::Metadata(key) => keys.push(Quoted(key).to_string()),
+                Loss::Attribute(tensor, key) => {
+                    attributes.push(format!("{} of {}", Quoted(key), Quoted(tensor)));
+                }
+                Loss::DType(tensor, dtype) => dtypes.push(format!("{dtype} of {}", Quoted(tensor))),
+                Loss::Sharing(tensor, of, bytes) => {
+                    tied.push(format!("{} with {}", Quoted(tensor), Quoted(of)));
+                    bytes_again = bytes_again.saturating_add(*bytes);
+                }
+                other => writeln!(out, "lost: {other}")?,
             }
-            other => writeln!(out, "lost: {other}")?,
         }
-    }
-    let lines = [
-        ("the metadata", keys),
-        ("the attributes", attributes),
-        ("the dtypes, stored as bits:", dtypes),
-    ];
-    for (what, lost) in lines {
-        if lost.is_empty() {
-            continue;
+        let unconverted = self.unconverted.iter();
+        let unconverted = unconverted.map(|(name, dtype)| format!("{dtype} of {}", Quoted(name)));
+        let lines = [
+            ("dropped metadata", keys),
+            ("dropped attributes", attributes),
+            ("stored as bits", dtypes),
+            ("not floats, left as they are", unconverted.collect()),
+        ];
+        for (what, of) in lines {
+            if of.is_empty() {
+                continue;
+            }
+            let more = match of.len().saturating_sub(SHOWN) {
+                0 => String::new(),
+                more => format!(" and {more} more"),
+            };
+            writeln!(out, "{what}: {}{more}", of[..of.len().min(SHOWN)].join(", "))?;
         }
-        let more = match lost.len().saturating_sub(SHOWN) {
-            0 => String::new(),
-            more => format!(" and {more} more"),
-        };
-        let shown = &lost[..lost.len().min(SHOWN)];
-        writeln!(out, "lost: {what} {}{more}", shown.join(", "))?;
+        if let Some((first, more)) = tied.split_first() {
+            let more = match more.len() {
+                0 => String::new(),
+                more => format!(" and {more} more"),
+            };
+            writeln!(
+                out,
+                "written again, since the format cannot share bytes: {first}{more}, {} together",
+                table::size(bytes_again)
+            )?;
+        }
+        for (key, file) in self.conflicts {
+            writeln!(
+                out,
+                "dropped metadata: {} of {file}: an earlier file says otherwise",
+                Quoted(key)
+            )?;
+        }
+        Ok(())
     }
-    if let Some((first, more)) = tied.split_first() {
-        let more = match more.len() {
-            0 => String::new(),
-            more => format!(" and {more} more"),
-        };
-        writeln!(
-            out,
-            "written again, since the format cannot share bytes: {first}{more}, {} together",
-            table::size(bytes_again)
-        )?;
-    }
-    for (key, file) in conflicts {
-        writeln!(
-            out,
-            "lost: the metadata {} of {file}: an earlier file says otherwise",
-            Quoted(key)
-        )?;
-    }
-    Ok(())
 }

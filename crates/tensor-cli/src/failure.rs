@@ -10,7 +10,7 @@ use std::{
 use anstream::{AutoStream, ColorChoice};
 use fmt_core::{Error, ErrorKind};
 
-use crate::report;
+use crate::{report, table};
 
 /// The result of a command.
 pub(crate) type Outcome<T = ()> = Result<T, Failure>;
@@ -85,7 +85,9 @@ impl Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::File { path, error } => write!(f, "error[{}]: {path}: {error}", error.kind()),
+            Self::File { path, error } => {
+                write!(f, "error[{}]: {}: {error}", error.kind(), table::text(path))
+            }
             #[cfg(feature = "client")]
             Self::Call { kind, message, .. } => write!(f, "error[{kind}]: {message}"),
             Self::Io(error) => write!(f, "error[{}]: {error}", ErrorKind::Io),

@@ -33,6 +33,9 @@ pub(crate) struct Conversion {
     pub(crate) index: Option<String>,
     pub(crate) tensors: usize,
     pub(crate) losses: Vec<Lost>,
+    /// Tensors that `--dtype` left as they are.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) unconverted: Vec<String>,
     pub(crate) elapsed_ms: f64,
 }
 
@@ -44,6 +47,7 @@ impl Conversion {
             index: None,
             tensors,
             losses: Vec::new(),
+            unconverted: Vec::new(),
             elapsed_ms: start.elapsed().as_secs_f64() * 1e3,
         }
     }

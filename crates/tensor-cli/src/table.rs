@@ -146,11 +146,11 @@ pub(crate) fn number(value: f64) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// Text of a file, as one line without characters that would move the cursor.
+/// Text of a file, as one line without characters that would move the cursor or change how others are shown.
 pub(crate) fn text(text: &str) -> String {
     text.chars()
         .flat_map(|char| {
-            if char.is_control() {
+            if tensor_core::is_invisible(char) {
                 char.escape_default().collect()
             } else {
                 vec![char]
@@ -219,5 +219,7 @@ mod tests {
     #[test]
     fn text_stays_on_its_line() {
         assert_eq!(text("a\n\x1b[31mb\u{e9}"), "a\\n\\u{1b}[31mb\u{e9}");
+        // As if the name ended with .txt.
+        assert_eq!(text("a\u{202e}txt.exe"), "a\\u{202e}txt.exe");
     }
 }

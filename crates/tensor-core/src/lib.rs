@@ -80,7 +80,7 @@ pub use dtype::{DType, DTypeKind, Naming, UnknownDType};
 pub use element::Element;
 pub use error::{CastError, SparseError};
 pub use half::{bf16, f16};
-pub use quoted::Quoted;
+pub use quoted::{Quoted, is_invisible};
 pub use shape::{IntoShape, Shape, SpecError};
 pub use spare_buffers::SpareBuffers;
 pub use sparse::SparseCoo;

@@ -22,6 +22,20 @@ impl Quoted<'_> {
     pub const MAX_CHARS: usize = 64;
 }
 
+/// Whether a character would not be seen where it stands, or would change how others are shown: control characters, line
+/// and paragraph separators, overrides of the direction, joiners without a width, tags.
+///
+/// ```
+/// assert!(tensor_core::is_invisible('\u{202e}') && !tensor_core::is_invisible(' '));
+/// ```
+#[must_use]
+pub fn is_invisible(char: char) -> bool {
+    char.is_control()
+        || matches!(char,
+            '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
+}
+
 impl fmt::Display for Quoted<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_char('\'')?;
@@ -29,6 +43,7 @@ impl fmt::Display for Quoted<'_> {
         for char in chars.by_ref().take(Self::MAX_CHARS) {
             match char {
                 '"' => f.write_char('"')?,
+                char if is_invisible(char) => write!(f, "{}", char.escape_default())?,
                 _ => write!(f, "{}", char.escape_debug())?,
             }
         }
@@ -45,12 +60,16 @@ mod tests {
 
     #[test]
     fn hostile_names_stay_on_one_line() {
-        for name in ["a\r\nb", "\u{1b}[2J", "a\0b", "\u{202e}gnp.exe", "it's"] {
+        for name in [
+            "a\r\nb",
+            "\u{1b}[2J",
+            "a\0b",
+            "\u{202e}gnp.exe",
+            "a\u{200b}b",
+            "it's",
+        ] {
             let shown = Quoted(name).to_string();
-            assert!(
-                !shown.chars().any(|char| char.is_control() || char == '\u{202e}'),
-                "{shown}"
-            );
+            assert!(!shown.chars().any(is_invisible), "{shown}");
         }
         assert_eq!(Quoted("it's").to_string(), r"'it\'s'");
         assert_eq!(Quoted("Grüße 日本").to_string(), "'Grüße 日本'");

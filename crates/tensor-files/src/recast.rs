@@ -47,6 +47,7 @@ pub struct Recast<'r> {
     changes: Vec<Change>,
     /// For each tensor the finite numbers that became infinite, as far as it was read.
     beyond: Vec<AtomicU64>,
+    unconverted: Vec<(String, DType)>,
 }
 
 #[derive(Clone, Copy)]
@@ -61,11 +62,12 @@ enum Change {
 
 impl<'r> Recast<'r> {
     /// Floats, and quantised blocks that are understood, as floats of one dtype; all but those that are to stay, by
-    /// index. Rounding is to nearest, ties to even.
+    /// index. Rounding is to nearest, ties to even. Integers and bools stay: they are positions, steps and masks, see
+    /// [`Recast::unconverted`].
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] for integers, bools, sparse tensors and elements that are copied only: they are to
-    /// stay. For a dtype that is no float.
+    /// [`ErrorKind::Unsupported`] for sparse tensors and elements that are copied only, unless they are to stay. For a dtype
+    /// that is no float.
     pub fn to_float(
         inner: &'r dyn TensorReader,
         dtype: DType,
@@ -79,6 +81,12 @@ impl<'r> Recast<'r> {
         let tensors = recast.entries.iter_mut().zip(&mut recast.changes);
         for (index, (entry, change)) in tensors.enumerate() {
             if stays(index) || entry.dtype.known() == Some(dtype) {
+                continue;
+            }
+            if let (Some(own), Layout::Dense) = (entry.dtype.known(), &entry.layout)
+                && own.kind() != DTypeKind::Float
+            {
+                recast.unconverted.push((entry.name.clone(), own));
                 continue;
             }
             *change = to_float(entry, dtype)?;
@@ -129,7 +137,14 @@ impl<'r> Recast<'r> {
             beyond: entries.iter().map(|_| AtomicU64::new(0)).collect(),
             entries,
             inner,
+            unconverted: Vec::new(),
         }
+    }
+
+    /// Integers and bools that were to become floats and stay, with their dtypes.
+    #[must_use]
+    pub fn unconverted(&self) -> Vec<(String, DType)> {
+        self.unconverted.clone()
     }
 
     /// The dtypes of tensors that are bits now, and what was lost in the tensors that were read: numbers beyond the range

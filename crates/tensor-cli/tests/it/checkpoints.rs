@@ -353,11 +353,6 @@ fn targets_of_many_files() {
 fn dtypes_change_on_the_way() {
     let place = Place::new();
     folder(&place);
-    let refused = place.bad(&["convert", "hub", "b.safetensors", "--dtype", "bf16"]);
-    assert!(
-        refused.contains("'model.steps'") && refused.contains("--keep-dtype") && refused.contains("i64"),
-        "{refused}"
-    );
     place.good(&[
         "convert",
         "hub",
@@ -659,7 +654,7 @@ fn what_merged_files_say_differently_is_told() {
     let told = place.good(&["merge", "-o", "c.safetensors", "a.safetensors", "b.safetensors"]);
     assert_eq!(
         told,
-        "lost: the metadata 'license' of b.safetensors: an earlier file says otherwise\n"
+        "dropped metadata: 'license' of b.safetensors: an earlier file says otherwise\n"
     );
     assert_eq!(place.inspect("c.safetensors")["metadata"]["license"], "MIT");
     let refused = place.bad(&[

@@ -51,7 +51,7 @@ fn what_a_format_cannot_hold_is_refused_or_told() {
     assert!(!place.path("a.tbuf").exists());
     assert_eq!(
         place.good(&["convert", "a.safetensors", "a.tbuf"]),
-        "lost: the metadata 'license'\n"
+        "dropped metadata: 'license'\n"
     );
     assert_eq!(
         contents(&place.inspect("a.tbuf")),
@@ -214,6 +214,37 @@ fn an_interrupted_conversion_leaves_the_target() {
     assert_eq!(fs::read_dir(place.path("")).unwrap().count(), 2);
 }
 
+/// Every BERT has positions, which are integers.
+#[test]
+fn integers_and_bools_stay_when_floats_get_another_dtype() {
+    let place = Place::new();
+    let mask = Tensor::from_vec(Shape::vector(2), vec![true, false]).unwrap();
+    let tensors = [("position_ids", &vector()), ("w", &matrix()), ("mask", &mask)];
+    place.write("a.safetensors", &[], &tensors);
+    let convert = ["convert", "a.safetensors", "b.safetensors", "--dtype", "bf16"];
+    let told = place.good(&convert);
+    assert!(
+        told.starts_with("not floats, left as they are: ") && told.lines().count() == 1,
+        "{told}"
+    );
+    assert!(
+        told.contains("i64 of 'position_ids'") && told.contains("bool of 'mask'"),
+        "{told}"
+    );
+    let written = place.inspect("b.safetensors");
+    for (name, dtype) in [("position_ids", "int64"), ("w", "bfloat16"), ("mask", "bool")] {
+        let tensors = written["tensors"].as_array().unwrap();
+        let tensor = tensors.iter().find(|tensor| tensor["name"] == name).unwrap();
+        assert_eq!(tensor["dtype"], dtype);
+    }
+    let report: Value = serde_json::from_str(&place.good(&[&convert[..], &["--json"]].concat())).unwrap();
+    assert_eq!(report["unconverted"].as_array().unwrap().len(), 2);
+    assert_eq!(
+        place.good(&["diff", "--dtype", "bf16", "a.safetensors", "b.safetensors"]),
+        ""
+    );
+}
+
 /// WR-05: files may not become larger than 512 bytes, or 1024; shells count differently.
 #[test]
 fn wr_05_a_target_beyond_the_limit_of_the_system_is_an_error() {
@@ -350,7 +381,7 @@ fn dtypes_without_arithmetic_are_carried() {
     assert!(refused.contains("F8_E4M3"), "{refused}");
     assert_eq!(
         place.good(&["convert", "--as-bits", "a.safetensors", "a.zt"]),
-        "lost: the metadata 'format'\nlost: the dtypes, stored as bits: F8_E4M3 of 'q', F4 of 'f', C64 of 'z'\n"
+        "dropped metadata: 'format'\nstored as bits: F8_E4M3 of 'q', F4 of 'f', C64 of 'z'\n"
     );
     let told = place.good(&["convert", "--as-bits", "--json", "a.safetensors", "a.zt"]);
     let told: serde_json::Value = serde_json::from_str(&told).unwrap();
