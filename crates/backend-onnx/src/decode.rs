@@ -12,9 +12,6 @@ use crate::{
 
 /// Reads a file. Contents of tensors stay slices of it.
 pub(crate) fn model(content: &Bytes) -> Result<ModelProto, ServiceError> {
-    if content.is_empty() {
-        return Err(ServiceError::invalid("the file is empty"));
-    }
     if let Some(explanation) = other_formats::explain(content) {
         return Err(ServiceError::invalid(explanation));
     }

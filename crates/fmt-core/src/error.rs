@@ -98,6 +98,18 @@ impl Error {
         error
     }
 
+    /// A file that ends before what it says it has, with the length that this takes and its own.
+    ///
+    /// ```
+    /// let error = fmt_core::Error::cut_off(90_868_416, 100_000);
+    /// assert_eq!(error.to_string(), "the file is cut off: expected 90868416 bytes, found 100000");
+    /// ```
+    #[must_use]
+    pub fn cut_off(expected: u64, found: u64) -> Self {
+        let error = Self::new(ErrorKind::Truncated, "the file is cut off");
+        error.expected(format_args!("{expected} bytes")).found(found)
+    }
+
     /// Says which tensor it is about; an earlier answer stays.
     #[must_use]
     pub fn of_tensor(mut self, name: &str) -> Self {

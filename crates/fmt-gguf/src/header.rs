@@ -89,6 +89,9 @@ impl Header {
         let data = cursor.position().next_multiple_of(alignment);
         let mut starts: Vec<u64> = infos.iter().map(|info| info.offset).collect();
         starts.sort_unstable();
+        if let Some(end) = Info::end_of_all(&infos, data, alignment).filter(|end| *end > file_len) {
+            return Err(Error::cut_off(end, file_len).rule("G3"));
+        }
         let entries = infos.into_iter().map(|info| {
             let name = info.name;
             let entry = info.entry(data, alignment, &starts, file_len);
@@ -223,6 +226,27 @@ impl<'a> Info<'a> {
             number: cursor.u32("the type of a tensor")?,
             offset: cursor.u64("the offset of a tensor")?,
         })
+    }
+
+    /// The length of a file whose tensors stand one behind the other; `None` where they do not, or one's length is not
+    /// known.
+    fn end_of_all(infos: &[Self], data: u64, alignment: u64) -> Option<u64> {
+        let mut lens = Vec::with_capacity(infos.len());
+        for info in infos {
+            let shape = Shape::new(&info.dims).ok()?;
+            let ggml = GgmlType::of_number(info.number)?;
+            let blocks = shape.element_count() / u64::from(ggml.elements);
+            lens.push((info.offset, blocks.checked_mul(ggml.bytes.into())?));
+        }
+        lens.sort_unstable();
+        let mut end = 0u64;
+        for (offset, len) in lens {
+            if offset != end.checked_next_multiple_of(alignment)? {
+                return None;
+            }
+            end = offset.checked_add(len)?;
+        }
+        data.checked_add(end)
     }
 
     /// The tensor, proven to lie in the file. `starts` are the offsets of all, in order.

@@ -48,7 +48,7 @@ impl NpyReader {
         let byte_len = header.byte_len().unwrap_or(source.len() - start);
         let end = start + byte_len;
         if end > source.len() {
-            return Err(cut_off(start, byte_len, source.len() - start));
+            return Err(Error::cut_off(end, source.len()).rule("N6"));
         }
         Ok(Self {
             array: Array::new("0", &header, start..end, Place::Plain),

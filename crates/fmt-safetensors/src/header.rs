@@ -51,6 +51,11 @@ impl Header {
             metadata: raw.metadata.unwrap_or_default(),
             ..Self::default()
         };
+        if let Some(end) = end_of_data(&raw.tensors).filter(|end| *end > data_len)
+            && let Some(expected) = data_start.checked_add(end)
+        {
+            return Err(Error::cut_off(expected, data_start + data_len).rule("S5"));
+        }
         reserve(&mut header.entries, raw.tensors.len() as u64)?;
         let mut last_end = 0;
         for (name, tensor) in raw.tensors {
@@ -106,6 +111,15 @@ impl Header {
             }
         }
     }
+}
+
+/// Where the data ends, of tensors in order that stand one behind the other and take what their dtypes and shapes say.
+fn end_of_data(tensors: &[(String, RawTensor)]) -> Option<u64> {
+    tensors.iter().try_fold(0, |last_end, (_, tensor)| {
+        let [start, end] = tensor.data_offsets;
+        let is_next = start == last_end && end.checked_sub(start) == tensor.byte_len();
+        is_next.then_some(end)
+    })
 }
 
 fn check_count(count: usize, limits: &Limits) -> Result<(), Error> {
@@ -166,6 +180,20 @@ impl RawTensor {
         Ok(entry)
     }
 
+    fn dtype_name(&self) -> &str {
+        match &self.dtype {
+            RawDType::Known(dtype) => dtype.name_in(Naming::Safetensors),
+            RawDType::Other(name) => name,
+        }
+    }
+
+    /// The length that dtype and shape take, if the dtype is known and it fits.
+    fn byte_len(&self) -> Option<u64> {
+        let elements = Shape::new(&self.shape.0).ok()?.element_count();
+        let bits = elements.checked_mul(bits_of(self.dtype_name())?)?;
+        bits.is_multiple_of(8).then_some(bits / 8)
+    }
+
     /// Checks everything that does not depend on other tensors.
     fn prove(&self, name: &str, data_start: u64, limits: &Limits) -> Result<Shape, Error> {
         if name.len() as u64 > limits.name_bytes {
@@ -182,10 +210,7 @@ impl RawTensor {
                 .found(rank));
         }
         let dims = &*self.shape.0;
-        let dtype_name = match &self.dtype {
-            RawDType::Known(dtype) => dtype.name_in(Naming::Safetensors),
-            RawDType::Other(name) => name,
-        };
+        let dtype_name = self.dtype_name();
         let overflow = || {
             let error = Error::new(
                 ErrorKind::Overflow,

@@ -50,7 +50,8 @@ fn open(location: &str, options: &ReadOptions) -> Result<Box<dyn TensorReader>, 
     let open = || {
         let head = read_range(&*source, 0..source.len().min(512), "the beginning of the file")?;
         let format = tensor_files::detect(&head, source.len(), Some(source.name().as_ref()))?;
-        format.open(Arc::clone(&source) as Arc<dyn ByteSource>, options)
+        let opened = format.open(Arc::clone(&source) as Arc<dyn ByteSource>, options);
+        opened.map_err(|error| tensor_files::explain(error, format, &head, source.len()))
     };
     progress::waiting(open)
 }

@@ -64,6 +64,7 @@ mod display;
 mod dtype;
 mod element;
 mod error;
+mod file_kind;
 #[cfg(feature = "ndarray")]
 mod ndarray;
 mod quoted;
@@ -79,6 +80,7 @@ pub use display::TensorDisplay;
 pub use dtype::{DType, DTypeKind, Naming, UnknownDType};
 pub use element::Element;
 pub use error::{CastError, SparseError};
+pub use file_kind::FileKind;
 pub use half::{bf16, f16};
 pub use quoted::{Quoted, is_invisible};
 pub use shape::{IntoShape, Shape, SpecError};

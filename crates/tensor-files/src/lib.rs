@@ -67,7 +67,7 @@ pub use diff::{Difference, DifferenceKind, Tolerance, diff};
 pub use distance::Distance;
 pub use loss::{AllowedLoss, Loss};
 pub use manifest::{Manifest, ManifestEntry};
-pub use open::open_source;
+pub use open::{explain, open_source};
 pub use recast::Recast;
 pub use registry::{detect, format, format_of_path, formats};
 pub use select::{Pattern, Renaming, Selection};

@@ -2,6 +2,8 @@ use std::path::Path;
 
 use fmt_core::{Error, ErrorKind, Format, Sniff};
 
+use crate::open::described;
+
 /// Every format that is built in. A format more is a line here, and a feature in Cargo.toml.
 const FORMATS: &[&dyn Format] = &[
     #[cfg(feature = "btf")]
@@ -104,6 +106,7 @@ pub fn detect(head: &[u8], len: u64, path: Option<&Path>) -> Result<&'static dyn
             } else {
                 "neither its bytes nor its name say what format the file has"
             };
+            let what = described(head, len).unwrap_or_else(|| what.to_owned());
             let error = Error::new(ErrorKind::Unsupported, what);
             Err(error.expected(format_args!("one of {}", ids.join(", "))))
         }

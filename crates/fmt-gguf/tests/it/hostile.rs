@@ -65,7 +65,7 @@ fn what_is_wrong_is_told() {
     assert!(big.to_string().contains("big-endian") && big.to_string().contains("gguf-convert-endian"));
     assert_eq!(
         refused(good[..good.len() - 20].to_vec()),
-        (OutOfBounds, Some("G3"))
+        (Truncated, Some("G3"))
     );
     let in_a_block = file(&[], &[Raw("w", &[33], 8, vec![0; 68])]);
     assert_eq!(refused(in_a_block), (SizeMismatch, Some("G3")));

@@ -143,7 +143,7 @@ fn s5_data_is_covered_without_holes() {
     assert_eq!(offsets("1,3", "3,5", 5), outside); // a hole in front
     assert_eq!(offsets("0,2", "1,3", 4), outside); // an overlap
     assert_eq!(offsets("0,2", "0,2", 2), outside); // the same
-    assert_eq!(offsets("0,2", "2,4", 3), outside); // cut off
+    assert_eq!(offsets("0,2", "2,4", 3), Err((Truncated, "S5")));
     assert_eq!(offsets("0,2", "2,0", 4), outside); // backwards
     assert_eq!(offsets("0,2", "2,18446744073709551615", 4), outside);
     assert_eq!(offsets("0,2", "2,4", 5), Err((SizeMismatch, "S5"))); // something behind

@@ -66,3 +66,76 @@ fn a_misnamed_archive_of_arrays_is_opened() {
         assert_eq!(reader.tensor(0).unwrap(), values, "{name}");
     }
 }
+
+/// Whatever stands in a file's place is told as what it is, under every name.
+#[test]
+fn what_is_another_file_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let values = tensor(DType::F32, &[2, 3]);
+    let safetensors = write(
+        folder.path(),
+        "a.safetensors",
+        &[("w", &values)],
+        &Metadata::new(),
+    );
+    let safetensors = std::fs::read(safetensors).unwrap();
+    let pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 90868416\n";
+    let cases: [(&[u8], &str); 8] = [
+        (pointer, "a pointer of Git LFS to a file of 90868416 bytes"),
+        (b"<!DOCTYPE html><html>Sign in</html>", "an HTML page"),
+        (
+            b"Invalid username or password.",
+            "text that begins with 'Invalid username or password.'",
+        ),
+        (b"\x1f\x8b\x08\0\0\0\0\0\0\0\0\0", "compressed with gzip"),
+        (b"\x80\x04\x95\x10\0\0\0\0\0\0\0\0", "a Python pickle"),
+        (b"\x89HDF\r\n\x1a\n\0\0\0\0", "an HDF5 file"),
+        (&[0; 40], "begins with zeros"),
+        (&safetensors, "a safetensors file"),
+    ];
+    for (content, expected) in cases {
+        for name in [
+            "model.safetensors",
+            "m.zt",
+            "m.tbuf",
+            "m.btf",
+            "m.npz",
+            "m.npy",
+            "m.gguf",
+            "m.pt",
+            "m.onnx",
+            "m",
+        ] {
+            let path = folder.path().join(name);
+            std::fs::write(&path, content).unwrap();
+            let Err(error) = open(&path, &Default::default()) else {
+                // A file of ours is opened where its name says so, or says nothing; no tensors are zeros in BTF.
+                assert!(
+                    expected.contains("safetensors") || expected.contains("zeros"),
+                    "{name}: {expected}"
+                );
+                continue;
+            };
+            assert!(error.to_string().contains(expected), "{name}: {error}");
+        }
+    }
+}
+
+/// As a download that was stopped: how much is there, and how much there should be.
+#[test]
+fn what_is_cut_off_is_told_with_both_lengths() {
+    let folder = tempfile::tempdir().unwrap();
+    let values = tensor(DType::F32, &[20, 30]);
+    for name in ["a.safetensors", "a.npy", "a.gguf"] {
+        let path = write(folder.path(), name, &[("0", &values)], &Metadata::new());
+        let bytes = std::fs::read(&path).unwrap();
+        std::fs::write(&path, &bytes[..bytes.len() - 1000]).unwrap();
+        let error = open(&path, &Default::default()).err().unwrap();
+        let expected = format!(
+            "the file is cut off: expected {} bytes, found {}",
+            bytes.len(),
+            bytes.len() - 1000
+        );
+        assert_eq!((error.kind(), error.to_string()), (Truncated, expected), "{name}");
+    }
+}
