@@ -34,7 +34,7 @@ pub(crate) fn rename(options: &Rename, out: &mut impl Write) -> Outcome {
 }
 
 /// The result, for programs.
-fn tell(path: &Path, is_json: bool, out: &mut impl Write) -> Outcome {
+pub(crate) fn tell(path: &Path, is_json: bool, out: &mut impl Write) -> Outcome {
     if is_json {
         let done = serde_json::json!({ "file": path.display().to_string(), "file_bytes": files::len(path) });
         report::print(&done, out)?;
@@ -70,7 +70,7 @@ fn shard_with(path: &Path, from: &str, to: &str) -> Outcome<Option<(PathBuf, Opt
 }
 
 /// Whether a path may stand for many files.
-fn is_of_many(path: &Path) -> bool {
+pub(crate) fn is_of_many(path: &Path) -> bool {
     path.is_dir() || tensor_files::is_index(path)
 }
 
@@ -155,8 +155,8 @@ fn format_of(path: &Path) -> Outcome<&'static dyn Format> {
     files::detect(path)
 }
 
-/// Writes a file anew with other names or metadata, in its own format.
-fn rewrite(path: &Path, change: impl FnOnce(&mut Composite<'_>) -> Result<(), Error>) -> Outcome {
+/// Writes a file anew with other tensors, names or metadata, in its own format.
+pub(crate) fn rewrite(path: &Path, change: impl FnOnce(&mut Composite<'_>) -> Result<(), Error>) -> Outcome {
     let format = files::detect(path)?;
     let options = ConvertOptions {
         sources: SourceFiles::of([path]),

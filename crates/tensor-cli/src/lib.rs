@@ -12,11 +12,13 @@ mod failure;
 mod files;
 mod heads;
 mod histogram;
+mod index;
 mod inspect;
 mod manifest;
 mod options;
 mod pieces;
 mod progress;
+mod put;
 #[cfg(feature = "remote")]
 mod remote;
 mod report;
@@ -86,6 +88,9 @@ fn execute(command: Command, out: &mut (impl Write + Send)) -> Outcome {
         Command::Extract(options) => extract::run(&options, out),
         Command::Rename(options) => edit::rename(&options, out),
         Command::Set(options) => edit::set(&options, out),
+        Command::Put(options) => put::put(&options, out),
+        Command::Append(options) => put::append(&options, out),
+        Command::Index(options) => index::run(&options, out),
         #[cfg(feature = "client")]
         Command::Infer(options) => client::infer::run(&options, out),
         #[cfg(feature = "client")]

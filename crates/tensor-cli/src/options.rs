@@ -127,6 +127,13 @@ pub(crate) enum Command {
     Rename(Rename),
     /// Set metadata of a file or attributes of a tensor, in place where `rename` can.
     Set(Set),
+    /// Write one tensor of another file into a file, in the place of the tensor of that name or behind the others. The file is
+    /// written anew.
+    Put(Put),
+    /// Write one tensor of another file into a file, behind the others; the name must be new.
+    Append(Put),
+    /// Check the index of a checkpoint in many files against them, and write it anew.
+    Index(Index),
     /// Run a model on a server: inputs from files, outputs into files or as a table.
     #[cfg(feature = "client")]
     Infer(crate::client::options::Infer),
@@ -191,6 +198,8 @@ impl Command {
             Self::Extract(options) => options.json,
             Self::Rename(options) => options.json,
             Self::Set(options) => options.json,
+            Self::Put(options) | Self::Append(options) => options.json,
+            Self::Index(options) => options.json,
             #[cfg(feature = "client")]
             Self::Infer(options) => options.json,
             #[cfg(feature = "client")]
@@ -233,6 +242,9 @@ impl Command {
             | Self::Extract(_)
             | Self::Rename(_)
             | Self::Set(_)
+            | Self::Put(_)
+            | Self::Append(_)
+            | Self::Index(_)
             | Self::Completions { .. }
             | Self::Man { .. } => None,
         }
@@ -515,6 +527,38 @@ pub(crate) struct Set {
     #[arg(long)]
     pub(crate) tensor: Option<String>,
     /// What was done as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+#[command(
+    after_help = "Examples:\n  tensor put model.safetensors lm_head.weight new.npy\n  tensor append model.gguf extra.bias other.zt --tensor bias"
+)]
+pub(crate) struct Put {
+    /// The file to write to.
+    pub(crate) file: PathBuf,
+    /// The tensor's name there.
+    pub(crate) name: String,
+    /// The file that has the tensor.
+    pub(crate) from: PathBuf,
+    /// Which tensor of that file; it may be left out where there is one only.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) tensor: Option<String>,
+    /// What was done as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "Example: tensor index out/ --write")]
+pub(crate) struct Index {
+    /// The directory with the files, such as model-00001-of-00003.safetensors.
+    pub(crate) folder: PathBuf,
+    /// Write the index where it is missing or does not fit; without the option such an index is told with exit code 1.
+    #[arg(long)]
+    pub(crate) write: bool,
+    /// What was found as JSON.
     #[arg(long)]
     pub(crate) json: bool,
 }

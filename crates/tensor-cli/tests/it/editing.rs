@@ -2,7 +2,9 @@
 
 use std::fs;
 
-use crate::support::{Place, matrix};
+use tensor_core::{Shape, Tensor};
+
+use crate::support::{Place, matrix, vector};
 
 #[test]
 fn names_change_and_content_stays() {
@@ -138,5 +140,101 @@ fn completions_and_manual_pages_are_written() {
         fs::read_to_string(place.path("pages/tensor-inspect.1"))
             .unwrap()
             .contains("sha256")
+    );
+}
+
+/// One tensor in the place of another, and one more; what the other file says of itself stays there.
+#[test]
+fn one_tensor_is_put_and_appended() {
+    let place = Place::new();
+    let double = Tensor::from_vec(Shape::vector(2), vec![1.5f64, -2.5]).unwrap();
+    place.write("new.npy", &[], &[("0", &double)]);
+    place.write(
+        "two.safetensors",
+        &[("license", "GPL")],
+        &[("w", &double), ("v", &vector())],
+    );
+    for name in ["a.safetensors", "a.zt", "a.npz"] {
+        place.write(name, &[], &[("w", &matrix()), ("steps", &vector())]);
+        assert_eq!(place.good(&["put", name, "w", "new.npy"]), "");
+        assert_eq!(
+            place.good(&["append", name, "more", "two.safetensors", "--tensor", "v"]),
+            ""
+        );
+        let shown = place.inspect(name);
+        let tensors = shown["tensors"].as_array().unwrap();
+        let mut found: Vec<_> = tensors
+            .iter()
+            .map(|tensor| {
+                format!(
+                    "{} {}",
+                    tensor["name"].as_str().unwrap(),
+                    tensor["dtype"].as_str().unwrap()
+                )
+            })
+            .collect();
+        found.sort();
+        assert_eq!(found, ["more int64", "steps int64", "w float64"], "{name}");
+        assert_eq!(shown["metadata"].as_object().unwrap().len(), 0, "{name}");
+        let again = place.bad(&["append", name, "more", "new.npy"]);
+        assert!(again.contains("there is a tensor of this name"), "{again}");
+        let which = place.bad(&["put", name, "more", "two.safetensors"]);
+        assert!(
+            which.contains("--tensor NAME") && which.contains("2 tensors"),
+            "{which}"
+        );
+    }
+}
+
+/// A part that was written anew, an index that is missing, one that is right.
+#[test]
+fn an_index_is_written_anew() {
+    let place = Place::new();
+    place.write(
+        "a.safetensors",
+        &[("format", "pt")],
+        &[("w", &matrix()), ("steps", &vector())],
+    );
+    place.good(&["split", "a.safetensors", "out/", "--max-shard-size", "24B"]);
+    let path = place.path("out/model.safetensors.index.json");
+    assert!(place.good(&["index", "out"]).contains("fits the files"));
+    let right = std::fs::read(&path).unwrap();
+
+    // Another tensor in the first part: the checkpoint is refused until the index says so.
+    place.good(&[
+        "append",
+        "out/model-00001-of-00002.safetensors",
+        "new",
+        "a.safetensors",
+        "--tensor",
+        "steps",
+    ]);
+    place.bad(&["inspect", "out"]);
+    let told = place.run(&["index", "out"]);
+    assert_eq!((told.code, std::fs::read(&path).unwrap()), (1, right));
+    assert!(told.out.contains("does not fit the files"), "{}", told.out);
+    assert!(
+        place
+            .good(&["index", "out", "--write"])
+            .ends_with("does not fit the files: written\n")
+    );
+    assert_eq!(place.inspect("out")["tensors"].as_array().unwrap().len(), 3);
+
+    std::fs::remove_file(&path).unwrap();
+    assert!(
+        place
+            .good(&["index", "out", "--write"])
+            .ends_with("is missing: written\n")
+    );
+    assert!(
+        place
+            .good(&["index", "out", "--write"])
+            .ends_with("fits the files\n")
+    );
+    std::fs::remove_file(place.path("out/model-00002-of-00002.safetensors")).unwrap();
+    let missing = place.bad(&["index", "out", "--write"]);
+    assert!(
+        missing.contains("'model-00002-of-00002.safetensors'"),
+        "{missing}"
     );
 }

@@ -43,6 +43,31 @@ impl ShardIndex {
         Self { metadata, weight_map }
     }
 
+    /// An index for tensors by name, each with the name of its file, of so many bytes together.
+    #[must_use]
+    pub fn of_files(weight_map: BTreeMap<String, String>, total_size: u64) -> Self {
+        Self::new(weight_map, total_size)
+    }
+
+    /// Whether another one has each tensor in the same file, and the same total size or none.
+    #[must_use]
+    pub fn says_the_same(&self, other: &Self) -> bool {
+        let is_same_size = match (self.total_size(), other.total_size()) {
+            (Some(size), Some(other)) => (size - other).abs() < 1.0,
+            _ => true,
+        };
+        is_same_size && self.weight_map == other.weight_map
+    }
+
+    /// The same with what another one says beside the total size.
+    #[must_use]
+    pub fn with_texts_of(mut self, other: &Self) -> Self {
+        for (key, value) in &other.metadata {
+            self.metadata.entry(key.clone()).or_insert_with(|| value.clone());
+        }
+        self
+    }
+
     /// Reads an index.
     ///
     /// # Errors

@@ -1,0 +1,72 @@
+//! `tensor put` and `tensor append`: one tensor of another file into a file.
+
+use std::io::Write;
+
+use fmt_core::{Entry, Error, ErrorKind, TensorReader};
+use tensor_files::Composite;
+
+use crate::{
+    edit,
+    failure::{About, Outcome},
+    files, inspect,
+    options::Put,
+};
+
+/// Replaces the tensor of the name, or adds it behind the others.
+pub(crate) fn put(options: &Put, out: &mut impl Write) -> Outcome {
+    write(options, true, out)
+}
+
+/// Adds it behind the others; the name must be new.
+pub(crate) fn append(options: &Put, out: &mut impl Write) -> Outcome {
+    write(options, false, out)
+}
+
+fn write(options: &Put, is_replacing: bool, out: &mut impl Write) -> Outcome {
+    let path = &*options.file;
+    files::check_local(path)?;
+    if edit::is_of_many(path) {
+        let error = Error::new(
+            ErrorKind::Unsupported,
+            "a tensor goes into one of a checkpoint's files",
+        );
+        return Err(error.expected("that file, and `tensor index --write` afterwards")).about(path);
+    }
+    let tensor = one_of(options)?;
+    edit::rewrite(path, |changed| {
+        if changed.find(&options.name).is_some() {
+            if !is_replacing {
+                let error =
+                    Error::new(ErrorKind::Exists, "there is a tensor of this name").of_tensor(&options.name);
+                return Err(error.expected("another name, or `tensor put`, which replaces it"));
+            }
+            changed.retain(|entry: &Entry| entry.name != options.name);
+        }
+        // What the other file says of itself is not said of this one.
+        let metadata = changed.metadata().clone();
+        changed.append(tensor)?;
+        *changed.metadata_mut() = metadata;
+        Ok(())
+    })?;
+    edit::tell(path, options.json, out)
+}
+
+/// The tensor that is to be written, under its name: the one that is asked for, or the only one.
+fn one_of(options: &Put) -> Outcome<Composite<'static>> {
+    let mut source = files::open(&options.from)?;
+    let wanted = match (&options.tensor, source.entries()) {
+        (Some(name), _) => inspect::find(&source, name).about(&options.from)?,
+        (None, [_]) => 0,
+        (None, entries) => {
+            let error = Error::new(ErrorKind::Unsupported, "one tensor is written");
+            let error = error.expected("--tensor NAME, which of them");
+            return Err(error.found(crate::table::tensors(entries.len()))).about(&options.from);
+        }
+    };
+    let mut indices = 0..;
+    source.retain(|_| indices.next() == Some(wanted));
+    source
+        .rename_all(|_| Some(options.name.clone()))
+        .about(&options.from)?;
+    Ok(source)
+}
