@@ -53,6 +53,7 @@ mod recast;
 mod registry;
 #[cfg(feature = "btf")]
 mod renamed;
+mod scaled;
 mod select;
 mod shards;
 mod sources;

@@ -1,6 +1,7 @@
 //! Tensors as another dtype while they are read: floats rounded, quantised blocks as floats, or bits as they are.
 
 use std::{
+    collections::BTreeSet,
     io,
     ops::Range,
     sync::atomic::{AtomicU64, Ordering},
@@ -15,6 +16,7 @@ use tensor_core::{DType, DTypeKind, Shape, SparseCoo, Tensor, TensorSpec};
 use crate::{
     cast::{Cast, CastStream},
     loss::Loss,
+    scaled::Scaled,
 };
 
 /// A reader some of whose tensors have another dtype than in the file.
@@ -44,6 +46,8 @@ use crate::{
 pub struct Recast<'r> {
     inner: &'r dyn TensorReader,
     entries: Vec<Entry>,
+    /// The index of each there, in order.
+    indices: Vec<usize>,
     changes: Vec<Change>,
     /// For each tensor the finite numbers that became infinite, as far as it was read.
     beyond: Vec<AtomicU64>,
@@ -56,13 +60,16 @@ enum Change {
     /// The same bytes.
     Bits,
     Float(Cast),
+    /// Floats of eight bits times their scales.
+    Scaled(Scaled, Cast),
     #[cfg(feature = "gguf")]
     Blocks(fmt_gguf::Dequantizer, Cast),
 }
 
 impl<'r> Recast<'r> {
     /// Floats, and quantised blocks that are understood, as floats of one dtype; all but those that are to stay, by
-    /// index. Rounding is to nearest, ties to even. Integers and bools stay: they are positions, steps and masks, see
+    /// index. Rounding is to nearest, ties to even. Floats of eight bits are multiplied by their scales, `NAME_scale_inv`
+    /// (DeepSeek) or `NAME_scale` (compressed-tensors), which are no tensors of the result then. Integers and bools stay: they are positions, steps and masks, see
     /// [`Recast::unconverted`].
     ///
     /// # Errors
@@ -78,6 +85,8 @@ impl<'r> Recast<'r> {
             return Err(error.expected("f16, bf16, f32 or f64").found(dtype));
         }
         let mut recast = Self::unchanged(inner);
+        // Scales that are in the numbers now: whoever found them would scale again.
+        let mut taken = BTreeSet::new();
         let tensors = recast.entries.iter_mut().zip(&mut recast.changes);
         for (index, (entry, change)) in tensors.enumerate() {
             if stays(index) || entry.dtype.known() == Some(dtype) {
@@ -89,12 +98,38 @@ impl<'r> Recast<'r> {
                 recast.unconverted.push((entry.name.clone(), own));
                 continue;
             }
-            *change = to_float(entry, dtype)?;
+            *change = match (Scaled::of(inner, entry)?, Cast::new(DType::F32, dtype)) {
+                (Some(scaled), Some(cast)) => {
+                    taken.insert(scaled.scales);
+                    Change::Scaled(scaled, cast)
+                }
+                _ => to_float(entry, dtype)?,
+            };
             entry.dtype = StoredDType::Known(dtype);
             entry.unsupported = None;
             forget_bytes(entry);
         }
+        recast.drop_tensors(&taken);
         Ok(recast)
+    }
+
+    fn drop_tensors(&mut self, dropped: &BTreeSet<usize>) {
+        if dropped.is_empty() {
+            return;
+        }
+        fn kept<T>(list: &mut Vec<T>, dropped: &BTreeSet<usize>) {
+            let mut index = 0..;
+            list.retain(|_| index.next().is_some_and(|index| !dropped.contains(&index)));
+        }
+        kept(&mut self.entries, dropped);
+        kept(&mut self.indices, dropped);
+        kept(&mut self.changes, dropped);
+        kept(&mut self.beyond, dropped);
+    }
+
+    /// A tensor as it is in the file.
+    fn before(&self, index: usize) -> &Entry {
+        &self.inner.entries()[self.indices[index]]
     }
 
     /// Elements of dtypes that a format lacks as unsigned integers of the same width, bit for bit; copy-only elements of
@@ -135,6 +170,7 @@ impl<'r> Recast<'r> {
         Self {
             changes: vec![Change::None; entries.len()],
             beyond: entries.iter().map(|_| AtomicU64::new(0)).collect(),
+            indices: (0..entries.len()).collect(),
             entries,
             inner,
             unconverted: Vec::new(),
@@ -151,15 +187,14 @@ impl<'r> Recast<'r> {
     /// of their new dtype. A tensor that was read twice is counted twice.
     #[must_use]
     pub fn losses(&self) -> Vec<Loss> {
-        let entries = self.inner.entries().iter().zip(&self.changes).zip(&self.beyond);
-        let lost = |((entry, change), beyond): ((&Entry, &Change), &AtomicU64)| match change {
-            Change::Bits => Some(Loss::DType(entry.name.clone(), entry.dtype.to_string())),
-            _ => {
+        let lost = |index: usize| match (&self.changes[index], self.before(index), &self.beyond[index]) {
+            (Change::Bits, entry, _) => Some(Loss::DType(entry.name.clone(), entry.dtype.to_string())),
+            (_, entry, beyond) => {
                 let count = beyond.load(Ordering::Relaxed);
                 (count > 0).then(|| Loss::Range(entry.name.clone(), count))
             }
         };
-        entries.filter_map(lost).collect()
+        (0..self.entries.len()).filter_map(lost).collect()
     }
 
     /// Some bytes of a tensor as it is now.
@@ -281,12 +316,12 @@ impl TensorReader for Recast<'_> {
     }
 
     fn find(&self, name: &str) -> Option<usize> {
-        self.inner.find(name)
+        self.indices.binary_search(&self.inner.find(name)?).ok()
     }
 
     fn tensor(&self, index: usize) -> Result<Tensor, Error> {
         if let Change::None = self.changes[index] {
-            return self.inner.tensor(index);
+            return self.inner.tensor(self.indices[index]);
         }
         let entry = &self.entries[index];
         let len = entry.byte_len().unwrap_or(u64::MAX);
@@ -303,18 +338,18 @@ impl TensorReader for Recast<'_> {
     }
 
     fn sparse(&self, index: usize) -> Result<SparseCoo, Error> {
-        self.inner.sparse(index)
+        self.inner.sparse(self.indices[index])
     }
 
     fn rows(&self, index: usize, rows: Range<u64>) -> Result<Tensor, Error> {
         match self.changes[index] {
-            Change::None => self.inner.rows(index, rows),
-            Change::Bits if self.inner.entries()[index].spec().is_some() => {
-                let tensor = self.inner.rows(index, rows)?;
+            Change::None => self.inner.rows(self.indices[index], rows),
+            Change::Bits if self.before(index).spec().is_some() => {
+                let tensor = self.inner.rows(self.indices[index], rows)?;
                 self.of_spec(index, tensor.shape().clone(), tensor.into_bytes())
             }
             Change::Float(cast) => {
-                let tensor = self.inner.rows(index, rows)?;
+                let tensor = self.inner.rows(self.indices[index], rows)?;
                 let shape = tensor.shape().clone();
                 let beyond = &self.beyond[index];
                 let whole = Box::new(fmt_core::BytesStream::new(tensor.into_bytes()));
@@ -338,11 +373,14 @@ impl TensorReader for Recast<'_> {
     }
 
     fn stream(&self, index: usize) -> Result<Box<dyn TensorStream + '_>, Error> {
-        let inner = self.inner.stream(index)?;
+        let inner = self.inner.stream(self.indices[index])?;
         let beyond = &self.beyond[index];
         Ok(match self.changes[index] {
             Change::None | Change::Bits => inner,
             Change::Float(cast) => Box::new(CastStream::new(inner, cast, beyond)),
+            Change::Scaled(scaled, cast) => {
+                Box::new(CastStream::new(scaled.stream(self.inner, inner)?, cast, beyond))
+            }
             #[cfg(feature = "gguf")]
             Change::Blocks(blocks, cast) => {
                 Box::new(CastStream::new(blocks.stream(inner, DType::F32)?, cast, beyond))
@@ -352,7 +390,7 @@ impl TensorReader for Recast<'_> {
 
     fn read_into(&self, index: usize, out: &mut [u8]) -> Result<(), Error> {
         if let Change::None = self.changes[index] {
-            return self.inner.read_into(index, out);
+            return self.inner.read_into(self.indices[index], out);
         }
         let entry = &self.entries[index];
         let wrong_length = |found: usize| {
@@ -384,7 +422,7 @@ impl TensorReader for Recast<'_> {
     }
 
     fn verify(&self, index: usize) -> Result<Verification, Error> {
-        self.inner.verify(index)
+        self.inner.verify(self.indices[index])
     }
 
     fn shared(&self) -> Vec<(usize, usize)> {

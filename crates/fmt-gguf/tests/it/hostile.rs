@@ -63,10 +63,7 @@ fn what_is_wrong_is_told() {
     assert_eq!(refused(twice), (Duplicate, Some("G2")));
     let big = GgufReader::from_bytes(with(4, &[0, 0, 0, 3])).unwrap_err();
     assert!(big.to_string().contains("big-endian") && big.to_string().contains("gguf-convert-endian"));
-    assert_eq!(
-        refused(good[..good.len() - 20].to_vec()),
-        (Truncated, Some("G3"))
-    );
+    assert_eq!(refused(good[..good.len() - 20].to_vec()), (Truncated, Some("G3")));
     let in_a_block = file(&[], &[Raw("w", &[33], 8, vec![0; 68])]);
     assert_eq!(refused(in_a_block), (SizeMismatch, Some("G3")));
     let five = file(&[], &[Raw("w", &[1; 5], 24, vec![0])]);

@@ -15,7 +15,7 @@ use fmt_core::{
     ByteSource, Error, ErrorKind::*, Format, Metadata, Plan, ReadOptions, Sniff, TensorReader, TensorWriter,
 };
 use tensor_core::DType;
-use tensor_files::{Composite, ConvertOptions, Loss, convert, diff, format_of_path, losses, verify};
+use tensor_files::{Composite, ConvertOptions, Loss, Recast, convert, diff, format_of_path, losses, verify};
 
 use crate::support::{names, open, tensor, writable, write, write_sparse};
 
@@ -593,5 +593,78 @@ fn a_file_as_a_composite_takes_little_more_memory() {
     assert_eq!(
         (composite.find(&names[7]), composite.find(&names[8])),
         (Some(0), None)
+    );
+}
+
+/// DeepSeek's blocks and compressed-tensors' rows: each element times its scale, and no scale left to be used twice.
+#[test]
+fn floats_of_eight_bits_are_multiplied_by_their_scales() {
+    let folder = tempfile::tempdir().unwrap();
+    // All values of the dtype but NaN, over two blocks of rows and three of columns.
+    let (rows, columns) = (130usize, 300usize);
+    let bits: Vec<u8> = (0..rows * columns)
+        .map(|at| [0x38, 0x40, 0xb8, 0x01, 0x7e][at % 5])
+        .collect();
+    let values = [1.0f32, 2.0, -1.0, 2f32.powi(-9), 448.0];
+    let blocks: Vec<f32> = (0..6).map(|block| 0.3 + block as f32).collect();
+    let per_row: Vec<f32> = (0..rows).map(|row| 1.0 / (row + 1) as f32).collect();
+    let parts: [(&str, &str, String, Vec<u8>); 5] = [
+        ("a.weight", "F8_E4M3", format!("[{rows},{columns}]"), bits.clone()),
+        (
+            "a.weight_scale_inv",
+            "F32",
+            "[2,3]".into(),
+            blocks.iter().flat_map(|x| x.to_le_bytes()).collect(),
+        ),
+        ("b.weight", "F8_E4M3", format!("[{rows},{columns}]"), bits.clone()),
+        (
+            "b.weight_scale",
+            "F32",
+            format!("[{rows},1]"),
+            per_row.iter().flat_map(|x| x.to_le_bytes()).collect(),
+        ),
+        ("c.weight", "F8_E4M3", "[2]".into(), vec![0x38; 2]),
+    ];
+    let (mut header, mut data) = (Vec::new(), Vec::new());
+    for (name, dtype, shape, bytes) in &parts {
+        let end = data.len() + bytes.len();
+        header.push(format!(
+            r#""{name}":{{"dtype":"{dtype}","shape":{shape},"data_offsets":[{},{end}]}}"#,
+            data.len()
+        ));
+        data.extend(bytes);
+    }
+    let header = format!("{{{}}}", header.join(","));
+    let path = folder.path().join("a.safetensors");
+    fs::write(
+        &path,
+        [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &data].concat(),
+    )
+    .unwrap();
+    let reader = open(&path);
+    let is_c = |index: usize| reader.entries()[index].name == "c.weight";
+    let recast = Recast::to_float(&*reader, DType::F32, is_c).unwrap();
+    let names: Vec<&str> = recast.entries().iter().map(|entry| &*entry.name).collect();
+    assert_eq!(names, ["a.weight", "b.weight", "c.weight"]);
+    assert_eq!(recast.find("b.weight"), Some(1));
+    assert_eq!(recast.find("b.weight_scale"), None);
+    let found = |index: usize| recast.tensor(index).unwrap().to_vec::<f32>().unwrap();
+    let (a, b) = (found(0), found(1));
+    for at in 0..rows * columns {
+        let (row, column) = (at / columns, at % columns);
+        assert_eq!(
+            a[at],
+            values[at % 5] * blocks[row / 128 * 3 + column / 128],
+            "{at}"
+        );
+        assert_eq!(b[at], values[at % 5] * per_row[row], "{at}");
+    }
+    // Without scales the numbers would be wrong.
+    let refused = Recast::to_float(&*reader, DType::F32, |_| false).err().unwrap();
+    assert!(
+        refused
+            .to_string()
+            .contains("'c.weight_scale_inv' or 'c.weight_scale'"),
+        "{refused}"
     );
 }

@@ -1,0 +1,252 @@
+//! Floats of eight bits with their scales, as numbers: what DeepSeek and compressed-tensors store.
+
+use fmt_core::{Entry, Error, ErrorKind, StoredDType, TensorReader, TensorStream};
+use tensor_core::{DType, DTypeKind, Shape, Tensor};
+
+/// How a tensor's floats of eight bits become numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Scaled {
+    kind: Float8,
+    /// The index of the tensor with the scales.
+    pub(crate) scales: usize,
+    /// The last two dimensions; `[1, n]` of a vector.
+    dims: [u64; 2],
+    /// Rows and columns that share a scale.
+    block: [u64; 2],
+    /// Blocks in a row of blocks, and in a matrix.
+    blocks: [u64; 2],
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Float8 {
+    /// Without infinities: `F8_E4M3`, which PyTorch calls float8_e4m3fn.
+    E4M3,
+    E5M2,
+}
+
+/// Ends of names: the scale's behind the tensor's. Both multiply, whatever they are called.
+const ENDINGS: [&str; 2] = ["_scale_inv", "_scale"];
+
+/// The side of DeepSeek's blocks, and of most others.
+const USUAL_BLOCK: u64 = 128;
+
+impl Scaled {
+    /// What a tensor is, if it has floats of eight bits and its scales stand in the file too; `None` if it has other elements.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`] when there are no scales, which would make its numbers wrong, or they do not fit it.
+    pub(crate) fn of(reader: &dyn TensorReader, entry: &Entry) -> Result<Option<Self>, Error> {
+        let StoredDType::Opaque(dtype) = &entry.dtype else {
+            return Ok(None);
+        };
+        let kind = match dtype.name() {
+            "F8_E4M3" => Float8::E4M3,
+            "F8_E5M2" => Float8::E5M2,
+            _ => return Ok(None),
+        };
+        let refused = |what: &str| Error::new(ErrorKind::Unsupported, what.to_owned()).of_tensor(&entry.name);
+        let names = ENDINGS.map(|ending| format!("{}{ending}", entry.name));
+        let found = names.iter().find_map(|name| reader.find(name));
+        let Some(scales) = found else {
+            let error = refused("floats of eight bits mean nothing without their scales");
+            return Err(error.expected(format_args!(
+                "a tensor '{}' or '{}' with them, or --keep-dtype",
+                names[0], names[1]
+            )));
+        };
+        let of_scales = &reader.entries()[scales];
+        let is_float = of_scales
+            .dtype
+            .known()
+            .is_some_and(|dtype| dtype.kind() == DTypeKind::Float);
+        let fitted = fit(&entry.shape, &of_scales.shape).filter(|_| is_float);
+        let (dims, block, blocks) = fitted.ok_or_else(|| {
+            let error = refused("the scales do not fit the tensor");
+            let expected = "floats: one, one for each row, or one for each block of rows and columns";
+            error.expected(expected).found(format_args!(
+                "{}{} for {}",
+                of_scales.dtype, of_scales.shape, entry.shape
+            ))
+        })?;
+        Ok(Some(Self {
+            kind,
+            scales,
+            dims,
+            block,
+            blocks,
+        }))
+    }
+
+    /// The elements as f32: each times its scale, rounded once, as the packages do.
+    pub(crate) fn stream<'r>(
+        self,
+        reader: &'r dyn TensorReader,
+        inner: Box<dyn TensorStream + 'r>,
+    ) -> Result<Box<dyn TensorStream + 'r>, Error> {
+        let scales = as_f32(&reader.tensor(self.scales)?)?;
+        let decoded = (0..=u8::MAX).map(|bits| self.kind.decode(bits)).collect();
+        Ok(Box::new(ScaledStream {
+            inner,
+            scaled: self,
+            scales,
+            decoded,
+            at: 0,
+            source: Vec::new(),
+        }))
+    }
+
+    /// The number of the scale of an element.
+    fn scale_of(&self, element: u64) -> u64 {
+        let [rows, columns] = self.dims;
+        let (row, column) = (element / columns, element % columns);
+        let (matrix, row) = (row / rows, row % rows);
+        let [across, in_all] = self.blocks;
+        matrix * in_all + row / self.block[0] * across + column / self.block[1]
+    }
+}
+
+/// The last two dimensions, the block and the number of blocks, if scales of a shape fit a tensor.
+fn fit(tensor: &Shape, scales: &Shape) -> Option<([u64; 2], [u64; 2], [u64; 2])> {
+    let (outer, dims) = matrix_of(tensor.dims());
+    if tensor.element_count() == 0 {
+        return None;
+    }
+    // One scale for all matrices and all of each.
+    if scales.element_count() == 1 {
+        return Some((dims, dims, [1, 0]));
+    }
+    let [rows, columns] = dims;
+    // One for each row, with or without a dimension of 1 behind.
+    let per_row = tensor.rank() >= 2 && scales.dims() == &tensor.dims()[..tensor.rank() - 1];
+    if per_row {
+        return Some((dims, [1, columns], [1, rows]));
+    }
+    let (scale_outer, [down, across]) = matrix_of(scales.dims());
+    if scale_outer != outer || scales.rank() != tensor.rank() || down == 0 || across == 0 {
+        return None;
+    }
+    let side = |len: u64, blocks: u64| match blocks {
+        1 => Some(len),
+        blocks if blocks == len => Some(1),
+        blocks if len.div_ceil(USUAL_BLOCK) == blocks => Some(USUAL_BLOCK),
+        blocks => len.is_multiple_of(blocks).then(|| len / blocks),
+    };
+    // A side of one block of less than it could have is the usual one as well: no element is beyond it.
+    let block = [side(rows, down)?, side(columns, across)?];
+    Some((dims, block, [across, down * across]))
+}
+
+/// The outer dimensions and the last two.
+fn matrix_of(dims: &[u64]) -> (&[u64], [u64; 2]) {
+    match dims {
+        [] => (&[], [1, 1]),
+        [columns] => (&[], [1, *columns]),
+        [outer @ .., rows, columns] => (outer, [*rows, *columns]),
+    }
+}
+
+fn as_f32(scales: &Tensor) -> Result<Vec<f32>, Error> {
+    let failed = |error: tensor_core::CastError| Error::new(ErrorKind::Unsupported, error.to_string());
+    match scales.spec().dtype() {
+        DType::F32 => scales.to_vec::<f32>().map_err(failed),
+        DType::BF16 => {
+            let scales = scales.to_vec::<tensor_core::bf16>().map_err(failed)?;
+            Ok(scales.into_iter().map(tensor_core::bf16::to_f32).collect())
+        }
+        DType::F16 => {
+            let scales = scales.to_vec::<tensor_core::f16>().map_err(failed)?;
+            Ok(scales.into_iter().map(tensor_core::f16::to_f32).collect())
+        }
+        _ => {
+            let scales = scales.to_vec::<f64>().map_err(failed)?;
+            Ok(scales.into_iter().map(|scale| scale as f32).collect())
+        }
+    }
+}
+
+impl Float8 {
+    fn decode(self, bits: u8) -> f32 {
+        let sign = if bits & 0x80 == 0 { 1.0 } else { -1.0 };
+        let (mantissa_bits, bias) = match self {
+            Self::E4M3 => (3, 7),
+            Self::E5M2 => (2, 15),
+        };
+        let exponent = i32::from((bits & 0x7f) >> mantissa_bits);
+        let mantissa = f32::from(bits & ((1 << mantissa_bits) - 1)) / (1 << mantissa_bits) as f32;
+        match (self, bits & 0x7f) {
+            (Self::E4M3, 0x7f) => f32::NAN,
+            (Self::E5M2, 0x7c) => sign * f32::INFINITY,
+            (Self::E5M2, 0x7d..) => f32::NAN,
+            _ if exponent == 0 => sign * mantissa * 2f32.powi(1 - bias),
+            _ => sign * (1.0 + mantissa) * 2f32.powi(exponent - bias),
+        }
+    }
+}
+
+struct ScaledStream<'r> {
+    inner: Box<dyn TensorStream + 'r>,
+    scaled: Scaled,
+    scales: Vec<f32>,
+    decoded: Vec<f32>,
+    /// Elements that were read.
+    at: u64,
+    source: Vec<u8>,
+}
+
+impl TensorStream for ScaledStream<'_> {
+    fn read(&mut self, out: &mut [u8]) -> Result<usize, Error> {
+        self.source.resize(out.len() / 4, 0);
+        let read = self.inner.read(&mut self.source)?;
+        let (out, _) = out.as_chunks_mut::<4>();
+        for (bits, out) in self.source[..read].iter().zip(out) {
+            // As many as the blocks take: `fit` has seen to it.
+            let scale = self.scales[self.scaled.scale_of(self.at) as usize];
+            *out = (self.decoded[usize::from(*bits)] * scale).to_le_bytes();
+            self.at += 1;
+        }
+        Ok(4 * read)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn floats_of_eight_bits() {
+        for (bits, value) in [
+            (0x00, 0.0f32),
+            (0x38, 1.0),
+            (0x7e, 448.0),
+            (0x01, 2f32.powi(-9)),
+            (0xc4, -3.0),
+        ] {
+            assert_eq!(Float8::E4M3.decode(bits), value, "{bits:#x}");
+        }
+        for (bits, value) in [
+            (0x3c, 1.0f32),
+            (0x7b, 57344.0),
+            (0x01, 2f32.powi(-16)),
+            (0x7c, f32::INFINITY),
+        ] {
+            assert_eq!(Float8::E5M2.decode(bits), value, "{bits:#x}");
+        }
+        assert!(Float8::E4M3.decode(0xff).is_nan() && Float8::E5M2.decode(0x7e).is_nan());
+    }
+
+    #[test]
+    fn scales_fit_in_four_ways() {
+        let fits = |tensor: &[u64], scales: &[u64]| {
+            fit(&Shape::new(tensor).unwrap(), &Shape::new(scales).unwrap()).map(|(_, block, _)| block)
+        };
+        assert_eq!(fits(&[300, 200], &[3, 2]), Some([128, 128]));
+        assert_eq!(fits(&[300, 200], &[300, 1]), Some([1, 200]));
+        assert_eq!(fits(&[300, 200], &[300]), Some([1, 200]));
+        assert_eq!(fits(&[300, 200], &[1]), Some([300, 200]));
+        assert_eq!(fits(&[300, 200], &[]), Some([300, 200]));
+        assert_eq!(fits(&[4, 300, 200], &[4, 3, 2]), Some([128, 128]));
+        assert_eq!(fits(&[64, 96], &[2, 3]), Some([32, 32]));
+        assert_eq!(fits(&[300, 200], &[7, 2]), None);
+        assert_eq!(fits(&[4, 300, 200], &[3, 2]), None);
+    }
+}
