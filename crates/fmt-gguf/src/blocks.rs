@@ -5,7 +5,7 @@
 
 use tensor_core::f16;
 
-use crate::types::GgmlType;
+use crate::{grid_blocks, types::GgmlType};
 
 /// Writes the elements of one block. Both slices have exactly the block's lengths.
 pub(crate) type Undo = fn(&[u8], &mut [f32]);
@@ -30,20 +30,20 @@ pub(crate) fn undo_of(ggml: GgmlType) -> Option<Undo> {
         "TQ2_0" => tq2_0,
         "MXFP4" => mxfp4,
         "NVFP4" => nvfp4,
-        _ => return None,
+        _ => return grid_blocks::undo_of(ggml),
     })
 }
 
-fn half(block: &[u8], at: usize) -> f32 {
+pub(crate) fn half(block: &[u8], at: usize) -> f32 {
     f16::from_le_bytes([block[at], block[at + 1]]).to_f32()
 }
 
-fn word(block: &[u8], at: usize) -> u32 {
+pub(crate) fn word(block: &[u8], at: usize) -> u32 {
     u32::from_le_bytes([block[at], block[at + 1], block[at + 2], block[at + 3]])
 }
 
 /// A whole number of a few bits as `f32`, which is exact.
-fn float(number: i32) -> f32 {
+pub(crate) fn float(number: i32) -> f32 {
     number as f32
 }
 

@@ -43,7 +43,7 @@ pub struct Dequantizer {
 
 impl Dequantizer {
     /// For a dtype by its name and the size of its blocks. `None` when it is none of GGML's, or one whose blocks are only
-    /// copied: `Q1_0`, `Q8_1`, and IQ1, IQ2 and IQ3 in all their forms, which need large tables.
+    /// copied: `Q1_0` and `Q8_1`.
     #[must_use]
     pub fn of(dtype: &OpaqueDType) -> Option<Self> {
         let ggml = GgmlType::of_opaque(dtype)?;

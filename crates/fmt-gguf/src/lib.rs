@@ -36,6 +36,8 @@ mod blocks;
 mod dequantise;
 mod edit;
 mod format;
+mod grid_blocks;
+mod grids;
 mod header;
 mod reader;
 mod split;

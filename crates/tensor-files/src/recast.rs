@@ -426,9 +426,14 @@ impl TensorReader for Recast<'_> {
     }
 
     fn shared(&self) -> Vec<(usize, usize)> {
-        let mut shared = self.inner.shared();
-        // The same bytes as elements of two dtypes are not the same bytes afterwards.
-        shared.retain(|(index, first)| self.entries[*index].dtype == self.entries[*first].dtype);
+        let own = |index: usize| self.indices.binary_search(&index).ok();
+        let shared = self.inner.shared().into_iter();
+        let mut shared: Vec<_> = shared.filter_map(|(index, first)| Some((own(index)?, own(first)?))).collect();
+        // Bytes that are the same become others of another dtype, or with other scales.
+        let is_scaled = |index: usize| matches!(self.changes[index], Change::Scaled(..));
+        shared.retain(|&(index, first)| {
+            self.entries[index].dtype == self.entries[first].dtype && !is_scaled(index) && !is_scaled(first)
+        });
         shared
     }
 

@@ -668,7 +668,7 @@ fn what_merged_files_say_differently_is_told() {
     assert!(refused.contains("different things under 'license'"), "{refused}");
 }
 
-/// A GGUF file: 64 elements of `Q8_0` with the scales 0.5 and 2 as two rows, 512 of `Q4_K`, 256 of `IQ1_S`, and plain
+/// A GGUF file: 64 elements of `Q8_0` with the scales 0.5 and 2 as two rows, 512 of `Q4_K`, 256 of `Q1_0`, and plain
 /// floats.
 fn quantised(place: &Place, name: &str) {
     let opaque = |name: &str, dtype: OpaqueDType, dims: &[u64]| {
@@ -678,7 +678,7 @@ fn quantised(place: &Place, name: &str) {
         entries: vec![
             opaque("q8", OpaqueDType::new("Q8_0", 32, 34), &[2, 32]),
             opaque("q4k", OpaqueDType::new("Q4_K", 256, 144), &[1, 512]),
-            opaque("iq1", OpaqueDType::new("IQ1_S", 256, 50), &[256]),
+            opaque("q1", OpaqueDType::new("Q1_0", 128, 18), &[256]),
             PlannedEntry::dense("norm", matrix().spec().clone()),
         ],
         ..Plan::default()
@@ -690,7 +690,7 @@ fn quantised(place: &Place, name: &str) {
     // A scale of 1, a smallest of 0, six-bit scales and four-bit elements.
     let k = [&[0x00, 0x3C, 0, 0][..], &[1; 12], &[0x21; 128]].concat();
     writer.write(&[&k[..], &k].concat()).unwrap();
-    writer.write(&[7; 50]).unwrap();
+    writer.write(&[7; 36]).unwrap();
     writer.write(matrix().bytes()).unwrap();
     writer.finish().unwrap();
     fs::write(place.path(name), file).unwrap();
@@ -711,7 +711,7 @@ fn quantised_blocks_become_floats_where_they_are_understood() {
     };
     // Blocks of a type that is only copied are named, and nothing is written.
     let refused = place.bad(&["convert", "q.gguf", "f.safetensors", "--dtype", "f32"]);
-    for words in ["'iq1'", "IQ1_S", "--keep-dtype"] {
+    for words in ["'q1'", "Q1_0", "--keep-dtype"] {
         assert!(refused.contains(words), "{refused}");
     }
     // They are left out, or stay where the target holds them.
@@ -722,10 +722,10 @@ fn quantised_blocks_become_floats_where_they_are_understood() {
         "--dtype",
         "f32",
         "--keep-dtype",
-        "iq1",
+        "q1",
     ]);
     assert!(
-        refused.contains("safetensors cannot hold tensor 'iq1'"),
+        refused.contains("safetensors cannot hold tensor 'q1'"),
         "{refused}"
     );
     assert!(!place.path("f.safetensors").exists());
@@ -736,7 +736,7 @@ fn quantised_blocks_become_floats_where_they_are_understood() {
         "--dtype",
         "f16",
         "--keep-dtype",
-        "{iq1,q4k}",
+        "{q1,q4k}",
     ]);
     let dtypes = |file: &str| -> Vec<String> {
         let shown = place.inspect(file);
@@ -746,10 +746,10 @@ fn quantised_blocks_become_floats_where_they_are_understood() {
             .map(|t| t["dtype"].as_str().unwrap().to_owned())
             .collect()
     };
-    assert_eq!(dtypes("q.gguf"), ["Q8_0", "Q4_K", "IQ1_S", "float32"]);
-    assert_eq!(dtypes("kept.gguf"), ["float16", "Q4_K", "IQ1_S", "float16"]);
+    assert_eq!(dtypes("q.gguf"), ["Q8_0", "Q4_K", "Q1_0", "float32"]);
+    assert_eq!(dtypes("kept.gguf"), ["float16", "Q4_K", "Q1_0", "float16"]);
 
-    let floats = ["--dtype", "f32", "--exclude", "iq1"];
+    let floats = ["--dtype", "f32", "--exclude", "q1"];
     place.good(&[&["convert", "q.gguf", "f.safetensors"], &floats[..]].concat());
     let expected = |scale: f32| (0..32).map(move |i| scale * i as f32);
     assert_eq!(f32s("q8"), expected(0.5).chain(expected(2.0)).collect::<Vec<_>>());
