@@ -428,7 +428,9 @@ impl TensorReader for Recast<'_> {
     fn shared(&self) -> Vec<(usize, usize)> {
         let own = |index: usize| self.indices.binary_search(&index).ok();
         let shared = self.inner.shared().into_iter();
-        let mut shared: Vec<_> = shared.filter_map(|(index, first)| Some((own(index)?, own(first)?))).collect();
+        let mut shared: Vec<_> = shared
+            .filter_map(|(index, first)| Some((own(index)?, own(first)?)))
+            .collect();
         // Bytes that are the same become others of another dtype, or with other scales.
         let is_scaled = |index: usize| matches!(self.changes[index], Change::Scaled(..));
         shared.retain(|&(index, first)| {

@@ -19,7 +19,7 @@ pub(crate) struct Scaled {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Float8 {
-    /// Without infinities: `F8_E4M3`, which PyTorch calls float8_e4m3fn.
+    /// Without infinities: `F8_E4M3`, which PyTorch calls `float8_e4m3fn`.
     E4M3,
     E5M2,
 }
@@ -174,9 +174,8 @@ impl Float8 {
         let exponent = i32::from((bits & 0x7f) >> mantissa_bits);
         let mantissa = f32::from(bits & ((1 << mantissa_bits) - 1)) / (1 << mantissa_bits) as f32;
         match (self, bits & 0x7f) {
-            (Self::E4M3, 0x7f) => f32::NAN,
             (Self::E5M2, 0x7c) => sign * f32::INFINITY,
-            (Self::E5M2, 0x7d..) => f32::NAN,
+            (Self::E4M3, 0x7f) | (Self::E5M2, 0x7d..) => f32::NAN,
             _ if exponent == 0 => sign * mantissa * 2f32.powi(1 - bias),
             _ => sign * (1.0 + mantissa) * 2f32.powi(exponent - bias),
         }
