@@ -43,7 +43,7 @@ impl fmt::Display for Quoted<'_> {
         for char in chars.by_ref().take(Self::MAX_CHARS) {
             match char {
                 '"' => f.write_char('"')?,
-                char if is_invisible(char) => write!(f, "{}", char.escape_default())?,
+                char if is_invisible(char) && !char.is_control() => write!(f, "{}", char.escape_default())?,
                 _ => write!(f, "{}", char.escape_debug())?,
             }
         }
