@@ -3,12 +3,11 @@
 //! Arithmetic is in `f32` and in the order of GGML's reference, so that the results are the same to the last bit. All
 //! words are little-endian; `f16` scales stand first or last in the block.
 
-use tensor_core::f16;
-
-use crate::{grid_blocks, types::GgmlType};
-
-/// Writes the elements of one block. Both slices have exactly the block's lengths.
-pub(crate) type Undo = fn(&[u8], &mut [f32]);
+use crate::{
+    grid_blocks,
+    types::GgmlType,
+    words::{Undo, float, half, word},
+};
 
 /// How a type's blocks are undone; `None` for those that are only copied.
 pub(crate) fn undo_of(ggml: GgmlType) -> Option<Undo> {
@@ -32,19 +31,6 @@ pub(crate) fn undo_of(ggml: GgmlType) -> Option<Undo> {
         "NVFP4" => nvfp4,
         _ => return grid_blocks::undo_of(ggml),
     })
-}
-
-pub(crate) fn half(block: &[u8], at: usize) -> f32 {
-    f16::from_le_bytes([block[at], block[at + 1]]).to_f32()
-}
-
-pub(crate) fn word(block: &[u8], at: usize) -> u32 {
-    u32::from_le_bytes([block[at], block[at + 1], block[at + 2], block[at + 3]])
-}
-
-/// A whole number of a few bits as `f32`, which is exact.
-pub(crate) fn float(number: i32) -> f32 {
-    number as f32
 }
 
 fn nibbles(byte: u8) -> (i32, i32) {

@@ -4,8 +4,9 @@ use fmt_core::{Error, ErrorKind, OpaqueDType, TENSOR_STREAM_UNIT, TensorStream};
 use tensor_core::{DType, bf16, f16};
 
 use crate::{
-    blocks::{Undo, undo_of},
+    blocks::undo_of,
     types::{GgmlType, TYPES},
+    words::Undo,
 };
 
 /// Makes floats of the blocks of one of GGML's quantised types.

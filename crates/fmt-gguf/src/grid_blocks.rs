@@ -3,9 +3,9 @@
 //! Arithmetic is in the order of GGML's reference, as in `blocks`.
 
 use crate::{
-    blocks::{Undo, float, half, word},
     grids,
     types::GgmlType,
+    words::{Undo, float, half, word},
 };
 
 /// How the blocks of such a type are undone.

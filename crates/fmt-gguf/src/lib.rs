@@ -43,6 +43,7 @@ mod reader;
 mod split;
 mod types;
 mod value;
+mod words;
 mod writer;
 
 pub use dequantise::Dequantizer;

@@ -1,4 +1,4 @@
-//! `tensor index`: the index of a checkpoint in many files, held against them and written anew.
+//! `tensor index`: the index of a checkpoint in many files, checked against them and written anew.
 
 use std::{
     collections::BTreeMap,

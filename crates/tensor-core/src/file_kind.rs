@@ -5,7 +5,7 @@ use std::fmt;
 use crate::Quoted;
 
 /// What a file is, by its first bytes and its length. Every reader that fails to open a file asks this, so that a pointer of
-/// Git LFS or an error page is told as such wherever it stands in a model's place.
+/// Git LFS or an error page is named wherever it stands in a model's place.
 ///
 /// ```
 /// use tensor_core::FileKind;

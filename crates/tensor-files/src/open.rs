@@ -5,7 +5,7 @@ use std::{path::Path, sync::Arc};
 use fmt_core::{ByteSource, Error, ErrorKind, FileSource, Format, ReadOptions, TensorReader, read_range};
 use tensor_core::{Bytes, FileKind};
 
-use crate::registry::detect;
+use crate::{explain::explain, registry::detect};
 
 /// Opens one file.
 pub(crate) fn open_file(path: &Path, options: &ReadOptions) -> Result<Box<dyn TensorReader>, Error> {
@@ -15,54 +15,6 @@ pub(crate) fn open_file(path: &Path, options: &ReadOptions) -> Result<Box<dyn Te
 /// The bytes that tell what a file is.
 pub(crate) fn head_of(source: &dyn ByteSource) -> Result<Bytes, Error> {
     read_range(source, 0..source.len().min(512), "the beginning of the file")
-}
-
-/// Says what a file is that could not be opened as one of a format, where that is something else; the error as it is where
-/// it is not.
-///
-/// ```
-/// # use fmt_core::{Error, ErrorKind};
-/// let format = tensor_files::format("safetensors").ok_or("no such format")?;
-/// let error = Error::new(ErrorKind::TooLarge, "the length of the header");
-/// let told = tensor_files::explain(error, format, b"<!DOCTYPE html>", 15);
-/// assert!(told.to_string().starts_with("the file is an HTML page and not of the format safetensors: "));
-/// # Ok::<(), &str>(())
-/// ```
-#[must_use]
-pub fn explain(error: Error, format: &dyn Format, head: &[u8], len: u64) -> Error {
-    // One format has versions that are formats here, and two are zip archives.
-    let is_own = |kind: &FileKind| match kind {
-        FileKind::Zip => matches!(format.id(), "torch" | "npz"),
-        kind => kind.format().is_some_and(|own| format.id().starts_with(own)),
-    };
-    match FileKind::of(head, len) {
-        Some(kind) if error.kind() != ErrorKind::Io && !is_own(&kind) => {
-            let what = format!("the file is {kind} and not of the format {}", format.id());
-            Error::new(kind_of(&kind), with_advice(what, &kind))
-        }
-        _ => error,
-    }
-}
-
-/// What a file is of which not even its name says what it should be.
-pub(crate) fn described(head: &[u8], len: u64) -> Option<String> {
-    let kind = FileKind::of(head, len)?;
-    Some(with_advice(format!("the file is {kind}"), &kind))
-}
-
-fn kind_of(kind: &FileKind) -> ErrorKind {
-    match kind {
-        FileKind::Empty => ErrorKind::Truncated,
-        _ => ErrorKind::BadMagic,
-    }
-}
-
-fn with_advice(what: String, kind: &FileKind) -> String {
-    match (kind.advice(), kind.format()) {
-        (Some(advice), _) => format!("{what}: {advice}"),
-        (None, Some(_)) => format!("{what}: give it the extension of its format"),
-        (None, None) => what,
-    }
 }
 
 /// Opens a file of any format from any source, such as a mapping of `tensor-mmap`. With a path, its name helps to tell

@@ -85,7 +85,7 @@ impl<'r> Recast<'r> {
             return Err(error.expected("f16, bf16, f32 or f64").found(dtype));
         }
         let mut recast = Self::unchanged(inner);
-        // Scales that are in the numbers now: whoever found them would scale again.
+        // Scales that are in the numbers now: a reader that found them would scale again.
         let mut taken = BTreeSet::new();
         let tensors = recast.entries.iter_mut().zip(&mut recast.changes);
         for (index, (entry, change)) in tensors.enumerate() {

@@ -2,7 +2,7 @@ use std::path::Path;
 
 use fmt_core::{Error, ErrorKind, Format, Sniff};
 
-use crate::open::described;
+use crate::explain::described;
 
 /// Every format that is built in. A format more is a line here, and a feature in Cargo.toml.
 const FORMATS: &[&dyn Format] = &[

@@ -18,9 +18,7 @@ use tensor_files::{Manifest, Tolerance};
 
 use crate::{
     buffer::{Borrowed, Buffer, Fresh},
-    error,
-    noted::Noted,
-    opaque,
+    error, opaque,
 };
 
 /// A file that is open for reading.

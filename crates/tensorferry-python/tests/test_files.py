@@ -500,3 +500,36 @@ def test_names_and_texts_that_are_none_are_named(tmp_path, tensors, metadata, sa
     for call in (lambda: save(tensors, metadata), lambda: save_file(tensors, tmp_path / "a.safetensors", metadata), write):
         with pytest.raises(TypeError, match=said):
             call()
+
+
+def test_convert_takes_what_the_tool_takes(tmp_path):
+    source, target = tmp_path / "a.safetensors", tmp_path / "b.safetensors"
+    floats = {f"layer.{at}.w": np.full((4, 4), at, np.float32) for at in range(3)}
+    save_file(floats | {"ids": np.arange(4)}, source, metadata={"note": "x"})
+    calls = []
+    losses = convert(source, target, dtype="float16", keep_dtype="*.0.w", exclude="re:layer\\.2.*", rename="layer.*=>h.*",
+                     progress=lambda done, total: calls.append((done, total)))
+    found = load_file(target)
+    assert sorted(found) == ["h.0.w", "h.1.w", "ids"] and not [loss for loss in losses if "h." in loss]
+    assert (found["h.0.w"].dtype, found["h.1.w"].dtype, found["ids"].dtype) == (np.float32, np.float16, np.int64)
+    assert calls and calls[-1][0] <= calls[-1][1]
+
+    many = tmp_path / "many.safetensors"
+    convert(source, many, max_shard_size="100 B")
+    assert (tmp_path / "many.safetensors.index.json").exists()
+    # Metadata that the target has no place for is dropped, unless that is an error.
+    plain = tmp_path / "plain.npz"
+    assert any("note" in loss for loss in convert(source, plain))
+    with pytest.raises(TensorFileError, match="note"):
+        convert(source, plain, strict=True)
+    for wrong, error in [({"dtype": "int8"}, "expected f16"), ({"include": "re:("}, "include"), ({"max_shard_size": "5 apples"}, "5 apples")]:
+        with pytest.raises(ValueError, match=error):
+            convert(source, target, **wrong)
+
+    def stop(done, total):
+        raise KeyboardInterrupt
+
+    before = target.read_bytes()
+    with pytest.raises(KeyboardInterrupt):
+        convert(source, target, progress=stop)
+    assert target.read_bytes() == before

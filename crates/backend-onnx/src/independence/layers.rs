@@ -231,8 +231,7 @@ pub(super) fn multi_head_attention(node: &mut Node<'_>) -> Given {
         Some(values) if values.rank() == Some(3) => {
             values.dims.as_ref().and_then(|dims| dims.last()) == dims.last()
         }
-        Some(_) => false,
-        None => false,
+        Some(_) | None => false,
     };
     if !is_alike {
         dims[2] = node.symbols.dim();

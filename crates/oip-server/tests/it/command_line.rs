@@ -588,7 +588,7 @@ fn check_opens_no_port() {
     assert_eq!(checked.status.code(), Some(0), "{error}");
 }
 
-/// A model as MLflow saves it, by the directory.
+/// A model as `MLflow` saves it, by the directory.
 #[test]
 fn directories_of_mlflow_are_served_or_named() {
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../backend-forest/tests/fixtures");

@@ -67,7 +67,7 @@ fn a_misnamed_archive_of_arrays_is_opened() {
     }
 }
 
-/// Whatever stands in a file's place is told as what it is, under every name.
+/// The error names what stands in a file's place, under every name.
 #[test]
 fn what_is_another_file_is_told() {
     let folder = tempfile::tempdir().unwrap();
