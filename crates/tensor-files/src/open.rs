@@ -2,8 +2,8 @@
 
 use std::{path::Path, sync::Arc};
 
-use fmt_core::{ByteSource, Error, ErrorKind, FileSource, Format, ReadOptions, TensorReader, read_range};
-use tensor_core::{Bytes, FileKind};
+use fmt_core::{ByteSource, Error, FileSource, ReadOptions, TensorReader, read_range};
+use tensor_core::Bytes;
 
 use crate::{explain::explain, registry::detect};
 
