@@ -128,10 +128,10 @@ impl StreamCap {
             0
         };
         if free <= kept_for_others {
-            // Where places are free, only a connection's share is in the way: it takes from none that has less.
+            // Where places are free, only a connection's share is in the way: it takes from none that has much less.
             let least = match kind {
                 Admission::Lasting => own,
-                Admission::Assured | Admission::Work if free > 0 => own,
+                Admission::Assured | Admission::Work if free > 0 => own / 2,
                 Admission::Assured | Admission::Work => 0,
             };
             if !taken.evict(least, now) {

@@ -74,7 +74,8 @@ fn a_file_in_a_version_folder_is_a_model() {
     assert_eq!(
         error.message(),
         "model 'empty' is not ready: its version '1' has no model.safetensors or another of the 7 names of model files (there is \
-         '1/weights.zt', which would be the model as '1/model.zt')"
+         '1/weights.zt', which would be the model as '1/model.zt', or with default_model_filename: \"weights.zt\" in its \
+         configuration)"
     );
 }
 

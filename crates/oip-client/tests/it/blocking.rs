@@ -117,7 +117,10 @@ async fn other_calls_and_refusals() {
         assert_eq!(metadata.unwrap().inputs[0].to_string(), "'x' (FP32[-1])");
         let refused = infer(&client, &to_model("zz")).unwrap_err();
         assert_eq!(refused.code(), Some(ErrorCode::NotFound));
-        assert_eq!(refused.message(), "model 'zz' does not exist");
+        assert_eq!(
+            refused.message(),
+            "model 'zz' does not exist; there are 'loading', 'matrix', 'never'"
+        );
     })
     .await;
 }

@@ -412,7 +412,9 @@ async fn refusals_are_the_same() {
             let request =
                 InferRequest::new(ModelRef::new(model, None).unwrap()).with_input("x", value.clone());
             let error = client.infer(&request).await.unwrap_err();
-            errors.push(format!("{model}: {:?} {}", error.code(), error.message()));
+            // Over HTTP, the models that there are follow.
+            let message = error.message().split("; there are").next().unwrap_or_default();
+            errors.push(format!("{model}: {:?} {message}", error.code()));
             let response = client.infer(&identity_request(value.clone())).await.unwrap();
             assert_eq!(response.outputs[0].value, value);
         }

@@ -144,7 +144,8 @@ fn ht_09_many_chunks() {
         assert_eq!(answer.status, 400);
         assert_eq!(
             answer.json()["error"],
-            "model 'digit_means': invalid JSON at byte 0: expected an object, found 'A'"
+            "model 'digit_means': invalid JSON at byte 0: expected an object, found 'A'; a body that is not JSON, such as an image, \
+             is sent as the model's only input with the header Inference-Header-Content-Length: 0"
         );
     };
     const CHUNKS: usize = 400_000;

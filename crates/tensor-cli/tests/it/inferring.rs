@@ -309,9 +309,13 @@ fn failures_of_servers_are_told_and_leave_the_target_alone() {
     fs::write(place.path("y.zt"), "precious").unwrap();
     for (url, status) in server.urls().into_iter().zip(["HTTP 404", "gRPC NOT_FOUND"]) {
         let refused = place.bad(&infer(url, "zz", &["-i", "x=x.npy", "-o", "y.zt"]));
+        let names = match status {
+            "HTTP 404" => "; there are 'loading', 'matrix', 'never'",
+            _ => "",
+        };
         assert_eq!(
             refused,
-            format!("error[Refused]: {url}: model 'zz' does not exist ({status})")
+            format!("error[Refused]: {url}: model 'zz' does not exist{names} ({status})")
         );
         let refused = place.bad(&infer(url, "failing", &["-i", "x=x.npy", "-o", "y.zt"]));
         assert!(refused.contains("model 'failing': it failed"), "{refused}");
