@@ -24,7 +24,7 @@ use crate::{
 /// use backend_onnx::Signature;
 ///
 /// let error = Signature::read(&b"no model".as_slice().into()).unwrap_err();
-/// assert_eq!(error.to_string(), "the file is no ONNX model, or it is damaged or cut off");
+/// assert!(error.to_string().starts_with("the file is text that begins with 'no model'"));
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
