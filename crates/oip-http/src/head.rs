@@ -77,3 +77,25 @@ pub(crate) fn charge<B>(request: &mut Request<B>, config: &HttpConfig) -> Result
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_small_headers_are_too_many() {
+        let fault = |count: usize| {
+            let mut request = Request::new(());
+            *request.version_mut() = Version::HTTP_2;
+            for _ in 0..count {
+                request.headers_mut().append("a", "b".parse().unwrap());
+            }
+            find_fault(&request, &HttpConfig::default()).map(|(status, _)| status)
+        };
+        assert_eq!(fault(MAX_HEADERS), None);
+        assert_eq!(
+            fault(MAX_HEADERS + 1),
+            Some(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE)
+        );
+    }
+}
