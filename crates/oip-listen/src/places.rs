@@ -397,7 +397,8 @@ impl StreamPlace {
         !self.0.is_revoked()
     }
 
-    /// Waits until the stream is to end because its place is needed. It has half a second for its last words, or a second if its connection stays.
+    /// Waits until the stream is to end because its place is needed. It has half a second for its last words, or a second if its
+    /// connection stays.
     pub async fn revoked(&self) {
         poll_fn(|cx| self.poll_revoked(cx)).await;
     }

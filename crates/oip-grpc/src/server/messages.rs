@@ -26,7 +26,7 @@ pub(crate) struct Messages<B> {
     limit: usize,
     budget: ByteBudget,
     time: TimeLimits,
-    /// Of a conversation, which waits for its client between messages.
+    /// Of a conversation that waits for its client: nothing else is in work for it.
     place: Option<CallPlace>,
 }
 
@@ -74,9 +74,9 @@ where
         self.next_of(None).await
     }
 
-    /// The same of a conversation: a message that is on its way puts off the end of its place.
-    pub(crate) fn with_place(self, place: Option<CallPlace>) -> Self {
-        Self { place, ..self }
+    /// Sets the place of a conversation that waits for its client, whose end a message on its way puts off. `None` while there is work.
+    pub(crate) fn set_resting_place(&mut self, place: Option<CallPlace>) {
+        self.place = place;
     }
 
     /// The only message of a call; what it takes is charged to the call's lease.

@@ -78,10 +78,9 @@ where
     let (sender, answers) = mpsc::channel(1);
     let end = Arc::new(OnceLock::new());
     let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-    let place: Option<CallPlace> = head.extensions.get().cloned();
     let driver = Driver {
         is_draining: inference.is_draining.subscribe(),
-        messages: Messages::new(body, compression, &inference.config).with_place(place.clone()),
+        messages: Messages::new(body, compression, &inference.config),
         out: Outgoing {
             answers: sender,
             deadline,
@@ -91,7 +90,7 @@ where
         deadline,
         grant: head.extensions.get::<Grant>().cloned(),
         notes: head.extensions.get().cloned(),
-        place,
+        place: head.extensions.get().cloned(),
         is_resting: false,
         closes_on_error: head.headers.get(GRPC_ERROR).is_some_and(|value| value == "true"),
         running: VecDeque::new(),
@@ -251,6 +250,7 @@ where
         if self.running.is_empty() && self.streaming.is_empty() && !self.is_resting {
             self.is_resting = true;
             self.place.iter().for_each(CallPlace::rest);
+            self.messages.set_resting_place(self.place.clone());
         }
         let place = self.place.as_ref();
         let revoked = async {
@@ -282,6 +282,7 @@ where
 
     /// Starts on a request, unless it comes when the stream has just lost its place.
     fn start(&mut self, message: Message) -> Result<(), Status> {
+        self.messages.set_resting_place(None);
         if std::mem::take(&mut self.is_resting) && !self.place.as_ref().is_none_or(CallPlace::work) {
             return Err(gave_way());
         }
