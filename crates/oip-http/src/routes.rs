@@ -64,7 +64,7 @@ pub fn protocol_routes(service: Arc<dyn InferenceService>, config: HttpConfig) -
     let is_protocol = |path: &str| ["/v1", "/v2"].iter().any(|root| path.starts_with(root));
     with_routes(Router::new(), is_protocol)
         .method_not_allowed_fallback(method_not_allowed)
-        .layer(entrance)
+        .route_layer(entrance)
         .with_state(app)
 }
 

@@ -216,6 +216,7 @@ impl Lifecycle {
             folder,
             written: Arc::new(written),
             is_waited_for,
+            is_polled: cause == Cause::Poll,
         };
         self.carry_out(&plan, versions, snapshot, config)
     }
@@ -363,10 +364,12 @@ impl Lifecycle {
                 (Some(served).filter(|_| !goes_on), failure)
             }
         };
+        // What polling found counts from when it was ready on.
+        let is_waited_for = plan.is_waited_for || plan.is_polled && failure.is_none();
         let result = served.ok_or_else(|| failure.iter().map(ToString::to_string).collect());
         let before = self
             .registry
-            .finish_loading(plan.name, version, result, cost, plan.is_waited_for);
+            .finish_loading(plan.name, version, result, cost, is_waited_for);
         if let Some(before) = before {
             self.retirement.retire(before, || {});
         }
@@ -531,4 +534,6 @@ struct Plan<'n> {
     folder: ModelFolder,
     written: Arc<WrittenConfig>,
     is_waited_for: bool,
+    /// Whether a look at the repository found it.
+    is_polled: bool,
 }

@@ -13,6 +13,7 @@ use oip_types::{ErrorCode, ModelState};
 
 use crate::{
     control::until,
+    pipelines::chain,
     support::{engine, infer, repository, request, write, y},
 };
 
@@ -245,4 +246,19 @@ fn what_was_there_at_start_is_waited_for_until_it_is_mended() {
     assert!(!engine.readiness().is_ready());
     write(root, "m/1/model.word", "adds 1");
     until("it is mended", || engine.readiness().is_ready());
+}
+
+/// A model that was never ready does not count for readiness, wherever it came from; one that was does.
+#[test]
+fn what_was_ready_once_counts_although_it_came_later() {
+    let folder = repository(&[("m/1/model.word", "echo"), ("step/1/model.word", "echo")]);
+    let root = folder.path();
+    let engine = polling(root);
+    write(root, "late/config.pbtxt", &chain(&["step"]));
+    until("the pipeline answers", || {
+        infer(&engine, request("late", None, 1)).is_ok()
+    });
+    assert!(engine.readiness().is_ready());
+    fs::remove_dir_all(root.join("step")).unwrap();
+    until("its step is gone", || !engine.readiness().is_ready());
 }

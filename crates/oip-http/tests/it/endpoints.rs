@@ -94,6 +94,20 @@ async fn the_protocol_merges_into_a_program_with_a_fallback() {
     );
 }
 
+/// Paths that are not the protocol's are the program's business, also where it has no fallback.
+#[tokio::test]
+async fn the_protocol_judges_no_other_path() {
+    let service = std::sync::Arc::new(oip_service::testing::TestService::default());
+    let program = Router::new().merge(protocol_routes(service, HttpConfig::default()));
+    let status = async |path: &str| {
+        // HTTP/1.1 without a Host.
+        let request = Request::get(path).body(Body::empty()).unwrap();
+        program.clone().oneshot(request).await.unwrap().status()
+    };
+    assert_eq!(status("/v2/health/live").await, StatusCode::BAD_REQUEST);
+    assert_eq!(status("/else").await, StatusCode::NOT_FOUND);
+}
+
 #[tokio::test]
 async fn a_server_that_is_not_ready_says_why() {
     let (app, service) = app_with(HttpConfig::default());
