@@ -35,6 +35,7 @@ impl Look {
 }
 
 /// Prints rows with their columns aligned, as wide as the terminal at most; the columns in `right` to the right.
+#[cfg(feature = "client")]
 pub(crate) fn print<const N: usize>(
     out: &mut impl Write,
     rows: &[[String; N]],
