@@ -338,9 +338,9 @@ impl Guard {
 impl Guard {
     /// Verifies the signature of a sender's token off the transport's thread.
     pub(crate) async fn verify(&self, unverified: Unverified) -> Sender {
-        let Unverified { table, token, digest } = unverified;
-        let (held, bytes) = (table.clone(), token.len() as u64);
-        let verify = move || Ok(held.by_signature(&token, digest));
+        let Unverified { table, value, digest } = unverified;
+        let (held, bytes) = (table.clone(), value.len() as u64);
+        let verify = move || Ok(held.by_signature(token(&value).unwrap_or_default(), digest));
         // The work is dropped with this future when the client leaves.
         let found = match self.0.cpu.run(&Lease::unlimited(), bytes, verify).await {
             Ok(found) => found.map_err(Refusal::from),
@@ -366,7 +366,8 @@ impl<R: Into<Refusal>> From<R> for Stop {
 /// A JSON Web Token and the table that has the keys to verify it with.
 pub(crate) struct Unverified {
     table: Arc<Table>,
-    token: String,
+    /// The header, which shares its bytes with the request's.
+    value: HeaderValue,
     digest: [u8; 32],
 }
 
@@ -436,12 +437,7 @@ fn identify(
             Refusal::unauthenticated(expected, NONE).into()
         });
     };
-    let token = value.to_str().ok().filter(|_| values.next().is_none());
-    let token = token.and_then(|value| {
-        let (scheme, token) = value.split_once(' ')?;
-        scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
-    });
-    let Some(token) = token else {
+    let Some(token) = token(value).filter(|_| values.next().is_none()) else {
         let expected = "expected one header 'authorization: Bearer TOKEN'";
         return Err(Refusal::unauthenticated(expected, WRONG).into());
     };
@@ -450,10 +446,16 @@ fn identify(
         Bearer::Refused(refused) => Err(Refusal::from(refused).into()),
         Bearer::Unverified(digest) => Err(Stop::Unverified(Unverified {
             table: table.clone(),
-            token: token.to_owned(),
+            value: value.clone(),
             digest,
         })),
     }
+}
+
+/// The token of a header `authorization: Bearer TOKEN`.
+fn token(value: &HeaderValue) -> Option<&str> {
+    let (scheme, token) = value.to_str().ok()?.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
 }
 
 /// The checks that need the request's content.

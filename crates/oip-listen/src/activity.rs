@@ -10,7 +10,13 @@ use std::{
 
 use tokio::{sync::Notify, time::Instant};
 
-use crate::{Limits, Protocol, connections::Occupant, lanes::Lane, places::Seat, send_pace::SendPace};
+use crate::{
+    Limits, Protocol,
+    connections::Occupant,
+    lanes::Lane,
+    places::{Seat, revoke_all},
+    send_pace::SendPace,
+};
 
 /// The activity of one connection, as far as timeouts need it.
 ///
@@ -146,13 +152,19 @@ impl Activity {
         let may_close = self
             .idles_since(&state)
             .is_some_and(|since| since <= Instant::now());
-        if may_close {
-            self.0.limits.streams.evict_all(&state.open);
-            self.0.limits.connections.note_evicted();
-        } else {
+        if !may_close {
             state.asked_to_close = None;
+            return false;
         }
-        may_close
+        let (is_http2, open) = (state.protocol == Protocol::Http2, state.open.clone());
+        drop(state);
+        match is_http2 {
+            true => self.0.limits.streams.evict_all(&open),
+            // Its request is no stream, and the connection counts.
+            false => _ = revoke_all(&open),
+        }
+        self.0.limits.connections.note_evicted();
+        true
     }
 
     /// Since when there is nothing to do, but to wait for the client.

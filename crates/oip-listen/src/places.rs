@@ -118,6 +118,8 @@ impl StreamCap {
 
     fn take(&self, connection: u64, kind: Admission, seat: &Arc<Seat>, now: Instant) -> bool {
         let places = self.0.places;
+        // Its tasks are woken once the places are free to look at again.
+        let mut revoked = None;
         let mut taken = self.lock();
         let own = taken.by.get(&connection).map_or(0, Vec::len);
         let connections = taken.by.len() + usize::from(own == 0);
@@ -134,19 +136,24 @@ impl StreamCap {
                 Admission::Assured | Admission::Work if free > 0 => own / 2,
                 Admission::Assured | Admission::Work => 0,
             };
-            if !taken.evict(least, now) {
+            revoked = taken.evict(least, now);
+            if revoked.is_none() {
                 return false;
             }
             self.0.evicted.fetch_add(1, Ordering::Relaxed);
         }
         taken.total += 1;
         taken.by.entry(connection).or_default().push(seat.clone());
+        drop(taken);
+        if let Some(revoked) = revoked {
+            revoked.wake();
+        }
         true
     }
 
     /// Ends the streams of a connection that makes room for another one, as far as they wait for their client.
     pub(crate) fn evict_all(&self, seats: &[Arc<Seat>]) {
-        let evicted = seats.iter().filter(|seat| seat.revoke(None)).count();
+        let evicted = revoke_all(seats);
         self.0.evicted.fetch_add(evicted as u64, Ordering::Relaxed);
     }
 
@@ -155,10 +162,16 @@ impl StreamCap {
     }
 }
 
+/// Takes the places of those away that wait for their client; returns how many.
+pub(crate) fn revoke_all(seats: &[Arc<Seat>]) -> usize {
+    let revoked = seats.iter().filter_map(|seat| seat.revoke(None));
+    revoked.map(Revoked::wake).count()
+}
+
 impl Taken {
     /// Ends the stream that has waited for its client for the longest time, of the connection with the most places that has one,
     /// if they are at least so many.
-    fn evict(&mut self, least: usize, now: Instant) -> bool {
+    fn evict(&mut self, least: usize, now: Instant) -> Option<Revoked> {
         loop {
             let ripe = self.by.iter().filter_map(|(connection, seats)| {
                 let ripe = seats
@@ -168,12 +181,10 @@ impl Taken {
                 Some((seats.len(), since, *connection, seat.clone()))
             });
             let most = ripe.max_by(|one, other| one.0.cmp(&other.0).then(other.1.cmp(&one.1)));
-            let Some((_, _, connection, seat)) = most.filter(|(count, ..)| *count >= least) else {
-                return false;
-            };
-            if seat.revoke(Some(now)) {
+            let (_, _, connection, seat) = most.filter(|(count, ..)| *count >= least)?;
+            if let Some(revoked) = seat.revoke(Some(now)) {
                 self.remove(connection, &seat);
-                return true;
+                return Some(revoked);
             }
             // Its client has just come back. The next look finds that it works.
         }
@@ -266,6 +277,16 @@ impl State {
     }
 }
 
+/// The tasks of a stream that has lost its place. They are woken without a lock held: a waker may drop what takes it.
+#[must_use]
+struct Revoked([Option<Waker>; 2]);
+
+impl Revoked {
+    fn wake(self) {
+        self.0.into_iter().flatten().for_each(Waker::wake);
+    }
+}
+
 /// A task that waits to hear that a place is lost.
 #[derive(Clone, Copy)]
 pub(crate) enum Waiter {
@@ -304,19 +325,15 @@ impl Seat {
         }
     }
 
-    /// Takes its place away, if it has waited for its client for long enough by then, or waits at all; returns whether it did.
-    fn revoke(&self, now: Option<Instant>) -> bool {
-        let wakers = {
-            let mut state = self.lock();
-            let ripe = state.ripe().filter(|ripe| now.is_none_or(|now| *ripe <= now));
-            if ripe.is_none() || state.is_revoked {
-                return false;
-            }
-            state.is_revoked = true;
-            mem::take(&mut state.wakers)
-        };
-        wakers.into_iter().flatten().for_each(Waker::wake);
-        true
+    /// Takes its place away, if it has waited for its client for long enough by then, or waits at all; returns whom to tell.
+    fn revoke(&self, now: Option<Instant>) -> Option<Revoked> {
+        let mut state = self.lock();
+        let ripe = state.ripe().filter(|ripe| now.is_none_or(|now| *ripe <= now));
+        if ripe.is_none() || state.is_revoked {
+            return None;
+        }
+        state.is_revoked = true;
+        Some(Revoked(mem::take(&mut state.wakers)))
     }
 
     pub(crate) fn is_revoked(&self) -> bool {

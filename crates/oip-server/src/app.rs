@@ -55,7 +55,7 @@ use crate::{
 const FILES_PERIOD: Duration = Duration::from_secs(5);
 
 /// Connections of the admin address, which other clients cannot use up.
-const ADMIN_CONNECTIONS: usize = 64;
+pub(crate) const ADMIN_CONNECTIONS: usize = 64;
 
 /// Serves until a signal, and returns the code to end with.
 pub(crate) fn run(config: Config) -> Result<ExitCode, Failure> {

@@ -15,7 +15,7 @@ use oip_auth::{Api, Call, Guard, Transport};
 use oip_engine::Repositories;
 use oip_grpc::{GrpcConfig, GrpcService};
 use oip_http::HttpConfig;
-use oip_listen::{Limits, Peer, Protocol, Shutdown, Tls, serve_each};
+use oip_listen::{ConnectionCap, Limits, Peer, Protocol, Shutdown, Tls, serve_each};
 use oip_service::{BoxFuture, InferenceService, Readiness, RequestContext};
 use oip_types::{
     ErrorCode, InferRequest, InferResponse, ModelMetadata, ModelRef, ServerMetadata, ServiceError,
@@ -30,6 +30,7 @@ use tower_service::Service;
 use crate::{
     access_options::{GRPC, HTTP},
     addresses::Speaks,
+    app::ADMIN_CONNECTIONS,
     bound::Bound,
     config::Config,
     failure::Failure,
@@ -144,7 +145,10 @@ impl Opening {
         let calls = oip_grpc::service(service.clone(), grpc);
         let rest = HealthOnly::new(oip_http::service(service, http), HTTP);
         for bound in bound {
-            let (limits, shutdown, tls) = (limits.clone(), shutdown.clone(), tls.cloned());
+            let (mut limits, shutdown, tls) = (limits.clone(), shutdown.clone(), tls.cloned());
+            if bound.is_admin {
+                limits.connections = ConnectionCap::new(ADMIN_CONNECTIONS);
+            }
             let of_work = (bound.speaks == Speaks::Grpc).then(|| work.enter());
             let listener = bound.listener.share().map_err(|error| {
                 Failure::run(format!("cannot listen on {} once more: {error}", bound.address))

@@ -169,18 +169,18 @@ fn join_key(metadata: &ModelMetadata, shared: &[String], request: &InferRequest)
     if metadata.outputs.iter().any(|output| output.optional) {
         key.push(u8::from(request.outputs.is_empty()));
     }
-    push_parameters(&mut key, "", &request.parameters);
+    push_parameters(&mut key, b'r', "", &request.parameters);
     for input in &request.inputs {
-        push_parameters(&mut key, &input.name, &input.parameters);
+        push_parameters(&mut key, b'i', &input.name, &input.parameters);
     }
     for output in &request.outputs {
-        push_parameters(&mut key, &output.name, &output.parameters);
+        push_parameters(&mut key, b'o', &output.name, &output.parameters);
     }
     Some(JoinKey(key))
 }
 
 /// Appends parameters, and to whom they belong, in a form that is the same for the same ones only.
-fn push_parameters(key: &mut Vec<u8>, owner: &str, parameters: &Parameters) {
+fn push_parameters(key: &mut Vec<u8>, kind: u8, owner: &str, parameters: &Parameters) {
     if parameters.is_empty() {
         return;
     }
@@ -188,6 +188,7 @@ fn push_parameters(key: &mut Vec<u8>, owner: &str, parameters: &Parameters) {
         key.extend_from_slice(&text.len().to_le_bytes());
         key.extend_from_slice(text.as_bytes());
     };
+    key.push(kind);
     text(key, owner);
     key.extend_from_slice(&parameters.len().to_le_bytes());
     for (name, value) in parameters {
@@ -451,6 +452,20 @@ mod tests {
             request.parameters.insert("a".into(), value);
             request
         };
+        let mut of_input = base.clone();
+        let parameter = ("a".to_owned(), ParameterValue::Int64(1));
+        let name = of_input.inputs[0].name.clone();
+        of_input.inputs[0].parameters.extend([parameter.clone()]);
+        let mut of_output = base.clone();
+        of_output.outputs = vec![RequestedOutput {
+            name,
+            parameters: [parameter].into(),
+        }];
+        assert_ne!(
+            key(&of_input),
+            key(&of_output),
+            "an output may have an input's name"
+        );
         let values = [
             ParameterValue::Bool(true),
             ParameterValue::Int64(1),

@@ -173,21 +173,63 @@ fn a_stream_that_is_read_too_slowly_is_reset() {
     });
 }
 
+/// The start of a client that sets the windows of its streams to this, with the connection's as wide as can be.
+fn opening(window: u32) -> Vec<u8> {
+    let mut opening = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+    opening.extend_from_slice(&settings(window));
+    opening.extend_from_slice(b"\0\0\x04\x08\0\0\0\0\0\x7f\xff\0\0");
+    opening
+}
+
+fn settings(window: u32) -> Vec<u8> {
+    let mut frame = b"\0\0\x06\x04\0\0\0\0\0\0\x04".to_vec();
+    frame.extend_from_slice(&window.to_be_bytes());
+    frame
+}
+
+/// A GET by indices of HPACK's static table.
+fn get_frame(path: &str, stream: u8) -> Vec<u8> {
+    let mut head = vec![0x82, 0x86, 4, path.len() as u8];
+    head.extend_from_slice(path.as_bytes());
+    head.extend_from_slice(b"\x01\x01x");
+    let mut frame = vec![0, 0, head.len() as u8, 1, 5, 0, 0, 0, stream];
+    frame.extend_from_slice(&head);
+    frame
+}
+
+/// What was given to h2 while there was room for it stays there when the client takes that room back.
+#[test]
+fn a_client_that_takes_its_windows_back_does_not_keep_what_was_given_out() {
+    let limits = limits().with(|limits| {
+        limits.write_timeout = 3 * PATIENCE;
+        limits.ping_interval = 100 * PATIENCE;
+    });
+    let server = Server::start(Protocol::Http2, limits);
+    let mut stream = server.connect();
+    let mut opening = opening(i32::MAX as u32);
+    opening.extend_from_slice(&get_frame("/big", 1));
+    stream.write_all(&opening).unwrap();
+    // The sockets' buffers are full by then, and what follows stays in h2.
+    thread::sleep(PATIENCE);
+    stream.write_all(&get_frame("/small", 3)).unwrap();
+    thread::sleep(PATIENCE / 3);
+    stream.write_all(&settings(0)).unwrap();
+    let mut reading = stream.try_clone().unwrap();
+    thread::spawn(move || std::io::copy(&mut reading, &mut std::io::sink()));
+    eventually("the answers are kept", || {
+        server.abandoned.load(Ordering::SeqCst) == 2
+    });
+}
+
 /// A client that reads none of its streams is told why its connection ends.
 #[test]
 fn a_connection_whose_streams_are_all_stuck_ends_with_go_away() {
     let limits = limits().with(|limits| limits.ping_interval = 100 * PATIENCE);
     let server = Server::start(Protocol::Http2, limits);
     let mut stream = server.connect();
-    // Settings with a window of 0, and two requests: GET /small, by indices of HPACK's static table.
-    stream
-        .write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\x06\x04\0\0\0\0\0\0\x04\0\0\0\0")
-        .unwrap();
+    stream.write_all(&opening(0)).unwrap();
     for number in [1, 3] {
-        let head = b"\x82\x86\x04\x06/small\x01\x01x";
-        let mut frame = vec![0, 0, head.len() as u8, 1, 5, 0, 0, 0, number];
-        frame.extend_from_slice(head);
-        stream.write_all(&frame).unwrap();
+        stream.write_all(&get_frame("/small", number)).unwrap();
     }
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer).unwrap();

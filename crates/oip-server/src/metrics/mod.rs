@@ -17,6 +17,7 @@ use std::sync::OnceLock;
 
 use axum::{
     Router,
+    body::Bytes,
     extract::State,
     http::{HeaderValue, header::CONTENT_TYPE},
     response::{IntoResponse, Response},
@@ -53,11 +54,16 @@ pub(crate) struct Counts {
     pub(crate) traces: Option<Arc<Traces>>,
 }
 
+/// Bytes of texts on their way beyond the budget of requests.
+const RESERVE: u64 = 4 << 20;
+
 /// All that metrics are about. Its text grows with the versions in the repository, and with nothing that clients send.
 pub(crate) struct Metrics {
     engine: Arc<Engine>,
     /// Of bodies in work, over both transports.
     budget: ByteBudget,
+    /// For the text where those leave no room for it: a server that is full is one to look at.
+    reserve: ByteBudget,
     /// Writes the text.
     cpu: CpuPool,
     counts: Counts,
@@ -73,6 +79,7 @@ impl Metrics {
         Self {
             engine,
             budget,
+            reserve: ByteBudget::new(RESERVE),
             cpu,
             counts,
             #[cfg(feature = "otlp")]
@@ -169,11 +176,15 @@ async fn scrape(State(metrics): State<Arc<Metrics>>) -> Response {
     let lease = Lease::new(&metrics.budget, &TimeLimits::default());
     let (cpu, written) = (metrics.cpu.clone(), lease.clone());
     let write = move || {
-        let content_type = HeaderValue::from_static(text::CONTENT_TYPE);
-        leased(
-            ([(CONTENT_TYPE, content_type)], metrics.text()).into_response(),
-            &written,
-        )
+        let text = Bytes::from(metrics.text());
+        let response = || {
+            let content_type = HeaderValue::from_static(text::CONTENT_TYPE);
+            ([(CONTENT_TYPE, content_type)], text.clone()).into_response()
+        };
+        leased(response(), &written).or_else(|_| {
+            let reserve = Lease::new(&metrics.reserve, &TimeLimits::default());
+            leased(response(), &reserve)
+        })
     };
     let response = cpu.run(&lease, BYTES, write).await;
     response.unwrap_or_else(|error| error_response(&error))
@@ -350,6 +361,10 @@ mod tests {
         };
         assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS);
         assert!(budget.used() > (1 << 20) - 2 * length);
+        assert!(
+            unread.len() as u64 > (5 << 20) / (2 * length),
+            "they have a reserve of their own beyond the requests' budget"
+        );
         drop((refused, unread));
         assert_eq!(budget.used(), 0);
     }
