@@ -4,7 +4,8 @@
 //! leads to its definition, and passing it on is no need. Tests do not count, nor do `mod` declarations.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    cell::RefCell,
+    collections::{BTreeMap, BTreeSet, HashMap},
     fs,
     path::{Path, PathBuf},
 };
@@ -78,7 +79,11 @@ fn circles(arrows: &Arrows) -> Vec<String> {
 
 /// All modules of a crate, the root first.
 #[derive(Default)]
-struct Modules(Vec<Module>);
+struct Modules {
+    all: Vec<Module>,
+    /// What names were found to mean in modules; nothing while they are looked for, which ends imports that lead to themselves.
+    found: RefCell<HashMap<(usize, String), Option<Target>>>,
+}
 
 /// One module, in a file of its own or within another.
 #[derive(Default)]
@@ -97,6 +102,7 @@ struct Module {
 }
 
 /// What a path leads to.
+#[derive(Clone, Copy)]
 enum Target {
     Module(usize),
     /// Something that the module defines.
@@ -135,8 +141,8 @@ impl Modules {
                 }
             }
         }
-        let number = self.0.len();
-        self.0.push(module);
+        let number = self.all.len();
+        self.all.push(module);
         for child in children {
             let name = child.ident.to_string();
             let below = folder.join(&name);
@@ -152,20 +158,19 @@ impl Modules {
                     self.read_file(&own, &below, Some(number))?
                 }
             };
-            self.0[number].children.insert(name, read);
+            self.all[number].children.insert(name, read);
         }
         Ok(number)
     }
 
     fn arrows(&self) -> Arrows {
         let mut arrows = Arrows::new();
-        for (number, module) in self.0.iter().enumerate() {
+        for (number, module) in self.all.iter().enumerate() {
             for path in &module.paths {
-                let Some(Target::Module(target) | Target::Item(target)) = self.resolve(number, path, 0)
-                else {
+                let Some(Target::Module(target) | Target::Item(target)) = self.resolve(number, path) else {
                     continue;
                 };
-                let to = &self.0[target].file;
+                let to = &self.all[target].file;
                 if *to != module.file {
                     let names = arrows.entry(module.file.clone()).or_default();
                     let names = names.entry(to.clone()).or_default();
@@ -176,17 +181,14 @@ impl Modules {
         arrows
     }
 
-    /// Where a path of a module leads, if it stays in this crate. `depth` ends imports that lead to themselves.
-    fn resolve(&self, from: usize, path: &[String], depth: usize) -> Option<Target> {
-        if depth > 16 {
-            return None;
-        }
+    /// Where a path of a module leads, if it stays in this crate.
+    fn resolve(&self, from: usize, path: &[String]) -> Option<Target> {
         let (first, mut rest) = path.split_first()?;
         let mut at = match first.as_str() {
             "crate" => 0,
             "self" => from,
-            "super" => self.0[from].parent?,
-            _ => match self.find(from, first, depth)? {
+            "super" => self.all[from].parent?,
+            _ => match self.find(from, first)? {
                 Target::Module(module) => module,
                 item @ Target::Item(_) => return Some(item),
             },
@@ -194,8 +196,8 @@ impl Modules {
         while let Some((name, left)) = rest.split_first() {
             rest = left;
             at = match name.as_str() {
-                "super" => self.0[at].parent?,
-                _ => match self.find(at, name, depth)? {
+                "super" => self.all[at].parent?,
+                _ => match self.find(at, name)? {
                     Target::Module(module) => module,
                     item @ Target::Item(_) => return Some(item),
                 },
@@ -205,8 +207,19 @@ impl Modules {
     }
 
     /// What a name means in a module.
-    fn find(&self, module: usize, name: &str, depth: usize) -> Option<Target> {
-        let here = &self.0[module];
+    fn find(&self, module: usize, name: &str) -> Option<Target> {
+        let key = (module, name.to_owned());
+        if let Some(known) = self.found.borrow().get(&key) {
+            return *known;
+        }
+        self.found.borrow_mut().insert(key.clone(), None);
+        let found = self.look_up(module, name);
+        self.found.borrow_mut().insert(key, found);
+        found
+    }
+
+    fn look_up(&self, module: usize, name: &str) -> Option<Target> {
+        let here = &self.all[module];
         if here.items.contains(name) {
             return Some(Target::Item(module));
         }
@@ -214,11 +227,11 @@ impl Modules {
             return Some(Target::Module(*child));
         }
         if let Some(path) = here.imports.get(name) {
-            return self.resolve(module, path, depth + 1);
+            return self.resolve(module, path);
         }
         here.globs.iter().find_map(|path| {
             let path: Vec<String> = path.iter().cloned().chain([name.to_owned()]).collect();
-            self.resolve(module, &path, depth + 1)
+            self.resolve(module, &path)
         })
     }
 }

@@ -29,7 +29,7 @@ use crate::pushed::{self, Pushed};
 use crate::{
     access_options,
     addresses::Speaks,
-    bound::{Bound, bind},
+    bound::{ADMIN_CONNECTIONS, Bound, bind},
     capture_options,
     config::Config,
     failure::Failure,
@@ -53,9 +53,6 @@ use crate::{
 
 /// How often files of certificates and identities are looked at.
 const FILES_PERIOD: Duration = Duration::from_secs(5);
-
-/// Connections of the admin address, which other clients cannot use up.
-pub(crate) const ADMIN_CONNECTIONS: usize = 64;
 
 /// Serves until a signal, and returns the code to end with.
 pub(crate) fn run(config: Config) -> Result<ExitCode, Failure> {

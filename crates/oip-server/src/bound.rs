@@ -24,6 +24,9 @@ pub(crate) struct Bound {
     pub(crate) is_local: bool,
 }
 
+/// Connections of the admin address, which other clients cannot use up.
+pub(crate) const ADMIN_CONNECTIONS: usize = 64;
+
 /// Listens at a place, with these permissions of a Unix socket. Needs the runtime that accepts its connections.
 pub(crate) fn bind(place: &Place, is_admin: bool, unix_socket_mode: u32) -> Result<Bound, Failure> {
     let listener = match &place.at {

@@ -30,8 +30,7 @@ use tower_service::Service;
 use crate::{
     access_options::{GRPC, HTTP},
     addresses::Speaks,
-    app::ADMIN_CONNECTIONS,
-    bound::Bound,
+    bound::{ADMIN_CONNECTIONS, Bound},
     config::Config,
     failure::Failure,
     model_source, notify,
