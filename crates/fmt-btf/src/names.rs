@@ -1,10 +1,10 @@
 use std::{
-    collections::BTreeSet,
     ffi::OsString,
+    mem,
     path::{Path, PathBuf},
 };
 
-use fmt_core::{Error, ErrorKind, Metadata};
+use fmt_core::{Error, ErrorKind, Metadata, NameTable};
 use serde::{Deserialize, Serialize};
 
 /// The names that BTF has no place for, in a file beside it (rule B14).
@@ -62,12 +62,7 @@ impl Names {
             let what = format!("the file of names is invalid: {error}");
             Error::new(ErrorKind::Malformed, what).rule("B14")
         })?;
-        if names.names.len() != tensors {
-            let error = Error::new(ErrorKind::SizeMismatch, "the number of names").rule("B14");
-            return Err(error
-                .expected(format_args!("{tensors}, one for each tensor"))
-                .found(names.names.len()));
-        }
+        names.check_count(tensors)?;
         names.check()?;
         Ok(names)
     }
@@ -93,13 +88,27 @@ impl Names {
         &self.metadata
     }
 
+    pub(crate) fn take_metadata(&mut self) -> Metadata {
+        mem::take(&mut self.metadata)
+    }
+
+    pub(crate) fn check_count(&self, tensors: usize) -> Result<(), Error> {
+        if self.names.len() == tensors {
+            return Ok(());
+        }
+        let error = Error::new(ErrorKind::SizeMismatch, "the number of names").rule("B14");
+        Err(error
+            .expected(format_args!("{tensors}, one for each tensor"))
+            .found(self.names.len()))
+    }
+
     fn check(&self) -> Result<(), Error> {
-        let mut seen = BTreeSet::new();
-        match self.names.iter().find(|name| !seen.insert(*name)) {
-            None => Ok(()),
-            Some(name) => {
+        let name = |number: u32| &*self.names[number as usize];
+        match NameTable::of(self.names.len(), name) {
+            (_, None) => Ok(()),
+            (_, Some((_, number))) => {
                 let error = Error::new(ErrorKind::Duplicate, "the name is given twice");
-                Err(error.of_tensor(name).rule("B14"))
+                Err(error.of_tensor(name(number)).rule("B14"))
             }
         }
     }

@@ -1,12 +1,13 @@
-use std::{fmt, ops::Range, path::Path, sync::Arc, sync::OnceLock};
+use std::{borrow::Cow, fmt, ops::Range, path::Path, sync::Arc, sync::OnceLock};
 
 use fmt_core::{
-    ByteSource, Entry, Error, ErrorKind, FileSource, Layout, Lint, Metadata, RawTensor, ReadOptions,
-    StoredDType, TensorReader, TensorStream, Verification, read_range,
+    ByteSource, Entry, Error, ErrorKind, FileSource, Layout, Lint, Metadata, NameTable, RawTensor,
+    ReadOptions, StoredDType, TensorReader, TensorStream, Verification, read_range,
 };
 use tensor_core::{Bytes, DType, Shape, SparseCoo, SparseError, Tensor, TensorSpec};
 
 use crate::{
+    Names,
     index::{Index, Stored},
     layout::{DENSE, FORMAT, WORD, is_coo},
     lints,
@@ -45,7 +46,8 @@ use crate::{
 /// # }
 /// ```
 ///
-/// Tensors have no names; [`TensorReader::find`] knows them by their number in decimal digits (B14). Tensors with a dtype
+/// Tensors have no names but those that [`BtfReader::with_names`] gives them; [`TensorReader::find`] knows them by their number in
+/// decimal digits otherwise (B14). Tensors with a dtype
 /// or a layout that is not known are listed, say so in [`Entry::unsupported`], and are refused when they are read.
 ///
 /// With [`ReadOptions::lenient`], records may stand at any offset (B4), reserved bytes may be set (B6), and a sparse
@@ -55,6 +57,8 @@ pub struct BtfReader {
     index: Index,
     options: ReadOptions,
     metadata: Metadata,
+    /// Those that stand beside the file, and where they are.
+    names: Option<(Names, NameTable)>,
     /// Made when somebody asks: an entry takes many times the room of a small tensor's record.
     entries: OnceLock<Box<[Entry]>>,
 }
@@ -106,8 +110,47 @@ impl BtfReader {
             index,
             options: options.clone(),
             metadata: Metadata::new(),
+            names: None,
             entries: OnceLock::new(),
         })
+    }
+
+    /// The same with names for its tensors, in place of their numbers, and what they say of the file as a whole.
+    ///
+    /// ```
+    /// use fmt_btf::{BtfReader, BtfWriter, Names, WriteOptions};
+    /// use fmt_core::TensorReader;
+    /// use tensor_core::Tensor;
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let scalar = Tensor::scalar(1.5f64);
+    /// let mut writer = BtfWriter::new(Vec::new(), vec![(&scalar).into()], WriteOptions::default())?;
+    /// writer.tensor(&scalar)?;
+    /// let reader = BtfReader::from_bytes(writer.finish()?)?;
+    /// let reader = reader.with_names(Names::new(vec!["bias".into()], Default::default())?)?;
+    /// assert_eq!((reader.find("bias"), reader.find("0")), (Some(0), None));
+    /// assert_eq!(reader.entries()[0].name, "bias");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`ErrorKind::SizeMismatch`] when there are more or fewer names than tensors.
+    pub fn with_names(mut self, mut names: Names) -> Result<Self, Error> {
+        names.check_count(self.len())?;
+        self.metadata = names.take_metadata();
+        let (table, _) = NameTable::of(self.len(), |number| &names.names()[number as usize]);
+        self.names = Some((names, table));
+        self.entries = OnceLock::new();
+        Ok(self)
+    }
+
+    /// A tensor's name, or its number.
+    fn name(&self, number: usize) -> Cow<'_, str> {
+        match &self.names {
+            Some((names, _)) => (&*names.names()[number]).into(),
+            None => number.to_string().into(),
+        }
     }
 
     /// Opens a file on disk, whose tensors are read when they are asked for.
@@ -165,7 +208,12 @@ impl BtfReader {
         );
         // The shape was made once when the file was opened.
         let shape = Shape::new(self.index.dims(stored)).unwrap_or_default();
-        let mut entry = Entry::new(number.to_string(), dtype, shape, self.index.data(stored));
+        let mut entry = Entry::new(
+            self.name(number).into_owned(),
+            dtype,
+            shape,
+            self.index.data(stored),
+        );
         entry.layout = match stored.nnz() {
             Some(nnz) => Layout::Coo { nnz },
             None if stored.layout == DENSE => Layout::Dense,
@@ -182,7 +230,7 @@ impl BtfReader {
             let reason = unsupported(stored).unwrap_or_default();
             let is_layout = stored.layout != DENSE && !is_coo(stored.layout);
             return Err(Error::new(ErrorKind::Unsupported, reason)
-                .of_tensor(&number.to_string())
+                .of_tensor(&self.name(number))
                 .at(stored.offset + if is_layout { 9 } else { 8 })
                 .rule(if is_layout { "B1" } else { "B2" }));
         };
@@ -193,7 +241,7 @@ impl BtfReader {
                 "the tensor is sparse: it is read as such, and made dense only within a budget"
             };
             let error = Error::new(ErrorKind::Unsupported, what);
-            return Err(error.of_tensor(&number.to_string()).rule("B16"));
+            return Err(error.of_tensor(&self.name(number)).rule("B16"));
         }
         Ok((stored, spec))
     }
@@ -298,6 +346,10 @@ impl TensorReader for BtfReader {
     }
 
     fn find(&self, name: &str) -> Option<usize> {
+        if let Some((names, table)) = &self.names {
+            let found = table.find(name, |number| &names.names()[number as usize])?;
+            return Some(found as usize);
+        }
         let number: usize = name.parse().ok()?;
         // `+1` and `01` are numbers, but nobody's name.
         (number < self.len() && number.to_string() == name).then_some(number)
@@ -305,18 +357,18 @@ impl TensorReader for BtfReader {
 
     fn tensor(&self, index: usize) -> Result<Tensor, Error> {
         let tensor = self.raw(index)?.tensor();
-        tensor.map_err(|error| error.of_tensor(&index.to_string()))
+        tensor.map_err(|error| error.of_tensor(&self.name(index)))
     }
 
     fn sparse(&self, index: usize) -> Result<SparseCoo, Error> {
         let (stored, spec) = self.readable(index, true)?;
         self.read_sparse(stored, spec)
-            .map_err(|error| error.of_tensor(&index.to_string()))
+            .map_err(|error| error.of_tensor(&self.name(index)))
     }
 
     fn rows(&self, index: usize, rows: Range<u64>) -> Result<Tensor, Error> {
         let rows = self.raw(index)?.rows(rows);
-        rows.map_err(|error| error.of_tensor(&index.to_string()))
+        rows.map_err(|error| error.of_tensor(&self.name(index)))
     }
 
     fn stream(&self, index: usize) -> Result<Box<dyn TensorStream + '_>, Error> {
@@ -325,7 +377,7 @@ impl TensorReader for BtfReader {
 
     fn read_into(&self, index: usize, out: &mut [u8]) -> Result<(), Error> {
         let read = self.raw(index)?.read_into(out);
-        read.map_err(|error| error.of_tensor(&index.to_string()))
+        read.map_err(|error| error.of_tensor(&self.name(index)))
     }
 
     fn verify(&self, index: usize) -> Result<Verification, Error> {

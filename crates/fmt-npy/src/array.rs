@@ -17,8 +17,14 @@ use crate::{
 };
 
 /// One array of a file, all that is structural proven.
-pub(crate) struct Array {
-    pub(crate) entry: Entry,
+#[derive(Clone, Copy)]
+pub(crate) struct Array<'e> {
+    pub(crate) entry: &'e Entry,
+    pub(crate) form: &'e Form,
+}
+
+/// What an array's entry does not say.
+pub(crate) struct Form {
     /// How large an element is, if the dtype is known.
     element: Option<Element>,
     is_column_major: bool,
@@ -39,9 +45,9 @@ pub(crate) enum Place {
     },
 }
 
-impl Array {
+impl Form {
     /// An array whose elements stand at `range`.
-    pub(crate) fn new(name: &str, header: &Header, range: Range<u64>, place: Place) -> Self {
+    pub(crate) fn new(name: &str, header: &Header, range: Range<u64>, place: Place) -> (Entry, Self) {
         let mut entry = Entry::new(name.to_owned(), header.dtype.clone(), header.shape.clone(), range);
         entry.is_big_endian = header.is_big_endian;
         entry.unsupported = match &header.dtype {
@@ -58,29 +64,31 @@ impl Array {
         if let Place::Deflated { .. } = place {
             entry.encoding = Encoding::Deflate;
         }
-        Self {
-            entry,
+        let form = Self {
             element: header.element,
             is_column_major: header.is_column_major,
             place,
-        }
+        };
+        (entry, form)
     }
 
     /// A member of an archive that cannot be read.
-    pub(crate) fn unsupported(name: &str, range: Range<u64>, reason: String) -> Self {
+    pub(crate) fn unsupported(name: &str, range: Range<u64>, reason: String) -> (Entry, Self) {
         let shape = tensor_core::Shape::vector(range.end - range.start);
         let dtype = StoredDType::Unknown("?".to_owned());
         let mut entry = Entry::new(name.to_owned(), dtype, shape, range);
         entry.encoding = Encoding::Unknown("zip".to_owned());
         entry.unsupported = Some(reason);
-        Self {
-            entry,
+        let form = Self {
             element: None,
             is_column_major: false,
             place: Place::Plain,
-        }
+        };
+        (entry, form)
     }
+}
 
+impl Array<'_> {
     fn readable(&self) -> Result<TensorSpec, Error> {
         let spec = self.entry.spec().filter(|_| self.entry.unsupported.is_none());
         spec.ok_or_else(|| {
@@ -91,7 +99,7 @@ impl Array {
 
     /// How large an element is and how many bytes all take, if they can be read or copied.
     fn sized(&self) -> Result<(Element, u64), Error> {
-        match (self.element, self.entry.byte_len()) {
+        match (self.form.element, self.entry.byte_len()) {
             (Some(element), Some(len)) => Ok((element, len)),
             _ => self
                 .readable()
@@ -100,12 +108,12 @@ impl Array {
     }
 
     fn is_transposed(&self) -> bool {
-        self.is_column_major && self.entry.shape.rank() > 1
+        self.form.is_column_major && self.entry.shape.rank() > 1
     }
 
     /// Whether the stored bytes are the tensor's as they are.
     fn is_plain(&self) -> bool {
-        let is_swapped = self.entry.is_big_endian && self.element.is_none_or(|element| element.word > 1);
+        let is_swapped = self.entry.is_big_endian && self.form.element.is_none_or(|element| element.word > 1);
         !is_swapped && !self.is_transposed()
     }
 
@@ -134,7 +142,7 @@ impl Array {
             let bytes = read_all(&mut stream, part.byte_len())?;
             return tensor_of(part, bytes.into());
         }
-        if self.is_transposed() || matches!(self.place, Place::Deflated { .. }) {
+        if self.is_transposed() || matches!(self.form.place, Place::Deflated { .. }) {
             // Rows are scattered over all of it, or behind what must be inflated first.
             let whole = self.tensor(source, limits)?;
             return whole
@@ -160,7 +168,7 @@ impl Array {
                 .expected(format_args!("{} bytes for {spec}", spec.byte_len()))
                 .found(out.len()));
         }
-        if self.is_plain() && !matches!(self.place, Place::Deflated { .. }) {
+        if self.is_plain() && !matches!(self.form.place, Place::Deflated { .. }) {
             let start = self.entry.range.start;
             let read = source.read_into(start, out);
             read.map_err(|error| source_error(error, start, "the data"))?;
@@ -179,11 +187,11 @@ impl Array {
     ) -> Result<Box<dyn TensorStream + 'a>, Error> {
         self.sized()?;
         if !self.is_transposed() {
-            return Ok(Box::new(ArrayStream::new(self, source)?));
+            return Ok(Box::new(ArrayStream::new(*self, source)?));
         }
         let rows = self.entry.shape.dims().first().copied().unwrap_or(0);
         if let Some(stream) = self.rows_of_columns(source, 0..rows) {
-            if let Place::Stored { .. } = self.place {
+            if let Place::Stored { .. } = self.form.place {
                 // The checksum is over the file's order, which is not that of the rows.
                 self.verify(source)?;
             }
@@ -195,8 +203,8 @@ impl Array {
 
     /// Some rows of an array in column-major order, if they are better read by themselves.
     fn rows_of_columns<'a>(&self, source: &'a dyn ByteSource, rows: Range<u64>) -> Option<RowsOfColumns<'a>> {
-        let is_stored = self.is_transposed() && !matches!(self.place, Place::Deflated { .. });
-        let (element, is_big) = (self.element.filter(|_| is_stored)?, self.entry.is_big_endian);
+        let is_stored = self.is_transposed() && !matches!(self.form.place, Place::Deflated { .. });
+        let (element, is_big) = (self.form.element.filter(|_| is_stored)?, self.entry.is_big_endian);
         let start = self.entry.range.start;
         RowsOfColumns::new(source, start, element, is_big, self.entry.shape.dims(), rows)
     }
@@ -204,12 +212,12 @@ impl Array {
     pub(crate) fn verify(&self, source: &dyn ByteSource) -> Result<Verification, Error> {
         self.sized()?;
         // Without a checksum it is found out whether all of it can be read.
-        if !matches!(self.place, Place::Plain) || !source.is_in_memory() {
-            let mut stream = ArrayStream::new(self, source)?;
+        if !matches!(self.form.place, Place::Plain) || !source.is_in_memory() {
+            let mut stream = ArrayStream::new(*self, source)?;
             let mut buffer = vec![0; stream.piece()];
             while stream.read(&mut buffer)? > 0 {}
         }
-        Ok(match self.place {
+        Ok(match self.form.place {
             Place::Plain => Verification::Unchecked,
             _ => Verification::Ok,
         })
@@ -222,7 +230,7 @@ impl Array {
             compressed,
             head_len,
             crc,
-        } = &self.place
+        } = &self.form.place
         {
             check_budget(len, limits)?;
             let bytes = read_range(source, compressed.clone(), "the compressed data")?;
@@ -238,7 +246,7 @@ impl Array {
     }
 
     fn check(&self, bytes: &[u8]) -> Result<(), Error> {
-        let Place::Stored { head_crc, crc } = self.place else {
+        let Place::Stored { head_crc, crc } = self.form.place else {
             return Ok(());
         };
         let mut hasher = crc32fast::Hasher::new_with_initial(head_crc);
@@ -261,7 +269,7 @@ impl Array {
         let (element, _) = self.sized()?;
         check_budget(stored.len() as u64, limits)?;
         let is_big_endian = self.entry.is_big_endian;
-        to_row_major(&stored, element, dims, self.is_column_major, is_big_endian).map(Bytes::from)
+        to_row_major(&stored, element, dims, self.form.is_column_major, is_big_endian).map(Bytes::from)
     }
 }
 
@@ -310,7 +318,7 @@ struct ArrayStream<'a> {
 }
 
 impl<'a> ArrayStream<'a> {
-    fn new(array: &Array, source: &'a dyn ByteSource) -> Result<Self, Error> {
+    fn new(array: Array<'_>, source: &'a dyn ByteSource) -> Result<Self, Error> {
         let (element, len) = array.sized()?;
         let range = array.entry.range.clone();
         let mut stream = Self {
@@ -325,7 +333,7 @@ impl<'a> ArrayStream<'a> {
             left: len,
             check: None,
         };
-        match &array.place {
+        match &array.form.place {
             Place::Plain => {}
             Place::Stored { head_crc, crc } => {
                 stream.check = Some((crc32fast::Hasher::new_with_initial(*head_crc), *crc));

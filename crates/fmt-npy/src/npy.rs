@@ -7,7 +7,7 @@ use fmt_core::{
 use tensor_core::{Bytes, Tensor};
 
 use crate::{
-    array::{Array, Place},
+    array::{Array, Form, Place},
     header::{Header, MAGIC, descr_of, descr_of_opaque},
     sink::Sink,
 };
@@ -33,7 +33,8 @@ pub struct NpyReader {
     source: Arc<dyn ByteSource>,
     options: ReadOptions,
     metadata: Metadata,
-    array: Array,
+    entry: Entry,
+    form: Form,
     end: u64,
 }
 
@@ -50,8 +51,10 @@ impl NpyReader {
         if end > source.len() {
             return Err(Error::cut_off(end, source.len()).rule("N6"));
         }
+        let (entry, form) = Form::new("0", &header, start..end, Place::Plain);
         Ok(Self {
-            array: Array::new("0", &header, start..end, Place::Plain),
+            entry,
+            form,
             source,
             options: options.clone(),
             metadata: Metadata::new(),
@@ -78,8 +81,11 @@ impl NpyReader {
         Self::open(Arc::new(bytes.into()), &ReadOptions::default())
     }
 
-    fn array(&self, index: usize) -> &Array {
-        &slice::from_ref(&self.array)[index]
+    fn array(&self, index: usize) -> Array<'_> {
+        Array {
+            entry: &self.entries()[index],
+            form: &self.form,
+        }
     }
 }
 
@@ -132,7 +138,7 @@ impl TensorReader for NpyReader {
     }
 
     fn entries(&self) -> &[Entry] {
-        slice::from_ref(&self.array.entry)
+        slice::from_ref(&self.entry)
     }
 
     fn metadata(&self) -> &Metadata {

@@ -13,7 +13,7 @@ use fmt_zip::{CompressionMethod, LARGEST_RATIO, Member, SourceCursor};
 use tensor_core::{Bytes, Tensor};
 
 use crate::{
-    array::{Array, Place},
+    array::{Array, Form, Place},
     header::{Header, SHORTEST},
     npy::{check_rank, cut_off, read_header},
 };
@@ -31,7 +31,8 @@ pub struct NpzReader {
     options: ReadOptions,
     metadata: Metadata,
     entries: Vec<Entry>,
-    arrays: Vec<Array>,
+    /// Of each entry.
+    forms: Vec<Form>,
     lints: Vec<Lint>,
     foreign: Vec<String>,
 }
@@ -50,7 +51,8 @@ impl NpzReader {
             };
             error.rule(rule)
         })?;
-        let (mut arrays, mut lints, mut foreign) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut entries, mut forms) = (Vec::new(), Vec::new());
+        let (mut lints, mut foreign) = (Vec::new(), Vec::new());
         for member in members.members {
             let Some(name) = member.name.strip_suffix(SUFFIX) else {
                 lints.push(Lint {
@@ -70,10 +72,12 @@ impl NpzReader {
                     .expected(format_args!("at most {} bytes", options.limits.name_bytes))
                     .found(name.len()));
             }
-            let array = array_of(&member, name, &*source, options);
-            arrays.push(array.map_err(|error| error.of_tensor(name))?);
+            let (entry, form) =
+                array_of(&member, name, &*source, options).map_err(|error| error.of_tensor(name))?;
+            entries.push(entry);
+            forms.push(form);
         }
-        if let (true, Some(first)) = (arrays.is_empty(), foreign.first()) {
+        if let (true, Some(first)) = (entries.is_empty(), foreign.first()) {
             let error = Error::new(ErrorKind::BadMagic, "a zip archive without NumPy's arrays").rule("N8");
             return Err(error
                 .expected(format_args!("members whose names end with '{SUFFIX}'"))
@@ -87,8 +91,8 @@ impl NpzReader {
             source,
             options: options.clone(),
             metadata: Metadata::new(),
-            entries: arrays.iter().map(|array| array.entry.clone()).collect(),
-            arrays,
+            entries,
+            forms,
             lints,
             foreign,
         })
@@ -112,6 +116,13 @@ impl NpzReader {
     pub fn from_bytes(bytes: impl Into<Bytes>) -> Result<Self, Error> {
         Self::open(Arc::new(bytes.into()), &ReadOptions::default())
     }
+
+    fn array(&self, index: usize) -> Array<'_> {
+        Array {
+            entry: &self.entries[index],
+            form: &self.forms[index],
+        }
+    }
 }
 
 fn array_of(
@@ -119,9 +130,9 @@ fn array_of(
     name: &str,
     source: &dyn ByteSource,
     options: &ReadOptions,
-) -> Result<Array, Error> {
+) -> Result<(Entry, Form), Error> {
     if member.is_encrypted {
-        return Ok(Array::unsupported(
+        return Ok(Form::unsupported(
             name,
             member.range.clone(),
             "it is encrypted (N9)".to_owned(),
@@ -132,7 +143,7 @@ fn array_of(
         CompressionMethod::Deflated => deflated(member, name, source, options),
         other => {
             let reason = format!("it is compressed with {other}; deflate is supported (N9)");
-            Ok(Array::unsupported(name, member.range.clone(), reason))
+            Ok(Form::unsupported(name, member.range.clone(), reason))
         }
     }
 }
@@ -142,7 +153,7 @@ fn stored(
     name: &str,
     source: &dyn ByteSource,
     options: &ReadOptions,
-) -> Result<Array, Error> {
+) -> Result<(Entry, Form), Error> {
     let len = member.range.end - member.range.start;
     if member.size != len {
         return Err(mismatch(member, len));
@@ -155,7 +166,7 @@ fn stored(
         head_crc: crc32fast::hash(&head),
         crc: member.crc,
     };
-    Ok(Array::new(name, &header, data, place))
+    Ok(Form::new(name, &header, data, place))
 }
 
 fn deflated(
@@ -163,7 +174,7 @@ fn deflated(
     name: &str,
     source: &dyn ByteSource,
     options: &ReadOptions,
-) -> Result<Array, Error> {
+) -> Result<(Entry, Form), Error> {
     let len = member.range.end - member.range.start;
     if member.size / LARGEST_RATIO > len {
         return Err(mismatch(member, len));
@@ -199,7 +210,7 @@ fn deflated(
         head_len,
         crc: member.crc,
     };
-    Ok(Array::new(name, &header, member.range.clone(), place))
+    Ok(Form::new(name, &header, member.range.clone(), place))
 }
 
 /// Header and elements must be the whole member.
@@ -243,27 +254,29 @@ impl TensorReader for NpzReader {
     }
 
     fn tensor(&self, index: usize) -> Result<Tensor, Error> {
-        let read = self.arrays[index].tensor(&*self.source, &self.options.limits);
+        let read = self.array(index).tensor(&*self.source, &self.options.limits);
         read.map_err(|error| error.of_tensor(&self.entries[index].name))
     }
 
     fn rows(&self, index: usize, rows: Range<u64>) -> Result<Tensor, Error> {
-        let read = self.arrays[index].rows(&*self.source, rows, &self.options.limits);
+        let read = self.array(index).rows(&*self.source, rows, &self.options.limits);
         read.map_err(|error| error.of_tensor(&self.entries[index].name))
     }
 
     fn stream(&self, index: usize) -> Result<Box<dyn TensorStream + '_>, Error> {
-        let stream = self.arrays[index].stream(&*self.source, &self.options.limits);
+        let stream = self.array(index).stream(&*self.source, &self.options.limits);
         stream.map_err(|error| error.of_tensor(&self.entries[index].name))
     }
 
     fn read_into(&self, index: usize, out: &mut [u8]) -> Result<(), Error> {
-        let read = self.arrays[index].read_into(&*self.source, out, &self.options.limits);
+        let read = self
+            .array(index)
+            .read_into(&*self.source, out, &self.options.limits);
         read.map_err(|error| error.of_tensor(&self.entries[index].name))
     }
 
     fn verify(&self, index: usize) -> Result<Verification, Error> {
-        let read = self.arrays[index].verify(&*self.source);
+        let read = self.array(index).verify(&*self.source);
         read.map_err(|error| error.of_tensor(&self.entries[index].name))
     }
 

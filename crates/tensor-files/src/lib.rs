@@ -40,6 +40,8 @@
 mod ahead;
 #[cfg(feature = "onnx")]
 mod beside;
+#[cfg(feature = "btf")]
+mod btf_names;
 mod cast;
 mod checkpoint;
 mod composite;
@@ -52,8 +54,6 @@ mod manifest;
 mod open;
 mod recast;
 mod registry;
-#[cfg(feature = "btf")]
-mod renamed;
 mod scaled;
 mod select;
 mod shards;

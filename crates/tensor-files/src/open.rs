@@ -34,12 +34,12 @@ pub fn open_source(
         let opened = crate::beside::open_onnx(source, path, options);
         return opened.map_err(|error| explain(error, format, &head, len));
     }
-    let reader = format
-        .open(source, options)
-        .map_err(|error| explain(error, format, &head, len))?;
     #[cfg(feature = "btf")]
     if let (Some(path), "btf") = (path, format.id()) {
-        return Ok(crate::renamed::with_names_beside(reader, path));
+        let opened = crate::btf_names::open_btf(source, path, options);
+        return opened.map_err(|error| explain(error, format, &head, len));
     }
-    Ok(reader)
+    format
+        .open(source, options)
+        .map_err(|error| explain(error, format, &head, len))
 }
