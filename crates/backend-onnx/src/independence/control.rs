@@ -155,13 +155,21 @@ pub(super) fn scan(node: &mut Node<'_>, follow: &mut dyn Follow) -> Given {
     node.refuse("carries what changes with each iteration")
 }
 
-/// Whether the file says that a loop has an iteration.
+/// Whether a loop has an iteration in requests that are joined: none of their dimensions is 0.
 fn runs_at_least_once(node: &Node<'_>) -> Result<bool, Reason> {
-    let first = |value: Option<&Value>| value.map(|value| value.numbers()?.first().copied());
-    let count = first(node.optional(0)?);
-    let condition = first(node.optional(1)?);
-    Ok(count.is_none_or(|count| count.is_some_and(|count| count > 0))
-        && condition.is_none_or(|condition| condition.is_some_and(|condition| condition != 0)))
+    for index in 0..2 {
+        let Some(value) = node.optional(index)? else {
+            continue;
+        };
+        let first = value
+            .content
+            .as_ref()
+            .and_then(|content| content.first()?.as_ref());
+        if !first.is_some_and(|first| node.symbols.is_positive(first)) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// What a loop gives that may have no iterations: the dimensions are the same for all requests, and not known.

@@ -296,6 +296,9 @@ fn element(symbols: &mut Symbols, operator: &str, to: i64, arguments: &[Option<S
     if let ("Cast", [a]) = (operator, arguments.as_slice()) {
         return cast(symbols, a, to);
     }
+    if let Some(is_less) = compared(symbols, operator, &arguments) {
+        return Some(Size::number(i64::from(is_less)));
+    }
     // Floating-point numbers are rounded, and need not be equal to themselves.
     let are_integers = arguments.iter().all(|argument| symbols.is_integer(argument));
     let computed = match (operator, arguments.as_slice()) {
@@ -326,6 +329,7 @@ fn cast(symbols: &mut Symbols, number: &Size, to: i64) -> Option<Size> {
         _ if to == SIZES[1] => symbols.as_narrow(number),
         Some(number) if FLOATS.contains(&to) && number.abs() <= 1 << 24 => Some(symbols.float(number)),
         Some(number) if is_bool => Some(Size::number(i64::from(number != 0))),
+        None if FLOATS.contains(&to) => symbols.as_real(number),
         _ => unknown(symbols, std::slice::from_ref(number)),
     }
 }
@@ -355,6 +359,21 @@ fn by_number(symbols: &mut Symbols, operator: &str, arguments: &[Size]) -> Optio
     let numbers: Option<Vec<i64>> = arguments.iter().map(Size::as_number).collect();
     let computed = numbers.and_then(|numbers| of_numbers(operator, &numbers));
     computed.map(Size::number).or_else(|| unknown(symbols, arguments))
+}
+
+/// Whether one number is less than another, where these are floating-point numbers that are literal integers, or 0 and a number that is
+/// at least 1.
+fn compared(symbols: &Symbols, operator: &str, arguments: &[Size]) -> Option<bool> {
+    let (less, more) = match (operator, arguments) {
+        ("Less", [a, b]) | ("Greater", [b, a]) => (a, b),
+        _ => return None,
+    };
+    let literal = |size: &Size| symbols.as_float(size);
+    if let (Some(less), Some(more)) = (literal(less), literal(more)) {
+        return Some(less < more);
+    }
+    let is_zero = less.is(0) || literal(less) == Some(0);
+    (is_zero && symbols.is_positive(more)).then_some(true)
 }
 
 fn of_numbers(operator: &str, numbers: &[i64]) -> Option<i64> {

@@ -284,6 +284,15 @@ impl Symbols {
         }
     }
 
+    /// The same as a floating-point number, which is rounded.
+    pub(super) fn as_real(&mut self, size: &Size) -> Option<Size> {
+        let kind = Kind {
+            is_positive: self.is_positive(size) && self.is_integer(size) && size.is_narrow(),
+            ..Kind::REAL
+        };
+        self.of("real", vec![size.clone()], kind)
+    }
+
     /// What is known of a product of such symbols.
     fn kind_of(&self, size: &Size) -> Kind {
         let kinds = size

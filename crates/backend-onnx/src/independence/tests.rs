@@ -54,6 +54,22 @@ impl Text {
         self
     }
 
+    /// The same with a body of its loops, whose inputs have these names.
+    fn with_body(mut self, inputs: &str, text: &str) -> Self {
+        let mut body = Self::parse(text).model.graph.unwrap();
+        body.input = inputs.split(' ').map(value_info).collect();
+        let nodes = &mut self.model.graph.as_mut().unwrap().node;
+        for node in nodes.iter_mut().filter(|node| node.op_type == "Loop") {
+            node.attribute.push(AttributeProto {
+                name: "body".to_owned(),
+                r#type: AttributeType::Graph as i32,
+                g: Some(body.clone()),
+                ..AttributeProto::default()
+            });
+        }
+        self
+    }
+
     /// The inputs without rows, or the reason.
     pub(super) fn shared(&self) -> Result<Vec<String>, String> {
         prove(&self.model, &self.inputs).map(|proof| proof.shared_inputs)
@@ -433,6 +449,47 @@ fn a_batch_on_axis_1_inside_of_the_graph_is_followed() {
         &text.replace("LSTM(t, w", "LSTM(x, w"),
         "LSTM 'y' runs along axis 0",
     );
+}
+
+/// Keras writes its loops so. No dimension is 0 in requests that are joined.
+#[test]
+fn a_loop_over_the_steps_of_a_sequence_has_iterations() {
+    let text = "x: [n, s, 4]
+        t = Transpose(x) perm=1,0,2
+        d = Shape(t) start=0 end=1
+        axes = {0}
+        count = Squeeze(d, axes)
+        f = Cast(count) to=1
+        zero = 0
+        z = Cast(zero) to=1
+        has_steps = Less(z, f)
+        has_more = Greater(f, z)
+        goes_on = And(has_steps, has_more)
+        first = Gather(t, zero) axis=0
+        last all = Loop(count, goes_on, first)
+        y = Transpose(all) perm=1,0,2
+        -> y";
+    let body = "x = Gather(t, i) axis=0
+        h2 = Add(h, x)
+        c2 = Identity(c)
+        s = Identity(h2)
+        -> c2 h2 s";
+    let proven = |text: &str| Text::parse(text).with_body("i c h", body).shared();
+    let refused = Err("Loop 'last' may have no iterations, and then no rows".to_owned());
+    assert_eq!(proven(text), Ok(vec![]));
+    let literal = text.replace("f = Cast(count)", "seven = 7\nf = Cast(seven)");
+    assert_eq!(proven(&literal), Ok(vec![]));
+    assert_eq!(proven(&literal.replace("seven = 7", "seven = 0")), refused);
+    assert_eq!(proven(&literal.replace("seven = 7", "seven = -7")), refused);
+    assert_eq!(
+        proven(&text.replace("has_steps = Less(z, f)", "has_steps = Less(f, z)")),
+        refused
+    );
+    let fewer = text.replace("axes = {0}", "axes = {0}\none = {1}").replace(
+        "count = Squeeze(d, axes)",
+        "less = Sub(d, one)\ncount = Squeeze(less, axes)",
+    );
+    assert_eq!(proven(&fewer), refused, "of one step less than the sequence has");
 }
 
 #[test]
