@@ -64,9 +64,12 @@ pub(super) fn looped(node: &mut Node<'_>, follow: &mut dyn Follow) -> Given {
         }
         let next = join_all(node, carried.clone(), results.split_off(1))?;
         if next == carried {
-            let count = node.symbols.dim();
             // Of no iterations, what they give has 0 for each dimension that is not known.
             let runs = runs_at_least_once(node)?;
+            let count = match runs {
+                true => node.symbols.positive(),
+                false => node.symbols.dim(),
+            };
             let stacked = scanned.into_iter().map(|item| {
                 let item = stacked(node, item, 0, &count)?;
                 match runs {

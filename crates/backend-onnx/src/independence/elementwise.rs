@@ -237,7 +237,7 @@ pub(super) fn joint(symbols: &mut Symbols, a: &Size, b: &Size) -> Option<Size> {
         _ => {
             let mut arguments = vec![a.clone(), b.clone()];
             arguments.sort();
-            symbols.dim_of("broadcast", arguments)
+            symbols.positive_of("broadcast", arguments, 2)
         }
     }
 }

@@ -172,13 +172,13 @@ fn input(
             _ if axis == 0 && has_rows => Size::rows(),
             Dim::Fixed(size) => match i64::try_from(*size) {
                 Ok(size) => Size::number(size),
-                Err(_) => symbols.of_input(),
+                Err(_) => symbols.positive(),
             },
             Dim::Named(name) if row_names.contains(name.as_str()) => {
                 return Err(format!("input {} has its rows on axis {axis}", Quoted(&port.name)).into());
             }
             Dim::Named(name) if name != UNNAMED => symbols.named(name),
-            Dim::Named(_) | Dim::Free => symbols.of_input(),
+            Dim::Named(_) | Dim::Free => symbols.positive(),
         });
     }
     Ok(Item::Tensor(match has_rows {

@@ -257,7 +257,7 @@ impl Span<'_> {
         }
         // From the start, or to the end: what is cut off is known.
         if self.step.is(1) && self.start.is(0) && self.end.as_number().is_none() && !self.end.has_rows() {
-            return symbols.dim_of("first", vec![dim.clone(), self.end.clone()]);
+            return symbols.positive_of("first", vec![dim.clone(), self.end.clone()], 2);
         }
         let arguments = [dim, self.start, self.end, self.step];
         symbols.dim_of("slice", arguments.into_iter().cloned().collect())

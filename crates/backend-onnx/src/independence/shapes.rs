@@ -107,7 +107,8 @@ fn infer(node: &mut Node<'_>, dims: &[Size], target: &[Size]) -> Result<Size, Re
         let quotient = vec![without(&total), without(&rest)];
         return Ok(node
             .symbols
-            .dim_of("quotient", quotient)
+            // Of all elements, of which there are some.
+            .positive_of("quotient", quotient, 1)
             .unwrap_or_else(|| node.symbols.dim()));
     }
     node.refuse(

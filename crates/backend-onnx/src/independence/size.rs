@@ -191,8 +191,8 @@ impl Symbols {
         self.of_term(Term::Name(name.to_owned()), Kind::POSITIVE)
     }
 
-    /// A free dimension of an input.
-    pub(super) fn of_input(&mut self) -> Size {
+    /// A dimension of which nothing is known but that it is at least 1 in requests that are joined, such as that of an input.
+    pub(super) fn positive(&mut self) -> Size {
         self.symbol(Kind::POSITIVE)
     }
 
@@ -238,13 +238,16 @@ impl Symbols {
         self.of(function, arguments, Kind::DIM)
     }
 
-    /// The same of what is at least 1 where its arguments are: a window that does not fit is an error.
-    pub(super) fn window_of(&mut self, arguments: Vec<Size>) -> Option<Size> {
-        let kind = match arguments.first() {
-            Some(dim) if self.is_positive(dim) => Kind::POSITIVE,
-            _ => Kind::DIM,
-        };
-        self.of("window", arguments, kind)
+    /// The same of what is at least 1 where its first arguments are, so many of them.
+    pub(super) fn positive_of(
+        &mut self,
+        function: &'static str,
+        arguments: Vec<Size>,
+        count: usize,
+    ) -> Option<Size> {
+        let is_positive = arguments.iter().take(count).all(|size| self.is_positive(size));
+        let kind = if is_positive { Kind::POSITIVE } else { Kind::DIM };
+        self.of(function, arguments, kind)
     }
 
     fn of(&mut self, function: &'static str, arguments: Vec<Size>, kind: Kind) -> Option<Size> {

@@ -126,7 +126,8 @@ fn places(node: &mut Node<'_>, dims: &[Size], kernel: &[Size]) -> Vec<Size> {
         let of_symbols = |node: &mut Node<'_>| {
             let mut arguments = vec![dim.clone(), kernel.clone()];
             arguments.extend(window.map(Size::number));
-            node.symbols.window_of(arguments)
+            // A window that does not fit is an error.
+            node.symbols.positive_of("window", arguments, 1)
         };
         let place = known.map(Size::number).or_else(|| of_symbols(node));
         places.push(place.unwrap_or_else(|| node.symbols.dim()));
