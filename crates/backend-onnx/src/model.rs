@@ -194,6 +194,8 @@ fn row_independence(model: &ModelProto, cx: &LoadContext) -> Result<RowIndepende
             let mut independent = IndependentRows::default();
             independent.shared_inputs = proof.shared_inputs;
             independent.equal_dims = proof.equal_dims;
+            independent.max_rows = independence::MAX_ROWS;
+            independent.max_dim = independence::MAX_DIM;
             RowIndependence::Proven(independent)
         }
         Err(reason) => RowIndependence::Unproven(reason),

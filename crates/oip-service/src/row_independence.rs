@@ -31,7 +31,7 @@ impl Default for RowIndependence {
 }
 
 /// The conditions under which rows are independent; by default there are none.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct IndependentRows {
     /// Inputs without rows, such as a threshold or a table: only requests in which they are equal byte for byte are joined, and the
@@ -40,6 +40,21 @@ pub struct IndependentRows {
     /// Groups of dimensions, each by the input's name and the axis, to which the model gives one name. A request in which the
     /// dimensions of a group differ runs alone.
     pub equal_dims: Vec<Vec<(String, usize)>>,
+    /// The most rows of a batch.
+    pub max_rows: u64,
+    /// The largest dimension of an input. A request with a larger one runs alone.
+    pub max_dim: u64,
+}
+
+impl Default for IndependentRows {
+    fn default() -> Self {
+        Self {
+            shared_inputs: Vec::new(),
+            equal_dims: Vec::new(),
+            max_rows: u64::MAX,
+            max_dim: u64::MAX,
+        }
+    }
 }
 
 impl IndependentRows {

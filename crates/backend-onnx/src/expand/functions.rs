@@ -1,6 +1,9 @@
 //! Operators that a file defines itself are replaced by their nodes.
 
-use std::collections::{HashMap, HashSet};
+use std::{
+    cell::Cell,
+    collections::{HashMap, HashSet},
+};
 
 use oip_types::ServiceError;
 use tensor_core::Quoted;
@@ -30,20 +33,11 @@ pub(super) fn are_used(model: &ModelProto) -> bool {
 
 /// Writes all functions out.
 pub(crate) fn write_out(model: &mut ModelProto) -> Result<(), ServiceError> {
-    let functions: HashMap<Key, FunctionProto> = std::mem::take(&mut model.functions)
-        .into_iter()
-        .map(|function| (defined(&function), function))
-        .collect();
-    if functions.is_empty() {
+    if model.functions.is_empty() {
         return Ok(());
     }
-    let imported: HashMap<String, i64> = model
-        .opset_import
-        .iter()
-        .map(|import| (canonical_domain(&import.domain).to_owned(), import.version))
-        .collect();
     // A function may use operators of a set that the model itself does not import.
-    for import in functions.values().flat_map(|function| &function.opset_import) {
+    for import in model.functions.iter().flat_map(|function| &function.opset_import) {
         let domain = canonical_domain(&import.domain);
         if !model
             .opset_import
@@ -53,17 +47,59 @@ pub(crate) fn write_out(model: &mut ModelProto) -> Result<(), ServiceError> {
             model.opset_import.push(import.clone());
         }
     }
+    let mut functions: HashMap<Key, FunctionProto> = HashMap::new();
+    for function in std::mem::take(&mut model.functions) {
+        if let Some(first) = functions.insert(defined(&function), function) {
+            let name = Quoted(&first.name);
+            return Err(ServiceError::invalid(format!(
+                "the file defines the function {name} twice"
+            )));
+        }
+    }
+    let imported: HashMap<String, i64> = model
+        .opset_import
+        .iter()
+        .map(|import| (canonical_domain(&import.domain).to_owned(), import.version))
+        .collect();
     let mut writer = Writer {
         functions: &functions,
         imported: &imported,
         uses: 0,
         nodes: 0,
         room: MAX_BYTES,
+        mark: unused_mark(model.graph.as_ref()),
     };
     match &mut model.graph {
         Some(graph) => writer.graph(graph, 0),
         None => Ok(()),
     }
+}
+
+/// A mark that no name of a graph's values begins with.
+fn unused_mark(graph: Option<&GraphProto>) -> String {
+    let longest = Cell::new(0);
+    let look = |graph: &GraphProto| {
+        let of_nodes = graph
+            .node
+            .iter()
+            .flat_map(|node| node.input.iter().chain(&node.output));
+        let inputs = graph.input.iter().map(|input| &input.name);
+        let constants = graph.initializer.iter().map(|tensor| &tensor.name);
+        let sparse = graph
+            .sparse_initializer
+            .iter()
+            .filter_map(|sparse| sparse.values.as_ref());
+        let names = of_nodes.chain(inputs).chain(constants);
+        for name in names.chain(sparse.map(|values| &values.name)) {
+            let marks = name.bytes().take_while(|byte| *byte == b'~').count();
+            longest.set(longest.get().max(marks));
+        }
+        false
+    };
+    if let Some(graph) = graph {
+        any_graph(graph, &look);
+    }
+    "~".repeat(longest.get() + 1)
 }
 
 fn defined(function: &FunctionProto) -> Key {
@@ -91,6 +127,8 @@ struct Writer<'f> {
     nodes: usize,
     /// Bytes that may still be written out.
     room: usize,
+    /// Names of functions' values begin with it, and none of the file's.
+    mark: String,
 }
 
 impl Writer<'_> {
@@ -166,7 +204,7 @@ impl Writer<'_> {
                 "the function {name} is given more inputs or outputs than it has"
             )));
         }
-        let most = most_bytes(function, node);
+        let most = most_bytes(function, node, self.mark.len());
         self.room = self.room.checked_sub(most).ok_or_else(|| {
             let limit = MAX_BYTES >> 20;
             ServiceError::invalid(format!(
@@ -175,7 +213,7 @@ impl Writer<'_> {
         })?;
         self.uses += 1;
         let mut renamed = Renamed {
-            prefix: format!("{}~{}~", function.name, self.uses),
+            prefix: format!("{}{}~{}~", self.mark, self.uses, function.name),
             names: HashMap::new(),
         };
         let actual = |names: &[String], index: usize| names.get(index).cloned().unwrap_or_default();
@@ -218,13 +256,14 @@ impl Writer<'_> {
 }
 
 /// As many bytes as one use of a function may take, or more.
-fn most_bytes(function: &FunctionProto, node: &NodeProto) -> usize {
+fn most_bytes(function: &FunctionProto, node: &NodeProto, mark: usize) -> usize {
     let given = function.attribute_proto.iter().chain(&node.attribute);
     let longest_attribute = given.map(Held::held).max().unwrap_or(0);
     let actual = node.input.iter().chain(&node.output).chain([&node.name]);
     let longest_name = actual.map(String::len).max().unwrap_or(0);
     let name = longest_name
         .saturating_add(function.name.len())
+        .saturating_add(mark)
         .saturating_add(NUMBER);
     let renamed = renamed(&function.node);
     function
@@ -320,6 +359,7 @@ impl Renamed {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::proto::{OperatorSetIdProto, TensorProto};
 
     /// A model of so many uses of a function, whose node has so many numbers and whose name is so long.
     fn used(uses: usize, numbers: usize, name: usize) -> ModelProto {
@@ -375,6 +415,65 @@ mod tests {
             let error = write_out(&mut model).err().map(|error| error.to_string());
             let expected = "the model's functions take more than 512 MiB when they are written out";
             assert_eq!(error.as_deref(), Some(expected));
+        }
+    }
+
+    #[test]
+    fn names_of_functions_values_are_not_the_files() {
+        let mut model = used(2, 1, 1);
+        model.functions[0].node[0].output = vec!["p".to_owned()];
+        let graph = model.graph.as_mut().unwrap();
+        graph.node[0].input = vec!["~1~f~p".to_owned()];
+        graph.initializer.push(TensorProto {
+            name: "~~1~f~p".to_owned(),
+            ..TensorProto::default()
+        });
+        model.functions[0].input = vec!["x".to_owned()];
+        write_out(&mut model).unwrap();
+        let nodes = model.graph.unwrap().node;
+        let mut given: Vec<&str> = nodes
+            .iter()
+            .flat_map(|node| &node.output)
+            .map(String::as_str)
+            .collect();
+        given.sort_unstable();
+        assert_eq!(given, ["~~~1~f~p", "~~~2~f~p"]);
+    }
+
+    #[test]
+    fn a_function_that_is_defined_twice_is_refused() {
+        let mut model = used(1, 1, 1);
+        model.functions.push(model.functions[0].clone());
+        let error = write_out(&mut model).unwrap_err().to_string();
+        assert_eq!(error, "the file defines the function 'f' twice");
+    }
+
+    /// The model imports the version of the first function, and the other one's operators keep their own.
+    #[test]
+    fn functions_of_different_operator_sets_are_written_out_alike_each_time() {
+        for _ in 0..10 {
+            let mut model = used(1, 1, 1);
+            model.opset_import.clear();
+            let import = |version| OperatorSetIdProto {
+                domain: String::new(),
+                version,
+            };
+            model.functions[0].opset_import = vec![import(12)];
+            let other = FunctionProto {
+                name: "g".to_owned(),
+                opset_import: vec![import(13)],
+                ..model.functions[0].clone()
+            };
+            model.functions.push(other);
+            let graph = model.graph.as_mut().unwrap();
+            graph.node.push(NodeProto {
+                op_type: "g".to_owned(),
+                ..NodeProto::default()
+            });
+            write_out(&mut model).unwrap();
+            let versions: Vec<Option<i64>> = model.graph.unwrap().node.iter().map(ops::own_opset).collect();
+            assert_eq!(model.opset_import, [import(12)]);
+            assert_eq!(versions, [None, None, Some(13), Some(13)]);
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{
     node::{Follow, Given, Node, one},
-    size::{Size, Symbols},
+    size::{Bounds, Size, Symbols},
     value::{Item, Numbering, Origin, Reason, Value},
 };
 
@@ -66,10 +66,13 @@ pub(super) fn looped(node: &mut Node<'_>, follow: &mut dyn Follow) -> Given {
         if next == carried {
             // Of no iterations, what they give has 0 for each dimension that is not known.
             let runs = runs_at_least_once(node)?;
-            let count = match runs {
-                true => node.symbols.positive(),
-                false => node.symbols.dim(),
-            };
+            let count = node
+                .optional(0)?
+                .and_then(|count| count.content.as_ref()?.first()?.clone());
+            let count = node.symbols.bounded_dim(Bounds {
+                is_positive: runs,
+                most: count.map_or(u128::MAX, |count| node.symbols.most(&count)),
+            });
             let stacked = scanned.into_iter().map(|item| {
                 let item = stacked(node, item, 0, &count)?;
                 match runs {

@@ -2,7 +2,7 @@
 
 use super::{
     node::{Given, Node, one},
-    size::{Size, Symbols},
+    size::{Bounds, Size, Symbols},
     value::{Item, MAX_CONTENT, Numbering, Origin, Reason, Value},
 };
 use crate::proto::tensor_proto::DataType;
@@ -81,7 +81,11 @@ pub(super) fn dropout(node: &mut Node<'_>) -> Given {
         return node.refuse("may be in training mode, where it is random");
     }
     let value = node.input(0)?.clone();
-    Ok(vec![Item::Tensor(value.clone()), Item::Tensor(value)])
+    let mask = Value {
+        content: None,
+        ..value.clone()
+    };
+    Ok(vec![Item::Tensor(value), Item::Tensor(mask)])
 }
 
 /// A pair of tensors with a scale and a zero point each, and those of the result.
@@ -237,7 +241,11 @@ pub(super) fn joint(symbols: &mut Symbols, a: &Size, b: &Size) -> Option<Size> {
         _ => {
             let mut arguments = vec![a.clone(), b.clone()];
             arguments.sort();
-            symbols.positive_of("broadcast", arguments, 2)
+            let bounds = Bounds {
+                is_positive: symbols.is_positive(a) && symbols.is_positive(b),
+                most: symbols.most(a).max(symbols.most(b)),
+            };
+            symbols.bounded_dim_of("broadcast", arguments, bounds)
         }
     }
 }
@@ -270,6 +278,7 @@ fn follow_content(node: &mut Node<'_>, values: &[Value], result: &mut Value) {
     };
     let operator = node.proto.op_type.as_str();
     let to = node.int("to", 0);
+    let width = node.width;
     let content: Vec<Option<Size>> = (0..length)
         .map(|index| {
             let at = |elements: &Vec<Option<Size>>| {
@@ -277,14 +286,20 @@ fn follow_content(node: &mut Node<'_>, values: &[Value], result: &mut Value) {
                 elements.get(index).cloned().flatten()
             };
             let arguments: Vec<Option<Size>> = elements.iter().map(at).collect();
-            element(node.symbols, operator, to, &arguments)
+            element(node.symbols, operator, to, width, &arguments)
         })
         .collect();
     *result = Value::integers(content, result.rank() == Some(0));
 }
 
-/// One element, if it is known. `to` is the type of a cast.
-fn element(symbols: &mut Symbols, operator: &str, to: i64, arguments: &[Option<Size>]) -> Option<Size> {
+/// One element, if it is known. `to` is the type of a cast, and arithmetic is done in integers of at most `width`.
+fn element(
+    symbols: &mut Symbols,
+    operator: &str,
+    to: i64,
+    width: u128,
+    arguments: &[Option<Size>],
+) -> Option<Size> {
     if let ("Where", [Some(condition), then, other]) = (operator, arguments) {
         return match condition.as_number() {
             Some(0) => other.clone(),
@@ -312,9 +327,9 @@ fn element(symbols: &mut Symbols, operator: &str, to: i64, arguments: &[Option<S
         ("Max" | "Min", [a, rest @ ..]) if rest.iter().all(|b| a == b) => Some(a.clone()),
         (_, numbers) => by_number(symbols, operator, numbers),
     };
-    // What 32 bits do not hold may wrap around.
+    // What the type does not hold may wrap around.
     match computed {
-        Some(size) if !size.is_in_range() => unknown(symbols, &arguments),
+        Some(size) if symbols.most(&size) > width => unknown(symbols, &arguments),
         computed => computed,
     }
 }
@@ -324,10 +339,12 @@ fn cast(symbols: &mut Symbols, number: &Size, to: i64) -> Option<Size> {
     const SIZES: [i64; 2] = [DataType::Int64 as i64, DataType::Int32 as i64];
     const FLOATS: [i64; 2] = [DataType::Float as i64, DataType::Double as i64];
     let is_bool = to == DataType::Bool as i64;
-    match number.as_number().filter(|_| number.is_in_range()) {
+    match number.as_number() {
         _ if to == SIZES[0] => symbols.as_integer(number),
         _ if to == SIZES[1] => symbols.as_narrow(number),
-        Some(number) if FLOATS.contains(&to) && number.abs() <= 1 << 24 => Some(symbols.float(number)),
+        Some(number) if FLOATS.contains(&to) && number.unsigned_abs() <= 1 << 24 => {
+            Some(symbols.float(number))
+        }
         Some(number) if is_bool => Some(Size::number(i64::from(number != 0))),
         None if FLOATS.contains(&to) => symbols.as_real(number),
         _ => unknown(symbols, std::slice::from_ref(number)),

@@ -388,3 +388,190 @@ fn classes_are_not_always_columns() {
         hi = Div(p, four){TAIL}"
     ));
 }
+
+/// `hi` is the number of rows where the dimension `axis` of `v` is `length`, and 1 where it is not.
+fn measured(values: &str, axis: i64, length: i64) -> String {
+    format!(
+        "{SHAPE}{values}
+        sv = Shape(v)
+        axis = {axis}
+        length = {length}
+        e = Gather(sv, axis)
+        is_it = Equal(e, length)
+        hi = Where(is_it, n1, one1){TAIL}"
+    )
+}
+
+/// Runtimes give other dimensions than these operators seem to.
+#[test]
+fn dimensions_that_operators_seem_to_give() {
+    for (values, axis, seeming) in [
+        (
+            "k = {0, 1, 2, 3}
+            far = {9223372036854775807}
+            v = Slice(k, m1, far, zero1, m1)",
+            0,
+            0,
+        ),
+        (
+            "k = <1, 1, 4>
+            w = <1, 1, 1>
+            v = ConvTranspose(k, w) strides=2 auto_pad=SAME_UPPER",
+            2,
+            8,
+        ),
+        (
+            "k = <1, 1, 8>
+            v = MaxPool(k) kernel_shape=3 dilations=2 auto_pad=SAME_UPPER",
+            2,
+            8,
+        ),
+        (
+            "k = 1
+            v = NonZero(k)",
+            0,
+            0,
+        ),
+        (
+            "k = <4>
+            v = ai.onnx.ml.LinearRegressor(k)",
+            0,
+            4,
+        ),
+        (
+            "k = <1, 2, 4>
+            g = <4>
+            y0 v = ms.SkipLayerNormalization(k, k, g)",
+            2,
+            4,
+        ),
+    ] {
+        refused(&measured(values, axis, seeming));
+    }
+    // The same where the dimension is what it seems.
+    let conv = "k = <1, 1, 4>
+        w = <1, 1, 3>
+        v = ConvTranspose(k, w) strides=2 auto_pad=SAME_UPPER";
+    assert_eq!(Text::parse(&measured(conv, 2, 8)).shared(), Ok(vec![]));
+}
+
+#[test]
+fn a_pool_may_have_no_place() {
+    let text = format!(
+        "{SHAPE}u: [1, 1, s]
+        v = MaxPool(u) kernel_shape=2
+        sv = Shape(v)
+        two = {{2}}
+        three = {{3}}
+        e = Slice(sv, two, three)
+        p = Mul(n1, e)
+        t = Concat(one1, p, m1) axis=0
+        r = Reshape(x, t)
+        s = Softmax(r) axis=2
+        y = Reshape(s, sx)
+        -> y"
+    );
+    refused(&text);
+}
+
+#[test]
+fn values_without_rows_have_sizes_of_0_and_others_too() {
+    refused(&format!(
+        "{SHAPE}u: [1, s]
+        w: [1, t]
+        su = Shape(u) start=1
+        sw = Shape(w) start=1
+        d = Sub(su, sw)
+        c = {{1, 2}}
+        r2 = Reshape(c, d)
+        rs = Shape(r2)
+        dd = Mul(d, d)
+        p = Mul(n1, dd)
+        q = Mul(rs, rs)
+        hi = Div(p, q){TAIL}"
+    ));
+}
+
+#[test]
+fn a_mask_holds_other_numbers_than_what_it_masks() {
+    refused(&format!(
+        "{SHAPE}two = {{2}}
+        k = Cast(two) to=1
+        d m = Dropout(k)
+        e = Cast(m) to=7
+        is_it = Equal(e, two)
+        hi = Where(is_it, n1, one1){TAIL}"
+    ));
+}
+
+/// Products of what 32 or 64 bits do not hold, and sums that hide how large they are.
+#[test]
+fn arithmetic_wraps_around_in_the_type_that_it_is_done_in() {
+    let narrow = |product: &str| {
+        format!(
+            "{SHAPE}u: [s]
+            su = Shape(u)
+            b = Cast(su) to=6
+            i = Cast(n1) to=6
+            wide = {{32768}}
+            k = Cast(wide) to=6
+            {product}
+            p = Mul(i, q)
+            d = Div(p, q)
+            hi = Cast(d) to=7{TAIL}"
+        )
+    };
+    assert_eq!(
+        Text::parse(&narrow("q = Identity(b)")).shared(),
+        Ok(vec!["u".to_owned()])
+    );
+    refused(&narrow("q = Mul(b, k)"));
+    refused(&narrow(
+        "bb = Mul(b, b)
+        q = Mul(bb, k)",
+    ));
+    let wide = |product: &str| {
+        format!(
+            "{SHAPE}u: [s]
+            b = Shape(u)
+            k = {{32768}}
+            {product}
+            p = Mul(n1, q)
+            hi = Div(p, q){TAIL}"
+        )
+    };
+    assert_eq!(
+        Text::parse(&wide("q = Mul(b, k)")).shared(),
+        Ok(vec!["u".to_owned()])
+    );
+    refused(&wide(
+        "bb = Mul(b, b)
+        bbb = Mul(bb, b)
+        q = Mul(bbb, k)",
+    ));
+    refused(&wide(
+        "c = Add(b, one1)
+        cc = Mul(c, c)
+        ccc = Mul(cc, c)
+        more = Add(ccc, one1)
+        m = Sub(more, one1)
+        mm = Mul(m, m)
+        q = Mul(mm, k)",
+    ));
+    // A number of a request may be any.
+    refused(&wide(
+        "f = Gather(b, zero)
+        j: []
+        q = Cast(j) to=7",
+    ));
+}
+
+#[test]
+fn a_name_stands_for_one_value() {
+    let text = "x: [n, 4]
+        y = Relu(x)
+        y = CumSum(x, zero)
+        zero = 0
+        -> y";
+    refused(text);
+}

@@ -18,9 +18,13 @@ fn samples(node: &Node<'_>) -> Result<(Value, Vec<Size>), Reason> {
 
 /// A value for each sample: `columns` of them, or one without an axis of its own.
 fn of_samples(value: &Value, dims: &[Size], columns: Option<Size>) -> Item {
-    let mut target = vec![dims.first().cloned().unwrap_or_else(|| Size::number(1))];
-    target.extend(columns);
-    Item::Tensor(like(value, target))
+    let samples = match dims {
+        [_] => Size::number(1),
+        [samples, _] => samples.clone(),
+        // Of no rows: `samples` has made sure.
+        _ => return Item::Tensor(Value::same_of_any_rank()),
+    };
+    Item::Tensor(like(value, [samples].into_iter().chain(columns).collect()))
 }
 
 /// A label, and the score of each class.

@@ -36,6 +36,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use tensor_core::Quoted;
 
+pub(crate) use self::size::{MAX_DIM, MAX_ROWS};
 use self::{
     pass::Pass,
     size::{Size, Symbols},
@@ -172,13 +173,13 @@ fn input(
             _ if axis == 0 && has_rows => Size::rows(),
             Dim::Fixed(size) => match i64::try_from(*size) {
                 Ok(size) => Size::number(size),
-                Err(_) => symbols.positive(),
+                Err(_) => symbols.dim(),
             },
             Dim::Named(name) if row_names.contains(name.as_str()) => {
                 return Err(format!("input {} has its rows on axis {axis}", Quoted(&port.name)).into());
             }
             Dim::Named(name) if name != UNNAMED => symbols.named(name),
-            Dim::Named(_) | Dim::Free => symbols.positive(),
+            Dim::Named(_) | Dim::Free => symbols.of_input(),
         });
     }
     Ok(Item::Tensor(match has_rows {

@@ -16,6 +16,8 @@ pub(super) struct Node<'n> {
     /// The version of the operator's set.
     pub(super) opset: i64,
     pub(super) inputs: Vec<Option<Item>>,
+    /// The most that the integers are that it computes with.
+    pub(super) width: u128,
     pub(super) symbols: &'n mut Symbols,
 }
 

@@ -1,18 +1,18 @@
 //! The pass: nodes in the file's order, each by its rule, with the values that names stand for.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::{
     constants, interleaving,
     node::{Follow, Given, Node, label},
     numbering,
-    size::Symbols,
+    size::{NARROW, Symbols, WIDE},
     table::{self, Rule},
     value::{Item, Reason, Value},
 };
 use crate::{
     ops,
-    proto::{GraphProto, ModelProto, NodeProto, canonical_domain},
+    proto::{GraphProto, ModelProto, NodeProto, TensorProto, canonical_domain, tensor_proto::DataType},
 };
 
 type Known = Result<Item, Reason>;
@@ -22,6 +22,8 @@ pub(super) struct Pass<'m> {
     opsets: HashMap<&'m str, i64>,
     /// From the outermost graph to the one that is followed.
     scopes: Vec<HashMap<String, Known>>,
+    /// Names of values that may be integers of 32 bits, whichever graph they are of.
+    narrow: HashSet<String>,
     /// Nodes and names that may still be followed: those of loops are several times.
     left: usize,
 }
@@ -42,6 +44,7 @@ impl<'m> Pass<'m> {
                 .map(|import| (canonical_domain(&import.domain), import.version))
                 .collect(),
             scopes: Vec::new(),
+            narrow: HashSet::new(),
             left: MAX_STEPS,
         })
     }
@@ -67,6 +70,9 @@ impl<'m> Pass<'m> {
     ) -> Result<Vec<Known>, Reason> {
         self.spend(1 + graph.initializer.len() + graph.input.len() + graph.output.len())?;
         let mut scope = inputs;
+        for tensor in graph.initializer.iter().filter(|tensor| is_narrow(tensor)) {
+            self.narrow.insert(tensor.name.clone());
+        }
         for tensor in &graph.initializer {
             let known = || Ok(Item::Tensor(constants::tensor(tensor, symbols)));
             scope.entry(tensor.name.clone()).or_insert_with(known);
@@ -79,15 +85,17 @@ impl<'m> Pass<'m> {
             let known = || Ok(Item::Tensor(Value::same_of_any_rank()));
             scope.entry(sparse.name.clone()).or_insert_with(known);
         }
-        // A name that this graph gives later is not the outer graph's.
+        // A name that this graph gives later is not the outer graph's, nor another one's of its own.
         for name in graph
             .node
             .iter()
             .flat_map(|node| &node.output)
             .filter(|name| !name.is_empty())
         {
-            let later = || Err(format!("the value '{name}' is used before it is defined").into());
-            scope.entry(name.clone()).or_insert_with(later);
+            let later = Err(format!("the value '{name}' is used before it is defined").into());
+            if scope.insert(name.clone(), later).is_some() {
+                return Err(format!("two values are called '{name}'").into());
+            }
         }
         self.scopes.push(scope);
         for node in &graph.node {
@@ -131,6 +139,24 @@ impl<'m> Pass<'m> {
         Ok(())
     }
 
+    /// Notes whether a node gives integers of 32 bits, as far as may be; returns whether it takes some.
+    fn note_narrow(&mut self, node: &NodeProto) -> bool {
+        let is_taken = node.input.iter().any(|name| self.narrow.contains(name));
+        let mut constants = node.attribute.iter().filter_map(|attribute| attribute.t.as_ref());
+        let is_given = match node.op_type.as_str() {
+            "Cast" => {
+                let mut to = node.attribute.iter().filter(|attribute| attribute.name == "to");
+                to.any(|to| to.i == DataType::Int32 as i64)
+            }
+            "Shape" | "Size" => false,
+            _ => is_taken || constants.any(is_narrow),
+        };
+        if is_given {
+            self.narrow.extend(node.output.iter().cloned());
+        }
+        is_taken
+    }
+
     fn known(&self, name: &str) -> Known {
         let scopes = self.scopes.iter().rev();
         let mut found = scopes.filter_map(|scope| scope.get(name));
@@ -171,8 +197,10 @@ impl<'m> Pass<'m> {
         let numbering = numbering::given(node, &inputs);
         let outer = interleaving::given(node, &inputs)?;
         let finish = |items| interleaving::apply(numbering::apply(items, numbering), outer.as_ref());
+        let is_narrow = self.note_narrow(node);
         let mut seen = Node {
             proto: node,
+            width: if is_narrow { NARROW } else { WIDE },
             opset,
             inputs,
             symbols,
@@ -191,9 +219,14 @@ impl<'m> Pass<'m> {
     }
 }
 
+fn is_narrow(tensor: &TensorProto) -> bool {
+    tensor.data_type == DataType::Int32 as i32
+}
+
 impl Follow for Pass<'_> {
     fn graph(&mut self, graph: &GraphProto, arguments: Vec<Item>, symbols: &mut Symbols) -> Given {
         let names = graph.input.iter().map(|input| input.name.clone());
+        self.narrow.extend(names.clone());
         let inputs = names.zip(arguments.into_iter().map(Ok)).collect();
         self.follow(graph, inputs, symbols)?.into_iter().collect()
     }

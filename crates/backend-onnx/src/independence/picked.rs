@@ -2,7 +2,7 @@
 
 use super::{
     node::{Given, Node, like, one},
-    size::{Size, Symbols},
+    size::{Bounds, Size, Symbols},
     value::{Item, Numbering, Origin, Reason, Value},
 };
 
@@ -171,6 +171,9 @@ pub(super) fn slice(node: &mut Node<'_>) -> Given {
     };
     let steps = if is_old { None } else { bounds(node, 4, "steps")? };
     let steps = steps.unwrap_or_else(|| vec![Size::number(1); starts.len()]);
+    if [ends.len(), axes.len(), steps.len()] != [starts.len(); 3] {
+        return node.refuse("has lists of bounds of different lengths");
+    }
     let mut target = dims.clone();
     for (((axis, start), end), step) in axes.iter().zip(&starts).zip(&ends).zip(&steps) {
         let Some(dim) = dims.get(*axis) else {
@@ -257,14 +260,23 @@ impl Span<'_> {
         }
         // From the start, or to the end: what is cut off is known.
         if self.step.is(1) && self.start.is(0) && self.end.as_number().is_none() && !self.end.has_rows() {
-            return symbols.positive_of("first", vec![dim.clone(), self.end.clone()], 2);
+            let bounds = Bounds {
+                is_positive: symbols.is_positive(dim) && symbols.is_positive(self.end),
+                most: symbols.most(dim),
+            };
+            return symbols.bounded_dim_of("first", vec![dim.clone(), self.end.clone()], bounds);
         }
         let arguments = [dim, self.start, self.end, self.step];
-        symbols.dim_of("slice", arguments.into_iter().cloned().collect())
+        let bounds = Bounds {
+            is_positive: false,
+            most: symbols.most(dim),
+        };
+        symbols.bounded_dim_of("slice", arguments.into_iter().cloned().collect(), bounds)
     }
 }
 
-/// The first index of a slice, and how many there are.
+/// The first index of a slice, and how many there are; `None` also for a slice backwards to an end that runtimes take for the tensor's
+/// start, though it is far beyond its end.
 fn range(length: i64, start: i64, end: i64, step: i64) -> Option<(i64, i64)> {
     if length <= 0 {
         return (length == 0).then_some((0, 0));
@@ -291,6 +303,7 @@ fn range(length: i64, start: i64, end: i64, step: i64) -> Option<(i64, i64)> {
                     .checked_div(step)?,
             )
         }
+        _ if end >= Span::FAR => return None,
         _ => {
             let (start, end) = (
                 from_start(start).clamp(0, length - 1),

@@ -114,8 +114,11 @@ pub(super) fn skip_layer_normalization(node: &mut Node<'_>) -> Given {
     }
     let axis = node.axis(-1, rank)?;
     node.keep_off(&sum, axis)?;
+    let mut dims = sum.dims.clone().unwrap_or_default();
+    dims[axis] = Size::number(1);
+    let statistic = Item::Tensor(super::node::like(&sum, dims));
     let sum = Item::Tensor(sum);
-    Ok(vec![sum.clone(), sum.clone(), sum.clone(), sum])
+    Ok(vec![sum.clone(), statistic.clone(), statistic, sum])
 }
 
 /// Without an attribute: all but channels.
@@ -162,7 +165,7 @@ fn content_of(node: &mut Node<'_>, axes: &[i64]) -> Option<Option<Size>> {
     match node.proto.op_type.as_str() {
         "ReduceProd" if known.iter().all(|size| node.symbols.is_integer(size)) => {
             let product = node.symbols.product_of(&known);
-            Some(product.filter(Size::is_in_range))
+            Some(product.filter(|product| node.symbols.most(product) <= node.width))
         }
         _ if known.iter().any(Size::has_rows) => Some(None),
         _ => Some(Some(node.symbols.real())),

@@ -3,7 +3,7 @@
 use super::{
     elementwise::broadcast_of,
     node::{Given, Node, like, one},
-    size::{Size, Symbols},
+    size::{Bounds, Size, Symbols},
     value::{Numbering, Origin, Reason, Value},
 };
 
@@ -51,6 +51,7 @@ pub(super) fn reshape(node: &mut Node<'_>) -> Given {
     let is_zero_kept = node.int("allowzero", 0) == 0;
     let mut target = Vec::with_capacity(wanted.len());
     let mut inferred = None;
+    let mut is_known = true;
     for (index, size) in wanted.into_iter().enumerate() {
         let Some(size) = size else {
             return node.refuse_count();
@@ -66,16 +67,21 @@ pub(super) fn reshape(node: &mut Node<'_>) -> Given {
             }
             Some(..0) => return node.refuse("has a negative size"),
             // 0 and -1 mean other dimensions.
-            None if value.row_axis().is_some()
-                && !is_positive(node.symbols, &size, &dims, index, is_zero_kept) =>
-            {
-                return node.refuse("has a size that may be 0 or negative");
+            None if !is_positive(node.symbols, &size, &dims, index, is_zero_kept) => {
+                if value.row_axis().is_some() {
+                    return node.refuse("has a size that may be 0 or negative");
+                }
+                is_known = false;
+                target.push(node.symbols.dim());
             }
             _ => target.push(size),
         }
     }
     if let Some(index) = inferred {
-        target[index] = infer(node, &dims, &target)?;
+        target[index] = match is_known {
+            true => infer(node, &dims, &target)?,
+            false => node.symbols.dim(),
+        };
     }
     one(reshaped(node, &value, &dims, target)?)
 }
@@ -104,11 +110,15 @@ fn infer(node: &mut Node<'_>, dims: &[Size], target: &[Size]) -> Result<Size, Re
     // The number of rows may cancel out, and what is left is the same for all requests.
     let without = |size: &Size| size.over(&Size::rows()).unwrap_or_else(|| size.clone());
     if total.has_rows() == rest.has_rows() {
+        let bounds = Bounds {
+            // Of all elements, of which there are some.
+            is_positive: node.symbols.is_positive(&total),
+            most: node.symbols.most(&without(&total)),
+        };
         let quotient = vec![without(&total), without(&rest)];
         return Ok(node
             .symbols
-            // Of all elements, of which there are some.
-            .positive_of("quotient", quotient, 1)
+            .bounded_dim_of("quotient", quotient, bounds)
             .unwrap_or_else(|| node.symbols.dim()));
     }
     node.refuse(
@@ -451,8 +461,13 @@ fn length_of(symbols: &mut Symbols, bounds: Vec<Size>) -> Size {
 pub(super) fn non_zero(node: &mut Node<'_>) -> Given {
     node.require_same(0)?;
     let rank = i64::try_from(node.dims(0)?.len()).unwrap_or(i64::MAX);
+    // Of a scalar ONNX says 0 and ONNX Runtime 1.
+    let rank = match rank {
+        0 => node.symbols.dim(),
+        rank => Size::number(rank),
+    };
     let count = node.symbols.dim();
-    one(Value::same(vec![Size::number(rank), count]))
+    one(Value::same(vec![rank, count]))
 }
 
 /// Of rows the result would depend on where they are.

@@ -16,6 +16,18 @@ pub(super) struct Size {
 
 type Symbol = u32;
 
+/// The most that integers of 64 bits are.
+pub(super) const WIDE: u128 = i64::MAX as u128;
+
+/// The same of 32 bits.
+pub(super) const NARROW: u128 = i32::MAX as u128;
+
+/// Rows of a batch, so that 32 bits hold the product with a dimension.
+pub(crate) const MAX_ROWS: u64 = (1 << 11) - 1;
+
+/// The largest dimension of requests that are joined.
+pub(crate) const MAX_DIM: u64 = (1 << 20) - 1;
+
 /// A small number of elements for each row.
 const MAX_PER_ROW: i64 = 100_000;
 
@@ -83,14 +95,6 @@ impl Size {
         self.symbols.contains(&ANY)
     }
 
-    /// Whether arithmetic of 32 or 64 bits holds it for batches of some thousand rows.
-    pub(super) fn is_in_range(&self) -> bool {
-        let is_small =
-            i32::try_from(self.coefficient).is_ok() && !(self.rows && self.coefficient.abs() > MAX_PER_ROW);
-        // Products of more dimensions than these need not fit.
-        is_small && self.symbols.len() + usize::from(self.rows) <= 3
-    }
-
     /// Whether literal numbers, dimensions and rows are all that it is made of, so that two sizes differ if they are written differently.
     pub(super) fn is_literal(&self) -> bool {
         self.symbols.is_empty()
@@ -102,11 +106,6 @@ impl Size {
         self.symbols
             .iter()
             .all(|symbol| *symbol != ANY && is_known(symbol))
-    }
-
-    /// Whether 32 bits hold it: a literal number, the number of rows, or a dimension.
-    pub(super) fn is_narrow(&self) -> bool {
-        self.is_in_range() && self.symbols.len() + usize::from(self.rows) <= 1
     }
 
     /// Nothing times anything is nothing.
@@ -149,6 +148,16 @@ struct Kind {
     /// At least 0.
     is_natural: bool,
     is_integer: bool,
+    /// The most that it can be, up or down.
+    most: u128,
+}
+
+/// What is known of a dimension.
+pub(super) struct Bounds {
+    /// Whether it is at least 1 in requests that are joined.
+    pub(super) is_positive: bool,
+    /// As [`Symbols::most`].
+    pub(super) most: u128,
 }
 
 /// What a symbol stands for.
@@ -191,8 +200,8 @@ impl Symbols {
         self.of_term(Term::Name(name.to_owned()), Kind::POSITIVE)
     }
 
-    /// A dimension of which nothing is known but that it is at least 1 in requests that are joined, such as that of an input.
-    pub(super) fn positive(&mut self) -> Size {
+    /// A free dimension of an input.
+    pub(super) fn of_input(&mut self) -> Size {
         self.symbol(Kind::POSITIVE)
     }
 
@@ -233,21 +242,24 @@ impl Symbols {
         self.kind_of(size).is_integer
     }
 
-    /// A function of sizes: one symbol for equal arguments, `None` if it depends on the number of rows.
+    /// A dimension that is a function of sizes: one symbol for equal arguments, `None` if it depends on the number of rows.
     pub(super) fn dim_of(&mut self, function: &'static str, arguments: Vec<Size>) -> Option<Size> {
         self.of(function, arguments, Kind::DIM)
     }
 
-    /// The same of what is at least 1 where its first arguments are, so many of them.
-    pub(super) fn positive_of(
+    /// The same where more is known.
+    pub(super) fn bounded_dim_of(
         &mut self,
         function: &'static str,
         arguments: Vec<Size>,
-        count: usize,
+        bounds: Bounds,
     ) -> Option<Size> {
-        let is_positive = arguments.iter().take(count).all(|size| self.is_positive(size));
-        let kind = if is_positive { Kind::POSITIVE } else { Kind::DIM };
-        self.of(function, arguments, kind)
+        self.of(function, arguments, Kind::within(bounds))
+    }
+
+    /// A dimension of which nothing else is known.
+    pub(super) fn bounded_dim(&mut self, bounds: Bounds) -> Size {
+        self.symbol(Kind::within(bounds))
     }
 
     fn of(&mut self, function: &'static str, arguments: Vec<Size>, kind: Kind) -> Option<Size> {
@@ -281,7 +293,7 @@ impl Symbols {
         if let Some(number) = self.as_float(size) {
             return Some(Size::number(number));
         }
-        match self.kind_of(size).is_dim() && size.is_narrow() {
+        match self.kind_of(size).is_dim() && self.most(size) <= NARROW {
             true => Some(size.clone()),
             false => self.of("narrow", vec![size.clone()], Kind::INTEGER),
         }
@@ -290,10 +302,20 @@ impl Symbols {
     /// The same as a floating-point number, which is rounded.
     pub(super) fn as_real(&mut self, size: &Size) -> Option<Size> {
         let kind = Kind {
-            is_positive: self.is_positive(size) && self.is_integer(size) && size.is_narrow(),
+            is_positive: self.is_positive(size) && self.is_integer(size) && self.most(size) <= NARROW,
             ..Kind::REAL
         };
         self.of("real", vec![size.clone()], kind)
+    }
+
+    /// The most that a size can be, up or down, in requests that are joined: none has more rows than [`MAX_ROWS`], or larger dimensions
+    /// than [`MAX_DIM`].
+    pub(super) fn most(&self, size: &Size) -> u128 {
+        let of_rows = if size.rows { MAX_ROWS } else { 1 };
+        let factors = [size.coefficient.unsigned_abs(), of_rows].map(u128::from);
+        factors
+            .into_iter()
+            .fold(self.kind_of(size).most, u128::saturating_mul)
     }
 
     /// What is known of a product of such symbols.
@@ -302,7 +324,11 @@ impl Symbols {
             .symbols
             .iter()
             .filter_map(|symbol| self.kinds.get(*symbol as usize));
-        kinds.fold(Kind::POSITIVE, |all, kind| all.and(*kind))
+        let nothing = Kind {
+            most: 1,
+            ..Kind::POSITIVE
+        };
+        kinds.fold(nothing, |all, kind| all.and(*kind))
     }
 
     /// What is known of the sum, the product or the quotient of two sizes.
@@ -311,7 +337,8 @@ impl Symbols {
         Kind {
             is_positive: self.is_positive(a) && self.is_positive(b),
             is_natural,
-            ..self.kind_of(a).and(self.kind_of(b))
+            is_integer: self.is_integer(a) && self.is_integer(b),
+            most: self.most(a).saturating_add(self.most(b)),
         }
     }
 
@@ -331,7 +358,8 @@ impl Symbols {
             }
             _ => {}
         }
-        self.commutative("*", a, b)
+        let most = self.most(a).saturating_mul(self.most(b));
+        self.commutative("*", a, b, most)
     }
 
     pub(super) fn product_of(&mut self, sizes: &[Size]) -> Option<Size> {
@@ -352,7 +380,8 @@ impl Symbols {
         {
             return Some(a.with_coefficient(coefficient));
         }
-        self.commutative("+", a, b)
+        let most = self.kind_of_both(a, b).most;
+        self.commutative("+", a, b, most)
     }
 
     pub(super) fn difference(&mut self, a: &Size, b: &Size) -> Option<Size> {
@@ -367,7 +396,7 @@ impl Symbols {
         let kind = Kind {
             is_positive: false,
             is_natural: false,
-            ..self.kind_of(a).and(self.kind_of(b))
+            ..self.kind_of_both(a, b)
         };
         self.of("-", vec![a.clone(), b.clone()], kind)
     }
@@ -385,10 +414,13 @@ impl Symbols {
         (!a.has_rows() && !b.has_rows()).then(|| self.symbol(kind))
     }
 
-    fn commutative(&mut self, function: &'static str, a: &Size, b: &Size) -> Option<Size> {
+    fn commutative(&mut self, function: &'static str, a: &Size, b: &Size, most: u128) -> Option<Size> {
         let mut arguments = vec![a.clone(), b.clone()];
         arguments.sort();
-        let kind = self.kind_of_both(a, b);
+        let kind = Kind {
+            most,
+            ..self.kind_of_both(a, b)
+        };
         self.of(function, arguments, kind)
     }
 
@@ -415,19 +447,31 @@ impl Kind {
         is_positive: true,
         is_natural: true,
         is_integer: true,
+        most: MAX_DIM as u128,
     };
+    /// Of any tensor that memory holds.
     const DIM: Self = Self {
         is_positive: false,
+        most: 1 << 40,
         ..Self::POSITIVE
     };
     const INTEGER: Self = Self {
         is_natural: false,
+        most: u128::MAX,
         ..Self::DIM
     };
     const REAL: Self = Self {
         is_integer: false,
         ..Self::INTEGER
     };
+
+    fn within(bounds: Bounds) -> Self {
+        Self {
+            is_positive: bounds.is_positive,
+            most: bounds.most,
+            ..Self::DIM
+        }
+    }
 
     fn is_dim(self) -> bool {
         self.is_natural && self.is_integer
@@ -438,6 +482,7 @@ impl Kind {
             is_positive: self.is_positive && other.is_positive,
             is_natural: self.is_natural && other.is_natural,
             is_integer: self.is_integer && other.is_integer,
+            most: self.most.saturating_mul(other.most),
         }
     }
 }

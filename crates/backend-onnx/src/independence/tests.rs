@@ -148,6 +148,9 @@ fn node(outputs: &str, text: &str) -> NodeProto {
     }
 }
 
+/// Attributes that are lists, also of one number.
+const LISTS: &[&str] = &["axes", "perm", "kernel_shape", "strides", "dilations"];
+
 /// `axis=1`, `axes=0,2`, or a string.
 fn attribute(text: &str) -> AttributeProto {
     let (name, value) = text.split_once('=').unwrap();
@@ -157,7 +160,7 @@ fn attribute(text: &str) -> AttributeProto {
     };
     let numbers: Option<Vec<i64>> = value.split(',').map(|part| part.parse().ok()).collect();
     let kind = match numbers.as_deref() {
-        Some([number]) if name != "axes" && name != "perm" => {
+        Some([number]) if !LISTS.contains(&name) => {
             attribute.i = *number;
             AttributeType::Int
         }

@@ -4,7 +4,7 @@ use super::{
     constants::float,
     elementwise::onto,
     node::{Given, Node, like, one},
-    size::Size,
+    size::{Bounds, Size},
     value::{Item, Origin, Reason, Value},
 };
 
@@ -113,9 +113,13 @@ fn places(node: &mut Node<'_>, dims: &[Size], kernel: &[Size]) -> Vec<Size> {
             ]
         })
         .collect();
+    let is_pool = node.proto.op_type.ends_with("Pool");
     let mut places = Vec::with_capacity(dims.len());
     for ((dim, kernel), window) in dims.iter().zip(kernel).zip(windows) {
+        let [_, dilation, before, after, _, padding] = window;
         let known = match (dim.as_number(), kernel.as_number()) {
+            // ONNX Runtime pads pools as if there were no dilations.
+            _ if is_pool && padding == SAME && dilation != 1 => None,
             (Some(length), Some(kernel)) => count(length, kernel, window),
             (None, Some(kernel)) if keeps(kernel, window) => {
                 places.push(dim.clone());
@@ -126,8 +130,15 @@ fn places(node: &mut Node<'_>, dims: &[Size], kernel: &[Size]) -> Vec<Size> {
         let of_symbols = |node: &mut Node<'_>| {
             let mut arguments = vec![dim.clone(), kernel.clone()];
             arguments.extend(window.map(Size::number));
-            // A window that does not fit is an error.
-            node.symbols.positive_of("window", arguments, 1)
+            let bounds = Bounds {
+                // A window that does not fit is an error, but for pools: those may have no place.
+                is_positive: !is_pool && node.symbols.is_positive(dim),
+                most: [before, after]
+                    .iter()
+                    .map(|pad| u128::from(pad.unsigned_abs()))
+                    .fold(node.symbols.most(dim), u128::saturating_add),
+            };
+            node.symbols.bounded_dim_of("window", arguments, bounds)
         };
         let place = known.map(Size::number).or_else(|| of_symbols(node));
         places.push(place.unwrap_or_else(|| node.symbols.dim()));
@@ -211,7 +222,13 @@ fn spread(node: &Node<'_>, axis: usize, axes: usize, length: i64, kernel: i64) -
     }
     let (stride, dilation) = (at("strides", axis, 1), at("dilations", axis, 1));
     let full = match node.text("auto_pad", "NOTSET").as_str() {
-        "SAME_UPPER" | "SAME_LOWER" => return length.checked_mul(stride),
+        // Where a window is smaller than a step, runtimes do not agree.
+        "SAME_UPPER" | "SAME_LOWER"
+            if kernel.checked_sub(1)?.checked_mul(dilation)? >= stride.checked_sub(1)? =>
+        {
+            return length.checked_mul(stride);
+        }
+        "SAME_UPPER" | "SAME_LOWER" => return None,
         "VALID" => 0,
         _ => at("pads", axis, 0).checked_add(at("pads", axis + axes, 0))?,
     };

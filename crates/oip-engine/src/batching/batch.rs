@@ -1,6 +1,5 @@
 //! Requests joined along axis 0, and their outputs taken apart again.
 
-use oip_service::IndependentRows;
 use oip_types::{
     InferInput, InferOutput, InferRequest, ModelMetadata, ParameterValue, Parameters, RequestPart,
     RequestedOutput, ServiceError, TensorValue,
@@ -48,7 +47,7 @@ pub(crate) fn ask(
     };
     // Without rows there is nothing to join, and a model may want to say something about it.
     let may_join = rows > 0 && policy.joins() && has_equal_dims(independent, request);
-    let key = may_join.then(|| join_key(metadata, &independent.shared_inputs, request));
+    let key = may_join.then(|| join_key(metadata, independent, request));
     Ok(Ask {
         rows,
         key: key.flatten(),
@@ -131,7 +130,11 @@ fn has_equal_dims(independent: &IndependentRows, request: &InferRequest) -> bool
 ///
 /// Nothing but these differs between requests that fit the metadata, and for most models that is nothing at all: then
 /// the key is empty and costs no memory.
-fn join_key(metadata: &ModelMetadata, shared: &[String], request: &InferRequest) -> Option<JoinKey> {
+fn join_key(
+    metadata: &ModelMetadata,
+    independent: &IndependentRows,
+    request: &InferRequest,
+) -> Option<JoinKey> {
     /// Bytes of shared inputs that a key holds.
     const MAX_SHARED: usize = 64 << 10;
     let mut key = Vec::new();
@@ -142,14 +145,14 @@ fn join_key(metadata: &ModelMetadata, shared: &[String], request: &InferRequest)
         }
         let dims = value.map_or(&[][..], |value| value.shape().dims());
         // A model may take a dimension of 0 for one that it is to find out.
-        if dims.contains(&0) {
+        if dims.iter().any(|dim| *dim == 0 || *dim > independent.max_dim) {
             return None;
         }
         let has_any_rank = expected.shape.has_any_leading();
         if has_any_rank {
             key.push(dims.len() as u8); // at most `Shape::MAX_RANK`
         }
-        let is_shared = shared.contains(&expected.name);
+        let is_shared = independent.shared_inputs.contains(&expected.name);
         let patterns = expected.shape.dims();
         for (index, dim) in dims.iter().enumerate().skip(usize::from(!is_shared)) {
             if has_any_rank || patterns.get(index).is_none_or(Option::is_none) {
@@ -438,7 +441,7 @@ mod tests {
 
         let mut optional = metadata();
         optional.inputs[1] = optional.inputs[1].clone().optional();
-        let key_of = |request: &InferRequest| join_key(&optional, &[], request);
+        let key_of = |request: &InferRequest| join_key(&optional, &IndependentRows::default(), request);
         let mut without = base.clone();
         without.inputs.truncate(1);
         assert_ne!(

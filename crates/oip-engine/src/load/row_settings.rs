@@ -41,10 +41,11 @@ impl RowSettings {
             (None, RowIndependence::Unproven(reason)) => alone(reason),
             (None, _) => alone("nothing says that its rows are independent".to_owned()),
         };
+        let of_proof = u32::try_from(rows.max_rows).unwrap_or(u32::MAX);
         Self {
             joining,
             rows,
-            max_batch_size: own.unwrap_or(limit).min(limit),
+            max_batch_size: own.unwrap_or(limit).min(limit).min(of_proof),
         }
     }
 
