@@ -127,11 +127,11 @@ def text_of(attributes):
 
 
 @contextlib.contextmanager
-def running(server, models, *options):
+def running(server, models, variables):
     port = free_port()
     with subprocess.Popen(
-        [server, models, f"--address=127.0.0.1:{port}", "--log=warn", *options],
-        stdout=subprocess.DEVNULL, env={"OTEL_SERVICE_NAME": SERVICE, "PATH": "/usr/bin:/bin"},
+        [server, models, f"--address=127.0.0.1:{port}", "--log=warn"],
+        stdout=subprocess.DEVNULL, env={"OTEL_SERVICE_NAME": SERVICE, "PATH": "/usr/bin:/bin", **variables},
     ) as process:
         try:
             http = f"http://127.0.0.1:{port}"
@@ -143,8 +143,8 @@ def running(server, models, *options):
 
 def collected(name, server, models, request, receiver, url):
     """What reaches a receiver by a URL, read by the definitions of OpenTelemetry."""
-    options = [f"--otlp-endpoint={url}", f"--otlp-metrics-endpoint={url}", "--otlp-metrics-interval=1s"]
-    with running(server, models, *options) as address:
+    variables = {"OTEL_EXPORTER_OTLP_ENDPOINT": url, "OTEL_METRIC_EXPORT_INTERVAL": "1000"}
+    with running(server, models, variables) as address:
         trace, parent = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
         status, _ = call(f"{address}/v2/models/digit_portrait/infer", request, traceparent=f"00-{trace}-{parent}-01")
         check(status == 200, f"the request was answered with {status}")

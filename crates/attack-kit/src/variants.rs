@@ -63,21 +63,27 @@ pub(crate) fn all(folder: &Path) -> Result<Vec<Variant>> {
         "--access-log=json".to_owned(),
         format!("--access-log-file={}", path("access.log")),
     ];
-    let traced = |ratio: &str| {
-        [
-            format!("--otlp-endpoint={collector}"),
-            format!("--otlp-sample-ratio={ratio}"),
-        ]
+    // Settings of the configuration file alone.
+    let configured = |name: &str, settings: String| -> Result<[String; 1]> {
+        let file = path(&format!("{name}.toml"));
+        fs::write(&file, settings)?;
+        Ok([format!("--config={file}")])
     };
-    let pushed = [
-        format!("--otlp-metrics-endpoint={collector}"),
-        "--otlp-metrics-interval=1s".to_owned(),
-    ];
-    let recorded = |name: &str, rate: &str| {
-        [
-            format!("--capture={}", path(name)),
-            format!("--capture-rate={rate}"),
-        ]
+    let traced = |ratio: f64| {
+        configured(
+            &format!("traces-{ratio}"),
+            format!("otlp-endpoint = {collector:?}\notlp-sample-ratio = {ratio:?}\n"),
+        )
+    };
+    let pushed = configured(
+        "metrics",
+        format!("otlp-metrics-endpoint = {collector:?}\notlp-metrics-interval = \"1s\"\n"),
+    )?;
+    let recorded = |name: &str, rate: f64| {
+        configured(
+            name,
+            format!("capture = {:?}\ncapture-rate = {rate:?}\n", path(name)),
+        )
     };
     Ok(vec![
         Variant::new("nothing", &[]),
@@ -91,10 +97,10 @@ pub(crate) fn all(folder: &Path) -> Result<Vec<Variant>> {
             ..Variant::new("a token with a rate", &known)
         },
         Variant::new("access log, JSON", &logged),
-        Variant::new("traces, one of a hundred", &traced("0.01")),
-        Variant::new("traces, all", &traced("1")),
+        Variant::new("traces, one of a hundred", &traced(0.01)?),
+        Variant::new("traces, all", &traced(1.0)?),
         Variant::new("metrics pushed each second", &pushed),
-        Variant::new("recorded, one of a hundred", &recorded("some", "0.01")),
+        Variant::new("recorded, one of a hundred", &recorded("some", 0.01)?),
         Variant {
             tls: Some(Arc::new(client)),
             has_token: true,
@@ -104,7 +110,7 @@ pub(crate) fn all(folder: &Path) -> Result<Vec<Variant>> {
                     &encrypted[..],
                     &known,
                     &logged_elsewhere(&path("all.log")),
-                    &traced("0.01"),
+                    &traced(0.01)?,
                 ]
                 .concat(),
             )

@@ -1,7 +1,8 @@
 //! Lists the requests that a server has recorded.
 //!
 //! ```sh
-//! oip-server models --capture captured --capture-rate 0.01
+//! printf 'capture = "captured"\ncapture-rate = 0.01\n' > server.toml
+//! oip-server models --config server.toml
 //! cargo run --package oip-capture --example list -- captured
 //! ```
 #![allow(clippy::print_stdout, reason = "an example talks to its reader")]

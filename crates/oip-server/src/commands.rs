@@ -14,9 +14,9 @@ use clap_complete::Shell;
 use crate::{
     check::{self, Check},
     failure::Failure,
-    help,
+    file_options, help,
     init::{self, Init},
-    options::{AFTER_HELP, AFTER_HELP_SHORT, Options, one_line},
+    options::{AFTER_HELP_SHORT, Options, after_help, one_line},
 };
 
 /// The name of the program.
@@ -98,6 +98,9 @@ fn serve(arguments: &[OsString]) -> Result<Asked, Failure> {
             Ok(Asked::Serve(Box::new(options)))
         }
         Err(error) if error.use_stderr() => {
+            if let Some(answer) = moved(&error, arguments) {
+                return Err(Failure::usage(answer));
+            }
             let first = arguments.first().filter(|_| arguments.len() > 1);
             let is_of_words = matches!(
                 error.kind(),
@@ -131,15 +134,26 @@ fn serve(arguments: &[OsString]) -> Result<Asked, Failure> {
 /// The arguments of a command; `None` when it was help that they asked for, which is printed.
 fn parse<T: Parser>(name: &str, arguments: impl Iterator<Item = OsString>) -> Result<Option<T>, Failure> {
     let program = OsString::from(format!("{PROGRAM} {name}"));
-    let matches = help::arranged(T::command()).try_get_matches_from(once(program).chain(arguments));
+    let arguments: Vec<OsString> = arguments.collect();
+    let matches = help::arranged(T::command()).try_get_matches_from(once(&program).chain(&arguments));
     match matches.and_then(|matches| T::from_arg_matches(&matches)) {
         Ok(parsed) => Ok(Some(parsed)),
-        Err(error) if error.use_stderr() => Err(Failure::usage(one_line(&error))),
+        Err(error) if error.use_stderr() => Err(Failure::usage(
+            moved(&error, &arguments).unwrap_or_else(|| one_line(&error)),
+        )),
         Err(error) => {
             let _ = error.print();
             Ok(None)
         }
     }
+}
+
+/// The answer to options that only the configuration file has.
+fn moved(error: &clap::Error, arguments: &[OsString]) -> Option<String> {
+    let is_unknown = error.kind() == ErrorKind::UnknownArgument;
+    is_unknown
+        .then(|| file_options::on_command_line(arguments))
+        .flatten()
 }
 
 /// The whole command line, for help, completions and manual pages. Commands are read by [`run`]: their options are those
@@ -153,7 +167,7 @@ fn whole() -> Command {
     ];
     help::arranged(Options::command())
         .after_help(AFTER_HELP_SHORT)
-        .after_long_help(AFTER_HELP)
+        .after_long_help(after_help())
         .args_conflicts_with_subcommands(true)
         .disable_help_subcommand(true)
         .subcommands(commands.map(|command| command.version(env!("CARGO_PKG_VERSION"))))

@@ -26,7 +26,9 @@ use crate::{
     backends::BackendConfig,
     config_file::read_file,
     failure::Failure,
-    options::{ControlMode, DEFAULT_LOG, GrpcForm, JsonNonFinite, LogFormat, Options},
+    file_options::{self, GrpcForm, JsonNonFinite},
+    in_place,
+    options::{ControlMode, DEFAULT_LOG, LogFormat, Options},
     source_options::SourceOptions,
     traffic::AccessLogForm,
 };
@@ -83,6 +85,9 @@ const CONSOLE_LOG_LINES: usize = 500;
 impl Config {
     /// Completes the options of the command line and the environment with those of the file and with defaults.
     pub(crate) fn resolve(options: Options) -> Result<Self, Failure> {
+        if let Some(answer) = file_options::in_environment(|name| env::var(name).ok()) {
+            return Err(Failure::usage(answer));
+        }
         let log_file = options.config.clone().filter(|_| options.log.is_none());
         let options = match &options.config {
             None => options,
@@ -95,7 +100,10 @@ impl Config {
         let budget = ByteBudget::new(options.memory_budget.map_or(512 << 20, |ByteSize(bytes)| bytes));
         note_budget(budget.clone());
         let backends = BackendConfig::new(&options, budget.clone());
-        let cpu = options.cpu_threads.map_or_else(CpuPool::default, CpuPool::new);
+        let cpu = options
+            .file
+            .cpu_threads
+            .map_or_else(CpuPool::default, CpuPool::new);
         let digests = options.source.digests()?;
         let model_repositories = match options.path {
             Some(path) => vec![path],
@@ -180,7 +188,7 @@ impl Config {
         let allow_console_log = options.allow_console_log.unwrap_or(log_is_local);
         let admin_hosts = self::allowed_hosts(&options.allowed_hosts, log_is_local)?;
         #[cfg(feature = "otlp")]
-        let pushed_metrics = options.metrics.resolve(&options.traces)?;
+        let pushed_metrics = options.file.metrics.resolve(&options.file.traces)?;
         Ok(Self {
             model_repositories,
             model_name: options.model_name,
@@ -192,7 +200,7 @@ impl Config {
                 config.server_name = "tensorferry".to_owned();
                 config.server_version = env!("CARGO_PKG_VERSION").to_owned();
                 config.instances = options.instances.unwrap_or(config.instances).max(1);
-                config.in_place = options.in_place.resolve();
+                config.in_place = in_place::setting(options.file.in_place_time);
                 config.on_model_thread = note_model_thread;
                 config.control = control;
                 config.queue_capacity = options.queue_size.unwrap_or(config.queue_capacity);
@@ -214,7 +222,7 @@ impl Config {
                 if allow_connection_memory {
                     config.connection_memory = Some(connection_regions.clone());
                 }
-                config.non_finite = match options.json_nonfinite.unwrap_or(JsonNonFinite::Null) {
+                config.non_finite = match options.file.json_nonfinite.unwrap_or(JsonNonFinite::Null) {
                     JsonNonFinite::Null => NonFinite::Null,
                     JsonNonFinite::Literal => NonFinite::Literal,
                     JsonNonFinite::String => NonFinite::String,
@@ -231,7 +239,7 @@ impl Config {
                 config.time = time;
                 config.budget = budget;
                 config.cpu = cpu;
-                config.output = match options.grpc_output.unwrap_or(GrpcForm::Mirror) {
+                config.output = match options.file.grpc_output.unwrap_or(GrpcForm::Mirror) {
                     GrpcForm::Mirror => GrpcOutput::Mirror,
                     GrpcForm::Raw => GrpcOutput::Raw,
                     GrpcForm::Typed => GrpcOutput::Typed,
@@ -255,9 +263,9 @@ impl Config {
             log: options.log.unwrap_or_else(|| DEFAULT_LOG.to_owned()),
             log_file,
             access_log,
-            capture: options.capture.resolve()?,
+            capture: options.file.capture.resolve()?,
             #[cfg(feature = "otlp")]
-            traces: options.traces.resolve(pushed_metrics.is_some())?,
+            traces: options.file.traces.resolve(pushed_metrics.is_some())?,
             #[cfg(feature = "otlp")]
             pushed_metrics,
             access_log_file: options.traffic.access_log_file,

@@ -82,26 +82,7 @@ const HEADINGS: [(&str, &[&str]); 7] = [
             "python",
         ],
     ),
-    (
-        "Advanced",
-        &[
-            "config",
-            "cpu-threads",
-            "in-place-time",
-            "json-nonfinite",
-            "grpc-output",
-            "capture",
-            "capture-rate",
-            "capture-models",
-            "capture-limit",
-            "otlp-endpoint",
-            "otlp-sample-ratio",
-            "otlp-ca",
-            "otlp-attribute",
-            "otlp-metrics-endpoint",
-            "otlp-metrics-interval",
-        ],
-    ),
+    ("Advanced", &["config"]),
 ];
 
 /// The options of `-h`, with a line for each.

@@ -1,4 +1,4 @@
-//! Running quick models on the transports' threads: the option, and how many threads that takes.
+//! Running quick models on the transports' threads: the setting, and how many threads that takes.
 
 use std::{
     future::{Future, poll_fn},
@@ -14,36 +14,16 @@ use std::{
 };
 
 use atomic_waker::AtomicWaker;
-use clap::Args;
 use oip_engine::InPlace;
-use serde::Deserialize;
 
 use oip_types::HumanDuration;
 
-/// Where models run.
-#[derive(Clone, Copy, Debug, Default, Args, Deserialize)]
-#[serde(rename_all = "kebab-case", default)]
-pub(crate) struct InPlaceOptions {
-    /// Models whose runs take at most about this long run on the thread that has their request, if nothing in a request can
-    /// make a run longer; with 0s every request goes to a thread of its model [default: 100us]
-    #[arg(long, env = "OIP_IN_PLACE_TIME", hide_env = true, value_name = "TIME")]
-    pub(crate) in_place_time: Option<HumanDuration>,
-}
-
-impl InPlaceOptions {
-    /// These options, and `other`'s where these say nothing.
-    pub(crate) fn or(self, other: Self) -> Self {
-        Self {
-            in_place_time: self.in_place_time.or(other.in_place_time),
-        }
-    }
-
-    /// The engine's setting.
-    pub(crate) fn resolve(self) -> Option<InPlace> {
-        let limit = self.in_place_time.map_or(DEFAULT_LIMIT, |time| time.0);
-        let is_wanted = !limit.is_zero();
-        is_wanted.then(|| InPlace::new(limit, transport_threads() - 1, || Box::pin(others_first())))
-    }
+/// The engine's setting: models whose runs take at most about `time` run on the thread that has their request, if nothing in a
+/// request can make a run longer. With zero every request goes to a thread of its model.
+pub(crate) fn setting(time: Option<HumanDuration>) -> Option<InPlace> {
+    let limit = time.map_or(DEFAULT_LIMIT, |time| time.0);
+    let is_wanted = !limit.is_zero();
+    is_wanted.then(|| InPlace::new(limit, transport_threads() - 1, || Box::pin(others_first())))
 }
 
 /// Ends once the runtime has had a look at its other tasks. tokio's own future for that ends when it is polled a second time, for

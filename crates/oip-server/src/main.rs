@@ -19,6 +19,7 @@ mod connection_memory;
 mod descriptors;
 mod examples;
 mod failure;
+mod file_options;
 mod help;
 mod in_place;
 mod init;
@@ -33,6 +34,8 @@ mod opening;
 mod options;
 #[cfg(feature = "otlp")]
 mod otlp_metrics;
+#[cfg(feature = "otlp")]
+mod otlp_variables;
 mod platforms;
 #[cfg(feature = "otlp")]
 mod pushed;

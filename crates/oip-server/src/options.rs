@@ -14,15 +14,21 @@ use crate::python_options::PythonOptions;
 use oip_types::{ByteSize, HumanDuration};
 
 use crate::{
-    access_options::AccessOptions, addresses::AddressOptions, capture_options::CaptureOptions,
-    in_place::InPlaceOptions, source_options::SourceOptions, tls_options::TlsOptions,
+    access_options::AccessOptions,
+    addresses::AddressOptions,
+    file_options::{self, FILE_SETTINGS, FileOptions},
+    source_options::SourceOptions,
+    tls_options::TlsOptions,
     traffic::TrafficOptions,
 };
-#[cfg(feature = "otlp")]
-use crate::{otlp_metrics::MetricOptions, trace_options::TraceOptions};
 
 /// The text behind the options in the help. Paragraphs are lines, which the terminal's width breaks.
-pub(crate) const AFTER_HELP: &str = "\
+pub(crate) fn after_help() -> String {
+    format!("{SOURCES_HELP}\n{}\n{USE_HELP}", file_options::help())
+}
+
+/// Where models and options come from.
+const SOURCES_HELP: &str = "\
 A repository holds models as <model>/<version>/model.onnx; the highest version is served, or those that the version \
 policy in <model>/config.pbtxt wants. A folder with model.onnx right in it is one model without versions. A tensor file \
 (model.safetensors, .zt, .tbuf, .btf, .npz, .npy, .gguf) in place of model.onnx is a model too: it serves its tensors, \
@@ -32,7 +38,10 @@ model in Python. Models at a URL are fetched into a cache first.
 Every option can also be given in the environment, as OIP_ and its name in capitals (OIP_MODEL_REPOSITORY), and in the \
 configuration file, by its name (model-repository = \"models\"). The command line wins over the environment, the \
 environment over the file.
+";
 
+/// How the server is called and ended.
+const USE_HELP: &str = "\
 Examples:
   oip-server init shop                writes an example repository
   oip-server shop                     serves it on http://127.0.0.1:8080 and grpc://127.0.0.1:9000
@@ -47,7 +56,7 @@ SIGTERM or SIGINT: no new connections, open requests are finished, then the proc
 had to be cut after --drain-timeout. A second signal ends it at once with code 130. SIGHUP opens the access log's file \
 again, and reads again: certificates, the table of --auth, the log's levels in the configuration file.";
 
-/// The same for `-h`.
+/// The text behind the options of `-h`.
 pub(crate) const AFTER_HELP_SHORT: &str = "\
 Examples:
   oip-server init shop                writes an example repository
@@ -244,40 +253,15 @@ pub(crate) struct Options {
     #[serde(skip)]
     pub(crate) python: PythonOptions,
 
-    /// A TOML file with any of these options
+    /// A TOML file with any of these options, and with those that only a file has, which are below
     #[arg(long, env = "OIP_CONFIG", hide_env = true, value_name = "FILE")]
     #[serde(skip)]
     pub(crate) config: Option<PathBuf>,
 
-    /// Threads that parse, print and compress large bodies [default: the number of cores]
-    #[arg(long, env = "OIP_CPU_THREADS", hide_env = true, value_name = "N")]
-    pub(crate) cpu_threads: Option<usize>,
-
-    #[command(flatten)]
+    /// What only the configuration file has.
+    #[arg(skip)]
     #[serde(skip)]
-    pub(crate) in_place: InPlaceOptions,
-
-    /// How JSON answers write NaN and the infinities [default: null]
-    #[arg(long, env = "OIP_JSON_NONFINITE", hide_env = true, value_name = "FORM")]
-    pub(crate) json_nonfinite: Option<JsonNonFinite>,
-
-    /// In which form gRPC answers carry tensors [default: mirror]
-    #[arg(long, env = "OIP_GRPC_OUTPUT", hide_env = true, value_name = "FORM")]
-    pub(crate) grpc_output: Option<GrpcForm>,
-
-    #[command(flatten)]
-    #[serde(skip)]
-    pub(crate) capture: CaptureOptions,
-
-    #[cfg(feature = "otlp")]
-    #[command(flatten)]
-    #[serde(skip)]
-    pub(crate) traces: TraceOptions,
-
-    #[cfg(feature = "otlp")]
-    #[command(flatten)]
-    #[serde(skip)]
-    pub(crate) metrics: MetricOptions,
+    pub(crate) file: FileOptions,
 }
 
 /// Which models are loaded, and when.
@@ -290,32 +274,6 @@ pub(crate) enum ControlMode {
     Poll,
     /// Models that --load-model or clients ask for
     Explicit,
-}
-
-/// How JSON answers write NaN and the infinities.
-#[derive(Clone, Copy, Debug, Deserialize, ValueEnum)]
-#[serde(rename_all = "kebab-case")]
-pub(crate) enum JsonNonFinite {
-    /// As null: valid JSON, infinities are lost
-    Null,
-    /// As NaN, Infinity and -Infinity: not strictly JSON
-    Literal,
-    /// As strings
-    String,
-    /// As an error: the request fails
-    Error,
-}
-
-/// In which form gRPC answers carry tensors.
-#[derive(Clone, Copy, Debug, Deserialize, ValueEnum)]
-#[serde(rename_all = "kebab-case")]
-pub(crate) enum GrpcForm {
-    /// As the request did
-    Mirror,
-    /// As raw bytes, like Triton
-    Raw,
-    /// As typed contents
-    Typed,
 }
 
 /// How the log is written.
@@ -353,7 +311,10 @@ impl Options {
         let command = Self::command();
         for key in table.get_ref().keys() {
             let name = &**key.get_ref();
-            let known = || command.get_arguments().filter_map(clap::Arg::get_long);
+            let known = || {
+                let options = command.get_arguments().filter_map(clap::Arg::get_long);
+                options.chain(FILE_SETTINGS.iter().map(|setting| setting.name))
+            };
             if name == "config" || !known().any(|option| option == name) {
                 let meant = nearest(name, known().filter(|option| *option != "config"));
                 let meant = meant.map_or(String::new(), |meant| format!("; did you mean `{meant}`?"));
@@ -366,14 +327,9 @@ impl Options {
         Ok(Self {
             addresses: toml::from_str(text)?,
             traffic: toml::from_str(text)?,
-            capture: toml::from_str(text)?,
-            #[cfg(feature = "otlp")]
-            traces: toml::from_str(text)?,
-            #[cfg(feature = "otlp")]
-            metrics: toml::from_str(text)?,
+            file: FileOptions::from_file(text)?,
             tls: toml::from_str(text)?,
             access: toml::from_str(text)?,
-            in_place: toml::from_str(text)?,
             #[cfg(feature = "python")]
             python: toml::from_str(text)?,
             source: toml::from_str(text)?,
@@ -408,7 +364,7 @@ impl Options {
         warnings
     }
 
-    /// These options, and `other`'s where these say nothing.
+    /// These options, and `other`'s, a configuration file's, where these say nothing.
     pub(crate) fn or(self, other: Self) -> Self {
         Self {
             path: self.path.or(other.path),
@@ -428,21 +384,16 @@ impl Options {
             },
             addresses: self.addresses.or(other.addresses),
             traffic: self.traffic.or(other.traffic),
-            capture: self.capture.or(other.capture),
-            #[cfg(feature = "otlp")]
-            traces: self.traces.or(other.traces),
-            #[cfg(feature = "otlp")]
-            metrics: self.metrics.or(other.metrics),
+            // No command line has them.
+            file: other.file,
             config: self.config.or(other.config),
             instances: self.instances.or(other.instances),
             queue_size: self.queue_size.or(other.queue_size),
-            in_place: self.in_place.or(other.in_place),
             strict_readiness: self.strict_readiness.or(other.strict_readiness),
             max_request_size: self.max_request_size.or(other.max_request_size),
             #[cfg(feature = "tensors")]
             max_answer_size: self.max_answer_size.or(other.max_answer_size),
             memory_budget: self.memory_budget.or(other.memory_budget),
-            cpu_threads: self.cpu_threads.or(other.cpu_threads),
             allow_mapped_models: self.allow_mapped_models.or(other.allow_mapped_models),
             response_cache_byte_size: self.response_cache_byte_size.or(other.response_cache_byte_size),
             max_connections: self.max_connections.or(other.max_connections),
@@ -450,8 +401,6 @@ impl Options {
             max_request_timeout: self.max_request_timeout.or(other.max_request_timeout),
             load_timeout: self.load_timeout.or(other.load_timeout),
             drain_timeout: self.drain_timeout.or(other.drain_timeout),
-            json_nonfinite: self.json_nonfinite.or(other.json_nonfinite),
-            grpc_output: self.grpc_output.or(other.grpc_output),
             allowed_hosts: if self.allowed_hosts.is_empty() {
                 other.allowed_hosts
             } else {
@@ -566,8 +515,7 @@ mod tests {
             }
             // A value that every kind of option understands in some form.
             let accepted = [
-                "1", "true", "\"1s\"", "\"1KiB\"", "\"null\"", "\"raw\"", "\"json\"", "\"poll\"", "\"660\"",
-                "\"x\"", "[\"x\"]",
+                "1", "true", "\"1s\"", "\"1KiB\"", "\"json\"", "\"poll\"", "\"660\"", "\"x\"", "[\"x\"]",
             ];
             let parsed = accepted
                 .iter()
@@ -642,8 +590,8 @@ mod tests {
             ),
             (&["models", "extra"], "unexpected argument 'extra' found"),
             (
-                &["--grpc-output", "x"],
-                "invalid value 'x' for '--grpc-output <FORM>'; [possible values: mirror, raw, typed]",
+                &["--log-format", "x"],
+                "invalid value 'x' for '--log-format <FORMAT>'; [possible values: text, json]",
             ),
         ] {
             let error = Options::try_parse_from([&["oip-server"], arguments].concat()).unwrap_err();

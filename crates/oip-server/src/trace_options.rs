@@ -1,4 +1,4 @@
-//! Options for traces.
+//! Settings for traces.
 
 use std::{
     env, fmt, fs,
@@ -6,39 +6,29 @@ use std::{
     sync::OnceLock,
 };
 
-use clap::Args;
-use oip_telemetry::{Authorities, Endpoint, Exporter, ExporterConfig, Sampler, SpanId, read_pairs};
+use oip_telemetry::{Authorities, Exporter, ExporterConfig, Sampler, SpanId, read_pairs};
 use serde::Deserialize;
 
-use crate::{failure::Failure, traffic::Traces};
+use crate::{
+    failure::Failure,
+    otlp_variables::{self, TRACES},
+    traffic::Traces,
+};
 
-/// Options for traces by OpenTelemetry.
-#[derive(Clone, Debug, Default, Args, Deserialize)]
-#[allow(
-    rustdoc::bare_urls,
-    clippy::doc_markdown,
-    clippy::doc_link_with_quotes,
-    reason = "the comments are the help, for people at a terminal"
-)]
+/// Settings for traces by OpenTelemetry, of the configuration file.
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "kebab-case", default)]
 pub(crate) struct TraceOptions {
-    /// An OpenTelemetry collector that accepts OTLP over HTTP, such as http://127.0.0.1:4318: requests that run models are
-    /// traced. OTEL_EXPORTER_OTLP_HEADERS sets headers for it [default: none]
-    #[arg(long, env = "OIP_OTLP_ENDPOINT", hide_env = true, value_name = "URL")]
+    /// The collector.
     pub(crate) otlp_endpoint: Option<String>,
 
-    /// The fraction of requests that is traced, from 0 to 1, for requests without a traceparent [default: 1]
-    #[arg(long, env = "OIP_OTLP_SAMPLE_RATIO", hide_env = true, value_name = "RATIO")]
+    /// The fraction of requests without a `traceparent` that is traced, from 0 to 1.
     pub(crate) otlp_sample_ratio: Option<f64>,
 
-    /// Certificates (PEM) of trusted authorities for collectors, of traces and metrics, instead of the authorities that browsers
-    /// trust [default: the file of OTEL_EXPORTER_OTLP_CERTIFICATE]
-    #[arg(long, env = "OIP_OTLP_CA", hide_env = true, value_name = "FILE")]
+    /// Certificates (PEM) of trusted authorities for collectors of traces and metrics, instead of those that browsers trust.
     pub(crate) otlp_ca: Option<PathBuf>,
 
-    /// A resource attribute, in addition to OTEL_RESOURCE_ATTRIBUTES, such as deployment.environment.name=test. May be given
-    /// several times
-    #[arg(long, env = "OIP_OTLP_ATTRIBUTE", hide_env = true, value_name = "NAME=VALUE")]
+    /// Resource attributes, `NAME=VALUE`.
     pub(crate) otlp_attribute: Vec<String>,
 }
 
@@ -50,47 +40,32 @@ pub(crate) struct TraceConfig {
 }
 
 impl TraceOptions {
-    /// These options, and `other`'s where these say nothing.
-    pub(crate) fn or(self, other: Self) -> Self {
-        Self {
-            otlp_endpoint: self.otlp_endpoint.or(other.otlp_endpoint),
-            otlp_sample_ratio: self.otlp_sample_ratio.or(other.otlp_sample_ratio),
-            otlp_ca: self.otlp_ca.or(other.otlp_ca),
-            otlp_attribute: if self.otlp_attribute.is_empty() {
-                other.otlp_attribute
-            } else {
-                self.otlp_attribute
-            },
-        }
-    }
-
     /// Where traces go, if they go anywhere. `has_metrics` is whether metrics do, as the same program.
     pub(crate) fn resolve(self, has_metrics: bool) -> Result<Option<TraceConfig>, Failure> {
-        let wrong = |option: &str, why: &dyn std::fmt::Display| Failure::usage(format!("{option}: {why}"));
-        let Some(url) = self.otlp_endpoint else {
+        let Some(endpoint) = TRACES.endpoint("otlp-endpoint", self.otlp_endpoint.as_deref())? else {
             let needless = [
-                ("--otlp-sample-ratio", self.otlp_sample_ratio.is_some()),
-                (
-                    "--otlp-attribute",
-                    !self.otlp_attribute.is_empty() && !has_metrics,
-                ),
-                ("--otlp-ca", self.otlp_ca.is_some() && !has_metrics),
+                ("otlp-sample-ratio", self.otlp_sample_ratio.is_some()),
+                ("otlp-attribute", !self.otlp_attribute.is_empty() && !has_metrics),
+                ("otlp-ca", self.otlp_ca.is_some() && !has_metrics),
             ];
             return match needless.into_iter().find(|(_, is_said)| *is_said) {
                 None => Ok(None),
                 Some((option, _)) => Err(Failure::usage(format!(
-                    "{option} needs --otlp-endpoint, which says where traces go"
+                    "the configuration file: {option} needs otlp-endpoint, which says where traces go"
                 ))),
             };
         };
-        let endpoint = Endpoint::parse(&url).map_err(|error| wrong("--otlp-endpoint", &error))?;
-        let ratio = self.otlp_sample_ratio.unwrap_or(1.0);
-        if !(0.0..=1.0).contains(&ratio) {
-            let why = format!("expected a number from 0 to 1, found {ratio}");
-            return Err(wrong("--otlp-sample-ratio", &why));
-        }
-        let (headers, resource) = (headers("TRACES")?, resource(&self.otlp_attribute)?);
-        let authorities = authorities("TRACES", self.otlp_ca.as_deref())?;
+        let ratio = match self.otlp_sample_ratio {
+            Some(ratio) if (0.0..=1.0).contains(&ratio) => ratio,
+            Some(ratio) => {
+                return Err(Failure::usage(format!(
+                    "the configuration file: otlp-sample-ratio: expected a number from 0 to 1, found {ratio}"
+                )));
+            }
+            None => otlp_variables::ratio()?,
+        };
+        let (headers, resource) = (headers(TRACES.name)?, resource(&self.otlp_attribute)?);
+        let authorities = authorities(TRACES.name, self.otlp_ca.as_deref())?;
         Ok(Some(TraceConfig {
             exporter: ExporterConfig::new(endpoint).with(|config| {
                 config.authorities = authorities;
@@ -102,7 +77,7 @@ impl TraceOptions {
     }
 }
 
-/// What the server says of itself, by the variables and the option `--otlp-attribute`.
+/// What the server says of itself, by the variables and the setting `otlp-attribute`.
 pub(crate) fn resource(attributes: &[String]) -> Result<Vec<(String, String)>, Failure> {
     let mut resource = vec![
         ("service.name".to_owned(), "oip-server".to_owned()),
@@ -125,7 +100,7 @@ pub(crate) fn resource(attributes: &[String]) -> Result<Vec<(String, String)>, F
             Some((name, value)) if !name.is_empty() => say(name.to_owned(), value.to_owned()),
             _ => {
                 return Err(Failure::usage(format!(
-                    "--otlp-attribute: expected NAME=VALUE, found '{attribute}'"
+                    "the configuration file: otlp-attribute: expected NAME=VALUE, found '{attribute}'"
                 )));
             }
         }
@@ -148,18 +123,20 @@ pub(crate) fn headers(signal: &str) -> Result<Vec<(String, String)>, Failure> {
     }
 }
 
-/// Authorities of a signal's collector: those of --otlp-ca, else of the variable for this signal, else of that for all.
+/// Authorities of a signal's collector: those of `otlp-ca`, else of the variable for this signal, else of that for all.
 pub(crate) fn authorities(signal: &str, option: Option<&Path>) -> Result<Option<Authorities>, Failure> {
     let variables = [
         format!("OTEL_EXPORTER_OTLP_{signal}_CERTIFICATE"),
         "OTEL_EXPORTER_OTLP_CERTIFICATE".to_owned(),
     ];
-    let named = option.map(|path| ("--otlp-ca", path.to_owned())).or_else(|| {
-        variables.iter().find_map(|name| {
-            let path = env::var_os(name).filter(|path| !path.is_empty())?;
-            Some((name.as_str(), path.into()))
-        })
-    });
+    let named = option
+        .map(|path| ("the configuration file: otlp-ca", path.to_owned()))
+        .or_else(|| {
+            variables.iter().find_map(|name| {
+                let path = env::var_os(name).filter(|path| !path.is_empty())?;
+                Some((name.as_str(), path.into()))
+            })
+        });
     let Some((name, path)) = named else {
         return Ok(None);
     };

@@ -73,35 +73,25 @@ impl Endpoint {
     /// # Errors
     /// What is wrong with it.
     pub fn parse(url: &str) -> Result<Self, EndpointError> {
-        let wrong = |why: &str| {
-            Err(EndpointError(format!(
-                "expected the URL of a collector, such as http://127.0.0.1:4318; {why}"
-            )))
-        };
-        // It would be in the log.
-        if url.contains('@') {
-            return wrong(
-                "found one with a password, which belongs into the variable OTEL_EXPORTER_OTLP_HEADERS",
-            );
-        }
-        let Ok(parsed) = url.parse::<Uri>() else {
-            return wrong(&format!("found '{url}'"));
-        };
-        let (Some(_), Some(scheme)) = (parsed.authority(), parsed.scheme()) else {
-            return wrong(&format!("found '{url}', without http:// or https:// and a host"));
-        };
-        if ![Scheme::HTTP, Scheme::HTTPS].contains(scheme) {
-            return wrong(&format!("found '{url}'"));
-        }
-        if parsed.query().is_some() {
-            return wrong("found one with a query");
-        }
+        check(url)?;
         let base = url.trim_end_matches('/');
         let base = base.strip_suffix(TRACES).unwrap_or(base);
         let base = base.strip_suffix(METRICS).unwrap_or(base);
         Ok(Self {
             traces: format!("{base}{TRACES}"),
             metrics: format!("{base}{METRICS}"),
+        })
+    }
+
+    /// Reads the URL of one signal, as `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT` has it: messages are sent to just this one.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn exact(url: &str) -> Result<Self, EndpointError> {
+        check(url)?;
+        Ok(Self {
+            traces: url.to_owned(),
+            metrics: url.to_owned(),
         })
     }
 
@@ -116,6 +106,34 @@ impl Endpoint {
     pub fn metrics_url(&self) -> &str {
         &self.metrics
     }
+}
+
+/// Refuses what is no URL of a collector.
+fn check(url: &str) -> Result<(), EndpointError> {
+    let wrong = |why: &str| {
+        Err(EndpointError(format!(
+            "expected the URL of a collector, such as http://127.0.0.1:4318; {why}"
+        )))
+    };
+    // It would be in the log.
+    if url.contains('@') {
+        return wrong(
+            "found one with a password, which belongs into the variable OTEL_EXPORTER_OTLP_HEADERS",
+        );
+    }
+    let Ok(parsed) = url.parse::<Uri>() else {
+        return wrong(&format!("found '{url}'"));
+    };
+    let (Some(_), Some(scheme)) = (parsed.authority(), parsed.scheme()) else {
+        return wrong(&format!("found '{url}', without http:// or https:// and a host"));
+    };
+    if ![Scheme::HTTP, Scheme::HTTPS].contains(scheme) {
+        return wrong(&format!("found '{url}'"));
+    }
+    if parsed.query().is_some() {
+        return wrong("found one with a query");
+    }
+    Ok(())
 }
 
 /// Reads `name=value,name=value` with percent-encoded values, as `OTEL_EXPORTER_OTLP_HEADERS` and
@@ -159,6 +177,12 @@ mod tests {
         ] {
             assert_eq!(Endpoint::parse(url).expect(url).url(), expected);
         }
+        let exact = Endpoint::exact("http://tempo:4318/otlp").expect("a URL");
+        assert_eq!(
+            (exact.url(), exact.metrics_url()),
+            ("http://tempo:4318/otlp", "http://tempo:4318/otlp")
+        );
+        assert!(Endpoint::exact("tempo:4318").is_err());
         for url in [
             "http://p:9090/api/v1/otlp/",
             "http://p:9090/api/v1/otlp/v1/metrics",

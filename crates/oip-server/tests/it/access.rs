@@ -27,7 +27,7 @@ use tonic::{
 
 use crate::{
     keys,
-    support::{Answer, Server, command, connect, failing, receive, send},
+    support::{Answer, ConfigFile, Server, command, connect, failing, receive, send},
     tls::{Certificates, encrypted},
     traffic::line,
 };
@@ -738,13 +738,13 @@ async fn no_level_of_the_log_has_secrets() {
          [identities.boss]\ntoken-sha256 = [\"{SECRET}\"]\njwt = [\"ci\"]\napis = [\"*\"]\n"
     );
     fs::write(at("auth.toml"), table).unwrap();
-    let (auth, endpoint) = (at("auth.toml"), collector.url.clone());
+    let auth = at("auth.toml");
+    let config = ConfigFile::new(&format!("otlp-endpoint = {:?}", collector.url));
     let options = certificates.options();
     let more = [
         "--auth",
         &auth,
-        "--otlp-endpoint",
-        &endpoint,
+        &config.option,
         "--http-restricted-api=model-config:the-key=restr1cted",
         "--grpc-restricted-protocol=model-config:the-key=restr1cted",
         "--access-log=json",

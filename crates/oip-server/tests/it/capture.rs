@@ -8,19 +8,17 @@ use tensor_core::{Shape, Tensor};
 
 use crate::{
     metrics::{Page, rows, server, until},
-    support::failing,
+    support::{ConfigFile, failing},
 };
 
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_are_recorded_as_they_came() {
     let folder = tempfile::tempdir().unwrap();
     let captured = folder.path().join("captured");
-    let (mut server, _repository) = server(&[
-        "--capture",
-        captured.to_str().unwrap(),
-        "--capture-rate=1",
-        "--capture-models=digit_*,none",
-    ]);
+    let config = ConfigFile::new(&format!(
+        "capture = {captured:?}\ncapture-rate = 1.0\ncapture-models = [\"digit_*\", \"none\"]"
+    ));
+    let (mut server, _repository) = server(&[&config.option]);
     let body = rows(&[1, 2]).to_string();
     let path = "/v2/models/digit_means/infer";
     assert_eq!(server.request("POST", path, &[], body.as_bytes()).status, 200);
@@ -60,29 +58,31 @@ async fn requests_are_recorded_as_they_came() {
 }
 
 #[test]
-fn wrong_options_for_recording_are_told() {
+fn wrong_settings_for_recording_are_told() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("file");
     std::fs::write(&file, "").unwrap();
     let folder = folder.path().to_str().unwrap();
-    for (arguments, code, message) in [
+    for (settings, code, message) in [
         (
-            &["--capture-rate=0.5"][..],
+            "capture-rate = 0.5",
             2,
-            "--capture-rate needs --capture, the folder that requests are recorded in".to_owned(),
+            "the configuration file: capture-rate needs capture, the directory that requests are recorded in"
+                .to_owned(),
         ),
         (
-            &["--capture=x", "--capture-rate=2"],
+            "capture = \"x\"\ncapture-rate = 2.0",
             2,
-            "--capture-rate: expected a number from 0 to 1, found 2".to_owned(),
+            "the configuration file: capture-rate: expected a number from 0 to 1, found 2".to_owned(),
         ),
         (
-            &["--capture", file.to_str().unwrap()],
+            &format!("capture = {file:?}"),
             1,
-            format!("--capture: {}: ", file.display()),
+            format!("capture: {}: ", file.display()),
         ),
     ] {
-        let (found, line) = failing(&[&[folder, "--http-port=0", "--grpc-port=0"], arguments].concat());
+        let config = ConfigFile::new(settings);
+        let (found, line) = failing(&[folder, "--http-port=0", "--grpc-port=0", &config.option]);
         assert!(found == code && line.starts_with(&message), "{found}: {line}");
     }
 }

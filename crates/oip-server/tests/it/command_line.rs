@@ -8,7 +8,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-use crate::support::{Server, command, failing};
+use crate::support::{ConfigFile, Server, command, failing};
 
 #[test]
 fn lc_07_wrong_options() {
@@ -702,7 +702,85 @@ fn help_has_headings_and_the_short_one_fits_a_screen() {
     ] {
         assert!(short.contains(expected), "{expected}: {short}");
     }
-    assert!(!short.contains("--capture"), "{short}");
+    assert!(!short.contains("--access-log"), "{short}");
+}
+
+/// Options that few need are lines of the configuration file, and who gives one otherwise is told which line that is.
+#[test]
+fn settings_of_the_configuration_file_alone_are_no_options() {
+    let output = Command::new(env!("CARGO_BIN_EXE_oip-server"))
+        .arg("--help")
+        .output()
+        .unwrap();
+    let help = String::from_utf8(output.stdout).unwrap();
+    let options = help
+        .lines()
+        .filter(|line| line.trim_start().starts_with("--"))
+        .count();
+    assert!((40..=60).contains(&options), "{options} options: {help}");
+    let (_, of_file) = help.split_once("\nOnly in the configuration file").unwrap();
+    for setting in [
+        "capture = ",
+        "otlp-endpoint = ",
+        "in-place-time = ",
+        "cpu-threads = ",
+    ] {
+        assert!(of_file.contains(setting), "{setting}: {of_file}");
+    }
+    for arguments in [
+        &["models", "--capture=seen", "--capture-rate", "0.5"][..],
+        &["check", "models", "--capture=seen", "--capture-rate", "0.5"],
+    ] {
+        let (code, line) = failing(arguments);
+        let expected = "--capture, --capture-rate are set in the configuration file only: put these lines into a file that \
+                        --config FILE names: `capture = \"seen\"`, `capture-rate = 0.5`";
+        assert_eq!((code, &*line), (2, expected));
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let output = command(folder.path(), &[])
+        .env("OIP_JSON_NONFINITE", "string")
+        .output()
+        .unwrap();
+    let line = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        output.status.code() == Some(2)
+            && line.starts_with("error: OIP_JSON_NONFINITE is set in the configuration file only")
+            && line.ends_with("`json-nonfinite = \"string\"`\n"),
+        "{line}"
+    );
+    let config = ConfigFile::new("capture-rat = 1");
+    let (code, line) = failing(&[&config.option]);
+    assert!(
+        code == 2 && line.ends_with("unknown field `capture-rat`; did you mean `capture-rate`?"),
+        "{line}"
+    );
+}
+
+/// A form of JSON, a form of tensors in gRPC, threads and the time for runs in place.
+#[test]
+fn the_configuration_file_sets_what_only_it_has() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut file = npy_file();
+    let value = file.len() - 4;
+    file[value..].copy_from_slice(&f32::NAN.to_le_bytes());
+    fs::write(folder.path().join("means.npy"), file).unwrap();
+    let config = ConfigFile::new(
+        "json-nonfinite = \"string\"\ngrpc-output = \"typed\"\ncpu-threads = 1\nin-place-time = \"0s\"",
+    );
+    let mut server = Server::start(folder.path(), &[&config.option]);
+    server.wait_until_loaded();
+    let answer = server.request(
+        "POST",
+        "/v2/models/means/infer",
+        &[("Content-Type", "application/json")],
+        br#"{"inputs": []}"#,
+    );
+    assert_eq!(
+        answer.json()["outputs"][0]["data"],
+        serde_json::json!(["NaN"]),
+        "{}",
+        answer.json()
+    );
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fs, path::Path, time::Duration};
 
 use oip_telemetry::testing::{Collector, Posted};
 
-use crate::support::{Server, command, failing};
+use crate::support::{ConfigFile, Server, command, failing};
 
 fn server(arguments: &[&str]) -> (Server, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
@@ -42,12 +42,11 @@ fn infer(server: &Server) {
 #[test]
 fn what_is_pushed_is_what_is_shown() {
     let collector = Collector::start(vec![]);
-    let (server, _folder) = server(&[
-        "--otlp-metrics-endpoint",
-        &collector.url,
-        "--otlp-metrics-interval=1s",
-        "--otlp-attribute=team=a",
-    ]);
+    let config = ConfigFile::new(&format!(
+        "otlp-metrics-endpoint = {:?}\notlp-metrics-interval = \"1s\"\notlp-attribute = [\"team=a\"]",
+        collector.url
+    ));
+    let (server, _folder) = server(&[&config.option]);
     infer(&server);
     let posted = with_a_request(&collector);
     assert!(posted.head.contains("x-for: metrics\r\n"), "{}", posted.head);
@@ -103,12 +102,11 @@ fn what_is_pushed_is_what_is_shown() {
 #[test]
 fn metrics_that_are_not_shown_can_be_pushed_and_the_end_pushes_the_last_ones() {
     let collector = Collector::start(vec![]);
-    let (mut server, _folder) = server(&[
-        "--allow-metrics=false",
-        "--otlp-metrics-endpoint",
-        &collector.url,
-        "--otlp-metrics-interval=1h",
-    ]);
+    let config = ConfigFile::new(&format!(
+        "otlp-metrics-endpoint = {:?}\notlp-metrics-interval = \"1h\"",
+        collector.url
+    ));
+    let (mut server, _folder) = server(&["--allow-metrics=false", &config.option]);
     assert_eq!(server.get("/metrics").status, 404);
     infer(&server);
     server.signal("TERM");
@@ -118,27 +116,25 @@ fn metrics_that_are_not_shown_can_be_pushed_and_the_end_pushes_the_last_ones() {
 }
 
 #[test]
-fn wrong_options_for_pushing_are_told() {
+fn wrong_settings_for_pushing_are_told() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path().to_str().unwrap();
-    for (arguments, message) in [
+    for (settings, message) in [
         (
-            &["--otlp-metrics-endpoint=collector"][..],
-            "--otlp-metrics-endpoint: expected the URL of a collector",
+            "otlp-metrics-endpoint = \"collector\"",
+            "the configuration file: otlp-metrics-endpoint: expected the URL of a collector",
         ),
         (
-            &["--otlp-metrics-interval=5s"],
-            "--otlp-metrics-interval needs --otlp-metrics-endpoint",
+            "otlp-metrics-interval = \"5s\"",
+            "the configuration file: otlp-metrics-interval needs otlp-metrics-endpoint",
         ),
         (
-            &[
-                "--otlp-metrics-endpoint=http://c",
-                "--otlp-metrics-interval=500ms",
-            ],
-            "--otlp-metrics-interval: expected a time from 1s to 1h, found 500ms",
+            "otlp-metrics-endpoint = \"http://c\"\notlp-metrics-interval = \"500ms\"",
+            "the configuration file: otlp-metrics-interval: expected a time from 1s to 1h, found 500ms",
         ),
     ] {
-        let (code, line) = failing(&[&[folder], arguments].concat());
+        let config = ConfigFile::new(settings);
+        let (code, line) = failing(&[folder, &config.option]);
         assert!(code == 2 && line.starts_with(message), "{code}: {line}");
     }
 }

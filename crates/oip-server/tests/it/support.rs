@@ -17,6 +17,24 @@ pub(crate) struct Server {
     stdout: BufReader<ChildStdout>,
 }
 
+/// A configuration file, there as long as this is.
+pub(crate) struct ConfigFile {
+    /// The option that names it.
+    pub(crate) option: String,
+    _file: tempfile::NamedTempFile,
+}
+
+impl ConfigFile {
+    pub(crate) fn new(text: &str) -> Self {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), text).unwrap();
+        Self {
+            option: format!("--config={}", file.path().display()),
+            _file: file,
+        }
+    }
+}
+
 /// The command that starts the server on free ports.
 pub(crate) fn command(repository: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_oip-server"));

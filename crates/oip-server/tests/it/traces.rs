@@ -18,7 +18,7 @@ use tensor_core::{Shape, Tensor};
 
 use crate::{
     metrics::{Page, until},
-    support::{Server, command, failing, receive},
+    support::{ConfigFile, Server, command, failing, receive},
     tls::Certificates,
 };
 
@@ -61,12 +61,11 @@ fn body() -> String {
 #[test]
 fn a_request_over_http_is_a_trace_with_its_phases() {
     let collector = Collector::start(vec![]);
-    let (server, _folder) = server(&[
-        "--otlp-endpoint",
-        &collector.url,
-        "--otlp-sample-ratio=0",
-        "--otlp-attribute=team=a=b",
-    ]);
+    let config = ConfigFile::new(&format!(
+        "otlp-endpoint = {:?}\notlp-sample-ratio = 0.0\notlp-attribute = [\"team=a=b\"]",
+        collector.url
+    ));
+    let (server, _folder) = server(&[&config.option]);
     let parent = format!("00-{TRACE}-{CALLER}-01");
     let headers = [("traceparent", parent.as_str()), ("x-request-id", "first")];
     let infer = "/v2/models/digits/infer";
@@ -140,7 +139,8 @@ fn a_request_over_http_is_a_trace_with_its_phases() {
 #[test]
 fn steps_of_a_pipeline_have_their_own_spans() {
     let collector = Collector::start(vec![]);
-    let (server, _folder) = server(&["--otlp-endpoint", &collector.url]);
+    let config = ConfigFile::new(&format!("otlp-endpoint = {:?}", collector.url));
+    let (server, _folder) = server(&[&config.option]);
     let answer = server.request("POST", "/v2/models/digit_portrait/infer", &[], body().as_bytes());
     assert_eq!(answer.status, 200);
     let spans = collector.message().spans;
@@ -182,7 +182,8 @@ fn steps_of_a_pipeline_have_their_own_spans() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_over_grpc_is_a_trace_too_and_the_end_sends_what_is_there() {
     let collector = Collector::start(vec![]);
-    let (mut server, _folder) = server(&["--otlp-endpoint", &collector.url]);
+    let config = ConfigFile::new(&format!("otlp-endpoint = {:?}", collector.url));
+    let (mut server, _folder) = server(&[&config.option]);
     let client = oip_client::builder(format!("grpc://{}", server.grpc))
         .header("traceparent", format!("00-{TRACE}-{CALLER}-01"))
         .build()
@@ -199,7 +200,9 @@ async fn a_call_over_grpc_is_a_trace_too_and_the_end_sends_what_is_there() {
     if all.iter().filter(|span| span.kind == 2).count() < 2 {
         all.extend(collector.message().spans);
     }
-    let roots: Vec<_> = all.iter().filter(|span| span.kind == 2).collect();
+    // A span is counted when its response has left, which the client does not wait for.
+    let mut roots: Vec<_> = all.iter().filter(|span| span.kind == 2).collect();
+    roots.sort_by_key(|root| &root.attributes["rpc.grpc.status_code"]);
     let [good, missing] = roots[..] else {
         panic!("{all:?}")
     };
@@ -237,11 +240,12 @@ fn requests_do_not_wait_for_a_collector() {
         fs::create_dir_all(copy.parent().unwrap()).unwrap();
         let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/models");
         fs::copy(examples.join("digit_means/1/model.safetensors"), copy).unwrap();
-        let endpoint = format!("--otlp-endpoint=http://{nowhere}");
-        let pushed = format!("--otlp-metrics-endpoint=http://{nowhere}");
-        let options = [&*endpoint, &*pushed, "--otlp-metrics-interval=1s"];
-        let mut command = command(models.path(), &options);
-        command.stderr(fs::File::create(&log).unwrap());
+        // The variables are for both signals.
+        let mut command = command(models.path(), &[]);
+        command
+            .env("OTEL_EXPORTER_OTLP_ENDPOINT", format!("http://{nowhere}"))
+            .env("OTEL_METRIC_EXPORT_INTERVAL", "1000")
+            .stderr(fs::File::create(&log).unwrap());
         let mut server = Server::spawn(&mut command);
         server.wait_until_loaded();
         (server, models)
@@ -311,13 +315,13 @@ fn encrypted(collector: &Collector, certificates: &Certificates) -> String {
     url
 }
 
-/// A collector whose certificate no browser would trust: by the option, or by OpenTelemetry's variable.
+/// A collector whose certificate no browser would trust: by the configuration file, or by OpenTelemetry's variable.
 #[test]
 fn a_collector_may_have_an_authority_of_its_own() {
     let certificates = Certificates::new();
     let authority = certificates.path("ca.pem");
     // One for each signal, since a collector serves one connection at a time.
-    let start = |collectors: &[Collector; 2], change: &dyn Fn(&mut Command)| {
+    let start = |collectors: &[Collector; 2], by_file: bool, change: &dyn Fn(&mut Command)| {
         let [traces, metrics] = collectors
             .each_ref()
             .map(|collector| encrypted(collector, &certificates));
@@ -327,11 +331,14 @@ fn a_collector_may_have_an_authority_of_its_own() {
         let copy = models.path().join("digit_means/1/model.safetensors");
         fs::create_dir_all(copy.parent().unwrap()).unwrap();
         fs::copy(example, copy).unwrap();
-        let (traces, metrics) = (
-            format!("--otlp-endpoint={traces}"),
-            format!("--otlp-metrics-endpoint={metrics}"),
-        );
-        let mut command = command(models.path(), &[&traces, &metrics, "--otlp-metrics-interval=1s"]);
+        let option = match by_file {
+            false => String::new(),
+            true => format!("otlp-ca = {authority:?}\n"),
+        };
+        let config = ConfigFile::new(&format!(
+            "{option}otlp-endpoint = {traces:?}\notlp-metrics-endpoint = {metrics:?}\notlp-metrics-interval = \"1s\""
+        ));
+        let mut command = command(models.path(), &[&config.option]);
         command.stderr(fs::File::create(certificates.path("server.log")).unwrap());
         change(&mut command);
         let mut server = Server::spawn(&mut command);
@@ -343,7 +350,7 @@ fn a_collector_may_have_an_authority_of_its_own() {
     };
     let nowhere = PathBuf::from("/nowhere.pem");
     for variables in [
-        // Without a variable: the option.
+        // Without a variable: the setting.
         &[][..],
         &[("OTEL_EXPORTER_OTLP_CERTIFICATE", &authority)],
         // Each signal's own wins.
@@ -354,17 +361,14 @@ fn a_collector_may_have_an_authority_of_its_own() {
         ],
     ] {
         let collectors = [(); 2].map(|()| Collector::start(vec![]));
-        let _running = start(&collectors, &|command| {
+        let _running = start(&collectors, variables.is_empty(), &|command| {
             command.envs(variables.iter().copied());
-            if variables.is_empty() {
-                command.arg("--otlp-ca").arg(&authority);
-            }
         });
         assert!(!collectors[0].message().spans.is_empty());
         assert!(!collectors[1].message().metrics.is_empty());
     }
     let collectors = [(); 2].map(|()| Collector::start(vec![]));
-    let _running = start(&collectors, &|_| {});
+    let _running = start(&collectors, false, &|_| {});
     until("it is said that nobody known has signed the certificate", || {
         let log = fs::read_to_string(certificates.path("server.log")).unwrap();
         ["traces", "metrics"].iter().all(|what| {
@@ -377,44 +381,114 @@ fn a_collector_may_have_an_authority_of_its_own() {
 }
 
 #[test]
-fn wrong_options_for_traces_are_told() {
+fn wrong_settings_for_traces_are_told() {
     let folder = tempfile::tempdir().unwrap();
     let no_certificate = folder.path().join("no-certificate.pem");
     fs::write(&no_certificate, "nothing").unwrap();
     let no_certificate = no_certificate.to_str().unwrap();
     let folder = folder.path().to_str().unwrap();
-    for (arguments, message) in [
+    for (settings, message) in [
         (
-            &["--otlp-endpoint=collector:4318"][..],
-            "--otlp-endpoint: expected the URL of a collector, such as http://127.0.0.1:4318; found 'collector:4318'",
+            "otlp-endpoint = \"collector:4318\"",
+            "otlp-endpoint: expected the URL of a collector, such as http://127.0.0.1:4318; found 'collector:4318'",
         ),
         (
-            &["--otlp-endpoint=http://c", "--otlp-sample-ratio=1.5"],
-            "--otlp-sample-ratio: expected a number from 0 to 1, found 1.5",
+            "otlp-endpoint = \"http://c\"\notlp-sample-ratio = 1.5",
+            "otlp-sample-ratio: expected a number from 0 to 1, found 1.5",
         ),
         (
-            &["--otlp-endpoint=http://c", "--otlp-attribute=team"],
-            "--otlp-attribute: expected NAME=VALUE, found 'team'",
+            "otlp-endpoint = \"http://c\"\notlp-attribute = [\"team\"]",
+            "otlp-attribute: expected NAME=VALUE, found 'team'",
+        ),
+        ("otlp-sample-ratio = 0.5", "otlp-sample-ratio needs otlp-endpoint"),
+        ("otlp-attribute = [\"a=b\"]", "otlp-attribute needs otlp-endpoint"),
+        ("otlp-ca = \"ca.pem\"", "otlp-ca needs otlp-endpoint"),
+        (
+            "otlp-endpoint = \"https://c\"\notlp-ca = \"/nowhere.pem\"",
+            "otlp-ca: /nowhere.pem: cannot be read: No such file",
         ),
         (
-            &["--otlp-sample-ratio=0.5"],
-            "--otlp-sample-ratio needs --otlp-endpoint",
-        ),
-        (
-            &["--otlp-attribute=a=b"],
-            "--otlp-attribute needs --otlp-endpoint",
-        ),
-        (&["--otlp-ca=ca.pem"], "--otlp-ca needs --otlp-endpoint"),
-        (
-            &["--otlp-endpoint=https://c", "--otlp-ca=/nowhere.pem"],
-            "--otlp-ca: /nowhere.pem: cannot be read: No such file",
-        ),
-        (
-            &["--otlp-metrics-endpoint=https://c", "--otlp-ca", no_certificate],
-            &format!("--otlp-ca: {no_certificate}: expected certificates in PEM, found none"),
+            &format!("otlp-metrics-endpoint = \"https://c\"\notlp-ca = {no_certificate:?}"),
+            &format!("otlp-ca: {no_certificate}: expected certificates in PEM, found none"),
         ),
     ] {
-        let (code, line) = failing(&[&[folder], arguments].concat());
-        assert!(code == 2 && line.starts_with(message), "{code}: {line}");
+        let config = ConfigFile::new(settings);
+        let (code, line) = failing(&[folder, &config.option]);
+        let message = format!("the configuration file: {message}");
+        assert!(code == 2 && line.starts_with(&message), "{code}: {line}");
     }
+}
+
+#[test]
+fn variables_of_opentelemetry_that_cannot_be_followed_are_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let collector = ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://c");
+    for (variables, message) in [
+        (
+            &[("OTEL_EXPORTER_OTLP_ENDPOINT", "c:4318")][..],
+            "OTEL_EXPORTER_OTLP_ENDPOINT: expected the URL of a collector",
+        ),
+        (
+            &[collector, ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")],
+            "OTEL_EXPORTER_OTLP_PROTOCOL: expected http/protobuf, usually at port 4318 (OTEL_METRICS_EXPORTER=none sends \
+             nothing), found 'grpc'",
+        ),
+        (
+            &[collector, ("OTEL_TRACES_EXPORTER", "zipkin")],
+            "OTEL_TRACES_EXPORTER: expected otlp or none, found 'zipkin'",
+        ),
+        (
+            &[
+                collector,
+                ("OTEL_TRACES_SAMPLER", "parentbased_traceidratio"),
+                ("OTEL_TRACES_SAMPLER_ARG", "2"),
+            ],
+            "OTEL_TRACES_SAMPLER_ARG: expected a number from 0 to 1, found '2'",
+        ),
+        (
+            &[collector, ("OTEL_METRIC_EXPORT_INTERVAL", "1s")],
+            "OTEL_METRIC_EXPORT_INTERVAL: expected milliseconds, found '1s'",
+        ),
+        (
+            &[collector, ("OTEL_METRIC_EXPORT_INTERVAL", "10")],
+            "OTEL_METRIC_EXPORT_INTERVAL: expected a time from 1s to 1h, found 10ms",
+        ),
+    ] {
+        let mut command = command(folder.path(), &[]);
+        let output = command.envs(variables.iter().copied()).output().unwrap();
+        let line = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{line}");
+        assert!(line.starts_with(&format!("error: {message}")), "{line}");
+    }
+}
+
+/// Each signal's own collector, at just the URL that its variable has, is known without a configuration file.
+#[test]
+fn variables_of_opentelemetry_name_collectors() {
+    let models = tempfile::tempdir().unwrap();
+    let example =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/models/digit_means/1/model.safetensors");
+    let copy = models.path().join("digit_means/1/model.safetensors");
+    fs::create_dir_all(copy.parent().unwrap()).unwrap();
+    fs::copy(example, copy).unwrap();
+    let collector = Collector::start(vec![]);
+    let mut command = command(models.path(), &[]);
+    command
+        .env("OTEL_EXPORTER_OTLP_ENDPOINT", "http://nowhere.invalid:1")
+        .env(
+            "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
+            format!("{}/here", collector.url),
+        )
+        .env("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "http/protobuf")
+        .env("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
+        .env("OTEL_METRICS_EXPORTER", "none")
+        .env("OTEL_TRACES_SAMPLER", "parentbased_always_on");
+    let mut server = Server::spawn(&mut command);
+    server.wait_until_loaded();
+    let body = crate::metrics::rows(&[1]).to_string();
+    let answer = server.request("POST", "/v2/models/digit_means/infer", &[], body.as_bytes());
+    assert_eq!(answer.status, 200);
+    let posted = collector.message();
+    assert!(posted.head.starts_with("POST /here HTTP/1.1"), "{}", posted.head);
+    assert!(!posted.spans.is_empty());
 }

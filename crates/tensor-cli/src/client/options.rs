@@ -98,7 +98,7 @@ Examples:
 pub(crate) struct Replay {
     #[command(flatten)]
     pub(crate) connection: Connection,
-    /// The folder that a server has recorded requests in (oip-server --capture).
+    /// The folder that a server has recorded requests in (the setting `capture` of oip-server).
     pub(crate) folder: PathBuf,
     /// Only requests for this model.
     #[arg(long, value_name = "MODEL")]

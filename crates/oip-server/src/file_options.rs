@@ -1,0 +1,359 @@
+//! Settings that only the configuration file has, and what a command line or environment that has one of them is answered.
+
+use std::ffi::OsString;
+
+use oip_types::HumanDuration;
+use serde::Deserialize;
+
+use crate::capture_options::CaptureOptions;
+#[cfg(feature = "otlp")]
+use crate::{otlp_metrics::MetricOptions, trace_options::TraceOptions};
+
+/// Settings that only the configuration file has.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "kebab-case", default)]
+pub(crate) struct FileOptions {
+    pub(crate) cpu_threads: Option<usize>,
+    pub(crate) in_place_time: Option<HumanDuration>,
+    pub(crate) json_nonfinite: Option<JsonNonFinite>,
+    pub(crate) grpc_output: Option<GrpcForm>,
+    #[serde(skip)]
+    pub(crate) capture: CaptureOptions,
+    #[cfg(feature = "otlp")]
+    #[serde(skip)]
+    pub(crate) traces: TraceOptions,
+    #[cfg(feature = "otlp")]
+    #[serde(skip)]
+    pub(crate) metrics: MetricOptions,
+}
+
+/// How JSON responses write NaN and the infinities.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum JsonNonFinite {
+    /// As null: valid JSON, infinities are lost.
+    Null,
+    /// As NaN, Infinity and -Infinity: not strictly JSON.
+    Literal,
+    /// As strings.
+    String,
+    /// As an error: the request fails.
+    Error,
+}
+
+/// In which form gRPC responses carry tensors.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum GrpcForm {
+    /// As the request did.
+    Mirror,
+    /// As raw bytes, like Triton.
+    Raw,
+    /// As typed contents.
+    Typed,
+}
+
+/// A setting, as the help shows it.
+pub(crate) struct FileSetting {
+    pub(crate) name: &'static str,
+    /// A value in TOML.
+    example: &'static str,
+    kind: Kind,
+    about: &'static str,
+}
+
+/// How a value on a command line is written in TOML.
+#[derive(Clone, Copy)]
+enum Kind {
+    Text,
+    Number,
+    List,
+    /// A list that a command line may give with commas.
+    CommaList,
+}
+
+const fn setting(name: &'static str, example: &'static str, kind: Kind, about: &'static str) -> FileSetting {
+    FileSetting {
+        name,
+        example,
+        kind,
+        about,
+    }
+}
+
+/// Every setting of [`FileOptions`].
+pub(crate) const FILE_SETTINGS: &[FileSetting] = &[
+    setting(
+        "cpu-threads",
+        "4",
+        Kind::Number,
+        "threads that parse, print and compress large bodies [default: the number of cores]",
+    ),
+    setting(
+        "in-place-time",
+        "\"100us\"",
+        Kind::Text,
+        "models that run for at most this long run on the thread that has the request; \"0s\" for none [default: 100us]",
+    ),
+    setting(
+        "json-nonfinite",
+        "\"null\"",
+        Kind::Text,
+        "how JSON responses write NaN and the infinities: null, literal, string, error [default: null]",
+    ),
+    setting(
+        "grpc-output",
+        "\"mirror\"",
+        Kind::Text,
+        "the form of tensors in gRPC responses: mirror (as the request), raw, typed [default: mirror]",
+    ),
+    setting(
+        "capture",
+        "\"captured\"",
+        Kind::Text,
+        "records requests and responses in this directory, for `tensor replay`. They contain clients' data [default: off]",
+    ),
+    setting(
+        "capture-rate",
+        "0.01",
+        Kind::Number,
+        "the fraction of requests that is recorded [default: 0.01]",
+    ),
+    setting(
+        "capture-models",
+        "[\"digits*\"]",
+        Kind::CommaList,
+        "models whose requests are recorded; * stands for any text [default: all]",
+    ),
+    setting(
+        "capture-limit",
+        "\"1GiB\"",
+        Kind::Text,
+        "the directory's largest size, beyond which recording ends [default: 1GiB]",
+    ),
+    #[cfg(feature = "otlp")]
+    setting(
+        "otlp-endpoint",
+        "\"http://127.0.0.1:4318\"",
+        Kind::Text,
+        "traces go to this collector (OTLP over HTTP) [default: by OTEL_EXPORTER_OTLP_ENDPOINT]",
+    ),
+    #[cfg(feature = "otlp")]
+    setting(
+        "otlp-sample-ratio",
+        "1.0",
+        Kind::Number,
+        "the fraction of requests without a traceparent that is traced [default: by OTEL_TRACES_SAMPLER, else 1]",
+    ),
+    #[cfg(feature = "otlp")]
+    setting(
+        "otlp-ca",
+        "\"ca.pem\"",
+        Kind::Text,
+        "authorities (PEM) that collectors' certificates are checked with [default: by OTEL_EXPORTER_OTLP_CERTIFICATE]",
+    ),
+    #[cfg(feature = "otlp")]
+    setting(
+        "otlp-attribute",
+        "[\"team=shop\"]",
+        Kind::List,
+        "resource attributes, in addition to OTEL_RESOURCE_ATTRIBUTES",
+    ),
+    #[cfg(feature = "otlp")]
+    setting(
+        "otlp-metrics-endpoint",
+        "\"http://127.0.0.1:4318\"",
+        Kind::Text,
+        "metrics are pushed to this collector [default: by OTEL_EXPORTER_OTLP_ENDPOINT]",
+    ),
+    #[cfg(feature = "otlp")]
+    setting(
+        "otlp-metrics-interval",
+        "\"1m\"",
+        Kind::Text,
+        "time between two pushes, from 1s to 1h [default: by OTEL_METRIC_EXPORT_INTERVAL, else 1m]",
+    ),
+];
+
+impl FileOptions {
+    /// Reads these settings of a configuration file's text, passing over all others.
+    pub(crate) fn from_file(text: &str) -> Result<Self, toml::de::Error> {
+        Ok(Self {
+            capture: toml::from_str(text)?,
+            #[cfg(feature = "otlp")]
+            traces: toml::from_str(text)?,
+            #[cfg(feature = "otlp")]
+            metrics: toml::from_str(text)?,
+            ..toml::from_str(text)?
+        })
+    }
+}
+
+impl FileSetting {
+    /// The variable that an option of this name would have.
+    pub(crate) fn variable(&self) -> String {
+        format!("OIP_{}", self.name.replace('-', "_").to_uppercase())
+    }
+
+    /// The line of a configuration file with these values; with its example where there is none.
+    fn line(&self, values: &[String]) -> String {
+        // A string of JSON is one of TOML.
+        let quoted = |text: &str| serde_json::Value::from(text).to_string();
+        let list = |items: Vec<String>| format!("[{}]", items.join(", "));
+        let value = match (self.kind, values) {
+            (_, []) => self.example.to_owned(),
+            (Kind::Text, [.., last]) => quoted(last),
+            (Kind::Number, [.., last]) => match last.parse::<f64>() {
+                Ok(_) => last.clone(),
+                Err(_) => self.example.to_owned(),
+            },
+            (Kind::List, all) => list(all.iter().map(|value| quoted(value)).collect()),
+            (Kind::CommaList, all) => {
+                let items = all.iter().flat_map(|value| value.split(','));
+                list(items.map(quoted).collect())
+            }
+        };
+        format!("{} = {value}", self.name)
+    }
+}
+
+/// What a command line with such a setting is answered: the lines to write, if it has one.
+pub(crate) fn on_command_line(arguments: &[OsString]) -> Option<String> {
+    let words: Vec<&str> = arguments
+        .iter()
+        .map_while(|word| word.to_str().filter(|word| *word != "--"))
+        .collect();
+    let mut found = Vec::new();
+    for setting in FILE_SETTINGS {
+        let option = format!("--{}", setting.name);
+        let mut values = Vec::new();
+        let mut is_given = false;
+        for (index, word) in words.iter().enumerate() {
+            let next = words.get(index + 1).filter(|next| !next.starts_with('-'));
+            match word.strip_prefix(&option) {
+                Some("") => values.extend(next.map(|next| (*next).to_owned())),
+                Some(rest) if rest.starts_with('=') => values.push(rest[1..].to_owned()),
+                _ => continue,
+            }
+            is_given = true;
+        }
+        if is_given {
+            found.push((option, setting.line(&values)));
+        }
+    }
+    answer(found)
+}
+
+/// The same for variables of the environment.
+pub(crate) fn in_environment(variable: impl Fn(&str) -> Option<String>) -> Option<String> {
+    let found = FILE_SETTINGS.iter().filter_map(|setting| {
+        let name = setting.variable();
+        let value = variable(&name)?;
+        Some((name, setting.line(&[value])))
+    });
+    answer(found.collect())
+}
+
+fn answer(found: Vec<(String, String)>) -> Option<String> {
+    let (names, lines): (Vec<_>, Vec<_>) = found.into_iter().unzip();
+    let (is, it) = match names.len() {
+        0 => return None,
+        1 => ("is", "this line"),
+        _ => ("are", "these lines"),
+    };
+    let lines = lines.iter().map(|line| format!("`{line}`")).collect::<Vec<_>>();
+    Some(format!(
+        "{} {is} set in the configuration file only: put {it} into a file that --config FILE names: {}",
+        names.join(", "),
+        lines.join(", ")
+    ))
+}
+
+/// The part of the help about the configuration file.
+pub(crate) fn help() -> String {
+    let mut text = "Only in the configuration file (--config FILE), one line each:\n".to_owned();
+    for setting in FILE_SETTINGS {
+        let line = format!("{} = {}", setting.name, setting.example);
+        text += &format!("  {line}\n          {}\n", setting.about);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+    use crate::options::Options;
+
+    #[test]
+    fn every_setting_of_the_file_is_read_listed_and_no_option() {
+        let lines: Vec<String> = FILE_SETTINGS.iter().map(|setting| setting.line(&[])).collect();
+        let read = Options::from_file(&lines.join("\n")).unwrap();
+        let shown = format!("{:?}", Options::default().or(read).file);
+        assert!(!shown.contains("None") && !shown.contains("[]"), "{shown}");
+        let command = Options::command();
+        for (setting, line) in FILE_SETTINGS.iter().zip(&lines) {
+            let mut options = command.get_arguments().filter_map(clap::Arg::get_long);
+            assert!(!options.any(|option| option == setting.name), "{}", setting.name);
+            let alone = format!("{:?}", Options::from_file(line).unwrap().file);
+            assert_ne!(alone, format!("{:?}", FileOptions::default()), "{line}");
+        }
+    }
+
+    /// The example in the page for operators has each of them, and is a file that the server takes.
+    #[test]
+    fn the_page_for_operators_has_every_setting_of_the_file() {
+        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/operating.md");
+        let page = std::fs::read_to_string(page).unwrap();
+        let (_, section) = page.split_once("\n## The configuration file\n").unwrap();
+        let (_, example) = section.split_once("```toml\n").unwrap();
+        let (example, _) = example.split_once("```").unwrap();
+        for setting in FILE_SETTINGS {
+            let line = setting.line(&[]);
+            assert!(example.lines().any(|found| found == line), "{line}");
+        }
+        #[cfg(feature = "otlp")]
+        assert!(Options::from_file(example).is_ok());
+    }
+
+    #[test]
+    fn lines_to_write_have_the_values_that_were_given() {
+        let told = |words: &[&str]| {
+            let words: Vec<OsString> = words.iter().map(OsString::from).collect();
+            on_command_line(&words)
+        };
+        let line = told(&["models", "--capture", "a \"b\"", "--log=warn"]).unwrap();
+        assert_eq!(
+            line,
+            "--capture is set in the configuration file only: put this line into a file that --config FILE names: \
+             `capture = \"a \\\"b\\\"\"`"
+        );
+        let lines = told(&[
+            "--capture-rate=0.5",
+            "--capture-models",
+            "a*,b",
+            "--capture-models=c",
+        ])
+        .unwrap();
+        assert!(
+            lines.starts_with("--capture-rate, --capture-models are set")
+                && lines.ends_with("`capture-rate = 0.5`, `capture-models = [\"a*\", \"b\", \"c\"]`"),
+            "{lines}"
+        );
+        // A value that is none gets the example's place; what follows `--` is no option.
+        assert!(
+            told(&["--cpu-threads", "--log=warn"])
+                .unwrap()
+                .ends_with("`cpu-threads = 4`")
+        );
+        assert_eq!(told(&["--", "--capture"]), None);
+        assert_eq!(told(&["--captured", "--capture-r=1"]), None);
+        let variable = |name: &str| (name == "OIP_GRPC_OUTPUT").then(|| "raw".to_owned());
+        let line = in_environment(variable).unwrap();
+        assert!(
+            line.starts_with("OIP_GRPC_OUTPUT is set") && line.ends_with("`grpc-output = \"raw\"`"),
+            "{line}"
+        );
+    }
+}

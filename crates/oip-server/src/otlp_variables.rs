@@ -1,0 +1,110 @@
+//! Collectors, sampling and intervals as OpenTelemetry's own variables have them. The configuration file's settings win over these.
+
+use std::{env, time::Duration};
+
+use oip_telemetry::{Endpoint, EndpointError};
+
+use crate::failure::Failure;
+
+/// What is sent to a collector.
+pub(crate) struct Signal {
+    /// The signal's part in names of variables.
+    pub(crate) name: &'static str,
+}
+
+pub(crate) const TRACES: Signal = Signal { name: "TRACES" };
+pub(crate) const METRICS: Signal = Signal { name: "METRICS" };
+
+/// The variable with the milliseconds between two pushes of metrics.
+pub(crate) const INTERVAL: &str = "OTEL_METRIC_EXPORT_INTERVAL";
+
+const SAMPLER: &str = "OTEL_TRACES_SAMPLER";
+const SAMPLER_ARGUMENT: &str = "OTEL_TRACES_SAMPLER_ARG";
+
+impl Signal {
+    /// The collector: that of the configuration file's setting, else that of a variable.
+    pub(crate) fn endpoint(&self, setting: &str, url: Option<&str>) -> Result<Option<Endpoint>, Failure> {
+        let told = |name: &str, endpoint: Result<Endpoint, EndpointError>| {
+            endpoint
+                .map(Some)
+                .map_err(|error| Failure::usage(format!("{name}: {error}")))
+        };
+        if let Some(url) = url {
+            let name = format!("the configuration file: {setting}");
+            return told(&name, Endpoint::parse(url));
+        }
+        let exporter = format!("OTEL_{}_EXPORTER", self.name);
+        match variable(&exporter).as_deref() {
+            _ if is_disabled() => return Ok(None),
+            Some("none") => return Ok(None),
+            None | Some("otlp") => {}
+            // Prometheus' is what `/metrics` shows anyway.
+            Some("prometheus") if self.name == METRICS.name => return Ok(None),
+            Some(other) => return Err(wrong(&exporter, "otlp or none", other)),
+        }
+        let own = format!("OTEL_EXPORTER_OTLP_{}_ENDPOINT", self.name);
+        let general = "OTEL_EXPORTER_OTLP_ENDPOINT";
+        let endpoint = match (variable(&own), variable(general)) {
+            (Some(url), _) => told(&own, Endpoint::exact(&url)),
+            (None, Some(url)) => told(general, Endpoint::parse(&url)),
+            (None, None) => return Ok(None),
+        }?;
+        for name in [
+            format!("OTEL_EXPORTER_OTLP_{}_PROTOCOL", self.name),
+            "OTEL_EXPORTER_OTLP_PROTOCOL".to_owned(),
+        ] {
+            match variable(&name).as_deref() {
+                None => continue,
+                Some("http/protobuf") => break,
+                Some(other) => {
+                    let expected =
+                        format!("http/protobuf, usually at port 4318 ({exporter}=none sends nothing)");
+                    return Err(wrong(&name, &expected, other));
+                }
+            }
+        }
+        Ok(endpoint)
+    }
+}
+
+/// The fraction of requests without a `traceparent` that is traced.
+pub(crate) fn ratio() -> Result<f64, Failure> {
+    match variable(SAMPLER).as_deref() {
+        None | Some("parentbased_always_on") => Ok(1.0),
+        Some("parentbased_always_off") => Ok(0.0),
+        Some("parentbased_traceidratio") => {
+            let Some(text) = variable(SAMPLER_ARGUMENT) else {
+                return Ok(1.0);
+            };
+            let ratio = text.parse().ok().filter(|ratio| (0.0..=1.0).contains(ratio));
+            ratio.ok_or_else(|| wrong(SAMPLER_ARGUMENT, "a number from 0 to 1", &text))
+        }
+        Some(other) => Err(wrong(
+            SAMPLER,
+            "parentbased_always_on, parentbased_always_off or parentbased_traceidratio",
+            other,
+        )),
+    }
+}
+
+/// The time between two pushes of metrics.
+pub(crate) fn interval() -> Result<Duration, Failure> {
+    let Some(text) = variable(INTERVAL) else {
+        return Ok(Duration::from_secs(60));
+    };
+    let milliseconds = text.parse().map(Duration::from_millis);
+    milliseconds.map_err(|_| wrong(INTERVAL, "milliseconds", &text))
+}
+
+fn is_disabled() -> bool {
+    variable("OTEL_SDK_DISABLED").is_some_and(|text| text.eq_ignore_ascii_case("true"))
+}
+
+/// A variable's value; an empty one is none, as OpenTelemetry has it.
+fn variable(name: &str) -> Option<String> {
+    env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+fn wrong(name: &str, expected: &str, found: &str) -> Failure {
+    Failure::usage(format!("{name}: expected {expected}, found '{found}'"))
+}
