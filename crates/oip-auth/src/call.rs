@@ -172,6 +172,7 @@ impl<'a> Call<'a> {
             ["v2", "models", model, action] | ["v2", "models", model, "versions", _, action] => {
                 let api = match *action {
                     "ready" => Api::Health,
+                    "example" => Api::Metadata,
                     "infer" | "generate" | "generate_stream" => Api::Inference,
                     "config" => Api::ModelConfig,
                     "stats" => Api::Statistics,

@@ -7,7 +7,7 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use http::{Extensions, HeaderValue, Request, Response, header::WWW_AUTHENTICATE};
+use http::{Extensions, HeaderValue, Method, Request, Response, header::WWW_AUTHENTICATE};
 use oip_service::RequestNotes;
 use oip_types::ServiceError;
 use pin_project_lite::pin_project;
@@ -108,7 +108,8 @@ impl<S, B> Gate<S, B> {
         let certificate = || (self.transport.certificate)(request.extensions());
         // Without a table, clients are called by the first name in their certificate.
         let by_certificate = || Some(certificate().first()?.escape_debug().to_string());
-        let change = call.change;
+        // By another method than POST a client asks whether it may, and nothing is changed.
+        let change = call.change.filter(|_| request.method() == Method::POST);
         let notes = request.extensions().get::<Arc<RequestNotes>>();
         match self
             .guard

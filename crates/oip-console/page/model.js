@@ -13,15 +13,20 @@ function notice(error) {
   return h("p", { class: "notice bad", role: "alert" }, `${error.message}${status}`);
 }
 
-/** Fields for one input; `read` gives it as the request has it. The configuration says which inputs are optional. */
-function inputFields(input, i, config) {
+/**
+ * Fields for one input; `read` gives it as the request has it. The configuration says which inputs are optional; the model's own
+ * example, if it brings one, has data and leaves out inputs.
+ */
+function inputFields(input, i, config, example) {
   // Rows of a tensor file are recognised without the configuration too, which not every caller may read.
   const isRows = input.shape.length > 0 && /\.rows$/.test(input.name);
   const optional = config?.input?.find((one) => one.name === input.name)?.optional ?? isRows;
-  const shape = exampleShape(input.shape);
+  const given = example?.inputs?.find((one) => one.name === input.name);
+  const own = given && { shape: given.shape, data: [given.data].flat(Infinity) };
+  const shape = own?.shape ?? exampleShape(input.shape);
   const shapeField = h("input", { id: `shape-${i}`, size: 18, value: shape.join(", "), spellcheck: "false", autocomplete: "off" });
   const data = h("textarea", { id: `data-${i}`, spellcheck: "false", "aria-label": `data of ${input.name}, JSON or CSV` });
-  const used = h("input", { type: "checkbox", id: `used-${i}`, checked: !isRows || i === 0 });
+  const used = h("input", { type: "checkbox", id: `used-${i}`, checked: example ? given != null : !isRows || i === 0 });
   const note = h("p", { class: "quiet", role: "status" });
   const layout = imageLayout(input.shape);
   const pixels = h("select", { "aria-label": "range of pixels" }, Object.keys(PIXELS).map((name) => h("option", {}, name)));
@@ -73,13 +78,18 @@ function inputFields(input, i, config) {
   data.addEventListener("input", () => { large = null; });
   // Another range or rate is for the file that was chosen, too.
   for (const choice of [pixels, rate]) choice.addEventListener("change", () => file.files[0] && load(file.files[0]));
-  show(exampleData(input.datatype, shape), shape);
+  // The model's own rows, again and again, where only their number differs.
+  function fill(dims) {
+    const isOfRows = own?.data.length && String(dims.slice(1)) === String(own.shape.slice(1));
+    show(isOfRows ? Array.from({ length: elements(dims) }, (_, k) => own.data[k % own.data.length]) : exampleData(input.datatype, dims), dims);
+  }
+  fill(shape);
   const fields = h("fieldset", {},
     h("legend", {}, input.name, h("span", { class: "quiet" }, ` ${input.datatype}${pattern(input.shape)}`)),
     h("div", { class: "row" },
       optional && h("label", { for: `used-${i}` }, used, "send"),
       h("label", { for: `shape-${i}` }, "shape", shapeField),
-      h("button", { type: "button", onclick: () => { const dims = readShape(); show(exampleData(input.datatype, dims), dims); } }, "Fill")),
+      h("button", { type: "button", onclick: () => fill(readShape()) }, "Fill")),
     data,
     h("div", { class: "row" },
       h("label", {}, layout ? "image, JSON or CSV" : isFloat(input.datatype) ? "JSON, CSV or sound" : "JSON or CSV", file),
@@ -105,7 +115,7 @@ function inputFields(input, i, config) {
     return { name: input.name, datatype: input.datatype, shape: dims, data: values };
   }
 
-  return { fields, read, optional, use: () => { used.checked = true; } };
+  return { fields, read, optional, isGiven: given != null, use: () => { used.checked = true; } };
 }
 
 const cell = (value) => (value === null ? "NaN" : typeof value === "number" && !Number.isInteger(value) ? String(Number(value.toPrecision(6))) : String(value));
@@ -143,11 +153,11 @@ const MOST_INPUTS = 8;
 const MOST_TENSORS = 16;
 
 /** The form, its answer and the same call in other languages. */
-function tryIt(model, version, metadata, config) {
-  const all = metadata.inputs.map((input, i) => inputFields(input, i, config));
+function tryIt(model, version, metadata, config, example) {
+  const all = metadata.inputs.map((input, i) => inputFields(input, i, config, example));
   const isLong = all.length > MOST_INPUTS;
-  // Of many inputs the form has those that a request needs; the others are added by name.
-  let inputs = isLong ? all.filter((one, i) => i === 0 || !one.optional) : all;
+  // Of many inputs the form has those that a request needs, or the example has; the others are added by name.
+  let inputs = isLong ? all.filter((one, i) => i === 0 || !one.optional || one.isGiven) : all;
   const shown = h("div", {}, inputs.map((input) => input.fields));
   const names = h("select", { "aria-label": "input to add" }, all.map((one, i) => !inputs.includes(one) && h("option", { value: i }, metadata.inputs[i].name)));
   const more = isLong && inputs.length < all.length && h("div", { class: "row" },
@@ -225,10 +235,7 @@ function describe(metadata, config) {
     config && h("details", {}, h("summary", {}, "Configuration"), h("pre", {}, JSON.stringify(config, null, 2))));
 }
 
-/** Whether the server has said that its models are not loaded by request. */
-let isFixed = false;
-
-/** Buttons that load and unload; what the server says to them is shown. */
+/** Buttons that load and unload, where the server lets this client do so; else they are off, with the server's reason. */
 function control(model) {
   const said = h("span", { role: "status", class: "quiet" });
   const act = (verb) => async (event) => {
@@ -241,14 +248,17 @@ function control(model) {
     } catch (error) {
       said.className = "bad";
       said.textContent = error.message;
-      // The mode is the server's for as long as it runs.
-      if (error.message.includes("--model-control-mode")) isFixed = true;
     }
-    for (const button of buttons) button.disabled = isFixed;
+    event.target.disabled = false;
   };
   const buttons = [["Load", "load"], ["Unload", "unload"]].map(([name, verb]) =>
-    h("button", { type: "button", disabled: isFixed, onclick: act(verb) }, name));
-  if (isFixed) said.textContent = "needs --model-control-mode explicit";
+    h("button", { type: "button", disabled: true, onclick: act(verb) }, name));
+  const allow = () => buttons.forEach((button) => { button.disabled = false; });
+  // The same path tells by GET whether POST would be refused. Other servers of the protocol do not have it.
+  call(`/v2/repository/models/${encodeURIComponent(model)}/load`).then(allow, (error) => {
+    if ([404, 405].includes(error.status)) allow();
+    else said.textContent = error.message.includes("--model-control-mode") ? "needs --model-control-mode explicit" : error.message;
+  });
   return h("div", { class: "row" }, buttons, said);
 }
 
@@ -263,11 +273,13 @@ export function modelPage(place, watch, tiles, model, version) {
 
   async function load() {
     try {
-      const [metadata, config] = await Promise.all([
+      // Neither the configuration nor an example of the model's own is there for everybody.
+      const [metadata, config, example] = await Promise.all([
         call(modelPath(model, version)),
         call(`${modelPath(model, version)}/config`).catch(() => null),
+        call(`${modelPath(model, version)}/example`).catch(() => null),
       ]);
-      body.replaceChildren(tryIt(model, version, metadata, config), describe(metadata, config));
+      body.replaceChildren(tryIt(model, version, metadata, config, example), describe(metadata, config));
       isShown = true;
     } catch (error) {
       isShown = false;

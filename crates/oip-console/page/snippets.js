@@ -34,7 +34,9 @@ function inPython(input) {
   const dtype = NUMPY[input.datatype] ?? "np.float32";
   return JSON.stringify(input.data).length > SHOWN
     ? `np.zeros(${python(input.shape)}, dtype=${dtype})  # your data`
-    : `np.array(${python(input.data)}, dtype=${dtype}).reshape(${python(input.shape)})`;
+    : input.data.length && input.shape.length
+      ? `np.array(${python(nested(input.data, input.shape))}, ${dtype})`
+      : `np.array(${python(input.data)}, ${dtype}).reshape(${python(input.shape)})`;
 }
 
 /** A float as Rust has it; requests have those that JSON lacks as strings. */
@@ -101,8 +103,8 @@ export function snippets(model, version, request, hasToken, place = location) {
     "import numpy as np, tensorferry",
     "",
     ...(isLarge ? ["# zeros stand for your data"] : []),
-    `client = tensorferry.Client(${JSON.stringify(place.origin)}${hasToken ? ', headers={"Authorization": "Bearer " + os.environ["TOKEN"]}' : ""})`,
-    `print(client.infer(${name}, {${given}}${version ? `, version=${JSON.stringify(version)}` : ""}))`,
+    `print(tensorferry.Client(${JSON.stringify(place.origin)}${hasToken ? ', headers={"Authorization": "Bearer " + os.environ["TOKEN"]}' : ""})`
+      + `.infer(${name}, {${given}}${version ? `, version=${JSON.stringify(version)}` : ""}))`,
   ].join("\n");
   const values = (input) => (isShort(input) ? JSON.stringify(nested(input.data, input.shape)) : `${identifier(input.name, 0)}.npy`);
   const tool = [

@@ -6,6 +6,7 @@ use std::{
     time::Instant,
 };
 
+use bytes::Bytes;
 use futures_channel::oneshot;
 use oip_service::{
     Answers, BoxFuture, Classes, Classification, InferenceService, ModelConfiguration, ModelRepository,
@@ -170,12 +171,7 @@ impl Engine {
     }
 
     fn check_control(&self, model: ModelRef<'_>) -> Result<(), ServiceError> {
-        if !matches!(self.config().control, ModelControl::Explicit { .. }) {
-            // The first half is Triton's message.
-            let message = "explicit model load / unload is not allowed if polling is enabled, or without \
-                           --model-control-mode=explicit";
-            return Err(ServiceError::new(ErrorCode::Unavailable, message));
-        }
+        self.allows_changes()?;
         match model.version() {
             None => Ok(()),
             Some(_) => Err(ServiceError::invalid(format!(
@@ -194,6 +190,16 @@ impl Drop for Engine {
 
 /// What the repository holds and how it is; loading and unloading with [`ModelControl::Explicit`].
 impl ModelRepository for Engine {
+    fn allows_changes(&self) -> Result<(), ServiceError> {
+        if matches!(self.config().control, ModelControl::Explicit { .. }) {
+            return Ok(());
+        }
+        // The first half is Triton's message.
+        let message = "explicit model load / unload is not allowed if polling is enabled, or without \
+                       --model-control-mode=explicit";
+        Err(ServiceError::new(ErrorCode::Unavailable, message))
+    }
+
     fn index(&self) -> Vec<ModelIndexEntry> {
         let mut index: Vec<ModelIndexEntry> = Vec::new();
         for status in self.registry().statuses() {
@@ -244,6 +250,12 @@ impl ModelRepository for Engine {
 impl ModelConfiguration for Engine {
     fn model_config(&self, model: ModelRef<'_>) -> Result<Arc<ModelConfig>, ServiceError> {
         self.registry().find(model).map(|served| served.config().clone())
+    }
+
+    fn model_example(&self, model: ModelRef<'_>) -> Result<Option<Bytes>, ServiceError> {
+        self.registry()
+            .find(model)
+            .map(|served| served.example().cloned())
     }
 }
 

@@ -9,7 +9,7 @@ use axum::{
 };
 use oip_service::{Grant, InferenceService, Lease, extensions};
 use oip_types::{
-    ModelRef, ServiceError,
+    ErrorCode, ModelRef, ServiceError,
     rest::{decode_index_request, decode_log_settings, decode_parameters, decode_region, json_body},
 };
 use serde_json::json;
@@ -76,6 +76,16 @@ pub(crate) async fn load(State(app): State<App>, path: PathParams, request: Requ
     respond(loaded.await.map(|()| done()))
 }
 
+/// Whether a model may be loaded or unloaded by request: what the same path answers to `POST`, without doing it.
+pub(crate) async fn may_change(State(app): State<App>, path: PathParams) -> Response {
+    let allowed = || {
+        let repository = extensions::repository(&*app.service)?;
+        ModelRef::new(Params::new(path)?.get("model"), None)?;
+        repository.allows_changes()
+    };
+    respond(allowed().map(|()| done()))
+}
+
 pub(crate) async fn unload(State(app): State<App>, path: PathParams, request: Request) -> Response {
     let unloaded = async {
         extensions::repository(&*app.service)?;
@@ -91,6 +101,21 @@ pub(crate) async fn model_config(State(app): State<App>, path: PathParams) -> Re
     respond(
         extensions::configuration(&*app.service).and_then(|configuration| {
             with_model(path, |model| configuration.model_config(model)).map(|config| ok(&*config))
+        }),
+    )
+}
+
+/// The example that a model brings, as the body of a request.
+pub(crate) async fn model_example(State(app): State<App>, path: PathParams) -> Response {
+    respond(
+        extensions::configuration(&*app.service).and_then(|configuration| {
+            with_model(path, |model| {
+                configuration.model_example(model)?.ok_or_else(|| {
+                    let message = format!("{model} brings no example.json that it takes");
+                    ServiceError::new(ErrorCode::NotFound, message)
+                })
+            })
+            .map(|example| answer::json(StatusCode::OK, example))
         }),
     )
 }

@@ -129,8 +129,14 @@ pub(crate) fn routes() -> Vec<(String, MethodRouter<App>)> {
             "/v2/repository/{repository}/index",
             post(extensions::named_repository),
         ),
-        ("/v2/repository/models/{model}/load", post(extensions::load)),
-        ("/v2/repository/models/{model}/unload", post(extensions::unload)),
+        (
+            "/v2/repository/models/{model}/load",
+            get(extensions::may_change).post(extensions::load),
+        ),
+        (
+            "/v2/repository/models/{model}/unload",
+            get(extensions::may_change).post(extensions::unload),
+        ),
         (
             "/v2/repository/{repository}/models/{model}/load",
             post(extensions::named_repository),
@@ -195,6 +201,7 @@ pub(crate) fn routes() -> Vec<(String, MethodRouter<App>)> {
         ("/generate", post(generate)),
         ("/generate_stream", post(generate_stream)),
         ("/config", get(extensions::model_config)),
+        ("/example", get(extensions::model_example)),
         ("/stats", get(extensions::model_statistics)),
     ];
     let models = models.into_iter().flat_map(|(path, handler)| {

@@ -29,6 +29,8 @@ const FILES: &[(&str, &[u8])] = &[
     ),
     #[cfg(feature = "onnx")]
     ("digits/config.pbtxt", DIGITS.as_bytes()),
+    #[cfg(feature = "onnx")]
+    ("digits/example.json", ONE_DIGIT),
     #[cfg(feature = "tensors")]
     (
         "digit_means/1/model.safetensors",
@@ -39,12 +41,14 @@ const FILES: &[(&str, &[u8])] = &[
         "digit_portrait/config.pbtxt",
         include_bytes!("../examples/models/digit_portrait/config.pbtxt"),
     ),
-    (
-        "one_digit.json",
-        include_bytes!("../examples/requests/one_digit.json"),
-    ),
+    #[cfg(all(feature = "onnx", feature = "tensors"))]
+    ("digit_portrait/example.json", ONE_DIGIT),
+    ("one_digit.json", ONE_DIGIT),
     ("README.md", README.as_bytes()),
 ];
+
+/// A request with a handwritten 7.
+const ONE_DIGIT: &[u8] = include_bytes!("../examples/requests/one_digit.json");
 
 #[cfg(feature = "onnx")]
 const DIGITS: &str = "\
@@ -65,7 +69,7 @@ const README: &str = "\
 # An example repository
 
 A model is a folder with versions: `<model>/<version>/model.onnx`. A booster (`model.ubj`, `model.txt`) or a tensor file
-(`model.safetensors`, `.npz`, `.gguf`, ...) takes the place of `model.onnx`; `config.pbtxt` beside the versions is optional.
+(`model.safetensors`, `.npz`, `.gguf`, ...) takes the place of `model.onnx`. Optional beside the versions: `config.pbtxt`, and `example.json`, the request that the console shows.
 
 | model | what it does |
 |---|---|

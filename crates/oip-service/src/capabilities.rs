@@ -2,6 +2,7 @@
 
 use std::{pin::Pin, sync::Arc};
 
+use bytes::Bytes;
 use oip_types::{
     LoadOptions, LogSettings, ModelConfig, ModelIndexEntry, ModelRef, ModelStatistics, ReadSharedMemory,
     ServiceError, SharedMemoryRegion, SharedMemorySlice, UnloadOptions,
@@ -14,6 +15,14 @@ pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 pub trait ModelRepository: Send + Sync {
     /// All models of the repository and how they are, by name and then version.
     fn index(&self) -> Vec<ModelIndexEntry>;
+
+    /// Whether models are loaded and unloaded by request at all, which does not change while the service runs.
+    ///
+    /// # Errors
+    /// What [`load`](Self::load) and [`unload`](Self::unload) refuse every request with.
+    fn allows_changes(&self) -> Result<(), ServiceError> {
+        Ok(())
+    }
 
     /// Loads a model, or loads it again when the repository has changed, and waits for the end of it. The versions
     /// that run go on running until the new ones are ready.
@@ -39,6 +48,14 @@ pub trait ModelConfiguration: Send + Sync {
     /// # Errors
     /// As [`InferenceService::model_metadata`](crate::InferenceService::model_metadata).
     fn model_config(&self, model: ModelRef<'_>) -> Result<Arc<ModelConfig>, ServiceError>;
+
+    /// The example that a model brings: the JSON body of an inference request, if there is one.
+    ///
+    /// # Errors
+    /// As [`model_config`](Self::model_config).
+    fn model_example(&self, model: ModelRef<'_>) -> Result<Option<Bytes>, ServiceError> {
+        self.model_config(model).map(|_| None)
+    }
 }
 
 /// The statistics extension.

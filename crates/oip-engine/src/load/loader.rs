@@ -19,6 +19,7 @@ use crate::{
     config::EngineConfig,
     load::{
         error::LoadError,
+        example,
         labels::Labels,
         model_folder::{Content, FoundFile, ModelFolder},
         row_settings::RowSettings,
@@ -56,6 +57,7 @@ pub(crate) fn load(
     others: Others,
 ) -> Result<ServedVersion, LoadError> {
     let version = job.version.clone();
+    let folder = job.folder.clone();
     let (runs, configs, labels) = match content {
         Content::File(file) => start(job, file, config, others)?,
         Content::Pipeline => {
@@ -84,7 +86,10 @@ pub(crate) fn load(
         }
         (false, _) => None,
     };
-    Ok(ServedVersion::new(version, runs, configs, labels, cache))
+    let mut served = ServedVersion::new(version, runs, configs, labels, cache);
+    let example = example::read(&folder, served.version(), served.metadata());
+    served.bring_example(example);
+    Ok(served)
 }
 
 /// A model's own name.

@@ -3,6 +3,7 @@
 pub(crate) mod control;
 pub(crate) mod digests;
 mod error;
+mod example;
 pub(crate) mod files;
 mod foreign;
 pub(crate) mod labels;

@@ -8,6 +8,7 @@ use std::{
     time::Instant,
 };
 
+use bytes::Bytes;
 use oip_service::RequestContext;
 use oip_types::{InferRequest, Joining, ModelConfig, ModelMetadata, ServiceError};
 
@@ -31,6 +32,8 @@ pub(crate) struct ServedVersion {
     runs: Runs,
     config: Configs,
     labels: Labels,
+    /// The body of an inference request, as its files have it.
+    example: Option<Bytes>,
     cache: Option<Arc<ResponseCache>>,
     /// Of this load.
     generation: Generation,
@@ -69,10 +72,21 @@ impl ServedVersion {
             runs,
             config,
             labels,
+            example: None,
             cache,
             generation: Generation::next(),
             asks_others: AtomicBool::new(false),
         }
+    }
+
+    /// Sets the example request that its files have.
+    pub(crate) fn bring_example(&mut self, example: Option<Bytes>) {
+        self.example = example;
+    }
+
+    /// The body of an inference request, as its files have it.
+    pub(crate) fn example(&self) -> Option<&Bytes> {
+        self.example.as_ref()
     }
 
     pub(crate) fn version(&self) -> Option<&str> {

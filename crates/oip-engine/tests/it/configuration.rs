@@ -573,3 +573,36 @@ fn mr_14_ten_thousand_models_and_a_thousand_versions() {
         2
     );
 }
+
+/// A model may bring the request that people try it with; a version's own comes before the model's. A wrong one is no failure of the
+/// model.
+#[test]
+fn models_bring_an_example() {
+    let body = |x: i32| {
+        format!(r#"{{"inputs": [{{"name": "x", "datatype": "INT32", "shape": [1], "data": [{x}]}}]}}"#)
+    };
+    let example = |files: &[(&str, &str)], version| {
+        let model = [("m/1/model.word", "echo"), ("m/2/model.word", "echo")];
+        let policy = ("m/config.pbtxt", "version_policy { all {} }");
+        let folder = repository(&[&model[..], &[policy], files].concat());
+        let (engine, _) = engine(folder.path(), EngineConfig::default());
+        assert_eq!(y(&infer(&engine, request("m", Some("1"), 7)).unwrap()), 7);
+        let model = ModelRef::new("m", Some(version)).unwrap();
+        engine.configuration().unwrap().model_example(model).unwrap()
+    };
+    let (three, four) = (body(3), body(4));
+    let files = [("m/example.json", &*three), ("m/2/example.json", &*four)];
+    assert_eq!(example(&files, "1").unwrap(), three);
+    assert_eq!(example(&files, "2").unwrap(), four);
+    assert_eq!(example(&[], "1"), None);
+    let large = " ".repeat(1 << 20) + &three;
+    let renamed = three.replace("\"x\"", "\"z\"");
+    let retyped = three.replace("INT32", "INT64");
+    for wrong in ["", "{", "{}", "[]", "\u{0}", &large, &renamed, &retyped] {
+        assert_eq!(example(&[("m/example.json", wrong)], "1"), None, "{wrong:.80}");
+    }
+    let folder = repository(&[("m/1/model.word", "echo")]);
+    let (engine, _) = engine(folder.path(), EngineConfig::default());
+    let unknown = ModelRef::new("n", None).unwrap();
+    assert!(engine.configuration().unwrap().model_example(unknown).is_err());
+}

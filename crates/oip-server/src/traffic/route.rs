@@ -96,6 +96,7 @@ fn of_model(rest: &[&str]) -> Route {
         ["generate"] => inference("/v2/models/{model}/generate"),
         ["generate_stream"] => inference("/v2/models/{model}/generate_stream"),
         ["config"] => route("/v2/models/{model}/config"),
+        ["example"] => route("/v2/models/{model}/example"),
         ["stats"] => route("/v2/models/{model}/stats"),
         ["trace", "setting"] => route("/v2/trace/setting"),
         _ => route(OTHER),

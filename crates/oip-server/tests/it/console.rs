@@ -1,10 +1,10 @@
 //! The console of the real program: who gets it, and what of the log.
 
-use std::io::Write;
+use std::{fs, io::Write, path::Path};
 
 use serde_json::Value;
 
-use crate::support::{Server, receive};
+use crate::support::{Server, command, receive};
 
 fn server(arguments: &[&str]) -> (Server, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
@@ -141,4 +141,104 @@ fn the_described_examples_work() {
             String::from_utf8_lossy(&answer.body)
         );
     }
+}
+
+/// The request that the console's form begins with: the model's own, if the model takes it; else the log says what is wrong.
+#[cfg(feature = "tensors")]
+#[test]
+fn models_bring_their_example() {
+    let folder = tempfile::tempdir().unwrap();
+    let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/models");
+    let file = "1/model.safetensors";
+    let good = r#"{"inputs": [{"name": "mean.rows", "datatype": "INT64", "shape": [1], "data": [3]}]}"#;
+    let wrong = good.replace("mean.rows", "mean.row");
+    for (model, example) in [("good", good), ("wrong", &wrong)] {
+        fs::create_dir_all(folder.path().join(model).join("1")).unwrap();
+        fs::copy(
+            models.join("digit_means").join(file),
+            folder.path().join(model).join(file),
+        )
+        .unwrap();
+        fs::write(folder.path().join(model).join("example.json"), example).unwrap();
+    }
+    let log = folder.path().join("server.log");
+    let mut command = command(folder.path(), &[]);
+    let mut server = Server::spawn(command.stderr(fs::File::create(&log).unwrap()));
+    server.wait_until_loaded();
+    for path in ["/v2/models/good/example", "/v2/models/good/versions/1/example"] {
+        let answer = server.get(path);
+        assert_eq!((answer.status, &*answer.body), (200, good.as_bytes()));
+        assert_eq!(answer.header("content-type"), Some("application/json"));
+    }
+    let infer = server.request("POST", "/v2/models/good/infer", &[], good.as_bytes());
+    assert_eq!(infer.status, 200);
+    let none = server.get("/v2/models/wrong/example");
+    assert_eq!(none.status, 404);
+    assert_eq!(
+        none.json()["error"],
+        "model 'wrong' brings no example.json that it takes"
+    );
+    assert_eq!(server.get("/v2/models/wrong/ready").status, 200);
+    let log = fs::read_to_string(&log).unwrap();
+    let line = log.lines().find(|line| line.contains("example.json")).unwrap();
+    assert!(
+        line.contains("WARN")
+            && line.contains("model=\"wrong\"")
+            && line.contains("unexpected input 'mean.row'"),
+        "{line}"
+    );
+    assert_eq!(log.matches("the example is not used").count(), 1, "{log}");
+}
+
+/// The page asks by GET whether loading would be refused, and why; nothing is loaded, and nothing is in the audit log.
+#[cfg(feature = "tensors")]
+#[test]
+fn whether_models_are_loaded_by_request_is_told_beforehand() {
+    let path = "/v2/repository/models/m/load";
+    let (fixed, _folder) = server(&[]);
+    let (asked, tried) = (fixed.get(path), fixed.request("POST", path, &[], b""));
+    assert_eq!((asked.status, tried.status), (503, 503));
+    assert_eq!(asked.json(), tried.json());
+    assert!(
+        asked.json()["error"]
+            .as_str()
+            .unwrap()
+            .contains("--model-control-mode=explicit")
+    );
+
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    // SHA-256 of s3cret.
+    let digest = "1ec1c26b50d5d3c58d9583181af8076655fe00756bf7285940ba3670f99fcba0";
+    let table = format!(
+        "[identities.operator]\ntoken-sha256 = [\"{digest}\"]\napis = [\"repository\"]\nmodels = [\"m*\"]\n\
+         [anonymous]\napis = [\"metadata\"]\n"
+    );
+    fs::write(at("auth.toml"), table).unwrap();
+    let auth = format!("--auth={}", at("auth.toml").display());
+    let mut command = command(folder.path(), &["--model-control-mode=explicit", &auth]);
+    let mut server = Server::spawn(command.stderr(fs::File::create(at("server.log")).unwrap()));
+    server.wait_until_loaded();
+    let status = |path: &str, token: &str| {
+        let header = format!("Bearer {token}");
+        let headers: &[(&str, &str)] = if token.is_empty() {
+            &[]
+        } else {
+            &[("Authorization", &header)]
+        };
+        server.request("GET", path, headers, b"").status
+    };
+    for verb in ["load", "unload"] {
+        let of = |model: &str| format!("/v2/repository/models/{model}/{verb}");
+        assert_eq!(status(&of("m"), "s3cret"), 200);
+        assert_eq!(status(&of("other"), "s3cret"), 403);
+        assert_eq!(status(&of("m"), ""), 403);
+    }
+    let log = fs::read_to_string(at("server.log")).unwrap();
+    assert!(!log.contains("audit"), "{log}");
+    let tried = server.request("POST", path, &[("Authorization", "Bearer s3cret")], b"");
+    assert_ne!(tried.status, 200);
+    crate::metrics::until("the change is audited", || {
+        fs::read_to_string(at("server.log")).unwrap().contains("audit")
+    });
 }

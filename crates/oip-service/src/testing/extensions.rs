@@ -116,8 +116,23 @@ impl Extensions {
     }
 }
 
-/// As the metadata says, with `max_batch_size` 4 and dynamic batching for `matrix`.
+/// As the metadata says, with `max_batch_size` 4 and dynamic batching for `matrix`; it and `identity_fp32` bring an example.
 impl ModelConfiguration for Extensions {
+    fn model_example(&self, model: ModelRef<'_>) -> Result<Option<Bytes>, ServiceError> {
+        known(model)?;
+        let example = match model.name() {
+            "identity_fp32" => {
+                r#"{"inputs": [{"name": "x", "datatype": "FP32", "shape": [1], "data": [1]}]}"#
+            }
+            "matrix" => {
+                r#"{"inputs": [{"name": "a", "datatype": "FP32", "shape": [1, 2], "data": [1, 2]},
+                    {"name": "b", "datatype": "INT64", "shape": [1], "data": [3]}]}"#
+            }
+            _ => return Ok(None),
+        };
+        Ok(Some(Bytes::from_static(example.as_bytes())))
+    }
+
     fn model_config(&self, model: ModelRef<'_>) -> Result<Arc<ModelConfig>, ServiceError> {
         known(model)?;
         let metadata = metadata(model.name()).into_iter();

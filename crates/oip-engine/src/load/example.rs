@@ -1,0 +1,45 @@
+//! The example request that a model's directory may have, for people who try the model.
+
+use bytes::Bytes;
+use oip_types::{Limits, ModelMetadata, ModelRef, rest::decode_request};
+
+use crate::load::model_folder::ModelFolder;
+
+/// The file with the JSON body of an inference request.
+const FILE: &str = "example.json";
+
+/// The largest such file that is read, in bytes.
+const MAX_BYTES: u64 = 1 << 20;
+
+/// Reads a version's example, if there is one that the model takes: of the version's own directory, else of the model's. A wrong one is
+/// a warning, since nothing but the example is lost.
+pub(crate) fn read(folder: &ModelFolder, version: Option<&str>, metadata: &ModelMetadata) -> Option<Bytes> {
+    // Such a model is its file, whatever else is in the directory.
+    if folder.only_file.is_some() {
+        return None;
+    }
+    let own = version.map(|version| [version, FILE]);
+    let names: &[&str] = match &own {
+        Some(own) if folder.has(own) => own,
+        _ if folder.has(&[FILE]) => &[FILE],
+        _ => return None,
+    };
+    match checked(folder, names, metadata) {
+        Ok(example) => Some(example),
+        Err(reason) => {
+            let (model, file) = (&*folder.name, names.join("/"));
+            tracing::warn!(model, file, reason, "the example is not used");
+            None
+        }
+    }
+}
+
+fn checked(folder: &ModelFolder, names: &[&str], metadata: &ModelMetadata) -> Result<Bytes, String> {
+    let body = folder.read(names, MAX_BYTES).map_err(|error| error.to_string())?;
+    let model = ModelRef::new(&folder.name, None).map_err(|error| error.to_string())?;
+    let decoded = decode_request(model, &body, None, &Limits::default());
+    decoded
+        .and_then(|decoded| metadata.check_request(&decoded.request))
+        .map_err(|error| error.message().to_owned())?;
+    Ok(body)
+}
