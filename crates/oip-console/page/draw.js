@@ -17,17 +17,19 @@ export function sparkline(values, label) {
 /** Horizontal bars for [name, value] pairs. */
 export function bars(entries, label) {
   const row = 22;
+  // Text is scaled with the drawing, so that a phone gets a narrower one.
+  const breadth = innerWidth < 500 ? 150 : 280;
   const least = Math.min(0, ...entries.map(([, value]) => value));
   const most = Math.max(0, ...entries.map(([, value]) => value));
-  const scale = 280 / (most - least || 1);
+  const scale = breadth / (most - least || 1);
   const zero = 110 - least * scale;
-  return s("svg", { class: "bars", viewBox: `0 0 480 ${entries.length * row}`, role: "img", "aria-label": label },
+  return s("svg", { class: "bars", viewBox: `0 0 ${breadth + 200} ${entries.length * row}`, role: "img", "aria-label": label },
     entries.map(([name, value], i) => {
       const width = Math.abs(value) * scale;
       return s("g", {},
         s("text", { x: 100, y: i * row + 15, "text-anchor": "end" }, String(name).slice(0, 14)),
         s("rect", { class: value < 0 ? "below" : "", x: value < 0 ? zero - width : zero, y: i * row + 3, width: Math.max(width, 0.5), height: row - 6 }),
-        s("text", { x: 396, y: i * row + 15 }, Number.isInteger(value) ? String(value) : value.toPrecision(4)));
+        s("text", { x: breadth + 116, y: i * row + 15 }, Number.isInteger(value) ? String(value) : value.toPrecision(4)));
     }));
 }
 

@@ -132,7 +132,7 @@ function showOutput(output) {
     }
     const shown = table(["#row", ...Array.from({ length: Math.min(columns, 50) }, (_, i) => (columns === 1 ? "#value" : `#${i}`))], rows, { class: "scroll tall" });
     const all = Math.ceil(data.length / (columns || 1));
-    return h("div", {}, shown, (all > 100 || columns > 50) && h("p", { class: "quiet" }, `The first ${Math.min(all, 100)} of ${all} rows, ${Math.min(columns, 50)} of ${columns} columns.`));
+    return h("div", {}, shown, (all > 100 || columns > 50) && h("p", { class: "quiet" }, `The first ${Math.min(all, 100)} of ${all} rows${columns > 50 ? `, 50 of ${columns} columns` : ""}.`));
   };
   const views = [["Table", asTable]];
   const isNumeric = !["BYTES", "BOOL"].includes(output.datatype) && data.every((value) => typeof value === "number");
@@ -181,9 +181,9 @@ function tryIt(model, version, metadata, config, example) {
     try {
       const texts = snippets(model, version, request(), access.token() !== "");
       code.replaceChildren(tabs("the same call elsewhere", texts.map(([name, text]) => [name, () => h("div", {},
-        h("pre", {}, text), h("button", { type: "button", onclick: () => navigator.clipboard?.writeText(text) }, "Copy"))])));
-    } catch (error) {
-      code.replaceChildren(notice(error));
+        h("pre", { class: "call", tabindex: "0" }, text), h("button", { type: "button", onclick: () => navigator.clipboard?.writeText(text) }, "Copy"))])));
+    } catch {
+      code.replaceChildren(h("p", { class: "quiet" }, "It is shown once the form can be read."));
     }
   }
 

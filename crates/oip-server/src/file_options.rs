@@ -341,7 +341,7 @@ mod tests {
                 && lines.ends_with("`capture-rate = 0.5`, `capture-models = [\"a*\", \"b\", \"c\"]`"),
             "{lines}"
         );
-        // A value that is none gets the example's place; what follows `--` is no option.
+        // Without a value the example is shown; arguments after `--` are paths.
         assert!(
             told(&["--cpu-threads", "--log=warn"])
                 .unwrap()

@@ -100,7 +100,7 @@ fn is_disabled() -> bool {
     variable("OTEL_SDK_DISABLED").is_some_and(|text| text.eq_ignore_ascii_case("true"))
 }
 
-/// A variable's value; an empty one is none, as OpenTelemetry has it.
+/// A variable's value. Empty counts as unset, as OpenTelemetry defines it.
 fn variable(name: &str) -> Option<String> {
     env::var(name).ok().filter(|value| !value.is_empty())
 }
