@@ -67,6 +67,7 @@ pub(crate) struct FileSetting {
 enum Kind {
     Text,
     Number,
+    #[cfg(feature = "otlp")]
     List,
     /// A list that a command line may give with commas.
     CommaList,
@@ -207,6 +208,7 @@ impl FileSetting {
                 Ok(_) => last.clone(),
                 Err(_) => self.example.to_owned(),
             },
+            #[cfg(feature = "otlp")]
             (Kind::List, all) => list(all.iter().map(|value| quoted(value)).collect()),
             (Kind::CommaList, all) => {
                 let items = all.iter().flat_map(|value| value.split(','));
