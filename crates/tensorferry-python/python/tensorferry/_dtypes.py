@@ -75,3 +75,11 @@ def from_oip(datatype: str) -> np.dtype[Any]:
         return numpy_dtype(_BY_OIP[datatype])
     except KeyError:
         raise TypeError(f"unknown datatype {datatype}") from None
+
+
+def numpy_name(datatype: str) -> str | None:
+    """How a program names the NumPy dtype of one of the protocol's datatypes; None for one that is not known here."""
+    name = _BY_OIP.get(datatype)
+    if name is None or is_native(name):
+        return "bool" if name == "bool" else name and f"np.{name}"
+    return f"ml_dtypes.{name}"

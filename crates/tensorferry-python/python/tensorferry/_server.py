@@ -25,9 +25,10 @@ import numpy as np
 from tensorferry_model import Context, InferenceError, Request
 
 from . import _native
-from ._client import Client, array, tensor
+from ._client import Client
 from ._dtypes import OIP, from_oip
 from ._launch import program, server_arguments
+from ._tensors import array, tensor
 
 #: A tensor of a model: its datatype, the protocol's or NumPy's, and its shape with -1 for any size; or a dict with ``datatype``,
 #: ``shape`` and ``optional``.

@@ -10,7 +10,8 @@ from functools import partial
 from typing import Any, NoReturn
 
 from ... import _native
-from ..._client import _wait, checked
+from ..._requests import checked
+from ..._streams import _wait
 from ._plugin import InferenceServerClientPlugin, Request
 from .utils import (
     TRITON_RESERVED_REQUEST_PARAMS,

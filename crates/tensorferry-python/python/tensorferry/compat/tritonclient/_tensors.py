@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..._client import array as to_array
-from ..._client import little_endian
+from ..._tensors import array as to_array
+from ..._tensors import little_endian
 from .utils import bf16_of, from_bf16, np_to_triton_dtype, raise_error, triton_to_np_dtype
 
 

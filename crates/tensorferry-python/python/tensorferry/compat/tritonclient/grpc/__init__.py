@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NoReturn
 
-from ...._client import received
+from ...._streams import received
 from .. import _tensors
 from .._calls import Calls, Headers, Seconds, exception
 from .._plugin import InferenceServerClientPlugin, Request

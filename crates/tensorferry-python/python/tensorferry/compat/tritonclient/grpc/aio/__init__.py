@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
-from ....._client import _wait, awaited
+from ....._streams import _wait, awaited
 from ..._calls import AsyncCalls, Headers, exception
 from ..._plugin import InferenceServerClientPlugin, Request
 from ..._tensors import InferInput as _InferInput
