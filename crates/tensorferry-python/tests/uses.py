@@ -41,6 +41,8 @@ def closed() -> bool:
 def calls(client: Client) -> list[str]:
     outputs = client.infer("digits", {"X": np.zeros((1, 64), np.float32)}, timeout=2.0)
     response = client.request("digits", {"X": [[0.0] * 64]}, id="1", parameters={"priority": 1})
+    label: NDArray[np.int64] = response.outputs["label"]
+    print(client.infer("digits", {"X": (1, 2.5)}), label)
     with client.stream() as stream:
         stream.send("words", {"text": ["a b"]})
         stream.finish()

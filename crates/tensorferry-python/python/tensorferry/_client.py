@@ -87,7 +87,7 @@ class Client(_Base):
       connection). An inference whose response broke off is not repeated.
     - ``max_response_bytes``: what a response may have, as it is sent and as tensors.
 
-    Failures raise :class:`InferenceError` with the server's own message. ``with Client(url) as client`` closes it at the end; one
+    Failures raise :class:`InferenceError`: its ``message`` is the server's own, its text also says the server and what was meant. ``with Client(url) as client`` closes it at the end; one
     that is dropped closes its connections too.
     """
 
@@ -118,7 +118,7 @@ class Client(_Base):
         return _object(self._native.server_metadata())
 
     def model(self, model: str, version: str | None = None) -> ModelInfo:
-        """What the server says about a model."""
+        """What the server says about a model: versions, platform, inputs and outputs. What else a server says of it is dropped."""
         return run(self._models.info(self._native, model, version))
 
     def config(self, model: str, version: str | None = None) -> dict[str, Any]:
@@ -130,7 +130,8 @@ class Client(_Base):
         return _list(run(self._about(model, self._native.statistics, model, version)))
 
     def models(self) -> list[dict[str, Any]]:
-        """The models of the server's repository, with version, state and the reason of a failure."""
+        """The models of the server's repository: ``name``, ``version``, ``state`` and the ``reason`` of a failure. What else a server says
+        of them is dropped."""
         return _index(self._native.repository_index())
 
     def load_model(self, model: str, config: Mapping[str, Any] | None = None) -> None:

@@ -9,7 +9,6 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
 
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 
 from . import _native
 from ._dtypes import dtype_name, is_native, numpy_dtype
+from ._hints import nearest, shown
 
 PathLike = str | os.PathLike[str]
 Array = NDArray[Any]
@@ -81,6 +81,9 @@ class Tensor:
 
     Attributes: ``name``, ``dtype`` (NumPy's name), ``shape``, ``nbytes`` (of the elements), ``layout`` (``dense`` or
     ``coo``), ``unsupported`` (why it cannot be read, or ``None``).
+
+    Reading a sparse tensor (``coo``) is a :class:`TensorFileError`: it is not made dense in silence. :func:`convert` with
+    ``allow_loss=True`` writes a file in which it is dense.
     """
 
     __slots__ = (
@@ -100,7 +103,9 @@ class Tensor:
         self.unsupported: str | None = entry[5]
 
     def __repr__(self) -> str:
-        return f"Tensor({self.name!r}, {self.dtype}{list(self.shape)})"
+        layout = ", coo" if self.layout == "coo" else ""
+        unsupported = "" if self.unsupported is None else ", unsupported"
+        return f"Tensor({self.name!r}, {_shape(self)}{layout}{unsupported})"
 
     def raw(self) -> memoryview:
         """The elements' bytes, row-major and little-endian, read-only. A view where the file is mapped and the tensor is
@@ -108,14 +113,15 @@ class Tensor:
         return memoryview(self._file.tensor(self._index))
 
     def view(self) -> Array:
-        """A read-only array over :meth:`raw`."""
+        """A read-only array over :meth:`raw`: without a copy of a mapped file, else over a copy. bfloat16 and 8-bit floats are those of
+        ``ml_dtypes``; where it is not installed they are typed bits, with the same bytes."""
         dtype = self._numpy_dtype()
         flat = np.frombuffer(self.raw(), dtype=dtype)
         with self._sized():
             return flat.reshape(self.shape)
 
     def numpy(self) -> Array:
-        """A new, writable array, read straight from the file."""
+        """A new, writable array, read straight from the file, with the dtypes of :meth:`view`."""
         dtype = self._numpy_dtype()
         with self._sized():
             out = np.empty(self.shape, dtype=dtype)
@@ -137,8 +143,9 @@ class Tensor:
     def torch(self, *, copy: bool = True) -> Any:
         """A new ``torch.Tensor``, read straight from the file.
 
-        With ``copy=False`` it lies in the mapped file where that is possible. torch has no read-only tensors: a program that
-        writes to one of a mapped file is ended by the system (SIGSEGV).
+        With ``copy=False`` it lies in the mapped file where that is possible, and is copied in silence where it is not (a file that is not
+        mapped, or bytes that are compressed). torch has no read-only tensors: a program that writes to one of a mapped file is ended by
+        the system (SIGSEGV). Raises ``TypeError`` for dtypes that torch has not.
         """
         self._check_readable()
         if not copy:
@@ -149,7 +156,8 @@ class Tensor:
         return _as_torch(data, self.dtype, self.shape, self._place())
 
     def jax(self) -> Any:
-        """A ``jax.Array`` on jax's default device. Where 64 bits are off, which is jax's default, it has 32.
+        """A ``jax.Array`` on jax's default device. Where 64 bits are off, which is jax's default, it has 32: floats are rounded, and
+        integers beyond 32 bits become others in silence, as jax does it.
 
         On the processor, jax uses what was read without a copy. Of a mapped file it uses the mapping itself, which it keeps alive and
         never writes to, if the tensor begins at a multiple of 64 bytes; else it copies."""
@@ -184,7 +192,8 @@ class Tensor:
         return _Sized(self)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        """For ``numpy.asarray``: of a mapped file a read-only view, else a new array."""
+        """For ``numpy.asarray``: of a mapped file a read-only view, else a new array. With ``dtype`` it is cast as ``astype`` does: floats
+        are rounded, and numbers that do not fit an integer become others in silence."""
         is_lent = copy is False or copy is None and self._is_mapped
         array = self.view() if is_lent else self.numpy()
         if dtype is None or np.dtype(dtype) == array.dtype:
@@ -245,13 +254,17 @@ def _failure(tensor: Tensor, kind: str, text: str) -> _native.TensorFileError:
 class Slice:
     """Rows of a tensor, as ``safetensors`` gives them: ``f.get_slice("w")[0:10]`` reads only these rows.
 
-    Any other index is applied to the rows that it needs at most.
+    Any other index is applied to the rows that it needs at most: an index of columns reads all of the rows, and a step, a list or
+    an ellipsis in the first place reads the whole tensor. What is given is a new array, never a view of the file.
     """
 
     def __init__(self, tensor: Tensor, framework: str, device: Any = None) -> None:
         self._tensor = tensor
         self._framework = framework
         self._device = device
+
+    def __repr__(self) -> str:
+        return f"Slice({self._tensor.name!r}, {_shape(self._tensor)})"
 
     def get_shape(self) -> list[int]:
         """The dimensions of the whole tensor."""
@@ -317,6 +330,11 @@ class safe_open(Mapping[str, Tensor]):
             entry[0]: Tensor(file, index, entry, is_mapped) for index, entry in enumerate(file.entries())
         }
 
+    def __repr__(self) -> str:
+        tensors = shown(f"{name} {_shape(tensor)}" for name, tensor in self._tensors.items())
+        count = f"{len(self)} tensor{'' if len(self) == 1 else 's'}"
+        return f"safe_open({self._file.path!r}, {self.format}, {count}: {tensors})"
+
     def __enter__(self) -> safe_open:
         return self
 
@@ -329,7 +347,8 @@ class safe_open(Mapping[str, Tensor]):
         return self._file.format
 
     def metadata(self) -> dict[str, str] | None:
-        """What the file says about itself, or None if it says nothing."""
+        """What the file says about itself, or None if it says nothing. Values are texts: numbers, lists and the like of GGUF are spelled
+        out, and their types are dropped."""
         return self._file.metadata or None
 
     def keys(self) -> list[str]:  # type: ignore[override]
@@ -352,16 +371,16 @@ class safe_open(Mapping[str, Tensor]):
         except KeyError:
             path = self._file.path
             place = "the file" if path is None else path
-            near = get_close_matches(name, self._tensors, n=1) if isinstance(name, str) else []
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise KeyError(f"{place} has no tensor {name!r}{hint}") from None
+            raise KeyError(f"{place} has no tensor {name!r}{nearest(name, self._tensors)}") from None
 
     def get_tensor(self, name: str) -> Any:
-        """A tensor as a new array of the framework."""
+        """A tensor as a new array of the framework, a copy also with ``mmap=True``: see :meth:`Tensor.numpy`, :meth:`Tensor.torch` and
+        :meth:`Tensor.jax`. On another device than the processor it is copied once more."""
         return self[name]._get(self._framework, self._device)
 
     def get_tensors(self) -> dict[str, Any]:
-        """All tensors as new arrays of the framework, by name."""
+        """All tensors as new arrays of the framework, by name. A tensor that cannot be read is an error for all: see :meth:`get_tensor`
+        for one by one."""
         return {name: self.get_tensor(name) for name in self}
 
     def get_slice(self, name: str) -> Slice:
@@ -369,7 +388,8 @@ class safe_open(Mapping[str, Tensor]):
         return Slice(self[name], self._framework, self._device)
 
     def verify(self) -> dict[str, str]:
-        """Reads everything and checks it against its checksums: ``"ok"``, or ``"unchecked"`` where a tensor has none.
+        """Reads everything and checks it against its checksums: ``"ok"``, ``"unchecked"`` where a tensor has none, or ``"unknown checksum
+        ..."`` where it has one of a kind that cannot be computed here.
 
         Raises :class:`TensorFileError` for the first tensor that is corrupt.
         """
@@ -379,8 +399,11 @@ class safe_open(Mapping[str, Tensor]):
 def load_file(
     filename: PathLike, framework: str = "numpy", device: Any = "cpu", *, mmap: bool = False
 ) -> dict[str, Any]:
-    """All tensors of a file of any format, by name. With ``mmap`` they are read-only views where that is possible; see
-    :class:`safe_open` for what that promises."""
+    """All tensors of a file of any format, or of a directory with a checkpoint in several files, by name.
+
+    They are new arrays in the dtypes of the file; its metadata is left out (:meth:`safe_open.metadata`). With ``mmap`` they are read-only
+    views where that is possible, and copies where it is not; see :class:`safe_open` for what that promises. Raises
+    :class:`TensorFileError` if any tensor cannot be read, such as a sparse one or blocks of GGUF."""
     file = safe_open(filename, framework, device, mmap=mmap)
     if mmap and file._framework == "numpy":
         return {name: tensor.view() for name, tensor in file.items()}
@@ -390,7 +413,7 @@ def load_file(
 
 
 def load(data: bytes | bytearray | memoryview, framework: str = "numpy") -> dict[str, Any]:
-    """All tensors of a file that is in memory."""
+    """All tensors of a file that is in memory, as new arrays: the data is copied first. Raises as :func:`load_file`."""
     file = safe_open.__new__(safe_open)
     file._framework, file._device = _framework(framework), None
     file._open(_native.File.from_bytes(memoryview(data).cast("B")), False)
@@ -406,8 +429,14 @@ def save_file(
 ) -> int:
     """Writes a file of the format that its name says, or ``format``; returns its length in bytes.
 
-    The file appears under its name when it is complete; what was there before is untouched until then. Raises
-    :class:`TensorFileError` when the format cannot hold a tensor or the metadata.
+    The file appears under its name when it is complete; what was there before is untouched until then.
+
+    ``tensors`` are arrays, or what NumPy takes for one, torch tensors, or a :class:`Tensor` of another file. The dtype and the numbers
+    remain; what is not a number is dropped: the mask of a masked array, the labels of a data frame, ``requires_grad``, the device,
+    and that tensors share memory. An array that is row-major and little-endian is written as it lies in memory, any other from a copy.
+
+    Nothing else is dropped in silence: raises :class:`TensorFileError` when the format cannot hold a tensor, its name or the metadata,
+    ``TypeError`` and ``ValueError`` for what is no tensor of numbers or booleans.
     """
     return _native.save_file(os.fspath(filename), _given(tensors), _texts(metadata), format)
 
@@ -415,7 +444,7 @@ def save_file(
 def save(
     tensors: Mapping[str, Any], metadata: Mapping[str, str] | None = None, *, format: str = "safetensors"
 ) -> bytes:
-    """The bytes of a file."""
+    """The bytes of a file, made in memory and copied once. Drops and raises as :func:`save_file`."""
     return bytes(memoryview(_native.save_bytes(_given(tensors), _texts(metadata), format)))
 
 
@@ -436,15 +465,23 @@ class Writer:
     def __init__(
         self, filename: PathLike, metadata: Mapping[str, str] | None = None, *, format: str | None = None
     ) -> None:
-        self._native = _native.Writer(os.fspath(filename), _texts(metadata), format)
+        self._path = os.fspath(filename)
+        self._native = _native.Writer(self._path, _texts(metadata), format)
+        self._added, self._is_closed = 0, False
+
+    def __repr__(self) -> str:
+        count = f"{self._added} tensor{'' if self._added == 1 else 's'}"
+        return f"Writer({self._path!r}, {count}{', closed' if self._is_closed else ''})"
 
     def add(self, name: str, tensor: Any) -> None:
-        """Adds a tensor: an array, a torch tensor, or a :class:`Tensor` of another file. Raises ``ValueError`` for a name
-        that was added before, ``TypeError`` for what is no tensor."""
+        """Adds a tensor, which is copied to the disk: an array, a torch tensor, or a :class:`Tensor` of another file. Drops and raises as
+        :func:`save_file`, and ``ValueError`` for a name that was added before. Whether the format can hold it is known in :meth:`close`."""
         self._native.add((name, *_contiguous(name, tensor)))
+        self._added += 1
 
     def close(self) -> int:
         """Writes the file; returns its length in bytes. Raises :class:`TensorFileError` when the format cannot hold it."""
+        self._is_closed = True
         return self._native.finish()
 
     def __enter__(self) -> Writer:
@@ -454,6 +491,7 @@ class Writer:
         if kind is None:
             self.close()
         else:
+            self._is_closed = True
             self._native.abort()
 
 
@@ -474,14 +512,15 @@ def convert(
 ) -> list[str]:
     """Converts a file piece by piece, with bounded memory, as ``tensor convert`` does.
 
-    ``dtype`` turns floats into ``"f16"``, ``"bf16"``, ``"f32"`` or ``"f64"``, but for tensors that fit ``keep_dtype``. ``include``
+    ``dtype`` rounds floats to ``"f16"``, ``"bf16"``, ``"f32"`` or ``"f64"``, which is not in what is returned; tensors that fit
+    ``keep_dtype``, integers and booleans stay as they are. ``include``
     and ``exclude`` are globs such as ``"model.layers.*"`` or regular expressions behind ``re:``; ``rename`` is ``"model.*=>*"``.
     With ``max_shard_size``, a number of bytes or a text such as ``"5GB"``, several files and their index are written.
     ``progress=True`` shows a bar on standard error; a function is called with the bytes that are written and all of them.
 
-    Returns what the target does not hold, as sentences. Metadata that it has no place for is dropped, unless ``strict`` is given.
-    Tensors, sparsity, names and numbers out of range are lost only with ``allow_loss``; without it, that is a
-    :class:`TensorFileError` and the target is untouched."""
+    Returns what the target does not hold, as sentences; tensors that ``include`` and ``exclude`` leave out are not among them. Metadata
+    that it has no place for is dropped, unless ``strict`` is given. Tensors, sparsity (they become dense), names and numbers out of range
+    (they become infinite) are lost only with ``allow_loss``; without it, that is a :class:`TensorFileError` and the target is untouched."""
     options = {
         "format": format,
         "allow_loss": allow_loss,
@@ -498,7 +537,8 @@ def convert(
 
 
 def diff(first: PathLike, second: PathLike, *, rtol: float = 0.0, atol: float = 0.0) -> list[dict[str, str]]:
-    """Where two files differ, whatever their formats: ``name`` and ``text`` of each difference; empty when they agree."""
+    """Where two files differ in tensors or metadata, whatever their formats: ``name`` and ``text`` of each difference; empty when they
+    agree. Numbers agree within ``atol + rtol * |second|``."""
     return _native.diff(os.fspath(first), os.fspath(second), rtol, atol)
 
 
@@ -509,20 +549,26 @@ def verify(filename: PathLike) -> dict[str, str]:
 
 def manifest(filename: PathLike, *, format: str = "text") -> str:
     """What a file's tensors are: dtype, shape and SHA-256 of each, and one digest of all. It is the same for the same tensors in
-    every format, to the last byte, so it can be signed; ``format`` is ``"text"`` or ``"json"``."""
+    every format, to the last byte, so it can be signed; ``format`` is ``"text"`` or ``"json"``. Metadata is not part of it."""
     if format not in ("text", "json"):
         raise ValueError(f"format: expected 'text' or 'json', found {format!r}")
     return _native.manifest(os.fspath(filename), format == "json")
 
 
 def check_manifest(filename: PathLike, manifest: str) -> dict[str, str]:
-    """Checks a file against the text of a manifest in either form: what differs, by tensor; empty when nothing does."""
+    """Checks a file against the text of a manifest in either form: what differs, by tensor; empty when nothing does. Metadata is not
+    compared."""
     return dict(_native.check_manifest(os.fspath(filename), manifest))
 
 
 def formats() -> dict[str, list[str]]:
-    """Every format: its short name, and how its files' names end."""
+    """Every format: its short name, and how its files' names end. ``onnx`` and ``torch`` are read only."""
     return dict(_native.formats())
+
+
+def _shape(tensor: Tensor) -> str:
+    """What a tensor is, for a ``repr``."""
+    return f"{tensor.dtype}{list(tensor.shape)}"
 
 
 def _given(tensors: Mapping[str, Any]) -> list[tuple[str, str, list[int], Any]]:

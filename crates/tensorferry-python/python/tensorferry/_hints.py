@@ -1,4 +1,4 @@
-"""What helps after an error: the name that was meant, and the line that makes the right datatype."""
+"""Texts for people: what a ``repr`` lists, the name that was meant, and the line that makes the right datatype."""
 
 from __future__ import annotations
 
@@ -10,6 +10,17 @@ from typing import Any
 import numpy as np
 
 from ._dtypes import dtype_name, from_oip, numpy_name
+
+
+#: Parts that a ``repr`` shows at most.
+SHOWN = 6
+
+
+def shown(parts: Iterable[str]) -> str:
+    """Parts for a ``repr``, the first few of them."""
+    listed = list(parts)
+    more = [f"... {len(listed) - SHOWN} more"] if len(listed) > SHOWN else []
+    return ", ".join(listed[:SHOWN] + more) or "nothing"
 
 
 def nearest(name: object, names: Iterable[str]) -> str:

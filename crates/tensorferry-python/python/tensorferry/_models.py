@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from ._hints import nearest
+from ._hints import SHOWN, nearest, shown
 from ._tensors import Array, array
 
 #: A parameter of a request or an output.
 Parameter = bool | int | float | str
-
-#: Tensors that a ``repr`` shows at most.
-_SHOWN = 6
 
 
 @dataclass(frozen=True, repr=False)
@@ -72,17 +68,10 @@ class Response:
         return f"Response({self.model!r}{version}: {outputs}{parameters})"
 
 
-def shown(parts: Iterable[str]) -> str:
-    """Parts for a ``repr``, the first few of them."""
-    listed = list(parts)
-    more = [f"... {len(listed) - _SHOWN} more"] if len(listed) > _SHOWN else []
-    return ", ".join(listed[:_SHOWN] + more) or "nothing"
-
-
 def _shown_array(found: Array) -> str:
     """What an array is, and its elements where they are few and short."""
     kind = "bytes" if found.dtype.kind == "O" else found.dtype.name
-    text = str(found.tolist()) if found.size <= _SHOWN else ""
+    text = str(found.tolist()) if found.size <= SHOWN else ""
     return f"{kind}{list(found.shape)}" + (f" {text}" if 0 < len(text) <= 60 else "")
 
 

@@ -27,6 +27,7 @@ from tensorferry_model import Context, InferenceError, Request
 from . import _native
 from ._client import Client
 from ._dtypes import OIP, from_oip
+from ._hints import shown
 from ._launch import program, server_arguments
 from ._tensors import array, tensor
 
@@ -55,6 +56,9 @@ def model(
 
     ``max_batch_size`` says that each row of the outputs is made from the same row of the inputs: where all shapes begin with -1,
     requests that come together are then one call, of at most so many rows. Without it each request is a call.
+
+    Outputs become arrays of the datatype that is said here: floats are rounded to it in silence, and a number that it does not have is
+    an error, as are floats for integers.
     """
 
     def mark(function: Function) -> Function:
@@ -98,6 +102,7 @@ class Server:
         files = {name: Path(given) for name, given in models.items() if isinstance(given, (str, os.PathLike))}
         for name in files:
             _check_folder_name(name)
+        self._names = list(models)
         self._process = os.getpid()
         self._callables: list[_Callable] = []
         self._child: _Child | None = None
@@ -160,7 +165,8 @@ class Server:
             child.stop()
 
     def __repr__(self) -> str:
-        return f"Server({self.url!r})"
+        state = "" if self in _RUNNING else ", stopped"
+        return f"Server({self.url!r}: {shown(self._names)}{state})"
 
 
 #: Servers that have not been stopped.

@@ -18,22 +18,22 @@ from ._safetensors import write
 
 
 def load_file(filename: PathLike, *, backend: str | None = None) -> dict[str, Any]:
-    """All tensors of a file, by name. ``backend`` is taken and ignored. Raises :class:`tensorferry.TensorFileError`."""
+    """All tensors of a file, by name, as new arrays. ``backend`` is taken and ignored. Raises :class:`tensorferry.TensorFileError`."""
     return _files.load_file(filename, "jax")
 
 
 def load(data: bytes) -> dict[str, Any]:
-    """All tensors of a file that is in memory."""
+    """All tensors of a file that is in memory, as new arrays: the data is copied first."""
     return _files.load(data, "jax")
 
 
 def save_file(tensors: Mapping[str, Any], filename: PathLike, metadata: Mapping[str, str] | None = None) -> None:
-    """Writes a file, which appears at its path when it is complete."""
+    """Writes a file, which appears at its path when it is complete. Drops and raises as :func:`tensorferry.save_file`."""
     write(tensors, filename, metadata)
 
 
 def save(tensors: Mapping[str, Any], metadata: Mapping[str, str] | None = None) -> bytes:
-    """The bytes of a safetensors file."""
+    """The bytes of a safetensors file. Drops and raises as :func:`tensorferry.save`."""
     return _files.save(tensors, metadata)
 
 

@@ -19,19 +19,19 @@ from ._safetensors import write
 
 
 def load_file(filename: PathLike, device: Any = "cpu", *, backend: str | None = None) -> dict[str, Any]:
-    """All tensors of a file, by name, on a device of torch's. ``backend`` is taken and ignored.
+    """All tensors of a file, by name, as new ones, on a device of torch's. ``backend`` is taken and ignored.
 
     Raises :class:`tensorferry.TensorFileError`."""
     return _files.load_file(filename, "torch", device)
 
 
 def load(data: bytes) -> dict[str, Any]:
-    """All tensors of a file that is in memory."""
+    """All tensors of a file that is in memory, as new arrays: the data is copied first."""
     return _files.load(data, "torch")
 
 
 def save_file(tensors: Mapping[str, Any], filename: PathLike, metadata: Mapping[str, str] | None = None) -> None:
-    """Writes a file, which appears at its path when it is complete.
+    """Writes a file, which appears at its path when it is complete. Drops and raises as :func:`tensorferry.save_file`.
 
     Raises ``RuntimeError`` for tensors that share memory, which :func:`save_model` writes once; ``ValueError`` for what is no
     dense tensor of torch's."""

@@ -35,6 +35,9 @@ class Context:
             key: value.get("string_value", "") for key, value in self.config.get("parameters", {}).items()
         }
 
+    def __repr__(self) -> str:
+        return f"Context({self.name!r}, version={self.version!r}, folder={self.folder!r})"
+
     def infer(self, model: str, inputs: Mapping[str, Any], **options: Any) -> dict[str, Any]:
         """Other models are asked by models of ``oip-server`` only."""
         raise InferenceError("other models can be asked by models of oip-server only", status=501)
@@ -65,6 +68,9 @@ class Request:
         #: The names of the outputs that are wanted; empty for all. Others may be left out.
         self.outputs = list(outputs)
         self._is_cancelled = is_cancelled
+
+    def __repr__(self) -> str:
+        return f"Request(id={self.id!r}, parameters={self.parameters}, outputs={self.outputs})"
 
     def is_cancelled(self) -> bool:
         """Whether nobody waits for the answer any more."""

@@ -60,7 +60,7 @@ class Connections:
     """The native clients behind one client, one for each kind of compression."""
 
     def __init__(self, url: str, settings: dict[str, Any]) -> None:
-        self._url = url
+        self.url = url
         self._settings = settings
         self._natives: dict[tuple[str | None, bool], _native.Client] = {}
         self._is_closed = False
@@ -71,11 +71,11 @@ class Connections:
         key = compress, accept_compressed
         with self._lock:
             if self._is_closed:
-                raise RuntimeError(f"the client of {self._url} is closed")
+                raise RuntimeError(f"the client of {self.url} is closed")
             found = self._natives.get(key)
             if found is None:
                 settings = {**self._settings, "compress": compress, "accept_compressed": accept_compressed}
-                found = self._natives[key] = _native.Client(self._url, settings)
+                found = self._natives[key] = _native.Client(self.url, settings)
             return found
 
     def close(self) -> None:
@@ -116,6 +116,9 @@ class Calls:
         self._plugin: InferenceServerClientPlugin | None = None
         with self._translated():
             self._connections.get()
+
+    def __repr__(self) -> str:
+        return f"InferenceServerClient({self._connections.url!r})"
 
     def register_plugin(self, plugin: InferenceServerClientPlugin) -> None:
         """Has a plugin change the headers of every request from now on. There is at most one."""

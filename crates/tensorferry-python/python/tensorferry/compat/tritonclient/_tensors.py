@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..._hints import shown
 from ..._tensors import array as to_array
 from ..._tensors import little_endian
 from .utils import bf16_of, from_bf16, np_to_triton_dtype, raise_error, triton_to_np_dtype
@@ -125,6 +126,9 @@ class InferInput:
         self._binary = True
         self._place: dict[str, Any] = {}
 
+    def __repr__(self) -> str:
+        return f"InferInput({self._name!r}, {self._shape}, {self._datatype!r})"
+
     def name(self) -> str:
         """The name."""
         return self._name
@@ -235,6 +239,10 @@ class InferRequestedOutput:
         self._class_count = class_count
         self._place: dict[str, Any] = {}
 
+    def __repr__(self) -> str:
+        classes = f", class_count={self._class_count}" if self._class_count else ""
+        return f"InferRequestedOutput({self._name!r}{classes})"
+
     def name(self) -> str:
         """The name."""
         return self._name
@@ -271,6 +279,10 @@ class InferResult:
         self._is_grpc = is_grpc
         #: Outputs that were asked for as JSON.
         self._typed = typed
+
+    def __repr__(self) -> str:
+        tensors = shown(f"{name} {datatype}{list(shape)}" for name, datatype, shape, _, _ in self._answer[4])
+        return f"InferResult({self._answer[0]!r}: {tensors})"
 
     def as_numpy(self, name: str) -> NDArray[Any] | None:
         """An output's array: read-only, over the response's own memory. None if the model did not give it.
