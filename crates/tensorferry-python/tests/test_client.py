@@ -5,6 +5,7 @@ import gc
 import json
 import multiprocessing
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -94,6 +95,17 @@ def test_many_calls_await_at_once(addresses, image, transport):
             await client.infer("", {"X": image})
 
     asyncio.run(run())
+
+
+def test_the_lines_of_the_readme(addresses, tmp_path, monkeypatch, capsys):
+    root = EXAMPLES.parents[2]
+    (code,) = re.findall(r"^```python\n(.*?)^```", (root / "README.md").read_text(), re.DOTALL | re.MULTILINE)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "crates").symlink_to(root / "crates")
+    exec(code.replace("127.0.0.1:8080", addresses["http"]), {})
+    shown = capsys.readouterr().out.splitlines()
+    assert len(shown) == 3 and shown[-1] == "[7]"
+    assert [tensor.dtype for tensor in tensorferry.safe_open("means.gguf").values()] == ["float16", "int64"]
 
 
 def test_a_call_that_is_cancelled_ends_and_the_next_one_works(addresses, image):

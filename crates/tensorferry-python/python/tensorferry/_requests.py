@@ -180,7 +180,7 @@ class Models:
 
 
 def _left(timeout: float | None, started: float) -> float | None:
-    """What is left of a time limit. It is left as it is for a first call, and where it is none."""
+    """What is left of a time limit, which stays as it was given for a first call."""
     spent = time.monotonic() - started
     return timeout if timeout is None or timeout <= 0 or spent < 0.001 else max(timeout - spent, 0.0)
 

@@ -31,7 +31,7 @@ class Numbers:
         """The numbers in the model's datatype; in NumPy's own (INT64, FP64, BOOL) if it is None, or one that is not known here.
 
         Floats are rounded. Raises ``ValueError`` for a number that would become another one: a fraction or a large number for
-        integers, an infinity that was none for floats."""
+        integers, a finite number that becomes infinite for floats."""
         found = self._found
         if datatype == "BYTES" and found.size:
             first = np.array(self._value, dtype=object).flat[0]
