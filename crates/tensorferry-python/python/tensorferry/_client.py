@@ -87,8 +87,8 @@ class Client(_Base):
       connection). An inference whose response broke off is not repeated.
     - ``max_response_bytes``: what a response may have, as it is sent and as tensors.
 
-    Failures raise :class:`InferenceError`: its ``message`` is the server's own, its text also says the server and what was meant. ``with Client(url) as client`` closes it at the end; one
-    that is dropped closes its connections too.
+    Failures raise :class:`InferenceError`: its ``message`` is the server's own, its text also says the server and what was meant.
+    ``with Client(url) as client`` closes it at the end; one that is dropped closes its connections too.
     """
 
     def close(self) -> None:
@@ -188,8 +188,8 @@ class Client(_Base):
         parameters: Mapping[str, Parameter] | None = None,
         timeout: float | None = None,
     ) -> Response:
-        """As :meth:`infer`, and gives all that the server said: also the model's version, the id, and parameters of the response. Parameters
-        of single outputs are dropped."""
+        """As :meth:`infer`, and gives all that the server said: also the model's version, the id, and parameters of the response.
+        Parameters of single outputs are dropped."""
         request = Request(model, inputs, version, outputs, id, parameters)
         return read_response(run(self._models.infer(self._native, request, timeout)))
 

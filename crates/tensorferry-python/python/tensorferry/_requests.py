@@ -85,7 +85,7 @@ class Request:
 
 
 class Models:
-    """The models of a server that a client has asked about. The calls take the native client, which may have been closed meanwhile."""
+    """Metadata of the models that a client has asked about. Each call gets the native client, which a client drops when it is closed."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, str | None], ModelInfo] = {}
