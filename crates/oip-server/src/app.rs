@@ -40,7 +40,6 @@ use crate::{
     one_port::OnePort,
     opening::{self, Opened, Sources},
     options::LogFormat,
-    options::Options,
     platforms::Aliases,
     reach,
     reload::Reloads,
@@ -58,9 +57,7 @@ const FILES_PERIOD: Duration = Duration::from_secs(5);
 pub(crate) fn run(config: Config) -> Result<ExitCode, Failure> {
     let start = Instant::now();
     let log = telemetry::start(&config.log, config.log_format, config.log_tail.clone())?;
-    for warning in
-        Options::unknown_variables(std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()))
-    {
+    for warning in &config.warnings {
         tracing::warn!("{warning}");
     }
     let is_json = matches!(config.log_format, LogFormat::Json);

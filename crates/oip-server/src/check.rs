@@ -41,9 +41,7 @@ pub(crate) fn run(check: Check) -> Result<ExitCode, Failure> {
     let mut config = Config::resolve(options)?;
     config.engine.control = ModelControl::None;
     let log = telemetry::start(&config.log, config.log_format, None)?;
-    for warning in
-        Options::unknown_variables(std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()))
-    {
+    for warning in &config.warnings {
         tracing::warn!("{warning}");
     }
     tls_options::read(config.tls.take())?;

@@ -77,6 +77,8 @@ pub(crate) struct Config {
     pub(crate) access_log_file: Option<PathBuf>,
     /// The configuration file, if what it says of the log is what counts.
     pub(crate) log_file: Option<PathBuf>,
+    /// What the environment says that is not followed.
+    pub(crate) warnings: Vec<String>,
 }
 
 /// Lines of the log that the console can show.
@@ -187,9 +189,24 @@ impl Config {
         };
         let allow_console_log = options.allow_console_log.unwrap_or(log_is_local);
         let admin_hosts = self::allowed_hosts(&options.allowed_hosts, log_is_local)?;
+        let names = env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+        #[cfg_attr(
+            not(feature = "otlp"),
+            expect(unused_mut, reason = "there are no other warnings")
+        )]
+        let mut warnings = Options::unknown_variables(names);
         #[cfg(feature = "otlp")]
-        let pushed_metrics = options.file.metrics.resolve(&options.file.traces)?;
+        let pushed_metrics = options
+            .file
+            .metrics
+            .resolve(&options.file.traces, &mut warnings)?;
+        #[cfg(feature = "otlp")]
+        let traces = options
+            .file
+            .traces
+            .resolve(pushed_metrics.is_some(), &mut warnings)?;
         Ok(Self {
+            warnings,
             model_repositories,
             model_name: options.model_name,
             addresses,
@@ -265,7 +282,7 @@ impl Config {
             access_log,
             capture: options.file.capture.resolve()?,
             #[cfg(feature = "otlp")]
-            traces: options.file.traces.resolve(pushed_metrics.is_some())?,
+            traces,
             #[cfg(feature = "otlp")]
             pushed_metrics,
             access_log_file: options.traffic.access_log_file,

@@ -9,7 +9,7 @@ use oip_types::HumanDuration;
 
 use crate::{
     failure::Failure,
-    otlp_variables::{self, INTERVAL, METRICS},
+    otlp_variables::{self, INTERVAL, METRICS, or_warn},
     trace_options::{TraceOptions, authorities, headers, resource},
 };
 
@@ -27,12 +27,25 @@ pub(crate) struct MetricOptions {
 /// Times between pushes that make sense.
 const INTERVALS: std::ops::RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(3600);
 
+fn sensible(name: &str, time: Duration) -> Result<Duration, Failure> {
+    if INTERVALS.contains(&time) {
+        return Ok(time);
+    }
+    let found = HumanDuration(time);
+    Err(Failure::usage(format!(
+        "{name}: expected a time from 1s to 1h, found {found}"
+    )))
+}
+
 impl MetricOptions {
     /// Where metrics go, if they go anywhere. `traces` has `otlp-attribute` and `otlp-ca`.
-    pub(crate) fn resolve(self, traces: &TraceOptions) -> Result<Option<MetricsConfig>, Failure> {
-        let Some(endpoint) =
-            METRICS.endpoint("otlp-metrics-endpoint", self.otlp_metrics_endpoint.as_deref())?
-        else {
+    pub(crate) fn resolve(
+        self,
+        traces: &TraceOptions,
+        warnings: &mut Vec<String>,
+    ) -> Result<Option<MetricsConfig>, Failure> {
+        let url = self.otlp_metrics_endpoint.as_deref();
+        let Some(endpoint) = METRICS.endpoint("otlp-metrics-endpoint", url, warnings)? else {
             return match self.otlp_metrics_interval {
                 None => Ok(None),
                 Some(_) => Err(Failure::usage(
@@ -40,16 +53,14 @@ impl MetricOptions {
                 )),
             };
         };
-        let (name, interval) = match self.otlp_metrics_interval {
-            Some(HumanDuration(time)) => ("the configuration file: otlp-metrics-interval", time),
-            None => (INTERVAL, otlp_variables::interval()?),
+        let interval = match self.otlp_metrics_interval {
+            Some(HumanDuration(time)) => sensible("the configuration file: otlp-metrics-interval", time)?,
+            None => {
+                let said = otlp_variables::interval();
+                let said = said.and_then(|time| time.map(|time| sensible(INTERVAL, time)).transpose());
+                or_warn(said, None, warnings).unwrap_or(Duration::from_secs(60))
+            }
         };
-        if !INTERVALS.contains(&interval) {
-            let found = HumanDuration(interval);
-            return Err(Failure::usage(format!(
-                "{name}: expected a time from 1s to 1h, found {found}"
-            )));
-        }
         let (headers, resource) = (headers(METRICS.name)?, resource(&traces.otlp_attribute)?);
         let authorities = authorities(METRICS.name, traces.otlp_ca.as_deref())?;
         Ok(Some(MetricsConfig::new(endpoint).with(|config| {

@@ -1,4 +1,7 @@
 //! Collectors, sampling and intervals as OpenTelemetry's own variables have them. The configuration file's settings win over these.
+//!
+//! Platforms set such variables for all programs alike. One that cannot be followed is a warning, as OpenTelemetry wants it, and counts
+//! as unset.
 
 use std::{env, time::Duration};
 
@@ -23,16 +26,22 @@ const SAMPLER_ARGUMENT: &str = "OTEL_TRACES_SAMPLER_ARG";
 
 impl Signal {
     /// The collector: that of the configuration file's setting, else that of a variable.
-    pub(crate) fn endpoint(&self, setting: &str, url: Option<&str>) -> Result<Option<Endpoint>, Failure> {
-        let told = |name: &str, endpoint: Result<Endpoint, EndpointError>| {
-            endpoint
-                .map(Some)
-                .map_err(|error| Failure::usage(format!("{name}: {error}")))
-        };
-        if let Some(url) = url {
-            let name = format!("the configuration file: {setting}");
-            return told(&name, Endpoint::parse(url));
+    pub(crate) fn endpoint(
+        &self,
+        setting: &str,
+        url: Option<&str>,
+        warnings: &mut Vec<String>,
+    ) -> Result<Option<Endpoint>, Failure> {
+        match url {
+            Some(url) => told(
+                &format!("the configuration file: {setting}"),
+                Endpoint::parse(url),
+            ),
+            None => Ok(or_warn(self.of_variables(), None, warnings)),
         }
+    }
+
+    fn of_variables(&self) -> Result<Option<Endpoint>, Failure> {
         let exporter = format!("OTEL_{}_EXPORTER", self.name);
         match variable(&exporter).as_deref() {
             _ if is_disabled() => return Ok(None),
@@ -57,14 +66,26 @@ impl Signal {
                 None => continue,
                 Some("http/protobuf") => break,
                 Some(other) => {
-                    let expected =
-                        format!("http/protobuf, usually at port 4318 ({exporter}=none sends nothing)");
-                    return Err(wrong(&name, &expected, other));
+                    let expected = "http/protobuf, usually at port 4318";
+                    return Err(wrong(&name, expected, other));
                 }
             }
         }
         Ok(endpoint)
     }
+}
+
+fn told(name: &str, endpoint: Result<Endpoint, EndpointError>) -> Result<Option<Endpoint>, Failure> {
+    let endpoint = endpoint.map(Some);
+    endpoint.map_err(|error| Failure::usage(format!("{name}: {error}")))
+}
+
+/// What variables say, or `otherwise` and a warning.
+pub(crate) fn or_warn<T>(said: Result<T, Failure>, otherwise: T, warnings: &mut Vec<String>) -> T {
+    said.unwrap_or_else(|failure| {
+        warnings.push(format!("{}; it is ignored", failure.message));
+        otherwise
+    })
 }
 
 /// The fraction of requests without a `traceparent` that is traced.
@@ -87,13 +108,15 @@ pub(crate) fn ratio() -> Result<f64, Failure> {
     }
 }
 
-/// The time between two pushes of metrics.
-pub(crate) fn interval() -> Result<Duration, Failure> {
+/// The time between two pushes of metrics, if a variable says it.
+pub(crate) fn interval() -> Result<Option<Duration>, Failure> {
     let Some(text) = variable(INTERVAL) else {
-        return Ok(Duration::from_secs(60));
+        return Ok(None);
     };
     let milliseconds = text.parse().map(Duration::from_millis);
-    milliseconds.map_err(|_| wrong(INTERVAL, "milliseconds", &text))
+    milliseconds
+        .map(Some)
+        .map_err(|_| wrong(INTERVAL, "milliseconds", &text))
 }
 
 fn is_disabled() -> bool {

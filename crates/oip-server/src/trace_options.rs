@@ -11,7 +11,7 @@ use serde::Deserialize;
 
 use crate::{
     failure::Failure,
-    otlp_variables::{self, TRACES},
+    otlp_variables::{self, TRACES, or_warn},
     traffic::Traces,
 };
 
@@ -41,8 +41,13 @@ pub(crate) struct TraceConfig {
 
 impl TraceOptions {
     /// Where traces go, if they go anywhere. `has_metrics` is whether metrics do, as the same program.
-    pub(crate) fn resolve(self, has_metrics: bool) -> Result<Option<TraceConfig>, Failure> {
-        let Some(endpoint) = TRACES.endpoint("otlp-endpoint", self.otlp_endpoint.as_deref())? else {
+    pub(crate) fn resolve(
+        self,
+        has_metrics: bool,
+        warnings: &mut Vec<String>,
+    ) -> Result<Option<TraceConfig>, Failure> {
+        let url = self.otlp_endpoint.as_deref();
+        let Some(endpoint) = TRACES.endpoint("otlp-endpoint", url, warnings)? else {
             let needless = [
                 ("otlp-sample-ratio", self.otlp_sample_ratio.is_some()),
                 ("otlp-attribute", !self.otlp_attribute.is_empty() && !has_metrics),
@@ -62,7 +67,7 @@ impl TraceOptions {
                     "the configuration file: otlp-sample-ratio: expected a number from 0 to 1, found {ratio}"
                 )));
             }
-            None => otlp_variables::ratio()?,
+            None => or_warn(otlp_variables::ratio(), 1.0, warnings),
         };
         let (headers, resource) = (headers(TRACES.name)?, resource(&self.otlp_attribute)?);
         let authorities = authorities(TRACES.name, self.otlp_ca.as_deref())?;

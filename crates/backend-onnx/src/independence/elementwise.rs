@@ -381,9 +381,8 @@ fn by_number(symbols: &mut Symbols, operator: &str, arguments: &[Size]) -> Optio
 /// Whether one number is less than another, where these are floating-point numbers that are literal integers, or 0 and a number that is
 /// at least 1.
 fn compared(symbols: &Symbols, operator: &str, arguments: &[Size]) -> Option<bool> {
-    let (less, more) = match (operator, arguments) {
-        ("Less", [a, b]) | ("Greater", [b, a]) => (a, b),
-        _ => return None,
+    let (("Less", [less, more]) | ("Greater", [more, less])) = (operator, arguments) else {
+        return None;
     };
     let literal = |size: &Size| symbols.as_float(size);
     if let (Some(less), Some(more)) = (literal(less), literal(more)) {

@@ -153,6 +153,7 @@ struct Kind {
 }
 
 /// What is known of a dimension.
+#[derive(Clone, Copy)]
 pub(super) struct Bounds {
     /// Whether it is at least 1 in requests that are joined.
     pub(super) is_positive: bool,

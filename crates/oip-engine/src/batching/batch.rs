@@ -1,5 +1,6 @@
 //! Requests joined along axis 0, and their outputs taken apart again.
 
+use oip_service::IndependentRows;
 use oip_types::{
     InferInput, InferOutput, InferRequest, ModelMetadata, ParameterValue, Parameters, RequestPart,
     RequestedOutput, ServiceError, TensorValue,
