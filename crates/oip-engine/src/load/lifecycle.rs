@@ -329,6 +329,10 @@ impl Lifecycle {
             time: start.elapsed(),
             memory: share.end().filter(|_| !is_pipeline),
         };
+        let waits = loaded.as_ref().is_ok_and(|served| {
+            let mut steps = served.pipeline().into_iter().flat_map(Pipeline::models);
+            steps.any(|model| self.registry.is_loading(model))
+        });
         let outcome = self.take_over(plan, version, loaded, cost);
         match &outcome {
             Ok(()) => {
@@ -337,7 +341,10 @@ impl Lifecycle {
             }
             Err(reason) => {
                 let reason = reason.to_string();
-                tracing::warn!(model = name, version, reason, "a model is unavailable");
+                match waits {
+                    true => tracing::info!(model = name, version, reason, "a pipeline waits for its models"),
+                    false => tracing::warn!(model = name, version, reason, "a model is unavailable"),
+                }
             }
         }
         outcome

@@ -252,6 +252,13 @@ impl Registry {
         }
     }
 
+    /// Whether a version of a model is being loaded.
+    pub(crate) fn is_loading(&self, name: &str) -> bool {
+        let models = self.lock();
+        let mut entries = models.get(name).into_iter().flat_map(BTreeMap::values);
+        entries.any(|entry| matches!(entry.state, State::Loading))
+    }
+
     /// Whether a model is shown with this reason, as one that cannot be loaded as it is in the repository now.
     pub(crate) fn shows(&self, name: &str, reason: &str) -> bool {
         let models = self.lock();
