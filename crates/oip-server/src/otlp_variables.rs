@@ -83,7 +83,11 @@ fn told(name: &str, endpoint: Result<Endpoint, EndpointError>) -> Result<Option<
 /// What variables say, or `otherwise` and a warning.
 pub(crate) fn or_warn<T>(said: Result<T, Failure>, otherwise: T, warnings: &mut Vec<String>) -> T {
     said.unwrap_or_else(|failure| {
-        warnings.push(format!("{}; it is ignored", failure.message));
+        let warning = format!("{}; it is ignored", failure.message);
+        // Traces and metrics share some variables.
+        if !warnings.contains(&warning) {
+            warnings.push(warning);
+        }
         otherwise
     })
 }

@@ -56,11 +56,11 @@ fn post(server: &Server, body: &Value) -> Answer {
     server.request("POST", INFER, &[], body.to_string().as_bytes())
 }
 
-/// What stands between the quotes behind `-d` in docs/start.md.
+/// What stands between the quotes behind the last `-d` for this model in docs/start.md.
 fn example_request() -> String {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/start.md");
     let page = std::fs::read_to_string(page).unwrap();
-    let (_, command) = page.split_once("/v2/models/digit_means/infer -d '").unwrap();
+    let (_, command) = page.rsplit_once("/v2/models/digit_means/infer -d '").unwrap();
     command.split_once('\'').unwrap().0.to_owned()
 }
 
