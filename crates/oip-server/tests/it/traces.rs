@@ -325,12 +325,7 @@ fn a_collector_may_have_an_authority_of_its_own() {
         let [traces, metrics] = collectors
             .each_ref()
             .map(|collector| encrypted(collector, &certificates));
-        let models = tempfile::tempdir().unwrap();
-        let example =
-            Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/models/digit_means/1/model.safetensors");
-        let copy = models.path().join("digit_means/1/model.safetensors");
-        fs::create_dir_all(copy.parent().unwrap()).unwrap();
-        fs::copy(example, copy).unwrap();
+        let models = digit_means();
         let option = match by_file {
             false => String::new(),
             true => format!("otlp-ca = {authority:?}\n"),
@@ -470,12 +465,7 @@ fn variables_of_opentelemetry_that_cannot_be_followed_are_warnings() {
 /// Each signal's own collector, at just the URL that its variable has, is known without a configuration file.
 #[test]
 fn variables_of_opentelemetry_name_collectors() {
-    let models = tempfile::tempdir().unwrap();
-    let example =
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/models/digit_means/1/model.safetensors");
-    let copy = models.path().join("digit_means/1/model.safetensors");
-    fs::create_dir_all(copy.parent().unwrap()).unwrap();
-    fs::copy(example, copy).unwrap();
+    let models = digit_means();
     let collector = Collector::start(vec![]);
     let mut command = command(models.path(), &[]);
     command
@@ -496,4 +486,15 @@ fn variables_of_opentelemetry_name_collectors() {
     let posted = collector.message();
     assert!(posted.head.starts_with("POST /here HTTP/1.1"), "{}", posted.head);
     assert!(!posted.spans.is_empty());
+}
+
+/// A repository with the example model of the digits' means.
+fn digit_means() -> tempfile::TempDir {
+    let models = tempfile::tempdir().unwrap();
+    let example =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/models/digit_means/1/model.safetensors");
+    let copy = models.path().join("digit_means/1/model.safetensors");
+    fs::create_dir_all(copy.parent().unwrap()).unwrap();
+    fs::copy(example, copy).unwrap();
+    models
 }
