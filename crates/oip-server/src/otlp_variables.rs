@@ -1,7 +1,8 @@
 //! Collectors, sampling and intervals as OpenTelemetry's own variables have them. The configuration file's settings win over these.
 //!
-//! Platforms set such variables for all programs alike. One that cannot be followed is a warning, as OpenTelemetry wants it, and counts
-//! as unset.
+//! Platforms set such variables for all programs alike. An exporter, endpoint, protocol, sampler or interval that cannot be followed is a
+//! warning, as OpenTelemetry wants it, and counts as unset. Headers, attributes and certificates that cannot be read end the start: what
+//! is sent without them would have no token, no owner or the wrong receiver.
 
 use std::{env, time::Duration};
 
