@@ -595,6 +595,7 @@ fn bytes(element: usize, dims: impl Iterator<Item = Option<i128>>) -> Option<u64
 pub(crate) fn gib(bytes: u64) -> String {
     match bytes {
         u64::MAX => "more bytes than can be counted".to_owned(),
+        bytes if bytes < 1 << 30 => format!("{} MiB", bytes >> 20),
         bytes => format!("{} GiB", bytes >> 30),
     }
 }

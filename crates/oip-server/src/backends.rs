@@ -31,6 +31,9 @@ const AUTO: &str = "auto";
 pub(crate) struct BackendConfig {
     /// The library of ONNX Runtime, if it is to be used.
     onnxruntime: Option<PathBuf>,
+    /// Bytes that its values may take.
+    #[cfg(feature = "onnx")]
+    onnxruntime_memory: Option<u64>,
     max_answer_bytes: u64,
     #[cfg_attr(
         not(feature = "tensors"),
@@ -56,6 +59,8 @@ impl BackendConfig {
                 let path = std::env::var_os("ORT_DYLIB_PATH").filter(|path| !path.is_empty());
                 path.map(PathBuf::from)
             }),
+            #[cfg(feature = "onnx")]
+            onnxruntime_memory: options.file.onnxruntime_memory.map(|ByteSize(bytes)| bytes),
             max_answer_bytes: max_answer_size.map_or(64 << 20, |ByteSize(bytes)| bytes),
             budget,
             isolate_models: options.isolate_models.unwrap_or(false),
@@ -69,6 +74,10 @@ impl BackendConfig {
     /// The server's backends, by the files they load. Models of all of them can have processes of their own; only those
     /// that bring code, which ONNX files do, trees and tensor files do not, have them by a word for all.
     pub(crate) fn isolated(&self) -> Result<Vec<Arc<dyn Backend>>, Failure> {
+        #[cfg(feature = "onnx")]
+        if let Some(bytes) = self.onnxruntime_memory {
+            backend_onnx::OnnxRuntime::limit_memory(bytes);
+        }
         let found = self.with_library_found();
         let isolation = |brings_code: bool| {
             let config = found.clone();

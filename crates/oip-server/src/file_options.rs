@@ -2,6 +2,8 @@
 
 use std::ffi::OsString;
 
+#[cfg(feature = "onnx")]
+use oip_types::ByteSize;
 use oip_types::HumanDuration;
 use serde::Deserialize;
 
@@ -17,6 +19,8 @@ pub(crate) struct FileOptions {
     pub(crate) in_place_time: Option<HumanDuration>,
     pub(crate) json_nonfinite: Option<JsonNonFinite>,
     pub(crate) grpc_output: Option<GrpcForm>,
+    #[cfg(feature = "onnx")]
+    pub(crate) onnxruntime_memory: Option<ByteSize>,
     #[serde(skip)]
     pub(crate) capture: CaptureOptions,
     #[cfg(feature = "otlp")]
@@ -107,6 +111,14 @@ pub(crate) const FILE_SETTINGS: &[FileSetting] = &[
         "\"mirror\"",
         Kind::Text,
         "the form of tensors in gRPC responses: mirror (as the request), raw, typed [default: mirror]",
+    ),
+    #[cfg(feature = "onnx")]
+    setting(
+        "onnxruntime-memory",
+        "\"4GiB\"",
+        Kind::Text,
+        "what values between the operators of all models may take in ONNX Runtime, without weights; a run that needs more is 429 \
+         [default: 3/8 of the machine's or the container's memory]",
     ),
     setting(
         "capture",

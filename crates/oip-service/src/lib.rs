@@ -110,7 +110,7 @@ pub use extended::Extended;
 
 pub use grant::{Grant, Rights};
 pub use lease::{Charge, Lease};
-pub use memory::{available_memory, private_memory};
+pub use memory::{available_memory, memory_limit, private_memory};
 pub use model::{
     Backend, Begun, ConfiguredTensors, InputDims, JoinedAnswer, LoadContext, Model, ModelDefaults,
     ModelSource, NeedsProcess, RestOfRun,

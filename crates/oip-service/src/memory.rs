@@ -15,7 +15,18 @@ pub fn available_memory() -> Option<u64> {
     let system = fs::read_to_string("/proc/meminfo").ok();
     let system = system.and_then(|text| field(&text, "MemAvailable:")?.checked_mul(1024));
     let groups = fs::read_to_string("/proc/self/cgroup").ok();
-    let groups = groups.and_then(|text| available_to_groups(Path::new("/sys/fs/cgroup"), &text));
+    let groups = groups.and_then(|text| least_of_groups(Path::new("/sys/fs/cgroup"), &text, available_in));
+    [system, groups].into_iter().flatten().min()
+}
+
+/// Bytes that this process may have at most: the machine's memory, or less if its control group, or one above that, has a limit. `None`
+/// where the system does not say.
+#[must_use]
+pub fn memory_limit() -> Option<u64> {
+    let system = fs::read_to_string("/proc/meminfo").ok();
+    let system = system.and_then(|text| field(&text, "MemTotal:")?.checked_mul(1024));
+    let groups = fs::read_to_string("/proc/self/cgroup").ok();
+    let groups = groups.and_then(|text| least_of_groups(Path::new("/sys/fs/cgroup"), &text, limit_in));
     [system, groups].into_iter().flatten().min()
 }
 
@@ -68,9 +79,9 @@ const VERSION_1: Files = Files {
     caches: ["total_active_file ", "total_inactive_file "],
 };
 
-/// What the control groups mounted at `root` leave, by the content of `/proc/self/cgroup`.
-fn available_to_groups(root: &Path, groups: &str) -> Option<u64> {
-    let available = groups.lines().filter_map(|line| {
+/// The least that the control groups mounted at `root`, and those above them, have of something, by the content of `/proc/self/cgroup`.
+fn least_of_groups(root: &Path, groups: &str, of: fn(&Path, &Files) -> Option<u64>) -> Option<u64> {
+    let amounts = groups.lines().filter_map(|line| {
         // number:controllers:path; version 2 is number 0 and names no controllers.
         let mut parts = line.splitn(3, ':');
         let (_, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
@@ -81,23 +92,24 @@ fn available_to_groups(root: &Path, groups: &str) -> Option<u64> {
             }
             _ => return None,
         };
-        available_to_group(&root, path, &files)
+        let folder: PathBuf = root.join(path.trim_start_matches('/'));
+        // In a container the path may be the host's, of which only the top is mounted here.
+        let folders = folder.ancestors().take_while(|folder| folder.starts_with(&root));
+        folders.filter_map(|folder| of(folder, &files)).min()
     });
-    available.min()
+    amounts.min()
 }
 
-/// The least that a group and those above it leave.
-fn available_to_group(root: &Path, path: &str, files: &Files) -> Option<u64> {
-    let folder: PathBuf = root.join(path.trim_start_matches('/'));
-    // In a container the path may be the host's, of which only the top is mounted here.
-    let folders = folder.ancestors().take_while(|folder| folder.starts_with(root));
-    folders.filter_map(|folder| available_in(folder, files)).min()
+/// One group's limit.
+fn limit_in(folder: &Path, files: &Files) -> Option<u64> {
+    let limit = fs::read_to_string(folder.join(files.limit)).ok()?;
+    limit.trim().parse().ok()
 }
 
 /// What is left of one group's limit.
 fn available_in(folder: &Path, files: &Files) -> Option<u64> {
     let read = |name: &str| fs::read_to_string(folder.join(name)).ok();
-    let limit: u64 = read(files.limit)?.trim().parse().ok()?;
+    let limit = limit_in(folder, files)?;
     let used: u64 = read(files.used)?.trim().parse().ok()?;
     let stat = read("memory.stat").unwrap_or_default();
     let caches = files.caches.iter().filter_map(|label| field(&stat, label));
@@ -125,7 +137,7 @@ mod tests {
     #[test]
     fn the_narrowest_group_counts_and_caches_are_free() {
         let root = tempfile::tempdir().unwrap();
-        let available = |groups: &str| available_to_groups(root.path(), groups);
+        let available = |groups: &str| least_of_groups(root.path(), groups, available_in);
         let inner = root.path().join("slice/service");
         let groups = "0::/slice/service\n";
         assert_eq!(available(groups), None);
@@ -187,12 +199,12 @@ mod tests {
         let inner = root.path().join("memory/slice/service");
         let stat = "inactive_file 1\ntotal_inactive_file 600\ntotal_active_file 100\n";
         write(&inner, &VERSION_1, ["1000\n", "900\n", stat]);
-        assert_eq!(available_to_groups(root.path(), groups), Some(800));
+        assert_eq!(least_of_groups(root.path(), groups, available_in), Some(800));
         // No limit is a number near 2^63.
         write(&inner, &VERSION_1, ["9223372036854771712\n", "900\n", stat]);
-        assert!(available_to_groups(root.path(), groups).unwrap() > 1 << 62);
+        assert!(least_of_groups(root.path(), groups, available_in).unwrap() > 1 << 62);
         write(&root.path().join("memory"), &VERSION_1, ["300\n", "100\n", ""]);
-        assert_eq!(available_to_groups(root.path(), groups), Some(200));
+        assert_eq!(least_of_groups(root.path(), groups, available_in), Some(200));
     }
 
     #[test]

@@ -6,7 +6,8 @@
 //! operators refuse. ONNX Runtime itself allows `Run` from any number of threads: its documentation says so, its own
 //! bindings do it, and execution providers that cannot are locked inside of the library. This crate makes that one call.
 //!
-//! It also keeps the names of inputs and outputs as C wants them, so that a run does not make them anew.
+//! It also limits what all sessions of an environment take together for values ([`limit_memory`]), and keeps the names of inputs and
+//! outputs as C wants them, so that a run does not make them anew.
 //!
 //! ```no_run
 //! use onnx_session::SharedSession;
@@ -38,9 +39,53 @@ use std::{
 
 use ort::{
     AsPointer, Error,
+    environment::Environment,
     session::{RunOptions, Session, SessionInputValue},
+    sys::{OrtAllocatorType, OrtMemType},
     value::{DynValue, Outlet},
 };
+
+/// Gives an environment one pool for the values of all its sessions, of at most `bytes`. A run that would need more fails.
+///
+/// It holds for sessions that are made afterwards with the entry `session.use_env_allocators`
+/// ([`with_env_allocators`](ort::session::builder::SessionBuilder::with_env_allocators)). Weights are taken from it too, unless the entry
+/// `session.use_device_allocator_for_initializers` says otherwise.
+///
+/// # Errors
+/// ONNX Runtime's own, such as when the environment has a pool already.
+pub fn limit_memory(environment: &Environment, bytes: usize) -> ort::Result<()> {
+    let api = ort::api();
+    let mut memory = ptr::null_mut();
+    let mut config = ptr::null_mut();
+    let (keys, values) = ([c"max_mem".as_ptr()], [bytes]);
+    // SAFETY: the places that are written to are this function's; there are as many keys, which end with a zero byte, as values. The
+    // library copies what it is given, so memory and configuration are released here, once, when they were made. The environment is
+    // alive, and the library locks its list of allocators.
+    #[expect(unsafe_code, reason = "the crate `ort` does not have these calls")]
+    unsafe {
+        let mut status = (api.CreateCpuMemoryInfo)(
+            OrtAllocatorType::OrtArenaAllocator,
+            OrtMemType::OrtMemTypeDefault,
+            &raw mut memory,
+        );
+        let mut result = Error::result_from_status(status);
+        if result.is_ok() {
+            status = (api.CreateArenaCfgV2)(keys.as_ptr(), values.as_ptr(), keys.len(), &raw mut config);
+            result = Error::result_from_status(status);
+        }
+        if result.is_ok() {
+            status = (api.CreateAndRegisterAllocator)(environment.ptr().cast_mut(), memory, config);
+            result = Error::result_from_status(status);
+        }
+        if !config.is_null() {
+            (api.ReleaseArenaCfg)(config);
+        }
+        if !memory.is_null() {
+            (api.ReleaseMemoryInfo)(memory);
+        }
+        result
+    }
+}
 
 /// A session whose runs go on at the same time.
 ///

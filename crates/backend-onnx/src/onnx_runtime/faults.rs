@@ -1,9 +1,9 @@
 //! The library's errors of a run: whose fault it was, and its words without what only its makers need.
 
 use oip_service::CancelToken;
-use oip_types::{ErrorCode, ServiceError};
+use oip_types::{ByteSize, ErrorCode, ServiceError};
 
-use super::traps::Guards;
+use super::{library, traps::Guards};
 use crate::{
     plan::ended,
     size::{MAX_BYTES, gib},
@@ -21,12 +21,16 @@ fn answer(code: ort::ErrorCode, message: &str, guards: &Guards) -> ServiceError 
     if let Some(reason) = guards.reason(message) {
         return ServiceError::invalid(format!("{CANNOT_TAKE}: {reason}"));
     }
+    let limit = match library::memory() {
+        0 => MAX_BYTES,
+        memory => memory.min(MAX_BYTES),
+    };
     match unallocated(message) {
-        Some(bytes) if bytes > MAX_BYTES => {
+        Some(bytes) if bytes > limit => {
             return ServiceError::invalid(format!(
-                "{CANNOT_TAKE}: with these shapes a value between two operators takes {}, which is beyond the limit of {} GiB",
+                "{CANNOT_TAKE}: with these shapes a value between two operators takes {}, which is beyond the limit of {:#}",
                 gib(bytes),
-                MAX_BYTES >> 30
+                ByteSize(limit >> 20 << 20)
             ));
         }
         Some(bytes) => {
@@ -58,7 +62,12 @@ const CANNOT_TAKE: &str = "the model cannot take these values";
 
 /// How much memory was not there, if that is why a run failed.
 fn unallocated(message: &str) -> Option<u64> {
-    let (_, size) = message.split_once("Failed to allocate memory for requested buffer of size ")?;
+    let phrases = [
+        "Failed to allocate memory for requested buffer of size ",
+        // Of what the limit for all sessions leaves.
+        " is smaller than requested bytes of ",
+    ];
+    let (_, size) = phrases.iter().find_map(|phrase| message.split_once(phrase))?;
     let digits = size.split(|c: char| !c.is_ascii_digit()).next()?;
     digits.parse().ok()
 }
@@ -265,11 +274,12 @@ mod tests {
         };
         assert_eq!(found(1 << 30), ErrorCode::Overloaded);
         assert_eq!(found(1 << 40), ErrorCode::InvalidArgument);
-        let error = answer(
-            ort::ErrorCode::GenericFailure,
+        for message in [
             "Status Message: std::bad_alloc",
-            &Guards::default(),
-        );
-        assert_eq!(error.code(), ErrorCode::Overloaded);
+            "Status Message: x Available memory of 0 is smaller than requested bytes of 256",
+        ] {
+            let error = answer(ort::ErrorCode::GenericFailure, message, &Guards::default());
+            assert_eq!(error.code(), ErrorCode::Overloaded);
+        }
     }
 }

@@ -2,9 +2,13 @@ use std::{
     fmt, fs,
     panic::{AssertUnwindSafe, catch_unwind},
     path::{Path, PathBuf},
-    sync::{LazyLock, Mutex, PoisonError},
+    sync::{
+        LazyLock, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
+use oip_service::memory_limit;
 use oip_types::{ServiceError, causes};
 use ort::{LoadDynamicError, environment::Environment, logging::LogLevel};
 
@@ -26,7 +30,24 @@ pub struct OnnxRuntime {
     path: PathBuf,
 }
 
+/// Bytes that the values of all runs may take; 0 for a share of the machine's, until a library is loaded.
+static MEMORY: AtomicU64 = AtomicU64::new(0);
+
+/// Bytes that the values of all runs may take in the library that is loaded.
+pub(super) fn memory() -> u64 {
+    MEMORY.load(Ordering::Relaxed)
+}
+
 impl OnnxRuntime {
+    /// Sets how many bytes the values of all runs may take together, weights not counted. A run that would need more fails, with
+    /// [`Overloaded`](oip_types::ErrorCode::Overloaded). The default is 3/8 of what the machine has, or the process's control group may
+    /// have: many small values take twice as much memory as they count.
+    ///
+    /// It holds for a library that is loaded afterwards.
+    pub fn limit_memory(bytes: u64) {
+        MEMORY.store(bytes, Ordering::Relaxed);
+    }
+
     /// Loads the library, `libonnxruntime.so` and the like. The same path again gives what is loaded already.
     ///
     /// Code of the library runs, so it must be trusted.
@@ -161,5 +182,12 @@ fn start(path: &Path) -> Result<Environment, StartError> {
         .map_err(StartError::Environment)?;
     // The caller gets the error, with the same text.
     environment.set_log_level(LogLevel::Fatal);
+    let limit = match memory() {
+        0 => memory_limit().map_or(u64::MAX, |bytes| bytes / 8 * 3),
+        bytes => bytes,
+    };
+    MEMORY.store(limit, Ordering::Relaxed);
+    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+    onnx_session::limit_memory(&environment, limit).map_err(StartError::Environment)?;
     Ok(environment)
 }

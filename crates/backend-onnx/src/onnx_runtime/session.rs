@@ -17,6 +17,9 @@ use crate::signature::{Dim, Port};
 /// time, never would keep for good what the largest request took.
 const SHRINK_EVERY: Duration = Duration::from_secs(10);
 
+/// The least that one value may take which ONNX Runtime computes before the first request, in bytes.
+const FOLDED: usize = 1 << 20;
+
 /// Makes the session of a model. Its constants are in memory once, and so is what is made of them for faster products.
 pub(super) fn open(
     runtime: &OnnxRuntime,
@@ -44,9 +47,18 @@ fn make(
         .with_inter_threads(1)?
         .with_intra_op_spinning(false)?
         .with_inter_op_spinning(false)?
+        .with_env_allocators()?
+        // What weights take is known from the file, and does not count.
+        .with_config_entry("session.use_device_allocator_for_initializers", "1")?
         .with_memory_pattern(inputs.iter().all(is_fixed))?
         // Without this, a file with the letters ORTM near its beginning is read as ORT's own format, which is not checked here.
-        .with_config_entry("session.load_model_format", "ONNX")?;
+        .with_config_entry("session.load_model_format", "ONNX")?
+        // All of a chain of such values are in memory together. Weights of 16 bits become twice as large. Versions that do not know the
+        // entry pass over it.
+        .with_config_entry(
+            "optimization.constant_folding_max_output_size_in_bytes",
+            content.len().saturating_mul(2).max(FOLDED).to_string(),
+        )?;
     SharedSession::new(builder.commit_from_memory(content)?)
 }
 

@@ -154,8 +154,12 @@ fn concatenated(a: &TensorValue, b: &TensorValue) -> Option<TensorValue> {
 
 /// Equal but for rounding, which may depend on how many rows there are.
 fn is_close(expected: &TensorValue, found: &TensorValue) -> bool {
+    // Some responses have gigabytes.
+    if expected.shape() == found.shape() && expected.raw() == found.raw() {
+        return true;
+    }
     let (Some(wanted), Some(got)) = (floats(expected), floats(found)) else {
-        return expected.shape() == found.shape() && expected.raw() == found.raw();
+        return false;
     };
     let finite = wanted.iter().filter(|number| number.is_finite());
     let noise = 1e-4 * finite.fold(1f64, |most, number| most.max(number.abs()));

@@ -8,7 +8,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-use crate::support::{ConfigFile, Server, command, failing};
+use crate::support::{command, failing};
 
 #[test]
 fn lc_07_wrong_options() {
@@ -325,45 +325,6 @@ fn onnx_runtime_is_used_where_it_is_wanted() {
 }
 
 #[test]
-fn the_configuration_file_is_checked_and_told_by_line() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("server.toml");
-    for (text, message) in [
-        (
-            "http-address = \"127.0.0.1:0\"\nhttp-adress = 1",
-            "line 2: unknown field `http-adress`; did you mean `http-address`?",
-        ),
-        (
-            "instances = \"many\"",
-            "line 1: invalid type: string \"many\", expected usize",
-        ),
-        ("\n\nqueue-size = ", "line 3: "),
-    ] {
-        fs::write(&path, text).unwrap();
-        let (code, line) = failing(&["--config", path.to_str().unwrap()]);
-        assert!(code == 2 && line.contains(message), "{line}");
-    }
-}
-
-#[test]
-fn flags_win_over_the_environment_and_that_over_the_file() {
-    let folder = tempfile::tempdir().unwrap();
-    let models = folder.path().join("models");
-    fs::create_dir(&models).unwrap();
-    let config = folder.path().join("server.toml");
-    // The file's addresses cannot be listened on, the environment's can, and the command line has the last word.
-    fs::write(&config, format!("model-repository = {models:?}\nhttp-address = \"192.0.2.1:1\"\ngrpc-address = \"192.0.2.1:1\"\nlog = \"off\""))
-        .unwrap();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_oip-server"));
-    command
-        .env("OIP_CONFIG", &config)
-        .env("OIP_HTTP_ADDRESS", "127.0.0.1:0")
-        .env("OIP_GRPC_ADDRESS", "192.0.2.1:2");
-    let server = Server::spawn(command.args(["--grpc-address", "127.0.0.1:0"]));
-    assert_eq!(server.get("/v2/health/live").status, 200);
-}
-
-#[test]
 fn help_and_version_are_no_errors() {
     for (flag, expected) in [("--help", "Usage: oip-server"), ("--version", "oip-server 0.1.0")] {
         let output = Command::new(env!("CARGO_BIN_EXE_oip-server"))
@@ -653,7 +614,7 @@ fn a_configuration_that_names_an_unknown_backend_is_not_passed_over() {
 }
 
 /// An array of one FP32 element, as NumPy saves it.
-fn npy_file() -> Vec<u8> {
+pub(crate) fn npy_file() -> Vec<u8> {
     let head = "{'descr': '<f4', 'fortran_order': False, 'shape': (1,), }";
     let head = format!("{head:<117}\n");
     [
@@ -703,84 +664,6 @@ fn help_has_headings_and_the_short_one_fits_a_screen() {
         assert!(short.contains(expected), "{expected}: {short}");
     }
     assert!(!short.contains("--access-log"), "{short}");
-}
-
-/// Options that few need are lines of the configuration file, and who gives one otherwise is told which line that is.
-#[test]
-fn settings_of_the_configuration_file_alone_are_no_options() {
-    let output = Command::new(env!("CARGO_BIN_EXE_oip-server"))
-        .arg("--help")
-        .output()
-        .unwrap();
-    let help = String::from_utf8(output.stdout).unwrap();
-    let options = help
-        .lines()
-        .filter(|line| line.trim_start().starts_with("--"))
-        .count();
-    assert!((40..=60).contains(&options), "{options} options: {help}");
-    let (_, of_file) = help.split_once("\nOnly in the configuration file").unwrap();
-    for setting in [
-        "capture = ",
-        "otlp-endpoint = ",
-        "in-place-time = ",
-        "cpu-threads = ",
-    ] {
-        assert!(of_file.contains(setting), "{setting}: {of_file}");
-    }
-    for arguments in [
-        &["models", "--capture=seen", "--capture-rate", "0.5"][..],
-        &["check", "models", "--capture=seen", "--capture-rate", "0.5"],
-    ] {
-        let (code, line) = failing(arguments);
-        let expected = "--capture, --capture-rate are set in the configuration file only: put these lines into a file that \
-                        --config FILE names: `capture = \"seen\"`, `capture-rate = 0.5`";
-        assert_eq!((code, &*line), (2, expected));
-    }
-    let folder = tempfile::tempdir().unwrap();
-    let output = command(folder.path(), &[])
-        .env("OIP_JSON_NONFINITE", "string")
-        .output()
-        .unwrap();
-    let line = String::from_utf8(output.stderr).unwrap();
-    assert!(
-        output.status.code() == Some(2)
-            && line.starts_with("error: OIP_JSON_NONFINITE is set in the configuration file only")
-            && line.ends_with("`json-nonfinite = \"string\"`\n"),
-        "{line}"
-    );
-    let config = ConfigFile::new("capture-rat = 1");
-    let (code, line) = failing(&[&config.option]);
-    assert!(
-        code == 2 && line.ends_with("unknown field `capture-rat`; did you mean `capture-rate`?"),
-        "{line}"
-    );
-}
-
-/// A form of JSON, a form of tensors in gRPC, threads and the time for runs in place.
-#[test]
-fn the_configuration_file_sets_what_only_it_has() {
-    let folder = tempfile::tempdir().unwrap();
-    let mut file = npy_file();
-    let value = file.len() - 4;
-    file[value..].copy_from_slice(&f32::NAN.to_le_bytes());
-    fs::write(folder.path().join("means.npy"), file).unwrap();
-    let config = ConfigFile::new(
-        "json-nonfinite = \"string\"\ngrpc-output = \"typed\"\ncpu-threads = 1\nin-place-time = \"0s\"",
-    );
-    let mut server = Server::start(folder.path(), &[&config.option]);
-    server.wait_until_loaded();
-    let answer = server.request(
-        "POST",
-        "/v2/models/means/infer",
-        &[("Content-Type", "application/json")],
-        br#"{"inputs": []}"#,
-    );
-    assert_eq!(
-        answer.json()["outputs"][0]["data"],
-        serde_json::json!(["NaN"]),
-        "{}",
-        answer.json()
-    );
 }
 
 #[test]

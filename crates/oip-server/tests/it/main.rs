@@ -24,6 +24,7 @@ mod digits;
 mod exposition;
 #[cfg(all(feature = "onnx", target_os = "linux"))]
 mod external_data;
+mod file_options;
 mod fixed_sizes;
 mod grpc;
 mod hanging;
