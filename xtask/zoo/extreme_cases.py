@@ -1,5 +1,6 @@
 """The operators of extremes.py, each with a valid request."""
 
+import itertools
 import pathlib
 
 import numpy as np
@@ -469,35 +470,65 @@ def cases():
         yield from group()
 
 
-class ChangedAttribute:
-    """A case with another value of an attribute, and its valid request alone."""
+EXTREMES = (0, -1, 1, 2**31 - 1, 2**31, 2**63 - 1, -(2**31), -(2**63))
+
+
+class ChangedFile:
+    """A case whose file has an extreme integer, and its valid request alone."""
 
     more = {}
     is_request_fixed = True
 
-    def __init__(self, case, at, value):
+    def __init__(self, case, name, has_fixed_dims):
         self.model = onnx.ModelProto()
         self.model.CopyFrom(case.model)
-        self.inputs = case.inputs
+        self.inputs = dict(case.inputs)
+        self.name = f"{case.name}, {name}{', fixed dimensions' if has_fixed_dims else ''}"
+        for port in self.model.graph.input if has_fixed_dims else ():
+            for dim, size in zip(port.type.tensor_type.shape.dim, self.inputs[port.name].shape):
+                dim.dim_value = size
+
+    def with_attribute(self, at, positions, value):
         attribute = self.model.graph.node[0].attribute[at]
         if attribute.type == onnx.AttributeProto.INT:
             attribute.i = value
-        else:
-            attribute.ints[:] = [value] * len(attribute.ints)
-        self.name = f"{case.name}, {attribute.name} is {value}"
+        for position in positions:
+            attribute.ints[position] = value
+        return self
+
+    def with_constant(self, name, positions, value):
+        ports = self.model.graph.input
+        del ports[next(at for at, port in enumerate(ports) if port.name == name)]
+        constant = self.inputs.pop(name).copy()
+        for position in positions:
+            constant.reshape(-1)[position] = value
+        self.model.graph.initializer.append(numpy_helper.from_array(constant, name))
+        return self
 
 
-def attributes():
-    """The cases with extreme values of integer attributes, each attribute of an operator once."""
-    seen = set()
+def places(count):
+    """All elements of a list, then the first and the last alone."""
+    yield "all", range(count)
+    if count > 1:
+        yield "the first", [0]
+        yield "the last", [count - 1]
+
+
+def files():
+    """The cases with extreme integers in the file: attributes, and inputs that are constants; with and without fixed dimensions."""
     for case in cases():
-        node = case.model.graph.node[0]
-        for at, attribute in enumerate(node.attribute):
-            key = node.domain, node.op_type, attribute.name
-            if attribute.type in (onnx.AttributeProto.INT, onnx.AttributeProto.INTS) and key not in seen:
-                seen.add(key)
-                for value in (0, -1, 1, 2**31 - 1, 2**31, 2**63 - 1, -(2**31), -(2**63)):
-                    yield ChangedAttribute(case, at, value)
+        for at, attribute in enumerate(case.model.graph.node[0].attribute):
+            if attribute.type not in (onnx.AttributeProto.INT, onnx.AttributeProto.INTS):
+                continue
+            for (place, positions), value, is_fixed in itertools.product(places(len(attribute.ints)), EXTREMES, (False, True)):
+                yield ChangedFile(case, f"{place} of {attribute.name} is {value}", is_fixed).with_attribute(at, positions, value)
+        for name, array in case.inputs.items():
+            if array.dtype not in (np.int32, np.int64) or array.size == 0 or len(case.inputs) == 1:
+                continue
+            limits = np.iinfo(array.dtype)
+            for (place, positions), value, is_fixed in itertools.product(places(array.size), EXTREMES, (False, True)):
+                if limits.min <= value <= limits.max:
+                    yield ChangedFile(case, f"{place} of the constant {name} is {value}", is_fixed).with_constant(name, positions, value)
 
 
 # Of the tests of the onnx package, those with tensors of these types.

@@ -3,7 +3,8 @@
     python extremes.py [--server PROGRAM] [--library PATH] [--only REGEX] [--threads N]
 
 Needs numpy, onnx and onnxruntime; called by `cargo xtask zoo --extremes`. Every case is one operator whose inputs all come with the request and
-have free dimensions: those of extreme_cases.py, and the tests of operators that the onnx package has. Attributes of integers get extreme values too. A valid request is changed in one place at
+have free dimensions: those of extreme_cases.py, and the tests of operators that the onnx package has. Integers in the file, which are attributes
+and constant inputs, get extreme values too, with free and with fixed dimensions. A valid request is changed in one place at
 a time: an input, or its first element, becomes the smallest, the largest, -1, 0, NaN or infinite; a dimension becomes 0; pairs of integers
 meet. ONNX Runtime runs the changed requests in processes that may die, with limits of memory and time. With `--server`, the changes that ended
 a process, and some of the others, are sent to a server that has the library: it must go on. The exit code is 1 when it does not, or when an
@@ -31,8 +32,9 @@ import onnxruntime
 
 import extreme_cases
 
-# Bytes of address space, and of data, of a process that runs cases; of a server, which holds what its threads reserve too.
-MEMORY, SERVER_MEMORY = 4 << 30, 12 << 30
+# Bytes of address space, and of data, of a process that runs cases; of a server, which holds what its threads reserve too; which a
+# server may really take, with a limit of 512 MiB for values.
+MEMORY, SERVER_MEMORY, SERVER_PEAK = 4 << 30, 12 << 30, 3 << 30
 # Seconds for one request in a process.
 PATIENCE = 8
 # Deaths of one model after which its other changes are left out.
@@ -43,8 +45,8 @@ SAMPLED = 15
 # Operators with values that end the process, in some version from 1.31 on.
 KNOWN = {
     "Attention", "AttnLSTM", "Conv", "ConvTranspose", "DequantizeLinear", "Div", "DynamicQuantizeLSTM", "FeatureVectorizer", "FusedConv", "GRU", "GatherND", "InstanceNormalization", "Inverse", "LSTM",
-    "LinearAttention", "MoE", "Mod", "MultiHeadAttention", "QAttention", "QLinearConv", "QuantizeLinear", "RNN", "RoiAlign", "RotaryEmbedding", "STFT", "Scan",
-    "SkipLayerNormalization", "SkipSimplifiedLayerNormalization", "Unique", "WordConvEmbedding",
+    "LinearAttention", "Loop", "MoE", "Mod", "MultiHeadAttention", "QAttention", "QLinearConv", "QuantizeLinear", "RNN", "RoiAlign", "RotaryEmbedding", "STFT", "Scan",
+    "SkipLayerNormalization", "SkipSimplifiedLayerNormalization", "Split", "SplitToSequence", "Unique", "WordConvEmbedding",
 }
 DATATYPES = {"float32": "FP32", "float64": "FP64", "float16": "FP16", "object": "BYTES"}
 
@@ -148,6 +150,7 @@ def child(case, first, pipe, threads):
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     options.log_severity_level = 4
+    signal.alarm(PATIENCE if case.is_request_fixed else 0)
     try:
         session = onnxruntime.InferenceSession(case.model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # The case is not one.
@@ -215,12 +218,13 @@ def run(case, threads):
         status = os.waitpid(process, 0)[1]
         if not os.WIFSIGNALED(status):
             return outcome
+        name = signal.Signals(os.WTERMSIG(status)).name
+        name = "time" if name == "SIGALRM" else name
         if current is None:
             # While the model was loaded, or after all.
-            outcome.deaths[0] = signal.Signals(os.WTERMSIG(status)).name
+            outcome.deaths[0] = name
             return outcome
-        name = signal.Signals(os.WTERMSIG(status)).name
-        outcome.deaths[current] = "time" if name == "SIGALRM" else name
+        outcome.deaths[current] = name
         first = current + 1
         if len(outcome.deaths) >= MOST_DEATHS:
             return outcome
@@ -235,9 +239,10 @@ class Server:
 
     def __init__(self, program, library, repository):
         arguments = [
-            program, "--model-repository", repository, "--model-control-mode", "explicit", "--http-address", "127.0.0.1:0",
+            program, "--config", pathlib.Path(repository) / "limits.toml", "--model-repository", repository, "--model-control-mode", "explicit", "--http-address", "127.0.0.1:0",
             "--grpc-address", "127.0.0.1:0", "--instances", "1", "--request-timeout", "10s", "--onnxruntime", library,
         ]
+        pathlib.Path(repository, "limits.toml").write_text('onnxruntime-memory = "512MiB"\n')
         limit = lambda: resource.setrlimit(resource.RLIMIT_AS, (SERVER_MEMORY, SERVER_MEMORY))
         self.process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, preexec_fn=limit)
         self.address = None
@@ -250,6 +255,11 @@ class Server:
 
     def is_running(self):
         return self.process.poll() is None
+
+    def peak(self):
+        """The most memory that it has had, in bytes."""
+        status = pathlib.Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(re.search(r"VmHWM:\s+(\d+)", status)[1]) << 10
 
     def post(self, path, body, headers=None):
         request = urllib.request.Request(f"http://{self.address}{path}", body, headers or {})
@@ -316,7 +326,7 @@ def main():
     faults, table, tried = [], {}, set()
     with tempfile.TemporaryDirectory() as repository:
         server = Server(options.server, library, repository) if options.server else None
-        for case in itertools.chain(extreme_cases.cases(), extreme_cases.attributes(), extreme_cases.recorded()):
+        for case in itertools.chain(extreme_cases.cases(), extreme_cases.files(), extreme_cases.recorded()):
             if not re.search(options.only, case.name):
                 continue
             outcome = run(case, options.threads)
@@ -348,6 +358,11 @@ def main():
                 line += f"; the server: {', '.join(f'{count} of {status}' if count else status for status, count in counts.items())}"
                 if end is not None:
                     faults.append(f"{case.name} ends the server: {end}")
+                    server = Server(options.server, library, repository)
+                elif server.peak() > SERVER_PEAK:
+                    faults.append(f"{case.name}: the server takes {server.peak() >> 20} MiB")
+                    server.process.kill()
+                    server.process.wait()
                     server = Server(options.server, library, repository)
             if signals or not case.is_request_fixed:
                 print(f"{'ENDS' if signals else 'ok':<5} {case.name}: {line}", flush=True)

@@ -206,6 +206,11 @@ fn open(
     if traps::are_there(model) {
         let mut rewritten = model.clone();
         disarmed = traps::disarm(&mut rewritten);
+        if let Some(reason) = &disarmed.refused {
+            return Err(ServiceError::invalid(format!(
+                "ONNX Runtime is not given the model: {reason}"
+            )));
+        }
         if let Some(reason) = &disarmed.unguarded {
             needs_process(reason)?;
         }

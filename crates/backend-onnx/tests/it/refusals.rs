@@ -113,9 +113,17 @@ fn what_onnx_runtime_loads_of_it_is_known() {
     if !runtimes().contains(&Runtime::OnnxRuntime) {
         return;
     }
+    let mut wrong = Vec::new();
     for name in names(".refused") {
         let loads = FOR_ONNX_RUNTIME.contains(&name.as_str())
             || [
+                // Each request computes the chain.
+                "chain_on_a_constant",
+                // It loses the base value.
+                "forest_of_one_base_value",
+                "gemm_of_less_than_is_added",
+                "nothing_of_large_sizes",
+                "rounded_to_4_bits",
                 // It has no kernel for this one on CPUs, which it finds at a run.
                 "heads_packed",
                 "huge_constant",
@@ -127,13 +135,13 @@ fn what_onnx_runtime_loads_of_it_is_known() {
             ]
             .contains(&name.as_str());
         match Runtime::OnnxRuntime.load(file(&format!("{name}.onnx"))) {
-            Ok(_) => assert!(loads, "{name} was loaded"),
-            Err(error) => {
-                assert!(!loads, "{name}: {}", error.report());
-                assert_eq!(error.code(), ErrorCode::InvalidArgument, "{name}: {error}");
-            }
+            Ok(_) if loads => {}
+            Ok(_) => wrong.push(format!("{name} was loaded")),
+            Err(error) if loads => wrong.push(format!("{name}: {}", error.report())),
+            Err(error) => assert_eq!(error.code(), ErrorCode::InvalidArgument, "{name}: {error}"),
         }
     }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 /// MR-04: a model that points to other files is refused before anybody looks whether there are such files.

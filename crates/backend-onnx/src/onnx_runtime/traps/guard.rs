@@ -51,6 +51,13 @@ impl Writer {
         self.guards
     }
 
+    /// A name that no other value has.
+    pub(super) fn name(&mut self) -> String {
+        let name = format!("~value~{}", self.values);
+        self.values += 1;
+        name
+    }
+
     /// Appends a node; gives the name of its value.
     pub(super) fn op(
         &mut self,
@@ -59,8 +66,7 @@ impl Writer {
         attribute: Vec<AttributeProto>,
         nodes: &mut Vec<NodeProto>,
     ) -> String {
-        let output = format!("~value~{}", self.values);
-        self.values += 1;
+        let output = self.name();
         nodes.push(NodeProto {
             op_type: op.to_owned(),
             name: output.clone(),

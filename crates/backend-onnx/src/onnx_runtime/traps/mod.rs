@@ -40,6 +40,8 @@ pub(super) struct Disarmed {
     pub(super) is_changed: bool,
     /// Why the model needs a process of its own: a trap for which no rewrite is known.
     pub(super) unguarded: Option<String>,
+    /// What is wrong with the file, in a way that ends the process wherever it is.
+    pub(super) refused: Option<String>,
 }
 
 /// Whether a model has operators with known traps, in its functions and inner graphs too.
@@ -134,11 +136,23 @@ impl Pass {
 
     fn node(&mut self, mut node: NodeProto, scope: &Scope<'_>, written: &mut Vec<NodeProto>) {
         let rule = table::rule(&node);
+        self.name_outputs(&mut node);
         let old = self.opset < OLDEST;
         match rule {
             Rule::None => written.push(node),
+            Rule::Refused(reason) => {
+                self.refuse(&node, reason);
+                written.push(node);
+            }
             Rule::Process(reason) => {
                 self.needs_process(&node, reason);
+                written.push(node);
+            }
+            Rule::NoZeroConstant(index) => {
+                let constant = node.input.get(index).and_then(|name| scope.constant(name));
+                if constant.is_some_and(|constant| constant.is_zero) {
+                    self.refuse(&node, "'split' is 0");
+                }
                 written.push(node);
             }
             Rule::Division => match division::kind(&node, scope) {
@@ -198,6 +212,26 @@ impl Pass {
             }
         }
         open
+    }
+
+    /// With keys and values of earlier steps, and without these outputs, ONNX Runtime reads memory that it has not written: what other
+    /// runs left there.
+    fn name_outputs(&mut self, node: &mut NodeProto) {
+        const PAST: usize = 6;
+        const OUTPUTS: usize = 3;
+        let has_past = node.input.get(PAST).is_some_and(|name| !name.is_empty());
+        if node.domain != table::MICROSOFT || node.op_type != "MultiHeadAttention" || !has_past {
+            return;
+        }
+        node.output.resize(OUTPUTS.max(node.output.len()), String::new());
+        for name in node.output[..OUTPUTS].iter_mut().filter(|name| name.is_empty()) {
+            *name = self.writer.name();
+        }
+    }
+
+    fn refuse(&mut self, node: &NodeProto, reason: &str) {
+        let refused = &mut self.disarmed.refused;
+        refused.get_or_insert_with(|| format!("{}: {reason}", structure::label(node)));
     }
 
     fn needs_process(&mut self, node: &NodeProto, reason: &str) {

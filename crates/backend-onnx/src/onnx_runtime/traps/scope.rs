@@ -22,6 +22,8 @@ pub(super) struct Constant {
     pub(super) is_filled: bool,
     /// All elements are integers above 0.
     pub(super) is_positive: bool,
+    /// It is the integer 0, without dimensions.
+    pub(super) is_zero: bool,
     /// All elements are integers other than 0 and -1.
     pub(super) is_safe_divisor: bool,
 }
@@ -46,6 +48,7 @@ impl Constant {
         Self {
             is_filled: tensor.dims.iter().all(|&dim| dim > 0),
             is_positive: all(|integer| integer > 0),
+            is_zero: tensor.dims.is_empty() && all(|integer| integer == 0),
             is_safe_divisor: all(|integer| !matches!(integer, -1 | 0)),
         }
     }

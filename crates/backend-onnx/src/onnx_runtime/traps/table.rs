@@ -10,6 +10,12 @@ const MAX_RANK: i64 = 32;
 /// Samples of a cell of `RoiAlign`, in one direction.
 const MAX_SAMPLES: i64 = 1 << 16;
 
+/// Targets of a regressor. Each row takes memory for all of them, whatever the file's size is.
+const MAX_TARGETS: i64 = 1 << 20;
+
+/// Columns of one input of `FeatureVectorizer`, which are added up.
+const MOST_COLUMNS: std::ops::RangeInclusive<i64> = 0..=1 << 31;
+
 /// What must be true of an input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Need {
@@ -28,6 +34,10 @@ pub(super) enum Rule {
     Division,
     /// Inputs are checked, by their positions.
     Needs(Vec<(usize, Need)>),
+    /// Refused where an input, by its position, is a constant 0 without dimensions: sizes are divided by it when the model is loaded.
+    NoZeroConstant(usize),
+    /// The file is wrong, in a way that ONNX Runtime does not survive.
+    Refused(&'static str),
     /// No rewrite is known.
     Process(&'static str),
 }
@@ -38,12 +48,8 @@ pub(super) fn rule(node: &NodeProto) -> Rule {
     let elements =
         |indices: &[usize]| Rule::Needs(indices.iter().map(|&index| (index, Need::Elements)).collect());
     let all = || elements(&Vec::from_iter(0..node.input.len()));
-    let int = |name: &str| {
-        node.attribute
-            .iter()
-            .find(|attribute| attribute.name == name)
-            .map(integer)
-    };
+    let attribute = |name: &str| node.attribute.iter().find(|attribute| attribute.name == name);
+    let int = |name: &str| attribute(name).map(integer);
     match (canonical_domain(&node.domain), node.op_type.as_str()) {
         ("", "Div") => Rule::Division,
         // With fmod it is computed in floating point.
@@ -53,7 +59,7 @@ pub(super) fn rule(node: &NodeProto) -> Rule {
         ("", "Conv") | (MICROSOFT, "FusedConv" | "NhwcConv" | "NhwcFusedConv") => elements(&[1]),
         ("", "ConvTranspose") | (MICROSOFT, "ConvTransposeWithDynamicPads") => elements(&[0, 1]),
         ("", "RoiAlign") if int("sampling_ratio").is_some_and(|ratio| ratio > MAX_SAMPLES) => {
-            Rule::Process("so many samples end the process")
+            Rule::Refused("'sampling_ratio' is above 65536")
         }
         // Pixels that are not there are read. No regions are well.
         ("", "RoiAlign" | "InstanceNormalization") => elements(&[0]),
@@ -71,7 +77,7 @@ pub(super) fn rule(node: &NodeProto) -> Rule {
                 .into_iter()
                 .any(|name| !heads(int(name))) =>
         {
-            Rule::Process("a number of heads that is not above 0 ends the process")
+            Rule::Refused("a number of heads is not above 0")
         }
         // Keys and values of earlier steps may be empty: a decoder's first step has none.
         ("", "Attention") => elements(&[0, 1, 2]),
@@ -90,9 +96,34 @@ pub(super) fn rule(node: &NodeProto) -> Rule {
             "Attention" | "QAttention" | "SkipLayerNormalization" | "SkipSimplifiedLayerNormalization",
         ) => elements(&[0, 1]),
         (MICROSOFT, "RotaryEmbedding") => elements(&[0]),
+        ("ai.onnx.ml", "LinearRegressor" | "TreeEnsemble" | "TreeEnsembleRegressor")
+            if ["targets", "n_targets"]
+                .into_iter()
+                .any(|name| int(name).is_some_and(|count| count > MAX_TARGETS)) =>
+        {
+            Rule::Refused("it has more than 1048576 targets")
+        }
+        ("ai.onnx.ml", "LinearClassifier" | "SVMClassifier" | "TreeEnsembleClassifier")
+            if attribute("post_transform").is_some_and(|transform| *transform.s == *b"PROBIT")
+                && has_one_score(node) =>
+        {
+            Rule::Refused("PROBIT of one score leaves the other class with what its memory held")
+        }
+        ("", "Split")
+            if int("num_outputs").is_some_and(|count| usize::try_from(count) != Ok(node.output.len())) =>
+        {
+            Rule::Refused("'num_outputs' is not the number of its outputs")
+        }
+        ("", "SplitToSequence") => Rule::NoZeroConstant(1),
+        ("ai.onnx.ml", "FeatureVectorizer")
+            if attribute("inputdimensions")
+                .is_some_and(|widths| widths.ints.iter().any(|width| !MOST_COLUMNS.contains(width))) =>
+        {
+            Rule::Refused("'inputdimensions' has a number below 0 or above 2^31")
+        }
         (MICROSOFT, "MoE" | "WordConvEmbedding") | ("ai.onnx.ml", "FeatureVectorizer") => all(),
         ("", "GatherND") if !(0..MAX_RANK).contains(&int("batch_dims").unwrap_or(0)) => {
-            Rule::Process("a number of batch dimensions that no tensor has ends the process")
+            Rule::Refused("'batch_dims' is not from 0 to 31")
         }
         (MICROSOFT, "Inverse") => Rule::Process("a matrix that is not square ends the process"),
         (MICROSOFT, "AttnLSTM") => Rule::Process("requests end the process"),
@@ -111,6 +142,24 @@ pub(super) fn rule(node: &NodeProto) -> Rule {
 /// Whether a number of heads is left out, or is one also where it is read as 32 bits.
 fn heads(count: Option<i64>) -> bool {
     count.is_none_or(|count| (1..=i64::from(i32::MAX)).contains(&count))
+}
+
+/// Whether a classifier computes one score for two classes.
+fn has_one_score(node: &NodeProto) -> bool {
+    let ints = |name: &str| {
+        let found = node.attribute.iter().find(|attribute| attribute.name == name);
+        found.map_or(&[][..], |attribute| &attribute.ints)
+    };
+    let floats = |name: &str| {
+        let found = node.attribute.iter().find(|attribute| attribute.name == name);
+        found.map_or(0, |attribute| attribute.floats.len())
+    };
+    match node.op_type.as_str() {
+        "LinearClassifier" => floats("intercepts") <= 1,
+        "TreeEnsembleClassifier" => ints("class_ids").windows(2).all(|pair| pair[0] == pair[1]),
+        // Votes of two classes are one number, probabilities are two.
+        _ => ints("vectors_per_class").len() <= 2 && floats("prob_a") == 0,
+    }
 }
 
 /// Whether a node has a rule.

@@ -259,10 +259,9 @@ fn inputs_that_an_operator_depends_on_must_have_elements() {
 #[test]
 fn the_first_step_of_a_decoder_has_an_empty_past() {
     let inputs = ["q", "k", "v", "", "", "", "past_k", "past_v"];
-    let attention = microsoft(
-        node("MultiHeadAttention", &inputs, "y"),
-        vec![int("num_heads", 2)],
-    );
+    let attention = node("MultiHeadAttention", &inputs, "y");
+    let mut attention = microsoft(attention, vec![int("num_heads", 2)]);
+    attention.output.extend(["now_k".to_owned(), "now_v".to_owned()]);
     let ports = ["q", "k", "v"].map(|name| (name, DataType::Float, 3));
     let past = ["past_k", "past_v"].map(|name| (name, DataType::Float, 4));
     let found = disarmed(model(
@@ -316,7 +315,58 @@ fn operators_without_a_rewrite_need_a_process() {
     ))
     .1;
     assert!(found.unguarded.unwrap().contains("of this domain"));
-    for (heads, is_unguarded) in [(1, false), (0, true), (-1, true), (1 << 32, true)] {
+    let mut old = division("Div", DataType::Int64);
+    old.opset_import[0].version = 8;
+    assert!(
+        disarmed(old)
+            .1
+            .unguarded
+            .unwrap()
+            .contains("operator set before 9")
+    );
+}
+
+/// Attributes and constants with which the library ends the process when it loads or runs the file, or gives what its memory held.
+#[test]
+fn files_that_end_a_process_are_refused() {
+    for (intercepts, transform, is_refused) in
+        [(1, "PROBIT", true), (2, "PROBIT", false), (1, "LOGISTIC", false)]
+    {
+        let mut classifier = node("LinearClassifier", &["x"], "y");
+        classifier.domain = "ai.onnx.ml".to_owned();
+        classifier.attribute.extend([
+            AttributeProto {
+                name: "intercepts".to_owned(),
+                floats: vec![0.5; intercepts],
+                ..AttributeProto::default()
+            },
+            AttributeProto {
+                name: "post_transform".to_owned(),
+                s: transform.as_bytes().to_vec().into(),
+                ..AttributeProto::default()
+            },
+        ]);
+        let found = disarmed(model(
+            vec![classifier],
+            &[("x", DataType::Float, 2)],
+            (DataType::Float, 2),
+        ))
+        .1;
+        assert_eq!(found.refused.is_some(), is_refused, "{intercepts} {transform}");
+    }
+    for (count, is_refused) in [(1 << 20, false), (1 << 40, true)] {
+        let mut trees = node("TreeEnsembleRegressor", &["x"], "y");
+        trees.domain = "ai.onnx.ml".to_owned();
+        trees.attribute.push(int("n_targets", count));
+        let found = disarmed(model(
+            vec![trees],
+            &[("x", DataType::Float, 2)],
+            (DataType::Float, 2),
+        ))
+        .1;
+        assert_eq!(found.refused.is_some(), is_refused, "{count}");
+    }
+    for (heads, is_refused) in [(1, false), (0, true), (-1, true), (1 << 32, true)] {
         let mut attention = node("Attention", &["x", "x", "x"], "y");
         attention
             .attribute
@@ -327,24 +377,56 @@ fn operators_without_a_rewrite_need_a_process() {
             (DataType::Float, 3),
         ))
         .1;
-        assert_eq!(found.unguarded.is_some(), is_unguarded, "{heads}");
+        assert_eq!(found.refused.is_some(), is_refused, "{heads}");
     }
-    for (batch_dims, is_unguarded) in [(0, false), (1, false), (-1, true), (i64::MAX, true)] {
+    for (batch_dims, is_refused) in [(0, false), (1, false), (-1, true), (i64::MAX, true)] {
         let mut gather = node("GatherND", &["x", "i"], "y");
         gather.attribute.push(int("batch_dims", batch_dims));
         let ports = [("x", DataType::Float, 2), ("i", DataType::Int64, 2)];
         let found = disarmed(model(vec![gather], &ports, (DataType::Float, 1))).1;
-        assert_eq!(found.unguarded.is_some(), is_unguarded, "{batch_dims}");
+        assert_eq!(found.refused.is_some(), is_refused, "{batch_dims}");
     }
-    let mut old = division("Div", DataType::Int64);
-    old.opset_import[0].version = 8;
-    assert!(
-        disarmed(old)
-            .1
-            .unguarded
-            .unwrap()
-            .contains("operator set before 9")
-    );
+    for (count, is_refused) in [(1, false), (3, true), (0, true), (-1, true), (i64::MAX, true)] {
+        let mut split = node("Split", &["x"], "y");
+        split.attribute.push(int("num_outputs", count));
+        let found = disarmed(model(
+            vec![split],
+            &[("x", DataType::Float, 2)],
+            (DataType::Float, 2),
+        ))
+        .1;
+        assert_eq!(found.refused.is_some(), is_refused, "{count}");
+    }
+    for (widths, is_refused) in [(&[2, 1][..], false), (&[2, -1], true), (&[1, i64::MAX], true)] {
+        let mut vectorizer = node("FeatureVectorizer", &["x", "x"], "y");
+        vectorizer.domain = "ai.onnx.ml".to_owned();
+        vectorizer.attribute.push(AttributeProto {
+            name: "inputdimensions".to_owned(),
+            ints: widths.to_vec(),
+            ..AttributeProto::default()
+        });
+        let found = disarmed(model(
+            vec![vectorizer],
+            &[("x", DataType::Float, 2)],
+            (DataType::Float, 2),
+        ))
+        .1;
+        assert_eq!(found.refused.is_some(), is_refused, "{widths:?}");
+    }
+    for (size, is_refused) in [(2, false), (0, true)] {
+        let mut graph = model(
+            vec![node("SplitToSequence", &["x", "size"], "y")],
+            &[("x", DataType::Float, 2)],
+            (DataType::Float, 2),
+        );
+        graph.graph.as_mut().unwrap().initializer.push(TensorProto {
+            name: "size".to_owned(),
+            data_type: DataType::Int64 as i32,
+            int64_data: vec![size],
+            ..TensorProto::default()
+        });
+        assert_eq!(disarmed(graph).1.refused.is_some(), is_refused, "{size}");
+    }
 }
 
 /// The library that `ORT_DYLIB_PATH` names.
@@ -524,22 +606,18 @@ fn a_decoders_first_step_runs_and_empty_words_do_not() {
         return;
     };
     let inputs = ["q", "k", "v", "", "", "", "past_k", "past_v"];
-    let attention = microsoft(
-        node("MultiHeadAttention", &inputs, "y"),
-        vec![int("num_heads", 2)],
-    );
-    let mut attention = attention;
-    attention.output.extend(["now_k".to_owned(), "now_v".to_owned()]);
     let ports = ["q", "k", "v"].map(|name| (name, DataType::Float, 3));
     let past = ["past_k", "past_v"].map(|name| (name, DataType::Float, 4));
-    let model = loaded(
-        &library,
-        &model(
-            vec![attention],
-            &[&ports[..], &past].concat(),
-            (DataType::Float, 3),
-        ),
-    );
+    let with_outputs = |outputs: &[&str]| {
+        let attention = node("MultiHeadAttention", &inputs, "y");
+        let mut attention = microsoft(attention, vec![int("num_heads", 2)]);
+        attention
+            .output
+            .extend(outputs.iter().map(|&name| name.to_owned()));
+        let ports = [&ports[..], &past].concat();
+        loaded(&library, &model(vec![attention], &ports, (DataType::Float, 3)))
+    };
+    let model = with_outputs(&["now_k", "now_v"]);
     let request = |width: u64, earlier: u64| {
         let word = |name| (name, tensor(&[1, 1, width], vec![0.5f32; width as usize]));
         let past = |name| {
@@ -554,7 +632,16 @@ fn a_decoders_first_step_runs_and_empty_words_do_not() {
         ask(&*model, &request(8, 0)).unwrap().to_vec::<f32>().unwrap(),
         [0.5; 8]
     );
-    assert_eq!(ask(&*model, &request(8, 3)).unwrap().shape().dims(), [1, 1, 8]);
+    let step = ask(&*model, &request(8, 3)).unwrap().to_vec::<f32>().unwrap();
+    assert_eq!(step.len(), 8);
+    // Without the names of keys and values to keep, the library reads memory that it has not written.
+    for outputs in [&[][..], &["now_k"], &["", "now_v"]] {
+        let model = with_outputs(outputs);
+        for _ in 0..3 {
+            let found = ask(&*model, &request(8, 3)).unwrap().to_vec::<f32>().unwrap();
+            assert_eq!(found, step, "{outputs:?}");
+        }
+    }
     is_refused(
         &*model,
         &request(0, 0),
