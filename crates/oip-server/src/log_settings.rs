@@ -112,7 +112,14 @@ impl Logging for LogControl {
         }
         if changed != now.changes {
             // Said while the old settings hold, so that the log tells why it fell silent.
-            tracing::warn!(?changes, "the log's settings are changed by request");
+            let shown: Vec<String> = changes
+                .iter()
+                .map(|(name, value)| format!("{name}={value}"))
+                .collect();
+            tracing::warn!(
+                changes = shown.join(", "),
+                "the log's settings are changed by request"
+            );
             let settings = Settings {
                 base: now.base.clone(),
                 changes: changed,
