@@ -5,7 +5,7 @@ use tract_hir::{
     internal::*,
     ops::{math, matmul::MatMulInference},
     tract_core::ops::{
-        change_axes::{wire_rank_broadcast, wire_with_rank_broadcast},
+        change_axes::{AxisOp, wire_rank_broadcast, wire_with_rank_broadcast},
         einsum::EinSum,
     },
 };
@@ -238,13 +238,24 @@ fn quantized_product(
     scales: [(OutletId, OutletId); 3],
     result: DatumType,
 ) -> TractResult<TVec<OutletId>> {
-    let mut inputs = wire_rank_broadcast(prefix, model, &factors)?;
-    let rank = fact(model, inputs[0])?.rank();
-    if rank < 2 {
-        bail!(Refusal(
-            "multiplies a tensor of less than 2 dimensions".to_owned()
-        ));
+    // A vector is a matrix of one row, or of one column behind; the result does not have that axis.
+    let mut matrices = factors;
+    let mut is_vector = [false; 2];
+    for (side, factor) in matrices.iter_mut().enumerate() {
+        match fact(model, *factor)?.rank() {
+            0 => bail!(Refusal(
+                "multiplies a number, expected a vector or matrices".to_owned()
+            )),
+            1 => {
+                is_vector[side] = true;
+                let name = format!("{prefix}.matrix-{side}");
+                *factor = model.wire_node(name, AxisOp::Add(side), &[*factor])?[0];
+            }
+            _ => {}
+        }
     }
+    let mut inputs = wire_rank_broadcast(prefix, model, &matrices)?;
+    let rank = fact(model, inputs[0])?.rank();
     let shapes = [fact(model, inputs[0])?.shape, fact(model, inputs[1])?.shape];
     same_terms([&shapes[0][rank - 1], &shapes[1][rank - 2]])?;
     if let Some((a, b)) = conditions::unequal_batches(&shapes[0], &shapes[1]) {
@@ -284,5 +295,16 @@ fn quantized_product(
         operating_dt: DatumType::I32,
         q_params: Some(result),
     };
-    model.wire_node(prefix, product, &inputs)
+    let [is_row, is_column] = is_vector;
+    if !is_row && !is_column {
+        return model.wire_node(prefix, product, &inputs);
+    }
+    let mut made = model.wire_node(format!("{prefix}.product"), product, &inputs)?[0];
+    if is_column {
+        made = model.wire_node(format!("{prefix}.without-column"), AxisOp::Rm(rank - 1), &[made])?[0];
+    }
+    if is_row {
+        made = model.wire_node(format!("{prefix}.without-row"), AxisOp::Rm(rank - 2), &[made])?[0];
+    }
+    Ok(tvec![made])
 }
