@@ -29,7 +29,7 @@ const TARGETS: &[Target] = &[
     },
     Target {
         proto: "onnx.proto",
-        folder: "crates/backend-onnx/src/generated",
+        folder: "crates/onnx-graph/src/generated",
         has_service: false,
     },
 ];

@@ -226,6 +226,11 @@ const ARROWS: &[Arrows] = &[
         never: &["tokio"],
     },
     Arrows {
+        from: "onnx-graph",
+        to: &["tensor-core"],
+        never: &["tokio", "serde", "tract-hir", "ort"],
+    },
+    Arrows {
         from: "backend-forest",
         to: &["flat-forest", "tensor-core", "oip-types", "oip-service"],
         never: &["tokio", "axum", "tonic", "hyper"],
@@ -234,6 +239,7 @@ const ARROWS: &[Arrows] = &[
         from: "backend-onnx",
         to: &[
             "flat-forest",
+            "onnx-graph",
             "onnx-session",
             "tensor-core",
             "oip-types",

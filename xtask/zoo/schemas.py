@@ -1,4 +1,4 @@
-"""What ONNX's own schemas say of the versions of operators, as crates/backend-onnx/src/ops/schemas.rs has it.
+"""What ONNX's own schemas say of the versions of operators, as crates/onnx-graph/src/operators/schemas.rs has it.
 
     python schemas.py crates/backend-onnx/src/ops > new.rs
 

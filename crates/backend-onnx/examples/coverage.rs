@@ -33,22 +33,9 @@ use backend_onnx::OnnxBackend;
 use bytes::Bytes;
 use oip_service::{Backend, CancelToken, LoadContext, ModelSource};
 use oip_types::{BytesTensor, DataType, ErrorCode, InferRequest, ModelRef, TensorValue};
+use onnx_graph::proto::{ModelProto, TensorProto, tensor_proto, tensor_shape_proto::dimension, type_proto};
 use prost::Message;
 use tensor_core::{DType, Shape, Tensor, bf16, f16};
-
-#[allow(
-    clippy::all,
-    clippy::doc_markdown,
-    unreachable_pub,
-    missing_docs,
-    dead_code,
-    reason = "generated"
-)]
-mod onnx {
-    include!("../src/generated/onnx.rs");
-}
-
-use onnx::{ModelProto, TensorProto, tensor_proto, tensor_shape_proto::dimension, type_proto};
 
 /// Stack for each case, as much as an engine may give its threads.
 const STACK: usize = 64 << 20;

@@ -3,10 +3,8 @@
 use std::collections::HashMap;
 
 use oip_service::LoadContext;
-use oip_types::ServiceError;
+use onnx_graph::{Dim, Error, Port, Signature};
 use tensor_core::Shape;
-
-use crate::signature::{Dim, Port, Signature};
 
 /// Fixes the free dimensions of a signature to which the configuration gives a size. A named one has that size wherever
 /// its name stands, and an unnamed first one in all inputs of which nothing is written.
@@ -14,8 +12,8 @@ use crate::signature::{Dim, Port, Signature};
 /// Dimensions that do not fit the model's are passed over: the configuration is checked against the loaded model later.
 ///
 /// # Errors
-/// [`InvalidArgument`](oip_types::ErrorCode::InvalidArgument) when an input gets larger than tensors may be.
-pub(crate) fn fix(signature: &mut Signature, cx: &LoadContext) -> Result<(), ServiceError> {
+/// [`Invalid`](onnx_graph::ErrorKind::Invalid) when an input gets larger than tensors may be.
+pub(crate) fn fix(signature: &mut Signature, cx: &LoadContext) -> Result<(), Error> {
     let mut named: HashMap<String, u64> = HashMap::new();
     let mut batch = None;
     for port in &mut signature.inputs {
@@ -95,18 +93,16 @@ pub(crate) fn expected_shapes(inputs: &[Port], cx: &LoadContext) -> Vec<Vec<Shap
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-    use std::{collections::BTreeMap, sync::Arc};
+    use std::sync::Arc;
 
-    use oip_types::{DataType, ModelConfig};
+    use oip_types::ModelConfig;
+    use onnx_graph::ElementType;
+    use tensor_core::DType;
 
     use super::*;
 
     fn port(name: &str, dims: Vec<Dim>) -> Port {
-        Port {
-            name: name.to_owned(),
-            datatype: DataType::FP32,
-            dims: Some(dims),
-        }
+        Port::new(name, ElementType::Fixed(DType::F32), Some(dims))
     }
 
     fn context(max_batch_size: u32, dims: &[(&str, &[i64])]) -> LoadContext {
@@ -123,13 +119,8 @@ mod tests {
     }
 
     fn fixed(inputs: Vec<Port>, cx: &LoadContext) -> Vec<Vec<Option<u64>>> {
-        let mut signature = Signature {
-            ir_version: 8,
-            opsets: BTreeMap::new(),
-            producer: String::new(),
-            inputs,
-            outputs: Vec::new(),
-        };
+        let mut signature = Signature::default();
+        signature.inputs = inputs;
         fix(&mut signature, cx).unwrap();
         let ports = signature.inputs.iter();
         ports
@@ -178,16 +169,11 @@ mod tests {
 
     #[test]
     fn what_is_too_large_is_refused() {
-        let mut signature = Signature {
-            ir_version: 8,
-            opsets: BTreeMap::new(),
-            producer: String::new(),
-            inputs: vec![port("x", vec![Dim::Free, Dim::Free])],
-            outputs: Vec::new(),
-        };
+        let mut signature = Signature::default();
+        signature.inputs = vec![port("x", vec![Dim::Free, Dim::Free])];
         let error = fix(&mut signature, &context(0, &[("x", &[1 << 20, 1 << 20])])).unwrap_err();
         assert_eq!(
-            error.message(),
+            error.to_string(),
             "input 'x' has dimensions beyond the limit of 4 GiB"
         );
     }

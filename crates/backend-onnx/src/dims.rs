@@ -3,9 +3,8 @@
 use std::collections::HashMap;
 
 use oip_types::ServiceError;
+use onnx_graph::{Dim, Port};
 use tensor_core::{Quoted, Shape};
-
-use crate::signature::{Dim, Port};
 
 /// The dimensions of a model's inputs that must have the same size in a request, and those that probably have.
 #[derive(Debug)]

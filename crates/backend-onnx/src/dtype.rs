@@ -1,47 +1,20 @@
 //! Element types under their three names: ONNX's codes, the protocol's datatypes and tract's datum types.
 
 use oip_types::DataType;
+use onnx_graph::ElementType;
 use tensor_core::DType;
 use tract_hir::prelude::DatumType;
 
-use crate::proto::tensor_proto::DataType as Code;
-
 /// The protocol's datatype for one of ONNX's codes, `None` for what the protocol does not have.
 pub(crate) fn from_onnx(code: i32) -> Option<DataType> {
-    Some(match Code::try_from(code).ok()? {
-        Code::Float => DataType::FP32,
-        Code::Double => DataType::FP64,
-        Code::Float16 => DataType::FP16,
-        Code::Bfloat16 => DataType::BF16,
-        Code::Uint8 => DataType::UINT8,
-        Code::Uint16 => DataType::UINT16,
-        Code::Uint32 => DataType::UINT32,
-        Code::Uint64 => DataType::UINT64,
-        Code::Int8 => DataType::INT8,
-        Code::Int16 => DataType::INT16,
-        Code::Int32 => DataType::INT32,
-        Code::Int64 => DataType::INT64,
-        Code::Bool => DataType::BOOL,
-        Code::String => DataType::BYTES,
-        Code::Unknown
-        | Code::Complex64
-        | Code::Complex128
-        | Code::Float8e4m3fn
-        | Code::Float8e4m3fnuz
-        | Code::Float8e5m2
-        | Code::Float8e5m2fnuz
-        | Code::Uint4
-        | Code::Int4
-        | Code::Float4e2m1 => return None,
-    })
+    ElementType::from_code(code).map(of)
 }
 
-/// What ONNX calls one of its codes, for messages.
-pub(crate) fn onnx_name(code: i32) -> String {
-    match Code::try_from(code) {
-        Ok(Code::Unknown) => "of no type".to_owned(),
-        Ok(code) => code.as_str_name().to_owned(),
-        Err(_) => format!("of the unknown type {code}"),
+/// The protocol's datatype.
+pub(crate) fn of(element_type: ElementType) -> DataType {
+    match element_type {
+        ElementType::Fixed(dtype) => DataType::Fixed(dtype),
+        ElementType::String => DataType::Bytes,
     }
 }
 

@@ -99,8 +99,10 @@ fn replace(graph: &mut InferenceModel, id: usize, value: Arc<Tensor>) -> TractRe
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+    use onnx_graph::{Signature, decode};
+
     use super::*;
-    use crate::{decode, lower, ops, signature::Signature};
+    use crate::{lower, ops};
 
     fn table(rows: usize, columns: usize) -> Arc<Tensor> {
         Tensor::zero::<i8>(&[rows, columns]).unwrap().into_arc_tensor()
@@ -110,9 +112,9 @@ mod tests {
     fn a_table_is_made_once() {
         let fixtures = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/");
         let file = std::fs::read(format!("{fixtures}words_in_bytes.onnx")).unwrap();
-        let model = decode::model(&file.into()).unwrap();
+        let model = decode(&file.into()).unwrap();
         let graph = model.graph.as_ref().unwrap();
-        let signature = Signature::of(&model, graph).unwrap();
+        let signature = Signature::of(&model).unwrap();
         let lowered = lower::lower(graph, &signature.opsets).unwrap();
         let made = || ops::context().model(&lowered.graph).unwrap();
         let constants = |graph: &InferenceModel| {

@@ -10,14 +10,9 @@ use std::{
 };
 
 use oip_types::ServiceError;
-use tensor_core::Quoted;
-use tract_hir::internal::{IntoArcTensor, Tensor, TractErrorContext, TractResult};
-
-use crate::{
-    convert, dtype,
-    lowered::{Constant, Declared, OnnxAttribute, OnnxGraph, OnnxNode, Port},
-    ops::{self, Outputs},
-    payload::{Data, Payload},
+use onnx_graph::{
+    Data, Payload,
+    operators::{self, Given},
     proto::{
         AttributeProto, GraphProto, NodeProto, TensorProto, TypeProto,
         attribute_proto::AttributeType,
@@ -28,6 +23,15 @@ use crate::{
     structure::{
         MAX_NODES, defined_twice, dependencies, label, needed_in_order, refuse_external_data, undefined,
     },
+};
+use tensor_core::Quoted;
+use tract_hir::internal::{IntoArcTensor, Tensor, TractErrorContext, TractResult};
+
+use crate::{
+    convert, dtype,
+    file_error::refusal,
+    lowered::{Constant, Declared, OnnxAttribute, OnnxGraph, OnnxNode, Port},
+    ops::{self, Outputs},
     tract_limit::TractLimit,
 };
 
@@ -40,7 +44,7 @@ pub(crate) struct Lowered {
 
 /// Lowers a model's graph.
 pub(crate) fn lower(graph: &GraphProto, opsets: &BTreeMap<String, i64>) -> Result<Lowered, ServiceError> {
-    refuse_external_data(graph)?;
+    refuse_external_data(graph).map_err(refusal)?;
     let mut lowering = Lowering {
         opsets,
         values: 0,
@@ -82,7 +86,7 @@ impl Lowering<'_> {
             return Err(ServiceError::invalid("sparse initializers are not supported"));
         }
         let scope = self.scope(graph, outer)?;
-        let nodes = needed_in_order(graph)?;
+        let nodes = needed_in_order(graph).map_err(refusal)?;
         let used: HashSet<&str> = nodes
             .iter()
             .flat_map(|&node| dependencies(node))
@@ -140,7 +144,7 @@ impl Lowering<'_> {
         };
         for tensor in &graph.initializer {
             if scope.constants.insert(&tensor.name, tensor).is_some() {
-                return Err(defined_twice(&tensor.name));
+                return Err(refusal(defined_twice(&tensor.name)));
             }
         }
         let inputs = graph.input.iter().map(|input| input.name.as_str());
@@ -152,7 +156,7 @@ impl Lowering<'_> {
         for name in inputs.chain(outputs) {
             let lowered = self.value_name();
             if scope.names.insert(name, lowered).is_some() {
-                return Err(defined_twice(name));
+                return Err(refusal(defined_twice(name)));
             }
         }
         let inputs: HashSet<&str> = graph.input.iter().map(|input| input.name.as_str()).collect();
@@ -160,7 +164,7 @@ impl Lowering<'_> {
             let lowered = self.value_name();
             let is_other = scope.names.insert(&tensor.name, lowered).is_some();
             if is_other && !inputs.contains(tensor.name.as_str()) {
-                return Err(defined_twice(&tensor.name));
+                return Err(refusal(defined_twice(&tensor.name)));
             }
         }
         Ok(scope)
@@ -186,7 +190,7 @@ impl Lowering<'_> {
     }
 
     fn name(&self, scope: &Scope<'_>, name: &str) -> Result<String, ServiceError> {
-        scope.find(name).cloned().ok_or_else(|| undefined(name))
+        scope.find(name).cloned().ok_or_else(|| refusal(undefined(name)))
     }
 
     fn node(
@@ -204,7 +208,7 @@ impl Lowering<'_> {
         let number = self.labels.len();
         self.labels.push(label.clone());
         let domain = canonical_domain(&node.domain);
-        let opset = ops::own_opset(node).or_else(|| self.opsets.get(domain).copied());
+        let opset = operators::own_opset(node).or_else(|| self.opsets.get(domain).copied());
         let (domain, opset) = ops::resolved(domain, &node.op_type, opset);
 
         let mut input = Vec::with_capacity(node.input.len());
@@ -237,7 +241,7 @@ impl Lowering<'_> {
             opset: opset.unwrap_or(0),
             attribute,
         };
-        ops::check(&lowered, domain, &node.op_type, opset, ops::Given::of(node))
+        ops::check(&lowered, domain, &node.op_type, opset, Given::of(node))
             .map_err(|error| error.within(&label))?;
         Ok(lowered)
     }
@@ -332,12 +336,12 @@ fn declared(r#type: Option<&TypeProto>) -> Option<Declared> {
 
 /// Contents of a type that tract has.
 fn computable(tensor: &TensorProto) -> Result<Payload, ServiceError> {
-    let payload = Payload::read(tensor)?;
-    if dtype::to_tract(payload.datatype).is_none() {
+    let payload = Payload::read(tensor).map_err(refusal)?;
+    if dtype::to_tract(dtype::of(payload.element_type)).is_none() {
         return Err(ServiceError::invalid(format!(
             "tensor {} is {}, which tract does not have",
             Quoted(&tensor.name),
-            payload.datatype
+            payload.element_type
         ))
         .caused_by(TractLimit::Unsupported));
     }
@@ -352,8 +356,8 @@ fn constant(payload: Payload) -> Result<Arc<Tensor>, ServiceError> {
         match payload.data {
             Data::Strings(strings) => ops::elements::tensor(dims, strings),
             Data::Fixed(bytes) => {
-                let datum_type =
-                    dtype::to_tract(payload.datatype).context("a type that tract does not have")?;
+                let datum_type = dtype::to_tract(dtype::of(payload.element_type))
+                    .context("a type that tract does not have")?;
                 convert::from_bytes(datum_type, dims, &bytes)
             }
         }

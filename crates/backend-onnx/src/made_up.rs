@@ -2,9 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use crate::{
-    decode, lower,
-    plan::Planner,
+use onnx_graph::{
+    Signature, decode,
     proto::{
         GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto, TensorShapeProto, TypeProto,
         ValueInfoProto,
@@ -12,8 +11,9 @@ use crate::{
         tensor_shape_proto::{Dimension, dimension},
         type_proto,
     },
-    signature::Signature,
 };
+
+use crate::{lower, plan::Planner};
 
 /// What makes plans of a fixture.
 pub(crate) fn planner_of_fixture(name: &str) -> Planner {
@@ -23,12 +23,12 @@ pub(crate) fn planner_of_fixture(name: &str) -> Planner {
 pub(crate) fn fixture(name: &str) -> ModelProto {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/");
     let file = std::fs::read(format!("{folder}{name}.onnx")).unwrap();
-    decode::model(&file.into()).unwrap()
+    decode(&file.into()).unwrap()
 }
 
 pub(crate) fn planner(model: &ModelProto) -> Planner {
     let graph = model.graph.as_ref().unwrap();
-    let signature = Signature::of(model, graph).unwrap();
+    let signature = Signature::of(model).unwrap();
     let lowered = lower::lower(graph, &signature.opsets).unwrap();
     Planner::new(signature, lowered).unwrap()
 }

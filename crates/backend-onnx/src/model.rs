@@ -3,17 +3,15 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use bytes::Bytes;
 use oip_service::{Backend, IndependentRows, LoadContext, Model, ModelSource, NeedsProcess, RowIndependence};
 use oip_types::{ModelConfig, ServiceError};
+use onnx_graph::{Signature, decode, external, independence, proto::ModelProto, rewrite, training};
 use tensor_core::Quoted;
 
 use crate::{
-    configured_dims, decode, external, independence,
+    configured_dims,
+    file_error::refusal,
     onnx_runtime::{OnnxRuntime, OrtModel},
-    proto::{self, ModelProto},
-    rewrite,
-    signature::Signature,
     tract_limit,
     tract_model::OnnxModel,
-    training,
 };
 
 /// Loads ONNX models: with tract, or with ONNX Runtime where there is one.
@@ -96,14 +94,14 @@ impl Backend for OnnxBackend {
     }
 
     fn files_beside(&self, content: &Bytes) -> Result<Vec<String>, ServiceError> {
-        external::names(&decode::model(content)?)
+        external::names(&decode(content).map_err(refusal)?).map_err(refusal)
     }
 
     fn load(&self, source: &ModelSource, cx: &LoadContext) -> Result<Box<dyn Model>, ServiceError> {
         let choice = self.choose(&cx.config)?;
-        let mut model = decode::model(&source.content)?;
-        external::take_in(&mut model, &source.beside)?;
-        training::refuse(&model)?;
+        let mut model = decode(&source.content).map_err(refusal)?;
+        external::take_in(&mut model, &source.beside).map_err(refusal)?;
+        training::refuse(&model).map_err(refusal)?;
         rewrite::cut_zip_maps(&mut model);
         rewrite::drop_repeated_outputs(&mut model);
         rewrite::name_outputs(&mut model);
@@ -185,10 +183,8 @@ fn with_onnx_runtime(
 
 /// What the graph proves, whichever runtime computes it.
 fn row_independence(model: &ModelProto, cx: &LoadContext) -> Result<RowIndependence, ServiceError> {
-    let graph = model.graph.as_ref();
-    let graph = graph.ok_or_else(|| ServiceError::invalid(proto::DAMAGED))?;
-    let mut signature = Signature::of(model, graph)?;
-    configured_dims::fix(&mut signature, cx)?;
+    let mut signature = Signature::of(model).map_err(refusal)?;
+    configured_dims::fix(&mut signature, cx).map_err(refusal)?;
     Ok(match independence::prove(model, &signature.inputs) {
         Ok(proof) => {
             let mut independent = IndependentRows::default();

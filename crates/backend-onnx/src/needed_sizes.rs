@@ -3,11 +3,9 @@
 
 use std::collections::HashMap;
 
-use oip_types::ServiceError;
-
-use crate::{
+use onnx_graph::{
+    Dim, Error, Port,
     proto::{AttributeProto, GraphProto, NodeProto, canonical_domain},
-    signature::{Dim, Port},
     structure,
 };
 
@@ -15,9 +13,9 @@ use crate::{
 /// First dimensions stay free: they are batches.
 ///
 /// # Errors
-/// [`InvalidArgument`](oip_types::ErrorCode::InvalidArgument) when nodes depend on each other in a circle, or an input gets larger than
+/// [`Invalid`](onnx_graph::ErrorKind::Invalid) when nodes depend on each other in a circle, or an input gets larger than
 /// tensors may be.
-pub(crate) fn fix(inputs: &mut [Port], graph: &GraphProto) -> Result<(), ServiceError> {
+pub(crate) fn fix(inputs: &mut [Port], graph: &GraphProto) -> Result<(), Error> {
     let needed = NeededSizes::of(graph)?;
     let mut named: HashMap<String, u64> = HashMap::new();
     for port in inputs.iter_mut() {
@@ -63,7 +61,7 @@ struct NeededSizes<'g> {
 }
 
 impl<'g> NeededSizes<'g> {
-    fn of(graph: &'g GraphProto) -> Result<Self, ServiceError> {
+    fn of(graph: &'g GraphProto) -> Result<Self, Error> {
         let constants = constants(graph);
         let mut needed = Self::default();
         // From the outputs on: what a node needs of its inputs follows from what is needed of its output.
@@ -253,8 +251,9 @@ fn constants(graph: &GraphProto) -> HashMap<&str, &[i64]> {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+    use onnx_graph::proto::{TensorProto, ValueInfoProto};
+
     use super::*;
-    use crate::proto::{TensorProto, ValueInfoProto};
 
     fn node(op_type: &str, inputs: &[&str], output: &str) -> NodeProto {
         NodeProto {

@@ -4,8 +4,8 @@
 
 use std::{collections::BTreeMap, ops::RangeInclusive};
 
-use crate::{
-    proto::{GraphProto, ModelProto, NodeProto, canonical_domain},
+use onnx_graph::{
+    proto::{GraphProto, ModelProto, NodeProto, OperatorSetIdProto, canonical_domain},
     structure,
 };
 
@@ -23,7 +23,7 @@ pub(crate) fn missing(model: &ModelProto) -> Option<String> {
     in_functions.or_else(|| missing_of(&graph?.node, model, &opsets))
 }
 
-fn imports(imports: &[crate::proto::OperatorSetIdProto]) -> BTreeMap<&str, i64> {
+fn imports(imports: &[OperatorSetIdProto]) -> BTreeMap<&str, i64> {
     let versions = imports.iter();
     versions
         .map(|import| (canonical_domain(&import.domain), import.version))
@@ -457,11 +457,12 @@ const OWN: &[&str] = &[
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-    use super::*;
-    use crate::{
-        ops::NEWEST,
-        proto::{AttributeProto, FunctionProto, OperatorSetIdProto},
+    use onnx_graph::{
+        operators::NEWEST,
+        proto::{AttributeProto, FunctionProto},
     };
+
+    use super::*;
 
     #[test]
     fn the_lists_are_in_order_and_name_each_operator_once() {

@@ -3,13 +3,11 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use oip_types::{DataType, InferOutput, ModelMetadata, ServiceError, ShapePattern, TensorMetadata};
+use onnx_graph::{Dim, Port};
 use tensor_core::{Quoted, Shape};
 use tract_hir::internal::TypedFact;
 
-use crate::{
-    dtype,
-    signature::{Dim, Port},
-};
+use crate::dtype;
 
 /// What answers are compared with, so that the log says once where the metadata is wrong about a shape.
 #[derive(Debug, Default)]
@@ -96,15 +94,25 @@ pub(crate) fn of_trial(
     Ok(described(port, shape.iter().enumerate().map(fixed).collect()))
 }
 
+/// The dimensions as the protocol shows them, `None` if not even their number is known.
+pub(crate) fn pattern(port: &Port) -> Option<ShapePattern> {
+    let dims = port.dims.as_ref()?;
+    Some(ShapePattern::new(dims.iter().map(Dim::fixed).collect()))
+}
+
 /// Of an input, which is as the file has it.
 pub(crate) fn of_input(port: &Port) -> Result<TensorMetadata, ServiceError> {
-    let shape = port.pattern().ok_or_else(|| {
+    let shape = pattern(port).ok_or_else(|| {
         ServiceError::invalid(format!(
             "input {} has no shape; export the model with the shapes of its inputs (free dimensions may stay free)",
             Quoted(&port.name)
         ))
     })?;
-    Ok(TensorMetadata::with_shape(&port.name, port.datatype, shape))
+    Ok(TensorMetadata::with_shape(
+        &port.name,
+        dtype::of(port.element_type),
+        shape,
+    ))
 }
 
 /// The sizes that the inputs' free dimensions have in these shapes.
@@ -120,17 +128,18 @@ pub(crate) fn free_sizes(inputs: &[Port], shapes: &[Shape]) -> Vec<u64> {
 }
 
 fn described(port: &Port, dims: Vec<Option<u64>>) -> TensorMetadata {
-    TensorMetadata::with_shape(&port.name, port.datatype, ShapePattern::new(dims)).approximate()
+    TensorMetadata::with_shape(&port.name, dtype::of(port.element_type), ShapePattern::new(dims))
+        .approximate()
 }
 
 fn check_type(port: &Port, computed: Option<DataType>) -> Result<(), ServiceError> {
-    if computed == Some(port.datatype) {
+    if computed == Some(dtype::of(port.element_type)) {
         return Ok(());
     }
     Err(ServiceError::invalid(format!(
         "output {} is declared as {}, but would be {}",
         Quoted(&port.name),
-        port.datatype,
+        dtype::of(port.element_type),
         computed.map_or_else(
             || "of no type of the protocol".to_owned(),
             |datatype| datatype.to_string()
@@ -142,24 +151,22 @@ fn check_type(port: &Port, computed: Option<DataType>) -> Result<(), ServiceErro
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+    use onnx_graph::ElementType;
+    use tensor_core::DType;
+
     use super::*;
 
     #[test]
     fn a_size_that_might_be_a_free_one_is_free() {
-        let port = Port {
-            name: "y".to_owned(),
-            datatype: DataType::FP32,
-            dims: Some(vec![Dim::Fixed(1), Dim::Fixed(960), Dim::Fixed(6625)]),
-        };
+        let dims = vec![Dim::Fixed(1), Dim::Fixed(960), Dim::Fixed(6625)];
+        let port = Port::new("y", ElementType::Fixed(DType::F32), Some(dims));
         let shape = [Some(1), Some(32), Some(6625)];
         let found = of_trial(&port, Some(DataType::FP32), &shape, &[1, 32]).unwrap();
         assert_eq!(found.shape.dims(), [None, None, Some(6625)]);
         let other_rank = of_trial(&port, Some(DataType::FP32), &shape[1..], &[1]).unwrap();
         assert_eq!(other_rank.shape.dims(), [None, None]);
-        let squeezed = Port {
-            dims: Some(vec![Dim::Free, Dim::Fixed(4)]),
-            ..port.clone()
-        };
+        let mut squeezed = port.clone();
+        squeezed.dims = Some(vec![Dim::Free, Dim::Fixed(4)]);
         let found = of_trial(&squeezed, Some(DataType::FP32), &[Some(4)], &[1]).unwrap();
         assert_eq!(found.shape.dims(), [None, None]);
         let error = of_trial(&port, Some(DataType::INT64), &shape, &[]).unwrap_err();

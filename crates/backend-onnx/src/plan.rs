@@ -4,6 +4,7 @@ use std::{collections::HashSet, time::Duration};
 
 use oip_service::CancelToken;
 use oip_types::{ErrorCode, ServiceError};
+use onnx_graph::{Dim, Signature};
 use tensor_core::{Quoted, Shape};
 use tract_hir::{
     infer::InferenceFact,
@@ -21,9 +22,7 @@ use crate::{
     faults::{BadInput, Limit, Misfit, NoRoom, OutOfTime, Refusal, Unsupported},
     fold,
     lower::{self, Lowered},
-    ops, plan_memory,
-    signature::{Dim, Signature},
-    time_limit,
+    ops, plan_memory, time_limit,
     tract_limit::TractLimit,
 };
 
@@ -94,7 +93,7 @@ impl Planner {
     fn plan(&self, shapes: Vec<TVec<TDim>>) -> Result<Plan, ServiceError> {
         let mut graph = self.graph.clone();
         for (index, (port, shape)) in self.signature.inputs.iter().zip(shapes).enumerate() {
-            let datum_type = dtype::to_tract(port.datatype).unwrap_or(DatumType::F32);
+            let datum_type = dtype::to_tract(dtype::of(port.element_type)).unwrap_or(DatumType::F32);
             let fact = InferenceFact::dt_shape(datum_type, shape);
             graph
                 .set_input_fact(index, fact)
@@ -273,12 +272,12 @@ pub(crate) fn root(error: &(dyn std::error::Error + 'static)) -> String {
 /// tract has no BF16.
 fn refuse_bf16(signature: &Signature) -> Result<(), ServiceError> {
     let mut ports = signature.inputs.iter().chain(&signature.outputs);
-    match ports.find(|port| dtype::to_tract(port.datatype).is_none()) {
+    match ports.find(|port| dtype::to_tract(dtype::of(port.element_type)).is_none()) {
         None => Ok(()),
         Some(port) => Err(ServiceError::invalid(format!(
             "{} is {}, which tract does not have",
             Quoted(&port.name),
-            port.datatype
+            dtype::of(port.element_type)
         ))
         .caused_by(TractLimit::Unsupported)),
     }

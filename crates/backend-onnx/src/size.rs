@@ -4,6 +4,7 @@ use std::collections::HashSet;
 
 use oip_service::available_memory;
 use oip_types::{ServiceError, TensorValue};
+use onnx_graph::MAX_TENSOR_BYTES;
 use tract_hir::{
     internal::*,
     tract_core::ops::{
@@ -20,7 +21,7 @@ use crate::{
 };
 
 /// Bytes of a value: an input, an output or what flows between two operators.
-pub(crate) const MAX_BYTES: u64 = 4 << 30;
+pub(crate) const MAX_BYTES: u64 = MAX_TENSOR_BYTES;
 
 /// The same for a value without elements, as if each dimension of 0 were 1: it costs its sender nothing, and what operators make
 /// of its other dimensions takes memory and time. A value between operators may have up to [`MAX_BYTES`], counted so.

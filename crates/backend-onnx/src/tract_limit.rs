@@ -4,14 +4,10 @@ use std::{error::Error, fmt};
 
 use oip_service::LoadContext;
 use oip_types::{DataType, ServiceError};
+use onnx_graph::{Dim, Port, Signature, proto::ModelProto, structure};
 use tensor_core::Quoted;
 
-use crate::{
-    configured_dims, needed_sizes, other_runtime,
-    proto::ModelProto,
-    signature::{Dim, Port, Signature},
-    structure,
-};
+use crate::{configured_dims, dtype, needed_sizes, other_runtime};
 
 /// The cause of an error for which not the file is to blame but tract, or what is made of it here.
 #[derive(Debug, Default)]
@@ -104,7 +100,7 @@ pub(crate) fn with_ways_out(
 
 /// How to fix the free dimensions of a model in its configuration, if it has any that are not fixed there.
 fn free_sizes(model: &ModelProto, cx: &LoadContext) -> Option<String> {
-    let mut signature = Signature::of(model, model.graph.as_ref()?).ok()?;
+    let mut signature = Signature::of(model).ok()?;
     configured_dims::fix(&mut signature, cx).ok()?;
     needed_sizes::fix(&mut signature.inputs, model.graph.as_ref()?).ok()?;
     // With batches the first dimension is not written.
@@ -134,7 +130,7 @@ fn free_sizes(model: &ModelProto, cx: &LoadContext) -> Option<String> {
                 dim.fixed().unwrap_or(guess).to_string()
             })
             .collect();
-        let kind = match port.datatype {
+        let kind = match dtype::of(port.element_type) {
             DataType::Bytes => "STRING",
             other => other.name(),
         };

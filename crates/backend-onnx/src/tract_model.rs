@@ -10,25 +10,29 @@ use oip_service::{CancelToken, LoadContext, Model, ModelSource, RowIndependence}
 use oip_types::{
     DataType, ErrorCode, InferOutput, InferRequest, ModelMetadata, ServiceError, TensorMetadata,
 };
+use onnx_graph::{
+    Port, Signature,
+    expand::{self, Runtime},
+    proto::{self, GraphProto, ModelProto},
+    training,
+};
 use tensor_core::{Quoted, Shape};
 use tract_hir::prelude::{TValue, TVec};
 
 use crate::{
     configured_dims, convert,
     dims::NamedDims,
-    dtype, expand,
+    dtype,
     faults::is_misfit,
-    lower, needed_sizes,
+    file_error::refusal,
+    lower, needed_sizes, ops,
     output_metadata::{self, Comparison},
     plan::{Plan, Planner},
-    proto::{self, GraphProto, ModelProto},
     shape_plans::ShapePlans,
-    signature::{Port, Signature},
     size,
     steps::{self, Failure, Steps},
     time_limit,
     tract_limit::TractLimit,
-    training,
     trial::{self, Fill},
 };
 
@@ -59,20 +63,24 @@ impl OnnxModel {
         cx: &LoadContext,
     ) -> Result<Self, ServiceError> {
         let _limit = time_limit::until(cx.deadline);
-        let expanded = expand::expanded(model)?;
+        let runtime = Runtime {
+            has_attribute: ops::has_attribute,
+            prefers_floats: ops::are_floats_quicker(),
+        };
+        let expanded = expand::expanded(model, &runtime).map_err(refusal)?;
         let model = expanded.as_ref().unwrap_or(model);
         // Functions may have been given attributes.
-        training::refuse(model)?;
+        training::refuse(model).map_err(refusal)?;
         let graph = model
             .graph
             .as_ref()
             .ok_or_else(|| ServiceError::invalid(proto::DAMAGED))?;
-        let mut signature = Signature::of(model, graph)?;
-        configured_dims::fix(&mut signature, cx)?;
+        let mut signature = Signature::of(model).map_err(refusal)?;
+        configured_dims::fix(&mut signature, cx).map_err(refusal)?;
         let named_dims = NamedDims::of(&signature.inputs);
         // The metadata stay what the file says: configurations are compared with them.
         let inputs = described(&signature.inputs)?;
-        needed_sizes::fix(&mut signature.inputs, graph)?;
+        needed_sizes::fix(&mut signature.inputs, graph).map_err(refusal)?;
         let taken = described(&signature.inputs)?;
         let (plans, outputs) = Plans::of(graph, signature, cx)?;
         let metadata = ModelMetadata::new(source.name.clone(), "onnx_onnxv1", inputs, outputs)
@@ -402,7 +410,7 @@ impl Tried for Steps {
         let ports = self.signature().outputs.iter();
         let outputs = ports.map(|port| {
             let rank = port.dims.as_ref().map_or(0, Vec::len);
-            (Some(port.datatype), vec![None; rank])
+            (Some(dtype::of(port.element_type)), vec![None; rank])
         });
         Ok(outputs.collect())
     }
@@ -545,7 +553,7 @@ mod tests {
     #[test]
     fn a_trial_ends_with_its_time_although_no_plan_is_made() {
         let model = model(vec![node("Neg", &["x"], "y")], &[-1, -1], &[-1, -1], vec![]);
-        let signature = Signature::of(&model, model.graph.as_ref().unwrap()).unwrap();
+        let signature = Signature::of(&model).unwrap();
         let shapes = trial::shapes(&signature.inputs);
         assert!(shapes.len() > 5);
         let (limit, made) = (Duration::from_millis(100), Cell::new(0));
@@ -577,7 +585,7 @@ mod tests {
     #[test]
     fn a_model_that_fails_for_some_sizes_and_refuses_others_is_not_ready() {
         let model = model(vec![node("Neg", &["x"], "y")], &[-1, -1], &[-1, -1], vec![]);
-        let signature = Signature::of(&model, model.graph.as_ref().unwrap()).unwrap();
+        let signature = Signature::of(&model).unwrap();
         let shapes = &trial::shapes(&signature.inputs)[..2];
         let is_ready = |first: fn() -> ServiceError, second: fn() -> ServiceError| {
             let made = Cell::new(0);

@@ -6,13 +6,10 @@ use tract_hir::{
 };
 
 use oip_types::DataType;
-use tensor_core::Shape;
+use onnx_graph::{Dim, ElementType, Port};
+use tensor_core::{DType, Shape};
 
-use crate::{
-    dtype,
-    ops::elements,
-    signature::{Dim, Port},
-};
+use crate::{dtype, ops::elements};
 
 /// Sizes for dimensions that are neither a batch nor an image's channels. Small ones come first; the others are there
 /// for networks that shrink what they are given, and for sound, which comes in thousands of samples. Last come sizes of images
@@ -113,10 +110,12 @@ pub(crate) fn inputs(ports: &[Port], shapes: &[Shape], fill: Fill) -> TractResul
     pairs
         .map(|(port, shape)| {
             // Models of sound that take a rate refuse others than those of speech.
-            let is_rate = is_rate(&port.name) && port.datatype == DataType::INT64 && fill == Fill::Ones;
+            let is_rate = is_rate(&port.name)
+                && port.element_type == ElementType::Fixed(DType::I64)
+                && fill == Fill::Ones;
             Ok(match is_rate {
                 true => Tensor::from(SPEECH_RATE).broadcast_scalar_to_shape(&dims(shape))?,
-                false => input(port.datatype, shape, fill)?,
+                false => input(dtype::of(port.element_type), shape, fill)?,
             }
             .into_tvalue())
         })
@@ -162,11 +161,7 @@ mod tests {
     use super::*;
 
     fn port(dims: Vec<Dim>) -> Port {
-        Port {
-            name: "x".to_owned(),
-            datatype: DataType::FP32,
-            dims: Some(dims),
-        }
+        Port::new("x", ElementType::Fixed(DType::F32), Some(dims))
     }
 
     #[test]
@@ -238,11 +233,7 @@ mod tests {
     fn sound_with_a_state_gets_one_row_of_state_and_the_rate_of_speech() {
         let sound = port(vec![Dim::Free, Dim::Free]);
         let state = port(vec![Dim::Fixed(2), Dim::Free, Dim::Fixed(128)]);
-        let rate = Port {
-            name: "sr".to_owned(),
-            datatype: DataType::INT64,
-            dims: Some(vec![]),
-        };
+        let rate = Port::new("sr", ElementType::Fixed(DType::I64), Some(vec![]));
         let ports = [sound, state, rate];
         let tried = shapes(&ports);
         let dims: Vec<[&[u64]; 2]> = tried

@@ -5,9 +5,10 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use oip_service::{CancelToken, Model};
 use oip_types::{BytesTensor, DataType, InferOutput, InferRequest, ModelRef, TensorValue};
+use onnx_graph::Port;
 use tensor_core::{Shape, Tensor, TensorSpec};
 
-use crate::{signature::Port, trial};
+use crate::{dtype, trial};
 
 /// How long the tries of one model may take together.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -31,7 +32,7 @@ pub(super) fn first_answer(
 fn request(inputs: &[Port], shapes: Vec<Shape>) -> Option<InferRequest> {
     let mut request = InferRequest::new(ModelRef::new("m", None).ok()?);
     for (port, shape) in inputs.iter().zip(shapes) {
-        let value: TensorValue = match port.datatype {
+        let value: TensorValue = match dtype::of(port.element_type) {
             DataType::Bytes => {
                 let count = usize::try_from(shape.element_count()).ok()?;
                 let strings = BytesTensor::from_elements(shape, std::iter::repeat_n(b"a", count));

@@ -6,6 +6,11 @@ use std::{
 use bytes::Bytes;
 use oip_service::{CancelToken, LoadContext, Model, ModelSource, NeedsProcess, RowIndependence};
 use oip_types::{InferOutput, InferRequest, ModelMetadata, ServiceError, ShapePattern, TensorMetadata};
+use onnx_graph::{
+    Port, Signature,
+    proto::{self, GraphProto, ModelProto},
+    rewrite, structure,
+};
 use onnx_session::SharedSession;
 use ort::value::{Outlet, ValueType};
 use prost::Message;
@@ -22,13 +27,11 @@ use super::{
 };
 use crate::{
     dims::NamedDims,
-    output_metadata::Comparison,
+    dtype,
+    file_error::refusal,
+    output_metadata::{Comparison, pattern},
     plan::ended,
-    proto::{self, GraphProto, ModelProto},
-    rewrite,
-    signature::{Port, Signature},
     size::admit_input,
-    structure,
     tract_model::OnnxModel,
 };
 
@@ -62,9 +65,9 @@ impl OrtModel {
             .graph
             .as_ref()
             .ok_or_else(|| ServiceError::invalid(proto::DAMAGED))?;
-        let signature = Signature::of(model, graph)?;
+        let signature = Signature::of(model).map_err(refusal)?;
         // Before the library reads it: that is C++, in our own process.
-        structure::check(model)?;
+        structure::check(model).map_err(refusal)?;
         let (session, disarmed) = open(runtime, source, model, &signature.inputs, threads, cx)?;
         let inputs = ports("input", &signature.inputs, session.inputs())?;
         let outputs = ports("output", &signature.outputs, session.outputs())?;
@@ -106,7 +109,7 @@ impl OrtModel {
                     output.shape = ShapePattern::new(vec![None; seen.dims().len()]);
                 }
             }
-            let declared = port.pattern();
+            let declared = pattern(port);
             let is_wrong = match (&declared, &seen) {
                 (Some(declared), Some(seen)) => !declared.matches(seen),
                 _ => false,
@@ -216,7 +219,7 @@ fn open(
         }
         if disarmed.is_changed {
             // Names of its nodes must not be the file's.
-            structure::check(&rewritten)?;
+            structure::check(&rewritten).map_err(refusal)?;
             match content(&rewritten)? {
                 None => needs_process(UNREAD)?,
                 Some(content) => match session::open(runtime, &content, inputs, threads) {
@@ -279,7 +282,7 @@ fn ports(role: &str, ports: &[Port], outlets: &[Outlet]) -> Result<Vec<TensorMet
             return Err(mismatch());
         }
         let known: Vec<Option<u64>> = shape.iter().map(|&dim| u64::try_from(dim).ok()).collect();
-        let shape = match port.pattern() {
+        let shape = match pattern(port) {
             // No dimensions can mean that there are none or that they are not known.
             None if known.is_empty() && role == "input" => {
                 return Err(ServiceError::invalid(format!(
@@ -292,7 +295,7 @@ fn ports(role: &str, ports: &[Port], outlets: &[Outlet]) -> Result<Vec<TensorMet
             _ if known.is_empty() => ShapePattern::with_any_leading(vec![]),
             _ => ShapePattern::new(known),
         };
-        let described = TensorMetadata::with_shape(&port.name, port.datatype, shape);
+        let described = TensorMetadata::with_shape(&port.name, dtype::of(port.element_type), shape);
         Ok(if role == "output" { described.approximate() } else { described })
     });
     metadata.collect()

@@ -7,11 +7,11 @@ use std::{
 
 use bytes::Bytes;
 use oip_types::ServiceError;
+use onnx_graph::{Dim, Port};
 use onnx_session::SharedSession;
 use ort::session::{RunOptions, builder::SessionBuilder};
 
 use super::OnnxRuntime;
-use crate::signature::{Dim, Port};
 
 /// How often a run gives memory back to the system that earlier ones left in ONNX Runtime's pool. More often would cost
 /// time, never would keep for good what the largest request took.

@@ -4,6 +4,7 @@
 use std::{fmt, sync::Arc};
 
 use half::slice::HalfFloatSliceExt;
+use onnx_graph::ElementType;
 use tract_hir::{internal::*, tract_num_traits::AsPrimitive};
 
 use super::{
@@ -25,7 +26,7 @@ pub(crate) fn cast(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn Inf
     let to = to.ok_or_else(|| {
         Unsupported::Here(format!(
             "gives {}, which is not supported",
-            dtype::onnx_name(code)
+            ElementType::name_of_code(code)
         ))
     })?;
     Ok(kernel(Cast { to: Some(to) }))

@@ -18,12 +18,9 @@ use std::{
 };
 
 use oip_service::{Backend, LoadContext, ModelSource};
-use prost::Message;
-
-use super::{attribute_types::expected, registered_name, rule::NEWEST, table::RULES};
-use crate::{
-    OnnxBackend, decode,
-    made_up::{self, node},
+use onnx_graph::{
+    decode,
+    operators::{self, NEWEST},
     proto::{
         AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto,
         attribute_proto::AttributeType,
@@ -32,6 +29,13 @@ use crate::{
         tensor_shape_proto::{Dimension, dimension},
         type_proto,
     },
+};
+use prost::Message;
+
+use super::{registered_name, table::RULES};
+use crate::{
+    OnnxBackend,
+    made_up::{self, node},
 };
 
 const EXTREMES: [i64; 6] = [0, 1, -1, 1 << 31, i64::MAX, i64::MIN];
@@ -68,7 +72,7 @@ fn bases() -> Vec<ModelProto> {
     let files = paths.iter().map(|path| std::fs::read(path).unwrap());
     let models = files
         .filter(|file| file.len() <= MAX_FILE)
-        .map(|file| decode::model(&file.into()).unwrap());
+        .map(|file| decode(&file.into()).unwrap());
     models.chain(without_fixtures()).collect()
 }
 
@@ -80,7 +84,7 @@ fn without_fixtures() -> Vec<ModelProto> {
     let model = |node: NodeProto, dims: &[i64], constants: Vec<TensorProto>| {
         let mut model = made_up::model(vec![node], dims, dims, constants);
         model.graph.as_mut().unwrap().output[0].r#type = None;
-        model.opset_import.push(crate::proto::OperatorSetIdProto {
+        model.opset_import.push(onnx_graph::proto::OperatorSetIdProto {
             domain: "ai.onnx.ml".to_owned(),
             version: 3,
         });
@@ -318,7 +322,7 @@ fn places(models: &mut [ModelProto]) -> BTreeMap<(String, Place), Base> {
                 }
             };
             for &attribute in rule.attributes {
-                let kind = expected(rule.name, attribute);
+                let kind = operators::attribute_type(rule.name, attribute);
                 if matches!(kind, Some(AttributeType::Int | AttributeType::Ints)) {
                     let is_there = node.attribute.iter().any(|given| given.name == attribute);
                     keep(Place::Attribute(attribute), is_there);
@@ -368,7 +372,7 @@ fn set(node: &mut NodeProto, name: &str, extreme: i64) {
     let others = node.attribute.iter().filter(|other| other.name != name);
     let count = others.map(|other| other.ints.len()).max().unwrap_or(0).max(1);
     if !node.attribute.iter().any(|attribute| attribute.name == name) {
-        let kind = expected(&node.op_type, name).unwrap();
+        let kind = operators::attribute_type(&node.op_type, name).unwrap();
         node.attribute.push(match kind {
             AttributeType::Int => int(name, 0),
             _ => ints(name, vec![0; count]),
@@ -381,7 +385,7 @@ fn set(node: &mut NodeProto, name: &str, extreme: i64) {
 }
 
 /// Takes the sizes out of a type, or the whole shape.
-fn forget(kind: Option<&mut crate::proto::TypeProto>, is_all: bool) {
+fn forget(kind: Option<&mut onnx_graph::proto::TypeProto>, is_all: bool) {
     if let Some(type_proto::Value::TensorType(tensor)) = kind.and_then(|kind| kind.value.as_mut()) {
         match &mut tensor.shape {
             Some(shape) if !is_all => shape.dim.fill(Dimension { value: None }),
@@ -411,7 +415,7 @@ fn changes(models: &mut [ModelProto]) -> Vec<Changed> {
     for rule in RULES.iter().filter(|rule| rule.domain != NEWEST) {
         let name = registered_name(rule.domain, rule.name);
         for &attribute in rule.attributes {
-            let kind = expected(rule.name, attribute);
+            let kind = operators::attribute_type(rule.name, attribute);
             let is_integer = matches!(kind, Some(AttributeType::Int | AttributeType::Ints));
             if is_integer && !covered.contains(&(&*name, &Place::Attribute(attribute))) {
                 missing.push(format!("{name} {attribute}"));

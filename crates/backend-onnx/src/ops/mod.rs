@@ -4,7 +4,6 @@ mod activation;
 mod affine_grid;
 mod attention;
 mod attention_mask;
-mod attribute_types;
 mod attributes;
 mod average_pool;
 pub(crate) mod axis;
@@ -77,8 +76,6 @@ mod resize;
 mod roi_align;
 mod rotary;
 mod rule;
-mod schema;
-mod schemas;
 mod sequences;
 mod slice;
 mod softmax;
@@ -95,11 +92,9 @@ mod tract;
 mod types;
 mod unique;
 mod vector;
-mod versions;
 mod whole;
 mod wiring;
 
-pub(crate) use attribute_types::check_types;
 pub(crate) use attributes::Attributes;
 pub(crate) use branch::inner_graphs;
 pub(crate) use constants::value as constant;
@@ -108,12 +103,9 @@ pub(crate) use elementwise::has_zero;
 pub(crate) use kernel::{Fact, Kernel, kept, kernel};
 #[cfg(test)]
 pub(crate) use products::are_quick as are_products_quick;
-#[cfg(test)]
-pub(crate) use registry::names;
-pub(crate) use registry::{OUTPUT, attributes_of, check, context, outputs, registered_name, resolved};
-pub(crate) use rule::{NEWEST, Outputs};
+pub(crate) use registry::{OUTPUT, check, context, has_attribute, outputs, registered_name, resolved};
+pub(crate) use rule::Outputs;
 pub(crate) use steps::{gives_unknown_sizes, is_stepwise, shaping_inputs};
-pub(crate) use versions::{Given, own as own_opset, set_own as set_own_opset};
 
 /// Takes away from tract what it would simplify wrongly.
 pub(crate) fn keep_order(model: &mut tract_hir::prelude::TypedModel) -> tract_hir::prelude::TractResult<()> {

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use onnx_graph::operators::NEWEST;
 use tract_hir::internal::*;
 
 use super::{
@@ -10,7 +11,6 @@ use super::{
     elements::{elements, tensor},
     kernel::{Fact, Kernel, kernel},
     quantize::integers,
-    rule::NEWEST,
 };
 use crate::{
     building::BuildContext,

@@ -8,6 +8,7 @@ use std::{
 };
 
 use oip_types::ServiceError;
+use onnx_graph::operators::{self, Given, NEWEST};
 use tensor_core::Quoted;
 use tract_hir::internal::*;
 
@@ -17,9 +18,8 @@ use super::{
     guard::Guarded,
     numbers,
     output::Output,
-    rule::{NEWEST, Outputs, Rule},
+    rule::{Outputs, Rule},
     table::RULES,
-    versions::{self, Given},
 };
 use crate::{building::BuildContext, lowered::OnnxNode, other_runtime, tract_limit::TractLimit};
 
@@ -33,12 +33,6 @@ static BY_NAME: LazyLock<HashMap<String, &'static Rule>> = LazyLock::new(|| {
         .map(|rule| (registered_name(rule.domain, rule.name), rule))
         .collect()
 });
-
-/// The domain and the name of each operator of the table.
-#[cfg(test)]
-pub(crate) fn names() -> impl Iterator<Item = (&'static str, &'static str)> {
-    RULES.iter().map(|rule| (rule.domain, rule.name))
-}
 
 /// The name under which an operator is looked up.
 pub(crate) fn registered_name(domain: &str, op_type: &str) -> String {
@@ -67,8 +61,17 @@ pub(crate) fn outputs(domain: &str, op_type: &str) -> Option<Outputs> {
         .map(|rule| rule.outputs)
 }
 
+/// Whether an operator may have an attribute, here or, of ONNX Runtime's own operators, there.
+pub(crate) fn has_attribute(domain: &str, op_type: &str, attribute: &str) -> bool {
+    // ONNX Runtime's own operators are replaced by others, and are not all in the table.
+    match attributes_of(domain, op_type) {
+        Some(attributes) => attributes.contains(&attribute),
+        None => domain == "com.microsoft" && other_runtime::has(domain, op_type, 1),
+    }
+}
+
 /// The attributes that an operator may have, `None` for unknown ones.
-pub(crate) fn attributes_of(domain: &str, op_type: &str) -> Option<&'static [&'static str]> {
+fn attributes_of(domain: &str, op_type: &str) -> Option<&'static [&'static str]> {
     BY_NAME
         .get(&registered_name(domain, op_type))
         .map(|rule| rule.attributes)
@@ -116,7 +119,7 @@ pub(crate) fn check(
         .filter(|rule| rule.since <= opset);
     let rule = rule.ok_or_else(|| limit(format!("the operator is not supported in version {opset}")))?;
     let names = node.attribute.iter().map(|attribute| attribute.name.as_str());
-    if let Some(reason) = versions::misfit(domain, op_type, opset, given, names) {
+    if let Some(reason) = operators::misfit(domain, op_type, opset, given, names) {
         return Err(refused(reason));
     }
     for attribute in &node.attribute {
@@ -183,12 +186,84 @@ fn build(context: &BuildContext, node: &OnnxNode) -> TractResult<(Box<dyn Infere
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+    use onnx_graph::{
+        independence,
+        operators::{ANY, LATEST},
+    };
+
     use super::*;
 
     #[test]
     fn the_table_is_sorted_and_has_each_operator_once() {
         assert!(RULES.is_sorted_by(|a, b| (a.domain, a.name) < (b.domain, b.name)));
         assert_eq!(BY_NAME.len(), RULES.len());
+    }
+
+    #[test]
+    fn every_operator_has_a_schema() {
+        for rule in RULES
+            .iter()
+            .filter(|rule| ["", "ai.onnx.ml"].contains(&rule.domain))
+        {
+            let name = rule.name;
+            let schema = operators::schema_of(rule.domain, name);
+            let schema = schema.unwrap_or_else(|| panic!("{name} has no schema"));
+            let &(_, most) = schema.outputs.last().unwrap();
+            match rule.outputs {
+                Outputs::Exactly(count) => assert!(count <= most, "{name}"),
+                Outputs::Optional => assert!((2..ANY).contains(&most), "{name}"),
+                Outputs::AsNamed => assert_eq!(most, ANY, "{name}"),
+            }
+        }
+    }
+
+    #[test]
+    fn every_attribute_has_a_type() {
+        for rule in RULES.iter().filter(|rule| rule.domain != NEWEST) {
+            for attribute in rule.attributes {
+                assert!(
+                    operators::attribute_type(rule.name, attribute).is_some(),
+                    "{} {attribute}",
+                    rule.name
+                );
+            }
+        }
+    }
+
+    /// [`onnx_graph::expand`] checks the types of these only: a node with another attribute is refused by the attribute's name.
+    #[test]
+    fn attributes_are_known_of_operators_that_are_there() {
+        assert!(has_attribute("", "LRN", "bias"));
+        assert!(!has_attribute("", "ImageScaler", "bias"));
+        assert!(!has_attribute("", "Relu", "alpha"));
+        assert!(has_attribute(
+            "com.microsoft",
+            "DynamicQuantizeLSTM",
+            "activation_alpha"
+        ));
+    }
+
+    #[test]
+    fn the_proof_of_rows_knows_every_operator() {
+        let without: Vec<String> = RULES
+            .iter()
+            .filter(|rule| rule.domain != NEWEST && !independence::has_rule(rule.domain, rule.name))
+            .map(|rule| format!("{}.{}", rule.domain, rule.name))
+            .collect();
+        assert_eq!(without, Vec::<String>::new());
+    }
+
+    /// The operator sets in which an operator has an attribute, for readers; nothing if all its versions have it.
+    fn range(domain: &str, op_type: &str, attribute: &str) -> Option<String> {
+        let schema = operators::schema_of(domain, op_type)?;
+        let mut attributes = schema.attributes.iter();
+        let &(_, first, last) = attributes.find(|(name, ..)| *name == attribute)?;
+        let since = schema.inputs[0].0;
+        Some(match (first > since, last < LATEST) {
+            (true, true) => format!("{first} to {last}"),
+            (true, false) => format!("from {first}"),
+            _ => format!("to {last}"),
+        })
     }
 
     #[test]
@@ -206,7 +281,7 @@ mod tests {
             } else {
                 &rule.guard.types.to_string()
             };
-            let attribute = |attribute: &&str| match versions::range(rule.domain, rule.name, attribute) {
+            let attribute = |attribute: &&str| match range(rule.domain, rule.name, attribute) {
                 Some(range) => format!("{attribute} ({range})"),
                 None => (*attribute).to_owned(),
             };

@@ -1,5 +1,6 @@
 //! A row of the table of operators.
 
+use onnx_graph::operators::NEWEST;
 use tract_hir::internal::*;
 
 use super::{
@@ -98,10 +99,6 @@ pub(super) const fn contributed(name: &'static str, build: Build) -> Rule {
         ..op(name)
     }
 }
-
-/// The domain of what is used in place of other operators: those of this table that have it, else ONNX's in their newest
-/// version. No file may use it.
-pub(crate) const NEWEST: &str = "tensorferry";
 
 /// An operator that no file has.
 pub(super) const fn inner(name: &'static str, build: Build) -> Rule {

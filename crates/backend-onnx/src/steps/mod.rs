@@ -23,12 +23,13 @@ use std::{
 
 use oip_service::CancelToken;
 use oip_types::ServiceError;
+use onnx_graph::Signature;
 use tract_hir::{
     internal::{IntoArcTensor, IntoTValue, Tensor},
     prelude::{TValue, TVec},
 };
 
-use crate::{lower::Lowered, lowered::OnnxGraph, ops, signature::Signature};
+use crate::{lower::Lowered, lowered::OnnxGraph, ops};
 use body::Body;
 use control::Run;
 use values::{Slot, Value, Values};

@@ -279,10 +279,11 @@ impl fmt::Debug for Stage {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+    use onnx_graph::Signature;
+
     use super::*;
     use crate::{
         lower, made_up,
-        signature::Signature,
         steps::{
             Steps,
             body::{Body, Step},
@@ -292,7 +293,7 @@ mod tests {
     fn steps_of(fixture: &str) -> Steps {
         let model = made_up::fixture(fixture);
         let graph = model.graph.as_ref().unwrap();
-        let signature = Signature::of(&model, graph).unwrap();
+        let signature = Signature::of(&model).unwrap();
         let lowered = lower::lower(graph, &signature.opsets).unwrap();
         Steps::new(signature, lowered).unwrap()
     }

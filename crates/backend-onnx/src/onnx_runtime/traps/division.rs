@@ -1,10 +1,11 @@
 //! Divisions of integers: the processor traps where the quotient of the smallest integer and -1 does not fit, and at 0.
 
-use super::{elements::Element, guard::Writer, scope::Scope};
-use crate::{
+use onnx_graph::{
     proto::{NodeProto, tensor_proto::DataType},
     structure,
 };
+
+use super::{elements::Element, guard::Writer, scope::Scope};
 
 /// What a division may do.
 #[derive(Debug, PartialEq, Eq)]

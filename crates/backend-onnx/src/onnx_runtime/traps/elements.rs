@@ -1,7 +1,7 @@
 //! Constants of the file, and the integer types whose division can trap.
 
-use crate::{
-    payload::{Data, Payload},
+use onnx_graph::{
+    Data, Payload,
     proto::{NodeProto, TensorProto, canonical_domain, tensor_proto::DataType},
 };
 

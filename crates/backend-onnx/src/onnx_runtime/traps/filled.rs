@@ -3,8 +3,9 @@
 
 use std::collections::{HashMap, HashSet};
 
+use onnx_graph::proto::{GraphProto, NodeProto, TensorProto, canonical_domain};
+
 use super::{elements::constant, scope::Constant};
-use crate::proto::{GraphProto, NodeProto, TensorProto, canonical_domain};
 
 /// Inputs that are told apart. Values that depend on others count as unknown.
 const MOST_INPUTS: usize = 64;

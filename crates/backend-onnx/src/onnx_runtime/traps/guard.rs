@@ -3,11 +3,12 @@
 //! A guard looks up an index in a table of one element: 0 where the value is good and 1, which ONNX Runtime refuses, where it is not. What
 //! comes out is 0 and is added to what the operator takes, so that the operator runs after its guard.
 
-use super::{elements::Element, table::Need};
-use crate::{
+use onnx_graph::{
     proto::{AttributeProto, NodeProto, TensorProto, attribute_proto::AttributeType, tensor_proto::DataType},
     structure,
 };
+
+use super::{elements::Element, table::Need};
 
 /// What names of guards begin with. In ONNX Runtime's errors the name of the node that failed is quoted.
 const PREFIX: &str = "~guard~";

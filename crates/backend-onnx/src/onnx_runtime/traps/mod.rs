@@ -12,8 +12,8 @@ mod table;
 
 use std::collections::BTreeMap;
 
-use crate::{
-    expand::functions,
+use onnx_graph::{
+    expand::write_out_functions,
     proto::{AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, canonical_domain},
     structure,
 };
@@ -77,8 +77,8 @@ pub(super) fn disarm(model: &mut ModelProto) -> Disarmed {
             return disarmed;
         }
         // Values inside of a function have no types before it is written out.
-        if let Err(error) = functions::write_out(model) {
-            disarmed.unguarded = Some(error.message().to_owned());
+        if let Err(error) = write_out_functions(model) {
+            disarmed.unguarded = Some(error.to_string());
             return disarmed;
         }
         disarmed.is_changed = true;

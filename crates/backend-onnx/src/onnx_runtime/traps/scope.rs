@@ -2,10 +2,11 @@
 
 use std::collections::HashMap;
 
-use super::elements;
-use crate::proto::{
+use onnx_graph::proto::{
     GraphProto, NodeProto, TensorProto, ValueInfoProto, canonical_domain, tensor_proto::DataType, type_proto,
 };
+
+use super::elements;
 
 /// The values that the nodes of a graph see, those of outer graphs included.
 pub(super) struct Scope<'a> {

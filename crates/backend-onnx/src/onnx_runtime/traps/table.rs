@@ -1,6 +1,6 @@
 //! Which operators of ONNX Runtime have values that end the process, as `cargo xtask zoo --extremes` finds them in versions 1.31 and 1.32.
 
-use crate::proto::{AttributeProto, NodeProto, canonical_domain};
+use onnx_graph::proto::{AttributeProto, NodeProto, canonical_domain};
 
 pub(super) const MICROSOFT: &str = "com.microsoft";
 

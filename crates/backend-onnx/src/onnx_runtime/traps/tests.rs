@@ -6,18 +6,15 @@ use std::io::Write;
 
 use oip_service::{Backend, CancelToken, LoadContext, Model, ModelSource, NeedsProcess};
 use oip_types::{ErrorCode, InferRequest, ModelRef, ServiceError};
+use onnx_graph::proto::{
+    FunctionProto, TensorProto, TensorShapeProto, TypeProto, ValueInfoProto, attribute_proto::AttributeType,
+    tensor_proto::DataType, tensor_shape_proto::Dimension, type_proto,
+};
 use prost::Message;
 use tensor_core::{Element, Shape, Tensor};
 
 use super::*;
-use crate::{
-    OnnxBackend, OnnxRuntime,
-    made_up::node,
-    proto::{
-        FunctionProto, TensorProto, TensorShapeProto, TypeProto, ValueInfoProto,
-        attribute_proto::AttributeType, tensor_proto::DataType, tensor_shape_proto::Dimension, type_proto,
-    },
-};
+use crate::{OnnxBackend, OnnxRuntime, made_up::node};
 
 fn port(name: &str, element: DataType, rank: usize) -> ValueInfoProto {
     let tensor = type_proto::Tensor {

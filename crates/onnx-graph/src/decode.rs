@@ -1,0 +1,32 @@
+//! How a file becomes the messages of ONNX's format.
+
+use bytes::Bytes;
+use prost::Message;
+
+use crate::{
+    Error, other_formats,
+    proto::{DAMAGED, ModelProto},
+    scan,
+};
+
+/// Reads a file. Contents of tensors stay slices of it.
+///
+/// # Errors
+/// [`Invalid`](crate::ErrorKind::Invalid) for a file of another format, which the message names, that is cut off, that has no graph, or
+/// whose structure would take more than 1 GiB of memory.
+pub fn decode(content: &Bytes) -> Result<ModelProto, Error> {
+    if let Some(explanation) = other_formats::explain(content) {
+        return Err(Error::invalid(explanation));
+    }
+    scan::check(content)?;
+    ModelProto::decode(content.clone())
+        .map_err(|error| Error::invalid(DAMAGED).caused_by(error))
+        .and_then(|model| {
+            if model.graph.is_none() {
+                return Err(Error::invalid(NO_GRAPH));
+            }
+            Ok(model)
+        })
+}
+
+const NO_GRAPH: &str = "the file is no ONNX model: it has no graph";

@@ -1,0 +1,89 @@
+//! Why a file is refused.
+
+use std::fmt;
+
+/// What is wrong with a file, and where.
+///
+/// The message names the node, tensor or value that it is about. Names from the file are quoted and cut.
+///
+/// ```
+/// use onnx_graph::ErrorKind;
+///
+/// let error = onnx_graph::decode(&b"\x0a\xff".as_slice().into()).unwrap_err();
+/// assert_eq!(error.kind(), ErrorKind::Invalid);
+/// assert_eq!(error.to_string(), "the file is no ONNX model, or it is damaged or cut off");
+/// ```
+#[derive(Debug)]
+pub struct Error(Box<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    kind: ErrorKind,
+    message: String,
+    source: Option<Source>,
+}
+
+type Source = Box<dyn std::error::Error + Send + Sync>;
+
+/// What an [`Error`] is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ErrorKind {
+    /// The file is damaged, contradicts itself or is beyond a limit. No runtime should get it.
+    Invalid,
+    /// The file is good, but nothing here stands for one of its operators. ONNX Runtime computes the operator.
+    Unsupported,
+    /// The same, and ONNX Runtime does not compute the operator either.
+    UnsupportedAnywhere,
+}
+
+impl Error {
+    pub(crate) fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self(Box::new(Inner {
+            kind,
+            message: message.into(),
+            source: None,
+        }))
+    }
+
+    pub(crate) fn invalid(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Invalid, message)
+    }
+
+    /// Puts `context: ` before the message.
+    pub(crate) fn within(mut self, context: impl fmt::Display) -> Self {
+        self.0.message = format!("{context}: {}", self.0.message);
+        self
+    }
+
+    pub(crate) fn caused_by(mut self, source: impl Into<Source>) -> Self {
+        self.0.source = Some(source.into());
+        self
+    }
+
+    /// What the error is about.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        self.0.kind
+    }
+
+    /// The cause, for an error of another type with the same message.
+    #[must_use]
+    pub fn into_source(self) -> Option<Box<dyn std::error::Error + Send + Sync>> {
+        self.0.source
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.message)
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match &self.0.source {
+            Some(source) => Some(source.as_ref()),
+            None => None,
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! ONNX Runtime's own operators, which its optimizer and quantizer write into files, as ONNX's.
+//!
+//! A form of them that is not computed is refused here, with the input, output or attribute that is in the way: ranks, which are not
+//! known here, by the operator `Ranked` of [`NEWEST`](crate::operators::NEWEST). Operators that are not among these stay, for the runtime.
+
+mod attention;
+mod fused;
+mod normalization;
+mod products;
+mod quantized;
+
+use super::{
+    graph::{any_graph, float, int, onnx_opset},
+    replacement::{Replacement, replace_nodes},
+};
+use crate::{
+    Error, ErrorKind,
+    proto::{
+        AttributeProto, GraphProto, ModelProto, NodeProto, attribute_proto::AttributeType, canonical_domain,
+    },
+    structure,
+};
+
+const DOMAIN: &str = "com.microsoft";
+
+/// Whether the nodes that stand for an operator could be written, or why not. A reason alone is one of what ONNX Runtime computes.
+type Written = Result<(), Unsupported>;
+
+/// Why a form of an operator is not written.
+enum Unsupported {
+    /// ONNX Runtime computes it.
+    Here(String),
+    /// ONNX Runtime does not compute it either.
+    Anywhere(String),
+}
+
+impl From<String> for Unsupported {
+    fn from(reason: String) -> Self {
+        Self::Here(reason)
+    }
+}
+
+pub(super) fn are_used(model: &ModelProto) -> bool {
+    let mut imports = model.opset_import.iter();
+    let onnx = imports.find(|import| canonical_domain(&import.domain).is_empty());
+    let opset = onnx.map_or(i64::MAX, |import| import.version);
+    let uses = |graph: &GraphProto| graph.node.iter().any(|node| is_replaceable(node, opset));
+    model.graph.as_ref().is_some_and(|graph| any_graph(graph, &uses))
+}
+
+fn is_replaceable(node: &NodeProto, opset: i64) -> bool {
+    let is_meant = match node.op_type.as_str() {
+        // Its optimizer writes the latter two under ONNX's name, which ONNX does not have, or not in the set that the model uses.
+        "RMSNormalization" | "SimplifiedLayerNormalization" => true,
+        "LayerNormalization" => opset < 17,
+        "Swish" => opset >= 24,
+        _ => false,
+    };
+    node.domain == DOMAIN || (is_meant && canonical_domain(&node.domain).is_empty())
+}
+
+/// Replaces what can be.
+///
+/// # Errors
+/// A form of an operator that is not computed.
+pub(super) fn replace(model: &mut ModelProto) -> Result<(), Error> {
+    if !are_used(model) {
+        return Ok(());
+    }
+    let opset = onnx_opset(model);
+    let Some(graph) = &mut model.graph else {
+        return Ok(());
+    };
+    // What is replaced shares nothing.
+    let write = |new: &mut Replacement<'_>, (): &mut ()| {
+        let written = new.write().transpose();
+        written.map_err(|reason| {
+            let (kind, reason) = match reason {
+                Unsupported::Here(reason) => (ErrorKind::Unsupported, reason),
+                Unsupported::Anywhere(reason) => (ErrorKind::UnsupportedAnywhere, reason),
+            };
+            Error::new(kind, reason).within(structure::label(new.node))
+        })
+    };
+    replace_nodes(graph, opset, &|node| is_replaceable(node, opset), &write)
+}
+
+impl Replacement<'_> {
+    /// Writes what stands for the node; `None` for an operator that nothing stands for.
+    fn write(&mut self) -> Option<Written> {
+        Some(match self.node.op_type.as_str() {
+            "FusedConv" => self.fused_conv(),
+            "FusedGemm" => self.fused_gemm(),
+            "FusedMatMul" | "TransposeMatMul" => self.fused_mat_mul(),
+            "Gelu" | "BiasGelu" => self.gelu(false),
+            "FastGelu" => self.gelu(true),
+            "QuickGelu" => self.swish(1.702),
+            "Swish" => self.swish(1.0),
+            "LayerNormalization" => self.layer_normalization(),
+            "SimplifiedLayerNormalization" | "RMSNormalization" => self.simplified_normalization(),
+            "SkipLayerNormalization" => self.skip_layer_normalization(),
+            "SkipSimplifiedLayerNormalization" => self.skip_simplified_normalization(),
+            "EmbedLayerNormalization" => self.embed_layer_normalization(),
+            "Attention" if self.node.domain == DOMAIN => self.attention(),
+            "QAttention" => self.quantized_attention(),
+            "MultiHeadAttention" => self.multi_head_attention(),
+            "DynamicQuantizeMatMul" => self.dynamic_quantize_mat_mul(),
+            "MatMulIntegerToFloat" => self.mat_mul_integer_to_float(),
+            "QGemm" => self.quantized_gemm(),
+            "QLinearWhere" => self.quantized_where(),
+            "QLinearSigmoid" => self.quantized_one("Sigmoid", vec![]),
+            "QLinearLeakyRelu" => {
+                self.quantized_one("LeakyRelu", vec![float("alpha", self.float("alpha", 0.01))])
+            }
+            "QLinearSoftmax" => self.quantized_softmax(),
+            "QLinearGlobalAveragePool" => self.quantized_global_pool(),
+            "QLinearAveragePool" => self.quantized_pool(),
+            "QLinearConcat" => self.quantized_concat(),
+            "NhwcMaxPool" => self.channels_last_pool(),
+            "Unique" => self.unique(),
+            "Range" => self.range(),
+            "QuantizeLinear" | "DequantizeLinear" => self.as_it_is(true),
+            "Trilu" | "GridSample" => self.as_it_is(false),
+            _ => return None,
+        })
+    }
+
+    /// An input that the operator cannot do without.
+    fn given(&self, index: usize) -> Result<String, String> {
+        self.input(index)
+            .ok_or_else(|| format!("input {index} is not given"))
+    }
+
+    /// Refuses a node that has an input, by what the input is called.
+    fn without_input(&self, index: usize, name: &str) -> Result<(), String> {
+        match self.input(index) {
+            Some(_) => Err(format!("the input {name} is not supported")),
+            None => Ok(()),
+        }
+    }
+
+    /// Refuses a node of which an output is wanted, by what the output is called.
+    fn without_output(&self, index: usize, name: &str) -> Result<(), String> {
+        match self.wants(index) {
+            true => Err(format!("the output {name} is not supported")),
+            false => Ok(()),
+        }
+    }
+
+    /// Refuses a node with an attribute of another value than that of nodes without it.
+    fn with_default(&self, attribute: &str, default: i64) -> Result<(), String> {
+        match self.int(attribute, default) {
+            value if value == default => Ok(()),
+            value => Err(format!(
+                "the attribute '{attribute}' is {value}, only {default} is supported"
+            )),
+        }
+    }
+
+    /// A value whose rank must be in a range, by the name of the input that it is.
+    fn ranked(&mut self, x: String, name: &str, ranks: std::ops::RangeInclusive<i64>) -> String {
+        let input = AttributeProto {
+            name: "input".to_owned(),
+            r#type: AttributeType::String as i32,
+            s: name.to_owned().into(),
+            ..AttributeProto::default()
+        };
+        let attributes = vec![int("least", *ranks.start()), int("most", *ranks.end()), input];
+        self.newer("Ranked", &[x], attributes)
+    }
+
+    /// The operator of the same name of ONNX, of the newest set or of the model's.
+    fn as_it_is(&mut self, is_newest: bool) -> Written {
+        let (name, inputs) = (self.node.op_type.clone(), self.node.input.clone());
+        let attributes = self.node.attribute.clone();
+        let y = match is_newest {
+            true => self.newer(&name, &inputs, attributes),
+            false => self.op(&name, &inputs, attributes),
+        };
+        self.give(0, y);
+        Ok(())
+    }
+
+    fn unique(&mut self) -> Written {
+        // In the order in which values come, and without the places where they come first.
+        let y = self.newer("Unique", &[self.given(0)?], vec![int("sorted", 0)]);
+        let others = [self.fresh(), self.fresh(), self.fresh()];
+        if let Some(unique) = self.made.last_mut() {
+            unique.output.extend(others.clone());
+        }
+        let [_, inverse, counts] = others;
+        self.give(1, inverse);
+        self.give(2, counts);
+        self.give(0, y);
+        Ok(())
+    }
+
+    /// The step is 1 where none is given.
+    fn range(&mut self) -> Written {
+        let (start, limit) = (self.given(0)?, self.given(1)?);
+        let step = match self.input(2) {
+            Some(step) => step,
+            None => {
+                let one = self.constant(&[1.0], vec![]);
+                self.newer("CastLike", &[one, start.clone()], vec![])
+            }
+        };
+        let y = self.op("Range", &[start, limit, step], vec![]);
+        self.give(0, y);
+        Ok(())
+    }
+
+    fn with_bias(&mut self, x: String, index: usize) -> String {
+        match self.input(index) {
+            Some(bias) => self.op("Add", &[x, bias], vec![]),
+            None => x,
+        }
+    }
+
+    fn scaled(&mut self, x: String, factor: f32) -> String {
+        if factor == 1.0 {
+            return x;
+        }
+        let factor = self.constant(&[factor], vec![]);
+        self.op("Mul", &[x, factor], vec![])
+    }
+}

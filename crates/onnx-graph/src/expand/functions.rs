@@ -1,0 +1,489 @@
+//! Operators that a file defines itself are replaced by their nodes.
+
+use std::{
+    cell::Cell,
+    collections::{HashMap, HashSet},
+};
+
+use tensor_core::Quoted;
+
+use super::{graph::any_graph, held::Held};
+use crate::{
+    Error, operators,
+    proto::{AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, canonical_domain},
+    structure::MAX_NODES,
+};
+
+/// Functions that use functions that use functions.
+const MAX_DEPTH: usize = 16;
+
+/// Bytes of memory for all nodes that are written out. Each use of a function copies its attributes, and gives its values names
+/// that begin with the function's.
+const MAX_BYTES: usize = 512 << 20;
+
+/// The identity of an operator, which nodes name and functions define.
+type Key = (String, String, String);
+
+pub(super) fn are_used(model: &ModelProto) -> bool {
+    let keys: HashSet<Key> = model.functions.iter().map(defined).collect();
+    let uses = |graph: &GraphProto| graph.node.iter().any(|node| keys.contains(&meant(node)));
+    !keys.is_empty() && model.graph.as_ref().is_some_and(|graph| any_graph(graph, &uses))
+}
+
+/// Writes all functions out, in place of the nodes that use them.
+///
+/// # Errors
+/// Functions that are defined twice, that use each other too deep or in a circle, and more nodes or memory than the limits.
+pub fn write_out_functions(model: &mut ModelProto) -> Result<(), Error> {
+    if model.functions.is_empty() {
+        return Ok(());
+    }
+    // A function may use operators of a set that the model itself does not import.
+    for import in model.functions.iter().flat_map(|function| &function.opset_import) {
+        let domain = canonical_domain(&import.domain);
+        if !model
+            .opset_import
+            .iter()
+            .any(|known| canonical_domain(&known.domain) == domain)
+        {
+            model.opset_import.push(import.clone());
+        }
+    }
+    let mut functions: HashMap<Key, FunctionProto> = HashMap::new();
+    for function in std::mem::take(&mut model.functions) {
+        if let Some(first) = functions.insert(defined(&function), function) {
+            let name = Quoted(&first.name);
+            return Err(Error::invalid(format!(
+                "the file defines the function {name} twice"
+            )));
+        }
+    }
+    let imported: HashMap<String, i64> = model
+        .opset_import
+        .iter()
+        .map(|import| (canonical_domain(&import.domain).to_owned(), import.version))
+        .collect();
+    let mut writer = Writer {
+        functions: &functions,
+        imported: &imported,
+        uses: 0,
+        nodes: 0,
+        room: MAX_BYTES,
+        mark: unused_mark(model.graph.as_ref()),
+    };
+    match &mut model.graph {
+        Some(graph) => writer.graph(graph, 0),
+        None => Ok(()),
+    }
+}
+
+/// A mark that no name of a graph's values begins with.
+fn unused_mark(graph: Option<&GraphProto>) -> String {
+    let longest = Cell::new(0);
+    let look = |graph: &GraphProto| {
+        let of_nodes = graph
+            .node
+            .iter()
+            .flat_map(|node| node.input.iter().chain(&node.output));
+        let inputs = graph.input.iter().map(|input| &input.name);
+        let constants = graph.initializer.iter().map(|tensor| &tensor.name);
+        let sparse = graph
+            .sparse_initializer
+            .iter()
+            .filter_map(|sparse| sparse.values.as_ref());
+        let names = of_nodes.chain(inputs).chain(constants);
+        for name in names.chain(sparse.map(|values| &values.name)) {
+            let marks = name.bytes().take_while(|byte| *byte == b'~').count();
+            longest.set(longest.get().max(marks));
+        }
+        false
+    };
+    if let Some(graph) = graph {
+        any_graph(graph, &look);
+    }
+    "~".repeat(longest.get() + 1)
+}
+
+fn defined(function: &FunctionProto) -> Key {
+    (
+        canonical_domain(&function.domain).to_owned(),
+        function.name.clone(),
+        function.overload.clone(),
+    )
+}
+
+fn meant(node: &NodeProto) -> Key {
+    (
+        canonical_domain(&node.domain).to_owned(),
+        node.op_type.clone(),
+        node.overload.clone(),
+    )
+}
+
+struct Writer<'f> {
+    functions: &'f HashMap<Key, FunctionProto>,
+    /// The versions of operator sets that the model imports.
+    imported: &'f HashMap<String, i64>,
+    /// Uses so far; each has names of its own.
+    uses: usize,
+    nodes: usize,
+    /// Bytes that may still be written out.
+    room: usize,
+    /// Names of functions' values begin with it, and none of the file's.
+    mark: String,
+}
+
+impl Writer<'_> {
+    fn graph(&mut self, graph: &mut GraphProto, depth: usize) -> Result<(), Error> {
+        let nodes = std::mem::take(&mut graph.node);
+        graph.node = self.written_out(nodes, depth)?;
+        Ok(())
+    }
+
+    fn written_out(&mut self, nodes: Vec<NodeProto>, depth: usize) -> Result<Vec<NodeProto>, Error> {
+        let mut written = Vec::with_capacity(nodes.len());
+        for mut node in nodes {
+            self.nodes += 1;
+            if self.nodes > MAX_NODES {
+                return Err(Error::invalid(format!(
+                    "the model has more than {MAX_NODES} nodes when its functions are written out"
+                )));
+            }
+            for graph in node
+                .attribute
+                .iter_mut()
+                .filter_map(|attribute| attribute.g.as_mut())
+            {
+                self.graph(graph, depth)?;
+            }
+            let Some(function) = self.functions.get(&meant(&node)) else {
+                written.push(node);
+                continue;
+            };
+            if depth == MAX_DEPTH {
+                let name = Quoted(&function.name);
+                return Err(Error::invalid(format!(
+                    "the function {name} uses itself, or functions are nested more than {MAX_DEPTH} deep"
+                )));
+            }
+            let body = self.used(function, &node)?;
+            written.extend(self.written_out(body, depth + 1)?);
+        }
+        Ok(written)
+    }
+
+    /// Notes the version of a function's operators, and of those in their graphs, where the model imports another one.
+    fn note_versions(&self, node: &mut NodeProto, function: &FunctionProto) {
+        let domain = canonical_domain(&node.domain);
+        let mut imports = function.opset_import.iter();
+        let own = imports.find(|import| canonical_domain(&import.domain) == domain);
+        let is_operator = !self.functions.contains_key(&meant(node));
+        if let Some(own) = own.filter(|own| {
+            is_operator
+                && self
+                    .imported
+                    .get(domain)
+                    .is_some_and(|&version| version != own.version)
+        }) {
+            operators::set_own_opset(node, own.version);
+        }
+        for graph in node
+            .attribute
+            .iter_mut()
+            .filter_map(|attribute| attribute.g.as_mut())
+        {
+            for inner in &mut graph.node {
+                self.note_versions(inner, function);
+            }
+        }
+    }
+
+    /// A function's nodes with the names and attributes of one use of it.
+    fn used(&mut self, function: &FunctionProto, node: &NodeProto) -> Result<Vec<NodeProto>, Error> {
+        if node.input.len() > function.input.len() || node.output.len() > function.output.len() {
+            let name = Quoted(&function.name);
+            return Err(Error::invalid(format!(
+                "the function {name} is given more inputs or outputs than it has"
+            )));
+        }
+        let most = most_bytes(function, node, self.mark.len());
+        self.room = self.room.checked_sub(most).ok_or_else(|| {
+            let limit = MAX_BYTES >> 20;
+            Error::invalid(format!(
+                "the model's functions take more than {limit} MiB when they are written out"
+            ))
+        })?;
+        self.uses += 1;
+        let mut renamed = Renamed {
+            prefix: format!("{}{}~{}~", self.mark, self.uses, function.name),
+            names: HashMap::new(),
+        };
+        let actual = |names: &[String], index: usize| names.get(index).cloned().unwrap_or_default();
+        for (index, name) in function.input.iter().enumerate() {
+            renamed.names.insert(name.clone(), actual(&node.input, index));
+        }
+        let mut body = function.node.clone();
+        for (index, name) in function.output.iter().enumerate() {
+            let outer = actual(&node.output, index);
+            if outer.is_empty() {
+                continue;
+            }
+            // An input may be given out as it is.
+            if function.input.contains(name) {
+                body.push(super::graph::node(
+                    "Identity",
+                    &node.name,
+                    vec![name.clone()],
+                    format!("{name}~"),
+                    vec![],
+                ));
+                renamed.names.insert(format!("{name}~"), outer);
+            } else {
+                renamed.names.insert(name.clone(), outer);
+            }
+        }
+        let mut given: HashMap<&str, &AttributeProto> = HashMap::new();
+        for attribute in function.attribute_proto.iter().chain(&node.attribute) {
+            given.insert(&attribute.name, attribute);
+        }
+        for inner in &mut body {
+            renamed.node(inner, &given);
+            self.note_versions(inner, function);
+            if !node.name.is_empty() {
+                inner.name = format!("{}/{}", node.name, inner.name);
+            }
+        }
+        Ok(body)
+    }
+}
+
+/// As many bytes as one use of a function may take, or more.
+fn most_bytes(function: &FunctionProto, node: &NodeProto, mark: usize) -> usize {
+    let given = function.attribute_proto.iter().chain(&node.attribute);
+    let longest_attribute = given.map(Held::held).max().unwrap_or(0);
+    let actual = node.input.iter().chain(&node.output).chain([&node.name]);
+    let longest_name = actual.map(String::len).max().unwrap_or(0);
+    let name = longest_name
+        .saturating_add(function.name.len())
+        .saturating_add(mark)
+        .saturating_add(NUMBER);
+    let renamed = renamed(&function.node);
+    function
+        .node
+        .held()
+        .saturating_add(renamed.names.saturating_mul(name))
+        .saturating_add(renamed.references.saturating_mul(longest_attribute))
+}
+
+/// The growth of nodes, and of graphs within them, when their values get other names.
+#[derive(Default)]
+struct Growing {
+    names: usize,
+    references: usize,
+}
+
+fn renamed(nodes: &[NodeProto]) -> Growing {
+    let mut all = Growing::default();
+    for node in nodes {
+        all.names += 1 + node.input.len() + node.output.len();
+        for attribute in &node.attribute {
+            all.references += usize::from(!attribute.ref_attr_name.is_empty());
+            if let Some(graph) = &attribute.g {
+                let inner = renamed(&graph.node);
+                all.names += graph.input.len() + graph.output.len() + graph.initializer.len() + inner.names;
+                all.references += inner.references;
+            }
+        }
+    }
+    all
+}
+
+/// A use's number and what stands around it.
+const NUMBER: usize = 24;
+
+/// New names for a function's values.
+struct Renamed {
+    prefix: String,
+    names: HashMap<String, String>,
+}
+
+impl Renamed {
+    fn name(&self, name: &mut String) {
+        if name.is_empty() {
+            return;
+        }
+        *name = match self.names.get(name) {
+            Some(name) => name.clone(),
+            None => format!("{}{name}", self.prefix),
+        };
+    }
+
+    fn node(&self, node: &mut NodeProto, given: &HashMap<&str, &AttributeProto>) {
+        node.input
+            .iter_mut()
+            .chain(&mut node.output)
+            .for_each(|name| self.name(name));
+        node.attribute.retain_mut(|attribute| {
+            if attribute.ref_attr_name.is_empty() {
+                return true;
+            }
+            // One that is not given is not there.
+            let value = given.get(attribute.ref_attr_name.as_str());
+            value.is_some_and(|&value| {
+                let name = std::mem::take(&mut attribute.name);
+                *attribute = AttributeProto {
+                    name,
+                    ..value.clone()
+                };
+                true
+            })
+        });
+        for graph in node
+            .attribute
+            .iter_mut()
+            .filter_map(|attribute| attribute.g.as_mut())
+        {
+            let values = graph
+                .input
+                .iter_mut()
+                .chain(&mut graph.output)
+                .map(|value| &mut value.name);
+            values.for_each(|name| self.name(name));
+            graph
+                .initializer
+                .iter_mut()
+                .for_each(|tensor| self.name(&mut tensor.name));
+            graph.node.iter_mut().for_each(|node| self.node(node, given));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proto::{OperatorSetIdProto, TensorProto};
+
+    /// A model of so many uses of a function, whose node has so many numbers and whose name is so long.
+    fn used(uses: usize, numbers: usize, name: usize) -> ModelProto {
+        let node = |op_type: &str| NodeProto {
+            op_type: op_type.to_owned(),
+            ..NodeProto::default()
+        };
+        let name = "f".repeat(name);
+        let attribute = AttributeProto {
+            ints: vec![1; numbers],
+            ..AttributeProto::default()
+        };
+        let inner = NodeProto {
+            attribute: vec![attribute],
+            ..node("Constant")
+        };
+        let function = FunctionProto {
+            name: name.clone(),
+            node: vec![inner; 2],
+            ..FunctionProto::default()
+        };
+        ModelProto {
+            graph: Some(GraphProto {
+                node: vec![node(&name); uses],
+                ..GraphProto::default()
+            }),
+            functions: vec![function],
+            ..ModelProto::default()
+        }
+    }
+
+    #[test]
+    fn what_functions_become_is_bounded() {
+        let mut model = used(1000, 1000, 10);
+        assert!(write_out_functions(&mut model).is_ok());
+        assert_eq!(model.graph.map(|graph| graph.node.len()), Some(2000));
+        // In a graph within a node, too.
+        let mut within = used(1, 1, 1_000_000);
+        let nodes = vec![NodeProto::default(); 1000];
+        within.functions[0].node[0].attribute[0].g = Some(GraphProto {
+            node: nodes,
+            ..GraphProto::default()
+        });
+        // Two bytes of the file for each.
+        let mut of_nothing = used(1000, 1, 1);
+        of_nothing.functions[0].node[0].attribute = vec![AttributeProto::default(); 100_000];
+        for mut model in [
+            used(1000, 1_000_000, 1),
+            used(1000, 1, 1_000_000),
+            within,
+            of_nothing,
+        ] {
+            let error = write_out_functions(&mut model)
+                .err()
+                .map(|error| error.to_string());
+            let expected = "the model's functions take more than 512 MiB when they are written out";
+            assert_eq!(error.as_deref(), Some(expected));
+        }
+    }
+
+    #[test]
+    fn names_of_functions_values_are_not_the_files() {
+        let mut model = used(2, 1, 1);
+        model.functions[0].node[0].output = vec!["p".to_owned()];
+        let graph = model.graph.as_mut().unwrap();
+        graph.node[0].input = vec!["~1~f~p".to_owned()];
+        graph.initializer.push(TensorProto {
+            name: "~~1~f~p".to_owned(),
+            ..TensorProto::default()
+        });
+        model.functions[0].input = vec!["x".to_owned()];
+        write_out_functions(&mut model).unwrap();
+        let nodes = model.graph.unwrap().node;
+        let mut given: Vec<&str> = nodes
+            .iter()
+            .flat_map(|node| &node.output)
+            .map(String::as_str)
+            .collect();
+        given.sort_unstable();
+        assert_eq!(given, ["~~~1~f~p", "~~~2~f~p"]);
+    }
+
+    #[test]
+    fn a_function_that_is_defined_twice_is_refused() {
+        let mut model = used(1, 1, 1);
+        model.functions.push(model.functions[0].clone());
+        let error = write_out_functions(&mut model).unwrap_err().to_string();
+        assert_eq!(error, "the file defines the function 'f' twice");
+    }
+
+    /// The model imports the version of the first function, and the other one's operators keep their own.
+    #[test]
+    fn functions_of_different_operator_sets_are_written_out_alike_each_time() {
+        for _ in 0..10 {
+            let mut model = used(1, 1, 1);
+            model.opset_import.clear();
+            let import = |version| OperatorSetIdProto {
+                domain: String::new(),
+                version,
+            };
+            model.functions[0].opset_import = vec![import(12)];
+            let other = FunctionProto {
+                name: "g".to_owned(),
+                opset_import: vec![import(13)],
+                ..model.functions[0].clone()
+            };
+            model.functions.push(other);
+            let graph = model.graph.as_mut().unwrap();
+            graph.node.push(NodeProto {
+                op_type: "g".to_owned(),
+                ..NodeProto::default()
+            });
+            write_out_functions(&mut model).unwrap();
+            let versions: Vec<Option<i64>> = model
+                .graph
+                .unwrap()
+                .node
+                .iter()
+                .map(operators::own_opset)
+                .collect();
+            assert_eq!(model.opset_import, [import(12)]);
+            assert_eq!(versions, [None, None, Some(13), Some(13)]);
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! Nodes that are written in the place of one.
+
+use std::collections::HashMap;
+
+use super::graph::{floats, node};
+use crate::{
+    Error,
+    operators::NEWEST,
+    proto::{AttributeProto, GraphProto, NodeProto, TensorProto, tensor_proto::DataType},
+    structure,
+};
+
+/// The constants of a graph by their names.
+pub(super) type Known<'k> = HashMap<&'k str, &'k TensorProto>;
+
+/// The nodes that replace one node.
+pub(super) struct Replacement<'n> {
+    pub(super) node: &'n NodeProto,
+    /// Those of the graph that the node is in.
+    pub(super) known: &'n Known<'n>,
+    pub(super) opset: i64,
+    pub(super) made: Vec<NodeProto>,
+    pub(super) constants: Vec<TensorProto>,
+    count: usize,
+}
+
+/// Replaces nodes of a graph and of those in it. What `write` makes of a node counts if it returns something; else the node stays.
+/// Each graph has a state of its own, for what its nodes share.
+///
+/// # Errors
+/// Those of `write`.
+pub(super) fn replace_nodes<S: Default>(
+    graph: &mut GraphProto,
+    opset: i64,
+    is_replaceable: &impl Fn(&NodeProto) -> bool,
+    write: &impl Fn(&mut Replacement<'_>, &mut S) -> Result<Option<()>, Error>,
+) -> Result<(), Error> {
+    let mut constants = std::mem::take(&mut graph.initializer);
+    let known: Known<'_> = constants
+        .iter()
+        .map(|tensor| (tensor.name.as_str(), tensor))
+        .collect();
+    let (mut nodes, mut more, mut state) = (Vec::new(), Vec::new(), S::default());
+    for mut node in std::mem::take(&mut graph.node) {
+        for inner in node
+            .attribute
+            .iter_mut()
+            .filter_map(|attribute| attribute.g.as_mut())
+        {
+            replace_nodes(inner, opset, is_replaceable, write)?;
+        }
+        if !is_replaceable(&node) {
+            nodes.push(node);
+            continue;
+        }
+        let mut replacement = Replacement {
+            node: &node,
+            known: &known,
+            opset,
+            made: Vec::new(),
+            constants: Vec::new(),
+            count: 0,
+        };
+        match write(&mut replacement, &mut state)? {
+            Some(()) => {
+                let Replacement { made, constants, .. } = replacement;
+                nodes.extend(made.into_iter().map(|made| as_part_of(&node, made)));
+                more.extend(constants);
+            }
+            None => nodes.push(node),
+        }
+    }
+    constants.extend(more);
+    graph.initializer = constants;
+    graph.node = nodes;
+    Ok(())
+}
+
+/// Messages name the operator of the file, not one of those that it became.
+fn as_part_of(node: &NodeProto, mut made: NodeProto) -> NodeProto {
+    made.overload = structure::part_of(node);
+    made
+}
+
+impl Replacement<'_> {
+    /// The dimensions of a constant.
+    pub(super) fn dims(&self, name: &str) -> Option<&[i64]> {
+        Some(&self.known.get(name)?.dims)
+    }
+
+    /// An input that is given.
+    pub(super) fn input(&self, index: usize) -> Option<String> {
+        self.node
+            .input
+            .get(index)
+            .filter(|name| !name.is_empty())
+            .cloned()
+    }
+
+    /// Inputs by their places; those that are not given are left out at the end only.
+    pub(super) fn inputs(&self, places: &[usize]) -> Vec<String> {
+        let mut inputs: Vec<String> = places
+            .iter()
+            .map(|&place| self.input(place).unwrap_or_default())
+            .collect();
+        while inputs.last().is_some_and(String::is_empty) {
+            inputs.pop();
+        }
+        inputs
+    }
+
+    pub(super) fn wants(&self, output: usize) -> bool {
+        self.node.output.get(output).is_some_and(|name| !name.is_empty())
+    }
+
+    pub(super) fn attribute(&self, name: &str) -> Option<&AttributeProto> {
+        self.node
+            .attribute
+            .iter()
+            .find(|attribute| attribute.name == name)
+    }
+
+    pub(super) fn int(&self, name: &str, default: i64) -> i64 {
+        self.attribute(name).map_or(default, |attribute| attribute.i)
+    }
+
+    pub(super) fn float(&self, name: &str, default: f32) -> f32 {
+        self.attribute(name).map_or(default, |attribute| attribute.f)
+    }
+
+    pub(super) fn text(&self, name: &str) -> String {
+        self.attribute(name).map_or_else(String::new, |attribute| {
+            String::from_utf8_lossy(&attribute.s).into_owned()
+        })
+    }
+
+    /// A name that the file does not have.
+    pub(super) fn fresh(&mut self) -> String {
+        self.count += 1;
+        let base = self.node.output.iter().find(|name| !name.is_empty());
+        format!("{}~{}~", base.map_or("", String::as_str), self.count)
+    }
+
+    /// An operator of the set that the model uses.
+    pub(super) fn op(&mut self, op_type: &str, inputs: &[String], attributes: Vec<AttributeProto>) -> String {
+        let output = self.fresh();
+        self.made.push(node(
+            op_type,
+            &self.node.name,
+            inputs.to_vec(),
+            output.clone(),
+            attributes,
+        ));
+        output
+    }
+
+    /// An operator of the newest set, whichever the model uses.
+    pub(super) fn newer(
+        &mut self,
+        op_type: &str,
+        inputs: &[String],
+        attributes: Vec<AttributeProto>,
+    ) -> String {
+        let output = self.op(op_type, inputs, attributes);
+        if let Some(made) = self.made.last_mut() {
+            made.domain = NEWEST.to_owned();
+        }
+        output
+    }
+
+    pub(super) fn constant(&mut self, values: &[f32], dims: Vec<i64>) -> String {
+        let name = self.fresh();
+        self.constants.push(floats(name.clone(), values, dims));
+        name
+    }
+
+    pub(super) fn indices(&mut self, values: &[i64]) -> String {
+        let name = self.fresh();
+        let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        self.constants.push(TensorProto {
+            name: name.clone(),
+            dims: vec![values.len() as i64],
+            data_type: DataType::Int64 as i32,
+            raw_data: bytes.into(),
+            ..TensorProto::default()
+        });
+        name
+    }
+
+    /// Names a value as the node's output, if that is wanted.
+    pub(super) fn give(&mut self, index: usize, value: String) {
+        if self.wants(index) {
+            let output = self.node.output[index].clone();
+            self.made
+                .push(node("Identity", &self.node.name, vec![value], output, vec![]));
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! Proof that the rows of a model are independent: row i of every output is computed from row i of the
+//! inputs.
+//!
+//! One pass over the graph follows rows through every operator, by a rule for each ([`table`]). What the pass
+//! does not know means no: requests are then not joined, which costs speed and never correctness. A value is
+//! the same for all requests, or computed from the number of rows alone, or a concatenation of what each
+//! request has, along an axis ([`value`]). Sizes are products of symbols and of the number of rows ([`size`]).
+//!
+//! Rounding that depends on the batch size does not count as dependence. A scale or a statistic over all rows
+//! does.
+
+mod constants;
+mod control;
+mod elementwise;
+mod interleaving;
+mod joined;
+mod layers;
+#[cfg(test)]
+mod misleading;
+mod ml;
+mod node;
+mod numbering;
+mod pass;
+mod picked;
+mod products;
+mod reduced;
+mod shapes;
+mod size;
+mod table;
+#[cfg(test)]
+mod tests;
+mod value;
+mod windows;
+
+use std::collections::{BTreeMap, HashSet};
+
+use tensor_core::Quoted;
+
+pub use self::size::{MAX_DIM, MAX_ROWS};
+use self::{
+    pass::Pass,
+    size::{Size, Symbols},
+    value::{Item, Numbering, Origin, Reason, Value},
+};
+use crate::{
+    expand,
+    proto::{ModelProto, canonical_domain},
+    signature::{Dim, Port},
+};
+
+/// What is known of a model with independent rows.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Independence {
+    /// Inputs without rows. Requests whose rows run together have equal ones.
+    pub shared_inputs: Vec<String>,
+    /// Dimensions, by input and axis, that have one name in the file and are taken for equal.
+    pub equal_dims: Vec<Vec<(String, usize)>>,
+}
+
+/// Proves that rows are independent, where the free first dimension of inputs is a number of rows, of up to [`MAX_ROWS`].
+///
+/// # Errors
+/// Why not, such as "`CumSum` 'y' runs along axis 0".
+pub fn prove(model: &ModelProto, inputs: &[Port]) -> Result<Independence, String> {
+    // ONNX Runtime runs its own operator of that name, whatever the function says.
+    let of_operators = ["", "ai.onnx.ml", "com.microsoft"];
+    let mut functions = model.functions.iter();
+    if let Some(function) =
+        functions.find(|function| of_operators.contains(&canonical_domain(&function.domain)))
+    {
+        let name = Quoted(&function.name);
+        return Err(format!(
+            "the file's function {name} is in the domain of operators"
+        ));
+    }
+    let written_out = expand::without_functions(model).map_err(|error| error.to_string())?;
+    let model = written_out.as_ref().unwrap_or(model);
+    let free = |port: &&Port| first(port).is_some_and(|dim| dim.fixed().is_none());
+    let with_rows: Vec<&str> = inputs
+        .iter()
+        .filter(free)
+        .map(|port| port.name.as_str())
+        .collect();
+    if with_rows.is_empty() {
+        return Err("no input has a free first dimension".to_owned());
+    }
+    let reason = match attempt(model, inputs, &with_rows) {
+        Ok(()) => return Ok(independence(inputs, &with_rows)),
+        Err(reason) => reason,
+    };
+    // Perhaps only those that have one name for it.
+    let mut by_name: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for port in inputs {
+        if let Some(Dim::Named(name)) = first(port)
+            && name != UNNAMED
+        {
+            by_name.entry(name).or_default().push(&port.name);
+        }
+    }
+    let fewer = by_name
+        .into_values()
+        .filter(|names| names.len() < with_rows.len());
+    for names in fewer.take(MAX_ATTEMPTS) {
+        if attempt(model, inputs, &names).is_ok() {
+            return Ok(independence(inputs, &names));
+        }
+    }
+    Err(reason.to_string())
+}
+
+/// Whether there is a rule for an operator, which the proof ends at otherwise.
+#[must_use]
+pub fn has_rule(domain: &str, op_type: &str) -> bool {
+    table::rule(domain, op_type).is_some()
+}
+
+/// What some exporters write for a dimension without a name.
+const UNNAMED: &str = "?";
+
+/// Names of first dimensions that are tried.
+const MAX_ATTEMPTS: usize = 4;
+
+fn first(port: &Port) -> Option<&Dim> {
+    port.dims.as_ref()?.first()
+}
+
+/// Follows the rows of these inputs.
+fn attempt(model: &ModelProto, inputs: &[Port], with_rows: &[&str]) -> Result<(), Reason> {
+    let mut symbols = Symbols::default();
+    let mut values = Vec::with_capacity(inputs.len());
+    let with_rows: HashSet<&str> = with_rows.iter().copied().collect();
+    let row_names: HashSet<&str> = inputs
+        .iter()
+        .filter(|port| with_rows.contains(port.name.as_str()))
+        .filter_map(|port| match first(port) {
+            Some(Dim::Named(name)) if name != UNNAMED => Some(name.as_str()),
+            _ => None,
+        })
+        .collect();
+    for port in inputs {
+        let has_rows = with_rows.contains(port.name.as_str());
+        values.push((
+            port.name.as_str(),
+            input(port, has_rows, &row_names, &mut symbols)?,
+        ));
+    }
+    for (name, result) in Pass::new(model)?.outputs(values, &mut symbols)? {
+        let refuse = |what: &str| Err(format!("output {} {what}", Quoted(name)).into());
+        match result? {
+            Item::Sequence(_) => return refuse("is a sequence"),
+            Item::Tensor(value) if value.numbering != Numbering::None => {
+                return refuse("depends on the index of a row");
+            }
+            Item::Tensor(value) => match (value.origin, &value.dims) {
+                (Origin::Rows(0), Some(dims))
+                    if dims.first() == Some(&Size::rows()) && value.outer.is_none() => {}
+                (Origin::Rows(0), _) => return refuse("has another number of rows than the inputs"),
+                (Origin::Rows(axis), _) => return refuse(&format!("has its rows on axis {axis}")),
+                (Origin::Same | Origin::Count, _) => return refuse("has no rows"),
+            },
+        }
+    }
+    Ok(())
+}
+
+/// What is known of an input.
+fn input(
+    port: &Port,
+    has_rows: bool,
+    row_names: &HashSet<&str>,
+    symbols: &mut Symbols,
+) -> Result<Item, Reason> {
+    let Some(dims) = &port.dims else {
+        return Err(format!("input {} has no shape in the file", Quoted(&port.name)).into());
+    };
+    let mut sizes = Vec::with_capacity(dims.len());
+    for (axis, dim) in dims.iter().enumerate() {
+        sizes.push(match dim {
+            _ if axis == 0 && has_rows => Size::rows(),
+            Dim::Fixed(size) => match i64::try_from(*size) {
+                Ok(size) => Size::number(size),
+                Err(_) => symbols.dim(),
+            },
+            Dim::Named(name) if row_names.contains(name.as_str()) => {
+                return Err(format!("input {} has its rows on axis {axis}", Quoted(&port.name)).into());
+            }
+            Dim::Named(name) if name != UNNAMED => symbols.named(name),
+            Dim::Named(_) | Dim::Free => symbols.of_input(),
+        });
+    }
+    Ok(Item::Tensor(match has_rows {
+        true => Value::rows(sizes, 0),
+        false => Value::same(sizes),
+    }))
+}
+
+fn independence(inputs: &[Port], with_rows: &[&str]) -> Independence {
+    let with_rows: HashSet<&str> = with_rows.iter().copied().collect();
+    let is_shared = |port: &&Port| !with_rows.contains(port.name.as_str());
+    let mut named: BTreeMap<&str, Vec<(String, usize)>> = BTreeMap::new();
+    for port in inputs {
+        let has_rows = with_rows.contains(port.name.as_str());
+        let dims = port.dims.iter().flatten().enumerate().skip(usize::from(has_rows));
+        for (axis, dim) in dims {
+            if let Dim::Named(name) = dim
+                && name != UNNAMED
+            {
+                named.entry(name).or_default().push((port.name.clone(), axis));
+            }
+        }
+    }
+    Independence {
+        shared_inputs: inputs
+            .iter()
+            .filter(is_shared)
+            .map(|port| port.name.clone())
+            .collect(),
+        equal_dims: named.into_values().filter(|dims| dims.len() > 1).collect(),
+    }
+}

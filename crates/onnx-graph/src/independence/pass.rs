@@ -1,0 +1,233 @@
+//! The pass: nodes in the file's order, each by its rule, with the values that names stand for.
+
+use std::collections::{HashMap, HashSet};
+
+use super::{
+    constants, interleaving,
+    node::{Follow, Given, Node, label},
+    numbering,
+    size::{NARROW, Symbols, WIDE},
+    table::{self, Rule},
+    value::{Item, Reason, Value},
+};
+use crate::{
+    operators,
+    proto::{GraphProto, ModelProto, NodeProto, TensorProto, canonical_domain, tensor_proto::DataType},
+};
+
+type Known = Result<Item, Reason>;
+
+pub(super) struct Pass<'m> {
+    graph: &'m GraphProto,
+    opsets: HashMap<&'m str, i64>,
+    /// From the outermost graph to the one that is followed.
+    scopes: Vec<HashMap<String, Known>>,
+    /// Names of values that may be integers of 32 bits, whichever graph they are of.
+    narrow: HashSet<String>,
+    /// Nodes and names that may still be followed: those of loops are several times.
+    left: usize,
+}
+
+/// A network of 100,000 nodes, or loops of fewer.
+const MAX_STEPS: usize = 1_000_000;
+
+impl<'m> Pass<'m> {
+    pub(super) fn new(model: &'m ModelProto) -> Result<Self, Reason> {
+        let graph = model
+            .graph
+            .as_ref()
+            .ok_or_else(|| Reason::from("there is no graph"))?;
+        let imports = model.opset_import.iter();
+        Ok(Self {
+            graph,
+            opsets: imports
+                .map(|import| (canonical_domain(&import.domain), import.version))
+                .collect(),
+            scopes: Vec::new(),
+            narrow: HashSet::new(),
+            left: MAX_STEPS,
+        })
+    }
+
+    /// The graph's outputs by name.
+    pub(super) fn outputs(
+        mut self,
+        inputs: Vec<(&str, Item)>,
+        symbols: &mut Symbols,
+    ) -> Result<Vec<(&'m str, Known)>, Reason> {
+        let inputs = inputs.into_iter().map(|(name, item)| (name.to_owned(), Ok(item)));
+        let graph = self.graph;
+        let outputs = self.follow(graph, inputs.collect(), symbols)?;
+        let names = graph.output.iter().map(|output| output.name.as_str());
+        Ok(names.zip(outputs).collect())
+    }
+
+    fn follow(
+        &mut self,
+        graph: &GraphProto,
+        inputs: HashMap<String, Known>,
+        symbols: &mut Symbols,
+    ) -> Result<Vec<Known>, Reason> {
+        self.spend(1 + graph.initializer.len() + graph.input.len() + graph.output.len())?;
+        let mut scope = inputs;
+        for tensor in graph.initializer.iter().filter(|tensor| is_narrow(tensor)) {
+            self.narrow.insert(tensor.name.clone());
+        }
+        for tensor in &graph.initializer {
+            let known = || Ok(Item::Tensor(constants::tensor(tensor, symbols)));
+            scope.entry(tensor.name.clone()).or_insert_with(known);
+        }
+        for sparse in graph
+            .sparse_initializer
+            .iter()
+            .filter_map(|sparse| sparse.values.as_ref())
+        {
+            let known = || Ok(Item::Tensor(Value::same_of_any_rank()));
+            scope.entry(sparse.name.clone()).or_insert_with(known);
+        }
+        // A name that this graph gives later is not the outer graph's, nor another one's of its own.
+        for name in graph
+            .node
+            .iter()
+            .flat_map(|node| &node.output)
+            .filter(|name| !name.is_empty())
+        {
+            let later = Err(format!("the value '{name}' is used before it is defined").into());
+            if scope.insert(name.clone(), later).is_some() {
+                return Err(format!("two values are called '{name}'").into());
+            }
+        }
+        self.scopes.push(scope);
+        for node in &graph.node {
+            let given = self.node(node, symbols);
+            let Some(scope) = self.scopes.last_mut() else {
+                continue;
+            };
+            for (index, name) in node
+                .output
+                .iter()
+                .enumerate()
+                .filter(|(_, name)| !name.is_empty())
+            {
+                let known = match &given {
+                    Ok(items) => items.get(index).cloned().ok_or_else(|| {
+                        Reason::from(format!(
+                            "{} has an output {index} that is not followed",
+                            label(node)
+                        ))
+                    }),
+                    Err(reason) => Err(reason.clone()),
+                };
+                scope.insert(name.clone(), known);
+            }
+        }
+        let outputs = graph
+            .output
+            .iter()
+            .map(|output| self.known(&output.name))
+            .collect();
+        self.scopes.pop();
+        Ok(outputs)
+    }
+
+    /// Counts nodes and names that are looked at, however often.
+    fn spend(&mut self, steps: usize) -> Result<(), Reason> {
+        match self.left.checked_sub(steps) {
+            Some(left) => self.left = left,
+            None => return Err("the graph is too large to be followed".into()),
+        }
+        Ok(())
+    }
+
+    /// Notes whether a node gives integers of 32 bits, as far as may be; returns whether it takes some.
+    fn note_narrow(&mut self, node: &NodeProto) -> bool {
+        let is_taken = node.input.iter().any(|name| self.narrow.contains(name));
+        let mut constants = node.attribute.iter().filter_map(|attribute| attribute.t.as_ref());
+        let is_given = match node.op_type.as_str() {
+            "Cast" => {
+                let mut to = node.attribute.iter().filter(|attribute| attribute.name == "to");
+                to.any(|to| to.i == DataType::Int32 as i64)
+            }
+            "Shape" | "Size" => false,
+            _ => is_taken || constants.any(is_narrow),
+        };
+        if is_given {
+            self.narrow.extend(node.output.iter().cloned());
+        }
+        is_taken
+    }
+
+    fn known(&self, name: &str) -> Known {
+        let scopes = self.scopes.iter().rev();
+        let mut found = scopes.filter_map(|scope| scope.get(name));
+        match found.next() {
+            Some(known) => known.clone(),
+            None => Err(format!("the value '{name}' is not defined").into()),
+        }
+    }
+
+    fn node(&mut self, node: &NodeProto, symbols: &mut Symbols) -> Given {
+        self.spend(1 + node.input.len() + node.output.len())?;
+        let Some(rule) = table::rule(&node.domain, &node.op_type) else {
+            return Err(format!("{} is not known to keep rows apart", label(node)).into());
+        };
+        let domain = canonical_domain(&node.domain);
+        let opset = self.opsets.get(domain).copied().unwrap_or(1);
+        if operators::own_opset(node).is_some_and(|own| own != opset) {
+            // ONNX Runtime takes the model's for such a function.
+            return Err(format!("{} is of another operator set than the model", label(node)).into());
+        }
+        let inputs: Result<Vec<Option<Item>>, Reason> = node
+            .input
+            .iter()
+            .map(|name| {
+                if name.is_empty() {
+                    Ok(None)
+                } else {
+                    self.known(name).map(Some)
+                }
+            })
+            .collect();
+        let inputs = inputs?;
+        let is_same = |item: &Option<Item>| match item {
+            None | Some(Item::Sequence(None)) => true,
+            Some(Item::Tensor(value) | Item::Sequence(Some(value))) => value.is_same(),
+        };
+        let are_same = inputs.iter().all(is_same);
+        let numbering = numbering::given(node, &inputs);
+        let outer = interleaving::given(node, &inputs)?;
+        let finish = |items| interleaving::apply(numbering::apply(items, numbering), outer.as_ref());
+        let is_narrow = self.note_narrow(node);
+        let mut seen = Node {
+            proto: node,
+            width: if is_narrow { NARROW } else { WIDE },
+            opset,
+            inputs,
+            symbols,
+        };
+        match rule {
+            Rule::By(rule) => match rule(&mut seen) {
+                Err(_) if are_same => {
+                    let same = || Item::Tensor(Value::same_of_any_rank());
+                    Ok(node.output.iter().map(|_| same()).collect())
+                }
+                given => given.map(finish),
+            },
+            Rule::Always(rule) => rule(&mut seen).map(finish),
+            Rule::Inner(rule) => rule(&mut seen, self),
+        }
+    }
+}
+
+fn is_narrow(tensor: &TensorProto) -> bool {
+    tensor.data_type == DataType::Int32 as i32
+}
+
+impl Follow for Pass<'_> {
+    fn graph(&mut self, graph: &GraphProto, arguments: Vec<Item>, symbols: &mut Symbols) -> Given {
+        let names = graph.input.iter().map(|input| input.name.clone());
+        self.narrow.extend(names.clone());
+        let inputs = names.zip(arguments.into_iter().map(Ok)).collect();
+        self.follow(graph, inputs, symbols)?.into_iter().collect()
+    }
+}

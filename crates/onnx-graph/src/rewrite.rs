@@ -1,0 +1,242 @@
+//! Changes of a file's graph before a runtime gets it.
+
+use std::collections::HashSet;
+
+use crate::proto::{
+    AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorShapeProto, TypeProto,
+    attribute_proto::AttributeType,
+    canonical_domain,
+    tensor_proto::DataType,
+    tensor_shape_proto::{Dimension, dimension},
+    type_proto,
+};
+
+/// Takes a `ZipMap` away that makes an output: a map for each row, which no request can carry, of what stands in a matrix
+/// before. The output keeps its name and is that matrix.
+///
+/// scikit-learn's, `CatBoost`'s and XGBoost's exporters put one at the end of classifiers unless they are told not to.
+pub fn cut_zip_maps(model: &mut ModelProto) {
+    let Some(graph) = &mut model.graph else {
+        return;
+    };
+    let mut is_cut = false;
+    for index in 0..graph.node.len() {
+        let node = &graph.node[index];
+        if node.domain != "ai.onnx.ml" || node.op_type != "ZipMap" {
+            continue;
+        }
+        let ([_], [name]) = (&*node.input, &*node.output) else {
+            continue;
+        };
+        let is_used = graph.node.iter().any(|other| other.input.contains(name));
+        let Some(output) = graph.output.iter_mut().find(|output| output.name == *name) else {
+            continue;
+        };
+        if is_used {
+            continue;
+        }
+        let classes = node
+            .attribute
+            .iter()
+            .map(|attribute| attribute.ints.len().max(attribute.strings.len()));
+        output.r#type = Some(matrix(classes.max().unwrap_or(0)));
+        is_cut = true;
+        graph.node[index] = NodeProto {
+            op_type: "Identity".to_owned(),
+            domain: String::new(),
+            attribute: vec![],
+            ..node.clone()
+        };
+    }
+    // An exporter may import nothing but its own operators.
+    let has_onnx = |import: &OperatorSetIdProto| canonical_domain(&import.domain).is_empty();
+    if is_cut && !model.opset_import.iter().any(has_onnx) {
+        model.opset_import.push(OperatorSetIdProto {
+            version: 13,
+            ..Default::default()
+        });
+    }
+}
+
+/// Leaves of outputs that are named twice the first: it is one value, and is served once.
+pub fn drop_repeated_outputs(model: &mut ModelProto) {
+    if let Some(graph) = &mut model.graph {
+        let mut names = HashSet::new();
+        graph.output.retain(|output| names.insert(output.name.clone()));
+    }
+}
+
+/// Names outputs of loops and branches that have no name: ONNX Runtime 1.32 ends the process at such a value of a `Loop`, and does not
+/// load the others.
+pub fn name_outputs(model: &mut ModelProto) {
+    let mut count = 0;
+    for function in &mut model.functions {
+        name_outputs_of(&mut function.node, &mut count);
+    }
+    if let Some(graph) = &mut model.graph {
+        name_outputs_of(&mut graph.node, &mut count);
+    }
+}
+
+fn name_outputs_of(nodes: &mut [NodeProto], count: &mut usize) {
+    for node in nodes {
+        let is_control = matches!(node.op_type.as_str(), "If" | "Loop" | "Scan");
+        if is_control && canonical_domain(&node.domain).is_empty() {
+            for output in node.output.iter_mut().filter(|output| output.is_empty()) {
+                *output = format!("~unused~{count}");
+                *count += 1;
+            }
+        }
+        let graphs = node
+            .attribute
+            .iter_mut()
+            .flat_map(|attribute| attribute.g.iter_mut().chain(&mut attribute.graphs));
+        for graph in graphs {
+            name_outputs_of(&mut graph.node, count);
+        }
+    }
+}
+
+/// FP32 with so many columns; 0 is any number.
+fn matrix(columns: usize) -> TypeProto {
+    let columns = (columns > 0).then_some(dimension::Value::DimValue(columns as i64));
+    let dim = [None, columns].map(|value| Dimension { value });
+    TypeProto {
+        value: Some(type_proto::Value::TensorType(type_proto::Tensor {
+            elem_type: DataType::Float as i32,
+            shape: Some(TensorShapeProto { dim: dim.to_vec() }),
+        })),
+    }
+}
+
+/// The model without what the file says of outputs' dimensions, which is often wrong and which ONNX Runtime believes; what
+/// it says of values in between was not read at all. `None` where something would be lost that is not read here.
+pub fn without_claims(model: &ModelProto) -> Option<ModelProto> {
+    let mut model = model.clone();
+    forget(model.graph.as_mut()?).then_some(model)
+}
+
+fn forget(graph: &mut GraphProto) -> bool {
+    for output in &mut graph.output {
+        if let Some(type_proto::Value::TensorType(tensor)) =
+            output.r#type.as_mut().and_then(|r#type| r#type.value.as_mut())
+        {
+            tensor.shape = None;
+        }
+    }
+    let mut attributes = graph.node.iter_mut().flat_map(|node| &mut node.attribute);
+    attributes.all(|attribute: &mut AttributeProto| {
+        let is_read = !matches!(
+            attribute.r#type(),
+            AttributeType::TypeProto | AttributeType::TypeProtos
+        );
+        is_read && attribute.g.iter_mut().chain(&mut attribute.graphs).all(forget)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+    use crate::proto::ValueInfoProto;
+
+    fn node(op_type: &str, input: &str, output: &str) -> NodeProto {
+        NodeProto {
+            input: vec![input.to_owned()],
+            output: vec![output.to_owned()],
+            op_type: op_type.to_owned(),
+            domain: "ai.onnx.ml".to_owned(),
+            attribute: vec![AttributeProto {
+                name: "classlabels_int64s".to_owned(),
+                ints: vec![0, 1, 2],
+                ..AttributeProto::default()
+            }],
+            ..NodeProto::default()
+        }
+    }
+
+    fn model(node: Vec<NodeProto>) -> ModelProto {
+        let output = ValueInfoProto {
+            name: "y".to_owned(),
+            ..ValueInfoProto::default()
+        };
+        ModelProto {
+            graph: Some(GraphProto {
+                node,
+                output: vec![output],
+                ..GraphProto::default()
+            }),
+            ..ModelProto::default()
+        }
+    }
+
+    #[test]
+    fn a_zip_map_at_the_end_becomes_the_matrix_before_it() {
+        let mut cut = model(vec![node("ZipMap", "p", "y")]);
+        cut_zip_maps(&mut cut);
+        let graph = cut.graph.unwrap();
+        assert_eq!(
+            (graph.node[0].op_type.as_str(), graph.node[0].domain.as_str()),
+            ("Identity", "")
+        );
+        assert_eq!(graph.output[0].r#type, Some(matrix(3)));
+
+        let mut kept = model(vec![node("ZipMap", "p", "maps"), node("Other", "maps", "y")]);
+        let before = kept.graph.clone();
+        cut_zip_maps(&mut kept);
+        assert_eq!(kept.graph, before);
+    }
+
+    #[test]
+    fn an_output_that_is_named_twice_is_one() {
+        let mut twice = model(vec![]);
+        let graph = twice.graph.as_mut().unwrap();
+        let other = ValueInfoProto {
+            name: "z".to_owned(),
+            ..ValueInfoProto::default()
+        };
+        let again = graph.output[0].clone();
+        graph.output.extend([other, again]);
+        drop_repeated_outputs(&mut twice);
+        let names: Vec<&str> = twice
+            .graph
+            .as_ref()
+            .unwrap()
+            .output
+            .iter()
+            .map(|output| &*output.name)
+            .collect();
+        assert_eq!(names, ["y", "z"]);
+    }
+
+    #[test]
+    fn outputs_of_loops_have_names() {
+        let mut outer = node("Loop", "c", "");
+        outer.domain = String::new();
+        outer.output.push("y".to_owned());
+        let mut inner = node("Other", "c", "");
+        inner.attribute[0].g = Some(GraphProto {
+            node: vec![outer],
+            ..GraphProto::default()
+        });
+        let mut named = model(vec![inner]);
+        name_outputs(&mut named);
+        let inner = &named.graph.unwrap().node[0];
+        assert_eq!(inner.output, [""]);
+        let outer = &inner.attribute[0].g.as_ref().unwrap().node[0];
+        assert_eq!(outer.output, ["~unused~0", "y"]);
+    }
+
+    #[test]
+    fn claims_of_outputs_are_forgotten_in_inner_graphs_too() {
+        let mut claiming = model(vec![]);
+        claiming.graph.as_mut().unwrap().output[0].r#type = Some(matrix(3));
+        let inner = claiming.graph.clone();
+        let mut outer = node("If", "c", "y");
+        outer.attribute[0].g = inner;
+        claiming.graph.as_mut().unwrap().node.push(outer);
+        let text = format!("{:?}", without_claims(&claiming).unwrap());
+        assert!(!text.contains("DimValue"), "{text}");
+    }
+}

@@ -1,0 +1,290 @@
+use std::{
+    collections::{BTreeMap, HashSet},
+    fmt,
+};
+
+use bytes::Bytes;
+use tensor_core::Quoted;
+
+use crate::{
+    ElementType, Error, decode,
+    proto::{self, ModelProto, TypeProto, ValueInfoProto, canonical_domain, tensor_shape_proto, type_proto},
+};
+
+/// What an ONNX file says about itself: its inputs and outputs, and what it takes to run it.
+///
+/// Reading it does not prepare the model to run, so it is quick whatever the model's size is.
+///
+/// ```
+/// use onnx_graph::Signature;
+///
+/// let error = Signature::read(&b"no model".as_slice().into()).unwrap_err();
+/// assert!(error.to_string().starts_with("the file is text that begins with 'no model'"));
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Signature {
+    /// The version of the file format.
+    pub ir_version: i64,
+    /// The versions of the operator sets in use, by domain; ONNX's own has the empty domain.
+    pub opsets: BTreeMap<String, i64>,
+    /// What wrote the file, by its own account.
+    pub producer: String,
+    /// The inputs that must be given.
+    pub inputs: Vec<Port>,
+    /// The outputs.
+    pub outputs: Vec<Port>,
+}
+
+impl Signature {
+    /// Reads an ONNX file.
+    ///
+    /// # Errors
+    /// [`Invalid`](crate::ErrorKind::Invalid) when it is no ONNX file, of an unknown version, or has inputs or outputs that
+    /// are no tensors of a supported type.
+    pub fn read(content: &Bytes) -> Result<Self, Error> {
+        Self::of(&decode::decode(content)?)
+    }
+
+    /// The signature of a decoded file.
+    ///
+    /// # Errors
+    /// Those of [`read`](Self::read) but for what is no ONNX file.
+    pub fn of(model: &ModelProto) -> Result<Self, Error> {
+        const IR_VERSIONS: std::ops::RangeInclusive<i64> = 3..=13;
+        let graph = model
+            .graph
+            .as_ref()
+            .ok_or_else(|| Error::invalid(proto::DAMAGED))?;
+        if !IR_VERSIONS.contains(&model.ir_version) {
+            return Err(Error::invalid(format!(
+                "the file's format is IR version {}, expected {} to {}",
+                model.ir_version,
+                IR_VERSIONS.start(),
+                IR_VERSIONS.end()
+            )));
+        }
+        let initialized: HashSet<&str> = graph
+            .initializer
+            .iter()
+            .map(|tensor| tensor.name.as_str())
+            .collect();
+        let given = |input: &&ValueInfoProto| !initialized.contains(input.name.as_str());
+        Ok(Self {
+            ir_version: model.ir_version,
+            opsets: opsets(model)?,
+            producer: format!("{} {}", model.producer_name, model.producer_version)
+                .trim()
+                .to_owned(),
+            inputs: graph
+                .input
+                .iter()
+                .filter(given)
+                .map(|input| Port::read(input, "input"))
+                .collect::<Result<_, _>>()?,
+            outputs: graph
+                .output
+                .iter()
+                .map(|output| Port::read(output, "output"))
+                .collect::<Result<_, _>>()?,
+        })
+    }
+}
+
+/// Bytes that one tensor may take.
+pub const MAX_TENSOR_BYTES: u64 = 4 << 30;
+
+/// An input or output of a model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Port {
+    /// Its name.
+    pub name: String,
+    /// Its element type.
+    pub element_type: ElementType,
+    /// Its dimensions, `None` if the file does not even tell how many there are.
+    pub dims: Option<Vec<Dim>>,
+}
+
+impl Port {
+    fn read(info: &ValueInfoProto, role: &str) -> Result<Self, Error> {
+        let invalid =
+            |reason: &dyn fmt::Display| Error::invalid(format!("{role} {} {reason}", Quoted(&info.name)));
+        if info.name.is_empty() {
+            return Err(Error::invalid(format!("an {role} of the model has no name")));
+        }
+        let tensor = tensor_type(info.r#type.as_ref()).map_err(|error| invalid(&error))?;
+        let element_type = ElementType::from_code(tensor.elem_type).ok_or_else(|| {
+            let name = ElementType::name_of_code(tensor.elem_type);
+            invalid(&format_args!("is {name}, which is not supported"))
+        })?;
+        let dims = tensor
+            .shape
+            .as_ref()
+            .map(|shape| shape.dim.iter().map(Dim::read).collect::<Vec<Dim>>());
+        let port = Self {
+            name: info.name.clone(),
+            element_type,
+            dims,
+        };
+        port.check_size().map_err(|error| invalid(&error))?;
+        Ok(port)
+    }
+
+    /// An input or output with a name, a type and dimensions.
+    #[must_use]
+    pub fn new(name: impl Into<String>, element_type: ElementType, dims: Option<Vec<Dim>>) -> Self {
+        Self {
+            name: name.into(),
+            element_type,
+            dims,
+        }
+    }
+
+    /// Refuses an input whose dimensions are beyond the limits, after they were changed.
+    ///
+    /// # Errors
+    /// More than 32 dimensions, or more than [`MAX_TENSOR_BYTES`] in them.
+    pub fn check(&self) -> Result<(), Error> {
+        let checked = self.check_size();
+        checked.map_err(|error| Error::invalid(format!("input {} {error}", Quoted(&self.name))))
+    }
+
+    /// No tensor can come near this size, but a plan for one may be made.
+    fn check_size(&self) -> Result<(), Unservable> {
+        let Some(dims) = &self.dims else {
+            return Ok(());
+        };
+        if dims.len() > MAX_RANK {
+            return Err(Unservable::Rank(dims.len()));
+        }
+        let element = self.element_type.dtype().map_or(1, |dtype| dtype.size() as u64);
+        let bytes = dims
+            .iter()
+            .filter_map(Dim::fixed)
+            .try_fold(element, |bytes, dim| bytes.checked_mul(dim.max(1)));
+        match bytes {
+            Some(..=MAX_TENSOR_BYTES) => Ok(()),
+            _ => Err(Unservable::Size),
+        }
+    }
+}
+
+/// A dimension of an input or output.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Dim {
+    /// Always this size.
+    Fixed(u64),
+    /// Any size, but the same wherever the name stands.
+    Named(String),
+    /// Any size.
+    Free,
+}
+
+impl Dim {
+    fn read(dim: &tensor_shape_proto::Dimension) -> Self {
+        use tensor_shape_proto::dimension::Value;
+        match &dim.value {
+            // Some exporters write -1 instead of leaving the number out.
+            Some(Value::DimValue(value)) => u64::try_from(*value).map_or(Self::Free, Self::Fixed),
+            Some(Value::DimParam(name)) if !name.is_empty() => Self::Named(name.clone()),
+            _ => Self::Free,
+        }
+    }
+
+    /// The size, `None` if it is not always the same.
+    #[must_use]
+    pub fn fixed(&self) -> Option<u64> {
+        match self {
+            Self::Fixed(dim) => Some(*dim),
+            Self::Named(_) | Self::Free => None,
+        }
+    }
+}
+
+/// As in ONNX's own tools: a number, a name, or `?`.
+impl fmt::Display for Dim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Fixed(dim) => write!(f, "{dim}"),
+            Self::Named(name) => f.write_str(name),
+            Self::Free => f.write_str("?"),
+        }
+    }
+}
+
+/// Why an input or output cannot be served.
+#[derive(Debug)]
+enum Unservable {
+    /// It is something else than a tensor.
+    Kind(&'static str),
+    Rank(usize),
+    Size,
+}
+
+const MAX_RANK: usize = 32;
+
+const MAP: &str = "is a map";
+const MAPS: &str = "is a sequence of maps";
+const SEQUENCE: &str = "is a sequence";
+const OPTIONAL: &str = "is optional";
+
+impl fmt::Display for Unservable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Kind(what) => {
+                write!(
+                    f,
+                    "{what}, which a request cannot carry; only tensors can be served"
+                )?;
+                match *what {
+                    MAP | MAPS => f.write_str(
+                        " (scikit-learn models: export with options={id(model): {'zipmap': False}}, or zipmap=False, to get \
+                         probabilities as a tensor)",
+                    ),
+                    SEQUENCE => f.write_str(": give each tensor an output of its own, or join them by ConcatFromSequence"),
+                    OPTIONAL => f.write_str(": take its tensor out by OptionalGetElement"),
+                    _ => Ok(()),
+                }
+            }
+            Self::Rank(rank) => write!(f, "has {rank} dimensions, the limit is {MAX_RANK}"),
+            Self::Size => f.write_str("has dimensions beyond the limit of 4 GiB"),
+        }
+    }
+}
+
+fn tensor_type(info: Option<&TypeProto>) -> Result<&type_proto::Tensor, Unservable> {
+    use type_proto::Value;
+    let what = match info.and_then(|info| info.value.as_ref()) {
+        Some(Value::TensorType(tensor)) => return Ok(tensor),
+        Some(Value::SequenceType(sequence)) => {
+            match &sequence.elem_type.as_ref().and_then(|t| t.value.as_ref()) {
+                Some(Value::MapType(_)) => MAPS,
+                _ => SEQUENCE,
+            }
+        }
+        Some(Value::MapType(_)) => MAP,
+        Some(Value::OptionalType(_)) => OPTIONAL,
+        Some(Value::SparseTensorType(_)) => "is a sparse tensor",
+        Some(Value::OpaqueType(_)) => "is of an opaque type",
+        None => "has no type",
+    };
+    Err(Unservable::Kind(what))
+}
+
+fn opsets(model: &ModelProto) -> Result<BTreeMap<String, i64>, Error> {
+    let mut opsets = BTreeMap::new();
+    for import in &model.opset_import {
+        let domain = canonical_domain(&import.domain);
+        if opsets
+            .insert(domain.to_owned(), import.version)
+            .is_some_and(|version| version != import.version)
+        {
+            return Err(Error::invalid(format!(
+                "operator set {} is imported twice, in different versions",
+                Quoted(&import.domain)
+            )));
+        }
+    }
+    Ok(opsets)
+}
