@@ -17,3 +17,49 @@ pub(crate) fn refusal(error: Error) -> ServiceError {
         ErrorKind::UnsupportedAnywhere => refusal.caused_by(TractLimit::Everybodys),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use onnx_graph::{decode, expand, proto::AttributeProto};
+
+    use super::*;
+    use crate::{made_up, ops};
+
+    #[test]
+    fn the_log_has_the_cause_and_clients_the_message() {
+        // The graph as a number.
+        let error = refusal(decode(&b"\x08\x08\x38\x01".as_slice().into()).unwrap_err());
+        let message = "the file is no ONNX model, or it is damaged or cut off";
+        assert_eq!(error.to_string(), message);
+        let report = error.report();
+        assert!(report.starts_with(&format!("{message}: ")), "{report}");
+        assert_eq!(report.matches(message).count(), 1, "{report}");
+    }
+
+    #[test]
+    fn what_is_not_supported_is_the_limit_of_tract() {
+        let runtime = expand::Runtime {
+            has_attribute: ops::has_attribute,
+            prefers_floats: false,
+        };
+        let limit = |op_type: &str, inputs: &[&str], attribute: Option<(&str, i64)>| {
+            let mut node = made_up::node(op_type, inputs, "y");
+            node.domain = "com.microsoft".to_owned();
+            node.attribute.extend(attribute.map(|(name, i)| AttributeProto {
+                name: name.to_owned(),
+                r#type: 2,
+                i,
+                ..AttributeProto::default()
+            }));
+            let model = made_up::model(vec![node], &[-1, 4], &[-1, 4], vec![]);
+            let error = refusal(expand::expanded(&model, &runtime).unwrap_err());
+            let source = std::error::Error::source(&error).unwrap();
+            format!("{:?}", source.downcast_ref::<TractLimit>().unwrap())
+        };
+        let transposed = limit("FusedMatMul", &["x", "x"], Some(("transBatchA", 1)));
+        let packed = limit("MultiHeadAttention", &["x"], None);
+        assert_eq!([&*transposed, &*packed], ["Unsupported", "Everybodys"]);
+    }
+}

@@ -1,6 +1,6 @@
 //! ONNX files, read and checked within bounds, for whatever runs them.
 //!
-//! [`decode`] reads an untrusted file into the messages of the format ([`proto`]), after it has measured what they would take in memory.
+//! [`decode()`] reads an untrusted file into the messages of the format ([`proto`]), after it has measured what they would take in memory.
 //! [`Signature`] has its inputs and outputs, [`structure`] checks that the graph holds together, [`external`] gives tensors their contents
 //! from other files, and [`operators`] knows what a node may have in a version of its operator set. [`expand`] writes a model in fewer
 //! operators: functions and ONNX Runtime's own operators become ONNX's.

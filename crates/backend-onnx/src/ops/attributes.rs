@@ -2,7 +2,7 @@ use tract_hir::internal::*;
 
 use crate::lowered::{OnnxAttribute, OnnxNode};
 
-/// A node's attributes by name. Their types are those that the operator defines ([`check_types`](super::check_types)); the caller
+/// A node's attributes by name. Their types are those that the operator defines ([`onnx_graph::expand`]); the caller
 /// checks whether the values make sense.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Attributes<'a>(pub(crate) &'a OnnxNode);

@@ -1,5 +1,5 @@
 //! Convolutions of 8-bit numbers by constant weights, as convolutions of FP32, and products of matrices with scales, as products without
-//! and what follows them: on processors without instructions for 8 bits, tract's take forty times as long.
+//! and what follows them: on processors without instructions for 8 bits, convolutions of bytes take up to forty times as long.
 //!
 //! Sums of whole numbers are exact in FP32 up to 2^24, in any order. Where weights could give more, the channels are convolved in
 //! parts, whose sums are added as INT32.

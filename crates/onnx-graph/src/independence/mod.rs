@@ -1,10 +1,10 @@
 //! Proof that the rows of a model are independent: row i of every output is computed from row i of the
 //! inputs.
 //!
-//! One pass over the graph follows rows through every operator, by a rule for each ([`table`]). What the pass
+//! One pass over the graph follows rows through every operator, by a rule for each (`table.rs`). What the pass
 //! does not know means no: requests are then not joined, which costs speed and never correctness. A value is
 //! the same for all requests, or computed from the number of rows alone, or a concatenation of what each
-//! request has, along an axis ([`value`]). Sizes are products of symbols and of the number of rows ([`size`]).
+//! request has, along an axis (`value.rs`). Sizes are products of symbols and of the number of rows (`size.rs`).
 //!
 //! Rounding that depends on the batch size does not count as dependence. A scale or a statistic over all rows
 //! does.
