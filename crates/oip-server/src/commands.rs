@@ -63,10 +63,8 @@ pub(crate) fn run(arguments: impl Iterator<Item = OsString>) -> Result<Asked, Fa
         Some("check") => parse::<Check>("check", rest())?.map(check::run),
         Some("init") => parse::<Init>("init", rest())?.map(|init| init::run(&init)),
         Some("completions") => parse::<Completions>("completions", rest())?.map(|completions| {
-            let mut script = Vec::new();
-            clap_complete::generate(completions.shell, &mut whole(), PROGRAM, &mut script);
             // A reader that has seen enough is no failure.
-            let _ = stdout().write_all(&script);
+            let _ = stdout().write_all(completing(completions.shell).as_bytes());
             Ok(ExitCode::SUCCESS)
         }),
         Some("man") => parse::<Man>("man", rest())?.map(|man| write_pages(&man.folder)),
@@ -171,6 +169,17 @@ fn whole() -> Command {
         .args_conflicts_with_subcommands(true)
         .disable_help_subcommand(true)
         .subcommands(commands.map(|command| command.version(env!("CARGO_PKG_VERSION"))))
+}
+
+/// The script that completes commands and options in a shell.
+fn completing(shell: Shell) -> String {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut whole(), PROGRAM, &mut script);
+    let script = String::from_utf8_lossy(&script);
+    // For bash, clap_complete writes the hyphen of the program's name in one way where it sets the command, and in another where it
+    // looks for its options.
+    let [sought, set] = ["__subcmd__", "__"].map(|hyphen| PROGRAM.replace('-', hyphen) + "__subcmd__");
+    script.replace(&sought, &set)
 }
 
 fn write_pages(folder: &Path) -> Result<ExitCode, Failure> {

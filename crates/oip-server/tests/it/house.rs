@@ -189,6 +189,18 @@ fn completions_and_manual_pages_have_all_commands() {
             assert!(script.contains(word), "{shell} lacks {word}");
         }
     }
+    // bash looks for the options of a command by the word that it has set for it.
+    let script = text(&run(&["completions", "bash"]).stdout);
+    let lines = || script.lines().map(str::trim);
+    let set: Vec<&str> = lines()
+        .filter_map(|line| line.strip_prefix("cmd=\"")?.strip_suffix('"'))
+        .filter(|command| !command.is_empty())
+        .collect();
+    assert!(set.len() >= 5, "{set:?}");
+    for command in set {
+        let sought = format!("{command})");
+        assert!(lines().any(|line| line == sought), "{command} has no options");
+    }
     let folder = tempfile::tempdir().unwrap();
     let pages = folder.path().join("man");
     assert!(run(&["man", pages.to_str().unwrap()]).status.success());
