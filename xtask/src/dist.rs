@@ -12,7 +12,11 @@ use anyhow::{Context, Result, ensure};
 use clap::Args;
 use sha2::{Digest, Sha256};
 
-use crate::{cargo, components, served, workspace};
+use crate::{
+    cargo, components,
+    elf::{self, Glibc},
+    served, workspace,
+};
 
 /// For which processors, and from what.
 #[derive(Args)]
@@ -76,11 +80,26 @@ const TARGETS: &[Target] = &[
 /// The packages that are shipped, with their programs.
 const PROGRAMS: [(&str, &str); 2] = [("oip-server", "oip-server"), ("tensor-cli", "tensor")];
 
+/// The oldest glibc that programs start with, as the first page says.
+const GLIBC: [(&str, Glibc); 2] = [("oip-server", Glibc(2, 35)), ("tensor", Glibc(2, 34))];
+
 /// What goes along from the top of the repository, beside all of docs/.
 const PAGES: [&str; 3] = ["LICENSE-APACHE", "LICENSE-MIT", "README.md"];
 
 /// The page of the book that is the archive's first one too.
 const START: (&str, &str) = ("docs/archive.md", "START.md");
+
+/// How that page calls an archive.
+const ANY_NAME: &str = "tensorferry-VERSION-TARGET";
+
+/// What the repository's page says behind its title in an archive.
+const README_IN_ARCHIVE: &str = "\
+**In an archive, [START.md](START.md) is the first page.** This is the repository's: commands here that begin with `cargo`, and paths that
+begin with `crates/`, are for a clone of the sources.
+";
+
+/// Where man looks for pages of the programs in `bin`.
+const MAN: &str = "man/man1";
 
 const SHELLS: [(&str, &str); 3] = [("bash", "bash"), ("zsh", "zsh"), ("fish", "fish")];
 
@@ -233,6 +252,23 @@ pub(crate) fn check_paths(program: &Path) -> Result<()> {
     Ok(())
 }
 
+/// A program that needs a newer C library than the first page says is not packed.
+fn check_glibc(program: &str, packed: &Path) -> Result<()> {
+    let needed = elf::oldest_glibc(packed)?;
+    let stated = GLIBC.iter().find(|(name, _)| *name == program);
+    let stated = stated
+        .with_context(|| format!("{} does not say what {program} needs", START.1))?
+        .1;
+    if let Some(needed) = needed {
+        ensure!(
+            needed <= stated,
+            "{program} needs glibc {needed}, and {} says {stated}",
+            START.1
+        );
+    }
+    Ok(())
+}
+
 /// Puts one archive together, and returns it.
 fn pack(target: &Target, programs: &Path, folder: &Path) -> Result<PathBuf> {
     let name = format!("tensorferry-{}-{}", components::version()?, target.triple);
@@ -240,7 +276,7 @@ fn pack(target: &Target, programs: &Path, folder: &Path) -> Result<PathBuf> {
     if tree.exists() {
         fs::remove_dir_all(&tree)?;
     }
-    for part in ["bin", "completions", "man"] {
+    for part in ["bin", "completions", MAN] {
         fs::create_dir_all(tree.join(part))?;
     }
     for (_, program) in PROGRAMS {
@@ -250,6 +286,7 @@ fn pack(target: &Target, programs: &Path, folder: &Path) -> Result<PathBuf> {
         call(Command::new(target.strip).arg(&packed))?;
         let size = fs::metadata(&packed)?.len();
         println!("{}: {program} has {:.1} MB", target.triple, size as f64 / 1e6);
+        check_glibc(program, &packed)?;
         describe(program, &runnable(target, &packed, program)?, &tree)?;
     }
     // Programs that were built elsewhere have other folders in them.
@@ -260,7 +297,7 @@ fn pack(target: &Target, programs: &Path, folder: &Path) -> Result<PathBuf> {
         }
     }
     try_out(target, &tree.join("bin").join(PROGRAMS[0].1))?;
-    for (page, content) in pages()? {
+    for (page, content) in pages(&name)? {
         let packed = tree.join(page);
         fs::create_dir_all(packed.parent().unwrap_or(&tree))?;
         fs::write(packed, content)?;
@@ -291,8 +328,8 @@ fn pack(target: &Target, programs: &Path, folder: &Path) -> Result<PathBuf> {
     Ok(archive)
 }
 
-/// The pages of an archive, by their paths in it: their links lead to each other as in the repository.
-fn pages() -> Result<Vec<(PathBuf, Vec<u8>)>> {
+/// The pages of an archive of this name, by their paths in it: their links lead to each other as in the repository.
+fn pages(name: &str) -> Result<Vec<(PathBuf, Vec<u8>)>> {
     fn collect(folder: &Path, pages: &mut Vec<(PathBuf, Vec<u8>)>) -> Result<()> {
         for entry in fs::read_dir(workspace::root().join(folder))? {
             let entry = entry?;
@@ -306,12 +343,18 @@ fn pages() -> Result<Vec<(PathBuf, Vec<u8>)>> {
     }
     let mut pages = Vec::new();
     for page in PAGES {
-        pages.push((PathBuf::from(page), fs::read(workspace::root().join(page))?));
+        let mut content = fs::read_to_string(workspace::root().join(page))?;
+        if page == "README.md" {
+            let title_end = content.find("\n\n").context("README.md has no title")?;
+            content.insert_str(title_end + 2, &format!("{README_IN_ARCHIVE}\n"));
+        }
+        pages.push((PathBuf::from(page), content.into_bytes()));
     }
     collect(Path::new("docs"), &mut pages)?;
     let (page, start) = START;
     let text = fs::read_to_string(workspace::root().join(page))?;
-    pages.push((PathBuf::from(start), text.replace("](", "](docs/").into_bytes()));
+    let text = text.replace("](", "](docs/").replace(ANY_NAME, name);
+    pages.push((PathBuf::from(start), text.into_bytes()));
     pages.sort();
     Ok(pages)
 }
@@ -389,7 +432,7 @@ fn describe(program: &str, command: &[OsString], tree: &Path) -> Result<()> {
         let file = tree.join("completions").join(format!("{program}.{extension}"));
         fs::write(file, output.stdout)?;
     }
-    call(start().arg("man").arg(tree.join("man")))
+    call(start().arg("man").arg(tree.join(MAN)))
 }
 
 fn call(command: &mut Command) -> Result<()> {
@@ -416,7 +459,8 @@ mod tests {
     /// All links work in an unpacked archive.
     #[test]
     fn links_of_packed_pages_lead_to_packed_pages() {
-        let pages = pages().unwrap();
+        let name = "tensorferry-1.2.3-x86_64-unknown-linux-musl";
+        let pages = pages(name).unwrap();
         let packed: BTreeSet<&Path> = pages.iter().map(|(path, _)| path.as_path()).collect();
         let mut count = 0;
         for (path, content) in &pages {
@@ -441,10 +485,16 @@ mod tests {
         assert!(count > 100, "{count} links were found");
         let start = pages.iter().find(|(path, _)| path == Path::new(START.1));
         let start = String::from_utf8(start.unwrap().1.clone()).unwrap();
+        for (program, glibc) in GLIBC {
+            let needs = format!("glibc {glibc} for `{program}`");
+            assert!(start.contains(&needs), "{needs}");
+        }
+        assert!(!start.contains(ANY_NAME), "{start}");
         for said in [
+            &format!("tar -xzf {name}.tar.gz"),
             "PATH",
             "completions",
-            "man",
+            MAN,
             "oip-server init",
             "check",
             "oip-server iris.onnx",
