@@ -64,9 +64,11 @@ pub use config::{EngineConfig, ModelControl};
 pub use engine::Engine;
 pub use load::{
     digests::{DigestsError, RequiredDigests},
+    lifecycle::UNAVAILABLE,
     registry::ModelStatus,
     repositories::Repositories,
-    repository::{PassedOver, Repository, RepositoryError},
+    repository::{PassedOver, Repository},
+    repository_error::RepositoryError,
     upstream::Upstream,
 };
 pub use run::{

@@ -152,6 +152,14 @@ pub(crate) enum LoadError {
         /// The path of an export in its directory.
         exported: Option<String>,
     },
+    #[error(
+        "it is no model but a folder of models, of which {} is one: serve this folder itself",
+        Quoted(model)
+    )]
+    FolderOfModels {
+        /// A folder in it with versions.
+        model: String,
+    },
     #[error("it has no version folder with {files} in it{}", hint(*is_misplaced, misnamed.as_ref()))]
     NoVersion {
         files: String,

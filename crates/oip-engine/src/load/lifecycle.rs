@@ -24,6 +24,10 @@ use crate::{
     run::{cache::ResponseCache, others::Others, served_version::ServedVersion},
 };
 
+/// The target of log events about models that are not available, each with its `reason`: a program that tells reasons in another
+/// way can leave them out of its log.
+pub const UNAVAILABLE: &str = "oip_engine::unavailable";
+
 /// Loads and unloads models, one operation per model at a time; who calls sees to that.
 pub(crate) struct Lifecycle {
     pub(crate) repository: Repositories,
@@ -143,7 +147,7 @@ impl Lifecycle {
         let polls = matches!(self.config.control, ModelControl::Poll { .. });
         let fail = |reason: LoadError| {
             let text = reason.to_string();
-            tracing::warn!(model = name, reason = text, "a model is unavailable");
+            tracing::warn!(target: UNAVAILABLE, model = name, reason = text, "a model is unavailable");
             // Its files come while the server runs.
             let is_coming = polls && matches!(reason, LoadError::NoFiles);
             self.registry.fail(name, &text, is_waited_for && !is_coming);
@@ -343,7 +347,9 @@ impl Lifecycle {
                 let reason = reason.to_string();
                 match waits {
                     true => tracing::info!(model = name, version, reason, "a pipeline waits for its models"),
-                    false => tracing::warn!(model = name, version, reason, "a model is unavailable"),
+                    false => {
+                        tracing::warn!(target: UNAVAILABLE, model = name, version, reason, "a model is unavailable");
+                    }
                 }
             }
         }
@@ -403,7 +409,7 @@ impl Lifecycle {
                     None => tracing::info!(model, version, "a pipeline is available"),
                     Some(reason) => {
                         let reason = reason.to_string();
-                        tracing::warn!(model, version, reason, "a pipeline is unavailable");
+                        tracing::warn!(target: UNAVAILABLE, model, version, reason, "a pipeline is unavailable");
                     }
                 }
                 // Pipelines that run this one have other models behind them then.

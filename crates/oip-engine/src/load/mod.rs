@@ -16,6 +16,7 @@ pub(crate) mod poll;
 pub(crate) mod registry;
 pub(crate) mod repositories;
 pub(crate) mod repository;
+pub(crate) mod repository_error;
 pub(crate) mod retirement;
 mod root;
 mod row_settings;

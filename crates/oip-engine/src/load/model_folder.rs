@@ -484,6 +484,22 @@ impl ModelFolder {
         })
     }
 
+    /// A folder in it that is a model with versions, as a repository has them.
+    fn inner_model(&self, written: &WrittenConfig) -> Option<String> {
+        let is_model = |name: &String| {
+            let folder = self.below.join(name);
+            let versions = subfolders(&self.root, &folder).unwrap_or_default();
+            let mut versions = versions
+                .into_iter()
+                .filter(|version| version.bytes().all(|byte| byte.is_ascii_digit()));
+            versions.any(|version| {
+                let file = self.model_file(&folder.join(version), written);
+                file.is_ok_and(|file| file.is_some())
+            })
+        };
+        self.subfolders().ok()?.into_iter().find(is_model)
+    }
+
     /// Why a model without versions has no file.
     fn why_no_file(&self, written: &WrittenConfig) -> Result<LoadError, LoadError> {
         let unexported = self.unexported(None, None);
@@ -497,6 +513,9 @@ impl ModelFolder {
     }
 
     fn why_empty(&self, written: &WrittenConfig, version: Option<&String>) -> Result<LoadError, LoadError> {
+        if let Some(model) = self.inner_model(written) {
+            return Ok(LoadError::FolderOfModels { model });
+        }
         let misplaced = self.model_file(&self.below, written)?.and_then(Result::ok);
         let weights = misplaced
             .as_ref()

@@ -2,7 +2,6 @@
 
 use std::{
     ffi::OsStr,
-    fmt,
     io::{self, Read},
     path::{Path, PathBuf},
     sync::Arc,
@@ -19,6 +18,7 @@ use crate::load::{
     foreign::framework,
     loose::{LOOKED_AT, looks_like_a_model},
     model_folder::{ModelFolder, subfolders},
+    repository_error::RepositoryError,
     root::{Resolved, Root, is_file},
     upstream::Upstream,
 };
@@ -88,11 +88,7 @@ impl Repository {
         single_model_name: Option<&str>,
         also: &[PathBuf],
     ) -> Result<Self, RepositoryError> {
-        let fail = |source| RepositoryError {
-            path: root.to_owned(),
-            is_for_links: false,
-            source,
-        };
+        let fail = |source| RepositoryError::new(root, backends, source);
         let path = std::path::absolute(root).map_err(fail)?;
         let is_known = |file: &Path| {
             let mut names = backends.iter().flat_map(|backend| backend.file_names());
@@ -106,11 +102,7 @@ impl Repository {
             let real = folder.canonicalize();
             // Fails unless it is a folder that may be entered.
             let entered = real.and_then(|real| Root::open(&real).map(|_| real));
-            entered.map_err(|source| RepositoryError {
-                path: folder.clone(),
-                is_for_links: true,
-                source,
-            })
+            entered.map_err(|source| RepositoryError::of_links(folder, source))
         });
         let also = also.collect::<Result<Vec<_>, _>>()?;
         let open = Arc::new(Root::open_with(&path, &also).map_err(fail)?);
@@ -432,49 +424,4 @@ fn head(root: &Root, name: &str) -> Vec<u8> {
         let _ = file.take(LOOKED_AT).read_to_end(&mut head);
     }
     head
-}
-
-/// Why a repository's folder cannot be used.
-#[derive(Debug)]
-pub struct RepositoryError {
-    path: PathBuf,
-    /// Whether it is one of the folders that links may lead to.
-    is_for_links: bool,
-    source: io::Error,
-}
-
-impl fmt::Display for RepositoryError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let path = self.path.display();
-        match self.source.kind() {
-            io::ErrorKind::NotFound if self.is_for_links => write!(f, "the folder {path} does not exist"),
-            io::ErrorKind::NotADirectory if self.is_for_links => write!(f, "{path} is not a folder"),
-            _ if self.is_for_links => write!(f, "the folder {path} cannot be read: {}", self.source),
-            io::ErrorKind::NotFound => write!(f, "the model repository {path} does not exist"),
-            io::ErrorKind::NotADirectory => match self.framework() {
-                Some(framework) => write!(
-                    f,
-                    "{path} is a file of {framework}, which is not served: export the model to ONNX"
-                ),
-                None => write!(
-                    f,
-                    "the model repository {path} is neither a folder nor, by its extension, a model's file"
-                ),
-            },
-            _ => write!(f, "the model repository {path} cannot be read: {}", self.source),
-        }
-    }
-}
-
-impl RepositoryError {
-    /// The other framework whose file it is.
-    fn framework(&self) -> Option<&'static str> {
-        framework(self.path.file_name()?.to_str()?)
-    }
-}
-
-impl std::error::Error for RepositoryError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        Some(&self.source)
-    }
 }

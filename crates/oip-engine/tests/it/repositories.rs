@@ -295,12 +295,26 @@ fn fs_07_folders_and_pipes_are_no_models() {
 
 #[test]
 fn a_missing_repository_is_an_error_that_names_it() {
-    let folder = repository(&[("file", "")]);
+    let pointer = "version https://git-lfs.github.com/spec/v1\nsize 7\n";
+    let folder = repository(&[("file", "some text"), ("empty.bin", ""), ("lfs.bin", pointer)]);
+    let place = folder.path().display();
     for (path, message) in [
-        ("nowhere", "does not exist"),
+        (
+            "nowhere",
+            &format!("there is no file or folder {place}/nowhere")[..],
+        ),
+        (
+            "flie",
+            &format!("there is no file or folder {place}/flie; did you mean {place}/file?"),
+        ),
         (
             "file",
-            "is neither a folder nor, by its extension, a model's file",
+            " is neither a folder nor, by its extension, a model's file: expected one of .text, .word",
+        ),
+        ("empty.bin", " is an empty file: copy or download it again"),
+        (
+            "lfs.bin",
+            " is a pointer of Git LFS to a file of 7 bytes: run `git lfs pull` where it was cloned, or download the file itself",
         ),
     ] {
         let error = Repository::open(&folder.path().join(path), &backends(), None)
@@ -309,6 +323,15 @@ fn a_missing_repository_is_an_error_that_names_it() {
             .to_string();
         assert!(error.contains(path) && error.ends_with(message), "{error}");
     }
+}
+
+#[test]
+fn a_folder_of_models_is_named_where_a_model_is_expected() {
+    let folder = repository(&[("shop/m/1/model.word", "echo"), ("shop/README.md", "")]);
+    assert_eq!(
+        reason_of(folder.path(), "shop"),
+        "it is no model but a folder of models, of which 'm' is one: serve this folder itself"
+    );
 }
 
 /// MR-11: what happens to the files of a loaded model does not matter.
@@ -400,15 +423,13 @@ fn a_file_is_a_repository_of_one_model() {
     until("the new file is served", || {
         y(&infer(&engine, request("ten", None, 1)).unwrap()) == 21
     });
-    write(folder.path(), "notes.txt", "");
+    write(folder.path(), "notes.txt", "to do");
     let error = Repository::open(&folder.path().join("notes.txt"), &backends(), None)
         .err()
         .unwrap();
-    assert!(
-        error
-            .to_string()
-            .ends_with("is neither a folder nor, by its extension, a model's file")
-    );
+    assert!(error.to_string().ends_with(
+        "is neither a folder nor, by its extension, a model's file: expected one of .text, .word"
+    ));
 }
 
 fn engine_polling(path: &Path) -> Engine {
