@@ -126,7 +126,7 @@ impl Speaks {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) speaks: Speaks,
-    /// The option that names it, for messages.
+    /// The option that names it, or the options that could, for messages.
     pub(crate) option: &'static str,
     /// As somebody wrote it, for messages.
     pub(crate) text: String,
@@ -201,7 +201,7 @@ impl Addresses {
         let host = options.host.as_deref();
         let shared = Reader {
             option: "--address",
-            port_option: None,
+            port_option: Some("--port"),
             speaks: Speaks::Both,
             host,
         };
@@ -210,14 +210,7 @@ impl Addresses {
                 "--port {port} and --address {address} both say where HTTP and gRPC listen: leave one of them out"
             )));
         }
-        let of_port = options.port.map(|port| {
-            let host = host.unwrap_or("127.0.0.1");
-            match host.contains(':') && !host.starts_with('[') {
-                true => format!("[{host}]:{port}"),
-                false => format!("{host}:{port}"),
-            }
-        });
-        let shared = shared.read(options.address.as_deref().or(of_port.as_deref()), None, None)?;
+        let shared = shared.read(options.address.as_deref(), options.port, None)?;
         let of_its_own = |speaks, address: &Option<String>, port, default: u16| {
             let (option, port_option) = match speaks {
                 Speaks::Http => ("--http-address", "--http-port"),
@@ -289,22 +282,27 @@ impl Reader<'_> {
         port: Option<u16>,
         default: Option<u16>,
     ) -> Result<Option<Place>, Failure> {
-        let place = |text: String, at| {
+        let place_of = |option, text: String, at| {
             Some(Place {
                 speaks: self.speaks,
-                option: self.option,
+                option,
                 text,
                 at,
             })
         };
         let Some(text) = address else {
-            let Some(port) = port.or(default) else {
-                return Ok(None);
+            let (port, option) = match (port, default, self.speaks) {
+                (Some(port), _, _) => (port, self.port_option.unwrap_or(self.option)),
+                (None, Some(port), Speaks::Http) => (port, "--port or --http-address"),
+                (None, Some(port), Speaks::Grpc) => (port, "--port or --grpc-address"),
+                (None, Some(port), Speaks::Both) => (port, self.option),
+                (None, None, _) => return Ok(None),
             };
             let host = self.host.unwrap_or(DEFAULT_HOST);
             let shown = with_port(host, port);
-            return Ok(place(shown, At::Tcp(look_up("--host", host, port)?)));
+            return Ok(place_of(option, shown, At::Tcp(look_up("--host", host, port)?)));
         };
+        let place = |text: String, at| place_of(self.option, text, at);
         // A host alone, as Triton has it: its port is another option's, or the default one.
         if text.parse::<IpAddr>().is_ok() || text == "localhost" {
             let usual = match self.speaks {

@@ -14,7 +14,8 @@ use oip_types::ByteSize;
 use crate::{
     allocator::note_worker,
     failure::Failure,
-    options::{DEFAULT_LOG, Options, one_line},
+    mistakes::one_line,
+    options::{DEFAULT_LOG, Options},
     telemetry::start_in_worker,
 };
 

@@ -52,7 +52,7 @@ pub(crate) fn bind(place: &Place, is_admin: bool, unix_socket_mode: u32) -> Resu
             speaks, option, text, ..
         } = place;
         Failure::run(format!(
-            "cannot listen on {text} for {}: {error} ({option} takes another address)",
+            "cannot listen on {text} for {}: {error} ({option} takes another one)",
             speaks.name()
         ))
     })

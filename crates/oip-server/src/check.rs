@@ -36,8 +36,10 @@ pub(crate) struct Check {
 pub(crate) fn run(check: Check) -> Result<ExitCode, Failure> {
     let start = Instant::now();
     let Check { json, mut options } = check;
-    // The table shows what is loaded; the log is for problems.
-    options.log.get_or_insert_with(|| "warn".to_owned());
+    // What is loaded, and why the rest is not, is in the table; the log is for other problems.
+    options
+        .log
+        .get_or_insert_with(|| format!("warn,{}=error", oip_engine::UNAVAILABLE));
     let mut config = Config::resolve(options)?;
     config.engine.control = ModelControl::None;
     let log = telemetry::start(&config.log, config.log_format, None)?;

@@ -1,26 +1,24 @@
 //! The subcommands: `oip-server check`, `init`, `completions` and `man`.
 
 use std::{
-    ffi::{OsStr, OsString},
+    ffi::OsString,
     io::{Write, stdout},
     iter::once,
     path::{Path, PathBuf},
     process::ExitCode,
 };
 
-use clap::{Command, CommandFactory, FromArgMatches, Parser, error::ErrorKind};
+use clap::{Command, CommandFactory, FromArgMatches, Parser};
 use clap_complete::Shell;
 
 use crate::{
     check::{self, Check},
     failure::Failure,
-    file_options, help,
+    help,
     init::{self, Init},
-    options::{AFTER_HELP_SHORT, Options, after_help, one_line},
+    mistakes::{self, PROGRAM},
+    options::{AFTER_HELP_SHORT, Options, after_help},
 };
-
-/// The name of the program.
-const PROGRAM: &str = "oip-server";
 
 const COMPLETIONS: &str = "\
 Examples:
@@ -56,8 +54,7 @@ pub(crate) enum Asked {
 }
 
 /// Reads the command line, and does what is not serving.
-pub(crate) fn run(arguments: impl Iterator<Item = OsString>) -> Result<Asked, Failure> {
-    let arguments: Vec<OsString> = arguments.collect();
+pub(crate) fn run(arguments: &[OsString]) -> Result<Asked, Failure> {
     let rest = || arguments.iter().skip(1).cloned();
     let done = match arguments.first().and_then(|first| first.to_str()) {
         Some("check") => parse::<Check>("check", rest())?.map(check::run),
@@ -68,11 +65,15 @@ pub(crate) fn run(arguments: impl Iterator<Item = OsString>) -> Result<Asked, Fa
             Ok(ExitCode::SUCCESS)
         }),
         Some("man") => parse::<Man>("man", rest())?.map(|man| write_pages(&man.folder)),
+        // As other programs have it, unless a folder is called so.
+        Some("help") if arguments.len() > 1 || !Path::new("help").exists() => {
+            return run(&rest().chain(once("--help".into())).collect::<Vec<_>>());
+        }
         // The word that other programs have for it, unless a folder is called so.
         Some("serve") if arguments.len() > 1 || !Path::new("serve").exists() => {
             return serve(&arguments[1..]);
         }
-        _ => return serve(&arguments),
+        _ => return serve(arguments),
     };
     Ok(Asked::Done(done.unwrap_or(Ok(ExitCode::SUCCESS))?))
 }
@@ -84,43 +85,14 @@ fn serve(arguments: &[OsString]) -> Result<Asked, Failure> {
         .and_then(|matches| Options::from_arg_matches(&matches));
     match parsed {
         Ok(options) => {
-            if let Some(path) = &options.path
-                && !path.exists()
-                && let Some(meant) = meant(path.as_os_str())
+            if let Some(path) = options.path.as_ref().filter(|path| !path.exists())
+                && let Some(answer) = mistakes::told_of_path(path, arguments)
             {
-                let shown = path.display();
-                return Err(Failure::usage(format!(
-                    "there is no file or folder '{shown}'; did you mean `{PROGRAM} {meant}`?"
-                )));
+                return Err(Failure::usage(answer));
             }
             Ok(Asked::Serve(Box::new(options)))
         }
-        Err(error) if error.use_stderr() => {
-            if let Some(answer) = moved(&error, arguments) {
-                return Err(Failure::usage(answer));
-            }
-            let first = arguments.first().filter(|_| arguments.len() > 1);
-            let is_of_words = matches!(
-                error.kind(),
-                ErrorKind::UnknownArgument | ErrorKind::InvalidSubcommand | ErrorKind::ArgumentConflict
-            );
-            let misspelt = first.filter(|_| is_of_words);
-            // A second path is where clap expects a command.
-            let is_path = |argument: &&OsString| Path::new(argument).exists();
-            let paths: Vec<&OsString> = arguments.iter().filter(is_path).collect();
-            Err(Failure::usage(
-                match (misspelt.and_then(|first| meant(first)), &paths[..]) {
-                    (Some(command), _) => format!("did you mean `{PROGRAM} {command}`? {}", one_line(&error)),
-                    (None, [one, other, ..]) if error.kind() == ErrorKind::ArgumentConflict => format!(
-                        "found {} and {}, expected one folder or file; a folder with MODEL/1/model.onnx and the like serves several \
-                     models (--help shows all options)",
-                        one.display(),
-                        other.display()
-                    ),
-                    (None, _) => one_line(&error),
-                },
-            ))
-        }
+        Err(error) if error.use_stderr() => Err(Failure::usage(mistakes::told(&error, arguments))),
         // Help and version are no errors.
         Err(error) => {
             let _ = error.print();
@@ -136,22 +108,14 @@ fn parse<T: Parser>(name: &str, arguments: impl Iterator<Item = OsString>) -> Re
     let matches = help::arranged(T::command()).try_get_matches_from(once(&program).chain(&arguments));
     match matches.and_then(|matches| T::from_arg_matches(&matches)) {
         Ok(parsed) => Ok(Some(parsed)),
-        Err(error) if error.use_stderr() => Err(Failure::usage(
-            moved(&error, &arguments).unwrap_or_else(|| one_line(&error)),
-        )),
+        Err(error) if error.use_stderr() => {
+            Err(Failure::usage(mistakes::told_of_command(&error, &arguments)))
+        }
         Err(error) => {
             let _ = error.print();
             Ok(None)
         }
     }
-}
-
-/// The answer to options that only the configuration file has.
-fn moved(error: &clap::Error, arguments: &[OsString]) -> Option<String> {
-    let is_unknown = error.kind() == ErrorKind::UnknownArgument;
-    is_unknown
-        .then(|| file_options::on_command_line(arguments))
-        .flatten()
 }
 
 /// The whole command line, for help, completions and manual pages. Commands are read by [`run`]: their options are those
@@ -194,22 +158,10 @@ fn write_pages(folder: &Path) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The command that a word may be a misspelling of.
-fn meant(text: &OsStr) -> Option<&'static str> {
-    let text = text.to_str()?;
-    let known = ["check", "init", "completions", "man"];
-    // One slip in a word of four letters, two in a long one, none in a short one.
-    let slips = |known: &str| match known.len() {
-        0..=3 => 0,
-        4..=9 => 1,
-        _ => 2,
-    };
-    let is_near = |known: &&str| strsim::osa_distance(known, text) <= slips(known);
-    known.into_iter().find(is_near)
-}
-
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsStr;
+
     use super::*;
 
     #[test]
@@ -263,16 +215,5 @@ mod tests {
             .map(|call| &call[..end(call).unwrap_or(call.len())])
             .map(|call| call.split_whitespace().map(str::to_owned).collect())
             .collect()
-    }
-
-    #[test]
-    fn misspelt_commands_are_known() {
-        let meant = |text: &str| super::meant(OsStr::new(text));
-        assert_eq!(meant("chek"), Some("check"));
-        assert_eq!(meant("completion"), Some("completions"));
-        assert_eq!(meant("nit"), Some("init"));
-        for path in ["models", "min", "iris.onnx", "in"] {
-            assert_eq!(meant(path), None, "{path}");
-        }
     }
 }

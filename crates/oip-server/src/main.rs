@@ -27,6 +27,7 @@ mod lasting_calls;
 mod log_settings;
 mod log_writer;
 mod metrics;
+mod mistakes;
 mod model_source;
 mod notify;
 mod one_port;
@@ -75,7 +76,8 @@ fn main() -> ExitCode {
     descriptors::raise_limit();
     descriptors::make_room();
     allocator::give_back_what_is_unused();
-    let outcome = commands::run(std::env::args_os().skip(1)).and_then(|asked| match asked {
+    let arguments: Vec<_> = std::env::args_os().skip(1).collect();
+    let outcome = commands::run(&arguments).and_then(|asked| match asked {
         Asked::Serve(options) => Config::resolve(*options).and_then(app::run),
         Asked::Done(code) => Ok(code),
     });

@@ -2,10 +2,7 @@
 
 use std::{num::NonZeroU32, ops::Range, path::PathBuf};
 
-use clap::{
-    CommandFactory, Parser, ValueEnum,
-    error::{ContextKind, ContextValue, ErrorKind},
-};
+use clap::{CommandFactory, Parser, ValueEnum};
 use serde::Deserialize;
 use toml::de::DeTable;
 
@@ -446,49 +443,6 @@ fn one_or_more<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Vec<PathBuf>
     })
 }
 
-/// Clap's message for a wrong command line, in one line.
-pub(crate) fn one_line(error: &clap::Error) -> String {
-    if let Some((argument, field)) = field_of_configuration(error) {
-        return format!(
-            "unexpected argument '{argument}' found; {field} is a field of a model's config.pbtxt (--help shows all options)"
-        );
-    }
-    let text = error.render().to_string();
-    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
-    let wanted =
-        lines.take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more information"));
-    let joined = wanted
-        .map(|line| line.trim_start_matches("error: "))
-        .collect::<Vec<_>>()
-        .join("; ");
-    format!("{joined} (--help shows all options)")
-}
-
-/// An unknown option that means a field of models' configurations: what each model has of its own is not said to the server.
-fn field_of_configuration(error: &clap::Error) -> Option<(&str, &'static str)> {
-    const FIELDS: [&str; 8] = [
-        "dynamic_batching",
-        "instance_group",
-        "max_batch_size",
-        "max_queue_delay_microseconds",
-        "max_queue_size",
-        "preferred_batch_size",
-        "response_cache",
-        "version_policy",
-    ];
-    if error.kind() != ErrorKind::UnknownArgument {
-        return None;
-    }
-    let Some(ContextValue::String(argument)) = error.get(ContextKind::InvalidArg) else {
-        return None;
-    };
-    let name = argument.strip_prefix("--")?.replace('-', "_");
-    let field = FIELDS
-        .into_iter()
-        .find(|field| strsim::osa_distance(field, &name) <= 2)?;
-    Some((argument.as_str(), field))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -575,28 +529,5 @@ mod tests {
             );
         }
         assert!(names.len() > 10, "{names:?}");
-    }
-
-    #[test]
-    fn wrong_command_lines_are_told_in_one_line() {
-        for (arguments, expected) in [
-            (
-                &["--htp-address", "x"][..],
-                "unexpected argument '--htp-address' found; tip: a similar argument exists: '--http-address'",
-            ),
-            (
-                &["--instances", "many"],
-                "invalid value 'many' for '--instances <N>'",
-            ),
-            (&["models", "extra"], "unexpected argument 'extra' found"),
-            (
-                &["--log-format", "x"],
-                "invalid value 'x' for '--log-format <FORMAT>'; [possible values: text, json]",
-            ),
-        ] {
-            let error = Options::try_parse_from([&["oip-server"], arguments].concat()).unwrap_err();
-            let line = one_line(&error);
-            assert!(line.starts_with(expected) && !line.contains('\n'), "{line}");
-        }
     }
 }

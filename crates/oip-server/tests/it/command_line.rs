@@ -36,6 +36,10 @@ fn lc_07_wrong_options() {
             "unexpected argument '-1' found",
         ),
         (
+            &["--port", "shop"],
+            "invalid value 'shop' for '--port <PORT>': expected a whole number (--help",
+        ),
+        (
             &["--model-repository", folder, "--request-timeout", "30x"],
             "invalid value '30x' for '--request-timeout <TIME>'",
         ),
@@ -117,23 +121,17 @@ fn lc_07_wrong_surroundings() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path().to_str().unwrap();
     let (code, line) = failing(&["--model-repository", "/nowhere"]);
-    assert_eq!(
-        (code, &*line),
-        (1, "the model repository /nowhere does not exist")
-    );
+    assert_eq!((code, &*line), (1, "there is no file or folder /nowhere"));
     assert_eq!(
         failing(&["--model-repository", folder, "--repository-also", "/nowhere"]),
         (1, "the folder /nowhere does not exist".to_owned())
     );
     let file = format!("{folder}/file");
-    fs::write(&file, "").unwrap();
-    assert_eq!(
-        failing(&["--model-repository", &file]),
-        (
-            1,
-            format!("the model repository {file} is neither a folder nor, by its extension, a model's file")
-        )
-    );
+    fs::write(&file, "text").unwrap();
+    let (code, line) = failing(&["--model-repository", &file]);
+    let expected =
+        format!("{file} is neither a folder nor, by its extension, a model's file: expected one of .");
+    assert!(code == 1 && line.starts_with(&expected), "{line}");
 
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
@@ -155,10 +153,48 @@ fn lc_07_wrong_surroundings() {
             code == 1
                 && line.starts_with(&format!(
                     "cannot listen on {address} for {transport}: Address already in use"
-                )),
+                ))
+                && line.ends_with(&format!("({option} takes another one)")),
             "{line}"
         );
     }
+    // What was said is what is to be said otherwise.
+    let port = taken.local_addr().unwrap().port().to_string();
+    for (arguments, option) in [
+        (&["--port", &port][..], "--port"),
+        (&["--http-port", &port, "--grpc-port", "0"], "--http-port"),
+    ] {
+        let (code, line) = failing(&[&[folder][..], arguments].concat());
+        assert!(
+            code == 1 && line.ends_with(&format!("({option} takes another one)")),
+            "{line}"
+        );
+    }
+}
+
+/// A wrong value is one of the variable where the command line has no such option.
+#[test]
+fn lc_07_wrong_variables() {
+    let line = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_oip-server"));
+        command
+            .args(arguments)
+            .env("OIP_PORT", "abc")
+            .env("OIP_LOG_FORMAT", "html");
+        let output = command.output().unwrap();
+        assert_eq!(output.status.code(), Some(2));
+        String::from_utf8(output.stderr).unwrap()
+    };
+    assert_eq!(
+        line(&["--log-format", "text"]),
+        "error: invalid value 'abc' for OIP_PORT in the environment: expected a whole number (--help shows all options)\n"
+    );
+    assert_eq!(
+        line(&["--port=0"]),
+        "error: invalid value 'html' for OIP_LOG_FORMAT in the environment; [possible values: text, json] (--help shows all \
+         options)\n"
+    );
+    assert!(line(&["--port", "80x"]).contains("'80x' for '--port <PORT>': expected a whole number"));
 }
 
 /// A library that cannot be used ends the start before any model is loaded, wherever it was named.
@@ -479,7 +515,7 @@ fn models_are_checked_before_they_are_served() {
 
     let (code, text, log) = check(&["/nowhere"]);
     assert_eq!((code, text.as_str()), (1, ""));
-    assert_eq!(log, "error: the model repository /nowhere does not exist\n");
+    assert_eq!(log, "error: there is no file or folder /nowhere\n");
     assert_eq!(check(&["--jsn"]).0, 2);
     assert!(check(&["--help"]).1.contains("--json"));
 }
@@ -547,6 +583,30 @@ fn check_opens_no_port() {
     let checked = run(&["check"]);
     let error = String::from_utf8(checked.stderr).unwrap();
     assert_eq!(checked.status.code(), Some(0), "{error}");
+}
+
+/// The reason is in the table's place, and not in the log as well, unless that is asked for.
+#[test]
+fn check_says_each_reason_once() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::create_dir_all(folder.path().join("broken/1")).unwrap();
+    fs::write(folder.path().join("broken/1/model.npy"), "no array").unwrap();
+    let run = |options: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_oip-server"));
+        let output = command
+            .arg("check")
+            .arg(folder.path())
+            .args(options)
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(1));
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        (text(output.stdout), text(output.stderr))
+    };
+    let (table, log) = run(&[]);
+    assert!(table.contains("broken 1: ") && log.is_empty(), "{table}{log}");
+    let (_, log) = run(&["--log", "warn"]);
+    assert!(log.contains("a model is unavailable"), "{log}");
 }
 
 /// A model as `MLflow` saves it, by the directory.

@@ -258,7 +258,38 @@ fn help_has_the_terminals_colour_and_width() {
 #[test]
 fn misspelt_commands_are_known() {
     for (arguments, meant) in [
-        (&["chek", "/tmp"][..], "did you mean `oip-server check`?"),
+        (
+            &["chek", "/tmp"][..],
+            "there is no file or folder 'chek'; did you mean `oip-server check /tmp`?",
+        ),
+        (
+            &["/tmp", "chek"],
+            "there is no file or folder 'chek'; did you mean `oip-server check /tmp`?",
+        ),
+        (
+            &["--onnxruntime", "auto", "check", "my models"],
+            "the command 'check' stands before its arguments: did you mean `oip-server check --onnxruntime auto 'my models'`?",
+        ),
+        (
+            &["--onnxruntime", "auto", "check"],
+            "the command 'check' stands before its arguments: did you mean `oip-server check --onnxruntime auto`?",
+        ),
+        (
+            &["--port", "1", "init", "shop"],
+            "the command 'init' stands before its arguments: did you mean `oip-server init shop`?",
+        ),
+        (
+            &["https://host/models?key=s3cret", "check"],
+            "the command 'check' stands before its arguments: did you mean `oip-server check ...`?",
+        ),
+        (
+            &["man"],
+            "the following required arguments were not provided: <FOLDER> (--help",
+        ),
+        (
+            &["init", "--force"],
+            "unexpected argument '--force' found (--help",
+        ),
         (
             &["chekc"],
             "there is no file or folder 'chekc'; did you mean `oip-server check`?",
@@ -269,8 +300,15 @@ fn misspelt_commands_are_known() {
         ),
     ] {
         let (code, line) = failing(arguments);
-        assert!(code != 0 && line.starts_with(meant), "{line}");
+        assert!(code == 2 && line.starts_with(meant), "{line}");
     }
+}
+
+#[test]
+fn help_is_a_command_too() {
+    assert_eq!(text(&run(&["help"]).stdout), text(&run(&["--help"]).stdout));
+    let of_check = text(&run(&["help", "check"]).stdout);
+    assert!(of_check.contains("--json") && of_check == text(&run(&["check", "--help"]).stdout));
 }
 
 #[test]
@@ -308,6 +346,6 @@ fn failures_are_json_where_the_log_is() {
         .collect();
     assert_eq!(
         events.last().unwrap()["reason"],
-        "the model repository /nowhere does not exist"
+        "there is no file or folder /nowhere"
     );
 }

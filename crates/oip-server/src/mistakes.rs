@@ -1,0 +1,248 @@
+//! Wrong command lines, told in one line with what may have been meant.
+
+use std::{
+    env,
+    error::Error as _,
+    ffi::{OsStr, OsString},
+    num::ParseIntError,
+    path::Path,
+};
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+
+use crate::{examples::quoted, file_options};
+
+/// The name of the program.
+pub(crate) const PROGRAM: &str = "oip-server";
+
+const COMMANDS: [&str; 4] = ["check", "init", "completions", "man"];
+
+/// What is wrong with arguments that were read as those of serving.
+pub(crate) fn told(error: &clap::Error, arguments: &[OsString]) -> String {
+    moved(error, arguments)
+        .or_else(|| misplaced(error, arguments))
+        .or_else(|| two_paths(error, arguments))
+        .unwrap_or_else(|| one_line(error))
+}
+
+/// What is wrong with the arguments behind a command.
+pub(crate) fn told_of_command(error: &clap::Error, arguments: &[OsString]) -> String {
+    moved(error, arguments).unwrap_or_else(|| one_line(error))
+}
+
+/// The answer to options that only the configuration file has.
+fn moved(error: &clap::Error, arguments: &[OsString]) -> Option<String> {
+    let is_unknown = error.kind() == ErrorKind::UnknownArgument;
+    is_unknown
+        .then(|| file_options::on_command_line(arguments))
+        .flatten()
+}
+
+/// The answer to a command that is misspelt or stands behind other arguments, and was read as a path.
+fn misplaced(error: &clap::Error, arguments: &[OsString]) -> Option<String> {
+    let at = arguments.iter().position(|word| read_as_path(word).is_some())?;
+    let is_of_words = match error.kind() {
+        ErrorKind::ArgumentConflict => true,
+        ErrorKind::UnknownArgument | ErrorKind::InvalidSubcommand => at == 0,
+        _ => false,
+    };
+    is_of_words.then(|| command_first(arguments, at)).flatten()
+}
+
+/// The answer to a path that leads nowhere and may be a command.
+pub(crate) fn told_of_path(path: &Path, arguments: &[OsString]) -> Option<String> {
+    let at = arguments.iter().position(|word| word == path.as_os_str())?;
+    command_first(arguments, at)
+}
+
+/// Says how a line would be with the command at a place in front.
+fn command_first(arguments: &[OsString], at: usize) -> Option<String> {
+    let word = arguments.get(at)?;
+    let command = read_as_path(word)?;
+    let (before, after) = (&arguments[..at], &arguments[at + 1..]);
+    // Options of serving are options of `check`, and of no other command.
+    let has_options = before
+        .iter()
+        .any(|argument| argument.as_encoded_bytes().starts_with(b"-"));
+    let before = match has_options && command != "check" {
+        true => &[],
+        false => before,
+    };
+    let meant = call(command, before.iter().chain(after));
+    Some(match word == command {
+        true => format!("the command '{command}' stands before its arguments: did you mean `{meant}`?"),
+        false => format!(
+            "there is no file or folder '{}'; did you mean `{meant}`?",
+            word.display()
+        ),
+    })
+}
+
+/// The command that a word may be or be a misspelling of, unless a file or folder has the name.
+fn read_as_path(word: &OsStr) -> Option<&'static str> {
+    meant(word).filter(|_| !Path::new(word).exists())
+}
+
+fn two_paths(error: &clap::Error, arguments: &[OsString]) -> Option<String> {
+    let is_path = |argument: &&OsString| Path::new(argument).exists();
+    let mut paths = arguments
+        .iter()
+        .filter(is_path)
+        .filter(|_| error.kind() == ErrorKind::ArgumentConflict);
+    let (one, other) = (paths.next()?, paths.next()?);
+    Some(format!(
+        "found {} and {}, expected one folder or file; a folder with MODEL/1/model.onnx and the like serves several models \
+         (--help shows all options)",
+        one.display(),
+        other.display()
+    ))
+}
+
+/// A call of the program, ready to be pasted. URLs are left out, as a query may contain a key.
+fn call<'a>(command: &str, arguments: impl Iterator<Item = &'a OsString>) -> String {
+    let mut call = format!("{PROGRAM} {command}");
+    for argument in arguments {
+        let text = argument.to_string_lossy();
+        call.push(' ');
+        match text.contains("://") {
+            true => call.push_str("..."),
+            false => call.push_str(&quoted(&text)),
+        }
+    }
+    call
+}
+
+/// The command that a word may be a misspelling of.
+fn meant(text: &OsStr) -> Option<&'static str> {
+    let text = text.to_str()?;
+    // One slip in a word of four letters, two in a long one, none in a short one.
+    let slips = |known: &str| match known.len() {
+        0..=3 => 0,
+        4..=9 => 1,
+        _ => 2,
+    };
+    let is_near = |known: &&str| strsim::osa_distance(known, text) <= slips(known);
+    COMMANDS.into_iter().find(is_near)
+}
+
+/// Clap's message for a wrong command line, in one line.
+pub(crate) fn one_line(error: &clap::Error) -> String {
+    if let Some((argument, field)) = field_of_configuration(error) {
+        return format!(
+            "unexpected argument '{argument}' found; {field} is a field of a model's config.pbtxt (--help shows all options)"
+        );
+    }
+    let text = error.render().to_string();
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    let wanted =
+        lines.take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more information"));
+    // A path that begins with a hyphen is nobody's wish.
+    let wanted = wanted.filter(|line| !line.starts_with("tip: to pass '"));
+    let (mut joined, mut is_list) = (String::new(), false);
+    for line in wanted {
+        is_list |= joined.ends_with(':');
+        joined += match &joined[..] {
+            "" => "",
+            start if start.ends_with(':') => " ",
+            _ if is_list && !line.starts_with("tip:") => ", ",
+            _ => "; ",
+        };
+        joined += line.trim_start_matches("error: ");
+    }
+    if let Some(wrong) = error
+        .source()
+        .and_then(|source| source.downcast_ref::<ParseIntError>())
+    {
+        joined = joined.replace(&wrong.to_string(), "expected a whole number");
+    }
+    if let Some((option, variable)) = variable(error) {
+        joined = joined.replace(&format!("'{option}'"), &format!("{variable} in the environment"));
+    }
+    format!("{joined} (--help shows all options)")
+}
+
+/// The option of a wrong value that is not on the command line, as clap names it, and the variable that the value comes from.
+fn variable(error: &clap::Error) -> Option<(&str, String)> {
+    let is_value = matches!(error.kind(), ErrorKind::ValueValidation | ErrorKind::InvalidValue);
+    let Some(ContextValue::String(option)) = error.get(ContextKind::InvalidArg).filter(|_| is_value) else {
+        return None;
+    };
+    let long = option.split([' ', '=']).next()?;
+    let variable = format!(
+        "OIP_{}",
+        long.strip_prefix("--")?.replace('-', "_").to_uppercase()
+    );
+    let is_given = |argument: OsString| {
+        let argument = argument.to_string_lossy().into_owned();
+        argument.split('=').next() == Some(long)
+    };
+    let is_set = env::var_os(&variable).is_some() && !env::args_os().any(is_given);
+    is_set.then_some((option.as_str(), variable))
+}
+
+/// An unknown option that means a field of models' configurations: what each model has of its own is not said to the server.
+fn field_of_configuration(error: &clap::Error) -> Option<(&str, &'static str)> {
+    const FIELDS: [&str; 8] = [
+        "dynamic_batching",
+        "instance_group",
+        "max_batch_size",
+        "max_queue_delay_microseconds",
+        "max_queue_size",
+        "preferred_batch_size",
+        "response_cache",
+        "version_policy",
+    ];
+    if error.kind() != ErrorKind::UnknownArgument {
+        return None;
+    }
+    let Some(ContextValue::String(argument)) = error.get(ContextKind::InvalidArg) else {
+        return None;
+    };
+    let name = argument.strip_prefix("--")?.replace('-', "_");
+    let field = FIELDS
+        .into_iter()
+        .find(|field| strsim::osa_distance(field, &name) <= 2)?;
+    Some((argument.as_str(), field))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::options::Options;
+
+    #[test]
+    fn wrong_command_lines_are_told_in_one_line() {
+        for (arguments, expected) in [
+            (
+                &["--htp-address", "x"][..],
+                "unexpected argument '--htp-address' found; tip: a similar argument exists: '--http-address'",
+            ),
+            (
+                &["--instances", "many"],
+                "invalid value 'many' for '--instances <N>'",
+            ),
+            (&["models", "extra"], "unexpected argument 'extra' found"),
+            (
+                &["--log-format", "x"],
+                "invalid value 'x' for '--log-format <FORMAT>'; [possible values: text, json]",
+            ),
+        ] {
+            let error = Options::try_parse_from([&["oip-server"], arguments].concat()).unwrap_err();
+            let line = one_line(&error);
+            assert!(line.starts_with(expected) && !line.contains('\n'), "{line}");
+        }
+    }
+
+    #[test]
+    fn misspelt_commands_are_known() {
+        let meant = |text: &str| super::meant(OsStr::new(text));
+        assert_eq!(meant("chek"), Some("check"));
+        assert_eq!(meant("completion"), Some("completions"));
+        assert_eq!(meant("nit"), Some("init"));
+        for path in ["models", "min", "iris.onnx", "in"] {
+            assert_eq!(meant(path), None, "{path}");
+        }
+    }
+}
