@@ -6,6 +6,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use tensor_core::Quoted;
+
 use crate::{Error, ErrorKind, FileIdentity, FileSource};
 
 /// A file that appears under its name only when it is complete.
@@ -239,9 +241,14 @@ impl AtomicFile {
         }
         let widest = options.widest_mode.unwrap_or(Self::NEW_FILE);
         let mode = replaced.as_ref().map_or(Self::NEW_FILE & widest, private_part);
-        let temporary = temporary(folder_of(&target), mode);
-        let temporary = temporary
-            .map_err(|error| Error::io("the temporary file beside the target cannot be made", error))?;
+        let folder = folder_of(&target);
+        let temporary = temporary(folder, mode).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => {
+                let what = format!("the folder {} does not exist", Quoted(&folder.to_string_lossy()));
+                Error::io(what, io::Error::new(io::ErrorKind::NotFound, "make it first"))
+            }
+            _ => Error::io("the temporary file beside the target cannot be made", error),
+        })?;
         Ok(Self {
             temporary,
             target,
