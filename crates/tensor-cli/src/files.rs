@@ -17,7 +17,7 @@ use tensor_files::{Composite, SourceFiles};
 use crate::{
     failure::{About, Outcome},
     options::{Checksum, Endian, Target},
-    progress,
+    progress, table,
 };
 
 static READ_OPTIONS: OnceLock<ReadOptions> = OnceLock::new();
@@ -50,7 +50,7 @@ pub(crate) fn open(path: &Path) -> Outcome<Composite<'static>> {
         let opened = tensor_files::open_source(Arc::new(source), None, &read_options());
         return opened.map(|reader| Composite::new("-", reader)).about(path);
     }
-    let opened = tensor_files::open_composite(path, &read_options()).map_err(hint_at_pipes);
+    let opened = tensor_files::open_composite(path, &read_options()).map_err(|error| hint(error, path));
     let opened = opened.about(path)?;
     Ok(noted(opened, path))
 }
@@ -82,11 +82,41 @@ fn standard_input() -> Result<FileSource, Error> {
     FileSource::new(spooled)
 }
 
-fn hint_at_pipes(error: Error) -> Error {
-    if error.kind() == ErrorKind::NotAFile {
+fn hint(error: Error, path: &Path) -> Error {
+    if error.kind() != ErrorKind::NotAFile {
+        return error;
+    }
+    if !path.is_dir() {
         return error.expected("a regular file; for a pipe, - reads standard input");
     }
-    error
+    match file_of_a_model(path) {
+        Some(file) => {
+            let file = file.display().to_string();
+            error.expected(format_args!(
+                "a tensor file, or files and their index; as a repository of models it has {}, which can be named itself",
+                table::text(&file)
+            ))
+        }
+        None => error,
+    }
+}
+
+/// The first file in `MODEL/VERSION/` of a folder that is of a format, as repositories of models have them.
+fn file_of_a_model(repository: &Path) -> Option<PathBuf> {
+    let sorted = |folder: &Path| {
+        let entries = fs::read_dir(folder).into_iter().flatten();
+        let mut paths: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+        paths.sort();
+        paths
+    };
+    let is_version = |folder: &PathBuf| {
+        let name = folder.file_name().unwrap_or_default();
+        name.as_encoded_bytes().iter().all(u8::is_ascii_digit)
+    };
+    let models = sorted(repository).into_iter();
+    let versions = models.flat_map(|model| sorted(&model)).filter(is_version);
+    let mut files = versions.flat_map(|version| sorted(&version));
+    files.find(|file| tensor_files::format_of_path(file).is_some())
 }
 
 /// How many bytes a file has, or all files of a checkpoint. Not known for standard input and for an index on a server.
@@ -166,7 +196,9 @@ pub(crate) fn detect(path: &Path) -> Outcome<&'static dyn Format> {
         return Err(error.expected("a path; or convert, which writes a new file")).about(path);
     }
     // A pipe is not waited for.
-    let source = FileSource::open(path).map_err(hint_at_pipes).about(path)?;
+    let source = FileSource::open(path)
+        .map_err(|error| hint(error, path))
+        .about(path)?;
     let head = fmt_core::read_range(&source, 0..source.len().min(512), "the beginning of the file");
     tensor_files::detect(&head.about(path)?, source.len(), Some(path)).about(path)
 }

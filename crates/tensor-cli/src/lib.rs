@@ -15,6 +15,7 @@ mod histogram;
 mod index;
 mod inspect;
 mod manifest;
+mod mistakes;
 mod options;
 mod pieces;
 mod progress;
@@ -46,7 +47,7 @@ use crate::{
 #[must_use]
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     #[cfg_attr(not(feature = "client"), expect(unused_mut, reason = "nothing is handed on"))]
-    let mut options = Options::parse_from(arguments);
+    let mut options = parse(arguments);
     let mut out = BufWriter::new(io::stdout());
     files::read_with(options.reading.options());
     #[cfg(feature = "client")]
@@ -74,6 +75,11 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
             failure.code(is_diff)
         }
     }
+}
+
+fn parse(arguments: impl IntoIterator<Item = OsString>) -> Options {
+    let arguments: Vec<OsString> = arguments.into_iter().collect();
+    Options::try_parse_from(&arguments).unwrap_or_else(|error| mistakes::with_tip(error, &arguments).exit())
 }
 
 fn execute(command: Command, out: &mut (impl Write + Send)) -> Outcome {

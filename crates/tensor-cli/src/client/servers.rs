@@ -213,7 +213,8 @@ fn mean_micros(model: &ModelStatistics) -> Option<f64> {
 }
 
 fn mean_batch(model: &ModelStatistics) -> Option<f64> {
-    (model.execution_count > 0).then(|| model.inference_count as f64 / model.execution_count as f64)
+    let has_answers = model.execution_count > 0 && model.inference_count > 0;
+    has_answers.then(|| model.inference_count as f64 / model.execution_count as f64)
 }
 
 /// `tensor load`.

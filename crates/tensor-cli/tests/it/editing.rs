@@ -143,6 +143,70 @@ fn completions_and_manual_pages_are_written() {
     );
 }
 
+/// Options that other programs have are told as this one has them.
+#[test]
+fn unknown_options_are_told_with_what_may_have_been_meant() {
+    let place = Place::new();
+    for (arguments, tip) in [
+        (
+            &["ls", "http://127.0.0.1:9"][..],
+            Some("tip: the server's URL has an option: 'tensor ls --url http://127.0.0.1:9'"),
+        ),
+        (
+            &["--lenient", "show", "--model", "digits"],
+            Some("tip: the model's name stands without an option: 'tensor show MODEL'"),
+        ),
+        (
+            &["convert", "a.npy", "b.zt", "--force"],
+            Some("tip: a file of that name is replaced, unless there is '--no-clobber'"),
+        ),
+        (
+            &["inspect", "a.npy", "--jsno"],
+            Some("tip: a similar argument exists: '--json'"),
+        ),
+        (&["inspect", "a.npy", "--colour"], None),
+    ] {
+        let run = place.run(arguments);
+        assert_eq!(run.code, 2, "{}", run.err);
+        let found = run
+            .err
+            .lines()
+            .map(str::trim)
+            .find(|line| line.starts_with("tip:"));
+        assert_eq!(found, tip, "{}", run.err);
+    }
+}
+
+#[test]
+fn a_missing_folder_of_a_file_to_write_is_named() {
+    let place = Place::new();
+    place.write("a.npy", &[], &[("0", &vector())]);
+    let line = place.bad(&["convert", "a.npy", "no/dir/out.zt"]);
+    assert!(
+        line.ends_with("the folder 'no/dir' does not exist: make it first"),
+        "{line}"
+    );
+}
+
+#[test]
+fn a_repository_of_models_is_told_with_a_file_of_it() {
+    let place = Place::new();
+    fs::create_dir_all(place.path("shop/digits/1")).unwrap();
+    place.write("shop/digits/1/model.npy", &[], &[("0", &vector())]);
+    let line = place.bad(&["inspect", "shop"]);
+    let file = "as a repository of models it has shop/digits/1/model.npy, which can be named itself";
+    assert!(
+        line.contains("no checkpoint in the folder") && line.ends_with(file),
+        "{line}"
+    );
+    fs::create_dir(place.path("empty")).unwrap();
+    let line = place.bad(&["inspect", "empty"]);
+    assert!(
+        line.ends_with("expected a tensor file, or files and their index"),
+        "{line}"
+    );
+}
+
 /// One tensor in the place of another, and one more; what the other file says of itself stays there.
 #[test]
 fn one_tensor_is_put_and_appended() {
