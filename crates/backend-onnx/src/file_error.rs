@@ -31,7 +31,8 @@ mod tests {
     fn the_log_has_the_cause_and_clients_the_message() {
         // The graph as a number.
         let error = refusal(decode(&b"\x08\x08\x38\x01".as_slice().into()).unwrap_err());
-        let message = "the file is no ONNX model, or it is damaged or cut off";
+        let message =
+            "the file is no ONNX model, or it is damaged or cut off: export, copy or download it again";
         assert_eq!(error.to_string(), message);
         let report = error.report();
         assert!(report.starts_with(&format!("{message}: ")), "{report}");

@@ -35,7 +35,15 @@ impl SafetensorsReader {
     /// What is wrong with it and where: [`Error::broken_rule`] has the rule of docs/formats/safetensors.md.
     pub fn open(source: Arc<dyn ByteSource>, options: &ReadOptions) -> Result<Self, Error> {
         let len = source.len();
-        let of_length = |kind, what: &str| Error::new(kind, what).at(0).rule("S1");
+        // Files of other kinds begin with numbers too, and only a header with a brace.
+        let of_length = |kind, what: &str| {
+            let first = || read_range(&*source, LENGTH..LENGTH + 1, "the header");
+            let what = match len > LENGTH && first().is_ok_and(|first| first.first() != Some(&b'{')) {
+                true => format!("the file is not of safetensors, or it is damaged: {what}"),
+                false => what.to_owned(),
+            };
+            Error::new(kind, what).at(0).rule("S1")
+        };
         if len < LENGTH {
             let error = of_length(ErrorKind::Truncated, "the length of the header is cut off");
             return Err(error.expected("8 bytes").found(len));

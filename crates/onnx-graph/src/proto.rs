@@ -14,7 +14,8 @@ mod generated {
 pub use generated::*;
 
 /// The message for a file that is not in this format.
-pub const DAMAGED: &str = "the file is no ONNX model, or it is damaged or cut off";
+pub const DAMAGED: &str =
+    "the file is no ONNX model, or it is damaged or cut off: export, copy or download it again";
 
 /// The domain of an operator by one name: ONNX's own operators have two, `ai.onnx` and the empty one.
 #[must_use]

@@ -25,6 +25,14 @@ fn s1_the_length_of_the_header() {
         bytes[..8].copy_from_slice(&len.to_le_bytes());
         assert_eq!(refusal(&bytes), (kind, "S1"), "{len}");
     }
+    // What has a length and no header behind it is something else.
+    for (header, is_other) in [(GOOD, false), ("GARBAGE", true)] {
+        let mut bytes = file(header, 0);
+        bytes[..8].copy_from_slice(&u64::MAX.to_le_bytes());
+        let error = open(&bytes).unwrap_err().to_string();
+        let is_told = error.starts_with("the file is not of safetensors, or it is damaged: the length of");
+        assert_eq!(is_told, is_other, "{error}");
+    }
     // Old writers wrote such files; the home crate refuses them.
     let len = 100_000_008;
     let mut bytes = (len as u64).to_le_bytes().to_vec();
