@@ -2,7 +2,7 @@
 
 use std::{
     ffi::OsString,
-    io::{Write, stdout},
+    io::{self, Write, stdout},
     iter::once,
     path::{Path, PathBuf},
     process::ExitCode,
@@ -143,12 +143,27 @@ fn completing(shell: Shell) -> String {
     // For bash, clap_complete writes the hyphen of the program's name in one way where it sets the command, and in another where it
     // looks for its options.
     let [sought, set] = ["__subcmd__", "__"].map(|hyphen| PROGRAM.replace('-', hyphen) + "__subcmd__");
-    script.replace(&sought, &set)
+    // And bash completes names of files only where there is nothing else: where no word has been begun, that is, without options.
+    script.replace(&sought, &set).replace(
+        r#"compgen -W "${opts}" --"#,
+        r#"compgen -W "${opts}" -X "$([[ ${cur} == -* ]] || echo '-*')" --"#,
+    )
 }
 
 fn write_pages(folder: &Path) -> Result<ExitCode, Failure> {
+    /// All of them name the program and its version.
+    fn write(command: &Command, folder: &Path) -> io::Result<()> {
+        for command in command.get_subcommands() {
+            write(command, folder)?;
+        }
+        let source = format!("{PROGRAM} {}", env!("CARGO_PKG_VERSION"));
+        let page = clap_mangen::Man::new(command.clone()).source(source);
+        page.generate_to(folder).map(drop)
+    }
+    let mut whole = whole();
+    whole.build();
     std::fs::create_dir_all(folder)
-        .and_then(|()| clap_mangen::generate_to(whole(), folder))
+        .and_then(|()| write(&whole, folder))
         .map_err(|error| {
             Failure::run(format!(
                 "the manual pages cannot be written to {}: {error}",

@@ -5,6 +5,8 @@ use fmt_core::{Error, TensorReader};
 use tensor_core::{DType, DTypeKind};
 use tensor_files::{Composite, Pattern, Recast, Renaming, Selection};
 
+use crate::named::Named;
+
 /// Options that choose tensors. Patterns see names as they are in the file.
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Tensors")]
@@ -20,7 +22,7 @@ pub(crate) struct Choosing {
     rename: Vec<Renaming>,
     /// Convert floats, and quantised blocks that are understood, to f16, bf16, f32 or f64: to the nearest, ties to even.
     /// Integers and bools stay as they are; others must be left out or keep their dtype. Numbers beyond the range are a loss (--allow-loss=range).
-    #[arg(long, value_name = "DTYPE", value_parser = float)]
+    #[arg(long, value_name = "DTYPE", value_parser = Named { names: float_names, parse: float })]
     dtype: Option<DType>,
     /// With --dtype: those that fit keep theirs. Can be repeated.
     #[arg(long, value_name = "PATTERN", requires = "dtype")]
@@ -54,12 +56,18 @@ impl Choosing {
     }
 }
 
-fn float(text: &str) -> Result<DType, String> {
-    let floats = DType::ALL
+fn floats() -> impl Iterator<Item = DType> {
+    DType::ALL
         .into_iter()
-        .filter(|dtype| dtype.kind() == DTypeKind::Float);
-    let mut named = floats.filter(|dtype| dtype.name().eq_ignore_ascii_case(text));
-    named
-        .next()
+        .filter(|dtype| dtype.kind() == DTypeKind::Float)
+}
+
+fn float_names() -> Vec<&'static str> {
+    floats().map(DType::name).collect()
+}
+
+fn float(text: &str) -> Result<DType, String> {
+    floats()
+        .find(|dtype| dtype.name().eq_ignore_ascii_case(text))
         .ok_or_else(|| "expected f16, bf16, f32 or f64".to_owned())
 }

@@ -45,7 +45,7 @@ pub(crate) fn run(options: &Extract, out: &mut (impl Write + Send)) -> Outcome {
         None => &sources,
     };
     let format = tensor_files::format_of_path(target)
-        .filter(|format| !files::is_standard(target) && files::is_written(*format));
+        .filter(|format| !files::is_standard(target) && format.is_written());
     let output = files::output_options(options.no_clobber, std::slice::from_ref(&options.file));
     let late = || recast.as_ref().map(Recast::losses).unwrap_or_default();
     match (format, options.rows) {

@@ -135,11 +135,6 @@ pub(crate) fn len(path: &Path) -> Option<u64> {
     lens.sum()
 }
 
-/// Whether files of a format can be written.
-pub(crate) fn is_written(format: &dyn Format) -> bool {
-    !matches!(format.id(), "torch" | "onnx")
-}
-
 /// Refuses a place on a server as one to write to.
 pub(crate) fn check_local(path: &Path) -> Outcome {
     #[cfg(feature = "remote")]

@@ -5,6 +5,7 @@ mod choosing;
 #[cfg(feature = "client")]
 mod client;
 mod convert;
+mod described;
 mod diff;
 mod edit;
 mod extract;
@@ -16,6 +17,7 @@ mod index;
 mod inspect;
 mod manifest;
 mod mistakes;
+mod named;
 mod options;
 mod pieces;
 mod progress;
@@ -35,7 +37,7 @@ use std::{
     process::ExitCode,
 };
 
-use clap::{CommandFactory, Parser};
+use clap::{CommandFactory as _, Parser as _};
 
 use crate::{
     failure::Outcome,
@@ -113,15 +115,12 @@ fn execute(command: Command, out: &mut (impl Write + Send)) -> Outcome {
         Command::Load(options) => client::servers::load(&options, out),
         #[cfg(feature = "client")]
         Command::Unload(options) => client::servers::unload(&options, out),
-        Command::Completions { shell } => {
-            let mut script = Vec::new();
-            clap_complete::generate(shell, &mut Options::command(), "tensor", &mut script);
-            Ok(out.write_all(&script)?)
-        }
+        Command::Completions { shell } => Ok(out.write_all(described::completing(shell).as_bytes())?),
         Command::Man { folder } => {
             std::fs::create_dir_all(&folder)?;
-            clap_mangen::generate_to(Options::command(), &folder)?;
-            Ok(())
+            let mut whole = Options::command().disable_help_subcommand(true);
+            whole.build();
+            Ok(described::write_pages(&whole, &folder)?)
         }
     }
 }

@@ -6,7 +6,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use fmt_core::ReadOptions;
 
-use crate::{choosing::Choosing, units::size};
+use crate::{choosing::Choosing, named::Named, units::size};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -380,7 +380,7 @@ pub(crate) struct Merge {
 #[derive(Args, Debug)]
 pub(crate) struct Target {
     /// The format, if the extension does not tell.
-    #[arg(long = "to", value_name = "FORMAT")]
+    #[arg(long = "to", value_name = "FORMAT", value_parser = Named { names: written_formats, parse: clap::builder::StringValueParser::new() })]
     pub(crate) format: Option<String>,
     /// Go on without what the format cannot hold: tensors, sparsity, names, parts (of archives), range (numbers that
     /// become infinite with --dtype), or all of these. What is lost is printed.
@@ -568,6 +568,13 @@ pub(crate) struct Index {
 pub(crate) struct Rows {
     pub(crate) from: Option<u64>,
     pub(crate) to: Option<u64>,
+}
+
+fn written_formats() -> Vec<&'static str> {
+    let written = tensor_files::formats()
+        .iter()
+        .filter(|format| format.is_written());
+    written.map(|format| format.id()).collect()
 }
 
 fn rows(text: &str) -> Result<Rows, String> {

@@ -205,12 +205,35 @@ fn completions_and_manual_pages_have_all_commands() {
     let pages = folder.path().join("man");
     assert!(run(&["man", pages.to_str().unwrap()]).status.success());
     for page in ["oip-server.1", "oip-server-check.1", "oip-server-init.1"] {
-        assert!(
-            fs::read_to_string(pages.join(page)).unwrap().contains(".TH"),
-            "{page}"
-        );
+        let page = fs::read_to_string(pages.join(page)).unwrap();
+        let footer = concat!("\"oip-server ", env!("CARGO_PKG_VERSION"), "\"");
+        let title = page.lines().find(|line| line.starts_with(".TH")).unwrap();
+        assert!(title.contains(footer), "{title}");
     }
     assert_eq!(failing(&["completions", "dos"]).0, 2);
+}
+
+/// Where a word has not been begun, bash completes names of files unless the script has words for the place.
+#[test]
+fn options_do_not_hide_files_in_bash() {
+    let script = text(&run(&["completions", "bash"]).stdout);
+    let completed = |begun: &str, command: &str| {
+        let line = format!(
+            "{script}\nCOMP_WORDS=(oip-server {command} '{begun}'); COMP_CWORD=2\n_oip__server oip-server '{begun}' {command}\n\
+             echo \"${{COMPREPLY[@]}}\""
+        );
+        let output = Command::new("bash").args(["-c", &line]).output().ok()?;
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        Some(text(&output.stdout).trim().to_owned())
+    };
+    if completed("", "check").is_none() {
+        println!("skipped: bash is not installed");
+        return;
+    }
+    assert_eq!(completed("", "check").unwrap(), "");
+    assert_eq!(completed("--js", "check").unwrap(), "--json");
+    assert_eq!(completed("z", "completions").unwrap(), "zsh");
+    assert!(completed("", "completions").unwrap().starts_with("bash "));
 }
 
 #[test]

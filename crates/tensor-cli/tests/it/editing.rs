@@ -134,12 +134,19 @@ fn formats_with_a_fixed_index_are_edited_too() {
 #[test]
 fn completions_and_manual_pages_are_written() {
     let place = Place::new();
-    assert!(place.good(&["completions", "bash"]).contains("_tensor()"));
+    let script = place.good(&["completions", "bash"]);
+    assert!(script.contains("_tensor()"));
+    for values in ["f16 bf16 f32 f64", "gguf npy npz safetensors"] {
+        assert!(script.contains(values), "{values}");
+    }
     place.good(&["man", "pages"]);
+    let page = fs::read_to_string(place.path("pages/tensor-inspect.1")).unwrap();
+    assert!(page.contains("sha256"));
+    let footer = concat!("\"tensor ", env!("CARGO_PKG_VERSION"), "\"");
     assert!(
-        fs::read_to_string(place.path("pages/tensor-inspect.1"))
-            .unwrap()
-            .contains("sha256")
+        page.lines()
+            .any(|line| line.starts_with(".TH") && line.contains(footer)),
+        "{page}"
     );
 }
 

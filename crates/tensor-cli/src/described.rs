@@ -1,0 +1,30 @@
+//! What tells of the command line: the scripts that complete it, and its manual pages.
+
+use std::{io, path::Path};
+
+use clap::{Command, CommandFactory};
+use clap_complete::Shell;
+use clap_mangen::Man;
+
+use crate::options::Options;
+
+/// The script that completes commands and options in a shell.
+pub(crate) fn completing(shell: Shell) -> String {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Options::command(), "tensor", &mut script);
+    let script = String::from_utf8_lossy(&script);
+    // bash completes names of files only where there is nothing else: where no word has been begun, that is, without options.
+    script.replace(
+        r#"compgen -W "${opts}" --"#,
+        r#"compgen -W "${opts}" -X "$([[ ${cur} == -* ]] || echo '-*')" --"#,
+    )
+}
+
+/// Writes the pages of a command and of those below it, which all name the program and its version.
+pub(crate) fn write_pages(command: &Command, folder: &Path) -> io::Result<()> {
+    for command in command.get_subcommands().filter(|command| !command.is_hide_set()) {
+        write_pages(command, folder)?;
+    }
+    let page = Man::new(command.clone()).source(concat!("tensor ", env!("CARGO_PKG_VERSION")));
+    page.generate_to(folder).map(drop)
+}
