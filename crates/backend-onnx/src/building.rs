@@ -38,6 +38,11 @@ impl BuildContext {
         }
     }
 
+    /// The operator of a node, and the values of the graphs around it that it uses beside the node's inputs.
+    pub(crate) fn op(&self, node: &OnnxNode) -> TractResult<(Box<dyn InferenceOp>, Vec<String>)> {
+        (self.build)(self, node).with_context(|| node.name.clone())
+    }
+
     /// A model's graph, which uses nothing from outside.
     pub(crate) fn model(&self, graph: &OnnxGraph) -> TractResult<InferenceModel> {
         let built = self.graph(graph)?;
@@ -74,7 +79,7 @@ impl BuildContext {
         }
         for node in &graph.node {
             // The name leads to the node in the file when tract cannot go on.
-            let (op, used_within) = (self.build)(self, node).with_context(|| node.name.clone())?;
+            let (op, used_within) = self.op(node)?;
             let facts = node.output.iter().map(|_| InferenceFact::default());
             let id = built.model.add_node(&*node.name, op, facts.collect())?;
             let given = node.input.iter().filter(|name| !name.is_empty());

@@ -11,13 +11,13 @@ use crate::{
     file_error::refusal,
     onnx_runtime::{OnnxRuntime, OrtModel},
     tract_limit,
-    tract_model::OnnxModel,
+    tract_model::{BUILT_IN, OnnxModel},
 };
 
 /// Loads ONNX models: with tract, or with ONNX Runtime where there is one.
 ///
-/// A model's configuration says in `runtime` which of them it wants: `onnxruntime`, `tract`, or `auto`, which is tract unless
-/// tract refuses the model. If it says nothing that is ONNX Runtime if there is one, else tract. Its parameter
+/// A model's configuration says in `runtime` which of them it wants: `onnxruntime`, `tract`, `built-in`, which computes node by node
+/// without plans, or `auto`, which is tract unless tract refuses the model. If it says nothing that is ONNX Runtime if there is one, else tract. Its parameter
 /// `intra_op_thread_count` is the number of threads that ONNX Runtime uses for one run, 1 unless it is given.
 #[derive(Clone, Debug, Default)]
 pub struct OnnxBackend {
@@ -53,12 +53,12 @@ impl OnnxBackend {
             ("" | "onnxruntime" | "libtriton_onnxruntime.so", Some(runtime)) => {
                 Ok(Choice::OnnxRuntime(runtime))
             }
-            ("tract", _) | ("" | "auto" | "libtriton_onnxruntime.so", None) => Ok(Choice::Tract),
+            ("tract" | BUILT_IN, _) | ("" | "auto" | "libtriton_onnxruntime.so", None) => Ok(Choice::Tract),
             ("onnxruntime", None) => Err(ServiceError::invalid(format!(
                 "the model's configuration asks for ONNX Runtime, which the server does not have: {HOW_TO_START}"
             ))),
             (other, _) => Err(ServiceError::invalid(format!(
-                "the model's configuration asks for the runtime {}, expected 'onnxruntime', 'tract' or 'auto'",
+                "the model's configuration asks for the runtime {}, expected 'onnxruntime', 'tract', 'built-in' or 'auto'",
                 Quoted(other)
             ))),
         }

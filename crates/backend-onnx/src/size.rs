@@ -1,9 +1,9 @@
 //! How large single values may become: a few bytes of a request can ask for a product of terabytes.
 
-use std::collections::HashSet;
+use std::{cell::Cell, collections::HashSet};
 
 use oip_service::available_memory;
-use oip_types::{ServiceError, TensorValue};
+use oip_types::{ByteSize, ServiceError, TensorValue};
 use onnx_graph::MAX_TENSOR_BYTES;
 use tract_hir::{
     internal::*,
@@ -90,6 +90,23 @@ pub(crate) fn admit_planned(of_constants: bool, datum_type: DatumType, dims: &[T
     admit_now(bytes(datum_type.size_of(), known).unwrap_or(0))
 }
 
+thread_local! {
+    /// Bytes that a value may have which this thread computes.
+    static MOST: Cell<u64> = const { Cell::new(MAX_BYTES) };
+}
+
+/// Runs something whose values may have fewer bytes than others, in one value.
+pub(crate) fn limited<T>(bytes: u64, run: impl FnOnce() -> T) -> T {
+    struct Restored(u64);
+    impl Drop for Restored {
+        fn drop(&mut self) {
+            MOST.set(self.0);
+        }
+    }
+    let _restored = Restored(MOST.replace(bytes.min(MAX_BYTES)));
+    run()
+}
+
 /// Refuses a value that a request asks for.
 ///
 /// # Errors
@@ -97,10 +114,12 @@ pub(crate) fn admit_planned(of_constants: bool, datum_type: DatumType, dims: &[T
 pub(crate) fn admit_shape(datum_type: DatumType, shape: &[usize]) -> TractResult<()> {
     let dims = shape.iter().map(|&dim| Some(dim as i128));
     let bytes = bytes(datum_type.size_of(), dims).unwrap_or(0);
-    if bytes > MAX_BYTES {
-        let (size, limit) = (gib(bytes), MAX_BYTES >> 30);
+    let most = MOST.get();
+    if bytes > most {
         bail!(BadInput(format!(
-            "a value would take {size}, which is beyond the limit of {limit} GiB"
+            "a value between two operators takes {}, which is beyond the limit of {:#}",
+            gib(bytes),
+            ByteSize(most)
         )));
     }
     admit_now(bytes)
@@ -712,6 +731,15 @@ mod tests {
         let error = pending.check(&symbols.with(&late, 4)).unwrap_err();
         assert!(matches!(error.downcast_ref(), Some(Misfit::Dimension(-1))));
         assert!(all.all().check(&SymbolValues::default().with(&known, 0)).is_err());
+    }
+
+    #[test]
+    fn values_of_constants_have_a_limit_of_their_own() {
+        let admits = |count| admit_shape(DatumType::F32, &[count]).is_ok();
+        assert!(limited(100, || admits(25) && !admits(26)));
+        assert!(admits(26));
+        assert!(std::panic::catch_unwind(|| limited(100, || panic!("on its way"))).is_err());
+        assert!(admits(26));
     }
 
     #[test]

@@ -36,6 +36,9 @@ use crate::{
     trial::{self, Fill},
 };
 
+/// The runtime that computes node by node, without plans.
+pub(crate) const BUILT_IN: &str = "built-in";
+
 /// A model that tract runs.
 pub(crate) struct OnnxModel {
     metadata: ModelMetadata,
@@ -107,7 +110,10 @@ impl Model for OnnxModel {
     }
 
     fn runtime(&self) -> Option<&str> {
-        Some("tract")
+        Some(match &self.plans {
+            Plans::Steps(steps) if steps.are_direct() => BUILT_IN,
+            _ => "tract",
+        })
     }
 
     fn row_independence(&self) -> RowIndependence {
@@ -233,12 +239,18 @@ const MAX_TRIAL: Duration = Duration::from_secs(60);
 /// answer enough.
 const MAX_TRIAL_RUN: Duration = Duration::from_secs(10);
 
+/// How long made-up inputs may take that only show what outputs look like.
+const MAX_LOOK: Duration = Duration::from_secs(5);
+
 type Described = (Plans, Vec<TensorMetadata>);
 
 impl Plans {
     /// The simplest that answers.
     fn of(graph: &GraphProto, signature: Signature, cx: &LoadContext) -> Result<Described, ServiceError> {
         let lowered = lower::lower(graph, &signature.opsets)?;
+        if cx.config.runtime == BUILT_IN {
+            return Self::direct(Steps::direct(signature, lowered)?, cx);
+        }
         if steps::are_needed(&lowered.graph) {
             return Self::by_steps(Steps::new(signature, lowered)?, cx);
         }
@@ -273,6 +285,26 @@ impl Plans {
         let signature = steps.signature();
         let shapes = trial::shapes(&signature.inputs);
         let answer = answers(signature, &shapes, &trial_token(cx), |_| Ok(&steps))?;
+        let outputs = answer.describe(signature)?;
+        Ok((Self::Steps(steps), outputs))
+    }
+
+    /// What made-up inputs show of the outputs is said of them; that none is answered means nothing.
+    fn direct(steps: Steps, cx: &LoadContext) -> Result<Described, ServiceError> {
+        let signature = steps.signature();
+        let shapes = trial::shapes(&signature.inputs);
+        let end = Instant::now() + MAX_LOOK;
+        let token = CancelToken::new(Some(cx.deadline.map_or(end, |deadline| deadline.min(end))));
+        let answer = answers(signature, &shapes, &token, |_| Ok(&steps)).or_else(|error| {
+            if concerns_types(&error) {
+                return Err(error);
+            }
+            tracing::info!(error = error.message(), "no made-up request is answered");
+            Ok(Answer {
+                shapes: shapes.first().cloned().unwrap_or_default(),
+                outputs: Tried::outputs(&steps)?,
+            })
+        })?;
         let outputs = answer.describe(signature)?;
         Ok((Self::Steps(steps), outputs))
     }
@@ -534,6 +566,15 @@ fn is_unsupported(error: &ServiceError) -> bool {
         limit(error),
         Some(TractLimit::Unsupported | TractLimit::Everybodys)
     )
+}
+
+/// Whether an error, or one behind it, says what is computed for no sizes.
+fn concerns_types(error: &ServiceError) -> bool {
+    let behind = std::iter::successors(std::error::Error::source(error), |error| error.source());
+    let limits = behind.filter_map(|error| error.downcast_ref::<TractLimit>());
+    limits
+        .into_iter()
+        .any(|limit| matches!(limit, TractLimit::Unsupported | TractLimit::Everybodys))
 }
 
 fn limit(error: &ServiceError) -> Option<&TractLimit> {

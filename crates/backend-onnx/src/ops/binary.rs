@@ -257,7 +257,7 @@ impl TypedOp for WholeSquare {
 }
 
 /// Combines two tensors element by element; writes over the first one if no one else uses it. `IS_WIDE` as for [`broadcast`].
-fn computed<T: Element + Copy, const IS_WIDE: bool>(
+pub(super) fn computed<T: Element + Copy, const IS_WIDE: bool>(
     a: TValue,
     b: &TValue,
     shape: &[usize],

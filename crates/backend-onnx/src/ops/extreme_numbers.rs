@@ -10,6 +10,7 @@ use std::{
     path::PathBuf,
     process::{Command, Stdio},
     sync::{
+        Arc,
         atomic::{AtomicUsize, Ordering},
         mpsc,
     },
@@ -18,6 +19,7 @@ use std::{
 };
 
 use oip_service::{Backend, LoadContext, ModelSource};
+use oip_types::ModelConfig;
 use onnx_graph::{
     decode,
     operators::{self, NEWEST},
@@ -495,7 +497,14 @@ fn child() {
         let file = model.encode_to_vec();
         let thread = thread::Builder::new().stack_size(STACK).spawn(move || {
             let source = ModelSource::new("m", "1", PathBuf::from("m/1/model.onnx"), file.into());
-            drop(OnnxBackend::new().load(&source, &LoadContext::default()));
+            for runtime in ["tract", "built-in"] {
+                let config = ModelConfig {
+                    runtime: runtime.to_owned(),
+                    ..ModelConfig::default()
+                };
+                let cx = LoadContext::default().with_config(Arc::new(config));
+                drop(OnnxBackend::new().load(&source, &cx));
+            }
         });
         if thread.unwrap().join().is_err() {
             writeln!(out, "{PANICKED}{index}").unwrap();

@@ -76,7 +76,18 @@ impl Guarded {
         numbers::admit(*integers, sizing, constants, has_sizes)
     }
 
-    fn admit(&self, inputs: &[Fact]) -> TractResult<()> {
+    /// The type that inputs of this one are computed in, if it is another.
+    pub(crate) fn wide(&self, datum_type: DatumType) -> Option<DatumType> {
+        self.guard.widening.of(datum_type)
+    }
+
+    /// What computes a node with these inputs.
+    pub(crate) fn chosen(&self, inputs: &[Fact]) -> &dyn InferenceOp {
+        self.instead(inputs).unwrap_or(&*self.inner)
+    }
+
+    /// Whether a node with these inputs is computed, and what it would not be computed for.
+    pub(crate) fn admit(&self, inputs: &[Fact]) -> TractResult<()> {
         let constants: TVec<Option<&Tensor>> = inputs.iter().map(|fact| fact.constant.as_deref()).collect();
         let has_sizes = inputs.iter().any(|fact| fact.datum_type == DatumType::TDim);
         self.admit_numbers(&constants, has_sizes)?;

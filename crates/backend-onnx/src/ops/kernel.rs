@@ -167,6 +167,12 @@ pub(crate) fn typed(kernel: impl Kernel) -> impl TypedOp {
     KernelOp(Arc::new(kernel))
 }
 
+/// The kernel of an operator that is computed here, the one for inputs of these types.
+pub(super) fn of(op: &dyn InferenceOp, inputs: &[Fact]) -> Option<Arc<dyn Kernel>> {
+    let KernelOp(kernel) = op.as_op().downcast_ref::<KernelOp>()?;
+    Some(kernel.specialized(inputs).unwrap_or_else(|| kernel.clone()))
+}
+
 #[derive(Clone, Debug)]
 struct KernelOp(Arc<dyn Kernel>);
 

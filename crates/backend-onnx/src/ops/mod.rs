@@ -25,6 +25,7 @@ mod counting;
 mod cum_sum;
 mod determinant;
 mod dft;
+pub(crate) mod direct;
 pub(crate) mod elements;
 mod elementwise;
 #[cfg(test)]

@@ -82,7 +82,7 @@ impl Kernel for MovedAxis {
 }
 
 /// Turns a matrix of elements of so many bytes, in tiles that stay in the nearest cache.
-fn transpose<const BYTES: usize>(from: &[u8], to: &mut [u8], rows: usize, columns: usize) {
+pub(super) fn transpose<const BYTES: usize>(from: &[u8], to: &mut [u8], rows: usize, columns: usize) {
     const TILE: usize = 16;
     let (from, _) = from.as_chunks::<BYTES>();
     let (to, _) = to.as_chunks_mut::<BYTES>();

@@ -74,6 +74,36 @@ impl Kernel for Sums {
     }
 }
 
+/// The sums of a value along some axes, each of which keeps a size of 1; `share` is what each sum is multiplied by.
+pub(super) fn along(input: &Tensor, reduced: Vec<bool>, share: Option<f64>) -> TractResult<Tensor> {
+    let sums = Sums {
+        datum_type: input.datum_type(),
+        reduced,
+        of_squares: false,
+    };
+    match input.datum_type() {
+        DatumType::F64 => scaled(sums.sums(input, |share| share)?, share, |share| share),
+        _ => scaled(sums.sums(input, |share| share as f32)?, share, |share| {
+            share as f32
+        }),
+    }
+}
+
+fn scaled<T: Float>(
+    mut sums: Tensor,
+    share: Option<f64>,
+    from_f64: impl Fn(f64) -> T,
+) -> TractResult<Tensor> {
+    if let Some(share) = share {
+        let share = from_f64(share);
+        let mut view = sums.try_as_plain_ram_mut()?;
+        for sum in view.as_slice_mut::<T>()? {
+            *sum = *sum * share;
+        }
+    }
+    Ok(sums)
+}
+
 impl Sums {
     fn sums<T: Float>(&self, input: &Tensor, from_f64: impl Fn(f64) -> T) -> TractResult<Tensor> {
         let mut shape: TVec<usize> = input.shape().into();

@@ -8,6 +8,7 @@ use tract_hir::{
 };
 
 use super::{
+    direct::DirectNode,
     sequence::SequenceOp,
     stage::Stage,
     values::{Slot, Wires},
@@ -32,6 +33,7 @@ pub(super) struct Body {
 #[derive(Debug)]
 pub(super) enum Step {
     Stage(Stage),
+    Node(DirectNode),
     Control(ControlNode),
 }
 
@@ -163,9 +165,10 @@ impl Scan {
 
 impl Step {
     /// What it reads, and perhaps what inner graphs make and read themselves.
-    fn reads(&self) -> Vec<Slot> {
+    pub(super) fn reads(&self) -> Vec<Slot> {
         match self {
             Self::Stage(stage) => stage.inputs().collect(),
+            Self::Node(node) => node.wires.inputs.iter().flatten().copied().collect(),
             Self::Control(node) => {
                 let inner = node.op.bodies().into_iter().flat_map(Body::needs);
                 node.wires.inputs.iter().flatten().copied().chain(inner).collect()
@@ -177,6 +180,7 @@ impl Step {
     fn makes(&self) -> Vec<Slot> {
         match self {
             Self::Stage(stage) => stage.outputs().collect(),
+            Self::Node(node) => node.wires.outputs.clone(),
             Self::Control(node) => {
                 let inner = node.op.bodies().into_iter().flat_map(Body::made);
                 node.wires.outputs.iter().copied().chain(inner).collect()
@@ -224,6 +228,10 @@ impl Body {
                 Step::Stage(stage) => {
                     needs.extend(stage.inputs());
                     made.extend(stage.outputs());
+                }
+                Step::Node(node) => {
+                    needs.extend(node.wires.inputs.iter().flatten());
+                    made.extend(&node.wires.outputs);
                 }
                 Step::Control(node) => {
                     needs.extend(node.wires.inputs.iter().flatten());

@@ -35,6 +35,7 @@ impl Run<'_> {
             }
             match step {
                 Step::Stage(stage) => stage.run(&mut self.values, self.labels)?,
+                Step::Node(node) => node.run(&mut self.values, dropped, self.labels)?,
                 Step::Control(node) => self.control(node).map_err(|failure| {
                     failure.within(plan::label(&node.label, self.labels).unwrap_or(&node.label))
                 })?,

@@ -4,10 +4,13 @@
 //! small ones, so tract makes one plan for it when these are known; plans are kept for the next request. Between stages
 //! stand loops, branches and what works on sequences, which are run here.
 //!
+//! Or each node is a step of its own ([`direct`]): the shapes are those that a request brings, and nothing is planned.
+//!
 //! [`split`] cuts into a [`body`], [`stage`] makes and runs plans, [`control`] and [`sequence`] are what stands between them.
 
 mod body;
 mod control;
+mod direct;
 mod rows;
 mod sequence;
 mod split;
@@ -29,7 +32,7 @@ use tract_hir::{
     prelude::{TValue, TVec},
 };
 
-use crate::{lower::Lowered, lowered::OnnxGraph, ops};
+use crate::{cancelling, lower::Lowered, lowered::OnnxGraph, ops};
 use body::Body;
 use control::Run;
 use values::{Slot, Value, Values};
@@ -43,6 +46,7 @@ pub(crate) struct Steps {
     constants: HashMap<Slot, Arc<Tensor>>,
     labels: Vec<String>,
     slots: usize,
+    is_direct: bool,
 }
 
 /// Whether a graph has operators that only this module runs.
@@ -77,14 +81,29 @@ pub(crate) fn branches_by_values(graph: &OnnxGraph) -> bool {
 
 impl Steps {
     pub(crate) fn new(signature: Signature, lowered: Lowered) -> Result<Self, ServiceError> {
-        let split = split::split(&lowered)?;
+        Self::of(signature, lowered, false)
+    }
+
+    /// Runs node by node, without plans.
+    pub(crate) fn direct(signature: Signature, lowered: Lowered) -> Result<Self, ServiceError> {
+        Self::of(signature, lowered, true)
+    }
+
+    fn of(signature: Signature, lowered: Lowered, is_direct: bool) -> Result<Self, ServiceError> {
+        let split = split::split(&lowered, is_direct)?;
         Ok(Self {
             signature,
             body: split.body,
             constants: split.constants,
             labels: lowered.labels,
             slots: split.slots,
+            is_direct,
         })
+    }
+
+    /// Whether each node is computed by itself.
+    pub(crate) fn are_direct(&self) -> bool {
+        self.is_direct
     }
 
     pub(crate) fn signature(&self) -> &Signature {
@@ -97,6 +116,7 @@ impl Steps {
         for (&slot, input) in self.body.inputs.iter().zip(inputs) {
             values.set(slot, Value::Tensor(input.into_arc_tensor()));
         }
+        let _run = cancelling::start(cancel);
         let labels = &self.labels;
         let mut run = Run { values, labels };
         run.body(&self.body)?;

@@ -10,6 +10,7 @@ use tract_hir::internal::{Tensor, TractResult};
 
 use super::{
     body::{Body, Control, ControlNode, Step, dropped},
+    direct::DirectNode,
     stage::Stage,
     values::{Slot, Wires},
 };
@@ -27,13 +28,16 @@ pub(super) struct Split {
 }
 
 /// Cuts the graph of a lowered model.
-pub(super) fn split(lowered: &Lowered) -> Result<Split, ServiceError> {
+///
+/// With `is_direct` each node is a step of its own.
+pub(super) fn split(lowered: &Lowered, is_direct: bool) -> Result<Split, ServiceError> {
     let Lowered { graph, labels } = lowered;
     let mut splitter = Splitter {
         context: ops::context(),
         slots: HashMap::new(),
         names: Vec::new(),
         constants: HashMap::new(),
+        is_direct,
     };
     let body = splitter
         .graph(graph)
@@ -51,6 +55,7 @@ struct Splitter {
     slots: HashMap<String, Slot>,
     names: Vec<String>,
     constants: HashMap<Slot, Arc<Tensor>>,
+    is_direct: bool,
 }
 
 /// What is known of a value when the graph is cut.
@@ -92,6 +97,7 @@ impl Splitter {
         let mut stages: BTreeMap<usize, Vec<OnnxNode>> = BTreeMap::new();
         let mut controls: BTreeMap<usize, Vec<ControlNode>> = BTreeMap::new();
         let mut users = Users::default();
+        let mut direct: Vec<Step> = Vec::new();
         let mut values_needed: BTreeSet<(usize, Slot)> = BTreeSet::new();
         for node in &graph.node {
             match node.op_type.as_str() {
@@ -116,6 +122,17 @@ impl Splitter {
             let outputs: Vec<Slot> = node.output.iter().map(|name| self.slot(name)).collect();
             let lookup = |slot: Slot| known.get(&slot).copied();
             if let Some(op) = Control::of(node, |graph| self.graph(graph))? {
+                if self.is_direct {
+                    direct.push(Step::Control(ControlNode {
+                        label: node.name.clone(),
+                        op,
+                        wires: Wires {
+                            inputs: node_inputs,
+                            outputs,
+                        },
+                    }));
+                    continue;
+                }
                 let mut needs: BTreeSet<Slot> = node_inputs.iter().flatten().copied().collect();
                 for body in op.bodies() {
                     needs.extend(body.needs());
@@ -146,6 +163,36 @@ impl Splitter {
                         outputs,
                     },
                 });
+                continue;
+            }
+            if self.is_direct {
+                let wires = Wires {
+                    inputs: node_inputs,
+                    outputs,
+                };
+                let mut renamed = node.clone();
+                for (name, slot) in renamed.input.iter_mut().zip(&wires.inputs) {
+                    if let Some(slot) = slot {
+                        name.clone_from(&self.names[slot.0]);
+                    }
+                }
+                let shaping: Vec<Slot> = ops::shaping_inputs(&node.op_type)
+                    .filter_map(|index| wires.input(index))
+                    .collect();
+                let stage = Stage::new(
+                    &self.context,
+                    vec![renamed],
+                    &self.slots,
+                    &self.names,
+                    &self.constants,
+                    wires.outputs.clone(),
+                    |slot| shaping.contains(&slot),
+                )?;
+                let node = DirectNode::new(&self.context, node, wires, stage, &self.constants)?;
+                match node.folded(&self.constants)? {
+                    Some(outputs) => self.constants.extend(outputs),
+                    None => direct.push(Step::Node(node)),
+                }
                 continue;
             }
             let given = node_inputs.iter().flatten().copied();
@@ -211,7 +258,7 @@ impl Splitter {
 
         let mut phases: BTreeSet<usize> = stages.keys().copied().collect();
         phases.extend(controls.keys());
-        let mut steps = Vec::new();
+        let mut steps = direct;
         for phase in phases {
             if let Some(nodes) = stages.remove(&phase) {
                 let made: Vec<Slot> = nodes

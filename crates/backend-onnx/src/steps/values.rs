@@ -90,6 +90,13 @@ impl<'s> Values<'s> {
         }
     }
 
+    /// A value that nothing reads any more.
+    pub(super) fn take(&mut self, slot: Slot) -> Result<Arc<Tensor>, Failure> {
+        let tensor = self.tensor(slot)?;
+        self.remove(slot);
+        Ok(tensor)
+    }
+
     pub(super) fn sequence(&self, slot: Slot) -> Result<Arc<Vec<Arc<Tensor>>>, Failure> {
         match self.value(slot)? {
             Value::Sequence(sequence) => Ok(sequence),

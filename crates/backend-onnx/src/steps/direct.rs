@@ -1,0 +1,123 @@
+//! Nodes that are computed one after another, without plans.
+
+use std::{collections::HashMap, fmt, sync::Arc};
+
+use tract_hir::prelude::{TVec, Tensor, TractResult};
+
+use oip_types::ServiceError;
+
+use super::{
+    stage::Stage,
+    values::{Failure, Slot, Value, Values, Wires},
+};
+use crate::{
+    building::BuildContext,
+    lowered::OnnxNode,
+    ops::direct::{Direct, Stop},
+    plan, size, time_limit,
+};
+
+/// Bytes that folded constants may take whatever they are made of.
+const LEAST: u64 = 1 << 16;
+
+/// Values that are known before a run.
+pub(super) type Folded = Vec<(Slot, Arc<Tensor>)>;
+
+/// A node, and where its values are.
+pub(super) struct DirectNode {
+    label: String,
+    direct: Direct,
+    /// What computes it for inputs that nothing else here does: a plan for their shapes.
+    stage: Stage,
+    pub(super) wires: Wires,
+}
+
+impl DirectNode {
+    pub(super) fn new(
+        context: &BuildContext,
+        node: &OnnxNode,
+        wires: Wires,
+        stage: Stage,
+        constants: &HashMap<Slot, Arc<Tensor>>,
+    ) -> TractResult<Self> {
+        let given = wires.inputs.iter().flatten();
+        let constants: Vec<_> = given.map(|slot| constants.get(slot).cloned()).collect();
+        Ok(Self {
+            label: node.name.clone(),
+            direct: Direct::new(context, node, &constants)?,
+            stage,
+            wires,
+        })
+    }
+
+    #[cfg(test)]
+    pub(super) fn stage(&self) -> &Stage {
+        &self.stage
+    }
+
+    /// The outputs, if all inputs are constants, and they do not take much more memory.
+    pub(super) fn folded(&self, constants: &HashMap<Slot, Arc<Tensor>>) -> TractResult<Option<Folded>> {
+        let given = self.wires.inputs.iter().flatten();
+        let inputs: Option<TVec<Arc<Tensor>>> = given.map(|slot| constants.get(slot).cloned()).collect();
+        let Some(mut inputs) = inputs.filter(|inputs| !inputs.is_empty() && self.direct.is_pure()) else {
+            return Ok(None);
+        };
+        let bytes =
+            |tensors: &[Arc<Tensor>]| tensors.iter().map(|tensor| size::of_value(tensor)).sum::<u64>();
+        let limit = 2 * bytes(&inputs) + LEAST;
+        time_limit::check()?;
+        // What cannot be computed is an error of the run.
+        let Ok(outputs) = size::limited(limit, || self.direct.run(&mut inputs)) else {
+            return Ok(None);
+        };
+        let is_kept = bytes(&outputs) <= limit;
+        Ok(is_kept.then(|| self.wires.outputs.iter().copied().zip(outputs).collect()))
+    }
+
+    /// Computes the node. Values that are `dropped` after it may be written over.
+    pub(super) fn run(
+        &self,
+        values: &mut Values<'_>,
+        dropped: &[Slot],
+        labels: &[String],
+    ) -> Result<(), Failure> {
+        let mut inputs: TVec<Arc<Tensor>> = TVec::new();
+        let mut given = self.wires.inputs.iter().flatten();
+        while let Some(slot) = given.next() {
+            let is_last = dropped.contains(slot) && !given.clone().any(|other| other == slot);
+            inputs.push(match is_last {
+                true => values.take(*slot)?,
+                false => values.tensor(*slot)?,
+            });
+        }
+        let outputs = match self.direct.run(&mut inputs) {
+            Err(Stop::Unplanned) => {
+                let given = self.wires.inputs.iter().flatten().zip(inputs);
+                given.for_each(|(&slot, value)| values.set(slot, Value::Tensor(value)));
+                return self.stage.run(values, labels);
+            }
+            outcome => outcome,
+        };
+        let outputs = outputs.map_err(|stop| {
+            let label = plan::label(&self.label, labels).unwrap_or(&self.label);
+            match stop {
+                Stop::Unplanned => Failure::Failed(ServiceError::internal("nothing computes it")),
+                Stop::Refused(error) => Failure::Unplanned(plan::unprepared(error, labels)),
+                Stop::Failed(error) => Failure::from(error),
+            }
+            .within(label)
+        })?;
+        for (&slot, output) in self.wires.outputs.iter().zip(outputs) {
+            values.set(slot, Value::Tensor(output));
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for DirectNode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DirectNode")
+            .field("label", &self.label)
+            .finish_non_exhaustive()
+    }
+}
