@@ -251,7 +251,7 @@ fn configurations_choose_the_runtime() {
         ..ModelConfig::default()
     };
     let alone = OnnxBackend::new();
-    for choice in ["", "auto", "tract", "libtriton_onnxruntime.so"] {
+    for choice in ["", "auto", "tract", "built-in", "libtriton_onnxruntime.so"] {
         assert_eq!(load(&alone, "mlp_classifier", runtime(choice)), Ok(()));
     }
     let message = load(&alone, "mlp_classifier", runtime("onnxruntime")).unwrap_err();
@@ -261,7 +261,7 @@ fn configurations_choose_the_runtime() {
     );
     let message = load(&alone, "mlp_classifier", runtime("torch")).unwrap_err();
     assert!(
-        message.contains("'torch', expected 'onnxruntime', 'tract' or 'auto'"),
+        message.contains("'torch', expected 'onnxruntime', 'tract', 'built-in' or 'auto'"),
         "{message}"
     );
 

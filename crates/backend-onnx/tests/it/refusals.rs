@@ -144,6 +144,35 @@ fn what_onnx_runtime_loads_of_it_is_known() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// What one plan cannot serve may be served node by node. What no node computes is refused there too.
+#[test]
+fn what_is_loaded_node_by_node_is_known() {
+    let loaded: Vec<String> = names(".refused")
+        .into_iter()
+        .filter(|name| Runtime::BuiltIn.load(file(&format!("{name}.onnx"))).is_ok())
+        .collect();
+    assert_eq!(loaded, BUILT_IN_LOADS);
+}
+
+/// Whether sizes fit is known when a request brings some.
+const BUILT_IN_LOADS: [&str; 15] = [
+    "affine_grid_of_one_place",
+    "chain_on_a_constant",
+    "dropout_without_ratio",
+    "gather_nd_of_a_scalar",
+    "gemm_of_less_than_is_added",
+    "huge_constant",
+    "huge_expansion",
+    "huge_pad",
+    "huge_range",
+    "huge_resize",
+    "never_fits",
+    "nothing_of_large_sizes",
+    "one_width",
+    "pool_beyond_its_image",
+    "split_unevenly_old",
+];
+
 /// MR-04: a model that points to other files is refused before anybody looks whether there are such files.
 #[test]
 fn mr_04_external_data_is_refused_and_not_looked_for() {

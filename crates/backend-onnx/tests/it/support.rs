@@ -4,14 +4,14 @@ use std::{
     fs,
     io::Write,
     path::{Path, PathBuf},
-    sync::LazyLock,
+    sync::{Arc, LazyLock},
 };
 
 use backend_onnx::{OnnxBackend, OnnxRuntime};
 use bytes::Bytes;
 use oip_service::{Backend, CancelToken, LoadContext, Model, ModelSource};
 use oip_types::{
-    InferOutput, InferRequest, InferResponse, Limits, ModelRef, ServiceError, TensorValue,
+    InferOutput, InferRequest, InferResponse, Limits, ModelConfig, ModelRef, ServiceError, TensorValue,
     rest::{decode_request, decode_response},
 };
 use tensor_core::{DType, Tensor};
@@ -44,9 +44,12 @@ pub(crate) fn file(name: &str) -> Vec<u8> {
 }
 
 /// The runtime of a model.
+#[expect(clippy::enum_variant_names, reason = "the name of a product")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Runtime {
     Tract,
+    /// Node by node, without plans.
+    BuiltIn,
     OnnxRuntime,
 }
 
@@ -54,12 +57,12 @@ pub(crate) enum Runtime {
 pub(crate) fn runtimes() -> &'static [Runtime] {
     static RUNTIMES: LazyLock<Vec<Runtime>> = LazyLock::new(|| {
         if onnx_runtime().is_some() {
-            return vec![Runtime::Tract, Runtime::OnnxRuntime];
+            return vec![Runtime::Tract, Runtime::BuiltIn, Runtime::OnnxRuntime];
         }
         // Past the test harness, which keeps what tests that pass have printed to itself.
         let note = b"skipped: everything over ONNX Runtime, as ORT_DYLIB_PATH names no library\n";
         std::io::stderr().write_all(note).unwrap();
-        vec![Runtime::Tract]
+        vec![Runtime::Tract, Runtime::BuiltIn]
     });
     &RUNTIMES
 }
@@ -73,10 +76,15 @@ pub(crate) fn onnx_runtime() -> Option<OnnxRuntime> {
 impl Runtime {
     pub(crate) fn load(self, content: impl Into<Bytes>) -> Result<Box<dyn Model>, ServiceError> {
         let backend = match self {
-            Self::Tract => OnnxBackend::new(),
+            Self::Tract | Self::BuiltIn => OnnxBackend::new(),
             Self::OnnxRuntime => OnnxBackend::new().with_runtime(onnx_runtime().unwrap()),
         };
-        backend.load(&source(content), &LoadContext::default())
+        let mut config = ModelConfig::default();
+        if self == Self::BuiltIn {
+            config.runtime = "built-in".to_owned();
+        }
+        let cx = LoadContext::default().with_config(Arc::new(config));
+        backend.load(&source(content), &cx)
     }
 
     pub(crate) fn model(self, name: &str) -> Box<dyn Model> {
