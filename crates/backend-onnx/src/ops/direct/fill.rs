@@ -4,7 +4,10 @@ use std::sync::Arc;
 
 use tract_hir::internal::*;
 
-use super::{Compute, integers, moves::empty};
+use super::{
+    compute::{Compute, integers},
+    moves::empty,
+};
 use crate::{
     cancelling::Pace,
     faults::ensure_input,

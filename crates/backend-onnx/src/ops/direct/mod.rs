@@ -3,6 +3,7 @@
 //! Movements go by the size of an element, so that there is one of each for all types whose elements are copied. What takes memory is
 //! asked for before it is made ([`size::admit_shape`](crate::size::admit_shape)).
 
+mod compute;
 mod fill;
 mod moves;
 mod pairs;
@@ -11,18 +12,13 @@ mod sums;
 mod views;
 mod windows;
 
-use std::{fmt, sync::Arc};
+use std::sync::Arc;
 
 use tract_hir::{internal::*, ops::element_wise::ElementWiseOp, tract_core::ops::element_wise};
 
-use super::{attributes::Attributes, elements::elements, guard::Guarded, kernel};
+use self::compute::Compute;
+use super::{attributes::Attributes, guard::Guarded, kernel};
 use crate::{building::BuildContext, faults::ensure_input, lowered::OnnxNode, size};
-
-/// What computes an operator. The inputs are those that are given, in their order.
-pub(crate) trait Compute: fmt::Debug + Send + Sync {
-    /// The outputs, or `None` for types that another one computes. An input that nothing else holds may be written over.
-    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<Option<TVec<Arc<Tensor>>>>;
-}
 
 /// A node, ready to be computed for inputs of any shapes.
 #[derive(Debug)]
@@ -212,21 +208,4 @@ fn own(node: &OnnxNode, constants: &[Option<Arc<Tensor>>]) -> TractResult<Option
         })),
         _ => None,
     })
-}
-
-/// A tensor with other dimensions for the same elements.
-fn reshaped(tensor: Arc<Tensor>, shape: &[usize]) -> TractResult<Arc<Tensor>> {
-    let tensor = Arc::try_unwrap(tensor).unwrap_or_else(|tensor| (*tensor).clone());
-    Ok(Arc::new(tensor.into_shape(shape)?))
-}
-
-/// The whole numbers of a value that says sizes, axes or places.
-fn integers(tensor: &Tensor) -> TractResult<Vec<i64>> {
-    let datum_type = tensor.datum_type();
-    ensure_input!(
-        matches!(datum_type, DatumType::I64 | DatumType::I32),
-        "{datum_type:?} stands where INT64 is expected"
-    );
-    let numbers = tensor.cast_to::<i64>()?;
-    Ok(elements::<i64>(&numbers)?.to_vec())
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tract_hir::internal::*;
 
-use super::{Compute, fill::broadcast};
+use super::{compute::Compute, fill::broadcast};
 use crate::{
     faults::ensure_input,
     ops::{binary::computed, elementwise::has_zero},

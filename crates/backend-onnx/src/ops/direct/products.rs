@@ -4,7 +4,7 @@ use std::{borrow::Cow, sync::Arc};
 
 use tract_hir::internal::*;
 
-use super::Compute;
+use super::compute::Compute;
 use crate::{
     cancelling::Pace,
     faults::{BadInput, ensure_input},

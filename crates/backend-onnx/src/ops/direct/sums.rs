@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tract_hir::internal::*;
 
-use super::{Compute, integers};
+use super::compute::{Compute, integers};
 use crate::{
     lowered::OnnxNode,
     ops::{attributes::Attributes, axis::axis, sums},

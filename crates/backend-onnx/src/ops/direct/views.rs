@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tract_hir::internal::*;
 
-use super::{Compute, integers, reshaped};
+use super::compute::{Compute, integers, reshaped};
 use crate::{faults::ensure_input, ops::axis::axis};
 
 #[derive(Debug)]

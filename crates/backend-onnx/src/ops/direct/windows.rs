@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tract_hir::internal::*;
 use tract_hir::ops::cnn::PaddingSpec;
 
-use super::Compute;
+use super::compute::Compute;
 use crate::{
     faults::ensure_input,
     ops::{
