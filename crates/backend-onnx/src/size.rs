@@ -97,13 +97,13 @@ thread_local! {
 
 /// Runs something whose values may have fewer bytes than others, in one value.
 pub(crate) fn limited<T>(bytes: u64, run: impl FnOnce() -> T) -> T {
-    struct Restored(u64);
-    impl Drop for Restored {
+    struct Reset(u64);
+    impl Drop for Reset {
         fn drop(&mut self) {
             MOST.set(self.0);
         }
     }
-    let _restored = Restored(MOST.replace(bytes.min(MAX_BYTES)));
+    let _reset = Reset(MOST.replace(bytes.min(MAX_BYTES)));
     run()
 }
 

@@ -27,11 +27,17 @@ pub(super) struct MatrixProduct {
 /// The matrix as a constant of the plan, of weights that stand together for each column.
 pub(super) fn matrix(columns: usize, weights: &[f32]) -> TractResult<Tensor> {
     let depth = weights.len() / columns.max(1);
-    let mut made: Vec<f32> = Vec::with_capacity(weights.len());
-    for term in 0..depth {
-        made.extend(weights.iter().skip(term).step_by(depth));
+    tensor(&[depth, columns], turned(columns, weights))
+}
+
+/// Turns a matrix of `rows` rows, which become columns.
+pub(super) fn turned(rows: usize, matrix: &[f32]) -> Vec<f32> {
+    let columns = matrix.len() / rows.max(1);
+    let mut made: Vec<f32> = Vec::with_capacity(matrix.len());
+    for column in 0..columns {
+        made.extend(matrix.iter().skip(column).step_by(columns));
     }
-    tensor(&[depth, columns], made)
+    made
 }
 
 impl Kernel for MatrixProduct {

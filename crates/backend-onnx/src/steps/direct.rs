@@ -21,7 +21,7 @@ use crate::{
 const LEAST: u64 = 1 << 16;
 
 /// Values that are known before a run.
-pub(super) type Folded = Vec<(Slot, Arc<Tensor>)>;
+pub(super) type Constants = Vec<(Slot, Arc<Tensor>)>;
 
 /// A node, and where its values are.
 pub(super) struct DirectNode {
@@ -56,7 +56,7 @@ impl DirectNode {
     }
 
     /// The outputs, if all inputs are constants, and they do not take much more memory.
-    pub(super) fn folded(&self, constants: &HashMap<Slot, Arc<Tensor>>) -> TractResult<Option<Folded>> {
+    pub(super) fn folded(&self, constants: &HashMap<Slot, Arc<Tensor>>) -> TractResult<Option<Constants>> {
         let given = self.wires.inputs.iter().flatten();
         let inputs: Option<TVec<Arc<Tensor>>> = given.map(|slot| constants.get(slot).cloned()).collect();
         let Some(mut inputs) = inputs.filter(|inputs| !inputs.is_empty() && self.direct.is_pure()) else {

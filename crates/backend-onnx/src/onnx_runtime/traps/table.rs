@@ -158,7 +158,14 @@ fn has_one_score(node: &NodeProto) -> bool {
         "LinearClassifier" => floats("intercepts") <= 1,
         "TreeEnsembleClassifier" => ints("class_ids").windows(2).all(|pair| pair[0] == pair[1]),
         // Votes of two classes are one number, probabilities are two.
-        _ => ints("vectors_per_class").len() <= 2 && floats("prob_a") == 0,
+        _ => {
+            let strings = node
+                .attribute
+                .iter()
+                .map(|attribute| attribute.strings.len())
+                .max();
+            ints("classlabels_ints").len().max(strings.unwrap_or(0)) <= 2 && floats("prob_a") == 0
+        }
     }
 }
 

@@ -351,6 +351,29 @@ fn files_that_end_a_process_are_refused() {
         .1;
         assert_eq!(found.refused.is_some(), is_refused, "{intercepts} {transform}");
     }
+    for (labels, is_refused) in [(2, true), (3, false)] {
+        let mut votes = node("SVMClassifier", &["x"], "y");
+        votes.domain = "ai.onnx.ml".to_owned();
+        votes.attribute.extend([
+            AttributeProto {
+                name: "classlabels_ints".to_owned(),
+                ints: (0..labels).collect(),
+                ..AttributeProto::default()
+            },
+            AttributeProto {
+                name: "post_transform".to_owned(),
+                s: b"PROBIT".to_vec().into(),
+                ..AttributeProto::default()
+            },
+        ]);
+        let found = disarmed(model(
+            vec![votes],
+            &[("x", DataType::Float, 2)],
+            (DataType::Float, 2),
+        ))
+        .1;
+        assert_eq!(found.refused.is_some(), is_refused, "{labels} labels");
+    }
     for (count, is_refused) in [(1 << 20, false), (1 << 40, true)] {
         let mut trees = node("TreeEnsembleRegressor", &["x"], "y");
         trees.domain = "ai.onnx.ml".to_owned();

@@ -67,13 +67,13 @@ impl Direct {
         {
             return Ok(outputs);
         }
+        let facts = kernel::Fact::of_values(inputs);
         let Some(guarded) = self.op.as_op().downcast_ref::<Guarded>() else {
-            return match kernel::of(&*self.op, &kernel::Fact::of_values(inputs)) {
-                Some(kernel) => computed(&*kernel, &kernel::Fact::of_values(inputs), inputs),
+            return match kernel::of(&*self.op, &facts) {
+                Some(kernel) => computed(&*kernel, &facts, inputs),
                 None => Err(Stop::Unplanned),
             };
         };
-        let facts = kernel::Fact::of_values(inputs);
         guarded.admit(&facts).map_err(Stop::Refused)?;
         let wide: TVec<Option<DatumType>> = facts.iter().map(|fact| guarded.wide(fact.datum_type)).collect();
         if let Some(narrow) = wide.iter().position(Option::is_some) {

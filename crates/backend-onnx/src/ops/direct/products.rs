@@ -12,6 +12,7 @@ use crate::{
         attributes::Attributes,
         elements::{elements, filled},
         matrices::{matrices, sizes},
+        matrix_product::turned,
         products::{self, InParts, copy_line},
     },
     size,
@@ -98,7 +99,7 @@ impl Gemm {
         let turns_b = attributes.int("transB", 0) != 0;
         let turned = match constants.get(1) {
             Some(Some(b)) if turns_b && b.datum_type() == DatumType::F32 && b.rank() == 2 => {
-                Some(turned(elements::<f32>(b)?, b.shape()[0], b.shape()[1]))
+                Some(turned(b.shape()[0], elements::<f32>(b)?))
             }
             _ => None,
         };
@@ -110,15 +111,6 @@ impl Gemm {
             turned,
         })
     }
-}
-
-/// A matrix whose rows become columns.
-fn turned(matrix: &[f32], rows: usize, columns: usize) -> Vec<f32> {
-    let mut made = Vec::with_capacity(matrix.len());
-    for column in 0..columns {
-        made.extend(matrix.iter().skip(column).step_by(columns).take(rows));
-    }
-    made
 }
 
 impl Compute for Gemm {
@@ -146,12 +138,12 @@ impl Compute for Gemm {
             Cow::Borrowed(elements::<f32>(b)?),
         ];
         if self.turns_a {
-            factors[0] = Cow::Owned(turned(&factors[0], depth, rows));
+            factors[0] = Cow::Owned(turned(depth, &factors[0]));
         }
         if let Some(turned) = &self.turned {
             factors[1] = Cow::Borrowed(turned);
         } else if self.turns_b {
-            factors[1] = Cow::Owned(turned(&factors[1], columns, depth));
+            factors[1] = Cow::Owned(turned(columns, &factors[1]));
         }
         let added = match inputs.get(2).filter(|_| self.beta != 0.0) {
             Some(added) => {
