@@ -92,6 +92,10 @@ impl DirectNode {
         }
         let outputs = match self.direct.run(&mut inputs) {
             Err(Stop::Unplanned) => {
+                if std::env::var_os("SHOW_PLANNED").is_some() {
+                    let types: Vec<_> = inputs.iter().map(|input| input.datum_type()).collect();
+                    eprintln!("PLANNED {} {types:?}", self.label);
+                }
                 let given = self.wires.inputs.iter().flatten().zip(inputs);
                 given.for_each(|(&slot, value)| values.set(slot, Value::Tensor(value)));
                 return self.stage.run(values, labels);

@@ -4,10 +4,19 @@ use std::{fmt, sync::Arc};
 
 use tract_hir::internal::*;
 
-use crate::{faults::ensure_input, ops::elements::elements};
+use crate::{
+    faults::ensure_input,
+    ops::{elements::elements, kernel::Fact},
+};
 
 /// What computes an operator. The inputs are those that are given, in their order.
 pub(super) trait Compute: fmt::Debug + Send + Sync {
+    /// The types and dimensions of the outputs, or why the inputs do not fit. In a run all dimensions are numbers, and all inputs
+    /// constants; before it dimensions may be unknown. `None` if the outputs are only known once they are computed.
+    fn outputs(&self, _inputs: &[Fact]) -> TractResult<Option<Vec<Fact>>> {
+        Ok(None)
+    }
+
     /// The outputs, or `None` for types that another one computes. An input that nothing else holds may be written over.
     fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<Option<TVec<Arc<Tensor>>>>;
 }

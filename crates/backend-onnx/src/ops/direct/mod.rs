@@ -62,12 +62,15 @@ impl Direct {
 
     /// Computes the outputs. The inputs are left as they are where a plan is needed.
     pub(crate) fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> Result<TVec<Arc<Tensor>>, Stop> {
-        if let Some(own) = &self.own
-            && let Some(outputs) = own.run(inputs).map_err(Stop::Failed)?
-        {
-            return Ok(outputs);
-        }
         let facts = kernel::Fact::of_values(inputs);
+        if let Some(own) = &self.own {
+            for fact in own.outputs(&facts).map_err(Stop::Refused)?.iter().flatten() {
+                admit(fact).map_err(Stop::Failed)?;
+            }
+            if let Some(outputs) = own.run(inputs).map_err(Stop::Failed)? {
+                return Ok(outputs);
+            }
+        }
         let Some(guarded) = self.op.as_op().downcast_ref::<Guarded>() else {
             return match kernel::of(&*self.op, &facts) {
                 Some(kernel) => computed(&*kernel, &facts, inputs),
