@@ -5,9 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use oip_types::{DataType, InferOutput, ModelMetadata, ServiceError, ShapePattern, TensorMetadata};
 use onnx_graph::{Dim, Port};
 use tensor_core::{Quoted, Shape};
-use tract_hir::internal::TypedFact;
 
-use crate::dtype;
+use crate::{dtype, ops::Fact};
 
 /// What answers are compared with, so that the log says once where the metadata is wrong about a shape.
 #[derive(Debug, Default)]
@@ -35,10 +34,14 @@ impl Comparison {
     }
 }
 
-/// Of an output of which a plan for all sizes knows this.
+/// Of an output of which this is known for all sizes, if anything is.
 ///
-/// Exporters are often wrong about outputs' dimensions. Where the plan knows better, the plan is believed.
-pub(crate) fn of_fact(port: &Port, fact: &TypedFact) -> Result<TensorMetadata, ServiceError> {
+/// Exporters are often wrong about outputs' dimensions. Where the graph says better, the graph is believed.
+pub(crate) fn of_known(port: &Port, fact: Option<&Fact>) -> Result<TensorMetadata, ServiceError> {
+    let Some(fact) = fact else {
+        let rank = port.dims.as_ref().map_or(0, Vec::len);
+        return Ok(described(port, vec![None; rank]));
+    };
     check_type(port, dtype::from_tract(fact.datum_type))?;
     let known: Vec<Option<u64>> = fact
         .shape

@@ -25,7 +25,8 @@ use crate::{
     dtype,
     faults::is_misfit,
     file_error::refusal,
-    lower, needed_sizes, ops,
+    lower, needed_sizes,
+    ops::{self, Fact},
     output_metadata::{self, Comparison},
     plan::{Plan, Planner},
     shape_plans::ShapePlans,
@@ -239,9 +240,6 @@ const MAX_TRIAL: Duration = Duration::from_secs(60);
 /// answer enough.
 const MAX_TRIAL_RUN: Duration = Duration::from_secs(10);
 
-/// How long made-up inputs may take that only show what outputs look like.
-const MAX_LOOK: Duration = Duration::from_secs(5);
-
 type Described = (Plans, Vec<TensorMetadata>);
 
 impl Plans {
@@ -249,7 +247,12 @@ impl Plans {
     fn of(graph: &GraphProto, signature: Signature, cx: &LoadContext) -> Result<Described, ServiceError> {
         let lowered = lower::lower(graph, &signature.opsets)?;
         if cx.config.runtime == BUILT_IN {
-            return Self::direct(Steps::direct(signature, lowered)?, cx);
+            let steps = Steps::direct(signature, lowered)?;
+            let ports = steps.signature().outputs.iter();
+            let outputs = ports.zip(steps.outputs());
+            let outputs = outputs.map(|(port, fact)| output_metadata::of_known(port, fact));
+            let outputs = outputs.collect::<Result<_, _>>()?;
+            return Ok((Self::Steps(steps), outputs));
         }
         if steps::are_needed(&lowered.graph) {
             return Self::by_steps(Steps::new(signature, lowered)?, cx);
@@ -285,26 +288,6 @@ impl Plans {
         let signature = steps.signature();
         let shapes = trial::shapes(&signature.inputs);
         let answer = answers(signature, &shapes, &trial_token(cx), |_| Ok(&steps))?;
-        let outputs = answer.describe(signature)?;
-        Ok((Self::Steps(steps), outputs))
-    }
-
-    /// What made-up inputs show of the outputs is said of them; that none is answered means nothing.
-    fn direct(steps: Steps, cx: &LoadContext) -> Result<Described, ServiceError> {
-        let signature = steps.signature();
-        let shapes = trial::shapes(&signature.inputs);
-        let end = Instant::now() + MAX_LOOK;
-        let token = CancelToken::new(Some(cx.deadline.map_or(end, |deadline| deadline.min(end))));
-        let answer = answers(signature, &shapes, &token, |_| Ok(&steps)).or_else(|error| {
-            if concerns_types(&error) {
-                return Err(error);
-            }
-            tracing::info!(error = error.message(), "no made-up request is answered");
-            Ok(Answer {
-                shapes: shapes.first().cloned().unwrap_or_default(),
-                outputs: Tried::outputs(&steps)?,
-            })
-        })?;
         let outputs = answer.describe(signature)?;
         Ok((Self::Steps(steps), outputs))
     }
@@ -374,7 +357,7 @@ fn outputs_of(planner: &Planner, plan: &Plan) -> Result<Vec<TensorMetadata>, Ser
     let facts = plan.outputs()?;
     ports
         .zip(&facts)
-        .map(|(port, fact)| output_metadata::of_fact(port, fact))
+        .map(|(port, fact)| output_metadata::of_known(port, Some(&Fact::of(fact))))
         .collect()
 }
 
@@ -566,15 +549,6 @@ fn is_unsupported(error: &ServiceError) -> bool {
         limit(error),
         Some(TractLimit::Unsupported | TractLimit::Everybodys)
     )
-}
-
-/// Whether an error, or one behind it, says what is computed for no sizes.
-fn concerns_types(error: &ServiceError) -> bool {
-    let behind = std::iter::successors(std::error::Error::source(error), |error| error.source());
-    let limits = behind.filter_map(|error| error.downcast_ref::<TractLimit>());
-    limits
-        .into_iter()
-        .any(|limit| matches!(limit, TractLimit::Unsupported | TractLimit::Everybodys))
 }
 
 fn limit(error: &ServiceError) -> Option<&TractLimit> {

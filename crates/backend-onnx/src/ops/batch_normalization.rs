@@ -15,14 +15,16 @@ use crate::{building::BuildContext, faults::ensure_input, lowered::OnnxNode};
 
 /// `BatchNormalization` of FP32 or FP64.
 pub(crate) fn batch_normalization(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
-    let epsilon = f64::from(Attributes(node).float("epsilon", 1e-5));
-    Ok(wired(BatchNormalization { epsilon }))
+    Ok(wired(BatchNormalization::of(Attributes(node))))
 }
 
 #[derive(Clone, Copy, Debug)]
-struct BatchNormalization {
+pub(super) struct BatchNormalization {
     epsilon: f64,
 }
+
+/// The factor and the offset of each channel.
+pub(super) type Channels = Vec<(f64, f64)>;
 
 impl Wiring for BatchNormalization {
     fn name(&self) -> &'static str {
@@ -60,8 +62,13 @@ impl Wiring for BatchNormalization {
 }
 
 impl BatchNormalization {
-    /// The factor and the offset of each channel.
-    fn channels(&self, parameters: &[Arc<Tensor>], count: usize) -> TractResult<Vec<(f64, f64)>> {
+    pub(super) fn of(attributes: Attributes<'_>) -> Self {
+        Self {
+            epsilon: f64::from(attributes.float("epsilon", 1e-5)),
+        }
+    }
+
+    pub(super) fn channels(&self, parameters: &[Arc<Tensor>], count: usize) -> TractResult<Channels> {
         let mut lists = Vec::with_capacity(4);
         for parameter in parameters {
             ensure_input!(

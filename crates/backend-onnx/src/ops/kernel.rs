@@ -1,4 +1,4 @@
-use std::{fmt, sync::Arc};
+use std::{cell::RefCell, fmt, sync::Arc};
 
 use tract_hir::internal::*;
 
@@ -11,6 +11,26 @@ pub(crate) struct Fact {
     pub(crate) datum_type: DatumType,
     pub(crate) shape: TVec<TDim>,
     pub(crate) constant: Option<Arc<Tensor>>,
+    /// What is known of the numbers of a value that is no constant: FP64, NaN for each that is not known. Arithmetic with it is not
+    /// known either.
+    pub(crate) sizes: Option<Arc<Tensor>>,
+}
+
+thread_local! {
+    static NAMES: RefCell<SymbolScope> = RefCell::default();
+}
+
+/// Has what is unknown named in this scope, as long as something runs: names of two scopes are not told apart.
+pub(crate) fn named_in<T>(scope: &SymbolScope, run: impl FnOnce() -> T) -> T {
+    let outer = NAMES.replace(scope.clone());
+    let made = run();
+    NAMES.set(outer);
+    made
+}
+
+/// A dimension that is not known, and equal to no other one.
+pub(crate) fn unknown() -> TDim {
+    NAMES.with_borrow(|names| names.new_with_prefix("size").to_dim())
 }
 
 impl Fact {
@@ -19,6 +39,7 @@ impl Fact {
             datum_type,
             shape: shape.into_iter().collect(),
             constant: None,
+            sizes: None,
         }
     }
 
@@ -55,6 +76,14 @@ impl Fact {
 
     /// The value as dimensions, which may be free, if it is a constant of whole numbers.
     pub(crate) fn dims(&self) -> Option<Vec<TDim>> {
+        if let (None, Some(sizes)) = (&self.constant, &self.sizes) {
+            let numbers = super::elements::elements::<f64>(sizes).ok()?;
+            let dim = |number: &f64| match number.is_nan() {
+                true => unknown(),
+                false => (*number as i64).to_dim(),
+            };
+            return Some(numbers.iter().map(dim).collect());
+        }
         match self.datum_type {
             DatumType::TDim => {
                 let view = self.constant.as_ref()?.try_as_plain_ram().ok()?;
@@ -315,6 +344,7 @@ pub(crate) fn known(fact: &InferenceFact) -> Option<Fact> {
         datum_type: fact.datum_type.concretize()?,
         shape: fact.shape.concretize()?,
         constant: fact.value.concretize(),
+        sizes: None,
     })
 }
 

@@ -249,7 +249,7 @@ fn is_negative(bound: &TDim) -> bool {
 }
 
 /// The first element of a slice and how many there are, as ONNX clamps them.
-fn positions(start: i64, end: i64, step: i64, dim: i64) -> (i64, i64) {
+pub(super) fn positions(start: i64, end: i64, step: i64, dim: i64) -> (i64, i64) {
     let from_start = |bound: i64| {
         if bound < 0 {
             bound.saturating_add(dim)

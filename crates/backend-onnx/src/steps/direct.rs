@@ -50,6 +50,14 @@ impl DirectNode {
         })
     }
 
+    pub(super) fn label(&self) -> &str {
+        &self.label
+    }
+
+    pub(super) fn direct(&self) -> &Direct {
+        &self.direct
+    }
+
     #[cfg(test)]
     pub(super) fn stage(&self) -> &Stage {
         &self.stage

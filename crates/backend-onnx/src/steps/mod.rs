@@ -11,6 +11,7 @@
 mod body;
 mod control;
 mod direct;
+mod infer;
 mod rows;
 mod sequence;
 mod split;
@@ -32,9 +33,16 @@ use tract_hir::{
     prelude::{TValue, TVec},
 };
 
-use crate::{cancelling, lower::Lowered, lowered::OnnxGraph, ops};
+use crate::{
+    cancelling,
+    lower::Lowered,
+    lowered::OnnxGraph,
+    ops::{self, Fact},
+    plan,
+};
 use body::Body;
 use control::Run;
+use infer::Known;
 use values::{Slot, Value, Values};
 
 /// A model that is run stage by stage.
@@ -46,7 +54,8 @@ pub(crate) struct Steps {
     constants: HashMap<Slot, Arc<Tensor>>,
     labels: Vec<String>,
     slots: usize,
-    is_direct: bool,
+    /// What is known of the outputs of nodes that are computed by themselves.
+    outputs: Option<Vec<Option<Fact>>>,
 }
 
 /// Whether a graph has operators that only this module runs.
@@ -91,19 +100,29 @@ impl Steps {
 
     fn of(signature: Signature, lowered: Lowered, is_direct: bool) -> Result<Self, ServiceError> {
         let split = split::split(&lowered, is_direct)?;
+        let outputs = is_direct.then(|| {
+            let known = Known::of(&split.body, &signature.inputs, &split.constants, &split.names)
+                .map_err(|error| plan::unprepared(error, &lowered.labels))?;
+            Ok(split.body.outputs.iter().map(|&slot| known.fact(slot)).collect())
+        });
         Ok(Self {
+            outputs: outputs.transpose()?,
             signature,
             body: split.body,
             constants: split.constants,
             labels: lowered.labels,
             slots: split.slots,
-            is_direct,
         })
     }
 
     /// Whether each node is computed by itself.
     pub(crate) fn are_direct(&self) -> bool {
-        self.is_direct
+        self.outputs.is_some()
+    }
+
+    /// What is known of the outputs before a run.
+    pub(crate) fn outputs(&self) -> impl Iterator<Item = Option<&Fact>> {
+        self.outputs.iter().flatten().map(Option::as_ref)
     }
 
     pub(crate) fn signature(&self) -> &Signature {

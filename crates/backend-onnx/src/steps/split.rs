@@ -6,7 +6,7 @@ use std::{
 };
 
 use oip_types::ServiceError;
-use tract_hir::internal::{Tensor, TractResult};
+use tract_hir::internal::{SymbolScope, Tensor, TractResult};
 
 use super::{
     body::{Body, Control, ControlNode, Step, dropped},
@@ -25,6 +25,8 @@ pub(super) struct Split {
     pub(super) body: Body,
     pub(super) constants: HashMap<Slot, Arc<Tensor>>,
     pub(super) slots: usize,
+    /// In which operators name what they do not know.
+    pub(super) names: SymbolScope,
 }
 
 /// Cuts the graph of a lowered model.
@@ -46,6 +48,7 @@ pub(super) fn split(lowered: &Lowered, is_direct: bool) -> Result<Split, Service
         body,
         constants: splitter.constants,
         slots: splitter.names.len(),
+        names: splitter.context.symbols,
     })
 }
 

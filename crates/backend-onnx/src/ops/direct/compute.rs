@@ -21,10 +21,14 @@ pub(super) trait Compute: fmt::Debug + Send + Sync {
     fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<Option<TVec<Arc<Tensor>>>>;
 }
 
+/// A tensor to write over: itself if nothing else holds it, else a copy.
+pub(super) fn own(tensor: Arc<Tensor>) -> Tensor {
+    Arc::try_unwrap(tensor).unwrap_or_else(|tensor| (*tensor).clone())
+}
+
 /// A tensor with other dimensions for the same elements.
 pub(super) fn reshaped(tensor: Arc<Tensor>, shape: &[usize]) -> TractResult<Arc<Tensor>> {
-    let tensor = Arc::try_unwrap(tensor).unwrap_or_else(|tensor| (*tensor).clone());
-    Ok(Arc::new(tensor.into_shape(shape)?))
+    Ok(Arc::new(own(tensor).into_shape(shape)?))
 }
 
 /// The whole numbers of a value that says sizes, axes or places.

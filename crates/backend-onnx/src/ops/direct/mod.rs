@@ -3,11 +3,15 @@
 //! Movements go by the size of an element, so that there is one of each for all types whose elements are copied. What takes memory is
 //! asked for before it is made ([`size::admit_shape`](crate::size::admit_shape)).
 
+mod batch_normalization;
+mod clip;
 mod compute;
 mod fill;
+mod heads;
 mod moves;
 mod pairs;
 mod products;
+mod slice;
 mod sums;
 mod views;
 mod windows;
@@ -17,12 +21,17 @@ use std::sync::Arc;
 use tract_hir::{internal::*, ops::element_wise::ElementWiseOp, tract_core::ops::element_wise};
 
 use self::compute::Compute;
-use super::{attributes::Attributes, guard::Guarded, kernel};
+use super::{
+    attributes::Attributes,
+    guard::Guarded,
+    kernel::{self, Fact},
+};
 use crate::{building::BuildContext, faults::ensure_input, lowered::OnnxNode, size};
 
 /// A node, ready to be computed for inputs of any shapes.
 #[derive(Debug)]
 pub(crate) struct Direct {
+    op_type: String,
     own: Option<Box<dyn Compute>>,
     op: Box<dyn InferenceOp>,
     is_pure: bool,
@@ -48,11 +57,16 @@ impl Direct {
         let (op, used_within) = context.op(node)?;
         ensure!(used_within.is_empty(), "graphs within {}", node.op_type);
         Ok(Self {
+            op_type: node.op_type.clone(),
             own: own(node, constants)?,
             op,
             is_pure: !node.op_type.starts_with("Random")
                 && !matches!(node.op_type.as_str(), "Bernoulli" | "Multinomial"),
         })
+    }
+
+    pub(crate) fn op_type(&self) -> &str {
+        &self.op_type
     }
 
     /// Whether the same inputs give the same outputs.
@@ -62,7 +76,7 @@ impl Direct {
 
     /// Computes the outputs. The inputs are left as they are where a plan is needed.
     pub(crate) fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> Result<TVec<Arc<Tensor>>, Stop> {
-        let facts = kernel::Fact::of_values(inputs);
+        let facts = Fact::of_values(inputs);
         if let Some(own) = &self.own {
             for fact in own.outputs(&facts).map_err(Stop::Refused)?.iter().flatten() {
                 admit(fact).map_err(Stop::Failed)?;
@@ -93,6 +107,50 @@ impl Direct {
         }
     }
 
+    /// What is known of the outputs before a run, if anything is.
+    ///
+    /// # Errors
+    /// Why nothing computes the node for such inputs.
+    pub(crate) fn outputs(&self, inputs: &[Fact]) -> TractResult<Option<Vec<Fact>>> {
+        let guarded = self.op.as_op().downcast_ref::<Guarded>();
+        let mut inputs: Vec<Fact> = inputs.to_vec();
+        let mut narrow = None;
+        if let Some(guarded) = guarded {
+            guarded.admit(&inputs)?;
+            for input in &mut inputs {
+                if let Some(wide) = guarded.wide(input.datum_type) {
+                    narrow = Some((input.datum_type, wide));
+                    input.datum_type = wide;
+                    input.constant = match &input.constant {
+                        Some(constant) => Some(constant.cast_to_dt(wide)?.into_owned().into_arc_tensor()),
+                        None => None,
+                    };
+                }
+            }
+        }
+        let mut outputs = match &self.own {
+            Some(own) => own.outputs(&inputs)?,
+            None => {
+                let op = guarded.map_or(&*self.op, |guarded| guarded.chosen(&inputs));
+                match kernel::of(op, &inputs) {
+                    Some(kernel) => Some(kernel.outputs(&inputs)?),
+                    None => function(op).map(|_| vec![inputs[0].with(inputs[0].datum_type)]),
+                }
+            }
+        };
+        if let Some((narrow, wide)) = narrow {
+            for output in outputs
+                .iter_mut()
+                .flatten()
+                .filter(|output| output.datum_type == wide)
+            {
+                output.datum_type = narrow;
+                output.constant = None;
+            }
+        }
+        Ok(outputs)
+    }
+
     /// Computes in another type, and gives the results of that type in the inputs' own.
     fn widened(
         &self,
@@ -121,7 +179,7 @@ impl Direct {
 /// Computes by a kernel of ours, if its inputs fit it.
 fn computed(
     kernel: &dyn kernel::Kernel,
-    facts: &[kernel::Fact],
+    facts: &[Fact],
     inputs: &[Arc<Tensor>],
 ) -> Result<TVec<Arc<Tensor>>, Stop> {
     for fact in kernel.outputs(facts).map_err(Stop::Refused)? {
@@ -132,7 +190,7 @@ fn computed(
 }
 
 /// Refuses a result that is too large, or has dimensions below zero.
-fn admit(fact: &kernel::Fact) -> TractResult<()> {
+fn admit(fact: &Fact) -> TractResult<()> {
     // Those that a kernel only learns on its way it admits itself.
     let known: Option<TVec<i64>> = fact.shape.iter().map(|dim| dim.to_i64().ok()).collect();
     let Some(known) = known else {
@@ -174,6 +232,15 @@ fn own(node: &OnnxNode, constants: &[Option<Arc<Tensor>>]) -> TractResult<Option
     let attributes = Attributes(node);
     Ok(match node.op_type.as_str() {
         "Add" | "Div" | "Mul" | "Sub" => Some(Box::new(pairs::Pair::of(&node.op_type))),
+        "BatchNormalization" => Some(Box::new(batch_normalization::BatchNormalization::of(
+            attributes, constants,
+        )?)),
+        "Clip" => Some(Box::new(clip::Clip::of(node))),
+        "Slice" => Some(Box::new(slice::Slice::of(node)?)),
+        "tensorferry/Ranked" => Some(Box::new(heads::Ranked::of(attributes))),
+        "tensorferry/SameShape" => Some(Box::new(heads::SameShape)),
+        "tensorferry/SplitHeads" => Some(Box::new(heads::SplitHeads::of(attributes))),
+        "tensorferry/TransposeLast" => Some(Box::new(heads::TransposeLast)),
         "Conv" => windows::Conv::of(attributes, constants)?.map(|conv| Box::new(conv) as _),
         "Gemm" => Some(Box::new(products::Gemm::of(attributes, constants)?)),
         "ReduceMean" | "ReduceSum" => Some(Box::new(sums::Reduce::of(node))),

@@ -5,7 +5,10 @@ use std::sync::Arc;
 use tract_hir::internal::*;
 
 use super::compute::{Compute, integers, reshaped};
-use crate::{faults::ensure_input, ops::axis::axis};
+use crate::{
+    faults::ensure_input,
+    ops::{axis::axis, kernel::Fact},
+};
 
 #[derive(Debug)]
 pub(super) struct Reshape {
@@ -149,21 +152,36 @@ pub(super) struct Shape {
     pub(super) end: Option<i64>,
 }
 
-impl Compute for Shape {
-    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<Option<TVec<Arc<Tensor>>>> {
-        let shape = inputs[0].shape();
+impl Shape {
+    fn part<'d, D>(&self, shape: &'d [D]) -> &'d [D] {
         let rank = shape.len() as i64;
         let place = |at: i64| {
             let at = if at < 0 { at.saturating_add(rank) } else { at };
             at.clamp(0, rank) as usize
         };
         let (start, end) = (place(self.start), place(self.end.unwrap_or(rank)));
-        let dims: Vec<i64> = shape
-            .get(start..end)
-            .unwrap_or(&[])
-            .iter()
-            .map(|&dim| dim as i64)
-            .collect();
-        Ok(Some(tvec![Arc::new(tensor1(&dims))]))
+        shape.get(start..end).unwrap_or(&[])
+    }
+}
+
+impl Compute for Shape {
+    fn outputs(&self, inputs: &[Fact]) -> TractResult<Option<Vec<Fact>>> {
+        let dims = self.part(&inputs[0].shape).iter();
+        let dims: Vec<Option<i64>> = dims.map(|dim| dim.to_i64().ok()).collect();
+        let mut output = Fact::new(DatumType::I64, [dims.len().to_dim()]);
+        let known: Option<Vec<i64>> = dims.iter().copied().collect();
+        match known {
+            Some(known) => output.constant = Some(Arc::new(tensor1(&known))),
+            None => {
+                let numbers = dims.iter().map(|dim| dim.map_or(f64::NAN, |dim| dim as f64));
+                output.sizes = Some(Arc::new(tensor1(&numbers.collect::<Vec<f64>>())));
+            }
+        }
+        Ok(Some(vec![output]))
+    }
+
+    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<Option<TVec<Arc<Tensor>>>> {
+        let dims = self.part(inputs[0].shape()).iter().map(|&dim| dim as i64);
+        Ok(Some(tvec![Arc::new(tensor1(&dims.collect::<Vec<i64>>()))]))
     }
 }

@@ -1,0 +1,72 @@
+//! `BatchNormalization`: a factor and an offset for each channel, made once where the parameters are constants.
+
+use std::sync::Arc;
+
+use tract_hir::internal::*;
+
+use super::compute::{Compute, own};
+use crate::{
+    cancelling::Pace,
+    faults::ensure_input,
+    ops::{
+        attributes::Attributes,
+        batch_normalization::{BatchNormalization as Parameters, Channels},
+        elements::with_real,
+        kernel::{Fact, Kernel},
+    },
+};
+
+#[derive(Debug)]
+pub(super) struct BatchNormalization {
+    parameters: Parameters,
+    channels: Option<Channels>,
+}
+
+impl BatchNormalization {
+    pub(super) fn of(attributes: Attributes<'_>, constants: &[Option<Arc<Tensor>>]) -> TractResult<Self> {
+        let parameters = Parameters::of(attributes);
+        let given: Option<Vec<Arc<Tensor>>> = constants.iter().skip(1).cloned().collect();
+        let given = given.filter(|given| given.len() == 4);
+        let channels = given.map(|given| parameters.channels(&given, given[0].len()));
+        Ok(Self {
+            parameters,
+            channels: channels.transpose()?,
+        })
+    }
+}
+
+impl Compute for BatchNormalization {
+    fn outputs(&self, inputs: &[Fact]) -> TractResult<Option<Vec<Fact>>> {
+        let (count, channels) = (inputs[1].shape.first(), inputs[0].shape.get(1));
+        if let Some((Ok(count), Ok(channels))) = count.zip(channels).map(|(a, b)| (a.to_i64(), b.to_i64())) {
+            ensure_input!(count == channels, "{count} parameters for {channels} channels");
+        }
+        self.parameters.outputs(inputs).map(Some)
+    }
+
+    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<Option<TVec<Arc<Tensor>>>> {
+        let computed;
+        let channels = match &self.channels {
+            Some(channels) => channels,
+            None => {
+                computed = self.parameters.channels(&inputs[1..], inputs[0].shape()[1])?;
+                &computed
+            }
+        };
+        let mut made = own(inputs.swap_remove(0));
+        let width = made.shape()[2..].iter().product::<usize>();
+        if made.len() > 0 {
+            let mut pace = Pace::default();
+            with_real!(made.datum_type(), T => {
+                let mut view = made.try_as_plain_ram_mut()?;
+                let values = view.as_slice_mut::<T>()?;
+                for (line, &(factor, offset)) in values.chunks_exact_mut(width).zip(channels.iter().cycle()) {
+                    pace.spend(width as u64 / 8 + 1)?;
+                    let (factor, offset) = (factor as T, offset as T);
+                    line.iter_mut().for_each(|x| *x = *x * factor + offset);
+                }
+            });
+        }
+        Ok(Some(tvec![Arc::new(made)]))
+    }
+}

@@ -1,0 +1,121 @@
+//! `Clip`: numbers within bounds. NaN stays, and the upper bound holds where it is below the lower one.
+
+use std::sync::Arc;
+
+use tract_hir::internal::*;
+
+use super::compute::{Compute, own};
+use crate::{
+    cancelling::Pace,
+    faults::ensure_input,
+    lowered::OnnxNode,
+    ops::{
+        attributes::Attributes,
+        elements::{elements, with_number},
+        kernel::Fact,
+    },
+};
+
+#[derive(Debug)]
+pub(super) struct Clip {
+    /// Lower and upper, where they are attributes.
+    fixed: Option<[f32; 2]>,
+    /// Which inputs they are.
+    places: [Option<usize>; 2],
+}
+
+impl Clip {
+    pub(super) fn of(node: &OnnxNode) -> Self {
+        let attributes = Attributes(node);
+        let bounds = || {
+            [
+                attributes.float("min", f32::MIN),
+                attributes.float("max", f32::MAX),
+            ]
+        };
+        Self {
+            fixed: (node.opset < 11).then(bounds),
+            places: [1, 2].map(|place| attributes.position(place)),
+        }
+    }
+}
+
+/// Writes numbers within bounds over others.
+fn clip<T: Copy + PartialOrd>(numbers: &mut [T], low: T, high: T) -> TractResult<()> {
+    let mut pace = Pace::default();
+    for numbers in numbers.chunks_mut(1 << 14) {
+        pace.spend(numbers.len() as u64 / 8 + 1)?;
+        for number in numbers {
+            let raised = if *number < low { low } else { *number };
+            *number = if raised > high { high } else { raised };
+        }
+    }
+    Ok(())
+}
+
+impl Compute for Clip {
+    fn outputs(&self, inputs: &[Fact]) -> TractResult<Option<Vec<Fact>>> {
+        for bound in self
+            .places
+            .iter()
+            .flatten()
+            .filter_map(|&place| inputs.get(place))
+        {
+            ensure_input!(
+                bound.datum_type == inputs[0].datum_type,
+                "bounds of {:?} for numbers of {:?}",
+                bound.datum_type,
+                inputs[0].datum_type
+            );
+        }
+        Ok(Some(vec![inputs[0].with(inputs[0].datum_type)]))
+    }
+
+    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<Option<TVec<Arc<Tensor>>>> {
+        let bounds = self.places.map(|place| place.map(|place| inputs[place].clone()));
+        let mut made = own(inputs.swap_remove(0));
+        with_number!(made.datum_type(), T => {
+            let bound = |at: usize, most: T| -> TractResult<T> {
+                match (&bounds[at], self.fixed) {
+                    (Some(bound), _) => {
+                        let bound = elements::<T>(bound)?;
+                        ensure_input!(bound.len() == 1, "a bound of {} numbers, expected one", bound.len());
+                        Ok(bound[0])
+                    }
+                    (None, Some(fixed)) => tensor0(fixed[at]).cast_to_scalar::<T>(),
+                    (None, None) => Ok(most),
+                }
+            };
+            let (low, high) = (bound(0, <T>::MIN)?, bound(1, <T>::MAX)?);
+            clip(made.try_as_plain_ram_mut()?.as_slice_mut::<T>()?, low, high)?;
+        });
+        Ok(Some(tvec![Arc::new(made)]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_number_stays_and_the_upper_bound_wins() -> TractResult<()> {
+        let clip = Clip {
+            fixed: None,
+            places: [Some(1), Some(2)],
+        };
+        let clipped = |values: Tensor, low: Tensor, high: Tensor| -> TractResult<Arc<Tensor>> {
+            let mut inputs: TVec<Arc<Tensor>> = [values, low, high].into_iter().map(Arc::new).collect();
+            Ok(clip.run(&mut inputs)?.context("computed")?.remove(0))
+        };
+        let made = clipped(
+            tensor1(&[f32::NAN, -3.0, 0.5, f32::INFINITY]),
+            tensor0(-1.0f32),
+            tensor0(1.0f32),
+        )?;
+        let made = elements::<f32>(&made)?;
+        assert!(made[0].is_nan() && made[1..] == [-1.0, 0.5, 1.0]);
+        let made = clipped(tensor1(&[i8::MIN, 4, 5]), tensor0(5i8), tensor0(3i8))?;
+        assert_eq!(elements::<i8>(&made)?, [3, 3, 3]);
+        Ok(())
+    }
+}
