@@ -128,7 +128,8 @@ impl Model for OnnxModel {
             Plans::Symbolic(plan, Some(plans)) => {
                 plan.is_bounded() && self.shapes(rows).is_some_and(|shapes| plans.is_settled(&shapes))
             }
-            Plans::ByShape(_) | Plans::Steps(_) => false,
+            Plans::Steps(steps) => steps.is_bounded(),
+            Plans::ByShape(_) => false,
         }
     }
 

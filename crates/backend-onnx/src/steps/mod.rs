@@ -56,6 +56,7 @@ pub(crate) struct Steps {
     slots: usize,
     /// What is known of the outputs of nodes that are computed by themselves.
     outputs: Option<Vec<Option<Fact>>>,
+    is_bounded: bool,
 }
 
 /// Whether a graph has operators that only this module runs.
@@ -112,6 +113,7 @@ impl Steps {
             constants: split.constants,
             labels: lowered.labels,
             slots: split.slots,
+            is_bounded: split.is_bounded,
         })
     }
 
@@ -123,6 +125,11 @@ impl Steps {
     /// What is known of the outputs before a run.
     pub(crate) fn outputs(&self) -> impl Iterator<Item = Option<&Fact>> {
         self.outputs.iter().flatten().map(Option::as_ref)
+    }
+
+    /// Whether the time of a run follows from the shapes of its inputs.
+    pub(crate) fn is_bounded(&self) -> bool {
+        self.is_bounded
     }
 
     pub(crate) fn signature(&self) -> &Signature {

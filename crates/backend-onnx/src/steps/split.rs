@@ -1,7 +1,7 @@
 //! Cuts a graph into stages, so that within each all sizes are known before it runs.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     sync::Arc,
 };
 
@@ -27,6 +27,8 @@ pub(super) struct Split {
     pub(super) slots: usize,
     /// In which operators name what they do not know.
     pub(super) names: SymbolScope,
+    /// Whether all sizes follow from the shapes of the inputs, and nothing is repeated or chosen by values.
+    pub(super) is_bounded: bool,
 }
 
 /// Cuts the graph of a lowered model.
@@ -40,6 +42,8 @@ pub(super) fn split(lowered: &Lowered, is_direct: bool) -> Result<Split, Service
         names: Vec::new(),
         constants: HashMap::new(),
         is_direct,
+        statics: HashSet::new(),
+        is_bounded: is_direct,
     };
     let body = splitter
         .graph(graph)
@@ -49,6 +53,7 @@ pub(super) fn split(lowered: &Lowered, is_direct: bool) -> Result<Split, Service
         constants: splitter.constants,
         slots: splitter.names.len(),
         names: splitter.context.symbols,
+        is_bounded: splitter.is_bounded,
     })
 }
 
@@ -59,6 +64,9 @@ struct Splitter {
     names: Vec<String>,
     constants: HashMap<Slot, Arc<Tensor>>,
     is_direct: bool,
+    /// Values that follow from shapes and constants.
+    statics: HashSet<Slot>,
+    is_bounded: bool,
 }
 
 /// What is known of a value when the graph is cut.
@@ -126,6 +134,7 @@ impl Splitter {
             let lookup = |slot: Slot| known.get(&slot).copied();
             if let Some(op) = Control::of(node, |graph| self.graph(graph))? {
                 if self.is_direct {
+                    self.is_bounded = false;
                     direct.push(Step::Control(ControlNode {
                         label: node.name.clone(),
                         op,
@@ -182,6 +191,14 @@ impl Splitter {
                 let shaping: Vec<Slot> = ops::shaping_inputs(&node.op_type)
                     .filter_map(|index| wires.input(index))
                     .collect();
+                let is_static =
+                    |slot: &Slot| self.statics.contains(slot) || self.constants.contains_key(slot);
+                self.is_bounded &= !ops::gives_unknown_sizes(&node.op_type) && shaping.iter().all(is_static);
+                if matches!(node.op_type.as_str(), "Shape" | "Size")
+                    || wires.inputs.iter().flatten().all(is_static)
+                {
+                    self.statics.extend(&wires.outputs);
+                }
                 let stage = Stage::new(
                     &self.context,
                     vec![renamed],

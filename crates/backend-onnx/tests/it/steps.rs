@@ -16,7 +16,13 @@ fn count_to(count: i64) -> InferRequest {
 /// MD-02, MD-05: a loop of 2^62 rounds ends at the deadline, or when it is cancelled.
 #[test]
 fn md_05_loops_without_end_are_ended() {
-    let model = Runtime::Tract.model("loop");
+    [Runtime::Tract, Runtime::BuiltIn]
+        .into_iter()
+        .for_each(loops_are_ended);
+}
+
+fn loops_are_ended(runtime: Runtime) {
+    let model = runtime.model("loop");
     let start = Instant::now();
     let token = CancelToken::new(Some(start + Duration::from_millis(100)));
     let error = model.infer(count_to(1 << 62), &token).unwrap_err();
@@ -30,6 +36,20 @@ fn md_05_loops_without_end_are_ended() {
 
     let outputs = infer(&*model, count_to(3)).unwrap();
     assert_eq!(outputs[0].value.as_fixed().unwrap().to_vec::<i64>().unwrap(), [3]);
+}
+
+/// What is promised to run for a time that follows from the shapes alone, may run where other requests wait for it.
+#[test]
+fn runs_whose_sizes_follow_from_values_are_not_bounded() {
+    for (name, is_bounded) in [
+        ("mlp_classifier", true),
+        ("shape_by_product", true),
+        ("loop_with_weights", false),
+        ("range", false),
+        ("reshape_to_numbers", false),
+    ] {
+        assert_eq!(Runtime::BuiltIn.model(name).is_bounded(1), is_bounded, "{name}");
+    }
 }
 
 /// A body of a `Scan` is looked at as every other graph: its values and sizes are the request's fault.
@@ -47,15 +67,17 @@ fn bodies_of_scans_have_all_checks() {
         ("scan_of_counts", &[-1]),
         ("scan_of_divisors", &[3, 0]),
     ] {
-        let model = Runtime::Tract.model(name);
-        let error = infer(&*model, request(wrong)).unwrap_err();
-        assert_eq!(
-            error.code(),
-            ErrorCode::InvalidArgument,
-            "{name} of {wrong:?}: {}",
-            error.report()
-        );
-        infer(&*model, recorded_request(name)).unwrap();
+        for runtime in [Runtime::Tract, Runtime::BuiltIn] {
+            let model = runtime.model(name);
+            let error = infer(&*model, request(wrong)).unwrap_err();
+            let report = error.report();
+            assert_eq!(
+                error.code(),
+                ErrorCode::InvalidArgument,
+                "{name} of {wrong:?}: {report}"
+            );
+            infer(&*model, recorded_request(name)).unwrap();
+        }
     }
 }
 
