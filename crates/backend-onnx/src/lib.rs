@@ -58,6 +58,7 @@ mod other_runtime;
 mod output_metadata;
 mod plan;
 mod plan_memory;
+mod room;
 mod shape_plans;
 mod size;
 mod steps;

@@ -14,7 +14,9 @@ use crate::{
     building::BuildContext,
     lowered::OnnxNode,
     ops::direct::{Direct, Stop},
-    plan, size, time_limit,
+    plan,
+    room::Room,
+    size, time_limit,
 };
 
 /// Bytes that folded constants may take whatever they are made of.
@@ -75,7 +77,7 @@ impl DirectNode {
         let limit = 2 * bytes(&inputs) + LEAST;
         time_limit::check()?;
         // What cannot be computed is an error of the run.
-        let Ok(outputs) = size::limited(limit, || self.direct.run(&mut inputs)) else {
+        let Ok(outputs) = size::limited(limit, || self.direct.run(&mut inputs, &mut Room::new())) else {
             return Ok(None);
         };
         let is_kept = bytes(&outputs) <= limit;
@@ -98,7 +100,7 @@ impl DirectNode {
                 false => values.tensor(*slot)?,
             });
         }
-        let outputs = match self.direct.run(&mut inputs) {
+        let outputs = match self.direct.run(&mut inputs, &mut values.room) {
             Err(Stop::Unplanned) => {
                 if std::env::var_os("SHOW_PLANNED").is_some() {
                     let types: Vec<_> = inputs.iter().map(|input| input.datum_type()).collect();

@@ -18,6 +18,7 @@ use crate::{
     dtype,
     faults::Unsupported,
     ops::{Fact, named_in, unknown},
+    room::Room,
     size,
 };
 
@@ -183,7 +184,10 @@ impl<'c> Known<'c> {
             let elements = values.iter().map(|value| value.len()).sum::<usize>();
             node.direct().is_pure() && !values.is_empty() && elements <= MOST
         })?;
-        let made = size::limited(8 * MOST as u64, || node.direct().run(&mut values)).ok()?;
+        let made = size::limited(8 * MOST as u64, || {
+            node.direct().run(&mut values, &mut Room::new())
+        })
+        .ok()?;
         Some(Fact::of_values(&made))
     }
 }
@@ -218,7 +222,10 @@ fn followed(node: &DirectNode, inputs: &[Fact]) -> Option<Vec<Arc<Tensor>>> {
             _ => None,
         });
     let mut given: TVec<Arc<Tensor>> = given.collect::<Option<_>>()?;
-    let mut made = size::limited(8 * MOST as u64, || node.direct().run(&mut given)).ok()?;
+    let mut made = size::limited(8 * MOST as u64, || {
+        node.direct().run(&mut given, &mut Room::new())
+    })
+    .ok()?;
     let is_whole = inputs[0].datum_type.is_integer();
     if op_type == "Div" && is_whole {
         for quotient in &mut made {

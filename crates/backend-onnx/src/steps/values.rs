@@ -6,7 +6,10 @@ use oip_service::CancelToken;
 use oip_types::{ErrorCode, ServiceError};
 use tract_hir::internal::Tensor;
 
-use crate::faults::{BadInput, Refusal};
+use crate::{
+    faults::{BadInput, Refusal},
+    room::Room,
+};
 
 /// Where a value is kept during a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -42,11 +45,24 @@ pub(super) enum Value {
     Nothing,
 }
 
+impl Value {
+    /// About how much memory it takes.
+    fn bytes(&self) -> u64 {
+        let of = |tensor: &Arc<Tensor>| (tensor.len() * tensor.datum_type().size_of()) as u64;
+        match self {
+            Self::Tensor(tensor) => of(tensor),
+            Self::Sequence(tensors) => tensors.iter().map(of).sum(),
+            Self::Nothing => 0,
+        }
+    }
+}
+
 /// The values of one run so far.
 pub(super) struct Values<'s> {
     /// Constants of the file, inner graphs included.
     constants: &'s HashMap<Slot, Arc<Tensor>>,
     kept: Vec<Option<Value>>,
+    pub(super) room: Room<'static>,
     pub(super) cancel: &'s CancelToken,
 }
 
@@ -59,17 +75,25 @@ impl<'s> Values<'s> {
         Self {
             constants,
             kept: vec![None; slots],
+            room: Room::new(),
             cancel,
         }
     }
 
     pub(super) fn set(&mut self, slot: Slot, value: Value) {
-        self.kept[slot.0] = Some(value);
+        self.room.hold(value.bytes());
+        self.put(slot, Some(value));
     }
 
     /// Gives a value up that nothing reads any more.
     pub(super) fn remove(&mut self, slot: Slot) {
-        self.kept[slot.0] = None;
+        self.put(slot, None);
+    }
+
+    fn put(&mut self, slot: Slot, value: Option<Value>) {
+        if let Some(before) = std::mem::replace(&mut self.kept[slot.0], value) {
+            self.room.release(before.bytes());
+        }
     }
 
     pub(super) fn value(&self, slot: Slot) -> Result<Value, Failure> {

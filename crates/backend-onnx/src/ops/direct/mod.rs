@@ -26,7 +26,7 @@ use super::{
     guard::Guarded,
     kernel::{self, Fact},
 };
-use crate::{building::BuildContext, faults::ensure_input, lowered::OnnxNode, size};
+use crate::{building::BuildContext, faults::ensure_input, lowered::OnnxNode, room::Room, size};
 
 /// A node, ready to be computed for inputs of any shapes.
 #[derive(Debug)]
@@ -75,19 +75,22 @@ impl Direct {
     }
 
     /// Computes the outputs. The inputs are left as they are where a plan is needed.
-    pub(crate) fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> Result<TVec<Arc<Tensor>>, Stop> {
+    pub(crate) fn run(
+        &self,
+        inputs: &mut TVec<Arc<Tensor>>,
+        room: &mut Room<'_>,
+    ) -> Result<TVec<Arc<Tensor>>, Stop> {
         let facts = Fact::of_values(inputs);
         if let Some(own) = &self.own {
-            for fact in own.outputs(&facts).map_err(Stop::Refused)?.iter().flatten() {
-                admit(fact).map_err(Stop::Failed)?;
-            }
+            let outputs = own.outputs(&facts).map_err(Stop::Refused)?;
+            admit(outputs.as_deref().unwrap_or_default(), room).map_err(Stop::Failed)?;
             if let Some(outputs) = own.run(inputs).map_err(Stop::Failed)? {
                 return Ok(outputs);
             }
         }
         let Some(guarded) = self.op.as_op().downcast_ref::<Guarded>() else {
             return match kernel::of(&*self.op, &facts) {
-                Some(kernel) => computed(&*kernel, &facts, inputs),
+                Some(kernel) => computed(&*kernel, &facts, inputs, room),
                 None => Err(Stop::Unplanned),
             };
         };
@@ -95,11 +98,11 @@ impl Direct {
         let wide: TVec<Option<DatumType>> = facts.iter().map(|fact| guarded.wide(fact.datum_type)).collect();
         if let Some(narrow) = wide.iter().position(Option::is_some) {
             let narrow = inputs[narrow].datum_type();
-            return self.widened(narrow, inputs, &wide);
+            return self.widened(narrow, inputs, &wide, room);
         }
         let op = guarded.chosen(&facts);
         match kernel::of(op, &facts) {
-            Some(kernel) => computed(&*kernel, &facts, inputs),
+            Some(kernel) => computed(&*kernel, &facts, inputs, room),
             None => match function(op) {
                 Some(function) => applied(function, inputs),
                 None => Err(Stop::Unplanned),
@@ -157,6 +160,7 @@ impl Direct {
         narrow: DatumType,
         inputs: &[Arc<Tensor>],
         wide: &[Option<DatumType>],
+        room: &mut Room<'_>,
     ) -> Result<TVec<Arc<Tensor>>, Stop> {
         let cast = |tensor: &Arc<Tensor>, to: DatumType| -> TractResult<Arc<Tensor>> {
             size::admit_shape(to, tensor.shape())?;
@@ -168,10 +172,13 @@ impl Direct {
         });
         let mut given = given.collect::<TractResult<TVec<_>>>().map_err(Stop::Failed)?;
         let between = wide.iter().copied().flatten().next();
-        let outputs = self.run(&mut given)?.into_iter().map(|output| match between {
-            Some(between) if output.datum_type() == between => cast(&output, narrow),
-            _ => Ok(output),
-        });
+        let outputs = self
+            .run(&mut given, room)?
+            .into_iter()
+            .map(|output| match between {
+                Some(between) if output.datum_type() == between => cast(&output, narrow),
+                _ => Ok(output),
+            });
         outputs.collect::<TractResult<_>>().map_err(Stop::Failed)
     }
 }
@@ -181,24 +188,29 @@ fn computed(
     kernel: &dyn kernel::Kernel,
     facts: &[Fact],
     inputs: &[Arc<Tensor>],
+    room: &mut Room<'_>,
 ) -> Result<TVec<Arc<Tensor>>, Stop> {
-    for fact in kernel.outputs(facts).map_err(Stop::Refused)? {
-        admit(&fact).map_err(Stop::Failed)?;
-    }
+    admit(&kernel.outputs(facts).map_err(Stop::Refused)?, room).map_err(Stop::Failed)?;
     let outputs = kernel.run(inputs).map_err(Stop::Failed)?;
     Ok(outputs.into_iter().map(Arc::new).collect())
 }
 
-/// Refuses a result that is too large, or has dimensions below zero.
-fn admit(fact: &Fact) -> TractResult<()> {
-    // Those that a kernel only learns on its way it admits itself.
-    let known: Option<TVec<i64>> = fact.shape.iter().map(|dim| dim.to_i64().ok()).collect();
-    let Some(known) = known else {
-        return Ok(());
-    };
-    let shape: Option<TVec<usize>> = known.iter().map(|&dim| usize::try_from(dim).ok()).collect();
-    ensure_input!(shape.is_some(), "a value would have the dimensions {known:?}");
-    size::admit_shape(fact.datum_type, &shape.unwrap_or_default())
+/// Refuses results that are too large, or have dimensions below zero, and asks for room for the others.
+fn admit(outputs: &[Fact], room: &mut Room<'_>) -> TractResult<()> {
+    let mut bytes = 0u64;
+    for fact in outputs {
+        // Those that a kernel only learns on its way it admits itself.
+        let known: Option<TVec<i64>> = fact.shape.iter().map(|dim| dim.to_i64().ok()).collect();
+        let Some(known) = known else {
+            continue;
+        };
+        let shape: Option<TVec<usize>> = known.iter().map(|&dim| usize::try_from(dim).ok()).collect();
+        ensure_input!(shape.is_some(), "a value would have the dimensions {known:?}");
+        let shape = shape.unwrap_or_default();
+        size::admit_shape(fact.datum_type, &shape)?;
+        bytes = bytes.saturating_add((shape.iter().product::<usize>() * fact.datum_type.size_of()) as u64);
+    }
+    room.ask(bytes)
 }
 
 /// The function of single numbers that an operator is.
