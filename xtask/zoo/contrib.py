@@ -26,8 +26,10 @@ from onnx import TensorProto, ValueInfoProto, helper, numpy_helper
 from onnxruntime.capi.onnxruntime_pybind11_state import get_all_operator_schema
 
 import contrib_forms
+import ort
 import zoo
 from operators import Constant
+from served import Server
 
 SCHEMAS = {(schema.domain, schema.name): schema for schema in get_all_operator_schema()}
 # Seconds after which ONNX Runtime counts as hanging.
@@ -130,7 +132,7 @@ def answers_of(connection):
     while (task := connection.recv()) is not None:
         model, inputs = task
         try:
-            session = zoo.session_of(model)
+            session = ort.session_of(model)
             types = [port.type[len("tensor("):-1] for port in session.get_outputs()]
             types = [kinds.get(name) or TensorProto.DataType.Value(name.upper()) for name in types]
             connection.send((types, session.run(None, inputs)))
@@ -235,7 +237,7 @@ def main():
                 print(f"untouched {form.op}: {name}", flush=True)
             for case in cases(form, options.pairs):
                 if server is None or not server.is_running():
-                    server = zoo.Server(options.server, temporary)
+                    server = Server(options.server, temporary)
                 verdict, why = judged(server, reference, pathlib.Path(temporary), case)
                 counts[verdict] += 1
                 if verdict != "equal":

@@ -20,8 +20,10 @@ import onnx
 import onnxruntime
 from onnx import TensorProto, ValueInfoProto, helper
 
+import ort
 import zoo
 from contrib import Reference
+from served import Server
 
 # Seconds after which ONNX Runtime counts as hanging.
 PATIENCE = 5
@@ -202,7 +204,7 @@ def main():
                 if not options.server:
                     continue
                 if server is None or not server.is_running():
-                    server, is_loaded = zoo.Server(options.server, temporary, zoo.LIBRARY), False
+                    server, is_loaded = Server(options.server, temporary, ort.LIBRARY), False
                 if not is_loaded:
                     refusal = server.call("/v2/repository/models/form/load")
                     if refusal is not None:

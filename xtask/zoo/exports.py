@@ -37,6 +37,7 @@ from sklearn import (
 from xgboost import XGBClassifier, XGBRegressor, XGBRFClassifier, XGBRFRegressor
 
 import zoo
+from served import Server
 
 TOLERANCE = 1e-4
 OPSET = {"": 18, "ai.onnx.ml": 3}
@@ -374,7 +375,7 @@ def main():
                 print(f"not exported {export.name} {str(error)[:150]!r}", flush=True)
                 continue
             if server is None or not server.is_running():
-                server = zoo.Server(options.server, str(repository))
+                server = Server(options.server, str(repository))
             result, why = verdict(server, repository, path, export)
             if not server.is_running():
                 result, why = "server ended", f"exit code {server.process.returncode}"

@@ -26,8 +26,8 @@ import onnx
 import onnxruntime
 
 import graph as grown
-import zoo
 from graph import GROWN
+from served import Server
 
 # Sizes of the free dimensions that are asked with.
 ASKED = [GROWN, {"n": 2, "m": 3}, {"n": 3, "m": 3}, {"n": 1, "m": 1}, {"n": 4, "m": 1}, {"n": 8, "m": 16}]
@@ -151,7 +151,7 @@ def main():
         first, is_done = options.first, False
         while not is_done:
             if server is None or not server.is_running():
-                server = zoo.Server(options.server, temporary)
+                server = Server(options.server, temporary)
             # ONNX Runtime ends its process at some graphs.
             outcomes, sent = multiprocessing.Pipe(False)
             asked = Asked(server.address, pathlib.Path(temporary))

@@ -24,7 +24,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 from tritonclient.utils import np_to_triton_dtype, serialize_byte_tensor
 
-import zoo
+from served import Server
 
 FLOAT, DOUBLE, INT64, TEXT = TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.INT64, TensorProto.STRING
 LIMITS = ("--request-timeout", "3s")
@@ -274,7 +274,7 @@ def faults(options, case):
         version.mkdir(parents=True)
         onnx.save(case.file, version / "model.onnx")
         size = os.path.getsize(version / "model.onnx")
-        server = zoo.Server(options.server, folder, limits=LIMITS)
+        server = Server(options.server, folder, limits=LIMITS)
         try:
             began = time.monotonic()
             refusal = server.call("/v2/repository/models/hostile/load")

@@ -22,8 +22,8 @@ import numpy as np
 import onnx
 import onnxruntime
 
-import zoo
 from learned_cases import cases, texts
+from served import Server
 
 DATATYPES = {"float32": "FP32", "float64": "FP64", "int64": "INT64", "int32": "INT32", "int16": "INT16", "bool": "BOOL", "object": "BYTES"}
 KINDS = {"FP32": np.float32, "FP64": np.float64, "INT64": np.int64, "INT32": np.int32, "INT16": np.int16, "BOOL": bool}
@@ -141,7 +141,7 @@ def main():
     onnxruntime.set_default_logger_severity(4)
     counts = collections.defaultdict(collections.Counter)
     with tempfile.TemporaryDirectory() as temporary:
-        server = zoo.Server(options.server, temporary)
+        server = Server(options.server, temporary)
         try:
             asked = Asked(server.address, temporary)
             for number, case in enumerate(cases(options.seed)):

@@ -29,8 +29,10 @@ import numpy as np
 import onnx
 import onnxruntime
 
+import ort
 import zoo
 from mutations import Mutation
+from served import Server
 
 # Bytes of a model.
 LARGEST = 128 << 10
@@ -62,7 +64,7 @@ class Watched:
 
     def __init__(self, program, repository):
         limits = ["--request-timeout", f"{RUN_SECONDS}s", "--max-request-timeout", f"{RUN_SECONDS}s", "--load-timeout", f"{LOAD_SECONDS}s"]
-        self.server = zoo.Server(program, str(repository), limits=limits)
+        self.server = Server(program, str(repository), limits=limits)
         self.idle = self.resident()
         self.peak = self.idle
         self.sick = None
@@ -205,7 +207,7 @@ def reference_loop(pipe):
         try:
             if number != model:
                 model, session = number, None
-                session = zoo.session_of(path)
+                session = ort.session_of(path)
             outputs = {} if session is None else dict(zip([port.name for port in session.get_outputs()], session.run(None, inputs)))
             pipe.send({name: values for name, values in outputs.items() if isinstance(values, np.ndarray)})
         except BaseException:  # its own exceptions have no common type

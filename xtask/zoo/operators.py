@@ -22,7 +22,9 @@ import tritonclient.http as client
 from onnx import TensorProto, helper, numpy_helper
 from tritonclient.utils import np_to_triton_dtype
 
+import ort
 import zoo
+from served import Server
 
 # Seconds of runs by which the processor time of one is measured.
 MEASURED = 0.3
@@ -326,7 +328,7 @@ def measured(server, repository, folder, case):
     path = folder / (re.sub(r"\W+", "-", case_name) + ".onnx")
     onnx.save(case.model(), path)
     try:
-        session = zoo.session_of(path)
+        session = ort.session_of(path)
         answers = session.run(None, case.inputs)
     except Exception as error:  # its exceptions have no common type
         return case_name, case.shapes(), None, None, "left out", str(error).splitlines()[0][:100]
@@ -384,7 +386,7 @@ def main():
             if not re.search(options.only, f"{case.op} {case.name}".strip()):
                 continue
             if server is None or not server.is_running():
-                server = zoo.Server(options.server, temporary)
+                server = Server(options.server, temporary)
             row = measured(server, pathlib.Path(temporary), options.folder, case)
             rows.append(row)
             name, _, alone, embedded, verdict, why = row

@@ -26,7 +26,9 @@ import onnxruntime
 from onnxruntime import quantization
 from onnxruntime.transformers import float16, optimizer
 
+import ort
 import zoo
+from served import Server
 
 LARGEST = 16 << 20
 NEWEST_OPSET = 22
@@ -111,7 +113,7 @@ def nearer_to(source, expected):
     inputs = {name: values.astype(np.float32) if values.dtype == np.float16 else values for name, values in inputs.items()}
 
     def is_nearer(found):
-        exact = zoo.session_of(source).run(None, inputs)
+        exact = ort.session_of(source).run(None, inputs)
 
         def distance(values):
             pairs = zip(exact, values)
@@ -172,7 +174,7 @@ def main():
                     result, why = "left out", expected
                 else:
                     if server is None or not server.is_running():
-                        server = zoo.Server(options.server, str(repository))
+                        server = Server(options.server, str(repository))
                     is_nearer = nearer_to(source, expected) if kind in (half, half_throughout) else None
                     result, why, _ = zoo.verdict(server, repository, target, name, expected, is_nearer)
                     if not server.is_running():

@@ -12,7 +12,6 @@ import argparse
 import collections
 import functools
 import json
-import os
 import pathlib
 import platform
 import re
@@ -21,16 +20,15 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
-import urllib.request
 import zipfile
 import zlib
 
 import numpy as np
 import onnx
 import onnxruntime
-import tritonclient.http as client
-from tritonclient.utils import np_to_triton_dtype
+
+import ort
+from served import Server, place
 
 HERE = pathlib.Path(__file__).parent
 # Sizes for free dimensions: images of channels, height and width, and everything else. The first that ONNX Runtime takes is used.
@@ -48,9 +46,8 @@ TOLERANCE = 1e-3
 # What 1 and the next number of FP32 are apart: sums that begin with 1/2, as ONNX Runtime's Sigmoid has them, know no less.
 LAST_BIT = 1.2e-7
 WRONG = ("differs", "fails", "server ended")
-# The runtimes that a server is started with, and the library that one of them needs.
+# The runtimes that a server is started with.
 RUNTIMES = ("embedded", "onnxruntime")
-LIBRARY = next((pathlib.Path(onnxruntime.__file__).parent / "capi").glob("libonnxruntime.so*"), None)
 # Models that take ONNX Runtime more milliseconds than this are compared in speed.
 LONG = 5
 # The heading of the page's last section, which `exports.py` writes.
@@ -163,24 +160,10 @@ def chosen_inputs(name, ports):
     return inputs
 
 
-def session_of(path, level=None, has_exact_sums=False):
-    """A session of ONNX Runtime. Where a processor has no instructions for products of 8 bits, its sums of them are cut off at 16
-    bits, unless it is asked for exact ones."""
-    options = onnxruntime.SessionOptions()
-    if has_exact_sums:
-        options.add_session_config_entry("session.x64quantprecision", "1")
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 1
-    if level is not None:
-        options.graph_optimization_level = level
-    model = path if isinstance(path, bytes) else str(path)
-    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-
-
 def reference(path):
     """Session, inputs and answers of ONNX Runtime, or why there are none."""
     try:
-        session = session_of(path)
+        session = ort.session_of(path)
     except Exception as error:  # its own exceptions have no common type
         return f"ONNX Runtime does not load it: {str(error)[:80]}"
     end = time.monotonic() + 30
@@ -239,11 +222,11 @@ def is_noise(path, inputs, answers, found):
     """Whether no answer is farther away than ONNX Runtime's own move: at most twice as far as without its graph
     optimisations, with exact sums of 8 bits or with other last bits in the weights or inputs, or by less than the last bit of 1."""
     others = [
-        session_of(path, onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL).run(None, inputs),
+        ort.session_of(path, onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL).run(None, inputs),
         *exact_answers(path, inputs),
         # Where numbers are rounded to 8 bits, few of the last bits matter, and those a lot.
-        *(session_of(shaken(path, seed)).run(None, inputs) for seed in range(8)),
-        *(session_of(path).run(None, shaken_inputs(inputs, seed)) for seed in range(8)),
+        *(ort.session_of(shaken(path, seed)).run(None, inputs) for seed in range(8)),
+        *(ort.session_of(path).run(None, shaken_inputs(inputs, seed)) for seed in range(8)),
     ]
     for index, (answer, ours) in enumerate(zip(answers, found)):
         if ours is None or ours.shape != answer.shape or ours.dtype != answer.dtype:
@@ -266,7 +249,7 @@ def is_noise(path, inputs, answers, found):
 def exact_answers(path, inputs):
     """What ONNX Runtime answers with exact sums of 8 bits, if it can: for some models it fails to prepare them."""
     try:
-        return [session_of(path, has_exact_sums=True).run(None, inputs)]
+        return [ort.session_of(path, has_exact_sums=True).run(None, inputs)]
     except Exception:  # its own exceptions have no common type
         return []
 
@@ -301,67 +284,7 @@ def shaken(path, seed):
 def is_random(path, inputs, answers):
     """Whether two sessions of ONNX Runtime give different answers to the same inputs."""
     names = [str(index) for index in range(len(answers))]
-    return any(map(difference, names, answers, session_of(path).run(None, inputs)))
-
-
-class Server:
-    def __init__(self, program, repository, library=None, limits=("--request-timeout", "4m")):
-        arguments = [
-            program, "--model-repository", repository, "--model-control-mode", "explicit", "--http-address", "127.0.0.1:0",
-            "--grpc-address", "127.0.0.1:0", "--max-request-size", "256MiB", "--max-answer-size", "512MiB", "--instances", "1", *limits,
-        ]
-        if library is not None:
-            arguments += ["--onnxruntime", str(library)]
-        # Without the option the server would take the library that this variable names.
-        environment = {key: value for key, value in os.environ.items() if key != "ORT_DYLIB_PATH"}
-        self.process = subprocess.Popen(
-            arguments, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment,
-        )
-        for line in self.process.stdout:
-            if "HTTP" in line:
-                self.address = line.split()[-1].removeprefix("http://")
-                return
-        raise SystemExit("the server does not start")
-
-    def is_running(self):
-        return self.process.poll() is None
-
-    def stop(self):
-        if self.is_running():
-            self.process.terminate()
-            self.process.wait(60)
-
-    def processor_time(self):
-        """Seconds, of all threads."""
-        # Linux's number for the clock of a process; /proc counts in steps of 10 ms.
-        return time.clock_gettime((~self.process.pid << 3) | 2)
-
-    def call(self, path):
-        request = urllib.request.Request(f"http://{self.address}{path}", data=b"{}", method="POST")
-        try:
-            with urllib.request.urlopen(request, timeout=240):
-                return None
-        except urllib.error.HTTPError as error:
-            text = error.read().decode(errors="replace")
-            try:
-                return json.loads(text).get("error", text)
-            except json.JSONDecodeError:
-                return text
-
-    def metadata(self, name):
-        with urllib.request.urlopen(f"http://{self.address}/v2/models/{name}", timeout=60) as answer:
-            return json.load(answer)
-
-    def infer(self, name, inputs):
-        tensors = []
-        for key, value in inputs.items():
-            tensor = client.InferInput(key, list(value.shape), np_to_triton_dtype(value.dtype))
-            if value.dtype == object:
-                value = np.array([x.encode() for x in value.ravel()], dtype=object).reshape(value.shape)
-            tensor.set_data_from_numpy(value)
-            tensors.append(tensor)
-        with client.InferenceServerClient(self.address, network_timeout=240, connection_timeout=240) as connection:
-            return connection.infer(name, tensors)
+    return any(map(difference, names, answers, ort.session_of(path).run(None, inputs)))
 
 
 def verdict(server, repository, path, name, expected, is_nearer=None):
@@ -369,10 +292,7 @@ def verdict(server, repository, path, name, expected, is_nearer=None):
     whether they are nearer to the truth than ONNX Runtime's, where that is known."""
     session, inputs, answers = expected
     outputs = [port.name for port in session.get_outputs()]
-    folder = repository / name / "1"
-    folder.mkdir(parents=True)
-    # No link: the server follows none that lead out of the repository.
-    shutil.copy(path, folder / "model.onnx")
+    place(repository, name, path)
     try:
         refusal = server.call(f"/v2/repository/models/{name}/load")
         if refusal is not None:
@@ -522,7 +442,7 @@ def main():
 
         def server(runtime):
             if runtime not in running or not running[runtime].is_running():
-                running[runtime] = Server(options.server, str(repository), LIBRARY if runtime == "onnxruntime" else None)
+                running[runtime] = Server(options.server, str(repository), ort.LIBRARY if runtime == "onnxruntime" else None)
             return running[runtime]
 
         servers = {runtime: functools.partial(server, runtime) for runtime in RUNTIMES}
