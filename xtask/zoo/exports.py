@@ -1,15 +1,17 @@
 """Models of scikit-learn, XGBoost, LightGBM and CatBoost, exported to ONNX as people do it, answered by a server and by ONNX Runtime.
 
-    python exports.py --server PROGRAM --folder FOLDER [--only REGEX] [--page FILE]
+    python exports.py --server PROGRAM --folder FOLDER [--only REGEX] [--page FILE | --both]
 
 Needs numpy, onnxruntime, tritonclient[http], catboost, lightgbm, onnx 1.18, onnxmltools, scikit-learn, skl2onnx and xgboost-cpu.
 Every model is made anew; FOLDER keeps the files. The last section of the page is written anew. The exit code is 1 unless all
-are answered as ONNX Runtime does, or as far away as it is from itself.
+are answered as ONNX Runtime does, or as far away as it is from itself. With --both servers with each of the two built-in runtimes answer
+(both.py), and it is 1 when built-in is worse than tract with a model.
 """
 
 import argparse
 import collections
 import copy
+import functools
 import importlib.metadata
 import pathlib
 import re
@@ -36,8 +38,10 @@ from sklearn import (
 )
 from xgboost import XGBClassifier, XGBRegressor, XGBRFClassifier, XGBRFRegressor
 
+import both
+import ort
 import zoo
-from served import Server
+from served import Server, place
 
 TOLERANCE = 1e-4
 OPSET = {"": 18, "ai.onnx.ml": 3}
@@ -263,14 +267,14 @@ def exports():
     yield Export("catboost_depthwise", CatBoostRegressor(grow_policy="Depthwise", **silent).fit(X, VALUES), catboost=True)
 
 
-def exact(export, path):
-    """What ONNX Runtime answers to the same rows when the model is exported in float64; `None` where that cannot be done."""
+def exact(export, rows, path):
+    """What ONNX Runtime answers to rows when the model is exported in float64; `None` where that cannot be done."""
     wide = copy.copy(export)
     wide.rows = export.rows.astype(np.float64)
     try:
         wide.save(path)
         session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-        return [zoo.table(answer) for answer in session.run(None, {session.get_inputs()[0].name: wide.rows})]
+        return [zoo.table(answer) for answer in session.run(None, {session.get_inputs()[0].name: rows.astype(np.float64)})]
     except Exception:  # the converters' and ONNX Runtime's own
         return None
 
@@ -293,31 +297,57 @@ def is_noise(wanted, answers, found):
     return True
 
 
-def verdict(server, repository, path, export):
+def compared(export, rows, names, answers, found):
+    """The result for answers that were found, and why."""
+    differences = [zoo.difference(*triple) for triple in zip(names, answers, found)]
+    differences = [text for text in differences if text]
+    if not differences:
+        return "equal", ""
+    with tempfile.TemporaryDirectory() as folder:
+        has_exact = export.types is None and not export.catboost
+        if has_exact and is_noise(exact(export, rows, pathlib.Path(folder) / "exact"), answers, found):
+            return "noise", differences[0]
+    return "differs", differences[0]
+
+
+def reference(path, export):
+    """Names of outputs, and pairs of inputs and answers of ONNX Runtime: for all rows and for half of them; or why there are none."""
     try:
-        session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+        session = ort.session_of(path)
         port = session.get_inputs()[0]
-        inputs = {port.name: export.rows}
-        answers = [zoo.table(answer) for answer in session.run(None, inputs)]
+        pairs = [{port.name: rows} for rows in (export.rows, export.rows[: len(export.rows) // 2])]
+        pairs = [(inputs, [zoo.table(answer) for answer in session.run(None, inputs)]) for inputs in pairs]
     except Exception as error:  # its own exceptions have no common type
-        return "left out", str(error)
-    folder = repository / export.name / "1"
-    folder.mkdir(parents=True)
-    shutil.copy(path, folder / "model.onnx")
+        return str(error)
+    return [output.name for output in session.get_outputs()], pairs
+
+
+def case_of(export, path):
+    """An export for both runtimes, or why there is none."""
+    expected = reference(path, export)
+    if isinstance(expected, str):
+        return expected
+    names, pairs = expected
+
+    def judge(inputs, answers, found):
+        rows, = inputs.values()
+        return compared(export, rows, names, list(answers.values()), [found.get(name) for name in names])
+
+    return both.Case(export.name, path, [(inputs, dict(zip(names, answers))) for inputs, answers in pairs], judge)
+
+
+def verdict(server, repository, path, export):
+    expected = reference(path, export)
+    if isinstance(expected, str):
+        return "left out", expected
+    names, [(inputs, answers), _] = expected
+    place(repository, export.name, path)
     try:
         refusal = server.call(f"/v2/repository/models/{export.name}/load")
         if refusal is not None:
             return "refused", refusal
         response = server.infer(export.name, inputs)
-        names = [output.name for output in session.get_outputs()]
-        found = [response.as_numpy(name) for name in names]
-        differences = [zoo.difference(*triple) for triple in zip(names, answers, found)]
-        differences = [text for text in differences if text]
-        if not differences:
-            return "equal", ""
-        if export.types is None and not export.catboost and is_noise(exact(export, folder / "exact"), answers, found):
-            return "noise", differences[0]
-        return "differs", differences[0]
+        return compared(export, export.rows, names, answers, [response.as_numpy(name) for name in names])
     except Exception as error:
         return "fails", str(error)
     finally:
@@ -349,30 +379,51 @@ def shortened(why):
     return re.sub(r"\s+", " ", re.sub(r"; ONNX Runtime can run this: .*", "", why)).replace("|", "/")[:160]
 
 
+def saved(options):
+    """Exports with their files, or why there is none."""
+    for export in exports():
+        if not re.search(options.only, export.name):
+            continue
+        path = options.folder / f"{export.name}.onnx"
+        try:
+            export.save(path)
+        except Exception as error:  # the converters' own
+            yield export, str(error)
+        else:
+            yield export, path
+
+
+def cases(options, _known):
+    for export, path in saved(options):
+        case = path if isinstance(path, str) else case_of(export, path)
+        if isinstance(case, str):
+            print(f"{export.name}\n  left out: {case[:150]!r}", flush=True)
+        else:
+            yield case
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--server", required=True)
     parser.add_argument("--folder", required=True, type=pathlib.Path)
     parser.add_argument("--only", default="")
     parser.add_argument("--page", type=pathlib.Path)
+    parser.add_argument("--both", action="store_true")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     onnxruntime.set_default_logger_severity(4)
     zoo.TOLERANCE = TOLERANCE
     options.folder.mkdir(parents=True, exist_ok=True)
+    if options.both:
+        return both.run(options.server, functools.partial(cases, options), zoo.processor())
     counts, rows, server = collections.Counter(), [], None
     with tempfile.TemporaryDirectory() as temporary:
         repository = pathlib.Path(temporary)
-        for export in exports():
-            if not re.search(options.only, export.name):
-                continue
-            path = options.folder / f"{export.name}.onnx"
-            try:
-                export.save(path)
-            except Exception as error:
+        for export, path in saved(options):
+            if isinstance(path, str):
                 counts["not exported"] += 1
                 rows.append((export.name, "not exported", ""))
-                print(f"not exported {export.name} {str(error)[:150]!r}", flush=True)
+                print(f"not exported {export.name} {path[:150]!r}", flush=True)
                 continue
             if server is None or not server.is_running():
                 server = Server(options.server, str(repository))

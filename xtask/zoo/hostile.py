@@ -1,17 +1,15 @@
 """Small ONNX files and requests that are made to hurt: what a server takes for them.
 
-    python hostile.py --server PROGRAM [--only REGEX]
+    python hostile.py --server PROGRAM [--only REGEX] [--runtime RUNTIME]...
 
 Needs what zoo.py needs; called by `cargo xtask zoo --hostile`. Each case has a server of its own, which takes the file, and a request that
 has three seconds. The exit code is 1 when a server ends, answers with 500, loads for more than a minute, takes more memory than the case may,
-or is still busy some seconds after its answer. An operator of tract does not look at the deadline, and a large value is zeroed at once: that
+or is still busy some seconds after its answer. RUNTIME is what the models' configurations name; several are tried one after the other. An operator of tract does not look at the deadline, and a large value is zeroed at once: that
 takes some of these seconds.
 """
 
 import argparse
 import json
-import os
-import pathlib
 import re
 import sys
 import tempfile
@@ -24,7 +22,8 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 from tritonclient.utils import np_to_triton_dtype, serialize_byte_tensor
 
-from served import Server
+from processes import memory
+from served import Server, place
 
 FLOAT, DOUBLE, INT64, TEXT = TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.INT64, TensorProto.STRING
 LIMITS = ("--request-timeout", "3s")
@@ -230,13 +229,6 @@ def cases():
         yield from group()
 
 
-def peak_memory(process):
-    """MiB, or nothing of a process that has ended."""
-    status = pathlib.Path(f"/proc/{process.pid}/status").read_text()
-    found = re.search(r"VmHWM:\s*(\d+)", status)
-    return int(found[1]) >> 10 if found else None
-
-
 def asked(server, inputs):
     """The status of the answer and its text, or why there is none."""
     tensors, content = [], b""
@@ -267,13 +259,11 @@ def seconds_busy(server):
     return BUSY_AFTER + 1
 
 
-def faults(options, case):
+def faults(options, case, runtime):
     """What is wrong with what a server did, and what it did."""
     with tempfile.TemporaryDirectory() as folder:
-        version = pathlib.Path(folder) / "hostile" / "1"
-        version.mkdir(parents=True)
-        onnx.save(case.file, version / "model.onnx")
-        size = os.path.getsize(version / "model.onnx")
+        place(folder, "hostile", case.file, runtime)
+        size = case.file.ByteSize()
         server = Server(options.server, folder, limits=LIMITS)
         try:
             began = time.monotonic()
@@ -289,9 +279,9 @@ def faults(options, case):
             busy = seconds_busy(server) if server.is_running() else 0
             if not server.is_running():
                 return ["has ended"], did
-            memory = peak_memory(server.process)
-            did += f", {memory} MiB, busy for {busy} s more"
-            found += ["takes too much memory"] if memory > case.memory else []
+            peak = memory(server.process, "VmHWM") >> 20
+            did += f", {peak} MiB, busy for {busy} s more"
+            found += ["takes too much memory"] if peak > case.memory else []
             found += ["is busy for too long"] if busy > BUSY_AFTER else []
             return found, did
         finally:
@@ -303,14 +293,19 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--server", required=True)
     parser.add_argument("--only", default="")
+    parser.add_argument("--runtime", action="append")
     options = parser.parse_args()
-    failed = 0
+    runtimes = options.runtime or [None]
+    failed = dict.fromkeys(runtimes, 0)
     for case in cases():
-        if re.search(options.only, case.name):
-            found, did = faults(options, case)
-            failed += bool(found)
-            print(f"{'FAULT' if found else 'ok':<6} {case.name}: {', '.join([*found, did])}", flush=True)
-    return int(failed > 0)
+        for runtime in runtimes if re.search(options.only, case.name) else ():
+            found, did = faults(options, case, runtime)
+            failed[runtime] += bool(found)
+            with_runtime = f" with {runtime}" if runtime else ""
+            print(f"{'FAULT' if found else 'ok':<6} {case.name}{with_runtime}: {', '.join([*found, did])}", flush=True)
+    for runtime, count in failed.items():
+        print(f"{runtime or 'the default runtime'}: {count} with faults")
+    return int(any(failed.values()))
 
 
 if __name__ == "__main__":

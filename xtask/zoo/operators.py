@@ -1,14 +1,16 @@
 """Single ONNX operators, each with a value of a usual size: a server's answers and processor time beside ONNX Runtime's.
 
-    python operators.py --server PROGRAM --folder FOLDER [--only REGEX] [--page FILE]
+    python operators.py --server PROGRAM --folder FOLDER [--only REGEX] [--page FILE | --both]
 
 Needs what zoo.py needs; called by `cargo xtask zoo --operators`. The models of the zoo have few of each operator, and their median hides
 one that is fifty times as slow. Answers must be equal, as zoo.py says; the exit code is 1 when one is not. Times are no condition. For them
 a model gives the first element of its result alone, and the time is that of a request less that of a model that takes the same inputs and
-gives the first element of one of them, so that the way to the model does not count.
+gives the first element of one of them, so that the way to the model does not count. With --both servers with each of the two built-in runtimes
+answer (both.py), times include the way to the model, and the exit code is 1 when built-in is worse than tract with an operator.
 """
 
 import argparse
+import functools
 import pathlib
 import re
 import sys
@@ -22,6 +24,7 @@ import tritonclient.http as client
 from onnx import TensorProto, helper, numpy_helper
 from tritonclient.utils import np_to_triton_dtype
 
+import both
 import ort
 import zoo
 from served import Server
@@ -322,11 +325,34 @@ def processor_time(server, name, inputs):
         return zoo.milliseconds(lambda: connection.infer(name, tensors, outputs=wanted), server.processor_time)
 
 
-def measured(server, repository, folder, case):
+def chosen(options):
+    """Cases with their names and files."""
+    for case in cases():
+        name = f"{case.op} {case.name}".strip()
+        if re.search(options.only, name):
+            path = options.folder / (re.sub(r"\W+", "-", name) + ".onnx")
+            onnx.save(case.model(), path)
+            yield name, path, case
+
+
+def cases_of_both(options, _known):
+    for name, path, case in chosen(options):
+        try:
+            session = ort.session_of(path)
+            answers = session.run(None, case.inputs)
+        except Exception as error:  # its exceptions have no common type
+            print(f"{name}\n  left out: {str(error).splitlines()[0][:100]}", flush=True)
+            continue
+        outputs = [output.name for output in session.get_outputs()]
+
+        def judge(inputs, answers, found, path=path, outputs=outputs):
+            return zoo.compared(path, outputs, inputs, list(answers.values()), [found.get(output) for output in outputs])
+
+        yield both.Case(name, path, [(case.inputs, dict(zip(outputs, answers)))], judge, ["first"])
+
+
+def measured(server, repository, case_name, path, case):
     """A row of the page: the case, what it takes, its verdict and why."""
-    case_name = f"{case.op} {case.name}".strip()
-    path = folder / (re.sub(r"\W+", "-", case_name) + ".onnx")
-    onnx.save(case.model(), path)
     try:
         session = ort.session_of(path)
         answers = session.run(None, case.inputs)
@@ -376,20 +402,22 @@ def main():
     parser.add_argument("--folder", required=True, type=pathlib.Path)
     parser.add_argument("--only", default="")
     parser.add_argument("--page", type=pathlib.Path)
+    parser.add_argument("--both", action="store_true")
     options = parser.parse_args()
     onnxruntime.set_default_logger_severity(4)
     zoo.MEASURED = MEASURED
     options.folder.mkdir(parents=True, exist_ok=True)
+    if options.both:
+        both.MEASURED = MEASURED
+        return both.run(options.server, functools.partial(cases_of_both, options), zoo.processor())
     rows, server = [], None
     with tempfile.TemporaryDirectory() as temporary:
-        for case in cases():
-            if not re.search(options.only, f"{case.op} {case.name}".strip()):
-                continue
+        for name, path, case in chosen(options):
             if server is None or not server.is_running():
                 server = Server(options.server, temporary)
-            row = measured(server, pathlib.Path(temporary), options.folder, case)
+            row = measured(server, pathlib.Path(temporary), name, path, case)
             rows.append(row)
-            name, _, alone, embedded, verdict, why = row
+            _, _, alone, embedded, verdict, why = row
             numbers = f"{embedded:9.2f} {alone:9.2f}" if alone is not None and embedded is not None else " " * 19
             is_slow = alone and embedded is not None and embedded > SLOW * alone and embedded > LONG
             print(f"{verdict:<9} {numbers} {'SLOW' if is_slow else '    '} {name} {why[:150]}", flush=True)

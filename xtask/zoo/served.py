@@ -1,12 +1,11 @@
-"""A server that is given models and asked, and what its process takes."""
+"""A server that is given models and asked, and one of a single model that is measured."""
 
 import json
 import os
 import pathlib
-import re
 import shutil
 import subprocess
-import time
+import tempfile
 import urllib.error
 import urllib.request
 
@@ -14,6 +13,8 @@ import numpy as np
 import onnx
 import tritonclient.http as client
 from tritonclient.utils import np_to_triton_dtype
+
+from processes import memory, processor_time
 
 
 def place(repository, name, model, runtime=None):
@@ -27,13 +28,6 @@ def place(repository, name, model, runtime=None):
         shutil.copy(model, version / "model.onnx")
     if runtime is not None:
         (version.parent / "config.pbtxt").write_text(f'runtime: "{runtime}"\n')
-
-
-def memory(process, field):
-    """Bytes of a process that runs: `VmRSS` is resident now, `VmHWM` was at most; `None` once it has ended."""
-    status = pathlib.Path(f"/proc/{process.pid}/status").read_text()
-    found = re.search(rf"{field}:\s*(\d+)", status)
-    return int(found[1]) << 10 if found else None
 
 
 class Server:
@@ -65,8 +59,7 @@ class Server:
 
     def processor_time(self):
         """Seconds, of all threads."""
-        # Linux's number for the clock of a process; /proc counts in steps of 10 ms.
-        return time.clock_gettime((~self.process.pid << 3) | 2)
+        return processor_time(self.process)
 
     def call(self, path):
         request = urllib.request.Request(f"http://{self.address}{path}", data=b"{}", method="POST")
@@ -84,7 +77,9 @@ class Server:
         with urllib.request.urlopen(f"http://{self.address}/v2/models/{name}", timeout=60) as answer:
             return json.load(answer)
 
-    def infer(self, name, inputs):
+    def infer(self, name, inputs, outputs=None):
+        """The response; `outputs` are the names of those that are wanted, instead of all."""
+        wanted = outputs and [client.InferRequestedOutput(output) for output in outputs]
         tensors = []
         for key, value in inputs.items():
             tensor = client.InferInput(key, list(value.shape), np_to_triton_dtype(value.dtype))
@@ -93,4 +88,49 @@ class Server:
             tensor.set_data_from_numpy(value)
             tensors.append(tensor)
         with client.InferenceServerClient(self.address, network_timeout=240, connection_timeout=240) as connection:
-            return connection.infer(name, tensors)
+            return connection.infer(name, tensors, outputs=wanted)
+
+
+class Refused(Exception):
+    """A model that the server does not load, with its reason."""
+
+
+class ServedModel:
+    """One model in a server of its own, so that time and memory are the model's. `ort.Model` has the same functions."""
+
+    def __init__(self, program, path, runtime):
+        self.repository = tempfile.TemporaryDirectory()
+        place(self.repository.name, "model", path, runtime)
+        self.server = Server(program, self.repository.name)
+        self.idle = memory(self.server.process, "VmRSS")
+        try:
+            refusal = self.server.call("/v2/repository/models/model/load")
+            if refusal is not None:
+                raise Refused(refusal)
+        except Exception:
+            self.stop()
+            raise
+
+    def ask(self, inputs, outputs=None, count=1):
+        """The answers to `count` equal requests, by name, and the mean milliseconds of processor time of one."""
+        start = self.server.processor_time()
+        for _ in range(count):
+            response = self.server.infer("model", inputs, outputs)
+        taken = self.server.processor_time() - start
+        named = [output["name"] for output in response.get_response()["outputs"]]
+        return {name: response.as_numpy(name) for name in named}, 1000 * taken / count
+
+    def peak(self):
+        """Bytes that it took at most, without what the server has before it loads a model."""
+        return memory(self.server.process, "VmHWM") - self.idle
+
+    def exit_code(self):
+        """`None` while it runs. A server that has just closed its connections may take a moment to end."""
+        try:
+            return self.server.process.wait(0.5)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def stop(self):
+        self.server.stop()
+        self.repository.cleanup()

@@ -1,11 +1,12 @@
 """Real ONNX models out of public Python packages, each answered by a server, with its own runtime and with ONNX Runtime,
 and by ONNX Runtime itself.
 
-    python zoo.py --server PROGRAM --folder FOLDER [--only REGEX] [--results FILE] [--page FILE]
+    python zoo.py --server PROGRAM --folder FOLDER [--only REGEX] [--results FILE] [--page FILE | --both]
 
 `models.json` beside this file names the packages, with versions and checksums; the models are their authors' and stay in
 FOLDER. FILE of results has a line for each model and is continued: models that it has are not run again. Called by
-`cargo xtask zoo`. The exit code is 1 when an answer is wrong, fails, or ends the server.
+`cargo xtask zoo`. The exit code is 1 when an answer is wrong, fails, or ends the server. With --both no server with ONNX Runtime is asked,
+but servers with each of the two built-in runtimes (both.py), and the exit code is 1 when built-in is worse than tract with a model.
 """
 
 import argparse
@@ -27,6 +28,7 @@ import numpy as np
 import onnx
 import onnxruntime
 
+import both
 import ort
 from served import Server, place
 
@@ -48,8 +50,6 @@ LAST_BIT = 1.2e-7
 WRONG = ("differs", "fails", "server ended")
 # The runtimes that a server is started with.
 RUNTIMES = ("embedded", "onnxruntime")
-# Models that take ONNX Runtime more milliseconds than this are compared in speed.
-LONG = 5
 # The heading of the page's last section, which `exports.py` writes.
 EXPORTS = "## Exports of models that are trained here"
 # Seconds of runs by which the processor time of one is measured.
@@ -93,7 +93,7 @@ def fetch(models, folder):
                 (folder / f"{name_of(model)}.onnx").write_bytes(content)
 
 
-def made_up(ports, size):
+def made_up(ports, size, batch=1):
     """Inputs whose values make sense for most models, by their names."""
     channels, height, width, other = size
     random = np.random.default_rng(1)
@@ -106,7 +106,7 @@ def made_up(ports, size):
                 continue
             key, label = dim or f"{port.name}:{axis}", str(dim or "").lower()
             if (axis == 0 and len(port.shape) > 1) or ("batch" in label and "seq" not in label):
-                value = 1
+                value = batch
             elif len(port.shape) == 4:
                 value = [1, channels, height, width][axis]
             else:
@@ -179,6 +179,28 @@ def reference(path):
         if time.monotonic() > end:
             break
     return "no inputs were found that ONNX Runtime takes"
+
+
+def with_other_shapes(path, session, inputs):
+    """Inputs of other shapes and their answers, where free dimensions allow it: other sizes, or else a batch of two."""
+    ports = session.get_inputs()
+    if chosen_inputs(path.stem, ports) is not None:
+        return None
+    end = time.monotonic() + 30
+    for batch in (1, 2):
+        for size in SIZES:
+            if time.monotonic() > end:
+                return None
+            others = made_up(ports, size, batch)
+            if all(others[name].shape == inputs[name].shape for name in inputs):
+                continue
+            try:
+                answers = [table(answer) for answer in session.run(None, others)]
+            except Exception:  # its own exceptions have no common type
+                continue
+            if all(isinstance(answer, np.ndarray) for answer in answers):
+                return others, answers
+    return None
 
 
 def table(answer):
@@ -287,9 +309,40 @@ def is_random(path, inputs, answers):
     return any(map(difference, names, answers, ort.session_of(path).run(None, inputs)))
 
 
+def compared(path, outputs, inputs, answers, found, is_nearer=None):
+    """The result for answers that were found, and why. `is_nearer` says of them whether they are nearer to the truth than ONNX Runtime's,
+    where that is known."""
+    differences = [difference(*triple) for triple in zip(outputs, answers, found)]
+    differences = [text for text in differences if text]
+    if not differences:
+        return "equal", ""
+    for exact in exact_answers(path, inputs):
+        if not any(difference(*triple) for triple in zip(outputs, map(table, exact), found)):
+            return "equal", "to ONNX Runtime with exact sums of 8 bits; without, they are cut off on this processor"
+    if is_random(path, inputs, answers):
+        return "random", "ONNX Runtime's own answers differ from session to session"
+    if is_nearer is not None and is_nearer(found):
+        return "noise", f"{differences[0]}, and is nearer to the model without rounding"
+    return ("noise" if is_noise(path, inputs, answers, found) else "differs"), differences[0]
+
+
+def case_of(name, path):
+    """A model for both runtimes, or why there is none."""
+    expected = reference(path)
+    if isinstance(expected, str):
+        return expected
+    session, inputs, answers = expected
+    outputs = [port.name for port in session.get_outputs()]
+    pairs = [(inputs, answers), with_other_shapes(path, session, inputs)]
+
+    def judge(inputs, answers, found):
+        return compared(path, outputs, inputs, list(answers.values()), [found.get(output) for output in outputs])
+
+    return both.Case(name, path, [(inputs, dict(zip(outputs, answers))) for inputs, answers in filter(None, pairs)], judge)
+
+
 def verdict(server, repository, path, name, expected, is_nearer=None):
-    """The result for a model, why, and the milliseconds of processor time that a run takes the server. `is_nearer` says of answers
-    whether they are nearer to the truth than ONNX Runtime's, where that is known."""
+    """The result for a model, why, and the milliseconds of processor time that a run takes the server."""
     session, inputs, answers = expected
     outputs = [port.name for port in session.get_outputs()]
     place(repository, name, path)
@@ -299,20 +352,8 @@ def verdict(server, repository, path, name, expected, is_nearer=None):
             return "refused", refusal, None
         found = server.infer(name, inputs)
         found = [found.as_numpy(output) for output in outputs]
-        differences = [difference(*triple) for triple in zip(outputs, answers, found)]
-        differences = [text for text in differences if text]
         time_of_run = milliseconds(lambda: server.infer(name, inputs), server.processor_time)
-        if not differences:
-            return "equal", "", time_of_run
-        for exact in exact_answers(path, inputs):
-            if any(difference(*triple) for triple in zip(outputs, map(table, exact), found)):
-                continue
-            return "equal", "to ONNX Runtime with exact sums of 8 bits; without, they are cut off on this processor", time_of_run
-        if is_random(path, inputs, answers):
-            return "random", "ONNX Runtime's own answers differ from session to session", time_of_run
-        if is_nearer is not None and is_nearer(found):
-            return "noise", f"{differences[0]}, and is nearer to the model without rounding", time_of_run
-        return ("noise" if is_noise(path, inputs, answers, found) else "differs"), differences[0], time_of_run
+        return *compared(path, outputs, inputs, answers, found, is_nearer), time_of_run
     except Exception as error:
         return "fails", str(error), None
     finally:
@@ -352,19 +393,32 @@ def judged(model, path, servers, repository):
     return row
 
 
+def cases(models, folder, known):
+    """Models for both runtimes; of those that are left out nothing is known."""
+    for model in models:
+        name = name_of(model)
+        path = folder / f"{name}.onnx"
+        if name not in known and path.exists():
+            case = case_of(name, path)
+            if isinstance(case, str):
+                print(f"{name}\n  left out: {case}", flush=True)
+            else:
+                yield case
+
+
 def summary(rows, runtime):
     """How many models were answered how, and how long they took beside ONNX Runtime alone."""
     ran = [row for row in rows if runtime in row]
     counts = collections.Counter(row[runtime]["verdict"] for row in ran)
     share = 100 * (counts["equal"] + counts["noise"] + counts["random"]) / max(len(ran), 1)
     text = ", ".join(f"{count} {name}" for name, count in counts.most_common())
-    ratios = sorted(row[runtime]["ms"] / row["ms"] for row in ran if row["ms"] > LONG and row[runtime]["ms"] is not None)
+    ratios = sorted(row[runtime]["ms"] / row["ms"] for row in ran if row["ms"] > both.LONG and row[runtime]["ms"] is not None)
     if not ratios:
         return f"{text} ({share:.1f} % equal, noise or random)"
     quartiles = [f"{ratios[round(part * (len(ratios) - 1))]:.2f}" for part in (0.25, 0.5, 0.75, 1)]
     return (
         f"{text} ({share:.1f} % equal, noise or random); processor time beside ONNX Runtime's, of {len(ratios)} models that take "
-        f"it more than {LONG} ms: a quarter below {quartiles[0]}, half below {quartiles[1]}, three quarters below {quartiles[2]}, "
+        f"it more than {both.LONG} ms: a quarter below {quartiles[0]}, half below {quartiles[1]}, three quarters below {quartiles[2]}, "
         f"the slowest {quartiles[3]} times"
     )
 
@@ -426,12 +480,15 @@ def main():
     parser.add_argument("--only", default="")
     parser.add_argument("--results", type=pathlib.Path)
     parser.add_argument("--page", type=pathlib.Path)
+    parser.add_argument("--both", action="store_true")
     options = parser.parse_args()
     onnxruntime.set_default_logger_severity(4)
     models = json.loads((HERE / "models.json").read_text())
     chosen = [model for model in models if re.search(options.only, name_of(model))]
     options.folder.mkdir(parents=True, exist_ok=True)
     fetch(chosen, options.folder)
+    if options.both:
+        return both.run(options.server, functools.partial(cases, chosen, options.folder), processor(), options.results)
     rows = []
     if options.results and options.results.exists():
         rows = [json.loads(line) for line in options.results.read_text().splitlines()]
