@@ -1,11 +1,11 @@
 //! The benchmarks behind docs/benchmarks.md.
 
-use std::{env, fs, path::PathBuf};
+use std::{env, fs, path::PathBuf, process::Command};
 
 use anyhow::{Context, Result};
 use clap::ValueEnum;
 
-use crate::{cargo, python, workspace};
+use crate::{cargo, python, venv, workspace, zoo};
 
 /// What to measure.
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -21,6 +21,9 @@ pub(crate) enum Subject {
     /// The Python package as installed: files beside safetensors, the client beside tritonclient, the import. Fetches both from
     /// the package index; `-- files`, `-- import` or `-- client` for one of them
     Python,
+    /// ONNX models whose requests change their lengths, with each built-in runtime, beside ONNX Runtime; needs Python 3, and a network
+    /// for the first run. `-- --server PROGRAM` for a server that is already built
+    Lengths,
     /// What TLS, identities, logs, traces and recordings add to the cost of a request.
     Options,
 }
@@ -40,7 +43,7 @@ impl Subject {
             Self::Json => &[("oip-types", "json")],
             Self::Models => &[("backend-onnx", "models")],
             Self::Serve => &[("oip-server", "serve")],
-            Self::Options | Self::Python => &[],
+            Self::Lengths | Self::Options | Self::Python => &[],
         }
     }
 }
@@ -54,6 +57,7 @@ pub(crate) fn run(subject: Subject, more: &[String]) -> Result<()> {
         Subject::Serve => cost_of_requests(true, more),
         Subject::Options => cost_of_requests(false, &with_defaults(more)),
         Subject::Python => python::bench(more),
+        Subject::Lengths => lengths(more),
         Subject::Files | Subject::Json | Subject::Models => Ok(()),
     }
 }
@@ -66,6 +70,21 @@ fn with_defaults(more: &[String]) -> Vec<String> {
     }
     all.extend_from_slice(more);
     all
+}
+
+/// Runs the script of requests that change their lengths.
+fn lengths(more: &[String]) -> Result<()> {
+    let root = workspace::root();
+    let mut script = Command::new(zoo::environment("python3")?);
+    script.arg(root.join("xtask/zoo/lengths.py"));
+    script.arg("--folder").arg(root.join("target/zoo"));
+    if !more.iter().any(|option| option.starts_with("--server")) {
+        cargo::run(&["build", "--release", "--package", "oip-server"], &[])?;
+        script
+            .arg("--server")
+            .arg(workspace::built("release").join("oip-server"));
+    }
+    venv::run(script.args(more))
 }
 
 /// What a request costs the server, beside bare echoes if these are wanted.

@@ -73,7 +73,8 @@ enum Task {
     Bench {
         /// What to measure
         subject: bench::Subject,
-        /// Of `serve` and `options`: what goes to the program that measures what requests cost, such as `--server OTHER --only gRPC`
+        /// Of `serve` and `options`: what goes to the program that measures what requests cost, such as `--server OTHER --only gRPC`; of
+        /// `lengths`: what goes to its script
         #[arg(last = true)]
         more: Vec<String>,
     },

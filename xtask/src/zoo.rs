@@ -57,6 +57,10 @@ pub(crate) struct Options {
     /// Instead of models that others made: operators of ai.onnx.ml with all their options, with made-up numbers
     #[arg(long, conflicts_with_all = ["exports", "results", "page", "mutations", "graphs", "operators", "hostile", "extremes"])]
     learned: bool,
+    /// Serve each model with `runtime: "tract"` and with `runtime: "built-in"` in its configuration, and compare verdicts, times and
+    /// memory; fail when built-in is worse. With --exports and --operators too; --mutations and --hostile do all with each runtime
+    #[arg(long, conflicts_with_all = ["page", "graphs", "contrib", "empties", "extremes", "learned"])]
+    both: bool,
     /// Which changes or graphs chance chooses
     #[arg(long, default_value_t = 1, value_name = "N")]
     seed: u32,
@@ -75,6 +79,14 @@ const REQUIREMENTS: &[&str] = &[
     "onnxruntime==1.31.1",
     "tritonclient[http]==2.73.0",
 ];
+
+/// The Python that has what the script imports, made with this interpreter.
+pub(crate) fn environment(python: &str) -> Result<PathBuf> {
+    venv::environment(python, &workspace::root().join("target/zoo-venv"), REQUIREMENTS)
+}
+
+/// The runtimes that `--both` compares, as a model's configuration names them.
+const RUNTIMES: [&str; 2] = ["tract", "built-in"];
 
 /// What the script of extreme values imports, and the versions of ONNX Runtime that it tries.
 const EXTREMES: &[&str] = &["numpy==2.4.6", "onnx==1.18.0"];
@@ -116,11 +128,13 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         Options { hostile: true, .. } => "hostile.py",
         _ => "zoo.py",
     };
-    let (environment, requirements) = match options.exports {
-        true => ("target/exports-venv", [REQUIREMENTS, TRAINING].concat()),
-        false => ("target/zoo-venv", REQUIREMENTS.to_vec()),
+    let python = match options.exports {
+        true => {
+            let requirements = [REQUIREMENTS, TRAINING].concat();
+            venv::environment(&options.python, &root.join("target/exports-venv"), &requirements)?
+        }
+        false => environment(&options.python)?,
     };
-    let python = venv::environment(&options.python, &root.join(environment), &requirements)?;
     let server = server(options)?;
     let mut script_run = Command::new(python);
     let script = script_run.arg(root.join("xtask/zoo").join(script_name));
@@ -139,6 +153,15 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     }
     if let Some(results) = &options.results {
         script.arg("--results").arg(results);
+    }
+    match options.both {
+        true if options.hostile || options.mutations.is_some() => {
+            for runtime in RUNTIMES {
+                script.args(["--runtime", runtime]);
+            }
+        }
+        true => _ = script.arg("--both"),
+        false => {}
     }
     if let Some(count) = by_chance {
         let (count, seed) = (count.to_string(), options.seed.to_string());
@@ -168,6 +191,10 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         Some(_) => ensure!(
             status.success(),
             "the server did not withstand some of the models in {KEPT}, or answers them wrongly"
+        ),
+        None if options.both => ensure!(
+            status.success(),
+            "built-in has a worse verdict than tract with some models"
         ),
         None => ensure!(status.success(), "some models are answered wrongly, or fail"),
     }

@@ -427,10 +427,11 @@ def processor():
     """What of the processor decides how fast both runtimes are."""
     known = {"avx2": "AVX2", "avx512f": "AVX-512", "avx512_vnni": "VNNI"}
     info = pathlib.Path("/proc/cpuinfo")
-    words = set(info.read_text().split()) if info.exists() else set()
+    text = info.read_text() if info.exists() else ""
+    words, name = set(text.split()), re.search(r"model name\s*:\s*(.*)", text)
     has = [name for flag, name in known.items() if flag in words]
     lacks = [name for flag, name in known.items() if flag not in words]
-    text = f"{platform.machine()} with {' and '.join(has) or 'none of AVX2, AVX-512 and VNNI'}"
+    text = f"{f'{name[1]}, ' if name else ''}{platform.machine()} with {' and '.join(has) or 'none of AVX2, AVX-512 and VNNI'}"
     return text + (f", without {' and '.join(lacks)}" if has and lacks else "")
 
 
