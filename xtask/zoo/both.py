@@ -11,7 +11,7 @@ import numpy as np
 import ort
 from served import Refused, ServedModel
 
-# What `runtime` may be in a model's configuration, the one that the other is held to first.
+# What a model's configuration says in `runtime`: the second is compared with the first.
 RUNTIMES = ("tract", "built-in")
 # Verdicts from the best to the worst. Nothing can be said of answers that are random.
 ORDER = {"equal": 0, "random": 1, "noise": 1, "differs": 2, "refused": 3, "fails": 4, "server ended": 5}
@@ -93,7 +93,7 @@ def line(label, row):
     return f"  {label:<12} {row.get('verdict', ''):<12} {' '.join(numbers)} ms {memory} {row.get('why', '')[:150]}".rstrip()
 
 
-def held(program, case):
+def measured(program, case):
     """The row of a model, which is printed."""
     row = {"name": case.name, "ort": alone(case)}
     for runtime in RUNTIMES:
@@ -140,14 +140,14 @@ def summary(rows):
 
 
 def run(program, cases, processor, results=None):
-    """Holds both runtimes against each other; returns the exit code, 1 when a verdict of the second is worse. `results` is a file that
+    """Compares both runtimes; returns the exit code, 1 when a verdict of the second is worse. `results` is a file that
     has a line for each model and is continued."""
     rows = []
     if results and results.exists():
         rows = [row for row in map(json.loads, results.read_text().splitlines()) if RUNTIMES[0] in row]
     known = {row["name"] for row in rows}
     for case in cases(known):
-        row = held(program, case)
+        row = measured(program, case)
         rows.append(row)
         if results:
             with results.open("a") as file:

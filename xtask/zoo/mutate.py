@@ -9,7 +9,7 @@ repeated, or moved into branches of branches and into loops without an end. It i
 takes and of others. The server is watched from outside: it must stay alive, answer health requests, keep its time limits, let go of
 the processor, and stay within its memory; what it answers with status 200 must have the shapes that its metadata say, and those of
 ONNX Runtime. A mutant is the same for the same number and seed. The exit code is 1 when something is found; the mutant is then kept. RUNTIME is what the
-models' configurations name. Several get the same mutants and requests, are held against the first one, and the exit code is 1 too when one
+models' configurations name. Several get the same mutants and requests and are compared with the first one: the exit code is 1 too when one
 answers with 500 or with other values than ONNX Runtime's where the first does not. A damaged model may be refused by one of them only: such
 pairs are counted.
 """
