@@ -133,8 +133,9 @@ def summary(rows):
         found = [quartiles(row[runtime][name] / row["ort"][name] for row in asked) for runtime in RUNTIMES]
         table.append([f"{title}, times ONNX Runtime's, {len(asked)} models: half and three quarters below", *found])
     asked = [row for row in rows if all("memory" in row[one] for one in ("ort", *RUNTIMES)) and row["ort"]["memory"] > 0]
-    found = [quartiles(row[runtime]["memory"] / row["ort"]["memory"] for row in asked) for runtime in RUNTIMES]
-    table.append([f"memory, times ONNX Runtime's, {len(asked)} models: half and three quarters below", *found])
+    if asked:
+        found = [quartiles(row[runtime]["memory"] / row["ort"]["memory"] for row in asked) for runtime in RUNTIMES]
+        table.append([f"memory, times ONNX Runtime's, {len(asked)} models: half and three quarters below", *found])
     lines = [f"| {' | '.join(cells)} |" for cells in table]
     return "\n".join([lines[0], "|---|---|---|", *lines[1:]])
 

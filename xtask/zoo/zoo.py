@@ -493,6 +493,8 @@ def main():
     rows = []
     if options.results and options.results.exists():
         rows = [json.loads(line) for line in options.results.read_text().splitlines()]
+        # A run with --both may have the same file.
+        rows = [row for row in rows if both.RUNTIMES[0] not in row]
     known = {row["name"] for row in rows}
     running = {}
     with tempfile.TemporaryDirectory() as temporary:
