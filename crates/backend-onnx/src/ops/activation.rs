@@ -24,17 +24,21 @@ use super::{
     types::Types,
     vector::{self, each},
 };
-use crate::{building::BuildContext, lowered::OnnxNode};
+use crate::{building::BuildContext, cancelling::Pace, lowered::OnnxNode};
 
 /// The datatypes that are computed here; FP16 is widened before.
 pub(super) const TYPES: Types = Types::F32.and(Types::F64);
 
 /// Any of the functions, by the operator's name.
 pub(crate) fn activation(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
+    Ok(ElementWiseOp(Box::new(Activation::of(node)?), None).into_hir())
+}
+
+fn function(node: &OnnxNode) -> TractResult<Function> {
     let attributes = Attributes(node);
     let float = |name: &str, default: f32| attributes.float(name, default);
     let old = node.opset < 6;
-    let function = match node.op_type.as_str() {
+    Ok(match node.op_type.as_str() {
         "Relu" => Function::Relu,
         "Sigmoid" => Function::Sigmoid,
         "Tanh" => Function::Tanh,
@@ -76,9 +80,12 @@ pub(crate) fn activation(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<d
             lambd: float("lambd", 0.5),
             bias: float("bias", 0.0),
         },
+        "Clip" => Function::Clip {
+            low: float("min", f32::MIN).into(),
+            high: float("max", f32::MAX).into(),
+        },
         other => bail!("{other} is not an activation"),
-    };
-    Ok(ElementWiseOp(Box::new(Activation(function)), None).into_hir())
+    })
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -294,15 +301,11 @@ fn clamp<T: PartialOrd + From<u8>>(x: T) -> T {
 }
 
 /// `Clip`: tract's loses the NaN of floats.
-pub(crate) fn clip(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
-    let attributes = Attributes(node);
+pub(crate) fn clip(context: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
     if node.opset < 11 {
-        let function = Function::Clip {
-            low: attributes.float("min", f32::MIN).into(),
-            high: attributes.float("max", f32::MAX).into(),
-        };
-        return Ok(ElementWiseOp(Box::new(Activation(function)), None).into_hir());
+        return activation(context, node);
     }
+    let attributes = Attributes(node);
     Ok(expand(Clip {
         low: attributes.position(1),
         high: attributes.position(2),
@@ -395,7 +398,7 @@ impl Kernel for ComputedClip {
             high: bound(self.0.high, self.1)?,
         };
         let mut values = (*inputs[0]).clone();
-        Activation(function).eval_in_place(&mut values, None)?;
+        Activation(function).run(&mut values)?;
         Ok(tvec![values])
     }
 }
@@ -404,6 +407,44 @@ impl Kernel for ComputedClip {
 pub(super) struct Activation(Function);
 
 impl Activation {
+    /// The function that an operator is, by its name; of `Clip` that with its bounds as attributes.
+    pub(super) fn of(node: &OnnxNode) -> TractResult<Self> {
+        function(node).map(Self)
+    }
+
+    /// Replaces FP32 or FP64 numbers.
+    pub(super) fn run(&self, tensor: &mut Tensor) -> TractResult<()> {
+        /// Numbers between two looks at whether the run goes on.
+        const PART: usize = 1 << 14;
+        /// Steps of one, at most.
+        const COST: u64 = 4;
+        let mut pace = Pace::default();
+        match tensor.datum_type() {
+            DatumType::F32 => {
+                for part in tensor
+                    .try_as_plain_ram_mut()?
+                    .as_slice_mut::<f32>()?
+                    .chunks_mut(PART)
+                {
+                    pace.spend(COST * part.len() as u64)?;
+                    self.0.single(part);
+                }
+            }
+            DatumType::F64 => {
+                for part in tensor
+                    .try_as_plain_ram_mut()?
+                    .as_slice_mut::<f64>()?
+                    .chunks_mut(PART)
+                {
+                    pace.spend(COST * part.len() as u64)?;
+                    self.0.double(part);
+                }
+            }
+            other => bail!("{:?} of {other:?}", self.0),
+        }
+        Ok(())
+    }
+
     /// In place.
     pub(super) fn apply(&self, values: &mut [f32]) {
         self.0.single(values);
@@ -443,15 +484,6 @@ impl ElementWiseMiniOp for Activation {
     }
 
     fn eval_in_place(&self, tensor: &mut Tensor, _: Option<DatumType>) -> TractResult<()> {
-        match tensor.datum_type() {
-            DatumType::F32 => self
-                .0
-                .single(tensor.try_as_plain_ram_mut()?.as_slice_mut::<f32>()?),
-            DatumType::F64 => self
-                .0
-                .double(tensor.try_as_plain_ram_mut()?.as_slice_mut::<f64>()?),
-            other => bail!("{:?} of {other:?}", self.0),
-        }
-        Ok(())
+        self.run(tensor)
     }
 }

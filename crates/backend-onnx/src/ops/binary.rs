@@ -16,7 +16,10 @@ use tract_hir::{
     },
 };
 
-use super::elements::{Element, elements, filled, tensor};
+use super::{
+    elements::{Element, elements, filled, tensor},
+    shapes,
+};
 use crate::cancelling::Pace;
 
 /// Puts faster operators in the place of those that tract left as they were.
@@ -69,8 +72,9 @@ pub(super) fn keep_order(model: &mut TypedModel) -> TractResult<()> {
     Ok(())
 }
 
+/// A function of two numbers, or of two truths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Function {
+pub(super) enum Function {
     Sum,
     Difference,
     Product,
@@ -140,56 +144,8 @@ impl EvalOp for Binary {
 
     fn eval(&self, _: &EvalContext<'_>, inputs: TVec<TValue>) -> TractResult<TVec<TValue>> {
         let (a, b) = args_2!(inputs);
-        let shape = multi_broadcast(&[a.shape(), b.shape()])?;
-        let datum_type = a.datum_type();
-        ensure!(b.datum_type() == datum_type, "the inputs have different types");
-        macro_rules! function {
-            ($T:ty, $is_wide:expr, $function:expr) => {
-                computed::<$T, $is_wide>(a, &b, &shape, $function)
-            };
-        }
-        let value = match (datum_type, self.0) {
-            (DatumType::F32, Function::Sum) => function!(f32, true, |a, b| a + b),
-            (DatumType::F32, Function::Difference) => function!(f32, true, |a, b| a - b),
-            (DatumType::F32, Function::Product) => function!(f32, true, |a, b| a * b),
-            (DatumType::F32, Function::Quotient) => function!(f32, true, |a, b| a / b),
-            (DatumType::F64, Function::Sum) => function!(f64, true, |a, b| a + b),
-            (DatumType::F64, Function::Difference) => function!(f64, true, |a, b| a - b),
-            (DatumType::F64, Function::Product) => function!(f64, true, |a, b| a * b),
-            (DatumType::F64, Function::Quotient) => function!(f64, true, |a, b| a / b),
-            (DatumType::I32, Function::Sum) => function!(i32, true, i32::wrapping_add),
-            (DatumType::I32, Function::Difference) => function!(i32, true, i32::wrapping_sub),
-            (DatumType::I32, Function::Product) => function!(i32, true, i32::wrapping_mul),
-            (DatumType::I64, Function::Sum) => function!(i64, false, i64::wrapping_add),
-            (DatumType::I64, Function::Difference) => function!(i64, false, i64::wrapping_sub),
-            (DatumType::I64, Function::Product) => function!(i64, false, i64::wrapping_mul),
-            (DatumType::U8, Function::Sum) => function!(u8, false, u8::wrapping_add),
-            (DatumType::U8, Function::Difference) => function!(u8, false, u8::wrapping_sub),
-            (DatumType::U8, Function::Product) => function!(u8, false, u8::wrapping_mul),
-            (DatumType::U16, Function::Sum) => function!(u16, false, u16::wrapping_add),
-            (DatumType::U16, Function::Difference) => function!(u16, false, u16::wrapping_sub),
-            (DatumType::U16, Function::Product) => function!(u16, false, u16::wrapping_mul),
-            (DatumType::U32, Function::Sum) => function!(u32, false, u32::wrapping_add),
-            (DatumType::U32, Function::Difference) => function!(u32, false, u32::wrapping_sub),
-            (DatumType::U32, Function::Product) => function!(u32, false, u32::wrapping_mul),
-            (DatumType::U64, Function::Sum) => function!(u64, false, u64::wrapping_add),
-            (DatumType::U64, Function::Difference) => function!(u64, false, u64::wrapping_sub),
-            (DatumType::U64, Function::Product) => function!(u64, false, u64::wrapping_mul),
-            (DatumType::I8, Function::Sum) => function!(i8, false, i8::wrapping_add),
-            (DatumType::I8, Function::Difference) => function!(i8, false, i8::wrapping_sub),
-            (DatumType::I8, Function::Product) => function!(i8, false, i8::wrapping_mul),
-            (DatumType::I16, Function::Sum) => function!(i16, false, i16::wrapping_add),
-            (DatumType::I16, Function::Difference) => function!(i16, false, i16::wrapping_sub),
-            (DatumType::I16, Function::Product) => function!(i16, false, i16::wrapping_mul),
-            (DatumType::I32, Function::Maximum) => function!(i32, false, Ord::max),
-            (DatumType::I32, Function::Minimum) => function!(i32, false, Ord::min),
-            (DatumType::I64, Function::Maximum) => function!(i64, false, Ord::max),
-            (DatumType::I64, Function::Minimum) => function!(i64, false, Ord::min),
-            (DatumType::Bool, Function::And) => function!(bool, false, |a, b| a & b),
-            (DatumType::Bool, Function::Or) => function!(bool, false, |a, b| a | b),
-            (DatumType::Bool, Function::Xor) => function!(bool, false, |a, b| a ^ b),
-            (other, function) => bail!("a {function:?} of {other:?}"),
-        }?;
+        let shape = shapes::broadcast(&[a.shape(), b.shape()])?;
+        let value = combined(self.0, a.into_arc_tensor(), &b, &shape)?;
         Ok(tvec![value.into_tvalue()])
     }
 }
@@ -256,18 +212,80 @@ impl TypedOp for WholeSquare {
     as_op!();
 }
 
-/// Combines two tensors element by element; writes over the first one if no one else uses it. `IS_WIDE` as for [`broadcast`].
-pub(super) fn computed<T: Element + Copy, const IS_WIDE: bool>(
-    a: TValue,
-    b: &TValue,
+/// Combines two tensors of one type element by element; writes over the first one if no one else uses it. Whole numbers wrap; no divisor
+/// may be 0 ([`has_zero`](super::elementwise::has_zero)). The greater and the less of NaN and a number is NaN.
+pub(super) fn combined(
+    function: Function,
+    a: Arc<Tensor>,
+    b: &Tensor,
+    shape: &[usize],
+) -> TractResult<Tensor> {
+    let datum_type = a.datum_type();
+    ensure!(b.datum_type() == datum_type, "the inputs have different types");
+    macro_rules! real {
+        ($T:ty, $is_wide:expr) => {
+            match function {
+                Function::Sum => computed::<$T, $is_wide>(a, b, shape, |a, b| a + b),
+                Function::Difference => computed::<$T, $is_wide>(a, b, shape, |a, b| a - b),
+                Function::Product => computed::<$T, $is_wide>(a, b, shape, |a, b| a * b),
+                Function::Quotient => computed::<$T, $is_wide>(a, b, shape, |a, b| a / b),
+                Function::Maximum => {
+                    computed::<$T, $is_wide>(a, b, shape, |a, b| if a > b || a.is_nan() { a } else { b })
+                }
+                Function::Minimum => {
+                    computed::<$T, $is_wide>(a, b, shape, |a, b| if a < b || a.is_nan() { a } else { b })
+                }
+                other => bail!("a {other:?} of {datum_type:?}"),
+            }
+        };
+    }
+    macro_rules! whole {
+        ($T:ty, $is_wide:expr) => {
+            match function {
+                Function::Sum => computed::<$T, $is_wide>(a, b, shape, <$T>::wrapping_add),
+                Function::Difference => computed::<$T, $is_wide>(a, b, shape, <$T>::wrapping_sub),
+                Function::Product => computed::<$T, $is_wide>(a, b, shape, <$T>::wrapping_mul),
+                Function::Quotient => computed::<$T, false>(a, b, shape, <$T>::wrapping_div),
+                Function::Maximum => computed::<$T, false>(a, b, shape, Ord::max),
+                Function::Minimum => computed::<$T, false>(a, b, shape, Ord::min),
+                other => bail!("a {other:?} of {datum_type:?}"),
+            }
+        };
+    }
+    match datum_type {
+        DatumType::F16 => real!(f16, false),
+        DatumType::F32 => real!(f32, true),
+        DatumType::F64 => real!(f64, true),
+        DatumType::I8 => whole!(i8, false),
+        DatumType::I16 => whole!(i16, false),
+        DatumType::I32 => whole!(i32, true),
+        DatumType::I64 => whole!(i64, false),
+        DatumType::U8 => whole!(u8, false),
+        DatumType::U16 => whole!(u16, false),
+        DatumType::U32 => whole!(u32, false),
+        DatumType::U64 => whole!(u64, false),
+        DatumType::Bool => match function {
+            Function::And => computed::<bool, false>(a, b, shape, |a, b| a & b),
+            Function::Or => computed::<bool, false>(a, b, shape, |a, b| a | b),
+            Function::Xor => computed::<bool, false>(a, b, shape, |a, b| a ^ b),
+            other => bail!("a {other:?} of BOOL"),
+        },
+        other => bail!("a {function:?} of {other:?}"),
+    }
+}
+
+/// `IS_WIDE` as for [`broadcast`].
+fn computed<T: Element + Copy, const IS_WIDE: bool>(
+    a: Arc<Tensor>,
+    b: &Tensor,
     shape: &[usize],
     function: impl Fn(T, T) -> T,
 ) -> TractResult<Tensor> {
     let a = match a.shape() == shape {
-        true => Arc::try_unwrap(a.into_arc_tensor()),
-        false => Err(a.into_arc_tensor()),
+        true => Arc::try_unwrap(a),
+        false => Err(a),
     };
-    let a = match a {
+    match a {
         Ok(mut a) => {
             run::<IS_WIDE>(InPlace {
                 runs: Runs::new(shape, b.shape(), shape),
@@ -275,11 +293,10 @@ pub(super) fn computed<T: Element + Copy, const IS_WIDE: bool>(
                 b: elements::<T>(b)?,
                 function,
             })?;
-            return Ok(a);
+            Ok(a)
         }
-        Err(a) => a,
-    };
-    broadcast::<T, IS_WIDE>(&a, b, function)
+        Err(a) => pairs::<T, T, IS_WIDE>(&a, b, shape, |a, b| function(*a, *b)),
+    }
 }
 
 /// One number from each pair of two tensors' numbers. `IS_WIDE` is for functions that are worth code for each kind of vectors:
@@ -289,13 +306,20 @@ pub(super) fn broadcast<T: Element + Copy, const IS_WIDE: bool>(
     b: &Tensor,
     function: impl Fn(T, T) -> T,
 ) -> TractResult<Tensor> {
-    let shape = multi_broadcast(&[a.shape(), b.shape()])?;
-    let (runs, a, b) = (
-        Runs::new(a.shape(), b.shape(), &shape),
-        elements::<T>(a)?,
-        elements::<T>(b)?,
-    );
-    filled(&shape, |made| {
+    let shape = shapes::broadcast(&[a.shape(), b.shape()])?;
+    pairs::<T, T, IS_WIDE>(a, b, &shape, |a, b| function(*a, *b))
+}
+
+/// Something of each pair of two tensors' elements, which are broadcast to `shape`. `IS_WIDE` as for [`broadcast`].
+pub(super) fn pairs<T: Element, R: Element + Copy, const IS_WIDE: bool>(
+    a: &Tensor,
+    b: &Tensor,
+    shape: &[usize],
+    function: impl Fn(&T, &T) -> R,
+) -> TractResult<Tensor> {
+    let runs = Runs::new(a.shape(), b.shape(), shape);
+    let (a, b) = (elements::<T>(a)?, elements::<T>(b)?);
+    filled(shape, |made| {
         run::<IS_WIDE>(OutOfPlace {
             runs,
             a,
@@ -429,15 +453,15 @@ impl<T: Copy, F: Fn(T, T) -> T> pulp::WithSimd for InPlace<'_, T, F> {
     }
 }
 
-struct OutOfPlace<'v, T, F> {
+struct OutOfPlace<'v, T, R, F> {
     runs: Runs,
     a: &'v [T],
     b: &'v [T],
-    made: &'v mut [T],
+    made: &'v mut [R],
     function: F,
 }
 
-impl<T: Copy, F: Fn(T, T) -> T> pulp::WithSimd for OutOfPlace<'_, T, F> {
+impl<T, R: Copy, F: Fn(&T, &T) -> R> pulp::WithSimd for OutOfPlace<'_, T, R, F> {
     type Output = TractResult<()>;
 
     #[inline(always)]
@@ -453,25 +477,25 @@ impl<T: Copy, F: Fn(T, T) -> T> pulp::WithSimd for OutOfPlace<'_, T, F> {
         runs.each(|[from_a, from_b, to], count| {
             let made = &mut made[to..to + count];
             match (last.a, last.b) {
-                (0, 0) => made.fill(function(a[from_a], b[from_b])),
+                (0, 0) => made.fill(function(&a[from_a], &b[from_b])),
                 (0, _) => {
-                    let (a, b) = (a[from_a], &b[from_b..from_b + made.len()]);
+                    let (a, b) = (&a[from_a], &b[from_b..from_b + made.len()]);
                     made.iter_mut()
                         .zip(b)
-                        .for_each(|(made, b)| *made = function(a, *b));
+                        .for_each(|(made, b)| *made = function(a, b));
                 }
                 (_, 0) => {
-                    let (a, b) = (&a[from_a..from_a + made.len()], b[from_b]);
+                    let (a, b) = (&a[from_a..from_a + made.len()], &b[from_b]);
                     made.iter_mut()
                         .zip(a)
-                        .for_each(|(made, a)| *made = function(*a, b));
+                        .for_each(|(made, a)| *made = function(a, b));
                 }
                 _ => {
                     let (a, b) = (&a[from_a..from_a + made.len()], &b[from_b..from_b + made.len()]);
                     let pairs = a.iter().zip(b);
                     made.iter_mut()
                         .zip(pairs)
-                        .for_each(|(made, (a, b))| *made = function(*a, *b));
+                        .for_each(|(made, (a, b))| *made = function(a, b));
                 }
             }
         })

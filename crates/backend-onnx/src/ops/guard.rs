@@ -95,17 +95,24 @@ impl Guarded {
         for &place in &self.scalars {
             has_number(inputs.get(place).map_or(&[][..], |fact| &*fact.shape))?;
         }
-        if let Some(input) = inputs.get(guard.typed_input)
-            && !guard.types.contains(input.datum_type)
-        {
-            let name =
-                crate::dtype::from_tract(input.datum_type).map_or("this type", |datatype| datatype.name());
-            return Err(Unsupported::Anywhere(format!("is not supported for {name}")).into());
-        }
+        self.admit_type(inputs.get(guard.typed_input).map(|input| input.datum_type))?;
         match &self.check {
             Some((check, node)) => Ok(check(Attributes(node), inputs)?),
             None => Ok(()),
         }
+    }
+
+    /// Whether a node is computed for values of these types.
+    pub(crate) fn admit_types(&self, inputs: &[Arc<Tensor>]) -> TractResult<()> {
+        self.admit_type(inputs.get(self.guard.typed_input).map(|input| input.datum_type()))
+    }
+
+    fn admit_type(&self, found: Option<DatumType>) -> TractResult<()> {
+        let Some(found) = found.filter(|&found| !self.guard.types.contains(found)) else {
+            return Ok(());
+        };
+        let name = crate::dtype::from_tract(found).map_or("this type", |datatype| datatype.name());
+        Err(Unsupported::Anywhere(format!("is not supported for {name}")).into())
     }
 
     /// What computes a node with these inputs.

@@ -78,6 +78,7 @@ mod roi_align;
 mod rotary;
 mod rule;
 mod sequences;
+mod shapes;
 mod slice;
 mod softmax;
 mod sorting;

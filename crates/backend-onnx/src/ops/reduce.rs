@@ -12,18 +12,22 @@ use super::{
     axis,
     elements::{Element, elements, tensor},
     kernel::{Fact, Kernel, kernel},
+    sums::{Finish, Sums, Term, stages},
 };
 use crate::{
     building::BuildContext,
+    cancelling::Pace,
     faults::{Limit, Unsupported},
     lowered::OnnxNode,
 };
 
 /// One of the reductions, for integers and BOOL, or what is listed above for floats.
 pub(crate) fn reduce(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
-    let attributes = Attributes(node);
-    let opset = node.opset;
-    let fold = match node.op_type.as_str() {
+    Ok(kernel(Reduce::of(node)?))
+}
+
+fn fold(node: &OnnxNode) -> TractResult<Fold> {
+    Ok(match node.op_type.as_str() {
         "ReduceSum" => Fold::Sum,
         "ReduceSumSquare" => Fold::SumSquare,
         "ReduceL1" => Fold::SumAbs,
@@ -35,14 +39,7 @@ pub(crate) fn reduce(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn I
         "ReduceL2" => Fold::Norm,
         "ReduceLogSum" => Fold::LogSum,
         _ => bail!(Unsupported::Anywhere("is not supported for integers".to_owned())),
-    };
-    let has_axes_input = opset >= 18 || (opset >= 13 && fold == Fold::Sum);
-    Ok(kernel(Reduce {
-        fold,
-        axes: (!has_axes_input).then(|| attributes.ints("axes").to_vec()),
-        keeps_dims: attributes.int("keepdims", 1) != 0,
-        no_axes_is_no_op: attributes.int("noop_with_empty_axes", 0) != 0,
-    }))
+    })
 }
 
 /// Whether a reduction of floats is one of no numbers, which tract computes while it makes a plan, and panics.
@@ -79,8 +76,9 @@ enum Fold {
     LogSum,
 }
 
+/// A reduction along axes.
 #[derive(Debug)]
-struct Reduce {
+pub(super) struct Reduce {
     fold: Fold,
     /// The axes of the attribute, `None` where an input gives them.
     axes: Option<Vec<i64>>,
@@ -89,6 +87,48 @@ struct Reduce {
 }
 
 impl Reduce {
+    /// A reduction, by its operator's name.
+    pub(super) fn of(node: &OnnxNode) -> TractResult<Self> {
+        let (fold, opset) = (fold(node)?, node.opset);
+        let attributes = Attributes(node);
+        let has_axes_input = opset >= 18 || (opset >= 13 && fold == Fold::Sum);
+        Ok(Self {
+            fold,
+            axes: (!has_axes_input).then(|| attributes.ints("axes").to_vec()),
+            keeps_dims: attributes.int("keepdims", 1) != 0,
+            no_axes_is_no_op: attributes.int("noop_with_empty_axes", 0) != 0,
+        })
+    }
+
+    /// The axes before a run, `None` if they are not known yet.
+    pub(super) fn known_axes(&self, input: Option<&Fact>) -> Option<Vec<i64>> {
+        match (&self.axes, input) {
+            (Some(axes), _) => Some(axes.clone()),
+            (None, Some(axes)) => axes.integers(),
+            (None, None) => Some(vec![]),
+        }
+    }
+
+    /// The axes in a run.
+    fn axes(&self, input: Option<&Arc<Tensor>>) -> TractResult<Vec<i64>> {
+        match (&self.axes, input) {
+            (Some(axes), _) => Ok(axes.clone()),
+            (None, Some(axes)) => Ok(elements::<i64>(axes)?.to_vec()),
+            (None, None) => Ok(vec![]),
+        }
+    }
+
+    /// The shape of the result, for a size of each reduced axis.
+    pub(super) fn shape<D: Clone>(&self, shape: &[D], axes: Vec<i64>, one: &D) -> TractResult<TVec<D>> {
+        let dims = shape.iter().zip(self.reduced(axes, shape.len())?);
+        let shape = dims.filter_map(|(dim, reduced)| match (reduced, self.keeps_dims) {
+            (false, _) => Some(dim.clone()),
+            (true, true) => Some(one.clone()),
+            (true, false) => None,
+        });
+        Ok(shape.collect())
+    }
+
     /// For each axis, whether it is reduced.
     fn reduced(&self, given: Vec<i64>, rank: usize) -> TractResult<Vec<bool>> {
         let mut reduced = vec![false; rank];
@@ -108,252 +148,216 @@ impl Kernel for Reduce {
     }
 
     fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
-        let axes = match (&self.axes, inputs.get(1)) {
-            (Some(axes), _) => axes.clone(),
-            (None, Some(axes)) => axes
-                .integers()
-                .ok_or_else(|| Limit("needs its axes to be constant".to_owned()))?,
-            (None, None) => vec![],
-        };
-        let input = &inputs[0];
-        let reduced = self.reduced(axes, input.rank())?;
-        let dims = input.shape.iter().zip(reduced);
-        let shape = dims.filter_map(|(dim, reduced)| match (reduced, self.keeps_dims) {
-            (false, _) => Some(dim.clone()),
-            (true, true) => Some(1.into()),
-            (true, false) => None,
-        });
-        Ok(vec![Fact::new(input.datum_type, shape)])
+        let axes = self.known_axes(inputs.get(1));
+        let axes = axes.ok_or_else(|| Limit("needs its axes to be constant".to_owned()))?;
+        let shape = self.shape(&inputs[0].shape, axes, &1.to_dim())?;
+        Ok(vec![Fact::new(inputs[0].datum_type, shape)])
     }
 
     fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
         let input = &inputs[0];
-        if input.len() == 0 && input.datum_type().is_float() {
-            return Ok(tvec![self.of_nothing(inputs)?]);
-        }
-        let axes = match (&self.axes, inputs.get(1)) {
-            (Some(axes), _) => axes.clone(),
-            (None, Some(axes)) => elements::<i64>(axes)?.to_vec(),
-            (None, None) => vec![],
+        let axes = self.axes(inputs.get(1))?;
+        let reduced = self.reduced(axes.clone(), input.rank())?;
+        let made = match input.len() == 0 && input.datum_type().is_float() {
+            true => self.of_nothing(input, &reduced)?,
+            false => self.folded(input, reduced)?,
         };
-        let reduced = self.reduced(axes, input.rank())?;
-        macro_rules! fold {
-            ($($name:ident $type:ty),*) => {
-                match input.datum_type() {
-                    DatumType::Bool => {
-                        let bits: Vec<u8> = elements::<bool>(input)?.iter().map(|&bool| u8::from(bool)).collect();
-                        let folded = self.fold(&bits, input.shape(), &reduced)?;
-                        self.shaped(input.shape(), &reduced, folded.into_iter().map(|bit: u8| bit != 0).collect())
-                    }
-                    DatumType::F32 if self.is_extreme() => {
-                        let folded = self.extremes(elements::<f32>(input)?, input.shape(), &reduced, f32::INFINITY, f32::NEG_INFINITY);
-                        self.shaped(input.shape(), &reduced, folded)
-                    }
-                    DatumType::F64 if self.is_extreme() => {
-                        let folded = self.extremes(elements::<f64>(input)?, input.shape(), &reduced, f64::INFINITY, f64::NEG_INFINITY);
-                        self.shaped(input.shape(), &reduced, folded)
-                    }
-                    DatumType::F32 if self.fold == Fold::Mean => {
-                        let folded = means(elements::<f32>(input)?, input.shape(), &reduced);
-                        self.shaped(input.shape(), &reduced, folded.into_iter().map(|x| x as f32).collect())
-                    }
-                    DatumType::F64 if self.fold == Fold::Mean => {
-                        let folded = means(elements::<f64>(input)?, input.shape(), &reduced);
-                        self.shaped(input.shape(), &reduced, folded)
-                    }
-                    DatumType::F32 => {
-                        let wide: Vec<f64> = elements::<f32>(input)?.iter().map(|&x| x.into()).collect();
-                        let folded = log_sum_exp(&wide, input.shape(), &reduced);
-                        self.shaped(input.shape(), &reduced, folded.into_iter().map(|x| x as f32).collect())
-                    }
-                    DatumType::F64 => {
-                        let folded = log_sum_exp(elements::<f64>(input)?, input.shape(), &reduced);
-                        self.shaped(input.shape(), &reduced, folded)
-                    }
-                    $(DatumType::$name => {
-                        let folded = self.fold::<$type>(elements(input)?, input.shape(), &reduced)?;
-                        self.shaped(input.shape(), &reduced, folded)
-                    })*
-                    other => bail!("{other:?} is not an integer type"),
-                }
-            };
-        }
-        Ok(tvec![
-            fold!(U8 u8, U16 u16, U32 u32, U64 u64, I8 i8, I16 i16, I32 i32, I64 i64)?
-        ])
+        Ok(tvec![made.into_shape(&self.shape(input.shape(), axes, &1)?)?])
     }
 }
 
 impl Reduce {
-    fn of_nothing(&self, inputs: &[Arc<Tensor>]) -> TractResult<Tensor> {
+    fn of_nothing(&self, input: &Tensor, reduced: &[bool]) -> TractResult<Tensor> {
         let number = match self.fold {
             Fold::Sum | Fold::SumSquare | Fold::SumAbs | Fold::Mean | Fold::Norm => 0.0,
             Fold::Product => 1.0,
             Fold::Max | Fold::LogSumExp | Fold::LogSum => f32::NEG_INFINITY,
             Fold::Min => f32::INFINITY,
         };
-        let outputs = self.outputs(&Fact::of_values(inputs))?;
-        let shape = outputs[0].shape.iter().map(TDim::to_usize);
-        let shape: Vec<usize> = shape.collect::<Result<_, _>>()?;
-        let number = Tensor::from(number)
-            .cast_to_dt(inputs[0].datum_type())?
-            .into_owned();
+        let number = Tensor::from(number).cast_to_dt(input.datum_type())?.into_owned();
+        let dims = input.shape().iter().zip(reduced);
+        let shape: TVec<usize> = dims
+            .map(|(&dim, &reduced)| if reduced { 1 } else { dim })
+            .collect();
         number.broadcast_scalar_to_shape(&shape)
     }
 
-    fn is_extreme(&self) -> bool {
-        matches!(self.fold, Fold::Max | Fold::Min)
-    }
-
-    /// The greatest or least floats. NaN is both, wherever it stands; of nothing it is the infinity that is greater or less than all.
-    fn extremes<T: Copy + PartialOrd>(
-        &self,
-        input: &[T],
-        shape: &[usize],
-        reduced: &[bool],
-        most: T,
-        least: T,
-    ) -> Vec<T> {
-        // A NaN is neither greater nor less than what is there, and not equal to itself.
-        #[expect(clippy::eq_op, reason = "NaN")]
-        let greater = |a: T, b: T| if b > a || b != b { b } else { a };
-        #[expect(clippy::eq_op, reason = "NaN")]
-        let less = |a: T, b: T| if b < a || b != b { b } else { a };
-        match self.fold {
-            Fold::Max => extremes(input, shape, reduced, least, greater),
-            _ => extremes(input, shape, reduced, most, less),
+    /// The results, whose order is that of the axes that are kept.
+    fn folded(&self, input: &Tensor, reduced: Vec<bool>) -> TractResult<Tensor> {
+        let shape = input.shape();
+        macro_rules! real {
+            ($T:ident) => {{
+                let values = elements::<$T>(input)?;
+                let folded = match self.fold {
+                    Fold::Product => folded(values, shape, &reduced, 1.0, |x| x, |a, b| a * b)?,
+                    Fold::Max => folded(values, shape, &reduced, $T::NEG_INFINITY, |x| x, greater)?,
+                    Fold::Min => folded(values, shape, &reduced, $T::INFINITY, |x| x, less)?,
+                    Fold::LogSumExp => {
+                        let logarithms = log_sum_exp(values, |x| f64::from(x), shape, &reduced);
+                        logarithms.into_iter().map(|x| x as $T).collect()
+                    }
+                    Fold::Sum => return sums(input, reduced, Term::Itself, Finish::Sum),
+                    Fold::SumAbs => return sums(input, reduced, Term::Magnitude, Finish::Sum),
+                    Fold::SumSquare => return sums(input, reduced, Term::Square, Finish::Sum),
+                    Fold::Mean => return sums(input, reduced, Term::Itself, Finish::Mean),
+                    Fold::Norm => return sums(input, reduced, Term::Square, Finish::Root),
+                    Fold::LogSum => return sums(input, reduced, Term::Itself, Finish::Logarithm),
+                };
+                line(folded)
+            }};
+        }
+        match input.datum_type() {
+            DatumType::F32 => real!(f32),
+            DatumType::F64 => real!(f64),
+            DatumType::Bool => {
+                let truths = elements::<bool>(input)?;
+                line(match self.fold {
+                    Fold::Max => folded(truths, shape, &reduced, false, |x| x, |a, b| a | b)?,
+                    Fold::Min => folded(truths, shape, &reduced, true, |x| x, |a, b| a & b)?,
+                    other => bail!("{other:?} of BOOL"),
+                })
+            }
+            DatumType::U8 => self.whole::<u8>(input, &reduced),
+            DatumType::U16 => self.whole::<u16>(input, &reduced),
+            DatumType::U32 => self.whole::<u32>(input, &reduced),
+            DatumType::U64 => self.whole::<u64>(input, &reduced),
+            DatumType::I8 => self.whole::<i8>(input, &reduced),
+            DatumType::I16 => self.whole::<i16>(input, &reduced),
+            DatumType::I32 => self.whole::<i32>(input, &reduced),
+            DatumType::I64 => self.whole::<i64>(input, &reduced),
+            other => bail!("{:?} of {other:?}", self.fold),
         }
     }
 
-    fn fold<T: Integer>(&self, input: &[T], shape: &[usize], reduced: &[bool]) -> TractResult<Vec<T>> {
+    fn whole<T: Integer + Element>(&self, input: &Tensor, reduced: &[bool]) -> TractResult<Tensor> {
+        let (shape, values) = (input.shape(), elements::<T>(input)?);
         let kept = shape.iter().zip(reduced).filter(|(_, reduced)| !**reduced);
         let groups: usize = kept.map(|(&dim, _)| dim).product();
-        let count = input.len().checked_div(groups).unwrap_or(0);
-        if let Fold::LogSumExp | Fold::Norm | Fold::LogSum = self.fold {
-            let wide: Vec<f64> = input.iter().map(|number| number.wide()).collect();
-            let rounded = self.of_floats(&wide, shape, reduced, groups).into_iter();
-            return Ok(rounded.map(T::truncated).collect());
-        }
-        let start = match self.fold {
-            Fold::Product => T::ONE,
-            Fold::Max => T::LEAST,
-            Fold::Min => T::GREATEST,
-            _ => T::ZERO,
-        };
-        let mut folded = vec![start; groups];
-        for (&value, group) in input.iter().zip(self::groups(shape, reduced)) {
-            let slot = &mut folded[group];
-            *slot = match self.fold {
-                Fold::Sum | Fold::Mean => slot.add(value),
-                Fold::SumSquare => slot.add(value.times(value)),
-                Fold::SumAbs => slot.add(value.magnitude()),
-                Fold::Product => slot.times(value),
-                Fold::Max => value.max(*slot),
-                Fold::Min => value.min(*slot),
-                Fold::LogSumExp | Fold::Norm | Fold::LogSum => bail!("{:?} of integers", self.fold),
-            };
-        }
-        if self.fold == Fold::Mean {
-            folded.iter_mut().for_each(|sum| *sum = sum.divided(count.max(1)));
-        }
-        Ok(folded)
-    }
-
-    /// A root or a logarithm, before it is rounded towards zero.
-    fn of_floats(&self, input: &[f64], shape: &[usize], reduced: &[bool], groups: usize) -> Vec<f64> {
-        if self.fold == Fold::LogSumExp {
-            return log_sum_exp(input, shape, reduced);
-        }
-        let is_norm = self.fold == Fold::Norm;
-        let mut sums = vec![0.0; groups];
-        for (&number, group) in input.iter().zip(self::groups(shape, reduced)) {
-            sums[group] += if is_norm { number * number } else { number };
-        }
-        let finished = |sum: f64| if is_norm { sum.sqrt() } else { sum.ln() };
-        sums.into_iter().map(finished).collect()
-    }
-
-    fn shaped<T: Element>(&self, shape: &[usize], reduced: &[bool], folded: Vec<T>) -> TractResult<Tensor> {
-        let dims = shape.iter().zip(reduced);
-        let shape: Vec<usize> = dims
-            .filter_map(|(&dim, reduced)| match (reduced, self.keeps_dims) {
-                (false, _) => Some(dim),
-                (true, true) => Some(1),
-                (true, false) => None,
-            })
-            .collect();
-        tensor(&shape, folded)
+        line(match self.fold {
+            Fold::Sum => folded(values, shape, reduced, T::ZERO, |x| x, T::add)?,
+            Fold::SumSquare => folded(values, shape, reduced, T::ZERO, |x| x.times(x), T::add)?,
+            Fold::SumAbs => folded(values, shape, reduced, T::ZERO, T::magnitude, T::add)?,
+            Fold::Mean => {
+                let count = values.len().checked_div(groups).unwrap_or(0).max(1);
+                let mut sums = folded(values, shape, reduced, T::ZERO, |x| x, T::add)?;
+                sums.iter_mut().for_each(|sum| *sum = sum.divided(count));
+                sums
+            }
+            Fold::Product => folded(values, shape, reduced, T::ONE, |x| x, T::times)?,
+            Fold::Max => folded(values, shape, reduced, T::LEAST, |x| x, Ord::max)?,
+            Fold::Min => folded(values, shape, reduced, T::GREATEST, |x| x, Ord::min)?,
+            // Roots and logarithms are rounded towards zero.
+            Fold::LogSumExp => {
+                let logarithms = log_sum_exp(values, T::wide, shape, reduced);
+                logarithms.into_iter().map(T::truncated).collect()
+            }
+            Fold::Norm | Fold::LogSum => {
+                let is_norm = self.fold == Fold::Norm;
+                let mut sums = vec![0.0; groups];
+                for (number, group) in values.iter().zip(self::groups(shape, reduced)) {
+                    let number = number.wide();
+                    sums[group] += if is_norm { number * number } else { number };
+                }
+                let finished = |sum: f64| T::truncated(if is_norm { sum.sqrt() } else { sum.ln() });
+                sums.into_iter().map(finished).collect()
+            }
+        })
     }
 }
 
-/// The means of floats; 0 for none.
-fn means<T: Copy + Into<f64>>(input: &[T], shape: &[usize], reduced: &[bool]) -> Vec<f64> {
-    let kept = shape.iter().zip(reduced).filter(|(_, reduced)| !**reduced);
-    let mut means = vec![0.0; kept.map(|(&dim, _)| dim).product()];
-    let count = input.len().checked_div(means.len()).unwrap_or(0).max(1) as f64;
-    // Numbers that lie side by side and belong together.
-    let last = reduced.iter().rposition(|&reduced| !reduced);
-    let line: usize = shape[last.map_or(0, |last| last + 1)..].iter().product();
-    let (outer, outer_reduced) = match last {
-        Some(last) => (&shape[..=last], &reduced[..=last]),
-        None => (&[][..], &[][..]),
+/// Numbers without a shape yet.
+fn line<T: Element>(numbers: Vec<T>) -> TractResult<Tensor> {
+    tensor(&[numbers.len()], numbers)
+}
+
+fn sums(input: &Tensor, reduced: Vec<bool>, term: Term, finish: Finish) -> TractResult<Tensor> {
+    let sums = Sums {
+        reduced,
+        term,
+        finish,
     };
-    let lines = input.chunks_exact(line.max(1));
-    for (line, group) in lines.zip(groups(outer, outer_reduced)) {
-        means[group] += line.iter().map(|&x| x.into()).sum::<f64>();
-    }
-    means.iter_mut().for_each(|sum| *sum /= count);
-    means
+    sums.of(input)
 }
 
-/// Folds floats by what chooses one of two.
-fn extremes<T: Copy>(
-    input: &[T],
+/// The greater of two floats. NaN is greater, wherever it stands.
+#[expect(clippy::eq_op, reason = "NaN")]
+fn greater<T: Copy + PartialOrd>(a: T, b: T) -> T {
+    if b > a || b != b { b } else { a }
+}
+
+/// The less of two floats. NaN is less too.
+#[expect(clippy::eq_op, reason = "NaN")]
+fn less<T: Copy + PartialOrd>(a: T, b: T) -> T {
+    if b < a || b != b { b } else { a }
+}
+
+/// The greatest floats along axes, `least` of none.
+pub(super) fn greatest<T: Copy + PartialOrd>(
+    values: &[T],
+    shape: &[usize],
+    reduced: &[bool],
+    least: T,
+) -> TractResult<Vec<T>> {
+    folded(values, shape, reduced, least, |x| x, greater)
+}
+
+/// Folds terms along axes by a function of two, whose order does not matter.
+fn folded<T: Copy>(
+    values: &[T],
     shape: &[usize],
     reduced: &[bool],
     start: T,
-    choose: impl Fn(T, T) -> T + Copy,
-) -> Vec<T> {
+    term: impl Fn(T) -> T + Copy,
+    join: impl Fn(T, T) -> T + Copy,
+) -> TractResult<Vec<T>> {
+    let mut stages = stages(shape, reduced).into_iter();
+    // Without axes each number is a result.
+    let first = stages.next().unwrap_or([1, 1, values.len()]);
+    let mut made = stage(values, first, start, term, join)?;
+    for next in stages {
+        made = stage(&made, next, start, |x| x, join)?;
+    }
+    Ok(made)
+}
+
+/// Folds along the middle of three axes.
+fn stage<T: Copy>(
+    values: &[T],
+    [outside, along, width]: [usize; 3],
+    start: T,
+    term: impl Fn(T) -> T + Copy,
+    join: impl Fn(T, T) -> T + Copy,
+) -> TractResult<Vec<T>> {
     /// So many at a time, for vector instructions.
     const LANES: usize = 16;
-    let kept = shape.iter().zip(reduced).filter(|(_, reduced)| !**reduced);
-    let groups: usize = kept.map(|(&dim, _)| dim).product();
-    let mut folded = vec![start; groups];
-    let first = reduced.iter().position(|&reduced| reduced).unwrap_or(shape.len());
-    let count = reduced[first..].iter().take_while(|&&reduced| reduced).count();
-    let (inside, behind) = reduced[first..].split_at(count);
-    if behind.contains(&true) {
-        for (&value, group) in input.iter().zip(self::groups(shape, reduced)) {
-            folded[group] = choose(folded[group], value);
-        }
-        return folded;
+    let mut made = vec![start; outside * width];
+    if along * width == 0 {
+        return Ok(made);
     }
-    // Neighbouring axes: blocks of so many rows, each as wide as a result.
-    let inside: usize = shape[first..first + inside.len()].iter().product();
-    let width: usize = shape[first + count..].iter().product();
-    if inside * width == 0 {
-        return folded;
-    }
-    for (block, folded) in input
-        .chunks_exact(inside * width)
-        .zip(folded.chunks_exact_mut(width))
-    {
-        if let [folded] = folded {
+    let mut pace = Pace::default();
+    let blocks = values.chunks_exact(along * width);
+    for (block, made) in blocks.zip(made.chunks_exact_mut(width)) {
+        pace.spend(block.len() as u64 / 4 + 1)?;
+        if let [made] = made {
             let (parts, rest) = block.as_chunks::<LANES>();
-            let mut lanes = [start; LANES];
-            for part in parts {
-                lanes = std::array::from_fn(|lane| choose(lanes[lane], part[lane]));
+            let mut all = start;
+            if !parts.is_empty() {
+                let mut lanes = [start; LANES];
+                for part in parts {
+                    lanes = std::array::from_fn(|lane| join(lanes[lane], term(part[lane])));
+                }
+                all = lanes.iter().fold(start, |a, &b| join(a, b));
             }
-            *folded = lanes.iter().chain(rest).fold(start, |a, &b| choose(a, b));
+            *made = rest.iter().fold(all, |a, &b| join(a, term(b)));
             continue;
         }
         for row in block.chunks_exact(width) {
-            for (folded, &value) in folded.iter_mut().zip(row) {
-                *folded = choose(*folded, value);
+            for (made, &value) in made.iter_mut().zip(row) {
+                *made = join(*made, term(value));
             }
         }
     }
-    folded
+    Ok(made)
 }
 
 /// To which group each element belongs, in row-major order, without end.
@@ -378,12 +382,12 @@ pub(super) fn groups<'a>(shape: &'a [usize], reduced: &'a [bool]) -> impl Iterat
 }
 
 /// The logarithm of the sum of exponentials, each of the distance to the largest, so that none overflows.
-fn log_sum_exp(input: &[f64], shape: &[usize], reduced: &[bool]) -> Vec<f64> {
+fn log_sum_exp<T: Copy>(input: &[T], wide: impl Fn(T) -> f64, shape: &[usize], reduced: &[bool]) -> Vec<f64> {
     let kept = shape.iter().zip(reduced).filter(|(_, reduced)| !**reduced);
     let count: usize = kept.map(|(&dim, _)| dim).product();
     let mut greatest = vec![f64::NEG_INFINITY; count];
     for (&x, group) in input.iter().zip(groups(shape, reduced)) {
-        greatest[group] = greatest[group].max(x);
+        greatest[group] = greatest[group].max(wide(x));
     }
     // Distances to an infinity are no numbers; the sum is infinite or zero by itself then.
     for greatest in greatest.iter_mut().filter(|greatest| greatest.is_infinite()) {
@@ -391,7 +395,7 @@ fn log_sum_exp(input: &[f64], shape: &[usize], reduced: &[bool]) -> Vec<f64> {
     }
     let mut sums = vec![0.0; count];
     for (&x, group) in input.iter().zip(groups(shape, reduced)) {
-        sums[group] += (x - greatest[group]).exp();
+        sums[group] += (wide(x) - greatest[group]).exp();
     }
     sums.iter()
         .zip(greatest)

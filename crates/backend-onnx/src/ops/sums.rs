@@ -2,7 +2,6 @@
 //! FP64 it divides by the length of a line without looking.
 
 use std::{
-    borrow::Cow,
     ops::{Add, AddAssign, Mul},
     sync::Arc,
 };
@@ -16,6 +15,7 @@ use super::{
     elements::{Element, elements, tensor},
     kernel::{Fact, Kernel, typed},
 };
+use crate::cancelling::Pace;
 
 /// Puts them in the place of tract's.
 pub(super) fn quicken(model: &mut TypedModel) -> TractResult<()> {
@@ -24,9 +24,9 @@ pub(super) fn quicken(model: &mut TypedModel) -> TractResult<()> {
         let Some(reduce) = node.op_as::<Reduce>() else {
             continue;
         };
-        let of_squares = match reduce.reducer {
-            Reducer::Sum => false,
-            Reducer::MeanOfSquares => true,
+        let (term, finish) = match reduce.reducer {
+            Reducer::Sum => (Term::Itself, Finish::Sum),
+            Reducer::MeanOfSquares => (Term::Square, Finish::Mean),
             _ => continue,
         };
         let input = model.outlet_fact(node.inputs[0])?;
@@ -35,24 +35,42 @@ pub(super) fn quicken(model: &mut TypedModel) -> TractResult<()> {
             continue;
         }
         let sums = Sums {
-            datum_type: input.datum_type,
             reduced: (0..input.rank())
                 .map(|axis| reduce.axes.contains(&axis))
                 .collect(),
-            of_squares,
+            term,
+            finish,
         };
         model.node_mut(id).op = Box::new(typed(sums));
     }
     Ok(())
 }
 
+/// Sums along axes.
 #[derive(Debug)]
-struct Sums {
-    datum_type: DatumType,
+pub(super) struct Sums {
     /// For each axis, whether sums go along it; it keeps a size of 1.
-    reduced: Vec<bool>,
-    /// The means of squares, in place of sums.
-    of_squares: bool,
+    pub(super) reduced: Vec<bool>,
+    pub(super) term: Term,
+    pub(super) finish: Finish,
+}
+
+/// What is added up of a number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Term {
+    Itself,
+    Magnitude,
+    Square,
+}
+
+/// What becomes of a sum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Finish {
+    Sum,
+    /// The mean; 0 of nothing.
+    Mean,
+    Root,
+    Logarithm,
 }
 
 impl Kernel for Sums {
@@ -63,141 +81,167 @@ impl Kernel for Sums {
     fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
         let dims = inputs[0].shape.iter().zip(&self.reduced);
         let shape = dims.map(|(dim, &reduced)| if reduced { 1.into() } else { dim.clone() });
-        Ok(vec![Fact::new(self.datum_type, shape)])
+        Ok(vec![Fact::new(inputs[0].datum_type, shape)])
     }
 
     fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
-        Ok(tvec![match self.datum_type {
-            DatumType::F64 => self.sums(&inputs[0], |share| share)?,
-            _ => self.sums(&inputs[0], |share| share as f32)?,
-        }])
+        Ok(tvec![self.of(&inputs[0])?])
     }
-}
-
-/// The sums of a value along some axes, each of which keeps a size of 1; `share` is what each sum is multiplied by.
-pub(super) fn along(input: &Tensor, reduced: Vec<bool>, share: Option<f64>) -> TractResult<Tensor> {
-    let sums = Sums {
-        datum_type: input.datum_type(),
-        reduced,
-        of_squares: false,
-    };
-    match input.datum_type() {
-        DatumType::F64 => scaled(sums.sums(input, |share| share)?, share, |share| share),
-        _ => scaled(sums.sums(input, |share| share as f32)?, share, |share| {
-            share as f32
-        }),
-    }
-}
-
-fn scaled<T: Float>(
-    mut sums: Tensor,
-    share: Option<f64>,
-    from_f64: impl Fn(f64) -> T,
-) -> TractResult<Tensor> {
-    if let Some(share) = share {
-        let share = from_f64(share);
-        let mut view = sums.try_as_plain_ram_mut()?;
-        for sum in view.as_slice_mut::<T>()? {
-            *sum = *sum * share;
-        }
-    }
-    Ok(sums)
 }
 
 impl Sums {
-    fn sums<T: Float>(&self, input: &Tensor, from_f64: impl Fn(f64) -> T) -> TractResult<Tensor> {
-        let mut shape: TVec<usize> = input.shape().into();
-        let count = input.len();
-        let mut values = Cow::Borrowed(elements::<T>(input)?);
-        if self.of_squares {
-            values
-                .to_mut()
-                .iter_mut()
-                .for_each(|value| *value = *value * *value);
+    /// The sums of FP32 or FP64.
+    pub(super) fn of(&self, input: &Tensor) -> TractResult<Tensor> {
+        match input.datum_type() {
+            DatumType::F32 => self.sums::<f32>(input),
+            DatumType::F64 => self.sums::<f64>(input),
+            other => bail!("a sum of {other:?}"),
         }
-        // Neighbouring axes together, from the last.
-        let mut end = shape.len();
-        while let Some(last) = self.reduced[..end].iter().rposition(|&reduced| reduced) {
-            let first = self.reduced[..last].iter().rposition(|&reduced| !reduced);
-            let first = first.map_or(0, |kept| kept + 1);
-            let outside = shape[..first].iter().product();
-            let along = shape[first..=last].iter().product();
-            let width = shape[last + 1..].iter().product();
-            values = Cow::Owned(sums(&values, outside, along, width));
-            shape[first..=last].fill(1);
-            end = first;
+    }
+
+    fn sums<T: Float>(&self, input: &Tensor) -> TractResult<Tensor> {
+        let shape = input.shape();
+        let values = elements::<T>(input)?;
+        let mut stages = stages(shape, &self.reduced).into_iter();
+        // Without axes each number is a sum.
+        let first = stages.next().unwrap_or([1, 1, values.len()]);
+        let mut sums = match self.term {
+            Term::Itself => stage(values, first, |x| x)?,
+            Term::Magnitude => stage(values, first, T::magnitude)?,
+            Term::Square => stage(values, first, |x| x * x)?,
+        };
+        for next in stages {
+            sums = stage(&sums, next, |x| x)?;
         }
-        let mut sums = values.into_owned();
-        if self.of_squares {
-            // Of nothing it is 0.
-            let share = from_f64(sums.len() as f64 / count.max(1) as f64);
-            sums.iter_mut().for_each(|sum| *sum = *sum * share);
+        let finish: &dyn Fn(T) -> T = match self.finish {
+            Finish::Sum => &|sum| sum,
+            Finish::Mean => &{
+                let share = T::share(values.len().checked_div(sums.len()).unwrap_or(0).max(1));
+                move |sum| sum * share
+            },
+            Finish::Root => &T::root,
+            Finish::Logarithm => &T::logarithm,
+        };
+        if self.finish != Finish::Sum {
+            sums.iter_mut().for_each(|sum| *sum = finish(*sum));
         }
+        let dims = shape.iter().zip(&self.reduced);
+        let shape: TVec<usize> = dims
+            .map(|(&dim, &reduced)| if reduced { 1 } else { dim })
+            .collect();
         tensor(&shape, sums)
     }
 }
 
+/// The three sizes of each reduction of neighbouring axes, from the last ones: what is outside of the axes, along them, and inside.
+pub(super) fn stages(shape: &[usize], reduced: &[bool]) -> TVec<[usize; 3]> {
+    let mut stages = tvec![];
+    let (mut end, mut kept_inside) = (shape.len(), 1usize);
+    while let Some(last) = reduced[..end].iter().rposition(|&reduced| reduced) {
+        let first = reduced[..last].iter().rposition(|&reduced| !reduced);
+        let first = first.map_or(0, |kept| kept + 1);
+        kept_inside *= shape[last + 1..end].iter().product::<usize>();
+        let (outside, along) = shape[..=last].split_at(first);
+        stages.push([outside.iter().product(), along.iter().product(), kept_inside]);
+        end = first;
+    }
+    stages
+}
+
 /// FP32 or FP64.
-trait Float: Element + Copy + Default + AddAssign + Add<Output = Self> + Mul<Output = Self> {}
+trait Float: Element + Copy + Default + AddAssign + Add<Output = Self> + Mul<Output = Self> {
+    fn magnitude(self) -> Self;
+    fn root(self) -> Self;
+    fn logarithm(self) -> Self;
+    /// One of so many equal parts of 1.
+    fn share(count: usize) -> Self;
+}
 
-impl Float for f32 {}
-impl Float for f64 {}
+macro_rules! float {
+    ($($T:ident)*) => {
+        $(impl Float for $T {
+            #[inline(always)]
+            fn magnitude(self) -> Self {
+                self.abs()
+            }
 
-/// The sums along the middle of three axes.
-fn sums<T: Float>(values: &[T], outside: usize, along: usize, width: usize) -> Vec<T> {
+            fn root(self) -> Self {
+                self.sqrt()
+            }
+
+            fn logarithm(self) -> Self {
+                self.ln()
+            }
+
+            fn share(count: usize) -> Self {
+                (1.0 / count as f64) as Self
+            }
+        })*
+    };
+}
+float! { f32 f64 }
+
+/// The sums of terms along the middle of three axes.
+fn stage<T: Float>(
+    values: &[T],
+    [outside, along, width]: [usize; 3],
+    term: impl Fn(T) -> T + Copy,
+) -> TractResult<Vec<T>> {
     let mut sums = vec![T::default(); outside * width];
     if along * width == 0 {
-        return sums;
+        return Ok(sums);
     }
+    let mut pace = Pace::default();
     let blocks = values.chunks_exact(along * width);
     for (block, sums) in blocks.zip(sums.chunks_exact_mut(width)) {
+        pace.spend(block.len() as u64 / 4 + 1)?;
         match sums {
-            [sum] => *sum = line_sum(block),
-            sums => add_rows(block, sums),
+            [sum] => *sum = line_sum(block, term),
+            sums => add_rows(block, sums, term),
         }
     }
-    sums
+    Ok(sums)
 }
 
 /// Terms that one running sum has at most: FP32 loses a little of each number once the sum is large.
 const TERMS: usize = 512;
 
 /// Adds rows to sums that are zero: halves by themselves, until they are short.
-fn add_rows<T: Float>(rows: &[T], sums: &mut [T]) {
+fn add_rows<T: Float>(rows: &[T], sums: &mut [T], term: impl Fn(T) -> T + Copy) {
     let width = sums.len();
     let count = rows.len() / width;
     if count > TERMS {
         let (low, high) = rows.split_at(count / 2 * width);
         let mut others = vec![T::default(); width];
-        add_rows(low, sums);
-        add_rows(high, &mut others);
+        add_rows(low, sums, term);
+        add_rows(high, &mut others, term);
         sums.iter_mut().zip(others).for_each(|(sum, other)| *sum += other);
         return;
     }
     for row in rows.chunks_exact(width) {
         for (sum, value) in sums.iter_mut().zip(row) {
-            *sum += *value;
+            *sum += term(*value);
         }
     }
 }
 
 /// The sum of numbers that lie side by side.
-fn line_sum<T: Float>(line: &[T]) -> T {
+fn line_sum<T: Float>(line: &[T], term: impl Fn(T) -> T + Copy) -> T {
     /// So many at a time, for vector instructions.
     const LANES: usize = 16;
     if line.len() > LANES * TERMS {
         let (low, high) = line.split_at(line.len() / 2);
-        return line_sum(low) + line_sum(high);
+        return line_sum(low, term) + line_sum(high, term);
     }
     let (parts, rest) = line.as_chunks::<LANES>();
     let mut lanes = [T::default(); LANES];
     for part in parts {
         for (lane, value) in lanes.iter_mut().zip(part) {
-            *lane += *value;
+            *lane += term(*value);
         }
     }
     for (lane, value) in lanes.iter_mut().zip(rest) {
-        *lane += *value;
+        *lane += term(*value);
     }
     // Halves onto halves, so that no sum has many more terms than another.
     let mut half = LANES / 2;

@@ -8,10 +8,9 @@ use tract_hir::internal::*;
 use super::{
     attributes::Attributes,
     binary::broadcast,
-    elements::{elements, tensor},
     kernel::{Fact, Kernel, kernel},
 };
-use crate::{building::BuildContext, lowered::OnnxNode};
+use crate::{building::BuildContext, cancelling::Pace, lowered::OnnxNode};
 
 /// Runs `$body` with `$T` bound to the Rust type of whole numbers.
 macro_rules! with_whole {
@@ -31,18 +30,22 @@ macro_rules! with_whole {
 
 /// `Abs`, `Neg`, `Sign`, `Shrink` or `BitwiseNot`.
 pub(crate) fn function(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
-    let attributes = Attributes(node);
-    Ok(kernel(match node.op_type.as_str() {
-        "Abs" => Function::Magnitude,
-        "Neg" => Function::Negation,
-        "Sign" => Function::Sign,
-        "BitwiseNot" => Function::Complement,
-        "Shrink" => Function::Shrink {
-            lambd: attributes.float("lambd", 0.5).into(),
-            bias: attributes.float("bias", 0.0).into(),
-        },
-        other => bail!("{other} is not a function of whole numbers"),
-    }))
+    Ok(kernel(Function::new(node)?))
+}
+
+/// A function of one whole number.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Function {
+    Magnitude,
+    Negation,
+    Sign,
+    Complement,
+    Shrink {
+        lambd: f64,
+        bias: f64,
+    },
+    /// The number, or 0 where it is less.
+    Positive,
 }
 
 /// Whether a node is given whole numbers, rather than sizes that may be expressions.
@@ -51,23 +54,47 @@ pub(crate) fn is_number(_: Attributes<'_>, inputs: &[Fact]) -> bool {
     datum_type.is_some_and(|datum_type| datum_type.is_integer() && datum_type != DatumType::TDim)
 }
 
-#[derive(Clone, Copy, Debug)]
-enum Function {
-    Magnitude,
-    Negation,
-    Sign,
-    Complement,
-    Shrink { lambd: f64, bias: f64 },
-}
-
 impl Function {
+    /// By the operator's name.
+    pub(super) fn new(node: &OnnxNode) -> TractResult<Self> {
+        let attributes = Attributes(node);
+        Ok(match node.op_type.as_str() {
+            "Abs" => Self::Magnitude,
+            "Neg" => Self::Negation,
+            "Sign" => Self::Sign,
+            "BitwiseNot" => Self::Complement,
+            "Relu" => Self::Positive,
+            "Shrink" => Self::Shrink {
+                lambd: attributes.float("lambd", 0.5).into(),
+                bias: attributes.float("bias", 0.0).into(),
+            },
+            other => bail!("{other} is not a function of whole numbers"),
+        })
+    }
+
+    /// Replaces each number by its function.
+    pub(super) fn replace(self, numbers: &mut Tensor) -> TractResult<()> {
+        let mut pace = Pace::default();
+        with_whole!(numbers.datum_type(), T => {
+            for part in numbers.try_as_plain_ram_mut()?.as_slice_mut::<T>()?.chunks_mut(1 << 14) {
+                pace.spend(part.len() as u64)?;
+                for x in part {
+                    *x = self.of((*x).into()) as T;
+                }
+            }
+        });
+        Ok(())
+    }
+
     /// The result, of which the type's bits are taken.
+    #[inline(always)]
     fn of(self, x: i128) -> i128 {
         match self {
             Self::Magnitude => x.abs(),
             Self::Negation => -x,
             Self::Sign => x.signum(),
             Self::Complement => !x,
+            Self::Positive => x.max(0),
             Self::Shrink { lambd, .. } if (x as f64).abs() <= lambd => 0,
             Self::Shrink { lambd, bias } if x as f64 > lambd => (x as f64 - bias) as i128,
             Self::Shrink { lambd, bias } if (x as f64) < -lambd => (x as f64 + bias) as i128,
@@ -83,6 +110,7 @@ impl Kernel for Function {
             Self::Negation => "Neg",
             Self::Sign => "Sign",
             Self::Complement => "BitwiseNot",
+            Self::Positive => "Relu",
             Self::Shrink { .. } => "Shrink",
         }
     }
@@ -95,11 +123,8 @@ impl Kernel for Function {
     }
 
     fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
-        let input = &inputs[0];
-        let made = with_whole!(input.datum_type(), T => {
-            let numbers = elements::<T>(input)?.iter();
-            tensor(input.shape(), numbers.map(|&x| self.of(x.into()) as T).collect())?
-        });
+        let mut made = (*inputs[0]).clone();
+        self.replace(&mut made)?;
         Ok(tvec![made])
     }
 }
@@ -155,6 +180,7 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
     use super::*;
+    use crate::ops::elements::elements;
 
     fn of<T: Datum + Copy>(function: Function, numbers: &[T]) -> Vec<T> {
         let made = function.run(&[Arc::new(tensor1(numbers))]).unwrap();

@@ -1,29 +1,18 @@
-//! Elements repeated, chosen and compared.
+//! Elements repeated and chosen.
 
 use std::sync::Arc;
 
 use tract_hir::internal::*;
 
 use super::{
-    compute::{Compute, integers},
-    moves::empty,
+    compute::{Compute, empty, integers, known_integers, sizes},
+    texts,
 };
 use crate::{
     cancelling::Pace,
-    faults::ensure_input,
-    ops::{
-        axis::axis,
-        elements::{Element, elements, filled},
-    },
-    size,
+    faults::{Refusal, ensure_input},
+    ops::{elements::elements, kernel::Fact, shapes},
 };
-
-/// The shape that all of these are repeated to.
-pub(super) fn broadcast(shapes: &[&[usize]]) -> TractResult<TVec<usize>> {
-    let shape = tract_core::broadcast::multi_broadcast(shapes);
-    ensure_input!(shape.is_ok(), "the shapes {shapes:?} do not fit together");
-    shape
-}
 
 /// How far apart in a value are the elements that follow each other along the axes of a shape it is repeated to: 0 where they are the
 /// same one.
@@ -67,275 +56,405 @@ fn lines<const N: usize>(
 /// A value repeated to a shape.
 fn repeated(from: &Tensor, shape: &[usize]) -> TractResult<Tensor> {
     let mut made = empty(from.datum_type(), shape)?;
-    if made.len() == 0 {
-        return Ok(made);
-    }
     let size = from.datum_type().size_of();
-    let steps = steps(from.shape(), shape);
+    repeat(from.as_bytes(), from.shape(), shape, size, made.as_bytes_mut())?;
+    Ok(made)
+}
+
+/// Repeats elements of `size` bytes, shaped `from`, until they fill `shape`.
+fn repeat(given: &[u8], from: &[usize], shape: &[usize], size: usize, made: &mut [u8]) -> TractResult<()> {
+    if made.is_empty() {
+        return Ok(());
+    }
+    let steps = steps(from, shape);
     let width = shape.last().copied().unwrap_or(1);
     let step = steps.last().copied().unwrap_or(0);
-    let (given, mut pace) = (from.as_bytes(), Pace::default());
-    let made_bytes = made.as_bytes_mut();
+    let mut pace = Pace::default();
     lines(&[steps], shape, |[at], number| {
         pace.spend(width as u64 / 4 + 1)?;
-        let to = &mut made_bytes[number * width * size..][..width * size];
+        let to = &mut made[number * width * size..][..width * size];
         match step {
-            0 => {
-                let one = &given[at * size..][..size];
-                to.chunks_exact_mut(size).for_each(|to| to.copy_from_slice(one));
-            }
+            0 => fill(to, &given[at * size..][..size]),
             _ => to.copy_from_slice(&given[at * size..][..width * size]),
         }
         Ok(())
-    })?;
-    Ok(made)
+    })
+}
+
+/// Fills bytes with one element.
+fn fill(to: &mut [u8], one: &[u8]) {
+    fn each<const SIZE: usize>(to: &mut [u8], one: &[u8]) {
+        if let Some(one) = one.first_chunk::<SIZE>() {
+            to.as_chunks_mut::<SIZE>().0.fill(*one);
+        }
+    }
+    match one.len() {
+        1 => each::<1>(to, one),
+        2 => each::<2>(to, one),
+        4 => each::<4>(to, one),
+        8 => each::<8>(to, one),
+        size => to
+            .chunks_exact_mut(size.max(1))
+            .for_each(|to| to.copy_from_slice(one)),
+    }
 }
 
 #[derive(Debug)]
 pub(super) struct Expand;
 
 impl Compute for Expand {
-    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<Option<TVec<Arc<Tensor>>>> {
-        let [input, wanted] = &**inputs else {
+    fn outputs(&self, inputs: &[Fact]) -> TractResult<Option<Vec<Fact>>> {
+        let [input, wanted] = inputs else {
             bail!("expected 2 inputs, found {}", inputs.len());
         };
-        if !input.datum_type().is_copy() {
-            return Ok(None);
+        if let Some(wanted) = known_integers(wanted)? {
+            sizes(&wanted)?;
         }
-        let wanted = sizes(&integers(wanted)?)?;
-        let shape = broadcast(&[input.shape(), &wanted])?;
-        Ok(Some(tvec![match shape[..] == *input.shape() {
-            true => input.clone(),
-            false => Arc::new(repeated(input, &shape)?),
-        }]))
+        let Some(wanted) = wanted.dims() else {
+            return Ok(None);
+        };
+        let shape = shapes::broadcast_dims(&[&input.shape, &wanted])?;
+        Ok(Some(vec![Fact::new(input.datum_type, shape)]))
+    }
+
+    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<Option<TVec<Arc<Tensor>>>> {
+        texts::moved(inputs, |inputs| {
+            let wanted = sizes(&integers(&inputs[1])?)?;
+            let input = inputs.swap_remove(0);
+            let shape = shapes::broadcast(&[input.shape(), &wanted])?;
+            Ok(tvec![match shape[..] == *input.shape() {
+                true => input,
+                false => Arc::new(repeated(&input, &shape)?),
+            }])
+        })
+        .map(Some)
     }
 }
 
-/// Numbers of a request as sizes.
-fn sizes(numbers: &[i64]) -> TractResult<TVec<usize>> {
-    let sizes: Option<TVec<usize>> = numbers
-        .iter()
-        .map(|&number| usize::try_from(number).ok())
-        .collect();
-    ensure_input!(sizes.is_some(), "dimensions {numbers:?} are wanted");
-    Ok(sizes.unwrap_or_default())
-}
-
+/// One number or text, repeated.
 #[derive(Debug)]
-pub(super) struct ConstantOfShape(pub(super) Arc<Tensor>);
+pub(super) struct ConstantOfShape(Arc<Tensor>);
+
+impl ConstantOfShape {
+    pub(super) fn of(value: Option<Arc<Tensor>>) -> TractResult<Self> {
+        let Some(value) = value else {
+            return Ok(Self(Arc::new(tensor0(0.0f32))));
+        };
+        if value.len() != 1 {
+            bail!(Refusal(format!(
+                "has a value of {} elements, expected 1",
+                value.len()
+            )));
+        }
+        Ok(Self(Arc::new((*value).clone().into_shape(&[])?)))
+    }
+}
 
 impl Compute for ConstantOfShape {
-    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<Option<TVec<Arc<Tensor>>>> {
-        if !self.0.datum_type().is_copy() || self.0.len() != 1 {
-            return Ok(None);
+    fn outputs(&self, inputs: &[Fact]) -> TractResult<Option<Vec<Fact>>> {
+        let [wanted] = inputs else {
+            bail!("expected 1 input, found {}", inputs.len());
+        };
+        if let Some(wanted) = known_integers(wanted)? {
+            sizes(&wanted)?;
         }
-        let shape = sizes(&integers(&inputs[0])?)?;
-        let one = (*self.0).clone().into_shape(&[])?;
-        Ok(Some(tvec![Arc::new(repeated(&one, &shape)?)]))
+        let shape = wanted.dims();
+        Ok(shape.map(|shape| vec![Fact::new(self.0.datum_type(), shape)]))
     }
+
+    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<Option<TVec<Arc<Tensor>>>> {
+        let shape = sizes(&integers(&inputs[0])?)?;
+        texts::moved(&mut tvec![self.0.clone()], |one| {
+            Ok(tvec![Arc::new(repeated(&one[0], &shape)?)])
+        })
+        .map(Some)
+    }
+}
+
+/// `Tile`: a value, repeated along its axes.
+#[derive(Debug)]
+pub(super) struct Tile;
+
+impl Compute for Tile {
+    fn outputs(&self, inputs: &[Fact]) -> TractResult<Option<Vec<Fact>>> {
+        let [input, repeats] = inputs else {
+            bail!("expected 2 inputs, found {}", inputs.len());
+        };
+        let Some(repeats) = known_integers(repeats)? else {
+            return Ok(None);
+        };
+        ensure_input!(
+            repeats.len() == input.rank(),
+            "{} repetitions for {} dimensions",
+            repeats.len(),
+            input.rank()
+        );
+        let dims = input.shape.iter().zip(repeats).map(|(dim, count)| {
+            let is_counted = dim.to_i64().is_ok_and(|dim| dim.checked_mul(count).is_none());
+            ensure_input!(
+                count >= 0 && !is_counted,
+                "{count} repetitions of a dimension of {dim}, expected at least 0 and a product that can be counted"
+            );
+            Ok(dim.clone() * count)
+        });
+        let shape = dims.collect::<TractResult<TVec<TDim>>>()?;
+        Ok(Some(vec![Fact::new(input.datum_type, shape)]))
+    }
+
+    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<Option<TVec<Arc<Tensor>>>> {
+        texts::moved(inputs, |inputs| {
+            let repeats = sizes(&integers(&inputs[1])?)?;
+            let input = inputs.swap_remove(0);
+            match repeats.iter().all(|&count| count == 1) {
+                true => Ok(tvec![input]),
+                false => Ok(tvec![Arc::new(tiled(&input, &repeats)?)]),
+            }
+        })
+        .map(Some)
+    }
+}
+
+/// A value, repeated along its axes: each repetition is an axis of its own, along which the value is broadcast.
+fn tiled(input: &Tensor, repeats: &[usize]) -> TractResult<Tensor> {
+    ensure!(repeats.len() == input.rank(), "a repetition for each dimension");
+    let (mut from, mut to): (TVec<usize>, TVec<usize>) = (tvec![], tvec![]);
+    let mut shape: TVec<usize> = tvec![];
+    for (&dim, &count) in input.shape().iter().zip(repeats) {
+        let size = dim.checked_mul(count);
+        ensure_input!(size.is_some(), "{count} repetitions of a dimension of {dim}");
+        shape.push(size.unwrap_or(0));
+        if count != 1 {
+            from.push(1);
+            to.push(count);
+        }
+        // Axes that are not repeated are one with what is before them.
+        match (from.last_mut(), to.last_mut()) {
+            (Some(from), Some(to)) if from == to => {
+                *from *= dim;
+                *to *= dim;
+            }
+            _ if dim != 1 => {
+                from.push(dim);
+                to.push(dim);
+            }
+            _ => {}
+        }
+    }
+    let mut made = empty(input.datum_type(), &shape)?;
+    repeat(
+        input.as_bytes(),
+        &from,
+        &to,
+        made.datum_type().size_of(),
+        made.as_bytes_mut(),
+    )?;
+    Ok(made)
 }
 
 #[derive(Debug)]
 pub(super) struct Where;
 
 impl Compute for Where {
-    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<Option<TVec<Arc<Tensor>>>> {
-        let [condition, yes, no] = &**inputs else {
+    fn outputs(&self, inputs: &[Fact]) -> TractResult<Option<Vec<Fact>>> {
+        let [condition, yes, no] = inputs else {
             bail!("expected 3 inputs, found {}", inputs.len());
         };
-        let datum_type = yes.datum_type();
-        if !datum_type.is_copy() || no.datum_type() != datum_type || condition.datum_type() != DatumType::Bool
-        {
-            return Ok(None);
-        }
-        let shape = broadcast(&[condition.shape(), yes.shape(), no.shape()])?;
-        let mut made = empty(datum_type, &shape)?;
-        if made.len() == 0 {
-            return Ok(Some(tvec![Arc::new(made)]));
-        }
-        let size = datum_type.size_of();
-        let all = [condition, yes, no].map(|value| steps(value.shape(), &shape));
-        let last = all.each_ref().map(|steps| steps.last().copied().unwrap_or(0));
-        let width = shape.last().copied().unwrap_or(1);
-        let conditions = elements::<bool>(condition)?;
-        let (yes, no, mut pace) = (yes.as_bytes(), no.as_bytes(), Pace::default());
-        let made_bytes = made.as_bytes_mut();
-        lines(&all, &shape, |[at, at_yes, at_no], number| {
-            pace.spend(width as u64 + 1)?;
-            let to = &mut made_bytes[number * width * size..][..width * size];
-            macro_rules! chosen {
-                ($size:literal) => {{
-                    let (yes, no) = (yes.as_chunks::<$size>().0, no.as_chunks::<$size>().0);
-                    for (place, to) in to.as_chunks_mut::<$size>().0.iter_mut().enumerate() {
-                        *to = match conditions[at + place * last[0]] {
-                            true => yes[at_yes + place * last[1]],
-                            false => no[at_no + place * last[2]],
-                        };
-                    }
-                }};
-            }
-            match size {
-                1 => chosen!(1),
-                2 => chosen!(2),
-                4 => chosen!(4),
-                8 => chosen!(8),
-                _ => {
-                    for (place, to) in to.chunks_exact_mut(size).enumerate() {
-                        let from = match conditions[at + place * last[0]] {
-                            true => &yes[(at_yes + place * last[1]) * size..],
-                            false => &no[(at_no + place * last[2]) * size..],
-                        };
-                        to.copy_from_slice(&from[..size]);
-                    }
-                }
-            }
-            Ok(())
-        })?;
-        Ok(Some(tvec![Arc::new(made)]))
+        ensure_input!(
+            condition.datum_type == DatumType::Bool && yes.datum_type == no.datum_type,
+            "the inputs have the types {:?}, {:?} and {:?}, expected BOOL and twice the same",
+            condition.datum_type,
+            yes.datum_type,
+            no.datum_type
+        );
+        let shape = shapes::broadcast_dims(&[&condition.shape, &yes.shape, &no.shape])?;
+        Ok(Some(vec![Fact::new(yes.datum_type, shape)]))
+    }
+
+    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<Option<TVec<Arc<Tensor>>>> {
+        texts::moved(inputs, |inputs| {
+            let [condition, yes, no] = &**inputs else {
+                bail!("expected 3 inputs, found {}", inputs.len());
+            };
+            Ok(tvec![Arc::new(chosen(condition, yes, no)?)])
+        })
+        .map(Some)
     }
 }
 
-/// A comparison of numbers.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Compare {
-    Equal,
-    Greater,
-    GreaterOrEqual,
-    Less,
-    LessOrEqual,
-}
-
-impl Compare {
-    pub(super) fn of(name: &str) -> Self {
-        match name {
-            "Equal" => Self::Equal,
-            "Greater" => Self::Greater,
-            "GreaterOrEqual" => Self::GreaterOrEqual,
-            "Less" => Self::Less,
-            _ => Self::LessOrEqual,
-        }
+/// Elements of the one value where a condition holds, and of the other where it does not.
+fn chosen(condition: &Tensor, yes: &Tensor, no: &Tensor) -> TractResult<Tensor> {
+    let datum_type = yes.datum_type();
+    let shape = shapes::broadcast(&[condition.shape(), yes.shape(), no.shape()])?;
+    let mut made = empty(datum_type, &shape)?;
+    if made.len() == 0 {
+        return Ok(made);
     }
-
-    fn compared<T: Element + PartialOrd>(self, a: &Tensor, b: &Tensor) -> TractResult<Tensor> {
-        let shape = broadcast(&[a.shape(), b.shape()])?;
-        size::admit_shape(DatumType::Bool, &shape)?;
-        let all = [a, b].map(|value| steps(value.shape(), &shape));
-        let last = all.each_ref().map(|steps| steps.last().copied().unwrap_or(0));
-        let width = shape.last().copied().unwrap_or(1);
-        let (a, b) = (elements::<T>(a)?, elements::<T>(b)?);
-        let mut pace = Pace::default();
-        filled(&shape, |made: &mut [bool]| {
-            if made.is_empty() {
-                return Ok(());
-            }
-            lines(&all, &shape, |[at_a, at_b], number| {
-                pace.spend(width as u64 + 1)?;
-                let to = &mut made[number * width..][..width];
-                macro_rules! each {
-                    ($op:tt) => {
-                        for (place, to) in to.iter_mut().enumerate() {
-                            *to = a[at_a + place * last[0]] $op b[at_b + place * last[1]];
-                        }
+    let size = datum_type.size_of();
+    let all = [condition, yes, no].map(|value| steps(value.shape(), &shape));
+    let last = all.each_ref().map(|steps| steps.last().copied().unwrap_or(0));
+    let width = shape.last().copied().unwrap_or(1);
+    let conditions = elements::<bool>(condition)?;
+    let (yes, no, mut pace) = (yes.as_bytes(), no.as_bytes(), Pace::default());
+    let made_bytes = made.as_bytes_mut();
+    lines(&all, &shape, |[at, at_yes, at_no], number| {
+        pace.spend(width as u64 + 1)?;
+        let to = &mut made_bytes[number * width * size..][..width * size];
+        macro_rules! chosen {
+            ($size:literal) => {{
+                let (yes, no) = (yes.as_chunks::<$size>().0, no.as_chunks::<$size>().0);
+                for (place, to) in to.as_chunks_mut::<$size>().0.iter_mut().enumerate() {
+                    *to = match conditions[at + place * last[0]] {
+                        true => yes[at_yes + place * last[1]],
+                        false => no[at_no + place * last[2]],
                     };
                 }
-                match self {
-                    Self::Equal => each!(==),
-                    Self::Greater => each!(>),
-                    Self::GreaterOrEqual => each!(>=),
-                    Self::Less => each!(<),
-                    Self::LessOrEqual => each!(<=),
+            }};
+        }
+        match size {
+            1 => chosen!(1),
+            2 => chosen!(2),
+            4 => chosen!(4),
+            8 => chosen!(8),
+            _ => {
+                for (place, to) in to.chunks_exact_mut(size).enumerate() {
+                    let from = match conditions[at + place * last[0]] {
+                        true => &yes[(at_yes + place * last[1]) * size..],
+                        false => &no[(at_no + place * last[2]) * size..],
+                    };
+                    to.copy_from_slice(&from[..size]);
                 }
-                Ok(())
-            })
-        })
-    }
-}
-
-impl Compute for Compare {
-    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<Option<TVec<Arc<Tensor>>>> {
-        let [a, b] = &**inputs else {
-            bail!("expected 2 inputs, found {}", inputs.len());
-        };
-        if a.datum_type() != b.datum_type() {
-            return Ok(None);
-        }
-        let made = match a.datum_type() {
-            DatumType::F32 => self.compared::<f32>(a, b),
-            DatumType::F64 => self.compared::<f64>(a, b),
-            DatumType::I64 => self.compared::<i64>(a, b),
-            DatumType::I32 => self.compared::<i32>(a, b),
-            DatumType::Bool if matches!(self, Self::Equal) => self.compared::<bool>(a, b),
-            _ => return Ok(None),
-        }?;
-        Ok(Some(tvec![Arc::new(made)]))
-    }
-}
-
-/// `Split` into parts of given sizes, or of equal ones.
-#[derive(Debug)]
-pub(super) struct Split {
-    pub(super) axis: i64,
-    pub(super) sizes: Option<Vec<i64>>,
-    /// How many parts there are where no sizes are given; the last one may be smaller if `rounds_up`.
-    pub(super) count: usize,
-    pub(super) rounds_up: bool,
-}
-
-impl Compute for Split {
-    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<Option<TVec<Arc<Tensor>>>> {
-        let input = &inputs[0];
-        if !input.datum_type().is_copy() {
-            return Ok(None);
-        }
-        let axis = axis(self.axis, input.rank())?;
-        let shape = input.shape();
-        let whole = shape[axis];
-        let given = match (inputs.get(1), &self.sizes) {
-            (Some(sizes), _) => Some(integers(sizes)?),
-            (None, given) => given.clone(),
-        };
-        let parts: TVec<usize> = match given {
-            Some(given) => sizes(&given)?,
-            None => {
-                ensure_input!(
-                    self.rounds_up || whole.is_multiple_of(self.count.max(1)),
-                    "{whole} elements along axis {axis} are to be cut into {} equal parts",
-                    self.count
-                );
-                let each = whole.div_ceil(self.count.max(1));
-                let mut left = whole;
-                (0..self.count)
-                    .map(|_| {
-                        let part = each.min(left);
-                        left -= part;
-                        part
-                    })
-                    .collect()
             }
-        };
-        let all = parts.iter().try_fold(0usize, |all, &part| all.checked_add(part));
-        ensure_input!(
-            all == Some(whole) && parts.len() == self.count,
-            "parts {parts:?} of {whole} elements along axis {axis} for {} outputs",
-            self.count
+        }
+        Ok(())
+    })?;
+    Ok(made)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+    use crate::{
+        faults::BadInput,
+        ops::direct::texts::tests::{run, texts},
+    };
+
+    fn one(compute: &dyn Compute, inputs: &[Tensor]) -> Tensor {
+        run(compute, inputs).unwrap().remove(0)
+    }
+
+    fn is_refused(compute: &dyn Compute, inputs: &[Tensor]) -> bool {
+        run(compute, inputs).unwrap_err().is::<BadInput>()
+    }
+
+    #[test]
+    fn values_are_expanded_both_ways() {
+        let column = tensor2(&[[1i16], [2]]);
+        let expanded = one(&Expand, &[column.clone(), tensor1(&[3i64, 1, 2])]);
+        let expected = tensor3(&[[[1i16, 1], [2, 2]], [[1, 1], [2, 2]], [[1, 1], [2, 2]]]);
+        assert_eq!(expanded, expected);
+        // A size of 1 leaves the value's own.
+        assert_eq!(one(&Expand, &[column.clone(), tensor1(&[1i64])]), column);
+        assert_eq!(
+            one(&Expand, &[column.clone(), tensor1(&[2i64, 0])]).shape(),
+            [2, 0]
         );
-        let inner = shape[axis + 1..].iter().product::<usize>() * input.datum_type().size_of();
-        let mut made: TVec<Arc<Tensor>> = tvec![];
-        let mut begin = 0;
-        for part in parts {
-            let mut of_part: TVec<usize> = shape.into();
-            of_part[axis] = part;
-            let mut tensor = empty(input.datum_type(), &of_part)?;
-            if tensor.len() > 0 {
-                let width = part * inner;
-                let rows = input.as_bytes().chunks_exact(whole * inner);
-                for (from, to) in rows.zip(tensor.as_bytes_mut().chunks_exact_mut(width)) {
-                    to.copy_from_slice(&from[begin * inner..][..width]);
-                }
-            }
-            begin += part;
-            made.push(Arc::new(tensor));
+        let row = texts(&[2], &["x", ""]);
+        let expanded = one(&Expand, &[row, tensor1(&[2i64, 2])]);
+        assert_eq!(expanded, texts(&[2, 2], &["x", "", "x", ""]));
+        for wanted in [&[3i64, 2][..], &[-1, 1]] {
+            assert!(
+                is_refused(&Expand, &[column.clone(), tensor1(wanted)]),
+                "{wanted:?}"
+            );
         }
-        Ok(Some(made))
+        assert!(is_refused(&Expand, &[column, tensor1(&[1.0f32])]));
+    }
+
+    #[test]
+    fn values_are_tiled_along_all_axes() {
+        let value = tensor2(&[[1u8, 2], [3, 4]]);
+        for (repeats, expected) in [
+            ([1i64, 2], tensor2(&[[1u8, 2, 1, 2], [3, 4, 3, 4]])),
+            ([2, 1], tensor2(&[[1u8, 2], [3, 4], [1, 2], [3, 4]])),
+            (
+                [2, 2],
+                tensor2(&[[1u8, 2, 1, 2], [3, 4, 3, 4], [1, 2, 1, 2], [3, 4, 3, 4]]),
+            ),
+            ([1, 1], value.clone()),
+        ] {
+            assert_eq!(
+                one(&Tile, &[value.clone(), tensor1(&repeats)]),
+                expected,
+                "{repeats:?}"
+            );
+        }
+        let words = texts(&[1, 2], &["a", "b"]);
+        let tiled = one(&Tile, &[words.clone(), tensor1(&[2i64, 2])]);
+        assert_eq!(tiled, texts(&[2, 4], &["a", "b", "a", "b", "a", "b", "a", "b"]));
+        assert_eq!(one(&Tile, &[words, tensor1(&[0i64, 3])]).shape(), [0, 6]);
+        assert_eq!(one(&Tile, &[tensor0(3i64), tensor1::<i64>(&[])]), tensor0(3i64));
+        for repeats in [&[2i64][..], &[1, -1], &[1, i64::MAX]] {
+            assert!(
+                is_refused(&Tile, &[value.clone(), tensor1(repeats)]),
+                "{repeats:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn elements_are_chosen_by_conditions() {
+        let condition = tensor2(&[[true], [false]]);
+        let (row, table) = (tensor1(&[1.0f64, 2.0]), tensor2(&[[3.0f64, 4.0], [5.0, 6.0]]));
+        let found = one(&Where, &[condition.clone(), row.clone(), table]);
+        assert_eq!(found, tensor2(&[[1.0f64, 2.0], [5.0, 6.0]]));
+        let (row_of_texts, other) = (texts(&[2], &["x", "y"]), texts(&[], &["z"]));
+        let found = one(&Where, &[condition.clone(), row_of_texts, other]);
+        assert_eq!(found, texts(&[2, 2], &["x", "y", "z", "z"]));
+        let halves = [f16::from_f32(1.0), f16::from_f32(-1.0)].map(tensor0);
+        let found = one(&Where, &[tensor0(true), halves[0].clone(), halves[1].clone()]);
+        assert_eq!(found, halves[0]);
+        let nothing = tensor1::<f64>(&[]);
+        assert_eq!(one(&Where, &[tensor0(true), nothing.clone(), nothing]).len(), 0);
+        for inputs in [
+            [condition.clone(), row.clone(), tensor1(&[1.0f64, 2.0, 3.0])],
+            [condition, row.clone(), tensor1(&[1i64])],
+            [row.clone(), row.clone(), row],
+        ] {
+            assert!(is_refused(&Where, &inputs));
+        }
+    }
+
+    #[test]
+    fn constants_are_repeated() {
+        let truth = ConstantOfShape::of(Some(Arc::new(tensor1(&[true])))).unwrap();
+        assert_eq!(one(&truth, &[tensor1(&[2i64])]), tensor1(&[true, true]));
+        let word = ConstantOfShape::of(Some(Arc::new(texts(&[1], &["a"])))).unwrap();
+        assert_eq!(one(&word, &[tensor1(&[2i64, 1])]), texts(&[2, 1], &["a", "a"]));
+        let zero = ConstantOfShape::of(None).unwrap();
+        assert_eq!(one(&zero, &[tensor1::<i64>(&[])]), tensor0(0.0f32));
+        assert_eq!(one(&zero, &[tensor1(&[0i64, 3])]).shape(), [0, 3]);
+        assert!(is_refused(&zero, &[tensor1(&[-2i64])]));
+        assert!(ConstantOfShape::of(Some(Arc::new(tensor1(&[1i64, 2])))).is_err());
+    }
+
+    /// A text of a megabyte, 8192 times.
+    #[test]
+    fn long_texts_are_not_repeated_without_end() {
+        let long = texts(&[1], &[&"x".repeat(1 << 20)]);
+        let others = texts(&[8192], &vec!["y"; 8192]);
+        let many = |is_long: bool| tensor1(&vec![is_long; 8192]);
+        for (op, inputs) in [
+            (&Expand as &dyn Compute, vec![long.clone(), tensor1(&[8192i64])]),
+            (&Tile, vec![long.clone(), tensor1(&[8192i64])]),
+            (&Where, vec![many(true), long.clone(), others.clone()]),
+        ] {
+            let error = run(op, &inputs).unwrap_err();
+            let text = error.downcast_ref::<BadInput>().unwrap().to_string();
+            assert!(text.starts_with("the texts together take 859"), "{text}");
+        }
+        // One that is not chosen is not counted.
+        assert_eq!(one(&Where, &[many(false), long, others.clone()]), others);
     }
 }

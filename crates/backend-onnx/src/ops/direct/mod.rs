@@ -4,21 +4,27 @@
 //! asked for before it is made ([`size::admit_shape`](crate::size::admit_shape)).
 
 mod batch_normalization;
+mod blocks;
 mod clip;
+mod compare;
 mod compute;
 mod fill;
+mod functions;
 mod heads;
+mod kept;
 mod moves;
 mod pairs;
+mod parts;
 mod products;
+mod reductions;
 mod slice;
-mod sums;
+mod texts;
 mod views;
 mod windows;
 
 use std::sync::Arc;
 
-use tract_hir::{internal::*, ops::element_wise::ElementWiseOp, tract_core::ops::element_wise};
+use tract_hir::internal::*;
 
 use self::compute::Compute;
 use super::{
@@ -80,33 +86,38 @@ impl Direct {
         inputs: &mut TVec<Arc<Tensor>>,
         room: &mut Room<'_>,
     ) -> Result<TVec<Arc<Tensor>>, Stop> {
-        let facts = Fact::of_values(inputs);
+        let guarded = self.op.as_op().downcast_ref::<Guarded>();
+        if let Some(guarded) = guarded {
+            guarded.admit_types(inputs).map_err(Stop::Refused)?;
+            let wide: TVec<Option<DatumType>> = inputs
+                .iter()
+                .map(|input| guarded.wide(input.datum_type()))
+                .collect();
+            if let Some(narrow) = wide.iter().position(Option::is_some) {
+                let narrow = inputs[narrow].datum_type();
+                return self.widened(narrow, inputs, &wide, room);
+            }
+        }
         if let Some(own) = &self.own {
-            let outputs = own.outputs(&facts).map_err(Stop::Refused)?;
+            let outputs = own.outputs(&Fact::of_values(inputs)).map_err(Stop::Refused)?;
             admit(outputs.as_deref().unwrap_or_default(), room).map_err(Stop::Failed)?;
+            // Nothing else holds the inputs now: they may be written over.
+            drop(outputs);
             if let Some(outputs) = own.run(inputs).map_err(Stop::Failed)? {
                 return Ok(outputs);
             }
         }
-        let Some(guarded) = self.op.as_op().downcast_ref::<Guarded>() else {
+        let facts = Fact::of_values(inputs);
+        let Some(guarded) = guarded else {
             return match kernel::of(&*self.op, &facts) {
                 Some(kernel) => computed(&*kernel, &facts, inputs, room),
                 None => Err(Stop::Unplanned),
             };
         };
         guarded.admit(&facts).map_err(Stop::Refused)?;
-        let wide: TVec<Option<DatumType>> = facts.iter().map(|fact| guarded.wide(fact.datum_type)).collect();
-        if let Some(narrow) = wide.iter().position(Option::is_some) {
-            let narrow = inputs[narrow].datum_type();
-            return self.widened(narrow, inputs, &wide, room);
-        }
-        let op = guarded.chosen(&facts);
-        match kernel::of(op, &facts) {
+        match kernel::of(guarded.chosen(&facts), &facts) {
             Some(kernel) => computed(&*kernel, &facts, inputs, room),
-            None => match function(op) {
-                Some(function) => applied(function, inputs),
-                None => Err(Stop::Unplanned),
-            },
+            None => Err(Stop::Unplanned),
         }
     }
 
@@ -137,7 +148,7 @@ impl Direct {
                 let op = guarded.map_or(&*self.op, |guarded| guarded.chosen(&inputs));
                 match kernel::of(op, &inputs) {
                     Some(kernel) => Some(kernel.outputs(&inputs)?),
-                    None => function(op).map(|_| vec![inputs[0].with(inputs[0].datum_type)]),
+                    None => None,
                 }
             }
         };
@@ -213,37 +224,25 @@ fn admit(outputs: &[Fact], room: &mut Room<'_>) -> TractResult<()> {
     room.ask(bytes)
 }
 
-/// The function of single numbers that an operator is.
-fn function(op: &dyn InferenceOp) -> Option<&ElementWiseOp> {
-    let expansion = op.as_op().downcast_ref::<Box<dyn Expansion>>()?;
-    (**expansion).as_any().downcast_ref()
-}
-
-/// Computes a function of single numbers. The result has as many as the input.
-fn applied(
-    ElementWiseOp(function): &ElementWiseOp,
-    inputs: &mut TVec<Arc<Tensor>>,
-) -> Result<TVec<Arc<Tensor>>, Stop> {
-    let [input] = &**inputs else {
-        return Err(Stop::Unplanned);
-    };
-    let datum_type = input.datum_type();
-    if function.operating_datum_type(datum_type) != datum_type {
-        return Err(Stop::Unplanned);
-    }
-    let op = element_wise::ElementWiseOp(function.clone(), None);
-    let inputs = inputs.drain(..).map(IntoTValue::into_tvalue).collect();
-    let outputs = op
-        .eval(&EvalContext::out_of_plan(), inputs)
-        .map_err(Stop::Failed)?;
-    Ok(outputs.into_iter().map(IntoArcTensor::into_arc_tensor).collect())
-}
-
 /// What computes a node here.
 fn own(node: &OnnxNode, constants: &[Option<Arc<Tensor>>]) -> TractResult<Option<Box<dyn Compute>>> {
     let attributes = Attributes(node);
     Ok(match node.op_type.as_str() {
-        "Add" | "Div" | "Mul" | "Sub" => Some(Box::new(pairs::Pair::of(&node.op_type))),
+        "Abs" | "Acos" | "Acosh" | "Asin" | "Asinh" | "Atan" | "Atanh" | "Ceil" | "Celu" | "Cos" | "Cosh"
+        | "Elu" | "Erf" | "Exp" | "Floor" | "Gelu" | "HardSigmoid" | "HardSwish" | "LeakyRelu" | "Log"
+        | "Mish" | "Neg" | "Reciprocal" | "Relu" | "Round" | "Selu" | "Shrink" | "Sigmoid" | "Sign"
+        | "Sin" | "Sinh" | "Softplus" | "Softsign" | "Sqrt" | "Tan" | "Tanh" | "ThresholdedRelu" => {
+            Some(Box::new(functions::Function::of(node)?))
+        }
+        "Add" | "And" | "Div" | "Max" | "Min" | "Mul" | "Or" | "Sub" | "Sum" | "Xor" => {
+            Some(Box::new(pairs::Pair::of(&node.op_type)?))
+        }
+        "DepthToSpace" | "SpaceToDepth" => Some(Box::new(blocks::Blocks::of(node)?)),
+        "Dropout" => Some(Box::new(kept::Dropout::of(node))),
+        "Identity" => Some(Box::new(kept::Identity)),
+        "IsInf" | "IsNaN" | "Not" => Some(Box::new(functions::Truth::of(node)?)),
+        "Size" => Some(Box::new(views::Size)),
+        "Tile" => Some(Box::new(fill::Tile)),
         "BatchNormalization" => Some(Box::new(batch_normalization::BatchNormalization::of(
             attributes, constants,
         )?)),
@@ -255,26 +254,25 @@ fn own(node: &OnnxNode, constants: &[Option<Arc<Tensor>>]) -> TractResult<Option
         "tensorferry/TransposeLast" => Some(Box::new(heads::TransposeLast)),
         "Conv" => windows::Conv::of(attributes, constants)?.map(|conv| Box::new(conv) as _),
         "Gemm" => Some(Box::new(products::Gemm::of(attributes, constants)?)),
-        "ReduceMean" | "ReduceSum" => Some(Box::new(sums::Reduce::of(node))),
-        "GlobalAveragePool" => Some(Box::new(sums::GlobalAverage)),
+        "ArgMax" | "ArgMin" => Some(Box::new(reductions::Argument::of(node))),
+        "GlobalAveragePool" | "GlobalMaxPool" => Some(Box::new(reductions::GlobalPool {
+            is_max: node.op_type == "GlobalMaxPool",
+        })),
+        "ReduceL1" | "ReduceL2" | "ReduceLogSum" | "ReduceLogSumExp" | "ReduceMax" | "ReduceMean"
+        | "ReduceMin" | "ReduceProd" | "ReduceSum" | "ReduceSumSquare" => {
+            Some(Box::new(reductions::Reduce::of(node)?))
+        }
         "Expand" => Some(Box::new(fill::Expand)),
         "Where" => Some(Box::new(fill::Where)),
         "ConstantOfShape" => {
             let value = attributes.get("value").and_then(|value| value.t.clone());
-            Some(Box::new(fill::ConstantOfShape(
-                value.unwrap_or_else(|| Arc::new(tensor0(0.0f32))),
-            )))
+            Some(Box::new(fill::ConstantOfShape::of(value)?))
         }
         "Equal" | "Greater" | "GreaterOrEqual" | "Less" | "LessOrEqual" => {
-            Some(Box::new(fill::Compare::of(&node.op_type)))
+            Some(Box::new(compare::Compare::of(&node.op_type)?))
         }
-        "Split" => Some(Box::new(fill::Split {
-            axis: attributes.int("axis", 0),
-            sizes: attributes.has("split").then(|| attributes.ints("split").to_vec()),
-            count: node.output.len(),
-            rounds_up: attributes.has("num_outputs"),
-        })),
-        "Concat" => Some(Box::new(moves::Concat(attributes.int("axis", 0)))),
+        "Split" => Some(Box::new(parts::Split::of(node))),
+        "Concat" => Some(Box::new(parts::Concat(attributes.int("axis", 0)))),
         "Gather" => Some(Box::new(moves::Gather(attributes.int("axis", 0)))),
         "MatMul" => Some(Box::new(products::MatMul)),
         "Transpose" => Some(Box::new(moves::Transpose(attributes.ints("perm").to_vec()))),

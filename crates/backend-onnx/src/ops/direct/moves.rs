@@ -4,35 +4,23 @@ use std::sync::Arc;
 
 use tract_hir::internal::*;
 
-use super::compute::{Compute, integers};
+use super::{
+    compute::{Compute, empty, integers},
+    texts,
+};
 use crate::{
     cancelling::Pace,
     faults::ensure_input,
     input_check::within,
-    ops::{axis::axis, moved_axis::transpose},
-    size,
+    ops::{axis::axis, kernel::Fact, moved_axis::transpose},
 };
 
-/// A tensor of zeros to write over, once there is memory for it.
-pub(super) fn empty(datum_type: DatumType, shape: &[usize]) -> TractResult<Tensor> {
-    size::admit_shape(datum_type, shape)?;
-    Tensor::zero_dt(datum_type, shape)
-}
-
-fn product(dims: &[usize]) -> usize {
-    dims.iter().product()
-}
-
+/// `Transpose`, to an order of the axes; the reverse one if none is given.
 #[derive(Debug)]
 pub(super) struct Transpose(pub(super) Vec<i64>);
 
-impl Compute for Transpose {
-    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<Option<TVec<Arc<Tensor>>>> {
-        let input = &inputs[0];
-        let rank = input.rank();
-        if !input.datum_type().is_copy() {
-            return Ok(None);
-        }
+impl Transpose {
+    fn order(&self, rank: usize) -> TractResult<TVec<usize>> {
         let order: TVec<usize> = match self.0.is_empty() {
             true => (0..rank).rev().collect(),
             false => self.0.iter().map(|&axis| axis as usize).collect(),
@@ -42,41 +30,71 @@ impl Compute for Transpose {
             "an order of {} axes for {rank} dimensions",
             order.len()
         );
-        // Axes that stay together are one.
-        let shape = input.shape();
-        let mut groups: TVec<(usize, usize)> = tvec![];
-        for &axis in &order {
-            match groups.last_mut() {
-                Some((first, count)) if *first + *count == axis => *count += 1,
-                _ => groups.push((axis, 1)),
-            }
-        }
-        let wanted: TVec<usize> = order.iter().map(|&axis| shape[axis]).collect();
-        let mut made = empty(input.datum_type(), &wanted)?;
-        if made.len() == 0 {
-            return Ok(Some(tvec![Arc::new(made)]));
-        }
-        let size = input.datum_type().size_of();
-        let mut strides: TVec<usize> = tvec![1; rank];
-        for axis in (0..rank.saturating_sub(1)).rev() {
-            strides[axis] = strides[axis + 1] * shape[axis + 1];
-        }
-        let mut axes: Vec<Axis> = groups
-            .iter()
-            .map(|&(first, count)| Axis {
-                count: product(&shape[first..first + count]),
-                step: strides[first + count - 1] * size,
-            })
-            .filter(|axis| axis.count > 1)
-            .collect();
-        // What stays at the end is moved as one.
-        let bytes = match axes.pop_if(|axis| axis.step == size) {
-            Some(last) => last.count * size,
-            None => size,
-        };
-        moved(input.as_bytes(), made.as_bytes_mut(), &axes, bytes)?;
-        Ok(Some(tvec![Arc::new(made)]))
+        Ok(order)
     }
+}
+
+impl Compute for Transpose {
+    fn outputs(&self, inputs: &[Fact]) -> TractResult<Option<Vec<Fact>>> {
+        let input = inputs.first().context("expected an input")?;
+        let order = self.order(input.rank())?;
+        let shape = order.iter().map(|&axis| input.shape[axis].clone());
+        Ok(Some(vec![Fact::new(input.datum_type, shape)]))
+    }
+
+    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<Option<TVec<Arc<Tensor>>>> {
+        texts::moved(inputs, |inputs| {
+            let input = &inputs[0];
+            let order = self.order(input.rank())?;
+            Ok(tvec![Arc::new(reordered(input, input.shape(), &order)?)])
+        })
+        .map(Some)
+    }
+}
+
+/// The elements of a value, as if it had this shape, with its axes in another order, which names each once.
+pub(super) fn reordered(input: &Tensor, shape: &[usize], order: &[usize]) -> TractResult<Tensor> {
+    let wanted: TVec<usize> = order.iter().map(|&axis| shape[axis]).collect();
+    let mut made = empty(input.datum_type(), &wanted)?;
+    if made.len() == 0 {
+        return Ok(made);
+    }
+    // Axes that stay together are one.
+    let mut groups: TVec<(usize, usize)> = tvec![];
+    for &axis in order {
+        match groups.last_mut() {
+            Some((first, count)) if *first + *count == axis => *count += 1,
+            _ => groups.push((axis, 1)),
+        }
+    }
+    let size = input.datum_type().size_of();
+    let mut strides: TVec<usize> = tvec![1; shape.len()];
+    for axis in (0..shape.len().saturating_sub(1)).rev() {
+        strides[axis] = strides[axis + 1] * shape[axis + 1];
+    }
+    let mut axes: TVec<Axis> = groups
+        .iter()
+        .map(|&(first, count)| Axis {
+            count: product(&shape[first..first + count]),
+            step: strides[first + count - 1] * size,
+        })
+        .filter(|axis| axis.count > 1)
+        .collect();
+    // What stays at the end is moved as one.
+    let bytes = match axes.last() {
+        Some(last) if last.step == size => {
+            let bytes = last.count * size;
+            axes.pop();
+            bytes
+        }
+        _ => size,
+    };
+    moved(input.as_bytes(), made.as_bytes_mut(), &axes, bytes)?;
+    Ok(made)
+}
+
+fn product(dims: &[usize]) -> usize {
+    dims.iter().product()
 }
 
 /// An axis of a result, and how far apart in bytes the elements along it are where they come from.
@@ -155,83 +173,137 @@ fn line(from: &[u8], to: &mut [u8], step: usize, bytes: usize) {
     }
 }
 
-#[derive(Debug)]
-pub(super) struct Concat(pub(super) i64);
-
-impl Compute for Concat {
-    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<Option<TVec<Arc<Tensor>>>> {
-        let first = &inputs[0];
-        let datum_type = first.datum_type();
-        if !datum_type.is_copy() {
-            return Ok(None);
-        }
-        let axis = axis(self.0, first.rank())?;
-        let mut shape: TVec<usize> = first.shape().into();
-        for input in &inputs[1..] {
-            let other = input.shape();
-            let fits = other.len() == shape.len()
-                && (0..shape.len()).all(|at| at == axis || other[at] == shape[at])
-                && input.datum_type() == datum_type;
-            ensure_input!(fits, "{:?} and {other:?} along axis {axis}", first.shape());
-            shape[axis] += other[axis];
-        }
-        let mut made = empty(datum_type, &shape)?;
-        if made.len() == 0 {
-            return Ok(Some(tvec![Arc::new(made)]));
-        }
-        let inner = product(&shape[axis + 1..]) * datum_type.size_of();
-        let row = shape[axis] * inner;
-        let mut begin = 0;
-        for input in inputs.iter() {
-            let width = input.shape()[axis] * inner;
-            if width == 0 {
-                continue;
-            }
-            let rows = made.as_bytes_mut().chunks_exact_mut(row);
-            for (to, from) in rows.zip(input.as_bytes().chunks_exact(width)) {
-                to[begin..begin + width].copy_from_slice(from);
-            }
-            begin += width;
-        }
-        Ok(Some(tvec![Arc::new(made)]))
-    }
-}
-
+/// `Gather`: places of an axis, in any order.
 #[derive(Debug)]
 pub(super) struct Gather(pub(super) i64);
 
+/// The shape of what is taken along an axis.
+fn gathered<D: Clone>(data: &[D], axis: usize, indices: &[D]) -> TVec<D> {
+    let parts = [&data[..axis], indices, &data[axis + 1..]];
+    parts.into_iter().flatten().cloned().collect()
+}
+
 impl Compute for Gather {
-    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<Option<TVec<Arc<Tensor>>>> {
-        let [from, places] = &**inputs else {
+    fn outputs(&self, inputs: &[Fact]) -> TractResult<Option<Vec<Fact>>> {
+        let [from, indices] = inputs else {
             bail!("expected 2 inputs, found {}", inputs.len());
         };
-        if !from.datum_type().is_copy() {
-            return Ok(None);
-        }
         let axis = axis(self.0, from.rank())?;
-        let indices = integers(places)?;
-        let shape = from.shape();
-        let size = shape[axis];
-        let mut wanted: TVec<usize> = shape[..axis].into();
-        wanted.extend(places.shape().iter().copied());
-        wanted.extend(shape[axis + 1..].iter().copied());
-        let mut made = empty(from.datum_type(), &wanted)?;
-        let mut offsets = Vec::with_capacity(indices.len());
-        for index in indices {
-            offsets.push(within(index, size)? as usize);
+        let shape = gathered(&from.shape, axis, &indices.shape);
+        Ok(Some(vec![Fact::new(from.datum_type, shape)]))
+    }
+
+    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<Option<TVec<Arc<Tensor>>>> {
+        texts::moved(inputs, |inputs| {
+            let [from, places] = &**inputs else {
+                bail!("expected 2 inputs, found {}", inputs.len());
+            };
+            let axis = axis(self.0, from.rank())?;
+            let shape = from.shape();
+            let size = shape[axis];
+            let mut made = empty(from.datum_type(), &gathered(shape, axis, places.shape()))?;
+            let mut offsets = integers(places)?;
+            for offset in &mut offsets {
+                *offset = within(*offset, size)?;
+            }
+            let inner = product(&shape[axis + 1..]) * from.datum_type().size_of();
+            if made.len() == 0 {
+                return Ok(tvec![Arc::new(made)]);
+            }
+            let mut pace = Pace::default();
+            let blocks = from.as_bytes().chunks_exact(size * inner);
+            for (from, to) in blocks.zip(made.as_bytes_mut().chunks_exact_mut(offsets.len() * inner)) {
+                pace.spend(to.len() as u64 / 8 + 1)?;
+                taken(from, &offsets, inner, to);
+            }
+            Ok(tvec![Arc::new(made)])
+        })
+        .map(Some)
+    }
+}
+
+/// Copies the blocks of `bytes` at these places.
+fn taken(from: &[u8], places: &[i64], bytes: usize, to: &mut [u8]) {
+    fn each<const BYTES: usize>(from: &[u8], places: &[i64], to: &mut [u8]) {
+        let from = from.as_chunks::<BYTES>().0;
+        for (&place, to) in places.iter().zip(to.as_chunks_mut::<BYTES>().0) {
+            *to = from[place as usize];
         }
-        let inner = product(&shape[axis + 1..]) * from.datum_type().size_of();
-        if made.len() == 0 {
-            return Ok(Some(tvec![Arc::new(made)]));
-        }
-        let mut pace = Pace::default();
-        let blocks = from.as_bytes().chunks_exact(size * inner);
-        for (from, to) in blocks.zip(made.as_bytes_mut().chunks_exact_mut(offsets.len() * inner)) {
-            pace.spend(to.len() as u64 / 8 + 1)?;
-            for (&place, to) in offsets.iter().zip(to.chunks_exact_mut(inner)) {
-                to.copy_from_slice(&from[place * inner..][..inner]);
+    }
+    match bytes {
+        1 => each::<1>(from, places, to),
+        2 => each::<2>(from, places, to),
+        4 => each::<4>(from, places, to),
+        8 => each::<8>(from, places, to),
+        bytes => {
+            for (&place, to) in places.iter().zip(to.chunks_exact_mut(bytes)) {
+                to.copy_from_slice(&from[place as usize * bytes..][..bytes]);
             }
         }
-        Ok(Some(tvec![Arc::new(made)]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+    use crate::{
+        faults::{BadInput, Refusal},
+        ops::direct::texts::tests::{run, texts},
+    };
+
+    fn one(compute: &dyn Compute, inputs: &[Tensor]) -> Tensor {
+        run(compute, inputs).unwrap().remove(0)
+    }
+
+    #[test]
+    fn axes_are_put_in_any_order() {
+        let value = tensor3(&[[[1u16, 2, 3], [4, 5, 6]]]);
+        let turned = one(&Transpose(vec![]), &[value.clone()]);
+        assert_eq!(turned, tensor3(&[[[1u16], [4]], [[2], [5]], [[3], [6]]]));
+        let moved = one(&Transpose(vec![1, 0, 2]), &[value.clone()]);
+        assert_eq!(moved, tensor3(&[[[1u16, 2, 3]], [[4, 5, 6]]]));
+        let words = one(&Transpose(vec![1, 0]), &[texts(&[2, 2], &["a", "b", "c", "d"])]);
+        assert_eq!(words, texts(&[2, 2], &["a", "c", "b", "d"]));
+        assert_eq!(one(&Transpose(vec![]), &[tensor0(true)]), tensor0(true));
+        let nothing = Tensor::zero::<f16>(&[0, 3]).unwrap();
+        assert_eq!(one(&Transpose(vec![]), &[nothing]).shape(), [3, 0]);
+        let error = run(&Transpose(vec![1, 0]), &[value]).unwrap_err();
+        assert!(error.is::<BadInput>(), "{error}");
+    }
+
+    #[test]
+    fn places_of_an_axis_are_taken() {
+        let table = tensor2(&[[1.0f64, 2.0, 3.0], [4.0, 5.0, 6.0]]);
+        let found = one(&Gather(0), &[table.clone(), tensor0(-1i64)]);
+        assert_eq!(found, tensor1(&[4.0f64, 5.0, 6.0]));
+        let found = one(&Gather(-1), &[table.clone(), tensor2(&[[2i32, 0], [-3, 1]])]);
+        let expected = tensor3(&[[[3.0f64, 1.0], [1.0, 2.0]], [[6.0, 4.0], [4.0, 5.0]]]);
+        assert_eq!(found, expected);
+        let words = texts(&[2, 2], &["a", "b", "c", "d"]);
+        let found = one(&Gather(1), &[words, tensor1(&[1i64])]);
+        assert_eq!(found, texts(&[2, 1], &["b", "d"]));
+        let truths = one(&Gather(0), &[tensor1(&[true, false]), tensor1(&[1i64, 0, 0])]);
+        assert_eq!(truths, tensor1(&[false, true, true]));
+        let found = one(&Gather(0), &[table.clone(), tensor1::<i64>(&[])]);
+        assert_eq!(found.shape(), [0, 3]);
+        for index in [2i64, -3] {
+            let error = run(&Gather(0), &[table.clone(), tensor1(&[index])]).unwrap_err();
+            assert!(error.is::<BadInput>(), "{error}");
+        }
+        let nothing = Tensor::zero::<f32>(&[0, 3]).unwrap();
+        assert!(run(&Gather(0), &[nothing, tensor0(0i64)]).is_err());
+        assert!(
+            run(&Gather(2), &[table, tensor0(0i64)])
+                .unwrap_err()
+                .is::<Refusal>()
+        );
+        let long = texts(&[1], &[&"x".repeat(1 << 20)]);
+        assert!(
+            run(&Gather(0), &[long, tensor1(&[0i64; 8192])])
+                .unwrap_err()
+                .is::<BadInput>()
+        );
     }
 }

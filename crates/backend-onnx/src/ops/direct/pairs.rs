@@ -1,88 +1,177 @@
-//! Functions of two numbers, element by element.
+//! Functions of two numbers, element by element, and of any number of them from the first on.
 
 use std::sync::Arc;
 
 use tract_hir::internal::*;
 
-use super::{compute::Compute, fill::broadcast};
+use super::compute::Compute;
 use crate::{
     faults::ensure_input,
-    ops::{binary::computed, elementwise::has_zero},
-    size,
+    ops::{
+        binary::{Function, combined},
+        elementwise::has_zero,
+        kernel::Fact,
+        shapes,
+    },
 };
 
-#[derive(Clone, Copy, Debug)]
-enum Function {
-    Add,
-    Div,
-    Mul,
-    Sub,
-}
-
+/// `Add`, `And`, `Div`, `Max`, `Min`, `Mul`, `Or`, `Sub`, `Sum` and `Xor`.
 #[derive(Debug)]
 pub(super) struct Pair(Function);
 
 impl Pair {
-    pub(super) fn of(name: &str) -> Self {
-        Self(match name {
-            "Add" => Function::Add,
-            "Div" => Function::Div,
-            "Mul" => Function::Mul,
-            _ => Function::Sub,
-        })
+    pub(super) fn of(name: &str) -> TractResult<Self> {
+        Ok(Self(match name {
+            "Add" | "Sum" => Function::Sum,
+            "And" => Function::And,
+            "Div" => Function::Quotient,
+            "Max" => Function::Maximum,
+            "Min" => Function::Minimum,
+            "Mul" => Function::Product,
+            "Or" => Function::Or,
+            "Sub" => Function::Difference,
+            "Xor" => Function::Xor,
+            other => bail!("{other} is not a function of pairs"),
+        }))
     }
 }
 
-impl Compute for Pair {
-    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<Option<TVec<Arc<Tensor>>>> {
-        let [a, b] = &**inputs else {
-            return Ok(None);
-        };
-        if a.datum_type() != b.datum_type() {
-            return Ok(None);
-        }
-        let datum_type = a.datum_type();
-        if !matches!(
-            datum_type,
-            DatumType::F32 | DatumType::F64 | DatumType::I32 | DatumType::I64
-        ) || (matches!(self.0, Function::Div) && !datum_type.is_float())
-        {
-            return Ok(None);
-        }
-        let shape = broadcast(&[a.shape(), b.shape()])?;
-        size::admit_shape(datum_type, &shape)?;
+/// The shape of what is computed of values of one type.
+pub(super) fn joined(inputs: &[Fact]) -> TractResult<TVec<TDim>> {
+    for input in inputs {
         ensure_input!(
-            !matches!(self.0, Function::Div) || !has_zero(b),
-            "an integer would be divided by zero"
+            input.datum_type == inputs[0].datum_type,
+            "the inputs have the types {:?} and {:?}, expected one type",
+            inputs[0].datum_type,
+            input.datum_type
         );
-        let b = inputs.remove(1).into_tvalue();
-        let a = inputs.remove(0).into_tvalue();
-        macro_rules! real {
-            ($T:ty) => {
-                match self.0 {
-                    Function::Add => computed::<$T, true>(a, &b, &shape, |a, b| a + b),
-                    Function::Div => computed::<$T, true>(a, &b, &shape, |a, b| a / b),
-                    Function::Mul => computed::<$T, true>(a, &b, &shape, |a, b| a * b),
-                    Function::Sub => computed::<$T, true>(a, &b, &shape, |a, b| a - b),
-                }
-            };
+    }
+    let shapes: TVec<&[TDim]> = inputs.iter().map(|input| &input.shape[..]).collect();
+    shapes::broadcast_dims(&shapes)
+}
+
+impl Compute for Pair {
+    fn outputs(&self, inputs: &[Fact]) -> TractResult<Option<Vec<Fact>>> {
+        ensure!(!inputs.is_empty(), "expected an input");
+        Ok(Some(vec![Fact::new(inputs[0].datum_type, joined(inputs)?)]))
+    }
+
+    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<Option<TVec<Arc<Tensor>>>> {
+        let mut inputs = inputs.drain(..);
+        let mut made = inputs.next().context("expected an input")?;
+        for other in inputs {
+            ensure_input!(
+                self.0 != Function::Quotient || !has_zero(&other),
+                "an integer would be divided by zero"
+            );
+            let shape = shapes::broadcast(&[made.shape(), other.shape()])?;
+            made = Arc::new(combined(self.0, made, &other, &shape)?);
         }
-        macro_rules! whole {
-            ($T:ty) => {
-                match self.0 {
-                    Function::Add => computed::<$T, false>(a, &b, &shape, <$T>::wrapping_add),
-                    Function::Mul => computed::<$T, false>(a, &b, &shape, <$T>::wrapping_mul),
-                    Function::Div => computed::<$T, false>(a, &b, &shape, <$T>::wrapping_div),
-                    _ => computed::<$T, false>(a, &b, &shape, <$T>::wrapping_sub),
-                }
-            };
+        Ok(Some(tvec![made]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+    use crate::{faults::BadInput, ops::elements::elements};
+
+    fn of(name: &str, inputs: &[Tensor]) -> TractResult<Tensor> {
+        let pair = Pair::of(name)?;
+        let mut inputs: TVec<Arc<Tensor>> = inputs.iter().cloned().map(Arc::new).collect();
+        let facts = pair.outputs(&Fact::of_values(&inputs))?.unwrap();
+        let made = pair.run(&mut inputs)?.unwrap();
+        assert_eq!(made[0].datum_type(), facts[0].datum_type);
+        assert_eq!(shapes::known(&facts[0].shape).unwrap()[..], *made[0].shape());
+        Ok((*made[0]).clone())
+    }
+
+    #[test]
+    fn whole_numbers_wrap_and_are_rounded_towards_zero() {
+        let of = |name: &str, a: &[i8], b: &[i8]| {
+            let made = of(name, &[tensor1(a), tensor1(b)]).unwrap();
+            elements::<i8>(&made).unwrap().to_vec()
+        };
+        assert_eq!(of("Add", &[127, -128], &[1]), [-128, -127]);
+        assert_eq!(of("Sub", &[-128], &[1, -1]), [127, -127]);
+        assert_eq!(of("Mul", &[64, 3], &[4, -3]), [0, -9]);
+        assert_eq!(of("Div", &[-7, 7, -128], &[2, -2, -1]), [-3, -3, -128]);
+        assert_eq!(of("Max", &[-7, 7], &[0]), [0, 7]);
+    }
+
+    #[test]
+    fn halves_are_numbers_of_their_own() {
+        let half = |numbers: &[f32]| {
+            let numbers: Vec<f16> = numbers.iter().map(|&number| f16::from_f32(number)).collect();
+            tensor1(&numbers)
+        };
+        let large = half(&[60_000.0, 1.0, -1.0]);
+        let sum = of("Add", &[large.clone(), large.clone()]).unwrap();
+        assert_eq!(sum, half(&[f32::INFINITY, 2.0, -2.0]));
+        let quotient = of("Div", &[large, half(&[0.0])]).unwrap();
+        assert_eq!(quotient, half(&[f32::INFINITY, f32::INFINITY, f32::NEG_INFINITY]));
+    }
+
+    #[test]
+    fn division_by_zero_is_refused_of_whole_numbers_only() {
+        let error = of("Div", &[tensor1(&[1u32]), tensor1(&[1u32, 0])]).unwrap_err();
+        assert!(error.is::<BadInput>(), "{error}");
+        let of_nothing = of("Div", &[tensor1::<i64>(&[]), tensor1(&[0i64])]);
+        assert!(of_nothing.is_err());
+        let quotient = of("Div", &[tensor1(&[1.0f32, -1.0, 0.0]), tensor1(&[0.0f32])]).unwrap();
+        let quotient = elements::<f32>(&quotient).unwrap();
+        assert!(quotient[0] == f32::INFINITY && quotient[1] == f32::NEG_INFINITY && quotient[2].is_nan());
+    }
+
+    #[test]
+    fn lists_are_broadcast_together_and_keep_nan() {
+        let lists = [
+            tensor2(&[[1.0f32], [f32::NAN]]),
+            tensor1(&[0.5f32, 2.0, f32::NEG_INFINITY]),
+            tensor0(1.5f32),
+        ];
+        let max = of("Max", &lists).unwrap();
+        assert_eq!(max.shape(), [2, 3]);
+        let max = elements::<f32>(&max).unwrap();
+        assert_eq!(max[..3], [1.5, 2.0, 1.5]);
+        assert!(max[3..].iter().all(|number| number.is_nan()), "{max:?}");
+        let sum = of("Sum", &lists).unwrap();
+        assert_eq!(elements::<f32>(&sum).unwrap()[..3], [3.0, 4.5, f32::NEG_INFINITY]);
+        assert_eq!(of("Min", &lists[2..]).unwrap(), lists[2]);
+        let whole = [tensor1(&[i64::MAX, 3]), tensor1(&[7i64])];
+        assert_eq!(of("Min", &whole).unwrap(), tensor1(&[7i64, 3]));
+    }
+
+    #[test]
+    fn truths_are_combined() {
+        let (a, b) = (
+            tensor1(&[true, true, false, false]),
+            tensor1(&[true, false, true, false]),
+        );
+        for (name, expected) in [
+            ("And", [true, false, false, false]),
+            ("Or", [true, true, true, false]),
+            ("Xor", [false, true, true, false]),
+        ] {
+            assert_eq!(
+                of(name, &[a.clone(), b.clone()]).unwrap(),
+                tensor1(&expected),
+                "{name}"
+            );
         }
-        let made = match datum_type {
-            DatumType::F32 => real!(f32),
-            DatumType::F64 => real!(f64),
-            DatumType::I32 => whole!(i32),
-            _ => whole!(i64),
-        }?;
-        Ok(Some(tvec![Arc::new(made)]))
+        assert_eq!(of("Or", &[tensor0(true), tensor1::<bool>(&[])]).unwrap().len(), 0);
+    }
+
+    #[test]
+    fn inputs_that_do_not_fit_together_are_refused() {
+        for inputs in [
+            [tensor1(&[1.0f32, 2.0]), tensor1(&[1.0f32, 2.0, 3.0])],
+            [tensor1(&[1.0f32]), tensor1(&[1i32])],
+        ] {
+            let error = of("Add", &inputs).unwrap_err();
+            assert!(error.is::<BadInput>(), "{error}");
+        }
     }
 }

@@ -1,27 +1,41 @@
-//! The same elements under other dimensions.
+//! The same elements under other dimensions, and what dimensions are.
 
 use std::sync::Arc;
 
 use tract_hir::internal::*;
 
-use super::compute::{Compute, integers, reshaped};
+use super::compute::{Compute, integers, known_integers, reshaped, sizes};
 use crate::{
     faults::ensure_input,
-    ops::{axis::axis, kernel::Fact},
+    ops::{
+        axis::axis,
+        kernel::{Fact, unknown},
+        shapes,
+    },
 };
 
+/// A reshaping whose result's dimensions follow from those of its inputs: `known` has them all, `unknown` some of them.
+fn outputs(
+    input: &Fact,
+    known: impl FnOnce(&[usize]) -> TractResult<TVec<usize>>,
+    unknown: impl FnOnce(&[TDim]) -> TractResult<Option<TVec<TDim>>>,
+) -> TractResult<Option<Vec<Fact>>> {
+    let shape = match shapes::known(&input.shape) {
+        Some(shape) => Some(known(&shape)?.iter().map(ToDim::to_dim).collect()),
+        None => unknown(&input.shape)?,
+    };
+    Ok(shape.map(|shape| vec![Fact::new(input.datum_type, shape)]))
+}
+
+/// `Reshape`.
 #[derive(Debug)]
 pub(super) struct Reshape {
+    /// A wanted dimension of 0 is one, rather than that of the input.
     pub(super) allows_zero: bool,
 }
 
-impl Compute for Reshape {
-    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<Option<TVec<Arc<Tensor>>>> {
-        let [input, wanted] = &**inputs else {
-            bail!("expected 2 inputs, found {}", inputs.len());
-        };
-        let wanted = integers(wanted)?;
-        let (from, count) = (input.shape(), input.len());
+impl Reshape {
+    fn shape(&self, from: &[usize], wanted: &[i64]) -> TractResult<TVec<usize>> {
         let mut shape: TVec<usize> = tvec![];
         let mut open = None;
         for (at, &size) in wanted.iter().enumerate() {
@@ -38,13 +52,10 @@ impl Compute for Reshape {
                     open = Some(at);
                     1
                 }
-                size => {
-                    let size = usize::try_from(size).ok();
-                    ensure_input!(size.is_some(), "dimensions {wanted:?} are wanted");
-                    size.unwrap_or(0)
-                }
+                size => sizes(&[size])?[0],
             });
         }
+        let count: usize = from.iter().product();
         let known = shape.iter().try_fold(1usize, |all, &size| all.checked_mul(size));
         ensure_input!(known.is_some(), "dimensions {wanted:?} are wanted");
         let known = known.unwrap_or(0);
@@ -60,29 +71,116 @@ impl Compute for Reshape {
                 "{count} elements, shaped {from:?}, do not fill dimensions {wanted:?}"
             );
         }
+        Ok(shape)
+    }
+
+    /// The shape of a value of which some dimensions are unknown.
+    fn shape_of_unknown(&self, from: &[TDim], wanted: &[TDim]) -> TractResult<TVec<TDim>> {
+        let mut shape: TVec<TDim> = tvec![];
+        let mut open = None;
+        // What is left of the input's dimensions once those of the result are taken away.
+        let mut rest: TVec<TDim> = from.into();
+        let mut divisor = TDim::Val(1);
+        for (at, wanted) in wanted.iter().enumerate() {
+            let dim = match wanted {
+                TDim::Val(0) if !self.allows_zero => {
+                    ensure_input!(at < from.len(), "dimension {at} of {} is to be kept", from.len());
+                    from[at].clone()
+                }
+                TDim::Val(-1) => {
+                    ensure_input!(
+                        open.replace(at).is_none(),
+                        "two dimensions are to follow from the others: {wanted:?}"
+                    );
+                    shape.push(TDim::Val(1));
+                    continue;
+                }
+                TDim::Val(size) => sizes(&[*size])?[0].to_dim(),
+                dim => dim.clone(),
+            };
+            match rest.iter().position(|other| *other == dim) {
+                Some(place) => drop(rest.remove(place)),
+                None => divisor = divisor * dim.clone(),
+            }
+            shape.push(dim);
+        }
+        let Some(open) = open else {
+            return Ok(shape);
+        };
+        let count: TDim = rest.iter().product();
+        shape[open] = match divisor {
+            TDim::Val(divisor) => {
+                ensure_input!(divisor > 0, "elements do not fill dimensions {wanted:?}");
+                count / divisor
+            }
+            _ => unknown(),
+        };
+        Ok(shape)
+    }
+}
+
+impl Compute for Reshape {
+    fn outputs(&self, inputs: &[Fact]) -> TractResult<Option<Vec<Fact>>> {
+        let [input, wanted] = inputs else {
+            bail!("expected 2 inputs, found {}", inputs.len());
+        };
+        if let (Some(wanted), Some(_)) = (known_integers(wanted)?, shapes::known(&input.shape)) {
+            return outputs(input, |from| self.shape(from, &wanted), |_| Ok(None));
+        }
+        let Some(wanted) = wanted.dims() else {
+            return Ok(None);
+        };
+        let shape = self.shape_of_unknown(&input.shape, &wanted)?;
+        Ok(Some(vec![Fact::new(input.datum_type, shape)]))
+    }
+
+    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<Option<TVec<Arc<Tensor>>>> {
+        let [input, wanted] = &**inputs else {
+            bail!("expected 2 inputs, found {}", inputs.len());
+        };
+        let shape = self.shape(input.shape(), &integers(wanted)?)?;
         Ok(Some(tvec![reshaped(inputs.swap_remove(0), &shape)?]))
     }
 }
 
+/// `Flatten`, to a matrix whose columns begin at an axis.
 #[derive(Debug)]
 pub(super) struct Flatten(pub(super) i64);
 
+impl Flatten {
+    fn axis(&self, rank: usize) -> TractResult<usize> {
+        match self.0 == rank as i64 {
+            true => Ok(rank),
+            false => axis(self.0, rank),
+        }
+    }
+}
+
 impl Compute for Flatten {
+    fn outputs(&self, inputs: &[Fact]) -> TractResult<Option<Vec<Fact>>> {
+        let input = inputs.first().context("expected an input")?;
+        let axis = self.axis(input.rank())?;
+        let (rows, columns) = input.shape.split_at(axis);
+        let shape: [TDim; 2] = [rows, columns].map(|dims| dims.iter().product());
+        Ok(Some(vec![Fact::new(input.datum_type, shape)]))
+    }
+
     fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<Option<TVec<Arc<Tensor>>>> {
         let shape = inputs[0].shape();
-        let rank = shape.len() as i64;
-        ensure_input!(
-            (-rank..=rank).contains(&self.0),
-            "axis {} of {rank} dimensions",
-            self.0
-        );
-        let axis = if self.0 < 0 { self.0 + rank } else { self.0 } as usize;
-        let shape = [shape[..axis].iter().product(), shape[axis..].iter().product()];
+        let (rows, columns) = shape.split_at(self.axis(shape.len())?);
+        let shape: [usize; 2] = [rows, columns].map(|dims| dims.iter().product());
         Ok(Some(tvec![reshaped(inputs.swap_remove(0), &shape)?]))
     }
 }
 
-/// The axes are an attribute before operator set 13, an input since.
+/// The axes before a run: an attribute before operator set 13, an input since. `None` if they are not known yet.
+fn known_axes(given: &[i64], inputs: &[Fact]) -> TractResult<Option<Vec<i64>>> {
+    match inputs.get(1) {
+        Some(axes) => known_integers(axes),
+        None => Ok(Some(given.to_vec())),
+    }
+}
+
 fn axes(given: &[i64], inputs: &[Arc<Tensor>]) -> TractResult<Vec<i64>> {
     match inputs.get(1) {
         Some(axes) => integers(axes),
@@ -90,62 +188,107 @@ fn axes(given: &[i64], inputs: &[Arc<Tensor>]) -> TractResult<Vec<i64>> {
     }
 }
 
+/// `Unsqueeze`: axes of one element are added.
 #[derive(Debug)]
 pub(super) struct Unsqueeze(pub(super) Vec<i64>);
 
+/// Dimensions of a tensor that is given more of them.
+const MAX_RANK: usize = 64;
+
+fn unsqueezed<D: Clone + From<usize>>(shape: &[D], added: &[i64]) -> TractResult<TVec<D>> {
+    let rank = shape.len() + added.len();
+    ensure_input!(
+        rank <= MAX_RANK,
+        "a value would have {rank} dimensions, expected {MAX_RANK} at most"
+    );
+    let mut is_new: TVec<bool> = tvec![false; rank];
+    for &place in added {
+        let place = axis(place, rank)?;
+        ensure_input!(!is_new[place], "axes {added:?} name one twice");
+        is_new[place] = true;
+    }
+    let mut dims = shape.iter().cloned();
+    let dims = is_new.iter().map(|&is_new| match is_new {
+        true => Some(D::from(1)),
+        false => dims.next(),
+    });
+    dims.collect::<Option<_>>().context("a dimension that is missing")
+}
+
 impl Compute for Unsqueeze {
+    fn outputs(&self, inputs: &[Fact]) -> TractResult<Option<Vec<Fact>>> {
+        let input = inputs.first().context("expected an input")?;
+        let Some(added) = known_axes(&self.0, inputs)? else {
+            return Ok(None);
+        };
+        let shape = unsqueezed(&input.shape, &added)?;
+        Ok(Some(vec![Fact::new(input.datum_type, shape)]))
+    }
+
     fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<Option<TVec<Arc<Tensor>>>> {
-        let added = axes(&self.0, inputs)?;
-        let rank = inputs[0].rank() + added.len();
-        let mut places = vec![false; rank];
-        for &place in &added {
-            let place = axis(place, rank)?;
-            ensure_input!(!places[place], "axes {added:?} name one twice");
-            places[place] = true;
-        }
-        let mut dims = inputs[0].shape().iter();
-        let shape: TVec<usize> = places
-            .iter()
-            .map(|&is_new| {
-                if is_new {
-                    1
-                } else {
-                    dims.next().copied().unwrap_or(1)
-                }
-            })
-            .collect();
+        let shape = unsqueezed(inputs[0].shape(), &axes(&self.0, inputs)?)?;
         Ok(Some(tvec![reshaped(inputs.swap_remove(0), &shape)?]))
     }
 }
 
+/// `Squeeze`: these axes of one element are dropped, or all of one element.
 #[derive(Debug)]
 pub(super) struct Squeeze(pub(super) Vec<i64>);
 
-impl Compute for Squeeze {
-    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<Option<TVec<Arc<Tensor>>>> {
-        let dropped = axes(&self.0, inputs)?;
-        let shape = inputs[0].shape();
-        let mut is_dropped: Vec<bool> = match dropped.is_empty() {
-            true => shape.iter().map(|&size| size == 1).collect(),
-            false => vec![false; shape.len()],
-        };
-        for &place in &dropped {
-            let place = axis(place, shape.len())?;
-            ensure_input!(
-                shape[place] == 1,
-                "axis {place} of {shape:?} has more than one element"
-            );
-            is_dropped[place] = true;
+impl Squeeze {
+    /// For each axis whether it is dropped.
+    fn dropped(rank: usize, axes: &[i64]) -> TractResult<TVec<bool>> {
+        let mut is_dropped: TVec<bool> = tvec![false; rank];
+        for &place in axes {
+            is_dropped[axis(place, rank)?] = true;
         }
-        let kept = shape
-            .iter()
-            .zip(&is_dropped)
-            .filter(|(_, is_dropped)| !**is_dropped);
-        let shape: TVec<usize> = kept.map(|(&size, _)| size).collect();
+        Ok(is_dropped)
+    }
+
+    fn shape(shape: &[usize], axes: &[i64]) -> TractResult<TVec<usize>> {
+        let mut is_dropped = Self::dropped(shape.len(), axes)?;
+        if axes.is_empty() {
+            is_dropped = shape.iter().map(|&size| size == 1).collect();
+        }
+        let mut kept: TVec<usize> = tvec![];
+        for (place, (&size, is_dropped)) in shape.iter().zip(is_dropped).enumerate() {
+            ensure_input!(
+                !is_dropped || size == 1,
+                "axis {place} of {shape:?} has {size} elements, expected 1"
+            );
+            if !is_dropped {
+                kept.push(size);
+            }
+        }
+        Ok(kept)
+    }
+}
+
+impl Compute for Squeeze {
+    fn outputs(&self, inputs: &[Fact]) -> TractResult<Option<Vec<Fact>>> {
+        let input = inputs.first().context("expected an input")?;
+        let Some(axes) = known_axes(&self.0, inputs)? else {
+            return Ok(None);
+        };
+        // Without axes, the number of dimensions depends on their sizes.
+        let some = |shape: &[TDim]| {
+            if axes.is_empty() {
+                return Ok(None);
+            }
+            let dims = shape.iter().zip(Self::dropped(shape.len(), &axes)?);
+            let kept = dims.filter(|(_, is_dropped)| !is_dropped);
+            Ok(Some(kept.map(|(dim, _)| dim.clone()).collect()))
+        };
+        outputs(input, |shape| Self::shape(shape, &axes), some)
+    }
+
+    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<Option<TVec<Arc<Tensor>>>> {
+        let shape = Self::shape(inputs[0].shape(), &axes(&self.0, inputs)?)?;
         Ok(Some(tvec![reshaped(inputs.swap_remove(0), &shape)?]))
     }
 }
 
+/// `Shape`, from a dimension to another one.
 #[derive(Debug)]
 pub(super) struct Shape {
     pub(super) start: i64,
@@ -153,35 +296,211 @@ pub(super) struct Shape {
 }
 
 impl Shape {
-    fn part<'d, D>(&self, shape: &'d [D]) -> &'d [D] {
-        let rank = shape.len() as i64;
+    /// Dimensions beyond the ends are clamped.
+    fn range(&self, rank: usize) -> std::ops::Range<usize> {
+        let rank = rank as i64;
         let place = |at: i64| {
             let at = if at < 0 { at.saturating_add(rank) } else { at };
             at.clamp(0, rank) as usize
         };
         let (start, end) = (place(self.start), place(self.end.unwrap_or(rank)));
-        shape.get(start..end).unwrap_or(&[])
+        start..end.max(start)
     }
+}
+
+/// What is known of a value of dimensions.
+fn dims_as_value(shape: &[usize], dims: &[TDim]) -> TractResult<Fact> {
+    let mut value = Fact::new(DatumType::I64, shape.iter().map(ToDim::to_dim));
+    let known: Option<TVec<i64>> = dims.iter().map(|dim| dim.to_i64().ok()).collect();
+    match known {
+        Some(known) => value.constant = Some(Arc::new(tensor1(&known).into_shape(shape)?)),
+        None => {
+            let number = |dim: &TDim| dim.to_i64().map_or(f64::NAN, |dim| dim as f64);
+            let numbers: TVec<f64> = dims.iter().map(number).collect();
+            value.sizes = Some(Arc::new(tensor1(&numbers).into_shape(shape)?));
+        }
+    }
+    Ok(value)
 }
 
 impl Compute for Shape {
     fn outputs(&self, inputs: &[Fact]) -> TractResult<Option<Vec<Fact>>> {
-        let dims = self.part(&inputs[0].shape).iter();
-        let dims: Vec<Option<i64>> = dims.map(|dim| dim.to_i64().ok()).collect();
-        let mut output = Fact::new(DatumType::I64, [dims.len().to_dim()]);
-        let known: Option<Vec<i64>> = dims.iter().copied().collect();
-        match known {
-            Some(known) => output.constant = Some(Arc::new(tensor1(&known))),
-            None => {
-                let numbers = dims.iter().map(|dim| dim.map_or(f64::NAN, |dim| dim as f64));
-                output.sizes = Some(Arc::new(tensor1(&numbers.collect::<Vec<f64>>())));
-            }
-        }
-        Ok(Some(vec![output]))
+        let input = inputs.first().context("expected an input")?;
+        let dims = &input.shape[self.range(input.rank())];
+        Ok(Some(vec![dims_as_value(&[dims.len()], dims)?]))
     }
 
     fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<Option<TVec<Arc<Tensor>>>> {
-        let dims = self.part(inputs[0].shape()).iter().map(|&dim| dim as i64);
-        Ok(Some(tvec![Arc::new(tensor1(&dims.collect::<Vec<i64>>()))]))
+        let shape = inputs[0].shape();
+        let dims = shape[self.range(shape.len())].iter();
+        let dims: TVec<i64> = dims.map(|&dim| dim as i64).collect();
+        Ok(Some(tvec![Arc::new(tensor1(&dims))]))
+    }
+}
+
+/// `Size`: the number of elements.
+#[derive(Debug)]
+pub(super) struct Size;
+
+impl Compute for Size {
+    fn outputs(&self, inputs: &[Fact]) -> TractResult<Option<Vec<Fact>>> {
+        let input = inputs.first().context("expected an input")?;
+        let count: TDim = input.shape.iter().product();
+        Ok(Some(vec![dims_as_value(&[], &[count])?]))
+    }
+
+    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<Option<TVec<Arc<Tensor>>>> {
+        Ok(Some(tvec![Arc::new(tensor0(inputs[0].len() as i64))]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+    use crate::{
+        faults::{BadInput, Refusal},
+        ops::direct::texts::tests::{run, texts},
+    };
+
+    fn shape(compute: &dyn Compute, from: &[usize], numbers: Option<&[i64]>) -> TractResult<Vec<usize>> {
+        let mut inputs = vec![Tensor::zero::<f16>(from)?];
+        inputs.extend(numbers.map(tensor1));
+        Ok(run(compute, &inputs)?[0].shape().to_vec())
+    }
+
+    #[test]
+    fn wanted_dimensions_are_kept_or_follow() {
+        let reshape =
+            |allows_zero, from: &[usize], wanted: &[i64]| shape(&Reshape { allows_zero }, from, Some(wanted));
+        for (from, wanted, expected) in [
+            (&[2, 3, 4][..], &[0, -1][..], &[2, 12][..]),
+            (&[2, 3, 4], &[4, 3, 2], &[4, 3, 2]),
+            (&[1, 1], &[], &[]),
+            (&[], &[1, -1], &[1, 1]),
+            (&[0, 3], &[0, 5], &[0, 5]),
+            (&[0, 3], &[5, -1], &[5, 0]),
+        ] {
+            assert_eq!(reshape(false, from, wanted).unwrap(), expected, "{wanted:?}");
+        }
+        assert_eq!(reshape(true, &[0, 3], &[3, 0]).unwrap(), [3, 0]);
+        for (allows_zero, from, wanted) in [
+            (false, &[2, 3][..], &[7][..]),
+            (false, &[2, 3], &[4, -1]),
+            (false, &[2, 3], &[-1, -1]),
+            (false, &[2, 3], &[-2, 3]),
+            (false, &[2, 3], &[2, 3, 0]),
+            (true, &[2, 3], &[0, -1]),
+            (false, &[2, 3], &[i64::MAX, i64::MAX]),
+        ] {
+            let error = reshape(allows_zero, from, wanted).unwrap_err();
+            assert!(error.is::<BadInput>(), "{wanted:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn texts_keep_their_order() {
+        let words = texts(&[2, 2], &["a", "b", "c", "d"]);
+        let reshape = Reshape { allows_zero: false };
+        let flat = run(&reshape, &[words, tensor1(&[-1i64])]).unwrap();
+        assert_eq!(flat[0], texts(&[4], &["a", "b", "c", "d"]));
+    }
+
+    #[test]
+    fn unknown_dimensions_give_the_others() {
+        let scope = SymbolScope::default();
+        let (n, m) = (scope.sym("n").to_dim(), scope.sym("m").to_dim());
+        let reshape = |from: &[TDim], wanted: Fact| {
+            let input = Fact::new(DatumType::F32, from.iter().cloned());
+            let outputs = Reshape { allows_zero: false }.outputs(&[input, wanted]).unwrap();
+            outputs.map(|outputs| outputs[0].shape.to_vec())
+        };
+        let wanted = |numbers: &[i64]| Fact::of_values(&[Arc::new(tensor1(numbers))]).remove(0);
+        let from = [n.clone(), 3.to_dim(), 8.to_dim()];
+        assert_eq!(
+            reshape(&from, wanted(&[0, -1])).unwrap(),
+            [n.clone(), 24.to_dim()]
+        );
+        assert_eq!(
+            reshape(&from, wanted(&[-1, 12])).unwrap(),
+            [n.clone() * 2, 12.to_dim()]
+        );
+        assert_eq!(
+            reshape(&from, wanted(&[2, 12])).unwrap(),
+            [2.to_dim(), 12.to_dim()]
+        );
+        // Dimensions of another value, computed by `Shape`.
+        let other = Fact::new(DatumType::F32, [m, 5.to_dim()]);
+        let of_other = Shape { start: 0, end: None }
+            .outputs(&[other])
+            .unwrap()
+            .unwrap()
+            .remove(0);
+        let found = reshape(&[n.clone(), 5.to_dim()], of_other).unwrap();
+        assert!(found[0].to_i64().is_err() && found[1] == 5.to_dim(), "{found:?}");
+        assert!(reshape(&from, Fact::new(DatumType::I64, [2.to_dim()])).is_none());
+        let size = Size.outputs(&[Fact::new(DatumType::F32, from)]).unwrap().unwrap();
+        assert_eq!(size[0].shape.len(), 0);
+    }
+
+    #[test]
+    fn matrices_begin_at_an_axis() {
+        for (axis, expected) in [
+            (0, [1, 24]),
+            (1, [2, 12]),
+            (-1, [6, 4]),
+            (3, [24, 1]),
+            (-3, [1, 24]),
+        ] {
+            assert_eq!(
+                shape(&Flatten(axis), &[2, 3, 4], None).unwrap(),
+                expected,
+                "{axis}"
+            );
+        }
+        assert_eq!(shape(&Flatten(0), &[], None).unwrap(), [1, 1]);
+        for axis in [4, -4] {
+            let error = shape(&Flatten(axis), &[2, 3, 4], None).unwrap_err();
+            assert!(error.is::<Refusal>(), "{error}");
+        }
+    }
+
+    #[test]
+    fn axes_of_one_are_added_and_dropped() {
+        assert_eq!(shape(&Unsqueeze(vec![0, -1]), &[3], None).unwrap(), [1, 3, 1]);
+        let by_input = shape(&Unsqueeze(vec![]), &[3, 4], Some(&[1])).unwrap();
+        assert_eq!(by_input, [3, 1, 4]);
+        assert_eq!(shape(&Squeeze(vec![]), &[1, 3, 1, 0], None).unwrap(), [3, 0]);
+        assert_eq!(shape(&Squeeze(vec![]), &[1, 3, 1], Some(&[-1])).unwrap(), [1, 3]);
+        assert_eq!(shape(&Squeeze(vec![0, -3]), &[1, 3, 1], None).unwrap(), [3, 1]);
+        for (compute, from) in [
+            (&Unsqueeze(vec![0, -3]) as &dyn Compute, &[3][..]),
+            (&Unsqueeze((0..64).collect()), &[3]),
+            (&Squeeze(vec![1]), &[1, 3]),
+            (&Squeeze(vec![0]), &[0]),
+        ] {
+            let error = shape(compute, from, None).unwrap_err();
+            assert!(error.is::<BadInput>(), "{compute:?}: {error}");
+        }
+        assert!(shape(&Squeeze(vec![2]), &[1, 3], None).is_err());
+    }
+
+    #[test]
+    fn dimensions_are_values() {
+        let of = |start, end| {
+            let shape = Shape { start, end };
+            run(&shape, &[Tensor::zero::<u8>(&[2, 0, 4]).unwrap()])
+                .unwrap()
+                .remove(0)
+        };
+        assert_eq!(of(0, None), tensor1(&[2i64, 0, 4]));
+        assert_eq!(of(-2, Some(-1)), tensor1(&[0i64]));
+        assert_eq!(of(-9, Some(9)), tensor1(&[2i64, 0, 4]));
+        assert_eq!(of(2, Some(1)), tensor1::<i64>(&[]));
+        assert_eq!(
+            run(&Size, &[texts(&[2, 1], &["a", "b"])]).unwrap()[0],
+            tensor0(2i64)
+        );
     }
 }

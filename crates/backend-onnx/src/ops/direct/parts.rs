@@ -1,0 +1,303 @@
+//! Values put together along an axis, and cut into parts.
+
+use std::sync::Arc;
+
+use tract_hir::internal::*;
+
+use super::{
+    compute::{Compute, empty, integers, known_integers, sizes},
+    texts,
+};
+use crate::{
+    cancelling::Pace,
+    faults::ensure_input,
+    lowered::OnnxNode,
+    ops::{attributes::Attributes, axis::axis, kernel::Fact},
+};
+
+/// `Concat`, along an axis.
+#[derive(Debug)]
+pub(super) struct Concat(pub(super) i64);
+
+impl Compute for Concat {
+    fn outputs(&self, inputs: &[Fact]) -> TractResult<Option<Vec<Fact>>> {
+        let first = inputs.first().context("expected an input")?;
+        let axis = axis(self.0, first.rank())?;
+        let mut shape = first.shape.clone();
+        for input in &inputs[1..] {
+            let other = &input.shape;
+            // Sizes that are unknown may turn out to be equal.
+            let is_same = |a: &TDim, b: &TDim| a == b || a.to_i64().is_err() || b.to_i64().is_err();
+            let fits = other.len() == shape.len()
+                && (0..shape.len()).all(|at| at == axis || is_same(&other[at], &shape[at]))
+                && input.datum_type == first.datum_type;
+            ensure_input!(
+                fits,
+                "{:?} of the shape {:?} and {:?} of {other:?} cannot be put together along axis {axis}",
+                first.datum_type,
+                first.shape,
+                input.datum_type
+            );
+            for (at, (size, other)) in shape.iter_mut().zip(other).enumerate() {
+                if at == axis {
+                    *size += other;
+                } else if size.to_i64().is_err() {
+                    *size = other.clone();
+                }
+            }
+        }
+        Ok(Some(vec![Fact::new(first.datum_type, shape)]))
+    }
+
+    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<Option<TVec<Arc<Tensor>>>> {
+        texts::moved(inputs, |inputs| {
+            let axis = axis(self.0, inputs[0].rank())?;
+            let mut shape: TVec<usize> = inputs[0].shape().into();
+            shape[axis] = inputs.iter().map(|input| input.shape()[axis]).sum();
+            let mut made = empty(inputs[0].datum_type(), &shape)?;
+            if made.len() == 0 {
+                return Ok(tvec![Arc::new(made)]);
+            }
+            let inner = shape[axis + 1..].iter().product::<usize>() * made.datum_type().size_of();
+            let row = shape[axis] * inner;
+            let (mut begin, mut pace) = (0, Pace::default());
+            for input in inputs.iter() {
+                let width = input.shape()[axis] * inner;
+                if width == 0 {
+                    continue;
+                }
+                let rows = made.as_bytes_mut().chunks_exact_mut(row);
+                for (to, from) in rows.zip(input.as_bytes().chunks_exact(width)) {
+                    pace.spend(width as u64 / 8 + 1)?;
+                    to[begin..begin + width].copy_from_slice(from);
+                }
+                begin += width;
+            }
+            Ok(tvec![Arc::new(made)])
+        })
+        .map(Some)
+    }
+}
+
+/// `Split` into parts of given sizes, or of equal ones.
+#[derive(Debug)]
+pub(super) struct Split {
+    axis: i64,
+    sizes: Option<Vec<i64>>,
+    /// How many parts there are where no sizes are given; the last one may be smaller if `rounds_up`.
+    count: usize,
+    rounds_up: bool,
+}
+
+impl Split {
+    pub(super) fn of(node: &OnnxNode) -> Self {
+        let attributes = Attributes(node);
+        Self {
+            axis: attributes.int("axis", 0),
+            sizes: attributes.has("split").then(|| attributes.ints("split").to_vec()),
+            count: node.output.len(),
+            rounds_up: attributes.has("num_outputs"),
+        }
+    }
+
+    /// The sizes of the parts of so many elements along an axis.
+    fn parts(&self, given: Option<&[i64]>, axis: usize, whole: usize) -> TractResult<TVec<usize>> {
+        let parts = match given {
+            Some(given) => sizes(given)?,
+            None => {
+                let count = self.count.max(1);
+                let each = whole.div_ceil(count);
+                // The others are full, and the last one has something left.
+                ensure_input!(
+                    whole.is_multiple_of(count) || (self.rounds_up && each * (count - 1) <= whole),
+                    "{whole} elements along axis {axis} are to be cut into {count} equal parts"
+                );
+                let mut parts: TVec<usize> = tvec![each; self.count];
+                if let Some(last) = parts.last_mut() {
+                    *last = whole - each * (count - 1);
+                }
+                parts
+            }
+        };
+        let all = parts.iter().try_fold(0usize, |all, &part| all.checked_add(part));
+        ensure_input!(
+            all == Some(whole) && parts.len() == self.count,
+            "parts {parts:?} of {whole} elements along axis {axis} for {} outputs",
+            self.count
+        );
+        Ok(parts)
+    }
+}
+
+impl Compute for Split {
+    fn outputs(&self, inputs: &[Fact]) -> TractResult<Option<Vec<Fact>>> {
+        let input = inputs.first().context("expected an input")?;
+        let axis = axis(self.axis, input.rank())?;
+        let given = match inputs.get(1) {
+            Some(sizes) => match known_integers(sizes)? {
+                Some(sizes) => Some(sizes),
+                None => return Ok(None),
+            },
+            None => self.sizes.clone(),
+        };
+        let whole = &input.shape[axis];
+        let parts: TVec<TDim> = match (whole.to_i64(), &given) {
+            (Ok(whole), given) => {
+                let parts = self.parts(given.as_deref(), axis, sizes(&[whole])?[0])?;
+                parts.iter().map(ToDim::to_dim).collect()
+            }
+            (Err(_), Some(given)) => sizes(given)?.iter().map(ToDim::to_dim).collect(),
+            (Err(_), None) => {
+                let count = self.count.max(1);
+                let each = match self.rounds_up {
+                    true => (whole.clone() + (count - 1)) / count,
+                    false => whole.clone() / count,
+                };
+                let mut parts = tvec![each.clone(); self.count];
+                if let Some(last) = parts.last_mut().filter(|_| self.rounds_up) {
+                    *last = whole.clone() - each * (count - 1);
+                }
+                parts
+            }
+        };
+        let part = |size: TDim| {
+            let mut part = input.with(input.datum_type);
+            part.shape[axis] = size;
+            part
+        };
+        Ok(Some(parts.into_iter().map(part).collect()))
+    }
+
+    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<Option<TVec<Arc<Tensor>>>> {
+        texts::moved(inputs, |inputs| {
+            let input = &inputs[0];
+            let axis = axis(self.axis, input.rank())?;
+            let shape = input.shape();
+            let given = match inputs.get(1) {
+                Some(sizes) => Some(integers(sizes)?),
+                None => self.sizes.clone(),
+            };
+            let whole = shape[axis];
+            let inner = shape[axis + 1..].iter().product::<usize>() * input.datum_type().size_of();
+            let mut made: TVec<Arc<Tensor>> = tvec![];
+            let (mut begin, mut pace) = (0, Pace::default());
+            for part in self.parts(given.as_deref(), axis, whole)? {
+                let mut of_part: TVec<usize> = shape.into();
+                of_part[axis] = part;
+                let mut tensor = empty(input.datum_type(), &of_part)?;
+                if tensor.len() > 0 {
+                    let width = part * inner;
+                    let rows = input.as_bytes().chunks_exact(whole * inner);
+                    for (from, to) in rows.zip(tensor.as_bytes_mut().chunks_exact_mut(width)) {
+                        pace.spend(width as u64 / 8 + 1)?;
+                        to.copy_from_slice(&from[begin * inner..][..width]);
+                    }
+                }
+                begin += part;
+                made.push(Arc::new(tensor));
+            }
+            Ok(made)
+        })
+        .map(Some)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+    use crate::{
+        faults::BadInput,
+        ops::direct::texts::tests::{run, texts},
+    };
+
+    #[test]
+    fn values_are_put_together_along_any_axis() {
+        let (a, b) = (tensor2(&[[1i8, 2], [3, 4]]), tensor2(&[[5i8], [6]]));
+        let nothing = Tensor::zero::<i8>(&[2, 0]).unwrap();
+        let joined = run(&Concat(-1), &[a.clone(), nothing, b.clone()]).unwrap();
+        assert_eq!(joined[0], tensor2(&[[1i8, 2, 5], [3, 4, 6]]));
+        let joined = run(&Concat(0), &[a.clone(), a.clone()]).unwrap();
+        assert_eq!(joined[0], tensor2(&[[1i8, 2], [3, 4], [1, 2], [3, 4]]));
+        let words = [texts(&[1, 2], &["a", "b"]), texts(&[1, 1], &["c"])];
+        assert_eq!(
+            run(&Concat(1), &words).unwrap()[0],
+            texts(&[1, 3], &["a", "b", "c"])
+        );
+        assert_eq!(run(&Concat(0), &[tensor1(&[true])]).unwrap()[0], tensor1(&[true]));
+        for (axis, inputs) in [
+            (0, [a.clone(), b]),
+            (0, [a.clone(), tensor1(&[1i8, 2])]),
+            (0, [a.clone(), tensor2(&[[1i16, 2]])]),
+        ] {
+            assert!(run(&Concat(axis), &inputs).unwrap_err().is::<BadInput>());
+        }
+        assert!(run(&Concat(2), &[a.clone(), a]).is_err());
+        let long = texts(&[1], &[&"x".repeat(1 << 20)]);
+        let error = run(&Concat(0), &vec![long; 8192]).unwrap_err();
+        assert!(error.is::<BadInput>(), "{error}");
+    }
+
+    fn split(count: usize, sizes: Option<&[i64]>, rounds_up: bool) -> Split {
+        Split {
+            axis: -1,
+            sizes: sizes.map(<[i64]>::to_vec),
+            count,
+            rounds_up,
+        }
+    }
+
+    #[test]
+    fn values_are_cut_into_parts() {
+        let value = tensor2(&[[1u32, 2, 3], [4, 5, 6]]);
+        let expected = [tensor2(&[[1u32], [4]]), tensor2(&[[2u32, 3], [5, 6]])];
+        let given = split(2, Some(&[1, 2]), false);
+        assert_eq!(run(&given, &[value.clone()]).unwrap(), expected);
+        let by_input = [value.clone(), tensor1(&[1i64, 2])];
+        assert_eq!(run(&split(2, None, false), &by_input).unwrap(), expected);
+        let up = run(&split(2, None, true), &[value.clone()]).unwrap();
+        assert_eq!(up, [tensor2(&[[1u32, 2], [4, 5]]), tensor2(&[[3u32], [6]])]);
+        let words = run(&split(3, None, false), &[texts(&[3], &["a", "b", "c"])]).unwrap();
+        assert_eq!(words[2], texts(&[1], &["c"]));
+        let empty = run(&split(2, Some(&[3, 0]), false), &[value.clone()]).unwrap();
+        assert_eq!(empty[0], value);
+        assert_eq!(empty[1].shape(), [2, 0]);
+        for (split, sizes) in [
+            (split(2, None, false), None),
+            (split(2, Some(&[1, 1]), false), None),
+            (split(2, Some(&[-1, 4]), false), None),
+            (split(2, None, false), Some(&[3i64][..])),
+            (split(2, None, false), Some(&[i64::MAX, i64::MAX])),
+        ] {
+            let mut inputs = vec![value.clone()];
+            inputs.extend(sizes.map(tensor1));
+            assert!(run(&split, &inputs).unwrap_err().is::<BadInput>(), "{split:?}");
+        }
+    }
+
+    #[test]
+    fn parts_of_unknown_sizes_are_expressions() {
+        let scope = SymbolScope::default();
+        let size = scope.sym("n");
+        let input = Fact::new(DatumType::F32, [2.to_dim(), size.to_dim()]);
+        for (rounds_up, sizes) in [(false, [3, 3, 3]), (true, [4, 4, 2])] {
+            let parts = split(3, None, rounds_up)
+                .outputs(&[input.clone()])
+                .unwrap()
+                .unwrap();
+            let values = SymbolValues::default().with(&size, sizes.iter().sum());
+            for (part, expected) in parts.iter().zip(sizes) {
+                assert_eq!(part.shape[1].eval_to_i64(&values).unwrap(), expected);
+            }
+        }
+        let joined = Concat(1)
+            .outputs(&[input.clone(), input.clone()])
+            .unwrap()
+            .unwrap();
+        assert_eq!(joined[0].shape[1], size.to_dim() * 2);
+        let fixed = Fact::new(DatumType::F32, [2.to_dim(), 5.to_dim()]);
+        let joined = Concat(0).outputs(&[input, fixed]).unwrap().unwrap();
+        assert_eq!(joined[0].shape[..], [4.to_dim(), 5.to_dim()]);
+    }
+}

@@ -1,0 +1,105 @@
+//! Broadcasting of shapes: of numbers in a run, of expressions before it.
+
+use tract_hir::internal::*;
+
+use crate::faults::ensure_input;
+
+/// The shape that values of these shapes are broadcast to.
+///
+/// # Errors
+/// [`BadInput`](crate::faults::BadInput) if two sizes of one axis differ and neither is 1.
+pub(crate) fn broadcast(shapes: &[&[usize]]) -> TractResult<TVec<usize>> {
+    let rank = shapes.iter().map(|shape| shape.len()).max().unwrap_or(0);
+    let mut joined: TVec<usize> = tvec![1; rank];
+    for shape in shapes {
+        for (size, &other) in joined[rank - shape.len()..].iter_mut().zip(*shape) {
+            if *size == 1 {
+                *size = other;
+            }
+            ensure_input!(
+                other == 1 || other == *size,
+                "the shapes {shapes:?} cannot be broadcast together: {size} and {other} elements along one axis"
+            );
+        }
+    }
+    Ok(joined)
+}
+
+/// The same before a run. Where a size is unknown beside one that is neither unknown nor 1, it is that one.
+///
+/// # Errors
+/// As [`broadcast`].
+pub(crate) fn broadcast_dims(shapes: &[&[TDim]]) -> TractResult<TVec<TDim>> {
+    let rank = shapes.iter().map(|shape| shape.len()).max().unwrap_or(0);
+    let mut joined: TVec<TDim> = tvec![TDim::Val(1); rank];
+    for shape in shapes {
+        for (size, other) in joined[rank - shape.len()..].iter_mut().zip(*shape) {
+            if *other == TDim::Val(1) || size == other {
+                continue;
+            }
+            *size = match (&*size, other) {
+                (TDim::Val(1), other) => other.clone(),
+                (TDim::Val(one), TDim::Val(other)) => {
+                    ensure_input!(
+                        one == other,
+                        "the shapes {shapes:?} cannot be broadcast together: {one} and {other} elements along one axis"
+                    );
+                    continue;
+                }
+                (TDim::Val(_), _) => continue,
+                (_, TDim::Val(_)) => other.clone(),
+                (one, other) => one.clone().broadcast(other.clone())?,
+            };
+        }
+    }
+    Ok(joined)
+}
+
+/// The sizes, if all of them are known.
+pub(crate) fn known(shape: &[TDim]) -> Option<TVec<usize>> {
+    let size = |dim: &TDim| match dim {
+        TDim::Val(size) => usize::try_from(*size).ok(),
+        _ => None,
+    };
+    shape.iter().map(size).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    #[test]
+    fn shapes_are_broadcast_from_the_last_axis() {
+        for (shapes, expected) in [
+            (&[&[][..], &[]][..], &[][..]),
+            (&[&[5], &[2, 1]], &[2, 5]),
+            (&[&[0], &[1]], &[0]),
+            (&[&[3, 1, 2], &[4, 1], &[]], &[3, 4, 2]),
+        ] {
+            assert_eq!(broadcast(shapes).unwrap()[..], *expected, "{shapes:?}");
+        }
+        for shapes in [[&[2][..], &[3]], [&[0], &[2]], [&[2, 3], &[2, 1, 4]]] {
+            let error = broadcast(&shapes).unwrap_err();
+            assert!(error.is::<crate::faults::BadInput>(), "{error}");
+        }
+    }
+
+    #[test]
+    fn sizes_that_are_unknown_follow_from_others() {
+        let scope = SymbolScope::default();
+        let (n, m) = (scope.sym("n").to_dim(), scope.sym("m").to_dim());
+        let dims = |a: &TDim, b: &TDim| broadcast_dims(&[&[a.clone()], &[b.clone()]]);
+        for (a, b, expected) in [
+            (&n, &n, &n),
+            (&n, &1.to_dim(), &n),
+            (&n, &7.to_dim(), &7.to_dim()),
+            (&7.to_dim(), &m, &7.to_dim()),
+        ] {
+            assert_eq!(dims(a, b).unwrap()[0], *expected);
+        }
+        assert!(known(&dims(&n, &m).unwrap()).is_none());
+        assert!(dims(&2.to_dim(), &3.to_dim()).is_err());
+    }
+}
