@@ -30,6 +30,7 @@ pub(crate) mod elements;
 mod elementwise;
 #[cfg(test)]
 mod extreme_numbers;
+mod eye_like;
 mod fuse;
 mod gate_functions;
 mod gemm;

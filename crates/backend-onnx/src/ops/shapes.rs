@@ -90,7 +90,7 @@ mod tests {
     fn sizes_that_are_unknown_follow_from_others() {
         let scope = SymbolScope::default();
         let (n, m) = (scope.sym("n").to_dim(), scope.sym("m").to_dim());
-        let dims = |a: &TDim, b: &TDim| broadcast_dims(&[&[a.clone()], &[b.clone()]]);
+        let dims = |a: &TDim, b: &TDim| broadcast_dims(&[std::slice::from_ref(a), std::slice::from_ref(b)]);
         for (a, b, expected) in [
             (&n, &n, &n),
             (&n, &1.to_dim(), &n),

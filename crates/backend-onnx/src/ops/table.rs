@@ -5,9 +5,9 @@
 use super::{
     activation::{self, activation},
     affine_grid, attention, attention_mask, batch_normalization, cast, coarse, columns, conditions as when,
-    constants, contrib, conv_transpose, counting, cum_sum, determinant, dft, elementwise, gemm, grid_sample,
-    grouped_attention, hardmax, indexed, local_normalization, lookup, lp_pool, matrices, max_unpool, mel,
-    non_max_suppression, non_zero, normalize,
+    constants, contrib, conv_transpose, counting, cum_sum, determinant, dft, elementwise, eye_like, gemm,
+    grid_sample, grouped_attention, hardmax, indexed, local_normalization, lookup, lp_pool, matrices,
+    max_unpool, mel, non_max_suppression, non_zero, normalize,
     numbers::Arithmetic,
     packed_product, packed_rows, pad, pieces_of_text, power, prelu, quantize, quantized_pair, random,
     recurrent, reduce, resize, roi_align, rotary,
@@ -266,7 +266,10 @@ pub(super) static RULES: &[Rule] = &[
     op("Erf").since(9).of(SHORT_FLOATS).wide().by(activation),
     op("Exp").of(FLOATS).wide().by(activation),
     op("Expand").shaped_by(&[1]).since(8).by(tract::expand_to),
-    op("EyeLike").since(9).takes(&["dtype", "k"]).by(tract::eye_like),
+    op("EyeLike")
+        .since(9)
+        .takes(&["dtype", "k"])
+        .by(eye_like::eye_like),
     op("Flatten").takes(AXIS).by(tract::flatten),
     op("Floor").of(FLOATS).wide().by(activation),
     op("GRU")

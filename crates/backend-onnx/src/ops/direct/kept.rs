@@ -84,7 +84,7 @@ mod tests {
     #[test]
     fn values_stay_and_masks_keep_everything() {
         let words = texts(&[2], &["a", "b"]);
-        assert_eq!(run(&Identity, &[words.clone()]).unwrap(), [words]);
+        assert_eq!(run(&Identity, std::slice::from_ref(&words)).unwrap(), [words]);
         let dropout = Dropout {
             gives_mask: true,
             training: Some(1),

@@ -260,9 +260,9 @@ mod tests {
     #[test]
     fn axes_are_put_in_any_order() {
         let value = tensor3(&[[[1u16, 2, 3], [4, 5, 6]]]);
-        let turned = one(&Transpose(vec![]), &[value.clone()]);
+        let turned = one(&Transpose(vec![]), std::slice::from_ref(&value));
         assert_eq!(turned, tensor3(&[[[1u16], [4]], [[2], [5]], [[3], [6]]]));
-        let moved = one(&Transpose(vec![1, 0, 2]), &[value.clone()]);
+        let moved = one(&Transpose(vec![1, 0, 2]), std::slice::from_ref(&value));
         assert_eq!(moved, tensor3(&[[[1u16, 2, 3]], [[4, 5, 6]]]));
         let words = one(&Transpose(vec![1, 0]), &[texts(&[2, 2], &["a", "b", "c", "d"])]);
         assert_eq!(words, texts(&[2, 2], &["a", "c", "b", "d"]));
@@ -301,7 +301,7 @@ mod tests {
         );
         let long = texts(&[1], &[&"x".repeat(1 << 20)]);
         assert!(
-            run(&Gather(0), &[long, tensor1(&[0i64; 8192])])
+            run(&Gather(0), &[long, tensor1(&vec![0i64; 8192])])
                 .unwrap_err()
                 .is::<BadInput>()
         );

@@ -253,14 +253,14 @@ mod tests {
         let value = tensor2(&[[1u32, 2, 3], [4, 5, 6]]);
         let expected = [tensor2(&[[1u32], [4]]), tensor2(&[[2u32, 3], [5, 6]])];
         let given = split(2, Some(&[1, 2]), false);
-        assert_eq!(run(&given, &[value.clone()]).unwrap(), expected);
+        assert_eq!(run(&given, std::slice::from_ref(&value)).unwrap(), expected);
         let by_input = [value.clone(), tensor1(&[1i64, 2])];
         assert_eq!(run(&split(2, None, false), &by_input).unwrap(), expected);
-        let up = run(&split(2, None, true), &[value.clone()]).unwrap();
+        let up = run(&split(2, None, true), std::slice::from_ref(&value)).unwrap();
         assert_eq!(up, [tensor2(&[[1u32, 2], [4, 5]]), tensor2(&[[3u32], [6]])]);
         let words = run(&split(3, None, false), &[texts(&[3], &["a", "b", "c"])]).unwrap();
         assert_eq!(words[2], texts(&[1], &["c"]));
-        let empty = run(&split(2, Some(&[3, 0]), false), &[value.clone()]).unwrap();
+        let empty = run(&split(2, Some(&[3, 0]), false), std::slice::from_ref(&value)).unwrap();
         assert_eq!(empty[0], value);
         assert_eq!(empty[1].shape(), [2, 0]);
         for (split, sizes) in [
@@ -283,7 +283,7 @@ mod tests {
         let input = Fact::new(DatumType::F32, [2.to_dim(), size.to_dim()]);
         for (rounds_up, sizes) in [(false, [3, 3, 3]), (true, [4, 4, 2])] {
             let parts = split(3, None, rounds_up)
-                .outputs(&[input.clone()])
+                .outputs(std::slice::from_ref(&input))
                 .unwrap()
                 .unwrap();
             let values = SymbolValues::default().with(&size, sizes.iter().sum());

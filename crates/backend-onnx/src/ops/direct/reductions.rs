@@ -373,7 +373,7 @@ mod tests {
         let of = |name: &str, last: i64, numbers: &[f32]| {
             let argument = Argument::of(&node(name, &[("select_last_index", last), ("keepdims", 0)]));
             let line = tensor1(numbers);
-            let found = run(&argument, &[line.clone()]).unwrap().remove(0);
+            let found = run(&argument, std::slice::from_ref(&line)).unwrap().remove(0);
             // Beside each other in columns too.
             let both = Tensor::stack_tensors(
                 1,
@@ -422,7 +422,7 @@ mod tests {
     fn images_are_pooled_as_a_whole() {
         let image = tensor1(&[1.0f32, 5.0, -3.0, -1.0, -INF, -INF, NAN, 2.0]);
         let image = image.into_shape(&[1, 4, 2, 1]).unwrap();
-        let pooled = |is_max, input: &Tensor| run(&GlobalPool { is_max }, &[input.clone()]);
+        let pooled = |is_max, input: &Tensor| run(&GlobalPool { is_max }, std::slice::from_ref(input));
         let max = pooled(true, &image).unwrap().remove(0);
         assert_eq!(max.shape(), [1, 4, 1, 1]);
         let max = floats(&max);

@@ -100,7 +100,7 @@ impl Reshape {
             };
             match rest.iter().position(|other| *other == dim) {
                 Some(place) => drop(rest.remove(place)),
-                None => divisor = divisor * dim.clone(),
+                None => divisor *= dim.clone(),
             }
             shape.push(dim);
         }

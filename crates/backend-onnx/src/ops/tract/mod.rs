@@ -16,7 +16,7 @@ pub(super) use axes::{
     squeeze, transpose, unsqueeze,
 };
 pub(super) use einsum::einsum;
-pub(super) use places::{expand_to, eye_like, gather, tile};
+pub(super) use places::{expand_to, gather, tile};
 pub(super) use products::{gemm, integer_product, product, q_linear_product};
 pub(super) use sizes::to_sizes;
 pub(super) use windows::{

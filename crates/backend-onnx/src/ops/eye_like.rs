@@ -1,0 +1,113 @@
+//! `EyeLike`: a matrix of ones on a diagonal. tract makes it before its size is looked at.
+
+use std::sync::Arc;
+
+use tract_hir::internal::*;
+
+use super::{
+    attributes::Attributes,
+    elements::{of_type, tensor},
+    kernel::{Fact, Kernel, kernel},
+};
+use crate::{
+    building::BuildContext,
+    dtype,
+    faults::{Refusal, Unsupported},
+    lowered::OnnxNode,
+};
+
+/// `EyeLike`.
+pub(crate) fn eye_like(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
+    let attributes = Attributes(node);
+    let datum_type = match attributes.has("dtype") {
+        false => None,
+        true => {
+            let code = i32::try_from(attributes.int("dtype", 0))?;
+            let datum_type = dtype::from_onnx(code).and_then(dtype::to_tract);
+            Some(datum_type.ok_or_else(|| Refusal("gives a type that is not supported".to_owned()))?)
+        }
+    };
+    Ok(kernel(EyeLike {
+        datum_type,
+        diagonal: attributes.int("k", 0),
+    }))
+}
+
+/// Ones on a diagonal.
+#[derive(Debug)]
+struct EyeLike {
+    /// That of the input, if it is not given.
+    datum_type: Option<DatumType>,
+    /// Columns to the right of the first diagonal.
+    diagonal: i64,
+}
+
+impl Kernel for EyeLike {
+    fn name(&self) -> &'static str {
+        "EyeLike"
+    }
+
+    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+        let [input] = inputs else {
+            bail!("expected 1 input, found {}", inputs.len());
+        };
+        ensure!(input.rank() == 2, "expected a matrix");
+        let datum_type = self.datum_type.unwrap_or(input.datum_type);
+        if !datum_type.is_number() && datum_type != DatumType::Bool {
+            bail!(Unsupported::Anywhere("is supported for numbers only".to_owned()));
+        }
+        Ok(vec![input.with(datum_type)])
+    }
+
+    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+        let shape = inputs[0].shape();
+        let mut eye = vec![0u8; shape[0] * shape[1]];
+        for (row, line) in eye.chunks_exact_mut(shape[1].max(1)).enumerate() {
+            let column = (row as i64).saturating_add(self.diagonal);
+            if let Some(place) = usize::try_from(column)
+                .ok()
+                .and_then(|column| line.get_mut(column))
+            {
+                *place = 1;
+            }
+        }
+        let datum_type = self.datum_type.unwrap_or(inputs[0].datum_type());
+        Ok(tvec![of_type(tensor(shape, eye)?, datum_type)?])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    #[test]
+    fn ones_are_on_a_diagonal_of_any_type() {
+        let of = |datum_type, diagonal, input: Tensor| {
+            let eye = EyeLike { datum_type, diagonal };
+            eye.run(&[Arc::new(input)]).unwrap().remove(0)
+        };
+        let table = tensor2(&[[5i16, 5, 5], [5, 5, 5]]);
+        assert_eq!(of(None, 0, table.clone()), tensor2(&[[1i16, 0, 0], [0, 1, 0]]));
+        assert_eq!(of(None, 1, table.clone()), tensor2(&[[0i16, 1, 0], [0, 0, 1]]));
+        assert_eq!(of(None, -1, table.clone()), tensor2(&[[0i16, 0, 0], [1, 0, 0]]));
+        assert_eq!(of(None, i64::MAX, table.clone()), tensor2(&[[0i16; 3]; 2]));
+        let truths = of(Some(DatumType::Bool), 2, table);
+        assert_eq!(truths, tensor2(&[[false, false, true], [false, false, false]]));
+        assert_eq!(of(None, 0, Tensor::zero::<f32>(&[2, 0]).unwrap()).shape(), [2, 0]);
+    }
+
+    #[test]
+    fn only_matrices_of_numbers_have_a_diagonal() {
+        let eye = EyeLike {
+            datum_type: None,
+            diagonal: 0,
+        };
+        let outputs = |tensor: Tensor| eye.outputs(&Fact::of_values(&[Arc::new(tensor)]));
+        assert!(outputs(tensor1(&[1.0f32])).is_err());
+        let words = tensor(&[1, 1], vec![String::new()]).unwrap();
+        assert!(outputs(words).unwrap_err().is::<Unsupported>());
+        assert!(outputs(tensor2(&[[true]])).is_ok());
+    }
+}
