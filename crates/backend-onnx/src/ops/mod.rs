@@ -94,6 +94,7 @@ mod types;
 mod unique;
 mod vector;
 mod whole;
+mod window;
 mod wiring;
 
 pub(crate) use attributes::Attributes;

@@ -8,8 +8,11 @@ mod clip;
 mod compute;
 mod fill;
 mod heads;
+#[cfg(test)]
+mod made_nodes;
 mod moves;
 mod pairs;
+mod pools;
 mod products;
 mod slice;
 mod sums;
@@ -253,6 +256,8 @@ fn own(node: &OnnxNode, constants: &[Option<Arc<Tensor>>]) -> TractResult<Option
         "tensorferry/SameShape" => Some(Box::new(heads::SameShape)),
         "tensorferry/SplitHeads" => Some(Box::new(heads::SplitHeads::of(attributes))),
         "tensorferry/TransposeLast" => Some(Box::new(heads::TransposeLast)),
+        "AveragePool" => Some(Box::new(pools::Pool::average(attributes)?)),
+        "MaxPool" => Some(Box::new(pools::Pool::maximum(attributes)?)),
         "Conv" => windows::Conv::of(attributes, constants)?.map(|conv| Box::new(conv) as _),
         "Gemm" => Some(Box::new(products::Gemm::of(attributes, constants)?)),
         "ReduceMean" | "ReduceSum" => Some(Box::new(sums::Reduce::of(node))),
