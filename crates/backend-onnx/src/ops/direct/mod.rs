@@ -281,7 +281,7 @@ fn own(node: &OnnxNode, constants: &[Option<Arc<Tensor>>]) -> TractResult<Option
         })),
         "Concat" => Some(Box::new(moves::Concat(attributes.int("axis", 0)))),
         "Gather" => Some(Box::new(moves::Gather(attributes.int("axis", 0)))),
-        "MatMul" => Some(Box::new(products::MatMul)),
+        "MatMul" => Some(Box::new(products::MatMul::of(constants)?)),
         "Transpose" => Some(Box::new(moves::Transpose(attributes.ints("perm").to_vec()))),
         "Reshape" => Some(Box::new(views::Reshape {
             allows_zero: attributes.int("allowzero", 0) != 0,
