@@ -6,8 +6,11 @@
 mod batch_normalization;
 mod clip;
 mod compute;
+mod einsum;
 mod fill;
 mod heads;
+mod integer_products;
+mod integer_windows;
 #[cfg(test)]
 mod made_nodes;
 mod moves;
@@ -258,7 +261,14 @@ fn own(node: &OnnxNode, constants: &[Option<Arc<Tensor>>]) -> TractResult<Option
         "tensorferry/TransposeLast" => Some(Box::new(heads::TransposeLast)),
         "AveragePool" => Some(Box::new(pools::Pool::average(attributes)?)),
         "MaxPool" => Some(Box::new(pools::Pool::maximum(attributes)?)),
-        "Conv" => windows::Conv::of(attributes, constants)?.map(|conv| Box::new(conv) as _),
+        "Conv" => Some(Box::new(windows::Conv::of(attributes, constants)?)),
+        "ConvInteger" => Some(Box::new(integer_windows::ConvInteger::of(attributes, constants)?)),
+        "QLinearConv" => Some(Box::new(integer_windows::QLinearConv::of(attributes, constants)?)),
+        "MatMulInteger" => Some(Box::new(integer_products::MatMulInteger::of(
+            attributes, constants,
+        )?)),
+        "QLinearMatMul" => Some(Box::new(integer_products::QLinearMatMul::of(constants)?)),
+        "Einsum" => Some(Box::new(einsum::Einsum::of(attributes)?)),
         "Gemm" => Some(Box::new(products::Gemm::of(attributes, constants)?)),
         "ReduceMean" | "ReduceSum" => Some(Box::new(sums::Reduce::of(node))),
         "GlobalAveragePool" => Some(Box::new(sums::GlobalAverage)),

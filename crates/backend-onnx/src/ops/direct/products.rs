@@ -46,7 +46,7 @@ impl MatMul {
 }
 
 /// The sizes of a product, and whether the factors fit.
-fn fitting<D: DimLike>(a: &[D], b: &[D]) -> TractResult<Sizes<D>> {
+pub(super) fn fitting<D: DimLike>(a: &[D], b: &[D]) -> TractResult<Sizes<D>> {
     if a.is_empty() || b.is_empty() {
         bail!(Refusal(
             "multiplies a number, expected a vector or matrices".to_owned()

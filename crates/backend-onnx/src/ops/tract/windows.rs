@@ -24,11 +24,11 @@ use crate::{
 };
 
 /// What nodes with windows have in common.
-pub(in crate::ops) struct Window {
-    pub(in crate::ops) kernel: Option<TVec<usize>>,
-    pub(in crate::ops) strides: Option<TVec<usize>>,
-    pub(in crate::ops) dilations: Option<TVec<usize>>,
-    pub(in crate::ops) padding: PaddingSpec,
+struct Window {
+    kernel: Option<TVec<usize>>,
+    strides: Option<TVec<usize>>,
+    dilations: Option<TVec<usize>>,
+    padding: PaddingSpec,
 }
 
 /// Strides and the like beyond this make no sense, and their products stay far from overflowing.
@@ -53,7 +53,7 @@ fn numbers(attributes: Attributes<'_>, name: &str, least: usize) -> TractResult<
 }
 
 impl Window {
-    pub(in crate::ops) fn of(attributes: Attributes<'_>, is_pool: bool) -> TractResult<Self> {
+    fn of(attributes: Attributes<'_>, is_pool: bool) -> TractResult<Self> {
         let kernel = numbers(attributes, "kernel_shape", 1)?;
         let strides = numbers(attributes, "strides", 1)?;
         let dilations = numbers(attributes, "dilations", 1)?;
