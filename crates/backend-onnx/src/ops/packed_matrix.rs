@@ -3,19 +3,18 @@
 
 use tract_hir::prelude::TractResult;
 
-use super::products::{BLOCK, DEPTH, PANEL, PART_ROWS, PER_STEP, Rows, packed};
+use super::products::{BLOCK, DEPTH, PANEL, PART_ROWS, PER_STEP, Rows, aligned, packed};
 use crate::cancelling::Pace;
 
 /// Columns that the last panel has a multiple of: as many as the widest vectors have numbers.
 const LANES: usize = 16;
 
-/// Below so many rows they are not packed: the matrix is read at the speed of memory, and sums of all rows stay in registers.
-const FEW_ROWS: usize = 4;
-
 /// A matrix of `depth` rows in panels of columns, the last of which may be narrower.
 #[derive(Debug)]
 pub(super) struct PackedMatrix {
     numbers: Vec<f32>,
+    /// Where the first panel begins: vectors that are read whole stand in one line of the caches.
+    start: usize,
     depth: usize,
     columns: usize,
 }
@@ -23,10 +22,10 @@ pub(super) struct PackedMatrix {
 impl PackedMatrix {
     /// Of a matrix whose columns stand beside each other, or, if it `is_turned`, one behind the other.
     pub(super) fn new(matrix: &[f32], depth: usize, columns: usize, is_turned: bool) -> Self {
-        let mut numbers = vec![0.0; depth * columns.next_multiple_of(LANES)];
+        let (mut numbers, start) = aligned(depth * columns.next_multiple_of(LANES));
         for first in (0..columns).step_by(PANEL) {
             let width = width(columns, first);
-            let panel = &mut numbers[first * depth..][..width * depth];
+            let panel = &mut numbers[start + first * depth..][..width * depth];
             let used = PANEL.min(columns - first);
             if is_turned {
                 for (at, column) in matrix[first * depth..]
@@ -44,9 +43,15 @@ impl PackedMatrix {
         }
         Self {
             numbers,
+            start,
             depth,
             columns,
         }
+    }
+
+    /// The panel that begins at a column.
+    fn panel(&self, first: usize, width: usize) -> &[f32] {
+        &self.numbers[self.start + first * self.depth..][..width * self.depth]
     }
 
     /// Writes rows of `depth` numbers times this matrix.
@@ -93,22 +98,23 @@ impl pulp::WithSimd for Product<'_> {
             1 => self.few::<S, 1>(simd),
             2 => self.few::<S, 2>(simd),
             3 => self.few::<S, 3>(simd),
+            4 => self.few::<S, 4>(simd),
             rows => self.many(simd, rows),
         }
     }
 }
 
 impl Product<'_> {
+    /// Rows that are few are not packed: the matrix is read at the speed of memory, and the sums of all rows stay in registers.
     #[inline(always)]
     fn few<S: pulp::Simd, const ROWS: usize>(self, simd: S) -> TractResult<()> {
-        const { assert!(ROWS < FEW_ROWS) };
         let (depth, columns) = (self.matrix.depth, self.matrix.columns);
         let rows: [&[f32]; ROWS] = std::array::from_fn(|row| &self.rows[row * depth..][..depth]);
         let mut sums = [[0.0; PANEL]; ROWS];
         for first in (0..columns).step_by(PANEL) {
             let width = width(columns, first);
             self.pace.spend((ROWS * depth * width) as u64 / PER_STEP + 1)?;
-            let panel = &self.matrix.numbers[first * depth..][..width * depth];
+            let panel = self.matrix.panel(first, width);
             let mut vector = 0;
             while vector * S::F32_LANES < width {
                 let column = vector * S::F32_LANES;
@@ -142,7 +148,7 @@ impl Product<'_> {
         for first in (0..columns).step_by(PANEL) {
             let width = width(columns, first);
             self.pace.spend((rows * depth * width) as u64 / PER_STEP + 1)?;
-            let panel = &self.matrix.numbers[first * depth..][..width * depth];
+            let panel = self.matrix.panel(first, width);
             let used = PANEL.min(columns - first);
             for term in (0..depth).step_by(DEPTH) {
                 offsets.clear();

@@ -114,6 +114,14 @@ pub(super) fn copy_line(from: &[f32], to: &mut [f32]) {
     }
 }
 
+/// So many zeros, and where they begin in what is given: where whole vectors stand in one line of the caches each.
+pub(super) fn aligned(count: usize) -> (Vec<f32>, usize) {
+    const LINE: usize = 64 / size_of::<f32>();
+    let numbers = vec![0.0f32; count + LINE - 1];
+    let start = numbers.as_ptr().align_offset(64).min(LINE - 1);
+    (numbers, start)
+}
+
 /// How many numbers [`packed`] gives.
 pub(super) fn packed_len(rows: usize, depth: usize) -> usize {
     match rows {
@@ -197,7 +205,8 @@ impl<F: FnMut(usize, usize, &mut [f32], usize)> pulp::WithSimd for Products<'_, 
             terms,
         };
         let mut sums = vec![0.0; blocks * BLOCK * PANEL];
-        let mut panel = vec![[0.0; PANEL]; terms.min(DEPTH)];
+        let (mut copied, start) = aligned(terms.min(DEPTH) * PANEL);
+        let (panel, _) = copied[start..].as_chunks_mut::<PANEL>();
         let panel_offsets: Vec<usize> = (0..panel.len()).map(|term| term * PANEL).collect();
         let farthest = self.offsets.iter().copied().max().unwrap_or(0);
         let mut first = 0;
@@ -213,7 +222,7 @@ impl<F: FnMut(usize, usize, &mut [f32], usize)> pulp::WithSimd for Products<'_, 
                 let mut offsets = &self.offsets[term..end];
                 let mut values = &self.values[first..];
                 if is_copied {
-                    copy(simd, values, offsets, &mut panel);
+                    copy(simd, values, offsets, panel);
                     offsets = &panel_offsets[..offsets.len()];
                     values = panel.as_flattened();
                 }

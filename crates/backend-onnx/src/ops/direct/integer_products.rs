@@ -280,3 +280,171 @@ fn scaled<T: Element + Copy + Default>(
     }
     tensor(&sums.shape, made)
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+    use crate::{faults::Misfit, lowered::OnnxNode, ops::direct::made_nodes::node};
+
+    fn factor(datum_type: DatumType, shape: &[usize], step: usize) -> Arc<Tensor> {
+        let count: usize = shape.iter().product();
+        let bytes: Vec<u8> = (0..count).map(|at| (at * step % 256) as u8).collect();
+        Arc::new(match datum_type {
+            DatumType::I8 => tensor(shape, bytes.iter().map(|&byte| byte as i8).collect()).unwrap(),
+            _ => tensor(shape, bytes).unwrap(),
+        })
+    }
+
+    fn numbers(tensor: &Tensor) -> Vec<i32> {
+        quantize::integers(tensor).unwrap()
+    }
+
+    fn with_inputs(mut node: OnnxNode, count: usize) -> OnnxNode {
+        node.input = (0..count).map(|at| format!("x{at}")).collect();
+        node
+    }
+
+    fn run(op: &dyn Compute, inputs: &[Arc<Tensor>]) -> TractResult<Arc<Tensor>> {
+        let facts = op.outputs(&Fact::of_values(inputs))?.unwrap();
+        let made = op.run(&mut inputs.into())?.unwrap();
+        let shape: TVec<TDim> = made[0].shape().iter().map(ToDim::to_dim).collect();
+        assert_eq!(
+            (made[0].datum_type(), &shape),
+            (facts[0].datum_type, &facts[0].shape)
+        );
+        Ok(made[0].clone())
+    }
+
+    const TYPES: [DatumType; 2] = [DatumType::U8, DatumType::I8];
+
+    /// Two matrices in a batch, times one matrix or two.
+    fn plainly(
+        a: &Tensor,
+        b: &Tensor,
+        zero_points: [&Tensor; 2],
+        [rows, depth, columns]: [usize; 3],
+    ) -> Vec<i32> {
+        let (x, y) = (numbers(a), numbers(b));
+        let zeros = zero_points.map(numbers);
+        let of = |list: &[i32], at: usize| list[at % list.len()];
+        let at = |at: usize| -> i32 {
+            let (row, column) = (at / columns, at % columns);
+            let second = if b.rank() == 3 { row / rows } else { 0 };
+            let terms = (0..depth).map(|term| {
+                let a = x[row * depth + term] - of(&zeros[0], row);
+                let b =
+                    y[(second * depth + term) * columns + column] - of(&zeros[1], second * columns + column);
+                a * b
+            });
+            terms.sum()
+        };
+        (0..2 * rows * columns).map(at).collect()
+    }
+
+    #[test]
+    fn sums_are_exact_for_all_types_and_zero_points() {
+        let (rows, depth, columns) = (3, 20, 17);
+        for of_a in TYPES {
+            for of_b in TYPES {
+                let a = factor(of_a, &[2, rows, depth], 37);
+                for b_shape in [&[depth, columns][..], &[2, depth, columns]] {
+                    let b = factor(of_b, b_shape, 91);
+                    let lists: [(&[usize], &[usize]); 5] = [
+                        (&[], &[]),
+                        (&[1], &[columns]),
+                        (&[rows], &[1, columns]),
+                        (&[2, rows, 1], &[]),
+                        (&[], &[2, 1, columns]),
+                    ];
+                    for (a_zero, b_zero) in lists {
+                        if b_shape.len() == 2 && b_zero.len() == 3 {
+                            continue;
+                        }
+                        let zeros = [factor(of_a, a_zero, 29), factor(of_b, b_zero, 53)];
+                        let zeros = zeros.map(|zero| {
+                            Arc::new(match (zero.datum_type(), zero.len()) {
+                                (DatumType::U8, 1) => tensor(zero.shape(), vec![9u8]).unwrap(),
+                                (DatumType::I8, 1) => tensor(zero.shape(), vec![-9i8]).unwrap(),
+                                _ => (*zero).clone(),
+                            })
+                        });
+                        let expected = plainly(&a, &b, [&zeros[0], &zeros[1]], [rows, depth, columns]);
+                        let inputs = [a.clone(), b.clone(), zeros[0].clone(), zeros[1].clone()];
+                        let node = with_inputs(node("MatMulInteger", &[], &[], 1), 4);
+                        let known = [None, Some(b.clone()), None, Some(zeros[1].clone())];
+                        for constants in [&[][..], &known] {
+                            let op = MatMulInteger::of(Attributes(&node), constants).unwrap();
+                            let found = run(&op, &inputs).unwrap();
+                            assert_eq!(
+                                elements::<i32>(&found).unwrap(),
+                                expected,
+                                "{a_zero:?} {b_zero:?}"
+                            );
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn results_are_scaled_and_rounded_to_the_type_of_their_zero_point() {
+        let sizes @ [rows, depth, columns] = [3, 5, 4];
+        for (of_b, of_result) in [(DatumType::U8, DatumType::U8), (DatumType::I8, DatumType::I8)] {
+            let (a, b) = (
+                factor(DatumType::U8, &[2, rows, depth], 37),
+                factor(of_b, &[depth, columns], 91),
+            );
+            let zeros = [
+                factor(DatumType::U8, &[], 0),
+                factor(of_b, &[columns], 3),
+                factor(of_result, &[], 0),
+            ];
+            let scales: [Vec<f32>; 3] = [vec![0.01], vec![0.02, 0.5, 0.001, 0.1], vec![0.1]];
+            let sums = plainly(&a, &b, [&zeros[0], &zeros[1]], sizes);
+            let least = if of_result == DatumType::I8 { -128 } else { 0 };
+            let expected = sums.iter().enumerate().map(|(at, &sum)| {
+                let scale = scales[0][0] * scales[1][at % columns] / scales[2][0];
+                ((sum as f32 * scale).round_ties_even() as i32).clamp(least, least + 255)
+            });
+            let expected: Vec<i32> = expected.collect();
+            let scales = scales.map(|scales| match scales[..] {
+                [scale] => Arc::new(tensor0(scale)),
+                _ => Arc::new(tensor1(&scales)),
+            });
+            let inputs = [
+                a.clone(),
+                scales[0].clone(),
+                zeros[0].clone(),
+                b.clone(),
+                scales[1].clone(),
+                zeros[1].clone(),
+                scales[2].clone(),
+                zeros[2].clone(),
+            ];
+            let mut constants = vec![None; 8];
+            for place in [3, 5] {
+                constants[place] = Some(inputs[place].clone());
+            }
+            for constants in [&[][..], &constants] {
+                let found = run(&QLinearMatMul::of(constants).unwrap(), &inputs).unwrap();
+                assert_eq!(numbers(&found), expected);
+            }
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused() {
+        let node = with_inputs(node("MatMulInteger", &[], &[], 1), 3);
+        let op = MatMulInteger::of(Attributes(&node), &[]).unwrap();
+        let bytes = |shape: &[usize]| factor(DatumType::U8, shape, 7);
+        let run = |inputs: [Arc<Tensor>; 3]| run(&op, &inputs).unwrap_err();
+        assert!(run([bytes(&[2, 3]), bytes(&[4, 2]), bytes(&[])]).is::<Misfit>());
+        assert!(run([bytes(&[2, 3]), bytes(&[3, 2]), bytes(&[5])]).is::<Refusal>());
+        assert!(run([bytes(&[2, 3]), bytes(&[3, 2]), factor(DatumType::I8, &[], 1)]).is::<Refusal>());
+        let wide = Arc::new(Tensor::zero::<u16>(&[2, 3]).unwrap());
+        assert!(run([wide.clone(), bytes(&[3, 2]), wide]).is::<Unsupported>());
+    }
+}

@@ -254,3 +254,159 @@ fn scaled<T: Element + Copy + Default>(
     }
     tensor(&sizes.shape, made)
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+    use crate::{lowered::OnnxNode, ops::direct::made_nodes::node};
+
+    fn bytes(datum_type: DatumType, shape: &[usize], step: usize) -> Arc<Tensor> {
+        let count: usize = shape.iter().product();
+        let bytes: Vec<u8> = (0..count).map(|at| (at * step % 251 + 5) as u8).collect();
+        Arc::new(match datum_type {
+            DatumType::I8 => tensor(shape, bytes.iter().map(|&byte| byte as i8).collect()).unwrap(),
+            _ => tensor(shape, bytes).unwrap(),
+        })
+    }
+
+    fn run(op: &dyn Compute, inputs: &[Arc<Tensor>]) -> TractResult<Arc<Tensor>> {
+        let facts = op.outputs(&Fact::of_values(inputs))?.unwrap();
+        let made = op.run(&mut inputs.into())?.unwrap();
+        let shape: TVec<TDim> = made[0].shape().iter().map(ToDim::to_dim).collect();
+        assert_eq!(
+            (made[0].datum_type(), &shape),
+            (facts[0].datum_type, &facts[0].shape)
+        );
+        Ok(made[0].clone())
+    }
+
+    fn made_node(op_type: &str, axes: usize, group: i64, inputs: usize) -> OnnxNode {
+        let lists = [("pads", vec![1; 2 * axes]), ("strides", vec![2; axes])];
+        let mut node = node(op_type, &lists, &[("group", group)], 1);
+        node.input = (0..inputs).map(|at| format!("x{at}")).collect();
+        node
+    }
+
+    /// As convolutions of FP64, whose padding is zero: the zero points are subtracted before.
+    fn plainly(node: &OnnxNode, [image, weights]: [&Tensor; 2], zero_points: [&Tensor; 2]) -> Vec<i32> {
+        let [x, w, x_zero, w_zero] = [image, weights, zero_points[0], zero_points[1]]
+            .map(|tensor| quantize::integers(tensor).unwrap());
+        let rows = w.len() / weights.shape()[0];
+        let x = x.iter().map(|&x| f64::from(x - x_zero[0])).collect::<Vec<_>>();
+        let w = w
+            .iter()
+            .enumerate()
+            .map(|(at, &w)| f64::from(w - w_zero[at / rows % w_zero.len()]));
+        let inputs = [
+            Arc::new(tensor(image.shape(), x).unwrap()),
+            Arc::new(tensor(weights.shape(), w.collect::<Vec<_>>()).unwrap()),
+        ];
+        let node = OnnxNode {
+            op_type: "Conv".to_owned(),
+            ..node.clone()
+        };
+        let op = super::super::windows::Conv::of(Attributes(&node), &[]).unwrap();
+        let found = run(&op, &inputs).unwrap();
+        elements::<f64>(&found)
+            .unwrap()
+            .iter()
+            .map(|&sum| sum as i32)
+            .collect()
+    }
+
+    const TYPES: [DatumType; 2] = [DatumType::U8, DatumType::I8];
+
+    #[test]
+    fn sums_are_exact_for_all_types_and_zero_points() {
+        let cases: [(&[usize], &[usize], i64); 6] = [
+            (&[2, 3, 9], &[4, 3, 3], 1),
+            (&[1, 4, 5, 6], &[6, 2, 3, 2], 2),
+            (&[1, 5, 4, 4], &[5, 1, 3, 3], 5),
+            (&[1, 2, 3, 4, 3], &[3, 2, 2, 2, 2], 1),
+            // More terms than FP32 is exact for.
+            (&[1, 40, 4, 4], &[3, 40, 3, 3], 1),
+            (&[0, 3, 9], &[4, 3, 3], 1),
+        ];
+        for (image, weights, group) in cases {
+            for of_image in TYPES {
+                for of_weights in TYPES {
+                    let (x, w) = (bytes(of_image, image, 37), bytes(of_weights, weights, 91));
+                    for zero_points in [&[][..], &[1], &weights[..1]] {
+                        let zeros = [bytes(of_image, &[], 1), bytes(of_weights, zero_points, 53)];
+                        let node = made_node("ConvInteger", image.len() - 2, group, 4);
+                        let expected = plainly(&node, [&x, &w], [&zeros[0], &zeros[1]]);
+                        let inputs = [x.clone(), w.clone(), zeros[0].clone(), zeros[1].clone()];
+                        let known = [None, Some(w.clone()), None, Some(zeros[1].clone())];
+                        for constants in [&[][..], &known] {
+                            let op = ConvInteger::of(Attributes(&node), constants).unwrap();
+                            let found = run(&op, &inputs).unwrap();
+                            assert_eq!(elements::<i32>(&found).unwrap(), expected, "{weights:?}");
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn results_have_a_bias_and_the_scales_of_their_channels() {
+        for (of_weights, of_result) in [(DatumType::I8, DatumType::U8), (DatumType::U8, DatumType::I8)] {
+            let (x, w) = (
+                bytes(DatumType::U8, &[2, 2, 5, 4], 37),
+                bytes(of_weights, &[3, 2, 3, 3], 91),
+            );
+            let zeros = [
+                bytes(DatumType::U8, &[], 1),
+                bytes(of_weights, &[], 1),
+                bytes(of_result, &[], 1),
+            ];
+            let (bias, scales) = ([100, -20_000, 7], [0.01f32, 0.02, 0.5]);
+            let (x_scale, scale) = (0.3f32, 2.0f32);
+            let node = made_node("QLinearConv", 2, 1, 9);
+            let sums = plainly(&node, [&x, &w], [&zeros[0], &zeros[1]]);
+            let positions = sums.len() / 6;
+            let least = if of_result == DatumType::I8 { -128 } else { 0 };
+            let expected = sums.iter().enumerate().map(|(at, &sum)| {
+                let channel = at / positions % 3;
+                let scaled = (sum + bias[channel]) as f32 * (x_scale * scales[channel] / scale);
+                (scaled.round_ties_even() as i32 + 5).clamp(least, least + 255)
+            });
+            let expected: Vec<i32> = expected.collect();
+            let inputs = [
+                x,
+                Arc::new(tensor0(x_scale)),
+                zeros[0].clone(),
+                w,
+                Arc::new(tensor1(&scales)),
+                zeros[1].clone(),
+                Arc::new(tensor0(scale)),
+                zeros[2].clone(),
+                Arc::new(tensor1(&bias)),
+            ];
+            let mut constants = vec![None; 9];
+            for place in [3, 5] {
+                constants[place] = Some(inputs[place].clone());
+            }
+            for constants in [&[][..], &constants] {
+                let op = QLinearConv::of(Attributes(&node), constants).unwrap();
+                let found = run(&op, &inputs).unwrap();
+                assert_eq!(quantize::integers(&found).unwrap(), expected);
+            }
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused() {
+        let node = made_node("ConvInteger", 1, 1, 4);
+        let op = ConvInteger::of(Attributes(&node), &[]).unwrap();
+        let run = |zeros: [&[usize]; 2]| {
+            let shapes = [&[1, 2, 5][..], &[3, 2, 2], zeros[0], zeros[1]];
+            run(&op, &shapes.map(|shape| bytes(DatumType::U8, shape, 3)))
+        };
+        assert!(run([&[], &[3]]).is_ok());
+        assert!(run([&[2], &[]]).unwrap_err().is::<Refusal>());
+        assert!(run([&[], &[2]]).unwrap_err().is::<Refusal>());
+    }
+}
