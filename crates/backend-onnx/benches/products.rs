@@ -143,7 +143,6 @@ fn model(factors: &[Tensor; 2], is_constant: bool) -> ModelProto {
 fn port(name: &str, dims: &[i64]) -> ValueInfoProto {
     let dims = dims.iter().map(|&dim| Dimension {
         value: Some(dimension::Value::DimValue(dim)),
-        ..Dimension::default()
     });
     ValueInfoProto {
         name: name.to_owned(),
@@ -152,8 +151,6 @@ fn port(name: &str, dims: &[i64]) -> ValueInfoProto {
                 elem_type: 1,
                 shape: Some(TensorShapeProto { dim: dims.collect() }),
             })),
-            ..TypeProto::default()
         }),
-        ..ValueInfoProto::default()
     }
 }

@@ -20,9 +20,10 @@ pub(super) struct Unfolded<'u> {
 }
 
 impl Unfolded<'_> {
-    /// Terms of a sum.
+    /// Terms of a sum. Weights without elements may have sizes whose product cannot be counted.
     pub(super) fn depth(&self) -> usize {
-        self.channels * self.axes.iter().map(|axis| axis.kernel).product::<usize>()
+        let kernel = self.axes.iter().map(|axis| axis.kernel);
+        kernel.fold(self.channels, usize::saturating_mul)
     }
 
     /// Adds all sums of a convolution to what the result begins with. Padding is the default number. `multiply` is called with the weights
@@ -39,7 +40,8 @@ impl Unfolded<'_> {
         sum: impl Fn(U, U) -> U,
     ) -> TractResult<()> {
         let positions: usize = self.axes.iter().map(|axis| axis.count).product();
-        let image = self.channels * self.axes.iter().map(|axis| axis.size).product::<usize>();
+        let sizes = self.axes.iter().map(|axis| axis.size);
+        let image = sizes.fold(self.channels, usize::saturating_mul);
         let (rows, depth) = (self.rows, self.depth());
         if positions == 0 || rows == 0 || result.is_empty() || depth == 0 {
             return Ok(());

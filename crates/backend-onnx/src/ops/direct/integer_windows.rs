@@ -43,7 +43,8 @@ struct Weights {
 
 impl Weights {
     fn new(shape: &Shape, weights: &Tensor, zero_points: Option<&Tensor>) -> TractResult<Self> {
-        let width = weights.shape().get(1..).map_or(1, |shape| shape.iter().product());
+        let sizes = weights.shape().iter().skip(1);
+        let width = sizes.fold(1, |width: usize, &size| width.saturating_mul(size));
         let line = Line::Row(width.max(1));
         let numbers = without_zero_points(weights, zero_points, line, 1, &mut Pace::default())?;
         let packed = match width <= EXACT_DEPTH {

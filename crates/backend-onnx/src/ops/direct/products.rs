@@ -53,7 +53,7 @@ pub(super) fn fitting<D: DimLike>(a: &[D], b: &[D]) -> TractResult<Sizes<D>> {
         ));
     }
     let sizes = sizes(a, b).map_err(|error| BadInput(error.to_string()))?;
-    match sizes.depth.each_ref().map(|depth| depth.to_i64()) {
+    match sizes.depth.each_ref().map(DimLike::to_i64) {
         [Ok(one), Ok(other)] if one != other => bail!(Misfit::Factors(one - other)),
         _ => Ok(sizes),
     }

@@ -108,7 +108,7 @@ impl Shape {
     /// that do not fit are refused when the node is computed.
     pub(super) fn packed(&self, weights: &Tensor) -> TractResult<Option<Arc<Tensor>>> {
         let kernel = weights.shape();
-        if !(3..=4).contains(&kernel.len()) || weights.len() == 0 || kernel[0] % self.groups != 0 {
+        if !(3..=4).contains(&kernel.len()) || weights.len() == 0 || !kernel[0].is_multiple_of(self.groups) {
             return Ok(None);
         }
         let axes = kernel[2..].iter().map(|&kernel| Axis {
