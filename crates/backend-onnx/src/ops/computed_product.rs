@@ -461,12 +461,12 @@ impl Turned {
 }
 
 /// One row of a product: the sum of rows, each times a number.
-struct WeightedSums<'w> {
-    row: &'w [f32],
-    values: &'w [f32],
+pub(super) struct WeightedSums<'w> {
+    pub(super) row: &'w [f32],
+    pub(super) values: &'w [f32],
     /// Where the rows begin.
-    offsets: &'w [usize],
-    sums: &'w mut [f32],
+    pub(super) offsets: &'w [usize],
+    pub(super) sums: &'w mut [f32],
 }
 
 impl pulp::WithSimd for WeightedSums<'_> {

@@ -233,7 +233,7 @@ fn widened<T: Copy + Into<i16>>(numbers: &[T]) -> Vec<i16> {
 
 /// A matrix as it is multiplied with: [`COLUMNS`] columns together, two terms of each beside each other.
 #[derive(Debug)]
-struct Packed {
+pub(super) struct Packed {
     blocks: Vec<Pairs>,
     depth: usize,
     columns: usize,
@@ -249,7 +249,7 @@ impl Packed {
         (Self::blocks(depth, columns) * size_of::<Pairs>()) as u64
     }
 
-    fn new(matrix: &[i16], depth: usize, columns: usize) -> Self {
+    pub(super) fn new(matrix: &[i16], depth: usize, columns: usize) -> Self {
         let pairs = depth.div_ceil(2);
         let mut blocks = vec![[[0; COLUMNS]; 2]; Self::blocks(depth, columns)];
         for (term, row) in matrix.chunks_exact(columns.max(1)).enumerate() {
@@ -268,7 +268,7 @@ impl Packed {
     }
 
     /// Rows of `depth` numbers times this matrix.
-    fn multiply(&self, simd: V3, rows: &[i16], sums: &mut [i32]) {
+    pub(super) fn multiply(&self, simd: V3, rows: &[i16], sums: &mut [i32]) {
         simd.vectorize(Product {
             simd,
             packed: self,

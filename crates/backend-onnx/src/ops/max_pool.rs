@@ -65,34 +65,61 @@ impl Kernel for MaxPool {
     }
 
     fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
-        match inputs[0].datum_type() {
-            DatumType::F64 => self.pool(&inputs[0], f64::NEG_INFINITY),
-            DatumType::I8 => self.pool(&inputs[0], i8::MIN),
-            DatumType::U8 => self.pool(&inputs[0], u8::MIN),
-            _ => self.pool(&inputs[0], f32::NEG_INFINITY),
+        let (axes, depth) = Axis::of(&self.spec, inputs[0].shape())?;
+        let shape = self.spec.output_shape(inputs[0].shape())?.shape;
+        let (greatest, places) = pooled(&inputs[0], &axes, depth, &shape, self.places.is_some())?;
+        let mut made = tvec![greatest];
+        if let (Some(places), Some(datum_type)) = (places, self.places) {
+            made.push(of_type(tensor::<i64>(&shape, places)?, datum_type)?);
         }
+        Ok(made)
     }
 }
 
-impl MaxPool {
-    fn pool<T: Element + Copy + PartialOrd>(&self, input: &Tensor, least: T) -> TractResult<TVec<Tensor>> {
-        let (axes, depth) = Axis::of(&self.spec, input.shape())?;
-        let shape = self.spec.output_shape(input.shape())?.shape;
-        let numbers = elements::<T>(input)?;
-        let mut greatest = vec![least; shape.iter().product()];
-        let Some(datum_type) = self.places else {
-            let take = |greatest: T, number: T| match is_kept(greatest, number) {
-                true => greatest,
-                false => number,
-            };
-            pooling::fold(&axes, depth, numbers, &mut greatest, take)?;
-            return Ok(tvec![tensor(&shape, greatest)?]);
+/// The greatest numbers of windows, and where in its image each of them stands, if that is wanted. `depth` numbers stand at
+/// each position of an image.
+pub(super) fn pooled(
+    input: &Tensor,
+    axes: &[Axis],
+    depth: usize,
+    shape: &[usize],
+    wants_places: bool,
+) -> TractResult<(Tensor, Option<Vec<i64>>)> {
+    macro_rules! pooled {
+        ($least:expr) => {
+            pooled_from(input, axes, depth, shape, wants_places, $least)
         };
-        let mut places = vec![-1; greatest.len()];
-        find_places(&axes, depth, numbers, &mut greatest, &mut places)?;
-        let places = tensor::<i64>(&shape, places)?;
-        Ok(tvec![tensor(&shape, greatest)?, of_type(places, datum_type)?])
     }
+    match input.datum_type() {
+        DatumType::F32 => pooled!(f32::NEG_INFINITY),
+        DatumType::F64 => pooled!(f64::NEG_INFINITY),
+        DatumType::I8 => pooled!(i8::MIN),
+        DatumType::U8 => pooled!(u8::MIN),
+        other => bail!("a pool of {other:?}"),
+    }
+}
+
+fn pooled_from<T: Element + Copy + PartialOrd>(
+    input: &Tensor,
+    axes: &[Axis],
+    depth: usize,
+    shape: &[usize],
+    wants_places: bool,
+    least: T,
+) -> TractResult<(Tensor, Option<Vec<i64>>)> {
+    let numbers = elements::<T>(input)?;
+    let mut greatest = vec![least; shape.iter().product()];
+    if !wants_places {
+        let take = |greatest: T, number: T| match is_kept(greatest, number) {
+            true => greatest,
+            false => number,
+        };
+        pooling::fold(axes, depth, numbers, &mut greatest, take)?;
+        return Ok((tensor(shape, greatest)?, None));
+    }
+    let mut places = vec![-1; greatest.len()];
+    find_places(axes, depth, numbers, &mut greatest, &mut places)?;
+    Ok((tensor(shape, greatest)?, Some(places)))
 }
 
 /// The first of the greatest numbers of each window, and where in its image it stands.
@@ -161,6 +188,17 @@ fn add_lines(axes: &[Axis], result_line: usize, line: usize, lines: &mut Vec<usi
     for place in axis.taken(result_line / below) {
         add_lines(inner, result_line % below, line * axis.size + place, lines);
     }
+}
+
+/// The number of a place when the first axis is counted first, from that when the last one is.
+pub(super) fn by_columns(mut place: usize, sizes: &[usize]) -> usize {
+    let mut result = 0;
+    for (axis, &size) in sizes.iter().enumerate().rev() {
+        let before: usize = sizes[..axis].iter().product();
+        result += place % size.max(1) * before;
+        place /= size.max(1);
+    }
+    result
 }
 
 /// Whether a value stays the greatest beside another one. A NaN does.
@@ -236,6 +274,17 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn places_are_counted_by_columns() {
+        for row in 0..2 {
+            for column in 0..3 {
+                assert_eq!(by_columns(row * 3 + column, &[2, 3]), row + column * 2);
+            }
+        }
+        let (a, b, c) = (1, 2, 3);
+        assert_eq!(by_columns((a * 3 + b) * 4 + c, &[2, 3, 4]), a + b * 2 + c * 6);
     }
 
     #[test]

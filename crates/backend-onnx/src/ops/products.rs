@@ -8,10 +8,10 @@ use tract_hir::prelude::TractResult;
 use crate::cancelling::Pace;
 
 /// Rows of weights that stand together.
-const BLOCK: usize = 4;
+pub(super) const BLOCK: usize = 4;
 
 /// Columns that are computed for all rows before the next ones.
-const PANEL: usize = 48;
+pub(super) const PANEL: usize = 48;
 
 /// Columns of a convolution with one row.
 const RUN: usize = 2048;
@@ -20,14 +20,14 @@ const RUN: usize = 2048;
 pub(super) const SLACK: usize = PANEL;
 
 /// Terms that are summed up before the sums go back to memory: so many rows of a panel fit into the second cache.
-const DEPTH: usize = 512;
+pub(super) const DEPTH: usize = 512;
 
 /// From so many blocks of weights on, a panel is copied together first: its rows are far apart in the image, and read for each
 /// block.
 const COPIED_FROM: usize = 5;
 
 /// Multiplications that take as long as a step of [`Pace`].
-const PER_STEP: u64 = 16;
+pub(super) const PER_STEP: u64 = 16;
 
 /// Whether this processor has vectors for which [`Products`] is worth it.
 pub(crate) fn are_quick() -> bool {
@@ -114,6 +114,14 @@ pub(super) fn copy_line(from: &[f32], to: &mut [f32]) {
     }
 }
 
+/// So many zeros, and where they begin in what is given: where whole vectors stand in one line of the caches each.
+pub(super) fn aligned(count: usize) -> (Vec<f32>, usize) {
+    const LINE: usize = 64 / size_of::<f32>();
+    let numbers = vec![0.0f32; count + LINE - 1];
+    let start = numbers.as_ptr().align_offset(64).min(LINE - 1);
+    (numbers, start)
+}
+
 /// How many numbers [`packed`] gives.
 pub(super) fn packed_len(rows: usize, depth: usize) -> usize {
     match rows {
@@ -189,14 +197,16 @@ impl<F: FnMut(usize, usize, &mut [f32], usize)> pulp::WithSimd for Products<'_, 
         let lanes = S::F32_LANES;
         let terms = self.offsets.len();
         let blocks = self.rows.div_ceil(BLOCK);
-        // Of the sixteen narrower vectors, twelve sums leave too few for what is multiplied: one sum would go to memory and back for
-        // each term.
-        let most = if lanes >= 16 { 3 } else { 2 };
-        let (weights, _) = self.weights.as_chunks::<BLOCK>();
         let mut bias = vec![[0.0; BLOCK]; blocks];
         bias.as_flattened_mut()[..self.rows].copy_from_slice(self.bias);
+        let rows = Rows {
+            weights: self.weights.as_chunks::<BLOCK>().0,
+            bias: &bias,
+            terms,
+        };
         let mut sums = vec![0.0; blocks * BLOCK * PANEL];
-        let mut panel = vec![[0.0; PANEL]; terms.min(DEPTH)];
+        let (mut copied, start) = aligned(terms.min(DEPTH) * PANEL);
+        let (panel, _) = copied[start..].as_chunks_mut::<PANEL>();
         let panel_offsets: Vec<usize> = (0..panel.len()).map(|term| term * PANEL).collect();
         let farthest = self.offsets.iter().copied().max().unwrap_or(0);
         let mut first = 0;
@@ -212,49 +222,11 @@ impl<F: FnMut(usize, usize, &mut [f32], usize)> pulp::WithSimd for Products<'_, 
                 let mut offsets = &self.offsets[term..end];
                 let mut values = &self.values[first..];
                 if is_copied {
-                    copy(simd, values, offsets, &mut panel);
+                    copy(simd, values, offsets, panel);
                     offsets = &panel_offsets[..offsets.len()];
                     values = panel.as_flattened();
                 }
-                let mut block = 0;
-                while block < blocks {
-                    // Two blocks and three vectors need more registers than there are of the narrower vectors.
-                    let is_pair = lanes >= 16 && block + 1 < blocks;
-                    let count = if is_pair { 2 } else { 1 };
-                    let sums = &mut sums[block * BLOCK * PANEL..(block + count) * BLOCK * PANEL];
-                    let first_bias = if term == 0 {
-                        &bias[block..block + count]
-                    } else {
-                        &[]
-                    };
-                    let one = &weights[block * terms + term..block * terms + end];
-                    let tile = Tile {
-                        values,
-                        offsets,
-                        bias: first_bias,
-                    };
-                    let mut vector = 0;
-                    while vector < vectors {
-                        let column = vector * lanes;
-                        let left = vectors - vector;
-                        if is_pair {
-                            let two = &weights[(block + 1) * terms + term..(block + 1) * terms + end];
-                            match left {
-                                1 => tile.add::<S, 2, 1>(simd, [one, two], sums, column),
-                                2 => tile.add::<S, 2, 2>(simd, [one, two], sums, column),
-                                _ => tile.add::<S, 2, 3>(simd, [one, two], sums, column),
-                            }
-                        } else {
-                            match left.min(most) {
-                                1 => tile.add::<S, 1, 1>(simd, [one], sums, column),
-                                2 => tile.add::<S, 1, 2>(simd, [one], sums, column),
-                                _ => tile.add::<S, 1, 3>(simd, [one], sums, column),
-                            }
-                        }
-                        vector += most;
-                    }
-                    block += count;
-                }
+                rows.add(simd, term, values, offsets, vectors, &mut sums);
                 term = end;
             }
             (self.take)(first, count, &mut sums, PANEL);
@@ -264,8 +236,78 @@ impl<F: FnMut(usize, usize, &mut [f32], usize)> pulp::WithSimd for Products<'_, 
     }
 }
 
+/// The first factor of a product: blocks of rows.
+pub(super) struct Rows<'r> {
+    /// As [`packed`] gives them, of more than one row.
+    pub(super) weights: &'r [[f32; BLOCK]],
+    /// One block of numbers for each block of rows.
+    pub(super) bias: &'r [[f32; BLOCK]],
+    pub(super) terms: usize,
+}
+
+impl Rows<'_> {
+    /// Adds the products of all rows with so many vectors of a panel, for the terms from `term` on that have an offset. The sums of a
+    /// row are [`PANEL`] numbers; for the first term they begin with the bias.
+    #[inline(always)]
+    pub(super) fn add<S: pulp::Simd>(
+        &self,
+        simd: S,
+        term: usize,
+        values: &[f32],
+        offsets: &[usize],
+        vectors: usize,
+        sums: &mut [f32],
+    ) {
+        let lanes = S::F32_LANES;
+        let (terms, blocks) = (self.terms, self.bias.len());
+        let end = term + offsets.len();
+        // Of the sixteen narrower vectors, twelve sums leave too few for what is multiplied: one sum would go to memory and back for
+        // each term.
+        let most = if lanes >= 16 { 3 } else { 2 };
+        let mut block = 0;
+        while block < blocks {
+            // Two blocks and three vectors need more registers than there are of the narrower vectors.
+            let is_pair = lanes >= 16 && block + 1 < blocks;
+            let count = if is_pair { 2 } else { 1 };
+            let sums = &mut sums[block * BLOCK * PANEL..(block + count) * BLOCK * PANEL];
+            let first_bias = if term == 0 {
+                &self.bias[block..block + count]
+            } else {
+                &[]
+            };
+            let one = &self.weights[block * terms + term..block * terms + end];
+            let tile = Tile {
+                values,
+                offsets,
+                bias: first_bias,
+            };
+            let mut vector = 0;
+            while vector < vectors {
+                let column = vector * lanes;
+                let left = vectors - vector;
+                if is_pair {
+                    let two = &self.weights[(block + 1) * terms + term..(block + 1) * terms + end];
+                    match left {
+                        1 => tile.add::<S, 2, 1>(simd, [one, two], sums, column),
+                        2 => tile.add::<S, 2, 2>(simd, [one, two], sums, column),
+                        _ => tile.add::<S, 2, 3>(simd, [one, two], sums, column),
+                    }
+                } else {
+                    match left.min(most) {
+                        1 => tile.add::<S, 1, 1>(simd, [one], sums, column),
+                        2 => tile.add::<S, 1, 2>(simd, [one], sums, column),
+                        _ => tile.add::<S, 1, 3>(simd, [one], sums, column),
+                    }
+                }
+                vector += most;
+            }
+            block += count;
+        }
+    }
+}
+
 /// Rows of one part of a product: for each row, a panel of sums is kept.
-const PART_ROWS: usize = 1 << 10;
+pub(super) const PART_ROWS: usize = 1 << 10;
 
 /// A product that is computed in parts, so that it takes little memory beside its factors.
 pub(super) struct InParts<'p> {

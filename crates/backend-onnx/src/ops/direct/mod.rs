@@ -8,13 +8,19 @@ mod blocks;
 mod clip;
 mod compare;
 mod compute;
+mod einsum;
 mod fill;
 mod functions;
 mod heads;
+mod integer_products;
+mod integer_windows;
 mod kept;
+#[cfg(test)]
+mod made_nodes;
 mod moves;
 mod pairs;
 mod parts;
+mod pools;
 mod products;
 mod reductions;
 mod slice;
@@ -252,7 +258,16 @@ fn own(node: &OnnxNode, constants: &[Option<Arc<Tensor>>]) -> TractResult<Option
         "tensorferry/SameShape" => Some(Box::new(heads::SameShape)),
         "tensorferry/SplitHeads" => Some(Box::new(heads::SplitHeads::of(attributes))),
         "tensorferry/TransposeLast" => Some(Box::new(heads::TransposeLast)),
-        "Conv" => windows::Conv::of(attributes, constants)?.map(|conv| Box::new(conv) as _),
+        "AveragePool" => Some(Box::new(pools::Pool::average(attributes)?)),
+        "MaxPool" => Some(Box::new(pools::Pool::maximum(attributes)?)),
+        "Conv" => Some(Box::new(windows::Conv::of(attributes, constants)?)),
+        "ConvInteger" => Some(Box::new(integer_windows::ConvInteger::of(attributes, constants)?)),
+        "QLinearConv" => Some(Box::new(integer_windows::QLinearConv::of(attributes, constants)?)),
+        "MatMulInteger" => Some(Box::new(integer_products::MatMulInteger::of(
+            attributes, constants,
+        )?)),
+        "QLinearMatMul" => Some(Box::new(integer_products::QLinearMatMul::of(constants)?)),
+        "Einsum" => Some(Box::new(einsum::Einsum::of(attributes)?)),
         "Gemm" => Some(Box::new(products::Gemm::of(attributes, constants)?)),
         "ArgMax" | "ArgMin" => Some(Box::new(reductions::Argument::of(node))),
         "GlobalAveragePool" | "GlobalMaxPool" => Some(Box::new(reductions::GlobalPool {
@@ -274,7 +289,7 @@ fn own(node: &OnnxNode, constants: &[Option<Arc<Tensor>>]) -> TractResult<Option
         "Split" => Some(Box::new(parts::Split::of(node))),
         "Concat" => Some(Box::new(parts::Concat(attributes.int("axis", 0)))),
         "Gather" => Some(Box::new(moves::Gather(attributes.int("axis", 0)))),
-        "MatMul" => Some(Box::new(products::MatMul)),
+        "MatMul" => Some(Box::new(products::MatMul::of(constants)?)),
         "Transpose" => Some(Box::new(moves::Transpose(attributes.ints("perm").to_vec()))),
         "Reshape" => Some(Box::new(views::Reshape {
             allows_zero: attributes.int("allowzero", 0) != 0,

@@ -7,99 +7,158 @@ use tract_hir::internal::*;
 use super::compute::Compute;
 use crate::{
     cancelling::Pace,
-    faults::{BadInput, ensure_input},
+    faults::{BadInput, Misfit, Refusal},
     ops::{
         attributes::Attributes,
-        elements::{elements, filled},
-        matrices::{matrices, sizes},
-        matrix_product::turned,
-        products::{self, InParts, copy_line},
+        elements::{Element, elements, filled},
+        float_product::multiply,
+        kernel::Fact,
+        matrices::{Sizes, matrices, sizes},
+        packed_matrix::PackedMatrix,
+        plain_product::{Factor, add_product, turned},
     },
     size,
 };
 
-/// `MatMul` of FP32.
+/// `MatMul`.
 #[derive(Debug)]
-pub(super) struct MatMul;
+pub(super) struct MatMul {
+    /// The matrices of the second factor, where they are constants of FP32.
+    packed: Option<Vec<PackedMatrix>>,
+}
+
+impl MatMul {
+    pub(super) fn of(constants: &[Option<Arc<Tensor>>]) -> TractResult<Self> {
+        let packed = match constants.get(1) {
+            Some(Some(b)) if b.datum_type() == DatumType::F32 && b.rank() > 1 && b.len() > 0 => {
+                let &[.., depth, columns] = b.shape() else {
+                    bail!("a matrix of {} dimensions", b.rank());
+                };
+                // One column is read as a row is.
+                let matrices = elements::<f32>(b)?.chunks_exact(depth * columns);
+                let packed = matrices.map(|matrix| PackedMatrix::new(matrix, depth, columns, false));
+                (columns > 1).then(|| packed.collect())
+            }
+            _ => None,
+        };
+        Ok(Self { packed })
+    }
+}
+
+/// The sizes of a product, and whether the factors fit.
+pub(super) fn fitting<D: DimLike>(a: &[D], b: &[D]) -> TractResult<Sizes<D>> {
+    if a.is_empty() || b.is_empty() {
+        bail!(Refusal(
+            "multiplies a number, expected a vector or matrices".to_owned()
+        ));
+    }
+    let sizes = sizes(a, b).map_err(|error| BadInput(error.to_string()))?;
+    match sizes.depth.each_ref().map(DimLike::to_i64) {
+        [Ok(one), Ok(other)] if one != other => bail!(Misfit::Factors(one - other)),
+        _ => Ok(sizes),
+    }
+}
 
 impl Compute for MatMul {
+    fn outputs(&self, inputs: &[Fact]) -> TractResult<Option<Vec<Fact>>> {
+        let [a, b] = inputs else {
+            bail!("expected 2 inputs, found {}", inputs.len());
+        };
+        of_one_type(inputs)?;
+        let sizes = fitting(&a.shape, &b.shape)?;
+        Ok(Some(vec![Fact::new(a.datum_type, sizes.shape)]))
+    }
+
     fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<Option<TVec<Arc<Tensor>>>> {
         let [a, b] = &**inputs else {
             bail!("expected 2 inputs, found {}", inputs.len());
         };
-        if a.datum_type() != DatumType::F32 || b.datum_type() != DatumType::F32 {
-            return Ok(None);
-        }
-        let mut sizes = sizes(a.shape(), b.shape()).map_err(|error| BadInput(error.to_string()))?;
-        let [depth, depth_b] = sizes.depth;
-        ensure_input!(depth == depth_b, "rows of {depth} and columns of {depth_b}");
-        size::admit_shape(DatumType::F32, &sizes.shape)?;
-        let columns = sizes.columns;
-        let count: usize = sizes.shape.iter().product();
-        // All rows meet one matrix.
-        if sizes.outer[1].iter().all(|&dim| dim == 1) && count > 0 && columns > 0 {
-            sizes.rows = count / columns;
-            sizes.outer[0].clear();
-            sizes.outer[1].clear();
-        }
-        let rows = sizes.rows;
-        let (a, b) = (elements::<f32>(a)?, elements::<f32>(b)?);
-        let made = filled(&sizes.shape, |made: &mut [f32]| {
-            if count == 0 || depth == 0 {
-                return Ok(());
-            }
-            let matrices = matrices(&sizes.outer, count / (rows * columns));
-            for ([first, second], made) in matrices.zip(made.chunks_exact_mut(rows * columns)) {
-                let a = &a[first * rows * depth..][..rows * depth];
-                let b = &b[second * depth * columns..][..depth * columns];
-                multiply(a, b, [rows, depth, columns], made)?;
-            }
-            Ok(())
-        })?;
-        Ok(Some(tvec![Arc::new(made)]))
+        let made = match a.datum_type() {
+            DatumType::F32 => product(a, b, |a, second, b, sizes, made: &mut [f32], pace| {
+                match &self.packed {
+                    Some(packed) => packed[second].multiply(a, made, pace),
+                    None => multiply(a, b, sizes, made, pace),
+                }
+            }),
+            DatumType::F64 => plain_product::<f64>(a, b),
+            DatumType::I32 => plain_product::<i32>(a, b),
+            DatumType::I64 => plain_product::<i64>(a, b),
+            DatumType::U32 => plain_product::<u32>(a, b),
+            DatumType::U64 => plain_product::<u64>(a, b),
+            _ => return Ok(None),
+        };
+        Ok(Some(tvec![Arc::new(made?)]))
     }
 }
 
-/// Writes the product of two matrices.
-fn multiply(a: &[f32], b: &[f32], [rows, depth, columns]: [usize; 3], made: &mut [f32]) -> TractResult<()> {
-    let offsets: Vec<usize> = (0..depth).map(|term| term * columns).collect();
-    let packed = match rows {
-        1 => {
-            let mut two = a.to_vec();
-            two.resize(2 * depth, 0.0);
-            products::packed(2, &two)
-        }
-        rows => products::packed(rows, a),
-    };
-    InParts {
-        rows,
-        weights: &packed,
-        values: b,
-        offsets: &offsets,
-        columns,
+/// Refuses factors of different types.
+fn of_one_type(inputs: &[Fact]) -> TractResult<()> {
+    match inputs
+        .iter()
+        .all(|input| input.datum_type == inputs[0].datum_type)
+    {
+        true => Ok(()),
+        false => Err(Refusal("multiplies factors of different types".to_owned()).into()),
     }
-    .run(&mut Pace::default(), &mut |row, first, sums: &[f32]| {
-        copy_line(sums, &mut made[row * columns + first..][..sums.len()]);
+}
+
+pub(super) fn plain_product<T: Factor>(a: &Tensor, b: &Tensor) -> TractResult<Tensor> {
+    product(a, b, |a, _, b, sizes, made: &mut [T], pace| {
+        add_product(a, b, sizes, made, pace)
     })
 }
 
-/// `Gemm` of FP32.
+/// All products of the matrices of two factors. `multiply` is called with a first matrix, the index of the second matrix and its numbers,
+/// their rows, depth and columns, and zeros for the sums.
+fn product<T: Element + Copy>(
+    a: &Tensor,
+    b: &Tensor,
+    multiply: impl Fn(&[T], usize, &[T], [usize; 3], &mut [T], &mut Pace) -> TractResult<()>,
+) -> TractResult<Tensor> {
+    let mut sizes = fitting(a.shape(), b.shape())?;
+    let [depth, _] = sizes.depth;
+    let columns = sizes.columns;
+    let count: usize = sizes.shape.iter().product();
+    // All rows meet one matrix.
+    if sizes.outer[1].iter().all(|&dim| dim == 1) && count > 0 && columns > 0 {
+        sizes.rows = count / columns;
+        sizes.outer = [tvec![], tvec![]];
+    }
+    let rows = sizes.rows;
+    let (a, b) = (elements::<T>(a)?, elements::<T>(b)?);
+    filled(&sizes.shape, |made: &mut [T]| {
+        if count == 0 || depth == 0 {
+            return Ok(());
+        }
+        let mut pace = Pace::default();
+        let matrices = matrices(&sizes.outer, count / (rows * columns));
+        for ([first, second], made) in matrices.zip(made.chunks_exact_mut(rows * columns)) {
+            let a = &a[first * rows * depth..][..rows * depth];
+            let b = &b[second * depth * columns..][..depth * columns];
+            multiply(a, second, b, [rows, depth, columns], made, &mut pace)?;
+        }
+        Ok(())
+    })
+}
+
+/// `Gemm`.
 #[derive(Debug)]
 pub(super) struct Gemm {
     alpha: f32,
     beta: f32,
     turns_a: bool,
     turns_b: bool,
-    /// The second factor, turned, where it is a constant that has to be.
-    turned: Option<Vec<f32>>,
+    /// The second factor, where it is a constant of FP32.
+    packed: Option<PackedMatrix>,
 }
 
 impl Gemm {
     pub(super) fn of(attributes: Attributes<'_>, constants: &[Option<Arc<Tensor>>]) -> TractResult<Self> {
         let turns_b = attributes.int("transB", 0) != 0;
-        let turned = match constants.get(1) {
-            Some(Some(b)) if turns_b && b.datum_type() == DatumType::F32 && b.rank() == 2 => {
-                Some(turned(b.shape()[0], elements::<f32>(b)?))
+        let packed = match constants.get(1) {
+            Some(Some(b)) if b.datum_type() == DatumType::F32 && b.rank() == 2 && b.len() > 0 => {
+                let [depth, columns] = sides(b.shape(), turns_b)?;
+                Some(PackedMatrix::new(elements::<f32>(b)?, depth, columns, turns_b))
             }
             _ => None,
         };
@@ -108,70 +167,356 @@ impl Gemm {
             beta: attributes.float("beta", 1.0),
             turns_a: attributes.int("transA", 0) != 0,
             turns_b,
-            turned,
+            packed,
+        })
+    }
+
+    /// Rows, columns and depth of the product.
+    fn sizes<D: DimLike>(&self, a: &[D], b: &[D], added: Option<&[D]>) -> TractResult<[D; 3]> {
+        let [rows, depth] = sides(a, self.turns_a)?;
+        let [other_depth, columns] = sides(b, self.turns_b)?;
+        if let (Ok(one), Ok(other)) = (depth.to_i64(), other_depth.to_i64())
+            && one != other
+        {
+            bail!(Misfit::Factors(one - other));
+        }
+        let added = added.unwrap_or_default();
+        if added.len() > 2 {
+            bail!(Refusal(format!("adds {} dimensions to 2", added.len())));
+        }
+        for (from, to) in added.iter().rev().zip([&columns, &rows]) {
+            if let (Ok(from), Ok(to)) = (from.to_i64(), to.to_i64())
+                && from != to
+                && from != 1
+            {
+                bail!(Misfit::Sizes(from, to));
+            }
+        }
+        Ok([rows, columns, depth])
+    }
+
+    /// The product of two factors, times `alpha`, with `beta` times what is added.
+    fn computed<T: Factor>(
+        &self,
+        inputs: &[Arc<Tensor>],
+        [alpha, beta]: [T; 2],
+        multiply: impl Fn(&[T], &[T], [usize; 3], &mut [T], &mut Pace) -> TractResult<()>,
+    ) -> TractResult<Tensor> {
+        let (a, b) = (&inputs[0], &inputs[1]);
+        let added = inputs.get(2).filter(|_| self.beta != 0.0);
+        let [rows, columns, depth] =
+            self.sizes(a.shape(), b.shape(), inputs.get(2).map(|added| added.shape()))?;
+        let mut pace = Pace::default();
+        let mut order = |factor: &'_ [T], is_turned: bool, rows: usize| -> TractResult<Option<Vec<T>>> {
+            if !is_turned {
+                return Ok(None);
+            }
+            size::admit_now(size_of_val(factor) as u64)?;
+            Ok(Some(turned(rows, factor, &mut pace)?))
+        };
+        let (a, b) = (elements::<T>(a)?, elements::<T>(b)?);
+        let a = order(a, self.turns_a, depth)?.map_or(Cow::Borrowed(a), Cow::Owned);
+        let is_turned = self.turns_b && self.packed.is_none();
+        let b = order(b, is_turned, columns)?.map_or(Cow::Borrowed(b), Cow::Owned);
+        filled(&[rows, columns], |made: &mut [T]| {
+            if made.is_empty() {
+                return Ok(());
+            }
+            if depth > 0 {
+                multiply(&a, &b, [rows, depth, columns], made, &mut pace)?;
+            }
+            if self.alpha != 1.0 {
+                made.iter_mut().for_each(|sum| *sum = sum.times(alpha));
+            }
+            match added {
+                Some(added) => add(made, columns, added, beta),
+                None => Ok(()),
+            }
         })
     }
 }
 
+/// Adds a number, a row, a column or a matrix, each times a factor.
+fn add<T: Factor>(made: &mut [T], columns: usize, added: &Tensor, factor: T) -> TractResult<()> {
+    let shape = added.shape();
+    let numbers = elements::<T>(added)?;
+    let width = shape.last().copied().unwrap_or(1);
+    let is_row = shape.len() < 2 || shape[0] == 1;
+    for (row, sums) in made.chunks_exact_mut(columns).enumerate() {
+        let numbers = &numbers[if is_row { 0 } else { row * width }..][..width];
+        match numbers {
+            &[number] => {
+                let number = factor.times(number);
+                sums.iter_mut().for_each(|sum| *sum = sum.sum(number));
+            }
+            numbers => sums
+                .iter_mut()
+                .zip(numbers)
+                .for_each(|(sum, number)| *sum = sum.sum(factor.times(*number))),
+        }
+    }
+    Ok(())
+}
+
+/// Rows and columns of a factor as it is multiplied.
+fn sides<D: Clone>(shape: &[D], is_turned: bool) -> TractResult<[D; 2]> {
+    match (shape, is_turned) {
+        ([rows, columns], false) | ([columns, rows], true) => Ok([rows.clone(), columns.clone()]),
+        _ => Err(Refusal(format!(
+            "multiplies a tensor of {} dimensions, expected a matrix",
+            shape.len()
+        ))
+        .into()),
+    }
+}
+
 impl Compute for Gemm {
+    fn outputs(&self, inputs: &[Fact]) -> TractResult<Option<Vec<Fact>>> {
+        let [a, b, added @ ..] = inputs else {
+            bail!("expected 2 or 3 inputs, found {}", inputs.len());
+        };
+        of_one_type(inputs)?;
+        let added = added.first().map(|added| &*added.shape);
+        let [rows, columns, _] = self.sizes(&a.shape, &b.shape, added)?;
+        Ok(Some(vec![Fact::new(a.datum_type, [rows, columns])]))
+    }
+
     fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<Option<TVec<Arc<Tensor>>>> {
-        let (a, b) = (&inputs[0], &inputs[1]);
-        let is_known = inputs.iter().all(|input| input.datum_type() == DatumType::F32);
-        // With a factor of 0 an infinity is not a number, or nothing is.
-        if !is_known || self.alpha == 0.0 || a.rank() != 2 || b.rank() != 2 {
-            return Ok(None);
-        }
-        let sides = |tensor: &Tensor, is_turned: bool| match is_turned {
-            true => [tensor.shape()[1], tensor.shape()[0]],
-            false => [tensor.shape()[0], tensor.shape()[1]],
-        };
-        let [rows, depth] = sides(a, self.turns_a);
-        let [other_depth, columns] = sides(b, self.turns_b);
-        ensure_input!(
-            depth == other_depth,
-            "a depth of {depth} and one of {other_depth}"
+        let made =
+            match inputs[0].datum_type() {
+                DatumType::F32 => self.computed(
+                    inputs,
+                    [self.alpha, self.beta],
+                    |a, b, sizes, made, pace| match &self.packed {
+                        Some(packed) => packed.multiply(a, made, pace),
+                        None => multiply(a, b, sizes, made, pace),
+                    },
+                ),
+                DatumType::F64 => {
+                    let factors = [self.alpha, self.beta].map(f64::from);
+                    self.computed(inputs, factors, add_product::<f64>)
+                }
+                _ => return Ok(None),
+            };
+        Ok(Some(tvec![Arc::new(made?)]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+    use crate::{
+        lowered::OnnxAttribute,
+        ops::{direct::made_nodes::node, elements::tensor},
+    };
+
+    /// Small whole numbers, so that sums are exact in any order.
+    fn factor(datum_type: DatumType, shape: &[usize], seed: usize) -> Arc<Tensor> {
+        let count = shape.iter().product();
+        let numbers = (0..count).map(|at| ((at * 7919 + seed) % 17) as f64 - 8.0);
+        let numbers = numbers.map(|x| if datum_type.is_unsigned() { x + 8.0 } else { x });
+        let made = tensor(shape, numbers.collect::<Vec<f64>>()).unwrap();
+        made.cast_to_dt(datum_type)
+            .unwrap()
+            .into_owned()
+            .into_arc_tensor()
+    }
+
+    fn floats(tensor: &Tensor) -> Vec<f64> {
+        elements::<f64>(&tensor.cast_to::<f64>().unwrap())
+            .unwrap()
+            .to_vec()
+    }
+
+    fn run(op: &dyn Compute, inputs: &[Arc<Tensor>]) -> TractResult<Arc<Tensor>> {
+        let facts = op.outputs(&Fact::of_values(inputs))?.unwrap();
+        let made = op.run(&mut inputs.into())?.unwrap();
+        let shape: TVec<TDim> = made[0].shape().iter().map(ToDim::to_dim).collect();
+        assert_eq!(
+            (made[0].datum_type(), shape),
+            (facts[0].datum_type, facts[0].shape.clone())
         );
-        let shape = [rows, columns];
-        size::admit_shape(DatumType::F32, &shape)?;
-        let mut factors = [
-            Cow::Borrowed(elements::<f32>(a)?),
-            Cow::Borrowed(elements::<f32>(b)?),
+        Ok(made[0].clone())
+    }
+
+    const TYPES: [DatumType; 6] = [
+        DatumType::F32,
+        DatumType::F64,
+        DatumType::I32,
+        DatumType::I64,
+        DatumType::U32,
+        DatumType::U64,
+    ];
+
+    #[test]
+    fn matrices_of_all_types_are_multiplied_as_by_plain_loops() {
+        for datum_type in TYPES {
+            for rows in [1, 2, 5, 40] {
+                for (depth, columns) in [(1, 1), (3, 1), (7, 2), (20, 50)] {
+                    let a = factor(datum_type, &[rows, depth], 1);
+                    let b = factor(datum_type, &[depth, columns], 5);
+                    let (x, y) = (floats(&a), floats(&b));
+                    let at = |at: usize| -> f64 {
+                        let (row, column) = (at / columns, at % columns);
+                        (0..depth)
+                            .map(|term| x[row * depth + term] * y[term * columns + column])
+                            .sum()
+                    };
+                    let expected: Vec<f64> = (0..rows * columns).map(at).collect();
+                    let of_constant = MatMul::of(&[None, Some(b.clone())]).unwrap();
+                    for op in [MatMul { packed: None }, of_constant] {
+                        let found = run(&op, &[a.clone(), b.clone()]).unwrap();
+                        assert_eq!(
+                            floats(&found),
+                            expected,
+                            "{datum_type:?}, {rows} {depth} {columns}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn vectors_and_batches_are_multiplied_as_numpy_does() {
+        let cases: [(&[usize], &[usize], &[usize]); 8] = [
+            (&[3], &[3], &[]),
+            (&[2, 3], &[3], &[2]),
+            (&[3], &[3, 4], &[4]),
+            (&[2, 5, 3], &[3, 4], &[2, 5, 4]),
+            (&[4, 1, 2, 3], &[5, 3, 2], &[4, 5, 2, 2]),
+            (&[2, 3], &[6, 3, 2], &[6, 2, 2]),
+            (&[2, 0], &[0, 3], &[2, 3]),
+            (&[0, 2, 3], &[3, 4], &[0, 2, 4]),
         ];
-        if self.turns_a {
-            factors[0] = Cow::Owned(turned(depth, &factors[0]));
-        }
-        if let Some(turned) = &self.turned {
-            factors[1] = Cow::Borrowed(turned);
-        } else if self.turns_b {
-            factors[1] = Cow::Owned(turned(columns, &factors[1]));
-        }
-        let added = match inputs.get(2).filter(|_| self.beta != 0.0) {
-            Some(added) => {
-                let wide = added.broadcast_to_shape(&shape);
-                ensure_input!(
-                    wide.is_ok(),
-                    "what is added to {rows} by {columns} has the shape {:?}",
-                    added.shape()
-                );
-                Some(wide?)
+        for (a_shape, b_shape, expected) in cases {
+            let (a, b) = (
+                factor(DatumType::F64, a_shape, 1),
+                factor(DatumType::F64, b_shape, 5),
+            );
+            let wide = run(&MatMul { packed: None }, &[a.clone(), b.clone()]).unwrap();
+            assert_eq!(wide.shape(), expected);
+            let [a, b] = [a, b].map(|factor| factor.cast_to::<f32>().unwrap().into_owned().into_arc_tensor());
+            let packed = MatMul::of(&[None, Some(b.clone())]).unwrap();
+            for op in [packed, MatMul { packed: None }] {
+                assert_eq!(floats(&run(&op, &[a.clone(), b.clone()]).unwrap()), floats(&wide));
             }
-            None => None,
+        }
+        // One matrix of each batch with one of another.
+        let (a, b) = (
+            factor(DatumType::I64, &[2, 1, 3], 1),
+            factor(DatumType::I64, &[2, 3, 1], 5),
+        );
+        let found = floats(&run(&MatMul { packed: None }, &[a.clone(), b.clone()]).unwrap());
+        let (a, b) = (floats(&a), floats(&b));
+        let dot = |batch: usize| -> f64 { (3 * batch..3 * batch + 3).map(|at| a[at] * b[at]).sum() };
+        assert_eq!(found, [dot(0), dot(1)]);
+    }
+
+    #[test]
+    fn factors_that_do_not_fit_are_refused() {
+        let refusal = |a: &[usize], b: &[usize]| {
+            let inputs = [factor(DatumType::F32, a, 1), factor(DatumType::F32, b, 1)];
+            run(&MatMul { packed: None }, &inputs).unwrap_err()
         };
-        let made = filled(&shape, |made: &mut [f32]| {
-            if !made.is_empty() && depth > 0 {
-                multiply(&factors[0], &factors[1], [rows, depth, columns], made)?;
+        assert!(refusal(&[2, 3], &[4, 2]).is::<Misfit>());
+        assert!(refusal(&[2, 5, 3], &[3, 3, 2]).is::<BadInput>());
+        assert!(refusal(&[], &[3, 2]).is::<Refusal>());
+        let mixed = [
+            factor(DatumType::F32, &[2, 2], 1),
+            factor(DatumType::F64, &[2, 2], 1),
+        ];
+        assert!(run(&MatMul { packed: None }, &mixed).unwrap_err().is::<Refusal>());
+    }
+
+    fn gemm(alpha: f32, beta: f32, turns: [bool; 2], constants: &[Option<Arc<Tensor>>]) -> Gemm {
+        let integers = [("transA", turns[0].into()), ("transB", turns[1].into())];
+        let mut node = node("Gemm", &[], &integers, 1);
+        for (name, f) in [("alpha", alpha), ("beta", beta)] {
+            node.attribute.push(OnnxAttribute {
+                name: name.to_owned(),
+                f,
+                ..OnnxAttribute::default()
+            });
+        }
+        Gemm::of(Attributes(&node), constants).unwrap()
+    }
+
+    #[test]
+    fn gemm_turns_scales_and_adds() {
+        let (rows, depth, columns) = (5, 7, 18);
+        for turns in [[false, false], [false, true], [true, false], [true, true]] {
+            for (alpha, beta) in [(1.0, 1.0), (2.0, 0.5), (0.0, 2.0), (2.0, 0.0)] {
+                for datum_type in [DatumType::F32, DatumType::F64] {
+                    let shape = |is_turned: bool, one: usize, other: usize| match is_turned {
+                        true => [other, one],
+                        false => [one, other],
+                    };
+                    let a = factor(datum_type, &shape(turns[0], rows, depth), 1);
+                    let b = factor(datum_type, &shape(turns[1], depth, columns), 5);
+                    let (x, y) = (floats(&a), floats(&b));
+                    let place = |is_turned: bool, [_, width]: [usize; 2], row: usize, column: usize| {
+                        if is_turned {
+                            column * width + row
+                        } else {
+                            row * width + column
+                        }
+                    };
+                    for added in [
+                        &[][..],
+                        &[1],
+                        &[columns],
+                        &[1, columns],
+                        &[rows, 1],
+                        &[rows, columns],
+                    ] {
+                        let c = factor(datum_type, added, 3);
+                        let wide = c.broadcast_to_shape(&[rows, columns]).unwrap();
+                        let expected = (0..rows * columns).map(|at| {
+                            let (row, column) = (at / columns, at % columns);
+                            let terms = (0..depth).map(|term| {
+                                x[place(turns[0], shape(turns[0], rows, depth), row, term)]
+                                    * y[place(turns[1], shape(turns[1], depth, columns), term, column)]
+                            });
+                            f64::from(alpha) * terms.sum::<f64>() + f64::from(beta) * floats(&wide)[at]
+                        });
+                        let expected: Vec<f64> = expected.collect();
+                        for constants in [vec![], vec![None, Some(b.clone())]] {
+                            let op = gemm(alpha, beta, turns, &constants);
+                            let found = run(&op, &[a.clone(), b.clone(), c.clone()]).unwrap();
+                            assert_eq!(floats(&found), expected, "{op:?} and {added:?}");
+                        }
+                    }
+                }
             }
-            if self.alpha != 1.0 {
-                made.iter_mut().for_each(|sum| *sum *= self.alpha);
-            }
-            if let Some(added) = &added {
-                let added = elements::<f32>(added)?;
-                made.iter_mut()
-                    .zip(added)
-                    .for_each(|(sum, added)| *sum += self.beta * added);
-            }
-            Ok(())
-        })?;
-        Ok(Some(tvec![Arc::new(made)]))
+        }
+    }
+
+    #[test]
+    fn gemm_of_nothing_is_what_is_added_and_factors_of_zero_keep_infinities() {
+        let op = gemm(1.0, 2.0, [false; 2], &[]);
+        let [a, b, c] = [[2, 0], [0, 3], [1, 3]].map(|shape| factor(DatumType::F32, &shape, 9));
+        let row = floats(&c).into_iter().map(|number| 2.0 * number);
+        let expected: Vec<f64> = row.clone().chain(row).collect();
+        assert_eq!(floats(&run(&op, &[a, b, c]).unwrap()), expected);
+        let op = gemm(0.0, 1.0, [false; 2], &[]);
+        let infinite = Arc::new(tensor2(&[[f32::INFINITY]]));
+        let one = Arc::new(tensor2(&[[1.0f32]]));
+        assert!(floats(&run(&op, &[infinite, one]).unwrap())[0].is_nan());
+    }
+
+    #[test]
+    fn what_is_added_must_fit() {
+        let op = gemm(1.0, 1.0, [false; 2], &[]);
+        let run = |c: &[usize]| {
+            let [a, b] = [[2, 4], [4, 3]].map(|shape| factor(DatumType::F32, &shape, 1));
+            run(&op, &[a, b, factor(DatumType::F32, c, 2)])
+        };
+        assert!(run(&[2]).unwrap_err().is::<Misfit>());
+        assert!(run(&[3, 3]).unwrap_err().is::<Misfit>());
+        assert!(run(&[1, 1, 3]).unwrap_err().is::<Refusal>());
+        assert!(run(&[2, 3]).is_ok());
     }
 }

@@ -1,170 +1,483 @@
-//! Windows that move over images.
+//! Convolutions.
 
 use std::sync::Arc;
 
 use tract_hir::internal::*;
-use tract_hir::ops::cnn::PaddingSpec;
 
 use super::compute::Compute;
 use crate::{
-    faults::ensure_input,
+    cancelling::Pace,
+    faults::Refusal,
     ops::{
         attributes::Attributes,
         convolution::{Convolution, Geometry, packed},
-        elements::elements,
-        kernel::Kernel,
-        tract::Window,
+        elements::{elements, filled},
+        float_product::multiply,
+        kernel::{Fact, Kernel},
+        plain_product::{Factor, add_product},
+        pooling::Axis,
+        unfolded::Unfolded,
+        window::{MAX_NUMBER, Window},
     },
-    size,
 };
 
-/// `Conv` of FP32 along one axis or two, with constant weights.
+/// What convolutions of all types have in common.
 #[derive(Debug)]
-pub(super) struct Conv {
+pub(super) struct Shape {
+    window: Window,
     groups: usize,
-    /// Height and width; a line is an image of one row.
-    kernel: [usize; 2],
-    strides: [usize; 2],
-    dilations: [usize; 2],
-    padding: PaddingSpec,
-    /// Of the weights.
-    shape: TVec<usize>,
-    weights: Arc<Tensor>,
-    bias: Option<Vec<f32>>,
 }
 
-/// Numbers of one axis or two as those of two.
-fn plane(numbers: &[usize], one: usize) -> [usize; 2] {
-    match numbers {
-        [] => [one, one],
-        &[width] => [one, width],
-        numbers => [numbers[0], numbers[1]],
+/// A convolution of given images and weights.
+pub(super) struct Sizes {
+    /// Of the result.
+    pub(super) shape: TVec<usize>,
+    pub(super) axes: Vec<Axis>,
+    pub(super) groups: usize,
+    /// Of one group, in the image and the result.
+    pub(super) channels: usize,
+    pub(super) rows: usize,
+    batch: usize,
+}
+
+impl Shape {
+    pub(super) fn of(attributes: Attributes<'_>) -> TractResult<Self> {
+        let groups = usize::try_from(attributes.int("group", 1)).ok();
+        let groups = groups.filter(|groups| (1..=MAX_NUMBER).contains(groups));
+        Ok(Self {
+            window: Window::of_convolution(attributes)?,
+            groups: groups.ok_or_else(|| Refusal(format!("needs a 'group' from 1 to {MAX_NUMBER}")))?,
+        })
     }
+
+    /// The dimensions of the result, `None` while the kernel is not known.
+    pub(super) fn dims(&self, image: &[TDim], weights: &[TDim]) -> TractResult<Option<TVec<TDim>>> {
+        if image.len() != weights.len() {
+            bail!(Refusal(format!(
+                "has weights of {} dimensions for an image of {}",
+                weights.len(),
+                image.len()
+            )));
+        }
+        self.window.expect_axes(image.len().saturating_sub(2))?;
+        let taken = weights[1].clone() * self.groups as i64;
+        if let (Ok(found), Ok(expected)) = (image[1].to_i64(), taken.to_i64())
+            && found != expected
+        {
+            bail!(Refusal(format!(
+                "takes images of {expected} channels, not of {found}"
+            )));
+        }
+        if weights[0].to_usize().is_ok_and(|rows| rows % self.groups != 0) {
+            bail!(Refusal(format!(
+                "has weights for {} channels in {} groups, expected a multiple",
+                weights[0], self.groups
+            )));
+        }
+        let kernel = weights[2..].iter().map(|dim| dim.to_usize().ok());
+        let Some(kernel) = kernel.collect::<Option<TVec<usize>>>() else {
+            return Ok(None);
+        };
+        if !self.window.kernel.is_empty() && self.window.kernel != kernel {
+            bail!(Refusal(format!(
+                "has the kernel_shape {:?} for weights of {kernel:?}",
+                self.window.kernel
+            )));
+        }
+        let mut shape = tvec![image[0].clone(), weights[0].clone()];
+        shape.extend(self.window.dims(&image[2..], &kernel)?);
+        Ok(Some(shape))
+    }
+
+    /// The same where all sizes are known. They have been found to fit.
+    pub(super) fn sizes(&self, image: &[usize], weights: &[usize]) -> TractResult<Sizes> {
+        let axes = self.window.axes(&image[2..], &weights[2..])?;
+        let mut shape = tvec![image[0], weights[0]];
+        shape.extend(axes.iter().map(|axis| axis.count));
+        Ok(Sizes {
+            shape,
+            axes,
+            groups: self.groups,
+            channels: weights[1],
+            rows: weights[0] / self.groups,
+            batch: image[0],
+        })
+    }
+
+    /// Weights of FP32 in the order of the quick products, which does not depend on the image; `None` for those that have none. Weights
+    /// that do not fit are refused when the node is computed.
+    pub(super) fn packed(&self, weights: &Tensor) -> TractResult<Option<Arc<Tensor>>> {
+        let kernel = weights.shape();
+        if !(3..=4).contains(&kernel.len()) || weights.len() == 0 || !kernel[0].is_multiple_of(self.groups) {
+            return Ok(None);
+        }
+        let axes = kernel[2..].iter().map(|&kernel| Axis {
+            size: 1,
+            count: 1,
+            kernel,
+            stride: 1,
+            dilation: 1,
+            pad: 0,
+        });
+        let sizes = Sizes {
+            shape: tvec![1, kernel[0]],
+            axes: axes.collect(),
+            groups: self.groups,
+            channels: kernel[1],
+            rows: kernel[0] / self.groups,
+            batch: 1,
+        };
+        let geometry = sizes.geometry();
+        let packed = geometry.map(|geometry| packed(&geometry, elements::<f32>(weights)?));
+        Ok(packed.transpose()?.map(Arc::new))
+    }
+}
+
+/// Numbers of one axis or two as those of a plane; a line is an image of one row.
+fn plane(axes: &[Axis], number: impl Fn(&Axis) -> usize, other: usize) -> Option<[usize; 2]> {
+    match axes {
+        [width] => Some([other, number(width)]),
+        [height, width] => Some([number(height), number(width)]),
+        _ => None,
+    }
+}
+
+impl Sizes {
+    /// The same for the quick products of planes; `None` for other images, and those of nothing.
+    fn geometry(&self) -> Option<Geometry> {
+        let axes = &*self.axes;
+        let is_empty =
+            axes.iter().any(|axis| axis.size == 0) || self.shape.contains(&0) || self.channels == 0;
+        if is_empty {
+            return None;
+        }
+        Some(Geometry {
+            batch: self.batch,
+            groups: self.groups,
+            channels: self.channels,
+            rows: self.rows,
+            input: plane(axes, |axis| axis.size, 1)?,
+            output: plane(axes, |axis| axis.count, 1)?,
+            kernel: plane(axes, |axis| axis.kernel, 1)?,
+            strides: plane(axes, |axis| axis.stride, 1)?,
+            dilations: plane(axes, |axis| axis.dilation, 1)?,
+            before: plane(axes, |axis| axis.pad, 0)?,
+        })
+    }
+
+    pub(super) fn unfolded(&self) -> Unfolded<'_> {
+        Unfolded {
+            groups: self.groups,
+            channels: self.channels,
+            rows: self.rows,
+            axes: &self.axes,
+        }
+    }
+
+    /// A convolution of FP32. Of weights that are `kept` in the order of the quick products, others are made where that is not computed.
+    pub(super) fn of_floats(
+        &self,
+        image: &Arc<Tensor>,
+        weights: impl FnOnce() -> TractResult<Arc<Tensor>>,
+        kept: Option<&Arc<Tensor>>,
+        bias: Option<&[f32]>,
+    ) -> TractResult<Tensor> {
+        let quick = self.geometry().and_then(|geometry| {
+            let layout = geometry.layout()?;
+            Some((geometry, layout))
+        });
+        let Some((geometry, layout)) = quick else {
+            let weights = weights()?;
+            return self.plainly(image, &weights, bias, multiply);
+        };
+        let weights = match kept {
+            Some(kept) => kept.clone(),
+            None => {
+                let weights = weights()?;
+                Arc::new(packed(&geometry, elements::<f32>(&weights)?)?)
+            }
+        };
+        let bias = match bias {
+            Some(bias) => bias.to_vec(),
+            None => vec![0.0; self.shape[1]],
+        };
+        let convolution = Convolution::new(geometry, layout, bias, None, &self.shape);
+        let mut made = convolution.run(&[image.clone(), weights])?;
+        made.pop().context("a convolution without a result")
+    }
+
+    fn plainly<T: Factor>(
+        &self,
+        image: &Tensor,
+        weights: &Tensor,
+        bias: Option<&[T]>,
+        multiply: impl Fn(&[T], &[T], [usize; 3], &mut [T], &mut Pace) -> TractResult<()>,
+    ) -> TractResult<Tensor> {
+        let (image, weights) = (elements::<T>(image)?, elements::<T>(weights)?);
+        filled(&self.shape, |result: &mut [T]| {
+            self.begin_with(result, bias);
+            self.unfolded().add(image, weights, result, multiply, T::sum)
+        })
+    }
+
+    /// Fills each channel with its bias.
+    pub(super) fn begin_with<T: Copy>(&self, result: &mut [T], bias: Option<&[T]>) {
+        let positions: usize = self.axes.iter().map(|axis| axis.count).product();
+        let channels = result.chunks_exact_mut(positions.max(1));
+        let bias = bias.unwrap_or_default().iter().cycle();
+        channels.zip(bias).for_each(|(channel, bias)| channel.fill(*bias));
+    }
+}
+
+/// Refuses a bias that is not one number for each channel.
+pub(super) fn expect_bias(bias: Option<&Fact>, channels: &TDim) -> TractResult<()> {
+    let Some(bias) = bias else {
+        return Ok(());
+    };
+    match &*bias.shape {
+        [count] if count == channels || count.to_i64().is_err() || channels.to_i64().is_err() => Ok(()),
+        shape => Err(Refusal(format!("has a bias of {shape:?} for {channels} channels")).into()),
+    }
+}
+
+/// `Conv`.
+#[derive(Debug)]
+pub(super) struct Conv {
+    shape: Shape,
+    /// The weights in the order of the quick products, where they are constants of FP32.
+    packed: Option<Arc<Tensor>>,
 }
 
 impl Conv {
-    pub(super) fn of(
-        attributes: Attributes<'_>,
-        constants: &[Option<Arc<Tensor>>],
-    ) -> TractResult<Option<Self>> {
-        let Some(Some(weights)) = constants.get(1) else {
-            return Ok(None);
+    pub(super) fn of(attributes: Attributes<'_>, constants: &[Option<Arc<Tensor>>]) -> TractResult<Self> {
+        let shape = Shape::of(attributes)?;
+        let packed = match constants.get(1) {
+            Some(Some(weights)) if weights.datum_type() == DatumType::F32 => shape.packed(weights)?,
+            _ => None,
         };
-        let bias = match constants.get(2) {
-            Some(Some(bias)) if bias.datum_type() == DatumType::F32 => Some(elements::<f32>(bias)?.to_vec()),
-            None => None,
-            _ => return Ok(None),
-        };
-        let window = Window::of(attributes, false)?;
-        let groups = usize::try_from(attributes.int("group", 1)).unwrap_or(0);
-        let shape: TVec<usize> = weights.shape().into();
-        let spatial = shape.len().saturating_sub(2);
-        let fits = weights.datum_type() == DatumType::F32
-            && (1..=2).contains(&spatial)
-            && weights.len() > 0
-            && groups > 0
-            && shape[0].is_multiple_of(groups)
-            && bias.as_ref().is_none_or(|bias| bias.len() == shape[0])
-            && window
-                .kernel
-                .as_ref()
-                .is_none_or(|kernel| kernel[..] == shape[2..])
-            && [&window.strides, &window.dilations]
-                .into_iter()
-                .flatten()
-                .all(|list| list.len() == spatial);
-        if !fits {
-            return Ok(None);
-        }
-        let kernel = plane(&shape[2..], 1);
-        let geometry = Geometry {
-            batch: 1,
-            groups,
-            channels: shape[1],
-            rows: shape[0] / groups,
-            input: [1, 1],
-            output: [1, 1],
-            kernel,
-            strides: [1, 1],
-            dilations: [1, 1],
-            before: [0, 0],
-        };
-        Ok(Some(Self {
-            groups,
-            kernel,
-            strides: plane(window.strides.as_deref().unwrap_or(&[]), 1),
-            dilations: plane(window.dilations.as_deref().unwrap_or(&[]), 1),
-            padding: window.padding,
-            weights: Arc::new(packed(&geometry, elements::<f32>(weights)?)?),
-            shape,
-            bias,
-        }))
-    }
-
-    /// The size of the result along an axis, and the padding before it.
-    fn sizes(&self, axis: usize, size: usize) -> TractResult<[usize; 2]> {
-        let reach = (self.kernel[axis] - 1) * self.dilations[axis] + 1;
-        let stride = self.strides[axis];
-        let [before, after] = match &self.padding {
-            PaddingSpec::Explicit(before, after) => [plane(before, 0)[axis], plane(after, 0)[axis]],
-            PaddingSpec::SameUpper | PaddingSpec::SameLower => {
-                let count = size.div_ceil(stride);
-                let all = (count.saturating_sub(1) * stride + reach).saturating_sub(size);
-                match &self.padding {
-                    PaddingSpec::SameUpper => [all / 2, all - all / 2],
-                    _ => [all - all / 2, all / 2],
-                }
-            }
-            _ => [0, 0],
-        };
-        let padded = size + before + after;
-        ensure_input!(
-            padded >= reach,
-            "a window of {reach} reaches beyond an image of {padded}, padding included"
-        );
-        Ok([(padded - reach) / stride + 1, before])
+        Ok(Self { shape, packed })
     }
 }
 
 impl Compute for Conv {
+    fn outputs(&self, inputs: &[Fact]) -> TractResult<Option<Vec<Fact>>> {
+        let [image, weights, bias @ ..] = inputs else {
+            bail!("expected 2 or 3 inputs, found {}", inputs.len());
+        };
+        if inputs.iter().any(|input| input.datum_type != image.datum_type) {
+            bail!(Refusal("has an image and weights of different types".to_owned()));
+        }
+        let shape = self.shape.dims(&image.shape, &weights.shape)?;
+        expect_bias(bias.first(), &weights.shape[0])?;
+        Ok(shape.map(|shape| vec![Fact::new(image.datum_type, shape)]))
+    }
+
     fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<Option<TVec<Arc<Tensor>>>> {
-        let image = &inputs[0];
-        let given = image.shape();
-        if image.datum_type() != DatumType::F32 || given.len() != self.shape.len() {
-            return Ok(None);
+        let (image, weights) = (&inputs[0], &inputs[1]);
+        let sizes = self.shape.sizes(image.shape(), weights.shape())?;
+        let made = match image.datum_type() {
+            DatumType::F32 => {
+                let bias = inputs.get(2).map(|bias| elements::<f32>(bias)).transpose()?;
+                sizes.of_floats(image, || Ok(weights.clone()), self.packed.as_ref(), bias)
+            }
+            DatumType::F64 => {
+                let bias = inputs.get(2).map(|bias| elements::<f64>(bias)).transpose()?;
+                sizes.plainly(image, weights, bias, add_product::<f64>)
+            }
+            _ => return Ok(None),
+        };
+        Ok(Some(tvec![Arc::new(made?)]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+    use crate::{
+        faults::Misfit,
+        ops::{
+            direct::made_nodes::{node, with_text},
+            elements::tensor,
+        },
+    };
+
+    /// Small whole numbers, so that sums are exact in any order.
+    fn numbers(shape: &[usize], seed: usize) -> Vec<f64> {
+        let count: usize = shape.iter().product();
+        (0..count)
+            .map(|at| ((at * 7919 + seed) % 17) as f64 - 8.0)
+            .collect()
+    }
+
+    /// As the operator is defined: each number of the result by itself.
+    fn plainly(sizes: &Sizes, image: &[usize], weights: &[usize]) -> Vec<f64> {
+        let (x, w, bias) = (numbers(image, 1), numbers(weights, 2), numbers(&weights[..1], 3));
+        let positions: usize = sizes.axes.iter().map(|axis| axis.count).product();
+        let pixels: usize = sizes.axes.iter().map(|axis| axis.size).product();
+        let window: usize = sizes.axes.iter().map(|axis| axis.kernel).product();
+        let count: usize = sizes.shape.iter().product();
+        let at = |at: usize| {
+            let (row, position) = (at / positions % weights[0], at % positions);
+            let (batch, group) = (at / positions / weights[0], row / sizes.rows);
+            let mut sum = bias[row];
+            for channel in 0..sizes.channels {
+                for element in 0..window {
+                    let (mut e, mut p, mut place, mut stride) = (element, position, Some(0), 1);
+                    for axis in sizes.axes.iter().rev() {
+                        let at = p % axis.count * axis.stride + e % axis.kernel * axis.dilation;
+                        let at = at.checked_sub(axis.pad).filter(|&at| at < axis.size);
+                        place = place.zip(at).map(|(place, at)| place + at * stride);
+                        stride *= axis.size;
+                        (e, p) = (e / axis.kernel, p / axis.count);
+                    }
+                    if let Some(place) = place {
+                        let image = (batch * sizes.groups + group) * sizes.channels + channel;
+                        sum += x[image * pixels + place]
+                            * w[(row * sizes.channels + channel) * window + element];
+                    }
+                }
+            }
+            sum
+        };
+        (0..count).map(at).collect()
+    }
+
+    fn run(op: &Conv, inputs: &[Arc<Tensor>]) -> TractResult<Arc<Tensor>> {
+        let facts = op.outputs(&Fact::of_values(inputs))?.unwrap();
+        let made = op.run(&mut inputs.into())?.unwrap();
+        let shape: TVec<TDim> = made[0].shape().iter().map(ToDim::to_dim).collect();
+        assert_eq!(shape, facts[0].shape);
+        Ok(made[0].clone())
+    }
+
+    fn inputs(datum_type: DatumType, image: &[usize], weights: &[usize]) -> [Arc<Tensor>; 3] {
+        let shapes = [(image, 1), (weights, 2), (&weights[..1], 3)];
+        shapes.map(|(shape, seed)| {
+            let made = tensor(shape, numbers(shape, seed)).unwrap();
+            made.cast_to_dt(datum_type)
+                .unwrap()
+                .into_owned()
+                .into_arc_tensor()
+        })
+    }
+
+    #[test]
+    fn convolutions_along_any_axes_are_those_of_plain_loops() {
+        let cases: [(&[usize], &[usize], i64); 9] = [
+            (&[2, 3, 11], &[4, 3, 3], 1),
+            (&[1, 4, 9, 7], &[6, 2, 3, 2], 2),
+            (&[2, 5, 6, 6], &[5, 1, 3, 3], 5),
+            (&[1, 3, 5, 6], &[8, 3, 1, 1], 1),
+            (&[1, 2, 5, 4, 6], &[3, 2, 2, 3, 2], 1),
+            (&[2, 4, 4, 4, 4], &[4, 1, 3, 3, 3], 4),
+            (&[1, 2, 3, 4, 3, 4], &[2, 2, 2, 2, 2, 2], 1),
+            (&[0, 3, 5, 6], &[8, 3, 2, 2], 1),
+            (&[1, 40, 4, 4], &[9, 40, 3, 3], 1),
+        ];
+        for (image, weights, group) in cases {
+            let axes = image.len() - 2;
+            for stride in 1..3 {
+                for dilation in 1..3 {
+                    for pad in 0..2 {
+                        let lists = [
+                            ("strides", vec![stride; axes]),
+                            ("dilations", vec![dilation; axes]),
+                            ("pads", [vec![pad; axes], vec![2 * pad; axes]].concat()),
+                        ];
+                        let node = node("Conv", &lists, &[("group", group)], 1);
+                        let shape = Shape::of(Attributes(&node)).unwrap();
+                        let Ok(sizes) = shape.sizes(image, weights) else {
+                            // The window is larger than the image.
+                            continue;
+                        };
+                        let expected = plainly(&sizes, image, weights);
+                        for datum_type in [DatumType::F32, DatumType::F64] {
+                            let inputs = inputs(datum_type, image, weights);
+                            for constants in [vec![], vec![None, Some(inputs[1].clone())]] {
+                                let op = Conv::of(Attributes(&node), &constants).unwrap();
+                                let found = run(&op, &inputs).unwrap();
+                                let found = found.cast_to::<f64>().unwrap();
+                                assert_eq!(elements::<f64>(&found).unwrap(), expected, "{op:?}");
+                            }
+                        }
+                    }
+                }
+            }
         }
-        let channels = self.shape[1] * self.groups;
-        ensure_input!(
-            given[1] == channels,
-            "an image of {} channels, expected {channels}",
-            given[1]
+    }
+
+    #[test]
+    fn images_without_elements_are_padding() {
+        let node = node("Conv", &[("pads", vec![1, 1, 1, 1])], &[], 1);
+        let op = Conv::of(Attributes(&node), &[]).unwrap();
+        let found = run(&op, &inputs(DatumType::F32, &[1, 2, 0, 3], &[2, 2, 2, 3])).unwrap();
+        assert_eq!(found.shape(), [1, 2, 1, 3]);
+        let bias = numbers(&[2], 3).into_iter().map(|bias| bias as f32);
+        let expected: Vec<f32> = bias.flat_map(|bias| [bias; 3]).collect();
+        assert_eq!(elements::<f32>(&found).unwrap(), expected);
+    }
+
+    #[test]
+    fn automatic_padding_keeps_sizes() {
+        for text in ["SAME_UPPER", "SAME_LOWER", "VALID"] {
+            for axes in 1..4 {
+                let node = with_text(
+                    node("Conv", &[("strides", vec![2; axes])], &[], 1),
+                    "auto_pad",
+                    text,
+                );
+                let op = Conv::of(Attributes(&node), &[]).unwrap();
+                let image = [vec![1, 1], vec![6; axes]].concat();
+                let weights = [vec![1, 1], vec![3; axes]].concat();
+                let found = run(&op, &inputs(DatumType::F32, &image, &weights)).unwrap();
+                let size = if text == "VALID" { 2 } else { 3 };
+                assert_eq!(found.shape()[2..], vec![size; axes]);
+                let sizes = op.shape.sizes(&image, &weights).unwrap();
+                let found = found.cast_to::<f64>().unwrap();
+                assert_eq!(
+                    elements::<f64>(&found).unwrap(),
+                    plainly(&sizes, &image, &weights)
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused() {
+        let run = |image: &[usize], weights: &[usize], bias: &[usize], group: i64| {
+            let node = node("Conv", &[("kernel_shape", vec![2, 2])], &[("group", group)], 1);
+            let [x, w, _] = inputs(DatumType::F32, image, weights);
+            let op = Conv::of(Attributes(&node), &[None, Some(w.clone())]).unwrap();
+            run(&op, &[x, w, Arc::new(Tensor::zero::<f32>(bias).unwrap())])
+        };
+        assert!(run(&[1, 2, 4, 4], &[3, 2, 2, 2], &[3], 1).is_ok());
+        assert!(
+            run(&[1, 3, 4, 4], &[3, 2, 2, 2], &[3], 1)
+                .unwrap_err()
+                .is::<Refusal>()
         );
-        let input = plane(&given[2..], 1);
-        if image.len() == 0 {
-            return Ok(None);
-        }
-        let [height, width] = [self.sizes(0, input[0])?, self.sizes(1, input[1])?];
-        let mut shape: TVec<usize> = tvec![given[0], self.shape[0]];
-        shape.extend([height[0], width[0]].into_iter().skip(2 - (given.len() - 2)));
-        size::admit_shape(DatumType::F32, &shape)?;
-        let geometry = Geometry {
-            batch: given[0],
-            groups: self.groups,
-            channels: self.shape[1],
-            rows: self.shape[0] / self.groups,
-            input,
-            output: [height[0], width[0]],
-            kernel: self.kernel,
-            strides: self.strides,
-            dilations: self.dilations,
-            before: [height[1], width[1]],
-        };
-        let Some(layout) = geometry.layout() else {
-            return Ok(None);
-        };
-        let bias = self.bias.clone().unwrap_or_else(|| vec![0.0; self.shape[0]]);
-        let convolution = Convolution::new(geometry, layout, bias, None, &shape);
-        let made = convolution.run(&[image.clone(), self.weights.clone()])?;
-        Ok(Some(made.into_iter().map(Arc::new).collect()))
+        assert!(
+            run(&[1, 4, 4, 4], &[3, 2, 2, 2], &[3], 2)
+                .unwrap_err()
+                .is::<Refusal>()
+        );
+        assert!(
+            run(&[1, 2, 4, 4], &[3, 2, 2, 3], &[3], 1)
+                .unwrap_err()
+                .is::<Refusal>()
+        );
+        assert!(run(&[1, 2, 4], &[3, 2, 2], &[3], 1).unwrap_err().is::<Refusal>());
+        assert!(
+            run(&[1, 2, 4, 4], &[3, 2, 2, 2], &[2], 1)
+                .unwrap_err()
+                .is::<Refusal>()
+        );
+        assert!(
+            run(&[1, 2, 1, 4], &[3, 2, 2, 2], &[3], 1)
+                .unwrap_err()
+                .is::<Misfit>()
+        );
     }
 }

@@ -20,7 +20,7 @@ pub(super) use places::{expand_to, gather, tile};
 pub(super) use products::{gemm, integer_product, product, q_linear_product};
 pub(super) use sizes::to_sizes;
 pub(super) use windows::{
-    Window, average_pool, convolution, global_pool, integer_convolution, max_pool, q_linear_convolution,
+    average_pool, convolution, global_pool, integer_convolution, max_pool, q_linear_convolution,
 };
 
 use tract_hir::internal::*;

@@ -24,11 +24,11 @@ use crate::{
 };
 
 /// What nodes with windows have in common.
-pub(in crate::ops) struct Window {
-    pub(in crate::ops) kernel: Option<TVec<usize>>,
-    pub(in crate::ops) strides: Option<TVec<usize>>,
-    pub(in crate::ops) dilations: Option<TVec<usize>>,
-    pub(in crate::ops) padding: PaddingSpec,
+struct Window {
+    kernel: Option<TVec<usize>>,
+    strides: Option<TVec<usize>>,
+    dilations: Option<TVec<usize>>,
+    padding: PaddingSpec,
 }
 
 /// Strides and the like beyond this make no sense, and their products stay far from overflowing.
@@ -53,7 +53,7 @@ fn numbers(attributes: Attributes<'_>, name: &str, least: usize) -> TractResult<
 }
 
 impl Window {
-    pub(in crate::ops) fn of(attributes: Attributes<'_>, is_pool: bool) -> TractResult<Self> {
+    fn of(attributes: Attributes<'_>, is_pool: bool) -> TractResult<Self> {
         let kernel = numbers(attributes, "kernel_shape", 1)?;
         let strides = numbers(attributes, "strides", 1)?;
         let dilations = numbers(attributes, "dilations", 1)?;
@@ -310,38 +310,11 @@ impl Kernel for Places {
             for place in places {
                 let mut within = usize::try_from(*place).unwrap_or(0);
                 if self.by_columns {
-                    within = by_columns(within, sizes);
+                    within = max_pool::by_columns(within, sizes);
                 }
                 *place = (number * image + within) as i64;
             }
         }
         Ok(tvec![crate::ops::elements::tensor(shape, places)?])
-    }
-}
-
-/// The number of a place when the first axis is counted first, from that when the last one is.
-fn by_columns(mut place: usize, sizes: &[usize]) -> usize {
-    let mut result = 0;
-    for (axis, &size) in sizes.iter().enumerate().rev() {
-        let before: usize = sizes[..axis].iter().product();
-        result += place % size.max(1) * before;
-        place /= size.max(1);
-    }
-    result
-}
-
-#[cfg(test)]
-mod tests {
-    use super::by_columns;
-
-    #[test]
-    fn places_are_counted_by_columns() {
-        for row in 0..2 {
-            for column in 0..3 {
-                assert_eq!(by_columns(row * 3 + column, &[2, 3]), row + column * 2);
-            }
-        }
-        let (a, b, c) = (1, 2, 3);
-        assert_eq!(by_columns((a * 3 + b) * 4 + c, &[2, 3, 4]), a + b * 2 + c * 6);
     }
 }

@@ -1,0 +1,38 @@
+//! Nodes for tests.
+
+use crate::lowered::{OnnxAttribute, OnnxNode};
+
+/// A node with attributes of lists and of integers, and so many outputs.
+pub(super) fn node(
+    op_type: &str,
+    lists: &[(&str, Vec<i64>)],
+    integers: &[(&str, i64)],
+    outputs: usize,
+) -> OnnxNode {
+    let lists = lists.iter().map(|(name, ints)| OnnxAttribute {
+        name: (*name).to_owned(),
+        ints: ints.clone(),
+        ..OnnxAttribute::default()
+    });
+    let integers = integers.iter().map(|&(name, i)| OnnxAttribute {
+        name: name.to_owned(),
+        i,
+        ..OnnxAttribute::default()
+    });
+    OnnxNode {
+        output: (0..outputs).map(|at| at.to_string()).collect(),
+        op_type: op_type.to_owned(),
+        attribute: lists.chain(integers).collect(),
+        ..OnnxNode::default()
+    }
+}
+
+/// The same with an attribute that is text.
+pub(super) fn with_text(mut node: OnnxNode, name: &str, text: &str) -> OnnxNode {
+    node.attribute.push(OnnxAttribute {
+        name: name.to_owned(),
+        s: text.as_bytes().to_vec(),
+        ..OnnxAttribute::default()
+    });
+    node
+}
