@@ -270,7 +270,7 @@ pub(crate) fn root(error: &(dyn std::error::Error + 'static)) -> String {
 }
 
 /// tract has no BF16.
-fn refuse_bf16(signature: &Signature) -> Result<(), ServiceError> {
+pub(crate) fn refuse_bf16(signature: &Signature) -> Result<(), ServiceError> {
     let mut ports = signature.inputs.iter().chain(&signature.outputs);
     match ports.find(|port| dtype::to_tract(dtype::of(port.element_type)).is_none()) {
         None => Ok(()),

@@ -24,7 +24,7 @@ pub(super) struct BatchNormalization {
 }
 
 /// The factor and the offset of each channel.
-pub(super) type Channels = Vec<(f64, f64)>;
+pub(crate) type Channels = Vec<(f64, f64)>;
 
 impl Wiring for BatchNormalization {
     fn name(&self) -> &'static str {
@@ -85,6 +85,15 @@ impl BatchNormalization {
         };
         Ok((0..count).map(of_channel).collect())
     }
+}
+
+/// The factors and offsets of a node's channels.
+pub(crate) fn channels(
+    attributes: Attributes<'_>,
+    parameters: &[Arc<Tensor>],
+    count: usize,
+) -> TractResult<Channels> {
+    BatchNormalization::of(attributes).channels(parameters, count)
 }
 
 impl Kernel for BatchNormalization {

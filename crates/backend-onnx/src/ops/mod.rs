@@ -106,6 +106,7 @@ mod window;
 mod wiring;
 
 pub(crate) use attributes::Attributes;
+pub(crate) use batch_normalization::channels as batch_channels;
 pub(crate) use branch::inner_graphs;
 pub(crate) use constants::value as constant;
 pub(crate) use counted::count_all;

@@ -177,7 +177,7 @@ impl Step {
     }
 
     /// What it leaves behind: its outputs, and those of inner graphs, which have been passed on.
-    fn makes(&self) -> Vec<Slot> {
+    pub(super) fn makes(&self) -> Vec<Slot> {
         match self {
             Self::Stage(stage) => stage.outputs().collect(),
             Self::Node(node) => node.wires.outputs.clone(),

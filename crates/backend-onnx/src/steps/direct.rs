@@ -4,12 +4,7 @@ use std::{collections::HashMap, fmt, sync::Arc};
 
 use tract_hir::prelude::{TVec, Tensor, TractResult};
 
-use oip_types::ServiceError;
-
-use super::{
-    stage::Stage,
-    values::{Failure, Slot, Value, Values, Wires},
-};
+use super::values::{Failure, Slot, Value, Values, Wires};
 use crate::{
     building::BuildContext,
     lowered::OnnxNode,
@@ -29,8 +24,6 @@ pub(super) type Constants = Vec<(Slot, Arc<Tensor>)>;
 pub(super) struct DirectNode {
     label: String,
     direct: Direct,
-    /// What computes it for inputs that nothing else here does: a plan for their shapes.
-    stage: Stage,
     pub(super) wires: Wires,
 }
 
@@ -39,7 +32,6 @@ impl DirectNode {
         context: &BuildContext,
         node: &OnnxNode,
         wires: Wires,
-        stage: Stage,
         constants: &HashMap<Slot, Arc<Tensor>>,
     ) -> TractResult<Self> {
         let given = wires.inputs.iter().flatten();
@@ -47,7 +39,6 @@ impl DirectNode {
         Ok(Self {
             label: node.name.clone(),
             direct: Direct::new(context, node, &constants)?,
-            stage,
             wires,
         })
     }
@@ -58,11 +49,6 @@ impl DirectNode {
 
     pub(super) fn direct(&self) -> &Direct {
         &self.direct
-    }
-
-    #[cfg(test)]
-    pub(super) fn stage(&self) -> &Stage {
-        &self.stage
     }
 
     /// The outputs, if all inputs are constants, and they do not take much more memory.
@@ -100,22 +86,10 @@ impl DirectNode {
                 false => values.tensor(*slot)?,
             });
         }
-        let outputs = match self.direct.run(&mut inputs, &mut values.room) {
-            Err(Stop::Unplanned) => {
-                if std::env::var_os("SHOW_PLANNED").is_some() {
-                    let types: Vec<_> = inputs.iter().map(|input| input.datum_type()).collect();
-                    eprintln!("PLANNED {} {types:?}", self.label);
-                }
-                let given = self.wires.inputs.iter().flatten().zip(inputs);
-                given.for_each(|(&slot, value)| values.set(slot, Value::Tensor(value)));
-                return self.stage.run(values, labels);
-            }
-            outcome => outcome,
-        };
+        let outputs = self.direct.run(&mut inputs, &mut values.room);
         let outputs = outputs.map_err(|stop| {
             let label = plan::label(&self.label, labels).unwrap_or(&self.label);
             match stop {
-                Stop::Unplanned => Failure::Failed(ServiceError::internal("nothing computes it")),
                 Stop::Refused(error) => Failure::Unplanned(plan::unprepared(error, labels)),
                 Stop::Failed(error) => Failure::from(error),
             }

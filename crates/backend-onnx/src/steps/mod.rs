@@ -11,7 +11,9 @@
 mod body;
 mod control;
 mod direct;
+mod fuse;
 mod infer;
+mod prepare;
 mod rows;
 mod sequence;
 mod split;
@@ -20,16 +22,13 @@ mod values;
 
 pub(crate) use values::Failure;
 
-use std::{
-    collections::{HashMap, HashSet},
-    sync::Arc,
-};
+use std::collections::HashSet;
 
 use oip_service::CancelToken;
 use oip_types::ServiceError;
 use onnx_graph::Signature;
 use tract_hir::{
-    internal::{IntoArcTensor, IntoTValue, Tensor},
+    internal::{IntoArcTensor, IntoTValue},
     prelude::{TValue, TVec},
 };
 
@@ -43,7 +42,8 @@ use crate::{
 use body::Body;
 use control::Run;
 use infer::Known;
-use values::{Slot, Value, Values};
+use prepare::Prepared;
+use values::{Constants, Value, Values};
 
 /// A model that is run stage by stage.
 #[derive(Debug)]
@@ -51,9 +51,8 @@ pub(crate) struct Steps {
     signature: Signature,
     body: Body,
     /// Constants of the file, inner graphs included.
-    constants: HashMap<Slot, Arc<Tensor>>,
+    constants: Constants,
     labels: Vec<String>,
-    slots: usize,
     /// What is known of the outputs of nodes that are computed by themselves.
     outputs: Option<Vec<Option<Fact>>>,
     is_bounded: bool,
@@ -91,29 +90,32 @@ pub(crate) fn branches_by_values(graph: &OnnxGraph) -> bool {
 
 impl Steps {
     pub(crate) fn new(signature: Signature, lowered: Lowered) -> Result<Self, ServiceError> {
-        Self::of(signature, lowered, false)
+        let split = split::split(&lowered)?;
+        Ok(Self {
+            signature,
+            body: split.body,
+            constants: Constants::of(split.constants, split.slots),
+            labels: lowered.labels,
+            outputs: None,
+            is_bounded: false,
+        })
     }
 
     /// Runs node by node, without plans.
     pub(crate) fn direct(signature: Signature, lowered: Lowered) -> Result<Self, ServiceError> {
-        Self::of(signature, lowered, true)
-    }
-
-    fn of(signature: Signature, lowered: Lowered, is_direct: bool) -> Result<Self, ServiceError> {
-        let split = split::split(&lowered, is_direct)?;
-        let outputs = is_direct.then(|| {
-            let known = Known::of(&split.body, &signature.inputs, &split.constants, &split.names)
-                .map_err(|error| plan::unprepared(error, &lowered.labels))?;
-            Ok(split.body.outputs.iter().map(|&slot| known.fact(slot)).collect())
-        });
+        plan::refuse_bf16(&signature)?;
+        let prepared = prepare::prepare(&lowered)?;
+        let Prepared { body, constants, .. } = prepared;
+        let known = Known::of(&body, &signature.inputs, &constants, &prepared.names)
+            .map_err(|error| plan::unprepared(error, &lowered.labels))?;
+        let outputs = body.outputs.iter().map(|&slot| known.fact(slot)).collect();
         Ok(Self {
-            outputs: outputs.transpose()?,
             signature,
-            body: split.body,
-            constants: split.constants,
+            body,
+            constants: Constants::of(constants, prepared.slots),
             labels: lowered.labels,
-            slots: split.slots,
-            is_bounded: split.is_bounded,
+            outputs: Some(outputs),
+            is_bounded: prepared.is_bounded,
         })
     }
 
@@ -138,7 +140,7 @@ impl Steps {
 
     /// Runs the model.
     pub(crate) fn run(&self, inputs: TVec<TValue>, cancel: &CancelToken) -> Result<TVec<TValue>, Failure> {
-        let mut values = Values::new(&self.constants, self.slots, cancel);
+        let mut values = Values::new(&self.constants, cancel);
         for (&slot, input) in self.body.inputs.iter().zip(inputs) {
             values.set(slot, Value::Tensor(input.into_arc_tensor()));
         }

@@ -1,16 +1,15 @@
 //! Cuts a graph into stages, so that within each all sizes are known before it runs.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
 };
 
 use oip_types::ServiceError;
-use tract_hir::internal::{SymbolScope, Tensor, TractResult};
+use tract_hir::internal::{Tensor, TractResult};
 
 use super::{
     body::{Body, Control, ControlNode, Step, dropped},
-    direct::DirectNode,
     stage::Stage,
     values::{Slot, Wires},
 };
@@ -25,25 +24,16 @@ pub(super) struct Split {
     pub(super) body: Body,
     pub(super) constants: HashMap<Slot, Arc<Tensor>>,
     pub(super) slots: usize,
-    /// In which operators name what they do not know.
-    pub(super) names: SymbolScope,
-    /// Whether all sizes follow from the shapes of the inputs, and nothing is repeated or chosen by values.
-    pub(super) is_bounded: bool,
 }
 
 /// Cuts the graph of a lowered model.
-///
-/// With `is_direct` each node is a step of its own.
-pub(super) fn split(lowered: &Lowered, is_direct: bool) -> Result<Split, ServiceError> {
+pub(super) fn split(lowered: &Lowered) -> Result<Split, ServiceError> {
     let Lowered { graph, labels } = lowered;
     let mut splitter = Splitter {
         context: ops::context(),
         slots: HashMap::new(),
         names: Vec::new(),
         constants: HashMap::new(),
-        is_direct,
-        statics: HashSet::new(),
-        is_bounded: is_direct,
     };
     let body = splitter
         .graph(graph)
@@ -52,8 +42,6 @@ pub(super) fn split(lowered: &Lowered, is_direct: bool) -> Result<Split, Service
         body,
         constants: splitter.constants,
         slots: splitter.names.len(),
-        names: splitter.context.symbols,
-        is_bounded: splitter.is_bounded,
     })
 }
 
@@ -63,10 +51,6 @@ struct Splitter {
     slots: HashMap<String, Slot>,
     names: Vec<String>,
     constants: HashMap<Slot, Arc<Tensor>>,
-    is_direct: bool,
-    /// Values that follow from shapes and constants.
-    statics: HashSet<Slot>,
-    is_bounded: bool,
 }
 
 /// What is known of a value when the graph is cut.
@@ -108,7 +92,6 @@ impl Splitter {
         let mut stages: BTreeMap<usize, Vec<OnnxNode>> = BTreeMap::new();
         let mut controls: BTreeMap<usize, Vec<ControlNode>> = BTreeMap::new();
         let mut users = Users::default();
-        let mut direct: Vec<Step> = Vec::new();
         let mut values_needed: BTreeSet<(usize, Slot)> = BTreeSet::new();
         for node in &graph.node {
             match node.op_type.as_str() {
@@ -133,18 +116,6 @@ impl Splitter {
             let outputs: Vec<Slot> = node.output.iter().map(|name| self.slot(name)).collect();
             let lookup = |slot: Slot| known.get(&slot).copied();
             if let Some(op) = Control::of(node, |graph| self.graph(graph))? {
-                if self.is_direct {
-                    self.is_bounded = false;
-                    direct.push(Step::Control(ControlNode {
-                        label: node.name.clone(),
-                        op,
-                        wires: Wires {
-                            inputs: node_inputs,
-                            outputs,
-                        },
-                    }));
-                    continue;
-                }
                 let mut needs: BTreeSet<Slot> = node_inputs.iter().flatten().copied().collect();
                 for body in op.bodies() {
                     needs.extend(body.needs());
@@ -175,44 +146,6 @@ impl Splitter {
                         outputs,
                     },
                 });
-                continue;
-            }
-            if self.is_direct {
-                let wires = Wires {
-                    inputs: node_inputs,
-                    outputs,
-                };
-                let mut renamed = node.clone();
-                for (name, slot) in renamed.input.iter_mut().zip(&wires.inputs) {
-                    if let Some(slot) = slot {
-                        name.clone_from(&self.names[slot.0]);
-                    }
-                }
-                let shaping: Vec<Slot> = ops::shaping_inputs(&node.op_type)
-                    .filter_map(|index| wires.input(index))
-                    .collect();
-                let is_static =
-                    |slot: &Slot| self.statics.contains(slot) || self.constants.contains_key(slot);
-                self.is_bounded &= !ops::gives_unknown_sizes(&node.op_type) && shaping.iter().all(is_static);
-                if matches!(node.op_type.as_str(), "Shape" | "Size")
-                    || wires.inputs.iter().flatten().all(is_static)
-                {
-                    self.statics.extend(&wires.outputs);
-                }
-                let stage = Stage::new(
-                    &self.context,
-                    vec![renamed],
-                    &self.slots,
-                    &self.names,
-                    &self.constants,
-                    wires.outputs.clone(),
-                    |slot| shaping.contains(&slot),
-                )?;
-                let node = DirectNode::new(&self.context, node, wires, stage, &self.constants)?;
-                match node.folded(&self.constants)? {
-                    Some(outputs) => self.constants.extend(outputs),
-                    None => direct.push(Step::Node(node)),
-                }
                 continue;
             }
             let given = node_inputs.iter().flatten().copied();
@@ -278,7 +211,7 @@ impl Splitter {
 
         let mut phases: BTreeSet<usize> = stages.keys().copied().collect();
         phases.extend(controls.keys());
-        let mut steps = direct;
+        let mut steps = Vec::new();
         for phase in phases {
             if let Some(nodes) = stages.remove(&phase) {
                 let made: Vec<Slot> = nodes

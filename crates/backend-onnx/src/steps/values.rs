@@ -57,24 +57,34 @@ impl Value {
     }
 }
 
+/// Constants of the file, inner graphs included, each at its slot.
+#[derive(Debug)]
+pub(super) struct Constants(Vec<Option<Arc<Tensor>>>);
+
+impl Constants {
+    /// In a graph of so many slots.
+    pub(super) fn of(constants: HashMap<Slot, Arc<Tensor>>, slots: usize) -> Self {
+        let mut all = vec![None; slots];
+        for (slot, constant) in constants {
+            all[slot.0] = Some(constant);
+        }
+        Self(all)
+    }
+}
+
 /// The values of one run so far.
 pub(super) struct Values<'s> {
-    /// Constants of the file, inner graphs included.
-    constants: &'s HashMap<Slot, Arc<Tensor>>,
+    constants: &'s Constants,
     kept: Vec<Option<Value>>,
     pub(super) room: Room<'static>,
     pub(super) cancel: &'s CancelToken,
 }
 
 impl<'s> Values<'s> {
-    pub(super) fn new(
-        constants: &'s HashMap<Slot, Arc<Tensor>>,
-        slots: usize,
-        cancel: &'s CancelToken,
-    ) -> Self {
+    pub(super) fn new(constants: &'s Constants, cancel: &'s CancelToken) -> Self {
         Self {
             constants,
-            kept: vec![None; slots],
+            kept: vec![None; constants.0.len()],
             room: Room::new(),
             cancel,
         }
@@ -97,7 +107,7 @@ impl<'s> Values<'s> {
     }
 
     pub(super) fn value(&self, slot: Slot) -> Result<Value, Failure> {
-        if let Some(constant) = self.constants.get(&slot) {
+        if let Some(Some(constant)) = self.constants.0.get(slot.0) {
             return Ok(Value::Tensor(constant.clone()));
         }
         let value = self.kept.get(slot.0).and_then(Clone::clone);

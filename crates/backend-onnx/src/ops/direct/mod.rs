@@ -38,7 +38,13 @@ use super::{
     guard::Guarded,
     kernel::{self, Fact},
 };
-use crate::{building::BuildContext, faults::ensure_input, lowered::OnnxNode, room::Room, size};
+use crate::{
+    building::BuildContext,
+    faults::{Unsupported, ensure_input},
+    lowered::OnnxNode,
+    room::Room,
+    size,
+};
 
 /// A node, ready to be computed for inputs of any shapes.
 #[derive(Debug)]
@@ -51,8 +57,6 @@ pub(crate) struct Direct {
 
 /// Why a node computes nothing.
 pub(crate) enum Stop {
-    /// A plan is needed for these inputs.
-    Unplanned,
     /// Its inputs do not fit it.
     Refused(TractError),
     /// It failed on the way.
@@ -86,7 +90,7 @@ impl Direct {
         self.is_pure
     }
 
-    /// Computes the outputs. The inputs are left as they are where a plan is needed.
+    /// Computes the outputs. Inputs that nothing else holds may be written over.
     pub(crate) fn run(
         &self,
         inputs: &mut TVec<Arc<Tensor>>,
@@ -117,13 +121,13 @@ impl Direct {
         let Some(guarded) = guarded else {
             return match kernel::of(&*self.op, &facts) {
                 Some(kernel) => computed(&*kernel, &facts, inputs, room),
-                None => Err(Stop::Unplanned),
+                None => Err(Stop::Refused(unsupported(inputs))),
             };
         };
         guarded.admit(&facts).map_err(Stop::Refused)?;
         match kernel::of(guarded.chosen(&facts), &facts) {
             Some(kernel) => computed(&*kernel, &facts, inputs, room),
-            None => Err(Stop::Unplanned),
+            None => Err(Stop::Refused(unsupported(inputs))),
         }
     }
 
@@ -198,6 +202,12 @@ impl Direct {
             });
         outputs.collect::<TractResult<_>>().map_err(Stop::Failed)
     }
+}
+
+/// Nothing computes an operator for such inputs.
+fn unsupported(inputs: &[Arc<Tensor>]) -> TractError {
+    let types: Vec<DatumType> = inputs.iter().map(|input| input.datum_type()).collect();
+    Unsupported::Here(format!("is not supported for inputs of the types {types:?}")).into()
 }
 
 /// Computes by a kernel of ours, if its inputs fit it.
