@@ -226,6 +226,12 @@ pub(super) fn packed(geometry: &Geometry, weights: &[f32]) -> TractResult<Tensor
     tensor(&[packed.len()], packed)
 }
 
+/// The weights that [`packed`] was given, of so many rows of a group.
+pub(super) fn unpacked(rows: usize, depth: usize, packed: &Tensor) -> TractResult<Vec<f32>> {
+    let groups = elements::<f32>(packed)?.chunks_exact(products::packed_len(rows, depth).max(1));
+    Ok(groups.flat_map(|group| products::unpacked(rows, group)).collect())
+}
+
 impl Kernel for Convolution {
     fn name(&self) -> &'static str {
         "Convolution"

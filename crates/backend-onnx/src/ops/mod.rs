@@ -112,6 +112,7 @@ pub(crate) use constants::value as constant;
 pub(crate) use counted::count_all;
 pub(crate) use elementwise::has_zero;
 pub(crate) use kernel::{Fact, Kernel, kept, kernel, named_in, unknown};
+pub(crate) use packs::Packs;
 #[cfg(test)]
 pub(crate) use products::are_quick as are_products_quick;
 pub(crate) use registry::{OUTPUT, check, context, has_attribute, outputs, registered_name, resolved};

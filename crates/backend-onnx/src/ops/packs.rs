@@ -17,12 +17,16 @@ const MORE_BYTES: u64 = 16 << 20;
 pub(super) enum Order {
     /// A matrix with a column for each sum.
     Matrix,
+    /// Matrices in panels of columns, which may be the rows of the constant.
+    Panels { is_turned: bool },
     /// Blocks of rows, each with so many rows and terms; the rows may be the columns of the constant.
     Rows {
         rows: usize,
         depth: usize,
         is_transposed: bool,
     },
+    /// Weights of a convolution of so many groups.
+    Windows { groups: usize },
     /// Blocks of rows of several groups, whose rows stand beside each other in the constant.
     Columns { groups: usize },
     /// Pairs of whole numbers.
@@ -52,7 +56,11 @@ impl Packs {
         let bytes = constants
             .filter(|constant| seen.insert(Arc::as_ptr(constant)))
             .map(|constant| bytes(constant));
-        let bytes: u64 = bytes.sum();
+        Self::beside(bytes.sum())
+    }
+
+    /// Beside constants of so many bytes.
+    pub(crate) fn beside(bytes: u64) -> Self {
         Self {
             made: HashMap::new(),
             left: bytes.saturating_mul(2).saturating_add(MORE_BYTES),

@@ -69,6 +69,20 @@ pub(super) fn packed(rows: usize, weights: &[f32]) -> Vec<f32> {
     packed
 }
 
+/// The weights that [`packed`] was given.
+pub(super) fn unpacked(rows: usize, packed: &[f32]) -> Vec<f32> {
+    if rows == 1 {
+        return packed.to_vec();
+    }
+    let depth = packed.len() / rows.next_multiple_of(BLOCK).max(1);
+    let (terms, _) = packed.as_chunks::<BLOCK>();
+    let weight = |at: usize| {
+        let (row, term) = (at / depth, at % depth);
+        terms[row / BLOCK * depth + term][row % BLOCK]
+    };
+    (0..rows * depth).map(weight).collect()
+}
+
 /// The same of weights whose rows stand beside each other: `rows` numbers for each term.
 pub(super) fn packed_columns(rows: usize, weights: &[f32]) -> Vec<f32> {
     let depth = weights.len() / rows.max(1);

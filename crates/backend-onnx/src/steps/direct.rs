@@ -1,14 +1,24 @@
 //! Nodes that are computed one after another, without plans.
 
-use std::{collections::HashMap, fmt, sync::Arc};
+use std::{
+    collections::HashMap,
+    fmt,
+    sync::{Arc, LazyLock},
+};
 
-use tract_hir::prelude::{TVec, Tensor, TractResult};
+use tract_hir::{
+    internal::tensor1,
+    prelude::{TVec, Tensor, TractResult},
+};
 
 use super::values::{Failure, Slot, Value, Values, Wires};
 use crate::{
     building::BuildContext,
     lowered::OnnxNode,
-    ops::direct::{Direct, Stop},
+    ops::{
+        Fact, Packs,
+        direct::{Direct, Stop},
+    },
     plan,
     room::Room,
     size, time_limit,
@@ -25,7 +35,12 @@ pub(super) struct DirectNode {
     label: String,
     direct: Direct,
     pub(super) wires: Wires,
+    /// Where the inputs are that are given, `None` for one that is taken over.
+    given: Vec<Option<Slot>>,
 }
+
+/// Stands for an input that is taken over.
+static NOTHING: LazyLock<Arc<Tensor>> = LazyLock::new(|| Arc::new(tensor1::<f32>(&[])));
 
 impl DirectNode {
     pub(super) fn new(
@@ -33,14 +48,42 @@ impl DirectNode {
         node: &OnnxNode,
         wires: Wires,
         constants: &HashMap<Slot, Arc<Tensor>>,
+        packs: &mut Packs,
     ) -> TractResult<Self> {
         let given = wires.inputs.iter().flatten();
         let constants: Vec<_> = given.map(|slot| constants.get(slot).cloned()).collect();
         Ok(Self {
             label: node.name.clone(),
-            direct: Direct::new(context, node, &constants)?,
+            direct: Direct::new(context, node, &constants, packs)?,
+            given: wires.inputs.iter().flatten().copied().map(Some).collect(),
             wires,
         })
+    }
+
+    /// No longer reads a constant of which it keeps what it made.
+    pub(super) fn release(&mut self) {
+        let Some((place, _)) = self.direct.taken() else {
+            return;
+        };
+        self.given[place] = None;
+        if let Some(input) = self
+            .wires
+            .inputs
+            .iter_mut()
+            .filter(|input| input.is_some())
+            .nth(place)
+        {
+            *input = None;
+        }
+    }
+
+    /// What is known of the inputs that are given, if it is of all.
+    pub(super) fn facts(&self, fact: impl Fn(Slot) -> Option<Fact>) -> Option<Vec<Fact>> {
+        let facts = self.given.iter().map(|slot| match slot {
+            Some(slot) => fact(*slot),
+            None => self.direct.taken().map(|(_, fact)| fact.clone()),
+        });
+        facts.collect()
     }
 
     pub(super) fn label(&self) -> &str {
@@ -78,9 +121,13 @@ impl DirectNode {
         labels: &[String],
     ) -> Result<(), Failure> {
         let mut inputs: TVec<Arc<Tensor>> = TVec::new();
-        let mut given = self.wires.inputs.iter().flatten();
+        let mut given = self.given.iter();
         while let Some(slot) = given.next() {
-            let is_last = dropped.contains(slot) && !given.clone().any(|other| other == slot);
+            let Some(slot) = slot else {
+                inputs.push(NOTHING.clone());
+                continue;
+            };
+            let is_last = dropped.contains(slot) && !given.clone().flatten().any(|other| other == slot);
             inputs.push(match is_last {
                 true => values.take(*slot)?,
                 false => values.tensor(*slot)?,

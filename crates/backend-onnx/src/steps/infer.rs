@@ -135,9 +135,7 @@ impl<'c> Known<'c> {
     }
 
     fn node(&mut self, node: &DirectNode) -> TractResult<()> {
-        let given = node.wires.inputs.iter().flatten();
-        let inputs: Option<Vec<Fact>> = given.map(|&slot| self.fact(slot)).collect();
-        let Some(inputs) = inputs else {
+        let Some(inputs) = node.facts(|slot| self.fact(slot)) else {
             return Ok(());
         };
         let outputs = match self.outputs(node, &inputs) {

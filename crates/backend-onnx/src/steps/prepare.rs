@@ -18,7 +18,8 @@ use crate::{
     building::BuildContext,
     lower::Lowered,
     lowered::{OnnxGraph, OnnxNode},
-    ops, plan,
+    ops::{self, Packs},
+    plan, size,
 };
 
 /// A graph that is ready to run.
@@ -42,6 +43,7 @@ pub(super) fn prepare(lowered: &Lowered) -> Result<Prepared, ServiceError> {
         constants: HashMap::new(),
         statics: HashSet::new(),
         is_bounded: true,
+        packs: Packs::beside(bytes(graph)),
     };
     let body = preparer
         .graph(graph)
@@ -66,6 +68,21 @@ struct Preparer {
     /// Values that follow from shapes and constants.
     statics: HashSet<Slot>,
     is_bounded: bool,
+    packs: Packs,
+}
+
+/// Bytes of a graph's constants, and those of graphs within it.
+fn bytes(graph: &OnnxGraph) -> u64 {
+    let own = graph
+        .initializer
+        .iter()
+        .map(|constant| size::of_value(&constant.value));
+    let attributes = graph.node.iter().flat_map(|node| &node.attribute);
+    let inner = attributes.map(|attribute| {
+        let value = attribute.t.as_ref().map_or(0, |value| size::of_value(value));
+        value + attribute.g.as_ref().map_or(0, bytes)
+    });
+    own.chain(inner).sum()
 }
 
 impl Preparer {
@@ -123,13 +140,19 @@ impl Preparer {
                 wires.inputs.resize(wires.inputs.len().max(place + 1), None);
                 wires.inputs[place] = Some(slot);
             }
-            let node = DirectNode::new(&self.context, &node, wires, &self.constants)?;
+            let node = DirectNode::new(&self.context, &node, wires, &self.constants, &mut self.packs)?;
             replaced.iter().for_each(|&at| steps[at] = None);
             if let Some(&last) = replaced.last() {
                 steps[last] = Some(Step::Node(node));
             }
         }
-        Ok(steps.into_iter().flatten().collect())
+        let mut steps: Vec<Step> = steps.into_iter().flatten().collect();
+        for step in &mut steps {
+            if let Step::Node(node) = step {
+                node.release();
+            }
+        }
+        Ok(steps)
     }
 
     /// A node, if it is not computed already.
@@ -147,7 +170,7 @@ impl Preparer {
             return Ok(Some((Step::Control(control), None)));
         }
         self.follow(node, &wires);
-        let direct = DirectNode::new(&self.context, node, wires, &self.constants)?;
+        let direct = DirectNode::new(&self.context, node, wires, &self.constants, &mut self.packs)?;
         match direct.folded(&self.constants)? {
             Some(outputs) => self.constants.extend(outputs),
             None => return Ok(Some((Step::Node(direct), Some(node.clone())))),
@@ -178,5 +201,88 @@ impl Preparer {
     fn new_slot(&mut self) -> Slot {
         self.count += 1;
         Slot(self.count - 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use oip_service::CancelToken;
+    use onnx_graph::{
+        Signature,
+        proto::{NodeProto, TensorProto},
+    };
+    use tract_hir::internal::{IntoTValue, tvec};
+
+    use super::*;
+    use crate::{
+        lower,
+        made_up::{constant, model, node},
+        ops::elements::elements,
+        steps::Steps,
+    };
+
+    fn prepared(nodes: Vec<NodeProto>, dims: &[i64], constants: Vec<TensorProto>) -> (Prepared, Steps) {
+        let model = model(nodes, dims, &vec![-1; dims.len()], constants);
+        let signature = Signature::of(&model).unwrap();
+        let lowered = || lower::lower(model.graph.as_ref().unwrap(), &signature.opsets).unwrap();
+        let prepared = prepare(&lowered()).unwrap();
+        (prepared, Steps::direct(signature.clone(), lowered()).unwrap())
+    }
+
+    #[test]
+    fn weights_that_are_packed_are_not_kept_beside() {
+        let nodes = vec![
+            node("MatMul", &["x", "w"], "a"),
+            node("MatMul", &["a", "w"], "b"),
+            node("Add", &["b", "bias"], "y"),
+        ];
+        let constants = vec![constant("w", &[6, 6]), constant("bias", &[6])];
+        let (prepared, steps) = prepared(nodes, &[-1, 6], constants.clone());
+        let kept: Vec<&[usize]> = prepared.constants.values().map(|kept| kept.shape()).collect();
+        assert_eq!(kept, [&[6]]);
+        // Something else reads them.
+        let nodes = vec![
+            node("MatMul", &["x", "w"], "a"),
+            node("Add", &["w", "bias"], "sum"),
+            node("MatMul", &["a", "sum"], "b"),
+            node("Mul", &["w", "b"], "y"),
+        ];
+        let (both, other) = self::prepared(nodes, &[-1, 6], constants);
+        assert!(both.constants.values().any(|kept| kept.shape() == [6, 6]));
+        for steps in [steps, other] {
+            let input = Tensor::from_shape(&[6, 6], &[0.5f32; 36]).unwrap();
+            let made = steps.run(tvec![input.into_tvalue()], &CancelToken::new(None));
+            assert_eq!(made.unwrap()[0].shape(), [6, 6]);
+        }
+    }
+
+    /// Windows that are far apart are computed with the weights as they were before they were packed.
+    #[test]
+    fn packed_weights_can_be_unpacked() {
+        let attribute = |name: &str, ints: Vec<i64>| onnx_graph::proto::AttributeProto {
+            name: name.to_owned(),
+            ints,
+            r#type: 7,
+            ..Default::default()
+        };
+        let convolution = NodeProto {
+            attribute: vec![
+                attribute("dilations", vec![200, 200]),
+                attribute("pads", vec![200; 4]),
+            ],
+            ..node("Conv", &["x", "w"], "y")
+        };
+        let weights = constant("w", &[2, 1, 3, 3]);
+        let (prepared, steps) = prepared(vec![convolution], &[1, 1, -1, -1], vec![weights]);
+        assert!(prepared.constants.is_empty());
+        let input = Tensor::from_shape(&[1, 1, 2, 2], &[1f32, 2.0, 3.0, 4.0]).unwrap();
+        let made = steps
+            .run(tvec![input.into_tvalue()], &CancelToken::new(None))
+            .unwrap();
+        // All but the one in the middle lie in the padding.
+        let expected = [1.0 / 8.0, 3.0 / 8.0].map(|weight| [1.0, 2.0, 3.0, 4.0].map(|x: f32| weight * x));
+        assert_eq!(elements::<f32>(&made[0]).unwrap(), expected.as_flattened());
     }
 }

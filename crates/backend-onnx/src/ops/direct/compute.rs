@@ -18,6 +18,11 @@ pub(super) trait Compute: fmt::Debug + Send + Sync {
         Ok(None)
     }
 
+    /// The input that is a constant of which it keeps what it made. [`Compute::run`] is given nothing in its place.
+    fn taken(&self) -> Option<usize> {
+        None
+    }
+
     /// The outputs, or `None` for types that another one computes. An input that nothing else holds may be written over.
     fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<Option<TVec<Arc<Tensor>>>>;
 }

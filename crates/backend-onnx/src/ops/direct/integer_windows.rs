@@ -308,7 +308,8 @@ mod tests {
             op_type: "Conv".to_owned(),
             ..node.clone()
         };
-        let op = super::super::windows::Conv::of(Attributes(&node), &[]).unwrap();
+        let op = super::super::windows::Conv::of(Attributes(&node), &[], &mut crate::ops::Packs::beside(0))
+            .unwrap();
         let found = run(&op, &inputs).unwrap();
         elements::<f64>(&found)
             .unwrap()

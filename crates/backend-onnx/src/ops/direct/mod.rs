@@ -37,6 +37,7 @@ use super::{
     attributes::Attributes,
     guard::Guarded,
     kernel::{self, Fact},
+    packs::Packs,
 };
 use crate::{
     building::BuildContext,
@@ -51,6 +52,8 @@ use crate::{
 pub(crate) struct Direct {
     op_type: String,
     own: Option<Box<dyn Compute>>,
+    /// An input whose constant nothing but `own` needs any more, and what it was.
+    taken: Option<(usize, Fact)>,
     op: Box<dyn InferenceOp>,
     is_pure: bool,
 }
@@ -69,12 +72,20 @@ impl Direct {
         context: &BuildContext,
         node: &OnnxNode,
         constants: &[Option<Arc<Tensor>>],
+        packs: &mut Packs,
     ) -> TractResult<Self> {
         let (op, used_within) = context.op(node)?;
         ensure!(used_within.is_empty(), "graphs within {}", node.op_type);
+        let own = own(node, constants, packs)?;
+        let taken = own.as_ref().and_then(|own| own.taken()).and_then(|place| {
+            let constant = constants.get(place)?.as_ref()?;
+            let dims = constant.shape().iter().map(ToDim::to_dim);
+            Some((place, Fact::new(constant.datum_type(), dims)))
+        });
         Ok(Self {
             op_type: node.op_type.clone(),
-            own: own(node, constants)?,
+            own,
+            taken,
             op,
             is_pure: !node.op_type.starts_with("Random")
                 && !matches!(node.op_type.as_str(), "Bernoulli" | "Multinomial"),
@@ -83,6 +94,11 @@ impl Direct {
 
     pub(crate) fn op_type(&self) -> &str {
         &self.op_type
+    }
+
+    /// The input that need not be given any more, as its constant was taken over.
+    pub(crate) fn taken(&self) -> Option<(usize, &Fact)> {
+        self.taken.as_ref().map(|(place, fact)| (*place, fact))
     }
 
     /// Whether the same inputs give the same outputs.
@@ -109,7 +125,12 @@ impl Direct {
             }
         }
         if let Some(own) = &self.own {
-            let outputs = own.outputs(&Fact::of_values(inputs)).map_err(Stop::Refused)?;
+            let mut facts = Fact::of_values(inputs);
+            if let Some((place, fact)) = &self.taken {
+                facts[*place] = fact.clone();
+            }
+            let outputs = own.outputs(&facts).map_err(Stop::Refused)?;
+            drop(facts);
             admit(outputs.as_deref().unwrap_or_default(), room).map_err(Stop::Failed)?;
             // Nothing else holds the inputs now: they may be written over.
             drop(outputs);
@@ -241,7 +262,11 @@ fn admit(outputs: &[Fact], room: &mut Room<'_>) -> TractResult<()> {
 }
 
 /// What computes a node here.
-fn own(node: &OnnxNode, constants: &[Option<Arc<Tensor>>]) -> TractResult<Option<Box<dyn Compute>>> {
+fn own(
+    node: &OnnxNode,
+    constants: &[Option<Arc<Tensor>>],
+    packs: &mut Packs,
+) -> TractResult<Option<Box<dyn Compute>>> {
     let attributes = Attributes(node);
     Ok(match node.op_type.as_str() {
         "Abs" | "Acos" | "Acosh" | "Asin" | "Asinh" | "Atan" | "Atanh" | "Ceil" | "Celu" | "Cos" | "Cosh"
@@ -270,7 +295,7 @@ fn own(node: &OnnxNode, constants: &[Option<Arc<Tensor>>]) -> TractResult<Option
         "tensorferry/TransposeLast" => Some(Box::new(heads::TransposeLast)),
         "AveragePool" => Some(Box::new(pools::Pool::average(attributes)?)),
         "MaxPool" => Some(Box::new(pools::Pool::maximum(attributes)?)),
-        "Conv" => Some(Box::new(windows::Conv::of(attributes, constants)?)),
+        "Conv" => Some(Box::new(windows::Conv::of(attributes, constants, packs)?)),
         "ConvInteger" => Some(Box::new(integer_windows::ConvInteger::of(attributes, constants)?)),
         "QLinearConv" => Some(Box::new(integer_windows::QLinearConv::of(attributes, constants)?)),
         "MatMulInteger" => Some(Box::new(integer_products::MatMulInteger::of(
@@ -278,7 +303,7 @@ fn own(node: &OnnxNode, constants: &[Option<Arc<Tensor>>]) -> TractResult<Option
         )?)),
         "QLinearMatMul" => Some(Box::new(integer_products::QLinearMatMul::of(constants)?)),
         "Einsum" => Some(Box::new(einsum::Einsum::of(attributes)?)),
-        "Gemm" => Some(Box::new(products::Gemm::of(attributes, constants)?)),
+        "Gemm" => Some(Box::new(products::Gemm::of(attributes, constants, packs)?)),
         "ArgMax" | "ArgMin" => Some(Box::new(reductions::Argument::of(node))),
         "GlobalAveragePool" | "GlobalMaxPool" => Some(Box::new(reductions::GlobalPool {
             is_max: node.op_type == "GlobalMaxPool",
@@ -299,7 +324,7 @@ fn own(node: &OnnxNode, constants: &[Option<Arc<Tensor>>]) -> TractResult<Option
         "Split" => Some(Box::new(parts::Split::of(node))),
         "Concat" => Some(Box::new(parts::Concat(attributes.int("axis", 0)))),
         "Gather" => Some(Box::new(moves::Gather(attributes.int("axis", 0)))),
-        "MatMul" => Some(Box::new(products::MatMul::of(constants)?)),
+        "MatMul" => Some(Box::new(products::MatMul::of(constants, packs)?)),
         "Transpose" => Some(Box::new(moves::Transpose(attributes.ints("perm").to_vec()))),
         "Reshape" => Some(Box::new(views::Reshape {
             allows_zero: attributes.int("allowzero", 0) != 0,

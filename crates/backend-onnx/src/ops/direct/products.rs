@@ -15,6 +15,7 @@ use crate::{
         kernel::Fact,
         matrices::{Sizes, matrices, sizes},
         packed_matrix::PackedMatrix,
+        packs::{Order, Packs},
         plain_product::{Factor, add_product, turned},
     },
     size,
@@ -23,22 +24,52 @@ use crate::{
 /// `MatMul`.
 #[derive(Debug)]
 pub(super) struct MatMul {
-    /// The matrices of the second factor, where they are constants of FP32.
-    packed: Option<Vec<PackedMatrix>>,
+    /// The second factor, where it is a constant of FP32.
+    packed: Option<Packed>,
+}
+
+/// Matrices in the order in which products read them.
+#[derive(Debug)]
+struct Packed {
+    /// Of the constant.
+    shape: TVec<usize>,
+    matrices: Arc<Vec<PackedMatrix>>,
+}
+
+impl Packed {
+    /// Of a constant of FP32 that has elements, if there is room for it.
+    fn of(b: &Arc<Tensor>, is_turned: bool, packs: &mut Packs) -> TractResult<Option<Self>> {
+        let &[.., rows, columns] = b.shape() else {
+            return Ok(None);
+        };
+        if b.datum_type() != DatumType::F32 || b.len() == 0 {
+            return Ok(None);
+        }
+        let bytes = size_of::<f32>() as u64 * b.len() as u64;
+        let order = Order::Panels { is_turned };
+        let matrices = packs.shared(&[b], order, bytes, || {
+            let (depth, columns) = if is_turned {
+                (columns, rows)
+            } else {
+                (rows, columns)
+            };
+            let matrices = elements::<f32>(b)?.chunks_exact(depth * columns);
+            Ok(matrices
+                .map(|matrix| PackedMatrix::new(matrix, depth, columns, is_turned))
+                .collect::<Vec<_>>())
+        })?;
+        Ok(matrices.map(|matrices| Self {
+            shape: b.shape().into(),
+            matrices,
+        }))
+    }
 }
 
 impl MatMul {
-    pub(super) fn of(constants: &[Option<Arc<Tensor>>]) -> TractResult<Self> {
+    pub(super) fn of(constants: &[Option<Arc<Tensor>>], packs: &mut Packs) -> TractResult<Self> {
         let packed = match constants.get(1) {
-            Some(Some(b)) if b.datum_type() == DatumType::F32 && b.rank() > 1 && b.len() > 0 => {
-                let &[.., depth, columns] = b.shape() else {
-                    bail!("a matrix of {} dimensions", b.rank());
-                };
-                // One column is read as a row is.
-                let matrices = elements::<f32>(b)?.chunks_exact(depth * columns);
-                let packed = matrices.map(|matrix| PackedMatrix::new(matrix, depth, columns, false));
-                (columns > 1).then(|| packed.collect())
-            }
+            // One column is read as a row is.
+            Some(Some(b)) if b.shape().last() != Some(&1) => Packed::of(b, false, packs)?,
             _ => None,
         };
         Ok(Self { packed })
@@ -69,22 +100,26 @@ impl Compute for MatMul {
         Ok(Some(vec![Fact::new(a.datum_type, sizes.shape)]))
     }
 
+    fn taken(&self) -> Option<usize> {
+        self.packed.as_ref().map(|_| 1)
+    }
+
     fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<Option<TVec<Arc<Tensor>>>> {
         let [a, b] = &**inputs else {
             bail!("expected 2 inputs, found {}", inputs.len());
         };
-        let made = match a.datum_type() {
-            DatumType::F32 => product(a, b, |a, second, b, sizes, made: &mut [f32], pace| {
-                match &self.packed {
-                    Some(packed) => packed[second].multiply(a, made, pace),
-                    None => multiply(a, b, sizes, made, pace),
-                }
-            }),
-            DatumType::F64 => plain_product::<f64>(a, b),
-            DatumType::I32 => plain_product::<i32>(a, b),
-            DatumType::I64 => plain_product::<i64>(a, b),
-            DatumType::U32 => plain_product::<u32>(a, b),
-            DatumType::U64 => plain_product::<u64>(a, b),
+        let made = match (a.datum_type(), &self.packed) {
+            (DatumType::F32, Some(packed)) => {
+                product(a, &packed.shape, |a, second, _, made: &mut [f32], pace| {
+                    packed.matrices[second].multiply(a, made, pace)
+                })
+            }
+            (DatumType::F32, None) => factors(a, b, multiply),
+            (DatumType::F64, _) => plain_product::<f64>(a, b),
+            (DatumType::I32, _) => plain_product::<i32>(a, b),
+            (DatumType::I64, _) => plain_product::<i64>(a, b),
+            (DatumType::U32, _) => plain_product::<u32>(a, b),
+            (DatumType::U64, _) => plain_product::<u64>(a, b),
             _ => return Ok(None),
         };
         Ok(Some(tvec![Arc::new(made?)]))
@@ -103,19 +138,31 @@ fn of_one_type(inputs: &[Fact]) -> TractResult<()> {
 }
 
 pub(super) fn plain_product<T: Factor>(a: &Tensor, b: &Tensor) -> TractResult<Tensor> {
-    product(a, b, |a, _, b, sizes, made: &mut [T], pace| {
-        add_product(a, b, sizes, made, pace)
+    factors::<T>(a, b, add_product)
+}
+
+/// All products of the matrices of two factors.
+fn factors<T: Element + Copy>(
+    a: &Tensor,
+    b: &Tensor,
+    multiply: impl Fn(&[T], &[T], [usize; 3], &mut [T], &mut Pace) -> TractResult<()>,
+) -> TractResult<Tensor> {
+    let numbers = elements::<T>(b)?;
+    product(a, b.shape(), |a, second, sizes, made, pace| {
+        let [_, depth, columns] = sizes;
+        let b = &numbers[second * depth * columns..][..depth * columns];
+        multiply(a, b, sizes, made, pace)
     })
 }
 
-/// All products of the matrices of two factors. `multiply` is called with a first matrix, the index of the second matrix and its numbers,
-/// their rows, depth and columns, and zeros for the sums.
+/// All products of the matrices of a factor with those of one that has this shape. `multiply` is called with a first matrix, the index of the
+/// second matrix, rows, depth and columns, and zeros for the sums.
 fn product<T: Element + Copy>(
     a: &Tensor,
-    b: &Tensor,
-    multiply: impl Fn(&[T], usize, &[T], [usize; 3], &mut [T], &mut Pace) -> TractResult<()>,
+    b: &[usize],
+    multiply: impl Fn(&[T], usize, [usize; 3], &mut [T], &mut Pace) -> TractResult<()>,
 ) -> TractResult<Tensor> {
-    let mut sizes = fitting(a.shape(), b.shape())?;
+    let mut sizes = fitting(a.shape(), b)?;
     let [depth, _] = sizes.depth;
     let columns = sizes.columns;
     let count: usize = sizes.shape.iter().product();
@@ -125,7 +172,7 @@ fn product<T: Element + Copy>(
         sizes.outer = [tvec![], tvec![]];
     }
     let rows = sizes.rows;
-    let (a, b) = (elements::<T>(a)?, elements::<T>(b)?);
+    let a = elements::<T>(a)?;
     filled(&sizes.shape, |made: &mut [T]| {
         if count == 0 || depth == 0 {
             return Ok(());
@@ -134,8 +181,7 @@ fn product<T: Element + Copy>(
         let matrices = matrices(&sizes.outer, count / (rows * columns));
         for ([first, second], made) in matrices.zip(made.chunks_exact_mut(rows * columns)) {
             let a = &a[first * rows * depth..][..rows * depth];
-            let b = &b[second * depth * columns..][..depth * columns];
-            multiply(a, second, b, [rows, depth, columns], made, &mut pace)?;
+            multiply(a, second, [rows, depth, columns], made, &mut pace)?;
         }
         Ok(())
     })
@@ -149,17 +195,18 @@ pub(super) struct Gemm {
     turns_a: bool,
     turns_b: bool,
     /// The second factor, where it is a constant of FP32.
-    packed: Option<PackedMatrix>,
+    packed: Option<Packed>,
 }
 
 impl Gemm {
-    pub(super) fn of(attributes: Attributes<'_>, constants: &[Option<Arc<Tensor>>]) -> TractResult<Self> {
+    pub(super) fn of(
+        attributes: Attributes<'_>,
+        constants: &[Option<Arc<Tensor>>],
+        packs: &mut Packs,
+    ) -> TractResult<Self> {
         let turns_b = attributes.int("transB", 0) != 0;
         let packed = match constants.get(1) {
-            Some(Some(b)) if b.datum_type() == DatumType::F32 && b.rank() == 2 && b.len() > 0 => {
-                let [depth, columns] = sides(b.shape(), turns_b)?;
-                Some(PackedMatrix::new(elements::<f32>(b)?, depth, columns, turns_b))
-            }
+            Some(Some(b)) if b.rank() == 2 => Packed::of(b, turns_b, packs)?,
             _ => None,
         };
         Ok(Self {
@@ -203,9 +250,10 @@ impl Gemm {
         multiply: impl Fn(&[T], &[T], [usize; 3], &mut [T], &mut Pace) -> TractResult<()>,
     ) -> TractResult<Tensor> {
         let (a, b) = (&inputs[0], &inputs[1]);
+        let b_shape = self.packed.as_ref().map_or(b.shape(), |packed| &packed.shape);
         let added = inputs.get(2).filter(|_| self.beta != 0.0);
         let [rows, columns, depth] =
-            self.sizes(a.shape(), b.shape(), inputs.get(2).map(|added| added.shape()))?;
+            self.sizes(a.shape(), b_shape, inputs.get(2).map(|added| added.shape()))?;
         let mut pace = Pace::default();
         let mut order = |factor: &'_ [T], is_turned: bool, rows: usize| -> TractResult<Option<Vec<T>>> {
             if !is_turned {
@@ -281,6 +329,10 @@ impl Compute for Gemm {
         Ok(Some(vec![Fact::new(a.datum_type, [rows, columns])]))
     }
 
+    fn taken(&self) -> Option<usize> {
+        self.packed.as_ref().map(|_| 1)
+    }
+
     fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<Option<TVec<Arc<Tensor>>>> {
         let made =
             match inputs[0].datum_type() {
@@ -288,7 +340,7 @@ impl Compute for Gemm {
                     inputs,
                     [self.alpha, self.beta],
                     |a, b, sizes, made, pace| match &self.packed {
-                        Some(packed) => packed.multiply(a, made, pace),
+                        Some(packed) => packed.matrices[0].multiply(a, made, pace),
                         None => multiply(a, b, sizes, made, pace),
                     },
                 ),
@@ -365,7 +417,7 @@ mod tests {
                             .sum()
                     };
                     let expected: Vec<f64> = (0..rows * columns).map(at).collect();
-                    let of_constant = MatMul::of(&[None, Some(b.clone())]).unwrap();
+                    let of_constant = MatMul::of(&[None, Some(b.clone())], &mut Packs::beside(0)).unwrap();
                     for op in [MatMul { packed: None }, of_constant] {
                         let found = run(&op, &[a.clone(), b.clone()]).unwrap();
                         assert_eq!(
@@ -399,7 +451,7 @@ mod tests {
             let wide = run(&MatMul { packed: None }, &[a.clone(), b.clone()]).unwrap();
             assert_eq!(wide.shape(), expected);
             let [a, b] = [a, b].map(|factor| factor.cast_to::<f32>().unwrap().into_owned().into_arc_tensor());
-            let packed = MatMul::of(&[None, Some(b.clone())]).unwrap();
+            let packed = MatMul::of(&[None, Some(b.clone())], &mut Packs::beside(0)).unwrap();
             for op in [packed, MatMul { packed: None }] {
                 assert_eq!(floats(&run(&op, &[a.clone(), b.clone()]).unwrap()), floats(&wide));
             }
@@ -441,7 +493,7 @@ mod tests {
                 ..OnnxAttribute::default()
             });
         }
-        Gemm::of(Attributes(&node), constants).unwrap()
+        Gemm::of(Attributes(&node), constants, &mut Packs::beside(0)).unwrap()
     }
 
     #[test]

@@ -10,15 +10,17 @@ use crate::{
     faults::Refusal,
     ops::{
         attributes::Attributes,
-        convolution::{Convolution, Geometry, packed},
-        elements::{elements, filled},
+        convolution::{Convolution, Geometry, packed, unpacked},
+        elements::{elements, filled, tensor},
         float_product::multiply,
         kernel::{Fact, Kernel},
+        packs::{Order, Packs},
         plain_product::{Factor, add_product},
         pooling::Axis,
         unfolded::Unfolded,
         window::{MAX_NUMBER, Window},
     },
+    size,
 };
 
 /// What convolutions of all types have in common.
@@ -104,12 +106,11 @@ impl Shape {
         })
     }
 
-    /// Weights of FP32 in the order of the quick products, which does not depend on the image; `None` for those that have none. Weights
+    /// How weights of FP32 are packed for the quick products, which does not depend on the image; `None` for those that have none. Weights
     /// that do not fit are refused when the node is computed.
-    pub(super) fn packed(&self, weights: &Tensor) -> TractResult<Option<Arc<Tensor>>> {
-        let kernel = weights.shape();
-        if !(3..=4).contains(&kernel.len()) || weights.len() == 0 || !kernel[0].is_multiple_of(self.groups) {
-            return Ok(None);
+    fn packing(&self, kernel: &[usize]) -> Option<Geometry> {
+        if !(3..=4).contains(&kernel.len()) || kernel.contains(&0) || kernel[0] % self.groups != 0 {
+            return None;
         }
         let axes = kernel[2..].iter().map(|&kernel| Axis {
             size: 1,
@@ -127,9 +128,26 @@ impl Shape {
             rows: kernel[0] / self.groups,
             batch: 1,
         };
-        let geometry = sizes.geometry();
+        sizes.geometry()
+    }
+
+    /// Weights in that order.
+    pub(super) fn packed(&self, weights: &Tensor) -> TractResult<Option<Arc<Tensor>>> {
+        let geometry = self.packing(weights.shape());
         let packed = geometry.map(|geometry| packed(&geometry, elements::<f32>(weights)?));
         Ok(packed.transpose()?.map(Arc::new))
+    }
+
+    /// The same, once for all nodes that have these weights.
+    fn packed_once(&self, weights: &Arc<Tensor>, packs: &mut Packs) -> TractResult<Option<Arc<Tensor>>> {
+        let Some(geometry) = self.packing(weights.shape()) else {
+            return Ok(None);
+        };
+        let bytes = size_of::<f32>() as u64 * weights.len() as u64;
+        let groups = self.groups;
+        packs.shared(&[weights], Order::Windows { groups }, bytes, || {
+            packed(&geometry, elements::<f32>(weights)?)
+        })
     }
 }
 
@@ -206,6 +224,13 @@ impl Sizes {
         made.pop().context("a convolution without a result")
     }
 
+    /// Weights of a shape as they were before they were packed.
+    fn unpacked(&self, shape: &[usize], packed: &Tensor) -> TractResult<Arc<Tensor>> {
+        size::admit_now(size_of::<f32>() as u64 * packed.len() as u64)?;
+        let rows = unpacked(self.rows, shape[1..].iter().product(), packed)?;
+        Ok(Arc::new(tensor(shape, rows)?))
+    }
+
     fn plainly<T: Factor>(
         &self,
         image: &Tensor,
@@ -244,15 +269,21 @@ pub(super) fn expect_bias(bias: Option<&Fact>, channels: &TDim) -> TractResult<(
 #[derive(Debug)]
 pub(super) struct Conv {
     shape: Shape,
-    /// The weights in the order of the quick products, where they are constants of FP32.
-    packed: Option<Arc<Tensor>>,
+    /// The shape of the weights, and the order of the quick products they are in, where they are constants of FP32.
+    packed: Option<(TVec<usize>, Arc<Tensor>)>,
 }
 
 impl Conv {
-    pub(super) fn of(attributes: Attributes<'_>, constants: &[Option<Arc<Tensor>>]) -> TractResult<Self> {
+    pub(super) fn of(
+        attributes: Attributes<'_>,
+        constants: &[Option<Arc<Tensor>>],
+        packs: &mut Packs,
+    ) -> TractResult<Self> {
         let shape = Shape::of(attributes)?;
         let packed = match constants.get(1) {
-            Some(Some(weights)) if weights.datum_type() == DatumType::F32 => shape.packed(weights)?,
+            Some(Some(weights)) if weights.datum_type() == DatumType::F32 => shape
+                .packed_once(weights, packs)?
+                .map(|packed| (weights.shape().into(), packed)),
             _ => None,
         };
         Ok(Self { shape, packed })
@@ -272,13 +303,24 @@ impl Compute for Conv {
         Ok(shape.map(|shape| vec![Fact::new(image.datum_type, shape)]))
     }
 
+    fn taken(&self) -> Option<usize> {
+        self.packed.as_ref().map(|_| 1)
+    }
+
     fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<Option<TVec<Arc<Tensor>>>> {
         let (image, weights) = (&inputs[0], &inputs[1]);
-        let sizes = self.shape.sizes(image.shape(), weights.shape())?;
+        let kept = self.packed.as_ref();
+        let sizes = self
+            .shape
+            .sizes(image.shape(), kept.map_or(weights.shape(), |(shape, _)| shape))?;
         let made = match image.datum_type() {
             DatumType::F32 => {
                 let bias = inputs.get(2).map(|bias| elements::<f32>(bias)).transpose()?;
-                sizes.of_floats(image, || Ok(weights.clone()), self.packed.as_ref(), bias)
+                let weights = || match kept {
+                    Some((shape, packed)) => sizes.unpacked(shape, packed),
+                    None => Ok(weights.clone()),
+                };
+                sizes.of_floats(image, weights, kept.map(|(_, packed)| packed), bias)
             }
             DatumType::F64 => {
                 let bias = inputs.get(2).map(|bias| elements::<f64>(bias)).transpose()?;
@@ -396,7 +438,8 @@ mod tests {
                         for datum_type in [DatumType::F32, DatumType::F64] {
                             let inputs = inputs(datum_type, image, weights);
                             for constants in [vec![], vec![None, Some(inputs[1].clone())]] {
-                                let op = Conv::of(Attributes(&node), &constants).unwrap();
+                                let op =
+                                    Conv::of(Attributes(&node), &constants, &mut Packs::beside(0)).unwrap();
                                 let found = run(&op, &inputs).unwrap();
                                 let found = found.cast_to::<f64>().unwrap();
                                 assert_eq!(elements::<f64>(&found).unwrap(), expected, "{op:?}");
@@ -411,7 +454,7 @@ mod tests {
     #[test]
     fn images_without_elements_are_padding() {
         let node = node("Conv", &[("pads", vec![1, 1, 1, 1])], &[], 1);
-        let op = Conv::of(Attributes(&node), &[]).unwrap();
+        let op = Conv::of(Attributes(&node), &[], &mut Packs::beside(0)).unwrap();
         let found = run(&op, &inputs(DatumType::F32, &[1, 2, 0, 3], &[2, 2, 2, 3])).unwrap();
         assert_eq!(found.shape(), [1, 2, 1, 3]);
         let bias = numbers(&[2], 3).into_iter().map(|bias| bias as f32);
@@ -428,7 +471,7 @@ mod tests {
                     "auto_pad",
                     text,
                 );
-                let op = Conv::of(Attributes(&node), &[]).unwrap();
+                let op = Conv::of(Attributes(&node), &[], &mut Packs::beside(0)).unwrap();
                 let image = [vec![1, 1], vec![6; axes]].concat();
                 let weights = [vec![1, 1], vec![3; axes]].concat();
                 let found = run(&op, &inputs(DatumType::F32, &image, &weights)).unwrap();
@@ -449,7 +492,7 @@ mod tests {
         let run = |image: &[usize], weights: &[usize], bias: &[usize], group: i64| {
             let node = node("Conv", &[("kernel_shape", vec![2, 2])], &[("group", group)], 1);
             let [x, w, _] = inputs(DatumType::F32, image, weights);
-            let op = Conv::of(Attributes(&node), &[None, Some(w.clone())]).unwrap();
+            let op = Conv::of(Attributes(&node), &[None, Some(w.clone())], &mut Packs::beside(0)).unwrap();
             run(&op, &[x, w, Arc::new(Tensor::zero::<f32>(bias).unwrap())])
         };
         assert!(run(&[1, 2, 4, 4], &[3, 2, 2, 2], &[3], 1).is_ok());
