@@ -262,7 +262,11 @@ impl Function {
                 }
             },
             // Their rows do not admit FP64, or only FP32 is taken together so.
-            Self::Erf | Self::Gelu | Self::Silu | Self::GatedHardSigmoid { .. } => &|_| f64::NAN,
+            Self::Silu => &|x| x / (1.0 + (-x).exp()),
+            Self::GatedHardSigmoid { alpha, beta } => {
+                &move |x| x * clamp(f64::from(alpha) * x + f64::from(beta))
+            }
+            Self::Erf | Self::Gelu => &|_| f64::NAN,
         };
         for value in values {
             *value = function(*value);
@@ -410,6 +414,12 @@ impl Activation {
     /// The function that an operator is, by its name; of `Clip` that with its bounds as attributes.
     pub(super) fn of(node: &OnnxNode) -> TractResult<Self> {
         function(node).map(Self)
+    }
+
+    /// Numbers within bounds.
+    pub(super) fn clip(low: f32, high: f32) -> Self {
+        let (low, high) = (low.into(), high.into());
+        Self(Function::Clip { low, high })
     }
 
     /// Replaces FP32 or FP64 numbers.

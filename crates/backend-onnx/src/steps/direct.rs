@@ -60,6 +60,21 @@ impl DirectNode {
         })
     }
 
+    /// Gives from now on its input times what it gave.
+    pub(super) fn gate(&mut self) {
+        self.direct.gate();
+    }
+
+    /// Takes over the function that the only reader of its result is, if it computes that on its way.
+    pub(super) fn follow(&mut self, next: &Self) -> bool {
+        let is_read = next.given.first() == self.wires.outputs.first().map(|slot| Some(*slot)).as_ref();
+        let follows = is_read && self.direct.follow(&next.direct);
+        if follows {
+            self.wires.outputs.clone_from(&next.wires.outputs);
+        }
+        follows
+    }
+
     /// No longer reads a constant of which it keeps what it made.
     pub(super) fn release(&mut self) {
         let Some((place, _)) = self.direct.taken() else {

@@ -29,6 +29,8 @@ pub(super) struct Fused {
     pub(super) constants: Vec<(usize, Tensor)>,
     /// What it stands for; it takes the last one's place.
     pub(super) steps: Vec<usize>,
+    /// Whether it gives its input times the node's result.
+    pub(super) is_gated: bool,
 }
 
 /// Finds nodes that are one, none of them in two places.
@@ -43,6 +45,7 @@ pub(super) fn fused(
     for at in 0..steps.len() {
         let one = match graph.op_type(at) {
             "Erf" => graph.gelu(at),
+            "HardSigmoid" | "Sigmoid" => graph.gated(at),
             "Sqrt" => graph.layer_normalization(at),
             "BatchNormalization" => graph.normalized_convolution(at)?,
             _ => None,
@@ -184,6 +187,7 @@ impl<'g> Graph<'g> {
             },
             constants: vec![],
             steps,
+            is_gated: false,
         })
     }
 
@@ -219,6 +223,24 @@ impl<'g> Graph<'g> {
             }
         };
         self.fused("Gelu", 20, vec![x], steps)
+    }
+
+    /// A value times a function of it.
+    fn gated(&self, function: usize) -> Option<Fused> {
+        let product = self.reader(function, "Mul")?;
+        let x = self.input(function, 0)?;
+        (self.other(product, self.output(function)?) == Some(x)).then_some(())?;
+        let node = self.node(function)?;
+        let steps = vec![function, product];
+        self.fused(&node.op_type, node.opset, vec![x], steps)
+            .map(|fused| Fused {
+                node: OnnxNode {
+                    attribute: node.attribute.clone(),
+                    ..fused.node
+                },
+                is_gated: true,
+                ..fused
+            })
     }
 
     /// Whether it is a mean along the last axis, which stays.
@@ -442,6 +464,37 @@ mod tests {
         let many = steps(many, &[-1, 6], constants());
         assert_eq!(operators(&many).len(), 7);
         assert!(are_near(&answer(&one, &[4, 6]), &answer(&many, &[4, 6])));
+    }
+
+    #[test]
+    fn a_value_times_a_function_of_it_is_one_function_and_part_of_a_convolution() {
+        let nodes = || {
+            vec![
+                node("Conv", &["x", "w"], "made"),
+                node("Sigmoid", &["made"], "gate"),
+                node("Mul", &["made", "gate"], "y"),
+            ]
+        };
+        let weights = || vec![constant("w", &[2, 3, 3, 3]), number("zero", 0.0)];
+        let one = steps(nodes(), &[-1, 3, 8, 8], weights());
+        assert_eq!(operators(&one), ["Conv"]);
+        let mut apart = nodes();
+        apart[2].output = vec!["gated".to_owned()];
+        apart.push(node("Mul", &["gate", "zero"], "nothing"));
+        apart.push(node("Add", &["gated", "nothing"], "y"));
+        let many = steps(apart, &[-1, 3, 8, 8], weights());
+        assert_eq!(operators(&many).len(), 5);
+        assert!(are_near(
+            &answer(&one, &[2, 3, 8, 8]),
+            &answer(&many, &[2, 3, 8, 8])
+        ));
+        let mut bounds = nodes();
+        bounds[1] = node("Relu", &["made"], "gate");
+        bounds[2] = node("Clip", &["gate", "zero", "zero"], "y");
+        let bounded = steps(bounds, &[-1, 3, 8, 8], weights());
+        // Two functions are one more than a convolution takes over.
+        assert_eq!(operators(&bounded), ["Conv", "Clip"]);
+        assert!(answer(&bounded, &[1, 3, 8, 8]).iter().all(|&x| x == 0.0));
     }
 
     fn normalization(keeps: i64) -> Vec<NodeProto> {

@@ -85,6 +85,34 @@ fn bytes(graph: &OnnxGraph) -> u64 {
     own.chain(inner).sum()
 }
 
+/// Has nodes take over the functions that their results go through.
+fn join_functions(steps: &mut Vec<Step>, outputs: &[Slot]) {
+    let mut readers: HashMap<Slot, Vec<usize>> = HashMap::new();
+    for (at, step) in steps.iter().enumerate() {
+        for slot in step.reads() {
+            readers.entry(slot).or_default().push(at);
+        }
+    }
+    let mut is_joined = vec![false; steps.len()];
+    for at in 0..steps.len() {
+        let (before, after) = steps.split_at_mut(at + 1);
+        let Some(Step::Node(node)) = before.last_mut() else {
+            continue;
+        };
+        // What it takes over may be followed by another one.
+        while let [output] = *node.wires.outputs
+            && let Some(&[reader]) = readers.get(&output).map(Vec::as_slice)
+            && let Some(Step::Node(next)) = reader.checked_sub(at + 1).and_then(|at| after.get(at))
+            && !outputs.contains(&output)
+            && node.follow(next)
+        {
+            is_joined[reader] = true;
+        }
+    }
+    let mut joined = is_joined.into_iter();
+    steps.retain(|_| !joined.next().unwrap_or(false));
+}
+
 impl Preparer {
     fn graph(&mut self, graph: &OnnxGraph) -> TractResult<Body> {
         for constant in &graph.initializer {
@@ -132,6 +160,7 @@ impl Preparer {
             mut wires,
             constants,
             steps: replaced,
+            is_gated,
         } in found
         {
             for (place, constant) in constants {
@@ -140,13 +169,17 @@ impl Preparer {
                 wires.inputs.resize(wires.inputs.len().max(place + 1), None);
                 wires.inputs[place] = Some(slot);
             }
-            let node = DirectNode::new(&self.context, &node, wires, &self.constants, &mut self.packs)?;
+            let mut node = DirectNode::new(&self.context, &node, wires, &self.constants, &mut self.packs)?;
+            if is_gated {
+                node.gate();
+            }
             replaced.iter().for_each(|&at| steps[at] = None);
             if let Some(&last) = replaced.last() {
                 steps[last] = Some(Step::Node(node));
             }
         }
         let mut steps: Vec<Step> = steps.into_iter().flatten().collect();
+        join_functions(&mut steps, outputs);
         for step in &mut steps {
             if let Step::Node(node) = step {
                 node.release();

@@ -10,6 +10,7 @@ use crate::{
     faults::ensure_input,
     lowered::OnnxNode,
     ops::{
+        activation::Activation,
         attributes::Attributes,
         elements::{elements, with_number},
         kernel::Fact,
@@ -22,10 +23,12 @@ pub(super) struct Clip {
     fixed: Option<[f32; 2]>,
     /// Which inputs they are.
     places: [Option<usize>; 2],
+    /// Where they are constants of FP32.
+    activation: Option<Activation>,
 }
 
 impl Clip {
-    pub(super) fn of(node: &OnnxNode) -> Self {
+    pub(super) fn of(node: &OnnxNode, constants: &[Option<Arc<Tensor>>]) -> Self {
         let attributes = Attributes(node);
         let bounds = || {
             [
@@ -33,9 +36,21 @@ impl Clip {
                 attributes.float("max", f32::MAX),
             ]
         };
+        let fixed = (node.opset < 11).then(bounds);
+        let places = [1, 2].map(|place| attributes.position(place));
+        let bound = |at: usize, most: f32| match (fixed, places[at]) {
+            (Some(fixed), _) => Some(fixed[at]),
+            (None, None) => Some(most),
+            (None, Some(place)) => match elements::<f32>(constants.get(place)?.as_ref()?) {
+                Ok(&[bound]) => Some(bound),
+                _ => None,
+            },
+        };
+        let bounds = bound(0, f32::MIN).zip(bound(1, f32::MAX));
         Self {
-            fixed: (node.opset < 11).then(bounds),
-            places: [1, 2].map(|place| attributes.position(place)),
+            fixed,
+            places,
+            activation: bounds.map(|(low, high)| Activation::clip(low, high)),
         }
     }
 }
@@ -71,6 +86,10 @@ impl Compute for Clip {
         Ok(Some(vec![inputs[0].with(inputs[0].datum_type)]))
     }
 
+    fn activation(&self) -> Option<Activation> {
+        self.activation.clone()
+    }
+
     fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<Option<TVec<Arc<Tensor>>>> {
         let bounds = self.places.map(|place| place.map(|place| inputs[place].clone()));
         let mut made = own(inputs.swap_remove(0));
@@ -102,6 +121,7 @@ mod tests {
         let clip = Clip {
             fixed: None,
             places: [Some(1), Some(2)],
+            activation: None,
         };
         let clipped = |values: Tensor, low: Tensor, high: Tensor| -> TractResult<Arc<Tensor>> {
             let mut inputs: TVec<Arc<Tensor>> = [values, low, high].into_iter().map(Arc::new).collect();

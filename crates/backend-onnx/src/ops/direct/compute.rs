@@ -6,7 +6,7 @@ use tract_hir::internal::*;
 
 use crate::{
     faults::{BadInput, ensure_input},
-    ops::{elements::elements, kernel::Fact},
+    ops::{activation::Activation, elements::elements, kernel::Fact},
     size,
 };
 
@@ -21,6 +21,21 @@ pub(super) trait Compute: fmt::Debug + Send + Sync {
     /// The input that is a constant of which it keeps what it made. [`Compute::run`] is given nothing in its place.
     fn taken(&self) -> Option<usize> {
         None
+    }
+
+    /// The function of single floats that it is, if it is one and nothing decides in a run which.
+    fn activation(&self) -> Option<Activation> {
+        None
+    }
+
+    /// What gives its input times its result, if there is something.
+    fn gated(&self) -> Option<Box<dyn Compute>> {
+        None
+    }
+
+    /// Takes over a function that all numbers of its result go through, if it computes that on its way.
+    fn follow(&mut self, _activation: &Activation) -> bool {
+        false
     }
 
     /// The outputs, or `None` for types that another one computes. An input that nothing else holds may be written over.

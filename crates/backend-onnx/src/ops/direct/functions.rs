@@ -55,6 +55,21 @@ impl Compute for Function {
         Ok(Some(vec![input.with(input.datum_type)]))
     }
 
+    fn gated(&self) -> Option<Box<dyn Compute>> {
+        let gated = Self {
+            of_floats: OfFloats::Activation(self.activation()?.gated()?),
+            of_whole: None,
+        };
+        Some(Box::new(gated))
+    }
+
+    fn activation(&self) -> Option<Activation> {
+        match &self.of_floats {
+            OfFloats::Activation(activation) => Some(activation.clone()),
+            OfFloats::Plain(_) => None,
+        }
+    }
+
     fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<Option<TVec<Arc<Tensor>>>> {
         let mut values = own(inputs.pop().context("expected an input")?);
         match (&self.of_floats, self.of_whole) {

@@ -118,7 +118,7 @@ impl IntegerConv {
         }
         let image = Arc::new(floats(image.shape(), &numbers)?);
         let plain = || Ok(Arc::new(floats(weights.shape(), &kept.numbers)?));
-        let found = sizes.of_floats(&image, plain, kept.packed.as_ref(), None)?;
+        let found = sizes.of_floats(&image, plain, kept.packed.as_ref(), None, None)?;
         let pairs = sums.iter_mut().zip(elements::<f32>(&found)?);
         pairs.for_each(|(sum, &found)| *sum = sum.wrapping_add(found as i32));
         Ok((sizes, sums))

@@ -101,6 +101,20 @@ impl Direct {
         self.taken.as_ref().map(|(place, fact)| (*place, fact))
     }
 
+    /// Gives from now on its input times what it gave, if that is one function.
+    pub(crate) fn gate(&mut self) {
+        if let Some(gated) = self.own.as_ref().and_then(|own| own.gated()) {
+            self.own = Some(gated);
+        }
+    }
+
+    /// Takes over the function that another node is, of its result, if it computes that on its way.
+    pub(crate) fn follow(&mut self, next: &Self) -> bool {
+        let activation = next.own.as_ref().and_then(|own| own.activation());
+        let own = self.own.as_mut().zip(activation);
+        own.is_some_and(|(own, activation)| own.follow(&activation))
+    }
+
     /// Whether the same inputs give the same outputs.
     pub(crate) fn is_pure(&self) -> bool {
         self.is_pure
@@ -287,7 +301,7 @@ fn own(
         "BatchNormalization" => Some(Box::new(batch_normalization::BatchNormalization::of(
             attributes, constants,
         )?)),
-        "Clip" => Some(Box::new(clip::Clip::of(node))),
+        "Clip" => Some(Box::new(clip::Clip::of(node, constants))),
         "Slice" => Some(Box::new(slice::Slice::of(node)?)),
         "tensorferry/Ranked" => Some(Box::new(heads::Ranked::of(attributes))),
         "tensorferry/SameShape" => Some(Box::new(heads::SameShape)),

@@ -9,6 +9,7 @@ use crate::{
     cancelling::Pace,
     faults::Refusal,
     ops::{
+        activation::Activation,
         attributes::Attributes,
         convolution::{Convolution, Geometry, packed, unpacked},
         elements::{elements, filled, tensor},
@@ -199,6 +200,7 @@ impl Sizes {
         weights: impl FnOnce() -> TractResult<Arc<Tensor>>,
         kept: Option<&Arc<Tensor>>,
         bias: Option<&[f32]>,
+        activation: Option<&Activation>,
     ) -> TractResult<Tensor> {
         let quick = self.geometry().and_then(|geometry| {
             let layout = geometry.layout()?;
@@ -206,7 +208,9 @@ impl Sizes {
         });
         let Some((geometry, layout)) = quick else {
             let weights = weights()?;
-            return self.plainly(image, &weights, bias, multiply);
+            let mut made = self.plainly(image, &weights, bias, multiply)?;
+            activation.map_or(Ok(()), |activation| activation.run(&mut made))?;
+            return Ok(made);
         };
         let weights = match kept {
             Some(kept) => kept.clone(),
@@ -219,7 +223,7 @@ impl Sizes {
             Some(bias) => bias.to_vec(),
             None => vec![0.0; self.shape[1]],
         };
-        let convolution = Convolution::new(geometry, layout, bias, None, &self.shape);
+        let convolution = Convolution::new(geometry, layout, bias, activation.cloned(), &self.shape);
         let mut made = convolution.run(&[image.clone(), weights])?;
         made.pop().context("a convolution without a result")
     }
@@ -271,6 +275,8 @@ pub(super) struct Conv {
     shape: Shape,
     /// The shape of the weights, and the order of the quick products they are in, where they are constants of FP32.
     packed: Option<(TVec<usize>, Arc<Tensor>)>,
+    /// What all numbers of the result go through.
+    activation: Option<Activation>,
 }
 
 impl Conv {
@@ -286,7 +292,11 @@ impl Conv {
                 .map(|packed| (weights.shape().into(), packed)),
             _ => None,
         };
-        Ok(Self { shape, packed })
+        Ok(Self {
+            shape,
+            packed,
+            activation: None,
+        })
     }
 }
 
@@ -303,12 +313,21 @@ impl Compute for Conv {
         Ok(shape.map(|shape| vec![Fact::new(image.datum_type, shape)]))
     }
 
+    fn follow(&mut self, activation: &Activation) -> bool {
+        let is_free = self.activation.is_none();
+        if is_free {
+            self.activation = Some(activation.clone());
+        }
+        is_free
+    }
+
     fn taken(&self) -> Option<usize> {
         self.packed.as_ref().map(|_| 1)
     }
 
     fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<Option<TVec<Arc<Tensor>>>> {
         let (image, weights) = (&inputs[0], &inputs[1]);
+        let activation = self.activation.as_ref();
         let kept = self.packed.as_ref();
         let sizes = self
             .shape
@@ -320,11 +339,13 @@ impl Compute for Conv {
                     Some((shape, packed)) => sizes.unpacked(shape, packed),
                     None => Ok(weights.clone()),
                 };
-                sizes.of_floats(image, weights, kept.map(|(_, packed)| packed), bias)
+                sizes.of_floats(image, weights, kept.map(|(_, packed)| packed), bias, activation)
             }
             DatumType::F64 => {
                 let bias = inputs.get(2).map(|bias| elements::<f64>(bias)).transpose()?;
-                sizes.plainly(image, weights, bias, add_product::<f64>)
+                let mut made = sizes.plainly(image, weights, bias, add_product::<f64>)?;
+                activation.map_or(Ok(()), |activation| activation.run(&mut made))?;
+                Ok(made)
             }
             _ => return Ok(None),
         };
