@@ -4,7 +4,7 @@
 use std::{cell::RefCell, fmt};
 
 use oip_service::CancelToken;
-use tract_hir::prelude::TractResult;
+use tract_hir::prelude::{TractError, TractResult};
 
 use crate::time_limit;
 
@@ -41,6 +41,13 @@ impl fmt::Display for Cancelled {
 }
 
 impl std::error::Error for Cancelled {}
+
+/// Whether an error is that of a run that was cancelled.
+pub(crate) fn is_cancelled(error: &TractError) -> bool {
+    error
+        .chain()
+        .any(<dyn std::error::Error + 'static>::is::<Cancelled>)
+}
 
 /// Steps between two looks at the token; a step takes some nanoseconds.
 const STEPS: u64 = 1 << 18;

@@ -16,7 +16,7 @@ use tract_hir::{
 };
 
 use crate::{
-    cancelling::{self, Cancelled},
+    cancelling,
     checked_graph::{CheckedGraph, UNSOUND},
     dtype,
     faults::{BadInput, Limit, Misfit, NoRoom, OutOfTime, Refusal, Unsupported},
@@ -153,12 +153,7 @@ impl Plan {
     ) -> Result<TVec<TValue>, ServiceError> {
         let _run = cancelling::start(cancel);
         let outputs = self.graph.run(inputs, &SymbolValues::default());
-        let is_cancelled = |error: &TractError| {
-            error
-                .chain()
-                .any(<dyn std::error::Error + 'static>::is::<Cancelled>)
-        };
-        outputs.map_err(|error| match is_cancelled(&error) {
+        outputs.map_err(|error| match cancelling::is_cancelled(&error) {
             true => ended(cancel),
             false => failed(error),
         })

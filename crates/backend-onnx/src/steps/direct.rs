@@ -171,3 +171,38 @@ impl fmt::Debug for DirectNode {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use oip_service::CancelToken;
+    use oip_types::ErrorCode;
+    use onnx_graph::Signature;
+    use tract_hir::internal::{IntoArcTensor, IntoTValue, tvec};
+
+    use super::*;
+    use crate::{cancelling, lower, made_up, steps::Steps};
+
+    /// What a kernel finds on its way is not the model's fault.
+    #[test]
+    fn a_node_that_is_cancelled_half_way_does_not_fail() {
+        let model = made_up::model(vec![made_up::node("Sin", &["x"], "y")], &[-1], &[-1], vec![]);
+        let signature = Signature::of(&model).unwrap();
+        let lowered = lower::lower(model.graph.as_ref().unwrap(), &signature.opsets).unwrap();
+        let steps = Steps::direct(signature, lowered).unwrap();
+        let input = || tvec![Tensor::zero::<f32>(&[1 << 20]).unwrap().into_tvalue()];
+        let token = CancelToken::new(None);
+        assert!(steps.run(input(), &token).is_ok());
+        let (node, mut values) = match &*steps.body.steps {
+            [super::super::body::Step::Node(node)] => (node, Values::new(&steps.constants, &token)),
+            _ => unreachable!("one node"),
+        };
+        values.set(
+            steps.body.inputs[0],
+            Value::Tensor(input()[0].clone().into_arc_tensor()),
+        );
+        let failure = cancelling::while_cancelled(|| node.run(&mut values, &[], &[])).unwrap_err();
+        assert_eq!(failure.answer().code(), ErrorCode::Cancelled);
+    }
+}

@@ -25,7 +25,7 @@ pub(crate) use values::Failure;
 use std::collections::HashSet;
 
 use oip_service::CancelToken;
-use oip_types::ServiceError;
+use oip_types::{ErrorCode, ServiceError};
 use onnx_graph::Signature;
 use tract_hir::{
     internal::{IntoArcTensor, IntoTValue},
@@ -147,7 +147,13 @@ impl Steps {
         let _run = cancelling::start(cancel);
         let labels = &self.labels;
         let mut run = Run { values, labels };
-        run.body(&self.body)?;
+        run.body(&self.body).map_err(|failure| match failure {
+            // Its deadline may be why.
+            Failure::Failed(error) if error.code() == ErrorCode::Cancelled => {
+                Failure::Failed(plan::ended(cancel))
+            }
+            failure => failure,
+        })?;
         let outputs = self.body.outputs.iter();
         outputs
             .map(|&slot| Ok(run.values.tensor(slot)?.into_tvalue()))

@@ -7,6 +7,7 @@ use oip_types::{ErrorCode, ServiceError};
 use tract_hir::internal::Tensor;
 
 use crate::{
+    cancelling,
     faults::{BadInput, Refusal},
     room::Room,
 };
@@ -185,6 +186,9 @@ impl From<BadInput> for Failure {
 
 impl From<tract_hir::prelude::TractError> for Failure {
     fn from(error: tract_hir::prelude::TractError) -> Self {
+        if cancelling::is_cancelled(&error) {
+            return Self::Failed(ServiceError::new(ErrorCode::Cancelled, "cancelled"));
+        }
         match error.downcast_ref::<Refusal>() {
             Some(refusal) => Self::Unplanned(ServiceError::invalid(refusal.to_string())),
             None => Self::Failed(crate::plan::failed(error)),
