@@ -42,7 +42,11 @@ pub(crate) fn of_known(port: &Port, fact: Option<&Fact>) -> Result<TensorMetadat
         let rank = port.dims.as_ref().map_or(0, Vec::len);
         return Ok(described(port, vec![None; rank]));
     };
-    check_type(port, dtype::from_tract(fact.datum_type))?;
+    check_type(
+        &port.name,
+        dtype::of(port.element_type),
+        dtype::from_tract(fact.datum_type),
+    )?;
     let known: Vec<Option<u64>> = fact
         .shape
         .iter()
@@ -79,7 +83,7 @@ pub(crate) fn of_trial(
     shape: &[Option<u64>],
     sizes: &[u64],
 ) -> Result<TensorMetadata, ServiceError> {
-    check_type(port, datatype)?;
+    check_type(&port.name, dtype::of(port.element_type), datatype)?;
     let declared = port.dims.as_deref();
     if let Some(declared) = declared
         && let Some(fewer) = declared.len().checked_sub(shape.len())
@@ -135,14 +139,18 @@ fn described(port: &Port, dims: Vec<Option<u64>>) -> TensorMetadata {
         .approximate()
 }
 
-fn check_type(port: &Port, computed: Option<DataType>) -> Result<(), ServiceError> {
-    if computed == Some(dtype::of(port.element_type)) {
+/// Refuses another type than the file declares for an output.
+pub(crate) fn check_type(
+    name: &str,
+    declared: DataType,
+    computed: Option<DataType>,
+) -> Result<(), ServiceError> {
+    if computed == Some(declared) {
         return Ok(());
     }
     Err(ServiceError::invalid(format!(
-        "output {} is declared as {}, but would be {}",
-        Quoted(&port.name),
-        dtype::of(port.element_type),
+        "output {} is declared as {declared}, but would be {}",
+        Quoted(name),
         computed.map_or_else(
             || "of no type of the protocol".to_owned(),
             |datatype| datatype.to_string()

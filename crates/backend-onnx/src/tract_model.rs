@@ -165,6 +165,11 @@ impl Model for OnnxModel {
         })?;
         let named = self.metadata.outputs.iter().zip(outputs);
         let outputs = named.map(|(output, value)| {
+            output_metadata::check_type(
+                &output.name,
+                output.datatype,
+                dtype::from_tract(value.datum_type()),
+            )?;
             let value = convert::from_tract(value)?;
             Ok(InferOutput::new(output.name.as_str(), value))
         });
@@ -562,8 +567,13 @@ mod tests {
 
     use std::cell::Cell;
 
+    use bytes::Bytes;
+    use oip_types::{ModelConfig, ModelRef};
+    use onnx_graph::proto::{AttributeProto, NodeProto};
+    use tensor_core::Tensor;
+
     use super::*;
-    use crate::made_up::{model, node};
+    use crate::made_up::{constant, model, node};
 
     /// The making of one plan has a limit, and there are dozens of shapes to be tried.
     #[test]
@@ -620,5 +630,38 @@ mod tests {
             assert!(!is_ready(refuses, broken));
             assert!(!is_ready(broken, refuses));
         }
+    }
+
+    /// What is only known while a model runs may show that its file is wrong.
+    #[test]
+    fn an_output_of_another_type_than_the_file_declares_is_refused() {
+        let cast = NodeProto {
+            attribute: vec![AttributeProto {
+                name: "to".to_owned(),
+                i: 7,
+                r#type: 2,
+                ..AttributeProto::default()
+            }],
+            ..node("Cast", &["x"], "sizes")
+        };
+        let nodes = vec![
+            cast,
+            node("Greater", &["x", "w"], "truth"),
+            node("Reshape", &["truth", "sizes"], "y"),
+        ];
+        let model = model(nodes, &[-1], &[-1], vec![constant("w", &[1])]);
+        let mut config = ModelConfig::default();
+        config.runtime = BUILT_IN.to_owned();
+        let cx = LoadContext::default().with_config(Arc::new(config));
+        let source = ModelSource::new("m", "1", "m/1/model.onnx", Bytes::new());
+        let model = OnnxModel::load(&source, &model, &cx).unwrap();
+        let one = Tensor::from_vec(Shape::new(&[1]).unwrap(), vec![1f32]).unwrap();
+        let request = InferRequest::new(ModelRef::new("m", None).unwrap()).with_input("x", one);
+        let error = model.infer(request, &CancelToken::new(None)).unwrap_err();
+        let message = "output 'y' is declared as FP32, but would be BOOL";
+        assert_eq!(
+            (error.code(), error.message()),
+            (ErrorCode::InvalidArgument, message)
+        );
     }
 }
