@@ -27,6 +27,9 @@ use crate::{
 /// Bytes that folded constants may take whatever they are made of.
 const LEAST: u64 = 1 << 16;
 
+/// Bytes of the widest number.
+const WIDEST: u64 = 8;
+
 /// Values that are known before a run.
 pub(super) type Constants = Vec<(Slot, Arc<Tensor>)>;
 
@@ -109,7 +112,7 @@ impl DirectNode {
         &self.direct
     }
 
-    /// The outputs, if all inputs are constants, and they do not take much more memory.
+    /// The outputs, if all inputs are constants, and they do not take much more memory or have no more elements.
     pub(super) fn folded(&self, constants: &HashMap<Slot, Arc<Tensor>>) -> TractResult<Option<Constants>> {
         let given = self.wires.inputs.iter().flatten();
         let inputs: Option<TVec<Arc<Tensor>>> = given.map(|slot| constants.get(slot).cloned()).collect();
@@ -118,13 +121,17 @@ impl DirectNode {
         };
         let bytes =
             |tensors: &[Arc<Tensor>]| tensors.iter().map(|tensor| size::of_value(tensor)).sum::<u64>();
-        let limit = 2 * bytes(&inputs) + LEAST;
+        let most = inputs.iter().map(|input| input.len()).max().unwrap_or(0);
+        let little = 2 * bytes(&inputs) + LEAST;
+        // Weights of few bits have as many elements as what is computed with.
+        let limit = little.max(WIDEST * most as u64);
         time_limit::check()?;
         // What cannot be computed is an error of the run.
         let Ok(outputs) = size::limited(limit, || self.direct.run(&mut inputs, &mut Room::new())) else {
             return Ok(None);
         };
-        let is_kept = bytes(&outputs) <= limit;
+        let count: usize = outputs.iter().map(|output| output.len()).sum();
+        let is_kept = bytes(&outputs) <= little || count <= most;
         Ok(is_kept.then(|| self.wires.outputs.iter().copied().zip(outputs).collect()))
     }
 

@@ -291,6 +291,41 @@ mod tests {
         }
     }
 
+    /// They are products by FP32 then, whose weights are packed.
+    #[test]
+    fn constants_become_wider_but_not_more() {
+        let mut scale = constant("scale", &[1]);
+        (scale.dims, scale.raw_data) = (vec![], 0.5f32.to_le_bytes().to_vec().into());
+        let weights = TensorProto {
+            data_type: 3,
+            raw_data: vec![3u8; 400 * 400].into(),
+            ..constant("w", &[400, 400])
+        };
+        let nodes = vec![
+            node("DequantizeLinear", &["w", "scale"], "wide"),
+            node("MatMul", &["x", "wide"], "y"),
+        ];
+        let (wide, steps) = prepared(nodes, &[-1, 400], vec![weights, scale]);
+        assert_eq!(wide.body.steps.len(), 1);
+        let input = Tensor::from_shape(&[1, 400], &[1f32; 400]).unwrap();
+        let made = steps
+            .run(tvec![input.into_tvalue()], &CancelToken::new(None))
+            .unwrap();
+        assert_eq!(elements::<f32>(&made[0]).unwrap(), [600.0; 400]);
+        // Repeated, they would be more.
+        let sizes = TensorProto {
+            data_type: 7,
+            raw_data: [400i64, 400].map(i64::to_le_bytes).concat().into(),
+            ..constant("sizes", &[2])
+        };
+        let nodes = vec![
+            node("Expand", &["row", "sizes"], "many"),
+            node("MatMul", &["x", "many"], "y"),
+        ];
+        let (many, _) = prepared(nodes, &[-1, 400], vec![constant("row", &[1, 400]), sizes]);
+        assert_eq!(many.body.steps.len(), 2);
+    }
+
     /// Windows that are far apart are computed with the weights as they were before they were packed.
     #[test]
     fn packed_weights_can_be_unpacked() {
