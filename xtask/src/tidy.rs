@@ -226,6 +226,11 @@ const ARROWS: &[Arrows] = &[
         never: &["tokio"],
     },
     Arrows {
+        from: "onnx-gemm",
+        to: &[],
+        never: &["tokio", "serde", "tract-hir", "ort"],
+    },
+    Arrows {
         from: "onnx-graph",
         to: &["tensor-core"],
         never: &["tokio", "serde", "tract-hir", "ort"],
@@ -239,6 +244,7 @@ const ARROWS: &[Arrows] = &[
         from: "backend-onnx",
         to: &[
             "flat-forest",
+            "onnx-gemm",
             "onnx-graph",
             "onnx-session",
             "tensor-core",

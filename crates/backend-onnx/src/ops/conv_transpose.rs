@@ -3,6 +3,7 @@
 
 use std::{ops::AddAssign, sync::Arc};
 
+use onnx_gemm::{BlockedGemm, pack_columns};
 use tract_hir::{
     internal::*,
     tract_ndarray::{self, Array2, ArrayView2, linalg::general_mat_mul},
@@ -14,7 +15,6 @@ use super::{
     elements::{Real, elements, filled},
     kernel::{Fact, Kernel, kernel},
     packs::{Order, Packs},
-    products::{self, InParts},
 };
 use crate::{
     building::BuildContext,
@@ -102,9 +102,7 @@ fn packed(weights: &Tensor, groups: usize) -> TractResult<Vec<f32>> {
     let rows: usize = weights.shape()[1..].iter().product();
     let weights = elements::<f32>(weights)?;
     let groups = weights.chunks_exact((weights.len() / groups).max(1));
-    Ok(groups
-        .flat_map(|weights| products::packed_columns(rows, weights))
-        .collect())
+    Ok(groups.flat_map(|weights| pack_columns(rows, weights)).collect())
 }
 
 /// An element of a list, where that is given.
@@ -276,7 +274,7 @@ struct Factors<'f, T> {
 fn by_panels(factors: &Factors<'_, f32>, pace: &mut Pace, give: Columns<'_, f32>) -> TractResult<()> {
     let [depth, rows, positions] = factors.sizes;
     let offsets: Vec<usize> = (0..depth).map(|term| term * positions).collect();
-    let product = InParts {
+    let product = BlockedGemm {
         rows,
         weights: factors.weights,
         values: factors.elements,
