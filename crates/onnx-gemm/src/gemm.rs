@@ -1,8 +1,9 @@
 //! Products of two FP32 matrices of which neither is packed beforehand.
 
 use crate::{
-    BlockedGemm, Pace, copy_line,
+    BlockedGemm, Order, Pace, PackedMatrix, copy_line,
     gemv::{gemv, indirect_gemv},
+    microkernel::PANEL,
     pack::pack_rows,
     shapes::expect_matrix,
 };
@@ -74,6 +75,62 @@ pub fn gemm<P: Pace>(
     })
 }
 
+/// Elements of a second factor that are packed at a time.
+const PACKED: usize = 1 << 18;
+
+/// Writes the product of a row-major matrix with the transpose of one, `a` of `rows` by `depth` and `b` of `columns` by `depth`, to the row-major
+/// matrix `c`.
+///
+/// # Errors
+/// As [`Pace::spend`].
+///
+/// # Panics
+/// If a slice has not as many elements as its matrix.
+///
+/// ```
+/// let mut c = [0.0; 2];
+/// onnx_gemm::gemm_nt(&[2.0, 3.0], &[10.0, 20.0, 30.0, 40.0], [1, 2, 2], &mut c, &mut onnx_gemm::Unpaced).unwrap();
+/// assert_eq!(c, [80.0, 180.0]);
+/// ```
+pub fn gemm_nt<P: Pace>(
+    a: &[f32],
+    b: &[f32],
+    [rows, depth, columns]: [usize; 3],
+    c: &mut [f32],
+    pace: &mut P,
+) -> Result<(), P::Stopped> {
+    /// Rows below which packing `b` costs more than it saves.
+    const FEW_ROWS: usize = 8;
+    expect_matrix("a", a.len(), [rows, depth]);
+    expect_matrix("b", b.len(), [columns, depth]);
+    expect_matrix("c", c.len(), [rows, columns]);
+    if depth == 0 || columns == 0 {
+        c.fill(0.0);
+        return Ok(());
+    }
+    if columns == 1 {
+        return gemm(a, b, [rows, depth, columns], c, pace);
+    }
+    if rows >= FEW_ROWS {
+        // A part of `b` is packed at a time, so that the buffer stays small.
+        let block = (PACKED / depth / PANEL).max(1) * PANEL;
+        for (part, b) in b.chunks(block * depth).enumerate() {
+            pace.spend(b.len() as u64)?;
+            let packed = PackedMatrix::new(b, [depth, b.len() / depth], Order::ColumnMajor);
+            packed.multiply_columns(a, c, [columns, part * block], pace)?;
+        }
+        return Ok(());
+    }
+    let block = (PART / depth).max(4);
+    for (x, y) in a.chunks_exact(depth).zip(c.chunks_exact_mut(columns)) {
+        for (y, b) in y.chunks_mut(block).zip(b.chunks(block * depth)) {
+            pace.spend(b.len() as u64 / 8 + 1)?;
+            gemv(x, b, depth, y);
+        }
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -82,6 +139,7 @@ mod tests {
     use crate::{
         Unpaced,
         pace::{Budget, Exhausted},
+        transpose,
     };
 
     /// -1, 0 and 1, so that sums of a million products are exact in any order.
@@ -91,11 +149,11 @@ mod tests {
 
     #[test]
     fn products_are_those_of_plain_loops() {
-        for rows in [0, 1, 3, 4, 9] {
+        for rows in [0, 1, 3, 4, 8, 9] {
             // More than `PART` multiplications of one column, too.
             for depth in [0, 1, 7, PART + 3] {
                 for columns in [0, 1, 2, 15, 49, 130] {
-                    if depth > PART && rows * columns > 6 {
+                    if depth > PART && !(2..=3).contains(&(rows * columns)) {
                         continue;
                     }
                     let (a, b) = (numbers(rows * depth, 7919), numbers(depth * columns, 31));
@@ -106,9 +164,25 @@ mod tests {
                         let terms = (0..depth).map(|term| a[row * depth + term] * b[term * columns + column]);
                         assert_eq!(found, terms.sum::<f32>(), "{rows} x {depth} x {columns}");
                     }
+                    let transposed = transpose(depth, &b, &mut Unpaced).unwrap();
+                    let mut found = vec![f32::NAN; c.len()];
+                    gemm_nt(&a, &transposed, [rows, depth, columns], &mut found, &mut Unpaced).unwrap();
+                    assert_eq!(found, c, "{rows} x {depth} x {columns}");
                 }
             }
         }
+    }
+
+    #[test]
+    fn transposed_factors_are_packed_in_parts() {
+        let [rows, depth, columns] = [9, PACKED / 90, 200];
+        let (a, b) = (numbers(rows * depth, 7919), numbers(depth * columns, 31));
+        let mut expected = vec![f32::NAN; rows * columns];
+        gemm(&a, &b, [rows, depth, columns], &mut expected, &mut Unpaced).unwrap();
+        let transposed = transpose(depth, &b, &mut Unpaced).unwrap();
+        let mut found = vec![f32::NAN; rows * columns];
+        gemm_nt(&a, &transposed, [rows, depth, columns], &mut found, &mut Unpaced).unwrap();
+        assert_eq!(found, expected);
     }
 
     #[test]
@@ -122,6 +196,9 @@ mod tests {
             );
             let steps = (rows * depth * columns) as u64 / 8;
             let mut found = |budget| gemm(&a, &b, [rows, depth, columns], &mut c, &mut Budget(budget));
+            assert_eq!(found(2 * steps), Ok(()));
+            assert_eq!(found(steps / 3), Err(Exhausted));
+            let mut found = |budget| gemm_nt(&a, &b, [rows, depth, columns], &mut c, &mut Budget(budget));
             assert_eq!(found(2 * steps), Ok(()));
             assert_eq!(found(steps / 3), Err(Exhausted));
         }

@@ -6,7 +6,7 @@
 //! | product | for |
 //! |---|---|
 //! | [`PackedMatrix`] | FP32, a second factor that is packed once and shared by many products (weights) |
-//! | [`gemm`] | FP32, both factors computed |
+//! | [`gemm`], [`gemm_nt`] | FP32, both factors computed; the second one as it is, or transposed |
 //! | [`gemv`], [`indirect_gemv`] | FP32, one row |
 //! | [`IndirectGemm`], [`BlockedGemm`] | FP32, rows of the second factor at any offsets of one slice: convolution without im2col |
 //! | [`add_gemm`] | FP64 and integers, added to sums |
@@ -41,7 +41,7 @@ mod packed;
 mod shapes;
 mod transpose;
 
-pub use gemm::gemm;
+pub use gemm::{gemm, gemm_nt};
 pub use gemv::{gemv, indirect_gemv};
 pub use generic::{Number, add_gemm};
 pub use indirect::{BlockedGemm, IndirectGemm, SLACK, has_wide_vectors};

@@ -107,12 +107,26 @@ impl PackedMatrix {
         if self.depth == 0 || self.columns == 0 {
             return Ok(());
         }
+        self.multiply_columns(a, c, [self.columns, 0], pace)
+    }
+
+    /// Writes the product to some columns of the row-major matrix `c` of `stride` columns: those from `column` on. Neither depth nor columns
+    /// may be 0.
+    pub(crate) fn multiply_columns<P: Pace>(
+        &self,
+        a: &[f32],
+        c: &mut [f32],
+        [stride, column]: [usize; 2],
+        pace: &mut P,
+    ) -> Result<(), P::Stopped> {
         let blocks = a.chunks(BLOCK_ROWS * self.depth);
-        for (a, c) in blocks.zip(c.chunks_mut(BLOCK_ROWS * self.columns)) {
+        for (a, c) in blocks.zip(c.chunks_mut(BLOCK_ROWS * stride)) {
             let product = Product {
                 matrix: self,
                 a,
                 c,
+                stride,
+                column,
                 pace,
             };
             pulp::Arch::new().dispatch(product)?;
@@ -130,6 +144,9 @@ struct Product<'p, P> {
     matrix: &'p PackedMatrix,
     a: &'p [f32],
     c: &'p mut [f32],
+    /// Columns of `c`, and the first one that is written.
+    stride: usize,
+    column: usize,
     pace: &'p mut P,
 }
 
@@ -170,8 +187,8 @@ impl<P: Pace> Product<'_, P> {
                 vector += 3;
             }
             let used = PANEL.min(columns - first);
-            for (c, sums) in self.c.chunks_exact_mut(columns).zip(&sums) {
-                c[first..][..used].copy_from_slice(&sums[..used]);
+            for (c, sums) in self.c.chunks_exact_mut(self.stride).zip(&sums) {
+                c[self.column + first..][..used].copy_from_slice(&sums[..used]);
             }
         }
         Ok(())
@@ -206,8 +223,8 @@ impl<P: Pace> Product<'_, P> {
                     &mut sums,
                 );
             }
-            let lines = self.c.chunks_exact_mut(columns).zip(sums.chunks_exact(PANEL));
-            lines.for_each(|(c, sums)| c[first..][..used].copy_from_slice(&sums[..used]));
+            let lines = self.c.chunks_exact_mut(self.stride).zip(sums.chunks_exact(PANEL));
+            lines.for_each(|(c, sums)| c[self.column + first..][..used].copy_from_slice(&sums[..used]));
         }
         Ok(())
     }

@@ -2,11 +2,8 @@
 //!
 //! Gates are computed a row at a time rather than a unit at a time, so that the loops become vector instructions.
 
-use onnx_gemm::gemv;
-use tract_hir::{
-    internal::*,
-    tract_ndarray::{ArrayView2, ArrayViewMut2, linalg::general_mat_mul},
-};
+use onnx_gemm::{Unpaced, gemm_nt};
+use tract_hir::internal::*;
 
 use super::{gate_functions::Activation, integer_factors::IntegerFactors};
 use crate::{cancelling::Pace, faults::BadInput, size};
@@ -110,12 +107,11 @@ impl Factors<'_> {
     /// The product of `rows` rows, `depth` wide, with `columns` units, of which `skipped` come before.
     fn multiply(self, a: &[f32], product: &mut [f32], skipped: usize, [rows, depth, columns]: [usize; 3]) {
         match self {
-            Self::Floats(b) => multiply(
-                a,
-                &b[skipped * depth..][..columns * depth],
-                product,
-                [rows, depth, columns],
-            ),
+            Self::Floats(b) => {
+                let b = &b[skipped * depth..][..columns * depth];
+                let (a, product) = (&a[..rows * depth], &mut product[..rows * columns]);
+                let Ok(()) = gemm_nt(a, b, [rows, depth, columns], product, &mut Unpaced);
+            }
             Self::Integers(b) => b.multiply(&a[..rows * depth], product, depth),
         }
     }
@@ -371,62 +367,16 @@ fn mix(h: &mut [f32], update: &[f32], candidate: &[f32]) {
     }
 }
 
-/// `a` of `rows` times `depth`, by the transpose of `b`, of `columns` times `depth`.
-pub(super) fn multiply(a: &[f32], b: &[f32], product: &mut [f32], [rows, depth, columns]: [usize; 3]) {
-    /// Below so many rows the library packs matrices for longer than it multiplies them.
-    const FEW_ROWS: usize = 8;
-    if depth == 0 {
-        product.fill(0.0);
-        return;
-    }
-    if rows < FEW_ROWS {
-        for (row, product) in a
-            .chunks_exact(depth)
-            .zip(product.chunks_exact_mut(columns.max(1)))
-        {
-            gemv(row, b, depth, product);
-        }
-        return;
-    }
-    let shapes = (
-        ArrayView2::from_shape((rows, depth), &a[..rows * depth]),
-        ArrayView2::from_shape((columns, depth), &b[..columns * depth]),
-        ArrayViewMut2::from_shape((rows, columns), product),
-    );
-    if let (Ok(a), Ok(b), Ok(mut product)) = shapes {
-        general_mat_mul(1.0, &a, &b.t(), 0.0, &mut product);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::cancelling::{Cancelled, while_cancelled};
 
-    /// Numbers that are sums of a few powers of two, so that products and sums of them are exact.
+    /// Sums of a few powers of two, so that products and sums of them are exact.
     fn numbers(count: usize, seed: usize) -> Vec<f32> {
         (0..count)
             .map(|index| ((index * 7 + seed) % 11) as f32 / 4.0 - 1.25)
             .collect()
-    }
-
-    #[test]
-    fn products_are_right_for_all_remainders() {
-        for rows in [1, 2, 7, 8, 9] {
-            for depth in [0, 1, 3, 8, 17, 40] {
-                for columns in [1, 3, 4, 6, 13] {
-                    let (a, b) = (numbers(rows * depth, 1), numbers(columns * depth, 5));
-                    let mut product = vec![f32::NAN; rows * columns];
-                    multiply(&a, &b, &mut product, [rows, depth, columns]);
-                    for (index, &found) in product.iter().enumerate() {
-                        let a = &a[index / columns * depth..][..depth];
-                        let b = &b[index % columns * depth..][..depth];
-                        let expected: f32 = a.iter().zip(b).map(|(a, b)| a * b).sum();
-                        assert_eq!(found, expected, "{rows} rows, {depth} deep, {columns} columns");
-                    }
-                }
-            }
-        }
     }
 
     #[test]

@@ -3,12 +3,11 @@
 
 use std::sync::Arc;
 
-use onnx_gemm::BlockQuantized;
+use onnx_gemm::{BlockQuantized, gemv};
 use tract_hir::internal::*;
 
 use super::{
     attributes::Attributes,
-    cells::multiply,
     elements::{elements, tensor},
     kernel::{Fact, Kernel, kernel},
 };
@@ -131,7 +130,7 @@ impl Kernel for PackedProduct {
             let scales = &scales[blocks.clone()];
             self.layout
                 .unpack(packed, scales, &zero_points[blocks], &mut column);
-            multiply(&column, &input, &mut sums, [1, self.depth, rows]);
+            gemv(&column, &input, self.depth, &mut sums);
             let bias = bias.get(at).copied().unwrap_or(0.0);
             for (sum, made) in sums.iter().zip(made.iter_mut().skip(at).step_by(self.columns)) {
                 *made = sum + bias;
