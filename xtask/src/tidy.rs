@@ -15,6 +15,7 @@ use crate::{circles, crate_pages, images, links, readmes, words, workspace, zoo}
 const MAY_USE_UNSAFE: &[&str] = &[
     "fmt-tbuf",
     "oip-server",
+    "onnx-gemm",
     "onnx-session",
     "tensor-mmap",
     "tensorferry-python",

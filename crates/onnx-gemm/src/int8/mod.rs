@@ -2,6 +2,8 @@
 
 #[cfg(target_arch = "x86_64")]
 mod pairs;
+#[cfg(target_arch = "x86_64")]
+mod vnni;
 
 use crate::{
     Pace,
@@ -38,6 +40,9 @@ pub struct PackedIntegers {
 
 #[derive(Debug)]
 enum Kind {
+    /// For AVX-512 VNNI.
+    #[cfg(target_arch = "x86_64")]
+    Bytes(vnni::Vnni, vnni::Packed),
     /// For AVX2.
     #[cfg(target_arch = "x86_64")]
     Pairs(pulp::x86::V3, pairs::Packed),
@@ -53,15 +58,12 @@ impl PackedIntegers {
     #[must_use]
     pub fn new(matrix: &[i16], [depth, columns]: [usize; 2]) -> Self {
         expect_matrix("b", matrix.len(), [depth, columns]);
-        #[cfg(target_arch = "x86_64")]
-        let pairs = pulp::x86::V3::try_new()
-            .map(|simd| Kind::Pairs(simd, pairs::Packed::new(matrix, depth, columns)));
-        #[cfg(not(target_arch = "x86_64"))]
-        let pairs = None;
+        let sizes = [depth, columns];
+        let kind = Kind::bytes(matrix, sizes).or_else(|| Kind::pairs(matrix, sizes));
         Self {
             depth,
             columns,
-            kind: pairs.unwrap_or_else(|| Kind::plain(matrix)),
+            kind: kind.unwrap_or_else(|| Kind::plain(matrix)),
         }
     }
 
@@ -77,16 +79,21 @@ impl PackedIntegers {
         self.columns
     }
 
-    /// Bytes of memory that such a matrix takes at most.
+    /// Bytes of memory that such a matrix takes at most, on any processor.
     #[must_use]
     pub fn bytes([depth, columns]: [usize; 2]) -> u64 {
-        let elements = (depth as u64)
-            .next_multiple_of(2)
-            .saturating_mul((columns as u64).next_multiple_of(16));
-        // Pairs of i16 are filled up; plain elements are i32.
-        elements
-            .saturating_mul(2)
-            .max((depth as u64).saturating_mul(columns as u64).saturating_mul(4))
+        let [depth, columns] = [depth, columns].map(|size| size as u64);
+        let filled = |terms: u64, lanes: u64| {
+            let columns = columns.checked_next_multiple_of(lanes).unwrap_or(u64::MAX);
+            let depth = depth.checked_next_multiple_of(terms).unwrap_or(u64::MAX);
+            [depth, columns]
+        };
+        let matrix = |[depth, columns]: [u64; 2], bytes| depth.saturating_mul(columns).saturating_mul(bytes);
+        // A byte for each element and two sums for each column, pairs of 16 bits, and 32 bits.
+        let of_bytes = matrix(filled(4, 16), 1).saturating_add(matrix([8, filled(4, 16)[1]], 1));
+        of_bytes
+            .max(matrix(filled(2, 16), 2))
+            .max(matrix([depth, columns], 4))
     }
 
     /// Writes the product of the row-major matrix `a` with this one to `c`, row-major too. The number of rows is that of `c`.
@@ -105,34 +112,58 @@ impl PackedIntegers {
         if depth == 0 || columns == 0 {
             return Ok(());
         }
-        // A multiple of the rows of a tile.
-        let rows = (PART / (depth * columns)).max(1).next_multiple_of(4);
-        for (a, c) in a.chunks(rows * depth).zip(c.chunks_mut(rows * columns)) {
-            match &self.kind {
-                #[cfg(target_arch = "x86_64")]
-                Kind::Pairs(simd, packed) => {
+        match &self.kind {
+            #[cfg(target_arch = "x86_64")]
+            Kind::Bytes(vnni, packed) => packed.multiply(*vnni, a, c, pace),
+            #[cfg(target_arch = "x86_64")]
+            Kind::Pairs(simd, packed) => {
+                // A multiple of the rows of a tile.
+                let rows = (PART / (depth * columns)).max(1).next_multiple_of(4);
+                for (a, c) in a.chunks(rows * depth).zip(c.chunks_mut(rows * columns)) {
                     pace.spend((a.len() * columns) as u64 / PER_STEP + 1)?;
                     packed.multiply(*simd, a, c);
                 }
-                Kind::Plain(matrix) => {
-                    let a: Vec<i32> = a.iter().map(|&number| number.into()).collect();
-                    c.fill(0);
-                    add_gemm(&a, matrix, [a.len() / depth, depth, columns], c, pace)?;
-                }
+                Ok(())
+            }
+            Kind::Plain(matrix) => {
+                let a: Vec<i32> = a.iter().map(|&number| number.into()).collect();
+                c.fill(0);
+                add_gemm(&a, matrix, [a.len() / depth, depth, columns], c, pace)
             }
         }
-        Ok(())
     }
 }
 
 impl Kind {
+    #[cfg(target_arch = "x86_64")]
+    fn bytes(matrix: &[i16], [depth, columns]: [usize; 2]) -> Option<Self> {
+        let vnni = vnni::Vnni::detect()?;
+        Some(Self::Bytes(vnni, vnni::Packed::new(matrix, depth, columns)?))
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    fn pairs(matrix: &[i16], [depth, columns]: [usize; 2]) -> Option<Self> {
+        let simd = pulp::x86::V3::try_new()?;
+        Some(Self::Pairs(simd, pairs::Packed::new(matrix, depth, columns)))
+    }
+
+    #[cfg(not(target_arch = "x86_64"))]
+    fn bytes(_: &[i16], _: [usize; 2]) -> Option<Self> {
+        None
+    }
+
+    #[cfg(not(target_arch = "x86_64"))]
+    fn pairs(_: &[i16], _: [usize; 2]) -> Option<Self> {
+        None
+    }
+
     fn plain(matrix: &[i16]) -> Self {
         Self::Plain(matrix.iter().map(|&number| number.into()).collect())
     }
 }
 
 /// Writes the product of two row-major integer matrices, `a` of `rows` by `depth` and `b` of `depth` by `columns`, to the row-major matrix
-/// `c`. The larger factor is packed, whichever it is. Elements are limited as those of [`PackedIntegers`].
+/// `c`. The larger factor is packed, whichever it is, or none for a few rows. Elements are limited as those of [`PackedIntegers`].
 ///
 /// # Errors
 /// As [`Pace::spend`].
@@ -159,6 +190,17 @@ pub fn integer_gemm<P: Pace>(
         c.fill(0);
         return Ok(());
     }
+    if rows < FEW_ROWS {
+        for (a, c) in a.chunks_exact(depth).zip(c.chunks_mut(columns.max(1))) {
+            c.fill(0);
+            let block = (PART / columns.max(1)).max(1);
+            for (a, b) in a.chunks(block).zip(b.chunks(block * columns.max(1))) {
+                pace.spend(b.len() as u64 / PER_STEP + 1)?;
+                pulp::Arch::new().dispatch(Combination { a, b, c });
+            }
+        }
+        return Ok(());
+    }
     if rows <= columns {
         return PackedIntegers::new(b, [depth, columns]).multiply(a, c, pace);
     }
@@ -168,6 +210,29 @@ pub fn integer_gemm<P: Pace>(
     packed.multiply(&columns_as_rows, &mut transposed, pace)?;
     c.copy_from_slice(&transpose(columns, &transposed, pace)?);
     Ok(())
+}
+
+/// Rows below which packing takes longer than the product.
+const FEW_ROWS: usize = 4;
+
+/// Adds the rows of `b`, each times an element of `a`, to `c`.
+struct Combination<'c> {
+    a: &'c [i16],
+    b: &'c [i16],
+    c: &'c mut [i32],
+}
+
+impl pulp::WithSimd for Combination<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: pulp::Simd>(self, _: S) {
+        let rows = self.b.chunks_exact(self.c.len().max(1));
+        for (&a, b) in self.a.iter().zip(rows) {
+            let pairs = self.c.iter_mut().zip(b);
+            pairs.for_each(|(c, &b)| *c = c.wrapping_add(i32::from(a).wrapping_mul(b.into())));
+        }
+    }
 }
 
 #[cfg(test)]
@@ -180,42 +245,118 @@ mod tests {
         pace::{Budget, Exhausted},
     };
 
+    /// Of nine bits.
     fn numbers(count: usize, step: usize) -> Vec<i16> {
         (0..count).map(|at| (at * step % 511) as i16 - 255).collect()
     }
 
+    /// Of 8 bits, less a zero point for each line.
+    fn bytes(count: usize, step: usize, line: impl Fn(usize) -> usize) -> Vec<i16> {
+        let byte = |at: usize| (at * step % 256) as i16;
+        (0..count)
+            .map(|at| byte(at) - (line(at) * 53 % 256) as i16)
+            .collect()
+    }
+
+    /// The same matrix in all orders that this processor has.
+    fn packed(matrix: &[i16], sizes: [usize; 2]) -> Vec<PackedIntegers> {
+        let kinds = [
+            Kind::bytes(matrix, sizes),
+            Kind::pairs(matrix, sizes),
+            Some(Kind::plain(matrix)),
+        ];
+        let [depth, columns] = sizes;
+        let all = kinds.into_iter().flatten();
+        all.map(|kind| PackedIntegers { depth, columns, kind }).collect()
+    }
+
+    fn check(a: &[i16], b: &[i16], sizes: [usize; 3]) {
+        let [rows, depth, columns] = sizes;
+        let at = |at: usize| -> i32 {
+            let (row, column) = (at / columns, at % columns);
+            (0..depth)
+                .map(|term| i32::from(a[row * depth + term]) * i32::from(b[term * columns + column]))
+                .fold(0, i32::wrapping_add)
+        };
+        let expected: Vec<i32> = (0..rows * columns).map(at).collect();
+        let mut found = vec![1; rows * columns];
+        integer_gemm(a, b, sizes, &mut found, &mut Unpaced).unwrap();
+        assert_eq!(found, expected, "{sizes:?}");
+        for matrix in packed(b, [depth, columns]) {
+            let mut found = vec![1; rows * columns];
+            matrix.multiply(a, &mut found, &mut Unpaced).unwrap();
+            assert_eq!(
+                found,
+                expected,
+                "{sizes:?} by {:?}",
+                std::mem::discriminant(&matrix.kind)
+            );
+        }
+    }
+
     #[test]
     fn sums_are_those_of_plain_loops_whichever_factor_is_packed() {
-        for rows in [0, 1, 2, 3, 4, 5, 8, 9, 30] {
+        for rows in [0, 1, 2, 3, 4, 5, 7, 8, 9, 15, 30] {
             for depth in [0, 1, 2, 7, 33, 64] {
-                for columns in [0, 1, 8, 15, 16, 17, 40] {
-                    let (a, b) = (numbers(rows * depth, 37), numbers(depth * columns, 91));
-                    let at = |at: usize| -> i32 {
-                        let (row, column) = (at / columns, at % columns);
-                        (0..depth)
-                            .map(|term| {
-                                i32::from(a[row * depth + term]) * i32::from(b[term * columns + column])
-                            })
-                            .sum()
-                    };
-                    let expected: Vec<i32> = (0..rows * columns).map(at).collect();
+                for columns in [0, 1, 8, 16, 17, 40, 48, 49, 100] {
                     let sizes = [rows, depth, columns];
-                    let mut found = vec![1; rows * columns];
-                    integer_gemm(&a, &b, sizes, &mut found, &mut Unpaced).unwrap();
-                    assert_eq!(found, expected, "{sizes:?}");
-                    let plain = PackedIntegers {
-                        depth,
-                        columns,
-                        kind: Kind::plain(&b),
-                    };
-                    for matrix in [plain, PackedIntegers::new(&b, [depth, columns])] {
-                        let mut found = vec![1; rows * columns];
-                        matrix.multiply(&a, &mut found, &mut Unpaced).unwrap();
-                        assert_eq!(found, expected, "{sizes:?}");
+                    let [of_a, of_b] = [rows * depth, depth * columns];
+                    check(&numbers(of_a, 37), &numbers(of_b, 91), sizes);
+                    let a = bytes(of_a, 37, |at| at / depth);
+                    let b = bytes(of_b, 91, |at| at % columns);
+                    check(&a, &b, sizes);
+                    // Rows of nine bits among others.
+                    let mut a = a;
+                    for row in a.chunks_mut(depth.max(1)).step_by(3) {
+                        row[0] = 255;
+                        row[depth - 1] = -255;
                     }
+                    check(&a, &b, sizes);
                 }
             }
         }
+    }
+
+    #[test]
+    fn rows_are_more_than_one_part() {
+        let [rows, depth, columns] = [70, 1 << 13, 3];
+        let a = bytes(rows * depth, 37, |at| at / depth);
+        let b = bytes(depth * columns, 91, |at| at % columns);
+        check(&a, &b, [rows, depth, columns]);
+    }
+
+    /// The least and greatest differences of 8-bit numbers and zero points.
+    #[test]
+    fn extremes_do_not_saturate() {
+        for [a, b] in [
+            [255, -128],
+            [255, 127],
+            [-255, 255],
+            [-128, -255],
+            [i16::MAX, i16::MIN],
+        ] {
+            check(&[a; 8 * 12], &[b; 12 * 16], [8, 12, 16]);
+        }
+    }
+
+    #[test]
+    fn matrices_take_no_more_memory_than_is_told() {
+        for sizes in [[1, 1], [1, 100], [3, 16], [64, 48]] {
+            for matrix in packed(&vec![0; sizes[0] * sizes[1]], sizes) {
+                let taken = match &matrix.kind {
+                    #[cfg(target_arch = "x86_64")]
+                    Kind::Bytes(_, packed) => packed.bytes(),
+                    #[cfg(target_arch = "x86_64")]
+                    Kind::Pairs(_, packed) => packed.bytes(),
+                    Kind::Plain(numbers) => size_of_val(&numbers[..]),
+                };
+                assert!(
+                    taken as u64 <= PackedIntegers::bytes(sizes),
+                    "{taken} of {sizes:?}"
+                );
+            }
+        }
+        assert_eq!(PackedIntegers::bytes([usize::MAX; 2]), u64::MAX);
     }
 
     #[test]

@@ -44,6 +44,12 @@ impl Packed {
         }
     }
 
+    /// Bytes of memory that the matrix takes.
+    #[cfg(test)]
+    pub(super) fn bytes(&self) -> usize {
+        size_of_val(&self.blocks[..])
+    }
+
     /// Writes the product of whole rows with this matrix; neither depth nor columns may be 0.
     pub(super) fn multiply(&self, simd: V3, rows: &[i16], sums: &mut [i32]) {
         simd.vectorize(Product {
