@@ -3,11 +3,8 @@
 
 use std::{ops::AddAssign, sync::Arc};
 
-use onnx_gemm::{BlockedGemm, pack_columns};
-use tract_hir::{
-    internal::*,
-    tract_ndarray::{self, Array2, ArrayView2, linalg::general_mat_mul},
-};
+use onnx_gemm::{BlockedGemm, add_gemm, pack_columns, transpose};
+use tract_hir::internal::*;
 
 use super::{
     attributes::Attributes,
@@ -284,31 +281,21 @@ fn by_panels(factors: &Factors<'_, f32>, pace: &mut Pace, give: Columns<'_, f32>
     product.run(pace, &mut |row, first, sums| give(row, first, sums))
 }
 
-/// Columns for this many numbers at a time.
+/// Numbers of columns at a time.
 const TOGETHER: usize = 1 << 20;
 
 fn by_columns(factors: &Factors<'_, f64>, pace: &mut Pace, give: Columns<'_, f64>) -> TractResult<()> {
     let [depth, rows, positions] = factors.sizes;
-    let weights = ArrayView2::from_shape((depth, rows), factors.weights)?;
-    let elements = ArrayView2::from_shape((depth, positions), factors.elements)?;
-    let width = (TOGETHER / rows).max(1);
-    for first in (0..positions).step_by(width) {
-        let end = positions.min(first + width);
-        pace.spend((rows.saturating_mul(depth).saturating_mul(end - first) / 4) as u64)?;
-        let mut columns = Array2::zeros((rows, end - first));
-        general_mat_mul(
-            1.0,
-            &weights.t(),
-            &elements.slice_axis(tract_ndarray::Axis(1), (first..end).into()),
-            0.0,
-            &mut columns,
-        );
-        for (row, columns) in columns.outer_iter().enumerate() {
-            give(
-                row,
-                first,
-                columns.as_slice().context("columns are not in order")?,
-            );
+    let weights = transpose(depth, &factors.weights[..depth * rows], pace)?;
+    let elements = &factors.elements[..depth * positions];
+    let together = (TOGETHER / positions.max(1)).max(1);
+    for first in (0..rows).step_by(together) {
+        let count = together.min(rows - first);
+        let weights = &weights[first * depth..][..count * depth];
+        let mut columns = vec![0.0; count * positions];
+        add_gemm(weights, elements, [count, depth, positions], &mut columns, pace)?;
+        for (row, columns) in columns.chunks_exact(positions.max(1)).enumerate() {
+            give(first + row, 0, columns);
         }
     }
     Ok(())
