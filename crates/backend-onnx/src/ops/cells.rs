@@ -106,13 +106,13 @@ pub(super) enum Factors<'r> {
 impl Factors<'_> {
     /// The product of `rows` rows, `depth` wide, with `columns` units, of which `skipped` come before.
     fn multiply(self, a: &[f32], product: &mut [f32], skipped: usize, [rows, depth, columns]: [usize; 3]) {
+        let (a, product) = (&a[..rows * depth], &mut product[..rows * columns]);
         match self {
             Self::Floats(b) => {
                 let b = &b[skipped * depth..][..columns * depth];
-                let (a, product) = (&a[..rows * depth], &mut product[..rows * columns]);
                 let Ok(()) = gemm_nt(a, b, [rows, depth, columns], product, &mut Unpaced);
             }
-            Self::Integers(b) => b.multiply(&a[..rows * depth], product, depth),
+            Self::Integers(b) => b.multiply(a, product),
         }
     }
 
