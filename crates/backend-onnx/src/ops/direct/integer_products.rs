@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use onnx_gemm::PackedIntegers;
+use onnx_gemm::{PackedIntegers, integer_gemm};
 use tract_hir::internal::*;
 
 use super::{compute::Compute, products::fitting};
@@ -92,10 +92,17 @@ fn sums(
         // Matrices of the second factor follow each other in runs.
         let mut latest: Option<(usize, PackedIntegers)> = None;
         let results = numbers.chunks_exact_mut(rows * columns);
+        // A few rows are computed without packing; more columns than rows take no other memory than packing does.
+        let is_used_once = b.len() / (depth * columns) == results.len() && rows <= columns;
         for ([first, second], sums) in matrices(&sizes.outer, results.len()).zip(results) {
             let a = &a[first * rows * depth..][..rows * depth];
             if let Some(packed) = packed {
                 packed[second].multiply(a, sums, &mut pace)?;
+                continue;
+            }
+            if is_used_once {
+                let b = &b[second * depth * columns..][..depth * columns];
+                integer_gemm(a, b, [rows, depth, columns], sums, &mut pace)?;
                 continue;
             }
             let matrix = match latest.take().filter(|(matrix, _)| *matrix == second) {
