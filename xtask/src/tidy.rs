@@ -15,6 +15,7 @@ use crate::{circles, crate_pages, images, links, readmes, words, workspace, zoo}
 const MAY_USE_UNSAFE: &[&str] = &[
     "fmt-tbuf",
     "oip-server",
+    "onnx-gemm",
     "onnx-session",
     "tensor-mmap",
     "tensorferry-python",
@@ -226,6 +227,11 @@ const ARROWS: &[Arrows] = &[
         never: &["tokio"],
     },
     Arrows {
+        from: "onnx-gemm",
+        to: &[],
+        never: &["tokio", "serde", "tract-hir", "ort"],
+    },
+    Arrows {
         from: "onnx-graph",
         to: &["tensor-core"],
         never: &["tokio", "serde", "tract-hir", "ort"],
@@ -239,6 +245,7 @@ const ARROWS: &[Arrows] = &[
         from: "backend-onnx",
         to: &[
             "flat-forest",
+            "onnx-gemm",
             "onnx-graph",
             "onnx-session",
             "tensor-core",

@@ -74,6 +74,14 @@ impl Pace {
     }
 }
 
+impl onnx_gemm::Pace for Pace {
+    type Stopped = TractError;
+
+    fn spend(&mut self, steps: u64) -> TractResult<()> {
+        Self::spend(self, steps)
+    }
+}
+
 /// Looks at the token, and at the time limit of what is made.
 ///
 /// # Errors

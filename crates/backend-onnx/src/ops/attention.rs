@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
+use onnx_gemm::gemm_nt;
 use tract_hir::internal::*;
 
 use super::{
     attributes::Attributes,
-    cells::multiply,
     elements::{elements, tensor},
     kernel::{Fact, Kernel, kernel},
     softmax,
@@ -456,28 +456,20 @@ impl Work {
         }
     }
 
-    /// Products of vectors: a step has some of them.
-    fn spend(&mut self, products: [usize; 3]) -> TractResult<()> {
-        let products = products
-            .iter()
-            .fold(1u64, |all, &count| all.saturating_mul(count as u64));
-        self.pace.spend(products / 8)
-    }
-
     /// The products of each query with each key.
     pub(super) fn products(&mut self, queries: &[f32], keys: &[f32], scale: f32) -> TractResult<()> {
         let rows = queries.len() / self.depth.max(1);
-        self.spend([rows, self.depth, self.total])?;
         self.scaled.clear();
         self.scaled.extend(queries.iter().map(|x| x * scale));
         self.scores.resize(rows * self.total, 0.0);
-        multiply(
+        let sizes = [rows, self.depth, self.total];
+        gemm_nt(
             &self.scaled,
-            keys,
+            &keys[..self.total * self.depth],
+            sizes,
             &mut self.scores,
-            [rows, self.depth, self.total],
-        );
-        Ok(())
+            &mut self.pace,
+        )
     }
 
     pub(super) fn cap(&mut self, cap: f32) {
@@ -534,8 +526,7 @@ impl Work {
     /// The sums of values by weight.
     pub(super) fn sums(&mut self, sums: &mut [f32]) -> TractResult<()> {
         let rows = sums.len() / self.width.max(1);
-        self.spend([rows, self.width, self.total])?;
-        multiply(&self.scores, &self.turned, sums, [rows, self.total, self.width]);
-        Ok(())
+        let sizes = [rows, self.total, self.width];
+        gemm_nt(&self.scores, &self.turned, sizes, sums, &mut self.pace)
     }
 }

@@ -2,10 +2,8 @@
 //!
 //! Gates are computed a row at a time rather than a unit at a time, so that the loops become vector instructions.
 
-use tract_hir::{
-    internal::*,
-    tract_ndarray::{ArrayView2, ArrayViewMut2, linalg::general_mat_mul},
-};
+use onnx_gemm::{Unpaced, gemm_nt};
+use tract_hir::internal::*;
 
 use super::{gate_functions::Activation, integer_factors::IntegerFactors};
 use crate::{cancelling::Pace, faults::BadInput, size};
@@ -108,14 +106,13 @@ pub(super) enum Factors<'r> {
 impl Factors<'_> {
     /// The product of `rows` rows, `depth` wide, with `columns` units, of which `skipped` come before.
     fn multiply(self, a: &[f32], product: &mut [f32], skipped: usize, [rows, depth, columns]: [usize; 3]) {
+        let (a, product) = (&a[..rows * depth], &mut product[..rows * columns]);
         match self {
-            Self::Floats(b) => multiply(
-                a,
-                &b[skipped * depth..][..columns * depth],
-                product,
-                [rows, depth, columns],
-            ),
-            Self::Integers(b) => b.multiply(&a[..rows * depth], product, depth),
+            Self::Floats(b) => {
+                let b = &b[skipped * depth..][..columns * depth];
+                let Ok(()) = gemm_nt(a, b, [rows, depth, columns], product, &mut Unpaced);
+            }
+            Self::Integers(b) => b.multiply(a, product),
         }
     }
 
@@ -370,132 +367,16 @@ fn mix(h: &mut [f32], update: &[f32], candidate: &[f32]) {
     }
 }
 
-/// `a` of `rows` times `depth`, by the transpose of `b`, of `columns` times `depth`.
-pub(super) fn multiply(a: &[f32], b: &[f32], product: &mut [f32], [rows, depth, columns]: [usize; 3]) {
-    /// Below so many rows the library packs matrices for longer than it multiplies them.
-    const FEW_ROWS: usize = 8;
-    if depth == 0 {
-        product.fill(0.0);
-        return;
-    }
-    if rows < FEW_ROWS {
-        for (row, product) in a
-            .chunks_exact(depth)
-            .zip(product.chunks_exact_mut(columns.max(1)))
-        {
-            let stride = depth;
-            pulp::Arch::new().dispatch(ScalarProducts {
-                row,
-                b,
-                stride,
-                product,
-            });
-        }
-        return;
-    }
-    let shapes = (
-        ArrayView2::from_shape((rows, depth), &a[..rows * depth]),
-        ArrayView2::from_shape((columns, depth), &b[..columns * depth]),
-        ArrayViewMut2::from_shape((rows, columns), product),
-    );
-    if let (Ok(a), Ok(b), Ok(mut product)) = shapes {
-        general_mat_mul(1.0, &a, &b.t(), 0.0, &mut product);
-    }
-}
-
-/// The scalar products of one row with rows of a matrix.
-pub(super) struct ScalarProducts<'p> {
-    pub(super) row: &'p [f32],
-    pub(super) b: &'p [f32],
-    /// How far apart the rows of the matrix are.
-    pub(super) stride: usize,
-    pub(super) product: &'p mut [f32],
-}
-
-impl pulp::WithSimd for ScalarProducts<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    #[allow(
-        clippy::needless_range_loop,
-        reason = "chains of `zip` are not always inlined here"
-    )]
-    fn with_simd<S: pulp::Simd>(self, simd: S) {
-        let depth = self.row.len();
-        let (head, tail) = S::as_simd_f32s(self.row);
-        // Four rows at a time: so many sums do not wait for each other.
-        let (groups, last) = self.product.as_chunks_mut::<4>();
-        let all_in_groups = groups.len() * 4;
-        for (group, products) in groups.iter_mut().enumerate() {
-            let row = |at: usize| S::as_simd_f32s(&self.b[(4 * group + at) * self.stride..][..depth]);
-            let (first, second, third, fourth) = (row(0), row(1), row(2), row(3));
-            let count = head.len();
-            let (a, b) = (&first.0[..count], &second.0[..count]);
-            let (c, d) = (&third.0[..count], &fourth.0[..count]);
-            let zero = simd.splat_f32s(0.0);
-            let mut sums = (zero, zero, zero, zero);
-            for at in 0..count {
-                let value = head[at];
-                sums.0 = simd.mul_add_e_f32s(value, a[at], sums.0);
-                sums.1 = simd.mul_add_e_f32s(value, b[at], sums.1);
-                sums.2 = simd.mul_add_e_f32s(value, c[at], sums.2);
-                sums.3 = simd.mul_add_e_f32s(value, d[at], sums.3);
-            }
-            products[0] = simd.reduce_sum_f32s(with_rest(simd, tail, first.1, sums.0));
-            products[1] = simd.reduce_sum_f32s(with_rest(simd, tail, second.1, sums.1));
-            products[2] = simd.reduce_sum_f32s(with_rest(simd, tail, third.1, sums.2));
-            products[3] = simd.reduce_sum_f32s(with_rest(simd, tail, fourth.1, sums.3));
-        }
-        for (at, product) in last.iter_mut().enumerate() {
-            let row = &self.b[(all_in_groups + at) * self.stride..][..depth];
-            let (row_head, row_tail) = S::as_simd_f32s(row);
-            let mut sum = simd.splat_f32s(0.0);
-            for at in 0..head.len() {
-                sum = simd.mul_add_e_f32s(head[at], row_head[at], sum);
-            }
-            *product = simd.reduce_sum_f32s(with_rest(simd, tail, row_tail, sum));
-        }
-    }
-}
-
-/// Sums with the end of a scalar product, which fills no vector.
-#[inline(always)]
-fn with_rest<S: pulp::Simd>(simd: S, a: &[f32], b: &[f32], sums: S::f32s) -> S::f32s {
-    if a.is_empty() {
-        return sums;
-    }
-    simd.mul_add_e_f32s(simd.partial_load_f32s(a), simd.partial_load_f32s(b), sums)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::cancelling::{Cancelled, while_cancelled};
 
-    /// Numbers that are sums of a few powers of two, so that products and sums of them are exact.
+    /// Sums of a few powers of two, so that products and sums of them are exact.
     fn numbers(count: usize, seed: usize) -> Vec<f32> {
         (0..count)
             .map(|index| ((index * 7 + seed) % 11) as f32 / 4.0 - 1.25)
             .collect()
-    }
-
-    #[test]
-    fn products_are_right_for_all_remainders() {
-        for rows in [1, 2, 7, 8, 9] {
-            for depth in [0, 1, 3, 8, 17, 40] {
-                for columns in [1, 3, 4, 6, 13] {
-                    let (a, b) = (numbers(rows * depth, 1), numbers(columns * depth, 5));
-                    let mut product = vec![f32::NAN; rows * columns];
-                    multiply(&a, &b, &mut product, [rows, depth, columns]);
-                    for (index, &found) in product.iter().enumerate() {
-                        let a = &a[index / columns * depth..][..depth];
-                        let b = &b[index % columns * depth..][..depth];
-                        let expected: f32 = a.iter().zip(b).map(|(a, b)| a * b).sum();
-                        assert_eq!(found, expected, "{rows} rows, {depth} deep, {columns} columns");
-                    }
-                }
-            }
-        }
     }
 
     #[test]

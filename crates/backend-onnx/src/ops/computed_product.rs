@@ -3,13 +3,12 @@
 
 use std::sync::Arc;
 
+use onnx_gemm::{BlockedGemm, copy_line, gemv, has_wide_vectors, indirect_gemv, pack_rows};
 use tract_hir::{internal::*, tract_core::ops::einsum::EinSum};
 
 use super::{
-    cells::ScalarProducts,
     elements::{elements, filled},
     kernel::{Fact, Kernel, typed},
-    products::{self, InParts},
 };
 use crate::{cancelling::Pace, faults::ensure_input, size};
 
@@ -21,7 +20,7 @@ const FEW_TERMS: usize = 1 << 10;
 
 /// Takes the place of tract's in a graph whose constants are known.
 pub(super) fn pack(model: &mut TypedModel) -> TractResult<()> {
-    if !products::are_quick() {
+    if !has_wide_vectors() {
         return Ok(());
     }
     for id in 0..model.nodes().len() {
@@ -357,12 +356,12 @@ impl Matrices<'_> {
                 let product = to[at * row_step_of_product..][..columns].chunks_mut(width);
                 for (part, product) in product.enumerate() {
                     self.pace.spend((product.len() * depth) as u64 / 8 + 1)?;
-                    pulp::Arch::new().dispatch(ScalarProducts {
+                    gemv(
                         row,
-                        b: &b[part * width * self.column_step..],
-                        stride: self.column_step,
+                        &b[part * width * self.column_step..],
+                        self.column_step,
                         product,
-                    });
+                    );
                 }
             }
             return Ok(());
@@ -388,25 +387,20 @@ impl Matrices<'_> {
                 for (part, sums) in sums.enumerate() {
                     self.pace.spend((sums.len() * depth) as u64 / 8 + 1)?;
                     let values = &values[part * width..];
-                    pulp::Arch::new().dispatch(WeightedSums {
-                        row,
-                        values,
-                        offsets,
-                        sums,
-                    });
+                    indirect_gemv(row, values, offsets, sums);
                 }
             }
             return Ok(());
         }
-        let product = InParts {
+        let product = BlockedGemm {
             rows,
-            weights: &products::packed(rows, left),
+            weights: &pack_rows(rows, left),
             values,
             offsets,
             columns,
         };
         product.run(&mut self.pace, &mut |row, first, sums| {
-            products::copy_line(sums, &mut to[row * row_step_of_product + first..][..sums.len()]);
+            copy_line(sums, &mut to[row * row_step_of_product + first..][..sums.len()]);
         })
     }
 }
@@ -457,78 +451,6 @@ impl Turned {
             }
         }
         Ok(())
-    }
-}
-
-/// One row of a product: the sum of rows, each times a number.
-pub(super) struct WeightedSums<'w> {
-    pub(super) row: &'w [f32],
-    pub(super) values: &'w [f32],
-    /// Where the rows begin.
-    pub(super) offsets: &'w [usize],
-    pub(super) sums: &'w mut [f32],
-}
-
-impl pulp::WithSimd for WeightedSums<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: pulp::Simd>(self, simd: S) {
-        const VECTORS: usize = 4;
-        let Self {
-            row,
-            values,
-            offsets,
-            sums,
-        } = self;
-        let lanes = S::F32_LANES;
-        let mut first = 0;
-        while sums.len() - first >= VECTORS * lanes {
-            add_rows::<S, VECTORS>(simd, row, values, offsets, sums, first);
-            first += VECTORS * lanes;
-        }
-        while sums.len() - first >= lanes {
-            add_rows::<S, 1>(simd, row, values, offsets, sums, first);
-            first += lanes;
-        }
-        let last = &mut sums[first..];
-        if !last.is_empty() {
-            let mut sum = simd.splat_f32s(0.0);
-            for (&weight, &offset) in row.iter().zip(offsets) {
-                let values = simd.partial_load_f32s(&values[offset + first..][..last.len()]);
-                sum = simd.mul_add_e_f32s(simd.splat_f32s(weight), values, sum);
-            }
-            simd.partial_store_f32s(last, sum);
-        }
-    }
-}
-
-#[inline(always)]
-#[allow(
-    clippy::manual_memcpy,
-    clippy::needless_range_loop,
-    reason = "the sums stay in registers only so"
-)]
-fn add_rows<S: pulp::Simd, const VECTORS: usize>(
-    simd: S,
-    row: &[f32],
-    values: &[f32],
-    offsets: &[usize],
-    sums: &mut [f32],
-    first: usize,
-) {
-    let width = VECTORS * S::F32_LANES;
-    let mut registers = [simd.splat_f32s(0.0); VECTORS];
-    for (&weight, &offset) in row.iter().zip(offsets) {
-        let (vectors, _) = S::as_simd_f32s(&values[offset + first..][..width]);
-        let weight = simd.splat_f32s(weight);
-        for vector in 0..VECTORS {
-            registers[vector] = simd.mul_add_e_f32s(weight, vectors[vector], registers[vector]);
-        }
-    }
-    let (vectors, _) = S::as_mut_simd_f32s(&mut sums[first..first + width]);
-    for vector in 0..VECTORS {
-        vectors[vector] = registers[vector];
     }
 }
 

@@ -4,7 +4,7 @@ use std::{borrow::Cow, cmp::Ordering, collections::HashMap};
 
 use tract_hir::internal::*;
 
-use super::{elements::tensor, plain_product::Factor};
+use super::elements::{Factor, tensor};
 use crate::{cancelling::Pace, size};
 
 /// Factors from which a pair is chosen.
@@ -200,7 +200,7 @@ fn multiplied<T: Factor>(
             for (a, made) in a.chunks_exact(depth).zip(made.chunks_exact_mut(columns)) {
                 for (&a, b) in a.iter().zip(b.chunks_exact(columns)) {
                     let pairs = made.iter_mut().zip(b);
-                    pairs.for_each(|(sum, &b)| *sum = sum.plus::<false>(a, b));
+                    pairs.for_each(|(sum, &b)| *sum = sum.add_product::<false>(a, b));
                 }
             }
         }

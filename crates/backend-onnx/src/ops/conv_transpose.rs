@@ -3,10 +3,8 @@
 
 use std::{ops::AddAssign, sync::Arc};
 
-use tract_hir::{
-    internal::*,
-    tract_ndarray::{self, Array2, ArrayView2, linalg::general_mat_mul},
-};
+use onnx_gemm::{BlockedGemm, add_gemm, pack_columns, transpose};
+use tract_hir::internal::*;
 
 use super::{
     attributes::Attributes,
@@ -14,7 +12,6 @@ use super::{
     elements::{Real, elements, filled},
     kernel::{Fact, Kernel, kernel},
     packs::{Order, Packs},
-    products::{self, InParts},
 };
 use crate::{
     building::BuildContext,
@@ -102,9 +99,7 @@ fn packed(weights: &Tensor, groups: usize) -> TractResult<Vec<f32>> {
     let rows: usize = weights.shape()[1..].iter().product();
     let weights = elements::<f32>(weights)?;
     let groups = weights.chunks_exact((weights.len() / groups).max(1));
-    Ok(groups
-        .flat_map(|weights| products::packed_columns(rows, weights))
-        .collect())
+    Ok(groups.flat_map(|weights| pack_columns(rows, weights)).collect())
 }
 
 /// An element of a list, where that is given.
@@ -276,7 +271,7 @@ struct Factors<'f, T> {
 fn by_panels(factors: &Factors<'_, f32>, pace: &mut Pace, give: Columns<'_, f32>) -> TractResult<()> {
     let [depth, rows, positions] = factors.sizes;
     let offsets: Vec<usize> = (0..depth).map(|term| term * positions).collect();
-    let product = InParts {
+    let product = BlockedGemm {
         rows,
         weights: factors.weights,
         values: factors.elements,
@@ -286,31 +281,21 @@ fn by_panels(factors: &Factors<'_, f32>, pace: &mut Pace, give: Columns<'_, f32>
     product.run(pace, &mut |row, first, sums| give(row, first, sums))
 }
 
-/// Columns for this many numbers at a time.
+/// Numbers of columns at a time.
 const TOGETHER: usize = 1 << 20;
 
 fn by_columns(factors: &Factors<'_, f64>, pace: &mut Pace, give: Columns<'_, f64>) -> TractResult<()> {
     let [depth, rows, positions] = factors.sizes;
-    let weights = ArrayView2::from_shape((depth, rows), factors.weights)?;
-    let elements = ArrayView2::from_shape((depth, positions), factors.elements)?;
-    let width = (TOGETHER / rows).max(1);
-    for first in (0..positions).step_by(width) {
-        let end = positions.min(first + width);
-        pace.spend((rows.saturating_mul(depth).saturating_mul(end - first) / 4) as u64)?;
-        let mut columns = Array2::zeros((rows, end - first));
-        general_mat_mul(
-            1.0,
-            &weights.t(),
-            &elements.slice_axis(tract_ndarray::Axis(1), (first..end).into()),
-            0.0,
-            &mut columns,
-        );
-        for (row, columns) in columns.outer_iter().enumerate() {
-            give(
-                row,
-                first,
-                columns.as_slice().context("columns are not in order")?,
-            );
+    let weights = transpose(depth, &factors.weights[..depth * rows], pace)?;
+    let elements = &factors.elements[..depth * positions];
+    let together = (TOGETHER / positions.max(1)).max(1);
+    for first in (0..rows).step_by(together) {
+        let count = together.min(rows - first);
+        let weights = &weights[first * depth..][..count * depth];
+        let mut columns = vec![0.0; count * positions];
+        add_gemm(weights, elements, [count, depth, positions], &mut columns, pace)?;
+        for (row, columns) in columns.chunks_exact(positions.max(1)).enumerate() {
+            give(first + row, 0, columns);
         }
     }
     Ok(())

@@ -3,17 +3,17 @@
 //!
 //! tract writes each place's neighbourhood out before it multiplies, and what follows is a pass over memory each. Here the
 //! image is spread out once, with its padding, one plane for each place within a stride: then all that a weight is multiplied
-//! with stands in one row, and [`Products`] does the rest.
+//! with stands in one row, and [`IndirectGemm`] does the rest.
 
 use std::sync::Arc;
 
+use onnx_gemm::{IndirectGemm, SLACK, copy_line, pack_rows, packed_len, unpack_rows};
 use tract_hir::internal::*;
 
 use super::{
     activation::Activation,
     elements::{elements, filled, tensor},
     kernel::{Fact, Kernel},
-    products::{self, Products},
 };
 use crate::cancelling::Pace;
 
@@ -180,7 +180,7 @@ fn fill(from: &[f32], line: &mut [f32], first: usize, stride: usize, before: usi
         return;
     };
     if stride == 1 {
-        products::copy_line(from, line);
+        copy_line(from, line);
     } else {
         let from = from.iter().step_by(stride);
         line.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
@@ -220,16 +220,14 @@ impl Convolution {
 /// The weights of all groups as a constant of the plan.
 pub(super) fn packed(geometry: &Geometry, weights: &[f32]) -> TractResult<Tensor> {
     let groups = weights.chunks_exact(geometry.rows * geometry.depth());
-    let packed: Vec<f32> = groups
-        .flat_map(|group| products::packed(geometry.rows, group))
-        .collect();
+    let packed: Vec<f32> = groups.flat_map(|group| pack_rows(geometry.rows, group)).collect();
     tensor(&[packed.len()], packed)
 }
 
 /// The weights that [`packed`] was given, of so many rows of a group.
 pub(super) fn unpacked(rows: usize, depth: usize, packed: &Tensor) -> TractResult<Vec<f32>> {
-    let groups = elements::<f32>(packed)?.chunks_exact(products::packed_len(rows, depth).max(1));
-    Ok(groups.flat_map(|group| products::unpacked(rows, group)).collect())
+    let groups = elements::<f32>(packed)?.chunks_exact(packed_len(rows, depth).max(1));
+    Ok(groups.flat_map(|group| unpack_rows(rows, group)).collect())
 }
 
 impl Kernel for Convolution {
@@ -252,7 +250,7 @@ impl Kernel for Convolution {
         let rows = geometry.rows;
         let given = geometry.channels * geometry.input[0] * geometry.input[1];
         let made = rows * geometry.output[0] * geometry.output[1];
-        let group_weights = products::packed_len(rows, geometry.depth());
+        let group_weights = packed_len(rows, geometry.depth());
         let count = geometry.batch * geometry.groups;
         ensure!(
             image.len() == count * given
@@ -264,7 +262,7 @@ impl Kernel for Convolution {
         );
         let spread = match layout.is_plain {
             true => 0,
-            false => geometry.channels * layout.channel() + products::SLACK,
+            false => geometry.channels * layout.channel() + SLACK,
         };
         let mut planes = vec![0.0; spread];
         let mut lines = Vec::new();
@@ -279,7 +277,7 @@ impl Kernel for Convolution {
                     if !layout.is_plain {
                         layout.spread(geometry, first_line, image, &mut planes);
                     }
-                    Products {
+                    IndirectGemm {
                         rows,
                         weights: &weights[group * group_weights..(group + 1) * group_weights],
                         bias: &self.bias[group * rows..(group + 1) * rows],
@@ -352,7 +350,7 @@ impl Convolution {
         }
         for (sums, output) in sums.chunks_exact(stride).zip(output.chunks_exact_mut(channel)) {
             for &[from, to, count] in lines {
-                products::copy_line(&sums[from..from + count], &mut output[to..to + count]);
+                copy_line(&sums[from..from + count], &mut output[to..to + count]);
             }
         }
     }

@@ -44,6 +44,11 @@ impl Real for f64 {
     }
 }
 
+/// A type of matrices.
+pub(crate) trait Factor: Element + onnx_gemm::Number {}
+
+impl<T: Element + onnx_gemm::Number> Factor for T {}
+
 /// Runs `$body` with `$T` bound to the Rust type of FP32 or FP64.
 macro_rules! with_real {
     ($datum_type:expr, $T:ident => $body:expr) => {

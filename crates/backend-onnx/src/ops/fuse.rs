@@ -22,7 +22,6 @@ use super::{
     kernel::typed,
     matrix_product::{MatrixProduct, matrix},
     packs::{Order, Packs},
-    products,
 };
 use crate::cancelling;
 
@@ -34,7 +33,7 @@ const FEWEST_ROWS: usize = 16;
 
 /// Does it for all convolutions of a plan whose sizes are known.
 pub(super) fn convolutions(model: &mut TypedModel, packs: &mut Packs) -> TractResult<()> {
-    if !products::are_quick() {
+    if !onnx_gemm::has_wide_vectors() {
         return Ok(());
     }
     for id in 0..model.nodes().len() {
@@ -399,7 +398,7 @@ impl Found {
             return Ok(());
         };
         let rows = self.geometry.rows;
-        let numbers = self.geometry.groups * products::packed_len(rows, depth);
+        let numbers = self.geometry.groups * onnx_gemm::packed_len(rows, depth);
         let order = Order::Rows {
             rows,
             depth,

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use onnx_gemm::{PackedIntegers, Unpaced};
 use tract_hir::internal::*;
 
 use super::{elements::elements, quantize};
@@ -14,11 +15,10 @@ const MAX_DEPTH: usize = 1 << 15;
 /// The matrix of one direction of a recurrent layer.
 #[derive(Debug)]
 pub(super) struct IntegerFactors {
-    /// Without their zero points, `depth` for each column.
-    values: Vec<i16>,
+    /// Without their zero points.
+    values: PackedIntegers,
     /// One for all columns, or one for each.
     scales: Vec<f32>,
-    columns: usize,
 }
 
 impl IntegerFactors {
@@ -47,61 +47,38 @@ impl IntegerFactors {
         let matrices = (0..directions).map(|direction| {
             let values = &values[direction * depth * columns..][..depth * columns];
             let zero_points = &zero_points[direction * each..][..each];
-            let mut turned = Vec::with_capacity(depth * columns);
-            for column in 0..columns {
-                let zero_point = zero_points[if each == 1 { 0 } else { column }];
+            let numbers = values.iter().enumerate().map(|(at, value)| {
+                let zero_point = zero_points[if each == 1 { 0 } else { at % columns }];
                 // Both have 8 bits.
-                turned.extend((0..depth).map(|row| (values[row * columns + column] - zero_point) as i16));
-            }
+                (value - zero_point) as i16
+            });
+            let numbers: Vec<i16> = numbers.collect();
             Self {
-                values: turned,
+                values: PackedIntegers::new(&numbers, [depth, columns]),
                 scales: given[direction * each..][..each].to_vec(),
-                columns,
             }
         });
         Ok(matrices.collect())
     }
 
-    /// The product of rows that are `depth` wide.
-    pub(super) fn multiply(&self, a: &[f32], product: &mut [f32], depth: usize) {
-        if depth == 0 || a.is_empty() || self.columns == 0 {
-            product.fill(0.0);
+    /// The product of whole rows, of floats.
+    pub(super) fn multiply(&self, a: &[f32], product: &mut [f32]) {
+        if product.is_empty() {
             return;
         }
         let mut rounded = vec![0i16; a.len()];
         let scale = quantize::rounded_to_bytes(a, &mut rounded);
-        for (row, product) in rounded
-            .chunks_exact(depth)
-            .zip(product.chunks_exact_mut(self.columns))
-        {
-            pulp::Arch::new().dispatch(Sums {
-                row,
-                b: &self.values,
-                product,
-            });
-            for (column, value) in product.iter_mut().enumerate() {
-                *value *= scale * self.scales[if self.scales.len() == 1 { 0 } else { column }];
+        let mut sums = vec![0; product.len()];
+        let Ok(()) = self.values.multiply(&rounded, &mut sums, &mut Unpaced);
+        let scales = match &self.scales[..] {
+            [scale] => &vec![*scale; self.values.columns()],
+            scales => scales,
+        };
+        let rows = product.chunks_exact_mut(scales.len());
+        for (product, sums) in rows.zip(sums.chunks_exact(scales.len())) {
+            for ((product, &sum), of_column) in product.iter_mut().zip(sums).zip(scales) {
+                *product = sum as f32 * (scale * of_column);
             }
-        }
-    }
-}
-
-/// The scalar products of one row with each column.
-struct Sums<'p> {
-    row: &'p [i16],
-    b: &'p [i16],
-    product: &'p mut [f32],
-}
-
-impl pulp::WithSimd for Sums<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: pulp::Simd>(self, _: S) {
-        for (product, column) in self.product.iter_mut().zip(self.b.chunks_exact(self.row.len())) {
-            let pairs = self.row.iter().zip(column);
-            let sum: i32 = pairs.map(|(&a, &b)| i32::from(a) * i32::from(b)).sum();
-            *product = sum as f32;
         }
     }
 }
@@ -123,9 +100,9 @@ mod tests {
         let factors = IntegerFactors::of_directions(&weights, &scales, Some(&zero_points)).unwrap();
         let mut product = [f32::NAN; 4];
         // The range is 255, so that every whole number is kept.
-        factors[0].multiply(&[0.0, 1.0, 2.0, 255.0, 10.0, 0.0], &mut product, 3);
+        factors[0].multiply(&[0.0, 1.0, 2.0, 255.0, 10.0, 0.0], &mut product);
         assert_eq!(product, [255.0, -500.0, 127.5, 64770.0]);
-        factors[0].multiply(&[0.0; 6], &mut product, 3);
+        factors[0].multiply(&[0.0; 6], &mut product);
         assert_eq!(product, [0.0; 4], "a range of nothing");
     }
 

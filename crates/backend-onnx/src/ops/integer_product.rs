@@ -1,11 +1,10 @@
 //! `MatMulInteger`: exact products of matrices of 8 bits, for processors on which tract's take fifty times as long as they need.
 //!
-//! Factors become 16 bits without their zero points; two products are added by one instruction. Sums wrap around at 32 bits, as ONNX
-//! Runtime's do.
+//! Factors become 16 bits without their zero points. Sums wrap around at 32 bits, as ONNX Runtime's do.
 
 use std::sync::Arc;
 
-use pulp::{NullaryFnOnce, x86::V3};
+use onnx_gemm::PackedIntegers;
 use tract_hir::internal::*;
 
 use super::{
@@ -22,30 +21,14 @@ use crate::{
     lowered::OnnxNode,
 };
 
-/// Columns that are computed together.
-const COLUMNS: usize = 16;
-
-/// Rows that are computed together.
-const ROWS: usize = 4;
-
-/// Multiplications between two looks at whether the request is cancelled.
-const PART: usize = 1 << 28;
-
-/// Terms of [`COLUMNS`] columns: two for each column, beside each other.
-type Pairs = [[i16; COLUMNS]; 2];
-
-/// Sums of a tile.
-type Tile = [[Sums; 2]; ROWS];
-
-/// The instructions to compute the product with, where that is quicker than tract, which has kernels for processors with VNNI.
-pub(crate) fn quicker() -> Option<V3> {
-    V3::try_new().filter(|_| !std::is_x86_feature_detected!("avx512vnni"))
+/// Whether the product is quicker here than in tract, which has kernels for processors with VNNI.
+pub(crate) fn is_quicker() -> bool {
+    pulp::x86::V3::try_new().is_some() && !std::is_x86_feature_detected!("avx512vnni")
 }
 
-pub(crate) fn integer_product(simd: V3, node: &OnnxNode) -> Box<dyn InferenceOp> {
+pub(crate) fn integer_product(node: &OnnxNode) -> Box<dyn InferenceOp> {
     let attributes = Attributes(node);
     kernel(IntegerProduct {
-        simd,
         zero_points: [attributes.position(2), attributes.position(3)],
         packed: None,
     })
@@ -53,11 +36,10 @@ pub(crate) fn integer_product(simd: V3, node: &OnnxNode) -> Box<dyn InferenceOp>
 
 #[derive(Debug)]
 struct IntegerProduct {
-    simd: V3,
     /// Which inputs are the zero points of the first and the second matrix.
     zero_points: [Option<usize>; 2],
     /// The second matrix, if it is known and there is one for all.
-    packed: Option<Arc<Packed>>,
+    packed: Option<Arc<PackedIntegers>>,
 }
 
 impl Kernel for IntegerProduct {
@@ -99,16 +81,15 @@ impl Kernel for IntegerProduct {
             return Ok(None);
         };
         let sources: Vec<&Arc<Tensor>> = [b].into_iter().chain(zero_points).collect();
-        let bytes = Packed::bytes(depth, columns);
+        let bytes = PackedIntegers::bytes([depth, columns]);
         let packed = packs.shared(&sources, Order::Pairs, bytes, || {
             let factors = without_zero_points(b, zero_points, columns, true)?;
-            Ok(Packed::new(&factors, depth, columns))
+            Ok(PackedIntegers::new(&factors, [depth, columns]))
         });
         // Wrong zero points are errors of the run.
         let packed = packed.ok().flatten();
         Ok(packed.map(|packed| {
             Arc::new(Self {
-                simd: self.simd,
                 zero_points: self.zero_points,
                 packed: Some(packed),
             }) as Arc<dyn Kernel>
@@ -118,7 +99,7 @@ impl Kernel for IntegerProduct {
     fn kept(&self) -> Option<(usize, u64)> {
         let packed = self.packed.as_ref()?;
         let address = Arc::as_ptr(packed) as usize;
-        Some((address, Packed::bytes(packed.depth, packed.columns)))
+        Some((address, PackedIntegers::bytes([packed.depth(), packed.columns()])))
     }
 
     fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
@@ -148,33 +129,20 @@ impl Kernel for IntegerProduct {
         let results = made.chunks_exact_mut(rows * columns);
         let matrices = matrices(&outer, results.len());
         // Matrices of the second factor follow each other in runs.
-        let mut latest: Option<(usize, Packed)> = None;
-        // So many rows at a time that a request that is cancelled ends soon.
-        let work = (depth * columns).max(1);
-        let together = (PART / work).max(1).next_multiple_of(ROWS);
+        let mut latest: Option<(usize, PackedIntegers)> = None;
         let mut pace = Pace::default();
-        let mut multiply = |packed: &Packed, a: &[i16], sums: &mut [i32]| {
-            let parts = a
-                .chunks(together * depth)
-                .zip(sums.chunks_mut(together * columns));
-            for (a, sums) in parts {
-                pace.spend((a.len() * columns) as u64 / 32 + 1)?;
-                packed.multiply(self.simd, a, sums);
-            }
-            TractResult::Ok(())
-        };
         for ([first, second], sums) in matrices.zip(results) {
             let a = &a[first * rows * depth..][..rows * depth];
             if let Some(packed) = &self.packed {
-                multiply(packed, a, sums)?;
+                packed.multiply(a, sums, &mut pace)?;
                 continue;
             }
             if latest.as_ref().is_none_or(|(matrix, _)| *matrix != second) {
                 let b = &b[second * depth * columns..][..depth * columns];
-                latest = Some((second, Packed::new(b, depth, columns)));
+                latest = Some((second, PackedIntegers::new(b, [depth, columns])));
             }
             if let Some((_, packed)) = &latest {
-                multiply(packed, a, sums)?;
+                packed.multiply(a, sums, &mut pace)?;
             }
         }
         Ok(tvec![tensor(&shape, made)?])
@@ -231,133 +199,6 @@ fn widened<T: Copy + Into<i16>>(numbers: &[T]) -> Vec<i16> {
     numbers.iter().map(|&number| number.into()).collect()
 }
 
-/// A matrix as it is multiplied with: [`COLUMNS`] columns together, two terms of each beside each other.
-#[derive(Debug)]
-pub(super) struct Packed {
-    blocks: Vec<Pairs>,
-    depth: usize,
-    columns: usize,
-}
-
-impl Packed {
-    fn blocks(depth: usize, columns: usize) -> usize {
-        columns.div_ceil(COLUMNS) * depth.div_ceil(2)
-    }
-
-    /// How much memory such a matrix takes.
-    fn bytes(depth: usize, columns: usize) -> u64 {
-        (Self::blocks(depth, columns) * size_of::<Pairs>()) as u64
-    }
-
-    pub(super) fn new(matrix: &[i16], depth: usize, columns: usize) -> Self {
-        let pairs = depth.div_ceil(2);
-        let mut blocks = vec![[[0; COLUMNS]; 2]; Self::blocks(depth, columns)];
-        for (term, row) in matrix.chunks_exact(columns.max(1)).enumerate() {
-            for (block, numbers) in row.chunks(COLUMNS).enumerate() {
-                let pair = blocks[block * pairs + term / 2].as_flattened_mut();
-                for (column, number) in numbers.iter().enumerate() {
-                    pair[2 * column + term % 2] = *number;
-                }
-            }
-        }
-        Self {
-            blocks,
-            depth,
-            columns,
-        }
-    }
-
-    /// Rows of `depth` numbers times this matrix.
-    pub(super) fn multiply(&self, simd: V3, rows: &[i16], sums: &mut [i32]) {
-        simd.vectorize(Product {
-            simd,
-            packed: self,
-            rows,
-            sums,
-        });
-    }
-}
-
-/// Sums of half a tile's columns.
-type Sums = [i32; COLUMNS / 2];
-
-/// Adds the products of two terms to sums.
-#[inline(always)]
-fn add(simd: V3, sums: Sums, pair: [i16; 2], factors: [i16; COLUMNS]) -> Sums {
-    let pair = simd.avx._mm256_set1_epi32(pulp::cast(pair));
-    let products = simd.avx2._mm256_madd_epi16(pair, pulp::cast(factors));
-    pulp::cast(simd.avx2._mm256_add_epi32(pulp::cast(sums), products))
-}
-
-struct Product<'p> {
-    simd: V3,
-    packed: &'p Packed,
-    rows: &'p [i16],
-    sums: &'p mut [i32],
-}
-
-impl NullaryFnOnce for Product<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn call(self) {
-        self.run();
-    }
-}
-
-impl Product<'_> {
-    #[inline(always)]
-    fn run(self) {
-        let Packed {
-            blocks,
-            depth,
-            columns,
-        } = self.packed;
-        let (depth, columns) = (*depth, *columns);
-        let pairs = depth.div_ceil(2);
-        let mut factors = vec![[[0i16; 2]; ROWS]; pairs];
-        let lines = self.rows.chunks(ROWS * depth);
-        for (rows, sums) in lines.zip(self.sums.chunks_mut(ROWS * columns)) {
-            let count = rows.len() / depth;
-            for (row, numbers) in rows.chunks_exact(depth).enumerate() {
-                let (whole, last) = numbers.as_chunks::<2>();
-                for (factors, pair) in factors.iter_mut().zip(whole) {
-                    factors[row] = *pair;
-                }
-                if let (Some(factors), [last]) = (factors.last_mut(), last) {
-                    factors[row] = [*last, 0];
-                }
-            }
-            for (block, numbers) in blocks.chunks_exact(pairs).enumerate() {
-                let tile = tile(self.simd, &factors, numbers);
-                let first = block * COLUMNS;
-                let width = COLUMNS.min(columns - first);
-                for (row, tile) in tile.iter().take(count).enumerate() {
-                    let tile = &tile.as_flattened()[..width];
-                    sums[row * columns + first..][..width].copy_from_slice(tile);
-                }
-            }
-        }
-    }
-}
-
-#[inline(always)]
-#[allow(
-    clippy::needless_range_loop,
-    reason = "the sums stay in registers only where every index is a constant"
-)]
-fn tile(simd: V3, factors: &[[[i16; 2]; ROWS]], numbers: &[Pairs]) -> Tile {
-    let mut sums = [[[0; COLUMNS / 2]; 2]; ROWS];
-    for (factors, numbers) in factors.iter().zip(numbers) {
-        for row in 0..ROWS {
-            for half in 0..2 {
-                sums[row][half] = add(simd, sums[row][half], factors[row], numbers[half]);
-            }
-        }
-    }
-    sums
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -369,7 +210,7 @@ mod tests {
     }
 
     /// By plain loops, with the smallest and greatest numbers among the factors.
-    fn check(simd: V3, rows: usize, depth: usize, columns: usize) {
+    fn check(rows: usize, depth: usize, columns: usize) {
         let a = bytes(rows * depth, 37);
         let b: Vec<i8> = bytes(depth * columns, 91).iter().map(|&x| x as i8).collect();
         let zero_points = [bytes(rows, 29), bytes(columns, 53)];
@@ -398,7 +239,6 @@ mod tests {
             }
         }
         let product = IntegerProduct {
-            simd,
             zero_points: [Some(2), Some(3)],
             packed: None,
         };
@@ -418,13 +258,10 @@ mod tests {
 
     #[test]
     fn sums_are_those_of_plain_loops() {
-        let Some(simd) = V3::try_new() else {
-            return;
-        };
         for rows in [1, 2, 4, 5, 9] {
             for depth in [1, 2, 7, 64] {
                 for columns in [1, 8, 15, 16, 17, 40] {
-                    check(simd, rows, depth, columns);
+                    check(rows, depth, columns);
                 }
             }
         }
@@ -433,11 +270,7 @@ mod tests {
     /// The sizes of both may be a request's.
     #[test]
     fn factors_that_do_not_fit_are_the_requests_mistake() {
-        let Some(simd) = V3::try_new() else {
-            return;
-        };
         let product = IntegerProduct {
-            simd,
             zero_points: [None; 2],
             packed: None,
         };
@@ -450,9 +283,6 @@ mod tests {
 
     #[test]
     fn dimensions_are_repeated_as_numpy_does() {
-        let Some(simd) = V3::try_new() else {
-            return;
-        };
         let shapes: [(&[usize], &[usize], &[usize]); 6] = [
             (&[3], &[3], &[]),
             (&[2, 3], &[3], &[2]),
@@ -469,7 +299,6 @@ mod tests {
                     .into_arc_tensor()
             };
             let product = IntegerProduct {
-                simd,
                 zero_points: [None; 2],
                 packed: None,
             };

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
+use onnx_gemm::{IndirectGemm, copy_line, pack_rows};
 use tract_hir::internal::*;
 
 use super::{
     activation::Activation,
     elements::{elements, filled, tensor},
     kernel::{Fact, Kernel},
-    products::{self, Products},
 };
 use crate::cancelling::Pace;
 
@@ -68,9 +68,9 @@ impl Kernel for MatrixProduct {
         );
         let offsets: Vec<usize> = (0..depth).map(|term| term * columns).collect();
         let compute = |output: &mut [f32]| {
-            Products {
+            IndirectGemm {
                 rows,
-                weights: &products::packed(rows, given),
+                weights: &pack_rows(rows, given),
                 bias: &vec![0.0; rows],
                 values: matrix,
                 offsets: &offsets,
@@ -90,7 +90,7 @@ impl Kernel for MatrixProduct {
                         activation.apply(&mut sums[..(rows - 1) * stride + count]);
                     }
                     for (row, sums) in sums.chunks_exact(stride).take(rows).enumerate() {
-                        products::copy_line(&sums[..count], &mut output[row * columns + first..][..count]);
+                        copy_line(&sums[..count], &mut output[row * columns + first..][..count]);
                     }
                 },
             }

@@ -32,7 +32,6 @@ mod elementwise;
 #[cfg(test)]
 mod extreme_numbers;
 mod eye_like;
-mod float_product;
 mod fuse;
 mod gate_functions;
 mod gemm;
@@ -42,7 +41,6 @@ mod guard;
 mod hardmax;
 mod indexed;
 mod integer_factors;
-mod integer_matrix;
 #[cfg(target_arch = "x86_64")]
 mod integer_product;
 mod kernel;
@@ -60,18 +58,15 @@ mod non_zero;
 mod normalize;
 mod numbers;
 mod output;
-mod packed_matrix;
 mod packed_product;
 mod packed_rows;
 mod packs;
 mod pad;
 mod picked;
 mod pieces_of_text;
-mod plain_product;
 mod pooling;
 mod power;
 mod prelu;
-mod products;
 mod quantize;
 mod quantized_pair;
 mod random;
@@ -104,6 +99,7 @@ mod vector;
 mod whole;
 mod window;
 mod wiring;
+mod zero_points;
 
 pub(crate) use attributes::Attributes;
 pub(crate) use batch_normalization::channels as batch_channels;
@@ -113,8 +109,6 @@ pub(crate) use counted::count_all;
 pub(crate) use elementwise::has_zero;
 pub(crate) use kernel::{Fact, Kernel, kept, kernel, named_in, unknown};
 pub(crate) use packs::Packs;
-#[cfg(test)]
-pub(crate) use products::are_quick as are_products_quick;
 pub(crate) use registry::{OUTPUT, check, context, has_attribute, outputs, registered_name, resolved};
 pub(crate) use rule::Outputs;
 pub(crate) use steps::{gives_unknown_sizes, is_stepwise, shaping_inputs};
@@ -147,8 +141,8 @@ pub(crate) fn quicken(model: &mut tract_hir::prelude::TypedModel) -> tract_hir::
 /// Whether products of 8-bit numbers are computed sooner in FP32 than by tract's kernels for them.
 pub(crate) fn are_floats_quicker() -> bool {
     #[cfg(target_arch = "x86_64")]
-    let has_kernels = integer_product::quicker().is_none();
+    let has_kernels = !integer_product::is_quicker();
     #[cfg(not(target_arch = "x86_64"))]
     let has_kernels = false;
-    products::are_quick() && !has_kernels
+    onnx_gemm::has_wide_vectors() && !has_kernels
 }

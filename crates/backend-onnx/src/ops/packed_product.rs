@@ -1,13 +1,13 @@
 //! ONNX Runtime's `MatMulNBits`: a product with a matrix of whole numbers of few bits, which have a scale for each block of a
 //! column. A column is unpacked once for all rows, so that the matrix never is in memory as floats.
 
-use std::{borrow::Cow, sync::Arc};
+use std::sync::Arc;
 
+use onnx_gemm::{BlockQuantized, gemv};
 use tract_hir::internal::*;
 
 use super::{
     attributes::Attributes,
-    cells::multiply,
     elements::{elements, tensor},
     kernel::{Fact, Kernel, kernel},
 };
@@ -40,10 +40,9 @@ pub(crate) fn packed_product(_: &BuildContext, node: &OnnxNode) -> TractResult<B
         size.with_context(|| format!("{name} must be a positive number"))
     };
     Ok(kernel(PackedProduct {
-        bits: bits as usize,
+        layout: BlockQuantized::new(bits as usize, size("block_size")?),
         depth: size("K")?,
         columns: size("N")?,
-        block: size("block_size")?,
         zero_points: attributes.position(3),
         bias: attributes.position(5),
     }))
@@ -51,11 +50,9 @@ pub(crate) fn packed_product(_: &BuildContext, node: &OnnxNode) -> TractResult<B
 
 #[derive(Debug)]
 struct PackedProduct {
-    bits: usize,
+    layout: BlockQuantized,
     depth: usize,
     columns: usize,
-    /// How many numbers have one scale.
-    block: usize,
     /// Which inputs these are.
     zero_points: Option<usize>,
     bias: Option<usize>,
@@ -63,7 +60,7 @@ struct PackedProduct {
 
 impl PackedProduct {
     fn blocks(&self) -> usize {
-        self.depth.div_ceil(self.block)
+        self.layout.blocks(self.depth)
     }
 }
 
@@ -101,7 +98,7 @@ impl Kernel for PackedProduct {
         ensure_input!(*last == self.depth, "rows of {last}, not {}", self.depth);
         *last = self.columns;
         let blocks = self.blocks();
-        let bytes = (self.block * self.bits).div_ceil(8);
+        let bytes = self.layout.block_bytes();
         let all_blocks = self.columns.checked_mul(blocks);
         let all_bytes = all_blocks.and_then(|blocks| blocks.checked_mul(bytes));
         ensure!(
@@ -121,7 +118,7 @@ impl Kernel for PackedProduct {
             bias.len()
         );
         let rows = input.len() / self.depth;
-        let input = self.in_order(input);
+        let input = self.layout.ordered(input, self.depth);
         let mut made = vec![0.0; rows * self.columns];
         let mut column = vec![0.0; self.depth];
         let mut sums = vec![0.0; rows];
@@ -129,16 +126,11 @@ impl Kernel for PackedProduct {
         for at in 0..self.columns {
             pace.spend((self.depth + rows * self.depth / 8) as u64)?;
             let blocks = at * blocks..(at + 1) * blocks;
-            pulp::Arch::new().dispatch(Unpack {
-                bits: self.bits,
-                block: self.block,
-                packed: &packed[blocks.start * bytes..blocks.end * bytes],
-                bytes,
-                scales: &scales[blocks.clone()],
-                zero_points: &zero_points[blocks],
-                column: &mut column,
-            });
-            multiply(&column, &input, &mut sums, [1, self.depth, rows]);
+            let packed = &packed[blocks.start * bytes..blocks.end * bytes];
+            let scales = &scales[blocks.clone()];
+            self.layout
+                .unpack(packed, scales, &zero_points[blocks], &mut column);
+            gemv(&column, &input, self.depth, &mut sums);
             let bias = bias.get(at).copied().unwrap_or(0.0);
             for (sum, made) in sums.iter().zip(made.iter_mut().skip(at).step_by(self.columns)) {
                 *made = sum + bias;
@@ -153,15 +145,15 @@ impl PackedProduct {
     fn zero_points_of(&self, given: Option<&Tensor>) -> TractResult<Vec<f32>> {
         let blocks = self.blocks();
         let Some(given) = given else {
-            return Ok(vec![(1 << (self.bits - 1)) as f32; self.columns * blocks]);
+            return Ok(vec![f32::from(self.layout.middle()); self.columns * blocks]);
         };
         let zero_points = match given.datum_type() {
             DatumType::F32 => elements::<f32>(given)?.to_vec(),
             _ => {
                 // Those of each column begin with a byte of their own.
-                let row = (blocks * self.bits).div_ceil(8);
+                let row = self.layout.packed_bytes(blocks);
                 let rows = elements::<u8>(given)?.chunks_exact(row);
-                rows.flat_map(|row| (0..blocks).map(move |block| f32::from(self.number(row, block))))
+                rows.flat_map(|row| (0..blocks).map(move |block| f32::from(self.layout.number(row, block))))
                     .collect()
             }
         };
@@ -172,79 +164,5 @@ impl PackedProduct {
             self.columns * blocks
         );
         Ok(zero_points)
-    }
-
-    /// One of the numbers in some bytes, the lowest bits first.
-    fn number(&self, packed: &[u8], index: usize) -> u8 {
-        number(self.bits, packed, index)
-    }
-
-    /// The input with the numbers of each block as [`Unpack`] has them: of 4 bits, those of the lower halves of bytes first.
-    fn in_order<'i>(&self, input: &'i [f32]) -> Cow<'i, [f32]> {
-        if self.bits != 4 {
-            return input.into();
-        }
-        let mut made = Vec::with_capacity(input.len());
-        for row in input.chunks_exact(self.depth) {
-            for block in row.chunks(self.block) {
-                made.extend(block.iter().step_by(2));
-                made.extend(block.iter().skip(1).step_by(2));
-            }
-        }
-        made.into()
-    }
-}
-
-fn number(bits: usize, packed: &[u8], index: usize) -> u8 {
-    let at = index * bits;
-    let shifted = packed[at / 8] >> (at % 8);
-    shifted & (u8::MAX >> (8 - bits))
-}
-
-/// Makes floats of the blocks of a column.
-struct Unpack<'u> {
-    bits: usize,
-    block: usize,
-    packed: &'u [u8],
-    /// Of a block.
-    bytes: usize,
-    scales: &'u [f32],
-    zero_points: &'u [f32],
-    column: &'u mut [f32],
-}
-
-impl pulp::WithSimd for Unpack<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: pulp::Simd>(self, _: S) {
-        let blocks = self
-            .column
-            .chunks_mut(self.block)
-            .zip(self.packed.chunks_exact(self.bytes));
-        let numbers = self.scales.iter().zip(self.zero_points);
-        for ((column, packed), (&scale, &zero_point)) in blocks.zip(numbers) {
-            match self.bits {
-                4 => {
-                    let (lower, upper) = column.split_at_mut(column.len().div_ceil(2));
-                    for (weight, &byte) in lower.iter_mut().zip(packed) {
-                        *weight = (f32::from(byte & 15) - zero_point) * scale;
-                    }
-                    for (weight, &byte) in upper.iter_mut().zip(packed) {
-                        *weight = (f32::from(byte >> 4) - zero_point) * scale;
-                    }
-                }
-                8 => {
-                    for (weight, &byte) in column.iter_mut().zip(packed) {
-                        *weight = (f32::from(byte) - zero_point) * scale;
-                    }
-                }
-                bits => {
-                    for (index, weight) in column.iter_mut().enumerate() {
-                        *weight = (f32::from(number(bits, packed, index)) - zero_point) * scale;
-                    }
-                }
-            }
-        }
     }
 }

@@ -161,10 +161,8 @@ fn build(context: &BuildContext, node: &OnnxNode) -> TractResult<(Box<dyn Infere
     }
     let rule = BY_NAME.get(&node.op_type).context("no rule")?;
     #[cfg(target_arch = "x86_64")]
-    if rule.name == "MatMulInteger"
-        && let Some(simd) = super::integer_product::quicker()
-    {
-        return Ok((super::integer_product::integer_product(simd, node), vec![]));
+    if rule.name == "MatMulInteger" && super::integer_product::is_quicker() {
+        return Ok((super::integer_product::integer_product(node), vec![]));
     }
     let inner = rule.own.or(rule.inner).context("nothing computes it")?;
     let instead = rule

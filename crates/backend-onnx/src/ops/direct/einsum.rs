@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use onnx_gemm::{add_gemm, gemm};
 use tract_hir::internal::*;
 
 use super::compute::Compute;
@@ -12,10 +13,8 @@ use crate::{
         attributes::Attributes,
         conditions,
         contraction::{Multiply, Operand, contracted},
-        elements::elements,
-        float_product,
+        elements::{Factor, elements},
         kernel::Fact,
-        plain_product::{Factor, add_product},
     },
 };
 
@@ -144,7 +143,7 @@ impl Letters {
 
 /// FP32 sums are written, not added.
 fn of_floats(a: &[f32], b: &[f32], sizes: [usize; 3], sums: &mut [f32], pace: &mut Pace) -> TractResult<()> {
-    float_product::multiply(a, b, sizes, sums, pace)
+    gemm(a, b, sizes, sums, pace)
 }
 
 impl Compute for Einsum {
@@ -165,9 +164,9 @@ impl Compute for Einsum {
     fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<Option<TVec<Arc<Tensor>>>> {
         let made = match inputs[0].datum_type() {
             DatumType::F32 => self.computed::<f32>(inputs, of_floats),
-            DatumType::F64 => self.computed::<f64>(inputs, add_product),
-            DatumType::I32 => self.computed::<i32>(inputs, add_product),
-            DatumType::I64 => self.computed::<i64>(inputs, add_product),
+            DatumType::F64 => self.computed::<f64>(inputs, add_gemm),
+            DatumType::I32 => self.computed::<i32>(inputs, add_gemm),
+            DatumType::I64 => self.computed::<i64>(inputs, add_gemm),
             _ => return Ok(None),
         };
         Ok(Some(tvec![Arc::new(made?)]))

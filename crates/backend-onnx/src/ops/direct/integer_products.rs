@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use onnx_gemm::{PackedIntegers, integer_gemm};
 use tract_hir::internal::*;
 
 use super::{compute::Compute, products::fitting};
@@ -11,10 +12,10 @@ use crate::{
     ops::{
         attributes::Attributes,
         elements::{Element, elements, tensor},
-        integer_matrix::{IntegerMatrix, Line, expect_bytes, rounded, without_zero_points},
         kernel::Fact,
         matrices::matrices,
         quantize,
+        zero_points::{Line, expect_bytes, rounded, without_zero_points},
     },
     size,
 };
@@ -23,7 +24,7 @@ use crate::{
 fn packed(
     b: Option<&Arc<Tensor>>,
     zero_points: Option<&Arc<Tensor>>,
-) -> TractResult<Option<Vec<IntegerMatrix>>> {
+) -> TractResult<Option<Vec<PackedIntegers>>> {
     let Some(b) = b.filter(|b| b.rank() > 1 && b.len() > 0) else {
         return Ok(None);
     };
@@ -43,7 +44,7 @@ fn packed(
     let packed = numbers.ok().map(|numbers| {
         let matrices = numbers.chunks_exact(depth * columns);
         matrices
-            .map(|matrix| IntegerMatrix::new(matrix, depth, columns))
+            .map(|matrix| PackedIntegers::new(matrix, [depth, columns]))
             .collect()
     });
     Ok(packed)
@@ -61,7 +62,7 @@ struct Sums {
 fn sums(
     [a, b]: [&Tensor; 2],
     zero_points: [Option<&Tensor>; 2],
-    packed: Option<&Vec<IntegerMatrix>>,
+    packed: Option<&Vec<PackedIntegers>>,
 ) -> TractResult<Sums> {
     let sizes = fitting(a.shape(), b.shape())?;
     let (rows, columns, [depth, _]) = (sizes.rows, sizes.columns, sizes.depth);
@@ -89,12 +90,19 @@ fn sums(
             )?,
         };
         // Matrices of the second factor follow each other in runs.
-        let mut latest: Option<(usize, IntegerMatrix)> = None;
+        let mut latest: Option<(usize, PackedIntegers)> = None;
         let results = numbers.chunks_exact_mut(rows * columns);
+        // A few rows are computed without packing; more columns than rows take no other memory than packing does.
+        let is_used_once = b.len() / (depth * columns) == results.len() && rows <= columns;
         for ([first, second], sums) in matrices(&sizes.outer, results.len()).zip(results) {
             let a = &a[first * rows * depth..][..rows * depth];
             if let Some(packed) = packed {
                 packed[second].multiply(a, sums, &mut pace)?;
+                continue;
+            }
+            if is_used_once {
+                let b = &b[second * depth * columns..][..depth * columns];
+                integer_gemm(a, b, [rows, depth, columns], sums, &mut pace)?;
                 continue;
             }
             let matrix = match latest.take().filter(|(matrix, _)| *matrix == second) {
@@ -102,7 +110,7 @@ fn sums(
                 None => {
                     let b = &b[second * depth * columns..][..depth * columns];
                     pace.spend(b.len() as u64)?;
-                    (second, IntegerMatrix::new(b, depth, columns))
+                    (second, PackedIntegers::new(b, [depth, columns]))
                 }
             };
             matrix.1.multiply(a, sums, &mut pace)?;
@@ -122,7 +130,7 @@ fn sums(
 pub(super) struct MatMulInteger {
     /// Which inputs are the zero points of the factors.
     zero_points: [Option<usize>; 2],
-    packed: Option<Vec<IntegerMatrix>>,
+    packed: Option<Vec<PackedIntegers>>,
 }
 
 impl MatMulInteger {
@@ -194,7 +202,7 @@ pub(super) fn list<T: Datum + Copy>(tensor: &Tensor, lines: usize, what: &str) -
 /// `QLinearMatMul`.
 #[derive(Debug)]
 pub(super) struct QLinearMatMul {
-    packed: Option<Vec<IntegerMatrix>>,
+    packed: Option<Vec<PackedIntegers>>,
 }
 
 impl QLinearMatMul {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use onnx_gemm::integer_gemm;
 use tract_hir::internal::*;
 
 use super::{
@@ -15,9 +16,9 @@ use crate::{
     ops::{
         attributes::Attributes,
         elements::{Element, elements, tensor},
-        integer_matrix::{Line, expect_bytes, multiply, rounded, without_zero_points},
         kernel::Fact,
         quantize,
+        zero_points::{Line, expect_bytes, rounded, without_zero_points},
     },
     size,
 };
@@ -113,7 +114,13 @@ impl IntegerConv {
         sizes.begin_with(&mut sums, bias);
         if sizes.unfolded().depth() > EXACT_DEPTH {
             let unfolded = sizes.unfolded();
-            unfolded.add(&numbers, &kept.numbers, &mut sums, multiply, i32::wrapping_add)?;
+            unfolded.add(
+                &numbers,
+                &kept.numbers,
+                &mut sums,
+                integer_gemm,
+                i32::wrapping_add,
+            )?;
             return Ok((sizes, sums));
         }
         let image = Arc::new(floats(image.shape(), &numbers)?);

@@ -2,6 +2,7 @@
 
 use std::{borrow::Cow, sync::Arc};
 
+use onnx_gemm::{PackedMatrix, add_gemm, gemm, transpose};
 use tract_hir::internal::*;
 
 use super::compute::Compute;
@@ -10,13 +11,10 @@ use crate::{
     faults::{BadInput, Misfit, Refusal},
     ops::{
         attributes::Attributes,
-        elements::{Element, elements, filled},
-        float_product::multiply,
+        elements::{Element, Factor, elements, filled},
         kernel::Fact,
         matrices::{Sizes, matrices, sizes},
-        packed_matrix::PackedMatrix,
         packs::{Order, Packs},
-        plain_product::{Factor, add_product, turned},
     },
     size,
 };
@@ -48,14 +46,14 @@ impl Packed {
         let bytes = size_of::<f32>() as u64 * b.len() as u64;
         let order = Order::Panels { is_turned };
         let matrices = packs.shared(&[b], order, bytes, || {
-            let (depth, columns) = if is_turned {
-                (columns, rows)
+            let (depth, columns, layout) = if is_turned {
+                (columns, rows, onnx_gemm::Order::ColumnMajor)
             } else {
-                (rows, columns)
+                (rows, columns, onnx_gemm::Order::RowMajor)
             };
             let matrices = elements::<f32>(b)?.chunks_exact(depth * columns);
             Ok(matrices
-                .map(|matrix| PackedMatrix::new(matrix, depth, columns, is_turned))
+                .map(|matrix| PackedMatrix::new(matrix, [depth, columns], layout))
                 .collect::<Vec<_>>())
         })?;
         Ok(matrices.map(|matrices| Self {
@@ -114,7 +112,7 @@ impl Compute for MatMul {
                     packed.matrices[second].multiply(a, made, pace)
                 })
             }
-            (DatumType::F32, None) => factors(a, b, multiply),
+            (DatumType::F32, None) => factors(a, b, gemm),
             (DatumType::F64, _) => plain_product::<f64>(a, b),
             (DatumType::I32, _) => plain_product::<i32>(a, b),
             (DatumType::I64, _) => plain_product::<i64>(a, b),
@@ -138,7 +136,7 @@ fn of_one_type(inputs: &[Fact]) -> TractResult<()> {
 }
 
 pub(super) fn plain_product<T: Factor>(a: &Tensor, b: &Tensor) -> TractResult<Tensor> {
-    factors::<T>(a, b, add_product)
+    factors::<T>(a, b, add_gemm)
 }
 
 /// All products of the matrices of two factors.
@@ -260,7 +258,7 @@ impl Gemm {
                 return Ok(None);
             }
             size::admit_now(size_of_val(factor) as u64)?;
-            Ok(Some(turned(rows, factor, &mut pace)?))
+            Ok(Some(transpose(rows, factor, &mut pace)?))
         };
         let (a, b) = (elements::<T>(a)?, elements::<T>(b)?);
         let a = order(a, self.turns_a, depth)?.map_or(Cow::Borrowed(a), Cow::Owned);
@@ -341,12 +339,12 @@ impl Compute for Gemm {
                     [self.alpha, self.beta],
                     |a, b, sizes, made, pace| match &self.packed {
                         Some(packed) => packed.matrices[0].multiply(a, made, pace),
-                        None => multiply(a, b, sizes, made, pace),
+                        None => gemm(a, b, sizes, made, pace),
                     },
                 ),
                 DatumType::F64 => {
                     let factors = [self.alpha, self.beta].map(f64::from);
-                    self.computed(inputs, factors, add_product::<f64>)
+                    self.computed(inputs, factors, add_gemm::<f64, _>)
                 }
                 _ => return Ok(None),
             };

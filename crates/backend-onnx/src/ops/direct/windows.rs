@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use onnx_gemm::{add_gemm, gemm};
 use tract_hir::internal::*;
 
 use super::compute::Compute;
@@ -12,11 +13,9 @@ use crate::{
         activation::Activation,
         attributes::Attributes,
         convolution::{Convolution, Geometry, packed, unpacked},
-        elements::{elements, filled, tensor},
-        float_product::multiply,
+        elements::{Factor, elements, filled, tensor},
         kernel::{Fact, Kernel},
         packs::{Order, Packs},
-        plain_product::{Factor, add_product},
         pooling::Axis,
         unfolded::Unfolded,
         window::{MAX_NUMBER, Window},
@@ -208,7 +207,7 @@ impl Sizes {
         });
         let Some((geometry, layout)) = quick else {
             let weights = weights()?;
-            let mut made = self.plainly(image, &weights, bias, multiply)?;
+            let mut made = self.plainly(image, &weights, bias, gemm)?;
             activation.map_or(Ok(()), |activation| activation.run(&mut made))?;
             return Ok(made);
         };
@@ -343,7 +342,7 @@ impl Compute for Conv {
             }
             DatumType::F64 => {
                 let bias = inputs.get(2).map(|bias| elements::<f64>(bias)).transpose()?;
-                let mut made = sizes.plainly(image, weights, bias, add_product::<f64>)?;
+                let mut made = sizes.plainly(image, weights, bias, add_gemm::<f64, _>)?;
                 activation.map_or(Ok(()), |activation| activation.run(&mut made))?;
                 Ok(made)
             }

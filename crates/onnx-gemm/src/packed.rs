@@ -1,33 +1,59 @@
-//! A constant second factor of FP32 products, in the order in which products read it: packed once, it is read from one end to the
-//! other, whatever the number of rows it is multiplied with.
+//! A constant second factor of FP32 products, packed once in the order in which all products read it.
 
-use tract_hir::prelude::TractResult;
+use crate::{
+    Pace,
+    indirect::BLOCK_ROWS,
+    microkernel::{DEPTH, PANEL, PER_STEP, Rows},
+    pack::{BLOCK, aligned, pack_rows},
+    shapes::{expect_matrix, expect_rows},
+};
 
-use super::products::{BLOCK, DEPTH, PANEL, PART_ROWS, PER_STEP, Rows, aligned, packed};
-use crate::cancelling::Pace;
-
-/// Columns that the last panel has a multiple of: as many as the widest vectors have numbers.
+/// Multiple of columns to which the last panel is filled up: the lanes of the widest vectors.
 const LANES: usize = 16;
 
-/// A matrix of `depth` rows in panels of columns, the last of which may be narrower.
+/// How the elements of a matrix follow each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// The elements of a row are contiguous.
+    RowMajor,
+    /// The elements of a column are contiguous: the matrix is given as the rows of its transpose.
+    ColumnMajor,
+}
+
+/// A second factor of FP32 products in panels of 48 columns, row-major within a panel. The last panel is filled up with zeros to a multiple
+/// of 16 columns.
+///
+/// ```
+/// use onnx_gemm::{Order, PackedMatrix, Unpaced};
+///
+/// let b = PackedMatrix::new(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], [2, 3], Order::RowMajor);
+/// let mut c = [0.0; 3];
+/// b.multiply(&[1.0, 10.0], &mut c, &mut Unpaced).unwrap();
+/// assert_eq!(c, [41.0, 52.0, 63.0]);
+/// ```
 #[derive(Debug)]
-pub(super) struct PackedMatrix {
+pub struct PackedMatrix {
     numbers: Vec<f32>,
-    /// Where the first panel begins: vectors that are read whole stand in one line of the caches.
+    /// The index of the first panel, which is aligned to a cache line.
     start: usize,
     depth: usize,
     columns: usize,
 }
 
 impl PackedMatrix {
-    /// Of a matrix whose columns stand beside each other, or, if it `is_turned`, one behind the other.
-    pub(super) fn new(matrix: &[f32], depth: usize, columns: usize, is_turned: bool) -> Self {
+    /// Packs a matrix of `depth` rows and `columns` columns.
+    ///
+    /// # Panics
+    /// If `matrix` has not `depth * columns` elements.
+    #[must_use]
+    pub fn new(matrix: &[f32], [depth, columns]: [usize; 2], order: Order) -> Self {
+        expect_matrix("b", matrix.len(), [depth, columns]);
         let (mut numbers, start) = aligned(depth * columns.next_multiple_of(LANES));
         for first in (0..columns).step_by(PANEL) {
             let width = width(columns, first);
             let panel = &mut numbers[start + first * depth..][..width * depth];
             let used = PANEL.min(columns - first);
-            if is_turned {
+            if order == Order::ColumnMajor {
                 for (at, column) in matrix[first * depth..]
                     .chunks_exact(depth.max(1))
                     .take(used)
@@ -49,26 +75,58 @@ impl PackedMatrix {
         }
     }
 
-    /// The panel that begins at a column.
+    /// Rows of the matrix, which are the columns of the first factor.
+    #[must_use]
+    pub fn depth(&self) -> usize {
+        self.depth
+    }
+
+    /// Columns of the matrix.
+    #[must_use]
+    pub fn columns(&self) -> usize {
+        self.columns
+    }
+
+    /// The panel that begins at column `first`.
     fn panel(&self, first: usize, width: usize) -> &[f32] {
         &self.numbers[self.start + first * self.depth..][..width * self.depth]
     }
 
-    /// Writes rows of `depth` numbers times this matrix.
+    /// Writes the product of the row-major matrix `a` with this one to `c`, row-major too. The number of rows is that of `c`.
     ///
     /// # Errors
     /// As [`Pace::spend`].
-    pub(super) fn multiply(&self, rows: &[f32], made: &mut [f32], pace: &mut Pace) -> TractResult<()> {
+    ///
+    /// # Panics
+    /// If `a` and `c` have not the same number of whole rows, of [`depth`](Self::depth) and of [`columns`](Self::columns) elements.
+    pub fn multiply<P: Pace>(&self, a: &[f32], c: &mut [f32], pace: &mut P) -> Result<(), P::Stopped> {
+        expect_rows(a.len(), self.depth, c.len(), self.columns);
+        if self.depth == 0 {
+            c.fill(0.0);
+        }
         if self.depth == 0 || self.columns == 0 {
-            made.fill(0.0);
             return Ok(());
         }
-        let parts = rows.chunks(PART_ROWS * self.depth);
-        for (rows, made) in parts.zip(made.chunks_mut(PART_ROWS * self.columns)) {
+        self.multiply_columns(a, c, [self.columns, 0], pace)
+    }
+
+    /// Writes the product to some columns of the row-major matrix `c` of `stride` columns: those from `column` on. Neither depth nor columns
+    /// may be 0.
+    pub(crate) fn multiply_columns<P: Pace>(
+        &self,
+        a: &[f32],
+        c: &mut [f32],
+        [stride, column]: [usize; 2],
+        pace: &mut P,
+    ) -> Result<(), P::Stopped> {
+        let blocks = a.chunks(BLOCK_ROWS * self.depth);
+        for (a, c) in blocks.zip(c.chunks_mut(BLOCK_ROWS * stride)) {
             let product = Product {
                 matrix: self,
-                rows,
-                made,
+                a,
+                c,
+                stride,
+                column,
                 pace,
             };
             pulp::Arch::new().dispatch(product)?;
@@ -77,24 +135,27 @@ impl PackedMatrix {
     }
 }
 
-/// How wide the panel is that begins at a column.
+/// The width of the panel that begins at column `first`.
 fn width(columns: usize, first: usize) -> usize {
     PANEL.min((columns - first).next_multiple_of(LANES))
 }
 
-struct Product<'p> {
+struct Product<'p, P> {
     matrix: &'p PackedMatrix,
-    rows: &'p [f32],
-    made: &'p mut [f32],
-    pace: &'p mut Pace,
+    a: &'p [f32],
+    c: &'p mut [f32],
+    /// Columns of `c`, and the first one that is written.
+    stride: usize,
+    column: usize,
+    pace: &'p mut P,
 }
 
-impl pulp::WithSimd for Product<'_> {
-    type Output = TractResult<()>;
+impl<P: Pace> pulp::WithSimd for Product<'_, P> {
+    type Output = Result<(), P::Stopped>;
 
     #[inline(always)]
-    fn with_simd<S: pulp::Simd>(self, simd: S) -> TractResult<()> {
-        match self.rows.len() / self.matrix.depth {
+    fn with_simd<S: pulp::Simd>(self, simd: S) -> Result<(), P::Stopped> {
+        match self.a.len() / self.matrix.depth {
             1 => self.few::<S, 1>(simd),
             2 => self.few::<S, 2>(simd),
             3 => self.few::<S, 3>(simd),
@@ -104,12 +165,12 @@ impl pulp::WithSimd for Product<'_> {
     }
 }
 
-impl Product<'_> {
-    /// Rows that are few are not packed: the matrix is read at the speed of memory, and the sums of all rows stay in registers.
+impl<P: Pace> Product<'_, P> {
+    /// Few rows, which are not packed: the sums of all of them stay in registers, and the matrix is read at the speed of memory.
     #[inline(always)]
-    fn few<S: pulp::Simd, const ROWS: usize>(self, simd: S) -> TractResult<()> {
+    fn few<S: pulp::Simd, const ROWS: usize>(self, simd: S) -> Result<(), P::Stopped> {
         let (depth, columns) = (self.matrix.depth, self.matrix.columns);
-        let rows: [&[f32]; ROWS] = std::array::from_fn(|row| &self.rows[row * depth..][..depth]);
+        let rows: [&[f32]; ROWS] = std::array::from_fn(|row| &self.a[row * depth..][..depth]);
         let mut sums = [[0.0; PANEL]; ROWS];
         for first in (0..columns).step_by(PANEL) {
             let width = width(columns, first);
@@ -126,18 +187,18 @@ impl Product<'_> {
                 vector += 3;
             }
             let used = PANEL.min(columns - first);
-            for (made, sums) in self.made.chunks_exact_mut(columns).zip(&sums) {
-                made[first..][..used].copy_from_slice(&sums[..used]);
+            for (c, sums) in self.c.chunks_exact_mut(self.stride).zip(&sums) {
+                c[self.column + first..][..used].copy_from_slice(&sums[..used]);
             }
         }
         Ok(())
     }
 
     #[inline(always)]
-    fn many<S: pulp::Simd>(self, simd: S, rows: usize) -> TractResult<()> {
+    fn many<S: pulp::Simd>(self, simd: S, rows: usize) -> Result<(), P::Stopped> {
         let (depth, columns) = (self.matrix.depth, self.matrix.columns);
         let blocks = rows.div_ceil(BLOCK);
-        let weights = packed(rows, self.rows);
+        let weights = pack_rows(rows, self.a);
         let factor = Rows {
             weights: weights.as_chunks::<BLOCK>().0,
             bias: &vec![[0.0; BLOCK]; blocks],
@@ -162,14 +223,14 @@ impl Product<'_> {
                     &mut sums,
                 );
             }
-            let lines = self.made.chunks_exact_mut(columns).zip(sums.chunks_exact(PANEL));
-            lines.for_each(|(made, sums)| made[first..][..used].copy_from_slice(&sums[..used]));
+            let lines = self.c.chunks_exact_mut(self.stride).zip(sums.chunks_exact(PANEL));
+            lines.for_each(|(c, sums)| c[self.column + first..][..used].copy_from_slice(&sums[..used]));
         }
         Ok(())
     }
 }
 
-/// Some rows times some vectors of a panel.
+/// Writes the product of `ROWS` rows with `VECTORS` vectors of a panel.
 #[inline(always)]
 #[allow(
     clippy::needless_range_loop,
@@ -207,7 +268,10 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
     use super::*;
-    use crate::cancelling::{Cancelled, while_cancelled};
+    use crate::{
+        Unpaced,
+        pace::{Budget, Exhausted},
+    };
 
     /// Small whole numbers, so that sums are exact in any order.
     fn numbers(count: usize, step: usize) -> Vec<f32> {
@@ -230,16 +294,16 @@ mod tests {
                     let expected: Vec<f32> = (0..rows * columns)
                         .map(|index| at(index / columns, index % columns))
                         .collect();
-                    let mut turned = vec![0.0; b.len()];
+                    let mut transposed = vec![0.0; b.len()];
                     for (index, number) in b.iter().enumerate() {
-                        turned[index % columns * depth + index / columns] = *number;
+                        transposed[index % columns * depth + index / columns] = *number;
                     }
                     for matrix in [
-                        PackedMatrix::new(&b, depth, columns, false),
-                        PackedMatrix::new(&turned, depth, columns, true),
+                        PackedMatrix::new(&b, [depth, columns], Order::RowMajor),
+                        PackedMatrix::new(&transposed, [depth, columns], Order::ColumnMajor),
                     ] {
                         let mut found = vec![f32::NAN; expected.len()];
-                        matrix.multiply(&a, &mut found, &mut Pace::default()).unwrap();
+                        matrix.multiply(&a, &mut found, &mut Unpaced).unwrap();
                         assert_eq!(found, expected, "{rows}, {depth}, {columns}");
                     }
                 }
@@ -248,21 +312,37 @@ mod tests {
     }
 
     #[test]
-    fn products_of_nothing_are_zero() {
-        let mut made = [f32::NAN; 6];
-        let matrix = PackedMatrix::new(&[], 0, 3, false);
-        matrix.multiply(&[], &mut made, &mut Pace::default()).unwrap();
-        assert_eq!(made, [0.0; 6]);
+    fn products_of_depth_0_are_zero() {
+        let mut c = [f32::NAN; 6];
+        let matrix = PackedMatrix::new(&[], [0, 3], Order::RowMajor);
+        matrix.multiply(&[], &mut c, &mut Unpaced).unwrap();
+        assert_eq!(c, [0.0; 6]);
+        let matrix = PackedMatrix::new(&[], [3, 0], Order::ColumnMajor);
+        matrix.multiply(&[1.0; 6], &mut [], &mut Unpaced).unwrap();
     }
 
     #[test]
-    fn long_products_end_with_their_request() {
-        let matrix = PackedMatrix::new(&numbers(1 << 16, 7), 1 << 8, 1 << 8, false);
+    fn products_end_with_their_pace() {
+        let matrix = PackedMatrix::new(&numbers(1 << 16, 7), [1 << 8; 2], Order::RowMajor);
         for rows in [1, 256] {
-            let (a, mut made) = (numbers(rows << 8, 5), vec![0.0; rows << 8]);
-            let mut pace = Pace::default();
-            let mut run = || (0..256 / rows * 4).try_for_each(|_| matrix.multiply(&a, &mut made, &mut pace));
-            assert!(while_cancelled(&mut run).unwrap_err().is::<Cancelled>(), "{rows}");
+            let (a, mut c) = (numbers(rows << 8, 5), vec![0.0; rows << 8]);
+            let steps = (rows << 16) as u64 / PER_STEP;
+            let mut found = |budget| matrix.multiply(&a, &mut c, &mut Budget(budget));
+            assert_eq!(found(2 * steps), Ok(()));
+            assert_eq!(found(steps / 2), Err(Exhausted));
         }
+    }
+
+    #[test]
+    #[should_panic(expected = "b of 2 rows and 3 columns has 5 elements")]
+    fn a_packed_matrix_has_all_elements() {
+        let _ = PackedMatrix::new(&[0.0; 5], [2, 3], Order::RowMajor);
+    }
+
+    #[test]
+    #[should_panic(expected = "a of 4 and c of 3 elements are not the same number of rows of 2 and 3")]
+    fn factors_and_product_have_as_many_rows() {
+        let matrix = PackedMatrix::new(&[0.0; 6], [2, 3], Order::RowMajor);
+        matrix.multiply(&[0.0; 4], &mut [0.0; 3], &mut Unpaced).unwrap();
     }
 }

@@ -1,27 +1,33 @@
-//! Matrix products of FP64 and of integers, whose sums wrap around as ONNX Runtime's do.
+//! Matrix products of FP64 and integers, which need no order of their own.
 
-use tract_hir::internal::TractResult;
+use crate::{Pace, shapes::expect_matrix};
 
-use super::elements::Element;
-use crate::cancelling::Pace;
+/// An element of matrices: `f32`, `f64`, `i32`, `i64`, `u32` or `u64`. Integers wrap around.
+pub trait Number: sealed::Sealed + Copy + Default + Send + Sync + 'static {
+    /// `self + a * b`, with one rounding if `IS_FUSED`.
+    #[must_use]
+    fn add_product<const IS_FUSED: bool>(self, a: Self, b: Self) -> Self;
 
-/// A type that matrices have here.
-pub(super) trait Factor: Element + Copy + Default + Send + Sync {
-    /// This sum with a product added; with one rounding if `IS_FUSED`.
-    fn plus<const IS_FUSED: bool>(self, a: Self, b: Self) -> Self;
-
-    /// The sum of two numbers.
+    /// `self + other`.
+    #[must_use]
     fn sum(self, other: Self) -> Self;
 
-    /// The product of two numbers.
+    /// `self * other`.
+    #[must_use]
     fn times(self, other: Self) -> Self;
 }
 
-macro_rules! real_factors {
+mod sealed {
+    pub trait Sealed {}
+}
+
+macro_rules! real_numbers {
     ($($T:ty)*) => {
-        $(impl Factor for $T {
+        $(impl sealed::Sealed for $T {}
+
+        impl Number for $T {
             #[inline(always)]
-            fn plus<const IS_FUSED: bool>(self, a: Self, b: Self) -> Self {
+            fn add_product<const IS_FUSED: bool>(self, a: Self, b: Self) -> Self {
                 if IS_FUSED { a.mul_add(b, self) } else { self + a * b }
             }
 
@@ -37,13 +43,15 @@ macro_rules! real_factors {
         })*
     };
 }
-real_factors! { f32 f64 }
+real_numbers! { f32 f64 }
 
-macro_rules! whole_factors {
+macro_rules! integers {
     ($($T:ty)*) => {
-        $(impl Factor for $T {
+        $(impl sealed::Sealed for $T {}
+
+        impl Number for $T {
             #[inline(always)]
-            fn plus<const IS_FUSED: bool>(self, a: Self, b: Self) -> Self {
+            fn add_product<const IS_FUSED: bool>(self, a: Self, b: Self) -> Self {
                 self.wrapping_add(a.wrapping_mul(b))
             }
 
@@ -59,7 +67,7 @@ macro_rules! whole_factors {
         })*
     };
 }
-whole_factors! { i32 i64 u32 u64 }
+integers! { i32 i64 u32 u64 }
 
 /// Columns that are computed for all rows before the next ones.
 const PANEL: usize = 8;
@@ -67,20 +75,34 @@ const PANEL: usize = 8;
 /// Rows whose sums stay in registers together.
 const ROWS: usize = 4;
 
-/// Multiplications that take as long as a step of [`Pace`].
+/// Multiplications of one step of [`Pace`].
 const PER_STEP: u64 = 4;
 
-/// Adds the product of two matrices, of `rows` by `depth` and `depth` by `columns`, to sums.
+/// Adds the product of two row-major matrices, `a` of `rows` by `depth` and `b` of `depth` by `columns`, to the row-major matrix `c`.
+///
+/// Each element of the product is summed from its first term to its last before it is added.
 ///
 /// # Errors
 /// As [`Pace::spend`].
-pub(super) fn add_product<T: Factor>(
+///
+/// # Panics
+/// If a slice has not as many elements as its matrix.
+///
+/// ```
+/// let mut c = [1_i64, 1];
+/// onnx_gemm::add_gemm(&[2, 3], &[10, 20, 30, 40], [1, 2, 2], &mut c, &mut onnx_gemm::Unpaced).unwrap();
+/// assert_eq!(c, [111, 161]);
+/// ```
+pub fn add_gemm<T: Number, P: Pace>(
     a: &[T],
     b: &[T],
     [rows, depth, columns]: [usize; 3],
-    sums: &mut [T],
-    pace: &mut Pace,
-) -> TractResult<()> {
+    c: &mut [T],
+    pace: &mut P,
+) -> Result<(), P::Stopped> {
+    expect_matrix("a", a.len(), [rows, depth]);
+    expect_matrix("b", b.len(), [depth, columns]);
+    expect_matrix("c", c.len(), [rows, columns]);
     let mut panel = vec![[T::default(); PANEL]; depth];
     for first in (0..columns).step_by(PANEL) {
         pace.spend(((rows + 1) * depth * PANEL) as u64 / PER_STEP + 1)?;
@@ -91,7 +113,7 @@ pub(super) fn add_product<T: Factor>(
         pulp::Arch::new().dispatch(Panel {
             a,
             panel: &panel,
-            sums,
+            c,
             rows,
             columns,
             first,
@@ -101,24 +123,24 @@ pub(super) fn add_product<T: Factor>(
     Ok(())
 }
 
-/// All rows times some columns.
+/// The product of all rows with one panel of columns.
 struct Panel<'p, T> {
     a: &'p [T],
     panel: &'p [[T; PANEL]],
-    sums: &'p mut [T],
+    c: &'p mut [T],
     rows: usize,
     columns: usize,
-    /// Of the columns.
+    /// The panel's first column.
     first: usize,
     width: usize,
 }
 
-impl<T: Factor> pulp::WithSimd for Panel<'_, T> {
+impl<T: Number> pulp::WithSimd for Panel<'_, T> {
     type Output = ();
 
     #[inline(always)]
     fn with_simd<S: pulp::Simd>(self, _: S) {
-        // Processors with such vectors multiply and add at once.
+        // Processors with vectors of 8 lanes have fused multiply-add.
         match S::F32_LANES >= 8 {
             true => self.add::<true>(),
             false => self.add::<false>(),
@@ -126,7 +148,7 @@ impl<T: Factor> pulp::WithSimd for Panel<'_, T> {
     }
 }
 
-impl<T: Factor> Panel<'_, T> {
+impl<T: Number> Panel<'_, T> {
     #[inline(always)]
     fn add<const IS_FUSED: bool>(mut self) {
         let mut row = 0;
@@ -153,12 +175,12 @@ impl<T: Factor> Panel<'_, T> {
             for row in 0..COUNT {
                 let factor = rows[row][term];
                 for column in 0..PANEL {
-                    sums[row][column] = sums[row][column].plus::<IS_FUSED>(factor, numbers[column]);
+                    sums[row][column] = sums[row][column].add_product::<IS_FUSED>(factor, numbers[column]);
                 }
             }
         }
         for (row, found) in sums.iter().enumerate() {
-            let to = &mut self.sums[(first_row + row) * self.columns + self.first..][..self.width];
+            let to = &mut self.c[(first_row + row) * self.columns + self.first..][..self.width];
             to.iter_mut()
                 .zip(found)
                 .for_each(|(to, found)| *to = to.sum(*found));
@@ -166,32 +188,17 @@ impl<T: Factor> Panel<'_, T> {
     }
 }
 
-/// Turns a matrix of `rows` rows, which become columns.
-pub(super) fn turned<T: Copy + Default>(rows: usize, matrix: &[T], pace: &mut Pace) -> TractResult<Vec<T>> {
-    /// Rows at a time: as many numbers as stand in what is written at once.
-    const TOGETHER: usize = 16;
-    let columns = matrix.len() / rows.max(1);
-    let mut made = vec![T::default(); matrix.len()];
-    for first in (0..rows).step_by(TOGETHER) {
-        let end = rows.min(first + TOGETHER);
-        pace.spend(((end - first) * columns) as u64)?;
-        for (column, line) in made.chunks_exact_mut(rows).enumerate() {
-            for (row, to) in (first..end).zip(&mut line[first..end]) {
-                *to = matrix[row * columns + column];
-            }
-        }
-    }
-    Ok(made)
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
     use super::*;
-    use crate::cancelling::{Cancelled, while_cancelled};
+    use crate::{
+        Unpaced,
+        pace::{Budget, Exhausted},
+    };
 
-    fn check<T: Factor + PartialEq>(of: fn(usize) -> T) {
+    fn check<T: Number + PartialEq>(of: fn(usize) -> T) {
         for rows in [1, 3, 4, 9] {
             for depth in [0, 1, 5, 30] {
                 for columns in [1, 7, 8, 17] {
@@ -202,11 +209,11 @@ mod tests {
                         .map(|at| {
                             let (row, column) = (at / columns, at % columns);
                             (0..depth).fold(of(at), |sum, term| {
-                                sum.plus::<false>(a[row * depth + term], b[term * columns + column])
+                                sum.add_product::<false>(a[row * depth + term], b[term * columns + column])
                             })
                         })
                         .collect();
-                    add_product(&a, &b, [rows, depth, columns], &mut sums, &mut Pace::default()).unwrap();
+                    add_gemm(&a, &b, [rows, depth, columns], &mut sums, &mut Unpaced).unwrap();
                     assert!(sums == expected, "{rows}, {depth}, {columns}");
                 }
             }
@@ -224,20 +231,16 @@ mod tests {
     }
 
     #[test]
-    fn long_products_end_with_their_request() {
-        let (a, b) = (vec![1.0f64; 1 << 14], vec![1.0f64; 1 << 14]);
-        let mut sums = vec![0.0; 1 << 14];
-        let sizes = [1 << 7, 1 << 7, 1 << 7];
-        let ended = while_cancelled(|| add_product(&a, &b, sizes, &mut sums, &mut Pace::default()));
-        assert!(ended.unwrap_err().is::<Cancelled>());
+    fn products_end_with_their_pace() {
+        let (a, b, mut c) = (vec![1.0f64; 1 << 14], vec![1.0; 1 << 14], vec![0.0; 1 << 14]);
+        let mut found = |budget| add_gemm(&a, &b, [1 << 7; 3], &mut c, &mut Budget(budget));
+        assert_eq!(found(1 << 20), Ok(()));
+        assert_eq!(found(1 << 18), Err(Exhausted));
     }
 
     #[test]
-    fn rows_become_columns() {
-        let matrix: Vec<usize> = (0..37 * 5).collect();
-        let found = turned(37, &matrix, &mut Pace::default()).unwrap();
-        for (at, number) in found.into_iter().enumerate() {
-            assert_eq!(number, at % 37 * 5 + at / 37);
-        }
+    #[should_panic(expected = "c of 2 rows and 2 columns has 3 elements")]
+    fn matrices_have_all_elements() {
+        add_gemm(&[0; 2], &[0; 2], [2, 1, 2], &mut [0; 3], &mut Unpaced).unwrap();
     }
 }

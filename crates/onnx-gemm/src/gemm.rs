@@ -1,0 +1,206 @@
+//! Products of two FP32 matrices of which neither is packed beforehand.
+
+use crate::{
+    BlockedGemm, Order, Pace, PackedMatrix, copy_line,
+    gemv::{gemv, indirect_gemv},
+    microkernel::PANEL,
+    pack::pack_rows,
+    shapes::expect_matrix,
+};
+
+/// Rows below which packing them costs more than it saves.
+const FEW_ROWS: usize = 4;
+
+/// Multiplications between two calls of [`Pace::spend`].
+const PART: usize = 1 << 20;
+
+/// Writes the product of two row-major matrices, `a` of `rows` by `depth` and `b` of `depth` by `columns`, to the row-major matrix `c`.
+///
+/// For a second factor that several products share, [`PackedMatrix`](crate::PackedMatrix) is faster.
+///
+/// # Errors
+/// As [`Pace::spend`].
+///
+/// # Panics
+/// If a slice has not as many elements as its matrix.
+///
+/// ```
+/// let mut c = [0.0; 2];
+/// onnx_gemm::gemm(&[2.0, 3.0], &[10.0, 20.0, 30.0, 40.0], [1, 2, 2], &mut c, &mut onnx_gemm::Unpaced).unwrap();
+/// assert_eq!(c, [110.0, 160.0]);
+/// ```
+pub fn gemm<P: Pace>(
+    a: &[f32],
+    b: &[f32],
+    [rows, depth, columns]: [usize; 3],
+    c: &mut [f32],
+    pace: &mut P,
+) -> Result<(), P::Stopped> {
+    expect_matrix("a", a.len(), [rows, depth]);
+    expect_matrix("b", b.len(), [depth, columns]);
+    expect_matrix("c", c.len(), [rows, columns]);
+    if depth == 0 || columns == 0 {
+        c.fill(0.0);
+        return Ok(());
+    }
+    // The only column of b is contiguous, as a row would be.
+    if columns == 1 {
+        let block = (PART / depth).max(4);
+        for (a, c) in a.chunks(block * depth).zip(c.chunks_mut(block)) {
+            pace.spend(a.len() as u64 / 8 + 1)?;
+            gemv(b, a, depth, c);
+        }
+        return Ok(());
+    }
+    let offsets: Vec<usize> = (0..depth).map(|term| term * columns).collect();
+    if rows < FEW_ROWS {
+        let block = (PART / depth).next_multiple_of(64).max(64);
+        for (x, y) in a.chunks_exact(depth).zip(c.chunks_exact_mut(columns)) {
+            for (part, y) in y.chunks_mut(block).enumerate() {
+                pace.spend((y.len() * depth) as u64 / 8 + 1)?;
+                indirect_gemv(x, &b[part * block..], &offsets, y);
+            }
+        }
+        return Ok(());
+    }
+    let product = BlockedGemm {
+        rows,
+        weights: &pack_rows(rows, a),
+        values: b,
+        offsets: &offsets,
+        columns,
+    };
+    product.run(pace, &mut |row, first, sums: &[f32]| {
+        copy_line(sums, &mut c[row * columns + first..][..sums.len()]);
+    })
+}
+
+/// Elements of a second factor that are packed at a time.
+const PACKED: usize = 1 << 18;
+
+/// Writes the product of a row-major matrix with the transpose of one, `a` of `rows` by `depth` and `b` of `columns` by `depth`, to the row-major
+/// matrix `c`.
+///
+/// # Errors
+/// As [`Pace::spend`].
+///
+/// # Panics
+/// If a slice has not as many elements as its matrix.
+///
+/// ```
+/// let mut c = [0.0; 2];
+/// onnx_gemm::gemm_nt(&[2.0, 3.0], &[10.0, 20.0, 30.0, 40.0], [1, 2, 2], &mut c, &mut onnx_gemm::Unpaced).unwrap();
+/// assert_eq!(c, [80.0, 180.0]);
+/// ```
+pub fn gemm_nt<P: Pace>(
+    a: &[f32],
+    b: &[f32],
+    [rows, depth, columns]: [usize; 3],
+    c: &mut [f32],
+    pace: &mut P,
+) -> Result<(), P::Stopped> {
+    /// Rows below which packing `b` costs more than it saves.
+    const FEW_ROWS: usize = 8;
+    expect_matrix("a", a.len(), [rows, depth]);
+    expect_matrix("b", b.len(), [columns, depth]);
+    expect_matrix("c", c.len(), [rows, columns]);
+    if depth == 0 || columns == 0 {
+        c.fill(0.0);
+        return Ok(());
+    }
+    if columns == 1 {
+        return gemm(a, b, [rows, depth, columns], c, pace);
+    }
+    if rows >= FEW_ROWS {
+        // A part of `b` is packed at a time, so that the buffer stays small.
+        let block = (PACKED / depth / PANEL).max(1) * PANEL;
+        for (part, b) in b.chunks(block * depth).enumerate() {
+            pace.spend(b.len() as u64)?;
+            let packed = PackedMatrix::new(b, [depth, b.len() / depth], Order::ColumnMajor);
+            packed.multiply_columns(a, c, [columns, part * block], pace)?;
+        }
+        return Ok(());
+    }
+    let block = (PART / depth).max(4);
+    for (x, y) in a.chunks_exact(depth).zip(c.chunks_exact_mut(columns)) {
+        for (y, b) in y.chunks_mut(block).zip(b.chunks(block * depth)) {
+            pace.spend(b.len() as u64 / 8 + 1)?;
+            gemv(x, b, depth, y);
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+    use crate::{
+        Unpaced,
+        pace::{Budget, Exhausted},
+        transpose,
+    };
+
+    /// -1, 0 and 1, so that sums of a million products are exact in any order.
+    fn numbers(count: usize, step: usize) -> Vec<f32> {
+        (0..count).map(|at| (at * step % 3) as f32 - 1.0).collect()
+    }
+
+    #[test]
+    fn products_are_those_of_plain_loops() {
+        for rows in [0, 1, 3, 4, 8, 9] {
+            // More than `PART` multiplications of one column, too.
+            for depth in [0, 1, 7, PART + 3] {
+                for columns in [0, 1, 2, 15, 49, 130] {
+                    if depth > PART && !(2..=3).contains(&(rows * columns)) {
+                        continue;
+                    }
+                    let (a, b) = (numbers(rows * depth, 7919), numbers(depth * columns, 31));
+                    let mut c = vec![f32::NAN; rows * columns];
+                    gemm(&a, &b, [rows, depth, columns], &mut c, &mut Unpaced).unwrap();
+                    for (at, &found) in c.iter().enumerate() {
+                        let (row, column) = (at / columns, at % columns);
+                        let terms = (0..depth).map(|term| a[row * depth + term] * b[term * columns + column]);
+                        assert_eq!(found, terms.sum::<f32>(), "{rows} x {depth} x {columns}");
+                    }
+                    let transposed = transpose(depth, &b, &mut Unpaced).unwrap();
+                    let mut found = vec![f32::NAN; c.len()];
+                    gemm_nt(&a, &transposed, [rows, depth, columns], &mut found, &mut Unpaced).unwrap();
+                    assert_eq!(found, c, "{rows} x {depth} x {columns}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn transposed_factors_are_packed_in_parts() {
+        let [rows, depth, columns] = [9, PACKED / 90, 200];
+        let (a, b) = (numbers(rows * depth, 7919), numbers(depth * columns, 31));
+        let mut expected = vec![f32::NAN; rows * columns];
+        gemm(&a, &b, [rows, depth, columns], &mut expected, &mut Unpaced).unwrap();
+        let transposed = transpose(depth, &b, &mut Unpaced).unwrap();
+        let mut found = vec![f32::NAN; rows * columns];
+        gemm_nt(&a, &transposed, [rows, depth, columns], &mut found, &mut Unpaced).unwrap();
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn products_end_with_their_pace() {
+        for [rows, columns] in [[1 << 12, 1], [2, 1 << 12], [64, 64]] {
+            let depth = 1 << 10;
+            let (a, b, mut c) = (
+                vec![0.0; rows * depth],
+                vec![0.0; depth * columns],
+                vec![0.0; rows * columns],
+            );
+            let steps = (rows * depth * columns) as u64 / 8;
+            let mut found = |budget| gemm(&a, &b, [rows, depth, columns], &mut c, &mut Budget(budget));
+            assert_eq!(found(2 * steps), Ok(()));
+            assert_eq!(found(steps / 3), Err(Exhausted));
+            let mut found = |budget| gemm_nt(&a, &b, [rows, depth, columns], &mut c, &mut Budget(budget));
+            assert_eq!(found(2 * steps), Ok(()));
+            assert_eq!(found(steps / 3), Err(Exhausted));
+        }
+    }
+}

@@ -1,0 +1,415 @@
+//! Indirect GEMM: the rows of the second factor are runs of one slice, each at an offset of its own.
+//!
+//! That is all the arithmetic of a convolution: row `k` of the second factor is the part of the image that tap `k` of the kernel sees, so
+//! that no im2col matrix is written. A panel of columns is computed for all rows before the next one, and stays in the nearest caches.
+
+use crate::{
+    Pace,
+    microkernel::{DEPTH, PANEL, PER_STEP, Rows, copy_panel, one_row},
+    pack::{BLOCK, aligned, packed_len},
+};
+
+/// Columns of one call of [`IndirectGemm::take`], with one row.
+const RUN: usize = 2048;
+
+/// Elements of [`IndirectGemm::values`] past the last column that a product of one row may read, and ignores.
+pub const SLACK: usize = PANEL;
+
+/// Blocks of rows from which on a panel is copied to contiguous memory first: its lines are far apart, and each block reads them again.
+const COPIED_FROM: usize = 5;
+
+/// Whether this processor has vectors of at least 8 `f32`, for which this crate's kernels are made. They are correct on all others too.
+#[must_use]
+pub fn has_wide_vectors() -> bool {
+    struct Lanes;
+    impl pulp::WithSimd for Lanes {
+        type Output = usize;
+
+        #[inline(always)]
+        fn with_simd<S: pulp::Simd>(self, _: S) -> usize {
+            S::F32_LANES
+        }
+    }
+    pulp::Arch::new().dispatch(Lanes) >= 8
+}
+
+/// A product whose second factor is addressed by offsets: for each row `r` and column `c`, `bias[r]` plus the sum over `k` of
+/// `weights[r][k] * values[offsets[k] + c]`.
+///
+/// ```
+/// use onnx_gemm::{IndirectGemm, Unpaced, pack_rows};
+///
+/// // Two filters of three taps over a line of five pixels.
+/// let mut output = [[0.0; 3]; 2];
+/// let product = IndirectGemm {
+///     rows: 2,
+///     weights: &pack_rows(2, &[1.0, 1.0, 1.0, -1.0, 0.0, 1.0]),
+///     bias: &[0.0, 10.0],
+///     values: &[1.0, 2.0, 3.0, 4.0, 5.0],
+///     offsets: &[0, 1, 2],
+///     columns: 3,
+///     pace: &mut Unpaced,
+///     take: |first: usize, count: usize, sums: &mut [f32], stride: usize| {
+///         for (output, sums) in output.iter_mut().zip(sums.chunks(stride)) {
+///             output[first..][..count].copy_from_slice(&sums[..count]);
+///         }
+///     },
+/// };
+/// product.run().unwrap();
+/// assert_eq!(output, [[6.0, 9.0, 12.0], [12.0; 3]]);
+/// ```
+pub struct IndirectGemm<'p, P, F> {
+    /// Rows of the first factor, at least 1.
+    pub rows: usize,
+    /// The first factor, as [`pack_rows`](crate::pack_rows) returns it; elements past its end are ignored.
+    pub weights: &'p [f32],
+    /// The initial sum of each row.
+    pub bias: &'p [f32],
+    /// Everything that the second factor consists of.
+    pub values: &'p [f32],
+    /// The index in `values` at which each row of the second factor begins.
+    pub offsets: &'p [usize],
+    /// Columns of the second factor.
+    pub columns: usize,
+    /// Called before each panel.
+    pub pace: &'p mut P,
+    /// Receives each panel once it is complete, in the order of columns: its first column, the number of its columns, its sums in row-major
+    /// order, and the stride of its rows. Sums past the last row and past the last column are unspecified; the callee may overwrite all.
+    pub take: F,
+}
+
+impl<P: Pace, F: FnMut(usize, usize, &mut [f32], usize)> IndirectGemm<'_, P, F> {
+    /// Computes all panels.
+    ///
+    /// # Errors
+    /// As [`Pace::spend`].
+    ///
+    /// # Panics
+    /// If `rows` is 0, if `weights` or `bias` are shorter than the rows and offsets demand, or if a row of the second factor ends past the end of
+    /// `values`. With one row it must end [`SLACK`] elements before that.
+    pub fn run(self) -> Result<(), P::Stopped> {
+        let (rows, columns) = (self.rows, self.columns);
+        assert!(rows > 0, "a product without rows");
+        assert_eq!(self.bias.len(), rows, "one bias for each row");
+        let weights = packed_len(rows, self.offsets.len());
+        assert!(
+            self.weights.len() >= weights,
+            "{} packed weights of {weights}",
+            self.weights.len()
+        );
+        let slack = if rows == 1 && columns > 0 { SLACK } else { 0 };
+        let farthest = self.offsets.iter().copied().max().unwrap_or(0);
+        let end = farthest
+            .checked_add(columns)
+            .and_then(|end| end.checked_add(slack));
+        assert!(
+            self.offsets.is_empty() || end.is_some_and(|end| end <= self.values.len()),
+            "{columns} columns from offset {farthest} on need more than {} values",
+            self.values.len()
+        );
+        pulp::Arch::new().dispatch(self)
+    }
+
+    /// One row, for which panels gain nothing.
+    #[inline(always)]
+    fn one_row<S: pulp::Simd>(mut self, simd: S) -> Result<(), P::Stopped> {
+        const VECTORS: usize = 4;
+        let lanes = S::F32_LANES;
+        let bias = self.bias[0];
+        let terms = self.offsets.len().min(self.weights.len());
+        let (weights, offsets) = (&self.weights[..terms], &self.offsets[..terms]);
+        let stride = RUN.min(self.columns.next_multiple_of(VECTORS * lanes));
+        let mut sums = vec![0.0; stride];
+        let mut first = 0;
+        while first < self.columns {
+            let count = RUN.min(self.columns - first);
+            self.pace.spend((count * terms) as u64 / PER_STEP + 1)?;
+            let values = &self.values[first..];
+            let mut column = 0;
+            while column < count {
+                match (count - column).div_ceil(lanes) {
+                    1 => one_row::<S, 1>(simd, weights, values, offsets, bias, &mut sums, column),
+                    2 => one_row::<S, 2>(simd, weights, values, offsets, bias, &mut sums, column),
+                    3 => one_row::<S, 3>(simd, weights, values, offsets, bias, &mut sums, column),
+                    _ => one_row::<S, VECTORS>(simd, weights, values, offsets, bias, &mut sums, column),
+                }
+                column += VECTORS * lanes;
+            }
+            (self.take)(first, count, &mut sums, stride);
+            first += count;
+        }
+        Ok(())
+    }
+}
+
+impl<P: Pace, F: FnMut(usize, usize, &mut [f32], usize)> pulp::WithSimd for IndirectGemm<'_, P, F> {
+    type Output = Result<(), P::Stopped>;
+
+    #[inline(always)]
+    fn with_simd<S: pulp::Simd>(mut self, simd: S) -> Result<(), P::Stopped> {
+        if self.rows == 1 {
+            return self.one_row(simd);
+        }
+        let lanes = S::F32_LANES;
+        let terms = self.offsets.len();
+        let blocks = self.rows.div_ceil(BLOCK);
+        let mut bias = vec![[0.0; BLOCK]; blocks];
+        bias.as_flattened_mut()[..self.rows].copy_from_slice(self.bias);
+        let rows = Rows {
+            weights: self.weights.as_chunks::<BLOCK>().0,
+            bias: &bias,
+            terms,
+        };
+        let mut sums = vec![0.0; blocks * BLOCK * PANEL];
+        let (mut copied, start) = aligned(terms.min(DEPTH) * PANEL);
+        let (panel, _) = copied[start..].as_chunks_mut::<PANEL>();
+        let panel_offsets: Vec<usize> = (0..panel.len()).map(|term| term * PANEL).collect();
+        let farthest = self.offsets.iter().copied().max().unwrap_or(0);
+        let mut first = 0;
+        while first < self.columns {
+            let count = PANEL.min(self.columns - first);
+            self.pace
+                .spend((PANEL * self.rows * terms) as u64 / PER_STEP + 1)?;
+            let vectors = count.div_ceil(lanes);
+            let is_copied = blocks >= COPIED_FROM || farthest + first + PANEL > self.values.len();
+            let mut term = 0;
+            while term < terms {
+                let end = terms.min(term + DEPTH);
+                let mut offsets = &self.offsets[term..end];
+                let mut values = &self.values[first..];
+                if is_copied {
+                    copy_panel(simd, values, offsets, panel);
+                    offsets = &panel_offsets[..offsets.len()];
+                    values = panel.as_flattened();
+                }
+                rows.add(simd, term, values, offsets, vectors, &mut sums);
+                term = end;
+            }
+            (self.take)(first, count, &mut sums, PANEL);
+            first += count;
+        }
+        Ok(())
+    }
+}
+
+/// Rows of a block of [`BlockedGemm`]: each has a panel of sums.
+pub(crate) const BLOCK_ROWS: usize = 1 << 10;
+
+/// A product like that of [`IndirectGemm`] without bias, computed in blocks of rows, so that its buffers stay small whatever the number of
+/// rows.
+pub struct BlockedGemm<'p> {
+    /// Rows of the first factor.
+    pub rows: usize,
+    /// The first factor, as [`pack_columns`](crate::pack_columns) returns it, or [`pack_rows`](crate::pack_rows) for more than one row.
+    pub weights: &'p [f32],
+    /// Everything that the second factor consists of.
+    pub values: &'p [f32],
+    /// The index in `values` at which each row of the second factor begins.
+    pub offsets: &'p [usize],
+    /// Columns of the second factor.
+    pub columns: usize,
+}
+
+impl BlockedGemm<'_> {
+    /// Computes all sums and calls `give` with runs of them: the row, the first column, the sums.
+    ///
+    /// # Errors
+    /// As [`Pace::spend`].
+    ///
+    /// # Panics
+    /// If a row of the second factor ends past the end of `values`, or `weights` are too few.
+    pub fn run<P: Pace>(
+        &self,
+        pace: &mut P,
+        give: &mut impl FnMut(usize, usize, &[f32]),
+    ) -> Result<(), P::Stopped> {
+        let depth = self.offsets.len();
+        for first_row in (0..self.rows).step_by(BLOCK_ROWS) {
+            let rows = BLOCK_ROWS.min(self.rows - first_row);
+            IndirectGemm {
+                // One row has an order of its own, and needs slack.
+                rows: rows.max(2),
+                weights: &self.weights[first_row * depth..],
+                bias: &vec![0.0; rows.max(2)],
+                values: self.values,
+                offsets: self.offsets,
+                columns: self.columns,
+                pace: &mut *pace,
+                take: |first, count, sums: &mut [f32], stride| {
+                    for (row, sums) in sums.chunks_exact(stride).take(rows).enumerate() {
+                        give(first_row + row, first, &sums[..count]);
+                    }
+                },
+            }
+            .run()?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+    use crate::{
+        Unpaced,
+        pace::{Budget, Exhausted},
+        pack::{pack_columns, pack_rows},
+    };
+
+    /// Small whole numbers, so that sums are exact in any order.
+    fn number(index: usize) -> f32 {
+        (index * 7919 % 17) as f32 - 8.0
+    }
+
+    fn check(rows: usize, depth: usize, columns: usize, slack: usize) {
+        let weights: Vec<f32> = (0..rows * depth).map(number).collect();
+        let bias: Vec<f32> = (0..rows).map(|row| number(row + 3)).collect();
+        let offsets: Vec<usize> = (0..depth).map(|term| term * 5 % 97).collect();
+        let farthest = offsets.iter().max().copied().unwrap_or(0);
+        let values: Vec<f32> = (0..farthest + columns + slack)
+            .map(|index| number(index * 3 + 1))
+            .collect();
+        let mut found = vec![f32::NAN; rows * columns];
+        IndirectGemm {
+            rows,
+            weights: &pack_rows(rows, &weights),
+            bias: &bias,
+            values: &values,
+            offsets: &offsets,
+            columns,
+            pace: &mut Unpaced,
+            take: |first: usize, count: usize, sums: &mut [f32], stride: usize| {
+                for row in 0..rows {
+                    found[row * columns + first..][..count].copy_from_slice(&sums[row * stride..][..count]);
+                }
+            },
+        }
+        .run()
+        .unwrap();
+        for row in 0..rows {
+            for column in 0..columns {
+                let terms = 0..depth;
+                let sum = terms.fold(bias[row], |sum, term| {
+                    sum + weights[row * depth + term] * values[offsets[term] + column]
+                });
+                assert_eq!(
+                    found[row * columns + column],
+                    sum,
+                    "row {row}, column {column} of {rows} times {depth} times {columns}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn parts_are_the_whole() {
+        for (rows, depth, columns) in [(1, 3, 5), (BLOCK_ROWS + 1, 2, 7), (3, 1 << 18, 2 * PANEL + 5)] {
+            let weights: Vec<f32> = (0..rows * depth).map(number).collect();
+            let values: Vec<f32> = (0..depth * columns).map(|index| number(index * 3 + 1)).collect();
+            let offsets: Vec<usize> = (0..depth).map(|term| term * columns).collect();
+            let product = BlockedGemm {
+                rows,
+                weights: &pack_columns(rows, &weights),
+                values: &values,
+                offsets: &offsets,
+                columns,
+            };
+            let mut found = vec![f32::NAN; rows * columns];
+            let give = &mut |row: usize, first: usize, sums: &[f32]| {
+                found[row * columns + first..][..sums.len()].copy_from_slice(sums);
+            };
+            product.run(&mut Unpaced, give).unwrap();
+            for (at, &sum) in found.iter().enumerate() {
+                let (row, column) = (at / columns, at % columns);
+                let expected: f32 = (0..depth)
+                    .map(|term| weights[term * rows + row] * values[term * columns + column])
+                    .sum();
+                assert_eq!(
+                    sum, expected,
+                    "row {row}, column {column} of {rows} times {depth} times {columns}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn products_end_with_their_pace() {
+        for rows in [1, 2, 7] {
+            let (depth, columns) = (1 << 6, 1 << 12);
+            let mut panels = 0;
+            let mut product = |budget| {
+                IndirectGemm {
+                    rows,
+                    weights: &vec![0.0; packed_len(rows, depth)],
+                    bias: &vec![0.0; rows],
+                    values: &vec![0.0; columns + SLACK],
+                    offsets: &vec![0; depth],
+                    columns,
+                    pace: &mut Budget(budget),
+                    take: |_, _, _: &mut [f32], _| panels += 1,
+                }
+                .run()
+            };
+            let steps = (rows * depth * columns) as u64 / PER_STEP;
+            assert_eq!(product(2 * steps), Ok(()), "{rows}");
+            assert_eq!(product(2 * steps / 3), Err(Exhausted), "{rows}");
+            assert!(panels > 1);
+        }
+    }
+
+    fn run(rows: usize, weights: usize, values: usize, offsets: &[usize], columns: usize) {
+        let product = IndirectGemm {
+            rows,
+            weights: &vec![0.0; weights],
+            bias: &vec![0.0; rows],
+            values: &vec![0.0; values],
+            offsets,
+            columns,
+            pace: &mut Unpaced,
+            take: |_, _, _: &mut [f32], _| {},
+        };
+        product.run().unwrap();
+    }
+
+    #[test]
+    #[should_panic(expected = "5 columns from offset 3 on need more than 7 values")]
+    fn rows_end_within_the_values() {
+        run(2, 8, 7, &[0, 3], 5);
+    }
+
+    #[test]
+    #[should_panic(expected = "on need more than 7 values")]
+    fn ends_do_not_wrap() {
+        run(2, 8, 7, &[0, usize::MAX], 5);
+    }
+
+    #[test]
+    #[should_panic(expected = "5 columns from offset 0 on need more than 5 values")]
+    fn one_row_needs_slack() {
+        run(1, 1, 5, &[0], 5);
+    }
+
+    #[test]
+    #[should_panic(expected = "7 packed weights of 8")]
+    fn weights_fill_whole_blocks() {
+        run(2, 7, 8, &[0, 3], 5);
+    }
+
+    #[test]
+    fn sums_are_those_of_plain_loops() {
+        for rows in [1, 2, 4, 5, 8, 9, 16, 17, 21, 32] {
+            for depth in [1, 9, DEPTH, DEPTH + 7] {
+                for columns in [1, 7, 8, 17, 47, 48, 49, 130] {
+                    check(rows, depth, columns, SLACK);
+                    if rows > 1 {
+                        check(rows, depth, columns, 0);
+                    }
+                }
+            }
+        }
+        check(1, 9, 2 * RUN + 5, SLACK);
+        check(6, 27, 1000, 0);
+    }
+}

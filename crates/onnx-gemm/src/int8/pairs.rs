@@ -1,0 +1,140 @@
+//! Integer products by AVX2's `vpmaddwd`, which multiplies two pairs of `i16` and adds their products.
+
+use pulp::{NullaryFnOnce, x86::V3};
+
+/// Columns of a tile.
+const COLUMNS: usize = 16;
+
+/// Rows of a tile.
+const ROWS: usize = 4;
+
+/// Two terms of [`COLUMNS`] columns, the two terms of a column next to each other.
+type Pairs = [[i16; COLUMNS]; 2];
+
+/// Sums of half a tile's columns.
+type Sums = [i32; COLUMNS / 2];
+
+/// Sums of a tile.
+type Tile = [[Sums; 2]; ROWS];
+
+/// A second factor in panels of [`COLUMNS`] columns, two terms of a column next to each other. Terms and columns are filled up with zeros.
+#[derive(Debug)]
+pub(super) struct Packed {
+    blocks: Vec<Pairs>,
+    depth: usize,
+    columns: usize,
+}
+
+impl Packed {
+    pub(super) fn new(matrix: &[i16], depth: usize, columns: usize) -> Self {
+        let pairs = depth.div_ceil(2);
+        let mut blocks = vec![[[0; COLUMNS]; 2]; columns.div_ceil(COLUMNS) * pairs];
+        for (term, row) in matrix.chunks_exact(columns.max(1)).enumerate() {
+            for (block, numbers) in row.chunks(COLUMNS).enumerate() {
+                let pair = blocks[block * pairs + term / 2].as_flattened_mut();
+                for (column, number) in numbers.iter().enumerate() {
+                    pair[2 * column + term % 2] = *number;
+                }
+            }
+        }
+        Self {
+            blocks,
+            depth,
+            columns,
+        }
+    }
+
+    /// Bytes of memory that the matrix takes.
+    #[cfg(test)]
+    pub(super) fn bytes(&self) -> usize {
+        size_of_val(&self.blocks[..])
+    }
+
+    /// Writes the product of whole rows with this matrix; neither depth nor columns may be 0.
+    pub(super) fn multiply(&self, simd: V3, rows: &[i16], sums: &mut [i32]) {
+        simd.vectorize(Product {
+            simd,
+            packed: self,
+            rows,
+            sums,
+        });
+    }
+}
+
+/// Adds the products of two terms of one row with those of eight columns.
+#[inline(always)]
+fn add(simd: V3, sums: Sums, pair: [i16; 2], factors: [i16; COLUMNS]) -> Sums {
+    let pair = simd.avx._mm256_set1_epi32(pulp::cast(pair));
+    let products = simd.avx2._mm256_madd_epi16(pair, pulp::cast(factors));
+    pulp::cast(simd.avx2._mm256_add_epi32(pulp::cast(sums), products))
+}
+
+struct Product<'p> {
+    simd: V3,
+    packed: &'p Packed,
+    rows: &'p [i16],
+    sums: &'p mut [i32],
+}
+
+impl NullaryFnOnce for Product<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn call(self) {
+        self.run();
+    }
+}
+
+impl Product<'_> {
+    #[inline(always)]
+    fn run(self) {
+        let Packed {
+            blocks,
+            depth,
+            columns,
+        } = self.packed;
+        let (depth, columns) = (*depth, *columns);
+        let pairs = depth.div_ceil(2);
+        let mut factors = vec![[[0i16; 2]; ROWS]; pairs];
+        let lines = self.rows.chunks(ROWS * depth);
+        for (rows, sums) in lines.zip(self.sums.chunks_mut(ROWS * columns)) {
+            let count = rows.len() / depth;
+            for (row, numbers) in rows.chunks_exact(depth).enumerate() {
+                let (whole, last) = numbers.as_chunks::<2>();
+                for (factors, pair) in factors.iter_mut().zip(whole) {
+                    factors[row] = *pair;
+                }
+                if let (Some(factors), [last]) = (factors.last_mut(), last) {
+                    factors[row] = [*last, 0];
+                }
+            }
+            for (block, numbers) in blocks.chunks_exact(pairs).enumerate() {
+                let tile = tile(self.simd, &factors, numbers);
+                let first = block * COLUMNS;
+                let width = COLUMNS.min(columns - first);
+                for (row, tile) in tile.iter().take(count).enumerate() {
+                    let tile = &tile.as_flattened()[..width];
+                    sums[row * columns + first..][..width].copy_from_slice(tile);
+                }
+            }
+        }
+    }
+}
+
+/// The product of [`ROWS`] rows with one panel.
+#[inline(always)]
+#[allow(
+    clippy::needless_range_loop,
+    reason = "the sums stay in registers only where every index is a constant"
+)]
+fn tile(simd: V3, factors: &[[[i16; 2]; ROWS]], numbers: &[Pairs]) -> Tile {
+    let mut sums = [[[0; COLUMNS / 2]; 2]; ROWS];
+    for (factors, numbers) in factors.iter().zip(numbers) {
+        for row in 0..ROWS {
+            for half in 0..2 {
+                sums[row][half] = add(simd, sums[row][half], factors[row], numbers[half]);
+            }
+        }
+    }
+    sums
+}

@@ -1,0 +1,215 @@
+//! Weights of 2, 4 or 8 bits in blocks, each with a scale and a zero point.
+
+use std::borrow::Cow;
+
+/// The layout of a column of block-quantised weights: `weight = (number - zero_point) * scale`.
+///
+/// Numbers follow each other from the lowest bits of a byte to its highest. Each block begins with a byte of its own.
+///
+/// ```
+/// use onnx_gemm::BlockQuantized;
+///
+/// let layout = BlockQuantized::new(4, 2);
+/// let mut column = [0.0; 4];
+/// layout.unpack(&[0x21, 0x43], &[1.0, 10.0], &[0.0, 4.0], &mut column);
+/// assert_eq!(column, [1.0, 2.0, -10.0, 0.0]);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockQuantized {
+    bits: usize,
+    block: usize,
+}
+
+impl BlockQuantized {
+    /// A layout of `block` numbers of `bits` bits for each scale.
+    ///
+    /// # Panics
+    /// If `bits` is not 2, 4 or 8, or `block` is 0.
+    #[must_use]
+    pub fn new(bits: usize, block: usize) -> Self {
+        assert!(matches!(bits, 2 | 4 | 8), "numbers of {bits} bits");
+        assert!(block > 0, "blocks without numbers");
+        Self { bits, block }
+    }
+
+    /// The number in the middle of the range, 2^(bits - 1): the zero point of symmetric quantisation.
+    #[must_use]
+    pub fn middle(&self) -> u8 {
+        1 << (self.bits - 1)
+    }
+
+    /// Blocks of a column of `depth` numbers.
+    #[must_use]
+    pub fn blocks(&self, depth: usize) -> usize {
+        depth.div_ceil(self.block)
+    }
+
+    /// Bytes of a block.
+    #[must_use]
+    pub fn block_bytes(&self) -> usize {
+        packed_bytes(self.bits, self.block)
+    }
+
+    /// Bytes that `count` numbers take, as zero points are packed.
+    #[must_use]
+    pub fn packed_bytes(&self, count: usize) -> usize {
+        packed_bytes(self.bits, count)
+    }
+
+    /// The number at `index` of packed numbers.
+    ///
+    /// # Panics
+    /// If it lies past the end.
+    #[inline]
+    #[must_use]
+    pub fn number(&self, packed: &[u8], index: usize) -> u8 {
+        let per_byte = 8 / self.bits;
+        let shifted = packed[index / per_byte] >> (index % per_byte * self.bits);
+        shifted & (u8::MAX >> (8 - self.bits))
+    }
+
+    /// Unpacks a column, in the order of [`ordered`](Self::ordered).
+    ///
+    /// # Panics
+    /// If there are fewer packed bytes, scales or zero points than the blocks of the column need.
+    pub fn unpack(&self, packed: &[u8], scales: &[f32], zero_points: &[f32], column: &mut [f32]) {
+        let blocks = self.blocks(column.len());
+        assert!(
+            packed.len() / self.block_bytes() >= blocks
+                && scales.len() >= blocks
+                && zero_points.len() >= blocks,
+            "{} bytes, {} scales and {} zero points for {blocks} blocks of {} bytes",
+            packed.len(),
+            scales.len(),
+            zero_points.len(),
+            self.block_bytes()
+        );
+        pulp::Arch::new().dispatch(Unpack {
+            layout: *self,
+            packed,
+            scales,
+            zero_points,
+            column,
+        });
+    }
+
+    /// Rows of `depth` elements in the order of unpacked columns: with 4 bits, the elements at even positions of each block before those at
+    /// odd ones, so that a byte's halves are unpacked by vectors. A dot product has the same terms either way.
+    ///
+    /// # Panics
+    /// If `depth` is 0.
+    #[must_use]
+    pub fn ordered<'r>(&self, rows: &'r [f32], depth: usize) -> Cow<'r, [f32]> {
+        assert!(depth > 0, "rows without elements");
+        if self.bits != 4 {
+            return rows.into();
+        }
+        let mut ordered = Vec::with_capacity(rows.len());
+        for row in rows.chunks(depth) {
+            for block in row.chunks(self.block) {
+                ordered.extend(block.iter().step_by(2));
+                ordered.extend(block.iter().skip(1).step_by(2));
+            }
+        }
+        ordered.into()
+    }
+}
+
+/// Bytes of packed numbers, without overflow.
+fn packed_bytes(bits: usize, count: usize) -> usize {
+    count.div_ceil(8 / bits)
+}
+
+struct Unpack<'u> {
+    layout: BlockQuantized,
+    packed: &'u [u8],
+    scales: &'u [f32],
+    zero_points: &'u [f32],
+    column: &'u mut [f32],
+}
+
+impl pulp::WithSimd for Unpack<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: pulp::Simd>(self, _: S) {
+        let BlockQuantized { bits, block } = self.layout;
+        let blocks = self
+            .column
+            .chunks_mut(block)
+            .zip(self.packed.chunks_exact(self.layout.block_bytes()));
+        let numbers = self.scales.iter().zip(self.zero_points);
+        for ((column, packed), (&scale, &zero_point)) in blocks.zip(numbers) {
+            match bits {
+                4 => {
+                    let (lower, upper) = column.split_at_mut(column.len().div_ceil(2));
+                    for (weight, &byte) in lower.iter_mut().zip(packed) {
+                        *weight = (f32::from(byte & 15) - zero_point) * scale;
+                    }
+                    for (weight, &byte) in upper.iter_mut().zip(packed) {
+                        *weight = (f32::from(byte >> 4) - zero_point) * scale;
+                    }
+                }
+                8 => {
+                    for (weight, &byte) in column.iter_mut().zip(packed) {
+                        *weight = (f32::from(byte) - zero_point) * scale;
+                    }
+                }
+                _ => {
+                    for (index, weight) in column.iter_mut().enumerate() {
+                        *weight = (f32::from(self.layout.number(packed, index)) - zero_point) * scale;
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dot_products_are_those_of_numbers_less_zero_points() {
+        for bits in [2, 4, 8] {
+            for (block, depth) in [(16, 32), (16, 19), (3, 7), (32, 5)] {
+                let layout = BlockQuantized::new(bits, block);
+                let (blocks, bytes) = (layout.blocks(depth), layout.block_bytes());
+                let packed: Vec<u8> = (0..blocks * bytes).map(|at| (at * 91 + 7) as u8).collect();
+                let scales: Vec<f32> = (0..blocks).map(|at| (at + 1) as f32 / 4.0).collect();
+                let zero_points: Vec<f32> = (0..blocks).map(|at| at as f32).collect();
+                let row: Vec<f32> = (0..depth).map(|at| at as f32 - 4.0).collect();
+                let expected: f32 = (0..depth)
+                    .map(|term| {
+                        let block_of_term = term / block;
+                        let packed = &packed[block_of_term * bytes..][..bytes];
+                        let number = f32::from(layout.number(packed, term % block));
+                        (number - zero_points[block_of_term]) * scales[block_of_term] * row[term]
+                    })
+                    .sum();
+                let mut column = vec![f32::NAN; depth];
+                layout.unpack(&packed, &scales, &zero_points, &mut column);
+                let ordered = layout.ordered(&row, depth);
+                let found: f32 = column.iter().zip(&*ordered).map(|(a, b)| a * b).sum();
+                assert_eq!(found, expected, "{bits} bits, blocks of {block}, {depth} deep");
+            }
+        }
+    }
+
+    #[test]
+    fn numbers_begin_with_the_lowest_bits() {
+        let numbers = |bits| {
+            let layout = BlockQuantized::new(bits, 1);
+            (0..8 / bits).map(move |index| layout.number(&[0b1110_0100], index))
+        };
+        assert_eq!(numbers(2).collect::<Vec<_>>(), [0, 1, 2, 3]);
+        assert_eq!(numbers(4).collect::<Vec<_>>(), [4, 14]);
+        assert_eq!(numbers(8).collect::<Vec<_>>(), [228]);
+    }
+
+    #[test]
+    #[should_panic(expected = "1 bytes, 1 scales and 1 zero points for 2 blocks of 1 bytes")]
+    fn every_block_has_bytes_a_scale_and_a_zero_point() {
+        BlockQuantized::new(4, 2).unpack(&[0], &[1.0], &[0.0], &mut [0.0; 3]);
+    }
+}

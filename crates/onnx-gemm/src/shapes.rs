@@ -1,0 +1,26 @@
+//! Checks of slices against the matrices that they are.
+
+/// Panics unless a matrix has `rows * columns` elements.
+#[track_caller]
+pub(crate) fn expect_matrix(name: &str, len: usize, [rows, columns]: [usize; 2]) {
+    assert_eq!(
+        rows.checked_mul(columns),
+        Some(len),
+        "{name} of {rows} rows and {columns} columns has {len} elements"
+    );
+}
+
+/// Panics unless both factors' rows are whole and equally many; the depth may be 0.
+#[track_caller]
+pub(crate) fn expect_rows(a: usize, depth: usize, c: usize, columns: usize) {
+    let is_fitting = match (depth, columns) {
+        (0, 0) => a == 0 && c == 0,
+        (0, columns) => a == 0 && c.is_multiple_of(columns),
+        (depth, 0) => a.is_multiple_of(depth) && c == 0,
+        (depth, columns) => a.is_multiple_of(depth) && c.is_multiple_of(columns) && a / depth == c / columns,
+    };
+    assert!(
+        is_fitting,
+        "a of {a} and c of {c} elements are not the same number of rows of {depth} and {columns}"
+    );
+}
