@@ -63,7 +63,7 @@ pub(super) enum Term {
     Square,
 }
 
-/// What becomes of a sum.
+/// How a sum is finished.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Finish {
     Sum,
