@@ -52,6 +52,9 @@ pub(crate) fn is_cancelled(error: &TractError) -> bool {
 /// Steps between two looks at the token; a step takes some nanoseconds.
 const STEPS: u64 = 1 << 18;
 
+/// Elements that are computed between two calls of [`Pace::spend`]: so many that it takes no time beside them.
+pub(crate) const PART: usize = 1 << 14;
+
 /// The steps of an operator, counted so that it ends soon after its run.
 #[derive(Debug, Default)]
 pub(crate) struct Pace {
@@ -71,6 +74,52 @@ impl Pace {
         }
         self.steps = 0;
         check_all()
+    }
+
+    /// Has a function go over elements in parts.
+    ///
+    /// # Errors
+    /// As [`Pace::spend`].
+    pub(crate) fn over<T>(&mut self, elements: &mut [T], mut run: impl FnMut(&mut [T])) -> TractResult<()> {
+        for part in elements.chunks_mut(PART) {
+            self.spend(part.len() as u64)?;
+            run(part);
+        }
+        Ok(())
+    }
+
+    /// Has a function make elements of others in parts that are as long.
+    ///
+    /// # Errors
+    /// As [`Pace::spend`].
+    pub(crate) fn pairs<A, B>(
+        &mut self,
+        from: &[A],
+        to: &mut [B],
+        mut run: impl FnMut(&[A], &mut [B]),
+    ) -> TractResult<()> {
+        for (from, to) in from.chunks(PART).zip(to.chunks_mut(PART)) {
+            self.spend(from.len() as u64)?;
+            run(from, to);
+        }
+        Ok(())
+    }
+
+    /// Makes an element of each.
+    ///
+    /// # Errors
+    /// As [`Pace::spend`].
+    pub(crate) fn map<'f, A, B>(
+        &mut self,
+        from: &'f [A],
+        function: impl Fn(&'f A) -> B,
+    ) -> TractResult<Vec<B>> {
+        let mut made = Vec::with_capacity(from.len());
+        for part in from.chunks(PART) {
+            self.spend(part.len() as u64)?;
+            made.extend(part.iter().map(&function));
+        }
+        Ok(made)
     }
 }
 

@@ -51,7 +51,7 @@ impl InputCheck {
                 let number = |tensor: &TValue| scalar::<f64>(tensor);
                 range_fits(number(start)?, number(limit)?, number(step)?).map_err(BadInput::from)?;
             }
-            (Self::Divisor, [_, divisor]) if crate::ops::has_zero(divisor) => {
+            (Self::Divisor, [_, divisor]) if crate::ops::has_zero(divisor)? => {
                 bail!(BadInput("an integer would be divided by zero".to_owned()));
             }
             (Self::Pixels, [images, ..]) if images.shape().iter().skip(1).any(|&dim| dim == 0) => {

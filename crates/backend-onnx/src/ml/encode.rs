@@ -6,6 +6,7 @@ use tract_hir::internal::*;
 
 use crate::{
     building::BuildContext,
+    cancelling::{PART, Pace},
     faults::{BadInput, Refusal},
     lowered::OnnxNode,
     ops::{Attributes, Fact, Kernel, elements, kernel},
@@ -99,19 +100,20 @@ impl Kernel for OneHotEncoder {
         let input = &inputs[0];
         // A list of numbers, and of columns.
         size::admit_now(input.len() as u64 * 24)?;
+        let mut pace = Pace::default();
         let columns: Vec<Option<usize>> = match &self.categories {
             Categories::Strings(columns) => {
-                let texts = elements::elements::<String>(input)?.iter();
-                texts.map(|text| columns.get(text).copied()).collect()
+                let texts = elements::elements::<String>(input)?;
+                pace.map(texts, |text| columns.get(text).copied())?
             }
             Categories::Ints(columns) => {
                 let ints = input.cast_to::<i64>()?;
-                let ints = elements::elements::<i64>(&ints)?.iter();
-                ints.map(|int| columns.get(int).copied()).collect()
+                pace.map(elements::elements::<i64>(&ints)?, |int| columns.get(int).copied())?
             }
         };
         let mut hot = vec![0.0f32; columns.len() * self.count];
         for (index, column) in columns.into_iter().enumerate() {
+            pace.spend(1)?;
             match column {
                 Some(column) => hot[index * self.count + column] = 1.0,
                 None if self.ignores_unknown => {}
@@ -158,10 +160,12 @@ impl Kernel for FeatureVectorizer {
         let width = self.width;
         let mut out = Vec::new();
         let mut at = 0;
+        let mut pace = Pace::default();
         for (input, &columns) in inputs.iter().zip(&self.widths) {
             let rows = super::rows::Rows::read(input)?;
             out.resize(rows.count * width, 0.0);
             for (row, out) in rows.iter().zip(out.chunks_exact_mut(width.max(1))) {
+                pace.spend(1 + row.len() as u64)?;
                 let shared = columns.min(row.len());
                 out[at..at + shared].copy_from_slice(&row[..shared]);
             }
@@ -226,7 +230,17 @@ impl Kernel for ArrayFeatureExtractor {
 fn columns<T: elements::Element>(data: &Tensor, positions: &[usize], shape: &[usize]) -> TractResult<Tensor> {
     let width = data.shape().last().copied().unwrap_or(0).max(1);
     let rows = elements::elements::<T>(data)?.chunks_exact(width);
-    let picked = rows.flat_map(|row| positions.iter().map(|&position| &row[position]));
-    size::admit_contents(picked.clone().map(|element| (element, 1)))?;
-    elements::tensor(shape, picked.cloned().collect())
+    let picked = rows
+        .clone()
+        .flat_map(|row| positions.iter().map(|&position| &row[position]));
+    size::admit_contents(picked.map(|element| (element, 1)))?;
+    let mut made = Vec::with_capacity(rows.len() * positions.len());
+    let mut pace = Pace::default();
+    for row in rows {
+        for positions in positions.chunks(PART) {
+            pace.spend(positions.len() as u64)?;
+            made.extend(positions.iter().map(|&position| row[position].clone()));
+        }
+    }
+    elements::tensor(shape, made)
 }

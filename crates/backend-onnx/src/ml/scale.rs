@@ -7,6 +7,7 @@ use tract_hir::internal::*;
 use super::rows::{self, Rows};
 use crate::{
     building::BuildContext,
+    cancelling::{PART, Pace},
     faults::{BadInput, Refusal},
     lowered::OnnxNode,
     ops::{Attributes, Fact, Kernel, elements, kernel},
@@ -84,10 +85,14 @@ impl Kernel for Scaler {
         let rows = Rows::read(&inputs[0])?;
         check_width(self.scale.len(), rows.width)?;
         let mut out = rows.values.into_owned();
+        let mut pace = Pace::default();
         if let (&[offset], &[scale]) = (&*self.offset, &*self.scale) {
-            out.iter_mut().for_each(|x| *x = (*x - offset) * scale);
+            pace.over(&mut out, |out| {
+                out.iter_mut().for_each(|x| *x = (*x - offset) * scale);
+            })?;
         } else if rows.width > 0 {
             for row in out.chunks_exact_mut(rows.width) {
+                pace.spend(row.len() as u64)?;
                 for ((x, offset), scale) in row.iter_mut().zip(&self.offset).zip(&self.scale) {
                     *x = (*x - offset) * scale;
                 }
@@ -118,7 +123,9 @@ impl Kernel for Normalizer {
         let rows = Rows::read(&inputs[0])?;
         let width = rows.width.max(1);
         let mut out = rows.values.into_owned();
+        let mut pace = Pace::default();
         for row in out.chunks_exact_mut(width) {
+            pace.spend(row.len() as u64)?;
             let norm = match self {
                 // The greatest value, not the greatest magnitude, as ONNX has it.
                 Self::Max => row.iter().copied().fold(f32::NEG_INFINITY, f32::max),
@@ -158,7 +165,7 @@ impl Kernel for Binarizer {
             )));
         }
         let above = |x: &f32| f32::from(u8::from(*x > self.threshold));
-        let out = values.iter().map(above).collect();
+        let out = Pace::default().map(values, above)?;
         Ok(tvec![elements::tensor(inputs[0].shape(), out)?])
     }
 }
@@ -215,11 +222,13 @@ fn impute<T: elements::Element + Copy, V>(
         true => value(&values[(index % width.max(1)) % values.len()]),
         false => *x,
     };
-    let out = elements::elements::<T>(input)?
-        .iter()
-        .enumerate()
-        .map(imputed)
-        .collect();
+    let given = elements::elements::<T>(input)?;
+    let mut out = Vec::with_capacity(given.len());
+    let mut pace = Pace::default();
+    for (part, given) in given.chunks(PART).enumerate() {
+        pace.spend(given.len() as u64)?;
+        out.extend((part * PART..).zip(given).map(imputed));
+    }
     elements::tensor(input.shape(), out)
 }
 

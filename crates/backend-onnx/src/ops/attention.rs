@@ -271,7 +271,7 @@ impl Kernel for Attention {
                     scores[limit.min(end).min(total)..].fill(LEAST);
                 }
                 give(Scores::Masked, &work.scores);
-                work.weigh(None);
+                work.weigh(None)?;
                 give(Scores::Weights, &work.scores);
                 let at = (index * rows + first) * width;
                 work.sums(&mut made[at..at + count * width])?;
@@ -481,7 +481,7 @@ impl Work {
     }
 
     /// Scores as weights, beside one more score that weighs no value. A row of which nothing counts weighs nothing.
-    pub(super) fn weigh(&mut self, sink: Option<f32>) {
+    pub(super) fn weigh(&mut self, sink: Option<f32>) -> TractResult<()> {
         let total = self.total.max(1);
         let counts: Vec<f32> = self
             .scores
@@ -500,7 +500,7 @@ impl Work {
                 sum / (sum + (sink - most).exp())
             })
             .collect();
-        softmax::rows(&mut self.scores, total);
+        softmax::rows(&mut self.scores, total)?;
         for (row, part) in self.scores.chunks_exact_mut(total).zip(counts) {
             match part {
                 1.0 => {}
@@ -508,6 +508,7 @@ impl Work {
                 part => row.iter_mut().for_each(|weight| *weight *= part),
             }
         }
+        Ok(())
     }
 
     /// The values that the next sums are made of.

@@ -11,6 +11,7 @@ use super::{
 };
 use crate::{
     building::BuildContext,
+    cancelling::Pace,
     faults::{BadInput, Limit, Unsupported},
     lowered::OnnxNode,
 };
@@ -67,6 +68,7 @@ impl Kernel for AttentionMask {
     fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
         let (mask, scores) = (elements::<i32>(&inputs[0])?, inputs[1].shape());
         let value = |lets_through: bool| if lets_through { 0.0 } else { self.filter };
+        let mut pace = Pace::default();
         let (shape, values): ([usize; 4], Vec<f32>) = match *inputs[0].shape() {
             [_] => {
                 let [batch, _, _, columns] = *scores else {
@@ -80,18 +82,16 @@ impl Kernel for AttentionMask {
                 let starts = mask.get(batch..).filter(|starts| starts.len() == batch);
                 let mut values = Vec::with_capacity(batch * columns);
                 for (index, length) in mask.iter().take(batch).enumerate() {
+                    pace.spend(columns as u64)?;
                     let seen = starts.map_or(Ok(0), |starts| end(&starts[index]))?..end(length)?;
                     values.extend((0..columns).map(|column| value(seen.contains(&column))));
                 }
                 ([batch, 1, 1, columns], values)
             }
-            [batch, columns] => (
-                [batch, 1, 1, columns],
-                mask.iter().map(|&mask| value(mask > 0)).collect(),
-            ),
+            [batch, columns] => ([batch, 1, 1, columns], pace.map(mask, |&mask| value(mask > 0))?),
             [batch, rows, columns] => (
                 [batch, 1, rows, columns],
-                mask.iter().map(|&mask| value(mask > 0)).collect(),
+                pace.map(mask, |&mask| value(mask > 0))?,
             ),
             _ => bail!("a mask of {} dimensions", inputs[0].rank()),
         };
@@ -138,7 +138,9 @@ impl Kernel for CausalMask {
         let past = past.unwrap_or(0);
         let mut values = vec![0.0; rows * columns];
         let last = rows.saturating_sub(1);
+        let mut pace = Pace::default();
         for (row, values) in values.chunks_exact_mut(columns.max(1)).enumerate().take(last) {
+            pace.spend(columns as u64)?;
             let seen = past.saturating_add(row + 1).min(columns);
             values[seen..].fill(f32::MIN);
         }

@@ -14,6 +14,7 @@ use super::{
 };
 use crate::{
     building::BuildContext,
+    cancelling::Pace,
     dtype,
     faults::{BadInput, Unsupported},
     lowered::OnnxNode,
@@ -62,8 +63,10 @@ impl Kernel for Cast {
     }
 }
 
-fn convert(from: &Tensor, to: DatumType) -> TractResult<Tensor> {
+/// A value as another type, as ONNX has it.
+pub(super) fn convert(from: &Tensor, to: DatumType) -> TractResult<Tensor> {
     let shape = from.shape();
+    let mut pace = Pace::default();
     match (from.datum_type(), to) {
         (same, to) if same == to => Ok(from.clone()),
         (DatumType::String, to) => {
@@ -78,7 +81,7 @@ fn convert(from: &Tensor, to: DatumType) -> TractResult<Tensor> {
         }
         (DatumType::Bool, DatumType::String) => {
             let text = |&bool: &bool| if bool { "1" } else { "0" }.to_owned();
-            tensor(shape, elements::<bool>(from)?.iter().map(text).collect())
+            tensor(shape, pace.map(elements::<bool>(from)?, text)?)
         }
         (DatumType::Bool, to) => {
             let truths = elements::<bool>(from)?;
@@ -88,15 +91,13 @@ fn convert(from: &Tensor, to: DatumType) -> TractResult<Tensor> {
         (DatumType::F32, DatumType::F16) => {
             let from = elements::<f32>(from)?;
             filled(shape, |halves: &mut [f16]| {
-                halves.convert_from_f32_slice(from);
-                Ok(())
+                pace.pairs(from, halves, |from, halves| halves.convert_from_f32_slice(from))
             })
         }
         (DatumType::F16, DatumType::F32) => {
             let from = elements::<f16>(from)?;
             filled(shape, |numbers| {
-                from.convert_to_f32_slice(numbers);
-                Ok(())
+                pace.pairs(from, numbers, HalfFloatSliceExt::convert_to_f32_slice)
             })
         }
         (number, to) => with_number!(number, F => numbers::<F>(elements::<F>(from)?, shape, to)),
@@ -124,7 +125,7 @@ where
 {
     match to {
         DatumType::Bool => mapped(from, shape, |x| AsPrimitive::<f64>::as_(x) != 0.0),
-        DatumType::String => tensor(shape, from.iter().map(F::text).collect()),
+        DatumType::String => tensor(shape, Pace::default().map(from, F::text)?),
         // What is too large for a few bits loses the others, as in ONNX Runtime and in NumPy.
         DatumType::U8 | DatumType::U16 | DatumType::I8 | DatumType::I16 if F::datum_type().is_float() => {
             let whole = |x: F| {
@@ -153,10 +154,11 @@ fn mapped<F: Copy, T: Element>(
     function: impl Fn(F) -> T,
 ) -> TractResult<Tensor> {
     filled(shape, |to| {
-        to.iter_mut()
-            .zip(from)
-            .for_each(|(to, from)| *to = function(*from));
-        Ok(())
+        Pace::default().pairs(from, to, |from, to| {
+            to.iter_mut()
+                .zip(from)
+                .for_each(|(to, from)| *to = function(*from));
+        })
     })
 }
 
@@ -183,7 +185,9 @@ where
     i64: AsPrimitive<T>,
     u64: AsPrimitive<T>,
 {
+    let mut pace = Pace::default();
     let parse = |text: &String| {
+        pace.spend(16 + text.len() as u64)?;
         let text = text.trim();
         // Whole numbers first, as they may have more digits than a float keeps.
         if !T::datum_type().is_float() {

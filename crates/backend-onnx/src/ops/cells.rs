@@ -2,7 +2,7 @@
 //!
 //! Gates are computed a row at a time rather than a unit at a time, so that the loops become vector instructions.
 
-use onnx_gemm::{Unpaced, gemm_nt};
+use onnx_gemm::gemm_nt;
 use tract_hir::internal::*;
 
 use super::{gate_functions::Activation, integer_factors::IntegerFactors};
@@ -105,14 +105,24 @@ pub(super) enum Factors<'r> {
 
 impl Factors<'_> {
     /// The product of `rows` rows, `depth` wide, with `columns` units, of which `skipped` come before.
-    fn multiply(self, a: &[f32], product: &mut [f32], skipped: usize, [rows, depth, columns]: [usize; 3]) {
+    ///
+    /// # Errors
+    /// If the request ends meanwhile.
+    fn multiply(
+        self,
+        a: &[f32],
+        product: &mut [f32],
+        skipped: usize,
+        [rows, depth, columns]: [usize; 3],
+        pace: &mut Pace,
+    ) -> TractResult<()> {
         let (a, product) = (&a[..rows * depth], &mut product[..rows * columns]);
         match self {
             Self::Floats(b) => {
                 let b = &b[skipped * depth..][..columns * depth];
-                let Ok(()) = gemm_nt(a, b, [rows, depth, columns], product, &mut Unpaced);
+                gemm_nt(a, b, [rows, depth, columns], product, pace)
             }
-            Self::Integers(b) => b.multiply(a, product),
+            Self::Integers(b) => b.multiply(a, product, pace),
         }
     }
 
@@ -162,7 +172,7 @@ impl Side<'_> {
             pace.spend((rows * input * gates) as u64 / 8 + 1)?;
             let products = &mut products[first * gates..][..rows * gates];
             self.w
-                .multiply(&x[first * input..], products, 0, [rows, input, gates]);
+                .multiply(&x[first * input..], products, 0, [rows, input, gates], &mut pace)?;
         }
         let bias = self.input_bias();
         // ONNX Runtime adds it last where products are of integers; elsewhere this is faster.
@@ -190,7 +200,8 @@ impl Side<'_> {
                     .for_each(|(row, _)| row.fill(0.0));
                 h = &seen;
             }
-            self.r.multiply(h, &mut recurrent, 0, [batch, hidden, early]);
+            self.r
+                .multiply(h, &mut recurrent, 0, [batch, hidden, early], &mut pace)?;
             if is_late {
                 for row in self.rows(turn) {
                     let x = &products[(row.step * batch + row.index) * gates..][hidden..2 * hidden];
@@ -204,7 +215,7 @@ impl Side<'_> {
                     }
                 }
                 self.r
-                    .multiply(&reset, &mut third, early, [batch, hidden, hidden]);
+                    .multiply(&reset, &mut third, early, [batch, hidden, hidden], &mut pace)?;
             }
             for row in self.rows(turn) {
                 let x = &products[(row.step * batch + row.index) * gates..][..gates];

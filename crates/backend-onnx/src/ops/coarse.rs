@@ -11,7 +11,7 @@ use super::{
     elements::{elements, tensor},
     kernel::{Fact, Kernel, kernel},
 };
-use crate::{building::BuildContext, lowered::OnnxNode};
+use crate::{building::BuildContext, cancelling::Pace, lowered::OnnxNode};
 
 pub(crate) fn coarse(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
     Ok(kernel(Coarse {
@@ -44,18 +44,15 @@ impl Kernel for Coarse {
     fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
         let shape = inputs[0].shape();
         if inputs[0].datum_type() == DatumType::F64 {
-            let values = elements::<f64>(&inputs[0])?.iter();
-            let made = values.map(|&x| match self.is_tanh {
+            let made = Pace::default().map(elements::<f64>(&inputs[0])?, |&x| match self.is_tanh {
                 true => x.tanh(),
                 false => 1.0 / (1.0 + (-x).exp()),
-            });
-            return Ok(tvec![tensor(shape, made.collect::<Vec<f64>>())?]);
+            })?;
+            return Ok(tvec![tensor(shape, made)?]);
         }
         let mut values = elements::<f32>(&inputs[0])?.to_vec();
-        match self.is_tanh {
-            true => tanh(&mut values),
-            false => sigmoid(&mut values),
-        }
+        let function = if self.is_tanh { tanh } else { sigmoid };
+        Pace::default().over(&mut values, function)?;
         Ok(tvec![tensor(shape, values)?])
     }
 }

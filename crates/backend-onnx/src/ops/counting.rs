@@ -12,6 +12,7 @@ use super::{
 };
 use crate::{
     building::BuildContext,
+    cancelling::{PART, Pace},
     faults::{BadInput, Refusal, Unsupported},
     input_check::{self, LongRange},
     lowered::OnnxNode,
@@ -84,9 +85,14 @@ impl Kernel for Range {
             let (start, step) = (scalar::<T>(&inputs[0])?, scalar::<T>(&inputs[2])?);
             let mut numbers: Vec<T> = Vec::with_capacity(length);
             let mut next = start;
-            for _ in 0..length {
-                numbers.push(next);
-                next = Sum::sum(next, step);
+            let mut pace = Pace::default();
+            while numbers.len() < length {
+                let part = PART.min(length - numbers.len());
+                pace.spend(part as u64)?;
+                for _ in 0..part {
+                    numbers.push(next);
+                    next = Sum::sum(next, step);
+                }
             }
             tensor(&[length], numbers)?
         });
@@ -212,7 +218,9 @@ fn triangles<T: Element + Default + Clone>(
     let values = elements::<T>(input)?;
     filled(shape, |made| {
         made.clone_from_slice(values);
+        let mut pace = Pace::default();
         for (index, line) in made.chunks_exact_mut(columns.max(1)).enumerate() {
+            pace.spend(columns as u64)?;
             // The first column that the lower triangle does not have, or the first one that the upper triangle has.
             let reach = diagonal.saturating_add((index % rows) as i64 + i64::from(!upper));
             let reach = usize::try_from(reach.max(0)).map_or(columns, |reach| reach.min(columns));

@@ -12,6 +12,7 @@ use super::{
 };
 use crate::{
     building::BuildContext,
+    cancelling::{PART, Pace},
     faults::{BadInput, Unsupported},
     lowered::OnnxNode,
 };
@@ -81,9 +82,14 @@ impl CumSum {
         let (size, inner) = (shape[axis], shape[axis + 1..].iter().product::<usize>());
         let mut sums = elements::<T>(input)?.to_vec();
         let mut before = vec![T::default(); inner];
+        let rows = (PART / inner.max(1)).max(1);
+        let mut pace = Pace::default();
         for block in sums.chunks_exact_mut((size * inner).max(1)) {
             before.fill(T::default());
             for step in 0..size {
+                if step % rows == 0 {
+                    pace.spend((rows.min(size - step) * inner) as u64)?;
+                }
                 let row = if self.is_reverse { size - 1 - step } else { step };
                 let row = &mut block[row * inner..][..inner];
                 for (element, before) in row.iter_mut().zip(&mut before) {

@@ -10,7 +10,12 @@ use super::{
     elements::{elements, tensor},
     kernel::{Fact, Kernel, kernel},
 };
-use crate::{building::BuildContext, faults::BadInput, lowered::OnnxNode};
+use crate::{
+    building::BuildContext,
+    cancelling::{PART, Pace},
+    faults::BadInput,
+    lowered::OnnxNode,
+};
 
 /// `Max` and `Min` of floats, where tract's lose NaN.
 pub(crate) fn extremum(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
@@ -93,7 +98,7 @@ impl Kernel for Special {
                 || self.positive && x == f64::INFINITY
                 || self.negative && x == f64::NEG_INFINITY
         };
-        let values = elements::<f64>(&inputs[0])?.iter().map(is_meant).collect();
+        let values = Pace::default().map(elements::<f64>(&inputs[0])?, is_meant)?;
         Ok(tvec![tensor(inputs[0].shape(), values)?])
     }
 }
@@ -143,7 +148,7 @@ impl Kernel for Remainder {
                 broadcast::<$T, false>(a, b, |a, b| a % b)
             };
         }
-        if has_zero(b) {
+        if has_zero(b)? {
             bail!(BadInput(
                 "a remainder of a division by zero is not defined".to_owned()
             ));
@@ -165,14 +170,21 @@ impl Kernel for Remainder {
 }
 
 /// Whether any element of a tensor is an integer, or a dimension, that is zero.
-pub(crate) fn has_zero(tensor: &Tensor) -> bool {
+pub(crate) fn has_zero(tensor: &Tensor) -> TractResult<bool> {
     if let Ok(dims) = elements::<TDim>(tensor) {
-        return dims.iter().any(|dim| *dim == TDim::Val(0));
+        return Ok(dims.iter().any(|dim| *dim == TDim::Val(0)));
     }
-    let size = tensor.datum_type().size_of();
-    tensor.datum_type().is_integer()
-        && tensor
-            .as_bytes()
-            .chunks_exact(size.max(1))
-            .any(|bytes| bytes.iter().all(|&byte| byte == 0))
+    if !tensor.datum_type().is_integer() {
+        return Ok(false);
+    }
+    let size = tensor.datum_type().size_of().max(1);
+    let mut pace = Pace::default();
+    for part in tensor.as_bytes().chunks(PART * size) {
+        pace.spend(part.len() as u64)?;
+        let mut numbers = part.chunks_exact(size);
+        if numbers.any(|bytes| bytes.iter().all(|&byte| byte == 0)) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }

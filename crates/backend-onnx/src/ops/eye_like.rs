@@ -11,6 +11,7 @@ use super::{
 };
 use crate::{
     building::BuildContext,
+    cancelling::Pace,
     dtype,
     faults::{Refusal, Unsupported},
     lowered::OnnxNode,
@@ -62,7 +63,9 @@ impl Kernel for EyeLike {
     fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
         let shape = inputs[0].shape();
         let mut eye = vec![0u8; shape[0] * shape[1]];
+        let mut pace = Pace::default();
         for (row, line) in eye.chunks_exact_mut(shape[1].max(1)).enumerate() {
+            pace.spend(shape[1] as u64)?;
             let column = (row as i64).saturating_add(self.diagonal);
             if let Some(place) = usize::try_from(column)
                 .ok()

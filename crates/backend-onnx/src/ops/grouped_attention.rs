@@ -15,6 +15,7 @@ use super::{
 };
 use crate::{
     building::BuildContext,
+    cancelling::Pace,
     faults::{BadInput, Limit, Unsupported, ensure_input},
     lowered::OnnxNode,
     size,
@@ -384,7 +385,7 @@ impl Kernel for GroupedAttention {
                     scores[..start].fill(LEAST);
                     scores[end..].fill(LEAST);
                 }
-                work.weigh(sink);
+                work.weigh(sink)?;
                 work.sums(&mut made[at..at + count * width])?;
             }
         }
@@ -420,7 +421,9 @@ impl GroupedAttention {
             sin.shape()
         );
         let (cos, sin) = (elements::<f32>(cos)?, elements::<f32>(sin)?);
+        let mut pace = Pace::default();
         for (index, head) in numbers.chunks_exact_mut(width.max(1)).enumerate() {
+            pace.spend(width as u64)?;
             let line = places[index / (heads * rows) * rows + index % rows] * half;
             let caches = [cos, sin].map(|cache| &cache[line..line + half]);
             turn(&mut head[..2 * half], caches, self.is_interleaved);

@@ -9,7 +9,7 @@ use super::{
     elements::{elements, tensor},
     kernel::{Fact, Kernel, kernel},
 };
-use crate::{building::BuildContext, faults::Unsupported, lowered::OnnxNode};
+use crate::{building::BuildContext, cancelling::Pace, faults::Unsupported, lowered::OnnxNode};
 
 /// `Hardmax` of FP32 or FP64, of any operator set.
 pub(crate) fn hardmax(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
@@ -57,22 +57,29 @@ impl Kernel for Hardmax {
         Ok(tvec![match inputs[0].datum_type() {
             DatumType::F64 => tensor(
                 shape,
-                chosen(elements::<f64>(&inputs[0])?, count, inner, [0.0, 1.0])
+                chosen(elements::<f64>(&inputs[0])?, count, inner, [0.0, 1.0])?
             )?,
             _ => tensor(
                 shape,
-                chosen(elements::<f32>(&inputs[0])?, count, inner, [0.0, 1.0])
+                chosen(elements::<f32>(&inputs[0])?, count, inner, [0.0, 1.0])?
             )?,
         }])
     }
 }
 
 /// One for the first of the greatest of `count` elements that stand `inner` apart, zero for the others.
-fn chosen<T: Copy + PartialOrd>(values: &[T], count: usize, inner: usize, [zero, one]: [T; 2]) -> Vec<T> {
+fn chosen<T: Copy + PartialOrd>(
+    values: &[T],
+    count: usize,
+    inner: usize,
+    [zero, one]: [T; 2],
+) -> TractResult<Vec<T>> {
+    let mut pace = Pace::default();
     let mut chosen = vec![zero; values.len()];
     let size = (count * inner).max(1);
     for (values, chosen) in values.chunks_exact(size).zip(chosen.chunks_exact_mut(size)) {
         for lane in 0..inner {
+            pace.spend(count as u64)?;
             let mut places = (lane..values.len()).step_by(inner);
             let Some(first) = places.next() else {
                 continue;
@@ -86,5 +93,5 @@ fn chosen<T: Copy + PartialOrd>(values: &[T], count: usize, inner: usize, [zero,
             chosen[greatest] = one;
         }
     }
-    chosen
+    Ok(chosen)
 }

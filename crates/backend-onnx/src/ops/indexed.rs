@@ -14,6 +14,7 @@ use super::{
 };
 use crate::{
     building::BuildContext,
+    cancelling::{PART, Pace},
     faults::{Limit, Refusal, Unsupported, ensure_input},
     input_check::within,
     lowered::OnnxNode,
@@ -118,6 +119,7 @@ impl Naming {
         let steps: TVec<usize> = (0..data.len())
             .map(|axis| data[axis + 1..].iter().product())
             .collect();
+        let mut pace = Pace::default();
         match self {
             Self::Elements { axis } => {
                 let axis = axis::axis(axis, data.len())?;
@@ -134,9 +136,12 @@ impl Naming {
                 for row in indices.chunks_exact(given[last].max(1)) {
                     let axes = (0..last).filter(|&other| other != axis);
                     let mut base: usize = axes.map(|other| at[other] * steps[other]).sum();
-                    for &index in row {
-                        places.push(base + within(index, data[axis])? as usize * steps[axis]);
-                        base += step;
+                    for part in row.chunks(PART) {
+                        pace.spend(part.len() as u64)?;
+                        for &index in part {
+                            places.push(base + within(index, data[axis])? as usize * steps[axis]);
+                            base += step;
+                        }
                     }
                     advance(&mut at, given);
                 }
@@ -154,6 +159,7 @@ impl Naming {
                 let mut places = Vec::with_capacity(count);
                 let mut at: TVec<usize> = outer.iter().map(|_| 0).collect();
                 for number in 0..count {
+                    pace.spend(1 + depth as u64)?;
                     let coordinates = &indices[number * depth..][..depth];
                     let mut base: usize = at
                         .iter()
@@ -228,10 +234,17 @@ fn blocks<T: Element>(data: &Tensor, named: &Named, shape: &[usize]) -> TractRes
     let named_blocks = named.places.iter().map(|&place| &data[place..][..named.block]);
     crate::size::admit_contents(named_blocks.flatten().map(|element| (element, 1)))?;
     let mut made: Vec<T> = Vec::with_capacity(shape.iter().product());
+    let mut pace = Pace::default();
     match named.block {
-        1 => made.extend(named.places.iter().map(|&place| data[place].clone())),
+        1 => {
+            for places in named.places.chunks(PART) {
+                pace.spend(places.len() as u64)?;
+                made.extend(places.iter().map(|&place| data[place].clone()));
+            }
+        }
         block => {
             for &place in &named.places {
+                pace.spend(block as u64)?;
                 made.extend_from_slice(&data[place..][..block]);
             }
         }
@@ -358,14 +371,19 @@ fn put<T: Element>(
 ) -> TractResult<Tensor> {
     let mut joined = elements::<T>(data)?.to_vec();
     let updates = elements::<T>(updates)?;
+    let mut pace = Pace::default();
     match named.block {
         1 => {
-            for (&place, update) in named.places.iter().zip(updates) {
-                join(&mut joined[place], update);
+            for (places, updates) in named.places.chunks(PART).zip(updates.chunks(PART)) {
+                pace.spend(places.len() as u64)?;
+                for (&place, update) in places.iter().zip(updates) {
+                    join(&mut joined[place], update);
+                }
             }
         }
         block => {
             for (&place, updates) in named.places.iter().zip(updates.chunks_exact(block.max(1))) {
+                pace.spend(block as u64)?;
                 for (place, update) in joined[place..][..block].iter_mut().zip(updates) {
                     join(place, update);
                 }

@@ -3,11 +3,11 @@
 
 use std::sync::Arc;
 
-use onnx_gemm::{PackedIntegers, Unpaced};
+use onnx_gemm::PackedIntegers;
 use tract_hir::internal::*;
 
 use super::{elements::elements, quantize};
-use crate::faults::Limit;
+use crate::{cancelling::Pace, faults::Limit};
 
 /// Sums of more products of 8-bit numbers could be too large for 32 bits.
 const MAX_DEPTH: usize = 1 << 15;
@@ -62,14 +62,17 @@ impl IntegerFactors {
     }
 
     /// The product of whole rows, of floats.
-    pub(super) fn multiply(&self, a: &[f32], product: &mut [f32]) {
+    ///
+    /// # Errors
+    /// If the request ends meanwhile.
+    pub(super) fn multiply(&self, a: &[f32], product: &mut [f32], pace: &mut Pace) -> TractResult<()> {
         if product.is_empty() {
-            return;
+            return Ok(());
         }
         let mut rounded = vec![0i16; a.len()];
         let scale = quantize::rounded_to_bytes(a, &mut rounded);
         let mut sums = vec![0; product.len()];
-        let Ok(()) = self.values.multiply(&rounded, &mut sums, &mut Unpaced);
+        self.values.multiply(&rounded, &mut sums, pace)?;
         let scales = match &self.scales[..] {
             [scale] => &vec![*scale; self.values.columns()],
             scales => scales,
@@ -80,6 +83,7 @@ impl IntegerFactors {
                 *product = sum as f32 * (scale * of_column);
             }
         }
+        Ok(())
     }
 }
 
@@ -100,9 +104,14 @@ mod tests {
         let factors = IntegerFactors::of_directions(&weights, &scales, Some(&zero_points)).unwrap();
         let mut product = [f32::NAN; 4];
         // The range is 255, so that every whole number is kept.
-        factors[0].multiply(&[0.0, 1.0, 2.0, 255.0, 10.0, 0.0], &mut product);
-        assert_eq!(product, [255.0, -500.0, 127.5, 64770.0]);
-        factors[0].multiply(&[0.0; 6], &mut product);
+        let mut multiply = |a: &[f32]| {
+            let pace = &mut Pace::default();
+            factors[0].multiply(a, &mut product, pace).unwrap();
+            product
+        };
+        let made = multiply(&[0.0, 1.0, 2.0, 255.0, 10.0, 0.0]);
+        assert_eq!(made, [255.0, -500.0, 127.5, 64770.0]);
+        let product = multiply(&[0.0; 6]);
         assert_eq!(product, [0.0; 4], "a range of nothing");
     }
 

@@ -139,9 +139,11 @@ impl LpNormalization {
         let inner: usize = shape[axis + 1..].iter().product();
         let mut x = elements::<T>(input)?.to_vec();
         let mut norms = vec![0.0f64; inner];
+        let mut pace = Pace::default();
         for block in x.chunks_exact_mut((shape[axis] * inner).max(1)) {
             norms.fill(0.0);
             for line in block.chunks_exact(inner) {
+                pace.spend(inner as u64)?;
                 for (norm, &x) in norms.iter_mut().zip(line) {
                     // Squares and norms have the range of the elements, as in ONNX Runtime.
                     *norm += if self.is_sum {
@@ -156,6 +158,7 @@ impl LpNormalization {
                 *norm = if self.is_sum { sum } else { sum.sqrt() };
             }
             for line in block.chunks_exact_mut(inner) {
+                pace.spend(inner as u64)?;
                 for (x, &norm) in line.iter_mut().zip(&norms) {
                     // A line of zeros stays zero.
                     *x = T::of(if norm == 0.0 { 0.0 } else { (*x).into() / norm });

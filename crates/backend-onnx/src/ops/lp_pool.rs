@@ -12,6 +12,7 @@ use super::{
 };
 use crate::{
     building::BuildContext,
+    cancelling::Pace,
     faults::{Limit, Misfit, Refusal, Unsupported},
     lowered::OnnxNode,
 };
@@ -58,7 +59,9 @@ impl Kernel for GlobalLpPool {
         shape[2..].fill(1);
         let images = elements::<f32>(&inputs[0])?;
         let mut made = vec![0.0; shape.iter().product()];
+        let mut pace = Pace::default();
         for (made, image) in made.iter_mut().zip(images.chunks_exact(size.max(1))) {
+            pace.spend(image.len() as u64)?;
             *made = root(image.iter().map(|&x| raised(x, self.power)).sum(), self.power);
         }
         Ok(tvec![tensor(&shape, made)?])
@@ -239,11 +242,13 @@ impl Kernel for LpPool {
             });
             *size = count;
         }
-        let numbers = elements::<f32>(&inputs[0])?.iter();
-        let powers: Vec<f32> = numbers.map(|&x| raised(x, self.power)).collect();
+        let mut pace = Pace::default();
+        let powers = pace.map(elements::<f32>(&inputs[0])?, |&x| raised(x, self.power))?;
         let mut values = vec![0.0; shape.iter().product()];
         pooling::fold(&axes, 1, &powers, &mut values, |sum, power| sum + power)?;
-        values.iter_mut().for_each(|sum| *sum = root(*sum, self.power));
+        pace.over(&mut values, |sums| {
+            sums.iter_mut().for_each(|sum| *sum = root(*sum, self.power));
+        })?;
         Ok(tvec![tensor(&shape, values)?])
     }
 }

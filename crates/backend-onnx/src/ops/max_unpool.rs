@@ -11,6 +11,7 @@ use super::{
 };
 use crate::{
     building::BuildContext,
+    cancelling::{PART, Pace},
     faults::{BadInput, Limit, Unsupported, ensure_input},
     lowered::OnnxNode,
 };
@@ -107,17 +108,19 @@ impl Kernel for MaxUnpool {
         );
         let mut made = vec![0.0f32; shape.iter().product()];
         let count = made.len();
-        for (&x, &place) in elements::<f32>(&inputs[0])?
-            .iter()
-            .zip(elements::<i64>(&inputs[1])?)
-        {
-            let to = usize::try_from(place).ok().and_then(|place| made.get_mut(place));
-            let Some(to) = to else {
-                bail!(BadInput(format!(
-                    "index {place} is outside of an image of {count} numbers"
-                )));
-            };
-            *to = x;
+        let (numbers, places) = (elements::<f32>(&inputs[0])?, elements::<i64>(&inputs[1])?);
+        let mut pace = Pace::default();
+        for (numbers, places) in numbers.chunks(PART).zip(places.chunks(PART)) {
+            pace.spend(numbers.len() as u64)?;
+            for (&x, &place) in numbers.iter().zip(places) {
+                let to = usize::try_from(place).ok().and_then(|place| made.get_mut(place));
+                let Some(to) = to else {
+                    bail!(BadInput(format!(
+                        "index {place} is outside of an image of {count} numbers"
+                    )));
+                };
+                *to = x;
+            }
         }
         Ok(tvec![tensor(&shape, made)?])
     }

@@ -11,6 +11,7 @@ use super::{
 };
 use crate::{
     building::BuildContext,
+    cancelling::Pace,
     dtype,
     faults::{Limit, Refusal},
     lowered::OnnxNode,
@@ -86,7 +87,12 @@ impl Kernel for Window {
             let angle = step * place as f64;
             a - b * angle.cos() + c * (2.0 * angle).cos()
         };
-        let numbers: Vec<f64> = (0..size).map(at).collect();
+        let mut pace = Pace::default();
+        let mut numbers: Vec<f64> = Vec::with_capacity(size);
+        for place in 0..size {
+            pace.spend(8)?;
+            numbers.push(at(place));
+        }
         let numbers = tensor(&[size], numbers)?;
         Ok(tvec![of_type(numbers, self.datum_type)?])
     }
@@ -149,7 +155,9 @@ impl Kernel for Weights {
             ));
         }
         let mut weights = vec![0.0f64; bins * mels];
+        let mut pace = Pace::default();
         for (mel, edges) in places.windows(3).enumerate() {
+            pace.spend(bins as u64)?;
             let [start, top, end] = [edges[0], edges[1], edges[2]];
             let mut set = |bin: usize, weight: f64| {
                 if let Some(place) = weights.get_mut(bin * mels + mel) {

@@ -9,7 +9,12 @@ use super::{
     elements::{elements, tensor, with_number},
     kernel::{Fact, Kernel, kernel},
 };
-use crate::{building::BuildContext, lowered::OnnxNode, size};
+use crate::{
+    building::BuildContext,
+    cancelling::{PART, Pace},
+    lowered::OnnxNode,
+    size,
+};
 
 /// `NonZero` of numbers or BOOL.
 pub(crate) fn non_zero(context: &BuildContext, _: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
@@ -60,18 +65,24 @@ impl Kernel for NonZero {
 
 /// Where the elements stand that a condition holds for: a row for each axis.
 fn coordinates<T>(input: &Tensor, elements: &[T], is_wanted: impl Fn(&T) -> bool) -> TractResult<Tensor> {
-    let count = elements.iter().filter(|element| is_wanted(element)).count();
+    let mut pace = Pace::default();
+    let mut count = 0;
+    for part in elements.chunks(PART) {
+        pace.spend(part.len() as u64)?;
+        count += part.iter().filter(|element| is_wanted(element)).count();
+    }
     let shape = [input.rank(), count];
     size::admit_shape(DatumType::I64, &shape)?;
     let mut coordinates = Vec::with_capacity(input.rank() * count);
     let mut inner = input.len();
     for &size in input.shape() {
         inner /= size.max(1);
-        let wanted = elements
-            .iter()
-            .enumerate()
-            .filter(|(_, element)| is_wanted(element));
-        coordinates.extend(wanted.map(|(place, _)| (place / inner.max(1) % size.max(1)) as i64));
+        for (index, part) in elements.chunks(PART).enumerate() {
+            pace.spend(part.len() as u64)?;
+            let places = part.iter().zip(index * PART..);
+            let wanted = places.filter(|(element, _)| is_wanted(element));
+            coordinates.extend(wanted.map(|(_, place)| (place / inner.max(1) % size.max(1)) as i64));
+        }
     }
     tensor(&shape, coordinates)
 }

@@ -13,6 +13,7 @@ use super::{
 };
 use crate::{
     building::BuildContext,
+    cancelling::{PART, Pace},
     faults::{BadInput, Limit, ensure_input},
     lowered::OnnxNode,
 };
@@ -145,7 +146,9 @@ impl Normalize {
                 let mut y = x.to_vec();
                 let mut means = Vec::new();
                 let mut inverses = Vec::new();
+                let mut pace = Pace::default();
                 for group in y.chunks_exact_mut(Ord::max(count, 1)) {
+                    pace.spend(group.len() as u64)?;
                     let (mean, inverse) = self.center(group);
                     means.push(mean as f32);
                     inverses.push(inverse as f32);
@@ -224,7 +227,9 @@ impl Normalize {
         if y.is_empty() {
             return Ok(tvec![tensor(shape, y)?]);
         }
+        let mut pace = Pace::default();
         for group in y.chunks_exact_mut(channels / parts * inner) {
+            pace.spend(group.len() as u64)?;
             self.center(group);
         }
         let of = |values: Option<&[T]>, index: usize, default: f64| match values {
@@ -236,9 +241,9 @@ impl Normalize {
                 let place = index(channel / (channels / parts), channel);
                 let (scale, bias) = (of(scale, place, 1.0)?, of(bias, place, 0.0)?);
                 let start = (example * channels + channel) * inner;
-                for y in &mut y[start..start + inner] {
-                    *y = *y * scale + bias;
-                }
+                pace.over(&mut y[start..start + inner], |y| {
+                    y.iter_mut().for_each(|y| *y = *y * scale + bias);
+                })?;
             }
         }
         Ok(tvec![tensor(shape, y)?])
@@ -252,25 +257,46 @@ impl Normalize {
         let kept = shape.iter().zip(&reduced).filter(|(_, reduced)| !**reduced);
         let groups: usize = kept.map(|(&dim, _)| dim).product();
         let count = x.len().checked_div(groups).unwrap_or(0) as f64;
-        let places: Vec<usize> = super::reduce::groups(shape, &reduced).take(x.len()).collect();
+        let mut pace = Pace::default();
+        let mut each = super::reduce::groups(shape, &reduced);
+        let mut places = vec![0; x.len()];
+        pace.over(&mut places, |places| {
+            places
+                .iter_mut()
+                .zip(&mut each)
+                .for_each(|(place, group)| *place = group);
+        })?;
         let mut means = vec![0.0; groups];
-        for (&x, &group) in x.iter().zip(&places) {
-            means[group] += x.into();
+        for (x, places) in parts(x, &places) {
+            pace.spend(x.len() as u64)?;
+            for (&x, &group) in x.iter().zip(places) {
+                means[group] += x.into();
+            }
         }
         means.iter_mut().for_each(|mean| *mean /= count);
         let mut deviations = vec![0.0; groups];
-        for (&x, &group) in x.iter().zip(&places) {
-            deviations[group] += (x.into() - means[group]).powi(2);
+        for (x, places) in parts(x, &places) {
+            pace.spend(x.len() as u64)?;
+            for (&x, &group) in x.iter().zip(places) {
+                deviations[group] += (x.into() - means[group]).powi(2);
+            }
         }
         deviations
             .iter_mut()
             .for_each(|sum: &mut f64| *sum = (*sum / count).sqrt() + self.epsilon);
-        let y = x
-            .iter()
-            .zip(&places)
-            .map(|(&x, &group)| T::of((x.into() - means[group]) / deviations[group]));
-        Ok(tvec![tensor(shape, y.collect())?])
+        let mut y = Vec::with_capacity(x.len());
+        for (x, places) in parts(x, &places) {
+            pace.spend(x.len() as u64)?;
+            let pairs = x.iter().zip(places);
+            y.extend(pairs.map(|(&x, &group)| T::of((x.into() - means[group]) / deviations[group])));
+        }
+        Ok(tvec![tensor(shape, y)?])
     }
+}
+
+/// Numbers and their groups, in parts.
+fn parts<'p, T>(x: &'p [T], places: &'p [usize]) -> impl Iterator<Item = (&'p [T], &'p [usize])> {
+    x.chunks(PART).zip(places.chunks(PART))
 }
 
 /// Whether a scale and a bias have a number for each channel or group.

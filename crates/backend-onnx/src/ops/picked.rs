@@ -3,7 +3,10 @@
 use tract_hir::internal::*;
 
 use super::elements::{Element, elements, filled};
-use crate::size;
+use crate::{
+    cancelling::{PART, Pace},
+    size,
+};
 
 /// Which places of an axis are taken, all of which are inside of it.
 #[derive(Clone, Copy, Debug)]
@@ -65,14 +68,17 @@ fn copy<T: Element>(
     }
     let is_doubled = inner == 1 && matches!(places, Places::List(places) if is_doubled(places, block));
     filled(shape, |made| {
+        let mut pace = Pace::default();
         for (block, made) in blocks.zip(made.chunks_exact_mut(count * inner)) {
             if is_doubled {
                 let (pairs, _) = made.as_chunks_mut::<2>();
-                let both = pairs.iter_mut().zip(block);
-                both.for_each(|(pair, element)| *pair = [element.clone(), element.clone()]);
+                pace.pairs(block, pairs, |block, pairs| {
+                    let both = pairs.iter_mut().zip(block);
+                    both.for_each(|(pair, element)| *pair = [element.clone(), element.clone()]);
+                })?;
                 continue;
             }
-            copy_block(block, made, inner, places)?;
+            copy_block(block, made, inner, places, &mut pace)?;
         }
         Ok(())
     })
@@ -83,43 +89,72 @@ fn is_doubled(places: &[usize], size: usize) -> bool {
     places.len() == 2 * size && places.iter().enumerate().all(|(at, &place)| place == at / 2)
 }
 
-fn copy_block<T: Element>(block: &[T], made: &mut [T], inner: usize, places: Places<'_>) -> TractResult<()> {
-    let each = |made: &mut [T], places: &mut dyn Iterator<Item = usize>| {
-        let lines = made.chunks_exact_mut(inner).zip(places);
-        lines.for_each(|(to, place)| to.clone_from_slice(&block[place * inner..][..inner]));
-    };
+fn copy_block<T: Element>(
+    block: &[T],
+    made: &mut [T],
+    inner: usize,
+    places: Places<'_>,
+    pace: &mut Pace,
+) -> TractResult<()> {
+    let each =
+        |made: &mut [T], pace: &mut Pace, places: &mut dyn Iterator<Item = usize>| -> TractResult<()> {
+            let lines = made.chunks_exact_mut(inner).zip(places);
+            for (to, place) in lines {
+                pace.spend(inner as u64)?;
+                to.clone_from_slice(&block[place * inner..][..inner]);
+            }
+            Ok(())
+        };
     match places {
         Places::List(places) if inner == 1 => {
-            let pairs = made.iter_mut().zip(places);
-            pairs.for_each(|(to, &place)| to.clone_from(&block[place]));
+            pace.pairs(places, made, |places, made| {
+                let pairs = made.iter_mut().zip(places);
+                pairs.for_each(|(to, &place)| to.clone_from(&block[place]));
+            })?;
         }
-        Places::List(places) => each(made, &mut places.iter().copied()),
+        Places::List(places) => each(made, pace, &mut places.iter().copied())?,
         Places::Steps { first, step: 1, .. } => {
-            made.clone_from_slice(&block[first * inner..][..made.len()]);
+            let from = &block[first * inner..][..made.len()];
+            pace.pairs(from, made, |from, made| made.clone_from_slice(from))?;
         }
         Places::Steps { first, step, .. } if inner == 1 => {
             let stride = usize::try_from(step.unsigned_abs())?;
             match step > 0 {
                 true => {
-                    let pairs = made.iter_mut().zip(block[first..].iter().step_by(stride));
-                    pairs.for_each(|(to, from)| to.clone_from(from));
+                    for (part, made) in made.chunks_mut(PART).enumerate() {
+                        pace.spend(made.len() as u64)?;
+                        let from = block[first + part * PART * stride..].iter().step_by(stride);
+                        made.iter_mut()
+                            .zip(from)
+                            .for_each(|(to, from)| to.clone_from(from));
+                    }
                 }
                 false => {
-                    let pairs = made.iter_mut().zip(block[..=first].iter().rev().step_by(stride));
-                    pairs.for_each(|(to, from)| to.clone_from(from));
+                    for (part, made) in made.chunks_mut(PART).enumerate() {
+                        pace.spend(made.len() as u64)?;
+                        let from = block[..=first - part * PART * stride]
+                            .iter()
+                            .rev()
+                            .step_by(stride);
+                        made.iter_mut()
+                            .zip(from)
+                            .for_each(|(to, from)| to.clone_from(from));
+                    }
                 }
             }
         }
         Places::Steps { first, step, count } => each(
             made,
+            pace,
             &mut (0..count as i64).map(|index| (first as i64 + index * step) as usize),
-        ),
+        )?,
         Places::Where(wanted) => {
             let places = wanted.iter().take(block.len() / inner).enumerate();
             each(
                 made,
+                pace,
                 &mut places.filter(|(_, wanted)| **wanted).map(|(place, _)| place),
-            );
+            )?;
         }
     }
     Ok(())

@@ -2,7 +2,6 @@
 
 use std::sync::{Arc, OnceLock};
 
-use regex::Regex;
 use tract_hir::internal::*;
 
 use super::{
@@ -10,7 +9,7 @@ use super::{
     counted::counted,
     elements::{elements, tensor},
     kernel::{Fact, Kernel, kernel},
-    tokenizer::expression,
+    tokenizer::{Expression, expression},
 };
 use crate::{building::BuildContext, cancelling::Pace, lowered::OnnxNode, size};
 
@@ -181,7 +180,7 @@ pub(crate) fn regex_full_match(_: &BuildContext, node: &OnnxNode) -> TractResult
 }
 
 #[derive(Debug)]
-struct RegexFullMatch(Regex);
+struct RegexFullMatch(Expression);
 
 impl Kernel for RegexFullMatch {
     fn name(&self) -> &'static str {
@@ -198,7 +197,7 @@ impl Kernel for RegexFullMatch {
         let mut made = Vec::with_capacity(inputs[0].len());
         for text in elements::<String>(&inputs[0])? {
             pace.spend(64 + 8 * text.len() as u64)?;
-            made.push(self.0.is_match(text));
+            made.push(self.0.within(text)?.is_match(text));
         }
         Ok(tvec![tensor(inputs[0].shape(), made)?])
     }

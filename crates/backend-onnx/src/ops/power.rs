@@ -10,10 +10,10 @@ use tract_hir::{
 use super::{
     attributes::Attributes,
     binary::broadcast,
-    elements::{elements, of_type, tensor},
+    elements::of_type,
     kernel::{Fact, Kernel, kernel},
 };
-use crate::{building::BuildContext, faults::Unsupported, lowered::OnnxNode};
+use crate::{building::BuildContext, cancelling::Pace, faults::Unsupported, lowered::OnnxNode};
 
 /// `Pow`. tract's takes a constant exponent for a single number without looking, and reads past the end of one without any.
 pub(crate) fn power(_: &BuildContext, _: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
@@ -122,8 +122,10 @@ impl Kernel for Mean {
                     sum = broadcast::<$T, true>(&sum, other, |a, b| a + b)?;
                 }
                 let count = inputs.len() as $T;
-                let values = elements::<$T>(&sum)?.iter().map(|sum| sum / count);
-                tensor(sum.shape(), values.collect())?
+                let mut view = sum.try_as_plain_ram_mut()?;
+                let means = view.as_slice_mut::<$T>()?;
+                Pace::default().over(means, |sums| sums.iter_mut().for_each(|sum| *sum /= count))?;
+                sum
             }};
         }
         Ok(tvec![match inputs[0].datum_type() {
@@ -212,6 +214,7 @@ mod tests {
 
     use super::*;
     use crate::cancelling::{Cancelled, while_cancelled};
+    use crate::ops::elements::elements;
 
     fn run<T: Datum + Copy>(kernel: &dyn Kernel, inputs: Vec<Tensor>) -> Vec<T> {
         let inputs: Vec<Arc<Tensor>> = inputs.into_iter().map(Arc::new).collect();

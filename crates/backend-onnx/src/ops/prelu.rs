@@ -11,6 +11,7 @@ use super::{
 };
 use crate::{
     building::BuildContext,
+    cancelling::Pace,
     faults::{Limit, ensure_input},
     lowered::OnnxNode,
 };
@@ -115,18 +116,21 @@ fn curved<T: Real>(inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
             (elements::<T>(&spread)?, 1)
         }
     };
+    let mut pace = Pace::default();
     if slopes.len() == 1 {
         let slope = slopes[0];
-        bend(&mut values, slope);
+        pace.over(&mut values, |values| bend(values, slope))?;
     } else if inner > 1 {
         for (part, &slope) in values.chunks_exact_mut(inner).zip(slopes.iter().cycle()) {
-            bend(part, slope);
+            pace.over(part, |part| bend(part, slope))?;
         }
     } else {
         for part in values.chunks_exact_mut(slopes.len()) {
-            for (x, slope) in part.iter_mut().zip(slopes) {
-                *x = if *x < zero { *slope * *x } else { *x };
-            }
+            pace.pairs(slopes, part, |slopes, part| {
+                for (x, slope) in part.iter_mut().zip(slopes) {
+                    *x = if *x < zero { *slope * *x } else { *x };
+                }
+            })?;
         }
     }
     Ok(tvec![tensor(shape, values)?])

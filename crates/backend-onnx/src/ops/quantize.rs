@@ -13,6 +13,7 @@ use super::{
 };
 use crate::{
     building::BuildContext,
+    cancelling::Pace,
     dtype,
     faults::{Unsupported, ensure_input},
     lowered::OnnxNode,
@@ -101,15 +102,16 @@ impl Kernel for Quantize {
         macro_rules! quantized {
             ($T:ty) => {{
                 let mut made = vec![0 as $T; input.len()];
+                let mut pace = Pace::default();
                 for (from, to, channel) in channels.parts(input, &mut made) {
                     let (scale, zero_point) = (scales[channel], zero_points[channel] as f32);
                     let (least, most) = (f32::from(<$T>::MIN), f32::from(<$T>::MAX));
-                    each_to(from, to, |x| {
+                    paced(&mut pace, from, to, |x| {
                         let shifted = (x / scale).round_ties_even() + zero_point;
                         // NaN is the least number to ONNX Runtime.
                         let shifted = if shifted.is_nan() { least } else { shifted };
                         shifted.clamp(least, most) as i32 as $T
-                    });
+                    })?;
                 }
                 tensor(shape, made)
             }};
@@ -163,13 +165,14 @@ impl Kernel for Requantize {
         macro_rules! quantized {
             ($T:ty) => {{
                 let mut made = vec![0 as $T; sums.len()];
+                let mut pace = Pace::default();
                 for (from, to, channel) in channels.parts(sums, &mut made) {
                     let scale = scales[channel];
                     let (least, most) = (f32::from(<$T>::MIN), f32::from(<$T>::MAX));
-                    each_to(from, to, |sum| {
+                    paced(&mut pace, from, to, |sum| {
                         let shifted = (sum * scale).round_ties_even() + zero_point;
                         shifted.clamp(least, most) as i32 as $T
-                    });
+                    })?;
                 }
                 tensor(shape, made)
             }};
@@ -218,11 +221,14 @@ impl Kernel for Dequantize {
         }
         let channels = Channels::new(shape, &inputs[1], self.axis)?;
         let mut made = vec![0.0f32; inputs[0].len()];
+        let mut pace = Pace::default();
         macro_rules! floats {
             ($T:ty) => {
                 for (from, to, channel) in channels.parts(elements::<$T>(&inputs[0])?, &mut made) {
                     let (scale, zero_point) = (scales[channel], zero_points[channel]);
-                    each_to(from, to, |x| (i32::from(x) - zero_point) as f32 * scale);
+                    paced(&mut pace, from, to, |x| {
+                        (i32::from(x) - zero_point) as f32 * scale
+                    })?;
                 }
             };
         }
@@ -234,7 +240,9 @@ impl Kernel for Dequantize {
             _ => {
                 for (from, to, channel) in channels.parts(elements::<i32>(&inputs[0])?, &mut made) {
                     let (scale, zero_point) = (scales[channel], i64::from(zero_points[channel]));
-                    each_to(from, to, |x| (i64::from(x) - zero_point) as f32 * scale);
+                    paced(&mut pace, from, to, |x| {
+                        (i64::from(x) - zero_point) as f32 * scale
+                    })?;
                 }
             }
         }
@@ -270,11 +278,11 @@ impl Kernel for QuantizeDynamically {
         let input = elements::<f32>(&inputs[0])?;
         let (scale, zero_point) = range(input);
         let mut made = vec![0u8; input.len()];
-        each_to(input, &mut made, |x| {
+        paced(&mut Pace::default(), input, &mut made, |x| {
             let shifted = (x / scale).round_ties_even() + zero_point;
             let shifted = if shifted < 0.0 { 0.0 } else { shifted };
             (if shifted > 255.0 { 255.0 } else { shifted }) as i32 as u8
-        });
+        })?;
         Ok(tvec![
             tensor(inputs[0].shape(), made)?,
             tensor0(scale),
@@ -405,12 +413,14 @@ impl Blocks {
     fn scaled(&self, input: &Tensor, scales: &[f32], zero_points: &[i32]) -> TractResult<Tensor> {
         let mut made: Vec<f32> = Vec::with_capacity(input.len());
         let blocks = self.length.div_ceil(self.block);
+        let mut pace = Pace::default();
         macro_rules! floats {
             ($T:ty) => {
                 for (line, row) in elements::<$T>(input)?
                     .chunks_exact(self.inner.max(1))
                     .enumerate()
                 {
+                    pace.spend(row.len() as u64)?;
                     let (outer, at) = (line / self.length, line % self.length);
                     let first = (outer * blocks + at / self.block) * self.inner;
                     let scales = &scales[first..first + self.inner];
@@ -462,6 +472,16 @@ fn each_to<A: Copy, B>(from: &[A], to: &mut [B], function: impl Fn(A) -> B) {
         }
     }
     pulp::Arch::new().dispatch(EachTo { from, to, function });
+}
+
+/// The same in parts, so that a request that is cancelled ends soon.
+fn paced<A: Copy, B>(
+    pace: &mut Pace,
+    from: &[A],
+    to: &mut [B],
+    function: impl Fn(A) -> B,
+) -> TractResult<()> {
+    pace.pairs(from, to, |from, to| each_to(from, to, &function))
 }
 
 pub(super) fn integers(tensor: &Tensor) -> TractResult<Vec<i32>> {

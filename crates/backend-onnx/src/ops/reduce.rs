@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     building::BuildContext,
-    cancelling::Pace,
+    cancelling::{PART, Pace},
     faults::{Limit, Unsupported},
     lowered::OnnxNode,
 };
@@ -193,7 +193,7 @@ impl Reduce {
                     Fold::Max => folded(values, shape, &reduced, $T::NEG_INFINITY, |x| x, greater)?,
                     Fold::Min => folded(values, shape, &reduced, $T::INFINITY, |x| x, less)?,
                     Fold::LogSumExp => {
-                        let logarithms = log_sum_exp(values, |x| f64::from(x), shape, &reduced);
+                        let logarithms = log_sum_exp(values, |x| f64::from(x), shape, &reduced)?;
                         logarithms.into_iter().map(|x| x as $T).collect()
                     }
                     Fold::Sum => return sums(input, reduced, Term::Itself, Finish::Sum),
@@ -248,16 +248,16 @@ impl Reduce {
             Fold::Min => folded(values, shape, reduced, T::GREATEST, |x| x, Ord::min)?,
             // Roots and logarithms are rounded towards zero.
             Fold::LogSumExp => {
-                let logarithms = log_sum_exp(values, T::wide, shape, reduced);
+                let logarithms = log_sum_exp(values, T::wide, shape, reduced)?;
                 logarithms.into_iter().map(T::truncated).collect()
             }
             Fold::Norm | Fold::LogSum => {
                 let is_norm = self.fold == Fold::Norm;
                 let mut sums = vec![0.0; groups];
-                for (number, group) in values.iter().zip(self::groups(shape, reduced)) {
+                each_in_group(values, shape, reduced, |number, group| {
                     let number = number.wide();
                     sums[group] += if is_norm { number * number } else { number };
-                }
+                })?;
                 let finished = |sum: f64| T::truncated(if is_norm { sum.sqrt() } else { sum.ln() });
                 sums.into_iter().map(finished).collect()
             }
@@ -381,26 +381,47 @@ pub(super) fn groups<'a>(shape: &'a [usize], reduced: &'a [bool]) -> impl Iterat
     })
 }
 
+/// Runs a function for each number and its group.
+fn each_in_group<T: Copy>(
+    numbers: &[T],
+    shape: &[usize],
+    reduced: &[bool],
+    mut run: impl FnMut(T, usize),
+) -> TractResult<()> {
+    let mut groups = groups(shape, reduced);
+    let mut pace = Pace::default();
+    for part in numbers.chunks(PART) {
+        pace.spend(4 * part.len() as u64)?;
+        part.iter()
+            .zip(&mut groups)
+            .for_each(|(&number, group)| run(number, group));
+    }
+    Ok(())
+}
+
 /// The logarithm of the sum of exponentials, each of the distance to the largest, so that none overflows.
-fn log_sum_exp<T: Copy>(input: &[T], wide: impl Fn(T) -> f64, shape: &[usize], reduced: &[bool]) -> Vec<f64> {
+fn log_sum_exp<T: Copy>(
+    input: &[T],
+    wide: impl Fn(T) -> f64,
+    shape: &[usize],
+    reduced: &[bool],
+) -> TractResult<Vec<f64>> {
     let kept = shape.iter().zip(reduced).filter(|(_, reduced)| !**reduced);
     let count: usize = kept.map(|(&dim, _)| dim).product();
     let mut greatest = vec![f64::NEG_INFINITY; count];
-    for (&x, group) in input.iter().zip(groups(shape, reduced)) {
+    each_in_group(input, shape, reduced, |x, group| {
         greatest[group] = greatest[group].max(wide(x));
-    }
+    })?;
     // Distances to an infinity are no numbers; the sum is infinite or zero by itself then.
     for greatest in greatest.iter_mut().filter(|greatest| greatest.is_infinite()) {
         *greatest = 0.0;
     }
     let mut sums = vec![0.0; count];
-    for (&x, group) in input.iter().zip(groups(shape, reduced)) {
+    each_in_group(input, shape, reduced, |x, group| {
         sums[group] += (wide(x) - greatest[group]).exp();
-    }
-    sums.iter()
-        .zip(greatest)
-        .map(|(sum, greatest)| sum.ln() + greatest)
-        .collect()
+    })?;
+    let sums = sums.iter().zip(greatest);
+    Ok(sums.map(|(sum, greatest)| sum.ln() + greatest).collect())
 }
 
 /// Arithmetic that wraps, as NumPy's does.

@@ -8,7 +8,7 @@ use tract_hir::internal::*;
 use super::{
     attributes::Attributes,
     axis,
-    elements::{elements, of_type, tensor},
+    elements::{elements, filled, of_type, tensor},
     kernel::{Fact, Kernel, kernel},
     picked::{Places, picked},
     taps::Taps,
@@ -177,6 +177,9 @@ fn admit(plan: &[Axis]) -> TractResult<()> {
 
 /// Places of an axis after it was resized.
 const MAX_LENGTH: usize = 1 << 26;
+
+/// Columns of whole numbers that are interpolated one after the other.
+const COLUMNS: usize = 1 << 12;
 
 /// Weights of an axis that is resized with antialias. A scale near zero takes in any number of places.
 const MAX_TAPS: usize = 1 << 24;
@@ -477,41 +480,52 @@ impl Resize {
             _ => bail!("{} dimensions", plan.len()),
         };
         let shape: TVec<usize> = plan.iter().map(|axis| axis.to).collect();
-        let (lines, columns) = (self.neighbours(lines), self.neighbours(columns));
+        let (image_length, line_length) = (input.len() / outer, input.len() / outer / lines.from);
+        let width = columns.to * inner;
         macro_rules! resized {
             ($T:ty) => {{
                 let given = elements::<$T>(input)?;
-                let mut made: Vec<$T> = Vec::with_capacity(shape.iter().product());
-                let mut pace = Pace::default();
-                let line_length =
-                    given.len() / outer.max(1) / plan[plan.len() - if channels_last { 3 } else { 2 }].from;
-                for image in given.chunks_exact((given.len() / outer.max(1)).max(1)) {
-                    for y in &lines {
-                        pace.spend((columns.len() * inner) as u64)?;
-                        let rows = [
-                            &image[y.first * line_length..],
-                            &image[y.second * line_length..],
-                        ];
-                        for x in &columns {
-                            for channel in 0..inner {
-                                let at = |row: usize, place: usize| rows[row][place * inner + channel];
-                                let corners = [
-                                    at(0, x.first),
-                                    at(0, x.second),
-                                    at(1, x.first),
-                                    at(1, x.second),
+                filled(&shape, |made: &mut [$T]| {
+                    let mut pace = Pace::default();
+                    // Some columns at a time: neighbours take many times the memory of a number of 8 bits.
+                    for first in (0..columns.to).step_by(COLUMNS) {
+                        let end = columns.to.min(first + COLUMNS);
+                        let block: Vec<Neighbours> = (first..end)
+                            .map(|at| self.neighbours(columns, at))
+                            .collect();
+                        let images = made.chunks_exact_mut(lines.to * width);
+                        for (image, made) in given.chunks_exact(image_length).zip(images) {
+                            for (at, line) in made.chunks_exact_mut(width).enumerate() {
+                                pace.spend((block.len() * inner) as u64)?;
+                                let y = self.neighbours(lines, at);
+                                let rows = [
+                                    &image[y.first * line_length..],
+                                    &image[y.second * line_length..],
                                 ];
-                                made.push(match channels_last {
-                                    true if size_of::<$T>() == 1 => {
-                                        fixed_point(y, x, corners.map(i64::from)) as $T
+                                let elements = line[first * inner..].chunks_exact_mut(inner);
+                                for (x, element) in block.iter().zip(elements) {
+                                    for (channel, to) in element.iter_mut().enumerate() {
+                                        let at =
+                                            |row: usize, place: usize| rows[row][place * inner + channel];
+                                        let corners = [
+                                            at(0, x.first),
+                                            at(0, x.second),
+                                            at(1, x.first),
+                                            at(1, x.second),
+                                        ];
+                                        *to = match channels_last {
+                                            true if size_of::<$T>() == 1 => {
+                                                fixed_point(&y, x, corners.map(i64::from)) as $T
+                                            }
+                                            _ => floating(&y, x, corners.map(|corner| corner as f32)) as $T,
+                                        };
                                     }
-                                    _ => floating(y, x, corners.map(|corner| corner as f32)) as $T,
-                                });
+                                }
                             }
                         }
                     }
-                }
-                tensor(&shape, made)
+                    Ok(())
+                })
             }};
         }
         match input.datum_type() {
@@ -521,23 +535,20 @@ impl Resize {
         }
     }
 
-    fn neighbours(&self, axis: &Axis) -> Vec<Neighbours> {
+    fn neighbours(&self, axis: &Axis, at: usize) -> Neighbours {
         let last = axis.from.saturating_sub(1);
-        let neighbours = |at: usize| {
-            let place = if axis.scale == 1.0 {
-                at as f32
-            } else {
-                self.place(axis, at)
-            };
-            let place = place.clamp(0.0, last as f32);
-            let first = (place as usize).min(last);
-            Neighbours {
-                first,
-                second: (first + 1).min(last),
-                place,
-            }
+        let place = if axis.scale == 1.0 {
+            at as f32
+        } else {
+            self.place(axis, at)
         };
-        (0..axis.to).map(neighbours).collect()
+        let place = place.clamp(0.0, last as f32);
+        let first = (place as usize).min(last);
+        Neighbours {
+            first,
+            second: (first + 1).min(last),
+            place,
+        }
     }
 
     /// Puts the value for what lies outside where an element comes from there.
@@ -737,7 +748,38 @@ impl Kernel for Resize {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
     use super::*;
+
+    #[test]
+    fn columns_of_bytes_are_interpolated_some_at_a_time() {
+        let resize = Resize {
+            method: Method::Linear,
+            place: Place::Asymmetric,
+            policy: Policy::Stretch,
+            is_smooth: false,
+            excludes: false,
+            fixed: Some(vec![1.0, 2.0]),
+            axes: None,
+            inputs: [None; 3],
+        };
+        let given: Vec<u8> = (0..COLUMNS + 1000).map(|at| (at * 7 % 251) as u8).collect();
+        let input = tensor(&[1, given.len()], given.clone()).unwrap();
+        let made = resize.run(&[Arc::new(input)]).unwrap().remove(0);
+        assert_eq!(made.shape(), [1, 2 * given.len()]);
+        for (at, pair) in elements::<u8>(&made)
+            .unwrap()
+            .as_chunks::<2>()
+            .0
+            .iter()
+            .enumerate()
+        {
+            let next = u16::from(given[(at + 1).min(given.len() - 1)]);
+            let between = (u16::from(given[at]) + next) / 2;
+            assert_eq!(pair.map(u16::from), [u16::from(given[at]), between], "{at}");
+        }
+    }
 
     #[test]
     fn sizes_on_the_way_are_refused_before_they_are_made() {

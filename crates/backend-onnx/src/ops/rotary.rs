@@ -11,6 +11,7 @@ use super::{
 };
 use crate::{
     building::BuildContext,
+    cancelling::Pace,
     faults::{BadInput, Unsupported, ensure_input},
     lowered::OnnxNode,
 };
@@ -134,7 +135,9 @@ impl Kernel for RotaryEmbedding {
             return Ok(tvec![tensor(shape, made)?]);
         }
         let by_head = shape.len() == 4;
+        let mut pace = Pace::default();
         for (index, head) in made.chunks_exact_mut(width).enumerate() {
+            pace.spend(width as u64)?;
             let line = match by_head {
                 true => index / (heads * rows) * rows + index % rows,
                 false => index / heads,

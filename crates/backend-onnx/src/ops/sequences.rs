@@ -12,7 +12,7 @@ use super::{
     kernel::{Fact, Kernel, kernel},
     picked::{Places, picked_of},
 };
-use crate::{building::BuildContext, faults::BadInput, lowered::OnnxNode};
+use crate::{building::BuildContext, cancelling::Pace, faults::BadInput, lowered::OnnxNode};
 
 /// `ReverseSequence`: the first elements of each row, as many as its length says, the other way round.
 pub(crate) fn reverse_sequence(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
@@ -86,8 +86,10 @@ fn reversed<T: Element>(value: &Tensor, lengths: &[i64], batch_first: bool) -> T
     let inner: usize = shape[2..].iter().product();
     let elements = elements::<T>(value)?;
     let mut made: Vec<T> = Vec::with_capacity(elements.len());
+    let mut pace = Pace::default();
     for first in 0..shape[0] {
         for second in 0..shape[1] {
+            pace.spend(inner as u64)?;
             let (row, step) = if batch_first {
                 (first, second)
             } else {

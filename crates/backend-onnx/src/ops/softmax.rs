@@ -14,7 +14,7 @@ use super::{
     kernel::{Fact, Kernel, kernel},
     vector,
 };
-use crate::{building::BuildContext, lowered::OnnxNode};
+use crate::{building::BuildContext, cancelling::Pace, lowered::OnnxNode};
 
 /// `Softmax` and `LogSoftmax` of any operator set.
 pub(crate) fn softmax(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
@@ -77,31 +77,34 @@ impl Kernel for Softmax {
         if inputs[0].datum_type() == DatumType::F64 {
             let mut values = elements::<f64>(&inputs[0])?.to_vec();
             if !values.is_empty() {
-                precise(&mut values, count, inner, self.are_logarithms);
+                precise(&mut values, count, inner, self.are_logarithms)?;
             }
             return Ok(tvec![tensor(shape, values)?]);
         }
         let mut values = elements::<f32>(&inputs[0])?.to_vec();
         if !values.is_empty() {
+            let mut pace = Pace::default();
             pulp::Arch::new().dispatch(Groups {
                 values: &mut values,
                 count,
                 inner,
                 are_logarithms: self.are_logarithms,
-            });
+                pace: &mut pace,
+            })?;
         }
         Ok(tvec![tensor(shape, values)?])
     }
 }
 
 /// Rows of `count` numbers.
-pub(super) fn rows(values: &mut [f32], count: usize) {
+pub(super) fn rows(values: &mut [f32], count: usize) -> TractResult<()> {
     pulp::Arch::new().dispatch(Groups {
         values,
         count,
         inner: 1,
         are_logarithms: false,
-    });
+        pace: &mut Pace::default(),
+    })
 }
 
 /// Groups of `count` elements that stand `inner` apart.
@@ -110,35 +113,41 @@ struct Groups<'v> {
     count: usize,
     inner: usize,
     are_logarithms: bool,
+    pace: &'v mut Pace,
 }
 
 /// Elements that are computed side by side.
 const LANES: usize = 16;
 
 impl pulp::WithSimd for Groups<'_> {
-    type Output = ();
+    type Output = TractResult<()>;
 
     #[inline(always)]
-    fn with_simd<S: pulp::Simd>(self, _: S) {
+    fn with_simd<S: pulp::Simd>(self, _: S) -> TractResult<()> {
         let Self {
             values,
             count,
             inner,
             are_logarithms,
+            pace,
         } = self;
         if inner == 1 {
-            let rows = values.chunks_exact_mut(count);
-            rows.for_each(|numbers| row(numbers, are_logarithms));
-            return;
+            for numbers in values.chunks_exact_mut(count) {
+                pace.spend(count as u64)?;
+                row(numbers, are_logarithms);
+            }
+            return Ok(());
         }
         for block in values.chunks_exact_mut(count * inner) {
             let mut from = 0;
             while from < inner {
                 let width = (inner - from).min(LANES);
+                pace.spend((count * width) as u64)?;
                 columns(block, inner, from, width, are_logarithms);
                 from += width;
             }
         }
+        Ok(())
     }
 }
 
@@ -226,9 +235,11 @@ fn columns(block: &mut [f32], inner: usize, from: usize, width: usize, are_logar
 }
 
 /// Of FP64, over `count` elements that stand `inner` apart.
-fn precise(values: &mut [f64], count: usize, inner: usize, are_logarithms: bool) {
+fn precise(values: &mut [f64], count: usize, inner: usize, are_logarithms: bool) -> TractResult<()> {
+    let mut pace = Pace::default();
     for block in values.chunks_exact_mut(count * inner) {
         for lane in 0..inner {
+            pace.spend(4 * count as u64)?;
             let line = || (lane..count * inner).step_by(inner);
             let greatest = line().map(|at| block[at]).fold(f64::NEG_INFINITY, f64::max);
             if are_logarithms {
@@ -245,6 +256,7 @@ fn precise(values: &mut [f64], count: usize, inner: usize, are_logarithms: bool)
             line().for_each(|at| block[at] /= sum);
         }
     }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -257,12 +269,15 @@ mod tests {
         for (outer, count, inner) in [(3, 5, 1), (2, 40, 1), (2, 7, 33), (1, 3, 16), (4, 1, 1)] {
             let values: Vec<f32> = (0..outer * count * inner).map(value).collect();
             let mut found = values.clone();
-            pulp::Arch::new().dispatch(Groups {
-                values: &mut found,
-                count,
-                inner,
-                are_logarithms: false,
-            });
+            pulp::Arch::new()
+                .dispatch(Groups {
+                    values: &mut found,
+                    count,
+                    inner,
+                    are_logarithms: false,
+                    pace: &mut Pace::default(),
+                })
+                .unwrap();
             for group in 0..outer * inner {
                 let first = group / inner * count * inner + group % inner;
                 let at = |index: usize| first + index * inner;

@@ -14,7 +14,7 @@ use super::{
 use crate::{
     building::BuildContext,
     cancelling::Pace,
-    faults::{BadInput, Limit, Unsupported},
+    faults::{BadInput, Limit, Unsupported, ensure_input},
     lowered::OnnxNode,
     size,
 };
@@ -62,7 +62,7 @@ pub(crate) fn tokenizer(context: &BuildContext, node: &OnnxNode) -> TractResult<
 const MAX_PATTERN: usize = 1 << 14;
 
 /// An expression of RE2, whose classes have the letters of ASCII only.
-pub(super) fn expression(text: &str) -> TractResult<Regex> {
+pub(super) fn expression(text: &str) -> TractResult<Expression> {
     if text.len() > MAX_PATTERN {
         bail!(Unsupported::Here(format!(
             "an expression of {} bytes is not supported, only of {MAX_PATTERN}",
@@ -129,14 +129,49 @@ pub(super) fn expression(text: &str) -> TractResult<Regex> {
             None => ours.push('\\'),
         }
     }
-    let compiled = RegexBuilder::new(&ours).size_limit(MAX_EXPRESSION).build();
-    compiled.map_err(|error| {
-        Unsupported::Here(format!(
-            "the expression {} is not supported: {error}",
-            tensor_core::Quoted(text)
-        ))
-        .into()
-    })
+    let mut size = LEAST_EXPRESSION;
+    loop {
+        match RegexBuilder::new(&ours).size_limit(size).build() {
+            Ok(regex) => return Ok(Expression { regex, size }),
+            Err(regex::Error::CompiledTooBig(_)) if size < MAX_EXPRESSION => size *= 2,
+            Err(error) => bail!(Unsupported::Here(format!(
+                "the expression {} is not supported: {error}",
+                tensor_core::Quoted(text)
+            ))),
+        }
+    }
+}
+
+/// Bytes that any expression is taken to have, compiled.
+const LEAST_EXPRESSION: usize = 1 << 10;
+
+/// Bytes of a text times those of an expression: a search looks at up to each of the one for each of the other, and nothing ends it
+/// early. So many take some seconds.
+const MAX_SEARCH: usize = 1 << 33;
+
+/// A compiled expression.
+#[derive(Debug)]
+pub(super) struct Expression {
+    regex: Regex,
+    /// Bytes, at most.
+    size: usize,
+}
+
+impl Expression {
+    /// The expression, to search this text by.
+    ///
+    /// # Errors
+    /// [`BadInput`] for a text that is so long that the search could take long.
+    pub(super) fn within(&self, text: &str) -> TractResult<&Regex> {
+        let most = MAX_SEARCH / self.size;
+        ensure_input!(
+            text.len() <= most,
+            "a text has {} bytes, expected at most {most} for an expression of {} bytes, compiled; send it in parts",
+            text.len(),
+            self.size
+        );
+        Ok(&self.regex)
+    }
 }
 
 #[derive(Debug)]
@@ -144,8 +179,8 @@ enum Method {
     /// Each character is a token.
     Letters,
     /// What stands between separators; each is applied to what those before it left.
-    Separators(Vec<Regex>),
-    Matches(Regex),
+    Separators(Vec<Expression>),
+    Matches(Expression),
 }
 
 #[derive(Debug)]
@@ -176,7 +211,7 @@ impl Tokenizer {
                 for separator in separators {
                     for part in std::mem::take(&mut tokens) {
                         let mut rest = part.len();
-                        for piece in separator.split(part) {
+                        for piece in separator.within(part)?.split(part) {
                             pace.spend(8 * rest as u64 + 64)?;
                             rest = rest.saturating_sub(piece.len());
                             tokens.push(piece);
@@ -186,7 +221,7 @@ impl Tokenizer {
                 }
             }
             Method::Matches(expression) => {
-                for found in expression.find_iter(text) {
+                for found in expression.within(text)?.find_iter(text) {
                     pace.spend(8 * (text.len() - found.start()) as u64 + 64)?;
                     tokens.push(found.as_str());
                     admit(tokens.len())?;
@@ -300,6 +335,18 @@ mod tests {
     }
 
     #[test]
+    fn texts_are_as_long_as_their_expression_allows() {
+        let text = "a".repeat(MAX_SEARCH / LEAST_EXPRESSION);
+        let short = expression("[a-z]+").unwrap();
+        assert!(short.within(&text).is_ok());
+        let long = expression("[ab]*a[ab]{900}c").unwrap();
+        assert!(long.within(&text[..text.len() / 64]).is_ok());
+        for (expression, text) in [(&long, &text), (&short, &format!("{text}a"))] {
+            assert!(expression.within(text).unwrap_err().is::<BadInput>());
+        }
+    }
+
+    #[test]
     fn brackets_mean_what_they_do_in_re2() {
         for (pattern, matching, other) in [
             ("[a&&b]", "&", "c"),
@@ -312,7 +359,8 @@ mod tests {
             ("\\[a\\]", "[a]", "a"),
         ] {
             let whole = expression(&format!(r"\A(?:{pattern})\z")).unwrap();
-            assert!(whole.is_match(matching) && !whole.is_match(other), "{pattern}");
+            let is_match = |text: &str| whole.within(text).unwrap().is_match(text);
+            assert!(is_match(matching) && !is_match(other), "{pattern}");
         }
     }
 }

@@ -57,15 +57,12 @@ impl Clip {
 
 /// Writes numbers within bounds over others.
 fn clip<T: Copy + PartialOrd>(numbers: &mut [T], low: T, high: T) -> TractResult<()> {
-    let mut pace = Pace::default();
-    for numbers in numbers.chunks_mut(1 << 14) {
-        pace.spend(numbers.len() as u64 / 8 + 1)?;
+    Pace::default().over(numbers, |numbers| {
         for number in numbers {
             let raised = if *number < low { low } else { *number };
             *number = if raised > high { high } else { raised };
         }
-    }
-    Ok(())
+    })
 }
 
 impl Compute for Clip {

@@ -268,11 +268,10 @@ impl Compute for Truth {
                 let from = elements::<$T>(&input)?;
                 filled(input.shape(), |truths: &mut [bool]| {
                     let truth = $truth;
-                    truths
-                        .iter_mut()
-                        .zip(from)
-                        .for_each(|(to, from)| *to = truth(*from));
-                    Ok(())
+                    Pace::default().pairs(from, truths, |from, truths| {
+                        let pairs = truths.iter_mut().zip(from);
+                        pairs.for_each(|(to, from)| *to = truth(*from));
+                    })
                 })
             }};
         }

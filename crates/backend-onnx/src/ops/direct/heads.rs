@@ -184,7 +184,10 @@ impl Compute for SplitHeads {
         if let Some(scale) = self.scale(made.shape()[3]) {
             with_real!(made.datum_type(), T => {
                 let scale = <T as Real>::of(scale.into());
-                made.try_as_plain_ram_mut()?.as_slice_mut::<T>()?.iter_mut().for_each(|number| *number *= scale);
+                let mut view = made.try_as_plain_ram_mut()?;
+                Pace::default().over(view.as_slice_mut::<T>()?, |numbers| {
+                    numbers.iter_mut().for_each(|number| *number *= scale);
+                })?;
             });
         }
         Ok(Some(tvec![Arc::new(made)]))

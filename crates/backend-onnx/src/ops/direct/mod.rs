@@ -18,6 +18,8 @@ mod kept;
 #[cfg(test)]
 mod made_nodes;
 mod moves;
+#[cfg(test)]
+mod paced;
 mod pairs;
 mod parts;
 mod pools;
@@ -35,6 +37,7 @@ use tract_hir::internal::*;
 use self::compute::Compute;
 use super::{
     attributes::Attributes,
+    cast,
     guard::Guarded,
     kernel::{self, Fact},
     packs::Packs,
@@ -218,12 +221,12 @@ impl Direct {
         wide: &[Option<DatumType>],
         room: &mut Room<'_>,
     ) -> Result<TVec<Arc<Tensor>>, Stop> {
-        let cast = |tensor: &Arc<Tensor>, to: DatumType| -> TractResult<Arc<Tensor>> {
+        let converted = |tensor: &Arc<Tensor>, to: DatumType| -> TractResult<Arc<Tensor>> {
             size::admit_shape(to, tensor.shape())?;
-            Ok(tensor.cast_to_dt(to)?.into_owned().into_arc_tensor())
+            Ok(Arc::new(cast::convert(tensor, to)?))
         };
         let given = inputs.iter().zip(wide).map(|(input, wide)| match wide {
-            Some(wide) => cast(input, *wide),
+            Some(wide) => converted(input, *wide),
             None => Ok(input.clone()),
         });
         let mut given = given.collect::<TractResult<TVec<_>>>().map_err(Stop::Failed)?;
@@ -232,7 +235,7 @@ impl Direct {
             .run(&mut given, room)?
             .into_iter()
             .map(|output| match between {
-                Some(between) if output.datum_type() == between => cast(&output, narrow),
+                Some(between) if output.datum_type() == between => converted(&output, narrow),
                 _ => Ok(output),
             });
         outputs.collect::<TractResult<_>>().map_err(Stop::Failed)

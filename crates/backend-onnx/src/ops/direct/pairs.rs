@@ -61,7 +61,7 @@ impl Compute for Pair {
         let mut made = inputs.next().context("expected an input")?;
         for other in inputs {
             ensure_input!(
-                self.0 != Function::Quotient || !has_zero(&other),
+                self.0 != Function::Quotient || !has_zero(&other)?,
                 "an integer would be divided by zero"
             );
             let shape = shapes::broadcast(&[made.shape(), other.shape()])?;
