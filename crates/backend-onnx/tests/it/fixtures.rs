@@ -2,6 +2,8 @@
 //!
 //! The unit tests have this module too.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::{
     collections::BTreeMap,
     fs,
