@@ -99,7 +99,7 @@ fn replace(graph: &mut InferenceModel, id: usize, value: Arc<Tensor>) -> TractRe
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-    use onnx_graph::{Signature, decode};
+    use onnx_graph::Signature;
 
     use super::*;
     use crate::{lower, ops};
@@ -110,9 +110,7 @@ mod tests {
 
     #[test]
     fn a_table_is_made_once() {
-        let fixtures = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/");
-        let file = std::fs::read(format!("{fixtures}words_in_bytes.onnx")).unwrap();
-        let model = decode(&file.into()).unwrap();
+        let model = crate::made_up::fixture("words_in_bytes");
         let graph = model.graph.as_ref().unwrap();
         let signature = Signature::of(&model).unwrap();
         let lowered = lower::lower(graph, &signature.opsets).unwrap();

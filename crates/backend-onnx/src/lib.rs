@@ -18,7 +18,7 @@
 //! use tensor_core::{Shape, Tensor};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let path = "tests/fixtures/decision_tree.onnx"; // of this crate
+//! let path = "tests/fixtures/scikit_learn/decision_tree.onnx"; // of this crate
 //! let source = ModelSource::new("iris", "1", path, std::fs::read(path)?.into());
 //! let model = OnnxBackend::new().load(&source, &LoadContext::default())?;
 //!
@@ -42,6 +42,9 @@ mod dims;
 mod dtype;
 mod faults;
 mod file_error;
+#[cfg(test)]
+#[path = "../tests/it/fixtures.rs"]
+mod fixtures;
 mod fold;
 mod input_check;
 mod lower;

@@ -13,7 +13,7 @@ use onnx_graph::{
     },
 };
 
-use crate::{lower, plan::Planner};
+use crate::{fixtures, lower, plan::Planner};
 
 /// What makes plans of a fixture.
 pub(crate) fn planner_of_fixture(name: &str) -> Planner {
@@ -21,9 +21,7 @@ pub(crate) fn planner_of_fixture(name: &str) -> Planner {
 }
 
 pub(crate) fn fixture(name: &str) -> ModelProto {
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/");
-    let file = std::fs::read(format!("{folder}{name}.onnx")).unwrap();
-    decode(&file.into()).unwrap()
+    decode(&fixtures::file(&format!("{name}.onnx")).into()).unwrap()
 }
 
 pub(crate) fn planner(model: &ModelProto) -> Planner {

@@ -36,7 +36,7 @@ use prost::Message;
 
 use super::{registered_name, table::RULES};
 use crate::{
-    OnnxBackend,
+    OnnxBackend, fixtures,
     made_up::{self, node},
 };
 
@@ -63,15 +63,11 @@ type Base = (usize, usize);
 
 /// The models of the fixtures and a few of operators that no fixture has.
 fn bases() -> Vec<ModelProto> {
-    let folder = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures"));
-    let mut paths: Vec<PathBuf> = std::fs::read_dir(folder)
-        .unwrap()
-        .map(|entry| entry.unwrap().path())
+    let paths = fixtures::FILES
+        .values()
         .filter(|path| path.extension().is_some_and(|ending| ending == "onnx"))
-        .filter(|path| path.with_extension("response.json").exists())
-        .collect();
-    paths.sort();
-    let files = paths.iter().map(|path| std::fs::read(path).unwrap());
+        .filter(|path| path.with_extension("response.json").exists());
+    let files = paths.map(|path| std::fs::read(path).unwrap());
     let models = files
         .filter(|file| file.len() <= MAX_FILE)
         .map(|file| decode(&file.into()).unwrap());

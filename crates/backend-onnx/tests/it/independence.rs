@@ -5,7 +5,7 @@ use oip_service::{IndependentRows, Model, RowIndependence};
 use oip_types::{BytesTensor, DataType, InferRequest, ModelMetadata, ModelRef, TensorValue};
 use tensor_core::{DType, Shape, Tensor, TensorSpec};
 
-use crate::support::{Runtime, infer, names, runtimes};
+use crate::support::{Runtime, file, infer, names, runtimes};
 
 /// Sizes of dimensions that are free; the first that a model takes is used.
 const SIZES: [u64; 5] = [4, 8, 3, 16, 1];
@@ -38,8 +38,7 @@ fn requests_that_are_joined_are_answered_as_each_alone() {
 }
 
 fn loaded(runtime: Runtime, name: &str) -> Option<Box<dyn Model>> {
-    let content = std::fs::read(crate::support::fixtures().join(format!("{name}.onnx"))).ok()?;
-    runtime.load(content).ok()
+    runtime.load(file(&format!("{name}.onnx"))).ok()
 }
 
 /// Whether two requests get the same alone and joined; `None` if the model does not take them.

@@ -6,6 +6,7 @@ mod classes;
 mod damaged;
 mod external;
 mod extremes;
+mod fixtures;
 mod independence;
 mod onnx_runtime;
 mod plans;

@@ -1,9 +1,8 @@
 //! Fixtures by name, and how answers are compared.
 
 use std::{
-    fs,
     io::Write,
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::{Arc, LazyLock},
 };
 
@@ -16,31 +15,17 @@ use oip_types::{
 };
 use tensor_core::{DType, Tensor};
 
-pub(crate) fn fixtures() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures")
-}
+use crate::fixtures::FILES;
+pub(crate) use crate::fixtures::file;
 
-/// The names of all fixtures that have a file with this ending.
+/// The names of all fixtures that have a file with this ending, in order.
 pub(crate) fn names(ending: &str) -> Vec<String> {
-    let mut names: Vec<String> = fs::read_dir(fixtures())
-        .unwrap()
-        .filter_map(|entry| {
-            Some(
-                entry
-                    .unwrap()
-                    .file_name()
-                    .to_str()?
-                    .strip_suffix(ending)?
-                    .to_owned(),
-            )
-        })
+    let mut names: Vec<String> = FILES
+        .keys()
+        .filter_map(|file| Some(file.strip_suffix(ending)?.to_owned()))
         .collect();
     names.sort();
     names
-}
-
-pub(crate) fn file(name: &str) -> Vec<u8> {
-    fs::read(fixtures().join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
 /// The runtime of a model.

@@ -136,7 +136,7 @@ fn the_values_of_onnx_runtime_have_a_limit() {
     let folder = tempfile::tempdir().unwrap();
     let fixture = concat!(
         env!("CARGO_MANIFEST_DIR"),
-        "/../backend-onnx/tests/fixtures/loop_with_unnamed.onnx"
+        "/../backend-onnx/tests/fixtures/loop/loop_with_unnamed.onnx"
     );
     fs::copy(fixture, folder.path().join("loop.onnx")).unwrap();
     let config = ConfigFile::new(&format!(

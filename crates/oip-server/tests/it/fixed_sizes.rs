@@ -9,7 +9,7 @@ use crate::support::Server;
 /// A model that takes a width of 100 only, which nothing in its file says.
 fn one_width() -> Vec<u8> {
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../backend-onnx/tests/fixtures");
-    fs::read(fixtures.join("one_width.onnx")).unwrap()
+    fs::read(fixtures.join("reshape/one_width.onnx")).unwrap()
 }
 
 #[test]

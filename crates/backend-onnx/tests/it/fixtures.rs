@@ -1,0 +1,44 @@
+//! Finds the files of `tests/fixtures`, each in the folder of its operator, by their names alone.
+//!
+//! The unit tests have this module too.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+    sync::LazyLock,
+};
+
+/// All files by name, those of the folders and those beside them.
+pub(crate) static FILES: LazyLock<BTreeMap<String, PathBuf>> = LazyLock::new(|| {
+    let mut files = BTreeMap::new();
+    let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
+    for path in entries(&top) {
+        let inner = if path.is_dir() { entries(&path) } else { vec![path] };
+        for path in inner {
+            let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+            if let Some(other) = files.insert(name, path.clone()) {
+                panic!(
+                    "two fixtures have one name: {} and {}",
+                    other.display(),
+                    path.display()
+                );
+            }
+        }
+    }
+    files
+});
+
+fn entries(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).unwrap();
+    entries.map(|entry| entry.unwrap().path()).collect()
+}
+
+pub(crate) fn file(name: &str) -> Vec<u8> {
+    let path = FILES
+        .get(name)
+        .unwrap_or_else(|| panic!("no fixture is named {name}"));
+    fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
