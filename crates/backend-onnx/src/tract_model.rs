@@ -650,8 +650,10 @@ mod tests {
             node("Reshape", &["truth", "sizes"], "y"),
         ];
         let model = model(nodes, &[-1], &[-1], vec![constant("w", &[1])]);
-        let mut config = ModelConfig::default();
-        config.runtime = BUILT_IN.to_owned();
+        let config = ModelConfig {
+            runtime: BUILT_IN.to_owned(),
+            ..ModelConfig::default()
+        };
         let cx = LoadContext::default().with_config(Arc::new(config));
         let source = ModelSource::new("m", "1", "m/1/model.onnx", Bytes::new());
         let model = OnnxModel::load(&source, &model, &cx).unwrap();

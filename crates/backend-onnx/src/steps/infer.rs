@@ -45,9 +45,10 @@ impl Numbers {
             "Concat" => Self::Moved(&[0, 1, 2, 3, 4, 5, 6, 7]),
             "Where" => Self::Moved(&[1, 2]),
             "Cast" | "Expand" | "Flatten" | "Gather" | "Reshape" | "Slice" | "Split" | "Squeeze" | "Tile"
-            | "Transpose" | "Unsqueeze" => Self::Moved(&[0]),
+            | "Transpose" | "Unsqueeze" | "ReduceProd" | "ReduceSum" | "ReduceMax" | "ReduceMin" => {
+                Self::Moved(&[0])
+            }
             "Add" | "Sub" | "Mul" | "Div" | "Min" | "Max" | "Neg" => Self::Counted,
-            "ReduceProd" | "ReduceSum" | "ReduceMax" | "ReduceMin" => Self::Moved(&[0]),
             _ => return None,
         })
     }
@@ -251,7 +252,7 @@ fn learn(output: &mut Fact, numbers: Arc<Tensor>) {
     output.shape = shape;
     match numbers.cast_to_dt(output.datum_type) {
         Ok(constant) if is_known.unwrap_or(false) => {
-            output.constant = Some(constant.into_owned().into_arc_tensor())
+            output.constant = Some(constant.into_owned().into_arc_tensor());
         }
         _ => output.sizes = Some(numbers),
     }

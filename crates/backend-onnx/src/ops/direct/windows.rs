@@ -109,7 +109,7 @@ impl Shape {
     /// How weights of FP32 are packed for the quick products, which does not depend on the image; `None` for those that have none. Weights
     /// that do not fit are refused when the node is computed.
     fn packing(&self, kernel: &[usize]) -> Option<Geometry> {
-        if !(3..=4).contains(&kernel.len()) || kernel.contains(&0) || kernel[0] % self.groups != 0 {
+        if !(3..=4).contains(&kernel.len()) || kernel.contains(&0) || !kernel[0].is_multiple_of(self.groups) {
             return None;
         }
         let axes = kernel[2..].iter().map(|&kernel| Axis {
