@@ -1,4 +1,5 @@
-//! A model that tract runs: with one plan for all sizes where that works, else with a plan for each shape.
+//! A model that runs without ONNX Runtime: on tract with one plan for all sizes where that works, else with a plan for each shape; or node by
+//! node, without plans.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -40,7 +41,7 @@ use crate::{
 /// The runtime that computes node by node, without plans.
 pub(crate) const BUILT_IN: &str = "built-in";
 
-/// A model that tract runs.
+/// A model that runs on tract, or node by node.
 pub(crate) struct OnnxModel {
     metadata: ModelMetadata,
     named_dims: NamedDims,

@@ -78,9 +78,9 @@ impl Fact {
     pub(crate) fn dims(&self) -> Option<Vec<TDim>> {
         if let (None, Some(sizes)) = (&self.constant, &self.sizes) {
             let numbers = super::elements::elements::<f64>(sizes).ok()?;
-            let dim = |number: &f64| match number.is_nan() {
-                true => unknown(),
-                false => (*number as i64).to_dim(),
+            let dim = |number: &f64| match number.is_finite() {
+                true => (*number as i64).to_dim(),
+                false => unknown(),
             };
             return Some(numbers.iter().map(dim).collect());
         }

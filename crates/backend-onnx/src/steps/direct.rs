@@ -45,19 +45,22 @@ pub(super) struct DirectNode {
 /// Stands for an input that is taken over.
 static NOTHING: LazyLock<Arc<Tensor>> = LazyLock::new(|| Arc::new(tensor1::<f32>(&[])));
 
+/// The inputs that are given, as far as they are constants.
+fn known(wires: &Wires, constants: &HashMap<Slot, Arc<Tensor>>) -> Vec<Option<Arc<Tensor>>> {
+    let given = wires.inputs.iter().flatten();
+    given.map(|slot| constants.get(slot).cloned()).collect()
+}
+
 impl DirectNode {
     pub(super) fn new(
         context: &BuildContext,
         node: &OnnxNode,
         wires: Wires,
         constants: &HashMap<Slot, Arc<Tensor>>,
-        packs: &mut Packs,
     ) -> TractResult<Self> {
-        let given = wires.inputs.iter().flatten();
-        let constants: Vec<_> = given.map(|slot| constants.get(slot).cloned()).collect();
         Ok(Self {
             label: node.name.clone(),
-            direct: Direct::new(context, node, &constants, packs)?,
+            direct: Direct::new(context, node, &known(&wires, constants))?,
             given: wires.inputs.iter().flatten().copied().map(Some).collect(),
             wires,
         })
@@ -78,21 +81,21 @@ impl DirectNode {
         follows
     }
 
-    /// No longer reads a constant of which it keeps what it made.
-    pub(super) fn release(&mut self) {
-        let Some((place, _)) = self.direct.taken() else {
-            return;
-        };
-        self.given[place] = None;
-        if let Some(input) = self
-            .wires
-            .inputs
-            .iter_mut()
-            .filter(|input| input.is_some())
-            .nth(place)
-        {
-            *input = None;
+    /// Keeps what it makes of a constant among its inputs, and reads that no more.
+    pub(super) fn take_over(
+        &mut self,
+        constants: &HashMap<Slot, Arc<Tensor>>,
+        packs: &mut Packs,
+    ) -> TractResult<()> {
+        self.direct.take_over(&known(&self.wires, constants), packs)?;
+        if let Some((place, _)) = self.direct.taken() {
+            self.given[place] = None;
+            let mut given = self.wires.inputs.iter_mut().filter(|input| input.is_some());
+            if let Some(input) = given.nth(place) {
+                *input = None;
+            }
         }
+        Ok(())
     }
 
     /// What is known of the inputs that are given, if it is of all.

@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// A step, and the node that it was made of if it is one.
-pub(super) type Prepared = (Step, Option<OnnxNode>);
+pub(super) type StepWithNode = (Step, Option<OnnxNode>);
 
 /// One node in the place of several.
 pub(super) struct Fused {
@@ -35,7 +35,7 @@ pub(super) struct Fused {
 
 /// Finds nodes that are one, none of them in two places.
 pub(super) fn fused(
-    steps: &[Prepared],
+    steps: &[StepWithNode],
     outputs: &[Slot],
     constants: &HashMap<Slot, Arc<Tensor>>,
 ) -> TractResult<Vec<Fused>> {
@@ -61,7 +61,7 @@ pub(super) fn fused(
 }
 
 struct Graph<'g> {
-    steps: &'g [Prepared],
+    steps: &'g [StepWithNode],
     constants: &'g HashMap<Slot, Arc<Tensor>>,
     makers: HashMap<Slot, usize>,
     readers: HashMap<Slot, Vec<usize>>,
@@ -69,7 +69,7 @@ struct Graph<'g> {
 }
 
 impl<'g> Graph<'g> {
-    fn of(steps: &'g [Prepared], outputs: &[Slot], constants: &'g HashMap<Slot, Arc<Tensor>>) -> Self {
+    fn of(steps: &'g [StepWithNode], outputs: &[Slot], constants: &'g HashMap<Slot, Arc<Tensor>>) -> Self {
         let (mut makers, mut readers) = (HashMap::new(), HashMap::<Slot, Vec<usize>>::new());
         for (at, (step, _)) in steps.iter().enumerate() {
             makers.extend(step.makes().into_iter().map(|slot| (slot, at)));

@@ -1,8 +1,8 @@
 //! What is known of a model's values before it runs: types, and the dimensions that no request decides.
 //!
 //! Operators say it of their outputs as they do in a run, with names in the place of sizes. Numbers that are made of dimensions, as
-//! those that a `Reshape` is given, are followed where all that happens to them is that they are moved, added up or multiplied: as FP64, with
-//! NaN for what is not known, by the operators themselves.
+//! those that a `Reshape` is given, are followed while they are whole and all that happens to them is that they are moved, added up or multiplied:
+//! as FP64, with NaN for what is not known, by the operators themselves.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -31,32 +31,29 @@ pub(super) struct Known<'c> {
     facts: HashMap<Slot, Fact>,
 }
 
-/// What a node does with numbers that it is given.
+/// The inputs whose numbers a node moves, repeats, adds up or multiplies.
 enum Numbers {
-    /// Moves or repeats those of these inputs.
-    Moved(&'static [usize]),
-    /// Does arithmetic with those of all inputs.
-    Counted,
+    Of(&'static [usize]),
+    OfAll,
 }
 
 impl Numbers {
     fn of(op_type: &str) -> Option<Self> {
         Some(match op_type {
-            "Concat" => Self::Moved(&[0, 1, 2, 3, 4, 5, 6, 7]),
-            "Where" => Self::Moved(&[1, 2]),
+            "Where" => Self::Of(&[1, 2]),
             "Cast" | "Expand" | "Flatten" | "Gather" | "Reshape" | "Slice" | "Split" | "Squeeze" | "Tile"
             | "Transpose" | "Unsqueeze" | "ReduceProd" | "ReduceSum" | "ReduceMax" | "ReduceMin" => {
-                Self::Moved(&[0])
+                Self::Of(&[0])
             }
-            "Add" | "Sub" | "Mul" | "Div" | "Min" | "Max" | "Neg" => Self::Counted,
+            "Add" | "Concat" | "Sub" | "Mul" | "Div" | "Min" | "Max" | "Neg" => Self::OfAll,
             _ => return None,
         })
     }
 
     fn are_of(&self, place: usize) -> bool {
         match self {
-            Self::Moved(places) => places.contains(&place),
-            Self::Counted => true,
+            Self::Of(places) => places.contains(&place),
+            Self::OfAll => true,
         }
     }
 }
@@ -169,9 +166,11 @@ impl<'c> Known<'c> {
         if inputs.iter().any(|input| input.sizes.is_some())
             && let Some(numbers) = followed(node, inputs)
         {
-            for (output, numbers) in outputs.iter_mut().zip(numbers) {
-                learn(output, numbers);
-            }
+            // Of floats the rounding would have to be followed too.
+            let whole = outputs.iter_mut().zip(numbers);
+            let whole =
+                whole.filter(|(output, _)| matches!(output.datum_type, DatumType::I32 | DatumType::I64));
+            whole.for_each(|(output, numbers)| learn(output, numbers));
         }
         Ok(Some(outputs))
     }
@@ -225,8 +224,7 @@ fn followed(node: &DirectNode, inputs: &[Fact]) -> Option<Vec<Arc<Tensor>>> {
         node.direct().run(&mut given, &mut Room::new())
     })
     .ok()?;
-    let is_whole = inputs[0].datum_type.is_integer();
-    if op_type == "Div" && is_whole {
+    if op_type == "Div" {
         for quotient in &mut made {
             let mut rounded = (**quotient).clone();
             rounded
@@ -246,7 +244,7 @@ fn followed(node: &DirectNode, inputs: &[Fact]) -> Option<Vec<Arc<Tensor>>> {
 fn learn(output: &mut Fact, numbers: Arc<Tensor>) {
     let is_known = numbers
         .try_as_plain_ram()
-        .and_then(|view| Ok(view.as_slice::<f64>()?.iter().all(|number| !number.is_nan())));
+        .and_then(|view| Ok(view.as_slice::<f64>()?.iter().all(|number| number.is_finite())));
     let shape = numbers.shape().iter().map(ToDim::to_dim).collect();
     // What is known of its dimensions is exact here.
     output.shape = shape;
@@ -255,5 +253,101 @@ fn learn(output: &mut Fact, numbers: Arc<Tensor>) {
             output.constant = Some(constant.into_owned().into_arc_tensor());
         }
         _ => output.sizes = Some(numbers),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use onnx_graph::{
+        Signature,
+        proto::{AttributeProto, NodeProto, TensorProto},
+    };
+
+    use crate::{
+        lower,
+        made_up::{constant, model, node},
+        steps::Steps,
+    };
+
+    fn integers(name: &str, numbers: &[i64]) -> TensorProto {
+        TensorProto {
+            data_type: 7,
+            raw_data: numbers.iter().flat_map(|number| number.to_le_bytes()).collect(),
+            ..constant(name, &[numbers.len() as i64])
+        }
+    }
+
+    fn with(node: NodeProto, name: &str, i: i64) -> NodeProto {
+        let attribute = AttributeProto {
+            name: name.to_owned(),
+            i,
+            r#type: 2,
+            ..AttributeProto::default()
+        };
+        NodeProto {
+            attribute: vec![attribute],
+            ..node
+        }
+    }
+
+    /// The output's dimensions as far as they are known, if their number is.
+    fn dims(nodes: Vec<NodeProto>, constants: Vec<TensorProto>) -> Option<Vec<Option<i64>>> {
+        let model = model(nodes, &[-1, 6], &[-1, -1, -1], constants);
+        let signature = Signature::of(&model).unwrap();
+        let lowered = lower::lower(model.graph.as_ref().unwrap(), &signature.opsets).unwrap();
+        let steps = Steps::direct(signature, lowered).unwrap();
+        let output = steps.outputs().next().unwrap()?;
+        Some(output.shape.iter().map(|dim| dim.to_i64().ok()).collect())
+    }
+
+    /// `x` as so many rows of what `sizes` gives beside them.
+    fn reshaped(between: Vec<NodeProto>, constants: Vec<TensorProto>) -> Option<Vec<Option<i64>>> {
+        let mut nodes = vec![
+            node("Shape", &["x"], "shape"),
+            node("Gather", &["shape", "first"], "rows"),
+            node("Gather", &["shape", "second"], "six"),
+        ];
+        nodes.extend(between);
+        nodes.push(with(node("Concat", &["rows", "two", "rest"], "sizes"), "axis", 0));
+        nodes.push(node("Reshape", &["x", "sizes"], "y"));
+        let places = [
+            integers("first", &[0]),
+            integers("second", &[1]),
+            integers("two", &[2]),
+        ];
+        dims(nodes, [places.to_vec(), constants].concat())
+    }
+
+    #[test]
+    fn numbers_made_of_dimensions_are_followed() {
+        let halved = vec![node("Div", &["six", "two"], "rest")];
+        assert_eq!(reshaped(halved, vec![]), Some(vec![None, Some(2), Some(3)]));
+        // Rounded as whole numbers are.
+        let rounded = vec![
+            node("Div", &["six", "four"], "one"),
+            node("Mul", &["one", "three"], "rest"),
+        ];
+        let constants = vec![integers("four", &[4]), integers("three", &[3])];
+        assert_eq!(reshaped(rounded, constants), Some(vec![None, Some(2), Some(3)]));
+        // As many rows as a request has.
+        let unknown = vec![
+            node("Mul", &["rows", "zero"], "nothing"),
+            node("Add", &["nothing", "three"], "rest"),
+        ];
+        let constants = vec![integers("zero", &[0]), integers("three", &[3])];
+        assert_eq!(reshaped(unknown, constants), Some(vec![None, Some(2), None]));
+    }
+
+    #[test]
+    fn sizes_that_a_request_gives_leave_the_number_of_dimensions_open() {
+        let nodes = vec![
+            with(node("Cast", &["x"], "sizes"), "to", 7),
+            node("Reshape", &["x", "flat"], "row"),
+            node("Reshape", &["sizes", "flat"], "wanted"),
+            node("Reshape", &["row", "wanted"], "y"),
+        ];
+        assert_eq!(dims(nodes, vec![integers("flat", &[-1])]), None);
     }
 }

@@ -4,9 +4,10 @@
 //! small ones, so tract makes one plan for it when these are known; plans are kept for the next request. Between stages
 //! stand loops, branches and what works on sequences, which are run here.
 //!
-//! Or each node is a step of its own ([`direct`]): the shapes are those that a request brings, and nothing is planned.
-//!
 //! [`split`] cuts into a [`body`], [`stage`] makes and runs plans, [`control`] and [`sequence`] are what stands between them.
+//!
+//! For the runtime `built-in` each node is a step of its own ([`direct`]): the shapes are those that a request brings, and nothing is
+//! planned. [`prepare`] makes the body, [`fuse`] finds nodes that are one, and [`infer`] says what is known of the values before a run.
 
 mod body;
 mod control;
@@ -45,7 +46,7 @@ use infer::Known;
 use prepare::Prepared;
 use values::{Constants, Value, Values};
 
-/// A model that is run stage by stage.
+/// A model that is run stage by stage, or node by node.
 #[derive(Debug)]
 pub(crate) struct Steps {
     signature: Signature,

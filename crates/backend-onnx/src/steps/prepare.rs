@@ -151,7 +151,7 @@ impl Preparer {
     }
 
     /// The steps, those together that are computed in one.
-    fn fused(&mut self, nodes: Vec<fuse::Prepared>, outputs: &[Slot]) -> TractResult<Vec<Step>> {
+    fn fused(&mut self, nodes: Vec<fuse::StepWithNode>, outputs: &[Slot]) -> TractResult<Vec<Step>> {
         let mut steps: Vec<Option<Step>> = Vec::with_capacity(nodes.len());
         let found = fuse::fused(&nodes, outputs, &self.constants)?;
         steps.extend(nodes.into_iter().map(|(step, _)| Some(step)));
@@ -169,7 +169,7 @@ impl Preparer {
                 wires.inputs.resize(wires.inputs.len().max(place + 1), None);
                 wires.inputs[place] = Some(slot);
             }
-            let mut node = DirectNode::new(&self.context, &node, wires, &self.constants, &mut self.packs)?;
+            let mut node = DirectNode::new(&self.context, &node, wires, &self.constants)?;
             if is_gated {
                 node.gate();
             }
@@ -182,14 +182,14 @@ impl Preparer {
         join_functions(&mut steps, outputs);
         for step in &mut steps {
             if let Step::Node(node) = step {
-                node.release();
+                node.take_over(&self.constants, &mut self.packs)?;
             }
         }
         Ok(steps)
     }
 
     /// A node, if it is not computed already.
-    fn step(&mut self, node: &OnnxNode) -> TractResult<Option<fuse::Prepared>> {
+    fn step(&mut self, node: &OnnxNode) -> TractResult<Option<fuse::StepWithNode>> {
         let given = node.input.iter();
         let given = given.map(|name| (!name.is_empty()).then(|| self.slot(name)));
         let wires = Wires {
@@ -203,7 +203,7 @@ impl Preparer {
             return Ok(Some((Step::Control(control), None)));
         }
         self.follow(node, &wires);
-        let direct = DirectNode::new(&self.context, node, wires, &self.constants, &mut self.packs)?;
+        let direct = DirectNode::new(&self.context, node, wires, &self.constants)?;
         match direct.folded(&self.constants)? {
             Some(outputs) => self.constants.extend(outputs),
             None => return Ok(Some((Step::Node(direct), Some(node.clone())))),
@@ -284,10 +284,37 @@ mod tests {
         ];
         let (both, other) = self::prepared(nodes, &[-1, 6], constants);
         assert!(both.constants.values().any(|kept| kept.shape() == [6, 6]));
-        for steps in [steps, other] {
-            let input = Tensor::from_shape(&[6, 6], &[0.5f32; 36]).unwrap();
-            let made = steps.run(tvec![input.into_tvalue()], &CancelToken::new(None));
-            assert_eq!(made.unwrap()[0].shape(), [6, 6]);
+        // Numbers from -3 to 3 in eighths, one after the other: sums of their products are exact.
+        let eighths = |count: usize| {
+            (0..count)
+                .map(|at| (at % 7) as f32 / 8.0 - 0.375)
+                .collect::<Vec<f32>>()
+        };
+        let (w, bias) = (eighths(36), eighths(6));
+        let product = |a: &[f32], b: &[f32]| -> Vec<f32> {
+            let sum = |at: usize| {
+                (0..6)
+                    .map(|term| a[at / 6 * 6 + term] * b[term * 6 + at % 6])
+                    .sum()
+            };
+            (0..36).map(sum).collect()
+        };
+        let with_bias = |rows: Vec<f32>| -> Vec<f32> {
+            rows.iter().zip(bias.iter().cycle()).map(|(a, b)| a + b).collect()
+        };
+        let x = vec![0.5f32; 36];
+        let once = product(&x, &w);
+        let last = product(&once, &with_bias(w.clone()));
+        let expected = [
+            with_bias(product(&once, &w)),
+            w.iter().zip(last).map(|(w, b)| w * b).collect(),
+        ];
+        for (steps, expected) in [steps, other].iter().zip(expected) {
+            let input = Tensor::from_shape(&[6, 6], &x).unwrap();
+            let made = steps
+                .run(tvec![input.into_tvalue()], &CancelToken::new(None))
+                .unwrap();
+            assert_eq!(elements::<f32>(&made[0]).unwrap(), expected);
         }
     }
 

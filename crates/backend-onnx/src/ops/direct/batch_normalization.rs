@@ -44,7 +44,7 @@ impl Compute for BatchNormalization {
         self.parameters.outputs(inputs).map(Some)
     }
 
-    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<Option<TVec<Arc<Tensor>>>> {
+    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<TVec<Arc<Tensor>>> {
         let computed;
         let channels = match &self.channels {
             Some(channels) => channels,
@@ -67,6 +67,6 @@ impl Compute for BatchNormalization {
                 }
             });
         }
-        Ok(Some(tvec![Arc::new(made)]))
+        Ok(tvec![Arc::new(made)])
     }
 }

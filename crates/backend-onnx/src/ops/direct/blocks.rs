@@ -82,7 +82,7 @@ impl Compute for Blocks {
         Ok(Some(vec![Fact::new(input.datum_type, shape)]))
     }
 
-    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<Option<TVec<Arc<Tensor>>>> {
+    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<TVec<Arc<Tensor>>> {
         let [batch, channels, height, width] = *inputs[0].shape() else {
             bail!("expected images");
         };
@@ -101,7 +101,7 @@ impl Compute for Blocks {
             _ => [batch, depth, height * size, width * size],
         };
         let moved = reordered(&inputs[0], &split, &order)?;
-        Ok(Some(tvec![Arc::new(moved.into_shape(&shape)?)]))
+        Ok(tvec![Arc::new(moved.into_shape(&shape)?)])
     }
 }
 

@@ -47,6 +47,8 @@ impl Clip {
             },
         };
         let bounds = bound(0, f32::MIN).zip(bound(1, f32::MAX));
+        // Nothing says that they are FP32 where there are none.
+        let bounds = bounds.filter(|_| fixed.is_some() || places != [None, None]);
         Self {
             fixed,
             places,
@@ -87,7 +89,7 @@ impl Compute for Clip {
         self.activation.clone()
     }
 
-    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<Option<TVec<Arc<Tensor>>>> {
+    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<TVec<Arc<Tensor>>> {
         let bounds = self.places.map(|place| place.map(|place| inputs[place].clone()));
         let mut made = own(inputs.swap_remove(0));
         with_number!(made.datum_type(), T => {
@@ -105,7 +107,7 @@ impl Compute for Clip {
             let (low, high) = (bound(0, <T>::MIN)?, bound(1, <T>::MAX)?);
             clip(made.try_as_plain_ram_mut()?.as_slice_mut::<T>()?, low, high)?;
         });
-        Ok(Some(tvec![Arc::new(made)]))
+        Ok(tvec![Arc::new(made)])
     }
 }
 
@@ -122,7 +124,7 @@ mod tests {
         };
         let clipped = |values: Tensor, low: Tensor, high: Tensor| -> TractResult<Arc<Tensor>> {
             let mut inputs: TVec<Arc<Tensor>> = [values, low, high].into_iter().map(Arc::new).collect();
-            Ok(clip.run(&mut inputs)?.context("computed")?.remove(0))
+            Ok(clip.run(&mut inputs)?.remove(0))
         };
         let made = clipped(
             tensor1(&[f32::NAN, -3.0, 0.5, f32::INFINITY]),

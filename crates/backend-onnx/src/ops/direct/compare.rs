@@ -60,7 +60,7 @@ impl Compute for Compare {
         Ok(Some(vec![Fact::new(DatumType::Bool, joined(inputs)?)]))
     }
 
-    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<Option<TVec<Arc<Tensor>>>> {
+    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<TVec<Arc<Tensor>>> {
         let [a, b] = &**inputs else {
             bail!("expected 2 inputs, found {}", inputs.len());
         };
@@ -70,7 +70,7 @@ impl Compute for Compare {
             (DatumType::String, Self::Equal) => equal::<String>(a, b, &shape),
             (number, _) => with_number!(number, T => self.compared::<T>(a, b, &shape)),
         }?;
-        Ok(Some(tvec![Arc::new(made)]))
+        Ok(tvec![Arc::new(made)])
     }
 }
 
@@ -87,7 +87,7 @@ mod tests {
         let compare = Compare::of(name)?;
         let mut inputs: TVec<Arc<Tensor>> = tvec![Arc::new(a.clone()), Arc::new(b.clone())];
         compare.outputs(&Fact::of_values(&inputs))?;
-        Ok((*compare.run(&mut inputs)?.unwrap()[0]).clone())
+        Ok((*compare.run(&mut inputs)?[0]).clone())
     }
 
     fn all_of(a: &Tensor, b: &Tensor) -> [Vec<bool>; 5] {

@@ -5,8 +5,8 @@ use std::{fmt, sync::Arc};
 use tract_hir::internal::*;
 
 use crate::{
-    faults::{BadInput, ensure_input},
-    ops::{activation::Activation, elements::elements, kernel::Fact},
+    faults::{BadInput, Unsupported, ensure_input},
+    ops::{activation::Activation, elements::elements, kernel::Fact, packs::Packs},
     size,
 };
 
@@ -18,9 +18,13 @@ pub(super) trait Compute: fmt::Debug + Send + Sync {
         Ok(None)
     }
 
-    /// The input that is a constant of which it keeps what it made. [`Compute::run`] is given nothing in its place.
-    fn taken(&self) -> Option<usize> {
-        None
+    /// Keeps what it makes of a constant among its inputs, and says which: [`Compute::run`] is given nothing in its place from then on.
+    fn take_over(
+        &mut self,
+        _constants: &[Option<Arc<Tensor>>],
+        _packs: &mut Packs,
+    ) -> TractResult<Option<usize>> {
+        Ok(None)
     }
 
     /// The function of single floats that it is, if it is one and nothing decides in a run which.
@@ -38,8 +42,13 @@ pub(super) trait Compute: fmt::Debug + Send + Sync {
         false
     }
 
-    /// The outputs, or `None` for types that another one computes. An input that nothing else holds may be written over.
-    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<Option<TVec<Arc<Tensor>>>>;
+    /// The outputs, of inputs that [`Compute::outputs`] has found to fit. An input that nothing else holds may be written over.
+    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<TVec<Arc<Tensor>>>;
+}
+
+/// Why nothing computes an operator for a type that no row of the table admits.
+pub(super) fn unsupported(datum_type: DatumType) -> TractError {
+    Unsupported::Here(format!("is not supported for inputs of {datum_type:?}")).into()
 }
 
 /// A tensor that may be written over: this one, or a copy if something else holds it too.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use onnx_gemm::{add_gemm, gemm};
 use tract_hir::internal::*;
 
-use super::compute::Compute;
+use super::compute::{Compute, unsupported};
 use crate::{
     cancelling::Pace,
     faults::{Misfit, Refusal},
@@ -161,15 +161,15 @@ impl Compute for Einsum {
         Ok(Some(vec![Fact::new(inputs[0].datum_type, shape)]))
     }
 
-    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<Option<TVec<Arc<Tensor>>>> {
+    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<TVec<Arc<Tensor>>> {
         let made = match inputs[0].datum_type() {
             DatumType::F32 => self.computed::<f32>(inputs, of_floats),
             DatumType::F64 => self.computed::<f64>(inputs, add_gemm),
             DatumType::I32 => self.computed::<i32>(inputs, add_gemm),
             DatumType::I64 => self.computed::<i64>(inputs, add_gemm),
-            _ => return Ok(None),
+            other => return Err(unsupported(other)),
         };
-        Ok(Some(tvec![Arc::new(made?)]))
+        Ok(tvec![Arc::new(made?)])
     }
 }
 
@@ -210,7 +210,7 @@ mod tests {
     fn run(equation: &str, inputs: &[Arc<Tensor>]) -> TractResult<Arc<Tensor>> {
         let op = einsum(equation);
         let facts = op.outputs(&Fact::of_values(inputs))?.unwrap();
-        let made = op.run(&mut inputs.into())?.unwrap();
+        let made = op.run(&mut inputs.into())?;
         let shape: TVec<TDim> = made[0].shape().iter().map(ToDim::to_dim).collect();
         assert_eq!(shape, facts[0].shape);
         Ok(made[0].clone())

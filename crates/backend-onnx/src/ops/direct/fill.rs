@@ -117,7 +117,7 @@ impl Compute for Expand {
         Ok(Some(vec![Fact::new(input.datum_type, shape)]))
     }
 
-    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<Option<TVec<Arc<Tensor>>>> {
+    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<TVec<Arc<Tensor>>> {
         texts::moved(inputs, |inputs| {
             let wanted = sizes(&integers(&inputs[1])?)?;
             let input = inputs.swap_remove(0);
@@ -127,7 +127,6 @@ impl Compute for Expand {
                 false => Arc::new(repeated(&input, &shape)?),
             }])
         })
-        .map(Some)
     }
 }
 
@@ -162,12 +161,11 @@ impl Compute for ConstantOfShape {
         Ok(shape.map(|shape| vec![Fact::new(self.0.datum_type(), shape)]))
     }
 
-    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<Option<TVec<Arc<Tensor>>>> {
+    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<TVec<Arc<Tensor>>> {
         let shape = sizes(&integers(&inputs[0])?)?;
         texts::moved(&mut tvec![self.0.clone()], |one| {
             Ok(tvec![Arc::new(repeated(&one[0], &shape)?)])
         })
-        .map(Some)
     }
 }
 
@@ -201,7 +199,7 @@ impl Compute for Tile {
         Ok(Some(vec![Fact::new(input.datum_type, shape)]))
     }
 
-    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<Option<TVec<Arc<Tensor>>>> {
+    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<TVec<Arc<Tensor>>> {
         texts::moved(inputs, |inputs| {
             let repeats = sizes(&integers(&inputs[1])?)?;
             let input = inputs.swap_remove(0);
@@ -210,7 +208,6 @@ impl Compute for Tile {
                 false => Ok(tvec![Arc::new(tiled(&input, &repeats)?)]),
             }
         })
-        .map(Some)
     }
 }
 
@@ -270,14 +267,13 @@ impl Compute for Where {
         Ok(Some(vec![Fact::new(yes.datum_type, shape)]))
     }
 
-    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<Option<TVec<Arc<Tensor>>>> {
+    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<TVec<Arc<Tensor>>> {
         texts::moved(inputs, |inputs| {
             let [condition, yes, no] = &**inputs else {
                 bail!("expected 3 inputs, found {}", inputs.len());
             };
             Ok(tvec![Arc::new(chosen(condition, yes, no)?)])
         })
-        .map(Some)
     }
 }
 

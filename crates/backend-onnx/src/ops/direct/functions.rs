@@ -70,14 +70,14 @@ impl Compute for Function {
         }
     }
 
-    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<Option<TVec<Arc<Tensor>>>> {
+    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<TVec<Arc<Tensor>>> {
         let mut values = own(inputs.pop().context("expected an input")?);
         match (&self.of_floats, self.of_whole) {
             (_, Some(whole)) if values.datum_type().is_integer() => whole.replace(&mut values)?,
             (OfFloats::Activation(activation), _) => activation.run(&mut values)?,
             (OfFloats::Plain(plain), _) => plain.replace(&mut values)?,
         }
-        Ok(Some(tvec![Arc::new(values)]))
+        Ok(tvec![Arc::new(values)])
     }
 }
 
@@ -261,7 +261,7 @@ impl Compute for Truth {
         Ok(Some(vec![input.with(DatumType::Bool)]))
     }
 
-    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<Option<TVec<Arc<Tensor>>>> {
+    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<TVec<Arc<Tensor>>> {
         let input = inputs.pop().context("expected an input")?;
         macro_rules! each {
             ($T:ty, $truth:expr) => {{
@@ -281,7 +281,7 @@ impl Compute for Truth {
             (_, DatumType::F32) => each!(f32, |x: f32| self.of_float(x.into())),
             (_, _) => each!(f64, |x: f64| self.of_float(x)),
         }?;
-        Ok(Some(tvec![Arc::new(made)]))
+        Ok(tvec![Arc::new(made)])
     }
 }
 
@@ -303,7 +303,7 @@ mod tests {
     fn run(compute: &dyn Compute, input: Tensor) -> TractResult<Tensor> {
         let mut inputs: TVec<Arc<Tensor>> = tvec![Arc::new(input)];
         let facts = compute.outputs(&Fact::of_values(&inputs))?.unwrap();
-        let made = compute.run(&mut inputs)?.unwrap();
+        let made = compute.run(&mut inputs)?;
         assert_eq!(facts[0].datum_type, made[0].datum_type());
         Ok((*made[0]).clone())
     }

@@ -31,7 +31,7 @@ impl Compute for TransposeLast {
         Ok(Some(vec![output]))
     }
 
-    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<Option<TVec<Arc<Tensor>>>> {
+    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<TVec<Arc<Tensor>>> {
         let rank = inputs[0].rank() as i64;
         let order = (0..rank - 2).chain([rank - 1, rank - 2]).collect();
         moves::Transpose(order).run(inputs)
@@ -174,11 +174,11 @@ impl Compute for SplitHeads {
         Ok(Some(vec![Fact::new(input.datum_type, shape)]))
     }
 
-    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<Option<TVec<Arc<Tensor>>>> {
+    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<TVec<Arc<Tensor>>> {
         if inputs[0].rank() == 3 {
             let (input, bias) = (&inputs[0], inputs.get(1).map(|bias| &**bias));
             let made = with_real!(input.datum_type(), T => self.split::<T>(input, bias)?);
-            return Ok(Some(tvec![Arc::new(made)]));
+            return Ok(tvec![Arc::new(made)]);
         }
         let mut made = own(inputs.swap_remove(0));
         if let Some(scale) = self.scale(made.shape()[3]) {
@@ -190,7 +190,7 @@ impl Compute for SplitHeads {
                 })?;
             });
         }
-        Ok(Some(tvec![Arc::new(made)]))
+        Ok(tvec![Arc::new(made)])
     }
 }
 
@@ -228,9 +228,9 @@ impl Compute for Ranked {
         Ok(Some(vec![inputs[0].clone()]))
     }
 
-    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<Option<TVec<Arc<Tensor>>>> {
+    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<TVec<Arc<Tensor>>> {
         inputs.truncate(1);
-        Ok(Some(std::mem::take(inputs)))
+        Ok(std::mem::take(inputs))
     }
 }
 
@@ -252,8 +252,8 @@ impl Compute for SameShape {
         Ok(Some(vec![inputs[0].clone()]))
     }
 
-    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<Option<TVec<Arc<Tensor>>>> {
+    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<TVec<Arc<Tensor>>> {
         inputs.truncate(1);
-        Ok(Some(std::mem::take(inputs)))
+        Ok(std::mem::take(inputs))
     }
 }

@@ -161,10 +161,10 @@ impl Compute for MatMulInteger {
         Ok(Some(vec![Fact::new(DatumType::I32, sizes.shape)]))
     }
 
-    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<Option<TVec<Arc<Tensor>>>> {
+    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<TVec<Arc<Tensor>>> {
         let zero_points = self.zero_points.map(|place| place.map(|place| &*inputs[place]));
         let sums = sums([&inputs[0], &inputs[1]], zero_points, self.packed.as_ref())?;
-        Ok(Some(tvec![Arc::new(tensor(&sums.shape, sums.numbers)?)]))
+        Ok(tvec![Arc::new(tensor(&sums.shape, sums.numbers)?)])
     }
 }
 
@@ -231,7 +231,7 @@ impl Compute for QLinearMatMul {
         Ok(Some(vec![Fact::new(zero.datum_type, sizes.shape)]))
     }
 
-    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<Option<TVec<Arc<Tensor>>>> {
+    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<TVec<Arc<Tensor>>> {
         let zero_points = [Some(&*inputs[2]), Some(&*inputs[5])];
         let sums = sums([&inputs[0], &inputs[3]], zero_points, self.packed.as_ref())?;
         let scales = [
@@ -250,7 +250,7 @@ impl Compute for QLinearMatMul {
             DatumType::I8 => scaled::<i8>(&sums, &scales, &zero_points, i8::MIN.into(), |x| x as i8),
             _ => scaled::<u8>(&sums, &scales, &zero_points, u8::MIN.into(), |x| x as u8),
         };
-        Ok(Some(tvec![Arc::new(made?)]))
+        Ok(tvec![Arc::new(made?)])
     }
 }
 
@@ -316,7 +316,7 @@ mod tests {
 
     fn run(op: &dyn Compute, inputs: &[Arc<Tensor>]) -> TractResult<Arc<Tensor>> {
         let facts = op.outputs(&Fact::of_values(inputs))?.unwrap();
-        let made = op.run(&mut inputs.into())?.unwrap();
+        let made = op.run(&mut inputs.into())?;
         let shape: TVec<TDim> = made[0].shape().iter().map(ToDim::to_dim).collect();
         assert_eq!(
             (made[0].datum_type(), &shape),

@@ -165,11 +165,11 @@ impl Compute for ConvInteger {
         Ok(shape.map(|shape| vec![Fact::new(DatumType::I32, shape)]))
     }
 
-    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<Option<TVec<Arc<Tensor>>>> {
+    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<TVec<Arc<Tensor>>> {
         let [image_zero, weights_zero] = self.zero_points.map(|place| place.map(|place| &*inputs[place]));
         let (image, weights) = ((&*inputs[0], image_zero), (&*inputs[1], weights_zero));
         let (sizes, sums) = self.convolution.sums(image, weights, None)?;
-        Ok(Some(tvec![Arc::new(tensor(&sizes.shape, sums)?)]))
+        Ok(tvec![Arc::new(tensor(&sizes.shape, sums)?)])
     }
 }
 
@@ -205,7 +205,7 @@ impl Compute for QLinearConv {
         Ok(shape.map(|shape| vec![Fact::new(zero.datum_type, shape)]))
     }
 
-    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<Option<TVec<Arc<Tensor>>>> {
+    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<TVec<Arc<Tensor>>> {
         let bias = inputs.get(8).map(|bias| elements::<i32>(bias)).transpose()?;
         let (x, w) = ((&*inputs[0], Some(&*inputs[2])), (&*inputs[3], Some(&*inputs[5])));
         let (sizes, sums) = self.convolution.sums(x, w, bias)?;
@@ -235,7 +235,7 @@ impl Compute for QLinearConv {
                 x as u8
             }),
         };
-        Ok(Some(tvec![Arc::new(made?)]))
+        Ok(tvec![Arc::new(made?)])
     }
 }
 
@@ -281,7 +281,7 @@ mod tests {
 
     fn run(op: &dyn Compute, inputs: &[Arc<Tensor>]) -> TractResult<Arc<Tensor>> {
         let facts = op.outputs(&Fact::of_values(inputs))?.unwrap();
-        let made = op.run(&mut inputs.into())?.unwrap();
+        let made = op.run(&mut inputs.into())?;
         let shape: TVec<TDim> = made[0].shape().iter().map(ToDim::to_dim).collect();
         assert_eq!(
             (made[0].datum_type(), &shape),
@@ -315,8 +315,7 @@ mod tests {
             op_type: "Conv".to_owned(),
             ..node.clone()
         };
-        let op = super::super::windows::Conv::of(Attributes(&node), &[], &mut crate::ops::Packs::beside(0))
-            .unwrap();
+        let op = super::super::windows::Conv::of(Attributes(&node)).unwrap();
         let found = run(&op, &inputs).unwrap();
         elements::<f64>(&found)
             .unwrap()

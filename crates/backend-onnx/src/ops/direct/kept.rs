@@ -20,8 +20,8 @@ impl Compute for Identity {
         Ok(Some(vec![input.clone()]))
     }
 
-    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<Option<TVec<Arc<Tensor>>>> {
-        Ok(Some(tvec![inputs.swap_remove(0)]))
+    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<TVec<Arc<Tensor>>> {
+        Ok(tvec![inputs.swap_remove(0)])
     }
 }
 
@@ -53,7 +53,7 @@ impl Compute for Dropout {
         Ok(Some(outputs))
     }
 
-    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<Option<TVec<Arc<Tensor>>>> {
+    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<TVec<Arc<Tensor>>> {
         if let Some(training) = self.training.and_then(|place| inputs.get(place)) {
             let is_training = *elements::<bool>(training)? != [false];
             ensure_input!(
@@ -67,7 +67,7 @@ impl Compute for Dropout {
             mask.try_as_plain_ram_mut()?.as_slice_mut::<bool>()?.fill(true);
             outputs.push(Arc::new(mask));
         }
-        Ok(Some(outputs))
+        Ok(outputs)
     }
 }
 

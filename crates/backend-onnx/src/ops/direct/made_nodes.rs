@@ -1,6 +1,16 @@
 //! Nodes for tests.
 
-use crate::lowered::{OnnxAttribute, OnnxNode};
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::sync::Arc;
+
+use tract_hir::internal::Tensor;
+
+use super::compute::Compute;
+use crate::{
+    lowered::{OnnxAttribute, OnnxNode},
+    ops::Packs,
+};
 
 /// A node with attributes of lists and of integers, and so many outputs.
 pub(super) fn node(
@@ -35,4 +45,10 @@ pub(super) fn with_text(mut node: OnnxNode, name: &str, text: &str) -> OnnxNode 
         ..OnnxAttribute::default()
     });
     node
+}
+
+/// An operator that has taken over what it keeps of constants.
+pub(super) fn with<C: Compute>(mut operator: C, constants: &[Option<Arc<Tensor>>]) -> C {
+    operator.take_over(constants, &mut Packs::beside(0)).unwrap();
+    operator
 }

@@ -1,7 +1,7 @@
 //! Operators on values that are there: no plan, no names of sizes, whatever shapes come.
 //!
 //! Movements go by the size of an element, so that there is one of each for all types whose elements are copied. What takes memory is
-//! asked for before it is made ([`size::admit_shape`](crate::size::admit_shape)).
+//! asked for before it is made ([`size::admit_shape`](crate::size::admit_shape), [`Room`]).
 
 mod batch_normalization;
 mod blocks;
@@ -75,20 +75,13 @@ impl Direct {
         context: &BuildContext,
         node: &OnnxNode,
         constants: &[Option<Arc<Tensor>>],
-        packs: &mut Packs,
     ) -> TractResult<Self> {
         let (op, used_within) = context.op(node)?;
         ensure!(used_within.is_empty(), "graphs within {}", node.op_type);
-        let own = own(node, constants, packs)?;
-        let taken = own.as_ref().and_then(|own| own.taken()).and_then(|place| {
-            let constant = constants.get(place)?.as_ref()?;
-            let dims = constant.shape().iter().map(ToDim::to_dim);
-            Some((place, Fact::new(constant.datum_type(), dims)))
-        });
         Ok(Self {
             op_type: node.op_type.clone(),
-            own,
-            taken,
+            own: own(node, constants)?,
+            taken: None,
             op,
             is_pure: !node.op_type.starts_with("Random")
                 && !matches!(node.op_type.as_str(), "Bernoulli" | "Multinomial"),
@@ -97,6 +90,24 @@ impl Direct {
 
     pub(crate) fn op_type(&self) -> &str {
         &self.op_type
+    }
+
+    /// Keeps what it makes of a constant among its inputs.
+    pub(crate) fn take_over(
+        &mut self,
+        constants: &[Option<Arc<Tensor>>],
+        packs: &mut Packs,
+    ) -> TractResult<()> {
+        let Some(own) = &mut self.own else {
+            return Ok(());
+        };
+        if let Some(place) = own.take_over(constants, packs)? {
+            let constant = constants.get(place).and_then(Option::as_ref);
+            let constant = constant.context("takes over what is no constant")?;
+            let dims = constant.shape().iter().map(ToDim::to_dim);
+            self.taken = Some((place, Fact::new(constant.datum_type(), dims)));
+        }
+        Ok(())
     }
 
     /// The input that need not be given any more, as its constant was taken over.
@@ -151,19 +162,14 @@ impl Direct {
             admit(outputs.as_deref().unwrap_or_default(), room).map_err(Stop::Failed)?;
             // Nothing else holds the inputs now: they may be written over.
             drop(outputs);
-            if let Some(outputs) = own.run(inputs).map_err(Stop::Failed)? {
-                return Ok(outputs);
-            }
+            return own.run(inputs).map_err(Stop::Failed);
         }
         let facts = Fact::of_values(inputs);
-        let Some(guarded) = guarded else {
-            return match kernel::of(&*self.op, &facts) {
-                Some(kernel) => computed(&*kernel, &facts, inputs, room),
-                None => Err(Stop::Refused(unsupported(inputs))),
-            };
-        };
-        guarded.admit(&facts).map_err(Stop::Refused)?;
-        match kernel::of(guarded.chosen(&facts), &facts) {
+        if let Some(guarded) = guarded {
+            guarded.admit(&facts).map_err(Stop::Refused)?;
+        }
+        let op = guarded.map_or(&*self.op, |guarded| guarded.chosen(&facts));
+        match kernel::of(op, &facts) {
             Some(kernel) => computed(&*kernel, &facts, inputs, room),
             None => Err(Stop::Refused(unsupported(inputs))),
         }
@@ -279,11 +285,7 @@ fn admit(outputs: &[Fact], room: &mut Room<'_>) -> TractResult<()> {
 }
 
 /// What computes a node here.
-fn own(
-    node: &OnnxNode,
-    constants: &[Option<Arc<Tensor>>],
-    packs: &mut Packs,
-) -> TractResult<Option<Box<dyn Compute>>> {
+fn own(node: &OnnxNode, constants: &[Option<Arc<Tensor>>]) -> TractResult<Option<Box<dyn Compute>>> {
     let attributes = Attributes(node);
     Ok(match node.op_type.as_str() {
         "Abs" | "Acos" | "Acosh" | "Asin" | "Asinh" | "Atan" | "Atanh" | "Ceil" | "Celu" | "Cos" | "Cosh"
@@ -312,7 +314,7 @@ fn own(
         "tensorferry/TransposeLast" => Some(Box::new(heads::TransposeLast)),
         "AveragePool" => Some(Box::new(pools::Pool::average(attributes)?)),
         "MaxPool" => Some(Box::new(pools::Pool::maximum(attributes)?)),
-        "Conv" => Some(Box::new(windows::Conv::of(attributes, constants, packs)?)),
+        "Conv" => Some(Box::new(windows::Conv::of(attributes)?)),
         "ConvInteger" => Some(Box::new(integer_windows::ConvInteger::of(attributes, constants)?)),
         "QLinearConv" => Some(Box::new(integer_windows::QLinearConv::of(attributes, constants)?)),
         "MatMulInteger" => Some(Box::new(integer_products::MatMulInteger::of(
@@ -320,7 +322,7 @@ fn own(
         )?)),
         "QLinearMatMul" => Some(Box::new(integer_products::QLinearMatMul::of(constants)?)),
         "Einsum" => Some(Box::new(einsum::Einsum::of(attributes)?)),
-        "Gemm" => Some(Box::new(products::Gemm::of(attributes, constants, packs)?)),
+        "Gemm" => Some(Box::new(products::Gemm::of(attributes))),
         "ArgMax" | "ArgMin" => Some(Box::new(reductions::Argument::of(node))),
         "GlobalAveragePool" | "GlobalMaxPool" => Some(Box::new(reductions::GlobalPool {
             is_max: node.op_type == "GlobalMaxPool",
@@ -341,7 +343,7 @@ fn own(
         "Split" => Some(Box::new(parts::Split::of(node))),
         "Concat" => Some(Box::new(parts::Concat(attributes.int("axis", 0)))),
         "Gather" => Some(Box::new(moves::Gather(attributes.int("axis", 0)))),
-        "MatMul" => Some(Box::new(products::MatMul::of(constants, packs)?)),
+        "MatMul" => Some(Box::new(products::MatMul::default())),
         "Transpose" => Some(Box::new(moves::Transpose(attributes.ints("perm").to_vec()))),
         "Reshape" => Some(Box::new(views::Reshape {
             allows_zero: attributes.int("allowzero", 0) != 0,

@@ -42,13 +42,12 @@ impl Compute for Transpose {
         Ok(Some(vec![Fact::new(input.datum_type, shape)]))
     }
 
-    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<Option<TVec<Arc<Tensor>>>> {
+    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<TVec<Arc<Tensor>>> {
         texts::moved(inputs, |inputs| {
             let input = &inputs[0];
             let order = self.order(input.rank())?;
             Ok(tvec![Arc::new(reordered(input, input.shape(), &order)?)])
         })
-        .map(Some)
     }
 }
 
@@ -193,7 +192,7 @@ impl Compute for Gather {
         Ok(Some(vec![Fact::new(from.datum_type, shape)]))
     }
 
-    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<Option<TVec<Arc<Tensor>>>> {
+    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<TVec<Arc<Tensor>>> {
         texts::moved(inputs, |inputs| {
             let [from, places] = &**inputs else {
                 bail!("expected 2 inputs, found {}", inputs.len());
@@ -218,7 +217,6 @@ impl Compute for Gather {
             }
             Ok(tvec![Arc::new(made)])
         })
-        .map(Some)
     }
 }
 

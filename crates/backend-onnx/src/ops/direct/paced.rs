@@ -12,7 +12,7 @@ use crate::{
     cancelling::{is_cancelled, while_cancelled},
     lowered::{OnnxAttribute, OnnxNode},
     ops::{
-        self, Packs,
+        self,
         elements::tensor,
         registry::registered_name,
         rule::{Outputs, Rule},
@@ -159,7 +159,7 @@ impl Case {
         };
         let mut inputs: TVec<Arc<Tensor>> = self.inputs.into_iter().flatten().map(Arc::new).collect();
         let constants = vec![None; inputs.len()];
-        let direct = match Direct::new(&ops::context(), &node, &constants, &mut Packs::beside(0)) {
+        let direct = match Direct::new(&ops::context(), &node, &constants) {
             Ok(direct) => direct,
             Err(error) => return Some(format!("cannot be made: {error:#}")),
         };

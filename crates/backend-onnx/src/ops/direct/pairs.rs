@@ -56,7 +56,7 @@ impl Compute for Pair {
         Ok(Some(vec![Fact::new(inputs[0].datum_type, joined(inputs)?)]))
     }
 
-    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<Option<TVec<Arc<Tensor>>>> {
+    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<TVec<Arc<Tensor>>> {
         let mut inputs = inputs.drain(..);
         let mut made = inputs.next().context("expected an input")?;
         for other in inputs {
@@ -67,7 +67,7 @@ impl Compute for Pair {
             let shape = shapes::broadcast(&[made.shape(), other.shape()])?;
             made = Arc::new(combined(self.0, made, &other, &shape)?);
         }
-        Ok(Some(tvec![made]))
+        Ok(tvec![made])
     }
 }
 
@@ -82,7 +82,7 @@ mod tests {
         let pair = Pair::of(name)?;
         let mut inputs: TVec<Arc<Tensor>> = inputs.iter().cloned().map(Arc::new).collect();
         let facts = pair.outputs(&Fact::of_values(&inputs))?.unwrap();
-        let made = pair.run(&mut inputs)?.unwrap();
+        let made = pair.run(&mut inputs)?;
         assert_eq!(made[0].datum_type(), facts[0].datum_type);
         assert_eq!(shapes::known(&facts[0].shape).unwrap()[..], *made[0].shape());
         Ok((*made[0]).clone())

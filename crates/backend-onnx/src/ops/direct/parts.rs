@@ -49,7 +49,7 @@ impl Compute for Concat {
         Ok(Some(vec![Fact::new(first.datum_type, shape)]))
     }
 
-    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<Option<TVec<Arc<Tensor>>>> {
+    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<TVec<Arc<Tensor>>> {
         texts::moved(inputs, |inputs| {
             let axis = axis(self.0, inputs[0].rank())?;
             let mut shape: TVec<usize> = inputs[0].shape().into();
@@ -75,7 +75,6 @@ impl Compute for Concat {
             }
             Ok(tvec![Arc::new(made)])
         })
-        .map(Some)
     }
 }
 
@@ -168,7 +167,7 @@ impl Compute for Split {
         Ok(Some(parts.into_iter().map(part).collect()))
     }
 
-    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<Option<TVec<Arc<Tensor>>>> {
+    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<TVec<Arc<Tensor>>> {
         texts::moved(inputs, |inputs| {
             let input = &inputs[0];
             let axis = axis(self.axis, input.rank())?;
@@ -198,7 +197,6 @@ impl Compute for Split {
             }
             Ok(made)
         })
-        .map(Some)
     }
 }
 

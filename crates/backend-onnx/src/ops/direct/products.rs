@@ -5,7 +5,7 @@ use std::{borrow::Cow, sync::Arc};
 use onnx_gemm::{PackedMatrix, add_gemm, gemm, transpose};
 use tract_hir::internal::*;
 
-use super::compute::Compute;
+use super::compute::{Compute, unsupported};
 use crate::{
     cancelling::Pace,
     faults::{BadInput, Misfit, Refusal},
@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// `MatMul`.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct MatMul {
     /// The second factor, where it is a constant of FP32.
     packed: Option<Packed>,
@@ -63,17 +63,6 @@ impl Packed {
     }
 }
 
-impl MatMul {
-    pub(super) fn of(constants: &[Option<Arc<Tensor>>], packs: &mut Packs) -> TractResult<Self> {
-        let packed = match constants.get(1) {
-            // One column is read as a row is.
-            Some(Some(b)) if b.shape().last() != Some(&1) => Packed::of(b, false, packs)?,
-            _ => None,
-        };
-        Ok(Self { packed })
-    }
-}
-
 /// The sizes of a product, and whether the factors fit.
 pub(super) fn fitting<D: DimLike>(a: &[D], b: &[D]) -> TractResult<Sizes<D>> {
     if a.is_empty() || b.is_empty() {
@@ -98,11 +87,20 @@ impl Compute for MatMul {
         Ok(Some(vec![Fact::new(a.datum_type, sizes.shape)]))
     }
 
-    fn taken(&self) -> Option<usize> {
-        self.packed.as_ref().map(|_| 1)
+    fn take_over(
+        &mut self,
+        constants: &[Option<Arc<Tensor>>],
+        packs: &mut Packs,
+    ) -> TractResult<Option<usize>> {
+        self.packed = match constants.get(1) {
+            // One column is read as a row is.
+            Some(Some(b)) if b.shape().last() != Some(&1) => Packed::of(b, false, packs)?,
+            _ => None,
+        };
+        Ok(self.packed.as_ref().map(|_| 1))
     }
 
-    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<Option<TVec<Arc<Tensor>>>> {
+    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<TVec<Arc<Tensor>>> {
         let [a, b] = &**inputs else {
             bail!("expected 2 inputs, found {}", inputs.len());
         };
@@ -118,9 +116,9 @@ impl Compute for MatMul {
             (DatumType::I64, _) => plain_product::<i64>(a, b),
             (DatumType::U32, _) => plain_product::<u32>(a, b),
             (DatumType::U64, _) => plain_product::<u64>(a, b),
-            _ => return Ok(None),
+            (other, _) => return Err(unsupported(other)),
         };
-        Ok(Some(tvec![Arc::new(made?)]))
+        Ok(tvec![Arc::new(made?)])
     }
 }
 
@@ -197,23 +195,14 @@ pub(super) struct Gemm {
 }
 
 impl Gemm {
-    pub(super) fn of(
-        attributes: Attributes<'_>,
-        constants: &[Option<Arc<Tensor>>],
-        packs: &mut Packs,
-    ) -> TractResult<Self> {
-        let turns_b = attributes.int("transB", 0) != 0;
-        let packed = match constants.get(1) {
-            Some(Some(b)) if b.rank() == 2 => Packed::of(b, turns_b, packs)?,
-            _ => None,
-        };
-        Ok(Self {
+    pub(super) fn of(attributes: Attributes<'_>) -> Self {
+        Self {
             alpha: attributes.float("alpha", 1.0),
             beta: attributes.float("beta", 1.0),
             turns_a: attributes.int("transA", 0) != 0,
-            turns_b,
-            packed,
-        })
+            turns_b: attributes.int("transB", 0) != 0,
+            packed: None,
+        }
     }
 
     /// Rows, columns and depth of the product.
@@ -327,11 +316,19 @@ impl Compute for Gemm {
         Ok(Some(vec![Fact::new(a.datum_type, [rows, columns])]))
     }
 
-    fn taken(&self) -> Option<usize> {
-        self.packed.as_ref().map(|_| 1)
+    fn take_over(
+        &mut self,
+        constants: &[Option<Arc<Tensor>>],
+        packs: &mut Packs,
+    ) -> TractResult<Option<usize>> {
+        self.packed = match constants.get(1) {
+            Some(Some(b)) if b.rank() == 2 => Packed::of(b, self.turns_b, packs)?,
+            _ => None,
+        };
+        Ok(self.packed.as_ref().map(|_| 1))
     }
 
-    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<Option<TVec<Arc<Tensor>>>> {
+    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<TVec<Arc<Tensor>>> {
         let made =
             match inputs[0].datum_type() {
                 DatumType::F32 => self.computed(
@@ -346,9 +343,9 @@ impl Compute for Gemm {
                     let factors = [self.alpha, self.beta].map(f64::from);
                     self.computed(inputs, factors, add_gemm::<f64, _>)
                 }
-                _ => return Ok(None),
+                other => return Err(unsupported(other)),
             };
-        Ok(Some(tvec![Arc::new(made?)]))
+        Ok(tvec![Arc::new(made?)])
     }
 }
 
@@ -359,7 +356,10 @@ mod tests {
     use super::*;
     use crate::{
         lowered::OnnxAttribute,
-        ops::{direct::made_nodes::node, elements::tensor},
+        ops::{
+            direct::made_nodes::{node, with},
+            elements::tensor,
+        },
     };
 
     /// Small whole numbers, so that sums are exact in any order.
@@ -382,7 +382,7 @@ mod tests {
 
     fn run(op: &dyn Compute, inputs: &[Arc<Tensor>]) -> TractResult<Arc<Tensor>> {
         let facts = op.outputs(&Fact::of_values(inputs))?.unwrap();
-        let made = op.run(&mut inputs.into())?.unwrap();
+        let made = op.run(&mut inputs.into())?;
         let shape: TVec<TDim> = made[0].shape().iter().map(ToDim::to_dim).collect();
         assert_eq!(
             (made[0].datum_type(), shape),
@@ -415,7 +415,7 @@ mod tests {
                             .sum()
                     };
                     let expected: Vec<f64> = (0..rows * columns).map(at).collect();
-                    let of_constant = MatMul::of(&[None, Some(b.clone())], &mut Packs::beside(0)).unwrap();
+                    let of_constant = with(MatMul::default(), &[None, Some(b.clone())]);
                     for op in [MatMul { packed: None }, of_constant] {
                         let found = run(&op, &[a.clone(), b.clone()]).unwrap();
                         assert_eq!(
@@ -449,7 +449,7 @@ mod tests {
             let wide = run(&MatMul { packed: None }, &[a.clone(), b.clone()]).unwrap();
             assert_eq!(wide.shape(), expected);
             let [a, b] = [a, b].map(|factor| factor.cast_to::<f32>().unwrap().into_owned().into_arc_tensor());
-            let packed = MatMul::of(&[None, Some(b.clone())], &mut Packs::beside(0)).unwrap();
+            let packed = with(MatMul::default(), &[None, Some(b.clone())]);
             for op in [packed, MatMul { packed: None }] {
                 assert_eq!(floats(&run(&op, &[a.clone(), b.clone()]).unwrap()), floats(&wide));
             }
@@ -491,7 +491,7 @@ mod tests {
                 ..OnnxAttribute::default()
             });
         }
-        Gemm::of(Attributes(&node), constants, &mut Packs::beside(0)).unwrap()
+        with(Gemm::of(Attributes(&node)), constants)
     }
 
     #[test]

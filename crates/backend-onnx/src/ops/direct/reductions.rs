@@ -42,9 +42,9 @@ impl Compute for Reduce {
         Ok(Some(vec![Fact::new(input.datum_type, shape)]))
     }
 
-    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<Option<TVec<Arc<Tensor>>>> {
+    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<TVec<Arc<Tensor>>> {
         let made = self.0.run(inputs)?;
-        Ok(Some(made.into_iter().map(Arc::new).collect()))
+        Ok(made.into_iter().map(Arc::new).collect())
     }
 }
 
@@ -133,12 +133,12 @@ impl Compute for Argument {
         )]))
     }
 
-    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<Option<TVec<Arc<Tensor>>>> {
+    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<TVec<Arc<Tensor>>> {
         let input = &inputs[0];
         let axis = axis(self.axis, input.rank())?;
         let places = with_number!(input.datum_type(), T => self.places::<T>(input, axis))?;
         let shape = self.shape(input.shape(), axis, 1);
-        Ok(Some(tvec![Arc::new(tensor(&shape, places)?)]))
+        Ok(tvec![Arc::new(tensor(&shape, places)?)])
     }
 }
 
@@ -166,7 +166,7 @@ impl Compute for GlobalPool {
         Ok(Some(vec![pooled]))
     }
 
-    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<Option<TVec<Arc<Tensor>>>> {
+    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<TVec<Arc<Tensor>>> {
         let input = &inputs[0];
         let shape = input.shape();
         let reduced: Vec<bool> = (0..shape.len()).map(|axis| axis > 1).collect();
@@ -176,7 +176,7 @@ impl Compute for GlobalPool {
                 term: Term::Itself,
                 finish: Finish::Mean,
             };
-            return Ok(Some(tvec![Arc::new(means.of(input)?)]));
+            return Ok(tvec![Arc::new(means.of(input)?)]);
         }
         let mut pooled: TVec<usize> = shape.into();
         pooled[2..].fill(1);
@@ -195,7 +195,7 @@ impl Compute for GlobalPool {
             ),
             other => bail!("a pool of {other:?}"),
         }?;
-        Ok(Some(tvec![Arc::new(made)]))
+        Ok(tvec![Arc::new(made)])
     }
 }
 

@@ -66,7 +66,7 @@ pub(super) mod tests {
     pub(in crate::ops::direct) fn run(compute: &dyn Compute, inputs: &[Tensor]) -> TractResult<Vec<Tensor>> {
         let mut inputs: TVec<Arc<Tensor>> = inputs.iter().cloned().map(Arc::new).collect();
         let facts = compute.outputs(&Fact::of_values(&inputs))?.unwrap();
-        let made = compute.run(&mut inputs)?.unwrap();
+        let made = compute.run(&mut inputs)?;
         assert_eq!(facts.len(), made.len());
         for (fact, made) in facts.iter().zip(&made) {
             assert_eq!(fact.datum_type, made.datum_type());

@@ -134,12 +134,12 @@ impl Compute for Reshape {
         Ok(Some(vec![Fact::new(input.datum_type, shape)]))
     }
 
-    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<Option<TVec<Arc<Tensor>>>> {
+    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<TVec<Arc<Tensor>>> {
         let [input, wanted] = &**inputs else {
             bail!("expected 2 inputs, found {}", inputs.len());
         };
         let shape = self.shape(input.shape(), &integers(wanted)?)?;
-        Ok(Some(tvec![reshaped(inputs.swap_remove(0), &shape)?]))
+        Ok(tvec![reshaped(inputs.swap_remove(0), &shape)?])
     }
 }
 
@@ -165,11 +165,11 @@ impl Compute for Flatten {
         Ok(Some(vec![Fact::new(input.datum_type, shape)]))
     }
 
-    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<Option<TVec<Arc<Tensor>>>> {
+    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<TVec<Arc<Tensor>>> {
         let shape = inputs[0].shape();
         let (rows, columns) = shape.split_at(self.axis(shape.len())?);
         let shape: [usize; 2] = [rows, columns].map(|dims| dims.iter().product());
-        Ok(Some(tvec![reshaped(inputs.swap_remove(0), &shape)?]))
+        Ok(tvec![reshaped(inputs.swap_remove(0), &shape)?])
     }
 }
 
@@ -225,9 +225,9 @@ impl Compute for Unsqueeze {
         Ok(Some(vec![Fact::new(input.datum_type, shape)]))
     }
 
-    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<Option<TVec<Arc<Tensor>>>> {
+    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<TVec<Arc<Tensor>>> {
         let shape = unsqueezed(inputs[0].shape(), &axes(&self.0, inputs)?)?;
-        Ok(Some(tvec![reshaped(inputs.swap_remove(0), &shape)?]))
+        Ok(tvec![reshaped(inputs.swap_remove(0), &shape)?])
     }
 }
 
@@ -282,9 +282,9 @@ impl Compute for Squeeze {
         outputs(input, |shape| Self::shape(shape, &axes), some)
     }
 
-    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<Option<TVec<Arc<Tensor>>>> {
+    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<TVec<Arc<Tensor>>> {
         let shape = Self::shape(inputs[0].shape(), &axes(&self.0, inputs)?)?;
-        Ok(Some(tvec![reshaped(inputs.swap_remove(0), &shape)?]))
+        Ok(tvec![reshaped(inputs.swap_remove(0), &shape)?])
     }
 }
 
@@ -330,11 +330,11 @@ impl Compute for Shape {
         Ok(Some(vec![dims_as_value(&[dims.len()], dims)?]))
     }
 
-    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<Option<TVec<Arc<Tensor>>>> {
+    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<TVec<Arc<Tensor>>> {
         let shape = inputs[0].shape();
         let dims = shape[self.range(shape.len())].iter();
         let dims: TVec<i64> = dims.map(|&dim| dim as i64).collect();
-        Ok(Some(tvec![Arc::new(tensor1(&dims))]))
+        Ok(tvec![Arc::new(tensor1(&dims))])
     }
 }
 
@@ -349,8 +349,8 @@ impl Compute for Size {
         Ok(Some(vec![dims_as_value(&[], &[count])?]))
     }
 
-    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<Option<TVec<Arc<Tensor>>>> {
-        Ok(Some(tvec![Arc::new(tensor0(inputs[0].len() as i64))]))
+    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<TVec<Arc<Tensor>>> {
+        Ok(tvec![Arc::new(tensor0(inputs[0].len() as i64))])
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use onnx_gemm::{add_gemm, gemm};
 use tract_hir::internal::*;
 
-use super::compute::Compute;
+use super::compute::{Compute, unsupported};
 use crate::{
     cancelling::Pace,
     faults::Refusal,
@@ -279,21 +279,10 @@ pub(super) struct Conv {
 }
 
 impl Conv {
-    pub(super) fn of(
-        attributes: Attributes<'_>,
-        constants: &[Option<Arc<Tensor>>],
-        packs: &mut Packs,
-    ) -> TractResult<Self> {
-        let shape = Shape::of(attributes)?;
-        let packed = match constants.get(1) {
-            Some(Some(weights)) if weights.datum_type() == DatumType::F32 => shape
-                .packed_once(weights, packs)?
-                .map(|packed| (weights.shape().into(), packed)),
-            _ => None,
-        };
+    pub(super) fn of(attributes: Attributes<'_>) -> TractResult<Self> {
         Ok(Self {
-            shape,
-            packed,
+            shape: Shape::of(attributes)?,
+            packed: None,
             activation: None,
         })
     }
@@ -320,11 +309,22 @@ impl Compute for Conv {
         is_free
     }
 
-    fn taken(&self) -> Option<usize> {
-        self.packed.as_ref().map(|_| 1)
+    fn take_over(
+        &mut self,
+        constants: &[Option<Arc<Tensor>>],
+        packs: &mut Packs,
+    ) -> TractResult<Option<usize>> {
+        self.packed = match constants.get(1) {
+            Some(Some(weights)) if weights.datum_type() == DatumType::F32 => self
+                .shape
+                .packed_once(weights, packs)?
+                .map(|packed| (weights.shape().into(), packed)),
+            _ => None,
+        };
+        Ok(self.packed.as_ref().map(|_| 1))
     }
 
-    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<Option<TVec<Arc<Tensor>>>> {
+    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<TVec<Arc<Tensor>>> {
         let (image, weights) = (&inputs[0], &inputs[1]);
         let activation = self.activation.as_ref();
         let kept = self.packed.as_ref();
@@ -346,9 +346,9 @@ impl Compute for Conv {
                 activation.map_or(Ok(()), |activation| activation.run(&mut made))?;
                 Ok(made)
             }
-            _ => return Ok(None),
+            other => return Err(unsupported(other)),
         };
-        Ok(Some(tvec![Arc::new(made?)]))
+        Ok(tvec![Arc::new(made?)])
     }
 }
 
@@ -360,7 +360,7 @@ mod tests {
     use crate::{
         faults::Misfit,
         ops::{
-            direct::made_nodes::{node, with_text},
+            direct::made_nodes::{node, with, with_text},
             elements::tensor,
         },
     };
@@ -408,7 +408,7 @@ mod tests {
 
     fn run(op: &Conv, inputs: &[Arc<Tensor>]) -> TractResult<Arc<Tensor>> {
         let facts = op.outputs(&Fact::of_values(inputs))?.unwrap();
-        let made = op.run(&mut inputs.into())?.unwrap();
+        let made = op.run(&mut inputs.into())?;
         let shape: TVec<TDim> = made[0].shape().iter().map(ToDim::to_dim).collect();
         assert_eq!(shape, facts[0].shape);
         Ok(made[0].clone())
@@ -458,8 +458,7 @@ mod tests {
                         for datum_type in [DatumType::F32, DatumType::F64] {
                             let inputs = inputs(datum_type, image, weights);
                             for constants in [vec![], vec![None, Some(inputs[1].clone())]] {
-                                let op =
-                                    Conv::of(Attributes(&node), &constants, &mut Packs::beside(0)).unwrap();
+                                let op = with(Conv::of(Attributes(&node)).unwrap(), &constants);
                                 let found = run(&op, &inputs).unwrap();
                                 let found = found.cast_to::<f64>().unwrap();
                                 assert_eq!(elements::<f64>(&found).unwrap(), expected, "{op:?}");
@@ -474,7 +473,7 @@ mod tests {
     #[test]
     fn images_without_elements_are_padding() {
         let node = node("Conv", &[("pads", vec![1, 1, 1, 1])], &[], 1);
-        let op = Conv::of(Attributes(&node), &[], &mut Packs::beside(0)).unwrap();
+        let op = Conv::of(Attributes(&node)).unwrap();
         let found = run(&op, &inputs(DatumType::F32, &[1, 2, 0, 3], &[2, 2, 2, 3])).unwrap();
         assert_eq!(found.shape(), [1, 2, 1, 3]);
         let bias = numbers(&[2], 3).into_iter().map(|bias| bias as f32);
@@ -491,7 +490,7 @@ mod tests {
                     "auto_pad",
                     text,
                 );
-                let op = Conv::of(Attributes(&node), &[], &mut Packs::beside(0)).unwrap();
+                let op = Conv::of(Attributes(&node)).unwrap();
                 let image = [vec![1, 1], vec![6; axes]].concat();
                 let weights = [vec![1, 1], vec![3; axes]].concat();
                 let found = run(&op, &inputs(DatumType::F32, &image, &weights)).unwrap();
@@ -512,7 +511,7 @@ mod tests {
         let run = |image: &[usize], weights: &[usize], bias: &[usize], group: i64| {
             let node = node("Conv", &[("kernel_shape", vec![2, 2])], &[("group", group)], 1);
             let [x, w, _] = inputs(DatumType::F32, image, weights);
-            let op = Conv::of(Attributes(&node), &[None, Some(w.clone())], &mut Packs::beside(0)).unwrap();
+            let op = with(Conv::of(Attributes(&node)).unwrap(), &[None, Some(w.clone())]);
             run(&op, &[x, w, Arc::new(Tensor::zero::<f32>(bias).unwrap())])
         };
         assert!(run(&[1, 2, 4, 4], &[3, 2, 2, 2], &[3], 1).is_ok());
