@@ -4,7 +4,6 @@ use std::collections::HashMap;
 
 use oip_service::LoadContext;
 use onnx_graph::{Dim, Error, Port, Signature};
-use tensor_core::Shape;
 
 /// Fixes the free dimensions of a signature to which the configuration gives a size. A named one has that size wherever
 /// its name stands, and an unnamed first one in all inputs of which nothing is written.
@@ -61,32 +60,6 @@ pub(crate) fn fix(signature: &mut Signature, cx: &LoadContext) -> Result<(), Err
         }
     }
     signature.inputs.iter().try_for_each(Port::check)
-}
-
-/// The most batch sizes that plans are made for before a model is ready.
-const MAX_EXPECTED: usize = 8;
-
-/// The shapes that the configuration says will come, if only the batch is free: of the batch sizes that it prefers, and of
-/// single rows where it gives the other dimensions or allows nothing else.
-pub(crate) fn expected_shapes(inputs: &[Port], cx: &LoadContext) -> Vec<Vec<Shape>> {
-    let is_single = !cx.input_dims.is_empty() || cx.config.max_batch_size == 1;
-    let preferred = cx.config.dynamic_batching.iter();
-    let preferred = preferred.flat_map(|batching| &batching.preferred_batch_size);
-    let sizes = is_single.then_some(&1).into_iter().chain(preferred);
-    let shapes = sizes.take(MAX_EXPECTED).filter_map(|&size| {
-        let shape = |port: &Port| {
-            let dims = port.dims.as_ref()?.iter().enumerate();
-            let sizes: Option<Vec<u64>> = dims
-                .map(|(axis, dim)| match axis {
-                    0 if dim.fixed().is_none() => Some(size.into()),
-                    _ => dim.fixed(),
-                })
-                .collect();
-            Shape::new(&sizes?).ok()
-        };
-        inputs.iter().map(shape).collect()
-    });
-    shapes.collect()
 }
 
 #[cfg(test)]
@@ -176,28 +149,5 @@ mod tests {
             error.to_string(),
             "input 'x' has dimensions beyond the limit of 4 GiB"
         );
-    }
-
-    #[test]
-    fn batches_are_expected_where_nothing_else_is_free() {
-        let mut config = ModelConfig {
-            dynamic_batching: Some(Default::default()),
-            ..ModelConfig::default()
-        };
-        if let Some(batching) = &mut config.dynamic_batching {
-            batching.preferred_batch_size = vec![4, 8];
-        }
-        let preferred = LoadContext::default().with_config(Arc::new(config));
-        let rows = port("x", vec![Dim::Free, Dim::Fixed(3)]);
-        let expected = |cx: &LoadContext| {
-            let shapes = expected_shapes(std::slice::from_ref(&rows), cx).into_iter();
-            shapes.map(|shapes| shapes[0].dims()[0]).collect::<Vec<u64>>()
-        };
-        assert_eq!(expected(&preferred), [4, 8]);
-        assert_eq!(expected(&context(1, &[])), [1]);
-        assert_eq!(expected(&context(0, &[("x", &[3])])), [1]);
-        assert!(expected(&LoadContext::default()).is_empty());
-        let free = port("x", vec![Dim::Free, Dim::Named("w".to_owned())]);
-        assert!(expected_shapes(&[free], &preferred).is_empty());
     }
 }

@@ -6,13 +6,11 @@ use oip_types::ServiceError;
 use onnx_graph::{Dim, Port};
 use tensor_core::{Quoted, Shape};
 
-/// The dimensions of a model's inputs that must have the same size in a request, and those that probably have.
+/// The dimensions of a model's inputs that must have the same size in a request.
 #[derive(Debug)]
 pub(crate) struct NamedDims {
     inputs: Vec<String>,
     dims: Vec<NamedDim>,
-    /// Inputs whose first dimension is free and has no name: most files mean the batch.
-    of_batch: Vec<usize>,
 }
 
 /// A dimension that must have the same size wherever its name stands.
@@ -27,13 +25,10 @@ impl NamedDims {
     /// Those with the same name.
     pub(crate) fn of(inputs: &[Port]) -> Self {
         let mut places: HashMap<&str, Vec<(usize, usize)>> = HashMap::new();
-        let mut of_batch = Vec::new();
         for (index, port) in inputs.iter().enumerate() {
             for (axis, dim) in port.dims.iter().flatten().enumerate() {
-                match dim {
-                    Dim::Named(name) => places.entry(name).or_default().push((index, axis)),
-                    Dim::Free if axis == 0 => of_batch.push(index),
-                    Dim::Free | Dim::Fixed(_) => {}
+                if let Dim::Named(name) = dim {
+                    places.entry(name).or_default().push((index, axis));
                 }
             }
         }
@@ -49,15 +44,7 @@ impl NamedDims {
         Self {
             inputs: inputs.iter().map(|port| port.name.clone()).collect(),
             dims,
-            of_batch,
         }
-    }
-
-    /// Whether the unnamed first dimensions of inputs have one size, as plans for all sizes take for granted. No file says so.
-    pub(crate) fn have_one_batch(&self, shapes: &[Shape]) -> bool {
-        let mut sizes = self.of_batch.iter().map(|&input| shapes[input].dims().first());
-        let first = sizes.next();
-        sizes.all(|size| Some(size) == first)
     }
 
     /// Checks the shapes of a request's inputs, which are in the order of the model's.

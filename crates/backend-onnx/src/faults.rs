@@ -1,9 +1,7 @@
-//! Why an operator does not compute something, as the errors that travel through tract: the model's fault, ours, the
-//! request's, or that of the machine.
+//! Why an operator does not compute something: the model's fault, ours, the request's, or that of the machine.
 
 use std::fmt;
 
-use oip_types::ServiceError;
 use tract_hir::prelude::DatumType;
 
 /// Why something is not computed, in words for the model's author.
@@ -64,13 +62,13 @@ impl From<String> for Unsupported {
     }
 }
 
-/// The time for making a plan is over. A machine that is less busy may make it in time.
+/// The time for preparing a model is over. A machine that is less busy may prepare it in time.
 #[derive(Debug)]
 pub(crate) struct OutOfTime;
 
 impl fmt::Display for OutOfTime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("preparing the model for these sizes takes too long")
+        f.write_str("preparing the model takes too long")
     }
 }
 
@@ -110,7 +108,7 @@ impl fmt::Display for NoRoom {
 
 impl std::error::Error for NoRoom {}
 
-/// Sizes of inputs that a plan cannot run. One for all sizes may be wrong about some, so that a plan for these alone is tried next.
+/// Sizes of inputs that do not fit the model, or each other.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Misfit {
     /// A value between two operators would have this dimension, which is below zero.
@@ -121,10 +119,6 @@ pub(crate) enum Misfit {
     Factors(i64),
     /// Two values of an operator have these sizes in one dimension.
     Sizes(i64, i64),
-    /// A dimension is no multiple of what it is cut into.
-    Multiple { dim: i64, of: i64 },
-    /// The neighbourhoods of all places of a convolution take so many GiB, and there is a limit.
-    Neighbourhoods { gib: u64, limit: u64 },
 }
 
 impl fmt::Display for Misfit {
@@ -148,28 +142,8 @@ impl fmt::Display for Misfit {
                 "the inputs do not fit together: two values of an operator have {one} and {other} in the same dimension, expected equal \
                  sizes or 1"
             ),
-            Self::Multiple { dim, of } => write!(
-                f,
-                "the inputs do not fit the model: an operator cuts a dimension of {dim} into parts of equal size, expected a multiple of {of}"
-            ),
-            Self::Neighbourhoods { gib, limit } => write!(
-                f,
-                "with these shapes a convolution takes {gib} GiB, which is beyond the limit of {limit} GiB"
-            ),
         }
     }
 }
 
 impl std::error::Error for Misfit {}
-
-/// Whether what failed may succeed later: there was not enough time or memory.
-pub(crate) fn is_temporary(error: &ServiceError) -> bool {
-    let first = std::error::Error::source(error);
-    let mut causes = std::iter::successors(first, |cause| cause.source());
-    causes.any(|cause| cause.is::<OutOfTime>() || cause.is::<NoRoom>())
-}
-
-/// Whether a [`Misfit`] is why a plan or a run failed.
-pub(crate) fn is_misfit(error: &ServiceError) -> bool {
-    std::error::Error::source(error).is_some_and(<dyn std::error::Error>::is::<Misfit>)
-}

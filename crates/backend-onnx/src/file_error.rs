@@ -3,9 +3,9 @@
 use oip_types::ServiceError;
 use onnx_graph::{Error, ErrorKind};
 
-use crate::tract_limit::TractLimit;
+use crate::runtime_limit::RuntimeLimit;
 
-/// The error for clients: the same message, and [`TractLimit`] as the cause where ONNX Runtime may run the file.
+/// The error for clients: the same message, and [`RuntimeLimit`] as the cause where ONNX Runtime may run the file.
 pub(crate) fn refusal(error: Error) -> ServiceError {
     let refusal = ServiceError::invalid(error.to_string());
     match error.kind() {
@@ -13,8 +13,8 @@ pub(crate) fn refusal(error: Error) -> ServiceError {
             Some(source) => refusal.caused_by(source),
             None => refusal,
         },
-        ErrorKind::Unsupported => refusal.caused_by(TractLimit::Unsupported),
-        ErrorKind::UnsupportedAnywhere => refusal.caused_by(TractLimit::Everybodys),
+        ErrorKind::Unsupported => refusal.caused_by(RuntimeLimit::Unsupported),
+        ErrorKind::UnsupportedAnywhere => refusal.caused_by(RuntimeLimit::Everybodys),
     }
 }
 
@@ -43,7 +43,6 @@ mod tests {
     fn what_is_not_supported_is_the_limit_of_tract() {
         let runtime = expand::Runtime {
             has_attribute: ops::has_attribute,
-            prefers_floats: false,
         };
         let limit = |op_type: &str, inputs: &[&str], attribute: Option<(&str, i64)>| {
             let mut node = made_up::node(op_type, inputs, "y");
@@ -57,7 +56,7 @@ mod tests {
             let model = made_up::model(vec![node], &[-1, 4], &[-1, 4], vec![]);
             let error = refusal(expand::expanded(&model, &runtime).unwrap_err());
             let source = std::error::Error::source(&error).unwrap();
-            format!("{:?}", source.downcast_ref::<TractLimit>().unwrap())
+            format!("{:?}", source.downcast_ref::<RuntimeLimit>().unwrap())
         };
         let transposed = limit("FusedMatMul", &["x", "x"], Some(("transBatchA", 1)));
         let packed = limit("MultiHeadAttention", &["x"], None);

@@ -1,15 +1,12 @@
-//! ONNX models for servers of the Open Inference Protocol: [tract](https://docs.rs/tract-hir) with its gaps closed, and
-//! scikit-learn's operators at the speed of ONNX Runtime.
+//! ONNX models for servers of the Open Inference Protocol: neural networks for requests of any shapes, and scikit-learn's operators at
+//! the speed of ONNX Runtime.
 //!
 //! A model that cannot be computed correctly is refused when it is loaded, with the node and the reason; the page
-//! `docs/onnx.md` of the repository lists all cases. Names, datatypes and free dimensions are read from the file itself; one
-//! plan serves all sizes of batches, from any number of threads at once.
-//!
-//! An input is copied once, into memory that is aligned for tract; outputs are tract's own memory behind
-//! [`Bytes`](bytes::Bytes).
+//! `docs/onnx.md` of the repository lists all cases. Names, datatypes and free dimensions are read from the file itself. A
+//! model is prepared once, whatever shapes come, and runs from any number of threads at once.
 //!
 //! [`OnnxRuntime`] is a second runtime, if its library is installed; the library is not needed to build or use this crate.
-//! It also runs models that tract refuses, and borrows aligned inputs.
+//! It also runs models that the built-in runtime refuses, and borrows aligned inputs.
 //!
 //! ```
 //! use backend_onnx::OnnxBackend;
@@ -32,12 +29,10 @@
 //! # }
 //! ```
 
-mod building;
+mod built_in;
 mod cancelling;
-mod checked_graph;
 mod configured_dims;
 mod convert;
-mod convolutions;
 mod dims;
 mod dtype;
 mod faults;
@@ -45,7 +40,6 @@ mod file_error;
 #[cfg(test)]
 #[path = "../tests/it/fixtures.rs"]
 mod fixtures;
-mod fold;
 mod input_check;
 mod lower;
 mod lowered;
@@ -53,22 +47,16 @@ mod lowered;
 mod made_up;
 mod ml;
 mod model;
-mod needed_sizes;
 mod onnx_runtime;
 mod ops;
-mod optimize;
 mod other_runtime;
+mod outcome;
 mod output_metadata;
-mod plan;
-mod plan_memory;
 mod room;
-mod shape_plans;
+mod runtime_limit;
 mod size;
 mod steps;
 mod time_limit;
-mod tract_limit;
-mod tract_model;
-mod trial;
 
 pub use model::OnnxBackend;
 pub use onnx_runtime::OnnxRuntime;

@@ -32,7 +32,7 @@ use crate::{
     file_error::refusal,
     lowered::{Constant, Declared, OnnxAttribute, OnnxGraph, OnnxNode, Port},
     ops::{self, Outputs},
-    tract_limit::TractLimit,
+    runtime_limit::RuntimeLimit,
 };
 
 /// The graph for tract.
@@ -343,7 +343,7 @@ fn computable(tensor: &TensorProto) -> Result<Payload, ServiceError> {
             Quoted(&tensor.name),
             payload.element_type
         ))
-        .caused_by(TractLimit::Unsupported));
+        .caused_by(RuntimeLimit::Unsupported));
     }
     Ok(payload)
 }

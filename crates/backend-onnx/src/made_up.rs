@@ -2,34 +2,13 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use onnx_graph::{
-    Signature, decode,
-    proto::{
-        GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto, TensorShapeProto, TypeProto,
-        ValueInfoProto,
-        tensor_proto::DataType,
-        tensor_shape_proto::{Dimension, dimension},
-        type_proto,
-    },
+use onnx_graph::proto::{
+    GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto, TensorShapeProto, TypeProto,
+    ValueInfoProto,
+    tensor_proto::DataType,
+    tensor_shape_proto::{Dimension, dimension},
+    type_proto,
 };
-
-use crate::{fixtures, lower, plan::Planner};
-
-/// What makes plans of a fixture.
-pub(crate) fn planner_of_fixture(name: &str) -> Planner {
-    planner(&fixture(name))
-}
-
-pub(crate) fn fixture(name: &str) -> ModelProto {
-    decode(&fixtures::file(&format!("{name}.onnx")).into()).unwrap()
-}
-
-pub(crate) fn planner(model: &ModelProto) -> Planner {
-    let graph = model.graph.as_ref().unwrap();
-    let signature = Signature::of(model).unwrap();
-    let lowered = lower::lower(graph, &signature.opsets).unwrap();
-    Planner::new(signature, lowered).unwrap()
-}
 
 /// A model of FP32 whose input is `x` and whose output is `y`. Dimensions below zero are free.
 pub(crate) fn model(

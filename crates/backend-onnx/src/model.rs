@@ -1,5 +1,3 @@
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
 use bytes::Bytes;
 use oip_service::{Backend, IndependentRows, LoadContext, Model, ModelSource, NeedsProcess, RowIndependence};
 use oip_types::{ModelConfig, ServiceError};
@@ -7,17 +5,17 @@ use onnx_graph::{Signature, decode, external, independence, proto::ModelProto, r
 use tensor_core::Quoted;
 
 use crate::{
+    built_in::{BUILT_IN, OnnxModel},
     configured_dims,
     file_error::refusal,
     onnx_runtime::{OnnxRuntime, OrtModel},
-    tract_limit,
-    tract_model::{BUILT_IN, OnnxModel},
+    runtime_limit,
 };
 
-/// Loads ONNX models: with tract, or with ONNX Runtime where there is one.
+/// Loads ONNX models: with the built-in runtime, or with ONNX Runtime where there is one.
 ///
-/// A model's configuration says in `runtime` which of them it wants: `onnxruntime`, `tract`, `built-in`, which computes node by node
-/// without plans, or `auto`, which is tract unless tract refuses the model. If it says nothing that is ONNX Runtime if there is one, else tract. Its parameter
+/// A model's configuration says in `runtime` which of them it wants: `onnxruntime`, `built-in`, or `auto`, which is the built-in one
+/// unless that refuses the model. If it says nothing that is ONNX Runtime if there is one, else the built-in one. Its parameter
 /// `intra_op_thread_count` is the number of threads that ONNX Runtime uses for one run, 1 unless it is given.
 #[derive(Clone, Debug, Default)]
 pub struct OnnxBackend {
@@ -25,7 +23,7 @@ pub struct OnnxBackend {
 }
 
 impl OnnxBackend {
-    /// A backend with tract alone.
+    /// A backend with the built-in runtime alone.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -42,7 +40,7 @@ impl OnnxBackend {
     /// Whether a model's load error says that ONNX Runtime could run the model.
     #[must_use]
     pub fn needs_onnx_runtime(reason: &str) -> bool {
-        reason.contains(tract_limit::OTHER_RUNTIME)
+        reason.contains(runtime_limit::OTHER_RUNTIME)
     }
 
     /// What runs a model with this configuration.
@@ -53,24 +51,34 @@ impl OnnxBackend {
             ("" | "onnxruntime" | "libtriton_onnxruntime.so", Some(runtime)) => {
                 Ok(Choice::OnnxRuntime(runtime))
             }
-            ("tract" | BUILT_IN, _) | ("" | "auto" | "libtriton_onnxruntime.so", None) => Ok(Choice::Tract),
+            (TRACT, _) => {
+                tracing::warn!(
+                    model = config.name,
+                    "the runtime 'tract' is called 'built-in' now; write that in the model's configuration"
+                );
+                Ok(Choice::BuiltIn)
+            }
+            (BUILT_IN, _) | ("" | "auto" | "libtriton_onnxruntime.so", None) => Ok(Choice::BuiltIn),
             ("onnxruntime", None) => Err(ServiceError::invalid(format!(
                 "the model's configuration asks for ONNX Runtime, which the server does not have: {HOW_TO_START}"
             ))),
             (other, _) => Err(ServiceError::invalid(format!(
-                "the model's configuration asks for the runtime {}, expected 'onnxruntime', 'tract', 'built-in' or 'auto'",
+                "the model's configuration asks for the runtime {}, expected 'onnxruntime', 'built-in' or 'auto'",
                 Quoted(other)
             ))),
         }
     }
 }
 
+/// What the built-in runtime was called.
+const TRACT: &str = "tract";
+
 /// What runs a model.
 #[derive(Clone, Copy)]
 enum Choice<'r> {
-    Tract,
+    BuiltIn,
     OnnxRuntime(&'r OnnxRuntime),
-    /// tract, or ONNX Runtime for what tract refuses.
+    /// The built-in runtime, or ONNX Runtime for what that refuses.
     Auto(&'r OnnxRuntime),
 }
 
@@ -107,7 +115,7 @@ impl Backend for OnnxBackend {
         rewrite::name_outputs(&mut model);
         let rows = row_independence(&model, cx)?;
         let loaded = match choice {
-            Choice::Tract => self.with_tract(source, &model, rows, cx)?,
+            Choice::BuiltIn => self.with_built_in(source, &model, rows, cx)?,
             Choice::OnnxRuntime(runtime) => with_onnx_runtime(runtime, source, &model, rows, cx)?,
             Choice::Auto(runtime) => self.with_either(runtime, source, &model, rows, cx)?,
         };
@@ -118,7 +126,7 @@ impl Backend for OnnxBackend {
 }
 
 impl OnnxBackend {
-    fn with_tract(
+    fn with_built_in(
         &self,
         source: &ModelSource,
         model: &ModelProto,
@@ -131,11 +139,12 @@ impl OnnxBackend {
             (None, Err(_)) if OnnxRuntime::is_found() => HOW_TO_USE_FOUND,
             (None, _) => HOW_TO_START,
         };
-        let loaded = loaded.map_err(|error| tract_limit::with_ways_out(error, model, cx, how))?;
+        let loaded = loaded.map_err(|error| runtime_limit::with_ways_out(error, model, how))?;
         Ok(Box::new(loaded.with_row_independence(rows)))
     }
 
-    /// tract, or ONNX Runtime for what tract refuses. If both refuse the model, the error is tract's, which says what to do.
+    /// The built-in runtime, or ONNX Runtime for what that refuses. If both refuse the model, the error is the first one, which says
+    /// what to do.
     fn with_either(
         &self,
         runtime: &OnnxRuntime,
@@ -144,27 +153,19 @@ impl OnnxBackend {
         rows: RowIndependence,
         cx: &LoadContext,
     ) -> Result<Box<dyn Model>, ServiceError> {
-        // ONNX Runtime may run a model at which tract panics.
-        let tract = catch_unwind(AssertUnwindSafe(|| {
-            self.with_tract(source, model, rows.clone(), cx)
-        }));
-        let refusal = match tract {
-            Ok(Ok(tract)) => return Ok(tract),
-            Ok(Err(refusal)) => Some(refusal),
-            Err(_) => None,
+        let refusal = match self.with_built_in(source, model, rows.clone(), cx) {
+            Ok(loaded) => return Ok(loaded),
+            Err(refusal) => refusal,
         };
-        let reason = refusal
-            .as_ref()
-            .map_or("it panicked", |refusal| refusal.message());
         tracing::info!(
             model = source.name,
-            reason,
-            "tract refuses a model, trying ONNX Runtime"
+            reason = refusal.message(),
+            "the built-in runtime refuses a model, trying ONNX Runtime"
         );
         let loaded = with_onnx_runtime(runtime, source, model, rows, cx);
         loaded.map_err(|error| match NeedsProcess::behind(&error) {
             Some(_) => error,
-            None => refusal.unwrap_or(error),
+            None => refusal,
         })
     }
 }

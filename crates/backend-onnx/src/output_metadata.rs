@@ -1,10 +1,10 @@
-//! The metadata of a model's outputs, from the file's declarations and from trial runs.
+//! The metadata of a model's outputs, from the file's declarations and from what the graph says.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use oip_types::{DataType, InferOutput, ModelMetadata, ServiceError, ShapePattern, TensorMetadata};
 use onnx_graph::{Dim, Port};
-use tensor_core::{Quoted, Shape};
+use tensor_core::Quoted;
 
 use crate::{dtype, ops::Fact};
 
@@ -73,34 +73,6 @@ pub(crate) fn of_known(port: &Port, fact: Option<&Fact>) -> Result<TensorMetadat
     Ok(described(port, dims))
 }
 
-/// Of an output that had this type and shape for inputs whose free dimensions had these `sizes`.
-///
-/// A dimension is fixed if the file says so and it was so, unless it might be one of the free sizes. Where the file has more
-/// dimensions, a free one may have been left out because its size was 1, as the batch of made-up inputs is: `Squeeze` does that.
-pub(crate) fn of_trial(
-    port: &Port,
-    datatype: Option<DataType>,
-    shape: &[Option<u64>],
-    sizes: &[u64],
-) -> Result<TensorMetadata, ServiceError> {
-    check_type(&port.name, dtype::of(port.element_type), datatype)?;
-    let declared = port.dims.as_deref();
-    if let Some(declared) = declared
-        && let Some(fewer) = declared.len().checked_sub(shape.len())
-        && fewer > 0
-        && fewer <= declared.iter().filter(|dim| dim.fixed().is_none()).count()
-    {
-        return Ok(described(port, vec![None; declared.len()]));
-    }
-    let declared = declared.filter(|declared| declared.len() == shape.len());
-    let fixed = |(axis, &size): (usize, &Option<u64>)| {
-        let size = size?;
-        let is_declared = declared.is_some_and(|declared| declared[axis] == Dim::Fixed(size));
-        (is_declared && !sizes.contains(&size)).then_some(size)
-    };
-    Ok(described(port, shape.iter().enumerate().map(fixed).collect()))
-}
-
 /// The dimensions as the protocol shows them, `None` if not even their number is known.
 pub(crate) fn pattern(port: &Port) -> Option<ShapePattern> {
     let dims = port.dims.as_ref()?;
@@ -120,18 +92,6 @@ pub(crate) fn of_input(port: &Port) -> Result<TensorMetadata, ServiceError> {
         dtype::of(port.element_type),
         shape,
     ))
-}
-
-/// The sizes that the inputs' free dimensions have in these shapes.
-pub(crate) fn free_sizes(inputs: &[Port], shapes: &[Shape]) -> Vec<u64> {
-    let pairs = inputs.iter().zip(shapes).flat_map(|(port, shape)| {
-        port.dims
-            .iter()
-            .flatten()
-            .zip(shape.dims())
-            .filter(|(dim, _)| dim.fixed().is_none())
-    });
-    pairs.map(|(_, &size)| size).collect()
 }
 
 fn described(port: &Port, dims: Vec<Option<u64>>) -> TensorMetadata {
@@ -156,34 +116,4 @@ pub(crate) fn check_type(
             |datatype| datatype.to_string()
         ),
     )))
-}
-
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-    use onnx_graph::ElementType;
-    use tensor_core::DType;
-
-    use super::*;
-
-    #[test]
-    fn a_size_that_might_be_a_free_one_is_free() {
-        let dims = vec![Dim::Fixed(1), Dim::Fixed(960), Dim::Fixed(6625)];
-        let port = Port::new("y", ElementType::Fixed(DType::F32), Some(dims));
-        let shape = [Some(1), Some(32), Some(6625)];
-        let found = of_trial(&port, Some(DataType::FP32), &shape, &[1, 32]).unwrap();
-        assert_eq!(found.shape.dims(), [None, None, Some(6625)]);
-        let other_rank = of_trial(&port, Some(DataType::FP32), &shape[1..], &[1]).unwrap();
-        assert_eq!(other_rank.shape.dims(), [None, None]);
-        let mut squeezed = port.clone();
-        squeezed.dims = Some(vec![Dim::Free, Dim::Fixed(4)]);
-        let found = of_trial(&squeezed, Some(DataType::FP32), &[Some(4)], &[1]).unwrap();
-        assert_eq!(found.shape.dims(), [None, None]);
-        let error = of_trial(&port, Some(DataType::INT64), &shape, &[]).unwrap_err();
-        assert_eq!(
-            error.message(),
-            "output 'y' is declared as FP32, but would be INT64"
-        );
-    }
 }

@@ -1,9 +1,6 @@
-//! How long the making of a plan may take. tract cannot be told, so what it calls of ours on its way looks at the clock.
+//! How long the preparation of a model may take: what is computed of constants looks at the clock on its way.
 
-use std::{
-    cell::Cell,
-    time::{Duration, Instant},
-};
+use std::{cell::Cell, time::Instant};
 
 use tract_hir::prelude::TractResult;
 
@@ -13,12 +10,7 @@ thread_local! {
     static END: Cell<Option<Instant>> = const { Cell::new(None) };
 }
 
-/// Sets a limit for what this thread does until the value is dropped; an outer one holds too.
-pub(crate) fn start(limit: Duration) -> TimeLimit {
-    until(Instant::now().checked_add(limit))
-}
-
-/// The same with its end.
+/// Sets an end for what this thread does until the value is dropped; an outer one holds too.
 pub(crate) fn until(end: Option<Instant>) -> TimeLimit {
     let outer = END.get();
     END.set(outer.into_iter().chain(end).min());
@@ -47,7 +39,13 @@ pub(crate) fn check() -> TractResult<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+
+    fn start(limit: Duration) -> TimeLimit {
+        until(Some(Instant::now() + limit))
+    }
 
     #[test]
     fn it_fails_after_the_end_and_only_then() {

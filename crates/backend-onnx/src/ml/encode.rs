@@ -5,16 +5,15 @@ use std::{collections::HashMap, sync::Arc};
 use tract_hir::internal::*;
 
 use crate::{
-    building::BuildContext,
     cancelling::{PART, Pace},
     faults::{BadInput, Refusal},
     lowered::OnnxNode,
-    ops::{Attributes, Fact, Kernel, elements, kernel},
+    ops::{Attributes, Compute, Fact, Kernel, elements, kernel},
     size,
 };
 
 /// One column for each category.
-pub(crate) fn one_hot(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn one_hot(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let (ints, strings) = (attributes.ints("cats_int64s"), attributes.texts("cats_strings")?);
     let categories = match (ints, strings.is_empty()) {
@@ -36,7 +35,7 @@ pub(crate) fn one_hot(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn 
 const MAX_WIDTH: usize = 1 << 30;
 
 /// Inputs side by side, as FP32.
-pub(crate) fn vectorizer(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn vectorizer(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
     let widths = Attributes(node).ints("inputdimensions");
     let widths: Option<Vec<usize>> = widths.iter().map(|&width| usize::try_from(width).ok()).collect();
     let widths = widths.ok_or_else(|| Refusal("has a negative dimension".to_owned()))?;
@@ -50,7 +49,7 @@ pub(crate) fn vectorizer(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<d
 }
 
 /// Columns by position.
-pub(crate) fn extractor(_: &BuildContext, _: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn extractor(_: &OnnxNode) -> TractResult<Box<dyn Compute>> {
     Ok(kernel(ArrayFeatureExtractor))
 }
 
@@ -76,10 +75,6 @@ fn positions<C: std::hash::Hash + Eq>(categories: impl Iterator<Item = C>) -> Ha
 }
 
 impl Kernel for OneHotEncoder {
-    fn name(&self) -> &'static str {
-        "OneHotEncoder"
-    }
-
     fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
         use DatumType::{F32, F64, I32, I64, String};
         match (&self.categories, inputs[0].datum_type) {
@@ -135,10 +130,6 @@ struct FeatureVectorizer {
 }
 
 impl Kernel for FeatureVectorizer {
-    fn name(&self) -> &'static str {
-        "FeatureVectorizer"
-    }
-
     fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
         if inputs.is_empty() || inputs.len() != self.widths.len() {
             bail!(Refusal(format!(
@@ -180,10 +171,6 @@ impl Kernel for FeatureVectorizer {
 struct ArrayFeatureExtractor;
 
 impl Kernel for ArrayFeatureExtractor {
-    fn name(&self) -> &'static str {
-        "ArrayFeatureExtractor"
-    }
-
     fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
         let [data, positions] = inputs else {
             bail!("expected 2 inputs, found {}", inputs.len());

@@ -5,15 +5,14 @@ use std::{collections::HashMap, hash::Hash, sync::Arc};
 use tract_hir::internal::*;
 
 use crate::{
-    building::BuildContext,
     cancelling::Pace,
     faults::Refusal,
     lowered::OnnxNode,
-    ops::{Attributes, Fact, Kernel, elements, kernel},
+    ops::{Attributes, Compute, Fact, Kernel, elements, kernel},
     size,
 };
 
-pub(crate) fn label_encoder(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn label_encoder(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
     let attributes = Attributes(node);
     if attributes.has("classes_strings") {
         return first_version(attributes);
@@ -47,7 +46,7 @@ pub(crate) fn label_encoder(_: &BuildContext, node: &OnnxNode) -> TractResult<Bo
 const UNUSED: &str = "_Unused";
 
 /// Before version 2 there was one list of strings, for both directions: which one it is the input's type tells.
-fn first_version(attributes: Attributes<'_>) -> TractResult<Box<dyn InferenceOp>> {
+fn first_version(attributes: Attributes<'_>) -> TractResult<Box<dyn Compute>> {
     let strings = tensor1(&attributes.texts("classes_strings")?);
     let ints = tensor1(&(0..strings.len() as i64).collect::<Vec<_>>());
     let to_int = LabelEncoder::new(&strings, &ints, &tensor1(&[attributes.int("default_int64", -1)]))?;
@@ -201,10 +200,6 @@ impl LabelEncoder {
 }
 
 impl Kernel for LabelEncoder {
-    fn name(&self) -> &'static str {
-        "LabelEncoder"
-    }
-
     fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
         if inputs[0].datum_type != self.key_type {
             bail!(Refusal("has keys of another type than its input".to_owned()));
@@ -245,10 +240,6 @@ struct Both {
 }
 
 impl Kernel for Both {
-    fn name(&self) -> &'static str {
-        "LabelEncoder"
-    }
-
     fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
         match inputs[0].datum_type {
             DatumType::String => self.to_int.outputs(inputs),

@@ -9,14 +9,13 @@ use super::{
     rows::{self, Labels, Rows},
 };
 use crate::{
-    building::BuildContext,
     cancelling::Pace,
     faults::Refusal,
     lowered::OnnxNode,
-    ops::{Attributes, Fact, Kernel, elements, kernel},
+    ops::{Attributes, Compute, Fact, Kernel, elements, kernel},
 };
 
-pub(crate) fn regressor(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn regressor(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let targets = usize::try_from(attributes.int("targets", 1)).unwrap_or(0);
     Ok(kernel(Regressor {
@@ -25,7 +24,7 @@ pub(crate) fn regressor(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dy
     }))
 }
 
-pub(crate) fn classifier(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn classifier(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let labels = Labels::read(attributes, "classlabels_ints", "classlabels_strings")?;
     let intercepts = attributes.floats("intercepts").len();
@@ -117,10 +116,6 @@ struct Regressor {
 }
 
 impl Kernel for Regressor {
-    fn name(&self) -> &'static str {
-        "LinearRegressor"
-    }
-
     fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
         let shape = [rows::count(&inputs[0])?, self.scores.count().to_dim()];
         Ok(vec![Fact::new(DatumType::F32, shape)])
@@ -153,14 +148,6 @@ struct Classifier {
 }
 
 impl Kernel for Classifier {
-    fn name(&self) -> &'static str {
-        "LinearClassifier"
-    }
-
-    fn output_count(&self) -> usize {
-        2
-    }
-
     fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
         let count = rows::count(&inputs[0])?;
         Ok(vec![

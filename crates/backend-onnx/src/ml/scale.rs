@@ -6,15 +6,14 @@ use tract_hir::internal::*;
 
 use super::rows::{self, Rows};
 use crate::{
-    building::BuildContext,
     cancelling::{PART, Pace},
     faults::{BadInput, Refusal},
     lowered::OnnxNode,
-    ops::{Attributes, Fact, Kernel, elements, kernel},
+    ops::{Attributes, Compute, Fact, Kernel, elements, kernel},
 };
 
 /// `(x - offset) * scale`, for each feature or for all alike.
-pub(crate) fn scaler(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn scaler(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let (offset, scale) = (
         attributes.floats("offset").to_vec(),
@@ -28,7 +27,7 @@ pub(crate) fn scaler(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn I
 }
 
 /// Divides each row by its norm.
-pub(crate) fn normalizer(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn normalizer(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
     Ok(kernel(match Attributes(node).text("norm", "MAX") {
         "MAX" => Normalizer::Max,
         "L1" => Normalizer::L1,
@@ -38,14 +37,14 @@ pub(crate) fn normalizer(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<d
 }
 
 /// 1 for what is above the threshold, else 0.
-pub(crate) fn binarizer(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn binarizer(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
     Ok(kernel(Binarizer {
         threshold: Attributes(node).float("threshold", 0.0),
     }))
 }
 
 /// Other values for the one that stands for a missing one.
-pub(crate) fn imputer(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn imputer(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let (floats, ints) = (
         attributes.floats("imputed_value_floats"),
@@ -72,10 +71,6 @@ struct Scaler {
 }
 
 impl Kernel for Scaler {
-    fn name(&self) -> &'static str {
-        "Scaler"
-    }
-
     fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
         rows::count(&inputs[0])?;
         Ok(vec![inputs[0].with(DatumType::F32)])
@@ -110,10 +105,6 @@ enum Normalizer {
 }
 
 impl Kernel for Normalizer {
-    fn name(&self) -> &'static str {
-        "Normalizer"
-    }
-
     fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
         rows::count(&inputs[0])?;
         Ok(vec![inputs[0].with(DatumType::F32)])
@@ -146,10 +137,6 @@ struct Binarizer {
 }
 
 impl Kernel for Binarizer {
-    fn name(&self) -> &'static str {
-        "Binarizer"
-    }
-
     fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
         if inputs[0].datum_type != DatumType::F32 {
             bail!(Refusal("takes FP32 only".to_owned()));
@@ -177,10 +164,6 @@ enum Imputer {
 }
 
 impl Kernel for Imputer {
-    fn name(&self) -> &'static str {
-        "Imputer"
-    }
-
     fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
         rows::count(&inputs[0])?;
         match (self, inputs[0].datum_type) {

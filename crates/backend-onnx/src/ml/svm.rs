@@ -9,14 +9,13 @@ use super::{
     rows::{self, Labels, Rows},
 };
 use crate::{
-    building::BuildContext,
     cancelling::Pace,
     faults::{BadInput, Refusal},
     lowered::OnnxNode,
-    ops::{Attributes, Fact, Kernel, elements, kernel},
+    ops::{Attributes, Compute, Fact, Kernel, elements, kernel},
 };
 
-pub(crate) fn regressor(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn regressor(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let coefficients = attributes.floats("coefficients").to_vec();
     // ONNX Runtime does not apply one either.
@@ -42,7 +41,7 @@ pub(crate) fn regressor(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dy
     }))
 }
 
-pub(crate) fn classifier(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn classifier(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let labels = Labels::read(attributes, "classlabels_ints", "classlabels_strings")?;
     let classes = labels.len();
@@ -192,10 +191,6 @@ struct Regressor {
 }
 
 impl Kernel for Regressor {
-    fn name(&self) -> &'static str {
-        "SVMRegressor"
-    }
-
     fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
         expect_single(&inputs[0])?;
         Ok(vec![Fact::new(
@@ -332,14 +327,6 @@ impl Classifier {
 }
 
 impl Kernel for Classifier {
-    fn name(&self) -> &'static str {
-        "SVMClassifier"
-    }
-
-    fn output_count(&self) -> usize {
-        2
-    }
-
     fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
         let count = rows::count(&inputs[0])?;
         Ok(vec![

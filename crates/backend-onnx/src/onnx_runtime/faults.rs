@@ -5,7 +5,7 @@ use oip_types::{ByteSize, ErrorCode, ServiceError};
 
 use super::{library, traps::Guards};
 use crate::{
-    plan::ended,
+    outcome::ended,
     size::{MAX_BYTES, gib},
 };
 

@@ -8,7 +8,8 @@ use oip_types::{BytesTensor, DataType, InferOutput, InferRequest, ModelRef, Tens
 use onnx_graph::Port;
 use tensor_core::{Shape, Tensor, TensorSpec};
 
-use crate::{dtype, trial};
+use super::made_up_shapes::shapes;
+use crate::dtype;
 
 /// How long the tries of one model may take together.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -22,7 +23,7 @@ pub(super) fn first_answer(
 ) -> Option<Vec<InferOutput>> {
     let last = Instant::now() + PATIENCE;
     let token = CancelToken::new(Some(deadline.map_or(last, |deadline| deadline.min(last))));
-    trial::shapes(inputs)
+    shapes(inputs)
         .into_iter()
         .take_while(|_| !token.is_cancelled())
         .find_map(|shapes| model.infer(request(inputs, shapes)?, &token).ok())

@@ -4,6 +4,7 @@ mod faults;
 mod find;
 mod first_answer;
 mod library;
+mod made_up_shapes;
 mod model;
 mod session;
 mod tensors;

@@ -1,7 +1,4 @@
-use std::{
-    collections::BTreeMap,
-    panic::{AssertUnwindSafe, catch_unwind},
-};
+use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use oip_service::{CancelToken, LoadContext, Model, ModelSource, NeedsProcess, RowIndependence};
@@ -26,13 +23,13 @@ use super::{
     watch::watch,
 };
 use crate::{
+    built_in::OnnxModel,
     dims::NamedDims,
     dtype,
     file_error::refusal,
+    outcome::ended,
     output_metadata::{Comparison, pattern},
-    plan::ended,
     size::admit_input,
-    tract_model::OnnxModel,
 };
 
 /// A model that ONNX Runtime runs.
@@ -72,7 +69,7 @@ impl OrtModel {
         let inputs = ports("input", &signature.inputs, session.inputs())?;
         let outputs = ports("output", &signature.outputs, session.outputs())?;
         let outputs = match has_ml(graph) {
-            true => outputs_by_tract(source, model).unwrap_or(outputs),
+            true => outputs_by_graph(source, model).unwrap_or(outputs),
             false => outputs,
         };
         let mut loaded = Self {
@@ -259,13 +256,10 @@ fn has_ml(graph: &GraphProto) -> bool {
     graph.node.iter().any(|node| node.domain == "ai.onnx.ml")
 }
 
-/// What tract knows of a model's outputs, if it can run the model.
-fn outputs_by_tract(source: &ModelSource, model: &ModelProto) -> Option<Vec<TensorMetadata>> {
-    // A panic of tract does not matter: it does not run the model.
-    let loaded = catch_unwind(AssertUnwindSafe(|| {
-        OnnxModel::load(source, model, &LoadContext::default())
-    }));
-    Some(loaded.ok()?.ok()?.metadata().outputs.clone())
+/// What the built-in runtime knows of a model's outputs, if it can run the model.
+fn outputs_by_graph(source: &ModelSource, model: &ModelProto) -> Option<Vec<TensorMetadata>> {
+    let loaded = OnnxModel::load(source, model, &LoadContext::default()).ok()?;
+    Some(loaded.metadata().outputs.clone())
 }
 
 /// What is said of inputs or outputs: the file's names and types, and the dimensions that ONNX Runtime knows.

@@ -1,38 +1,18 @@
-//! Activation functions. tract's lose NaN, overflow where the result does not, or stop short of their limits.
+//! Activation functions, with NaN kept and limits reached.
 
 use std::{
     fmt,
     ops::{Neg, Sub},
-    sync::Arc,
 };
 
-use tract_hir::{
-    internal::*,
-    ops::element_wise::ElementWiseIntoHir,
-    tract_core::ops::{
-        cast::cast,
-        change_axes::wire_with_rank_broadcast,
-        element_wise::{ElementWiseMiniOp, ElementWiseOp},
-        math,
-    },
-};
+use tract_hir::internal::*;
 
 use super::{
     attributes::Attributes,
     elements::Real,
-    kernel::{Fact, Kernel, typed},
-    types::Types,
     vector::{self, each},
 };
-use crate::{building::BuildContext, cancelling::Pace, lowered::OnnxNode};
-
-/// The datatypes that are computed here; FP16 is widened before.
-pub(super) const TYPES: Types = Types::F32.and(Types::F64);
-
-/// Any of the functions, by the operator's name.
-pub(crate) fn activation(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
-    Ok(ElementWiseOp(Box::new(Activation::of(node)?), None).into_hir())
-}
+use crate::{cancelling::Pace, lowered::OnnxNode};
 
 fn function(node: &OnnxNode) -> TractResult<Function> {
     let attributes = Attributes(node);
@@ -304,111 +284,8 @@ fn clamp<T: PartialOrd + From<u8>>(x: T) -> T {
     }
 }
 
-/// `Clip`: tract's loses the NaN of floats.
-pub(crate) fn clip(context: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
-    if node.opset < 11 {
-        return activation(context, node);
-    }
-    let attributes = Attributes(node);
-    Ok(expand(Clip {
-        low: attributes.position(1),
-        high: attributes.position(2),
-    }))
-}
-
-/// Where the bounds stand among the inputs.
-#[derive(Clone, Debug)]
-struct Clip {
-    low: Option<usize>,
-    high: Option<usize>,
-}
-
-impl Expansion for Clip {
-    fn name(&self) -> StaticName {
-        "Clip".into()
-    }
-
-    fn rules<'r, 'p: 'r, 's: 'r>(
-        &'s self,
-        s: &mut Solver<'r>,
-        inputs: &'p [TensorProxy],
-        outputs: &'p [TensorProxy],
-    ) -> InferenceResult {
-        s.equals(&inputs[0].datum_type, &outputs[0].datum_type)?;
-        s.equals(&inputs[0].shape, &outputs[0].shape)
-    }
-
-    fn wire(&self, name: &str, model: &mut TypedModel, inputs: &[OutletId]) -> TractResult<TVec<OutletId>> {
-        if !model.outlet_fact(inputs[0])?.datum_type.is_float() {
-            return self.wire_whole(name, model, inputs);
-        }
-        let limit = match model.outlet_fact(inputs[0])?.datum_type {
-            DatumType::F64 => f64::MAX,
-            _ => f32::MAX.into(),
-        };
-        // `None` for what is computed.
-        let bound = |place: Option<usize>, default: f64| match place {
-            None => Ok(Some(default)),
-            Some(place) => Ok::<_, TractError>(Fact::of(model.outlet_fact(inputs[place])?).number()),
-        };
-        if let (Some(low), Some(high)) = (bound(self.low, -limit)?, bound(self.high, limit)?) {
-            let op = ElementWiseOp(Box::new(Activation(Function::Clip { low, high })), None);
-            return model.wire_node(name, op, &inputs[..1]);
-        }
-        let op = typed(ComputedClip(self.clone(), limit));
-        model.wire_node(name, op, inputs)
-    }
-}
-
-impl Clip {
-    /// Of whole numbers, which may be sizes where the bounds are numbers.
-    fn wire_whole(
-        &self,
-        name: &str,
-        model: &mut TypedModel,
-        inputs: &[OutletId],
-    ) -> TractResult<TVec<OutletId>> {
-        let datum_type = model.outlet_fact(inputs[0])?.datum_type;
-        let mut wire = inputs[0];
-        for (place, what, op) in [(self.low, "low", math::max()), (self.high, "high", math::min())] {
-            let Some(place) = place else { continue };
-            let bound = model.wire_node(format!("{name}.{what}"), cast(datum_type), &[inputs[place]])?[0];
-            wire = wire_with_rank_broadcast(format!("{name}.to-{what}"), model, op, &[wire, bound])?[0];
-        }
-        Ok(tvec![wire])
-    }
-}
-
-/// With bounds that are computed, or else the largest number.
-#[derive(Debug)]
-struct ComputedClip(Clip, f64);
-
-impl Kernel for ComputedClip {
-    fn name(&self) -> &'static str {
-        "Clip"
-    }
-
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
-        Ok(vec![inputs[0].with(inputs[0].datum_type)])
-    }
-
-    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
-        let bound = |place: Option<usize>, default: f64| match place {
-            None => Ok(default),
-            Some(place) => super::elements::scalar::<f64>(&inputs[place]),
-        };
-        let function = Function::Clip {
-            low: bound(self.0.low, -self.1)?,
-            high: bound(self.0.high, self.1)?,
-        };
-        let mut values = (*inputs[0]).clone();
-        Activation(function).run(&mut values)?;
-        Ok(tvec![values])
-    }
-}
-
 #[derive(Clone, PartialEq)]
-pub(super) struct Activation(Function);
+pub(crate) struct Activation(Function);
 
 impl Activation {
     /// The function that an operator is, by its name; of `Clip` that with its bounds as attributes.
@@ -485,15 +362,5 @@ impl Eq for Activation {}
 impl fmt::Debug for Activation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
-    }
-}
-
-impl ElementWiseMiniOp for Activation {
-    fn name(&self) -> String {
-        "Activation".to_owned()
-    }
-
-    fn eval_in_place(&self, tensor: &mut Tensor, _: Option<DatumType>) -> TractResult<()> {
-        self.run(tensor)
     }
 }

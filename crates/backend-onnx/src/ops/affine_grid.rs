@@ -10,13 +10,13 @@ use super::{
     kernel::{Fact, Kernel, kernel},
 };
 use crate::{
-    building::BuildContext,
     cancelling::Pace,
     faults::{BadInput, Limit, Unsupported, ensure_input},
     lowered::OnnxNode,
+    ops::kernel::Compute,
 };
 
-pub(crate) fn affine_grid(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn affine_grid(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
     Ok(kernel(AffineGrid {
         has_corners: Attributes(node).int("align_corners", 0) != 0,
     }))
@@ -45,10 +45,6 @@ impl AffineGrid {
 }
 
 impl Kernel for AffineGrid {
-    fn name(&self) -> &'static str {
-        "AffineGrid"
-    }
-
     fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
         let [maps, size] = inputs else {
             bail!("expected 2 inputs, found {}", inputs.len());

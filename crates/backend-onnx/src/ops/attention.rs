@@ -12,14 +12,14 @@ use super::{
     softmax,
 };
 use crate::{
-    building::BuildContext,
     cancelling::Pace,
     faults::{BadInput, Limit, Unsupported, ensure_input},
     lowered::OnnxNode,
+    ops::kernel::Compute,
     size,
 };
 
-pub(crate) fn attention(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn attention(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let heads = |name: &str| -> TractResult<Option<usize>> {
         match attributes.int(name, 0) {
@@ -126,14 +126,6 @@ impl Attention {
 }
 
 impl Kernel for Attention {
-    fn name(&self) -> &'static str {
-        "Attention"
-    }
-
-    fn output_count(&self) -> usize {
-        self.outputs
-    }
-
     fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
         let [queries, keys, values, ..] = inputs else {
             bail!("expected 3 inputs or more, found {}", inputs.len());

@@ -10,15 +10,15 @@ use super::{
     kernel::{Fact, Kernel, kernel},
 };
 use crate::{
-    building::BuildContext,
     cancelling::Pace,
     faults::{BadInput, Limit, Unsupported},
     lowered::OnnxNode,
+    ops::kernel::Compute,
 };
 
 /// From a mask and scores of `batch`, heads, rows and columns to what is added to the scores: nothing where the mask lets
 /// through, and elsewhere a number far below zero.
-pub(crate) fn attention_mask(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn attention_mask(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
     Ok(kernel(AttentionMask {
         filter: Attributes(node).float("mask_filter_value", -10000.0),
     }))
@@ -30,10 +30,6 @@ struct AttentionMask {
 }
 
 impl Kernel for AttentionMask {
-    fn name(&self) -> &'static str {
-        "AttentionMask"
-    }
-
     fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
         let [mask, scores] = inputs else {
             bail!("expected 2 inputs, found {}", inputs.len());
@@ -108,7 +104,7 @@ fn of_batch(count: &TDim, batch: &TDim) -> bool {
 
 /// What is added to scores so that no row sees columns that come after it, as ONNX Runtime counts them: from the first column that is not
 /// of an earlier step on, whose number the second input has, keys of those by head. The last row sees all.
-pub(crate) fn causal_mask(_: &BuildContext, _: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn causal_mask(_: &OnnxNode) -> TractResult<Box<dyn Compute>> {
     Ok(kernel(CausalMask))
 }
 
@@ -116,10 +112,6 @@ pub(crate) fn causal_mask(_: &BuildContext, _: &OnnxNode) -> TractResult<Box<dyn
 struct CausalMask;
 
 impl Kernel for CausalMask {
-    fn name(&self) -> &'static str {
-        "CausalMask"
-    }
-
     fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
         let [_, _, rows, columns] = &*inputs[0].shape else {
             bail!("scores of {} dimensions", inputs[0].rank());

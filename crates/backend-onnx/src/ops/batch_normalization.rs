@@ -3,20 +3,14 @@
 
 use std::sync::Arc;
 
-use tract_hir::{internal::*, ops::math};
+use tract_hir::internal::*;
 
 use super::{
     attributes::Attributes,
-    elements::{Real, elements, tensor, with_real},
-    kernel::{Fact, Kernel, typed},
-    wiring::{Wiring, facts, wired},
+    elements::{elements, tensor},
+    kernel::{Fact, Kernel},
 };
-use crate::{building::BuildContext, faults::ensure_input, lowered::OnnxNode};
-
-/// `BatchNormalization` of FP32 or FP64.
-pub(crate) fn batch_normalization(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
-    Ok(wired(BatchNormalization::of(Attributes(node))))
-}
+use crate::faults::ensure_input;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BatchNormalization {
@@ -25,41 +19,6 @@ pub(super) struct BatchNormalization {
 
 /// The factor and the offset of each channel.
 pub(crate) type Channels = Vec<(f64, f64)>;
-
-impl Wiring for BatchNormalization {
-    fn name(&self) -> &'static str {
-        "BatchNormalization"
-    }
-
-    fn wire(&self, prefix: &str, model: &mut TypedModel, inputs: &[OutletId]) -> TractResult<TVec<OutletId>> {
-        let facts = facts(model, inputs)?;
-        self.outputs(&facts)?;
-        let parameters: Option<Vec<Arc<Tensor>>> =
-            facts[1..].iter().map(|fact| fact.constant.clone()).collect();
-        let Some(parameters) = parameters else {
-            return model.wire_node(prefix, typed(*self), inputs);
-        };
-        let channels = parameters[0].len();
-        let is_known = facts[0].shape[1].to_usize().is_ok_and(|found| found == channels);
-        ensure!(
-            is_known,
-            "{channels} parameters for {} channels",
-            facts[0].shape[1]
-        );
-        let channels = self.channels(&parameters, channels)?;
-        let mut shape = vec![1; facts[0].rank()];
-        shape[1] = channels.len();
-        let [factors, offsets] = with_real!(facts[0].datum_type, T => {
-            let factors: Vec<T> = channels.iter().map(|&(factor, _)| T::of(factor)).collect();
-            let offsets: Vec<T> = channels.iter().map(|&(_, offset)| T::of(offset)).collect();
-            [tensor(&shape, factors)?, tensor(&shape, offsets)?]
-        });
-        let factors = model.add_const(format!("{prefix}.factors"), factors)?;
-        let offsets = model.add_const(format!("{prefix}.offsets"), offsets)?;
-        let scaled = model.wire_node(format!("{prefix}.scaled"), math::mul(), &[factors, inputs[0]])?[0];
-        model.wire_node(prefix, math::add(), &[offsets, scaled])
-    }
-}
 
 impl BatchNormalization {
     pub(super) fn of(attributes: Attributes<'_>) -> Self {
@@ -97,10 +56,6 @@ pub(crate) fn channels(
 }
 
 impl Kernel for BatchNormalization {
-    fn name(&self) -> &'static str {
-        "BatchNormalization"
-    }
-
     fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
         ensure!(inputs.len() == 5, "expected 5 inputs, found {}", inputs.len());
         ensure!(inputs[0].rank() >= 2, "expected channels");

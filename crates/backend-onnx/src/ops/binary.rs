@@ -1,76 +1,14 @@
-//! Functions of two numbers, or of two truths, of which one side may be repeated along some axes. tract has vector
-//! instructions for some of these only, and calls a function for each element of the others.
+//! Functions of two numbers, or of two truths, of which one side may be repeated along some axes.
 
 use std::sync::Arc;
 
-use tract_hir::{
-    internal::*,
-    tract_core::{
-        broadcast::multi_broadcast,
-        ops::{
-            binary::TypedBinOp,
-            element_wise::ElementWiseOp,
-            logic::{And, Or, Xor},
-            math::{Add, Div, Max, Min, Mul, Square, Sub},
-        },
-    },
-};
+use tract_hir::internal::*;
 
 use super::{
-    elements::{Element, elements, filled, tensor},
+    elements::{Element, elements, filled},
     shapes,
 };
 use crate::cancelling::Pace;
-
-/// Puts faster operators in the place of those that tract left as they were.
-pub(super) fn quicken(model: &mut TypedModel) -> TractResult<()> {
-    for id in 0..model.nodes().len() {
-        let node = model.node(id);
-        let is_square = |op: &ElementWiseOp| op.0.is::<Square>();
-        if node.op_as::<ElementWiseOp>().is_some_and(is_square) && !node.outputs[0].fact.datum_type.is_float()
-        {
-            model.node_mut(id).op = Box::new(WholeSquare);
-            continue;
-        }
-        let Some(function) = node.op_as::<TypedBinOp>().and_then(Function::of) else {
-            continue;
-        };
-        let mut types = node
-            .inputs
-            .iter()
-            .map(|&input| Ok(model.outlet_fact(input)?.datum_type));
-        let output = node.outputs[0].fact.datum_type;
-        let is_same = types.try_fold(true, |is_same, datum_type: TractResult<DatumType>| {
-            Ok::<_, TractError>(is_same && datum_type? == output)
-        })?;
-        if is_same && function.takes(output) {
-            model.node_mut(id).op = Box::new(Binary(function));
-        }
-    }
-    Ok(())
-}
-
-/// Takes differences and quotients of a number for each channel and something else away from tract: behind a convolution, it
-/// makes a convolution with another bias of them, and leaves the weights without their sign, or divides by them.
-pub(super) fn keep_order(model: &mut TypedModel) -> TractResult<()> {
-    for id in 0..model.nodes().len() {
-        let node = model.node(id);
-        let function = node.op_as::<TypedBinOp>().and_then(Function::of);
-        let Some(function @ (Function::Difference | Function::Quotient)) = function else {
-            continue;
-        };
-        let &[first, second] = &*node.inputs else {
-            continue;
-        };
-        let (first, second) = (model.outlet_fact(first)?, model.outlet_fact(second)?);
-        let is_float = |fact: &TypedFact| fact.datum_type == DatumType::F32;
-        let sizes = first.shape.iter().filter(|dim| !dim.is_one()).count();
-        if is_float(first) && is_float(second) && sizes <= 1 {
-            model.node_mut(id).op = Box::new(Binary(function));
-        }
-    }
-    Ok(())
-}
 
 /// A function of two numbers, or of two truths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,131 +24,7 @@ pub(super) enum Function {
     Xor,
 }
 
-impl Function {
-    fn of(op: &TypedBinOp) -> Option<Self> {
-        let op = &op.0;
-        Some(if op.is::<Add>() {
-            Self::Sum
-        } else if op.is::<Sub>() {
-            Self::Difference
-        } else if op.is::<Mul>() {
-            Self::Product
-        } else if op.is::<Div>() {
-            Self::Quotient
-        } else if op.is::<Max>() {
-            Self::Maximum
-        } else if op.is::<Min>() {
-            Self::Minimum
-        } else if op.is::<And>() {
-            Self::And
-        } else if op.is::<Or>() {
-            Self::Or
-        } else if op.is::<Xor>() {
-            Self::Xor
-        } else {
-            return None;
-        })
-    }
-
-    /// Whether it is computed here for two values of a type.
-    fn takes(self, datum_type: DatumType) -> bool {
-        match self {
-            // Of whole numbers they wrap, in builds that check for it too.
-            Self::Sum | Self::Difference | Self::Product => {
-                matches!(datum_type, DatumType::F32 | DatumType::F64)
-                    || (datum_type.is_integer() && datum_type != DatumType::TDim)
-            }
-            Self::Quotient => matches!(datum_type, DatumType::F32 | DatumType::F64),
-            // Of floats, NaN has its own place.
-            Self::Maximum | Self::Minimum => matches!(datum_type, DatumType::I32 | DatumType::I64),
-            Self::And | Self::Or | Self::Xor => datum_type == DatumType::Bool,
-        }
-    }
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Binary(Function);
-
-impl Op for Binary {
-    fn name(&self) -> StaticName {
-        "Binary".into()
-    }
-
-    op_as_typed_op!();
-}
-
-impl EvalOp for Binary {
-    op_out_of_plan!();
-
-    fn eval(&self, _: &EvalContext<'_>, inputs: TVec<TValue>) -> TractResult<TVec<TValue>> {
-        let (a, b) = args_2!(inputs);
-        let shape = shapes::broadcast(&[a.shape(), b.shape()])?;
-        let value = combined(self.0, a.into_arc_tensor(), &b, &shape)?;
-        Ok(tvec![value.into_tvalue()])
-    }
-}
-
-impl TypedOp for Binary {
-    fn output_facts(&self, inputs: &[&TypedFact]) -> TractResult<TVec<TypedFact>> {
-        let shape = multi_broadcast(&[&inputs[0].shape.to_tvec(), &inputs[1].shape.to_tvec()])?;
-        Ok(tvec![inputs[0].datum_type.fact(shape)])
-    }
-
-    as_op!();
-}
-
-/// The product of a value of whole numbers, or of dimensions, with itself: tract makes a square of it, which it has for floats only.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct WholeSquare;
-
-impl Op for WholeSquare {
-    fn name(&self) -> StaticName {
-        "WholeSquare".into()
-    }
-
-    op_as_typed_op!();
-}
-
-impl EvalOp for WholeSquare {
-    op_out_of_plan!();
-
-    fn eval(&self, _: &EvalContext<'_>, inputs: TVec<TValue>) -> TractResult<TVec<TValue>> {
-        let value = args_1!(inputs);
-        macro_rules! square {
-            ($T:ty) => {{
-                let numbers = elements::<$T>(&value)?.iter();
-                tensor(
-                    value.shape(),
-                    numbers.map(|number| number.wrapping_mul(*number)).collect(),
-                )
-            }};
-        }
-        let square = match value.datum_type() {
-            DatumType::I8 => square!(i8),
-            DatumType::I16 => square!(i16),
-            DatumType::I32 => square!(i32),
-            DatumType::I64 => square!(i64),
-            DatumType::U8 => square!(u8),
-            DatumType::U16 => square!(u16),
-            DatumType::U32 => square!(u32),
-            DatumType::U64 => square!(u64),
-            DatumType::TDim => {
-                let dims = elements::<TDim>(&value)?.iter();
-                tensor(value.shape(), dims.map(|dim| dim.clone() * dim).collect())
-            }
-            other => bail!("a square of {other:?}"),
-        }?;
-        Ok(tvec![square.into_tvalue()])
-    }
-}
-
-impl TypedOp for WholeSquare {
-    fn output_facts(&self, inputs: &[&TypedFact]) -> TractResult<TVec<TypedFact>> {
-        Ok(tvec![inputs[0].datum_type.fact(inputs[0].shape.clone())])
-    }
-
-    as_op!();
-}
+impl Function {}
 
 /// Combines two tensors of one type element by element; writes over the first one if no one else uses it. Whole numbers wrap; no divisor
 /// may be 0 ([`has_zero`](super::elementwise::has_zero)). The greater and the less of NaN and a number is NaN.
@@ -507,12 +321,11 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
     use super::*;
+    use crate::ops::elements::tensor;
 
-    fn numbers<T: Element>(shape: &[usize], number: impl Fn(usize) -> T) -> TValue {
+    fn numbers<T: Element>(shape: &[usize], number: impl Fn(usize) -> T) -> Tensor {
         let count = shape.iter().product();
-        tensor(shape, (0..count).map(number).collect())
-            .unwrap()
-            .into_tvalue()
+        tensor(shape, (0..count).map(number).collect()).unwrap()
     }
 
     const SHAPES: &[[&[usize]; 2]] = &[
@@ -531,59 +344,72 @@ mod tests {
         [&[3, 0], &[3, 1]],
     ];
 
-    #[test]
-    fn results_are_those_of_tract() {
-        let context = EvalContext::out_of_plan();
-        let functions = [
-            (TypedBinOp(Box::new(Add), None), Function::Sum),
-            (TypedBinOp(Box::new(Sub), None), Function::Difference),
-            (TypedBinOp(Box::new(Mul), None), Function::Product),
-            (TypedBinOp(Box::new(Div), None), Function::Quotient),
-            (TypedBinOp(Box::new(Max), None), Function::Maximum),
-            (TypedBinOp(Box::new(Min), None), Function::Minimum),
-            (TypedBinOp(Box::new(And), None), Function::And),
-            (TypedBinOp(Box::new(Or), None), Function::Or),
-            (TypedBinOp(Box::new(Xor), None), Function::Xor),
-        ];
-        for [a, b] in SHAPES {
-            for (tract, function) in &functions {
-                assert_eq!(Function::of(tract), Some(*function));
-                let pairs = [
-                    [
-                        numbers(a, |index| index as f32 - 7.5),
-                        numbers(b, |index| index as f32 * 3.25 - 6.5),
-                    ],
-                    [
-                        numbers(a, |index| index as f64 - 7.5),
-                        numbers(b, |index| index as f64 * 3.25 - 6.5),
-                    ],
-                    [
-                        numbers(a, |index| index as i32 * 1234 - 50_000),
-                        numbers(b, |index| 777 - 35 * index as i32),
-                    ],
-                    [
-                        numbers(a, |index| (index as i64 - 40) << 30),
-                        numbers(b, |index| (777 - 35 * index as i64) << 10),
-                    ],
-                    [
-                        numbers(a, |index| index % 3 == 0),
-                        numbers(b, |index| index % 2 == 0),
-                    ],
-                ];
-                for inputs in pairs {
-                    if !function.takes(inputs[0].datum_type()) {
-                        continue;
-                    }
-                    let wanted = tract.eval(&context, tvec![inputs[0].clone(), inputs[1].clone()]);
-                    let binary = Binary(*function);
-                    let out_of_place = binary.eval(&context, tvec![inputs[0].clone(), inputs[1].clone()]);
-                    let (wanted, found) = (wanted.unwrap(), out_of_place.unwrap());
-                    assert_eq!(found[0], wanted[0], "{function:?} of {a:?} and {b:?}");
-                    let [first, second] = inputs;
-                    let in_place = binary.eval(&context, tvec![first, second]).unwrap();
-                    assert_eq!(in_place[0], wanted[0], "{function:?} of {a:?} and {b:?}");
+    /// The elements of a tensor that is repeated along axes of size 1.
+    fn repeated<T: Element + Copy>(tensor: &Tensor, shape: &[usize]) -> Vec<T> {
+        let elements = elements::<T>(tensor).unwrap();
+        let rank = shape.len();
+        let mut own = vec![1; rank - tensor.rank()];
+        own.extend_from_slice(tensor.shape());
+        let place = |mut at: usize| {
+            let (mut place, mut stride) = (0, 1);
+            for axis in (0..rank).rev() {
+                if own[axis] > 1 {
+                    place += at % shape[axis] * stride;
+                    stride *= own[axis];
                 }
+                at /= shape[axis];
             }
+            place
+        };
+        (0..shape.iter().product())
+            .map(|at| elements[place(at)])
+            .collect()
+    }
+
+    fn check<T: Element + Copy>(function: Function, a: &Tensor, b: &Tensor, of: impl Fn(T, T) -> T) {
+        let shape = shapes::broadcast(&[a.shape(), b.shape()]).unwrap();
+        let pairs = repeated::<T>(a, &shape).into_iter().zip(repeated::<T>(b, &shape));
+        let wanted = tensor(&shape, pairs.map(|(a, b)| of(a, b)).collect()).unwrap();
+        let (shared, owned) = (Arc::new(a.clone()), Arc::new(a.clone()));
+        let found = combined(function, shared.clone(), b, &shape).unwrap();
+        assert_eq!(found, wanted, "{function:?} of {a:?} and {b:?}");
+        assert_eq!(*shared, *a);
+        assert_eq!(combined(function, owned, b, &shape).unwrap(), wanted);
+    }
+
+    #[test]
+    fn each_pair_is_combined() {
+        for [a, b] in SHAPES {
+            let floats = [
+                numbers(a, |index| index as f32 - 7.5),
+                numbers(b, |index| index as f32 * 3.25 - 6.5),
+            ];
+            let integers = [
+                numbers(a, |index| (index as i64 - 40) << 30),
+                numbers(b, |index| (777 - 35 * index as i64) << 40),
+            ];
+            let truths = [
+                numbers(a, |index| index % 3 == 0),
+                numbers(b, |index| index % 2 == 0),
+            ];
+            let [x, y] = &floats;
+            check::<f32>(Function::Sum, x, y, |a, b| a + b);
+            check::<f32>(Function::Difference, x, y, |a, b| a - b);
+            check::<f32>(Function::Product, x, y, |a, b| a * b);
+            check::<f32>(Function::Quotient, x, y, |a, b| a / b);
+            check::<f32>(Function::Maximum, x, y, f32::max);
+            check::<f32>(Function::Minimum, x, y, f32::min);
+            let [x, y] = &integers;
+            check::<i64>(Function::Sum, x, y, i64::wrapping_add);
+            check::<i64>(Function::Difference, x, y, i64::wrapping_sub);
+            check::<i64>(Function::Product, x, y, i64::wrapping_mul);
+            check::<i64>(Function::Quotient, x, y, i64::wrapping_div);
+            check::<i64>(Function::Maximum, x, y, i64::max);
+            check::<i64>(Function::Minimum, x, y, i64::min);
+            let [x, y] = &truths;
+            check::<bool>(Function::And, x, y, |a, b| a & b);
+            check::<bool>(Function::Or, x, y, |a, b| a | b);
+            check::<bool>(Function::Xor, x, y, |a, b| a ^ b);
         }
     }
 

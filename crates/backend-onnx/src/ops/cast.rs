@@ -13,15 +13,15 @@ use super::{
     kernel::{Fact, Kernel, kernel},
 };
 use crate::{
-    building::BuildContext,
     cancelling::Pace,
     dtype,
     faults::{BadInput, Unsupported},
     lowered::OnnxNode,
+    ops::kernel::Compute,
 };
 
 /// `Cast`, to the type of its attribute `to`.
-pub(crate) fn cast(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn cast(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
     let code = i32::try_from(Attributes(node).int("to", 0))?;
     let to = dtype::from_onnx(code).and_then(dtype::to_tract);
     let to = to.ok_or_else(|| {
@@ -34,7 +34,7 @@ pub(crate) fn cast(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn Inf
 }
 
 /// `CastLike`, to the type of its second input.
-pub(crate) fn cast_like(_: &BuildContext, _: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn cast_like(_: &OnnxNode) -> TractResult<Box<dyn Compute>> {
     Ok(kernel(Cast { to: None }))
 }
 
@@ -44,10 +44,6 @@ struct Cast {
 }
 
 impl Kernel for Cast {
-    fn name(&self) -> &'static str {
-        "Cast"
-    }
-
     fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
         let to = match (self.to, inputs) {
             (Some(to), [_]) => to,

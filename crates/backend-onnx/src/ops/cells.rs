@@ -19,14 +19,6 @@ pub(super) enum Cell {
 }
 
 impl Cell {
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Lstm => "LSTM",
-            Self::Gru { .. } => "GRU",
-            Self::Rnn => "RNN",
-        }
-    }
-
     pub(super) fn gates(self) -> usize {
         match self {
             Self::Lstm => 4,

@@ -11,9 +11,9 @@ use super::{
     elements::{elements, tensor},
     kernel::{Fact, Kernel, kernel},
 };
-use crate::{building::BuildContext, cancelling::Pace, lowered::OnnxNode};
+use crate::{cancelling::Pace, lowered::OnnxNode, ops::kernel::Compute};
 
-pub(crate) fn coarse(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn coarse(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
     Ok(kernel(Coarse {
         is_tanh: node.op_type.ends_with("Tanh"),
     }))
@@ -25,10 +25,6 @@ struct Coarse {
 }
 
 impl Kernel for Coarse {
-    fn name(&self) -> &'static str {
-        if self.is_tanh { "Tanh" } else { "Sigmoid" }
-    }
-
     fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
         let [input] = inputs else {
             bail!("expected 1 input, found {}", inputs.len());

@@ -13,10 +13,10 @@ use super::{
     kernel::{Fact, Kernel, kernel},
 };
 use crate::{
-    building::BuildContext,
     cancelling::Pace,
     faults::{Limit, Unsupported, ensure_input},
     lowered::OnnxNode,
+    ops::kernel::Compute,
 };
 
 /// One axis of an image: windows at `positions` places, `stride` apart, that begin `pad` before the image.
@@ -147,7 +147,7 @@ fn each(attributes: Attributes<'_>, name: &str, axes: usize, default: i64) -> Tr
 const MAX_NUMBER: usize = 1 << 24;
 
 /// `Col2Im`: the inverse of taking windows out of an image, with what overlaps added.
-pub(crate) fn col_2_im(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn col_2_im(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
     Ok(kernel(ColumnsToImage { node: node.clone() }))
 }
 
@@ -195,10 +195,6 @@ impl ColumnsToImage {
 }
 
 impl Kernel for ColumnsToImage {
-    fn name(&self) -> &'static str {
-        "Col2Im"
-    }
-
     fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
         let [columns, image, window] = inputs else {
             bail!("expected 3 inputs, found {}", inputs.len());

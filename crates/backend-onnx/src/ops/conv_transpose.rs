@@ -1,5 +1,4 @@
-//! `ConvTranspose`: the elements of an image, each times the weights, are added to windows of another one. tract ignores what the
-//! size of the result says of the padding, panics at automatic padding, and makes all columns before it adds them.
+//! `ConvTranspose`: the elements of an image, each times the weights, are added to windows of another one.
 
 use std::{ops::AddAssign, sync::Arc};
 
@@ -9,21 +8,23 @@ use tract_hir::internal::*;
 use super::{
     attributes::Attributes,
     columns::{Axis, Scatter, count},
+    direct::unsupported,
     elements::{Real, elements, filled},
-    kernel::{Fact, Kernel, kernel},
+    kernel::Fact,
     packs::{Order, Packs},
+    rule::Constants,
 };
 use crate::{
-    building::BuildContext,
     cancelling::Pace,
     faults::{Limit, Misfit, Refusal, ensure_input},
     lowered::OnnxNode,
+    ops::kernel::Compute,
 };
 
 /// Strides and the like beyond this make no sense, and their products stay far from overflowing.
 const MAX_NUMBER: i64 = 1 << 24;
 
-pub(crate) fn conv_transpose(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn conv_transpose(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let group = attributes.int("group", 1);
     if !(1..=MAX_NUMBER).contains(&group) {
@@ -45,7 +46,7 @@ pub(crate) fn conv_transpose(_: &BuildContext, node: &OnnxNode) -> TractResult<B
             tensor_core::Quoted(other)
         ))),
     };
-    Ok(kernel(ConvTranspose {
+    Ok(Box::new(ConvTranspose {
         group: group as usize,
         kernel: numbers(attributes, "kernel_shape", 1)?,
         strides: numbers(attributes, "strides", 1)?,
@@ -90,8 +91,8 @@ struct ConvTranspose {
     padding: Padding,
     /// Which side an odd padding is larger on, where it follows from a size.
     pads_end_more: bool,
-    /// The weights as [`packed`] gives them, where they are constant.
-    packed: Option<Arc<Vec<f32>>>,
+    /// The weights as [`packed`] gives them, where they are constant, and the dimensions that they had.
+    packed: Option<(Arc<Vec<f32>>, TVec<usize>)>,
 }
 
 /// The weights of all groups in the order in which products read them.
@@ -181,12 +182,8 @@ fn less<D: DimLike>(size: D, number: usize) -> TractResult<D> {
     Ok(size - number)
 }
 
-impl Kernel for ConvTranspose {
-    fn name(&self) -> &'static str {
-        "ConvTranspose"
-    }
-
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+impl Compute for ConvTranspose {
+    fn outputs(&self, inputs: &[Fact]) -> TractResult<Option<Vec<Fact>>> {
         let [image, weights, bias @ ..] = inputs else {
             bail!("expected 2 or 3 inputs, found {}", inputs.len());
         };
@@ -218,42 +215,38 @@ impl Kernel for ConvTranspose {
         for (axis, (image, kernel)) in image.shape[2..].iter().zip(&sizes[2..]).enumerate() {
             shape.push(self.size(axis, axes, image, *kernel)?);
         }
-        Ok(vec![Fact::new(image.datum_type, shape)])
+        Ok(Some(vec![Fact::new(image.datum_type, shape)]))
     }
 
-    fn packed(&self, inputs: &[Fact], packs: &mut Packs) -> TractResult<Option<Arc<dyn Kernel>>> {
-        let weights = inputs.get(1).and_then(|weights| weights.constant.as_ref());
-        let Some(weights) = weights.filter(|weights| weights.datum_type() == DatumType::F32) else {
+    fn take_over(&mut self, constants: Constants<'_>, packs: &mut Packs) -> TractResult<Option<usize>> {
+        let weights = constants.get(1).and_then(Option::as_ref);
+        let Some(weights) =
+            weights.filter(|weights| weights.datum_type() == DatumType::F32 && weights.rank() > 2)
+        else {
             return Ok(None);
         };
         let (order, bytes) = (Order::Columns { groups: self.group }, 4 * weights.len() as u64);
         let packed = packs.shared(&[weights], order, bytes, || packed(weights, self.group))?;
-        Ok(packed.map(|packed| {
-            let packed = Some(packed);
-            Arc::new(Self {
-                packed,
-                ..self.clone()
-            }) as Arc<dyn Kernel>
-        }))
+        self.packed = packed.map(|packed| (packed, weights.shape().into()));
+        Ok(self.packed.as_ref().map(|_| 1))
     }
 
-    fn kept(&self) -> Option<(usize, u64)> {
-        let packed = self.packed.as_ref()?;
-        Some((Arc::as_ptr(packed) as usize, 4 * packed.len() as u64))
-    }
-
-    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
-        match inputs[0].datum_type() {
-            DatumType::F32 => {
-                let packed = match &self.packed {
-                    Some(packed) => packed.clone(),
-                    None => Arc::new(packed(&inputs[1], self.group)?),
-                };
-                self.images(inputs, &packed, by_panels)
+    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<TVec<Arc<Tensor>>> {
+        let made = match (inputs[0].datum_type(), &self.packed) {
+            (DatumType::F32, Some((packed, shape))) => self.images(inputs, packed, shape, by_panels),
+            (DatumType::F32, None) => {
+                let packed = packed(&inputs[1], self.group)?;
+                self.images(inputs, &packed, inputs[1].shape(), by_panels)
             }
-            DatumType::F64 => self.images(inputs, elements::<f64>(&inputs[1])?, by_columns),
-            other => bail!("images of {other:?}"),
-        }
+            (DatumType::F64, _) => self.images(
+                inputs,
+                elements::<f64>(&inputs[1])?,
+                inputs[1].shape(),
+                by_columns,
+            ),
+            (other, _) => return Err(unsupported(other)),
+        };
+        Ok(tvec![Arc::new(made?)])
     }
 }
 
@@ -306,17 +299,18 @@ impl ConvTranspose {
         &self,
         inputs: &[Arc<Tensor>],
         all_weights: &[T],
+        weights: &[usize],
         columns: impl Fn(&Factors<'_, T>, &mut Pace, Columns<'_, T>) -> TractResult<()>,
-    ) -> TractResult<TVec<Tensor>> {
-        let (image, weights) = (&inputs[0], &inputs[1]);
-        let (channels, made) = (image.shape()[1], weights.shape()[1]);
+    ) -> TractResult<Tensor> {
+        let image = &inputs[0];
+        let (channels, made) = (image.shape()[1], weights[1]);
         ensure_input!(
-            weights.shape()[0] == channels && channels % self.group == 0,
+            weights[0] == channels && channels % self.group == 0,
             "weights for {} channels, in {} groups, for an input of {channels}",
-            weights.shape()[0],
+            weights[0],
             self.group
         );
-        let (sizes, kernel) = (&image.shape()[2..], &weights.shape()[2..]);
+        let (sizes, kernel) = (&image.shape()[2..], &weights[2..]);
         let pairs = sizes.iter().zip(kernel).enumerate();
         let axes = pairs.map(|(axis, (&image, &kernel))| self.axis(axis, sizes.len(), image, kernel));
         let axes: Vec<Axis> = axes.collect::<TractResult<_>>()?;
@@ -355,7 +349,7 @@ impl ConvTranspose {
             }
             Ok(())
         };
-        Ok(tvec![filled(&shape, add)?])
+        filled(&shape, add)
     }
 }
 
@@ -454,21 +448,25 @@ mod tests {
                         let bias = [weights[1] * group];
                         let shapes = [image, weights, &bias];
                         let (floats, doubles) = (tensors::<f32>(&shapes), tensors::<f64>(&shapes));
-                        let Ok(facts) = op.outputs(&Fact::of_values(&floats)) else {
+                        let Ok(Some(facts)) = op.outputs(&Fact::of_values(&floats)) else {
                             // The padding takes everything away.
                             continue;
                         };
                         let sizes = facts[0].shape.iter().map(|dim| dim.to_usize().unwrap());
                         let expected = plainly(&op, image, weights, &sizes.collect::<Vec<_>>());
-                        let found = op.run(&doubles).unwrap();
+                        let found = op.run(&mut doubles.into()).unwrap();
                         assert_eq!(
                             elements::<f64>(&found[0]).unwrap(),
                             expected,
                             "{op:?} of {image:?}"
                         );
-                        let mut packs = Packs::of(&TypedModel::default());
-                        let of_constant = op.packed(&Fact::of_values(&floats), &mut packs).unwrap().unwrap();
-                        for found in [op.run(&floats), of_constant.run(&floats)] {
+                        let constants = [None, Some(floats[1].clone())];
+                        let mut of_constant = op.clone();
+                        let taken = of_constant.take_over(&constants, &mut Packs::beside(0));
+                        assert_eq!(taken.unwrap(), Some(1));
+                        let mut others: TVec<Arc<Tensor>> = floats.clone().into();
+                        others[1] = Arc::new(Tensor::zero::<f32>(&[0]).unwrap());
+                        for found in [op.run(&mut floats.into()), of_constant.run(&mut others)] {
                             let found = found.unwrap();
                             let numbers = elements::<f32>(&found[0]).unwrap().iter();
                             let found: Vec<f64> = numbers.map(|&x| x.into()).collect();

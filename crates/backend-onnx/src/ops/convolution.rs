@@ -231,10 +231,6 @@ pub(super) fn unpacked(rows: usize, depth: usize, packed: &Tensor) -> TractResul
 }
 
 impl Kernel for Convolution {
-    fn name(&self) -> &'static str {
-        "Convolution"
-    }
-
     fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
         Ok(vec![Fact::new(
             inputs[0].datum_type,

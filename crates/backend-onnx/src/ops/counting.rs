@@ -1,47 +1,31 @@
 //! `Range` and `Trilu`: tract's mix up types where bounds follow from shapes.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use tract_hir::internal::*;
 
 use super::{
     attributes::Attributes,
-    counted::counted,
     elements::{Element, elements, filled, tensor, with_number},
     kernel::{Fact, Kernel, kernel},
 };
 use crate::{
-    building::BuildContext,
     cancelling::{PART, Pace},
     faults::{BadInput, Refusal, Unsupported},
     input_check::{self, LongRange},
     lowered::OnnxNode,
+    ops::kernel::{Compute, unknown},
 };
 
 /// `Range`: numbers from a start, by steps, as long as they are below a limit.
-pub(crate) fn range(context: &BuildContext, _: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
-    Ok(kernel(Range {
-        scope: context.symbols.clone(),
-        length: OnceLock::new(),
-    }))
+pub(crate) fn range(_: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+    Ok(kernel(Range {}))
 }
 
 #[derive(Debug)]
-struct Range {
-    scope: SymbolScope,
-    /// The name of the length while it is unknown.
-    length: OnceLock<Symbol>,
-}
+struct Range {}
 
 impl Kernel for Range {
-    fn name(&self) -> &'static str {
-        "Range"
-    }
-
-    fn names_sizes(&self) -> bool {
-        self.length.get().is_some()
-    }
-
     fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
         let [start, limit, step] = inputs else {
             bail!("expected 3 inputs, found {}", inputs.len());
@@ -67,7 +51,7 @@ impl Kernel for Range {
                 {
                     limit.clone()
                 }
-                _ => self.length.get_or_init(|| counted(&self.scope, "range")).to_dim(),
+                _ => unknown(),
             },
         };
         Ok(vec![Fact::new(datum_type, [length])])
@@ -171,7 +155,7 @@ macro_rules! sums {
 sums!(u8, u16, u32, u64, i8, i16, i32, i64; f16, f32, f64);
 
 /// `Trilu`: the upper or the lower triangle of matrices, with zeros elsewhere.
-pub(crate) fn trilu(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn trilu(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
     Ok(kernel(Trilu {
         upper: Attributes(node).int("upper", 1) != 0,
     }))
@@ -183,10 +167,6 @@ struct Trilu {
 }
 
 impl Kernel for Trilu {
-    fn name(&self) -> &'static str {
-        "Trilu"
-    }
-
     fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
         let input = inputs.first().context("no input")?;
         ensure!(input.rank() >= 2, "a matrix of {} dimensions", input.rank());

@@ -11,14 +11,14 @@ use super::{
     kernel::{Fact, Kernel, kernel},
 };
 use crate::{
-    building::BuildContext,
     cancelling::{PART, Pace},
     faults::{BadInput, Unsupported},
     lowered::OnnxNode,
+    ops::kernel::Compute,
 };
 
 /// `CumSum` of numbers. Whole numbers wrap around.
-pub(crate) fn cum_sum(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn cum_sum(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
     let attributes = Attributes(node);
     Ok(kernel(CumSum {
         is_exclusive: attributes.int("exclusive", 0) != 0,
@@ -34,10 +34,6 @@ struct CumSum {
 }
 
 impl Kernel for CumSum {
-    fn name(&self) -> &'static str {
-        "CumSum"
-    }
-
     fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
         let [input, axis] = inputs else {
             bail!("expected 2 inputs, found {}", inputs.len());

@@ -9,13 +9,13 @@ use super::{
     kernel::{Fact, Kernel, kernel},
 };
 use crate::{
-    building::BuildContext,
     cancelling::Pace,
     faults::{Unsupported, ensure_input},
     lowered::OnnxNode,
+    ops::kernel::Compute,
 };
 
-pub(crate) fn determinant(_: &BuildContext, _: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn determinant(_: &OnnxNode) -> TractResult<Box<dyn Compute>> {
     Ok(kernel(Determinant))
 }
 
@@ -23,10 +23,6 @@ pub(crate) fn determinant(_: &BuildContext, _: &OnnxNode) -> TractResult<Box<dyn
 struct Determinant;
 
 impl Kernel for Determinant {
-    fn name(&self) -> &'static str {
-        "Det"
-    }
-
     fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
         let [input] = inputs else {
             bail!("expected 1 input, found {}", inputs.len());

@@ -12,15 +12,15 @@ use super::{
     kernel::{Fact, Kernel, kernel},
 };
 use crate::{
-    building::BuildContext,
     cancelling::Pace,
     faults::{BadInput, Limit, ensure_input},
     lowered::OnnxNode,
+    ops::kernel::Compute,
     size,
 };
 
 /// `DFT` of FP32 or FP64, computed in FP64.
-pub(crate) fn dft(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn dft(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
     let attributes = Attributes(node);
     Ok(kernel(Dft {
         axis: match node.opset >= 20 {
@@ -76,10 +76,6 @@ fn results(length: usize, is_onesided: bool) -> usize {
 }
 
 impl Kernel for Dft {
-    fn name(&self) -> &'static str {
-        "DFT"
-    }
-
     fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
         let constant = |place: Option<usize>| match place.and_then(|place| inputs.get(place)) {
             None => Ok(None),

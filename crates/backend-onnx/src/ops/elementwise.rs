@@ -7,104 +7,18 @@ use tract_hir::internal::*;
 use super::{
     attributes::Attributes,
     binary::broadcast,
-    elements::{elements, tensor},
+    elements::elements,
     kernel::{Fact, Kernel, kernel},
 };
 use crate::{
-    building::BuildContext,
     cancelling::{PART, Pace},
     faults::BadInput,
     lowered::OnnxNode,
+    ops::kernel::Compute,
 };
 
-/// `Max` and `Min` of floats, where tract's lose NaN.
-pub(crate) fn extremum(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
-    Ok(kernel(Extremum {
-        is_max: node.op_type == "Max",
-    }))
-}
-
-#[derive(Debug)]
-struct Extremum {
-    is_max: bool,
-}
-
-impl Kernel for Extremum {
-    fn name(&self) -> &'static str {
-        "Extremum"
-    }
-
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
-        let datum_type = inputs[0].datum_type;
-        ensure!(
-            inputs.iter().all(|input| input.datum_type == datum_type),
-            "the inputs have different types"
-        );
-        let shapes: Vec<_> = inputs.iter().map(|input| &input.shape).collect();
-        let shape = tract_core::broadcast::multi_broadcast(&shapes)?;
-        Ok(vec![Fact::new(datum_type, shape)])
-    }
-
-    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
-        macro_rules! fold {
-            ($T:ty) => {{
-                let mut extremum = (*inputs[0]).clone();
-                for other in &inputs[1..] {
-                    extremum = broadcast::<$T, true>(&extremum, other, |a, b| {
-                        let is_first = if self.is_max { a > b } else { a < b };
-                        if is_first || a.is_nan() { a } else { b }
-                    })?;
-                }
-                extremum
-            }};
-        }
-        Ok(tvec![match inputs[0].datum_type() {
-            DatumType::F64 => fold!(f64),
-            _ => fold!(f32),
-        }])
-    }
-}
-
-/// `IsNaN` and `IsInf` of FP64.
-pub(crate) fn special(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
-    let attributes = Attributes(node);
-    let is_infinity = node.op_type == "IsInf";
-    Ok(kernel(Special {
-        nan: !is_infinity,
-        positive: is_infinity && attributes.int("detect_positive", 1) != 0,
-        negative: is_infinity && attributes.int("detect_negative", 1) != 0,
-    }))
-}
-
-#[derive(Debug)]
-struct Special {
-    nan: bool,
-    positive: bool,
-    negative: bool,
-}
-
-impl Kernel for Special {
-    fn name(&self) -> &'static str {
-        "Special"
-    }
-
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
-        Ok(vec![inputs[0].with(DatumType::Bool)])
-    }
-
-    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
-        let is_meant = |&x: &f64| {
-            self.nan && x.is_nan()
-                || self.positive && x == f64::INFINITY
-                || self.negative && x == f64::NEG_INFINITY
-        };
-        let values = Pace::default().map(elements::<f64>(&inputs[0])?, is_meant)?;
-        Ok(tvec![tensor(inputs[0].shape(), values)?])
-    }
-}
-
 /// `Mod`: tract's is wrong for unsigned integers.
-pub(crate) fn remainder(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn remainder(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
     let truncates = Attributes(node).int("fmod", 0) != 0;
     Ok(kernel(Remainder { truncates }))
 }
@@ -116,10 +30,6 @@ struct Remainder {
 }
 
 impl Kernel for Remainder {
-    fn name(&self) -> &'static str {
-        "Mod"
-    }
-
     fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
         let [a, b] = inputs else {
             bail!("expected 2 inputs, found {}", inputs.len());

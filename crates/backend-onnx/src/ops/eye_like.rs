@@ -10,15 +10,15 @@ use super::{
     kernel::{Fact, Kernel, kernel},
 };
 use crate::{
-    building::BuildContext,
     cancelling::Pace,
     dtype,
     faults::{Refusal, Unsupported},
     lowered::OnnxNode,
+    ops::kernel::Compute,
 };
 
 /// `EyeLike`.
-pub(crate) fn eye_like(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn eye_like(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let datum_type = match attributes.has("dtype") {
         false => None,
@@ -44,10 +44,6 @@ struct EyeLike {
 }
 
 impl Kernel for EyeLike {
-    fn name(&self) -> &'static str {
-        "EyeLike"
-    }
-
     fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
         let [input] = inputs else {
             bail!("expected 1 input, found {}", inputs.len());

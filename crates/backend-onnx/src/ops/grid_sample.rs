@@ -11,13 +11,13 @@ use super::{
     kernel::{Fact, Kernel, kernel},
 };
 use crate::{
-    building::BuildContext,
     cancelling::Pace,
     faults::{Unsupported, ensure_input},
     lowered::OnnxNode,
+    ops::kernel::Compute,
 };
 
-pub(crate) fn grid_sample(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn grid_sample(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let method = match attributes.text("mode", "linear") {
         "linear" | "bilinear" => Method::Linear,
@@ -181,10 +181,6 @@ fn cubic(s: f32) -> [f32; 4] {
 }
 
 impl Kernel for GridSample {
-    fn name(&self) -> &'static str {
-        "GridSample"
-    }
-
     fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
         let [input, grid] = inputs else {
             bail!("expected 2 inputs, found {}", inputs.len());

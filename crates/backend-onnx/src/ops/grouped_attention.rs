@@ -1,30 +1,26 @@
 //! ONNX Runtime's `GroupQueryAttention`: attention to all words up to one's own, with the keys and values of earlier steps, of which
 //! several heads share one. What exporters of language models write.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use tract_hir::internal::*;
 
 use super::{
     attention::{LEAST, Mask, Work, swapped},
     attributes::Attributes,
-    counted::counted,
     elements::{elements, tensor},
     kernel::{Fact, Kernel, kernel},
     rotary::turn,
 };
 use crate::{
-    building::BuildContext,
     cancelling::Pace,
     faults::{BadInput, Limit, Unsupported, ensure_input},
     lowered::OnnxNode,
+    ops::kernel::{Compute, unknown},
     size,
 };
 
-pub(crate) fn grouped_attention(
-    context: &BuildContext,
-    node: &OnnxNode,
-) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn grouped_attention(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let heads = |name: &str| -> TractResult<usize> {
         let heads = usize::try_from(attributes.int(name, 0)).ok();
@@ -90,8 +86,6 @@ pub(crate) fn grouped_attention(
         places: attributes.position(9),
         mask: attributes.position(10),
         sinks: attributes.position(11),
-        scope: context.symbols.clone(),
-        kept: OnceLock::new(),
     }))
 }
 
@@ -118,9 +112,6 @@ struct GroupedAttention {
     places: Option<usize>,
     mask: Option<usize>,
     sinks: Option<usize>,
-    scope: SymbolScope,
-    /// The name of the number of kept keys, where it is unknown.
-    kept: OnceLock<Symbol>,
 }
 
 impl GroupedAttention {
@@ -174,18 +165,6 @@ impl GroupedAttention {
 }
 
 impl Kernel for GroupedAttention {
-    fn name(&self) -> &'static str {
-        "GroupQueryAttention"
-    }
-
-    fn output_count(&self) -> usize {
-        3
-    }
-
-    fn names_sizes(&self) -> bool {
-        true
-    }
-
     fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
         let queries = inputs.first().context("no input")?;
         let floats = [self.keys, self.past].into_iter().flatten();
@@ -234,7 +213,7 @@ impl Kernel for GroupedAttention {
             past.map(|past| past.to_usize()),
         ) {
             (Some(Ok(total)), Some(Ok(past))) => total.max(past).to_dim(),
-            _ => self.kept.get_or_init(|| counted(&self.scope, "kept")).to_dim(),
+            _ => unknown(),
         };
         let kept = Fact::new(
             DatumType::F32,

@@ -9,10 +9,10 @@ use super::{
     elements::{elements, tensor},
     kernel::{Fact, Kernel, kernel},
 };
-use crate::{building::BuildContext, cancelling::Pace, faults::Unsupported, lowered::OnnxNode};
+use crate::{cancelling::Pace, faults::Unsupported, lowered::OnnxNode, ops::kernel::Compute};
 
 /// `Hardmax` of FP32 or FP64, of any operator set.
-pub(crate) fn hardmax(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn hardmax(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
     let coerces = node.opset < 13;
     Ok(kernel(Hardmax {
         axis: Attributes(node).int("axis", if coerces { 1 } else { -1 }),
@@ -28,10 +28,6 @@ struct Hardmax {
 }
 
 impl Kernel for Hardmax {
-    fn name(&self) -> &'static str {
-        "Hardmax"
-    }
-
     fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
         if !inputs[0].datum_type.is_float() {
             bail!(Unsupported::Anywhere("is supported for floats only".to_owned()));

@@ -10,10 +10,10 @@ use super::{
     elements::{Real, elements, tensor, with_real},
     kernel::{Fact, Kernel, kernel},
 };
-use crate::{building::BuildContext, cancelling::Pace, faults::Refusal, lowered::OnnxNode};
+use crate::{cancelling::Pace, faults::Refusal, lowered::OnnxNode, ops::kernel::Compute};
 
 /// `LRN` of FP32 or FP64.
-pub(crate) fn lrn(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn lrn(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let size = usize::try_from(attributes.int("size", 0)).unwrap_or(0);
     if size == 0 {
@@ -38,10 +38,6 @@ struct Lrn {
 }
 
 impl Kernel for Lrn {
-    fn name(&self) -> &'static str {
-        "LRN"
-    }
-
     fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
         let [input] = inputs else {
             bail!("expected 1 input, found {}", inputs.len());
@@ -88,7 +84,7 @@ impl Lrn {
 }
 
 /// `LpNormalization` of FP32 or FP64.
-pub(crate) fn lp(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn lp(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let is_sum = match attributes.int("p", 2) {
         1 => true,
@@ -115,10 +111,6 @@ impl LpNormalization {
 }
 
 impl Kernel for LpNormalization {
-    fn name(&self) -> &'static str {
-        "LpNormalization"
-    }
-
     fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
         let [input] = inputs else {
             bail!("expected 1 input, found {}", inputs.len());

@@ -10,10 +10,10 @@ use super::{
     elements::{Element, elements, scalar},
     kernel::{Fact, Kernel, kernel},
 };
-use crate::{building::BuildContext, cancelling::Pace, faults::Limit, lowered::OnnxNode, size};
+use crate::{cancelling::Pace, faults::Limit, lowered::OnnxNode, ops::kernel::Compute, size};
 
 /// `OneHot`: tract panics at indices that are out of range, which ONNX gives no hot value.
-pub(crate) fn one_hot(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn one_hot(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
     Ok(kernel(OneHot {
         axis: Attributes(node).int("axis", -1),
     }))
@@ -31,10 +31,6 @@ impl OneHot {
 }
 
 impl Kernel for OneHot {
-    fn name(&self) -> &'static str {
-        "OneHot"
-    }
-
     fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
         let [indices, depth, values] = inputs else {
             bail!("expected 3 inputs, found {}", inputs.len());

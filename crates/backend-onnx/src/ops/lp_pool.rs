@@ -11,10 +11,10 @@ use super::{
     pooling,
 };
 use crate::{
-    building::BuildContext,
     cancelling::Pace,
     faults::{Limit, Misfit, Refusal, Unsupported},
     lowered::OnnxNode,
+    ops::kernel::Compute,
 };
 
 fn power(attributes: Attributes<'_>) -> TractResult<f32> {
@@ -23,7 +23,7 @@ fn power(attributes: Attributes<'_>) -> TractResult<f32> {
     Ok(power as f32)
 }
 
-pub(crate) fn global_lp_pool(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn global_lp_pool(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
     Ok(kernel(GlobalLpPool {
         power: power(Attributes(node))?,
     }))
@@ -43,10 +43,6 @@ struct GlobalLpPool {
 }
 
 impl Kernel for GlobalLpPool {
-    fn name(&self) -> &'static str {
-        "GlobalLpPool"
-    }
-
     fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
         let mut output = expect_f32(inputs)?.with(DatumType::F32);
         output.shape[2..].fill(1.to_dim());
@@ -84,7 +80,7 @@ fn root(sum: f32, power: f32) -> f32 {
     }
 }
 
-pub(crate) fn lp_pool(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn lp_pool(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let sizes = attributes.ints("kernel_shape");
     let numbers = |name: &str, count: usize, default: i64, least: i64| -> TractResult<Vec<usize>> {
@@ -199,10 +195,6 @@ struct LpPool {
 }
 
 impl Kernel for LpPool {
-    fn name(&self) -> &'static str {
-        "LpPool"
-    }
-
     fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
         let mut output = expect_f32(inputs)?.with(DatumType::F32);
         ensure!(

@@ -1,80 +1,12 @@
-//! `MaxPool`. tract starts at the least finite number, which is then its answer for infinities, loses NaN, and does not say where
-//! the least of all integers stands.
+//! The greatest numbers of windows.
 
-use std::sync::Arc;
-
-use tract_hir::{
-    internal::*,
-    tract_core::ops::cnn::{MaxPool as TractMaxPool, PoolSpec},
-};
+use tract_hir::internal::*;
 
 use super::{
-    elements::{Element, elements, of_type, tensor},
-    kernel::{Fact, Kernel, typed},
+    elements::{Element, elements, tensor},
     pooling::{self, Axis},
 };
 use crate::cancelling::Pace;
-
-/// Takes the place of tract's in a plan.
-pub(super) fn replace(model: &mut TypedModel) -> TractResult<()> {
-    for id in 0..model.nodes.len() {
-        let node = &model.nodes[id];
-        let Some(pool) = node.op_as::<TractMaxPool>() else {
-            continue;
-        };
-        let datum_type = model.outlet_fact(node.inputs[0])?.datum_type;
-        if matches!(
-            datum_type,
-            DatumType::F32 | DatumType::F64 | DatumType::I8 | DatumType::U8
-        ) {
-            let op = op(pool.pool_spec.clone(), pool.with_index_outputs);
-            model.nodes[id].op = Box::new(op);
-        }
-    }
-    Ok(())
-}
-
-/// A pool of FP32, FP64, INT8 or UINT8; with a second output of this type, if there is one.
-pub(super) fn op(spec: PoolSpec, places: Option<DatumType>) -> impl TypedOp {
-    typed(MaxPool { spec, places })
-}
-
-#[derive(Debug)]
-struct MaxPool {
-    spec: PoolSpec,
-    /// The type of the second output: where in its image each of the greatest numbers stands.
-    places: Option<DatumType>,
-}
-
-impl Kernel for MaxPool {
-    fn name(&self) -> &'static str {
-        "MaxPool"
-    }
-
-    fn output_count(&self) -> usize {
-        1 + usize::from(self.places.is_some())
-    }
-
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
-        let shape = self.spec.output_shape(&inputs[0].shape)?.shape;
-        let types = [Some(inputs[0].datum_type), self.places];
-        let facts = types.into_iter().flatten();
-        Ok(facts
-            .map(|datum_type| Fact::new(datum_type, shape.iter().cloned()))
-            .collect())
-    }
-
-    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
-        let (axes, depth) = Axis::of(&self.spec, inputs[0].shape())?;
-        let shape = self.spec.output_shape(inputs[0].shape())?.shape;
-        let (greatest, places) = pooled(&inputs[0], &axes, depth, &shape, self.places.is_some())?;
-        let mut made = tvec![greatest];
-        if let (Some(places), Some(datum_type)) = (places, self.places) {
-            made.push(of_type(tensor::<i64>(&shape, places)?, datum_type)?);
-        }
-        Ok(made)
-    }
-}
 
 /// The greatest numbers of windows, and where in its image each of them stands, if that is wanted. `depth` numbers stand at
 /// each position of an image.
@@ -212,69 +144,7 @@ fn is_kept<T: Copy + PartialOrd>(greatest: T, value: T) -> bool {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-    use tract_hir::tract_core::ops::{cnn::PaddingSpec, nn::DataFormat};
-
     use super::*;
-
-    fn spec(
-        data_format: DataFormat,
-        kernel: &[usize],
-        stride: usize,
-        dilation: usize,
-        pad: usize,
-    ) -> PoolSpec {
-        PoolSpec {
-            data_format,
-            kernel_shape: kernel.into(),
-            padding: PaddingSpec::ExplicitOnnxPool(tvec![pad; kernel.len()], tvec![pad; kernel.len()], false),
-            dilations: Some(tvec![dilation; kernel.len()]),
-            strides: Some(tvec![stride; kernel.len()]),
-            input_channels: 2,
-            output_channels: 2,
-        }
-    }
-
-    /// Values and places as tract has them, and as they are computed here.
-    fn both(spec: &PoolSpec, shape: &[usize]) -> [TVec<Tensor>; 2] {
-        let count: usize = shape.iter().product();
-        let values: Vec<f32> = (0..count).map(|at| (at * 67 % 211) as f32 - 99.0).collect();
-        let input = Tensor::from_shape(shape, &values).unwrap().into_arc_tensor();
-        let places = Some(DatumType::I64);
-        let tract = TractMaxPool::new(spec.clone(), places);
-        let found = tract.eval(&EvalContext::out_of_plan(), tvec![input.clone().into_tvalue()]);
-        let found = found.unwrap().into_iter().map(TValue::into_tensor).collect();
-        let spec = spec.clone();
-        let ours = MaxPool { spec, places }.run(&[input]).unwrap();
-        [found, ours]
-    }
-
-    #[test]
-    fn finite_numbers_and_their_places_are_those_of_tract() {
-        for stride in 1..4 {
-            for dilation in 1..3 {
-                for pad in 0..2 {
-                    let cases: [(DataFormat, &[usize], &[usize]); 6] = [
-                        (DataFormat::NCHW, &[2, 3], &[2, 2, 7, 9]),
-                        (DataFormat::NCHW, &[3], &[2, 2, 9]),
-                        (DataFormat::NCHW, &[2, 2, 2], &[1, 2, 5, 4, 6]),
-                        (DataFormat::NHWC, &[2, 3], &[2, 7, 9, 2]),
-                        (DataFormat::CHW, &[2, 2], &[2, 5, 6]),
-                        (DataFormat::HWC, &[2, 2], &[5, 6, 2]),
-                    ];
-                    for (format, kernel, shape) in cases {
-                        let spec = spec(format, kernel, stride, dilation, pad);
-                        let [tract, ours] = both(&spec, shape);
-                        assert_eq!(tract, ours, "{spec:?}");
-                        let alone = MaxPool { spec, places: None };
-                        let count: usize = shape.iter().product();
-                        let values: Vec<f32> = (0..count).map(|at| (at * 67 % 211) as f32 - 99.0).collect();
-                        let input = Tensor::from_shape(shape, &values).unwrap();
-                        assert_eq!(alone.run(&[input.into_arc_tensor()]).unwrap()[0], ours[0]);
-                    }
-                }
-            }
-        }
-    }
 
     #[test]
     fn places_are_counted_by_columns() {
@@ -285,42 +155,5 @@ mod tests {
         }
         let (a, b, c) = (1, 2, 3);
         assert_eq!(by_columns((a * 3 + b) * 4 + c, &[2, 3, 4]), a + b * 2 + c * 6);
-    }
-
-    #[test]
-    fn infinities_and_nan_are_kept() {
-        let (inf, nan) = (f32::INFINITY, f32::NAN);
-        let line = [-inf, -inf, -inf, 1.0, nan, 2.0, 3.0, nan];
-        let mut spec = spec(DataFormat::NCHW, &[2], 2, 1, 0);
-        (spec.input_channels, spec.output_channels) = (1, 1);
-        for places in [None, Some(DatumType::I64)] {
-            let pool = MaxPool {
-                spec: spec.clone(),
-                places,
-            };
-            let input = Tensor::from_shape(&[1, 1, 8], &line).unwrap().into_arc_tensor();
-            let outputs = pool.run(&[input]).unwrap();
-            let found = elements::<f32>(&outputs[0]).unwrap();
-            assert_eq!(found[..2], [-inf, 1.0]);
-            assert!(found[2].is_nan() && found[3].is_nan());
-            if let Some(places) = outputs.get(1) {
-                assert_eq!(elements::<i64>(places).unwrap(), [0, 3, 4, 7]);
-            }
-        }
-    }
-
-    #[test]
-    fn nothing_gives_nothing() {
-        let spec = spec(DataFormat::NCHW, &[2], 1, 1, 0);
-        let input = Tensor::zero::<f32>(&[0, 2, 4]).unwrap().into_arc_tensor();
-        let outputs = MaxPool { spec, places: None }.run(&[input]).unwrap();
-        assert_eq!(outputs[0].shape(), [0, 2, 3]);
-        // A list of the lines of each window would take terabytes.
-        let spec = self::spec(DataFormat::NCHW, &[3, 1], 1, 1, 0);
-        let input = Tensor::zero::<f32>(&[0, 2, 1 << 36, 1])
-            .unwrap()
-            .into_arc_tensor();
-        let outputs = MaxPool { spec, places: None }.run(&[input]).unwrap();
-        assert_eq!(outputs[0].shape(), [0, 2, (1 << 36) - 2, 1]);
     }
 }

@@ -10,13 +10,13 @@ use super::{
     kernel::{Fact, Kernel, kernel},
 };
 use crate::{
-    building::BuildContext,
     cancelling::{PART, Pace},
     faults::{BadInput, Limit, Unsupported, ensure_input},
     lowered::OnnxNode,
+    ops::kernel::Compute,
 };
 
-pub(crate) fn max_unpool(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn max_unpool(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let windows = attributes.ints("kernel_shape").to_vec();
     let or = |name: &str, count: usize, default: i64| match attributes.ints(name) {
@@ -47,10 +47,6 @@ struct MaxUnpool {
 }
 
 impl Kernel for MaxUnpool {
-    fn name(&self) -> &'static str {
-        "MaxUnpool"
-    }
-
     fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
         let [input, places, sizes @ ..] = inputs else {
             bail!("expected 2 or 3 inputs, found {}", inputs.len());

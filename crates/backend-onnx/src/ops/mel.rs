@@ -10,11 +10,11 @@ use super::{
     kernel::{Fact, Kernel, kernel},
 };
 use crate::{
-    building::BuildContext,
     cancelling::Pace,
     dtype,
     faults::{Limit, Refusal},
     lowered::OnnxNode,
+    ops::kernel::Compute,
 };
 
 /// The type that an attribute names, FP32 without it.
@@ -26,7 +26,7 @@ fn output_type(attributes: Attributes<'_>) -> TractResult<DatumType> {
 }
 
 /// `HannWindow`, `HammingWindow` or `BlackmanWindow`.
-pub(crate) fn window(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn window(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let hamming = f64::from(25.0f32 / 46.0);
     let terms = match node.op_type.as_str() {
@@ -64,10 +64,6 @@ fn sizes(inputs: &[Fact], count: usize) -> TractResult<Vec<usize>> {
 }
 
 impl Kernel for Window {
-    fn name(&self) -> &'static str {
-        "Window"
-    }
-
     fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
         ensure!(inputs.len() == 1, "expected 1 input, found {}", inputs.len());
         let size = sizes(inputs, 1)?[0];
@@ -99,7 +95,7 @@ impl Kernel for Window {
 }
 
 /// `MelWeightMatrix`: a triangle of weights over frequencies for each mel.
-pub(crate) fn weights(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn weights(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
     Ok(kernel(Weights {
         datum_type: output_type(Attributes(node))?,
     }))
@@ -114,10 +110,6 @@ struct Weights {
 }
 
 impl Kernel for Weights {
-    fn name(&self) -> &'static str {
-        "MelWeightMatrix"
-    }
-
     fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
         ensure!(inputs.len() == 5, "expected 5 inputs, found {}", inputs.len());
         let [mels, length] = sizes(inputs, 2)?[..] else {

@@ -1,35 +1,29 @@
 //! `NonMaxSuppression`. tract's takes a limit of 0 for none, cannot be planned where there are no boxes, which is what a detector
 //! has for most images, and sorts NaN as it comes.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use tract_hir::internal::*;
 
 use super::{
     attributes::Attributes,
-    counted::counted,
     elements::{elements, tensor},
     kernel::{Fact, Kernel, kernel},
     sorting::sort_by,
 };
 use crate::{
-    building::BuildContext,
     cancelling::Pace,
     faults::{BadInput, Unsupported},
     lowered::OnnxNode,
+    ops::kernel::{Compute, unknown},
     size,
 };
 
-pub(crate) fn non_max_suppression(
-    context: &BuildContext,
-    node: &OnnxNode,
-) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn non_max_suppression(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
     let attributes = Attributes(node);
     Ok(kernel(NonMaxSuppression {
         has_centers: attributes.int("center_point_box", 0) != 0,
         optional: [2, 3, 4].map(|index| attributes.position(index)),
-        scope: context.symbols.clone(),
-        count: OnceLock::new(),
     }))
 }
 
@@ -39,25 +33,9 @@ struct NonMaxSuppression {
     has_centers: bool,
     /// Which inputs are the limit for each class, the overlap and the score.
     optional: [Option<usize>; 3],
-    scope: SymbolScope,
-    /// What the number of boxes is called.
-    count: OnceLock<Symbol>,
 }
 
 impl Kernel for NonMaxSuppression {
-    fn name(&self) -> &'static str {
-        "NonMaxSuppression"
-    }
-
-    /// A plan knows the number of boxes by name only, even where nothing stands to choose from.
-    fn is_pure(&self) -> bool {
-        false
-    }
-
-    fn names_sizes(&self) -> bool {
-        true
-    }
-
     fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
         let [boxes, scores, ..] = inputs else {
             bail!("expected boxes and scores, found {} inputs", inputs.len());
@@ -68,7 +46,7 @@ impl Kernel for NonMaxSuppression {
             }
             ensure!(input.rank() == 3, "expected three dimensions");
         }
-        let count = self.count.get_or_init(|| counted(&self.scope, "boxes"));
+        let count = unknown();
         Ok(vec![Fact::new(DatumType::I64, [count.to_dim(), 3.into()])])
     }
 

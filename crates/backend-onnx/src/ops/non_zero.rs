@@ -1,50 +1,34 @@
 //! `NonZero`: where the elements stand that are not 0.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use tract_hir::internal::*;
 
 use super::{
-    counted::counted,
     elements::{elements, tensor, with_number},
     kernel::{Fact, Kernel, kernel},
 };
 use crate::{
-    building::BuildContext,
     cancelling::{PART, Pace},
     lowered::OnnxNode,
+    ops::kernel::{Compute, unknown},
     size,
 };
 
 /// `NonZero` of numbers or BOOL.
-pub(crate) fn non_zero(context: &BuildContext, _: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
-    Ok(kernel(NonZero {
-        scope: context.symbols.clone(),
-        count: OnceLock::new(),
-    }))
+pub(crate) fn non_zero(_: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+    Ok(kernel(NonZero {}))
 }
 
 #[derive(Debug)]
-struct NonZero {
-    scope: SymbolScope,
-    /// The name of the number of elements.
-    count: OnceLock<Symbol>,
-}
+struct NonZero {}
 
 impl Kernel for NonZero {
-    fn name(&self) -> &'static str {
-        "NonZero"
-    }
-
-    fn names_sizes(&self) -> bool {
-        true
-    }
-
     fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
         let [input] = inputs else {
             bail!("expected 1 input, found {}", inputs.len());
         };
-        let count = self.count.get_or_init(|| counted(&self.scope, "nonzero"));
+        let count = unknown();
         Ok(vec![Fact::new(
             DatumType::I64,
             [input.rank().to_dim(), count.to_dim()],
@@ -95,10 +79,7 @@ mod tests {
 
     #[test]
     fn coordinates_stand_axis_by_axis() {
-        let op = NonZero {
-            scope: SymbolScope::default(),
-            count: OnceLock::new(),
-        };
+        let op = NonZero {};
         let run = |input: Tensor| op.run(&[Arc::new(input)]).unwrap().remove(0);
         let found = run(tensor(&[2, 1, 3], vec![0.0f32, -0.0, f32::NAN, 4.0, 0.0, 5.0]).unwrap());
         assert_eq!(found.shape(), [3, 3]);

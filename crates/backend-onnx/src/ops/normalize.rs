@@ -12,14 +12,14 @@ use super::{
     kernel::{Fact, Kernel, kernel},
 };
 use crate::{
-    building::BuildContext,
     cancelling::{PART, Pace},
     faults::{BadInput, Limit, ensure_input},
     lowered::OnnxNode,
+    ops::kernel::Compute,
 };
 
 /// `LayerNormalization`, `RMSNormalization`, `InstanceNormalization`, `GroupNormalization` or `MeanVarianceNormalization` of FP32 or FP64.
-pub(crate) fn normalize(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn normalize(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let groups = match node.op_type.as_str() {
         "LayerNormalization" | "RMSNormalization" => Groups::From(attributes.int("axis", -1)),
@@ -80,14 +80,6 @@ struct Normalize {
 }
 
 impl Kernel for Normalize {
-    fn name(&self) -> &'static str {
-        "Normalize"
-    }
-
-    fn output_count(&self) -> usize {
-        self.outputs
-    }
-
     fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
         let input = &inputs[0];
         let rank = input.rank();

@@ -12,13 +12,13 @@ use super::{
     kernel::{Fact, Kernel, kernel},
 };
 use crate::{
-    building::BuildContext,
     cancelling::Pace,
     faults::{Unsupported, ensure_input},
     lowered::OnnxNode,
+    ops::kernel::Compute,
 };
 
-pub(crate) fn packed_product(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn packed_product(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let bits = attributes.int("bits", 4);
     if !matches!(bits, 2 | 4 | 8) {
@@ -65,10 +65,6 @@ impl PackedProduct {
 }
 
 impl Kernel for PackedProduct {
-    fn name(&self) -> &'static str {
-        "MatMulNBits"
-    }
-
     fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
         let [input, packed, scales, ..] = inputs else {
             bail!("expected 3 inputs or more, found {}", inputs.len());

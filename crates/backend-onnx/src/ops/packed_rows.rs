@@ -13,13 +13,13 @@ use super::{
     quantize::integers,
 };
 use crate::{
-    building::BuildContext,
     cancelling::Pace,
     faults::{BadInput, Unsupported},
     lowered::OnnxNode,
+    ops::kernel::Compute,
 };
 
-pub(crate) fn packed_rows(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn packed_rows(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let bits = attributes.int("bits", 4);
     let block = attributes.int("block_size", 128);
@@ -57,10 +57,6 @@ struct PackedRows {
 }
 
 impl Kernel for PackedRows {
-    fn name(&self) -> &'static str {
-        "GatherBlockQuantized"
-    }
-
     fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
         let [table, rows, scales, ..] = inputs else {
             bail!("expected 3 inputs or more, found {}", inputs.len());

@@ -1,11 +1,7 @@
-//! Weights in the order in which products read them: made once for all nodes of a plan that share a constant, as the layers of some
-//! networks do, and no more of them than the plan has constants for.
+//! Weights in the order in which products read them: made once for all nodes of a model that share a constant, as the layers of
+//! some networks do, and no more of them than the model has constants for.
 
-use std::{
-    any::Any,
-    collections::{HashMap, HashSet},
-    sync::Arc,
-};
+use std::{any::Any, collections::HashMap, sync::Arc};
 
 use tract_hir::internal::*;
 
@@ -15,26 +11,15 @@ const MORE_BYTES: u64 = 16 << 20;
 /// An order that weights are packed in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Order {
-    /// A matrix with a column for each sum.
-    Matrix,
     /// Matrices in panels of columns, which may be the rows of the constant.
     Panels { is_turned: bool },
-    /// Blocks of rows, each with so many rows and terms; the rows may be the columns of the constant.
-    Rows {
-        rows: usize,
-        depth: usize,
-        is_transposed: bool,
-    },
     /// Weights of a convolution of so many groups.
     Windows { groups: usize },
     /// Blocks of rows of several groups, whose rows stand beside each other in the constant.
     Columns { groups: usize },
-    /// Pairs of whole numbers.
-    #[cfg(target_arch = "x86_64")]
-    Pairs,
 }
 
-/// The packed weights of a plan that is made.
+/// The packed weights of a model that is prepared.
 pub(crate) struct Packs {
     /// By the addresses of what they were made of.
     made: HashMap<(Vec<usize>, Order), Made>,
@@ -48,17 +33,6 @@ struct Made {
 }
 
 impl Packs {
-    /// For a plan with these constants.
-    pub(crate) fn of(model: &TypedModel) -> Self {
-        let outputs = model.nodes().iter().flat_map(|node| &node.outputs);
-        let mut seen = HashSet::new();
-        let constants = outputs.filter_map(|output| output.fact.konst.as_ref());
-        let bytes = constants
-            .filter(|constant| seen.insert(Arc::as_ptr(constant)))
-            .map(|constant| bytes(constant));
-        Self::beside(bytes.sum())
-    }
-
     /// Beside constants of so many bytes.
     pub(crate) fn beside(bytes: u64) -> Self {
         Self {
@@ -107,10 +81,6 @@ impl Packs {
     }
 }
 
-fn bytes(tensor: &Tensor) -> u64 {
-    (tensor.len() as u64).saturating_mul(tensor.datum_type().size_of() as u64)
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -129,17 +99,18 @@ mod tests {
             let made = packs.shared(&[source], order, 8, || Ok(vec![0u8; 8]));
             made.unwrap()
         };
-        let made = get(&first, Order::Matrix).unwrap();
-        assert!(Arc::ptr_eq(&made, &get(&first, Order::Matrix).unwrap()));
-        let other = get(&second, Order::Matrix).unwrap();
+        let made = get(&first, Order::Panels { is_turned: false }).unwrap();
+        assert!(Arc::ptr_eq(
+            &made,
+            &get(&first, Order::Panels { is_turned: false }).unwrap()
+        ));
+        let other = get(&second, Order::Panels { is_turned: false }).unwrap();
         assert!(!Arc::ptr_eq(&made, &other));
         // There is no room for a third, and what was made stays.
-        let rows = |is_transposed| Order::Rows {
-            rows: 1,
-            depth: 4,
-            is_transposed,
-        };
-        assert!(get(&first, rows(false)).is_none());
-        assert!(Arc::ptr_eq(&other, &get(&second, Order::Matrix).unwrap()));
+        assert!(get(&first, Order::Panels { is_turned: true }).is_none());
+        assert!(Arc::ptr_eq(
+            &other,
+            &get(&second, Order::Panels { is_turned: false }).unwrap()
+        ));
     }
 }

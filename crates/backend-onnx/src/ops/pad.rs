@@ -2,27 +2,24 @@
 
 use std::sync::Arc;
 
-use tract_hir::{
-    internal::*,
-    tract_core::ops::array::{Pad as TractPad, PadMode},
-};
+use tract_hir::internal::*;
 
 use super::{
     attributes::Attributes,
     axis,
     elements::{Element, elements, tensor},
-    kernel::{Fact, Kernel, kernel, typed},
+    kernel::{Fact, Kernel, kernel},
 };
 use crate::{
-    building::BuildContext,
     cancelling::Pace,
     faults::{BadInput, Limit, Unsupported},
     lowered::OnnxNode,
+    ops::kernel::Compute,
     size,
 };
 
 /// `Pad` of any operator set.
-pub(crate) fn pad(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn pad(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let mode = match attributes.text("mode", "constant") {
         "constant" => Mode::Constant,
@@ -166,10 +163,6 @@ impl Mode {
 }
 
 impl Kernel for Pad {
-    fn name(&self) -> &'static str {
-        "Pad"
-    }
-
     fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
         let input = inputs.first().context("no input")?;
         let pads = self.pads(input.rank(), inputs)?;
@@ -182,26 +175,6 @@ impl Kernel for Pad {
             }
         }
         Ok(vec![output])
-    }
-
-    fn in_tract(&self, inputs: &[Fact]) -> Option<Box<dyn TypedOp>> {
-        let input = inputs
-            .first()
-            .filter(|input| input.datum_type == DatumType::F32)?;
-        let pads = self.pads(input.rank(), inputs).ok()?;
-        let value = match (&self.fixed, self.value.and_then(|place| inputs.get(place))) {
-            (Some((_, value)), _) => *value,
-            (None, Some(fact)) => *fact.floats()?.first()?,
-            (None, None) => 0.0,
-        };
-        let places =
-            |[before, after]: [i64; 2]| Some((usize::try_from(before).ok()?, usize::try_from(after).ok()?));
-        let pads: Vec<(usize, usize)> = pads.into_iter().map(places).collect::<Option<_>>()?;
-        let is_constant = self.mode == Mode::Constant;
-        is_constant.then(|| {
-            let mode = PadMode::Constant(Tensor::from(value).into_arc_tensor());
-            Box::new(TractPad { pads, mode }) as Box<dyn TypedOp>
-        })
     }
 
     fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
@@ -336,57 +309,6 @@ fn fill<T: Datum>(
         }
     }
     Ok(())
-}
-
-/// Puts a faster operator in the place of the pads that tract sets before its convolutions.
-pub(super) fn quicken(model: &mut TypedModel) {
-    for node in &mut model.nodes {
-        let Some(pad) = node.op_as::<TractPad>() else {
-            continue;
-        };
-        let PadMode::Constant(value) = &pad.mode else {
-            continue;
-        };
-        let pads = pad
-            .pads
-            .iter()
-            .map(|&(before, after)| [before as i64, after as i64]);
-        let ready = Ready {
-            pads: pads.collect(),
-            value: value.clone(),
-        };
-        node.op = Box::new(typed(ready));
-    }
-}
-
-/// Pads with a value, where both are known.
-#[derive(Debug)]
-struct Ready {
-    pads: Vec<[i64; 2]>,
-    value: Arc<Tensor>,
-}
-
-impl Kernel for Ready {
-    fn name(&self) -> &'static str {
-        "Pad"
-    }
-
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
-        let mut output = inputs[0].with(inputs[0].datum_type);
-        for (dim, [before, after]) in output.shape.iter_mut().zip(&self.pads) {
-            *dim = dim.clone() + *before + *after;
-        }
-        Ok(vec![output])
-    }
-
-    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
-        let input = &inputs[0];
-        let sizes = input.shape().iter().zip(&self.pads);
-        let axes = sizes.map(|(&size, &pads)| pieces(Mode::Constant, size, pads));
-        let axes: Vec<_> = axes.collect::<TractResult<_>>()?;
-        let value = self.value.cast_to_dt(input.datum_type())?;
-        dispatch_datum!(padded(input.datum_type())(input, &value, &axes)).map(|padded| tvec![padded])
-    }
 }
 
 #[cfg(test)]

@@ -1,19 +1,23 @@
 //! `StringConcat`, `StringSplit` and `RegexFullMatch`: text put together, cut, and compared with an expression.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use tract_hir::internal::*;
 
 use super::{
     attributes::Attributes,
-    counted::counted,
     elements::{elements, tensor},
     kernel::{Fact, Kernel, kernel},
     tokenizer::{Expression, expression},
 };
-use crate::{building::BuildContext, cancelling::Pace, lowered::OnnxNode, size};
+use crate::{
+    cancelling::Pace,
+    lowered::OnnxNode,
+    ops::kernel::{Compute, unknown},
+    size,
+};
 
-pub(crate) fn string_concat(_: &BuildContext, _: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn string_concat(_: &OnnxNode) -> TractResult<Box<dyn Compute>> {
     Ok(kernel(StringConcat))
 }
 
@@ -35,10 +39,6 @@ fn expect_text(facts: &[Fact], count: usize) -> TractResult<()> {
 struct StringConcat;
 
 impl Kernel for StringConcat {
-    fn name(&self) -> &'static str {
-        "StringConcat"
-    }
-
     fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
         expect_text(inputs, 2)?;
         let shape = tract_core::broadcast::multi_broadcast(&[&inputs[0].shape, &inputs[1].shape])?;
@@ -70,7 +70,7 @@ impl Kernel for StringConcat {
     }
 }
 
-pub(crate) fn string_split(context: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn string_split(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let most = match attributes.has("maxsplit") {
         true => Some(usize::try_from(attributes.int("maxsplit", 0))?),
@@ -79,8 +79,6 @@ pub(crate) fn string_split(context: &BuildContext, node: &OnnxNode) -> TractResu
     Ok(kernel(StringSplit {
         delimiter: text(attributes, "delimiter")?.to_owned(),
         most,
-        scope: context.symbols.clone(),
-        count: OnceLock::new(),
     }))
 }
 
@@ -90,9 +88,6 @@ struct StringSplit {
     delimiter: String,
     /// How often a text is cut.
     most: Option<usize>,
-    scope: SymbolScope,
-    /// What the number of parts is called.
-    count: OnceLock<Symbol>,
 }
 
 impl StringSplit {
@@ -120,21 +115,9 @@ impl StringSplit {
 }
 
 impl Kernel for StringSplit {
-    fn name(&self) -> &'static str {
-        "StringSplit"
-    }
-
-    fn output_count(&self) -> usize {
-        2
-    }
-
-    fn names_sizes(&self) -> bool {
-        true
-    }
-
     fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
         expect_text(inputs, 1)?;
-        let count = self.count.get_or_init(|| counted(&self.scope, "parts"));
+        let count = unknown();
         let mut parts = inputs[0].with(DatumType::String);
         parts.shape.push(count.to_dim());
         Ok(vec![parts, inputs[0].with(DatumType::I64)])
@@ -170,7 +153,7 @@ impl Kernel for StringSplit {
     }
 }
 
-pub(crate) fn regex_full_match(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn regex_full_match(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
     let pattern = text(Attributes(node), "pattern")?;
     // By itself first: brackets that are not closed would be closed by those around it.
     expression(pattern)?;
@@ -183,10 +166,6 @@ pub(crate) fn regex_full_match(_: &BuildContext, node: &OnnxNode) -> TractResult
 struct RegexFullMatch(Expression);
 
 impl Kernel for RegexFullMatch {
-    fn name(&self) -> &'static str {
-        "RegexFullMatch"
-    }
-
     fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
         expect_text(inputs, 1)?;
         Ok(vec![inputs[0].with(DatumType::Bool)])

@@ -1,7 +1,7 @@
 //! Windows that move over images, for pools. A window is a box, so that its elements can be folded along one axis after the
 //! other: a window of 13 by 13 takes 26 steps for each of its places, and not 169.
 
-use tract_hir::{internal::*, tract_core::ops::cnn::PoolSpec};
+use tract_hir::internal::*;
 
 use crate::{cancelling::Pace, size};
 
@@ -28,26 +28,6 @@ struct Span {
 }
 
 impl Axis {
-    /// Those of a pool over images of a shape, and how many elements lie side by side at one position.
-    pub(super) fn of(spec: &PoolSpec, shape: &[usize]) -> TractResult<(Vec<Self>, usize)> {
-        let shape = spec.data_format.shape::<usize, _>(shape)?;
-        let depth = match spec.data_format.c_is_last() {
-            true => *shape.c(),
-            false => 1,
-        };
-        let sizes = shape.hw_dims();
-        let padding = spec.computed_padding(sizes).into_iter().enumerate();
-        let axes = padding.map(|(axis, padded)| Self {
-            size: sizes[axis],
-            count: padded.convoluted,
-            kernel: spec.kernel_shape[axis],
-            stride: spec.stride(axis),
-            dilation: spec.dilation(axis),
-            pad: padded.pad_before,
-        });
-        Ok((axes.collect(), depth))
-    }
-
     /// Places in the image that the window at `at` covers.
     pub(super) fn taken(&self, at: usize) -> impl ExactSizeIterator<Item = usize> {
         let Self {

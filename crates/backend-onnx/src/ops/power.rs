@@ -2,10 +2,7 @@
 
 use std::sync::Arc;
 
-use tract_hir::{
-    internal::*,
-    tract_core::ops::math::{pow_const, sqrt, square},
-};
+use tract_hir::internal::*;
 
 use super::{
     attributes::Attributes,
@@ -13,10 +10,10 @@ use super::{
     elements::of_type,
     kernel::{Fact, Kernel, kernel},
 };
-use crate::{building::BuildContext, cancelling::Pace, faults::Unsupported, lowered::OnnxNode};
+use crate::{cancelling::Pace, faults::Unsupported, lowered::OnnxNode, ops::kernel::Compute};
 
 /// `Pow`. tract's takes a constant exponent for a single number without looking, and reads past the end of one without any.
-pub(crate) fn power(_: &BuildContext, _: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn power(_: &OnnxNode) -> TractResult<Box<dyn Compute>> {
     Ok(kernel(Pow))
 }
 
@@ -29,33 +26,12 @@ fn broadcast_shape(inputs: &[Fact]) -> TractResult<TVec<TDim>> {
 struct Pow;
 
 impl Kernel for Pow {
-    fn name(&self) -> &'static str {
-        "Pow"
-    }
-
     fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
         let [base, exponent] = inputs else {
             bail!("expected 2 inputs, found {}", inputs.len());
         };
         ensure!(exponent.datum_type.is_number(), "the exponent is not a number");
         Ok(vec![Fact::new(base.datum_type, broadcast_shape(inputs)?)])
-    }
-
-    fn in_tract(&self, inputs: &[Fact]) -> Option<Box<dyn TypedOp>> {
-        let [base, exponent] = inputs else {
-            return None;
-        };
-        let keeps_shape = exponent.rank() <= base.rank() && exponent.shape.iter().all(TDim::is_one);
-        if !keeps_shape || exponent.datum_type != base.datum_type {
-            return None;
-        }
-        let number = exponent.number()?;
-        match base.datum_type {
-            DatumType::F32 | DatumType::F64 if number == 2.0 => Some(Box::new(square())),
-            DatumType::F32 | DatumType::F64 if number == 0.5 => Some(Box::new(sqrt())),
-            DatumType::F32 => Some(Box::new(pow_const(number as f32))),
-            _ => None,
-        }
     }
 
     fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
@@ -95,7 +71,7 @@ fn whole_power(base: i64, exponent: i64) -> i64 {
 }
 
 /// `Mean` of any number of tensors.
-pub(crate) fn mean(_: &BuildContext, _: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn mean(_: &OnnxNode) -> TractResult<Box<dyn Compute>> {
     Ok(kernel(Mean))
 }
 
@@ -103,10 +79,6 @@ pub(crate) fn mean(_: &BuildContext, _: &OnnxNode) -> TractResult<Box<dyn Infere
 struct Mean;
 
 impl Kernel for Mean {
-    fn name(&self) -> &'static str {
-        "Mean"
-    }
-
     fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
         let datum_type = inputs[0].datum_type;
         let is_same = inputs.iter().all(|input| input.datum_type == datum_type);
@@ -135,36 +107,8 @@ impl Kernel for Mean {
     }
 }
 
-/// `Equal` of BOOL.
-pub(crate) fn equal(_: &BuildContext, _: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
-    Ok(kernel(Equal))
-}
-
-#[derive(Debug)]
-struct Equal;
-
-impl Kernel for Equal {
-    fn name(&self) -> &'static str {
-        "Equal"
-    }
-
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
-        let is_bool = inputs.iter().all(|input| input.datum_type == DatumType::Bool);
-        ensure!(is_bool, "the inputs have different types");
-        Ok(vec![Fact::new(DatumType::Bool, broadcast_shape(inputs)?)])
-    }
-
-    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
-        Ok(tvec![broadcast::<bool, false>(
-            &inputs[0],
-            &inputs[1],
-            |a, b| a == b
-        )?])
-    }
-}
-
 /// `BitShift`, which ONNX has for unsigned numbers only.
-pub(crate) fn bit_shift(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn bit_shift(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
     let goes_left = match Attributes(node).text("direction", "") {
         "LEFT" => true,
         "RIGHT" => false,
@@ -179,10 +123,6 @@ struct BitShift {
 }
 
 impl Kernel for BitShift {
-    fn name(&self) -> &'static str {
-        "BitShift"
-    }
-
     fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
         let datum_type = inputs[0].datum_type;
         let is_same = inputs.iter().all(|input| input.datum_type == datum_type);

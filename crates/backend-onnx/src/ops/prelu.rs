@@ -10,13 +10,13 @@ use super::{
     kernel::{Fact, Kernel, kernel},
 };
 use crate::{
-    building::BuildContext,
     cancelling::Pace,
     faults::{Limit, ensure_input},
     lowered::OnnxNode,
+    ops::kernel::Compute,
 };
 
-pub(crate) fn prelu(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn prelu(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
     Ok(kernel(PRelu {
         is_by_channel: node.opset < 7,
     }))
@@ -29,10 +29,6 @@ struct PRelu {
 }
 
 impl Kernel for PRelu {
-    fn name(&self) -> &'static str {
-        "PRelu"
-    }
-
     fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
         let [x, slope] = inputs else {
             bail!("expected 2 inputs, found {}", inputs.len());

@@ -12,15 +12,15 @@ use super::{
     kernel::{Fact, Kernel, kernel},
 };
 use crate::{
-    building::BuildContext,
     cancelling::Pace,
     dtype,
     faults::{Unsupported, ensure_input},
     lowered::OnnxNode,
+    ops::kernel::Compute,
 };
 
 /// `QuantizeLinear`: `saturate(round(x / scale) + zero_point)`, ties to even.
-pub(crate) fn quantize(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn quantize(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let to = match attributes.int("output_dtype", 0) {
         0 => None,
@@ -46,7 +46,7 @@ fn datum_type_of(code: i32) -> Option<DatumType> {
 }
 
 /// `DequantizeLinear`: `(x - zero_point) * scale`.
-pub(crate) fn dequantize(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn dequantize(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let block = usize::try_from(attributes.int("block_size", 0)).ok();
     Ok(kernel(Dequantize {
@@ -57,14 +57,14 @@ pub(crate) fn dequantize(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<d
 
 /// From sums of products of quantized numbers to the scale and zero point of a result: `saturate(round(sums * scale) + zero_point)`, ties to
 /// even. The scale is one for all or one for each place of an axis.
-pub(crate) fn requantize(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn requantize(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
     Ok(kernel(Requantize {
         axis: Attributes(node).int("axis", 1),
     }))
 }
 
 /// `DynamicQuantizeLinear`: to UINT8 with a scale and zero point from the input's own range.
-pub(crate) fn quantize_dynamically(_: &BuildContext, _: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn quantize_dynamically(_: &OnnxNode) -> TractResult<Box<dyn Compute>> {
     Ok(kernel(QuantizeDynamically))
 }
 
@@ -76,10 +76,6 @@ struct Quantize {
 }
 
 impl Kernel for Quantize {
-    fn name(&self) -> &'static str {
-        "QuantizeLinear"
-    }
-
     fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
         let [input, scale, zero_point @ ..] = inputs else {
             bail!("expected 2 or 3 inputs, found {}", inputs.len());
@@ -135,10 +131,6 @@ struct Requantize {
 }
 
 impl Kernel for Requantize {
-    fn name(&self) -> &'static str {
-        "Requantize"
-    }
-
     fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
         let [sums, scale, zero_point] = inputs else {
             bail!("expected 3 inputs, found {}", inputs.len());
@@ -192,10 +184,6 @@ struct Dequantize {
 }
 
 impl Kernel for Dequantize {
-    fn name(&self) -> &'static str {
-        "DequantizeLinear"
-    }
-
     fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
         let [input, scale, zero_point @ ..] = inputs else {
             bail!("expected 2 or 3 inputs, found {}", inputs.len());
@@ -254,14 +242,6 @@ impl Kernel for Dequantize {
 struct QuantizeDynamically;
 
 impl Kernel for QuantizeDynamically {
-    fn name(&self) -> &'static str {
-        "DynamicQuantizeLinear"
-    }
-
-    fn output_count(&self) -> usize {
-        3
-    }
-
     fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
         let [input] = inputs else {
             bail!("expected 1 input, found {}", inputs.len());

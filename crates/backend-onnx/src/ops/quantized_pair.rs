@@ -10,9 +10,9 @@ use super::{
     elements::elements,
     kernel::{Fact, Kernel, kernel},
 };
-use crate::{building::BuildContext, lowered::OnnxNode};
+use crate::{lowered::OnnxNode, ops::kernel::Compute};
 
-pub(crate) fn quantized_pair(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn quantized_pair(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let operand = |first: usize| -> TractResult<Operand> {
         let position = |index: usize| attributes.position(index).context("an input is not given");
@@ -45,14 +45,6 @@ struct Operand {
 }
 
 impl Kernel for QuantizedPair {
-    fn name(&self) -> &'static str {
-        if self.is_product {
-            "QLinearMul"
-        } else {
-            "QLinearAdd"
-        }
-    }
-
     fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
         let (a, b) = (&inputs[0], &inputs[self.b]);
         ensure!(

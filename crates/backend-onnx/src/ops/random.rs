@@ -16,10 +16,10 @@ use super::{
     elements::{elements, filled, of_type},
     kernel::{Fact, Kernel, kernel},
 };
-use crate::{building::BuildContext, cancelling::Pace, faults::Unsupported, lowered::OnnxNode};
+use crate::{cancelling::Pace, faults::Unsupported, lowered::OnnxNode, ops::kernel::Compute};
 
 /// `RandomNormal`, `RandomUniform`, the same like another tensor, or `Bernoulli`.
-pub(crate) fn random(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn random(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let float = |name: &str, default: f32| attributes.float(name, default);
     let drawn = match node.op_type.as_str() {
@@ -80,14 +80,6 @@ struct Random {
 }
 
 impl Kernel for Random {
-    fn name(&self) -> &'static str {
-        "Random"
-    }
-
-    fn is_pure(&self) -> bool {
-        false
-    }
-
     fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
         let shape = match &self.shape {
             Some(shape) => shape.iter().map(ToDim::to_dim).collect(),

@@ -17,13 +17,13 @@ use super::{
     kernel::{Fact, Kernel, kernel},
 };
 use crate::{
-    building::BuildContext,
     faults::{BadInput, Unsupported},
     lowered::OnnxNode,
+    ops::kernel::Compute,
 };
 
 /// An LSTM, GRU or RNN, by the node's type.
-pub(crate) fn recurrent(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn recurrent(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let cell = match node.op_type.as_str() {
         name if name.ends_with("LSTM") => Cell::Lstm,
@@ -181,14 +181,6 @@ impl Recurrent {
 }
 
 impl Kernel for Recurrent {
-    fn name(&self) -> &'static str {
-        self.cell.name()
-    }
-
-    fn output_count(&self) -> usize {
-        self.outputs
-    }
-
     fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
         let hidden = self.hidden(inputs)?;
         let x = &inputs[0];

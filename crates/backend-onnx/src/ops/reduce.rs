@@ -11,20 +11,14 @@ use super::{
     attributes::Attributes,
     axis,
     elements::{Element, elements, tensor},
-    kernel::{Fact, Kernel, kernel},
+    kernel::{Fact, Kernel},
     sums::{Finish, Sums, Term, stages},
 };
 use crate::{
-    building::BuildContext,
     cancelling::{PART, Pace},
     faults::{Limit, Unsupported},
     lowered::OnnxNode,
 };
-
-/// One of the reductions, for integers and BOOL, or what is listed above for floats.
-pub(crate) fn reduce(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
-    Ok(kernel(Reduce::of(node)?))
-}
 
 fn fold(node: &OnnxNode) -> TractResult<Fold> {
     Ok(match node.op_type.as_str() {
@@ -40,25 +34,6 @@ fn fold(node: &OnnxNode) -> TractResult<Fold> {
         "ReduceLogSum" => Fold::LogSum,
         _ => bail!(Unsupported::Anywhere("is not supported for integers".to_owned())),
     })
-}
-
-/// Whether a reduction of floats is one of no numbers, which tract computes while it makes a plan, and panics.
-pub(crate) fn is_of_nothing(_: Attributes<'_>, inputs: &[Fact]) -> bool {
-    inputs[0].datum_type.is_float() && inputs[0].shape.iter().any(|dim| *dim == 0.to_dim())
-}
-
-/// Whether a mean of floats may be one of no numbers: 0, as for ONNX Runtime. tract divides by their count.
-pub(crate) fn may_be_of_nothing(node: Attributes<'_>, inputs: &[Fact]) -> bool {
-    let rank = inputs[0].rank() as i64;
-    let axes = match inputs.get(1) {
-        Some(axes) => axes.integers().unwrap_or_default(),
-        None => node.ints("axes").to_vec(),
-    };
-    let is_reduced =
-        |axis: i64| axes.is_empty() || axes.iter().any(|&given| given == axis || given + rank == axis);
-    let dims = (0..rank).zip(&inputs[0].shape);
-    let mut reduced = dims.filter(|(axis, _)| is_reduced(*axis));
-    reduced.any(|(_, dim)| dim.to_i64().ok().is_none_or(|dim| dim == 0))
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -143,10 +118,6 @@ impl Reduce {
 }
 
 impl Kernel for Reduce {
-    fn name(&self) -> &'static str {
-        "Reduce"
-    }
-
     fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
         let axes = self.known_axes(inputs.get(1));
         let axes = axes.ok_or_else(|| Limit("needs its axes to be constant".to_owned()))?;

@@ -1,11 +1,8 @@
-//! The table of operators at work: what of a file is admitted, and how tract builds it.
+//! The table of operators at work: what of a file is admitted, and what computes it.
 //!
 //! An operator without a row is refused by its name, an attribute that its row does not list by the attribute's.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, LazyLock},
-};
+use std::{collections::HashMap, sync::LazyLock};
 
 use oip_types::ServiceError;
 use onnx_graph::operators::{self, Given, NEWEST};
@@ -14,14 +11,13 @@ use tract_hir::internal::*;
 
 use super::{
     attributes::Attributes,
-    branch, conditions,
-    guard::Guarded,
+    conditions,
+    guard::NodeGuard,
     numbers,
-    output::Output,
-    rule::{Outputs, Rule},
+    rule::{Build, Constants, Outputs, Rule},
     table::RULES,
 };
-use crate::{building::BuildContext, lowered::OnnxNode, other_runtime, tract_limit::TractLimit};
+use crate::{lowered::OnnxNode, ops::kernel::Compute, other_runtime, runtime_limit::RuntimeLimit};
 
 /// The versions of ONNX's own operator set that models may use.
 pub(crate) const OPSETS: std::ops::RangeInclusive<i64> = 1..=25;
@@ -86,7 +82,7 @@ pub(crate) fn check(
     given: Given,
 ) -> Result<(), ServiceError> {
     let refused = |reason: String| ServiceError::invalid(reason);
-    let limit = |reason: String| ServiceError::invalid(reason).caused_by(TractLimit::Unsupported);
+    let limit = |reason: String| ServiceError::invalid(reason).caused_by(RuntimeLimit::Unsupported);
     let versions = match domain {
         "" => OPSETS,
         "ai.onnx.ml" => 1..=5,
@@ -129,7 +125,7 @@ pub(crate) fn check(
             return Err(
                 match other_runtime::has_attribute(domain, op_type, &attribute.name) {
                     true => limit(reason),
-                    false => ServiceError::invalid(reason).caused_by(TractLimit::Everybodys),
+                    false => ServiceError::invalid(reason).caused_by(RuntimeLimit::Everybodys),
                 },
             );
         }
@@ -146,38 +142,15 @@ pub(crate) fn check(
     })
 }
 
-/// What a model's graphs are built with.
-pub(crate) fn context() -> BuildContext {
-    BuildContext::new(build)
-}
-
-/// Makes the operator of a node, and says which values of the graphs around it the operator uses beside the node's inputs.
-fn build(context: &BuildContext, node: &OnnxNode) -> TractResult<(Box<dyn InferenceOp>, Vec<String>)> {
-    if node.op_type == OUTPUT {
-        return Ok((Box::new(Output), vec![]));
-    }
-    if node.op_type == "If" {
-        return branch::branch(context, node);
-    }
+/// What computes a node, some of whose inputs are constants, and for which inputs.
+pub(super) fn build(node: &OnnxNode, constants: Constants<'_>) -> TractResult<(Box<dyn Compute>, NodeGuard)> {
     let rule = BY_NAME.get(&node.op_type).context("no rule")?;
-    #[cfg(target_arch = "x86_64")]
-    if rule.name == "MatMulInteger" && super::integer_product::is_quicker() {
-        return Ok((super::integer_product::integer_product(node), vec![]));
-    }
-    let inner = rule.own.or(rule.inner).context("nothing computes it")?;
-    let instead = rule
-        .instead
-        .map(|(types, build)| Ok((types, build(context, node)?)));
-    let guarded = Guarded {
-        inner: inner(context, node)?,
-        guard: rule.guard,
-        instead_if: rule.instead_if.map(|choice| (choice, Arc::new(node.clone()))),
-        scalars: Attributes(node).positions(rule.scalars),
-        integers: (rule.integers, Attributes(node).positions(rule.integers.sizing)),
-        check: rule.check.map(|check| (check, Arc::new(node.clone()))),
-        instead: instead.transpose().map_err(|error: TractError| error)?,
+    let compute = match rule.build {
+        Build::Node(build) => build(node)?,
+        Build::Constants(build) => build(node, constants)?,
+        Build::Control => bail!("{} is not computed by itself", node.op_type),
     };
-    Ok((Box::new(guarded), vec![]))
+    Ok((compute, NodeGuard::of(rule, node)))
 }
 
 #[cfg(test)]
@@ -274,7 +247,7 @@ mod tests {
         let mut table = "| operator | since | types | attributes |\n|---|---|---|---|\n".to_owned();
         for rule in RULES.iter().filter(|rule| rule.domain != NEWEST) {
             let name = registered_name(rule.domain, rule.name);
-            let types = if rule.own.is_some() {
+            let types = if rule.checks_types {
                 ""
             } else {
                 &rule.guard.types.to_string()
@@ -297,15 +270,5 @@ mod tests {
             page == wanted,
             "the table in docs/onnx.md is not that of the code; {hint}"
         );
-    }
-
-    #[test]
-    fn each_operator_has_one_implementation() {
-        for rule in RULES.iter().filter(|rule| rule.name != "If") {
-            let unguarded = usize::from(rule.own.is_some());
-            let guarded = usize::from(rule.inner.is_some());
-            assert_eq!(unguarded + guarded, 1, "{}", rule.name);
-            assert!(rule.instead.is_none() || guarded == 1, "{}", rule.name);
-        }
     }
 }

@@ -14,15 +14,15 @@ use super::{
     taps::Taps,
 };
 use crate::{
-    building::BuildContext,
     cancelling::Pace,
     faults::{BadInput, Limit, Unsupported, ensure_input},
     lowered::OnnxNode,
+    ops::kernel::Compute,
     size,
 };
 
 /// `Resize` or `Upsample` of any operator set.
-pub(crate) fn resize(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn resize(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let opset = node.opset;
     let is_old = node.op_type == "Upsample" || opset < 11;
@@ -630,10 +630,6 @@ fn scaled(size: usize, scale: f32) -> TractResult<usize> {
 }
 
 impl Kernel for Resize {
-    fn name(&self) -> &'static str {
-        "Resize"
-    }
-
     fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
         let input = inputs.first().context("no input")?;
         let is_float = matches!(input.datum_type, DatumType::F32 | DatumType::F16 | DatumType::F64);

@@ -10,10 +10,10 @@ use super::{
     kernel::{Fact, Kernel, kernel},
 };
 use crate::{
-    building::BuildContext,
     cancelling::Pace,
     faults::{BadInput, Unsupported},
     lowered::OnnxNode,
+    ops::kernel::Compute,
 };
 
 /// Samples of all regions together: how many there are of one may follow from its corners, which a request can say.
@@ -22,7 +22,7 @@ const MAX_SAMPLES: f64 = (1u64 << 30) as f64;
 /// Samples of one region along one axis.
 const MAX_PLACES: f64 = (1u64 << 20) as f64;
 
-pub(crate) fn roi_align(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn roi_align(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let size = |name: &str| -> TractResult<usize> {
         let size = usize::try_from(attributes.int(name, 1)).ok();
@@ -67,10 +67,6 @@ struct RoiAlign {
 }
 
 impl Kernel for RoiAlign {
-    fn name(&self) -> &'static str {
-        "RoiAlign"
-    }
-
     fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
         let [image, regions, indices] = inputs else {
             bail!("expected 3 inputs, found {}", inputs.len());

@@ -10,13 +10,13 @@ use super::{
     kernel::{Fact, Kernel, kernel},
 };
 use crate::{
-    building::BuildContext,
     cancelling::Pace,
     faults::{BadInput, Unsupported, ensure_input},
     lowered::OnnxNode,
+    ops::kernel::Compute,
 };
 
-pub(crate) fn rotary_embedding(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn rotary_embedding(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let is_own = !node.domain.is_empty();
     let size = |name: &str| -> TractResult<usize> {
@@ -59,10 +59,6 @@ struct RotaryEmbedding {
 }
 
 impl Kernel for RotaryEmbedding {
-    fn name(&self) -> &'static str {
-        "RotaryEmbedding"
-    }
-
     fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
         let [cos, sin] = self.caches.map(|place| inputs.get(place));
         let (Some(cos), Some(sin)) = (cos, sin) else {

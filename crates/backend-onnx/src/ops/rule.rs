@@ -5,14 +5,31 @@ use tract_hir::internal::*;
 
 use super::{
     attributes::Attributes,
-    guard::{Check, Choice, Guard, Widening},
-    numbers::{Arithmetic, Integers},
+    guard::{Check, Guard, Widening},
+    numbers::Integers,
     types::Types,
 };
-use crate::{building::BuildContext, faults::Limit, lowered::OnnxNode};
+use crate::{faults::Limit, lowered::OnnxNode, ops::kernel::Compute};
 
-/// Makes an operator from a node.
-pub(super) type Build = fn(&BuildContext, &OnnxNode) -> TractResult<Box<dyn InferenceOp>>;
+/// What is known of the inputs of a node that are given: the value of each that is a constant.
+pub(super) type Constants<'c> = &'c [Option<Arc<Tensor>>];
+
+/// Makes an operator by the attributes of its node.
+pub(super) type OfNode = fn(&OnnxNode) -> TractResult<Box<dyn Compute>>;
+
+/// Makes an operator by the attributes of its node and by constants among its inputs.
+pub(super) type OfConstants = fn(&OnnxNode, Constants<'_>) -> TractResult<Box<dyn Compute>>;
+
+/// What makes the operator of a node.
+#[derive(Clone, Copy)]
+pub(super) enum Build {
+    /// By its attributes.
+    Node(OfNode),
+    /// By constants among its inputs, too.
+    Constants(OfConstants),
+    /// The nodes around it run it: it has graphs within, or works on sequences.
+    Control,
+}
 
 /// A condition on a node by itself: says why it is refused.
 pub(super) type Condition = fn(Attributes<'_>, opset: i64) -> Result<(), Limit>;
@@ -40,16 +57,11 @@ pub(crate) struct Rule {
     pub(super) condition: Option<Condition>,
     pub(super) check: Option<Check>,
     pub(super) guard: Guard,
-    /// What computes it, and checks everything itself.
-    pub(super) own: Option<Build>,
-    /// What computes it behind the guard: an operator of tract, or one of ours.
-    pub(super) inner: Option<Build>,
-    /// What computes it for some types.
-    pub(super) instead: Option<(Types, Build)>,
-    /// The inputs that one number is read of; tract reads past the end of those without any.
+    pub(super) build: Build,
+    /// Whether it checks the types of its inputs itself.
+    pub(super) checks_types: bool,
+    /// The inputs that one number is read of.
     pub(super) scalars: &'static [usize],
-    /// Which other nodes that also computes.
-    pub(super) instead_if: Option<Choice>,
     /// What it does with integers.
     pub(super) integers: Integers,
 }
@@ -69,42 +81,42 @@ pub(super) const fn op(name: &'static str) -> Rule {
             typed_input: 0,
             widening: Widening::None,
         },
-        own: None,
-        inner: None,
-        instead: None,
+        build: Build::Control,
+        checks_types: false,
         scalars: &[],
-        instead_if: None,
         integers: Integers {
             sizing: &[],
             is_shape: false,
-            arithmetic: None,
         },
     }
 }
 
 /// An operator of the `ai.onnx.ml` set, all of which are computed here.
-pub(super) const fn ml(name: &'static str, build: Build) -> Rule {
+pub(super) const fn ml(name: &'static str, build: OfNode) -> Rule {
     Rule {
         domain: "ai.onnx.ml",
-        own: Some(build),
+        build: Build::Node(build),
+        checks_types: true,
         ..op(name)
     }
 }
 
 /// An operator of ONNX Runtime's own.
-pub(super) const fn contributed(name: &'static str, build: Build) -> Rule {
+pub(super) const fn contributed(name: &'static str, build: OfNode) -> Rule {
     Rule {
         domain: "com.microsoft",
-        own: Some(build),
+        build: Build::Node(build),
+        checks_types: true,
         ..op(name)
     }
 }
 
 /// An operator that no file has.
-pub(super) const fn inner(name: &'static str, build: Build) -> Rule {
+pub(super) const fn inner(name: &'static str, build: OfNode) -> Rule {
     Rule {
         domain: NEWEST,
-        own: Some(build),
+        build: Build::Node(build),
+        checks_types: true,
         ..op(name)
     }
 }
@@ -160,21 +172,9 @@ impl Rule {
         self.sized_by(inputs)
     }
 
-    /// It computes new sizes where its inputs are sizes.
-    pub(super) const fn counts(mut self, arithmetic: Arithmetic) -> Self {
-        self.integers.arithmetic = Some(arithmetic);
-        self
-    }
-
     /// BOOL is computed as bytes.
     pub(super) const fn bytes(mut self) -> Self {
         self.guard.widening = Widening::Truth;
-        self
-    }
-
-    /// What computes it instead for some types does so too for these nodes.
-    pub(super) const fn also_if(mut self, choice: Choice) -> Self {
-        self.instead_if = Some(choice);
         self
     }
 
@@ -188,18 +188,26 @@ impl Rule {
         self
     }
 
-    pub(super) const fn own(mut self, build: Build) -> Self {
-        self.own = Some(build);
+    /// What computes it, and checks the types of its inputs itself.
+    pub(super) const fn own(mut self, build: OfNode) -> Self {
+        self.checks_types = true;
+        self.by(build)
+    }
+
+    pub(super) const fn by(mut self, build: OfNode) -> Self {
+        self.build = Build::Node(build);
         self
     }
 
-    pub(super) const fn by(mut self, build: Build) -> Self {
-        self.inner = Some(build);
+    /// Nodes around it run it.
+    pub(super) const fn control(mut self) -> Self {
+        self.checks_types = true;
         self
     }
 
-    pub(super) const fn instead(mut self, types: Types, build: Build) -> Self {
-        self.instead = Some((types, build));
+    /// What computes it, made with the constants among its inputs.
+    pub(super) const fn with(mut self, build: OfConstants) -> Self {
+        self.build = Build::Constants(build);
         self
     }
 }

@@ -1,21 +1,25 @@
 //! `ReverseSequence` and `Compress`: what depends on lengths or choices that come with a request.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use tract_hir::internal::*;
 
 use super::{
     attributes::Attributes,
     axis,
-    counted::counted,
     elements::{Element, elements, tensor},
     kernel::{Fact, Kernel, kernel},
     picked::{Places, picked_of},
 };
-use crate::{building::BuildContext, cancelling::Pace, faults::BadInput, lowered::OnnxNode};
+use crate::{
+    cancelling::Pace,
+    faults::BadInput,
+    lowered::OnnxNode,
+    ops::kernel::{Compute, unknown},
+};
 
 /// `ReverseSequence`: the first elements of each row, as many as its length says, the other way round.
-pub(crate) fn reverse_sequence(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn reverse_sequence(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let (time, batch) = (attributes.int("time_axis", 0), attributes.int("batch_axis", 1));
     ensure!(
@@ -33,10 +37,6 @@ struct ReverseSequence {
 }
 
 impl Kernel for ReverseSequence {
-    fn name(&self) -> &'static str {
-        "ReverseSequence"
-    }
-
     fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
         let [input, lengths] = inputs else {
             bail!("expected 2 inputs, found {}", inputs.len());
@@ -112,12 +112,10 @@ fn reversed<T: Element>(value: &Tensor, lengths: &[i64], batch_first: bool) -> T
 }
 
 /// `Compress`: the elements of an axis, or of all, for which a condition holds.
-pub(crate) fn compress(context: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn compress(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
     let attributes = Attributes(node);
     Ok(kernel(Compress {
         axis: attributes.has("axis").then(|| attributes.int("axis", 0)),
-        scope: context.symbols.clone(),
-        count: OnceLock::new(),
     }))
 }
 
@@ -125,9 +123,6 @@ pub(crate) fn compress(context: &BuildContext, node: &OnnxNode) -> TractResult<B
 struct Compress {
     /// `None` for all elements in order.
     axis: Option<i64>,
-    scope: SymbolScope,
-    /// The name of the number of elements.
-    count: OnceLock<Symbol>,
 }
 
 impl Compress {
@@ -137,20 +132,12 @@ impl Compress {
 }
 
 impl Kernel for Compress {
-    fn name(&self) -> &'static str {
-        "Compress"
-    }
-
-    fn names_sizes(&self) -> bool {
-        true
-    }
-
     fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
         let [input, condition] = inputs else {
             bail!("expected 2 inputs, found {}", inputs.len());
         };
         ensure!(condition.rank() == 1, "expected a list of conditions");
-        let count = self.count.get_or_init(|| counted(&self.scope, "compressed"));
+        let count = unknown();
         let shape = match self.axis(input.rank())? {
             None => tvec![count.to_dim()],
             Some(axis) => {

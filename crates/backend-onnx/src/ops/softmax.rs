@@ -3,10 +3,7 @@
 
 use std::sync::Arc;
 
-use tract_hir::{
-    internal::*,
-    tract_core::ops::nn::{Softmax as TractSoftmax, SoftmaxKind},
-};
+use tract_hir::internal::*;
 
 use super::{
     attributes::Attributes,
@@ -14,10 +11,10 @@ use super::{
     kernel::{Fact, Kernel, kernel},
     vector,
 };
-use crate::{building::BuildContext, cancelling::Pace, lowered::OnnxNode};
+use crate::{cancelling::Pace, lowered::OnnxNode, ops::kernel::Compute};
 
 /// `Softmax` and `LogSoftmax` of any operator set.
-pub(crate) fn softmax(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn softmax(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
     let coerces = node.opset < 13;
     Ok(kernel(Softmax {
         axis: Attributes(node).int("axis", if coerces { 1 } else { -1 }),
@@ -35,14 +32,6 @@ struct Softmax {
 }
 
 impl Kernel for Softmax {
-    fn name(&self) -> &'static str {
-        if self.are_logarithms {
-            "LogSoftmax"
-        } else {
-            "Softmax"
-        }
-    }
-
     fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
         let rank = inputs[0].rank() as i64;
         // The end is an axis of nothing, which stands for one element, before operator set 13 only.
@@ -53,17 +42,6 @@ impl Kernel for Softmax {
             self.axis
         );
         Ok(vec![inputs[0].with(inputs[0].datum_type)])
-    }
-
-    /// Where elements stand side by side tract's is as fast, and models in 8 bits feel each last bit: it is nearer to
-    /// ONNX Runtime's.
-    fn in_tract(&self, inputs: &[Fact]) -> Option<Box<dyn TypedOp>> {
-        let rank = inputs[0].rank();
-        let is_last = self.axis == -1 || self.axis + 1 == rank as i64;
-        let is_last = is_last && inputs[0].datum_type == DatumType::F32 && !self.are_logarithms;
-        is_last.then(|| {
-            Box::new(TractSoftmax::new(tvec![rank - 1], None, SoftmaxKind::Softmax)) as Box<dyn TypedOp>
-        })
     }
 
     fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {

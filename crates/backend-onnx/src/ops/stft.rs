@@ -11,15 +11,15 @@ use super::{
     kernel::{Fact, Kernel, kernel},
 };
 use crate::{
-    building::BuildContext,
     cancelling::Pace,
     faults::{BadInput, Limit, Unsupported, ensure_input},
     lowered::OnnxNode,
+    ops::kernel::Compute,
     size,
 };
 
 /// `STFT` of FP32 or FP64, computed in FP64.
-pub(crate) fn stft(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn stft(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
     let attributes = Attributes(node);
     Ok(kernel(Stft {
         window: attributes.position(2),
@@ -93,10 +93,6 @@ fn frames(signal: usize, frame: usize, step: usize) -> Result<usize, BadInput> {
 }
 
 impl Kernel for Stft {
-    fn name(&self) -> &'static str {
-        "STFT"
-    }
-
     fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
         let [signal, step, ..] = inputs else {
             bail!("expected at least 2 inputs, found {}", inputs.len());

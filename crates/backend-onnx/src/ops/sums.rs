@@ -1,50 +1,17 @@
-//! Sums of floats along axes, and means of squares, which tract computes number by number unless the last axis is the only one. Of
-//! FP64 it divides by the length of a line without looking.
+//! Sums of floats along axes, and means of squares.
 
 use std::{
     ops::{Add, AddAssign, Mul},
     sync::Arc,
 };
 
-use tract_hir::{
-    internal::*,
-    tract_core::ops::nn::{Reduce, Reducer},
-};
+use tract_hir::internal::*;
 
 use super::{
     elements::{Element, elements, tensor},
-    kernel::{Fact, Kernel, typed},
+    kernel::{Fact, Kernel},
 };
 use crate::cancelling::Pace;
-
-/// Puts them in the place of tract's.
-pub(super) fn quicken(model: &mut TypedModel) -> TractResult<()> {
-    for id in 0..model.nodes().len() {
-        let node = model.node(id);
-        let Some(reduce) = node.op_as::<Reduce>() else {
-            continue;
-        };
-        let (term, finish) = match reduce.reducer {
-            Reducer::Sum => (Term::Itself, Finish::Sum),
-            Reducer::MeanOfSquares => (Term::Square, Finish::Mean),
-            _ => continue,
-        };
-        let input = model.outlet_fact(node.inputs[0])?;
-        let is_float = matches!(input.datum_type, DatumType::F32 | DatumType::F64);
-        if !is_float || reduce.axes.is_empty() {
-            continue;
-        }
-        let sums = Sums {
-            reduced: (0..input.rank())
-                .map(|axis| reduce.axes.contains(&axis))
-                .collect(),
-            term,
-            finish,
-        };
-        model.node_mut(id).op = Box::new(typed(sums));
-    }
-    Ok(())
-}
 
 /// Sums along axes.
 #[derive(Debug)]
@@ -74,10 +41,6 @@ pub(super) enum Finish {
 }
 
 impl Kernel for Sums {
-    fn name(&self) -> &'static str {
-        "Sums"
-    }
-
     fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
         let dims = inputs[0].shape.iter().zip(&self.reduced);
         let shape = dims.map(|(dim, &reduced)| if reduced { 1.into() } else { dim.clone() });
@@ -261,51 +224,53 @@ mod tests {
 
     use super::*;
 
-    /// A model of one reduction.
-    fn model(shape: &[usize], axes: &[usize], reducer: Reducer) -> TypedModel {
-        let mut model = TypedModel::default();
-        let input = model.add_source("x", f32::fact(shape)).unwrap();
-        let reduce = Reduce {
-            axes: axes.into(),
-            reducer,
+    fn sums(shape: &[usize], axes: &[usize], finish: (Term, Finish), values: Vec<f32>) -> Tensor {
+        let sums = Sums {
+            reduced: (0..shape.len()).map(|axis| axes.contains(&axis)).collect(),
+            term: finish.0,
+            finish: finish.1,
         };
-        let output = model.wire_node("y", reduce, &[input]).unwrap();
-        model.select_output_outlets(&output).unwrap();
-        model
-    }
-
-    fn run(model: TypedModel, input: &Tensor) -> Tensor {
-        let outputs = model
-            .into_runnable()
-            .unwrap()
-            .run(tvec![input.clone().into()])
-            .unwrap();
-        outputs[0].clone().into_tensor()
+        let input = tensor(shape, values).unwrap().into_arc_tensor();
+        sums.run(&[input]).unwrap().swap_remove(0)
     }
 
     #[test]
-    fn sums_are_those_of_tract() {
+    fn numbers_are_added_along_axes() {
         for shape in [&[2, 3, 5, 37][..], &[4, 1, 1, 3], &[3, 0, 2, 2], &[1, 1, 1, 1]] {
             let count: usize = shape.iter().product();
             let values: Vec<f32> = (0..count).map(|at| (at * 67 % 211) as f32 - 99.0).collect();
-            let input = tensor(shape, values).unwrap();
             for bits in 1..16u32 {
                 let axes: Vec<usize> = (0..4).filter(|axis| bits >> axis & 1 == 1).collect();
-                let is_empty = axes.iter().any(|&axis| shape[axis] == 0);
-                for reducer in [Reducer::Sum, Reducer::MeanOfSquares] {
-                    // tract takes rows of nothing apart by their length.
-                    if is_empty && (reducer == Reducer::MeanOfSquares || axes == [3]) {
-                        continue;
+                let kept = |axis: usize| if axes.contains(&axis) { 1 } else { shape[axis] };
+                let mut wanted = vec![[0f64; 2]; (0..4).map(kept).product()];
+                for (at, value) in values.iter().enumerate() {
+                    let (mut rest, mut place, mut stride) = (at, 0, 1);
+                    for axis in (0..4).rev() {
+                        if !axes.contains(&axis) {
+                            place += rest % shape[axis] * stride;
+                            stride *= shape[axis];
+                        }
+                        rest /= shape[axis];
                     }
-                    let plain = model(shape, &axes, reducer);
-                    let mut ours = plain.clone();
-                    quicken(&mut ours).unwrap();
-                    assert_eq!(ours.nodes()[1].op().name(), "Sums");
-                    let (plain, ours) = (run(plain, &input), run(ours, &input));
-                    plain
-                        .close_enough(&ours, Approximation::Close)
-                        .unwrap_or_else(|error| panic!("{shape:?} along {axes:?}: {error}"));
+                    wanted[place][0] += f64::from(*value);
+                    wanted[place][1] += f64::from(*value).powi(2);
                 }
+                let length: usize = axes.iter().map(|&axis| shape[axis]).product();
+                let plain = sums(shape, &axes, (Term::Itself, Finish::Sum), values.clone());
+                let squares = sums(shape, &axes, (Term::Square, Finish::Mean), values.clone());
+                let found = elements::<f32>(&plain).unwrap().iter();
+                let found = found.zip(elements::<f32>(&squares).unwrap());
+                for ((sum, mean), wanted) in found.zip(&wanted) {
+                    let close = |found: f32, wanted: f64| {
+                        wanted.is_nan() || (f64::from(found) - wanted).abs() <= 1e-5 * wanted.abs().max(1.0)
+                    };
+                    assert!(close(*sum, wanted[0]), "{shape:?} along {axes:?}");
+                    assert!(
+                        close(*mean, wanted[1] / length as f64),
+                        "{shape:?} along {axes:?}"
+                    );
+                }
+                assert_eq!(plain.len(), wanted.len());
             }
         }
     }
@@ -323,9 +288,7 @@ mod tests {
                 column.map(|&number| f64::from(number)).sum::<f64>()
             });
             let exact: Vec<f64> = exact.collect();
-            let mut model = model(&shape, &[1], Reducer::Sum);
-            quicken(&mut model).unwrap();
-            let sums = run(model, &tensor(&shape, numbers).unwrap());
+            let sums = sums(&shape, &[1], (Term::Itself, Finish::Sum), numbers);
             for (sum, exact) in elements::<f32>(&sums).unwrap().iter().zip(exact) {
                 let error = (f64::from(*sum) / exact - 1.0).abs();
                 assert!(error < 1e-5, "{error} of {shape:?}");
@@ -336,10 +299,8 @@ mod tests {
     #[test]
     fn infinities_and_nan_stay() {
         let (inf, nan) = (f32::INFINITY, f32::NAN);
-        let input = tensor(&[3, 2], vec![inf, 1.0, inf, -inf, nan, 0.0]).unwrap();
-        let mut model = model(&[3, 2], &[1], Reducer::Sum);
-        quicken(&mut model).unwrap();
-        let sums = run(model, &input);
+        let values = vec![inf, 1.0, inf, -inf, nan, 0.0];
+        let sums = sums(&[3, 2], &[1], (Term::Itself, Finish::Sum), values);
         let sums = elements::<f32>(&sums).unwrap();
         assert!(sums[0] == inf && sums[1].is_nan() && sums[2].is_nan(), "{sums:?}");
     }

@@ -1,20 +1,17 @@
-//! The operators that are computed, and under which conditions. Where tract computes something wrongly, a row narrows
-//! what is admitted, or another implementation takes its place; the reason stands beside it. `docs/onnx.md` has the
-//! table for readers.
+//! The operators that are computed, and under which conditions. `docs/onnx.md` has the table for readers.
 
 use super::{
-    activation::{self, activation},
-    affine_grid, attention, attention_mask, batch_normalization, cast, coarse, columns, conditions as when,
-    constants, contrib, conv_transpose, counting, cum_sum, determinant, dft, elementwise, eye_like, gemm,
-    grid_sample, grouped_attention, hardmax, indexed, local_normalization, lookup, lp_pool, matrices,
-    max_unpool, mel, non_max_suppression, non_zero, normalize,
-    numbers::Arithmetic,
-    packed_product, packed_rows, pad, pieces_of_text, power, prelu, quantize, quantized_pair, random,
-    recurrent, reduce, resize, roi_align, rotary,
+    affine_grid, attention, attention_mask, cast, coarse, columns, conditions as when, conv_transpose,
+    counting, cum_sum, determinant, dft,
+    direct::{
+        self, blocks, clip, compare, einsum, fill, functions, heads, integer_products, integer_windows, kept,
+        moves, pairs, parts, pools, products, reductions, views, windows,
+    },
+    elementwise, eye_like, grid_sample, grouped_attention, hardmax, indexed, local_normalization, lookup,
+    lp_pool, max_unpool, mel, non_max_suppression, non_zero, normalize, packed_product, packed_rows, pad,
+    pieces_of_text, power, prelu, quantize, quantized_pair, random, recurrent, resize, roi_align, rotary,
     rule::{Outputs, Rule, contributed, inner, ml, op},
-    sequences, slice, softmax,
-    steps::stepwise,
-    stft, text, tokenizer, top_k, tract,
+    sequences, softmax, stft, text, tokenizer, top_k,
     types::Types,
     unique, whole,
 };
@@ -30,9 +27,6 @@ const FACTORS: Types = FLOATS.and(Types::I32);
 const WIDE: Types = Types::I64.and(Types::U32).and(Types::U64);
 /// Whole numbers that powers are computed of.
 const POWERS: Types = Types::I32.and(Types::I64);
-/// What a reduction of integers is computed for here.
-const WHOLE: Types = Types::INTEGERS.and(Types::BOOL);
-
 /// Before operator set 7, operators of two inputs broadcast only when told to, and then as they do now.
 const LEGACY: &[&str] = &["broadcast"];
 const AXIS: &[&str] = &["axis"];
@@ -61,37 +55,28 @@ const CONV: &[&str] = &[
 
 /// The table, by name.
 pub(super) static RULES: &[Rule] = &[
-    op("Abs")
-        .counts(Arithmetic::Sum)
-        .of(NUMBERS)
-        .instead(Types::NONE, whole::function)
-        .also_if(whole::is_number)
-        .by(tract::function),
-    op("Acos").of(FLOATS).wide().by(tract::function),
-    op("Acosh").since(9).of(FLOATS).wide().by(activation),
-    op("Add")
-        .counts(Arithmetic::Sum)
-        .takes(LEGACY)
-        .of(NUMBERS)
-        .by(tract::pair),
+    op("Abs").of(NUMBERS).by(functions::function),
+    op("Acos").of(FLOATS).wide().by(functions::function),
+    op("Acosh").since(9).of(FLOATS).wide().by(functions::function),
+    op("Add").takes(LEGACY).of(NUMBERS).by(pairs::pair),
     op("AffineGrid")
         .shaped_by(&[1])
         .since(20)
         .takes(&["align_corners"])
         .own(affine_grid::affine_grid),
-    op("And").takes(LEGACY).of(Types::BOOL).by(tract::pair),
+    op("And").takes(LEGACY).of(Types::BOOL).by(pairs::pair),
     op("ArgMax")
         .takes(ARG)
         .of(FLOATS.and(Types::SIGNED).and(Types::U8).and(Types::U16))
-        .by(tract::argument),
+        .by(reductions::argument),
     op("ArgMin")
         .takes(ARG)
         .of(FLOATS.and(Types::SIGNED).and(Types::U8).and(Types::U16))
-        .by(tract::argument),
-    op("Asin").of(FLOATS).wide().by(tract::function),
-    op("Asinh").since(9).of(FLOATS).wide().by(activation),
-    op("Atan").of(FLOATS).wide().by(tract::function),
-    op("Atanh").since(9).of(FLOATS).wide().by(tract::function),
+        .by(reductions::argument),
+    op("Asin").of(FLOATS).wide().by(functions::function),
+    op("Asinh").since(9).of(FLOATS).wide().by(functions::function),
+    op("Atan").of(FLOATS).wide().by(functions::function),
+    op("Atanh").since(9).of(FLOATS).wide().by(functions::function),
     op("Attention")
         .since(23)
         .gives(Outputs::Optional)
@@ -118,14 +103,14 @@ pub(super) static RULES: &[Rule] = &[
         .of(FLOATS)
         .wide()
         .when(when::pool)
-        .by(tract::average_pool),
+        .by(pools::average_pool),
     op("BatchNormalization")
         .gives(Outputs::Optional)
         .takes(&["epsilon", "is_test", "momentum", "spatial", "training_mode"])
         .of(FLOATS)
         .wide()
         .when(when::batch_normalization)
-        .by(batch_normalization::batch_normalization),
+        .with(direct::batch_normalization::batch_normalization),
     op("Bernoulli")
         .since(15)
         .takes(&["dtype", "seed"])
@@ -147,53 +132,53 @@ pub(super) static RULES: &[Rule] = &[
     // tract turns INT64 into symbolic dimensions, by way of 32 bits. Dimensions stay symbolic.
     op("Cast").takes(&["saturate", "to"]).by(cast::cast),
     op("CastLike").since(15).takes(&["saturate"]).own(cast::cast_like),
-    op("Ceil").of(FLOATS).wide().by(activation),
-    op("Celu").since(12).takes(ALPHA).of(FLOATS).wide().by(activation),
+    op("Ceil").of(FLOATS).wide().by(functions::function),
+    op("Celu")
+        .since(12)
+        .takes(ALPHA)
+        .of(FLOATS)
+        .wide()
+        .by(functions::function),
     op("Clip")
         .takes(&["max", "min"])
         .of(NUMBERS)
         .wide()
-        .by(activation::clip),
+        .with(clip::clip_of),
     op("Col2Im")
         .sized_by(&[1, 2])
         .since(18)
         .takes(&["dilations", "pads", "strides"])
         .own(columns::col_2_im),
     op("Compress").since(9).takes(AXIS).own(sequences::compress),
-    op("Concat")
-        .counts(Arithmetic::Order)
-        .takes(AXIS)
-        .own(tract::concat),
+    op("Concat").takes(AXIS).own(parts::concat),
     op("ConcatFromSequence")
         .since(11)
         .takes(&["axis", "new_axis"])
-        .own(stepwise),
-    op("Constant")
-        .takes(&[
-            "value",
-            "value_float",
-            "value_floats",
-            "value_int",
-            "value_ints",
-            "value_string",
-            "value_strings",
-        ])
-        .by(constants::constant),
+        .control(),
+    op("Constant").takes(&[
+        "value",
+        "value_float",
+        "value_floats",
+        "value_int",
+        "value_ints",
+        "value_string",
+        "value_strings",
+    ]),
     op("ConstantOfShape")
         .shaped_by(&[0])
         .since(9)
         .takes(&["value"])
-        .by(constants::constant_of_shape),
+        .by(fill::constant_of_shape),
     op("Conv")
         .takes(CONV)
         .of(FLOATS)
         .wide()
         .given(when::window)
-        .by(tract::convolution),
+        .by(windows::conv),
     op("ConvInteger")
         .since(10)
         .takes(CONV)
-        .by(tract::integer_convolution),
+        .with(integer_windows::conv_integer),
     op("ConvTranspose")
         .takes(&[
             "auto_pad",
@@ -208,8 +193,8 @@ pub(super) static RULES: &[Rule] = &[
         .of(FLOATS)
         .wide()
         .by(conv_transpose::conv_transpose),
-    op("Cos").of(FLOATS).wide().by(tract::function),
-    op("Cosh").since(9).of(FLOATS).wide().by(tract::function),
+    op("Cos").of(FLOATS).wide().by(functions::function),
+    op("Cosh").since(9).of(FLOATS).wide().by(functions::function),
     op("CumSum")
         .sized_by(&[1])
         .since(11)
@@ -225,25 +210,21 @@ pub(super) static RULES: &[Rule] = &[
     op("DepthToSpace")
         .takes(&["blocksize", "mode"])
         .of(FIXED)
-        .by(tract::depth_to_space),
+        .by(blocks::blocks),
     op("DequantizeLinear")
         .since(10)
         .takes(&["axis", "block_size", "output_dtype"])
         .when(when::to_fp32)
         .own(quantize::dequantize),
     op("Det").since(11).own(determinant::determinant),
-    op("Div")
-        .counts(Arithmetic::Sum)
-        .takes(LEGACY)
-        .of(NUMBERS)
-        .by(tract::pair),
+    op("Div").takes(LEGACY).of(NUMBERS).by(pairs::pair),
     op("Dropout")
         .scalars(&[1, 2])
         .gives(Outputs::Optional)
         .takes(&["is_test", "ratio", "seed"])
         .when(when::dropout)
         .given(when::dropout_inputs)
-        .by(tract::dropout),
+        .by(kept::dropout),
     op("DynamicQuantizeLinear")
         .gives(Outputs::Exactly(3))
         .since(11)
@@ -254,24 +235,22 @@ pub(super) static RULES: &[Rule] = &[
         .of(FACTORS.and(Types::I64))
         .wide()
         .when(when::einsum)
-        .by(tract::einsum),
-    op("Elu").takes(ALPHA).of(FLOATS).wide().by(activation),
+        .by(einsum::einsum),
+    op("Elu").takes(ALPHA).of(FLOATS).wide().by(functions::function),
     op("Equal")
-        .counts(Arithmetic::Order)
         .takes(LEGACY)
         .of(ALL)
         .given(when::comparison)
-        .instead(Types::BOOL, power::equal)
-        .by(tract::pair),
-    op("Erf").since(9).of(SHORT_FLOATS).wide().by(activation),
-    op("Exp").of(FLOATS).wide().by(activation),
-    op("Expand").shaped_by(&[1]).since(8).by(tract::expand_to),
+        .by(compare::compare),
+    op("Erf").since(9).of(SHORT_FLOATS).wide().by(functions::function),
+    op("Exp").of(FLOATS).wide().by(functions::function),
+    op("Expand").shaped_by(&[1]).since(8).by(fill::expand),
     op("EyeLike")
         .since(9)
         .takes(&["dtype", "k"])
         .by(eye_like::eye_like),
-    op("Flatten").takes(AXIS).by(tract::flatten),
-    op("Floor").of(FLOATS).wide().by(activation),
+    op("Flatten").takes(AXIS).by(views::flatten),
+    op("Floor").of(FLOATS).wide().by(functions::function),
     op("GRU")
         .gives(Outputs::Optional)
         .takes(&[
@@ -284,7 +263,7 @@ pub(super) static RULES: &[Rule] = &[
         ])
         .when(when::recurrent)
         .own(recurrent::recurrent),
-    op("Gather").takes(AXIS).given(when::indices).by(tract::gather),
+    op("Gather").takes(AXIS).given(when::indices).by(moves::gather),
     op("GatherElements").since(11).takes(AXIS).by(indexed::taken),
     op("GatherND").since(11).takes(&["batch_dims"]).by(indexed::taken),
     op("Gelu")
@@ -292,32 +271,31 @@ pub(super) static RULES: &[Rule] = &[
         .takes(&["approximate"])
         .of(SHORT_FLOATS)
         .wide()
-        .by(activation),
+        .by(functions::function),
     op("Gemm")
         .takes(&["alpha", "beta", "broadcast", "transA", "transB"])
         .of(FLOATS)
         .wide()
-        .instead(Types::F64, gemm::gemm)
-        .also_if(gemm::is_of_nothing)
-        .by(tract::gemm),
-    op("GlobalAveragePool").of(FLOATS).wide().by(tract::global_pool),
+        .by(products::gemm_of),
+    op("GlobalAveragePool")
+        .of(FLOATS)
+        .wide()
+        .by(reductions::global_pool),
     op("GlobalLpPool")
         .since(2)
         .takes(&["p"])
         .own(lp_pool::global_lp_pool),
-    op("GlobalMaxPool").of(FLOATS).by(tract::global_pool),
+    op("GlobalMaxPool").of(FLOATS).by(reductions::global_pool),
     op("Greater")
-        .counts(Arithmetic::Order)
         .takes(LEGACY)
         .of(NUMBERS)
         .given(when::comparison)
-        .by(tract::pair),
+        .by(compare::compare),
     op("GreaterOrEqual")
-        .counts(Arithmetic::Order)
         .since(12)
         .of(NUMBERS)
         .given(when::comparison)
-        .by(tract::pair),
+        .by(compare::compare),
     op("GridSample")
         .since(16)
         .takes(&["align_corners", "mode", "padding_mode"])
@@ -344,10 +322,14 @@ pub(super) static RULES: &[Rule] = &[
         .takes(&["alpha", "beta"])
         .of(FLOATS)
         .wide()
-        .by(activation),
-    op("HardSwish").since(14).of(FLOATS).wide().by(activation),
+        .by(functions::function),
+    op("HardSwish")
+        .since(14)
+        .of(FLOATS)
+        .wide()
+        .by(functions::function),
     op("Hardmax").takes(AXIS).own(hardmax::hardmax),
-    op("Identity").by(tract::identity),
+    op("Identity").by(kept::identity),
     op("If")
         .gives(Outputs::AsNamed)
         .takes(&["else_branch", "then_branch"]),
@@ -360,13 +342,8 @@ pub(super) static RULES: &[Rule] = &[
         .since(10)
         .takes(&["detect_negative", "detect_positive"])
         .of(FLOATS)
-        .instead(Types::F64, elementwise::special)
-        .by(tract::function),
-    op("IsNaN")
-        .since(9)
-        .of(FLOATS)
-        .instead(Types::F64, elementwise::special)
-        .by(tract::function),
+        .by(functions::truth),
+    op("IsNaN").since(9).of(FLOATS).by(functions::truth),
     op("LRN")
         .takes(&["alpha", "beta", "bias", "size"])
         .of(FLOATS)
@@ -385,20 +362,22 @@ pub(super) static RULES: &[Rule] = &[
         .of(FLOATS)
         .wide()
         .by(normalize::normalize),
-    op("LeakyRelu").takes(ALPHA).of(FLOATS).wide().by(activation),
+    op("LeakyRelu")
+        .takes(ALPHA)
+        .of(FLOATS)
+        .wide()
+        .by(functions::function),
     op("Less")
-        .counts(Arithmetic::Order)
         .takes(LEGACY)
         .of(NUMBERS)
         .given(when::comparison)
-        .by(tract::pair),
+        .by(compare::compare),
     op("LessOrEqual")
-        .counts(Arithmetic::Order)
         .since(12)
         .of(NUMBERS)
         .given(when::comparison)
-        .by(tract::pair),
-    op("Log").of(FLOATS).wide().by(tract::function),
+        .by(compare::compare),
+    op("Log").of(FLOATS).wide().by(functions::function),
     op("LogSoftmax")
         .takes(AXIS)
         .of(FLOATS)
@@ -408,7 +387,7 @@ pub(super) static RULES: &[Rule] = &[
         .since(1)
         .takes(&["body"])
         .gives(Outputs::AsNamed)
-        .own(stepwise),
+        .control(),
     op("LpNormalization")
         .takes(&["axis", "p"])
         .of(FLOATS)
@@ -430,18 +409,12 @@ pub(super) static RULES: &[Rule] = &[
         .of(FACTORS.and(WIDE))
         .wide()
         .given(when::product)
-        .instead(WIDE, matrices::whole_product)
-        .by(tract::product),
+        .by(products::mat_mul),
     op("MatMulInteger")
         .since(10)
         .given(when::product)
-        .by(tract::integer_product),
-    op("Max")
-        .counts(Arithmetic::Order)
-        .of(NUMBERS)
-        .wide()
-        .instead(activation::TYPES, elementwise::extremum)
-        .by(tract::list),
+        .with(integer_products::mat_mul_integer),
+    op("Max").of(NUMBERS).wide().by(pairs::pair),
     op("MaxPool")
         .gives(Outputs::Optional)
         .takes(&[
@@ -455,7 +428,7 @@ pub(super) static RULES: &[Rule] = &[
         ])
         .of(FLOATS.and(Types::I8).and(Types::U8))
         .when(when::pool)
-        .by(tract::max_pool),
+        .by(pools::max_pool),
     op("MaxUnpool")
         .shaped_by(&[2])
         .since(9)
@@ -474,25 +447,11 @@ pub(super) static RULES: &[Rule] = &[
         .since(17)
         .takes(&["output_datatype"])
         .by(mel::weights),
-    op("Min")
-        .counts(Arithmetic::Order)
-        .of(NUMBERS)
-        .wide()
-        .instead(activation::TYPES, elementwise::extremum)
-        .by(tract::list),
-    op("Mish").since(18).of(FLOATS).wide().by(activation),
+    op("Min").of(NUMBERS).wide().by(pairs::pair),
+    op("Mish").since(18).of(FLOATS).wide().by(functions::function),
     op("Mod").since(10).takes(&["fmod"]).own(elementwise::remainder),
-    op("Mul")
-        .counts(Arithmetic::Product)
-        .takes(LEGACY)
-        .of(NUMBERS)
-        .by(tract::pair),
-    op("Neg")
-        .counts(Arithmetic::Sum)
-        .of(FLOATS.and(Types::SIGNED))
-        .instead(Types::NONE, whole::function)
-        .also_if(whole::is_number)
-        .by(tract::function),
+    op("Mul").takes(LEGACY).of(NUMBERS).by(pairs::pair),
+    op("Neg").of(FLOATS.and(Types::SIGNED)).by(functions::function),
     op("NonMaxSuppression")
         .since(10)
         .takes(&["center_point_box"])
@@ -502,16 +461,16 @@ pub(super) static RULES: &[Rule] = &[
         .of(FIXED)
         .given(when::not_scalar)
         .by(non_zero::non_zero),
-    op("Not").of(Types::BOOL).by(tract::function),
+    op("Not").of(Types::BOOL).by(functions::truth),
     op("OneHot")
         .sized_by(&[1])
         .since(9)
         .takes(AXIS)
         .own(lookup::one_hot),
-    op("Optional").since(15).takes(&["type"]).own(stepwise),
-    op("OptionalGetElement").since(15).own(stepwise),
-    op("OptionalHasElement").since(15).own(stepwise),
-    op("Or").takes(LEGACY).of(Types::BOOL).by(tract::pair),
+    op("Optional").since(15).takes(&["type"]).control(),
+    op("OptionalGetElement").since(15).control(),
+    op("OptionalHasElement").since(15).control(),
+    op("Or").takes(LEGACY).of(Types::BOOL).by(pairs::pair),
     op("PRelu").of(NUMBERS).wide().by(prelu::prelu),
     op("Pad")
         .sized_by(&[1, 3])
@@ -526,11 +485,11 @@ pub(super) static RULES: &[Rule] = &[
         .since(10)
         .takes(CONV)
         .given(when::q_linear_conv)
-        .by(tract::q_linear_convolution),
+        .with(integer_windows::q_linear_conv),
     op("QLinearMatMul")
         .since(10)
         .given(when::q_linear_mat_mul)
-        .by(tract::q_linear_product),
+        .with(integer_products::q_linear_mat_mul),
     op("QuantizeLinear")
         .since(10)
         .takes(&["axis", "block_size", "output_dtype", "precision", "saturate"])
@@ -568,81 +527,67 @@ pub(super) static RULES: &[Rule] = &[
         .takes(&["dtype", "high", "low", "seed"])
         .own(random::random),
     op("Range").since(11).own(counting::range),
-    op("Reciprocal").of(FLOATS).wide().by(tract::function),
+    op("Reciprocal").of(FLOATS).wide().by(functions::function),
     op("ReduceL1")
         .sized_by(&[1])
         .takes(REDUCE)
         .of(NUMBERS)
         .wide()
-        .instead(WHOLE, reduce::reduce)
-        .also_if(reduce::is_of_nothing)
-        .by(tract::reduce),
+        .by(reductions::reduce),
     op("ReduceL2")
         .sized_by(&[1])
         .takes(REDUCE)
         .of(NUMBERS)
         .wide()
-        .instead(WHOLE, reduce::reduce)
-        .also_if(reduce::is_of_nothing)
-        .by(tract::reduce),
+        .by(reductions::reduce),
     op("ReduceLogSum")
         .sized_by(&[1])
         .takes(REDUCE)
         .of(NUMBERS)
         .wide()
-        .instead(WHOLE, reduce::reduce)
-        .also_if(reduce::is_of_nothing)
-        .by(tract::reduce),
+        .by(reductions::reduce),
     op("ReduceLogSumExp")
         .sized_by(&[1])
         .takes(REDUCE)
         .of(NUMBERS)
         .wide()
-        .by(reduce::reduce),
+        .by(reductions::reduce),
     op("ReduceMax")
         .sized_by(&[1])
         .takes(REDUCE)
         .of(FIXED)
         .wide()
-        .by(reduce::reduce),
+        .by(reductions::reduce),
     op("ReduceMean")
         .sized_by(&[1])
         .takes(REDUCE)
         .of(NUMBERS)
         .wide()
-        .instead(WHOLE, reduce::reduce)
-        .also_if(reduce::may_be_of_nothing)
-        .by(tract::reduce),
+        .by(reductions::reduce),
     op("ReduceMin")
         .sized_by(&[1])
         .takes(REDUCE)
         .of(FIXED)
         .wide()
-        .by(reduce::reduce),
+        .by(reductions::reduce),
     op("ReduceProd")
         .sized_by(&[1])
         .takes(REDUCE)
         .of(NUMBERS)
         .wide()
-        .instead(WHOLE, reduce::reduce)
-        .also_if(reduce::is_of_nothing)
-        .by(tract::reduce),
+        .by(reductions::reduce),
     op("ReduceSum")
         .sized_by(&[1])
         .takes(REDUCE)
         .of(NUMBERS)
         .wide()
-        .instead(WHOLE, reduce::reduce)
-        .also_if(reduce::is_of_nothing)
-        .by(tract::reduce),
+        .by(reductions::reduce),
     op("ReduceSumSquare")
         .sized_by(&[1])
         .takes(REDUCE)
         .of(NUMBERS)
         .wide()
-        .instead(WHOLE, reduce::reduce)
-        .also_if(reduce::is_of_nothing)
-        .by(tract::reduce),
+        .by(reductions::reduce),
     op("RegexFullMatch")
         .since(20)
         .takes(&["pattern"])
@@ -650,13 +595,12 @@ pub(super) static RULES: &[Rule] = &[
     op("Relu")
         .of(FLOATS.and(Types::SIGNED))
         .wide()
-        .instead(activation::TYPES, activation)
-        .by(tract::function),
+        .by(functions::function),
     op("Reshape")
         .shaped_by(&[1])
         .since(5)
         .takes(&["allowzero"])
-        .by(tract::reshape),
+        .by(views::reshape),
     op("Resize")
         .shaped_by(&[3])
         .since(10)
@@ -692,13 +636,13 @@ pub(super) static RULES: &[Rule] = &[
         .since(23)
         .takes(&["interleaved", "num_heads", "rotary_embedding_dim"])
         .own(rotary::rotary_embedding),
-    op("Round").since(11).of(FLOATS).wide().by(activation),
+    op("Round").since(11).of(FLOATS).wide().by(functions::function),
     op("STFT")
         .sized_by(&[1, 3])
         .since(17)
         .takes(&["onesided"])
         .own(stft::stft),
-    op("Scan").since(9).gives(Outputs::AsNamed).own(stepwise).takes(&[
+    op("Scan").since(9).gives(Outputs::AsNamed).control().takes(&[
         "body",
         "num_scan_inputs",
         "scan_input_axes",
@@ -721,57 +665,51 @@ pub(super) static RULES: &[Rule] = &[
         .takes(&["alpha", "gamma"])
         .of(FLOATS)
         .wide()
-        .by(activation),
-    op("SequenceAt").since(11).own(stepwise),
-    op("SequenceConstruct").since(11).own(stepwise),
-    op("SequenceEmpty").since(11).takes(&["dtype"]).own(stepwise),
-    op("SequenceErase").since(11).own(stepwise),
-    op("SequenceInsert").since(11).own(stepwise),
-    op("SequenceLength").since(11).own(stepwise),
-    op("Shape").takes(&["end", "start"]).by(tract::shape),
+        .by(functions::function),
+    op("SequenceAt").since(11).control(),
+    op("SequenceConstruct").since(11).control(),
+    op("SequenceEmpty").since(11).takes(&["dtype"]).control(),
+    op("SequenceErase").since(11).control(),
+    op("SequenceInsert").since(11).control(),
+    op("SequenceLength").since(11).control(),
+    op("Shape").takes(&["end", "start"]).by(views::shape),
     op("Shrink")
         .since(9)
         .takes(&["bias", "lambd"])
         .of(NUMBERS)
         .wide()
-        .instead(activation::TYPES, activation)
-        .by(whole::function),
-    op("Sigmoid").of(FLOATS).wide().by(activation),
-    op("Sign")
-        .since(9)
-        .of(NUMBERS)
-        .wide()
-        .instead(activation::TYPES, activation)
-        .by(whole::function),
-    op("Sin").of(FLOATS).wide().by(tract::function),
-    op("Sinh").since(9).of(FLOATS).wide().by(tract::function),
-    op("Size").by(tract::size),
+        .by(functions::function),
+    op("Sigmoid").of(FLOATS).wide().by(functions::function),
+    op("Sign").since(9).of(NUMBERS).wide().by(functions::function),
+    op("Sin").of(FLOATS).wide().by(functions::function),
+    op("Sinh").since(9).of(FLOATS).wide().by(functions::function),
+    op("Size").by(views::size),
     op("Slice")
         .sized_by(&[3])
         .takes(&["axes", "ends", "starts"])
-        .own(slice::slice),
+        .own(direct::slice::slice),
     op("Softmax").takes(AXIS).of(FLOATS).wide().by(softmax::softmax),
-    op("Softplus").of(FLOATS).wide().by(activation),
-    op("Softsign").of(FLOATS).wide().by(activation),
+    op("Softplus").of(FLOATS).wide().by(functions::function),
+    op("Softsign").of(FLOATS).wide().by(functions::function),
     op("SpaceToDepth")
         .takes(&["blocksize"])
         .of(FIXED)
-        .by(tract::space_to_depth),
+        .by(blocks::blocks),
     op("Split")
         .sized_by(&[1])
         .gives(Outputs::AsNamed)
         .takes(&["axis", "num_outputs", "split"])
-        .by(tract::split),
+        .by(parts::split),
     op("SplitToSequence")
         .since(11)
         .takes(&["axis", "keepdims"])
-        .own(stepwise),
-    op("Sqrt").of(FLOATS).wide().by(tract::function),
+        .control(),
+    op("Sqrt").of(FLOATS).wide().by(functions::function),
     op("Squeeze")
         .sized_by(&[1])
         .takes(&["axes"])
         .given(when::squeeze)
-        .by(tract::squeeze),
+        .by(views::squeeze),
     op("StringConcat").since(20).own(pieces_of_text::string_concat),
     op("StringNormalizer")
         .since(10)
@@ -782,14 +720,10 @@ pub(super) static RULES: &[Rule] = &[
         .gives(Outputs::Exactly(2))
         .takes(&["delimiter", "maxsplit"])
         .own(pieces_of_text::string_split),
-    op("Sub")
-        .counts(Arithmetic::Sum)
-        .takes(LEGACY)
-        .of(NUMBERS)
-        .by(tract::pair),
-    op("Sum").of(FLOATS).wide().by(tract::list),
-    op("Tan").of(FLOATS).wide().by(tract::function),
-    op("Tanh").of(FLOATS).wide().by(activation),
+    op("Sub").takes(LEGACY).of(NUMBERS).by(pairs::pair),
+    op("Sum").of(FLOATS).wide().by(pairs::pair),
+    op("Tan").of(FLOATS).wide().by(functions::function),
+    op("Tanh").of(FLOATS).wide().by(functions::function),
     op("TfIdfVectorizer")
         .since(9)
         .takes(&[
@@ -809,12 +743,12 @@ pub(super) static RULES: &[Rule] = &[
         .takes(ALPHA)
         .of(FLOATS)
         .wide()
-        .by(activation),
+        .by(functions::function),
     op("Tile")
         .shaped_by(&[1])
         .since(6)
         .given(when::tile)
-        .by(tract::tile),
+        .by(fill::tile),
     op("TopK")
         .sized_by(&[1])
         .scalars(&[1])
@@ -824,7 +758,7 @@ pub(super) static RULES: &[Rule] = &[
         .wide()
         .when(when::top_k)
         .by(top_k::top_k),
-    op("Transpose").takes(&["perm"]).by(tract::transpose),
+    op("Transpose").takes(&["perm"]).by(moves::transpose_of),
     op("Trilu").since(14).takes(&["upper"]).own(counting::trilu),
     op("Unique")
         .since(11)
@@ -834,17 +768,13 @@ pub(super) static RULES: &[Rule] = &[
     op("Unsqueeze")
         .sized_by(&[1])
         .takes(&["axes"])
-        .by(tract::unsqueeze),
+        .by(views::unsqueeze),
     op("Upsample")
         .since(7)
         .takes(&["mode", "scales"])
         .own(resize::resize),
-    op("Where")
-        .counts(Arithmetic::Order)
-        .since(9)
-        .by_input(1)
-        .by(tract::condition),
-    op("Xor").takes(LEGACY).of(Types::BOOL).by(tract::pair),
+    op("Where").since(9).by_input(1).by(fill::condition),
+    op("Xor").takes(LEGACY).of(Types::BOOL).by(pairs::pair),
     ml("ArrayFeatureExtractor", ml::extractor),
     ml("Binarizer", ml::binarizer).takes(&["threshold"]),
     ml("FeatureVectorizer", ml::vectorizer).takes(&["inputdimensions"]),
@@ -1041,9 +971,9 @@ pub(super) static RULES: &[Rule] = &[
         "gather_axis",
         "quantize_axis",
     ]),
-    inner("Ranked", contrib::ranked).takes(&["input", "least", "most"]),
+    inner("Ranked", heads::ranked).takes(&["input", "least", "most"]),
     inner("Requantize", quantize::requantize).takes(&["axis"]),
-    inner("SameShape", contrib::same_shape),
-    inner("SplitHeads", contrib::split_heads).takes(&["num_heads", "part", "scale"]),
-    inner("TransposeLast", contrib::transpose_last),
+    inner("SameShape", heads::same_shape),
+    inner("SplitHeads", heads::split_heads).takes(&["num_heads", "part", "scale"]),
+    inner("TransposeLast", heads::transpose_last),
 ];

@@ -3,30 +3,26 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    sync::{Arc, OnceLock},
+    sync::Arc,
 };
 
 use tract_hir::internal::*;
 
 use super::{
     attributes::Attributes,
-    counted::counted,
     elements::{elements, tensor},
     kernel::{Fact, Kernel, kernel},
 };
 use crate::{
-    building::BuildContext,
     cancelling::Pace,
     faults::{BadInput, Unsupported},
     lowered::OnnxNode,
+    ops::kernel::{Compute, unknown},
     size,
 };
 
 /// `StringNormalizer`: words in one case, without stop words.
-pub(crate) fn string_normalizer(
-    context: &BuildContext,
-    node: &OnnxNode,
-) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn string_normalizer(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let case = match attributes.text("case_change_action", "NONE") {
         "LOWER" => Case::Lower,
@@ -47,8 +43,6 @@ pub(crate) fn string_normalizer(
         case,
         is_case_sensitive,
         stopwords: stopwords.collect(),
-        scope: context.symbols.clone(),
-        count: OnceLock::new(),
     }))
 }
 
@@ -64,19 +58,9 @@ struct StringNormalizer {
     case: Case,
     is_case_sensitive: bool,
     stopwords: HashSet<String>,
-    scope: SymbolScope,
-    count: OnceLock<Symbol>,
 }
 
 impl Kernel for StringNormalizer {
-    fn name(&self) -> &'static str {
-        "StringNormalizer"
-    }
-
-    fn names_sizes(&self) -> bool {
-        !self.stopwords.is_empty()
-    }
-
     fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
         let [input] = inputs else {
             bail!("expected 1 input, found {}", inputs.len());
@@ -88,7 +72,7 @@ impl Kernel for StringNormalizer {
         }
         let mut fact = input.with(DatumType::String);
         if !self.stopwords.is_empty() {
-            let count = self.count.get_or_init(|| counted(&self.scope, "words"));
+            let count = unknown();
             let last = fact.rank() - 1;
             fact.shape[last] = count.to_dim();
         }
@@ -134,7 +118,7 @@ impl Kernel for StringNormalizer {
 }
 
 /// `TfIdfVectorizer`: counts of words and of sequences of words.
-pub(crate) fn tf_idf(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn tf_idf(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let mode = match attributes.text("mode", "") {
         "TF" => Mode::Tf,
@@ -276,10 +260,6 @@ impl TfIdf {
 }
 
 impl Kernel for TfIdf {
-    fn name(&self) -> &'static str {
-        "TfIdfVectorizer"
-    }
-
     fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
         let [input] = inputs else {
             bail!("expected 1 input, found {}", inputs.len());

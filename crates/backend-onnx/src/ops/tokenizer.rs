@@ -1,21 +1,20 @@
 //! `Tokenizer`, which scikit-learn's vectorizers are exported with: texts into words, padded to as many in each.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use regex::{Regex, RegexBuilder};
 use tract_hir::internal::*;
 
 use super::{
     attributes::Attributes,
-    counted::counted,
     elements::{elements, tensor},
     kernel::{Fact, Kernel, kernel},
 };
 use crate::{
-    building::BuildContext,
     cancelling::Pace,
     faults::{BadInput, Limit, Unsupported, ensure_input},
     lowered::OnnxNode,
+    ops::kernel::{Compute, unknown},
     size,
 };
 
@@ -28,7 +27,7 @@ const MAX_EXPRESSION: usize = 1 << 17;
 /// Expressions of one node.
 const MAX_SEPARATORS: usize = 1 << 8;
 
-pub(crate) fn tokenizer(context: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn tokenizer(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let separators = attributes.texts("separators")?;
     if separators.len() > MAX_SEPARATORS {
@@ -53,8 +52,6 @@ pub(crate) fn tokenizer(context: &BuildContext, node: &OnnxNode) -> TractResult<
         marks: attributes.int("mark", 0) != 0,
         padding: attributes.text("pad_value", "").to_owned(),
         shortest: usize::try_from(attributes.int("mincharnum", 1))?,
-        scope: context.symbols.clone(),
-        count: OnceLock::new(),
     }))
 }
 
@@ -191,8 +188,6 @@ struct Tokenizer {
     padding: String,
     /// Characters that a token has at least.
     shortest: usize,
-    scope: SymbolScope,
-    count: OnceLock<Symbol>,
 }
 
 impl Tokenizer {
@@ -241,14 +236,6 @@ fn admit(tokens: usize) -> TractResult<()> {
 }
 
 impl Kernel for Tokenizer {
-    fn name(&self) -> &'static str {
-        "Tokenizer"
-    }
-
-    fn names_sizes(&self) -> bool {
-        true
-    }
-
     fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
         let [input] = inputs else {
             bail!("expected 1 input, found {}", inputs.len());
@@ -257,7 +244,7 @@ impl Kernel for Tokenizer {
             bail!(Limit("takes strings of one or two dimensions".to_owned()));
         }
         let mut fact = input.with(DatumType::String);
-        let count = self.count.get_or_init(|| counted(&self.scope, "tokens"));
+        let count = unknown();
         fact.shape.push(count.to_dim());
         Ok(vec![fact])
     }
@@ -319,8 +306,6 @@ mod tests {
             marks: false,
             padding: String::new(),
             shortest: 1,
-            scope: SymbolScope::default(),
-            count: OnceLock::new(),
         };
         let texts = |count: usize| Arc::new(tensor1(&vec!["ab".repeat(1 << 10); count]));
         assert_eq!(letters.run(&[texts(2)]).unwrap()[0].shape(), [2, 2048]);

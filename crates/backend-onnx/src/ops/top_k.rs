@@ -1,36 +1,30 @@
 //! `TopK`: tract's sorts all numbers of an axis, in an order that NaN breaks.
 
-use std::{
-    cmp::Ordering,
-    sync::{Arc, OnceLock},
-};
+use std::{cmp::Ordering, sync::Arc};
 
 use tract_hir::internal::*;
 
 use super::{
     attributes::Attributes,
     axis,
-    counted::counted,
     elements::{elements, scalar, tensor, with_number},
     kernel::{Fact, Kernel, kernel},
     sorting::sort_by,
 };
 use crate::{
-    building::BuildContext,
     cancelling::Pace,
     faults::{Refusal, ensure_input},
     lowered::OnnxNode,
+    ops::kernel::{Compute, unknown},
     size,
 };
 
-pub(crate) fn top_k(context: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn top_k(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
     let attributes = Attributes(node);
     Ok(kernel(TopK {
         axis: attributes.int("axis", -1),
         largest: attributes.int("largest", 1) != 0,
         given: attributes.get("k").map(|count| count.i),
-        scope: context.symbols.clone(),
-        count: OnceLock::new(),
     }))
 }
 
@@ -40,24 +34,9 @@ struct TopK {
     largest: bool,
     /// The number of elements before operator set 10, which has it as an input.
     given: Option<i64>,
-    scope: SymbolScope,
-    /// The name of the number of elements while it is unknown.
-    count: OnceLock<Symbol>,
 }
 
 impl Kernel for TopK {
-    fn name(&self) -> &'static str {
-        "TopK"
-    }
-
-    fn output_count(&self) -> usize {
-        2
-    }
-
-    fn names_sizes(&self) -> bool {
-        self.count.get().is_some()
-    }
-
     fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
         let (values, count) = match (inputs, self.given) {
             ([values], Some(count)) => (values, count.to_dim()),
@@ -67,7 +46,7 @@ impl Kernel for TopK {
                 }
                 let count = match count.dims().as_deref() {
                     Some([count]) => count.clone(),
-                    _ => self.count.get_or_init(|| counted(&self.scope, "k")).to_dim(),
+                    _ => unknown(),
                 };
                 (values, count)
             }
@@ -189,8 +168,6 @@ mod tests {
             axis: 0,
             largest,
             given: None,
-            scope: SymbolScope::default(),
-            count: OnceLock::new(),
         };
         top_k.run(&[Arc::new(values), Arc::new(tensor1(&[count]))])
     }

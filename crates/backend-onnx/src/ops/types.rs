@@ -7,7 +7,6 @@ use tract_hir::prelude::DatumType;
 pub(crate) struct Types(u16);
 
 impl Types {
-    pub(crate) const NONE: Self = Self(0);
     pub(crate) const BOOL: Self = Self(1);
     pub(crate) const U8: Self = Self(1 << 1);
     pub(crate) const U16: Self = Self(1 << 2);

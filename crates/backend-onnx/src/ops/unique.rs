@@ -1,35 +1,29 @@
 //! `Unique`: the values that there are, or the parts of an axis, each once.
 
-use std::{
-    cmp::Ordering,
-    sync::{Arc, OnceLock},
-};
+use std::{cmp::Ordering, sync::Arc};
 
 use tract_hir::internal::*;
 
 use super::{
     attributes::Attributes,
     axis,
-    counted::counted,
     elements::{Element, elements, tensor},
     kernel::{Fact, Kernel, kernel},
     sorting::sorted,
 };
 use crate::{
-    building::BuildContext,
     cancelling::Pace,
     faults::{BadInput, Unsupported},
     lowered::OnnxNode,
+    ops::kernel::{Compute, unknown},
     size,
 };
 
-pub(crate) fn unique(context: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn unique(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
     let attributes = Attributes(node);
     Ok(kernel(Unique {
         axis: attributes.has("axis").then(|| attributes.int("axis", 0)),
         is_sorted: attributes.int("sorted", 1) != 0,
-        scope: context.symbols.clone(),
-        count: OnceLock::new(),
     }))
 }
 
@@ -41,9 +35,6 @@ struct Unique {
     /// `None` for all elements in order.
     axis: Option<i64>,
     is_sorted: bool,
-    scope: SymbolScope,
-    /// What the number of values is called.
-    count: OnceLock<Symbol>,
 }
 
 impl Unique {
@@ -53,23 +44,11 @@ impl Unique {
 }
 
 impl Kernel for Unique {
-    fn name(&self) -> &'static str {
-        "Unique"
-    }
-
-    fn output_count(&self) -> usize {
-        4
-    }
-
-    fn names_sizes(&self) -> bool {
-        true
-    }
-
     fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
         let [input] = inputs else {
             bail!("expected 1 input, found {}", inputs.len());
         };
-        let count = self.count.get_or_init(|| counted(&self.scope, "unique")).to_dim();
+        let count = unknown();
         let (shape, length) = match self.axis(input.rank())? {
             None => (tvec![count.clone()], input.shape.iter().product()),
             Some(axis) => {

@@ -10,7 +10,7 @@ use super::{
     binary::broadcast,
     kernel::{Fact, Kernel, kernel},
 };
-use crate::{building::BuildContext, cancelling::Pace, lowered::OnnxNode};
+use crate::{cancelling::Pace, lowered::OnnxNode, ops::kernel::Compute};
 
 /// Runs `$body` with `$T` bound to the Rust type of whole numbers.
 macro_rules! with_whole {
@@ -29,7 +29,7 @@ macro_rules! with_whole {
 }
 
 /// `Abs`, `Neg`, `Sign`, `Shrink` or `BitwiseNot`.
-pub(crate) fn function(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn function(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
     Ok(kernel(Function::new(node)?))
 }
 
@@ -46,12 +46,6 @@ pub(super) enum Function {
     },
     /// The number, or 0 where it is less.
     Positive,
-}
-
-/// Whether a node is given whole numbers, rather than sizes that may be expressions.
-pub(crate) fn is_number(_: Attributes<'_>, inputs: &[Fact]) -> bool {
-    let datum_type = inputs.first().map(|input| input.datum_type);
-    datum_type.is_some_and(|datum_type| datum_type.is_integer() && datum_type != DatumType::TDim)
 }
 
 impl Function {
@@ -104,17 +98,6 @@ impl Function {
 }
 
 impl Kernel for Function {
-    fn name(&self) -> &'static str {
-        match self {
-            Self::Magnitude => "Abs",
-            Self::Negation => "Neg",
-            Self::Sign => "Sign",
-            Self::Complement => "BitwiseNot",
-            Self::Positive => "Relu",
-            Self::Shrink { .. } => "Shrink",
-        }
-    }
-
     fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
         let [input] = inputs else {
             bail!("expected 1 input, found {}", inputs.len());
@@ -130,7 +113,7 @@ impl Kernel for Function {
 }
 
 /// `BitwiseAnd`, `BitwiseOr` or `BitwiseXor`.
-pub(crate) fn bits(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn bits(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
     Ok(kernel(match node.op_type.as_str() {
         "BitwiseAnd" => Bits::And,
         "BitwiseOr" => Bits::Or,
@@ -147,14 +130,6 @@ enum Bits {
 }
 
 impl Kernel for Bits {
-    fn name(&self) -> &'static str {
-        match self {
-            Self::And => "BitwiseAnd",
-            Self::Or => "BitwiseOr",
-            Self::Xor => "BitwiseXor",
-        }
-    }
-
     fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
         let [a, b] = inputs else {
             bail!("expected 2 inputs, found {}", inputs.len());

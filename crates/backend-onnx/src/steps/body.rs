@@ -1,4 +1,4 @@
-//! A graph as it is run: stages, and the loops and branches between them.
+//! A graph as it is run: nodes that are computed, and the loops and branches between them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,6 @@ use tract_hir::{
 use super::{
     direct::DirectNode,
     sequence::SequenceOp,
-    stage::Stage,
     values::{Slot, Wires},
 };
 use crate::{
@@ -32,7 +31,6 @@ pub(super) struct Body {
 
 #[derive(Debug)]
 pub(super) enum Step {
-    Stage(Stage),
     Node(DirectNode),
     Control(ControlNode),
 }
@@ -167,7 +165,6 @@ impl Step {
     /// What it reads, and perhaps what inner graphs make and read themselves.
     pub(super) fn reads(&self) -> Vec<Slot> {
         match self {
-            Self::Stage(stage) => stage.inputs().collect(),
             Self::Node(node) => node.wires.inputs.iter().flatten().copied().collect(),
             Self::Control(node) => {
                 let inner = node.op.bodies().into_iter().flat_map(Body::needs);
@@ -179,7 +176,6 @@ impl Step {
     /// What it leaves behind: its outputs, and those of inner graphs, which have been passed on.
     pub(super) fn makes(&self) -> Vec<Slot> {
         match self {
-            Self::Stage(stage) => stage.outputs().collect(),
             Self::Node(node) => node.wires.outputs.clone(),
             Self::Control(node) => {
                 let inner = node.op.bodies().into_iter().flat_map(Body::made);
@@ -225,10 +221,6 @@ impl Body {
         let mut made: BTreeSet<Slot> = self.inputs.iter().copied().collect();
         for step in &self.steps {
             match step {
-                Step::Stage(stage) => {
-                    needs.extend(stage.inputs());
-                    made.extend(stage.outputs());
-                }
                 Step::Node(node) => {
                     needs.extend(node.wires.inputs.iter().flatten());
                     made.extend(&node.wires.outputs);

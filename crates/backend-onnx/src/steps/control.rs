@@ -15,7 +15,7 @@ use super::{
 use crate::{
     faults::{BadInput, ensure_input},
     ops::{axis, elements::scalar},
-    plan,
+    outcome,
 };
 
 /// Iterations of one loop.
@@ -31,13 +31,12 @@ impl Run<'_> {
     pub(super) fn body(&mut self, body: &Body) -> Result<(), Failure> {
         for (step, dropped) in body.steps.iter().zip(&body.dropped) {
             if self.values.cancel.is_cancelled() {
-                return Err(Failure::Failed(plan::ended(self.values.cancel)));
+                return Err(Failure::Failed(outcome::ended(self.values.cancel)));
             }
             match step {
-                Step::Stage(stage) => stage.run(&mut self.values, self.labels)?,
                 Step::Node(node) => node.run(&mut self.values, dropped, self.labels)?,
                 Step::Control(node) => self.control(node).map_err(|failure| {
-                    failure.within(plan::label(&node.label, self.labels).unwrap_or(&node.label))
+                    failure.within(outcome::label(&node.label, self.labels).unwrap_or(&node.label))
                 })?,
             }
             dropped.iter().for_each(|&slot| self.values.remove(slot));
@@ -178,7 +177,7 @@ impl Run<'_> {
 
     fn check(&self, iteration: i64) -> Result<(), Failure> {
         if self.values.cancel.is_cancelled() {
-            return Err(Failure::Failed(plan::ended(self.values.cancel)));
+            return Err(Failure::Failed(outcome::ended(self.values.cancel)));
         }
         if iteration >= MAX_ITERATIONS as i64 {
             return Err(BadInput(format!("a loop takes more than {MAX_ITERATIONS} iterations")).into());

@@ -1,4 +1,4 @@
-//! Nodes that are computed one after another, without plans.
+//! Nodes that are computed one after another.
 
 use std::{
     collections::HashMap,
@@ -13,13 +13,12 @@ use tract_hir::{
 
 use super::values::{Failure, Slot, Value, Values, Wires};
 use crate::{
-    building::BuildContext,
     lowered::OnnxNode,
     ops::{
         Fact, Packs,
         direct::{Direct, Stop},
     },
-    plan,
+    outcome,
     room::Room,
     size, time_limit,
 };
@@ -53,14 +52,13 @@ fn known(wires: &Wires, constants: &HashMap<Slot, Arc<Tensor>>) -> Vec<Option<Ar
 
 impl DirectNode {
     pub(super) fn new(
-        context: &BuildContext,
         node: &OnnxNode,
         wires: Wires,
         constants: &HashMap<Slot, Arc<Tensor>>,
     ) -> TractResult<Self> {
         Ok(Self {
             label: node.name.clone(),
-            direct: Direct::new(context, node, &known(&wires, constants))?,
+            direct: Direct::new(node, &known(&wires, constants))?,
             given: wires.inputs.iter().flatten().copied().map(Some).collect(),
             wires,
         })
@@ -160,9 +158,9 @@ impl DirectNode {
         }
         let outputs = self.direct.run(&mut inputs, &mut values.room);
         let outputs = outputs.map_err(|stop| {
-            let label = plan::label(&self.label, labels).unwrap_or(&self.label);
+            let label = outcome::label(&self.label, labels).unwrap_or(&self.label);
             match stop {
-                Stop::Refused(error) => Failure::Unplanned(plan::unprepared(error, labels)),
+                Stop::Refused(error) => Failure::Refused(outcome::unprepared(error, labels)),
                 Stop::Failed(error) => Failure::from(error),
             }
             .within(label)
@@ -200,7 +198,7 @@ mod tests {
         let model = made_up::model(vec![made_up::node("Sin", &["x"], "y")], &[-1], &[-1], vec![]);
         let signature = Signature::of(&model).unwrap();
         let lowered = lower::lower(model.graph.as_ref().unwrap(), &signature.opsets).unwrap();
-        let steps = Steps::direct(signature, lowered).unwrap();
+        let steps = Steps::new(signature, lowered).unwrap();
         let input = || tvec![Tensor::zero::<f32>(&[1 << 20]).unwrap().into_tvalue()];
         let token = CancelToken::new(None);
         assert!(steps.run(input(), &token).is_ok());

@@ -412,7 +412,7 @@ mod tests {
         let model = model(nodes, dims, &vec![-1; dims.len()], constants);
         let signature = Signature::of(&model).unwrap();
         let lowered = lower::lower(model.graph.as_ref().unwrap(), &signature.opsets).unwrap();
-        Steps::direct(signature, lowered).unwrap()
+        Steps::new(signature, lowered).unwrap()
     }
 
     fn operators(steps: &Steps) -> Vec<&str> {

@@ -17,7 +17,7 @@ use super::{
 use crate::{
     dtype,
     faults::Unsupported,
-    ops::{Fact, named_in, unknown},
+    ops::{Fact, unknown},
     room::Room,
     size,
 };
@@ -67,28 +67,25 @@ impl<'c> Known<'c> {
         body: &Body,
         inputs: &[Port],
         constants: &'c HashMap<Slot, Arc<Tensor>>,
-        names: &SymbolScope,
     ) -> TractResult<Self> {
         let mut known = Self {
             constants,
             facts: HashMap::new(),
         };
-        named_in(names, || {
-            let mut named: HashMap<&str, TDim> = HashMap::new();
-            for (&slot, port) in body.inputs.iter().zip(inputs) {
-                let datum_type = dtype::to_tract(dtype::of(port.element_type));
-                let Some((dims, datum_type)) = port.dims.as_ref().zip(datum_type) else {
-                    continue;
-                };
-                let dims = dims.iter().map(|dim| match dim {
-                    Dim::Fixed(size) => size.to_dim(),
-                    Dim::Named(name) => named.entry(name).or_insert_with(unknown).clone(),
-                    Dim::Free => unknown(),
-                });
-                known.facts.insert(slot, Fact::new(datum_type, dims));
-            }
-            known.walk(body)
-        })?;
+        let mut named: HashMap<&str, TDim> = HashMap::new();
+        for (&slot, port) in body.inputs.iter().zip(inputs) {
+            let datum_type = dtype::to_tract(dtype::of(port.element_type));
+            let Some((dims, datum_type)) = port.dims.as_ref().zip(datum_type) else {
+                continue;
+            };
+            let dims = dims.iter().map(|dim| match dim {
+                Dim::Fixed(size) => size.to_dim(),
+                Dim::Named(name) => named.entry(name).or_insert_with(unknown).clone(),
+                Dim::Free => unknown(),
+            });
+            known.facts.insert(slot, Fact::new(datum_type, dims));
+        }
+        known.walk(body)?;
         Ok(known)
     }
 
@@ -115,7 +112,6 @@ impl<'c> Known<'c> {
                         }
                     }
                 }
-                Step::Stage(_) => {}
             }
         }
         Ok(())
@@ -297,7 +293,7 @@ mod tests {
         let model = model(nodes, &[-1, 6], &[-1, -1, -1], constants);
         let signature = Signature::of(&model).unwrap();
         let lowered = lower::lower(model.graph.as_ref().unwrap(), &signature.opsets).unwrap();
-        let steps = Steps::direct(signature, lowered).unwrap();
+        let steps = Steps::new(signature, lowered).unwrap();
         let output = steps.outputs().next().unwrap()?;
         Some(output.shape.iter().map(|dim| dim.to_i64().ok()).collect())
     }

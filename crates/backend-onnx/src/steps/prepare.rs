@@ -6,7 +6,7 @@ use std::{
 };
 
 use oip_types::ServiceError;
-use tract_hir::internal::{SymbolScope, Tensor, TractResult};
+use tract_hir::internal::{Tensor, TractResult};
 
 use super::{
     body::{Body, Control, ControlNode, Step, dropped},
@@ -15,11 +15,10 @@ use super::{
     values::{Slot, Wires},
 };
 use crate::{
-    building::BuildContext,
     lower::Lowered,
     lowered::{OnnxGraph, OnnxNode},
     ops::{self, Packs},
-    plan, size,
+    outcome, size,
 };
 
 /// A graph that is ready to run.
@@ -27,8 +26,6 @@ pub(super) struct Prepared {
     pub(super) body: Body,
     pub(super) constants: HashMap<Slot, Arc<Tensor>>,
     pub(super) slots: usize,
-    /// In which operators name what they do not know.
-    pub(super) names: SymbolScope,
     /// Whether all sizes follow from the shapes of the inputs, and nothing is repeated or chosen by values.
     pub(super) is_bounded: bool,
 }
@@ -37,7 +34,6 @@ pub(super) struct Prepared {
 pub(super) fn prepare(lowered: &Lowered) -> Result<Prepared, ServiceError> {
     let Lowered { graph, labels } = lowered;
     let mut preparer = Preparer {
-        context: ops::context(),
         slots: HashMap::new(),
         count: 0,
         constants: HashMap::new(),
@@ -47,20 +43,18 @@ pub(super) fn prepare(lowered: &Lowered) -> Result<Prepared, ServiceError> {
     };
     let body = preparer
         .graph(graph)
-        .map_err(|error| plan::unprepared(error, labels))?;
+        .map_err(|error| outcome::unprepared(error, labels))?;
     let needed = body.needs();
     preparer.constants.retain(|slot, _| needed.contains(slot));
     Ok(Prepared {
         body,
         constants: preparer.constants,
         slots: preparer.count,
-        names: preparer.context.symbols,
         is_bounded: preparer.is_bounded,
     })
 }
 
 struct Preparer {
-    context: BuildContext,
     /// Names are used once in the whole model; those of what is only passed on stand for what it was before.
     slots: HashMap<String, Slot>,
     count: usize,
@@ -169,7 +163,7 @@ impl Preparer {
                 wires.inputs.resize(wires.inputs.len().max(place + 1), None);
                 wires.inputs[place] = Some(slot);
             }
-            let mut node = DirectNode::new(&self.context, &node, wires, &self.constants)?;
+            let mut node = DirectNode::new(&node, wires, &self.constants)?;
             if is_gated {
                 node.gate();
             }
@@ -203,7 +197,7 @@ impl Preparer {
             return Ok(Some((Step::Control(control), None)));
         }
         self.follow(node, &wires);
-        let direct = DirectNode::new(&self.context, node, wires, &self.constants)?;
+        let direct = DirectNode::new(node, wires, &self.constants)?;
         match direct.folded(&self.constants)? {
             Some(outputs) => self.constants.extend(outputs),
             None => return Ok(Some((Step::Node(direct), Some(node.clone())))),
@@ -261,7 +255,7 @@ mod tests {
         let signature = Signature::of(&model).unwrap();
         let lowered = || lower::lower(model.graph.as_ref().unwrap(), &signature.opsets).unwrap();
         let prepared = prepare(&lowered()).unwrap();
-        (prepared, Steps::direct(signature.clone(), lowered()).unwrap())
+        (prepared, Steps::new(signature.clone(), lowered()).unwrap())
     }
 
     #[test]

@@ -143,8 +143,8 @@ impl<'s> Values<'s> {
 /// Why a run ended without an answer.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// No plan can be made for what a stage was given.
-    Unplanned(ServiceError),
+    /// The inputs do not fit the model.
+    Refused(ServiceError),
     Failed(ServiceError),
 }
 
@@ -153,25 +153,17 @@ impl Failure {
     pub(crate) fn answer(self) -> ServiceError {
         match self {
             Self::Failed(error) => error,
-            Self::Unplanned(error) => {
+            Self::Refused(error) => {
                 let message = format!("the model cannot be run with these inputs: {}", error.message());
                 ServiceError::new(ErrorCode::InvalidArgument, message).caused_by(error)
             }
         }
     }
 
-    /// As the outcome of a trial, where it must not be taken for an answer.
-    pub(crate) fn trial(self) -> ServiceError {
-        match self {
-            Self::Failed(error) => error,
-            Self::Unplanned(error) => ServiceError::internal(error.message().to_owned()).caused_by(error),
-        }
-    }
-
     pub(super) fn within(self, label: &str) -> Self {
         match self {
             Self::Failed(error) => Self::Failed(error.within(label)),
-            Self::Unplanned(error) => Self::Unplanned(error.within(label)),
+            Self::Refused(error) => Self::Refused(error.within(label)),
         }
     }
 }
@@ -190,28 +182,8 @@ impl From<tract_hir::prelude::TractError> for Failure {
             return Self::Failed(ServiceError::new(ErrorCode::Cancelled, "cancelled"));
         }
         match error.downcast_ref::<Refusal>() {
-            Some(refusal) => Self::Unplanned(ServiceError::invalid(refusal.to_string())),
-            None => Self::Failed(crate::plan::failed(error)),
+            Some(refusal) => Self::Refused(ServiceError::invalid(refusal.to_string())),
+            None => Self::Failed(crate::outcome::failed(error)),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::ops::axis;
-
-    #[test]
-    fn what_is_refused_while_a_model_runs_is_no_answer_to_a_trial() {
-        let refused = || axis::axis(5, 3).map_err(Failure::from);
-        let (answer, trial) = (
-            refused().map_err(Failure::answer),
-            refused().map_err(Failure::trial),
-        );
-        assert_eq!(
-            answer.map_err(|error| error.code()),
-            Err(ErrorCode::InvalidArgument)
-        );
-        assert_eq!(trial.map_err(|error| error.code()), Err(ErrorCode::Internal));
     }
 }

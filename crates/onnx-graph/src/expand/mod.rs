@@ -1,5 +1,5 @@
 //! Models in fewer operators: functions that a file defines are written out, ONNX Runtime's own operators become ONNX's, constants of 4
-//! bits become bytes, FP16 becomes FP32, convolutions of 8 bits too where that is quicker, and loops carry only what they change.
+//! bits become bytes, FP16 becomes FP32, and loops carry only what they change.
 
 mod contrib;
 mod four_bits;
@@ -7,7 +7,6 @@ mod functions;
 mod graph;
 mod half;
 mod held;
-mod integers;
 mod invariants;
 mod last_bits;
 mod replacement;
@@ -40,8 +39,6 @@ pub fn without_functions(model: &ModelProto) -> Result<Option<ModelProto>, Error
 pub struct Runtime {
     /// Whether it reads an attribute, by the operator's domain and name and its own name. The types of others are not checked.
     pub has_attribute: fn(&str, &str, &str) -> bool,
-    /// Whether it computes products of 8-bit numbers sooner in FP32.
-    pub prefers_floats: bool,
 }
 
 /// The model in ONNX's own operators, and those of the domain [`NEWEST`], `None` if nothing had to be changed.
@@ -70,7 +67,6 @@ pub fn expanded(model: &ModelProto, runtime: &Runtime) -> Result<Option<ModelPro
         .try_for_each(|graph| operators::check_types(graph, runtime.has_attribute))?;
     let needs = contrib::are_used(&model)
         || four_bits::are_used(&model)
-        || (runtime.prefers_floats && integers::are_used(&model))
         || half::is_used(&model)
         || last_bits::matter(&model)
         || invariants::are_there(&model);
@@ -80,10 +76,6 @@ pub fn expanded(model: &ModelProto, runtime: &Runtime) -> Result<Option<ModelPro
         contrib::replace(model)?;
         half::widen(model);
         last_bits::keep(model);
-        // The rules above look for these operators.
-        if runtime.prefers_floats {
-            integers::replace(model)?;
-        }
         invariants::take_out(model);
     }
     Ok(match model {

@@ -13,13 +13,12 @@ use super::{
     read::{additions, doubles, trees},
 };
 use crate::{
-    building::BuildContext,
     faults::Refusal,
     lowered::OnnxNode,
-    ops::{Attributes, Fact, Kernel, elements, kernel},
+    ops::{Attributes, Compute, Fact, Kernel, elements, kernel},
 };
 
-pub(crate) fn classifier(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn classifier(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let labels = Labels::read(attributes, "classlabels_int64s", "classlabels_strings")?;
     let classes = labels.len();
@@ -92,24 +91,12 @@ struct Shared {
 }
 
 impl Kernel for Classifier {
-    fn name(&self) -> &'static str {
-        "TreeEnsembleClassifier"
-    }
-
-    fn output_count(&self) -> usize {
-        2
-    }
-
     fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
         self.rule.outputs(inputs)
     }
 
     fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
         self.bound(inputs[0].datum_type()).run(inputs)
-    }
-
-    fn specialized(&self, inputs: &[Fact]) -> Option<Arc<dyn Kernel>> {
-        Some(self.bound(inputs[0].datum_type))
     }
 }
 
@@ -145,14 +132,6 @@ struct Bound<T: Number> {
 }
 
 impl<T: Number> Kernel for Bound<T> {
-    fn name(&self) -> &'static str {
-        "TreeEnsembleClassifier"
-    }
-
-    fn output_count(&self) -> usize {
-        2
-    }
-
     fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
         self.rule.outputs(inputs)
     }

@@ -7,13 +7,12 @@ use tract_hir::internal::*;
 
 use super::{super::post::PostTransform, read::targets, regressor::Regressor};
 use crate::{
-    building::BuildContext,
     faults::{Limit, Refusal},
     lowered::OnnxNode,
-    ops::{Attributes, elements, kernel},
+    ops::{Attributes, Compute, elements, kernel},
 };
 
-pub(crate) fn ensemble(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn ensemble(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let aggregate = match attributes.int("aggregate_function", 1) {
         0 => Aggregate::Average,

@@ -13,13 +13,12 @@ use super::{
     read::{doubles, targets, trees},
 };
 use crate::{
-    building::BuildContext,
     faults::{Limit, Refusal},
     lowered::OnnxNode,
-    ops::{Attributes, Fact, Kernel, elements, kernel},
+    ops::{Attributes, Compute, Fact, Kernel, elements, kernel},
 };
 
-pub(crate) fn regressor(_: &BuildContext, node: &OnnxNode) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn regressor(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let aggregate = match attributes.text("aggregate_function", "SUM") {
         "SUM" => Aggregate::Sum,
@@ -58,10 +57,6 @@ pub(super) struct Regressor {
 }
 
 impl Kernel for Regressor {
-    fn name(&self) -> &'static str {
-        "TreeEnsembleRegressor"
-    }
-
     fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
         let shape = [rows::count(&inputs[0])?, self.trees.scores().to_dim()];
         let is_double = self.keeps_type && inputs[0].datum_type == DatumType::F64;
@@ -76,10 +71,6 @@ impl Kernel for Regressor {
 
     fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
         self.bound(inputs[0].datum_type()).run(inputs)
-    }
-
-    fn specialized(&self, inputs: &[Fact]) -> Option<Arc<dyn Kernel>> {
-        Some(self.bound(inputs[0].datum_type))
     }
 }
 
@@ -137,10 +128,6 @@ struct Bound<T: Number> {
 }
 
 impl<T: Number> Kernel for Bound<T> {
-    fn name(&self) -> &'static str {
-        "TreeEnsembleRegressor"
-    }
-
     fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
         let shape = [rows::count(&inputs[0])?, self.forest.scores().to_dim()];
         Ok(vec![Fact::new(answer_type(self.is_double), shape)])

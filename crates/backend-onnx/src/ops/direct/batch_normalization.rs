@@ -4,17 +4,27 @@ use std::sync::Arc;
 
 use tract_hir::internal::*;
 
-use super::compute::{Compute, own};
+use super::compute::own;
 use crate::{
     cancelling::Pace,
     faults::ensure_input,
+    lowered::OnnxNode,
     ops::{
         attributes::Attributes,
         batch_normalization::{BatchNormalization as Parameters, Channels},
         elements::with_real,
-        kernel::{Fact, Kernel},
+        kernel::{Compute, Fact, Kernel},
+        rule::Constants,
     },
 };
+
+/// `BatchNormalization`.
+pub(crate) fn batch_normalization(
+    node: &OnnxNode,
+    constants: Constants<'_>,
+) -> TractResult<Box<dyn Compute>> {
+    Ok(Box::new(BatchNormalization::of(Attributes(node), constants)?))
+}
 
 #[derive(Debug)]
 pub(super) struct BatchNormalization {

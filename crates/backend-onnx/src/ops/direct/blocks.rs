@@ -4,12 +4,20 @@ use std::sync::Arc;
 
 use tract_hir::internal::*;
 
-use super::{compute::Compute, moves::reordered};
+use super::moves::reordered;
 use crate::{
     faults::{Refusal, ensure_input},
     lowered::OnnxNode,
-    ops::{attributes::Attributes, kernel::Fact},
+    ops::{
+        attributes::Attributes,
+        kernel::{Compute, Fact},
+    },
 };
+
+/// `DepthToSpace` or `SpaceToDepth`.
+pub(crate) fn blocks(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+    Ok(Box::new(Blocks::of(node)?))
+}
 
 /// `DepthToSpace` and `SpaceToDepth`.
 #[derive(Debug)]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tract_hir::internal::*;
 
-use super::compute::{Compute, own};
+use super::compute::own;
 use crate::{
     cancelling::Pace,
     faults::ensure_input,
@@ -13,9 +13,15 @@ use crate::{
         activation::Activation,
         attributes::Attributes,
         elements::{elements, with_number},
-        kernel::Fact,
+        kernel::{Compute, Fact},
+        rule::Constants,
     },
 };
+
+/// `Clip`.
+pub(crate) fn clip_of(node: &OnnxNode, constants: Constants<'_>) -> TractResult<Box<dyn Compute>> {
+    Ok(Box::new(Clip::of(node, constants)))
+}
 
 #[derive(Debug)]
 pub(super) struct Clip {

@@ -4,13 +4,21 @@ use std::sync::Arc;
 
 use tract_hir::internal::*;
 
-use super::{compute::Compute, pairs::joined};
-use crate::ops::{
-    binary::pairs,
-    elements::{Element, with_number},
-    kernel::Fact,
-    shapes,
+use super::pairs::joined;
+use crate::{
+    lowered::OnnxNode,
+    ops::{
+        binary::pairs,
+        elements::{Element, with_number},
+        kernel::{Compute, Fact},
+        shapes,
+    },
 };
+
+/// `Equal`, `Greater`, `GreaterOrEqual`, `Less` or `LessOrEqual`.
+pub(crate) fn compare(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+    Ok(Box::new(Compare::of(&node.op_type)?))
+}
 
 /// `Equal`, `Greater`, `GreaterOrEqual`, `Less` and `LessOrEqual`. NaN is unequal to everything.
 #[derive(Clone, Copy, Debug)]

@@ -1,53 +1,17 @@
-//! What every operator here is, and what several of them need.
+//! What several operators need.
 
-use std::{fmt, sync::Arc};
+use std::sync::Arc;
 
 use tract_hir::internal::*;
 
 use crate::{
     faults::{BadInput, Unsupported, ensure_input},
-    ops::{activation::Activation, elements::elements, kernel::Fact, packs::Packs},
+    ops::{elements::elements, kernel::Fact},
     size,
 };
 
-/// What computes an operator. The inputs are those that are given, in their order.
-pub(super) trait Compute: fmt::Debug + Send + Sync {
-    /// The types and dimensions of the outputs, or why the inputs do not fit. In a run all dimensions are numbers, and all inputs
-    /// constants; before it dimensions may be unknown. `None` if the outputs are only known once they are computed.
-    fn outputs(&self, _inputs: &[Fact]) -> TractResult<Option<Vec<Fact>>> {
-        Ok(None)
-    }
-
-    /// Keeps what it makes of a constant among its inputs, and says which: [`Compute::run`] is given nothing in its place from then on.
-    fn take_over(
-        &mut self,
-        _constants: &[Option<Arc<Tensor>>],
-        _packs: &mut Packs,
-    ) -> TractResult<Option<usize>> {
-        Ok(None)
-    }
-
-    /// The function of single floats that it is, if it is one and nothing decides in a run which.
-    fn activation(&self) -> Option<Activation> {
-        None
-    }
-
-    /// What gives its input times its result, if there is something.
-    fn gated(&self) -> Option<Box<dyn Compute>> {
-        None
-    }
-
-    /// Takes over a function that all numbers of its result go through, if it computes that on its way.
-    fn follow(&mut self, _activation: &Activation) -> bool {
-        false
-    }
-
-    /// The outputs, of inputs that [`Compute::outputs`] has found to fit. An input that nothing else holds may be written over.
-    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<TVec<Arc<Tensor>>>;
-}
-
 /// Why nothing computes an operator for a type that no row of the table admits.
-pub(super) fn unsupported(datum_type: DatumType) -> TractError {
+pub(in crate::ops) fn unsupported(datum_type: DatumType) -> TractError {
     Unsupported::Here(format!("is not supported for inputs of {datum_type:?}")).into()
 }
 

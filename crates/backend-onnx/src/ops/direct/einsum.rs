@@ -5,18 +5,24 @@ use std::sync::Arc;
 use onnx_gemm::{add_gemm, gemm};
 use tract_hir::internal::*;
 
-use super::compute::{Compute, unsupported};
+use super::compute::unsupported;
 use crate::{
     cancelling::Pace,
     faults::{Misfit, Refusal},
+    lowered::OnnxNode,
     ops::{
         attributes::Attributes,
         conditions,
         contraction::{Multiply, Operand, contracted},
         elements::{Factor, elements},
-        kernel::Fact,
+        kernel::{Compute, Fact},
     },
 };
+
+/// `Einsum`.
+pub(crate) fn einsum(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+    Ok(Box::new(Einsum::of(Attributes(node))?))
+}
 
 const DOTS: &str = "...";
 

@@ -5,14 +5,41 @@ use std::sync::Arc;
 use tract_hir::internal::*;
 
 use super::{
-    compute::{Compute, empty, integers, known_integers, sizes},
+    compute::{empty, integers, known_integers, sizes},
     texts,
 };
 use crate::{
     cancelling::Pace,
     faults::{Refusal, ensure_input},
-    ops::{elements::elements, kernel::Fact, shapes},
+    lowered::OnnxNode,
+    ops::{
+        attributes::Attributes,
+        elements::elements,
+        kernel::{Compute, Fact},
+        shapes,
+    },
 };
+
+/// `Tile`.
+pub(crate) fn tile(_: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+    Ok(Box::new(Tile))
+}
+
+/// `Expand`.
+pub(crate) fn expand(_: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+    Ok(Box::new(Expand))
+}
+
+/// `Where`.
+pub(crate) fn condition(_: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+    Ok(Box::new(Where))
+}
+
+/// `ConstantOfShape`.
+pub(crate) fn constant_of_shape(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+    let value = Attributes(node).get("value").and_then(|value| value.t.clone());
+    Ok(Box::new(ConstantOfShape::of(value)?))
+}
 
 /// How far apart in a value are the elements that follow each other along the axes of a shape it is repeated to: 0 where they are the
 /// same one.

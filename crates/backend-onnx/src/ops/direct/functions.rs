@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tract_hir::internal::*;
 
-use super::compute::{Compute, own};
+use super::compute::own;
 use crate::{
     cancelling::Pace,
     lowered::OnnxNode,
@@ -12,11 +12,21 @@ use crate::{
         activation::Activation,
         attributes::Attributes,
         elements::{elements, filled},
-        kernel::Fact,
+        kernel::{Compute, Fact},
         vector::each,
         whole,
     },
 };
+
+/// A function of single numbers, such as `Abs`.
+pub(crate) fn function(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+    Ok(Box::new(Function::of(node)?))
+}
+
+/// `IsInf`, `IsNaN` or `Not`.
+pub(crate) fn truth(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+    Ok(Box::new(Truth::of(node)?))
+}
 
 /// A function of floats, and of whole numbers where the operator has them.
 #[derive(Debug)]

@@ -4,19 +4,37 @@ use std::{ops::RangeInclusive, sync::Arc};
 
 use tract_hir::internal::*;
 
-use super::{
-    compute::{Compute, own},
-    moves,
-};
+use super::{compute::own, moves};
 use crate::{
     cancelling::Pace,
     faults::{Unsupported, ensure_input},
+    lowered::OnnxNode,
     ops::{
         attributes::Attributes,
         elements::{Real, elements, filled, with_real},
-        kernel::Fact,
+        kernel::{Compute, Fact},
     },
 };
+
+/// `Ranked`.
+pub(crate) fn ranked(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+    Ok(Box::new(Ranked::of(Attributes(node))))
+}
+
+/// `SameShape`.
+pub(crate) fn same_shape(_: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+    Ok(Box::new(SameShape))
+}
+
+/// `SplitHeads`.
+pub(crate) fn split_heads(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+    Ok(Box::new(SplitHeads::of(Attributes(node))))
+}
+
+/// `TransposeLast`.
+pub(crate) fn transpose_last(_: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+    Ok(Box::new(TransposeLast))
+}
 
 /// The last two dimensions the other way round, however many there are.
 #[derive(Debug)]

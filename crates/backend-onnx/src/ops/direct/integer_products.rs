@@ -5,20 +5,32 @@ use std::sync::Arc;
 use onnx_gemm::{PackedIntegers, integer_gemm};
 use tract_hir::internal::*;
 
-use super::{compute::Compute, products::fitting};
+use super::products::fitting;
 use crate::{
     cancelling::Pace,
     faults::{Refusal, Unsupported, ensure_input},
+    lowered::OnnxNode,
     ops::{
         attributes::Attributes,
         elements::{Element, elements, tensor},
-        kernel::Fact,
+        kernel::{Compute, Fact},
         matrices::matrices,
         quantize,
+        rule::Constants,
         zero_points::{Line, expect_bytes, rounded, without_zero_points},
     },
     size,
 };
+
+/// `MatMulInteger`.
+pub(crate) fn mat_mul_integer(node: &OnnxNode, constants: Constants<'_>) -> TractResult<Box<dyn Compute>> {
+    Ok(Box::new(MatMulInteger::of(Attributes(node), constants)?))
+}
+
+/// `QLinearMatMul`.
+pub(crate) fn q_linear_mat_mul(_: &OnnxNode, constants: Constants<'_>) -> TractResult<Box<dyn Compute>> {
+    Ok(Box::new(QLinearMatMul::of(constants)?))
+}
 
 /// The second factor, if it and its zero points are constants.
 fn packed(

@@ -6,22 +6,33 @@ use onnx_gemm::integer_gemm;
 use tract_hir::internal::*;
 
 use super::{
-    compute::Compute,
     integer_products::{expect_scales, expect_zero_point, list},
     windows::{Shape, Sizes, expect_bias},
 };
 use crate::{
     cancelling::Pace,
     faults::{Refusal, ensure_input},
+    lowered::OnnxNode,
     ops::{
         attributes::Attributes,
         elements::{Element, elements, tensor},
-        kernel::Fact,
+        kernel::{Compute, Fact},
         quantize,
+        rule::Constants,
         zero_points::{Line, expect_bytes, rounded, without_zero_points},
     },
     size,
 };
+
+/// `ConvInteger`.
+pub(crate) fn conv_integer(node: &OnnxNode, constants: Constants<'_>) -> TractResult<Box<dyn Compute>> {
+    Ok(Box::new(ConvInteger::of(Attributes(node), constants)?))
+}
+
+/// `QLinearConv`.
+pub(crate) fn q_linear_conv(node: &OnnxNode, constants: Constants<'_>) -> TractResult<Box<dyn Compute>> {
+    Ok(Box::new(QLinearConv::of(Attributes(node), constants)?))
+}
 
 /// Sums of so many products of 8-bit numbers are exact in FP32, whose convolutions write no windows out.
 const EXACT_DEPTH: usize = (1 << 24) / (255 * 255);

@@ -4,12 +4,26 @@ use std::sync::Arc;
 
 use tract_hir::internal::*;
 
-use super::compute::{Compute, empty};
+use super::compute::empty;
 use crate::{
     faults::ensure_input,
     lowered::OnnxNode,
-    ops::{attributes::Attributes, elements::elements, kernel::Fact},
+    ops::{
+        attributes::Attributes,
+        elements::elements,
+        kernel::{Compute, Fact},
+    },
 };
+
+/// `Dropout`.
+pub(crate) fn dropout(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+    Ok(Box::new(Dropout::of(node)))
+}
+
+/// `Identity`.
+pub(crate) fn identity(_: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+    Ok(Box::new(Identity))
+}
 
 #[derive(Debug)]
 pub(super) struct Identity;

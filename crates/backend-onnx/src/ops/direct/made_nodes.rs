@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use tract_hir::internal::Tensor;
 
-use super::compute::Compute;
 use crate::{
     lowered::{OnnxAttribute, OnnxNode},
     ops::Packs,
@@ -48,7 +47,7 @@ pub(super) fn with_text(mut node: OnnxNode, name: &str, text: &str) -> OnnxNode 
 }
 
 /// An operator that has taken over what it keeps of constants.
-pub(super) fn with<C: Compute>(mut operator: C, constants: &[Option<Arc<Tensor>>]) -> C {
+pub(super) fn with<C: crate::ops::Compute>(mut operator: C, constants: &[Option<Arc<Tensor>>]) -> C {
     operator.take_over(constants, &mut Packs::beside(0)).unwrap();
     operator
 }

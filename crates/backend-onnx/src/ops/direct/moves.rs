@@ -5,15 +5,31 @@ use std::sync::Arc;
 use tract_hir::internal::*;
 
 use super::{
-    compute::{Compute, empty, integers},
+    compute::{empty, integers},
     texts,
 };
 use crate::{
     cancelling::Pace,
     faults::ensure_input,
     input_check::within,
-    ops::{axis::axis, kernel::Fact, moved_axis::transpose},
+    lowered::OnnxNode,
+    ops::{
+        attributes::Attributes,
+        axis::axis,
+        kernel::{Compute, Fact},
+        moved_axis::transpose,
+    },
 };
+
+/// `Gather`.
+pub(crate) fn gather(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+    Ok(Box::new(Gather(Attributes(node).int("axis", 0))))
+}
+
+/// `Transpose`.
+pub(crate) fn transpose_of(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+    Ok(Box::new(Transpose(Attributes(node).ints("perm").to_vec())))
+}
 
 /// `Transpose`, to an order of the axes; the reverse one if none is given.
 #[derive(Debug)]

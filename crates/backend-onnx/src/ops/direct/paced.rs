@@ -159,7 +159,7 @@ impl Case {
         };
         let mut inputs: TVec<Arc<Tensor>> = self.inputs.into_iter().flatten().map(Arc::new).collect();
         let constants = vec![None; inputs.len()];
-        let direct = match Direct::new(&ops::context(), &node, &constants) {
+        let direct = match Direct::new(&node, &constants) {
             Ok(direct) => direct,
             Err(error) => return Some(format!("cannot be made: {error:#}")),
         };

@@ -4,16 +4,21 @@ use std::sync::Arc;
 
 use tract_hir::internal::*;
 
-use super::compute::Compute;
 use crate::{
     faults::ensure_input,
+    lowered::OnnxNode,
     ops::{
         binary::{Function, combined},
         elementwise::has_zero,
-        kernel::Fact,
+        kernel::{Compute, Fact},
         shapes,
     },
 };
+
+/// A function of single numbers, such as `Add`.
+pub(crate) fn pair(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+    Ok(Box::new(Pair::of(&node.op_type)?))
+}
 
 /// `Add`, `And`, `Div`, `Max`, `Min`, `Mul`, `Or`, `Sub`, `Sum` and `Xor`.
 #[derive(Debug)]

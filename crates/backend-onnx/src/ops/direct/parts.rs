@@ -5,15 +5,29 @@ use std::sync::Arc;
 use tract_hir::internal::*;
 
 use super::{
-    compute::{Compute, empty, integers, known_integers, sizes},
+    compute::{empty, integers, known_integers, sizes},
     texts,
 };
 use crate::{
     cancelling::Pace,
     faults::ensure_input,
     lowered::OnnxNode,
-    ops::{attributes::Attributes, axis::axis, kernel::Fact},
+    ops::{
+        attributes::Attributes,
+        axis::axis,
+        kernel::{Compute, Fact},
+    },
 };
+
+/// `Split`.
+pub(crate) fn split(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+    Ok(Box::new(Split::of(node)))
+}
+
+/// `Concat`.
+pub(crate) fn concat(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+    Ok(Box::new(Concat(Attributes(node).int("axis", 0))))
+}
 
 /// `Concat`, along an axis.
 #[derive(Debug)]

@@ -4,19 +4,29 @@ use std::sync::Arc;
 
 use tract_hir::internal::*;
 
-use super::compute::Compute;
 use crate::{
     cancelling::Pace,
+    lowered::OnnxNode,
     ops::{
         attributes::Attributes,
         average_pool,
         elements::tensor,
-        kernel::Fact,
+        kernel::{Compute, Fact},
         max_pool::{self, by_columns},
         pooling::Axis,
         window::Window,
     },
 };
+
+/// `AveragePool`.
+pub(crate) fn average_pool(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+    Ok(Box::new(Pool::average(Attributes(node))?))
+}
+
+/// `MaxPool`.
+pub(crate) fn max_pool(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+    Ok(Box::new(Pool::maximum(Attributes(node))?))
+}
 
 /// A pool over the last axes of images; batch and channels are before them.
 #[derive(Debug)]

@@ -5,19 +5,30 @@ use std::{borrow::Cow, sync::Arc};
 use onnx_gemm::{PackedMatrix, add_gemm, gemm, transpose};
 use tract_hir::internal::*;
 
-use super::compute::{Compute, unsupported};
+use super::compute::unsupported;
 use crate::{
     cancelling::Pace,
     faults::{BadInput, Misfit, Refusal},
+    lowered::OnnxNode,
     ops::{
         attributes::Attributes,
         elements::{Element, Factor, elements, filled},
-        kernel::Fact,
+        kernel::{Compute, Fact},
         matrices::{Sizes, matrices, sizes},
         packs::{Order, Packs},
     },
     size,
 };
+
+/// `Gemm`.
+pub(crate) fn gemm_of(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+    Ok(Box::new(Gemm::of(Attributes(node))))
+}
+
+/// `MatMul`.
+pub(crate) fn mat_mul(_: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+    Ok(Box::new(MatMul::default()))
+}
 
 /// `MatMul`.
 #[derive(Debug, Default)]

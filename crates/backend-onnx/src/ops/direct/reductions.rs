@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tract_hir::internal::*;
 
-use super::compute::{Compute, known_integers};
+use super::compute::known_integers;
 use crate::{
     cancelling::Pace,
     faults::ensure_input,
@@ -13,11 +13,28 @@ use crate::{
         attributes::Attributes,
         axis::axis,
         elements::{elements, tensor, with_number},
-        kernel::{Fact, Kernel},
+        kernel::{Compute, Fact, Kernel},
         reduce::{self, greatest},
         sums::{Finish, Sums, Term},
     },
 };
+
+/// `ArgMax` or `ArgMin`.
+pub(crate) fn argument(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+    Ok(Box::new(Argument::of(node)))
+}
+
+/// `GlobalAveragePool` or `GlobalMaxPool`.
+pub(crate) fn global_pool(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+    Ok(Box::new(GlobalPool {
+        is_max: node.op_type == "GlobalMaxPool",
+    }))
+}
+
+/// A function of single numbers, such as `ReduceL1`.
+pub(crate) fn reduce(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+    Ok(Box::new(Reduce::of(node)?))
+}
 
 /// `ReduceSum` and the like.
 #[derive(Debug)]

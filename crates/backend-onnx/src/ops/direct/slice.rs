@@ -4,19 +4,23 @@ use std::sync::Arc;
 
 use tract_hir::internal::*;
 
-use super::compute::{Compute, integers};
+use super::compute::integers;
 use crate::{
     faults::ensure_input,
     lowered::OnnxNode,
     ops::{
         attributes::Attributes,
         axis::axis,
-        kernel::{Fact, unknown},
+        kernel::{Compute, Fact, unknown},
         numbers::{FARTHEST, clamped},
         picked::{Places, picked},
-        slice::positions,
     },
 };
+
+/// `Slice`.
+pub(crate) fn slice(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+    Ok(Box::new(Slice::of(node)?))
+}
 
 #[derive(Debug)]
 pub(super) struct Slice {
@@ -163,6 +167,35 @@ impl Compute for Slice {
             }
         }
         Ok(tvec![value])
+    }
+}
+
+/// The first element of a slice and how many there are, as ONNX clamps them.
+fn positions(start: i64, end: i64, step: i64, dim: i64) -> (i64, i64) {
+    let from_start = |bound: i64| {
+        if bound < 0 {
+            bound.saturating_add(dim)
+        } else {
+            bound
+        }
+    };
+    let (start, end) = (from_start(start), from_start(end));
+    let (start, distance) = match step > 0 {
+        true => {
+            let start = start.clamp(0, dim);
+            (start, end.clamp(0, dim) - start)
+        }
+        false => {
+            // Other than in NumPy, a start before the first element is the first one.
+            let last = dim - 1;
+            let start = start.clamp(0.min(last), last);
+            (start, start - end.clamp(-1, last))
+        }
+    };
+    let step = step.unsigned_abs();
+    match u64::try_from(distance) {
+        Ok(distance @ 1..) => (start, distance.div_ceil(step) as i64),
+        _ => (0, 0),
     }
 }
 

@@ -56,7 +56,10 @@ pub(super) mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
     use super::*;
-    use crate::ops::{direct::compute::Compute, kernel::Fact, shapes};
+    use crate::ops::{
+        kernel::{Compute, Fact},
+        shapes,
+    };
 
     pub(in crate::ops::direct) fn texts(shape: &[usize], texts: &[&str]) -> Tensor {
         tensor(shape, texts.iter().map(ToString::to_string).collect()).unwrap()

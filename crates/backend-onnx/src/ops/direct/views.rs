@@ -4,15 +4,52 @@ use std::sync::Arc;
 
 use tract_hir::internal::*;
 
-use super::compute::{Compute, integers, known_integers, reshaped, sizes};
+use super::compute::{integers, known_integers, reshaped, sizes};
 use crate::{
     faults::ensure_input,
+    lowered::OnnxNode,
     ops::{
+        attributes::Attributes,
         axis::axis,
-        kernel::{Fact, unknown},
+        kernel::{Compute, Fact, unknown},
         shapes,
     },
 };
+
+/// `Size`.
+pub(crate) fn size(_: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+    Ok(Box::new(Size))
+}
+
+/// `Reshape`.
+pub(crate) fn reshape(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+    Ok(Box::new(Reshape {
+        allows_zero: Attributes(node).int("allowzero", 0) != 0,
+    }))
+}
+
+/// `Flatten`.
+pub(crate) fn flatten(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+    Ok(Box::new(Flatten(Attributes(node).int("axis", 1))))
+}
+
+/// `Unsqueeze`.
+pub(crate) fn unsqueeze(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+    Ok(Box::new(Unsqueeze(Attributes(node).ints("axes").to_vec())))
+}
+
+/// `Squeeze`.
+pub(crate) fn squeeze(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+    Ok(Box::new(Squeeze(Attributes(node).ints("axes").to_vec())))
+}
+
+/// `Shape`.
+pub(crate) fn shape(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+    Ok(Box::new(Shape {
+        start: Attributes(node).int("start", 0),
+        end: Attributes(node).get("end").map(|end| end.i),
+    }))
+}
 
 /// A reshaping whose result's dimensions follow from those of its inputs: `known` has them all, `unknown` some of them.
 fn outputs(

@@ -5,16 +5,17 @@ use std::sync::Arc;
 use onnx_gemm::{add_gemm, gemm};
 use tract_hir::internal::*;
 
-use super::compute::{Compute, unsupported};
+use super::compute::unsupported;
 use crate::{
     cancelling::Pace,
     faults::Refusal,
+    lowered::OnnxNode,
     ops::{
         activation::Activation,
         attributes::Attributes,
         convolution::{Convolution, Geometry, packed, unpacked},
         elements::{Factor, elements, filled, tensor},
-        kernel::{Fact, Kernel},
+        kernel::{Compute, Fact, Kernel},
         packs::{Order, Packs},
         pooling::Axis,
         unfolded::Unfolded,
@@ -22,6 +23,11 @@ use crate::{
     },
     size,
 };
+
+/// `Conv`.
+pub(crate) fn conv(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+    Ok(Box::new(Conv::of(Attributes(node))?))
+}
 
 /// What convolutions of all types have in common.
 #[derive(Debug)]

@@ -1,15 +1,7 @@
-//! Made-up inputs, of the smallest sizes that a model takes: each model answers them once before it is ready.
+//! Shapes of made-up inputs, the smallest first.
 
-use tract_hir::{
-    internal::{IntoTValue, Tensor, bail},
-    prelude::{DatumType, TValue, TVec, TractResult},
-};
-
-use oip_types::DataType;
-use onnx_graph::{Dim, ElementType, Port};
-use tensor_core::{DType, Shape};
-
-use crate::{dtype, ops::elements};
+use onnx_graph::{Dim, Port};
+use tensor_core::Shape;
 
 /// Sizes for dimensions that are neither a batch nor an image's channels. Small ones come first; the others are there
 /// for networks that shrink what they are given, and for sound, which comes in thousands of samples. Last come sizes of images
@@ -24,15 +16,8 @@ const ROWS: &[u64] = &[2, 8, 32, 64, 512];
 /// Inputs of more elements than this are not tried.
 const MAX_ELEMENTS: u64 = 1 << 24;
 
-/// What an input is filled with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fill {
-    Ones,
-    Zeros,
-}
-
 /// Shapes of all inputs together, to be tried in this order.
-pub(crate) fn shapes(inputs: &[Port]) -> Vec<Vec<Shape>> {
+pub(super) fn shapes(inputs: &[Port]) -> Vec<Vec<Shape>> {
     let mut tried: Vec<Vec<Shape>> = Vec::new();
     let alone = SIZES.iter().map(|&size| (1, size));
     for (rows, size) in alone.chain(ROWS.iter().map(|&size| (size, size))) {
@@ -104,59 +89,12 @@ fn is_past(name: &str) -> bool {
     name.contains("past") && !name.contains("total") && !name.contains('+')
 }
 
-/// Inputs of these shapes.
-pub(crate) fn inputs(ports: &[Port], shapes: &[Shape], fill: Fill) -> TractResult<TVec<TValue>> {
-    let pairs = ports.iter().zip(shapes);
-    pairs
-        .map(|(port, shape)| {
-            // Models of sound that take a rate refuse others than those of speech.
-            let is_rate = is_rate(&port.name)
-                && port.element_type == ElementType::Fixed(DType::I64)
-                && fill == Fill::Ones;
-            Ok(match is_rate {
-                true => Tensor::from(SPEECH_RATE).broadcast_scalar_to_shape(&dims(shape))?,
-                false => input(dtype::of(port.element_type), shape, fill)?,
-            }
-            .into_tvalue())
-        })
-        .collect()
-}
-
-/// Samples a second.
-const SPEECH_RATE: i64 = 16_000;
-
-fn is_rate(name: &str) -> bool {
-    matches!(
-        &*name.to_ascii_lowercase(),
-        "sr" | "rate" | "sample_rate" | "sampling_rate"
-    )
-}
-
-fn dims(shape: &Shape) -> Vec<usize> {
-    shape.dims().iter().map(|&dim| dim as usize).collect()
-}
-
-fn input(datatype: DataType, shape: &Shape, fill: Fill) -> TractResult<Tensor> {
-    let dims = dims(shape);
-    let Some(datum_type) = dtype::to_tract(datatype) else {
-        bail!("{datatype} is not supported");
-    };
-    if datum_type == DatumType::String {
-        let count = shape.element_count() as usize;
-        return elements::tensor(&dims, vec!["a".to_owned(); count]);
-    }
-    match fill {
-        Fill::Zeros => Tensor::zero_dt(datum_type, &dims),
-        Fill::Ones => {
-            let one = Tensor::from(1u8).cast_to_dt(datum_type)?.into_owned();
-            one.broadcast_scalar_to_shape(&dims)
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use onnx_graph::ElementType;
+    use tensor_core::DType;
 
     use super::*;
 
@@ -211,26 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn made_up_values_have_the_datatype() {
-        let shape = Shape::new(&[2]).unwrap();
-        for datatype in [DataType::BOOL, DataType::FP16, DataType::INT64, DataType::UINT8] {
-            let ones = input(datatype, &shape, Fill::Ones).unwrap();
-            assert_eq!(dtype::from_tract(ones.datum_type()), Some(datatype));
-            assert_eq!(
-                ones.cast_to::<f32>()
-                    .unwrap()
-                    .try_as_plain_ram()
-                    .unwrap()
-                    .as_slice::<f32>()
-                    .unwrap(),
-                [1.0, 1.0]
-            );
-        }
-        assert_eq!(input(DataType::Bytes, &shape, Fill::Ones).unwrap().len(), 2);
-    }
-
-    #[test]
-    fn sound_with_a_state_gets_one_row_of_state_and_the_rate_of_speech() {
+    fn sound_with_a_state_gets_one_row_of_state() {
         let sound = port(vec![Dim::Free, Dim::Free]);
         let state = port(vec![Dim::Fixed(2), Dim::Free, Dim::Fixed(128)]);
         let rate = Port::new("sr", ElementType::Fixed(DType::I64), Some(vec![]));
@@ -242,10 +161,5 @@ mod tests {
             .collect();
         assert!(dims.contains(&[&[1, 512], &[2, 1, 128]]), "{dims:?}");
         assert!(dims.contains(&[&[1, 512], &[2, 512, 128]]), "{dims:?}");
-        let made = |fill| {
-            let inputs = inputs(&ports, &tried[0], fill).unwrap();
-            inputs[2].cast_to_scalar::<i64>().unwrap()
-        };
-        assert_eq!((made(Fill::Ones), made(Fill::Zeros)), (16_000, 0));
     }
 }

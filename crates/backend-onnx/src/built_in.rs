@@ -1,0 +1,176 @@
+//! A model that runs without ONNX Runtime.
+
+use oip_service::{CancelToken, LoadContext, Model, ModelSource, RowIndependence};
+use oip_types::{InferOutput, InferRequest, ModelMetadata, ServiceError};
+use onnx_graph::{
+    Signature,
+    expand::{self, Runtime},
+    proto::{self, ModelProto},
+    training,
+};
+use tensor_core::Quoted;
+use tract_hir::prelude::{TValue, TVec};
+
+use crate::{
+    configured_dims, convert,
+    dims::NamedDims,
+    dtype,
+    file_error::refusal,
+    lower, ops,
+    output_metadata::{self, Comparison},
+    size,
+    steps::{Failure, Steps},
+    time_limit,
+};
+
+/// The name of this runtime.
+pub(crate) const BUILT_IN: &str = "built-in";
+
+/// A model that the built-in runtime computes.
+pub(crate) struct OnnxModel {
+    metadata: ModelMetadata,
+    named_dims: NamedDims,
+    steps: Steps,
+    comparison: Comparison,
+    rows: RowIndependence,
+}
+
+impl OnnxModel {
+    pub(crate) fn load(
+        source: &ModelSource,
+        model: &ModelProto,
+        cx: &LoadContext,
+    ) -> Result<Self, ServiceError> {
+        let _limit = time_limit::until(cx.deadline);
+        let runtime = Runtime {
+            has_attribute: ops::has_attribute,
+        };
+        let expanded = expand::expanded(model, &runtime).map_err(refusal)?;
+        let model = expanded.as_ref().unwrap_or(model);
+        // Functions may have been given attributes.
+        training::refuse(model).map_err(refusal)?;
+        let graph = model
+            .graph
+            .as_ref()
+            .ok_or_else(|| ServiceError::invalid(proto::DAMAGED))?;
+        let mut signature = Signature::of(model).map_err(refusal)?;
+        configured_dims::fix(&mut signature, cx).map_err(refusal)?;
+        let named_dims = NamedDims::of(&signature.inputs);
+        let inputs = signature.inputs.iter().map(output_metadata::of_input);
+        let inputs = inputs.collect::<Result<_, _>>()?;
+        let lowered = lower::lower(graph, &signature.opsets)?;
+        let steps = Steps::new(signature, lowered)?;
+        let outputs = steps.signature().outputs.iter().zip(steps.outputs());
+        let outputs = outputs.map(|(port, fact)| output_metadata::of_known(port, fact));
+        let outputs = outputs.collect::<Result<_, _>>()?;
+        let metadata = ModelMetadata::new(source.name.clone(), "onnx_onnxv1", inputs, outputs)
+            .with_versions([source.version.clone()]);
+        Ok(Self {
+            metadata,
+            named_dims,
+            steps,
+            comparison: Comparison::default(),
+            rows: RowIndependence::default(),
+        })
+    }
+
+    /// The same with what its graph proves of its rows.
+    pub(crate) fn with_row_independence(self, rows: RowIndependence) -> Self {
+        Self { rows, ..self }
+    }
+}
+
+impl Model for OnnxModel {
+    fn metadata(&self) -> &ModelMetadata {
+        &self.metadata
+    }
+
+    fn runtime(&self) -> Option<&str> {
+        Some(BUILT_IN)
+    }
+
+    fn row_independence(&self) -> RowIndependence {
+        self.rows.clone()
+    }
+
+    /// Never with loops or sizes that depend on values.
+    fn is_bounded(&self, _rows: u64) -> bool {
+        self.steps.is_bounded()
+    }
+
+    fn infer(
+        &self,
+        mut request: InferRequest,
+        cancel: &CancelToken,
+    ) -> Result<Vec<InferOutput>, ServiceError> {
+        let mut inputs: TVec<TValue> = TVec::new();
+        let mut shapes = Vec::with_capacity(self.metadata.inputs.len());
+        for input in &self.metadata.inputs {
+            let value = request.take_input(&input.name)?;
+            shapes.push(value.shape().clone());
+            let tensor = size::admit_input(&value)
+                .and_then(|()| convert::to_tract(&value))
+                .map_err(|error| error.within(format!("input {}", Quoted(&input.name))))?;
+            inputs.push(tensor.into());
+        }
+        self.named_dims.check(&shapes)?;
+        let outputs = self.steps.run(inputs, cancel).map_err(Failure::answer)?;
+        let named = self.metadata.outputs.iter().zip(outputs);
+        let outputs = named.map(|(output, value)| {
+            output_metadata::check_type(
+                &output.name,
+                output.datatype,
+                dtype::from_tract(value.datum_type()),
+            )?;
+            let value = convert::from_tract(value)?;
+            Ok(InferOutput::new(output.name.as_str(), value))
+        });
+        let outputs = outputs.collect::<Result<Vec<_>, ServiceError>>()?;
+        self.comparison.note(&self.metadata, &outputs);
+        Ok(outputs)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use bytes::Bytes;
+    use oip_types::{ErrorCode, ModelRef};
+    use onnx_graph::proto::{AttributeProto, NodeProto};
+    use tensor_core::{Shape, Tensor};
+
+    use super::*;
+    use crate::made_up::{constant, model, node};
+
+    /// What is only known while a model runs may show that its file is wrong.
+    #[test]
+    fn an_output_of_another_type_than_the_file_declares_is_refused() {
+        let cast = NodeProto {
+            attribute: vec![AttributeProto {
+                name: "to".to_owned(),
+                i: 7,
+                r#type: 2,
+                ..AttributeProto::default()
+            }],
+            ..node("Cast", &["x"], "sizes")
+        };
+        let nodes = vec![
+            cast,
+            node("Greater", &["x", "w"], "truth"),
+            node("Reshape", &["truth", "sizes"], "y"),
+        ];
+        let model = model(nodes, &[-1], &[-1], vec![constant("w", &[1])]);
+        let cx = LoadContext::default();
+        let source = ModelSource::new("m", "1", "m/1/model.onnx", Bytes::new());
+        let model = OnnxModel::load(&source, &model, &cx).unwrap();
+        let one = Tensor::from_vec(Shape::new(&[1]).unwrap(), vec![1f32]).unwrap();
+        let request = InferRequest::new(ModelRef::new("m", None).unwrap()).with_input("x", one);
+        let error = model.infer(request, &CancelToken::new(None)).unwrap_err();
+        let message = "output 'y' is declared as FP32, but would be BOOL";
+        assert_eq!(
+            (error.code(), error.message()),
+            (ErrorCode::InvalidArgument, message)
+        );
+    }
+}

@@ -1,0 +1,80 @@
+//! What is not computed here and what ONNX Runtime may compute: how a refusal says so.
+
+use std::{error::Error, fmt};
+
+use oip_types::ServiceError;
+use onnx_graph::{proto::ModelProto, structure};
+
+use crate::other_runtime;
+
+/// The cause of an error for which not the file is to blame but this runtime.
+#[derive(Debug)]
+pub(crate) enum RuntimeLimit {
+    /// An operator, an attribute or a datatype that is not supported.
+    Unsupported,
+    /// The same, and ONNX Runtime does not support it either.
+    Everybodys,
+    /// Something else.
+    Unexplained(Box<dyn Error + Send + Sync>),
+}
+
+impl fmt::Display for RuntimeLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the built-in runtime does not compute this")
+    }
+}
+
+impl Error for RuntimeLimit {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Self::Unexplained(cause) => Some(cause.as_ref()),
+            Self::Unsupported | Self::Everybodys => None,
+        }
+    }
+}
+
+/// What stands in a refusal's reason when ONNX Runtime can run the model.
+pub(crate) const OTHER_RUNTIME: &str = "ONNX Runtime can run this: ";
+
+/// Adds the ways out to a refusal, if the limits of this runtime are the only reason: ONNX Runtime if it has all operators of the
+/// model, for which `how` says what to do, and another export.
+pub(crate) fn with_ways_out(error: ServiceError, model: &ModelProto, how: &str) -> ServiceError {
+    let limit = error.source().and_then(<dyn Error>::downcast_ref::<RuntimeLimit>);
+    let Some(limit) = limit.filter(|_| structure::check(model).is_ok()) else {
+        return error;
+    };
+    let missing = match limit {
+        RuntimeLimit::Everybodys => Some(String::new()),
+        _ => other_runtime::missing(model),
+    };
+    let mut message = error.message().to_owned();
+    message.push_str("; ");
+    match missing {
+        None => {
+            message.push_str(OTHER_RUNTIME);
+            message.push_str(how);
+            message.push_str("; or ");
+        }
+        Some(node) if message.starts_with(&node) => {
+            message.push_str("ONNX Runtime does not have it either; ");
+        }
+        Some(node) => {
+            message.push_str("ONNX Runtime does not have ");
+            message.push_str(&node);
+            message.push_str("; ");
+        }
+    }
+    message.push_str(match uses_own(model) {
+        true => {
+            "export the model without ONNX Runtime's own operators, before its optimizer or quantizer rewrote it"
+        }
+        false => "export the model with other operators, or for an operator set from 11 to 25",
+    });
+    ServiceError::invalid(message).caused_by(error)
+}
+
+/// Whether a model has operators that only ONNX Runtime knows.
+fn uses_own(model: &ModelProto) -> bool {
+    let nodes = model.graph.iter().flat_map(|graph| &graph.node);
+    nodes.into_iter().any(|node| node.domain == "com.microsoft")
+}
