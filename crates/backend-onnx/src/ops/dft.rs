@@ -1,14 +1,14 @@
-//! `DFT`: tract's does not look at the length that is asked for, nor at the axis that operator set 20 transforms by default.
+//! `DFT`.
 
 use std::sync::Arc;
 
-use rustfft::{Fft, FftPlannerScalar, num_complex::Complex};
 use tract_hir::internal::*;
 
 use super::{
     attributes::Attributes,
     axis,
     elements::{elements, of_type, scalar, tensor},
+    fourier::{Complex, Transform},
     kernel::{Fact, Kernel, kernel},
 };
 use crate::{
@@ -132,7 +132,7 @@ impl Kernel for Dft {
             "a DFT of {length} numbers, the limit is {MAX_LENGTH}"
         );
         // A line, what it is computed in, and tables, which are longer where the length is a prime number.
-        size::admit_now(length as u64 * 10 * size_of::<Complex<f64>>() as u64)?;
+        size::admit_now(Transform::bytes(length))?;
         let width = shape[axis + 1..shape.len() - 1].iter().product();
         let lines = Lines {
             parts,
@@ -168,27 +168,20 @@ struct Lines {
 
 impl Lines {
     fn transform(&self, values: &[f64], results: &mut [f64], is_inverse: bool) -> TractResult<()> {
-        // The planners with vector instructions would take half a megabyte of the program.
-        let mut planner = FftPlannerScalar::new();
-        let fft: Arc<dyn Fft<f64>> = match is_inverse {
-            true => planner.plan_fft_inverse(self.length),
-            false => planner.plan_fft_forward(self.length),
-        };
+        let mut pace = Pace::default();
+        let mut transform = Transform::new(self.length, is_inverse, &mut pace)?;
         let scale = if is_inverse { 1.0 / self.length as f64 } else { 1.0 };
         let mut line = vec![Complex::default(); self.length];
-        let mut scratch = vec![Complex::default(); fft.get_inplace_scratch_len()];
-        let mut pace = Pace::default();
         for (block, results) in results.chunks_exact_mut(self.count * self.width * 2).enumerate() {
             let block = &values[block * self.size * self.width * self.parts..];
             for column in 0..self.width {
-                pace.spend(16 * self.length as u64)?;
                 line.fill(Complex::default());
                 for (at, number) in line.iter_mut().take(self.size).enumerate() {
                     let place = (at * self.width + column) * self.parts;
                     number.re = block[place];
                     number.im = if self.parts == 2 { block[place + 1] } else { 0.0 };
                 }
-                fft.process_with_scratch(&mut line, &mut scratch);
+                transform.run(&mut line, &mut pace)?;
                 for (at, number) in line[..self.count].iter().enumerate() {
                     let place = (at * self.width + column) * 2;
                     results[place] = number.re * scale;

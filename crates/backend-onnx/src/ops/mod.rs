@@ -28,6 +28,7 @@ mod elementwise;
 #[cfg(test)]
 mod extreme_numbers;
 mod eye_like;
+mod fourier;
 mod gate_functions;
 mod grid_sample;
 mod grouped_attention;

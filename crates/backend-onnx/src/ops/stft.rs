@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use rustfft::{FftPlannerScalar, num_complex::Complex};
 use tract_hir::internal::*;
 
 use super::{
     attributes::Attributes,
     elements::{elements, of_type, tensor},
+    fourier::{Complex, Transform},
     kernel::{Fact, Kernel, kernel},
 };
 use crate::{
@@ -135,7 +135,7 @@ impl Kernel for Stft {
         let made = [batch, frames, bins, 2];
         size::admit_shape(DatumType::F64, &made)?;
         // A line, what it is computed in, and tables.
-        size::admit_now(frame as u64 * 10 * size_of::<Complex<f64>>() as u64)?;
+        size::admit_now(Transform::bytes(frame))?;
         let values = signal.cast_to::<f64>()?;
         let values = elements::<f64>(&values)?;
         let window = match self.window {
@@ -146,11 +146,10 @@ impl Kernel for Stft {
             Some(window) => elements::<f64>(window)?.to_vec(),
             None => vec![1.0; frame],
         };
-        let fft = FftPlannerScalar::new().plan_fft_forward(frame);
-        let mut scratch = vec![Complex::default(); fft.get_inplace_scratch_len()];
+        let mut pace = Pace::default();
+        let mut transform = Transform::new(frame, false, &mut pace)?;
         let mut numbers = vec![Complex::default(); frame];
         let mut results = Vec::with_capacity(made.iter().product());
-        let mut pace = Pace::default();
         for signal in values.chunks_exact((length * parts).max(1)) {
             for first in (0..frames).map(|at| at * step) {
                 pace.spend(frame as u64)?;
@@ -163,7 +162,7 @@ impl Kernel for Stft {
                         0.0
                     };
                 }
-                fft.process_with_scratch(&mut numbers, &mut scratch);
+                transform.run(&mut numbers, &mut pace)?;
                 results.extend(numbers[..bins].iter().flat_map(|number| [number.re, number.im]));
             }
         }
