@@ -1,7 +1,8 @@
 //! Casts between element types, with the semantics of Rust's `as`.
 //!
-//! Floats are truncated to integers and clamped to their range, NaN becomes 0, wider integers wrap. FP16 is cast by way of FP32.
-//! Booleans become 0 and 1; numbers other than 0, NaN included, become true. Strings are not cast.
+//! Floats are truncated to integers and clamped to their range, NaN becomes 0, wider integers wrap. FP16 is
+//! cast by way of FP32. Booleans become 0 and 1; numbers other than 0, NaN included, become true. Strings are
+//! not cast.
 
 use std::borrow::Cow;
 

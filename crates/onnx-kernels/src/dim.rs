@@ -14,8 +14,8 @@ use crate::ShortVec;
 
 /// A dimension that may be unknown until a model runs.
 ///
-/// Arithmetic is exact: it gives a number if both operands are numbers and the result fits, and otherwise an unknown
-/// dimension. Only `x + 0`, `x - 0`, `x * 1`, `x / 1`, `x * 0` and `x - x` are simplified.
+/// Arithmetic is exact: it gives a number if both operands are numbers and the result fits, and otherwise an
+/// unknown dimension. Only `x + 0`, `x - 0`, `x * 1`, `x / 1`, `x * 0` and `x - x` are simplified.
 ///
 /// ```
 /// use onnx_kernels::Dim;
@@ -224,8 +224,8 @@ impl<D: ToDim> Product<D> for Dim {
 
 /// The shape that shapes are broadcast to, aligned at the last axis.
 ///
-/// Equal dimensions stay, 1 gives way to any other, and an unknown dimension to a known one other than 1. Two different
-/// unknown dimensions give a new unknown one.
+/// Equal dimensions stay, 1 gives way to any other, and an unknown dimension to a known one other than 1. Two
+/// different unknown dimensions give a new unknown one.
 ///
 /// # Errors
 /// If two known dimensions of one axis differ, and neither is 1.
@@ -248,9 +248,7 @@ pub fn broadcast(shapes: &[&[Dim]]) -> Result<ShortVec<Dim>> {
                 (one, Dim::Known(1)) => one,
                 (Dim::Known(1), other) => other,
                 (Dim::Known(one), Dim::Known(other)) => {
-                    bail!(
-                        "the shapes {shapes:?} cannot be broadcast together: {one} and {other} elements along one axis"
-                    )
+                    bail!("cannot broadcast the shapes {shapes:?}: {one} and {other} elements along one axis")
                 }
                 (known @ Dim::Known(_), _) | (_, known @ Dim::Known(_)) => known,
                 _ => Dim::unknown(),

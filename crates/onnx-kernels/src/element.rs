@@ -8,7 +8,8 @@ use crate::{ElementType, storage::Stored};
 
 /// A Rust type that elements of a tensor have.
 ///
-/// It is implemented for `bool`, integers, `f16`, `f32`, `f64` and `String`, and cannot be implemented elsewhere.
+/// It is implemented for `bool`, integers, `f16`, `f32`, `f64` and `String`, and cannot be implemented
+/// elsewhere.
 ///
 /// ```
 /// use onnx_kernels::{Element, ElementType, Tensor};
@@ -44,7 +45,9 @@ macro_rules! elements {
         })*
     };
 }
-elements! { Bool bool, U8 u8, U16 u16, U32 u32, U64 u64, I8 i8, I16 i16, I32 i32, I64 i64, F16 f16, F32 f32, F64 f64 }
+elements! {
+    Bool bool, U8 u8, U16 u16, U32 u32, U64 u64, I8 i8, I16 i16, I32 i32, I64 i64, F16 f16, F32 f32, F64 f64
+}
 
 impl Element for String {
     const ELEMENT_TYPE: ElementType = ElementType::String;
@@ -57,7 +60,7 @@ impl Element for String {
 
 /// The type that stands for all elements of its width: `u8`, `u16`, `u32`, `u64`, and `String`.
 ///
-/// Operators that only move elements are written for units, so that they are compiled for 5 types instead of 13.
+/// Operators that only move elements are written for units: compiled for 5 types, not for 13.
 /// [`with_unit!`](crate::with_unit) binds the unit of an element type.
 ///
 /// ```
@@ -120,7 +123,10 @@ macro_rules! with_unit {
 #[macro_export]
 macro_rules! with_number {
     ($element_type:expr, $T:ident => $body:expr) => {
-        $crate::with_number!(@match $element_type, $T => $body, U8 u8, U16 u16, U32 u32, U64 u64, I8 i8, I16 i16, I32 i32, I64 i64, F16 $crate::prelude::f16, F32 f32, F64 f64)
+        $crate::with_number!(
+            @match $element_type, $T => $body, U8 u8, U16 u16, U32 u32, U64 u64, I8 i8, I16 i16, I32 i32,
+            I64 i64, F16 $crate::prelude::f16, F32 f32, F64 f64
+        )
     };
     (@match $element_type:expr, $T:ident => $body:expr, $($name:ident $type:ty),*) => {
         match $element_type {

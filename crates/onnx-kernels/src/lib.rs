@@ -1,5 +1,5 @@
-//! Values for ONNX operators on the CPU: tensors whose type and shape are known at run time, and dimensions that may be
-//! unknown until then.
+//! Values for ONNX operators on the CPU: tensors whose type and shape are known at run time, and dimensions
+//! that may be unknown until then.
 //!
 //! | type | for |
 //! |---|---|

@@ -125,7 +125,8 @@ impl Tensor {
     }
 }
 
-/// Writes `from` of shape `sizes` broadcast to `shape`, of the same rank, as often as `to` has room. None of them is empty.
+/// Writes `from` of shape `sizes` broadcast to `shape`, of the same rank, as often as `to` has room. None of
+/// them is empty.
 fn repeat<U: Unit>(from: &[U], sizes: &[usize], shape: &[usize], to: &mut [U]) {
     if let [unit] = from {
         return to.fill(unit.clone());

@@ -1,7 +1,7 @@
 //! The memory of a tensor's elements, by their width.
 //!
-//! Numbers of one width share a variant, so code that moves elements is compiled once for each width. Typed views are
-//! checked casts of `bytemuck`.
+//! Numbers of one width share a variant, so code that moves elements is compiled once for each width. Typed
+//! views are checked casts of `bytemuck`.
 
 use bytemuck::{AnyBitPattern, CheckedBitPattern, NoUninit, allocation, checked};
 use bytes::Bytes;
@@ -17,7 +17,8 @@ pub enum Storage {
     U32(Vec<u32>),
     U64(Vec<u64>),
     Strings(Vec<String>),
-    /// Numbers in memory that has other owners, aligned for their type. Never empty: an empty slice may be unaligned.
+    /// Numbers in memory that has other owners, aligned for their type. Never empty: an empty slice may be
+    /// unaligned.
     Shared(Bytes),
 }
 
@@ -104,9 +105,9 @@ pub trait Stored: Sized {
     fn into_vec(storage: Storage) -> Option<Vec<Self>>;
 }
 
-/// Implements [`Stored`] for numbers. Vectors are cast in place by `$cast`.
+/// Implements [`Stored`] for numbers. `$from_vec` and `$into_vec` cast vectors in place.
 macro_rules! stored_as {
-    ($variant:ident of $unit:ty, by $from_vec:expr, $into_vec:expr => $($type:ty)*) => {
+    ($variant:ident by $from_vec:expr, $into_vec:expr => $($type:ty)*) => {
         $(impl Stored for $type {
             fn store(elements: Vec<Self>) -> Storage {
                 Storage::$variant($from_vec(elements))
@@ -137,12 +138,11 @@ macro_rules! stored_as {
         })*
     };
 }
-stored_as! { U8 of u8, by allocation::cast_vec, allocation::cast_vec => u8 i8 }
-// Collected in place.
-stored_as! { U8 of u8, by allocation::cast_vec, |units: Vec<u8>| units.into_iter().map(|unit| unit != 0).collect() => bool }
-stored_as! { U16 of u16, by allocation::cast_vec, allocation::cast_vec => u16 i16 f16 }
-stored_as! { U32 of u32, by allocation::cast_vec, allocation::cast_vec => u32 i32 f32 }
-stored_as! { U64 of u64, by allocation::cast_vec, allocation::cast_vec => u64 i64 f64 }
+stored_as! { U8 by allocation::cast_vec, allocation::cast_vec => u8 i8 }
+stored_as! { U8 by allocation::cast_vec, truths => bool }
+stored_as! { U16 by allocation::cast_vec, allocation::cast_vec => u16 i16 f16 }
+stored_as! { U32 by allocation::cast_vec, allocation::cast_vec => u32 i32 f32 }
+stored_as! { U64 by allocation::cast_vec, allocation::cast_vec => u64 i64 f64 }
 
 impl Stored for String {
     fn store(elements: Vec<Self>) -> Storage {
@@ -169,6 +169,11 @@ impl Stored for String {
             _ => None,
         }
     }
+}
+
+/// Bytes as booleans. The standard library collects into the same memory.
+fn truths(bytes: Vec<u8>) -> Vec<bool> {
+    bytes.into_iter().map(|byte| byte != 0).collect()
 }
 
 /// A view of another type, if all elements are valid for it.

@@ -9,8 +9,8 @@ use crate::{Element, ElementType, ShortVec, Unit, storage::Storage, with_number}
 
 /// A dense tensor in row-major order.
 ///
-/// Its elements are a vector, or bytes with other owners, such as those of a request; these are copied when the tensor is
-/// written to. Clones copy a vector, and share bytes.
+/// Its elements are a vector, or bytes with other owners, such as those of a request; these are copied when
+/// the tensor is written to. Clones copy a vector, and share bytes.
 ///
 /// Tensors are equal if type, shape and elements are. NaN equals NaN, and -0 equals 0.
 ///
@@ -59,8 +59,8 @@ impl Tensor {
     /// Takes a vector of units over as elements of `element_type`, without a copy.
     ///
     /// # Errors
-    /// If `U` is not the unit of `element_type`, if there are not as many units as the shape has elements, or if a boolean
-    /// is neither 0 nor 1.
+    /// If `U` is not the unit of `element_type`, if there are not as many units as the shape has elements, or
+    /// if a boolean is neither 0 nor 1.
     pub fn from_units<U: Unit>(element_type: ElementType, shape: &[usize], units: Vec<U>) -> Result<Self> {
         expect_unit::<U>(element_type)?;
         let tensor = Self {
@@ -73,7 +73,8 @@ impl Tensor {
         Ok(tensor)
     }
 
-    /// A tensor of numbers from their bytes, which have the byte order of the host. It shares the bytes if they are aligned for
+    /// A tensor of numbers from their bytes, which have the byte order of the host. It shares the bytes if
+    /// they are aligned for
     /// `element_type`, and copies them otherwise. Booleans other than 0 become 1, in a copy.
     ///
     /// # Errors
@@ -81,26 +82,21 @@ impl Tensor {
     pub fn from_bytes(element_type: ElementType, shape: &[usize], bytes: Bytes) -> Result<Self> {
         ensure!(element_type.is_copy(), "strings have no fixed width");
         let len = count(element_type, shape)?;
-        // It does not overflow, or `count` had failed.
+        // `count` fails if this overflows.
         let expected = len * element_type.size_of();
         ensure!(
             bytes.len() == expected,
             "the shape {shape:?} of {element_type} has {expected} bytes, found {}",
             bytes.len()
         );
+        let is_aligned = bytes.as_ptr().addr().is_multiple_of(element_type.size_of());
+        let is_valid = element_type != ElementType::Bool || bytes.iter().all(|&byte| byte <= 1);
         let mut storage = Storage::Shared(bytes);
-        let is_unaligned = |bytes: &[u8]| !bytes.as_ptr().addr().is_multiple_of(element_type.size_of());
-        let is_other_than_bool =
-            |bytes: &[u8]| element_type == ElementType::Bool && bytes.iter().any(|&byte| byte > 1);
-        if len == 0
-            || storage
-                .bytes()
-                .is_some_and(|bytes| is_unaligned(bytes) || is_other_than_bool(bytes))
-        {
+        if len == 0 || !is_aligned || !is_valid {
             storage.own(element_type);
-            if let (ElementType::Bool, Some(bytes)) = (element_type, storage.bytes_mut()) {
-                bytes.iter_mut().for_each(|byte| *byte = u8::from(*byte != 0));
-            }
+        }
+        if let (false, Some(bytes)) = (is_valid, storage.bytes_mut()) {
+            bytes.iter_mut().for_each(|byte| *byte = u8::from(*byte != 0));
         }
         Ok(Self::new(element_type, shape, len, storage))
     }

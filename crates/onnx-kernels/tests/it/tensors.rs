@@ -30,6 +30,7 @@ fn vectors_are_taken_over_and_given_back_in_place() {
     }
     check(vec![1u8, 2, 3]);
     check(vec![1i8, -2]);
+    check(vec![true, false, true]);
     check(vec![1u16, 2]);
     check(vec![f16::ONE, f16::NEG_INFINITY]);
     check(vec![1i32, -2]);
