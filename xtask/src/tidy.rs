@@ -232,6 +232,11 @@ const ARROWS: &[Arrows] = &[
         never: &["tokio", "serde", "tract-hir", "ort"],
     },
     Arrows {
+        from: "onnx-kernels",
+        to: &[],
+        never: &["tokio", "serde", "tract-hir", "ort"],
+    },
+    Arrows {
         from: "onnx-graph",
         to: &["tensor-core"],
         never: &["tokio", "serde", "tract-hir", "ort"],

@@ -1,0 +1,12 @@
+//! The names that most operators need.
+
+pub use std::sync::Arc;
+
+pub use anyhow::{Context, Error, Result, bail, ensure, format_err};
+pub use bytes::Bytes;
+pub use half::f16;
+pub use smallvec::smallvec;
+
+pub use crate::{
+    Dim, Element, ElementType, ShortVec, Symbol, Tensor, ToDim, Unit, broadcast, with_number, with_unit,
+};

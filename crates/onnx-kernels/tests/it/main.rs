@@ -1,0 +1,7 @@
+//! Tensors and dimensions through their public interface.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod casts;
+mod dims;
+mod moves;
+mod tensors;
