@@ -8,7 +8,7 @@ use crate::support::{Runtime, infer, request};
 /// The labels and scores of a model with two features, for all signs of them.
 fn classified(name: &str) -> (Vec<i64>, Vec<f32>) {
     let rows = r#"{"inputs": [{"name": "x", "shape": [4, 2], "datatype": "FP32", "data": [-1, -1, -1, 1, 1, -1, 1, 1]}]}"#;
-    let outputs = infer(&*Runtime::Tract.model(name), request(rows)).unwrap();
+    let outputs = infer(&*Runtime::BuiltIn.model(name), request(rows)).unwrap();
     let [TensorValue::Fixed(labels), TensorValue::Fixed(scores)] = [&outputs[0].value, &outputs[1].value]
     else {
         panic!("{outputs:?}");
@@ -61,7 +61,7 @@ fn nan_is_on_no_side_of_a_threshold() {
     asked.inputs[0].value = tensor_core::Tensor::from_slice([1, 2], &[1.0f32, f32::NAN])
         .unwrap()
         .into();
-    let error = infer(&*Runtime::Tract.model("binarized"), asked).unwrap_err();
+    let error = infer(&*Runtime::BuiltIn.model("binarized"), asked).unwrap_err();
     assert_eq!(error.code(), ErrorCode::InvalidArgument);
     assert!(error.to_string().contains("element 1 is NaN"), "{error}");
 }

@@ -20,7 +20,7 @@ fn content() -> Vec<u8> {
 fn weights_come_from_the_files_that_the_model_names() {
     for &runtime in runtimes() {
         let backend = match runtime {
-            Runtime::Tract | Runtime::BuiltIn => OnnxBackend::new(),
+            Runtime::BuiltIn => OnnxBackend::new(),
             Runtime::OnnxRuntime => OnnxBackend::new().with_runtime(onnx_runtime().unwrap()),
         };
         let mut source = source(content());

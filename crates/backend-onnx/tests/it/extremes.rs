@@ -73,7 +73,7 @@ fn wrong(records: Vec<Record>) -> Vec<String> {
     let mut wrong = Vec::new();
     for record in records {
         let name = record.name;
-        let model = match Runtime::Tract.load(record.model) {
+        let model = match Runtime::BuiltIn.load(record.model) {
             Ok(model) => model,
             Err(_) if REFUSED.contains(&name.as_str()) => continue,
             Err(error) => {

@@ -178,7 +178,7 @@ fn floats(value: &TensorValue) -> Option<Vec<f64>> {
 /// What each kind of dependence is called.
 #[test]
 fn the_reason_names_the_operator() {
-    let reason = |name: &str| match Runtime::Tract.model(name).row_independence() {
+    let reason = |name: &str| match Runtime::BuiltIn.model(name).row_independence() {
         RowIndependence::Unproven(reason) => reason,
         proven => format!("{proven:?}"),
     };

@@ -208,9 +208,9 @@ fn runs_at_the_same_time_answer_the_same() {
         let name = &model.metadata().inputs[0].name;
         infer(model, single(name, images.clone())).unwrap()
     };
-    let expected = answer(&*Runtime::Tract.load(content.clone()).unwrap());
+    let expected = answer(&*Runtime::BuiltIn.load(content.clone()).unwrap());
     let model = Runtime::OnnxRuntime.load(content).unwrap();
-    let tract = Runtime::Tract.load(std::fs::read(path).unwrap()).unwrap();
+    let tract = Runtime::BuiltIn.load(std::fs::read(path).unwrap()).unwrap();
     assert_eq!(model.metadata(), tract.metadata());
     thread::scope(|scope| {
         for _ in 0..4 {

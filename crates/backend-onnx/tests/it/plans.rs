@@ -31,7 +31,7 @@ fn refusal(model: &dyn Model, dims: &[u64]) -> String {
 /// A model that takes even sizes only refuses odd ones each time, as an error of the client, and other requests succeed.
 #[test]
 fn a_shape_that_the_model_cannot_take_is_the_clients_mistake() {
-    let model = Runtime::Tract.model("halved_and_doubled");
+    let model = Runtime::BuiltIn.model("halved_and_doubled");
     for _ in 0..2 {
         let message = refusal(&*model, &[1, 3, 5, 6]);
         let expected = "the model cannot be run with inputs of the shapes [1, 3, 5, 6]:";
@@ -48,7 +48,7 @@ fn a_shape_that_the_model_cannot_take_is_the_clients_mistake() {
 /// A dimension of nothing lets others say what they like: no plan is made for terabytes.
 #[test]
 fn large_dimensions_beside_an_empty_one_are_refused() {
-    let model = Runtime::Tract.model("halved_and_doubled");
+    let model = Runtime::BuiltIn.model("halved_and_doubled");
     let started = Instant::now();
     for dims in [[0, 3, 1 << 30, 1 << 30], [0, 3, u64::MAX, 2], [1, 3, 0, 1 << 40]] {
         let message = refusal(&*model, &dims);
@@ -60,7 +60,7 @@ fn large_dimensions_beside_an_empty_one_are_refused() {
 /// More shapes than plans are kept: each is answered, again when it has been forgotten.
 #[test]
 fn shapes_without_end_are_answered() {
-    let model = Runtime::Tract.model("halved_and_doubled");
+    let model = Runtime::BuiltIn.model("halved_and_doubled");
     for round in 0..2 {
         for height in 1..50 {
             let dims = [1, 3, 2 * height, 2];
@@ -77,7 +77,7 @@ fn shapes_without_end_are_answered() {
 /// What is said of an output is true for all sizes.
 #[test]
 fn metadata_fixes_only_what_the_file_does() {
-    let model = Runtime::Tract.model("halved_and_doubled");
+    let model = Runtime::BuiltIn.model("halved_and_doubled");
     let metadata = model.metadata();
     assert_eq!(metadata.inputs[0].shape.dims(), [None, Some(3), None, None]);
     assert_eq!(metadata.outputs[0].shape.dims(), [None, Some(6), None, None]);

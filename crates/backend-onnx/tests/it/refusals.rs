@@ -10,7 +10,7 @@ fn what_cannot_be_computed_right_is_refused_with_the_reason() {
     assert!(names.len() > 15);
     for name in names {
         let expected = String::from_utf8(file(&format!("{name}.refused"))).unwrap();
-        let Err(error) = Runtime::Tract.load(file(&format!("{name}.onnx"))) else {
+        let Err(error) = Runtime::BuiltIn.load(file(&format!("{name}.onnx"))) else {
             panic!("{name} was loaded");
         };
         let message = error.to_string();
@@ -42,7 +42,7 @@ const FOR_ONNX_RUNTIME: [&str; 11] = [
 #[test]
 fn a_refusal_says_when_onnx_runtime_can_run_the_model() {
     for name in names(".refused") {
-        let message = Runtime::Tract
+        let message = Runtime::BuiltIn
             .load(file(&format!("{name}.onnx")))
             .err()
             .unwrap()
@@ -59,7 +59,7 @@ fn a_refusal_says_when_onnx_runtime_can_run_the_model() {
 #[test]
 fn ways_out_that_lead_nowhere_are_not_named() {
     for name in names(".refused") {
-        let message = Runtime::Tract
+        let message = Runtime::BuiltIn
             .load(file(&format!("{name}.onnx")))
             .err()
             .unwrap()
@@ -80,7 +80,7 @@ fn ways_out_that_lead_nowhere_are_not_named() {
 #[test]
 fn ways_out_come_in_order() {
     let message = |name: &str| {
-        let loaded = Runtime::Tract.load(file(&format!("{name}.onnx")));
+        let loaded = Runtime::BuiltIn.load(file(&format!("{name}.onnx")));
         loaded.err().unwrap().to_string()
     };
     let message_of_sizes = message("never_fits");

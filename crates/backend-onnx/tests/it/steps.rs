@@ -1,4 +1,4 @@
-//! Models that are run stage by stage: their loops end, and what they are given is never taken for their own fault.
+//! Loops, branches and sizes that values decide: loops end, and what a request gets wrong is never an internal error.
 
 use std::time::{Duration, Instant};
 
@@ -16,13 +16,7 @@ fn count_to(count: i64) -> InferRequest {
 /// MD-02, MD-05: a loop of 2^62 rounds ends at the deadline, or when it is cancelled.
 #[test]
 fn md_05_loops_without_end_are_ended() {
-    [Runtime::Tract, Runtime::BuiltIn]
-        .into_iter()
-        .for_each(loops_are_ended);
-}
-
-fn loops_are_ended(runtime: Runtime) {
-    let model = runtime.model("loop");
+    let model = Runtime::BuiltIn.model("loop");
     let start = Instant::now();
     let token = CancelToken::new(Some(start + Duration::from_millis(100)));
     let error = model.infer(count_to(1 << 62), &token).unwrap_err();
@@ -67,17 +61,15 @@ fn bodies_of_scans_have_all_checks() {
         ("scan_of_counts", &[-1]),
         ("scan_of_divisors", &[3, 0]),
     ] {
-        for runtime in [Runtime::Tract, Runtime::BuiltIn] {
-            let model = runtime.model(name);
-            let error = infer(&*model, request(wrong)).unwrap_err();
-            let report = error.report();
-            assert_eq!(
-                error.code(),
-                ErrorCode::InvalidArgument,
-                "{name} of {wrong:?}: {report}"
-            );
-            infer(&*model, recorded_request(name)).unwrap();
-        }
+        let model = Runtime::BuiltIn.model(name);
+        let error = infer(&*model, request(wrong)).unwrap_err();
+        let report = error.report();
+        assert_eq!(
+            error.code(),
+            ErrorCode::InvalidArgument,
+            "{name} of {wrong:?}: {report}"
+        );
+        infer(&*model, recorded_request(name)).unwrap();
     }
 }
 
@@ -96,7 +88,7 @@ fn products(height: u64, width: u64, steps: u64) -> InferRequest {
 /// Two megabytes of a request ask for a product of 150 GiB inside of the body.
 #[test]
 fn sizes_inside_of_a_scan_are_counted() {
-    let model = Runtime::Tract.model("scan_of_products");
+    let model = Runtime::BuiltIn.model("scan_of_products");
     let error = infer(&*model, products(200_000, 200_000, 1)).unwrap_err();
     assert_eq!(error.code(), ErrorCode::InvalidArgument, "{}", error.report());
     assert!(error.to_string().contains("beyond the limit of 4 GiB"), "{error}");
@@ -105,7 +97,7 @@ fn sizes_inside_of_a_scan_are_counted() {
 /// Each iteration asks whether the client is still there.
 #[test]
 fn a_scan_ends_with_its_request() {
-    let model = Runtime::Tract.model("scan_of_products");
+    let model = Runtime::BuiltIn.model("scan_of_products");
     let start = Instant::now();
     let token = CancelToken::new(Some(start + Duration::from_millis(300)));
     let error = model.infer(products(20_000, 20, 2_000), &token).unwrap_err();
@@ -113,10 +105,10 @@ fn a_scan_ends_with_its_request() {
     assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
 }
 
-/// The same model answers requests of other sizes, each with plans of its own, and the first one again.
+/// The same model answers requests of other sizes, and the first one again.
 #[test]
-fn stages_are_planned_for_what_they_are_given() {
-    let model = Runtime::Tract.model("chosen_rows");
+fn one_model_answers_requests_of_all_sizes() {
+    let model = Runtime::BuiltIn.model("chosen_rows");
     let first = infer(&*model, recorded_request("chosen_rows")).unwrap();
     for rows in [1u64, 7, 40] {
         let x: Vec<f32> = (0..rows * 4).map(|value| value as f32).collect();
@@ -137,7 +129,7 @@ fn stages_are_planned_for_what_they_are_given() {
 /// A count that no dimension has is the request's fault.
 #[test]
 fn values_that_do_not_fit_are_the_requests_fault() {
-    let model = Runtime::Tract.model("top_of_a_request");
+    let model = Runtime::BuiltIn.model("top_of_a_request");
     let request = |k: i64| {
         let x = Tensor::from_vec(Shape::new(&[1, 4]).unwrap(), vec![1.0f32, 4.0, 2.0, 3.0]).unwrap();
         let k = Tensor::from_vec(Shape::new(&[1]).unwrap(), vec![k]).unwrap();
@@ -173,7 +165,7 @@ fn sizes_from_values_are_counted() {
         let request = InferRequest::new(ModelRef::new("m", None).unwrap())
             .with_input("x", x)
             .with_input(input, values(given));
-        infer(&*Runtime::Tract.model(model), request)
+        infer(&*Runtime::BuiltIn.model(model), request)
     };
     for (repeats, expected) in [
         (

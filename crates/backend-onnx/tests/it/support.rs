@@ -1,16 +1,12 @@
 //! Fixtures by name, and how answers are compared.
 
-use std::{
-    io::Write,
-    path::PathBuf,
-    sync::{Arc, LazyLock},
-};
+use std::{io::Write, path::PathBuf, sync::LazyLock};
 
 use backend_onnx::{OnnxBackend, OnnxRuntime};
 use bytes::Bytes;
 use oip_service::{Backend, CancelToken, LoadContext, Model, ModelSource};
 use oip_types::{
-    InferOutput, InferRequest, InferResponse, Limits, ModelConfig, ModelRef, ServiceError, TensorValue,
+    InferOutput, InferRequest, InferResponse, Limits, ModelRef, ServiceError, TensorValue,
     rest::{decode_request, decode_response},
 };
 use tensor_core::{DType, Tensor};
@@ -29,25 +25,22 @@ pub(crate) fn names(ending: &str) -> Vec<String> {
 }
 
 /// The runtime of a model.
-#[expect(clippy::enum_variant_names, reason = "the name of a product")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Runtime {
-    Tract,
-    /// Node by node, without plans.
     BuiltIn,
     OnnxRuntime,
 }
 
-/// What tests run over: tract, and ONNX Runtime if `ORT_DYLIB_PATH` names its library.
+/// What tests run over: the built-in runtime, and ONNX Runtime if `ORT_DYLIB_PATH` names its library.
 pub(crate) fn runtimes() -> &'static [Runtime] {
     static RUNTIMES: LazyLock<Vec<Runtime>> = LazyLock::new(|| {
         if onnx_runtime().is_some() {
-            return vec![Runtime::Tract, Runtime::BuiltIn, Runtime::OnnxRuntime];
+            return vec![Runtime::BuiltIn, Runtime::OnnxRuntime];
         }
         // Past the test harness, which keeps what tests that pass have printed to itself.
         let note = b"skipped: everything over ONNX Runtime, as ORT_DYLIB_PATH names no library\n";
         std::io::stderr().write_all(note).unwrap();
-        vec![Runtime::Tract, Runtime::BuiltIn]
+        vec![Runtime::BuiltIn]
     });
     &RUNTIMES
 }
@@ -61,15 +54,10 @@ pub(crate) fn onnx_runtime() -> Option<OnnxRuntime> {
 impl Runtime {
     pub(crate) fn load(self, content: impl Into<Bytes>) -> Result<Box<dyn Model>, ServiceError> {
         let backend = match self {
-            Self::Tract | Self::BuiltIn => OnnxBackend::new(),
+            Self::BuiltIn => OnnxBackend::new(),
             Self::OnnxRuntime => OnnxBackend::new().with_runtime(onnx_runtime().unwrap()),
         };
-        let mut config = ModelConfig::default();
-        if self == Self::BuiltIn {
-            config.runtime = "built-in".to_owned();
-        }
-        let cx = LoadContext::default().with_config(Arc::new(config));
-        backend.load(&source(content), &cx)
+        backend.load(&source(content), &LoadContext::default())
     }
 
     pub(crate) fn model(self, name: &str) -> Box<dyn Model> {

@@ -13,7 +13,7 @@ fn refuses(name: &str, json: &'static str, expected: &str, by_onnx_runtime: &str
         let error = infer(&*runtime.model(name), request(json)).unwrap_err();
         assert_eq!(error.code(), ErrorCode::InvalidArgument, "{runtime:?}: {error}");
         let expected = match runtime {
-            Runtime::Tract | Runtime::BuiltIn => expected,
+            Runtime::BuiltIn => expected,
             Runtime::OnnxRuntime => by_onnx_runtime,
         };
         assert!(error.to_string().contains(expected), "{runtime:?}: {error}");
@@ -30,7 +30,7 @@ fn an_index_outside_of_the_table_is_the_clients_mistake() {
             let error = infer(&*runtime.model("gather"), request(json.clone())).unwrap_err();
             assert_eq!(error.code(), ErrorCode::InvalidArgument, "{runtime:?}: {error}");
             let expected = match runtime {
-                Runtime::Tract | Runtime::BuiltIn => {
+                Runtime::BuiltIn => {
                     format!("the index {index} is outside of a dimension of 3")
                 }
                 Runtime::OnnxRuntime => format!("idx={index} must be within the inclusive range [-3,2]"),
@@ -55,7 +55,7 @@ fn dividing_an_integer_by_zero_is_the_clients_mistake() {
             r#"{{"inputs": [{{"name": "x", "shape": [3], "datatype": "FP32", "data": [1, 2, 3]}},
                             {{"name": "b", "shape": [], "datatype": "INT64", "data": [{divisor}]}}]}}"#
         );
-        let error = infer(&*Runtime::Tract.model("size_division"), request(json)).unwrap_err();
+        let error = infer(&*Runtime::BuiltIn.model("size_division"), request(json)).unwrap_err();
         assert_eq!(error.code(), ErrorCode::InvalidArgument, "{}", error.report());
         assert!(error.to_string().contains("divided by zero"), "{error}");
     }
@@ -77,7 +77,7 @@ fn sizes_beyond_32_bits_are_the_clients_mistake() {
         let json = format!(
             r#"{{"inputs": [{x}{{"name": "k", "shape": [1], "datatype": "INT64", "data": [4294967299]}}]}}"#
         );
-        let error = infer(&*Runtime::Tract.model(name), request(json)).unwrap_err();
+        let error = infer(&*Runtime::BuiltIn.model(name), request(json)).unwrap_err();
         assert_eq!(
             error.code(),
             ErrorCode::InvalidArgument,
@@ -101,7 +101,7 @@ fn fewer_elements_than_none_are_the_clients_mistake() {
             r#"{{"inputs": [{{"name": "x", "shape": [3], "datatype": "FP32", "data": [1, 2, 3]}},
                             {{"name": "k", "shape": [1], "datatype": "INT64", "data": [{count}]}}]}}"#
         );
-        let error = infer(&*Runtime::Tract.model("top_k_of_chosen"), request(json)).unwrap_err();
+        let error = infer(&*Runtime::BuiltIn.model("top_k_of_chosen"), request(json)).unwrap_err();
         assert_eq!(error.code(), ErrorCode::InvalidArgument, "{}", error.report());
         assert!(
             error.to_string().contains(&format!("{count} elements")),
@@ -163,7 +163,7 @@ fn strings_with_a_zero_byte_are_whole_or_refused() {
     for &runtime in runtimes() {
         let outcome = infer(&*runtime.model("strings"), strings([b"a\0b", b"c"]));
         match runtime {
-            Runtime::Tract | Runtime::BuiltIn => assert!(outcome.is_ok()),
+            Runtime::BuiltIn => assert!(outcome.is_ok()),
             Runtime::OnnxRuntime => {
                 let error = outcome.unwrap_err();
                 assert_eq!(error.code(), ErrorCode::InvalidArgument);
@@ -221,7 +221,7 @@ fn models_can_run_at_the_same_time() {
 /// process was gone.
 #[test]
 fn images_smaller_than_a_window_are_refused() {
-    let model = Runtime::Tract.model("window_of_any_image");
+    let model = Runtime::BuiltIn.model("window_of_any_image");
     // Asked for again and again, a shape gets a plan of its own.
     for _ in 0..5 {
         for (height, width) in [(1, 1), (1, 2), (2, 1), (1, 6), (0, 0), (0, 6)] {
@@ -238,7 +238,7 @@ fn images_smaller_than_a_window_are_refused() {
 /// The error says how many channels the weights take. The metadata say what the file does, which configurations repeat.
 #[test]
 fn images_of_other_channels_are_refused() {
-    let model = Runtime::Tract.model("window_of_any_channels");
+    let model = Runtime::BuiltIn.model("window_of_any_channels");
     assert_eq!(
         model.metadata().inputs[0].shape.dims(),
         [Some(1), None, None, None]
@@ -252,7 +252,7 @@ fn images_of_other_channels_are_refused() {
         ("window_of_two_images", 2, "takes images of 6 channels, not of 4"),
         ("window_of_two_images", 5, "takes images of 6 channels, not of 10"),
     ] {
-        let error = infer(&*Runtime::Tract.model(name), images(channels, 4, 4)).unwrap_err();
+        let error = infer(&*Runtime::BuiltIn.model(name), images(channels, 4, 4)).unwrap_err();
         assert_eq!(error.code(), ErrorCode::InvalidArgument, "{}", error.report());
         assert!(error.to_string().contains(expected), "{error}");
     }
@@ -267,7 +267,7 @@ fn images_one_step_smaller_than_a_window_are_refused() {
     let windows = windows.map(|name| (*name, [(2, 2), (2, 4), (4, 2)]));
     // By twos and rounded up, a window may reach one step less than another one beyond the image.
     for (name, sizes) in windows.chain([("max_pool_rounded_up", [(1, 1), (1, 4), (4, 1)])]) {
-        let model = Runtime::Tract.model(name);
+        let model = Runtime::BuiltIn.model(name);
         for _ in 0..5 {
             for (height, width) in sizes {
                 let error = infer(&*model, image(height, width)).unwrap_err();
@@ -294,7 +294,7 @@ const POOLS: [&str; 5] = [
 #[test]
 fn images_smaller_than_a_pools_window_are_refused() {
     for name in POOLS {
-        let model = Runtime::Tract.model(name);
+        let model = Runtime::BuiltIn.model(name);
         for _ in 0..5 {
             for (height, width) in [(1, 1), (1, 5), (5, 1), (2, 1)] {
                 let error = infer(&*model, image(height, width)).unwrap_err();
@@ -309,7 +309,7 @@ fn images_smaller_than_a_pools_window_are_refused() {
 /// The same where values of a request decide how large the image is.
 #[test]
 fn slices_smaller_than_a_window_are_refused() {
-    let model = Runtime::Tract.model("window_of_a_slice");
+    let model = Runtime::BuiltIn.model("window_of_a_slice");
     let part = |ends: [i64; 2]| {
         let corner = |places: [i64; 2]| {
             let shape = tensor_core::Shape::new(&[2]).unwrap();
@@ -331,7 +331,7 @@ fn slices_smaller_than_a_window_are_refused() {
 /// tract panics where a window has no pixels to look at.
 #[test]
 fn images_without_pixels_are_refused() {
-    let model = Runtime::Tract.model("pool_of_any_image");
+    let model = Runtime::BuiltIn.model("pool_of_any_image");
     for (height, width) in [(0, 0), (0, 4), (4, 0)] {
         let error = infer(&*model, image(height, width)).unwrap_err();
         assert_eq!(error.code(), ErrorCode::InvalidArgument, "{}", error.report());
@@ -346,7 +346,7 @@ fn images_without_pixels_are_refused() {
 #[test]
 fn batches_that_are_neither_the_same_nor_one_are_refused() {
     for name in ["batches_same", "batches_same_of_bytes", "batches_same_quantized"] {
-        let model = Runtime::Tract.model(name);
+        let model = Runtime::BuiltIn.model(name);
         let mut request = recorded_request(name);
         let shape = tensor_core::Shape::new(&[3, 3, 4]).unwrap();
         let left = &mut request.inputs[0].value;
@@ -388,7 +388,7 @@ fn values_that_do_not_fit_together_are_the_clients_mistake() {
         "product_with_a_row",
         "sum_of_a_request",
     ] {
-        let model = Runtime::Tract.model(name);
+        let model = Runtime::BuiltIn.model(name);
         let mut request = recorded_request(name);
         let left = request.inputs.iter_mut().find(|input| input.name == "a").unwrap();
         left.value = match name {
@@ -412,7 +412,7 @@ fn values_that_do_not_fit_together_are_the_clients_mistake() {
 /// tract takes a factor that a branch gives for one that fits, and panics.
 #[test]
 fn a_branch_that_gives_no_factor_is_the_clients_mistake() {
-    let model = Runtime::Tract.model("branch_as_a_factor");
+    let model = Runtime::BuiltIn.model("branch_as_a_factor");
     let mut request = recorded_request("branch_as_a_factor");
     infer(&*model, request.clone()).unwrap();
     request.inputs[0].value = matrix([2, 3], vec![1f32; 6]).into();
@@ -424,7 +424,7 @@ fn a_branch_that_gives_no_factor_is_the_clients_mistake() {
 /// A condition without a value, which only the request makes so: tract reads what is not there.
 #[test]
 fn a_branch_without_a_condition_is_the_clients_mistake() {
-    let model = Runtime::Tract.model("branch_by_chance");
+    let model = Runtime::BuiltIn.model("branch_by_chance");
     infer(&*model, recorded_request("branch_by_chance")).unwrap();
     let mut request = recorded_request("branch_by_chance");
     let nothing = tensor_core::Tensor::from_vec(tensor_core::Shape::new(&[0]).unwrap(), Vec::<f32>::new());
@@ -445,7 +445,7 @@ fn matrix<T: tensor_core::Element>(dims: [u64; 2], elements: Vec<T>) -> tensor_c
 /// operator.
 #[test]
 fn an_operator_that_takes_long_ends_with_its_request() {
-    let model = Runtime::Tract.model("boxes_of_a_request");
+    let model = Runtime::BuiltIn.model("boxes_of_a_request");
     let count = 60_000u16;
     let corners = (0..count).flat_map(|index| {
         let left = f32::from(index) * 2.0;
@@ -474,7 +474,7 @@ fn an_operator_that_takes_long_ends_with_its_request() {
 /// The numbers of a range are counted as what they are: FP64 has no 2^53 + 1.
 #[test]
 fn ranges_of_large_integers_are_counted_exactly() {
-    let model = Runtime::Tract.model("range");
+    let model = Runtime::BuiltIn.model("range");
     for (start, limit, step) in [
         ((1i64 << 53), (1 << 53) + 3, 1),
         (i64::MAX - 2, i64::MAX, 1),
@@ -505,7 +505,7 @@ fn ranges_of_large_integers_are_counted_exactly() {
 /// Also where it has no numbers: ONNX Runtime refuses it too.
 #[test]
 fn a_range_has_a_step() {
-    let model = Runtime::Tract.model("range");
+    let model = Runtime::BuiltIn.model("range");
     for limit in [-5i64, 3, 5] {
         let mut request = recorded_request("range");
         for (input, number) in request.inputs.iter_mut().zip([3, limit, 0]) {
@@ -522,7 +522,7 @@ fn a_range_has_a_step() {
 #[track_caller]
 fn refuses_each(requests: Vec<(&str, Vec<(&str, oip_types::TensorValue)>)>) {
     for (name, values) in requests {
-        let model = Runtime::Tract.model(name);
+        let model = Runtime::BuiltIn.model(name);
         let mut request = recorded_request(name);
         for (input, value) in values {
             let mut inputs = request.inputs.iter_mut();
@@ -695,7 +695,7 @@ fn infinities_times_nothing_are_no_numbers() {
 /// ONNX rounds towards zero; the answer is the same for each request, whichever plan gives it.
 #[test]
 fn sizes_are_divided_as_numbers_are() {
-    let model = Runtime::Tract.model("sizes_divided");
+    let model = Runtime::BuiltIn.model("sizes_divided");
     for size in (0..24u64).chain([4; 6]) {
         let mut request = recorded_request("sizes_divided");
         request.inputs[0].value = zeros(size).into();
@@ -715,7 +715,7 @@ fn zeros(rows: u64) -> tensor_core::Tensor {
 /// The operators of a function are those of the version that the function imports: a softmax over all that follows the axis.
 #[test]
 fn a_function_has_a_version_of_its_own() {
-    let model = Runtime::Tract.model("function_of_an_older_set");
+    let model = Runtime::BuiltIn.model("function_of_an_older_set");
     let json = r#"{"inputs": [{"name": "x", "shape": [1, 2, 2], "datatype": "FP32", "data": [1, 2, 3, 4]}]}"#;
     let outputs = infer(&*model, request(json)).unwrap();
     let oip_types::TensorValue::Fixed(found) = &outputs[0].value else {
