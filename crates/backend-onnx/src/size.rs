@@ -64,6 +64,14 @@ pub(crate) fn limited<T>(bytes: u64, run: impl FnOnce() -> T) -> T {
 /// # Errors
 /// [`BadInput`] with the size; as [`admit_now`].
 pub(crate) fn admit_shape(datum_type: DatumType, shape: &[usize]) -> TractResult<()> {
+    admit_now(admit_size(datum_type, shape)?)
+}
+
+/// Refuses a value that is too large, however much memory is free, and gives its bytes.
+///
+/// # Errors
+/// [`BadInput`] with the size.
+pub(crate) fn admit_size(datum_type: DatumType, shape: &[usize]) -> TractResult<u64> {
     let dims = shape.iter().map(|&dim| Some(dim as i128));
     let bytes = bytes(datum_type.size_of(), dims).unwrap_or(0);
     let most = MOST.get();
@@ -74,7 +82,7 @@ pub(crate) fn admit_shape(datum_type: DatumType, shape: &[usize]) -> TractResult
             ByteSize(most)
         )));
     }
-    admit_now(bytes)
+    Ok(bytes)
 }
 
 /// Bytes of a text beside its contents, with what an allocation takes.

@@ -69,7 +69,7 @@ mod roi_align;
 mod rotary;
 mod rule;
 mod sequences;
-mod shapes;
+pub(crate) mod shapes;
 mod softmax;
 mod sorting;
 mod steps;

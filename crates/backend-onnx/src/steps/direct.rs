@@ -157,13 +157,13 @@ impl DirectNode {
             });
         }
         let outputs = self.direct.run(&mut inputs, &mut values.room);
-        let outputs = outputs.map_err(|stop| {
-            let label = outcome::label(&self.label, labels).unwrap_or(&self.label);
-            match stop {
-                Stop::Refused(error) => Failure::Refused(outcome::unprepared(error, labels)),
-                Stop::Failed(error) => Failure::from(error),
+        let outputs = outputs.map_err(|stop| match stop {
+            Stop::Refused(error) => {
+                Failure::Refused(outcome::unprepared(error.context(self.label.clone()), labels))
             }
-            .within(label)
+            Stop::Failed(error) => {
+                Failure::from(error).within(outcome::label(&self.label, labels).unwrap_or(&self.label))
+            }
         })?;
         for (&slot, output) in self.wires.outputs.iter().zip(outputs) {
             values.set(slot, Value::Tensor(output));

@@ -17,7 +17,7 @@ use super::{
 use crate::{
     dtype,
     faults::Unsupported,
-    ops::{Fact, unknown},
+    ops::{Fact, shapes, unknown},
     room::Room,
     size,
 };
@@ -29,6 +29,8 @@ const MOST: usize = 1 << 12;
 pub(super) struct Known<'c> {
     constants: &'c HashMap<Slot, Arc<Tensor>>,
     facts: HashMap<Slot, Fact>,
+    /// Whether the nodes that are followed are those of a branch, which a request may not run.
+    is_in_branch: bool,
 }
 
 /// The inputs whose numbers a node moves, repeats, adds up or multiplies.
@@ -62,7 +64,7 @@ impl<'c> Known<'c> {
     /// Follows the inputs of a model through its graph.
     ///
     /// # Errors
-    /// Why a node is not computed, whatever its sizes.
+    /// Why a node is not computed, whatever its sizes, or for the only sizes that it has.
     pub(super) fn of(
         body: &Body,
         inputs: &[Port],
@@ -71,6 +73,7 @@ impl<'c> Known<'c> {
         let mut known = Self {
             constants,
             facts: HashMap::new(),
+            is_in_branch: false,
         };
         let mut named: HashMap<&str, TDim> = HashMap::new();
         for (&slot, port) in body.inputs.iter().zip(inputs) {
@@ -102,8 +105,10 @@ impl<'c> Known<'c> {
                 Step::Node(node) => self.node(node)?,
                 Step::Control(node) => {
                     if let Control::If { then, other } = &node.op {
+                        let is_in_branch = std::mem::replace(&mut self.is_in_branch, true);
                         self.walk(then)?;
                         self.walk(other)?;
+                        self.is_in_branch = is_in_branch;
                         let branches = then.outputs.iter().zip(&other.outputs);
                         for ((&then, &other), &output) in branches.zip(&node.wires.outputs) {
                             if let Some(fact) = self.either(then, other) {
@@ -135,9 +140,7 @@ impl<'c> Known<'c> {
         let outputs = match self.outputs(node, &inputs) {
             Ok(outputs) => outputs,
             Err(error)
-                if error
-                    .chain()
-                    .any(<dyn std::error::Error + 'static>::is::<Unsupported>) =>
+                if is_unsupported(&error) || !self.is_in_branch && inputs.iter().all(has_known_shape) =>
             {
                 return Err(error.context(node.label().to_owned()));
             }
@@ -159,6 +162,7 @@ impl<'c> Known<'c> {
         let Some(mut outputs) = node.direct().outputs(inputs)? else {
             return Ok(None);
         };
+        outputs.iter().try_for_each(admit)?;
         if inputs.iter().any(|input| input.sizes.is_some())
             && let Some(numbers) = followed(node, inputs)
         {
@@ -183,6 +187,24 @@ impl<'c> Known<'c> {
         })
         .ok()?;
         Some(Fact::of_values(&made))
+    }
+}
+
+fn is_unsupported(error: &TractError) -> bool {
+    error
+        .chain()
+        .any(<dyn std::error::Error + 'static>::is::<Unsupported>)
+}
+
+fn has_known_shape(fact: &Fact) -> bool {
+    shapes::known(&fact.shape).is_some()
+}
+
+/// Refuses a value that is too large in every run.
+fn admit(output: &Fact) -> TractResult<()> {
+    match shapes::known(&output.shape) {
+        Some(shape) => size::admit_size(output.datum_type, &shape).map(drop),
+        None => Ok(()),
     }
 }
 
