@@ -8,8 +8,8 @@ use onnx_graph::{
     proto::{self, ModelProto},
     training,
 };
+use onnx_kernels::prelude::*;
 use tensor_core::Quoted;
-use tract_hir::prelude::{TValue, TVec};
 
 use crate::{
     configured_dims, convert,
@@ -103,13 +103,13 @@ impl Model for OnnxModel {
         mut request: InferRequest,
         cancel: &CancelToken,
     ) -> Result<Vec<InferOutput>, ServiceError> {
-        let mut inputs: TVec<TValue> = TVec::new();
+        let mut inputs: ShortVec<Arc<Tensor>> = ShortVec::new();
         let mut shapes = Vec::with_capacity(self.metadata.inputs.len());
         for input in &self.metadata.inputs {
             let value = request.take_input(&input.name)?;
             shapes.push(value.shape().clone());
             let tensor = size::admit_input(&value)
-                .and_then(|()| convert::to_tract(&value))
+                .and_then(|()| convert::to_input(&value))
                 .map_err(|error| error.within(format!("input {}", Quoted(&input.name))))?;
             inputs.push(tensor.into());
         }
@@ -117,12 +117,8 @@ impl Model for OnnxModel {
         let outputs = self.steps.run(inputs, cancel).map_err(Failure::answer)?;
         let named = self.metadata.outputs.iter().zip(outputs);
         let outputs = named.map(|(output, value)| {
-            output_metadata::check_type(
-                &output.name,
-                output.datatype,
-                dtype::from_tract(value.datum_type()),
-            )?;
-            let value = convert::from_tract(value)?;
+            output_metadata::check_type(&output.name, output.datatype, dtype::served(value.element_type()))?;
+            let value = convert::to_output(&value)?;
             Ok(InferOutput::new(output.name.as_str(), value))
         });
         let outputs = outputs.collect::<Result<Vec<_>, ServiceError>>()?;

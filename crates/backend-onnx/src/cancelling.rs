@@ -4,7 +4,7 @@
 use std::{cell::RefCell, fmt};
 
 use oip_service::CancelToken;
-use tract_hir::prelude::{TractError, TractResult};
+use onnx_kernels::prelude::*;
 
 use crate::time_limit;
 
@@ -43,7 +43,7 @@ impl fmt::Display for Cancelled {
 impl std::error::Error for Cancelled {}
 
 /// Whether an error is that of a run that was cancelled.
-pub(crate) fn is_cancelled(error: &TractError) -> bool {
+pub(crate) fn is_cancelled(error: &Error) -> bool {
     error
         .chain()
         .any(<dyn std::error::Error + 'static>::is::<Cancelled>)
@@ -67,7 +67,7 @@ impl Pace {
     /// # Errors
     /// [`Cancelled`] if the request was cancelled or its time is over; [`OutOfTime`](crate::faults::OutOfTime) if that of a plan is,
     /// while constants are computed for it.
-    pub(crate) fn spend(&mut self, steps: u64) -> TractResult<()> {
+    pub(crate) fn spend(&mut self, steps: u64) -> Result<()> {
         self.steps = self.steps.saturating_add(steps);
         if self.steps < STEPS {
             return Ok(());
@@ -80,7 +80,7 @@ impl Pace {
     ///
     /// # Errors
     /// As [`Pace::spend`].
-    pub(crate) fn over<T>(&mut self, elements: &mut [T], mut run: impl FnMut(&mut [T])) -> TractResult<()> {
+    pub(crate) fn over<T>(&mut self, elements: &mut [T], mut run: impl FnMut(&mut [T])) -> Result<()> {
         for part in elements.chunks_mut(PART) {
             self.spend(part.len() as u64)?;
             run(part);
@@ -97,7 +97,7 @@ impl Pace {
         from: &[A],
         to: &mut [B],
         mut run: impl FnMut(&[A], &mut [B]),
-    ) -> TractResult<()> {
+    ) -> Result<()> {
         for (from, to) in from.chunks(PART).zip(to.chunks_mut(PART)) {
             self.spend(from.len() as u64)?;
             run(from, to);
@@ -109,11 +109,7 @@ impl Pace {
     ///
     /// # Errors
     /// As [`Pace::spend`].
-    pub(crate) fn map<'f, A, B>(
-        &mut self,
-        from: &'f [A],
-        function: impl Fn(&'f A) -> B,
-    ) -> TractResult<Vec<B>> {
+    pub(crate) fn map<'f, A, B>(&mut self, from: &'f [A], function: impl Fn(&'f A) -> B) -> Result<Vec<B>> {
         let mut made = Vec::with_capacity(from.len());
         for part in from.chunks(PART) {
             self.spend(part.len() as u64)?;
@@ -124,9 +120,9 @@ impl Pace {
 }
 
 impl onnx_gemm::Pace for Pace {
-    type Stopped = TractError;
+    type Stopped = Error;
 
-    fn spend(&mut self, steps: u64) -> TractResult<()> {
+    fn spend(&mut self, steps: u64) -> Result<()> {
         Self::spend(self, steps)
     }
 }
@@ -135,7 +131,7 @@ impl onnx_gemm::Pace for Pace {
 ///
 /// # Errors
 /// As [`Pace::spend`].
-pub(crate) fn check_all() -> TractResult<()> {
+pub(crate) fn check_all() -> Result<()> {
     check()?;
     time_limit::check()
 }
@@ -144,7 +140,7 @@ pub(crate) fn check_all() -> TractResult<()> {
 ///
 /// # Errors
 /// [`Cancelled`] if the request was cancelled or its time is over.
-pub(crate) fn check() -> TractResult<()> {
+pub(crate) fn check() -> Result<()> {
     let is_cancelled = TOKEN.with_borrow(|token| token.as_ref().is_some_and(CancelToken::is_cancelled));
     match is_cancelled {
         true => Err(Cancelled.into()),

@@ -1,62 +1,55 @@
-//! Element types under their three names: ONNX's codes, the protocol's datatypes and tract's datum types.
+//! Element types under their three names: ONNX's, the protocol's, and those of the kernels.
 
 use oip_types::DataType;
-use onnx_graph::ElementType;
+use onnx_graph::ElementType as FileType;
+use onnx_kernels::ElementType;
 use tensor_core::DType;
-use tract_hir::prelude::DatumType;
-
-/// The protocol's datatype for one of ONNX's codes, `None` for what the protocol does not have.
-pub(crate) fn from_onnx(code: i32) -> Option<DataType> {
-    ElementType::from_code(code).map(of)
-}
 
 /// The protocol's datatype.
-pub(crate) fn of(element_type: ElementType) -> DataType {
+pub(crate) fn of(element_type: FileType) -> DataType {
     match element_type {
-        ElementType::Fixed(dtype) => DataType::Fixed(dtype),
-        ElementType::String => DataType::Bytes,
+        FileType::Fixed(dtype) => DataType::Fixed(dtype),
+        FileType::String => DataType::Bytes,
     }
 }
 
-/// tract's type for a datatype of the protocol, `None` for BF16 and others that it does not have.
-pub(crate) fn to_tract(datatype: DataType) -> Option<DatumType> {
+/// The type that a datatype is computed in, `None` for BF16 and others that are not computed.
+pub(crate) fn computed(datatype: DataType) -> Option<ElementType> {
     Some(match datatype {
-        DataType::Bytes => DatumType::String,
+        DataType::Bytes => ElementType::String,
         DataType::Fixed(dtype) => match dtype {
-            DType::Bool => DatumType::Bool,
-            DType::U8 => DatumType::U8,
-            DType::U16 => DatumType::U16,
-            DType::U32 => DatumType::U32,
-            DType::U64 => DatumType::U64,
-            DType::I8 => DatumType::I8,
-            DType::I16 => DatumType::I16,
-            DType::I32 => DatumType::I32,
-            DType::I64 => DatumType::I64,
-            DType::F16 => DatumType::F16,
-            DType::F32 => DatumType::F32,
-            DType::F64 => DatumType::F64,
+            DType::Bool => ElementType::Bool,
+            DType::U8 => ElementType::U8,
+            DType::U16 => ElementType::U16,
+            DType::U32 => ElementType::U32,
+            DType::U64 => ElementType::U64,
+            DType::I8 => ElementType::I8,
+            DType::I16 => ElementType::I16,
+            DType::I32 => ElementType::I32,
+            DType::I64 => ElementType::I64,
+            DType::F16 => ElementType::F16,
+            DType::F32 => ElementType::F32,
+            DType::F64 => ElementType::F64,
             _ => return None,
         },
     })
 }
 
-/// The protocol's datatype for what tract computed, `None` for what has no form outside of it.
-pub(crate) fn from_tract(datum_type: DatumType) -> Option<DataType> {
-    // Quantized values leave as the integers they are stored as; symbolic dimensions as the numbers they stand for.
-    Some(match datum_type {
-        DatumType::Bool => DataType::BOOL,
-        DatumType::U8 | DatumType::QU8(_) => DataType::UINT8,
-        DatumType::U16 => DataType::UINT16,
-        DatumType::U32 => DataType::UINT32,
-        DatumType::U64 => DataType::UINT64,
-        DatumType::I8 | DatumType::QI8(_) => DataType::INT8,
-        DatumType::I16 => DataType::INT16,
-        DatumType::I32 | DatumType::QI32(_) => DataType::INT32,
-        DatumType::I64 | DatumType::TDim => DataType::INT64,
-        DatumType::F16 => DataType::FP16,
-        DatumType::F32 => DataType::FP32,
-        DatumType::F64 => DataType::FP64,
-        DatumType::String => DataType::BYTES,
-        _ => return None,
-    })
+/// The protocol's datatype of what was computed.
+pub(crate) fn served(element_type: ElementType) -> DataType {
+    match element_type {
+        ElementType::Bool => DataType::BOOL,
+        ElementType::U8 => DataType::UINT8,
+        ElementType::U16 => DataType::UINT16,
+        ElementType::U32 => DataType::UINT32,
+        ElementType::U64 => DataType::UINT64,
+        ElementType::I8 => DataType::INT8,
+        ElementType::I16 => DataType::INT16,
+        ElementType::I32 => DataType::INT32,
+        ElementType::I64 => DataType::INT64,
+        ElementType::F16 => DataType::FP16,
+        ElementType::F32 => DataType::FP32,
+        ElementType::F64 => DataType::FP64,
+        ElementType::String => DataType::BYTES,
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use tract_hir::prelude::DatumType;
+use onnx_kernels::prelude::*;
 
 /// Why something is not computed, in words for the model's author.
 #[derive(Debug)]
@@ -39,9 +39,9 @@ pub(crate) enum Unsupported {
 
 impl Unsupported {
     /// Refuses a datatype where ONNX Runtime has FP64 beside the ones that are computed here, and no others.
-    pub(crate) fn but_for_fp64(datum_type: DatumType, reason: &str) -> Self {
-        match datum_type {
-            DatumType::F64 => Self::Here(reason.to_owned()),
+    pub(crate) fn but_for_fp64(element_type: ElementType, reason: &str) -> Self {
+        match element_type {
+            ElementType::F64 => Self::Here(reason.to_owned()),
             _ => Self::Anywhere(reason.to_owned()),
         }
     }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use tract_hir::internal::*;
+use onnx_kernels::prelude::*;
 
 use crate::faults::{BadInput, Refusal};
 
@@ -47,7 +47,7 @@ pub(crate) fn range_fits(start: f64, limit: f64, step: f64) -> Result<(), LongRa
 }
 
 /// An index as counted from the start.
-pub(crate) fn within(index: i64, dim: usize) -> TractResult<i64> {
+pub(crate) fn within(index: i64, dim: usize) -> Result<i64> {
     let dim = dim as i64;
     let from_start = if index < 0 { index + dim } else { index };
     if (0..dim).contains(&from_start) {

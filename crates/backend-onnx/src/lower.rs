@@ -24,11 +24,11 @@ use onnx_graph::{
         MAX_NODES, defined_twice, dependencies, label, needed_in_order, refuse_external_data, undefined,
     },
 };
+use onnx_kernels::prelude::*;
 use tensor_core::Quoted;
-use tract_hir::internal::{IntoArcTensor, Tensor, TractErrorContext, TractResult};
 
 use crate::{
-    convert, dtype,
+    dtype,
     file_error::refusal,
     lowered::{Constant, Declared, OnnxAttribute, OnnxGraph, OnnxNode, Port},
     ops::{self, Outputs},
@@ -337,9 +337,9 @@ fn declared(r#type: Option<&TypeProto>) -> Option<Declared> {
 /// Contents of a type that tract has.
 fn computable(tensor: &TensorProto) -> Result<Payload, ServiceError> {
     let payload = Payload::read(tensor).map_err(refusal)?;
-    if dtype::to_tract(dtype::of(payload.element_type)).is_none() {
+    if dtype::computed(dtype::of(payload.element_type)).is_none() {
         return Err(ServiceError::invalid(format!(
-            "tensor {} is {}, which tract does not have",
+            "tensor {} is {}, which the built-in runtime does not compute",
             Quoted(&tensor.name),
             payload.element_type
         ))
@@ -352,13 +352,14 @@ fn computable(tensor: &TensorProto) -> Result<Payload, ServiceError> {
 fn constant(payload: Payload) -> Result<Arc<Tensor>, ServiceError> {
     let dims = payload.shape.dims().iter();
     let dims: Option<Vec<usize>> = dims.map(|&dim| usize::try_from(dim).ok()).collect();
-    let tensor = |dims: &[usize]| -> TractResult<Tensor> {
+    let tensor = |dims: &[usize]| -> Result<Tensor> {
         match payload.data {
-            Data::Strings(strings) => ops::elements::tensor(dims, strings),
+            Data::Strings(strings) => Tensor::from_vec(dims, strings),
             Data::Fixed(bytes) => {
-                let datum_type = dtype::to_tract(dtype::of(payload.element_type))
-                    .context("a type that tract does not have")?;
-                convert::from_bytes(datum_type, dims, &bytes)
+                let element_type = dtype::computed(dtype::of(payload.element_type))
+                    .context("a type that is not computed")?;
+                // A copy: a part of the file would keep all of it in memory.
+                Tensor::from_bytes(element_type, dims, Bytes::copy_from_slice(&bytes))
             }
         }
     };
@@ -366,5 +367,5 @@ fn constant(payload: Payload) -> Result<Arc<Tensor>, ServiceError> {
         .context("more elements than can be counted")
         .and_then(|dims| tensor(&dims));
     let tensor = tensor.map_err(|error| ServiceError::internal("a constant cannot be made").caused_by(error));
-    Ok(tensor?.into_arc_tensor())
+    Ok(tensor?.into_arc())
 }

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use tract_hir::internal::Tensor;
+use onnx_kernels::prelude::*;
 
 /// A graph whose nodes stand in the order of their dependencies.
 #[derive(Clone, Debug, Default)]

@@ -3,8 +3,8 @@
 use oip_service::CancelToken;
 use oip_types::{ErrorCode, ServiceError};
 use onnx_graph::Signature;
+use onnx_kernels::prelude::*;
 use tensor_core::Quoted;
-use tract_hir::prelude::TractError;
 
 use crate::{
     dtype,
@@ -28,7 +28,7 @@ pub(crate) fn ended(cancel: &CancelToken) -> ServiceError {
 }
 
 /// A run's error, as the client's fault where it is.
-pub(crate) fn failed(error: TractError) -> ServiceError {
+pub(crate) fn failed(error: Error) -> ServiceError {
     let reason = error.chain().find_map(|cause| cause.downcast_ref::<BadInput>());
     if let Some(&misfit) = error.chain().find_map(|cause| cause.downcast_ref::<Misfit>()) {
         return ServiceError::invalid(misfit.to_string()).caused_by(misfit);
@@ -45,7 +45,7 @@ pub(crate) fn failed(error: TractError) -> ServiceError {
 }
 
 /// Says which node cannot be computed, and whether another runtime may be able to.
-pub(crate) fn unprepared(error: TractError, labels: &[String]) -> ServiceError {
+pub(crate) fn unprepared(error: Error, labels: &[String]) -> ServiceError {
     let chain = format!("{error:#}");
     let label = label(&chain, labels).unwrap_or("an operator");
     if let Some(&misfit) = error.chain().find_map(|cause| cause.downcast_ref::<Misfit>()) {
@@ -102,7 +102,7 @@ pub(crate) fn root(error: &(dyn std::error::Error + 'static)) -> String {
 /// Refuses inputs and outputs of types that nothing computes, such as BF16.
 pub(crate) fn refuse_bf16(signature: &Signature) -> Result<(), ServiceError> {
     let mut ports = signature.inputs.iter().chain(&signature.outputs);
-    match ports.find(|port| dtype::to_tract(dtype::of(port.element_type)).is_none()) {
+    match ports.find(|port| dtype::computed(dtype::of(port.element_type)).is_none()) {
         None => Ok(()),
         Some(port) => Err(ServiceError::invalid(format!(
             "{} is {}, which the built-in runtime does not compute",
@@ -120,6 +120,6 @@ pub(crate) fn label<'l>(text: &str, labels: &'l [String]) -> Option<&'l str> {
     labels.get(number).map(String::as_str)
 }
 
-fn into_cause(error: TractError) -> Box<dyn std::error::Error + Send + Sync> {
+fn into_cause(error: Error) -> Box<dyn std::error::Error + Send + Sync> {
     error.into()
 }

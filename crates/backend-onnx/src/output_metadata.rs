@@ -45,12 +45,12 @@ pub(crate) fn of_known(port: &Port, fact: Option<&Fact>) -> Result<TensorMetadat
     check_type(
         &port.name,
         dtype::of(port.element_type),
-        dtype::from_tract(fact.datum_type),
+        dtype::served(fact.element_type),
     )?;
     let known: Vec<Option<u64>> = fact
         .shape
         .iter()
-        .map(|dim| dim.to_i64().ok().and_then(|dim| u64::try_from(dim).ok()))
+        .map(|dim| dim.to_i64().and_then(|dim| u64::try_from(dim).ok()))
         .collect();
     let declared = port
         .dims
@@ -100,20 +100,12 @@ fn described(port: &Port, dims: Vec<Option<u64>>) -> TensorMetadata {
 }
 
 /// Refuses another type than the file declares for an output.
-pub(crate) fn check_type(
-    name: &str,
-    declared: DataType,
-    computed: Option<DataType>,
-) -> Result<(), ServiceError> {
-    if computed == Some(declared) {
+pub(crate) fn check_type(name: &str, declared: DataType, computed: DataType) -> Result<(), ServiceError> {
+    if computed == declared {
         return Ok(());
     }
     Err(ServiceError::invalid(format!(
-        "output {} is declared as {declared}, but would be {}",
-        Quoted(name),
-        computed.map_or_else(
-            || "of no type of the protocol".to_owned(),
-            |datatype| datatype.to_string()
-        ),
+        "output {} is declared as {declared}, but would be {computed}",
+        Quoted(name)
     )))
 }

@@ -6,7 +6,7 @@ use std::sync::{
 };
 
 use oip_service::memory_limit;
-use tract_hir::prelude::TractResult;
+use onnx_kernels::prelude::*;
 
 use crate::{faults::NoRoom, size};
 
@@ -67,7 +67,7 @@ impl<'t> Room<'t> {
     ///
     /// # Errors
     /// [`NoRoom`] if all runs together would take more than there is.
-    pub(crate) fn ask(&mut self, bytes: u64) -> TractResult<()> {
+    pub(crate) fn ask(&mut self, bytes: u64) -> Result<()> {
         let wanted = self.held.saturating_add(bytes);
         let Some(missing) = wanted.checked_sub(self.taken).filter(|&missing| missing > 0) else {
             return Ok(());

@@ -5,12 +5,12 @@ use std::cell::Cell;
 use oip_service::available_memory;
 use oip_types::{ByteSize, ServiceError, TensorValue};
 use onnx_graph::MAX_TENSOR_BYTES;
-use tract_hir::internal::*;
+use onnx_kernels::prelude::*;
 
 use crate::{
     cancelling::Pace,
     faults::{BadInput, NoRoom, ensure_input},
-    ops::elements::{Element, elements},
+    ops::elements::elements,
 };
 
 /// Bytes of a value: an input, an output or what flows between two operators.
@@ -27,7 +27,7 @@ const LARGE: u64 = 256 << 20;
 ///
 /// # Errors
 /// [`NoRoom`] with both sizes.
-pub(crate) fn admit_now(bytes: u64) -> TractResult<()> {
+pub(crate) fn admit_now(bytes: u64) -> Result<()> {
     if bytes < LARGE {
         return Ok(());
     }
@@ -63,17 +63,17 @@ pub(crate) fn limited<T>(bytes: u64, run: impl FnOnce() -> T) -> T {
 ///
 /// # Errors
 /// [`BadInput`] with the size; as [`admit_now`].
-pub(crate) fn admit_shape(datum_type: DatumType, shape: &[usize]) -> TractResult<()> {
-    admit_now(admit_size(datum_type, shape)?)
+pub(crate) fn admit_shape(element_type: ElementType, shape: &[usize]) -> Result<()> {
+    admit_now(admit_size(element_type, shape)?)
 }
 
 /// Refuses a value that is too large, however much memory is free, and gives its bytes.
 ///
 /// # Errors
 /// [`BadInput`] with the size.
-pub(crate) fn admit_size(datum_type: DatumType, shape: &[usize]) -> TractResult<u64> {
+pub(crate) fn admit_size(element_type: ElementType, shape: &[usize]) -> Result<u64> {
     let dims = shape.iter().map(|&dim| Some(dim as i128));
-    let bytes = bytes(datum_type.size_of(), dims).unwrap_or(0);
+    let bytes = bytes(element_type.size_of(), dims).unwrap_or(0);
     let most = MOST.get();
     if bytes > most {
         bail!(BadInput(format!(
@@ -95,7 +95,7 @@ const MAX_TEXTS: u64 = 1 << 30;
 ///
 /// # Errors
 /// [`BadInput`] with both sizes; as [`admit_now`].
-pub(crate) fn admit_texts(bytes: u64) -> TractResult<()> {
+pub(crate) fn admit_texts(bytes: u64) -> Result<()> {
     ensure_input!(
         bytes <= MAX_TEXTS,
         "the texts together take {bytes} bytes, which is beyond the limit of {} GiB",
@@ -111,7 +111,7 @@ pub(crate) fn admit_texts(bytes: u64) -> TractResult<()> {
 /// As [`admit_texts`].
 pub(crate) fn admit_contents<'e, T: Element>(
     elements: impl IntoIterator<Item = (&'e T, usize)>,
-) -> TractResult<()> {
+) -> Result<()> {
     if !T::HAS_CONTENTS {
         return Ok(());
     }
@@ -127,8 +127,8 @@ pub(crate) fn admit_contents<'e, T: Element>(
 
 /// Bytes of a value, with the contents of texts.
 pub(crate) fn of_value(value: &Tensor) -> u64 {
-    if value.datum_type() != DatumType::String {
-        return (value.len() * value.datum_type().size_of()) as u64;
+    if value.element_type() != ElementType::String {
+        return (value.len() * value.element_type().size_of()) as u64;
     }
     let texts = elements::<String>(value).unwrap_or_default().iter();
     texts.map(|text| TEXT + text.len() as u64).sum()
@@ -204,13 +204,13 @@ mod tests {
         let bytes = |dims: &[i128]| bytes(4, dims.iter().copied().map(Some));
         assert_eq!(bytes(&[0, 1 << 20]), Some(0));
         assert_eq!(bytes(&[3, 0, 1 << 46]), Some(3 << 48));
-        assert!(admit_shape(DatumType::F32, &[0, 1 << 20]).is_ok());
-        assert!(admit_shape(DatumType::F32, &[0, 1 << 46]).is_err());
+        assert!(admit_shape(ElementType::F32, &[0, 1 << 20]).is_ok());
+        assert!(admit_shape(ElementType::F32, &[0, 1 << 46]).is_err());
     }
 
     #[test]
     fn values_of_constants_have_a_limit_of_their_own() {
-        let admits = |count| admit_shape(DatumType::F32, &[count]).is_ok();
+        let admits = |count| admit_shape(ElementType::F32, &[count]).is_ok();
         assert!(limited(100, || admits(25) && !admits(26)));
         assert!(admits(26));
         assert!(std::panic::catch_unwind(|| limited(100, || panic!("on its way"))).is_err());

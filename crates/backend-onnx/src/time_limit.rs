@@ -2,7 +2,7 @@
 
 use std::{cell::Cell, time::Instant};
 
-use tract_hir::prelude::TractResult;
+use onnx_kernels::prelude::*;
 
 use crate::faults::OutOfTime;
 
@@ -30,7 +30,7 @@ impl Drop for TimeLimit {
 }
 
 /// Fails when the time is over.
-pub(crate) fn check() -> TractResult<()> {
+pub(crate) fn check() -> Result<()> {
     match END.get() {
         Some(end) if Instant::now() > end => Err(OutOfTime.into()),
         _ => Ok(()),

@@ -3,11 +3,11 @@
 use std::{
     fmt,
     iter::{Product, Sum},
-    ops::{Add, Div, Mul, Sub},
+    ops::{Add, AddAssign, Div, Mul, MulAssign, Sub},
     sync::atomic::{AtomicU64, Ordering},
 };
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use smallvec::smallvec;
 
 use crate::ShortVec;
@@ -161,6 +161,12 @@ macro_rules! numbers_to_dims {
             fn to_dim(&self) -> Dim {
                 known(i64::try_from(*self).ok())
             }
+        }
+
+        impl From<$number> for Dim {
+            fn from(number: $number) -> Self {
+                number.to_dim()
+            }
         })*
     };
 }
@@ -209,6 +215,18 @@ operators! {
     }
 }
 
+impl<D: ToDim> AddAssign<D> for Dim {
+    fn add_assign(&mut self, other: D) {
+        *self = *self + other;
+    }
+}
+
+impl<D: ToDim> MulAssign<D> for Dim {
+    fn mul_assign(&mut self, other: D) {
+        *self = *self * other;
+    }
+}
+
 impl<D: ToDim> Sum<D> for Dim {
     fn sum<I: Iterator<Item = D>>(dims: I) -> Self {
         dims.fold(Self::Known(0), |sum, dim| sum + dim)
@@ -219,6 +237,60 @@ impl<D: ToDim> Product<D> for Dim {
     /// The product; 0 if a dimension is 0, even where other products overflow.
     fn product<I: Iterator<Item = D>>(dims: I) -> Self {
         dims.fold(Self::Known(1), |product, dim| product * dim)
+    }
+}
+
+/// A number of elements along an axis: `usize` in a run, [`Dim`] before it. Rules of shapes are written once for both.
+pub trait Size:
+    ToDim
+    + Clone
+    + PartialEq
+    + fmt::Debug
+    + fmt::Display
+    + Add<usize, Output = Self>
+    + Sub<usize, Output = Self>
+    + Mul<usize, Output = Self>
+    + Div<usize, Output = Self>
+{
+    /// The size of an axis of `count` elements.
+    fn of(count: usize) -> Self;
+
+    /// The same number, `None` if it cannot be held.
+    fn from_dim(dim: Dim) -> Option<Self>;
+
+    /// The number, if it is known.
+    fn to_i64(&self) -> Option<i64> {
+        self.to_dim().to_i64()
+    }
+
+    /// The number, if it is known and not negative.
+    fn to_usize(&self) -> Option<usize> {
+        self.to_dim().to_usize()
+    }
+
+    /// Whether it is known to be 1.
+    fn is_one(&self) -> bool {
+        self.to_dim() == Dim::Known(1)
+    }
+}
+
+impl Size for usize {
+    fn of(count: usize) -> Self {
+        count
+    }
+
+    fn from_dim(dim: Dim) -> Option<Self> {
+        dim.to_usize()
+    }
+}
+
+impl Size for Dim {
+    fn of(count: usize) -> Self {
+        count.to_dim()
+    }
+
+    fn from_dim(dim: Dim) -> Option<Self> {
+        Some(dim)
     }
 }
 
@@ -238,12 +310,12 @@ impl<D: ToDim> Product<D> for Dim {
 /// assert_eq!(shape[..], [batch, Dim::Known(3)]);
 /// # Ok::<(), onnx_kernels::prelude::Error>(())
 /// ```
-pub fn broadcast(shapes: &[&[Dim]]) -> Result<ShortVec<Dim>> {
+pub fn broadcast<D: Size>(shapes: &[&[D]]) -> Result<ShortVec<D>> {
     let rank = shapes.iter().map(|shape| shape.len()).max().unwrap_or(0);
     let mut joined: ShortVec<Dim> = smallvec![Dim::Known(1); rank];
     for shape in shapes {
-        for (dim, &other) in joined[rank - shape.len()..].iter_mut().zip(*shape) {
-            *dim = match (*dim, other) {
+        for (dim, other) in joined[rank - shape.len()..].iter_mut().zip(*shape) {
+            *dim = match (*dim, other.to_dim()) {
                 (one, other) if one == other => one,
                 (one, Dim::Known(1)) => one,
                 (Dim::Known(1), other) => other,
@@ -255,5 +327,8 @@ pub fn broadcast(shapes: &[&[Dim]]) -> Result<ShortVec<Dim>> {
             };
         }
     }
-    Ok(joined)
+    let joined = joined.into_iter().map(D::from_dim);
+    joined
+        .collect::<Option<_>>()
+        .context("a size that cannot be counted")
 }

@@ -58,6 +58,47 @@ impl ElementType {
         Self::String,
     ];
 
+    /// The type of a code of ONNX (`TensorProto.DataType`), `None` for types that are not computed.
+    #[must_use]
+    pub const fn from_code(code: i32) -> Option<Self> {
+        Some(match code {
+            1 => Self::F32,
+            2 => Self::U8,
+            3 => Self::I8,
+            4 => Self::U16,
+            5 => Self::I16,
+            6 => Self::I32,
+            7 => Self::I64,
+            8 => Self::String,
+            9 => Self::Bool,
+            10 => Self::F16,
+            11 => Self::F64,
+            12 => Self::U32,
+            13 => Self::U64,
+            _ => return None,
+        })
+    }
+
+    /// The name that the Open Inference Protocol has for it, such as `FP32`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Bool => "BOOL",
+            Self::U8 => "UINT8",
+            Self::U16 => "UINT16",
+            Self::U32 => "UINT32",
+            Self::U64 => "UINT64",
+            Self::I8 => "INT8",
+            Self::I16 => "INT16",
+            Self::I32 => "INT32",
+            Self::I64 => "INT64",
+            Self::F16 => "FP16",
+            Self::F32 => "FP32",
+            Self::F64 => "FP64",
+            Self::String => "BYTES",
+        }
+    }
+
     /// Bytes of one element in memory. For strings this excludes their contents.
     #[must_use]
     pub const fn size_of(self) -> usize {
@@ -109,6 +150,6 @@ impl ElementType {
 
 impl fmt::Display for ElementType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(self, f)
+        f.write_str(self.name())
     }
 }

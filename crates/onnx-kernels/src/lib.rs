@@ -41,7 +41,7 @@ pub mod prelude;
 mod storage;
 mod tensor;
 
-pub use dim::{Dim, Symbol, ToDim, broadcast};
+pub use dim::{Dim, Size, Symbol, ToDim, broadcast};
 pub use element::{Element, Unit};
 pub use element_type::ElementType;
 pub use tensor::Tensor;

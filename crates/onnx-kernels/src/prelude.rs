@@ -8,5 +8,5 @@ pub use half::f16;
 pub use smallvec::smallvec;
 
 pub use crate::{
-    Dim, Element, ElementType, ShortVec, Symbol, Tensor, ToDim, Unit, broadcast, with_number, with_unit,
+    Dim, Element, ElementType, ShortVec, Size, Symbol, Tensor, ToDim, Unit, broadcast, with_number, with_unit,
 };

@@ -241,6 +241,12 @@ impl Tensor {
         self.storage.bytes_mut().with_context(no_bytes)
     }
 
+    /// The tensor, to be shared.
+    #[must_use]
+    pub fn into_arc(self) -> Arc<Self> {
+        Arc::new(self)
+    }
+
     /// The elements as a vector; a copy only of shared bytes.
     ///
     /// # Errors

@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use tract_hir::internal::*;
+use onnx_kernels::prelude::*;
 
 use crate::{
     cancelling::{PART, Pace},
@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// One column for each category.
-pub(crate) fn one_hot(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn one_hot(node: &OnnxNode) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let (ints, strings) = (attributes.ints("cats_int64s"), attributes.texts("cats_strings")?);
     let categories = match (ints, strings.is_empty()) {
@@ -35,7 +35,7 @@ pub(crate) fn one_hot(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
 const MAX_WIDTH: usize = 1 << 30;
 
 /// Inputs side by side, as FP32.
-pub(crate) fn vectorizer(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn vectorizer(node: &OnnxNode) -> Result<Box<dyn Compute>> {
     let widths = Attributes(node).ints("inputdimensions");
     let widths: Option<Vec<usize>> = widths.iter().map(|&width| usize::try_from(width).ok()).collect();
     let widths = widths.ok_or_else(|| Refusal("has a negative dimension".to_owned()))?;
@@ -49,7 +49,7 @@ pub(crate) fn vectorizer(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
 }
 
 /// Columns by position.
-pub(crate) fn extractor(_: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn extractor(_: &OnnxNode) -> Result<Box<dyn Compute>> {
     Ok(kernel(ArrayFeatureExtractor))
 }
 
@@ -75,9 +75,9 @@ fn positions<C: std::hash::Hash + Eq>(categories: impl Iterator<Item = C>) -> Ha
 }
 
 impl Kernel for OneHotEncoder {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
-        use DatumType::{F32, F64, I32, I64, String};
-        match (&self.categories, inputs[0].datum_type) {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
+        use ElementType::{F32, F64, I32, I64, String};
+        match (&self.categories, inputs[0].element_type) {
             (Categories::Strings(_), String) | (Categories::Ints(_), F32 | F64 | I32 | I64) => {}
             _ => bail!(Refusal(
                 "has categories of another type than its input".to_owned()
@@ -91,7 +91,7 @@ impl Kernel for OneHotEncoder {
         Ok(vec![Fact::new(F32, shape)])
     }
 
-    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
         let input = &inputs[0];
         // A list of numbers, and of columns.
         size::admit_now(input.len() as u64 * 24)?;
@@ -115,9 +115,9 @@ impl Kernel for OneHotEncoder {
                 None => bail!(BadInput(format!("element {index} is of an unknown category"))),
             }
         }
-        let mut shape: TVec<usize> = input.shape().into();
+        let mut shape: ShortVec<usize> = input.shape().into();
         shape.push(self.count);
-        Ok(tvec![elements::tensor(&shape, hot)?])
+        Ok(smallvec![elements::tensor(&shape, hot)?])
     }
 }
 
@@ -130,7 +130,7 @@ struct FeatureVectorizer {
 }
 
 impl Kernel for FeatureVectorizer {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
         if inputs.is_empty() || inputs.len() != self.widths.len() {
             bail!(Refusal(format!(
                 "has {} inputs for {} dimensions",
@@ -144,10 +144,10 @@ impl Kernel for FeatureVectorizer {
                 bail!(Refusal("has inputs with different numbers of rows".to_owned()));
             }
         }
-        Ok(vec![Fact::new(DatumType::F32, [count, self.width.to_dim()])])
+        Ok(vec![Fact::new(ElementType::F32, [count, self.width.to_dim()])])
     }
 
-    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
         let width = self.width;
         let mut out = Vec::new();
         let mut at = 0;
@@ -163,7 +163,7 @@ impl Kernel for FeatureVectorizer {
             at += columns;
         }
         let count = out.len().checked_div(width).unwrap_or(0);
-        Ok(tvec![elements::tensor(&[count, width], out)?])
+        Ok(smallvec![elements::tensor(&[count, width], out)?])
     }
 }
 
@@ -171,26 +171,26 @@ impl Kernel for FeatureVectorizer {
 struct ArrayFeatureExtractor;
 
 impl Kernel for ArrayFeatureExtractor {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
         let [data, positions] = inputs else {
             bail!("expected 2 inputs, found {}", inputs.len());
         };
-        if positions.datum_type != DatumType::I64 || data.rank() == 0 {
+        if positions.element_type != ElementType::I64 || data.rank() == 0 {
             bail!(Refusal(
                 "takes a tensor with columns, and their positions as INT64".to_owned()
             ));
         }
-        let count = positions.shape.iter().cloned().product::<TDim>();
+        let count = positions.shape.iter().cloned().product::<Dim>();
         let mut shape = data.shape.clone();
         shape.pop();
         if shape.is_empty() {
             shape.push(1.to_dim());
         }
         shape.push(count);
-        Ok(vec![Fact::new(data.datum_type, shape)])
+        Ok(vec![Fact::new(data.element_type, shape)])
     }
 
-    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
         let (data, positions) = (&inputs[0], elements::elements::<i64>(&inputs[1])?);
         let width = data.shape().last().copied().unwrap_or(0);
         let positions: Vec<usize> = positions
@@ -201,22 +201,21 @@ impl Kernel for ArrayFeatureExtractor {
                     "the index {position} is outside of a dimension of {width}"
                 ))),
             })
-            .collect::<TractResult<_>>()?;
-        let mut shape: TVec<usize> = data.shape().into();
+            .collect::<Result<_>>()?;
+        let mut shape: ShortVec<usize> = data.shape().into();
         shape.pop();
         if shape.is_empty() {
             shape.push(1);
         }
         shape.push(positions.len());
-        Ok(tvec![dispatch_datum!(columns(data.datum_type())(
-            data, &positions, &shape
-        ))?])
+        let made = with_unit!(data.element_type(), U => columns::<U>(data, &positions, &shape));
+        Ok(smallvec![made?])
     }
 }
 
-fn columns<T: elements::Element>(data: &Tensor, positions: &[usize], shape: &[usize]) -> TractResult<Tensor> {
+fn columns<U: Unit>(data: &Tensor, positions: &[usize], shape: &[usize]) -> Result<Tensor> {
     let width = data.shape().last().copied().unwrap_or(0).max(1);
-    let rows = elements::elements::<T>(data)?.chunks_exact(width);
+    let rows = data.as_units::<U>()?.chunks_exact(width);
     let picked = rows
         .clone()
         .flat_map(|row| positions.iter().map(|&position| &row[position]));
@@ -229,5 +228,5 @@ fn columns<T: elements::Element>(data: &Tensor, positions: &[usize], shape: &[us
             made.extend(positions.iter().map(|&position| row[position].clone()));
         }
     }
-    elements::tensor(shape, made)
+    Tensor::from_units(data.element_type(), shape, made)
 }

@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, hash::Hash, sync::Arc};
 
-use tract_hir::internal::*;
+use onnx_kernels::prelude::*;
 
 use crate::{
     cancelling::Pace,
@@ -12,7 +12,7 @@ use crate::{
     size,
 };
 
-pub(crate) fn label_encoder(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn label_encoder(node: &OnnxNode) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     if attributes.has("classes_strings") {
         return first_version(attributes);
@@ -24,16 +24,16 @@ pub(crate) fn label_encoder(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
         .and_then(|attribute| attribute.t.as_ref())
     {
         Some(tensor) => (**tensor).clone(),
-        None => match values.datum_type() {
-            DatumType::String => tensor1(&[attributes.text("default_string", UNUSED).to_owned()]),
-            DatumType::F32 => tensor1(&[attributes.float("default_float", -0.0)]),
-            DatumType::F64 => tensor1(&[-0.0f64]),
-            _ => tensor1(&[attributes.int("default_int64", -1)])
-                .cast_to_dt(values.datum_type())?
+        None => match values.element_type() {
+            ElementType::String => Tensor::vector(&[attributes.text("default_string", UNUSED).to_owned()]),
+            ElementType::F32 => Tensor::vector(&[attributes.float("default_float", -0.0)]),
+            ElementType::F64 => Tensor::vector(&[-0.0f64]),
+            _ => Tensor::vector(&[attributes.int("default_int64", -1)])
+                .cast_to_type(values.element_type())?
                 .into_owned(),
         },
     };
-    if keys.len() != values.len() || default.len() != 1 || default.datum_type() != values.datum_type() {
+    if keys.len() != values.len() || default.len() != 1 || default.element_type() != values.element_type() {
         let (keys, values) = (keys.len(), values.len());
         bail!(Refusal(format!(
             "has {keys} keys, {values} values and a default that do not fit together"
@@ -46,17 +46,21 @@ pub(crate) fn label_encoder(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
 const UNUSED: &str = "_Unused";
 
 /// Before version 2 there was one list of strings, for both directions: which one it is the input's type tells.
-fn first_version(attributes: Attributes<'_>) -> TractResult<Box<dyn Compute>> {
-    let strings = tensor1(&attributes.texts("classes_strings")?);
-    let ints = tensor1(&(0..strings.len() as i64).collect::<Vec<_>>());
-    let to_int = LabelEncoder::new(&strings, &ints, &tensor1(&[attributes.int("default_int64", -1)]))?;
-    let default = tensor1(&[attributes.text("default_string", UNUSED).to_owned()]);
+fn first_version(attributes: Attributes<'_>) -> Result<Box<dyn Compute>> {
+    let strings = Tensor::vector(&attributes.texts("classes_strings")?);
+    let ints = Tensor::vector(&(0..strings.len() as i64).collect::<Vec<_>>());
+    let to_int = LabelEncoder::new(
+        &strings,
+        &ints,
+        &Tensor::vector(&[attributes.int("default_int64", -1)]),
+    )?;
+    let default = Tensor::vector(&[attributes.text("default_string", UNUSED).to_owned()]);
     let to_string = LabelEncoder::new(&ints, &strings, &default)?;
     Ok(kernel(Both { to_int, to_string }))
 }
 
 /// The list of an attribute whose name tells its type.
-fn list(attributes: Attributes<'_>, what: &str) -> TractResult<Tensor> {
+fn list(attributes: Attributes<'_>, what: &str) -> Result<Tensor> {
     let tensor = attributes
         .get(&format!("{what}_tensor"))
         .and_then(|attribute| attribute.t.as_ref());
@@ -78,16 +82,16 @@ fn list(attributes: Attributes<'_>, what: &str) -> TractResult<Tensor> {
     }
     Ok(match tensor {
         Some(tensor) => (**tensor).clone(),
-        None if given[1] => tensor1(&strings),
-        None if given[2] => tensor1(ints),
-        None => tensor1(floats),
+        None if given[1] => Tensor::vector(&strings),
+        None if given[2] => Tensor::vector(ints),
+        None => Tensor::vector(floats),
     })
 }
 
 /// Values by key, all of one type each.
 #[derive(Debug)]
 struct LabelEncoder {
-    key_type: DatumType,
+    key_type: ElementType,
     places: Places,
     /// The default is the last.
     values: Tensor,
@@ -102,7 +106,7 @@ enum Places {
 }
 
 /// A number as a key.
-trait Key: Datum + Copy {
+trait Key: Element + Copy {
     fn bits(self) -> u64;
 }
 
@@ -135,13 +139,13 @@ impl Key for f32 {
 
 /// Runs `$body` with `$T` bound to the Rust type of a number that may be a key.
 macro_rules! with_key {
-    ($datum_type:expr, $T:ident => $body:expr) => {
-        match $datum_type {
-            DatumType::F32 => with_key!(@type f32, $T => $body),
-            DatumType::F64 => with_key!(@type f64, $T => $body),
-            DatumType::I64 => with_key!(@type i64, $T => $body),
-            DatumType::I32 => with_key!(@type i32, $T => $body),
-            DatumType::I16 => with_key!(@type i16, $T => $body),
+    ($element_type:expr, $T:ident => $body:expr) => {
+        match $element_type {
+            ElementType::F32 => with_key!(@type f32, $T => $body),
+            ElementType::F64 => with_key!(@type f64, $T => $body),
+            ElementType::I64 => with_key!(@type i64, $T => $body),
+            ElementType::I32 => with_key!(@type i32, $T => $body),
+            ElementType::I16 => with_key!(@type i16, $T => $body),
             _ => bail!(Refusal("has keys of a type that is not supported".to_owned())),
         }
     };
@@ -161,24 +165,24 @@ fn places<K: Hash + Eq>(keys: impl Iterator<Item = K>) -> HashMap<K, usize> {
 }
 
 impl LabelEncoder {
-    fn new(keys: &Tensor, values: &Tensor, default: &Tensor) -> TractResult<Self> {
-        let places = match keys.datum_type() {
-            DatumType::String => Places::Texts(places(elements::elements::<String>(keys)?.iter().cloned())),
-            datum_type => with_key!(datum_type, T => {
+    fn new(keys: &Tensor, values: &Tensor, default: &Tensor) -> Result<Self> {
+        let places = match keys.element_type() {
+            ElementType::String => Places::Texts(places(elements::elements::<String>(keys)?.iter().cloned())),
+            element_type => with_key!(element_type, T => {
                 let keys = elements::elements::<T>(keys)?.iter();
                 Places::Numbers(places(keys.map(|key| key.bits())))
             }),
         };
         let flat = |tensor: &Tensor| tensor.clone().into_shape(&[tensor.len()]);
         Ok(Self {
-            key_type: keys.datum_type(),
+            key_type: keys.element_type(),
             places,
-            values: Tensor::stack_tensors(0, &[flat(values)?, flat(default)?])?,
+            values: Tensor::concat(0, &[flat(values)?, flat(default)?])?,
         })
     }
 
     /// Gives the place of the value of each key, in order. There may be more keys than there is room for a list.
-    fn each(&self, keys: &Tensor, take: &mut dyn FnMut(usize)) -> TractResult<()> {
+    fn each(&self, keys: &Tensor, take: &mut dyn FnMut(usize)) -> Result<()> {
         let default = self.values.len() - 1;
         let mut pace = Pace::default();
         match &self.places {
@@ -188,7 +192,7 @@ impl LabelEncoder {
                     take(places.get(text).copied().unwrap_or(default));
                 }
             }
-            Places::Numbers(places) => with_key!(keys.datum_type(), T => {
+            Places::Numbers(places) => with_key!(keys.element_type(), T => {
                 for key in elements::elements::<T>(keys)? {
                     pace.spend(8)?;
                     take(places.get(&key.bits()).copied().unwrap_or(default));
@@ -200,36 +204,31 @@ impl LabelEncoder {
 }
 
 impl Kernel for LabelEncoder {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
-        if inputs[0].datum_type != self.key_type {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
+        if inputs[0].element_type != self.key_type {
             bail!(Refusal("has keys of another type than its input".to_owned()));
         }
-        Ok(vec![inputs[0].with(self.values.datum_type())])
+        Ok(vec![inputs[0].with(self.values.element_type())])
     }
 
-    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
-        let datum_type = self.values.datum_type();
-        Ok(tvec![dispatch_datum!(encoded(datum_type)(self, &inputs[0]))?])
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
+        let element_type = self.values.element_type();
+        let encoded = with_unit!(element_type, U => encoded::<U>(self, &inputs[0]));
+        Ok(smallvec![encoded?])
     }
 }
 
-fn encoded<T: elements::Element>(encoder: &LabelEncoder, keys: &Tensor) -> TractResult<Tensor> {
-    let values = elements::elements::<T>(&encoder.values)?;
-    if T::HAS_CONTENTS {
+fn encoded<U: Unit>(encoder: &LabelEncoder, keys: &Tensor) -> Result<Tensor> {
+    let values = encoder.values.as_units::<U>()?;
+    if U::HAS_CONTENTS {
         let mut bytes = 0u64;
         let mut add = |place: usize| bytes += size::TEXT + values[place].contents() as u64;
         encoder.each(keys, &mut add)?;
         size::admit_texts(bytes)?;
     }
-    elements::filled::<T>(keys.shape(), |made| {
-        let mut made = made.iter_mut();
-        let mut write = |place: usize| {
-            if let Some(made) = made.next() {
-                made.clone_from(&values[place]);
-            }
-        };
-        encoder.each(keys, &mut write)
-    })
+    let mut made = Vec::with_capacity(keys.len());
+    encoder.each(keys, &mut |place| made.push(values[place].clone()))?;
+    Tensor::from_units(encoder.values.element_type(), keys.shape(), made)
 }
 
 /// Strings to integers and back.
@@ -240,16 +239,16 @@ struct Both {
 }
 
 impl Kernel for Both {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
-        match inputs[0].datum_type {
-            DatumType::String => self.to_int.outputs(inputs),
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
+        match inputs[0].element_type {
+            ElementType::String => self.to_int.outputs(inputs),
             _ => self.to_string.outputs(inputs),
         }
     }
 
-    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
-        match inputs[0].datum_type() {
-            DatumType::String => self.to_int.run(inputs),
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
+        match inputs[0].element_type() {
+            ElementType::String => self.to_int.run(inputs),
             _ => self.to_string.run(inputs),
         }
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tract_hir::internal::*;
+use onnx_kernels::prelude::*;
 
 use super::{
     post::{PostTransform, Single},
@@ -15,7 +15,7 @@ use crate::{
     ops::{Attributes, Compute, Fact, Kernel, elements, kernel},
 };
 
-pub(crate) fn regressor(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn regressor(node: &OnnxNode) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let targets = usize::try_from(attributes.int("targets", 1)).unwrap_or(0);
     Ok(kernel(Regressor {
@@ -24,7 +24,7 @@ pub(crate) fn regressor(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
     }))
 }
 
-pub(crate) fn classifier(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn classifier(node: &OnnxNode) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let labels = Labels::read(attributes, "classlabels_ints", "classlabels_strings")?;
     let intercepts = attributes.floats("intercepts").len();
@@ -61,7 +61,7 @@ struct Scores {
 }
 
 impl Scores {
-    fn read(attributes: Attributes<'_>, count: usize) -> TractResult<Self> {
+    fn read(attributes: Attributes<'_>, count: usize) -> Result<Self> {
         let coefficients = attributes.floats("coefficients").to_vec();
         let mut intercepts = attributes.floats("intercepts").to_vec();
         // No more than there are coefficients: the number is the file's.
@@ -89,7 +89,7 @@ impl Scores {
         self.intercepts.len()
     }
 
-    fn of(&self, row: &[f32], scores: &mut [f32], pace: &mut Pace) -> TractResult<()> {
+    fn of(&self, row: &[f32], scores: &mut [f32], pace: &mut Pace) -> Result<()> {
         pace.spend(self.coefficients.len() as u64)?;
         let coefficients = self.coefficients.chunks_exact(self.features);
         for ((score, coefficients), intercept) in scores.iter_mut().zip(coefficients).zip(&self.intercepts) {
@@ -98,7 +98,7 @@ impl Scores {
         Ok(())
     }
 
-    fn check(&self, rows: &Rows<'_, f32>) -> TractResult<()> {
+    fn check(&self, rows: &Rows<'_, f32>) -> Result<()> {
         if rows.width == self.features {
             return Ok(());
         }
@@ -116,12 +116,12 @@ struct Regressor {
 }
 
 impl Kernel for Regressor {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
         let shape = [rows::count(&inputs[0])?, self.scores.count().to_dim()];
-        Ok(vec![Fact::new(DatumType::F32, shape)])
+        Ok(vec![Fact::new(ElementType::F32, shape)])
     }
 
-    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
         let rows = Rows::read(&inputs[0])?;
         self.scores.check(&rows)?;
         let targets = self.scores.count();
@@ -134,7 +134,7 @@ impl Kernel for Regressor {
                 _ => self.post.apply(out),
             }
         }
-        Ok(tvec![elements::tensor(&[rows.count, targets], out)?])
+        Ok(smallvec![elements::tensor(&[rows.count, targets], out)?])
     }
 }
 
@@ -148,15 +148,15 @@ struct Classifier {
 }
 
 impl Kernel for Classifier {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
         let count = rows::count(&inputs[0])?;
         Ok(vec![
-            Fact::new(self.labels.datum_type(), [count.clone()]),
-            Fact::new(DatumType::F32, [count, self.labels.len().to_dim()]),
+            Fact::new(self.labels.element_type(), [count.clone()]),
+            Fact::new(ElementType::F32, [count, self.labels.len().to_dim()]),
         ])
     }
 
-    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
         let rows = Rows::read(&inputs[0])?;
         self.scores.check(&rows)?;
         let width = self.labels.len();
@@ -175,7 +175,7 @@ impl Kernel for Classifier {
                 self.post.apply(out);
             }
         }
-        Ok(tvec![
+        Ok(smallvec![
             self.labels.of(&classes)?,
             elements::tensor(&[rows.count, width], out)?
         ])

@@ -1,6 +1,6 @@
 //! Transformations of scores: ONNX's `post_transform`, as ONNX Runtime computes it.
 
-use tract_hir::internal::*;
+use onnx_kernels::prelude::*;
 
 use crate::{faults::Refusal, ops::Attributes};
 
@@ -24,7 +24,7 @@ pub(crate) enum Single {
 }
 
 impl PostTransform {
-    pub(crate) fn read(attributes: Attributes<'_>) -> TractResult<Self> {
+    pub(crate) fn read(attributes: Attributes<'_>) -> Result<Self> {
         Ok(match attributes.text("post_transform", "NONE") {
             "NONE" => Self::None,
             "SOFTMAX" => Self::Softmax,
@@ -84,7 +84,7 @@ impl PostTransform {
     ///
     /// # Errors
     /// For PROBIT: ONNX Runtime transforms the score and leaves the other class's memory as it was.
-    pub(crate) fn check_pair(self) -> TractResult<()> {
+    pub(crate) fn check_pair(self) -> Result<()> {
         if self == Self::Probit {
             bail!(Refusal(
                 "has the post_transform PROBIT and one score for two classes, which leaves the other class without a \

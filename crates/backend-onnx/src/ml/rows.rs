@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use tract_hir::internal::*;
+use onnx_kernels::prelude::*;
 
 use crate::{
     cancelling::Pace,
@@ -20,10 +20,10 @@ pub(crate) struct Rows<'a, T: Clone> {
 
 impl<'a> Rows<'a, f32> {
     /// Reads numbers of any type as FP32.
-    pub(crate) fn read(tensor: &'a Tensor) -> TractResult<Self> {
+    pub(crate) fn read(tensor: &'a Tensor) -> Result<Self> {
         let (count, width) = shape(tensor)?;
-        let values = match tensor.datum_type() {
-            DatumType::F32 => Cow::Borrowed(elements::elements::<f32>(tensor)?),
+        let values = match tensor.element_type() {
+            ElementType::F32 => Cow::Borrowed(elements::elements::<f32>(tensor)?),
             _ => Cow::Owned(elements::elements::<f32>(&*tensor.cast_to::<f32>()?)?.to_vec()),
         };
         Ok(Self { count, width, values })
@@ -31,7 +31,7 @@ impl<'a> Rows<'a, f32> {
 }
 
 impl<'a> Rows<'a, f64> {
-    pub(crate) fn read_double(tensor: &'a Tensor) -> TractResult<Self> {
+    pub(crate) fn read_double(tensor: &'a Tensor) -> Result<Self> {
         let (count, width) = shape(tensor)?;
         let values = Cow::Borrowed(elements::elements::<f64>(tensor)?);
         Ok(Self { count, width, values })
@@ -43,7 +43,7 @@ impl<T: Clone> Rows<'_, T> {
     ///
     /// # Errors
     /// As [`Pace::spend`], where the time is over.
-    pub(crate) fn parts(&self) -> impl Iterator<Item = TractResult<flat_forest::Rows<'_, T>>> {
+    pub(crate) fn parts(&self) -> impl Iterator<Item = Result<flat_forest::Rows<'_, T>>> {
         const ROWS: usize = 64;
         (0..self.count).step_by(ROWS).map(|first| {
             Pace::default().spend(u64::MAX)?;
@@ -60,7 +60,7 @@ impl<T: Clone> Rows<'_, T> {
 }
 
 /// Number and width of the rows: a vector is one row.
-fn shape(tensor: &Tensor) -> TractResult<(usize, usize)> {
+fn shape(tensor: &Tensor) -> Result<(usize, usize)> {
     match *tensor.shape() {
         [width] => Ok((1, width)),
         [count, width] => Ok((count, width)),
@@ -69,8 +69,8 @@ fn shape(tensor: &Tensor) -> TractResult<(usize, usize)> {
 }
 
 /// The number of rows of an input that is numeric, as a dimension.
-pub(crate) fn count(input: &Fact) -> TractResult<TDim> {
-    if matches!(input.datum_type, DatumType::String | DatumType::Bool) {
+pub(crate) fn count(input: &Fact) -> Result<Dim> {
+    if matches!(input.element_type, ElementType::String | ElementType::Bool) {
         bail!(Refusal("takes numbers only".to_owned()));
     }
     match &*input.shape {
@@ -84,7 +84,7 @@ pub(crate) fn count(input: &Fact) -> TractResult<TDim> {
 }
 
 /// Fails a load whose input is known to be narrower than what the model reads of it, or a run.
-pub(crate) fn expect_width(width: usize, needed: usize) -> TractResult<()> {
+pub(crate) fn expect_width(width: usize, needed: usize) -> Result<()> {
     if width >= needed {
         return Ok(());
     }
@@ -102,7 +102,7 @@ pub(crate) enum Labels {
 
 impl Labels {
     /// Reads labels from the attributes of these names.
-    pub(crate) fn read(attributes: Attributes<'_>, ints: &str, strings: &str) -> TractResult<Self> {
+    pub(crate) fn read(attributes: Attributes<'_>, ints: &str, strings: &str) -> Result<Self> {
         let texts = attributes.texts(strings)?;
         match (attributes.ints(ints), texts.is_empty()) {
             ([], true) => bail!(Refusal("has no labels of classes".to_owned())),
@@ -119,15 +119,15 @@ impl Labels {
         }
     }
 
-    pub(crate) fn datum_type(&self) -> DatumType {
+    pub(crate) fn element_type(&self) -> ElementType {
         match self {
-            Self::Ints(_) => DatumType::I64,
-            Self::Strings(_) => DatumType::String,
+            Self::Ints(_) => ElementType::I64,
+            Self::Strings(_) => ElementType::String,
         }
     }
 
     /// The labels of some classes.
-    pub(crate) fn of(&self, classes: &[usize]) -> TractResult<Tensor> {
+    pub(crate) fn of(&self, classes: &[usize]) -> Result<Tensor> {
         let shape = [classes.len()];
         match self {
             Self::Ints(ints) => elements::tensor(&shape, classes.iter().map(|&class| ints[class]).collect()),
@@ -152,7 +152,7 @@ mod tests {
         for (count, width, expected) in [(130, 3, 3), (64, 1, 1), (0, 3, 0), (5, 0, 1)] {
             let values = Tensor::zero::<f32>(&[count, width]).unwrap();
             let rows = Rows::read(&values).unwrap();
-            let parts = rows.parts().collect::<TractResult<Vec<_>>>();
+            let parts = rows.parts().collect::<Result<Vec<_>>>();
             assert_eq!(parts.unwrap().len(), expected);
             let mut ended = while_cancelled(|| rows.parts().collect::<Vec<_>>()).into_iter();
             assert!(ended.all(|part| part.unwrap_err().is::<Cancelled>()));

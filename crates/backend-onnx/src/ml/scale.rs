@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tract_hir::internal::*;
+use onnx_kernels::prelude::*;
 
 use super::rows::{self, Rows};
 use crate::{
@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// `(x - offset) * scale`, for each feature or for all alike.
-pub(crate) fn scaler(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn scaler(node: &OnnxNode) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let (offset, scale) = (
         attributes.floats("offset").to_vec(),
@@ -27,7 +27,7 @@ pub(crate) fn scaler(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
 }
 
 /// Divides each row by its norm.
-pub(crate) fn normalizer(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn normalizer(node: &OnnxNode) -> Result<Box<dyn Compute>> {
     Ok(kernel(match Attributes(node).text("norm", "MAX") {
         "MAX" => Normalizer::Max,
         "L1" => Normalizer::L1,
@@ -37,14 +37,14 @@ pub(crate) fn normalizer(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
 }
 
 /// 1 for what is above the threshold, else 0.
-pub(crate) fn binarizer(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn binarizer(node: &OnnxNode) -> Result<Box<dyn Compute>> {
     Ok(kernel(Binarizer {
         threshold: Attributes(node).float("threshold", 0.0),
     }))
 }
 
 /// Other values for the one that stands for a missing one.
-pub(crate) fn imputer(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn imputer(node: &OnnxNode) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let (floats, ints) = (
         attributes.floats("imputed_value_floats"),
@@ -71,12 +71,12 @@ struct Scaler {
 }
 
 impl Kernel for Scaler {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
         rows::count(&inputs[0])?;
-        Ok(vec![inputs[0].with(DatumType::F32)])
+        Ok(vec![inputs[0].with(ElementType::F32)])
     }
 
-    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
         let rows = Rows::read(&inputs[0])?;
         check_width(self.scale.len(), rows.width)?;
         let mut out = rows.values.into_owned();
@@ -93,7 +93,7 @@ impl Kernel for Scaler {
                 }
             }
         }
-        Ok(tvec![elements::tensor(inputs[0].shape(), out)?])
+        Ok(smallvec![elements::tensor(inputs[0].shape(), out)?])
     }
 }
 
@@ -105,12 +105,12 @@ enum Normalizer {
 }
 
 impl Kernel for Normalizer {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
         rows::count(&inputs[0])?;
-        Ok(vec![inputs[0].with(DatumType::F32)])
+        Ok(vec![inputs[0].with(ElementType::F32)])
     }
 
-    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
         let rows = Rows::read(&inputs[0])?;
         let width = rows.width.max(1);
         let mut out = rows.values.into_owned();
@@ -127,7 +127,7 @@ impl Kernel for Normalizer {
                 row.iter_mut().for_each(|x| *x /= norm);
             }
         }
-        Ok(tvec![elements::tensor(inputs[0].shape(), out)?])
+        Ok(smallvec![elements::tensor(inputs[0].shape(), out)?])
     }
 }
 
@@ -137,14 +137,14 @@ struct Binarizer {
 }
 
 impl Kernel for Binarizer {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
-        if inputs[0].datum_type != DatumType::F32 {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
+        if inputs[0].element_type != ElementType::F32 {
             bail!(Refusal("takes FP32 only".to_owned()));
         }
-        Ok(vec![inputs[0].with(DatumType::F32)])
+        Ok(vec![inputs[0].with(ElementType::F32)])
     }
 
-    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
         let values = elements::elements::<f32>(&inputs[0])?;
         if let Some(index) = values.iter().position(|x| x.is_nan()) {
             bail!(BadInput(format!(
@@ -153,7 +153,7 @@ impl Kernel for Binarizer {
         }
         let above = |x: &f32| f32::from(u8::from(*x > self.threshold));
         let out = Pace::default().map(values, above)?;
-        Ok(tvec![elements::tensor(inputs[0].shape(), out)?])
+        Ok(smallvec![elements::tensor(inputs[0].shape(), out)?])
     }
 }
 
@@ -164,23 +164,22 @@ enum Imputer {
 }
 
 impl Kernel for Imputer {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
         rows::count(&inputs[0])?;
-        match (self, inputs[0].datum_type) {
-            (Self::Floats { .. }, DatumType::F32 | DatumType::F64) | (Self::Ints { .. }, DatumType::I64) => {
-                Ok(vec![inputs[0].with(inputs[0].datum_type)])
-            }
+        match (self, inputs[0].element_type) {
+            (Self::Floats { .. }, ElementType::F32 | ElementType::F64)
+            | (Self::Ints { .. }, ElementType::I64) => Ok(vec![inputs[0].with(inputs[0].element_type)]),
             _ => bail!(Refusal("has values of another type than its input".to_owned())),
         }
     }
 
-    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
         let input = &inputs[0];
         let width = input.shape().last().copied().unwrap_or(1);
-        Ok(tvec![match self {
+        Ok(smallvec![match self {
             Self::Ints { values, replaced } =>
                 impute(input, width, values, |x| x == replaced, |value| *value)?,
-            Self::Floats { values, replaced } if input.datum_type() == DatumType::F64 => {
+            Self::Floats { values, replaced } if input.element_type() == ElementType::F64 => {
                 let replaced = f64::from(*replaced);
                 let is_missing = |x: &f64| *x == replaced || (x.is_nan() && replaced.is_nan());
                 impute(input, width, values, is_missing, |value| f64::from(*value))?
@@ -193,13 +192,13 @@ impl Kernel for Imputer {
     }
 }
 
-fn impute<T: elements::Element + Copy, V>(
+fn impute<T: Element + Copy, V>(
     input: &Tensor,
     width: usize,
     values: &[V],
     is_missing: impl Fn(&T) -> bool,
     value: impl Fn(&V) -> T,
-) -> TractResult<Tensor> {
+) -> Result<Tensor> {
     check_width(values.len(), width)?;
     let imputed = |(index, x): (usize, &T)| match is_missing(x) {
         true => value(&values[(index % width.max(1)) % values.len()]),
@@ -216,7 +215,7 @@ fn impute<T: elements::Element + Copy, V>(
 }
 
 /// As many values as features are needed, or one for all.
-fn check_width(values: usize, width: usize) -> TractResult<()> {
+fn check_width(values: usize, width: usize) -> Result<()> {
     if values == 1 || values == width {
         return Ok(());
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tract_hir::internal::*;
+use onnx_kernels::prelude::*;
 
 use super::{
     post::{PostTransform, Single, logistic},
@@ -15,7 +15,7 @@ use crate::{
     ops::{Attributes, Compute, Fact, Kernel, elements, kernel},
 };
 
-pub(crate) fn regressor(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn regressor(node: &OnnxNode) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let coefficients = attributes.floats("coefficients").to_vec();
     // ONNX Runtime does not apply one either.
@@ -41,7 +41,7 @@ pub(crate) fn regressor(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
     }))
 }
 
-pub(crate) fn classifier(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn classifier(node: &OnnxNode) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let labels = Labels::read(attributes, "classlabels_ints", "classlabels_strings")?;
     let classes = labels.len();
@@ -121,7 +121,7 @@ enum Function {
 impl Machine {
     /// Reads a kernel with so many support vectors; without any, the model is linear and its coefficients say how
     /// wide rows are.
-    fn read(attributes: Attributes<'_>, count: usize, linear_width: usize) -> TractResult<Self> {
+    fn read(attributes: Attributes<'_>, count: usize, linear_width: usize) -> Result<Self> {
         let parameter = |index: usize| {
             attributes
                 .floats("kernel_params")
@@ -155,7 +155,7 @@ impl Machine {
         })
     }
 
-    fn check(&self, rows: &Rows<'_, f32>) -> TractResult<()> {
+    fn check(&self, rows: &Rows<'_, f32>) -> Result<()> {
         if rows.width == self.features {
             return Ok(());
         }
@@ -164,7 +164,7 @@ impl Machine {
     }
 
     /// The kernel's value for a row and each support vector.
-    fn values(&self, row: &[f32], values: &mut Vec<f32>, pace: &mut Pace) -> TractResult<()> {
+    fn values(&self, row: &[f32], values: &mut Vec<f32>, pace: &mut Pace) -> Result<()> {
         pace.spend((self.count as u64).saturating_mul(8 + self.features as u64))?;
         values.clear();
         let vectors = (0..self.count).map(|index| &self.vectors[index * self.features..][..self.features]);
@@ -191,15 +191,15 @@ struct Regressor {
 }
 
 impl Kernel for Regressor {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
         expect_single(&inputs[0])?;
         Ok(vec![Fact::new(
-            DatumType::F32,
+            ElementType::F32,
             [rows::count(&inputs[0])?, 1.to_dim()],
         )])
     }
 
-    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
         let rows = Rows::read(&inputs[0])?;
         self.machine.check(&rows)?;
         let mut values = Vec::new();
@@ -221,7 +221,7 @@ impl Kernel for Regressor {
                 false => score,
             });
         }
-        Ok(tvec![elements::tensor(&[rows.count, 1], scores)?])
+        Ok(smallvec![elements::tensor(&[rows.count, 1], scores)?])
     }
 }
 
@@ -309,7 +309,7 @@ impl Classifier {
     }
 
     /// Probabilities of all classes from those of pairs.
-    fn probabilities(&self, scores: &[f32], out: &mut [f32], pace: &mut Pace) -> TractResult<()> {
+    fn probabilities(&self, scores: &[f32], out: &mut [f32], pace: &mut Pace) -> Result<()> {
         let classes = self.classes();
         let mut pairs = vec![0.0f32; classes * classes];
         let mut index = 0;
@@ -327,15 +327,15 @@ impl Classifier {
 }
 
 impl Kernel for Classifier {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
         let count = rows::count(&inputs[0])?;
         Ok(vec![
-            Fact::new(self.labels.datum_type(), [count.clone()]),
-            Fact::new(DatumType::F32, [count, self.width().to_dim()]),
+            Fact::new(self.labels.element_type(), [count.clone()]),
+            Fact::new(ElementType::F32, [count, self.width().to_dim()]),
         ])
     }
 
-    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
         let rows = Rows::read(&inputs[0])?;
         self.machine.check(&rows)?;
         let (classes, width) = (self.classes(), self.width());
@@ -371,7 +371,7 @@ impl Kernel for Classifier {
                 }
             }
         }
-        Ok(tvec![
+        Ok(smallvec![
             self.labels.of(&winners)?,
             elements::tensor(&[rows.count, width], out)?
         ])
@@ -390,7 +390,7 @@ fn most_votes(votes: &[u32]) -> usize {
 }
 
 /// Couples probabilities of pairs of classes into those of all classes, by libsvm's iteration.
-fn couple(classes: usize, pairs: &[f32], out: &mut [f32], pace: &mut Pace) -> TractResult<()> {
+fn couple(classes: usize, pairs: &[f32], out: &mut [f32], pace: &mut Pace) -> Result<()> {
     let at = |i: usize, j: usize| i * classes + j;
     let mut q = vec![0.0f32; classes * classes];
     for i in 0..classes {
@@ -428,8 +428,8 @@ fn couple(classes: usize, pairs: &[f32], out: &mut [f32], pace: &mut Pace) -> Tr
 }
 
 /// ONNX Runtime reads regressors' inputs as FP32 only.
-fn expect_single(input: &Fact) -> TractResult<()> {
-    if input.datum_type == DatumType::F32 {
+fn expect_single(input: &Fact) -> Result<()> {
+    if input.element_type == ElementType::F32 {
         return Ok(());
     }
     bail!(Refusal("takes FP32 only".to_owned()))

@@ -5,7 +5,7 @@ use std::{
     ops::{Neg, Sub},
 };
 
-use tract_hir::internal::*;
+use onnx_kernels::prelude::*;
 
 use super::{
     attributes::Attributes,
@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{cancelling::Pace, lowered::OnnxNode};
 
-fn function(node: &OnnxNode) -> TractResult<Function> {
+fn function(node: &OnnxNode) -> Result<Function> {
     let attributes = Attributes(node);
     let float = |name: &str, default: f32| attributes.float(name, default);
     let old = node.opset < 6;
@@ -289,7 +289,7 @@ pub(crate) struct Activation(Function);
 
 impl Activation {
     /// The function that an operator is, by its name; of `Clip` that with its bounds as attributes.
-    pub(super) fn of(node: &OnnxNode) -> TractResult<Self> {
+    pub(super) fn of(node: &OnnxNode) -> Result<Self> {
         function(node).map(Self)
     }
 
@@ -300,29 +300,21 @@ impl Activation {
     }
 
     /// Replaces FP32 or FP64 numbers.
-    pub(super) fn run(&self, tensor: &mut Tensor) -> TractResult<()> {
+    pub(super) fn run(&self, tensor: &mut Tensor) -> Result<()> {
         /// Numbers between two looks at whether the run goes on.
         const PART: usize = 1 << 14;
         /// Steps of one, at most.
         const COST: u64 = 4;
         let mut pace = Pace::default();
-        match tensor.datum_type() {
-            DatumType::F32 => {
-                for part in tensor
-                    .try_as_plain_ram_mut()?
-                    .as_slice_mut::<f32>()?
-                    .chunks_mut(PART)
-                {
+        match tensor.element_type() {
+            ElementType::F32 => {
+                for part in tensor.as_slice_mut::<f32>()?.chunks_mut(PART) {
                     pace.spend(COST * part.len() as u64)?;
                     self.0.single(part);
                 }
             }
-            DatumType::F64 => {
-                for part in tensor
-                    .try_as_plain_ram_mut()?
-                    .as_slice_mut::<f64>()?
-                    .chunks_mut(PART)
-                {
+            ElementType::F64 => {
+                for part in tensor.as_slice_mut::<f64>()?.chunks_mut(PART) {
                     pace.spend(COST * part.len() as u64)?;
                     self.0.double(part);
                 }

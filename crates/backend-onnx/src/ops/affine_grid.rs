@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tract_hir::internal::*;
+use onnx_kernels::prelude::*;
 
 use super::{
     attributes::Attributes,
@@ -16,7 +16,7 @@ use crate::{
     ops::kernel::Compute,
 };
 
-pub(crate) fn affine_grid(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn affine_grid(node: &OnnxNode) -> Result<Box<dyn Compute>> {
     Ok(kernel(AffineGrid {
         has_corners: Attributes(node).int("align_corners", 0) != 0,
     }))
@@ -45,13 +45,13 @@ impl AffineGrid {
 }
 
 impl Kernel for AffineGrid {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
         let [maps, size] = inputs else {
             bail!("expected 2 inputs, found {}", inputs.len());
         };
-        if maps.datum_type != DatumType::F32 {
+        if maps.element_type != ElementType::F32 {
             bail!(Unsupported::but_for_fp64(
-                maps.datum_type,
+                maps.element_type,
                 "is supported for FP32 only"
             ));
         }
@@ -66,23 +66,23 @@ impl Kernel for AffineGrid {
             size.len()
         );
         // ONNX's own implementation reads at the first edge then, ONNX Runtime at the last one.
-        if self.has_corners && size[2..].iter().any(TDim::is_one) {
+        if self.has_corners && size[2..].iter().any(Dim::is_one) {
             bail!(Limit(
                 "a size of 1 with 'align_corners' is not supported".to_owned()
             ));
         }
-        let mut shape: TVec<TDim> = tvec![size[0].clone()];
+        let mut shape: ShortVec<Dim> = smallvec![size[0].clone()];
         shape.extend(size[2..].iter().cloned());
         shape.push((size.len() - 2).to_dim());
-        Ok(vec![Fact::new(DatumType::F32, shape)])
+        Ok(vec![Fact::new(ElementType::F32, shape)])
     }
 
-    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
         let size = inputs[1].cast_to::<i64>()?;
         let size: Vec<usize> = elements::<i64>(&size)?
             .iter()
             .map(|&size| usize::try_from(size).map_err(|_| BadInput(format!("a size of {size}")).into()))
-            .collect::<TractResult<_>>()?;
+            .collect::<Result<_>>()?;
         ensure_input!(
             matches!(size.len(), 4 | 5),
             "the size has {} dimensions, expected 4 or 5",
@@ -110,7 +110,7 @@ impl Kernel for AffineGrid {
                 pace.spend(4)?;
                 // The last axis first, as coordinates are x, y and z.
                 let mut rest = at;
-                let place: TVec<f32> = axes
+                let place: ShortVec<f32> = axes
                     .iter()
                     .rev()
                     .map(|axis| {
@@ -125,6 +125,6 @@ impl Kernel for AffineGrid {
                 }));
             }
         }
-        Ok(tvec![tensor(&shape, made)?])
+        Ok(smallvec![tensor(&shape, made)?])
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use onnx_gemm::gemm_nt;
-use tract_hir::internal::*;
+use onnx_kernels::prelude::*;
 
 use super::{
     attributes::Attributes,
@@ -19,9 +19,9 @@ use crate::{
     size,
 };
 
-pub(crate) fn attention(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn attention(node: &OnnxNode) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
-    let heads = |name: &str| -> TractResult<Option<usize>> {
+    let heads = |name: &str| -> Result<Option<usize>> {
         match attributes.int(name, 0) {
             0 => Ok(None),
             heads => {
@@ -98,16 +98,16 @@ struct Attention {
 }
 
 /// Batch, heads, rows, and numbers of a head.
-type Dims = [TDim; 4];
+type Dims = [Dim; 4];
 
 impl Attention {
-    fn dims(&self, fact: &Fact, heads: Option<usize>) -> TractResult<Dims> {
+    fn dims(&self, fact: &Fact, heads: Option<usize>) -> Result<Dims> {
         match (&*fact.shape, heads) {
             ([batch, heads, rows, width], _) => {
                 Ok([batch.clone(), heads.clone(), rows.clone(), width.clone()])
             }
             ([batch, rows, numbers], Some(heads)) => {
-                let numbers = numbers.to_usize().ok().filter(|numbers| numbers % heads == 0);
+                let numbers = numbers.to_usize().filter(|numbers| numbers % heads == 0);
                 let Some(numbers) = numbers else {
                     bail!(Limit(
                         "needs rows whose length is known and fits its heads".to_owned()
@@ -126,7 +126,7 @@ impl Attention {
 }
 
 impl Kernel for Attention {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
         let [queries, keys, values, ..] = inputs else {
             bail!("expected 3 inputs or more, found {}", inputs.len());
         };
@@ -137,15 +137,15 @@ impl Kernel for Attention {
         );
         let mut others = floats
             .into_iter()
-            .filter(|fact| fact.datum_type != DatumType::F32);
+            .filter(|fact| fact.element_type != ElementType::F32);
         if let Some(other) = others.next() {
             bail!(Unsupported::but_for_fp64(
-                other.datum_type,
+                other.element_type,
                 "is supported for FP32 only"
             ));
         }
         if let Some(mask) = self.mask.map(|place| &inputs[place]) {
-            let is_known = matches!(mask.datum_type, DatumType::F32 | DatumType::Bool);
+            let is_known = matches!(mask.element_type, ElementType::F32 | ElementType::Bool);
             ensure!(
                 is_known && (2..=4).contains(&mask.rank()),
                 "attn_mask must be FP32 or BOOL with 2 to 4 dimensions"
@@ -169,22 +169,22 @@ impl Kernel for Attention {
             None => 0.to_dim(),
         };
         let total = past + added;
-        let output = match is_in_rows {
-            true => tvec![batch.clone(), rows.clone(), heads.clone() * width.clone()],
-            false => tvec![batch.clone(), heads.clone(), rows.clone(), width.clone()],
+        let output: ShortVec<Dim> = match is_in_rows {
+            true => smallvec![batch.clone(), rows.clone(), heads.clone() * width.clone()],
+            false => smallvec![batch.clone(), heads.clone(), rows.clone(), width.clone()],
         };
-        let kept = |width: TDim| [batch.clone(), shared.clone(), total.clone(), width];
+        let kept = |width: Dim| [batch.clone(), shared.clone(), total.clone(), width];
         let mut facts = vec![
-            Fact::new(DatumType::F32, output),
-            Fact::new(DatumType::F32, kept(key_width)),
-            Fact::new(DatumType::F32, kept(width)),
-            Fact::new(DatumType::F32, [batch.clone(), heads, rows, total.clone()]),
+            Fact::new(ElementType::F32, output),
+            Fact::new(ElementType::F32, kept(key_width)),
+            Fact::new(ElementType::F32, kept(width)),
+            Fact::new(ElementType::F32, [batch.clone(), heads, rows, total.clone()]),
         ];
         facts.truncate(self.outputs);
         Ok(facts)
     }
 
-    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
         let queries = Part::of(&inputs[0], self.heads[0])?;
         let mut keys = Part::of(&inputs[1], self.heads[1])?;
         let mut values = Part::of(&inputs[2], self.heads[1])?;
@@ -227,7 +227,7 @@ impl Kernel for Attention {
         };
         let wants_scores = self.outputs > 3;
         if wants_scores {
-            size::admit_shape(DatumType::F32, &[batch, heads, rows, total])?;
+            size::admit_shape(ElementType::F32, &[batch, heads, rows, total])?;
         }
         ensure_input!(depth > 0, "queries of heads without numbers");
         let mut scores_made: Vec<f32> = Vec::new();
@@ -277,7 +277,7 @@ impl Kernel for Attention {
             )?,
             _ => tensor(&[batch, heads, rows, width], made)?,
         };
-        let mut outputs = tvec![output];
+        let mut outputs = smallvec![output];
         if self.outputs > 1 {
             outputs.push(tensor(&keys.dims, keys.numbers)?);
         }
@@ -302,7 +302,7 @@ pub(super) struct Part {
 }
 
 impl Part {
-    fn of(given: &Tensor, heads: Option<usize>) -> TractResult<Self> {
+    fn of(given: &Tensor, heads: Option<usize>) -> Result<Self> {
         let numbers = elements::<f32>(given)?;
         match (given.shape(), heads) {
             (&[batch, heads, rows, width], _) => Ok(Self {
@@ -322,7 +322,7 @@ impl Part {
     }
 
     /// These behind earlier ones.
-    fn behind(self, past: &Tensor) -> TractResult<Self> {
+    fn behind(self, past: &Tensor) -> Result<Self> {
         let [batch, heads, rows, width] = self.dims;
         let before = match past.shape() {
             &[b, h, before, w] if [b, h, w] == [batch, heads, width] => before,
@@ -370,7 +370,7 @@ pub(super) struct Mask {
 }
 
 impl Mask {
-    pub(super) fn of(given: &Tensor, scores: [usize; 4]) -> TractResult<Self> {
+    pub(super) fn of(given: &Tensor, scores: [usize; 4]) -> Result<Self> {
         let mut dims = [1; 4];
         let shape = given.shape();
         ensure_input!(
@@ -388,8 +388,8 @@ impl Mask {
             fits && dims[3] == scores[3],
             "a mask of {shape:?} for scores of {scores:?}"
         );
-        let numbers = match given.datum_type() {
-            DatumType::Bool => {
+        let numbers = match given.element_type() {
+            ElementType::Bool => {
                 size::admit_now((given.len() * size_of::<f32>()) as u64)?;
                 let chosen = elements::<bool>(given)?.iter();
                 chosen
@@ -449,7 +449,7 @@ impl Work {
     }
 
     /// The products of each query with each key.
-    pub(super) fn products(&mut self, queries: &[f32], keys: &[f32], scale: f32) -> TractResult<()> {
+    pub(super) fn products(&mut self, queries: &[f32], keys: &[f32], scale: f32) -> Result<()> {
         let rows = queries.len() / self.depth.max(1);
         self.scaled.clear();
         self.scaled.extend(queries.iter().map(|x| x * scale));
@@ -473,7 +473,7 @@ impl Work {
     }
 
     /// Scores as weights, beside one more score that weighs no value. A row of which nothing counts weighs nothing.
-    pub(super) fn weigh(&mut self, sink: Option<f32>) -> TractResult<()> {
+    pub(super) fn weigh(&mut self, sink: Option<f32>) -> Result<()> {
         let total = self.total.max(1);
         let counts: Vec<f32> = self
             .scores
@@ -517,7 +517,7 @@ impl Work {
     }
 
     /// The sums of values by weight.
-    pub(super) fn sums(&mut self, sums: &mut [f32]) -> TractResult<()> {
+    pub(super) fn sums(&mut self, sums: &mut [f32]) -> Result<()> {
         let rows = sums.len() / self.width.max(1);
         let sizes = [rows, self.total, self.width];
         gemm_nt(&self.scores, &self.turned, sizes, sums, &mut self.pace)

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tract_hir::internal::*;
+use onnx_kernels::prelude::*;
 
 use super::{
     attributes::Attributes,
@@ -18,7 +18,7 @@ use crate::{
 
 /// From a mask and scores of `batch`, heads, rows and columns to what is added to the scores: nothing where the mask lets
 /// through, and elsewhere a number far below zero.
-pub(crate) fn attention_mask(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn attention_mask(node: &OnnxNode) -> Result<Box<dyn Compute>> {
     Ok(kernel(AttentionMask {
         filter: Attributes(node).float("mask_filter_value", -10000.0),
     }))
@@ -30,38 +30,38 @@ struct AttentionMask {
 }
 
 impl Kernel for AttentionMask {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
         let [mask, scores] = inputs else {
             bail!("expected 2 inputs, found {}", inputs.len());
         };
         ensure!(scores.rank() == 4, "scores of {} dimensions", scores.rank());
-        if mask.datum_type != DatumType::I32 {
+        if mask.element_type != ElementType::I32 {
             bail!(Unsupported::Here(
                 "is supported with masks of INT32 only".to_owned()
             ));
         }
-        let shape = match *mask.shape.as_slice() {
+        let shape: ShortVec<Dim> = match *mask.shape.as_slice() {
             [ref count] if of_batch(count, &scores.shape[0]) => {
-                tvec![
+                smallvec![
                     scores.shape[0].clone(),
                     1.to_dim(),
                     1.to_dim(),
                     scores.shape[3].clone()
                 ]
             }
-            [ref batch, ref columns] => tvec![batch.clone(), 1.to_dim(), 1.to_dim(), columns.clone()],
+            [ref batch, ref columns] => smallvec![batch.clone(), 1.to_dim(), 1.to_dim(), columns.clone()],
             [ref batch, ref rows, ref columns] => {
-                tvec![batch.clone(), 1.to_dim(), rows.clone(), columns.clone()]
+                smallvec![batch.clone(), 1.to_dim(), rows.clone(), columns.clone()]
             }
             _ => bail!(Limit(format!(
                 "is not supported with a mask of the shape {:?} for a batch of {}",
                 mask.shape, scores.shape[0]
             ))),
         };
-        Ok(vec![Fact::new(DatumType::F32, shape)])
+        Ok(vec![Fact::new(ElementType::F32, shape)])
     }
 
-    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
         let (mask, scores) = (elements::<i32>(&inputs[0])?, inputs[1].shape());
         let value = |lets_through: bool| if lets_through { 0.0 } else { self.filter };
         let mut pace = Pace::default();
@@ -91,20 +91,20 @@ impl Kernel for AttentionMask {
             ),
             _ => bail!("a mask of {} dimensions", inputs[0].rank()),
         };
-        Ok(tvec![tensor(&shape, values)?])
+        Ok(smallvec![tensor(&shape, values)?])
     }
 }
 
 /// Whether a mask of so many numbers has, for each row of a batch, where it ends; that and where it starts; or that, the sums of the
 /// lengths of queries and of keys before each row, and both in all.
-fn of_batch(count: &TDim, batch: &TDim) -> bool {
+fn of_batch(count: &Dim, batch: &Dim) -> bool {
     let batches = |factor: i64, more: i64| batch.clone() * factor + more;
     [batches(1, 0), batches(2, 0), batches(3, 2)].contains(count)
 }
 
 /// What is added to scores so that no row sees columns that come after it, as ONNX Runtime counts them: from the first column that is not
 /// of an earlier step on, whose number the second input has, keys of those by head. The last row sees all.
-pub(crate) fn causal_mask(_: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn causal_mask(_: &OnnxNode) -> Result<Box<dyn Compute>> {
     Ok(kernel(CausalMask))
 }
 
@@ -112,17 +112,17 @@ pub(crate) fn causal_mask(_: &OnnxNode) -> TractResult<Box<dyn Compute>> {
 struct CausalMask;
 
 impl Kernel for CausalMask {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
         let [_, _, rows, columns] = &*inputs[0].shape else {
             bail!("scores of {} dimensions", inputs[0].rank());
         };
         Ok(vec![Fact::new(
-            DatumType::F32,
+            ElementType::F32,
             [1.into(), 1.into(), rows.clone(), columns.clone()],
         )])
     }
 
-    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
         let &[_, _, rows, columns] = inputs[0].shape() else {
             bail!("scores of {} dimensions", inputs[0].rank());
         };
@@ -136,6 +136,6 @@ impl Kernel for CausalMask {
             let seen = past.saturating_add(row + 1).min(columns);
             values[seen..].fill(f32::MIN);
         }
-        Ok(tvec![tensor(&[1, 1, rows, columns], values)?])
+        Ok(smallvec![tensor(&[1, 1, rows, columns], values)?])
     }
 }

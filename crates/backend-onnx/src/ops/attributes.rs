@@ -1,4 +1,4 @@
-use tract_hir::internal::*;
+use onnx_kernels::prelude::*;
 
 use crate::lowered::{OnnxAttribute, OnnxNode};
 
@@ -37,7 +37,7 @@ impl<'a> Attributes<'a> {
         self.get(name).map_or(&[], |attribute| &attribute.floats)
     }
 
-    pub(crate) fn texts(self, name: &str) -> TractResult<Vec<String>> {
+    pub(crate) fn texts(self, name: &str) -> Result<Vec<String>> {
         let strings = self.get(name).map_or(&[][..], |attribute| &attribute.strings);
         strings
             .iter()

@@ -1,6 +1,6 @@
 //! The averages of windows.
 
-use tract_hir::internal::*;
+use onnx_kernels::prelude::*;
 
 use super::{
     elements::{Real, elements, tensor, with_real},
@@ -16,8 +16,8 @@ pub(super) fn averages(
     depth: usize,
     shape: &[usize],
     counted: impl Fn(usize, &Axis, usize) -> usize,
-) -> TractResult<Tensor> {
-    with_real!(input.datum_type(), T => averages_of::<T>(input, axes, depth, shape, counted))
+) -> Result<Tensor> {
+    with_real!(input.element_type(), T => averages_of::<T>(input, axes, depth, shape, counted))
 }
 
 fn averages_of<T: Real + Default + std::ops::DivAssign>(
@@ -26,7 +26,7 @@ fn averages_of<T: Real + Default + std::ops::DivAssign>(
     depth: usize,
     shape: &[usize],
     counted: impl Fn(usize, &Axis, usize) -> usize,
-) -> TractResult<Tensor> {
+) -> Result<Tensor> {
     let mut averages = vec![T::default(); shape.iter().product()];
     if averages.is_empty() {
         return tensor(shape, averages);

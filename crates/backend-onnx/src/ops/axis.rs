@@ -1,6 +1,6 @@
 //! Axes as files and requests name them: counted from the first, or from the last where they are negative.
 
-use tract_hir::prelude::TractResult;
+use onnx_kernels::prelude::*;
 
 use crate::faults::Refusal;
 
@@ -18,7 +18,7 @@ pub(crate) fn find(axis: i64, rank: usize) -> Option<usize> {
 ///
 /// # Errors
 /// [`Refusal`] if there is no such one.
-pub(crate) fn axis(axis: i64, rank: usize) -> TractResult<usize> {
+pub(crate) fn axis(axis: i64, rank: usize) -> Result<usize> {
     let refused = || Refusal(format!("axis {axis} is out of range for {rank} dimensions")).into();
     find(axis, rank).ok_or_else(refused)
 }

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use tract_hir::internal::*;
+use onnx_kernels::prelude::*;
 
 use super::{
     attributes::Attributes,
@@ -27,7 +27,7 @@ impl BatchNormalization {
         }
     }
 
-    pub(super) fn channels(&self, parameters: &[Arc<Tensor>], count: usize) -> TractResult<Channels> {
+    pub(super) fn channels(&self, parameters: &[Arc<Tensor>], count: usize) -> Result<Channels> {
         let mut lists = Vec::with_capacity(4);
         for parameter in parameters {
             ensure_input!(
@@ -51,23 +51,23 @@ pub(crate) fn channels(
     attributes: Attributes<'_>,
     parameters: &[Arc<Tensor>],
     count: usize,
-) -> TractResult<Channels> {
+) -> Result<Channels> {
     BatchNormalization::of(attributes).channels(parameters, count)
 }
 
 impl Kernel for BatchNormalization {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
         ensure!(inputs.len() == 5, "expected 5 inputs, found {}", inputs.len());
         ensure!(inputs[0].rank() >= 2, "expected channels");
-        let is_list = |parameter: &Fact| parameter.rank() == 1 && parameter.datum_type.is_float();
+        let is_list = |parameter: &Fact| parameter.rank() == 1 && parameter.element_type.is_float();
         ensure!(
             inputs[1..].iter().all(is_list),
             "expected a number for each channel"
         );
-        Ok(vec![inputs[0].with(inputs[0].datum_type)])
+        Ok(vec![inputs[0].with(inputs[0].element_type)])
     }
 
-    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
         let shape = inputs[0].shape();
         let channels = self.channels(&inputs[1..], shape[1])?;
         let width = shape[2..].iter().product::<usize>().max(1);
@@ -82,8 +82,8 @@ impl Kernel for BatchNormalization {
                 tensor(shape, values)?
             }};
         }
-        Ok(tvec![match inputs[0].datum_type() {
-            DatumType::F64 => normalized!(f64),
+        Ok(smallvec![match inputs[0].element_type() {
+            ElementType::F64 => normalized!(f64),
             _ => normalized!(f32),
         }])
     }

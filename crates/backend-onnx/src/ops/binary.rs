@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use tract_hir::internal::*;
+use onnx_kernels::prelude::*;
 
 use super::{
-    elements::{Element, elements, filled},
+    elements::{elements, filled},
     shapes,
 };
 use crate::cancelling::Pace;
@@ -28,14 +28,12 @@ impl Function {}
 
 /// Combines two tensors of one type element by element; writes over the first one if no one else uses it. Whole numbers wrap; no divisor
 /// may be 0 ([`has_zero`](super::elementwise::has_zero)). The greater and the less of NaN and a number is NaN.
-pub(super) fn combined(
-    function: Function,
-    a: Arc<Tensor>,
-    b: &Tensor,
-    shape: &[usize],
-) -> TractResult<Tensor> {
-    let datum_type = a.datum_type();
-    ensure!(b.datum_type() == datum_type, "the inputs have different types");
+pub(super) fn combined(function: Function, a: Arc<Tensor>, b: &Tensor, shape: &[usize]) -> Result<Tensor> {
+    let element_type = a.element_type();
+    ensure!(
+        b.element_type() == element_type,
+        "the inputs have different types"
+    );
     macro_rules! real {
         ($T:ty, $is_wide:expr) => {
             match function {
@@ -49,7 +47,7 @@ pub(super) fn combined(
                 Function::Minimum => {
                     computed::<$T, $is_wide>(a, b, shape, |a, b| if a < b || a.is_nan() { a } else { b })
                 }
-                other => bail!("a {other:?} of {datum_type:?}"),
+                other => bail!("a {other:?} of {element_type:?}"),
             }
         };
     }
@@ -62,23 +60,23 @@ pub(super) fn combined(
                 Function::Quotient => computed::<$T, false>(a, b, shape, <$T>::wrapping_div),
                 Function::Maximum => computed::<$T, false>(a, b, shape, Ord::max),
                 Function::Minimum => computed::<$T, false>(a, b, shape, Ord::min),
-                other => bail!("a {other:?} of {datum_type:?}"),
+                other => bail!("a {other:?} of {element_type:?}"),
             }
         };
     }
-    match datum_type {
-        DatumType::F16 => real!(f16, false),
-        DatumType::F32 => real!(f32, true),
-        DatumType::F64 => real!(f64, true),
-        DatumType::I8 => whole!(i8, false),
-        DatumType::I16 => whole!(i16, false),
-        DatumType::I32 => whole!(i32, true),
-        DatumType::I64 => whole!(i64, false),
-        DatumType::U8 => whole!(u8, false),
-        DatumType::U16 => whole!(u16, false),
-        DatumType::U32 => whole!(u32, false),
-        DatumType::U64 => whole!(u64, false),
-        DatumType::Bool => match function {
+    match element_type {
+        ElementType::F16 => real!(f16, false),
+        ElementType::F32 => real!(f32, true),
+        ElementType::F64 => real!(f64, true),
+        ElementType::I8 => whole!(i8, false),
+        ElementType::I16 => whole!(i16, false),
+        ElementType::I32 => whole!(i32, true),
+        ElementType::I64 => whole!(i64, false),
+        ElementType::U8 => whole!(u8, false),
+        ElementType::U16 => whole!(u16, false),
+        ElementType::U32 => whole!(u32, false),
+        ElementType::U64 => whole!(u64, false),
+        ElementType::Bool => match function {
             Function::And => computed::<bool, false>(a, b, shape, |a, b| a & b),
             Function::Or => computed::<bool, false>(a, b, shape, |a, b| a | b),
             Function::Xor => computed::<bool, false>(a, b, shape, |a, b| a ^ b),
@@ -94,7 +92,7 @@ fn computed<T: Element + Copy, const IS_WIDE: bool>(
     b: &Tensor,
     shape: &[usize],
     function: impl Fn(T, T) -> T,
-) -> TractResult<Tensor> {
+) -> Result<Tensor> {
     let a = match a.shape() == shape {
         true => Arc::try_unwrap(a),
         false => Err(a),
@@ -103,7 +101,7 @@ fn computed<T: Element + Copy, const IS_WIDE: bool>(
         Ok(mut a) => {
             run::<IS_WIDE>(InPlace {
                 runs: Runs::new(shape, b.shape(), shape),
-                a: a.try_as_plain_ram_mut()?.as_slice_mut::<T>()?,
+                a: a.as_slice_mut::<T>()?,
                 b: elements::<T>(b)?,
                 function,
             })?;
@@ -119,7 +117,7 @@ pub(super) fn broadcast<T: Element + Copy, const IS_WIDE: bool>(
     a: &Tensor,
     b: &Tensor,
     function: impl Fn(T, T) -> T,
-) -> TractResult<Tensor> {
+) -> Result<Tensor> {
     let shape = shapes::broadcast(&[a.shape(), b.shape()])?;
     pairs::<T, T, IS_WIDE>(a, b, &shape, |a, b| function(*a, *b))
 }
@@ -130,7 +128,7 @@ pub(super) fn pairs<T: Element, R: Element + Copy, const IS_WIDE: bool>(
     b: &Tensor,
     shape: &[usize],
     function: impl Fn(&T, &T) -> R,
-) -> TractResult<Tensor> {
+) -> Result<Tensor> {
     let runs = Runs::new(a.shape(), b.shape(), shape);
     let (a, b) = (elements::<T>(a)?, elements::<T>(b)?);
     filled(shape, |made| {
@@ -144,7 +142,7 @@ pub(super) fn pairs<T: Element, R: Element + Copy, const IS_WIDE: bool>(
     })
 }
 
-fn run<const IS_WIDE: bool>(work: impl pulp::WithSimd<Output = TractResult<()>>) -> TractResult<()> {
+fn run<const IS_WIDE: bool>(work: impl pulp::WithSimd<Output = Result<()>>) -> Result<()> {
     match IS_WIDE {
         true => pulp::Arch::new().dispatch(work),
         false => work.with_simd(pulp::Scalar),
@@ -155,7 +153,7 @@ fn run<const IS_WIDE: bool>(work: impl pulp::WithSimd<Output = TractResult<()>>)
 #[derive(Debug, PartialEq, Eq)]
 struct Runs {
     /// Outermost first.
-    axes: TVec<Axis>,
+    axes: ShortVec<Axis>,
     /// The innermost one.
     last: Axis,
 }
@@ -171,7 +169,7 @@ struct Axis {
 impl Runs {
     fn new(a: &[usize], b: &[usize], shape: &[usize]) -> Self {
         let rank = shape.len();
-        let mut axes: TVec<Axis> = TVec::new();
+        let mut axes: ShortVec<Axis> = ShortVec::new();
         let (mut step_a, mut step_b) = (1, 1);
         // From the innermost; one that is missing at the front is of one element.
         for from_end in 1..=rank {
@@ -208,14 +206,14 @@ impl Runs {
     /// Where each run of the innermost axis begins, in the first, in the second, and in the result, and how long it is. A long one
     /// comes in parts, so that a request that is cancelled ends soon.
     #[inline(always)]
-    fn each(&self, mut run: impl FnMut([usize; 3], usize)) -> TractResult<()> {
+    fn each(&self, mut run: impl FnMut([usize; 3], usize)) -> Result<()> {
         const PART: usize = 1 << 16;
         let count: usize = self.axes.iter().map(|axis| axis.size).product();
         if self.last.size == 0 || count == 0 {
             return Ok(());
         }
         let mut pace = Pace::default();
-        let mut places: TVec<usize> = tvec![0; self.axes.len()];
+        let mut places: ShortVec<usize> = smallvec![0; self.axes.len()];
         let (mut a, mut b) = (0, 0);
         for index in 0..count {
             for first in (0..self.last.size).step_by(PART) {
@@ -248,10 +246,10 @@ struct InPlace<'v, T, F> {
 }
 
 impl<T: Copy, F: Fn(T, T) -> T> pulp::WithSimd for InPlace<'_, T, F> {
-    type Output = TractResult<()>;
+    type Output = Result<()>;
 
     #[inline(always)]
-    fn with_simd<S: pulp::Simd>(self, _: S) -> TractResult<()> {
+    fn with_simd<S: pulp::Simd>(self, _: S) -> Result<()> {
         let Self { runs, a, b, function } = self;
         let last = runs.last;
         runs.each(|[_, from_b, to], count| {
@@ -276,10 +274,10 @@ struct OutOfPlace<'v, T, R, F> {
 }
 
 impl<T, R: Copy, F: Fn(&T, &T) -> R> pulp::WithSimd for OutOfPlace<'_, T, R, F> {
-    type Output = TractResult<()>;
+    type Output = Result<()>;
 
     #[inline(always)]
-    fn with_simd<S: pulp::Simd>(self, _: S) -> TractResult<()> {
+    fn with_simd<S: pulp::Simd>(self, _: S) -> Result<()> {
         let Self {
             runs,
             a,

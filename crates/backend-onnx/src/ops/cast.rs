@@ -4,93 +4,93 @@
 use std::{fmt, sync::Arc};
 
 use half::slice::HalfFloatSliceExt;
-use onnx_graph::ElementType;
-use tract_hir::{internal::*, tract_num_traits::AsPrimitive};
+use num_traits::AsPrimitive;
+use onnx_graph::ElementType as FileType;
+use onnx_kernels::prelude::*;
 
 use super::{
     attributes::Attributes,
-    elements::{Element, elements, filled, tensor, with_number},
+    elements::{elements, filled, tensor},
     kernel::{Fact, Kernel, kernel},
 };
 use crate::{
     cancelling::Pace,
-    dtype,
     faults::{BadInput, Unsupported},
     lowered::OnnxNode,
     ops::kernel::Compute,
 };
 
 /// `Cast`, to the type of its attribute `to`.
-pub(crate) fn cast(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn cast(node: &OnnxNode) -> Result<Box<dyn Compute>> {
     let code = i32::try_from(Attributes(node).int("to", 0))?;
-    let to = dtype::from_onnx(code).and_then(dtype::to_tract);
+    let to = ElementType::from_code(code);
     let to = to.ok_or_else(|| {
         Unsupported::Here(format!(
             "gives {}, which is not supported",
-            ElementType::name_of_code(code)
+            FileType::name_of_code(code)
         ))
     })?;
     Ok(kernel(Cast { to: Some(to) }))
 }
 
 /// `CastLike`, to the type of its second input.
-pub(crate) fn cast_like(_: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn cast_like(_: &OnnxNode) -> Result<Box<dyn Compute>> {
     Ok(kernel(Cast { to: None }))
 }
 
 #[derive(Debug)]
 struct Cast {
-    to: Option<DatumType>,
+    to: Option<ElementType>,
 }
 
 impl Kernel for Cast {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
         let to = match (self.to, inputs) {
             (Some(to), [_]) => to,
-            (None, [_, like]) => like.datum_type,
+            (None, [_, like]) => like.element_type,
             _ => bail!("expected 1 or 2 inputs, found {}", inputs.len()),
         };
         Ok(vec![inputs[0].with(to)])
     }
 
-    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
-        let to = self.to.unwrap_or_else(|| inputs[inputs.len() - 1].datum_type());
-        Ok(tvec![convert(&inputs[0], to)?])
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
+        let to = self.to.unwrap_or_else(|| inputs[inputs.len() - 1].element_type());
+        Ok(smallvec![convert(&inputs[0], to)?])
     }
 }
 
 /// A value as another type, as ONNX has it.
-pub(super) fn convert(from: &Tensor, to: DatumType) -> TractResult<Tensor> {
+pub(super) fn convert(from: &Tensor, to: ElementType) -> Result<Tensor> {
     let shape = from.shape();
     let mut pace = Pace::default();
-    match (from.datum_type(), to) {
+    match (from.element_type(), to) {
         (same, to) if same == to => Ok(from.clone()),
-        (DatumType::String, to) => {
+        (ElementType::String, to) => {
             let texts = elements::<String>(from)?;
             match to {
-                DatumType::Bool => tensor(
+                ElementType::Bool => tensor(
                     shape,
                     parsed::<f64>(texts)?.into_iter().map(|x| x != 0.0).collect(),
                 ),
                 to => with_number!(to, T => tensor(shape, parsed::<T>(texts)?)),
             }
         }
-        (DatumType::Bool, DatumType::String) => {
+        (ElementType::Bool, ElementType::String) => {
             let text = |&bool: &bool| if bool { "1" } else { "0" }.to_owned();
             tensor(shape, pace.map(elements::<bool>(from)?, text)?)
         }
-        (DatumType::Bool, to) => {
+        (ElementType::Bool, to) => {
             let truths = elements::<bool>(from)?;
             with_number!(to, T => mapped(truths, shape, |truth| AsPrimitive::<T>::as_(u8::from(truth))))
         }
         // Many at once, where the processor can.
-        (DatumType::F32, DatumType::F16) => {
+        (ElementType::F32, ElementType::F16) => {
             let from = elements::<f32>(from)?;
             filled(shape, |halves: &mut [f16]| {
                 pace.pairs(from, halves, |from, halves| halves.convert_from_f32_slice(from))
             })
         }
-        (DatumType::F16, DatumType::F32) => {
+        (ElementType::F16, ElementType::F32) => {
             let from = elements::<f16>(from)?;
             filled(shape, |numbers| {
                 pace.pairs(from, numbers, HalfFloatSliceExt::convert_to_f32_slice)
@@ -101,11 +101,11 @@ pub(super) fn convert(from: &Tensor, to: DatumType) -> TractResult<Tensor> {
 }
 
 /// What numbers can be turned into.
-trait Number: Datum + Copy + AsPrimitive<f64> {
+trait Number: Element + Copy + AsPrimitive<f64> {
     fn text(&self) -> String;
 }
 
-fn numbers<F>(from: &[F], shape: &[usize], to: DatumType) -> TractResult<Tensor>
+fn numbers<F>(from: &[F], shape: &[usize], to: ElementType) -> Result<Tensor>
 where
     F: Number
         + AsPrimitive<f16>
@@ -120,20 +120,22 @@ where
         + AsPrimitive<i64>,
 {
     match to {
-        DatumType::Bool => mapped(from, shape, |x| AsPrimitive::<f64>::as_(x) != 0.0),
-        DatumType::String => tensor(shape, Pace::default().map(from, F::text)?),
+        ElementType::Bool => mapped(from, shape, |x| AsPrimitive::<f64>::as_(x) != 0.0),
+        ElementType::String => tensor(shape, Pace::default().map(from, F::text)?),
         // What is too large for a few bits loses the others, as in ONNX Runtime and in NumPy.
-        DatumType::U8 | DatumType::U16 | DatumType::I8 | DatumType::I16 if F::datum_type().is_float() => {
+        ElementType::U8 | ElementType::U16 | ElementType::I8 | ElementType::I16
+            if F::element_type().is_float() =>
+        {
             let whole = |x: F| {
                 let wide = AsPrimitive::<i64>::as_(x);
                 i32::try_from(wide).unwrap_or(0)
             };
             with_number!(to, T => mapped(from, shape, |x| AsPrimitive::<T>::as_(whole(x))))
         }
-        DatumType::U32 if F::datum_type().is_float() => {
+        ElementType::U32 if F::element_type().is_float() => {
             mapped(from, shape, |x| AsPrimitive::<i64>::as_(x) as u32)
         }
-        DatumType::U64 if F::datum_type().is_float() => {
+        ElementType::U64 if F::element_type().is_float() => {
             mapped(from, shape, |x| match AsPrimitive::<f64>::as_(x) < 0.0 {
                 true => AsPrimitive::<i64>::as_(x) as u64,
                 false => AsPrimitive::<u64>::as_(x),
@@ -144,11 +146,7 @@ where
 }
 
 /// Each number by itself.
-fn mapped<F: Copy, T: Element>(
-    from: &[F],
-    shape: &[usize],
-    function: impl Fn(F) -> T,
-) -> TractResult<Tensor> {
+fn mapped<F: Copy, T: Element>(from: &[F], shape: &[usize], function: impl Fn(F) -> T) -> Result<Tensor> {
     filled(shape, |to| {
         Pace::default().pairs(from, to, |from, to| {
             to.iter_mut()
@@ -174,9 +172,9 @@ number!(float_text => f64);
 number!(ToString::to_string => u8, u16, u32, u64, i8, i16, i32, i64);
 
 /// Numbers from texts as ONNX Runtime reads them: what is no number ends the run.
-fn parsed<T>(texts: &[String]) -> TractResult<Vec<T>>
+fn parsed<T>(texts: &[String]) -> Result<Vec<T>>
 where
-    T: Datum + Copy + std::str::FromStr,
+    T: Element + Copy + std::str::FromStr,
     f64: AsPrimitive<T>,
     i64: AsPrimitive<T>,
     u64: AsPrimitive<T>,
@@ -186,7 +184,7 @@ where
         pace.spend(16 + text.len() as u64)?;
         let text = text.trim();
         // Whole numbers first, as they may have more digits than a float keeps.
-        if !T::datum_type().is_float() {
+        if !T::element_type().is_float() {
             if let Ok(number) = text.parse::<i64>() {
                 return Ok(number.as_());
             }

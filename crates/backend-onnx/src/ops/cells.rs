@@ -3,7 +3,7 @@
 //! Gates are computed a row at a time rather than a unit at a time, so that the loops become vector instructions.
 
 use onnx_gemm::gemm_nt;
-use tract_hir::internal::*;
+use onnx_kernels::prelude::*;
 
 use super::{gate_functions::Activation, integer_factors::IntegerFactors};
 use crate::{cancelling::Pace, faults::BadInput, size};
@@ -48,7 +48,7 @@ pub(super) struct Sizes {
 
 impl Sizes {
     /// Refuses what would take too much memory: so many floats for each step of each sequence.
-    pub(super) fn admit(self, width: usize) -> TractResult<()> {
+    pub(super) fn admit(self, width: usize) -> Result<()> {
         let factors = [self.batch, width, size_of::<f32>()];
         // No steps at all leave what goes from step to step.
         let bytes = factors.iter().fold(self.steps.max(1) as u64, |bytes, &factor| {
@@ -107,7 +107,7 @@ impl Factors<'_> {
         skipped: usize,
         [rows, depth, columns]: [usize; 3],
         pace: &mut Pace,
-    ) -> TractResult<()> {
+    ) -> Result<()> {
         let (a, product) = (&a[..rows * depth], &mut product[..rows * columns]);
         match self {
             Self::Floats(b) => {
@@ -139,7 +139,7 @@ impl Side<'_> {
         x: &[f32],
         state: &mut State,
         mut give: impl FnMut(usize, usize, &[f32]),
-    ) -> TractResult<()> {
+    ) -> Result<()> {
         let Sizes {
             steps,
             batch,

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use tract_hir::internal::*;
+use onnx_kernels::prelude::*;
 
 use super::{
     elements::{elements, tensor},
@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{cancelling::Pace, lowered::OnnxNode, ops::kernel::Compute};
 
-pub(crate) fn coarse(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn coarse(node: &OnnxNode) -> Result<Box<dyn Compute>> {
     Ok(kernel(Coarse {
         is_tanh: node.op_type.ends_with("Tanh"),
     }))
@@ -25,31 +25,31 @@ struct Coarse {
 }
 
 impl Kernel for Coarse {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
         let [input] = inputs else {
             bail!("expected 1 input, found {}", inputs.len());
         };
         ensure!(
-            matches!(input.datum_type, DatumType::F32 | DatumType::F64),
+            matches!(input.element_type, ElementType::F32 | ElementType::F64),
             "expected floats, found {:?}",
-            input.datum_type
+            input.element_type
         );
-        Ok(vec![input.with(input.datum_type)])
+        Ok(vec![input.with(input.element_type)])
     }
 
-    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
         let shape = inputs[0].shape();
-        if inputs[0].datum_type() == DatumType::F64 {
+        if inputs[0].element_type() == ElementType::F64 {
             let made = Pace::default().map(elements::<f64>(&inputs[0])?, |&x| match self.is_tanh {
                 true => x.tanh(),
                 false => 1.0 / (1.0 + (-x).exp()),
             })?;
-            return Ok(tvec![tensor(shape, made)?]);
+            return Ok(smallvec![tensor(shape, made)?]);
         }
         let mut values = elements::<f32>(&inputs[0])?.to_vec();
         let function = if self.is_tanh { tanh } else { sigmoid };
         Pace::default().over(&mut values, function)?;
-        Ok(tvec![tensor(shape, values)?])
+        Ok(smallvec![tensor(shape, values)?])
     }
 }
 

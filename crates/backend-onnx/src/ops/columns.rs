@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use tract_hir::internal::*;
+use onnx_kernels::prelude::*;
 
 use super::{
     attributes::Attributes,
@@ -58,7 +58,7 @@ pub(super) struct Scatter {
 impl Scatter {
     /// # Errors
     /// Without axes, or when their sizes are too large.
-    pub(super) fn new(mut axes: Vec<Axis>) -> TractResult<Self> {
+    pub(super) fn new(mut axes: Vec<Axis>) -> Result<Self> {
         let window = count(axes.iter().map(|axis| axis.kernel))?;
         let image = count(axes.iter().map(|axis| axis.size))?;
         Ok(Self {
@@ -70,7 +70,7 @@ impl Scatter {
     }
 
     /// All positions of the windows.
-    pub(super) fn positions(&self) -> TractResult<usize> {
+    pub(super) fn positions(&self) -> Result<usize> {
         let axes = self.outer.iter().chain([&self.last]);
         count(axes.map(|axis| axis.positions))
     }
@@ -122,7 +122,7 @@ impl Scatter {
 }
 
 /// How many elements there are with these sizes.
-pub(super) fn count(sizes: impl IntoIterator<Item = usize>) -> TractResult<usize> {
+pub(super) fn count(sizes: impl IntoIterator<Item = usize>) -> Result<usize> {
     let mut sizes = sizes.into_iter();
     let count = sizes.try_fold(1, usize::checked_mul);
     count
@@ -131,7 +131,7 @@ pub(super) fn count(sizes: impl IntoIterator<Item = usize>) -> TractResult<usize
 }
 
 /// An attribute of one number for each axis.
-fn each(attributes: Attributes<'_>, name: &str, axes: usize, default: i64) -> TractResult<Vec<usize>> {
+fn each(attributes: Attributes<'_>, name: &str, axes: usize, default: i64) -> Result<Vec<usize>> {
     let given = attributes.ints(name);
     let values = match given.len() {
         0 => vec![default; axes],
@@ -147,7 +147,7 @@ fn each(attributes: Attributes<'_>, name: &str, axes: usize, default: i64) -> Tr
 const MAX_NUMBER: usize = 1 << 24;
 
 /// `Col2Im`: the inverse of taking windows out of an image, with what overlaps added.
-pub(crate) fn col_2_im(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn col_2_im(node: &OnnxNode) -> Result<Box<dyn Compute>> {
     Ok(kernel(ColumnsToImage { node: node.clone() }))
 }
 
@@ -157,7 +157,7 @@ struct ColumnsToImage {
 }
 
 impl ColumnsToImage {
-    fn axes(&self, image: &[i64], window: &[i64]) -> TractResult<Vec<Axis>> {
+    fn axes(&self, image: &[i64], window: &[i64]) -> Result<Vec<Axis>> {
         let (attributes, rank) = (Attributes(&self.node), image.len());
         ensure!(
             rank > 0 && window.len() == rank,
@@ -195,11 +195,11 @@ impl ColumnsToImage {
 }
 
 impl Kernel for ColumnsToImage {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
         let [columns, image, window] = inputs else {
             bail!("expected 3 inputs, found {}", inputs.len());
         };
-        if columns.datum_type != DatumType::F32 {
+        if columns.element_type != ElementType::F32 {
             bail!(Unsupported::Anywhere("is supported for FP32 only".to_owned()));
         }
         ensure!(columns.rank() == 3, "columns of {} dimensions", columns.rank());
@@ -210,13 +210,14 @@ impl Kernel for ColumnsToImage {
         };
         let axes = self.axes(&image, &window)?;
         let window = count(axes.iter().map(|axis| axis.kernel))?;
-        let mut shape = tvec![columns.shape[0].clone(), columns.shape[1].clone() / window as u64];
+        let mut shape: ShortVec<Dim> =
+            smallvec![columns.shape[0].clone(), columns.shape[1].clone() / window as u64];
         shape.extend(axes.iter().map(|axis| axis.size.to_dim()));
-        Ok(vec![Fact::new(DatumType::F32, shape)])
+        Ok(vec![Fact::new(ElementType::F32, shape)])
     }
 
-    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
-        let integers = |index: usize| -> TractResult<Vec<i64>> {
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
+        let integers = |index: usize| -> Result<Vec<i64>> {
             Ok(elements::<i64>(&*inputs[index].cast_to::<i64>()?)?.to_vec())
         };
         let scatter = Scatter::new(self.axes(&integers(1)?, &integers(2)?)?)?;
@@ -243,6 +244,6 @@ impl Kernel for ColumnsToImage {
                 }
             }
         }
-        Ok(tvec![tensor(&shape, images)?])
+        Ok(smallvec![tensor(&shape, images)?])
     }
 }

@@ -1,9 +1,9 @@
 //! Conditions on single nodes. Each says why it is there: mostly, what tract 0.23.9 computes otherwise than ONNX
 //! Runtime or ONNX's text have it.
 
-use tract_hir::internal::*;
+use onnx_kernels::prelude::*;
 
-use super::{attributes::Attributes, axis, kernel::Fact};
+use super::{attributes::Attributes, kernel::Fact};
 use crate::faults::Limit;
 
 type Verdict = Result<(), Limit>;
@@ -109,22 +109,6 @@ pub(super) fn einsum_output(equation: &str) -> Option<String> {
     Some(others.chars().chain(once).collect())
 }
 
-/// tract panics at constants that are outside of an axis.
-pub(super) fn indices(node: Attributes<'_>, inputs: &[Fact]) -> Verdict {
-    let [data, indices, ..] = inputs else {
-        return Ok(());
-    };
-    let axis = axis::find(node.int("axis", 0), data.rank());
-    let Some(dim) = axis.and_then(|axis| data.shape[axis].to_i64().ok()) else {
-        return Ok(());
-    };
-    let indices = indices.integers().unwrap_or_default();
-    match indices.iter().find(|&&index| !(-dim..dim).contains(&index)) {
-        Some(index) => refuse(format!("the index {index} is outside of a dimension of {dim}")),
-        None => Ok(()),
-    }
-}
-
 /// Windows of even size reach further to one side; tract takes the other.
 pub(super) fn lrn(node: Attributes<'_>, _: i64) -> Verdict {
     if node.int("size", 0) % 2 == 0 {
@@ -159,64 +143,6 @@ pub(super) fn not_scalar(_: Attributes<'_>, inputs: &[Fact]) -> Verdict {
     Ok(())
 }
 
-/// tract gives nothing for an image that is smaller than the window; there is no such image to ONNX Runtime. Images of other channels
-/// than the weights have are refused by tract too, without a word of why.
-pub(super) fn window(node: Attributes<'_>, inputs: &[Fact]) -> Verdict {
-    let [image, weights, ..] = inputs else {
-        return refuse("has too few inputs");
-    };
-    let channels = |fact: &Fact| fact.shape.get(1).and_then(|dim| dim.to_i64().ok());
-    if let (Some(found), Some(taken)) = (channels(image), channels(weights)) {
-        let expected = taken.saturating_mul(node.int("group", 1));
-        if found != expected {
-            return refuse(format!("takes images of {expected} channels, not of {found}"));
-        }
-    }
-    let (sizes, windows) = (image.shape.get(2..), weights.shape.get(2..));
-    let (Some(sizes), Some(windows)) = (sizes, windows) else {
-        return Ok(());
-    };
-    if node.text("auto_pad", "NOTSET").starts_with("SAME") {
-        return Ok(());
-    }
-    let pads = node.ints("pads");
-    for (axis, (size, window)) in sizes.iter().zip(windows).enumerate() {
-        let (Ok(size), Ok(window)) = (size.to_i64(), window.to_i64()) else {
-            continue;
-        };
-        let pad = |place: usize| pads.get(place).copied().unwrap_or(0);
-        let padded = size
-            .saturating_add(pad(axis))
-            .saturating_add(pad(axis + sizes.len()));
-        let dilation = node.ints("dilations").get(axis).copied().unwrap_or(1);
-        let reach = window.saturating_sub(1).saturating_mul(dilation);
-        if padded <= reach {
-            return refuse(format!(
-                "a window of {window} reaches beyond a dimension of {size}"
-            ));
-        }
-    }
-    Ok(())
-}
-
-/// tract multiplies sizes without looking whether the product fits: 4 times 2^62 would be nothing.
-pub(super) fn tile(_: Attributes<'_>, inputs: &[Fact]) -> Verdict {
-    let [data, repeats, ..] = inputs else {
-        return Ok(());
-    };
-    for (dim, repeat) in data.shape.iter().zip(repeats.integers().unwrap_or_default()) {
-        if repeat < 0 {
-            return refuse(format!("{repeat} repetitions of a dimension"));
-        }
-        if dim.to_i64().is_ok_and(|dim| dim.checked_mul(repeat).is_none()) {
-            return refuse(format!(
-                "{repeat} repetitions of a dimension of {dim} are more than can be counted"
-            ));
-        }
-    }
-    Ok(())
-}
-
 /// The count was an attribute before it was an input.
 pub(super) fn top_k(node: Attributes<'_>, opset: i64) -> Verdict {
     match (opset < 10, node.has("k"), node.has_input(1)) {
@@ -231,7 +157,7 @@ pub(super) fn q_linear_conv(_: Attributes<'_>, inputs: &[Fact]) -> Verdict {
     let [x, _, _, w, ..] = inputs else {
         return refuse("has too few inputs");
     };
-    if x.datum_type == DatumType::I8 && w.datum_type == DatumType::U8 {
+    if x.element_type == ElementType::I8 && w.element_type == ElementType::U8 {
         return refuse("INT8 inputs with UINT8 weights are not supported");
     }
     Ok(())
@@ -242,34 +168,17 @@ pub(super) fn q_linear_mat_mul(_: Attributes<'_>, inputs: &[Fact]) -> Verdict {
     let [a, _, _, b, ..] = inputs else {
         return refuse("has too few inputs");
     };
-    if a.datum_type == DatumType::I8 && b.datum_type == DatumType::U8 {
+    if a.element_type == ElementType::I8 && b.element_type == ElementType::U8 {
         return refuse("an INT8 matrix times a UINT8 matrix is not supported");
     }
     Ok(())
 }
 
-/// tract takes a single row for one that is repeated, and panics or multiplies what ONNX does not.
-pub(super) fn product(_: Attributes<'_>, inputs: &[Fact]) -> Verdict {
-    let [a, b, ..] = inputs else {
-        return refuse("has too few inputs");
-    };
-    if let Some((a, b)) = unequal_batches(&a.shape, &b.shape) {
-        return refuse(format!("multiplies {a} matrices with {b}"));
-    }
-    let terms = [a.shape.last(), b.shape.get(b.shape.len().saturating_sub(2))];
-    match terms.map(|dim| dim.and_then(|dim| dim.to_i64().ok())) {
-        [Some(a), Some(b)] if a != b => refuse(format!(
-            "multiplies factors with {a} and {b} terms in the dimension that is summed over"
-        )),
-        _ => Ok(()),
-    }
-}
-
 /// Numbers of matrices that two factors have in one dimension, where they are neither equal nor 1.
-pub(super) fn unequal_batches(a: &[TDim], b: &[TDim]) -> Option<(i64, i64)> {
+pub(super) fn unequal_batches(a: &[Dim], b: &[Dim]) -> Option<(i64, i64)> {
     let mut batches = a.iter().rev().skip(2).zip(b.iter().rev().skip(2));
     batches.find_map(|(a, b)| {
-        let sizes = (a.to_i64().ok()?, b.to_i64().ok()?);
+        let sizes = (a.to_i64()?, b.to_i64()?);
         (sizes.0 != sizes.1 && sizes.0 != 1 && sizes.1 != 1).then_some(sizes)
     })
 }
@@ -302,46 +211,9 @@ pub(super) fn recurrent(node: Attributes<'_>, _: i64) -> Verdict {
     Ok(())
 }
 
-/// Without axes, the number of dimensions depends on the sizes: a plan for all sizes cannot know it.
-pub(super) fn squeeze(node: Attributes<'_>, inputs: &[Fact]) -> Verdict {
-    let is_free = inputs[0].shape.iter().any(|dim| dim.to_i64().is_err());
-    if !node.has("axes") && inputs.len() < 2 && is_free {
-        return refuse("without axes, dimensions must be fixed");
-    }
-    Ok(())
-}
-
 /// Whether an order names each axis once. tract looks without end, and takes all memory, for the swaps that make another one.
 pub(super) fn is_order(perm: &[i64]) -> bool {
     let mut order = perm.to_vec();
     order.sort_unstable();
     order.iter().zip(0..).all(|(&axis, place)| axis == place)
-}
-
-/// tract takes sizes that are not known for different from every number. What a comparison says for some sizes only must
-/// not be decided for all; that no size is negative can be.
-pub(super) fn comparison(node: Attributes<'_>, inputs: &[Fact]) -> Verdict {
-    let [a, b] = inputs else {
-        return refuse("expected 2 inputs");
-    };
-    let (Some(a), Some(b)) = (a.dims(), b.dims()) else {
-        return Ok(());
-    };
-    let is_equality = node.0.op_type == "Equal";
-    let is_free = |dim: &TDim| dim.to_i64().is_err();
-    let is_decided = |a: &TDim, b: &TDim| match (is_free(a), is_free(b)) {
-        (false, false) => true,
-        (true, true) => is_equality && a == b,
-        (true, false) => is_equality && b.to_i64().is_ok_and(|b| b < 0) && a.prove_positive_or_zero(),
-        (false, true) => is_equality && a.to_i64().is_ok_and(|a| a < 0) && b.prove_positive_or_zero(),
-    };
-    // Element by element where there are as many, else each with each.
-    let is_decided = match a.len() == b.len() {
-        true => a.iter().zip(&b).all(|(a, b)| is_decided(a, b)),
-        false => a.iter().all(|a| b.iter().all(|b| is_decided(a, b))),
-    };
-    match is_decided {
-        true => Ok(()),
-        false => refuse("compares sizes that are free"),
-    }
 }

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use tract_hir::internal::*;
+use onnx_kernels::prelude::*;
 
 use super::attributes::Attributes;
 use crate::lowered::OnnxNode;
 
 /// The value of a `Constant`, in one of the attributes for it.
-pub(crate) fn value(node: &OnnxNode) -> TractResult<Arc<Tensor>> {
+pub(crate) fn value(node: &OnnxNode) -> Result<Arc<Tensor>> {
     let attributes = Attributes(node);
     let Some(attribute) = node.attribute.first() else {
         bail!("a constant without a value");
@@ -18,13 +18,13 @@ pub(crate) fn value(node: &OnnxNode) -> TractResult<Arc<Tensor>> {
             Some(tensor) => return Ok(tensor.clone()),
             None => bail!("a constant without a value"),
         },
-        "value_float" => tensor0(attribute.f),
-        "value_int" => tensor0(attribute.i),
-        "value_floats" => tensor1(&attribute.floats),
-        "value_ints" => tensor1(&attribute.ints),
-        "value_string" => tensor0(String::from_utf8(attribute.s.clone())?),
-        "value_strings" => tensor1(&attributes.texts("value_strings")?),
+        "value_float" => Tensor::scalar(attribute.f),
+        "value_int" => Tensor::scalar(attribute.i),
+        "value_floats" => Tensor::vector(&attribute.floats),
+        "value_ints" => Tensor::vector(&attribute.ints),
+        "value_string" => Tensor::scalar(String::from_utf8(attribute.s.clone())?),
+        "value_strings" => Tensor::vector(&attributes.texts("value_strings")?),
         other => bail!("a constant given by {other}"),
     };
-    Ok(tensor.into_arc_tensor())
+    Ok(tensor.into_arc())
 }

@@ -2,7 +2,7 @@
 
 use std::{borrow::Cow, cmp::Ordering, collections::HashMap};
 
-use tract_hir::internal::*;
+use onnx_kernels::prelude::*;
 
 use super::elements::{Factor, tensor};
 use crate::{cancelling::Pace, size};
@@ -14,7 +14,7 @@ const MAX_CHOICE: usize = 6;
 const FEW_TERMS: usize = 1 << 6;
 
 /// A product of two matrices that is added to zeros: the factors, their rows, depth and columns, and the sums.
-pub(super) type Multiply<T> = fn(&[T], &[T], [usize; 3], &mut [T], &mut Pace) -> TractResult<()>;
+pub(super) type Multiply<T> = fn(&[T], &[T], [usize; 3], &mut [T], &mut Pace) -> Result<()>;
 
 /// An index of a factor.
 #[derive(Clone, Copy, Debug)]
@@ -57,7 +57,7 @@ impl<'f, T: Factor> Operand<'f, T> {
     }
 
     /// The numbers in the order of these letters, of which it has all, one behind the other; what it has besides is summed.
-    fn in_order(&self, letters: &[char], pace: &mut Pace) -> TractResult<Cow<'_, [T]>> {
+    fn in_order(&self, letters: &[char], pace: &mut Pace) -> Result<Cow<'_, [T]>> {
         let kept = letters.iter().filter_map(|&letter| self.index(letter));
         let kept: Vec<Index> = kept.collect();
         let summed = self
@@ -74,7 +74,7 @@ impl<'f, T: Factor> Operand<'f, T> {
         if summed.is_empty() && is_in_order {
             return Ok(Cow::Borrowed(&self.numbers[..count]));
         }
-        size::admit_shape(T::datum_type(), &[count])?;
+        size::admit_shape(T::element_type(), &[count])?;
         let mut made = vec![T::default(); count];
         if self.numbers.is_empty() {
             return Ok(Cow::Owned(made));
@@ -103,8 +103,8 @@ fn each(
     indices: &[Index],
     from: usize,
     pace: &mut Pace,
-    call: &mut impl FnMut(usize, &mut Pace) -> TractResult<()>,
-) -> TractResult<()> {
+    call: &mut impl FnMut(usize, &mut Pace) -> Result<()>,
+) -> Result<()> {
     let Some((first, others)) = indices.split_first() else {
         return call(from, pace);
     };
@@ -112,12 +112,7 @@ fn each(
 }
 
 /// Calls with the place of each line along the last of some indices, and that index.
-fn lines(
-    indices: &[Index],
-    from: usize,
-    pace: &mut Pace,
-    call: &mut impl FnMut(usize, Index),
-) -> TractResult<()> {
+fn lines(indices: &[Index], from: usize, pace: &mut Pace, call: &mut impl FnMut(usize, Index)) -> Result<()> {
     let one = Index {
         letter: ' ',
         size: 1,
@@ -141,7 +136,7 @@ pub(super) fn contracted<T: Factor>(
     output: &[char],
     shape: &[usize],
     multiply: Multiply<T>,
-) -> TractResult<Tensor> {
+) -> Result<Tensor> {
     let mut pace = Pace::default();
     while factors.len() > 1 {
         let (first, second) = cheapest_pair(&factors, output).context("no factors")?;
@@ -161,7 +156,7 @@ fn multiplied<T: Factor>(
     kept: &[char],
     multiply: Multiply<T>,
     pace: &mut Pace,
-) -> TractResult<Operand<'static, T>> {
+) -> Result<Operand<'static, T>> {
     // What only one factor has and nothing needs is summed before.
     let letters = |of: &Operand<'_, T>, other: &Operand<'_, T>, is_shared: bool, is_kept: bool| {
         let all = of.indices.iter().map(|index| index.letter);
@@ -175,7 +170,7 @@ fn multiplied<T: Factor>(
     let a_order = [&both[..], &rows, &terms].concat();
     let b_order = [&both[..], &terms, &columns].concat();
     let result = [&both[..], &rows, &columns].concat();
-    let size = |letters: &[char]| -> TractResult<usize> {
+    let size = |letters: &[char]| -> Result<usize> {
         let sizes = letters
             .iter()
             .filter_map(|&letter| a.index(letter).or_else(|| b.index(letter)));
@@ -184,7 +179,7 @@ fn multiplied<T: Factor>(
     };
     let [batch, rows, depth, columns] = [size(&both)?, size(&rows)?, size(&terms)?, size(&columns)?];
     let sizes = [batch, rows, columns];
-    size::admit_shape(T::datum_type(), &sizes)?;
+    size::admit_shape(T::element_type(), &sizes)?;
     let (a_numbers, b_numbers) = (a.in_order(&a_order, pace)?, b.in_order(&b_order, pace)?);
     let mut made = vec![T::default(); batch * rows * columns];
     if !made.is_empty() && depth > 0 {

@@ -3,7 +3,7 @@
 use std::{ops::AddAssign, sync::Arc};
 
 use onnx_gemm::{BlockedGemm, add_gemm, pack_columns, transpose};
-use tract_hir::internal::*;
+use onnx_kernels::prelude::*;
 
 use super::{
     attributes::Attributes,
@@ -24,7 +24,7 @@ use crate::{
 /// Strides and the like beyond this make no sense, and their products stay far from overflowing.
 const MAX_NUMBER: i64 = 1 << 24;
 
-pub(crate) fn conv_transpose(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn conv_transpose(node: &OnnxNode) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let group = attributes.int("group", 1);
     if !(1..=MAX_NUMBER).contains(&group) {
@@ -59,7 +59,7 @@ pub(crate) fn conv_transpose(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
 }
 
 /// A list of small numbers, empty if it is not given.
-fn numbers(attributes: Attributes<'_>, name: &str, least: i64) -> TractResult<Vec<usize>> {
+fn numbers(attributes: Attributes<'_>, name: &str, least: i64) -> Result<Vec<usize>> {
     let given = attributes.ints(name);
     if !given.iter().all(|number| (least..=MAX_NUMBER).contains(number)) {
         bail!(Refusal(format!(
@@ -92,11 +92,11 @@ struct ConvTranspose {
     /// Which side an odd padding is larger on, where it follows from a size.
     pads_end_more: bool,
     /// The weights as [`packed`] gives them, where they are constant, and the dimensions that they had.
-    packed: Option<(Arc<Vec<f32>>, TVec<usize>)>,
+    packed: Option<(Arc<Vec<f32>>, ShortVec<usize>)>,
 }
 
 /// The weights of all groups in the order in which products read them.
-fn packed(weights: &Tensor, groups: usize) -> TractResult<Vec<f32>> {
+fn packed(weights: &Tensor, groups: usize) -> Result<Vec<f32>> {
     let rows: usize = weights.shape()[1..].iter().product();
     let weights = elements::<f32>(weights)?;
     let groups = weights.chunks_exact((weights.len() / groups).max(1));
@@ -110,12 +110,12 @@ fn at(list: &[usize], axis: usize, default: usize) -> usize {
 
 impl ConvTranspose {
     /// The size of the result along an axis.
-    fn size<D: DimLike>(&self, axis: usize, axes: usize, image: &D, kernel: usize) -> TractResult<D> {
+    fn size<D: Size>(&self, axis: usize, axes: usize, image: &D, kernel: usize) -> Result<D> {
         let stride = at(&self.strides, axis, 1);
         let window = at(&self.added, axis, 0) + (kernel - 1) * at(&self.dilations, axis, 1) + 1;
         let all = image.clone() * stride;
         Ok(match &self.padding {
-            Padding::For(sizes) => sizes[sizes.len() - axes + axis].into(),
+            Padding::For(sizes) => D::of(sizes[sizes.len() - axes + axis]),
             // Windows that are smaller than the stride do not reach the end.
             Padding::Same => less(all, stride.saturating_sub(window))?,
             Padding::Given(pads) => {
@@ -125,7 +125,7 @@ impl ConvTranspose {
         })
     }
 
-    fn axis(&self, axis: usize, axes: usize, image: usize, kernel: usize) -> TractResult<Axis> {
+    fn axis(&self, axis: usize, axes: usize, image: usize, kernel: usize) -> Result<Axis> {
         let (stride, dilation) = (at(&self.strides, axis, 1), at(&self.dilations, axis, 1));
         let size = self.size(axis, axes, &image, kernel)?;
         let pad = match &self.padding {
@@ -173,8 +173,8 @@ impl ConvTranspose {
 }
 
 /// A size less a number.
-fn less<D: DimLike>(size: D, number: usize) -> TractResult<D> {
-    if let Ok(found) = size.to_i64()
+fn less<D: Size>(size: D, number: usize) -> Result<D> {
+    if let Some(found) = size.to_i64()
         && found < number as i64
     {
         bail!(Misfit::Dimension(found - number as i64));
@@ -183,15 +183,15 @@ fn less<D: DimLike>(size: D, number: usize) -> TractResult<D> {
 }
 
 impl Compute for ConvTranspose {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Option<Vec<Fact>>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Option<Vec<Fact>>> {
         let [image, weights, bias @ ..] = inputs else {
             bail!("expected 2 or 3 inputs, found {}", inputs.len());
         };
-        let sizes = weights.shape.iter().map(|dim| dim.to_usize().ok());
-        let sizes: Option<TVec<usize>> = sizes.collect();
+        let sizes = weights.shape.iter().map(|dim| dim.to_usize());
+        let sizes: Option<ShortVec<usize>> = sizes.collect();
         let sizes = sizes.ok_or_else(|| Limit("needs the sizes of its weights".to_owned()))?;
-        let channels = image.shape.get(1).map(ToDim::to_dim).unwrap_or_default();
-        if channels.to_i64().is_err() {
+        let channels = image.shape.get(1).map_or(Dim::Known(0), ToDim::to_dim);
+        if channels.to_i64().is_none() {
             bail!(Limit("needs the number of channels".to_owned()));
         }
         let axes = sizes.len().saturating_sub(2);
@@ -203,7 +203,9 @@ impl Compute for ConvTranspose {
             && bias
                 .iter()
                 .all(|bias| bias.shape[..] == [(sizes[1] * self.group).to_dim()])
-            && inputs.iter().all(|input| input.datum_type == image.datum_type);
+            && inputs
+                .iter()
+                .all(|input| input.element_type == image.element_type);
         if !is_fitting {
             bail!(Refusal(format!(
                 "has weights of {sizes:?} in {} groups for an image of {} dimensions with {channels} channels",
@@ -211,17 +213,17 @@ impl Compute for ConvTranspose {
                 image.rank(),
             )));
         }
-        let mut shape = tvec![image.shape[0].clone(), (sizes[1] * self.group).to_dim()];
+        let mut shape: ShortVec<Dim> = smallvec![image.shape[0].clone(), (sizes[1] * self.group).to_dim()];
         for (axis, (image, kernel)) in image.shape[2..].iter().zip(&sizes[2..]).enumerate() {
             shape.push(self.size(axis, axes, image, *kernel)?);
         }
-        Ok(Some(vec![Fact::new(image.datum_type, shape)]))
+        Ok(Some(vec![Fact::new(image.element_type, shape)]))
     }
 
-    fn take_over(&mut self, constants: Constants<'_>, packs: &mut Packs) -> TractResult<Option<usize>> {
+    fn take_over(&mut self, constants: Constants<'_>, packs: &mut Packs) -> Result<Option<usize>> {
         let weights = constants.get(1).and_then(Option::as_ref);
         let Some(weights) =
-            weights.filter(|weights| weights.datum_type() == DatumType::F32 && weights.rank() > 2)
+            weights.filter(|weights| weights.element_type() == ElementType::F32 && weights.rank() > 2)
         else {
             return Ok(None);
         };
@@ -231,14 +233,14 @@ impl Compute for ConvTranspose {
         Ok(self.packed.as_ref().map(|_| 1))
     }
 
-    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<TVec<Arc<Tensor>>> {
-        let made = match (inputs[0].datum_type(), &self.packed) {
-            (DatumType::F32, Some((packed, shape))) => self.images(inputs, packed, shape, by_panels),
-            (DatumType::F32, None) => {
+    fn run(&self, inputs: &mut ShortVec<Arc<Tensor>>) -> Result<ShortVec<Arc<Tensor>>> {
+        let made = match (inputs[0].element_type(), &self.packed) {
+            (ElementType::F32, Some((packed, shape))) => self.images(inputs, packed, shape, by_panels),
+            (ElementType::F32, None) => {
                 let packed = packed(&inputs[1], self.group)?;
                 self.images(inputs, &packed, inputs[1].shape(), by_panels)
             }
-            (DatumType::F64, _) => self.images(
+            (ElementType::F64, _) => self.images(
                 inputs,
                 elements::<f64>(&inputs[1])?,
                 inputs[1].shape(),
@@ -246,7 +248,7 @@ impl Compute for ConvTranspose {
             ),
             (other, _) => return Err(unsupported(other)),
         };
-        Ok(tvec![Arc::new(made?)])
+        Ok(smallvec![Arc::new(made?)])
     }
 }
 
@@ -261,7 +263,7 @@ struct Factors<'f, T> {
     sizes: [usize; 3],
 }
 
-fn by_panels(factors: &Factors<'_, f32>, pace: &mut Pace, give: Columns<'_, f32>) -> TractResult<()> {
+fn by_panels(factors: &Factors<'_, f32>, pace: &mut Pace, give: Columns<'_, f32>) -> Result<()> {
     let [depth, rows, positions] = factors.sizes;
     let offsets: Vec<usize> = (0..depth).map(|term| term * positions).collect();
     let product = BlockedGemm {
@@ -277,7 +279,7 @@ fn by_panels(factors: &Factors<'_, f32>, pace: &mut Pace, give: Columns<'_, f32>
 /// Numbers of columns at a time.
 const TOGETHER: usize = 1 << 20;
 
-fn by_columns(factors: &Factors<'_, f64>, pace: &mut Pace, give: Columns<'_, f64>) -> TractResult<()> {
+fn by_columns(factors: &Factors<'_, f64>, pace: &mut Pace, give: Columns<'_, f64>) -> Result<()> {
     let [depth, rows, positions] = factors.sizes;
     let weights = transpose(depth, &factors.weights[..depth * rows], pace)?;
     let elements = &factors.elements[..depth * positions];
@@ -300,8 +302,8 @@ impl ConvTranspose {
         inputs: &[Arc<Tensor>],
         all_weights: &[T],
         weights: &[usize],
-        columns: impl Fn(&Factors<'_, T>, &mut Pace, Columns<'_, T>) -> TractResult<()>,
-    ) -> TractResult<Tensor> {
+        columns: impl Fn(&Factors<'_, T>, &mut Pace, Columns<'_, T>) -> Result<()>,
+    ) -> Result<Tensor> {
         let image = &inputs[0];
         let (channels, made) = (image.shape()[1], weights[1]);
         ensure_input!(
@@ -313,7 +315,7 @@ impl ConvTranspose {
         let (sizes, kernel) = (&image.shape()[2..], &weights[2..]);
         let pairs = sizes.iter().zip(kernel).enumerate();
         let axes = pairs.map(|(axis, (&image, &kernel))| self.axis(axis, sizes.len(), image, kernel));
-        let axes: Vec<Axis> = axes.collect::<TractResult<_>>()?;
+        let axes: Vec<Axis> = axes.collect::<Result<_>>()?;
         let mut shape = vec![image.shape()[0], self.group * made];
         shape.extend(axes.iter().map(|axis| axis.size));
         let scatter = Scatter::new(axes)?;
@@ -371,7 +373,7 @@ mod tests {
     fn tensors<T: Real>(shapes: &[&[usize]]) -> Vec<Arc<Tensor>> {
         let tensors = shapes.iter().enumerate().map(|(seed, shape)| {
             let numbers = numbers(shape, seed).into_iter().map(T::of).collect();
-            tensor(shape, numbers).unwrap().into_arc_tensor()
+            tensor(shape, numbers).unwrap().into_arc()
         });
         tensors.collect()
     }
@@ -464,7 +466,7 @@ mod tests {
                         let mut of_constant = op.clone();
                         let taken = of_constant.take_over(&constants, &mut Packs::beside(0));
                         assert_eq!(taken.unwrap(), Some(1));
-                        let mut others: TVec<Arc<Tensor>> = floats.clone().into();
+                        let mut others: ShortVec<Arc<Tensor>> = floats.clone().into();
                         others[1] = Arc::new(Tensor::zero::<f32>(&[0]).unwrap());
                         for found in [op.run(&mut floats.into()), of_constant.run(&mut others)] {
                             let found = found.unwrap();

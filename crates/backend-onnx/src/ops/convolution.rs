@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use onnx_gemm::{IndirectGemm, SLACK, copy_line, pack_rows, packed_len, unpack_rows};
-use tract_hir::internal::*;
+use onnx_kernels::prelude::*;
 
 use super::{
     activation::Activation,
@@ -196,7 +196,7 @@ pub(super) struct Convolution {
     bias: Vec<f32>,
     activation: Option<Activation>,
     /// Of the result.
-    shape: TVec<usize>,
+    shape: ShortVec<usize>,
 }
 
 impl Convolution {
@@ -218,27 +218,27 @@ impl Convolution {
 }
 
 /// The weights of all groups as a constant of the plan.
-pub(super) fn packed(geometry: &Geometry, weights: &[f32]) -> TractResult<Tensor> {
+pub(super) fn packed(geometry: &Geometry, weights: &[f32]) -> Result<Tensor> {
     let groups = weights.chunks_exact(geometry.rows * geometry.depth());
     let packed: Vec<f32> = groups.flat_map(|group| pack_rows(geometry.rows, group)).collect();
     tensor(&[packed.len()], packed)
 }
 
 /// The weights that [`packed`] was given, of so many rows of a group.
-pub(super) fn unpacked(rows: usize, depth: usize, packed: &Tensor) -> TractResult<Vec<f32>> {
+pub(super) fn unpacked(rows: usize, depth: usize, packed: &Tensor) -> Result<Vec<f32>> {
     let groups = elements::<f32>(packed)?.chunks_exact(packed_len(rows, depth).max(1));
     Ok(groups.flat_map(|group| unpack_rows(rows, group)).collect())
 }
 
 impl Kernel for Convolution {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
         Ok(vec![Fact::new(
-            inputs[0].datum_type,
+            inputs[0].element_type,
             self.shape.iter().map(ToDim::to_dim),
         )])
     }
 
-    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
         let Self { geometry, layout, .. } = self;
         let image = elements::<f32>(&inputs[0])?;
         let weights = elements::<f32>(&inputs[1])?;
@@ -291,7 +291,7 @@ impl Kernel for Convolution {
             }
             Ok(())
         };
-        Ok(tvec![filled(&self.shape, compute)?])
+        Ok(smallvec![filled(&self.shape, compute)?])
     }
 }
 

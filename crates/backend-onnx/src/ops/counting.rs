@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use tract_hir::internal::*;
+use onnx_kernels::prelude::*;
 
 use super::{
     attributes::Attributes,
-    elements::{Element, elements, filled, tensor, with_number},
+    elements::{elements, tensor},
     kernel::{Fact, Kernel, kernel},
 };
 use crate::{
@@ -14,11 +14,11 @@ use crate::{
     faults::{BadInput, Refusal, Unsupported},
     input_check::{self, LongRange},
     lowered::OnnxNode,
-    ops::kernel::{Compute, unknown},
+    ops::kernel::Compute,
 };
 
 /// `Range`: numbers from a start, by steps, as long as they are below a limit.
-pub(crate) fn range(_: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn range(_: &OnnxNode) -> Result<Box<dyn Compute>> {
     Ok(kernel(Range {}))
 }
 
@@ -26,16 +26,16 @@ pub(crate) fn range(_: &OnnxNode) -> TractResult<Box<dyn Compute>> {
 struct Range {}
 
 impl Kernel for Range {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
         let [start, limit, step] = inputs else {
             bail!("expected 3 inputs, found {}", inputs.len());
         };
-        let datum_type = start.datum_type;
+        let element_type = start.element_type;
         ensure!(
-            limit.datum_type == datum_type && step.datum_type == datum_type,
+            limit.element_type == element_type && step.element_type == element_type,
             "a start, a limit and a step of different types"
         );
-        if !datum_type.is_number() || matches!(datum_type, DatumType::F16 | DatumType::Bool) {
+        if !element_type.is_number() || matches!(element_type, ElementType::F16 | ElementType::Bool) {
             bail!(Unsupported::Anywhere(
                 "is supported for numbers of FP32, FP64 and integers only".to_owned()
             ));
@@ -51,21 +51,21 @@ impl Kernel for Range {
                 {
                     limit.clone()
                 }
-                _ => unknown(),
+                _ => Dim::unknown(),
             },
         };
-        Ok(vec![Fact::new(datum_type, [length])])
+        Ok(vec![Fact::new(element_type, [length])])
     }
 
-    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
-        let bounds: TVec<Fact> = Fact::of_values(inputs).into();
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
+        let bounds: ShortVec<Fact> = Fact::of_values(inputs).into();
         let (Some(start), Some(limit), Some(step)) =
             (known(&bounds[0]), known(&bounds[1]), known(&bounds[2]))
         else {
             bail!(BadInput("no number stands where one is needed".to_owned()));
         };
         let length = length(start, limit, step).map_err(BadInput::from)?;
-        let numbers = with_number!(inputs[0].datum_type(), T => {
+        let numbers = with_number!(inputs[0].element_type(), T => {
             let (start, step) = (scalar::<T>(&inputs[0])?, scalar::<T>(&inputs[2])?);
             let mut numbers: Vec<T> = Vec::with_capacity(length);
             let mut next = start;
@@ -80,7 +80,7 @@ impl Kernel for Range {
             }
             tensor(&[length], numbers)?
         });
-        Ok(tvec![numbers])
+        Ok(smallvec![numbers])
     }
 }
 
@@ -103,8 +103,8 @@ impl Number {
 /// A number that is a constant, and no free size.
 fn known(fact: &Fact) -> Option<Number> {
     let constant = fact.constant.as_ref()?;
-    match fact.datum_type {
-        DatumType::U64 => Some(Number::Whole((*elements::<u64>(constant).ok()?.first()?).into())),
+    match fact.element_type {
+        ElementType::U64 => Some(Number::Whole((*elements::<u64>(constant).ok()?.first()?).into())),
         other if other.is_integer() => Some(Number::Whole((*fact.integers()?.first()?).into())),
         _ => Some(Number::Real(fact.number()?)),
     }
@@ -128,7 +128,7 @@ fn length(start: Number, limit: Number, step: Number) -> Result<usize, LongRange
     Ok(((limit - start) / step).ceil() as usize)
 }
 
-fn scalar<T: Datum + Copy>(value: &Tensor) -> TractResult<T> {
+fn scalar<T: Element + Copy>(value: &Tensor) -> Result<T> {
     elements::<T>(value)?.first().copied().context("no number")
 }
 
@@ -155,7 +155,7 @@ macro_rules! sums {
 sums!(u8, u16, u32, u64, i8, i16, i32, i64; f16, f32, f64);
 
 /// `Trilu`: the upper or the lower triangle of matrices, with zeros elsewhere.
-pub(crate) fn trilu(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn trilu(node: &OnnxNode) -> Result<Box<dyn Compute>> {
     Ok(kernel(Trilu {
         upper: Attributes(node).int("upper", 1) != 0,
     }))
@@ -167,48 +167,40 @@ struct Trilu {
 }
 
 impl Kernel for Trilu {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
         let input = inputs.first().context("no input")?;
         ensure!(input.rank() >= 2, "a matrix of {} dimensions", input.rank());
-        if input.datum_type == DatumType::String {
+        if input.element_type == ElementType::String {
             bail!(Unsupported::Anywhere("is not supported for BYTES".to_owned()));
         }
-        Ok(vec![input.with(input.datum_type)])
+        Ok(vec![input.with(input.element_type)])
     }
 
-    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
         let diagonal = match inputs.get(1) {
             Some(diagonal) => super::elements::scalar::<i64>(diagonal)?,
             None => 0,
         };
-        dispatch_datum!(triangles(inputs[0].datum_type())(
-            &inputs[0], diagonal, self.upper
-        ))
-        .map(|made| tvec![made])
+        let made =
+            with_unit!(inputs[0].element_type(), U => triangles::<U>(&inputs[0], diagonal, self.upper));
+        Ok(smallvec![made?])
     }
 }
 
-fn triangles<T: Element + Default + Clone>(
-    input: &Tensor,
-    diagonal: i64,
-    upper: bool,
-) -> TractResult<Tensor> {
+fn triangles<U: Unit>(input: &Tensor, diagonal: i64, upper: bool) -> Result<Tensor> {
     let shape = input.shape();
     let (rows, columns) = (shape[shape.len() - 2], shape[shape.len() - 1]);
-    let values = elements::<T>(input)?;
-    filled(shape, |made| {
-        made.clone_from_slice(values);
-        let mut pace = Pace::default();
-        for (index, line) in made.chunks_exact_mut(columns.max(1)).enumerate() {
-            pace.spend(columns as u64)?;
-            // The first column that the lower triangle does not have, or the first one that the upper triangle has.
-            let reach = diagonal.saturating_add((index % rows) as i64 + i64::from(!upper));
-            let reach = usize::try_from(reach.max(0)).map_or(columns, |reach| reach.min(columns));
-            match upper {
-                true => line[..reach].fill(T::default()),
-                false => line[reach..].fill(T::default()),
-            }
+    let mut made = input.as_units::<U>()?.to_vec();
+    let mut pace = Pace::default();
+    for (index, line) in made.chunks_exact_mut(columns.max(1)).enumerate() {
+        pace.spend(columns as u64)?;
+        // The first column that the lower triangle does not have, or the first one that the upper triangle has.
+        let reach = diagonal.saturating_add((index % rows) as i64 + i64::from(!upper));
+        let reach = usize::try_from(reach.max(0)).map_or(columns, |reach| reach.min(columns));
+        match upper {
+            true => line[..reach].fill(U::default()),
+            false => line[reach..].fill(U::default()),
         }
-        Ok(())
-    })
+    }
+    Tensor::from_units(input.element_type(), shape, made)
 }

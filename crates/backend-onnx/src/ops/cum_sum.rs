@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use tract_hir::internal::*;
+use onnx_kernels::prelude::*;
 
 use super::{
     attributes::Attributes,
     axis,
-    elements::{Element, elements, scalar, tensor},
+    elements::{elements, scalar, tensor},
     kernel::{Fact, Kernel, kernel},
 };
 use crate::{
@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// `CumSum` of numbers. Whole numbers wrap around.
-pub(crate) fn cum_sum(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn cum_sum(node: &OnnxNode) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     Ok(kernel(CumSum {
         is_exclusive: attributes.int("exclusive", 0) != 0,
@@ -34,26 +34,26 @@ struct CumSum {
 }
 
 impl Kernel for CumSum {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
         let [input, axis] = inputs else {
             bail!("expected 2 inputs, found {}", inputs.len());
         };
         ensure!(axis.rank() <= 1, "an axis of {} dimensions", axis.rank());
-        if !(input.datum_type.is_number() && input.datum_type != DatumType::TDim) {
+        if !input.element_type.is_number() {
             bail!(Unsupported::Anywhere("is supported for numbers only".to_owned()));
         }
-        Ok(vec![input.with(input.datum_type)])
+        Ok(vec![input.with(input.element_type)])
     }
 
-    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
         let input = &inputs[0];
         let (axis, rank) = (scalar::<i64>(&inputs[1])?, input.rank());
         let axis = axis::find(axis, rank)
             .ok_or_else(|| BadInput(format!("axis {axis} of a CumSum of {rank} dimensions")))?;
         macro_rules! sums {
             ($($name:ident $type:ty: $add:expr),*) => {
-                match input.datum_type() {
-                    $(DatumType::$name => self.sums::<$type>(input, axis, $add)?,)*
+                match input.element_type() {
+                    $(ElementType::$name => self.sums::<$type>(input, axis, $add)?,)*
                     other => bail!("{other:?} is not a number"),
                 }
             };
@@ -63,7 +63,7 @@ impl Kernel for CumSum {
             U8 u8: u8::wrapping_add, U16 u16: u16::wrapping_add, U32 u32: u32::wrapping_add, U64 u64: u64::wrapping_add,
             I8 i8: i8::wrapping_add, I16 i16: i16::wrapping_add, I32 i32: i32::wrapping_add, I64 i64: i64::wrapping_add
         );
-        Ok(tvec![made])
+        Ok(smallvec![made])
     }
 }
 
@@ -73,7 +73,7 @@ impl CumSum {
         input: &Tensor,
         axis: usize,
         add: fn(T, T) -> T,
-    ) -> TractResult<Tensor> {
+    ) -> Result<Tensor> {
         let shape = input.shape();
         let (size, inner) = (shape[axis], shape[axis + 1..].iter().product::<usize>());
         let mut sums = elements::<T>(input)?.to_vec();

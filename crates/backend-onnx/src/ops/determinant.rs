@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tract_hir::internal::*;
+use onnx_kernels::prelude::*;
 
 use super::{
     elements::{elements, tensor},
@@ -15,7 +15,7 @@ use crate::{
     ops::kernel::Compute,
 };
 
-pub(crate) fn determinant(_: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn determinant(_: &OnnxNode) -> Result<Box<dyn Compute>> {
     Ok(kernel(Determinant))
 }
 
@@ -23,19 +23,19 @@ pub(crate) fn determinant(_: &OnnxNode) -> TractResult<Box<dyn Compute>> {
 struct Determinant;
 
 impl Kernel for Determinant {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
         let [input] = inputs else {
             bail!("expected 1 input, found {}", inputs.len());
         };
-        if input.datum_type != DatumType::F32 {
+        if input.element_type != ElementType::F32 {
             bail!(Unsupported::Anywhere("is supported for FP32 only".to_owned()));
         }
         ensure!(input.rank() >= 2, "a matrix of {} dimensions", input.rank());
         let outer = input.shape[..input.rank() - 2].iter().cloned();
-        Ok(vec![Fact::new(DatumType::F32, outer)])
+        Ok(vec![Fact::new(ElementType::F32, outer)])
     }
 
-    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
         let shape = inputs[0].shape();
         let (outer, matrix) = shape.split_at(shape.len() - 2);
         let size = matrix[0];
@@ -46,12 +46,12 @@ impl Kernel for Determinant {
         for (made, matrix) in made.iter_mut().zip(matrices) {
             *made = of(&mut matrix.to_vec(), size, &mut pace)?;
         }
-        Ok(tvec![tensor(outer, made)?])
+        Ok(smallvec![tensor(outer, made)?])
     }
 }
 
 /// By elimination, with the largest number of a column first.
-fn of(matrix: &mut [f32], size: usize, pace: &mut Pace) -> TractResult<f32> {
+fn of(matrix: &mut [f32], size: usize, pace: &mut Pace) -> Result<f32> {
     let mut product = 1.0;
     for at in 0..size {
         pace.spend(((size - at) * (size - at)) as u64)?;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tract_hir::internal::*;
+use onnx_kernels::prelude::*;
 
 use super::{
     attributes::Attributes,
@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// `DFT` of FP32 or FP64, computed in FP64.
-pub(crate) fn dft(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn dft(node: &OnnxNode) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     Ok(kernel(Dft {
         axis: match node.opset >= 20 {
@@ -50,7 +50,7 @@ struct Dft {
 }
 
 impl Dft {
-    fn axis(&self, given: Option<i64>, rank: usize) -> TractResult<usize> {
+    fn axis(&self, given: Option<i64>, rank: usize) -> Result<usize> {
         let axis = match self.axis {
             Axis::Fixed(axis) => axis,
             Axis::Input(_) => given.unwrap_or(-2),
@@ -76,7 +76,7 @@ fn results(length: usize, is_onesided: bool) -> usize {
 }
 
 impl Kernel for Dft {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
         let constant = |place: Option<usize>| match place.and_then(|place| inputs.get(place)) {
             None => Ok(None),
             Some(fact) => match fact.integers().as_deref() {
@@ -94,15 +94,15 @@ impl Kernel for Dft {
         };
         let mut shape = input.shape.clone();
         shape[axis] = match (self.is_onesided, length.to_usize()) {
-            (_, Ok(length)) => results(length, self.is_onesided).to_dim(),
-            (true, Err(_)) => length / 2 + 1,
-            (false, Err(_)) => length,
+            (_, Some(length)) => results(length, self.is_onesided).to_dim(),
+            (true, None) => length / 2 + 1,
+            (false, None) => length,
         };
         shape[input.rank() - 1] = 2.to_dim();
-        Ok(vec![Fact::new(input.datum_type, shape)])
+        Ok(vec![Fact::new(input.element_type, shape)])
     }
 
-    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
         let input = &inputs[0];
         let number = |place: Option<usize>| match place.and_then(|place| inputs.get(place)) {
             Some(value) => scalar::<i64>(value).map(Some),
@@ -126,7 +126,7 @@ impl Kernel for Dft {
         let mut made = shape.to_vec();
         made[axis] = count;
         made[shape.len() - 1] = 2;
-        size::admit_shape(DatumType::F64, &made)?;
+        size::admit_shape(ElementType::F64, &made)?;
         ensure_input!(
             length <= MAX_LENGTH,
             "a DFT of {length} numbers, the limit is {MAX_LENGTH}"
@@ -148,7 +148,7 @@ impl Kernel for Dft {
             lines.transform(elements(&values)?, &mut transformed, self.is_inverse)?;
         }
         let transformed = tensor(&made, transformed)?;
-        Ok(tvec![of_type(transformed, input.datum_type())?])
+        Ok(smallvec![of_type(transformed, input.element_type())?])
     }
 }
 
@@ -167,7 +167,7 @@ struct Lines {
 }
 
 impl Lines {
-    fn transform(&self, values: &[f64], results: &mut [f64], is_inverse: bool) -> TractResult<()> {
+    fn transform(&self, values: &[f64], results: &mut [f64], is_inverse: bool) -> Result<()> {
         let mut pace = Pace::default();
         let mut transform = Transform::new(self.length, is_inverse, &mut pace)?;
         let scale = if is_inverse { 1.0 / self.length as f64 } else { 1.0 };
@@ -200,15 +200,15 @@ mod tests {
     use super::*;
     use crate::cancelling::{Cancelled, while_cancelled};
 
-    fn transformed(shape: &[usize], length: Option<i64>) -> TractResult<TVec<Tensor>> {
+    fn transformed(shape: &[usize], length: Option<i64>) -> Result<ShortVec<Tensor>> {
         let dft = Dft {
             axis: Axis::Fixed(1),
             length: length.map(|_| 1),
             is_inverse: false,
             is_onesided: false,
         };
-        let signal = Tensor::zero::<f32>(shape).unwrap().into_arc_tensor();
-        let length = length.map(|length| Arc::new(Tensor::from(length)));
+        let signal = Tensor::zero::<f32>(shape).unwrap().into_arc();
+        let length = length.map(|length| Arc::new(Tensor::scalar(length)));
         dft.run(&[signal].into_iter().chain(length).collect::<Vec<_>>())
     }
 

@@ -2,12 +2,11 @@
 
 use std::sync::Arc;
 
-use tract_hir::internal::*;
+use onnx_kernels::prelude::*;
 
 use super::{
     attributes::Attributes,
     binary::broadcast,
-    elements::elements,
     kernel::{Fact, Kernel, kernel},
 };
 use crate::{
@@ -18,7 +17,7 @@ use crate::{
 };
 
 /// `Mod`: tract's is wrong for unsigned integers.
-pub(crate) fn remainder(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn remainder(node: &OnnxNode) -> Result<Box<dyn Compute>> {
     let truncates = Attributes(node).int("fmod", 0) != 0;
     Ok(kernel(Remainder { truncates }))
 }
@@ -30,16 +29,19 @@ struct Remainder {
 }
 
 impl Kernel for Remainder {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
         let [a, b] = inputs else {
             bail!("expected 2 inputs, found {}", inputs.len());
         };
-        ensure!(a.datum_type == b.datum_type, "the inputs have different types");
-        let shape = tract_core::broadcast::multi_broadcast(&[&a.shape, &b.shape])?;
-        Ok(vec![Fact::new(a.datum_type, shape)])
+        ensure!(
+            a.element_type == b.element_type,
+            "the inputs have different types"
+        );
+        let shape = onnx_kernels::broadcast(&[&a.shape, &b.shape])?;
+        Ok(vec![Fact::new(a.element_type, shape)])
     }
 
-    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
         let (a, b) = (&inputs[0], &inputs[1]);
         macro_rules! integer {
             ($T:ty) => {{
@@ -63,33 +65,30 @@ impl Kernel for Remainder {
                 "a remainder of a division by zero is not defined".to_owned()
             ));
         }
-        Ok(tvec![match a.datum_type() {
-            DatumType::U8 => integer!(u8)?,
-            DatumType::U16 => integer!(u16)?,
-            DatumType::U32 => integer!(u32)?,
-            DatumType::U64 => integer!(u64)?,
-            DatumType::I8 => integer!(i8)?,
-            DatumType::I16 => integer!(i16)?,
-            DatumType::I32 => integer!(i32)?,
-            DatumType::I64 => integer!(i64)?,
-            DatumType::F16 => float!(f16)?,
-            DatumType::F32 => float!(f32)?,
+        Ok(smallvec![match a.element_type() {
+            ElementType::U8 => integer!(u8)?,
+            ElementType::U16 => integer!(u16)?,
+            ElementType::U32 => integer!(u32)?,
+            ElementType::U64 => integer!(u64)?,
+            ElementType::I8 => integer!(i8)?,
+            ElementType::I16 => integer!(i16)?,
+            ElementType::I32 => integer!(i32)?,
+            ElementType::I64 => integer!(i64)?,
+            ElementType::F16 => float!(f16)?,
+            ElementType::F32 => float!(f32)?,
             _ => float!(f64)?,
         }])
     }
 }
 
-/// Whether any element of a tensor is an integer, or a dimension, that is zero.
-pub(crate) fn has_zero(tensor: &Tensor) -> TractResult<bool> {
-    if let Ok(dims) = elements::<TDim>(tensor) {
-        return Ok(dims.iter().any(|dim| *dim == TDim::Val(0)));
-    }
-    if !tensor.datum_type().is_integer() {
+/// Whether any element of a tensor is an integer that is zero.
+pub(crate) fn has_zero(tensor: &Tensor) -> Result<bool> {
+    if !tensor.element_type().is_integer() {
         return Ok(false);
     }
-    let size = tensor.datum_type().size_of().max(1);
+    let size = tensor.element_type().size_of().max(1);
     let mut pace = Pace::default();
-    for part in tensor.as_bytes().chunks(PART * size) {
+    for part in tensor.as_bytes()?.chunks(PART * size) {
         pace.spend(part.len() as u64)?;
         let mut numbers = part.chunks_exact(size);
         if numbers.any(|bytes| bytes.iter().all(|&byte| byte == 0)) {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tract_hir::internal::*;
+use onnx_kernels::prelude::*;
 
 use super::{
     attributes::Attributes,
@@ -11,25 +11,24 @@ use super::{
 };
 use crate::{
     cancelling::Pace,
-    dtype,
     faults::{Refusal, Unsupported},
     lowered::OnnxNode,
     ops::kernel::Compute,
 };
 
 /// `EyeLike`.
-pub(crate) fn eye_like(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn eye_like(node: &OnnxNode) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
-    let datum_type = match attributes.has("dtype") {
+    let element_type = match attributes.has("dtype") {
         false => None,
         true => {
             let code = i32::try_from(attributes.int("dtype", 0))?;
-            let datum_type = dtype::from_onnx(code).and_then(dtype::to_tract);
-            Some(datum_type.ok_or_else(|| Refusal("gives a type that is not supported".to_owned()))?)
+            let element_type = ElementType::from_code(code);
+            Some(element_type.ok_or_else(|| Refusal("gives a type that is not supported".to_owned()))?)
         }
     };
     Ok(kernel(EyeLike {
-        datum_type,
+        element_type,
         diagonal: attributes.int("k", 0),
     }))
 }
@@ -38,25 +37,25 @@ pub(crate) fn eye_like(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
 #[derive(Debug)]
 struct EyeLike {
     /// That of the input, if it is not given.
-    datum_type: Option<DatumType>,
+    element_type: Option<ElementType>,
     /// Columns to the right of the first diagonal.
     diagonal: i64,
 }
 
 impl Kernel for EyeLike {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
         let [input] = inputs else {
             bail!("expected 1 input, found {}", inputs.len());
         };
         ensure!(input.rank() == 2, "expected a matrix");
-        let datum_type = self.datum_type.unwrap_or(input.datum_type);
-        if !datum_type.is_number() && datum_type != DatumType::Bool {
+        let element_type = self.element_type.unwrap_or(input.element_type);
+        if !element_type.is_number() && element_type != ElementType::Bool {
             bail!(Unsupported::Anywhere("is supported for numbers only".to_owned()));
         }
-        Ok(vec![input.with(datum_type)])
+        Ok(vec![input.with(element_type)])
     }
 
-    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
         let shape = inputs[0].shape();
         let mut eye = vec![0u8; shape[0] * shape[1]];
         let mut pace = Pace::default();
@@ -70,8 +69,8 @@ impl Kernel for EyeLike {
                 *place = 1;
             }
         }
-        let datum_type = self.datum_type.unwrap_or(inputs[0].datum_type());
-        Ok(tvec![of_type(tensor(shape, eye)?, datum_type)?])
+        let element_type = self.element_type.unwrap_or(inputs[0].element_type());
+        Ok(smallvec![of_type(tensor(shape, eye)?, element_type)?])
     }
 }
 
@@ -83,30 +82,45 @@ mod tests {
 
     #[test]
     fn ones_are_on_a_diagonal_of_any_type() {
-        let of = |datum_type, diagonal, input: Tensor| {
-            let eye = EyeLike { datum_type, diagonal };
+        let of = |element_type, diagonal, input: Tensor| {
+            let eye = EyeLike {
+                element_type,
+                diagonal,
+            };
             eye.run(&[Arc::new(input)]).unwrap().remove(0)
         };
-        let table = tensor2(&[[5i16, 5, 5], [5, 5, 5]]);
-        assert_eq!(of(None, 0, table.clone()), tensor2(&[[1i16, 0, 0], [0, 1, 0]]));
-        assert_eq!(of(None, 1, table.clone()), tensor2(&[[0i16, 1, 0], [0, 0, 1]]));
-        assert_eq!(of(None, -1, table.clone()), tensor2(&[[0i16, 0, 0], [1, 0, 0]]));
-        assert_eq!(of(None, i64::MAX, table.clone()), tensor2(&[[0i16; 3]; 2]));
-        let truths = of(Some(DatumType::Bool), 2, table);
-        assert_eq!(truths, tensor2(&[[false, false, true], [false, false, false]]));
+        let table = Tensor::matrix(&[[5i16, 5, 5], [5, 5, 5]]);
+        assert_eq!(
+            of(None, 0, table.clone()),
+            Tensor::matrix(&[[1i16, 0, 0], [0, 1, 0]])
+        );
+        assert_eq!(
+            of(None, 1, table.clone()),
+            Tensor::matrix(&[[0i16, 1, 0], [0, 0, 1]])
+        );
+        assert_eq!(
+            of(None, -1, table.clone()),
+            Tensor::matrix(&[[0i16, 0, 0], [1, 0, 0]])
+        );
+        assert_eq!(of(None, i64::MAX, table.clone()), Tensor::matrix(&[[0i16; 3]; 2]));
+        let truths = of(Some(ElementType::Bool), 2, table);
+        assert_eq!(
+            truths,
+            Tensor::matrix(&[[false, false, true], [false, false, false]])
+        );
         assert_eq!(of(None, 0, Tensor::zero::<f32>(&[2, 0]).unwrap()).shape(), [2, 0]);
     }
 
     #[test]
     fn only_matrices_of_numbers_have_a_diagonal() {
         let eye = EyeLike {
-            datum_type: None,
+            element_type: None,
             diagonal: 0,
         };
         let outputs = |tensor: Tensor| eye.outputs(&Fact::of_values(&[Arc::new(tensor)]));
-        assert!(outputs(tensor1(&[1.0f32])).is_err());
+        assert!(outputs(Tensor::vector(&[1.0f32])).is_err());
         let words = tensor(&[1, 1], vec![String::new()]).unwrap();
         assert!(outputs(words).unwrap_err().is::<Unsupported>());
-        assert!(outputs(tensor2(&[[true]])).is_ok());
+        assert!(outputs(Tensor::matrix(&[[true]])).is_ok());
     }
 }

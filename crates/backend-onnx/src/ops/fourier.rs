@@ -5,7 +5,7 @@
 
 use std::f64::consts::TAU;
 
-use tract_hir::internal::TractResult;
+use onnx_kernels::prelude::*;
 
 use crate::cancelling::Pace;
 
@@ -98,7 +98,7 @@ impl Transform {
     }
 
     /// A forward transform, or an inverse one without its scale of `1 / length`.
-    pub(super) fn new(length: usize, is_inverse: bool, pace: &mut Pace) -> TractResult<Self> {
+    pub(super) fn new(length: usize, is_inverse: bool, pace: &mut Pace) -> Result<Self> {
         let kind = match factors(length) {
             Some(factors) => Kind::Factors {
                 stages: stages(length, &factors, pace)?,
@@ -114,7 +114,7 @@ impl Transform {
     }
 
     /// Transforms a line of `length` elements in place.
-    pub(super) fn run(&mut self, line: &mut [Complex], pace: &mut Pace) -> TractResult<()> {
+    pub(super) fn run(&mut self, line: &mut [Complex], pace: &mut Pace) -> Result<()> {
         debug_assert_eq!(line.len(), self.length);
         let conjugate = |line: &mut [Complex]| line.iter_mut().for_each(|x| *x = x.conjugate());
         if self.is_inverse {
@@ -143,7 +143,7 @@ fn factors(mut length: usize) -> Option<Vec<usize>> {
     (length <= 1).then_some(factors)
 }
 
-fn stages(length: usize, factors: &[usize], pace: &mut Pace) -> TractResult<Vec<Stage>> {
+fn stages(length: usize, factors: &[usize], pace: &mut Pace) -> Result<Vec<Stage>> {
     let (mut rest, mut stride) = (length, 1);
     let mut stages = Vec::with_capacity(factors.len());
     for &radix in factors {
@@ -167,7 +167,7 @@ fn by_factors(
     line: &mut [Complex],
     scratch: &mut [Complex],
     pace: &mut Pace,
-) -> TractResult<()> {
+) -> Result<()> {
     let (mut from, mut to) = (&mut *line, &mut *scratch);
     for stage in stages {
         stage.run(from, to, pace)?;
@@ -181,7 +181,7 @@ fn by_factors(
 }
 
 impl Stage {
-    fn run(&self, from: &[Complex], to: &mut [Complex], pace: &mut Pace) -> TractResult<()> {
+    fn run(&self, from: &[Complex], to: &mut [Complex], pace: &mut Pace) -> Result<()> {
         let (radix, stride) = (self.radix, self.stride);
         let mut terms = [Complex::default(); 13];
         for group in 0..self.groups {
@@ -227,7 +227,7 @@ impl Stage {
 }
 
 impl Chirp {
-    fn new(length: usize, pace: &mut Pace) -> TractResult<Self> {
+    fn new(length: usize, pace: &mut Pace) -> Result<Self> {
         // Squares are taken modulo the period, so that angles stay exact.
         let period = 2 * length as u64;
         let square = |at: usize| ((at as u64).pow(2) % period) as usize;
@@ -251,7 +251,7 @@ impl Chirp {
         })
     }
 
-    fn run(&mut self, line: &mut [Complex], pace: &mut Pace) -> TractResult<()> {
+    fn run(&mut self, line: &mut [Complex], pace: &mut Pace) -> Result<()> {
         let padded = &mut self.padded;
         padded.fill(Complex::default());
         for ((to, x), root) in padded.iter_mut().zip(&*line).zip(&self.chirp) {

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use tract_hir::internal::*;
+use onnx_kernels::prelude::*;
 
 use super::{
     attributes::Attributes,
@@ -17,7 +17,7 @@ use crate::{
     ops::kernel::Compute,
 };
 
-pub(crate) fn grid_sample(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn grid_sample(node: &OnnxNode) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let method = match attributes.text("mode", "linear") {
         "linear" | "bilinear" => Method::Linear,
@@ -64,7 +64,7 @@ struct GridSample {
 }
 
 /// Elements of an axis, with their weights; `None` for those outside that count as zero.
-type Taken = TVec<(Option<usize>, f32)>;
+type Taken = ShortVec<(Option<usize>, f32)>;
 
 impl GridSample {
     /// The places of an axis, in elements, between which nothing is outside.
@@ -103,8 +103,8 @@ impl GridSample {
     }
 
     /// What is taken of each axis at one place.
-    fn taken(&self, places: &[f32], sizes: &[usize]) -> TVec<Taken> {
-        let mut places: TVec<f32> = places
+    fn taken(&self, places: &[f32], sizes: &[usize]) -> ShortVec<Taken> {
+        let mut places: ShortVec<f32> = places
             .iter()
             .zip(sizes)
             .map(|(&place, &size)| {
@@ -134,8 +134,8 @@ impl GridSample {
             let floor = place.floor();
             let part = place - floor;
             match self.method {
-                Method::Nearest => tvec![(self.element(place, size), 1.0)],
-                Method::Linear => tvec![
+                Method::Nearest => smallvec![(self.element(place, size), 1.0)],
+                Method::Linear => smallvec![
                     (self.element(floor, size), 1.0 - part),
                     (self.element(floor + 1.0, size), part)
                 ],
@@ -181,21 +181,21 @@ fn cubic(s: f32) -> [f32; 4] {
 }
 
 impl Kernel for GridSample {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
         let [input, grid] = inputs else {
             bail!("expected 2 inputs, found {}", inputs.len());
         };
         let rank = input.rank();
         // A size that is free is looked at when it is known.
-        let may_fit = |dim: &TDim| dim.to_i64().map_or(true, |size| size == rank as i64 - 2);
+        let may_fit = |dim: &Dim| dim.to_i64().map_or(true, |size| size == rank as i64 - 2);
         ensure!(
             rank == grid.rank() && grid.shape.last().is_some_and(may_fit),
             "the grid does not fit the input"
         );
-        let is_float = |fact: &&Fact| matches!(fact.datum_type, DatumType::F32 | DatumType::F16);
+        let is_float = |fact: &&Fact| matches!(fact.element_type, ElementType::F32 | ElementType::F16);
         if let Some(other) = [input, grid].into_iter().find(|fact| !is_float(fact)) {
             bail!(Unsupported::but_for_fp64(
-                other.datum_type,
+                other.element_type,
                 "is supported for FP32 only"
             ));
         }
@@ -204,16 +204,16 @@ impl Kernel for GridSample {
                 "is supported for images and volumes, and cubic interpolation for images only".to_owned()
             ));
         }
-        let mut output = input.with(input.datum_type);
+        let mut output = input.with(input.element_type);
         output.shape[2..].clone_from_slice(&grid.shape[1..rank - 1]);
         Ok(vec![output])
     }
 
-    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
         let [input, grid] = inputs else {
             bail!("expected 2 inputs, found {}", inputs.len());
         };
-        let datum_type = input.datum_type();
+        let element_type = input.element_type();
         let (input, grid) = (input.cast_to::<f32>()?, grid.cast_to::<f32>()?);
         let (shape, rank) = (input.shape(), input.rank());
         let (batch, channels, sizes) = (shape[0], shape[1], &shape[2..]);
@@ -232,10 +232,9 @@ impl Kernel for GridSample {
         let outer: usize = output[2..].iter().product();
         let mut made = Tensor::zero::<f32>(&output)?;
         if inner == 0 {
-            return Ok(tvec![of_type(made, datum_type)?]);
+            return Ok(smallvec![of_type(made, element_type)?]);
         }
-        let mut plain = made.try_as_plain_ram_mut()?;
-        let sampled = plain.as_slice_mut::<f32>()?;
+        let sampled = made.as_slice_mut::<f32>()?;
         let mut pace = Pace::default();
         for image in 0..batch {
             let values = &values[image * channels * inner..(image + 1) * channels * inner];
@@ -243,10 +242,10 @@ impl Kernel for GridSample {
             for point in 0..outer {
                 let at = (image * outer + point) * axes;
                 // The last axis comes first.
-                let places: TVec<f32> = places[at..at + axes].iter().rev().copied().collect();
-                let mut elements: TVec<(usize, f32)> = tvec![(0, 1.0)];
+                let places: ShortVec<f32> = places[at..at + axes].iter().rev().copied().collect();
+                let mut elements: ShortVec<(usize, f32)> = smallvec![(0, 1.0)];
                 for (taken, &size) in self.taken(&places, sizes).iter().zip(sizes) {
-                    let mut next = TVec::with_capacity(elements.len() * taken.len());
+                    let mut next = ShortVec::with_capacity(elements.len() * taken.len());
                     for &(offset, weight) in &elements {
                         for &(element, part) in taken {
                             if let Some(element) = element {
@@ -267,6 +266,6 @@ impl Kernel for GridSample {
                 }
             }
         }
-        Ok(tvec![of_type(made, datum_type)?])
+        Ok(smallvec![of_type(made, element_type)?])
     }
 }

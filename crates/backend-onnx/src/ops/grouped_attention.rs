@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use tract_hir::internal::*;
+use onnx_kernels::prelude::*;
 
 use super::{
     attention::{LEAST, Mask, Work, swapped},
@@ -16,13 +16,13 @@ use crate::{
     cancelling::Pace,
     faults::{BadInput, Limit, Unsupported, ensure_input},
     lowered::OnnxNode,
-    ops::kernel::{Compute, unknown},
+    ops::kernel::Compute,
     size,
 };
 
-pub(crate) fn grouped_attention(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn grouped_attention(node: &OnnxNode) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
-    let heads = |name: &str| -> TractResult<usize> {
+    let heads = |name: &str| -> Result<usize> {
         let heads = usize::try_from(attributes.int(name, 0)).ok();
         let heads = heads.filter(|heads| (1..1 << 24).contains(heads));
         heads.with_context(|| format!("{name} must be a positive number"))
@@ -125,7 +125,7 @@ impl GroupedAttention {
     }
 
     /// Queries, keys and values by head.
-    fn parts(&self, inputs: &[Arc<Tensor>], width: usize) -> TractResult<[Vec<f32>; 3]> {
+    fn parts(&self, inputs: &[Arc<Tensor>], width: usize) -> Result<[Vec<f32>; 3]> {
         let &[batch, rows, row] = inputs[0].shape() else {
             bail!("queries of {} dimensions", inputs[0].rank());
         };
@@ -143,7 +143,7 @@ impl GroupedAttention {
             }
             return Ok(parts);
         };
-        let shared = |place: usize| -> TractResult<Vec<f32>> {
+        let shared = |place: usize| -> Result<Vec<f32>> {
             let given = &inputs[place];
             ensure_input!(
                 given.shape() == [batch, rows, self.shared * width],
@@ -165,13 +165,13 @@ impl GroupedAttention {
 }
 
 impl Kernel for GroupedAttention {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
         let queries = inputs.first().context("no input")?;
         let floats = [self.keys, self.past].into_iter().flatten();
         let mut floats = floats
             .flat_map(|(key, value)| [&inputs[key], &inputs[value]])
             .chain([queries]);
-        if floats.any(|fact| fact.datum_type != DatumType::F32) {
+        if floats.any(|fact| fact.element_type != ElementType::F32) {
             bail!(Unsupported::Here("is supported for FP32 only".to_owned()));
         }
         let has_rank = |place: usize, rank: usize| inputs.get(place).is_some_and(|fact| fact.rank() == rank);
@@ -180,7 +180,7 @@ impl Kernel for GroupedAttention {
         let is_float = |place: usize| {
             inputs
                 .get(place)
-                .is_some_and(|fact| fact.datum_type == DatumType::F32)
+                .is_some_and(|fact| fact.element_type == ElementType::F32)
         };
         let others = [self.mask, self.sinks]
             .into_iter()
@@ -199,7 +199,7 @@ impl Kernel for GroupedAttention {
         let [batch, rows, row] = &*queries.shape else {
             bail!("queries of {} dimensions", queries.rank());
         };
-        let width = row.to_usize().ok().and_then(|row| self.width(row));
+        let width = row.to_usize().and_then(|row| self.width(row));
         let Some(width) = width else {
             bail!(Limit(
                 "needs rows whose length is known and fits its heads".to_owned()
@@ -212,16 +212,16 @@ impl Kernel for GroupedAttention {
             total.map(|total| total.to_usize()),
             past.map(|past| past.to_usize()),
         ) {
-            (Some(Ok(total)), Some(Ok(past))) => total.max(past).to_dim(),
-            _ => unknown(),
+            (Some(Some(total)), Some(Some(past))) => total.max(past).to_dim(),
+            _ => Dim::unknown(),
         };
         let kept = Fact::new(
-            DatumType::F32,
+            ElementType::F32,
             [batch.clone(), self.shared.to_dim(), kept, width.to_dim()],
         );
         Ok(vec![
             Fact::new(
-                DatumType::F32,
+                ElementType::F32,
                 [batch.clone(), rows.clone(), (self.heads * width).to_dim()],
             ),
             kept.clone(),
@@ -229,7 +229,7 @@ impl Kernel for GroupedAttention {
         ])
     }
 
-    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
         let &[batch, rows, row] = inputs[0].shape() else {
             bail!("queries of {} dimensions", inputs[0].rank());
         };
@@ -265,7 +265,7 @@ impl Kernel for GroupedAttention {
             total == before + rows || total <= before,
             "a total_sequence_length of {total} for {before} words before {rows}, expected their sum, or as many as are kept"
         );
-        size::admit_shape(DatumType::F32, &[batch, self.shared, total.max(before), width])?;
+        size::admit_shape(ElementType::F32, &[batch, self.shared, total.max(before), width])?;
         // How many words stand before the new ones.
         let pasts: Vec<usize> = ends
             .iter()
@@ -369,7 +369,7 @@ impl Kernel for GroupedAttention {
             }
         }
         let shape = [batch, self.shared, kept, width];
-        Ok(tvec![
+        Ok(smallvec![
             tensor(
                 &[batch, rows, self.heads * width],
                 swapped(&made, [batch, self.heads, rows, width])
@@ -389,7 +389,7 @@ impl GroupedAttention {
         width: usize,
         places: &[usize],
         [cos, sin]: [&Arc<Tensor>; 2],
-    ) -> TractResult<()> {
+    ) -> Result<()> {
         let &[lines, half] = cos.shape() else {
             bail!("a cache of {} dimensions", cos.rank());
         };
@@ -411,7 +411,7 @@ impl GroupedAttention {
     }
 }
 
-fn whole_numbers(given: &Tensor) -> TractResult<Vec<usize>> {
+fn whole_numbers(given: &Tensor) -> Result<Vec<usize>> {
     let given = given.cast_to::<i64>()?;
     let numbers = elements::<i64>(&given)?.iter();
     numbers

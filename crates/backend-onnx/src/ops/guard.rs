@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use tract_hir::internal::*;
+use onnx_kernels::prelude::*;
 
 use super::{
     attributes::Attributes,
@@ -40,10 +40,10 @@ pub(crate) enum Widening {
 
 impl Widening {
     /// The type that a type is computed in, if it is another.
-    fn of(self, datum_type: DatumType) -> Option<DatumType> {
-        match (self, datum_type) {
-            (Self::Half, DatumType::F16) => Some(DatumType::F32),
-            (Self::Truth, DatumType::Bool) => Some(DatumType::U8),
+    fn of(self, element_type: ElementType) -> Option<ElementType> {
+        match (self, element_type) {
+            (Self::Half, ElementType::F16) => Some(ElementType::F32),
+            (Self::Truth, ElementType::Bool) => Some(ElementType::U8),
             _ => None,
         }
     }
@@ -72,18 +72,18 @@ impl NodeGuard {
     }
 
     /// The type that inputs of this one are computed in, if it is another.
-    pub(crate) fn wide(&self, datum_type: DatumType) -> Option<DatumType> {
-        self.guard.widening.of(datum_type)
+    pub(crate) fn wide(&self, element_type: ElementType) -> Option<ElementType> {
+        self.guard.widening.of(element_type)
     }
 
     /// Whether a node with these inputs is computed, and what it would not be computed for.
-    pub(crate) fn admit(&self, inputs: &[Fact]) -> TractResult<()> {
+    pub(crate) fn admit(&self, inputs: &[Fact]) -> Result<()> {
         let (integers, sizing) = &self.integers;
         numbers::admit(*integers, sizing, inputs)?;
         for &place in &self.scalars {
             has_number(inputs.get(place).map_or(&[][..], |fact| &*fact.shape))?;
         }
-        self.admit_type(inputs.get(self.guard.typed_input).map(|input| input.datum_type))?;
+        self.admit_type(inputs.get(self.guard.typed_input).map(|input| input.element_type))?;
         match &self.check {
             Some((check, node)) => Ok(check(Attributes(node), inputs)?),
             None => Ok(()),
@@ -91,22 +91,26 @@ impl NodeGuard {
     }
 
     /// Whether a node is computed for values of these types.
-    pub(crate) fn admit_types(&self, inputs: &[Arc<Tensor>]) -> TractResult<()> {
-        self.admit_type(inputs.get(self.guard.typed_input).map(|input| input.datum_type()))
+    pub(crate) fn admit_types(&self, inputs: &[Arc<Tensor>]) -> Result<()> {
+        self.admit_type(
+            inputs
+                .get(self.guard.typed_input)
+                .map(|input| input.element_type()),
+        )
     }
 
-    fn admit_type(&self, found: Option<DatumType>) -> TractResult<()> {
+    fn admit_type(&self, found: Option<ElementType>) -> Result<()> {
         let Some(found) = found.filter(|&found| !self.guard.types.contains(found)) else {
             return Ok(());
         };
-        let name = crate::dtype::from_tract(found).map_or("this type", |datatype| datatype.name());
+        let name = found.name();
         Err(Unsupported::Anywhere(format!("is not supported for {name}")).into())
     }
 }
 
 /// Refuses what has no elements where a number is read.
-fn has_number(shape: &[TDim]) -> Result<(), Limit> {
-    match shape.iter().any(|dim| *dim == TDim::Val(0)) {
+fn has_number(shape: &[Dim]) -> Result<(), Limit> {
+    match shape.iter().any(|dim| *dim == Dim::Known(0)) {
         true => Err(Limit(
             "has an input without elements where a single number is expected".to_owned(),
         )),

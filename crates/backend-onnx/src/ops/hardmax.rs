@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tract_hir::internal::*;
+use onnx_kernels::prelude::*;
 
 use super::{
     attributes::Attributes,
@@ -12,7 +12,7 @@ use super::{
 use crate::{cancelling::Pace, faults::Unsupported, lowered::OnnxNode, ops::kernel::Compute};
 
 /// `Hardmax` of FP32 or FP64, of any operator set.
-pub(crate) fn hardmax(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn hardmax(node: &OnnxNode) -> Result<Box<dyn Compute>> {
     let coerces = node.opset < 13;
     Ok(kernel(Hardmax {
         axis: Attributes(node).int("axis", if coerces { 1 } else { -1 }),
@@ -28,8 +28,8 @@ struct Hardmax {
 }
 
 impl Kernel for Hardmax {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
-        if !inputs[0].datum_type.is_float() {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
+        if !inputs[0].element_type.is_float() {
             bail!(Unsupported::Anywhere("is supported for floats only".to_owned()));
         }
         let rank = inputs[0].rank() as i64;
@@ -39,10 +39,10 @@ impl Kernel for Hardmax {
             "axis {} of rank {rank}",
             self.axis
         );
-        Ok(vec![inputs[0].with(inputs[0].datum_type)])
+        Ok(vec![inputs[0].with(inputs[0].element_type)])
     }
 
-    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
         let shape = inputs[0].shape();
         let from_end = if self.axis < 0 { shape.len() as i64 } else { 0 };
         let axis = usize::try_from(self.axis + from_end)?.min(shape.len());
@@ -50,8 +50,8 @@ impl Kernel for Hardmax {
             (true, _) | (_, None) => (shape[axis..].iter().product(), 1),
             (false, Some(&dim)) => (dim, shape[axis + 1..].iter().product()),
         };
-        Ok(tvec![match inputs[0].datum_type() {
-            DatumType::F64 => tensor(
+        Ok(smallvec![match inputs[0].element_type() {
+            ElementType::F64 => tensor(
                 shape,
                 chosen(elements::<f64>(&inputs[0])?, count, inner, [0.0, 1.0])?
             )?,
@@ -69,7 +69,7 @@ fn chosen<T: Copy + PartialOrd>(
     count: usize,
     inner: usize,
     [zero, one]: [T; 2],
-) -> TractResult<Vec<T>> {
+) -> Result<Vec<T>> {
     let mut pace = Pace::default();
     let mut chosen = vec![zero; values.len()];
     let size = (count * inner).max(1);

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
+use onnx_kernels::prelude::*;
 use tensor_core::Quoted;
-use tract_hir::internal::*;
 
 use super::{
     attributes::Attributes,
     axis,
-    elements::{Element, elements, tensor, with_number},
+    elements::elements,
     kernel::{Fact, Kernel, kernel},
 };
 use crate::{
@@ -19,7 +19,7 @@ use crate::{
     ops::kernel::Compute,
 };
 
-type Built = TractResult<Box<dyn Compute>>;
+type Built = Result<Box<dyn Compute>>;
 
 /// `GatherElements` or `GatherND`.
 pub(super) fn taken(node: &OnnxNode) -> Built {
@@ -63,7 +63,7 @@ struct Named {
 }
 
 impl Naming {
-    fn of(node: &OnnxNode) -> TractResult<Self> {
+    fn of(node: &OnnxNode) -> Result<Self> {
         let attributes = Attributes(node);
         if node.op_type.ends_with("ND") {
             let shared = usize::try_from(attributes.int("batch_dims", 0));
@@ -76,7 +76,7 @@ impl Naming {
     }
 
     /// The shape of all elements that are named.
-    fn shape<D: DimLike>(self, data: &[D], indices: &[D]) -> TractResult<TVec<D>> {
+    fn shape<D: Size>(self, data: &[D], indices: &[D]) -> Result<ShortVec<D>> {
         match self {
             Self::Elements { axis } => {
                 axis::axis(axis, data.len())?;
@@ -93,7 +93,7 @@ impl Naming {
                 let Some((depth, places)) = indices.split_last() else {
                     bail!(Refusal("has coordinates without dimensions".to_owned()));
                 };
-                let Ok(depth) = depth.to_usize() else {
+                let Some(depth) = depth.to_usize() else {
                     bail!(Limit(
                         "coordinates whose number is free are not supported".to_owned()
                     ));
@@ -109,13 +109,13 @@ impl Naming {
         }
     }
 
-    fn named(self, data: &[usize], indices: &Tensor) -> TractResult<Named> {
+    fn named(self, data: &[usize], indices: &Tensor) -> Result<Named> {
         let given = indices.shape();
         // Numbers, if they are not of this type, and places.
         crate::size::admit_now(indices.len() as u64 * 16)?;
         let indices = indices.cast_to::<i64>()?;
         let indices = elements::<i64>(&indices)?;
-        let steps: TVec<usize> = (0..data.len())
+        let steps: ShortVec<usize> = (0..data.len())
             .map(|axis| data[axis + 1..].iter().product())
             .collect();
         let mut pace = Pace::default();
@@ -131,7 +131,7 @@ impl Naming {
                 let last = given.len() - 1;
                 // Along the last axis; the place on the axis that indices name comes from them.
                 let step = if axis == last { 0 } else { 1 };
-                let mut at: TVec<usize> = tvec![0; last];
+                let mut at: ShortVec<usize> = smallvec![0; last];
                 for row in indices.chunks_exact(given[last].max(1)) {
                     let axes = (0..last).filter(|&other| other != axis);
                     let mut base: usize = axes.map(|other| at[other] * steps[other]).sum();
@@ -153,10 +153,10 @@ impl Naming {
                     "indices of {given:?} for data of {data:?}, expected the same first {shared} dimensions and coordinates in others"
                 );
                 // Coordinates of no numbers take no room themselves, however many there are.
-                crate::size::admit_shape(DatumType::U64, outer)?;
+                crate::size::admit_shape(ElementType::U64, outer)?;
                 let count: usize = outer.iter().product();
                 let mut places = Vec::with_capacity(count);
-                let mut at: TVec<usize> = outer.iter().map(|_| 0).collect();
+                let mut at: ShortVec<usize> = outer.iter().map(|_| 0).collect();
                 for number in 0..count {
                     pace.spend(1 + depth as u64)?;
                     let coordinates = &indices[number * depth..][..depth];
@@ -194,34 +194,35 @@ fn advance(at: &mut [usize], shape: &[usize]) {
 struct Taken(Naming);
 
 impl Kernel for Taken {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
         let [data, indices] = inputs else {
             bail!("expected 2 inputs, found {}", inputs.len());
         };
         let shape = self.0.shape(&data.shape, &indices.shape)?;
-        Ok(vec![Fact::new(data.datum_type, shape)])
+        Ok(vec![Fact::new(data.element_type, shape)])
     }
 
-    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
         let [data, indices] = inputs else {
             bail!("expected 2 inputs, found {}", inputs.len());
         };
         let shape = self.0.shape(data.shape(), indices.shape())?;
         if shape.contains(&0) {
-            return Ok(tvec![Tensor::zero_dt(data.datum_type(), &shape)?]);
+            return Ok(smallvec![Tensor::zero_of(data.element_type(), &shape)?]);
         }
-        crate::size::admit_shape(data.datum_type(), &shape)?;
+        crate::size::admit_shape(data.element_type(), &shape)?;
         let named = self.0.named(data.shape(), indices)?;
-        dispatch_datum!(blocks(data.datum_type())(data, &named, &shape)).map(|taken| tvec![taken])
+        let taken = with_unit!(data.element_type(), U => blocks::<U>(data, &named, &shape));
+        Ok(smallvec![taken?])
     }
 }
 
 /// Blocks of a value, one after the other.
-fn blocks<T: Element>(data: &Tensor, named: &Named, shape: &[usize]) -> TractResult<Tensor> {
-    let data = elements::<T>(data)?;
+fn blocks<U: Unit>(tensor: &Tensor, named: &Named, shape: &[usize]) -> Result<Tensor> {
+    let data = tensor.as_units::<U>()?;
     let named_blocks = named.places.iter().map(|&place| &data[place..][..named.block]);
     crate::size::admit_contents(named_blocks.flatten().map(|element| (element, 1)))?;
-    let mut made: Vec<T> = Vec::with_capacity(shape.iter().product());
+    let mut made: Vec<U> = Vec::with_capacity(shape.iter().product());
     let mut pace = Pace::default();
     match named.block {
         1 => {
@@ -237,7 +238,7 @@ fn blocks<T: Element>(data: &Tensor, named: &Named, shape: &[usize]) -> TractRes
             }
         }
     }
-    tensor(shape, made)
+    Tensor::from_units(tensor.element_type(), shape, made)
 }
 
 /// How an element is joined with one that comes to its place.
@@ -257,7 +258,7 @@ struct Scatter {
 }
 
 impl Kernel for Scatter {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
         let [data, indices, updates] = inputs else {
             bail!("expected 3 inputs, found {}", inputs.len());
         };
@@ -269,17 +270,17 @@ impl Kernel for Scatter {
                 named.len()
             )));
         }
-        if data.datum_type == DatumType::String && !matches!(self.join, Join::Replace) {
+        if data.element_type == ElementType::String && !matches!(self.join, Join::Replace) {
             bail!(Unsupported::Anywhere("has no reduction of BYTES".to_owned()));
         }
-        Ok(vec![data.with(common(data.datum_type, updates.datum_type)?)])
+        Ok(vec![data.with(common(data.element_type, updates.element_type)?)])
     }
 
-    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
         let [data, indices, updates] = inputs else {
             bail!("expected 3 inputs, found {}", inputs.len());
         };
-        let datum_type = common(data.datum_type(), updates.datum_type())?;
+        let element_type = common(data.element_type(), updates.element_type())?;
         let named = self.naming.named(data.shape(), indices)?;
         let (given, shape) = (updates.shape(), data.shape());
         let fits = self.naming.shape(shape, indices.shape())?;
@@ -289,56 +290,59 @@ impl Kernel for Scatter {
             indices.shape()
         );
         let scattered = match self.join {
-            Join::Replace => dispatch_datum!(replaced(datum_type)(&data, &named, &updates)),
-            join => with_number!(datum_type, T => joined::<T>(join, &data, &named, &updates)),
+            Join::Replace => with_unit!(element_type, U => replaced::<U>(data, &named, updates)),
+            join => with_number!(element_type, T => joined::<T>(join, data, &named, updates)),
         };
-        Ok(tvec![scattered?])
+        Ok(smallvec![scattered?])
     }
 }
 
 /// The type of data and updates.
-fn common(data: DatumType, updates: DatumType) -> TractResult<DatumType> {
+fn common(data: ElementType, updates: ElementType) -> Result<ElementType> {
     match (data, updates) {
         (data, updates) if data == updates => Ok(data),
-        (DatumType::TDim, DatumType::I64) | (DatumType::I64, DatumType::TDim) => Ok(DatumType::TDim),
         _ => bail!(Refusal(format!(
             "has data of {data:?} and updates of {updates:?}, expected the same type"
         ))),
     }
 }
 
-fn replaced<T: Element>(data: &Tensor, named: &Named, updates: &Tensor) -> TractResult<Tensor> {
-    put::<T>(data, named, updates, T::clone_from)
+fn replaced<U: Unit>(data: &Tensor, named: &Named, updates: &Tensor) -> Result<Tensor> {
+    let mut replaced = data.clone();
+    put(
+        replaced.as_units_mut::<U>()?,
+        named,
+        updates.as_units::<U>()?,
+        U::clone_from,
+    )?;
+    Ok(replaced)
 }
 
-fn joined<T: Number>(join: Join, data: &Tensor, named: &Named, updates: &Tensor) -> TractResult<Tensor> {
+fn joined<T: Number>(join: Join, data: &Tensor, named: &Named, updates: &Tensor) -> Result<Tensor> {
+    let mut joined = data.clone();
+    let (places, updates) = (joined.as_slice_mut::<T>()?, updates.as_slice::<T>()?);
     // Each is compiled by itself: a call for each number would take longer than the sum.
-    macro_rules! by {
-        ($join:path) => {
-            put::<T>(data, named, updates, |place, &update| {
-                *place = $join(*place, update)
-            })
-        };
-    }
     match join {
-        Join::Replace => replaced::<T>(data, named, updates),
-        Join::Add => by!(T::plus),
-        Join::Multiply => by!(T::times),
-        Join::Least => by!(T::least),
-        Join::Greatest => by!(T::greatest),
-    }
+        Join::Replace => put(places, named, updates, T::clone_from),
+        Join::Add => put(places, named, updates, |place, &update| {
+            *place = place.plus(update)
+        }),
+        Join::Multiply => put(places, named, updates, |place, &update| {
+            *place = place.times(update)
+        }),
+        Join::Least => put(places, named, updates, |place, &update| {
+            *place = place.least(update)
+        }),
+        Join::Greatest => put(places, named, updates, |place, &update| {
+            *place = place.greatest(update)
+        }),
+    }?;
+    Ok(joined)
 }
 
 /// Joins each update with what is at its place, in row-major order.
 #[inline(always)]
-fn put<T: Element>(
-    data: &Tensor,
-    named: &Named,
-    updates: &Tensor,
-    join: impl Fn(&mut T, &T),
-) -> TractResult<Tensor> {
-    let mut joined = elements::<T>(data)?.to_vec();
-    let updates = elements::<T>(updates)?;
+fn put<T>(joined: &mut [T], named: &Named, updates: &[T], join: impl Fn(&mut T, &T)) -> Result<()> {
     let mut pace = Pace::default();
     match named.block {
         1 => {
@@ -358,7 +362,7 @@ fn put<T: Element>(
             }
         }
     }
-    tensor(data.shape(), joined)
+    Ok(())
 }
 
 /// Arithmetic as NumPy has it: integers wrap, NaN is the least and the greatest.
@@ -436,7 +440,7 @@ mod tests {
         data: (&[usize], Vec<T>),
         indices: Vec<i64>,
         updates: (&[usize], Vec<T>),
-    ) -> TractResult<Tensor> {
+    ) -> Result<Tensor> {
         let naming = Naming::Elements { axis };
         let inputs = [
             Arc::new(tensor(data.0, data.1)?),
@@ -516,7 +520,7 @@ mod tests {
         }
     }
 
-    fn is_the_inputs_fault(error: &TractError) -> bool {
+    fn is_the_inputs_fault(error: &Error) -> bool {
         error.chain().any(<dyn std::error::Error>::is::<BadInput>)
     }
 

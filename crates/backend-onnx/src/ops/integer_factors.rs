@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use onnx_gemm::PackedIntegers;
-use tract_hir::internal::*;
+use onnx_kernels::prelude::*;
 
 use super::{elements::elements, quantize};
 use crate::{cancelling::Pace, faults::Limit};
@@ -27,7 +27,7 @@ impl IntegerFactors {
         weights: &Tensor,
         scales: &Tensor,
         zero_points: Option<&Arc<Tensor>>,
-    ) -> TractResult<Vec<Self>> {
+    ) -> Result<Vec<Self>> {
         let [directions, depth, columns] = *weights.shape() else {
             bail!("expected weights of three dimensions");
         };
@@ -65,7 +65,7 @@ impl IntegerFactors {
     ///
     /// # Errors
     /// If the request ends meanwhile.
-    pub(super) fn multiply(&self, a: &[f32], product: &mut [f32], pace: &mut Pace) -> TractResult<()> {
+    pub(super) fn multiply(&self, a: &[f32], product: &mut [f32], pace: &mut Pace) -> Result<()> {
         if product.is_empty() {
             return Ok(());
         }
@@ -98,9 +98,7 @@ mod tests {
         // One direction, 3 deep, 2 columns with scales and zero points of their own.
         let weights = Tensor::from_shape(&[1, 3, 2], &[1u8, 255, 0, 128, 255, 3]).unwrap();
         let scales = Tensor::from_shape(&[1, 2], &[0.5f32, 2.0]).unwrap();
-        let zero_points = Tensor::from_shape(&[1, 2], &[0u8, 128])
-            .unwrap()
-            .into_arc_tensor();
+        let zero_points = Tensor::from_shape(&[1, 2], &[0u8, 128]).unwrap().into_arc();
         let factors = IntegerFactors::of_directions(&weights, &scales, Some(&zero_points)).unwrap();
         let mut product = [f32::NAN; 4];
         // The range is 255, so that every whole number is kept.

@@ -1,33 +1,24 @@
 use std::{fmt, sync::Arc};
 
-use tract_hir::internal::*;
+use onnx_kernels::prelude::*;
 
 use super::{activation::Activation, packs::Packs};
 
 /// What is known of a value that flows between nodes before the model runs.
 #[derive(Clone, Debug)]
 pub(crate) struct Fact {
-    pub(crate) datum_type: DatumType,
-    pub(crate) shape: TVec<TDim>,
+    pub(crate) element_type: ElementType,
+    pub(crate) shape: ShortVec<Dim>,
     pub(crate) constant: Option<Arc<Tensor>>,
     /// What is known of the numbers of a value that is no constant: FP64, NaN for each that is not known. Arithmetic with it is not
     /// known either.
     pub(crate) sizes: Option<Arc<Tensor>>,
 }
 
-thread_local! {
-    static NAMES: SymbolScope = SymbolScope::default();
-}
-
-/// A dimension that is not known, and equal to no other one.
-pub(crate) fn unknown() -> TDim {
-    NAMES.with(|names| names.new_with_prefix("size").to_dim())
-}
-
 impl Fact {
-    pub(crate) fn new(datum_type: DatumType, shape: impl IntoIterator<Item = TDim>) -> Self {
+    pub(crate) fn new(element_type: ElementType, shape: impl IntoIterator<Item = Dim>) -> Self {
         Self {
-            datum_type,
+            element_type,
             shape: shape.into_iter().collect(),
             constant: None,
             sizes: None,
@@ -38,7 +29,7 @@ impl Fact {
     pub(crate) fn of_values(values: &[Arc<Tensor>]) -> Vec<Self> {
         let facts = values.iter().map(|value| Self {
             constant: Some(value.clone()),
-            ..Self::new(value.datum_type(), value.shape().iter().map(ToDim::to_dim))
+            ..Self::new(value.element_type(), value.shape().iter().map(ToDim::to_dim))
         });
         facts.collect()
     }
@@ -48,35 +39,29 @@ impl Fact {
     }
 
     /// The same dimensions with another type.
-    pub(crate) fn with(&self, datum_type: DatumType) -> Self {
-        Self::new(datum_type, self.shape.iter().cloned())
+    pub(crate) fn with(&self, element_type: ElementType) -> Self {
+        Self::new(element_type, self.shape.iter().cloned())
     }
 
     /// The value as whole numbers, if it is a constant.
     pub(crate) fn integers(&self) -> Option<Vec<i64>> {
         let numbers = self.constant.as_ref()?.cast_to::<i64>().ok()?;
-        Some(numbers.try_as_plain_ram().ok()?.as_slice::<i64>().ok()?.to_vec())
+        Some(numbers.as_slice::<i64>().ok()?.to_vec())
     }
 
     /// The value as dimensions, which may be free, if it is a constant of whole numbers.
-    pub(crate) fn dims(&self) -> Option<Vec<TDim>> {
+    pub(crate) fn dims(&self) -> Option<Vec<Dim>> {
         if let (None, Some(sizes)) = (&self.constant, &self.sizes) {
             let numbers = super::elements::elements::<f64>(sizes).ok()?;
             let dim = |number: &f64| match number.is_finite() {
                 true => (*number as i64).to_dim(),
-                false => unknown(),
+                false => Dim::unknown(),
             };
             return Some(numbers.iter().map(dim).collect());
         }
-        match self.datum_type {
-            DatumType::TDim => {
-                let view = self.constant.as_ref()?.try_as_plain_ram().ok()?;
-                Some(view.as_slice::<TDim>().ok()?.to_vec())
-            }
-            datum_type if datum_type.is_integer() => {
-                Some(self.integers()?.iter().map(ToDim::to_dim).collect())
-            }
-            _ => None,
+        match self.element_type.is_integer() {
+            true => Some(self.integers()?.iter().map(ToDim::to_dim).collect()),
+            false => None,
         }
     }
 
@@ -87,8 +72,7 @@ impl Fact {
 
     /// The value as FP32, if it is a constant of that type.
     pub(crate) fn floats(&self) -> Option<Vec<f32>> {
-        let view = self.constant.as_ref()?.try_as_plain_ram().ok()?;
-        Some(view.as_slice::<f32>().ok()?.to_vec())
+        Some(self.constant.as_ref()?.as_slice::<f32>().ok()?.to_vec())
     }
 }
 
@@ -96,16 +80,12 @@ impl Fact {
 pub(crate) trait Compute: fmt::Debug + Send + Sync {
     /// The types and dimensions of the outputs, or why the inputs do not fit. In a run all dimensions are numbers, and all inputs
     /// constants; before it dimensions may be unknown. `None` if the outputs are only known once they are computed.
-    fn outputs(&self, _inputs: &[Fact]) -> TractResult<Option<Vec<Fact>>> {
+    fn outputs(&self, _inputs: &[Fact]) -> Result<Option<Vec<Fact>>> {
         Ok(None)
     }
 
     /// Keeps what it makes of a constant among its inputs, and says which: [`Compute::run`] is given nothing in its place from then on.
-    fn take_over(
-        &mut self,
-        _constants: &[Option<Arc<Tensor>>],
-        _packs: &mut Packs,
-    ) -> TractResult<Option<usize>> {
+    fn take_over(&mut self, _constants: &[Option<Arc<Tensor>>], _packs: &mut Packs) -> Result<Option<usize>> {
         Ok(None)
     }
 
@@ -125,16 +105,16 @@ pub(crate) trait Compute: fmt::Debug + Send + Sync {
     }
 
     /// The outputs, of inputs that [`Compute::outputs`] has found to fit. An input that nothing else holds may be written over.
-    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<TVec<Arc<Tensor>>>;
+    fn run(&self, inputs: &mut ShortVec<Arc<Tensor>>) -> Result<ShortVec<Arc<Tensor>>>;
 }
 
 /// An operator that makes new tensors of its inputs.
 pub(crate) trait Kernel: fmt::Debug + Send + Sync + 'static {
     /// The types and dimensions of the outputs, or why the inputs do not fit.
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>>;
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>>;
 
     /// Computes the outputs. Inputs have the types and ranks that [`Kernel::outputs`] was shown.
-    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>>;
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>>;
 }
 
 /// A kernel as the operator of a node.
@@ -146,11 +126,11 @@ pub(crate) fn kernel(kernel: impl Kernel) -> Box<dyn Compute> {
 struct NewTensors<K>(K);
 
 impl<K: Kernel> Compute for NewTensors<K> {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Option<Vec<Fact>>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Option<Vec<Fact>>> {
         self.0.outputs(inputs).map(Some)
     }
 
-    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<TVec<Arc<Tensor>>> {
+    fn run(&self, inputs: &mut ShortVec<Arc<Tensor>>) -> Result<ShortVec<Arc<Tensor>>> {
         Ok(self.0.run(inputs)?.into_iter().map(Arc::new).collect())
     }
 }

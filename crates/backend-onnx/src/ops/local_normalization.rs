@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tract_hir::internal::*;
+use onnx_kernels::prelude::*;
 
 use super::{
     attributes::Attributes,
@@ -13,7 +13,7 @@ use super::{
 use crate::{cancelling::Pace, faults::Refusal, lowered::OnnxNode, ops::kernel::Compute};
 
 /// `LRN` of FP32 or FP64.
-pub(crate) fn lrn(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn lrn(node: &OnnxNode) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let size = usize::try_from(attributes.int("size", 0)).unwrap_or(0);
     if size == 0 {
@@ -38,21 +38,21 @@ struct Lrn {
 }
 
 impl Kernel for Lrn {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
         let [input] = inputs else {
             bail!("expected 1 input, found {}", inputs.len());
         };
         ensure!(input.rank() >= 2, "expected channels");
-        Ok(vec![input.with(input.datum_type)])
+        Ok(vec![input.with(input.element_type)])
     }
 
-    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
-        with_real!(inputs[0].datum_type(), T => self.normalized::<T>(&inputs[0]))
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
+        with_real!(inputs[0].element_type(), T => self.normalized::<T>(&inputs[0]))
     }
 }
 
 impl Lrn {
-    fn normalized<T: Real>(&self, input: &Tensor) -> TractResult<TVec<Tensor>> {
+    fn normalized<T: Real>(&self, input: &Tensor) -> Result<ShortVec<Tensor>> {
         let shape = input.shape();
         let channels = shape[1];
         let width: usize = shape[2..].iter().product();
@@ -79,12 +79,12 @@ impl Lrn {
                 );
             }
         }
-        Ok(tvec![tensor(shape, made)?])
+        Ok(smallvec![tensor(shape, made)?])
     }
 }
 
 /// `LpNormalization` of FP32 or FP64.
-pub(crate) fn lp(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn lp(node: &OnnxNode) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let is_sum = match attributes.int("p", 2) {
         1 => true,
@@ -105,27 +105,27 @@ struct LpNormalization {
 }
 
 impl LpNormalization {
-    fn axis(&self, rank: usize) -> TractResult<usize> {
+    fn axis(&self, rank: usize) -> Result<usize> {
         axis::axis(self.axis, rank)
     }
 }
 
 impl Kernel for LpNormalization {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
         let [input] = inputs else {
             bail!("expected 1 input, found {}", inputs.len());
         };
         self.axis(input.rank())?;
-        Ok(vec![input.with(input.datum_type)])
+        Ok(vec![input.with(input.element_type)])
     }
 
-    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
-        with_real!(inputs[0].datum_type(), T => self.normalized::<T>(&inputs[0]))
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
+        with_real!(inputs[0].element_type(), T => self.normalized::<T>(&inputs[0]))
     }
 }
 
 impl LpNormalization {
-    fn normalized<T: Real>(&self, input: &Tensor) -> TractResult<TVec<Tensor>> {
+    fn normalized<T: Real>(&self, input: &Tensor) -> Result<ShortVec<Tensor>> {
         let shape = input.shape();
         let axis = self.axis(shape.len())?;
         let inner: usize = shape[axis + 1..].iter().product();
@@ -157,6 +157,6 @@ impl LpNormalization {
                 }
             }
         }
-        Ok(tvec![tensor(shape, x)?])
+        Ok(smallvec![tensor(shape, x)?])
     }
 }

@@ -2,18 +2,18 @@
 
 use std::sync::Arc;
 
-use tract_hir::internal::*;
+use onnx_kernels::prelude::*;
 
 use super::{
     attributes::Attributes,
     axis,
-    elements::{Element, elements, scalar},
+    elements::{elements, scalar},
     kernel::{Fact, Kernel, kernel},
 };
 use crate::{cancelling::Pace, faults::Limit, lowered::OnnxNode, ops::kernel::Compute, size};
 
 /// `OneHot`: tract panics at indices that are out of range, which ONNX gives no hot value.
-pub(crate) fn one_hot(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn one_hot(node: &OnnxNode) -> Result<Box<dyn Compute>> {
     Ok(kernel(OneHot {
         axis: Attributes(node).int("axis", -1),
     }))
@@ -25,13 +25,13 @@ struct OneHot {
 }
 
 impl OneHot {
-    fn axis(&self, rank: usize) -> TractResult<usize> {
+    fn axis(&self, rank: usize) -> Result<usize> {
         axis::axis(self.axis, rank + 1)
     }
 }
 
 impl Kernel for OneHot {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
         let [indices, depth, values] = inputs else {
             bail!("expected 3 inputs, found {}", inputs.len());
         };
@@ -45,10 +45,10 @@ impl Kernel for OneHot {
         );
         let mut shape = indices.shape.clone();
         shape.insert(self.axis(shape.len())?, depth.to_dim());
-        Ok(vec![Fact::new(values.datum_type, shape)])
+        Ok(vec![Fact::new(values.element_type, shape)])
     }
 
-    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
         let (indices, values) = (&inputs[0], &inputs[2]);
         let depth = scalar::<i64>(&inputs[1])?;
         let axis = self.axis(indices.rank())?;
@@ -61,23 +61,25 @@ impl Kernel for OneHot {
             Ok(usize::try_from(index).ok().filter(|_| index < depth))
         };
         let places = floored(indices)?.into_iter().map(place);
-        let places: Vec<Option<usize>> = places.collect::<TractResult<_>>()?;
-        let mut shape: TVec<usize> = indices.shape().into();
+        let places: Vec<Option<usize>> = places.collect::<Result<_>>()?;
+        let mut shape: ShortVec<usize> = indices.shape().into();
         shape.insert(axis, depth as usize);
         let inner: usize = indices.shape()[axis..].iter().product();
-        dispatch_datum!(scatter(values.datum_type())(values, &places, inner, &shape)).map(|hot| tvec![hot])
+        let hot = with_unit!(values.element_type(), U => scatter::<U>(values, &places, inner, &shape));
+        Ok(smallvec![hot?])
     }
 }
 
 const MAX_DEPTH: i64 = 1 << 20;
 
-fn scatter<T: Element>(
+fn scatter<U: Unit>(
     values: &Tensor,
     places: &[Option<usize>],
     inner: usize,
     shape: &[usize],
-) -> TractResult<Tensor> {
-    let values = elements::<T>(values)?;
+) -> Result<Tensor> {
+    let element_type = values.element_type();
+    let values = values.as_units::<U>()?;
     let depth = shape
         .iter()
         .product::<usize>()
@@ -95,12 +97,12 @@ fn scatter<T: Element>(
             hot[(outer * depth + place) * inner + lane] = values[1].clone();
         }
     }
-    super::elements::tensor(shape, hot)
+    Tensor::from_units(element_type, shape, hot)
 }
 
 /// Indices, which may be given as floats.
-fn floored(indices: &Tensor) -> TractResult<Vec<i64>> {
-    if indices.datum_type() == DatumType::F32 {
+fn floored(indices: &Tensor) -> Result<Vec<i64>> {
+    if indices.element_type() == ElementType::F32 {
         return Ok(elements::<f32>(indices)?
             .iter()
             .map(|&index| index as i64)

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tract_hir::internal::*;
+use onnx_kernels::prelude::*;
 
 use super::{
     attributes::Attributes,
@@ -17,21 +17,21 @@ use crate::{
     ops::kernel::Compute,
 };
 
-fn power(attributes: Attributes<'_>) -> TractResult<f32> {
+fn power(attributes: Attributes<'_>) -> Result<f32> {
     let power = attributes.int("p", 2);
     ensure!((1..1 << 24).contains(&power), "a power of {power}");
     Ok(power as f32)
 }
 
-pub(crate) fn global_lp_pool(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn global_lp_pool(node: &OnnxNode) -> Result<Box<dyn Compute>> {
     Ok(kernel(GlobalLpPool {
         power: power(Attributes(node))?,
     }))
 }
 
-fn expect_f32(facts: &[Fact]) -> TractResult<&Fact> {
+fn expect_f32(facts: &[Fact]) -> Result<&Fact> {
     match facts {
-        [input] if input.datum_type == DatumType::F32 && input.rank() > 2 => Ok(input),
+        [input] if input.element_type == ElementType::F32 && input.rank() > 2 => Ok(input),
         [input] if input.rank() <= 2 => bail!("an image of {} dimensions", input.rank()),
         _ => bail!(Unsupported::Anywhere("is supported for FP32 only".to_owned())),
     }
@@ -43,14 +43,14 @@ struct GlobalLpPool {
 }
 
 impl Kernel for GlobalLpPool {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
-        let mut output = expect_f32(inputs)?.with(DatumType::F32);
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
+        let mut output = expect_f32(inputs)?.with(ElementType::F32);
         output.shape[2..].fill(1.to_dim());
         Ok(vec![output])
     }
 
-    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
-        let mut shape: TVec<usize> = inputs[0].shape().into();
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
+        let mut shape: ShortVec<usize> = inputs[0].shape().into();
         let size: usize = shape[2..].iter().product();
         shape[2..].fill(1);
         let images = elements::<f32>(&inputs[0])?;
@@ -60,7 +60,7 @@ impl Kernel for GlobalLpPool {
             pace.spend(image.len() as u64)?;
             *made = root(image.iter().map(|&x| raised(x, self.power)).sum(), self.power);
         }
-        Ok(tvec![tensor(&shape, made)?])
+        Ok(smallvec![tensor(&shape, made)?])
     }
 }
 
@@ -80,10 +80,10 @@ fn root(sum: f32, power: f32) -> f32 {
     }
 }
 
-pub(crate) fn lp_pool(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn lp_pool(node: &OnnxNode) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let sizes = attributes.ints("kernel_shape");
-    let numbers = |name: &str, count: usize, default: i64, least: i64| -> TractResult<Vec<usize>> {
+    let numbers = |name: &str, count: usize, default: i64, least: i64| -> Result<Vec<usize>> {
         let given = attributes.ints(name);
         let given = if given.is_empty() {
             vec![default; count]
@@ -171,7 +171,7 @@ impl Axis {
     }
 
     /// How many windows there are on an axis of this size.
-    fn count(&self, size: usize, is_rounded_up: bool) -> TractResult<usize> {
+    fn count(&self, size: usize, is_rounded_up: bool) -> Result<usize> {
         let pads = self.pads(size);
         let padded = size + pads[0] + pads[1];
         let Some(room) = padded.checked_sub(self.window()) else {
@@ -195,8 +195,8 @@ struct LpPool {
 }
 
 impl Kernel for LpPool {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
-        let mut output = expect_f32(inputs)?.with(DatumType::F32);
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
+        let mut output = expect_f32(inputs)?.with(ElementType::F32);
         ensure!(
             output.rank() == self.axes.len() + 2,
             "windows of {} dimensions in an image of {}",
@@ -205,9 +205,9 @@ impl Kernel for LpPool {
         );
         for (dim, axis) in output.shape[2..].iter_mut().zip(&self.axes) {
             *dim = match dim.to_usize() {
-                Ok(size) => axis.count(size, self.is_rounded_up)?.to_dim(),
-                Err(_) if self.is_rounded_up => bail!(Limit("rounding up needs fixed sizes".to_owned())),
-                Err(_) => match axis.padding {
+                Some(size) => axis.count(size, self.is_rounded_up)?.to_dim(),
+                None if self.is_rounded_up => bail!(Limit("rounding up needs fixed sizes".to_owned())),
+                None => match axis.padding {
                     Padding::Given(pads) => {
                         let beyond = (pads[0] + pads[1]) as i64 - axis.window() as i64;
                         (dim.clone() + beyond) / axis.stride as u64 + 1
@@ -219,7 +219,7 @@ impl Kernel for LpPool {
         Ok(vec![output])
     }
 
-    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
         let mut shape: Vec<usize> = inputs[0].shape().to_vec();
         let mut axes = Vec::with_capacity(self.axes.len());
         for (size, axis) in shape[2..].iter_mut().zip(&self.axes) {
@@ -241,7 +241,7 @@ impl Kernel for LpPool {
         pace.over(&mut values, |sums| {
             sums.iter_mut().for_each(|sum| *sum = root(*sum, self.power));
         })?;
-        Ok(tvec![tensor(&shape, values)?])
+        Ok(smallvec![tensor(&shape, values)?])
     }
 }
 

@@ -1,18 +1,18 @@
 //! Which matrices are multiplied where factors have more than two dimensions.
 
-use tract_hir::internal::*;
+use onnx_kernels::prelude::*;
 
 /// The sizes of a product as NumPy has them.
 pub(super) struct Sizes<D> {
     /// Of the dimensions before the matrices', which are repeated as needed.
-    pub(super) outer: [TVec<D>; 2],
+    pub(super) outer: [ShortVec<D>; 2],
     pub(super) rows: D,
     pub(super) depth: [D; 2],
     pub(super) columns: D,
-    pub(super) shape: TVec<D>,
+    pub(super) shape: ShortVec<D>,
 }
 
-pub(super) fn sizes<D: DimLike>(a: &[D], b: &[D]) -> TractResult<Sizes<D>> {
+pub(super) fn sizes<D: Size>(a: &[D], b: &[D]) -> Result<Sizes<D>> {
     let (Some((depth_a, before_a)), Some(_)) = (a.split_last(), b.last()) else {
         bail!("a product of numbers, not of matrices");
     };
@@ -25,28 +25,31 @@ pub(super) fn sizes<D: DimLike>(a: &[D], b: &[D]) -> TractResult<Sizes<D>> {
         Some((rows, before)) => (Some(rows), before),
         None => (None, &[][..]),
     };
-    let outer = [TVec::from(before_a), TVec::from(before_b)];
-    let mut shape: TVec<D> = tract_core::broadcast::multi_broadcast(&[&outer[0][..], &outer[1][..]])?;
+    let outer = [ShortVec::from(before_a), ShortVec::from(before_b)];
+    let mut shape: ShortVec<D> = onnx_kernels::broadcast(&[&outer[0][..], &outer[1][..]])?;
     shape.extend(rows.cloned());
     shape.extend(columns.cloned());
     Ok(Sizes {
         outer,
-        rows: rows.cloned().unwrap_or_else(D::one),
+        rows: rows.cloned().unwrap_or_else(|| D::of(1)),
         depth: [depth_a.clone(), depth_b.clone()],
-        columns: columns.cloned().unwrap_or_else(D::one),
+        columns: columns.cloned().unwrap_or_else(|| D::of(1)),
         shape,
     })
 }
 
 /// For each result, which matrices of the factors it is made of.
-pub(super) fn matrices(outer: &[TVec<usize>; 2], results: usize) -> impl Iterator<Item = [usize; 2]> + use<> {
-    let rank = outer.iter().map(TVec::len).max().unwrap_or(0);
+pub(super) fn matrices(
+    outer: &[ShortVec<usize>; 2],
+    results: usize,
+) -> impl Iterator<Item = [usize; 2]> + use<> {
+    let rank = outer.iter().map(ShortVec::len).max().unwrap_or(0);
     let padded = outer.each_ref().map(|dims| {
-        let mut padded: TVec<usize> = tvec![1; rank - dims.len()];
+        let mut padded: ShortVec<usize> = smallvec![1; rank - dims.len()];
         padded.extend(dims.iter().copied());
         padded
     });
-    let shape: TVec<usize> = (0..rank)
+    let shape: ShortVec<usize> = (0..rank)
         .map(|axis| match padded[0][axis] {
             1 => padded[1][axis],
             size => size,

@@ -1,9 +1,9 @@
 //! The greatest numbers of windows.
 
-use tract_hir::internal::*;
+use onnx_kernels::prelude::*;
 
 use super::{
-    elements::{Element, elements, tensor},
+    elements::{elements, tensor},
     pooling::{self, Axis},
 };
 use crate::cancelling::Pace;
@@ -16,17 +16,17 @@ pub(super) fn pooled(
     depth: usize,
     shape: &[usize],
     wants_places: bool,
-) -> TractResult<(Tensor, Option<Vec<i64>>)> {
+) -> Result<(Tensor, Option<Vec<i64>>)> {
     macro_rules! pooled {
         ($least:expr) => {
             pooled_from(input, axes, depth, shape, wants_places, $least)
         };
     }
-    match input.datum_type() {
-        DatumType::F32 => pooled!(f32::NEG_INFINITY),
-        DatumType::F64 => pooled!(f64::NEG_INFINITY),
-        DatumType::I8 => pooled!(i8::MIN),
-        DatumType::U8 => pooled!(u8::MIN),
+    match input.element_type() {
+        ElementType::F32 => pooled!(f32::NEG_INFINITY),
+        ElementType::F64 => pooled!(f64::NEG_INFINITY),
+        ElementType::I8 => pooled!(i8::MIN),
+        ElementType::U8 => pooled!(u8::MIN),
         other => bail!("a pool of {other:?}"),
     }
 }
@@ -38,7 +38,7 @@ fn pooled_from<T: Element + Copy + PartialOrd>(
     shape: &[usize],
     wants_places: bool,
     least: T,
-) -> TractResult<(Tensor, Option<Vec<i64>>)> {
+) -> Result<(Tensor, Option<Vec<i64>>)> {
     let numbers = elements::<T>(input)?;
     let mut greatest = vec![least; shape.iter().product()];
     if !wants_places {
@@ -61,7 +61,7 @@ fn find_places<T: Copy + PartialOrd>(
     images: &[T],
     greatest: &mut [T],
     places: &mut [i64],
-) -> TractResult<()> {
+) -> Result<()> {
     let image = axes.iter().map(|axis| axis.size).product::<usize>() * depth;
     let result = axes.iter().map(|axis| axis.count).product::<usize>() * depth;
     let (Some((last, outer)), true) = (axes.split_last(), image > 0 && result > 0) else {

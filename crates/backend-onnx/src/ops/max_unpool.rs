@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tract_hir::internal::*;
+use onnx_kernels::prelude::*;
 
 use super::{
     attributes::Attributes,
@@ -16,7 +16,7 @@ use crate::{
     ops::kernel::Compute,
 };
 
-pub(crate) fn max_unpool(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn max_unpool(node: &OnnxNode) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let windows = attributes.ints("kernel_shape").to_vec();
     let or = |name: &str, count: usize, default: i64| match attributes.ints(name) {
@@ -47,11 +47,11 @@ struct MaxUnpool {
 }
 
 impl Kernel for MaxUnpool {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
         let [input, places, sizes @ ..] = inputs else {
             bail!("expected 2 or 3 inputs, found {}", inputs.len());
         };
-        if input.datum_type != DatumType::F32 {
+        if input.element_type != ElementType::F32 {
             bail!(Unsupported::Anywhere("is supported for FP32 only".to_owned()));
         }
         ensure!(
@@ -60,7 +60,7 @@ impl Kernel for MaxUnpool {
             self.windows.len(),
             input.rank()
         );
-        let mut output = input.with(DatumType::F32);
+        let mut output = input.with(ElementType::F32);
         match sizes.first() {
             Some(sizes) => {
                 let Some(sizes) = sizes.dims() else {
@@ -86,16 +86,16 @@ impl Kernel for MaxUnpool {
         Ok(vec![output])
     }
 
-    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
         let facts = Fact::of_values(inputs);
         let shape = self.outputs(&facts)?.remove(0).shape;
-        let shape: TVec<usize> = shape
+        let shape: ShortVec<usize> = shape
             .iter()
             .map(|dim| {
                 dim.to_usize()
-                    .map_err(|_| BadInput(format!("a dimension of {dim}")).into())
+                    .ok_or_else(|| BadInput(format!("a dimension of {dim}")).into())
             })
-            .collect::<TractResult<_>>()?;
+            .collect::<Result<_>>()?;
         ensure_input!(
             inputs[1].shape() == inputs[0].shape(),
             "indices have the shape {:?}, expected that of the numbers, {:?}",
@@ -118,6 +118,6 @@ impl Kernel for MaxUnpool {
                 *to = x;
             }
         }
-        Ok(tvec![tensor(&shape, made)?])
+        Ok(smallvec![tensor(&shape, made)?])
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{f64::consts::PI, sync::Arc};
 
-use tract_hir::internal::*;
+use onnx_kernels::prelude::*;
 
 use super::{
     attributes::Attributes,
@@ -11,22 +11,21 @@ use super::{
 };
 use crate::{
     cancelling::Pace,
-    dtype,
     faults::{Limit, Refusal},
     lowered::OnnxNode,
     ops::kernel::Compute,
 };
 
 /// The type that an attribute names, FP32 without it.
-fn output_type(attributes: Attributes<'_>) -> TractResult<DatumType> {
+fn output_type(attributes: Attributes<'_>) -> Result<ElementType> {
     let code = i32::try_from(attributes.int("output_datatype", 1))?;
-    let datum_type = dtype::from_onnx(code).and_then(dtype::to_tract);
-    let datum_type = datum_type.filter(DatumType::is_number);
-    Ok(datum_type.ok_or_else(|| Refusal("needs a numeric type in 'output_datatype'".to_owned()))?)
+    let element_type = ElementType::from_code(code);
+    let element_type = element_type.filter(|element_type| element_type.is_number());
+    Ok(element_type.ok_or_else(|| Refusal("needs a numeric type in 'output_datatype'".to_owned()))?)
 }
 
 /// `HannWindow`, `HammingWindow` or `BlackmanWindow`.
-pub(crate) fn window(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn window(node: &OnnxNode) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let hamming = f64::from(25.0f32 / 46.0);
     let terms = match node.op_type.as_str() {
@@ -38,7 +37,7 @@ pub(crate) fn window(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
     Ok(kernel(Window {
         terms,
         is_periodic: attributes.int("periodic", 1) != 0,
-        datum_type: output_type(attributes)?,
+        element_type: output_type(attributes)?,
     }))
 }
 
@@ -48,11 +47,11 @@ struct Window {
     terms: [f64; 3],
     /// The first number would stand behind the last one too.
     is_periodic: bool,
-    datum_type: DatumType,
+    element_type: ElementType,
 }
 
 /// Constants that the sizes of the result follow from.
-fn sizes(inputs: &[Fact], count: usize) -> TractResult<Vec<usize>> {
+fn sizes(inputs: &[Fact], count: usize) -> Result<Vec<usize>> {
     let known = inputs[..count]
         .iter()
         .map(|input| input.integers()?.first().copied());
@@ -64,13 +63,13 @@ fn sizes(inputs: &[Fact], count: usize) -> TractResult<Vec<usize>> {
 }
 
 impl Kernel for Window {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
         ensure!(inputs.len() == 1, "expected 1 input, found {}", inputs.len());
         let size = sizes(inputs, 1)?[0];
-        Ok(vec![Fact::new(self.datum_type, [size.to_dim()])])
+        Ok(vec![Fact::new(self.element_type, [size.to_dim()])])
     }
 
-    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
         let size = sizes(&Fact::of_values(inputs), 1)?[0];
         let round = if self.is_periodic {
             size
@@ -90,14 +89,14 @@ impl Kernel for Window {
             numbers.push(at(place));
         }
         let numbers = tensor(&[size], numbers)?;
-        Ok(tvec![of_type(numbers, self.datum_type)?])
+        Ok(smallvec![of_type(numbers, self.element_type)?])
     }
 }
 
 /// `MelWeightMatrix`: a triangle of weights over frequencies for each mel.
-pub(crate) fn weights(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn weights(node: &OnnxNode) -> Result<Box<dyn Compute>> {
     Ok(kernel(Weights {
-        datum_type: output_type(Attributes(node))?,
+        element_type: output_type(Attributes(node))?,
     }))
 }
 
@@ -106,11 +105,11 @@ const MAX_WEIGHTS: usize = 1 << 24;
 
 #[derive(Debug)]
 struct Weights {
-    datum_type: DatumType,
+    element_type: ElementType,
 }
 
 impl Kernel for Weights {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
         ensure!(inputs.len() == 5, "expected 5 inputs, found {}", inputs.len());
         let [mels, length] = sizes(inputs, 2)?[..] else {
             bail!("two sizes");
@@ -119,10 +118,10 @@ impl Kernel for Weights {
         if bins * mels > MAX_WEIGHTS {
             bail!(Limit(format!("has more than {MAX_WEIGHTS} weights")));
         }
-        Ok(vec![Fact::new(self.datum_type, [bins.to_dim(), mels.to_dim()])])
+        Ok(vec![Fact::new(self.element_type, [bins.to_dim(), mels.to_dim()])])
     }
 
-    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
         let facts = Fact::of_values(inputs);
         let [mels, length, rate] = sizes(&facts, 3)?[..] else {
             bail!("three sizes");
@@ -131,7 +130,7 @@ impl Kernel for Weights {
             let hertz = facts[place].number().context("no number")? as f32;
             Ok((2595.0 * (1.0 + f64::from(hertz) / 700.0).log10()) as f32)
         };
-        let (low, high): (f32, f32) = (edge(3)?, edge(4).map_err(|error: TractError| error)?);
+        let (low, high): (f32, f32) = (edge(3)?, edge(4).map_err(|error: Error| error)?);
         let bins = length / 2 + 1;
         let step = (high - low) / (mels + 2) as f32;
         // The frequency where each mel's triangle begins, by its number; the next two are its top and its end.
@@ -164,6 +163,6 @@ impl Kernel for Weights {
             (top..end).for_each(|bin| set(bin, (end - bin) as f64 / fall as f64));
         }
         let weights = tensor(&[bins, mels], weights)?;
-        Ok(tvec![of_type(weights, self.datum_type)?])
+        Ok(smallvec![of_type(weights, self.element_type)?])
     }
 }

@@ -91,7 +91,7 @@ mod zero_points;
 pub(crate) use attributes::Attributes;
 pub(crate) use batch_normalization::channels as batch_channels;
 pub(crate) use constants::value as constant;
-pub(crate) use kernel::{Compute, Fact, Kernel, kernel, unknown};
+pub(crate) use kernel::{Compute, Fact, Kernel, kernel};
 pub(crate) use packs::Packs;
 pub(crate) use registry::{OUTPUT, check, has_attribute, outputs, registered_name, resolved};
 pub(crate) use rule::Outputs;

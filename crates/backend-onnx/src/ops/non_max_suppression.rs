@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use tract_hir::internal::*;
+use onnx_kernels::prelude::*;
 
 use super::{
     attributes::Attributes,
@@ -15,11 +15,11 @@ use crate::{
     cancelling::Pace,
     faults::{BadInput, Unsupported},
     lowered::OnnxNode,
-    ops::kernel::{Compute, unknown},
+    ops::kernel::Compute,
     size,
 };
 
-pub(crate) fn non_max_suppression(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn non_max_suppression(node: &OnnxNode) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     Ok(kernel(NonMaxSuppression {
         has_centers: attributes.int("center_point_box", 0) != 0,
@@ -36,21 +36,21 @@ struct NonMaxSuppression {
 }
 
 impl Kernel for NonMaxSuppression {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
         let [boxes, scores, ..] = inputs else {
             bail!("expected boxes and scores, found {} inputs", inputs.len());
         };
         for input in [boxes, scores] {
-            if input.datum_type != DatumType::F32 {
+            if input.element_type != ElementType::F32 {
                 bail!(Unsupported::Anywhere("is supported for FP32 only".to_owned()));
             }
             ensure!(input.rank() == 3, "expected three dimensions");
         }
-        let count = unknown();
-        Ok(vec![Fact::new(DatumType::I64, [count.to_dim(), 3.into()])])
+        let count = Dim::unknown();
+        Ok(vec![Fact::new(ElementType::I64, [count.to_dim(), 3.into()])])
     }
 
-    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
         let (&[batch, count, corners], &[images, classes, scored]) = (inputs[0].shape(), inputs[1].shape())
         else {
             bail!("expected three dimensions");
@@ -116,12 +116,12 @@ impl Kernel for NonMaxSuppression {
                 }
             }
         }
-        Ok(tvec![tensor(&[chosen.len() / 3, 3], chosen)?])
+        Ok(smallvec![tensor(&[chosen.len() / 3, 3], chosen)?])
     }
 }
 
 /// The only element of a scalar, or of a list of one.
-fn first<T: Datum + Copy>(value: &Tensor) -> TractResult<T> {
+fn first<T: Element + Copy>(value: &Tensor) -> Result<T> {
     let element = elements::<T>(value)?.first().copied();
     element.with_context(|| "a limit without a value")
 }

@@ -2,21 +2,21 @@
 
 use std::sync::Arc;
 
-use tract_hir::internal::*;
+use onnx_kernels::prelude::*;
 
 use super::{
-    elements::{elements, tensor, with_number},
+    elements::{elements, tensor},
     kernel::{Fact, Kernel, kernel},
 };
 use crate::{
     cancelling::{PART, Pace},
     lowered::OnnxNode,
-    ops::kernel::{Compute, unknown},
+    ops::kernel::Compute,
     size,
 };
 
 /// `NonZero` of numbers or BOOL.
-pub(crate) fn non_zero(_: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn non_zero(_: &OnnxNode) -> Result<Box<dyn Compute>> {
     Ok(kernel(NonZero {}))
 }
 
@@ -24,22 +24,22 @@ pub(crate) fn non_zero(_: &OnnxNode) -> TractResult<Box<dyn Compute>> {
 struct NonZero {}
 
 impl Kernel for NonZero {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
         let [input] = inputs else {
             bail!("expected 1 input, found {}", inputs.len());
         };
-        let count = unknown();
+        let count = Dim::unknown();
         Ok(vec![Fact::new(
-            DatumType::I64,
+            ElementType::I64,
             [input.rank().to_dim(), count.to_dim()],
         )])
     }
 
-    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
         let input = &inputs[0];
-        Ok(tvec![match input.datum_type() {
-            DatumType::Bool => coordinates(input, elements::<bool>(input)?, |&truth| truth)?,
-            datum_type => with_number!(datum_type, T => {
+        Ok(smallvec![match input.element_type() {
+            ElementType::Bool => coordinates(input, elements::<bool>(input)?, |&truth| truth)?,
+            element_type => with_number!(element_type, T => {
                 let zero = T::default();
                 coordinates(input, elements::<T>(input)?, |&number| number != zero)?
             }),
@@ -48,7 +48,7 @@ impl Kernel for NonZero {
 }
 
 /// Where the elements stand that a condition holds for: a row for each axis.
-fn coordinates<T>(input: &Tensor, elements: &[T], is_wanted: impl Fn(&T) -> bool) -> TractResult<Tensor> {
+fn coordinates<T>(input: &Tensor, elements: &[T], is_wanted: impl Fn(&T) -> bool) -> Result<Tensor> {
     let mut pace = Pace::default();
     let mut count = 0;
     for part in elements.chunks(PART) {
@@ -56,7 +56,7 @@ fn coordinates<T>(input: &Tensor, elements: &[T], is_wanted: impl Fn(&T) -> bool
         count += part.iter().filter(|element| is_wanted(element)).count();
     }
     let shape = [input.rank(), count];
-    size::admit_shape(DatumType::I64, &shape)?;
+    size::admit_shape(ElementType::I64, &shape)?;
     let mut coordinates = Vec::with_capacity(input.rank() * count);
     let mut inner = input.len();
     for &size in input.shape() {

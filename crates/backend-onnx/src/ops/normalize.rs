@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use tract_hir::internal::*;
+use onnx_kernels::prelude::*;
 
 use super::{
     attributes::Attributes,
@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// `LayerNormalization`, `RMSNormalization`, `InstanceNormalization`, `GroupNormalization` or `MeanVarianceNormalization` of FP32 or FP64.
-pub(crate) fn normalize(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn normalize(node: &OnnxNode) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let groups = match node.op_type.as_str() {
         "LayerNormalization" | "RMSNormalization" => Groups::From(attributes.int("axis", -1)),
@@ -80,11 +80,14 @@ struct Normalize {
 }
 
 impl Kernel for Normalize {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
         let input = &inputs[0];
         let rank = input.rank();
         for other in &inputs[1..] {
-            ensure!(other.datum_type == input.datum_type, "inputs of different types");
+            ensure!(
+                other.element_type == input.element_type,
+                "inputs of different types"
+            );
         }
         match &self.groups {
             Groups::From(axis) => {
@@ -94,8 +97,8 @@ impl Kernel for Normalize {
                 }
                 let reduced = input.shape.iter().enumerate();
                 let reduced = reduced.map(|(at, dim)| if at < axis { dim.clone() } else { 1.into() });
-                let statistic = Fact::new(DatumType::F32, reduced);
-                let mut facts = vec![input.with(input.datum_type)];
+                let statistic = Fact::new(ElementType::F32, reduced);
+                let mut facts = vec![input.with(input.element_type)];
                 facts.resize(self.outputs, statistic);
                 return Ok(facts);
             }
@@ -111,16 +114,16 @@ impl Kernel for Normalize {
                 }
             }
         }
-        Ok(vec![input.with(input.datum_type)])
+        Ok(vec![input.with(input.element_type)])
     }
 
-    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
-        with_real!(inputs[0].datum_type(), T => self.normalized::<T>(inputs))
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
+        with_real!(inputs[0].element_type(), T => self.normalized::<T>(inputs))
     }
 }
 
 impl Normalize {
-    fn normalized<T: Real>(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+    fn normalized<T: Real>(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
         let shape = inputs[0].shape();
         let x = elements::<T>(&inputs[0])?;
         let other = |index: usize| inputs.get(index).map(|other| elements::<T>(other)).transpose();
@@ -156,7 +159,7 @@ impl Normalize {
                 }
                 let mut reduced = shape.to_vec();
                 reduced[axis..].fill(1);
-                let mut outputs = tvec![tensor(shape, y)?];
+                let mut outputs = smallvec![tensor(shape, y)?];
                 for statistic in [means, inverses].into_iter().take(self.outputs - 1) {
                     outputs.push(tensor(&reduced, statistic)?);
                 }
@@ -211,13 +214,13 @@ impl Normalize {
         parts: usize,
         index: impl Fn(usize, usize) -> usize,
         (scale, bias): (Option<&[T]>, Option<&[T]>),
-    ) -> TractResult<TVec<Tensor>> {
+    ) -> Result<ShortVec<Tensor>> {
         let mut y = x.to_vec();
         let examples = shape[0];
         let channels = shape[1];
         let inner: usize = shape[2..].iter().product();
         if y.is_empty() {
-            return Ok(tvec![tensor(shape, y)?]);
+            return Ok(smallvec![tensor(shape, y)?]);
         }
         let mut pace = Pace::default();
         for group in y.chunks_exact_mut(channels / parts * inner) {
@@ -238,10 +241,10 @@ impl Normalize {
                 })?;
             }
         }
-        Ok(tvec![tensor(shape, y)?])
+        Ok(smallvec![tensor(shape, y)?])
     }
 
-    fn over<T: Real>(&self, x: &[T], shape: &[usize], axes: &[i64]) -> TractResult<TVec<Tensor>> {
+    fn over<T: Real>(&self, x: &[T], shape: &[usize], axes: &[i64]) -> Result<ShortVec<Tensor>> {
         let mut reduced = vec![false; shape.len()];
         for &axis in axes {
             reduced[axis::axis(axis, shape.len())?] = true;
@@ -282,7 +285,7 @@ impl Normalize {
             let pairs = x.iter().zip(places);
             y.extend(pairs.map(|(&x, &group)| T::of((x.into() - means[group]) / deviations[group])));
         }
-        Ok(tvec![tensor(shape, y)?])
+        Ok(smallvec![tensor(shape, y)?])
     }
 }
 
@@ -292,7 +295,7 @@ fn parts<'p, T>(x: &'p [T], places: &'p [usize]) -> impl Iterator<Item = (&'p [T
 }
 
 /// Whether a scale and a bias have a number for each channel or group.
-fn are_as_many<T>(given: [Option<&[T]>; 2], expected: usize) -> TractResult<()> {
+fn are_as_many<T>(given: [Option<&[T]>; 2], expected: usize) -> Result<()> {
     for values in given.into_iter().flatten() {
         let found = values.len();
         ensure_input!(
@@ -322,17 +325,15 @@ fn sum<T: Real>(values: &[T], term: impl Fn(f64) -> f64) -> f64 {
 }
 
 /// A scale or bias for each element of a group.
-fn stretched<T: Real>(tensor: &Tensor, shape: &[usize]) -> TractResult<Vec<T>> {
+fn stretched<T: Real>(tensor: &Tensor, shape: &[usize]) -> Result<Vec<T>> {
     if tensor.shape() == shape {
         return Ok(elements::<T>(tensor)?.to_vec());
     }
-    let view = tensor.to_plain_array_view::<T>()?;
-    let wide = view.broadcast(shape);
-    let wide = wide.ok_or_else(|| {
+    let wide = tensor.broadcast_to(shape).map_err(|_| {
         BadInput(format!(
             "a scale or bias of {:?} for {shape:?}, expected equal sizes or 1",
             tensor.shape()
         ))
     })?;
-    Ok(wide.iter().copied().collect())
+    wide.into_vec()
 }

@@ -2,8 +2,8 @@
 //! has 32 bits, so that sums and products of a few of them fit into 64.
 
 use oip_types::ServiceError;
+use onnx_kernels::prelude::*;
 use tensor_core::Quoted;
-use tract_hir::internal::*;
 
 use super::{elements::elements, kernel::Fact};
 use crate::{faults::Limit, lowered::OnnxNode};
@@ -30,7 +30,7 @@ pub(super) fn clamped(number: i64) -> i64 {
 
 /// Refuses numbers that are too large for what an operator does with them, where they are known. `sizing` are the inputs of
 /// [`Integers::sizing`], counted among those that are given.
-pub(super) fn admit(integers: Integers, sizing: &[usize], inputs: &[Fact]) -> TractResult<()> {
+pub(super) fn admit(integers: Integers, sizing: &[usize], inputs: &[Fact]) -> Result<()> {
     let known = sizing
         .iter()
         .filter_map(|&place| inputs.get(place)?.constant.as_deref());
@@ -40,7 +40,7 @@ pub(super) fn admit(integers: Integers, sizing: &[usize], inputs: &[Fact]) -> Tr
 }
 
 /// Refuses sizes, axes, positions and counts of more than 32 bits, and sizes whose product has more than 62.
-fn admit_sizes(numbers: &Tensor, is_shape: bool) -> TractResult<()> {
+fn admit_sizes(numbers: &Tensor, is_shape: bool) -> Result<()> {
     let mut product = 1u64;
     let mut admit = |number: i64| {
         if i32::try_from(number).is_err() {
@@ -58,7 +58,7 @@ fn admit_sizes(numbers: &Tensor, is_shape: bool) -> TractResult<()> {
         }
         Ok(())
     };
-    if !numbers.datum_type().is_integer() {
+    if !numbers.element_type().is_integer() {
         return Ok(());
     }
     let numbers = numbers.cast_to::<i64>()?;
@@ -114,7 +114,7 @@ mod tests {
             admit(
                 integers,
                 &[0],
-                &Fact::of_values(&[tensor1(numbers).into_arc_tensor()]),
+                &Fact::of_values(&[Tensor::vector(numbers).into_arc()]),
             )
         };
         let error = admits(false, &[i64::MAX]).unwrap_err();

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use onnx_gemm::{BlockQuantized, gemv};
-use tract_hir::internal::*;
+use onnx_kernels::prelude::*;
 
 use super::{
     attributes::Attributes,
@@ -18,7 +18,7 @@ use crate::{
     ops::kernel::Compute,
 };
 
-pub(crate) fn packed_product(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn packed_product(node: &OnnxNode) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let bits = attributes.int("bits", 4);
     if !matches!(bits, 2 | 4 | 8) {
@@ -34,7 +34,7 @@ pub(crate) fn packed_product(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
             "weights that are packed for a kernel (weight_prepacked) are not supported".to_owned()
         ));
     }
-    let size = |name: &str| -> TractResult<usize> {
+    let size = |name: &str| -> Result<usize> {
         let size = usize::try_from(attributes.int(name, 0)).ok();
         let size = size.filter(|size| (1..1 << 31).contains(size));
         size.with_context(|| format!("{name} must be a positive number"))
@@ -65,25 +65,25 @@ impl PackedProduct {
 }
 
 impl Kernel for PackedProduct {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
         let [input, packed, scales, ..] = inputs else {
             bail!("expected 3 inputs or more, found {}", inputs.len());
         };
-        let is_float = |fact: &Fact| fact.datum_type == DatumType::F32;
+        let is_float = |fact: &Fact| fact.element_type == ElementType::F32;
         ensure!(
-            is_float(input) && is_float(scales) && packed.datum_type == DatumType::U8,
+            is_float(input) && is_float(scales) && packed.element_type == ElementType::U8,
             "expected numbers and scales of FP32, and weights of UINT8"
         );
-        let mut output = input.with(input.datum_type);
+        let mut output = input.with(input.element_type);
         let last = output.shape.last_mut().context("a scalar")?;
-        if let Ok(depth) = last.to_i64() {
+        if let Some(depth) = last.to_i64() {
             ensure!(depth == self.depth as i64, "rows of {depth}, not {}", self.depth);
         }
         *last = self.columns.to_dim();
         Ok(vec![output])
     }
 
-    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
         let (input, packed, scales) = (
             elements::<f32>(&inputs[0])?,
             elements::<u8>(&inputs[1])?,
@@ -132,19 +132,19 @@ impl Kernel for PackedProduct {
                 *made = sum + bias;
             }
         }
-        Ok(tvec![tensor(&shape, made)?])
+        Ok(smallvec![tensor(&shape, made)?])
     }
 }
 
 impl PackedProduct {
     /// For each block.
-    fn zero_points_of(&self, given: Option<&Tensor>) -> TractResult<Vec<f32>> {
+    fn zero_points_of(&self, given: Option<&Tensor>) -> Result<Vec<f32>> {
         let blocks = self.blocks();
         let Some(given) = given else {
             return Ok(vec![f32::from(self.layout.middle()); self.columns * blocks]);
         };
-        let zero_points = match given.datum_type() {
-            DatumType::F32 => elements::<f32>(given)?.to_vec(),
+        let zero_points = match given.element_type() {
+            ElementType::F32 => elements::<f32>(given)?.to_vec(),
             _ => {
                 // Those of each column begin with a byte of their own.
                 let row = self.layout.packed_bytes(blocks);

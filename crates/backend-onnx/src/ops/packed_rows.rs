@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use onnx_graph::operators::NEWEST;
-use tract_hir::internal::*;
+use onnx_kernels::prelude::*;
 
 use super::{
     attributes::Attributes,
@@ -19,7 +19,7 @@ use crate::{
     ops::kernel::Compute,
 };
 
-pub(crate) fn packed_rows(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn packed_rows(node: &OnnxNode) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let bits = attributes.int("bits", 4);
     let block = attributes.int("block_size", 128);
@@ -57,17 +57,22 @@ struct PackedRows {
 }
 
 impl Kernel for PackedRows {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
         let [table, rows, scales, ..] = inputs else {
             bail!("expected 3 inputs or more, found {}", inputs.len());
         };
         let rank = table.rank();
         let is_last = self.axis == -1 || (rank > 0 && self.axis == rank as i64 - 1);
         let is_byte = match self.per_byte {
-            1 => matches!(table.datum_type, DatumType::U8 | DatumType::I8),
-            _ => table.datum_type == DatumType::U8,
+            1 => matches!(table.element_type, ElementType::U8 | ElementType::I8),
+            _ => table.element_type == ElementType::U8,
         };
-        if !is_byte || scales.datum_type != DatumType::F32 || !is_last || rank < 2 || scales.rank() != rank {
+        if !is_byte
+            || scales.element_type != ElementType::F32
+            || !is_last
+            || rank < 2
+            || scales.rank() != rank
+        {
             bail!(Unsupported::Here(
                 "is supported for tables of bytes with blocks of the last axis and scales of FP32".to_owned()
             ));
@@ -77,10 +82,10 @@ impl Kernel for PackedRows {
         if let Some(last) = shape.last_mut() {
             *last = last.clone() * self.per_byte;
         }
-        Ok(vec![Fact::new(DatumType::F32, shape)])
+        Ok(vec![Fact::new(ElementType::F32, shape)])
     }
 
-    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
         let shape = inputs[0].shape();
         let bytes = shape[shape.len() - 1];
         let lines: usize = shape[1..shape.len() - 1].iter().product();
@@ -142,13 +147,13 @@ impl Kernel for PackedRows {
                 }
             }
         }
-        Ok(tvec![tensor(&made_shape, made)?])
+        Ok(smallvec![tensor(&made_shape, made)?])
     }
 }
 
 impl PackedRows {
-    fn numbers(&self, table: &Tensor, first: usize, count: usize) -> TractResult<Vec<i32>> {
-        if table.datum_type() == DatumType::I8 {
+    fn numbers(&self, table: &Tensor, first: usize, count: usize) -> Result<Vec<i32>> {
+        if table.element_type() == ElementType::I8 {
             let bytes = &elements::<i8>(table)?[first..first + count];
             return Ok(bytes.iter().map(|&x| x.into()).collect());
         }

@@ -3,7 +3,7 @@
 
 use std::{any::Any, collections::HashMap, sync::Arc};
 
-use tract_hir::internal::*;
+use onnx_kernels::prelude::*;
 
 /// Bytes of copies beside twice the bytes of all constants. The copies of one constant in one order count once.
 const MORE_BYTES: u64 = 16 << 20;
@@ -47,8 +47,8 @@ impl Packs {
         sources: &[&Arc<Tensor>],
         order: Order,
         bytes: u64,
-        make: impl FnOnce() -> TractResult<T>,
-    ) -> TractResult<Option<Arc<T>>> {
+        make: impl FnOnce() -> Result<T>,
+    ) -> Result<Option<Arc<T>>> {
         let addresses = sources
             .iter()
             .map(|source| Arc::as_ptr(source) as usize)
@@ -89,7 +89,7 @@ mod tests {
 
     #[test]
     fn what_was_made_is_shared_and_bounded() {
-        let constant = || Tensor::zero::<f32>(&[4]).unwrap().into_arc_tensor();
+        let constant = || Tensor::zero::<f32>(&[4]).unwrap().into_arc();
         let (first, second) = (constant(), constant());
         let mut packs = Packs {
             made: HashMap::new(),

@@ -2,12 +2,11 @@
 
 use std::sync::Arc;
 
-use tract_hir::internal::*;
+use onnx_kernels::prelude::*;
 
 use super::{
     attributes::Attributes,
     axis,
-    elements::{Element, elements, tensor},
     kernel::{Fact, Kernel, kernel},
 };
 use crate::{
@@ -19,7 +18,7 @@ use crate::{
 };
 
 /// `Pad` of any operator set.
-pub(crate) fn pad(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn pad(node: &OnnxNode) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let mode = match attributes.text("mode", "constant") {
         "constant" => Mode::Constant,
@@ -63,8 +62,8 @@ struct Pad {
 
 impl Pad {
     /// The padding before and after each axis.
-    fn pads(&self, rank: usize, inputs: &[Fact]) -> TractResult<Vec<[i64; 2]>> {
-        let known = |place: Option<usize>, what: &str| -> TractResult<Option<Vec<i64>>> {
+    fn pads(&self, rank: usize, inputs: &[Fact]) -> Result<Vec<[i64; 2]>> {
+        let known = |place: Option<usize>, what: &str| -> Result<Option<Vec<i64>>> {
             let Some(fact) = place.and_then(|place| inputs.get(place)) else {
                 return Ok(None);
             };
@@ -98,7 +97,7 @@ impl Pad {
 const MAX_PLACES: u64 = 1 << 24;
 
 /// Appends a value so many times, by whole blocks.
-fn fill_up<T: Clone>(made: &mut Vec<T>, value: &T, count: usize, pace: &mut Pace) -> TractResult<()> {
+fn fill_up<T: Clone>(made: &mut Vec<T>, value: &T, count: usize, pace: &mut Pace) -> Result<()> {
     let block = vec![value.clone(); count.min(4096)];
     let mut left = count;
     while left > 0 {
@@ -116,7 +115,7 @@ fn kept(size: usize, [before, after]: [i64; 2]) -> std::ops::Range<i64> {
 }
 
 /// The parts of an axis of the result.
-fn pieces(mode: Mode, size: usize, [before, after]: [i64; 2]) -> TractResult<Vec<Piece>> {
+fn pieces(mode: Mode, size: usize, [before, after]: [i64; 2]) -> Result<Vec<Piece>> {
     let length = size as i64;
     // Places that are cut off at one end are not repeated at the other.
     let kept = kept(size, [before, after]);
@@ -163,21 +162,21 @@ impl Mode {
 }
 
 impl Kernel for Pad {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
         let input = inputs.first().context("no input")?;
         let pads = self.pads(input.rank(), inputs)?;
-        let mut output = input.with(input.datum_type);
+        let mut output = input.with(input.element_type);
         for (dim, [before, after]) in output.shape.iter_mut().zip(pads) {
             let added = before.checked_add(after).context("a pad is too large")?;
             *dim = dim.clone() + added;
-            if let Ok(size) = dim.to_i64() {
+            if let Some(size) = dim.to_i64() {
                 ensure!(size >= 0, "pads cut more than there is");
             }
         }
         Ok(vec![output])
     }
 
-    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
         let facts = Fact::of_values(inputs);
         let input = &inputs[0];
         let pads = self.pads(input.rank(), &facts)?;
@@ -208,28 +207,31 @@ impl Kernel for Pad {
         }
         // Nothing is made, however many places its other dimensions have.
         if shape.contains(&0) {
-            return Ok(tvec![Tensor::zero_dt(input.datum_type(), &shape)?]);
+            return Ok(smallvec![Tensor::zero_of(input.element_type(), &shape)?]);
         }
-        crate::size::admit_shape(input.datum_type(), &shape)?;
+        crate::size::admit_shape(input.element_type(), &shape)?;
         let axes = input.shape().iter().zip(pads);
         let axes = axes.map(|(&size, pads)| pieces(self.mode, size, pads));
-        let axes: Vec<_> = axes.collect::<TractResult<_>>()?;
+        let axes: Vec<_> = axes.collect::<Result<_>>()?;
         let value = match (&self.fixed, self.value.and_then(|place| inputs.get(place))) {
-            (Some((_, value)), _) => Tensor::from(*value).cast_to_dt(input.datum_type())?.into_owned(),
+            (Some((_, value)), _) => Tensor::scalar(*value)
+                .cast_to_type(input.element_type())?
+                .into_owned(),
             (None, Some(value)) => (**value).clone(),
-            (None, None) => Tensor::zero_scalar_dt(input.datum_type())?,
+            (None, None) => Tensor::zero_of(input.element_type(), &[])?,
         };
-        dispatch_datum!(padded(input.datum_type())(input, &value, &axes)).map(|padded| tvec![padded])
+        let padded = with_unit!(input.element_type(), U => padded::<U>(input, &value, &axes));
+        Ok(smallvec![padded?])
     }
 }
 
-fn padded<T: Element>(input: &Tensor, value: &Tensor, axes: &[Vec<Piece>]) -> TractResult<Tensor> {
-    let values = elements::<T>(input)?;
-    let value = elements::<T>(value)?.first().context("no value")?;
+fn padded<U: Unit>(input: &Tensor, value: &Tensor, axes: &[Vec<Piece>]) -> Result<Tensor> {
+    let values = input.as_units::<U>()?;
+    let value = value.as_units::<U>()?.first().context("no value")?;
     let sizes = axes.iter().map(|pieces| pieces.iter().map(Piece::len).sum());
     let shape: Vec<usize> = sizes.collect();
     let mut pace = Pace::default();
-    if T::HAS_CONTENTS {
+    if U::HAS_CONTENTS {
         // The same with how long each is.
         let sizes: Vec<u64> = values.iter().map(|value| value.contents() as u64).collect();
         let mut lengths = vec![];
@@ -238,9 +240,9 @@ fn padded<T: Element>(input: &Tensor, value: &Tensor, axes: &[Vec<Piece>]) -> Tr
         let lengths = lengths.iter().map(|length| length + size::TEXT);
         size::admit_texts(lengths.fold(0, u64::saturating_add))?;
     }
-    let mut made: Vec<T> = Vec::with_capacity(shape.iter().product());
+    let mut made: Vec<U> = Vec::with_capacity(shape.iter().product());
     fill(input.shape(), values, value, axes, &mut made, &mut pace)?;
-    tensor(&shape, made)
+    Tensor::from_units(input.element_type(), &shape, made)
 }
 
 /// A part of an axis of the result.
@@ -268,14 +270,14 @@ impl Piece {
 }
 
 /// Writes the elements of the first axis, each by its own axes.
-fn fill<T: Datum>(
+fn fill<T: Element>(
     shape: &[usize],
     values: &[T],
     value: &T,
     axes: &[Vec<Piece>],
     made: &mut Vec<T>,
     pace: &mut Pace,
-) -> TractResult<()> {
+) -> Result<()> {
     let (Some((first, rest)), Some((_, inner))) = (axes.split_first(), shape.split_first()) else {
         made.extend(values.first().cloned());
         return Ok(());
@@ -317,9 +319,9 @@ mod tests {
 
     use super::*;
 
-    fn pad(mode: Mode, shape: &[usize], pads: &[i64]) -> TractResult<Tensor> {
+    fn pad(mode: Mode, shape: &[usize], pads: &[i64]) -> Result<Tensor> {
         let values: Vec<f32> = (0..shape.iter().product()).map(|at: usize| at as f32).collect();
-        let input = Tensor::from_shape(shape, &values)?.into_arc_tensor();
+        let input = Tensor::from_shape(shape, &values)?.into_arc();
         let pad = Pad {
             mode,
             fixed: Some((pads.to_vec(), -1.0)),

@@ -1,8 +1,7 @@
 //! Elements of an axis in another order, or some of them: in one pass, without lists that take more memory than the result.
 
-use tract_hir::internal::*;
+use onnx_kernels::prelude::*;
 
-use super::elements::{Element, elements, filled};
 use crate::{
     cancelling::{PART, Pace},
     size,
@@ -30,34 +29,29 @@ impl Places<'_> {
 }
 
 /// These places of an axis of a value.
-pub(super) fn picked(value: &Tensor, axis: usize, places: Places<'_>) -> TractResult<Tensor> {
+pub(super) fn picked(value: &Tensor, axis: usize, places: Places<'_>) -> Result<Tensor> {
     picked_of(value, value.shape(), axis, places)
 }
 
 /// The same of a value as if it had this shape.
-pub(super) fn picked_of(
-    value: &Tensor,
-    shape: &[usize],
-    axis: usize,
-    places: Places<'_>,
-) -> TractResult<Tensor> {
+pub(super) fn picked_of(value: &Tensor, shape: &[usize], axis: usize, places: Places<'_>) -> Result<Tensor> {
     let inner: usize = shape[axis + 1..].iter().product();
     let mut made = shape.to_vec();
     made[axis] = places.count();
     if made.contains(&0) {
-        return Tensor::zero_dt(value.datum_type(), &made);
+        return Tensor::zero_of(value.element_type(), &made);
     }
     let block = shape[axis] * inner;
-    dispatch_datum!(copy(value.datum_type())(value, &made, [block, inner], places))
+    with_unit!(value.element_type(), U => copy::<U>(value, &made, [block, inner], places))
 }
 
-fn copy<T: Element>(
+fn copy<U: Unit>(
     value: &Tensor,
     shape: &[usize],
     [block, inner]: [usize; 2],
     places: Places<'_>,
-) -> TractResult<Tensor> {
-    let blocks = elements::<T>(value)?.chunks_exact(block);
+) -> Result<Tensor> {
+    let blocks = value.as_units::<U>()?.chunks_exact(block);
     let count = places.count();
     if let Places::List(places) = places {
         let pairs = blocks
@@ -67,21 +61,20 @@ fn copy<T: Element>(
         size::admit_contents(taken.map(|element| (element, 1)))?;
     }
     let is_doubled = inner == 1 && matches!(places, Places::List(places) if is_doubled(places, block));
-    filled(shape, |made| {
-        let mut pace = Pace::default();
-        for (block, made) in blocks.zip(made.chunks_exact_mut(count * inner)) {
-            if is_doubled {
-                let (pairs, _) = made.as_chunks_mut::<2>();
-                pace.pairs(block, pairs, |block, pairs| {
-                    let both = pairs.iter_mut().zip(block);
-                    both.for_each(|(pair, element)| *pair = [element.clone(), element.clone()]);
-                })?;
-                continue;
-            }
-            copy_block(block, made, inner, places, &mut pace)?;
+    let mut result = Tensor::zero_of(value.element_type(), shape)?;
+    let mut pace = Pace::default();
+    for (block, made) in blocks.zip(result.as_units_mut::<U>()?.chunks_exact_mut(count * inner)) {
+        if is_doubled {
+            let (pairs, _) = made.as_chunks_mut::<2>();
+            pace.pairs(block, pairs, |block, pairs| {
+                let both = pairs.iter_mut().zip(block);
+                both.for_each(|(pair, element)| *pair = [element.clone(), element.clone()]);
+            })?;
+            continue;
         }
-        Ok(())
-    })
+        copy_block(block, made, inner, places, &mut pace)?;
+    }
+    Ok(result)
 }
 
 /// Whether these are all places of an axis, each twice.
@@ -95,16 +88,15 @@ fn copy_block<T: Element>(
     inner: usize,
     places: Places<'_>,
     pace: &mut Pace,
-) -> TractResult<()> {
-    let each =
-        |made: &mut [T], pace: &mut Pace, places: &mut dyn Iterator<Item = usize>| -> TractResult<()> {
-            let lines = made.chunks_exact_mut(inner).zip(places);
-            for (to, place) in lines {
-                pace.spend(inner as u64)?;
-                to.clone_from_slice(&block[place * inner..][..inner]);
-            }
-            Ok(())
-        };
+) -> Result<()> {
+    let each = |made: &mut [T], pace: &mut Pace, places: &mut dyn Iterator<Item = usize>| -> Result<()> {
+        let lines = made.chunks_exact_mut(inner).zip(places);
+        for (to, place) in lines {
+            pace.spend(inner as u64)?;
+            to.clone_from_slice(&block[place * inner..][..inner]);
+        }
+        Ok(())
+    };
     match places {
         Places::List(places) if inner == 1 => {
             pace.pairs(places, made, |places, made| {

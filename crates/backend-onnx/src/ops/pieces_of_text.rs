@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tract_hir::internal::*;
+use onnx_kernels::prelude::*;
 
 use super::{
     attributes::Attributes,
@@ -10,26 +10,21 @@ use super::{
     kernel::{Fact, Kernel, kernel},
     tokenizer::{Expression, expression},
 };
-use crate::{
-    cancelling::Pace,
-    lowered::OnnxNode,
-    ops::kernel::{Compute, unknown},
-    size,
-};
+use crate::{cancelling::Pace, lowered::OnnxNode, ops::kernel::Compute, size};
 
-pub(crate) fn string_concat(_: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn string_concat(_: &OnnxNode) -> Result<Box<dyn Compute>> {
     Ok(kernel(StringConcat))
 }
 
 /// An attribute, or nothing.
-fn text<'a>(attributes: Attributes<'a>, name: &str) -> TractResult<&'a str> {
+fn text<'a>(attributes: Attributes<'a>, name: &str) -> Result<&'a str> {
     let given = attributes.get(name).map_or(&[][..], |attribute| &attribute.s);
     std::str::from_utf8(given).with_context(|| format!("'{name}' is not UTF-8"))
 }
 
-fn expect_text(facts: &[Fact], count: usize) -> TractResult<()> {
+fn expect_text(facts: &[Fact], count: usize) -> Result<()> {
     ensure!(
-        facts.len() == count && facts.iter().all(|fact| fact.datum_type == DatumType::String),
+        facts.len() == count && facts.iter().all(|fact| fact.element_type == ElementType::String),
         "expected {count} inputs of strings"
     );
     Ok(())
@@ -39,21 +34,27 @@ fn expect_text(facts: &[Fact], count: usize) -> TractResult<()> {
 struct StringConcat;
 
 impl Kernel for StringConcat {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
         expect_text(inputs, 2)?;
-        let shape = tract_core::broadcast::multi_broadcast(&[&inputs[0].shape, &inputs[1].shape])?;
-        Ok(vec![Fact::new(DatumType::String, shape)])
+        let shape = onnx_kernels::broadcast(&[&inputs[0].shape, &inputs[1].shape])?;
+        Ok(vec![Fact::new(ElementType::String, shape)])
     }
 
-    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
         let shapes = [inputs[0].shape(), inputs[1].shape()];
-        let shape: TVec<usize> = tract_core::broadcast::multi_broadcast(&shapes)?;
-        let parts = [0, 1].map(|index: usize| inputs[index].to_plain_array_view::<String>());
-        let [first, second] = parts;
-        let (first, second) = (first?, second?);
-        let both = first.broadcast(&*shape).zip(second.broadcast(&*shape));
-        let (first, second) = both.context("shapes that do not fit together")?;
-        let pairs = || first.iter().zip(second.iter());
+        let shape: ShortVec<usize> = onnx_kernels::broadcast(&shapes)?;
+        size::admit_shape(ElementType::String, &shape)?;
+        // Where in its input each text is.
+        let places = |input: &Tensor| -> Result<Vec<i64>> {
+            let places = Tensor::from_vec(input.shape(), (0..input.len() as i64).collect())?;
+            places.broadcast_to(&shape)?.into_vec()
+        };
+        let (first, second) = (elements::<String>(&inputs[0])?, elements::<String>(&inputs[1])?);
+        let (first_places, second_places) = (places(&inputs[0])?, places(&inputs[1])?);
+        let pairs = || {
+            let places = first_places.iter().zip(&second_places);
+            places.map(|(&one, &other)| (&first[one as usize], &second[other as usize]))
+        };
         let mut pace = Pace::default();
         let mut bytes = 0u64;
         for (first, second) in pairs() {
@@ -61,16 +62,16 @@ impl Kernel for StringConcat {
             bytes = bytes.saturating_add(size::TEXT + (first.len() + second.len()) as u64);
         }
         size::admit_texts(bytes)?;
-        let mut made = Vec::with_capacity(first.len());
+        let mut made = Vec::with_capacity(first_places.len());
         for (first, second) in pairs() {
             pace.spend(16 + (first.len() + second.len()) as u64)?;
             made.push(format!("{first}{second}"));
         }
-        Ok(tvec![tensor(&shape, made)?])
+        Ok(smallvec![tensor(&shape, made)?])
     }
 }
 
-pub(crate) fn string_split(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn string_split(node: &OnnxNode) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let most = match attributes.has("maxsplit") {
         true => Some(usize::try_from(attributes.int("maxsplit", 0))?),
@@ -115,15 +116,15 @@ impl StringSplit {
 }
 
 impl Kernel for StringSplit {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
         expect_text(inputs, 1)?;
-        let count = unknown();
-        let mut parts = inputs[0].with(DatumType::String);
+        let count = Dim::unknown();
+        let mut parts = inputs[0].with(ElementType::String);
         parts.shape.push(count.to_dim());
-        Ok(vec![parts, inputs[0].with(DatumType::I64)])
+        Ok(vec![parts, inputs[0].with(ElementType::I64)])
     }
 
-    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
         let texts = elements::<String>(&inputs[0])?;
         let mut pace = Pace::default();
         let mut counts = Vec::with_capacity(texts.len());
@@ -149,11 +150,11 @@ impl Kernel for StringSplit {
         let shape = inputs[0].shape();
         let mut parts_shape = shape.to_vec();
         parts_shape.push(width);
-        Ok(tvec![tensor(&parts_shape, made)?, tensor(shape, counts)?])
+        Ok(smallvec![tensor(&parts_shape, made)?, tensor(shape, counts)?])
     }
 }
 
-pub(crate) fn regex_full_match(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn regex_full_match(node: &OnnxNode) -> Result<Box<dyn Compute>> {
     let pattern = text(Attributes(node), "pattern")?;
     // By itself first: brackets that are not closed would be closed by those around it.
     expression(pattern)?;
@@ -166,18 +167,18 @@ pub(crate) fn regex_full_match(node: &OnnxNode) -> TractResult<Box<dyn Compute>>
 struct RegexFullMatch(Expression);
 
 impl Kernel for RegexFullMatch {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
         expect_text(inputs, 1)?;
-        Ok(vec![inputs[0].with(DatumType::Bool)])
+        Ok(vec![inputs[0].with(ElementType::Bool)])
     }
 
-    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
         let mut pace = Pace::default();
         let mut made = Vec::with_capacity(inputs[0].len());
         for text in elements::<String>(&inputs[0])? {
             pace.spend(64 + 8 * text.len() as u64)?;
             made.push(self.0.within(text)?.is_match(text));
         }
-        Ok(tvec![tensor(inputs[0].shape(), made)?])
+        Ok(smallvec![tensor(inputs[0].shape(), made)?])
     }
 }

@@ -1,7 +1,7 @@
 //! Windows that move over images, for pools. A window is a box, so that its elements can be folded along one axis after the
 //! other: a window of 13 by 13 takes 26 steps for each of its places, and not 169.
 
-use tract_hir::internal::*;
+use onnx_kernels::prelude::*;
 
 use crate::{cancelling::Pace, size};
 
@@ -127,7 +127,7 @@ impl Pass {
         start: T,
         take: impl Fn(T, T) -> T + Copy,
         pace: &mut Pace,
-    ) -> TractResult<()> {
+    ) -> Result<()> {
         let Self { axis, inner, .. } = self;
         let blocks = from.chunks_exact(axis.size * inner);
         for (from, to) in blocks.zip(to.chunks_exact_mut(axis.count * inner)) {
@@ -171,7 +171,7 @@ impl Pass {
         start: T,
         take: impl Fn(T, T) -> T + Copy,
         pace: &mut Pace,
-    ) -> TractResult<()> {
+    ) -> Result<()> {
         let Self { axis, inner, .. } = self;
         let size = reach * inner;
         // For each place, what a window of `width` elements that begins there has; and what those elements have of which the
@@ -209,13 +209,13 @@ impl Pass {
 /// # Errors
 /// [`BadInput`](crate::faults::BadInput) if too many elements lie between two axes; [`NoRoom`](crate::faults::NoRoom) and
 /// [`Cancelled`](crate::cancelling::Cancelled).
-pub(super) fn fold<T: Datum + Copy>(
+pub(super) fn fold<T: Element + Copy>(
     axes: &[Axis],
     depth: usize,
     images: &[T],
     results: &mut [T],
     take: impl Fn(T, T) -> T + Copy,
-) -> TractResult<()> {
+) -> Result<()> {
     let image = axes.iter().map(|axis| axis.size).product::<usize>() * depth;
     let result = axes.iter().map(|axis| axis.count).product::<usize>() * depth;
     let (Some(&start), true) = (results.first(), image > 0) else {
@@ -232,13 +232,13 @@ pub(super) fn fold<T: Datum + Copy>(
         let inner = sizes[index + 1..].iter().product::<usize>() * depth;
         sizes[index] = axes[index].count;
         let outer: usize = sizes[..=index].iter().product();
-        size::admit_shape(T::datum_type(), &[outer, inner])?;
+        size::admit_shape(T::element_type(), &[outer, inner])?;
         let pass = Pass::new(axes[index], inner, outer * inner);
         let padded = match pass.way {
             Way::Doubling(reach) => reach,
             _ => 0,
         };
-        size::admit_shape(T::datum_type(), &[padded, inner])?;
+        size::admit_shape(T::element_type(), &[padded, inner])?;
         bytes = bytes.max((2 * outer * inner + 3 * padded * inner) * size_of::<T>());
         passes.push(pass);
     }

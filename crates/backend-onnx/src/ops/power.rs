@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tract_hir::internal::*;
+use onnx_kernels::prelude::*;
 
 use super::{
     attributes::Attributes,
@@ -12,38 +12,38 @@ use super::{
 };
 use crate::{cancelling::Pace, faults::Unsupported, lowered::OnnxNode, ops::kernel::Compute};
 
-/// `Pow`. tract's takes a constant exponent for a single number without looking, and reads past the end of one without any.
-pub(crate) fn power(_: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+/// `Pow`.
+pub(crate) fn power(_: &OnnxNode) -> Result<Box<dyn Compute>> {
     Ok(kernel(Pow))
 }
 
-fn broadcast_shape(inputs: &[Fact]) -> TractResult<TVec<TDim>> {
-    let shapes: Vec<_> = inputs.iter().map(|input| &input.shape).collect();
-    tract_core::broadcast::multi_broadcast(&shapes)
+fn broadcast_shape(inputs: &[Fact]) -> Result<ShortVec<Dim>> {
+    let shapes: Vec<&[Dim]> = inputs.iter().map(|input| &*input.shape).collect();
+    onnx_kernels::broadcast(&shapes)
 }
 
 #[derive(Debug)]
 struct Pow;
 
 impl Kernel for Pow {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
         let [base, exponent] = inputs else {
             bail!("expected 2 inputs, found {}", inputs.len());
         };
-        ensure!(exponent.datum_type.is_number(), "the exponent is not a number");
-        Ok(vec![Fact::new(base.datum_type, broadcast_shape(inputs)?)])
+        ensure!(exponent.element_type.is_number(), "the exponent is not a number");
+        Ok(vec![Fact::new(base.element_type, broadcast_shape(inputs)?)])
     }
 
-    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
         let (base, exponent) = (&inputs[0], &inputs[1]);
-        let datum_type = base.datum_type();
-        let powers = if datum_type.is_integer() && exponent.datum_type().is_integer() {
+        let element_type = base.element_type();
+        let powers = if element_type.is_integer() && exponent.element_type().is_integer() {
             broadcast::<_, false>(
                 &*base.cast_to::<i64>()?,
                 &*exponent.cast_to::<i64>()?,
                 whole_power,
             )?
-        } else if [base, exponent].map(|input| input.datum_type()) == [DatumType::F32; 2] {
+        } else if [base, exponent].map(|input| input.element_type()) == [ElementType::F32; 2] {
             // Without copies in FP64.
             broadcast::<_, false>(base, exponent, |base: f32, exponent: f32| {
                 raised(base.into(), exponent.into()) as f32
@@ -51,7 +51,7 @@ impl Kernel for Pow {
         } else {
             broadcast::<_, false>(&*base.cast_to::<f64>()?, &*exponent.cast_to::<f64>()?, raised)?
         };
-        Ok(tvec![of_type(powers, datum_type)?])
+        Ok(smallvec![of_type(powers, element_type)?])
     }
 }
 
@@ -71,7 +71,7 @@ fn whole_power(base: i64, exponent: i64) -> i64 {
 }
 
 /// `Mean` of any number of tensors.
-pub(crate) fn mean(_: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn mean(_: &OnnxNode) -> Result<Box<dyn Compute>> {
     Ok(kernel(Mean))
 }
 
@@ -79,14 +79,14 @@ pub(crate) fn mean(_: &OnnxNode) -> TractResult<Box<dyn Compute>> {
 struct Mean;
 
 impl Kernel for Mean {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
-        let datum_type = inputs[0].datum_type;
-        let is_same = inputs.iter().all(|input| input.datum_type == datum_type);
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
+        let element_type = inputs[0].element_type;
+        let is_same = inputs.iter().all(|input| input.element_type == element_type);
         ensure!(is_same, "the inputs have different types");
-        Ok(vec![Fact::new(datum_type, broadcast_shape(inputs)?)])
+        Ok(vec![Fact::new(element_type, broadcast_shape(inputs)?)])
     }
 
-    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
         macro_rules! mean {
             ($T:ty) => {{
                 let mut sum = (*inputs[0]).clone();
@@ -94,21 +94,20 @@ impl Kernel for Mean {
                     sum = broadcast::<$T, true>(&sum, other, |a, b| a + b)?;
                 }
                 let count = inputs.len() as $T;
-                let mut view = sum.try_as_plain_ram_mut()?;
-                let means = view.as_slice_mut::<$T>()?;
+                let means = sum.as_slice_mut::<$T>()?;
                 Pace::default().over(means, |sums| sums.iter_mut().for_each(|sum| *sum /= count))?;
                 sum
             }};
         }
-        Ok(tvec![match inputs[0].datum_type() {
-            DatumType::F64 => mean!(f64),
+        Ok(smallvec![match inputs[0].element_type() {
+            ElementType::F64 => mean!(f64),
             _ => mean!(f32),
         }])
     }
 }
 
 /// `BitShift`, which ONNX has for unsigned numbers only.
-pub(crate) fn bit_shift(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn bit_shift(node: &OnnxNode) -> Result<Box<dyn Compute>> {
     let goes_left = match Attributes(node).text("direction", "") {
         "LEFT" => true,
         "RIGHT" => false,
@@ -123,28 +122,28 @@ struct BitShift {
 }
 
 impl Kernel for BitShift {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
-        let datum_type = inputs[0].datum_type;
-        let is_same = inputs.iter().all(|input| input.datum_type == datum_type);
-        if !datum_type.is_unsigned() {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
+        let element_type = inputs[0].element_type;
+        let is_same = inputs.iter().all(|input| input.element_type == element_type);
+        if !element_type.is_unsigned() {
             bail!(Unsupported::Anywhere(
                 "is supported for unsigned integers only".to_owned()
             ));
         }
         ensure!(is_same, "the inputs have different types");
-        Ok(vec![Fact::new(datum_type, broadcast_shape(inputs)?)])
+        Ok(vec![Fact::new(element_type, broadcast_shape(inputs)?)])
     }
 
-    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
-        let datum_type = inputs[0].datum_type();
-        let bits = 8 * datum_type.size_of() as u64;
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
+        let element_type = inputs[0].element_type();
+        let bits = 8 * element_type.size_of() as u64;
         let (value, count) = (inputs[0].cast_to::<u64>()?, inputs[1].cast_to::<u64>()?);
         let shifted = broadcast::<_, false>(&value, &count, |value: u64, count: u64| match self.goes_left {
             _ if count >= bits => 0,
             true => (value << count) & (u64::MAX >> (64 - bits)),
             false => value >> count,
         })?;
-        Ok(tvec![of_type(shifted, datum_type)?])
+        Ok(smallvec![of_type(shifted, element_type)?])
     }
 }
 
@@ -156,7 +155,7 @@ mod tests {
     use crate::cancelling::{Cancelled, while_cancelled};
     use crate::ops::elements::elements;
 
-    fn run<T: Datum + Copy>(kernel: &dyn Kernel, inputs: Vec<Tensor>) -> Vec<T> {
+    fn run<T: Element + Copy>(kernel: &dyn Kernel, inputs: Vec<Tensor>) -> Vec<T> {
         let inputs: Vec<Arc<Tensor>> = inputs.into_iter().map(Arc::new).collect();
         let outputs = kernel.run(&inputs).unwrap();
         elements::<T>(&outputs[0]).unwrap().to_vec()
@@ -166,15 +165,21 @@ mod tests {
     fn powers_have_the_type_of_their_base() {
         let whole = run::<i64>(
             &Pow,
-            vec![tensor1(&[2i64, -3, 0, 2, 10]), tensor1(&[62i64, 3, 0, -1, 40])],
+            vec![
+                Tensor::vector(&[2i64, -3, 0, 2, 10]),
+                Tensor::vector(&[62i64, 3, 0, -1, 40]),
+            ],
         );
         assert_eq!(whole, [1 << 62, -27, 1, 0, i64::MAX]);
         assert_eq!(
-            run::<i32>(&Pow, vec![tensor1(&[2i32, 9]), tensor1(&[0.5f32])]),
+            run::<i32>(&Pow, vec![Tensor::vector(&[2i32, 9]), Tensor::vector(&[0.5f32])]),
             [1, 3]
         );
         assert_eq!(
-            run::<f32>(&Pow, vec![tensor1(&[1.5f32, -2.0]), tensor1(&[2i64, 3])]),
+            run::<f32>(
+                &Pow,
+                vec![Tensor::vector(&[1.5f32, -2.0]), Tensor::vector(&[2i64, 3])]
+            ),
             [2.25, -8.0]
         );
     }
@@ -193,16 +198,16 @@ mod tests {
     #[test]
     fn means_are_of_all_that_is_repeated() {
         let inputs = vec![
-            tensor2(&[[1.0f32], [3.0]]),
-            tensor1(&[3.0f32, 5.0]),
-            tensor1(&[2.0f32]),
+            Tensor::matrix(&[[1.0f32], [3.0]]),
+            Tensor::vector(&[3.0f32, 5.0]),
+            Tensor::vector(&[2.0f32]),
         ];
         assert_eq!(run::<f32>(&Mean, inputs), [2.0, 8.0 / 3.0, 8.0 / 3.0, 10.0 / 3.0]);
     }
 
     #[test]
     fn signed_integers_are_shifted_by_no_runtime() {
-        let signed = || Fact::new(DatumType::I32, [2.to_dim()]);
+        let signed = || Fact::new(ElementType::I32, [2.to_dim()]);
         let error = BitShift { goes_left: true }.outputs(&[signed(), signed()]);
         let error = error.unwrap_err();
         assert!(
@@ -215,12 +220,18 @@ mod tests {
     fn what_is_shifted_out_is_gone() {
         let left = BitShift { goes_left: true };
         assert_eq!(
-            run::<u8>(&left, vec![tensor1(&[255u8, 1, 7]), tensor1(&[1u8, 8, 200])]),
+            run::<u8>(
+                &left,
+                vec![Tensor::vector(&[255u8, 1, 7]), Tensor::vector(&[1u8, 8, 200])]
+            ),
             [254, 0, 0]
         );
         let right = BitShift { goes_left: false };
         assert_eq!(
-            run::<u64>(&right, vec![tensor1(&[1u64 << 63]), tensor1(&[63u64, 64])]),
+            run::<u64>(
+                &right,
+                vec![Tensor::vector(&[1u64 << 63]), Tensor::vector(&[63u64, 64])]
+            ),
             [1, 0]
         );
     }

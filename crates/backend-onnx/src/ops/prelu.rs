@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tract_hir::internal::*;
+use onnx_kernels::prelude::*;
 
 use super::{
     binary::broadcast,
@@ -16,7 +16,7 @@ use crate::{
     ops::kernel::Compute,
 };
 
-pub(crate) fn prelu(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn prelu(node: &OnnxNode) -> Result<Box<dyn Compute>> {
     Ok(kernel(PRelu {
         is_by_channel: node.opset < 7,
     }))
@@ -29,28 +29,28 @@ struct PRelu {
 }
 
 impl Kernel for PRelu {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
         let [x, slope] = inputs else {
             bail!("expected 2 inputs, found {}", inputs.len());
         };
-        ensure!(slope.datum_type == x.datum_type, "inputs of different types");
+        ensure!(slope.element_type == x.element_type, "inputs of different types");
         if self.is_by_channel && slope.rank() == 1 && !slope.shape[0].is_one() && x.rank() != 2 {
             bail!(Limit(
                 "with a slope for each channel is supported from operator set 7 on".to_owned()
             ));
         }
         // Sizes that are free are looked at when they are known.
-        let may_fit = |slope: &TDim, x: &TDim| {
-            slope == x || slope.is_one() || [slope, x].iter().any(|dim| dim.to_i64().is_err())
+        let may_fit = |slope: &Dim, x: &Dim| {
+            slope == x || slope.is_one() || [slope, x].iter().any(|dim| dim.to_i64().is_none())
         };
         ensure!(
             is_broadcast(&slope.shape, &x.shape, may_fit),
             "the slope cannot be broadcast to the input"
         );
-        Ok(vec![x.with(x.datum_type)])
+        Ok(vec![x.with(x.element_type)])
     }
 
-    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
         let [shape, slopes] = [inputs[0].shape(), inputs[1].shape()];
         ensure_input!(
             is_broadcast(slopes, shape, |&slope, &x| slope == x || slope == 1),
@@ -67,14 +67,14 @@ impl Kernel for PRelu {
                 })
             };
         }
-        Ok(tvec![match inputs[0].datum_type() {
-            DatumType::I8 => whole!(i8)?,
-            DatumType::I16 => whole!(i16)?,
-            DatumType::I32 => whole!(i32)?,
-            DatumType::I64 => whole!(i64)?,
+        Ok(smallvec![match inputs[0].element_type() {
+            ElementType::I8 => whole!(i8)?,
+            ElementType::I16 => whole!(i16)?,
+            ElementType::I32 => whole!(i32)?,
+            ElementType::I64 => whole!(i64)?,
             // Nothing is below zero.
-            datum_type if datum_type.is_unsigned() => (*inputs[0]).clone(),
-            datum_type => return with_real!(datum_type, T => curved::<T>(inputs)),
+            element_type if element_type.is_unsigned() => (*inputs[0]).clone(),
+            element_type => return with_real!(element_type, T => curved::<T>(inputs)),
         }])
     }
 }
@@ -85,13 +85,13 @@ fn is_broadcast<D>(slope: &[D], x: &[D], fits: impl Fn(&D, &D) -> bool) -> bool 
     slope.len() <= x.len() && dims.all(|(slope, x)| fits(slope, x))
 }
 
-fn curved<T: Real>(inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+fn curved<T: Real>(inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
     let zero = T::of(0.0);
     let shape = inputs[0].shape();
     let mut values = elements::<T>(&inputs[0])?.to_vec();
     let slopes = elements::<T>(&inputs[1])?;
     if values.is_empty() {
-        return Ok(tvec![tensor(shape, values)?]);
+        return Ok(smallvec![tensor(shape, values)?]);
     }
     // Each slope is for as many elements as stand behind the last of its dimensions that is not 1; the slopes in
     // a row are repeated if they are all of the dimensions before.
@@ -108,7 +108,7 @@ fn curved<T: Real>(inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
     let (slopes, inner) = match is_run {
         true => (slopes, inner),
         false => {
-            spread = inputs[1].broadcast_to_shape(shape)?;
+            spread = inputs[1].broadcast_to(shape)?;
             (elements::<T>(&spread)?, 1)
         }
     };
@@ -129,7 +129,7 @@ fn curved<T: Real>(inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
             })?;
         }
     }
-    Ok(tvec![tensor(shape, values)?])
+    Ok(smallvec![tensor(shape, values)?])
 }
 
 /// Multiplies what is below 0, in vectors of what the processor has.
@@ -181,7 +181,7 @@ mod tests {
             let count = dims.iter().product::<usize>();
             let slope: Vec<f32> = (1..=count).map(|index| index as f32 * 0.5).collect();
             let slope = tensor(dims, slope).unwrap();
-            let spread = slope.broadcast_to_shape(&[2, 3, 4]).unwrap();
+            let spread = slope.broadcast_to(&[2, 3, 4]).unwrap();
             let inputs = [tensor(&[2, 3, 4], x.clone()).unwrap(), slope].map(Arc::new);
             let found = PRelu { is_by_channel: false }.run(&inputs).unwrap();
             let wanted = x.iter().zip(elements::<f32>(&spread).unwrap());

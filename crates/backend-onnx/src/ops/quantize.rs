@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use tract_hir::internal::*;
+use onnx_kernels::prelude::*;
 
 use super::{
     attributes::Attributes,
@@ -13,21 +13,20 @@ use super::{
 };
 use crate::{
     cancelling::Pace,
-    dtype,
     faults::{Unsupported, ensure_input},
     lowered::OnnxNode,
     ops::kernel::Compute,
 };
 
 /// `QuantizeLinear`: `saturate(round(x / scale) + zero_point)`, ties to even.
-pub(crate) fn quantize(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn quantize(node: &OnnxNode) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let to = match attributes.int("output_dtype", 0) {
         0 => None,
         code => Some(
             i32::try_from(code)
                 .ok()
-                .and_then(datum_type_of)
+                .and_then(element_type_of)
                 .with_context(|| {
                     Unsupported::Anywhere(format!("rounding to the type {code} is not supported"))
                 })?,
@@ -39,14 +38,14 @@ pub(crate) fn quantize(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
     }))
 }
 
-fn datum_type_of(code: i32) -> Option<DatumType> {
-    let datum_type = dtype::to_tract(dtype::from_onnx(code)?)?;
-    expect_quantized(datum_type, false).ok()?;
-    Some(datum_type)
+fn element_type_of(code: i32) -> Option<ElementType> {
+    let element_type = ElementType::from_code(code)?;
+    expect_quantized(element_type, false).ok()?;
+    Some(element_type)
 }
 
 /// `DequantizeLinear`: `(x - zero_point) * scale`.
-pub(crate) fn dequantize(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn dequantize(node: &OnnxNode) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let block = usize::try_from(attributes.int("block_size", 0)).ok();
     Ok(kernel(Dequantize {
@@ -57,14 +56,14 @@ pub(crate) fn dequantize(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
 
 /// From sums of products of quantized numbers to the scale and zero point of a result: `saturate(round(sums * scale) + zero_point)`, ties to
 /// even. The scale is one for all or one for each place of an axis.
-pub(crate) fn requantize(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn requantize(node: &OnnxNode) -> Result<Box<dyn Compute>> {
     Ok(kernel(Requantize {
         axis: Attributes(node).int("axis", 1),
     }))
 }
 
 /// `DynamicQuantizeLinear`: to UINT8 with a scale and zero point from the input's own range.
-pub(crate) fn quantize_dynamically(_: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn quantize_dynamically(_: &OnnxNode) -> Result<Box<dyn Compute>> {
     Ok(kernel(QuantizeDynamically))
 }
 
@@ -72,24 +71,24 @@ pub(crate) fn quantize_dynamically(_: &OnnxNode) -> TractResult<Box<dyn Compute>
 struct Quantize {
     axis: i64,
     /// The type, where no zero point has it.
-    to: Option<DatumType>,
+    to: Option<ElementType>,
 }
 
 impl Kernel for Quantize {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
         let [input, scale, zero_point @ ..] = inputs else {
             bail!("expected 2 or 3 inputs, found {}", inputs.len());
         };
         let to = match zero_point.first() {
-            Some(zero_point) => zero_point.datum_type,
-            None => self.to.unwrap_or(DatumType::U8),
+            Some(zero_point) => zero_point.element_type,
+            None => self.to.unwrap_or(ElementType::U8),
         };
         expect_f32(&[input, scale])?;
         expect_quantized(to, false)?;
         Ok(vec![input.with(to)])
     }
 
-    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
         let input = elements::<f32>(&inputs[0])?;
         let scales = elements::<f32>(&inputs[1])?;
         let shape = inputs[0].shape();
@@ -113,13 +112,13 @@ impl Kernel for Quantize {
             }};
         }
         let to = match inputs.get(2) {
-            Some(zero_point) => zero_point.datum_type(),
-            None => self.to.unwrap_or(DatumType::U8),
+            Some(zero_point) => zero_point.element_type(),
+            None => self.to.unwrap_or(ElementType::U8),
         };
-        Ok(tvec![match to {
-            DatumType::U8 => quantized!(u8)?,
-            DatumType::I8 => quantized!(i8)?,
-            DatumType::U16 => quantized!(u16)?,
+        Ok(smallvec![match to {
+            ElementType::U8 => quantized!(u8)?,
+            ElementType::I8 => quantized!(i8)?,
+            ElementType::U16 => quantized!(u16)?,
             _ => quantized!(i16)?,
         }])
     }
@@ -131,20 +130,20 @@ struct Requantize {
 }
 
 impl Kernel for Requantize {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
         let [sums, scale, zero_point] = inputs else {
             bail!("expected 3 inputs, found {}", inputs.len());
         };
         expect_f32(&[scale])?;
-        let is_byte = matches!(zero_point.datum_type, DatumType::U8 | DatumType::I8);
+        let is_byte = matches!(zero_point.element_type, ElementType::U8 | ElementType::I8);
         ensure!(
-            is_byte && matches!(sums.datum_type, DatumType::F32 | DatumType::I32),
+            is_byte && matches!(sums.element_type, ElementType::F32 | ElementType::I32),
             "expected sums and a zero point of 8 bits"
         );
-        Ok(vec![sums.with(zero_point.datum_type)])
+        Ok(vec![sums.with(zero_point.element_type)])
     }
 
-    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
         let scales = elements::<f32>(&inputs[1])?;
         let shape = inputs[0].shape();
         let channels = Channels::new(shape, &inputs[1], self.axis)?;
@@ -169,8 +168,8 @@ impl Kernel for Requantize {
                 tensor(shape, made)
             }};
         }
-        Ok(tvec![match inputs[2].datum_type() {
-            DatumType::U8 => quantized!(u8)?,
+        Ok(smallvec![match inputs[2].element_type() {
+            ElementType::U8 => quantized!(u8)?,
             _ => quantized!(i8)?,
         }])
     }
@@ -184,28 +183,28 @@ struct Dequantize {
 }
 
 impl Kernel for Dequantize {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
         let [input, scale, zero_point @ ..] = inputs else {
             bail!("expected 2 or 3 inputs, found {}", inputs.len());
         };
         expect_f32(&[scale])?;
-        expect_quantized(input.datum_type, true)?;
+        expect_quantized(input.element_type, true)?;
         if let Some(zero_point) = zero_point.first() {
             ensure!(
-                zero_point.datum_type == input.datum_type,
+                zero_point.element_type == input.element_type,
                 "the zero point has another type"
             );
         }
-        Ok(vec![input.with(DatumType::F32)])
+        Ok(vec![input.with(ElementType::F32)])
     }
 
-    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
         let scales = elements::<f32>(&inputs[1])?;
         let shape = inputs[0].shape();
         let zero_points = zero_points(inputs.get(2), scales.len())?;
         if self.block > 0 {
             let blocks = Blocks::new(shape, inputs[1].shape(), self.axis, self.block)?;
-            return Ok(tvec![blocks.scaled(&inputs[0], scales, &zero_points)?]);
+            return Ok(smallvec![blocks.scaled(&inputs[0], scales, &zero_points)?]);
         }
         let channels = Channels::new(shape, &inputs[1], self.axis)?;
         let mut made = vec![0.0f32; inputs[0].len()];
@@ -220,11 +219,11 @@ impl Kernel for Dequantize {
                 }
             };
         }
-        match inputs[0].datum_type() {
-            DatumType::U8 => floats!(u8),
-            DatumType::I8 => floats!(i8),
-            DatumType::U16 => floats!(u16),
-            DatumType::I16 => floats!(i16),
+        match inputs[0].element_type() {
+            ElementType::U8 => floats!(u8),
+            ElementType::I8 => floats!(i8),
+            ElementType::U16 => floats!(u16),
+            ElementType::I16 => floats!(i16),
             _ => {
                 for (from, to, channel) in channels.parts(elements::<i32>(&inputs[0])?, &mut made) {
                     let (scale, zero_point) = (scales[channel], i64::from(zero_points[channel]));
@@ -234,7 +233,7 @@ impl Kernel for Dequantize {
                 }
             }
         }
-        Ok(tvec![tensor(shape, made)?])
+        Ok(smallvec![tensor(shape, made)?])
     }
 }
 
@@ -242,19 +241,19 @@ impl Kernel for Dequantize {
 struct QuantizeDynamically;
 
 impl Kernel for QuantizeDynamically {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
         let [input] = inputs else {
             bail!("expected 1 input, found {}", inputs.len());
         };
         expect_f32(&[input])?;
         Ok(vec![
-            input.with(DatumType::U8),
-            Fact::new(DatumType::F32, []),
-            Fact::new(DatumType::U8, []),
+            input.with(ElementType::U8),
+            Fact::new(ElementType::F32, []),
+            Fact::new(ElementType::U8, []),
         ])
     }
 
-    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
         let input = elements::<f32>(&inputs[0])?;
         let (scale, zero_point) = range(input);
         let mut made = vec![0u8; input.len()];
@@ -263,10 +262,10 @@ impl Kernel for QuantizeDynamically {
             let shifted = if shifted < 0.0 { 0.0 } else { shifted };
             (if shifted > 255.0 { 255.0 } else { shifted }) as i32 as u8
         })?;
-        Ok(tvec![
+        Ok(smallvec![
             tensor(inputs[0].shape(), made)?,
-            tensor0(scale),
-            tensor0(zero_point as u8),
+            Tensor::scalar(scale),
+            Tensor::scalar(zero_point as u8),
         ])
     }
 }
@@ -329,7 +328,7 @@ struct Channels {
 }
 
 impl Channels {
-    fn new(shape: &[usize], scales: &Tensor, axis: i64) -> TractResult<Self> {
+    fn new(shape: &[usize], scales: &Tensor, axis: i64) -> Result<Self> {
         let count = scales.len();
         if count == 1 {
             return Ok(Self { inner: 1, count });
@@ -374,7 +373,7 @@ struct Blocks {
 }
 
 impl Blocks {
-    fn new(shape: &[usize], scales: &[usize], axis: i64, block: usize) -> TractResult<Self> {
+    fn new(shape: &[usize], scales: &[usize], axis: i64, block: usize) -> Result<Self> {
         let axis = axis::axis(axis, shape.len())?;
         let mut expected = shape.to_vec();
         expected[axis] = shape[axis].div_ceil(block);
@@ -390,7 +389,7 @@ impl Blocks {
         })
     }
 
-    fn scaled(&self, input: &Tensor, scales: &[f32], zero_points: &[i32]) -> TractResult<Tensor> {
+    fn scaled(&self, input: &Tensor, scales: &[f32], zero_points: &[i32]) -> Result<Tensor> {
         let mut made: Vec<f32> = Vec::with_capacity(input.len());
         let blocks = self.length.div_ceil(self.block);
         let mut pace = Pace::default();
@@ -412,11 +411,11 @@ impl Blocks {
                 }
             };
         }
-        match input.datum_type() {
-            DatumType::U8 => floats!(u8),
-            DatumType::I8 => floats!(i8),
-            DatumType::U16 => floats!(u16),
-            DatumType::I16 => floats!(i16),
+        match input.element_type() {
+            ElementType::U8 => floats!(u8),
+            ElementType::I8 => floats!(i8),
+            ElementType::U16 => floats!(u16),
+            ElementType::I16 => floats!(i16),
             _ => floats!(i32),
         }
         tensor(&self.shape, made)
@@ -424,7 +423,7 @@ impl Blocks {
 }
 
 /// As many zero points as there are scales.
-pub(super) fn zero_points(given: Option<&Arc<Tensor>>, count: usize) -> TractResult<Vec<i32>> {
+pub(super) fn zero_points(given: Option<&Arc<Tensor>>, count: usize) -> Result<Vec<i32>> {
     let zero_points = given.map(|tensor| integers(tensor)).transpose()?;
     let zero_points = zero_points.unwrap_or_else(|| vec![0; count]);
     ensure!(
@@ -455,27 +454,22 @@ fn each_to<A: Copy, B>(from: &[A], to: &mut [B], function: impl Fn(A) -> B) {
 }
 
 /// The same in parts, so that a request that is cancelled ends soon.
-fn paced<A: Copy, B>(
-    pace: &mut Pace,
-    from: &[A],
-    to: &mut [B],
-    function: impl Fn(A) -> B,
-) -> TractResult<()> {
+fn paced<A: Copy, B>(pace: &mut Pace, from: &[A], to: &mut [B], function: impl Fn(A) -> B) -> Result<()> {
     pace.pairs(from, to, |from, to| each_to(from, to, &function))
 }
 
-pub(super) fn integers(tensor: &Tensor) -> TractResult<Vec<i32>> {
-    Ok(match tensor.datum_type() {
-        DatumType::U8 => elements::<u8>(tensor)?.iter().map(|&x| x.into()).collect(),
-        DatumType::I8 => elements::<i8>(tensor)?.iter().map(|&x| x.into()).collect(),
-        DatumType::U16 => elements::<u16>(tensor)?.iter().map(|&x| x.into()).collect(),
-        DatumType::I16 => elements::<i16>(tensor)?.iter().map(|&x| x.into()).collect(),
+pub(super) fn integers(tensor: &Tensor) -> Result<Vec<i32>> {
+    Ok(match tensor.element_type() {
+        ElementType::U8 => elements::<u8>(tensor)?.iter().map(|&x| x.into()).collect(),
+        ElementType::I8 => elements::<i8>(tensor)?.iter().map(|&x| x.into()).collect(),
+        ElementType::U16 => elements::<u16>(tensor)?.iter().map(|&x| x.into()).collect(),
+        ElementType::I16 => elements::<i16>(tensor)?.iter().map(|&x| x.into()).collect(),
         _ => elements::<i32>(tensor)?.to_vec(),
     })
 }
 
-fn expect_f32(facts: &[&Fact]) -> TractResult<()> {
-    if facts.iter().all(|fact| fact.datum_type == DatumType::F32) {
+fn expect_f32(facts: &[&Fact]) -> Result<()> {
+    if facts.iter().all(|fact| fact.element_type == ElementType::F32) {
         return Ok(());
     }
     bail!(Unsupported::Anywhere(
@@ -483,9 +477,9 @@ fn expect_f32(facts: &[&Fact]) -> TractResult<()> {
     ))
 }
 
-fn expect_quantized(datum_type: DatumType, or_i32: bool) -> TractResult<()> {
-    use DatumType::{I8, I16, I32, U8, U16};
-    if matches!(datum_type, U8 | I8 | U16 | I16) || (or_i32 && datum_type == I32) {
+fn expect_quantized(element_type: ElementType, or_i32: bool) -> Result<()> {
+    use ElementType::{I8, I16, I32, U8, U16};
+    if matches!(element_type, U8 | I8 | U16 | I16) || (or_i32 && element_type == I32) {
         return Ok(());
     }
     bail!(Unsupported::Anywhere(

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tract_hir::internal::*;
+use onnx_kernels::prelude::*;
 
 use super::{
     attributes::Attributes,
@@ -12,9 +12,9 @@ use super::{
 };
 use crate::{lowered::OnnxNode, ops::kernel::Compute};
 
-pub(crate) fn quantized_pair(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn quantized_pair(node: &OnnxNode) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
-    let operand = |first: usize| -> TractResult<Operand> {
+    let operand = |first: usize| -> Result<Operand> {
         let position = |index: usize| attributes.position(index).context("an input is not given");
         Ok(Operand {
             scale: position(first)?,
@@ -45,17 +45,17 @@ struct Operand {
 }
 
 impl Kernel for QuantizedPair {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
         let (a, b) = (&inputs[0], &inputs[self.b]);
         ensure!(
-            matches!(a.datum_type, DatumType::U8 | DatumType::I8) && a.datum_type == b.datum_type,
+            matches!(a.element_type, ElementType::U8 | ElementType::I8) && a.element_type == b.element_type,
             "expected two tensors of UINT8 or of INT8"
         );
-        let shape = tract_core::broadcast::multi_broadcast(&[&a.shape, &b.shape])?;
-        Ok(vec![Fact::new(a.datum_type, shape)])
+        let shape = onnx_kernels::broadcast(&[&a.shape, &b.shape])?;
+        Ok(vec![Fact::new(a.element_type, shape)])
     }
 
-    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
         macro_rules! computed {
             ($T:ty) => {{
                 let mut numbers = [(0.0f32, 0.0f32); 3];
@@ -88,8 +88,8 @@ impl Kernel for QuantizedPair {
                 }
             }};
         }
-        Ok(tvec![match inputs[0].datum_type() {
-            DatumType::U8 => computed!(u8),
+        Ok(smallvec![match inputs[0].element_type() {
+            ElementType::U8 => computed!(u8),
             _ => computed!(i8),
         }])
     }

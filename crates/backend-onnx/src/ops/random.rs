@@ -9,7 +9,7 @@ use std::{
     },
 };
 
-use tract_hir::internal::*;
+use onnx_kernels::prelude::*;
 
 use super::{
     attributes::Attributes,
@@ -19,7 +19,7 @@ use super::{
 use crate::{cancelling::Pace, faults::Unsupported, lowered::OnnxNode, ops::kernel::Compute};
 
 /// `RandomNormal`, `RandomUniform`, the same like another tensor, or `Bernoulli`.
-pub(crate) fn random(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn random(node: &OnnxNode) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let float = |name: &str, default: f32| attributes.float(name, default);
     let drawn = match node.op_type.as_str() {
@@ -33,12 +33,10 @@ pub(crate) fn random(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
             high: float("high", 1.0),
         },
     };
-    let datum_type = match attributes.has("dtype") {
+    let element_type = match attributes.has("dtype") {
         true => {
             let datatype = i32::try_from(attributes.int("dtype", 1)).ok();
-            let datatype = datatype
-                .and_then(crate::dtype::from_onnx)
-                .and_then(crate::dtype::to_tract);
+            let datatype = datatype.and_then(ElementType::from_code);
             Some(datatype.context("a type that is not supported")?)
         }
         false => None,
@@ -47,7 +45,7 @@ pub(crate) fn random(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
     let is_like = node.op_type.ends_with("Like") || matches!(drawn, Drawn::Bernoulli);
     Ok(kernel(Random {
         drawn,
-        datum_type,
+        element_type,
         shape: match is_like {
             true => None,
             false => Some(dims.collect::<Result<_, _>>()?),
@@ -73,39 +71,39 @@ enum Drawn {
 #[derive(Debug)]
 struct Random {
     drawn: Drawn,
-    datum_type: Option<DatumType>,
+    element_type: Option<ElementType>,
     /// `None` for that of the input.
     shape: Option<Vec<usize>>,
     seed: Option<f32>,
 }
 
 impl Kernel for Random {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
         let shape = match &self.shape {
             Some(shape) => shape.iter().map(ToDim::to_dim).collect(),
             None => inputs.first().context("no input")?.shape.clone(),
         };
-        let of_input = inputs.first().map(|fact| fact.datum_type);
-        let datum_type = self.datum_type.or(of_input).unwrap_or(DatumType::F32);
-        let is_known = matches!(self.drawn, Drawn::Bernoulli) || datum_type.is_float();
+        let of_input = inputs.first().map(|fact| fact.element_type);
+        let element_type = self.element_type.or(of_input).unwrap_or(ElementType::F32);
+        let is_known = matches!(self.drawn, Drawn::Bernoulli) || element_type.is_float();
         if !is_known
             || inputs
                 .first()
-                .is_some_and(|fact| matches!(self.drawn, Drawn::Bernoulli) && !fact.datum_type.is_float())
+                .is_some_and(|fact| matches!(self.drawn, Drawn::Bernoulli) && !fact.element_type.is_float())
         {
             bail!(Unsupported::Anywhere("is supported for floats only".to_owned()));
         }
-        Ok(vec![Fact::new(datum_type, shape)])
+        Ok(vec![Fact::new(element_type, shape)])
     }
 
-    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
         let shape: Vec<usize> = match (&self.shape, inputs.first()) {
             (Some(shape), _) => shape.clone(),
             (None, Some(input)) => input.shape().to_vec(),
             (None, None) => bail!("no input"),
         };
-        let of_input = inputs.first().map(|input| input.datum_type());
-        let datum_type = self.datum_type.or(of_input).unwrap_or(DatumType::F32);
+        let of_input = inputs.first().map(|input| input.element_type());
+        let element_type = self.element_type.or(of_input).unwrap_or(ElementType::F32);
         let mut source = Source::new(self.seed);
         let of_bernoulli = match self.drawn {
             Drawn::Bernoulli => Some(inputs.first().context("no input")?.cast_to::<f32>()?),
@@ -127,7 +125,7 @@ impl Kernel for Random {
             }
             Ok(())
         })?;
-        Ok(tvec![of_type(drawn, datum_type)?])
+        Ok(smallvec![of_type(drawn, element_type)?])
     }
 }
 

@@ -6,7 +6,7 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-use tract_hir::internal::*;
+use onnx_kernels::prelude::*;
 
 use super::{
     attributes::Attributes,
@@ -23,7 +23,7 @@ use crate::{
 };
 
 /// An LSTM, GRU or RNN, by the node's type.
-pub(crate) fn recurrent(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn recurrent(node: &OnnxNode) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let cell = match node.op_type.as_str() {
         name if name.ends_with("LSTM") => Cell::Lstm,
@@ -113,7 +113,7 @@ impl Recurrent {
     }
 
     /// Checks what is known of the weights, and gives the hidden size.
-    fn hidden(&self, inputs: &[Fact]) -> TractResult<TDim> {
+    fn hidden(&self, inputs: &[Fact]) -> Result<Dim> {
         let (gates, directions) = (self.cell.gates(), self.directions.len());
         let (Some(x), Some(w), Some(r)) = (
             self.input(inputs, 0),
@@ -129,9 +129,9 @@ impl Recurrent {
         // Of weights, which dimension is that of units, and which that of what they are multiplied with.
         let [units, depth] = if self.is_quantized { [2, 1] } else { [1, 2] };
         let hidden = r.shape[depth].clone();
-        let agrees = |found: &TDim, expected: TDim| {
+        let agrees = |found: &Dim, expected: Dim| {
             ensure!(
-                *found == expected || found.to_i64().is_err() || expected.to_i64().is_err(),
+                *found == expected || found.to_i64().is_none() || expected.to_i64().is_none(),
                 "a dimension of {found} where {expected} is expected"
             );
             Ok(())
@@ -164,14 +164,14 @@ impl Recurrent {
         Ok(hidden)
     }
 
-    fn steps_and_batch<'f>(&self, x: &'f Fact) -> [&'f TDim; 2] {
+    fn steps_and_batch<'f>(&self, x: &'f Fact) -> [&'f Dim; 2] {
         match self.batch_first {
             true => [&x.shape[1], &x.shape[0]],
             false => [&x.shape[0], &x.shape[1]],
         }
     }
 
-    fn state_shape(&self, batch: &TDim, hidden: &TDim) -> Vec<TDim> {
+    fn state_shape(&self, batch: &Dim, hidden: &Dim) -> Vec<Dim> {
         let directions = self.directions.len().to_dim();
         match self.batch_first {
             true => vec![batch.clone(), directions, hidden.clone()],
@@ -181,21 +181,21 @@ impl Recurrent {
 }
 
 impl Kernel for Recurrent {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
         let hidden = self.hidden(inputs)?;
         let x = &inputs[0];
-        if !matches!(x.datum_type, DatumType::F32 | DatumType::F16) {
-            let name = crate::dtype::from_tract(x.datum_type).map_or("this type", |datatype| datatype.name());
+        if !matches!(x.element_type, ElementType::F32 | ElementType::F16) {
+            let name = x.element_type.name();
             bail!(Unsupported::Anywhere(format!("is not supported for {name}")));
         }
         if self.is_quantized {
             let are_bytes = [1, 2].iter().all(|&index| {
                 let weights = self.input(inputs, index);
-                weights.is_some_and(|fact| matches!(fact.datum_type, DatumType::U8 | DatumType::I8))
+                weights.is_some_and(|fact| matches!(fact.element_type, ElementType::U8 | ElementType::I8))
             });
             let has_scales = [8, 10].iter().all(|&index| {
                 self.input(inputs, index)
-                    .is_some_and(|fact| fact.datum_type == DatumType::F32)
+                    .is_some_and(|fact| fact.element_type == ElementType::F32)
             });
             ensure!(
                 are_bytes && has_scales,
@@ -210,21 +210,24 @@ impl Kernel for Recurrent {
         };
         let state = self.state_shape(batch, &hidden);
         let mut facts = vec![
-            Fact::new(x.datum_type, sequence),
-            Fact::new(x.datum_type, state.clone()),
-            Fact::new(x.datum_type, state),
+            Fact::new(x.element_type, sequence),
+            Fact::new(x.element_type, state.clone()),
+            Fact::new(x.element_type, state),
         ];
         facts.truncate(self.outputs);
         Ok(facts)
     }
 
-    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
         let facts: Vec<Fact> = inputs
             .iter()
-            .map(|input| Fact::new(input.datum_type(), input.shape().iter().map(ToDim::to_dim)))
+            .map(|input| Fact::new(input.element_type(), input.shape().iter().map(ToDim::to_dim)))
             .collect();
-        let hidden = self.hidden(&facts)?.to_usize()?;
-        let datum_type = inputs[0].datum_type();
+        let hidden = self
+            .hidden(&facts)?
+            .to_usize()
+            .context("a hidden size that is not known")?;
+        let element_type = inputs[0].element_type();
         let floats = |index: usize| {
             let input = self.input(inputs, index);
             input.map(|input| input.cast_to::<f32>()).transpose()
@@ -324,19 +327,19 @@ impl Kernel for Recurrent {
         let outputs = [(&shapes[0], sequence), (&shapes[1], last_h), (&shapes[1], last_c)];
         let outputs = outputs.into_iter().take(self.outputs);
         outputs
-            .map(|(shape, values)| of_type(tensor(shape, values)?, datum_type))
+            .map(|(shape, values)| of_type(tensor(shape, values)?, element_type))
             .collect()
     }
 }
 
-fn factors(weights: Option<&[f32]>, direction: usize, count: usize) -> TractResult<Factors<'_>> {
+fn factors(weights: Option<&[f32]>, direction: usize, count: usize) -> Result<Factors<'_>> {
     let weights = weights.context("no weights")?;
     Ok(Factors::Floats(&weights[direction * count..][..count]))
 }
 
 impl Recurrent {
     /// Weights of 8 bits as products read them. Constants are turned once.
-    fn turned(&self, inputs: &[Arc<Tensor>]) -> TractResult<Arc<Turned>> {
+    fn turned(&self, inputs: &[Arc<Tensor>]) -> Result<Arc<Turned>> {
         let made_of: Vec<&Arc<Tensor>> = [1, 2, 8, 9, 10, 11]
             .iter()
             .filter_map(|&index| self.input(inputs, index))
@@ -375,7 +378,7 @@ impl Recurrent {
     }
 
     /// The length of each sequence of the batch.
-    fn lengths(&self, inputs: &[Arc<Tensor>], sizes: Sizes) -> TractResult<Vec<usize>> {
+    fn lengths(&self, inputs: &[Arc<Tensor>], sizes: Sizes) -> Result<Vec<usize>> {
         let Some(lengths) = self.input(inputs, 4) else {
             return Ok(vec![sizes.steps; sizes.batch]);
         };

@@ -5,12 +5,12 @@
 
 use std::sync::Arc;
 
-use tract_hir::internal::*;
+use onnx_kernels::prelude::*;
 
 use super::{
     attributes::Attributes,
     axis,
-    elements::{Element, elements, tensor},
+    elements::{elements, tensor},
     kernel::{Fact, Kernel},
     sums::{Finish, Sums, Term, stages},
 };
@@ -20,7 +20,7 @@ use crate::{
     lowered::OnnxNode,
 };
 
-fn fold(node: &OnnxNode) -> TractResult<Fold> {
+fn fold(node: &OnnxNode) -> Result<Fold> {
     Ok(match node.op_type.as_str() {
         "ReduceSum" => Fold::Sum,
         "ReduceSumSquare" => Fold::SumSquare,
@@ -63,7 +63,7 @@ pub(super) struct Reduce {
 
 impl Reduce {
     /// A reduction, by its operator's name.
-    pub(super) fn of(node: &OnnxNode) -> TractResult<Self> {
+    pub(super) fn of(node: &OnnxNode) -> Result<Self> {
         let (fold, opset) = (fold(node)?, node.opset);
         let attributes = Attributes(node);
         let has_axes_input = opset >= 18 || (opset >= 13 && fold == Fold::Sum);
@@ -85,7 +85,7 @@ impl Reduce {
     }
 
     /// The axes in a run.
-    fn axes(&self, input: Option<&Arc<Tensor>>) -> TractResult<Vec<i64>> {
+    fn axes(&self, input: Option<&Arc<Tensor>>) -> Result<Vec<i64>> {
         match (&self.axes, input) {
             (Some(axes), _) => Ok(axes.clone()),
             (None, Some(axes)) => Ok(elements::<i64>(axes)?.to_vec()),
@@ -94,7 +94,7 @@ impl Reduce {
     }
 
     /// The shape of the result, for a size of each reduced axis.
-    pub(super) fn shape<D: Clone>(&self, shape: &[D], axes: Vec<i64>, one: &D) -> TractResult<TVec<D>> {
+    pub(super) fn shape<D: Clone>(&self, shape: &[D], axes: Vec<i64>, one: &D) -> Result<ShortVec<D>> {
         let dims = shape.iter().zip(self.reduced(axes, shape.len())?);
         let shape = dims.filter_map(|(dim, reduced)| match (reduced, self.keeps_dims) {
             (false, _) => Some(dim.clone()),
@@ -105,7 +105,7 @@ impl Reduce {
     }
 
     /// For each axis, whether it is reduced.
-    fn reduced(&self, given: Vec<i64>, rank: usize) -> TractResult<Vec<bool>> {
+    fn reduced(&self, given: Vec<i64>, rank: usize) -> Result<Vec<bool>> {
         let mut reduced = vec![false; rank];
         if given.is_empty() && !self.no_axes_is_no_op {
             reduced.fill(true);
@@ -118,43 +118,49 @@ impl Reduce {
 }
 
 impl Kernel for Reduce {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
         let axes = self.known_axes(inputs.get(1));
         let axes = axes.ok_or_else(|| Limit("needs its axes to be constant".to_owned()))?;
         let shape = self.shape(&inputs[0].shape, axes, &1.to_dim())?;
-        Ok(vec![Fact::new(inputs[0].datum_type, shape)])
+        Ok(vec![Fact::new(inputs[0].element_type, shape)])
     }
 
-    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
         let input = &inputs[0];
         let axes = self.axes(inputs.get(1))?;
         let reduced = self.reduced(axes.clone(), input.rank())?;
-        let made = match input.len() == 0 && input.datum_type().is_float() {
+        let made = match input.len() == 0 && input.element_type().is_float() {
             true => self.of_nothing(input, &reduced)?,
             false => self.folded(input, reduced)?,
         };
-        Ok(tvec![made.into_shape(&self.shape(input.shape(), axes, &1)?)?])
+        Ok(smallvec![made.into_shape(&self.shape(
+            input.shape(),
+            axes,
+            &1
+        )?)?])
     }
 }
 
 impl Reduce {
-    fn of_nothing(&self, input: &Tensor, reduced: &[bool]) -> TractResult<Tensor> {
+    fn of_nothing(&self, input: &Tensor, reduced: &[bool]) -> Result<Tensor> {
         let number = match self.fold {
             Fold::Sum | Fold::SumSquare | Fold::SumAbs | Fold::Mean | Fold::Norm => 0.0,
             Fold::Product => 1.0,
             Fold::Max | Fold::LogSumExp | Fold::LogSum => f32::NEG_INFINITY,
             Fold::Min => f32::INFINITY,
         };
-        let number = Tensor::from(number).cast_to_dt(input.datum_type())?.into_owned();
+        let number = Tensor::scalar(number)
+            .cast_to_type(input.element_type())?
+            .into_owned();
         let dims = input.shape().iter().zip(reduced);
-        let shape: TVec<usize> = dims
+        let shape: ShortVec<usize> = dims
             .map(|(&dim, &reduced)| if reduced { 1 } else { dim })
             .collect();
-        number.broadcast_scalar_to_shape(&shape)
+        number.broadcast_to(&shape)
     }
 
     /// The results, whose order is that of the axes that are kept.
-    fn folded(&self, input: &Tensor, reduced: Vec<bool>) -> TractResult<Tensor> {
+    fn folded(&self, input: &Tensor, reduced: Vec<bool>) -> Result<Tensor> {
         let shape = input.shape();
         macro_rules! real {
             ($T:ident) => {{
@@ -177,10 +183,10 @@ impl Reduce {
                 line(folded)
             }};
         }
-        match input.datum_type() {
-            DatumType::F32 => real!(f32),
-            DatumType::F64 => real!(f64),
-            DatumType::Bool => {
+        match input.element_type() {
+            ElementType::F32 => real!(f32),
+            ElementType::F64 => real!(f64),
+            ElementType::Bool => {
                 let truths = elements::<bool>(input)?;
                 line(match self.fold {
                     Fold::Max => folded(truths, shape, &reduced, false, |x| x, |a, b| a | b)?,
@@ -188,19 +194,19 @@ impl Reduce {
                     other => bail!("{other:?} of BOOL"),
                 })
             }
-            DatumType::U8 => self.whole::<u8>(input, &reduced),
-            DatumType::U16 => self.whole::<u16>(input, &reduced),
-            DatumType::U32 => self.whole::<u32>(input, &reduced),
-            DatumType::U64 => self.whole::<u64>(input, &reduced),
-            DatumType::I8 => self.whole::<i8>(input, &reduced),
-            DatumType::I16 => self.whole::<i16>(input, &reduced),
-            DatumType::I32 => self.whole::<i32>(input, &reduced),
-            DatumType::I64 => self.whole::<i64>(input, &reduced),
+            ElementType::U8 => self.whole::<u8>(input, &reduced),
+            ElementType::U16 => self.whole::<u16>(input, &reduced),
+            ElementType::U32 => self.whole::<u32>(input, &reduced),
+            ElementType::U64 => self.whole::<u64>(input, &reduced),
+            ElementType::I8 => self.whole::<i8>(input, &reduced),
+            ElementType::I16 => self.whole::<i16>(input, &reduced),
+            ElementType::I32 => self.whole::<i32>(input, &reduced),
+            ElementType::I64 => self.whole::<i64>(input, &reduced),
             other => bail!("{:?} of {other:?}", self.fold),
         }
     }
 
-    fn whole<T: Integer + Element>(&self, input: &Tensor, reduced: &[bool]) -> TractResult<Tensor> {
+    fn whole<T: Integer + Element>(&self, input: &Tensor, reduced: &[bool]) -> Result<Tensor> {
         let (shape, values) = (input.shape(), elements::<T>(input)?);
         let kept = shape.iter().zip(reduced).filter(|(_, reduced)| !**reduced);
         let groups: usize = kept.map(|(&dim, _)| dim).product();
@@ -237,11 +243,11 @@ impl Reduce {
 }
 
 /// Numbers without a shape yet.
-fn line<T: Element>(numbers: Vec<T>) -> TractResult<Tensor> {
+fn line<T: Element>(numbers: Vec<T>) -> Result<Tensor> {
     tensor(&[numbers.len()], numbers)
 }
 
-fn sums(input: &Tensor, reduced: Vec<bool>, term: Term, finish: Finish) -> TractResult<Tensor> {
+fn sums(input: &Tensor, reduced: Vec<bool>, term: Term, finish: Finish) -> Result<Tensor> {
     let sums = Sums {
         reduced,
         term,
@@ -268,7 +274,7 @@ pub(super) fn greatest<T: Copy + PartialOrd>(
     shape: &[usize],
     reduced: &[bool],
     least: T,
-) -> TractResult<Vec<T>> {
+) -> Result<Vec<T>> {
     folded(values, shape, reduced, least, |x| x, greater)
 }
 
@@ -280,7 +286,7 @@ fn folded<T: Copy>(
     start: T,
     term: impl Fn(T) -> T + Copy,
     join: impl Fn(T, T) -> T + Copy,
-) -> TractResult<Vec<T>> {
+) -> Result<Vec<T>> {
     let mut stages = stages(shape, reduced).into_iter();
     // Without axes each number is a result.
     let first = stages.next().unwrap_or([1, 1, values.len()]);
@@ -298,7 +304,7 @@ fn stage<T: Copy>(
     start: T,
     term: impl Fn(T) -> T + Copy,
     join: impl Fn(T, T) -> T + Copy,
-) -> TractResult<Vec<T>> {
+) -> Result<Vec<T>> {
     /// So many at a time, for vector instructions.
     const LANES: usize = 16;
     let mut made = vec![start; outside * width];
@@ -358,7 +364,7 @@ fn each_in_group<T: Copy>(
     shape: &[usize],
     reduced: &[bool],
     mut run: impl FnMut(T, usize),
-) -> TractResult<()> {
+) -> Result<()> {
     let mut groups = groups(shape, reduced);
     let mut pace = Pace::default();
     for part in numbers.chunks(PART) {
@@ -376,7 +382,7 @@ fn log_sum_exp<T: Copy>(
     wide: impl Fn(T) -> f64,
     shape: &[usize],
     reduced: &[bool],
-) -> TractResult<Vec<f64>> {
+) -> Result<Vec<f64>> {
     let kept = shape.iter().zip(reduced).filter(|(_, reduced)| !**reduced);
     let count: usize = kept.map(|(&dim, _)| dim).product();
     let mut greatest = vec![f64::NEG_INFINITY; count];
@@ -396,7 +402,7 @@ fn log_sum_exp<T: Copy>(
 }
 
 /// Arithmetic that wraps, as NumPy's does.
-trait Integer: Datum + Copy + Ord {
+trait Integer: Element + Copy + Ord {
     const ZERO: Self;
     const ONE: Self;
     const LEAST: Self;
@@ -465,7 +471,7 @@ mod tests {
             keeps_dims: false,
             no_axes_is_no_op: false,
         };
-        let input = Tensor::from_shape(shape, values).unwrap().into_arc_tensor();
+        let input = Tensor::from_shape(shape, values).unwrap().into_arc();
         let outputs = reduce.run(&[input]).unwrap();
         elements::<f32>(&outputs[0]).unwrap().to_vec()
     }
@@ -480,7 +486,7 @@ mod tests {
                 no_axes_is_no_op: false,
             };
             let input = Tensor::from_shape(&[1, values.len()], values).unwrap();
-            let outputs = reduce.run(&[input.into_arc_tensor()]).unwrap();
+            let outputs = reduce.run(&[input.into_arc()]).unwrap();
             elements::<i32>(&outputs[0]).unwrap()[0]
         };
         assert_eq!(of(Fold::Norm, &[-3, 4]), 5);

@@ -6,8 +6,8 @@ use std::{collections::HashMap, sync::LazyLock};
 
 use oip_types::ServiceError;
 use onnx_graph::operators::{self, Given, NEWEST};
+use onnx_kernels::prelude::*;
 use tensor_core::Quoted;
-use tract_hir::internal::*;
 
 use super::{
     attributes::Attributes,
@@ -143,7 +143,7 @@ pub(crate) fn check(
 }
 
 /// What computes a node, some of whose inputs are constants, and for which inputs.
-pub(super) fn build(node: &OnnxNode, constants: Constants<'_>) -> TractResult<(Box<dyn Compute>, NodeGuard)> {
+pub(super) fn build(node: &OnnxNode, constants: Constants<'_>) -> Result<(Box<dyn Compute>, NodeGuard)> {
     let rule = BY_NAME.get(&node.op_type).context("no rule")?;
     let compute = match rule.build {
         Build::Node(build) => build(node)?,

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use tract_hir::internal::*;
+use onnx_kernels::prelude::*;
 
 use super::{
     attributes::Attributes,
@@ -22,11 +22,11 @@ use crate::{
 };
 
 /// `Resize` or `Upsample` of any operator set.
-pub(crate) fn resize(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn resize(node: &OnnxNode) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let opset = node.opset;
     let is_old = node.op_type == "Upsample" || opset < 11;
-    let unknown = |what: String| -> TractError { Unsupported::Anywhere(what).into() };
+    let unknown = |what: String| -> Error { Unsupported::Anywhere(what).into() };
     let text = |name: &str, default: &str| attributes.text(name, default).to_owned();
     let mode = text("mode", "nearest");
     let places = match is_old {
@@ -162,7 +162,7 @@ struct Axis {
 
 /// Refuses what takes too much memory on the way: axes are resized one after the other, and the places that an axis is made of are
 /// listed.
-fn admit(plan: &[Axis]) -> TractResult<()> {
+fn admit(plan: &[Axis]) -> Result<()> {
     let longest = plan.iter().map(|axis| axis.to).max().unwrap_or(0);
     let sizes = plan.iter().map(|axis| axis.from.max(axis.to) as u64);
     let bytes = sizes.fold(size_of::<f32>() as u64, u64::saturating_mul);
@@ -185,7 +185,7 @@ const COLUMNS: usize = 1 << 12;
 const MAX_TAPS: usize = 1 << 24;
 
 impl Resize {
-    fn axes(&self, rank: usize) -> TractResult<Vec<usize>> {
+    fn axes(&self, rank: usize) -> Result<Vec<usize>> {
         let Some(axes) = &self.axes else {
             return Ok((0..rank).collect());
         };
@@ -193,7 +193,7 @@ impl Resize {
     }
 
     /// Scales, if they are what is given.
-    fn scales(&self, inputs: &[Fact]) -> TractResult<Option<Vec<f32>>> {
+    fn scales(&self, inputs: &[Fact]) -> Result<Option<Vec<f32>>> {
         if let Some(fixed) = &self.fixed {
             return Ok(Some(fixed.clone()));
         }
@@ -212,12 +212,12 @@ impl Resize {
     }
 
     /// The axes and methods of a resize, once all is known.
-    fn plan(&self, facts: &[Fact]) -> TractResult<Vec<Axis>> {
+    fn plan(&self, facts: &[Fact]) -> Result<Vec<Axis>> {
         let shape = facts[0].shape.iter();
         let shape: Vec<usize> = shape
-            .map(DimLike::to_usize)
-            .collect::<Result<_, _>>()
-            .map_err(|_| Limit("is supported for fixed sizes only".to_owned()))?;
+            .map(Size::to_usize)
+            .collect::<Option<_>>()
+            .ok_or_else(|| Limit("is supported for fixed sizes only".to_owned()))?;
         let axes = self.axes(shape.len())?;
         let mut plan: Vec<Axis> = shape
             .iter()
@@ -334,7 +334,7 @@ impl Resize {
     }
 
     /// For each element of an axis, where in the input it comes from and with which weights.
-    fn taps(&self, axis: &Axis) -> TractResult<Taps> {
+    fn taps(&self, axis: &Axis) -> Result<Taps> {
         if self.is_smooth {
             return self.smooth_taps(axis);
         }
@@ -384,7 +384,7 @@ impl Resize {
     }
 
     /// The same with antialias: the filter is as wide as what an element covers in the input.
-    fn smooth_taps(&self, axis: &Axis) -> TractResult<Taps> {
+    fn smooth_taps(&self, axis: &Axis) -> Result<Taps> {
         let last = axis.from as i64 - 1;
         let step = 1.0 / axis.scale;
         let width = match self.method {
@@ -444,7 +444,7 @@ impl Resize {
         axis.scale == 1.0 && axis.from == axis.to && !matches!(self.place, Place::Crop(_))
     }
 
-    fn interpolated(&self, input: &Tensor, plan: &[Axis]) -> TractResult<Tensor> {
+    fn interpolated(&self, input: &Tensor, plan: &[Axis]) -> Result<Tensor> {
         let mut shape = input.shape().to_vec();
         let mut values = elements::<f32>(input)?.to_vec();
         // The last axis first: the values are contiguous where there is most to do.
@@ -471,7 +471,7 @@ impl Resize {
 
     /// Of whole numbers, with the sums and the cut that ONNX Runtime has: four neighbours at once, of the last two axes or of the two
     /// before the channels.
-    fn interpolated_integers(&self, input: &Tensor, plan: &[Axis]) -> TractResult<Tensor> {
+    fn interpolated_integers(&self, input: &Tensor, plan: &[Axis]) -> Result<Tensor> {
         let channels_last = matches!(plan, [_, _, _, last] if plan[1].scale != 1.0 && last.scale == 1.0);
         let (outer, lines, columns, inner) = match (plan, channels_last) {
             ([lines, columns], _) => (1, lines, columns, 1),
@@ -479,7 +479,7 @@ impl Resize {
             ([batch, channels, lines, columns], false) => (batch.from * channels.from, lines, columns, 1),
             _ => bail!("{} dimensions", plan.len()),
         };
-        let shape: TVec<usize> = plan.iter().map(|axis| axis.to).collect();
+        let shape: ShortVec<usize> = plan.iter().map(|axis| axis.to).collect();
         let (image_length, line_length) = (input.len() / outer, input.len() / outer / lines.from);
         let width = columns.to * inner;
         macro_rules! resized {
@@ -528,9 +528,9 @@ impl Resize {
                 })
             }};
         }
-        match input.datum_type() {
-            DatumType::U8 => resized!(u8),
-            DatumType::I8 => resized!(i8),
+        match input.element_type() {
+            ElementType::U8 => resized!(u8),
+            ElementType::I8 => resized!(i8),
             _ => resized!(i32),
         }
     }
@@ -552,7 +552,7 @@ impl Resize {
     }
 
     /// Puts the value for what lies outside where an element comes from there.
-    fn extrapolate(&self, output: &mut Tensor, plan: &[Axis]) -> TractResult<()> {
+    fn extrapolate(&self, output: &mut Tensor, plan: &[Axis]) -> Result<()> {
         let Place::Crop(value) = self.place else {
             return Ok(());
         };
@@ -564,16 +564,20 @@ impl Resize {
             (0..axis.to).map(outside).collect()
         };
         let outside: Vec<Vec<bool>> = plan.iter().map(is_outside).collect();
-        let mut view = output.to_plain_array_view_mut::<f32>()?;
+        // Each axis by itself: blocks behind one place of it, for all places of those before it.
         let mut pace = Pace::default();
-        for (place, element) in view.indexed_iter_mut() {
-            pace.spend(1)?;
-            if outside
-                .iter()
-                .enumerate()
-                .any(|(axis, outside)| outside[place[axis]])
+        let elements = output.as_slice_mut::<f32>()?;
+        let mut inner = elements.len();
+        for (axis, outside) in plan.iter().zip(&outside) {
+            inner /= axis.to.max(1);
+            for (block, is_outside) in elements
+                .chunks_exact_mut(inner.max(1))
+                .zip(outside.iter().cycle())
             {
-                *element = value;
+                pace.spend(1 + block.len() as u64)?;
+                if *is_outside {
+                    block.fill(value);
+                }
             }
         }
         Ok(())
@@ -623,19 +627,25 @@ fn fixed_point(y: &Neighbours, x: &Neighbours, [a, b, c, d]: [i64; 4]) -> i64 {
         / (1 << 20)
 }
 
-fn scaled(size: usize, scale: f32) -> TractResult<usize> {
+fn scaled(size: usize, scale: f32) -> Result<usize> {
     let scaled = (size as f32 * scale).floor();
     ensure!(scale > 0.0 && scaled < 1e12, "a scale of {scale}");
     Ok(scaled as usize)
 }
 
 impl Kernel for Resize {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
         let input = inputs.first().context("no input")?;
-        let is_float = matches!(input.datum_type, DatumType::F32 | DatumType::F16 | DatumType::F64);
+        let is_float = matches!(
+            input.element_type,
+            ElementType::F32 | ElementType::F16 | ElementType::F64
+        );
         if !matches!(self.method, Method::Nearest(_)) && !is_float {
             let is_computed = matches!(self.method, Method::Linear)
-                && matches!(input.datum_type, DatumType::U8 | DatumType::I8 | DatumType::I32)
+                && matches!(
+                    input.element_type,
+                    ElementType::U8 | ElementType::I8 | ElementType::I32
+                )
                 && !self.is_smooth
                 && !matches!(self.place, Place::Crop(_))
                 && matches!(input.rank(), 2 | 4);
@@ -646,7 +656,7 @@ impl Kernel for Resize {
             }
         }
         let axes = self.axes(input.rank())?;
-        let mut output = input.with(input.datum_type);
+        let mut output = input.with(input.element_type);
         match self.scales(inputs)? {
             Some(scales) => {
                 ensure!(
@@ -658,15 +668,15 @@ impl Kernel for Resize {
                 for (&axis, &scale) in axes.iter().zip(&scales) {
                     let dim = &mut output.shape[axis];
                     *dim = match dim.to_usize() {
-                        Ok(size) => scaled(size, scale)?.to_dim(),
-                        Err(_) if scale == 1.0 => dim.clone(),
-                        Err(_) if scale > 0.0 && scale < 1e6 && scale.fract() == 0.0 => {
+                        Some(size) => scaled(size, scale)?.to_dim(),
+                        None if scale == 1.0 => dim.clone(),
+                        None if scale > 0.0 && scale < 1e6 && scale.fract() == 0.0 => {
                             dim.clone() * scale as i64
                         }
-                        Err(_) if scale > 1e-6 && (1.0 / scale).fract() == 0.0 => {
+                        None if scale > 1e-6 && (1.0 / scale).fract() == 0.0 => {
                             dim.clone() / (1.0 / scale) as u64
                         }
-                        Err(_) => bail!(Limit("scales that are not whole need fixed sizes".to_owned())),
+                        None => bail!(Limit("scales that are not whole need fixed sizes".to_owned())),
                     };
                 }
             }
@@ -699,17 +709,17 @@ impl Kernel for Resize {
         Ok(vec![output])
     }
 
-    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
         let facts = Fact::of_values(inputs);
         let plan = self.plan(&facts)?;
         let input = &inputs[0];
-        let datum_type = input.datum_type();
+        let element_type = input.element_type();
         if plan.iter().any(|axis| axis.to == 0 || axis.from == 0) {
-            let shape: TVec<usize> = plan.iter().map(|axis| axis.to).collect();
-            return Ok(tvec![Tensor::zero_dt(datum_type, &shape)?]);
+            let shape: ShortVec<usize> = plan.iter().map(|axis| axis.to).collect();
+            return Ok(smallvec![Tensor::zero_of(element_type, &shape)?]);
         }
         admit(&plan)?;
-        if datum_type.is_integer() && matches!(self.method, Method::Linear) && plan.len() == 4 {
+        if element_type.is_integer() && matches!(self.method, Method::Linear) && plan.len() == 4 {
             let resized: Vec<usize> = (0..4).filter(|&axis| !self.is_unchanged(&plan[axis])).collect();
             let is_image = matches!(*resized, [] | [2] | [3] | [2, 3] | [1] | [1, 2]);
             ensure!(
@@ -718,13 +728,13 @@ impl Kernel for Resize {
             );
         }
         let Method::Nearest(rounding) = self.method else {
-            if datum_type.is_integer() {
-                return Ok(tvec![self.interpolated_integers(input, &plan)?]);
+            if element_type.is_integer() {
+                return Ok(smallvec![self.interpolated_integers(input, &plan)?]);
             }
             let wide = input.cast_to::<f32>()?;
             let mut output = self.interpolated(&wide, &plan)?;
             self.extrapolate(&mut output, &plan)?;
-            return Ok(tvec![of_type(output, datum_type)?]);
+            return Ok(smallvec![of_type(output, element_type)?]);
         };
         let mut output = (**input).clone();
         // The last axis first: what is picked of the others are whole lines.
@@ -736,9 +746,9 @@ impl Kernel for Resize {
         if matches!(self.place, Place::Crop(_)) {
             let mut wide = output.cast_to::<f32>()?.into_owned();
             self.extrapolate(&mut wide, &plan)?;
-            output = of_type(wide, datum_type)?;
+            output = of_type(wide, element_type)?;
         }
-        Ok(tvec![output])
+        Ok(smallvec![output])
     }
 }
 

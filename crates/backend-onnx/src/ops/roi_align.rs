@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tract_hir::internal::*;
+use onnx_kernels::prelude::*;
 
 use super::{
     attributes::Attributes,
@@ -22,9 +22,9 @@ const MAX_SAMPLES: f64 = (1u64 << 30) as f64;
 /// Samples of one region along one axis.
 const MAX_PLACES: f64 = (1u64 << 20) as f64;
 
-pub(crate) fn roi_align(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn roi_align(node: &OnnxNode) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
-    let size = |name: &str| -> TractResult<usize> {
+    let size = |name: &str| -> Result<usize> {
         let size = usize::try_from(attributes.int(name, 1)).ok();
         let size = size.filter(|size| (1..1 << 16).contains(size));
         size.with_context(|| format!("{name} must be a positive number"))
@@ -67,16 +67,16 @@ struct RoiAlign {
 }
 
 impl Kernel for RoiAlign {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
         let [image, regions, indices] = inputs else {
             bail!("expected 3 inputs, found {}", inputs.len());
         };
         if let Some(other) = [image, regions]
             .into_iter()
-            .find(|fact| fact.datum_type != DatumType::F32)
+            .find(|fact| fact.element_type != ElementType::F32)
         {
             bail!(Unsupported::but_for_fp64(
-                other.datum_type,
+                other.element_type,
                 "is supported for FP32 only"
             ));
         }
@@ -85,7 +85,7 @@ impl Kernel for RoiAlign {
             "expected images, a row for each region and a list of which image each is in"
         );
         Ok(vec![Fact::new(
-            DatumType::F32,
+            ElementType::F32,
             [
                 regions.shape[0].clone(),
                 image.shape[1].clone(),
@@ -95,7 +95,7 @@ impl Kernel for RoiAlign {
         )])
     }
 
-    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
         let &[count, channels, height, width] = inputs[0].shape() else {
             bail!("expected images");
         };
@@ -144,7 +144,7 @@ impl Kernel for RoiAlign {
             }
         }
         let shape = [regions.len(), channels, self.height, self.width];
-        Ok(tvec![tensor(&shape, made)?])
+        Ok(smallvec![tensor(&shape, made)?])
     }
 }
 
@@ -254,12 +254,12 @@ mod tests {
             is_shifted: true,
             is_max: false,
         };
-        let numbers = |shape: &[usize], numbers: Vec<f32>| tensor(shape, numbers).unwrap().into_arc_tensor();
+        let numbers = |shape: &[usize], numbers: Vec<f32>| tensor(shape, numbers).unwrap().into_arc();
         // No columns, and a million lines.
         let inputs = [
             numbers(&[1, 1, 1, 1], vec![1.0]),
             numbers(&[1, 4], vec![0.0, 0.0, -1.0, 1e6]),
-            tensor(&[1], vec![0i64]).unwrap().into_arc_tensor(),
+            tensor(&[1], vec![0i64]).unwrap().into_arc(),
         ];
         assert!(align.run(&inputs).is_ok());
         let ended = while_cancelled(|| align.run(&inputs));

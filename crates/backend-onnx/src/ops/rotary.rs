@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tract_hir::internal::*;
+use onnx_kernels::prelude::*;
 
 use super::{
     attributes::Attributes,
@@ -16,10 +16,10 @@ use crate::{
     ops::kernel::Compute,
 };
 
-pub(crate) fn rotary_embedding(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn rotary_embedding(node: &OnnxNode) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let is_own = !node.domain.is_empty();
-    let size = |name: &str| -> TractResult<usize> {
+    let size = |name: &str| -> Result<usize> {
         let size = usize::try_from(attributes.int(name, 0)).ok();
         size.filter(|&size| size < 1 << 24)
             .with_context(|| format!("{name} must be a small number"))
@@ -59,14 +59,14 @@ struct RotaryEmbedding {
 }
 
 impl Kernel for RotaryEmbedding {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
         let [cos, sin] = self.caches.map(|place| inputs.get(place));
         let (Some(cos), Some(sin)) = (cos, sin) else {
             bail!("expected 3 inputs or more, found {}", inputs.len());
         };
         if [&inputs[0], cos, sin]
             .iter()
-            .any(|fact| fact.datum_type != DatumType::F32)
+            .any(|fact| fact.element_type != ElementType::F32)
         {
             bail!(Unsupported::Anywhere("is supported for FP32 only".to_owned()));
         }
@@ -75,10 +75,10 @@ impl Kernel for RotaryEmbedding {
             matches!(inputs[0].rank(), 3 | 4) && cos.rank() == caches && sin.rank() == caches,
             "expected a value of 3 or 4 dimensions, and caches of {caches}"
         );
-        Ok(vec![inputs[0].with(DatumType::F32)])
+        Ok(vec![inputs[0].with(ElementType::F32)])
     }
 
-    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
         let shape = inputs[0].shape();
         let [cos, sin] = self.caches.map(|place| &inputs[place]);
         let half = cos.shape()[cos.rank() - 1];
@@ -128,7 +128,7 @@ impl Kernel for RotaryEmbedding {
         let (cos, sin) = (elements::<f32>(cos)?, elements::<f32>(sin)?);
         let mut made = elements::<f32>(&inputs[0])?.to_vec();
         if made.is_empty() {
-            return Ok(tvec![tensor(shape, made)?]);
+            return Ok(smallvec![tensor(shape, made)?]);
         }
         let by_head = shape.len() == 4;
         let mut pace = Pace::default();
@@ -142,16 +142,16 @@ impl Kernel for RotaryEmbedding {
             let caches = [cos, sin].map(|cache| &cache[line * half..(line + 1) * half]);
             turn(&mut head[..turned], caches, self.is_interleaved);
         }
-        Ok(tvec![tensor(shape, made)?])
+        Ok(smallvec![tensor(shape, made)?])
     }
 }
 
 /// The lines of caches for each row of a batch, which are `count` lines long. One place is that of the first row.
-fn places(given: &Tensor, batch: usize, rows: usize, count: usize) -> TractResult<Vec<usize>> {
+fn places(given: &Tensor, batch: usize, rows: usize, count: usize) -> Result<Vec<usize>> {
     let given_shape = given.shape();
     let given = given.cast_to::<i64>()?;
     let given = elements::<i64>(&given)?;
-    let line = |place: i64| -> TractResult<usize> {
+    let line = |place: i64| -> Result<usize> {
         let line = usize::try_from(place).ok().filter(|&line| line < count);
         line.ok_or_else(|| {
             BadInput(format!(

@@ -1,7 +1,7 @@
 //! A row of the table of operators.
 
 use onnx_graph::operators::NEWEST;
-use tract_hir::internal::*;
+use onnx_kernels::prelude::*;
 
 use super::{
     attributes::Attributes,
@@ -15,10 +15,10 @@ use crate::{faults::Limit, lowered::OnnxNode, ops::kernel::Compute};
 pub(super) type Constants<'c> = &'c [Option<Arc<Tensor>>];
 
 /// Makes an operator by the attributes of its node.
-pub(super) type OfNode = fn(&OnnxNode) -> TractResult<Box<dyn Compute>>;
+pub(super) type OfNode = fn(&OnnxNode) -> Result<Box<dyn Compute>>;
 
 /// Makes an operator by the attributes of its node and by constants among its inputs.
-pub(super) type OfConstants = fn(&OnnxNode, Constants<'_>) -> TractResult<Box<dyn Compute>>;
+pub(super) type OfConstants = fn(&OnnxNode, Constants<'_>) -> Result<Box<dyn Compute>>;
 
 /// What makes the operator of a node.
 #[derive(Clone, Copy)]

@@ -2,24 +2,19 @@
 
 use std::sync::Arc;
 
-use tract_hir::internal::*;
+use onnx_kernels::prelude::*;
 
 use super::{
     attributes::Attributes,
     axis,
-    elements::{Element, elements, tensor},
+    elements::elements,
     kernel::{Fact, Kernel, kernel},
     picked::{Places, picked_of},
 };
-use crate::{
-    cancelling::Pace,
-    faults::BadInput,
-    lowered::OnnxNode,
-    ops::kernel::{Compute, unknown},
-};
+use crate::{cancelling::Pace, faults::BadInput, lowered::OnnxNode, ops::kernel::Compute};
 
 /// `ReverseSequence`: the first elements of each row, as many as its length says, the other way round.
-pub(crate) fn reverse_sequence(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn reverse_sequence(node: &OnnxNode) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let (time, batch) = (attributes.int("time_axis", 0), attributes.int("batch_axis", 1));
     ensure!(
@@ -37,7 +32,7 @@ struct ReverseSequence {
 }
 
 impl Kernel for ReverseSequence {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
         let [input, lengths] = inputs else {
             bail!("expected 2 inputs, found {}", inputs.len());
         };
@@ -45,10 +40,10 @@ impl Kernel for ReverseSequence {
             input.rank() >= 2 && lengths.rank() == 1,
             "expected two dimensions and a list of lengths"
         );
-        Ok(vec![input.with(input.datum_type)])
+        Ok(vec![input.with(input.element_type)])
     }
 
-    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
         let shape = inputs[0].shape();
         let (steps, batch) = match self.batch_first {
             true => (shape[1], shape[0]),
@@ -71,21 +66,21 @@ impl Kernel for ReverseSequence {
             )));
         }
         if inputs[0].len() == 0 {
-            return Ok(tvec![(*inputs[0]).clone()]);
+            return Ok(smallvec![(*inputs[0]).clone()]);
         }
-        let datum_type = inputs[0].datum_type();
-        dispatch_datum!(reversed(datum_type)(&inputs[0], lengths, self.batch_first))
-            .map(|reversed| tvec![reversed])
+        let element_type = inputs[0].element_type();
+        let made = with_unit!(element_type, U => reversed::<U>(&inputs[0], lengths, self.batch_first));
+        Ok(smallvec![made?])
     }
 }
 
 /// The rows of a value, each reversed up to its length: a step at a time, as a list of places would take more memory than small
 /// elements.
-fn reversed<T: Element>(value: &Tensor, lengths: &[i64], batch_first: bool) -> TractResult<Tensor> {
+fn reversed<U: Unit>(value: &Tensor, lengths: &[i64], batch_first: bool) -> Result<Tensor> {
     let shape = value.shape();
     let inner: usize = shape[2..].iter().product();
-    let elements = elements::<T>(value)?;
-    let mut made: Vec<T> = Vec::with_capacity(elements.len());
+    let elements = value.as_units::<U>()?;
+    let mut made: Vec<U> = Vec::with_capacity(elements.len());
     let mut pace = Pace::default();
     for first in 0..shape[0] {
         for second in 0..shape[1] {
@@ -108,11 +103,11 @@ fn reversed<T: Element>(value: &Tensor, lengths: &[i64], batch_first: bool) -> T
             }
         }
     }
-    tensor(shape, made)
+    Tensor::from_units(value.element_type(), shape, made)
 }
 
 /// `Compress`: the elements of an axis, or of all, for which a condition holds.
-pub(crate) fn compress(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn compress(node: &OnnxNode) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     Ok(kernel(Compress {
         axis: attributes.has("axis").then(|| attributes.int("axis", 0)),
@@ -126,30 +121,30 @@ struct Compress {
 }
 
 impl Compress {
-    fn axis(&self, rank: usize) -> TractResult<Option<usize>> {
+    fn axis(&self, rank: usize) -> Result<Option<usize>> {
         self.axis.map(|axis| axis::axis(axis, rank)).transpose()
     }
 }
 
 impl Kernel for Compress {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
         let [input, condition] = inputs else {
             bail!("expected 2 inputs, found {}", inputs.len());
         };
         ensure!(condition.rank() == 1, "expected a list of conditions");
-        let count = unknown();
+        let count = Dim::unknown();
         let shape = match self.axis(input.rank())? {
-            None => tvec![count.to_dim()],
+            None => smallvec![count.to_dim()],
             Some(axis) => {
                 let mut shape = input.shape.clone();
                 shape[axis] = count.to_dim();
                 shape
             }
         };
-        Ok(vec![Fact::new(input.datum_type, shape)])
+        Ok(vec![Fact::new(input.element_type, shape)])
     }
 
-    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
         let input = &inputs[0];
         let count = [input.len()];
         let (shape, axis) = match self.axis(input.rank())? {
@@ -166,16 +161,16 @@ impl Kernel for Compress {
         }
         // A list is quicker where many blocks are picked from, if it is smaller than they are.
         let blocks: usize = shape[..axis].iter().product();
-        let block = shape[axis + 1..].iter().product::<usize>() * input.datum_type().size_of();
+        let block = shape[axis + 1..].iter().product::<usize>() * input.element_type().size_of();
         if blocks < 2 || blocks.saturating_mul(block) < size_of::<usize>() {
-            return Ok(tvec![picked_of(input, shape, axis, Places::Where(wanted))?]);
+            return Ok(smallvec![picked_of(input, shape, axis, Places::Where(wanted))?]);
         }
         let places = wanted.iter().enumerate().filter(|(_, wanted)| **wanted);
         let count = wanted.iter().filter(|wanted| **wanted).count();
         let mut list = Vec::with_capacity(count);
         list.extend(places.map(|(place, _)| place));
         let places: Vec<usize> = list;
-        Ok(tvec![picked_of(input, shape, axis, Places::List(&places))?])
+        Ok(smallvec![picked_of(input, shape, axis, Places::List(&places))?])
     }
 }
 

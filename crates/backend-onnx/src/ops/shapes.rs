@@ -1,6 +1,6 @@
 //! Broadcasting of shapes: of numbers in a run, of expressions before it.
 
-use tract_hir::internal::*;
+use onnx_kernels::prelude::*;
 
 use crate::faults::ensure_input;
 
@@ -8,9 +8,9 @@ use crate::faults::ensure_input;
 ///
 /// # Errors
 /// [`BadInput`](crate::faults::BadInput) if two sizes of one axis differ and neither is 1.
-pub(crate) fn broadcast(shapes: &[&[usize]]) -> TractResult<TVec<usize>> {
+pub(crate) fn broadcast(shapes: &[&[usize]]) -> Result<ShortVec<usize>> {
     let rank = shapes.iter().map(|shape| shape.len()).max().unwrap_or(0);
-    let mut joined: TVec<usize> = tvec![1; rank];
+    let mut joined: ShortVec<usize> = smallvec![1; rank];
     for shape in shapes {
         for (size, &other) in joined[rank - shape.len()..].iter_mut().zip(*shape) {
             if *size == 1 {
@@ -29,26 +29,26 @@ pub(crate) fn broadcast(shapes: &[&[usize]]) -> TractResult<TVec<usize>> {
 ///
 /// # Errors
 /// As [`broadcast`].
-pub(crate) fn broadcast_dims(shapes: &[&[TDim]]) -> TractResult<TVec<TDim>> {
+pub(crate) fn broadcast_dims(shapes: &[&[Dim]]) -> Result<ShortVec<Dim>> {
     let rank = shapes.iter().map(|shape| shape.len()).max().unwrap_or(0);
-    let mut joined: TVec<TDim> = tvec![TDim::Val(1); rank];
+    let mut joined: ShortVec<Dim> = smallvec![Dim::Known(1); rank];
     for shape in shapes {
         for (size, other) in joined[rank - shape.len()..].iter_mut().zip(*shape) {
-            if *other == TDim::Val(1) || size == other {
+            if *other == Dim::Known(1) || size == other {
                 continue;
             }
-            *size = match (&*size, other) {
-                (TDim::Val(1), other) => other.clone(),
-                (TDim::Val(one), TDim::Val(other)) => {
+            *size = match (*size, *other) {
+                (Dim::Known(1), other) => other,
+                (Dim::Known(one), Dim::Known(other)) => {
                     ensure_input!(
                         one == other,
                         "the shapes {shapes:?} cannot be broadcast together: {one} and {other} elements along one axis"
                     );
                     continue;
                 }
-                (TDim::Val(_), _) => continue,
-                (_, TDim::Val(_)) => other.clone(),
-                (one, other) => one.clone().broadcast(other.clone())?,
+                (Dim::Known(_), _) => continue,
+                (_, other @ Dim::Known(_)) => other,
+                _ => Dim::unknown(),
             };
         }
     }
@@ -56,9 +56,9 @@ pub(crate) fn broadcast_dims(shapes: &[&[TDim]]) -> TractResult<TVec<TDim>> {
 }
 
 /// The sizes, if all of them are known.
-pub(crate) fn known(shape: &[TDim]) -> Option<TVec<usize>> {
-    let size = |dim: &TDim| match dim {
-        TDim::Val(size) => usize::try_from(*size).ok(),
+pub(crate) fn known(shape: &[Dim]) -> Option<ShortVec<usize>> {
+    let size = |dim: &Dim| match dim {
+        Dim::Known(size) => usize::try_from(*size).ok(),
         _ => None,
     };
     shape.iter().map(size).collect()
@@ -90,7 +90,7 @@ mod tests {
     fn sizes_that_are_unknown_follow_from_others() {
         let scope = SymbolScope::default();
         let (n, m) = (scope.sym("n").to_dim(), scope.sym("m").to_dim());
-        let dims = |a: &TDim, b: &TDim| broadcast_dims(&[std::slice::from_ref(a), std::slice::from_ref(b)]);
+        let dims = |a: &Dim, b: &Dim| broadcast_dims(&[std::slice::from_ref(a), std::slice::from_ref(b)]);
         for (a, b, expected) in [
             (&n, &n, &n),
             (&n, &1.to_dim(), &n),

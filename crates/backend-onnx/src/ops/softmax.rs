@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use tract_hir::internal::*;
+use onnx_kernels::prelude::*;
 
 use super::{
     attributes::Attributes,
@@ -14,7 +14,7 @@ use super::{
 use crate::{cancelling::Pace, lowered::OnnxNode, ops::kernel::Compute};
 
 /// `Softmax` and `LogSoftmax` of any operator set.
-pub(crate) fn softmax(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn softmax(node: &OnnxNode) -> Result<Box<dyn Compute>> {
     let coerces = node.opset < 13;
     Ok(kernel(Softmax {
         axis: Attributes(node).int("axis", if coerces { 1 } else { -1 }),
@@ -32,7 +32,7 @@ struct Softmax {
 }
 
 impl Kernel for Softmax {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
         let rank = inputs[0].rank() as i64;
         // The end is an axis of nothing, which stands for one element, before operator set 13 only.
         let end = if self.coerces { rank + 1 } else { rank.max(1) };
@@ -41,10 +41,10 @@ impl Kernel for Softmax {
             "axis {} of rank {rank}",
             self.axis
         );
-        Ok(vec![inputs[0].with(inputs[0].datum_type)])
+        Ok(vec![inputs[0].with(inputs[0].element_type)])
     }
 
-    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
         let shape = inputs[0].shape();
         let from_end = if self.axis < 0 { shape.len() as i64 } else { 0 };
         let axis = usize::try_from(self.axis + from_end)?.min(shape.len());
@@ -52,12 +52,12 @@ impl Kernel for Softmax {
             (true, _) | (_, None) => (shape[axis..].iter().product(), 1),
             (false, Some(&dim)) => (dim, shape[axis + 1..].iter().product()),
         };
-        if inputs[0].datum_type() == DatumType::F64 {
+        if inputs[0].element_type() == ElementType::F64 {
             let mut values = elements::<f64>(&inputs[0])?.to_vec();
             if !values.is_empty() {
                 precise(&mut values, count, inner, self.are_logarithms)?;
             }
-            return Ok(tvec![tensor(shape, values)?]);
+            return Ok(smallvec![tensor(shape, values)?]);
         }
         let mut values = elements::<f32>(&inputs[0])?.to_vec();
         if !values.is_empty() {
@@ -70,12 +70,12 @@ impl Kernel for Softmax {
                 pace: &mut pace,
             })?;
         }
-        Ok(tvec![tensor(shape, values)?])
+        Ok(smallvec![tensor(shape, values)?])
     }
 }
 
 /// Rows of `count` numbers.
-pub(super) fn rows(values: &mut [f32], count: usize) -> TractResult<()> {
+pub(super) fn rows(values: &mut [f32], count: usize) -> Result<()> {
     pulp::Arch::new().dispatch(Groups {
         values,
         count,
@@ -98,10 +98,10 @@ struct Groups<'v> {
 const LANES: usize = 16;
 
 impl pulp::WithSimd for Groups<'_> {
-    type Output = TractResult<()>;
+    type Output = Result<()>;
 
     #[inline(always)]
-    fn with_simd<S: pulp::Simd>(self, _: S) -> TractResult<()> {
+    fn with_simd<S: pulp::Simd>(self, _: S) -> Result<()> {
         let Self {
             values,
             count,
@@ -213,7 +213,7 @@ fn columns(block: &mut [f32], inner: usize, from: usize, width: usize, are_logar
 }
 
 /// Of FP64, over `count` elements that stand `inner` apart.
-fn precise(values: &mut [f64], count: usize, inner: usize, are_logarithms: bool) -> TractResult<()> {
+fn precise(values: &mut [f64], count: usize, inner: usize, are_logarithms: bool) -> Result<()> {
     let mut pace = Pace::default();
     for block in values.chunks_exact_mut(count * inner) {
         for lane in 0..inner {

@@ -2,15 +2,12 @@
 
 use std::cmp::Ordering;
 
-use tract_hir::prelude::TractResult;
+use onnx_kernels::prelude::*;
 
 use crate::{cancelling::Pace, size};
 
 /// Sorts elements; equal ones stay in their order.
-pub(super) fn sort_by<T: Copy>(
-    elements: &mut Vec<T>,
-    compare: impl Fn(&T, &T) -> Ordering,
-) -> TractResult<()> {
+pub(super) fn sort_by<T: Copy>(elements: &mut Vec<T>, compare: impl Fn(&T, &T) -> Ordering) -> Result<()> {
     /// So many are sorted at once.
     const FEW: usize = 1 << 16;
     if elements.len() <= FEW {
@@ -30,7 +27,7 @@ pub(super) fn sorted(
     length: usize,
     steps: usize,
     compare: &dyn Fn(usize, usize) -> Ordering,
-) -> TractResult<Vec<usize>> {
+) -> Result<Vec<usize>> {
     /// Parts that are sorted at once.
     const RUN: usize = 1 << 12;
     // So few that they take no longer than many that are compared at once.

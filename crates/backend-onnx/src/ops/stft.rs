@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tract_hir::internal::*;
+use onnx_kernels::prelude::*;
 
 use super::{
     attributes::Attributes,
@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// `STFT` of FP32 or FP64, computed in FP64.
-pub(crate) fn stft(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn stft(node: &OnnxNode) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     Ok(kernel(Stft {
         window: attributes.position(2),
@@ -39,13 +39,13 @@ struct Stft {
 
 impl Stft {
     /// The numbers of a frame.
-    fn frame(&self, inputs: &[Fact]) -> TractResult<usize> {
+    fn frame(&self, inputs: &[Fact]) -> Result<usize> {
         let window = match self.window.and_then(|place| inputs.get(place)) {
             None => None,
             Some(window) => match &*window.shape {
                 [size] => {
                     let size = size.to_usize();
-                    Some(size.map_err(|_| Limit("needs a window of a fixed size".to_owned()))?)
+                    Some(size.ok_or_else(|| Limit("needs a window of a fixed size".to_owned()))?)
                 }
                 shape => bail!("a window of {} dimensions", shape.len()),
             },
@@ -72,7 +72,7 @@ impl Stft {
 }
 
 /// A number that must be known before the model runs.
-fn positive(fact: &Fact, name: &str) -> TractResult<usize> {
+fn positive(fact: &Fact, name: &str) -> Result<usize> {
     let Some(&[number]) = fact.integers().as_deref() else {
         bail!(Limit(format!("needs {name} to be a constant number")));
     };
@@ -93,35 +93,35 @@ fn frames(signal: usize, frame: usize, step: usize) -> Result<usize, BadInput> {
 }
 
 impl Kernel for Stft {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
         let [signal, step, ..] = inputs else {
             bail!("expected at least 2 inputs, found {}", inputs.len());
         };
         let (batch, length) = match &*signal.shape {
             [batch, length] => (batch, length),
             [batch, length, parts] => {
-                if let Ok(parts) = parts.to_usize() {
+                if let Some(parts) = parts.to_usize() {
                     admit_parts(parts)?;
                 }
                 (batch, length)
             }
             shape => bail!("a signal of {} dimensions, expected 2 or 3", shape.len()),
         };
-        if !matches!(signal.datum_type, DatumType::F32 | DatumType::F64) {
+        if !matches!(signal.element_type, ElementType::F32 | ElementType::F64) {
             bail!(Unsupported::Anywhere(
                 "is supported for FP32 and FP64 only".to_owned()
             ));
         }
         let (frame, step) = (self.frame(inputs)?, positive(step, "frame_step")?);
         let frames = match length.to_usize() {
-            Ok(length) => frames(length, frame, step)?.to_dim(),
-            Err(_) => (length.clone() - frame.to_dim()) / step as u64 + 1,
+            Some(length) => frames(length, frame, step)?.to_dim(),
+            None => (length.clone() - frame.to_dim()) / step as u64 + 1,
         };
         let shape = [batch.clone(), frames, self.bins(frame).to_dim(), 2.to_dim()];
-        Ok(vec![Fact::new(signal.datum_type, shape)])
+        Ok(vec![Fact::new(signal.element_type, shape)])
     }
 
-    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
         let facts = Fact::of_values(inputs);
         let (frame, step) = (self.frame(&facts)?, positive(&facts[1], "frame_step")?);
         let signal = &inputs[0];
@@ -133,7 +133,7 @@ impl Kernel for Stft {
         admit_parts(parts)?;
         let (frames, bins) = (frames(length, frame, step)?, self.bins(frame));
         let made = [batch, frames, bins, 2];
-        size::admit_shape(DatumType::F64, &made)?;
+        size::admit_shape(ElementType::F64, &made)?;
         // A line, what it is computed in, and tables.
         size::admit_now(Transform::bytes(frame))?;
         let values = signal.cast_to::<f64>()?;
@@ -167,11 +167,11 @@ impl Kernel for Stft {
             }
         }
         let transformed = tensor(&made, results)?;
-        Ok(tvec![of_type(transformed, signal.datum_type())?])
+        Ok(smallvec![of_type(transformed, signal.element_type())?])
     }
 }
 
-fn admit_parts(parts: usize) -> TractResult<()> {
+fn admit_parts(parts: usize) -> Result<()> {
     ensure_input!(
         matches!(parts, 1 | 2),
         "{parts} parts of the numbers of a STFT, expected 1 (real) or 2 (complex)"

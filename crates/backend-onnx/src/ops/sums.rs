@@ -5,10 +5,10 @@ use std::{
     sync::Arc,
 };
 
-use tract_hir::internal::*;
+use onnx_kernels::prelude::*;
 
 use super::{
-    elements::{Element, elements, tensor},
+    elements::{elements, tensor},
     kernel::{Fact, Kernel},
 };
 use crate::cancelling::Pace;
@@ -41,28 +41,28 @@ pub(super) enum Finish {
 }
 
 impl Kernel for Sums {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
         let dims = inputs[0].shape.iter().zip(&self.reduced);
         let shape = dims.map(|(dim, &reduced)| if reduced { 1.into() } else { dim.clone() });
-        Ok(vec![Fact::new(inputs[0].datum_type, shape)])
+        Ok(vec![Fact::new(inputs[0].element_type, shape)])
     }
 
-    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
-        Ok(tvec![self.of(&inputs[0])?])
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
+        Ok(smallvec![self.of(&inputs[0])?])
     }
 }
 
 impl Sums {
     /// The sums of FP32 or FP64.
-    pub(super) fn of(&self, input: &Tensor) -> TractResult<Tensor> {
-        match input.datum_type() {
-            DatumType::F32 => self.sums::<f32>(input),
-            DatumType::F64 => self.sums::<f64>(input),
+    pub(super) fn of(&self, input: &Tensor) -> Result<Tensor> {
+        match input.element_type() {
+            ElementType::F32 => self.sums::<f32>(input),
+            ElementType::F64 => self.sums::<f64>(input),
             other => bail!("a sum of {other:?}"),
         }
     }
 
-    fn sums<T: Float>(&self, input: &Tensor) -> TractResult<Tensor> {
+    fn sums<T: Float>(&self, input: &Tensor) -> Result<Tensor> {
         let shape = input.shape();
         let values = elements::<T>(input)?;
         let mut stages = stages(shape, &self.reduced).into_iter();
@@ -89,7 +89,7 @@ impl Sums {
             sums.iter_mut().for_each(|sum| *sum = finish(*sum));
         }
         let dims = shape.iter().zip(&self.reduced);
-        let shape: TVec<usize> = dims
+        let shape: ShortVec<usize> = dims
             .map(|(&dim, &reduced)| if reduced { 1 } else { dim })
             .collect();
         tensor(&shape, sums)
@@ -97,8 +97,8 @@ impl Sums {
 }
 
 /// The three sizes of each reduction of neighbouring axes, from the last ones: what is outside of the axes, along them, and inside.
-pub(super) fn stages(shape: &[usize], reduced: &[bool]) -> TVec<[usize; 3]> {
-    let mut stages = tvec![];
+pub(super) fn stages(shape: &[usize], reduced: &[bool]) -> ShortVec<[usize; 3]> {
+    let mut stages = smallvec![];
     let (mut end, mut kept_inside) = (shape.len(), 1usize);
     while let Some(last) = reduced[..end].iter().rposition(|&reduced| reduced) {
         let first = reduced[..last].iter().rposition(|&reduced| !reduced);
@@ -149,7 +149,7 @@ fn stage<T: Float>(
     values: &[T],
     [outside, along, width]: [usize; 3],
     term: impl Fn(T) -> T + Copy,
-) -> TractResult<Vec<T>> {
+) -> Result<Vec<T>> {
     let mut sums = vec![T::default(); outside * width];
     if along * width == 0 {
         return Ok(sums);
@@ -230,7 +230,7 @@ mod tests {
             term: finish.0,
             finish: finish.1,
         };
-        let input = tensor(shape, values).unwrap().into_arc_tensor();
+        let input = tensor(shape, values).unwrap().into_arc();
         sums.run(&[input]).unwrap().swap_remove(0)
     }
 

@@ -169,12 +169,7 @@ pub(super) static RULES: &[Rule] = &[
         .since(9)
         .takes(&["value"])
         .by(fill::constant_of_shape),
-    op("Conv")
-        .takes(CONV)
-        .of(FLOATS)
-        .wide()
-        .given(when::window)
-        .by(windows::conv),
+    op("Conv").takes(CONV).of(FLOATS).wide().by(windows::conv),
     op("ConvInteger")
         .since(10)
         .takes(CONV)
@@ -237,11 +232,7 @@ pub(super) static RULES: &[Rule] = &[
         .when(when::einsum)
         .by(einsum::einsum),
     op("Elu").takes(ALPHA).of(FLOATS).wide().by(functions::function),
-    op("Equal")
-        .takes(LEGACY)
-        .of(ALL)
-        .given(when::comparison)
-        .by(compare::compare),
+    op("Equal").takes(LEGACY).of(ALL).by(compare::compare),
     op("Erf").since(9).of(SHORT_FLOATS).wide().by(functions::function),
     op("Exp").of(FLOATS).wide().by(functions::function),
     op("Expand").shaped_by(&[1]).since(8).by(fill::expand),
@@ -263,7 +254,7 @@ pub(super) static RULES: &[Rule] = &[
         ])
         .when(when::recurrent)
         .own(recurrent::recurrent),
-    op("Gather").takes(AXIS).given(when::indices).by(moves::gather),
+    op("Gather").takes(AXIS).by(moves::gather),
     op("GatherElements").since(11).takes(AXIS).by(indexed::taken),
     op("GatherND").since(11).takes(&["batch_dims"]).by(indexed::taken),
     op("Gelu")
@@ -286,16 +277,8 @@ pub(super) static RULES: &[Rule] = &[
         .takes(&["p"])
         .own(lp_pool::global_lp_pool),
     op("GlobalMaxPool").of(FLOATS).by(reductions::global_pool),
-    op("Greater")
-        .takes(LEGACY)
-        .of(NUMBERS)
-        .given(when::comparison)
-        .by(compare::compare),
-    op("GreaterOrEqual")
-        .since(12)
-        .of(NUMBERS)
-        .given(when::comparison)
-        .by(compare::compare),
+    op("Greater").takes(LEGACY).of(NUMBERS).by(compare::compare),
+    op("GreaterOrEqual").since(12).of(NUMBERS).by(compare::compare),
     op("GridSample")
         .since(16)
         .takes(&["align_corners", "mode", "padding_mode"])
@@ -367,16 +350,8 @@ pub(super) static RULES: &[Rule] = &[
         .of(FLOATS)
         .wide()
         .by(functions::function),
-    op("Less")
-        .takes(LEGACY)
-        .of(NUMBERS)
-        .given(when::comparison)
-        .by(compare::compare),
-    op("LessOrEqual")
-        .since(12)
-        .of(NUMBERS)
-        .given(when::comparison)
-        .by(compare::compare),
+    op("Less").takes(LEGACY).of(NUMBERS).by(compare::compare),
+    op("LessOrEqual").since(12).of(NUMBERS).by(compare::compare),
     op("Log").of(FLOATS).wide().by(functions::function),
     op("LogSoftmax")
         .takes(AXIS)
@@ -405,14 +380,9 @@ pub(super) static RULES: &[Rule] = &[
             "strides",
         ])
         .own(lp_pool::lp_pool),
-    op("MatMul")
-        .of(FACTORS.and(WIDE))
-        .wide()
-        .given(when::product)
-        .by(products::mat_mul),
+    op("MatMul").of(FACTORS.and(WIDE)).wide().by(products::mat_mul),
     op("MatMulInteger")
         .since(10)
-        .given(when::product)
         .with(integer_products::mat_mul_integer),
     op("Max").of(NUMBERS).wide().by(pairs::pair),
     op("MaxPool")
@@ -705,11 +675,7 @@ pub(super) static RULES: &[Rule] = &[
         .takes(&["axis", "keepdims"])
         .control(),
     op("Sqrt").of(FLOATS).wide().by(functions::function),
-    op("Squeeze")
-        .sized_by(&[1])
-        .takes(&["axes"])
-        .given(when::squeeze)
-        .by(views::squeeze),
+    op("Squeeze").sized_by(&[1]).takes(&["axes"]).by(views::squeeze),
     op("StringConcat").since(20).own(pieces_of_text::string_concat),
     op("StringNormalizer")
         .since(10)
@@ -744,11 +710,7 @@ pub(super) static RULES: &[Rule] = &[
         .of(FLOATS)
         .wide()
         .by(functions::function),
-    op("Tile")
-        .shaped_by(&[1])
-        .since(6)
-        .given(when::tile)
-        .by(fill::tile),
+    op("Tile").shaped_by(&[1]).since(6).by(fill::tile),
     op("TopK")
         .sized_by(&[1])
         .scalars(&[1])

@@ -1,6 +1,6 @@
 //! Numbers that are sums of a few others with weights, as an axis is resized.
 
-use tract_hir::internal::TractResult;
+use onnx_kernels::prelude::*;
 
 use crate::cancelling::Pace;
 
@@ -24,13 +24,7 @@ impl Taps {
     ///
     /// # Errors
     /// If the request ends meanwhile.
-    pub(super) fn apply(
-        &self,
-        from: &[f32],
-        to: &mut [f32],
-        inner: usize,
-        pace: &mut Pace,
-    ) -> TractResult<()> {
+    pub(super) fn apply(&self, from: &[f32], to: &mut [f32], inner: usize, pace: &mut Pace) -> Result<()> {
         /// Numbers between two looks at the request.
         const PART: usize = 1 << 18;
         let rows = (PART / inner.max(1)).max(1);

@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use tract_hir::internal::*;
+use onnx_kernels::prelude::*;
 
 use super::{
     attributes::Attributes,
@@ -17,12 +17,12 @@ use crate::{
     cancelling::Pace,
     faults::{BadInput, Unsupported},
     lowered::OnnxNode,
-    ops::kernel::{Compute, unknown},
+    ops::kernel::Compute,
     size,
 };
 
 /// `StringNormalizer`: words in one case, without stop words.
-pub(crate) fn string_normalizer(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn string_normalizer(node: &OnnxNode) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let case = match attributes.text("case_change_action", "NONE") {
         "LOWER" => Case::Lower,
@@ -61,25 +61,25 @@ struct StringNormalizer {
 }
 
 impl Kernel for StringNormalizer {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
         let [input] = inputs else {
             bail!("expected 1 input, found {}", inputs.len());
         };
-        if input.datum_type != DatumType::String || !matches!(input.rank(), 1 | 2) {
+        if input.element_type != ElementType::String || !matches!(input.rank(), 1 | 2) {
             bail!(Unsupported::Anywhere(
                 "takes strings of one or two dimensions".to_owned()
             ));
         }
-        let mut fact = input.with(DatumType::String);
+        let mut fact = input.with(ElementType::String);
         if !self.stopwords.is_empty() {
-            let count = unknown();
+            let count = Dim::unknown();
             let last = fact.rank() - 1;
             fact.shape[last] = count.to_dim();
         }
         Ok(vec![fact])
     }
 
-    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
         let mut shape: Vec<usize> = inputs[0].shape().to_vec();
         if let [rows, _] = *shape
             && rows != 1
@@ -113,12 +113,12 @@ impl Kernel for StringNormalizer {
         if let Some(last) = shape.last_mut() {
             *last = words.len();
         }
-        Ok(tvec![tensor(&shape, words)?])
+        Ok(smallvec![tensor(&shape, words)?])
     }
 }
 
 /// `TfIdfVectorizer`: counts of words and of sequences of words.
-pub(crate) fn tf_idf(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn tf_idf(node: &OnnxNode) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let mode = match attributes.text("mode", "") {
         "TF" => Mode::Tf,
@@ -126,7 +126,7 @@ pub(crate) fn tf_idf(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
         "TFIDF" => Mode::TfIdf,
         other => bail!("the mode {other:?}"),
     };
-    let number = |name: &str| -> TractResult<usize> { Ok(usize::try_from(attributes.int(name, 0))?) };
+    let number = |name: &str| -> Result<usize> { Ok(usize::try_from(attributes.int(name, 0))?) };
     let (shortest, longest) = (number("min_gram_length")?, number("max_gram_length")?);
     let skips = number("max_skip_count")?;
     ensure!(
@@ -232,7 +232,7 @@ struct TfIdf {
 
 impl TfIdf {
     /// How often each sequence is in a row.
-    fn count(&self, words: &[Word], pace: &mut Pace) -> TractResult<Vec<f32>> {
+    fn count(&self, words: &[Word], pace: &mut Pace) -> Result<Vec<f32>> {
         let mut counts = vec![0f32; self.width];
         pace.spend(self.width as u64)?;
         for length in self.lengths.clone() {
@@ -260,30 +260,30 @@ impl TfIdf {
 }
 
 impl Kernel for TfIdf {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
         let [input] = inputs else {
             bail!("expected 1 input, found {}", inputs.len());
         };
         let is_known = matches!(
-            input.datum_type,
-            DatumType::String | DatumType::I32 | DatumType::I64
+            input.element_type,
+            ElementType::String | ElementType::I32 | ElementType::I64
         );
         if !is_known || !matches!(input.rank(), 1 | 2) {
             bail!(Unsupported::Anywhere(
                 "takes strings or whole numbers of one or two dimensions".to_owned()
             ));
         }
-        let mut shape: TVec<TDim> = input.shape[..input.rank() - 1].iter().cloned().collect();
+        let mut shape: ShortVec<Dim> = input.shape[..input.rank() - 1].iter().cloned().collect();
         shape.push(self.width.to_dim());
-        Ok(vec![Fact::new(DatumType::F32, shape)])
+        Ok(vec![Fact::new(ElementType::F32, shape)])
     }
 
-    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
         let mut shape: Vec<usize> = inputs[0].shape().to_vec();
         let beside = inputs[0].len() * (size_of::<Word>() + size_of::<i64>());
         size::admit_now(size::of_value(&inputs[0]).saturating_add(beside as u64))?;
-        let words: Vec<Word> = match inputs[0].datum_type() {
-            DatumType::String => elements::<String>(&inputs[0])?
+        let words: Vec<Word> = match inputs[0].element_type() {
+            ElementType::String => elements::<String>(&inputs[0])?
                 .iter()
                 .cloned()
                 .map(Word::Text)
@@ -311,6 +311,6 @@ impl Kernel for TfIdf {
             counts.extend(self.count(&words[row * length..(row + 1) * length], &mut pace)?);
         }
         shape.push(self.width);
-        Ok(tvec![tensor(&shape, counts)?])
+        Ok(smallvec![tensor(&shape, counts)?])
     }
 }

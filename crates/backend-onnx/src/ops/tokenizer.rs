@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use onnx_kernels::prelude::*;
 use regex::{Regex, RegexBuilder};
-use tract_hir::internal::*;
 
 use super::{
     attributes::Attributes,
@@ -14,7 +14,7 @@ use crate::{
     cancelling::Pace,
     faults::{BadInput, Limit, Unsupported, ensure_input},
     lowered::OnnxNode,
-    ops::kernel::{Compute, unknown},
+    ops::kernel::Compute,
     size,
 };
 
@@ -27,7 +27,7 @@ const MAX_EXPRESSION: usize = 1 << 17;
 /// Expressions of one node.
 const MAX_SEPARATORS: usize = 1 << 8;
 
-pub(crate) fn tokenizer(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn tokenizer(node: &OnnxNode) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let separators = attributes.texts("separators")?;
     if separators.len() > MAX_SEPARATORS {
@@ -43,7 +43,7 @@ pub(crate) fn tokenizer(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
             separators
                 .iter()
                 .map(|text| expression(text))
-                .collect::<TractResult<_>>()?,
+                .collect::<Result<_>>()?,
         ),
         (text, _) => Method::Matches(expression(text)?),
     };
@@ -59,7 +59,7 @@ pub(crate) fn tokenizer(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
 const MAX_PATTERN: usize = 1 << 14;
 
 /// An expression of RE2, whose classes have the letters of ASCII only.
-pub(super) fn expression(text: &str) -> TractResult<Expression> {
+pub(super) fn expression(text: &str) -> Result<Expression> {
     if text.len() > MAX_PATTERN {
         bail!(Unsupported::Here(format!(
             "an expression of {} bytes is not supported, only of {MAX_PATTERN}",
@@ -159,7 +159,7 @@ impl Expression {
     ///
     /// # Errors
     /// [`BadInput`] for a text that is so long that the search could take long.
-    pub(super) fn within(&self, text: &str) -> TractResult<&Regex> {
+    pub(super) fn within(&self, text: &str) -> Result<&Regex> {
         let most = MAX_SEARCH / self.size;
         ensure_input!(
             text.len() <= most,
@@ -192,7 +192,7 @@ struct Tokenizer {
 
 impl Tokenizer {
     /// Each search may look at all of the rest.
-    fn tokens<'t>(&self, text: &'t str, pace: &mut Pace) -> TractResult<Vec<&'t str>> {
+    fn tokens<'t>(&self, text: &'t str, pace: &mut Pace) -> Result<Vec<&'t str>> {
         let mut tokens: Vec<&str> = Vec::new();
         match &self.method {
             Method::Letters => {
@@ -228,7 +228,7 @@ impl Tokenizer {
     }
 }
 
-fn admit(tokens: usize) -> TractResult<()> {
+fn admit(tokens: usize) -> Result<()> {
     if tokens > MAX_TOKENS {
         bail!(BadInput(format!("more than the limit of {MAX_TOKENS} tokens")));
     }
@@ -236,20 +236,20 @@ fn admit(tokens: usize) -> TractResult<()> {
 }
 
 impl Kernel for Tokenizer {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
         let [input] = inputs else {
             bail!("expected 1 input, found {}", inputs.len());
         };
-        if input.datum_type != DatumType::String || !matches!(input.rank(), 1 | 2) {
+        if input.element_type != ElementType::String || !matches!(input.rank(), 1 | 2) {
             bail!(Limit("takes strings of one or two dimensions".to_owned()));
         }
-        let mut fact = input.with(DatumType::String);
-        let count = unknown();
+        let mut fact = input.with(ElementType::String);
+        let count = Dim::unknown();
         fact.shape.push(count.to_dim());
         Ok(vec![fact])
     }
 
-    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
         let mut pace = Pace::default();
         let texts = elements::<String>(&inputs[0])?;
         let mut rows: Vec<Vec<&str>> = Vec::with_capacity(texts.len());
@@ -289,7 +289,7 @@ impl Kernel for Tokenizer {
         }
         let mut shape = inputs[0].shape().to_vec();
         shape.push(width);
-        Ok(tvec![tensor(&shape, tokens)?])
+        Ok(smallvec![tensor(&shape, tokens)?])
     }
 }
 
@@ -307,7 +307,7 @@ mod tests {
             padding: String::new(),
             shortest: 1,
         };
-        let texts = |count: usize| Arc::new(tensor1(&vec!["ab".repeat(1 << 10); count]));
+        let texts = |count: usize| Arc::new(Tensor::vector(&vec!["ab".repeat(1 << 10); count]));
         assert_eq!(letters.run(&[texts(2)]).unwrap()[0].shape(), [2, 2048]);
         let error = letters.run(&[texts((MAX_TOKENS >> 11) + 1)]).unwrap_err();
         assert!(error.is::<BadInput>(), "{error}");

@@ -2,12 +2,12 @@
 
 use std::{cmp::Ordering, sync::Arc};
 
-use tract_hir::internal::*;
+use onnx_kernels::prelude::*;
 
 use super::{
     attributes::Attributes,
     axis,
-    elements::{elements, scalar, tensor, with_number},
+    elements::{elements, scalar, tensor},
     kernel::{Fact, Kernel, kernel},
     sorting::sort_by,
 };
@@ -15,11 +15,11 @@ use crate::{
     cancelling::Pace,
     faults::{Refusal, ensure_input},
     lowered::OnnxNode,
-    ops::kernel::{Compute, unknown},
+    ops::kernel::Compute,
     size,
 };
 
-pub(crate) fn top_k(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn top_k(node: &OnnxNode) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     Ok(kernel(TopK {
         axis: attributes.int("axis", -1),
@@ -37,7 +37,7 @@ struct TopK {
 }
 
 impl Kernel for TopK {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
         let (values, count) = match (inputs, self.given) {
             ([values], Some(count)) => (values, count.to_dim()),
             ([values, count], None) => {
@@ -46,14 +46,14 @@ impl Kernel for TopK {
                 }
                 let count = match count.dims().as_deref() {
                     Some([count]) => count.clone(),
-                    _ => unknown(),
+                    _ => Dim::unknown(),
                 };
                 (values, count)
             }
             _ => bail!("expected 2 inputs, found {}", inputs.len()),
         };
         let axis = axis::axis(self.axis, values.rank())?;
-        if let Ok(number) = count.to_i64() {
+        if let Some(number) = count.to_i64() {
             let most = values.shape[axis].to_i64().unwrap_or(i64::MAX);
             if !(0..=most).contains(&number) {
                 bail!(Refusal(format!(
@@ -64,17 +64,17 @@ impl Kernel for TopK {
         }
         let mut shape = values.shape.clone();
         shape[axis] = count;
-        let places = Fact::new(DatumType::I64, shape.iter().cloned());
-        Ok(vec![Fact::new(values.datum_type, shape), places])
+        let places = Fact::new(ElementType::I64, shape.iter().cloned());
+        Ok(vec![Fact::new(values.element_type, shape), places])
     }
 
-    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
         let values = &inputs[0];
         let count = match self.given {
             Some(count) => count,
             None => scalar::<i64>(&*inputs.get(1).context("no count")?.cast_to::<i64>()?)?,
         };
-        let mut shape: TVec<usize> = values.shape().into();
+        let mut shape: ShortVec<usize> = values.shape().into();
         let axis = axis::axis(self.axis, shape.len())?;
         let size = shape[axis];
         let count_of_size = usize::try_from(count).ok().filter(|&count| count <= size);
@@ -84,7 +84,7 @@ impl Kernel for TopK {
         shape[axis] = count;
         let total: usize = shape.iter().product();
         let mut places = vec![0i64; total];
-        let made = with_number!(values.datum_type(), T => {
+        let made = with_number!(values.element_type(), T => {
             let given = elements::<T>(values)?;
             let mut made = vec![T::default(); total];
             if total > 0 {
@@ -95,7 +95,7 @@ impl Kernel for TopK {
             }
             tensor(&shape, made)?
         });
-        Ok(tvec![made, tensor(&shape, places)?])
+        Ok(smallvec![made, tensor(&shape, places)?])
     }
 }
 
@@ -107,7 +107,7 @@ impl TopK {
         made: &mut [T],
         places: &mut [i64],
         [size, inner]: [usize; 2],
-    ) -> TractResult<()> {
+    ) -> Result<()> {
         // Equal ones come in their order, as ONNX has it.
         let order = |a: &(T, usize), b: &(T, usize)| {
             let order = ascending(&a.0, &b.0);
@@ -163,13 +163,13 @@ mod tests {
     use super::*;
     use crate::faults::BadInput;
 
-    fn top(largest: bool, values: Tensor, count: i64) -> TractResult<TVec<Tensor>> {
+    fn top(largest: bool, values: Tensor, count: i64) -> Result<ShortVec<Tensor>> {
         let top_k = TopK {
             axis: 0,
             largest,
             given: None,
         };
-        top_k.run(&[Arc::new(values), Arc::new(tensor1(&[count]))])
+        top_k.run(&[Arc::new(values), Arc::new(Tensor::vector(&[count]))])
     }
 
     #[test]
@@ -177,9 +177,9 @@ mod tests {
         let mut values: Vec<f32> = (0..100u8).map(|number| f32::from(number % 10)).collect();
         values[50] = f32::NAN;
         values[20] = f32::NAN;
-        let greatest = top(true, tensor1(&values), 5).unwrap();
-        assert_eq!(greatest[1], tensor1(&[20i64, 50, 9, 19, 29]));
-        let least = top(false, tensor1(&values), 99).unwrap();
+        let greatest = top(true, Tensor::vector(&values), 5).unwrap();
+        assert_eq!(greatest[1], Tensor::vector(&[20i64, 50, 9, 19, 29]));
+        let least = top(false, Tensor::vector(&values), 99).unwrap();
         let places = elements::<i64>(&least[1]).unwrap();
         assert_eq!((&places[..3], &places[97..]), (&[0, 10, 30][..], &[99, 20][..]));
     }
@@ -187,12 +187,12 @@ mod tests {
     #[test]
     fn more_than_there_are_is_the_requests_fault() {
         for count in [-1, 4, i64::MAX] {
-            let error = top(true, tensor1(&[1i64, 2, 3]), count).unwrap_err();
+            let error = top(true, Tensor::vector(&[1i64, 2, 3]), count).unwrap_err();
             assert!(error.is::<BadInput>(), "{error}");
         }
-        let all = top(true, tensor2(&[[1i64, 9], [3, 4], [2, 6]]), 2).unwrap();
-        assert_eq!(all[0], tensor2(&[[3i64, 9], [2, 6]]));
-        assert_eq!(all[1], tensor2(&[[1i64, 0], [2, 2]]));
-        assert_eq!(top(true, tensor1(&[1i64]), 0).unwrap()[0].shape(), [0]);
+        let all = top(true, Tensor::matrix(&[[1i64, 9], [3, 4], [2, 6]]), 2).unwrap();
+        assert_eq!(all[0], Tensor::matrix(&[[3i64, 9], [2, 6]]));
+        assert_eq!(all[1], Tensor::matrix(&[[1i64, 0], [2, 2]]));
+        assert_eq!(top(true, Tensor::vector(&[1i64]), 0).unwrap()[0].shape(), [0]);
     }
 }

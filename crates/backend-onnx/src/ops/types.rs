@@ -1,6 +1,6 @@
 use std::fmt;
 
-use tract_hir::prelude::DatumType;
+use onnx_kernels::prelude::*;
 
 /// A set of element types.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,23 +37,21 @@ impl Types {
         Self(self.0 | other.0)
     }
 
-    pub(crate) fn contains(self, datum_type: DatumType) -> bool {
-        let single = match datum_type {
-            DatumType::Bool => Self::BOOL,
-            DatumType::U8 | DatumType::QU8(_) => Self::U8,
-            DatumType::U16 => Self::U16,
-            DatumType::U32 => Self::U32,
-            DatumType::U64 => Self::U64,
-            DatumType::I8 | DatumType::QI8(_) => Self::I8,
-            DatumType::I16 => Self::I16,
-            DatumType::I32 | DatumType::QI32(_) => Self::I32,
-            // Dimensions are INT64 to ONNX.
-            DatumType::I64 | DatumType::TDim => Self::I64,
-            DatumType::F16 => Self::F16,
-            DatumType::F32 => Self::F32,
-            DatumType::F64 => Self::F64,
-            DatumType::String => Self::STRING,
-            _ => return false,
+    pub(crate) fn contains(self, element_type: ElementType) -> bool {
+        let single = match element_type {
+            ElementType::Bool => Self::BOOL,
+            ElementType::U8 => Self::U8,
+            ElementType::U16 => Self::U16,
+            ElementType::U32 => Self::U32,
+            ElementType::U64 => Self::U64,
+            ElementType::I8 => Self::I8,
+            ElementType::I16 => Self::I16,
+            ElementType::I32 => Self::I32,
+            ElementType::I64 => Self::I64,
+            ElementType::F16 => Self::F16,
+            ElementType::F32 => Self::F32,
+            ElementType::F64 => Self::F64,
+            ElementType::String => Self::STRING,
         };
         self.0 & single.0 != 0
     }

@@ -1,7 +1,7 @@
 //! Convolutions along any number of axes as matrix products of the weights with columns of windows (im2col). Only so many columns are
 //! written out at a time that they stay in the caches.
 
-use tract_hir::prelude::TractResult;
+use onnx_kernels::prelude::*;
 
 use super::pooling::Axis;
 use crate::{cancelling::Pace, size};
@@ -36,9 +36,9 @@ impl Unfolded<'_> {
         images: &[T],
         weights: &[T],
         result: &mut [U],
-        multiply: impl Fn(&[T], &[T], [usize; 3], &mut [U], &mut Pace) -> TractResult<()>,
+        multiply: impl Fn(&[T], &[T], [usize; 3], &mut [U], &mut Pace) -> Result<()>,
         sum: impl Fn(U, U) -> U,
-    ) -> TractResult<()> {
+    ) -> Result<()> {
         let positions: usize = self.axes.iter().map(|axis| axis.count).product();
         let sizes = self.axes.iter().map(|axis| axis.size);
         let image = sizes.fold(self.channels, usize::saturating_mul);

@@ -2,12 +2,12 @@
 
 use std::{cmp::Ordering, sync::Arc};
 
-use tract_hir::internal::*;
+use onnx_kernels::prelude::*;
 
 use super::{
     attributes::Attributes,
     axis,
-    elements::{Element, elements, tensor},
+    elements::{elements, tensor},
     kernel::{Fact, Kernel, kernel},
     sorting::sorted,
 };
@@ -15,11 +15,11 @@ use crate::{
     cancelling::Pace,
     faults::{BadInput, Unsupported},
     lowered::OnnxNode,
-    ops::kernel::{Compute, unknown},
+    ops::kernel::Compute,
     size,
 };
 
-pub(crate) fn unique(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn unique(node: &OnnxNode) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     Ok(kernel(Unique {
         axis: attributes.has("axis").then(|| attributes.int("axis", 0)),
@@ -38,58 +38,58 @@ struct Unique {
 }
 
 impl Unique {
-    fn axis(&self, rank: usize) -> TractResult<Option<usize>> {
+    fn axis(&self, rank: usize) -> Result<Option<usize>> {
         self.axis.map(|axis| axis::axis(axis, rank)).transpose()
     }
 }
 
 impl Kernel for Unique {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
         let [input] = inputs else {
             bail!("expected 1 input, found {}", inputs.len());
         };
-        let count = unknown();
+        let count = Dim::unknown();
         let (shape, length) = match self.axis(input.rank())? {
-            None => (tvec![count.clone()], input.shape.iter().product()),
+            None => (smallvec![count.clone()], input.shape.iter().product()),
             Some(axis) => {
                 let mut shape = input.shape.clone();
                 let length = std::mem::replace(&mut shape[axis], count.clone());
                 (shape, length)
             }
         };
-        if input.datum_type == DatumType::Bool || input.datum_type == DatumType::F16 {
+        if input.element_type == ElementType::Bool || input.element_type == ElementType::F16 {
             bail!(Unsupported::Anywhere(
                 "is supported for numbers and strings only".to_owned()
             ));
         }
-        let places = |dim: TDim| Fact::new(DatumType::I64, [dim]);
+        let places = |dim: Dim| Fact::new(ElementType::I64, [dim]);
         Ok(vec![
-            Fact::new(input.datum_type, shape),
+            Fact::new(input.element_type, shape),
             places(count.clone()),
             places(length),
             places(count),
         ])
     }
 
-    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
         let input = &inputs[0];
         let all = [input.len()];
         let (shape, axis) = match self.axis(input.rank())? {
             Some(axis) => (input.shape(), axis),
             None => (&all[..], 0),
         };
-        match input.datum_type() {
-            DatumType::String => self.chosen(elements::<String>(input)?, shape, axis),
-            DatumType::F32 => self.chosen(elements::<f32>(input)?, shape, axis),
-            DatumType::F64 => self.chosen(elements::<f64>(input)?, shape, axis),
-            DatumType::U8 => self.chosen(elements::<u8>(input)?, shape, axis),
-            DatumType::U16 => self.chosen(elements::<u16>(input)?, shape, axis),
-            DatumType::U32 => self.chosen(elements::<u32>(input)?, shape, axis),
-            DatumType::U64 => self.chosen(elements::<u64>(input)?, shape, axis),
-            DatumType::I8 => self.chosen(elements::<i8>(input)?, shape, axis),
-            DatumType::I16 => self.chosen(elements::<i16>(input)?, shape, axis),
-            DatumType::I32 => self.chosen(elements::<i32>(input)?, shape, axis),
-            DatumType::I64 => self.chosen(elements::<i64>(input)?, shape, axis),
+        match input.element_type() {
+            ElementType::String => self.chosen(elements::<String>(input)?, shape, axis),
+            ElementType::F32 => self.chosen(elements::<f32>(input)?, shape, axis),
+            ElementType::F64 => self.chosen(elements::<f64>(input)?, shape, axis),
+            ElementType::U8 => self.chosen(elements::<u8>(input)?, shape, axis),
+            ElementType::U16 => self.chosen(elements::<u16>(input)?, shape, axis),
+            ElementType::U32 => self.chosen(elements::<u32>(input)?, shape, axis),
+            ElementType::U64 => self.chosen(elements::<u64>(input)?, shape, axis),
+            ElementType::I8 => self.chosen(elements::<i8>(input)?, shape, axis),
+            ElementType::I16 => self.chosen(elements::<i16>(input)?, shape, axis),
+            ElementType::I32 => self.chosen(elements::<i32>(input)?, shape, axis),
+            ElementType::I64 => self.chosen(elements::<i64>(input)?, shape, axis),
             other => bail!("values of {other:?} have no order"),
         }
     }
@@ -101,7 +101,7 @@ impl Unique {
         values: &[T],
         shape: &[usize],
         axis: usize,
-    ) -> TractResult<TVec<Tensor>> {
+    ) -> Result<ShortVec<Tensor>> {
         let (length, inner) = (shape[axis], shape[axis + 1..].iter().product::<usize>());
         // What is not equal to itself has no place in an order.
         if values.iter().any(|value| value.partial_cmp(value).is_none()) {
@@ -164,7 +164,7 @@ impl Unique {
         made_shape[axis] = firsts.len();
         let count = [firsts.len()];
         let numbers = |places: Vec<usize>| places.into_iter().map(|place| place as i64).collect::<Vec<i64>>();
-        Ok(tvec![
+        Ok(smallvec![
             tensor(&made_shape, made)?,
             tensor(&count, numbers(firsts))?,
             tensor(&[length], numbers(inverse))?,

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use tract_hir::internal::*;
+use onnx_kernels::prelude::*;
 
 use super::{
     attributes::Attributes,
@@ -14,12 +14,12 @@ use crate::{cancelling::Pace, lowered::OnnxNode, ops::kernel::Compute};
 
 /// Runs `$body` with `$T` bound to the Rust type of whole numbers.
 macro_rules! with_whole {
-    ($datum_type:expr, $T:ident => $body:expr) => {
-        with_whole!(@match $datum_type, $T => $body, U8 u8, U16 u16, U32 u32, U64 u64, I8 i8, I16 i16, I32 i32, I64 i64)
+    ($element_type:expr, $T:ident => $body:expr) => {
+        with_whole!(@match $element_type, $T => $body, U8 u8, U16 u16, U32 u32, U64 u64, I8 i8, I16 i16, I32 i32, I64 i64)
     };
-    (@match $datum_type:expr, $T:ident => $body:expr, $($name:ident $type:ty),*) => {
-        match $datum_type {
-            $(DatumType::$name => {
+    (@match $element_type:expr, $T:ident => $body:expr, $($name:ident $type:ty),*) => {
+        match $element_type {
+            $(ElementType::$name => {
                 type $T = $type;
                 $body
             })*
@@ -29,7 +29,7 @@ macro_rules! with_whole {
 }
 
 /// `Abs`, `Neg`, `Sign`, `Shrink` or `BitwiseNot`.
-pub(crate) fn function(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn function(node: &OnnxNode) -> Result<Box<dyn Compute>> {
     Ok(kernel(Function::new(node)?))
 }
 
@@ -50,7 +50,7 @@ pub(super) enum Function {
 
 impl Function {
     /// By the operator's name.
-    pub(super) fn new(node: &OnnxNode) -> TractResult<Self> {
+    pub(super) fn new(node: &OnnxNode) -> Result<Self> {
         let attributes = Attributes(node);
         Ok(match node.op_type.as_str() {
             "Abs" => Self::Magnitude,
@@ -67,10 +67,10 @@ impl Function {
     }
 
     /// Replaces each number by its function.
-    pub(super) fn replace(self, numbers: &mut Tensor) -> TractResult<()> {
+    pub(super) fn replace(self, numbers: &mut Tensor) -> Result<()> {
         let mut pace = Pace::default();
-        with_whole!(numbers.datum_type(), T => {
-            for part in numbers.try_as_plain_ram_mut()?.as_slice_mut::<T>()?.chunks_mut(1 << 14) {
+        with_whole!(numbers.element_type(), T => {
+            for part in numbers.as_slice_mut::<T>()?.chunks_mut(1 << 14) {
                 pace.spend(part.len() as u64)?;
                 for x in part {
                     *x = self.of((*x).into()) as T;
@@ -98,22 +98,22 @@ impl Function {
 }
 
 impl Kernel for Function {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
         let [input] = inputs else {
             bail!("expected 1 input, found {}", inputs.len());
         };
-        Ok(vec![input.with(input.datum_type)])
+        Ok(vec![input.with(input.element_type)])
     }
 
-    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
         let mut made = (*inputs[0]).clone();
         self.replace(&mut made)?;
-        Ok(tvec![made])
+        Ok(smallvec![made])
     }
 }
 
 /// `BitwiseAnd`, `BitwiseOr` or `BitwiseXor`.
-pub(crate) fn bits(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn bits(node: &OnnxNode) -> Result<Box<dyn Compute>> {
     Ok(kernel(match node.op_type.as_str() {
         "BitwiseAnd" => Bits::And,
         "BitwiseOr" => Bits::Or,
@@ -130,23 +130,26 @@ enum Bits {
 }
 
 impl Kernel for Bits {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
         let [a, b] = inputs else {
             bail!("expected 2 inputs, found {}", inputs.len());
         };
-        ensure!(a.datum_type == b.datum_type, "the inputs have different types");
-        let shape = tract_hir::tract_core::broadcast::multi_broadcast(&[&a.shape, &b.shape])?;
-        Ok(vec![Fact::new(a.datum_type, shape)])
+        ensure!(
+            a.element_type == b.element_type,
+            "the inputs have different types"
+        );
+        let shape = onnx_kernels::broadcast(&[&a.shape, &b.shape])?;
+        Ok(vec![Fact::new(a.element_type, shape)])
     }
 
-    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
         let (a, b) = (&inputs[0], &inputs[1]);
-        let made = with_whole!(a.datum_type(), T => match self {
+        let made = with_whole!(a.element_type(), T => match self {
             Self::And => broadcast::<T, false>(a, b, |a, b| a & b)?,
             Self::Or => broadcast::<T, false>(a, b, |a, b| a | b)?,
             Self::Xor => broadcast::<T, false>(a, b, |a, b| a ^ b)?,
         });
-        Ok(tvec![made])
+        Ok(smallvec![made])
     }
 }
 
@@ -157,8 +160,8 @@ mod tests {
     use super::*;
     use crate::ops::elements::elements;
 
-    fn of<T: Datum + Copy>(function: Function, numbers: &[T]) -> Vec<T> {
-        let made = function.run(&[Arc::new(tensor1(numbers))]).unwrap();
+    fn of<T: Element + Copy>(function: Function, numbers: &[T]) -> Vec<T> {
+        let made = function.run(&[Arc::new(Tensor::vector(numbers))]).unwrap();
         elements::<T>(&made[0]).unwrap().to_vec()
     }
 

@@ -1,7 +1,7 @@
 //! The arithmetic of windows that move over images, shared by convolutions and pools: kernels, strides, dilations and padding give
 //! the sizes of results.
 
-use tract_hir::internal::*;
+use onnx_kernels::prelude::*;
 
 use super::{attributes::Attributes, pooling::Axis};
 use crate::faults::{Misfit, Refusal, ensure_input};
@@ -12,9 +12,9 @@ pub(super) const MAX_NUMBER: usize = 1 << 24;
 /// The attributes of a node with windows. A list is empty where the file leaves it out.
 #[derive(Clone, Debug)]
 pub(super) struct Window {
-    pub(super) kernel: TVec<usize>,
-    strides: TVec<usize>,
-    dilations: TVec<usize>,
+    pub(super) kernel: ShortVec<usize>,
+    strides: ShortVec<usize>,
+    dilations: ShortVec<usize>,
     padding: Padding,
     /// Whether a last window that only reaches beyond the padding counts (`ceil_mode`).
     rounds_up: bool,
@@ -23,7 +23,7 @@ pub(super) struct Window {
 #[derive(Clone, Debug)]
 enum Padding {
     /// Before each axis, then behind each; none if it is empty.
-    Given(TVec<usize>),
+    Given(ShortVec<usize>),
     /// What makes a result of the size of the image by the stride; an odd one has more behind.
     SameUpper,
     /// The same with more before.
@@ -31,12 +31,12 @@ enum Padding {
 }
 
 /// A list of numbers, one for each axis.
-fn numbers(attributes: Attributes<'_>, name: &str, least: usize) -> TractResult<TVec<usize>> {
+fn numbers(attributes: Attributes<'_>, name: &str, least: usize) -> Result<ShortVec<usize>> {
     let fits = |&number: &i64| {
         let number = usize::try_from(number).ok();
         number.filter(|number| (least..=MAX_NUMBER).contains(number))
     };
-    let numbers: Option<TVec<usize>> = attributes.ints(name).iter().map(fits).collect();
+    let numbers: Option<ShortVec<usize>> = attributes.ints(name).iter().map(fits).collect();
     numbers.ok_or_else(|| {
         Refusal(format!(
             "has {name} that are not all from {least} to {MAX_NUMBER}"
@@ -52,7 +52,7 @@ fn at(list: &[usize], axis: usize) -> usize {
 
 impl Window {
     /// Of a convolution, whose kernel is that of its weights.
-    pub(super) fn of_convolution(attributes: Attributes<'_>) -> TractResult<Self> {
+    pub(super) fn of_convolution(attributes: Attributes<'_>) -> Result<Self> {
         if attributes.text("auto_pad", "NOTSET") != "NOTSET" && attributes.has("pads") {
             bail!(Refusal("has both 'auto_pad' and 'pads'".to_owned()));
         }
@@ -60,7 +60,7 @@ impl Window {
     }
 
     /// Of a pool, which has a kernel.
-    pub(super) fn of_pool(attributes: Attributes<'_>) -> TractResult<Self> {
+    pub(super) fn of_pool(attributes: Attributes<'_>) -> Result<Self> {
         let window = Self::of(attributes)?;
         if window.kernel.is_empty() {
             bail!(Refusal("has no kernel_shape".to_owned()));
@@ -71,7 +71,7 @@ impl Window {
         })
     }
 
-    fn of(attributes: Attributes<'_>) -> TractResult<Self> {
+    fn of(attributes: Attributes<'_>) -> Result<Self> {
         let kernel = numbers(attributes, "kernel_shape", 1)?;
         let strides = numbers(attributes, "strides", 1)?;
         let dilations = numbers(attributes, "dilations", 1)?;
@@ -86,7 +86,7 @@ impl Window {
         }
         let padding = match attributes.text("auto_pad", "NOTSET") {
             "NOTSET" => Padding::Given(pads),
-            "VALID" => Padding::Given(tvec![]),
+            "VALID" => Padding::Given(smallvec![]),
             "SAME_UPPER" => Padding::SameUpper,
             "SAME_LOWER" => Padding::SameLower,
             other => bail!(Refusal(format!(
@@ -104,7 +104,7 @@ impl Window {
     }
 
     /// Refuses images and kernels of other numbers of axes than the attributes have.
-    pub(super) fn expect_axes(&self, axes: usize) -> TractResult<()> {
+    pub(super) fn expect_axes(&self, axes: usize) -> Result<()> {
         let pads = match &self.padding {
             Padding::Given(pads) => pads.len() / 2,
             _ => 0,
@@ -123,7 +123,7 @@ impl Window {
     }
 
     /// How far a kernel reaches along an axis.
-    fn reach(&self, axis: usize, kernel: usize) -> TractResult<usize> {
+    fn reach(&self, axis: usize, kernel: usize) -> Result<usize> {
         let reach = kernel
             .checked_sub(1)
             .and_then(|steps| steps.checked_mul(at(&self.dilations, axis))?.checked_add(1));
@@ -133,13 +133,13 @@ impl Window {
     }
 
     /// The windows along each axis of an image.
-    pub(super) fn axes(&self, sizes: &[usize], kernel: &[usize]) -> TractResult<Vec<Axis>> {
+    pub(super) fn axes(&self, sizes: &[usize], kernel: &[usize]) -> Result<Vec<Axis>> {
         let axes = sizes.iter().zip(kernel).enumerate();
         axes.map(|(axis, (&size, &kernel))| self.axis(axis, size, kernel))
             .collect()
     }
 
-    fn axis(&self, axis: usize, size: usize, kernel: usize) -> TractResult<Axis> {
+    fn axis(&self, axis: usize, size: usize, kernel: usize) -> Result<Axis> {
         ensure_input!(size < 1 << 48, "an image of {size} elements along an axis");
         let (stride, dilation) = (at(&self.strides, axis), at(&self.dilations, axis));
         let reach = self.reach(axis, kernel)?;
@@ -176,21 +176,21 @@ impl Window {
     }
 
     /// The sizes of the result along all axes of an image, which may not be known.
-    pub(super) fn dims(&self, sizes: &[TDim], kernel: &[usize]) -> TractResult<TVec<TDim>> {
+    pub(super) fn dims(&self, sizes: &[Dim], kernel: &[usize]) -> Result<ShortVec<Dim>> {
         let axes = sizes.iter().zip(kernel).enumerate();
         axes.map(|(axis, (size, &kernel))| {
-            if let Ok(size) = size.to_i64() {
+            if let Some(size) = size.to_i64() {
                 let size = usize::try_from(size).map_err(|_| Misfit::Dimension(size))?;
                 return Ok(self.axis(axis, size, kernel)?.count.to_dim());
             }
             let (stride, reach) = (at(&self.strides, axis), self.reach(axis, kernel)?);
             let Padding::Given(_) = &self.padding else {
-                return Ok(size.clone().divceil(stride));
+                return Ok(size.clone().div_ceil(stride));
             };
             let [before, after] = self.pads(axis, 0, reach);
             let rest = size.clone() + before + after - reach;
             Ok(match self.rounds_up {
-                true => (rest.divceil(stride) + 1).mini((size.clone() + before).divceil(stride)),
+                true => (rest.div_ceil(stride) + 1).min((size.clone() + before).div_ceil(stride)),
                 false => rest / stride + 1,
             })
         })
@@ -217,9 +217,9 @@ mod tests {
 
     fn window(stride: usize, dilation: usize, padding: Padding, rounds_up: bool) -> Window {
         Window {
-            kernel: tvec![],
-            strides: tvec![stride],
-            dilations: tvec![dilation],
+            kernel: smallvec![],
+            strides: smallvec![stride],
+            dilations: smallvec![dilation],
             padding,
             rounds_up,
         }
@@ -233,10 +233,10 @@ mod tests {
             for dilation in 1..3 {
                 for kernel in 1..4 {
                     for (padding, rounds_up) in [
-                        (Padding::Given(tvec![]), false),
-                        (Padding::Given(tvec![1, 0]), false),
-                        (Padding::Given(tvec![0, 1]), true),
-                        (Padding::Given(tvec![1, 1]), true),
+                        (Padding::Given(smallvec![]), false),
+                        (Padding::Given(smallvec![1, 0]), false),
+                        (Padding::Given(smallvec![0, 1]), true),
+                        (Padding::Given(smallvec![1, 1]), true),
                         (Padding::SameUpper, false),
                         (Padding::SameLower, false),
                     ] {
@@ -277,7 +277,7 @@ mod tests {
 
     #[test]
     fn sizes_that_cannot_be_counted_are_refused() {
-        let window = window(1, MAX_NUMBER, Padding::Given(tvec![]), false);
+        let window = window(1, MAX_NUMBER, Padding::Given(smallvec![]), false);
         assert!(window.reach(0, usize::MAX).unwrap_err().is::<Refusal>());
         assert!(window.reach(0, 0).unwrap_err().is::<Refusal>());
         assert!(window.expect_axes(2).unwrap_err().is::<Refusal>());

@@ -1,6 +1,6 @@
 //! Factors of 8 bits less their zero points, and results of 8 bits.
 
-use tract_hir::internal::*;
+use onnx_kernels::prelude::*;
 
 use super::{elements::elements, quantize};
 use crate::{
@@ -9,9 +9,9 @@ use crate::{
 };
 
 /// Refuses what is not of 8 bits.
-pub(super) fn expect_bytes(datum_type: DatumType) -> TractResult<()> {
-    match datum_type {
-        DatumType::U8 | DatumType::I8 => Ok(()),
+pub(super) fn expect_bytes(element_type: ElementType) -> Result<()> {
+    match element_type {
+        ElementType::U8 | ElementType::I8 => Ok(()),
         other => {
             Err(Unsupported::Anywhere(format!("is not supported for {other:?}, expected 8 bits")).into())
         }
@@ -37,13 +37,13 @@ pub(super) fn without_zero_points(
     line: Line,
     matrices: usize,
     pace: &mut Pace,
-) -> TractResult<Vec<i16>> {
-    let mut numbers: Vec<i16> = match factor.datum_type() {
-        DatumType::I8 => elements::<i8>(factor)?
+) -> Result<Vec<i16>> {
+    let mut numbers: Vec<i16> = match factor.element_type() {
+        ElementType::I8 => elements::<i8>(factor)?
             .iter()
             .map(|&number| number.into())
             .collect(),
-        DatumType::U8 => elements::<u8>(factor)?
+        ElementType::U8 => elements::<u8>(factor)?
             .iter()
             .map(|&number| number.into())
             .collect(),
@@ -106,7 +106,7 @@ mod tests {
     fn zero_points_are_for_all_for_lines_or_for_lines_of_each_matrix() {
         let factor = Tensor::from_shape(&[2, 1, 2], &[1u8, 2, 3, 4]).unwrap();
         let of = |zero_points: &[u8], line: Line| {
-            let zero_points = tensor1(zero_points);
+            let zero_points = Tensor::vector(zero_points);
             without_zero_points(&factor, Some(&zero_points), line, 2, &mut Pace::default())
         };
         let (row, column) = (Line::Row(2), Line::Column([1, 2]));

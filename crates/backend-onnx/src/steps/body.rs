@@ -2,10 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tract_hir::{
-    internal::{TractErrorContext, ensure},
-    prelude::TractResult,
-};
+use onnx_kernels::prelude::*;
 
 use super::{
     direct::DirectNode,
@@ -71,10 +68,10 @@ impl Control {
     /// A node as what is run here, if it is; `cut` cuts the graphs that it runs.
     pub(super) fn of(
         node: &OnnxNode,
-        mut cut: impl FnMut(&OnnxGraph) -> TractResult<Body>,
-    ) -> TractResult<Option<Self>> {
+        mut cut: impl FnMut(&OnnxGraph) -> Result<Body>,
+    ) -> Result<Option<Self>> {
         let attributes = Attributes(node);
-        let graph = |name: &str| -> TractResult<&OnnxGraph> {
+        let graph = |name: &str| -> Result<&OnnxGraph> {
             let attribute = attributes.get(name).and_then(|attribute| attribute.g.as_ref());
             attribute.with_context(|| format!("{}: no graph {name}", node.name))
         };
@@ -123,7 +120,7 @@ impl Control {
 }
 
 impl Scan {
-    fn of(node: &OnnxNode, body: Body) -> TractResult<Self> {
+    fn of(node: &OnnxNode, body: Body) -> Result<Self> {
         let attributes = Attributes(node);
         let scanned = usize::try_from(attributes.int("num_scan_inputs", 0))?;
         ensure!(

@@ -2,10 +2,7 @@
 
 use std::sync::Arc;
 
-use tract_hir::{
-    internal::TractErrorContext,
-    prelude::{Tensor, TractResult},
-};
+use onnx_kernels::prelude::*;
 
 use super::{
     body::{Body, Control, ControlNode, Scan, Step},
@@ -95,9 +92,9 @@ impl Run<'_> {
                 return Err(BadInput("a loop without inputs".to_owned()).into());
             };
             self.values
-                .set(*number, Value::Tensor(Arc::new(Tensor::from(iteration))));
+                .set(*number, Value::Tensor(Arc::new(Tensor::scalar(iteration))));
             self.values
-                .set(*condition, Value::Tensor(Arc::new(Tensor::from(true))));
+                .set(*condition, Value::Tensor(Arc::new(Tensor::scalar(true))));
             for (&slot, state) in inputs.iter().zip(states.drain(..)) {
                 self.values.set(slot, state);
             }
@@ -186,7 +183,7 @@ impl Run<'_> {
     }
 }
 
-fn truth(tensor: &Tensor) -> TractResult<bool> {
+fn truth(tensor: &Tensor) -> Result<bool> {
     ensure_input!(
         tensor.len() == 1,
         "a condition of {} elements, expected one",

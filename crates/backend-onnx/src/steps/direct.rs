@@ -6,10 +6,7 @@ use std::{
     sync::{Arc, LazyLock},
 };
 
-use tract_hir::{
-    internal::tensor1,
-    prelude::{TVec, Tensor, TractResult},
-};
+use onnx_kernels::prelude::*;
 
 use super::values::{Failure, Slot, Value, Values, Wires};
 use crate::{
@@ -42,7 +39,7 @@ pub(super) struct DirectNode {
 }
 
 /// Stands for an input that is taken over.
-static NOTHING: LazyLock<Arc<Tensor>> = LazyLock::new(|| Arc::new(tensor1::<f32>(&[])));
+static NOTHING: LazyLock<Arc<Tensor>> = LazyLock::new(|| Arc::new(Tensor::vector::<f32>(&[])));
 
 /// The inputs that are given, as far as they are constants.
 fn known(wires: &Wires, constants: &HashMap<Slot, Arc<Tensor>>) -> Vec<Option<Arc<Tensor>>> {
@@ -51,11 +48,7 @@ fn known(wires: &Wires, constants: &HashMap<Slot, Arc<Tensor>>) -> Vec<Option<Ar
 }
 
 impl DirectNode {
-    pub(super) fn new(
-        node: &OnnxNode,
-        wires: Wires,
-        constants: &HashMap<Slot, Arc<Tensor>>,
-    ) -> TractResult<Self> {
+    pub(super) fn new(node: &OnnxNode, wires: Wires, constants: &HashMap<Slot, Arc<Tensor>>) -> Result<Self> {
         Ok(Self {
             label: node.name.clone(),
             direct: Direct::new(node, &known(&wires, constants))?,
@@ -84,7 +77,7 @@ impl DirectNode {
         &mut self,
         constants: &HashMap<Slot, Arc<Tensor>>,
         packs: &mut Packs,
-    ) -> TractResult<()> {
+    ) -> Result<()> {
         self.direct.take_over(&known(&self.wires, constants), packs)?;
         if let Some((place, _)) = self.direct.taken() {
             self.given[place] = None;
@@ -114,9 +107,9 @@ impl DirectNode {
     }
 
     /// The outputs, if all inputs are constants, and they do not take much more memory or have no more elements.
-    pub(super) fn folded(&self, constants: &HashMap<Slot, Arc<Tensor>>) -> TractResult<Option<Constants>> {
+    pub(super) fn folded(&self, constants: &HashMap<Slot, Arc<Tensor>>) -> Result<Option<Constants>> {
         let given = self.wires.inputs.iter().flatten();
-        let inputs: Option<TVec<Arc<Tensor>>> = given.map(|slot| constants.get(slot).cloned()).collect();
+        let inputs: Option<ShortVec<Arc<Tensor>>> = given.map(|slot| constants.get(slot).cloned()).collect();
         let Some(mut inputs) = inputs.filter(|inputs| !inputs.is_empty() && self.direct.is_pure()) else {
             return Ok(None);
         };
@@ -143,7 +136,7 @@ impl DirectNode {
         dropped: &[Slot],
         labels: &[String],
     ) -> Result<(), Failure> {
-        let mut inputs: TVec<Arc<Tensor>> = TVec::new();
+        let mut inputs: ShortVec<Arc<Tensor>> = ShortVec::new();
         let mut given = self.given.iter();
         while let Some(slot) = given.next() {
             let Some(slot) = slot else {
@@ -187,7 +180,7 @@ mod tests {
     use oip_service::CancelToken;
     use oip_types::ErrorCode;
     use onnx_graph::Signature;
-    use tract_hir::internal::{IntoArcTensor, IntoTValue, tvec};
+    use onnx_kernels::prelude::*;
 
     use super::*;
     use crate::{cancelling, lower, made_up, steps::Steps};
@@ -199,17 +192,14 @@ mod tests {
         let signature = Signature::of(&model).unwrap();
         let lowered = lower::lower(model.graph.as_ref().unwrap(), &signature.opsets).unwrap();
         let steps = Steps::new(signature, lowered).unwrap();
-        let input = || tvec![Tensor::zero::<f32>(&[1 << 20]).unwrap().into_tvalue()];
+        let input = || smallvec![Tensor::zero::<f32>(&[1 << 20]).unwrap().into_arc()];
         let token = CancelToken::new(None);
         assert!(steps.run(input(), &token).is_ok());
         let (node, mut values) = match &*steps.body.steps {
             [super::super::body::Step::Node(node)] => (node, Values::new(&steps.constants, &token)),
             _ => unreachable!("one node"),
         };
-        values.set(
-            steps.body.inputs[0],
-            Value::Tensor(input()[0].clone().into_arc_tensor()),
-        );
+        values.set(steps.body.inputs[0], Value::Tensor(input()[0].clone().into_arc()));
         let failure = cancelling::while_cancelled(|| node.run(&mut values, &[], &[])).unwrap_err();
         assert_eq!(failure.answer().code(), ErrorCode::Cancelled);
     }

@@ -7,7 +7,7 @@ use std::{
     sync::Arc,
 };
 
-use tract_hir::internal::*;
+use onnx_kernels::prelude::*;
 
 use super::{
     body::Step,
@@ -38,7 +38,7 @@ pub(super) fn fused(
     steps: &[StepWithNode],
     outputs: &[Slot],
     constants: &HashMap<Slot, Arc<Tensor>>,
-) -> TractResult<Vec<Fused>> {
+) -> Result<Vec<Fused>> {
     let graph = Graph::of(steps, outputs, constants);
     let mut found: Vec<Fused> = Vec::new();
     let mut taken: HashSet<usize> = HashSet::new();
@@ -138,7 +138,7 @@ impl<'g> Graph<'g> {
     /// A single number without dimensions.
     fn number(&self, slot: Slot) -> Option<f64> {
         let constant = self.constants.get(&slot)?;
-        let is_number = constant.rank() == 0 && constant.datum_type().is_float();
+        let is_number = constant.rank() == 0 && constant.element_type().is_float();
         is_number.then(|| constant.cast_to_scalar::<f64>().ok())?
     }
 
@@ -295,8 +295,8 @@ impl<'g> Graph<'g> {
         let bias = self.other(biased, self.output(scaled)?)?;
         let row = |slot: Slot| {
             let constant = self.constants.get(&slot)?;
-            let is_row = constant.rank() == 1 && constant.datum_type() != DatumType::F64;
-            is_row.then(|| (constant.datum_type(), constant.len()))
+            let is_row = constant.rank() == 1 && constant.element_type() != ElementType::F64;
+            is_row.then(|| (constant.element_type(), constant.len()))
         };
         (row(scale)? == row(bias)?).then_some(())?;
         let mut steps = vec![
@@ -320,7 +320,7 @@ impl<'g> Graph<'g> {
     }
 
     /// A convolution by constants, whose channels are scaled and moved by constants.
-    fn normalized_convolution(&self, normalization: usize) -> TractResult<Option<Fused>> {
+    fn normalized_convolution(&self, normalization: usize) -> Result<Option<Fused>> {
         let given = || {
             let convolution = self.maker(self.input(normalization, 0)?, "Conv")?;
             let constant = |at: usize, place: usize| self.constants.get(&self.input(at, place)?).cloned();
@@ -336,7 +336,7 @@ impl<'g> Graph<'g> {
             return Ok(None);
         };
         let channels = weights.shape().first().copied().unwrap_or(0);
-        let is_float = |tensor: &Tensor| tensor.datum_type() == DatumType::F32;
+        let is_float = |tensor: &Tensor| tensor.element_type() == ElementType::F32;
         let is_list = |tensor: &&Arc<Tensor>| tensor.shape() == [channels];
         let fits = channels > 0
             && is_float(&weights)
@@ -351,8 +351,7 @@ impl<'g> Graph<'g> {
         };
         let scales = batch_channels(attributes, &parameters, channels)?;
         let mut scaled = (*weights).clone();
-        let mut view = scaled.try_as_plain_ram_mut()?;
-        let numbers = view.as_slice_mut::<f32>()?;
+        let numbers = scaled.as_slice_mut::<f32>()?;
         let depth = numbers.len() / channels;
         for (numbers, &(factor, _)) in numbers.chunks_exact_mut(depth.max(1)).zip(&scales) {
             numbers
@@ -377,7 +376,7 @@ impl<'g> Graph<'g> {
                 attribute: node.attribute.clone(),
                 ..fused.node
             },
-            constants: vec![(1, scaled), (2, tensor1(&moved))],
+            constants: vec![(1, scaled), (2, Tensor::vector(&moved))],
             ..fused
         }))
     }
@@ -428,7 +427,7 @@ mod tests {
         let numbers: Vec<f32> = (0..count).map(|at| (at * 7 % 23) as f32 / 4.0 - 2.0).collect();
         let input = Tensor::from_shape(shape, &numbers).unwrap();
         let made = steps
-            .run(tvec![input.into_tvalue()], &CancelToken::new(None))
+            .run(smallvec![input.into_arc()], &CancelToken::new(None))
             .unwrap();
         elements::<f32>(&made[0]).unwrap().to_vec()
     }

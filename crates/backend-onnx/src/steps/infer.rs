@@ -6,8 +6,8 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use onnx_graph::{Dim, Port};
-use tract_hir::internal::*;
+use onnx_graph::{Dim as FileDim, Port};
+use onnx_kernels::prelude::*;
 
 use super::{
     body::{Body, Control, Step},
@@ -17,7 +17,7 @@ use super::{
 use crate::{
     dtype,
     faults::Unsupported,
-    ops::{Fact, shapes, unknown},
+    ops::{Fact, shapes},
     room::Room,
     size,
 };
@@ -69,24 +69,24 @@ impl<'c> Known<'c> {
         body: &Body,
         inputs: &[Port],
         constants: &'c HashMap<Slot, Arc<Tensor>>,
-    ) -> TractResult<Self> {
+    ) -> Result<Self> {
         let mut known = Self {
             constants,
             facts: HashMap::new(),
             is_in_branch: false,
         };
-        let mut named: HashMap<&str, TDim> = HashMap::new();
+        let mut named: HashMap<&str, Dim> = HashMap::new();
         for (&slot, port) in body.inputs.iter().zip(inputs) {
-            let datum_type = dtype::to_tract(dtype::of(port.element_type));
-            let Some((dims, datum_type)) = port.dims.as_ref().zip(datum_type) else {
+            let element_type = dtype::computed(dtype::of(port.element_type));
+            let Some((dims, element_type)) = port.dims.as_ref().zip(element_type) else {
                 continue;
             };
             let dims = dims.iter().map(|dim| match dim {
-                Dim::Fixed(size) => size.to_dim(),
-                Dim::Named(name) => named.entry(name).or_insert_with(unknown).clone(),
-                Dim::Free => unknown(),
+                FileDim::Fixed(size) => size.to_dim(),
+                FileDim::Named(name) => named.entry(name).or_insert_with(Dim::unknown).clone(),
+                FileDim::Free => Dim::unknown(),
             });
-            known.facts.insert(slot, Fact::new(datum_type, dims));
+            known.facts.insert(slot, Fact::new(element_type, dims));
         }
         known.walk(body)?;
         Ok(known)
@@ -99,7 +99,7 @@ impl<'c> Known<'c> {
         }
     }
 
-    fn walk(&mut self, body: &Body) -> TractResult<()> {
+    fn walk(&mut self, body: &Body) -> Result<()> {
         for step in &body.steps {
             match step {
                 Step::Node(node) => self.node(node)?,
@@ -125,15 +125,15 @@ impl<'c> Known<'c> {
     /// What is known of one of two values.
     fn either(&self, one: Slot, other: Slot) -> Option<Fact> {
         let (one, other) = (self.fact(one)?, self.fact(other)?);
-        if one.datum_type != other.datum_type || one.rank() != other.rank() {
+        if one.element_type != other.element_type || one.rank() != other.rank() {
             return None;
         }
         let dims = one.shape.iter().zip(&other.shape);
-        let dims = dims.map(|(one, other)| if one == other { one.clone() } else { unknown() });
-        Some(Fact::new(one.datum_type, dims))
+        let dims = dims.map(|(one, other)| if one == other { one.clone() } else { Dim::unknown() });
+        Some(Fact::new(one.element_type, dims))
     }
 
-    fn node(&mut self, node: &DirectNode) -> TractResult<()> {
+    fn node(&mut self, node: &DirectNode) -> Result<()> {
         let Some(inputs) = node.facts(|slot| self.fact(slot)) else {
             return Ok(());
         };
@@ -155,7 +155,7 @@ impl<'c> Known<'c> {
         Ok(())
     }
 
-    fn outputs(&self, node: &DirectNode, inputs: &[Fact]) -> TractResult<Option<Vec<Fact>>> {
+    fn outputs(&self, node: &DirectNode, inputs: &[Fact]) -> Result<Option<Vec<Fact>>> {
         if let Some(folded) = self.folded(node, inputs) {
             return Ok(Some(folded));
         }
@@ -168,8 +168,8 @@ impl<'c> Known<'c> {
         {
             // Of floats the rounding would have to be followed too.
             let whole = outputs.iter_mut().zip(numbers);
-            let whole =
-                whole.filter(|(output, _)| matches!(output.datum_type, DatumType::I32 | DatumType::I64));
+            let whole = whole
+                .filter(|(output, _)| matches!(output.element_type, ElementType::I32 | ElementType::I64));
             whole.for_each(|(output, numbers)| learn(output, numbers));
         }
         Ok(Some(outputs))
@@ -177,7 +177,8 @@ impl<'c> Known<'c> {
 
     /// What a node makes of small values that are all known.
     fn folded(&self, node: &DirectNode, inputs: &[Fact]) -> Option<Vec<Fact>> {
-        let values: Option<TVec<Arc<Tensor>>> = inputs.iter().map(|input| input.constant.clone()).collect();
+        let values: Option<ShortVec<Arc<Tensor>>> =
+            inputs.iter().map(|input| input.constant.clone()).collect();
         let mut values = values.filter(|values| {
             let elements = values.iter().map(|value| value.len()).sum::<usize>();
             node.direct().is_pure() && !values.is_empty() && elements <= MOST
@@ -190,7 +191,7 @@ impl<'c> Known<'c> {
     }
 }
 
-fn is_unsupported(error: &TractError) -> bool {
+fn is_unsupported(error: &Error) -> bool {
     error
         .chain()
         .any(<dyn std::error::Error + 'static>::is::<Unsupported>)
@@ -201,9 +202,9 @@ fn has_known_shape(fact: &Fact) -> bool {
 }
 
 /// Refuses a value that is too large in every run.
-fn admit(output: &Fact) -> TractResult<()> {
+fn admit(output: &Fact) -> Result<()> {
     match shapes::known(&output.shape) {
-        Some(shape) => size::admit_size(output.datum_type, &shape).map(drop),
+        Some(shape) => size::admit_size(output.element_type, &shape).map(drop),
         None => Ok(()),
     }
 }
@@ -219,7 +220,7 @@ fn followed(node: &DirectNode, inputs: &[Fact]) -> Option<Vec<Arc<Tensor>>> {
         let count = input
             .shape
             .iter()
-            .map(|dim| dim.to_usize().ok())
+            .map(|dim| dim.to_usize())
             .product::<Option<usize>>();
         count.is_some_and(|count| count <= MOST)
     };
@@ -231,13 +232,13 @@ fn followed(node: &DirectNode, inputs: &[Fact]) -> Option<Vec<Arc<Tensor>>> {
         .enumerate()
         .map(|(place, input)| match (&input.constant, &input.sizes) {
             (Some(constant), _) if numbers.are_of(place) => {
-                Some(constant.cast_to::<f64>().ok()?.into_owned().into_arc_tensor())
+                Some(constant.cast_to::<f64>().ok()?.into_owned().into_arc())
             }
             (Some(constant), _) => Some(constant.clone()),
             (None, Some(sizes)) if numbers.are_of(place) => Some(sizes.clone()),
             _ => None,
         });
-    let mut given: TVec<Arc<Tensor>> = given.collect::<Option<_>>()?;
+    let mut given: ShortVec<Arc<Tensor>> = given.collect::<Option<_>>()?;
     let mut made = size::limited(8 * MOST as u64, || {
         node.direct().run(&mut given, &mut Room::new())
     })
@@ -246,8 +247,6 @@ fn followed(node: &DirectNode, inputs: &[Fact]) -> Option<Vec<Arc<Tensor>>> {
         for quotient in &mut made {
             let mut rounded = (**quotient).clone();
             rounded
-                .try_as_plain_ram_mut()
-                .ok()?
                 .as_slice_mut::<f64>()
                 .ok()?
                 .iter_mut()
@@ -261,14 +260,14 @@ fn followed(node: &DirectNode, inputs: &[Fact]) -> Option<Vec<Arc<Tensor>>> {
 /// Takes what is known of an output's numbers: a constant where it is all of them.
 fn learn(output: &mut Fact, numbers: Arc<Tensor>) {
     let is_known = numbers
-        .try_as_plain_ram()
-        .and_then(|view| Ok(view.as_slice::<f64>()?.iter().all(|number| number.is_finite())));
+        .as_slice::<f64>()
+        .map(|numbers| numbers.iter().all(|number| number.is_finite()));
     let shape = numbers.shape().iter().map(ToDim::to_dim).collect();
     // What is known of its dimensions is exact here.
     output.shape = shape;
-    match numbers.cast_to_dt(output.datum_type) {
+    match numbers.cast_to_type(output.element_type) {
         Ok(constant) if is_known.unwrap_or(false) => {
-            output.constant = Some(constant.into_owned().into_arc_tensor());
+            output.constant = Some(constant.into_owned().into_arc());
         }
         _ => output.sizes = Some(numbers),
     }
@@ -317,7 +316,7 @@ mod tests {
         let lowered = lower::lower(model.graph.as_ref().unwrap(), &signature.opsets).unwrap();
         let steps = Steps::new(signature, lowered).unwrap();
         let output = steps.outputs().next().unwrap()?;
-        Some(output.shape.iter().map(|dim| dim.to_i64().ok()).collect())
+        Some(output.shape.iter().map(|dim| dim.to_i64()).collect())
     }
 
     /// `x` as so many rows of what `sizes` gives beside them.

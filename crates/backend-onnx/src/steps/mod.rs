@@ -19,10 +19,7 @@ pub(crate) use values::Failure;
 use oip_service::CancelToken;
 use oip_types::{ErrorCode, ServiceError};
 use onnx_graph::Signature;
-use tract_hir::{
-    internal::{IntoArcTensor, IntoTValue},
-    prelude::{TValue, TVec},
-};
+use onnx_kernels::prelude::*;
 
 use crate::{cancelling, lower::Lowered, ops::Fact, outcome};
 use body::Body;
@@ -81,10 +78,14 @@ impl Steps {
     }
 
     /// Runs the model.
-    pub(crate) fn run(&self, inputs: TVec<TValue>, cancel: &CancelToken) -> Result<TVec<TValue>, Failure> {
+    pub(crate) fn run(
+        &self,
+        inputs: ShortVec<Arc<Tensor>>,
+        cancel: &CancelToken,
+    ) -> Result<ShortVec<Arc<Tensor>>, Failure> {
         let mut values = Values::new(&self.constants, cancel);
         for (&slot, input) in self.body.inputs.iter().zip(inputs) {
-            values.set(slot, Value::Tensor(input.into_arc_tensor()));
+            values.set(slot, Value::Tensor(input));
         }
         let _run = cancelling::start(cancel);
         let labels = &self.labels;
@@ -97,8 +98,6 @@ impl Steps {
             failure => failure,
         })?;
         let outputs = self.body.outputs.iter();
-        outputs
-            .map(|&slot| Ok(run.values.tensor(slot)?.into_tvalue()))
-            .collect()
+        outputs.map(|&slot| run.values.tensor(slot)).collect()
     }
 }

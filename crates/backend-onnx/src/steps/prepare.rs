@@ -6,7 +6,7 @@ use std::{
 };
 
 use oip_types::ServiceError;
-use tract_hir::internal::{Tensor, TractResult};
+use onnx_kernels::prelude::*;
 
 use super::{
     body::{Body, Control, ControlNode, Step, dropped},
@@ -108,7 +108,7 @@ fn join_functions(steps: &mut Vec<Step>, outputs: &[Slot]) {
 }
 
 impl Preparer {
-    fn graph(&mut self, graph: &OnnxGraph) -> TractResult<Body> {
+    fn graph(&mut self, graph: &OnnxGraph) -> Result<Body> {
         for constant in &graph.initializer {
             let slot = self.slot(&constant.name);
             self.constants.insert(slot, constant.value.clone());
@@ -145,7 +145,7 @@ impl Preparer {
     }
 
     /// The steps, those together that are computed in one.
-    fn fused(&mut self, nodes: Vec<fuse::StepWithNode>, outputs: &[Slot]) -> TractResult<Vec<Step>> {
+    fn fused(&mut self, nodes: Vec<fuse::StepWithNode>, outputs: &[Slot]) -> Result<Vec<Step>> {
         let mut steps: Vec<Option<Step>> = Vec::with_capacity(nodes.len());
         let found = fuse::fused(&nodes, outputs, &self.constants)?;
         steps.extend(nodes.into_iter().map(|(step, _)| Some(step)));
@@ -183,7 +183,7 @@ impl Preparer {
     }
 
     /// A node, if it is not computed already.
-    fn step(&mut self, node: &OnnxNode) -> TractResult<Option<fuse::StepWithNode>> {
+    fn step(&mut self, node: &OnnxNode) -> Result<Option<fuse::StepWithNode>> {
         let given = node.input.iter();
         let given = given.map(|name| (!name.is_empty()).then(|| self.slot(name)));
         let wires = Wires {
@@ -240,7 +240,7 @@ mod tests {
         Signature,
         proto::{NodeProto, TensorProto},
     };
-    use tract_hir::internal::{IntoTValue, tvec};
+    use onnx_kernels::prelude::*;
 
     use super::*;
     use crate::{
@@ -306,7 +306,7 @@ mod tests {
         for (steps, expected) in [steps, other].iter().zip(expected) {
             let input = Tensor::from_shape(&[6, 6], &x).unwrap();
             let made = steps
-                .run(tvec![input.into_tvalue()], &CancelToken::new(None))
+                .run(smallvec![input.into_arc()], &CancelToken::new(None))
                 .unwrap();
             assert_eq!(elements::<f32>(&made[0]).unwrap(), expected);
         }
@@ -330,7 +330,7 @@ mod tests {
         assert_eq!(wide.body.steps.len(), 1);
         let input = Tensor::from_shape(&[1, 400], &[1f32; 400]).unwrap();
         let made = steps
-            .run(tvec![input.into_tvalue()], &CancelToken::new(None))
+            .run(smallvec![input.into_arc()], &CancelToken::new(None))
             .unwrap();
         assert_eq!(elements::<f32>(&made[0]).unwrap(), [600.0; 400]);
         // Repeated, they would be more.
@@ -368,7 +368,7 @@ mod tests {
         assert!(prepared.constants.is_empty());
         let input = Tensor::from_shape(&[1, 1, 2, 2], &[1f32, 2.0, 3.0, 4.0]).unwrap();
         let made = steps
-            .run(tvec![input.into_tvalue()], &CancelToken::new(None))
+            .run(smallvec![input.into_arc()], &CancelToken::new(None))
             .unwrap();
         // All but the one in the middle lie in the padding.
         let expected = [1.0 / 8.0, 3.0 / 8.0].map(|weight| [1.0, 2.0, 3.0, 4.0].map(|x: f32| weight * x));

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tract_hir::internal::{DatumType, Tensor, TractErrorContext, TractResult};
+use onnx_kernels::prelude::*;
 
 use super::values::Failure;
 use crate::{faults::BadInput, lowered::Declared, ops::axis, size};
@@ -40,7 +40,7 @@ impl Rows {
             size::admit_now(self.bytes)?;
         }
         if let Some(first) = self.made[index].first()
-            && (first.shape() != row.shape() || first.datum_type() != row.datum_type())
+            && (first.shape() != row.shape() || first.element_type() != row.element_type())
         {
             return Err(BadInput("iterations of a loop give values of different sizes".to_owned()).into());
         }
@@ -49,12 +49,7 @@ impl Rows {
     }
 
     /// All rows of an output in one, along a new axis.
-    pub(super) fn stacked(
-        &mut self,
-        index: usize,
-        axis: i64,
-        declared: Option<&Declared>,
-    ) -> TractResult<Tensor> {
+    pub(super) fn stacked(&mut self, index: usize, axis: i64, declared: Option<&Declared>) -> Result<Tensor> {
         let rows = std::mem::take(&mut self.made[index]);
         match rows.first() {
             Some(first) => {
@@ -67,23 +62,23 @@ impl Rows {
 }
 
 /// Rows of one size beside each other, along a new axis. A row that is copied is given up.
-fn joined(rows: Vec<Arc<Tensor>>, axis: usize) -> TractResult<Tensor> {
+fn joined(rows: Vec<Arc<Tensor>>, axis: usize) -> Result<Tensor> {
     let first = &rows[0];
     let mut shape = first.shape().to_vec();
-    if !first.datum_type().is_copy() {
+    if !first.element_type().is_copy() {
         shape.insert(axis, 1);
         return stacked(&rows, axis, &shape);
     }
-    let width = shape[axis..].iter().product::<usize>() * first.datum_type().size_of();
+    let width = shape[axis..].iter().product::<usize>() * first.element_type().size_of();
     let count = rows.len();
     shape.insert(axis, count);
-    let mut whole = Tensor::zero_dt(first.datum_type(), &shape)?;
+    let mut whole = Tensor::zero_of(first.element_type(), &shape)?;
     if whole.len() == 0 {
         return Ok(whole);
     }
-    let bytes = whole.as_bytes_mut();
+    let bytes = whole.as_bytes_mut()?;
     for (index, row) in rows.into_iter().enumerate() {
-        let parts = row.as_bytes().chunks_exact(width);
+        let parts = row.as_bytes()?.chunks_exact(width);
         for (block, part) in bytes.chunks_exact_mut(width * count).zip(parts) {
             block[index * width..][..width].copy_from_slice(part);
         }
@@ -92,27 +87,28 @@ fn joined(rows: Vec<Arc<Tensor>>, axis: usize) -> TractResult<Tensor> {
 }
 
 /// Tensors in one, each with a shape that has the axis already.
-pub(super) fn stacked(rows: &[Arc<Tensor>], axis: usize, shape: &[usize]) -> TractResult<Tensor> {
+pub(super) fn stacked(rows: &[Arc<Tensor>], axis: usize, shape: &[usize]) -> Result<Tensor> {
     let rows = rows.iter().map(|row| (**row).clone().into_shape(shape));
-    Tensor::stack_tensors(axis, &rows.collect::<TractResult<Vec<Tensor>>>()?)
+    Tensor::concat(axis, &rows.collect::<Result<Vec<Tensor>>>()?)
 }
 
 /// No rows along an axis of what the file declares; dimensions that it does not tell are 0, as in ONNX Runtime.
-fn empty(axis: i64, declared: Option<&Declared>) -> TractResult<Tensor> {
+fn empty(axis: i64, declared: Option<&Declared>) -> Result<Tensor> {
     let declared = declared.ok_or_else(|| {
         BadInput(
             "a loop without iterations gives a value whose type the model's file does not tell".to_owned(),
         )
     })?;
-    let datatype = crate::dtype::from_onnx(declared.elem_type).and_then(crate::dtype::to_tract);
-    let datum_type: DatumType = datatype.context("a loop gives a value of a type that is not supported")?;
+    let datatype = ElementType::from_code(declared.elem_type);
+    let element_type: ElementType =
+        datatype.context("a loop gives a value of a type that is not supported")?;
     let mut shape = declared.shape.clone().unwrap_or_default();
     let axis = match declared.shape {
         Some(_) => axis::axis(axis, shape.len() + 1)?,
         None => 0,
     };
     shape.insert(axis, 0);
-    Tensor::zero_dt(datum_type, &shape)
+    Tensor::zero_of(element_type, &shape)
 }
 
 #[cfg(test)]

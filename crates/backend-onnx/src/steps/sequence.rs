@@ -2,10 +2,7 @@
 
 use std::sync::Arc;
 
-use tract_hir::{
-    internal::{TractErrorContext, tensor0},
-    prelude::{Tensor, TractResult},
-};
+use onnx_kernels::prelude::*;
 
 use super::{
     rows::stacked,
@@ -38,7 +35,7 @@ pub(super) enum SequenceOp {
 }
 
 impl SequenceOp {
-    pub(super) fn of(node: &OnnxNode) -> TractResult<Option<Self>> {
+    pub(super) fn of(node: &OnnxNode) -> Result<Option<Self>> {
         let attributes = Attributes(node);
         Ok(Some(match node.op_type.as_str() {
             "SequenceEmpty" => Self::Empty,
@@ -92,7 +89,7 @@ impl SequenceOp {
             }
             Self::Length => {
                 let length = values.sequence(given(wires, 0)?)?.len();
-                Value::Tensor(Arc::new(tensor0(length as i64)))
+                Value::Tensor(Arc::new(Tensor::scalar(length as i64)))
             }
             Self::Concat { axis, is_new } => {
                 let tensors = values.sequence(given(wires, 0)?)?;
@@ -119,7 +116,7 @@ impl SequenceOp {
                     Some(slot) => !matches!(values.value(slot)?, Value::Nothing),
                     None => false,
                 };
-                Value::Tensor(Arc::new(tensor0(is_there)))
+                Value::Tensor(Arc::new(Tensor::scalar(is_there)))
             }
         };
         if let Some(&slot) = wires.outputs.first() {
@@ -188,7 +185,7 @@ fn joined(tensors: &[Arc<Tensor>], axis: i64, is_new: bool) -> Result<Tensor, Fa
     };
     let axis = axis::axis(axis, first.rank() + usize::from(is_new))?;
     for tensor in tensors {
-        let fits = tensor.datum_type() == first.datum_type()
+        let fits = tensor.element_type() == first.element_type()
             && tensor.rank() == first.rank()
             && (0..first.rank()).all(|at| (at == axis && !is_new) || tensor.shape()[at] == first.shape()[at]);
         if !fits {
@@ -206,7 +203,7 @@ fn joined(tensors: &[Arc<Tensor>], axis: i64, is_new: bool) -> Result<Tensor, Fa
         shape.insert(axis, 1);
         return Ok(stacked(tensors, axis, &shape)?);
     }
-    Ok(Tensor::stack_tensors(axis, tensors)?)
+    Ok(Tensor::concat(axis, tensors)?)
 }
 
 fn parts(
@@ -229,7 +226,7 @@ fn parts(
         None => vec![1; size],
         Some(lengths) => {
             let numbers = lengths.cast_to::<i64>()?;
-            let given = numbers.try_as_plain_ram()?.as_slice::<i64>()?;
+            let given = numbers.as_slice::<i64>()?;
             let given: Result<Vec<usize>, _> = given.iter().map(|&length| usize::try_from(length)).collect();
             let given = given.map_err(|_| wrong())?;
             match (lengths.rank(), &*given) {
@@ -258,7 +255,7 @@ fn parts(
         let mut shape = tensor.shape().to_vec();
         shape[axis] = length;
         let part = match length {
-            0 => Tensor::zero_dt(tensor.datum_type(), &shape)?,
+            0 => Tensor::zero_of(tensor.element_type(), &shape)?,
             _ => tensor.slice(axis, start, start + length)?,
         };
         if drops {
@@ -277,7 +274,7 @@ mod tests {
     #[test]
     fn lengths_are_counted_before_they_are_listed() {
         let tensor = |dims: &[usize]| Tensor::zero::<u8>(dims).expect("a tensor");
-        let one = tensor0(1i64);
+        let one = Tensor::scalar(1i64);
         for lengths in [None, Some(&one)] {
             assert!(parts(&tensor(&[u32::MAX as usize, 0]), lengths, 0, true).is_err());
             assert!(parts(&tensor(&[3, 0]), lengths, 0, true).is_ok_and(|parts| parts.len() == 3));

@@ -4,7 +4,7 @@ use std::{collections::HashMap, fmt, sync::Arc};
 
 use oip_service::CancelToken;
 use oip_types::{ErrorCode, ServiceError};
-use tract_hir::internal::Tensor;
+use onnx_kernels::prelude::*;
 
 use crate::{
     cancelling,
@@ -49,7 +49,7 @@ pub(super) enum Value {
 impl Value {
     /// About how much memory it takes.
     fn bytes(&self) -> u64 {
-        let of = |tensor: &Arc<Tensor>| (tensor.len() * tensor.datum_type().size_of()) as u64;
+        let of = |tensor: &Arc<Tensor>| (tensor.len() * tensor.element_type().size_of()) as u64;
         match self {
             Self::Tensor(tensor) => of(tensor),
             Self::Sequence(tensors) => tensors.iter().map(of).sum(),
@@ -176,8 +176,8 @@ impl From<BadInput> for Failure {
     }
 }
 
-impl From<tract_hir::prelude::TractError> for Failure {
-    fn from(error: tract_hir::prelude::TractError) -> Self {
+impl From<onnx_kernels::prelude::Error> for Failure {
+    fn from(error: onnx_kernels::prelude::Error) -> Self {
         if cancelling::is_cancelled(&error) {
             return Self::Failed(ServiceError::new(ErrorCode::Cancelled, "cancelled"));
         }

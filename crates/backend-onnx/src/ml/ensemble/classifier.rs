@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use flat_forest::{Aggregate, Forest, Number, Trees};
-use tract_hir::internal::*;
+use onnx_kernels::prelude::*;
 
 use super::{
     super::{
@@ -18,7 +18,7 @@ use crate::{
     ops::{Attributes, Compute, Fact, Kernel, elements, kernel},
 };
 
-pub(crate) fn classifier(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn classifier(node: &OnnxNode) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let labels = Labels::read(attributes, "classlabels_int64s", "classlabels_strings")?;
     let classes = labels.len();
@@ -91,20 +91,20 @@ struct Shared {
 }
 
 impl Kernel for Classifier {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
         self.rule.outputs(inputs)
     }
 
-    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
-        self.bound(inputs[0].datum_type()).run(inputs)
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
+        self.bound(inputs[0].element_type()).run(inputs)
     }
 }
 
 impl Classifier {
-    fn bound(&self, datum_type: DatumType) -> Arc<dyn Kernel> {
+    fn bound(&self, element_type: ElementType) -> Arc<dyn Kernel> {
         let [single, double] = &self.bound;
-        let bound = match datum_type {
-            DatumType::F64 => double.get_or_init(|| {
+        let bound = match element_type {
+            ElementType::F64 => double.get_or_init(|| {
                 Arc::new(Bound {
                     forest: self.trees.forest::<f64, f64>(),
                     rule: self.rule.clone(),
@@ -128,15 +128,15 @@ impl Classifier {
 struct Bound<T: Number> {
     forest: Forest<T>,
     rule: Rule,
-    read: fn(&Tensor) -> TractResult<Rows<'_, T>>,
+    read: fn(&Tensor) -> Result<Rows<'_, T>>,
 }
 
 impl<T: Number> Kernel for Bound<T> {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
         self.rule.outputs(inputs)
     }
 
-    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
         let rows = (self.read)(&inputs[0])?;
         rows::expect_width(rows.width, self.forest.features())?;
         let width = self.rule.labels.len();
@@ -151,7 +151,7 @@ impl<T: Number> Kernel for Bound<T> {
                 }
             })?;
         }
-        Ok(tvec![
+        Ok(smallvec![
             self.rule.labels.of(&classes)?,
             elements::tensor(&[rows.count, width], out)?
         ])
@@ -159,11 +159,11 @@ impl<T: Number> Kernel for Bound<T> {
 }
 
 impl Rule {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
         let count = rows::count(&inputs[0])?;
         Ok(vec![
-            Fact::new(self.labels.datum_type(), [count.clone()]),
-            Fact::new(DatumType::F32, [count, self.labels.len().to_dim()]),
+            Fact::new(self.labels.element_type(), [count.clone()]),
+            Fact::new(ElementType::F32, [count, self.labels.len().to_dim()]),
         ])
     }
 

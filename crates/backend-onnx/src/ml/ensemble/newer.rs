@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use flat_forest::{Aggregate, Test, TreeNode, Trees, TreesBuilder};
-use tract_hir::internal::*;
+use onnx_kernels::prelude::*;
 
 use super::{super::post::PostTransform, read::targets, regressor::Regressor};
 use crate::{
@@ -12,7 +12,7 @@ use crate::{
     ops::{Attributes, Compute, elements, kernel},
 };
 
-pub(crate) fn ensemble(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn ensemble(node: &OnnxNode) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let aggregate = match attributes.int("aggregate_function", 1) {
         0 => Aggregate::Average,
@@ -65,8 +65,8 @@ struct Lists<'a> {
 }
 
 impl<'a> Lists<'a> {
-    fn read(attributes: Attributes<'a>, targets: usize) -> TractResult<Self> {
-        let numbers = |name: &str| -> TractResult<Vec<f64>> {
+    fn read(attributes: Attributes<'a>, targets: usize) -> Result<Self> {
+        let numbers = |name: &str| -> Result<Vec<f64>> {
             let tensor = attributes.get(name).and_then(|attribute| attribute.t.as_ref());
             let Some(tensor) = tensor else {
                 return Ok(vec![]);
@@ -110,7 +110,7 @@ impl<'a> Lists<'a> {
             )));
         }
         let count = questions.len();
-        let children = |ids: &str, leaves: &str| -> TractResult<Vec<Child>> {
+        let children = |ids: &str, leaves: &str| -> Result<Vec<Child>> {
             let (ids, leaves) = (attributes.ints(ids), attributes.ints(leaves));
             if ids.len() != count || leaves.len() != count {
                 bail!(Refusal("has lists of nodes of different lengths".to_owned()));
@@ -160,7 +160,7 @@ impl<'a> Lists<'a> {
         Ok(lists)
     }
 
-    fn trees(&self, targets: usize, aggregate: Aggregate) -> TractResult<Trees> {
+    fn trees(&self, targets: usize, aggregate: Aggregate) -> Result<Trees> {
         let mut builder = TreesBuilder::new(targets, aggregate);
         // Trees that share nodes would be copied for each.
         let listed: usize = self.members.iter().map(Vec::len).sum();
@@ -178,7 +178,7 @@ impl<'a> Lists<'a> {
     }
 
     /// The nodes of a tree, its root first.
-    fn nodes(&self, root: Child, builder: &mut TreesBuilder, room: &mut usize) -> TractResult<Vec<TreeNode>> {
+    fn nodes(&self, root: Child, builder: &mut TreesBuilder, room: &mut usize) -> Result<Vec<TreeNode>> {
         let mut numbers = HashMap::from([(root, 0u32)]);
         let mut order = vec![root];
         // Where the nodes of a branch begin: one that asks for several numbers is as many nodes.

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use flat_forest::{Aggregate, Test, TreeNode, Trees, TreesBuilder};
-use tract_hir::internal::*;
+use onnx_kernels::prelude::*;
 
 use crate::{
     faults::Refusal,
@@ -16,7 +16,7 @@ pub(crate) fn trees(
     prefix: &str,
     scores: usize,
     aggregate: Aggregate,
-) -> TractResult<Trees> {
+) -> Result<Trees> {
     let lists = Lists::read(attributes)?;
     let mut weights = Additions::read(attributes, prefix, scores)?.by_place(&lists)?;
     let mut builder = TreesBuilder::new(scores, aggregate);
@@ -36,7 +36,7 @@ pub(crate) fn trees(
                 no: tree.number(lists.child(place, lists.no[place])?),
             })
         });
-        let nodes: Vec<TreeNode> = nodes.collect::<TractResult<_>>()?;
+        let nodes: Vec<TreeNode> = nodes.collect::<Result<_>>()?;
         let reached = builder.tree(&nodes, tree.number(tree.root));
         let reached = reached.map_err(|error| Refusal(format!("has a bad tree {}: {error}", tree.id)))?;
         // Nodes that the root does not lead to form a cycle, since all other nodes are children.
@@ -80,7 +80,7 @@ struct Lists<'a> {
 }
 
 impl<'a> Lists<'a> {
-    fn read(attributes: Attributes<'a>) -> TractResult<Self> {
+    fn read(attributes: Attributes<'a>) -> Result<Self> {
         let modes = attributes
             .get("nodes_modes")
             .map_or(&[][..], |attribute| &attribute.strings);
@@ -88,10 +88,7 @@ impl<'a> Lists<'a> {
             trees: attributes.ints("nodes_treeids"),
             nodes: attributes.ints("nodes_nodeids"),
             features: attributes.ints("nodes_featureids"),
-            modes: modes
-                .iter()
-                .map(|mode| read_mode(mode))
-                .collect::<TractResult<_>>()?,
+            modes: modes.iter().map(|mode| read_mode(mode)).collect::<Result<_>>()?,
             thresholds: doubles(attributes, "nodes_values")?,
             yes: attributes.ints("nodes_truenodeids"),
             no: attributes.ints("nodes_falsenodeids"),
@@ -124,7 +121,7 @@ impl<'a> Lists<'a> {
     }
 
     /// Where a child of a node stands.
-    fn child(&self, parent: usize, node: i64) -> TractResult<usize> {
+    fn child(&self, parent: usize, node: i64) -> Result<usize> {
         let tree = self.trees[parent];
         let place = self.places.get(&(tree, node)).copied();
         Ok(place.ok_or_else(|| Refusal(format!("lacks node {node} of tree {tree}")))?)
@@ -137,7 +134,7 @@ impl<'a> Lists<'a> {
     /// The trees, in the order in which their roots stand in the lists. A root is the one node of a tree that is no
     /// other's child; a node may be the child of several, as LightGBM's splits by categories are written: a chain of
     /// comparisons with one way out.
-    fn by_tree(&self) -> TractResult<Vec<TreePlaces>> {
+    fn by_tree(&self) -> Result<Vec<TreePlaces>> {
         let mut is_child = vec![false; self.modes.len()];
         for parent in (0..self.modes.len()).filter(|&place| self.modes[place].is_some()) {
             is_child[self.child(parent, self.yes[parent])?] = true;
@@ -155,7 +152,7 @@ impl<'a> Lists<'a> {
             [root] => Ok(TreePlaces { id, places, root }),
             _ => bail!(Refusal(format!("has {} roots in tree {id}", roots.len()))),
         });
-        let mut trees: Vec<_> = trees.collect::<TractResult<_>>()?;
+        let mut trees: Vec<_> = trees.collect::<Result<_>>()?;
         trees.sort_unstable_by_key(|tree| tree.root);
         Ok(trees)
     }
@@ -187,7 +184,7 @@ struct Additions<'a> {
 }
 
 impl<'a> Additions<'a> {
-    fn read(attributes: Attributes<'a>, prefix: &str, scores: usize) -> TractResult<Self> {
+    fn read(attributes: Attributes<'a>, prefix: &str, scores: usize) -> Result<Self> {
         let ints = |name: &str| attributes.ints(&format!("{prefix}_{name}"));
         let additions = Self {
             trees: ints("treeids"),
@@ -211,7 +208,7 @@ impl<'a> Additions<'a> {
     }
 
     /// What each leaf adds, by its place in the lists.
-    fn by_place(&self, lists: &Lists<'_>) -> TractResult<HashMap<usize, Vec<(u32, f64)>>> {
+    fn by_place(&self, lists: &Lists<'_>) -> Result<HashMap<usize, Vec<(u32, f64)>>> {
         let mut weights: HashMap<usize, Vec<(u32, f64)>> = HashMap::new();
         for (index, (&tree, &node)) in self.trees.iter().zip(self.nodes).enumerate() {
             let place = lists.places.get(&(tree, node)).copied();
@@ -224,7 +221,7 @@ impl<'a> Additions<'a> {
     }
 }
 
-fn read_mode(mode: &[u8]) -> TractResult<Option<Mode>> {
+fn read_mode(mode: &[u8]) -> Result<Option<Mode>> {
     Ok(Some(match mode {
         b"LEAF" => return Ok(None),
         b"BRANCH_LEQ" => Test::AtMost,
@@ -247,7 +244,7 @@ fn read_mode(mode: &[u8]) -> TractResult<Option<Mode>> {
 const MAX_TARGETS: i64 = 1 << 20;
 
 /// The scores that a regressor has for a row.
-pub(crate) fn targets(attributes: Attributes<'_>) -> TractResult<usize> {
+pub(crate) fn targets(attributes: Attributes<'_>) -> Result<usize> {
     match attributes.int("n_targets", 1) {
         targets @ 1..=MAX_TARGETS => Ok(targets as usize),
         targets => bail!(Refusal(format!(
@@ -257,7 +254,7 @@ pub(crate) fn targets(attributes: Attributes<'_>) -> TractResult<usize> {
 }
 
 /// A list of floats, or the tensor that may stand in its place.
-pub(crate) fn doubles(attributes: Attributes<'_>, name: &str) -> TractResult<Vec<f64>> {
+pub(crate) fn doubles(attributes: Attributes<'_>, name: &str) -> Result<Vec<f64>> {
     let floats = attributes.floats(name);
     let tensor = attributes
         .get(&format!("{name}_as_tensor"))

@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use flat_forest::{Aggregate, Forest, Number, Trees};
-use tract_hir::internal::*;
+use onnx_kernels::prelude::*;
 
 use super::{
     super::{
@@ -18,7 +18,7 @@ use crate::{
     ops::{Attributes, Compute, Fact, Kernel, elements, kernel},
 };
 
-pub(crate) fn regressor(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn regressor(node: &OnnxNode) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let aggregate = match attributes.text("aggregate_function", "SUM") {
         "SUM" => Aggregate::Sum,
@@ -57,25 +57,29 @@ pub(super) struct Regressor {
 }
 
 impl Kernel for Regressor {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
         let shape = [rows::count(&inputs[0])?, self.trees.scores().to_dim()];
-        let is_double = self.keeps_type && inputs[0].datum_type == DatumType::F64;
+        let is_double = self.keeps_type && inputs[0].element_type == ElementType::F64;
         if is_double && self.post != PostTransform::None {
             bail!(Limit("scores of FP64 are not transformed".to_owned()));
         }
-        if self.keeps_type && !matches!(inputs[0].datum_type, DatumType::F32 | DatumType::F64) {
+        if self.keeps_type && !matches!(inputs[0].element_type, ElementType::F32 | ElementType::F64) {
             bail!(Limit("is supported for FP32 and FP64 only".to_owned()));
         }
         Ok(vec![Fact::new(answer_type(is_double), shape)])
     }
 
-    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
-        self.bound(inputs[0].datum_type()).run(inputs)
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
+        self.bound(inputs[0].element_type()).run(inputs)
     }
 }
 
-fn answer_type(is_double: bool) -> DatumType {
-    if is_double { DatumType::F64 } else { DatumType::F32 }
+fn answer_type(is_double: bool) -> ElementType {
+    if is_double {
+        ElementType::F64
+    } else {
+        ElementType::F32
+    }
 }
 
 impl Regressor {
@@ -90,10 +94,10 @@ impl Regressor {
         }
     }
 
-    fn bound(&self, datum_type: DatumType) -> Arc<dyn Kernel> {
+    fn bound(&self, element_type: ElementType) -> Arc<dyn Kernel> {
         let [single, double] = &self.bound;
-        let bound = match datum_type {
-            DatumType::F64 => double.get_or_init(|| {
+        let bound = match element_type {
+            ElementType::F64 => double.get_or_init(|| {
                 Arc::new(self.bind::<f64>(|tensor| Rows::read_double(tensor), self.keeps_type))
             }),
             _ => single.get_or_init(|| Arc::new(self.bind::<f32>(|tensor| Rows::read(tensor), false))),
@@ -101,7 +105,7 @@ impl Regressor {
         bound.clone()
     }
 
-    fn bind<T: Number>(&self, read: fn(&Tensor) -> TractResult<Rows<'_, T>>, is_double: bool) -> Bound<T> {
+    fn bind<T: Number>(&self, read: fn(&Tensor) -> Result<Rows<'_, T>>, is_double: bool) -> Bound<T> {
         Bound {
             forest: self.trees.forest(),
             aggregate: self.trees.aggregate(),
@@ -124,16 +128,16 @@ struct Bound<T: Number> {
     post: PostTransform,
     /// Whether its answers are FP64.
     is_double: bool,
-    read: fn(&Tensor) -> TractResult<Rows<'_, T>>,
+    read: fn(&Tensor) -> Result<Rows<'_, T>>,
 }
 
 impl<T: Number> Kernel for Bound<T> {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
         let shape = [rows::count(&inputs[0])?, self.forest.scores().to_dim()];
         Ok(vec![Fact::new(answer_type(self.is_double), shape)])
     }
 
-    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
         let rows = (self.read)(&inputs[0])?;
         rows::expect_width(rows.width, self.forest.features())?;
         let targets = self.forest.scores();
@@ -163,7 +167,7 @@ impl<T: Number> Kernel for Bound<T> {
             self.forest.score(part?, &[], &mut finish)?;
         }
         let shape = [rows.count, targets];
-        Ok(tvec![match self.is_double {
+        Ok(smallvec![match self.is_double {
             true => elements::tensor(&shape, doubles)?,
             false => elements::tensor(&shape, out)?,
         }])

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tract_hir::internal::*;
+use onnx_kernels::prelude::*;
 
 use super::compute::own;
 use crate::{
@@ -19,10 +19,7 @@ use crate::{
 };
 
 /// `BatchNormalization`.
-pub(crate) fn batch_normalization(
-    node: &OnnxNode,
-    constants: Constants<'_>,
-) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn batch_normalization(node: &OnnxNode, constants: Constants<'_>) -> Result<Box<dyn Compute>> {
     Ok(Box::new(BatchNormalization::of(Attributes(node), constants)?))
 }
 
@@ -33,7 +30,7 @@ pub(super) struct BatchNormalization {
 }
 
 impl BatchNormalization {
-    pub(super) fn of(attributes: Attributes<'_>, constants: &[Option<Arc<Tensor>>]) -> TractResult<Self> {
+    pub(super) fn of(attributes: Attributes<'_>, constants: &[Option<Arc<Tensor>>]) -> Result<Self> {
         let parameters = Parameters::of(attributes);
         let given: Option<Vec<Arc<Tensor>>> = constants.iter().skip(1).cloned().collect();
         let given = given.filter(|given| given.len() == 4);
@@ -46,15 +43,17 @@ impl BatchNormalization {
 }
 
 impl Compute for BatchNormalization {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Option<Vec<Fact>>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Option<Vec<Fact>>> {
         let (count, channels) = (inputs[1].shape.first(), inputs[0].shape.get(1));
-        if let Some((Ok(count), Ok(channels))) = count.zip(channels).map(|(a, b)| (a.to_i64(), b.to_i64())) {
+        if let Some((Some(count), Some(channels))) =
+            count.zip(channels).map(|(a, b)| (a.to_i64(), b.to_i64()))
+        {
             ensure_input!(count == channels, "{count} parameters for {channels} channels");
         }
         self.parameters.outputs(inputs).map(Some)
     }
 
-    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<TVec<Arc<Tensor>>> {
+    fn run(&self, inputs: &mut ShortVec<Arc<Tensor>>) -> Result<ShortVec<Arc<Tensor>>> {
         let computed;
         let channels = match &self.channels {
             Some(channels) => channels,
@@ -67,9 +66,8 @@ impl Compute for BatchNormalization {
         let width = made.shape()[2..].iter().product::<usize>();
         if made.len() > 0 {
             let mut pace = Pace::default();
-            with_real!(made.datum_type(), T => {
-                let mut view = made.try_as_plain_ram_mut()?;
-                let values = view.as_slice_mut::<T>()?;
+            with_real!(made.element_type(), T => {
+                let values = made.as_slice_mut::<T>()?;
                 for (line, &(factor, offset)) in values.chunks_exact_mut(width).zip(channels.iter().cycle()) {
                     pace.spend(width as u64 / 8 + 1)?;
                     let (factor, offset) = (factor as T, offset as T);
@@ -77,6 +75,6 @@ impl Compute for BatchNormalization {
                 }
             });
         }
-        Ok(tvec![Arc::new(made)])
+        Ok(smallvec![Arc::new(made)])
     }
 }

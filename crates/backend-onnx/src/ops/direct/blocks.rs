@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tract_hir::internal::*;
+use onnx_kernels::prelude::*;
 
 use super::moves::reordered;
 use crate::{
@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// `DepthToSpace` or `SpaceToDepth`.
-pub(crate) fn blocks(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn blocks(node: &OnnxNode) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Blocks::of(node)?))
 }
 
@@ -36,7 +36,7 @@ enum Order {
 }
 
 impl Blocks {
-    pub(super) fn of(node: &OnnxNode) -> TractResult<Self> {
+    pub(super) fn of(node: &OnnxNode) -> Result<Self> {
         let attributes = Attributes(node);
         let size = usize::try_from(attributes.int("blocksize", 0)).ok();
         let size = size.filter(|size| (1..=1 << 16).contains(size));
@@ -53,8 +53,8 @@ impl Blocks {
 }
 
 /// A part of so many parts of a dimension.
-fn part(dim: &TDim, count: usize) -> TractResult<TDim> {
-    if let Ok(dim) = dim.to_i64() {
+fn part(dim: &Dim, count: usize) -> Result<Dim> {
+    if let Some(dim) = dim.to_i64() {
         ensure_input!(
             dim % count as i64 == 0,
             "a dimension of {dim} is cut into blocks of {count}, expected a multiple"
@@ -64,7 +64,7 @@ fn part(dim: &TDim, count: usize) -> TractResult<TDim> {
 }
 
 impl Compute for Blocks {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Option<Vec<Fact>>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Option<Vec<Fact>>> {
         let input = inputs.first().context("expected an input")?;
         let [batch, channels, height, width] = &input.shape[..] else {
             bail!(Refusal(format!(
@@ -87,10 +87,10 @@ impl Compute for Blocks {
                 width.clone() * size,
             ],
         };
-        Ok(Some(vec![Fact::new(input.datum_type, shape)]))
+        Ok(Some(vec![Fact::new(input.element_type, shape)]))
     }
 
-    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<TVec<Arc<Tensor>>> {
+    fn run(&self, inputs: &mut ShortVec<Arc<Tensor>>) -> Result<ShortVec<Arc<Tensor>>> {
         let [batch, channels, height, width] = *inputs[0].shape() else {
             bail!("expected images");
         };
@@ -109,7 +109,7 @@ impl Compute for Blocks {
             _ => [batch, depth, height * size, width * size],
         };
         let moved = reordered(&inputs[0], &split, &order)?;
-        Ok(tvec![Arc::new(moved.into_shape(&shape)?)])
+        Ok(smallvec![Arc::new(moved.into_shape(&shape)?)])
     }
 }
 
@@ -123,10 +123,10 @@ mod tests {
     fn image(shape: &[usize]) -> Tensor {
         let count: usize = shape.iter().product();
         let numbers: Vec<i16> = (0..count as i16).collect();
-        tensor1(&numbers).into_shape(shape).unwrap()
+        Tensor::vector(&numbers).into_shape(shape).unwrap()
     }
 
-    fn of(order: Order, input: Tensor) -> TractResult<Tensor> {
+    fn of(order: Order, input: Tensor) -> Result<Tensor> {
         Ok(run(&Blocks { size: 2, order }, &[input])?.remove(0))
     }
 
@@ -134,10 +134,10 @@ mod tests {
     fn channels_become_blocks_and_blocks_channels() {
         let channels = image(&[1, 8, 1, 1]);
         let found = of(Order::BlocksFirst, channels.clone()).unwrap();
-        let expected = tensor1(&[0i16, 2, 4, 6, 1, 3, 5, 7]);
+        let expected = Tensor::vector(&[0i16, 2, 4, 6, 1, 3, 5, 7]);
         assert_eq!(found, expected.into_shape(&[1, 2, 2, 2]).unwrap());
         let found = of(Order::DepthFirst, channels.clone()).unwrap();
-        let expected = tensor1(&[0i16, 1, 2, 3, 4, 5, 6, 7]);
+        let expected = Tensor::vector(&[0i16, 1, 2, 3, 4, 5, 6, 7]);
         assert_eq!(found, expected.into_shape(&[1, 2, 2, 2]).unwrap());
         let wide = of(Order::BlocksFirst, image(&[2, 4, 2, 3])).unwrap();
         assert_eq!(of(Order::ToDepth, wide).unwrap(), image(&[2, 4, 2, 3]));

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tract_hir::internal::*;
+use onnx_kernels::prelude::*;
 
 use super::compute::own;
 use crate::{
@@ -12,14 +12,14 @@ use crate::{
     ops::{
         activation::Activation,
         attributes::Attributes,
-        elements::{elements, with_number},
+        elements::elements,
         kernel::{Compute, Fact},
         rule::Constants,
     },
 };
 
 /// `Clip`.
-pub(crate) fn clip_of(node: &OnnxNode, constants: Constants<'_>) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn clip_of(node: &OnnxNode, constants: Constants<'_>) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Clip::of(node, constants)))
 }
 
@@ -64,7 +64,7 @@ impl Clip {
 }
 
 /// Writes numbers within bounds over others.
-fn clip<T: Copy + PartialOrd>(numbers: &mut [T], low: T, high: T) -> TractResult<()> {
+fn clip<T: Copy + PartialOrd>(numbers: &mut [T], low: T, high: T) -> Result<()> {
     Pace::default().over(numbers, |numbers| {
         for number in numbers {
             let raised = if *number < low { low } else { *number };
@@ -74,7 +74,7 @@ fn clip<T: Copy + PartialOrd>(numbers: &mut [T], low: T, high: T) -> TractResult
 }
 
 impl Compute for Clip {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Option<Vec<Fact>>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Option<Vec<Fact>>> {
         for bound in self
             .places
             .iter()
@@ -82,38 +82,38 @@ impl Compute for Clip {
             .filter_map(|&place| inputs.get(place))
         {
             ensure_input!(
-                bound.datum_type == inputs[0].datum_type,
+                bound.element_type == inputs[0].element_type,
                 "bounds of {:?} for numbers of {:?}",
-                bound.datum_type,
-                inputs[0].datum_type
+                bound.element_type,
+                inputs[0].element_type
             );
         }
-        Ok(Some(vec![inputs[0].with(inputs[0].datum_type)]))
+        Ok(Some(vec![inputs[0].with(inputs[0].element_type)]))
     }
 
     fn activation(&self) -> Option<Activation> {
         self.activation.clone()
     }
 
-    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<TVec<Arc<Tensor>>> {
+    fn run(&self, inputs: &mut ShortVec<Arc<Tensor>>) -> Result<ShortVec<Arc<Tensor>>> {
         let bounds = self.places.map(|place| place.map(|place| inputs[place].clone()));
         let mut made = own(inputs.swap_remove(0));
-        with_number!(made.datum_type(), T => {
-            let bound = |at: usize, most: T| -> TractResult<T> {
+        with_number!(made.element_type(), T => {
+            let bound = |at: usize, most: T| -> Result<T> {
                 match (&bounds[at], self.fixed) {
                     (Some(bound), _) => {
                         let bound = elements::<T>(bound)?;
                         ensure_input!(bound.len() == 1, "a bound of {} numbers, expected one", bound.len());
                         Ok(bound[0])
                     }
-                    (None, Some(fixed)) => tensor0(fixed[at]).cast_to_scalar::<T>(),
+                    (None, Some(fixed)) => Tensor::scalar(fixed[at]).cast_to_scalar::<T>(),
                     (None, None) => Ok(most),
                 }
             };
             let (low, high) = (bound(0, <T>::MIN)?, bound(1, <T>::MAX)?);
-            clip(made.try_as_plain_ram_mut()?.as_slice_mut::<T>()?, low, high)?;
+            clip(made.as_slice_mut::<T>()?, low, high)?;
         });
-        Ok(tvec![Arc::new(made)])
+        Ok(smallvec![Arc::new(made)])
     }
 }
 
@@ -122,24 +122,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_number_stays_and_the_upper_bound_wins() -> TractResult<()> {
+    fn what_is_no_number_stays_and_the_upper_bound_wins() -> Result<()> {
         let clip = Clip {
             fixed: None,
             places: [Some(1), Some(2)],
             activation: None,
         };
-        let clipped = |values: Tensor, low: Tensor, high: Tensor| -> TractResult<Arc<Tensor>> {
-            let mut inputs: TVec<Arc<Tensor>> = [values, low, high].into_iter().map(Arc::new).collect();
+        let clipped = |values: Tensor, low: Tensor, high: Tensor| -> Result<Arc<Tensor>> {
+            let mut inputs: ShortVec<Arc<Tensor>> = [values, low, high].into_iter().map(Arc::new).collect();
             Ok(clip.run(&mut inputs)?.remove(0))
         };
         let made = clipped(
-            tensor1(&[f32::NAN, -3.0, 0.5, f32::INFINITY]),
-            tensor0(-1.0f32),
-            tensor0(1.0f32),
+            Tensor::vector(&[f32::NAN, -3.0, 0.5, f32::INFINITY]),
+            Tensor::scalar(-1.0f32),
+            Tensor::scalar(1.0f32),
         )?;
         let made = elements::<f32>(&made)?;
         assert!(made[0].is_nan() && made[1..] == [-1.0, 0.5, 1.0]);
-        let made = clipped(tensor1(&[i8::MIN, 4, 5]), tensor0(5i8), tensor0(3i8))?;
+        let made = clipped(
+            Tensor::vector(&[i8::MIN, 4, 5]),
+            Tensor::scalar(5i8),
+            Tensor::scalar(3i8),
+        )?;
         assert_eq!(elements::<i8>(&made)?, [3, 3, 3]);
         Ok(())
     }

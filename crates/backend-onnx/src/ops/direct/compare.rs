@@ -2,21 +2,20 @@
 
 use std::sync::Arc;
 
-use tract_hir::internal::*;
+use onnx_kernels::prelude::*;
 
 use super::pairs::joined;
 use crate::{
     lowered::OnnxNode,
     ops::{
         binary::pairs,
-        elements::{Element, with_number},
         kernel::{Compute, Fact},
         shapes,
     },
 };
 
 /// `Equal`, `Greater`, `GreaterOrEqual`, `Less` or `LessOrEqual`.
-pub(crate) fn compare(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn compare(node: &OnnxNode) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Compare::of(&node.op_type)?))
 }
 
@@ -31,7 +30,7 @@ pub(super) enum Compare {
 }
 
 impl Compare {
-    pub(super) fn of(name: &str) -> TractResult<Self> {
+    pub(super) fn of(name: &str) -> Result<Self> {
         Ok(match name {
             "Equal" => Self::Equal,
             "Greater" => Self::Greater,
@@ -42,12 +41,7 @@ impl Compare {
         })
     }
 
-    fn compared<T: Element + PartialOrd>(
-        self,
-        a: &Tensor,
-        b: &Tensor,
-        shape: &[usize],
-    ) -> TractResult<Tensor> {
+    fn compared<T: Element + PartialOrd>(self, a: &Tensor, b: &Tensor, shape: &[usize]) -> Result<Tensor> {
         match self {
             Self::Equal => equal::<T>(a, b, shape),
             Self::Greater => pairs::<T, bool, false>(b, a, shape, |b, a| b < a),
@@ -58,27 +52,27 @@ impl Compare {
     }
 }
 
-fn equal<T: Element + PartialEq>(a: &Tensor, b: &Tensor, shape: &[usize]) -> TractResult<Tensor> {
+fn equal<T: Element + PartialEq>(a: &Tensor, b: &Tensor, shape: &[usize]) -> Result<Tensor> {
     pairs::<T, bool, false>(a, b, shape, |a, b| a == b)
 }
 
 impl Compute for Compare {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Option<Vec<Fact>>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Option<Vec<Fact>>> {
         ensure!(inputs.len() == 2, "expected 2 inputs, found {}", inputs.len());
-        Ok(Some(vec![Fact::new(DatumType::Bool, joined(inputs)?)]))
+        Ok(Some(vec![Fact::new(ElementType::Bool, joined(inputs)?)]))
     }
 
-    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<TVec<Arc<Tensor>>> {
+    fn run(&self, inputs: &mut ShortVec<Arc<Tensor>>) -> Result<ShortVec<Arc<Tensor>>> {
         let [a, b] = &**inputs else {
             bail!("expected 2 inputs, found {}", inputs.len());
         };
         let shape = shapes::broadcast(&[a.shape(), b.shape()])?;
-        let made = match (a.datum_type(), self) {
-            (DatumType::Bool, Self::Equal) => equal::<bool>(a, b, &shape),
-            (DatumType::String, Self::Equal) => equal::<String>(a, b, &shape),
+        let made = match (a.element_type(), self) {
+            (ElementType::Bool, Self::Equal) => equal::<bool>(a, b, &shape),
+            (ElementType::String, Self::Equal) => equal::<String>(a, b, &shape),
             (number, _) => with_number!(number, T => self.compared::<T>(a, b, &shape)),
         }?;
-        Ok(tvec![Arc::new(made)])
+        Ok(smallvec![Arc::new(made)])
     }
 }
 
@@ -91,9 +85,9 @@ mod tests {
 
     const ALL: [&str; 5] = ["Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"];
 
-    fn of(name: &str, a: &Tensor, b: &Tensor) -> TractResult<Tensor> {
+    fn of(name: &str, a: &Tensor, b: &Tensor) -> Result<Tensor> {
         let compare = Compare::of(name)?;
-        let mut inputs: TVec<Arc<Tensor>> = tvec![Arc::new(a.clone()), Arc::new(b.clone())];
+        let mut inputs: ShortVec<Arc<Tensor>> = smallvec![Arc::new(a.clone()), Arc::new(b.clone())];
         compare.outputs(&Fact::of_values(&inputs))?;
         Ok((*compare.run(&mut inputs)?[0]).clone())
     }
@@ -111,26 +105,26 @@ mod tests {
             vec![true, false, false],
             vec![true, true, false],
         ];
-        for datum_type in [
-            DatumType::F16,
-            DatumType::F32,
-            DatumType::F64,
-            DatumType::U8,
-            DatumType::U64,
-            DatumType::I16,
-            DatumType::I64,
+        for element_type in [
+            ElementType::F16,
+            ElementType::F32,
+            ElementType::F64,
+            ElementType::U8,
+            ElementType::U64,
+            ElementType::I16,
+            ElementType::I64,
         ] {
-            let [a, b] = [tensor1(&[1u8, 2, 3]), tensor1(&[2u8])]
-                .map(|numbers| numbers.cast_to_dt(datum_type).unwrap().into_owned());
-            assert_eq!(all_of(&a, &b), expected, "{datum_type:?}");
+            let [a, b] = [Tensor::vector(&[1u8, 2, 3]), Tensor::vector(&[2u8])]
+                .map(|numbers| numbers.cast_to_type(element_type).unwrap().into_owned());
+            assert_eq!(all_of(&a, &b), expected, "{element_type:?}");
         }
         // They differ in the last bit.
-        let close = [tensor0((1i64 << 53) + 1), tensor0(1i64 << 53)];
+        let close = [Tensor::scalar((1i64 << 53) + 1), Tensor::scalar(1i64 << 53)];
         assert_eq!(
             all_of(&close[0], &close[1]).concat(),
             [false, true, true, false, false]
         );
-        let large = [tensor0(u64::MAX), tensor0(1u64)];
+        let large = [Tensor::scalar(u64::MAX), Tensor::scalar(1u64)];
         assert_eq!(
             all_of(&large[0], &large[1]).concat(),
             [false, true, true, false, false]
@@ -139,8 +133,8 @@ mod tests {
 
     #[test]
     fn nan_is_like_nothing_and_zeros_are_equal() {
-        let a = tensor1(&[f32::NAN, f32::NAN, 0.0, f32::INFINITY]);
-        let b = tensor1(&[f32::NAN, 1.0, -0.0, f32::INFINITY]);
+        let a = Tensor::vector(&[f32::NAN, f32::NAN, 0.0, f32::INFINITY]);
+        let b = Tensor::vector(&[f32::NAN, 1.0, -0.0, f32::INFINITY]);
         let (never, equals) = (vec![false; 4], vec![false, false, true, true]);
         assert_eq!(
             all_of(&a, &b),
@@ -150,19 +144,20 @@ mod tests {
 
     #[test]
     fn truths_and_texts_are_equal_or_not() {
-        let texts = |texts: &[&str]| tensor1(&texts.iter().map(ToString::to_string).collect::<Vec<_>>());
+        let texts =
+            |texts: &[&str]| Tensor::vector(&texts.iter().map(ToString::to_string).collect::<Vec<_>>());
         let found = of("Equal", &texts(&["a", "", "ä"]), &texts(&["a", "b", "ä"])).unwrap();
-        assert_eq!(found, tensor1(&[true, false, true]));
-        let found = of("Equal", &tensor1(&[true, false]), &tensor0(false)).unwrap();
-        assert_eq!(found, tensor1(&[false, true]));
+        assert_eq!(found, Tensor::vector(&[true, false, true]));
+        let found = of("Equal", &Tensor::vector(&[true, false]), &Tensor::scalar(false)).unwrap();
+        assert_eq!(found, Tensor::vector(&[false, true]));
         assert!(of("Less", &texts(&["a"]), &texts(&["b"])).is_err());
     }
 
     #[test]
     fn inputs_that_do_not_fit_together_are_refused() {
         for (a, b) in [
-            (tensor1(&[1i64, 2]), tensor1(&[1i64, 2, 3])),
-            (tensor1(&[1i64]), tensor1(&[1i32])),
+            (Tensor::vector(&[1i64, 2]), Tensor::vector(&[1i64, 2, 3])),
+            (Tensor::vector(&[1i64]), Tensor::vector(&[1i32])),
         ] {
             assert!(of("Equal", &a, &b).unwrap_err().is::<BadInput>());
         }

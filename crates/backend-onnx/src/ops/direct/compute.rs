@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tract_hir::internal::*;
+use onnx_kernels::prelude::*;
 
 use crate::{
     faults::{BadInput, Unsupported, ensure_input},
@@ -11,8 +11,8 @@ use crate::{
 };
 
 /// Why nothing computes an operator for a type that no row of the table admits.
-pub(in crate::ops) fn unsupported(datum_type: DatumType) -> TractError {
-    Unsupported::Here(format!("is not supported for inputs of {datum_type:?}")).into()
+pub(in crate::ops) fn unsupported(element_type: ElementType) -> Error {
+    Unsupported::Here(format!("is not supported for inputs of {element_type:?}")).into()
 }
 
 /// A tensor that may be written over: this one, or a copy if something else holds it too.
@@ -21,21 +21,21 @@ pub(super) fn own(tensor: Arc<Tensor>) -> Tensor {
 }
 
 /// A tensor with other dimensions for the same elements.
-pub(super) fn reshaped(tensor: Arc<Tensor>, shape: &[usize]) -> TractResult<Arc<Tensor>> {
+pub(super) fn reshaped(tensor: Arc<Tensor>, shape: &[usize]) -> Result<Arc<Tensor>> {
     if tensor.shape() == shape {
         return Ok(tensor);
     }
-    if tensor.datum_type() == DatumType::String && Arc::strong_count(&tensor) > 1 {
+    if tensor.element_type() == ElementType::String && Arc::strong_count(&tensor) > 1 {
         size::admit_contents(elements::<String>(&tensor)?.iter().map(|text| (text, 1)))?;
     }
     Ok(Arc::new(own(tensor).into_shape(shape)?))
 }
 
 /// The whole numbers of a value that says sizes, axes or places.
-pub(super) fn integers(tensor: &Tensor) -> TractResult<Vec<i64>> {
-    match tensor.datum_type() {
-        DatumType::I64 => Ok(elements::<i64>(tensor)?.to_vec()),
-        DatumType::I32 => Ok(elements::<i32>(tensor)?
+pub(super) fn integers(tensor: &Tensor) -> Result<Vec<i64>> {
+    match tensor.element_type() {
+        ElementType::I64 => Ok(elements::<i64>(tensor)?.to_vec()),
+        ElementType::I32 => Ok(elements::<i32>(tensor)?
             .iter()
             .map(|&number| number.into())
             .collect()),
@@ -44,16 +44,13 @@ pub(super) fn integers(tensor: &Tensor) -> TractResult<Vec<i64>> {
 }
 
 /// The same before a run, if the value is known then.
-pub(super) fn known_integers(fact: &Fact) -> TractResult<Option<Vec<i64>>> {
-    match &fact.constant {
-        Some(constant) if constant.datum_type() != DatumType::TDim => integers(constant).map(Some),
-        _ => Ok(None),
-    }
+pub(super) fn known_integers(fact: &Fact) -> Result<Option<Vec<i64>>> {
+    fact.constant.as_deref().map(integers).transpose()
 }
 
 /// Numbers of a request as sizes.
-pub(super) fn sizes(numbers: &[i64]) -> TractResult<TVec<usize>> {
-    let sizes: Option<TVec<usize>> = numbers
+pub(super) fn sizes(numbers: &[i64]) -> Result<ShortVec<usize>> {
+    let sizes: Option<ShortVec<usize>> = numbers
         .iter()
         .map(|&number| usize::try_from(number).ok())
         .collect();
@@ -65,7 +62,7 @@ pub(super) fn sizes(numbers: &[i64]) -> TractResult<TVec<usize>> {
 }
 
 /// A tensor of zeros to write over, once there is memory for it.
-pub(super) fn empty(datum_type: DatumType, shape: &[usize]) -> TractResult<Tensor> {
-    size::admit_shape(datum_type, shape)?;
-    Tensor::zero_dt(datum_type, shape)
+pub(super) fn empty(element_type: ElementType, shape: &[usize]) -> Result<Tensor> {
+    size::admit_shape(element_type, shape)?;
+    Tensor::zero_of(element_type, shape)
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use onnx_gemm::{add_gemm, gemm};
-use tract_hir::internal::*;
+use onnx_kernels::prelude::*;
 
 use super::compute::unsupported;
 use crate::{
@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// `Einsum`.
-pub(crate) fn einsum(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn einsum(node: &OnnxNode) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Einsum::of(Attributes(node))?))
 }
 
@@ -43,7 +43,7 @@ struct Letters {
 }
 
 impl Einsum {
-    pub(super) fn of(attributes: Attributes<'_>) -> TractResult<Self> {
+    pub(super) fn of(attributes: Attributes<'_>) -> Result<Self> {
         let equation = attributes.text("equation", "").replace(' ', "");
         let output = conditions::einsum_output(&equation)
             .ok_or_else(|| Refusal("has an equation without an output".to_owned()))?;
@@ -55,7 +55,7 @@ impl Einsum {
     }
 
     /// The letters of dimensions, for inputs of so many.
-    fn letters(&self, ranks: &[usize]) -> TractResult<Letters> {
+    fn letters(&self, ranks: &[usize]) -> Result<Letters> {
         if ranks.len() != self.inputs.len() || ranks.len() > MAX_FACTORS {
             bail!(Refusal(format!(
                 "has {} inputs for an equation of {}, expected as many, and at most {MAX_FACTORS}",
@@ -97,7 +97,7 @@ impl Einsum {
         })
     }
 
-    fn computed<T: Factor>(&self, inputs: &[Arc<Tensor>], multiply: Multiply<T>) -> TractResult<Tensor> {
+    fn computed<T: Factor>(&self, inputs: &[Arc<Tensor>], multiply: Multiply<T>) -> Result<Tensor> {
         let ranks: Vec<usize> = inputs.iter().map(|input| input.rank()).collect();
         let letters = self.letters(&ranks)?;
         let shapes: Vec<&[usize]> = inputs.iter().map(|input| input.shape()).collect();
@@ -106,20 +106,20 @@ impl Einsum {
             let numbers = elements::<T>(input)?;
             Ok(Operand::new(numbers, input.shape(), letters))
         });
-        let factors = factors.collect::<TractResult<Vec<_>>>()?;
+        let factors = factors.collect::<Result<Vec<_>>>()?;
         contracted(factors, &letters.output, &shape, multiply)
     }
 }
 
 impl Letters {
     /// The shape of the output. Sizes of one letter are equal, or some of them 1 where they are of different inputs.
-    fn shape<D: DimLike>(&self, shapes: &[&[D]]) -> TractResult<TVec<D>> {
+    fn shape<D: Size>(&self, shapes: &[&[D]]) -> Result<ShortVec<D>> {
         let mut sizes: Vec<(char, D)> = Vec::new();
         for (letters, shape) in self.inputs.iter().zip(shapes) {
             for (axis, (&letter, dim)) in letters.iter().zip(*shape).enumerate() {
                 // A diagonal is one of a square.
                 let first = letters.iter().position(|other| *other == letter).unwrap_or(axis);
-                if let (Ok(one), Ok(other)) = (shape[first].to_i64(), dim.to_i64())
+                if let (Some(one), Some(other)) = (shape[first].to_i64(), dim.to_i64())
                     && one != other
                 {
                     bail!(Refusal(format!("has sizes of {one} and {other} for one index")));
@@ -128,7 +128,7 @@ impl Letters {
                     None => sizes.push((letter, dim.clone())),
                     Some((_, known)) if known.is_one() => *known = dim.clone(),
                     Some((_, known)) => {
-                        if let (Ok(one), Ok(other)) = (known.to_i64(), dim.to_i64())
+                        if let (Some(one), Some(other)) = (known.to_i64(), dim.to_i64())
                             && one != other
                             && other != 1
                         {
@@ -148,34 +148,34 @@ impl Letters {
 }
 
 /// FP32 sums are written, not added.
-fn of_floats(a: &[f32], b: &[f32], sizes: [usize; 3], sums: &mut [f32], pace: &mut Pace) -> TractResult<()> {
+fn of_floats(a: &[f32], b: &[f32], sizes: [usize; 3], sums: &mut [f32], pace: &mut Pace) -> Result<()> {
     gemm(a, b, sizes, sums, pace)
 }
 
 impl Compute for Einsum {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Option<Vec<Fact>>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Option<Vec<Fact>>> {
         let ranks: Vec<usize> = inputs.iter().map(Fact::rank).collect();
         let letters = self.letters(&ranks)?;
         if inputs
             .iter()
-            .any(|input| input.datum_type != inputs[0].datum_type)
+            .any(|input| input.element_type != inputs[0].element_type)
         {
             bail!(Refusal("multiplies factors of different types".to_owned()));
         }
-        let shapes: Vec<&[TDim]> = inputs.iter().map(|input| &*input.shape).collect();
+        let shapes: Vec<&[Dim]> = inputs.iter().map(|input| &*input.shape).collect();
         let shape = letters.shape(&shapes)?;
-        Ok(Some(vec![Fact::new(inputs[0].datum_type, shape)]))
+        Ok(Some(vec![Fact::new(inputs[0].element_type, shape)]))
     }
 
-    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<TVec<Arc<Tensor>>> {
-        let made = match inputs[0].datum_type() {
-            DatumType::F32 => self.computed::<f32>(inputs, of_floats),
-            DatumType::F64 => self.computed::<f64>(inputs, add_gemm),
-            DatumType::I32 => self.computed::<i32>(inputs, add_gemm),
-            DatumType::I64 => self.computed::<i64>(inputs, add_gemm),
+    fn run(&self, inputs: &mut ShortVec<Arc<Tensor>>) -> Result<ShortVec<Arc<Tensor>>> {
+        let made = match inputs[0].element_type() {
+            ElementType::F32 => self.computed::<f32>(inputs, of_floats),
+            ElementType::F64 => self.computed::<f64>(inputs, add_gemm),
+            ElementType::I32 => self.computed::<i32>(inputs, add_gemm),
+            ElementType::I64 => self.computed::<i64>(inputs, add_gemm),
             other => return Err(unsupported(other)),
         };
-        Ok(tvec![Arc::new(made?)])
+        Ok(smallvec![Arc::new(made?)])
     }
 }
 
@@ -197,14 +197,11 @@ mod tests {
     }
 
     /// Small whole numbers, so that sums are exact in any order.
-    fn factor(datum_type: DatumType, shape: &[usize], seed: usize) -> Arc<Tensor> {
+    fn factor(element_type: ElementType, shape: &[usize], seed: usize) -> Arc<Tensor> {
         let count = shape.iter().product();
         let numbers = (0..count).map(|at| ((at * 7919 + seed) % 11) as f64 - 5.0);
         let made = tensor(shape, numbers.collect::<Vec<f64>>()).unwrap();
-        made.cast_to_dt(datum_type)
-            .unwrap()
-            .into_owned()
-            .into_arc_tensor()
+        made.cast_to_type(element_type).unwrap().into_owned().into_arc()
     }
 
     fn floats(tensor: &Tensor) -> Vec<f64> {
@@ -213,11 +210,11 @@ mod tests {
             .to_vec()
     }
 
-    fn run(equation: &str, inputs: &[Arc<Tensor>]) -> TractResult<Arc<Tensor>> {
+    fn run(equation: &str, inputs: &[Arc<Tensor>]) -> Result<Arc<Tensor>> {
         let op = einsum(equation);
         let facts = op.outputs(&Fact::of_values(inputs))?.unwrap();
         let made = op.run(&mut inputs.into())?;
-        let shape: TVec<TDim> = made[0].shape().iter().map(ToDim::to_dim).collect();
+        let shape: ShortVec<Dim> = made[0].shape().iter().map(ToDim::to_dim).collect();
         assert_eq!(shape, facts[0].shape);
         Ok(made[0].clone())
     }
@@ -302,13 +299,18 @@ mod tests {
             ("a,b,c,d->dcba", &[&[2], &[3], &[2], &[3]]),
         ];
         for (equation, shapes) in cases {
-            for datum_type in [DatumType::F32, DatumType::F64, DatumType::I32, DatumType::I64] {
+            for element_type in [
+                ElementType::F32,
+                ElementType::F64,
+                ElementType::I32,
+                ElementType::I64,
+            ] {
                 let inputs = shapes.iter().enumerate();
                 let inputs: Vec<Arc<Tensor>> = inputs
-                    .map(|(seed, shape)| factor(datum_type, shape, 3 * seed + 1))
+                    .map(|(seed, shape)| factor(element_type, shape, 3 * seed + 1))
                     .collect();
                 let found = run(equation, &inputs).unwrap();
-                assert_eq!(found.datum_type(), datum_type);
+                assert_eq!(found.element_type(), element_type);
                 assert_eq!(
                     floats(&found),
                     plainly(equation, &inputs),
@@ -320,7 +322,7 @@ mod tests {
 
     #[test]
     fn products_of_nothing_are_zero() {
-        let nothing = |shape: &[usize]| factor(DatumType::F32, shape, 0);
+        let nothing = |shape: &[usize]| factor(ElementType::F32, shape, 0);
         let found = run("ij,jk->ik", &[nothing(&[2, 0]), nothing(&[0, 3])]).unwrap();
         assert_eq!(floats(&found), [0.0; 6]);
         assert_eq!(
@@ -337,7 +339,7 @@ mod tests {
         let run = |equation: &str, shapes: &[&[usize]]| {
             let inputs: Vec<_> = shapes
                 .iter()
-                .map(|shape| factor(DatumType::F32, shape, 0))
+                .map(|shape| factor(ElementType::F32, shape, 0))
                 .collect();
             run(equation, &inputs).unwrap_err()
         };

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tract_hir::internal::*;
+use onnx_kernels::prelude::*;
 
 use super::{
     compute::{empty, integers, known_integers, sizes},
@@ -21,30 +21,30 @@ use crate::{
 };
 
 /// `Tile`.
-pub(crate) fn tile(_: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn tile(_: &OnnxNode) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Tile))
 }
 
 /// `Expand`.
-pub(crate) fn expand(_: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn expand(_: &OnnxNode) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Expand))
 }
 
 /// `Where`.
-pub(crate) fn condition(_: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn condition(_: &OnnxNode) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Where))
 }
 
 /// `ConstantOfShape`.
-pub(crate) fn constant_of_shape(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn constant_of_shape(node: &OnnxNode) -> Result<Box<dyn Compute>> {
     let value = Attributes(node).get("value").and_then(|value| value.t.clone());
     Ok(Box::new(ConstantOfShape::of(value)?))
 }
 
 /// How far apart in a value are the elements that follow each other along the axes of a shape it is repeated to: 0 where they are the
 /// same one.
-fn steps(from: &[usize], shape: &[usize]) -> TVec<usize> {
-    let mut steps: TVec<usize> = tvec![0; shape.len()];
+fn steps(from: &[usize], shape: &[usize]) -> ShortVec<usize> {
+    let mut steps: ShortVec<usize> = smallvec![0; shape.len()];
     let mut step = 1;
     for (at, &size) in from.iter().rev().enumerate() {
         if size != 1 {
@@ -57,13 +57,13 @@ fn steps(from: &[usize], shape: &[usize]) -> TVec<usize> {
 
 /// Calls with the places of values' elements where each line of a shape begins, and the number of the line.
 fn lines<const N: usize>(
-    steps: &[TVec<usize>; N],
+    steps: &[ShortVec<usize>; N],
     shape: &[usize],
-    mut line: impl FnMut([usize; N], usize) -> TractResult<()>,
-) -> TractResult<()> {
+    mut line: impl FnMut([usize; N], usize) -> Result<()>,
+) -> Result<()> {
     let outer = shape.len().saturating_sub(1);
     let count: usize = shape[..outer].iter().product();
-    let mut place: TVec<usize> = tvec![0; outer];
+    let mut place: ShortVec<usize> = smallvec![0; outer];
     let mut at = [0; N];
     for number in 0..count {
         line(at, number)?;
@@ -81,15 +81,15 @@ fn lines<const N: usize>(
 }
 
 /// A value repeated to a shape.
-fn repeated(from: &Tensor, shape: &[usize]) -> TractResult<Tensor> {
-    let mut made = empty(from.datum_type(), shape)?;
-    let size = from.datum_type().size_of();
-    repeat(from.as_bytes(), from.shape(), shape, size, made.as_bytes_mut())?;
+fn repeated(from: &Tensor, shape: &[usize]) -> Result<Tensor> {
+    let mut made = empty(from.element_type(), shape)?;
+    let size = from.element_type().size_of();
+    repeat(from.as_bytes()?, from.shape(), shape, size, made.as_bytes_mut()?)?;
     Ok(made)
 }
 
 /// Repeats elements of `size` bytes, shaped `from`, until they fill `shape`.
-fn repeat(given: &[u8], from: &[usize], shape: &[usize], size: usize, made: &mut [u8]) -> TractResult<()> {
+fn repeat(given: &[u8], from: &[usize], shape: &[usize], size: usize, made: &mut [u8]) -> Result<()> {
     if made.is_empty() {
         return Ok(());
     }
@@ -130,7 +130,7 @@ fn fill(to: &mut [u8], one: &[u8]) {
 pub(super) struct Expand;
 
 impl Compute for Expand {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Option<Vec<Fact>>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Option<Vec<Fact>>> {
         let [input, wanted] = inputs else {
             bail!("expected 2 inputs, found {}", inputs.len());
         };
@@ -141,15 +141,15 @@ impl Compute for Expand {
             return Ok(None);
         };
         let shape = shapes::broadcast_dims(&[&input.shape, &wanted])?;
-        Ok(Some(vec![Fact::new(input.datum_type, shape)]))
+        Ok(Some(vec![Fact::new(input.element_type, shape)]))
     }
 
-    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<TVec<Arc<Tensor>>> {
+    fn run(&self, inputs: &mut ShortVec<Arc<Tensor>>) -> Result<ShortVec<Arc<Tensor>>> {
         texts::moved(inputs, |inputs| {
             let wanted = sizes(&integers(&inputs[1])?)?;
             let input = inputs.swap_remove(0);
             let shape = shapes::broadcast(&[input.shape(), &wanted])?;
-            Ok(tvec![match shape[..] == *input.shape() {
+            Ok(smallvec![match shape[..] == *input.shape() {
                 true => input,
                 false => Arc::new(repeated(&input, &shape)?),
             }])
@@ -162,9 +162,9 @@ impl Compute for Expand {
 pub(super) struct ConstantOfShape(Arc<Tensor>);
 
 impl ConstantOfShape {
-    pub(super) fn of(value: Option<Arc<Tensor>>) -> TractResult<Self> {
+    pub(super) fn of(value: Option<Arc<Tensor>>) -> Result<Self> {
         let Some(value) = value else {
-            return Ok(Self(Arc::new(tensor0(0.0f32))));
+            return Ok(Self(Arc::new(Tensor::scalar(0.0f32))));
         };
         if value.len() != 1 {
             bail!(Refusal(format!(
@@ -177,7 +177,7 @@ impl ConstantOfShape {
 }
 
 impl Compute for ConstantOfShape {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Option<Vec<Fact>>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Option<Vec<Fact>>> {
         let [wanted] = inputs else {
             bail!("expected 1 input, found {}", inputs.len());
         };
@@ -185,13 +185,13 @@ impl Compute for ConstantOfShape {
             sizes(&wanted)?;
         }
         let shape = wanted.dims();
-        Ok(shape.map(|shape| vec![Fact::new(self.0.datum_type(), shape)]))
+        Ok(shape.map(|shape| vec![Fact::new(self.0.element_type(), shape)]))
     }
 
-    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<TVec<Arc<Tensor>>> {
+    fn run(&self, inputs: &mut ShortVec<Arc<Tensor>>) -> Result<ShortVec<Arc<Tensor>>> {
         let shape = sizes(&integers(&inputs[0])?)?;
-        texts::moved(&mut tvec![self.0.clone()], |one| {
-            Ok(tvec![Arc::new(repeated(&one[0], &shape)?)])
+        texts::moved(&mut smallvec![self.0.clone()], |one| {
+            Ok(smallvec![Arc::new(repeated(&one[0], &shape)?)])
         })
     }
 }
@@ -201,7 +201,7 @@ impl Compute for ConstantOfShape {
 pub(super) struct Tile;
 
 impl Compute for Tile {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Option<Vec<Fact>>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Option<Vec<Fact>>> {
         let [input, repeats] = inputs else {
             bail!("expected 2 inputs, found {}", inputs.len());
         };
@@ -215,34 +215,34 @@ impl Compute for Tile {
             input.rank()
         );
         let dims = input.shape.iter().zip(repeats).map(|(dim, count)| {
-            let is_counted = dim.to_i64().is_ok_and(|dim| dim.checked_mul(count).is_none());
+            let is_counted = dim.to_i64().is_some_and(|dim| dim.checked_mul(count).is_none());
             ensure_input!(
                 count >= 0 && !is_counted,
                 "{count} repetitions of a dimension of {dim}, expected at least 0 and a product that can be counted"
             );
             Ok(dim.clone() * count)
         });
-        let shape = dims.collect::<TractResult<TVec<TDim>>>()?;
-        Ok(Some(vec![Fact::new(input.datum_type, shape)]))
+        let shape = dims.collect::<Result<ShortVec<Dim>>>()?;
+        Ok(Some(vec![Fact::new(input.element_type, shape)]))
     }
 
-    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<TVec<Arc<Tensor>>> {
+    fn run(&self, inputs: &mut ShortVec<Arc<Tensor>>) -> Result<ShortVec<Arc<Tensor>>> {
         texts::moved(inputs, |inputs| {
             let repeats = sizes(&integers(&inputs[1])?)?;
             let input = inputs.swap_remove(0);
             match repeats.iter().all(|&count| count == 1) {
-                true => Ok(tvec![input]),
-                false => Ok(tvec![Arc::new(tiled(&input, &repeats)?)]),
+                true => Ok(smallvec![input]),
+                false => Ok(smallvec![Arc::new(tiled(&input, &repeats)?)]),
             }
         })
     }
 }
 
 /// A value, repeated along its axes: each repetition is an axis of its own, along which the value is broadcast.
-fn tiled(input: &Tensor, repeats: &[usize]) -> TractResult<Tensor> {
+fn tiled(input: &Tensor, repeats: &[usize]) -> Result<Tensor> {
     ensure!(repeats.len() == input.rank(), "a repetition for each dimension");
-    let (mut from, mut to): (TVec<usize>, TVec<usize>) = (tvec![], tvec![]);
-    let mut shape: TVec<usize> = tvec![];
+    let (mut from, mut to): (ShortVec<usize>, ShortVec<usize>) = (smallvec![], smallvec![]);
+    let mut shape: ShortVec<usize> = smallvec![];
     for (&dim, &count) in input.shape().iter().zip(repeats) {
         let size = dim.checked_mul(count);
         ensure_input!(size.is_some(), "{count} repetitions of a dimension of {dim}");
@@ -264,13 +264,13 @@ fn tiled(input: &Tensor, repeats: &[usize]) -> TractResult<Tensor> {
             _ => {}
         }
     }
-    let mut made = empty(input.datum_type(), &shape)?;
+    let mut made = empty(input.element_type(), &shape)?;
     repeat(
-        input.as_bytes(),
+        input.as_bytes()?,
         &from,
         &to,
-        made.datum_type().size_of(),
-        made.as_bytes_mut(),
+        made.element_type().size_of(),
+        made.as_bytes_mut()?,
     )?;
     Ok(made)
 }
@@ -279,46 +279,46 @@ fn tiled(input: &Tensor, repeats: &[usize]) -> TractResult<Tensor> {
 pub(super) struct Where;
 
 impl Compute for Where {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Option<Vec<Fact>>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Option<Vec<Fact>>> {
         let [condition, yes, no] = inputs else {
             bail!("expected 3 inputs, found {}", inputs.len());
         };
         ensure_input!(
-            condition.datum_type == DatumType::Bool && yes.datum_type == no.datum_type,
+            condition.element_type == ElementType::Bool && yes.element_type == no.element_type,
             "the inputs have the types {:?}, {:?} and {:?}, expected BOOL and twice the same",
-            condition.datum_type,
-            yes.datum_type,
-            no.datum_type
+            condition.element_type,
+            yes.element_type,
+            no.element_type
         );
         let shape = shapes::broadcast_dims(&[&condition.shape, &yes.shape, &no.shape])?;
-        Ok(Some(vec![Fact::new(yes.datum_type, shape)]))
+        Ok(Some(vec![Fact::new(yes.element_type, shape)]))
     }
 
-    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<TVec<Arc<Tensor>>> {
+    fn run(&self, inputs: &mut ShortVec<Arc<Tensor>>) -> Result<ShortVec<Arc<Tensor>>> {
         texts::moved(inputs, |inputs| {
             let [condition, yes, no] = &**inputs else {
                 bail!("expected 3 inputs, found {}", inputs.len());
             };
-            Ok(tvec![Arc::new(chosen(condition, yes, no)?)])
+            Ok(smallvec![Arc::new(chosen(condition, yes, no)?)])
         })
     }
 }
 
 /// Elements of the one value where a condition holds, and of the other where it does not.
-fn chosen(condition: &Tensor, yes: &Tensor, no: &Tensor) -> TractResult<Tensor> {
-    let datum_type = yes.datum_type();
+fn chosen(condition: &Tensor, yes: &Tensor, no: &Tensor) -> Result<Tensor> {
+    let element_type = yes.element_type();
     let shape = shapes::broadcast(&[condition.shape(), yes.shape(), no.shape()])?;
-    let mut made = empty(datum_type, &shape)?;
+    let mut made = empty(element_type, &shape)?;
     if made.len() == 0 {
         return Ok(made);
     }
-    let size = datum_type.size_of();
+    let size = element_type.size_of();
     let all = [condition, yes, no].map(|value| steps(value.shape(), &shape));
     let last = all.each_ref().map(|steps| steps.last().copied().unwrap_or(0));
     let width = shape.last().copied().unwrap_or(1);
     let conditions = elements::<bool>(condition)?;
-    let (yes, no, mut pace) = (yes.as_bytes(), no.as_bytes(), Pace::default());
-    let made_bytes = made.as_bytes_mut();
+    let (yes, no, mut pace) = (yes.as_bytes()?, no.as_bytes()?, Pace::default());
+    let made_bytes = made.as_bytes_mut()?;
     lines(&all, &shape, |[at, at_yes, at_no], number| {
         pace.spend(width as u64 + 1)?;
         let to = &mut made_bytes[number * width * size..][..width * size];
@@ -373,54 +373,57 @@ mod tests {
 
     #[test]
     fn values_are_expanded_both_ways() {
-        let column = tensor2(&[[1i16], [2]]);
-        let expanded = one(&Expand, &[column.clone(), tensor1(&[3i64, 1, 2])]);
+        let column = Tensor::matrix(&[[1i16], [2]]);
+        let expanded = one(&Expand, &[column.clone(), Tensor::vector(&[3i64, 1, 2])]);
         let expected = tensor3(&[[[1i16, 1], [2, 2]], [[1, 1], [2, 2]], [[1, 1], [2, 2]]]);
         assert_eq!(expanded, expected);
         // A size of 1 leaves the value's own.
-        assert_eq!(one(&Expand, &[column.clone(), tensor1(&[1i64])]), column);
+        assert_eq!(one(&Expand, &[column.clone(), Tensor::vector(&[1i64])]), column);
         assert_eq!(
-            one(&Expand, &[column.clone(), tensor1(&[2i64, 0])]).shape(),
+            one(&Expand, &[column.clone(), Tensor::vector(&[2i64, 0])]).shape(),
             [2, 0]
         );
         let row = texts(&[2], &["x", ""]);
-        let expanded = one(&Expand, &[row, tensor1(&[2i64, 2])]);
+        let expanded = one(&Expand, &[row, Tensor::vector(&[2i64, 2])]);
         assert_eq!(expanded, texts(&[2, 2], &["x", "", "x", ""]));
         for wanted in [&[3i64, 2][..], &[-1, 1]] {
             assert!(
-                is_refused(&Expand, &[column.clone(), tensor1(wanted)]),
+                is_refused(&Expand, &[column.clone(), Tensor::vector(wanted)]),
                 "{wanted:?}"
             );
         }
-        assert!(is_refused(&Expand, &[column, tensor1(&[1.0f32])]));
+        assert!(is_refused(&Expand, &[column, Tensor::vector(&[1.0f32])]));
     }
 
     #[test]
     fn values_are_tiled_along_all_axes() {
-        let value = tensor2(&[[1u8, 2], [3, 4]]);
+        let value = Tensor::matrix(&[[1u8, 2], [3, 4]]);
         for (repeats, expected) in [
-            ([1i64, 2], tensor2(&[[1u8, 2, 1, 2], [3, 4, 3, 4]])),
-            ([2, 1], tensor2(&[[1u8, 2], [3, 4], [1, 2], [3, 4]])),
+            ([1i64, 2], Tensor::matrix(&[[1u8, 2, 1, 2], [3, 4, 3, 4]])),
+            ([2, 1], Tensor::matrix(&[[1u8, 2], [3, 4], [1, 2], [3, 4]])),
             (
                 [2, 2],
-                tensor2(&[[1u8, 2, 1, 2], [3, 4, 3, 4], [1, 2, 1, 2], [3, 4, 3, 4]]),
+                Tensor::matrix(&[[1u8, 2, 1, 2], [3, 4, 3, 4], [1, 2, 1, 2], [3, 4, 3, 4]]),
             ),
             ([1, 1], value.clone()),
         ] {
             assert_eq!(
-                one(&Tile, &[value.clone(), tensor1(&repeats)]),
+                one(&Tile, &[value.clone(), Tensor::vector(&repeats)]),
                 expected,
                 "{repeats:?}"
             );
         }
         let words = texts(&[1, 2], &["a", "b"]);
-        let tiled = one(&Tile, &[words.clone(), tensor1(&[2i64, 2])]);
+        let tiled = one(&Tile, &[words.clone(), Tensor::vector(&[2i64, 2])]);
         assert_eq!(tiled, texts(&[2, 4], &["a", "b", "a", "b", "a", "b", "a", "b"]));
-        assert_eq!(one(&Tile, &[words, tensor1(&[0i64, 3])]).shape(), [0, 6]);
-        assert_eq!(one(&Tile, &[tensor0(3i64), tensor1::<i64>(&[])]), tensor0(3i64));
+        assert_eq!(one(&Tile, &[words, Tensor::vector(&[0i64, 3])]).shape(), [0, 6]);
+        assert_eq!(
+            one(&Tile, &[Tensor::scalar(3i64), Tensor::vector::<i64>(&[])]),
+            Tensor::scalar(3i64)
+        );
         for repeats in [&[2i64][..], &[1, -1], &[1, i64::MAX]] {
             assert!(
-                is_refused(&Tile, &[value.clone(), tensor1(repeats)]),
+                is_refused(&Tile, &[value.clone(), Tensor::vector(repeats)]),
                 "{repeats:?}"
             );
         }
@@ -428,21 +431,34 @@ mod tests {
 
     #[test]
     fn elements_are_chosen_by_conditions() {
-        let condition = tensor2(&[[true], [false]]);
-        let (row, table) = (tensor1(&[1.0f64, 2.0]), tensor2(&[[3.0f64, 4.0], [5.0, 6.0]]));
+        let condition = Tensor::matrix(&[[true], [false]]);
+        let (row, table) = (
+            Tensor::vector(&[1.0f64, 2.0]),
+            Tensor::matrix(&[[3.0f64, 4.0], [5.0, 6.0]]),
+        );
         let found = one(&Where, &[condition.clone(), row.clone(), table]);
-        assert_eq!(found, tensor2(&[[1.0f64, 2.0], [5.0, 6.0]]));
+        assert_eq!(found, Tensor::matrix(&[[1.0f64, 2.0], [5.0, 6.0]]));
         let (row_of_texts, other) = (texts(&[2], &["x", "y"]), texts(&[], &["z"]));
         let found = one(&Where, &[condition.clone(), row_of_texts, other]);
         assert_eq!(found, texts(&[2, 2], &["x", "y", "z", "z"]));
         let halves = [f16::from_f32(1.0), f16::from_f32(-1.0)].map(tensor0);
-        let found = one(&Where, &[tensor0(true), halves[0].clone(), halves[1].clone()]);
+        let found = one(
+            &Where,
+            &[Tensor::scalar(true), halves[0].clone(), halves[1].clone()],
+        );
         assert_eq!(found, halves[0]);
-        let nothing = tensor1::<f64>(&[]);
-        assert_eq!(one(&Where, &[tensor0(true), nothing.clone(), nothing]).len(), 0);
+        let nothing = Tensor::vector::<f64>(&[]);
+        assert_eq!(
+            one(&Where, &[Tensor::scalar(true), nothing.clone(), nothing]).len(),
+            0
+        );
         for inputs in [
-            [condition.clone(), row.clone(), tensor1(&[1.0f64, 2.0, 3.0])],
-            [condition, row.clone(), tensor1(&[1i64])],
+            [
+                condition.clone(),
+                row.clone(),
+                Tensor::vector(&[1.0f64, 2.0, 3.0]),
+            ],
+            [condition, row.clone(), Tensor::vector(&[1i64])],
             [row.clone(), row.clone(), row],
         ] {
             assert!(is_refused(&Where, &inputs));
@@ -451,15 +467,21 @@ mod tests {
 
     #[test]
     fn constants_are_repeated() {
-        let truth = ConstantOfShape::of(Some(Arc::new(tensor1(&[true])))).unwrap();
-        assert_eq!(one(&truth, &[tensor1(&[2i64])]), tensor1(&[true, true]));
+        let truth = ConstantOfShape::of(Some(Arc::new(Tensor::vector(&[true])))).unwrap();
+        assert_eq!(
+            one(&truth, &[Tensor::vector(&[2i64])]),
+            Tensor::vector(&[true, true])
+        );
         let word = ConstantOfShape::of(Some(Arc::new(texts(&[1], &["a"])))).unwrap();
-        assert_eq!(one(&word, &[tensor1(&[2i64, 1])]), texts(&[2, 1], &["a", "a"]));
+        assert_eq!(
+            one(&word, &[Tensor::vector(&[2i64, 1])]),
+            texts(&[2, 1], &["a", "a"])
+        );
         let zero = ConstantOfShape::of(None).unwrap();
-        assert_eq!(one(&zero, &[tensor1::<i64>(&[])]), tensor0(0.0f32));
-        assert_eq!(one(&zero, &[tensor1(&[0i64, 3])]).shape(), [0, 3]);
-        assert!(is_refused(&zero, &[tensor1(&[-2i64])]));
-        assert!(ConstantOfShape::of(Some(Arc::new(tensor1(&[1i64, 2])))).is_err());
+        assert_eq!(one(&zero, &[Tensor::vector::<i64>(&[])]), Tensor::scalar(0.0f32));
+        assert_eq!(one(&zero, &[Tensor::vector(&[0i64, 3])]).shape(), [0, 3]);
+        assert!(is_refused(&zero, &[Tensor::vector(&[-2i64])]));
+        assert!(ConstantOfShape::of(Some(Arc::new(Tensor::vector(&[1i64, 2])))).is_err());
     }
 
     /// A text of a megabyte, 8192 times.
@@ -467,10 +489,13 @@ mod tests {
     fn long_texts_are_not_repeated_without_end() {
         let long = texts(&[1], &[&"x".repeat(1 << 20)]);
         let others = texts(&[8192], &vec!["y"; 8192]);
-        let many = |is_long: bool| tensor1(&vec![is_long; 8192]);
+        let many = |is_long: bool| Tensor::vector(&vec![is_long; 8192]);
         for (op, inputs) in [
-            (&Expand as &dyn Compute, vec![long.clone(), tensor1(&[8192i64])]),
-            (&Tile, vec![long.clone(), tensor1(&[8192i64])]),
+            (
+                &Expand as &dyn Compute,
+                vec![long.clone(), Tensor::vector(&[8192i64])],
+            ),
+            (&Tile, vec![long.clone(), Tensor::vector(&[8192i64])]),
             (&Where, vec![many(true), long.clone(), others.clone()]),
         ] {
             let error = run(op, &inputs).unwrap_err();

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tract_hir::internal::*;
+use onnx_kernels::prelude::*;
 
 use super::compute::own;
 use crate::{
@@ -19,12 +19,12 @@ use crate::{
 };
 
 /// A function of single numbers, such as `Abs`.
-pub(crate) fn function(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn function(node: &OnnxNode) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Function::of(node)?))
 }
 
 /// `IsInf`, `IsNaN` or `Not`.
-pub(crate) fn truth(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn truth(node: &OnnxNode) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Truth::of(node)?))
 }
 
@@ -42,7 +42,7 @@ enum OfFloats {
 }
 
 impl Function {
-    pub(super) fn of(node: &OnnxNode) -> TractResult<Self> {
+    pub(super) fn of(node: &OnnxNode) -> Result<Self> {
         let name = node.op_type.as_str();
         Ok(Self {
             of_floats: match Plain::of(name) {
@@ -58,11 +58,11 @@ impl Function {
 }
 
 impl Compute for Function {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Option<Vec<Fact>>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Option<Vec<Fact>>> {
         let [input] = inputs else {
             bail!("expected 1 input, found {}", inputs.len());
         };
-        Ok(Some(vec![input.with(input.datum_type)]))
+        Ok(Some(vec![input.with(input.element_type)]))
     }
 
     fn gated(&self) -> Option<Box<dyn Compute>> {
@@ -80,14 +80,14 @@ impl Compute for Function {
         }
     }
 
-    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<TVec<Arc<Tensor>>> {
+    fn run(&self, inputs: &mut ShortVec<Arc<Tensor>>) -> Result<ShortVec<Arc<Tensor>>> {
         let mut values = own(inputs.pop().context("expected an input")?);
         match (&self.of_floats, self.of_whole) {
-            (_, Some(whole)) if values.datum_type().is_integer() => whole.replace(&mut values)?,
+            (_, Some(whole)) if values.element_type().is_integer() => whole.replace(&mut values)?,
             (OfFloats::Activation(activation), _) => activation.run(&mut values)?,
             (OfFloats::Plain(plain), _) => plain.replace(&mut values)?,
         }
-        Ok(tvec![Arc::new(values)])
+        Ok(smallvec![Arc::new(values)])
     }
 }
 
@@ -137,36 +137,24 @@ impl Plain {
     /// Steps of one function, at most.
     const COST: u64 = 8;
 
-    fn replace(self, values: &mut Tensor) -> TractResult<()> {
+    fn replace(self, values: &mut Tensor) -> Result<()> {
         let mut pace = Pace::default();
         let mut pause = |count: usize| pace.spend(Self::COST * count as u64);
-        match values.datum_type() {
-            DatumType::F16 => {
-                for part in values
-                    .try_as_plain_ram_mut()?
-                    .as_slice_mut::<f16>()?
-                    .chunks_mut(Self::PART)
-                {
+        match values.element_type() {
+            ElementType::F16 => {
+                for part in values.as_slice_mut::<f16>()?.chunks_mut(Self::PART) {
                     pause(part.len())?;
                     self.halves(part)?;
                 }
             }
-            DatumType::F32 => {
-                for part in values
-                    .try_as_plain_ram_mut()?
-                    .as_slice_mut::<f32>()?
-                    .chunks_mut(Self::PART)
-                {
+            ElementType::F32 => {
+                for part in values.as_slice_mut::<f32>()?.chunks_mut(Self::PART) {
                     pause(part.len())?;
                     self.singles(part);
                 }
             }
-            DatumType::F64 => {
-                for part in values
-                    .try_as_plain_ram_mut()?
-                    .as_slice_mut::<f64>()?
-                    .chunks_mut(Self::PART)
-                {
+            ElementType::F64 => {
+                for part in values.as_slice_mut::<f64>()?.chunks_mut(Self::PART) {
                     pause(part.len())?;
                     self.doubles(part);
                 }
@@ -177,7 +165,7 @@ impl Plain {
     }
 
     /// The others are computed in FP32.
-    fn halves(self, values: &mut [f16]) -> TractResult<()> {
+    fn halves(self, values: &mut [f16]) -> Result<()> {
         const SIGN: u16 = 1 << 15;
         let bits: fn(u16) -> u16 = match self {
             Self::Abs => |bits| bits & !SIGN,
@@ -240,7 +228,7 @@ pub(super) enum Truth {
 }
 
 impl Truth {
-    pub(super) fn of(node: &OnnxNode) -> TractResult<Self> {
+    pub(super) fn of(node: &OnnxNode) -> Result<Self> {
         let attributes = Attributes(node);
         Ok(match node.op_type.as_str() {
             "IsInf" => Self::IsInf {
@@ -264,14 +252,14 @@ impl Truth {
 }
 
 impl Compute for Truth {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Option<Vec<Fact>>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Option<Vec<Fact>>> {
         let [input] = inputs else {
             bail!("expected 1 input, found {}", inputs.len());
         };
-        Ok(Some(vec![input.with(DatumType::Bool)]))
+        Ok(Some(vec![input.with(ElementType::Bool)]))
     }
 
-    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<TVec<Arc<Tensor>>> {
+    fn run(&self, inputs: &mut ShortVec<Arc<Tensor>>) -> Result<ShortVec<Arc<Tensor>>> {
         let input = inputs.pop().context("expected an input")?;
         macro_rules! each {
             ($T:ty, $truth:expr) => {{
@@ -285,13 +273,13 @@ impl Compute for Truth {
                 })
             }};
         }
-        let made = match (self, input.datum_type()) {
+        let made = match (self, input.element_type()) {
             (Self::Not, _) => each!(bool, |x: bool| !x),
-            (_, DatumType::F16) => each!(f16, |x: f16| self.of_float(x.to_f64())),
-            (_, DatumType::F32) => each!(f32, |x: f32| self.of_float(x.into())),
+            (_, ElementType::F16) => each!(f16, |x: f16| self.of_float(x.to_f64())),
+            (_, ElementType::F32) => each!(f32, |x: f32| self.of_float(x.into())),
             (_, _) => each!(f64, |x: f64| self.of_float(x)),
         }?;
-        Ok(tvec![Arc::new(made)])
+        Ok(smallvec![Arc::new(made)])
     }
 }
 
@@ -310,11 +298,11 @@ mod tests {
         }
     }
 
-    fn run(compute: &dyn Compute, input: Tensor) -> TractResult<Tensor> {
-        let mut inputs: TVec<Arc<Tensor>> = tvec![Arc::new(input)];
+    fn run(compute: &dyn Compute, input: Tensor) -> Result<Tensor> {
+        let mut inputs: ShortVec<Arc<Tensor>> = smallvec![Arc::new(input)];
         let facts = compute.outputs(&Fact::of_values(&inputs))?.unwrap();
         let made = compute.run(&mut inputs)?;
-        assert_eq!(facts[0].datum_type, made[0].datum_type());
+        assert_eq!(facts[0].element_type, made[0].element_type());
         Ok((*made[0]).clone())
     }
 
@@ -344,8 +332,8 @@ mod tests {
             ("Tan", f64::tan),
             ("Tanh", f64::tanh),
         ] {
-            let singles = of(name, tensor1(&numbers));
-            let doubles = of(name, tensor1(&numbers.map(f64::from)));
+            let singles = of(name, Tensor::vector(&numbers));
+            let doubles = of(name, Tensor::vector(&numbers.map(f64::from)));
             let singles = elements::<f32>(&singles).unwrap();
             let doubles = elements::<f64>(&doubles).unwrap();
             for ((&x, &single), &double) in numbers.iter().zip(singles).zip(doubles) {
@@ -361,24 +349,36 @@ mod tests {
                 assert!(is_close(double), "{name} of {x}: {double}, expected {expected}");
             }
         }
-        let ends = of("Log", tensor1(&[0.0f32, -1.0, f32::INFINITY]));
+        let ends = of("Log", Tensor::vector(&[0.0f32, -1.0, f32::INFINITY]));
         let ends = elements::<f32>(&ends).unwrap();
         assert!(ends[0] == f32::NEG_INFINITY && ends[1].is_nan() && ends[2] == f32::INFINITY);
     }
 
     #[test]
     fn whole_numbers_and_halves_have_signs() {
-        assert_eq!(of("Abs", tensor1(&[i16::MIN, -3])), tensor1(&[i16::MIN, 3]));
-        assert_eq!(of("Abs", tensor1(&[u64::MAX])), tensor1(&[u64::MAX]));
-        assert_eq!(of("Neg", tensor1(&[i64::MIN, 3])), tensor1(&[i64::MIN, -3]));
-        assert_eq!(of("Relu", tensor1(&[-5i8, 5])), tensor1(&[0i8, 5]));
-        assert_eq!(of("Sign", tensor1(&[-5i32, 0, 7])), tensor1(&[-1i32, 0, 1]));
+        assert_eq!(
+            of("Abs", Tensor::vector(&[i16::MIN, -3])),
+            Tensor::vector(&[i16::MIN, 3])
+        );
+        assert_eq!(
+            of("Abs", Tensor::vector(&[u64::MAX])),
+            Tensor::vector(&[u64::MAX])
+        );
+        assert_eq!(
+            of("Neg", Tensor::vector(&[i64::MIN, 3])),
+            Tensor::vector(&[i64::MIN, -3])
+        );
+        assert_eq!(of("Relu", Tensor::vector(&[-5i8, 5])), Tensor::vector(&[0i8, 5]));
+        assert_eq!(
+            of("Sign", Tensor::vector(&[-5i32, 0, 7])),
+            Tensor::vector(&[-1i32, 0, 1])
+        );
         let half = |x: f32| f16::from_f32(x);
         assert_eq!(
-            of("Abs", tensor1(&[half(-2.5), half(1.0)])),
-            tensor1(&[half(2.5), half(1.0)])
+            of("Abs", Tensor::vector(&[half(-2.5), half(1.0)])),
+            Tensor::vector(&[half(2.5), half(1.0)])
         );
-        let negated = of("Neg", tensor1(&[half(0.0), half(f32::INFINITY)]));
+        let negated = of("Neg", Tensor::vector(&[half(0.0), half(f32::INFINITY)]));
         let negated = elements::<f16>(&negated).unwrap();
         assert!(negated[0].is_sign_negative() && negated[1] == half(f32::NEG_INFINITY));
     }
@@ -386,35 +386,41 @@ mod tests {
     #[test]
     fn special_numbers_are_found() {
         let numbers = [f64::INFINITY, f64::NEG_INFINITY, f64::NAN, 0.0, f64::MAX];
-        for datum_type in [DatumType::F32, DatumType::F64, DatumType::F16] {
-            let input = tensor1(&numbers).cast_to_dt(datum_type).unwrap().into_owned();
-            let overflows = datum_type != DatumType::F64;
+        for element_type in [ElementType::F32, ElementType::F64, ElementType::F16] {
+            let input = Tensor::vector(&numbers)
+                .cast_to_type(element_type)
+                .unwrap()
+                .into_owned();
+            let overflows = element_type != ElementType::F64;
             let truth = |truth: Truth| run(&truth, input.clone()).unwrap();
             let infinities = |positive, negative| truth(Truth::IsInf { positive, negative });
-            assert_eq!(truth(Truth::IsNan), tensor1(&[false, false, true, false, false]));
+            assert_eq!(
+                truth(Truth::IsNan),
+                Tensor::vector(&[false, false, true, false, false])
+            );
             assert_eq!(
                 infinities(true, true),
-                tensor1(&[true, true, false, false, overflows])
+                Tensor::vector(&[true, true, false, false, overflows])
             );
             assert_eq!(
                 infinities(false, true),
-                tensor1(&[false, true, false, false, false])
+                Tensor::vector(&[false, true, false, false, false])
             );
             assert_eq!(
                 infinities(true, false),
-                tensor1(&[true, false, false, false, overflows])
+                Tensor::vector(&[true, false, false, false, overflows])
             );
         }
         assert_eq!(
-            run(&Truth::Not, tensor1(&[true, false])).unwrap(),
-            tensor1(&[false, true])
+            run(&Truth::Not, Tensor::vector(&[true, false])).unwrap(),
+            Tensor::vector(&[false, true])
         );
     }
 
     #[test]
     fn many_numbers_end_with_their_run() {
         let function = Function::of(&node("Sin")).unwrap();
-        let numbers = tensor1(&vec![1.0f32; 1 << 17]);
+        let numbers = Tensor::vector(&vec![1.0f32; 1 << 17]);
         assert!(while_cancelled(|| run(&function, numbers.clone())).is_err());
         assert!(run(&function, numbers).is_ok());
     }

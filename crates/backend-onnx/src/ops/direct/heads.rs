@@ -2,7 +2,7 @@
 
 use std::{ops::RangeInclusive, sync::Arc};
 
-use tract_hir::internal::*;
+use onnx_kernels::prelude::*;
 
 use super::{compute::own, moves};
 use crate::{
@@ -17,22 +17,22 @@ use crate::{
 };
 
 /// `Ranked`.
-pub(crate) fn ranked(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn ranked(node: &OnnxNode) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Ranked::of(Attributes(node))))
 }
 
 /// `SameShape`.
-pub(crate) fn same_shape(_: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn same_shape(_: &OnnxNode) -> Result<Box<dyn Compute>> {
     Ok(Box::new(SameShape))
 }
 
 /// `SplitHeads`.
-pub(crate) fn split_heads(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn split_heads(node: &OnnxNode) -> Result<Box<dyn Compute>> {
     Ok(Box::new(SplitHeads::of(Attributes(node))))
 }
 
 /// `TransposeLast`.
-pub(crate) fn transpose_last(_: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn transpose_last(_: &OnnxNode) -> Result<Box<dyn Compute>> {
     Ok(Box::new(TransposeLast))
 }
 
@@ -41,15 +41,15 @@ pub(crate) fn transpose_last(_: &OnnxNode) -> TractResult<Box<dyn Compute>> {
 pub(super) struct TransposeLast;
 
 impl Compute for TransposeLast {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Option<Vec<Fact>>> {
-        let mut output = inputs[0].with(inputs[0].datum_type);
+    fn outputs(&self, inputs: &[Fact]) -> Result<Option<Vec<Fact>>> {
+        let mut output = inputs[0].with(inputs[0].element_type);
         let rank = output.rank();
         ensure_input!(rank >= 2, "a matrix of {rank} dimensions");
         output.shape.swap(rank - 2, rank - 1);
         Ok(Some(vec![output]))
     }
 
-    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<TVec<Arc<Tensor>>> {
+    fn run(&self, inputs: &mut ShortVec<Arc<Tensor>>) -> Result<ShortVec<Arc<Tensor>>> {
         let rank = inputs[0].rank() as i64;
         let order = (0..rank - 2).chain([rank - 1, rank - 2]).collect();
         moves::Transpose(order).run(inputs)
@@ -89,7 +89,7 @@ impl SplitHeads {
     }
 
     /// How many numbers a head has.
-    fn width(&self, numbers: usize) -> TractResult<usize> {
+    fn width(&self, numbers: usize) -> Result<usize> {
         ensure_input!(
             self.heads > 0 && numbers.is_multiple_of(self.heads),
             "rows of {numbers} numbers for {} heads",
@@ -99,7 +99,7 @@ impl SplitHeads {
     }
 
     /// The part of a bias that is for rows of so many numbers.
-    fn part_of<'b, T>(&self, bias: &'b [T], numbers: usize) -> TractResult<&'b [T]> {
+    fn part_of<'b, T>(&self, bias: &'b [T], numbers: usize) -> Result<&'b [T]> {
         let start = match self.part {
             Part::Queries { .. } => Some(0),
             Part::Keys => Some(numbers),
@@ -123,7 +123,7 @@ impl SplitHeads {
         }
     }
 
-    fn split<T: Real>(&self, input: &Tensor, bias: Option<&Tensor>) -> TractResult<Tensor> {
+    fn split<T: Real>(&self, input: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
         let &[batch, rows, numbers] = input.shape() else {
             bail!("rows of {} dimensions", input.rank());
         };
@@ -158,7 +158,7 @@ impl SplitHeads {
 }
 
 impl Compute for SplitHeads {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Option<Vec<Fact>>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Option<Vec<Fact>>> {
         let input = &inputs[0];
         if let Some(bias) = inputs.get(1) {
             ensure_input!(
@@ -167,16 +167,16 @@ impl Compute for SplitHeads {
                 bias.rank()
             );
         }
-        let shape: TVec<TDim> = match &*input.shape {
+        let shape: ShortVec<Dim> = match &*input.shape {
             [batch, rows, numbers] => {
                 let width = match numbers.to_usize() {
-                    Ok(numbers) => self.width(numbers)?.to_dim(),
-                    Err(_) => crate::ops::kernel::unknown(),
+                    Some(numbers) => self.width(numbers)?.to_dim(),
+                    None => Dim::unknown(),
                 };
-                tvec![batch.clone(), self.heads.to_dim(), rows.clone(), width]
+                smallvec![batch.clone(), self.heads.to_dim(), rows.clone(), width]
             }
             [_, heads, _, _] => {
-                let is_known = heads.to_usize().is_ok();
+                let is_known = heads.to_usize().is_some();
                 ensure_input!(
                     !is_known || *heads == self.heads.to_dim(),
                     "{heads} heads where num_heads is {}",
@@ -189,26 +189,25 @@ impl Compute for SplitHeads {
                 other.len()
             ))),
         };
-        Ok(Some(vec![Fact::new(input.datum_type, shape)]))
+        Ok(Some(vec![Fact::new(input.element_type, shape)]))
     }
 
-    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<TVec<Arc<Tensor>>> {
+    fn run(&self, inputs: &mut ShortVec<Arc<Tensor>>) -> Result<ShortVec<Arc<Tensor>>> {
         if inputs[0].rank() == 3 {
             let (input, bias) = (&inputs[0], inputs.get(1).map(|bias| &**bias));
-            let made = with_real!(input.datum_type(), T => self.split::<T>(input, bias)?);
-            return Ok(tvec![Arc::new(made)]);
+            let made = with_real!(input.element_type(), T => self.split::<T>(input, bias)?);
+            return Ok(smallvec![Arc::new(made)]);
         }
         let mut made = own(inputs.swap_remove(0));
         if let Some(scale) = self.scale(made.shape()[3]) {
-            with_real!(made.datum_type(), T => {
+            with_real!(made.element_type(), T => {
                 let scale = <T as Real>::of(scale.into());
-                let mut view = made.try_as_plain_ram_mut()?;
-                Pace::default().over(view.as_slice_mut::<T>()?, |numbers| {
+                Pace::default().over(made.as_slice_mut::<T>()?, |numbers| {
                     numbers.iter_mut().for_each(|number| *number *= scale);
                 })?;
             });
         }
-        Ok(tvec![Arc::new(made)])
+        Ok(smallvec![Arc::new(made)])
     }
 }
 
@@ -230,7 +229,7 @@ impl Ranked {
 }
 
 impl Compute for Ranked {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Option<Vec<Fact>>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Option<Vec<Fact>>> {
         let rank = inputs[0].rank();
         if !self.ranks.contains(&rank) {
             let expected = match (self.ranks.start(), self.ranks.end()) {
@@ -246,7 +245,7 @@ impl Compute for Ranked {
         Ok(Some(vec![inputs[0].clone()]))
     }
 
-    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<TVec<Arc<Tensor>>> {
+    fn run(&self, inputs: &mut ShortVec<Arc<Tensor>>) -> Result<ShortVec<Arc<Tensor>>> {
         inputs.truncate(1);
         Ok(std::mem::take(inputs))
     }
@@ -257,9 +256,9 @@ impl Compute for Ranked {
 pub(super) struct SameShape;
 
 impl Compute for SameShape {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Option<Vec<Fact>>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Option<Vec<Fact>>> {
         let (sum, input) = (&inputs[0].shape, &inputs[1].shape);
-        let is_known = |dim: &TDim| dim.to_i64().is_ok();
+        let is_known = |dim: &Dim| dim.to_i64().is_some();
         let mut dims = sum.iter().zip(input);
         let is_same = sum.len() == input.len()
             && dims.all(|(sum, input)| sum == input || !is_known(sum) || !is_known(input));
@@ -270,7 +269,7 @@ impl Compute for SameShape {
         Ok(Some(vec![inputs[0].clone()]))
     }
 
-    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<TVec<Arc<Tensor>>> {
+    fn run(&self, inputs: &mut ShortVec<Arc<Tensor>>) -> Result<ShortVec<Arc<Tensor>>> {
         inputs.truncate(1);
         Ok(std::mem::take(inputs))
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use onnx_gemm::{PackedIntegers, integer_gemm};
-use tract_hir::internal::*;
+use onnx_kernels::prelude::*;
 
 use super::products::fitting;
 use crate::{
@@ -12,7 +12,7 @@ use crate::{
     lowered::OnnxNode,
     ops::{
         attributes::Attributes,
-        elements::{Element, elements, tensor},
+        elements::{elements, tensor},
         kernel::{Compute, Fact},
         matrices::matrices,
         quantize,
@@ -23,20 +23,17 @@ use crate::{
 };
 
 /// `MatMulInteger`.
-pub(crate) fn mat_mul_integer(node: &OnnxNode, constants: Constants<'_>) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn mat_mul_integer(node: &OnnxNode, constants: Constants<'_>) -> Result<Box<dyn Compute>> {
     Ok(Box::new(MatMulInteger::of(Attributes(node), constants)?))
 }
 
 /// `QLinearMatMul`.
-pub(crate) fn q_linear_mat_mul(_: &OnnxNode, constants: Constants<'_>) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn q_linear_mat_mul(_: &OnnxNode, constants: Constants<'_>) -> Result<Box<dyn Compute>> {
     Ok(Box::new(QLinearMatMul::of(constants)?))
 }
 
 /// The second factor, if it and its zero points are constants.
-fn packed(
-    b: Option<&Arc<Tensor>>,
-    zero_points: Option<&Arc<Tensor>>,
-) -> TractResult<Option<Vec<PackedIntegers>>> {
+fn packed(b: Option<&Arc<Tensor>>, zero_points: Option<&Arc<Tensor>>) -> Result<Option<Vec<PackedIntegers>>> {
     let Some(b) = b.filter(|b| b.rank() > 1 && b.len() > 0) else {
         return Ok(None);
     };
@@ -64,7 +61,7 @@ fn packed(
 
 /// The sums of all products: their shape, and the rows and columns of a matrix.
 struct Sums {
-    shape: TVec<usize>,
+    shape: ShortVec<usize>,
     rows: usize,
     columns: usize,
     numbers: Vec<i32>,
@@ -75,7 +72,7 @@ fn sums(
     [a, b]: [&Tensor; 2],
     zero_points: [Option<&Tensor>; 2],
     packed: Option<&Vec<PackedIntegers>>,
-) -> TractResult<Sums> {
+) -> Result<Sums> {
     let sizes = fitting(a.shape(), b.shape())?;
     let (rows, columns, [depth, _]) = (sizes.rows, sizes.columns, sizes.depth);
     let count: usize = sizes.shape.iter().product();
@@ -146,7 +143,7 @@ pub(super) struct MatMulInteger {
 }
 
 impl MatMulInteger {
-    pub(super) fn of(attributes: Attributes<'_>, constants: &[Option<Arc<Tensor>>]) -> TractResult<Self> {
+    pub(super) fn of(attributes: Attributes<'_>, constants: &[Option<Arc<Tensor>>]) -> Result<Self> {
         let constant = |place: usize| constants.get(place).and_then(Option::as_ref);
         let zero_points = [attributes.position(2), attributes.position(3)];
         let packed = match zero_points[1].map(constant) {
@@ -159,49 +156,49 @@ impl MatMulInteger {
 }
 
 impl Compute for MatMulInteger {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Option<Vec<Fact>>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Option<Vec<Fact>>> {
         let [a, b, ..] = inputs else {
             bail!("expected 2 to 4 inputs, found {}", inputs.len());
         };
         for (factor, zero_point) in [a, b].into_iter().zip(self.zero_points) {
-            expect_bytes(factor.datum_type)?;
+            expect_bytes(factor.element_type)?;
             if let Some(place) = zero_point {
                 expect_zero_point(factor, &inputs[place])?;
             }
         }
         let sizes = fitting(&a.shape, &b.shape)?;
-        Ok(Some(vec![Fact::new(DatumType::I32, sizes.shape)]))
+        Ok(Some(vec![Fact::new(ElementType::I32, sizes.shape)]))
     }
 
-    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<TVec<Arc<Tensor>>> {
+    fn run(&self, inputs: &mut ShortVec<Arc<Tensor>>) -> Result<ShortVec<Arc<Tensor>>> {
         let zero_points = self.zero_points.map(|place| place.map(|place| &*inputs[place]));
         let sums = sums([&inputs[0], &inputs[1]], zero_points, self.packed.as_ref())?;
-        Ok(tvec![Arc::new(tensor(&sums.shape, sums.numbers)?)])
+        Ok(smallvec![Arc::new(tensor(&sums.shape, sums.numbers)?)])
     }
 }
 
 /// Refuses a zero point of another type than what it belongs to.
-pub(super) fn expect_zero_point(factor: &Fact, zero_point: &Fact) -> TractResult<()> {
-    match factor.datum_type == zero_point.datum_type {
+pub(super) fn expect_zero_point(factor: &Fact, zero_point: &Fact) -> Result<()> {
+    match factor.element_type == zero_point.element_type {
         true => Ok(()),
         false => Err(Refusal(format!(
             "has a zero point of {:?} for {:?}",
-            zero_point.datum_type, factor.datum_type
+            zero_point.element_type, factor.element_type
         ))
         .into()),
     }
 }
 
 /// Refuses scales that are not FP32.
-pub(super) fn expect_scales(scales: &[&Fact]) -> TractResult<()> {
-    match scales.iter().all(|scale| scale.datum_type == DatumType::F32) {
+pub(super) fn expect_scales(scales: &[&Fact]) -> Result<()> {
+    match scales.iter().all(|scale| scale.element_type == ElementType::F32) {
         true => Ok(()),
         false => Err(Unsupported::Anywhere("is supported with scales of FP32 only".to_owned()).into()),
     }
 }
 
 /// A list that is one number for all or one for each of some lines.
-pub(super) fn list<T: Datum + Copy>(tensor: &Tensor, lines: usize, what: &str) -> TractResult<Vec<T>> {
+pub(super) fn list<T: Element + Copy>(tensor: &Tensor, lines: usize, what: &str) -> Result<Vec<T>> {
     let given = elements::<T>(tensor)?;
     ensure_input!(
         given.len() == 1 || given.len() == lines,
@@ -218,7 +215,7 @@ pub(super) struct QLinearMatMul {
 }
 
 impl QLinearMatMul {
-    pub(super) fn of(constants: &[Option<Arc<Tensor>>]) -> TractResult<Self> {
+    pub(super) fn of(constants: &[Option<Arc<Tensor>>]) -> Result<Self> {
         let constant = |place: usize| constants.get(place).and_then(Option::as_ref);
         let packed = match constant(5) {
             Some(zero_points) => packed(constant(3), Some(zero_points))?,
@@ -229,21 +226,21 @@ impl QLinearMatMul {
 }
 
 impl Compute for QLinearMatMul {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Option<Vec<Fact>>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Option<Vec<Fact>>> {
         let [a, a_scale, a_zero, b, b_scale, b_zero, scale, zero] = inputs else {
             bail!("expected 8 inputs, found {}", inputs.len());
         };
         for fact in [a, b, zero] {
-            expect_bytes(fact.datum_type)?;
+            expect_bytes(fact.element_type)?;
         }
         expect_zero_point(a, a_zero)?;
         expect_zero_point(b, b_zero)?;
         expect_scales(&[a_scale, b_scale, scale])?;
         let sizes = fitting(&a.shape, &b.shape)?;
-        Ok(Some(vec![Fact::new(zero.datum_type, sizes.shape)]))
+        Ok(Some(vec![Fact::new(zero.element_type, sizes.shape)]))
     }
 
-    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<TVec<Arc<Tensor>>> {
+    fn run(&self, inputs: &mut ShortVec<Arc<Tensor>>) -> Result<ShortVec<Arc<Tensor>>> {
         let zero_points = [Some(&*inputs[2]), Some(&*inputs[5])];
         let sums = sums([&inputs[0], &inputs[3]], zero_points, self.packed.as_ref())?;
         let scales = [
@@ -258,11 +255,11 @@ impl Compute for QLinearMatMul {
             zero_points.len(),
             sums.rows
         );
-        let made = match inputs[7].datum_type() {
-            DatumType::I8 => scaled::<i8>(&sums, &scales, &zero_points, i8::MIN.into(), |x| x as i8),
+        let made = match inputs[7].element_type() {
+            ElementType::I8 => scaled::<i8>(&sums, &scales, &zero_points, i8::MIN.into(), |x| x as i8),
             _ => scaled::<u8>(&sums, &scales, &zero_points, u8::MIN.into(), |x| x as u8),
         };
-        Ok(tvec![Arc::new(made?)])
+        Ok(smallvec![Arc::new(made?)])
     }
 }
 
@@ -273,7 +270,7 @@ fn scaled<T: Element + Copy + Default>(
     zero_points: &[i32],
     least: i32,
     narrow: impl Fn(i32) -> T + Copy,
-) -> TractResult<Tensor> {
+) -> Result<Tensor> {
     let mut made = vec![T::default(); sums.numbers.len()];
     let mut pace = Pace::default();
     let at = |list: &[f32], index: usize| list[index % list.len()];
@@ -308,11 +305,11 @@ mod tests {
     use super::*;
     use crate::{faults::Misfit, lowered::OnnxNode, ops::direct::made_nodes::node};
 
-    fn factor(datum_type: DatumType, shape: &[usize], step: usize) -> Arc<Tensor> {
+    fn factor(element_type: ElementType, shape: &[usize], step: usize) -> Arc<Tensor> {
         let count: usize = shape.iter().product();
         let bytes: Vec<u8> = (0..count).map(|at| (at * step % 256) as u8).collect();
-        Arc::new(match datum_type {
-            DatumType::I8 => tensor(shape, bytes.iter().map(|&byte| byte as i8).collect()).unwrap(),
+        Arc::new(match element_type {
+            ElementType::I8 => tensor(shape, bytes.iter().map(|&byte| byte as i8).collect()).unwrap(),
             _ => tensor(shape, bytes).unwrap(),
         })
     }
@@ -326,18 +323,18 @@ mod tests {
         node
     }
 
-    fn run(op: &dyn Compute, inputs: &[Arc<Tensor>]) -> TractResult<Arc<Tensor>> {
+    fn run(op: &dyn Compute, inputs: &[Arc<Tensor>]) -> Result<Arc<Tensor>> {
         let facts = op.outputs(&Fact::of_values(inputs))?.unwrap();
         let made = op.run(&mut inputs.into())?;
-        let shape: TVec<TDim> = made[0].shape().iter().map(ToDim::to_dim).collect();
+        let shape: ShortVec<Dim> = made[0].shape().iter().map(ToDim::to_dim).collect();
         assert_eq!(
-            (made[0].datum_type(), &shape),
-            (facts[0].datum_type, &facts[0].shape)
+            (made[0].element_type(), &shape),
+            (facts[0].element_type, &facts[0].shape)
         );
         Ok(made[0].clone())
     }
 
-    const TYPES: [DatumType; 2] = [DatumType::U8, DatumType::I8];
+    const TYPES: [ElementType; 2] = [ElementType::U8, ElementType::I8];
 
     /// Two matrices in a batch, times one matrix or two.
     fn plainly(
@@ -384,9 +381,9 @@ mod tests {
                         }
                         let zeros = [factor(of_a, a_zero, 29), factor(of_b, b_zero, 53)];
                         let zeros = zeros.map(|zero| {
-                            Arc::new(match (zero.datum_type(), zero.len()) {
-                                (DatumType::U8, 1) => tensor(zero.shape(), vec![9u8]).unwrap(),
-                                (DatumType::I8, 1) => tensor(zero.shape(), vec![-9i8]).unwrap(),
+                            Arc::new(match (zero.element_type(), zero.len()) {
+                                (ElementType::U8, 1) => tensor(zero.shape(), vec![9u8]).unwrap(),
+                                (ElementType::I8, 1) => tensor(zero.shape(), vec![-9i8]).unwrap(),
                                 _ => (*zero).clone(),
                             })
                         });
@@ -412,27 +409,30 @@ mod tests {
     #[test]
     fn results_are_scaled_and_rounded_to_the_type_of_their_zero_point() {
         let sizes @ [rows, depth, columns] = [3, 5, 4];
-        for (of_b, of_result) in [(DatumType::U8, DatumType::U8), (DatumType::I8, DatumType::I8)] {
+        for (of_b, of_result) in [
+            (ElementType::U8, ElementType::U8),
+            (ElementType::I8, ElementType::I8),
+        ] {
             let (a, b) = (
-                factor(DatumType::U8, &[2, rows, depth], 37),
+                factor(ElementType::U8, &[2, rows, depth], 37),
                 factor(of_b, &[depth, columns], 91),
             );
             let zeros = [
-                factor(DatumType::U8, &[], 0),
+                factor(ElementType::U8, &[], 0),
                 factor(of_b, &[columns], 3),
                 factor(of_result, &[], 0),
             ];
             let scales: [Vec<f32>; 3] = [vec![0.01], vec![0.02, 0.5, 0.001, 0.1], vec![0.1]];
             let sums = plainly(&a, &b, [&zeros[0], &zeros[1]], sizes);
-            let least = if of_result == DatumType::I8 { -128 } else { 0 };
+            let least = if of_result == ElementType::I8 { -128 } else { 0 };
             let expected = sums.iter().enumerate().map(|(at, &sum)| {
                 let scale = scales[0][0] * scales[1][at % columns] / scales[2][0];
                 ((sum as f32 * scale).round_ties_even() as i32).clamp(least, least + 255)
             });
             let expected: Vec<i32> = expected.collect();
             let scales = scales.map(|scales| match scales[..] {
-                [scale] => Arc::new(tensor0(scale)),
-                _ => Arc::new(tensor1(&scales)),
+                [scale] => Arc::new(Tensor::scalar(scale)),
+                _ => Arc::new(Tensor::vector(&scales)),
             });
             let inputs = [
                 a.clone(),
@@ -459,11 +459,11 @@ mod tests {
     fn what_does_not_fit_is_refused() {
         let node = with_inputs(node("MatMulInteger", &[], &[], 1), 3);
         let op = MatMulInteger::of(Attributes(&node), &[]).unwrap();
-        let bytes = |shape: &[usize]| factor(DatumType::U8, shape, 7);
+        let bytes = |shape: &[usize]| factor(ElementType::U8, shape, 7);
         let run = |inputs: [Arc<Tensor>; 3]| run(&op, &inputs).unwrap_err();
         assert!(run([bytes(&[2, 3]), bytes(&[4, 2]), bytes(&[])]).is::<Misfit>());
         assert!(run([bytes(&[2, 3]), bytes(&[3, 2]), bytes(&[5])]).is::<Refusal>());
-        assert!(run([bytes(&[2, 3]), bytes(&[3, 2]), factor(DatumType::I8, &[], 1)]).is::<Refusal>());
+        assert!(run([bytes(&[2, 3]), bytes(&[3, 2]), factor(ElementType::I8, &[], 1)]).is::<Refusal>());
         let wide = Arc::new(Tensor::zero::<u16>(&[2, 3]).unwrap());
         assert!(run([wide.clone(), bytes(&[3, 2]), wide]).is::<Unsupported>());
     }

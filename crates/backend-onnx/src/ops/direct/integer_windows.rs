@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use onnx_gemm::integer_gemm;
-use tract_hir::internal::*;
+use onnx_kernels::prelude::*;
 
 use super::{
     integer_products::{expect_scales, expect_zero_point, list},
@@ -15,7 +15,7 @@ use crate::{
     lowered::OnnxNode,
     ops::{
         attributes::Attributes,
-        elements::{Element, elements, tensor},
+        elements::{elements, tensor},
         kernel::{Compute, Fact},
         quantize,
         rule::Constants,
@@ -25,12 +25,12 @@ use crate::{
 };
 
 /// `ConvInteger`.
-pub(crate) fn conv_integer(node: &OnnxNode, constants: Constants<'_>) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn conv_integer(node: &OnnxNode, constants: Constants<'_>) -> Result<Box<dyn Compute>> {
     Ok(Box::new(ConvInteger::of(Attributes(node), constants)?))
 }
 
 /// `QLinearConv`.
-pub(crate) fn q_linear_conv(node: &OnnxNode, constants: Constants<'_>) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn q_linear_conv(node: &OnnxNode, constants: Constants<'_>) -> Result<Box<dyn Compute>> {
     Ok(Box::new(QLinearConv::of(Attributes(node), constants)?))
 }
 
@@ -54,7 +54,7 @@ struct Weights {
 }
 
 impl Weights {
-    fn new(shape: &Shape, weights: &Tensor, zero_points: Option<&Tensor>) -> TractResult<Self> {
+    fn new(shape: &Shape, weights: &Tensor, zero_points: Option<&Tensor>) -> Result<Self> {
         let sizes = weights.shape().iter().skip(1);
         let width = sizes.fold(1, |width: usize, &size| width.saturating_mul(size));
         let line = Line::Row(width.max(1));
@@ -67,7 +67,7 @@ impl Weights {
     }
 }
 
-fn floats(shape: &[usize], numbers: &[i16]) -> TractResult<Tensor> {
+fn floats(shape: &[usize], numbers: &[i16]) -> Result<Tensor> {
     tensor(shape, numbers.iter().map(|&number| f32::from(number)).collect())
 }
 
@@ -79,7 +79,7 @@ impl IntegerConv {
         attributes: Attributes<'_>,
         weights: Option<&Arc<Tensor>>,
         zero_points: Option<Option<&Arc<Tensor>>>,
-    ) -> TractResult<Self> {
+    ) -> Result<Self> {
         let shape = Shape::of(attributes)?;
         // Wrong types and zero points are errors of the run.
         let weights = match (weights, zero_points) {
@@ -90,9 +90,9 @@ impl IntegerConv {
         Ok(Self { shape, weights })
     }
 
-    fn dims(&self, image: &Fact, weights: &Fact) -> TractResult<Option<TVec<TDim>>> {
-        expect_bytes(image.datum_type)?;
-        expect_bytes(weights.datum_type)?;
+    fn dims(&self, image: &Fact, weights: &Fact) -> Result<Option<ShortVec<Dim>>> {
+        expect_bytes(image.element_type)?;
+        expect_bytes(weights.element_type)?;
         self.shape.dims(&image.shape, &weights.shape)
     }
 
@@ -102,7 +102,7 @@ impl IntegerConv {
         (image, image_zero): Given<'_>,
         (weights, weights_zero): Given<'_>,
         bias: Option<&[i32]>,
-    ) -> TractResult<(Sizes, Vec<i32>)> {
+    ) -> Result<(Sizes, Vec<i32>)> {
         let sizes = self.shape.sizes(image.shape(), weights.shape())?;
         let count = sizes.shape.iter().product::<usize>();
         size::admit_now(8 * count as u64 + 6 * image.len() as u64)?;
@@ -152,7 +152,7 @@ pub(super) struct ConvInteger {
 }
 
 impl ConvInteger {
-    pub(super) fn of(attributes: Attributes<'_>, constants: &[Option<Arc<Tensor>>]) -> TractResult<Self> {
+    pub(super) fn of(attributes: Attributes<'_>, constants: &[Option<Arc<Tensor>>]) -> Result<Self> {
         let constant = |place: usize| constants.get(place).and_then(Option::as_ref);
         let zero_points = [attributes.position(2), attributes.position(3)];
         Ok(Self {
@@ -163,7 +163,7 @@ impl ConvInteger {
 }
 
 impl Compute for ConvInteger {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Option<Vec<Fact>>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Option<Vec<Fact>>> {
         let [image, weights, ..] = inputs else {
             bail!("expected 2 to 4 inputs, found {}", inputs.len());
         };
@@ -173,14 +173,14 @@ impl Compute for ConvInteger {
                 expect_zero_point(fact, &inputs[place])?;
             }
         }
-        Ok(shape.map(|shape| vec![Fact::new(DatumType::I32, shape)]))
+        Ok(shape.map(|shape| vec![Fact::new(ElementType::I32, shape)]))
     }
 
-    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<TVec<Arc<Tensor>>> {
+    fn run(&self, inputs: &mut ShortVec<Arc<Tensor>>) -> Result<ShortVec<Arc<Tensor>>> {
         let [image_zero, weights_zero] = self.zero_points.map(|place| place.map(|place| &*inputs[place]));
         let (image, weights) = ((&*inputs[0], image_zero), (&*inputs[1], weights_zero));
         let (sizes, sums) = self.convolution.sums(image, weights, None)?;
-        Ok(tvec![Arc::new(tensor(&sizes.shape, sums)?)])
+        Ok(smallvec![Arc::new(tensor(&sizes.shape, sums)?)])
     }
 }
 
@@ -191,7 +191,7 @@ pub(super) struct QLinearConv {
 }
 
 impl QLinearConv {
-    pub(super) fn of(attributes: Attributes<'_>, constants: &[Option<Arc<Tensor>>]) -> TractResult<Self> {
+    pub(super) fn of(attributes: Attributes<'_>, constants: &[Option<Arc<Tensor>>]) -> Result<Self> {
         let constant = |place: usize| constants.get(place).and_then(Option::as_ref);
         Ok(Self {
             convolution: IntegerConv::of(attributes, constant(3), Some(constant(5)))?,
@@ -200,23 +200,23 @@ impl QLinearConv {
 }
 
 impl Compute for QLinearConv {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Option<Vec<Fact>>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Option<Vec<Fact>>> {
         let [x, x_scale, x_zero, w, w_scale, w_zero, scale, zero, bias @ ..] = inputs else {
             bail!("expected 8 or 9 inputs, found {}", inputs.len());
         };
         let shape = self.convolution.dims(x, w)?;
         expect_zero_point(x, x_zero)?;
         expect_zero_point(w, w_zero)?;
-        expect_bytes(zero.datum_type)?;
+        expect_bytes(zero.element_type)?;
         expect_scales(&[x_scale, w_scale, scale])?;
         expect_bias(bias.first(), &w.shape[0])?;
-        if bias.iter().any(|bias| bias.datum_type != DatumType::I32) {
+        if bias.iter().any(|bias| bias.element_type != ElementType::I32) {
             bail!(Refusal("has a bias that is not INT32".to_owned()));
         }
-        Ok(shape.map(|shape| vec![Fact::new(zero.datum_type, shape)]))
+        Ok(shape.map(|shape| vec![Fact::new(zero.element_type, shape)]))
     }
 
-    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<TVec<Arc<Tensor>>> {
+    fn run(&self, inputs: &mut ShortVec<Arc<Tensor>>) -> Result<ShortVec<Arc<Tensor>>> {
         let bias = inputs.get(8).map(|bias| elements::<i32>(bias)).transpose()?;
         let (x, w) = ((&*inputs[0], Some(&*inputs[2])), (&*inputs[3], Some(&*inputs[5])));
         let (sizes, sums) = self.convolution.sums(x, w, bias)?;
@@ -238,15 +238,15 @@ impl Compute for QLinearConv {
             "{} zero points of a result, expected 1",
             zero_points.len()
         );
-        let made = match inputs[7].datum_type() {
-            DatumType::I8 => scaled::<i8>(&sizes, &sums, &scales, zero_points[0], i8::MIN.into(), |x| {
+        let made = match inputs[7].element_type() {
+            ElementType::I8 => scaled::<i8>(&sizes, &sums, &scales, zero_points[0], i8::MIN.into(), |x| {
                 x as i8
             }),
             _ => scaled::<u8>(&sizes, &sums, &scales, zero_points[0], u8::MIN.into(), |x| {
                 x as u8
             }),
         };
-        Ok(tvec![Arc::new(made?)])
+        Ok(smallvec![Arc::new(made?)])
     }
 }
 
@@ -258,7 +258,7 @@ fn scaled<T: Element + Copy + Default>(
     zero_point: i32,
     least: i32,
     narrow: impl Fn(i32) -> T + Copy,
-) -> TractResult<Tensor> {
+) -> Result<Tensor> {
     let mut made = vec![T::default(); sums.len()];
     let positions = sizes.axes.iter().map(|axis| axis.count).product::<usize>().max(1);
     let mut pace = Pace::default();
@@ -281,22 +281,22 @@ mod tests {
     use super::*;
     use crate::{lowered::OnnxNode, ops::direct::made_nodes::node};
 
-    fn bytes(datum_type: DatumType, shape: &[usize], step: usize) -> Arc<Tensor> {
+    fn bytes(element_type: ElementType, shape: &[usize], step: usize) -> Arc<Tensor> {
         let count: usize = shape.iter().product();
         let bytes: Vec<u8> = (0..count).map(|at| (at * step % 251 + 5) as u8).collect();
-        Arc::new(match datum_type {
-            DatumType::I8 => tensor(shape, bytes.iter().map(|&byte| byte as i8).collect()).unwrap(),
+        Arc::new(match element_type {
+            ElementType::I8 => tensor(shape, bytes.iter().map(|&byte| byte as i8).collect()).unwrap(),
             _ => tensor(shape, bytes).unwrap(),
         })
     }
 
-    fn run(op: &dyn Compute, inputs: &[Arc<Tensor>]) -> TractResult<Arc<Tensor>> {
+    fn run(op: &dyn Compute, inputs: &[Arc<Tensor>]) -> Result<Arc<Tensor>> {
         let facts = op.outputs(&Fact::of_values(inputs))?.unwrap();
         let made = op.run(&mut inputs.into())?;
-        let shape: TVec<TDim> = made[0].shape().iter().map(ToDim::to_dim).collect();
+        let shape: ShortVec<Dim> = made[0].shape().iter().map(ToDim::to_dim).collect();
         assert_eq!(
-            (made[0].datum_type(), &shape),
-            (facts[0].datum_type, &facts[0].shape)
+            (made[0].element_type(), &shape),
+            (facts[0].element_type, &facts[0].shape)
         );
         Ok(made[0].clone())
     }
@@ -335,7 +335,7 @@ mod tests {
             .collect()
     }
 
-    const TYPES: [DatumType; 2] = [DatumType::U8, DatumType::I8];
+    const TYPES: [ElementType; 2] = [ElementType::U8, ElementType::I8];
 
     #[test]
     fn sums_are_exact_for_all_types_and_zero_points() {
@@ -371,13 +371,16 @@ mod tests {
 
     #[test]
     fn results_have_a_bias_and_the_scales_of_their_channels() {
-        for (of_weights, of_result) in [(DatumType::I8, DatumType::U8), (DatumType::U8, DatumType::I8)] {
+        for (of_weights, of_result) in [
+            (ElementType::I8, ElementType::U8),
+            (ElementType::U8, ElementType::I8),
+        ] {
             let (x, w) = (
-                bytes(DatumType::U8, &[2, 2, 5, 4], 37),
+                bytes(ElementType::U8, &[2, 2, 5, 4], 37),
                 bytes(of_weights, &[3, 2, 3, 3], 91),
             );
             let zeros = [
-                bytes(DatumType::U8, &[], 1),
+                bytes(ElementType::U8, &[], 1),
                 bytes(of_weights, &[], 1),
                 bytes(of_result, &[], 1),
             ];
@@ -386,7 +389,7 @@ mod tests {
             let node = made_node("QLinearConv", 2, 1, 9);
             let sums = plainly(&node, [&x, &w], [&zeros[0], &zeros[1]]);
             let positions = sums.len() / 6;
-            let least = if of_result == DatumType::I8 { -128 } else { 0 };
+            let least = if of_result == ElementType::I8 { -128 } else { 0 };
             let expected = sums.iter().enumerate().map(|(at, &sum)| {
                 let channel = at / positions % 3;
                 let scaled = (sum + bias[channel]) as f32 * (x_scale * scales[channel] / scale);
@@ -395,14 +398,14 @@ mod tests {
             let expected: Vec<i32> = expected.collect();
             let inputs = [
                 x,
-                Arc::new(tensor0(x_scale)),
+                Arc::new(Tensor::scalar(x_scale)),
                 zeros[0].clone(),
                 w,
-                Arc::new(tensor1(&scales)),
+                Arc::new(Tensor::vector(&scales)),
                 zeros[1].clone(),
-                Arc::new(tensor0(scale)),
+                Arc::new(Tensor::scalar(scale)),
                 zeros[2].clone(),
-                Arc::new(tensor1(&bias)),
+                Arc::new(Tensor::vector(&bias)),
             ];
             let mut constants = vec![None; 9];
             for place in [3, 5] {
@@ -422,7 +425,7 @@ mod tests {
         let op = ConvInteger::of(Attributes(&node), &[]).unwrap();
         let run = |zeros: [&[usize]; 2]| {
             let shapes = [&[1, 2, 5][..], &[3, 2, 2], zeros[0], zeros[1]];
-            run(&op, &shapes.map(|shape| bytes(DatumType::U8, shape, 3)))
+            run(&op, &shapes.map(|shape| bytes(ElementType::U8, shape, 3)))
         };
         assert!(run([&[], &[3]]).is_ok());
         assert!(run([&[2], &[]]).unwrap_err().is::<Refusal>());

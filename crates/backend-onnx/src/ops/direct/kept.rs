@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tract_hir::internal::*;
+use onnx_kernels::prelude::*;
 
 use super::compute::empty;
 use crate::{
@@ -16,12 +16,12 @@ use crate::{
 };
 
 /// `Dropout`.
-pub(crate) fn dropout(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn dropout(node: &OnnxNode) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Dropout::of(node)))
 }
 
 /// `Identity`.
-pub(crate) fn identity(_: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn identity(_: &OnnxNode) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Identity))
 }
 
@@ -29,13 +29,13 @@ pub(crate) fn identity(_: &OnnxNode) -> TractResult<Box<dyn Compute>> {
 pub(super) struct Identity;
 
 impl Compute for Identity {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Option<Vec<Fact>>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Option<Vec<Fact>>> {
         let input = inputs.first().context("expected an input")?;
         Ok(Some(vec![input.clone()]))
     }
 
-    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<TVec<Arc<Tensor>>> {
-        Ok(tvec![inputs.swap_remove(0)])
+    fn run(&self, inputs: &mut ShortVec<Arc<Tensor>>) -> Result<ShortVec<Arc<Tensor>>> {
+        Ok(smallvec![inputs.swap_remove(0)])
     }
 }
 
@@ -58,16 +58,16 @@ impl Dropout {
 }
 
 impl Compute for Dropout {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Option<Vec<Fact>>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Option<Vec<Fact>>> {
         let input = inputs.first().context("expected an input")?;
-        let mut outputs = vec![input.with(input.datum_type)];
+        let mut outputs = vec![input.with(input.element_type)];
         if self.gives_mask {
-            outputs.push(input.with(DatumType::Bool));
+            outputs.push(input.with(ElementType::Bool));
         }
         Ok(Some(outputs))
     }
 
-    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<TVec<Arc<Tensor>>> {
+    fn run(&self, inputs: &mut ShortVec<Arc<Tensor>>) -> Result<ShortVec<Arc<Tensor>>> {
         if let Some(training) = self.training.and_then(|place| inputs.get(place)) {
             let is_training = *elements::<bool>(training)? != [false];
             ensure_input!(
@@ -75,10 +75,10 @@ impl Compute for Dropout {
                 "training mode is not supported; export the model for inference"
             );
         }
-        let mut outputs = tvec![inputs.swap_remove(0)];
+        let mut outputs: ShortVec<Arc<Tensor>> = smallvec![inputs.swap_remove(0)];
         if self.gives_mask {
-            let mut mask = empty(DatumType::Bool, outputs[0].shape())?;
-            mask.try_as_plain_ram_mut()?.as_slice_mut::<bool>()?.fill(true);
+            let mut mask = empty(ElementType::Bool, outputs[0].shape())?;
+            mask.as_slice_mut::<bool>()?.fill(true);
             outputs.push(Arc::new(mask));
         }
         Ok(outputs)
@@ -103,10 +103,10 @@ mod tests {
             gives_mask: true,
             training: Some(1),
         };
-        let numbers = tensor1(&[f32::INFINITY, -0.0]);
-        let kept = run(&dropout, &[numbers.clone(), tensor0(false)]).unwrap();
-        assert_eq!(kept, [numbers.clone(), tensor1(&[true, true])]);
-        let error = run(&dropout, &[numbers, tensor0(true)]).unwrap_err();
+        let numbers = Tensor::vector(&[f32::INFINITY, -0.0]);
+        let kept = run(&dropout, &[numbers.clone(), Tensor::scalar(false)]).unwrap();
+        assert_eq!(kept, [numbers.clone(), Tensor::vector(&[true, true])]);
+        let error = run(&dropout, &[numbers, Tensor::scalar(true)]).unwrap_err();
         assert!(error.is::<BadInput>(), "{error}");
     }
 }

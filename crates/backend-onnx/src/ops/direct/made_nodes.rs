@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use tract_hir::internal::Tensor;
+use onnx_kernels::prelude::*;
 
 use crate::{
     lowered::{OnnxAttribute, OnnxNode},

@@ -35,7 +35,7 @@ use std::sync::Arc;
 
 pub(super) use self::compute::unsupported;
 
-use tract_hir::internal::*;
+use onnx_kernels::prelude::*;
 
 use super::{cast, guard::NodeGuard, kernel::Fact, packs::Packs, registry, rule::Constants};
 use crate::{faults::ensure_input, lowered::OnnxNode, room::Room, size};
@@ -54,14 +54,14 @@ pub(crate) struct Direct {
 /// Why a node computes nothing.
 pub(crate) enum Stop {
     /// Its inputs do not fit it.
-    Refused(TractError),
+    Refused(Error),
     /// It failed on the way.
-    Failed(TractError),
+    Failed(Error),
 }
 
 impl Direct {
     /// A node of which some inputs are constants.
-    pub(crate) fn new(node: &OnnxNode, constants: Constants<'_>) -> TractResult<Self> {
+    pub(crate) fn new(node: &OnnxNode, constants: Constants<'_>) -> Result<Self> {
         let (compute, guard) = registry::build(node, constants)?;
         Ok(Self {
             op_type: node.op_type.clone(),
@@ -78,12 +78,12 @@ impl Direct {
     }
 
     /// Keeps what it makes of a constant among its inputs.
-    pub(crate) fn take_over(&mut self, constants: Constants<'_>, packs: &mut Packs) -> TractResult<()> {
+    pub(crate) fn take_over(&mut self, constants: Constants<'_>, packs: &mut Packs) -> Result<()> {
         if let Some(place) = self.compute.take_over(constants, packs)? {
             let constant = constants.get(place).and_then(Option::as_ref);
             let constant = constant.context("takes over what is no constant")?;
             let dims = constant.shape().iter().map(ToDim::to_dim);
-            self.taken = Some((place, Fact::new(constant.datum_type(), dims)));
+            self.taken = Some((place, Fact::new(constant.element_type(), dims)));
         }
         Ok(())
     }
@@ -114,16 +114,16 @@ impl Direct {
     /// Computes the outputs. Inputs that nothing else holds may be written over.
     pub(crate) fn run(
         &self,
-        inputs: &mut TVec<Arc<Tensor>>,
+        inputs: &mut ShortVec<Arc<Tensor>>,
         room: &mut Room<'_>,
-    ) -> Result<TVec<Arc<Tensor>>, Stop> {
+    ) -> Result<ShortVec<Arc<Tensor>>, Stop> {
         self.guard.admit_types(inputs).map_err(Stop::Refused)?;
-        let wide: TVec<Option<DatumType>> = inputs
+        let wide: ShortVec<Option<ElementType>> = inputs
             .iter()
-            .map(|input| self.guard.wide(input.datum_type()))
+            .map(|input| self.guard.wide(input.element_type()))
             .collect();
         if let Some(narrow) = wide.iter().position(Option::is_some) {
-            let narrow = inputs[narrow].datum_type();
+            let narrow = inputs[narrow].element_type();
             return self.widened(narrow, inputs, &wide, room);
         }
         let mut facts = Fact::of_values(inputs);
@@ -142,16 +142,16 @@ impl Direct {
     ///
     /// # Errors
     /// Why nothing computes the node for such inputs.
-    pub(crate) fn outputs(&self, inputs: &[Fact]) -> TractResult<Option<Vec<Fact>>> {
+    pub(crate) fn outputs(&self, inputs: &[Fact]) -> Result<Option<Vec<Fact>>> {
         let mut inputs: Vec<Fact> = inputs.to_vec();
         let mut narrow = None;
         self.guard.admit(&inputs)?;
         for input in &mut inputs {
-            if let Some(wide) = self.guard.wide(input.datum_type) {
-                narrow = Some((input.datum_type, wide));
-                input.datum_type = wide;
+            if let Some(wide) = self.guard.wide(input.element_type) {
+                narrow = Some((input.element_type, wide));
+                input.element_type = wide;
                 input.constant = match &input.constant {
-                    Some(constant) => Some(constant.cast_to_dt(wide)?.into_owned().into_arc_tensor()),
+                    Some(constant) => Some(constant.cast_to_type(wide)?.into_owned().into_arc()),
                     None => None,
                 };
             }
@@ -161,9 +161,9 @@ impl Direct {
             for output in outputs
                 .iter_mut()
                 .flatten()
-                .filter(|output| output.datum_type == wide)
+                .filter(|output| output.element_type == wide)
             {
-                output.datum_type = narrow;
+                output.element_type = narrow;
                 output.constant = None;
             }
         }
@@ -173,12 +173,12 @@ impl Direct {
     /// Computes in another type, and gives the results of that type in the inputs' own.
     fn widened(
         &self,
-        narrow: DatumType,
+        narrow: ElementType,
         inputs: &[Arc<Tensor>],
-        wide: &[Option<DatumType>],
+        wide: &[Option<ElementType>],
         room: &mut Room<'_>,
-    ) -> Result<TVec<Arc<Tensor>>, Stop> {
-        let converted = |tensor: &Arc<Tensor>, to: DatumType| -> TractResult<Arc<Tensor>> {
+    ) -> Result<ShortVec<Arc<Tensor>>, Stop> {
+        let converted = |tensor: &Arc<Tensor>, to: ElementType| -> Result<Arc<Tensor>> {
             size::admit_shape(to, tensor.shape())?;
             Ok(Arc::new(cast::convert(tensor, to)?))
         };
@@ -186,33 +186,33 @@ impl Direct {
             Some(wide) => converted(input, *wide),
             None => Ok(input.clone()),
         });
-        let mut given = given.collect::<TractResult<TVec<_>>>().map_err(Stop::Failed)?;
+        let mut given = given.collect::<Result<ShortVec<_>>>().map_err(Stop::Failed)?;
         let between = wide.iter().copied().flatten().next();
         let outputs = self
             .run(&mut given, room)?
             .into_iter()
             .map(|output| match between {
-                Some(between) if output.datum_type() == between => converted(&output, narrow),
+                Some(between) if output.element_type() == between => converted(&output, narrow),
                 _ => Ok(output),
             });
-        outputs.collect::<TractResult<_>>().map_err(Stop::Failed)
+        outputs.collect::<Result<_>>().map_err(Stop::Failed)
     }
 }
 
 /// Refuses results that are too large, or have dimensions below zero, and asks for room for the others.
-fn admit(outputs: &[Fact], room: &mut Room<'_>) -> TractResult<()> {
+fn admit(outputs: &[Fact], room: &mut Room<'_>) -> Result<()> {
     let mut bytes = 0u64;
     for fact in outputs {
         // Those that a kernel only learns on its way it admits itself.
-        let known: Option<TVec<i64>> = fact.shape.iter().map(|dim| dim.to_i64().ok()).collect();
+        let known: Option<ShortVec<i64>> = fact.shape.iter().map(|dim| dim.to_i64()).collect();
         let Some(known) = known else {
             continue;
         };
-        let shape: Option<TVec<usize>> = known.iter().map(|&dim| usize::try_from(dim).ok()).collect();
+        let shape: Option<ShortVec<usize>> = known.iter().map(|&dim| usize::try_from(dim).ok()).collect();
         ensure_input!(shape.is_some(), "a value would have the dimensions {known:?}");
         let shape = shape.unwrap_or_default();
-        size::admit_shape(fact.datum_type, &shape)?;
-        bytes = bytes.saturating_add((shape.iter().product::<usize>() * fact.datum_type.size_of()) as u64);
+        size::admit_shape(fact.element_type, &shape)?;
+        bytes = bytes.saturating_add((shape.iter().product::<usize>() * fact.element_type.size_of()) as u64);
     }
     room.ask(bytes)
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tract_hir::internal::*;
+use onnx_kernels::prelude::*;
 
 use super::{
     compute::{empty, integers},
@@ -22,12 +22,12 @@ use crate::{
 };
 
 /// `Gather`.
-pub(crate) fn gather(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn gather(node: &OnnxNode) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Gather(Attributes(node).int("axis", 0))))
 }
 
 /// `Transpose`.
-pub(crate) fn transpose_of(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn transpose_of(node: &OnnxNode) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Transpose(Attributes(node).ints("perm").to_vec())))
 }
 
@@ -36,8 +36,8 @@ pub(crate) fn transpose_of(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
 pub(super) struct Transpose(pub(super) Vec<i64>);
 
 impl Transpose {
-    fn order(&self, rank: usize) -> TractResult<TVec<usize>> {
-        let order: TVec<usize> = match self.0.is_empty() {
+    fn order(&self, rank: usize) -> Result<ShortVec<usize>> {
+        let order: ShortVec<usize> = match self.0.is_empty() {
             true => (0..rank).rev().collect(),
             false => self.0.iter().map(|&axis| axis as usize).collect(),
         };
@@ -51,43 +51,43 @@ impl Transpose {
 }
 
 impl Compute for Transpose {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Option<Vec<Fact>>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Option<Vec<Fact>>> {
         let input = inputs.first().context("expected an input")?;
         let order = self.order(input.rank())?;
         let shape = order.iter().map(|&axis| input.shape[axis].clone());
-        Ok(Some(vec![Fact::new(input.datum_type, shape)]))
+        Ok(Some(vec![Fact::new(input.element_type, shape)]))
     }
 
-    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<TVec<Arc<Tensor>>> {
+    fn run(&self, inputs: &mut ShortVec<Arc<Tensor>>) -> Result<ShortVec<Arc<Tensor>>> {
         texts::moved(inputs, |inputs| {
             let input = &inputs[0];
             let order = self.order(input.rank())?;
-            Ok(tvec![Arc::new(reordered(input, input.shape(), &order)?)])
+            Ok(smallvec![Arc::new(reordered(input, input.shape(), &order)?)])
         })
     }
 }
 
 /// The elements of a value, as if it had this shape, with its axes in another order, which names each once.
-pub(super) fn reordered(input: &Tensor, shape: &[usize], order: &[usize]) -> TractResult<Tensor> {
-    let wanted: TVec<usize> = order.iter().map(|&axis| shape[axis]).collect();
-    let mut made = empty(input.datum_type(), &wanted)?;
+pub(super) fn reordered(input: &Tensor, shape: &[usize], order: &[usize]) -> Result<Tensor> {
+    let wanted: ShortVec<usize> = order.iter().map(|&axis| shape[axis]).collect();
+    let mut made = empty(input.element_type(), &wanted)?;
     if made.len() == 0 {
         return Ok(made);
     }
     // Axes that stay together are one.
-    let mut groups: TVec<(usize, usize)> = tvec![];
+    let mut groups: ShortVec<(usize, usize)> = smallvec![];
     for &axis in order {
         match groups.last_mut() {
             Some((first, count)) if *first + *count == axis => *count += 1,
             _ => groups.push((axis, 1)),
         }
     }
-    let size = input.datum_type().size_of();
-    let mut strides: TVec<usize> = tvec![1; shape.len()];
+    let size = input.element_type().size_of();
+    let mut strides: ShortVec<usize> = smallvec![1; shape.len()];
     for axis in (0..shape.len().saturating_sub(1)).rev() {
         strides[axis] = strides[axis + 1] * shape[axis + 1];
     }
-    let mut axes: TVec<Axis> = groups
+    let mut axes: ShortVec<Axis> = groups
         .iter()
         .map(|&(first, count)| Axis {
             count: product(&shape[first..first + count]),
@@ -104,7 +104,7 @@ pub(super) fn reordered(input: &Tensor, shape: &[usize], order: &[usize]) -> Tra
         }
         _ => size,
     };
-    moved(input.as_bytes(), made.as_bytes_mut(), &axes, bytes)?;
+    moved(input.as_bytes()?, made.as_bytes_mut()?, &axes, bytes)?;
     Ok(made)
 }
 
@@ -120,7 +120,7 @@ struct Axis {
 }
 
 /// Writes blocks of `bytes`, the outermost axis first.
-fn moved(from: &[u8], to: &mut [u8], axes: &[Axis], bytes: usize) -> TractResult<()> {
+fn moved(from: &[u8], to: &mut [u8], axes: &[Axis], bytes: usize) -> Result<()> {
     let (outer, inner) = match axes {
         // A plain matrix, turned.
         [outer @ .., columns, rows]
@@ -135,7 +135,7 @@ fn moved(from: &[u8], to: &mut [u8], axes: &[Axis], bytes: usize) -> TractResult
     };
     let inner_bytes = inner.iter().map(|axis| axis.count).product::<usize>() * bytes;
     let mut pace = Pace::default();
-    let mut place: TVec<usize> = tvec![0; outer.len()];
+    let mut place: ShortVec<usize> = smallvec![0; outer.len()];
     for to in to.chunks_exact_mut(inner_bytes.max(1)) {
         pace.spend(inner_bytes as u64 / 8 + 1)?;
         let first: usize = place.iter().zip(outer).map(|(at, axis)| at * axis.step).sum();
@@ -193,22 +193,22 @@ fn line(from: &[u8], to: &mut [u8], step: usize, bytes: usize) {
 pub(super) struct Gather(pub(super) i64);
 
 /// The shape of what is taken along an axis.
-fn gathered<D: Clone>(data: &[D], axis: usize, indices: &[D]) -> TVec<D> {
+fn gathered<D: Clone>(data: &[D], axis: usize, indices: &[D]) -> ShortVec<D> {
     let parts = [&data[..axis], indices, &data[axis + 1..]];
     parts.into_iter().flatten().cloned().collect()
 }
 
 impl Compute for Gather {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Option<Vec<Fact>>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Option<Vec<Fact>>> {
         let [from, indices] = inputs else {
             bail!("expected 2 inputs, found {}", inputs.len());
         };
         let axis = axis(self.0, from.rank())?;
         let shape = gathered(&from.shape, axis, &indices.shape);
-        Ok(Some(vec![Fact::new(from.datum_type, shape)]))
+        Ok(Some(vec![Fact::new(from.element_type, shape)]))
     }
 
-    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<TVec<Arc<Tensor>>> {
+    fn run(&self, inputs: &mut ShortVec<Arc<Tensor>>) -> Result<ShortVec<Arc<Tensor>>> {
         texts::moved(inputs, |inputs| {
             let [from, places] = &**inputs else {
                 bail!("expected 2 inputs, found {}", inputs.len());
@@ -216,22 +216,22 @@ impl Compute for Gather {
             let axis = axis(self.0, from.rank())?;
             let shape = from.shape();
             let size = shape[axis];
-            let mut made = empty(from.datum_type(), &gathered(shape, axis, places.shape()))?;
+            let mut made = empty(from.element_type(), &gathered(shape, axis, places.shape()))?;
             let mut offsets = integers(places)?;
             for offset in &mut offsets {
                 *offset = within(*offset, size)?;
             }
-            let inner = product(&shape[axis + 1..]) * from.datum_type().size_of();
+            let inner = product(&shape[axis + 1..]) * from.element_type().size_of();
             if made.len() == 0 {
-                return Ok(tvec![Arc::new(made)]);
+                return Ok(smallvec![Arc::new(made)]);
             }
             let mut pace = Pace::default();
-            let blocks = from.as_bytes().chunks_exact(size * inner);
-            for (from, to) in blocks.zip(made.as_bytes_mut().chunks_exact_mut(offsets.len() * inner)) {
+            let blocks = from.as_bytes()?.chunks_exact(size * inner);
+            for (from, to) in blocks.zip(made.as_bytes_mut()?.chunks_exact_mut(offsets.len() * inner)) {
                 pace.spend(to.len() as u64 / 8 + 1)?;
                 taken(from, &offsets, inner, to);
             }
-            Ok(tvec![Arc::new(made)])
+            Ok(smallvec![Arc::new(made)])
         })
     }
 }
@@ -280,7 +280,10 @@ mod tests {
         assert_eq!(moved, tensor3(&[[[1u16, 2, 3]], [[4, 5, 6]]]));
         let words = one(&Transpose(vec![1, 0]), &[texts(&[2, 2], &["a", "b", "c", "d"])]);
         assert_eq!(words, texts(&[2, 2], &["a", "c", "b", "d"]));
-        assert_eq!(one(&Transpose(vec![]), &[tensor0(true)]), tensor0(true));
+        assert_eq!(
+            one(&Transpose(vec![]), &[Tensor::scalar(true)]),
+            Tensor::scalar(true)
+        );
         let nothing = Tensor::zero::<f16>(&[0, 3]).unwrap();
         assert_eq!(one(&Transpose(vec![]), &[nothing]).shape(), [3, 0]);
         let error = run(&Transpose(vec![1, 0]), &[value]).unwrap_err();
@@ -289,33 +292,39 @@ mod tests {
 
     #[test]
     fn places_of_an_axis_are_taken() {
-        let table = tensor2(&[[1.0f64, 2.0, 3.0], [4.0, 5.0, 6.0]]);
-        let found = one(&Gather(0), &[table.clone(), tensor0(-1i64)]);
-        assert_eq!(found, tensor1(&[4.0f64, 5.0, 6.0]));
-        let found = one(&Gather(-1), &[table.clone(), tensor2(&[[2i32, 0], [-3, 1]])]);
+        let table = Tensor::matrix(&[[1.0f64, 2.0, 3.0], [4.0, 5.0, 6.0]]);
+        let found = one(&Gather(0), &[table.clone(), Tensor::scalar(-1i64)]);
+        assert_eq!(found, Tensor::vector(&[4.0f64, 5.0, 6.0]));
+        let found = one(
+            &Gather(-1),
+            &[table.clone(), Tensor::matrix(&[[2i32, 0], [-3, 1]])],
+        );
         let expected = tensor3(&[[[3.0f64, 1.0], [1.0, 2.0]], [[6.0, 4.0], [4.0, 5.0]]]);
         assert_eq!(found, expected);
         let words = texts(&[2, 2], &["a", "b", "c", "d"]);
-        let found = one(&Gather(1), &[words, tensor1(&[1i64])]);
+        let found = one(&Gather(1), &[words, Tensor::vector(&[1i64])]);
         assert_eq!(found, texts(&[2, 1], &["b", "d"]));
-        let truths = one(&Gather(0), &[tensor1(&[true, false]), tensor1(&[1i64, 0, 0])]);
-        assert_eq!(truths, tensor1(&[false, true, true]));
-        let found = one(&Gather(0), &[table.clone(), tensor1::<i64>(&[])]);
+        let truths = one(
+            &Gather(0),
+            &[Tensor::vector(&[true, false]), Tensor::vector(&[1i64, 0, 0])],
+        );
+        assert_eq!(truths, Tensor::vector(&[false, true, true]));
+        let found = one(&Gather(0), &[table.clone(), Tensor::vector::<i64>(&[])]);
         assert_eq!(found.shape(), [0, 3]);
         for index in [2i64, -3] {
-            let error = run(&Gather(0), &[table.clone(), tensor1(&[index])]).unwrap_err();
+            let error = run(&Gather(0), &[table.clone(), Tensor::vector(&[index])]).unwrap_err();
             assert!(error.is::<BadInput>(), "{error}");
         }
         let nothing = Tensor::zero::<f32>(&[0, 3]).unwrap();
-        assert!(run(&Gather(0), &[nothing, tensor0(0i64)]).is_err());
+        assert!(run(&Gather(0), &[nothing, Tensor::scalar(0i64)]).is_err());
         assert!(
-            run(&Gather(2), &[table, tensor0(0i64)])
+            run(&Gather(2), &[table, Tensor::scalar(0i64)])
                 .unwrap_err()
                 .is::<Refusal>()
         );
         let long = texts(&[1], &[&"x".repeat(1 << 20)]);
         assert!(
-            run(&Gather(0), &[long, tensor1(&vec![0i64; 8192])])
+            run(&Gather(0), &[long, Tensor::vector(&vec![0i64; 8192])])
                 .unwrap_err()
                 .is::<BadInput>()
         );

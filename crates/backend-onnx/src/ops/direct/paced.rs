@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use tract_hir::internal::*;
+use onnx_kernels::prelude::*;
 
 use super::{Direct, Stop};
 use crate::{
@@ -157,7 +157,7 @@ impl Case {
             },
             attribute: self.attributes,
         };
-        let mut inputs: TVec<Arc<Tensor>> = self.inputs.into_iter().flatten().map(Arc::new).collect();
+        let mut inputs: ShortVec<Arc<Tensor>> = self.inputs.into_iter().flatten().map(Arc::new).collect();
         let constants = vec![None; inputs.len()];
         let direct = match Direct::new(&node, &constants) {
             Ok(direct) => direct,
@@ -469,14 +469,14 @@ fn case(rule: &'static Rule) -> Option<Case> {
             .int("n_targets", 1)
             .ints("tree_roots", &[0])
             .ints("nodes_featureids", &[0])
-            .tensor("nodes_modes", tensor1(&[0u8]))
-            .tensor("nodes_splits", tensor1(&[0.5f32]))
+            .tensor("nodes_modes", Tensor::vector(&[0u8]))
+            .tensor("nodes_splits", Tensor::vector(&[0.5f32]))
             .ints("nodes_trueleafs", &[1])
             .ints("nodes_truenodeids", &[0])
             .ints("nodes_falseleafs", &[1])
             .ints("nodes_falsenodeids", &[0])
             .ints("leaf_targetids", &[0])
-            .tensor("leaf_weights", tensor1(&[1.0f32])),
+            .tensor("leaf_weights", Tensor::vector(&[1.0f32])),
         ("ai.onnx.ml", "TreeEnsembleRegressor") => given(vec![floats(&[1024, 1])])
             .int("n_targets", 1)
             .ints("nodes_treeids", &[0])

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tract_hir::internal::*;
+use onnx_kernels::prelude::*;
 
 use crate::{
     faults::ensure_input,
@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// A function of single numbers, such as `Add`.
-pub(crate) fn pair(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn pair(node: &OnnxNode) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Pair::of(&node.op_type)?))
 }
 
@@ -25,7 +25,7 @@ pub(crate) fn pair(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
 pub(super) struct Pair(Function);
 
 impl Pair {
-    pub(super) fn of(name: &str) -> TractResult<Self> {
+    pub(super) fn of(name: &str) -> Result<Self> {
         Ok(Self(match name {
             "Add" | "Sum" => Function::Sum,
             "And" => Function::And,
@@ -42,26 +42,26 @@ impl Pair {
 }
 
 /// The shape of what is computed of values of one type.
-pub(super) fn joined(inputs: &[Fact]) -> TractResult<TVec<TDim>> {
+pub(super) fn joined(inputs: &[Fact]) -> Result<ShortVec<Dim>> {
     for input in inputs {
         ensure_input!(
-            input.datum_type == inputs[0].datum_type,
+            input.element_type == inputs[0].element_type,
             "the inputs have the types {:?} and {:?}, expected one type",
-            inputs[0].datum_type,
-            input.datum_type
+            inputs[0].element_type,
+            input.element_type
         );
     }
-    let shapes: TVec<&[TDim]> = inputs.iter().map(|input| &input.shape[..]).collect();
+    let shapes: ShortVec<&[Dim]> = inputs.iter().map(|input| &input.shape[..]).collect();
     shapes::broadcast_dims(&shapes)
 }
 
 impl Compute for Pair {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Option<Vec<Fact>>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Option<Vec<Fact>>> {
         ensure!(!inputs.is_empty(), "expected an input");
-        Ok(Some(vec![Fact::new(inputs[0].datum_type, joined(inputs)?)]))
+        Ok(Some(vec![Fact::new(inputs[0].element_type, joined(inputs)?)]))
     }
 
-    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<TVec<Arc<Tensor>>> {
+    fn run(&self, inputs: &mut ShortVec<Arc<Tensor>>) -> Result<ShortVec<Arc<Tensor>>> {
         let mut inputs = inputs.drain(..);
         let mut made = inputs.next().context("expected an input")?;
         for other in inputs {
@@ -72,7 +72,7 @@ impl Compute for Pair {
             let shape = shapes::broadcast(&[made.shape(), other.shape()])?;
             made = Arc::new(combined(self.0, made, &other, &shape)?);
         }
-        Ok(tvec![made])
+        Ok(smallvec![made])
     }
 }
 
@@ -83,12 +83,12 @@ mod tests {
     use super::*;
     use crate::{faults::BadInput, ops::elements::elements};
 
-    fn of(name: &str, inputs: &[Tensor]) -> TractResult<Tensor> {
+    fn of(name: &str, inputs: &[Tensor]) -> Result<Tensor> {
         let pair = Pair::of(name)?;
-        let mut inputs: TVec<Arc<Tensor>> = inputs.iter().cloned().map(Arc::new).collect();
+        let mut inputs: ShortVec<Arc<Tensor>> = inputs.iter().cloned().map(Arc::new).collect();
         let facts = pair.outputs(&Fact::of_values(&inputs))?.unwrap();
         let made = pair.run(&mut inputs)?;
-        assert_eq!(made[0].datum_type(), facts[0].datum_type);
+        assert_eq!(made[0].element_type(), facts[0].element_type);
         assert_eq!(shapes::known(&facts[0].shape).unwrap()[..], *made[0].shape());
         Ok((*made[0]).clone())
     }
@@ -96,7 +96,7 @@ mod tests {
     #[test]
     fn whole_numbers_wrap_and_are_rounded_towards_zero() {
         let of = |name: &str, a: &[i8], b: &[i8]| {
-            let made = of(name, &[tensor1(a), tensor1(b)]).unwrap();
+            let made = of(name, &[Tensor::vector(a), Tensor::vector(b)]).unwrap();
             elements::<i8>(&made).unwrap().to_vec()
         };
         assert_eq!(of("Add", &[127, -128], &[1]), [-128, -127]);
@@ -110,7 +110,7 @@ mod tests {
     fn halves_are_numbers_of_their_own() {
         let half = |numbers: &[f32]| {
             let numbers: Vec<f16> = numbers.iter().map(|&number| f16::from_f32(number)).collect();
-            tensor1(&numbers)
+            Tensor::vector(&numbers)
         };
         let large = half(&[60_000.0, 1.0, -1.0]);
         let sum = of("Add", &[large.clone(), large.clone()]).unwrap();
@@ -121,11 +121,15 @@ mod tests {
 
     #[test]
     fn division_by_zero_is_refused_of_whole_numbers_only() {
-        let error = of("Div", &[tensor1(&[1u32]), tensor1(&[1u32, 0])]).unwrap_err();
+        let error = of("Div", &[Tensor::vector(&[1u32]), Tensor::vector(&[1u32, 0])]).unwrap_err();
         assert!(error.is::<BadInput>(), "{error}");
-        let of_nothing = of("Div", &[tensor1::<i64>(&[]), tensor1(&[0i64])]);
+        let of_nothing = of("Div", &[Tensor::vector::<i64>(&[]), Tensor::vector(&[0i64])]);
         assert!(of_nothing.is_err());
-        let quotient = of("Div", &[tensor1(&[1.0f32, -1.0, 0.0]), tensor1(&[0.0f32])]).unwrap();
+        let quotient = of(
+            "Div",
+            &[Tensor::vector(&[1.0f32, -1.0, 0.0]), Tensor::vector(&[0.0f32])],
+        )
+        .unwrap();
         let quotient = elements::<f32>(&quotient).unwrap();
         assert!(quotient[0] == f32::INFINITY && quotient[1] == f32::NEG_INFINITY && quotient[2].is_nan());
     }
@@ -133,9 +137,9 @@ mod tests {
     #[test]
     fn lists_are_broadcast_together_and_keep_nan() {
         let lists = [
-            tensor2(&[[1.0f32], [f32::NAN]]),
-            tensor1(&[0.5f32, 2.0, f32::NEG_INFINITY]),
-            tensor0(1.5f32),
+            Tensor::matrix(&[[1.0f32], [f32::NAN]]),
+            Tensor::vector(&[0.5f32, 2.0, f32::NEG_INFINITY]),
+            Tensor::scalar(1.5f32),
         ];
         let max = of("Max", &lists).unwrap();
         assert_eq!(max.shape(), [2, 3]);
@@ -145,15 +149,15 @@ mod tests {
         let sum = of("Sum", &lists).unwrap();
         assert_eq!(elements::<f32>(&sum).unwrap()[..3], [3.0, 4.5, f32::NEG_INFINITY]);
         assert_eq!(of("Min", &lists[2..]).unwrap(), lists[2]);
-        let whole = [tensor1(&[i64::MAX, 3]), tensor1(&[7i64])];
-        assert_eq!(of("Min", &whole).unwrap(), tensor1(&[7i64, 3]));
+        let whole = [Tensor::vector(&[i64::MAX, 3]), Tensor::vector(&[7i64])];
+        assert_eq!(of("Min", &whole).unwrap(), Tensor::vector(&[7i64, 3]));
     }
 
     #[test]
     fn truths_are_combined() {
         let (a, b) = (
-            tensor1(&[true, true, false, false]),
-            tensor1(&[true, false, true, false]),
+            Tensor::vector(&[true, true, false, false]),
+            Tensor::vector(&[true, false, true, false]),
         );
         for (name, expected) in [
             ("And", [true, false, false, false]),
@@ -162,18 +166,26 @@ mod tests {
         ] {
             assert_eq!(
                 of(name, &[a.clone(), b.clone()]).unwrap(),
-                tensor1(&expected),
+                Tensor::vector(&expected),
                 "{name}"
             );
         }
-        assert_eq!(of("Or", &[tensor0(true), tensor1::<bool>(&[])]).unwrap().len(), 0);
+        assert_eq!(
+            of("Or", &[Tensor::scalar(true), Tensor::vector::<bool>(&[])])
+                .unwrap()
+                .len(),
+            0
+        );
     }
 
     #[test]
     fn inputs_that_do_not_fit_together_are_refused() {
         for inputs in [
-            [tensor1(&[1.0f32, 2.0]), tensor1(&[1.0f32, 2.0, 3.0])],
-            [tensor1(&[1.0f32]), tensor1(&[1i32])],
+            [
+                Tensor::vector(&[1.0f32, 2.0]),
+                Tensor::vector(&[1.0f32, 2.0, 3.0]),
+            ],
+            [Tensor::vector(&[1.0f32]), Tensor::vector(&[1i32])],
         ] {
             let error = of("Add", &inputs).unwrap_err();
             assert!(error.is::<BadInput>(), "{error}");

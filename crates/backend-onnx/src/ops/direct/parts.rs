@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tract_hir::internal::*;
+use onnx_kernels::prelude::*;
 
 use super::{
     compute::{empty, integers, known_integers, sizes},
@@ -20,12 +20,12 @@ use crate::{
 };
 
 /// `Split`.
-pub(crate) fn split(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn split(node: &OnnxNode) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Split::of(node)))
 }
 
 /// `Concat`.
-pub(crate) fn concat(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn concat(node: &OnnxNode) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Concat(Attributes(node).int("axis", 0))))
 }
 
@@ -34,45 +34,45 @@ pub(crate) fn concat(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
 pub(super) struct Concat(pub(super) i64);
 
 impl Compute for Concat {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Option<Vec<Fact>>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Option<Vec<Fact>>> {
         let first = inputs.first().context("expected an input")?;
         let axis = axis(self.0, first.rank())?;
         let mut shape = first.shape.clone();
         for input in &inputs[1..] {
             let other = &input.shape;
             // Sizes that are unknown may turn out to be equal.
-            let is_same = |a: &TDim, b: &TDim| a == b || a.to_i64().is_err() || b.to_i64().is_err();
+            let is_same = |a: &Dim, b: &Dim| a == b || a.to_i64().is_none() || b.to_i64().is_none();
             let fits = other.len() == shape.len()
                 && (0..shape.len()).all(|at| at == axis || is_same(&other[at], &shape[at]))
-                && input.datum_type == first.datum_type;
+                && input.element_type == first.element_type;
             ensure_input!(
                 fits,
                 "{:?} of the shape {:?} and {:?} of {other:?} cannot be put together along axis {axis}",
-                first.datum_type,
+                first.element_type,
                 first.shape,
-                input.datum_type
+                input.element_type
             );
             for (at, (size, other)) in shape.iter_mut().zip(other).enumerate() {
                 if at == axis {
                     *size += other;
-                } else if size.to_i64().is_err() {
+                } else if size.to_i64().is_none() {
                     *size = other.clone();
                 }
             }
         }
-        Ok(Some(vec![Fact::new(first.datum_type, shape)]))
+        Ok(Some(vec![Fact::new(first.element_type, shape)]))
     }
 
-    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<TVec<Arc<Tensor>>> {
+    fn run(&self, inputs: &mut ShortVec<Arc<Tensor>>) -> Result<ShortVec<Arc<Tensor>>> {
         texts::moved(inputs, |inputs| {
             let axis = axis(self.0, inputs[0].rank())?;
-            let mut shape: TVec<usize> = inputs[0].shape().into();
+            let mut shape: ShortVec<usize> = inputs[0].shape().into();
             shape[axis] = inputs.iter().map(|input| input.shape()[axis]).sum();
-            let mut made = empty(inputs[0].datum_type(), &shape)?;
+            let mut made = empty(inputs[0].element_type(), &shape)?;
             if made.len() == 0 {
-                return Ok(tvec![Arc::new(made)]);
+                return Ok(smallvec![Arc::new(made)]);
             }
-            let inner = shape[axis + 1..].iter().product::<usize>() * made.datum_type().size_of();
+            let inner = shape[axis + 1..].iter().product::<usize>() * made.element_type().size_of();
             let row = shape[axis] * inner;
             let (mut begin, mut pace) = (0, Pace::default());
             for input in inputs.iter() {
@@ -80,14 +80,14 @@ impl Compute for Concat {
                 if width == 0 {
                     continue;
                 }
-                let rows = made.as_bytes_mut().chunks_exact_mut(row);
-                for (to, from) in rows.zip(input.as_bytes().chunks_exact(width)) {
+                let rows = made.as_bytes_mut()?.chunks_exact_mut(row);
+                for (to, from) in rows.zip(input.as_bytes()?.chunks_exact(width)) {
                     pace.spend(width as u64 / 8 + 1)?;
                     to[begin..begin + width].copy_from_slice(from);
                 }
                 begin += width;
             }
-            Ok(tvec![Arc::new(made)])
+            Ok(smallvec![Arc::new(made)])
         })
     }
 }
@@ -114,7 +114,7 @@ impl Split {
     }
 
     /// The sizes of the parts of so many elements along an axis.
-    fn parts(&self, given: Option<&[i64]>, axis: usize, whole: usize) -> TractResult<TVec<usize>> {
+    fn parts(&self, given: Option<&[i64]>, axis: usize, whole: usize) -> Result<ShortVec<usize>> {
         let parts = match given {
             Some(given) => sizes(given)?,
             None => {
@@ -125,7 +125,7 @@ impl Split {
                     whole.is_multiple_of(count) || (self.rounds_up && each * (count - 1) <= whole),
                     "{whole} elements along axis {axis} are to be cut into {count} equal parts"
                 );
-                let mut parts: TVec<usize> = tvec![each; self.count];
+                let mut parts: ShortVec<usize> = smallvec![each; self.count];
                 if let Some(last) = parts.last_mut() {
                     *last = whole - each * (count - 1);
                 }
@@ -143,7 +143,7 @@ impl Split {
 }
 
 impl Compute for Split {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Option<Vec<Fact>>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Option<Vec<Fact>>> {
         let input = inputs.first().context("expected an input")?;
         let axis = axis(self.axis, input.rank())?;
         let given = match inputs.get(1) {
@@ -154,34 +154,34 @@ impl Compute for Split {
             None => self.sizes.clone(),
         };
         let whole = &input.shape[axis];
-        let parts: TVec<TDim> = match (whole.to_i64(), &given) {
-            (Ok(whole), given) => {
+        let parts: ShortVec<Dim> = match (whole.to_i64(), &given) {
+            (Some(whole), given) => {
                 let parts = self.parts(given.as_deref(), axis, sizes(&[whole])?[0])?;
                 parts.iter().map(ToDim::to_dim).collect()
             }
-            (Err(_), Some(given)) => sizes(given)?.iter().map(ToDim::to_dim).collect(),
-            (Err(_), None) => {
+            (None, Some(given)) => sizes(given)?.iter().map(ToDim::to_dim).collect(),
+            (None, None) => {
                 let count = self.count.max(1);
                 let each = match self.rounds_up {
                     true => (whole.clone() + (count - 1)) / count,
                     false => whole.clone() / count,
                 };
-                let mut parts = tvec![each.clone(); self.count];
+                let mut parts = smallvec![each.clone(); self.count];
                 if let Some(last) = parts.last_mut().filter(|_| self.rounds_up) {
                     *last = whole.clone() - each * (count - 1);
                 }
                 parts
             }
         };
-        let part = |size: TDim| {
-            let mut part = input.with(input.datum_type);
+        let part = |size: Dim| {
+            let mut part = input.with(input.element_type);
             part.shape[axis] = size;
             part
         };
         Ok(Some(parts.into_iter().map(part).collect()))
     }
 
-    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<TVec<Arc<Tensor>>> {
+    fn run(&self, inputs: &mut ShortVec<Arc<Tensor>>) -> Result<ShortVec<Arc<Tensor>>> {
         texts::moved(inputs, |inputs| {
             let input = &inputs[0];
             let axis = axis(self.axis, input.rank())?;
@@ -191,17 +191,17 @@ impl Compute for Split {
                 None => self.sizes.clone(),
             };
             let whole = shape[axis];
-            let inner = shape[axis + 1..].iter().product::<usize>() * input.datum_type().size_of();
-            let mut made: TVec<Arc<Tensor>> = tvec![];
+            let inner = shape[axis + 1..].iter().product::<usize>() * input.element_type().size_of();
+            let mut made: ShortVec<Arc<Tensor>> = smallvec![];
             let (mut begin, mut pace) = (0, Pace::default());
             for part in self.parts(given.as_deref(), axis, whole)? {
-                let mut of_part: TVec<usize> = shape.into();
+                let mut of_part: ShortVec<usize> = shape.into();
                 of_part[axis] = part;
-                let mut tensor = empty(input.datum_type(), &of_part)?;
+                let mut tensor = empty(input.element_type(), &of_part)?;
                 if tensor.len() > 0 {
                     let width = part * inner;
-                    let rows = input.as_bytes().chunks_exact(whole * inner);
-                    for (from, to) in rows.zip(tensor.as_bytes_mut().chunks_exact_mut(width)) {
+                    let rows = input.as_bytes()?.chunks_exact(whole * inner);
+                    for (from, to) in rows.zip(tensor.as_bytes_mut()?.chunks_exact_mut(width)) {
                         pace.spend(width as u64 / 8 + 1)?;
                         to.copy_from_slice(&from[begin * inner..][..width]);
                     }
@@ -226,22 +226,25 @@ mod tests {
 
     #[test]
     fn values_are_put_together_along_any_axis() {
-        let (a, b) = (tensor2(&[[1i8, 2], [3, 4]]), tensor2(&[[5i8], [6]]));
+        let (a, b) = (Tensor::matrix(&[[1i8, 2], [3, 4]]), Tensor::matrix(&[[5i8], [6]]));
         let nothing = Tensor::zero::<i8>(&[2, 0]).unwrap();
         let joined = run(&Concat(-1), &[a.clone(), nothing, b.clone()]).unwrap();
-        assert_eq!(joined[0], tensor2(&[[1i8, 2, 5], [3, 4, 6]]));
+        assert_eq!(joined[0], Tensor::matrix(&[[1i8, 2, 5], [3, 4, 6]]));
         let joined = run(&Concat(0), &[a.clone(), a.clone()]).unwrap();
-        assert_eq!(joined[0], tensor2(&[[1i8, 2], [3, 4], [1, 2], [3, 4]]));
+        assert_eq!(joined[0], Tensor::matrix(&[[1i8, 2], [3, 4], [1, 2], [3, 4]]));
         let words = [texts(&[1, 2], &["a", "b"]), texts(&[1, 1], &["c"])];
         assert_eq!(
             run(&Concat(1), &words).unwrap()[0],
             texts(&[1, 3], &["a", "b", "c"])
         );
-        assert_eq!(run(&Concat(0), &[tensor1(&[true])]).unwrap()[0], tensor1(&[true]));
+        assert_eq!(
+            run(&Concat(0), &[Tensor::vector(&[true])]).unwrap()[0],
+            Tensor::vector(&[true])
+        );
         for (axis, inputs) in [
             (0, [a.clone(), b]),
-            (0, [a.clone(), tensor1(&[1i8, 2])]),
-            (0, [a.clone(), tensor2(&[[1i16, 2]])]),
+            (0, [a.clone(), Tensor::vector(&[1i8, 2])]),
+            (0, [a.clone(), Tensor::matrix(&[[1i16, 2]])]),
         ] {
             assert!(run(&Concat(axis), &inputs).unwrap_err().is::<BadInput>());
         }
@@ -262,14 +265,23 @@ mod tests {
 
     #[test]
     fn values_are_cut_into_parts() {
-        let value = tensor2(&[[1u32, 2, 3], [4, 5, 6]]);
-        let expected = [tensor2(&[[1u32], [4]]), tensor2(&[[2u32, 3], [5, 6]])];
+        let value = Tensor::matrix(&[[1u32, 2, 3], [4, 5, 6]]);
+        let expected = [
+            Tensor::matrix(&[[1u32], [4]]),
+            Tensor::matrix(&[[2u32, 3], [5, 6]]),
+        ];
         let given = split(2, Some(&[1, 2]), false);
         assert_eq!(run(&given, std::slice::from_ref(&value)).unwrap(), expected);
-        let by_input = [value.clone(), tensor1(&[1i64, 2])];
+        let by_input = [value.clone(), Tensor::vector(&[1i64, 2])];
         assert_eq!(run(&split(2, None, false), &by_input).unwrap(), expected);
         let up = run(&split(2, None, true), std::slice::from_ref(&value)).unwrap();
-        assert_eq!(up, [tensor2(&[[1u32, 2], [4, 5]]), tensor2(&[[3u32], [6]])]);
+        assert_eq!(
+            up,
+            [
+                Tensor::matrix(&[[1u32, 2], [4, 5]]),
+                Tensor::matrix(&[[3u32], [6]])
+            ]
+        );
         let words = run(&split(3, None, false), &[texts(&[3], &["a", "b", "c"])]).unwrap();
         assert_eq!(words[2], texts(&[1], &["c"]));
         let empty = run(&split(2, Some(&[3, 0]), false), std::slice::from_ref(&value)).unwrap();
@@ -292,7 +304,7 @@ mod tests {
     fn parts_of_unknown_sizes_are_expressions() {
         let scope = SymbolScope::default();
         let size = scope.sym("n");
-        let input = Fact::new(DatumType::F32, [2.to_dim(), size.to_dim()]);
+        let input = Fact::new(ElementType::F32, [2.to_dim(), size.to_dim()]);
         for (rounds_up, sizes) in [(false, [3, 3, 3]), (true, [4, 4, 2])] {
             let parts = split(3, None, rounds_up)
                 .outputs(std::slice::from_ref(&input))
@@ -308,7 +320,7 @@ mod tests {
             .unwrap()
             .unwrap();
         assert_eq!(joined[0].shape[1], size.to_dim() * 2);
-        let fixed = Fact::new(DatumType::F32, [2.to_dim(), 5.to_dim()]);
+        let fixed = Fact::new(ElementType::F32, [2.to_dim(), 5.to_dim()]);
         let joined = Concat(0).outputs(&[input, fixed]).unwrap().unwrap();
         assert_eq!(joined[0].shape[..], [4.to_dim(), 5.to_dim()]);
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tract_hir::internal::*;
+use onnx_kernels::prelude::*;
 
 use crate::{
     cancelling::Pace,
@@ -19,12 +19,12 @@ use crate::{
 };
 
 /// `AveragePool`.
-pub(crate) fn average_pool(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn average_pool(node: &OnnxNode) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Pool::average(Attributes(node))?))
 }
 
 /// `MaxPool`.
-pub(crate) fn max_pool(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn max_pool(node: &OnnxNode) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Pool::maximum(Attributes(node))?))
 }
 
@@ -50,7 +50,7 @@ enum Function {
 }
 
 impl Pool {
-    pub(super) fn average(attributes: Attributes<'_>) -> TractResult<Self> {
+    pub(super) fn average(attributes: Attributes<'_>) -> Result<Self> {
         Ok(Self {
             window: Window::of_pool(attributes)?,
             function: Function::Average {
@@ -59,7 +59,7 @@ impl Pool {
         })
     }
 
-    pub(super) fn maximum(attributes: Attributes<'_>) -> TractResult<Self> {
+    pub(super) fn maximum(attributes: Attributes<'_>) -> Result<Self> {
         Ok(Self {
             window: Window::of_pool(attributes)?,
             function: Function::Maximum {
@@ -71,30 +71,30 @@ impl Pool {
 }
 
 impl Compute for Pool {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Option<Vec<Fact>>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Option<Vec<Fact>>> {
         let [image] = inputs else {
             bail!("expected 1 input, found {}", inputs.len());
         };
         self.window.expect_axes(image.rank().saturating_sub(2))?;
-        let mut shape: TVec<TDim> = image.shape[..2].into();
+        let mut shape: ShortVec<Dim> = image.shape[..2].into();
         shape.extend(self.window.dims(&image.shape[2..], &self.window.kernel)?);
-        let result = Fact::new(image.datum_type, shape);
+        let result = Fact::new(image.element_type, shape);
         Ok(Some(match self.function {
             Function::Maximum {
                 wants_places: true, ..
             } => {
-                let places = result.with(DatumType::I64);
+                let places = result.with(ElementType::I64);
                 vec![result, places]
             }
             _ => vec![result],
         }))
     }
 
-    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<TVec<Arc<Tensor>>> {
+    fn run(&self, inputs: &mut ShortVec<Arc<Tensor>>) -> Result<ShortVec<Arc<Tensor>>> {
         let image = &inputs[0];
         let sizes = &image.shape()[2..];
         let axes = self.window.axes(sizes, &self.window.kernel)?;
-        let mut shape: TVec<usize> = image.shape()[..2].into();
+        let mut shape: ShortVec<usize> = image.shape()[..2].into();
         shape.extend(axes.iter().map(|axis| axis.count));
         Ok(match self.function {
             Function::Average { counts_padding } => {
@@ -102,7 +102,7 @@ impl Compute for Pool {
                     true => self.window.counted(index, axis, at),
                     false => axis.taken(at).len(),
                 };
-                tvec![Arc::new(average_pool::averages(
+                smallvec![Arc::new(average_pool::averages(
                     image, &axes, 1, &shape, counted
                 )?)]
             }
@@ -111,7 +111,7 @@ impl Compute for Pool {
                 by_columns,
             } => {
                 let (greatest, places) = max_pool::pooled(image, &axes, 1, &shape, wants_places)?;
-                let mut made = tvec![Arc::new(greatest)];
+                let mut made = smallvec![Arc::new(greatest)];
                 if let Some(mut places) = places {
                     count_all(&mut places, &shape[2..], sizes, by_columns)?;
                     made.push(Arc::new(tensor(&shape, places)?));
@@ -123,7 +123,7 @@ impl Compute for Pool {
 }
 
 /// Makes indices within each image into those of ONNX: within all images, and by columns in each if that is wanted.
-fn count_all(places: &mut [i64], windows: &[usize], sizes: &[usize], are_columns: bool) -> TractResult<()> {
+fn count_all(places: &mut [i64], windows: &[usize], sizes: &[usize], are_columns: bool) -> Result<()> {
     let (windows, image): (usize, usize) = (windows.iter().product(), sizes.iter().product());
     let mut pace = Pace::default();
     for (number, places) in places.chunks_exact_mut(windows.max(1)).enumerate() {
@@ -149,16 +149,16 @@ mod tests {
         ops::{direct::made_nodes::node, elements::elements},
     };
 
-    fn run(pool: &Pool, image: Tensor) -> TractResult<TVec<Arc<Tensor>>> {
-        let mut inputs = tvec![Arc::new(image)];
+    fn run(pool: &Pool, image: Tensor) -> Result<ShortVec<Arc<Tensor>>> {
+        let mut inputs = smallvec![Arc::new(image)];
         let facts = pool.outputs(&Fact::of_values(&inputs))?.unwrap();
         let made = pool.run(&mut inputs)?;
         assert_eq!(made.len(), facts.len());
         for (made, fact) in made.iter().zip(facts) {
-            let shape: Vec<TDim> = made.shape().iter().map(ToDim::to_dim).collect();
+            let shape: Vec<Dim> = made.shape().iter().map(ToDim::to_dim).collect();
             assert_eq!(
-                (made.datum_type(), &shape[..]),
-                (fact.datum_type, &fact.shape[..])
+                (made.element_type(), &shape[..]),
+                (fact.element_type, &fact.shape[..])
             );
         }
         Ok(made)

@@ -3,7 +3,7 @@
 use std::{borrow::Cow, sync::Arc};
 
 use onnx_gemm::{PackedMatrix, add_gemm, gemm, transpose};
-use tract_hir::internal::*;
+use onnx_kernels::prelude::*;
 
 use super::compute::unsupported;
 use crate::{
@@ -12,7 +12,7 @@ use crate::{
     lowered::OnnxNode,
     ops::{
         attributes::Attributes,
-        elements::{Element, Factor, elements, filled},
+        elements::{Factor, elements, filled},
         kernel::{Compute, Fact},
         matrices::{Sizes, matrices, sizes},
         packs::{Order, Packs},
@@ -21,12 +21,12 @@ use crate::{
 };
 
 /// `Gemm`.
-pub(crate) fn gemm_of(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn gemm_of(node: &OnnxNode) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Gemm::of(Attributes(node))))
 }
 
 /// `MatMul`.
-pub(crate) fn mat_mul(_: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn mat_mul(_: &OnnxNode) -> Result<Box<dyn Compute>> {
     Ok(Box::new(MatMul::default()))
 }
 
@@ -41,17 +41,17 @@ pub(super) struct MatMul {
 #[derive(Debug)]
 struct Packed {
     /// Of the constant.
-    shape: TVec<usize>,
+    shape: ShortVec<usize>,
     matrices: Arc<Vec<PackedMatrix>>,
 }
 
 impl Packed {
     /// Of a constant of FP32 that has elements, if there is room for it.
-    fn of(b: &Arc<Tensor>, is_turned: bool, packs: &mut Packs) -> TractResult<Option<Self>> {
+    fn of(b: &Arc<Tensor>, is_turned: bool, packs: &mut Packs) -> Result<Option<Self>> {
         let &[.., rows, columns] = b.shape() else {
             return Ok(None);
         };
-        if b.datum_type() != DatumType::F32 || b.len() == 0 {
+        if b.element_type() != ElementType::F32 || b.len() == 0 {
             return Ok(None);
         }
         let bytes = size_of::<f32>() as u64 * b.len() as u64;
@@ -75,34 +75,30 @@ impl Packed {
 }
 
 /// The sizes of a product, and whether the factors fit.
-pub(super) fn fitting<D: DimLike>(a: &[D], b: &[D]) -> TractResult<Sizes<D>> {
+pub(super) fn fitting<D: Size>(a: &[D], b: &[D]) -> Result<Sizes<D>> {
     if a.is_empty() || b.is_empty() {
         bail!(Refusal(
             "multiplies a number, expected a vector or matrices".to_owned()
         ));
     }
     let sizes = sizes(a, b).map_err(|error| BadInput(error.to_string()))?;
-    match sizes.depth.each_ref().map(DimLike::to_i64) {
-        [Ok(one), Ok(other)] if one != other => bail!(Misfit::Factors(one - other)),
+    match sizes.depth.each_ref().map(Size::to_i64) {
+        [Some(one), Some(other)] if one != other => bail!(Misfit::Factors(one - other)),
         _ => Ok(sizes),
     }
 }
 
 impl Compute for MatMul {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Option<Vec<Fact>>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Option<Vec<Fact>>> {
         let [a, b] = inputs else {
             bail!("expected 2 inputs, found {}", inputs.len());
         };
         of_one_type(inputs)?;
         let sizes = fitting(&a.shape, &b.shape)?;
-        Ok(Some(vec![Fact::new(a.datum_type, sizes.shape)]))
+        Ok(Some(vec![Fact::new(a.element_type, sizes.shape)]))
     }
 
-    fn take_over(
-        &mut self,
-        constants: &[Option<Arc<Tensor>>],
-        packs: &mut Packs,
-    ) -> TractResult<Option<usize>> {
+    fn take_over(&mut self, constants: &[Option<Arc<Tensor>>], packs: &mut Packs) -> Result<Option<usize>> {
         self.packed = match constants.get(1) {
             // One column is read as a row is.
             Some(Some(b)) if b.shape().last() != Some(&1) => Packed::of(b, false, packs)?,
@@ -111,40 +107,40 @@ impl Compute for MatMul {
         Ok(self.packed.as_ref().map(|_| 1))
     }
 
-    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<TVec<Arc<Tensor>>> {
+    fn run(&self, inputs: &mut ShortVec<Arc<Tensor>>) -> Result<ShortVec<Arc<Tensor>>> {
         let [a, b] = &**inputs else {
             bail!("expected 2 inputs, found {}", inputs.len());
         };
-        let made = match (a.datum_type(), &self.packed) {
-            (DatumType::F32, Some(packed)) => {
+        let made = match (a.element_type(), &self.packed) {
+            (ElementType::F32, Some(packed)) => {
                 product(a, &packed.shape, |a, second, _, made: &mut [f32], pace| {
                     packed.matrices[second].multiply(a, made, pace)
                 })
             }
-            (DatumType::F32, None) => factors(a, b, gemm),
-            (DatumType::F64, _) => plain_product::<f64>(a, b),
-            (DatumType::I32, _) => plain_product::<i32>(a, b),
-            (DatumType::I64, _) => plain_product::<i64>(a, b),
-            (DatumType::U32, _) => plain_product::<u32>(a, b),
-            (DatumType::U64, _) => plain_product::<u64>(a, b),
+            (ElementType::F32, None) => factors(a, b, gemm),
+            (ElementType::F64, _) => plain_product::<f64>(a, b),
+            (ElementType::I32, _) => plain_product::<i32>(a, b),
+            (ElementType::I64, _) => plain_product::<i64>(a, b),
+            (ElementType::U32, _) => plain_product::<u32>(a, b),
+            (ElementType::U64, _) => plain_product::<u64>(a, b),
             (other, _) => return Err(unsupported(other)),
         };
-        Ok(tvec![Arc::new(made?)])
+        Ok(smallvec![Arc::new(made?)])
     }
 }
 
 /// Refuses factors of different types.
-fn of_one_type(inputs: &[Fact]) -> TractResult<()> {
+fn of_one_type(inputs: &[Fact]) -> Result<()> {
     match inputs
         .iter()
-        .all(|input| input.datum_type == inputs[0].datum_type)
+        .all(|input| input.element_type == inputs[0].element_type)
     {
         true => Ok(()),
         false => Err(Refusal("multiplies factors of different types".to_owned()).into()),
     }
 }
 
-pub(super) fn plain_product<T: Factor>(a: &Tensor, b: &Tensor) -> TractResult<Tensor> {
+pub(super) fn plain_product<T: Factor>(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     factors::<T>(a, b, add_gemm)
 }
 
@@ -152,8 +148,8 @@ pub(super) fn plain_product<T: Factor>(a: &Tensor, b: &Tensor) -> TractResult<Te
 fn factors<T: Element + Copy>(
     a: &Tensor,
     b: &Tensor,
-    multiply: impl Fn(&[T], &[T], [usize; 3], &mut [T], &mut Pace) -> TractResult<()>,
-) -> TractResult<Tensor> {
+    multiply: impl Fn(&[T], &[T], [usize; 3], &mut [T], &mut Pace) -> Result<()>,
+) -> Result<Tensor> {
     let numbers = elements::<T>(b)?;
     product(a, b.shape(), |a, second, sizes, made, pace| {
         let [_, depth, columns] = sizes;
@@ -167,8 +163,8 @@ fn factors<T: Element + Copy>(
 fn product<T: Element + Copy>(
     a: &Tensor,
     b: &[usize],
-    multiply: impl Fn(&[T], usize, [usize; 3], &mut [T], &mut Pace) -> TractResult<()>,
-) -> TractResult<Tensor> {
+    multiply: impl Fn(&[T], usize, [usize; 3], &mut [T], &mut Pace) -> Result<()>,
+) -> Result<Tensor> {
     let mut sizes = fitting(a.shape(), b)?;
     let [depth, _] = sizes.depth;
     let columns = sizes.columns;
@@ -176,7 +172,7 @@ fn product<T: Element + Copy>(
     // All rows meet one matrix.
     if sizes.outer[1].iter().all(|&dim| dim == 1) && count > 0 && columns > 0 {
         sizes.rows = count / columns;
-        sizes.outer = [tvec![], tvec![]];
+        sizes.outer = [smallvec![], smallvec![]];
     }
     let rows = sizes.rows;
     let a = elements::<T>(a)?;
@@ -217,10 +213,10 @@ impl Gemm {
     }
 
     /// Rows, columns and depth of the product.
-    fn sizes<D: DimLike>(&self, a: &[D], b: &[D], added: Option<&[D]>) -> TractResult<[D; 3]> {
+    fn sizes<D: Size>(&self, a: &[D], b: &[D], added: Option<&[D]>) -> Result<[D; 3]> {
         let [rows, depth] = sides(a, self.turns_a)?;
         let [other_depth, columns] = sides(b, self.turns_b)?;
-        if let (Ok(one), Ok(other)) = (depth.to_i64(), other_depth.to_i64())
+        if let (Some(one), Some(other)) = (depth.to_i64(), other_depth.to_i64())
             && one != other
         {
             bail!(Misfit::Factors(one - other));
@@ -230,7 +226,7 @@ impl Gemm {
             bail!(Refusal(format!("adds {} dimensions to 2", added.len())));
         }
         for (from, to) in added.iter().rev().zip([&columns, &rows]) {
-            if let (Ok(from), Ok(to)) = (from.to_i64(), to.to_i64())
+            if let (Some(from), Some(to)) = (from.to_i64(), to.to_i64())
                 && from != to
                 && from != 1
             {
@@ -245,15 +241,15 @@ impl Gemm {
         &self,
         inputs: &[Arc<Tensor>],
         [alpha, beta]: [T; 2],
-        multiply: impl Fn(&[T], &[T], [usize; 3], &mut [T], &mut Pace) -> TractResult<()>,
-    ) -> TractResult<Tensor> {
+        multiply: impl Fn(&[T], &[T], [usize; 3], &mut [T], &mut Pace) -> Result<()>,
+    ) -> Result<Tensor> {
         let (a, b) = (&inputs[0], &inputs[1]);
         let b_shape = self.packed.as_ref().map_or(b.shape(), |packed| &packed.shape);
         let added = inputs.get(2).filter(|_| self.beta != 0.0);
         let [rows, columns, depth] =
             self.sizes(a.shape(), b_shape, inputs.get(2).map(|added| added.shape()))?;
         let mut pace = Pace::default();
-        let mut order = |factor: &'_ [T], is_turned: bool, rows: usize| -> TractResult<Option<Vec<T>>> {
+        let mut order = |factor: &'_ [T], is_turned: bool, rows: usize| -> Result<Option<Vec<T>>> {
             if !is_turned {
                 return Ok(None);
             }
@@ -283,7 +279,7 @@ impl Gemm {
 }
 
 /// Adds a number, a row, a column or a matrix, each times a factor.
-fn add<T: Factor>(made: &mut [T], columns: usize, added: &Tensor, factor: T) -> TractResult<()> {
+fn add<T: Factor>(made: &mut [T], columns: usize, added: &Tensor, factor: T) -> Result<()> {
     let shape = added.shape();
     let numbers = elements::<T>(added)?;
     let width = shape.last().copied().unwrap_or(1);
@@ -305,7 +301,7 @@ fn add<T: Factor>(made: &mut [T], columns: usize, added: &Tensor, factor: T) -> 
 }
 
 /// Rows and columns of a factor as it is multiplied.
-fn sides<D: Clone>(shape: &[D], is_turned: bool) -> TractResult<[D; 2]> {
+fn sides<D: Clone>(shape: &[D], is_turned: bool) -> Result<[D; 2]> {
     match (shape, is_turned) {
         ([rows, columns], false) | ([columns, rows], true) => Ok([rows.clone(), columns.clone()]),
         _ => Err(Refusal(format!(
@@ -317,21 +313,17 @@ fn sides<D: Clone>(shape: &[D], is_turned: bool) -> TractResult<[D; 2]> {
 }
 
 impl Compute for Gemm {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Option<Vec<Fact>>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Option<Vec<Fact>>> {
         let [a, b, added @ ..] = inputs else {
             bail!("expected 2 or 3 inputs, found {}", inputs.len());
         };
         of_one_type(inputs)?;
         let added = added.first().map(|added| &*added.shape);
         let [rows, columns, _] = self.sizes(&a.shape, &b.shape, added)?;
-        Ok(Some(vec![Fact::new(a.datum_type, [rows, columns])]))
+        Ok(Some(vec![Fact::new(a.element_type, [rows, columns])]))
     }
 
-    fn take_over(
-        &mut self,
-        constants: &[Option<Arc<Tensor>>],
-        packs: &mut Packs,
-    ) -> TractResult<Option<usize>> {
+    fn take_over(&mut self, constants: &[Option<Arc<Tensor>>], packs: &mut Packs) -> Result<Option<usize>> {
         self.packed = match constants.get(1) {
             Some(Some(b)) if b.rank() == 2 => Packed::of(b, self.turns_b, packs)?,
             _ => None,
@@ -339,10 +331,10 @@ impl Compute for Gemm {
         Ok(self.packed.as_ref().map(|_| 1))
     }
 
-    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<TVec<Arc<Tensor>>> {
+    fn run(&self, inputs: &mut ShortVec<Arc<Tensor>>) -> Result<ShortVec<Arc<Tensor>>> {
         let made =
-            match inputs[0].datum_type() {
-                DatumType::F32 => self.computed(
+            match inputs[0].element_type() {
+                ElementType::F32 => self.computed(
                     inputs,
                     [self.alpha, self.beta],
                     |a, b, sizes, made, pace| match &self.packed {
@@ -350,13 +342,13 @@ impl Compute for Gemm {
                         None => gemm(a, b, sizes, made, pace),
                     },
                 ),
-                DatumType::F64 => {
+                ElementType::F64 => {
                     let factors = [self.alpha, self.beta].map(f64::from);
                     self.computed(inputs, factors, add_gemm::<f64, _>)
                 }
                 other => return Err(unsupported(other)),
             };
-        Ok(tvec![Arc::new(made?)])
+        Ok(smallvec![Arc::new(made?)])
     }
 }
 
@@ -374,15 +366,12 @@ mod tests {
     };
 
     /// Small whole numbers, so that sums are exact in any order.
-    fn factor(datum_type: DatumType, shape: &[usize], seed: usize) -> Arc<Tensor> {
+    fn factor(element_type: ElementType, shape: &[usize], seed: usize) -> Arc<Tensor> {
         let count = shape.iter().product();
         let numbers = (0..count).map(|at| ((at * 7919 + seed) % 17) as f64 - 8.0);
-        let numbers = numbers.map(|x| if datum_type.is_unsigned() { x + 8.0 } else { x });
+        let numbers = numbers.map(|x| if element_type.is_unsigned() { x + 8.0 } else { x });
         let made = tensor(shape, numbers.collect::<Vec<f64>>()).unwrap();
-        made.cast_to_dt(datum_type)
-            .unwrap()
-            .into_owned()
-            .into_arc_tensor()
+        made.cast_to_type(element_type).unwrap().into_owned().into_arc()
     }
 
     fn floats(tensor: &Tensor) -> Vec<f64> {
@@ -391,33 +380,33 @@ mod tests {
             .to_vec()
     }
 
-    fn run(op: &dyn Compute, inputs: &[Arc<Tensor>]) -> TractResult<Arc<Tensor>> {
+    fn run(op: &dyn Compute, inputs: &[Arc<Tensor>]) -> Result<Arc<Tensor>> {
         let facts = op.outputs(&Fact::of_values(inputs))?.unwrap();
         let made = op.run(&mut inputs.into())?;
-        let shape: TVec<TDim> = made[0].shape().iter().map(ToDim::to_dim).collect();
+        let shape: ShortVec<Dim> = made[0].shape().iter().map(ToDim::to_dim).collect();
         assert_eq!(
-            (made[0].datum_type(), shape),
-            (facts[0].datum_type, facts[0].shape.clone())
+            (made[0].element_type(), shape),
+            (facts[0].element_type, facts[0].shape.clone())
         );
         Ok(made[0].clone())
     }
 
-    const TYPES: [DatumType; 6] = [
-        DatumType::F32,
-        DatumType::F64,
-        DatumType::I32,
-        DatumType::I64,
-        DatumType::U32,
-        DatumType::U64,
+    const TYPES: [ElementType; 6] = [
+        ElementType::F32,
+        ElementType::F64,
+        ElementType::I32,
+        ElementType::I64,
+        ElementType::U32,
+        ElementType::U64,
     ];
 
     #[test]
     fn matrices_of_all_types_are_multiplied_as_by_plain_loops() {
-        for datum_type in TYPES {
+        for element_type in TYPES {
             for rows in [1, 2, 5, 40] {
                 for (depth, columns) in [(1, 1), (3, 1), (7, 2), (20, 50)] {
-                    let a = factor(datum_type, &[rows, depth], 1);
-                    let b = factor(datum_type, &[depth, columns], 5);
+                    let a = factor(element_type, &[rows, depth], 1);
+                    let b = factor(element_type, &[depth, columns], 5);
                     let (x, y) = (floats(&a), floats(&b));
                     let at = |at: usize| -> f64 {
                         let (row, column) = (at / columns, at % columns);
@@ -432,7 +421,7 @@ mod tests {
                         assert_eq!(
                             floats(&found),
                             expected,
-                            "{datum_type:?}, {rows} {depth} {columns}"
+                            "{element_type:?}, {rows} {depth} {columns}"
                         );
                     }
                 }
@@ -454,12 +443,12 @@ mod tests {
         ];
         for (a_shape, b_shape, expected) in cases {
             let (a, b) = (
-                factor(DatumType::F64, a_shape, 1),
-                factor(DatumType::F64, b_shape, 5),
+                factor(ElementType::F64, a_shape, 1),
+                factor(ElementType::F64, b_shape, 5),
             );
             let wide = run(&MatMul { packed: None }, &[a.clone(), b.clone()]).unwrap();
             assert_eq!(wide.shape(), expected);
-            let [a, b] = [a, b].map(|factor| factor.cast_to::<f32>().unwrap().into_owned().into_arc_tensor());
+            let [a, b] = [a, b].map(|factor| factor.cast_to::<f32>().unwrap().into_owned().into_arc());
             let packed = with(MatMul::default(), &[None, Some(b.clone())]);
             for op in [packed, MatMul { packed: None }] {
                 assert_eq!(floats(&run(&op, &[a.clone(), b.clone()]).unwrap()), floats(&wide));
@@ -467,8 +456,8 @@ mod tests {
         }
         // One matrix of each batch with one of another.
         let (a, b) = (
-            factor(DatumType::I64, &[2, 1, 3], 1),
-            factor(DatumType::I64, &[2, 3, 1], 5),
+            factor(ElementType::I64, &[2, 1, 3], 1),
+            factor(ElementType::I64, &[2, 3, 1], 5),
         );
         let found = floats(&run(&MatMul { packed: None }, &[a.clone(), b.clone()]).unwrap());
         let (a, b) = (floats(&a), floats(&b));
@@ -479,15 +468,15 @@ mod tests {
     #[test]
     fn factors_that_do_not_fit_are_refused() {
         let refusal = |a: &[usize], b: &[usize]| {
-            let inputs = [factor(DatumType::F32, a, 1), factor(DatumType::F32, b, 1)];
+            let inputs = [factor(ElementType::F32, a, 1), factor(ElementType::F32, b, 1)];
             run(&MatMul { packed: None }, &inputs).unwrap_err()
         };
         assert!(refusal(&[2, 3], &[4, 2]).is::<Misfit>());
         assert!(refusal(&[2, 5, 3], &[3, 3, 2]).is::<BadInput>());
         assert!(refusal(&[], &[3, 2]).is::<Refusal>());
         let mixed = [
-            factor(DatumType::F32, &[2, 2], 1),
-            factor(DatumType::F64, &[2, 2], 1),
+            factor(ElementType::F32, &[2, 2], 1),
+            factor(ElementType::F64, &[2, 2], 1),
         ];
         assert!(run(&MatMul { packed: None }, &mixed).unwrap_err().is::<Refusal>());
     }
@@ -510,13 +499,13 @@ mod tests {
         let (rows, depth, columns) = (5, 7, 18);
         for turns in [[false, false], [false, true], [true, false], [true, true]] {
             for (alpha, beta) in [(1.0, 1.0), (2.0, 0.5), (0.0, 2.0), (2.0, 0.0)] {
-                for datum_type in [DatumType::F32, DatumType::F64] {
+                for element_type in [ElementType::F32, ElementType::F64] {
                     let shape = |is_turned: bool, one: usize, other: usize| match is_turned {
                         true => [other, one],
                         false => [one, other],
                     };
-                    let a = factor(datum_type, &shape(turns[0], rows, depth), 1);
-                    let b = factor(datum_type, &shape(turns[1], depth, columns), 5);
+                    let a = factor(element_type, &shape(turns[0], rows, depth), 1);
+                    let b = factor(element_type, &shape(turns[1], depth, columns), 5);
                     let (x, y) = (floats(&a), floats(&b));
                     let place = |is_turned: bool, [_, width]: [usize; 2], row: usize, column: usize| {
                         if is_turned {
@@ -533,7 +522,7 @@ mod tests {
                         &[rows, 1],
                         &[rows, columns],
                     ] {
-                        let c = factor(datum_type, added, 3);
+                        let c = factor(element_type, added, 3);
                         let wide = c.broadcast_to_shape(&[rows, columns]).unwrap();
                         let expected = (0..rows * columns).map(|at| {
                             let (row, column) = (at / columns, at % columns);
@@ -558,13 +547,13 @@ mod tests {
     #[test]
     fn gemm_of_nothing_is_what_is_added_and_factors_of_zero_keep_infinities() {
         let op = gemm(1.0, 2.0, [false; 2], &[]);
-        let [a, b, c] = [[2, 0], [0, 3], [1, 3]].map(|shape| factor(DatumType::F32, &shape, 9));
+        let [a, b, c] = [[2, 0], [0, 3], [1, 3]].map(|shape| factor(ElementType::F32, &shape, 9));
         let row = floats(&c).into_iter().map(|number| 2.0 * number);
         let expected: Vec<f64> = row.clone().chain(row).collect();
         assert_eq!(floats(&run(&op, &[a, b, c]).unwrap()), expected);
         let op = gemm(0.0, 1.0, [false; 2], &[]);
-        let infinite = Arc::new(tensor2(&[[f32::INFINITY]]));
-        let one = Arc::new(tensor2(&[[1.0f32]]));
+        let infinite = Arc::new(Tensor::matrix(&[[f32::INFINITY]]));
+        let one = Arc::new(Tensor::matrix(&[[1.0f32]]));
         assert!(floats(&run(&op, &[infinite, one]).unwrap())[0].is_nan());
     }
 
@@ -572,8 +561,8 @@ mod tests {
     fn what_is_added_must_fit() {
         let op = gemm(1.0, 1.0, [false; 2], &[]);
         let run = |c: &[usize]| {
-            let [a, b] = [[2, 4], [4, 3]].map(|shape| factor(DatumType::F32, &shape, 1));
-            run(&op, &[a, b, factor(DatumType::F32, c, 2)])
+            let [a, b] = [[2, 4], [4, 3]].map(|shape| factor(ElementType::F32, &shape, 1));
+            run(&op, &[a, b, factor(ElementType::F32, c, 2)])
         };
         assert!(run(&[2]).unwrap_err().is::<Misfit>());
         assert!(run(&[3, 3]).unwrap_err().is::<Misfit>());

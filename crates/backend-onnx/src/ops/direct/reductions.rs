@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tract_hir::internal::*;
+use onnx_kernels::prelude::*;
 
 use super::compute::known_integers;
 use crate::{
@@ -12,7 +12,7 @@ use crate::{
     ops::{
         attributes::Attributes,
         axis::axis,
-        elements::{elements, tensor, with_number},
+        elements::{elements, tensor},
         kernel::{Compute, Fact, Kernel},
         reduce::{self, greatest},
         sums::{Finish, Sums, Term},
@@ -20,19 +20,19 @@ use crate::{
 };
 
 /// `ArgMax` or `ArgMin`.
-pub(crate) fn argument(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn argument(node: &OnnxNode) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Argument::of(node)))
 }
 
 /// `GlobalAveragePool` or `GlobalMaxPool`.
-pub(crate) fn global_pool(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn global_pool(node: &OnnxNode) -> Result<Box<dyn Compute>> {
     Ok(Box::new(GlobalPool {
         is_max: node.op_type == "GlobalMaxPool",
     }))
 }
 
 /// A function of single numbers, such as `ReduceL1`.
-pub(crate) fn reduce(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn reduce(node: &OnnxNode) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Reduce::of(node)?))
 }
 
@@ -41,13 +41,13 @@ pub(crate) fn reduce(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
 pub(super) struct Reduce(reduce::Reduce);
 
 impl Reduce {
-    pub(super) fn of(node: &OnnxNode) -> TractResult<Self> {
+    pub(super) fn of(node: &OnnxNode) -> Result<Self> {
         reduce::Reduce::of(node).map(Self)
     }
 }
 
 impl Compute for Reduce {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Option<Vec<Fact>>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Option<Vec<Fact>>> {
         let input = inputs.first().context("expected an input")?;
         if let Some(axes) = inputs.get(1) {
             known_integers(axes)?;
@@ -56,10 +56,10 @@ impl Compute for Reduce {
             return Ok(None);
         };
         let shape = self.0.shape(&input.shape, axes, &1.to_dim())?;
-        Ok(Some(vec![Fact::new(input.datum_type, shape)]))
+        Ok(Some(vec![Fact::new(input.element_type, shape)]))
     }
 
-    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<TVec<Arc<Tensor>>> {
+    fn run(&self, inputs: &mut ShortVec<Arc<Tensor>>) -> Result<ShortVec<Arc<Tensor>>> {
         let made = self.0.run(inputs)?;
         Ok(made.into_iter().map(Arc::new).collect())
     }
@@ -86,8 +86,8 @@ impl Argument {
         }
     }
 
-    fn shape<D: Clone>(&self, shape: &[D], axis: usize, one: D) -> TVec<D> {
-        let mut shape: TVec<D> = shape.into();
+    fn shape<D: Clone>(&self, shape: &[D], axis: usize, one: D) -> ShortVec<D> {
+        let mut shape: ShortVec<D> = shape.into();
         match self.keeps_dims {
             true => shape[axis] = one,
             false => drop(shape.remove(axis)),
@@ -95,7 +95,7 @@ impl Argument {
         shape
     }
 
-    fn places<T: Datum + Copy + PartialOrd>(&self, input: &Tensor, axis: usize) -> TractResult<Vec<i64>> {
+    fn places<T: Element + Copy + PartialOrd>(&self, input: &Tensor, axis: usize) -> Result<Vec<i64>> {
         let values = elements::<T>(input)?;
         match (self.is_max, self.takes_last) {
             (true, false) => places(values, input.shape(), axis, |new, old| new > old),
@@ -112,7 +112,7 @@ fn places<T: Copy>(
     shape: &[usize],
     axis: usize,
     replaces: impl Fn(T, T) -> bool + Copy,
-) -> TractResult<Vec<i64>> {
+) -> Result<Vec<i64>> {
     let outside: usize = shape[..axis].iter().product();
     let (along, width) = (shape[axis], shape[axis + 1..].iter().product::<usize>());
     let mut places = vec![0i64; outside * width];
@@ -128,7 +128,7 @@ fn places<T: Copy>(
     for (block, places) in blocks.zip(places.chunks_exact_mut(width)) {
         pace.spend(block.len() as u64)?;
         let (first, rest) = block.split_at(width);
-        let mut best: TVec<T> = first.into();
+        let mut best: ShortVec<T> = first.into();
         for (row, number) in rest.chunks_exact(width).zip(1..) {
             for ((place, best), &value) in places.iter_mut().zip(&mut best).zip(row) {
                 if replaces(value, *best) {
@@ -141,21 +141,21 @@ fn places<T: Copy>(
 }
 
 impl Compute for Argument {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Option<Vec<Fact>>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Option<Vec<Fact>>> {
         let input = inputs.first().context("expected an input")?;
         let axis = axis(self.axis, input.rank())?;
         Ok(Some(vec![Fact::new(
-            DatumType::I64,
+            ElementType::I64,
             self.shape(&input.shape, axis, 1.to_dim()),
         )]))
     }
 
-    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<TVec<Arc<Tensor>>> {
+    fn run(&self, inputs: &mut ShortVec<Arc<Tensor>>) -> Result<ShortVec<Arc<Tensor>>> {
         let input = &inputs[0];
         let axis = axis(self.axis, input.rank())?;
-        let places = with_number!(input.datum_type(), T => self.places::<T>(input, axis))?;
+        let places = with_number!(input.element_type(), T => self.places::<T>(input, axis))?;
         let shape = self.shape(input.shape(), axis, 1);
-        Ok(tvec![Arc::new(tensor(&shape, places)?)])
+        Ok(smallvec![Arc::new(tensor(&shape, places)?)])
     }
 }
 
@@ -166,7 +166,7 @@ pub(super) struct GlobalPool {
 }
 
 impl Compute for GlobalPool {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Option<Vec<Fact>>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Option<Vec<Fact>>> {
         let input = inputs.first().context("expected an input")?;
         ensure_input!(
             input.rank() > 2,
@@ -174,16 +174,16 @@ impl Compute for GlobalPool {
             input.rank()
         );
         ensure_input!(
-            !input.shape[1..].contains(&TDim::Val(0)),
+            !input.shape[1..].contains(&Dim::Known(0)),
             "an image of the shape {:?} has no pixels",
             input.shape
         );
-        let mut pooled = input.with(input.datum_type);
+        let mut pooled = input.with(input.element_type);
         pooled.shape[2..].fill(1.to_dim());
         Ok(Some(vec![pooled]))
     }
 
-    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<TVec<Arc<Tensor>>> {
+    fn run(&self, inputs: &mut ShortVec<Arc<Tensor>>) -> Result<ShortVec<Arc<Tensor>>> {
         let input = &inputs[0];
         let shape = input.shape();
         let reduced: Vec<bool> = (0..shape.len()).map(|axis| axis > 1).collect();
@@ -193,26 +193,26 @@ impl Compute for GlobalPool {
                 term: Term::Itself,
                 finish: Finish::Mean,
             };
-            return Ok(tvec![Arc::new(means.of(input)?)]);
+            return Ok(smallvec![Arc::new(means.of(input)?)]);
         }
-        let mut pooled: TVec<usize> = shape.into();
+        let mut pooled: ShortVec<usize> = shape.into();
         pooled[2..].fill(1);
-        let made = match input.datum_type() {
-            DatumType::F16 => tensor(
+        let made = match input.element_type() {
+            ElementType::F16 => tensor(
                 &pooled,
                 greatest(elements::<f16>(input)?, shape, &reduced, f16::NEG_INFINITY)?,
             ),
-            DatumType::F32 => tensor(
+            ElementType::F32 => tensor(
                 &pooled,
                 greatest(elements::<f32>(input)?, shape, &reduced, f32::NEG_INFINITY)?,
             ),
-            DatumType::F64 => tensor(
+            ElementType::F64 => tensor(
                 &pooled,
                 greatest(elements::<f64>(input)?, shape, &reduced, f64::NEG_INFINITY)?,
             ),
             other => bail!("a pool of {other:?}"),
         }?;
-        Ok(tvec![Arc::new(made)])
+        Ok(smallvec![Arc::new(made)])
     }
 }
 
@@ -259,7 +259,7 @@ mod tests {
     /// As ONNX Runtime answers, but for NaN, which extremes keep here.
     #[test]
     fn floats_are_reduced_along_axes() {
-        let input = tensor2(&[[-1.0f32, 2.0], [3.0, -4.0]]);
+        let input = Tensor::matrix(&[[-1.0f32, 2.0], [3.0, -4.0]]);
         for (name, all, rows) in [
             ("ReduceL1", 10.0, [3.0, 7.0]),
             ("ReduceL2", 30f32.sqrt(), [5f32.sqrt(), 5.0]),
@@ -278,11 +278,11 @@ mod tests {
             };
             for values in [
                 input.clone(),
-                input.cast_to_dt(DatumType::F64).unwrap().into_owned(),
+                input.cast_to_type(ElementType::F64).unwrap().into_owned(),
             ] {
                 let along = |axes, attributes: &[_]| {
                     let found = reduced(name, &values, axes, attributes);
-                    found.cast_to_dt(DatumType::F32).unwrap().into_owned()
+                    found.cast_to_type(ElementType::F32).unwrap().into_owned()
                 };
                 let found = along(None, &[]);
                 assert_eq!(found.shape(), [1, 1]);
@@ -302,7 +302,7 @@ mod tests {
 
     #[test]
     fn without_axes_each_number_is_reduced_by_itself() {
-        let input = tensor2(&[[-1.0f32, 2.0], [3.0, -4.0]]);
+        let input = Tensor::matrix(&[[-1.0f32, 2.0], [3.0, -4.0]]);
         let of = |name| floats(&reduced(name, &input, None, &[("noop_with_empty_axes", 1)]));
         assert_eq!(of("ReduceL1"), [1.0, 2.0, 3.0, 4.0]);
         assert_eq!(of("ReduceL2"), [1.0, 2.0, 3.0, 4.0]);
@@ -311,10 +311,10 @@ mod tests {
         for name in ["ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum"] {
             assert_eq!(of(name), floats(&input), "{name}");
         }
-        let scalar = |name| reduced(name, &tensor0(-3.0f32), None, &[]);
-        assert_eq!(scalar("ReduceL1"), tensor0(3.0f32));
-        assert_eq!(scalar("ReduceSumSquare"), tensor0(9.0f32));
-        assert_eq!(scalar("ReduceMean"), tensor0(-3.0f32));
+        let scalar = |name| reduced(name, &Tensor::scalar(-3.0f32), None, &[]);
+        assert_eq!(scalar("ReduceL1"), Tensor::scalar(3.0f32));
+        assert_eq!(scalar("ReduceSumSquare"), Tensor::scalar(9.0f32));
+        assert_eq!(scalar("ReduceMean"), Tensor::scalar(-3.0f32));
     }
 
     #[test]
@@ -336,16 +336,16 @@ mod tests {
             ("ReduceSumSquare", 0.0, 0),
         ] {
             let found = reduced(name, &floats_of_none, Some(&[0]), &[]);
-            assert_eq!(found, tensor2(&[[float, float]]), "{name}");
+            assert_eq!(found, Tensor::matrix(&[[float, float]]), "{name}");
             assert_eq!(reduced(name, &floats_of_none, Some(&[1]), &[]).shape(), [0, 1]);
             let found = reduced(name, &whole, Some(&[0]), &[]);
-            assert_eq!(found, tensor2(&[[integer, integer]]), "{name}");
+            assert_eq!(found, Tensor::matrix(&[[integer, integer]]), "{name}");
         }
     }
 
     #[test]
     fn nan_and_infinities_stay() {
-        let input = tensor2(&[[1.0, NAN], [INF, -INF], [INF, INF]]);
+        let input = Tensor::matrix(&[[1.0, NAN], [INF, -INF], [INF, INF]]);
         let of = |name| floats(&reduced(name, &input, Some(&[1]), &[]));
         let sums = of("ReduceSum");
         assert!(sums[0].is_nan() && sums[1].is_nan() && sums[2] == INF, "{sums:?}");
@@ -360,7 +360,7 @@ mod tests {
 
     #[test]
     fn whole_numbers_wrap_and_truths_are_joined() {
-        let bytes = tensor2(&[[100i8, 100], [-128, -1]]);
+        let bytes = Tensor::matrix(&[[100i8, 100], [-128, -1]]);
         let of = |name| {
             let found = reduced(name, &bytes, Some(&[1]), &[("keepdims", 0)]);
             elements::<i8>(&found).unwrap().to_vec()
@@ -369,19 +369,19 @@ mod tests {
         assert_eq!(of("ReduceProd"), [16, -128]);
         assert_eq!(of("ReduceL1"), [-56, -127]);
         assert_eq!(of("ReduceMax"), [100, -1]);
-        let truths = tensor2(&[[true, false], [true, true]]);
+        let truths = Tensor::matrix(&[[true, false], [true, true]]);
         let of = |name| reduced(name, &truths, Some(&[1]), &[("keepdims", 0)]);
-        assert_eq!(of("ReduceMax"), tensor1(&[true, true]));
-        assert_eq!(of("ReduceMin"), tensor1(&[false, true]));
+        assert_eq!(of("ReduceMax"), Tensor::vector(&[true, true]));
+        assert_eq!(of("ReduceMin"), Tensor::vector(&[false, true]));
     }
 
     #[test]
     fn axes_that_do_not_exist_are_refused() {
         let reduce = Reduce::of(&node("ReduceSum", &[])).unwrap();
-        let input = tensor1(&[1.0f32]);
-        let error = run(&reduce, &[input.clone(), tensor1(&[1i64])]).unwrap_err();
+        let input = Tensor::vector(&[1.0f32]);
+        let error = run(&reduce, &[input.clone(), Tensor::vector(&[1i64])]).unwrap_err();
         assert!(error.is::<Refusal>(), "{error}");
-        let error = run(&reduce, &[input, tensor1(&[0.5f32])]).unwrap_err();
+        let error = run(&reduce, &[input, Tensor::vector(&[0.5f32])]).unwrap_err();
         assert!(error.is::<BadInput>(), "{error}");
     }
 
@@ -389,16 +389,16 @@ mod tests {
     fn places_of_extremes_are_found() {
         let of = |name: &str, last: i64, numbers: &[f32]| {
             let argument = Argument::of(&node(name, &[("select_last_index", last), ("keepdims", 0)]));
-            let line = tensor1(numbers);
+            let line = Tensor::vector(numbers);
             let found = run(&argument, std::slice::from_ref(&line)).unwrap().remove(0);
             // Beside each other in columns too.
-            let both = Tensor::stack_tensors(
+            let both = Tensor::concat(
                 1,
                 &[line.clone(), line].map(|line| line.into_shape(&[numbers.len(), 1]).unwrap()),
             );
             let columns = run(&argument, &[both.unwrap()]).unwrap().remove(0);
             let place = *elements::<i64>(&found).unwrap().first().unwrap();
-            assert_eq!(columns, tensor1(&[place, place]));
+            assert_eq!(columns, Tensor::vector(&[place, place]));
             place
         };
         for (numbers, max, min) in [
@@ -419,16 +419,19 @@ mod tests {
     #[test]
     fn places_are_found_along_any_axis_of_all_types() {
         let of = |attributes: &[_], input: Tensor| run(&Argument::of(&node("ArgMax", attributes)), &[input]);
-        let table = tensor2(&[[1u16, 5, 3], [4, 2, 9]]);
-        assert_eq!(of(&[], table.clone()).unwrap()[0], tensor2(&[[1i64, 0, 1]]));
+        let table = Tensor::matrix(&[[1u16, 5, 3], [4, 2, 9]]);
+        assert_eq!(
+            of(&[], table.clone()).unwrap()[0],
+            Tensor::matrix(&[[1i64, 0, 1]])
+        );
         assert_eq!(
             of(&[("axis", -1)], table.clone()).unwrap()[0],
-            tensor2(&[[1i64], [2]])
+            Tensor::matrix(&[[1i64], [2]])
         );
-        let halves = tensor1(&[f16::from_f32(-1.0), f16::from_f32(0.5)]);
-        assert_eq!(of(&[], halves).unwrap()[0], tensor1(&[1i64]));
-        let close = tensor1(&[1i64 << 53, (1 << 53) + 1]);
-        assert_eq!(of(&[], close).unwrap()[0], tensor1(&[1i64]));
+        let halves = Tensor::vector(&[f16::from_f32(-1.0), f16::from_f32(0.5)]);
+        assert_eq!(of(&[], halves).unwrap()[0], Tensor::vector(&[1i64]));
+        let close = Tensor::vector(&[1i64 << 53, (1 << 53) + 1]);
+        assert_eq!(of(&[], close).unwrap()[0], Tensor::vector(&[1i64]));
         let nothing = Tensor::zero::<f32>(&[0, 3]).unwrap();
         assert_eq!(of(&[("axis", 1)], nothing.clone()).unwrap()[0].shape(), [0, 1]);
         assert!(of(&[], nothing).unwrap_err().is::<BadInput>());
@@ -437,7 +440,7 @@ mod tests {
 
     #[test]
     fn images_are_pooled_as_a_whole() {
-        let image = tensor1(&[1.0f32, 5.0, -3.0, -1.0, -INF, -INF, NAN, 2.0]);
+        let image = Tensor::vector(&[1.0f32, 5.0, -3.0, -1.0, -INF, -INF, NAN, 2.0]);
         let image = image.into_shape(&[1, 4, 2, 1]).unwrap();
         let pooled = |is_max, input: &Tensor| run(&GlobalPool { is_max }, std::slice::from_ref(input));
         let max = pooled(true, &image).unwrap().remove(0);

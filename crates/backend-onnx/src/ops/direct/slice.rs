@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tract_hir::internal::*;
+use onnx_kernels::prelude::*;
 
 use super::compute::integers;
 use crate::{
@@ -11,14 +11,14 @@ use crate::{
     ops::{
         attributes::Attributes,
         axis::axis,
-        kernel::{Compute, Fact, unknown},
+        kernel::{Compute, Fact},
         numbers::{FARTHEST, clamped},
         picked::{Places, picked},
     },
 };
 
 /// `Slice`.
-pub(crate) fn slice(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn slice(node: &OnnxNode) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Slice::of(node)?))
 }
 
@@ -41,7 +41,7 @@ struct Along {
 }
 
 impl Slice {
-    pub(super) fn of(node: &OnnxNode) -> TractResult<Self> {
+    pub(super) fn of(node: &OnnxNode) -> Result<Self> {
         let attributes = Attributes(node);
         let fixed = (node.opset < 10).then(|| {
             let list = |name| attributes.ints(name).to_vec();
@@ -55,7 +55,7 @@ impl Slice {
         })
     }
 
-    fn given(&self, numbers: impl Fn(usize) -> TractResult<Vec<i64>>) -> TractResult<Vec<Along>> {
+    fn given(&self, numbers: impl Fn(usize) -> Result<Vec<i64>>) -> Result<Vec<Along>> {
         if let Some(fixed) = &self.fixed {
             return Ok(fixed.clone());
         }
@@ -72,7 +72,7 @@ impl Slice {
     fn axes(&self, inputs: &[Fact]) -> Option<Vec<i64>> {
         match self.axes {
             Some(place) => inputs.get(place)?.integers(),
-            None => Some((0..inputs.get(1)?.shape.first()?.to_i64().ok()?).collect()),
+            None => Some((0..inputs.get(1)?.shape.first()?.to_i64()?).collect()),
         }
     }
 }
@@ -82,7 +82,7 @@ fn along(
     ends: Vec<i64>,
     axes: Option<Vec<i64>>,
     steps: Option<Vec<i64>>,
-) -> TractResult<Vec<Along>> {
+) -> Result<Vec<Along>> {
     let axes = axes.unwrap_or_else(|| (0..starts.len() as i64).collect());
     let steps = steps.unwrap_or_else(|| vec![1; starts.len()]);
     ensure_input!(
@@ -105,7 +105,7 @@ fn along(
 
 impl Along {
     /// The first element, how many there are, and the step between them.
-    fn of(self, size: usize) -> TractResult<(usize, usize, i64)> {
+    fn of(self, size: usize) -> Result<(usize, usize, i64)> {
         const LARGEST_OF_32_BITS: i64 = i32::MAX as i64;
         ensure_input!(self.step != 0, "a step of 0");
         // To ONNX Runtime these stand for "to the end" backwards too.
@@ -120,8 +120,8 @@ impl Along {
 }
 
 /// Which axis each slice is of.
-fn places(slices: &[Along], rank: usize) -> TractResult<TVec<usize>> {
-    let mut places: TVec<usize> = tvec![];
+fn places(slices: &[Along], rank: usize) -> Result<ShortVec<usize>> {
+    let mut places: ShortVec<usize> = smallvec![];
     for along in slices {
         let place = axis(along.axis, rank)?;
         ensure_input!(!places.contains(&place), "axis {place} is sliced twice");
@@ -131,31 +131,31 @@ fn places(slices: &[Along], rank: usize) -> TractResult<TVec<usize>> {
 }
 
 impl Compute for Slice {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Option<Vec<Fact>>> {
-        let mut output = inputs[0].with(inputs[0].datum_type);
+    fn outputs(&self, inputs: &[Fact]) -> Result<Option<Vec<Fact>>> {
+        let mut output = inputs[0].with(inputs[0].element_type);
         let known = |place: usize| inputs[place].integers().context("not known");
         let is_known = self.fixed.is_some() || inputs[1..].iter().all(|input| input.constant.is_some());
         if !is_known {
             let Some(axes) = self.axes(inputs) else {
-                output.shape.iter_mut().for_each(|dim| *dim = unknown());
+                output.shape.iter_mut().for_each(|dim| *dim = Dim::unknown());
                 return Ok(Some(vec![output]));
             };
             for given in axes {
-                output.shape[axis(given, inputs[0].rank())?] = unknown();
+                output.shape[axis(given, inputs[0].rank())?] = Dim::unknown();
             }
             return Ok(Some(vec![output]));
         }
         let slices = self.given(known)?;
         for (along, place) in slices.iter().zip(places(&slices, output.rank())?) {
             output.shape[place] = match output.shape[place].to_usize() {
-                Ok(size) => along.of(size)?.1.to_dim(),
-                Err(_) => unknown(),
+                Some(size) => along.of(size)?.1.to_dim(),
+                None => Dim::unknown(),
             };
         }
         Ok(Some(vec![output]))
     }
 
-    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<TVec<Arc<Tensor>>> {
+    fn run(&self, inputs: &mut ShortVec<Arc<Tensor>>) -> Result<ShortVec<Arc<Tensor>>> {
         let slices = self.given(|place| integers(&inputs[place]))?;
         let mut value = inputs[0].clone();
         for (along, place) in slices.iter().zip(places(&slices, value.rank())?) {
@@ -166,7 +166,7 @@ impl Compute for Slice {
                 value = Arc::new(picked(&value, place, places)?);
             }
         }
-        Ok(tvec![value])
+        Ok(smallvec![value])
     }
 }
 
@@ -217,12 +217,12 @@ mod tests {
             axes: None,
             steps: None,
         };
-        let input = Arc::new(tensor1(values));
+        let input = Arc::new(Tensor::vector(values));
         let outputs = slice
             .outputs(&Fact::of_values(std::slice::from_ref(&input)))
             .unwrap();
-        let made = slice.run(&mut tvec![input]).unwrap();
-        let dims: Vec<TDim> = made[0].shape().iter().map(ToDim::to_dim).collect();
+        let made = slice.run(&mut smallvec![input]).unwrap();
+        let dims: Vec<Dim> = made[0].shape().iter().map(ToDim::to_dim).collect();
         assert_eq!(&*outputs.unwrap()[0].shape, &*dims);
         made[0]
             .try_as_plain_ram()
@@ -250,14 +250,14 @@ mod tests {
             axes: Some(3),
             steps: None,
         };
-        let bound = Fact::new(DatumType::I64, [1.to_dim()]);
-        let axes = Fact::of_values(&[Arc::new(tensor1(&[1i64]))]).remove(0);
-        let input = Fact::new(DatumType::F32, [7.to_dim(), 8.to_dim()]);
+        let bound = Fact::new(ElementType::I64, [1.to_dim()]);
+        let axes = Fact::of_values(&[Arc::new(Tensor::vector(&[1i64]))]).remove(0);
+        let input = Fact::new(ElementType::F32, [7.to_dim(), 8.to_dim()]);
         let outputs = slice
             .outputs(&[input, bound.clone(), bound, axes])
             .unwrap()
             .unwrap();
         assert_eq!(outputs[0].shape[0], 7.to_dim());
-        assert!(outputs[0].shape[1].to_i64().is_err());
+        assert!(outputs[0].shape[1].to_i64().is_none());
     }
 }

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use tract_hir::internal::*;
+use onnx_kernels::prelude::*;
 
 use crate::{
     cancelling::Pace,
@@ -14,10 +14,10 @@ use crate::{
 /// Moves elements of inputs to outputs, all of whose elements are elements of inputs. Where inputs are texts, the movement is given the
 /// places of the texts instead, counted through all of them, and the texts at the places that it gives are copied.
 pub(super) fn moved(
-    inputs: &mut TVec<Arc<Tensor>>,
-    movement: impl FnOnce(&mut TVec<Arc<Tensor>>) -> TractResult<TVec<Arc<Tensor>>>,
-) -> TractResult<TVec<Arc<Tensor>>> {
-    let is_text = |input: &Arc<Tensor>| input.datum_type() == DatumType::String;
+    inputs: &mut ShortVec<Arc<Tensor>>,
+    movement: impl FnOnce(&mut ShortVec<Arc<Tensor>>) -> Result<ShortVec<Arc<Tensor>>>,
+) -> Result<ShortVec<Arc<Tensor>>> {
+    let is_text = |input: &Arc<Tensor>| input.element_type() == ElementType::String;
     if !inputs.iter().any(is_text) {
         return movement(inputs);
     }
@@ -30,7 +30,7 @@ pub(super) fn moved(
         *input = Arc::new(tensor(given.shape(), places)?);
     }
     let moved = movement(inputs)?;
-    let mut found: TVec<Vec<&String>> = tvec![];
+    let mut found: ShortVec<Vec<&String>> = smallvec![];
     let mut pace = Pace::default();
     for places in &moved {
         pace.spend(4 * places.len() as u64)?;
@@ -66,13 +66,13 @@ pub(super) mod tests {
     }
 
     /// Runs an operator, whose outputs are those that it said.
-    pub(in crate::ops::direct) fn run(compute: &dyn Compute, inputs: &[Tensor]) -> TractResult<Vec<Tensor>> {
-        let mut inputs: TVec<Arc<Tensor>> = inputs.iter().cloned().map(Arc::new).collect();
+    pub(in crate::ops::direct) fn run(compute: &dyn Compute, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
+        let mut inputs: ShortVec<Arc<Tensor>> = inputs.iter().cloned().map(Arc::new).collect();
         let facts = compute.outputs(&Fact::of_values(&inputs))?.unwrap();
         let made = compute.run(&mut inputs)?;
         assert_eq!(facts.len(), made.len());
         for (fact, made) in facts.iter().zip(&made) {
-            assert_eq!(fact.datum_type, made.datum_type());
+            assert_eq!(fact.element_type, made.element_type());
             assert_eq!(shapes::known(&fact.shape).unwrap()[..], *made.shape());
         }
         Ok(made.iter().map(|made| (**made).clone()).collect())
@@ -80,14 +80,14 @@ pub(super) mod tests {
 
     #[test]
     fn texts_of_several_inputs_are_found_again() {
-        let mut inputs: TVec<Arc<Tensor>> = tvec![
+        let mut inputs: ShortVec<Arc<Tensor>> = smallvec![
             Arc::new(texts(&[2], &["a", "b"])),
-            Arc::new(tensor0(7i64)),
+            Arc::new(Tensor::scalar(7i64)),
             Arc::new(texts(&[1], &["c"])),
         ];
         let turned = moved(&mut inputs, |inputs| {
-            assert_eq!(*inputs[1], tensor0(7i64));
-            Ok(tvec![inputs[2].clone(), inputs[0].clone()])
+            assert_eq!(*inputs[1], Tensor::scalar(7i64));
+            Ok(smallvec![inputs[2].clone(), inputs[0].clone()])
         });
         let turned = turned.unwrap();
         assert_eq!(*turned[0], texts(&[1], &["c"]));
@@ -96,8 +96,8 @@ pub(super) mod tests {
 
     #[test]
     fn a_place_without_a_text_is_an_error() {
-        let mut inputs: TVec<Arc<Tensor>> = tvec![Arc::new(texts(&[1], &["a"]))];
-        let moved = moved(&mut inputs, |_| Ok(tvec![Arc::new(tensor1(&[1i64]))]));
+        let mut inputs: ShortVec<Arc<Tensor>> = smallvec![Arc::new(texts(&[1], &["a"]))];
+        let moved = moved(&mut inputs, |_| Ok(smallvec![Arc::new(Tensor::vector(&[1i64]))]));
         assert!(moved.is_err());
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tract_hir::internal::*;
+use onnx_kernels::prelude::*;
 
 use super::compute::{integers, known_integers, reshaped, sizes};
 use crate::{
@@ -11,40 +11,40 @@ use crate::{
     ops::{
         attributes::Attributes,
         axis::axis,
-        kernel::{Compute, Fact, unknown},
+        kernel::{Compute, Fact},
         shapes,
     },
 };
 
 /// `Size`.
-pub(crate) fn size(_: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn size(_: &OnnxNode) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Size))
 }
 
 /// `Reshape`.
-pub(crate) fn reshape(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn reshape(node: &OnnxNode) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Reshape {
         allows_zero: Attributes(node).int("allowzero", 0) != 0,
     }))
 }
 
 /// `Flatten`.
-pub(crate) fn flatten(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn flatten(node: &OnnxNode) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Flatten(Attributes(node).int("axis", 1))))
 }
 
 /// `Unsqueeze`.
-pub(crate) fn unsqueeze(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn unsqueeze(node: &OnnxNode) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Unsqueeze(Attributes(node).ints("axes").to_vec())))
 }
 
 /// `Squeeze`.
-pub(crate) fn squeeze(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn squeeze(node: &OnnxNode) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Squeeze(Attributes(node).ints("axes").to_vec())))
 }
 
 /// `Shape`.
-pub(crate) fn shape(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn shape(node: &OnnxNode) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Shape {
         start: Attributes(node).int("start", 0),
         end: Attributes(node).get("end").map(|end| end.i),
@@ -54,14 +54,14 @@ pub(crate) fn shape(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
 /// A reshaping whose result's dimensions follow from those of its inputs: `known` has them all, `unknown` some of them.
 fn outputs(
     input: &Fact,
-    known: impl FnOnce(&[usize]) -> TractResult<TVec<usize>>,
-    unknown: impl FnOnce(&[TDim]) -> TractResult<Option<TVec<TDim>>>,
-) -> TractResult<Option<Vec<Fact>>> {
+    known: impl FnOnce(&[usize]) -> Result<ShortVec<usize>>,
+    unknown: impl FnOnce(&[Dim]) -> Result<Option<ShortVec<Dim>>>,
+) -> Result<Option<Vec<Fact>>> {
     let shape = match shapes::known(&input.shape) {
         Some(shape) => Some(known(&shape)?.iter().map(ToDim::to_dim).collect()),
         None => unknown(&input.shape)?,
     };
-    Ok(shape.map(|shape| vec![Fact::new(input.datum_type, shape)]))
+    Ok(shape.map(|shape| vec![Fact::new(input.element_type, shape)]))
 }
 
 /// `Reshape`.
@@ -72,8 +72,8 @@ pub(super) struct Reshape {
 }
 
 impl Reshape {
-    fn shape(&self, from: &[usize], wanted: &[i64]) -> TractResult<TVec<usize>> {
-        let mut shape: TVec<usize> = tvec![];
+    fn shape(&self, from: &[usize], wanted: &[i64]) -> Result<ShortVec<usize>> {
+        let mut shape: ShortVec<usize> = smallvec![];
         let mut open = None;
         for (at, &size) in wanted.iter().enumerate() {
             shape.push(match size {
@@ -112,27 +112,27 @@ impl Reshape {
     }
 
     /// The shape of a value of which some dimensions are unknown.
-    fn shape_of_unknown(&self, from: &[TDim], wanted: &[TDim]) -> TractResult<TVec<TDim>> {
-        let mut shape: TVec<TDim> = tvec![];
+    fn shape_of_unknown(&self, from: &[Dim], wanted: &[Dim]) -> Result<ShortVec<Dim>> {
+        let mut shape: ShortVec<Dim> = smallvec![];
         let mut open = None;
         // What is left of the input's dimensions once those of the result are taken away.
-        let mut rest: TVec<TDim> = from.into();
-        let mut divisor = TDim::Val(1);
+        let mut rest: ShortVec<Dim> = from.into();
+        let mut divisor = Dim::Known(1);
         for (at, wanted) in wanted.iter().enumerate() {
             let dim = match wanted {
-                TDim::Val(0) if !self.allows_zero => {
+                Dim::Known(0) if !self.allows_zero => {
                     ensure_input!(at < from.len(), "dimension {at} of {} is to be kept", from.len());
                     from[at].clone()
                 }
-                TDim::Val(-1) => {
+                Dim::Known(-1) => {
                     ensure_input!(
                         open.replace(at).is_none(),
                         "two dimensions are to follow from the others: {wanted:?}"
                     );
-                    shape.push(TDim::Val(1));
+                    shape.push(Dim::Known(1));
                     continue;
                 }
-                TDim::Val(size) => sizes(&[*size])?[0].to_dim(),
+                Dim::Known(size) => sizes(&[*size])?[0].to_dim(),
                 dim => dim.clone(),
             };
             match rest.iter().position(|other| *other == dim) {
@@ -144,20 +144,20 @@ impl Reshape {
         let Some(open) = open else {
             return Ok(shape);
         };
-        let count: TDim = rest.iter().product();
+        let count: Dim = rest.iter().product();
         shape[open] = match divisor {
-            TDim::Val(divisor) => {
+            Dim::Known(divisor) => {
                 ensure_input!(divisor > 0, "elements do not fill dimensions {wanted:?}");
                 count / divisor
             }
-            _ => unknown(),
+            _ => Dim::unknown(),
         };
         Ok(shape)
     }
 }
 
 impl Compute for Reshape {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Option<Vec<Fact>>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Option<Vec<Fact>>> {
         let [input, wanted] = inputs else {
             bail!("expected 2 inputs, found {}", inputs.len());
         };
@@ -168,15 +168,15 @@ impl Compute for Reshape {
             return Ok(None);
         };
         let shape = self.shape_of_unknown(&input.shape, &wanted)?;
-        Ok(Some(vec![Fact::new(input.datum_type, shape)]))
+        Ok(Some(vec![Fact::new(input.element_type, shape)]))
     }
 
-    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<TVec<Arc<Tensor>>> {
+    fn run(&self, inputs: &mut ShortVec<Arc<Tensor>>) -> Result<ShortVec<Arc<Tensor>>> {
         let [input, wanted] = &**inputs else {
             bail!("expected 2 inputs, found {}", inputs.len());
         };
         let shape = self.shape(input.shape(), &integers(wanted)?)?;
-        Ok(tvec![reshaped(inputs.swap_remove(0), &shape)?])
+        Ok(smallvec![reshaped(inputs.swap_remove(0), &shape)?])
     }
 }
 
@@ -185,7 +185,7 @@ impl Compute for Reshape {
 pub(super) struct Flatten(pub(super) i64);
 
 impl Flatten {
-    fn axis(&self, rank: usize) -> TractResult<usize> {
+    fn axis(&self, rank: usize) -> Result<usize> {
         match self.0 == rank as i64 {
             true => Ok(rank),
             false => axis(self.0, rank),
@@ -194,31 +194,31 @@ impl Flatten {
 }
 
 impl Compute for Flatten {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Option<Vec<Fact>>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Option<Vec<Fact>>> {
         let input = inputs.first().context("expected an input")?;
         let axis = self.axis(input.rank())?;
         let (rows, columns) = input.shape.split_at(axis);
-        let shape: [TDim; 2] = [rows, columns].map(|dims| dims.iter().product());
-        Ok(Some(vec![Fact::new(input.datum_type, shape)]))
+        let shape: [Dim; 2] = [rows, columns].map(|dims| dims.iter().product());
+        Ok(Some(vec![Fact::new(input.element_type, shape)]))
     }
 
-    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<TVec<Arc<Tensor>>> {
+    fn run(&self, inputs: &mut ShortVec<Arc<Tensor>>) -> Result<ShortVec<Arc<Tensor>>> {
         let shape = inputs[0].shape();
         let (rows, columns) = shape.split_at(self.axis(shape.len())?);
         let shape: [usize; 2] = [rows, columns].map(|dims| dims.iter().product());
-        Ok(tvec![reshaped(inputs.swap_remove(0), &shape)?])
+        Ok(smallvec![reshaped(inputs.swap_remove(0), &shape)?])
     }
 }
 
 /// The axes before a run: an attribute before operator set 13, an input since. `None` if they are not known yet.
-fn known_axes(given: &[i64], inputs: &[Fact]) -> TractResult<Option<Vec<i64>>> {
+fn known_axes(given: &[i64], inputs: &[Fact]) -> Result<Option<Vec<i64>>> {
     match inputs.get(1) {
         Some(axes) => known_integers(axes),
         None => Ok(Some(given.to_vec())),
     }
 }
 
-fn axes(given: &[i64], inputs: &[Arc<Tensor>]) -> TractResult<Vec<i64>> {
+fn axes(given: &[i64], inputs: &[Arc<Tensor>]) -> Result<Vec<i64>> {
     match inputs.get(1) {
         Some(axes) => integers(axes),
         None => Ok(given.to_vec()),
@@ -232,13 +232,13 @@ pub(super) struct Unsqueeze(pub(super) Vec<i64>);
 /// Dimensions of a tensor that is given more of them.
 const MAX_RANK: usize = 64;
 
-fn unsqueezed<D: Clone + From<usize>>(shape: &[D], added: &[i64]) -> TractResult<TVec<D>> {
+fn unsqueezed<D: Clone + From<usize>>(shape: &[D], added: &[i64]) -> Result<ShortVec<D>> {
     let rank = shape.len() + added.len();
     ensure_input!(
         rank <= MAX_RANK,
         "a value would have {rank} dimensions, expected {MAX_RANK} at most"
     );
-    let mut is_new: TVec<bool> = tvec![false; rank];
+    let mut is_new: ShortVec<bool> = smallvec![false; rank];
     for &place in added {
         let place = axis(place, rank)?;
         ensure_input!(!is_new[place], "axes {added:?} name one twice");
@@ -253,18 +253,18 @@ fn unsqueezed<D: Clone + From<usize>>(shape: &[D], added: &[i64]) -> TractResult
 }
 
 impl Compute for Unsqueeze {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Option<Vec<Fact>>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Option<Vec<Fact>>> {
         let input = inputs.first().context("expected an input")?;
         let Some(added) = known_axes(&self.0, inputs)? else {
             return Ok(None);
         };
         let shape = unsqueezed(&input.shape, &added)?;
-        Ok(Some(vec![Fact::new(input.datum_type, shape)]))
+        Ok(Some(vec![Fact::new(input.element_type, shape)]))
     }
 
-    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<TVec<Arc<Tensor>>> {
+    fn run(&self, inputs: &mut ShortVec<Arc<Tensor>>) -> Result<ShortVec<Arc<Tensor>>> {
         let shape = unsqueezed(inputs[0].shape(), &axes(&self.0, inputs)?)?;
-        Ok(tvec![reshaped(inputs.swap_remove(0), &shape)?])
+        Ok(smallvec![reshaped(inputs.swap_remove(0), &shape)?])
     }
 }
 
@@ -274,20 +274,20 @@ pub(super) struct Squeeze(pub(super) Vec<i64>);
 
 impl Squeeze {
     /// For each axis whether it is dropped.
-    fn dropped(rank: usize, axes: &[i64]) -> TractResult<TVec<bool>> {
-        let mut is_dropped: TVec<bool> = tvec![false; rank];
+    fn dropped(rank: usize, axes: &[i64]) -> Result<ShortVec<bool>> {
+        let mut is_dropped: ShortVec<bool> = smallvec![false; rank];
         for &place in axes {
             is_dropped[axis(place, rank)?] = true;
         }
         Ok(is_dropped)
     }
 
-    fn shape(shape: &[usize], axes: &[i64]) -> TractResult<TVec<usize>> {
+    fn shape(shape: &[usize], axes: &[i64]) -> Result<ShortVec<usize>> {
         let mut is_dropped = Self::dropped(shape.len(), axes)?;
         if axes.is_empty() {
             is_dropped = shape.iter().map(|&size| size == 1).collect();
         }
-        let mut kept: TVec<usize> = tvec![];
+        let mut kept: ShortVec<usize> = smallvec![];
         for (place, (&size, is_dropped)) in shape.iter().zip(is_dropped).enumerate() {
             ensure_input!(
                 !is_dropped || size == 1,
@@ -302,13 +302,13 @@ impl Squeeze {
 }
 
 impl Compute for Squeeze {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Option<Vec<Fact>>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Option<Vec<Fact>>> {
         let input = inputs.first().context("expected an input")?;
         let Some(axes) = known_axes(&self.0, inputs)? else {
             return Ok(None);
         };
         // Without axes, the number of dimensions depends on their sizes.
-        let some = |shape: &[TDim]| {
+        let some = |shape: &[Dim]| {
             if axes.is_empty() {
                 return Ok(None);
             }
@@ -319,9 +319,9 @@ impl Compute for Squeeze {
         outputs(input, |shape| Self::shape(shape, &axes), some)
     }
 
-    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<TVec<Arc<Tensor>>> {
+    fn run(&self, inputs: &mut ShortVec<Arc<Tensor>>) -> Result<ShortVec<Arc<Tensor>>> {
         let shape = Self::shape(inputs[0].shape(), &axes(&self.0, inputs)?)?;
-        Ok(tvec![reshaped(inputs.swap_remove(0), &shape)?])
+        Ok(smallvec![reshaped(inputs.swap_remove(0), &shape)?])
     }
 }
 
@@ -346,32 +346,32 @@ impl Shape {
 }
 
 /// What is known of a value of dimensions.
-fn dims_as_value(shape: &[usize], dims: &[TDim]) -> TractResult<Fact> {
-    let mut value = Fact::new(DatumType::I64, shape.iter().map(ToDim::to_dim));
-    let known: Option<TVec<i64>> = dims.iter().map(|dim| dim.to_i64().ok()).collect();
+fn dims_as_value(shape: &[usize], dims: &[Dim]) -> Result<Fact> {
+    let mut value = Fact::new(ElementType::I64, shape.iter().map(ToDim::to_dim));
+    let known: Option<ShortVec<i64>> = dims.iter().map(|dim| dim.to_i64()).collect();
     match known {
-        Some(known) => value.constant = Some(Arc::new(tensor1(&known).into_shape(shape)?)),
+        Some(known) => value.constant = Some(Arc::new(Tensor::vector(&known).into_shape(shape)?)),
         None => {
-            let number = |dim: &TDim| dim.to_i64().map_or(f64::NAN, |dim| dim as f64);
-            let numbers: TVec<f64> = dims.iter().map(number).collect();
-            value.sizes = Some(Arc::new(tensor1(&numbers).into_shape(shape)?));
+            let number = |dim: &Dim| dim.to_i64().map_or(f64::NAN, |dim| dim as f64);
+            let numbers: ShortVec<f64> = dims.iter().map(number).collect();
+            value.sizes = Some(Arc::new(Tensor::vector(&numbers).into_shape(shape)?));
         }
     }
     Ok(value)
 }
 
 impl Compute for Shape {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Option<Vec<Fact>>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Option<Vec<Fact>>> {
         let input = inputs.first().context("expected an input")?;
         let dims = &input.shape[self.range(input.rank())];
         Ok(Some(vec![dims_as_value(&[dims.len()], dims)?]))
     }
 
-    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<TVec<Arc<Tensor>>> {
+    fn run(&self, inputs: &mut ShortVec<Arc<Tensor>>) -> Result<ShortVec<Arc<Tensor>>> {
         let shape = inputs[0].shape();
         let dims = shape[self.range(shape.len())].iter();
-        let dims: TVec<i64> = dims.map(|&dim| dim as i64).collect();
-        Ok(tvec![Arc::new(tensor1(&dims))])
+        let dims: ShortVec<i64> = dims.map(|&dim| dim as i64).collect();
+        Ok(smallvec![Arc::new(Tensor::vector(&dims))])
     }
 }
 
@@ -380,14 +380,14 @@ impl Compute for Shape {
 pub(super) struct Size;
 
 impl Compute for Size {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Option<Vec<Fact>>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Option<Vec<Fact>>> {
         let input = inputs.first().context("expected an input")?;
-        let count: TDim = input.shape.iter().product();
+        let count: Dim = input.shape.iter().product();
         Ok(Some(vec![dims_as_value(&[], &[count])?]))
     }
 
-    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<TVec<Arc<Tensor>>> {
-        Ok(tvec![Arc::new(tensor0(inputs[0].len() as i64))])
+    fn run(&self, inputs: &mut ShortVec<Arc<Tensor>>) -> Result<ShortVec<Arc<Tensor>>> {
+        Ok(smallvec![Arc::new(Tensor::scalar(inputs[0].len() as i64))])
     }
 }
 
@@ -401,7 +401,7 @@ mod tests {
         ops::direct::texts::tests::{run, texts},
     };
 
-    fn shape(compute: &dyn Compute, from: &[usize], numbers: Option<&[i64]>) -> TractResult<Vec<usize>> {
+    fn shape(compute: &dyn Compute, from: &[usize], numbers: Option<&[i64]>) -> Result<Vec<usize>> {
         let mut inputs = vec![Tensor::zero::<f16>(from)?];
         inputs.extend(numbers.map(tensor1));
         Ok(run(compute, &inputs)?[0].shape().to_vec())
@@ -440,7 +440,7 @@ mod tests {
     fn texts_keep_their_order() {
         let words = texts(&[2, 2], &["a", "b", "c", "d"]);
         let reshape = Reshape { allows_zero: false };
-        let flat = run(&reshape, &[words, tensor1(&[-1i64])]).unwrap();
+        let flat = run(&reshape, &[words, Tensor::vector(&[-1i64])]).unwrap();
         assert_eq!(flat[0], texts(&[4], &["a", "b", "c", "d"]));
     }
 
@@ -448,12 +448,12 @@ mod tests {
     fn unknown_dimensions_give_the_others() {
         let scope = SymbolScope::default();
         let (n, m) = (scope.sym("n").to_dim(), scope.sym("m").to_dim());
-        let reshape = |from: &[TDim], wanted: Fact| {
-            let input = Fact::new(DatumType::F32, from.iter().cloned());
+        let reshape = |from: &[Dim], wanted: Fact| {
+            let input = Fact::new(ElementType::F32, from.iter().cloned());
             let outputs = Reshape { allows_zero: false }.outputs(&[input, wanted]).unwrap();
             outputs.map(|outputs| outputs[0].shape.to_vec())
         };
-        let wanted = |numbers: &[i64]| Fact::of_values(&[Arc::new(tensor1(numbers))]).remove(0);
+        let wanted = |numbers: &[i64]| Fact::of_values(&[Arc::new(Tensor::vector(numbers))]).remove(0);
         let from = [n.clone(), 3.to_dim(), 8.to_dim()];
         assert_eq!(
             reshape(&from, wanted(&[0, -1])).unwrap(),
@@ -468,16 +468,19 @@ mod tests {
             [2.to_dim(), 12.to_dim()]
         );
         // Dimensions of another value, computed by `Shape`.
-        let other = Fact::new(DatumType::F32, [m, 5.to_dim()]);
+        let other = Fact::new(ElementType::F32, [m, 5.to_dim()]);
         let of_other = Shape { start: 0, end: None }
             .outputs(&[other])
             .unwrap()
             .unwrap()
             .remove(0);
         let found = reshape(&[n.clone(), 5.to_dim()], of_other).unwrap();
-        assert!(found[0].to_i64().is_err() && found[1] == 5.to_dim(), "{found:?}");
-        assert!(reshape(&from, Fact::new(DatumType::I64, [2.to_dim()])).is_none());
-        let size = Size.outputs(&[Fact::new(DatumType::F32, from)]).unwrap().unwrap();
+        assert!(found[0].to_i64().is_none() && found[1] == 5.to_dim(), "{found:?}");
+        assert!(reshape(&from, Fact::new(ElementType::I64, [2.to_dim()])).is_none());
+        let size = Size
+            .outputs(&[Fact::new(ElementType::F32, from)])
+            .unwrap()
+            .unwrap();
         assert_eq!(size[0].shape.len(), 0);
     }
 
@@ -531,13 +534,13 @@ mod tests {
                 .unwrap()
                 .remove(0)
         };
-        assert_eq!(of(0, None), tensor1(&[2i64, 0, 4]));
-        assert_eq!(of(-2, Some(-1)), tensor1(&[0i64]));
-        assert_eq!(of(-9, Some(9)), tensor1(&[2i64, 0, 4]));
-        assert_eq!(of(2, Some(1)), tensor1::<i64>(&[]));
+        assert_eq!(of(0, None), Tensor::vector(&[2i64, 0, 4]));
+        assert_eq!(of(-2, Some(-1)), Tensor::vector(&[0i64]));
+        assert_eq!(of(-9, Some(9)), Tensor::vector(&[2i64, 0, 4]));
+        assert_eq!(of(2, Some(1)), Tensor::vector::<i64>(&[]));
         assert_eq!(
             run(&Size, &[texts(&[2, 1], &["a", "b"])]).unwrap()[0],
-            tensor0(2i64)
+            Tensor::scalar(2i64)
         );
     }
 }

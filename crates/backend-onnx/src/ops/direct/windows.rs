@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use onnx_gemm::{add_gemm, gemm};
-use tract_hir::internal::*;
+use onnx_kernels::prelude::*;
 
 use super::compute::unsupported;
 use crate::{
@@ -25,7 +25,7 @@ use crate::{
 };
 
 /// `Conv`.
-pub(crate) fn conv(node: &OnnxNode) -> TractResult<Box<dyn Compute>> {
+pub(crate) fn conv(node: &OnnxNode) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Conv::of(Attributes(node))?))
 }
 
@@ -39,7 +39,7 @@ pub(super) struct Shape {
 /// A convolution of given images and weights.
 pub(super) struct Sizes {
     /// Of the result.
-    pub(super) shape: TVec<usize>,
+    pub(super) shape: ShortVec<usize>,
     pub(super) axes: Vec<Axis>,
     pub(super) groups: usize,
     /// Of one group, in the image and the result.
@@ -49,7 +49,7 @@ pub(super) struct Sizes {
 }
 
 impl Shape {
-    pub(super) fn of(attributes: Attributes<'_>) -> TractResult<Self> {
+    pub(super) fn of(attributes: Attributes<'_>) -> Result<Self> {
         let groups = usize::try_from(attributes.int("group", 1)).ok();
         let groups = groups.filter(|groups| (1..=MAX_NUMBER).contains(groups));
         Ok(Self {
@@ -59,7 +59,7 @@ impl Shape {
     }
 
     /// The dimensions of the result, `None` while the kernel is not known.
-    pub(super) fn dims(&self, image: &[TDim], weights: &[TDim]) -> TractResult<Option<TVec<TDim>>> {
+    pub(super) fn dims(&self, image: &[Dim], weights: &[Dim]) -> Result<Option<ShortVec<Dim>>> {
         if image.len() != weights.len() {
             bail!(Refusal(format!(
                 "has weights of {} dimensions for an image of {}",
@@ -69,21 +69,21 @@ impl Shape {
         }
         self.window.expect_axes(image.len().saturating_sub(2))?;
         let taken = weights[1].clone() * self.groups as i64;
-        if let (Ok(found), Ok(expected)) = (image[1].to_i64(), taken.to_i64())
+        if let (Some(found), Some(expected)) = (image[1].to_i64(), taken.to_i64())
             && found != expected
         {
             bail!(Refusal(format!(
                 "takes images of {expected} channels, not of {found}"
             )));
         }
-        if weights[0].to_usize().is_ok_and(|rows| rows % self.groups != 0) {
+        if weights[0].to_usize().is_some_and(|rows| rows % self.groups != 0) {
             bail!(Refusal(format!(
                 "has weights for {} channels in {} groups, expected a multiple",
                 weights[0], self.groups
             )));
         }
-        let kernel = weights[2..].iter().map(|dim| dim.to_usize().ok());
-        let Some(kernel) = kernel.collect::<Option<TVec<usize>>>() else {
+        let kernel = weights[2..].iter().map(|dim| dim.to_usize());
+        let Some(kernel) = kernel.collect::<Option<ShortVec<usize>>>() else {
             return Ok(None);
         };
         if !self.window.kernel.is_empty() && self.window.kernel != kernel {
@@ -92,15 +92,15 @@ impl Shape {
                 self.window.kernel
             )));
         }
-        let mut shape = tvec![image[0].clone(), weights[0].clone()];
+        let mut shape = smallvec![image[0].clone(), weights[0].clone()];
         shape.extend(self.window.dims(&image[2..], &kernel)?);
         Ok(Some(shape))
     }
 
     /// The same where all sizes are known. They have been found to fit.
-    pub(super) fn sizes(&self, image: &[usize], weights: &[usize]) -> TractResult<Sizes> {
+    pub(super) fn sizes(&self, image: &[usize], weights: &[usize]) -> Result<Sizes> {
         let axes = self.window.axes(&image[2..], &weights[2..])?;
-        let mut shape = tvec![image[0], weights[0]];
+        let mut shape = smallvec![image[0], weights[0]];
         shape.extend(axes.iter().map(|axis| axis.count));
         Ok(Sizes {
             shape,
@@ -127,7 +127,7 @@ impl Shape {
             pad: 0,
         });
         let sizes = Sizes {
-            shape: tvec![1, kernel[0]],
+            shape: smallvec![1, kernel[0]],
             axes: axes.collect(),
             groups: self.groups,
             channels: kernel[1],
@@ -138,14 +138,14 @@ impl Shape {
     }
 
     /// Weights in that order.
-    pub(super) fn packed(&self, weights: &Tensor) -> TractResult<Option<Arc<Tensor>>> {
+    pub(super) fn packed(&self, weights: &Tensor) -> Result<Option<Arc<Tensor>>> {
         let geometry = self.packing(weights.shape());
         let packed = geometry.map(|geometry| packed(&geometry, elements::<f32>(weights)?));
         Ok(packed.transpose()?.map(Arc::new))
     }
 
     /// The same, once for all nodes that have these weights.
-    fn packed_once(&self, weights: &Arc<Tensor>, packs: &mut Packs) -> TractResult<Option<Arc<Tensor>>> {
+    fn packed_once(&self, weights: &Arc<Tensor>, packs: &mut Packs) -> Result<Option<Arc<Tensor>>> {
         let Some(geometry) = self.packing(weights.shape()) else {
             return Ok(None);
         };
@@ -202,11 +202,11 @@ impl Sizes {
     pub(super) fn of_floats(
         &self,
         image: &Arc<Tensor>,
-        weights: impl FnOnce() -> TractResult<Arc<Tensor>>,
+        weights: impl FnOnce() -> Result<Arc<Tensor>>,
         kept: Option<&Arc<Tensor>>,
         bias: Option<&[f32]>,
         activation: Option<&Activation>,
-    ) -> TractResult<Tensor> {
+    ) -> Result<Tensor> {
         let quick = self.geometry().and_then(|geometry| {
             let layout = geometry.layout()?;
             Some((geometry, layout))
@@ -234,7 +234,7 @@ impl Sizes {
     }
 
     /// Weights of a shape as they were before they were packed.
-    fn unpacked(&self, shape: &[usize], packed: &Tensor) -> TractResult<Arc<Tensor>> {
+    fn unpacked(&self, shape: &[usize], packed: &Tensor) -> Result<Arc<Tensor>> {
         size::admit_now(size_of::<f32>() as u64 * packed.len() as u64)?;
         let rows = unpacked(self.rows, shape[1..].iter().product(), packed)?;
         Ok(Arc::new(tensor(shape, rows)?))
@@ -245,8 +245,8 @@ impl Sizes {
         image: &Tensor,
         weights: &Tensor,
         bias: Option<&[T]>,
-        multiply: impl Fn(&[T], &[T], [usize; 3], &mut [T], &mut Pace) -> TractResult<()>,
-    ) -> TractResult<Tensor> {
+        multiply: impl Fn(&[T], &[T], [usize; 3], &mut [T], &mut Pace) -> Result<()>,
+    ) -> Result<Tensor> {
         let (image, weights) = (elements::<T>(image)?, elements::<T>(weights)?);
         filled(&self.shape, |result: &mut [T]| {
             self.begin_with(result, bias);
@@ -264,12 +264,12 @@ impl Sizes {
 }
 
 /// Refuses a bias that is not one number for each channel.
-pub(super) fn expect_bias(bias: Option<&Fact>, channels: &TDim) -> TractResult<()> {
+pub(super) fn expect_bias(bias: Option<&Fact>, channels: &Dim) -> Result<()> {
     let Some(bias) = bias else {
         return Ok(());
     };
     match &*bias.shape {
-        [count] if count == channels || count.to_i64().is_err() || channels.to_i64().is_err() => Ok(()),
+        [count] if count == channels || count.to_i64().is_none() || channels.to_i64().is_none() => Ok(()),
         shape => Err(Refusal(format!("has a bias of {shape:?} for {channels} channels")).into()),
     }
 }
@@ -279,13 +279,13 @@ pub(super) fn expect_bias(bias: Option<&Fact>, channels: &TDim) -> TractResult<(
 pub(super) struct Conv {
     shape: Shape,
     /// The shape of the weights, and the order of the quick products they are in, where they are constants of FP32.
-    packed: Option<(TVec<usize>, Arc<Tensor>)>,
+    packed: Option<(ShortVec<usize>, Arc<Tensor>)>,
     /// What all numbers of the result go through.
     activation: Option<Activation>,
 }
 
 impl Conv {
-    pub(super) fn of(attributes: Attributes<'_>) -> TractResult<Self> {
+    pub(super) fn of(attributes: Attributes<'_>) -> Result<Self> {
         Ok(Self {
             shape: Shape::of(attributes)?,
             packed: None,
@@ -295,16 +295,19 @@ impl Conv {
 }
 
 impl Compute for Conv {
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Option<Vec<Fact>>> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Option<Vec<Fact>>> {
         let [image, weights, bias @ ..] = inputs else {
             bail!("expected 2 or 3 inputs, found {}", inputs.len());
         };
-        if inputs.iter().any(|input| input.datum_type != image.datum_type) {
+        if inputs
+            .iter()
+            .any(|input| input.element_type != image.element_type)
+        {
             bail!(Refusal("has an image and weights of different types".to_owned()));
         }
         let shape = self.shape.dims(&image.shape, &weights.shape)?;
         expect_bias(bias.first(), &weights.shape[0])?;
-        Ok(shape.map(|shape| vec![Fact::new(image.datum_type, shape)]))
+        Ok(shape.map(|shape| vec![Fact::new(image.element_type, shape)]))
     }
 
     fn follow(&mut self, activation: &Activation) -> bool {
@@ -315,13 +318,9 @@ impl Compute for Conv {
         is_free
     }
 
-    fn take_over(
-        &mut self,
-        constants: &[Option<Arc<Tensor>>],
-        packs: &mut Packs,
-    ) -> TractResult<Option<usize>> {
+    fn take_over(&mut self, constants: &[Option<Arc<Tensor>>], packs: &mut Packs) -> Result<Option<usize>> {
         self.packed = match constants.get(1) {
-            Some(Some(weights)) if weights.datum_type() == DatumType::F32 => self
+            Some(Some(weights)) if weights.element_type() == ElementType::F32 => self
                 .shape
                 .packed_once(weights, packs)?
                 .map(|packed| (weights.shape().into(), packed)),
@@ -330,15 +329,15 @@ impl Compute for Conv {
         Ok(self.packed.as_ref().map(|_| 1))
     }
 
-    fn run(&self, inputs: &mut TVec<Arc<Tensor>>) -> TractResult<TVec<Arc<Tensor>>> {
+    fn run(&self, inputs: &mut ShortVec<Arc<Tensor>>) -> Result<ShortVec<Arc<Tensor>>> {
         let (image, weights) = (&inputs[0], &inputs[1]);
         let activation = self.activation.as_ref();
         let kept = self.packed.as_ref();
         let sizes = self
             .shape
             .sizes(image.shape(), kept.map_or(weights.shape(), |(shape, _)| shape))?;
-        let made = match image.datum_type() {
-            DatumType::F32 => {
+        let made = match image.element_type() {
+            ElementType::F32 => {
                 let bias = inputs.get(2).map(|bias| elements::<f32>(bias)).transpose()?;
                 let weights = || match kept {
                     Some((shape, packed)) => sizes.unpacked(shape, packed),
@@ -346,7 +345,7 @@ impl Compute for Conv {
                 };
                 sizes.of_floats(image, weights, kept.map(|(_, packed)| packed), bias, activation)
             }
-            DatumType::F64 => {
+            ElementType::F64 => {
                 let bias = inputs.get(2).map(|bias| elements::<f64>(bias)).transpose()?;
                 let mut made = sizes.plainly(image, weights, bias, add_gemm::<f64, _>)?;
                 activation.map_or(Ok(()), |activation| activation.run(&mut made))?;
@@ -354,7 +353,7 @@ impl Compute for Conv {
             }
             other => return Err(unsupported(other)),
         };
-        Ok(tvec![Arc::new(made?)])
+        Ok(smallvec![Arc::new(made?)])
     }
 }
 
@@ -412,22 +411,19 @@ mod tests {
         (0..count).map(at).collect()
     }
 
-    fn run(op: &Conv, inputs: &[Arc<Tensor>]) -> TractResult<Arc<Tensor>> {
+    fn run(op: &Conv, inputs: &[Arc<Tensor>]) -> Result<Arc<Tensor>> {
         let facts = op.outputs(&Fact::of_values(inputs))?.unwrap();
         let made = op.run(&mut inputs.into())?;
-        let shape: TVec<TDim> = made[0].shape().iter().map(ToDim::to_dim).collect();
+        let shape: ShortVec<Dim> = made[0].shape().iter().map(ToDim::to_dim).collect();
         assert_eq!(shape, facts[0].shape);
         Ok(made[0].clone())
     }
 
-    fn inputs(datum_type: DatumType, image: &[usize], weights: &[usize]) -> [Arc<Tensor>; 3] {
+    fn inputs(element_type: ElementType, image: &[usize], weights: &[usize]) -> [Arc<Tensor>; 3] {
         let shapes = [(image, 1), (weights, 2), (&weights[..1], 3)];
         shapes.map(|(shape, seed)| {
             let made = tensor(shape, numbers(shape, seed)).unwrap();
-            made.cast_to_dt(datum_type)
-                .unwrap()
-                .into_owned()
-                .into_arc_tensor()
+            made.cast_to_type(element_type).unwrap().into_owned().into_arc()
         })
     }
 
@@ -461,8 +457,8 @@ mod tests {
                             continue;
                         };
                         let expected = plainly(&sizes, image, weights);
-                        for datum_type in [DatumType::F32, DatumType::F64] {
-                            let inputs = inputs(datum_type, image, weights);
+                        for element_type in [ElementType::F32, ElementType::F64] {
+                            let inputs = inputs(element_type, image, weights);
                             for constants in [vec![], vec![None, Some(inputs[1].clone())]] {
                                 let op = with(Conv::of(Attributes(&node)).unwrap(), &constants);
                                 let found = run(&op, &inputs).unwrap();
@@ -480,7 +476,7 @@ mod tests {
     fn images_without_elements_are_padding() {
         let node = node("Conv", &[("pads", vec![1, 1, 1, 1])], &[], 1);
         let op = Conv::of(Attributes(&node)).unwrap();
-        let found = run(&op, &inputs(DatumType::F32, &[1, 2, 0, 3], &[2, 2, 2, 3])).unwrap();
+        let found = run(&op, &inputs(ElementType::F32, &[1, 2, 0, 3], &[2, 2, 2, 3])).unwrap();
         assert_eq!(found.shape(), [1, 2, 1, 3]);
         let bias = numbers(&[2], 3).into_iter().map(|bias| bias as f32);
         let expected: Vec<f32> = bias.flat_map(|bias| [bias; 3]).collect();
@@ -499,7 +495,7 @@ mod tests {
                 let op = Conv::of(Attributes(&node)).unwrap();
                 let image = [vec![1, 1], vec![6; axes]].concat();
                 let weights = [vec![1, 1], vec![3; axes]].concat();
-                let found = run(&op, &inputs(DatumType::F32, &image, &weights)).unwrap();
+                let found = run(&op, &inputs(ElementType::F32, &image, &weights)).unwrap();
                 let size = if text == "VALID" { 2 } else { 3 };
                 assert_eq!(found.shape()[2..], vec![size; axes]);
                 let sizes = op.shape.sizes(&image, &weights).unwrap();
@@ -516,7 +512,7 @@ mod tests {
     fn what_does_not_fit_is_refused() {
         let run = |image: &[usize], weights: &[usize], bias: &[usize], group: i64| {
             let node = node("Conv", &[("kernel_shape", vec![2, 2])], &[("group", group)], 1);
-            let [x, w, _] = inputs(DatumType::F32, image, weights);
+            let [x, w, _] = inputs(ElementType::F32, image, weights);
             let op = with(Conv::of(Attributes(&node)).unwrap(), &[None, Some(w.clone())]);
             run(&op, &[x, w, Arc::new(Tensor::zero::<f32>(bias).unwrap())])
         };
