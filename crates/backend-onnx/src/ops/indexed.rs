@@ -426,6 +426,7 @@ mod tests {
 
     use super::*;
     use crate::faults::BadInput;
+    use crate::ops::elements::tensor;
 
     const JOINS: [Join; 5] = [
         Join::Replace,

@@ -318,6 +318,7 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
     use super::*;
+    use crate::ops::elements::tensor;
 
     fn pad(mode: Mode, shape: &[usize], pads: &[i64]) -> Result<Tensor> {
         let values: Vec<f32> = (0..shape.iter().product()).map(|at: usize| at as f32).collect();

@@ -179,6 +179,7 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
     use super::*;
+    use crate::ops::elements::tensor;
 
     fn run(batch_first: bool, input: Tensor, lengths: Vec<i64>) -> Tensor {
         let lengths = tensor(&[lengths.len()], lengths).unwrap();

@@ -225,34 +225,6 @@ mod tests {
         }
     }
 
-    #[test]
-    fn sizes_of_numbers_and_of_names_are_the_same() {
-        let scope = SymbolScope::default();
-        let name = scope.sym("n");
-        for stride in 1..4 {
-            for dilation in 1..3 {
-                for kernel in 1..4 {
-                    for (padding, rounds_up) in [
-                        (Padding::Given(smallvec![]), false),
-                        (Padding::Given(smallvec![1, 0]), false),
-                        (Padding::Given(smallvec![0, 1]), true),
-                        (Padding::Given(smallvec![1, 1]), true),
-                        (Padding::SameUpper, false),
-                        (Padding::SameLower, false),
-                    ] {
-                        let window = window(stride, dilation, padding, rounds_up);
-                        let free = window.dims(&[name.to_dim()], &[kernel]).unwrap();
-                        for size in 5..20 {
-                            let known = window.dims(&[size.to_dim()], &[kernel]).unwrap();
-                            let symbols = SymbolValues::default().with(&name, size as i64);
-                            assert_eq!(free[0].eval(&symbols), known[0], "{window:?} of {size}, {kernel}");
-                        }
-                    }
-                }
-            }
-        }
-    }
-
     /// As ONNX Runtime computes them.
     #[test]
     fn a_last_window_counts_where_it_begins_in_the_image() {

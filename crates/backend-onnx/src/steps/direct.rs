@@ -192,14 +192,15 @@ mod tests {
         let signature = Signature::of(&model).unwrap();
         let lowered = lower::lower(model.graph.as_ref().unwrap(), &signature.opsets).unwrap();
         let steps = Steps::new(signature, lowered).unwrap();
-        let input = || smallvec![Tensor::zero::<f32>(&[1 << 20]).unwrap().into_arc()];
+        let input =
+            || -> ShortVec<Arc<Tensor>> { smallvec![Tensor::zero::<f32>(&[1 << 20]).unwrap().into_arc()] };
         let token = CancelToken::new(None);
         assert!(steps.run(input(), &token).is_ok());
         let (node, mut values) = match &*steps.body.steps {
             [super::super::body::Step::Node(node)] => (node, Values::new(&steps.constants, &token)),
             _ => unreachable!("one node"),
         };
-        values.set(steps.body.inputs[0], Value::Tensor(input()[0].clone().into_arc()));
+        values.set(steps.body.inputs[0], Value::Tensor(input()[0].clone()));
         let failure = cancelling::while_cancelled(|| node.run(&mut values, &[], &[])).unwrap_err();
         assert_eq!(failure.answer().code(), ErrorCode::Cancelled);
     }

@@ -375,7 +375,8 @@ mod tests {
     fn values_are_expanded_both_ways() {
         let column = Tensor::matrix(&[[1i16], [2]]);
         let expanded = one(&Expand, &[column.clone(), Tensor::vector(&[3i64, 1, 2])]);
-        let expected = tensor3(&[[[1i16, 1], [2, 2]], [[1, 1], [2, 2]], [[1, 1], [2, 2]]]);
+        let expected =
+            crate::ops::direct::made_nodes::cube(&[[[1i16, 1], [2, 2]], [[1, 1], [2, 2]], [[1, 1], [2, 2]]]);
         assert_eq!(expanded, expected);
         // A size of 1 leaves the value's own.
         assert_eq!(one(&Expand, &[column.clone(), Tensor::vector(&[1i64])]), column);
@@ -441,7 +442,7 @@ mod tests {
         let (row_of_texts, other) = (texts(&[2], &["x", "y"]), texts(&[], &["z"]));
         let found = one(&Where, &[condition.clone(), row_of_texts, other]);
         assert_eq!(found, texts(&[2, 2], &["x", "y", "z", "z"]));
-        let halves = [f16::from_f32(1.0), f16::from_f32(-1.0)].map(tensor0);
+        let halves = [f16::from_f32(1.0), f16::from_f32(-1.0)].map(Tensor::scalar);
         let found = one(
             &Where,
             &[Tensor::scalar(true), halves[0].clone(), halves[1].clone()],

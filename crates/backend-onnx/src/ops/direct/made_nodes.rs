@@ -51,3 +51,11 @@ pub(super) fn with<C: crate::ops::Compute>(mut operator: C, constants: &[Option<
     operator.take_over(constants, &mut Packs::beside(0)).unwrap();
     operator
 }
+
+/// A tensor of rank 3.
+pub(super) fn cube<T: Element, const ROWS: usize, const COLUMNS: usize>(
+    matrices: &[[[T; COLUMNS]; ROWS]],
+) -> Tensor {
+    let elements = matrices.as_flattened().as_flattened();
+    Tensor::from_shape(&[matrices.len(), ROWS, COLUMNS], elements).unwrap()
+}

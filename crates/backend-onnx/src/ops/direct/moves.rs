@@ -273,11 +273,17 @@ mod tests {
 
     #[test]
     fn axes_are_put_in_any_order() {
-        let value = tensor3(&[[[1u16, 2, 3], [4, 5, 6]]]);
+        let value = crate::ops::direct::made_nodes::cube(&[[[1u16, 2, 3], [4, 5, 6]]]);
         let turned = one(&Transpose(vec![]), std::slice::from_ref(&value));
-        assert_eq!(turned, tensor3(&[[[1u16], [4]], [[2], [5]], [[3], [6]]]));
+        assert_eq!(
+            turned,
+            crate::ops::direct::made_nodes::cube(&[[[1u16], [4]], [[2], [5]], [[3], [6]]])
+        );
         let moved = one(&Transpose(vec![1, 0, 2]), std::slice::from_ref(&value));
-        assert_eq!(moved, tensor3(&[[[1u16, 2, 3]], [[4, 5, 6]]]));
+        assert_eq!(
+            moved,
+            crate::ops::direct::made_nodes::cube(&[[[1u16, 2, 3]], [[4, 5, 6]]])
+        );
         let words = one(&Transpose(vec![1, 0]), &[texts(&[2, 2], &["a", "b", "c", "d"])]);
         assert_eq!(words, texts(&[2, 2], &["a", "c", "b", "d"]));
         assert_eq!(
@@ -299,7 +305,8 @@ mod tests {
             &Gather(-1),
             &[table.clone(), Tensor::matrix(&[[2i32, 0], [-3, 1]])],
         );
-        let expected = tensor3(&[[[3.0f64, 1.0], [1.0, 2.0]], [[6.0, 4.0], [4.0, 5.0]]]);
+        let expected =
+            crate::ops::direct::made_nodes::cube(&[[[3.0f64, 1.0], [1.0, 2.0]], [[6.0, 4.0], [4.0, 5.0]]]);
         assert_eq!(found, expected);
         let words = texts(&[2, 2], &["a", "b", "c", "d"]);
         let found = one(&Gather(1), &[words, Tensor::vector(&[1i64])]);

@@ -177,7 +177,7 @@ fn floats(shape: &[usize]) -> Option<Tensor> {
     tensor(shape, vec![0.5f32; shape.iter().product()]).ok()
 }
 
-fn of<T: ops::elements::Element>(shape: &[usize], element: T) -> Option<Tensor> {
+fn of<T: Element>(shape: &[usize], element: T) -> Option<Tensor> {
     tensor(shape, vec![element; shape.iter().product()]).ok()
 }
 

@@ -295,31 +295,31 @@ mod tests {
             (split(2, None, false), Some(&[i64::MAX, i64::MAX])),
         ] {
             let mut inputs = vec![value.clone()];
-            inputs.extend(sizes.map(tensor1));
+            inputs.extend(sizes.map(Tensor::vector));
             assert!(run(&split, &inputs).unwrap_err().is::<BadInput>(), "{split:?}");
         }
     }
 
     #[test]
-    fn parts_of_unknown_sizes_are_expressions() {
-        let scope = SymbolScope::default();
-        let size = scope.sym("n");
-        let input = Fact::new(ElementType::F32, [2.to_dim(), size.to_dim()]);
-        for (rounds_up, sizes) in [(false, [3, 3, 3]), (true, [4, 4, 2])] {
+    fn parts_of_unknown_sizes_have_unknown_sizes() {
+        let size = Dim::unknown();
+        let input = Fact::new(ElementType::F32, [2.to_dim(), size]);
+        for rounds_up in [false, true] {
             let parts = split(3, None, rounds_up)
                 .outputs(std::slice::from_ref(&input))
                 .unwrap()
                 .unwrap();
-            let values = SymbolValues::default().with(&size, sizes.iter().sum());
-            for (part, expected) in parts.iter().zip(sizes) {
-                assert_eq!(part.shape[1].eval_to_i64(&values).unwrap(), expected);
+            assert_eq!(parts.len(), 3);
+            for part in parts {
+                assert_eq!(part.shape[0], 2.to_dim());
+                assert!(!part.shape[1].is_known());
             }
         }
         let joined = Concat(1)
             .outputs(&[input.clone(), input.clone()])
             .unwrap()
             .unwrap();
-        assert_eq!(joined[0].shape[1], size.to_dim() * 2);
+        assert!(!joined[0].shape[1].is_known());
         let fixed = Fact::new(ElementType::F32, [2.to_dim(), 5.to_dim()]);
         let joined = Concat(0).outputs(&[input, fixed]).unwrap().unwrap();
         assert_eq!(joined[0].shape[..], [4.to_dim(), 5.to_dim()]);

@@ -523,7 +523,7 @@ mod tests {
                         &[rows, columns],
                     ] {
                         let c = factor(element_type, added, 3);
-                        let wide = c.broadcast_to_shape(&[rows, columns]).unwrap();
+                        let wide = c.broadcast_to(&[rows, columns]).unwrap();
                         let expected = (0..rows * columns).map(|at| {
                             let (row, column) = (at / columns, at % columns);
                             let terms = (0..depth).map(|term| {

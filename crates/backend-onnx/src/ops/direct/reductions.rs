@@ -248,7 +248,7 @@ mod tests {
     fn reduced(name: &str, input: &Tensor, axes: Option<&[i64]>, attributes: &[(&str, i64)]) -> Tensor {
         let reduce = Reduce::of(&node(name, attributes)).unwrap();
         let mut inputs = vec![input.clone()];
-        inputs.extend(axes.map(tensor1));
+        inputs.extend(axes.map(Tensor::vector));
         run(&reduce, &inputs).unwrap().remove(0)
     }
 
@@ -449,13 +449,16 @@ mod tests {
         assert!(max[..3] == [5.0, -1.0, -INF] && max[3].is_nan(), "{max:?}");
         let mean = floats(&pooled(false, &image).unwrap()[0]);
         assert!(mean[..3] == [3.0, -2.0, -INF] && mean[3].is_nan(), "{mean:?}");
-        let halves = tensor3(&[[[f16::from_f32(1.0), f16::from_f32(2.0)]]]);
+        let halves = crate::ops::direct::made_nodes::cube(&[[[f16::from_f32(1.0), f16::from_f32(2.0)]]]);
         assert_eq!(
             pooled(true, &halves).unwrap()[0],
-            tensor3(&[[[f16::from_f32(2.0)]]])
+            crate::ops::direct::made_nodes::cube(&[[[f16::from_f32(2.0)]]])
         );
-        let doubles = tensor3(&[[[1.0f64, 2.0]]]);
-        assert_eq!(pooled(false, &doubles).unwrap()[0], tensor3(&[[[1.5f64]]]));
+        let doubles = crate::ops::direct::made_nodes::cube(&[[[1.0f64, 2.0]]]);
+        assert_eq!(
+            pooled(false, &doubles).unwrap()[0],
+            crate::ops::direct::made_nodes::cube(&[[[1.5f64]]])
+        );
         let no_images = Tensor::zero::<f32>(&[0, 2, 3]).unwrap();
         assert_eq!(pooled(true, &no_images).unwrap()[0].shape(), [0, 2, 1]);
         for shape in [&[1, 2, 0][..], &[1, 0, 3], &[2, 3], &[]] {

@@ -224,12 +224,7 @@ mod tests {
         let made = slice.run(&mut smallvec![input]).unwrap();
         let dims: Vec<Dim> = made[0].shape().iter().map(ToDim::to_dim).collect();
         assert_eq!(&*outputs.unwrap()[0].shape, &*dims);
-        made[0]
-            .try_as_plain_ram()
-            .unwrap()
-            .as_slice::<i64>()
-            .unwrap()
-            .to_vec()
+        made[0].as_slice::<i64>().unwrap().to_vec()
     }
 
     #[test]

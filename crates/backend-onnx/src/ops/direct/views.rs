@@ -403,7 +403,7 @@ mod tests {
 
     fn shape(compute: &dyn Compute, from: &[usize], numbers: Option<&[i64]>) -> Result<Vec<usize>> {
         let mut inputs = vec![Tensor::zero::<f16>(from)?];
-        inputs.extend(numbers.map(tensor1));
+        inputs.extend(numbers.map(Tensor::vector));
         Ok(run(compute, &inputs)?[0].shape().to_vec())
     }
 
@@ -446,8 +446,7 @@ mod tests {
 
     #[test]
     fn unknown_dimensions_give_the_others() {
-        let scope = SymbolScope::default();
-        let (n, m) = (scope.sym("n").to_dim(), scope.sym("m").to_dim());
+        let (n, m) = (Dim::unknown(), Dim::unknown());
         let reshape = |from: &[Dim], wanted: Fact| {
             let input = Fact::new(ElementType::F32, from.iter().cloned());
             let outputs = Reshape { allows_zero: false }.outputs(&[input, wanted]).unwrap();
@@ -459,10 +458,8 @@ mod tests {
             reshape(&from, wanted(&[0, -1])).unwrap(),
             [n.clone(), 24.to_dim()]
         );
-        assert_eq!(
-            reshape(&from, wanted(&[-1, 12])).unwrap(),
-            [n.clone() * 2, 12.to_dim()]
-        );
+        let twice = reshape(&from, wanted(&[-1, 12])).unwrap();
+        assert!(!twice[0].is_known() && twice[1] == 12.to_dim());
         assert_eq!(
             reshape(&from, wanted(&[2, 12])).unwrap(),
             [2.to_dim(), 12.to_dim()]
