@@ -329,16 +329,6 @@ impl Activation {
         self.0.single(values);
     }
 
-    #[cfg(test)]
-    pub(super) fn relu() -> Self {
-        Self(Function::Relu)
-    }
-
-    #[cfg(test)]
-    pub(super) fn sigmoid() -> Self {
-        Self(Function::Sigmoid)
-    }
-
     /// What gives a value times this function of it, if there is something.
     pub(super) fn gated(&self) -> Option<Self> {
         match self.0 {

@@ -174,15 +174,6 @@ pub(super) fn q_linear_mat_mul(_: Attributes<'_>, inputs: &[Fact]) -> Verdict {
     Ok(())
 }
 
-/// Numbers of matrices that two factors have in one dimension, where they are neither equal nor 1.
-pub(super) fn unequal_batches(a: &[Dim], b: &[Dim]) -> Option<(i64, i64)> {
-    let mut batches = a.iter().rev().skip(2).zip(b.iter().rev().skip(2));
-    batches.find_map(|(a, b)| {
-        let sizes = (a.to_i64()?, b.to_i64()?);
-        (sizes.0 != sizes.1 && sizes.0 != 1 && sizes.1 != 1).then_some(sizes)
-    })
-}
-
 /// Functions must be known, and limits are computed for LSTM only.
 pub(super) fn recurrent(node: Attributes<'_>, _: i64) -> Verdict {
     let directions = match node.text("direction", "forward") {

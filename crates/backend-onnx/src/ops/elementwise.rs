@@ -37,7 +37,7 @@ impl Kernel for Remainder {
             a.element_type == b.element_type,
             "the inputs have different types"
         );
-        let shape = onnx_kernels::broadcast(&[&a.shape, &b.shape])?;
+        let shape = crate::ops::shapes::broadcast(&[&a.shape, &b.shape])?;
         Ok(vec![Fact::new(a.element_type, shape)])
     }
 

@@ -26,7 +26,7 @@ pub(super) fn sizes<D: Size>(a: &[D], b: &[D]) -> Result<Sizes<D>> {
         None => (None, &[][..]),
     };
     let outer = [ShortVec::from(before_a), ShortVec::from(before_b)];
-    let mut shape: ShortVec<D> = onnx_kernels::broadcast(&[&outer[0][..], &outer[1][..]])?;
+    let mut shape: ShortVec<D> = crate::ops::shapes::broadcast(&[&outer[0][..], &outer[1][..]])?;
     shape.extend(rows.cloned());
     shape.extend(columns.cloned());
     Ok(Sizes {

@@ -36,13 +36,13 @@ struct StringConcat;
 impl Kernel for StringConcat {
     fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
         expect_text(inputs, 2)?;
-        let shape = onnx_kernels::broadcast(&[&inputs[0].shape, &inputs[1].shape])?;
+        let shape = crate::ops::shapes::broadcast(&[&inputs[0].shape, &inputs[1].shape])?;
         Ok(vec![Fact::new(ElementType::String, shape)])
     }
 
     fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
         let shapes = [inputs[0].shape(), inputs[1].shape()];
-        let shape: ShortVec<usize> = onnx_kernels::broadcast(&shapes)?;
+        let shape: ShortVec<usize> = crate::ops::shapes::broadcast(&shapes)?;
         size::admit_shape(ElementType::String, &shape)?;
         // Where in its input each text is.
         let places = |input: &Tensor| -> Result<Vec<i64>> {

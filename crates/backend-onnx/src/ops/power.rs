@@ -19,7 +19,7 @@ pub(crate) fn power(_: &OnnxNode) -> Result<Box<dyn Compute>> {
 
 fn broadcast_shape(inputs: &[Fact]) -> Result<ShortVec<Dim>> {
     let shapes: Vec<&[Dim]> = inputs.iter().map(|input| &*input.shape).collect();
-    onnx_kernels::broadcast(&shapes)
+    crate::ops::shapes::broadcast(&shapes)
 }
 
 #[derive(Debug)]

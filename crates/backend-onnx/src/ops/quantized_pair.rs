@@ -51,7 +51,7 @@ impl Kernel for QuantizedPair {
             matches!(a.element_type, ElementType::U8 | ElementType::I8) && a.element_type == b.element_type,
             "expected two tensors of UINT8 or of INT8"
         );
-        let shape = onnx_kernels::broadcast(&[&a.shape, &b.shape])?;
+        let shape = crate::ops::shapes::broadcast(&[&a.shape, &b.shape])?;
         Ok(vec![Fact::new(a.element_type, shape)])
     }
 

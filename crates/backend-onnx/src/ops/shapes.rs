@@ -1,58 +1,16 @@
-//! Broadcasting of shapes: of numbers in a run, of expressions before it.
+//! Broadcasting of shapes: of numbers in a run, of dimensions before it.
 
-use onnx_kernels::prelude::*;
+use onnx_kernels::{Size, prelude::*};
 
-use crate::faults::ensure_input;
+use crate::faults::BadInput;
 
-/// The shape that values of these shapes are broadcast to.
+/// The shape that values of these shapes are broadcast to. Where a size is unknown beside one that is neither unknown nor 1, it is
+/// that one.
 ///
 /// # Errors
-/// [`BadInput`](crate::faults::BadInput) if two sizes of one axis differ and neither is 1.
-pub(crate) fn broadcast(shapes: &[&[usize]]) -> Result<ShortVec<usize>> {
-    let rank = shapes.iter().map(|shape| shape.len()).max().unwrap_or(0);
-    let mut joined: ShortVec<usize> = smallvec![1; rank];
-    for shape in shapes {
-        for (size, &other) in joined[rank - shape.len()..].iter_mut().zip(*shape) {
-            if *size == 1 {
-                *size = other;
-            }
-            ensure_input!(
-                other == 1 || other == *size,
-                "the shapes {shapes:?} cannot be broadcast together: {size} and {other} elements along one axis"
-            );
-        }
-    }
-    Ok(joined)
-}
-
-/// The same before a run. Where a size is unknown beside one that is neither unknown nor 1, it is that one.
-///
-/// # Errors
-/// As [`broadcast`].
-pub(crate) fn broadcast_dims(shapes: &[&[Dim]]) -> Result<ShortVec<Dim>> {
-    let rank = shapes.iter().map(|shape| shape.len()).max().unwrap_or(0);
-    let mut joined: ShortVec<Dim> = smallvec![Dim::Known(1); rank];
-    for shape in shapes {
-        for (size, other) in joined[rank - shape.len()..].iter_mut().zip(*shape) {
-            if *other == Dim::Known(1) || size == other {
-                continue;
-            }
-            *size = match (*size, *other) {
-                (Dim::Known(1), other) => other,
-                (Dim::Known(one), Dim::Known(other)) => {
-                    ensure_input!(
-                        one == other,
-                        "the shapes {shapes:?} cannot be broadcast together: {one} and {other} elements along one axis"
-                    );
-                    continue;
-                }
-                (Dim::Known(_), _) => continue,
-                (_, other @ Dim::Known(_)) => other,
-                _ => Dim::unknown(),
-            };
-        }
-    }
-    Ok(joined)
+/// [`BadInput`] if two sizes of one axis differ and neither is 1.
+pub(crate) fn broadcast<D: Size>(shapes: &[&[D]]) -> Result<ShortVec<D>> {
+    onnx_kernels::broadcast(shapes).map_err(|error| BadInput(error.to_string()).into())
 }
 
 /// The sizes, if all of them are known.
@@ -82,14 +40,14 @@ mod tests {
         }
         for shapes in [[&[2][..], &[3]], [&[0], &[2]], [&[2, 3], &[2, 1, 4]]] {
             let error = broadcast(&shapes).unwrap_err();
-            assert!(error.is::<crate::faults::BadInput>(), "{error}");
+            assert!(error.is::<BadInput>(), "{error}");
         }
     }
 
     #[test]
     fn sizes_that_are_unknown_follow_from_others() {
         let (n, m) = (Dim::unknown(), Dim::unknown());
-        let dims = |a: &Dim, b: &Dim| broadcast_dims(&[std::slice::from_ref(a), std::slice::from_ref(b)]);
+        let dims = |a: &Dim, b: &Dim| broadcast(&[std::slice::from_ref(a), std::slice::from_ref(b)]);
         for (a, b, expected) in [
             (&n, &n, &n),
             (&n, &1.to_dim(), &n),

@@ -138,7 +138,7 @@ impl Kernel for Bits {
             a.element_type == b.element_type,
             "the inputs have different types"
         );
-        let shape = onnx_kernels::broadcast(&[&a.shape, &b.shape])?;
+        let shape = crate::ops::shapes::broadcast(&[&a.shape, &b.shape])?;
         Ok(vec![Fact::new(a.element_type, shape)])
     }
 

@@ -35,10 +35,3 @@ fn entries(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).unwrap();
     entries.map(|entry| entry.unwrap().path()).collect()
 }
-
-pub(crate) fn file(name: &str) -> Vec<u8> {
-    let path = FILES
-        .get(name)
-        .unwrap_or_else(|| panic!("no fixture is named {name}"));
-    fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
-}

@@ -12,7 +12,14 @@ use oip_types::{
 use tensor_core::{DType, Tensor};
 
 use crate::fixtures::FILES;
-pub(crate) use crate::fixtures::file;
+
+/// The content of a fixture's file.
+pub(crate) fn file(name: &str) -> Vec<u8> {
+    let path = FILES
+        .get(name)
+        .unwrap_or_else(|| panic!("no fixture is named {name}"));
+    std::fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
 
 /// The names of all fixtures that have a file with this ending, in order.
 pub(crate) fn names(ending: &str) -> Vec<String> {

@@ -140,7 +140,7 @@ impl Compute for Expand {
         let Some(wanted) = wanted.dims() else {
             return Ok(None);
         };
-        let shape = shapes::broadcast_dims(&[&input.shape, &wanted])?;
+        let shape = shapes::broadcast(&[&input.shape, &wanted])?;
         Ok(Some(vec![Fact::new(input.element_type, shape)]))
     }
 
@@ -290,7 +290,7 @@ impl Compute for Where {
             yes.element_type,
             no.element_type
         );
-        let shape = shapes::broadcast_dims(&[&condition.shape, &yes.shape, &no.shape])?;
+        let shape = shapes::broadcast(&[&condition.shape, &yes.shape, &no.shape])?;
         Ok(Some(vec![Fact::new(yes.element_type, shape)]))
     }
 

@@ -12,7 +12,6 @@ use crate::{
     cancelling::{is_cancelled, while_cancelled},
     lowered::{OnnxAttribute, OnnxNode},
     ops::{
-        self,
         elements::tensor,
         registry::registered_name,
         rule::{Outputs, Rule},

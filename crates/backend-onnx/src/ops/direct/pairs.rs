@@ -46,13 +46,13 @@ pub(super) fn joined(inputs: &[Fact]) -> Result<ShortVec<Dim>> {
     for input in inputs {
         ensure_input!(
             input.element_type == inputs[0].element_type,
-            "the inputs have the types {:?} and {:?}, expected one type",
+            "the inputs have the types {} and {}, expected one type",
             inputs[0].element_type,
             input.element_type
         );
     }
     let shapes: ShortVec<&[Dim]> = inputs.iter().map(|input| &input.shape[..]).collect();
-    shapes::broadcast_dims(&shapes)
+    shapes::broadcast(&shapes)
 }
 
 impl Compute for Pair {

@@ -47,7 +47,7 @@ impl Compute for Concat {
                 && input.element_type == first.element_type;
             ensure_input!(
                 fits,
-                "{:?} of the shape {:?} and {:?} of {other:?} cannot be put together along axis {axis}",
+                "cannot concatenate {} {:?} and {} {other:?} along axis {axis}: expected one type, and equal sizes of all other axes",
                 first.element_type,
                 first.shape,
                 input.element_type

@@ -23,16 +23,11 @@ impl Replacement<'_> {
     pub(super) fn simplified_normalization(&mut self) -> Written {
         let (x, scale) = (self.given(0)?, self.given(1)?);
         self.without_output(1, "inv_std_var")?;
-        // An axis that is counted from the start may leave several to normalize over: the rank is not known here.
-        let is_last = self.int("axis", -1) == -1 || self.dims(&scale).is_some_and(|dims| dims.len() == 1);
-        let epsilon = self.float("epsilon", 1e-5);
-        let y = match is_last {
-            true => self.root_mean_square(x, scale, epsilon),
-            false => {
-                let attributes = vec![int("axis", self.int("axis", -1)), float("epsilon", epsilon)];
-                self.newer("RMSNormalization", &[x, scale], attributes)
-            }
-        };
+        let attributes = vec![
+            int("axis", self.int("axis", -1)),
+            float("epsilon", self.float("epsilon", 1e-5)),
+        ];
+        let y = self.newer("RMSNormalization", &[x, scale], attributes);
         self.give(0, y);
         Ok(())
     }
@@ -134,23 +129,9 @@ impl Replacement<'_> {
         self.op("ReduceSum", &[mask, axes], vec![int("keepdims", 0)])
     }
 
-    /// `x / sqrt(mean(x * x) + epsilon) * scale`
+    /// `x / sqrt(mean(x * x) + epsilon) * scale` of each row
     fn root_mean_square(&mut self, x: String, scale: String, epsilon: f32) -> String {
-        let square = self.op("Mul", &[x.clone(), x.clone()], vec![]);
-        let mean = if self.opset < 18 {
-            self.op(
-                "ReduceMean",
-                &[square],
-                vec![ints("axes", &[-1]), int("keepdims", 1)],
-            )
-        } else {
-            let axes = self.indices(&[-1]);
-            self.op("ReduceMean", &[square, axes], vec![int("keepdims", 1)])
-        };
-        let epsilon = self.constant(&[epsilon], vec![]);
-        let sum = self.op("Add", &[mean, epsilon], vec![]);
-        let root = self.op("Sqrt", &[sum], vec![]);
-        let y = self.op("Div", &[x, root], vec![]);
-        self.op("Mul", &[y, scale], vec![])
+        let attributes = vec![int("axis", -1), float("epsilon", epsilon)];
+        self.newer("RMSNormalization", &[x, scale], attributes)
     }
 }
