@@ -44,6 +44,16 @@ pub(crate) fn failed(error: Error) -> ServiceError {
     answer.caused_by(into_cause(error))
 }
 
+/// Why something is not computed, if the model or this runtime is to blame.
+pub(crate) fn refusal(error: &Error) -> Option<String> {
+    error.chain().find_map(|cause| {
+        let refusal = cause.downcast_ref::<Refusal>().map(ToString::to_string);
+        let limit = || cause.downcast_ref::<Limit>().map(ToString::to_string);
+        let unsupported = || cause.downcast_ref::<Unsupported>().map(ToString::to_string);
+        refusal.or_else(limit).or_else(unsupported)
+    })
+}
+
 /// Says which node cannot be computed, and whether another runtime may be able to.
 pub(crate) fn unprepared(error: Error, labels: &[String]) -> ServiceError {
     let chain = format!("{error:#}");

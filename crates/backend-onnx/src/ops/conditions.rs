@@ -62,15 +62,6 @@ pub(super) fn dropout(node: Attributes<'_>, opset: i64) -> Verdict {
     Ok(())
 }
 
-pub(super) fn dropout_inputs(node: Attributes<'_>, inputs: &[Fact]) -> Verdict {
-    let training = node.position(2).and_then(|place| inputs.get(place));
-    match training.map(Fact::integers) {
-        None => Ok(()),
-        Some(Some(training)) if training == [0] => Ok(()),
-        Some(_) => refuse("training mode is not supported; export the model for inference"),
-    }
-}
-
 /// Whether an equation makes sense.
 pub(super) fn einsum(node: Attributes<'_>, _: i64) -> Verdict {
     let equation = node.text("equation", "").replace(' ', "");

@@ -218,7 +218,6 @@ pub(super) static RULES: &[Rule] = &[
         .gives(Outputs::Optional)
         .takes(&["is_test", "ratio", "seed"])
         .when(when::dropout)
-        .given(when::dropout_inputs)
         .by(kept::dropout),
     op("DynamicQuantizeLinear")
         .gives(Outputs::Exactly(3))

@@ -197,7 +197,7 @@ impl Preparer {
             return Ok(Some((Step::Control(control), None)));
         }
         self.follow(node, &wires);
-        let direct = DirectNode::new(node, wires, &self.constants)?;
+        let direct = DirectNode::new(node, wires, &self.constants).with_context(|| node.name.clone())?;
         match direct.folded(&self.constants)? {
             Some(outputs) => self.constants.extend(outputs),
             None => return Ok(Some((Step::Node(direct), Some(node.clone())))),

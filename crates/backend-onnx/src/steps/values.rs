@@ -6,11 +6,7 @@ use oip_service::CancelToken;
 use oip_types::{ErrorCode, ServiceError};
 use onnx_kernels::prelude::*;
 
-use crate::{
-    cancelling,
-    faults::{BadInput, Refusal},
-    room::Room,
-};
+use crate::{cancelling, faults::BadInput, outcome, room::Room};
 
 /// Where a value is kept during a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -181,9 +177,9 @@ impl From<onnx_kernels::prelude::Error> for Failure {
         if cancelling::is_cancelled(&error) {
             return Self::Failed(ServiceError::new(ErrorCode::Cancelled, "cancelled"));
         }
-        match error.downcast_ref::<Refusal>() {
-            Some(refusal) => Self::Refused(ServiceError::invalid(refusal.to_string())),
-            None => Self::Failed(crate::outcome::failed(error)),
+        match outcome::refusal(&error) {
+            Some(reason) => Self::Refused(ServiceError::invalid(reason)),
+            None => Self::Failed(outcome::failed(error)),
         }
     }
 }

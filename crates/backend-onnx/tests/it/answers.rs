@@ -37,7 +37,7 @@ fn models_answer_as_recorded(runtime: Runtime) {
     assert!(wrong.is_empty(), "{runtime:?}: {wrong:#?}");
 }
 
-/// One plan serves all sizes of batches: rows that are asked for one by one are answered as they are together.
+/// One model takes batches of all sizes: rows that are asked for one by one are answered as they are together.
 #[test]
 fn rows_are_answered_alone_as_they_are_together() {
     for &runtime in runtimes() {

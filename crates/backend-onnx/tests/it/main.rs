@@ -9,9 +9,8 @@ mod extremes;
 mod fixtures;
 mod independence;
 mod onnx_runtime;
-mod plans;
 mod refusals;
-
+mod sizes;
 mod steps;
 mod support;
 mod values;

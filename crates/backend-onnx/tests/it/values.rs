@@ -93,20 +93,22 @@ fn sizes_beyond_32_bits_are_the_clients_mistake() {
     }
 }
 
-/// tract asserts that there is no such size.
 #[test]
-fn fewer_elements_than_none_are_the_clients_mistake() {
-    for count in ["-1", "-4611686018427387904"] {
+fn a_negative_count_of_elements_is_the_clients_mistake() {
+    for (count, expected) in [
+        ("-1", "-1 elements"),
+        (
+            "-4611686018427387904",
+            "a position of -4611686018427387904, expected at most",
+        ),
+    ] {
         let json = format!(
             r#"{{"inputs": [{{"name": "x", "shape": [3], "datatype": "FP32", "data": [1, 2, 3]}},
                             {{"name": "k", "shape": [1], "datatype": "INT64", "data": [{count}]}}]}}"#
         );
         let error = infer(&*Runtime::BuiltIn.model("top_k_of_chosen"), request(json)).unwrap_err();
         assert_eq!(error.code(), ErrorCode::InvalidArgument, "{}", error.report());
-        assert!(
-            error.to_string().contains(&format!("{count} elements")),
-            "{error}"
-        );
+        assert!(error.to_string().contains(expected), "{error}");
     }
 }
 
@@ -217,25 +219,23 @@ fn models_can_run_at_the_same_time() {
     }
 }
 
-/// Two dimensions below zero have a product above it: tract's product of matrices then read memory that was not there, and the
-/// process was gone.
+/// Two negative dimensions have a positive product.
 #[test]
 fn images_smaller_than_a_window_are_refused() {
     let model = Runtime::BuiltIn.model("window_of_any_image");
-    // Asked for again and again, a shape gets a plan of its own.
-    for _ in 0..5 {
-        for (height, width) in [(1, 1), (1, 2), (2, 1), (1, 6), (0, 0), (0, 6)] {
-            let error = infer(&*model, image(height, width)).unwrap_err();
-            assert_eq!(error.code(), ErrorCode::InvalidArgument, "{}", error.report());
-            let expected = "the inputs are too small for the model: a value between two operators would have a dimension of -";
-            assert!(error.to_string().contains(expected), "{error}");
-        }
-        let outputs = infer(&*model, image(3, 4)).unwrap();
-        assert_eq!(outputs[0].value.shape().dims(), [1, 64, 1, 2]);
+    for (height, width) in [(1, 1), (1, 2), (2, 1), (1, 6), (0, 0), (0, 6)] {
+        let error = infer(&*model, image(height, width)).unwrap_err();
+        assert_eq!(error.code(), ErrorCode::InvalidArgument, "{}", error.report());
+        let beyond = if height.min(width) == 0 { 3 } else { 2 };
+        let expected =
+            format!("too small for the model: a window of a convolution or pool reaches {beyond} beyond");
+        assert!(error.to_string().contains(&expected), "{error}");
     }
+    let outputs = infer(&*model, image(3, 4)).unwrap();
+    assert_eq!(outputs[0].value.shape().dims(), [1, 64, 1, 2]);
 }
 
-/// The error says how many channels the weights take. The metadata say what the file does, which configurations repeat.
+/// The error says how many channels the weights take. The metadata says what the file does, which configurations repeat.
 #[test]
 fn images_of_other_channels_are_refused() {
     let model = Runtime::BuiltIn.model("window_of_any_channels");
@@ -247,7 +247,7 @@ fn images_of_other_channels_are_refused() {
         (
             "window_of_any_channels",
             3,
-            "expected shape [1, 6, -1, -1], found [1, 3, 4, 4]",
+            "takes images of 6 channels, not of 3",
         ),
         ("window_of_two_images", 2, "takes images of 6 channels, not of 4"),
         ("window_of_two_images", 5, "takes images of 6 channels, not of 10"),
@@ -268,16 +268,14 @@ fn images_one_step_smaller_than_a_window_are_refused() {
     // By twos and rounded up, a window may reach one step less than another one beyond the image.
     for (name, sizes) in windows.chain([("max_pool_rounded_up", [(1, 1), (1, 4), (4, 1)])]) {
         let model = Runtime::BuiltIn.model(name);
-        for _ in 0..5 {
-            for (height, width) in sizes {
-                let error = infer(&*model, image(height, width)).unwrap_err();
-                assert_eq!(error.code(), ErrorCode::InvalidArgument, "{}", error.report());
-                let expected =
-                    "the inputs are too small for the model: a window of a convolution or pool reaches ";
-                assert!(error.to_string().contains(expected), "{name}: {error}");
-            }
-            infer(&*model, image(3, 3)).unwrap();
+        for (height, width) in sizes {
+            let error = infer(&*model, image(height, width)).unwrap_err();
+            assert_eq!(error.code(), ErrorCode::InvalidArgument, "{}", error.report());
+            let expected =
+                "the inputs are too small for the model: a window of a convolution or pool reaches ";
+            assert!(error.to_string().contains(expected), "{name}: {error}");
         }
+        infer(&*model, image(3, 3)).unwrap();
     }
 }
 
@@ -290,18 +288,15 @@ const POOLS: [&str; 5] = [
     "max_pool_rounded_up",
 ];
 
-/// tract cuts such windows off, and answers with numbers that no window has.
 #[test]
 fn images_smaller_than_a_pools_window_are_refused() {
     for name in POOLS {
         let model = Runtime::BuiltIn.model(name);
-        for _ in 0..5 {
-            for (height, width) in [(1, 1), (1, 5), (5, 1), (2, 1)] {
-                let error = infer(&*model, image(height, width)).unwrap_err();
-                assert_eq!(error.code(), ErrorCode::InvalidArgument, "{}", error.report());
-                let expected = "the inputs are too small for the model";
-                assert!(error.to_string().contains(expected), "{name}: {error}");
-            }
+        for (height, width) in [(1, 1), (1, 5), (5, 1), (2, 1)] {
+            let error = infer(&*model, image(height, width)).unwrap_err();
+            assert_eq!(error.code(), ErrorCode::InvalidArgument, "{}", error.report());
+            let expected = "the inputs are too small for the model";
+            assert!(error.to_string().contains(expected), "{name}: {error}");
         }
     }
 }
@@ -318,17 +313,14 @@ fn slices_smaller_than_a_window_are_refused() {
         let request = image(8, 8).with_input("starts", corner([0, 0]));
         request.with_input("ends", corner(ends))
     };
-    for _ in 0..5 {
-        for ends in [[1, 1], [0, 0], [1, 8], [8, 1], [2, 8], [8, 2]] {
-            let error = infer(&*model, part(ends)).unwrap_err();
-            assert_eq!(error.code(), ErrorCode::InvalidArgument, "{}", error.report());
-        }
-        let outputs = infer(&*model, part([4, 8])).unwrap();
-        assert_eq!(outputs[0].value.shape().dims(), [1, 64, 2, 6]);
+    for ends in [[1, 1], [0, 0], [1, 8], [8, 1], [2, 8], [8, 2]] {
+        let error = infer(&*model, part(ends)).unwrap_err();
+        assert_eq!(error.code(), ErrorCode::InvalidArgument, "{}", error.report());
     }
+    let outputs = infer(&*model, part([4, 8])).unwrap();
+    assert_eq!(outputs[0].value.shape().dims(), [1, 64, 2, 6]);
 }
 
-/// tract panics where a window has no pixels to look at.
 #[test]
 fn images_without_pixels_are_refused() {
     let model = Runtime::BuiltIn.model("pool_of_any_image");
@@ -342,7 +334,6 @@ fn images_without_pixels_are_refused() {
     assert_eq!(outputs[0].value.shape().dims(), [1, 3, 1, 1]);
 }
 
-/// A plan for all sizes takes two free batches for the same.
 #[test]
 fn batches_that_are_neither_the_same_nor_one_are_refused() {
     for name in ["batches_same", "batches_same_of_bytes", "batches_same_quantized"] {
@@ -358,18 +349,10 @@ fn batches_that_are_neither_the_same_nor_one_are_refused() {
                 .unwrap()
                 .into(),
         };
-        for _ in 0..5 {
-            let error = infer(&*model, request.clone()).unwrap_err();
-            assert_eq!(error.code(), ErrorCode::InvalidArgument, "{}", error.report());
-            let is_named = [
-                "multiplies 3 matrices with 2",
-                "in the same dimension",
-                "that they share",
-            ]
-            .iter()
-            .any(|reason| error.to_string().contains(reason));
-            assert!(is_named, "{name}: {error}");
-        }
+        let error = infer(&*model, request.clone()).unwrap_err();
+        assert_eq!(error.code(), ErrorCode::InvalidArgument, "{}", error.report());
+        let expected = "cannot broadcast the shapes [[3], [2]]";
+        assert!(error.to_string().contains(expected), "{name}: {error}");
     }
 }
 
@@ -396,20 +379,14 @@ fn values_that_do_not_fit_together_are_the_clients_mistake() {
             "integers_of_a_request" => matrix([2, 5], vec![1u8; 10]).into(),
             _ => matrix([2, 5], vec![1f32; 10]).into(),
         };
-        for _ in 0..3 {
-            let error = infer(&*model, request.clone()).unwrap_err();
-            assert_eq!(
-                error.code(),
-                ErrorCode::InvalidArgument,
-                "{name}: {}",
-                error.report()
-            );
-        }
+        let error = infer(&*model, request).unwrap_err();
+        let report = error.report();
+        assert_eq!(error.code(), ErrorCode::InvalidArgument, "{name}: {report}");
+        assert!(!report.contains("is not supported"), "{name}: {report}");
         infer(&*model, recorded_request(name)).unwrap();
     }
 }
 
-/// tract takes a factor that a branch gives for one that fits, and panics.
 #[test]
 fn a_branch_that_gives_no_factor_is_the_clients_mistake() {
     let model = Runtime::BuiltIn.model("branch_as_a_factor");
@@ -418,10 +395,11 @@ fn a_branch_that_gives_no_factor_is_the_clients_mistake() {
     request.inputs[0].value = matrix([2, 3], vec![1f32; 6]).into();
     let error = infer(&*model, request).unwrap_err();
     assert_eq!(error.code(), ErrorCode::InvalidArgument, "{}", error.report());
-    assert!(error.to_string().contains("two factors of a product"), "{error}");
+    let expected = "two factors of a product differ by 2 in a dimension that they share";
+    assert!(error.to_string().contains(expected), "{error}");
 }
 
-/// A condition without a value, which only the request makes so: tract reads what is not there.
+/// The request decides whether the condition has an element.
 #[test]
 fn a_branch_without_a_condition_is_the_clients_mistake() {
     let model = Runtime::BuiltIn.model("branch_by_chance");
@@ -431,10 +409,9 @@ fn a_branch_without_a_condition_is_the_clients_mistake() {
     request.inputs[0].value = nothing.unwrap().into();
     let error = infer(&*model, request).unwrap_err();
     assert_eq!(error.code(), ErrorCode::InvalidArgument, "{}", error.report());
-    assert!(
-        error.to_string().contains("no number stands where one is needed"),
-        "{error}"
-    );
+    let expected =
+        "node 'y' (If): the model cannot take these values: a condition of 0 elements, expected one";
+    assert!(error.to_string().contains(expected), "{error}");
 }
 
 fn matrix<T: tensor_core::Element>(dims: [u64; 2], elements: Vec<T>) -> tensor_core::Tensor {
@@ -533,16 +510,19 @@ fn refuses_each(requests: Vec<(&str, Vec<(&str, oip_types::TensorValue)>)>) {
             .iter()
             .map(|input| input.value.shape().to_string())
             .collect();
-        // Asked for again and again, a shape gets a plan of its own.
-        for _ in 0..3 {
-            match infer(&*model, request.clone()) {
-                Ok(outputs) => panic!("{name} of {shapes:?} gives {outputs:?}"),
-                Err(error) => assert_eq!(
+        match infer(&*model, request.clone()) {
+            Ok(outputs) => panic!("{name} of {shapes:?} gives {outputs:?}"),
+            Err(error) => {
+                let report = error.report();
+                assert_eq!(
                     error.code(),
                     ErrorCode::InvalidArgument,
-                    "{name} of {shapes:?}: {}",
-                    error.report()
-                ),
+                    "{name} of {shapes:?}: {report}"
+                );
+                assert!(
+                    !report.contains("is not supported"),
+                    "{name} of {shapes:?}: {report}"
+                );
             }
         }
         infer(&*model, recorded_request(name)).unwrap();
@@ -692,7 +672,7 @@ fn infinities_times_nothing_are_no_numbers() {
     }
 }
 
-/// ONNX rounds towards zero; the answer is the same for each request, whichever plan gives it.
+/// ONNX rounds towards zero.
 #[test]
 fn sizes_are_divided_as_numbers_are() {
     let model = Runtime::BuiltIn.model("sizes_divided");

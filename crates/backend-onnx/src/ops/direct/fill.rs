@@ -157,7 +157,7 @@ impl Compute for Expand {
     }
 }
 
-/// One number or text, repeated.
+/// One number, repeated.
 #[derive(Debug)]
 pub(super) struct ConstantOfShape(Arc<Tensor>);
 
@@ -171,6 +171,9 @@ impl ConstantOfShape {
                 "has a value of {} elements, expected 1",
                 value.len()
             )));
+        }
+        if value.element_type() == ElementType::String {
+            bail!(Refusal("has a string as its value, expected a number".to_owned()));
         }
         Ok(Self(Arc::new((*value).clone().into_shape(&[])?)))
     }
@@ -190,9 +193,7 @@ impl Compute for ConstantOfShape {
 
     fn run(&self, inputs: &mut ShortVec<Arc<Tensor>>) -> Result<ShortVec<Arc<Tensor>>> {
         let shape = sizes(&integers(&inputs[0])?)?;
-        texts::moved(&mut smallvec![self.0.clone()], |one| {
-            Ok(smallvec![Arc::new(repeated(&one[0], &shape)?)])
-        })
+        Ok(smallvec![Arc::new(repeated(&self.0, &shape)?)])
     }
 }
 
@@ -473,11 +474,7 @@ mod tests {
             one(&truth, &[Tensor::vector(&[2i64])]),
             Tensor::vector(&[true, true])
         );
-        let word = ConstantOfShape::of(Some(Arc::new(texts(&[1], &["a"])))).unwrap();
-        assert_eq!(
-            one(&word, &[Tensor::vector(&[2i64, 1])]),
-            texts(&[2, 1], &["a", "a"])
-        );
+        assert!(ConstantOfShape::of(Some(Arc::new(texts(&[1], &["a"])))).is_err());
         let zero = ConstantOfShape::of(None).unwrap();
         assert_eq!(one(&zero, &[Tensor::vector::<i64>(&[])]), Tensor::scalar(0.0f32));
         assert_eq!(one(&zero, &[Tensor::vector(&[0i64, 3])]).shape(), [0, 3]);

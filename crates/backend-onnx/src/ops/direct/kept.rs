@@ -6,7 +6,7 @@ use onnx_kernels::prelude::*;
 
 use super::compute::empty;
 use crate::{
-    faults::ensure_input,
+    faults::Unsupported,
     lowered::OnnxNode,
     ops::{
         attributes::Attributes,
@@ -60,6 +60,16 @@ impl Dropout {
 impl Compute for Dropout {
     fn outputs(&self, inputs: &[Fact]) -> Result<Option<Vec<Fact>>> {
         let input = inputs.first().context("expected an input")?;
+        let training = self
+            .training
+            .and_then(|place| inputs.get(place)?.constant.as_ref());
+        if let Some(training) = training {
+            let is_training = *elements::<bool>(training)? != [false];
+            if is_training {
+                let reason = "training mode is not supported; export the model for inference";
+                bail!(Unsupported::Here(reason.to_owned()));
+            }
+        }
         let mut outputs = vec![input.with(input.element_type)];
         if self.gives_mask {
             outputs.push(input.with(ElementType::Bool));
@@ -68,13 +78,6 @@ impl Compute for Dropout {
     }
 
     fn run(&self, inputs: &mut ShortVec<Arc<Tensor>>) -> Result<ShortVec<Arc<Tensor>>> {
-        if let Some(training) = self.training.and_then(|place| inputs.get(place)) {
-            let is_training = *elements::<bool>(training)? != [false];
-            ensure_input!(
-                !is_training,
-                "training mode is not supported; export the model for inference"
-            );
-        }
         let mut outputs: ShortVec<Arc<Tensor>> = smallvec![inputs.swap_remove(0)];
         if self.gives_mask {
             let mut mask = empty(ElementType::Bool, outputs[0].shape())?;
@@ -90,10 +93,7 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
     use super::*;
-    use crate::{
-        faults::BadInput,
-        ops::direct::texts::tests::{run, texts},
-    };
+    use crate::ops::direct::texts::tests::{run, texts};
 
     #[test]
     fn values_stay_and_masks_keep_everything() {
@@ -106,7 +106,8 @@ mod tests {
         let numbers = Tensor::vector(&[f32::INFINITY, -0.0]);
         let kept = run(&dropout, &[numbers.clone(), Tensor::scalar(false)]).unwrap();
         assert_eq!(kept, [numbers.clone(), Tensor::vector(&[true, true])]);
-        let error = run(&dropout, &[numbers, Tensor::scalar(true)]).unwrap_err();
-        assert!(error.is::<BadInput>(), "{error}");
+        let training = Fact::of_values(&[numbers, Tensor::scalar(true)].map(Arc::new));
+        let error = dropout.outputs(&training).unwrap_err();
+        assert!(error.is::<Unsupported>(), "{error}");
     }
 }
