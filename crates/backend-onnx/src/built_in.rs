@@ -2,25 +2,19 @@
 
 use oip_service::{CancelToken, LoadContext, Model, ModelSource, RowIndependence};
 use oip_types::{InferOutput, InferRequest, ModelMetadata, ServiceError};
-use onnx_graph::{
-    Signature,
-    expand::{self, Runtime},
-    proto::{self, ModelProto},
-    training,
-};
-use onnx_kernels::prelude::*;
+use onnx_graph::proto::ModelProto;
+use onnx_run::Session;
+use onnx_tensor::time_limit;
 use tensor_core::Quoted;
 
 use crate::{
-    configured_dims, convert,
+    configured_dims,
+    convert::{self, admit_input},
     dims::NamedDims,
     dtype,
+    ended::{cancellation, failed},
     file_error::refusal,
-    lower, ops,
     output_metadata::{self, Comparison},
-    size,
-    steps::{Failure, Steps},
-    time_limit,
 };
 
 /// The name of this runtime.
@@ -30,7 +24,7 @@ pub(crate) const BUILT_IN: &str = "built-in";
 pub(crate) struct OnnxModel {
     metadata: ModelMetadata,
     named_dims: NamedDims,
-    steps: Steps,
+    session: Session,
     comparison: Comparison,
     rows: RowIndependence,
 }
@@ -42,25 +36,13 @@ impl OnnxModel {
         cx: &LoadContext,
     ) -> Result<Self, ServiceError> {
         let _limit = time_limit::until(cx.deadline);
-        let runtime = Runtime {
-            has_attribute: ops::has_attribute,
-        };
-        let expanded = expand::expanded(model, &runtime).map_err(refusal)?;
-        let model = expanded.as_ref().unwrap_or(model);
-        // Functions may have been given attributes.
-        training::refuse(model).map_err(refusal)?;
-        let graph = model
-            .graph
-            .as_ref()
-            .ok_or_else(|| ServiceError::invalid(proto::DAMAGED))?;
-        let mut signature = Signature::of(model).map_err(refusal)?;
-        configured_dims::fix(&mut signature, cx).map_err(refusal)?;
+        let session = Session::prepare(model, |signature| configured_dims::fix(signature, cx));
+        let session = session.map_err(refusal)?;
+        let signature = session.signature();
         let named_dims = NamedDims::of(&signature.inputs);
         let inputs = signature.inputs.iter().map(output_metadata::of_input);
         let inputs = inputs.collect::<Result<_, _>>()?;
-        let lowered = lower::lower(graph, &signature.opsets)?;
-        let steps = Steps::new(signature, lowered)?;
-        let outputs = steps.signature().outputs.iter().zip(steps.outputs());
+        let outputs = signature.outputs.iter().zip(session.outputs());
         let outputs = outputs.map(|(port, fact)| output_metadata::of_known(port, fact));
         let outputs = outputs.collect::<Result<_, _>>()?;
         let metadata = ModelMetadata::new(source.name.clone(), "onnx_onnxv1", inputs, outputs)
@@ -68,7 +50,7 @@ impl OnnxModel {
         Ok(Self {
             metadata,
             named_dims,
-            steps,
+            session,
             comparison: Comparison::default(),
             rows: RowIndependence::default(),
         })
@@ -95,7 +77,7 @@ impl Model for OnnxModel {
 
     /// Never with loops or sizes that depend on values.
     fn is_bounded(&self, _rows: u64) -> bool {
-        self.steps.is_bounded()
+        self.session.is_bounded()
     }
 
     fn infer(
@@ -103,18 +85,19 @@ impl Model for OnnxModel {
         mut request: InferRequest,
         cancel: &CancelToken,
     ) -> Result<Vec<InferOutput>, ServiceError> {
-        let mut inputs: ShortVec<Arc<Tensor>> = ShortVec::new();
+        let mut inputs = Vec::with_capacity(self.metadata.inputs.len());
         let mut shapes = Vec::with_capacity(self.metadata.inputs.len());
         for input in &self.metadata.inputs {
             let value = request.take_input(&input.name)?;
             shapes.push(value.shape().clone());
-            let tensor = size::admit_input(&value)
+            let tensor = admit_input(&value)
                 .and_then(|()| convert::to_input(&value))
                 .map_err(|error| error.within(format!("input {}", Quoted(&input.name))))?;
-            inputs.push(tensor.into());
+            inputs.push(tensor);
         }
         self.named_dims.check(&shapes)?;
-        let outputs = self.steps.run(inputs, cancel).map_err(Failure::answer)?;
+        let outputs = self.session.run_until(inputs, &cancellation(cancel));
+        let outputs = outputs.map_err(|error| failed(error, cancel))?;
         let named = self.metadata.outputs.iter().zip(outputs);
         let outputs = named.map(|(output, value)| {
             output_metadata::check_type(&output.name, output.datatype, dtype::served(value.element_type()))?;

@@ -3,7 +3,10 @@
 use std::sync::Arc;
 
 use oip_types::{BytesTensor, ServiceError, TensorValue};
-use onnx_kernels::Tensor;
+use onnx_tensor::{
+    Tensor,
+    size::{MAX_BYTES, MAX_EMPTY_BYTES},
+};
 use tensor_core::{Shape, TensorSpec};
 
 use crate::dtype;
@@ -20,6 +23,28 @@ pub(crate) fn to_input(value: &TensorValue) -> Result<Tensor, ServiceError> {
                 .map_err(|error| failed("it does not fit", error))
         }
     }
+}
+
+/// Refuses a request's input before anything is made of it. A dimension of nothing hides how large the others are.
+pub fn admit_input(value: &TensorValue) -> Result<(), ServiceError> {
+    let element = value.datatype().dtype().map_or(1, |dtype| dtype.size() as u64);
+    let sizes = value.shape().dims().iter().map(|&dim| dim.max(1));
+    let bytes = sizes.fold(element, u64::saturating_mul);
+    let limit = match value.shape().dims().contains(&0) {
+        true => MAX_EMPTY_BYTES,
+        false => MAX_BYTES,
+    };
+    if bytes <= limit {
+        return Ok(());
+    }
+    let (shape, mib) = (value.shape(), limit >> 20);
+    let size = match bytes {
+        u64::MAX => "more bytes than can be counted".to_owned(),
+        bytes => format!("{} MiB", bytes >> 20),
+    };
+    Err(ServiceError::invalid(format!(
+        "dimensions {shape} stand for {size}, the limit is {mib} MiB"
+    )))
 }
 
 /// An output as it leaves: the memory of the tensor, unless it is strings.
@@ -58,4 +83,21 @@ fn to_strings(tensor: &BytesTensor, dims: &[usize]) -> Result<Tensor, ServiceErr
 
 fn failed(reason: &str, cause: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> ServiceError {
     ServiceError::internal(format!("a tensor could not be converted: {reason}")).caused_by(cause)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_costs_its_sender_nothing_is_small() {
+        let admits = |dims: &[u64]| {
+            let shape = tensor_core::Shape::new(dims).expect("a shape");
+            let value = tensor_core::Tensor::from_vec(shape, Vec::<f32>::new()).expect("a tensor");
+            admit_input(&value.into()).map_err(|error| error.to_string())
+        };
+        assert_eq!(admits(&[0, 3, 4096, 4096]), Ok(()));
+        let error = "dimensions [0, 8388608, 16] stand for 512 MiB, the limit is 256 MiB";
+        assert_eq!(admits(&[0, 1 << 23, 16]), Err(error.to_owned()));
+    }
 }

@@ -2,8 +2,7 @@
 
 use oip_types::DataType;
 use onnx_graph::ElementType as FileType;
-use onnx_kernels::ElementType;
-use tensor_core::DType;
+use onnx_tensor::ElementType;
 
 /// The protocol's datatype.
 pub(crate) fn of(element_type: FileType) -> DataType {
@@ -15,23 +14,9 @@ pub(crate) fn of(element_type: FileType) -> DataType {
 
 /// The type that a datatype is computed in, `None` for BF16 and others that are not computed.
 pub(crate) fn computed(datatype: DataType) -> Option<ElementType> {
-    Some(match datatype {
-        DataType::Bytes => ElementType::String,
-        DataType::Fixed(dtype) => match dtype {
-            DType::Bool => ElementType::Bool,
-            DType::U8 => ElementType::U8,
-            DType::U16 => ElementType::U16,
-            DType::U32 => ElementType::U32,
-            DType::U64 => ElementType::U64,
-            DType::I8 => ElementType::I8,
-            DType::I16 => ElementType::I16,
-            DType::I32 => ElementType::I32,
-            DType::I64 => ElementType::I64,
-            DType::F16 => ElementType::F16,
-            DType::F32 => ElementType::F32,
-            DType::F64 => ElementType::F64,
-            _ => return None,
-        },
+    onnx_run::computed(match datatype {
+        DataType::Bytes => FileType::String,
+        DataType::Fixed(dtype) => FileType::Fixed(dtype),
     })
 }
 

@@ -13,7 +13,10 @@ pub(crate) fn refusal(error: Error) -> ServiceError {
             Some(source) => refusal.caused_by(source),
             None => refusal,
         },
-        ErrorKind::Unsupported => refusal.caused_by(RuntimeLimit::Unsupported),
+        ErrorKind::Unsupported => refusal.caused_by(match error.into_source() {
+            Some(source) => RuntimeLimit::Unexplained(source),
+            None => RuntimeLimit::Unsupported,
+        }),
         ErrorKind::UnsupportedAnywhere => refusal.caused_by(RuntimeLimit::Everybodys),
     }
 }

@@ -30,33 +30,19 @@
 //! ```
 
 mod built_in;
-mod cancelling;
 mod configured_dims;
 mod convert;
 mod dims;
 mod dtype;
-mod faults;
+mod ended;
 mod file_error;
 #[cfg(test)]
 #[path = "../tests/it/fixtures.rs"]
 mod fixtures;
-mod input_check;
-mod lower;
-mod lowered;
-#[cfg(test)]
-mod made_up;
-mod ml;
 mod model;
 mod onnx_runtime;
-mod ops;
-mod other_runtime;
-mod outcome;
 mod output_metadata;
-mod room;
 mod runtime_limit;
-mod size;
-mod steps;
-mod time_limit;
 
 pub use model::OnnxBackend;
 pub use onnx_runtime::OnnxRuntime;

@@ -6,7 +6,9 @@ use oip_types::{DataType, InferOutput, ModelMetadata, ServiceError, ShapePattern
 use onnx_graph::{Dim, Port};
 use tensor_core::Quoted;
 
-use crate::{dtype, ops::Fact};
+use onnx_tensor::operator::Fact;
+
+use crate::dtype;
 
 /// What answers are compared with, so that the log says once where the metadata is wrong about a shape.
 #[derive(Debug, Default)]

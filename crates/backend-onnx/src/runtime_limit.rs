@@ -5,7 +5,7 @@ use std::{error::Error, fmt};
 use oip_types::ServiceError;
 use onnx_graph::{proto::ModelProto, structure};
 
-use crate::other_runtime;
+use onnx_graph::other_runtime;
 
 /// The cause of an error for which not the file is to blame but this runtime.
 #[derive(Debug)]

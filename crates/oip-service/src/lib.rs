@@ -80,7 +80,6 @@ mod extended;
 pub mod extensions;
 mod grant;
 mod lease;
-mod memory;
 mod model;
 mod notes;
 mod others;
@@ -110,7 +109,6 @@ pub use extended::Extended;
 
 pub use grant::{Grant, Rights};
 pub use lease::{Charge, Lease};
-pub use memory::{available_memory, memory_limit, private_memory};
 pub use model::{
     Backend, Begun, ConfiguredTensors, InputDims, JoinedAnswer, LoadContext, Model, ModelDefaults,
     ModelSource, NeedsProcess, RestOfRun,
@@ -124,3 +122,4 @@ pub use row_independence::{IndependentRows, RowIndependence};
 pub use service::{InferenceService, Readiness, RequestContext};
 pub use shared_inputs::SharedInputs;
 pub use time_limits::TimeLimits;
+pub use system_memory::{available_memory, memory_limit, private_memory};

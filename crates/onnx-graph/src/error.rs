@@ -37,7 +37,9 @@ pub enum ErrorKind {
 }
 
 impl Error {
-    pub(crate) fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+    /// An error of a kind.
+    #[must_use]
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Self(Box::new(Inner {
             kind,
             message: message.into(),
@@ -45,17 +47,22 @@ impl Error {
         }))
     }
 
-    pub(crate) fn invalid(message: impl Into<String>) -> Self {
+    /// An error of the kind [`ErrorKind::Invalid`].
+    #[must_use]
+    pub fn invalid(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Invalid, message)
     }
 
     /// Puts `context: ` before the message.
-    pub(crate) fn within(mut self, context: impl fmt::Display) -> Self {
+    #[must_use]
+    pub fn within(mut self, context: impl fmt::Display) -> Self {
         self.0.message = format!("{context}: {}", self.0.message);
         self
     }
 
-    pub(crate) fn caused_by(mut self, source: impl Into<Source>) -> Self {
+    /// Adds what caused it.
+    #[must_use]
+    pub fn caused_by(mut self, source: impl Into<Source>) -> Self {
         self.0.source = Some(source.into());
         self
     }

@@ -35,6 +35,7 @@ pub mod external;
 pub mod independence;
 pub mod operators;
 mod other_formats;
+pub mod other_runtime;
 mod payload;
 pub mod proto;
 pub mod rewrite;

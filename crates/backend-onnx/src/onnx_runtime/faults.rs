@@ -2,12 +2,10 @@
 
 use oip_service::CancelToken;
 use oip_types::{ByteSize, ErrorCode, ServiceError};
+use onnx_tensor::size::{MAX_BYTES, gib};
 
 use super::{library, traps::Guards};
-use crate::{
-    outcome::ended,
-    size::{MAX_BYTES, gib},
-};
+use crate::ended::ended;
 
 /// The error of a run, as the client's fault where it is.
 pub(super) fn failed(error: ort::Error, guards: &Guards, cancel: &CancelToken) -> ServiceError {

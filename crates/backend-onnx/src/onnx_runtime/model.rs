@@ -24,12 +24,12 @@ use super::{
 };
 use crate::{
     built_in::OnnxModel,
+    convert::admit_input,
     dims::NamedDims,
     dtype,
+    ended::ended,
     file_error::refusal,
-    outcome::ended,
     output_metadata::{Comparison, pattern},
-    size::admit_input,
 };
 
 /// A model that ONNX Runtime runs.

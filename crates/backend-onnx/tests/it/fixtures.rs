@@ -14,7 +14,7 @@ use std::{
 /// All files by name, those of the folders and those beside them.
 pub(crate) static FILES: LazyLock<BTreeMap<String, PathBuf>> = LazyLock::new(|| {
     let mut files = BTreeMap::new();
-    let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
+    let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("../backend-onnx/tests/fixtures");
     for path in entries(&top) {
         let inner = if path.is_dir() { entries(&path) } else { vec![path] };
         for path in inner {

@@ -1,0 +1,51 @@
+//! Why a run ended early, and who asks.
+
+use std::sync::Arc;
+
+use oip_service::CancelToken;
+use oip_types::{ErrorCode, ServiceError};
+use onnx_run::{RunError, RunErrorKind};
+use onnx_tensor::cancelling::Cancellation;
+
+/// Lets operators look at the token of a request.
+struct Token(CancelToken);
+
+impl Cancellation for Token {
+    fn is_cancelled(&self) -> bool {
+        self.0.is_cancelled()
+    }
+}
+
+/// A request's token as operators see it.
+pub(crate) fn cancellation(token: &CancelToken) -> Arc<dyn Cancellation> {
+    Arc::new(Token(token.clone()))
+}
+
+/// The error of a run that ended early.
+pub(crate) fn ended(cancel: &CancelToken) -> ServiceError {
+    match cancel.is_expired() {
+        true => ServiceError::new(
+            ErrorCode::DeadlineExceeded,
+            "the deadline passed while the model ran",
+        ),
+        false => ServiceError::new(
+            ErrorCode::Cancelled,
+            "the request was cancelled while the model ran",
+        ),
+    }
+}
+
+/// The error of a run as clients see it.
+pub(crate) fn failed(error: RunError, cancel: &CancelToken) -> ServiceError {
+    let code = match error.kind() {
+        RunErrorKind::Cancelled => return ended(cancel),
+        RunErrorKind::InvalidInput => ErrorCode::InvalidArgument,
+        RunErrorKind::NoMemory => ErrorCode::Overloaded,
+        _ => ErrorCode::Internal,
+    };
+    let failed = ServiceError::new(code, error.to_string());
+    match error.into_source() {
+        Some(source) => failed.caused_by(source),
+        None => failed,
+    }
+}

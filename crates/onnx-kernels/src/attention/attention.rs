@@ -1,0 +1,525 @@
+//! `Attention` of ONNX: what rows of numbers, the queries, have to do with others, the keys, and the values that these weigh.
+
+use std::sync::Arc;
+
+use onnx_gemm::gemm_nt;
+use onnx_tensor::prelude::*;
+
+use crate::norm::softmax;
+use onnx_tensor::{
+    cancelling::Pace,
+    faults::{BadInput, Limit, Unsupported, ensure_input},
+    node::Node,
+    operator::Compute,
+    size,
+};
+use onnx_tensor::{
+    elements::{elements, tensor},
+    node::Attributes,
+    operator::{Fact, Kernel, kernel},
+};
+
+pub fn attention(node: &Node) -> Result<Box<dyn Compute>> {
+    let attributes = Attributes(node);
+    let heads = |name: &str| -> Result<Option<usize>> {
+        match attributes.int(name, 0) {
+            0 => Ok(None),
+            heads => {
+                let heads = usize::try_from(heads).ok().filter(|&heads| heads < 1 << 24);
+                Ok(Some(
+                    heads.with_context(|| format!("{name} must be a small number"))?,
+                ))
+            }
+        }
+    };
+    let mode = attributes.int("qk_matmul_output_mode", 0);
+    if !matches!(attributes.int("softmax_precision", 1), 1 | 10 | 16) {
+        bail!(Unsupported::Here(
+            "this softmax_precision is not supported, only FP32 and FP16".to_owned()
+        ));
+    }
+    let scores = match mode {
+        0 => Scores::Products,
+        1 => Scores::Capped,
+        2 => Scores::Masked,
+        3 => Scores::Weights,
+        other => bail!(Unsupported::Anywhere(format!(
+            "scores of mode {other} are not supported"
+        ))),
+    };
+    ensure!(
+        attributes.has_input(4) == attributes.has_input(5),
+        "past_key and past_value must both be given"
+    );
+    // Implementations disagree where the last query stands then.
+    if attributes.has_input(6) && (attributes.int("is_causal", 0) != 0 || attributes.has_input(4)) {
+        bail!(Unsupported::Here(
+            "nonpad_kv_seqlen together with is_causal or past_key is not supported".to_owned()
+        ));
+    }
+    Ok(kernel(Attention {
+        heads: [heads("q_num_heads")?, heads("kv_num_heads")?],
+        is_causal: attributes.int("is_causal", 0) != 0,
+        scale: attributes.get("scale").map(|scale| scale.f),
+        cap: attributes.float("softcap", 0.0),
+        scores,
+        outputs: (0..4)
+            .rposition(|output| attributes.has_output(output))
+            .map_or(1, |last| last + 1),
+        mask: attributes.position(3),
+        past: attributes.position(4).zip(attributes.position(5)),
+        lengths: attributes.position(6),
+    }))
+}
+
+/// Which step's scores are given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Scores {
+    Products,
+    Capped,
+    Masked,
+    Weights,
+}
+
+#[derive(Debug)]
+struct Attention {
+    /// Of queries, and of keys and values, where these come in rows of all heads.
+    heads: [Option<usize>; 2],
+    is_causal: bool,
+    scale: Option<f32>,
+    /// What scores tend to, 0 for no limit.
+    cap: f32,
+    scores: Scores,
+    outputs: usize,
+    mask: Option<usize>,
+    past: Option<(usize, usize)>,
+    /// How many keys each batch has.
+    lengths: Option<usize>,
+}
+
+/// Batch, heads, rows, and numbers of a head.
+type Dims = [Dim; 4];
+
+impl Attention {
+    fn dims(&self, fact: &Fact, heads: Option<usize>) -> Result<Dims> {
+        match (&*fact.shape, heads) {
+            ([batch, heads, rows, width], _) => {
+                Ok([batch.clone(), heads.clone(), rows.clone(), width.clone()])
+            }
+            ([batch, rows, numbers], Some(heads)) => {
+                let numbers = numbers.to_usize().filter(|numbers| numbers % heads == 0);
+                let Some(numbers) = numbers else {
+                    bail!(Limit(
+                        "needs rows whose length is known and fits its heads".to_owned()
+                    ));
+                };
+                Ok([
+                    batch.clone(),
+                    heads.to_dim(),
+                    rows.clone(),
+                    (numbers / heads).to_dim(),
+                ])
+            }
+            (shape, _) => bail!("a value of {} dimensions", shape.len()),
+        }
+    }
+}
+
+impl Kernel for Attention {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
+        let [queries, keys, values, ..] = inputs else {
+            bail!("expected 3 inputs or more, found {}", inputs.len());
+        };
+        let floats = [queries, keys, values].into_iter().chain(
+            self.past
+                .iter()
+                .flat_map(|&(key, value)| [&inputs[key], &inputs[value]]),
+        );
+        let mut others = floats
+            .into_iter()
+            .filter(|fact| fact.element_type != ElementType::F32);
+        if let Some(other) = others.next() {
+            bail!(Unsupported::but_for_fp64(
+                other.element_type,
+                "is supported for FP32 only"
+            ));
+        }
+        if let Some(mask) = self.mask.map(|place| &inputs[place]) {
+            let is_known = matches!(mask.element_type, ElementType::F32 | ElementType::Bool);
+            ensure!(
+                is_known && (2..=4).contains(&mask.rank()),
+                "attn_mask must be FP32 or BOOL with 2 to 4 dimensions"
+            );
+        }
+        if let Some((key, value)) = self.past
+            && [key, value].iter().any(|&place| inputs[place].rank() != 4)
+        {
+            bail!(Limit("needs past_key and past_value of 4 dimensions".to_owned()));
+        }
+        let is_in_rows = queries.rank() == 3;
+        let [batch, heads, rows, _] = self.dims(queries, self.heads[0])?;
+        let [_, shared, added, key_width] = self.dims(keys, self.heads[1])?;
+        let [.., width] = self.dims(values, self.heads[1])?;
+        let past = match self.past {
+            Some((key, _)) => inputs[key]
+                .shape
+                .get(2)
+                .context("earlier keys of fewer dimensions")?
+                .clone(),
+            None => 0.to_dim(),
+        };
+        let total = past + added;
+        let output: ShortVec<Dim> = match is_in_rows {
+            true => smallvec![batch.clone(), rows.clone(), heads.clone() * width.clone()],
+            false => smallvec![batch.clone(), heads.clone(), rows.clone(), width.clone()],
+        };
+        let kept = |width: Dim| [batch.clone(), shared.clone(), total.clone(), width];
+        let mut facts = vec![
+            Fact::new(ElementType::F32, output),
+            Fact::new(ElementType::F32, kept(key_width)),
+            Fact::new(ElementType::F32, kept(width)),
+            Fact::new(ElementType::F32, [batch.clone(), heads, rows, total.clone()]),
+        ];
+        facts.truncate(self.outputs);
+        Ok(facts)
+    }
+
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
+        let queries = Part::of(&inputs[0], self.heads[0])?;
+        let mut keys = Part::of(&inputs[1], self.heads[1])?;
+        let mut values = Part::of(&inputs[2], self.heads[1])?;
+        let mut past = 0;
+        if let Some((key, value)) = self.past {
+            (past, keys, values) = (
+                inputs[key].shape()[2],
+                keys.behind(&inputs[key])?,
+                values.behind(&inputs[value])?,
+            );
+        }
+        let [batch, heads, rows, depth] = queries.dims;
+        let [_, shared, total, width] = values.dims;
+        ensure_input!(
+            keys.dims == [batch, shared, total, depth]
+                && values.dims[0] == batch
+                && shared > 0
+                && heads % shared == 0,
+            "queries of {:?}, keys of {:?} and values of {:?} do not fit together",
+            queries.dims,
+            keys.dims,
+            values.dims
+        );
+        let mask = match self.mask {
+            Some(place) => Some(Mask::of(&inputs[place], [batch, heads, rows, total])?),
+            None => None,
+        };
+        let lengths = match self.lengths {
+            Some(place) => {
+                let lengths = inputs[place].cast_to::<i64>()?;
+                let lengths = elements::<i64>(&lengths)?;
+                let is_length = |&length: &i64| (0..=total as i64).contains(&length);
+                ensure_input!(
+                    lengths.len() == batch && lengths.iter().all(is_length),
+                    "the numbers of keys {lengths:?} of {batch} batches with {total}"
+                );
+                Some(lengths.to_vec())
+            }
+            None => None,
+        };
+        let wants_scores = self.outputs > 3;
+        if wants_scores {
+            size::admit_shape(ElementType::F32, &[batch, heads, rows, total])?;
+        }
+        ensure_input!(depth > 0, "queries of heads without numbers");
+        let mut scores_made: Vec<f32> = Vec::new();
+        let mut made = vec![0.0; batch * heads * rows * width];
+        let scale = self.scale.unwrap_or_else(|| 1.0 / (depth as f32).sqrt());
+        let mut work = Work::new(rows, total, width, depth);
+        for index in 0..batch * heads {
+            let (batch, head) = (index / heads, index % heads);
+            let from = batch * shared + head / (heads / shared);
+            let limit = lengths.as_ref().map_or(total, |lengths| lengths[batch] as usize);
+            let mut give = |step: Scores, scores: &[f32]| {
+                if wants_scores && self.scores == step {
+                    scores_made.extend_from_slice(scores);
+                }
+            };
+            work.take_values(values.head(from));
+            for first in (0..rows).step_by(work.rows) {
+                let count = work.rows.min(rows - first);
+                let queries = &queries.head(index)[first * depth..][..count * depth];
+                work.products(queries, keys.head(from), scale)?;
+                give(Scores::Products, &work.scores);
+                work.cap(self.cap);
+                give(Scores::Capped, &work.scores);
+                if let Some(mask) = &mask {
+                    mask.add([batch, head, first], &mut work.scores);
+                }
+                for (row, scores) in work.scores.chunks_exact_mut(total.max(1)).enumerate() {
+                    let end = if self.is_causal {
+                        past + first + row + 1
+                    } else {
+                        total
+                    };
+                    scores[limit.min(end).min(total)..].fill(LEAST);
+                }
+                give(Scores::Masked, &work.scores);
+                work.weigh(None)?;
+                give(Scores::Weights, &work.scores);
+                let at = (index * rows + first) * width;
+                work.sums(&mut made[at..at + count * width])?;
+            }
+        }
+        let [batch, heads, ..] = queries.dims;
+        let output = match inputs[0].rank() {
+            3 => tensor(
+                &[batch, rows, heads * width],
+                swapped(&made, [batch, heads, rows, width]),
+            )?,
+            _ => tensor(&[batch, heads, rows, width], made)?,
+        };
+        let mut outputs = smallvec![output];
+        if self.outputs > 1 {
+            outputs.push(tensor(&keys.dims, keys.numbers)?);
+        }
+        if self.outputs > 2 {
+            outputs.push(tensor(&values.dims, values.numbers)?);
+        }
+        if wants_scores {
+            outputs.push(tensor(&[batch, heads, rows, total], scores_made)?);
+        }
+        Ok(outputs)
+    }
+}
+
+/// The score of a masked key, as in ONNX Runtime.
+pub(crate) const LEAST: f32 = f32::MIN;
+
+/// Queries, keys or values by head.
+pub(crate) struct Part {
+    /// Batch, heads, rows, and numbers of a head.
+    pub(crate) dims: [usize; 4],
+    pub(crate) numbers: Vec<f32>,
+}
+
+impl Part {
+    fn of(given: &Tensor, heads: Option<usize>) -> Result<Self> {
+        let numbers = elements::<f32>(given)?;
+        match (given.shape(), heads) {
+            (&[batch, heads, rows, width], _) => Ok(Self {
+                dims: [batch, heads, rows, width],
+                numbers: numbers.to_vec(),
+            }),
+            (&[batch, rows, length], Some(heads)) => {
+                ensure_input!(length % heads == 0, "rows of {length} numbers for {heads} heads");
+                let width = length / heads;
+                Ok(Self {
+                    dims: [batch, heads, rows, width],
+                    numbers: swapped(numbers, [batch, rows, heads, width]),
+                })
+            }
+            (shape, _) => bail!("a value of {} dimensions", shape.len()),
+        }
+    }
+
+    /// These behind earlier ones.
+    fn behind(self, past: &Tensor) -> Result<Self> {
+        let [batch, heads, rows, width] = self.dims;
+        let before = match past.shape() {
+            &[b, h, before, w] if [b, h, w] == [batch, heads, width] => before,
+            shape => bail!(BadInput(format!(
+                "earlier keys or values of {shape:?} before {:?}",
+                self.dims
+            ))),
+        };
+        let past = elements::<f32>(past)?;
+        let mut numbers = Vec::with_capacity(past.len() + self.numbers.len());
+        for index in 0..batch * heads {
+            numbers.extend_from_slice(&past[index * before * width..][..before * width]);
+            numbers.extend_from_slice(&self.numbers[index * rows * width..][..rows * width]);
+        }
+        Ok(Self {
+            dims: [batch, heads, before + rows, width],
+            numbers,
+        })
+    }
+
+    /// The rows of one head, counted over all batches.
+    pub(crate) fn head(&self, index: usize) -> &[f32] {
+        let size = self.dims[2] * self.dims[3];
+        &self.numbers[index * size..][..size]
+    }
+}
+
+/// The second and the third dimension the other way round.
+pub(crate) fn swapped(numbers: &[f32], [batch, second, third, width]: [usize; 4]) -> Vec<f32> {
+    let mut made = Vec::with_capacity(numbers.len());
+    for batch in 0..batch {
+        for at in 0..third {
+            for row in 0..second {
+                made.extend_from_slice(&numbers[((batch * second + row) * third + at) * width..][..width]);
+            }
+        }
+    }
+    made
+}
+
+/// What is added to scores, for any batch, head and row or for some.
+pub(crate) struct Mask {
+    numbers: Vec<f32>,
+    dims: [usize; 4],
+}
+
+impl Mask {
+    pub(crate) fn of(given: &Tensor, scores: [usize; 4]) -> Result<Self> {
+        let mut dims = [1; 4];
+        let shape = given.shape();
+        ensure_input!(
+            shape.len() <= 4,
+            "a mask of {} dimensions, expected 4 at most",
+            shape.len()
+        );
+        dims[4 - shape.len().min(4)..].copy_from_slice(&shape[shape.len().saturating_sub(4)..]);
+        let fits = dims
+            .iter()
+            .zip(&scores)
+            .take(3)
+            .all(|(&dim, &score)| dim == score || dim == 1);
+        ensure_input!(
+            fits && dims[3] == scores[3],
+            "a mask of {shape:?} for scores of {scores:?}"
+        );
+        let numbers = match given.element_type() {
+            ElementType::Bool => {
+                size::admit_now((given.len() * size_of::<f32>()) as u64)?;
+                let chosen = elements::<bool>(given)?.iter();
+                chosen
+                    .map(|&is_chosen| if is_chosen { 0.0 } else { f32::NEG_INFINITY })
+                    .collect()
+            }
+            _ => elements::<f32>(given)?.to_vec(),
+        };
+        Ok(Self { numbers, dims })
+    }
+
+    /// Adds it to the scores of some rows of a batch and a head, from one on.
+    pub(crate) fn add(&self, [batch, head, first]: [usize; 3], scores: &mut [f32]) {
+        let [batches, heads, rows, total] = self.dims;
+        let place = |at: usize, count: usize| if count == 1 { 0 } else { at };
+        let start = (place(batch, batches) * heads + place(head, heads)) * rows;
+        for (row, scores) in scores.chunks_exact_mut(total.max(1)).enumerate() {
+            let added = &self.numbers[(start + place(first + row, rows)) * total..][..total];
+            for (score, added) in scores.iter_mut().zip(added) {
+                // No infinity, so that a row of which nothing counts is not one of NaN.
+                let sum = *score + added;
+                *score = if sum < LEAST { LEAST } else { sum };
+            }
+        }
+    }
+}
+
+/// The scores of some queries of a head, and what they take on the way.
+pub(crate) struct Work {
+    pub(crate) scores: Vec<f32>,
+    /// The most queries at a time.
+    pub(crate) rows: usize,
+    total: usize,
+    width: usize,
+    depth: usize,
+    scaled: Vec<f32>,
+    turned: Vec<f32>,
+    pace: Pace,
+}
+
+/// Scores that are in memory at the same time, where one query has not more.
+const MAX_SCORES: usize = 1 << 22;
+
+impl Work {
+    pub(crate) fn new(rows: usize, total: usize, width: usize, depth: usize) -> Self {
+        let rows = rows.min(MAX_SCORES / total.max(1)).max(1);
+        Self {
+            scores: Vec::new(),
+            rows,
+            total,
+            width,
+            depth,
+            scaled: Vec::new(),
+            turned: vec![0.0; total * width],
+            pace: Pace::default(),
+        }
+    }
+
+    /// The products of each query with each key.
+    pub(crate) fn products(&mut self, queries: &[f32], keys: &[f32], scale: f32) -> Result<()> {
+        let rows = queries.len() / self.depth.max(1);
+        self.scaled.clear();
+        self.scaled.extend(queries.iter().map(|x| x * scale));
+        self.scores.resize(rows * self.total, 0.0);
+        let sizes = [rows, self.depth, self.total];
+        gemm_nt(
+            &self.scaled,
+            &keys[..self.total * self.depth],
+            sizes,
+            &mut self.scores,
+            &mut self.pace,
+        )
+    }
+
+    pub(crate) fn cap(&mut self, cap: f32) {
+        if cap > 0.0 {
+            self.scores
+                .iter_mut()
+                .for_each(|score| *score = (*score / cap).tanh() * cap);
+        }
+    }
+
+    /// Scores as weights, beside one more score that weighs no value. A row of which nothing counts weighs nothing.
+    pub(crate) fn weigh(&mut self, sink: Option<f32>) -> Result<()> {
+        let total = self.total.max(1);
+        let counts: Vec<f32> = self
+            .scores
+            .chunks_exact(total)
+            .map(|row| {
+                let most = row
+                    .iter()
+                    .fold(LEAST, |most, &score| if score <= most { most } else { score });
+                let Some(sink) = sink else {
+                    return if most > LEAST || most.is_nan() { 1.0 } else { 0.0 };
+                };
+                // What the others are of all.
+                let (most, sum) = row.iter().fold((most.max(sink), 0.0f32), |(most, sum), score| {
+                    (most, sum + (score - most).exp())
+                });
+                sum / (sum + (sink - most).exp())
+            })
+            .collect();
+        softmax::rows(&mut self.scores, total)?;
+        for (row, part) in self.scores.chunks_exact_mut(total).zip(counts) {
+            match part {
+                1.0 => {}
+                0.0 => row.fill(0.0),
+                part => row.iter_mut().for_each(|weight| *weight *= part),
+            }
+        }
+        Ok(())
+    }
+
+    /// The values that the next sums are made of.
+    pub(crate) fn take_values(&mut self, values: &[f32]) {
+        for (at, row) in values
+            .chunks_exact(self.width.max(1))
+            .take(self.total)
+            .enumerate()
+        {
+            for (column, &value) in row.iter().enumerate() {
+                self.turned[column * self.total + at] = value;
+            }
+        }
+    }
+
+    /// The sums of values by weight.
+    pub(crate) fn sums(&mut self, sums: &mut [f32]) -> Result<()> {
+        let rows = sums.len() / self.width.max(1);
+        let sizes = [rows, self.total, self.width];
+        gemm_nt(&self.scores, &self.turned, sizes, sums, &mut self.pace)
+    }
+}

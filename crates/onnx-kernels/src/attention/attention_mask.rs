@@ -1,0 +1,141 @@
+//! What ONNX Runtime's `Attention` adds to its scores for a mask, which has one of several forms.
+
+use std::sync::Arc;
+
+use onnx_tensor::prelude::*;
+
+use onnx_tensor::{
+    cancelling::Pace,
+    faults::{BadInput, Limit, Unsupported},
+    node::Node,
+    operator::Compute,
+};
+use onnx_tensor::{
+    elements::{elements, tensor},
+    node::Attributes,
+    operator::{Fact, Kernel, kernel},
+};
+
+/// From a mask and scores of `batch`, heads, rows and columns to what is added to the scores: nothing where the mask lets
+/// through, and elsewhere a number far below zero.
+pub fn attention_mask(node: &Node) -> Result<Box<dyn Compute>> {
+    Ok(kernel(AttentionMask {
+        filter: Attributes(node).float("mask_filter_value", -10000.0),
+    }))
+}
+
+#[derive(Debug)]
+struct AttentionMask {
+    filter: f32,
+}
+
+impl Kernel for AttentionMask {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
+        let [mask, scores] = inputs else {
+            bail!("expected 2 inputs, found {}", inputs.len());
+        };
+        ensure!(scores.rank() == 4, "scores of {} dimensions", scores.rank());
+        if mask.element_type != ElementType::I32 {
+            bail!(Unsupported::Here(
+                "is supported with masks of INT32 only".to_owned()
+            ));
+        }
+        let shape: ShortVec<Dim> = match *mask.shape.as_slice() {
+            [ref count] if of_batch(count, &scores.shape[0]) => {
+                smallvec![
+                    scores.shape[0].clone(),
+                    1.to_dim(),
+                    1.to_dim(),
+                    scores.shape[3].clone()
+                ]
+            }
+            [ref batch, ref columns] => smallvec![batch.clone(), 1.to_dim(), 1.to_dim(), columns.clone()],
+            [ref batch, ref rows, ref columns] => {
+                smallvec![batch.clone(), 1.to_dim(), rows.clone(), columns.clone()]
+            }
+            _ => bail!(Limit(format!(
+                "is not supported with a mask of the shape {:?} for a batch of {}",
+                mask.shape, scores.shape[0]
+            ))),
+        };
+        Ok(vec![Fact::new(ElementType::F32, shape)])
+    }
+
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
+        let (mask, scores) = (elements::<i32>(&inputs[0])?, inputs[1].shape());
+        let value = |lets_through: bool| if lets_through { 0.0 } else { self.filter };
+        let mut pace = Pace::default();
+        let (shape, values): ([usize; 4], Vec<f32>) = match *inputs[0].shape() {
+            [_] => {
+                let [batch, _, _, columns] = *scores else {
+                    bail!("scores of {} dimensions", scores.len());
+                };
+                let end = |&end: &i32| {
+                    let end = usize::try_from(end).map(|end| end.min(columns));
+                    end.map_err(|_| BadInput("a length or place of a mask is below zero".to_owned()))
+                };
+                // Places of starts follow only where there are as many as places of ends.
+                let starts = mask.get(batch..).filter(|starts| starts.len() == batch);
+                let mut values = Vec::with_capacity(batch * columns);
+                for (index, length) in mask.iter().take(batch).enumerate() {
+                    pace.spend(columns as u64)?;
+                    let seen = starts.map_or(Ok(0), |starts| end(&starts[index]))?..end(length)?;
+                    values.extend((0..columns).map(|column| value(seen.contains(&column))));
+                }
+                ([batch, 1, 1, columns], values)
+            }
+            [batch, columns] => ([batch, 1, 1, columns], pace.map(mask, |&mask| value(mask > 0))?),
+            [batch, rows, columns] => (
+                [batch, 1, rows, columns],
+                pace.map(mask, |&mask| value(mask > 0))?,
+            ),
+            _ => bail!("a mask of {} dimensions", inputs[0].rank()),
+        };
+        Ok(smallvec![tensor(&shape, values)?])
+    }
+}
+
+/// Whether a mask of so many numbers has, for each row of a batch, where it ends; that and where it starts; or that, the sums of the
+/// lengths of queries and of keys before each row, and both in all.
+fn of_batch(count: &Dim, batch: &Dim) -> bool {
+    let batches = |factor: i64, more: i64| batch.clone() * factor + more;
+    [batches(1, 0), batches(2, 0), batches(3, 2)].contains(count)
+}
+
+/// What is added to scores so that no row sees columns that come after it, as ONNX Runtime counts them: from the first column that is not
+/// of an earlier step on, whose number the second input has, keys of those by head. The last row sees all.
+pub fn causal_mask(_: &Node) -> Result<Box<dyn Compute>> {
+    Ok(kernel(CausalMask))
+}
+
+#[derive(Debug)]
+struct CausalMask;
+
+impl Kernel for CausalMask {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
+        let [_, _, rows, columns] = &*inputs[0].shape else {
+            bail!("scores of {} dimensions", inputs[0].rank());
+        };
+        Ok(vec![Fact::new(
+            ElementType::F32,
+            [1.into(), 1.into(), rows.clone(), columns.clone()],
+        )])
+    }
+
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
+        let &[_, _, rows, columns] = inputs[0].shape() else {
+            bail!("scores of {} dimensions", inputs[0].rank());
+        };
+        let past = inputs.get(1).and_then(|past| past.shape().get(2).copied());
+        let past = past.unwrap_or(0);
+        let mut values = vec![0.0; rows * columns];
+        let last = rows.saturating_sub(1);
+        let mut pace = Pace::default();
+        for (row, values) in values.chunks_exact_mut(columns.max(1)).enumerate().take(last) {
+            pace.spend(columns as u64)?;
+            let seen = past.saturating_add(row + 1).min(columns);
+            values[seen..].fill(f32::MIN);
+        }
+        Ok(smallvec![tensor(&[1, 1, rows, columns], values)?])
+    }
+}

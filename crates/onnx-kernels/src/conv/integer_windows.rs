@@ -1,0 +1,435 @@
+//! Convolutions of 8 bits.
+
+use std::sync::Arc;
+
+use onnx_gemm::integer_gemm;
+use onnx_tensor::prelude::*;
+
+use crate::{
+    conv::windows::{Shape, Sizes, expect_bias},
+    matmul::integer_products::{expect_scales, expect_zero_point, list},
+};
+use crate::{
+    matmul::zero_points::{Line, expect_bytes, rounded, without_zero_points},
+    quant::quantize,
+};
+use onnx_tensor::operator::Constants;
+use onnx_tensor::{
+    cancelling::Pace,
+    elements::{elements, tensor},
+    faults::{Refusal, ensure_input},
+    node::Attributes,
+    node::Node,
+    operator::{Compute, Fact},
+    size,
+};
+
+/// `ConvInteger`.
+pub fn conv_integer(node: &Node, constants: Constants<'_>) -> Result<Box<dyn Compute>> {
+    Ok(Box::new(ConvInteger::of(Attributes(node), constants)?))
+}
+
+/// `QLinearConv`.
+pub fn q_linear_conv(node: &Node, constants: Constants<'_>) -> Result<Box<dyn Compute>> {
+    Ok(Box::new(QLinearConv::of(Attributes(node), constants)?))
+}
+
+/// Sums of so many products of 8-bit numbers are exact in FP32, whose convolutions write no windows out.
+const EXACT_DEPTH: usize = (1 << 24) / (255 * 255);
+
+/// What both convolutions have in common.
+#[derive(Debug)]
+struct IntegerConv {
+    shape: Shape,
+    /// Without their zero points, where both are constants.
+    weights: Option<Weights>,
+}
+
+/// The weights of a convolution without their zero points.
+#[derive(Debug)]
+struct Weights {
+    numbers: Vec<i16>,
+    /// As FP32 in the order of quick products, where sums are exact so.
+    packed: Option<Arc<Tensor>>,
+}
+
+impl Weights {
+    fn new(shape: &Shape, weights: &Tensor, zero_points: Option<&Tensor>) -> Result<Self> {
+        let sizes = weights.shape().iter().skip(1);
+        let width = sizes.fold(1, |width: usize, &size| width.saturating_mul(size));
+        let line = Line::Row(width.max(1));
+        let numbers = without_zero_points(weights, zero_points, line, 1, &mut Pace::default())?;
+        let packed = match width <= EXACT_DEPTH {
+            true => shape.packed(&floats(weights.shape(), &numbers)?)?,
+            false => None,
+        };
+        Ok(Self { numbers, packed })
+    }
+}
+
+fn floats(shape: &[usize], numbers: &[i16]) -> Result<Tensor> {
+    tensor(shape, numbers.iter().map(|&number| f32::from(number)).collect())
+}
+
+/// An image or weights, and their zero points.
+type Given<'g> = (&'g Tensor, Option<&'g Tensor>);
+
+impl IntegerConv {
+    fn of(
+        attributes: Attributes<'_>,
+        weights: Option<&Arc<Tensor>>,
+        zero_points: Option<Option<&Arc<Tensor>>>,
+    ) -> Result<Self> {
+        let shape = Shape::of(attributes)?;
+        // Wrong types and zero points are errors of the run.
+        let weights = match (weights, zero_points) {
+            (Some(weights), None) => Weights::new(&shape, weights, None).ok(),
+            (Some(weights), Some(Some(zero_points))) => Weights::new(&shape, weights, Some(zero_points)).ok(),
+            _ => None,
+        };
+        Ok(Self { shape, weights })
+    }
+
+    fn dims(&self, image: &Fact, weights: &Fact) -> Result<Option<ShortVec<Dim>>> {
+        expect_bytes(image.element_type)?;
+        expect_bytes(weights.element_type)?;
+        self.shape.dims(&image.shape, &weights.shape)
+    }
+
+    /// The sums of all products, which begin with a bias.
+    fn sums(
+        &self,
+        (image, image_zero): Given<'_>,
+        (weights, weights_zero): Given<'_>,
+        bias: Option<&[i32]>,
+    ) -> Result<(Sizes, Vec<i32>)> {
+        let sizes = self.shape.sizes(image.shape(), weights.shape())?;
+        let count = sizes.shape.iter().product::<usize>();
+        size::admit_now(8 * count as u64 + 6 * image.len() as u64)?;
+        if image_zero.is_some_and(|zero_points| zero_points.len() != 1) {
+            bail!(Refusal(
+                "has several zero points for an image, expected one".to_owned()
+            ));
+        }
+        let mut pace = Pace::default();
+        let numbers = without_zero_points(image, image_zero, Line::Row(image.len().max(1)), 1, &mut pace)?;
+        let made;
+        let kept = match &self.weights {
+            Some(kept) => kept,
+            None => {
+                made = Weights::new(&self.shape, weights, weights_zero)?;
+                &made
+            }
+        };
+        let mut sums = vec![0; count];
+        sizes.begin_with(&mut sums, bias);
+        if sizes.unfolded().depth() > EXACT_DEPTH {
+            let unfolded = sizes.unfolded();
+            unfolded.add(
+                &numbers,
+                &kept.numbers,
+                &mut sums,
+                integer_gemm,
+                i32::wrapping_add,
+            )?;
+            return Ok((sizes, sums));
+        }
+        let image = Arc::new(floats(image.shape(), &numbers)?);
+        let plain = || Ok(Arc::new(floats(weights.shape(), &kept.numbers)?));
+        let found = sizes.of_floats(&image, plain, kept.packed.as_ref(), None, None)?;
+        let pairs = sums.iter_mut().zip(elements::<f32>(&found)?);
+        pairs.for_each(|(sum, &found)| *sum = sum.wrapping_add(found as i32));
+        Ok((sizes, sums))
+    }
+}
+
+/// `ConvInteger`.
+#[derive(Debug)]
+pub(crate) struct ConvInteger {
+    convolution: IntegerConv,
+    /// Which inputs are the zero points of the image and the weights.
+    zero_points: [Option<usize>; 2],
+}
+
+impl ConvInteger {
+    pub(crate) fn of(attributes: Attributes<'_>, constants: &[Option<Arc<Tensor>>]) -> Result<Self> {
+        let constant = |place: usize| constants.get(place).and_then(Option::as_ref);
+        let zero_points = [attributes.position(2), attributes.position(3)];
+        Ok(Self {
+            convolution: IntegerConv::of(attributes, constant(1), zero_points[1].map(constant))?,
+            zero_points,
+        })
+    }
+}
+
+impl Compute for ConvInteger {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Option<Vec<Fact>>> {
+        let [image, weights, ..] = inputs else {
+            bail!("expected 2 to 4 inputs, found {}", inputs.len());
+        };
+        let shape = self.convolution.dims(image, weights)?;
+        for (fact, zero_point) in [image, weights].into_iter().zip(self.zero_points) {
+            if let Some(place) = zero_point {
+                expect_zero_point(fact, &inputs[place])?;
+            }
+        }
+        Ok(shape.map(|shape| vec![Fact::new(ElementType::I32, shape)]))
+    }
+
+    fn run(&self, inputs: &mut ShortVec<Arc<Tensor>>) -> Result<ShortVec<Arc<Tensor>>> {
+        let [image_zero, weights_zero] = self.zero_points.map(|place| place.map(|place| &*inputs[place]));
+        let (image, weights) = ((&*inputs[0], image_zero), (&*inputs[1], weights_zero));
+        let (sizes, sums) = self.convolution.sums(image, weights, None)?;
+        Ok(smallvec![Arc::new(tensor(&sizes.shape, sums)?)])
+    }
+}
+
+/// `QLinearConv`.
+#[derive(Debug)]
+pub(crate) struct QLinearConv {
+    convolution: IntegerConv,
+}
+
+impl QLinearConv {
+    pub(crate) fn of(attributes: Attributes<'_>, constants: &[Option<Arc<Tensor>>]) -> Result<Self> {
+        let constant = |place: usize| constants.get(place).and_then(Option::as_ref);
+        Ok(Self {
+            convolution: IntegerConv::of(attributes, constant(3), Some(constant(5)))?,
+        })
+    }
+}
+
+impl Compute for QLinearConv {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Option<Vec<Fact>>> {
+        let [x, x_scale, x_zero, w, w_scale, w_zero, scale, zero, bias @ ..] = inputs else {
+            bail!("expected 8 or 9 inputs, found {}", inputs.len());
+        };
+        let shape = self.convolution.dims(x, w)?;
+        expect_zero_point(x, x_zero)?;
+        expect_zero_point(w, w_zero)?;
+        expect_bytes(zero.element_type)?;
+        expect_scales(&[x_scale, w_scale, scale])?;
+        expect_bias(bias.first(), &w.shape[0])?;
+        if bias.iter().any(|bias| bias.element_type != ElementType::I32) {
+            bail!(Refusal("has a bias that is not INT32".to_owned()));
+        }
+        Ok(shape.map(|shape| vec![Fact::new(zero.element_type, shape)]))
+    }
+
+    fn run(&self, inputs: &mut ShortVec<Arc<Tensor>>) -> Result<ShortVec<Arc<Tensor>>> {
+        let bias = inputs.get(8).map(|bias| elements::<i32>(bias)).transpose()?;
+        let (x, w) = ((&*inputs[0], Some(&*inputs[2])), (&*inputs[3], Some(&*inputs[5])));
+        let (sizes, sums) = self.convolution.sums(x, w, bias)?;
+        let channels = sizes.shape[1];
+        let [x_scale] = list::<f32>(&inputs[1], 1, "scales")?[..] else {
+            bail!("expected one scale of the image");
+        };
+        let [scale] = list::<f32>(&inputs[6], 1, "scales")?[..] else {
+            bail!("expected one scale of the result");
+        };
+        let scales = list::<f32>(&inputs[4], channels, "scales")?;
+        let scales: Vec<f32> = scales
+            .into_iter()
+            .map(|of_weights| x_scale * of_weights / scale)
+            .collect();
+        let zero_points = quantize::integers(&inputs[7])?;
+        ensure_input!(
+            zero_points.len() == 1,
+            "{} zero points of a result, expected 1",
+            zero_points.len()
+        );
+        let made = match inputs[7].element_type() {
+            ElementType::I8 => scaled::<i8>(&sizes, &sums, &scales, zero_points[0], i8::MIN.into(), |x| {
+                x as i8
+            }),
+            _ => scaled::<u8>(&sizes, &sums, &scales, zero_points[0], u8::MIN.into(), |x| {
+                x as u8
+            }),
+        };
+        Ok(smallvec![Arc::new(made?)])
+    }
+}
+
+/// The sums in the scales of their channels, in a type of 8 bits.
+fn scaled<T: Element + Copy + Default>(
+    sizes: &Sizes,
+    sums: &[i32],
+    scales: &[f32],
+    zero_point: i32,
+    least: i32,
+    narrow: impl Fn(i32) -> T + Copy,
+) -> Result<Tensor> {
+    let mut made = vec![T::default(); sums.len()];
+    let positions = sizes.axes.iter().map(|axis| axis.count).product::<usize>().max(1);
+    let mut pace = Pace::default();
+    let channels = sums.chunks_exact(positions).zip(made.chunks_exact_mut(positions));
+    for ((sums, made), &scale) in channels.zip(scales.iter().cycle()) {
+        pace.spend(positions as u64)?;
+        pulp::Arch::new().dispatch(|| {
+            for (made, &sum) in made.iter_mut().zip(sums) {
+                *made = narrow(rounded(sum, scale, zero_point, least));
+            }
+        });
+    }
+    tensor(&sizes.shape, made)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+    use crate::made_nodes::node;
+    use onnx_tensor::node::Node;
+
+    fn bytes(element_type: ElementType, shape: &[usize], step: usize) -> Arc<Tensor> {
+        let count: usize = shape.iter().product();
+        let bytes: Vec<u8> = (0..count).map(|at| (at * step % 251 + 5) as u8).collect();
+        Arc::new(match element_type {
+            ElementType::I8 => tensor(shape, bytes.iter().map(|&byte| byte as i8).collect()).unwrap(),
+            _ => tensor(shape, bytes).unwrap(),
+        })
+    }
+
+    fn run(op: &dyn Compute, inputs: &[Arc<Tensor>]) -> Result<Arc<Tensor>> {
+        let facts = op.outputs(&Fact::of_values(inputs))?.unwrap();
+        let made = op.run(&mut inputs.into())?;
+        let shape: ShortVec<Dim> = made[0].shape().iter().map(ToDim::to_dim).collect();
+        assert_eq!(
+            (made[0].element_type(), &shape),
+            (facts[0].element_type, &facts[0].shape)
+        );
+        Ok(made[0].clone())
+    }
+
+    fn made_node(op_type: &str, axes: usize, group: i64, inputs: usize) -> Node {
+        let lists = [("pads", vec![1; 2 * axes]), ("strides", vec![2; axes])];
+        let mut node = node(op_type, &lists, &[("group", group)], 1);
+        node.input = (0..inputs).map(|at| format!("x{at}")).collect();
+        node
+    }
+
+    /// As convolutions of FP64, whose padding is zero: the zero points are subtracted before.
+    fn plainly(node: &Node, [image, weights]: [&Tensor; 2], zero_points: [&Tensor; 2]) -> Vec<i32> {
+        let [x, w, x_zero, w_zero] = [image, weights, zero_points[0], zero_points[1]]
+            .map(|tensor| quantize::integers(tensor).unwrap());
+        let rows = w.len() / weights.shape()[0];
+        let x = x.iter().map(|&x| f64::from(x - x_zero[0])).collect::<Vec<_>>();
+        let w = w
+            .iter()
+            .enumerate()
+            .map(|(at, &w)| f64::from(w - w_zero[at / rows % w_zero.len()]));
+        let inputs = [
+            Arc::new(tensor(image.shape(), x).unwrap()),
+            Arc::new(tensor(weights.shape(), w.collect::<Vec<_>>()).unwrap()),
+        ];
+        let node = Node {
+            op_type: "Conv".to_owned(),
+            ..node.clone()
+        };
+        let op = super::super::windows::Conv::of(Attributes(&node)).unwrap();
+        let found = run(&op, &inputs).unwrap();
+        elements::<f64>(&found)
+            .unwrap()
+            .iter()
+            .map(|&sum| sum as i32)
+            .collect()
+    }
+
+    const TYPES: [ElementType; 2] = [ElementType::U8, ElementType::I8];
+
+    #[test]
+    fn sums_are_exact_for_all_types_and_zero_points() {
+        let cases: [(&[usize], &[usize], i64); 6] = [
+            (&[2, 3, 9], &[4, 3, 3], 1),
+            (&[1, 4, 5, 6], &[6, 2, 3, 2], 2),
+            (&[1, 5, 4, 4], &[5, 1, 3, 3], 5),
+            (&[1, 2, 3, 4, 3], &[3, 2, 2, 2, 2], 1),
+            // More terms than FP32 is exact for.
+            (&[1, 40, 4, 4], &[3, 40, 3, 3], 1),
+            (&[0, 3, 9], &[4, 3, 3], 1),
+        ];
+        for (image, weights, group) in cases {
+            for of_image in TYPES {
+                for of_weights in TYPES {
+                    let (x, w) = (bytes(of_image, image, 37), bytes(of_weights, weights, 91));
+                    for zero_points in [&[][..], &[1], &weights[..1]] {
+                        let zeros = [bytes(of_image, &[], 1), bytes(of_weights, zero_points, 53)];
+                        let node = made_node("ConvInteger", image.len() - 2, group, 4);
+                        let expected = plainly(&node, [&x, &w], [&zeros[0], &zeros[1]]);
+                        let inputs = [x.clone(), w.clone(), zeros[0].clone(), zeros[1].clone()];
+                        let known = [None, Some(w.clone()), None, Some(zeros[1].clone())];
+                        for constants in [&[][..], &known] {
+                            let op = ConvInteger::of(Attributes(&node), constants).unwrap();
+                            let found = run(&op, &inputs).unwrap();
+                            assert_eq!(elements::<i32>(&found).unwrap(), expected, "{weights:?}");
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn results_have_a_bias_and_the_scales_of_their_channels() {
+        for (of_weights, of_result) in [
+            (ElementType::I8, ElementType::U8),
+            (ElementType::U8, ElementType::I8),
+        ] {
+            let (x, w) = (
+                bytes(ElementType::U8, &[2, 2, 5, 4], 37),
+                bytes(of_weights, &[3, 2, 3, 3], 91),
+            );
+            let zeros = [
+                bytes(ElementType::U8, &[], 1),
+                bytes(of_weights, &[], 1),
+                bytes(of_result, &[], 1),
+            ];
+            let (bias, scales) = ([100, -20_000, 7], [0.01f32, 0.02, 0.5]);
+            let (x_scale, scale) = (0.3f32, 2.0f32);
+            let node = made_node("QLinearConv", 2, 1, 9);
+            let sums = plainly(&node, [&x, &w], [&zeros[0], &zeros[1]]);
+            let positions = sums.len() / 6;
+            let least = if of_result == ElementType::I8 { -128 } else { 0 };
+            let expected = sums.iter().enumerate().map(|(at, &sum)| {
+                let channel = at / positions % 3;
+                let scaled = (sum + bias[channel]) as f32 * (x_scale * scales[channel] / scale);
+                (scaled.round_ties_even() as i32 + 5).clamp(least, least + 255)
+            });
+            let expected: Vec<i32> = expected.collect();
+            let inputs = [
+                x,
+                Arc::new(Tensor::scalar(x_scale)),
+                zeros[0].clone(),
+                w,
+                Arc::new(Tensor::vector(&scales)),
+                zeros[1].clone(),
+                Arc::new(Tensor::scalar(scale)),
+                zeros[2].clone(),
+                Arc::new(Tensor::vector(&bias)),
+            ];
+            let mut constants = vec![None; 9];
+            for place in [3, 5] {
+                constants[place] = Some(inputs[place].clone());
+            }
+            for constants in [&[][..], &constants] {
+                let op = QLinearConv::of(Attributes(&node), constants).unwrap();
+                let found = run(&op, &inputs).unwrap();
+                assert_eq!(quantize::integers(&found).unwrap(), expected);
+            }
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused() {
+        let node = made_node("ConvInteger", 1, 1, 4);
+        let op = ConvInteger::of(Attributes(&node), &[]).unwrap();
+        let run = |zeros: [&[usize]; 2]| {
+            let shapes = [&[1, 2, 5][..], &[3, 2, 2], zeros[0], zeros[1]];
+            run(&op, &shapes.map(|shape| bytes(ElementType::U8, shape, 3)))
+        };
+        assert!(run([&[], &[3]]).is_ok());
+        assert!(run([&[2], &[]]).unwrap_err().is::<Refusal>());
+        assert!(run([&[], &[2]]).unwrap_err().is::<Refusal>());
+    }
+}

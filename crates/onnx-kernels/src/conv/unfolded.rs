@@ -1,0 +1,133 @@
+//! Convolutions along any number of axes as matrix products of the weights with columns of windows (im2col). Only so many columns are
+//! written out at a time that they stay in the caches.
+
+use onnx_tensor::prelude::*;
+
+use crate::pool::pooling::Axis;
+use onnx_tensor::{cancelling::Pace, size};
+
+/// Numbers of windows that are written out at a time.
+const TOGETHER: usize = if cfg!(test) { 1 << 8 } else { 1 << 18 };
+
+/// A convolution of images by weights.
+pub(crate) struct Unfolded<'u> {
+    pub(crate) groups: usize,
+    /// Of one group.
+    pub(crate) channels: usize,
+    /// Of the result, in one group.
+    pub(crate) rows: usize,
+    pub(crate) axes: &'u [Axis],
+}
+
+impl Unfolded<'_> {
+    /// Terms of a sum. Weights without elements may have sizes whose product cannot be counted.
+    pub(crate) fn depth(&self) -> usize {
+        let kernel = self.axes.iter().map(|axis| axis.kernel);
+        kernel.fold(self.channels, usize::saturating_mul)
+    }
+
+    /// Adds all sums of a convolution to what the result begins with. Padding is the default number. `multiply` is called with the weights
+    /// of a group, columns, their rows, depth and number of columns, and zeros for the sums.
+    ///
+    /// # Errors
+    /// [`NoRoom`](onnx_tensor::faults::NoRoom) and [`Cancelled`](onnx_tensor::cancelling::Cancelled).
+    pub(crate) fn add<T: Copy + Default, U: Copy + Default>(
+        &self,
+        images: &[T],
+        weights: &[T],
+        result: &mut [U],
+        multiply: impl Fn(&[T], &[T], [usize; 3], &mut [U], &mut Pace) -> Result<()>,
+        sum: impl Fn(U, U) -> U,
+    ) -> Result<()> {
+        let positions: usize = self.axes.iter().map(|axis| axis.count).product();
+        let sizes = self.axes.iter().map(|axis| axis.size);
+        let image = sizes.fold(self.channels, usize::saturating_mul);
+        let (rows, depth) = (self.rows, self.depth());
+        if positions == 0 || rows == 0 || result.is_empty() || depth == 0 {
+            return Ok(());
+        }
+        let width = (TOGETHER / depth).max(1).min(positions);
+        size::admit_now((width * (depth * size_of::<T>() + rows * size_of::<U>())) as u64)?;
+        let mut columns = vec![T::default(); depth * width];
+        let mut sums = vec![U::default(); rows * width];
+        let mut pace = Pace::default();
+        for (index, result) in result.chunks_exact_mut(rows * positions).enumerate() {
+            let image = &images[index * image..][..image];
+            let weights = &weights[index % self.groups * rows * depth..][..rows * depth];
+            for first in (0..positions).step_by(width) {
+                let width = width.min(positions - first);
+                let (columns, sums) = (&mut columns[..depth * width], &mut sums[..rows * width]);
+                pace.spend(columns.len() as u64)?;
+                self.unfold(image, first, width, columns);
+                sums.fill(U::default());
+                multiply(weights, columns, [rows, depth, width], sums, &mut pace)?;
+                for (result, sums) in result.chunks_exact_mut(positions).zip(sums.chunks_exact(width)) {
+                    let pairs = result[first..first + width].iter_mut().zip(sums);
+                    pairs.for_each(|(result, found)| *result = sum(*result, *found));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the numbers that the windows from `first` on have in an image: a line for each element of a window.
+    fn unfold<T: Copy + Default>(&self, image: &[T], first: usize, width: usize, columns: &mut [T]) {
+        let Some((last, outer)) = self.axes.split_last() else {
+            return;
+        };
+        let window: usize = self.axes.iter().map(|axis| axis.kernel).product();
+        let channel: usize = self.axes.iter().map(|axis| axis.size).product();
+        for (term, to) in columns.chunks_exact_mut(width).enumerate() {
+            let image = &image[term / window * channel..][..channel];
+            let element = term % window;
+            let inside = inside(last, element % last.kernel);
+            let mut position = first;
+            while position < first + width {
+                let (line, at) = (position / last.count, position % last.count);
+                let end = last.count.min(at + first + width - position);
+                let to = &mut to[position - first..][..end - at];
+                position += end - at;
+                let Some(line) = line_of(outer, element / last.kernel, line) else {
+                    to.fill(T::default());
+                    continue;
+                };
+                let [start, stop] = inside.map(|place| place.clamp(at, end));
+                to[..start - at].fill(T::default());
+                to[stop.max(start) - at..].fill(T::default());
+                if start < stop {
+                    let place = start * last.stride + element % last.kernel * last.dilation - last.pad;
+                    let from = &image[line * last.size + place..];
+                    let to = &mut to[start - at..stop - at];
+                    match last.stride {
+                        1 => to.copy_from_slice(&from[..to.len()]),
+                        stride => {
+                            let from = from.iter().step_by(stride);
+                            to.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The first window that has an element of it in the image, and the first behind those.
+fn inside(axis: &Axis, element: usize) -> [usize; 2] {
+    let ahead = element * axis.dilation;
+    let first = axis.pad.saturating_sub(ahead).div_ceil(axis.stride);
+    let end = (axis.size + axis.pad).saturating_sub(ahead).div_ceil(axis.stride);
+    [first, end.max(first)]
+}
+
+/// The line of the image that an element of a window has, for a line of windows; `None` in the padding.
+fn line_of(axes: &[Axis], mut element: usize, mut line: usize) -> Option<usize> {
+    let (mut place, mut stride) = (0, 1);
+    for axis in axes.iter().rev() {
+        let ahead = line % axis.count * axis.stride + element % axis.kernel * axis.dilation;
+        place += stride * ahead.checked_sub(axis.pad).filter(|&at| at < axis.size)?;
+        stride *= axis.size;
+        line /= axis.count;
+        element /= axis.kernel;
+    }
+    Some(place)
+}

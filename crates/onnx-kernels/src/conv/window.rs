@@ -1,0 +1,259 @@
+//! The arithmetic of windows that move over images, shared by convolutions and pools: kernels, strides, dilations and padding give
+//! the sizes of results.
+
+use onnx_tensor::prelude::*;
+
+use crate::pool::pooling::Axis;
+use onnx_tensor::faults::{Misfit, Refusal, ensure_input};
+use onnx_tensor::node::Attributes;
+
+/// Kernels, strides and the like beyond this make no sense, and their products stay far from overflowing.
+pub(crate) const MAX_NUMBER: usize = 1 << 24;
+
+/// The attributes of a node with windows. A list is empty where the file leaves it out.
+#[derive(Clone, Debug)]
+pub(crate) struct Window {
+    pub(crate) kernel: ShortVec<usize>,
+    strides: ShortVec<usize>,
+    dilations: ShortVec<usize>,
+    padding: Padding,
+    /// Whether a last window that only reaches beyond the padding counts (`ceil_mode`).
+    rounds_up: bool,
+}
+
+#[derive(Clone, Debug)]
+enum Padding {
+    /// Before each axis, then behind each; none if it is empty.
+    Given(ShortVec<usize>),
+    /// What makes a result of the size of the image by the stride; an odd one has more behind.
+    SameUpper,
+    /// The same with more before.
+    SameLower,
+}
+
+/// A list of numbers, one for each axis.
+fn numbers(attributes: Attributes<'_>, name: &str, least: usize) -> Result<ShortVec<usize>> {
+    let fits = |&number: &i64| {
+        let number = usize::try_from(number).ok();
+        number.filter(|number| (least..=MAX_NUMBER).contains(number))
+    };
+    let numbers: Option<ShortVec<usize>> = attributes.ints(name).iter().map(fits).collect();
+    numbers.ok_or_else(|| {
+        Refusal(format!(
+            "has {name} that are not all from {least} to {MAX_NUMBER}"
+        ))
+        .into()
+    })
+}
+
+/// The number of an axis, 1 where the list is not given.
+fn at(list: &[usize], axis: usize) -> usize {
+    list.get(axis).copied().unwrap_or(1)
+}
+
+impl Window {
+    /// Of a convolution, whose kernel is that of its weights.
+    pub(crate) fn of_convolution(attributes: Attributes<'_>) -> Result<Self> {
+        if attributes.text("auto_pad", "NOTSET") != "NOTSET" && attributes.has("pads") {
+            bail!(Refusal("has both 'auto_pad' and 'pads'".to_owned()));
+        }
+        Self::of(attributes)
+    }
+
+    /// Of a pool, which has a kernel.
+    pub(crate) fn of_pool(attributes: Attributes<'_>) -> Result<Self> {
+        let window = Self::of(attributes)?;
+        if window.kernel.is_empty() {
+            bail!(Refusal("has no kernel_shape".to_owned()));
+        }
+        Ok(Self {
+            rounds_up: attributes.int("ceil_mode", 0) != 0,
+            ..window
+        })
+    }
+
+    fn of(attributes: Attributes<'_>) -> Result<Self> {
+        let kernel = numbers(attributes, "kernel_shape", 1)?;
+        let strides = numbers(attributes, "strides", 1)?;
+        let dilations = numbers(attributes, "dilations", 1)?;
+        let pads = numbers(attributes, "pads", 0)?;
+        let counts = [kernel.len(), strides.len(), dilations.len(), pads.len() / 2];
+        let mut counts = counts.into_iter().filter(|&count| count > 0);
+        let first = counts.next();
+        if counts.any(|count| Some(count) != first) || pads.len() % 2 != 0 {
+            bail!(Refusal(
+                "has a kernel_shape, strides, dilations and pads for different numbers of axes".to_owned()
+            ));
+        }
+        let padding = match attributes.text("auto_pad", "NOTSET") {
+            "NOTSET" => Padding::Given(pads),
+            "VALID" => Padding::Given(smallvec![]),
+            "SAME_UPPER" => Padding::SameUpper,
+            "SAME_LOWER" => Padding::SameLower,
+            other => bail!(Refusal(format!(
+                "has the auto_pad {}",
+                tensor_core::Quoted(other)
+            ))),
+        };
+        Ok(Self {
+            kernel,
+            strides,
+            dilations,
+            padding,
+            rounds_up: false,
+        })
+    }
+
+    /// Refuses images and kernels of other numbers of axes than the attributes have.
+    pub(crate) fn expect_axes(&self, axes: usize) -> Result<()> {
+        let pads = match &self.padding {
+            Padding::Given(pads) => pads.len() / 2,
+            _ => 0,
+        };
+        let counts = [self.kernel.len(), self.strides.len(), self.dilations.len(), pads];
+        match counts.into_iter().find(|&count| count > 0 && count != axes) {
+            Some(count) => Err(Refusal(format!(
+                "has windows of {count} axes for images of {axes}, batch and channels not counted"
+            ))
+            .into()),
+            None if axes == 0 => {
+                Err(Refusal("has an image without axes beside batch and channels".to_owned()).into())
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// How far a kernel reaches along an axis.
+    fn reach(&self, axis: usize, kernel: usize) -> Result<usize> {
+        let reach = kernel
+            .checked_sub(1)
+            .and_then(|steps| steps.checked_mul(at(&self.dilations, axis))?.checked_add(1));
+        reach
+            .filter(|&reach| reach < 1 << 48)
+            .ok_or_else(|| Refusal(format!("has a window of {kernel} elements along an axis")).into())
+    }
+
+    /// The windows along each axis of an image.
+    pub(crate) fn axes(&self, sizes: &[usize], kernel: &[usize]) -> Result<Vec<Axis>> {
+        let axes = sizes.iter().zip(kernel).enumerate();
+        axes.map(|(axis, (&size, &kernel))| self.axis(axis, size, kernel))
+            .collect()
+    }
+
+    fn axis(&self, axis: usize, size: usize, kernel: usize) -> Result<Axis> {
+        ensure_input!(size < 1 << 48, "an image of {size} elements along an axis");
+        let (stride, dilation) = (at(&self.strides, axis), at(&self.dilations, axis));
+        let reach = self.reach(axis, kernel)?;
+        let [before, after] = self.pads(axis, size, reach);
+        let padded = before + size + after;
+        let count = match padded.checked_sub(reach) {
+            Some(rest) if self.rounds_up => rest.div_ceil(stride) + 1,
+            Some(rest) => rest / stride + 1,
+            None if self.rounds_up && reach - padded < stride => 1,
+            None => bail!(Misfit::Window((reach - padded) as i64)),
+        };
+        // The last window begins in the image, or before it.
+        let is_beyond = self.rounds_up && count > 1 && (count - 1) * stride >= size + before;
+        Ok(Axis {
+            size,
+            count: count - usize::from(is_beyond),
+            kernel,
+            stride,
+            dilation,
+            pad: before,
+        })
+    }
+
+    /// Padding before and behind an image.
+    fn pads(&self, axis: usize, size: usize, reach: usize) -> [usize; 2] {
+        let stride = at(&self.strides, axis);
+        let same = || (size.div_ceil(stride).saturating_sub(1) * stride + reach).saturating_sub(size);
+        match &self.padding {
+            Padding::Given(pads) if pads.is_empty() => [0, 0],
+            Padding::Given(pads) => [pads[axis], pads[pads.len() / 2 + axis]],
+            Padding::SameUpper => [same() / 2, same().div_ceil(2)],
+            Padding::SameLower => [same().div_ceil(2), same() / 2],
+        }
+    }
+
+    /// The sizes of the result along all axes of an image, which may not be known.
+    pub(crate) fn dims(&self, sizes: &[Dim], kernel: &[usize]) -> Result<ShortVec<Dim>> {
+        let axes = sizes.iter().zip(kernel).enumerate();
+        axes.map(|(axis, (size, &kernel))| {
+            if let Some(size) = size.to_i64() {
+                let size = usize::try_from(size).map_err(|_| Misfit::Dimension(size))?;
+                return Ok(self.axis(axis, size, kernel)?.count.to_dim());
+            }
+            let (stride, reach) = (at(&self.strides, axis), self.reach(axis, kernel)?);
+            let Padding::Given(_) = &self.padding else {
+                return Ok(size.clone().div_ceil(stride));
+            };
+            let [before, after] = self.pads(axis, 0, reach);
+            let rest = size.clone() + before + after - reach;
+            Ok(match self.rounds_up {
+                true => (rest.div_ceil(stride) + 1).min((size.clone() + before).div_ceil(stride)),
+                false => rest / stride + 1,
+            })
+        })
+        .collect()
+    }
+
+    /// Elements of the window at `at` of which an average counts the padding, but nothing beyond it.
+    pub(crate) fn counted(&self, index: usize, axis: &Axis, at: usize) -> usize {
+        let after = match &self.padding {
+            Padding::Given(pads) if pads.is_empty() => 0,
+            Padding::Given(pads) => pads[pads.len() / 2 + index],
+            _ => return axis.kernel,
+        };
+        let room = (axis.pad + axis.size + after).saturating_sub(at * axis.stride);
+        room.div_ceil(axis.dilation).min(axis.kernel)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    fn window(stride: usize, dilation: usize, padding: Padding, rounds_up: bool) -> Window {
+        Window {
+            kernel: smallvec![],
+            strides: smallvec![stride],
+            dilations: smallvec![dilation],
+            padding,
+            rounds_up,
+        }
+    }
+
+    /// As ONNX Runtime computes them.
+    #[test]
+    fn a_last_window_counts_where_it_begins_in_the_image() {
+        let up = |pads: [usize; 2]| window(2, 1, Padding::Given(pads.into_iter().collect()), true);
+        let count = |window: &Window, size: usize, kernel: usize| window.axis(0, size, kernel).unwrap().count;
+        assert_eq!(count(&up([0, 0]), 4, 3), 2);
+        assert_eq!(count(&up([0, 0]), 5, 2), 3);
+        // It would begin in the padding behind.
+        assert_eq!(count(&up([1, 1]), 5, 2), 3);
+        assert_eq!(count(&up([0, 0]), 2, 3), 1);
+        let error = up([0, 0]).axis(0, 1, 3).unwrap_err();
+        assert!(matches!(error.downcast_ref(), Some(Misfit::Window(2))));
+    }
+
+    #[test]
+    fn automatic_padding_is_larger_on_one_side() {
+        let pads = |padding: Padding, size: usize| window(2, 1, padding, false).pads(0, size, 3);
+        assert_eq!(pads(Padding::SameUpper, 4), [0, 1]);
+        assert_eq!(pads(Padding::SameLower, 4), [1, 0]);
+        assert_eq!(pads(Padding::SameUpper, 5), [1, 1]);
+    }
+
+    #[test]
+    fn sizes_that_cannot_be_counted_are_refused() {
+        let window = window(1, MAX_NUMBER, Padding::Given(smallvec![]), false);
+        assert!(window.reach(0, usize::MAX).unwrap_err().is::<Refusal>());
+        assert!(window.reach(0, 0).unwrap_err().is::<Refusal>());
+        assert!(window.expect_axes(2).unwrap_err().is::<Refusal>());
+        assert!(window.expect_axes(1).is_ok());
+    }
+}

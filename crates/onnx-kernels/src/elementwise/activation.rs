@@ -1,0 +1,358 @@
+//! Activation functions, with NaN kept and limits reached.
+
+use std::{
+    any::Any,
+    fmt,
+    ops::{Neg, Sub},
+};
+
+use onnx_tensor::{operator::Compute, prelude::*};
+
+use crate::elementwise::clip::Clip;
+
+use crate::elementwise::functions;
+use crate::elementwise::vector::{self, each};
+use onnx_tensor::{cancelling::Pace, node::Node};
+use onnx_tensor::{elements::Real, node::Attributes};
+
+fn function(node: &Node) -> Result<Function> {
+    let attributes = Attributes(node);
+    let float = |name: &str, default: f32| attributes.float(name, default);
+    let old = node.opset < 6;
+    Ok(match node.op_type.as_str() {
+        "Relu" => Function::Relu,
+        "Sigmoid" => Function::Sigmoid,
+        "Tanh" => Function::Tanh,
+        "Softplus" => Function::Softplus,
+        "Erf" => Function::Erf,
+        "Exp" => Function::Exp,
+        "Mish" => Function::Mish,
+        "Gelu" if attributes.text("approximate", "none") == "tanh" => Function::GeluByTanh,
+        "Gelu" => Function::Gelu,
+        "Elu" => Function::Elu {
+            alpha: float("alpha", 1.0),
+        },
+        "Celu" => Function::Celu {
+            alpha: float("alpha", 1.0),
+        },
+        "Selu" => Function::Selu {
+            alpha: float("alpha", if old { 1.6732 } else { 1.673_263_2 }),
+            gamma: float("gamma", if old { 1.0507 } else { 1.050_701 }),
+        },
+        "LeakyRelu" => Function::LeakyRelu {
+            alpha: float("alpha", 0.01),
+        },
+        "HardSigmoid" => Function::HardSigmoid {
+            alpha: float("alpha", 0.2),
+            beta: float("beta", 0.5),
+        },
+        "HardSwish" => Function::HardSwish,
+        "Round" => Function::Round,
+        "Floor" => Function::Floor,
+        "Ceil" => Function::Ceil,
+        "Sign" => Function::Sign,
+        "Asinh" => Function::Asinh,
+        "Acosh" => Function::Acosh,
+        "Softsign" => Function::Softsign,
+        "ThresholdedRelu" => Function::ThresholdedRelu {
+            alpha: float("alpha", 1.0),
+        },
+        "Shrink" => Function::Shrink {
+            lambd: float("lambd", 0.5),
+            bias: float("bias", 0.0),
+        },
+        "Clip" => Function::Clip {
+            low: float("min", f32::MIN).into(),
+            high: float("max", f32::MAX).into(),
+        },
+        other => bail!("{other} is not an activation"),
+    })
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Function {
+    Relu,
+    Sigmoid,
+    Tanh,
+    Softplus,
+    Erf,
+    Exp,
+    Mish,
+    Gelu,
+    GeluByTanh,
+    Elu {
+        alpha: f32,
+    },
+    Celu {
+        alpha: f32,
+    },
+    Selu {
+        alpha: f32,
+        gamma: f32,
+    },
+    LeakyRelu {
+        alpha: f32,
+    },
+    HardSigmoid {
+        alpha: f32,
+        beta: f32,
+    },
+    HardSwish,
+    Round,
+    Floor,
+    Ceil,
+    Sign,
+    Asinh,
+    Acosh,
+    Softsign,
+    ThresholdedRelu {
+        alpha: f32,
+    },
+    Shrink {
+        lambd: f32,
+        bias: f32,
+    },
+    Clip {
+        low: f64,
+        high: f64,
+    },
+    /// `x` times `Sigmoid` of it.
+    Silu,
+    /// `x` times `HardSigmoid` of it.
+    GatedHardSigmoid {
+        alpha: f32,
+        beta: f32,
+    },
+}
+
+impl Function {
+    fn single(self, values: &mut [f32]) {
+        match self {
+            Self::Relu => each!(values, [] | x | if x < 0.0 { 0.0 } else { x }),
+            Self::Sigmoid => each!(values, [] | x | vector::sigmoid(x)),
+            Self::Tanh => each!(values, [] | x | vector::tanh(x)),
+            Self::Softplus => each!(values, [] | x | vector::softplus(x)),
+            Self::Erf => each!(values, [] | x | vector::erf(x)),
+            Self::Exp => each!(values, [] | x | vector::exp(x)),
+            Self::Mish => each!(values, [] | x | vector::mish(x)),
+            Self::Gelu => each!(values, [] | x | vector::gelu(x)),
+            Self::GeluByTanh => each!(values, [] | x | vector::gelu_by_tanh(x)),
+            Self::Elu { alpha } => each!(
+                values,
+                [alpha] | x | {
+                    let below = alpha * vector::expm1(x);
+                    if x > 0.0 { x } else { below }
+                }
+            ),
+            Self::Celu { alpha } => each!(
+                values,
+                [alpha] | x | {
+                    let below = alpha * vector::expm1(x / alpha);
+                    if x > 0.0 { x } else { below }
+                }
+            ),
+            Self::Selu { alpha, gamma } => each!(
+                values,
+                [alpha, gamma] | x | {
+                    let below = alpha * vector::expm1(x);
+                    gamma * if x > 0.0 { x } else { below }
+                }
+            ),
+            Self::LeakyRelu { alpha } => each!(values, [alpha] | x | if x < 0.0 { alpha * x } else { x }),
+            Self::HardSigmoid { alpha, beta } => {
+                each!(values, [alpha, beta] | x | clamp(alpha * x + beta));
+            }
+            Self::HardSwish => each!(values, [] | x | x * clamp(x / 6.0 + 0.5)),
+            Self::Silu => each!(values, [] | x | x * vector::sigmoid(x)),
+            Self::GatedHardSigmoid { alpha, beta } => {
+                each!(values, [alpha, beta] | x | x * clamp(alpha * x + beta));
+            }
+            // In FP32 they overflow before their results do.
+            Self::Asinh => each!(values, [] | x | f64::from(x).asinh() as f32),
+            Self::Acosh => each!(values, [] | x | f64::from(x).acosh() as f32),
+            Self::Softsign => each!(values, [] | x | x / (1.0 + x.abs())),
+            Self::ThresholdedRelu { alpha } => each!(values, [alpha] | x | if x > alpha { x } else { 0.0 }),
+            Self::Shrink { lambd, bias } => each!(values, [lambd, bias] | x | shrink(x, lambd, bias)),
+            Self::Clip { low, high } => {
+                let (low, high) = (low as f32, high as f32);
+                each!(
+                    values,
+                    [low, high] | x | {
+                        let x = if x < low { low } else { x };
+                        if x > high { high } else { x }
+                    }
+                );
+            }
+            Self::Round => each!(values, [] | x | x.round_ties_even()),
+            Self::Floor => each!(values, [] | x | x.floor()),
+            Self::Ceil => each!(values, [] | x | x.ceil()),
+            Self::Sign => each!(
+                values,
+                [] | x | {
+                    if x == 0.0 || x.is_nan() {
+                        x
+                    } else {
+                        1.0f32.copysign(x)
+                    }
+                }
+            ),
+        }
+    }
+
+    fn double(self, values: &mut [f64]) {
+        let function: &dyn Fn(f64) -> f64 = match self {
+            Self::Relu => &|x| if x < 0.0 { 0.0 } else { x },
+            Self::Sigmoid => &|x| 1.0 / (1.0 + (-x).exp()),
+            Self::Tanh => &f64::tanh,
+            Self::Softplus => &softplus,
+            Self::Exp => &f64::exp,
+            Self::Mish => &|x| x * softplus(x).tanh(),
+            Self::GeluByTanh => &|x| {
+                let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044_715 * x * x * x);
+                x / (1.0 + (-2.0 * inner).exp())
+            },
+            Self::Elu { alpha } => &move |x| if x > 0.0 { x } else { f64::from(alpha) * x.exp_m1() },
+            Self::Celu { alpha } => &move |x| {
+                let alpha = f64::from(alpha);
+                if x > 0.0 { x } else { alpha * (x / alpha).exp_m1() }
+            },
+            Self::Selu { alpha, gamma } => {
+                &move |x| f64::from(gamma) * if x > 0.0 { x } else { f64::from(alpha) * x.exp_m1() }
+            }
+            Self::LeakyRelu { alpha } => &move |x| if x < 0.0 { f64::from(alpha) * x } else { x },
+            Self::HardSigmoid { alpha, beta } => &move |x| clamp(f64::from(alpha) * x + f64::from(beta)),
+            // A sixth as ONNX Runtime has it.
+            Self::HardSwish => &|x| x * clamp(x * f64::from(1.0f32 / 6.0) + 0.5),
+            Self::Asinh => &f64::asinh,
+            Self::Acosh => &f64::acosh,
+            Self::Softsign => &|x| x / (1.0 + x.abs()),
+            Self::ThresholdedRelu { alpha } => &move |x| if x > f64::from(alpha) { x } else { 0.0 },
+            Self::Shrink { lambd, bias } => &move |x| shrink(x, lambd.into(), bias.into()),
+            Self::Clip { low, high } => &move |x| {
+                let x = if x < low { low } else { x };
+                if x > high { high } else { x }
+            },
+            Self::Round => &f64::round_ties_even,
+            Self::Floor => &f64::floor,
+            Self::Ceil => &f64::ceil,
+            Self::Sign => &|x| {
+                if x == 0.0 || x.is_nan() {
+                    x
+                } else {
+                    1.0f64.copysign(x)
+                }
+            },
+            // Their rows do not admit FP64, or only FP32 is taken together so.
+            Self::Silu => &|x| x / (1.0 + (-x).exp()),
+            Self::GatedHardSigmoid { alpha, beta } => {
+                &move |x| x * clamp(f64::from(alpha) * x + f64::from(beta))
+            }
+            Self::Erf | Self::Gelu => &|_| f64::NAN,
+        };
+        for value in values {
+            *value = function(*value);
+        }
+    }
+}
+
+fn softplus(x: f64) -> f64 {
+    let positive = if x < 0.0 { 0.0 } else { x };
+    positive + (-x.abs()).exp().ln_1p()
+}
+
+/// Towards 0, and 0 near it.
+#[inline(always)]
+fn shrink<T: Real + Sub<Output = T> + Neg<Output = T>>(x: T, lambd: T, bias: T) -> T {
+    if x < -lambd {
+        x + bias
+    } else if x > lambd {
+        x - bias
+    } else {
+        T::of(0.0)
+    }
+}
+
+/// To the range from 0 to 1; NaN stays.
+#[inline(always)]
+fn clamp<T: PartialOrd + From<u8>>(x: T) -> T {
+    let (zero, one) = (T::from(0), T::from(1));
+    if x < zero {
+        zero
+    } else if x > one {
+        one
+    } else {
+        x
+    }
+}
+
+#[derive(Clone, PartialEq)]
+pub(crate) struct Activation(Function);
+
+impl Activation {
+    /// The function of single floats that an operator is, if it is one and nothing decides in a run which.
+    pub(crate) fn of_operator(operator: &dyn Compute) -> Option<Self> {
+        let operator: &dyn Any = operator;
+        let function = operator
+            .downcast_ref::<functions::Function>()
+            .and_then(functions::Function::activation);
+        function.or_else(|| operator.downcast_ref::<Clip>().and_then(Clip::activation))
+    }
+
+    /// The function that an operator is, by its name; of `Clip` that with its bounds as attributes.
+    pub(crate) fn of(node: &Node) -> Result<Self> {
+        function(node).map(Self)
+    }
+
+    /// Numbers within bounds.
+    pub(crate) fn clip(low: f32, high: f32) -> Self {
+        let (low, high) = (low.into(), high.into());
+        Self(Function::Clip { low, high })
+    }
+
+    /// Replaces FP32 or FP64 numbers.
+    pub(crate) fn run(&self, tensor: &mut Tensor) -> Result<()> {
+        /// Numbers between two looks at whether the run goes on.
+        const PART: usize = 1 << 14;
+        /// Steps of one, at most.
+        const COST: u64 = 4;
+        let mut pace = Pace::default();
+        match tensor.element_type() {
+            ElementType::F32 => {
+                for part in tensor.as_slice_mut::<f32>()?.chunks_mut(PART) {
+                    pace.spend(COST * part.len() as u64)?;
+                    self.0.single(part);
+                }
+            }
+            ElementType::F64 => {
+                for part in tensor.as_slice_mut::<f64>()?.chunks_mut(PART) {
+                    pace.spend(COST * part.len() as u64)?;
+                    self.0.double(part);
+                }
+            }
+            other => bail!("{:?} of {other:?}", self.0),
+        }
+        Ok(())
+    }
+
+    /// In place.
+    pub(crate) fn apply(&self, values: &mut [f32]) {
+        self.0.single(values);
+    }
+
+    /// What gives a value times this function of it, if there is something.
+    pub(crate) fn gated(&self) -> Option<Self> {
+        match self.0 {
+            Function::Sigmoid => Some(Self(Function::Silu)),
+            Function::HardSigmoid { alpha, beta } => Some(Self(Function::GatedHardSigmoid { alpha, beta })),
+            _ => None,
+        }
+    }
+}
+
+impl Eq for Activation {}
+
+impl fmt::Debug for Activation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}

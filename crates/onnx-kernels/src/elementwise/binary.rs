@@ -1,0 +1,420 @@
+//! Functions of two numbers, or of two truths, of which one side may be repeated along some axes.
+
+use std::sync::Arc;
+
+use onnx_tensor::prelude::*;
+
+use onnx_tensor::cancelling::Pace;
+use onnx_tensor::elements::{elements, filled};
+use onnx_tensor::shapes;
+
+/// A function of two numbers, or of two truths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Function {
+    Sum,
+    Difference,
+    Product,
+    Quotient,
+    Maximum,
+    Minimum,
+    And,
+    Or,
+    Xor,
+}
+
+impl Function {}
+
+/// Combines two tensors of one type element by element; writes over the first one if no one else uses it. Whole numbers wrap; no divisor
+/// may be 0 ([`has_zero`](crate::elementwise::elementwise::has_zero)). The greater and the less of NaN and a number is NaN.
+pub(crate) fn combined(function: Function, a: Arc<Tensor>, b: &Tensor, shape: &[usize]) -> Result<Tensor> {
+    let element_type = a.element_type();
+    ensure!(
+        b.element_type() == element_type,
+        "the inputs have different types"
+    );
+    macro_rules! real {
+        ($T:ty, $is_wide:expr) => {
+            match function {
+                Function::Sum => computed::<$T, $is_wide>(a, b, shape, |a, b| a + b),
+                Function::Difference => computed::<$T, $is_wide>(a, b, shape, |a, b| a - b),
+                Function::Product => computed::<$T, $is_wide>(a, b, shape, |a, b| a * b),
+                Function::Quotient => computed::<$T, $is_wide>(a, b, shape, |a, b| a / b),
+                Function::Maximum => {
+                    computed::<$T, $is_wide>(a, b, shape, |a, b| if a > b || a.is_nan() { a } else { b })
+                }
+                Function::Minimum => {
+                    computed::<$T, $is_wide>(a, b, shape, |a, b| if a < b || a.is_nan() { a } else { b })
+                }
+                other => bail!("a {other:?} of {element_type:?}"),
+            }
+        };
+    }
+    macro_rules! whole {
+        ($T:ty, $is_wide:expr) => {
+            match function {
+                Function::Sum => computed::<$T, $is_wide>(a, b, shape, <$T>::wrapping_add),
+                Function::Difference => computed::<$T, $is_wide>(a, b, shape, <$T>::wrapping_sub),
+                Function::Product => computed::<$T, $is_wide>(a, b, shape, <$T>::wrapping_mul),
+                Function::Quotient => computed::<$T, false>(a, b, shape, <$T>::wrapping_div),
+                Function::Maximum => computed::<$T, false>(a, b, shape, Ord::max),
+                Function::Minimum => computed::<$T, false>(a, b, shape, Ord::min),
+                other => bail!("a {other:?} of {element_type:?}"),
+            }
+        };
+    }
+    match element_type {
+        ElementType::F16 => real!(f16, false),
+        ElementType::F32 => real!(f32, true),
+        ElementType::F64 => real!(f64, true),
+        ElementType::I8 => whole!(i8, false),
+        ElementType::I16 => whole!(i16, false),
+        ElementType::I32 => whole!(i32, true),
+        ElementType::I64 => whole!(i64, false),
+        ElementType::U8 => whole!(u8, false),
+        ElementType::U16 => whole!(u16, false),
+        ElementType::U32 => whole!(u32, false),
+        ElementType::U64 => whole!(u64, false),
+        ElementType::Bool => match function {
+            Function::And => computed::<bool, false>(a, b, shape, |a, b| a & b),
+            Function::Or => computed::<bool, false>(a, b, shape, |a, b| a | b),
+            Function::Xor => computed::<bool, false>(a, b, shape, |a, b| a ^ b),
+            other => bail!("a {other:?} of BOOL"),
+        },
+        other => bail!("a {function:?} of {other:?}"),
+    }
+}
+
+/// `IS_WIDE` as for [`broadcast`].
+fn computed<T: Element + Copy, const IS_WIDE: bool>(
+    a: Arc<Tensor>,
+    b: &Tensor,
+    shape: &[usize],
+    function: impl Fn(T, T) -> T,
+) -> Result<Tensor> {
+    let a = match a.shape() == shape {
+        true => Arc::try_unwrap(a),
+        false => Err(a),
+    };
+    match a {
+        Ok(mut a) => {
+            run::<IS_WIDE>(InPlace {
+                runs: Runs::new(shape, b.shape(), shape),
+                a: a.as_slice_mut::<T>()?,
+                b: elements::<T>(b)?,
+                function,
+            })?;
+            Ok(a)
+        }
+        Err(a) => pairs::<T, T, IS_WIDE>(&a, b, shape, |a, b| function(*a, *b)),
+    }
+}
+
+/// One number from each pair of two tensors' numbers. `IS_WIDE` is for functions that are worth code for each kind of vectors:
+/// all processors have instructions for whole numbers of 64 bits and for bytes, and none for powers and remainders.
+pub(crate) fn broadcast<T: Element + Copy, const IS_WIDE: bool>(
+    a: &Tensor,
+    b: &Tensor,
+    function: impl Fn(T, T) -> T,
+) -> Result<Tensor> {
+    let shape = shapes::broadcast(&[a.shape(), b.shape()])?;
+    pairs::<T, T, IS_WIDE>(a, b, &shape, |a, b| function(*a, *b))
+}
+
+/// Something of each pair of two tensors' elements, which are broadcast to `shape`. `IS_WIDE` as for [`broadcast`].
+pub(crate) fn pairs<T: Element, R: Element + Copy, const IS_WIDE: bool>(
+    a: &Tensor,
+    b: &Tensor,
+    shape: &[usize],
+    function: impl Fn(&T, &T) -> R,
+) -> Result<Tensor> {
+    let runs = Runs::new(a.shape(), b.shape(), shape);
+    let (a, b) = (elements::<T>(a)?, elements::<T>(b)?);
+    filled(shape, |made| {
+        run::<IS_WIDE>(OutOfPlace {
+            runs,
+            a,
+            b,
+            made,
+            function,
+        })
+    })
+}
+
+fn run<const IS_WIDE: bool>(work: impl pulp::WithSimd<Output = Result<()>>) -> Result<()> {
+    match IS_WIDE {
+        true => pulp::Arch::new().dispatch(work),
+        false => work.with_simd(pulp::Scalar),
+    }
+}
+
+/// How the elements of two tensors meet: the axes behind each other that are walked in the same way are one.
+#[derive(Debug, PartialEq, Eq)]
+struct Runs {
+    /// Outermost first.
+    axes: ShortVec<Axis>,
+    /// The innermost one.
+    last: Axis,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Axis {
+    size: usize,
+    /// How far apart the next elements are, 0 where one is repeated.
+    a: usize,
+    b: usize,
+}
+
+impl Runs {
+    fn new(a: &[usize], b: &[usize], shape: &[usize]) -> Self {
+        let rank = shape.len();
+        let mut axes: ShortVec<Axis> = ShortVec::new();
+        let (mut step_a, mut step_b) = (1, 1);
+        // From the innermost; one that is missing at the front is of one element.
+        for from_end in 1..=rank {
+            let size = shape[rank - from_end];
+            let dim = |dims: &[usize]| dims.len().checked_sub(from_end).map_or(1, |axis| dims[axis]);
+            let (size_a, size_b) = (dim(a), dim(b));
+            let axis = Axis {
+                size,
+                a: if size_a == 1 { 0 } else { step_a },
+                b: if size_b == 1 { 0 } else { step_b },
+            };
+            step_a *= size_a;
+            step_b *= size_b;
+            if size == 1 {
+                continue;
+            }
+            match axes.last_mut() {
+                Some(inner)
+                    if axis.a == inner.a * inner.size
+                        && axis.b == inner.b * inner.size
+                        && (axis.a == 0) == (inner.a == 0)
+                        && (axis.b == 0) == (inner.b == 0) =>
+                {
+                    inner.size *= size;
+                }
+                _ => axes.push(axis),
+            }
+        }
+        axes.reverse();
+        let last = axes.pop().unwrap_or(Axis { size: 1, a: 1, b: 1 });
+        Self { axes, last }
+    }
+
+    /// Where each run of the innermost axis begins, in the first, in the second, and in the result, and how long it is. A long one
+    /// comes in parts, so that a request that is cancelled ends soon.
+    #[inline(always)]
+    fn each(&self, mut run: impl FnMut([usize; 3], usize)) -> Result<()> {
+        const PART: usize = 1 << 16;
+        let count: usize = self.axes.iter().map(|axis| axis.size).product();
+        if self.last.size == 0 || count == 0 {
+            return Ok(());
+        }
+        let mut pace = Pace::default();
+        let mut places: ShortVec<usize> = smallvec![0; self.axes.len()];
+        let (mut a, mut b) = (0, 0);
+        for index in 0..count {
+            for first in (0..self.last.size).step_by(PART) {
+                let part = PART.min(self.last.size - first);
+                pace.spend(part as u64)?;
+                let from = [a + first * self.last.a, b + first * self.last.b];
+                run([from[0], from[1], index * self.last.size + first], part);
+            }
+            for (axis, place) in self.axes.iter().zip(&mut places).rev() {
+                *place += 1;
+                a += axis.a;
+                b += axis.b;
+                if *place < axis.size {
+                    break;
+                }
+                *place = 0;
+                a -= axis.a * axis.size;
+                b -= axis.b * axis.size;
+            }
+        }
+        Ok(())
+    }
+}
+
+struct InPlace<'v, T, F> {
+    runs: Runs,
+    a: &'v mut [T],
+    b: &'v [T],
+    function: F,
+}
+
+impl<T: Copy, F: Fn(T, T) -> T> pulp::WithSimd for InPlace<'_, T, F> {
+    type Output = Result<()>;
+
+    #[inline(always)]
+    fn with_simd<S: pulp::Simd>(self, _: S) -> Result<()> {
+        let Self { runs, a, b, function } = self;
+        let last = runs.last;
+        runs.each(|[_, from_b, to], count| {
+            let a = &mut a[to..to + count];
+            if last.b == 0 {
+                let b = b[from_b];
+                a.iter_mut().for_each(|a| *a = function(*a, b));
+            } else {
+                let b = &b[from_b..from_b + count];
+                a.iter_mut().zip(b).for_each(|(a, b)| *a = function(*a, *b));
+            }
+        })
+    }
+}
+
+struct OutOfPlace<'v, T, R, F> {
+    runs: Runs,
+    a: &'v [T],
+    b: &'v [T],
+    made: &'v mut [R],
+    function: F,
+}
+
+impl<T, R: Copy, F: Fn(&T, &T) -> R> pulp::WithSimd for OutOfPlace<'_, T, R, F> {
+    type Output = Result<()>;
+
+    #[inline(always)]
+    fn with_simd<S: pulp::Simd>(self, _: S) -> Result<()> {
+        let Self {
+            runs,
+            a,
+            b,
+            made,
+            function,
+        } = self;
+        let last = runs.last;
+        runs.each(|[from_a, from_b, to], count| {
+            let made = &mut made[to..to + count];
+            match (last.a, last.b) {
+                (0, 0) => made.fill(function(&a[from_a], &b[from_b])),
+                (0, _) => {
+                    let (a, b) = (&a[from_a], &b[from_b..from_b + made.len()]);
+                    made.iter_mut()
+                        .zip(b)
+                        .for_each(|(made, b)| *made = function(a, b));
+                }
+                (_, 0) => {
+                    let (a, b) = (&a[from_a..from_a + made.len()], &b[from_b]);
+                    made.iter_mut()
+                        .zip(a)
+                        .for_each(|(made, a)| *made = function(a, b));
+                }
+                _ => {
+                    let (a, b) = (&a[from_a..from_a + made.len()], &b[from_b..from_b + made.len()]);
+                    let pairs = a.iter().zip(b);
+                    made.iter_mut()
+                        .zip(pairs)
+                        .for_each(|(made, (a, b))| *made = function(a, b));
+                }
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+    use onnx_tensor::elements::tensor;
+
+    fn numbers<T: Element>(shape: &[usize], number: impl Fn(usize) -> T) -> Tensor {
+        let count = shape.iter().product();
+        tensor(shape, (0..count).map(number).collect()).unwrap()
+    }
+
+    const SHAPES: &[[&[usize]; 2]] = &[
+        [&[], &[]],
+        [&[5], &[1]],
+        [&[1], &[5]],
+        [&[2, 3, 4, 5], &[2, 3, 4, 5]],
+        [&[2, 3, 4, 5], &[1, 3, 1, 1]],
+        [&[2, 3, 4, 5], &[2, 1, 4, 1]],
+        [&[2, 3, 4, 5], &[1, 1, 1, 5]],
+        [&[2, 1, 4, 1], &[1, 3, 1, 5]],
+        [&[1, 1, 1, 5], &[2, 3, 4, 5]],
+        [&[2, 3, 1, 1], &[2, 3, 4, 5]],
+        [&[1, 1], &[1, 1]],
+        [&[0, 3], &[1, 3]],
+        [&[3, 0], &[3, 1]],
+    ];
+
+    /// The elements of a tensor that is repeated along axes of size 1.
+    fn repeated<T: Element + Copy>(tensor: &Tensor, shape: &[usize]) -> Vec<T> {
+        let elements = elements::<T>(tensor).unwrap();
+        let rank = shape.len();
+        let mut own = vec![1; rank - tensor.rank()];
+        own.extend_from_slice(tensor.shape());
+        let place = |mut at: usize| {
+            let (mut place, mut stride) = (0, 1);
+            for axis in (0..rank).rev() {
+                if own[axis] > 1 {
+                    place += at % shape[axis] * stride;
+                    stride *= own[axis];
+                }
+                at /= shape[axis];
+            }
+            place
+        };
+        (0..shape.iter().product())
+            .map(|at| elements[place(at)])
+            .collect()
+    }
+
+    fn check<T: Element + Copy>(function: Function, a: &Tensor, b: &Tensor, of: impl Fn(T, T) -> T) {
+        let shape = shapes::broadcast(&[a.shape(), b.shape()]).unwrap();
+        let pairs = repeated::<T>(a, &shape).into_iter().zip(repeated::<T>(b, &shape));
+        let wanted = tensor(&shape, pairs.map(|(a, b)| of(a, b)).collect()).unwrap();
+        let (shared, owned) = (Arc::new(a.clone()), Arc::new(a.clone()));
+        let found = combined(function, shared.clone(), b, &shape).unwrap();
+        assert_eq!(found, wanted, "{function:?} of {a:?} and {b:?}");
+        assert_eq!(*shared, *a);
+        assert_eq!(combined(function, owned, b, &shape).unwrap(), wanted);
+    }
+
+    #[test]
+    fn each_pair_is_combined() {
+        for [a, b] in SHAPES {
+            let floats = [
+                numbers(a, |index| index as f32 - 7.5),
+                numbers(b, |index| index as f32 * 3.25 - 6.5),
+            ];
+            let integers = [
+                numbers(a, |index| (index as i64 - 40) << 30),
+                numbers(b, |index| (777 - 35 * index as i64) << 40),
+            ];
+            let truths = [
+                numbers(a, |index| index % 3 == 0),
+                numbers(b, |index| index % 2 == 0),
+            ];
+            let [x, y] = &floats;
+            check::<f32>(Function::Sum, x, y, |a, b| a + b);
+            check::<f32>(Function::Difference, x, y, |a, b| a - b);
+            check::<f32>(Function::Product, x, y, |a, b| a * b);
+            check::<f32>(Function::Quotient, x, y, |a, b| a / b);
+            check::<f32>(Function::Maximum, x, y, f32::max);
+            check::<f32>(Function::Minimum, x, y, f32::min);
+            let [x, y] = &integers;
+            check::<i64>(Function::Sum, x, y, i64::wrapping_add);
+            check::<i64>(Function::Difference, x, y, i64::wrapping_sub);
+            check::<i64>(Function::Product, x, y, i64::wrapping_mul);
+            check::<i64>(Function::Quotient, x, y, i64::wrapping_div);
+            check::<i64>(Function::Maximum, x, y, i64::max);
+            check::<i64>(Function::Minimum, x, y, i64::min);
+            let [x, y] = &truths;
+            check::<bool>(Function::And, x, y, |a, b| a & b);
+            check::<bool>(Function::Or, x, y, |a, b| a | b);
+            check::<bool>(Function::Xor, x, y, |a, b| a ^ b);
+        }
+    }
+
+    #[test]
+    fn axes_that_are_walked_alike_are_one() {
+        let runs = Runs::new(&[2, 3, 4, 5], &[1, 3, 1, 1], &[2, 3, 4, 5]);
+        assert_eq!(runs.last, Axis { size: 20, a: 1, b: 0 });
+        assert_eq!(runs.axes.len(), 2);
+        let runs = Runs::new(&[2, 3, 4], &[2, 3, 4], &[2, 3, 4]);
+        assert_eq!((runs.axes.len(), runs.last.size), (0, 24));
+    }
+}

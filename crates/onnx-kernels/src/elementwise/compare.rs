@@ -1,0 +1,163 @@
+//! Comparisons of two values, element by element.
+
+use std::sync::Arc;
+
+use onnx_tensor::prelude::*;
+
+use crate::elementwise::binary::pairs;
+use crate::elementwise::pairs::joined;
+use onnx_tensor::shapes;
+use onnx_tensor::{
+    node::Node,
+    operator::{Compute, Fact},
+};
+
+/// `Equal`, `Greater`, `GreaterOrEqual`, `Less` or `LessOrEqual`.
+pub fn compare(node: &Node) -> Result<Box<dyn Compute>> {
+    Ok(Box::new(Compare::of(&node.op_type)?))
+}
+
+/// `Equal`, `Greater`, `GreaterOrEqual`, `Less` and `LessOrEqual`. NaN is unequal to everything.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Compare {
+    Equal,
+    Greater,
+    GreaterOrEqual,
+    Less,
+    LessOrEqual,
+}
+
+impl Compare {
+    pub(crate) fn of(name: &str) -> Result<Self> {
+        Ok(match name {
+            "Equal" => Self::Equal,
+            "Greater" => Self::Greater,
+            "GreaterOrEqual" => Self::GreaterOrEqual,
+            "Less" => Self::Less,
+            "LessOrEqual" => Self::LessOrEqual,
+            other => bail!("{other} is not a comparison"),
+        })
+    }
+
+    fn compared<T: Element + PartialOrd>(self, a: &Tensor, b: &Tensor, shape: &[usize]) -> Result<Tensor> {
+        match self {
+            Self::Equal => equal::<T>(a, b, shape),
+            Self::Greater => pairs::<T, bool, false>(b, a, shape, |b, a| b < a),
+            Self::GreaterOrEqual => pairs::<T, bool, false>(b, a, shape, |b, a| b <= a),
+            Self::Less => pairs::<T, bool, false>(a, b, shape, |a, b| a < b),
+            Self::LessOrEqual => pairs::<T, bool, false>(a, b, shape, |a, b| a <= b),
+        }
+    }
+}
+
+fn equal<T: Element + PartialEq>(a: &Tensor, b: &Tensor, shape: &[usize]) -> Result<Tensor> {
+    pairs::<T, bool, false>(a, b, shape, |a, b| a == b)
+}
+
+impl Compute for Compare {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Option<Vec<Fact>>> {
+        ensure!(inputs.len() == 2, "expected 2 inputs, found {}", inputs.len());
+        Ok(Some(vec![Fact::new(ElementType::Bool, joined(inputs)?)]))
+    }
+
+    fn run(&self, inputs: &mut ShortVec<Arc<Tensor>>) -> Result<ShortVec<Arc<Tensor>>> {
+        let [a, b] = &**inputs else {
+            bail!("expected 2 inputs, found {}", inputs.len());
+        };
+        let shape = shapes::broadcast(&[a.shape(), b.shape()])?;
+        let made = match (a.element_type(), self) {
+            (ElementType::Bool, Self::Equal) => equal::<bool>(a, b, &shape),
+            (ElementType::String, Self::Equal) => equal::<String>(a, b, &shape),
+            (number, _) => with_number!(number, T => self.compared::<T>(a, b, &shape)),
+        }?;
+        Ok(smallvec![Arc::new(made)])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+    use onnx_tensor::{elements::elements, faults::BadInput};
+
+    const ALL: [&str; 5] = ["Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"];
+
+    fn of(name: &str, a: &Tensor, b: &Tensor) -> Result<Tensor> {
+        let compare = Compare::of(name)?;
+        let mut inputs: ShortVec<Arc<Tensor>> = smallvec![Arc::new(a.clone()), Arc::new(b.clone())];
+        compare.outputs(&Fact::of_values(&inputs))?;
+        Ok((*compare.run(&mut inputs)?[0]).clone())
+    }
+
+    fn all_of(a: &Tensor, b: &Tensor) -> [Vec<bool>; 5] {
+        ALL.map(|name| elements::<bool>(&of(name, a, b).unwrap()).unwrap().to_vec())
+    }
+
+    #[test]
+    fn numbers_of_all_types_are_compared() {
+        let expected = [
+            vec![false, true, false],
+            vec![false, false, true],
+            vec![false, true, true],
+            vec![true, false, false],
+            vec![true, true, false],
+        ];
+        for element_type in [
+            ElementType::F16,
+            ElementType::F32,
+            ElementType::F64,
+            ElementType::U8,
+            ElementType::U64,
+            ElementType::I16,
+            ElementType::I64,
+        ] {
+            let [a, b] = [Tensor::vector(&[1u8, 2, 3]), Tensor::vector(&[2u8])]
+                .map(|numbers| numbers.cast_to_type(element_type).unwrap().into_owned());
+            assert_eq!(all_of(&a, &b), expected, "{element_type:?}");
+        }
+        // They differ in the last bit.
+        let close = [Tensor::scalar((1i64 << 53) + 1), Tensor::scalar(1i64 << 53)];
+        assert_eq!(
+            all_of(&close[0], &close[1]).concat(),
+            [false, true, true, false, false]
+        );
+        let large = [Tensor::scalar(u64::MAX), Tensor::scalar(1u64)];
+        assert_eq!(
+            all_of(&large[0], &large[1]).concat(),
+            [false, true, true, false, false]
+        );
+    }
+
+    #[test]
+    fn nan_is_like_nothing_and_zeros_are_equal() {
+        let a = Tensor::vector(&[f32::NAN, f32::NAN, 0.0, f32::INFINITY]);
+        let b = Tensor::vector(&[f32::NAN, 1.0, -0.0, f32::INFINITY]);
+        let (never, equals) = (vec![false; 4], vec![false, false, true, true]);
+        assert_eq!(
+            all_of(&a, &b),
+            [equals.clone(), never.clone(), equals.clone(), never, equals]
+        );
+    }
+
+    #[test]
+    fn truths_and_texts_are_equal_or_not() {
+        let texts =
+            |texts: &[&str]| Tensor::vector(&texts.iter().map(ToString::to_string).collect::<Vec<_>>());
+        let found = of("Equal", &texts(&["a", "", "ä"]), &texts(&["a", "b", "ä"])).unwrap();
+        assert_eq!(found, Tensor::vector(&[true, false, true]));
+        let found = of("Equal", &Tensor::vector(&[true, false]), &Tensor::scalar(false)).unwrap();
+        assert_eq!(found, Tensor::vector(&[false, true]));
+        assert!(of("Less", &texts(&["a"]), &texts(&["b"])).is_err());
+    }
+
+    #[test]
+    fn inputs_that_do_not_fit_together_are_refused() {
+        for (a, b) in [
+            (Tensor::vector(&[1i64, 2]), Tensor::vector(&[1i64, 2, 3])),
+            (Tensor::vector(&[1i64]), Tensor::vector(&[1i32])),
+        ] {
+            assert!(of("Equal", &a, &b).unwrap_err().is::<BadInput>());
+        }
+    }
+}

@@ -1,0 +1,26 @@
+//! TODO-DOC elementwise
+
+pub(crate) mod activation;
+pub(crate) mod binary;
+pub(crate) mod cast;
+pub(crate) mod clip;
+pub(crate) mod coarse;
+pub(crate) mod compare;
+pub(crate) mod elementwise;
+pub(crate) mod functions;
+pub(crate) mod pairs;
+pub(crate) mod power;
+pub(crate) mod prelu;
+pub(crate) mod vector;
+pub(crate) mod whole;
+
+pub use cast::{cast, cast_like, convert};
+pub use clip::clip_of;
+pub use coarse::coarse;
+pub use compare::compare;
+pub use elementwise::remainder;
+pub use functions::{function, truth};
+pub use pairs::pair;
+pub use power::{bit_shift, mean, power};
+pub use prelu::prelu;
+pub use whole::{bits, bitwise_not};

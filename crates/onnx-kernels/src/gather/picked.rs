@@ -1,0 +1,200 @@
+//! Elements of an axis in another order, or some of them: in one pass, without lists that take more memory than the result.
+
+use onnx_tensor::prelude::*;
+
+use onnx_tensor::{
+    cancelling::{PART, Pace},
+    size,
+};
+
+/// Which places of an axis are taken, all of which are inside of it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Places<'p> {
+    /// These, in this order.
+    List(&'p [usize]),
+    /// So many from the first on, each a step after the one before.
+    Steps { first: usize, step: i64, count: usize },
+    /// Those where this is true. What is behind its end is not taken.
+    Where(&'p [bool]),
+}
+
+impl Places<'_> {
+    fn count(&self) -> usize {
+        match self {
+            Self::List(places) => places.len(),
+            Self::Steps { count, .. } => *count,
+            Self::Where(wanted) => wanted.iter().filter(|wanted| **wanted).count(),
+        }
+    }
+}
+
+/// These places of an axis of a value.
+pub(crate) fn picked(value: &Tensor, axis: usize, places: Places<'_>) -> Result<Tensor> {
+    picked_of(value, value.shape(), axis, places)
+}
+
+/// The same of a value as if it had this shape.
+pub(crate) fn picked_of(value: &Tensor, shape: &[usize], axis: usize, places: Places<'_>) -> Result<Tensor> {
+    let inner: usize = shape[axis + 1..].iter().product();
+    let mut made = shape.to_vec();
+    made[axis] = places.count();
+    if made.contains(&0) {
+        return Tensor::zero_of(value.element_type(), &made);
+    }
+    let block = shape[axis] * inner;
+    with_unit!(value.element_type(), U => copy::<U>(value, &made, [block, inner], places))
+}
+
+fn copy<U: Unit>(
+    value: &Tensor,
+    shape: &[usize],
+    [block, inner]: [usize; 2],
+    places: Places<'_>,
+) -> Result<Tensor> {
+    let blocks = value.as_units::<U>()?.chunks_exact(block);
+    let count = places.count();
+    if let Places::List(places) = places {
+        let pairs = blocks
+            .clone()
+            .flat_map(|block| places.iter().map(move |place| (block, place)));
+        let taken = pairs.flat_map(|(block, place)| &block[place * inner..][..inner]);
+        size::admit_contents(taken.map(|element| (element, 1)))?;
+    }
+    let is_doubled = inner == 1 && matches!(places, Places::List(places) if is_doubled(places, block));
+    let mut result = Tensor::zero_of(value.element_type(), shape)?;
+    let mut pace = Pace::default();
+    for (block, made) in blocks.zip(result.as_units_mut::<U>()?.chunks_exact_mut(count * inner)) {
+        if is_doubled {
+            let (pairs, _) = made.as_chunks_mut::<2>();
+            pace.pairs(block, pairs, |block, pairs| {
+                let both = pairs.iter_mut().zip(block);
+                both.for_each(|(pair, element)| *pair = [element.clone(), element.clone()]);
+            })?;
+            continue;
+        }
+        copy_block(block, made, inner, places, &mut pace)?;
+    }
+    Ok(result)
+}
+
+/// Whether these are all places of an axis, each twice.
+fn is_doubled(places: &[usize], size: usize) -> bool {
+    places.len() == 2 * size && places.iter().enumerate().all(|(at, &place)| place == at / 2)
+}
+
+fn copy_block<T: Element>(
+    block: &[T],
+    made: &mut [T],
+    inner: usize,
+    places: Places<'_>,
+    pace: &mut Pace,
+) -> Result<()> {
+    let each = |made: &mut [T], pace: &mut Pace, places: &mut dyn Iterator<Item = usize>| -> Result<()> {
+        let lines = made.chunks_exact_mut(inner).zip(places);
+        for (to, place) in lines {
+            pace.spend(inner as u64)?;
+            to.clone_from_slice(&block[place * inner..][..inner]);
+        }
+        Ok(())
+    };
+    match places {
+        Places::List(places) if inner == 1 => {
+            pace.pairs(places, made, |places, made| {
+                let pairs = made.iter_mut().zip(places);
+                pairs.for_each(|(to, &place)| to.clone_from(&block[place]));
+            })?;
+        }
+        Places::List(places) => each(made, pace, &mut places.iter().copied())?,
+        Places::Steps { first, step: 1, .. } => {
+            let from = &block[first * inner..][..made.len()];
+            pace.pairs(from, made, |from, made| made.clone_from_slice(from))?;
+        }
+        Places::Steps { first, step, .. } if inner == 1 => {
+            let stride = usize::try_from(step.unsigned_abs())?;
+            match step > 0 {
+                true => {
+                    for (part, made) in made.chunks_mut(PART).enumerate() {
+                        pace.spend(made.len() as u64)?;
+                        let from = block[first + part * PART * stride..].iter().step_by(stride);
+                        made.iter_mut()
+                            .zip(from)
+                            .for_each(|(to, from)| to.clone_from(from));
+                    }
+                }
+                false => {
+                    for (part, made) in made.chunks_mut(PART).enumerate() {
+                        pace.spend(made.len() as u64)?;
+                        let from = block[..=first - part * PART * stride]
+                            .iter()
+                            .rev()
+                            .step_by(stride);
+                        made.iter_mut()
+                            .zip(from)
+                            .for_each(|(to, from)| to.clone_from(from));
+                    }
+                }
+            }
+        }
+        Places::Steps { first, step, count } => each(
+            made,
+            pace,
+            &mut (0..count as i64).map(|index| (first as i64 + index * step) as usize),
+        )?,
+        Places::Where(wanted) => {
+            let places = wanted.iter().take(block.len() / inner).enumerate();
+            each(
+                made,
+                pace,
+                &mut places.filter(|(_, wanted)| **wanted).map(|(place, _)| place),
+            )?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+    use onnx_tensor::elements::tensor;
+
+    #[test]
+    fn each_element_is_taken_twice() {
+        let value = tensor(&[2, 3], vec![1i16, 2, 3, 4, 5, 6]).unwrap();
+        let doubled = picked(&value, 1, Places::List(&[0, 0, 1, 1, 2, 2])).unwrap();
+        let expected = vec![1i16, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6];
+        assert_eq!(doubled, tensor(&[2, 6], expected).unwrap());
+    }
+
+    #[test]
+    fn all_ways_to_say_which_are_the_same() {
+        for (shape, axis) in [([5, 1, 1], 0), ([2, 5, 3], 1), ([2, 3, 5], 2)] {
+            let count: usize = shape.iter().product();
+            let numbers: Vec<i64> = (0..count as i64).collect();
+            let words = numbers.iter().map(ToString::to_string).collect();
+            let values = [
+                tensor(&shape, numbers).unwrap(),
+                tensor::<String>(&shape, words).unwrap(),
+            ];
+            for value in values {
+                let of = |places: Places<'_>| picked(&value, axis, places).unwrap();
+                let same = |list: &[usize], other: Places<'_>| {
+                    let found = of(Places::List(list));
+                    assert_eq!(found, of(other), "{list:?} of {shape:?}");
+                    assert_eq!(found.shape()[axis], list.len());
+                };
+                let steps = |first, step, count| Places::Steps { first, step, count };
+                same(&[0, 1, 2, 3, 4], steps(0, 1, 5));
+                same(&[1, 2], steps(1, 1, 2));
+                same(&[1, 3], steps(1, 2, 2));
+                same(&[4, 3, 2, 1, 0], steps(4, -1, 5));
+                same(&[3, 0], steps(3, -3, 2));
+                same(&[2], steps(2, 1 << 40, 1));
+                same(&[], steps(9, 1, 0));
+                same(&[1, 4], Places::Where(&[false, true, false, false, true]));
+                same(&[1], Places::Where(&[false, true]));
+            }
+        }
+    }
+}

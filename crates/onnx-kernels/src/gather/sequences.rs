@@ -1,0 +1,235 @@
+//! `ReverseSequence` and `Compress`: what depends on lengths or choices that come with a request.
+
+use std::sync::Arc;
+
+use onnx_tensor::prelude::*;
+
+use crate::gather::picked::{Places, picked_of};
+use onnx_tensor::{
+    axis,
+    elements::elements,
+    node::Attributes,
+    operator::{Fact, Kernel, kernel},
+};
+use onnx_tensor::{cancelling::Pace, faults::BadInput, node::Node, operator::Compute};
+
+/// `ReverseSequence`: the first elements of each row, as many as its length says, the other way round.
+pub fn reverse_sequence(node: &Node) -> Result<Box<dyn Compute>> {
+    let attributes = Attributes(node);
+    let (time, batch) = (attributes.int("time_axis", 0), attributes.int("batch_axis", 1));
+    ensure!(
+        matches!((time, batch), (0, 1) | (1, 0)),
+        "the time and the batch are not the first two axes"
+    );
+    Ok(kernel(ReverseSequence {
+        batch_first: batch == 0,
+    }))
+}
+
+#[derive(Debug)]
+struct ReverseSequence {
+    batch_first: bool,
+}
+
+impl Kernel for ReverseSequence {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
+        let [input, lengths] = inputs else {
+            bail!("expected 2 inputs, found {}", inputs.len());
+        };
+        ensure!(
+            input.rank() >= 2 && lengths.rank() == 1,
+            "expected two dimensions and a list of lengths"
+        );
+        Ok(vec![input.with(input.element_type)])
+    }
+
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
+        let shape = inputs[0].shape();
+        let (steps, batch) = match self.batch_first {
+            true => (shape[1], shape[0]),
+            false => (shape[0], shape[1]),
+        };
+        let lengths = inputs[1].cast_to::<i64>()?;
+        let lengths = elements::<i64>(&lengths)?;
+        if lengths.len() != batch {
+            bail!(BadInput(format!(
+                "{} lengths for {batch} sequences",
+                lengths.len()
+            )));
+        }
+        if let Some(length) = lengths
+            .iter()
+            .find(|&&length| length < 0 || length > steps as i64)
+        {
+            bail!(BadInput(format!(
+                "a length of {length} of sequences that are {steps} long"
+            )));
+        }
+        if inputs[0].len() == 0 {
+            return Ok(smallvec![(*inputs[0]).clone()]);
+        }
+        let element_type = inputs[0].element_type();
+        let made = with_unit!(element_type, U => reversed::<U>(&inputs[0], lengths, self.batch_first));
+        Ok(smallvec![made?])
+    }
+}
+
+/// The rows of a value, each reversed up to its length: a step at a time, as a list of places would take more memory than small
+/// elements.
+fn reversed<U: Unit>(value: &Tensor, lengths: &[i64], batch_first: bool) -> Result<Tensor> {
+    let shape = value.shape();
+    let inner: usize = shape[2..].iter().product();
+    let elements = value.as_units::<U>()?;
+    let mut made: Vec<U> = Vec::with_capacity(elements.len());
+    let mut pace = Pace::default();
+    for first in 0..shape[0] {
+        for second in 0..shape[1] {
+            pace.spend(inner as u64)?;
+            let (row, step) = if batch_first {
+                (first, second)
+            } else {
+                (second, first)
+            };
+            let length = lengths[row] as usize;
+            let from = if step < length { length - 1 - step } else { step };
+            let place = if batch_first {
+                row * shape[1] + from
+            } else {
+                from * shape[1] + row
+            };
+            match inner {
+                1 => made.push(elements[place].clone()),
+                _ => made.extend_from_slice(&elements[place * inner..][..inner]),
+            }
+        }
+    }
+    Tensor::from_units(value.element_type(), shape, made)
+}
+
+/// `Compress`: the elements of an axis, or of all, for which a condition holds.
+pub fn compress(node: &Node) -> Result<Box<dyn Compute>> {
+    let attributes = Attributes(node);
+    Ok(kernel(Compress {
+        axis: attributes.has("axis").then(|| attributes.int("axis", 0)),
+    }))
+}
+
+#[derive(Debug)]
+struct Compress {
+    /// `None` for all elements in order.
+    axis: Option<i64>,
+}
+
+impl Compress {
+    fn axis(&self, rank: usize) -> Result<Option<usize>> {
+        self.axis.map(|axis| axis::axis(axis, rank)).transpose()
+    }
+}
+
+impl Kernel for Compress {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
+        let [input, condition] = inputs else {
+            bail!("expected 2 inputs, found {}", inputs.len());
+        };
+        ensure!(condition.rank() == 1, "expected a list of conditions");
+        let count = Dim::unknown();
+        let shape = match self.axis(input.rank())? {
+            None => smallvec![count.to_dim()],
+            Some(axis) => {
+                let mut shape = input.shape.clone();
+                shape[axis] = count.to_dim();
+                shape
+            }
+        };
+        Ok(vec![Fact::new(input.element_type, shape)])
+    }
+
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
+        let input = &inputs[0];
+        let count = [input.len()];
+        let (shape, axis) = match self.axis(input.rank())? {
+            Some(axis) => (input.shape(), axis),
+            None => (&count[..], 0),
+        };
+        let wanted = elements::<bool>(&inputs[1])?;
+        let last = wanted.iter().rposition(|wanted| *wanted);
+        if let Some(place) = last.filter(|&place| place >= shape[axis]) {
+            bail!(BadInput(format!(
+                "condition {place} is true in a dimension of {}",
+                shape[axis]
+            )));
+        }
+        // A list is quicker where many blocks are picked from, if it is smaller than they are.
+        let blocks: usize = shape[..axis].iter().product();
+        let block = shape[axis + 1..].iter().product::<usize>() * input.element_type().size_of();
+        if blocks < 2 || blocks.saturating_mul(block) < size_of::<usize>() {
+            return Ok(smallvec![picked_of(input, shape, axis, Places::Where(wanted))?]);
+        }
+        let places = wanted.iter().enumerate().filter(|(_, wanted)| **wanted);
+        let count = wanted.iter().filter(|wanted| **wanted).count();
+        let mut list = Vec::with_capacity(count);
+        list.extend(places.map(|(place, _)| place));
+        let places: Vec<usize> = list;
+        Ok(smallvec![picked_of(input, shape, axis, Places::List(&places))?])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+    use onnx_tensor::elements::tensor;
+
+    fn run(batch_first: bool, input: Tensor, lengths: Vec<i64>) -> Tensor {
+        let lengths = tensor(&[lengths.len()], lengths).unwrap();
+        let reverse = ReverseSequence { batch_first };
+        let mut outputs = reverse.run(&[Arc::new(input), Arc::new(lengths)]).unwrap();
+        outputs.remove(0)
+    }
+
+    #[test]
+    fn each_row_is_reversed_up_to_its_length() {
+        let numbers = tensor(&[2, 3, 1], vec![1i64, 2, 3, 4, 5, 6]).unwrap();
+        let found = run(true, numbers.clone(), vec![2, 3]);
+        assert_eq!(elements::<i64>(&found).unwrap(), [2, 1, 3, 6, 5, 4]);
+        let found = run(false, numbers, vec![2, 0, 1]);
+        assert_eq!(elements::<i64>(&found).unwrap(), [4, 2, 3, 1, 5, 6]);
+        let words: Vec<String> = ["a", "b", "c", "d"].map(str::to_owned).into();
+        let found = run(false, tensor(&[2, 1, 2], words).unwrap(), vec![2]);
+        assert_eq!(elements::<String>(&found).unwrap(), ["c", "d", "a", "b"]);
+    }
+
+    /// Nothing but the result is in memory beside the input. Other tests would be measured too, so a process of its own runs this
+    /// one.
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn bytes_are_reversed_without_a_list_of_places() {
+        const ALONE: &str = "BACKEND_ONNX_TEST_ALONE";
+        if std::env::var_os(ALONE).is_none() {
+            let name = "ops::sequences::tests::bytes_are_reversed_without_a_list_of_places";
+            let program = std::env::current_exe().unwrap();
+            let mut child = std::process::Command::new(program);
+            let child = child.args(["--exact", name]).env(ALONE, "yes").output().unwrap();
+            assert!(
+                child.status.success(),
+                "{}",
+                String::from_utf8_lossy(&child.stdout)
+            );
+            return;
+        }
+        let most = || {
+            let status = std::fs::read_to_string("/proc/self/status").unwrap();
+            let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+            let kib: u64 = line.unwrap().trim().trim_end_matches(" kB").parse().unwrap();
+            kib << 10
+        };
+        let size = 3000;
+        let input = tensor(&[size, size], vec![1u8; size * size]).unwrap();
+        let before = most();
+        let found = run(false, input, vec![size as i64; size]);
+        assert_eq!(found.len(), size * size);
+        let taken = most() - before;
+        assert!(taken < 2 * (size * size) as u64, "{taken} bytes");
+    }
+}

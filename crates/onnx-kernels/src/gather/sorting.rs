@@ -1,0 +1,107 @@
+//! Sorts that end soon after their run.
+
+use std::cmp::Ordering;
+
+use onnx_tensor::prelude::*;
+
+use onnx_tensor::{cancelling::Pace, size};
+
+/// Sorts elements; equal ones stay in their order.
+pub(crate) fn sort_by<T: Copy>(elements: &mut Vec<T>, compare: impl Fn(&T, &T) -> Ordering) -> Result<()> {
+    /// So many are sorted at once.
+    const FEW: usize = 1 << 16;
+    if elements.len() <= FEW {
+        elements.sort_by(compare);
+        return Ok(());
+    }
+    let each = (size_of::<T>() + 2 * size_of::<usize>()) as u64;
+    size::admit_now(elements.len() as u64 * each)?;
+    let order = sorted(elements.len(), 1, &|a, b| compare(&elements[a], &elements[b]))?;
+    *elements = order.into_iter().map(|at| elements[at]).collect();
+    Ok(())
+}
+
+/// The places of so many parts in order, where equal ones stay in theirs: runs that are merged, so that a request that is cancelled
+/// ends soon. A comparison takes up to `steps`. There is one sort for all types: each would be 9 KB of code.
+pub(crate) fn sorted(
+    length: usize,
+    steps: usize,
+    compare: &dyn Fn(usize, usize) -> Ordering,
+) -> Result<Vec<usize>> {
+    /// Parts that are sorted at once.
+    const RUN: usize = 1 << 12;
+    // So few that they take no longer than many that are compared at once.
+    let together = (RUN / steps.max(1)).max(2);
+    let mut pace = Pace::default();
+    let mut order: Vec<usize> = (0..length).collect();
+    for run in order.chunks_mut(together) {
+        let rounds = run.len().ilog2() as usize + 1;
+        pace.spend((run.len() * rounds).saturating_mul(steps) as u64)?;
+        run.sort_by(|&a, &b| compare(a, b));
+    }
+    let mut width = together;
+    let mut merged = Vec::with_capacity(length);
+    while width < length {
+        for pair in order.chunks(2 * width) {
+            let (mut first, mut second) = pair.split_at(width.min(pair.len()));
+            while let ([a, ..], [b, ..]) = (first, second) {
+                pace.spend(steps as u64)?;
+                let from = match compare(*a, *b).is_le() {
+                    true => &mut first,
+                    false => &mut second,
+                };
+                let (next, rest) = from.split_at(1);
+                merged.extend_from_slice(next);
+                *from = rest;
+            }
+            merged.extend_from_slice(first);
+            merged.extend_from_slice(second);
+        }
+        std::mem::swap(&mut order, &mut merged);
+        merged.clear();
+        width *= 2;
+    }
+    Ok(order)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+    use onnx_tensor::cancelling::{Cancelled, while_cancelled};
+
+    #[test]
+    fn many_are_sorted_as_few_are() {
+        for length in [0, 5, 100_000] {
+            let mut pairs: Vec<(usize, usize)> = (0..length).map(|at| (at * 7919 % 1009, at)).collect();
+            let mut expected = pairs.clone();
+            expected.sort();
+            sort_by(&mut pairs, |a, b| a.0.cmp(&b.0)).unwrap();
+            assert!(pairs == expected, "{length}");
+        }
+        let mut many: Vec<usize> = (0..1 << 18).collect();
+        let ended = while_cancelled(|| sort_by(&mut many, |a, b| b.cmp(a)));
+        assert!(ended.unwrap_err().is::<Cancelled>());
+    }
+
+    #[test]
+    fn runs_are_merged_and_equal_parts_keep_their_order() {
+        for length in [0, 1, 4095, 4096, 4097, 12_289, 50_000] {
+            let values: Vec<usize> = (0..length).map(|at| at * 7919 % 1009).collect();
+            let mut expected: Vec<usize> = (0..length).collect();
+            expected.sort_by_key(|&at| values[at]);
+            let order = sorted(length, 1, &|a, b| values[a].cmp(&values[b])).unwrap();
+            assert!(order == expected, "{length}");
+        }
+    }
+
+    #[test]
+    fn a_sort_ends_when_nobody_waits_for_it() {
+        let ended = while_cancelled(|| sorted(1 << 20, 1, &|a, b| b.cmp(&a)));
+        assert!(ended.unwrap_err().is::<Cancelled>());
+        // Each takes long.
+        let ended = while_cancelled(|| sorted(20, 1 << 20, &|a, b| b.cmp(&a)));
+        assert!(ended.unwrap_err().is::<Cancelled>());
+    }
+}

@@ -1,0 +1,174 @@
+//! `Unique`: the values that there are, or the parts of an axis, each once.
+
+use std::{cmp::Ordering, sync::Arc};
+
+use onnx_tensor::prelude::*;
+
+use crate::gather::sorting::sorted;
+use onnx_tensor::{
+    axis,
+    elements::{elements, tensor},
+    node::Attributes,
+    operator::{Fact, Kernel, kernel},
+};
+use onnx_tensor::{
+    cancelling::Pace,
+    faults::{BadInput, Unsupported},
+    node::Node,
+    operator::Compute,
+    size,
+};
+
+pub fn unique(node: &Node) -> Result<Box<dyn Compute>> {
+    let attributes = Attributes(node);
+    Ok(kernel(Unique {
+        axis: attributes.has("axis").then(|| attributes.int("axis", 0)),
+        is_sorted: attributes.int("sorted", 1) != 0,
+    }))
+}
+
+/// Places, twice for the sort, groups, and both once more as numbers of the answer.
+const BYTES_PER_PART: u64 = 48;
+
+#[derive(Debug)]
+struct Unique {
+    /// `None` for all elements in order.
+    axis: Option<i64>,
+    is_sorted: bool,
+}
+
+impl Unique {
+    fn axis(&self, rank: usize) -> Result<Option<usize>> {
+        self.axis.map(|axis| axis::axis(axis, rank)).transpose()
+    }
+}
+
+impl Kernel for Unique {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
+        let [input] = inputs else {
+            bail!("expected 1 input, found {}", inputs.len());
+        };
+        let count = Dim::unknown();
+        let (shape, length) = match self.axis(input.rank())? {
+            None => (smallvec![count.clone()], input.shape.iter().product()),
+            Some(axis) => {
+                let mut shape = input.shape.clone();
+                let length = std::mem::replace(&mut shape[axis], count.clone());
+                (shape, length)
+            }
+        };
+        if input.element_type == ElementType::Bool || input.element_type == ElementType::F16 {
+            bail!(Unsupported::Anywhere(
+                "is supported for numbers and strings only".to_owned()
+            ));
+        }
+        let places = |dim: Dim| Fact::new(ElementType::I64, [dim]);
+        Ok(vec![
+            Fact::new(input.element_type, shape),
+            places(count.clone()),
+            places(length),
+            places(count),
+        ])
+    }
+
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
+        let input = &inputs[0];
+        let all = [input.len()];
+        let (shape, axis) = match self.axis(input.rank())? {
+            Some(axis) => (input.shape(), axis),
+            None => (&all[..], 0),
+        };
+        match input.element_type() {
+            ElementType::String => self.chosen(elements::<String>(input)?, shape, axis),
+            ElementType::F32 => self.chosen(elements::<f32>(input)?, shape, axis),
+            ElementType::F64 => self.chosen(elements::<f64>(input)?, shape, axis),
+            ElementType::U8 => self.chosen(elements::<u8>(input)?, shape, axis),
+            ElementType::U16 => self.chosen(elements::<u16>(input)?, shape, axis),
+            ElementType::U32 => self.chosen(elements::<u32>(input)?, shape, axis),
+            ElementType::U64 => self.chosen(elements::<u64>(input)?, shape, axis),
+            ElementType::I8 => self.chosen(elements::<i8>(input)?, shape, axis),
+            ElementType::I16 => self.chosen(elements::<i16>(input)?, shape, axis),
+            ElementType::I32 => self.chosen(elements::<i32>(input)?, shape, axis),
+            ElementType::I64 => self.chosen(elements::<i64>(input)?, shape, axis),
+            other => bail!("values of {other:?} have no order"),
+        }
+    }
+}
+
+impl Unique {
+    fn chosen<T: Element + PartialOrd>(
+        &self,
+        values: &[T],
+        shape: &[usize],
+        axis: usize,
+    ) -> Result<ShortVec<Tensor>> {
+        let (length, inner) = (shape[axis], shape[axis + 1..].iter().product::<usize>());
+        // What is not equal to itself has no place in an order.
+        if values.iter().any(|value| value.partial_cmp(value).is_none()) {
+            bail!(BadInput("NaN stands among values that are compared".to_owned()));
+        }
+        let block = length * inner;
+        // The parts of an axis, in each block of what stands before it.
+        let part = |at: usize| {
+            let blocks = values.chunks_exact(block.max(1));
+            blocks.flat_map(move |block| &block[at * inner..(at + 1) * inner])
+        };
+        let compare = |a: usize, b: usize| {
+            let mut pairs = part(a).zip(part(b));
+            pairs
+                .find_map(|(a, b)| a.partial_cmp(b).filter(|order| order.is_ne()))
+                .unwrap_or(Ordering::Equal)
+        };
+        size::admit_now((length as u64).saturating_mul(BYTES_PER_PART))?;
+        // A comparison may look at a part in all blocks.
+        let order = sorted(length, values.len() / length.max(1), &compare)?;
+        let mut firsts: Vec<usize> = Vec::new();
+        let mut counts: Vec<i64> = Vec::new();
+        let mut inverse = vec![0usize; length];
+        let mut pace = Pace::default();
+        for &at in &order {
+            pace.spend((values.len() / length.max(1)) as u64)?;
+            match firsts.last() {
+                Some(&first) if compare(first, at).is_eq() => {}
+                _ => {
+                    firsts.push(at);
+                    counts.push(0);
+                }
+            }
+            inverse[at] = firsts.len() - 1;
+            if let Some(count) = counts.last_mut() {
+                *count += 1;
+            }
+        }
+        if !self.is_sorted {
+            let mut by_place: Vec<usize> = (0..firsts.len()).collect();
+            by_place.sort_by_key(|&group| firsts[group]);
+            let mut now = vec![0; firsts.len()];
+            for (place, &group) in by_place.iter().enumerate() {
+                now[group] = place;
+            }
+            inverse.iter_mut().for_each(|group| *group = now[*group]);
+            firsts = by_place.iter().map(|&group| firsts[group]).collect();
+            counts = inverse.iter().fold(vec![0; firsts.len()], |mut counts, &group| {
+                counts[group] += 1;
+                counts
+            });
+        }
+        let mut made: Vec<T> = Vec::with_capacity(values.len() / length.max(1) * firsts.len());
+        for block in values.chunks_exact(block.max(1)) {
+            for &first in &firsts {
+                made.extend_from_slice(&block[first * inner..(first + 1) * inner]);
+            }
+        }
+        let mut made_shape = shape.to_vec();
+        made_shape[axis] = firsts.len();
+        let count = [firsts.len()];
+        let numbers = |places: Vec<usize>| places.into_iter().map(|place| place as i64).collect::<Vec<i64>>();
+        Ok(smallvec![
+            tensor(&made_shape, made)?,
+            tensor(&count, numbers(firsts))?,
+            tensor(&[length], numbers(inverse))?,
+            tensor(&count, counts)?,
+        ])
+    }
+}

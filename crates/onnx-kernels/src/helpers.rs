@@ -1,0 +1,69 @@
+//! What several operators need.
+
+use std::sync::Arc;
+
+use onnx_tensor::prelude::*;
+
+use onnx_tensor::{
+    elements::elements,
+    faults::{BadInput, Unsupported, ensure_input},
+    operator::Fact,
+    size,
+};
+
+/// Why nothing computes an operator for a type that no row of the table admits.
+pub(crate) fn unsupported(element_type: ElementType) -> Error {
+    Unsupported::Here(format!("is not supported for inputs of {element_type:?}")).into()
+}
+
+/// A tensor that may be written over: this one, or a copy if something else holds it too.
+pub(crate) fn own(tensor: Arc<Tensor>) -> Tensor {
+    Arc::try_unwrap(tensor).unwrap_or_else(|tensor| (*tensor).clone())
+}
+
+/// A tensor with other dimensions for the same elements.
+pub(crate) fn reshaped(tensor: Arc<Tensor>, shape: &[usize]) -> Result<Arc<Tensor>> {
+    if tensor.shape() == shape {
+        return Ok(tensor);
+    }
+    if tensor.element_type() == ElementType::String && Arc::strong_count(&tensor) > 1 {
+        size::admit_contents(elements::<String>(&tensor)?.iter().map(|text| (text, 1)))?;
+    }
+    Ok(Arc::new(own(tensor).into_shape(shape)?))
+}
+
+/// The whole numbers of a value that says sizes, axes or places.
+pub(crate) fn integers(tensor: &Tensor) -> Result<Vec<i64>> {
+    match tensor.element_type() {
+        ElementType::I64 => Ok(elements::<i64>(tensor)?.to_vec()),
+        ElementType::I32 => Ok(elements::<i32>(tensor)?
+            .iter()
+            .map(|&number| number.into())
+            .collect()),
+        other => Err(BadInput(format!("{other:?} stands where INT64 is expected")).into()),
+    }
+}
+
+/// The same before a run, if the value is known then.
+pub(crate) fn known_integers(fact: &Fact) -> Result<Option<Vec<i64>>> {
+    fact.constant.as_deref().map(integers).transpose()
+}
+
+/// Numbers of a request as sizes.
+pub(crate) fn sizes(numbers: &[i64]) -> Result<ShortVec<usize>> {
+    let sizes: Option<ShortVec<usize>> = numbers
+        .iter()
+        .map(|&number| usize::try_from(number).ok())
+        .collect();
+    ensure_input!(
+        sizes.is_some(),
+        "dimensions {numbers:?} are wanted, expected none below 0"
+    );
+    Ok(sizes.unwrap_or_default())
+}
+
+/// A tensor of zeros to write over, once there is memory for it.
+pub(crate) fn empty(element_type: ElementType, shape: &[usize]) -> Result<Tensor> {
+    size::admit_shape(element_type, shape)?;
+    Tensor::zero_of(element_type, shape)
+}

@@ -1,0 +1,130 @@
+//! `AffineGrid`: where an image that is turned, moved or stretched is read, place by place.
+
+use std::sync::Arc;
+
+use onnx_tensor::prelude::*;
+
+use onnx_tensor::{
+    cancelling::Pace,
+    faults::{BadInput, Limit, Unsupported, ensure_input},
+    node::Node,
+    operator::Compute,
+};
+use onnx_tensor::{
+    elements::{elements, tensor},
+    node::Attributes,
+    operator::{Fact, Kernel, kernel},
+};
+
+pub fn affine_grid(node: &Node) -> Result<Box<dyn Compute>> {
+    Ok(kernel(AffineGrid {
+        has_corners: Attributes(node).int("align_corners", 0) != 0,
+    }))
+}
+
+#[derive(Debug)]
+struct AffineGrid {
+    /// The first and the last place are the image's edges, not the middles of its outer elements.
+    has_corners: bool,
+}
+
+impl AffineGrid {
+    /// Places of an axis from -1 to 1.
+    fn places(&self, count: usize) -> Vec<f32> {
+        let most = match self.has_corners {
+            true => 1.0,
+            false => (count as f32 - 1.0) / count as f32,
+        };
+        match count {
+            1 => vec![0.0],
+            _ => (0..count)
+                .map(|at| (2.0 * at as f32 / (count as f32 - 1.0) - 1.0) * most)
+                .collect(),
+        }
+    }
+}
+
+impl Kernel for AffineGrid {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
+        let [maps, size] = inputs else {
+            bail!("expected 2 inputs, found {}", inputs.len());
+        };
+        if maps.element_type != ElementType::F32 {
+            bail!(Unsupported::but_for_fp64(
+                maps.element_type,
+                "is supported for FP32 only"
+            ));
+        }
+        let Some(size) = size.dims() else {
+            bail!(Limit(
+                "a size that is computed is not supported for free sizes".to_owned()
+            ));
+        };
+        ensure!(
+            matches!(size.len(), 4 | 5) && maps.rank() == 3,
+            "a size of {} dimensions",
+            size.len()
+        );
+        // ONNX's own implementation reads at the first edge then, ONNX Runtime at the last one.
+        if self.has_corners && size[2..].iter().any(Dim::is_one) {
+            bail!(Limit(
+                "a size of 1 with 'align_corners' is not supported".to_owned()
+            ));
+        }
+        let mut shape: ShortVec<Dim> = smallvec![size[0].clone()];
+        shape.extend(size[2..].iter().cloned());
+        shape.push((size.len() - 2).to_dim());
+        Ok(vec![Fact::new(ElementType::F32, shape)])
+    }
+
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
+        let size = inputs[1].cast_to::<i64>()?;
+        let size: Vec<usize> = elements::<i64>(&size)?
+            .iter()
+            .map(|&size| usize::try_from(size).map_err(|_| BadInput(format!("a size of {size}")).into()))
+            .collect::<Result<_>>()?;
+        ensure_input!(
+            matches!(size.len(), 4 | 5),
+            "the size has {} dimensions, expected 4 or 5",
+            size.len()
+        );
+        let rank = size.len() - 2;
+        ensure_input!(
+            !self.has_corners || !size[2..].contains(&1),
+            "a size of 1 with 'align_corners' is not supported"
+        );
+        ensure_input!(
+            inputs[0].shape() == [size[0], rank, rank + 1],
+            "theta has the shape {:?}, which does not fit a size of {size:?}",
+            inputs[0].shape()
+        );
+        let mut shape = vec![size[0]];
+        shape.extend(&size[2..]);
+        shape.push(rank);
+        let axes: Vec<Vec<f32>> = size[2..].iter().map(|&count| self.places(count)).collect();
+        let mut pace = Pace::default();
+        let count: usize = size[2..].iter().product();
+        let mut made: Vec<f32> = Vec::with_capacity(shape.iter().product());
+        for map in elements::<f32>(&inputs[0])?.chunks_exact(rank * (rank + 1)) {
+            for at in 0..count {
+                pace.spend(4)?;
+                // The last axis first, as coordinates are x, y and z.
+                let mut rest = at;
+                let place: ShortVec<f32> = axes
+                    .iter()
+                    .rev()
+                    .map(|axis| {
+                        let place = axis[rest % axis.len()];
+                        rest /= axis.len();
+                        place
+                    })
+                    .collect();
+                made.extend(map.chunks_exact(rank + 1).map(|row| {
+                    let sum: f32 = row.iter().zip(&place).map(|(a, x)| a * x).sum();
+                    sum + row[rank]
+                }));
+            }
+        }
+        Ok(smallvec![tensor(&shape, made)?])
+    }
+}

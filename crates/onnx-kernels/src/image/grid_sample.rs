@@ -1,0 +1,271 @@
+//! `GridSample`: images and volumes read at places that another tensor gives. tract's differs at borders, and at places that
+//! are no numbers.
+
+use std::sync::Arc;
+
+use onnx_tensor::prelude::*;
+
+use onnx_tensor::{
+    cancelling::Pace,
+    faults::{Unsupported, ensure_input},
+    node::Node,
+    operator::Compute,
+};
+use onnx_tensor::{
+    elements::{elements, of_type},
+    node::Attributes,
+    operator::{Fact, Kernel, kernel},
+};
+
+pub fn grid_sample(node: &Node) -> Result<Box<dyn Compute>> {
+    let attributes = Attributes(node);
+    let method = match attributes.text("mode", "linear") {
+        "linear" | "bilinear" => Method::Linear,
+        "nearest" => Method::Nearest,
+        "cubic" | "bicubic" => Method::Cubic,
+        other => bail!(Unsupported::Anywhere(format!(
+            "'{other}' interpolation is not supported"
+        ))),
+    };
+    let outside = match attributes.text("padding_mode", "zeros") {
+        "zeros" => Outside::Zero,
+        "border" => Outside::Border,
+        "reflection" => Outside::Reflection,
+        other => bail!(Unsupported::Anywhere(format!(
+            "the padding mode '{other}' is not supported"
+        ))),
+    };
+    Ok(kernel(GridSample {
+        method,
+        outside,
+        aligns_corners: attributes.int("align_corners", 0) != 0,
+    }))
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Method {
+    Nearest,
+    Linear,
+    Cubic,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outside {
+    Zero,
+    Border,
+    Reflection,
+}
+
+#[derive(Debug)]
+struct GridSample {
+    method: Method,
+    outside: Outside,
+    aligns_corners: bool,
+}
+
+/// Elements of an axis, with their weights; `None` for those outside that count as zero.
+type Taken = ShortVec<(Option<usize>, f32)>;
+
+impl GridSample {
+    /// The places of an axis, in elements, between which nothing is outside.
+    fn bounds(&self, size: usize) -> (f32, f32) {
+        match self.aligns_corners {
+            true => (0.0, size as f32 - 1.0),
+            false => (-0.5, size as f32 - 0.5),
+        }
+    }
+
+    /// From -1 to 1 to a place in elements.
+    fn place(&self, x: f32, size: usize) -> f32 {
+        let length = size as f32;
+        let place = match self.aligns_corners {
+            true => (x + 1.0) / 2.0 * (length - 1.0),
+            false => ((x + 1.0) * length - 1.0) / 2.0,
+        };
+        // As ONNX Runtime has it.
+        const BEYOND: f32 = i64::MAX as f32;
+        if place > -BEYOND && place < BEYOND {
+            place
+        } else {
+            self.bounds(size).0
+        }
+    }
+
+    /// An element, which may be outside.
+    fn element(&self, place: f32, size: usize) -> Option<usize> {
+        let last = size as f32 - 1.0;
+        let inside = match self.outside {
+            Outside::Zero if place < 0.0 || place > last => return None,
+            Outside::Zero | Outside::Border => place,
+            Outside::Reflection => reflected(place, self.bounds(size)),
+        };
+        Some(inside.clamp(0.0, last) as usize)
+    }
+
+    /// What is taken of each axis at one place.
+    fn taken(&self, places: &[f32], sizes: &[usize]) -> ShortVec<Taken> {
+        let mut places: ShortVec<f32> = places
+            .iter()
+            .zip(sizes)
+            .map(|(&place, &size)| {
+                let place = self.place(place, size);
+                if self.method == Method::Nearest {
+                    place.round_ties_even()
+                } else {
+                    place
+                }
+            })
+            .collect();
+        let is_outside = |(&place, &size): (&f32, &usize)| {
+            let (low, high) = self.bounds(size);
+            place < low || place > high
+        };
+        // One axis outside mirrors them all.
+        if places.iter().zip(sizes).any(is_outside) {
+            for (place, &size) in places.iter_mut().zip(sizes) {
+                *place = match self.outside {
+                    Outside::Zero | Outside::Border => *place,
+                    Outside::Reflection => reflected(*place, self.bounds(size)),
+                };
+            }
+        }
+        let axes = places.iter().zip(sizes);
+        axes.map(|(&place, &size)| {
+            let floor = place.floor();
+            let part = place - floor;
+            match self.method {
+                Method::Nearest => smallvec![(self.element(place, size), 1.0)],
+                Method::Linear => smallvec![
+                    (self.element(floor, size), 1.0 - part),
+                    (self.element(floor + 1.0, size), part)
+                ],
+                Method::Cubic => {
+                    let weights = cubic(part).into_iter().zip([-1.0, 0.0, 1.0, 2.0]);
+                    weights
+                        .map(|(weight, at)| (self.element(floor + at, size), weight))
+                        .collect()
+                }
+            }
+        })
+        .collect()
+    }
+}
+
+/// A place outside, mirrored at the bounds until it is inside.
+fn reflected(place: f32, (low, high): (f32, f32)) -> f32 {
+    let range = high - low;
+    if range <= 0.0 {
+        return low;
+    }
+    let beyond = if place < low {
+        low - place
+    } else if place > high {
+        place - high
+    } else {
+        return place;
+    };
+    let times = (beyond / range).trunc();
+    let rest = beyond - times * range;
+    match (place < low, times % 2.0 == 0.0) {
+        (true, true) | (false, false) => low + rest,
+        (true, false) | (false, true) => high - rest,
+    }
+}
+
+/// Weights of four elements for a place that is so far behind the second.
+fn cubic(s: f32) -> [f32; 4] {
+    const A: f32 = -0.75;
+    let outer = |x: f32| ((A * x - 5.0 * A) * x + 8.0 * A) * x - 4.0 * A;
+    let inner = |x: f32| ((A + 2.0) * x - (A + 3.0)) * x * x + 1.0;
+    [outer(s + 1.0), inner(s), inner(1.0 - s), outer(2.0 - s)]
+}
+
+impl Kernel for GridSample {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
+        let [input, grid] = inputs else {
+            bail!("expected 2 inputs, found {}", inputs.len());
+        };
+        let rank = input.rank();
+        // A size that is free is looked at when it is known.
+        let may_fit = |dim: &Dim| dim.to_i64().map_or(true, |size| size == rank as i64 - 2);
+        ensure!(
+            rank == grid.rank() && grid.shape.last().is_some_and(may_fit),
+            "the grid does not fit the input"
+        );
+        let is_float = |fact: &&Fact| matches!(fact.element_type, ElementType::F32 | ElementType::F16);
+        if let Some(other) = [input, grid].into_iter().find(|fact| !is_float(fact)) {
+            bail!(Unsupported::but_for_fp64(
+                other.element_type,
+                "is supported for FP32 only"
+            ));
+        }
+        if !matches!(rank, 4 | 5) || (rank == 5 && self.method == Method::Cubic) {
+            bail!(Unsupported::Here(
+                "is supported for images and volumes, and cubic interpolation for images only".to_owned()
+            ));
+        }
+        let mut output = input.with(input.element_type);
+        output.shape[2..].clone_from_slice(&grid.shape[1..rank - 1]);
+        Ok(vec![output])
+    }
+
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
+        let [input, grid] = inputs else {
+            bail!("expected 2 inputs, found {}", inputs.len());
+        };
+        let element_type = input.element_type();
+        let (input, grid) = (input.cast_to::<f32>()?, grid.cast_to::<f32>()?);
+        let (shape, rank) = (input.shape(), input.rank());
+        let (batch, channels, sizes) = (shape[0], shape[1], &shape[2..]);
+        let grids = grid.shape()[0];
+        ensure_input!(grids == batch, "{grids} grids for {batch} images");
+        let coordinates = grid.shape()[rank - 1];
+        ensure_input!(
+            coordinates == rank - 2,
+            "a grid of {coordinates} coordinates for images of {} dimensions",
+            rank - 2
+        );
+        let mut output = shape[..2].to_vec();
+        output.extend(&grid.shape()[1..rank - 1]);
+        let (values, places) = (elements::<f32>(&input)?, elements::<f32>(&grid)?);
+        let (inner, axes) = (sizes.iter().product::<usize>(), rank - 2);
+        let outer: usize = output[2..].iter().product();
+        let mut made = Tensor::zero::<f32>(&output)?;
+        if inner == 0 {
+            return Ok(smallvec![of_type(made, element_type)?]);
+        }
+        let sampled = made.as_slice_mut::<f32>()?;
+        let mut pace = Pace::default();
+        for image in 0..batch {
+            let values = &values[image * channels * inner..(image + 1) * channels * inner];
+            let sampled = &mut sampled[image * channels * outer..(image + 1) * channels * outer];
+            for point in 0..outer {
+                let at = (image * outer + point) * axes;
+                // The last axis comes first.
+                let places: ShortVec<f32> = places[at..at + axes].iter().rev().copied().collect();
+                let mut elements: ShortVec<(usize, f32)> = smallvec![(0, 1.0)];
+                for (taken, &size) in self.taken(&places, sizes).iter().zip(sizes) {
+                    let mut next = ShortVec::with_capacity(elements.len() * taken.len());
+                    for &(offset, weight) in &elements {
+                        for &(element, part) in taken {
+                            if let Some(element) = element {
+                                next.push((offset * size + element, weight * part));
+                            }
+                        }
+                    }
+                    elements = next;
+                }
+                pace.spend(64 + (elements.len() * channels) as u64)?;
+                for channel in 0..channels {
+                    let values = &values[channel * inner..(channel + 1) * inner];
+                    let sum = elements
+                        .iter()
+                        .map(|&(offset, weight)| weight * values[offset])
+                        .sum();
+                    sampled[channel * outer + point] = sum;
+                }
+            }
+        }
+        Ok(smallvec![of_type(made, element_type)?])
+    }
+}

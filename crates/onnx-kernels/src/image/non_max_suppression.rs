@@ -1,0 +1,163 @@
+//! `NonMaxSuppression`. tract's takes a limit of 0 for none, cannot be planned where there are no boxes, which is what a detector
+//! has for most images, and sorts NaN as it comes.
+
+use std::sync::Arc;
+
+use onnx_tensor::prelude::*;
+
+use crate::gather::sorting::sort_by;
+use onnx_tensor::{
+    cancelling::Pace,
+    faults::{BadInput, Unsupported},
+    node::Node,
+    operator::Compute,
+    size,
+};
+use onnx_tensor::{
+    elements::{elements, tensor},
+    node::Attributes,
+    operator::{Fact, Kernel, kernel},
+};
+
+pub fn non_max_suppression(node: &Node) -> Result<Box<dyn Compute>> {
+    let attributes = Attributes(node);
+    Ok(kernel(NonMaxSuppression {
+        has_centers: attributes.int("center_point_box", 0) != 0,
+        optional: [2, 3, 4].map(|index| attributes.position(index)),
+    }))
+}
+
+#[derive(Debug)]
+struct NonMaxSuppression {
+    /// Whether a box is its centre, width and height, rather than two corners.
+    has_centers: bool,
+    /// Which inputs are the limit for each class, the overlap and the score.
+    optional: [Option<usize>; 3],
+}
+
+impl Kernel for NonMaxSuppression {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
+        let [boxes, scores, ..] = inputs else {
+            bail!("expected boxes and scores, found {} inputs", inputs.len());
+        };
+        for input in [boxes, scores] {
+            if input.element_type != ElementType::F32 {
+                bail!(Unsupported::Anywhere("is supported for FP32 only".to_owned()));
+            }
+            ensure!(input.rank() == 3, "expected three dimensions");
+        }
+        let count = Dim::unknown();
+        Ok(vec![Fact::new(ElementType::I64, [count.to_dim(), 3.into()])])
+    }
+
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
+        let (&[batch, count, corners], &[images, classes, scored]) = (inputs[0].shape(), inputs[1].shape())
+        else {
+            bail!("expected three dimensions");
+        };
+        if corners != 4 || batch != images || count != scored {
+            bail!(BadInput(format!(
+                "boxes {:?} and scores {:?} do not belong together",
+                inputs[0].shape(),
+                inputs[1].shape()
+            )));
+        }
+        let given = |index: usize| self.optional[index].map(|place| &inputs[place]);
+        let most = match given(0) {
+            Some(limit) => first::<i64>(limit)?,
+            None => 0,
+        };
+        let most = usize::try_from(most).unwrap_or(0).min(count);
+        let overlap = given(1).map_or(Ok(0.0), |value| first::<f32>(value))?;
+        let least = given(2).map(|value| first::<f32>(value)).transpose()?;
+        // Areas, and the boxes of a class in their order.
+        size::admit_now((batch + 2) as u64 * count as u64 * 16)?;
+        let (corners, _) = elements::<f32>(&inputs[0])?.as_chunks::<4>();
+        let boxes: Vec<Area> = corners.iter().map(|corners| self.area(*corners)).collect();
+        let scores = elements::<f32>(&inputs[1])?;
+        let mut chosen = Vec::new();
+        let mut kept: Vec<usize> = Vec::new();
+        let mut pace = Pace::default();
+        for (group, scores) in scores.chunks_exact(count.max(1)).enumerate() {
+            let (image, class) = (group / classes, group % classes);
+            let boxes = &boxes[image * count..][..count];
+            let is_enough = |&(_, score): &(usize, &f32)| least.is_none_or(|least| *score > least);
+            let mut order: Vec<(usize, f32)> = scores
+                .iter()
+                .enumerate()
+                .filter(is_enough)
+                .map(|(index, &score)| {
+                    (
+                        index,
+                        if score.is_nan() {
+                            f32::NEG_INFINITY
+                        } else {
+                            score + 0.0
+                        },
+                    )
+                })
+                .collect();
+            sort_by(&mut order, |(_, a), (_, b)| b.total_cmp(a))?;
+            kept.clear();
+            pace.spend(count as u64)?;
+            // What is chosen grows by doubling.
+            size::admit_now((2 * size_of_val(&*chosen)) as u64)?;
+            for (index, _) in order {
+                if kept.len() >= most {
+                    break;
+                }
+                pace.spend(kept.len() as u64)?;
+                if !kept
+                    .iter()
+                    .any(|&other| boxes[index].hides(&boxes[other], overlap))
+                {
+                    kept.push(index);
+                    chosen.extend([image, class, index].map(|index| index as i64));
+                }
+            }
+        }
+        Ok(smallvec![tensor(&[chosen.len() / 3, 3], chosen)?])
+    }
+}
+
+/// The only element of a scalar, or of a list of one.
+fn first<T: Element + Copy>(value: &Tensor) -> Result<T> {
+    let element = elements::<T>(value)?.first().copied();
+    element.with_context(|| "a limit without a value")
+}
+
+impl NonMaxSuppression {
+    fn area(&self, [first, second, third, fourth]: [f32; 4]) -> Area {
+        let sorted = |a: f32, b: f32| if a >= b { [b, a] } else { [a, b] };
+        let around = |center: f32, size: f32| [center - size / 2.0, center + size / 2.0];
+        match self.has_centers {
+            true => Area([around(first, third), around(second, fourth)]),
+            false => Area([sorted(second, fourth), sorted(first, third)]),
+        }
+    }
+}
+
+/// Where a box begins and ends along both axes.
+#[derive(Clone, Copy)]
+struct Area([[f32; 2]; 2]);
+
+impl Area {
+    fn size(&self) -> f32 {
+        self.0.iter().map(|[start, end]| end - start).product()
+    }
+
+    /// Whether two boxes share more than this part of what they cover together.
+    fn hides(&self, other: &Self, part: f32) -> bool {
+        let mut shared = 1.0;
+        for ([start, end], [other_start, other_end]) in self.0.iter().zip(&other.0) {
+            let (start, end) = (start.max(*other_start), end.min(*other_end));
+            if end <= start {
+                return false;
+            }
+            shared *= end - start;
+        }
+        let (size, other) = (self.size(), other.size());
+        let together = size + other - shared;
+        shared > 0.0 && size > 0.0 && other > 0.0 && together > 0.0 && shared / together > part
+    }
+}

@@ -1,0 +1,813 @@
+//! `Resize` and `Upsample`. tract's takes other places where scales do not lead to whole sizes, and knows fewer of the
+//! ways in which a place of the output is turned into one of the input.
+
+use std::sync::Arc;
+
+use onnx_tensor::prelude::*;
+
+use crate::{
+    conv::taps::Taps,
+    gather::picked::{Places, picked},
+};
+use onnx_tensor::{
+    axis,
+    elements::{elements, filled, of_type, tensor},
+    node::Attributes,
+    operator::{Fact, Kernel, kernel},
+};
+use onnx_tensor::{
+    cancelling::Pace,
+    faults::{BadInput, Limit, Unsupported, ensure_input},
+    node::Node,
+    operator::Compute,
+    size,
+};
+
+/// `Resize` or `Upsample` of any operator set.
+pub fn resize(node: &Node) -> Result<Box<dyn Compute>> {
+    let attributes = Attributes(node);
+    let opset = node.opset;
+    let is_old = node.op_type == "Upsample" || opset < 11;
+    let unknown = |what: String| -> Error { Unsupported::Anywhere(what).into() };
+    let text = |name: &str, default: &str| attributes.text(name, default).to_owned();
+    let mode = text("mode", "nearest");
+    let places = match is_old {
+        true => "asymmetric".to_owned(),
+        false => text("coordinate_transformation_mode", "half_pixel"),
+    };
+    let place = match places.as_str() {
+        "half_pixel" => Place::HalfPixel,
+        "half_pixel_symmetric" => Place::HalfPixelSymmetric,
+        "pytorch_half_pixel" => Place::PytorchHalfPixel,
+        "align_corners" => Place::AlignCorners,
+        "asymmetric" => Place::Asymmetric,
+        "tf_half_pixel_for_nn" => Place::TfHalfPixel,
+        "tf_crop_and_resize" => Place::Crop(attributes.float("extrapolation_value", 0.0)),
+        other => {
+            return Err(unknown(format!(
+                "the coordinate transformation '{other}' is not supported"
+            )));
+        }
+    };
+    let rounding = match text("nearest_mode", "round_prefer_floor").as_str() {
+        _ if is_old => Rounding::Simple,
+        "round_prefer_floor" => Rounding::PreferFloor,
+        "round_prefer_ceil" => Rounding::PreferCeil,
+        "floor" => Rounding::Floor,
+        "ceil" => Rounding::Ceil,
+        other => return Err(unknown(format!("the rounding '{other}' is not supported"))),
+    };
+    let method = match mode.as_str() {
+        "nearest" => Method::Nearest(rounding),
+        "linear" | "bilinear" | "trilinear" => Method::Linear,
+        "cubic" => Method::Cubic {
+            a: attributes.float("cubic_coeff_a", -0.75),
+        },
+        other => return Err(unknown(format!("'{other}' interpolation is not supported"))),
+    };
+    let is_smooth = attributes.int("antialias", 0) != 0;
+    if is_smooth && matches!(method, Method::Nearest(_)) {
+        return Err(unknown(
+            "antialias is supported for linear and cubic interpolation only".to_owned(),
+        ));
+    }
+    let policy = match text("keep_aspect_ratio_policy", "stretch").as_str() {
+        "stretch" => Policy::Stretch,
+        "not_larger" => Policy::NotLarger,
+        "not_smaller" => Policy::NotSmaller,
+        other => return Err(unknown(format!("the policy '{other}' is not supported"))),
+    };
+    let (roi, scales, sizes) = match is_old {
+        true => (None, attributes.position(1), None),
+        false => (
+            attributes.position(1),
+            attributes.position(2),
+            attributes.position(3),
+        ),
+    };
+    let fixed = match attributes.floats("scales") {
+        [] => None,
+        scales => Some(scales.to_vec()),
+    };
+    Ok(kernel(Resize {
+        method,
+        place,
+        policy,
+        is_smooth,
+        excludes: attributes.int("exclude_outside", 0) != 0,
+        fixed,
+        axes: attributes.has("axes").then(|| attributes.ints("axes").to_vec()),
+        inputs: [roi, scales, sizes],
+    }))
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Method {
+    Nearest(Rounding),
+    Linear,
+    Cubic { a: f32 },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rounding {
+    PreferFloor,
+    PreferCeil,
+    Floor,
+    Ceil,
+    /// Down when it grows, up when it shrinks.
+    Simple,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Place {
+    HalfPixel,
+    HalfPixelSymmetric,
+    PytorchHalfPixel,
+    AlignCorners,
+    Asymmetric,
+    TfHalfPixel,
+    /// With the value for what lies outside.
+    Crop(f32),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Policy {
+    Stretch,
+    NotLarger,
+    NotSmaller,
+}
+
+#[derive(Debug)]
+struct Resize {
+    method: Method,
+    place: Place,
+    policy: Policy,
+    /// What shrinks is made of all places that it covers (`antialias`).
+    is_smooth: bool,
+    /// Places outside do not count, rather than being those at the border.
+    excludes: bool,
+    /// Scales that are an attribute.
+    fixed: Option<Vec<f32>>,
+    /// The axes that scales, sizes and regions are for; all if there are none.
+    axes: Option<Vec<i64>>,
+    /// Where region, scales and sizes stand among the inputs.
+    inputs: [Option<usize>; 3],
+}
+
+/// How one axis is resized.
+struct Axis {
+    from: usize,
+    to: usize,
+    scale: f32,
+    region: [f32; 2],
+}
+
+/// Refuses what takes too much memory on the way: axes are resized one after the other, and the places that an axis is made of are
+/// listed.
+fn admit(plan: &[Axis]) -> Result<()> {
+    let longest = plan.iter().map(|axis| axis.to).max().unwrap_or(0);
+    let sizes = plan.iter().map(|axis| axis.from.max(axis.to) as u64);
+    let bytes = sizes.fold(size_of::<f32>() as u64, u64::saturating_mul);
+    if longest > MAX_LENGTH || bytes > size::MAX_BYTES {
+        bail!(BadInput(format!(
+            "to resize this takes {bytes} bytes on the way for at most {longest} places of an axis; the limits are {} and {MAX_LENGTH}",
+            size::MAX_BYTES
+        )));
+    }
+    Ok(())
+}
+
+/// Places of an axis after it was resized.
+const MAX_LENGTH: usize = 1 << 26;
+
+/// Columns of whole numbers that are interpolated one after the other.
+const COLUMNS: usize = 1 << 12;
+
+/// Weights of an axis that is resized with antialias. A scale near zero takes in any number of places.
+const MAX_TAPS: usize = 1 << 24;
+
+impl Resize {
+    fn axes(&self, rank: usize) -> Result<Vec<usize>> {
+        let Some(axes) = &self.axes else {
+            return Ok((0..rank).collect());
+        };
+        axes.iter().map(|&axis| axis::axis(axis, rank)).collect()
+    }
+
+    /// Scales, if they are what is given.
+    fn scales(&self, inputs: &[Fact]) -> Result<Option<Vec<f32>>> {
+        if let Some(fixed) = &self.fixed {
+            return Ok(Some(fixed.clone()));
+        }
+        let Some(fact) = self.inputs[1].and_then(|place| inputs.get(place)) else {
+            return Ok(None);
+        };
+        if fact.shape.iter().any(|dim| *dim == 0.to_dim()) {
+            return Ok(None);
+        }
+        match fact.floats() {
+            Some(scales) => Ok(Some(scales)),
+            None => bail!(Limit(
+                "scales that are computed are not supported for free sizes".to_owned()
+            )),
+        }
+    }
+
+    /// The axes and methods of a resize, once all is known.
+    fn plan(&self, facts: &[Fact]) -> Result<Vec<Axis>> {
+        let shape = facts[0].shape.iter();
+        let shape: Vec<usize> = shape
+            .map(Size::to_usize)
+            .collect::<Option<_>>()
+            .ok_or_else(|| Limit("is supported for fixed sizes only".to_owned()))?;
+        let axes = self.axes(shape.len())?;
+        let mut plan: Vec<Axis> = shape
+            .iter()
+            .map(|&size| Axis {
+                from: size,
+                to: size,
+                scale: 1.0,
+                region: [0.0, 1.0],
+            })
+            .collect();
+        match self.scales(facts)? {
+            Some(scales) => {
+                ensure!(
+                    scales.len() == axes.len(),
+                    "{} scales for {} axes",
+                    scales.len(),
+                    axes.len()
+                );
+                for (&axis, &scale) in axes.iter().zip(&scales) {
+                    let axis = &mut plan[axis];
+                    (axis.scale, axis.to) = (scale, scaled(axis.from, scale)?);
+                }
+            }
+            None => {
+                let sizes = self.inputs[2].context("neither scales nor sizes are given")?;
+                let sizes = facts.get(sizes).and_then(Fact::integers).context("no sizes")?;
+                ensure!(
+                    sizes.len() == axes.len(),
+                    "{} sizes for {} axes",
+                    sizes.len(),
+                    axes.len()
+                );
+                let mut scales = Vec::with_capacity(sizes.len());
+                for (&axis, &size) in axes.iter().zip(&sizes) {
+                    let axis = &mut plan[axis];
+                    axis.to = usize::try_from(size)?;
+                    axis.scale = axis.to as f32 / axis.from.max(1) as f32;
+                    scales.push(axis.scale);
+                }
+                let one = match self.policy {
+                    Policy::Stretch => None,
+                    Policy::NotLarger => scales.iter().copied().reduce(f32::min),
+                    Policy::NotSmaller => scales.iter().copied().reduce(f32::max),
+                };
+                if let Some(scale) = one {
+                    for &axis in &axes {
+                        let axis = &mut plan[axis];
+                        axis.scale = scale;
+                        axis.to = (scale * axis.from as f32).round() as usize;
+                    }
+                }
+            }
+        }
+        if let (Place::Crop(_), Some(place)) = (self.place, self.inputs[0]) {
+            let region = facts[place]
+                .constant
+                .as_ref()
+                .context("a region that is not known")?;
+            let region = region.cast_to::<f32>()?;
+            let region = elements::<f32>(&region)?;
+            if region.len() == 2 * axes.len() {
+                for (index, &axis) in axes.iter().enumerate() {
+                    plan[axis].region = [region[index], region[axes.len() + index]];
+                }
+            }
+        }
+        Ok(plan)
+    }
+
+    /// Where in the input an element of the output is.
+    fn place(&self, axis: &Axis, at: usize) -> f32 {
+        let x = at as f32;
+        let (from, to) = (axis.from as f32, axis.to as f32);
+        match self.place {
+            Place::HalfPixel => (x + 0.5) / axis.scale - 0.5,
+            Place::HalfPixelSymmetric => {
+                let adjustment = to / (axis.scale * from);
+                let center = from / 2.0;
+                center * (1.0 - adjustment) + (x + 0.5) / axis.scale - 0.5
+            }
+            Place::PytorchHalfPixel if axis.to > 1 => (x + 0.5) / axis.scale - 0.5,
+            Place::AlignCorners if axis.to > 1 => x * (from - 1.0) / (to - 1.0),
+            Place::PytorchHalfPixel | Place::AlignCorners => 0.0,
+            Place::Asymmetric => x / axis.scale,
+            Place::TfHalfPixel => (x + 0.5) / axis.scale,
+            Place::Crop(_) => {
+                let [start, end] = axis.region;
+                match axis.to > 1 {
+                    true => start * (from - 1.0) + x * (end - start) * (from - 1.0) / (to - 1.0),
+                    false => 0.5 * (start + end) * (from - 1.0),
+                }
+            }
+        }
+    }
+
+    fn nearest(&self, axis: &Axis, rounding: Rounding) -> Vec<usize> {
+        let place = |at: usize| {
+            if axis.scale == 1.0 && !matches!(self.place, Place::Crop(_)) && axis.from == axis.to {
+                return at;
+            }
+            let x = self.place(axis, at);
+            let rounded = match rounding {
+                Rounding::PreferFloor if x == x.trunc() + 0.5 => x.floor(),
+                Rounding::PreferFloor | Rounding::PreferCeil => x.round(),
+                Rounding::Floor => x.floor(),
+                Rounding::Ceil => x.ceil(),
+                Rounding::Simple if axis.scale < 1.0 => x.ceil(),
+                Rounding::Simple => x.trunc(),
+            };
+            // Saturates at 0.
+            (rounded as usize).min(axis.from.saturating_sub(1))
+        };
+        (0..axis.to).map(place).collect()
+    }
+
+    /// For each element of an axis, where in the input it comes from and with which weights.
+    fn taps(&self, axis: &Axis) -> Result<Taps> {
+        if self.is_smooth {
+            return self.smooth_taps(axis);
+        }
+        let last = axis.from.saturating_sub(1);
+        let (mut taps, count) = match self.method {
+            Method::Cubic { .. } => (Taps::new(4, axis.to), 4),
+            Method::Nearest(_) | Method::Linear => (Taps::new(2, axis.to), 2),
+        };
+        let mut pace = Pace::default();
+        for at in 0..axis.to {
+            pace.spend(count as u64)?;
+            let x = self.place(axis, at);
+            let Method::Cubic { a } = self.method else {
+                let x = x.clamp(0.0, last as f32);
+                let low = (x as usize).min(last);
+                let part = x - low as f32;
+                let is_one = low == last || part == 0.0;
+                // A weight of nothing must not meet an infinity.
+                taps.places.extend([low, if is_one { low } else { low + 1 }]);
+                taps.weights
+                    .extend(if is_one { [0.5, 0.5] } else { [1.0 - part, part] });
+                continue;
+            };
+            let floor = x.floor();
+            let s = x - floor;
+            let mut weights = [
+                ((a * (s + 1.0) - 5.0 * a) * (s + 1.0) + 8.0 * a) * (s + 1.0) - 4.0 * a,
+                ((a + 2.0) * s - (a + 3.0)) * s * s + 1.0,
+                ((a + 2.0) * (1.0 - s) - (a + 3.0)) * (1.0 - s) * (1.0 - s) + 1.0,
+                ((a * (2.0 - s) - 5.0 * a) * (2.0 - s) + 8.0 * a) * (2.0 - s) - 4.0 * a,
+            ];
+            let place = |index: usize| floor as i64 + index as i64 - 1;
+            if self.excludes {
+                for (index, weight) in weights.iter_mut().enumerate() {
+                    if !(0..axis.from as i64).contains(&place(index)) {
+                        *weight = 0.0;
+                    }
+                }
+                let sum: f32 = weights.iter().sum();
+                weights.iter_mut().for_each(|weight| *weight /= sum);
+            }
+            let inside = |index: usize| place(index).clamp(0, last as i64) as usize;
+            taps.places.extend((0..count).map(inside));
+            taps.weights.extend(weights);
+        }
+        Ok(taps)
+    }
+
+    /// The same with antialias: the filter is as wide as what an element covers in the input.
+    fn smooth_taps(&self, axis: &Axis) -> Result<Taps> {
+        let last = axis.from as i64 - 1;
+        let step = 1.0 / axis.scale;
+        let width = match self.method {
+            Method::Cubic { .. } => 2.0,
+            Method::Nearest(_) | Method::Linear => 1.0,
+        };
+        let reach = width * step.max(1.0);
+        let count = (reach.ceil() as usize).saturating_mul(2).saturating_add(1);
+        ensure_input!(
+            count.saturating_mul(axis.to) <= MAX_TAPS,
+            "to resize {} places to {} with antialias at a scale of {} takes more than {MAX_TAPS} products for an axis",
+            axis.from,
+            axis.to,
+            axis.scale
+        );
+        let mut taps = Taps::new(count, axis.to);
+        let mut pace = Pace::default();
+        for at in 0..axis.to {
+            pace.spend(count as u64)?;
+            let center = 0.5 + self.place(axis, at);
+            let [mut first, mut end] =
+                [center - reach, center + reach].map(|edge| (edge + 0.5).floor() as i64);
+            if self.excludes {
+                (first, end) = (first.max(0), end.min(last + 1));
+            }
+            let weights = (first..end)
+                .take(count)
+                .map(|place| self.filter((place as f32 - center + 0.5) / step.max(1.0)));
+            let mut weights: Vec<f32> = weights.collect();
+            let sum: f32 = weights.iter().sum();
+            if sum != 0.0 {
+                weights.iter_mut().for_each(|weight| *weight /= sum);
+            }
+            let inside = |place: i64| place.clamp(0, last) as usize;
+            taps.places.extend((first..end).take(count).map(inside));
+            // All elements have as many places; those that fill up weigh nothing.
+            taps.places
+                .extend(std::iter::repeat_n(inside(first), count - weights.len()));
+            weights.resize(count, 0.0);
+            taps.weights.extend(weights);
+        }
+        Ok(taps)
+    }
+
+    /// The weight of what is this far from the center.
+    fn filter(&self, distance: f32) -> f32 {
+        let x = distance.abs();
+        match self.method {
+            Method::Cubic { a } if x < 1.0 => ((a + 2.0) * x - (a + 3.0)) * x * x + 1.0,
+            Method::Cubic { a } if x < 2.0 => (((x - 5.0) * x + 8.0) * x - 4.0) * a,
+            Method::Cubic { .. } => 0.0,
+            Method::Nearest(_) | Method::Linear => (1.0 - x).max(0.0),
+        }
+    }
+
+    fn is_unchanged(&self, axis: &Axis) -> bool {
+        axis.scale == 1.0 && axis.from == axis.to && !matches!(self.place, Place::Crop(_))
+    }
+
+    fn interpolated(&self, input: &Tensor, plan: &[Axis]) -> Result<Tensor> {
+        let mut shape = input.shape().to_vec();
+        let mut values = elements::<f32>(input)?.to_vec();
+        // The last axis first: the values are contiguous where there is most to do.
+        for (index, axis) in plan
+            .iter()
+            .enumerate()
+            .rev()
+            .filter(|(_, axis)| !self.is_unchanged(axis))
+        {
+            let inner: usize = shape[index + 1..].iter().product();
+            let outer: usize = shape[..index].iter().product();
+            let taps = self.taps(axis)?;
+            let mut resized = vec![0f32; outer * axis.to * inner];
+            let blocks = values.chunks_exact(axis.from * inner);
+            let mut pace = Pace::default();
+            for (from, to) in blocks.zip(resized.chunks_exact_mut(axis.to * inner)) {
+                taps.apply(from, to, inner, &mut pace)?;
+            }
+            values = resized;
+            shape[index] = axis.to;
+        }
+        tensor(&shape, values)
+    }
+
+    /// Of whole numbers, with the sums and the cut that ONNX Runtime has: four neighbours at once, of the last two axes or of the two
+    /// before the channels.
+    fn interpolated_integers(&self, input: &Tensor, plan: &[Axis]) -> Result<Tensor> {
+        let channels_last = matches!(plan, [_, _, _, last] if plan[1].scale != 1.0 && last.scale == 1.0);
+        let (outer, lines, columns, inner) = match (plan, channels_last) {
+            ([lines, columns], _) => (1, lines, columns, 1),
+            ([batch, lines, columns, channels], true) => (batch.from, lines, columns, channels.from),
+            ([batch, channels, lines, columns], false) => (batch.from * channels.from, lines, columns, 1),
+            _ => bail!("{} dimensions", plan.len()),
+        };
+        let shape: ShortVec<usize> = plan.iter().map(|axis| axis.to).collect();
+        let (image_length, line_length) = (input.len() / outer, input.len() / outer / lines.from);
+        let width = columns.to * inner;
+        macro_rules! resized {
+            ($T:ty) => {{
+                let given = elements::<$T>(input)?;
+                filled(&shape, |made: &mut [$T]| {
+                    let mut pace = Pace::default();
+                    // Some columns at a time: neighbours take many times the memory of a number of 8 bits.
+                    for first in (0..columns.to).step_by(COLUMNS) {
+                        let end = columns.to.min(first + COLUMNS);
+                        let block: Vec<Neighbours> = (first..end)
+                            .map(|at| self.neighbours(columns, at))
+                            .collect();
+                        let images = made.chunks_exact_mut(lines.to * width);
+                        for (image, made) in given.chunks_exact(image_length).zip(images) {
+                            for (at, line) in made.chunks_exact_mut(width).enumerate() {
+                                pace.spend((block.len() * inner) as u64)?;
+                                let y = self.neighbours(lines, at);
+                                let rows = [
+                                    &image[y.first * line_length..],
+                                    &image[y.second * line_length..],
+                                ];
+                                let elements = line[first * inner..].chunks_exact_mut(inner);
+                                for (x, element) in block.iter().zip(elements) {
+                                    for (channel, to) in element.iter_mut().enumerate() {
+                                        let at =
+                                            |row: usize, place: usize| rows[row][place * inner + channel];
+                                        let corners = [
+                                            at(0, x.first),
+                                            at(0, x.second),
+                                            at(1, x.first),
+                                            at(1, x.second),
+                                        ];
+                                        *to = match channels_last {
+                                            true if size_of::<$T>() == 1 => {
+                                                fixed_point(&y, x, corners.map(i64::from)) as $T
+                                            }
+                                            _ => floating(&y, x, corners.map(|corner| corner as f32)) as $T,
+                                        };
+                                    }
+                                }
+                            }
+                        }
+                    }
+                    Ok(())
+                })
+            }};
+        }
+        match input.element_type() {
+            ElementType::U8 => resized!(u8),
+            ElementType::I8 => resized!(i8),
+            _ => resized!(i32),
+        }
+    }
+
+    fn neighbours(&self, axis: &Axis, at: usize) -> Neighbours {
+        let last = axis.from.saturating_sub(1);
+        let place = if axis.scale == 1.0 {
+            at as f32
+        } else {
+            self.place(axis, at)
+        };
+        let place = place.clamp(0.0, last as f32);
+        let first = (place as usize).min(last);
+        Neighbours {
+            first,
+            second: (first + 1).min(last),
+            place,
+        }
+    }
+
+    /// Puts the value for what lies outside where an element comes from there.
+    fn extrapolate(&self, output: &mut Tensor, plan: &[Axis]) -> Result<()> {
+        let Place::Crop(value) = self.place else {
+            return Ok(());
+        };
+        let is_outside = |axis: &Axis| -> Vec<bool> {
+            let outside = |at| {
+                let x = self.place(axis, at);
+                x < 0.0 || x > axis.from as f32 - 1.0
+            };
+            (0..axis.to).map(outside).collect()
+        };
+        let outside: Vec<Vec<bool>> = plan.iter().map(is_outside).collect();
+        // Each axis by itself: blocks behind one place of it, for all places of those before it.
+        let mut pace = Pace::default();
+        let elements = output.as_slice_mut::<f32>()?;
+        let mut inner = elements.len();
+        for (axis, outside) in plan.iter().zip(&outside) {
+            inner /= axis.to.max(1);
+            for (block, is_outside) in elements
+                .chunks_exact_mut(inner.max(1))
+                .zip(outside.iter().cycle())
+            {
+                pace.spend(1 + block.len() as u64)?;
+                if *is_outside {
+                    block.fill(value);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The two places of an axis that an element lies between.
+struct Neighbours {
+    first: usize,
+    second: usize,
+    place: f32,
+}
+
+impl Neighbours {
+    /// What the first and the second one weigh.
+    fn weights(&self) -> [f32; 2] {
+        match self.first == self.second {
+            true => [0.5; 2],
+            false => [
+                (self.place - self.second as f32).abs(),
+                (self.place - self.first as f32).abs(),
+            ],
+        }
+    }
+
+    /// The same in units of 1/1024, cut off.
+    fn cut_weights(&self) -> [i64; 2] {
+        let place = (self.place * 1024.0) as i64;
+        match self.first == self.second {
+            true => [512; 2],
+            false => [
+                (place - (self.second << 10) as i64).abs(),
+                (place - (self.first << 10) as i64).abs(),
+            ],
+        }
+    }
+}
+
+fn floating(y: &Neighbours, x: &Neighbours, [a, b, c, d]: [f32; 4]) -> f32 {
+    let ([y_first, y_second], [x_first, x_second]) = (y.weights(), x.weights());
+    x_first * y_first * a + x_second * y_first * b + x_first * y_second * c + x_second * y_second * d
+}
+
+fn fixed_point(y: &Neighbours, x: &Neighbours, [a, b, c, d]: [i64; 4]) -> i64 {
+    let ([y_first, y_second], [x_first, x_second]) = (y.cut_weights(), x.cut_weights());
+    (x_first * y_first * a + x_second * y_first * b + x_first * y_second * c + x_second * y_second * d)
+        / (1 << 20)
+}
+
+fn scaled(size: usize, scale: f32) -> Result<usize> {
+    let scaled = (size as f32 * scale).floor();
+    ensure!(scale > 0.0 && scaled < 1e12, "a scale of {scale}");
+    Ok(scaled as usize)
+}
+
+impl Kernel for Resize {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
+        let input = inputs.first().context("no input")?;
+        let is_float = matches!(
+            input.element_type,
+            ElementType::F32 | ElementType::F16 | ElementType::F64
+        );
+        if !matches!(self.method, Method::Nearest(_)) && !is_float {
+            let is_computed = matches!(self.method, Method::Linear)
+                && matches!(
+                    input.element_type,
+                    ElementType::U8 | ElementType::I8 | ElementType::I32
+                )
+                && !self.is_smooth
+                && !matches!(self.place, Place::Crop(_))
+                && matches!(input.rank(), 2 | 4);
+            if !is_computed {
+                bail!(Unsupported::Here(
+                    "interpolation of integers is supported for linear ones of two axes only".to_owned()
+                ));
+            }
+        }
+        let axes = self.axes(input.rank())?;
+        let mut output = input.with(input.element_type);
+        match self.scales(inputs)? {
+            Some(scales) => {
+                ensure!(
+                    scales.len() == axes.len(),
+                    "{} scales for {} axes",
+                    scales.len(),
+                    axes.len()
+                );
+                for (&axis, &scale) in axes.iter().zip(&scales) {
+                    let dim = &mut output.shape[axis];
+                    *dim = match dim.to_usize() {
+                        Some(size) => scaled(size, scale)?.to_dim(),
+                        None if scale == 1.0 => dim.clone(),
+                        None if scale > 0.0 && scale < 1e6 && scale.fract() == 0.0 => {
+                            dim.clone() * scale as i64
+                        }
+                        None if scale > 1e-6 && (1.0 / scale).fract() == 0.0 => {
+                            dim.clone() / (1.0 / scale) as u64
+                        }
+                        None => bail!(Limit("scales that are not whole need fixed sizes".to_owned())),
+                    };
+                }
+            }
+            None => {
+                let sizes = self.inputs[2]
+                    .and_then(|place| inputs.get(place))
+                    .context("neither scales nor sizes")?;
+                let Some(sizes) = sizes.dims() else {
+                    bail!(Limit(
+                        "sizes that are computed are not supported for free sizes".to_owned()
+                    ));
+                };
+                ensure!(
+                    sizes.len() == axes.len(),
+                    "{} sizes for {} axes",
+                    sizes.len(),
+                    axes.len()
+                );
+                if self.policy == Policy::Stretch {
+                    for (&axis, size) in axes.iter().zip(&sizes) {
+                        output.shape[axis] = size.clone();
+                    }
+                } else {
+                    for (dim, axis) in output.shape.iter_mut().zip(self.plan(inputs)?) {
+                        *dim = axis.to.to_dim();
+                    }
+                }
+            }
+        }
+        Ok(vec![output])
+    }
+
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
+        let facts = Fact::of_values(inputs);
+        let plan = self.plan(&facts)?;
+        let input = &inputs[0];
+        let element_type = input.element_type();
+        if plan.iter().any(|axis| axis.to == 0 || axis.from == 0) {
+            let shape: ShortVec<usize> = plan.iter().map(|axis| axis.to).collect();
+            return Ok(smallvec![Tensor::zero_of(element_type, &shape)?]);
+        }
+        admit(&plan)?;
+        if element_type.is_integer() && matches!(self.method, Method::Linear) && plan.len() == 4 {
+            let resized: Vec<usize> = (0..4).filter(|&axis| !self.is_unchanged(&plan[axis])).collect();
+            let is_image = matches!(*resized, [] | [2] | [3] | [2, 3] | [1] | [1, 2]);
+            ensure!(
+                is_image,
+                "only lines and columns are resized of integers, not axes {resized:?}"
+            );
+        }
+        let Method::Nearest(rounding) = self.method else {
+            if element_type.is_integer() {
+                return Ok(smallvec![self.interpolated_integers(input, &plan)?]);
+            }
+            let wide = input.cast_to::<f32>()?;
+            let mut output = self.interpolated(&wide, &plan)?;
+            self.extrapolate(&mut output, &plan)?;
+            return Ok(smallvec![of_type(output, element_type)?]);
+        };
+        let mut output = (**input).clone();
+        // The last axis first: what is picked of the others are whole lines.
+        for (index, axis) in plan.iter().enumerate().rev() {
+            if !self.is_unchanged(axis) {
+                output = picked(&output, index, Places::List(&self.nearest(axis, rounding)))?;
+            }
+        }
+        if matches!(self.place, Place::Crop(_)) {
+            let mut wide = output.cast_to::<f32>()?.into_owned();
+            self.extrapolate(&mut wide, &plan)?;
+            output = of_type(wide, element_type)?;
+        }
+        Ok(smallvec![output])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    #[test]
+    fn columns_of_bytes_are_interpolated_some_at_a_time() {
+        let resize = Resize {
+            method: Method::Linear,
+            place: Place::Asymmetric,
+            policy: Policy::Stretch,
+            is_smooth: false,
+            excludes: false,
+            fixed: Some(vec![1.0, 2.0]),
+            axes: None,
+            inputs: [None; 3],
+        };
+        let given: Vec<u8> = (0..COLUMNS + 1000).map(|at| (at * 7 % 251) as u8).collect();
+        let input = tensor(&[1, given.len()], given.clone()).unwrap();
+        let made = resize.run(&[Arc::new(input)]).unwrap().remove(0);
+        assert_eq!(made.shape(), [1, 2 * given.len()]);
+        for (at, pair) in elements::<u8>(&made)
+            .unwrap()
+            .as_chunks::<2>()
+            .0
+            .iter()
+            .enumerate()
+        {
+            let next = u16::from(given[(at + 1).min(given.len() - 1)]);
+            let between = (u16::from(given[at]) + next) / 2;
+            assert_eq!(pair.map(u16::from), [u16::from(given[at]), between], "{at}");
+        }
+    }
+
+    #[test]
+    fn sizes_on_the_way_are_refused_before_they_are_made() {
+        let plan = |sizes: &[[usize; 2]]| {
+            let axes = sizes.iter().map(|&[from, to]| Axis {
+                from,
+                to,
+                scale: 1.0,
+                region: [0.0, 1.0],
+            });
+            admit(&axes.collect::<Vec<_>>())
+        };
+        assert!(plan(&[[1, 1], [3, 3], [4000, 2000], [4000, 8000]]).is_ok());
+        // The output is small, what is made of the last axis first is not.
+        for sizes in [[[1 << 20, 1], [1, 1 << 20]], [[1, 1], [1, 1 << 27]]] {
+            let error = plan(&sizes).err();
+            assert!(
+                error.is_some_and(|error| error.downcast_ref::<BadInput>().is_some()),
+                "{sizes:?}"
+            );
+        }
+    }
+}

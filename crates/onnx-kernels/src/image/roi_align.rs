@@ -1,0 +1,268 @@
+//! `RoiAlign`: what detectors look at again of an image, brought to one size by samples between its elements.
+
+use std::sync::Arc;
+
+use onnx_tensor::prelude::*;
+
+use onnx_tensor::{
+    cancelling::Pace,
+    faults::{BadInput, Unsupported},
+    node::Node,
+    operator::Compute,
+};
+use onnx_tensor::{
+    elements::{elements, tensor},
+    node::Attributes,
+    operator::{Fact, Kernel, kernel},
+};
+
+/// Samples of all regions together: how many there are of one may follow from its corners, which a request can say.
+const MAX_SAMPLES: f64 = (1u64 << 30) as f64;
+
+/// Samples of one region along one axis.
+const MAX_PLACES: f64 = (1u64 << 20) as f64;
+
+pub fn roi_align(node: &Node) -> Result<Box<dyn Compute>> {
+    let attributes = Attributes(node);
+    let size = |name: &str| -> Result<usize> {
+        let size = usize::try_from(attributes.int(name, 1)).ok();
+        let size = size.filter(|size| (1..1 << 16).contains(size));
+        size.with_context(|| format!("{name} must be a positive number"))
+    };
+    let is_old = node.opset < 16;
+    let transformation = attributes.text("coordinate_transformation_mode", "half_pixel");
+    Ok(kernel(RoiAlign {
+        height: size("output_height")?,
+        width: size("output_width")?,
+        samples: attributes.int("sampling_ratio", 0),
+        scale: attributes.float("spatial_scale", 1.0),
+        is_shifted: match transformation {
+            _ if is_old => false,
+            "half_pixel" => true,
+            "output_half_pixel" => false,
+            other => bail!(Unsupported::Anywhere(format!(
+                "the transformation {other:?} is not supported"
+            ))),
+        },
+        is_max: match attributes.text("mode", "avg") {
+            "avg" => false,
+            "max" => true,
+            other => bail!(Unsupported::Anywhere(format!(
+                "the mode {other:?} is not supported"
+            ))),
+        },
+    }))
+}
+
+#[derive(Debug)]
+struct RoiAlign {
+    height: usize,
+    width: usize,
+    /// In each direction of each place, 0 for as many as elements fall into it.
+    samples: i64,
+    scale: f32,
+    /// Whether coordinates are those of elements' corners rather than of their centres.
+    is_shifted: bool,
+    is_max: bool,
+}
+
+impl Kernel for RoiAlign {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
+        let [image, regions, indices] = inputs else {
+            bail!("expected 3 inputs, found {}", inputs.len());
+        };
+        if let Some(other) = [image, regions]
+            .into_iter()
+            .find(|fact| fact.element_type != ElementType::F32)
+        {
+            bail!(Unsupported::but_for_fp64(
+                other.element_type,
+                "is supported for FP32 only"
+            ));
+        }
+        ensure!(
+            image.rank() == 4 && regions.rank() == 2 && indices.rank() == 1,
+            "expected images, a row for each region and a list of which image each is in"
+        );
+        Ok(vec![Fact::new(
+            ElementType::F32,
+            [
+                regions.shape[0].clone(),
+                image.shape[1].clone(),
+                self.height.to_dim(),
+                self.width.to_dim(),
+            ],
+        )])
+    }
+
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
+        let &[count, channels, height, width] = inputs[0].shape() else {
+            bail!("expected images");
+        };
+        let images = elements::<f32>(&inputs[0])?;
+        let (regions, rest) = elements::<f32>(&inputs[1])?.as_chunks::<4>();
+        let indices = inputs[2].cast_to::<i64>()?;
+        let indices = elements::<i64>(&indices)?;
+        if indices.len() != regions.len() || !rest.is_empty() || inputs[1].shape()[1] != 4 {
+            bail!(BadInput(format!(
+                "{} regions of {} numbers, and {} places of them",
+                inputs[1].shape()[0],
+                inputs[1].shape()[1],
+                indices.len()
+            )));
+        }
+        let mut made = Vec::with_capacity(regions.len() * channels * self.height * self.width);
+        let mut budget = MAX_SAMPLES;
+        let mut pace = Pace::default();
+        for (region, &index) in regions.iter().zip(indices) {
+            let index = usize::try_from(index).ok().filter(|&index| index < count);
+            let Some(index) = index else {
+                bail!(BadInput(format!("a region is in none of the {count} images")));
+            };
+            let [x, y, x_end, y_end] = region.map(|corner| corner * self.scale - self.shift());
+            let columns = self.places(x, x_end, self.width, width);
+            let lines = self.places(y, y_end, self.height, height);
+            // A list of the places of each side is made even if the other one has none.
+            budget -= lines.total() * columns.total() * channels as f64 + lines.total() + columns.total();
+            let most = lines.total().max(columns.total());
+            if budget < 0.0 || budget.is_nan() || most > MAX_PLACES {
+                bail!(BadInput("the regions have too many samples".to_owned()));
+            }
+            let samples = (lines.total() * columns.total()) as u64;
+            pace.spend((lines.total() + columns.total()) as u64)?;
+            let (lines, columns) = (lines.weights(), columns.weights());
+            let plane = height * width;
+            for image in images[index * channels * plane..][..channels * plane].chunks_exact(plane.max(1)) {
+                pace.spend(samples)?;
+                for lines in &lines {
+                    made.extend(
+                        columns
+                            .iter()
+                            .map(|columns| self.place(image, width, lines, columns)),
+                    );
+                }
+            }
+        }
+        let shape = [regions.len(), channels, self.height, self.width];
+        Ok(smallvec![tensor(&shape, made)?])
+    }
+}
+
+/// Two neighbouring elements and their weights; `None` outside of the image.
+type Sample = Option<[(usize, f32); 2]>;
+
+/// Where a region's samples are along one axis.
+struct Places {
+    start: f32,
+    /// How long a place is.
+    step: f32,
+    count: usize,
+    /// In each place.
+    samples: f32,
+    /// Of the image.
+    size: usize,
+}
+
+impl Places {
+    fn total(&self) -> f64 {
+        self.count as f64 * f64::from(self.samples)
+    }
+
+    fn weights(&self) -> Vec<Vec<Sample>> {
+        let place = |place: usize| {
+            let samples = (0..self.samples as usize).map(move |sample| {
+                let at =
+                    self.start + place as f32 * self.step + (sample as f32 + 0.5) * self.step / self.samples;
+                if at < -1.0 || at > self.size as f32 || self.size == 0 {
+                    return None;
+                }
+                let at = at.max(0.0);
+                let last = self.size - 1;
+                let low = at as usize;
+                Some(match low >= last {
+                    true => [(last, 1.0), (last, 0.0)],
+                    false => [(low, 1.0 - (at - low as f32)), (low + 1, at - low as f32)],
+                })
+            });
+            samples.collect()
+        };
+        (0..self.count).map(place).collect()
+    }
+}
+
+impl RoiAlign {
+    fn shift(&self) -> f32 {
+        if self.is_shifted { 0.5 } else { 0.0 }
+    }
+
+    fn places(&self, start: f32, end: f32, count: usize, size: usize) -> Places {
+        let length = end - start;
+        let length = if self.is_shifted { length } else { length.max(1.0) };
+        let step = length / count as f32;
+        let samples = match self.samples {
+            0 => step.ceil(),
+            samples => samples as f32,
+        };
+        Places {
+            start,
+            step,
+            count,
+            samples: samples.max(0.0),
+            size,
+        }
+    }
+
+    /// The mean or the greatest of a place's samples.
+    fn place(&self, image: &[f32], width: usize, lines: &[Sample], columns: &[Sample]) -> f32 {
+        let (mut sum, mut greatest) = (0.0, None::<f32>);
+        for line in lines {
+            for column in columns {
+                let (Some(line), Some(column)) = (line, column) else {
+                    greatest = Some(greatest.unwrap_or(0.0).max(0.0));
+                    continue;
+                };
+                for (line, line_weight) in line {
+                    for (column, weight) in column {
+                        let value = line_weight * weight * image[line * width + column];
+                        sum += value;
+                        greatest = Some(greatest.map_or(value, |greatest| greatest.max(value)));
+                    }
+                }
+            }
+        }
+        match self.is_max {
+            true => greatest.unwrap_or(0.0),
+            false => sum / (lines.len() * columns.len()).max(1) as f32,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+    use onnx_tensor::cancelling::{Cancelled, while_cancelled};
+
+    #[test]
+    fn regions_without_an_inside_end_with_their_request() {
+        let align = RoiAlign {
+            height: 1,
+            width: 1,
+            samples: 0,
+            scale: 1.0,
+            is_shifted: true,
+            is_max: false,
+        };
+        let numbers = |shape: &[usize], numbers: Vec<f32>| tensor(shape, numbers).unwrap().into_arc();
+        // No columns, and a million lines.
+        let inputs = [
+            numbers(&[1, 1, 1, 1], vec![1.0]),
+            numbers(&[1, 4], vec![0.0, 0.0, -1.0, 1e6]),
+            tensor(&[1], vec![0i64]).unwrap().into_arc(),
+        ];
+        assert!(align.run(&inputs).is_ok());
+        let ended = while_cancelled(|| align.run(&inputs));
+        assert!(ended.unwrap_err().is::<Cancelled>());
+    }
+}

@@ -1,0 +1,64 @@
+//! Nodes for tests.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::sync::Arc;
+
+use onnx_tensor::prelude::*;
+
+use onnx_tensor::{
+    node::{Attribute, Node},
+    packs::Packs,
+};
+
+/// A node with attributes of lists and of integers, and so many outputs.
+pub(crate) fn node(
+    op_type: &str,
+    lists: &[(&str, Vec<i64>)],
+    integers: &[(&str, i64)],
+    outputs: usize,
+) -> Node {
+    let lists = lists.iter().map(|(name, ints)| Attribute {
+        name: (*name).to_owned(),
+        ints: ints.clone(),
+        ..Attribute::default()
+    });
+    let integers = integers.iter().map(|&(name, i)| Attribute {
+        name: name.to_owned(),
+        i,
+        ..Attribute::default()
+    });
+    Node {
+        output: (0..outputs).map(|at| at.to_string()).collect(),
+        op_type: op_type.to_owned(),
+        attribute: lists.chain(integers).collect(),
+        ..Node::default()
+    }
+}
+
+/// The same with an attribute that is text.
+pub(crate) fn with_text(mut node: Node, name: &str, text: &str) -> Node {
+    node.attribute.push(Attribute {
+        name: name.to_owned(),
+        s: text.as_bytes().to_vec(),
+        ..Attribute::default()
+    });
+    node
+}
+
+/// An operator that has taken over what it keeps of constants.
+pub(crate) fn with<C: onnx_tensor::operator::Compute>(
+    mut operator: C,
+    constants: &[Option<Arc<Tensor>>],
+) -> C {
+    operator.take_over(constants, &mut Packs::beside(0)).unwrap();
+    operator
+}
+
+/// A tensor of rank 3.
+pub(crate) fn cube<T: Element, const ROWS: usize, const COLUMNS: usize>(
+    matrices: &[[[T; COLUMNS]; ROWS]],
+) -> Tensor {
+    let elements = matrices.as_flattened().as_flattened();
+    Tensor::from_shape(&[matrices.len(), ROWS, COLUMNS], elements).unwrap()
+}

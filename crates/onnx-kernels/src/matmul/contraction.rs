@@ -1,0 +1,250 @@
+//! Sums of products of tensors over indices that are named by letters: two factors at a time, as batches of matrix products.
+
+use std::{borrow::Cow, cmp::Ordering, collections::HashMap};
+
+use onnx_tensor::prelude::*;
+
+use onnx_tensor::elements::{Factor, tensor};
+use onnx_tensor::{cancelling::Pace, size};
+
+/// Factors from which a pair is chosen.
+const MAX_CHOICE: usize = 6;
+
+/// Up to so many multiplications a product is computed where it stands.
+const FEW_TERMS: usize = 1 << 6;
+
+/// A product of two matrices that is added to zeros: the factors, their rows, depth and columns, and the sums.
+pub(crate) type Multiply<T> = fn(&[T], &[T], [usize; 3], &mut [T], &mut Pace) -> Result<()>;
+
+/// An index of a factor.
+#[derive(Clone, Copy, Debug)]
+struct Index {
+    letter: char,
+    size: usize,
+    /// How far apart the numbers of neighbours are.
+    step: usize,
+}
+
+/// A tensor whose dimensions have letters, each once. A letter that it has not is repeated along it.
+#[derive(Clone, Debug)]
+pub(crate) struct Operand<'f, T: Clone> {
+    numbers: Cow<'f, [T]>,
+    indices: Vec<Index>,
+}
+
+impl<'f, T: Factor> Operand<'f, T> {
+    /// Of a tensor whose dimensions have these letters. Those that stand several times are its diagonal, and those of size 1 are repeated.
+    pub(crate) fn new(numbers: &'f [T], shape: &[usize], letters: &[char]) -> Self {
+        let mut indices: Vec<Index> = Vec::with_capacity(shape.len());
+        let mut step = 1;
+        for (&letter, &size) in letters.iter().zip(shape).rev() {
+            match indices.iter_mut().find(|index| index.letter == letter) {
+                Some(index) => index.step += step,
+                None => indices.push(Index { letter, size, step }),
+            }
+            step *= size;
+        }
+        indices.reverse();
+        indices.retain(|index| index.size != 1);
+        Self {
+            numbers: numbers.into(),
+            indices,
+        }
+    }
+
+    fn index(&self, letter: char) -> Option<Index> {
+        self.indices.iter().copied().find(|index| index.letter == letter)
+    }
+
+    /// The numbers in the order of these letters, of which it has all, one behind the other; what it has besides is summed.
+    fn in_order(&self, letters: &[char], pace: &mut Pace) -> Result<Cow<'_, [T]>> {
+        let kept = letters.iter().filter_map(|&letter| self.index(letter));
+        let kept: Vec<Index> = kept.collect();
+        let summed = self
+            .indices
+            .iter()
+            .filter(|index| !letters.contains(&index.letter));
+        let summed: Vec<Index> = summed.copied().collect();
+        let count = kept.iter().map(|index| index.size).product();
+        let mut step = count;
+        let is_in_order = kept.iter().all(|index| {
+            step /= index.size.max(1);
+            index.step == step
+        });
+        if summed.is_empty() && is_in_order {
+            return Ok(Cow::Borrowed(&self.numbers[..count]));
+        }
+        size::admit_shape(T::element_type(), &[count])?;
+        let mut made = vec![T::default(); count];
+        if self.numbers.is_empty() {
+            return Ok(Cow::Owned(made));
+        }
+        // A sum of one number would lose the sign of a zero.
+        let is_copied = summed.is_empty();
+        each(&summed, 0, pace, &mut |from, pace| {
+            let mut to = 0;
+            lines(&kept, from, pace, &mut |from, last| {
+                let line = &mut made[to..to + last.size];
+                to += last.size;
+                let numbers = self.numbers[from..].iter().step_by(last.step.max(1));
+                let pairs = line.iter_mut().zip(numbers);
+                match is_copied {
+                    true => pairs.for_each(|(to, number)| *to = *number),
+                    false => pairs.for_each(|(to, number)| *to = to.sum(*number)),
+                }
+            })
+        })?;
+        Ok(Cow::Owned(made))
+    }
+}
+
+/// Calls with the place of each combination of some indices.
+fn each(
+    indices: &[Index],
+    from: usize,
+    pace: &mut Pace,
+    call: &mut impl FnMut(usize, &mut Pace) -> Result<()>,
+) -> Result<()> {
+    let Some((first, others)) = indices.split_first() else {
+        return call(from, pace);
+    };
+    (0..first.size).try_for_each(|at| each(others, from + at * first.step, pace, call))
+}
+
+/// Calls with the place of each line along the last of some indices, and that index.
+fn lines(indices: &[Index], from: usize, pace: &mut Pace, call: &mut impl FnMut(usize, Index)) -> Result<()> {
+    let one = Index {
+        letter: ' ',
+        size: 1,
+        step: 1,
+    };
+    let (last, outer) = indices
+        .split_last()
+        .map_or((one, indices), |(last, outer)| (*last, outer));
+    each(outer, from, pace, &mut |from, pace| {
+        call(from, last);
+        pace.spend(last.size as u64 / 4 + 1)
+    })
+}
+
+/// The product of all factors in the order of these letters, of the shape that they have.
+///
+/// # Errors
+/// If intermediate results take too much memory, or the request ends.
+pub(crate) fn contracted<T: Factor>(
+    mut factors: Vec<Operand<'_, T>>,
+    output: &[char],
+    shape: &[usize],
+    multiply: Multiply<T>,
+) -> Result<Tensor> {
+    let mut pace = Pace::default();
+    while factors.len() > 1 {
+        let (first, second) = cheapest_pair(&factors, output).context("no factors")?;
+        let kept = kept_of_pair(&factors, first, second, output);
+        let made = multiplied([&factors[first], &factors[second]], &kept, multiply, &mut pace)?;
+        factors.remove(second);
+        factors[first] = made;
+    }
+    let factor = factors.pop().context("no factors")?;
+    let numbers = factor.in_order(output, &mut pace)?.into_owned();
+    tensor(shape, numbers)
+}
+
+/// The product of two factors with the letters that are kept.
+fn multiplied<T: Factor>(
+    [a, b]: [&Operand<'_, T>; 2],
+    kept: &[char],
+    multiply: Multiply<T>,
+    pace: &mut Pace,
+) -> Result<Operand<'static, T>> {
+    // What only one factor has and nothing needs is summed before.
+    let letters = |of: &Operand<'_, T>, other: &Operand<'_, T>, is_shared: bool, is_kept: bool| {
+        let all = of.indices.iter().map(|index| index.letter);
+        let chosen = all.filter(|&letter| {
+            other.index(letter).is_some() == is_shared && kept.contains(&letter) == is_kept
+        });
+        chosen.collect::<Vec<char>>()
+    };
+    let (both, terms) = (letters(a, b, true, true), letters(a, b, true, false));
+    let (rows, columns) = (letters(a, b, false, true), letters(b, a, false, true));
+    let a_order = [&both[..], &rows, &terms].concat();
+    let b_order = [&both[..], &terms, &columns].concat();
+    let result = [&both[..], &rows, &columns].concat();
+    let size = |letters: &[char]| -> Result<usize> {
+        let sizes = letters
+            .iter()
+            .filter_map(|&letter| a.index(letter).or_else(|| b.index(letter)));
+        let count = sizes.map(|index| index.size).try_fold(1usize, usize::checked_mul);
+        count.context("the sizes are too large")
+    };
+    let [batch, rows, depth, columns] = [size(&both)?, size(&rows)?, size(&terms)?, size(&columns)?];
+    let sizes = [batch, rows, columns];
+    size::admit_shape(T::element_type(), &sizes)?;
+    let (a_numbers, b_numbers) = (a.in_order(&a_order, pace)?, b.in_order(&b_order, pace)?);
+    let mut made = vec![T::default(); batch * rows * columns];
+    if !made.is_empty() && depth > 0 {
+        let a = a_numbers.chunks_exact(rows * depth);
+        let b = b_numbers.chunks_exact(depth * columns);
+        let products = a.zip(b).zip(made.chunks_exact_mut(rows * columns));
+        for ((a, b), made) in products {
+            if rows * depth * columns > FEW_TERMS {
+                multiply(a, b, [rows, depth, columns], made, pace)?;
+                continue;
+            }
+            pace.spend((rows * depth * columns) as u64 / 2 + 1)?;
+            for (a, made) in a.chunks_exact(depth).zip(made.chunks_exact_mut(columns)) {
+                for (&a, b) in a.iter().zip(b.chunks_exact(columns)) {
+                    let pairs = made.iter_mut().zip(b);
+                    pairs.for_each(|(sum, &b)| *sum = sum.add_product::<false>(a, b));
+                }
+            }
+        }
+    }
+    let mut step = made.len();
+    let indices = result.iter().filter_map(|&letter| {
+        let index = a.index(letter).or_else(|| b.index(letter))?;
+        step /= index.size.max(1);
+        Some(Index { step, ..index })
+    });
+    let indices = indices.collect();
+    Ok(Operand {
+        numbers: made.into(),
+        indices,
+    })
+}
+
+/// The letters that two factors have and that are needed after their product: by the output, or by another factor.
+fn kept_of_pair<T: Factor>(
+    factors: &[Operand<'_, T>],
+    first: usize,
+    second: usize,
+    output: &[char],
+) -> Vec<char> {
+    let of_both = factors[first].indices.iter().chain(&factors[second].indices);
+    let mut kept = Vec::new();
+    for Index { letter, .. } in of_both {
+        let mut others = factors
+            .iter()
+            .enumerate()
+            .filter(|(place, _)| ![first, second].contains(place));
+        let is_needed = output.contains(letter) || others.any(|(_, factor)| factor.index(*letter).is_some());
+        if is_needed && !kept.contains(letter) {
+            kept.push(*letter);
+        }
+    }
+    kept
+}
+
+/// The two factors whose product takes the fewest multiplications, and of those with as many the one with the smallest result.
+fn cheapest_pair<T: Factor>(factors: &[Operand<'_, T>], output: &[char]) -> Option<(usize, usize)> {
+    let count = factors.len().min(MAX_CHOICE);
+    let pairs = (0..count).flat_map(|first| (first + 1..count).map(move |second| (first, second)));
+    let cost = |&(first, second): &(usize, usize)| {
+        let of_both = factors[first].indices.iter().chain(&factors[second].indices);
+        let sizes: HashMap<char, f64> = of_both.map(|index| (index.letter, index.size as f64)).collect();
+        let kept = kept_of_pair(factors, first, second, output);
+        let result: f64 = kept.iter().filter_map(|letter| sizes.get(letter)).product();
+        (sizes.values().product::<f64>(), result)
+    };
+    pairs.min_by(|one, other| cost(one).partial_cmp(&cost(other)).unwrap_or(Ordering::Equal))
+}

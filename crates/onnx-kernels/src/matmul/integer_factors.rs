@@ -1,0 +1,128 @@
+//! Weights of 8 bits, and products of floats with them: the floats are rounded to 8 bits in one scale, the products are exact,
+//! and the result is scaled once, as ONNX Runtime has it.
+
+use std::sync::Arc;
+
+use onnx_gemm::PackedIntegers;
+use onnx_tensor::prelude::*;
+
+use crate::quant::quantize;
+use onnx_tensor::elements::elements;
+use onnx_tensor::{cancelling::Pace, faults::Limit};
+
+/// Sums of more products of 8-bit numbers could be too large for 32 bits.
+const MAX_DEPTH: usize = 1 << 15;
+
+/// The matrix of one direction of a recurrent layer.
+#[derive(Debug)]
+pub(crate) struct IntegerFactors {
+    /// Without their zero points.
+    values: PackedIntegers,
+    /// One for all columns, or one for each.
+    scales: Vec<f32>,
+}
+
+impl IntegerFactors {
+    /// From a file's matrices of `depth` by `columns`, one for each direction.
+    pub(crate) fn of_directions(
+        weights: &Tensor,
+        scales: &Tensor,
+        zero_points: Option<&Arc<Tensor>>,
+    ) -> Result<Vec<Self>> {
+        let [directions, depth, columns] = *weights.shape() else {
+            bail!("expected weights of three dimensions");
+        };
+        if depth > MAX_DEPTH {
+            bail!(Limit(format!(
+                "is supported for at most {MAX_DEPTH} factors of 8 bits"
+            )));
+        }
+        let (values, given) = (quantize::integers(weights)?, elements::<f32>(scales)?);
+        let zero_points = quantize::zero_points(zero_points, given.len())?;
+        let each = if scales.rank() == 2 { columns } else { 1 };
+        ensure!(
+            given.len() == directions * each,
+            "{} scales for {directions} directions of {columns} columns",
+            given.len()
+        );
+        let matrices = (0..directions).map(|direction| {
+            let values = &values[direction * depth * columns..][..depth * columns];
+            let zero_points = &zero_points[direction * each..][..each];
+            let numbers = values.iter().enumerate().map(|(at, value)| {
+                let zero_point = zero_points[if each == 1 { 0 } else { at % columns }];
+                // Both have 8 bits.
+                (value - zero_point) as i16
+            });
+            let numbers: Vec<i16> = numbers.collect();
+            Self {
+                values: PackedIntegers::new(&numbers, [depth, columns]),
+                scales: given[direction * each..][..each].to_vec(),
+            }
+        });
+        Ok(matrices.collect())
+    }
+
+    /// The product of whole rows, of floats.
+    ///
+    /// # Errors
+    /// If the request ends meanwhile.
+    pub(crate) fn multiply(&self, a: &[f32], product: &mut [f32], pace: &mut Pace) -> Result<()> {
+        if product.is_empty() {
+            return Ok(());
+        }
+        let mut rounded = vec![0i16; a.len()];
+        let scale = quantize::rounded_to_bytes(a, &mut rounded);
+        let mut sums = vec![0; product.len()];
+        self.values.multiply(&rounded, &mut sums, pace)?;
+        let scales = match &self.scales[..] {
+            [scale] => &vec![*scale; self.values.columns()],
+            scales => scales,
+        };
+        let rows = product.chunks_exact_mut(scales.len());
+        for (product, sums) in rows.zip(sums.chunks_exact(scales.len())) {
+            for ((product, &sum), of_column) in product.iter_mut().zip(sums).zip(scales) {
+                *product = sum as f32 * (scale * of_column);
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    #[test]
+    fn products_are_exact_and_scaled_once() {
+        // One direction, 3 deep, 2 columns with scales and zero points of their own.
+        let weights = Tensor::from_shape(&[1, 3, 2], &[1u8, 255, 0, 128, 255, 3]).unwrap();
+        let scales = Tensor::from_shape(&[1, 2], &[0.5f32, 2.0]).unwrap();
+        let zero_points = Tensor::from_shape(&[1, 2], &[0u8, 128]).unwrap().into_arc();
+        let factors = IntegerFactors::of_directions(&weights, &scales, Some(&zero_points)).unwrap();
+        let mut product = [f32::NAN; 4];
+        // The range is 255, so that every whole number is kept.
+        let mut multiply = |a: &[f32]| {
+            let pace = &mut Pace::default();
+            factors[0].multiply(a, &mut product, pace).unwrap();
+            product
+        };
+        let made = multiply(&[0.0, 1.0, 2.0, 255.0, 10.0, 0.0]);
+        assert_eq!(made, [255.0, -500.0, 127.5, 64770.0]);
+        let product = multiply(&[0.0; 6]);
+        assert_eq!(product, [0.0; 4], "a range of nothing");
+    }
+
+    #[test]
+    fn scales_must_be_as_many_as_directions_or_columns() {
+        let weights = Tensor::zero::<u8>(&[2, 3, 4]).unwrap();
+        let made = |shape: &[usize]| {
+            IntegerFactors::of_directions(&weights, &Tensor::zero::<f32>(shape).unwrap(), None)
+        };
+        assert_eq!(made(&[2]).unwrap().len(), 2);
+        assert_eq!(made(&[2, 4]).unwrap().len(), 2);
+        assert!(made(&[1]).is_err());
+        assert!(made(&[2, 3]).is_err());
+    }
+}

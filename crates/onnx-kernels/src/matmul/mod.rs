@@ -1,0 +1,17 @@
+//! TODO-DOC matmul
+
+pub(crate) mod contraction;
+pub(crate) mod determinant;
+pub(crate) mod einsum;
+pub(crate) mod integer_factors;
+pub(crate) mod integer_products;
+pub(crate) mod matrices;
+pub(crate) mod packed_product;
+pub(crate) mod products;
+pub(crate) mod zero_points;
+
+pub use determinant::determinant;
+pub use einsum::{einsum, einsum_output};
+pub use integer_products::{mat_mul_integer, q_linear_mat_mul};
+pub use packed_product::packed_product;
+pub use products::{gemm_of, mat_mul};

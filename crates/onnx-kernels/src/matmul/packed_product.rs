@@ -1,0 +1,164 @@
+//! ONNX Runtime's `MatMulNBits`: a product with a matrix of whole numbers of few bits, which have a scale for each block of a
+//! column. A column is unpacked once for all rows, so that the matrix never is in memory as floats.
+
+use std::sync::Arc;
+
+use onnx_gemm::{BlockQuantized, gemv};
+use onnx_tensor::prelude::*;
+
+use onnx_tensor::{
+    cancelling::Pace,
+    faults::{Unsupported, ensure_input},
+    node::Node,
+    operator::Compute,
+};
+use onnx_tensor::{
+    elements::{elements, tensor},
+    node::Attributes,
+    operator::{Fact, Kernel, kernel},
+};
+
+pub fn packed_product(node: &Node) -> Result<Box<dyn Compute>> {
+    let attributes = Attributes(node);
+    let bits = attributes.int("bits", 4);
+    if !matches!(bits, 2 | 4 | 8) {
+        bail!(Unsupported::Here(format!(
+            "numbers of {bits} bits are not supported"
+        )));
+    }
+    if attributes.has_input(4) {
+        bail!(Unsupported::Here("the input g_idx is not supported".to_owned()));
+    }
+    if attributes.int("weight_prepacked", 0) != 0 {
+        bail!(Unsupported::Here(
+            "weights that are packed for a kernel (weight_prepacked) are not supported".to_owned()
+        ));
+    }
+    let size = |name: &str| -> Result<usize> {
+        let size = usize::try_from(attributes.int(name, 0)).ok();
+        let size = size.filter(|size| (1..1 << 31).contains(size));
+        size.with_context(|| format!("{name} must be a positive number"))
+    };
+    Ok(kernel(PackedProduct {
+        layout: BlockQuantized::new(bits as usize, size("block_size")?),
+        depth: size("K")?,
+        columns: size("N")?,
+        zero_points: attributes.position(3),
+        bias: attributes.position(5),
+    }))
+}
+
+#[derive(Debug)]
+struct PackedProduct {
+    layout: BlockQuantized,
+    depth: usize,
+    columns: usize,
+    /// Which inputs these are.
+    zero_points: Option<usize>,
+    bias: Option<usize>,
+}
+
+impl PackedProduct {
+    fn blocks(&self) -> usize {
+        self.layout.blocks(self.depth)
+    }
+}
+
+impl Kernel for PackedProduct {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
+        let [input, packed, scales, ..] = inputs else {
+            bail!("expected 3 inputs or more, found {}", inputs.len());
+        };
+        let is_float = |fact: &Fact| fact.element_type == ElementType::F32;
+        ensure!(
+            is_float(input) && is_float(scales) && packed.element_type == ElementType::U8,
+            "expected numbers and scales of FP32, and weights of UINT8"
+        );
+        let mut output = input.with(input.element_type);
+        let last = output.shape.last_mut().context("a scalar")?;
+        if let Some(depth) = last.to_i64() {
+            ensure!(depth == self.depth as i64, "rows of {depth}, not {}", self.depth);
+        }
+        *last = self.columns.to_dim();
+        Ok(vec![output])
+    }
+
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
+        let (input, packed, scales) = (
+            elements::<f32>(&inputs[0])?,
+            elements::<u8>(&inputs[1])?,
+            elements::<f32>(&inputs[2])?,
+        );
+        let mut shape = inputs[0].shape().to_vec();
+        let last = shape.last_mut().context("a scalar")?;
+        ensure_input!(*last == self.depth, "rows of {last}, not {}", self.depth);
+        *last = self.columns;
+        let blocks = self.blocks();
+        let bytes = self.layout.block_bytes();
+        let all_blocks = self.columns.checked_mul(blocks);
+        let all_bytes = all_blocks.and_then(|blocks| blocks.checked_mul(bytes));
+        ensure!(
+            all_bytes == Some(packed.len()) && all_blocks == Some(scales.len()),
+            "weights or scales of another size than K, N and block_size say"
+        );
+        let zero_points = self.zero_points.map(|place| &inputs[place]);
+        let zero_points = self.zero_points_of(zero_points.map(AsRef::as_ref))?;
+        let bias = self
+            .bias
+            .map(|place| elements::<f32>(&inputs[place]))
+            .transpose()?;
+        let bias = bias.unwrap_or(&[]);
+        ensure!(
+            bias.is_empty() || bias.len() == self.columns,
+            "a bias of {}",
+            bias.len()
+        );
+        let rows = input.len() / self.depth;
+        let input = self.layout.ordered(input, self.depth);
+        let mut made = vec![0.0; rows * self.columns];
+        let mut column = vec![0.0; self.depth];
+        let mut sums = vec![0.0; rows];
+        let mut pace = Pace::default();
+        for at in 0..self.columns {
+            pace.spend((self.depth + rows * self.depth / 8) as u64)?;
+            let blocks = at * blocks..(at + 1) * blocks;
+            let packed = &packed[blocks.start * bytes..blocks.end * bytes];
+            let scales = &scales[blocks.clone()];
+            self.layout
+                .unpack(packed, scales, &zero_points[blocks], &mut column);
+            gemv(&column, &input, self.depth, &mut sums);
+            let bias = bias.get(at).copied().unwrap_or(0.0);
+            for (sum, made) in sums.iter().zip(made.iter_mut().skip(at).step_by(self.columns)) {
+                *made = sum + bias;
+            }
+        }
+        Ok(smallvec![tensor(&shape, made)?])
+    }
+}
+
+impl PackedProduct {
+    /// For each block.
+    fn zero_points_of(&self, given: Option<&Tensor>) -> Result<Vec<f32>> {
+        let blocks = self.blocks();
+        let Some(given) = given else {
+            return Ok(vec![f32::from(self.layout.middle()); self.columns * blocks]);
+        };
+        let zero_points = match given.element_type() {
+            ElementType::F32 => elements::<f32>(given)?.to_vec(),
+            _ => {
+                // Those of each column begin with a byte of their own.
+                let row = self.layout.packed_bytes(blocks);
+                let rows = elements::<u8>(given)?.chunks_exact(row);
+                rows.flat_map(|row| (0..blocks).map(move |block| f32::from(self.layout.number(row, block))))
+                    .collect()
+            }
+        };
+        ensure!(
+            zero_points.len() == self.columns * blocks,
+            "{} zero points for {} blocks",
+            zero_points.len(),
+            self.columns * blocks
+        );
+        Ok(zero_points)
+    }
+}

@@ -1,0 +1,129 @@
+//! Factors of 8 bits less their zero points, and results of 8 bits.
+
+use onnx_tensor::prelude::*;
+
+use crate::quant::quantize;
+use onnx_tensor::elements::elements;
+use onnx_tensor::{
+    cancelling::Pace,
+    faults::{Refusal, Unsupported},
+};
+
+/// Refuses what is not of 8 bits.
+pub(crate) fn expect_bytes(element_type: ElementType) -> Result<()> {
+    match element_type {
+        ElementType::U8 | ElementType::I8 => Ok(()),
+        other => {
+            Err(Unsupported::Anywhere(format!("is not supported for {other:?}, expected 8 bits")).into())
+        }
+    }
+}
+
+/// Which of a factor's numbers have a zero point of their own.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Line {
+    /// Rows of so many numbers.
+    Row(usize),
+    /// Columns of matrices of so many rows and columns.
+    Column([usize; 2]),
+}
+
+/// The numbers of a factor, each less its zero point: one for all, one for each line of a matrix, or one for each line of all matrices.
+///
+/// # Errors
+/// [`Refusal`] if there are as many zero points as nothing has.
+pub(crate) fn without_zero_points(
+    factor: &Tensor,
+    zero_points: Option<&Tensor>,
+    line: Line,
+    matrices: usize,
+    pace: &mut Pace,
+) -> Result<Vec<i16>> {
+    let mut numbers: Vec<i16> = match factor.element_type() {
+        ElementType::I8 => elements::<i8>(factor)?
+            .iter()
+            .map(|&number| number.into())
+            .collect(),
+        ElementType::U8 => elements::<u8>(factor)?
+            .iter()
+            .map(|&number| number.into())
+            .collect(),
+        other => bail!("a factor of {other:?}"),
+    };
+    pace.spend(numbers.len() as u64 / 4)?;
+    let Some(zero_points) = zero_points else {
+        return Ok(numbers);
+    };
+    let given = quantize::integers(zero_points)?;
+    let given: Vec<i16> = given.into_iter().map(|number| number as i16).collect();
+    if numbers.is_empty() || given == [0] {
+        return Ok(numbers);
+    }
+    let lines = match line {
+        Line::Row(width) => numbers.len() / width / matrices,
+        Line::Column([_, columns]) => columns,
+    };
+    if given.len() != 1 && given.len() != lines && given.len() != lines * matrices {
+        bail!(Refusal(format!(
+            "has {} zero points for {matrices} matrices of {lines} rows or columns",
+            given.len()
+        )));
+    }
+    pace.spend(numbers.len() as u64 / 4)?;
+    match line {
+        _ if given.len() == 1 => numbers.iter_mut().for_each(|number| *number -= given[0]),
+        Line::Row(width) => {
+            let rows = numbers.chunks_exact_mut(width).zip(given.iter().cycle());
+            rows.for_each(|(row, zero_point)| row.iter_mut().for_each(|number| *number -= zero_point));
+        }
+        Line::Column([rows, columns]) => {
+            let of_matrices = given.chunks_exact(columns).cycle();
+            for (matrix, zero_points) in numbers.chunks_exact_mut(rows * columns).zip(of_matrices) {
+                for row in matrix.chunks_exact_mut(columns) {
+                    row.iter_mut()
+                        .zip(zero_points)
+                        .for_each(|(number, zero_point)| *number -= zero_point);
+                }
+            }
+        }
+    }
+    Ok(numbers)
+}
+
+/// A sum in the scale and with the zero point of a result, ties to even, within the type of 8 bits that begins with `least`.
+#[inline(always)]
+pub(crate) fn rounded(sum: i32, scale: f32, zero_point: i32, least: i32) -> i32 {
+    let (below, above) = ((least - zero_point) as f32, (least + 255 - zero_point) as f32);
+    (sum as f32 * scale).clamp(below, above).round_ties_even() as i32 + zero_point
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    #[test]
+    fn zero_points_are_for_all_for_lines_or_for_lines_of_each_matrix() {
+        let factor = Tensor::from_shape(&[2, 1, 2], &[1u8, 2, 3, 4]).unwrap();
+        let of = |zero_points: &[u8], line: Line| {
+            let zero_points = Tensor::vector(zero_points);
+            without_zero_points(&factor, Some(&zero_points), line, 2, &mut Pace::default())
+        };
+        let (row, column) = (Line::Row(2), Line::Column([1, 2]));
+        assert_eq!(of(&[1], row).unwrap(), [0, 1, 2, 3]);
+        assert_eq!(of(&[1, 2], row).unwrap(), [0, 1, 1, 2]);
+        assert_eq!(of(&[1, 2], column).unwrap(), [0, 0, 2, 2]);
+        assert_eq!(of(&[1, 2, 3, 255], column).unwrap(), [0, 0, 0, -251]);
+        assert!(of(&[1, 2, 3], column).unwrap_err().is::<Refusal>());
+        assert!(of(&[], row).unwrap_err().is::<Refusal>());
+    }
+
+    #[test]
+    fn sums_are_rounded_to_even_and_kept_within_their_type() {
+        let found = [1, 3, 5, 1000, -1000].map(|sum| rounded(sum, 0.5, 10, 0));
+        assert_eq!(found, [10, 12, 12, 255, 0]);
+        let found = [1, 3, -3, 1000, -1000].map(|sum| rounded(sum, 0.5, -10, -128));
+        assert_eq!(found, [-10, -8, -12, 127, -128]);
+    }
+}

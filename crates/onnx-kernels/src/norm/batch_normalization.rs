@@ -1,0 +1,78 @@
+//! `BatchNormalization`: a factor and an offset for each channel, made once where the parameters are constants.
+
+use std::sync::Arc;
+
+use onnx_tensor::prelude::*;
+
+use crate::helpers::own;
+use crate::norm::channels::{BatchNormalization as Parameters, Channels};
+use onnx_tensor::operator::Constants;
+use onnx_tensor::{
+    cancelling::Pace,
+    elements::with_real,
+    faults::ensure_input,
+    node::Attributes,
+    node::Node,
+    operator::{Compute, Fact, Kernel},
+};
+
+/// `BatchNormalization`.
+pub fn batch_normalization(node: &Node, constants: Constants<'_>) -> Result<Box<dyn Compute>> {
+    Ok(Box::new(BatchNormalization::of(Attributes(node), constants)?))
+}
+
+#[derive(Debug)]
+pub(crate) struct BatchNormalization {
+    parameters: Parameters,
+    channels: Option<Channels>,
+}
+
+impl BatchNormalization {
+    pub(crate) fn of(attributes: Attributes<'_>, constants: &[Option<Arc<Tensor>>]) -> Result<Self> {
+        let parameters = Parameters::of(attributes);
+        let given: Option<Vec<Arc<Tensor>>> = constants.iter().skip(1).cloned().collect();
+        let given = given.filter(|given| given.len() == 4);
+        let channels = given.map(|given| parameters.channels(&given, given[0].len()));
+        Ok(Self {
+            parameters,
+            channels: channels.transpose()?,
+        })
+    }
+}
+
+impl Compute for BatchNormalization {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Option<Vec<Fact>>> {
+        let (count, channels) = (inputs[1].shape.first(), inputs[0].shape.get(1));
+        if let Some((Some(count), Some(channels))) =
+            count.zip(channels).map(|(a, b)| (a.to_i64(), b.to_i64()))
+        {
+            ensure_input!(count == channels, "{count} parameters for {channels} channels");
+        }
+        self.parameters.outputs(inputs).map(Some)
+    }
+
+    fn run(&self, inputs: &mut ShortVec<Arc<Tensor>>) -> Result<ShortVec<Arc<Tensor>>> {
+        let computed;
+        let channels = match &self.channels {
+            Some(channels) => channels,
+            None => {
+                computed = self.parameters.channels(&inputs[1..], inputs[0].shape()[1])?;
+                &computed
+            }
+        };
+        let mut made = own(inputs.swap_remove(0));
+        let width = made.shape()[2..].iter().product::<usize>();
+        if made.len() > 0 {
+            let mut pace = Pace::default();
+            with_real!(made.element_type(), T => {
+                let values = made.as_slice_mut::<T>()?;
+                for (line, &(factor, offset)) in values.chunks_exact_mut(width).zip(channels.iter().cycle()) {
+                    pace.spend(width as u64 / 8 + 1)?;
+                    let (factor, offset) = (factor as T, offset as T);
+                    line.iter_mut().for_each(|x| *x = *x * factor + offset);
+                }
+            });
+        }
+        Ok(smallvec![Arc::new(made)])
+    }
+}

@@ -1,0 +1,93 @@
+//! `Hardmax`: tract's panics where there is nothing to choose from.
+
+use std::sync::Arc;
+
+use onnx_tensor::prelude::*;
+
+use onnx_tensor::{cancelling::Pace, faults::Unsupported, node::Node, operator::Compute};
+use onnx_tensor::{
+    elements::{elements, tensor},
+    node::Attributes,
+    operator::{Fact, Kernel, kernel},
+};
+
+/// `Hardmax` of FP32 or FP64, of any operator set.
+pub fn hardmax(node: &Node) -> Result<Box<dyn Compute>> {
+    let coerces = node.opset < 13;
+    Ok(kernel(Hardmax {
+        axis: Attributes(node).int("axis", if coerces { 1 } else { -1 }),
+        coerces,
+    }))
+}
+
+#[derive(Debug)]
+struct Hardmax {
+    axis: i64,
+    /// Before operator set 13 it was computed over all axes from this one on.
+    coerces: bool,
+}
+
+impl Kernel for Hardmax {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
+        if !inputs[0].element_type.is_float() {
+            bail!(Unsupported::Anywhere("is supported for floats only".to_owned()));
+        }
+        let rank = inputs[0].rank() as i64;
+        let end = if self.coerces { rank + 1 } else { rank.max(1) };
+        ensure!(
+            (-rank..end).contains(&self.axis),
+            "axis {} of rank {rank}",
+            self.axis
+        );
+        Ok(vec![inputs[0].with(inputs[0].element_type)])
+    }
+
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
+        let shape = inputs[0].shape();
+        let from_end = if self.axis < 0 { shape.len() as i64 } else { 0 };
+        let axis = usize::try_from(self.axis + from_end)?.min(shape.len());
+        let (count, inner): (usize, usize) = match (self.coerces, shape.get(axis)) {
+            (true, _) | (_, None) => (shape[axis..].iter().product(), 1),
+            (false, Some(&dim)) => (dim, shape[axis + 1..].iter().product()),
+        };
+        Ok(smallvec![match inputs[0].element_type() {
+            ElementType::F64 => tensor(
+                shape,
+                chosen(elements::<f64>(&inputs[0])?, count, inner, [0.0, 1.0])?
+            )?,
+            _ => tensor(
+                shape,
+                chosen(elements::<f32>(&inputs[0])?, count, inner, [0.0, 1.0])?
+            )?,
+        }])
+    }
+}
+
+/// One for the first of the greatest of `count` elements that stand `inner` apart, zero for the others.
+fn chosen<T: Copy + PartialOrd>(
+    values: &[T],
+    count: usize,
+    inner: usize,
+    [zero, one]: [T; 2],
+) -> Result<Vec<T>> {
+    let mut pace = Pace::default();
+    let mut chosen = vec![zero; values.len()];
+    let size = (count * inner).max(1);
+    for (values, chosen) in values.chunks_exact(size).zip(chosen.chunks_exact_mut(size)) {
+        for lane in 0..inner {
+            pace.spend(count as u64)?;
+            let mut places = (lane..values.len()).step_by(inner);
+            let Some(first) = places.next() else {
+                continue;
+            };
+            // NaN is chosen where there is nothing else.
+            let is_number = |at: usize| values[at].partial_cmp(&values[at]).is_some();
+            let greatest = places.fold(first, |best, at| {
+                let is_greater = values[at] > values[best] || (is_number(at) && !is_number(best));
+                if is_greater { at } else { best }
+            });
+            chosen[greatest] = one;
+        }
+    }
+    Ok(chosen)
+}

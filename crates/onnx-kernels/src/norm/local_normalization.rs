@@ -1,0 +1,162 @@
+//! Normalization by what stands nearby: `LRN` over the next channels, `LpNormalization` along an axis.
+
+use std::sync::Arc;
+
+use onnx_tensor::prelude::*;
+
+use onnx_tensor::{
+    axis,
+    elements::{Real, elements, tensor, with_real},
+    node::Attributes,
+    operator::{Fact, Kernel, kernel},
+};
+use onnx_tensor::{cancelling::Pace, faults::Refusal, node::Node, operator::Compute};
+
+/// `LRN` of FP32 or FP64.
+pub fn lrn(node: &Node) -> Result<Box<dyn Compute>> {
+    let attributes = Attributes(node);
+    let size = usize::try_from(attributes.int("size", 0)).unwrap_or(0);
+    if size == 0 {
+        bail!(Refusal("needs a 'size' of at least 1".to_owned()));
+    }
+    Ok(kernel(Lrn {
+        alpha: f64::from(attributes.float("alpha", 1e-4)) / size as f64,
+        beta: attributes.float("beta", 0.75).into(),
+        bias: attributes.float("bias", 1.0).into(),
+        reach: size / 2,
+    }))
+}
+
+#[derive(Debug)]
+struct Lrn {
+    /// By element.
+    alpha: f64,
+    beta: f64,
+    bias: f64,
+    /// Channels to each side.
+    reach: usize,
+}
+
+impl Kernel for Lrn {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
+        let [input] = inputs else {
+            bail!("expected 1 input, found {}", inputs.len());
+        };
+        ensure!(input.rank() >= 2, "expected channels");
+        Ok(vec![input.with(input.element_type)])
+    }
+
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
+        with_real!(inputs[0].element_type(), T => self.normalized::<T>(&inputs[0]))
+    }
+}
+
+impl Lrn {
+    fn normalized<T: Real>(&self, input: &Tensor) -> Result<ShortVec<Tensor>> {
+        let shape = input.shape();
+        let channels = shape[1];
+        let width: usize = shape[2..].iter().product();
+        let x = elements::<T>(input)?;
+        let mut made: Vec<T> = Vec::with_capacity(x.len());
+        let mut sums = vec![0.0f64; width];
+        let mut pace = Pace::default();
+        for image in x.chunks_exact((channels * width).max(1)) {
+            for channel in 0..channels {
+                let nearby = channel.saturating_sub(self.reach)..(channel + self.reach + 1).min(channels);
+                sums.fill(0.0);
+                for line in image[nearby.start * width..nearby.end * width].chunks_exact(width) {
+                    pace.spend(width as u64)?;
+                    for (sum, &x) in sums.iter_mut().zip(line) {
+                        let x: f64 = x.into();
+                        *sum += x * x;
+                    }
+                }
+                let line = &image[channel * width..][..width];
+                made.extend(
+                    line.iter()
+                        .zip(&sums)
+                        .map(|(&x, sum)| T::of(x.into() * (self.bias + self.alpha * sum).powf(-self.beta))),
+                );
+            }
+        }
+        Ok(smallvec![tensor(shape, made)?])
+    }
+}
+
+/// `LpNormalization` of FP32 or FP64.
+pub fn lp(node: &Node) -> Result<Box<dyn Compute>> {
+    let attributes = Attributes(node);
+    let is_sum = match attributes.int("p", 2) {
+        1 => true,
+        2 => false,
+        other => bail!(Refusal(format!("has p = {other}, expected 1 or 2"))),
+    };
+    Ok(kernel(LpNormalization {
+        axis: attributes.int("axis", -1),
+        is_sum,
+    }))
+}
+
+#[derive(Debug)]
+struct LpNormalization {
+    axis: i64,
+    /// By the sum of absolute values, and not by the root of the sum of squares.
+    is_sum: bool,
+}
+
+impl LpNormalization {
+    fn axis(&self, rank: usize) -> Result<usize> {
+        axis::axis(self.axis, rank)
+    }
+}
+
+impl Kernel for LpNormalization {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
+        let [input] = inputs else {
+            bail!("expected 1 input, found {}", inputs.len());
+        };
+        self.axis(input.rank())?;
+        Ok(vec![input.with(input.element_type)])
+    }
+
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
+        with_real!(inputs[0].element_type(), T => self.normalized::<T>(&inputs[0]))
+    }
+}
+
+impl LpNormalization {
+    fn normalized<T: Real>(&self, input: &Tensor) -> Result<ShortVec<Tensor>> {
+        let shape = input.shape();
+        let axis = self.axis(shape.len())?;
+        let inner: usize = shape[axis + 1..].iter().product();
+        let mut x = elements::<T>(input)?.to_vec();
+        let mut norms = vec![0.0f64; inner];
+        let mut pace = Pace::default();
+        for block in x.chunks_exact_mut((shape[axis] * inner).max(1)) {
+            norms.fill(0.0);
+            for line in block.chunks_exact(inner) {
+                pace.spend(inner as u64)?;
+                for (norm, &x) in norms.iter_mut().zip(line) {
+                    // Squares and norms have the range of the elements, as in ONNX Runtime.
+                    *norm += if self.is_sum {
+                        x.into().abs()
+                    } else {
+                        (x * x).into()
+                    };
+                }
+            }
+            for norm in &mut norms {
+                let sum = T::of(*norm).into();
+                *norm = if self.is_sum { sum } else { sum.sqrt() };
+            }
+            for line in block.chunks_exact_mut(inner) {
+                pace.spend(inner as u64)?;
+                for (x, &norm) in line.iter_mut().zip(&norms) {
+                    // A line of zeros stays zero.
+                    *x = T::of(if norm == 0.0 { 0.0 } else { (*x).into() / norm });
+                }
+            }
+        }
+        Ok(smallvec![tensor(shape, x)?])
+    }
+}

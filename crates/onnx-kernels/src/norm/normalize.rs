@@ -1,0 +1,339 @@
+//! Layers that bring groups of numbers to mean 0 and variance 1. The variance is the mean of squared distances from the mean: the mean of
+//! squares less the mean's square would leave nothing of it far from zero.
+
+use std::sync::Arc;
+
+use onnx_tensor::prelude::*;
+
+use onnx_tensor::{
+    axis,
+    elements::{Real, elements, tensor, with_real},
+    node::Attributes,
+    operator::{Fact, Kernel, kernel},
+};
+use onnx_tensor::{
+    cancelling::{PART, Pace},
+    faults::{BadInput, Limit, ensure_input},
+    node::Node,
+    operator::Compute,
+};
+
+/// `LayerNormalization`, `RMSNormalization`, `InstanceNormalization`, `GroupNormalization` or `MeanVarianceNormalization` of FP32 or FP64.
+pub fn normalize(node: &Node) -> Result<Box<dyn Compute>> {
+    let attributes = Attributes(node);
+    let groups = match node.op_type.as_str() {
+        "LayerNormalization" | "RMSNormalization" => Groups::From(attributes.int("axis", -1)),
+        "InstanceNormalization" => Groups::Channels,
+        "GroupNormalization" => Groups::OfChannels {
+            count: attributes.int("num_groups", 0).try_into()?,
+            scales_groups: node.opset < 21,
+        },
+        "MeanVarianceNormalization" if attributes.has("axes") => {
+            Groups::Over(attributes.ints("axes").to_vec())
+        }
+        "MeanVarianceNormalization" => Groups::Over(vec![0, 2, 3]),
+        other => bail!("{other} is not a normalization"),
+    };
+    let epsilon = match &groups {
+        // It stands outside of the root there.
+        Groups::Over(_) => 1e-9,
+        _ => attributes.float("epsilon", 1e-5),
+    };
+    let keeps_mean = node.op_type == "RMSNormalization";
+    let is_layer = matches!(groups, Groups::From(_)) && !keeps_mean;
+    Ok(kernel(Normalize {
+        groups,
+        keeps_mean,
+        epsilon: f64::from(epsilon),
+        outputs: match is_layer {
+            true => node.output.len().clamp(1, 3),
+            false => 1,
+        },
+    }))
+}
+
+/// Which numbers belong together.
+#[derive(Debug)]
+enum Groups {
+    /// All axes from this one on.
+    From(i64),
+    /// The second axis is the channels'; each is a group.
+    Channels,
+    /// So many groups of channels.
+    OfChannels {
+        count: usize,
+        /// Whether scale and bias are those of groups, rather than of channels.
+        scales_groups: bool,
+    },
+    /// Over these axes.
+    Over(Vec<i64>),
+}
+
+#[derive(Debug)]
+struct Normalize {
+    groups: Groups,
+    /// Whether numbers are divided by the root of the mean of their squares only.
+    keeps_mean: bool,
+    epsilon: f64,
+    /// The result, and of a layer its mean and the inverse of its deviation.
+    outputs: usize,
+}
+
+impl Kernel for Normalize {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
+        let input = &inputs[0];
+        let rank = input.rank();
+        for other in &inputs[1..] {
+            ensure!(
+                other.element_type == input.element_type,
+                "inputs of different types"
+            );
+        }
+        match &self.groups {
+            Groups::From(axis) => {
+                let axis = axis::axis(*axis, rank)?;
+                if inputs[1..].iter().any(|other| other.rank() > rank - axis) {
+                    return Err(Limit("has a scale of more dimensions than it normalizes".to_owned()).into());
+                }
+                let reduced = input.shape.iter().enumerate();
+                let reduced = reduced.map(|(at, dim)| if at < axis { dim.clone() } else { 1.into() });
+                let statistic = Fact::new(ElementType::F32, reduced);
+                let mut facts = vec![input.with(input.element_type)];
+                facts.resize(self.outputs, statistic);
+                return Ok(facts);
+            }
+            Groups::Channels | Groups::OfChannels { .. } => {
+                ensure!(
+                    rank >= 2 && inputs.len() == 3,
+                    "expected channels, a scale and a bias"
+                );
+            }
+            Groups::Over(axes) => {
+                for &axis in axes {
+                    axis::axis(axis, rank)?;
+                }
+            }
+        }
+        Ok(vec![input.with(input.element_type)])
+    }
+
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
+        with_real!(inputs[0].element_type(), T => self.normalized::<T>(inputs))
+    }
+}
+
+impl Normalize {
+    fn normalized<T: Real>(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
+        let shape = inputs[0].shape();
+        let x = elements::<T>(&inputs[0])?;
+        let other = |index: usize| inputs.get(index).map(|other| elements::<T>(other)).transpose();
+        let (scale, bias) = (other(1)?, other(2)?);
+        let channels = shape.get(1).copied().unwrap_or(1);
+        match &self.groups {
+            Groups::From(axis) => {
+                let axis = axis::axis(*axis, shape.len())?;
+                let count = shape[axis..].iter().product();
+                let wide = |index: usize| {
+                    let tensor = inputs.get(index)?;
+                    Some(stretched::<T>(tensor, &shape[axis..]))
+                };
+                let (scale, bias) = (wide(1).transpose()?, wide(2).transpose()?);
+                let mut y = x.to_vec();
+                let mut means = Vec::new();
+                let mut inverses = Vec::new();
+                let mut pace = Pace::default();
+                for group in y.chunks_exact_mut(Ord::max(count, 1)) {
+                    pace.spend(group.len() as u64)?;
+                    let (mean, inverse) = self.center(group);
+                    means.push(mean as f32);
+                    inverses.push(inverse as f32);
+                    if let Some(scale) = &scale {
+                        group
+                            .iter_mut()
+                            .zip(scale)
+                            .for_each(|(y, &scale)| *y = *y * scale);
+                    }
+                    if let Some(bias) = &bias {
+                        group.iter_mut().zip(bias).for_each(|(y, &bias)| *y = *y + bias);
+                    }
+                }
+                let mut reduced = shape.to_vec();
+                reduced[axis..].fill(1);
+                let mut outputs = smallvec![tensor(shape, y)?];
+                for statistic in [means, inverses].into_iter().take(self.outputs - 1) {
+                    outputs.push(tensor(&reduced, statistic)?);
+                }
+                Ok(outputs)
+            }
+            Groups::Channels => {
+                are_as_many([scale, bias], channels)?;
+                self.by_channels(x, shape, channels, |_, channel| channel, (scale, bias))
+            }
+            Groups::OfChannels { count, scales_groups } => {
+                ensure!(
+                    *count > 0 && channels % count == 0,
+                    "{count} groups of {channels} channels"
+                );
+                let scales_groups = *scales_groups;
+                are_as_many([scale, bias], if scales_groups { *count } else { channels })?;
+                self.by_channels(
+                    x,
+                    shape,
+                    *count,
+                    move |group, channel| if scales_groups { group } else { channel },
+                    (scale, bias),
+                )
+            }
+            Groups::Over(axes) => self.over(x, shape, axes),
+        }
+    }
+
+    /// Brings one group to mean 0 and variance 1; says what the mean was and what it was multiplied by.
+    fn center<T: Real>(&self, group: &mut [T]) -> (f64, f64) {
+        pulp::Arch::new().dispatch(|| {
+            let count = group.len() as f64;
+            let mean = if self.keeps_mean {
+                0.0
+            } else {
+                sum(group, |x| x) / count
+            };
+            let variance = sum(group, |x| (x - mean) * (x - mean)) / count;
+            let inverse = 1.0 / (variance + self.epsilon).sqrt();
+            for x in &mut *group {
+                *x = T::of(((*x).into() - mean) * inverse);
+            }
+            (mean, inverse)
+        })
+    }
+
+    /// `parts` groups in each example, with a scale and a bias by group and channel.
+    fn by_channels<T: Real>(
+        &self,
+        x: &[T],
+        shape: &[usize],
+        parts: usize,
+        index: impl Fn(usize, usize) -> usize,
+        (scale, bias): (Option<&[T]>, Option<&[T]>),
+    ) -> Result<ShortVec<Tensor>> {
+        let mut y = x.to_vec();
+        let examples = shape[0];
+        let channels = shape[1];
+        let inner: usize = shape[2..].iter().product();
+        if y.is_empty() {
+            return Ok(smallvec![tensor(shape, y)?]);
+        }
+        let mut pace = Pace::default();
+        for group in y.chunks_exact_mut(channels / parts * inner) {
+            pace.spend(group.len() as u64)?;
+            self.center(group);
+        }
+        let of = |values: Option<&[T]>, index: usize, default: f64| match values {
+            None => Ok(T::of(default)),
+            Some(values) => values.get(index).copied().context("a scale or bias is too short"),
+        };
+        for example in 0..examples {
+            for channel in 0..channels {
+                let place = index(channel / (channels / parts), channel);
+                let (scale, bias) = (of(scale, place, 1.0)?, of(bias, place, 0.0)?);
+                let start = (example * channels + channel) * inner;
+                pace.over(&mut y[start..start + inner], |y| {
+                    y.iter_mut().for_each(|y| *y = *y * scale + bias);
+                })?;
+            }
+        }
+        Ok(smallvec![tensor(shape, y)?])
+    }
+
+    fn over<T: Real>(&self, x: &[T], shape: &[usize], axes: &[i64]) -> Result<ShortVec<Tensor>> {
+        let mut reduced = vec![false; shape.len()];
+        for &axis in axes {
+            reduced[axis::axis(axis, shape.len())?] = true;
+        }
+        let kept = shape.iter().zip(&reduced).filter(|(_, reduced)| !**reduced);
+        let groups: usize = kept.map(|(&dim, _)| dim).product();
+        let count = x.len().checked_div(groups).unwrap_or(0) as f64;
+        let mut pace = Pace::default();
+        let mut each = crate::reduce::reduce::groups(shape, &reduced);
+        let mut places = vec![0; x.len()];
+        pace.over(&mut places, |places| {
+            places
+                .iter_mut()
+                .zip(&mut each)
+                .for_each(|(place, group)| *place = group);
+        })?;
+        let mut means = vec![0.0; groups];
+        for (x, places) in parts(x, &places) {
+            pace.spend(x.len() as u64)?;
+            for (&x, &group) in x.iter().zip(places) {
+                means[group] += x.into();
+            }
+        }
+        means.iter_mut().for_each(|mean| *mean /= count);
+        let mut deviations = vec![0.0; groups];
+        for (x, places) in parts(x, &places) {
+            pace.spend(x.len() as u64)?;
+            for (&x, &group) in x.iter().zip(places) {
+                deviations[group] += (x.into() - means[group]).powi(2);
+            }
+        }
+        deviations
+            .iter_mut()
+            .for_each(|sum: &mut f64| *sum = (*sum / count).sqrt() + self.epsilon);
+        let mut y = Vec::with_capacity(x.len());
+        for (x, places) in parts(x, &places) {
+            pace.spend(x.len() as u64)?;
+            let pairs = x.iter().zip(places);
+            y.extend(pairs.map(|(&x, &group)| T::of((x.into() - means[group]) / deviations[group])));
+        }
+        Ok(smallvec![tensor(shape, y)?])
+    }
+}
+
+/// Numbers and their groups, in parts.
+fn parts<'p, T>(x: &'p [T], places: &'p [usize]) -> impl Iterator<Item = (&'p [T], &'p [usize])> {
+    x.chunks(PART).zip(places.chunks(PART))
+}
+
+/// Whether a scale and a bias have a number for each channel or group.
+fn are_as_many<T>(given: [Option<&[T]>; 2], expected: usize) -> Result<()> {
+    for values in given.into_iter().flatten() {
+        let found = values.len();
+        ensure_input!(
+            found == expected,
+            "a scale or bias of {found} numbers, expected {expected}"
+        );
+    }
+    Ok(())
+}
+
+/// A sum in FP64, in several lanes so that it can be computed in vectors.
+#[inline(always)]
+fn sum<T: Real>(values: &[T], term: impl Fn(f64) -> f64) -> f64 {
+    const LANES: usize = 8;
+    let (chunks, rest) = values.as_chunks::<LANES>();
+    let mut lanes = [0.0; LANES];
+    for chunk in chunks {
+        for (lane, &x) in lanes.iter_mut().zip(chunk) {
+            *lane += term(x.into());
+        }
+    }
+    let mut sum: f64 = lanes.iter().sum();
+    for &x in rest {
+        sum += term(x.into());
+    }
+    sum
+}
+
+/// A scale or bias for each element of a group.
+fn stretched<T: Real>(tensor: &Tensor, shape: &[usize]) -> Result<Vec<T>> {
+    if tensor.shape() == shape {
+        return Ok(elements::<T>(tensor)?.to_vec());
+    }
+    let wide = tensor.broadcast_to(shape).map_err(|_| {
+        BadInput(format!(
+            "a scale or bias of {:?} for {shape:?}, expected equal sizes or 1",
+            tensor.shape()
+        ))
+    })?;
+    wide.into_vec()
+}

@@ -1,0 +1,288 @@
+//! `Softmax` and its logarithm along any axis. tract's is many times slower along axes whose elements do not stand side by side, panics at
+//! FP64 that is not there, and takes the logarithm of a softmax, which is minus infinity for what is merely unlikely.
+
+use std::sync::Arc;
+
+use onnx_tensor::prelude::*;
+
+use crate::elementwise::vector;
+use onnx_tensor::{cancelling::Pace, node::Node, operator::Compute};
+use onnx_tensor::{
+    elements::{elements, tensor},
+    node::Attributes,
+    operator::{Fact, Kernel, kernel},
+};
+
+/// `Softmax` and `LogSoftmax` of any operator set.
+pub fn softmax(node: &Node) -> Result<Box<dyn Compute>> {
+    let coerces = node.opset < 13;
+    Ok(kernel(Softmax {
+        axis: Attributes(node).int("axis", if coerces { 1 } else { -1 }),
+        coerces,
+        are_logarithms: node.op_type == "LogSoftmax",
+    }))
+}
+
+#[derive(Debug)]
+struct Softmax {
+    axis: i64,
+    /// Before operator set 13 it was computed over all axes from this one on.
+    coerces: bool,
+    are_logarithms: bool,
+}
+
+impl Kernel for Softmax {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
+        let rank = inputs[0].rank() as i64;
+        // The end is an axis of nothing, which stands for one element, before operator set 13 only.
+        let end = if self.coerces { rank + 1 } else { rank.max(1) };
+        ensure!(
+            (-rank..end).contains(&self.axis),
+            "axis {} of rank {rank}",
+            self.axis
+        );
+        Ok(vec![inputs[0].with(inputs[0].element_type)])
+    }
+
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
+        let shape = inputs[0].shape();
+        let from_end = if self.axis < 0 { shape.len() as i64 } else { 0 };
+        let axis = usize::try_from(self.axis + from_end)?.min(shape.len());
+        let (count, inner): (usize, usize) = match (self.coerces, shape.get(axis)) {
+            (true, _) | (_, None) => (shape[axis..].iter().product(), 1),
+            (false, Some(&dim)) => (dim, shape[axis + 1..].iter().product()),
+        };
+        if inputs[0].element_type() == ElementType::F64 {
+            let mut values = elements::<f64>(&inputs[0])?.to_vec();
+            if !values.is_empty() {
+                precise(&mut values, count, inner, self.are_logarithms)?;
+            }
+            return Ok(smallvec![tensor(shape, values)?]);
+        }
+        let mut values = elements::<f32>(&inputs[0])?.to_vec();
+        if !values.is_empty() {
+            let mut pace = Pace::default();
+            pulp::Arch::new().dispatch(Groups {
+                values: &mut values,
+                count,
+                inner,
+                are_logarithms: self.are_logarithms,
+                pace: &mut pace,
+            })?;
+        }
+        Ok(smallvec![tensor(shape, values)?])
+    }
+}
+
+/// Rows of `count` numbers.
+pub(crate) fn rows(values: &mut [f32], count: usize) -> Result<()> {
+    pulp::Arch::new().dispatch(Groups {
+        values,
+        count,
+        inner: 1,
+        are_logarithms: false,
+        pace: &mut Pace::default(),
+    })
+}
+
+/// Groups of `count` elements that stand `inner` apart.
+struct Groups<'v> {
+    values: &'v mut [f32],
+    count: usize,
+    inner: usize,
+    are_logarithms: bool,
+    pace: &'v mut Pace,
+}
+
+/// Elements that are computed side by side.
+const LANES: usize = 16;
+
+impl pulp::WithSimd for Groups<'_> {
+    type Output = Result<()>;
+
+    #[inline(always)]
+    fn with_simd<S: pulp::Simd>(self, _: S) -> Result<()> {
+        let Self {
+            values,
+            count,
+            inner,
+            are_logarithms,
+            pace,
+        } = self;
+        if inner == 1 {
+            for numbers in values.chunks_exact_mut(count) {
+                pace.spend(count as u64)?;
+                row(numbers, are_logarithms);
+            }
+            return Ok(());
+        }
+        for block in values.chunks_exact_mut(count * inner) {
+            let mut from = 0;
+            while from < inner {
+                let width = (inner - from).min(LANES);
+                pace.spend((count * width) as u64)?;
+                columns(block, inner, from, width, are_logarithms);
+                from += width;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// One group side by side. NaN is not the greatest, and makes the sum NaN, and with it all.
+#[inline(always)]
+fn row(row: &mut [f32], are_logarithms: bool) {
+    let greater = |a: f32, b: f32| if b > a { b } else { a };
+    let mut greatest = [f32::NEG_INFINITY; LANES];
+    let mut chunks = row.chunks_exact(LANES);
+    for chunk in &mut chunks {
+        for (greatest, &x) in greatest.iter_mut().zip(chunk) {
+            *greatest = greater(*greatest, x);
+        }
+    }
+    let rest = chunks.remainder().iter().chain(&greatest).copied();
+    let most = rest.fold(f32::NEG_INFINITY, greater);
+    let mut sums = [0.0f32; LANES];
+    if are_logarithms {
+        let mut chunks = row.chunks_exact(LANES);
+        for chunk in &mut chunks {
+            for (sum, &x) in sums.iter_mut().zip(chunk) {
+                *sum += vector::exp(x - most);
+            }
+        }
+        let rest = chunks.remainder().iter().map(|&x| vector::exp(x - most));
+        let logarithm = (sums.iter().sum::<f32>() + rest.sum::<f32>()).ln();
+        row.iter_mut().for_each(|x| *x = (*x - most) - logarithm);
+        return;
+    }
+    let mut chunks = row.chunks_exact_mut(LANES);
+    for chunk in &mut chunks {
+        for (sum, x) in sums.iter_mut().zip(chunk) {
+            *x = vector::exp(*x - most);
+            *sum += *x;
+        }
+    }
+    let mut sum = sums.iter().sum::<f32>();
+    for x in chunks.into_remainder() {
+        *x = vector::exp(*x - most);
+        sum += *x;
+    }
+    let scale = 1.0 / sum;
+    for x in row {
+        *x *= scale;
+    }
+}
+
+/// `width` groups of a block, whose columns they are.
+#[inline(always)]
+fn columns(block: &mut [f32], inner: usize, from: usize, width: usize, are_logarithms: bool) {
+    let mut most = [f32::NEG_INFINITY; LANES];
+    for row in block.chunks_exact(inner) {
+        for (most, &x) in most.iter_mut().zip(&row[from..from + width]) {
+            *most = if x > *most { x } else { *most };
+        }
+    }
+    let mut sums = [0.0f32; LANES];
+    if are_logarithms {
+        for row in block.chunks_exact(inner) {
+            for ((&x, sum), most) in row[from..from + width].iter().zip(&mut sums).zip(&most) {
+                *sum += vector::exp(x - most);
+            }
+        }
+        let logarithms = sums.map(f32::ln);
+        for row in block.chunks_exact_mut(inner) {
+            let numbers = row[from..from + width].iter_mut();
+            for ((x, most), logarithm) in numbers.zip(&most).zip(&logarithms) {
+                *x = (*x - most) - logarithm;
+            }
+        }
+        return;
+    }
+    for row in block.chunks_exact_mut(inner) {
+        for ((x, sum), most) in row[from..from + width].iter_mut().zip(&mut sums).zip(&most) {
+            *x = vector::exp(*x - most);
+            *sum += *x;
+        }
+    }
+    let scales = sums.map(|sum| 1.0 / sum);
+    for row in block.chunks_exact_mut(inner) {
+        for (x, scale) in row[from..from + width].iter_mut().zip(&scales) {
+            *x *= scale;
+        }
+    }
+}
+
+/// Of FP64, over `count` elements that stand `inner` apart.
+fn precise(values: &mut [f64], count: usize, inner: usize, are_logarithms: bool) -> Result<()> {
+    let mut pace = Pace::default();
+    for block in values.chunks_exact_mut(count * inner) {
+        for lane in 0..inner {
+            pace.spend(4 * count as u64)?;
+            let line = || (lane..count * inner).step_by(inner);
+            let greatest = line().map(|at| block[at]).fold(f64::NEG_INFINITY, f64::max);
+            if are_logarithms {
+                let sum: f64 = line().map(|at| (block[at] - greatest).exp()).sum();
+                let logarithm = sum.ln();
+                line().for_each(|at| block[at] = (block[at] - greatest) - logarithm);
+                continue;
+            }
+            let mut sum = 0.0;
+            for at in line() {
+                block[at] = (block[at] - greatest).exp();
+                sum += block[at];
+            }
+            line().for_each(|at| block[at] /= sum);
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_are_what_they_are_one_by_one() {
+        let value = |index: usize| (index as f32 * 0.37).sin() * 20.0;
+        for (outer, count, inner) in [(3, 5, 1), (2, 40, 1), (2, 7, 33), (1, 3, 16), (4, 1, 1)] {
+            let values: Vec<f32> = (0..outer * count * inner).map(value).collect();
+            let mut found = values.clone();
+            pulp::Arch::new()
+                .dispatch(Groups {
+                    values: &mut found,
+                    count,
+                    inner,
+                    are_logarithms: false,
+                    pace: &mut Pace::default(),
+                })
+                .unwrap();
+            for group in 0..outer * inner {
+                let first = group / inner * count * inner + group % inner;
+                let at = |index: usize| first + index * inner;
+                let most = (0..count).map(|i| values[at(i)]).fold(f32::MIN, f32::max);
+                let parts: Vec<f64> = (0..count)
+                    .map(|i| f64::from(values[at(i)] - most).exp())
+                    .collect();
+                let sum: f64 = parts.iter().sum();
+                for (index, part) in parts.iter().enumerate() {
+                    let (found, wanted) = (f64::from(found[at(index)]), part / sum);
+                    assert!((found - wanted).abs() <= 1e-6, "{found}, not {wanted}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_not_finite_spreads() {
+        for (values, is_nan) in [
+            ([1.0, f32::NAN, 2.0], true),
+            ([1.0, f32::INFINITY, 2.0], true),
+            ([f32::NEG_INFINITY; 3], true),
+            ([1.0, f32::NEG_INFINITY, 1.0], false),
+        ] {
+            let mut values = values;
+            row(&mut values, false);
+            assert_eq!(values[0].is_nan(), is_nan);
+        }
+    }
+}

@@ -1,0 +1,274 @@
+//! `LpPool` and `GlobalLpPool`: the root of the sum of powers of what a window covers.
+
+use std::sync::Arc;
+
+use onnx_tensor::prelude::*;
+
+use crate::pool::pooling;
+use onnx_tensor::{
+    cancelling::Pace,
+    faults::{Limit, Misfit, Refusal, Unsupported},
+    node::Node,
+    operator::Compute,
+};
+use onnx_tensor::{
+    elements::{elements, tensor},
+    node::Attributes,
+    operator::{Fact, Kernel, kernel},
+};
+
+fn power(attributes: Attributes<'_>) -> Result<f32> {
+    let power = attributes.int("p", 2);
+    ensure!((1..1 << 24).contains(&power), "a power of {power}");
+    Ok(power as f32)
+}
+
+pub fn global_lp_pool(node: &Node) -> Result<Box<dyn Compute>> {
+    Ok(kernel(GlobalLpPool {
+        power: power(Attributes(node))?,
+    }))
+}
+
+fn expect_f32(facts: &[Fact]) -> Result<&Fact> {
+    match facts {
+        [input] if input.element_type == ElementType::F32 && input.rank() > 2 => Ok(input),
+        [input] if input.rank() <= 2 => bail!("an image of {} dimensions", input.rank()),
+        _ => bail!(Unsupported::Anywhere("is supported for FP32 only".to_owned())),
+    }
+}
+
+#[derive(Debug)]
+struct GlobalLpPool {
+    power: f32,
+}
+
+impl Kernel for GlobalLpPool {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
+        let mut output = expect_f32(inputs)?.with(ElementType::F32);
+        output.shape[2..].fill(1.to_dim());
+        Ok(vec![output])
+    }
+
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
+        let mut shape: ShortVec<usize> = inputs[0].shape().into();
+        let size: usize = shape[2..].iter().product();
+        shape[2..].fill(1);
+        let images = elements::<f32>(&inputs[0])?;
+        let mut made = vec![0.0; shape.iter().product()];
+        let mut pace = Pace::default();
+        for (made, image) in made.iter_mut().zip(images.chunks_exact(size.max(1))) {
+            pace.spend(image.len() as u64)?;
+            *made = root(image.iter().map(|&x| raised(x, self.power)).sum(), self.power);
+        }
+        Ok(smallvec![tensor(&shape, made)?])
+    }
+}
+
+fn raised(x: f32, power: f32) -> f32 {
+    match power {
+        1.0 => x.abs(),
+        2.0 => x * x,
+        _ => x.abs().powf(power),
+    }
+}
+
+fn root(sum: f32, power: f32) -> f32 {
+    match power {
+        1.0 => sum,
+        2.0 => sum.sqrt(),
+        _ => sum.powf(1.0 / power),
+    }
+}
+
+pub fn lp_pool(node: &Node) -> Result<Box<dyn Compute>> {
+    let attributes = Attributes(node);
+    let sizes = attributes.ints("kernel_shape");
+    let numbers = |name: &str, count: usize, default: i64, least: i64| -> Result<Vec<usize>> {
+        let given = attributes.ints(name);
+        let given = if given.is_empty() {
+            vec![default; count]
+        } else {
+            given.to_vec()
+        };
+        let fits = given.len() == count && given.iter().all(|number| (least..1 << 24).contains(number));
+        ensure!(fits, "'{name}' is {given:?}");
+        Ok(given.into_iter().map(|number| number as usize).collect())
+    };
+    let rank = sizes.len();
+    let kernels = numbers("kernel_shape", rank, 1, 1)?;
+    let strides = numbers("strides", rank, 1, 1)?;
+    let dilations = numbers("dilations", rank, 1, 1)?;
+    let auto_pad = attributes.text("auto_pad", "NOTSET");
+    let pads = match auto_pad {
+        "VALID" => vec![0; 2 * rank],
+        _ => numbers("pads", 2 * rank, 0, 0)?,
+    };
+    // Windows that lie in the padding alone would have no numbers.
+    if (0..rank).any(|axis| pads[axis].max(pads[rank + axis]) >= kernels[axis]) {
+        bail!(Refusal(
+            "has pads that are not smaller than its kernel_shape".to_owned()
+        ));
+    }
+    let is_same = matches!(auto_pad, "SAME_UPPER" | "SAME_LOWER");
+    // Implementations disagree, and about rounding up there is nothing to say.
+    if is_same && (dilations.iter().any(|&dilation| dilation > 1) || attributes.int("ceil_mode", 0) != 0) {
+        bail!(Unsupported::Here(
+            "'auto_pad' with dilations or 'ceil_mode' is not supported".to_owned()
+        ));
+    }
+    let axes = (0..rank).map(|axis| Axis {
+        kernel: kernels[axis],
+        stride: strides[axis],
+        dilation: dilations[axis],
+        padding: match auto_pad {
+            "SAME_UPPER" => Padding::Same { more_first: false },
+            "SAME_LOWER" => Padding::Same { more_first: true },
+            _ => Padding::Given([pads[axis], pads[rank + axis]]),
+        },
+    });
+    Ok(kernel(LpPool {
+        power: power(attributes)?,
+        is_rounded_up: attributes.int("ceil_mode", 0) != 0,
+        axes: axes.collect(),
+    }))
+}
+
+/// How windows lie on an axis.
+#[derive(Debug)]
+struct Axis {
+    kernel: usize,
+    stride: usize,
+    dilation: usize,
+    padding: Padding,
+}
+
+/// What is added before and behind an axis.
+#[derive(Clone, Copy, Debug)]
+enum Padding {
+    Given([usize; 2]),
+    /// As much as it takes for one window at each step of the stride; an odd number is split unevenly.
+    Same {
+        more_first: bool,
+    },
+}
+
+impl Axis {
+    fn window(&self) -> usize {
+        (self.kernel - 1) * self.dilation + 1
+    }
+
+    /// The padding of an axis of this size.
+    fn pads(&self, size: usize) -> [usize; 2] {
+        match self.padding {
+            Padding::Given(pads) => pads,
+            Padding::Same { more_first } => {
+                let covered = (size.div_ceil(self.stride).max(1) - 1) * self.stride + self.window();
+                let missing = covered.saturating_sub(size);
+                let [less, more] = [missing / 2, missing - missing / 2];
+                if more_first { [more, less] } else { [less, more] }
+            }
+        }
+    }
+
+    /// How many windows there are on an axis of this size.
+    fn count(&self, size: usize, is_rounded_up: bool) -> Result<usize> {
+        let pads = self.pads(size);
+        let padded = size + pads[0] + pads[1];
+        let Some(room) = padded.checked_sub(self.window()) else {
+            bail!(Misfit::Window((self.window() - padded) as i64));
+        };
+        if !is_rounded_up {
+            return Ok(room / self.stride + 1);
+        }
+        let count = room.div_ceil(self.stride) + 1;
+        // None begins behind the image.
+        let is_outside = (count - 1) * self.stride >= size + pads[0];
+        Ok(count - usize::from(is_outside))
+    }
+}
+
+#[derive(Debug)]
+struct LpPool {
+    power: f32,
+    is_rounded_up: bool,
+    axes: Vec<Axis>,
+}
+
+impl Kernel for LpPool {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
+        let mut output = expect_f32(inputs)?.with(ElementType::F32);
+        ensure!(
+            output.rank() == self.axes.len() + 2,
+            "windows of {} dimensions in an image of {}",
+            self.axes.len(),
+            output.rank()
+        );
+        for (dim, axis) in output.shape[2..].iter_mut().zip(&self.axes) {
+            *dim = match dim.to_usize() {
+                Some(size) => axis.count(size, self.is_rounded_up)?.to_dim(),
+                None if self.is_rounded_up => bail!(Limit("rounding up needs fixed sizes".to_owned())),
+                None => match axis.padding {
+                    Padding::Given(pads) => {
+                        let beyond = (pads[0] + pads[1]) as i64 - axis.window() as i64;
+                        (dim.clone() + beyond) / axis.stride as u64 + 1
+                    }
+                    Padding::Same { .. } => (dim.clone() + (axis.stride - 1)) / axis.stride as u64,
+                },
+            };
+        }
+        Ok(vec![output])
+    }
+
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
+        let mut shape: Vec<usize> = inputs[0].shape().to_vec();
+        let mut axes = Vec::with_capacity(self.axes.len());
+        for (size, axis) in shape[2..].iter_mut().zip(&self.axes) {
+            let count = axis.count(*size, self.is_rounded_up)?;
+            axes.push(pooling::Axis {
+                size: *size,
+                count,
+                kernel: axis.kernel,
+                stride: axis.stride,
+                dilation: axis.dilation,
+                pad: axis.pads(*size)[0],
+            });
+            *size = count;
+        }
+        let mut pace = Pace::default();
+        let powers = pace.map(elements::<f32>(&inputs[0])?, |&x| raised(x, self.power))?;
+        let mut values = vec![0.0; shape.iter().product()];
+        pooling::fold(&axes, 1, &powers, &mut values, |sum, power| sum + power)?;
+        pace.over(&mut values, |sums| {
+            sums.iter_mut().for_each(|sum| *sum = root(*sum, self.power));
+        })?;
+        Ok(smallvec![tensor(&shape, values)?])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn padding_to_the_same_size_is_split_by_its_name() {
+        let axis = |kernel: usize, stride: usize, more_first: bool| Axis {
+            kernel,
+            stride,
+            dilation: 1,
+            padding: Padding::Same { more_first },
+        };
+        assert_eq!(axis(3, 2, false).pads(8), [0, 1]);
+        assert_eq!(axis(3, 2, true).pads(8), [1, 0]);
+        assert_eq!(axis(2, 1, true).pads(7), [1, 0]);
+        // A stride beyond the window leaves nothing to add.
+        assert_eq!(axis(1, 3, false).pads(7), [0, 0]);
+        for size in 1..20 {
+            for (kernel, stride) in [(3, 2), (2, 1), (5, 3), (1, 4)] {
+                assert_eq!(
+                    axis(kernel, stride, false).count(size, false).ok(),
+                    Some(size.div_ceil(stride))
+                );
+            }
+        }
+    }
+}

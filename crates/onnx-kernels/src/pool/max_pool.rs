@@ -1,0 +1,157 @@
+//! The greatest numbers of windows.
+
+use onnx_tensor::prelude::*;
+
+use crate::pool::pooling::{self, Axis};
+use onnx_tensor::cancelling::Pace;
+use onnx_tensor::elements::{elements, tensor};
+
+/// The greatest numbers of windows, and where in its image each of them stands, if that is wanted. `depth` numbers stand at
+/// each position of an image.
+pub(crate) fn pooled(
+    input: &Tensor,
+    axes: &[Axis],
+    depth: usize,
+    shape: &[usize],
+    wants_places: bool,
+) -> Result<(Tensor, Option<Vec<i64>>)> {
+    macro_rules! pooled {
+        ($least:expr) => {
+            pooled_from(input, axes, depth, shape, wants_places, $least)
+        };
+    }
+    match input.element_type() {
+        ElementType::F32 => pooled!(f32::NEG_INFINITY),
+        ElementType::F64 => pooled!(f64::NEG_INFINITY),
+        ElementType::I8 => pooled!(i8::MIN),
+        ElementType::U8 => pooled!(u8::MIN),
+        other => bail!("a pool of {other:?}"),
+    }
+}
+
+fn pooled_from<T: Element + Copy + PartialOrd>(
+    input: &Tensor,
+    axes: &[Axis],
+    depth: usize,
+    shape: &[usize],
+    wants_places: bool,
+    least: T,
+) -> Result<(Tensor, Option<Vec<i64>>)> {
+    let numbers = elements::<T>(input)?;
+    let mut greatest = vec![least; shape.iter().product()];
+    if !wants_places {
+        let take = |greatest: T, number: T| match is_kept(greatest, number) {
+            true => greatest,
+            false => number,
+        };
+        pooling::fold(axes, depth, numbers, &mut greatest, take)?;
+        return Ok((tensor(shape, greatest)?, None));
+    }
+    let mut places = vec![-1; greatest.len()];
+    find_places(axes, depth, numbers, &mut greatest, &mut places)?;
+    Ok((tensor(shape, greatest)?, Some(places)))
+}
+
+/// The first of the greatest numbers of each window, and where in its image it stands.
+fn find_places<T: Copy + PartialOrd>(
+    axes: &[Axis],
+    depth: usize,
+    images: &[T],
+    greatest: &mut [T],
+    places: &mut [i64],
+) -> Result<()> {
+    let image = axes.iter().map(|axis| axis.size).product::<usize>() * depth;
+    let result = axes.iter().map(|axis| axis.count).product::<usize>() * depth;
+    let (Some((last, outer)), true) = (axes.split_last(), image > 0 && result > 0) else {
+        return Ok(());
+    };
+    let results = greatest
+        .chunks_exact_mut(result)
+        .zip(places.chunks_exact_mut(result));
+    // Of each window along the last axis: the first place in the image, and how many there are.
+    let taken: Vec<(usize, usize)> = (0..last.count)
+        .map(|window| {
+            let mut places = last.taken(window);
+            let count = places.len();
+            (places.next().unwrap_or(0), count)
+        })
+        .collect();
+    let mut lines = Vec::new();
+    let mut pace = Pace::default();
+    for (image, (greatest, places)) in images.chunks_exact(image).zip(results) {
+        let results = greatest
+            .chunks_exact_mut(last.count * depth)
+            .zip(places.chunks_exact_mut(last.count * depth));
+        for (at, (greatest, places)) in results.enumerate() {
+            lines.clear();
+            add_lines(outer, at, 0, &mut lines);
+            let windows = greatest
+                .chunks_exact_mut(depth)
+                .zip(places.chunks_exact_mut(depth));
+            for ((greatest, places), &(first, count)) in windows.zip(&taken) {
+                pace.spend(((count * lines.len() + 1) * depth) as u64)?;
+                for line in &lines {
+                    for step in 0..count {
+                        let place = line * last.size + first + step * last.dilation;
+                        let numbers = &image[place * depth..][..depth];
+                        for ((greatest, at), &number) in greatest.iter_mut().zip(&mut *places).zip(numbers) {
+                            if *at < 0 || !is_kept(*greatest, number) {
+                                (*greatest, *at) = (number, place as i64);
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Adds the lines of the image that the windows of a line of results cover. A list of them for all lines of results could
+/// be larger than the image.
+fn add_lines(axes: &[Axis], result_line: usize, line: usize, lines: &mut Vec<usize>) {
+    let Some((axis, inner)) = axes.split_first() else {
+        lines.push(line);
+        return;
+    };
+    let below: usize = inner.iter().map(|axis| axis.count).product();
+    for place in axis.taken(result_line / below) {
+        add_lines(inner, result_line % below, line * axis.size + place, lines);
+    }
+}
+
+/// The number of a place when the first axis is counted first, from that when the last one is.
+pub(crate) fn by_columns(mut place: usize, sizes: &[usize]) -> usize {
+    let mut result = 0;
+    for (axis, &size) in sizes.iter().enumerate().rev() {
+        let before: usize = sizes[..axis].iter().product();
+        result += place % size.max(1) * before;
+        place /= size.max(1);
+    }
+    result
+}
+
+/// Whether a value stays the greatest beside another one. A NaN does.
+#[inline(always)]
+#[expect(clippy::eq_op, reason = "NaN")]
+fn is_kept<T: Copy + PartialOrd>(greatest: T, value: T) -> bool {
+    greatest >= value || greatest != greatest
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    #[test]
+    fn places_are_counted_by_columns() {
+        for row in 0..2 {
+            for column in 0..3 {
+                assert_eq!(by_columns(row * 3 + column, &[2, 3]), row + column * 2);
+            }
+        }
+        let (a, b, c) = (1, 2, 3);
+        assert_eq!(by_columns((a * 3 + b) * 4 + c, &[2, 3, 4]), a + b * 2 + c * 6);
+    }
+}

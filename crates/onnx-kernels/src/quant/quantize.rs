@@ -1,0 +1,488 @@
+//! Quantization to 8 and 16 bits. tract multiplies with the reciprocal of the scale, which rounds some numbers the
+//! other way, and wants scales to be constant.
+
+use std::sync::Arc;
+
+use onnx_tensor::prelude::*;
+
+use onnx_tensor::{
+    axis,
+    elements::{elements, tensor},
+    node::Attributes,
+    operator::{Fact, Kernel, kernel},
+};
+use onnx_tensor::{
+    cancelling::Pace,
+    faults::{Unsupported, ensure_input},
+    node::Node,
+    operator::Compute,
+};
+
+/// `QuantizeLinear`: `saturate(round(x / scale) + zero_point)`, ties to even.
+pub fn quantize(node: &Node) -> Result<Box<dyn Compute>> {
+    let attributes = Attributes(node);
+    let to = match attributes.int("output_dtype", 0) {
+        0 => None,
+        code => Some(
+            i32::try_from(code)
+                .ok()
+                .and_then(element_type_of)
+                .with_context(|| {
+                    Unsupported::Anywhere(format!("rounding to the type {code} is not supported"))
+                })?,
+        ),
+    };
+    Ok(kernel(Quantize {
+        axis: attributes.int("axis", 1),
+        to,
+    }))
+}
+
+fn element_type_of(code: i32) -> Option<ElementType> {
+    let element_type = ElementType::from_code(code)?;
+    expect_quantized(element_type, false).ok()?;
+    Some(element_type)
+}
+
+/// `DequantizeLinear`: `(x - zero_point) * scale`.
+pub fn dequantize(node: &Node) -> Result<Box<dyn Compute>> {
+    let attributes = Attributes(node);
+    let block = usize::try_from(attributes.int("block_size", 0)).ok();
+    Ok(kernel(Dequantize {
+        axis: attributes.int("axis", 1),
+        block: block.context("a block of fewer than no elements")?,
+    }))
+}
+
+/// From sums of products of quantized numbers to the scale and zero point of a result: `saturate(round(sums * scale) + zero_point)`, ties to
+/// even. The scale is one for all or one for each place of an axis.
+pub fn requantize(node: &Node) -> Result<Box<dyn Compute>> {
+    Ok(kernel(Requantize {
+        axis: Attributes(node).int("axis", 1),
+    }))
+}
+
+/// `DynamicQuantizeLinear`: to UINT8 with a scale and zero point from the input's own range.
+pub fn quantize_dynamically(_: &Node) -> Result<Box<dyn Compute>> {
+    Ok(kernel(QuantizeDynamically))
+}
+
+#[derive(Debug)]
+struct Quantize {
+    axis: i64,
+    /// The type, where no zero point has it.
+    to: Option<ElementType>,
+}
+
+impl Kernel for Quantize {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
+        let [input, scale, zero_point @ ..] = inputs else {
+            bail!("expected 2 or 3 inputs, found {}", inputs.len());
+        };
+        let to = match zero_point.first() {
+            Some(zero_point) => zero_point.element_type,
+            None => self.to.unwrap_or(ElementType::U8),
+        };
+        expect_f32(&[input, scale])?;
+        expect_quantized(to, false)?;
+        Ok(vec![input.with(to)])
+    }
+
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
+        let input = elements::<f32>(&inputs[0])?;
+        let scales = elements::<f32>(&inputs[1])?;
+        let shape = inputs[0].shape();
+        let channels = Channels::new(shape, &inputs[1], self.axis)?;
+        let zero_points = zero_points(inputs.get(2), scales.len())?;
+        macro_rules! quantized {
+            ($T:ty) => {{
+                let mut made = vec![0 as $T; input.len()];
+                let mut pace = Pace::default();
+                for (from, to, channel) in channels.parts(input, &mut made) {
+                    let (scale, zero_point) = (scales[channel], zero_points[channel] as f32);
+                    let (least, most) = (f32::from(<$T>::MIN), f32::from(<$T>::MAX));
+                    paced(&mut pace, from, to, |x| {
+                        let shifted = (x / scale).round_ties_even() + zero_point;
+                        // NaN is the least number to ONNX Runtime.
+                        let shifted = if shifted.is_nan() { least } else { shifted };
+                        shifted.clamp(least, most) as i32 as $T
+                    })?;
+                }
+                tensor(shape, made)
+            }};
+        }
+        let to = match inputs.get(2) {
+            Some(zero_point) => zero_point.element_type(),
+            None => self.to.unwrap_or(ElementType::U8),
+        };
+        Ok(smallvec![match to {
+            ElementType::U8 => quantized!(u8)?,
+            ElementType::I8 => quantized!(i8)?,
+            ElementType::U16 => quantized!(u16)?,
+            _ => quantized!(i16)?,
+        }])
+    }
+}
+
+#[derive(Debug)]
+struct Requantize {
+    axis: i64,
+}
+
+impl Kernel for Requantize {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
+        let [sums, scale, zero_point] = inputs else {
+            bail!("expected 3 inputs, found {}", inputs.len());
+        };
+        expect_f32(&[scale])?;
+        let is_byte = matches!(zero_point.element_type, ElementType::U8 | ElementType::I8);
+        ensure!(
+            is_byte && matches!(sums.element_type, ElementType::F32 | ElementType::I32),
+            "expected sums and a zero point of 8 bits"
+        );
+        Ok(vec![sums.with(zero_point.element_type)])
+    }
+
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
+        let scales = elements::<f32>(&inputs[1])?;
+        let shape = inputs[0].shape();
+        let channels = Channels::new(shape, &inputs[1], self.axis)?;
+        let [zero_point] = zero_points(Some(&inputs[2]), 1)?[..] else {
+            bail!("expected one zero point");
+        };
+        let zero_point = zero_point as f32;
+        let sums = inputs[0].cast_to::<f32>()?;
+        let sums = elements::<f32>(&sums)?;
+        macro_rules! quantized {
+            ($T:ty) => {{
+                let mut made = vec![0 as $T; sums.len()];
+                let mut pace = Pace::default();
+                for (from, to, channel) in channels.parts(sums, &mut made) {
+                    let scale = scales[channel];
+                    let (least, most) = (f32::from(<$T>::MIN), f32::from(<$T>::MAX));
+                    paced(&mut pace, from, to, |sum| {
+                        let shifted = (sum * scale).round_ties_even() + zero_point;
+                        shifted.clamp(least, most) as i32 as $T
+                    })?;
+                }
+                tensor(shape, made)
+            }};
+        }
+        Ok(smallvec![match inputs[2].element_type() {
+            ElementType::U8 => quantized!(u8)?,
+            _ => quantized!(i8)?,
+        }])
+    }
+}
+
+#[derive(Debug)]
+struct Dequantize {
+    axis: i64,
+    /// How many elements of the axis have the same scale, 0 for all.
+    block: usize,
+}
+
+impl Kernel for Dequantize {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
+        let [input, scale, zero_point @ ..] = inputs else {
+            bail!("expected 2 or 3 inputs, found {}", inputs.len());
+        };
+        expect_f32(&[scale])?;
+        expect_quantized(input.element_type, true)?;
+        if let Some(zero_point) = zero_point.first() {
+            ensure!(
+                zero_point.element_type == input.element_type,
+                "the zero point has another type"
+            );
+        }
+        Ok(vec![input.with(ElementType::F32)])
+    }
+
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
+        let scales = elements::<f32>(&inputs[1])?;
+        let shape = inputs[0].shape();
+        let zero_points = zero_points(inputs.get(2), scales.len())?;
+        if self.block > 0 {
+            let blocks = Blocks::new(shape, inputs[1].shape(), self.axis, self.block)?;
+            return Ok(smallvec![blocks.scaled(&inputs[0], scales, &zero_points)?]);
+        }
+        let channels = Channels::new(shape, &inputs[1], self.axis)?;
+        let mut made = vec![0.0f32; inputs[0].len()];
+        let mut pace = Pace::default();
+        macro_rules! floats {
+            ($T:ty) => {
+                for (from, to, channel) in channels.parts(elements::<$T>(&inputs[0])?, &mut made) {
+                    let (scale, zero_point) = (scales[channel], zero_points[channel]);
+                    paced(&mut pace, from, to, |x| {
+                        (i32::from(x) - zero_point) as f32 * scale
+                    })?;
+                }
+            };
+        }
+        match inputs[0].element_type() {
+            ElementType::U8 => floats!(u8),
+            ElementType::I8 => floats!(i8),
+            ElementType::U16 => floats!(u16),
+            ElementType::I16 => floats!(i16),
+            _ => {
+                for (from, to, channel) in channels.parts(elements::<i32>(&inputs[0])?, &mut made) {
+                    let (scale, zero_point) = (scales[channel], i64::from(zero_points[channel]));
+                    paced(&mut pace, from, to, |x| {
+                        (i64::from(x) - zero_point) as f32 * scale
+                    })?;
+                }
+            }
+        }
+        Ok(smallvec![tensor(shape, made)?])
+    }
+}
+
+#[derive(Debug)]
+struct QuantizeDynamically;
+
+impl Kernel for QuantizeDynamically {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
+        let [input] = inputs else {
+            bail!("expected 1 input, found {}", inputs.len());
+        };
+        expect_f32(&[input])?;
+        Ok(vec![
+            input.with(ElementType::U8),
+            Fact::new(ElementType::F32, []),
+            Fact::new(ElementType::U8, []),
+        ])
+    }
+
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
+        let input = elements::<f32>(&inputs[0])?;
+        let (scale, zero_point) = range(input);
+        let mut made = vec![0u8; input.len()];
+        paced(&mut Pace::default(), input, &mut made, |x| {
+            let shifted = (x / scale).round_ties_even() + zero_point;
+            let shifted = if shifted < 0.0 { 0.0 } else { shifted };
+            (if shifted > 255.0 { 255.0 } else { shifted }) as i32 as u8
+        })?;
+        Ok(smallvec![
+            tensor(inputs[0].shape(), made)?,
+            Tensor::scalar(scale),
+            Tensor::scalar(zero_point as u8),
+        ])
+    }
+}
+
+/// Rounds values to 8 bits, leaves them without their zero point, and gives their scale.
+pub(crate) fn rounded_to_bytes(values: &[f32], rounded: &mut [i16]) -> f32 {
+    let (scale, zero_point) = range(values);
+    each_to(values, rounded, |x| {
+        let shifted = (x / scale).round_ties_even() + zero_point;
+        let shifted = if shifted < 0.0 { 0.0 } else { shifted };
+        let shifted = if shifted > 255.0 { 255.0 } else { shifted };
+        (shifted - zero_point) as i32 as i16
+    });
+    scale
+}
+
+/// The scale and the zero point for these values in 8 bits.
+fn range(values: &[f32]) -> (f32, f32) {
+    let (least, greatest) = pulp::Arch::new().dispatch(Ends(values));
+    let scale = if least == greatest {
+        1.0
+    } else {
+        (greatest - least) / 255.0
+    };
+    (scale, (-least / scale).clamp(0.0, 255.0).round_ties_even())
+}
+
+/// The least and the greatest of some numbers and zero, so that zero is exact. NaN is passed over.
+struct Ends<'v>(&'v [f32]);
+
+impl pulp::WithSimd for Ends<'_> {
+    type Output = (f32, f32);
+
+    #[inline(always)]
+    fn with_simd<S: pulp::Simd>(self, _: S) -> (f32, f32) {
+        const LANES: usize = 16;
+        let (mut least, mut greatest) = ([0.0f32; LANES], [0.0f32; LANES]);
+        let mut widen = |chunk: &[f32]| {
+            for ((least, greatest), &x) in least.iter_mut().zip(&mut greatest).zip(chunk) {
+                *least = if x < *least { x } else { *least };
+                *greatest = if x > *greatest { x } else { *greatest };
+            }
+        };
+        let mut chunks = self.0.chunks_exact(LANES);
+        for chunk in &mut chunks {
+            widen(chunk);
+        }
+        widen(chunks.remainder());
+        (
+            least.into_iter().fold(0.0, f32::min),
+            greatest.into_iter().fold(0.0, f32::max),
+        )
+    }
+}
+
+/// Which scale an element has.
+struct Channels {
+    inner: usize,
+    count: usize,
+}
+
+impl Channels {
+    fn new(shape: &[usize], scales: &Tensor, axis: i64) -> Result<Self> {
+        let count = scales.len();
+        if count == 1 {
+            return Ok(Self { inner: 1, count });
+        }
+        let axis = if axis < 0 { axis + shape.len() as i64 } else { axis };
+        let axis = usize::try_from(axis).ok().filter(|&axis| axis < shape.len());
+        let axis = axis.context("the axis is outside of the input's dimensions")?;
+        ensure!(
+            shape[axis] == count && scales.rank() == 1,
+            "{count} scales for {} channels",
+            shape[axis]
+        );
+        let inner = shape[axis + 1..].iter().product();
+        Ok(Self { inner, count })
+    }
+
+    /// Runs of elements with the same scale, the places of their results, and which scale it is.
+    fn parts<'p, A, B>(
+        &self,
+        from: &'p [A],
+        to: &'p mut [B],
+    ) -> impl Iterator<Item = (&'p [A], &'p mut [B], usize)> {
+        let length = match self.count {
+            1 => from.len(),
+            _ => self.inner,
+        };
+        let count = self.count;
+        // Without elements there are no parts, whatever the length.
+        let length = length.max(1);
+        let parts = from.chunks(length).zip(to.chunks_mut(length)).enumerate();
+        parts.map(move |(index, (from, to))| (from, to, index % count))
+    }
+}
+
+/// Blocks of an axis that have a scale each.
+struct Blocks {
+    shape: Vec<usize>,
+    /// Elements of the axis, and of a block of it.
+    length: usize,
+    block: usize,
+    inner: usize,
+}
+
+impl Blocks {
+    fn new(shape: &[usize], scales: &[usize], axis: i64, block: usize) -> Result<Self> {
+        let axis = axis::axis(axis, shape.len())?;
+        let mut expected = shape.to_vec();
+        expected[axis] = shape[axis].div_ceil(block);
+        ensure_input!(
+            scales == expected,
+            "scales of {scales:?} for blocks of {block} in a value of {shape:?}"
+        );
+        Ok(Self {
+            shape: shape.to_vec(),
+            length: shape[axis],
+            block,
+            inner: shape[axis + 1..].iter().product(),
+        })
+    }
+
+    fn scaled(&self, input: &Tensor, scales: &[f32], zero_points: &[i32]) -> Result<Tensor> {
+        let mut made: Vec<f32> = Vec::with_capacity(input.len());
+        let blocks = self.length.div_ceil(self.block);
+        let mut pace = Pace::default();
+        macro_rules! floats {
+            ($T:ty) => {
+                for (line, row) in elements::<$T>(input)?
+                    .chunks_exact(self.inner.max(1))
+                    .enumerate()
+                {
+                    pace.spend(row.len() as u64)?;
+                    let (outer, at) = (line / self.length, line % self.length);
+                    let first = (outer * blocks + at / self.block) * self.inner;
+                    let scales = &scales[first..first + self.inner];
+                    let zero_points = &zero_points[first..first + self.inner];
+                    let numbers = row.iter().zip(scales).zip(zero_points);
+                    made.extend(numbers.map(|((&x, scale), &zero_point)| {
+                        (i64::from(x) - i64::from(zero_point)) as f32 * scale
+                    }));
+                }
+            };
+        }
+        match input.element_type() {
+            ElementType::U8 => floats!(u8),
+            ElementType::I8 => floats!(i8),
+            ElementType::U16 => floats!(u16),
+            ElementType::I16 => floats!(i16),
+            _ => floats!(i32),
+        }
+        tensor(&self.shape, made)
+    }
+}
+
+/// As many zero points as there are scales.
+pub(crate) fn zero_points(given: Option<&Arc<Tensor>>, count: usize) -> Result<Vec<i32>> {
+    let zero_points = given.map(|tensor| integers(tensor)).transpose()?;
+    let zero_points = zero_points.unwrap_or_else(|| vec![0; count]);
+    ensure!(
+        zero_points.len() == count,
+        "as many zero points as scales are expected"
+    );
+    Ok(zero_points)
+}
+
+/// Computes one number from each, with the widest vectors that the processor has.
+fn each_to<A: Copy, B>(from: &[A], to: &mut [B], function: impl Fn(A) -> B) {
+    struct EachTo<'v, A, B, F> {
+        from: &'v [A],
+        to: &'v mut [B],
+        function: F,
+    }
+    impl<A: Copy, B, F: Fn(A) -> B> pulp::WithSimd for EachTo<'_, A, B, F> {
+        type Output = ();
+
+        #[inline(always)]
+        fn with_simd<S: pulp::Simd>(self, _: S) {
+            for (&from, to) in self.from.iter().zip(self.to) {
+                *to = (self.function)(from);
+            }
+        }
+    }
+    pulp::Arch::new().dispatch(EachTo { from, to, function });
+}
+
+/// The same in parts, so that a request that is cancelled ends soon.
+fn paced<A: Copy, B>(pace: &mut Pace, from: &[A], to: &mut [B], function: impl Fn(A) -> B) -> Result<()> {
+    pace.pairs(from, to, |from, to| each_to(from, to, &function))
+}
+
+pub(crate) fn integers(tensor: &Tensor) -> Result<Vec<i32>> {
+    Ok(match tensor.element_type() {
+        ElementType::U8 => elements::<u8>(tensor)?.iter().map(|&x| x.into()).collect(),
+        ElementType::I8 => elements::<i8>(tensor)?.iter().map(|&x| x.into()).collect(),
+        ElementType::U16 => elements::<u16>(tensor)?.iter().map(|&x| x.into()).collect(),
+        ElementType::I16 => elements::<i16>(tensor)?.iter().map(|&x| x.into()).collect(),
+        _ => elements::<i32>(tensor)?.to_vec(),
+    })
+}
+
+fn expect_f32(facts: &[&Fact]) -> Result<()> {
+    if facts.iter().all(|fact| fact.element_type == ElementType::F32) {
+        return Ok(());
+    }
+    bail!(Unsupported::Anywhere(
+        "is supported with floats and scales of FP32 only".to_owned()
+    ))
+}
+
+fn expect_quantized(element_type: ElementType, or_i32: bool) -> Result<()> {
+    use ElementType::{I8, I16, I32, U8, U16};
+    if matches!(element_type, U8 | I8 | U16 | I16) || (or_i32 && element_type == I32) {
+        return Ok(());
+    }
+    bail!(Unsupported::Anywhere(
+        "is supported with integers of 8 and 16 bits only".to_owned()
+    ))
+}

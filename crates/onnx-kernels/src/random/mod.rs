@@ -1,0 +1,5 @@
+//! TODO-DOC random
+
+pub(crate) mod random;
+
+pub use random::random;

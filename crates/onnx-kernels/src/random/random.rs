@@ -1,0 +1,180 @@
+//! Random numbers. With a seed, those of ONNX Runtime's first run with the GNU C++ library, in every run; without one, others
+//! in each run.
+
+use std::{
+    hash::{BuildHasher, Hasher, RandomState},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use onnx_tensor::prelude::*;
+
+use onnx_tensor::{cancelling::Pace, faults::Unsupported, node::Node, operator::Compute};
+use onnx_tensor::{
+    elements::{elements, filled, of_type},
+    node::Attributes,
+    operator::{Fact, Kernel, kernel},
+};
+
+/// `RandomNormal`, `RandomUniform`, the same like another tensor, or `Bernoulli`.
+pub fn random(node: &Node) -> Result<Box<dyn Compute>> {
+    let attributes = Attributes(node);
+    let float = |name: &str, default: f32| attributes.float(name, default);
+    let drawn = match node.op_type.as_str() {
+        "RandomNormal" | "RandomNormalLike" => Drawn::Normal {
+            mean: float("mean", 0.0),
+            scale: float("scale", 1.0),
+        },
+        "Bernoulli" => Drawn::Bernoulli,
+        _ => Drawn::Uniform {
+            low: float("low", 0.0),
+            high: float("high", 1.0),
+        },
+    };
+    let element_type = match attributes.has("dtype") {
+        true => {
+            let datatype = i32::try_from(attributes.int("dtype", 1)).ok();
+            let datatype = datatype.and_then(ElementType::from_code);
+            Some(datatype.context("a type that is not supported")?)
+        }
+        false => None,
+    };
+    let dims = attributes.ints("shape").iter().map(|&dim| usize::try_from(dim));
+    let is_like = node.op_type.ends_with("Like") || matches!(drawn, Drawn::Bernoulli);
+    Ok(kernel(Random {
+        drawn,
+        element_type,
+        shape: match is_like {
+            true => None,
+            false => Some(dims.collect::<Result<_, _>>()?),
+        },
+        seed: attributes.has("seed").then(|| float("seed", 0.0)),
+    }))
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Drawn {
+    Normal {
+        mean: f32,
+        scale: f32,
+    },
+    Uniform {
+        low: f32,
+        high: f32,
+    },
+    /// 1 with the probability that the input gives.
+    Bernoulli,
+}
+
+#[derive(Debug)]
+struct Random {
+    drawn: Drawn,
+    element_type: Option<ElementType>,
+    /// `None` for that of the input.
+    shape: Option<Vec<usize>>,
+    seed: Option<f32>,
+}
+
+impl Kernel for Random {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
+        let shape = match &self.shape {
+            Some(shape) => shape.iter().map(ToDim::to_dim).collect(),
+            None => inputs.first().context("no input")?.shape.clone(),
+        };
+        let of_input = inputs.first().map(|fact| fact.element_type);
+        let element_type = self.element_type.or(of_input).unwrap_or(ElementType::F32);
+        let is_known = matches!(self.drawn, Drawn::Bernoulli) || element_type.is_float();
+        if !is_known
+            || inputs
+                .first()
+                .is_some_and(|fact| matches!(self.drawn, Drawn::Bernoulli) && !fact.element_type.is_float())
+        {
+            bail!(Unsupported::Anywhere("is supported for floats only".to_owned()));
+        }
+        Ok(vec![Fact::new(element_type, shape)])
+    }
+
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
+        let shape: Vec<usize> = match (&self.shape, inputs.first()) {
+            (Some(shape), _) => shape.clone(),
+            (None, Some(input)) => input.shape().to_vec(),
+            (None, None) => bail!("no input"),
+        };
+        let of_input = inputs.first().map(|input| input.element_type());
+        let element_type = self.element_type.or(of_input).unwrap_or(ElementType::F32);
+        let mut source = Source::new(self.seed);
+        let of_bernoulli = match self.drawn {
+            Drawn::Bernoulli => Some(inputs.first().context("no input")?.cast_to::<f32>()?),
+            _ => None,
+        };
+        let probabilities = match &of_bernoulli {
+            Some(probabilities) => elements::<f32>(probabilities)?,
+            None => &[],
+        };
+        let drawn = filled::<f32>(&shape, |values| {
+            let mut pace = Pace::default();
+            for (at, value) in values.iter_mut().enumerate() {
+                pace.spend(8)?;
+                *value = match self.drawn {
+                    Drawn::Normal { mean, scale } => source.normal() * scale + mean,
+                    Drawn::Uniform { low, high } => source.uniform() * (high - low) + low,
+                    Drawn::Bernoulli => f32::from(u8::from(source.uniform() < probabilities[at])),
+                };
+            }
+            Ok(())
+        })?;
+        Ok(smallvec![of_type(drawn, element_type)?])
+    }
+}
+
+/// The generator that the standards of C++ call `minstd_rand0`, and the GNU library's ways from it to floats.
+struct Source {
+    state: u64,
+    saved: Option<f32>,
+}
+
+const MODULUS: u64 = 2_147_483_647;
+
+impl Source {
+    fn new(seed: Option<f32>) -> Self {
+        let seed = match seed {
+            Some(seed) => u64::from(seed as u32),
+            None => {
+                static CALLS: AtomicU64 = AtomicU64::new(0);
+                let mut hasher = RandomState::new().build_hasher();
+                hasher.write_u64(CALLS.fetch_add(1, Ordering::Relaxed));
+                hasher.finish()
+            }
+        };
+        let state = match seed % MODULUS {
+            0 => 1,
+            state => state,
+        };
+        Self { state, saved: None }
+    }
+
+    /// From 0 up to and without 1.
+    fn uniform(&mut self) -> f32 {
+        self.state = self.state * 16_807 % MODULUS;
+        let part = (self.state - 1) as f32 / (MODULUS - 1) as f32;
+        if part < 1.0 { part } else { 1.0f32.next_down() }
+    }
+
+    fn normal(&mut self) -> f32 {
+        if let Some(saved) = self.saved.take() {
+            return saved;
+        }
+        loop {
+            let x = 2.0 * self.uniform() - 1.0;
+            let y = 2.0 * self.uniform() - 1.0;
+            let square = x * x + y * y;
+            if square <= 1.0 && square != 0.0 {
+                let factor = (-2.0 * square.ln() / square).sqrt();
+                self.saved = Some(x * factor);
+                return y * factor;
+            }
+        }
+    }
+}

@@ -1,0 +1,9 @@
+//! TODO-DOC reduce
+
+pub(crate) mod cum_sum;
+pub(crate) mod reduce;
+pub(crate) mod reductions;
+pub(crate) mod sums;
+
+pub use cum_sum::cum_sum;
+pub use reductions::{argument, global_pool, reduce};

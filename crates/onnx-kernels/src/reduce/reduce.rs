@@ -1,0 +1,537 @@
+//! Reductions of integers: tract adds INT64 up in 32 bits, knows neither UINT32 nor UINT64 nor BOOL here, and has roots and logarithms of
+//! floats only. And of floats
+//! `ReduceLogSumExp`, which overflows in tract, and `ReduceMax` and `ReduceMin`, which give the largest finite number there for
+//! infinities and for nothing, and lose NaN; and `ReduceMean` where it may be one of nothing.
+
+use std::sync::Arc;
+
+use onnx_tensor::prelude::*;
+
+use crate::reduce::sums::{Finish, Sums, Term, stages};
+use onnx_tensor::{
+    axis,
+    elements::{elements, tensor},
+    node::Attributes,
+    operator::{Fact, Kernel},
+};
+use onnx_tensor::{
+    cancelling::{PART, Pace},
+    faults::{Limit, Unsupported},
+    node::Node,
+};
+
+fn fold(node: &Node) -> Result<Fold> {
+    Ok(match node.op_type.as_str() {
+        "ReduceSum" => Fold::Sum,
+        "ReduceSumSquare" => Fold::SumSquare,
+        "ReduceL1" => Fold::SumAbs,
+        "ReduceMean" => Fold::Mean,
+        "ReduceProd" => Fold::Product,
+        "ReduceMax" => Fold::Max,
+        "ReduceMin" => Fold::Min,
+        "ReduceLogSumExp" => Fold::LogSumExp,
+        "ReduceL2" => Fold::Norm,
+        "ReduceLogSum" => Fold::LogSum,
+        _ => bail!(Unsupported::Anywhere("is not supported for integers".to_owned())),
+    })
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fold {
+    Sum,
+    SumSquare,
+    SumAbs,
+    Mean,
+    Product,
+    Max,
+    Min,
+    LogSumExp,
+    /// Of whole numbers, and of no floats.
+    Norm,
+    LogSum,
+}
+
+/// A reduction along axes.
+#[derive(Debug)]
+pub(crate) struct Reduce {
+    fold: Fold,
+    /// The axes of the attribute, `None` where an input gives them.
+    axes: Option<Vec<i64>>,
+    keeps_dims: bool,
+    no_axes_is_no_op: bool,
+}
+
+impl Reduce {
+    /// A reduction, by its operator's name.
+    pub(crate) fn of(node: &Node) -> Result<Self> {
+        let (fold, opset) = (fold(node)?, node.opset);
+        let attributes = Attributes(node);
+        let has_axes_input = opset >= 18 || (opset >= 13 && fold == Fold::Sum);
+        Ok(Self {
+            fold,
+            axes: (!has_axes_input).then(|| attributes.ints("axes").to_vec()),
+            keeps_dims: attributes.int("keepdims", 1) != 0,
+            no_axes_is_no_op: attributes.int("noop_with_empty_axes", 0) != 0,
+        })
+    }
+
+    /// The axes before a run, `None` if they are not known yet.
+    pub(crate) fn known_axes(&self, input: Option<&Fact>) -> Option<Vec<i64>> {
+        match (&self.axes, input) {
+            (Some(axes), _) => Some(axes.clone()),
+            (None, Some(axes)) => axes.integers(),
+            (None, None) => Some(vec![]),
+        }
+    }
+
+    /// The axes in a run.
+    fn axes(&self, input: Option<&Arc<Tensor>>) -> Result<Vec<i64>> {
+        match (&self.axes, input) {
+            (Some(axes), _) => Ok(axes.clone()),
+            (None, Some(axes)) => Ok(elements::<i64>(axes)?.to_vec()),
+            (None, None) => Ok(vec![]),
+        }
+    }
+
+    /// The shape of the result, for a size of each reduced axis.
+    pub(crate) fn shape<D: Clone>(&self, shape: &[D], axes: Vec<i64>, one: &D) -> Result<ShortVec<D>> {
+        let dims = shape.iter().zip(self.reduced(axes, shape.len())?);
+        let shape = dims.filter_map(|(dim, reduced)| match (reduced, self.keeps_dims) {
+            (false, _) => Some(dim.clone()),
+            (true, true) => Some(one.clone()),
+            (true, false) => None,
+        });
+        Ok(shape.collect())
+    }
+
+    /// For each axis, whether it is reduced.
+    fn reduced(&self, given: Vec<i64>, rank: usize) -> Result<Vec<bool>> {
+        let mut reduced = vec![false; rank];
+        if given.is_empty() && !self.no_axes_is_no_op {
+            reduced.fill(true);
+        }
+        for axis in given {
+            reduced[axis::axis(axis, rank)?] = true;
+        }
+        Ok(reduced)
+    }
+}
+
+impl Kernel for Reduce {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
+        let axes = self.known_axes(inputs.get(1));
+        let axes = axes.ok_or_else(|| Limit("needs its axes to be constant".to_owned()))?;
+        let shape = self.shape(&inputs[0].shape, axes, &1.to_dim())?;
+        Ok(vec![Fact::new(inputs[0].element_type, shape)])
+    }
+
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
+        let input = &inputs[0];
+        let axes = self.axes(inputs.get(1))?;
+        let reduced = self.reduced(axes.clone(), input.rank())?;
+        let made = match input.len() == 0 && input.element_type().is_float() {
+            true => self.of_nothing(input, &reduced)?,
+            false => self.folded(input, reduced)?,
+        };
+        Ok(smallvec![made.into_shape(&self.shape(
+            input.shape(),
+            axes,
+            &1
+        )?)?])
+    }
+}
+
+impl Reduce {
+    fn of_nothing(&self, input: &Tensor, reduced: &[bool]) -> Result<Tensor> {
+        let number = match self.fold {
+            Fold::Sum | Fold::SumSquare | Fold::SumAbs | Fold::Mean | Fold::Norm => 0.0,
+            Fold::Product => 1.0,
+            Fold::Max | Fold::LogSumExp | Fold::LogSum => f32::NEG_INFINITY,
+            Fold::Min => f32::INFINITY,
+        };
+        let number = Tensor::scalar(number)
+            .cast_to_type(input.element_type())?
+            .into_owned();
+        let dims = input.shape().iter().zip(reduced);
+        let shape: ShortVec<usize> = dims
+            .map(|(&dim, &reduced)| if reduced { 1 } else { dim })
+            .collect();
+        number.broadcast_to(&shape)
+    }
+
+    /// The results, whose order is that of the axes that are kept.
+    fn folded(&self, input: &Tensor, reduced: Vec<bool>) -> Result<Tensor> {
+        let shape = input.shape();
+        macro_rules! real {
+            ($T:ident) => {{
+                let values = elements::<$T>(input)?;
+                let folded = match self.fold {
+                    Fold::Product => folded(values, shape, &reduced, 1.0, |x| x, |a, b| a * b)?,
+                    Fold::Max => folded(values, shape, &reduced, $T::NEG_INFINITY, |x| x, greater)?,
+                    Fold::Min => folded(values, shape, &reduced, $T::INFINITY, |x| x, less)?,
+                    Fold::LogSumExp => {
+                        let logarithms = log_sum_exp(values, |x| f64::from(x), shape, &reduced)?;
+                        logarithms.into_iter().map(|x| x as $T).collect()
+                    }
+                    Fold::Sum => return sums(input, reduced, Term::Itself, Finish::Sum),
+                    Fold::SumAbs => return sums(input, reduced, Term::Magnitude, Finish::Sum),
+                    Fold::SumSquare => return sums(input, reduced, Term::Square, Finish::Sum),
+                    Fold::Mean => return sums(input, reduced, Term::Itself, Finish::Mean),
+                    Fold::Norm => return sums(input, reduced, Term::Square, Finish::Root),
+                    Fold::LogSum => return sums(input, reduced, Term::Itself, Finish::Logarithm),
+                };
+                line(folded)
+            }};
+        }
+        match input.element_type() {
+            ElementType::F32 => real!(f32),
+            ElementType::F64 => real!(f64),
+            ElementType::Bool => {
+                let truths = elements::<bool>(input)?;
+                line(match self.fold {
+                    Fold::Max => folded(truths, shape, &reduced, false, |x| x, |a, b| a | b)?,
+                    Fold::Min => folded(truths, shape, &reduced, true, |x| x, |a, b| a & b)?,
+                    other => bail!("{other:?} of BOOL"),
+                })
+            }
+            ElementType::U8 => self.whole::<u8>(input, &reduced),
+            ElementType::U16 => self.whole::<u16>(input, &reduced),
+            ElementType::U32 => self.whole::<u32>(input, &reduced),
+            ElementType::U64 => self.whole::<u64>(input, &reduced),
+            ElementType::I8 => self.whole::<i8>(input, &reduced),
+            ElementType::I16 => self.whole::<i16>(input, &reduced),
+            ElementType::I32 => self.whole::<i32>(input, &reduced),
+            ElementType::I64 => self.whole::<i64>(input, &reduced),
+            other => bail!("{:?} of {other:?}", self.fold),
+        }
+    }
+
+    fn whole<T: Integer + Element>(&self, input: &Tensor, reduced: &[bool]) -> Result<Tensor> {
+        let (shape, values) = (input.shape(), elements::<T>(input)?);
+        let kept = shape.iter().zip(reduced).filter(|(_, reduced)| !**reduced);
+        let groups: usize = kept.map(|(&dim, _)| dim).product();
+        line(match self.fold {
+            Fold::Sum => folded(values, shape, reduced, T::ZERO, |x| x, T::add)?,
+            Fold::SumSquare => folded(values, shape, reduced, T::ZERO, |x| x.times(x), T::add)?,
+            Fold::SumAbs => folded(values, shape, reduced, T::ZERO, T::magnitude, T::add)?,
+            Fold::Mean => {
+                let count = values.len().checked_div(groups).unwrap_or(0).max(1);
+                let mut sums = folded(values, shape, reduced, T::ZERO, |x| x, T::add)?;
+                sums.iter_mut().for_each(|sum| *sum = sum.divided(count));
+                sums
+            }
+            Fold::Product => folded(values, shape, reduced, T::ONE, |x| x, T::times)?,
+            Fold::Max => folded(values, shape, reduced, T::LEAST, |x| x, Ord::max)?,
+            Fold::Min => folded(values, shape, reduced, T::GREATEST, |x| x, Ord::min)?,
+            // Roots and logarithms are rounded towards zero.
+            Fold::LogSumExp => {
+                let logarithms = log_sum_exp(values, T::wide, shape, reduced)?;
+                logarithms.into_iter().map(T::truncated).collect()
+            }
+            Fold::Norm | Fold::LogSum => {
+                let is_norm = self.fold == Fold::Norm;
+                let mut sums = vec![0.0; groups];
+                each_in_group(values, shape, reduced, |number, group| {
+                    let number = number.wide();
+                    sums[group] += if is_norm { number * number } else { number };
+                })?;
+                let finished = |sum: f64| T::truncated(if is_norm { sum.sqrt() } else { sum.ln() });
+                sums.into_iter().map(finished).collect()
+            }
+        })
+    }
+}
+
+/// Numbers without a shape yet.
+fn line<T: Element>(numbers: Vec<T>) -> Result<Tensor> {
+    tensor(&[numbers.len()], numbers)
+}
+
+fn sums(input: &Tensor, reduced: Vec<bool>, term: Term, finish: Finish) -> Result<Tensor> {
+    let sums = Sums {
+        reduced,
+        term,
+        finish,
+    };
+    sums.of(input)
+}
+
+/// The greater of two floats. NaN is greater, wherever it stands.
+#[expect(clippy::eq_op, reason = "NaN")]
+fn greater<T: Copy + PartialOrd>(a: T, b: T) -> T {
+    if b > a || b != b { b } else { a }
+}
+
+/// The less of two floats. NaN is less too.
+#[expect(clippy::eq_op, reason = "NaN")]
+fn less<T: Copy + PartialOrd>(a: T, b: T) -> T {
+    if b < a || b != b { b } else { a }
+}
+
+/// The greatest floats along axes, `least` of none.
+pub(crate) fn greatest<T: Copy + PartialOrd>(
+    values: &[T],
+    shape: &[usize],
+    reduced: &[bool],
+    least: T,
+) -> Result<Vec<T>> {
+    folded(values, shape, reduced, least, |x| x, greater)
+}
+
+/// Folds terms along axes by a function of two, whose order does not matter.
+fn folded<T: Copy>(
+    values: &[T],
+    shape: &[usize],
+    reduced: &[bool],
+    start: T,
+    term: impl Fn(T) -> T + Copy,
+    join: impl Fn(T, T) -> T + Copy,
+) -> Result<Vec<T>> {
+    let mut stages = stages(shape, reduced).into_iter();
+    // Without axes each number is a result.
+    let first = stages.next().unwrap_or([1, 1, values.len()]);
+    let mut made = stage(values, first, start, term, join)?;
+    for next in stages {
+        made = stage(&made, next, start, |x| x, join)?;
+    }
+    Ok(made)
+}
+
+/// Folds along the middle of three axes.
+fn stage<T: Copy>(
+    values: &[T],
+    [outside, along, width]: [usize; 3],
+    start: T,
+    term: impl Fn(T) -> T + Copy,
+    join: impl Fn(T, T) -> T + Copy,
+) -> Result<Vec<T>> {
+    /// So many at a time, for vector instructions.
+    const LANES: usize = 16;
+    let mut made = vec![start; outside * width];
+    if along * width == 0 {
+        return Ok(made);
+    }
+    let mut pace = Pace::default();
+    let blocks = values.chunks_exact(along * width);
+    for (block, made) in blocks.zip(made.chunks_exact_mut(width)) {
+        pace.spend(block.len() as u64 / 4 + 1)?;
+        if let [made] = made {
+            let (parts, rest) = block.as_chunks::<LANES>();
+            let mut all = start;
+            if !parts.is_empty() {
+                let mut lanes = [start; LANES];
+                for part in parts {
+                    lanes = std::array::from_fn(|lane| join(lanes[lane], term(part[lane])));
+                }
+                all = lanes.iter().fold(start, |a, &b| join(a, b));
+            }
+            *made = rest.iter().fold(all, |a, &b| join(a, term(b)));
+            continue;
+        }
+        for row in block.chunks_exact(width) {
+            for (made, &value) in made.iter_mut().zip(row) {
+                *made = join(*made, term(value));
+            }
+        }
+    }
+    Ok(made)
+}
+
+/// To which group each element belongs, in row-major order, without end.
+pub(crate) fn groups<'a>(shape: &'a [usize], reduced: &'a [bool]) -> impl Iterator<Item = usize> + use<'a> {
+    let mut place = vec![0usize; shape.len()];
+    std::iter::repeat_with(move || {
+        let kept = place
+            .iter()
+            .zip(shape)
+            .zip(reduced)
+            .filter(|(_, reduced)| !**reduced);
+        let group = kept.fold(0, |index, ((&at, &dim), _)| index * dim + at);
+        for (at, &dim) in place.iter_mut().zip(shape).rev() {
+            *at += 1;
+            if *at < dim {
+                break;
+            }
+            *at = 0;
+        }
+        group
+    })
+}
+
+/// Runs a function for each number and its group.
+fn each_in_group<T: Copy>(
+    numbers: &[T],
+    shape: &[usize],
+    reduced: &[bool],
+    mut run: impl FnMut(T, usize),
+) -> Result<()> {
+    let mut groups = groups(shape, reduced);
+    let mut pace = Pace::default();
+    for part in numbers.chunks(PART) {
+        pace.spend(4 * part.len() as u64)?;
+        part.iter()
+            .zip(&mut groups)
+            .for_each(|(&number, group)| run(number, group));
+    }
+    Ok(())
+}
+
+/// The logarithm of the sum of exponentials, each of the distance to the largest, so that none overflows.
+fn log_sum_exp<T: Copy>(
+    input: &[T],
+    wide: impl Fn(T) -> f64,
+    shape: &[usize],
+    reduced: &[bool],
+) -> Result<Vec<f64>> {
+    let kept = shape.iter().zip(reduced).filter(|(_, reduced)| !**reduced);
+    let count: usize = kept.map(|(&dim, _)| dim).product();
+    let mut greatest = vec![f64::NEG_INFINITY; count];
+    each_in_group(input, shape, reduced, |x, group| {
+        greatest[group] = greatest[group].max(wide(x));
+    })?;
+    // Distances to an infinity are no numbers; the sum is infinite or zero by itself then.
+    for greatest in greatest.iter_mut().filter(|greatest| greatest.is_infinite()) {
+        *greatest = 0.0;
+    }
+    let mut sums = vec![0.0; count];
+    each_in_group(input, shape, reduced, |x, group| {
+        sums[group] += (wide(x) - greatest[group]).exp();
+    })?;
+    let sums = sums.iter().zip(greatest);
+    Ok(sums.map(|(sum, greatest)| sum.ln() + greatest).collect())
+}
+
+/// Arithmetic that wraps, as NumPy's does.
+trait Integer: Element + Copy + Ord {
+    const ZERO: Self;
+    const ONE: Self;
+    const LEAST: Self;
+    const GREATEST: Self;
+
+    fn add(self, other: Self) -> Self;
+    fn times(self, other: Self) -> Self;
+    fn magnitude(self) -> Self;
+    /// A sum divided by the count of its terms.
+    fn divided(self, count: usize) -> Self;
+    fn wide(self) -> f64;
+    /// Rounded towards zero.
+    fn truncated(number: f64) -> Self;
+}
+
+macro_rules! integer {
+    ($($type:ty: $magnitude:expr),* $(,)?) => {$(
+        impl Integer for $type {
+            const ZERO: Self = 0;
+            const ONE: Self = 1;
+            const LEAST: Self = Self::MIN;
+            const GREATEST: Self = Self::MAX;
+
+            fn add(self, other: Self) -> Self {
+                self.wrapping_add(other)
+            }
+
+            fn times(self, other: Self) -> Self {
+                self.wrapping_mul(other)
+            }
+
+            fn magnitude(self) -> Self {
+                $magnitude(self)
+            }
+
+            fn divided(self, count: usize) -> Self {
+                (i128::from(self) / count as i128) as Self
+            }
+
+            fn wide(self) -> f64 {
+                self as f64
+            }
+
+            fn truncated(number: f64) -> Self {
+                number as Self
+            }
+        }
+    )*};
+}
+
+integer! {
+    u8: std::convert::identity, u16: std::convert::identity, u32: std::convert::identity, u64: std::convert::identity,
+    i8: i8::wrapping_abs, i16: i16::wrapping_abs, i32: i32::wrapping_abs, i64: i64::wrapping_abs,
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    fn reduced(fold: Fold, shape: &[usize], values: &[f32], axes: &[i64]) -> Vec<f32> {
+        let reduce = Reduce {
+            fold,
+            axes: Some(axes.to_vec()),
+            keeps_dims: false,
+            no_axes_is_no_op: false,
+        };
+        let input = Tensor::from_shape(shape, values).unwrap().into_arc();
+        let outputs = reduce.run(&[input]).unwrap();
+        elements::<f32>(&outputs[0]).unwrap().to_vec()
+    }
+
+    #[test]
+    fn roots_and_logarithms_of_whole_numbers_are_rounded_towards_zero() {
+        let of = |fold, values: &[i32]| {
+            let reduce = Reduce {
+                fold,
+                axes: Some(vec![1]),
+                keeps_dims: false,
+                no_axes_is_no_op: false,
+            };
+            let input = Tensor::from_shape(&[1, values.len()], values).unwrap();
+            let outputs = reduce.run(&[input.into_arc()]).unwrap();
+            elements::<i32>(&outputs[0]).unwrap()[0]
+        };
+        assert_eq!(of(Fold::Norm, &[-3, 4]), 5);
+        assert_eq!(of(Fold::Norm, &[1, 1]), 1);
+        assert_eq!(of(Fold::LogSum, &[4, 4]), 2);
+        assert_eq!(of(Fold::LogSumExp, &[900, 900, 900]), 901);
+    }
+
+    #[test]
+    fn extremes_of_infinities_nan_and_nothing() {
+        let (inf, nan) = (f32::INFINITY, f32::NAN);
+        let values = [-inf, -inf, inf, inf, nan, 1.0, 1.0, nan];
+        let most = reduced(Fold::Max, &[4, 2], &values, &[1]);
+        assert_eq!(most[..2], [-inf, inf]);
+        assert!(most[2].is_nan() && most[3].is_nan());
+        let least = reduced(Fold::Min, &[4, 2], &values, &[1]);
+        assert_eq!(least[..2], [-inf, inf]);
+        assert!(least[2].is_nan() && least[3].is_nan());
+        for axes in [&[1][..], &[]] {
+            let count = if axes.is_empty() { 1 } else { 3 };
+            assert_eq!(reduced(Fold::Max, &[3, 0], &[], axes), vec![-inf; count]);
+            assert_eq!(reduced(Fold::Min, &[3, 0], &[], axes), vec![inf; count]);
+        }
+    }
+
+    #[test]
+    fn extremes_along_all_axes_are_those_of_their_groups() {
+        let shape = [2, 3, 5, 7];
+        let count = shape.iter().product();
+        // Each number once, mixed.
+        let values: Vec<f32> = (0..count)
+            .map(|at: usize| (at * 67 % 210) as f32 - 99.0)
+            .collect();
+        for bits in 1..16u32 {
+            let axes: Vec<i64> = (0..4).filter(|axis| bits >> axis & 1 == 1).collect();
+            let along: Vec<bool> = (0..4).map(|axis| bits >> axis & 1 == 1).collect();
+            let kept = shape.iter().zip(&along).filter(|(_, reduced)| !**reduced);
+            let results: usize = kept.map(|(&dim, _)| dim).product();
+            let (mut most, mut least) = (vec![f32::MIN; results], vec![f32::MAX; results]);
+            for (&value, group) in values.iter().zip(groups(&shape, &along)) {
+                most[group] = most[group].max(value);
+                least[group] = least[group].min(value);
+            }
+            assert_eq!(reduced(Fold::Max, &shape, &values, &axes), most, "{axes:?}");
+            assert_eq!(reduced(Fold::Min, &shape, &values, &axes), least, "{axes:?}");
+        }
+    }
+}

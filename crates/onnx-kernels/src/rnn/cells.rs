@@ -1,0 +1,450 @@
+//! The cells of recurrent layers: all steps of one direction.
+//!
+//! Gates are computed a row at a time rather than a unit at a time, so that the loops become vector instructions.
+
+use onnx_gemm::gemm_nt;
+use onnx_tensor::prelude::*;
+
+use crate::{matmul::integer_factors::IntegerFactors, rnn::gate_functions::Activation};
+use onnx_tensor::{cancelling::Pace, faults::BadInput, size};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cell {
+    Lstm,
+    Gru {
+        /// The reset gate works on the product with the state rather than on the state.
+        resets_after: bool,
+    },
+    Rnn,
+}
+
+impl Cell {
+    pub(crate) fn gates(self) -> usize {
+        match self {
+            Self::Lstm => 4,
+            Self::Gru { .. } => 3,
+            Self::Rnn => 1,
+        }
+    }
+
+    /// The functions that are used unless others are given.
+    pub(crate) fn activations(self) -> &'static [&'static str] {
+        match self {
+            Self::Lstm => &["Sigmoid", "Tanh", "Tanh"],
+            Self::Gru { .. } => &["Sigmoid", "Tanh"],
+            Self::Rnn => &["Tanh"],
+        }
+    }
+}
+
+/// Sizes of one node in one run.
+#[derive(Clone, Copy)]
+pub(crate) struct Sizes {
+    pub(crate) steps: usize,
+    pub(crate) batch: usize,
+    pub(crate) input: usize,
+    pub(crate) hidden: usize,
+}
+
+impl Sizes {
+    /// Refuses what would take too much memory: so many floats for each step of each sequence.
+    pub(crate) fn admit(self, width: usize) -> Result<()> {
+        let factors = [self.batch, width, size_of::<f32>()];
+        // No steps at all leave what goes from step to step.
+        let bytes = factors.iter().fold(self.steps.max(1) as u64, |bytes, &factor| {
+            bytes.saturating_mul(factor as u64)
+        });
+        if bytes > size::MAX_BYTES {
+            bail!(BadInput(format!(
+                "the gates of {} steps of {} sequences take {bytes} bytes, the limit is {}",
+                self.steps,
+                self.batch,
+                size::MAX_BYTES
+            )));
+        }
+        size::admit_now(bytes)
+    }
+}
+
+/// Multiplications between two looks at whether the request is cancelled.
+const PART: usize = 1 << 26;
+
+/// What is computed in one direction.
+pub(crate) struct Side<'r> {
+    pub(crate) cell: Cell,
+    pub(crate) activations: &'r [Activation],
+    pub(crate) sizes: Sizes,
+    pub(crate) lengths: &'r [usize],
+    pub(crate) is_reverse: bool,
+    /// The attribute `clip`: the range of a gate's input to its activation; 0 means no limit.
+    pub(crate) clip: f32,
+    pub(crate) couples_gates: bool,
+    pub(crate) w: Factors<'r>,
+    pub(crate) r: Factors<'r>,
+    /// Of the product with the input, then of that with the state.
+    pub(crate) bias: Option<Vec<f32>>,
+    /// For the input, output and forget gates.
+    pub(crate) peepholes: Option<Vec<f32>>,
+}
+
+/// The weights of one direction: a row for each unit of each gate.
+#[derive(Clone, Copy)]
+pub(crate) enum Factors<'r> {
+    Floats(&'r [f32]),
+    /// The other factor is rounded to 8 bits first, with one scale for all rows.
+    Integers(&'r IntegerFactors),
+}
+
+impl Factors<'_> {
+    /// The product of `rows` rows, `depth` wide, with `columns` units, of which `skipped` come before.
+    ///
+    /// # Errors
+    /// If the request ends meanwhile.
+    fn multiply(
+        self,
+        a: &[f32],
+        product: &mut [f32],
+        skipped: usize,
+        [rows, depth, columns]: [usize; 3],
+        pace: &mut Pace,
+    ) -> Result<()> {
+        let (a, product) = (&a[..rows * depth], &mut product[..rows * columns]);
+        match self {
+            Self::Floats(b) => {
+                let b = &b[skipped * depth..][..columns * depth];
+                gemm_nt(a, b, [rows, depth, columns], product, pace)
+            }
+            Self::Integers(b) => b.multiply(a, product, pace),
+        }
+    }
+
+    fn are_integers(self) -> bool {
+        matches!(self, Self::Integers(_))
+    }
+}
+
+/// The state from one step to the next, for each row of the batch.
+pub(crate) struct State {
+    pub(crate) h: Vec<f32>,
+    pub(crate) c: Vec<f32>,
+}
+
+impl Side<'_> {
+    /// Runs all steps; gives the state behind each one, by step and row.
+    ///
+    /// # Errors
+    /// [`Cancelled`](onnx_tensor::cancelling::Cancelled).
+    pub(crate) fn run(
+        &self,
+        x: &[f32],
+        state: &mut State,
+        mut give: impl FnMut(usize, usize, &[f32]),
+    ) -> Result<()> {
+        let Sizes {
+            steps,
+            batch,
+            input,
+            hidden,
+        } = self.sizes;
+        let gates = self.cell.gates() * hidden;
+        // All steps' products with the input at once.
+        let mut products = vec![0f32; steps * batch * gates];
+        // Steps behind the end of all sequences count for nothing, and 8 bits have the range of what counts.
+        let longest = self.lengths.iter().copied().max().unwrap_or(0);
+        let counted = longest * batch;
+        let mut pace = Pace::default();
+        // Integers have one scale for all rows.
+        let together = match self.w.are_integers() {
+            true => counted,
+            false => PART / (input * gates).max(1),
+        };
+        let together = together.max(16);
+        for first in (0..counted).step_by(together) {
+            let rows = together.min(counted - first);
+            pace.spend((rows * input * gates) as u64 / 8 + 1)?;
+            let products = &mut products[first * gates..][..rows * gates];
+            self.w
+                .multiply(&x[first * input..], products, 0, [rows, input, gates], &mut pace)?;
+        }
+        let bias = self.input_bias();
+        // ONNX Runtime adds it last where products are of integers; elsewhere this is faster.
+        let is_last = self.w.are_integers();
+        if let Some(bias) = bias.as_ref().filter(|_| !is_last) {
+            products
+                .chunks_exact_mut(gates.max(1))
+                .for_each(|row| add(row, bias));
+        }
+        // A reset before the product leaves the third gate's product for later.
+        let is_late = self.cell == (Cell::Gru { resets_after: false });
+        let early = if is_late { 2 * hidden } else { gates };
+        let mut recurrent = vec![0f32; batch * early];
+        let mut reset = vec![0f32; if is_late { batch * hidden } else { 0 }];
+        let mut third = vec![0f32; if is_late { batch * hidden } else { 0 }];
+        let mut seen = Vec::new();
+        for turn in 0..longest {
+            pace.spend((batch * hidden * gates) as u64 / 8 + 1)?;
+            let mut h = &state.h;
+            // The range of 8 bits is that of all rows, in which ONNX Runtime has zeros for those that have ended.
+            if is_last && self.lengths.iter().any(|&length| turn > length) {
+                seen.clone_from(h);
+                let rows = seen.chunks_exact_mut(hidden.max(1)).zip(self.lengths);
+                rows.filter(|(_, length)| turn > **length)
+                    .for_each(|(row, _)| row.fill(0.0));
+                h = &seen;
+            }
+            self.r
+                .multiply(h, &mut recurrent, 0, [batch, hidden, early], &mut pace)?;
+            if is_late {
+                for row in self.rows(turn) {
+                    let x = &products[(row.step * batch + row.index) * gates..][hidden..2 * hidden];
+                    let r = &mut recurrent[row.index * early..][hidden..2 * hidden];
+                    add(r, x);
+                    self.activations[0].apply(r);
+                    let h = state.h[row.index * hidden..].iter();
+                    let reset = &mut reset[row.index * hidden..][..hidden];
+                    for ((reset, r), h) in reset.iter_mut().zip(&*r).zip(h) {
+                        *reset = r * h;
+                    }
+                }
+                self.r
+                    .multiply(&reset, &mut third, early, [batch, hidden, hidden], &mut pace)?;
+            }
+            for row in self.rows(turn) {
+                let x = &products[(row.step * batch + row.index) * gates..][..gates];
+                let r = &mut recurrent[row.index * early..][..early];
+                let h = &mut state.h[row.index * hidden..][..hidden];
+                match self.cell {
+                    Cell::Lstm => {
+                        add(r, x);
+                        if let Some(bias) = bias.as_ref().filter(|_| is_last) {
+                            add(r, bias);
+                        }
+                        self.lstm(r, h, &mut state.c[row.index * hidden..][..hidden]);
+                    }
+                    Cell::Gru { resets_after: true } => self.gru_resetting_after(x, r, h),
+                    Cell::Gru { resets_after: false } => {
+                        self.gru(x, r, &mut third[row.index * hidden..][..hidden], h);
+                    }
+                    Cell::Rnn => {
+                        add(r, x);
+                        self.activations[0].apply(r);
+                        h.copy_from_slice(r);
+                    }
+                }
+                give(row.step, row.index, h);
+            }
+        }
+        for (row, &length) in self.lengths.iter().enumerate() {
+            if length == 0 {
+                // As ONNX Runtime has it.
+                state.h[row * hidden..][..hidden].fill(0.0);
+                state.c[row * hidden..][..hidden].fill(0.0);
+            }
+        }
+        Ok(())
+    }
+
+    /// What is added to products with the input: all that does not depend on the state.
+    fn input_bias(&self) -> Option<Vec<f32>> {
+        let bias = self.bias.as_ref()?;
+        let (of_input, of_state) = bias.split_at(bias.len() / 2);
+        let mut sum = of_input.to_vec();
+        let added = match self.cell {
+            // The reset gate works on the third part of the other one.
+            Cell::Gru { resets_after: true } => 2 * self.sizes.hidden,
+            _ => sum.len(),
+        };
+        add(&mut sum[..added], &of_state[..added]);
+        Some(sum)
+    }
+
+    /// The rows of the batch whose sequences have not ended, and the steps that they are at.
+    fn rows(&self, turn: usize) -> impl Iterator<Item = Row> {
+        let rows = self.lengths.iter().enumerate();
+        rows.filter(move |(_, length)| turn < **length)
+            .map(move |(index, &length)| Row {
+                index,
+                step: if self.is_reverse { length - 1 - turn } else { turn },
+            })
+    }
+
+    fn clip(&self, values: &mut [f32]) {
+        if self.clip > 0.0 {
+            for value in values {
+                *value = value.clamp(-self.clip, self.clip);
+            }
+        }
+    }
+
+    /// Adds what a gate sees of the cell, where it does.
+    fn peep(&self, gate: usize, values: &mut [f32], c: &[f32]) {
+        let Some(peepholes) = &self.peepholes else {
+            return;
+        };
+        let peepholes = &peepholes[gate * c.len()..];
+        for ((value, peephole), c) in values.iter_mut().zip(peepholes).zip(c) {
+            *value += peephole * c;
+        }
+    }
+
+    /// A step of an LSTM: `r` has the gates' products and biases, and is used up.
+    fn lstm(&self, r: &mut [f32], h: &mut [f32], c: &mut [f32]) {
+        let [f, g, last] = [self.activations[0], self.activations[1], self.activations[2]];
+        let (input, rest) = r.split_at_mut(h.len());
+        let (output, rest) = rest.split_at_mut(h.len());
+        let (forget, candidate) = rest.split_at_mut(h.len());
+        self.peep(0, input, c);
+        self.clip(input);
+        f.apply(input);
+        if self.couples_gates {
+            for (forget, input) in forget.iter_mut().zip(&*input) {
+                *forget = 1.0 - input;
+            }
+        } else {
+            self.peep(2, forget, c);
+            self.clip(forget);
+            f.apply(forget);
+        }
+        self.clip(candidate);
+        g.apply(candidate);
+        for (((c, forget), input), candidate) in c.iter_mut().zip(&*forget).zip(&*input).zip(&*candidate) {
+            *c = forget * *c + input * candidate;
+        }
+        self.peep(1, output, c);
+        self.clip(output);
+        f.apply(output);
+        h.copy_from_slice(c);
+        last.apply(h);
+        for (h, output) in h.iter_mut().zip(&*output) {
+            *h *= output;
+        }
+    }
+
+    /// A step of a GRU: `r` has the products with the state and is used up.
+    fn gru_resetting_after(&self, x: &[f32], r: &mut [f32], h: &mut [f32]) {
+        let hidden = h.len();
+        let [f, g] = [self.activations[0], self.activations[1]];
+        let (gates, candidate) = r.split_at_mut(2 * hidden);
+        add(gates, &x[..2 * hidden]);
+        f.apply(gates);
+        let (update, reset) = gates.split_at(hidden);
+        if let Some(bias) = &self.bias {
+            add(candidate, &bias[x.len() + 2 * hidden..]);
+        }
+        for ((candidate, reset), x) in candidate.iter_mut().zip(reset).zip(&x[2 * hidden..]) {
+            *candidate = x + reset * *candidate;
+        }
+        g.apply(candidate);
+        mix(h, update, candidate);
+    }
+
+    /// The end of a step of a GRU: `third` has the product with the state behind the reset gate.
+    fn gru(&self, x: &[f32], r: &mut [f32], third: &mut [f32], h: &mut [f32]) {
+        let hidden = h.len();
+        let update = &mut r[..hidden];
+        add(update, x);
+        self.activations[0].apply(update);
+        add(third, &x[2 * hidden..]);
+        self.activations[1].apply(third);
+        mix(h, update, third);
+    }
+}
+
+/// A row of the batch in one turn.
+struct Row {
+    index: usize,
+    step: usize,
+}
+
+/// Adds as many numbers as there are.
+fn add(to: &mut [f32], from: &[f32]) {
+    for (to, from) in to.iter_mut().zip(from) {
+        *to += from;
+    }
+}
+
+/// A GRU's next state: as much of the last one as the gate says, and the rest of the candidate.
+fn mix(h: &mut [f32], update: &[f32], candidate: &[f32]) {
+    for ((h, update), candidate) in h.iter_mut().zip(update).zip(candidate) {
+        *h = (1.0 - update) * candidate + update * *h;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use onnx_tensor::cancelling::{Cancelled, while_cancelled};
+
+    /// Sums of a few powers of two, so that products and sums of them are exact.
+    fn numbers(count: usize, seed: usize) -> Vec<f32> {
+        (0..count)
+            .map(|index| ((index * 7 + seed) % 11) as f32 / 4.0 - 1.25)
+            .collect()
+    }
+
+    #[test]
+    fn products_with_the_input_are_made_in_parts_and_end_with_their_request() {
+        // Sixteen rows are a part.
+        let sizes = Sizes {
+            steps: 19,
+            batch: 1,
+            input: 1 << 16,
+            hidden: 64,
+        };
+        let x = numbers(sizes.steps * sizes.input, 3);
+        // Each unit takes one number of the input, twice.
+        let mut w = vec![0.0; sizes.hidden * sizes.input];
+        for (unit, row) in w.chunks_exact_mut(sizes.input).enumerate() {
+            row[unit * 1000] = 2.0;
+        }
+        let side = Side {
+            cell: Cell::Rnn,
+            activations: &[Activation::Relu],
+            sizes,
+            lengths: &[sizes.steps],
+            is_reverse: false,
+            clip: 0.0,
+            couples_gates: false,
+            w: Factors::Floats(&w),
+            r: Factors::Floats(&vec![0.0; sizes.hidden * sizes.hidden]),
+            bias: None,
+            peepholes: None,
+        };
+        let state = || State {
+            h: vec![0.0; sizes.hidden],
+            c: vec![],
+        };
+        let mut seen = 0;
+        let outcome = side.run(&x, &mut state(), |step, _, values| {
+            for (unit, &value) in values.iter().enumerate() {
+                let expected = 2.0 * x[step * sizes.input + unit * 1000];
+                assert_eq!(value, expected.max(0.0), "step {step}, unit {unit}");
+            }
+            seen += 1;
+        });
+        assert!(outcome.is_ok());
+        assert_eq!(seen, sizes.steps);
+        let error = while_cancelled(|| side.run(&x, &mut state(), |_, _, _| panic!("a step was made")));
+        assert!(error.is_err_and(|error| error.is::<Cancelled>()));
+    }
+
+    #[test]
+    fn gates_of_long_sequences_are_refused_before_they_are_made() {
+        let sizes = |steps| Sizes {
+            steps,
+            batch: 1,
+            input: 1,
+            hidden: 64,
+        };
+        assert!(sizes(1 << 22).admit(256).is_ok());
+        let error = sizes(1 << 24).admit(256).unwrap_err();
+        assert!(error.downcast_ref::<BadInput>().is_some(), "{error}");
+        assert!(sizes(usize::MAX).admit(usize::MAX).is_err());
+        // The state of each sequence is there also where there is no step.
+        let sequences = Sizes {
+            batch: 1 << 30,
+            ..sizes(0)
+        };
+        assert!(sequences.admit(256).is_err());
+    }
+}

@@ -1,0 +1,416 @@
+//! LSTM, GRU and RNN: both directions, sequences of different lengths, batches of any size. tract runs backwards in the
+//! wrong order, knows no lengths, and panics where a free batch has no state to begin with.
+
+use std::{
+    borrow::Cow,
+    sync::{Arc, OnceLock},
+};
+
+use onnx_tensor::prelude::*;
+
+use crate::{
+    matmul::integer_factors::IntegerFactors,
+    rnn::{
+        cells::{Cell, Factors, Side, Sizes, State},
+        gate_functions::Activation,
+    },
+};
+use onnx_tensor::{
+    elements::{elements, of_type, tensor},
+    node::Attributes,
+    operator::{Fact, Kernel, kernel},
+};
+use onnx_tensor::{
+    faults::{BadInput, Unsupported},
+    node::Node,
+    operator::Compute,
+};
+
+/// An LSTM, GRU or RNN, by the node's type.
+pub fn recurrent(node: &Node) -> Result<Box<dyn Compute>> {
+    let attributes = Attributes(node);
+    let cell = match node.op_type.as_str() {
+        name if name.ends_with("LSTM") => Cell::Lstm,
+        "GRU" => Cell::Gru {
+            resets_after: attributes.int("linear_before_reset", 0) != 0,
+        },
+        _ => Cell::Rnn,
+    };
+    let directions: &[bool] = match attributes.text("direction", "forward") {
+        "reverse" => &[true],
+        "bidirectional" => &[false, true],
+        _ => &[false],
+    };
+    let given = attributes.texts("activations")?;
+    let (mut alphas, mut betas) = (
+        attributes.floats("activation_alpha").iter().copied(),
+        attributes.floats("activation_beta").iter().copied(),
+    );
+    let is_quantized = node.op_type.ends_with(QUANTIZED);
+    let mut activations = Vec::with_capacity(directions.len());
+    for direction in 0..directions.len() {
+        let count = cell.activations().len();
+        let names = match given.get(direction * count..(direction + 1) * count) {
+            Some(names) => names.iter().map(String::as_str).collect(),
+            None => cell.activations().to_vec(),
+        };
+        let functions: Option<Vec<Activation>> = names
+            .iter()
+            .map(|name| {
+                let function = Activation::of(name)?.with(&mut alphas, &mut betas);
+                Some(if is_quantized { function.coarse() } else { function })
+            })
+            .collect();
+        activations.push(functions.context("an unknown activation")?);
+    }
+    Ok(kernel(Recurrent {
+        cell,
+        directions: directions.into(),
+        activations,
+        batch_first: attributes.int("layout", 0) != 0,
+        clip: attributes.float("clip", 0.0),
+        couples_gates: attributes.int("input_forget", 0) != 0,
+        is_quantized,
+        turned: OnceLock::new(),
+        inputs: std::array::from_fn(|index| attributes.position(index)),
+        outputs: node.output.len(),
+    }))
+}
+
+#[derive(Debug)]
+struct Recurrent {
+    cell: Cell,
+    /// For each direction, whether it runs backwards.
+    directions: Box<[bool]>,
+    /// Of each direction.
+    activations: Vec<Vec<Activation>>,
+    batch_first: bool,
+    /// The attribute `clip`: the range of a gate's input to its activation; 0 means no limit.
+    clip: f32,
+    /// An LSTM forgets as much as it takes in.
+    couples_gates: bool,
+    /// Weights have 8 bits, and what they are multiplied with is rounded to 8 bits in each step.
+    is_quantized: bool,
+    /// The weights of the first run, which others have too where they are constants.
+    turned: OnceLock<Arc<Turned>>,
+    /// Where each of ONNX's inputs stands among those that are given.
+    inputs: [Option<usize>; 12],
+    outputs: usize,
+}
+
+/// ONNX Runtime's LSTM with weights of 8 bits. Its inputs 8 to 11 are scales and zero points of both weights, whose last two
+/// dimensions are the other way round.
+const QUANTIZED: &str = "DynamicQuantizeLSTM";
+
+/// Weights of 8 bits in the order in which products read them.
+#[derive(Debug)]
+struct Turned {
+    /// What they were made of: both weights, their scales and their zero points.
+    made_of: Vec<Arc<Tensor>>,
+    w: Vec<IntegerFactors>,
+    r: Vec<IntegerFactors>,
+}
+
+impl Recurrent {
+    fn input<'i, T>(&self, inputs: &'i [T], index: usize) -> Option<&'i T> {
+        inputs.get(self.inputs[index]?)
+    }
+
+    /// Checks what is known of the weights, and gives the hidden size.
+    fn hidden(&self, inputs: &[Fact]) -> Result<Dim> {
+        let (gates, directions) = (self.cell.gates(), self.directions.len());
+        let (Some(x), Some(w), Some(r)) = (
+            self.input(inputs, 0),
+            self.input(inputs, 1),
+            self.input(inputs, 2),
+        ) else {
+            bail!("expected 3 inputs, found {}", inputs.len());
+        };
+        ensure!(
+            [x, w, r].iter().all(|fact| fact.rank() == 3),
+            "expected three dimensions of the input and its weights"
+        );
+        // Of weights, which dimension is that of units, and which that of what they are multiplied with.
+        let [units, depth] = if self.is_quantized { [2, 1] } else { [1, 2] };
+        let hidden = r.shape[depth].clone();
+        let agrees = |found: &Dim, expected: Dim| {
+            ensure!(
+                *found == expected || found.to_i64().is_none() || expected.to_i64().is_none(),
+                "a dimension of {found} where {expected} is expected"
+            );
+            Ok(())
+        };
+        for (fact, inner) in [(w, &x.shape[2]), (r, &hidden)] {
+            agrees(&fact.shape[0], directions.to_dim())?;
+            agrees(&fact.shape[units], hidden.clone() * gates)?;
+            agrees(&fact.shape[depth], inner.clone())?;
+        }
+        let [steps, batch] = self.steps_and_batch(x);
+        let _ = steps;
+        for (index, shape) in [
+            (3, vec![directions.to_dim(), hidden.clone() * (2 * gates)]),
+            (4, vec![batch.clone()]),
+            (5, self.state_shape(batch, &hidden)),
+            (6, self.state_shape(batch, &hidden)),
+            (7, vec![directions.to_dim(), hidden.clone() * 3]),
+        ] {
+            if let Some(fact) = self.input(inputs, index) {
+                ensure!(
+                    fact.rank() == shape.len(),
+                    "input {index} has {} dimensions",
+                    fact.rank()
+                );
+                for (found, expected) in fact.shape.iter().zip(shape) {
+                    agrees(found, expected)?;
+                }
+            }
+        }
+        Ok(hidden)
+    }
+
+    fn steps_and_batch<'f>(&self, x: &'f Fact) -> [&'f Dim; 2] {
+        match self.batch_first {
+            true => [&x.shape[1], &x.shape[0]],
+            false => [&x.shape[0], &x.shape[1]],
+        }
+    }
+
+    fn state_shape(&self, batch: &Dim, hidden: &Dim) -> Vec<Dim> {
+        let directions = self.directions.len().to_dim();
+        match self.batch_first {
+            true => vec![batch.clone(), directions, hidden.clone()],
+            false => vec![directions, batch.clone(), hidden.clone()],
+        }
+    }
+}
+
+impl Kernel for Recurrent {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
+        let hidden = self.hidden(inputs)?;
+        let x = &inputs[0];
+        if !matches!(x.element_type, ElementType::F32 | ElementType::F16) {
+            let name = x.element_type.name();
+            bail!(Unsupported::Anywhere(format!("is not supported for {name}")));
+        }
+        if self.is_quantized {
+            let are_bytes = [1, 2].iter().all(|&index| {
+                let weights = self.input(inputs, index);
+                weights.is_some_and(|fact| matches!(fact.element_type, ElementType::U8 | ElementType::I8))
+            });
+            let has_scales = [8, 10].iter().all(|&index| {
+                self.input(inputs, index)
+                    .is_some_and(|fact| fact.element_type == ElementType::F32)
+            });
+            ensure!(
+                are_bytes && has_scales,
+                "expected weights of 8 bits and their scales"
+            );
+        }
+        let [steps, batch] = self.steps_and_batch(x);
+        let directions = self.directions.len().to_dim();
+        let sequence = match self.batch_first {
+            true => vec![batch.clone(), steps.clone(), directions, hidden.clone()],
+            false => vec![steps.clone(), directions, batch.clone(), hidden.clone()],
+        };
+        let state = self.state_shape(batch, &hidden);
+        let mut facts = vec![
+            Fact::new(x.element_type, sequence),
+            Fact::new(x.element_type, state.clone()),
+            Fact::new(x.element_type, state),
+        ];
+        facts.truncate(self.outputs);
+        Ok(facts)
+    }
+
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
+        let facts: Vec<Fact> = inputs
+            .iter()
+            .map(|input| Fact::new(input.element_type(), input.shape().iter().map(ToDim::to_dim)))
+            .collect();
+        let hidden = self
+            .hidden(&facts)?
+            .to_usize()
+            .context("a hidden size that is not known")?;
+        let element_type = inputs[0].element_type();
+        let floats = |index: usize| {
+            let input = self.input(inputs, index);
+            input.map(|input| input.cast_to::<f32>()).transpose()
+        };
+        let weights = |index: usize| match self.is_quantized {
+            true => Ok(None),
+            false => floats(index),
+        };
+        let all = [
+            floats(0)?,
+            weights(1)?,
+            weights(2)?,
+            floats(3)?,
+            floats(5)?,
+            floats(6)?,
+            floats(7)?,
+        ];
+        let slice = |index: usize| all[index].as_deref().map(elements::<f32>).transpose();
+        let shape = inputs[0].shape();
+        let sizes = Sizes {
+            steps: shape[usize::from(self.batch_first)],
+            batch: shape[usize::from(!self.batch_first)],
+            input: shape[2],
+            hidden,
+        };
+        let (gates, directions) = (self.cell.gates() * hidden, self.directions.len());
+        sizes.admit(gates.max(directions * hidden))?;
+        let lengths = self.lengths(inputs, sizes)?;
+        let x = slice(0)?.context("no input")?;
+        // By step, then by row of the batch.
+        let x: Cow<'_, [f32]> = match self.batch_first {
+            true => swapped(x, sizes.batch, sizes.steps, sizes.input).into(),
+            false => x.into(),
+        };
+        let turned = self.is_quantized.then(|| self.turned(inputs)).transpose()?;
+        let (w, r) = (slice(1)?, slice(2)?);
+        let mut sequence = vec![0f32; sizes.steps * directions * sizes.batch * hidden];
+        let mut last: [Vec<f32>; 2] = std::array::from_fn(|_| vec![0f32; directions * sizes.batch * hidden]);
+        let part = |values: Option<&'_ [f32]>, direction: usize, count: usize| -> Option<Vec<f32>> {
+            Some(values?[direction * count..(direction + 1) * count].to_vec())
+        };
+        let state = |values: Option<&[f32]>| {
+            values.map(|values| match self.batch_first {
+                true => swapped(values, sizes.batch, directions, hidden),
+                false => values.to_vec(),
+            })
+        };
+        let (h, c) = (state(slice(4)?), state(slice(5)?));
+        let rows = sizes.batch * hidden;
+        for (direction, &is_reverse) in self.directions.iter().enumerate() {
+            let side = Side {
+                cell: self.cell,
+                activations: &self.activations[direction],
+                sizes,
+                lengths: &lengths,
+                is_reverse,
+                clip: self.clip,
+                couples_gates: self.couples_gates,
+                w: match &turned {
+                    Some(turned) => Factors::Integers(&turned.w[direction]),
+                    None => factors(w, direction, gates * sizes.input)?,
+                },
+                r: match &turned {
+                    Some(turned) => Factors::Integers(&turned.r[direction]),
+                    None => factors(r, direction, gates * hidden)?,
+                },
+                bias: part(slice(3)?, direction, 2 * gates),
+                peepholes: part(slice(6)?, direction, 3 * hidden),
+            };
+            let mut state = State {
+                h: part(h.as_deref(), direction, rows).unwrap_or_else(|| vec![0.0; rows]),
+                c: part(c.as_deref(), direction, rows).unwrap_or_else(|| vec![0.0; rows]),
+            };
+            side.run(&x, &mut state, |step, row, values| {
+                let at = ((step * directions + direction) * sizes.batch + row) * hidden;
+                sequence[at..at + hidden].copy_from_slice(values);
+            })?;
+            last[0][direction * rows..(direction + 1) * rows].copy_from_slice(&state.h);
+            last[1][direction * rows..(direction + 1) * rows].copy_from_slice(&state.c);
+        }
+        let Sizes { steps, batch, .. } = sizes;
+        let shapes: [Vec<usize>; 2] = match self.batch_first {
+            true => {
+                sequence = swapped(&sequence, steps * directions, batch, hidden);
+                last = last.map(|last| swapped(&last, directions, batch, hidden));
+                [
+                    vec![batch, steps, directions, hidden],
+                    vec![batch, directions, hidden],
+                ]
+            }
+            false => [
+                vec![steps, directions, batch, hidden],
+                vec![directions, batch, hidden],
+            ],
+        };
+        let [last_h, last_c] = last;
+        let outputs = [(&shapes[0], sequence), (&shapes[1], last_h), (&shapes[1], last_c)];
+        let outputs = outputs.into_iter().take(self.outputs);
+        outputs
+            .map(|(shape, values)| of_type(tensor(shape, values)?, element_type))
+            .collect()
+    }
+}
+
+fn factors(weights: Option<&[f32]>, direction: usize, count: usize) -> Result<Factors<'_>> {
+    let weights = weights.context("no weights")?;
+    Ok(Factors::Floats(&weights[direction * count..][..count]))
+}
+
+impl Recurrent {
+    /// Weights of 8 bits as products read them. Constants are turned once.
+    fn turned(&self, inputs: &[Arc<Tensor>]) -> Result<Arc<Turned>> {
+        let made_of: Vec<&Arc<Tensor>> = [1, 2, 8, 9, 10, 11]
+            .iter()
+            .filter_map(|&index| self.input(inputs, index))
+            .collect();
+        let is_same = |turned: &&Arc<Turned>| {
+            turned.made_of.len() == made_of.len()
+                && turned
+                    .made_of
+                    .iter()
+                    .zip(&made_of)
+                    .all(|(known, given)| Arc::ptr_eq(known, given))
+        };
+        if let Some(turned) = self.turned.get().filter(is_same) {
+            return Ok(turned.clone());
+        }
+        let directions = self.directions.len();
+        let factors = |weights: usize, scales: usize, zero_points: usize| {
+            let weights = self.input(inputs, weights).context("no weights")?;
+            let scales = self.input(inputs, scales).context("no scales")?;
+            let factors = IntegerFactors::of_directions(weights, scales, self.input(inputs, zero_points))?;
+            ensure!(
+                factors.len() == directions,
+                "weights for {} directions",
+                factors.len()
+            );
+            Ok(factors)
+        };
+        let turned = Arc::new(Turned {
+            w: factors(1, 8, 9)?,
+            r: factors(2, 10, 11)?,
+            made_of: made_of.into_iter().cloned().collect(),
+        });
+        // If another run was first, or the weights changed, this one is used by this run only.
+        let _ = self.turned.set(turned.clone());
+        Ok(turned)
+    }
+
+    /// The length of each sequence of the batch.
+    fn lengths(&self, inputs: &[Arc<Tensor>], sizes: Sizes) -> Result<Vec<usize>> {
+        let Some(lengths) = self.input(inputs, 4) else {
+            return Ok(vec![sizes.steps; sizes.batch]);
+        };
+        let lengths = lengths.cast_to::<i64>()?;
+        let lengths = elements::<i64>(&lengths)?.iter().map(|&length| {
+            let fitting = usize::try_from(length)
+                .ok()
+                .filter(|&length| length <= sizes.steps);
+            fitting.ok_or_else(|| {
+                BadInput(format!(
+                    "a length of {length} of sequences that are {} long",
+                    sizes.steps
+                ))
+                .into()
+            })
+        });
+        lengths.collect()
+    }
+}
+
+/// The first two of three dimensions the other way round.
+fn swapped(values: &[f32], outer: usize, inner: usize, width: usize) -> Vec<f32> {
+    let mut swapped = Vec::with_capacity(values.len());
+    for i in 0..inner {
+        for o in 0..outer {
+            let at = (o * inner + i) * width;
+            swapped.extend_from_slice(&values[at..at + width]);
+        }
+    }
+    swapped
+}

@@ -1,0 +1,206 @@
+//! `Range` and `Trilu`: tract's mix up types where bounds follow from shapes.
+
+use std::sync::Arc;
+
+use onnx_tensor::prelude::*;
+
+use onnx_tensor::{
+    cancelling::{PART, Pace},
+    faults::{BadInput, Refusal, Unsupported},
+    input_check::{self, LongRange},
+    node::Node,
+    operator::Compute,
+};
+use onnx_tensor::{
+    elements::{elements, tensor},
+    node::Attributes,
+    operator::{Fact, Kernel, kernel},
+};
+
+/// `Range`: numbers from a start, by steps, as long as they are below a limit.
+pub fn range(_: &Node) -> Result<Box<dyn Compute>> {
+    Ok(kernel(Range {}))
+}
+
+#[derive(Debug)]
+struct Range {}
+
+impl Kernel for Range {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
+        let [start, limit, step] = inputs else {
+            bail!("expected 3 inputs, found {}", inputs.len());
+        };
+        let element_type = start.element_type;
+        ensure!(
+            limit.element_type == element_type && step.element_type == element_type,
+            "a start, a limit and a step of different types"
+        );
+        if !element_type.is_number() || matches!(element_type, ElementType::F16 | ElementType::Bool) {
+            bail!(Unsupported::Anywhere(
+                "is supported for numbers of FP32, FP64 and integers only".to_owned()
+            ));
+        }
+        let length = match (known(start), known(limit), known(step)) {
+            (Some(start), Some(limit), Some(step)) => {
+                // It is computed when the plan is made, at once and whole.
+                length(start, limit, step).map_err(Refusal::from)?.to_dim()
+            }
+            _ => match (start.dims().as_deref(), limit.dims().as_deref(), known(step)) {
+                (Some([start]), Some([limit]), Some(Number::Whole(1) | Number::Real(1.0)))
+                    if *start == 0.to_dim() =>
+                {
+                    limit.clone()
+                }
+                _ => Dim::unknown(),
+            },
+        };
+        Ok(vec![Fact::new(element_type, [length])])
+    }
+
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
+        let bounds: ShortVec<Fact> = Fact::of_values(inputs).into();
+        let (Some(start), Some(limit), Some(step)) =
+            (known(&bounds[0]), known(&bounds[1]), known(&bounds[2]))
+        else {
+            bail!(BadInput("no number stands where one is needed".to_owned()));
+        };
+        let length = length(start, limit, step).map_err(BadInput::from)?;
+        let numbers = with_number!(inputs[0].element_type(), T => {
+            let (start, step) = (scalar::<T>(&inputs[0])?, scalar::<T>(&inputs[2])?);
+            let mut numbers: Vec<T> = Vec::with_capacity(length);
+            let mut next = start;
+            let mut pace = Pace::default();
+            while numbers.len() < length {
+                let part = PART.min(length - numbers.len());
+                pace.spend(part as u64)?;
+                for _ in 0..part {
+                    numbers.push(next);
+                    next = Sum::sum(next, step);
+                }
+            }
+            tensor(&[length], numbers)?
+        });
+        Ok(smallvec![numbers])
+    }
+}
+
+/// A bound or a step. FP64 does not have all of INT64.
+#[derive(Clone, Copy, Debug)]
+enum Number {
+    Whole(i128),
+    Real(f64),
+}
+
+impl Number {
+    fn real(self) -> f64 {
+        match self {
+            Self::Whole(number) => number as f64,
+            Self::Real(number) => number,
+        }
+    }
+}
+
+/// A number that is a constant, and no free size.
+fn known(fact: &Fact) -> Option<Number> {
+    let constant = fact.constant.as_ref()?;
+    match fact.element_type {
+        ElementType::U64 => Some(Number::Whole((*elements::<u64>(constant).ok()?.first()?).into())),
+        other if other.is_integer() => Some(Number::Whole((*fact.integers()?.first()?).into())),
+        _ => Some(Number::Real(fact.number()?)),
+    }
+}
+
+/// How many numbers a range has.
+fn length(start: Number, limit: Number, step: Number) -> Result<usize, LongRange> {
+    if let (Number::Whole(start), Number::Whole(limit), Number::Whole(step)) = (start, limit, step)
+        && step != 0
+    {
+        let distance = if step > 0 { limit - start } else { start - limit };
+        let count = u128::try_from(distance)
+            .unwrap_or(0)
+            .div_ceil(step.unsigned_abs());
+        input_check::range_fits(0.0, count as f64, 1.0)?;
+        return Ok(count as usize);
+    }
+    let (start, limit, step) = (start.real(), limit.real(), step.real());
+    input_check::range_fits(start, limit, step)?;
+    // Saturates at 0.
+    Ok(((limit - start) / step).ceil() as usize)
+}
+
+fn scalar<T: Element + Copy>(value: &Tensor) -> Result<T> {
+    elements::<T>(value)?.first().copied().context("no number")
+}
+
+/// A sum that wraps around where there is no larger number.
+trait Sum: Copy {
+    fn sum(self, other: Self) -> Self;
+}
+
+macro_rules! sums {
+    ($($T:ty),* ; $($F:ty),*) => {
+        $(impl Sum for $T {
+            fn sum(self, other: Self) -> Self {
+                self.wrapping_add(other)
+            }
+        })*
+        $(impl Sum for $F {
+            fn sum(self, other: Self) -> Self {
+                self + other
+            }
+        })*
+    };
+}
+
+sums!(u8, u16, u32, u64, i8, i16, i32, i64; f16, f32, f64);
+
+/// `Trilu`: the upper or the lower triangle of matrices, with zeros elsewhere.
+pub fn trilu(node: &Node) -> Result<Box<dyn Compute>> {
+    Ok(kernel(Trilu {
+        upper: Attributes(node).int("upper", 1) != 0,
+    }))
+}
+
+#[derive(Debug)]
+struct Trilu {
+    upper: bool,
+}
+
+impl Kernel for Trilu {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
+        let input = inputs.first().context("no input")?;
+        ensure!(input.rank() >= 2, "a matrix of {} dimensions", input.rank());
+        if input.element_type == ElementType::String {
+            bail!(Unsupported::Anywhere("is not supported for BYTES".to_owned()));
+        }
+        Ok(vec![input.with(input.element_type)])
+    }
+
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
+        let diagonal = match inputs.get(1) {
+            Some(diagonal) => onnx_tensor::elements::scalar::<i64>(diagonal)?,
+            None => 0,
+        };
+        let made =
+            with_unit!(inputs[0].element_type(), U => triangles::<U>(&inputs[0], diagonal, self.upper));
+        Ok(smallvec![made?])
+    }
+}
+
+fn triangles<U: Unit>(input: &Tensor, diagonal: i64, upper: bool) -> Result<Tensor> {
+    let shape = input.shape();
+    let (rows, columns) = (shape[shape.len() - 2], shape[shape.len() - 1]);
+    let mut made = input.as_units::<U>()?.to_vec();
+    let mut pace = Pace::default();
+    for (index, line) in made.chunks_exact_mut(columns.max(1)).enumerate() {
+        pace.spend(columns as u64)?;
+        // The first column that the lower triangle does not have, or the first one that the upper triangle has.
+        let reach = diagonal.saturating_add((index % rows) as i64 + i64::from(!upper));
+        let reach = usize::try_from(reach.max(0)).map_or(columns, |reach| reach.min(columns));
+        match upper {
+            true => line[..reach].fill(U::default()),
+            false => line[reach..].fill(U::default()),
+        }
+    }
+    Tensor::from_units(input.element_type(), shape, made)
+}

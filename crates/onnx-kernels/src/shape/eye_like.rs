@@ -1,0 +1,126 @@
+//! `EyeLike`: a matrix of ones on a diagonal. tract makes it before its size is looked at.
+
+use std::sync::Arc;
+
+use onnx_tensor::prelude::*;
+
+use onnx_tensor::{
+    cancelling::Pace,
+    faults::{Refusal, Unsupported},
+    node::Node,
+    operator::Compute,
+};
+use onnx_tensor::{
+    elements::{of_type, tensor},
+    node::Attributes,
+    operator::{Fact, Kernel, kernel},
+};
+
+/// `EyeLike`.
+pub fn eye_like(node: &Node) -> Result<Box<dyn Compute>> {
+    let attributes = Attributes(node);
+    let element_type = match attributes.has("dtype") {
+        false => None,
+        true => {
+            let code = i32::try_from(attributes.int("dtype", 0))?;
+            let element_type = ElementType::from_code(code);
+            Some(element_type.ok_or_else(|| Refusal("gives a type that is not supported".to_owned()))?)
+        }
+    };
+    Ok(kernel(EyeLike {
+        element_type,
+        diagonal: attributes.int("k", 0),
+    }))
+}
+
+/// Ones on a diagonal.
+#[derive(Debug)]
+struct EyeLike {
+    /// That of the input, if it is not given.
+    element_type: Option<ElementType>,
+    /// Columns to the right of the first diagonal.
+    diagonal: i64,
+}
+
+impl Kernel for EyeLike {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
+        let [input] = inputs else {
+            bail!("expected 1 input, found {}", inputs.len());
+        };
+        ensure!(input.rank() == 2, "expected a matrix");
+        let element_type = self.element_type.unwrap_or(input.element_type);
+        if !element_type.is_number() && element_type != ElementType::Bool {
+            bail!(Unsupported::Anywhere("is supported for numbers only".to_owned()));
+        }
+        Ok(vec![input.with(element_type)])
+    }
+
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
+        let shape = inputs[0].shape();
+        let mut eye = vec![0u8; shape[0] * shape[1]];
+        let mut pace = Pace::default();
+        for (row, line) in eye.chunks_exact_mut(shape[1].max(1)).enumerate() {
+            pace.spend(shape[1] as u64)?;
+            let column = (row as i64).saturating_add(self.diagonal);
+            if let Some(place) = usize::try_from(column)
+                .ok()
+                .and_then(|column| line.get_mut(column))
+            {
+                *place = 1;
+            }
+        }
+        let element_type = self.element_type.unwrap_or(inputs[0].element_type());
+        Ok(smallvec![of_type(tensor(shape, eye)?, element_type)?])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    #[test]
+    fn ones_are_on_a_diagonal_of_any_type() {
+        let of = |element_type, diagonal, input: Tensor| {
+            let eye = EyeLike {
+                element_type,
+                diagonal,
+            };
+            eye.run(&[Arc::new(input)]).unwrap().remove(0)
+        };
+        let table = Tensor::matrix(&[[5i16, 5, 5], [5, 5, 5]]);
+        assert_eq!(
+            of(None, 0, table.clone()),
+            Tensor::matrix(&[[1i16, 0, 0], [0, 1, 0]])
+        );
+        assert_eq!(
+            of(None, 1, table.clone()),
+            Tensor::matrix(&[[0i16, 1, 0], [0, 0, 1]])
+        );
+        assert_eq!(
+            of(None, -1, table.clone()),
+            Tensor::matrix(&[[0i16, 0, 0], [1, 0, 0]])
+        );
+        assert_eq!(of(None, i64::MAX, table.clone()), Tensor::matrix(&[[0i16; 3]; 2]));
+        let truths = of(Some(ElementType::Bool), 2, table);
+        assert_eq!(
+            truths,
+            Tensor::matrix(&[[false, false, true], [false, false, false]])
+        );
+        assert_eq!(of(None, 0, Tensor::zero::<f32>(&[2, 0]).unwrap()).shape(), [2, 0]);
+    }
+
+    #[test]
+    fn only_matrices_of_numbers_have_a_diagonal() {
+        let eye = EyeLike {
+            element_type: None,
+            diagonal: 0,
+        };
+        let outputs = |tensor: Tensor| eye.outputs(&Fact::of_values(&[Arc::new(tensor)]));
+        assert!(outputs(Tensor::vector(&[1.0f32])).is_err());
+        let words = tensor(&[1, 1], vec![String::new()]).unwrap();
+        assert!(outputs(words).unwrap_err().is::<Unsupported>());
+        assert!(outputs(Tensor::matrix(&[[true]])).is_ok());
+    }
+}

@@ -1,0 +1,501 @@
+//! Elements repeated and chosen.
+
+use std::sync::Arc;
+
+use onnx_tensor::prelude::*;
+
+use crate::{
+    helpers::{empty, integers, known_integers, sizes},
+    shape::texts,
+};
+use onnx_tensor::shapes;
+use onnx_tensor::{
+    cancelling::Pace,
+    elements::elements,
+    faults::{Refusal, ensure_input},
+    node::Attributes,
+    node::Node,
+    operator::{Compute, Fact},
+};
+
+/// `Tile`.
+pub fn tile(_: &Node) -> Result<Box<dyn Compute>> {
+    Ok(Box::new(Tile))
+}
+
+/// `Expand`.
+pub fn expand(_: &Node) -> Result<Box<dyn Compute>> {
+    Ok(Box::new(Expand))
+}
+
+/// `Where`.
+pub fn condition(_: &Node) -> Result<Box<dyn Compute>> {
+    Ok(Box::new(Where))
+}
+
+/// `ConstantOfShape`.
+pub fn constant_of_shape(node: &Node) -> Result<Box<dyn Compute>> {
+    let value = Attributes(node).get("value").and_then(|value| value.t.clone());
+    Ok(Box::new(ConstantOfShape::of(value)?))
+}
+
+/// How far apart in a value are the elements that follow each other along the axes of a shape it is repeated to: 0 where they are the
+/// same one.
+fn steps(from: &[usize], shape: &[usize]) -> ShortVec<usize> {
+    let mut steps: ShortVec<usize> = smallvec![0; shape.len()];
+    let mut step = 1;
+    for (at, &size) in from.iter().rev().enumerate() {
+        if size != 1 {
+            steps[shape.len() - 1 - at] = step;
+        }
+        step *= size;
+    }
+    steps
+}
+
+/// Calls with the places of values' elements where each line of a shape begins, and the number of the line.
+fn lines<const N: usize>(
+    steps: &[ShortVec<usize>; N],
+    shape: &[usize],
+    mut line: impl FnMut([usize; N], usize) -> Result<()>,
+) -> Result<()> {
+    let outer = shape.len().saturating_sub(1);
+    let count: usize = shape[..outer].iter().product();
+    let mut place: ShortVec<usize> = smallvec![0; outer];
+    let mut at = [0; N];
+    for number in 0..count {
+        line(at, number)?;
+        for axis in (0..outer).rev() {
+            place[axis] += 1;
+            (0..N).for_each(|value| at[value] += steps[value][axis]);
+            if place[axis] < shape[axis] {
+                break;
+            }
+            (0..N).for_each(|value| at[value] -= steps[value][axis] * shape[axis]);
+            place[axis] = 0;
+        }
+    }
+    Ok(())
+}
+
+/// A value repeated to a shape.
+fn repeated(from: &Tensor, shape: &[usize]) -> Result<Tensor> {
+    let mut made = empty(from.element_type(), shape)?;
+    let size = from.element_type().size_of();
+    repeat(from.as_bytes()?, from.shape(), shape, size, made.as_bytes_mut()?)?;
+    Ok(made)
+}
+
+/// Repeats elements of `size` bytes, shaped `from`, until they fill `shape`.
+fn repeat(given: &[u8], from: &[usize], shape: &[usize], size: usize, made: &mut [u8]) -> Result<()> {
+    if made.is_empty() {
+        return Ok(());
+    }
+    let steps = steps(from, shape);
+    let width = shape.last().copied().unwrap_or(1);
+    let step = steps.last().copied().unwrap_or(0);
+    let mut pace = Pace::default();
+    lines(&[steps], shape, |[at], number| {
+        pace.spend(width as u64 / 4 + 1)?;
+        let to = &mut made[number * width * size..][..width * size];
+        match step {
+            0 => fill(to, &given[at * size..][..size]),
+            _ => to.copy_from_slice(&given[at * size..][..width * size]),
+        }
+        Ok(())
+    })
+}
+
+/// Fills bytes with one element.
+fn fill(to: &mut [u8], one: &[u8]) {
+    fn each<const SIZE: usize>(to: &mut [u8], one: &[u8]) {
+        if let Some(one) = one.first_chunk::<SIZE>() {
+            to.as_chunks_mut::<SIZE>().0.fill(*one);
+        }
+    }
+    match one.len() {
+        1 => each::<1>(to, one),
+        2 => each::<2>(to, one),
+        4 => each::<4>(to, one),
+        8 => each::<8>(to, one),
+        size => to
+            .chunks_exact_mut(size.max(1))
+            .for_each(|to| to.copy_from_slice(one)),
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Expand;
+
+impl Compute for Expand {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Option<Vec<Fact>>> {
+        let [input, wanted] = inputs else {
+            bail!("expected 2 inputs, found {}", inputs.len());
+        };
+        if let Some(wanted) = known_integers(wanted)? {
+            sizes(&wanted)?;
+        }
+        let Some(wanted) = wanted.dims() else {
+            return Ok(None);
+        };
+        let shape = shapes::broadcast(&[&input.shape, &wanted])?;
+        Ok(Some(vec![Fact::new(input.element_type, shape)]))
+    }
+
+    fn run(&self, inputs: &mut ShortVec<Arc<Tensor>>) -> Result<ShortVec<Arc<Tensor>>> {
+        texts::moved(inputs, |inputs| {
+            let wanted = sizes(&integers(&inputs[1])?)?;
+            let input = inputs.swap_remove(0);
+            let shape = shapes::broadcast(&[input.shape(), &wanted])?;
+            Ok(smallvec![match shape[..] == *input.shape() {
+                true => input,
+                false => Arc::new(repeated(&input, &shape)?),
+            }])
+        })
+    }
+}
+
+/// One number, repeated.
+#[derive(Debug)]
+pub(crate) struct ConstantOfShape(Arc<Tensor>);
+
+impl ConstantOfShape {
+    pub(crate) fn of(value: Option<Arc<Tensor>>) -> Result<Self> {
+        let Some(value) = value else {
+            return Ok(Self(Arc::new(Tensor::scalar(0.0f32))));
+        };
+        if value.len() != 1 {
+            bail!(Refusal(format!(
+                "has a value of {} elements, expected 1",
+                value.len()
+            )));
+        }
+        if value.element_type() == ElementType::String {
+            bail!(Refusal("has a string as its value, expected a number".to_owned()));
+        }
+        Ok(Self(Arc::new((*value).clone().into_shape(&[])?)))
+    }
+}
+
+impl Compute for ConstantOfShape {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Option<Vec<Fact>>> {
+        let [wanted] = inputs else {
+            bail!("expected 1 input, found {}", inputs.len());
+        };
+        if let Some(wanted) = known_integers(wanted)? {
+            sizes(&wanted)?;
+        }
+        let shape = wanted.dims();
+        Ok(shape.map(|shape| vec![Fact::new(self.0.element_type(), shape)]))
+    }
+
+    fn run(&self, inputs: &mut ShortVec<Arc<Tensor>>) -> Result<ShortVec<Arc<Tensor>>> {
+        let shape = sizes(&integers(&inputs[0])?)?;
+        Ok(smallvec![Arc::new(repeated(&self.0, &shape)?)])
+    }
+}
+
+/// `Tile`: a value, repeated along its axes.
+#[derive(Debug)]
+pub(crate) struct Tile;
+
+impl Compute for Tile {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Option<Vec<Fact>>> {
+        let [input, repeats] = inputs else {
+            bail!("expected 2 inputs, found {}", inputs.len());
+        };
+        let Some(repeats) = known_integers(repeats)? else {
+            return Ok(None);
+        };
+        ensure_input!(
+            repeats.len() == input.rank(),
+            "{} repetitions for {} dimensions",
+            repeats.len(),
+            input.rank()
+        );
+        let dims = input.shape.iter().zip(repeats).map(|(dim, count)| {
+            let is_counted = dim.to_i64().is_some_and(|dim| dim.checked_mul(count).is_none());
+            ensure_input!(
+                count >= 0 && !is_counted,
+                "{count} repetitions of a dimension of {dim}, expected at least 0 and a product that can be counted"
+            );
+            Ok(dim.clone() * count)
+        });
+        let shape = dims.collect::<Result<ShortVec<Dim>>>()?;
+        Ok(Some(vec![Fact::new(input.element_type, shape)]))
+    }
+
+    fn run(&self, inputs: &mut ShortVec<Arc<Tensor>>) -> Result<ShortVec<Arc<Tensor>>> {
+        texts::moved(inputs, |inputs| {
+            let repeats = sizes(&integers(&inputs[1])?)?;
+            let input = inputs.swap_remove(0);
+            match repeats.iter().all(|&count| count == 1) {
+                true => Ok(smallvec![input]),
+                false => Ok(smallvec![Arc::new(tiled(&input, &repeats)?)]),
+            }
+        })
+    }
+}
+
+/// A value, repeated along its axes: each repetition is an axis of its own, along which the value is broadcast.
+fn tiled(input: &Tensor, repeats: &[usize]) -> Result<Tensor> {
+    ensure!(repeats.len() == input.rank(), "a repetition for each dimension");
+    let (mut from, mut to): (ShortVec<usize>, ShortVec<usize>) = (smallvec![], smallvec![]);
+    let mut shape: ShortVec<usize> = smallvec![];
+    for (&dim, &count) in input.shape().iter().zip(repeats) {
+        let size = dim.checked_mul(count);
+        ensure_input!(size.is_some(), "{count} repetitions of a dimension of {dim}");
+        shape.push(size.unwrap_or(0));
+        if count != 1 {
+            from.push(1);
+            to.push(count);
+        }
+        // Axes that are not repeated are one with what is before them.
+        match (from.last_mut(), to.last_mut()) {
+            (Some(from), Some(to)) if from == to => {
+                *from *= dim;
+                *to *= dim;
+            }
+            _ if dim != 1 => {
+                from.push(dim);
+                to.push(dim);
+            }
+            _ => {}
+        }
+    }
+    let mut made = empty(input.element_type(), &shape)?;
+    repeat(
+        input.as_bytes()?,
+        &from,
+        &to,
+        made.element_type().size_of(),
+        made.as_bytes_mut()?,
+    )?;
+    Ok(made)
+}
+
+#[derive(Debug)]
+pub(crate) struct Where;
+
+impl Compute for Where {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Option<Vec<Fact>>> {
+        let [condition, yes, no] = inputs else {
+            bail!("expected 3 inputs, found {}", inputs.len());
+        };
+        ensure_input!(
+            condition.element_type == ElementType::Bool && yes.element_type == no.element_type,
+            "the inputs have the types {:?}, {:?} and {:?}, expected BOOL and twice the same",
+            condition.element_type,
+            yes.element_type,
+            no.element_type
+        );
+        let shape = shapes::broadcast(&[&condition.shape, &yes.shape, &no.shape])?;
+        Ok(Some(vec![Fact::new(yes.element_type, shape)]))
+    }
+
+    fn run(&self, inputs: &mut ShortVec<Arc<Tensor>>) -> Result<ShortVec<Arc<Tensor>>> {
+        texts::moved(inputs, |inputs| {
+            let [condition, yes, no] = &**inputs else {
+                bail!("expected 3 inputs, found {}", inputs.len());
+            };
+            Ok(smallvec![Arc::new(chosen(condition, yes, no)?)])
+        })
+    }
+}
+
+/// Elements of the one value where a condition holds, and of the other where it does not.
+fn chosen(condition: &Tensor, yes: &Tensor, no: &Tensor) -> Result<Tensor> {
+    let element_type = yes.element_type();
+    let shape = shapes::broadcast(&[condition.shape(), yes.shape(), no.shape()])?;
+    let mut made = empty(element_type, &shape)?;
+    if made.len() == 0 {
+        return Ok(made);
+    }
+    let size = element_type.size_of();
+    let all = [condition, yes, no].map(|value| steps(value.shape(), &shape));
+    let last = all.each_ref().map(|steps| steps.last().copied().unwrap_or(0));
+    let width = shape.last().copied().unwrap_or(1);
+    let conditions = elements::<bool>(condition)?;
+    let (yes, no, mut pace) = (yes.as_bytes()?, no.as_bytes()?, Pace::default());
+    let made_bytes = made.as_bytes_mut()?;
+    lines(&all, &shape, |[at, at_yes, at_no], number| {
+        pace.spend(width as u64 + 1)?;
+        let to = &mut made_bytes[number * width * size..][..width * size];
+        macro_rules! chosen {
+            ($size:literal) => {{
+                let (yes, no) = (yes.as_chunks::<$size>().0, no.as_chunks::<$size>().0);
+                for (place, to) in to.as_chunks_mut::<$size>().0.iter_mut().enumerate() {
+                    *to = match conditions[at + place * last[0]] {
+                        true => yes[at_yes + place * last[1]],
+                        false => no[at_no + place * last[2]],
+                    };
+                }
+            }};
+        }
+        match size {
+            1 => chosen!(1),
+            2 => chosen!(2),
+            4 => chosen!(4),
+            8 => chosen!(8),
+            _ => {
+                for (place, to) in to.chunks_exact_mut(size).enumerate() {
+                    let from = match conditions[at + place * last[0]] {
+                        true => &yes[(at_yes + place * last[1]) * size..],
+                        false => &no[(at_no + place * last[2]) * size..],
+                    };
+                    to.copy_from_slice(&from[..size]);
+                }
+            }
+        }
+        Ok(())
+    })?;
+    Ok(made)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+    use crate::shape::texts::tests::{run, texts};
+    use onnx_tensor::faults::BadInput;
+
+    fn one(compute: &dyn Compute, inputs: &[Tensor]) -> Tensor {
+        run(compute, inputs).unwrap().remove(0)
+    }
+
+    fn is_refused(compute: &dyn Compute, inputs: &[Tensor]) -> bool {
+        run(compute, inputs).unwrap_err().is::<BadInput>()
+    }
+
+    #[test]
+    fn values_are_expanded_both_ways() {
+        let column = Tensor::matrix(&[[1i16], [2]]);
+        let expanded = one(&Expand, &[column.clone(), Tensor::vector(&[3i64, 1, 2])]);
+        let expected = crate::made_nodes::cube(&[[[1i16, 1], [2, 2]], [[1, 1], [2, 2]], [[1, 1], [2, 2]]]);
+        assert_eq!(expanded, expected);
+        // A size of 1 leaves the value's own.
+        assert_eq!(one(&Expand, &[column.clone(), Tensor::vector(&[1i64])]), column);
+        assert_eq!(
+            one(&Expand, &[column.clone(), Tensor::vector(&[2i64, 0])]).shape(),
+            [2, 0]
+        );
+        let row = texts(&[2], &["x", ""]);
+        let expanded = one(&Expand, &[row, Tensor::vector(&[2i64, 2])]);
+        assert_eq!(expanded, texts(&[2, 2], &["x", "", "x", ""]));
+        for wanted in [&[3i64, 2][..], &[-1, 1]] {
+            assert!(
+                is_refused(&Expand, &[column.clone(), Tensor::vector(wanted)]),
+                "{wanted:?}"
+            );
+        }
+        assert!(is_refused(&Expand, &[column, Tensor::vector(&[1.0f32])]));
+    }
+
+    #[test]
+    fn values_are_tiled_along_all_axes() {
+        let value = Tensor::matrix(&[[1u8, 2], [3, 4]]);
+        for (repeats, expected) in [
+            ([1i64, 2], Tensor::matrix(&[[1u8, 2, 1, 2], [3, 4, 3, 4]])),
+            ([2, 1], Tensor::matrix(&[[1u8, 2], [3, 4], [1, 2], [3, 4]])),
+            (
+                [2, 2],
+                Tensor::matrix(&[[1u8, 2, 1, 2], [3, 4, 3, 4], [1, 2, 1, 2], [3, 4, 3, 4]]),
+            ),
+            ([1, 1], value.clone()),
+        ] {
+            assert_eq!(
+                one(&Tile, &[value.clone(), Tensor::vector(&repeats)]),
+                expected,
+                "{repeats:?}"
+            );
+        }
+        let words = texts(&[1, 2], &["a", "b"]);
+        let tiled = one(&Tile, &[words.clone(), Tensor::vector(&[2i64, 2])]);
+        assert_eq!(tiled, texts(&[2, 4], &["a", "b", "a", "b", "a", "b", "a", "b"]));
+        assert_eq!(one(&Tile, &[words, Tensor::vector(&[0i64, 3])]).shape(), [0, 6]);
+        assert_eq!(
+            one(&Tile, &[Tensor::scalar(3i64), Tensor::vector::<i64>(&[])]),
+            Tensor::scalar(3i64)
+        );
+        for repeats in [&[2i64][..], &[1, -1], &[1, i64::MAX]] {
+            assert!(
+                is_refused(&Tile, &[value.clone(), Tensor::vector(repeats)]),
+                "{repeats:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn elements_are_chosen_by_conditions() {
+        let condition = Tensor::matrix(&[[true], [false]]);
+        let (row, table) = (
+            Tensor::vector(&[1.0f64, 2.0]),
+            Tensor::matrix(&[[3.0f64, 4.0], [5.0, 6.0]]),
+        );
+        let found = one(&Where, &[condition.clone(), row.clone(), table]);
+        assert_eq!(found, Tensor::matrix(&[[1.0f64, 2.0], [5.0, 6.0]]));
+        let (row_of_texts, other) = (texts(&[2], &["x", "y"]), texts(&[], &["z"]));
+        let found = one(&Where, &[condition.clone(), row_of_texts, other]);
+        assert_eq!(found, texts(&[2, 2], &["x", "y", "z", "z"]));
+        let halves = [f16::from_f32(1.0), f16::from_f32(-1.0)].map(Tensor::scalar);
+        let found = one(
+            &Where,
+            &[Tensor::scalar(true), halves[0].clone(), halves[1].clone()],
+        );
+        assert_eq!(found, halves[0]);
+        let nothing = Tensor::vector::<f64>(&[]);
+        assert_eq!(
+            one(&Where, &[Tensor::scalar(true), nothing.clone(), nothing]).len(),
+            0
+        );
+        for inputs in [
+            [
+                condition.clone(),
+                row.clone(),
+                Tensor::vector(&[1.0f64, 2.0, 3.0]),
+            ],
+            [condition, row.clone(), Tensor::vector(&[1i64])],
+            [row.clone(), row.clone(), row],
+        ] {
+            assert!(is_refused(&Where, &inputs));
+        }
+    }
+
+    #[test]
+    fn constants_are_repeated() {
+        let truth = ConstantOfShape::of(Some(Arc::new(Tensor::vector(&[true])))).unwrap();
+        assert_eq!(
+            one(&truth, &[Tensor::vector(&[2i64])]),
+            Tensor::vector(&[true, true])
+        );
+        assert!(ConstantOfShape::of(Some(Arc::new(texts(&[1], &["a"])))).is_err());
+        let zero = ConstantOfShape::of(None).unwrap();
+        assert_eq!(one(&zero, &[Tensor::vector::<i64>(&[])]), Tensor::scalar(0.0f32));
+        assert_eq!(one(&zero, &[Tensor::vector(&[0i64, 3])]).shape(), [0, 3]);
+        assert!(is_refused(&zero, &[Tensor::vector(&[-2i64])]));
+        assert!(ConstantOfShape::of(Some(Arc::new(Tensor::vector(&[1i64, 2])))).is_err());
+    }
+
+    /// A text of a megabyte, 8192 times.
+    #[test]
+    fn long_texts_are_not_repeated_without_end() {
+        let long = texts(&[1], &[&"x".repeat(1 << 20)]);
+        let others = texts(&[8192], &vec!["y"; 8192]);
+        let many = |is_long: bool| Tensor::vector(&vec![is_long; 8192]);
+        for (op, inputs) in [
+            (
+                &Expand as &dyn Compute,
+                vec![long.clone(), Tensor::vector(&[8192i64])],
+            ),
+            (&Tile, vec![long.clone(), Tensor::vector(&[8192i64])]),
+            (&Where, vec![many(true), long.clone(), others.clone()]),
+        ] {
+            let error = run(op, &inputs).unwrap_err();
+            let text = error.downcast_ref::<BadInput>().unwrap().to_string();
+            assert!(text.starts_with("the texts together take 859"), "{text}");
+        }
+        // One that is not chosen is not counted.
+        assert_eq!(one(&Where, &[many(false), long, others.clone()]), others);
+    }
+}

@@ -1,0 +1,331 @@
+//! The same elements at other places.
+
+use std::sync::Arc;
+
+use onnx_tensor::prelude::*;
+
+use crate::shape::moved_axis::transpose;
+use crate::{
+    helpers::{empty, integers},
+    shape::texts,
+};
+use onnx_tensor::{
+    axis::axis,
+    cancelling::Pace,
+    faults::ensure_input,
+    input_check::within,
+    node::Attributes,
+    node::Node,
+    operator::{Compute, Fact},
+};
+
+/// `Gather`.
+pub fn gather(node: &Node) -> Result<Box<dyn Compute>> {
+    Ok(Box::new(Gather(Attributes(node).int("axis", 0))))
+}
+
+/// `Transpose`.
+pub fn transpose_of(node: &Node) -> Result<Box<dyn Compute>> {
+    Ok(Box::new(Transpose(Attributes(node).ints("perm").to_vec())))
+}
+
+/// `Transpose`, to an order of the axes; the reverse one if none is given.
+#[derive(Debug)]
+pub(crate) struct Transpose(pub(crate) Vec<i64>);
+
+impl Transpose {
+    fn order(&self, rank: usize) -> Result<ShortVec<usize>> {
+        let order: ShortVec<usize> = match self.0.is_empty() {
+            true => (0..rank).rev().collect(),
+            false => self.0.iter().map(|&axis| axis as usize).collect(),
+        };
+        ensure_input!(
+            order.len() == rank && order.iter().all(|&axis| axis < rank),
+            "an order of {} axes for {rank} dimensions",
+            order.len()
+        );
+        Ok(order)
+    }
+}
+
+impl Compute for Transpose {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Option<Vec<Fact>>> {
+        let input = inputs.first().context("expected an input")?;
+        let order = self.order(input.rank())?;
+        let shape = order.iter().map(|&axis| input.shape[axis].clone());
+        Ok(Some(vec![Fact::new(input.element_type, shape)]))
+    }
+
+    fn run(&self, inputs: &mut ShortVec<Arc<Tensor>>) -> Result<ShortVec<Arc<Tensor>>> {
+        texts::moved(inputs, |inputs| {
+            let input = &inputs[0];
+            let order = self.order(input.rank())?;
+            Ok(smallvec![Arc::new(reordered(input, input.shape(), &order)?)])
+        })
+    }
+}
+
+/// The elements of a value, as if it had this shape, with its axes in another order, which names each once.
+pub(crate) fn reordered(input: &Tensor, shape: &[usize], order: &[usize]) -> Result<Tensor> {
+    let wanted: ShortVec<usize> = order.iter().map(|&axis| shape[axis]).collect();
+    let mut made = empty(input.element_type(), &wanted)?;
+    if made.len() == 0 {
+        return Ok(made);
+    }
+    // Axes that stay together are one.
+    let mut groups: ShortVec<(usize, usize)> = smallvec![];
+    for &axis in order {
+        match groups.last_mut() {
+            Some((first, count)) if *first + *count == axis => *count += 1,
+            _ => groups.push((axis, 1)),
+        }
+    }
+    let size = input.element_type().size_of();
+    let mut strides: ShortVec<usize> = smallvec![1; shape.len()];
+    for axis in (0..shape.len().saturating_sub(1)).rev() {
+        strides[axis] = strides[axis + 1] * shape[axis + 1];
+    }
+    let mut axes: ShortVec<Axis> = groups
+        .iter()
+        .map(|&(first, count)| Axis {
+            count: product(&shape[first..first + count]),
+            step: strides[first + count - 1] * size,
+        })
+        .filter(|axis| axis.count > 1)
+        .collect();
+    // What stays at the end is moved as one.
+    let bytes = match axes.last() {
+        Some(last) if last.step == size => {
+            let bytes = last.count * size;
+            axes.pop();
+            bytes
+        }
+        _ => size,
+    };
+    moved(input.as_bytes()?, made.as_bytes_mut()?, &axes, bytes)?;
+    Ok(made)
+}
+
+fn product(dims: &[usize]) -> usize {
+    dims.iter().product()
+}
+
+/// An axis of a result, and how far apart in bytes the elements along it are where they come from.
+#[derive(Clone, Copy, Debug)]
+struct Axis {
+    count: usize,
+    step: usize,
+}
+
+/// Writes blocks of `bytes`, the outermost axis first.
+fn moved(from: &[u8], to: &mut [u8], axes: &[Axis], bytes: usize) -> Result<()> {
+    let (outer, inner) = match axes {
+        // A plain matrix, turned.
+        [outer @ .., columns, rows]
+            if columns.step == bytes
+                && rows.step == columns.count * bytes
+                && matches!(bytes, 1 | 2 | 4 | 8 | 16) =>
+        {
+            (outer, &axes[axes.len() - 2..])
+        }
+        [outer @ .., _] => (outer, &axes[axes.len() - 1..]),
+        [] => (&[][..], &[][..]),
+    };
+    let inner_bytes = inner.iter().map(|axis| axis.count).product::<usize>() * bytes;
+    let mut pace = Pace::default();
+    let mut place: ShortVec<usize> = smallvec![0; outer.len()];
+    for to in to.chunks_exact_mut(inner_bytes.max(1)) {
+        pace.spend(inner_bytes as u64 / 8 + 1)?;
+        let first: usize = place.iter().zip(outer).map(|(at, axis)| at * axis.step).sum();
+        let from = &from[first..];
+        match inner {
+            [columns, rows] => {
+                let (rows, columns) = (rows.count, columns.count);
+                let from = &from[..rows * columns * bytes];
+                match bytes {
+                    1 => transpose::<1>(from, to, rows, columns),
+                    2 => transpose::<2>(from, to, rows, columns),
+                    4 => transpose::<4>(from, to, rows, columns),
+                    8 => transpose::<8>(from, to, rows, columns),
+                    _ => transpose::<16>(from, to, rows, columns),
+                }
+            }
+            [axis] => line(from, to, axis.step, bytes),
+            _ => to.copy_from_slice(&from[..to.len()]),
+        }
+        for (at, axis) in place.iter_mut().zip(outer).rev() {
+            *at += 1;
+            if *at < axis.count {
+                break;
+            }
+            *at = 0;
+        }
+    }
+    Ok(())
+}
+
+/// Copies blocks that stand `step` bytes apart.
+fn line(from: &[u8], to: &mut [u8], step: usize, bytes: usize) {
+    fn each<const BYTES: usize>(from: &[u8], to: &mut [u8], step: usize) {
+        for (at, to) in to.as_chunks_mut::<BYTES>().0.iter_mut().enumerate() {
+            if let Some(block) = from.get(at * step..).and_then(|from| from.first_chunk::<BYTES>()) {
+                *to = *block;
+            }
+        }
+    }
+    match bytes {
+        1 => each::<1>(from, to, step),
+        2 => each::<2>(from, to, step),
+        4 => each::<4>(from, to, step),
+        8 => each::<8>(from, to, step),
+        bytes => {
+            for (at, to) in to.chunks_exact_mut(bytes).enumerate() {
+                to.copy_from_slice(&from[at * step..][..bytes]);
+            }
+        }
+    }
+}
+
+/// `Gather`: places of an axis, in any order.
+#[derive(Debug)]
+pub(crate) struct Gather(pub(crate) i64);
+
+/// The shape of what is taken along an axis.
+fn gathered<D: Clone>(data: &[D], axis: usize, indices: &[D]) -> ShortVec<D> {
+    let parts = [&data[..axis], indices, &data[axis + 1..]];
+    parts.into_iter().flatten().cloned().collect()
+}
+
+impl Compute for Gather {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Option<Vec<Fact>>> {
+        let [from, indices] = inputs else {
+            bail!("expected 2 inputs, found {}", inputs.len());
+        };
+        let axis = axis(self.0, from.rank())?;
+        let shape = gathered(&from.shape, axis, &indices.shape);
+        Ok(Some(vec![Fact::new(from.element_type, shape)]))
+    }
+
+    fn run(&self, inputs: &mut ShortVec<Arc<Tensor>>) -> Result<ShortVec<Arc<Tensor>>> {
+        texts::moved(inputs, |inputs| {
+            let [from, places] = &**inputs else {
+                bail!("expected 2 inputs, found {}", inputs.len());
+            };
+            let axis = axis(self.0, from.rank())?;
+            let shape = from.shape();
+            let size = shape[axis];
+            let mut made = empty(from.element_type(), &gathered(shape, axis, places.shape()))?;
+            let mut offsets = integers(places)?;
+            for offset in &mut offsets {
+                *offset = within(*offset, size)?;
+            }
+            let inner = product(&shape[axis + 1..]) * from.element_type().size_of();
+            if made.len() == 0 {
+                return Ok(smallvec![Arc::new(made)]);
+            }
+            let mut pace = Pace::default();
+            let blocks = from.as_bytes()?.chunks_exact(size * inner);
+            for (from, to) in blocks.zip(made.as_bytes_mut()?.chunks_exact_mut(offsets.len() * inner)) {
+                pace.spend(to.len() as u64 / 8 + 1)?;
+                taken(from, &offsets, inner, to);
+            }
+            Ok(smallvec![Arc::new(made)])
+        })
+    }
+}
+
+/// Copies the blocks of `bytes` at these places.
+fn taken(from: &[u8], places: &[i64], bytes: usize, to: &mut [u8]) {
+    fn each<const BYTES: usize>(from: &[u8], places: &[i64], to: &mut [u8]) {
+        let from = from.as_chunks::<BYTES>().0;
+        for (&place, to) in places.iter().zip(to.as_chunks_mut::<BYTES>().0) {
+            *to = from[place as usize];
+        }
+    }
+    match bytes {
+        1 => each::<1>(from, places, to),
+        2 => each::<2>(from, places, to),
+        4 => each::<4>(from, places, to),
+        8 => each::<8>(from, places, to),
+        bytes => {
+            for (&place, to) in places.iter().zip(to.chunks_exact_mut(bytes)) {
+                to.copy_from_slice(&from[place as usize * bytes..][..bytes]);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+    use crate::shape::texts::tests::{run, texts};
+    use onnx_tensor::faults::{BadInput, Refusal};
+
+    fn one(compute: &dyn Compute, inputs: &[Tensor]) -> Tensor {
+        run(compute, inputs).unwrap().remove(0)
+    }
+
+    #[test]
+    fn axes_are_put_in_any_order() {
+        let value = crate::made_nodes::cube(&[[[1u16, 2, 3], [4, 5, 6]]]);
+        let turned = one(&Transpose(vec![]), std::slice::from_ref(&value));
+        assert_eq!(
+            turned,
+            crate::made_nodes::cube(&[[[1u16], [4]], [[2], [5]], [[3], [6]]])
+        );
+        let moved = one(&Transpose(vec![1, 0, 2]), std::slice::from_ref(&value));
+        assert_eq!(moved, crate::made_nodes::cube(&[[[1u16, 2, 3]], [[4, 5, 6]]]));
+        let words = one(&Transpose(vec![1, 0]), &[texts(&[2, 2], &["a", "b", "c", "d"])]);
+        assert_eq!(words, texts(&[2, 2], &["a", "c", "b", "d"]));
+        assert_eq!(
+            one(&Transpose(vec![]), &[Tensor::scalar(true)]),
+            Tensor::scalar(true)
+        );
+        let nothing = Tensor::zero::<f16>(&[0, 3]).unwrap();
+        assert_eq!(one(&Transpose(vec![]), &[nothing]).shape(), [3, 0]);
+        let error = run(&Transpose(vec![1, 0]), &[value]).unwrap_err();
+        assert!(error.is::<BadInput>(), "{error}");
+    }
+
+    #[test]
+    fn places_of_an_axis_are_taken() {
+        let table = Tensor::matrix(&[[1.0f64, 2.0, 3.0], [4.0, 5.0, 6.0]]);
+        let found = one(&Gather(0), &[table.clone(), Tensor::scalar(-1i64)]);
+        assert_eq!(found, Tensor::vector(&[4.0f64, 5.0, 6.0]));
+        let found = one(
+            &Gather(-1),
+            &[table.clone(), Tensor::matrix(&[[2i32, 0], [-3, 1]])],
+        );
+        let expected = crate::made_nodes::cube(&[[[3.0f64, 1.0], [1.0, 2.0]], [[6.0, 4.0], [4.0, 5.0]]]);
+        assert_eq!(found, expected);
+        let words = texts(&[2, 2], &["a", "b", "c", "d"]);
+        let found = one(&Gather(1), &[words, Tensor::vector(&[1i64])]);
+        assert_eq!(found, texts(&[2, 1], &["b", "d"]));
+        let truths = one(
+            &Gather(0),
+            &[Tensor::vector(&[true, false]), Tensor::vector(&[1i64, 0, 0])],
+        );
+        assert_eq!(truths, Tensor::vector(&[false, true, true]));
+        let found = one(&Gather(0), &[table.clone(), Tensor::vector::<i64>(&[])]);
+        assert_eq!(found.shape(), [0, 3]);
+        for index in [2i64, -3] {
+            let error = run(&Gather(0), &[table.clone(), Tensor::vector(&[index])]).unwrap_err();
+            assert!(error.is::<BadInput>(), "{error}");
+        }
+        let nothing = Tensor::zero::<f32>(&[0, 3]).unwrap();
+        assert!(run(&Gather(0), &[nothing, Tensor::scalar(0i64)]).is_err());
+        assert!(
+            run(&Gather(2), &[table, Tensor::scalar(0i64)])
+                .unwrap_err()
+                .is::<Refusal>()
+        );
+        let long = texts(&[1], &[&"x".repeat(1 << 20)]);
+        assert!(
+            run(&Gather(0), &[long, Tensor::vector(&vec![0i64; 8192])])
+                .unwrap_err()
+                .is::<BadInput>()
+        );
+    }
+}

@@ -1,0 +1,425 @@
+//! `Pad`: negative pads cut, and all modes are known. tract panics at the former and knows no wrapping.
+
+use std::sync::Arc;
+
+use onnx_tensor::prelude::*;
+
+use onnx_tensor::{
+    axis,
+    node::Attributes,
+    operator::{Fact, Kernel, kernel},
+};
+use onnx_tensor::{
+    cancelling::Pace,
+    faults::{BadInput, Limit, Unsupported},
+    node::Node,
+    operator::Compute,
+    size,
+};
+
+/// `Pad` of any operator set.
+pub fn pad(node: &Node) -> Result<Box<dyn Compute>> {
+    let attributes = Attributes(node);
+    let mode = match attributes.text("mode", "constant") {
+        "constant" => Mode::Constant,
+        "reflect" => Mode::Reflect,
+        "edge" => Mode::Edge,
+        "wrap" => Mode::Wrap,
+        other => bail!(Unsupported::Anywhere(format!(
+            "the mode '{other}' is not supported"
+        ))),
+    };
+    let is_old = node.opset < 11;
+    let fixed = ["pads", "paddings"]
+        .iter()
+        .find(|name| is_old && attributes.has(name));
+    Ok(kernel(Pad {
+        mode,
+        fixed: fixed.map(|name| (attributes.ints(name).to_vec(), attributes.float("value", 0.0))),
+        pads: attributes.position(1),
+        value: attributes.position(2),
+        axes: attributes.position(3),
+    }))
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    Constant,
+    Reflect,
+    Edge,
+    Wrap,
+}
+
+#[derive(Debug)]
+struct Pad {
+    mode: Mode,
+    /// Pads and the value, where they are attributes.
+    fixed: Option<(Vec<i64>, f32)>,
+    pads: Option<usize>,
+    value: Option<usize>,
+    axes: Option<usize>,
+}
+
+impl Pad {
+    /// The padding before and after each axis.
+    fn pads(&self, rank: usize, inputs: &[Fact]) -> Result<Vec<[i64; 2]>> {
+        let known = |place: Option<usize>, what: &str| -> Result<Option<Vec<i64>>> {
+            let Some(fact) = place.and_then(|place| inputs.get(place)) else {
+                return Ok(None);
+            };
+            match fact.integers() {
+                Some(values) => Ok(Some(values)),
+                None => bail!(Limit(format!(
+                    "{what} that are computed are not supported for free sizes"
+                ))),
+            }
+        };
+        let given = match &self.fixed {
+            Some((pads, _)) => pads.clone(),
+            None => known(self.pads, "pads")?.context("no pads")?,
+        };
+        let axes = known(self.axes, "axes")?.unwrap_or_else(|| (0..rank as i64).collect());
+        ensure!(
+            given.len() == 2 * axes.len(),
+            "{} pads for {} axes",
+            given.len(),
+            axes.len()
+        );
+        let mut pads = vec![[0, 0]; rank];
+        for (index, &axis) in axes.iter().enumerate() {
+            pads[axis::axis(axis, rank)?] = [given[index], given[axes.len() + index]];
+        }
+        Ok(pads)
+    }
+}
+
+/// Places beside an input that are filled with its own values, of all dimensions together.
+const MAX_PLACES: u64 = 1 << 24;
+
+/// Appends a value so many times, by whole blocks.
+fn fill_up<T: Clone>(made: &mut Vec<T>, value: &T, count: usize, pace: &mut Pace) -> Result<()> {
+    let block = vec![value.clone(); count.min(4096)];
+    let mut left = count;
+    while left > 0 {
+        let part = left.min(block.len());
+        made.extend_from_slice(&block[..part]);
+        pace.spend(part as u64)?;
+        left -= part;
+    }
+    Ok(())
+}
+
+/// The places of an axis that negative pads do not cut off; none if its end is not above its start.
+fn kept(size: usize, [before, after]: [i64; 2]) -> std::ops::Range<i64> {
+    before.min(0).saturating_neg()..(size as i64).saturating_add(after.min(0))
+}
+
+/// The parts of an axis of the result.
+fn pieces(mode: Mode, size: usize, [before, after]: [i64; 2]) -> Result<Vec<Piece>> {
+    let length = size as i64;
+    // Places that are cut off at one end are not repeated at the other.
+    let kept = kept(size, [before, after]);
+    let end = length.checked_add(after).context("a pad is too large")?;
+    let mut pieces = Vec::new();
+    let beside = |places: std::ops::Range<i64>| match mode {
+        Mode::Constant => Piece::Value(places.end.abs_diff(places.start) as usize),
+        _ => Piece::Beside {
+            mode,
+            kept: kept.clone(),
+            places,
+        },
+    };
+    let start = before.checked_neg().context("a pad is too large")?;
+    if start < end.min(0) {
+        pieces.push(beside(start..end.min(0)));
+    }
+    let copied = start.max(0)..end.min(length);
+    if copied.start < copied.end {
+        pieces.push(Piece::Places(copied.start as usize..copied.end as usize));
+    }
+    if start.max(length) < end {
+        pieces.push(beside(start.max(length)..end));
+    }
+    Ok(pieces)
+}
+
+impl Mode {
+    /// Which of the places that are kept one beside them repeats.
+    fn inside(self, at: i64, kept: &std::ops::Range<i64>) -> usize {
+        let (at, length) = (at - kept.start, kept.end - kept.start);
+        let place = match self {
+            Self::Constant => at,
+            Self::Edge => at.clamp(0, length - 1),
+            Self::Wrap => at.rem_euclid(length),
+            Self::Reflect if length == 1 => 0,
+            Self::Reflect => {
+                let around = at.rem_euclid(2 * (length - 1));
+                around.min(2 * (length - 1) - around)
+            }
+        };
+        (kept.start + place) as usize
+    }
+}
+
+impl Kernel for Pad {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
+        let input = inputs.first().context("no input")?;
+        let pads = self.pads(input.rank(), inputs)?;
+        let mut output = input.with(input.element_type);
+        for (dim, [before, after]) in output.shape.iter_mut().zip(pads) {
+            let added = before.checked_add(after).context("a pad is too large")?;
+            *dim = dim.clone() + added;
+            if let Some(size) = dim.to_i64() {
+                ensure!(size >= 0, "pads cut more than there is");
+            }
+        }
+        Ok(vec![output])
+    }
+
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
+        let facts = Fact::of_values(inputs);
+        let input = &inputs[0];
+        let pads = self.pads(input.rank(), &facts)?;
+        let mut shape = Vec::with_capacity(pads.len());
+        let mut listed = 0u64;
+        for (&size, pads) in input.shape().iter().zip(&pads) {
+            let size_after = (size as i64)
+                .checked_add(pads[0])
+                .and_then(|sum| sum.checked_add(pads[1]));
+            let Some(size_after) = size_after.and_then(|size| usize::try_from(size).ok()) else {
+                bail!(BadInput(format!("pads {pads:?} of a dimension of {size}")));
+            };
+            if self.mode != Mode::Constant {
+                if kept(size, *pads).is_empty() && size_after != 0 {
+                    bail!(BadInput(
+                        "an empty dimension is padded with its own values".to_owned()
+                    ));
+                }
+                let beside = pads.iter().map(|&pad| pad.max(0).unsigned_abs());
+                listed = beside.fold(listed, u64::saturating_add);
+                if listed > MAX_PLACES {
+                    bail!(BadInput(format!(
+                        "pads {pads:?} of a dimension of {size}: all pads together may have {MAX_PLACES} places"
+                    )));
+                }
+            }
+            shape.push(size_after);
+        }
+        // Nothing is made, however many places its other dimensions have.
+        if shape.contains(&0) {
+            return Ok(smallvec![Tensor::zero_of(input.element_type(), &shape)?]);
+        }
+        onnx_tensor::size::admit_shape(input.element_type(), &shape)?;
+        let axes = input.shape().iter().zip(pads);
+        let axes = axes.map(|(&size, pads)| pieces(self.mode, size, pads));
+        let axes: Vec<_> = axes.collect::<Result<_>>()?;
+        let value = match (&self.fixed, self.value.and_then(|place| inputs.get(place))) {
+            (Some((_, value)), _) => Tensor::scalar(*value)
+                .cast_to_type(input.element_type())?
+                .into_owned(),
+            (None, Some(value)) => (**value).clone(),
+            (None, None) => Tensor::zero_of(input.element_type(), &[])?,
+        };
+        let padded = with_unit!(input.element_type(), U => padded::<U>(input, &value, &axes));
+        Ok(smallvec![padded?])
+    }
+}
+
+fn padded<U: Unit>(input: &Tensor, value: &Tensor, axes: &[Vec<Piece>]) -> Result<Tensor> {
+    let values = input.as_units::<U>()?;
+    let value = value.as_units::<U>()?.first().context("no value")?;
+    let sizes = axes.iter().map(|pieces| pieces.iter().map(Piece::len).sum());
+    let shape: Vec<usize> = sizes.collect();
+    let mut pace = Pace::default();
+    if U::HAS_CONTENTS {
+        // The same with how long each is.
+        let sizes: Vec<u64> = values.iter().map(|value| value.contents() as u64).collect();
+        let mut lengths = vec![];
+        let value = value.contents() as u64;
+        fill(input.shape(), &sizes, &value, axes, &mut lengths, &mut pace)?;
+        let lengths = lengths.iter().map(|length| length + size::TEXT);
+        size::admit_texts(lengths.fold(0, u64::saturating_add))?;
+    }
+    let mut made: Vec<U> = Vec::with_capacity(shape.iter().product());
+    fill(input.shape(), values, value, axes, &mut made, &mut pace)?;
+    Tensor::from_units(input.element_type(), &shape, made)
+}
+
+/// A part of an axis of the result.
+enum Piece {
+    /// So many times the value.
+    Value(usize),
+    /// These places of the input.
+    Places(std::ops::Range<usize>),
+    /// Places before or behind the input, filled with its own values, of which these are kept.
+    Beside {
+        mode: Mode,
+        kept: std::ops::Range<i64>,
+        places: std::ops::Range<i64>,
+    },
+}
+
+impl Piece {
+    fn len(&self) -> usize {
+        match self {
+            Self::Value(count) => *count,
+            Self::Places(places) => places.len(),
+            Self::Beside { places, .. } => places.end.abs_diff(places.start) as usize,
+        }
+    }
+}
+
+/// Writes the elements of the first axis, each by its own axes.
+fn fill<T: Element>(
+    shape: &[usize],
+    values: &[T],
+    value: &T,
+    axes: &[Vec<Piece>],
+    made: &mut Vec<T>,
+    pace: &mut Pace,
+) -> Result<()> {
+    let (Some((first, rest)), Some((_, inner))) = (axes.split_first(), shape.split_first()) else {
+        made.extend(values.first().cloned());
+        return Ok(());
+    };
+    let size: usize = inner.iter().product();
+    let filled: usize = rest
+        .iter()
+        .map(|pieces| pieces.iter().map(Piece::len).sum::<usize>())
+        .product();
+    let at = |place: usize| &values[place * size..(place + 1) * size];
+    for piece in first {
+        pace.spend(match rest.is_empty() {
+            true => piece.len() as u64,
+            false => 1,
+        })?;
+        match piece {
+            Piece::Value(count) => fill_up(made, value, count * filled, pace)?,
+            Piece::Places(places) if rest.is_empty() => made.extend_from_slice(&values[places.clone()]),
+            Piece::Places(places) => {
+                for place in places.clone() {
+                    fill(inner, at(place), value, rest, made, pace)?;
+                }
+            }
+            Piece::Beside { mode, kept, places } => {
+                let mut places = places.clone().map(|at| mode.inside(at, kept));
+                match rest.is_empty() {
+                    true => made.extend(places.map(|place| values[place].clone())),
+                    false => places.try_for_each(|place| fill(inner, at(place), value, rest, made, pace))?,
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+    use onnx_tensor::elements::tensor;
+
+    fn pad(mode: Mode, shape: &[usize], pads: &[i64]) -> Result<Tensor> {
+        let values: Vec<f32> = (0..shape.iter().product()).map(|at: usize| at as f32).collect();
+        let input = Tensor::from_shape(shape, &values)?.into_arc();
+        let pad = Pad {
+            mode,
+            fixed: Some((pads.to_vec(), -1.0)),
+            pads: None,
+            value: None,
+            axes: None,
+        };
+        Ok(pad.run(&[input])?.remove(0))
+    }
+
+    fn line(mode: Mode, size: usize, before: i64, after: i64) -> Vec<f32> {
+        let padded = pad(mode, &[size], &[before, after]).unwrap();
+        super::super::elements::elements::<f32>(&padded).unwrap().to_vec()
+    }
+
+    #[test]
+    fn each_mode_repeats_its_own_places() {
+        assert_eq!(line(Mode::Constant, 3, 2, 1), [-1.0, -1.0, 0.0, 1.0, 2.0, -1.0]);
+        assert_eq!(
+            line(Mode::Reflect, 3, 3, 2),
+            [1.0, 2.0, 1.0, 0.0, 1.0, 2.0, 1.0, 0.0]
+        );
+        assert_eq!(line(Mode::Edge, 3, 2, 1), [0.0, 0.0, 0.0, 1.0, 2.0, 2.0]);
+        assert_eq!(
+            line(Mode::Wrap, 3, 2, 4),
+            [1.0, 2.0, 0.0, 1.0, 2.0, 0.0, 1.0, 2.0, 0.0]
+        );
+        for mode in [Mode::Constant, Mode::Reflect, Mode::Edge, Mode::Wrap] {
+            assert_eq!(line(mode, 4, -1, -2), [1.0]);
+            assert_eq!(line(mode, 4, -1, 0), [1.0, 2.0, 3.0]);
+        }
+        // More is cut off than there is: the rest lies beside the input.
+        assert_eq!(line(Mode::Constant, 3, -5, 4), [-1.0, -1.0]);
+    }
+
+    /// The cut is made before the other end is filled.
+    #[test]
+    fn what_is_left_of_a_cut_is_repeated() {
+        assert_eq!(line(Mode::Wrap, 4, -1, 3), [1.0, 2.0, 3.0, 1.0, 2.0, 3.0]);
+        assert_eq!(line(Mode::Wrap, 4, 2, -2), [0.0, 1.0, 0.0, 1.0]);
+        assert_eq!(line(Mode::Wrap, 4, -2, 5), [2.0, 3.0, 2.0, 3.0, 2.0, 3.0, 2.0]);
+        assert_eq!(line(Mode::Wrap, 4, 1, -3), [0.0, 0.0]);
+        assert_eq!(line(Mode::Reflect, 4, -1, 2), [1.0, 2.0, 3.0, 2.0, 1.0]);
+        assert_eq!(line(Mode::Edge, 4, -2, 2), [2.0, 3.0, 3.0, 3.0]);
+        assert_eq!(line(Mode::Edge, 4, 3, -1), [0.0, 0.0, 0.0, 0.0, 1.0, 2.0]);
+        for mode in [Mode::Edge, Mode::Reflect, Mode::Wrap] {
+            for pads in [[4, -5], [-5, 4], [-4, 4]] {
+                let error = pad(mode, &[4], &pads).unwrap_err();
+                assert!(error.is::<BadInput>(), "{mode:?} {pads:?}: {error}");
+            }
+        }
+    }
+
+    /// Lists of places would take more memory than what is made.
+    #[test]
+    fn long_pads_are_few_pieces() {
+        for mode in [Mode::Edge, Mode::Reflect, Mode::Wrap] {
+            for size in [1, 2, 1000] {
+                let pieces = pieces(mode, size, [1 << 20, 1 << 20]).unwrap();
+                let places: usize = pieces.iter().map(Piece::len).sum();
+                assert_eq!((places, pieces.len()), (size + (2 << 20), 3), "{mode:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn texts_are_padded_as_far_as_there_is_room() {
+        let texts = |texts: &[&str]| {
+            let texts: Vec<String> = texts.iter().map(|&text| text.to_owned()).collect();
+            tensor::<String>(&[texts.len()], texts).unwrap()
+        };
+        let padded = |text: &str, mode, pads| {
+            let axes = [pieces(mode, 1, pads).unwrap()];
+            super::padded::<String>(&texts(&[text]), &texts(&["-"]), &axes)
+        };
+        assert_eq!(
+            padded("a", Mode::Constant, [1, 2]).unwrap(),
+            texts(&["-", "a", "-", "-"])
+        );
+        assert_eq!(padded("a", Mode::Wrap, [1, 0]).unwrap(), texts(&["a", "a"]));
+        let long = "x".repeat(1 << 20);
+        assert_eq!(padded(&long, Mode::Constant, [4200, 0]).unwrap().len(), 4201);
+        assert!(padded(&long, Mode::Edge, [4200, 0]).unwrap_err().is::<BadInput>());
+    }
+
+    #[test]
+    fn nothing_is_made_of_nothing_and_no_more_than_there_is_room_for() {
+        let large = 1 << 22;
+        let padded = pad(
+            Mode::Reflect,
+            &[8192, 8192, 0],
+            &[large, large, 0, large, large, 0],
+        )
+        .unwrap();
+        assert_eq!(padded.shape(), [8192 + (2 << 22), 8192 + (2 << 22), 0]);
+        for (mode, pad_by) in [(Mode::Edge, 1 << 25), (Mode::Constant, 1 << 40)] {
+            assert!(pad(mode, &[2], &[pad_by, 0]).is_err());
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! Movements of elements: by their bytes where elements are copied, and of texts by their places, so that there is one of each movement
+//! for all types.
+
+use std::sync::Arc;
+
+use onnx_tensor::prelude::*;
+
+use onnx_tensor::{
+    cancelling::Pace,
+    elements::{elements, tensor},
+    size,
+};
+
+/// Moves elements of inputs to outputs, all of whose elements are elements of inputs. Where inputs are texts, the movement is given the
+/// places of the texts instead, counted through all of them, and the texts at the places that it gives are copied.
+pub(crate) fn moved(
+    inputs: &mut ShortVec<Arc<Tensor>>,
+    movement: impl FnOnce(&mut ShortVec<Arc<Tensor>>) -> Result<ShortVec<Arc<Tensor>>>,
+) -> Result<ShortVec<Arc<Tensor>>> {
+    let is_text = |input: &Arc<Tensor>| input.element_type() == ElementType::String;
+    if !inputs.iter().any(is_text) {
+        return movement(inputs);
+    }
+    let given = inputs.clone();
+    let mut texts: Vec<&String> = vec![];
+    for (input, given) in inputs.iter_mut().zip(&given).filter(|(_, given)| is_text(given)) {
+        let first = texts.len() as i64;
+        texts.extend(elements::<String>(given)?);
+        let places: Vec<i64> = (first..texts.len() as i64).collect();
+        *input = Arc::new(tensor(given.shape(), places)?);
+    }
+    let moved = movement(inputs)?;
+    let mut found: ShortVec<Vec<&String>> = smallvec![];
+    let mut pace = Pace::default();
+    for places in &moved {
+        pace.spend(4 * places.len() as u64)?;
+        let places = elements::<i64>(places)?.iter();
+        let found_here = places.map(|&place| texts.get(usize::try_from(place).ok()?).copied());
+        found.push(
+            found_here
+                .collect::<Option<_>>()
+                .context("a place without a text")?,
+        );
+    }
+    size::admit_contents(found.iter().flatten().map(|&text| (text, 1)))?;
+    let made = moved.iter().zip(found);
+    made.map(|(places, found)| {
+        let copies = found.into_iter().cloned().collect();
+        Ok(Arc::new(tensor::<String>(places.shape(), copies)?))
+    })
+    .collect()
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+    use onnx_tensor::operator::{Compute, Fact};
+    use onnx_tensor::shapes;
+
+    pub(crate) fn texts(shape: &[usize], texts: &[&str]) -> Tensor {
+        tensor(shape, texts.iter().map(ToString::to_string).collect()).unwrap()
+    }
+
+    /// Runs an operator, whose outputs are those that it said.
+    pub(crate) fn run(compute: &dyn Compute, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
+        let mut inputs: ShortVec<Arc<Tensor>> = inputs.iter().cloned().map(Arc::new).collect();
+        let facts = compute.outputs(&Fact::of_values(&inputs))?.unwrap();
+        let made = compute.run(&mut inputs)?;
+        assert_eq!(facts.len(), made.len());
+        for (fact, made) in facts.iter().zip(&made) {
+            assert_eq!(fact.element_type, made.element_type());
+            assert_eq!(shapes::known(&fact.shape).unwrap()[..], *made.shape());
+        }
+        Ok(made.iter().map(|made| (**made).clone()).collect())
+    }
+
+    #[test]
+    fn texts_of_several_inputs_are_found_again() {
+        let mut inputs: ShortVec<Arc<Tensor>> = smallvec![
+            Arc::new(texts(&[2], &["a", "b"])),
+            Arc::new(Tensor::scalar(7i64)),
+            Arc::new(texts(&[1], &["c"])),
+        ];
+        let turned = moved(&mut inputs, |inputs| {
+            assert_eq!(*inputs[1], Tensor::scalar(7i64));
+            Ok(smallvec![inputs[2].clone(), inputs[0].clone()])
+        });
+        let turned = turned.unwrap();
+        assert_eq!(*turned[0], texts(&[1], &["c"]));
+        assert_eq!(*turned[1], texts(&[2], &["a", "b"]));
+    }
+
+    #[test]
+    fn a_place_without_a_text_is_an_error() {
+        let mut inputs: ShortVec<Arc<Tensor>> = smallvec![Arc::new(texts(&[1], &["a"]))];
+        let moved = moved(&mut inputs, |_| Ok(smallvec![Arc::new(Tensor::vector(&[1i64]))]));
+        assert!(moved.is_err());
+    }
+}

@@ -1,0 +1,228 @@
+//! `DFT`.
+
+use std::sync::Arc;
+
+use onnx_tensor::prelude::*;
+
+use crate::signal::fourier::{Complex, Transform};
+use onnx_tensor::{
+    axis,
+    elements::{elements, of_type, scalar, tensor},
+    node::Attributes,
+    operator::{Fact, Kernel, kernel},
+};
+use onnx_tensor::{
+    cancelling::Pace,
+    faults::{BadInput, Limit, ensure_input},
+    node::Node,
+    operator::Compute,
+    size,
+};
+
+/// `DFT` of FP32 or FP64, computed in FP64.
+pub fn dft(node: &Node) -> Result<Box<dyn Compute>> {
+    let attributes = Attributes(node);
+    Ok(kernel(Dft {
+        axis: match node.opset >= 20 {
+            true => Axis::Input(attributes.position(2)),
+            false => Axis::Fixed(attributes.int("axis", 1)),
+        },
+        length: attributes.position(1),
+        is_inverse: attributes.int("inverse", 0) != 0,
+        is_onesided: attributes.int("onesided", 0) != 0,
+    }))
+}
+
+#[derive(Debug)]
+enum Axis {
+    Fixed(i64),
+    /// Of the input that stands here, or else the last before the complex numbers.
+    Input(Option<usize>),
+}
+
+#[derive(Debug)]
+struct Dft {
+    axis: Axis,
+    /// Where the input stands that says how many numbers are transformed; else it is all of them.
+    length: Option<usize>,
+    is_inverse: bool,
+    is_onesided: bool,
+}
+
+impl Dft {
+    fn axis(&self, given: Option<i64>, rank: usize) -> Result<usize> {
+        let axis = match self.axis {
+            Axis::Fixed(axis) => axis,
+            Axis::Input(_) => given.unwrap_or(-2),
+        };
+        // The last axis holds the parts of complex numbers.
+        match axis::find(axis, rank) {
+            Some(axis) if axis + 1 < rank => Ok(axis),
+            _ => bail!(BadInput(format!("axis {axis} of a DFT of {rank} dimensions"))),
+        }
+    }
+
+    fn axis_input(&self) -> Option<usize> {
+        match self.axis {
+            Axis::Fixed(_) => None,
+            Axis::Input(place) => place,
+        }
+    }
+}
+
+/// The number of results.
+fn results(length: usize, is_onesided: bool) -> usize {
+    if is_onesided { length / 2 + 1 } else { length }
+}
+
+impl Kernel for Dft {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
+        let constant = |place: Option<usize>| match place.and_then(|place| inputs.get(place)) {
+            None => Ok(None),
+            Some(fact) => match fact.integers().as_deref() {
+                Some(&[number]) => Ok(Some(number)),
+                _ => Err(Limit(
+                    "needs its length and axis to be constant numbers".to_owned(),
+                )),
+            },
+        };
+        let input = &inputs[0];
+        let axis = self.axis(constant(self.axis_input())?, input.rank())?;
+        let length = match constant(self.length)? {
+            Some(length) => length.to_dim(),
+            None => input.shape[axis].clone(),
+        };
+        let mut shape = input.shape.clone();
+        shape[axis] = match (self.is_onesided, length.to_usize()) {
+            (_, Some(length)) => results(length, self.is_onesided).to_dim(),
+            (true, None) => length / 2 + 1,
+            (false, None) => length,
+        };
+        shape[input.rank() - 1] = 2.to_dim();
+        Ok(vec![Fact::new(input.element_type, shape)])
+    }
+
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
+        let input = &inputs[0];
+        let number = |place: Option<usize>| match place.and_then(|place| inputs.get(place)) {
+            Some(value) => scalar::<i64>(value).map(Some),
+            None => Ok(None),
+        };
+        let shape = input.shape();
+        let axis = self.axis(number(self.axis_input())?, shape.len())?;
+        let length = match number(self.length)? {
+            Some(length) => usize::try_from(length)
+                .ok()
+                .filter(|&length| length > 0)
+                .ok_or_else(|| BadInput(format!("a DFT of {length} numbers")))?,
+            None => shape[axis],
+        };
+        let parts = shape[shape.len() - 1];
+        ensure_input!(
+            matches!(parts, 1 | 2),
+            "{parts} parts of the numbers of a DFT, expected 1 (real) or 2 (complex)"
+        );
+        let count = results(length, self.is_onesided);
+        let mut made = shape.to_vec();
+        made[axis] = count;
+        made[shape.len() - 1] = 2;
+        size::admit_shape(ElementType::F64, &made)?;
+        ensure_input!(
+            length <= MAX_LENGTH,
+            "a DFT of {length} numbers, the limit is {MAX_LENGTH}"
+        );
+        // A line, what it is computed in, and tables, which are longer where the length is a prime number.
+        size::admit_now(Transform::bytes(length))?;
+        let width = shape[axis + 1..shape.len() - 1].iter().product();
+        let lines = Lines {
+            parts,
+            size: shape[axis],
+            width,
+            length,
+            count,
+        };
+        let count = made.iter().product();
+        let values = input.cast_to::<f64>()?;
+        let mut transformed = vec![0.0; count];
+        if count > 0 && length > 0 {
+            lines.transform(elements(&values)?, &mut transformed, self.is_inverse)?;
+        }
+        let transformed = tensor(&made, transformed)?;
+        Ok(smallvec![of_type(transformed, input.element_type())?])
+    }
+}
+
+/// Numbers of a line.
+const MAX_LENGTH: usize = 1 << 24;
+
+/// Lines of numbers that lie `width` numbers apart.
+struct Lines {
+    parts: usize,
+    size: usize,
+    width: usize,
+    /// Numbers that are transformed: those of the line, or the first of them, or they and zeros.
+    length: usize,
+    /// Results that are kept.
+    count: usize,
+}
+
+impl Lines {
+    fn transform(&self, values: &[f64], results: &mut [f64], is_inverse: bool) -> Result<()> {
+        let mut pace = Pace::default();
+        let mut transform = Transform::new(self.length, is_inverse, &mut pace)?;
+        let scale = if is_inverse { 1.0 / self.length as f64 } else { 1.0 };
+        let mut line = vec![Complex::default(); self.length];
+        for (block, results) in results.chunks_exact_mut(self.count * self.width * 2).enumerate() {
+            let block = &values[block * self.size * self.width * self.parts..];
+            for column in 0..self.width {
+                line.fill(Complex::default());
+                for (at, number) in line.iter_mut().take(self.size).enumerate() {
+                    let place = (at * self.width + column) * self.parts;
+                    number.re = block[place];
+                    number.im = if self.parts == 2 { block[place + 1] } else { 0.0 };
+                }
+                transform.run(&mut line, &mut pace)?;
+                for (at, number) in line[..self.count].iter().enumerate() {
+                    let place = (at * self.width + column) * 2;
+                    results[place] = number.re * scale;
+                    results[place + 1] = number.im * scale;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+    use onnx_tensor::cancelling::{Cancelled, while_cancelled};
+
+    fn transformed(shape: &[usize], length: Option<i64>) -> Result<ShortVec<Tensor>> {
+        let dft = Dft {
+            axis: Axis::Fixed(1),
+            length: length.map(|_| 1),
+            is_inverse: false,
+            is_onesided: false,
+        };
+        let signal = Tensor::zero::<f32>(shape).unwrap().into_arc();
+        let length = length.map(|length| Arc::new(Tensor::scalar(length)));
+        dft.run(&[signal].into_iter().chain(length).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn lengths_have_a_limit() {
+        let error = transformed(&[1, 4, 1], Some((1 << 24) + 1)).unwrap_err();
+        let message = error.downcast_ref::<BadInput>().map(ToString::to_string);
+        assert!(message.unwrap().contains("the limit is 16777216"));
+        assert_eq!(transformed(&[1, 4, 1], Some(6)).unwrap()[0].shape(), [1, 6, 2]);
+    }
+
+    #[test]
+    fn lines_end_with_their_request() {
+        let ended = while_cancelled(|| transformed(&[64, 1024, 1], None));
+        assert!(ended.unwrap_err().is::<Cancelled>());
+    }
+}

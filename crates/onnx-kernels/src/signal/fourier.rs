@@ -1,0 +1,337 @@
+//! Discrete Fourier transforms of FP64 in any length.
+//!
+//! A length of small prime factors is transformed by Cooley and Tukey's method, one factor after the other, in Stockham's order, which
+//! needs no permutation. Any other length is a convolution with a chirp (Bluestein), computed by transforms of a power of two.
+
+use std::f64::consts::TAU;
+
+use onnx_tensor::prelude::*;
+
+use onnx_tensor::cancelling::Pace;
+
+/// A complex number.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Complex {
+    pub(crate) re: f64,
+    pub(crate) im: f64,
+}
+
+impl Complex {
+    const fn new(re: f64, im: f64) -> Self {
+        Self { re, im }
+    }
+
+    /// The root of unity at `index` of `count`, clockwise.
+    fn root(index: usize, count: usize) -> Self {
+        let (sin, cos) = (TAU * (index % count) as f64 / count as f64).sin_cos();
+        Self::new(cos, -sin)
+    }
+
+    fn conjugate(self) -> Self {
+        Self::new(self.re, -self.im)
+    }
+
+    #[inline(always)]
+    fn plus(self, other: Self) -> Self {
+        Self::new(self.re + other.re, self.im + other.im)
+    }
+
+    #[inline(always)]
+    fn minus(self, other: Self) -> Self {
+        Self::new(self.re - other.re, self.im - other.im)
+    }
+
+    #[inline(always)]
+    fn times(self, other: Self) -> Self {
+        Self::new(
+            self.re * other.re - self.im * other.im,
+            self.re * other.im + self.im * other.re,
+        )
+    }
+}
+
+/// Prime factors that a length is transformed by directly.
+const RADICES: [usize; 7] = [4, 2, 3, 5, 7, 11, 13];
+
+/// A transform of one length: its tables, and memory to work in.
+pub(crate) struct Transform {
+    length: usize,
+    is_inverse: bool,
+    kind: Kind,
+}
+
+enum Kind {
+    Factors {
+        stages: Vec<Stage>,
+        scratch: Vec<Complex>,
+    },
+    Chirp(Box<Chirp>),
+}
+
+/// One factor of a length.
+struct Stage {
+    radix: usize,
+    /// The roots of unity of the radix.
+    roots: Vec<Complex>,
+    /// For each of the `groups` positions, the factors of the results but the first.
+    twiddles: Vec<Complex>,
+    groups: usize,
+    /// Elements that are transformed alike side by side.
+    stride: usize,
+}
+
+struct Chirp {
+    chirp: Vec<Complex>,
+    /// The transform of the chirp that is convolved with.
+    kernel: Vec<Complex>,
+    padded: Vec<Complex>,
+    transform: Transform,
+}
+
+/// Complex numbers that a [`Transform`] has beside each element of a line, at most.
+const TABLES: u64 = 24;
+
+impl Transform {
+    /// Bytes that a transform of `length` elements takes.
+    pub(crate) fn bytes(length: usize) -> u64 {
+        (length as u64).saturating_mul(TABLES * size_of::<Complex>() as u64)
+    }
+
+    /// A forward transform, or an inverse one without its scale of `1 / length`.
+    pub(crate) fn new(length: usize, is_inverse: bool, pace: &mut Pace) -> Result<Self> {
+        let kind = match factors(length) {
+            Some(factors) => Kind::Factors {
+                stages: stages(length, &factors, pace)?,
+                scratch: vec![Complex::default(); length],
+            },
+            None => Kind::Chirp(Box::new(Chirp::new(length, pace)?)),
+        };
+        Ok(Self {
+            length,
+            is_inverse,
+            kind,
+        })
+    }
+
+    /// Transforms a line of `length` elements in place.
+    pub(crate) fn run(&mut self, line: &mut [Complex], pace: &mut Pace) -> Result<()> {
+        debug_assert_eq!(line.len(), self.length);
+        let conjugate = |line: &mut [Complex]| line.iter_mut().for_each(|x| *x = x.conjugate());
+        if self.is_inverse {
+            conjugate(line);
+        }
+        match &mut self.kind {
+            Kind::Factors { stages, scratch } => by_factors(stages, line, scratch, pace)?,
+            Kind::Chirp(chirp) => chirp.run(line, pace)?,
+        }
+        if self.is_inverse {
+            conjugate(line);
+        }
+        Ok(())
+    }
+}
+
+/// The length as a product of [`RADICES`], `None` if it is none.
+fn factors(mut length: usize) -> Option<Vec<usize>> {
+    let mut factors = Vec::new();
+    for radix in RADICES {
+        while length > 1 && length.is_multiple_of(radix) {
+            factors.push(radix);
+            length /= radix;
+        }
+    }
+    (length <= 1).then_some(factors)
+}
+
+fn stages(length: usize, factors: &[usize], pace: &mut Pace) -> Result<Vec<Stage>> {
+    let (mut rest, mut stride) = (length, 1);
+    let mut stages = Vec::with_capacity(factors.len());
+    for &radix in factors {
+        pace.spend(8 * rest as u64)?;
+        let groups = rest / radix;
+        let of_group = |group: usize| (1..radix).map(move |at| Complex::root(group * at, rest));
+        stages.push(Stage {
+            radix,
+            roots: (0..radix).map(|at| Complex::root(at, radix)).collect(),
+            twiddles: (0..groups).flat_map(of_group).collect(),
+            groups,
+            stride,
+        });
+        (rest, stride) = (groups, stride * radix);
+    }
+    Ok(stages)
+}
+
+fn by_factors(
+    stages: &[Stage],
+    line: &mut [Complex],
+    scratch: &mut [Complex],
+    pace: &mut Pace,
+) -> Result<()> {
+    let (mut from, mut to) = (&mut *line, &mut *scratch);
+    for stage in stages {
+        stage.run(from, to, pace)?;
+        (from, to) = (to, from);
+    }
+    // After an odd number of stages the result is in the scratch.
+    if !stages.len().is_multiple_of(2) {
+        line.copy_from_slice(scratch);
+    }
+    Ok(())
+}
+
+impl Stage {
+    fn run(&self, from: &[Complex], to: &mut [Complex], pace: &mut Pace) -> Result<()> {
+        let (radix, stride) = (self.radix, self.stride);
+        let mut terms = [Complex::default(); 13];
+        for group in 0..self.groups {
+            pace.spend((radix * stride) as u64)?;
+            let twiddles = &self.twiddles[group * (radix - 1)..][..radix - 1];
+            for at in 0..stride {
+                let term = |k: usize| from[at + stride * (group + self.groups * k)];
+                let terms = &mut terms[..radix];
+                match radix {
+                    2 => {
+                        let (a, b) = (term(0), term(1));
+                        terms.copy_from_slice(&[a.plus(b), a.minus(b)]);
+                    }
+                    4 => {
+                        let (a, b, c, d) = (term(0), term(1), term(2), term(3));
+                        let (even, odd) = (a.plus(c), b.plus(d));
+                        let (other, turned) = (a.minus(c), b.minus(d));
+                        // By -i.
+                        let turned = Complex::new(turned.im, -turned.re);
+                        terms.copy_from_slice(&[
+                            even.plus(odd),
+                            other.plus(turned),
+                            even.minus(odd),
+                            other.minus(turned),
+                        ]);
+                    }
+                    _ => {
+                        for (j, sum) in terms.iter_mut().enumerate() {
+                            let products = (1..radix).map(|k| term(k).times(self.roots[j * k % radix]));
+                            *sum = products.fold(term(0), Complex::plus);
+                        }
+                    }
+                }
+                let to = &mut to[at + stride * radix * group..];
+                to[0] = terms[0];
+                for (j, (term, twiddle)) in terms[1..].iter().zip(twiddles).enumerate() {
+                    to[stride * (j + 1)] = term.times(*twiddle);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Chirp {
+    fn new(length: usize, pace: &mut Pace) -> Result<Self> {
+        // Squares are taken modulo the period, so that angles stay exact.
+        let period = 2 * length as u64;
+        let square = |at: usize| ((at as u64).pow(2) % period) as usize;
+        pace.spend(8 * length as u64)?;
+        let chirp: Vec<Complex> = (0..length)
+            .map(|at| Complex::root(square(at), 2 * length))
+            .collect();
+        let size = (2 * length - 1).next_power_of_two();
+        let mut kernel = vec![Complex::default(); size];
+        for (at, root) in chirp.iter().enumerate() {
+            kernel[at] = root.conjugate();
+            kernel[(size - at) % size] = root.conjugate();
+        }
+        let mut transform = Transform::new(size, false, pace)?;
+        transform.run(&mut kernel, pace)?;
+        Ok(Self {
+            chirp,
+            kernel,
+            padded: vec![Complex::default(); size],
+            transform,
+        })
+    }
+
+    fn run(&mut self, line: &mut [Complex], pace: &mut Pace) -> Result<()> {
+        let padded = &mut self.padded;
+        padded.fill(Complex::default());
+        for ((to, x), root) in padded.iter_mut().zip(&*line).zip(&self.chirp) {
+            *to = x.times(*root);
+        }
+        self.transform.run(padded, pace)?;
+        // The inverse transform is a forward one between conjugations.
+        for (x, factor) in padded.iter_mut().zip(&self.kernel) {
+            *x = x.times(*factor).conjugate();
+        }
+        self.transform.run(padded, pace)?;
+        let scale = 1.0 / padded.len() as f64;
+        for ((to, x), root) in line.iter_mut().zip(&*padded).zip(&self.chirp) {
+            let x = x.conjugate().times(*root);
+            *to = Complex::new(x.re * scale, x.im * scale);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    fn line(length: usize) -> Vec<Complex> {
+        let number = |at: usize| (at * 67 % 211) as f64 / 100.0 - 1.0;
+        (0..length)
+            .map(|at| Complex::new(number(at), number(at + 17)))
+            .collect()
+    }
+
+    fn transformed(length: usize, is_inverse: bool, mut line: Vec<Complex>) -> Vec<Complex> {
+        let pace = &mut Pace::default();
+        let mut transform = Transform::new(length, is_inverse, pace).unwrap();
+        transform.run(&mut line, pace).unwrap();
+        line
+    }
+
+    fn assert_close(found: &[Complex], wanted: &[Complex], length: usize) {
+        for (found, wanted) in found.iter().zip(wanted) {
+            let error = (found.re - wanted.re).abs().max((found.im - wanted.im).abs());
+            assert!(
+                error < 1e-11 * length as f64,
+                "{found:?} and {wanted:?} of {length}"
+            );
+        }
+    }
+
+    #[test]
+    fn transforms_are_sums_of_turned_numbers() {
+        for length in (1..=40).chain([64, 97, 100, 143, 400, 408, 512, 1009]) {
+            let line = line(length);
+            let sum = |bin: usize| {
+                let terms = line.iter().enumerate();
+                let terms = terms.map(|(at, x)| x.times(Complex::root(at * bin % length, length)));
+                terms.fold(Complex::default(), Complex::plus)
+            };
+            let wanted: Vec<Complex> = (0..length).map(sum).collect();
+            let found = transformed(length, false, line.clone());
+            assert_close(&found, &wanted, length);
+            let back = transformed(length, true, found);
+            let scaled = line
+                .iter()
+                .map(|x| Complex::new(x.re * length as f64, x.im * length as f64));
+            assert_close(&back, &scaled.collect::<Vec<_>>(), length);
+        }
+    }
+
+    #[test]
+    fn tables_take_no_more_than_what_is_asked_for() {
+        for length in [1, 2, 17, 257, 1021, 1024, 1031] {
+            let size = match factors(length) {
+                Some(_) => length,
+                None => (2 * length - 1).next_power_of_two(),
+            };
+            // Twiddles are less than twice the size; a chirp has itself, its kernel and the padded line beside the scratch.
+            let taken = 3 * size + if size == length { 0 } else { length + 2 * size };
+            assert!(taken as u64 <= TABLES * length as u64, "{length}");
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! Preparation of audio: windows of a signal, and the weights from frequencies to the mel scale.
+
+use std::{f64::consts::PI, sync::Arc};
+
+use onnx_tensor::prelude::*;
+
+use onnx_tensor::{
+    cancelling::Pace,
+    faults::{Limit, Refusal},
+    node::Node,
+    operator::Compute,
+};
+use onnx_tensor::{
+    elements::{of_type, tensor},
+    node::Attributes,
+    operator::{Fact, Kernel, kernel},
+};
+
+/// The type that an attribute names, FP32 without it.
+fn output_type(attributes: Attributes<'_>) -> Result<ElementType> {
+    let code = i32::try_from(attributes.int("output_datatype", 1))?;
+    let element_type = ElementType::from_code(code);
+    let element_type = element_type.filter(|element_type| element_type.is_number());
+    Ok(element_type.ok_or_else(|| Refusal("needs a numeric type in 'output_datatype'".to_owned()))?)
+}
+
+/// `HannWindow`, `HammingWindow` or `BlackmanWindow`.
+pub fn window(node: &Node) -> Result<Box<dyn Compute>> {
+    let attributes = Attributes(node);
+    let hamming = f64::from(25.0f32 / 46.0);
+    let terms = match node.op_type.as_str() {
+        "HannWindow" => [0.5, 0.5, 0.0],
+        "HammingWindow" => [hamming, f64::from(1.0f32 - 25.0 / 46.0), 0.0],
+        "BlackmanWindow" => [0.42, 0.5, 0.08].map(|term: f32| f64::from(term)),
+        other => bail!("{other} is not a window"),
+    };
+    Ok(kernel(Window {
+        terms,
+        is_periodic: attributes.int("periodic", 1) != 0,
+        element_type: output_type(attributes)?,
+    }))
+}
+
+/// A sum of cosines: `a - b cos x + c cos 2x`, where x goes round once.
+#[derive(Debug)]
+struct Window {
+    terms: [f64; 3],
+    /// The first number would stand behind the last one too.
+    is_periodic: bool,
+    element_type: ElementType,
+}
+
+/// Constants that the sizes of the result follow from.
+fn sizes(inputs: &[Fact], count: usize) -> Result<Vec<usize>> {
+    let known = inputs[..count]
+        .iter()
+        .map(|input| input.integers()?.first().copied());
+    let known: Option<Vec<i64>> = known.collect();
+    let known = known.ok_or_else(|| Limit("needs its sizes before the model runs".to_owned()))?;
+    let fits = |&size: &i64| usize::try_from(size).ok().filter(|&size| size <= 1 << 24);
+    let sizes: Option<Vec<usize>> = known.iter().map(fits).collect();
+    Ok(sizes.ok_or_else(|| Refusal(format!("has sizes of {known:?}, expected 0 to 2^24")))?)
+}
+
+impl Kernel for Window {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
+        ensure!(inputs.len() == 1, "expected 1 input, found {}", inputs.len());
+        let size = sizes(inputs, 1)?[0];
+        Ok(vec![Fact::new(self.element_type, [size.to_dim()])])
+    }
+
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
+        let size = sizes(&Fact::of_values(inputs), 1)?[0];
+        let round = if self.is_periodic {
+            size
+        } else {
+            size.saturating_sub(1)
+        };
+        let step = 2.0 * PI / round as f64;
+        let [a, b, c] = self.terms;
+        let at = |place: usize| {
+            let angle = step * place as f64;
+            a - b * angle.cos() + c * (2.0 * angle).cos()
+        };
+        let mut pace = Pace::default();
+        let mut numbers: Vec<f64> = Vec::with_capacity(size);
+        for place in 0..size {
+            pace.spend(8)?;
+            numbers.push(at(place));
+        }
+        let numbers = tensor(&[size], numbers)?;
+        Ok(smallvec![of_type(numbers, self.element_type)?])
+    }
+}
+
+/// `MelWeightMatrix`: a triangle of weights over frequencies for each mel.
+pub fn weights(node: &Node) -> Result<Box<dyn Compute>> {
+    Ok(kernel(Weights {
+        element_type: output_type(Attributes(node))?,
+    }))
+}
+
+/// 128 MiB while they are made.
+const MAX_WEIGHTS: usize = 1 << 24;
+
+#[derive(Debug)]
+struct Weights {
+    element_type: ElementType,
+}
+
+impl Kernel for Weights {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
+        ensure!(inputs.len() == 5, "expected 5 inputs, found {}", inputs.len());
+        let [mels, length] = sizes(inputs, 2)?[..] else {
+            bail!("two sizes");
+        };
+        let bins = length / 2 + 1;
+        if bins * mels > MAX_WEIGHTS {
+            bail!(Limit(format!("has more than {MAX_WEIGHTS} weights")));
+        }
+        Ok(vec![Fact::new(self.element_type, [bins.to_dim(), mels.to_dim()])])
+    }
+
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
+        let facts = Fact::of_values(inputs);
+        let [mels, length, rate] = sizes(&facts, 3)?[..] else {
+            bail!("three sizes");
+        };
+        let edge = |place: usize| {
+            let hertz = facts[place].number().context("no number")? as f32;
+            Ok((2595.0 * (1.0 + f64::from(hertz) / 700.0).log10()) as f32)
+        };
+        let (low, high): (f32, f32) = (edge(3)?, edge(4).map_err(|error: Error| error)?);
+        let bins = length / 2 + 1;
+        let step = (high - low) / (mels + 2) as f32;
+        // The frequency where each mel's triangle begins, by its number; the next two are its top and its end.
+        let place = |mel: usize| {
+            let mel = f64::from(low + step * mel as f32);
+            let hertz = (700.0 * (10.0f64.powf(mel / 2595.0) - 1.0)) as f32;
+            ((length + 1) as f32 * hertz / rate as f32).floor() as usize
+        };
+        let places: Vec<usize> = (0..mels + 2).map(place).collect();
+        if places.last().is_some_and(|&last| last > bins) || !places.is_sorted() {
+            bail!(Refusal(
+                "has edges beyond half of the sample rate, or in the wrong order".to_owned()
+            ));
+        }
+        let mut weights = vec![0.0f64; bins * mels];
+        let mut pace = Pace::default();
+        for (mel, edges) in places.windows(3).enumerate() {
+            pace.spend(bins as u64)?;
+            let [start, top, end] = [edges[0], edges[1], edges[2]];
+            let mut set = |bin: usize, weight: f64| {
+                if let Some(place) = weights.get_mut(bin * mels + mel) {
+                    *place = weight;
+                }
+            };
+            match top - start {
+                0 => set(top, 1.0),
+                rise => (start..=top).for_each(|bin| set(bin, (bin - start) as f64 / rise as f64)),
+            }
+            let fall = end - top;
+            (top..end).for_each(|bin| set(bin, (end - bin) as f64 / fall as f64));
+        }
+        let weights = tensor(&[bins, mels], weights)?;
+        Ok(smallvec![of_type(weights, self.element_type)?])
+    }
+}

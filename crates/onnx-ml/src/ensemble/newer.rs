@@ -1,0 +1,251 @@
+//! `TreeEnsemble` of operator set 5: the lists have branches and leaves apart, and where each tree begins.
+
+use std::collections::HashMap;
+
+use flat_forest::{Aggregate, Test, TreeNode, Trees, TreesBuilder};
+use onnx_tensor::prelude::*;
+
+use crate::{
+    ensemble::{read::targets, regressor::Regressor},
+    post::PostTransform,
+};
+use onnx_tensor::{
+    elements,
+    faults::{Limit, Refusal},
+    node::Attributes,
+    node::Node,
+    operator::{Compute, kernel},
+};
+
+pub fn ensemble(node: &Node) -> Result<Box<dyn Compute>> {
+    let attributes = Attributes(node);
+    let aggregate = match attributes.int("aggregate_function", 1) {
+        0 => Aggregate::Average,
+        1 => Aggregate::Sum,
+        2 => Aggregate::Min,
+        3 => Aggregate::Max,
+        other => bail!(Refusal(format!("has an unknown aggregate_function {other}"))),
+    };
+    let targets = targets(attributes)?;
+    let post = match attributes.int("post_transform", 0) {
+        0 => PostTransform::None,
+        // Softmax and logistic functions in ONNX's text, and the other way round in ONNX Runtime.
+        post @ (1 | 2) => bail!(Limit(format!(
+            "has the post_transform {post}, about which implementations disagree"
+        ))),
+        3 => PostTransform::SoftmaxZero,
+        4 => PostTransform::Probit,
+        other => bail!(Refusal(format!("has an unknown post_transform {other}"))),
+    };
+    let trees = Lists::read(attributes, targets)?.trees(targets, aggregate)?;
+    Ok(kernel(Regressor::of_type(trees, post)))
+}
+
+/// What a branch compares with: how, with which number, and with which others.
+#[derive(Clone, Copy)]
+enum Question {
+    Plain(fn(f64) -> Test),
+    /// One of the numbers of a list, of which this one is the branch's.
+    Member(usize),
+}
+
+/// A child: where it stands among the branches or the leaves.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Child {
+    Branch(usize),
+    Leaf(usize),
+}
+
+struct Lists<'a> {
+    features: &'a [i64],
+    questions: Vec<Question>,
+    splits: Vec<f64>,
+    yes: Vec<Child>,
+    no: Vec<Child>,
+    missing_is_yes: &'a [i64],
+    members: Vec<Vec<f64>>,
+    roots: &'a [i64],
+    targets: &'a [i64],
+    weights: Vec<f64>,
+}
+
+impl<'a> Lists<'a> {
+    fn read(attributes: Attributes<'a>, targets: usize) -> Result<Self> {
+        let numbers = |name: &str| -> Result<Vec<f64>> {
+            let tensor = attributes.get(name).and_then(|attribute| attribute.t.as_ref());
+            let Some(tensor) = tensor else {
+                return Ok(vec![]);
+            };
+            let doubles = tensor.cast_to::<f64>()?;
+            Ok(elements::elements::<f64>(&doubles)?.to_vec())
+        };
+        let modes = numbers("nodes_modes")?;
+        let weights = numbers("leaf_weights")?;
+        let mut members = Vec::new();
+        let mut questions = Vec::with_capacity(modes.len());
+        for mode in &modes {
+            questions.push(match *mode as i64 {
+                0 => Question::Plain(Test::AtMost),
+                1 => Question::Plain(Test::Below),
+                2 => Question::Plain(Test::AtLeast),
+                3 => Question::Plain(Test::Above),
+                4 => Question::Plain(Test::Equal),
+                5 => Question::Plain(Test::NotEqual),
+                6 => {
+                    members.push(());
+                    Question::Member(members.len() - 1)
+                }
+                other => bail!(Refusal(format!("has nodes of the unknown mode {other}"))),
+            });
+        }
+        // The numbers of one branch end with NaN.
+        let sets = numbers("membership_values")?;
+        let mut sets: Vec<Vec<f64>> = sets
+            .split(|number| number.is_nan())
+            .map(<[f64]>::to_vec)
+            .collect();
+        if sets.last().is_some_and(Vec::is_empty) {
+            sets.pop();
+        }
+        if sets.len() != members.len() || sets.iter().any(Vec::is_empty) {
+            bail!(Refusal(format!(
+                "has {} lists of numbers for {} branches that ask for one",
+                sets.len(),
+                members.len()
+            )));
+        }
+        let count = questions.len();
+        let children = |ids: &str, leaves: &str| -> Result<Vec<Child>> {
+            let (ids, leaves) = (attributes.ints(ids), attributes.ints(leaves));
+            if ids.len() != count || leaves.len() != count {
+                bail!(Refusal("has lists of nodes of different lengths".to_owned()));
+            }
+            let child = |(&id, &is_leaf): (&i64, &i64)| {
+                let limit = if is_leaf == 0 { count } else { weights.len() };
+                let place = usize::try_from(id).ok().filter(|&place| place < limit);
+                let place = place.ok_or_else(|| Refusal(format!("lacks node {id}")))?;
+                Ok(if is_leaf == 0 {
+                    Child::Branch(place)
+                } else {
+                    Child::Leaf(place)
+                })
+            };
+            ids.iter().zip(leaves).map(child).collect()
+        };
+        let lists = Self {
+            features: attributes.ints("nodes_featureids"),
+            splits: numbers("nodes_splits")?,
+            yes: children("nodes_truenodeids", "nodes_trueleafs")?,
+            no: children("nodes_falsenodeids", "nodes_falseleafs")?,
+            missing_is_yes: attributes.ints("nodes_missing_value_tracks_true"),
+            members: sets,
+            roots: attributes.ints("tree_roots"),
+            targets: attributes.ints("leaf_targetids"),
+            weights,
+            questions,
+        };
+        let missing = lists.missing_is_yes.len();
+        let is_whole = lists.features.len() == count
+            && lists.splits.len() == count
+            && lists.targets.len() == lists.weights.len()
+            && (missing == 0 || missing == count);
+        if !is_whole {
+            bail!(Refusal("has lists of nodes of different lengths".to_owned()));
+        }
+        let is_known = |&target: &i64| usize::try_from(target).is_ok_and(|target| target < targets);
+        if let Some(target) = lists.targets.iter().find(|target| !is_known(target)) {
+            bail!(Refusal(format!("has a leaf for target {target} of {targets}")));
+        }
+        if count == 0 || lists.roots.is_empty() {
+            bail!(Refusal(format!(
+                "has {count} nodes and {} trees",
+                lists.roots.len()
+            )));
+        }
+        Ok(lists)
+    }
+
+    fn trees(&self, targets: usize, aggregate: Aggregate) -> Result<Trees> {
+        let mut builder = TreesBuilder::new(targets, aggregate);
+        // Trees that share nodes would be copied for each.
+        let listed: usize = self.members.iter().map(Vec::len).sum();
+        let mut room = 2 * (self.questions.len() + self.weights.len() + listed) + self.roots.len();
+        for &root in self.roots {
+            let start = usize::try_from(root)
+                .ok()
+                .filter(|&root| root < self.questions.len());
+            let start = start.ok_or_else(|| Refusal(format!("lacks node {root}, where a tree begins")))?;
+            let nodes = self.nodes(Child::Branch(start), &mut builder, &mut room)?;
+            let built = builder.tree(&nodes, 0);
+            built.map_err(|error| Refusal(format!("has a bad tree at node {root}: {error}")))?;
+        }
+        Ok(builder.finish())
+    }
+
+    /// The nodes of a tree, its root first.
+    fn nodes(&self, root: Child, builder: &mut TreesBuilder, room: &mut usize) -> Result<Vec<TreeNode>> {
+        let mut numbers = HashMap::from([(root, 0u32)]);
+        let mut order = vec![root];
+        // Where the nodes of a branch begin: one that asks for several numbers is as many nodes.
+        let mut next = self.width(root);
+        let mut nodes: Vec<TreeNode> = Vec::new();
+        let mut at = 0;
+        while let Some(&child) = order.get(at) {
+            at += 1;
+            *room = room
+                .checked_sub(self.width(child) as usize)
+                .ok_or_else(|| Refusal("has trees that share nodes".to_owned()))?;
+            let Child::Branch(place) = child else {
+                let Child::Leaf(leaf) = child else { continue };
+                let weight = (self.targets[leaf] as u32, self.weights[leaf]);
+                nodes.push(TreeNode::Leaf(builder.leaf(&[weight])?));
+                continue;
+            };
+            let mut number = |child: Child| {
+                *numbers.entry(child).or_insert_with(|| {
+                    order.push(child);
+                    next += self.width(child);
+                    next - self.width(child)
+                })
+            };
+            let (yes, no) = (number(self.yes[place]), number(self.no[place]));
+            let feature = self.features[place];
+            let feature =
+                u32::try_from(feature).map_err(|_| Refusal(format!("looks at feature {feature}")))?;
+            let mut ask = |test: Test, no: u32| {
+                nodes.push(TreeNode::Branch {
+                    feature,
+                    test,
+                    missing_is_yes: self.missing_is_yes.get(place).is_some_and(|&track| track != 0),
+                    yes,
+                    no,
+                });
+            };
+            match self.questions[place] {
+                Question::Plain(test) => ask(test(self.splits[place]), no),
+                Question::Member(set) => {
+                    let set = &self.members[set];
+                    let first = numbers[&child];
+                    for (index, &number) in set.iter().enumerate() {
+                        let is_last = index + 1 == set.len();
+                        ask(
+                            Test::Equal(number),
+                            if is_last { no } else { first + index as u32 + 1 },
+                        );
+                    }
+                }
+            }
+        }
+        Ok(nodes)
+    }
+
+    fn width(&self, child: Child) -> u32 {
+        match child {
+            Child::Leaf(_) => 1,
+            Child::Branch(place) => match self.questions[place] {
+                Question::Plain(_) => 1,
+                Question::Member(set) => self.members[set].len() as u32,
+            },
+        }
+    }
+}

@@ -1,0 +1,264 @@
+//! From the lists that ONNX has trees in to trees.
+
+use std::collections::HashMap;
+
+use flat_forest::{Aggregate, Test, TreeNode, Trees, TreesBuilder};
+use onnx_tensor::prelude::*;
+
+use onnx_tensor::{elements, faults::Refusal, node::Attributes};
+
+/// Reads the attributes of a node; those of its leaves start with `prefix`.
+pub(crate) fn trees(
+    attributes: Attributes<'_>,
+    prefix: &str,
+    scores: usize,
+    aggregate: Aggregate,
+) -> Result<Trees> {
+    let lists = Lists::read(attributes)?;
+    let mut weights = Additions::read(attributes, prefix, scores)?.by_place(&lists)?;
+    let mut builder = TreesBuilder::new(scores, aggregate);
+    for tree in lists.by_tree()? {
+        let nodes = tree.places.iter().map(|&place| {
+            let Some(test) = lists.test(place) else {
+                let weights = weights.remove(&place).unwrap_or_default();
+                return Ok(TreeNode::Leaf(builder.leaf(&weights)?));
+            };
+            let feature = lists.features[place];
+            Ok(TreeNode::Branch {
+                feature: u32::try_from(feature)
+                    .map_err(|_| Refusal(format!("looks at feature {feature}")))?,
+                test,
+                missing_is_yes: lists.missing_is_yes.get(place).is_some_and(|&track| track != 0),
+                yes: tree.number(lists.child(place, lists.yes[place])?),
+                no: tree.number(lists.child(place, lists.no[place])?),
+            })
+        });
+        let nodes: Vec<TreeNode> = nodes.collect::<Result<_>>()?;
+        let reached = builder.tree(&nodes, tree.number(tree.root));
+        let reached = reached.map_err(|error| Refusal(format!("has a bad tree {}: {error}", tree.id)))?;
+        // Nodes that the root does not lead to form a cycle, since all other nodes are children.
+        if reached != nodes.len() {
+            bail!(Refusal(format!(
+                "has a bad tree {}: its nodes form a cycle",
+                tree.id
+            )));
+        }
+    }
+    Ok(builder.finish())
+}
+
+/// The scores that any leaf adds to, and whether nothing that is added is negative.
+pub(crate) fn additions(trees: &Trees) -> (Vec<bool>, bool) {
+    let mut scores = vec![false; trees.scores()];
+    let mut is_positive = true;
+    for &(score, value) in trees.weights() {
+        scores[score as usize] = true;
+        is_positive &= value >= 0.0;
+    }
+    (scores, is_positive)
+}
+
+/// The most nodes that indices of 32 bits are enough for.
+const MAX_NODES: usize = 1 << 30;
+
+/// The lists with one entry for each node, all equally long.
+struct Lists<'a> {
+    trees: &'a [i64],
+    nodes: &'a [i64],
+    features: &'a [i64],
+    /// `None` for leaves.
+    modes: Vec<Option<Mode>>,
+    thresholds: Vec<f64>,
+    yes: &'a [i64],
+    no: &'a [i64],
+    missing_is_yes: &'a [i64],
+    /// Where the node of a tree stands.
+    places: HashMap<(i64, i64), usize>,
+}
+
+impl<'a> Lists<'a> {
+    fn read(attributes: Attributes<'a>) -> Result<Self> {
+        let modes = attributes
+            .get("nodes_modes")
+            .map_or(&[][..], |attribute| &attribute.strings);
+        let mut lists = Self {
+            trees: attributes.ints("nodes_treeids"),
+            nodes: attributes.ints("nodes_nodeids"),
+            features: attributes.ints("nodes_featureids"),
+            modes: modes.iter().map(|mode| read_mode(mode)).collect::<Result<_>>()?,
+            thresholds: doubles(attributes, "nodes_values")?,
+            yes: attributes.ints("nodes_truenodeids"),
+            no: attributes.ints("nodes_falsenodeids"),
+            missing_is_yes: attributes.ints("nodes_missing_value_tracks_true"),
+            places: HashMap::new(),
+        };
+        let count = lists.modes.len();
+        let lengths = [
+            lists.trees.len(),
+            lists.nodes.len(),
+            lists.features.len(),
+            lists.thresholds.len(),
+            lists.yes.len(),
+            lists.no.len(),
+        ];
+        let missing = lists.missing_is_yes.len();
+        if lengths.iter().any(|&length| length != count) || (missing != 0 && missing != count) {
+            bail!(Refusal("has lists of nodes of different lengths".to_owned()));
+        }
+        if count == 0 || count > MAX_NODES {
+            bail!(Refusal(format!("has {count} nodes")));
+        }
+        lists.places.reserve(count);
+        for (index, (&tree, &node)) in lists.trees.iter().zip(lists.nodes).enumerate() {
+            if lists.places.insert((tree, node), index).is_some() {
+                bail!(Refusal(format!("has node {node} of tree {tree} twice")));
+            }
+        }
+        Ok(lists)
+    }
+
+    /// Where a child of a node stands.
+    fn child(&self, parent: usize, node: i64) -> Result<usize> {
+        let tree = self.trees[parent];
+        let place = self.places.get(&(tree, node)).copied();
+        Ok(place.ok_or_else(|| Refusal(format!("lacks node {node} of tree {tree}")))?)
+    }
+    /// What a branch asks; `None` for leaves.
+    fn test(&self, place: usize) -> Option<Test> {
+        self.modes[place].map(|mode| mode(self.thresholds[place]))
+    }
+
+    /// The trees, in the order in which their roots stand in the lists. A root is the one node of a tree that is no
+    /// other's child; a node may be the child of several, as LightGBM's splits by categories are written: a chain of
+    /// comparisons with one way out.
+    fn by_tree(&self) -> Result<Vec<TreePlaces>> {
+        let mut is_child = vec![false; self.modes.len()];
+        for parent in (0..self.modes.len()).filter(|&place| self.modes[place].is_some()) {
+            is_child[self.child(parent, self.yes[parent])?] = true;
+            is_child[self.child(parent, self.no[parent])?] = true;
+        }
+        let mut trees: HashMap<i64, (Vec<usize>, Vec<usize>)> = HashMap::new();
+        for (place, &id) in self.trees.iter().enumerate() {
+            let (places, roots) = trees.entry(id).or_default();
+            places.push(place);
+            if !is_child[place] {
+                roots.push(place);
+            }
+        }
+        let trees = trees.into_iter().map(|(id, (places, roots))| match roots[..] {
+            [root] => Ok(TreePlaces { id, places, root }),
+            _ => bail!(Refusal(format!("has {} roots in tree {id}", roots.len()))),
+        });
+        let mut trees: Vec<_> = trees.collect::<Result<_>>()?;
+        trees.sort_unstable_by_key(|tree| tree.root);
+        Ok(trees)
+    }
+}
+
+/// Where the nodes of a tree stand in the lists, in order.
+struct TreePlaces {
+    id: i64,
+    places: Vec<usize>,
+    root: usize,
+}
+
+impl TreePlaces {
+    /// The number of a node among those of the tree.
+    fn number(&self, place: usize) -> u32 {
+        self.places.binary_search(&place).unwrap_or(usize::MAX) as u32
+    }
+}
+
+/// A comparison with a threshold.
+type Mode = fn(f64) -> Test;
+
+/// What leaves add, as the lists have it.
+struct Additions<'a> {
+    trees: &'a [i64],
+    nodes: &'a [i64],
+    scores: &'a [i64],
+    values: Vec<f64>,
+}
+
+impl<'a> Additions<'a> {
+    fn read(attributes: Attributes<'a>, prefix: &str, scores: usize) -> Result<Self> {
+        let ints = |name: &str| attributes.ints(&format!("{prefix}_{name}"));
+        let additions = Self {
+            trees: ints("treeids"),
+            nodes: ints("nodeids"),
+            scores: ints("ids"),
+            values: doubles(attributes, &format!("{prefix}_weights"))?,
+        };
+        let lengths = [
+            additions.trees.len(),
+            additions.nodes.len(),
+            additions.scores.len(),
+        ];
+        if lengths.iter().any(|&length| length != additions.values.len()) {
+            bail!(Refusal("has lists of leaves of different lengths".to_owned()));
+        }
+        let is_known = |&score: &i64| usize::try_from(score).is_ok_and(|score| score < scores);
+        if let Some(score) = additions.scores.iter().find(|score| !is_known(score)) {
+            bail!(Refusal(format!("has a leaf for score {score} of {scores}")));
+        }
+        Ok(additions)
+    }
+
+    /// What each leaf adds, by its place in the lists.
+    fn by_place(&self, lists: &Lists<'_>) -> Result<HashMap<usize, Vec<(u32, f64)>>> {
+        let mut weights: HashMap<usize, Vec<(u32, f64)>> = HashMap::new();
+        for (index, (&tree, &node)) in self.trees.iter().zip(self.nodes).enumerate() {
+            let place = lists.places.get(&(tree, node)).copied();
+            let leaf = place.filter(|&place| lists.modes[place].is_none());
+            let leaf = leaf.ok_or_else(|| Refusal(format!("has no leaf {node} in tree {tree}")))?;
+            let weight = (self.scores[index] as u32, self.values[index]);
+            weights.entry(leaf).or_default().push(weight);
+        }
+        Ok(weights)
+    }
+}
+
+fn read_mode(mode: &[u8]) -> Result<Option<Mode>> {
+    Ok(Some(match mode {
+        b"LEAF" => return Ok(None),
+        b"BRANCH_LEQ" => Test::AtMost,
+        b"BRANCH_LT" => Test::Below,
+        b"BRANCH_GTE" => Test::AtLeast,
+        b"BRANCH_GT" => Test::Above,
+        b"BRANCH_EQ" => Test::Equal,
+        b"BRANCH_NEQ" => Test::NotEqual,
+        other => {
+            let name = String::from_utf8_lossy(other).into_owned();
+            bail!(Refusal(format!(
+                "has nodes of the unknown mode {}",
+                tensor_core::Quoted(&name)
+            )))
+        }
+    }))
+}
+
+/// Scores of a row, at most. Some rows are scored together, and each score takes memory meanwhile.
+const MAX_TARGETS: i64 = 1 << 20;
+
+/// The scores that a regressor has for a row.
+pub(crate) fn targets(attributes: Attributes<'_>) -> Result<usize> {
+    match attributes.int("n_targets", 1) {
+        targets @ 1..=MAX_TARGETS => Ok(targets as usize),
+        targets => bail!(Refusal(format!(
+            "has {targets} targets, expected 1 to {MAX_TARGETS}"
+        ))),
+    }
+}
+
+/// A list of floats, or the tensor that may stand in its place.
+pub(crate) fn doubles(attributes: Attributes<'_>, name: &str) -> Result<Vec<f64>> {
+    let floats = attributes.floats(name);
+    let tensor = attributes
+        .get(&format!("{name}_as_tensor"))
+        .and_then(|attribute| attribute.t.as_ref());
+    let Some(tensor) = tensor.filter(|_| floats.is_empty()) else {
+        return Ok(floats.iter().map(|&value| value.into()).collect());
+    };
+    let doubles = tensor.cast_to::<f64>()?;
+    Ok(elements::elements::<f64>(&doubles)?.to_vec())
+}

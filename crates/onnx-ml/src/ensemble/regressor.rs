@@ -1,0 +1,175 @@
+//! `TreeEnsembleRegressor`, and `TreeEnsemble` once it is read: from the scores of a forest to its targets.
+
+use std::sync::{Arc, OnceLock};
+
+use flat_forest::{Aggregate, Forest, Number, Trees};
+use onnx_tensor::prelude::*;
+
+use crate::{
+    ensemble::read::{doubles, targets, trees},
+    post::PostTransform,
+    rows::{self, Rows},
+};
+use onnx_tensor::{
+    elements,
+    faults::{Limit, Refusal},
+    node::Attributes,
+    node::Node,
+    operator::{Compute, Fact, Kernel, kernel},
+};
+
+pub fn regressor(node: &Node) -> Result<Box<dyn Compute>> {
+    let attributes = Attributes(node);
+    let aggregate = match attributes.text("aggregate_function", "SUM") {
+        "SUM" => Aggregate::Sum,
+        "AVERAGE" => Aggregate::Average,
+        "MIN" => Aggregate::Min,
+        "MAX" => Aggregate::Max,
+        other => bail!(Refusal(format!("has an unknown aggregate_function '{other}'"))),
+    };
+    let targets = targets(attributes)?;
+    let base = doubles(attributes, "base_values")?;
+    if !base.is_empty() && base.len() != targets {
+        bail!(Refusal(format!(
+            "has {} base values for {targets} targets",
+            base.len()
+        )));
+    }
+    Ok(kernel(Regressor {
+        trees: trees(attributes, "target", targets, aggregate)?,
+        base,
+        post: PostTransform::read(attributes)?,
+        keeps_type: false,
+        bound: Default::default(),
+    }))
+}
+
+/// A regressor before its input's type is known.
+#[derive(Debug)]
+pub(crate) struct Regressor {
+    trees: Trees,
+    base: Vec<f64>,
+    post: PostTransform,
+    /// Whether the answer has the input's type, and not always FP32.
+    keeps_type: bool,
+    /// The regressors of FP32 and FP64, which all plans share.
+    bound: [OnceLock<Arc<dyn Kernel>>; 2],
+}
+
+impl Kernel for Regressor {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
+        let shape = [rows::count(&inputs[0])?, self.trees.scores().to_dim()];
+        let is_double = self.keeps_type && inputs[0].element_type == ElementType::F64;
+        if is_double && self.post != PostTransform::None {
+            bail!(Limit("scores of FP64 are not transformed".to_owned()));
+        }
+        if self.keeps_type && !matches!(inputs[0].element_type, ElementType::F32 | ElementType::F64) {
+            bail!(Limit("is supported for FP32 and FP64 only".to_owned()));
+        }
+        Ok(vec![Fact::new(answer_type(is_double), shape)])
+    }
+
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
+        self.bound(inputs[0].element_type()).run(inputs)
+    }
+}
+
+fn answer_type(is_double: bool) -> ElementType {
+    if is_double {
+        ElementType::F64
+    } else {
+        ElementType::F32
+    }
+}
+
+impl Regressor {
+    /// One whose answers have the type of its input.
+    pub(crate) fn of_type(trees: Trees, post: PostTransform) -> Self {
+        Self {
+            trees,
+            base: vec![],
+            post,
+            keeps_type: true,
+            bound: Default::default(),
+        }
+    }
+
+    fn bound(&self, element_type: ElementType) -> Arc<dyn Kernel> {
+        let [single, double] = &self.bound;
+        let bound = match element_type {
+            ElementType::F64 => double.get_or_init(|| {
+                Arc::new(self.bind::<f64>(|tensor| Rows::read_double(tensor), self.keeps_type))
+            }),
+            _ => single.get_or_init(|| Arc::new(self.bind::<f32>(|tensor| Rows::read(tensor), false))),
+        };
+        bound.clone()
+    }
+
+    fn bind<T: Number>(&self, read: fn(&Tensor) -> Result<Rows<'_, T>>, is_double: bool) -> Bound<T> {
+        Bound {
+            forest: self.trees.forest(),
+            aggregate: self.trees.aggregate(),
+            trees: T::from_f64(self.trees.count() as f64),
+            base: self.base.iter().map(|&base| T::from_f64(base)).collect(),
+            post: self.post,
+            is_double,
+            read,
+        }
+    }
+}
+
+/// A regressor of one type of input.
+#[derive(Debug)]
+struct Bound<T: Number> {
+    forest: Forest<T>,
+    aggregate: Aggregate,
+    trees: T,
+    base: Vec<T>,
+    post: PostTransform,
+    /// Whether its answers are FP64.
+    is_double: bool,
+    read: fn(&Tensor) -> Result<Rows<'_, T>>,
+}
+
+impl<T: Number> Kernel for Bound<T> {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
+        let shape = [rows::count(&inputs[0])?, self.forest.scores().to_dim()];
+        Ok(vec![Fact::new(answer_type(self.is_double), shape)])
+    }
+
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
+        let rows = (self.read)(&inputs[0])?;
+        rows::expect_width(rows.width, self.forest.features())?;
+        let targets = self.forest.scores();
+        let mut doubles: Vec<f64> = Vec::new();
+        let mut out = Vec::with_capacity(rows.count * targets);
+        let mut finish = |scores: &mut [T], _: &mut [bool]| {
+            for (index, score) in scores.iter_mut().enumerate() {
+                if self.aggregate == Aggregate::Average {
+                    *score = *score / self.trees;
+                }
+                if let Some(&base) = self.base.get(index) {
+                    *score += base;
+                }
+            }
+            if self.is_double {
+                doubles.extend(scores.iter().map(|score| score.to_f64()));
+                return;
+            }
+            let start = out.len();
+            out.extend(scores.iter().map(|score| score.to_f32()));
+            match &mut out[start..] {
+                [score] => *score = self.post.single_target(*score),
+                scores => self.post.apply(scores),
+            }
+        };
+        for part in rows.parts() {
+            self.forest.score(part?, &[], &mut finish)?;
+        }
+        let shape = [rows.count, targets];
+        Ok(smallvec![match self.is_double {
+            true => elements::tensor(&shape, doubles)?,
+            false => elements::tensor(&shape, out)?,
+        }])
+    }
+}

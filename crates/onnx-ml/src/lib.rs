@@ -1,0 +1,43 @@
+//! The operators that scikit-learn's models are exported to, computed as ONNX Runtime does.
+
+mod encode;
+mod ensemble;
+mod label_encoder;
+mod linear;
+mod post;
+mod rows;
+mod scale;
+mod svm;
+pub mod text;
+
+pub use encode::{extractor, one_hot, vectorizer};
+pub use ensemble::{classifier as tree_classifier, ensemble as tree_ensemble, regressor as tree_regressor};
+pub use label_encoder::label_encoder;
+pub use linear::{classifier as linear_classifier, regressor as linear_regressor};
+pub use scale::{binarizer, imputer, normalizer, scaler};
+pub use svm::{classifier as svm_classifier, regressor as svm_regressor};
+
+/// A product of vectors, added up in several lanes.
+fn dot(a: &[f32], b: &[f32]) -> f32 {
+    const LANES: usize = 8;
+    let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());
+    let mut sums = [0.0f32; LANES];
+    for (a, b) in a.iter().zip(b) {
+        for lane in 0..LANES {
+            sums[lane] += a[lane] * b[lane];
+        }
+    }
+    let rest: f32 = a_rest.iter().zip(b_rest).map(|(a, b)| a * b).sum();
+    sums.iter().sum::<f32>() + rest
+}
+
+/// The position of the greatest score, the first of equal ones.
+fn greatest(scores: &[f32]) -> usize {
+    let mut best = 0;
+    for (index, score) in scores.iter().enumerate() {
+        if *score > scores[best] {
+            best = index;
+        }
+    }
+    best
+}

@@ -1,0 +1,119 @@
+//! Transformations of scores: ONNX's `post_transform`, as ONNX Runtime computes it.
+
+use onnx_tensor::prelude::*;
+
+use onnx_tensor::{faults::Refusal, node::Attributes};
+
+/// A transformation of a row of scores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PostTransform {
+    None,
+    Softmax,
+    Logistic,
+    SoftmaxZero,
+    Probit,
+}
+
+/// What the one score of a classifier of two classes is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Single {
+    /// The probability of the second class; the first class has the rest of 1.
+    Probability,
+    /// The margin of the second class; the first class has the opposite.
+    Margin,
+}
+
+impl PostTransform {
+    pub(crate) fn read(attributes: Attributes<'_>) -> Result<Self> {
+        Ok(match attributes.text("post_transform", "NONE") {
+            "NONE" => Self::None,
+            "SOFTMAX" => Self::Softmax,
+            "LOGISTIC" => Self::Logistic,
+            "SOFTMAX_ZERO" => Self::SoftmaxZero,
+            "PROBIT" => Self::Probit,
+            other => bail!(Refusal(format!("has an unknown post_transform '{other}'"))),
+        })
+    }
+
+    /// Transforms a row of two or more scores.
+    pub(crate) fn apply(self, scores: &mut [f32]) {
+        match self {
+            Self::None => {}
+            Self::Logistic => scores.iter_mut().for_each(|score| *score = logistic(*score)),
+            Self::Probit => scores.iter_mut().for_each(|score| *score = probit(*score)),
+            Self::Softmax => {
+                let greatest = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+                scores
+                    .iter_mut()
+                    .for_each(|score| *score = (*score - greatest).exp());
+                divide_by_sum(scores);
+            }
+            Self::SoftmaxZero => {
+                let greatest = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+                for score in scores.iter_mut() {
+                    *score = match score.abs() > 1e-7 {
+                        true => (*score - greatest).exp(),
+                        false => *score * (-greatest).exp(),
+                    };
+                }
+                divide_by_sum(scores);
+            }
+        }
+    }
+
+    /// The scores of both classes, from the one score that a classifier of two computes. Logistic functions make
+    /// probabilities of margins; others are left out, as ONNX Runtime does.
+    pub(crate) fn pair(self, score: f32, single: Single) -> [f32; 2] {
+        match (self, single) {
+            (Self::Logistic, _) => [logistic(-score), logistic(score)],
+            (_, Single::Probability) => [1.0 - score, score],
+            (_, Single::Margin) => [-score, score],
+        }
+    }
+
+    /// Transforms the score of a regressor of one target: ONNX Runtime has softmax and logistic functions for several
+    /// targets only.
+    pub(crate) fn single_target(self, score: f32) -> f32 {
+        match self {
+            Self::Probit => probit(score),
+            _ => score,
+        }
+    }
+
+    /// Refuses what has no meaning for one score of two classes.
+    ///
+    /// # Errors
+    /// For PROBIT: ONNX Runtime transforms the score and leaves the other class's memory as it was.
+    pub(crate) fn check_pair(self) -> Result<()> {
+        if self == Self::Probit {
+            bail!(Refusal(
+                "has the post_transform PROBIT and one score for two classes, which leaves the other class without a \
+                 value; give each class a score, or apply PROBIT to the output"
+                    .to_owned()
+            ));
+        }
+        Ok(())
+    }
+}
+
+fn divide_by_sum(scores: &mut [f32]) {
+    let sum: f32 = scores.iter().sum();
+    scores.iter_mut().for_each(|score| *score /= sum);
+}
+
+pub(crate) fn logistic(score: f32) -> f32 {
+    let positive = 1.0 / (1.0 + (-score.abs()).exp());
+    if score < 0.0 { 1.0 - positive } else { positive }
+}
+
+/// ONNX Runtime's approximation, constants included.
+fn probit(score: f32) -> f32 {
+    #[allow(clippy::approx_constant, reason = "ONNX Runtime's constants")]
+    const PI: f32 = 3.14159;
+    const A: f32 = 0.147;
+    let x = 2.0 * score - 1.0;
+    let log = ((1.0 - x) * (1.0 + x)).ln();
+    let half = 2.0 / (PI * A) + 0.5 * log;
+    let inverse = (-half + (half * half - 1.0 / A * log).sqrt()).sqrt();
+    std::f32::consts::SQRT_2 * if x < 0.0 { -inverse } else { inverse }
+}

@@ -1,0 +1,602 @@
+//! The largest, the smallest and the usual odd numbers in every integer that a file gives an operator: each attribute of the table,
+//! and each constant input. None may end the process, panic, or keep it busy.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io::{BufRead, BufReader, Write},
+    process::{Command, Stdio},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+        mpsc,
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use onnx_graph::{
+    decode,
+    operators::{self, NEWEST},
+    proto::{
+        AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto,
+        attribute_proto::AttributeType,
+        canonical_domain,
+        tensor_proto::DataType,
+        tensor_shape_proto::{Dimension, dimension},
+        type_proto,
+    },
+};
+use onnx_tensor::{Tensor, cancelling::Cancellation};
+use prost::Message;
+
+use crate::operators::{registry::registered_name, table::RULES};
+use crate::{
+    Session, fixtures,
+    made_up::{self, node},
+};
+
+const EXTREMES: [i64; 6] = [0, 1, -1, 1 << 31, i64::MAX, i64::MIN];
+
+/// The longest that one model may load and answer.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The longest that it may be asked to take for an answer.
+const REQUEST: Duration = Duration::from_secs(5);
+
+/// Stack as the engine gives its threads.
+const STACK: usize = 8 << 20;
+
+/// Files above this size are weights, which take long and have no numbers that others lack.
+const MAX_FILE: usize = 20 << 10;
+
+/// A number in a node.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Place {
+    Attribute(&'static str),
+    Input(usize),
+}
+
+/// A file and which of its nodes, counted over all graphs in the order of [`each_node`].
+type Base = (usize, usize);
+
+/// The models of the fixtures and a few of operators that no fixture has.
+fn bases() -> Vec<ModelProto> {
+    let paths = fixtures::FILES
+        .values()
+        .filter(|path| path.extension().is_some_and(|ending| ending == "onnx"))
+        .filter(|path| path.with_extension("response.json").exists());
+    let files = paths.map(|path| std::fs::read(path).unwrap());
+    let models = files
+        .filter(|file| file.len() <= MAX_FILE)
+        .map(|file| decode(&file.into()).unwrap());
+    models.chain(without_fixtures()).collect()
+}
+
+fn without_fixtures() -> Vec<ModelProto> {
+    let of_ints = |op_type: &str, inputs: &[&str], attributes: Vec<AttributeProto>| NodeProto {
+        attribute: attributes,
+        ..node(op_type, inputs, "y")
+    };
+    let model = |node: NodeProto, dims: &[i64], constants: Vec<TensorProto>| {
+        let mut model = made_up::model(vec![node], dims, dims, constants);
+        model.graph.as_mut().unwrap().output[0].r#type = None;
+        model.opset_import.push(onnx_graph::proto::OperatorSetIdProto {
+            domain: "ai.onnx.ml".to_owned(),
+            version: 3,
+        });
+        model
+    };
+    let vectorizer = NodeProto {
+        domain: "ai.onnx.ml".to_owned(),
+        ..of_ints(
+            "FeatureVectorizer",
+            &["x"],
+            vec![ints("inputdimensions", vec![3])],
+        )
+    };
+    let mut older = model(
+        of_ints("Scatter", &["x", "i", "u"], vec![]),
+        &[2, 3],
+        vec![integers("i", &[1, 3], &[0; 3]), made_up::constant("u", &[1, 3])],
+    );
+    older.opset_import[0].version = 10;
+    let pairs = [
+        "And", "Equal", "Greater", "Less", "Or", "Pow", "Xor", "Add", "Sub", "Mul", "Div",
+    ]
+    .map(|op_type| {
+        let mut pair = model(
+            of_ints(op_type, &["x", "x"], vec![int("broadcast", 1)]),
+            &[2, 3],
+            vec![],
+        );
+        pair.opset_import[0].version = 6;
+        pair
+    });
+    let others = vec![
+        model(of_ints("Bernoulli", &["x"], vec![]), &[2, 3], vec![]),
+        model(of_ints("CastLike", &["x", "x"], vec![]), &[2, 3], vec![]),
+        model(
+            of_ints("GroupNormalization", &["x", "s", "s"], vec![int("num_groups", 2)]),
+            &[1, 4, 3],
+            vec![made_up::constant("s", &[2])],
+        ),
+        model(of_ints("IsInf", &["x"], vec![]), &[2, 3], vec![]),
+        model(of_ints("LogSoftmax", &["x"], vec![]), &[2, 3], vec![]),
+        model(of_ints("Mod", &["x", "x"], vec![int("fmod", 1)]), &[2, 3], vec![]),
+        model(
+            of_ints("RandomNormal", &[], vec![ints("shape", vec![2, 3])]),
+            &[2, 3],
+            vec![],
+        ),
+        model(of_ints("RandomNormalLike", &["x"], vec![]), &[2, 3], vec![]),
+        model(
+            of_ints("Trilu", &["x", "k"], vec![]),
+            &[2, 3],
+            vec![integers("k", &[], &[0])],
+        ),
+        model(vectorizer, &[2, 3], vec![]),
+        older,
+    ];
+    others.into_iter().chain(pairs).chain(of_sizes()).collect()
+}
+
+/// What a graph is called in which an operator computes with a size and a constant.
+const OF_SIZES: &str = "sizes";
+
+/// Models that compute with the size of a dimension, and make a value of that size, cut one out, and give the number.
+fn of_sizes() -> Vec<ModelProto> {
+    let operators = [
+        "Add", "Sub", "Mul", "Div", "Mod", "Max", "Min", "Pow", "Equal", "Less", "Concat", "Gather",
+    ];
+    let uses = operators
+        .into_iter()
+        .flat_map(|op_type| ["ConstantOfShape", "Slice", "Identity"].map(|user| (op_type, user)));
+    uses.map(|(op_type, user)| {
+        let attributes = if op_type == "Concat" {
+            vec![int("axis", 0)]
+        } else {
+            vec![]
+        };
+        let computed = NodeProto {
+            attribute: attributes,
+            ..node(op_type, &["size", "c"], "computed")
+        };
+        let inputs: &[&str] = if user == "Slice" {
+            &["x", "one", "computed"]
+        } else {
+            &["computed"]
+        };
+        let size = NodeProto {
+            attribute: vec![int("start", 0), int("end", 1)],
+            ..node("Shape", &["x"], "size")
+        };
+        let nodes = vec![size, computed, node(user, inputs, "y")];
+        let constants = vec![integers("c", &[1], &[0]), integers("one", &[1], &[1])];
+        let mut model = made_up::model(nodes, &[4, 3], &[], constants);
+        let graph = model.graph.as_mut().unwrap();
+        graph.name = OF_SIZES.to_owned();
+        graph.output[0].r#type = None;
+        model
+    })
+    .collect()
+}
+
+fn int(name: &str, i: i64) -> AttributeProto {
+    AttributeProto {
+        name: name.to_owned(),
+        r#type: AttributeType::Int as i32,
+        i,
+        ..AttributeProto::default()
+    }
+}
+
+fn ints(name: &str, ints: Vec<i64>) -> AttributeProto {
+    AttributeProto {
+        name: name.to_owned(),
+        r#type: AttributeType::Ints as i32,
+        ints,
+        ..AttributeProto::default()
+    }
+}
+
+fn integers(name: &str, dims: &[i64], values: &[i64]) -> TensorProto {
+    TensorProto {
+        name: name.to_owned(),
+        dims: dims.to_vec(),
+        data_type: DataType::Int64 as i32,
+        int64_data: values.to_vec(),
+        ..TensorProto::default()
+    }
+}
+
+/// Calls a function with each node of a graph, those of inner graphs included, and the graph that has it.
+fn each_node(
+    graph: &mut GraphProto,
+    number: &mut usize,
+    change: &mut impl FnMut(&mut GraphProto, usize, usize),
+) {
+    for index in 0..graph.node.len() {
+        change(graph, index, *number);
+        *number += 1;
+        let mut node = std::mem::take(&mut graph.node[index]);
+        for attribute in &mut node.attribute {
+            if let Some(inner) = &mut attribute.g {
+                each_node(inner, number, change);
+            }
+        }
+        graph.node[index] = node;
+    }
+}
+
+/// The integers of a constant, if it is one of few.
+fn small_integers(tensor: &TensorProto) -> Option<usize> {
+    let is_integer = [DataType::Int64 as i32, DataType::Int32 as i32].contains(&tensor.data_type);
+    let count: i64 = tensor.dims.iter().product();
+    (is_integer && (1..=64).contains(&count)).then_some(count as usize)
+}
+
+fn replace(tensor: &mut TensorProto, number: i64) {
+    let count = small_integers(tensor).unwrap();
+    tensor.raw_data = bytes::Bytes::new();
+    (tensor.int32_data, tensor.int64_data) = (vec![], vec![]);
+    match tensor.data_type == DataType::Int64 as i32 {
+        true => tensor.int64_data = vec![number; count],
+        false => tensor.int32_data = vec![number.clamp(i32::MIN.into(), i32::MAX.into()) as i32; count],
+    }
+}
+
+/// Which constant of a graph a name stands for: an initializer, or the value of a `Constant`.
+fn constant<'g>(graph: &'g mut GraphProto, name: &str) -> Option<&'g mut TensorProto> {
+    let made = graph.node.iter_mut().filter(|node| node.op_type == "Constant");
+    let made = made.filter(|node| node.output.iter().any(|output| output == name));
+    let made = made
+        .flat_map(|node| &mut node.attribute)
+        .filter_map(|attribute| attribute.t.as_mut());
+    let mut all = graph
+        .initializer
+        .iter_mut()
+        .filter(|tensor| tensor.name == name)
+        .chain(made);
+    all.find(|tensor| small_integers(tensor).is_some())
+}
+
+/// An input of the model that is a few integers becomes a constant.
+fn close(graph: &mut GraphProto, name: &str) {
+    let Some(at) = graph.input.iter().position(|input| input.name == name) else {
+        return;
+    };
+    let Some(type_proto::Value::TensorType(tensor)) = graph.input[at]
+        .r#type
+        .as_ref()
+        .and_then(|kind| kind.value.as_ref())
+    else {
+        return;
+    };
+    let dims = tensor
+        .shape
+        .iter()
+        .flat_map(|shape| &shape.dim)
+        .map(|dim| match dim.value {
+            Some(dimension::Value::DimValue(size)) => size,
+            _ => 1,
+        });
+    let dims: Vec<i64> = dims.collect();
+    let count = dims.iter().product::<i64>();
+    if tensor.elem_type == DataType::Int64 as i32 && dims.len() < 2 && (1..=8).contains(&count) {
+        graph
+            .initializer
+            .push(integers(name, &dims, &vec![1; count as usize]));
+        graph.input.remove(at);
+    }
+}
+
+/// The places of numbers in the fixtures' nodes, one model for each.
+fn places(models: &mut [ModelProto]) -> BTreeMap<(String, Place), Base> {
+    let mut places = BTreeMap::new();
+    let mut sizes = BTreeMap::new();
+    for (index, model) in models.iter_mut().enumerate() {
+        let size = model.encoded_len();
+        let graph = model.graph.as_mut().unwrap();
+        let of_sizes = (graph.name == OF_SIZES).then(|| format!(" of sizes for {}", graph.node[2].op_type));
+        each_node(graph, &mut 0, &mut |graph, at, number| {
+            let node = graph.node[at].clone();
+            let domain = canonical_domain(&node.domain);
+            let name = registered_name(domain, &node.op_type);
+            let Some(rule) = RULES
+                .iter()
+                .find(|rule| rule.domain == domain && rule.name == node.op_type)
+            else {
+                return;
+            };
+            let mut keep = |place: Place, is_there: bool| {
+                let key = (format!("{name}{}", of_sizes.as_deref().unwrap_or("")), place);
+                // Where a file has the attribute, it is one that the operator takes beside its others.
+                let cost = (!is_there, size);
+                if sizes.get(&key).is_none_or(|known| cost < *known) {
+                    sizes.insert(key.clone(), cost);
+                    places.insert(key, (index, number));
+                }
+            };
+            for &attribute in rule.attributes {
+                let kind = operators::attribute_type(rule.name, attribute);
+                if matches!(kind, Some(AttributeType::Int | AttributeType::Ints)) {
+                    let is_there = node.attribute.iter().any(|given| given.name == attribute);
+                    keep(Place::Attribute(attribute), is_there);
+                }
+            }
+            for (input, value) in node.input.iter().enumerate() {
+                let mut copy = graph.clone();
+                close(&mut copy, value);
+                if constant(&mut copy, value).is_some() {
+                    keep(Place::Input(input), true);
+                }
+            }
+        });
+    }
+    places
+}
+
+/// The model with a number at a place, with the sizes of its inputs as they are or free.
+fn with_number(model: &ModelProto, node: usize, place: &Place, extreme: i64, is_free: bool) -> ModelProto {
+    let mut model = model.clone();
+    let graph = model.graph.as_mut().unwrap();
+    each_node(graph, &mut 0, &mut |graph, at, number| {
+        if number != node {
+            return;
+        }
+        match place {
+            Place::Attribute(name) => set(&mut graph.node[at], name, extreme),
+            Place::Input(input) => {
+                let name = graph.node[at].input[*input].clone();
+                close(graph, &name);
+                replace(constant(graph, &name).unwrap(), extreme);
+            }
+        }
+    });
+    for output in &mut graph.output {
+        forget(output.r#type.as_mut(), true);
+    }
+    if is_free {
+        for input in &mut graph.input {
+            forget(input.r#type.as_mut(), false);
+        }
+    }
+    model
+}
+
+fn set(node: &mut NodeProto, name: &str, extreme: i64) {
+    let others = node.attribute.iter().filter(|other| other.name != name);
+    let count = others.map(|other| other.ints.len()).max().unwrap_or(0).max(1);
+    if !node.attribute.iter().any(|attribute| attribute.name == name) {
+        let kind = operators::attribute_type(&node.op_type, name).unwrap();
+        node.attribute.push(match kind {
+            AttributeType::Int => int(name, 0),
+            _ => ints(name, vec![0; count]),
+        });
+    }
+    let mut attributes = node.attribute.iter_mut();
+    let attribute = attributes.find(|attribute| attribute.name == name).unwrap();
+    attribute.i = extreme;
+    attribute.ints.fill(extreme);
+}
+
+/// Takes the sizes out of a type, or the whole shape.
+fn forget(kind: Option<&mut onnx_graph::proto::TypeProto>, is_all: bool) {
+    if let Some(type_proto::Value::TensorType(tensor)) = kind.and_then(|kind| kind.value.as_mut()) {
+        match &mut tensor.shape {
+            Some(shape) if !is_all => shape.dim.fill(Dimension { value: None }),
+            shape => *shape = None,
+        }
+    }
+}
+
+/// A model with one number changed.
+struct Changed {
+    name: String,
+    model: usize,
+    node: usize,
+    place: Place,
+    extreme: i64,
+    is_free: bool,
+}
+
+/// All changes, in the same order in every process.
+fn changes(models: &mut [ModelProto]) -> Vec<Changed> {
+    let places = places(models);
+    let covered: BTreeSet<(&str, &Place)> = places
+        .keys()
+        .map(|(name, place)| (name.as_str(), place))
+        .collect();
+    let mut missing = vec![];
+    for rule in RULES.iter().filter(|rule| rule.domain != NEWEST) {
+        let name = registered_name(rule.domain, rule.name);
+        for &attribute in rule.attributes {
+            let kind = operators::attribute_type(rule.name, attribute);
+            let is_integer = matches!(kind, Some(AttributeType::Int | AttributeType::Ints));
+            if is_integer && !covered.contains(&(&*name, &Place::Attribute(attribute))) {
+                missing.push(format!("{name} {attribute}"));
+            }
+        }
+    }
+    assert!(missing.is_empty(), "no model has these operators: {missing:?}");
+    let mut changes = vec![];
+    for ((name, place), (model, node)) in places {
+        for extreme in EXTREMES {
+            // Most of what is done to numbers that meet known sizes is done to free ones too.
+            let is_extreme = extreme.unsigned_abs() > 1 << 31;
+            for is_free in [false, true].into_iter().filter(|is_free| *is_free || is_extreme) {
+                let sizes = if is_free { "free" } else { "fixed" };
+                changes.push(Changed {
+                    name: format!("{name} {place:?} = {extreme}, {sizes} sizes"),
+                    model,
+                    node,
+                    place: place.clone(),
+                    extreme,
+                    is_free,
+                });
+            }
+        }
+    }
+    changes
+}
+
+/// Child processes at a time.
+const CHILDREN: usize = 2;
+
+/// Says to a child process from which change on it loads models.
+const FROM: &str = "EXTREME_NUMBERS_FROM";
+
+/// What a child writes before and after each model.
+const LOADING: &str = "loading ";
+const PANICKED: &str = "panicked ";
+const OVERFLOWED: &str = "overflowed ";
+
+/// Loads models until one ends the process; a stack that overflows and memory without bound do.
+#[test]
+fn child() {
+    // Set by the test below, which starts this one in a process of its own.
+    let Ok(from) = std::env::var(FROM) else {
+        return;
+    };
+    let from: usize = from.parse().unwrap();
+    let mut models = bases();
+    let changes = changes(&mut models);
+    let mut out = std::io::stderr();
+    static LOADED: AtomicUsize = AtomicUsize::new(0);
+    // Release builds wrap around instead of panicking.
+    std::panic::set_hook(Box::new(|info| {
+        let text = info.payload_as_str().unwrap_or("");
+        if text.contains("overflow") {
+            let (index, place) = (LOADED.load(Ordering::Relaxed), info.location());
+            let place = place.map(ToString::to_string).unwrap_or_default();
+            let _ = writeln!(std::io::stderr(), "{OVERFLOWED}{index} {text} {place}");
+        }
+    }));
+    for (index, changed) in changes.iter().enumerate().skip(from).step_by(CHILDREN) {
+        LOADED.store(index, Ordering::Relaxed);
+        writeln!(out, "{LOADING}{index}").unwrap();
+        let model = with_number(
+            &models[changed.model],
+            changed.node,
+            &changed.place,
+            changed.extreme,
+            changed.is_free,
+        );
+        let file = model.encode_to_vec();
+        let thread = thread::Builder::new().stack_size(STACK).spawn(move || {
+            if let Ok(session) = Session::read(&file.into()) {
+                drop(ask(&session));
+            }
+        });
+        if thread.unwrap().join().is_err() {
+            writeln!(out, "{PANICKED}{index}").unwrap();
+        }
+    }
+}
+
+/// Ends at a time.
+struct Until(Instant);
+
+impl Cancellation for Until {
+    fn is_cancelled(&self) -> bool {
+        Instant::now() > self.0
+    }
+}
+
+/// One run with zeros, with sizes of 2 where the model leaves them free.
+fn ask(session: &Session) -> Option<Vec<Arc<Tensor>>> {
+    let mut inputs = vec![];
+    for port in &session.signature().inputs {
+        let dims = port.dims.as_ref()?.iter().map(|dim| dim.fixed().unwrap_or(2));
+        let dims: Option<Vec<usize>> = dims.map(|dim| usize::try_from(dim).ok()).collect();
+        let dims = dims.filter(|dims| {
+            dims.iter().try_fold(1, |all: usize, &dim| all.checked_mul(dim)) <= Some(1 << 20)
+        })?;
+        inputs.push(Tensor::zero_of(crate::computed(port.element_type)?, &dims).ok()?);
+    }
+    let until: Arc<dyn Cancellation> = Arc::new(Until(Instant::now() + REQUEST));
+    session.run_until(inputs, &until).ok()
+}
+
+#[test]
+fn no_number_in_an_attribute_or_a_constant_input_ends_the_process() {
+    let changes = changes(&mut bases());
+    assert!(changes.len() > 2000, "{}", changes.len());
+    let faults: Vec<String> = thread::scope(|scope| {
+        let children: Vec<_> = (0..CHILDREN)
+            .map(|first| {
+                let changes = &changes;
+                scope.spawn(move || faults_from(first, changes))
+            })
+            .collect();
+        children
+            .into_iter()
+            .flat_map(|child| child.join().unwrap())
+            .collect()
+    });
+    assert!(faults.is_empty(), "{}: {faults:#?}", faults.len());
+}
+
+/// What goes wrong with every [`CHILDREN`]th change from `first` on. A process that ends is followed by another.
+fn faults_from(first: usize, changes: &[Changed]) -> Vec<String> {
+    let name = |index: usize| changes[index].name.clone();
+    let (mut next, mut faults) = (first, vec![]);
+    while next < changes.len() {
+        let mut process = Command::new(std::env::current_exe().unwrap())
+            .args([
+                "--exact",
+                "extreme_numbers::child",
+                "--nocapture",
+                "--test-threads=1",
+            ])
+            .env(FROM, next.to_string())
+            .env("RUST_BACKTRACE", "0")
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let (sender, lines) = mpsc::channel();
+        let output = BufReader::new(process.stderr.take().unwrap());
+        let reader = thread::spawn(move || {
+            output
+                .lines()
+                .map_while(Result::ok)
+                .try_for_each(|line| sender.send(line))
+        });
+        let mut loading = next;
+        let how = loop {
+            match lines.recv_timeout(PATIENCE) {
+                Ok(line) => {
+                    if let Some(index) = line.strip_prefix(LOADING) {
+                        loading = index.parse().unwrap();
+                    } else if let Some(index) = line.strip_prefix(PANICKED) {
+                        faults.push(format!("{} panics", name(index.parse().unwrap())));
+                    } else if let Some(overflow) = line.strip_prefix(OVERFLOWED) {
+                        let (index, where_) = overflow.split_once(' ').unwrap();
+                        faults.push(format!("{}: {where_}", name(index.parse().unwrap())));
+                    }
+                }
+                Err(mpsc::RecvTimeoutError::Timeout) => {
+                    process.kill().unwrap();
+                    break Some("takes too long");
+                }
+                Err(mpsc::RecvTimeoutError::Disconnected) => break None,
+            }
+        };
+        let status = process.wait().unwrap();
+        let _ = reader.join().unwrap();
+        next = loading + CHILDREN;
+        if !status.success() {
+            faults.push(format!(
+                "{} {} ({status})",
+                name(loading),
+                how.unwrap_or("ends the process")
+            ));
+        } else {
+            assert!(next >= changes.len());
+        }
+    }
+    faults
+}

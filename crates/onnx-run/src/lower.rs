@@ -1,0 +1,369 @@
+//! From the file's graph to the one that is prepared: checked, pruned, in order, and under names of our own.
+//!
+//! There is one name per value, constants whose contents agree with their dimensions, nodes in the order of their
+//! dependencies and only those that an output depends on, and only operators that have a row in the table.
+
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    sync::Arc,
+};
+
+use onnx_graph::{
+    Data, Error, ErrorKind, Payload,
+    operators::{self, Given},
+    proto::{
+        AttributeProto, GraphProto, NodeProto, TensorProto, TypeProto,
+        attribute_proto::AttributeType,
+        canonical_domain,
+        tensor_shape_proto::{self, dimension},
+        type_proto,
+    },
+    structure::{
+        MAX_NODES, defined_twice, dependencies, label, needed_in_order, refuse_external_data, undefined,
+    },
+};
+use onnx_tensor::prelude::*;
+use tensor_core::Quoted;
+
+use crate::{
+    computed,
+    lowered::{Constant, Declared, OnnxGraph, OnnxNode, Port},
+    operators::{registry as ops, rule::Outputs},
+};
+use onnx_tensor::node::{Attribute, Node};
+
+/// The lowered graph.
+pub(crate) struct Lowered {
+    pub(crate) graph: OnnxGraph,
+    /// How to call each node in messages: the number stands in its name in [`Lowered::graph`].
+    pub(crate) labels: Vec<String>,
+}
+
+/// Lowers a model's graph.
+pub(crate) fn lower(graph: &GraphProto, opsets: &BTreeMap<String, i64>) -> Result<Lowered, Error> {
+    refuse_external_data(graph)?;
+    let mut lowering = Lowering {
+        opsets,
+        values: 0,
+        labels: Vec::new(),
+    };
+    Ok(Lowered {
+        graph: lowering.graph(graph, None)?,
+        labels: lowering.labels,
+    })
+}
+
+/// The prefix of a node's name behind which its number stands.
+pub(crate) const NODE: &str = "node~";
+
+struct Lowering<'m> {
+    opsets: &'m BTreeMap<String, i64>,
+    values: usize,
+    labels: Vec<String>,
+}
+
+/// The names that a graph's nodes can use.
+struct Scope<'a> {
+    outer: Option<&'a Scope<'a>>,
+    names: HashMap<&'a str, String>,
+    constants: HashMap<&'a str, &'a TensorProto>,
+}
+
+impl<'a> Scope<'a> {
+    fn find(&self, name: &str) -> Option<&String> {
+        self.names
+            .get(name)
+            .or_else(|| self.outer.and_then(|outer| outer.find(name)))
+    }
+}
+
+impl Lowering<'_> {
+    fn graph(&mut self, graph: &GraphProto, outer: Option<&Scope<'_>>) -> Result<OnnxGraph, Error> {
+        if !graph.sparse_initializer.is_empty() {
+            return Err(Error::invalid("sparse initializers are not supported"));
+        }
+        let scope = self.scope(graph, outer)?;
+        let nodes = needed_in_order(graph)?;
+        let used: HashSet<&str> = nodes
+            .iter()
+            .flat_map(|&node| dependencies(node))
+            .chain(graph.output.iter().map(|output| output.name.as_str()))
+            .collect();
+
+        let mut lowered = OnnxGraph::default();
+        for tensor in &graph.initializer {
+            // Checked whether used or not, so that a damaged file does not load.
+            let payload = computable(tensor)?;
+            if used.contains(tensor.name.as_str()) {
+                lowered.initializer.push(Constant {
+                    name: self.name(&scope, &tensor.name)?,
+                    value: constant(payload)?,
+                });
+            }
+        }
+        for input in &graph.input {
+            if !scope.constants.contains_key(input.name.as_str()) {
+                lowered.input.push(Port {
+                    name: self.name(&scope, &input.name)?,
+                    declared: declared(input.r#type.as_ref()),
+                });
+            }
+        }
+        for node in nodes {
+            let node = self.node(node, &scope, &used)?;
+            lowered.node.push(node);
+        }
+        for output in &graph.output {
+            let source = self.name(&scope, &output.name)?;
+            // Only nodes' outputs: tract takes neither inputs nor what stands outside of an inner graph.
+            let name = self.value_name();
+            lowered
+                .node
+                .push(self.output(source, name.clone(), outer.is_none()));
+            lowered.output.push(Port {
+                name,
+                declared: declared(output.r#type.as_ref()),
+            });
+        }
+        Ok(lowered)
+    }
+
+    /// Gives every value of a graph a name of its own.
+    fn scope<'a>(&mut self, graph: &'a GraphProto, outer: Option<&'a Scope<'a>>) -> Result<Scope<'a>, Error> {
+        let mut scope = Scope {
+            outer,
+            names: HashMap::new(),
+            constants: HashMap::new(),
+        };
+        for tensor in &graph.initializer {
+            if scope.constants.insert(&tensor.name, tensor).is_some() {
+                return Err(defined_twice(&tensor.name));
+            }
+        }
+        let inputs = graph.input.iter().map(|input| input.name.as_str());
+        let outputs = graph
+            .node
+            .iter()
+            .flat_map(|node| node.output.iter().map(String::as_str))
+            .filter(|name| !name.is_empty());
+        for name in inputs.chain(outputs) {
+            let lowered = self.value_name();
+            if scope.names.insert(name, lowered).is_some() {
+                return Err(defined_twice(name));
+            }
+        }
+        let inputs: HashSet<&str> = graph.input.iter().map(|input| input.name.as_str()).collect();
+        for tensor in &graph.initializer {
+            let lowered = self.value_name();
+            let is_other = scope.names.insert(&tensor.name, lowered).is_some();
+            if is_other && !inputs.contains(tensor.name.as_str()) {
+                return Err(defined_twice(&tensor.name));
+            }
+        }
+        Ok(scope)
+    }
+
+    /// The node before an output, of the model itself or of an inner graph.
+    fn output(&mut self, input: String, output: String, is_outermost: bool) -> OnnxNode {
+        let number = self.labels.len();
+        self.labels.push("an output".to_owned());
+        let op_type = if is_outermost { ops::OUTPUT } else { "Identity" };
+        let node = Node {
+            input: vec![input],
+            output: vec![output],
+            name: format!("{NODE}{number}~{op_type}"),
+            op_type: op_type.to_owned(),
+            ..Node::default()
+        };
+        OnnxNode {
+            node,
+            graphs: Vec::new(),
+        }
+    }
+
+    fn value_name(&mut self) -> String {
+        self.values += 1;
+        format!("value~{}", self.values)
+    }
+
+    fn name(&self, scope: &Scope<'_>, name: &str) -> Result<String, Error> {
+        scope.find(name).cloned().ok_or_else(|| undefined(name))
+    }
+
+    fn node(&mut self, node: &NodeProto, scope: &Scope<'_>, used: &HashSet<&str>) -> Result<OnnxNode, Error> {
+        let label = label(node);
+        if self.labels.len() >= MAX_NODES {
+            return Err(Error::invalid(format!(
+                "the model has more than {MAX_NODES} nodes"
+            )));
+        }
+        let number = self.labels.len();
+        self.labels.push(label.clone());
+        let domain = canonical_domain(&node.domain);
+        let opset = operators::own_opset(node).or_else(|| self.opsets.get(domain).copied());
+        let (domain, opset) = ops::resolved(domain, &node.op_type, opset);
+
+        let mut input = Vec::with_capacity(node.input.len());
+        for name in &node.input {
+            input.push(match name.as_str() {
+                "" => String::new(),
+                name => self.name(scope, name).map_err(|error| error.within(&label))?,
+            });
+        }
+        let output = self
+            .outputs(node, domain, scope, used)
+            .map_err(|error| error.within(&label))?;
+        let mut graphs = Vec::new();
+        let mut attribute = Vec::with_capacity(node.attribute.len());
+        for entry in &node.attribute {
+            // An empty list stands for all axes, as none at all does.
+            if node.op_type.starts_with("Reduce") && entry.name == "axes" && entry.ints.is_empty() {
+                continue;
+            }
+            if entry.r#type() == AttributeType::Graph
+                && let Some(graph) = &entry.g
+            {
+                let graph = self
+                    .graph(graph, Some(scope))
+                    .map_err(|error| error.within(&label))?;
+                graphs.push((entry.name.clone(), graph));
+            }
+            attribute.push(attribute_of(entry).map_err(|error| error.within(&label))?);
+        }
+        let lowered = Node {
+            input,
+            output,
+            name: format!("{NODE}{number}~{}", node.op_type),
+            op_type: ops::registered_name(domain, &node.op_type),
+            domain: domain.to_owned(),
+            opset: opset.unwrap_or(0),
+            attribute,
+        };
+        ops::check(&lowered, domain, &node.op_type, opset, Given::of(node))
+            .map_err(|error| error.within(&label))?;
+        Ok(OnnxNode {
+            node: lowered,
+            graphs,
+        })
+    }
+
+    /// The names of a node's outputs: no gaps, and none at the end that is neither needed nor used.
+    fn outputs(
+        &mut self,
+        node: &NodeProto,
+        domain: &str,
+        scope: &Scope<'_>,
+        used: &HashSet<&str>,
+    ) -> Result<Vec<String>, Error> {
+        let named = &node.output;
+        let last_used = named.iter().rposition(|name| used.contains(name.as_str()));
+        let count = match ops::outputs(domain, &node.op_type) {
+            Some(Outputs::Exactly(count)) if named.len() > count => {
+                return Err(Error::invalid(format!(
+                    "has {} outputs, expected {count}",
+                    named.len()
+                )));
+            }
+            Some(Outputs::Exactly(count)) => count,
+            Some(Outputs::Optional) => last_used.map_or(1, |last| last + 1),
+            Some(Outputs::AsNamed) | None => named.len(),
+        };
+        (0..count)
+            .map(|index| match named.get(index).map(String::as_str) {
+                None | Some("") => Ok(self.value_name()),
+                Some(name) => self.name(scope, name),
+            })
+            .collect()
+    }
+}
+
+/// An attribute without the graph that it may hold.
+fn attribute_of(attribute: &AttributeProto) -> Result<Attribute, Error> {
+    let invalid = |what: &str| Error::invalid(format!("attribute {} {what}", Quoted(&attribute.name)));
+    if !attribute.ref_attr_name.is_empty() {
+        return Err(invalid("refers to a function's attribute outside of a function"));
+    }
+    let mut lowered = Attribute {
+        name: attribute.name.clone(),
+        ..Attribute::default()
+    };
+    match attribute.r#type() {
+        AttributeType::Float => lowered.f = attribute.f,
+        AttributeType::Int => lowered.i = attribute.i,
+        AttributeType::String => lowered.s = attribute.s.to_vec(),
+        AttributeType::Tensor => {
+            let given = attribute.t.as_ref().ok_or_else(|| invalid("has no value"))?;
+            lowered.t = Some(constant(computable(given)?)?);
+        }
+        AttributeType::Graph => {
+            // Beside the node, as kernels know no graphs.
+            attribute.g.as_ref().ok_or_else(|| invalid("has no value"))?;
+        }
+        AttributeType::Floats => lowered.floats.clone_from(&attribute.floats),
+        AttributeType::Ints => lowered.ints.clone_from(&attribute.ints),
+        AttributeType::Strings => {
+            lowered.strings = attribute.strings.iter().map(|string| string.to_vec()).collect();
+        }
+        AttributeType::Undefined => return Err(invalid("has no type")),
+        AttributeType::Graphs
+        | AttributeType::SparseTensor
+        | AttributeType::SparseTensors
+        | AttributeType::Tensors
+        | AttributeType::TypeProto
+        | AttributeType::TypeProtos => return Err(invalid("is of a kind that is not supported")),
+    }
+    Ok(lowered)
+}
+
+/// What the file says of a value: plans find the dimensions themselves, only loops without iterations go by these.
+fn declared(r#type: Option<&TypeProto>) -> Option<Declared> {
+    let Some(type_proto::Value::TensorType(tensor)) = r#type?.value.as_ref() else {
+        return None;
+    };
+    let size = |dim: &tensor_shape_proto::Dimension| match dim.value {
+        Some(dimension::Value::DimValue(size)) => usize::try_from(size).unwrap_or(0),
+        _ => 0,
+    };
+    let shape = tensor.shape.as_ref();
+    Some(Declared {
+        elem_type: tensor.elem_type,
+        shape: shape.map(|shape| shape.dim.iter().map(size).collect()),
+    })
+}
+
+/// Contents of a type that tract has.
+fn computable(tensor: &TensorProto) -> Result<Payload, Error> {
+    let payload = Payload::read(tensor)?;
+    if computed(payload.element_type).is_none() {
+        return Err(Error::new(
+            ErrorKind::Unsupported,
+            format!(
+                "tensor {} is {}, which the built-in runtime does not compute",
+                Quoted(&tensor.name),
+                payload.element_type
+            ),
+        ));
+    }
+    Ok(payload)
+}
+
+/// The same as a tensor of tract's.
+fn constant(payload: Payload) -> Result<Arc<Tensor>, Error> {
+    let dims = payload.shape.dims().iter();
+    let dims: Option<Vec<usize>> = dims.map(|&dim| usize::try_from(dim).ok()).collect();
+    let tensor = |dims: &[usize]| -> Result<Tensor> {
+        match payload.data {
+            Data::Strings(strings) => Tensor::from_vec(dims, strings),
+            Data::Fixed(bytes) => {
+                let element_type = computed(payload.element_type).context("a type that is not computed")?;
+                // A copy: a part of the file would keep all of it in memory.
+                Tensor::from_bytes(element_type, dims, Bytes::copy_from_slice(&bytes))
+            }
+        }
+    };
+    let tensor = dims
+        .context("more elements than can be counted")
+        .and_then(|dims| tensor(&dims));
+    let tensor = tensor.map_err(|error| Error::invalid("a constant cannot be made").caused_by(error));
+    Ok(tensor?.into_arc())
+}

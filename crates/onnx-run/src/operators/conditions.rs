@@ -1,0 +1,185 @@
+//! Conditions on single nodes. Each says why it is there: mostly, what tract 0.23.9 computes otherwise than ONNX
+//! Runtime or ONNX's text have it.
+
+use onnx_tensor::prelude::*;
+
+use onnx_tensor::faults::Limit;
+use onnx_tensor::{node::Attributes, operator::Fact};
+
+type Verdict = Result<(), Limit>;
+
+fn refuse<T>(reason: impl Into<String>) -> Result<T, Limit> {
+    Err(Limit(reason.into()))
+}
+
+/// Dilated windows with automatic padding, and rounding up together with it, are where implementations disagree.
+pub(crate) fn pool(node: Attributes<'_>, _: i64) -> Verdict {
+    let is_automatic = matches!(
+        node.text("auto_pad", "NOTSET"),
+        "SAME_UPPER" | "SAME_LOWER" | "VALID"
+    );
+    let is_padded = node.text("auto_pad", "NOTSET").starts_with("SAME");
+    if is_padded && node.ints("dilations").iter().any(|&dilation| dilation != 1) {
+        return refuse("automatic padding of a dilated window is not supported");
+    }
+    // ONNX's formula gives negative numbers there, which some runtimes take and others refuse.
+    let mut steps = node.ints("kernel_shape").iter().zip(node.ints("strides"));
+    if is_padded && steps.any(|(&size, &stride)| stride.saturating_sub(size) > 1) {
+        return refuse("automatic padding is not supported where places between windows are left out");
+    }
+    if is_automatic && node.int("ceil_mode", 0) != 0 {
+        return refuse("ceil_mode together with auto_pad is not supported");
+    }
+    Ok(())
+}
+
+pub(crate) fn batch_normalization(node: Attributes<'_>, _: i64) -> Verdict {
+    if node.int("spatial", 1) != 1 {
+        return refuse("parameters for each element ('spatial' = 0) are not supported");
+    }
+    // What trains was refused; other outputs belong to it.
+    if (1..5).any(|output| node.has_output(output)) {
+        return refuse("has outputs that only training gives; export the model for inference");
+    }
+    Ok(())
+}
+
+pub(crate) fn dft(node: Attributes<'_>, _: i64) -> Verdict {
+    if node.int("inverse", 0) != 0 && node.int("onesided", 0) != 0 {
+        return refuse("an inverse one-sided transform is not supported");
+    }
+    Ok(())
+}
+
+pub(crate) fn dropout(node: Attributes<'_>, opset: i64) -> Verdict {
+    if opset < 7 && node.int("is_test", 0) == 0 {
+        return refuse("training mode is not supported; export the model for inference");
+    }
+    // It was not said then what it holds outside of training.
+    if opset < 12 && node.has_output(1) {
+        return refuse("the output 'mask' is not supported before operator set 12");
+    }
+    Ok(())
+}
+
+/// Whether an equation makes sense.
+pub(crate) fn einsum(node: Attributes<'_>, _: i64) -> Verdict {
+    let equation = node.text("equation", "").replace(' ', "");
+    let (inputs, output) = equation.split_once("->").unwrap_or((&equation, ""));
+    let is_term = |term: &str| {
+        let letters = term.replacen("...", "", 1);
+        letters.chars().all(|letter| letter.is_ascii_alphabetic())
+    };
+    let is_given = |letter: char| letter == '.' || inputs.contains(letter);
+    let is_unique = |letter: char| letter == '.' || output.matches(letter).count() == 1;
+    let has_dots = equation.contains("->") && inputs.contains("...") && !output.contains("...");
+    if !inputs.split(',').chain([output]).all(is_term)
+        || !output.chars().all(|letter| is_given(letter) && is_unique(letter))
+        || has_dots
+    {
+        return refuse("the equation is malformed, or its output has other indices than its inputs");
+    }
+    match onnx_kernels::matmul::einsum_output(&equation) {
+        Some(_) => Ok(()),
+        None => refuse("an equation without '->' and with capital letters is not supported"),
+    }
+}
+
+/// Windows of even size reach further to one side; tract takes the other.
+pub(crate) fn lrn(node: Attributes<'_>, _: i64) -> Verdict {
+    if node.int("size", 0) % 2 == 0 {
+        return refuse("an even size is not supported");
+    }
+    Ok(())
+}
+
+pub(crate) fn not_blocked(node: Attributes<'_>, _: i64) -> Verdict {
+    if node.int("block_size", 0) != 0 {
+        return refuse("blocked quantization is not supported");
+    }
+    if !matches!(node.int("precision", 0), 0 | 1) {
+        return refuse("is supported in the precision of FP32 only");
+    }
+    Ok(())
+}
+
+/// FP16 is FP32 here.
+pub(crate) fn to_fp32(node: Attributes<'_>, _: i64) -> Verdict {
+    match node.int("output_dtype", 0) {
+        0 | 1 => Ok(()),
+        code => refuse(format!("a result of the type {code} is not supported")),
+    }
+}
+
+/// tract says that a scalar has no coordinates, ONNX Runtime that it has one.
+pub(crate) fn not_scalar(_: Attributes<'_>, inputs: &[Fact]) -> Verdict {
+    if inputs[0].rank() == 0 {
+        return refuse("is not supported for scalars");
+    }
+    Ok(())
+}
+
+/// The count was an attribute before it was an input.
+pub(crate) fn top_k(node: Attributes<'_>, opset: i64) -> Verdict {
+    match (opset < 10, node.has("k"), node.has_input(1)) {
+        (true, true, false) | (false, false, true) => Ok(()),
+        (true, ..) => refuse("needs its count as the attribute 'k' before operator set 10"),
+        (false, ..) => refuse("needs its count as the second input from operator set 10 on"),
+    }
+}
+
+/// tract mixes up the signs.
+pub(crate) fn q_linear_conv(_: Attributes<'_>, inputs: &[Fact]) -> Verdict {
+    let [x, _, _, w, ..] = inputs else {
+        return refuse("has too few inputs");
+    };
+    if x.element_type == ElementType::I8 && w.element_type == ElementType::U8 {
+        return refuse("INT8 inputs with UINT8 weights are not supported");
+    }
+    Ok(())
+}
+
+/// tract saturates where it should not.
+pub(crate) fn q_linear_mat_mul(_: Attributes<'_>, inputs: &[Fact]) -> Verdict {
+    let [a, _, _, b, ..] = inputs else {
+        return refuse("has too few inputs");
+    };
+    if a.element_type == ElementType::I8 && b.element_type == ElementType::U8 {
+        return refuse("an INT8 matrix times a UINT8 matrix is not supported");
+    }
+    Ok(())
+}
+
+/// Functions must be known, and limits are computed for LSTM only.
+pub(crate) fn recurrent(node: Attributes<'_>, _: i64) -> Verdict {
+    let directions = match node.text("direction", "forward") {
+        "forward" | "reverse" => 1,
+        "bidirectional" => 2,
+        _ => return refuse("the direction must be 'forward', 'reverse' or 'bidirectional'"),
+    };
+    let is_lstm = node.0.op_type.ends_with("LSTM");
+    if node.has("clip") && !is_lstm {
+        return refuse("the attribute 'clip' is supported for LSTM only");
+    }
+    let functions = match node.0.op_type.as_str() {
+        _ if is_lstm => 3,
+        "GRU" => 2,
+        _ => 1,
+    };
+    let given = node
+        .get("activations")
+        .map_or(&[][..], |attribute| &attribute.strings);
+    let is_known =
+        |name: &Vec<u8>| std::str::from_utf8(name).is_ok_and(|name| onnx_kernels::rnn::is_activation(name));
+    if !given.is_empty() && (given.len() != functions * directions || !given.iter().all(is_known)) {
+        return refuse("the activations are not those of ONNX, or not one for each function");
+    }
+    Ok(())
+}
+
+/// Whether an order names each axis once. tract looks without end, and takes all memory, for the swaps that make another one.
+pub(crate) fn is_order(perm: &[i64]) -> bool {
+    let mut order = perm.to_vec();
+    order.sort_unstable();
+    order.iter().zip(0..).all(|(&axis, place)| axis == place)
+}

@@ -1,0 +1,123 @@
+//! Sizes, axes, positions and counts of a file or a request are looked at here before anything is computed with them: what passes
+//! has 32 bits, so that sums and products of a few of them fit into 64.
+
+use onnx_graph::Error as FileError;
+use onnx_tensor::prelude::*;
+use tensor_core::Quoted;
+
+use onnx_tensor::{elements::elements, operator::Fact};
+use onnx_tensor::{faults::Limit, node::Node};
+
+/// What an operator does with the integers that its inputs hold.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Integers {
+    /// The inputs with sizes, axes, positions or counts, as the file numbers inputs.
+    pub(crate) sizing: &'static [usize],
+    /// Whether those of one input are the sizes of one value, which are multiplied.
+    pub(crate) is_shape: bool,
+}
+
+/// The product of all sizes of a value, at most.
+const MAX_PRODUCT: u64 = 1 << 62;
+
+/// Refuses numbers that are too large for what an operator does with them, where they are known. `sizing` are the inputs of
+/// [`Integers::sizing`], counted among those that are given.
+pub(crate) fn admit(integers: Integers, sizing: &[usize], inputs: &[Fact]) -> Result<()> {
+    let known = sizing
+        .iter()
+        .filter_map(|&place| inputs.get(place)?.constant.as_deref());
+    known
+        .into_iter()
+        .try_for_each(|numbers| admit_sizes(numbers, integers.is_shape))
+}
+
+/// Refuses sizes, axes, positions and counts of more than 32 bits, and sizes whose product has more than 62.
+fn admit_sizes(numbers: &Tensor, is_shape: bool) -> Result<()> {
+    let mut product = 1u64;
+    let mut admit = |number: i64| {
+        if i32::try_from(number).is_err() {
+            bail!(Limit(format!(
+                "has a size, an axis or a position of {number}, expected at most {} and at least {}",
+                i32::MAX,
+                i32::MIN
+            )));
+        }
+        product = product.saturating_mul(number.unsigned_abs().max(1));
+        if is_shape && product > MAX_PRODUCT {
+            bail!(Limit(
+                "has sizes whose product is more than can be counted".to_owned()
+            ));
+        }
+        Ok(())
+    };
+    if !numbers.element_type().is_integer() {
+        return Ok(());
+    }
+    let numbers = numbers.cast_to::<i64>()?;
+    elements::<i64>(&numbers)?
+        .iter()
+        .try_for_each(|&number| admit(number))
+}
+
+/// Refuses a node with a number of more than 32 bits in an attribute that is a size, an axis, a position or a count.
+pub(crate) fn admit_attributes(node: &Node) -> Result<(), FileError> {
+    for attribute in node
+        .attribute
+        .iter()
+        .filter(|attribute| !is_any_number(&attribute.name))
+    {
+        let mut numbers = attribute.ints.iter().chain([&attribute.i]);
+        if let Some(number) = numbers.find(|&&number| i32::try_from(number).is_err()) {
+            let reason = format!(
+                "the attribute {} has the number {number}, expected at most {} and at least {}",
+                Quoted(&attribute.name),
+                i32::MAX,
+                i32::MIN
+            );
+            return Err(FileError::invalid(reason));
+        }
+    }
+    Ok(())
+}
+
+/// Whether an attribute holds numbers that nothing is computed with, or bounds that are clamped.
+fn is_any_number(attribute: &str) -> bool {
+    let is_bound = matches!(attribute, "start" | "starts" | "end" | "ends");
+    let is_data = matches!(
+        attribute,
+        "value_int" | "value_ints" | "seed" | "classlabels_ints"
+    );
+    is_bound || is_data || attribute.contains("int64") || attribute.ends_with("ids")
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    #[test]
+    fn sizes_of_more_than_32_bits_are_refused() {
+        let admits = |is_shape, numbers: &[i64]| {
+            let integers = Integers {
+                is_shape,
+                ..Integers::default()
+            };
+            admit(
+                integers,
+                &[0],
+                &Fact::of_values(&[Tensor::vector(numbers).into_arc()]),
+            )
+        };
+        let error = admits(false, &[i64::MAX]).unwrap_err();
+        assert!(
+            error
+                .to_string()
+                .contains("of 9223372036854775807, expected at most 2147483647"),
+            "{error}"
+        );
+        let sizes = [i64::from(i32::MAX); 3];
+        assert!(admits(true, &sizes).is_err());
+        assert!(admits(false, &sizes).is_ok());
+    }
+}

@@ -1,0 +1,277 @@
+//! The table of operators at work: what of a file is admitted, and what computes it.
+//!
+//! An operator without a row is refused by its name, an attribute that its row does not list by the attribute's.
+
+use std::{collections::HashMap, sync::LazyLock};
+
+use onnx_graph::{
+    Error as FileError, ErrorKind,
+    operators::{self, Given, NEWEST},
+    other_runtime,
+};
+use onnx_tensor::prelude::*;
+use tensor_core::Quoted;
+
+use crate::operators::{
+    conditions,
+    guard::NodeGuard,
+    numbers,
+    rule::{Build, Constants, Outputs, Rule},
+    table::RULES,
+};
+use onnx_tensor::node::Attributes;
+use onnx_tensor::{node::Node, operator::Compute};
+
+/// The versions of ONNX's own operator set that models may use.
+pub(crate) const OPSETS: std::ops::RangeInclusive<i64> = 1..=25;
+
+/// The table by registered name.
+static BY_NAME: LazyLock<HashMap<String, &'static Rule>> = LazyLock::new(|| {
+    RULES
+        .iter()
+        .map(|rule| (registered_name(rule.domain, rule.name), rule))
+        .collect()
+});
+
+/// The name under which an operator is looked up.
+pub(crate) fn registered_name(domain: &str, op_type: &str) -> String {
+    match domain {
+        "" => op_type.to_owned(),
+        domain => format!("{domain}/{op_type}"),
+    }
+}
+
+/// The domain and version in which an operator of [`NEWEST`] is meant.
+pub(crate) fn resolved<'d>(domain: &'d str, op_type: &str, opset: Option<i64>) -> (&'d str, Option<i64>) {
+    match domain {
+        NEWEST if BY_NAME.contains_key(&registered_name(NEWEST, op_type)) => (NEWEST, Some(1)),
+        NEWEST => ("", Some(*OPSETS.end())),
+        _ => (domain, opset),
+    }
+}
+
+/// The registered name of what stands before each output of a model.
+pub(crate) const OUTPUT: &str = "Output";
+
+/// How many outputs an operator has, `None` for unknown ones.
+pub(crate) fn outputs(domain: &str, op_type: &str) -> Option<Outputs> {
+    BY_NAME
+        .get(&registered_name(domain, op_type))
+        .map(|rule| rule.outputs)
+}
+
+/// Whether an operator may have an attribute, here or, of ONNX Runtime's own operators, there.
+pub(crate) fn has_attribute(domain: &str, op_type: &str, attribute: &str) -> bool {
+    // ONNX Runtime's own operators are replaced by others, and are not all in the table.
+    match attributes_of(domain, op_type) {
+        Some(attributes) => attributes.contains(&attribute),
+        None => domain == "com.microsoft" && other_runtime::has(domain, op_type, 1),
+    }
+}
+
+/// The attributes that an operator may have, `None` for unknown ones.
+fn attributes_of(domain: &str, op_type: &str) -> Option<&'static [&'static str]> {
+    BY_NAME
+        .get(&registered_name(domain, op_type))
+        .map(|rule| rule.attributes)
+}
+
+/// Checks what can be seen of a node by itself. `opset` is the version of its operator set, if the file imports it.
+pub(crate) fn check(
+    node: &Node,
+    domain: &str,
+    op_type: &str,
+    opset: Option<i64>,
+    given: Given,
+) -> Result<(), FileError> {
+    let refused = |reason: String| FileError::invalid(reason);
+    let limit = |reason: String| FileError::new(ErrorKind::Unsupported, reason);
+    let versions = match domain {
+        "" => OPSETS,
+        "ai.onnx.ml" => 1..=5,
+        "com.microsoft" if BY_NAME.contains_key(&registered_name(domain, op_type)) => 1..=1,
+        NEWEST => 1..=1,
+        "com.microsoft" => {
+            return Err(limit(
+                "of com.microsoft's operators this one is not supported".to_owned(),
+            ));
+        }
+        _ => {
+            let reason = format!("operators of the domain {} are not supported", Quoted(domain));
+            return Err(limit(reason));
+        }
+    };
+    let opset = opset.ok_or_else(|| refused("the file does not import the operator's set".to_owned()))?;
+    if !versions.contains(&opset) {
+        let (first, last) = versions.into_inner();
+        let set = if domain.is_empty() { "ONNX" } else { domain };
+        let reason = format!(
+            "version {opset} of the {set} operators is not supported; export with a version from {first} to {last}"
+        );
+        return Err(match other_runtime::reads(domain, opset) {
+            true => limit(reason),
+            false => refused(reason),
+        });
+    }
+    let rule = BY_NAME
+        .get(&registered_name(domain, op_type))
+        .filter(|rule| rule.since <= opset);
+    let rule = rule.ok_or_else(|| limit(format!("the operator is not supported in version {opset}")))?;
+    let names = node.attribute.iter().map(|attribute| attribute.name.as_str());
+    if let Some(reason) = operators::misfit(domain, op_type, opset, given, names) {
+        return Err(refused(reason));
+    }
+    for attribute in &node.attribute {
+        if !rule.attributes.contains(&attribute.name.as_str()) {
+            let name = Quoted(&attribute.name);
+            let reason = format!("the attribute {name} is not supported");
+            return Err(
+                match other_runtime::has_attribute(domain, op_type, &attribute.name) {
+                    true => limit(reason),
+                    false => FileError::new(ErrorKind::UnsupportedAnywhere, reason),
+                },
+            );
+        }
+    }
+    // Nodes that replace others have what `expand` writes.
+    if node.domain != NEWEST {
+        numbers::admit_attributes(node)?;
+    }
+    if rule.name == "Transpose" && !conditions::is_order(Attributes(node).ints("perm")) {
+        return Err(refused("'perm' must name each axis once".to_owned()));
+    }
+    rule.condition.map_or(Ok(()), |condition| {
+        condition(Attributes(node), opset).map_err(|error| limit(error.0))
+    })
+}
+
+/// What computes a node, some of whose inputs are constants, and for which inputs.
+pub(crate) fn build(node: &Node, constants: Constants<'_>) -> Result<(Box<dyn Compute>, NodeGuard)> {
+    let rule = BY_NAME.get(&node.op_type).context("no rule")?;
+    let compute = match rule.build {
+        Build::Node(build) => build(node)?,
+        Build::Constants(build) => build(node, constants)?,
+        Build::Control => bail!("{} is not computed by itself", node.op_type),
+    };
+    Ok((compute, NodeGuard::of(rule, node)))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use onnx_graph::{
+        independence,
+        operators::{ANY, LATEST},
+    };
+
+    use super::*;
+
+    #[test]
+    fn the_table_is_sorted_and_has_each_operator_once() {
+        assert!(RULES.is_sorted_by(|a, b| (a.domain, a.name) < (b.domain, b.name)));
+        assert_eq!(BY_NAME.len(), RULES.len());
+    }
+
+    #[test]
+    fn every_operator_has_a_schema() {
+        for rule in RULES
+            .iter()
+            .filter(|rule| ["", "ai.onnx.ml"].contains(&rule.domain))
+        {
+            let name = rule.name;
+            let schema = operators::schema_of(rule.domain, name);
+            let schema = schema.unwrap_or_else(|| panic!("{name} has no schema"));
+            let &(_, most) = schema.outputs.last().unwrap();
+            match rule.outputs {
+                Outputs::Exactly(count) => assert!(count <= most, "{name}"),
+                Outputs::Optional => assert!((2..ANY).contains(&most), "{name}"),
+                Outputs::AsNamed => assert_eq!(most, ANY, "{name}"),
+            }
+        }
+    }
+
+    #[test]
+    fn every_attribute_has_a_type() {
+        for rule in RULES.iter().filter(|rule| rule.domain != NEWEST) {
+            for attribute in rule.attributes {
+                assert!(
+                    operators::attribute_type(rule.name, attribute).is_some(),
+                    "{} {attribute}",
+                    rule.name
+                );
+            }
+        }
+    }
+
+    /// [`onnx_graph::expand`] checks the types of these only: a node with another attribute is refused by the attribute's name.
+    #[test]
+    fn attributes_are_known_of_operators_that_are_there() {
+        assert!(has_attribute("", "LRN", "bias"));
+        assert!(!has_attribute("", "ImageScaler", "bias"));
+        assert!(!has_attribute("", "Relu", "alpha"));
+        assert!(has_attribute(
+            "com.microsoft",
+            "DynamicQuantizeLSTM",
+            "activation_alpha"
+        ));
+    }
+
+    #[test]
+    fn the_proof_of_rows_knows_every_operator() {
+        let without: Vec<String> = RULES
+            .iter()
+            .filter(|rule| rule.domain != NEWEST && !independence::has_rule(rule.domain, rule.name))
+            .map(|rule| format!("{}.{}", rule.domain, rule.name))
+            .collect();
+        assert_eq!(without, Vec::<String>::new());
+    }
+
+    /// The operator sets in which an operator has an attribute, for readers; nothing if all its versions have it.
+    fn range(domain: &str, op_type: &str, attribute: &str) -> Option<String> {
+        let schema = operators::schema_of(domain, op_type)?;
+        let mut attributes = schema.attributes.iter();
+        let &(_, first, last) = attributes.find(|(name, ..)| *name == attribute)?;
+        let since = schema.inputs[0].0;
+        Some(match (first > since, last < LATEST) {
+            (true, true) => format!("{first} to {last}"),
+            (true, false) => format!("from {first}"),
+            _ => format!("to {last}"),
+        })
+    }
+
+    #[test]
+    fn operators_are_documented() {
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/onnx.md");
+        let page = std::fs::read_to_string(&path).unwrap();
+        let (before, rest) = page.split_once("<!-- operators").unwrap();
+        let (mark, rest) = rest.split_once("-->\n").unwrap();
+        let (_, after) = rest.split_once("<!-- end of operators").unwrap();
+        let mut table = "| operator | since | types | attributes |\n|---|---|---|---|\n".to_owned();
+        for rule in RULES.iter().filter(|rule| rule.domain != NEWEST) {
+            let name = registered_name(rule.domain, rule.name);
+            let types = if rule.checks_types {
+                ""
+            } else {
+                &rule.guard.types.to_string()
+            };
+            let attribute = |attribute: &&str| match range(rule.domain, rule.name, attribute) {
+                Some(range) => format!("{attribute} ({range})"),
+                None => (*attribute).to_owned(),
+            };
+            let attributes: Vec<String> = rule.attributes.iter().map(attribute).collect();
+            let attributes = attributes.join(", ");
+            table += &format!("| {name} | {} | {types} | {attributes} |\n", rule.since);
+        }
+        let wanted = format!("{before}<!-- operators{mark}-->\n{table}<!-- end of operators{after}");
+        if std::env::var_os("UPDATE_DOCS").is_some() {
+            std::fs::write(&path, &wanted).unwrap();
+            return;
+        }
+        let hint = "run `UPDATE_DOCS=1 cargo test -p backend-onnx operators_are_documented`";
+        assert!(
+            page == wanted,
+            "the table in docs/onnx.md is not that of the code; {hint}"
+        );
+    }
+}

@@ -1,0 +1,109 @@
+//! What the errors of operators are to those who load a model or send a request.
+
+use onnx_graph::{Error as FileError, ErrorKind, Signature};
+use onnx_tensor::prelude::*;
+use tensor_core::Quoted;
+
+use crate::{RunError, RunErrorKind, computed, lower};
+use onnx_tensor::faults::{BadInput, Limit, Misfit, NoRoom, OutOfTime, Refusal, Unsupported};
+
+/// A run's error, as the fault of its inputs where it is.
+pub(crate) fn failed(error: Error) -> RunError {
+    let reason = error.chain().find_map(|cause| cause.downcast_ref::<BadInput>());
+    if let Some(&misfit) = error.chain().find_map(|cause| cause.downcast_ref::<Misfit>()) {
+        return RunError::new(RunErrorKind::InvalidInput, misfit.to_string()).caused_by(misfit);
+    }
+    let room = error.chain().find_map(|cause| cause.downcast_ref::<NoRoom>());
+    let failed = match (reason, room) {
+        (Some(BadInput(reason)), _) => RunError::values(reason),
+        (None, Some(NoRoom(reason))) => RunError::new(RunErrorKind::NoMemory, reason.as_str()),
+        (None, None) => RunError::new(RunErrorKind::Failed, "the model failed"),
+    };
+    failed.caused_by(error)
+}
+
+/// Why something is not computed, if the model or this runtime is to blame.
+pub(crate) fn refusal(error: &Error) -> Option<String> {
+    error.chain().find_map(|cause| {
+        let refusal = cause.downcast_ref::<Refusal>().map(ToString::to_string);
+        let limit = || cause.downcast_ref::<Limit>().map(ToString::to_string);
+        let unsupported = || cause.downcast_ref::<Unsupported>().map(ToString::to_string);
+        refusal.or_else(limit).or_else(unsupported)
+    })
+}
+
+/// Says which node cannot be computed, and whether another runtime may be able to.
+pub(crate) fn unprepared(error: Error, labels: &[String]) -> FileError {
+    let chain = format!("{error:#}");
+    let label = label(&chain, labels).unwrap_or("an operator");
+    if let Some(&misfit) = error.chain().find_map(|cause| cause.downcast_ref::<Misfit>()) {
+        return FileError::invalid(format!("{label}: {misfit}")).caused_by(misfit);
+    }
+    if let Some(BadInput(reason)) = error.chain().find_map(|cause| cause.downcast_ref::<BadInput>()) {
+        return FileError::invalid(format!("{label}: {reason}"));
+    }
+    let refusal = error.chain().find_map(|cause| cause.downcast_ref::<Refusal>());
+    let unsupported = error
+        .chain()
+        .find_map(|cause| cause.downcast_ref::<Unsupported>());
+    if let (None, Some(reason)) = (refusal, unsupported) {
+        let kind = match reason {
+            Unsupported::Here(_) => ErrorKind::Unsupported,
+            Unsupported::Anywhere(_) => ErrorKind::UnsupportedAnywhere,
+        };
+        return FileError::new(kind, format!("{label}: {reason}"));
+    }
+    let limit = error.chain().find_map(|cause| cause.downcast_ref::<Limit>());
+    let out_of_time = error.chain().find_map(|cause| cause.downcast_ref::<OutOfTime>());
+    let room = error.chain().find_map(|cause| cause.downcast_ref::<NoRoom>());
+    let reason = match (refusal, limit) {
+        (Some(Refusal(reason)), _) | (None, Some(Limit(reason))) => reason.clone(),
+        (None, None) => match (out_of_time, room) {
+            (Some(out_of_time), _) => out_of_time.to_string(),
+            (None, Some(room)) => room.to_string(),
+            (None, None) => format!("is used in a way that is not supported: {}", root(&*error)),
+        },
+    };
+    let kind = match refusal {
+        Some(_) => ErrorKind::Invalid,
+        None => ErrorKind::Unsupported,
+    };
+    FileError::new(kind, format!("{label}: {reason}")).caused_by(error)
+}
+
+/// The innermost cause in a few words.
+fn root(error: &(dyn std::error::Error + 'static)) -> String {
+    const LONGEST: usize = 160;
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    let mut text = causes.last().map_or_else(String::new, ToString::to_string);
+    let line = text.find('\n').unwrap_or(text.len());
+    let end = text.floor_char_boundary(line.min(LONGEST));
+    if end < text.len() {
+        text.truncate(end);
+        text.push('…');
+    }
+    text
+}
+
+/// Refuses inputs and outputs of types that nothing computes, such as BF16.
+pub(crate) fn refuse_types(signature: &Signature) -> Result<(), FileError> {
+    let mut ports = signature.inputs.iter().chain(&signature.outputs);
+    match ports.find(|port| computed(port.element_type).is_none()) {
+        None => Ok(()),
+        Some(port) => Err(FileError::new(
+            ErrorKind::Unsupported,
+            format!(
+                "{} is {}, which the built-in runtime does not compute",
+                Quoted(&port.name),
+                port.element_type
+            ),
+        )),
+    }
+}
+
+/// How to call the node that is named in a text; the innermost is named last.
+pub(crate) fn label<'l>(text: &str, labels: &'l [String]) -> Option<&'l str> {
+    let (_, number) = text.rsplit_once(lower::NODE)?;
+    let number: usize = number.split('~').next()?.parse().ok()?;
+    labels.get(number).map(String::as_str)
+}

@@ -1,0 +1,234 @@
+//! A graph as it is run: nodes that are computed, and the loops and branches between them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use onnx_tensor::prelude::*;
+
+use crate::lowered::{Declared, OnnxGraph, OnnxNode};
+use crate::steps::{
+    direct::DirectNode,
+    sequence::SequenceOp,
+    values::{Slot, Wires},
+};
+use onnx_tensor::{node::Attributes, node::Node};
+
+/// A graph, cut.
+#[derive(Debug)]
+pub(crate) struct Body {
+    pub(crate) inputs: Vec<Slot>,
+    pub(crate) outputs: Vec<Slot>,
+    /// What the file says of the outputs: element types and dimensions, 0 for free ones.
+    pub(crate) declared: Vec<Option<Declared>>,
+    pub(crate) steps: Vec<Step>,
+    /// After each step, the values that no later one reads.
+    pub(crate) dropped: Vec<Vec<Slot>>,
+}
+
+#[derive(Debug)]
+pub(crate) enum Step {
+    Node(DirectNode),
+    Control(ControlNode),
+}
+
+/// A node that is run here.
+#[derive(Debug)]
+pub(crate) struct ControlNode {
+    pub(crate) label: String,
+    pub(crate) op: Control,
+    pub(crate) wires: Wires,
+}
+
+/// What is run here.
+#[derive(Debug)]
+pub(crate) enum Control {
+    Loop(Body),
+    If { then: Body, other: Body },
+    Scan(Scan),
+    Sequence(SequenceOp),
+}
+
+/// `Scan`: a body that runs for each slice of some of its inputs.
+#[derive(Debug)]
+pub(crate) struct Scan {
+    pub(crate) body: Body,
+    pub(crate) inputs: Vec<Along>,
+    pub(crate) outputs: Vec<Along>,
+}
+
+/// Which axis is gone along, and which way.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Along {
+    pub(crate) axis: i64,
+    pub(crate) is_reverse: bool,
+}
+
+impl Control {
+    /// A node as what is run here, if it is; `cut` cuts the graphs that it runs.
+    pub(crate) fn of(
+        OnnxNode { node, graphs }: &OnnxNode,
+        mut cut: impl FnMut(&OnnxGraph) -> Result<Body>,
+    ) -> Result<Option<Self>> {
+        let graph = |name: &str| -> Result<&OnnxGraph> {
+            let graph = graphs.iter().find(|(attribute, _)| attribute == name);
+            let (_, graph) = graph.with_context(|| format!("{}: no graph {name}", node.name))?;
+            Ok(graph)
+        };
+        let control = match node.op_type.as_str() {
+            "Loop" => {
+                let body = cut(graph("body")?)?;
+                let carried = node.input.len().saturating_sub(2);
+                ensure!(
+                    body.inputs.len() == carried + 2
+                        && body.outputs.len() == node.output.len() + 1
+                        && node.output.len() >= carried,
+                    "{}: the body has {} inputs and {} outputs for a loop of {carried} values and {} outputs",
+                    node.name,
+                    body.inputs.len(),
+                    body.outputs.len(),
+                    node.output.len()
+                );
+                Self::Loop(body)
+            }
+            "If" => {
+                let (then, other) = (cut(graph("then_branch")?)?, cut(graph("else_branch")?)?);
+                ensure!(
+                    then.outputs.len() == node.output.len() && other.outputs.len() == node.output.len(),
+                    "{}: branches with other numbers of outputs",
+                    node.name
+                );
+                Self::If { then, other }
+            }
+            "Scan" => Self::Scan(Scan::of(node, cut(graph("body")?)?)?),
+            _ => match SequenceOp::of(node)? {
+                Some(op) => Self::Sequence(op),
+                None => return Ok(None),
+            },
+        };
+        Ok(Some(control))
+    }
+
+    pub(crate) fn bodies(&self) -> Vec<&Body> {
+        match self {
+            Self::Loop(body) => vec![body],
+            Self::If { then, other } => vec![then, other],
+            Self::Scan(scan) => vec![&scan.body],
+            Self::Sequence(_) => vec![],
+        }
+    }
+}
+
+impl Scan {
+    fn of(node: &Node, body: Body) -> Result<Self> {
+        let attributes = Attributes(node);
+        let scanned = usize::try_from(attributes.int("num_scan_inputs", 0))?;
+        ensure!(
+            scanned <= node.input.len() && body.inputs.len() == node.input.len(),
+            "{}: {} inputs for a body of {}",
+            node.name,
+            node.input.len(),
+            body.inputs.len()
+        );
+        let states = node.input.len() - scanned;
+        ensure!(
+            body.outputs.len() == node.output.len() && states <= node.output.len(),
+            "{}: {} outputs for a body of {}",
+            node.name,
+            node.output.len(),
+            body.outputs.len()
+        );
+        let along = |count: usize, axes: &str, directions: &str| -> Vec<Along> {
+            let (axes, directions) = (attributes.ints(axes), attributes.ints(directions));
+            let along = |index: usize| Along {
+                axis: axes.get(index).copied().unwrap_or(0),
+                is_reverse: directions.get(index).is_some_and(|&direction| direction == 1),
+            };
+            (0..count).map(along).collect()
+        };
+        Ok(Self {
+            inputs: along(scanned, "scan_input_axes", "scan_input_directions"),
+            outputs: along(
+                node.output.len() - states,
+                "scan_output_axes",
+                "scan_output_directions",
+            ),
+            body,
+        })
+    }
+}
+
+impl Step {
+    /// What it reads, and perhaps what inner graphs make and read themselves.
+    pub(crate) fn reads(&self) -> Vec<Slot> {
+        match self {
+            Self::Node(node) => node.wires.inputs.iter().flatten().copied().collect(),
+            Self::Control(node) => {
+                let inner = node.op.bodies().into_iter().flat_map(Body::needs);
+                node.wires.inputs.iter().flatten().copied().chain(inner).collect()
+            }
+        }
+    }
+
+    /// What it leaves behind: its outputs, and those of inner graphs, which have been passed on.
+    pub(crate) fn makes(&self) -> Vec<Slot> {
+        match self {
+            Self::Node(node) => node.wires.outputs.clone(),
+            Self::Control(node) => {
+                let inner = node.op.bodies().into_iter().flat_map(Body::made);
+                node.wires.outputs.iter().copied().chain(inner).collect()
+            }
+        }
+    }
+}
+
+/// After each of these steps, the values of the graph that are not read any more.
+pub(crate) fn dropped(inputs: &[Slot], steps: &[Step], outputs: &[Slot]) -> Vec<Vec<Slot>> {
+    let mut last: BTreeMap<Slot, usize> = inputs.iter().map(|&slot| (slot, 0)).collect();
+    for (at, step) in steps.iter().enumerate() {
+        for slot in step.reads() {
+            // Others are values of the graphs around it.
+            if let Some(last) = last.get_mut(&slot) {
+                *last = at;
+            }
+        }
+        last.extend(step.makes().into_iter().map(|slot| (slot, at)));
+    }
+    let mut dropped = vec![Vec::new(); steps.len()];
+    for (slot, at) in last {
+        if !outputs.contains(&slot)
+            && let Some(dropped) = dropped.get_mut(at)
+        {
+            dropped.push(slot);
+        }
+    }
+    dropped
+}
+
+impl Body {
+    /// The values of its own that are there after a run of it: its outputs, and inputs that no step reads.
+    fn made(&self) -> Vec<Slot> {
+        let steps = self.steps.iter().flat_map(Step::makes);
+        steps.chain(self.inputs.iter().copied()).collect()
+    }
+
+    /// Values that a run of the graph reads and does not make itself, and perhaps more.
+    pub(crate) fn needs(&self) -> BTreeSet<Slot> {
+        let mut needs: BTreeSet<Slot> = self.outputs.iter().copied().collect();
+        let mut made: BTreeSet<Slot> = self.inputs.iter().copied().collect();
+        for step in &self.steps {
+            match step {
+                Step::Node(node) => {
+                    needs.extend(node.wires.inputs.iter().flatten());
+                    made.extend(&node.wires.outputs);
+                }
+                Step::Control(node) => {
+                    needs.extend(node.wires.inputs.iter().flatten());
+                    made.extend(&node.wires.outputs);
+                    for body in node.op.bodies() {
+                        needs.extend(body.needs());
+                    }
+                }
+            }
+        }
+        needs.difference(&made).copied().collect()
+    }
+}

@@ -1,0 +1,197 @@
+//! Nodes that are computed one after another.
+
+use std::{
+    collections::HashMap,
+    fmt,
+    sync::{Arc, LazyLock},
+};
+
+use onnx_tensor::prelude::*;
+
+use crate::steps::values::{Failure, Slot, Value, Values, Wires};
+use crate::{
+    operators::node::{Direct, Stop},
+    outcome,
+};
+use onnx_tensor::{node::Node, operator::Fact, packs::Packs, room::Room, size, time_limit};
+
+/// Bytes that folded constants may take whatever they are made of.
+const LEAST: u64 = 1 << 16;
+
+/// Bytes of the widest number.
+const WIDEST: u64 = 8;
+
+/// Values that are known before a run.
+pub(crate) type Constants = Vec<(Slot, Arc<Tensor>)>;
+
+/// A node, and where its values are.
+pub(crate) struct DirectNode {
+    label: String,
+    direct: Direct,
+    pub(crate) wires: Wires,
+    /// Where the inputs are that are given, `None` for one that is taken over.
+    given: Vec<Option<Slot>>,
+}
+
+/// Stands for an input that is taken over.
+static NOTHING: LazyLock<Arc<Tensor>> = LazyLock::new(|| Arc::new(Tensor::vector::<f32>(&[])));
+
+/// The inputs that are given, as far as they are constants.
+fn known(wires: &Wires, constants: &HashMap<Slot, Arc<Tensor>>) -> Vec<Option<Arc<Tensor>>> {
+    let given = wires.inputs.iter().flatten();
+    given.map(|slot| constants.get(slot).cloned()).collect()
+}
+
+impl DirectNode {
+    pub(crate) fn new(node: &Node, wires: Wires, constants: &HashMap<Slot, Arc<Tensor>>) -> Result<Self> {
+        Ok(Self {
+            label: node.name.clone(),
+            direct: Direct::new(node, &known(&wires, constants))?,
+            given: wires.inputs.iter().flatten().copied().map(Some).collect(),
+            wires,
+        })
+    }
+
+    /// Gives from now on its input times what it gave.
+    pub(crate) fn gate(&mut self) {
+        self.direct.gate();
+    }
+
+    /// Takes over the function that the only reader of its result is, if it computes that on its way.
+    pub(crate) fn follow(&mut self, next: &Self) -> bool {
+        let is_read = next.given.first() == self.wires.outputs.first().map(|slot| Some(*slot)).as_ref();
+        let follows = is_read && self.direct.follow(&next.direct);
+        if follows {
+            self.wires.outputs.clone_from(&next.wires.outputs);
+        }
+        follows
+    }
+
+    /// Keeps what it makes of a constant among its inputs, and reads that no more.
+    pub(crate) fn take_over(
+        &mut self,
+        constants: &HashMap<Slot, Arc<Tensor>>,
+        packs: &mut Packs,
+    ) -> Result<()> {
+        self.direct.take_over(&known(&self.wires, constants), packs)?;
+        if let Some((place, _)) = self.direct.taken() {
+            self.given[place] = None;
+            let mut given = self.wires.inputs.iter_mut().filter(|input| input.is_some());
+            if let Some(input) = given.nth(place) {
+                *input = None;
+            }
+        }
+        Ok(())
+    }
+
+    /// What is known of the inputs that are given, if it is of all.
+    pub(crate) fn facts(&self, fact: impl Fn(Slot) -> Option<Fact>) -> Option<Vec<Fact>> {
+        let facts = self.given.iter().map(|slot| match slot {
+            Some(slot) => fact(*slot),
+            None => self.direct.taken().map(|(_, fact)| fact.clone()),
+        });
+        facts.collect()
+    }
+
+    pub(crate) fn label(&self) -> &str {
+        &self.label
+    }
+
+    pub(crate) fn direct(&self) -> &Direct {
+        &self.direct
+    }
+
+    /// The outputs, if all inputs are constants, and they do not take much more memory or have no more elements.
+    pub(crate) fn folded(&self, constants: &HashMap<Slot, Arc<Tensor>>) -> Result<Option<Constants>> {
+        let given = self.wires.inputs.iter().flatten();
+        let inputs: Option<ShortVec<Arc<Tensor>>> = given.map(|slot| constants.get(slot).cloned()).collect();
+        let Some(mut inputs) = inputs.filter(|inputs| !inputs.is_empty() && self.direct.is_pure()) else {
+            return Ok(None);
+        };
+        let bytes =
+            |tensors: &[Arc<Tensor>]| tensors.iter().map(|tensor| size::of_value(tensor)).sum::<u64>();
+        let most = inputs.iter().map(|input| input.len()).max().unwrap_or(0);
+        let little = 2 * bytes(&inputs) + LEAST;
+        // Weights of few bits have as many elements as what is computed with.
+        let limit = little.max(WIDEST * most as u64);
+        time_limit::check()?;
+        // What cannot be computed is an error of the run.
+        let Ok(outputs) = size::limited(limit, || self.direct.run(&mut inputs, &mut Room::new())) else {
+            return Ok(None);
+        };
+        let count: usize = outputs.iter().map(|output| output.len()).sum();
+        let is_kept = bytes(&outputs) <= little || count <= most;
+        Ok(is_kept.then(|| self.wires.outputs.iter().copied().zip(outputs).collect()))
+    }
+
+    /// Computes the node. Values that are `dropped` after it may be written over.
+    pub(crate) fn run(
+        &self,
+        values: &mut Values<'_>,
+        dropped: &[Slot],
+        labels: &[String],
+    ) -> Result<(), Failure> {
+        let mut inputs: ShortVec<Arc<Tensor>> = ShortVec::new();
+        let mut given = self.given.iter();
+        while let Some(slot) = given.next() {
+            let Some(slot) = slot else {
+                inputs.push(NOTHING.clone());
+                continue;
+            };
+            let is_last = dropped.contains(slot) && !given.clone().flatten().any(|other| other == slot);
+            inputs.push(match is_last {
+                true => values.take(*slot)?,
+                false => values.tensor(*slot)?,
+            });
+        }
+        let outputs = self.direct.run(&mut inputs, &mut values.room);
+        let outputs = outputs.map_err(|stop| match stop {
+            Stop::Refused(error) => {
+                Failure::Refused(outcome::unprepared(error.context(self.label.clone()), labels).to_string())
+            }
+            Stop::Failed(error) => {
+                Failure::from(error).within(outcome::label(&self.label, labels).unwrap_or(&self.label))
+            }
+        })?;
+        for (&slot, output) in self.wires.outputs.iter().zip(outputs) {
+            values.set(slot, Value::Tensor(output));
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for DirectNode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DirectNode")
+            .field("label", &self.label)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use onnx_tensor::{cancelling::Flag, prelude::*};
+
+    use super::*;
+    use crate::{RunErrorKind, Session, made_up};
+    use onnx_tensor::cancelling;
+
+    /// What a kernel finds on its way is not the model's fault.
+    #[test]
+    fn a_node_that_is_cancelled_half_way_does_not_fail() {
+        let model = made_up::model(vec![made_up::node("Sin", &["x"], "y")], &[-1], &[-1], vec![]);
+        let steps = Session::prepare(&model, |_| Ok(())).unwrap();
+        let input = || Tensor::zero::<f32>(&[1 << 20]).unwrap();
+        let token = Flag::default();
+        assert!(steps.run([input()]).is_ok());
+        let (node, mut values) = match &*steps.body.steps {
+            [super::super::body::Step::Node(node)] => (node, Values::new(&steps.constants, &token)),
+            _ => unreachable!("one node"),
+        };
+        values.set(steps.body.inputs[0], Value::Tensor(Arc::new(input())));
+        let failure = cancelling::while_cancelled(|| node.run(&mut values, &[], &[])).unwrap_err();
+        assert_eq!(failure.into_error().kind(), RunErrorKind::Cancelled);
+    }
+}

@@ -1,0 +1,575 @@
+//! Nodes that are one: what exporters write in many nodes, and this runtime computes in one.
+//!
+//! Only where nothing else reads what is between them, and all that decides is constant.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
+
+use onnx_tensor::prelude::*;
+
+use crate::steps::{
+    body::Step,
+    values::{Slot, Wires},
+};
+use onnx_kernels::norm;
+use onnx_tensor::{
+    elements::elements,
+    node::Attributes,
+    node::{Attribute, Node},
+};
+
+/// A step, and the node that it was made of if it is one.
+pub(crate) type StepWithNode = (Step, Option<Node>);
+
+/// One node in the place of several.
+pub(crate) struct Fused {
+    pub(crate) node: Node,
+    pub(crate) wires: Wires,
+    /// Constants that it needs beside those that are there, by their places among its inputs.
+    pub(crate) constants: Vec<(usize, Tensor)>,
+    /// What it stands for; it takes the last one's place.
+    pub(crate) steps: Vec<usize>,
+    /// Whether it gives its input times the node's result.
+    pub(crate) is_gated: bool,
+}
+
+/// Finds nodes that are one, none of them in two places.
+pub(crate) fn fused(
+    steps: &[StepWithNode],
+    outputs: &[Slot],
+    constants: &HashMap<Slot, Arc<Tensor>>,
+) -> Result<Vec<Fused>> {
+    let graph = Graph::of(steps, outputs, constants);
+    let mut found: Vec<Fused> = Vec::new();
+    let mut taken: HashSet<usize> = HashSet::new();
+    for at in 0..steps.len() {
+        let one = match graph.op_type(at) {
+            "Erf" => graph.gelu(at),
+            "HardSigmoid" | "Sigmoid" => graph.gated(at),
+            "Sqrt" => graph.layer_normalization(at),
+            "BatchNormalization" => graph.normalized_convolution(at)?,
+            _ => None,
+        };
+        if let Some(one) = one.filter(|one| graph.is_closed(&one.steps))
+            && one.steps.iter().all(|step| !taken.contains(step))
+        {
+            taken.extend(&one.steps);
+            found.push(one);
+        }
+    }
+    Ok(found)
+}
+
+struct Graph<'g> {
+    steps: &'g [StepWithNode],
+    constants: &'g HashMap<Slot, Arc<Tensor>>,
+    makers: HashMap<Slot, usize>,
+    readers: HashMap<Slot, Vec<usize>>,
+    outputs: HashSet<Slot>,
+}
+
+impl<'g> Graph<'g> {
+    fn of(steps: &'g [StepWithNode], outputs: &[Slot], constants: &'g HashMap<Slot, Arc<Tensor>>) -> Self {
+        let (mut makers, mut readers) = (HashMap::new(), HashMap::<Slot, Vec<usize>>::new());
+        for (at, (step, _)) in steps.iter().enumerate() {
+            makers.extend(step.makes().into_iter().map(|slot| (slot, at)));
+            for slot in step.reads() {
+                readers.entry(slot).or_default().push(at);
+            }
+        }
+        Self {
+            steps,
+            constants,
+            makers,
+            readers,
+            outputs: outputs.iter().copied().collect(),
+        }
+    }
+
+    fn node(&self, at: usize) -> Option<&'g Node> {
+        self.steps[at].1.as_ref()
+    }
+
+    fn op_type(&self, at: usize) -> &'g str {
+        self.node(at).map_or("", |node| node.op_type.as_str())
+    }
+
+    fn wires(&self, at: usize) -> Option<&'g Wires> {
+        match &self.steps[at].0 {
+            Step::Node(node) => Some(&node.wires),
+            _ => None,
+        }
+    }
+
+    fn input(&self, at: usize, place: usize) -> Option<Slot> {
+        self.wires(at)?.input(place)
+    }
+
+    fn output(&self, at: usize) -> Option<Slot> {
+        self.wires(at)?.outputs.first().copied()
+    }
+
+    /// The node of this operator that makes a value.
+    fn maker(&self, slot: Slot, op_type: &str) -> Option<usize> {
+        let at = *self.makers.get(&slot)?;
+        (self.op_type(at) == op_type).then_some(at)
+    }
+
+    /// The only node that reads what a node makes, of this operator.
+    fn reader(&self, at: usize, op_type: &str) -> Option<usize> {
+        match self.readers.get(&self.output(at)?)?.as_slice() {
+            &[reader] if self.op_type(reader) == op_type => Some(reader),
+            _ => None,
+        }
+    }
+
+    /// Whether nothing else reads what these make, but for the last one.
+    fn is_closed(&self, steps: &[usize]) -> bool {
+        let Some((_, inner)) = steps.split_last() else {
+            return false;
+        };
+        let makes = |&at: &usize| self.steps[at].0.makes();
+        inner.iter().flat_map(makes).all(|slot| {
+            let readers = self.readers.get(&slot).map_or(&[][..], Vec::as_slice);
+            !self.outputs.contains(&slot) && readers.iter().all(|reader| steps.contains(reader))
+        })
+    }
+
+    /// A single number without dimensions.
+    fn number(&self, slot: Slot) -> Option<f64> {
+        let constant = self.constants.get(&slot)?;
+        let is_number = constant.rank() == 0 && constant.element_type().is_float();
+        is_number.then(|| constant.cast_to_scalar::<f64>().ok())?
+    }
+
+    /// The other input of a node of two, one of which is about this number.
+    fn beside(&self, at: usize, number: f64) -> Option<Slot> {
+        let (a, b) = (self.input(at, 0)?, self.input(at, 1)?);
+        let is_it = |slot| {
+            self.number(slot)
+                .is_some_and(|found| (found / number - 1.0).abs() < 1e-3)
+        };
+        match (is_it(a), is_it(b)) {
+            (_, true) => Some(a),
+            (true, _) => Some(b),
+            _ => None,
+        }
+    }
+
+    /// The other input of a node of two.
+    fn other(&self, at: usize, slot: Slot) -> Option<Slot> {
+        let (a, b) = (self.input(at, 0)?, self.input(at, 1)?);
+        match (a == slot, b == slot) {
+            (true, false) => Some(b),
+            (false, true) => Some(a),
+            _ => None,
+        }
+    }
+
+    fn fused(&self, op_type: &str, opset: i64, inputs: Vec<Slot>, steps: Vec<usize>) -> Option<Fused> {
+        let last = *steps.last()?;
+        let node = self.node(last)?;
+        let (label, _) = node.name.rsplit_once('~')?;
+        Some(Fused {
+            node: Node {
+                // Inputs are told apart by whether they are given.
+                input: inputs.iter().map(ToString::to_string).collect(),
+                output: vec![node.output.first()?.clone()],
+                name: format!("{label}~{op_type}"),
+                op_type: op_type.to_owned(),
+                domain: String::new(),
+                opset,
+                attribute: vec![],
+            },
+            wires: Wires {
+                inputs: inputs.into_iter().map(Some).collect(),
+                outputs: vec![self.output(last)?],
+            },
+            constants: vec![],
+            steps,
+            is_gated: false,
+        })
+    }
+
+    /// `0.5 x (1 + erf(x / sqrt(2)))`, from the `Erf` on.
+    fn gelu(&self, erf: usize) -> Option<Fused> {
+        let root = std::f64::consts::SQRT_2;
+        let scaled = self.input(erf, 0)?;
+        let (scaling, x) = match self.maker(scaled, "Div") {
+            Some(at) => (
+                at,
+                self.input(at, 0)
+                    .filter(|_| self.beside(at, root) == self.input(at, 0))?,
+            ),
+            None => {
+                let at = self.maker(scaled, "Mul")?;
+                (at, self.beside(at, root.recip())?)
+            }
+        };
+        let sum = self.reader(erf, "Add")?;
+        (self.beside(sum, 1.0) == self.output(erf)).then_some(())?;
+        let product = self.reader(sum, "Mul")?;
+        let factor = self.other(product, self.output(sum)?)?;
+        let steps = match factor == x {
+            true => {
+                let half = self.reader(product, "Mul")?;
+                (self.beside(half, 0.5) == self.output(product)).then_some(())?;
+                vec![scaling, erf, sum, product, half]
+            }
+            false => {
+                let half = self.maker(factor, "Mul")?;
+                (self.beside(half, 0.5) == Some(x)).then_some(())?;
+                vec![scaling, erf, sum, half, product]
+            }
+        };
+        self.fused("Gelu", 20, vec![x], steps)
+    }
+
+    /// A value times a function of it.
+    fn gated(&self, function: usize) -> Option<Fused> {
+        let product = self.reader(function, "Mul")?;
+        let x = self.input(function, 0)?;
+        (self.other(product, self.output(function)?) == Some(x)).then_some(())?;
+        let node = self.node(function)?;
+        let steps = vec![function, product];
+        self.fused(&node.op_type, node.opset, vec![x], steps)
+            .map(|fused| Fused {
+                node: Node {
+                    attribute: node.attribute.clone(),
+                    ..fused.node
+                },
+                is_gated: true,
+                ..fused
+            })
+    }
+
+    /// Whether it is a mean along the last axis, which stays.
+    fn is_mean_of_rows(&self, at: usize) -> bool {
+        let Some(attributes) = self.node(at).map(Attributes) else {
+            return false;
+        };
+        let axes = self.input(at, 1).and_then(|slot| self.constants.get(&slot));
+        let axes = axes.and_then(|axes| Some(elements::<i64>(axes).ok()?.to_vec()));
+        let axes = axes.unwrap_or_else(|| attributes.ints("axes").to_vec());
+        axes == [-1] && attributes.int("keepdims", 1) != 0
+    }
+
+    /// `(x - mean) / sqrt(variance + epsilon) * scale + bias` of rows, from the `Sqrt` on.
+    fn layer_normalization(&self, root: usize) -> Option<Fused> {
+        let sum = self.maker(self.input(root, 0)?, "Add")?;
+        let (variance, epsilon) = (self.input(sum, 0)?, self.input(sum, 1)?);
+        let (variance, epsilon) = match self.number(epsilon) {
+            Some(epsilon) => (variance, epsilon),
+            None => (epsilon, self.number(variance)?),
+        };
+        let variance = self.maker(variance, "ReduceMean")?;
+        let squared = self.input(variance, 0)?;
+        let (square, distance) = match self.maker(squared, "Pow") {
+            Some(at) => {
+                let exponent = self.constants.get(&self.input(at, 1)?)?;
+                let is_two = exponent.rank() == 0 && exponent.cast_to_scalar::<f64>().ok()? == 2.0;
+                (at, self.input(at, 0).filter(|_| is_two)?)
+            }
+            None => {
+                let at = self.maker(squared, "Mul")?;
+                (
+                    at,
+                    self.input(at, 0)
+                        .filter(|&slot| self.input(at, 1) == Some(slot))?,
+                )
+            }
+        };
+        let difference = self.maker(distance, "Sub")?;
+        let (x, mean) = (self.input(difference, 0)?, self.input(difference, 1)?);
+        let mean = self.maker(mean, "ReduceMean")?;
+        let of_rows = self.is_mean_of_rows(mean) && self.is_mean_of_rows(variance);
+        (of_rows && self.input(mean, 0) == Some(x)).then_some(())?;
+        let quotient = self.reader(root, "Div")?;
+        // Some exporters write the difference twice.
+        let numerator = self.maker(self.input(quotient, 0)?, "Sub")?;
+        let is_same = self.input(numerator, 0) == Some(x) && self.input(numerator, 1) == self.output(mean);
+        (is_same && self.input(quotient, 1) == self.output(root)).then_some(())?;
+        let scaled = self.reader(quotient, "Mul")?;
+        let scale = self.other(scaled, self.output(quotient)?)?;
+        let biased = self.reader(scaled, "Add")?;
+        let bias = self.other(biased, self.output(scaled)?)?;
+        let row = |slot: Slot| {
+            let constant = self.constants.get(&slot)?;
+            let is_row = constant.rank() == 1 && constant.element_type() != ElementType::F64;
+            is_row.then(|| (constant.element_type(), constant.len()))
+        };
+        (row(scale)? == row(bias)?).then_some(())?;
+        let mut steps = vec![
+            mean, difference, numerator, square, variance, sum, root, quotient, scaled, biased,
+        ];
+        steps.dedup();
+        let mut fused = self.fused("LayerNormalization", 17, vec![x, scale, bias], steps)?;
+        fused.node.attribute = vec![
+            Attribute {
+                name: "axis".to_owned(),
+                i: -1,
+                ..Attribute::default()
+            },
+            Attribute {
+                name: "epsilon".to_owned(),
+                f: epsilon as f32,
+                ..Attribute::default()
+            },
+        ];
+        Some(fused)
+    }
+
+    /// A convolution by constants, whose channels are scaled and moved by constants.
+    fn normalized_convolution(&self, normalization: usize) -> Result<Option<Fused>> {
+        let given = || {
+            let convolution = self.maker(self.input(normalization, 0)?, "Conv")?;
+            let constant = |at: usize, place: usize| self.constants.get(&self.input(at, place)?).cloned();
+            let weights = constant(convolution, 1)?;
+            let bias = match self.input(convolution, 2) {
+                Some(_) => Some(constant(convolution, 2)?),
+                None => None,
+            };
+            let parameters: Option<Vec<_>> = (1..5).map(|place| constant(normalization, place)).collect();
+            Some((convolution, weights, bias, parameters?))
+        };
+        let Some((convolution, weights, bias, parameters)) = given() else {
+            return Ok(None);
+        };
+        let channels = weights.shape().first().copied().unwrap_or(0);
+        let is_float = |tensor: &Tensor| tensor.element_type() == ElementType::F32;
+        let is_list = |tensor: &&Arc<Tensor>| tensor.shape() == [channels];
+        let fits = channels > 0
+            && is_float(&weights)
+            && bias.iter().all(|bias| is_float(bias) && is_list(&bias))
+            && parameters.iter().all(|list| is_list(&list));
+        let (Some(node), Some(attributes), true) = (
+            self.node(convolution),
+            self.node(normalization).map(Attributes),
+            fits,
+        ) else {
+            return Ok(None);
+        };
+        let scales = norm::channels(attributes, &parameters, channels)?;
+        let mut scaled = (*weights).clone();
+        let numbers = scaled.as_slice_mut::<f32>()?;
+        let depth = numbers.len() / channels;
+        for (numbers, &(factor, _)) in numbers.chunks_exact_mut(depth.max(1)).zip(&scales) {
+            numbers
+                .iter_mut()
+                .for_each(|number| *number = (f64::from(*number) * factor) as f32);
+        }
+        let before = match &bias {
+            Some(bias) => elements::<f32>(bias)?.to_vec(),
+            None => vec![0.0; channels],
+        };
+        let moved = before.iter().zip(&scales);
+        let moved: Vec<f32> = moved
+            .map(|(&bias, &(factor, offset))| (f64::from(bias) * factor + offset) as f32)
+            .collect();
+        let Some(x) = self.input(convolution, 0) else {
+            return Ok(None);
+        };
+        let steps = vec![convolution, normalization];
+        Ok(self.fused("Conv", node.opset, vec![x], steps).map(|fused| Fused {
+            node: Node {
+                input: vec!["x".to_owned(), "w".to_owned(), "b".to_owned()],
+                attribute: node.attribute.clone(),
+                ..fused.node
+            },
+            constants: vec![(1, scaled), (2, Tensor::vector(&moved))],
+            ..fused
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use onnx_graph::{
+        Signature,
+        proto::{NodeProto, TensorProto},
+    };
+
+    use super::*;
+    use crate::{
+        Session, lower,
+        made_up::{constant, model, node},
+    };
+
+    fn number(name: &str, value: f32) -> TensorProto {
+        TensorProto {
+            dims: vec![],
+            raw_data: value.to_le_bytes().to_vec().into(),
+            ..constant(name, &[1])
+        }
+    }
+
+    fn steps(nodes: Vec<NodeProto>, dims: &[i64], constants: Vec<TensorProto>) -> Session {
+        let model = model(nodes, dims, &vec![-1; dims.len()], constants);
+        Session::prepare(&model, |_| Ok(())).unwrap()
+    }
+
+    fn operators(steps: &Session) -> Vec<&str> {
+        let operators = steps.body.steps.iter().map(|step| match step {
+            Step::Node(node) => node.direct().op_type(),
+            _ => "",
+        });
+        operators.collect()
+    }
+
+    fn answer(steps: &Session, shape: &[usize]) -> Vec<f32> {
+        let count: usize = shape.iter().product();
+        let numbers: Vec<f32> = (0..count).map(|at| (at * 7 % 23) as f32 / 4.0 - 2.0).collect();
+        let input = Tensor::from_shape(shape, &numbers).unwrap();
+        let made = steps.run([input]).unwrap();
+        elements::<f32>(&made[0]).unwrap().to_vec()
+    }
+
+    fn are_near(found: &[f32], expected: &[f32]) -> bool {
+        let mut pairs = found.iter().zip(expected);
+        found.len() == expected.len() && pairs.all(|(a, b)| (a - b).abs() < 1e-5 * (1.0 + b.abs()))
+    }
+
+    fn gelu(last: [&str; 2]) -> Vec<NodeProto> {
+        vec![
+            node("Div", &["x", "root"], "scaled"),
+            node("Erf", &["scaled"], "erf"),
+            node("Add", &["erf", "one"], "sum"),
+            node("Mul", &["x", "sum"], "product"),
+            node("Mul", &last, "y"),
+        ]
+    }
+
+    #[test]
+    fn what_exporters_write_for_gelu_is_one_node() {
+        let constants = || {
+            let root = std::f32::consts::SQRT_2;
+            vec![number("root", root), number("one", 1.0), number("half", 0.5)]
+        };
+        let one = steps(gelu(["product", "half"]), &[-1, 6], constants());
+        assert_eq!(operators(&one), ["Gelu"]);
+        // Something else reads what is between.
+        let mut many = gelu(["product", "half"]);
+        many[4].output = vec!["made".to_owned()];
+        many.push(node("Sub", &["sum", "sum"], "nothing"));
+        many.push(node("Add", &["made", "nothing"], "y"));
+        let many = steps(many, &[-1, 6], constants());
+        assert_eq!(operators(&many).len(), 7);
+        assert!(are_near(&answer(&one, &[4, 6]), &answer(&many, &[4, 6])));
+    }
+
+    #[test]
+    fn a_value_times_a_function_of_it_is_one_function_and_part_of_a_convolution() {
+        let nodes = || {
+            vec![
+                node("Conv", &["x", "w"], "made"),
+                node("Sigmoid", &["made"], "gate"),
+                node("Mul", &["made", "gate"], "y"),
+            ]
+        };
+        let weights = || vec![constant("w", &[2, 3, 3, 3]), number("zero", 0.0)];
+        let one = steps(nodes(), &[-1, 3, 8, 8], weights());
+        assert_eq!(operators(&one), ["Conv"]);
+        let mut apart = nodes();
+        apart[2].output = vec!["gated".to_owned()];
+        apart.push(node("Mul", &["gate", "zero"], "nothing"));
+        apart.push(node("Add", &["gated", "nothing"], "y"));
+        let many = steps(apart, &[-1, 3, 8, 8], weights());
+        assert_eq!(operators(&many).len(), 5);
+        assert!(are_near(
+            &answer(&one, &[2, 3, 8, 8]),
+            &answer(&many, &[2, 3, 8, 8])
+        ));
+        let mut bounds = nodes();
+        bounds[1] = node("Relu", &["made"], "gate");
+        bounds[2] = node("Clip", &["gate", "zero", "zero"], "y");
+        let bounded = steps(bounds, &[-1, 3, 8, 8], weights());
+        // Two functions are one more than a convolution takes over.
+        assert_eq!(operators(&bounded), ["Conv", "Clip"]);
+        assert!(answer(&bounded, &[1, 3, 8, 8]).iter().all(|&x| x == 0.0));
+    }
+
+    fn normalization(keeps: i64) -> Vec<NodeProto> {
+        let mean = |input: &str, output: &str| NodeProto {
+            attribute: vec![onnx_graph::proto::AttributeProto {
+                name: "keepdims".to_owned(),
+                i: keeps,
+                r#type: 2,
+                ..Default::default()
+            }],
+            ..node("ReduceMean", &[input, "axes"], output)
+        };
+        vec![
+            mean("x", "mean"),
+            node("Sub", &["x", "mean"], "distance"),
+            node("Mul", &["distance", "distance"], "square"),
+            mean("square", "variance"),
+            node("Add", &["variance", "epsilon"], "sum"),
+            node("Sqrt", &["sum"], "root"),
+            node("Div", &["distance", "root"], "quotient"),
+            node("Mul", &["quotient", "scale"], "scaled"),
+            node("Add", &["scaled", "bias"], "y"),
+        ]
+    }
+
+    #[test]
+    fn what_exporters_write_for_normalized_rows_is_one_node() {
+        let axes = |axis: i64| TensorProto {
+            name: "axes".to_owned(),
+            dims: vec![1],
+            data_type: 7,
+            raw_data: axis.to_le_bytes().to_vec().into(),
+            ..TensorProto::default()
+        };
+        let constants = |axis| {
+            let lists = [constant("scale", &[6]), constant("bias", &[6])];
+            [vec![axes(axis), number("epsilon", 1e-5)], lists.to_vec()].concat()
+        };
+        let one = steps(normalization(1), &[-1, 6], constants(-1));
+        assert_eq!(operators(&one), ["LayerNormalization"]);
+        // Along which of the axes is not certain.
+        let many = steps(normalization(1), &[-1, 6], constants(1));
+        assert_eq!(operators(&many).len(), 9);
+        assert!(are_near(&answer(&one, &[5, 6]), &answer(&many, &[5, 6])));
+    }
+
+    #[test]
+    fn a_convolution_takes_over_the_scales_behind_it() {
+        let nodes = |last: &str| {
+            vec![
+                node("Conv", &["x", "w", "b"], "made"),
+                node(
+                    "BatchNormalization",
+                    &["made", "scale", "bias", "mean", "variance"],
+                    last,
+                ),
+            ]
+        };
+        let constants = || {
+            let mut variance = constant("variance", &[2]);
+            variance.raw_data = [0.5f32, 2.0].map(f32::to_le_bytes).concat().into();
+            let lists = ["b", "scale", "bias", "mean"].map(|name| constant(name, &[2]));
+            [vec![constant("w", &[2, 3, 3, 3]), variance], lists.to_vec()].concat()
+        };
+        let one = steps(nodes("y"), &[-1, 3, 8, 8], constants());
+        assert_eq!(operators(&one), ["Conv"]);
+        // Both are read.
+        let mut both = nodes("normal");
+        both.push(node("Mul", &["normal", "zero"], "nothing"));
+        both.push(node("Add", &["made", "nothing"], "not"));
+        both.push(node("Add", &["normal", "nothing"], "y"));
+        let many = steps(
+            both,
+            &[-1, 3, 8, 8],
+            [constants(), vec![number("zero", 0.0)]].concat(),
+        );
+        assert!(operators(&many).contains(&"Conv"));
+        assert!(are_near(
+            &answer(&one, &[2, 3, 8, 8]),
+            &answer(&many, &[2, 3, 8, 8])
+        ));
+    }
+}

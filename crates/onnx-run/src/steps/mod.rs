@@ -1,0 +1,182 @@
+//! A graph as a list of nodes, each computed for the shapes that a request brings.
+//!
+//! [`prepare`] makes the list once for a model, [`fuse`] finds nodes that are computed as one, and [`infer`] says what is known of the
+//! values before a run. [`direct`] computes a node, [`control`] runs loops and branches, whose bodies are lists again, and
+//! [`sequence`] works on sequences.
+
+mod body;
+mod control;
+mod direct;
+mod fuse;
+mod infer;
+mod prepare;
+mod rows;
+mod sequence;
+mod values;
+
+use std::fmt;
+
+use onnx_graph::{
+    Error as FileError, Signature, decode,
+    expand::{self, Runtime},
+    proto::{self, ModelProto},
+    training,
+};
+use onnx_tensor::{
+    cancelling::{self, Cancellation},
+    operator::Fact,
+    prelude::*,
+};
+use tensor_core::Quoted;
+
+use crate::{RunError, RunErrorKind, computed, lower, operators::registry, outcome};
+use body::Body;
+use control::Run;
+use infer::Known;
+use prepare::Prepared;
+use values::{Constants, Failure, Value, Values};
+
+/// A model that is ready to run, from any number of threads at once, for inputs of any shapes.
+pub struct Session {
+    signature: Signature,
+    body: Body,
+    /// Constants of the file, inner graphs included.
+    constants: Constants,
+    labels: Vec<String>,
+    /// What is known of the outputs.
+    outputs: Vec<Option<Fact>>,
+    is_bounded: bool,
+}
+
+/// Never cancelled.
+struct Uncancelled;
+
+impl Cancellation for Uncancelled {
+    fn is_cancelled(&self) -> bool {
+        false
+    }
+}
+
+impl Session {
+    /// Prepares the bytes of a file. Contents of tensors in other files are refused; see [`onnx_graph::external`].
+    ///
+    /// # Errors
+    /// What is wrong with the file, or not computed, and where.
+    pub fn read(file: &Bytes) -> Result<Self, FileError> {
+        Self::prepare(&decode(file)?, |_| Ok(()))
+    }
+
+    /// Prepares a model whose signature `fix` may change before, as to give free dimensions the sizes that requests will have.
+    ///
+    /// Constants are folded, nodes fused and weights packed once. What this takes ends with the limit that
+    /// [`time_limit::until`](onnx_tensor::time_limit::until) has set.
+    ///
+    /// # Errors
+    /// As [`Session::read`], and those of `fix`.
+    pub fn prepare(
+        model: &ModelProto,
+        fix: impl FnOnce(&mut Signature) -> Result<(), FileError>,
+    ) -> Result<Self, FileError> {
+        training::refuse(model)?;
+        let runtime = Runtime {
+            has_attribute: registry::has_attribute,
+        };
+        let expanded = expand::expanded(model, &runtime)?;
+        let model = expanded.as_ref().unwrap_or(model);
+        // Functions may have been given attributes.
+        training::refuse(model)?;
+        let graph = model
+            .graph
+            .as_ref()
+            .ok_or_else(|| FileError::invalid(proto::DAMAGED))?;
+        let mut signature = Signature::of(model)?;
+        fix(&mut signature)?;
+        outcome::refuse_types(&signature)?;
+        let lowered = lower::lower(graph, &signature.opsets)?;
+        let prepared = prepare::prepare(&lowered)?;
+        let Prepared { body, constants, .. } = prepared;
+        let known = Known::of(&body, &signature.inputs, &constants)
+            .map_err(|error| outcome::unprepared(error, &lowered.labels))?;
+        let outputs = body.outputs.iter().map(|&slot| known.fact(slot)).collect();
+        Ok(Self {
+            signature,
+            body,
+            constants: Constants::of(constants, prepared.slots),
+            labels: lowered.labels,
+            outputs,
+            is_bounded: prepared.is_bounded,
+        })
+    }
+
+    /// Names, types and dimensions of inputs and outputs, as the file declares them.
+    #[must_use]
+    pub fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    /// What follows from the graph about each output, whatever the file declares; `None` where its number of dimensions is open.
+    pub fn outputs(&self) -> impl Iterator<Item = Option<&Fact>> {
+        self.outputs.iter().map(Option::as_ref)
+    }
+
+    /// Whether the time of a run follows from the shapes of its inputs: there are no loops, and values decide about no size.
+    #[must_use]
+    pub fn is_bounded(&self) -> bool {
+        self.is_bounded
+    }
+
+    /// Runs the model with inputs in the order of its signature.
+    ///
+    /// # Errors
+    /// The node that the inputs do not fit, or that failed.
+    pub fn run(&self, inputs: impl IntoIterator<Item = Tensor>) -> Result<Vec<Arc<Tensor>>, RunError> {
+        self.run_until(inputs, &(Arc::new(Uncancelled) as Arc<dyn Cancellation>))
+    }
+
+    /// The same until it is cancelled, which every long operator looks at on its way.
+    ///
+    /// # Errors
+    /// As [`Session::run`]; [`RunErrorKind::Cancelled`].
+    pub fn run_until(
+        &self,
+        inputs: impl IntoIterator<Item = Tensor>,
+        cancellation: &Arc<dyn Cancellation>,
+    ) -> Result<Vec<Arc<Tensor>>, RunError> {
+        let mut values = Values::new(&self.constants, &**cancellation);
+        let mut inputs = inputs.into_iter();
+        for (&slot, port) in self.body.inputs.iter().zip(&self.signature.inputs) {
+            let input = inputs.next().filter(|input| {
+                // An input of another type would be the operators' fault.
+                computed(port.element_type) == Some(input.element_type())
+            });
+            let input = input.ok_or_else(|| {
+                let (name, element_type) = (Quoted(&port.name), port.element_type);
+                let message = format!("the input {name} is missing, or not {element_type}");
+                RunError::new(RunErrorKind::InvalidInput, message)
+            })?;
+            values.set(slot, Value::Tensor(Arc::new(input)));
+        }
+        if inputs.next().is_some() {
+            let message = format!(
+                "more inputs than the {} of the model",
+                self.signature.inputs.len()
+            );
+            return Err(RunError::new(RunErrorKind::InvalidInput, message));
+        }
+        let _run = cancelling::start(cancellation.clone());
+        let labels = &self.labels;
+        let mut run = Run { values, labels };
+        run.body(&self.body).map_err(Failure::into_error)?;
+        let outputs = self.body.outputs.iter();
+        let outputs = outputs.map(|&slot| run.values.tensor(slot).map_err(Failure::into_error));
+        outputs.collect()
+    }
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Session")
+            .field("signature", &self.signature)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,372 @@
+//! Makes a list of nodes of a graph, each ready to be computed for inputs of any shapes.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
+
+use onnx_graph::Error as FileError;
+use onnx_tensor::prelude::*;
+
+use crate::steps::{
+    body::{Body, Control, ControlNode, Step, dropped},
+    direct::DirectNode,
+    fuse,
+    values::{Slot, Wires},
+};
+use crate::{
+    lower::Lowered,
+    lowered::{OnnxGraph, OnnxNode},
+    operators::{constants, registry::OUTPUT, sizes},
+    outcome,
+};
+use onnx_tensor::{node::Node, packs::Packs, size};
+
+/// A graph that is ready to run.
+pub(crate) struct Prepared {
+    pub(crate) body: Body,
+    pub(crate) constants: HashMap<Slot, Arc<Tensor>>,
+    pub(crate) slots: usize,
+    /// Whether all sizes follow from the shapes of the inputs, and nothing is repeated or chosen by values.
+    pub(crate) is_bounded: bool,
+}
+
+/// Prepares a lowered model.
+pub(crate) fn prepare(lowered: &Lowered) -> Result<Prepared, FileError> {
+    let Lowered { graph, labels } = lowered;
+    let mut preparer = Preparer {
+        slots: HashMap::new(),
+        count: 0,
+        constants: HashMap::new(),
+        statics: HashSet::new(),
+        is_bounded: true,
+        packs: Packs::beside(bytes(graph)),
+    };
+    let body = preparer
+        .graph(graph)
+        .map_err(|error| outcome::unprepared(error, labels))?;
+    let needed = body.needs();
+    preparer.constants.retain(|slot, _| needed.contains(slot));
+    Ok(Prepared {
+        body,
+        constants: preparer.constants,
+        slots: preparer.count,
+        is_bounded: preparer.is_bounded,
+    })
+}
+
+struct Preparer {
+    /// Names are used once in the whole model; those of what is only passed on stand for what it was before.
+    slots: HashMap<String, Slot>,
+    count: usize,
+    constants: HashMap<Slot, Arc<Tensor>>,
+    /// Values that follow from shapes and constants.
+    statics: HashSet<Slot>,
+    is_bounded: bool,
+    packs: Packs,
+}
+
+/// Bytes of a graph's constants, and those of graphs within it.
+fn bytes(graph: &OnnxGraph) -> u64 {
+    let own = graph
+        .initializer
+        .iter()
+        .map(|constant| size::of_value(&constant.value));
+    let inner = graph.node.iter().map(|OnnxNode { node, graphs }| {
+        let values = node.attribute.iter().filter_map(|attribute| attribute.t.as_ref());
+        let values: u64 = values.map(|value| size::of_value(value)).sum();
+        values + graphs.iter().map(|(_, graph)| bytes(graph)).sum::<u64>()
+    });
+    own.chain(inner).sum()
+}
+
+/// Has nodes take over the functions that their results go through.
+fn join_functions(steps: &mut Vec<Step>, outputs: &[Slot]) {
+    let mut readers: HashMap<Slot, Vec<usize>> = HashMap::new();
+    for (at, step) in steps.iter().enumerate() {
+        for slot in step.reads() {
+            readers.entry(slot).or_default().push(at);
+        }
+    }
+    let mut is_joined = vec![false; steps.len()];
+    for at in 0..steps.len() {
+        let (before, after) = steps.split_at_mut(at + 1);
+        let Some(Step::Node(node)) = before.last_mut() else {
+            continue;
+        };
+        // What it takes over may be followed by another one.
+        while let [output] = *node.wires.outputs
+            && let Some(&[reader]) = readers.get(&output).map(Vec::as_slice)
+            && let Some(Step::Node(next)) = reader.checked_sub(at + 1).and_then(|at| after.get(at))
+            && !outputs.contains(&output)
+            && node.follow(next)
+        {
+            is_joined[reader] = true;
+        }
+    }
+    let mut joined = is_joined.into_iter();
+    steps.retain(|_| !joined.next().unwrap_or(false));
+}
+
+impl Preparer {
+    fn graph(&mut self, graph: &OnnxGraph) -> Result<Body> {
+        for constant in &graph.initializer {
+            let slot = self.slot(&constant.name);
+            self.constants.insert(slot, constant.value.clone());
+        }
+        let inputs: Vec<Slot> = graph.input.iter().map(|input| self.slot(&input.name)).collect();
+        let mut nodes = Vec::with_capacity(graph.node.len());
+        for lowered in &graph.node {
+            let node = &lowered.node;
+            match node.op_type.as_str() {
+                "Identity" | OUTPUT => {
+                    let slot = self.slot(&node.input[0]);
+                    self.slots.insert(node.output[0].clone(), slot);
+                }
+                "Constant" => {
+                    let slot = self.slot(&node.output[0]);
+                    self.constants.insert(slot, constants::value(node)?);
+                }
+                _ => nodes.extend(self.step(lowered)?),
+            }
+        }
+        let outputs = graph.output.iter().map(|output| self.slot(&output.name));
+        let outputs: Vec<Slot> = outputs.collect();
+        let steps = self.fused(nodes, &outputs)?;
+        Ok(Body {
+            dropped: dropped(&inputs, &steps, &outputs),
+            inputs,
+            outputs,
+            declared: graph
+                .output
+                .iter()
+                .map(|output| output.declared.clone())
+                .collect(),
+            steps,
+        })
+    }
+
+    /// The steps, those together that are computed in one.
+    fn fused(&mut self, nodes: Vec<fuse::StepWithNode>, outputs: &[Slot]) -> Result<Vec<Step>> {
+        let mut steps: Vec<Option<Step>> = Vec::with_capacity(nodes.len());
+        let found = fuse::fused(&nodes, outputs, &self.constants)?;
+        steps.extend(nodes.into_iter().map(|(step, _)| Some(step)));
+        for fuse::Fused {
+            node,
+            mut wires,
+            constants,
+            steps: replaced,
+            is_gated,
+        } in found
+        {
+            for (place, constant) in constants {
+                let slot = self.new_slot();
+                self.constants.insert(slot, Arc::new(constant));
+                wires.inputs.resize(wires.inputs.len().max(place + 1), None);
+                wires.inputs[place] = Some(slot);
+            }
+            let mut node = DirectNode::new(&node, wires, &self.constants)?;
+            if is_gated {
+                node.gate();
+            }
+            replaced.iter().for_each(|&at| steps[at] = None);
+            if let Some(&last) = replaced.last() {
+                steps[last] = Some(Step::Node(node));
+            }
+        }
+        let mut steps: Vec<Step> = steps.into_iter().flatten().collect();
+        join_functions(&mut steps, outputs);
+        for step in &mut steps {
+            if let Step::Node(node) = step {
+                node.take_over(&self.constants, &mut self.packs)?;
+            }
+        }
+        Ok(steps)
+    }
+
+    /// A node, if it is not computed already.
+    fn step(&mut self, lowered: &OnnxNode) -> Result<Option<fuse::StepWithNode>> {
+        let node = &lowered.node;
+        let given = node.input.iter();
+        let given = given.map(|name| (!name.is_empty()).then(|| self.slot(name)));
+        let wires = Wires {
+            inputs: given.collect(),
+            outputs: node.output.iter().map(|name| self.slot(name)).collect(),
+        };
+        if let Some(op) = Control::of(lowered, |graph| self.graph(graph))? {
+            self.is_bounded = false;
+            let label = node.name.clone();
+            let control = ControlNode { label, op, wires };
+            return Ok(Some((Step::Control(control), None)));
+        }
+        self.follow(node, &wires);
+        let direct = DirectNode::new(node, wires, &self.constants).with_context(|| node.name.clone())?;
+        match direct.folded(&self.constants)? {
+            Some(outputs) => self.constants.extend(outputs),
+            None => return Ok(Some((Step::Node(direct), Some(node.clone())))),
+        }
+        Ok(None)
+    }
+
+    /// Sees where sizes come from.
+    fn follow(&mut self, node: &Node, wires: &Wires) {
+        let is_static = |slot: &Slot| self.statics.contains(slot) || self.constants.contains_key(slot);
+        let mut shaping = sizes::shaping_inputs(&node.op_type).filter_map(|index| wires.input(index));
+        self.is_bounded &= !sizes::gives_unknown_sizes(&node.op_type) && shaping.all(|slot| is_static(&slot));
+        let gives_sizes = matches!(node.op_type.as_str(), "Shape" | "Size");
+        if gives_sizes || wires.inputs.iter().flatten().all(is_static) {
+            self.statics.extend(&wires.outputs);
+        }
+    }
+
+    fn slot(&mut self, name: &str) -> Slot {
+        if let Some(&slot) = self.slots.get(name) {
+            return slot;
+        }
+        let slot = self.new_slot();
+        self.slots.insert(name.to_owned(), slot);
+        slot
+    }
+
+    fn new_slot(&mut self) -> Slot {
+        self.count += 1;
+        Slot(self.count - 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use onnx_graph::{
+        Signature,
+        proto::{NodeProto, TensorProto},
+    };
+    use onnx_tensor::prelude::*;
+
+    use super::*;
+    use crate::{
+        Session, lower,
+        made_up::{constant, model, node},
+    };
+    use onnx_tensor::elements::elements;
+
+    fn prepared(nodes: Vec<NodeProto>, dims: &[i64], constants: Vec<TensorProto>) -> (Prepared, Session) {
+        let model = model(nodes, dims, &vec![-1; dims.len()], constants);
+        let signature = Signature::of(&model).unwrap();
+        let lowered = lower::lower(model.graph.as_ref().unwrap(), &signature.opsets).unwrap();
+        let prepared = prepare(&lowered).unwrap();
+        (prepared, Session::prepare(&model, |_| Ok(())).unwrap())
+    }
+
+    #[test]
+    fn weights_that_are_packed_are_not_kept_beside() {
+        let nodes = vec![
+            node("MatMul", &["x", "w"], "a"),
+            node("MatMul", &["a", "w"], "b"),
+            node("Add", &["b", "bias"], "y"),
+        ];
+        let constants = vec![constant("w", &[6, 6]), constant("bias", &[6])];
+        let (prepared, steps) = prepared(nodes, &[-1, 6], constants.clone());
+        let kept: Vec<&[usize]> = prepared.constants.values().map(|kept| kept.shape()).collect();
+        assert_eq!(kept, [&[6]]);
+        // Something else reads them.
+        let nodes = vec![
+            node("MatMul", &["x", "w"], "a"),
+            node("Add", &["w", "bias"], "sum"),
+            node("MatMul", &["a", "sum"], "b"),
+            node("Mul", &["w", "b"], "y"),
+        ];
+        let (both, other) = self::prepared(nodes, &[-1, 6], constants);
+        assert!(both.constants.values().any(|kept| kept.shape() == [6, 6]));
+        // Numbers from -3 to 3 in eighths, one after the other: sums of their products are exact.
+        let eighths = |count: usize| {
+            (0..count)
+                .map(|at| (at % 7) as f32 / 8.0 - 0.375)
+                .collect::<Vec<f32>>()
+        };
+        let (w, bias) = (eighths(36), eighths(6));
+        let product = |a: &[f32], b: &[f32]| -> Vec<f32> {
+            let sum = |at: usize| {
+                (0..6)
+                    .map(|term| a[at / 6 * 6 + term] * b[term * 6 + at % 6])
+                    .sum()
+            };
+            (0..36).map(sum).collect()
+        };
+        let with_bias = |rows: Vec<f32>| -> Vec<f32> {
+            rows.iter().zip(bias.iter().cycle()).map(|(a, b)| a + b).collect()
+        };
+        let x = vec![0.5f32; 36];
+        let once = product(&x, &w);
+        let last = product(&once, &with_bias(w.clone()));
+        let expected = [
+            with_bias(product(&once, &w)),
+            w.iter().zip(last).map(|(w, b)| w * b).collect(),
+        ];
+        for (steps, expected) in [steps, other].iter().zip(expected) {
+            let input = Tensor::from_shape(&[6, 6], &x).unwrap();
+            let made = steps.run([input]).unwrap();
+            assert_eq!(elements::<f32>(&made[0]).unwrap(), expected);
+        }
+    }
+
+    /// They are products by FP32 then, whose weights are packed.
+    #[test]
+    fn constants_become_wider_but_not_more() {
+        let mut scale = constant("scale", &[1]);
+        (scale.dims, scale.raw_data) = (vec![], 0.5f32.to_le_bytes().to_vec().into());
+        let weights = TensorProto {
+            data_type: 3,
+            raw_data: vec![3u8; 400 * 400].into(),
+            ..constant("w", &[400, 400])
+        };
+        let nodes = vec![
+            node("DequantizeLinear", &["w", "scale"], "wide"),
+            node("MatMul", &["x", "wide"], "y"),
+        ];
+        let (wide, steps) = prepared(nodes, &[-1, 400], vec![weights, scale]);
+        assert_eq!(wide.body.steps.len(), 1);
+        let input = Tensor::from_shape(&[1, 400], &[1f32; 400]).unwrap();
+        let made = steps.run([input]).unwrap();
+        assert_eq!(elements::<f32>(&made[0]).unwrap(), [600.0; 400]);
+        // Repeated, they would be more.
+        let sizes = TensorProto {
+            data_type: 7,
+            raw_data: [400i64, 400].map(i64::to_le_bytes).concat().into(),
+            ..constant("sizes", &[2])
+        };
+        let nodes = vec![
+            node("Expand", &["row", "sizes"], "many"),
+            node("MatMul", &["x", "many"], "y"),
+        ];
+        let (many, _) = prepared(nodes, &[-1, 400], vec![constant("row", &[1, 400]), sizes]);
+        assert_eq!(many.body.steps.len(), 2);
+    }
+
+    /// Windows that are far apart are computed with the weights as they were before they were packed.
+    #[test]
+    fn packed_weights_can_be_unpacked() {
+        let attribute = |name: &str, ints: Vec<i64>| onnx_graph::proto::AttributeProto {
+            name: name.to_owned(),
+            ints,
+            r#type: 7,
+            ..Default::default()
+        };
+        let convolution = NodeProto {
+            attribute: vec![
+                attribute("dilations", vec![200, 200]),
+                attribute("pads", vec![200; 4]),
+            ],
+            ..node("Conv", &["x", "w"], "y")
+        };
+        let weights = constant("w", &[2, 1, 3, 3]);
+        let (prepared, steps) = prepared(vec![convolution], &[1, 1, -1, -1], vec![weights]);
+        assert!(prepared.constants.is_empty());
+        let input = Tensor::from_shape(&[1, 1, 2, 2], &[1f32, 2.0, 3.0, 4.0]).unwrap();
+        let made = steps.run([input]).unwrap();
+        // All but the one in the middle lie in the padding.
+        let expected = [1.0 / 8.0, 3.0 / 8.0].map(|weight| [1.0, 2.0, 3.0, 4.0].map(|x: f32| weight * x));
+        assert_eq!(elements::<f32>(&made[0]).unwrap(), expected.as_flattened());
+    }
+}

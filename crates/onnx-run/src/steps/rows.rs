@@ -1,0 +1,161 @@
+//! Tensors stacked along an axis: what iterations give, and sequences joined.
+
+use std::sync::Arc;
+
+use onnx_tensor::prelude::*;
+
+use crate::lowered::Declared;
+use crate::steps::values::Failure;
+use onnx_tensor::{axis, faults::BadInput, size};
+
+/// Bytes of what the iterations of a loop give. They are in memory twice while they are joined.
+const MAX_BYTES: u64 = 2 << 30;
+
+/// What each iteration gives of some outputs.
+pub(crate) struct Rows {
+    pub(crate) made: Vec<Vec<Arc<Tensor>>>,
+    bytes: u64,
+}
+
+impl Rows {
+    pub(crate) fn new(count: usize) -> Self {
+        Self {
+            made: vec![Vec::new(); count],
+            bytes: 0,
+        }
+    }
+
+    pub(crate) fn push(&mut self, index: usize, row: Arc<Tensor>) -> Result<(), Failure> {
+        // What tract has of each row beside its bytes.
+        const ROW: u64 = 320;
+        // Bytes after which the memory that is free is looked at again.
+        const PERIOD: u64 = 128 << 20;
+        let before = self.bytes;
+        self.bytes += ROW + size::of_value(&row);
+        if self.bytes > MAX_BYTES {
+            let limit = size::gib(MAX_BYTES);
+            return Err(BadInput(format!("a loop gives more than the limit of {limit}")).into());
+        }
+        if before / PERIOD != self.bytes / PERIOD {
+            // Stacking needs as much again.
+            size::admit_now(self.bytes)?;
+        }
+        if let Some(first) = self.made[index].first()
+            && (first.shape() != row.shape() || first.element_type() != row.element_type())
+        {
+            return Err(BadInput("iterations of a loop give values of different sizes".to_owned()).into());
+        }
+        self.made[index].push(row);
+        Ok(())
+    }
+
+    /// All rows of an output in one, along a new axis.
+    pub(crate) fn stacked(&mut self, index: usize, axis: i64, declared: Option<&Declared>) -> Result<Tensor> {
+        let rows = std::mem::take(&mut self.made[index]);
+        match rows.first() {
+            Some(first) => {
+                let axis = axis::axis(axis, first.rank() + 1)?;
+                joined(rows, axis)
+            }
+            None => empty(axis, declared),
+        }
+    }
+}
+
+/// Rows of one size beside each other, along a new axis. A row that is copied is given up.
+fn joined(rows: Vec<Arc<Tensor>>, axis: usize) -> Result<Tensor> {
+    let first = &rows[0];
+    let mut shape = first.shape().to_vec();
+    if !first.element_type().is_copy() {
+        shape.insert(axis, 1);
+        return stacked(&rows, axis, &shape);
+    }
+    let width = shape[axis..].iter().product::<usize>() * first.element_type().size_of();
+    let count = rows.len();
+    shape.insert(axis, count);
+    let mut whole = Tensor::zero_of(first.element_type(), &shape)?;
+    if whole.len() == 0 {
+        return Ok(whole);
+    }
+    let bytes = whole.as_bytes_mut()?;
+    for (index, row) in rows.into_iter().enumerate() {
+        let parts = row.as_bytes()?.chunks_exact(width);
+        for (block, part) in bytes.chunks_exact_mut(width * count).zip(parts) {
+            block[index * width..][..width].copy_from_slice(part);
+        }
+    }
+    Ok(whole)
+}
+
+/// Tensors in one, each with a shape that has the axis already.
+pub(crate) fn stacked(rows: &[Arc<Tensor>], axis: usize, shape: &[usize]) -> Result<Tensor> {
+    let rows = rows.iter().map(|row| (**row).clone().into_shape(shape));
+    Tensor::concat(axis, &rows.collect::<Result<Vec<Tensor>>>()?)
+}
+
+/// No rows along an axis of what the file declares; dimensions that it does not tell are 0, as in ONNX Runtime.
+fn empty(axis: i64, declared: Option<&Declared>) -> Result<Tensor> {
+    let declared = declared.ok_or_else(|| {
+        BadInput(
+            "a loop without iterations gives a value whose type the model's file does not tell".to_owned(),
+        )
+    })?;
+    let datatype = ElementType::from_code(declared.elem_type);
+    let element_type: ElementType =
+        datatype.context("a loop gives a value of a type that is not supported")?;
+    let mut shape = declared.shape.clone().unwrap_or_default();
+    let axis = match declared.shape {
+        Some(_) => axis::axis(axis, shape.len() + 1)?,
+        None => 0,
+    };
+    shape.insert(axis, 0);
+    Tensor::zero_of(element_type, &shape)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+    use onnx_tensor::elements;
+
+    #[test]
+    fn no_rows_are_stacked_along_the_axis_too() {
+        let mut declared = Declared {
+            elem_type: 1,
+            shape: Some(vec![3, 0]),
+        };
+        let stacked = |axis, declared: &_| Rows::new(1).stacked(0, axis, Some(declared));
+        for (axis, shape) in [(0, [0, 3, 0]), (1, [3, 0, 0]), (-2, [3, 0, 0]), (2, [3, 0, 0])] {
+            assert_eq!(stacked(axis, &declared).unwrap().shape(), shape, "{axis}");
+        }
+        assert!(stacked(3, &declared).is_err());
+        declared.shape = None;
+        assert_eq!(stacked(1, &declared).unwrap().shape(), [0]);
+        let error = Rows::new(1).stacked(0, 0, None).unwrap_err();
+        assert!(error.is::<BadInput>(), "{error}");
+    }
+
+    #[test]
+    fn rows_are_joined_along_any_axis() {
+        let numbers =
+            |start: i64| Tensor::from_shape(&[2, 3], &[start, start + 1, start + 2, 7, 8, 9]).unwrap();
+        let words = |word: &str| elements::tensor(&[2, 1], vec![word.to_owned(), "b".to_owned()]).unwrap();
+        let truths = |first: bool| Tensor::from_shape(&[1, 2], &[first, false]).unwrap();
+        for rows in [
+            [numbers(0), numbers(50)],
+            [words("x"), words("y")],
+            [truths(true), truths(false)],
+        ] {
+            let rows: Vec<Arc<Tensor>> = rows.into_iter().map(Arc::new).collect();
+            for axis in 0..3 {
+                let mut shape = rows[0].shape().to_vec();
+                shape.insert(axis, 1);
+                let wanted = stacked(&rows, axis, &shape).unwrap();
+                assert_eq!(joined(rows.clone(), axis).unwrap(), wanted);
+            }
+        }
+        let nothing = (0..3).map(|_| Arc::new(Tensor::zero::<f32>(&[2, 0]).unwrap()));
+        assert_eq!(joined(nothing.collect(), 1).unwrap().shape(), [2, 3, 0]);
+    }
+}

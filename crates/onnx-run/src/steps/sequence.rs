@@ -1,0 +1,285 @@
+//! Sequences of tensors, and optional values.
+
+use std::sync::Arc;
+
+use onnx_tensor::prelude::*;
+
+use crate::steps::{
+    rows::stacked,
+    values::{Failure, Slot, Value, Values, Wires},
+};
+use onnx_tensor::{
+    axis,
+    elements::scalar,
+    faults::BadInput,
+    node::Attributes,
+    node::Node,
+    size::{self, MAX_BYTES},
+};
+
+/// Tensors of one sequence.
+const MAX_LENGTH: usize = 1 << 20;
+
+/// Operators on sequences and optional values.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum SequenceOp {
+    Empty,
+    Construct,
+    Insert,
+    Erase,
+    At,
+    Length,
+    Concat { axis: i64, is_new: bool },
+    Split { axis: i64, keeps: bool },
+    Optional,
+    GetElement,
+    HasElement,
+}
+
+impl SequenceOp {
+    pub(crate) fn of(node: &Node) -> Result<Option<Self>> {
+        let attributes = Attributes(node);
+        Ok(Some(match node.op_type.as_str() {
+            "SequenceEmpty" => Self::Empty,
+            "SequenceConstruct" => Self::Construct,
+            "SequenceInsert" => Self::Insert,
+            "SequenceErase" => Self::Erase,
+            "SequenceAt" => Self::At,
+            "SequenceLength" => Self::Length,
+            "ConcatFromSequence" => Self::Concat {
+                axis: attributes.int("axis", 0),
+                is_new: attributes.int("new_axis", 0) != 0,
+            },
+            "SplitToSequence" => Self::Split {
+                axis: attributes.int("axis", 0),
+                keeps: attributes.int("keepdims", 1) != 0,
+            },
+            "Optional" => Self::Optional,
+            "OptionalGetElement" => Self::GetElement,
+            "OptionalHasElement" => Self::HasElement,
+            _ => return Ok(None),
+        }))
+    }
+
+    /// Works on the values of one wires.
+    pub(crate) fn run(self, wires: &Wires, values: &mut Values<'_>) -> Result<(), Failure> {
+        let value = match self {
+            Self::Empty => Value::Sequence(Arc::default()),
+            Self::Construct => {
+                let slots = wires.inputs.iter().flatten();
+                let tensors = slots
+                    .map(|&slot| values.tensor(slot))
+                    .collect::<Result<Vec<_>, _>>()?;
+                sequence(tensors)?
+            }
+            Self::Insert => {
+                let mut tensors = (*values.sequence(given(wires, 0)?)?).clone();
+                let tensor = values.tensor(given(wires, 1)?)?;
+                let at = position(values, wires, 2, tensors.len(), tensors.len() + 1)?;
+                tensors.insert(at, tensor);
+                sequence(tensors)?
+            }
+            Self::Erase => {
+                let mut tensors = (*values.sequence(given(wires, 0)?)?).clone();
+                let last = tensors.len().saturating_sub(1);
+                tensors.remove(position(values, wires, 1, last, tensors.len())?);
+                sequence(tensors)?
+            }
+            Self::At => {
+                let tensors = values.sequence(given(wires, 0)?)?;
+                Value::Tensor(tensors[position(values, wires, 1, 0, tensors.len())?].clone())
+            }
+            Self::Length => {
+                let length = values.sequence(given(wires, 0)?)?.len();
+                Value::Tensor(Arc::new(Tensor::scalar(length as i64)))
+            }
+            Self::Concat { axis, is_new } => {
+                let tensors = values.sequence(given(wires, 0)?)?;
+                Value::Tensor(Arc::new(joined(&tensors, axis, is_new)?))
+            }
+            Self::Split { axis, keeps } => {
+                let tensor = values.tensor(given(wires, 0)?)?;
+                let lengths = match wires.input(1) {
+                    Some(slot) => Some(values.tensor(slot)?),
+                    None => None,
+                };
+                sequence(parts(&tensor, lengths.as_deref(), axis, keeps)?)?
+            }
+            Self::Optional => match wires.input(0) {
+                Some(slot) => values.value(slot)?,
+                None => Value::Nothing,
+            },
+            Self::GetElement => match values.value(given(wires, 0)?)? {
+                Value::Nothing => return Err(BadInput("an optional value is not there".to_owned()).into()),
+                value => value,
+            },
+            Self::HasElement => {
+                let is_there = match wires.input(0) {
+                    Some(slot) => !matches!(values.value(slot)?, Value::Nothing),
+                    None => false,
+                };
+                Value::Tensor(Arc::new(Tensor::scalar(is_there)))
+            }
+        };
+        if let Some(&slot) = wires.outputs.first() {
+            values.set(slot, value);
+        }
+        Ok(())
+    }
+}
+
+/// A place in a sequence, counted from its end if it is negative.
+fn position(
+    values: &Values<'_>,
+    wires: &Wires,
+    index: usize,
+    default: usize,
+    places: usize,
+) -> Result<usize, Failure> {
+    let at = match wires.input(index) {
+        Some(slot) => scalar::<i64>(&*values.tensor(slot)?)?,
+        None => default as i64,
+    };
+    // Behind the last one is a place for insertion, but not the end to count from.
+    let length = if matches!(places.checked_sub(default), Some(1)) && index == 2 {
+        default
+    } else {
+        places
+    };
+    let from_start = if at < 0 {
+        at.saturating_add(length as i64)
+    } else {
+        at
+    };
+    match usize::try_from(from_start) {
+        Ok(place) if place < places => Ok(place),
+        _ => Err(BadInput(format!("position {at} in a sequence of {length} tensors")).into()),
+    }
+}
+
+fn given(wires: &Wires, index: usize) -> Result<Slot, Failure> {
+    let slot = wires.input(index);
+    Ok(slot.with_context(|| format!("input {index} is not given"))?)
+}
+
+fn sequence(tensors: Vec<Arc<Tensor>>) -> Result<Value, Failure> {
+    if tensors.len() > MAX_LENGTH {
+        return Err(BadInput(format!(
+            "a sequence is longer than the limit of {MAX_LENGTH} tensors"
+        ))
+        .into());
+    }
+    if bytes(&tensors) > MAX_BYTES {
+        let limit = size::gib(MAX_BYTES);
+        return Err(BadInput(format!("a sequence takes more than the limit of {limit}")).into());
+    }
+    Ok(Value::Sequence(Arc::new(tensors)))
+}
+
+fn bytes(tensors: &[Arc<Tensor>]) -> u64 {
+    let each = tensors.iter().map(|tensor| size::of_value(tensor));
+    each.sum()
+}
+
+fn joined(tensors: &[Arc<Tensor>], axis: i64, is_new: bool) -> Result<Tensor, Failure> {
+    let Some(first) = tensors.first() else {
+        return Err(BadInput("no tensors to be joined".to_owned()).into());
+    };
+    let axis = axis::axis(axis, first.rank() + usize::from(is_new))?;
+    for tensor in tensors {
+        let fits = tensor.element_type() == first.element_type()
+            && tensor.rank() == first.rank()
+            && (0..first.rank()).all(|at| (at == axis && !is_new) || tensor.shape()[at] == first.shape()[at]);
+        if !fits {
+            return Err(BadInput(format!(
+                "tensors of the shapes {:?} and {:?} cannot be joined",
+                first.shape(),
+                tensor.shape()
+            ))
+            .into());
+        }
+    }
+    size::admit_now(bytes(tensors))?;
+    if is_new {
+        let mut shape = first.shape().to_vec();
+        shape.insert(axis, 1);
+        return Ok(stacked(tensors, axis, &shape)?);
+    }
+    Ok(Tensor::concat(axis, tensors)?)
+}
+
+fn parts(
+    tensor: &Tensor,
+    lengths: Option<&Tensor>,
+    axis: i64,
+    keeps: bool,
+) -> Result<Vec<Arc<Tensor>>, Failure> {
+    let axis = axis::axis(axis, tensor.rank())?;
+    let size = tensor.shape()[axis];
+    let wrong = || {
+        BadInput(format!(
+            "a dimension of {size} cannot be split into these lengths, of which there may be {MAX_LENGTH}"
+        ))
+    };
+    let has_lengths = lengths.is_some();
+    let too_many = |count: usize| count > MAX_LENGTH;
+    let lengths: Vec<usize> = match lengths {
+        None if too_many(size) => return Err(wrong().into()),
+        None => vec![1; size],
+        Some(lengths) => {
+            let numbers = lengths.cast_to::<i64>()?;
+            let given = numbers.as_slice::<i64>()?;
+            let given: Result<Vec<usize>, _> = given.iter().map(|&length| usize::try_from(length)).collect();
+            let given = given.map_err(|_| wrong())?;
+            match (lengths.rank(), &*given) {
+                (0, &[0]) | (0, []) => return Err(wrong().into()),
+                (0, &[length, ..]) if too_many(size / length) => return Err(wrong().into()),
+                (0, &[length, ..]) => {
+                    let mut all = vec![length; size / length];
+                    all.extend(Some(size % length).filter(|&rest| rest > 0));
+                    all
+                }
+                _ => given,
+            }
+        }
+    };
+    let total = lengths
+        .iter()
+        .try_fold(0usize, |total, &length| total.checked_add(length));
+    if total != Some(size) || too_many(lengths.len()) {
+        return Err(wrong().into());
+    }
+    // With lengths, dimensions stay: ONNX has it that the attribute counts for nothing then.
+    let drops = !keeps && !has_lengths;
+    let mut start = 0;
+    let mut parts = Vec::with_capacity(lengths.len());
+    for length in lengths {
+        let mut shape = tensor.shape().to_vec();
+        shape[axis] = length;
+        let part = match length {
+            0 => Tensor::zero_of(tensor.element_type(), &shape)?,
+            _ => tensor.slice(axis, start, start + length)?,
+        };
+        if drops {
+            shape.remove(axis);
+        }
+        parts.push(Arc::new(part.into_shape(&shape)?));
+        start += length;
+    }
+    Ok(parts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lengths_are_counted_before_they_are_listed() {
+        let tensor = |dims: &[usize]| Tensor::zero::<u8>(dims).expect("a tensor");
+        let one = Tensor::scalar(1i64);
+        for lengths in [None, Some(&one)] {
+            assert!(parts(&tensor(&[u32::MAX as usize, 0]), lengths, 0, true).is_err());
+            assert!(parts(&tensor(&[3, 0]), lengths, 0, true).is_ok_and(|parts| parts.len() == 3));
+        }
+    }
+}

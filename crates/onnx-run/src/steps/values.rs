@@ -1,0 +1,191 @@
+//! The values of one run, and why a run may fail.
+
+use std::{collections::HashMap, fmt, sync::Arc};
+
+use onnx_tensor::prelude::*;
+
+use crate::{RunError, RunErrorKind, outcome};
+use onnx_tensor::{
+    cancelling::{self, Cancellation},
+    faults::BadInput,
+    room::Room,
+};
+
+/// Where a value is kept during a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Slot(pub(crate) usize);
+
+impl fmt::Display for Slot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Where a node takes its inputs from, and where its outputs go.
+#[derive(Debug)]
+pub(crate) struct Wires {
+    /// `None` for optional inputs that are not given.
+    pub(crate) inputs: Vec<Option<Slot>>,
+    pub(crate) outputs: Vec<Slot>,
+}
+
+impl Wires {
+    /// Where an input is kept, if it is given.
+    pub(crate) fn input(&self, index: usize) -> Option<Slot> {
+        self.inputs.get(index).copied().flatten()
+    }
+}
+
+/// A value between steps.
+#[derive(Clone, Debug)]
+pub(crate) enum Value {
+    Tensor(Arc<Tensor>),
+    Sequence(Arc<Vec<Arc<Tensor>>>),
+    /// An optional value that is not there.
+    Nothing,
+}
+
+impl Value {
+    /// About how much memory it takes.
+    fn bytes(&self) -> u64 {
+        let of = |tensor: &Arc<Tensor>| (tensor.len() * tensor.element_type().size_of()) as u64;
+        match self {
+            Self::Tensor(tensor) => of(tensor),
+            Self::Sequence(tensors) => tensors.iter().map(of).sum(),
+            Self::Nothing => 0,
+        }
+    }
+}
+
+/// Constants of the file, inner graphs included, each at its slot.
+#[derive(Debug)]
+pub(crate) struct Constants(Vec<Option<Arc<Tensor>>>);
+
+impl Constants {
+    /// In a graph of so many slots.
+    pub(crate) fn of(constants: HashMap<Slot, Arc<Tensor>>, slots: usize) -> Self {
+        let mut all = vec![None; slots];
+        for (slot, constant) in constants {
+            all[slot.0] = Some(constant);
+        }
+        Self(all)
+    }
+}
+
+/// The values of one run so far.
+pub(crate) struct Values<'s> {
+    constants: &'s Constants,
+    kept: Vec<Option<Value>>,
+    pub(crate) room: Room<'static>,
+    pub(crate) cancel: &'s dyn Cancellation,
+}
+
+impl<'s> Values<'s> {
+    pub(crate) fn new(constants: &'s Constants, cancel: &'s dyn Cancellation) -> Self {
+        Self {
+            constants,
+            kept: vec![None; constants.0.len()],
+            room: Room::new(),
+            cancel,
+        }
+    }
+
+    pub(crate) fn set(&mut self, slot: Slot, value: Value) {
+        self.room.hold(value.bytes());
+        self.put(slot, Some(value));
+    }
+
+    /// Gives a value up that nothing reads any more.
+    pub(crate) fn remove(&mut self, slot: Slot) {
+        self.put(slot, None);
+    }
+
+    fn put(&mut self, slot: Slot, value: Option<Value>) {
+        if let Some(before) = std::mem::replace(&mut self.kept[slot.0], value) {
+            self.room.release(before.bytes());
+        }
+    }
+
+    pub(crate) fn value(&self, slot: Slot) -> Result<Value, Failure> {
+        if let Some(Some(constant)) = self.constants.0.get(slot.0) {
+            return Ok(Value::Tensor(constant.clone()));
+        }
+        let value = self.kept.get(slot.0).and_then(Clone::clone);
+        value.ok_or_else(|| {
+            Failure::Failed(RunError::new(
+                RunErrorKind::Failed,
+                "a value is used before it is there",
+            ))
+        })
+    }
+
+    pub(crate) fn tensor(&self, slot: Slot) -> Result<Arc<Tensor>, Failure> {
+        match self.value(slot)? {
+            Value::Tensor(tensor) => Ok(tensor),
+            Value::Sequence(_) => {
+                Err(BadInput("a sequence stands where a tensor is needed".to_owned()).into())
+            }
+            Value::Nothing => Err(BadInput("an optional value is not there".to_owned()).into()),
+        }
+    }
+
+    /// A value that nothing reads any more.
+    pub(crate) fn take(&mut self, slot: Slot) -> Result<Arc<Tensor>, Failure> {
+        let tensor = self.tensor(slot)?;
+        self.remove(slot);
+        Ok(tensor)
+    }
+
+    pub(crate) fn sequence(&self, slot: Slot) -> Result<Arc<Vec<Arc<Tensor>>>, Failure> {
+        match self.value(slot)? {
+            Value::Sequence(sequence) => Ok(sequence),
+            _ => Err(BadInput("a tensor stands where a sequence is needed".to_owned()).into()),
+        }
+    }
+}
+
+/// Why a run ended without an answer.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// The inputs do not fit the model.
+    Refused(String),
+    Failed(RunError),
+}
+
+impl Failure {
+    /// As the error of a run: sizes that a model cannot take are the fault of its inputs.
+    pub(crate) fn into_error(self) -> RunError {
+        match self {
+            Self::Failed(error) => error,
+            Self::Refused(reason) => RunError::new(
+                RunErrorKind::InvalidInput,
+                format!("the model cannot be run with these inputs: {reason}"),
+            ),
+        }
+    }
+
+    pub(crate) fn within(self, label: &str) -> Self {
+        match self {
+            Self::Failed(error) => Self::Failed(error.within(label)),
+            Self::Refused(reason) => Self::Refused(format!("{label}: {reason}")),
+        }
+    }
+}
+
+impl From<BadInput> for Failure {
+    fn from(BadInput(reason): BadInput) -> Self {
+        Self::Failed(RunError::values(&reason))
+    }
+}
+
+impl From<onnx_tensor::prelude::Error> for Failure {
+    fn from(error: onnx_tensor::prelude::Error) -> Self {
+        if cancelling::is_cancelled(&error) {
+            return Self::Failed(RunError::cancelled());
+        }
+        match outcome::refusal(&error) {
+            Some(reason) => Self::Refused(reason),
+            None => Self::Failed(outcome::failed(error)),
+        }
+    }
+}

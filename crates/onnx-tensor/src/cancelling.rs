@@ -1,0 +1,208 @@
+//! Whether anybody still waits for what this thread runs: operators that take long ask on their way.
+
+use std::{
+    cell::RefCell,
+    fmt,
+    sync::atomic::{AtomicBool, Ordering},
+};
+
+use crate::prelude::*;
+
+use crate::time_limit;
+
+/// Tells whether a run should end before its time: its request was cancelled, or its deadline has passed.
+pub trait Cancellation: Send + Sync {
+    /// Whether it should end.
+    fn is_cancelled(&self) -> bool;
+}
+
+thread_local! {
+    static TOKEN: RefCell<Option<Arc<dyn Cancellation>>> = const { RefCell::new(None) };
+}
+
+/// Sets the token of what this thread runs until the value is dropped.
+pub fn start(token: Arc<dyn Cancellation>) -> Run {
+    let outer = TOKEN.replace(Some(token));
+    Run { outer }
+}
+
+/// Ends when it is dropped.
+#[must_use]
+pub struct Run {
+    outer: Option<Arc<dyn Cancellation>>,
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        TOKEN.set(self.outer.take());
+    }
+}
+
+/// The error that ends a cancelled run.
+#[derive(Debug)]
+pub struct Cancelled;
+
+impl fmt::Display for Cancelled {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("cancelled")
+    }
+}
+
+impl std::error::Error for Cancelled {}
+
+/// Whether an error is that of a run that was cancelled.
+pub fn is_cancelled(error: &Error) -> bool {
+    error
+        .chain()
+        .any(<dyn std::error::Error + 'static>::is::<Cancelled>)
+}
+
+/// Steps between two looks at the token; a step takes some nanoseconds.
+const STEPS: u64 = 1 << 18;
+
+/// Elements that are computed between two calls of [`Pace::spend`]: so many that it takes no time beside them.
+pub const PART: usize = 1 << 14;
+
+/// The steps of an operator, counted so that it ends soon after its run.
+#[derive(Debug, Default)]
+pub struct Pace {
+    steps: u64,
+}
+
+impl Pace {
+    /// To be called with what was done, or is done next.
+    ///
+    /// # Errors
+    /// [`Cancelled`] if the request was cancelled or its time is over; [`OutOfTime`](crate::faults::OutOfTime) if that of a plan is,
+    /// while constants are computed for it.
+    pub fn spend(&mut self, steps: u64) -> Result<()> {
+        self.steps = self.steps.saturating_add(steps);
+        if self.steps < STEPS {
+            return Ok(());
+        }
+        self.steps = 0;
+        check_all()
+    }
+
+    /// Has a function go over elements in parts.
+    ///
+    /// # Errors
+    /// As [`Pace::spend`].
+    pub fn over<T>(&mut self, elements: &mut [T], mut run: impl FnMut(&mut [T])) -> Result<()> {
+        for part in elements.chunks_mut(PART) {
+            self.spend(part.len() as u64)?;
+            run(part);
+        }
+        Ok(())
+    }
+
+    /// Has a function make elements of others in parts that are as long.
+    ///
+    /// # Errors
+    /// As [`Pace::spend`].
+    pub fn pairs<A, B>(
+        &mut self,
+        from: &[A],
+        to: &mut [B],
+        mut run: impl FnMut(&[A], &mut [B]),
+    ) -> Result<()> {
+        for (from, to) in from.chunks(PART).zip(to.chunks_mut(PART)) {
+            self.spend(from.len() as u64)?;
+            run(from, to);
+        }
+        Ok(())
+    }
+
+    /// Makes an element of each.
+    ///
+    /// # Errors
+    /// As [`Pace::spend`].
+    pub fn map<'f, A, B>(&mut self, from: &'f [A], function: impl Fn(&'f A) -> B) -> Result<Vec<B>> {
+        let mut made = Vec::with_capacity(from.len());
+        for part in from.chunks(PART) {
+            self.spend(part.len() as u64)?;
+            made.extend(part.iter().map(&function));
+        }
+        Ok(made)
+    }
+}
+
+impl onnx_gemm::Pace for Pace {
+    type Stopped = Error;
+
+    fn spend(&mut self, steps: u64) -> Result<()> {
+        Self::spend(self, steps)
+    }
+}
+
+/// Looks at the token, and at the time limit of what is made.
+///
+/// # Errors
+/// As [`Pace::spend`].
+pub fn check_all() -> Result<()> {
+    check()?;
+    time_limit::check()
+}
+
+/// Looks at the token.
+///
+/// # Errors
+/// [`Cancelled`] if the request was cancelled or its time is over.
+pub fn check() -> Result<()> {
+    let is_cancelled = TOKEN.with_borrow(|token| token.as_ref().is_some_and(|token| token.is_cancelled()));
+    match is_cancelled {
+        true => Err(Cancelled.into()),
+        false => Ok(()),
+    }
+}
+
+/// A [`Cancellation`] that a thread sets for another.
+#[derive(Debug, Default)]
+pub struct Flag(AtomicBool);
+
+impl Flag {
+    /// Ends what runs with it.
+    pub fn cancel(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Cancellation for Flag {
+    fn is_cancelled(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Runs something as if its request had been cancelled, for tests.
+pub fn while_cancelled<T>(run: impl FnOnce() -> T) -> T {
+    let token = Arc::new(Flag::default());
+    token.cancel();
+    let _run = start(token);
+    run()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_end_with_their_run() {
+        let is_ended = || Pace::default().spend(STEPS).is_err();
+        assert!(!is_ended());
+        let [outer, inner] = [(); 2].map(|()| Arc::new(Flag::default()));
+        let run = start(outer.clone());
+        {
+            let _inner = start(inner.clone());
+            inner.cancel();
+            assert!(is_ended());
+            let mut pace = Pace::default();
+            assert!(pace.spend(STEPS - 1).is_ok(), "it looks now and then");
+            assert!(pace.spend(1).is_err() && pace.spend(1).is_ok());
+        }
+        assert!(!is_ended());
+        outer.cancel();
+        assert!(is_ended());
+        drop(run);
+        assert!(!is_ended());
+    }
+}

@@ -1,0 +1,102 @@
+//! The elements of tensors, by type.
+
+use std::ops::{Add, Mul};
+
+use crate::prelude::*;
+
+use crate::faults::BadInput;
+
+/// A tensor's elements in row-major order.
+pub fn elements<T: Element>(tensor: &Tensor) -> Result<&[T]> {
+    tensor.as_slice::<T>()
+}
+
+/// The only number of a tensor, or its first one.
+///
+/// # Errors
+/// [`BadInput`] if there is none;
+pub fn scalar<T: Element + Copy>(tensor: &Tensor) -> Result<T> {
+    if tensor.len() == 0 {
+        bail!(BadInput("no number stands where one is needed".to_owned()));
+    }
+    tensor.cast_to_scalar::<T>()
+}
+
+/// FP32 or FP64.
+pub trait Real: Element + Copy + PartialOrd + Into<f64> + Add<Output = Self> + Mul<Output = Self> {
+    /// Rounded.
+    fn of(number: f64) -> Self;
+}
+
+impl Real for f32 {
+    #[inline(always)]
+    fn of(number: f64) -> Self {
+        number as Self
+    }
+}
+
+impl Real for f64 {
+    #[inline(always)]
+    fn of(number: f64) -> Self {
+        number
+    }
+}
+
+/// A type of matrices.
+pub trait Factor: Element + onnx_gemm::Number {}
+
+impl<T: Element + onnx_gemm::Number> Factor for T {}
+
+/// Runs `$body` with `$T` bound to the Rust type of FP32 or FP64.
+#[macro_export]
+macro_rules! with_real {
+    ($element_type:expr, $T:ident => $body:expr) => {
+        match $element_type {
+            $crate::ElementType::F32 => {
+                type $T = f32;
+                $body
+            }
+            $crate::ElementType::F64 => {
+                type $T = f64;
+                $body
+            }
+            other => $crate::prelude::bail!("{other:?} is neither FP32 nor FP64"),
+        }
+    };
+}
+pub use crate::with_real;
+
+/// A tensor of elements in row-major order.
+pub fn tensor<T: Element>(shape: &[usize], elements: Vec<T>) -> Result<Tensor> {
+    Tensor::from_vec(shape, elements)
+}
+
+/// A tensor of what is written over zeros.
+pub fn filled<T: Element>(shape: &[usize], fill: impl FnOnce(&mut [T]) -> Result<()>) -> Result<Tensor> {
+    let mut tensor = Tensor::zero::<T>(shape)?;
+    fill(tensor.as_slice_mut()?)?;
+    Ok(tensor)
+}
+
+/// A value as another type; as it is, and not copied, if it has that one.
+pub fn of_type(value: Tensor, element_type: ElementType) -> Result<Tensor> {
+    value.into_type(element_type)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    #[test]
+    fn nothing_is_no_number() {
+        assert_eq!(scalar::<i64>(&Tensor::vector(&[7.0f32, 8.0])).unwrap(), 7);
+        for nothing in [
+            Tensor::zero::<f64>(&[0]).unwrap(),
+            Tensor::zero::<i64>(&[3, 0]).unwrap(),
+        ] {
+            assert!(scalar::<f64>(&nothing).unwrap_err().is::<BadInput>());
+        }
+    }
+}

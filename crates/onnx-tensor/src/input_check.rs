@@ -1,0 +1,59 @@
+//! Ranges and indices that the values of a request give.
+
+use std::fmt;
+
+use crate::prelude::*;
+
+use crate::faults::{BadInput, Refusal};
+
+/// Numbers of a range whose size depends on values of inputs.
+const MAX_RANGE: f64 = (1u64 << 24) as f64;
+
+/// A range with too many numbers, or which cannot be counted.
+#[derive(Debug)]
+pub struct LongRange {
+    count: f64,
+}
+
+impl fmt::Display for LongRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let count = self.count;
+        if !count.is_finite() {
+            return f.write_str("a range whose step is 0, or whose numbers are no numbers or infinite");
+        }
+        write!(f, "a range of {count} numbers is beyond the limit of {MAX_RANGE}")
+    }
+}
+
+impl From<LongRange> for Refusal {
+    fn from(range: LongRange) -> Self {
+        Self(range.to_string())
+    }
+}
+
+impl From<LongRange> for BadInput {
+    fn from(range: LongRange) -> Self {
+        Self(range.to_string())
+    }
+}
+
+/// Whether a range is computed.
+pub fn range_fits(start: f64, limit: f64, step: f64) -> Result<(), LongRange> {
+    let count = (limit - start) / step;
+    if count.is_nan() || count > MAX_RANGE || step == 0.0 {
+        return Err(LongRange { count });
+    }
+    Ok(())
+}
+
+/// An index as counted from the start.
+pub fn within(index: i64, dim: usize) -> Result<i64> {
+    let dim = dim as i64;
+    let from_start = if index < 0 { index + dim } else { index };
+    if (0..dim).contains(&from_start) {
+        return Ok(from_start);
+    }
+    bail!(BadInput(format!(
+        "the index {index} is outside of a dimension of {dim}"
+    )))
+}

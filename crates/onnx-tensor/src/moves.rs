@@ -1,0 +1,156 @@
+//! Moving elements of any type: parts along an axis, concatenation, broadcasting.
+
+use std::borrow::Borrow;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::{ShortVec, Tensor, Unit, with_unit};
+
+impl Tensor {
+    /// The element at `index` in row-major order, as a tensor of rank 0.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub fn nth(&self, index: usize) -> Result<Self> {
+        ensure!(
+            index < self.len(),
+            "expected an element at index {index}, found {} elements",
+            self.len()
+        );
+        with_unit!(self.element_type(), U => {
+            Self::from_units(self.element_type(), &[], self.as_units::<U>()?[index..=index].to_vec())
+        })
+    }
+
+    /// The part from `start` to before `end` along an axis.
+    ///
+    /// # Errors
+    /// If there is no such axis, or if the part does not lie within it.
+    ///
+    /// ```
+    /// use onnx_tensor::Tensor;
+    ///
+    /// let table = Tensor::matrix(&[[1i64, 2, 3], [4, 5, 6]]);
+    /// assert_eq!(table.slice(1, 1, 3)?, Tensor::matrix(&[[2i64, 3], [5, 6]]));
+    /// # Ok::<(), onnx_tensor::prelude::Error>(())
+    /// ```
+    pub fn slice(&self, axis: usize, start: usize, end: usize) -> Result<Self> {
+        let size = size_of_axis(self.shape(), axis)?;
+        ensure!(
+            start <= end && end <= size,
+            "the slice {start}..{end} does not lie within the {size} elements of axis {axis}"
+        );
+        let mut shape: ShortVec<usize> = self.shape().into();
+        shape[axis] = end - start;
+        if self.is_empty() {
+            return Self::zero_of(self.element_type(), &shape);
+        }
+        let inner = shape[axis + 1..].iter().product::<usize>();
+        with_unit!(self.element_type(), U => {
+            let mut units = Vec::with_capacity(self.len() / size * (end - start));
+            for block in self.as_units::<U>()?.chunks_exact(size * inner) {
+                units.extend_from_slice(&block[start * inner..end * inner]);
+            }
+            Self::from_units(self.element_type(), &shape, units)
+        })
+    }
+
+    /// Joins tensors along an axis.
+    ///
+    /// # Errors
+    /// If there are none, or if they differ in type, or in shape along another axis.
+    pub fn concat(axis: usize, tensors: &[impl Borrow<Self>]) -> Result<Self> {
+        let first = tensors.first().context("no tensors to concatenate")?.borrow();
+        size_of_axis(first.shape(), axis)?;
+        let mut shape: ShortVec<usize> = first.shape().into();
+        shape[axis] = 0;
+        for tensor in tensors.iter().map(Borrow::borrow) {
+            let is_same =
+                |other: usize| other == axis || tensor.shape().get(other) == first.shape().get(other);
+            ensure!(
+                tensor.rank() == first.rank() && (0..first.rank()).all(is_same),
+                "the shapes {:?} and {:?} cannot be concatenated along axis {axis}",
+                first.shape(),
+                tensor.shape()
+            );
+            ensure!(
+                tensor.element_type() == first.element_type(),
+                "expected elements of {}, found {}",
+                first.element_type(),
+                tensor.element_type()
+            );
+            shape[axis] = shape[axis]
+                .checked_add(tensor.shape()[axis])
+                .context("the concatenated axis is too long")?;
+        }
+        let total = tensors.iter().map(|tensor| tensor.borrow().len()).sum();
+        if total == 0 {
+            return Self::zero_of(first.element_type(), &shape);
+        }
+        let outer = shape[..axis].iter().product::<usize>();
+        with_unit!(first.element_type(), U => {
+            let parts = tensors.iter().map(|tensor| tensor.borrow().as_units::<U>());
+            let parts = parts.collect::<Result<Vec<&[U]>>>()?;
+            let mut units = Vec::with_capacity(total);
+            for at in 0..outer {
+                for part in &parts {
+                    let block = part.len() / outer;
+                    units.extend_from_slice(&part[at * block..][..block]);
+                }
+            }
+            Self::from_units(first.element_type(), &shape, units)
+        })
+    }
+
+    /// The tensor broadcast to a shape: axes of 1 element, and axes that are missing in front, are repeated.
+    ///
+    /// # Errors
+    /// If another axis has another size than the shape.
+    pub fn broadcast_to(&self, shape: &[usize]) -> Result<Self> {
+        let missing = shape.len().checked_sub(self.rank());
+        let fits = missing.filter(|&missing| {
+            let mut axes = self.shape().iter().zip(&shape[missing..]);
+            axes.all(|(&from, &to)| from == 1 || from == to)
+        });
+        let missing =
+            fits.with_context(|| format!("the shape {:?} cannot be broadcast to {shape:?}", self.shape()))?;
+        let mut made = Self::zero_of(self.element_type(), shape)?;
+        if made.is_empty() {
+            return Ok(made);
+        }
+        with_unit!(self.element_type(), U => {
+            repeat(self.as_units::<U>()?, self.shape(), &shape[missing..], made.as_units_mut::<U>()?);
+        });
+        Ok(made)
+    }
+}
+
+/// Writes `from` of shape `sizes` broadcast to `shape`, of the same rank, as often as `to` has room. None of
+/// them is empty.
+fn repeat<U: Unit>(from: &[U], sizes: &[usize], shape: &[usize], to: &mut [U]) {
+    if let [unit] = from {
+        return to.fill(unit.clone());
+    }
+    if sizes == shape {
+        return to
+            .chunks_exact_mut(from.len())
+            .for_each(|to| to.clone_from_slice(from));
+    }
+    let part = from.len() / sizes[0];
+    let block = shape.iter().product::<usize>();
+    let (first, others) = to.split_at_mut(block);
+    for (at, to) in first.chunks_exact_mut(block / shape[0]).enumerate() {
+        // An axis of 1 element is repeated.
+        let at = if sizes[0] == 1 { 0 } else { at };
+        repeat(&from[at * part..][..part], &sizes[1..], &shape[1..], to);
+    }
+    for other in others.chunks_exact_mut(block) {
+        other.clone_from_slice(first);
+    }
+}
+
+/// The number of elements along an axis.
+fn size_of_axis(shape: &[usize], axis: usize) -> Result<usize> {
+    let size = shape.get(axis).copied();
+    size.with_context(|| format!("expected an axis below the rank {}, found {axis}", shape.len()))
+}

@@ -1,0 +1,116 @@
+//! Weights in the order in which products read them: made once for all nodes of a model that share a constant, as the layers of
+//! some networks do, and no more of them than the model has constants for.
+
+use std::{any::Any, collections::HashMap, sync::Arc};
+
+use crate::prelude::*;
+
+/// Bytes of copies beside twice the bytes of all constants. The copies of one constant in one order count once.
+const MORE_BYTES: u64 = 16 << 20;
+
+/// An order that weights are packed in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Order {
+    /// Matrices in panels of columns, which may be the rows of the constant.
+    Panels { is_turned: bool },
+    /// Weights of a convolution of so many groups.
+    Windows { groups: usize },
+    /// Blocks of rows of several groups, whose rows stand beside each other in the constant.
+    Columns { groups: usize },
+}
+
+/// The packed weights of a model that is prepared.
+pub struct Packs {
+    /// By the addresses of what they were made of.
+    made: HashMap<(Vec<usize>, Order), Made>,
+    left: u64,
+}
+
+struct Made {
+    packed: Arc<dyn Any + Send + Sync>,
+    /// Kept so that the addresses stay theirs.
+    _sources: Vec<Arc<Tensor>>,
+}
+
+impl Packs {
+    /// Beside constants of so many bytes.
+    pub fn beside(bytes: u64) -> Self {
+        Self {
+            made: HashMap::new(),
+            left: bytes.saturating_mul(2).saturating_add(MORE_BYTES),
+        }
+    }
+
+    /// These constants in this order, which takes so many bytes. `None` if there are too many copies already.
+    pub fn shared<T: Send + Sync + 'static>(
+        &mut self,
+        sources: &[&Arc<Tensor>],
+        order: Order,
+        bytes: u64,
+        make: impl FnOnce() -> Result<T>,
+    ) -> Result<Option<Arc<T>>> {
+        let addresses = sources
+            .iter()
+            .map(|source| Arc::as_ptr(source) as usize)
+            .collect();
+        let key = (addresses, order);
+        if let Some(made) = self.made.get(&key) {
+            return Ok(made.packed.clone().downcast().ok());
+        }
+        if !self.admit(bytes) {
+            return Ok(None);
+        }
+        let packed = Arc::new(make()?);
+        let made = Made {
+            packed: packed.clone(),
+            _sources: sources.iter().map(|&source| source.clone()).collect(),
+        };
+        self.made.insert(key, made);
+        Ok(Some(packed))
+    }
+
+    /// Whether there may be another copy, of so many bytes.
+    pub fn admit(&mut self, bytes: u64) -> bool {
+        match self.left.checked_sub(bytes) {
+            Some(left) => {
+                self.left = left;
+                true
+            }
+            None => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    #[test]
+    fn what_was_made_is_shared_and_bounded() {
+        let constant = || Tensor::zero::<f32>(&[4]).unwrap().into_arc();
+        let (first, second) = (constant(), constant());
+        let mut packs = Packs {
+            made: HashMap::new(),
+            left: 20,
+        };
+        let mut get = |source: &Arc<Tensor>, order| {
+            let made = packs.shared(&[source], order, 8, || Ok(vec![0u8; 8]));
+            made.unwrap()
+        };
+        let made = get(&first, Order::Panels { is_turned: false }).unwrap();
+        assert!(Arc::ptr_eq(
+            &made,
+            &get(&first, Order::Panels { is_turned: false }).unwrap()
+        ));
+        let other = get(&second, Order::Panels { is_turned: false }).unwrap();
+        assert!(!Arc::ptr_eq(&made, &other));
+        // There is no room for a third, and what was made stays.
+        assert!(get(&first, Order::Panels { is_turned: true }).is_none());
+        assert!(Arc::ptr_eq(
+            &other,
+            &get(&second, Order::Panels { is_turned: false }).unwrap()
+        ));
+    }
+}

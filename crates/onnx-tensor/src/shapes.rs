@@ -1,0 +1,62 @@
+//! Broadcasting of shapes: of numbers in a run, of dimensions before it.
+
+use crate::{Size, prelude::*};
+
+use crate::faults::BadInput;
+
+/// The shape that values of these shapes are broadcast to. Where a size is unknown beside one that is neither unknown nor 1, it is
+/// that one.
+///
+/// # Errors
+/// [`BadInput`] if two sizes of one axis differ and neither is 1.
+pub fn broadcast<D: Size>(shapes: &[&[D]]) -> Result<ShortVec<D>> {
+    crate::broadcast(shapes).map_err(|error| BadInput(error.to_string()).into())
+}
+
+/// The sizes, if all of them are known.
+pub fn known(shape: &[Dim]) -> Option<ShortVec<usize>> {
+    let size = |dim: &Dim| match dim {
+        Dim::Known(size) => usize::try_from(*size).ok(),
+        _ => None,
+    };
+    shape.iter().map(size).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    #[test]
+    fn shapes_are_broadcast_from_the_last_axis() {
+        for (shapes, expected) in [
+            (&[&[][..], &[]][..], &[][..]),
+            (&[&[5], &[2, 1]], &[2, 5]),
+            (&[&[0], &[1]], &[0]),
+            (&[&[3, 1, 2], &[4, 1], &[]], &[3, 4, 2]),
+        ] {
+            assert_eq!(broadcast(shapes).unwrap()[..], *expected, "{shapes:?}");
+        }
+        for shapes in [[&[2][..], &[3]], [&[0], &[2]], [&[2, 3], &[2, 1, 4]]] {
+            let error = broadcast(&shapes).unwrap_err();
+            assert!(error.is::<BadInput>(), "{error}");
+        }
+    }
+
+    #[test]
+    fn sizes_that_are_unknown_follow_from_others() {
+        let (n, m) = (Dim::unknown(), Dim::unknown());
+        let dims = |a: &Dim, b: &Dim| broadcast(&[std::slice::from_ref(a), std::slice::from_ref(b)]);
+        for (a, b, expected) in [
+            (&n, &n, &n),
+            (&n, &1.to_dim(), &n),
+            (&n, &7.to_dim(), &7.to_dim()),
+            (&7.to_dim(), &m, &7.to_dim()),
+        ] {
+            assert_eq!(dims(a, b).unwrap()[0], *expected);
+        }
+        assert!(known(&dims(&n, &m).unwrap()).is_none());
+        assert!(dims(&2.to_dim(), &3.to_dim()).is_err());
+    }
+}

@@ -1,0 +1,197 @@
+//! How large single values may become: a few bytes of a request can ask for a product of terabytes.
+
+use std::cell::Cell;
+
+use system_memory::available_memory;
+
+use crate::prelude::*;
+
+use crate::{
+    cancelling::Pace,
+    elements::elements,
+    faults::{BadInput, NoRoom, ensure_input},
+};
+
+/// Bytes of a value: an input, an output or what flows between two operators.
+pub const MAX_BYTES: u64 = 4 << 30;
+
+/// The same for a value without elements, as if each dimension of 0 were 1: it costs its sender nothing, and what operators make
+/// of its other dimensions takes memory and time. A value between operators may have up to [`MAX_BYTES`], counted so.
+pub const MAX_EMPTY_BYTES: u64 = 256 << 20;
+
+/// Bytes from which on a value is checked against the memory that is free, which takes longer than a small run.
+const LARGE: u64 = 256 << 20;
+
+/// Refuses a value that the machine, or this process' share of it, has no memory for now.
+///
+/// # Errors
+/// [`NoRoom`] with both sizes.
+pub fn admit_now(bytes: u64) -> Result<()> {
+    if bytes < LARGE {
+        return Ok(());
+    }
+    match available_memory() {
+        Some(free) if free < bytes => Err(NoRoom(format!(
+            "the model needs {} MiB at once, and {} MiB of memory are free",
+            bytes >> 20,
+            free >> 20
+        ))
+        .into()),
+        _ => Ok(()),
+    }
+}
+
+thread_local! {
+    /// Bytes that a value may have which this thread computes.
+    static MOST: Cell<u64> = const { Cell::new(MAX_BYTES) };
+}
+
+/// Runs something whose values may have fewer bytes than others, in one value.
+pub fn limited<T>(bytes: u64, run: impl FnOnce() -> T) -> T {
+    struct Reset(u64);
+    impl Drop for Reset {
+        fn drop(&mut self) {
+            MOST.set(self.0);
+        }
+    }
+    let _reset = Reset(MOST.replace(bytes.min(MAX_BYTES)));
+    run()
+}
+
+/// Refuses a value that a request asks for.
+///
+/// # Errors
+/// [`BadInput`] with the size; as [`admit_now`].
+pub fn admit_shape(element_type: ElementType, shape: &[usize]) -> Result<()> {
+    admit_now(admit_size(element_type, shape)?)
+}
+
+/// Refuses a value that is too large, however much memory is free, and gives its bytes.
+///
+/// # Errors
+/// [`BadInput`] with the size.
+pub fn admit_size(element_type: ElementType, shape: &[usize]) -> Result<u64> {
+    let dims = shape.iter().map(|&dim| Some(dim as i128));
+    let bytes = bytes(element_type.size_of(), dims).unwrap_or(0);
+    let most = MOST.get();
+    if bytes > most {
+        bail!(BadInput(format!(
+            "a value between two operators takes {}, which is beyond the limit of {}",
+            gib(bytes),
+            gib(most)
+        )));
+    }
+    Ok(bytes)
+}
+
+/// Bytes of a text beside its contents, with what an allocation takes.
+pub const TEXT: u64 = 40;
+
+/// Bytes of all texts of a value.
+const MAX_TEXTS: u64 = 1 << 30;
+
+/// Refuses texts that together take too many bytes.
+///
+/// # Errors
+/// [`BadInput`] with both sizes; as [`admit_now`].
+pub fn admit_texts(bytes: u64) -> Result<()> {
+    ensure_input!(
+        bytes <= MAX_TEXTS,
+        "the texts together take {bytes} bytes, which is beyond the limit of {} GiB",
+        MAX_TEXTS >> 30
+    );
+    admit_now(bytes)
+}
+
+/// Refuses elements of a value, each so many times, whose contents take too much memory together; a value's own size is looked at
+/// by [`admit_shape`]. Only texts have contents.
+///
+/// # Errors
+/// As [`admit_texts`].
+pub fn admit_contents<'e, T: Element>(elements: impl IntoIterator<Item = (&'e T, usize)>) -> Result<()> {
+    if !T::HAS_CONTENTS {
+        return Ok(());
+    }
+    let mut pace = Pace::default();
+    let mut bytes = 0u64;
+    for (element, times) in elements {
+        pace.spend(4)?;
+        let each = TEXT + element.contents() as u64;
+        bytes = bytes.saturating_add(each.saturating_mul(times as u64));
+    }
+    admit_texts(bytes)
+}
+
+/// Bytes of a value, with the contents of texts.
+pub fn of_value(value: &Tensor) -> u64 {
+    if value.element_type() != ElementType::String {
+        return (value.len() * value.element_type().size_of()) as u64;
+    }
+    let texts = elements::<String>(value).unwrap_or_default().iter();
+    texts.map(|text| TEXT + text.len() as u64).sum()
+}
+
+/// The size of a value, at least `u64::MAX` if it has no bounds; `None` if a dimension is not known.
+fn bytes(element: usize, dims: impl Iterator<Item = Option<i128>>) -> Option<u64> {
+    let mut bytes = element as u64;
+    let mut is_empty = false;
+    for dim in dims {
+        let dim = u64::try_from(dim?.min(u64::MAX.into())).ok()?;
+        is_empty |= dim == 0;
+        bytes = bytes.saturating_mul(dim.max(1));
+    }
+    // What an operator makes on its way to such a value is as large as the other dimensions say.
+    Some(if is_empty && bytes <= MAX_EMPTY_BYTES {
+        0
+    } else {
+        bytes
+    })
+}
+
+/// A size for a message.
+pub fn gib(bytes: u64) -> String {
+    match bytes {
+        u64::MAX => "more bytes than can be counted".to_owned(),
+        bytes if bytes < 1 << 20 => format!("{} KiB", bytes.div_ceil(1 << 10)),
+        bytes if bytes < 1 << 30 => format!("{} MiB", bytes >> 20),
+        bytes => format!("{} GiB", bytes >> 30),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    #[test]
+    fn values_without_elements_are_counted_by_their_other_dimensions() {
+        let bytes = |dims: &[i128]| bytes(4, dims.iter().copied().map(Some));
+        assert_eq!(bytes(&[0, 1 << 20]), Some(0));
+        assert_eq!(bytes(&[3, 0, 1 << 46]), Some(3 << 48));
+        assert!(admit_shape(ElementType::F32, &[0, 1 << 20]).is_ok());
+        assert!(admit_shape(ElementType::F32, &[0, 1 << 46]).is_err());
+    }
+
+    #[test]
+    fn values_of_constants_have_a_limit_of_their_own() {
+        let admits = |count| admit_shape(ElementType::F32, &[count]).is_ok();
+        assert!(limited(100, || admits(25) && !admits(26)));
+        assert!(admits(26));
+        assert!(std::panic::catch_unwind(|| limited(100, || panic!("on its way"))).is_err());
+        assert!(admits(26));
+    }
+
+    #[test]
+    fn what_no_memory_is_free_for_is_refused() {
+        admit_now(LARGE - 1).unwrap();
+        if available_memory().is_some() {
+            let error = admit_now(1 << 60).unwrap_err();
+            let text = error.downcast_ref::<NoRoom>().unwrap().to_string();
+            assert!(
+                text.starts_with("the model needs 1099511627776 MiB at once, and "),
+                "{text}"
+            );
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! The memory of a tensor's elements, by their width.
+//!
+//! Numbers of one width share a variant, so code that moves elements is compiled once for each width. Typed
+//! views are checked casts of `bytemuck`.
+
+use bytemuck::{AnyBitPattern, CheckedBitPattern, NoUninit, allocation, checked};
+use bytes::Bytes;
+use half::f16;
+
+use crate::ElementType;
+
+/// The elements of a tensor in row-major order.
+#[derive(Clone)]
+pub enum Storage {
+    U8(Vec<u8>),
+    U16(Vec<u16>),
+    U32(Vec<u32>),
+    U64(Vec<u64>),
+    Strings(Vec<String>),
+    /// Numbers in memory that has other owners, aligned for their type. Never empty: an empty slice may be
+    /// unaligned.
+    Shared(Bytes),
+}
+
+impl Storage {
+    /// Zeros, or empty strings.
+    pub fn zero(element_type: ElementType, count: usize) -> Self {
+        match element_type.size_of() {
+            _ if !element_type.is_copy() => Self::Strings(vec![String::new(); count]),
+            1 => Self::U8(vec![0; count]),
+            2 => Self::U16(vec![0; count]),
+            4 => Self::U32(vec![0; count]),
+            _ => Self::U64(vec![0; count]),
+        }
+    }
+
+    /// The bytes of numbers; `None` for strings.
+    pub fn bytes(&self) -> Option<&[u8]> {
+        match self {
+            Self::U8(units) => Some(units),
+            Self::U16(units) => Some(bytemuck::cast_slice(units)),
+            Self::U32(units) => Some(bytemuck::cast_slice(units)),
+            Self::U64(units) => Some(bytemuck::cast_slice(units)),
+            Self::Shared(bytes) => Some(bytes),
+            Self::Strings(_) => None,
+        }
+    }
+
+    /// The bytes of numbers, to write; `None` for strings, and for memory with other owners.
+    pub fn bytes_mut(&mut self) -> Option<&mut [u8]> {
+        match self {
+            Self::U8(units) => Some(units),
+            Self::U16(units) => Some(bytemuck::cast_slice_mut(units)),
+            Self::U32(units) => Some(bytemuck::cast_slice_mut(units)),
+            Self::U64(units) => Some(bytemuck::cast_slice_mut(units)),
+            Self::Strings(_) | Self::Shared(_) => None,
+        }
+    }
+
+    /// The bytes of numbers as memory with several owners, without a copy; `None` for strings.
+    pub fn into_bytes(self) -> Option<Bytes> {
+        match self {
+            Self::U8(units) => Some(Bytes::from_owner(Owner(units))),
+            Self::U16(units) => Some(Bytes::from_owner(Owner(units))),
+            Self::U32(units) => Some(Bytes::from_owner(Owner(units))),
+            Self::U64(units) => Some(Bytes::from_owner(Owner(units))),
+            Self::Shared(bytes) => Some(bytes),
+            Self::Strings(_) => None,
+        }
+    }
+
+    /// Copies shared memory, so that it has one owner. `element_type` is that of the elements.
+    pub fn own(&mut self, element_type: ElementType) {
+        if let Self::Shared(bytes) = self {
+            let mut copy = Self::zero(element_type, bytes.len() / element_type.size_of());
+            if let Some(to) = copy.bytes_mut() {
+                to.copy_from_slice(bytes);
+            }
+            *self = copy;
+        }
+    }
+}
+
+/// Lets [`Bytes`] own a vector of numbers.
+struct Owner<T>(Vec<T>);
+
+impl<T: NoUninit> AsRef<[u8]> for Owner<T> {
+    fn as_ref(&self) -> &[u8] {
+        bytemuck::cast_slice(&self.0)
+    }
+}
+
+/// Rust types that a [`Storage`] has views of. A view of another width than the elements have is `None`.
+pub trait Stored: Sized {
+    /// Takes a vector over, without a copy.
+    fn store(elements: Vec<Self>) -> Storage;
+
+    /// The elements.
+    fn view(storage: &Storage) -> Option<&[Self]>;
+
+    /// The elements, to write, unless the memory has other owners.
+    fn view_mut(storage: &mut Storage) -> Option<&mut [Self]>;
+
+    /// The elements as a vector, without a copy, unless the memory has other owners.
+    fn into_vec(storage: Storage) -> Option<Vec<Self>>;
+}
+
+/// Implements [`Stored`] for numbers. `$from_vec` and `$into_vec` cast vectors in place.
+macro_rules! stored_as {
+    ($variant:ident by $from_vec:expr, $into_vec:expr => $($type:ty)*) => {
+        $(impl Stored for $type {
+            fn store(elements: Vec<Self>) -> Storage {
+                Storage::$variant($from_vec(elements))
+            }
+
+            fn view(storage: &Storage) -> Option<&[Self]> {
+                match storage {
+                    Storage::$variant(units) => cast(units),
+                    Storage::Shared(bytes) => cast(bytes),
+                    _ => None,
+                }
+            }
+
+            fn view_mut(storage: &mut Storage) -> Option<&mut [Self]> {
+                match storage {
+                    Storage::$variant(units) => checked::try_cast_slice_mut(units).ok(),
+                    _ => None,
+                }
+            }
+
+            fn into_vec(storage: Storage) -> Option<Vec<Self>> {
+                match storage {
+                    Storage::$variant(units) => Some($into_vec(units)),
+                    Storage::Shared(bytes) => cast(&bytes).map(<[Self]>::to_vec),
+                    _ => None,
+                }
+            }
+        })*
+    };
+}
+stored_as! { U8 by allocation::cast_vec, allocation::cast_vec => u8 i8 }
+stored_as! { U8 by allocation::cast_vec, truths => bool }
+stored_as! { U16 by allocation::cast_vec, allocation::cast_vec => u16 i16 f16 }
+stored_as! { U32 by allocation::cast_vec, allocation::cast_vec => u32 i32 f32 }
+stored_as! { U64 by allocation::cast_vec, allocation::cast_vec => u64 i64 f64 }
+
+impl Stored for String {
+    fn store(elements: Vec<Self>) -> Storage {
+        Storage::Strings(elements)
+    }
+
+    fn view(storage: &Storage) -> Option<&[Self]> {
+        match storage {
+            Storage::Strings(strings) => Some(strings),
+            _ => None,
+        }
+    }
+
+    fn view_mut(storage: &mut Storage) -> Option<&mut [Self]> {
+        match storage {
+            Storage::Strings(strings) => Some(strings),
+            _ => None,
+        }
+    }
+
+    fn into_vec(storage: Storage) -> Option<Vec<Self>> {
+        match storage {
+            Storage::Strings(strings) => Some(strings),
+            _ => None,
+        }
+    }
+}
+
+/// Bytes as booleans. The standard library collects into the same memory.
+fn truths(bytes: Vec<u8>) -> Vec<bool> {
+    bytes.into_iter().map(|byte| byte != 0).collect()
+}
+
+/// A view of another type, if all elements are valid for it.
+fn cast<A: NoUninit + AnyBitPattern, B: CheckedBitPattern>(units: &[A]) -> Option<&[B]> {
+    checked::try_cast_slice(units).ok()
+}

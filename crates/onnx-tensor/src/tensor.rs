@@ -1,0 +1,398 @@
+//! Dense tensors.
+
+use std::{fmt, sync::Arc};
+
+use anyhow::{Context, Result, bail, ensure, format_err};
+use bytes::Bytes;
+
+use crate::{Element, ElementType, ShortVec, Unit, storage::Storage, with_number};
+
+/// A dense tensor in row-major order.
+///
+/// Its elements are a vector, or bytes with other owners, such as those of a request; these are copied when
+/// the tensor is written to. Clones copy a vector, and share bytes.
+///
+/// Tensors are equal if type, shape and elements are. NaN equals NaN, and -0 equals 0.
+///
+/// ```
+/// use onnx_tensor::{ElementType, Tensor};
+///
+/// let mut tensor = Tensor::from_vec(&[2, 2], vec![1.0f32, 2.0, 3.0, 4.0])?;
+/// tensor.as_slice_mut::<f32>()?[3] = 5.0;
+/// assert_eq!((tensor.element_type(), tensor.shape()), (ElementType::F32, &[2, 2][..]));
+/// assert_eq!(tensor.as_slice::<f32>()?, [1.0, 2.0, 3.0, 5.0]);
+/// # Ok::<(), onnx_tensor::prelude::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Tensor {
+    element_type: ElementType,
+    shape: ShortVec<usize>,
+    /// The product of the shape, and the number of elements in `storage`.
+    len: usize,
+    storage: Storage,
+}
+
+/// Constructors.
+impl Tensor {
+    /// Takes a vector over, without a copy.
+    ///
+    /// # Errors
+    /// If there are not as many elements as the shape has.
+    pub fn from_vec<T: Element>(shape: &[usize], elements: Vec<T>) -> Result<Self> {
+        let len = count(T::ELEMENT_TYPE, shape)?;
+        ensure!(
+            elements.len() == len,
+            "the shape {shape:?} has {len} elements, found {}",
+            elements.len()
+        );
+        Ok(Self::new(T::ELEMENT_TYPE, shape, len, T::store(elements)))
+    }
+
+    /// Copies a slice.
+    ///
+    /// # Errors
+    /// If there are not as many elements as the shape has.
+    pub fn from_shape<T: Element>(shape: &[usize], elements: &[T]) -> Result<Self> {
+        Self::from_vec(shape, elements.to_vec())
+    }
+
+    /// Takes a vector of units over as elements of `element_type`, without a copy.
+    ///
+    /// # Errors
+    /// If `U` is not the unit of `element_type`, if there are not as many units as the shape has elements, or
+    /// if a boolean is neither 0 nor 1.
+    pub fn from_units<U: Unit>(element_type: ElementType, shape: &[usize], units: Vec<U>) -> Result<Self> {
+        expect_unit::<U>(element_type)?;
+        let tensor = Self {
+            element_type,
+            ..Self::from_vec(shape, units)?
+        };
+        if element_type == ElementType::Bool {
+            tensor.as_slice::<bool>()?;
+        }
+        Ok(tensor)
+    }
+
+    /// A tensor of numbers from their bytes, which have the byte order of the host. It shares the bytes if
+    /// they are aligned for
+    /// `element_type`, and copies them otherwise. Booleans other than 0 become 1, in a copy.
+    ///
+    /// # Errors
+    /// If `element_type` is strings, or if there are not as many bytes as the shape has.
+    pub fn from_bytes(element_type: ElementType, shape: &[usize], bytes: Bytes) -> Result<Self> {
+        ensure!(element_type.is_copy(), "strings have no fixed width");
+        let len = count(element_type, shape)?;
+        // `count` fails if this overflows.
+        let expected = len * element_type.size_of();
+        ensure!(
+            bytes.len() == expected,
+            "the shape {shape:?} of {element_type} has {expected} bytes, found {}",
+            bytes.len()
+        );
+        let is_aligned = bytes.as_ptr().addr().is_multiple_of(element_type.size_of());
+        let is_valid = element_type != ElementType::Bool || bytes.iter().all(|&byte| byte <= 1);
+        let mut storage = Storage::Shared(bytes);
+        if len == 0 || !is_aligned || !is_valid {
+            storage.own(element_type);
+        }
+        if let (false, Some(bytes)) = (is_valid, storage.bytes_mut()) {
+            bytes.iter_mut().for_each(|byte| *byte = u8::from(*byte != 0));
+        }
+        Ok(Self::new(element_type, shape, len, storage))
+    }
+
+    /// Zeros, `false`, or empty strings.
+    ///
+    /// # Errors
+    /// If there are more elements than memory has addresses for.
+    pub fn zero_of(element_type: ElementType, shape: &[usize]) -> Result<Self> {
+        let len = count(element_type, shape)?;
+        Ok(Self::new(
+            element_type,
+            shape,
+            len,
+            Storage::zero(element_type, len),
+        ))
+    }
+
+    /// Zeros, `false`, or empty strings.
+    ///
+    /// # Errors
+    /// If there are more elements than memory has addresses for.
+    pub fn zero<T: Element>(shape: &[usize]) -> Result<Self> {
+        Self::zero_of(T::ELEMENT_TYPE, shape)
+    }
+
+    /// A tensor of rank 0.
+    #[must_use]
+    pub fn scalar<T: Element>(element: T) -> Self {
+        Self::new(T::ELEMENT_TYPE, &[], 1, T::store(vec![element]))
+    }
+
+    /// A tensor of rank 1.
+    #[must_use]
+    pub fn vector<T: Element>(elements: &[T]) -> Self {
+        let storage = T::store(elements.to_vec());
+        Self::new(T::ELEMENT_TYPE, &[elements.len()], elements.len(), storage)
+    }
+
+    /// A tensor of rank 2.
+    #[must_use]
+    pub fn matrix<T: Element, const COLUMNS: usize>(rows: &[[T; COLUMNS]]) -> Self {
+        let elements = rows.as_flattened();
+        let storage = T::store(elements.to_vec());
+        Self::new(T::ELEMENT_TYPE, &[rows.len(), COLUMNS], elements.len(), storage)
+    }
+
+    fn new(element_type: ElementType, shape: &[usize], len: usize, storage: Storage) -> Self {
+        Self {
+            element_type,
+            shape: shape.into(),
+            len,
+            storage,
+        }
+    }
+}
+
+/// Type, shape and elements.
+impl Tensor {
+    /// The type of the elements.
+    #[must_use]
+    pub fn element_type(&self) -> ElementType {
+        self.element_type
+    }
+
+    /// The number of elements along each axis.
+    #[must_use]
+    pub fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    /// The number of axes.
+    #[must_use]
+    pub fn rank(&self) -> usize {
+        self.shape.len()
+    }
+
+    /// The number of elements.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are no elements.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The elements in row-major order.
+    ///
+    /// # Errors
+    /// If they have another type, or if [`Tensor::as_bytes_mut`] wrote a boolean that is neither 0 nor 1.
+    pub fn as_slice<T: Element>(&self) -> Result<&[T]> {
+        expect_type::<T>(self.element_type)?;
+        T::view(&self.storage).ok_or_else(|| invalid(self.element_type))
+    }
+
+    /// The elements in row-major order, to write. Shared bytes are copied first.
+    ///
+    /// # Errors
+    /// As [`Tensor::as_slice`].
+    pub fn as_slice_mut<T: Element>(&mut self) -> Result<&mut [T]> {
+        expect_type::<T>(self.element_type)?;
+        self.storage.own(self.element_type);
+        T::view_mut(&mut self.storage).ok_or_else(|| invalid(self.element_type))
+    }
+
+    /// The elements in row-major order, as units of their width.
+    ///
+    /// # Errors
+    /// If `U` is not the unit of the element type.
+    pub fn as_units<U: Unit>(&self) -> Result<&[U]> {
+        expect_unit::<U>(self.element_type)?;
+        U::view(&self.storage).ok_or_else(|| invalid(self.element_type))
+    }
+
+    /// The elements in row-major order, as units of their width, to write. Shared bytes are copied first.
+    ///
+    /// # Errors
+    /// If `U` is not the unit of the element type.
+    pub fn as_units_mut<U: Unit>(&mut self) -> Result<&mut [U]> {
+        expect_unit::<U>(self.element_type)?;
+        self.storage.own(self.element_type);
+        U::view_mut(&mut self.storage).ok_or_else(|| invalid(self.element_type))
+    }
+
+    /// The bytes of the elements in row-major order.
+    ///
+    /// # Errors
+    /// If the elements are strings.
+    pub fn as_bytes(&self) -> Result<&[u8]> {
+        self.storage.bytes().with_context(no_bytes)
+    }
+
+    /// The bytes of the elements in row-major order, to write. Shared bytes are copied first.
+    ///
+    /// # Errors
+    /// If the elements are strings.
+    pub fn as_bytes_mut(&mut self) -> Result<&mut [u8]> {
+        self.storage.own(self.element_type);
+        self.storage.bytes_mut().with_context(no_bytes)
+    }
+
+    /// The tensor, to be shared.
+    #[must_use]
+    pub fn into_arc(self) -> Arc<Self> {
+        Arc::new(self)
+    }
+
+    /// The elements as a vector; a copy only of shared bytes.
+    ///
+    /// # Errors
+    /// As [`Tensor::as_slice`].
+    pub fn into_vec<T: Element>(self) -> Result<Vec<T>> {
+        expect_type::<T>(self.element_type)?;
+        T::into_vec(self.storage).ok_or_else(|| invalid(self.element_type))
+    }
+
+    /// The bytes of the elements in row-major order, without a copy.
+    ///
+    /// # Errors
+    /// If the elements are strings.
+    pub fn into_bytes(self) -> Result<Bytes> {
+        self.storage.into_bytes().with_context(no_bytes)
+    }
+
+    /// The bytes of the elements of a shared tensor, without a copy. They keep the tensor alive.
+    ///
+    /// # Errors
+    /// If the elements are strings.
+    pub fn shared_bytes(self: &Arc<Self>) -> Result<Bytes> {
+        match &self.storage {
+            Storage::Shared(bytes) => Ok(bytes.clone()),
+            Storage::Strings(_) => bail!(no_bytes()),
+            _ => Ok(Bytes::from_owner(Owner(self.clone()))),
+        }
+    }
+
+    /// The same elements in another shape, without a copy.
+    ///
+    /// # Errors
+    /// If the shape has another number of elements.
+    pub fn into_shape(self, shape: &[usize]) -> Result<Self> {
+        let len = count(self.element_type, shape)?;
+        ensure!(
+            len == self.len,
+            "the shape {:?} has {} elements, {shape:?} has {len}",
+            self.shape,
+            self.len
+        );
+        Ok(Self {
+            shape: shape.into(),
+            ..self
+        })
+    }
+}
+
+impl PartialEq for Tensor {
+    fn eq(&self, other: &Self) -> bool {
+        let types = (self.element_type, self.shape()) == (other.element_type, other.shape());
+        types && equal(self, other).unwrap_or(false)
+    }
+}
+
+fn equal(one: &Tensor, other: &Tensor) -> Result<bool> {
+    if one.element_type == ElementType::String {
+        return Ok(one.as_slice::<String>()? == other.as_slice::<String>()?);
+    }
+    if !one.element_type.is_float() {
+        return Ok(one.as_bytes()? == other.as_bytes()?);
+    }
+    with_number!(one.element_type, T => {
+        let mut pairs = one.as_slice::<T>()?.iter().zip(other.as_slice::<T>()?);
+        Ok(pairs.all(|(one, other)| one == other || (is_nan(one) && is_nan(other))))
+    })
+}
+
+#[expect(clippy::eq_op, reason = "only NaN differs from itself")]
+fn is_nan<T: Element>(number: &T) -> bool {
+    number != number
+}
+
+impl fmt::Debug for Tensor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} {:?} ", self.element_type, &self.shape[..])?;
+        match self.element_type {
+            ElementType::Bool => elements::<bool>(self, f),
+            ElementType::String => elements::<String>(self, f),
+            number => match (|| with_number!(number, T => Ok(elements::<T>(self, f))))() {
+                Ok(written) => written,
+                Err(_) => Err(fmt::Error),
+            },
+        }
+    }
+}
+
+/// Writes at most 12 elements.
+fn elements<T: Element>(tensor: &Tensor, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    const MOST: usize = 12;
+    let Ok(elements) = tensor.as_slice::<T>() else {
+        return f.write_str("(invalid)");
+    };
+    let mut list = f.debug_list();
+    list.entries(elements.iter().take(MOST));
+    match elements.len() > MOST {
+        true => list.finish_non_exhaustive(),
+        false => list.finish(),
+    }
+}
+
+/// Lets [`Bytes`] own a tensor of numbers.
+struct Owner(Arc<Tensor>);
+
+impl AsRef<[u8]> for Owner {
+    fn as_ref(&self) -> &[u8] {
+        self.0.storage.bytes().unwrap_or_default()
+    }
+}
+
+/// The number of elements of a shape, whose bytes fit into memory.
+fn count(element_type: ElementType, shape: &[usize]) -> Result<usize> {
+    if shape.contains(&0) {
+        return Ok(0);
+    }
+    let len = shape.iter().try_fold(1usize, |len, &dim| len.checked_mul(dim));
+    len.filter(|len| {
+        let bytes = len.checked_mul(element_type.size_of());
+        bytes.is_some_and(|bytes| isize::try_from(bytes).is_ok())
+    })
+    .with_context(|| format!("the shape {shape:?} of {element_type} has more elements than fit into memory"))
+}
+
+fn expect_type<T: Element>(found: ElementType) -> Result<()> {
+    ensure!(
+        found == T::ELEMENT_TYPE,
+        "expected elements of {}, found {found}",
+        T::ELEMENT_TYPE
+    );
+    Ok(())
+}
+
+fn expect_unit<U: Unit>(element_type: ElementType) -> Result<()> {
+    ensure!(
+        U::is_unit_of(element_type),
+        "{} is not the unit of {element_type}",
+        U::ELEMENT_TYPE
+    );
+    Ok(())
+}
+
+fn no_bytes() -> &'static str {
+    "strings have no bytes of a fixed width"
+}
+
+/// The error of a view whose type is right.
+fn invalid(element_type: ElementType) -> anyhow::Error {
+    format_err!("the bytes are not valid elements of {element_type}")
+}

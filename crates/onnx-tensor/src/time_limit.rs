@@ -1,0 +1,67 @@
+//! How long the preparation of a model may take: what is computed of constants looks at the clock on its way.
+
+use std::{cell::Cell, time::Instant};
+
+use crate::prelude::*;
+
+use crate::faults::OutOfTime;
+
+thread_local! {
+    static END: Cell<Option<Instant>> = const { Cell::new(None) };
+}
+
+/// Sets an end for what this thread does until the value is dropped; an outer one holds too.
+pub fn until(end: Option<Instant>) -> TimeLimit {
+    let outer = END.get();
+    END.set(outer.into_iter().chain(end).min());
+    TimeLimit { outer }
+}
+
+/// Ends when it is dropped.
+#[must_use]
+pub struct TimeLimit {
+    outer: Option<Instant>,
+}
+
+impl Drop for TimeLimit {
+    fn drop(&mut self) {
+        END.set(self.outer);
+    }
+}
+
+/// Fails when the time is over.
+pub fn check() -> Result<()> {
+    match END.get() {
+        Some(end) if Instant::now() > end => Err(OutOfTime.into()),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn start(limit: Duration) -> TimeLimit {
+        until(Some(Instant::now() + limit))
+    }
+
+    #[test]
+    fn it_fails_after_the_end_and_only_then() {
+        assert!(check().is_ok());
+        let outer = start(Duration::from_secs(3600));
+        {
+            let _inner = start(Duration::ZERO);
+            std::thread::sleep(Duration::from_millis(1));
+            assert!(check().is_err());
+        }
+        assert!(check().is_ok(), "the outer limit holds again");
+        drop(outer);
+        assert!(END.get().is_none());
+        let _outer = until(Some(Instant::now()));
+        let _inner = start(Duration::from_secs(3600));
+        std::thread::sleep(Duration::from_millis(1));
+        assert!(check().is_err(), "the outer limit holds for what is inside");
+    }
+}

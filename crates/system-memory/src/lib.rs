@@ -1,0 +1,223 @@
+//! How much memory the system says is free, and how much this process has: for programs that ask before they take.
+//!
+//! All sizes are in bytes. On Linux the limits of control groups (versions 1 and 2) count as the machine's own; on other systems every
+//! function returns `None`.
+//!
+//! ```
+//! if let (Some(free), Some(limit)) = (system_memory::available_memory(), system_memory::memory_limit()) {
+//!     assert!(free <= limit);
+//! }
+//! ```
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// Bytes that this process could take now without pressing anything out of memory: what the system has available, or
+/// less if its control group (version 1 or 2), or one above that, has a limit. `None` where the system does not say.
+///
+/// Pages that only cache files count as free: the kernel gives them back when they are needed.
+#[must_use]
+pub fn available_memory() -> Option<u64> {
+    let system = fs::read_to_string("/proc/meminfo").ok();
+    let system = system.and_then(|text| field(&text, "MemAvailable:")?.checked_mul(1024));
+    let groups = fs::read_to_string("/proc/self/cgroup").ok();
+    let groups = groups.and_then(|text| least_of_groups(Path::new("/sys/fs/cgroup"), &text, available_in));
+    [system, groups].into_iter().flatten().min()
+}
+
+/// Bytes that this process may have at most: the machine's memory, or less if its control group, or one above that, has a limit. `None`
+/// where the system does not say.
+#[must_use]
+pub fn memory_limit() -> Option<u64> {
+    let system = fs::read_to_string("/proc/meminfo").ok();
+    let system = system.and_then(|text| field(&text, "MemTotal:")?.checked_mul(1024));
+    let groups = fs::read_to_string("/proc/self/cgroup").ok();
+    let groups = groups.and_then(|text| least_of_groups(Path::new("/sys/fs/cgroup"), &text, limit_in));
+    [system, groups].into_iter().flatten().min()
+}
+
+/// Bytes of memory that this process and those that it started have for themselves: without pages of files and without what is
+/// shared. `None` where the system does not say.
+#[must_use]
+pub fn private_memory() -> Option<u64> {
+    private_memory_of(Path::new("/proc"), "self", DESCENT)
+}
+
+/// Children of children that are counted: a worker may be started by a program that starts the interpreter.
+const DESCENT: usize = 3;
+
+/// The same for one process and its children, in a `/proc` at `root`.
+fn private_memory_of(root: &Path, process: &str, descent: usize) -> Option<u64> {
+    let folder = root.join(process);
+    let status = fs::read_to_string(folder.join("status")).ok()?;
+    let own = field(&status, "RssAnon:")?.checked_mul(1024)?;
+    if descent == 0 {
+        return Some(own);
+    }
+    let threads = fs::read_dir(folder.join("task")).into_iter().flatten().flatten();
+    let children: u64 = threads
+        // A kernel may be built without these files: then children do not count.
+        .filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok())
+        .flat_map(|line| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
+        .filter_map(|child| private_memory_of(root, &child, descent - 1))
+        .sum();
+    Some(own.saturating_add(children))
+}
+
+/// The files in which one version of control groups keeps a group's limit and use, and the labels of its caches.
+struct Files {
+    limit: &'static str,
+    used: &'static str,
+    /// In `memory.stat`, each with the space behind it.
+    caches: [&'static str; 2],
+}
+
+/// The caches of a group and all below it. `file` would count shared memory too, which cannot be given back.
+const VERSION_2: Files = Files {
+    limit: "memory.max",
+    used: "memory.current",
+    caches: ["active_file ", "inactive_file "],
+};
+
+const VERSION_1: Files = Files {
+    limit: "memory.limit_in_bytes",
+    used: "memory.usage_in_bytes",
+    caches: ["total_active_file ", "total_inactive_file "],
+};
+
+/// The least that the control groups mounted at `root`, and those above them, have of something, by the content of `/proc/self/cgroup`.
+fn least_of_groups(root: &Path, groups: &str, of: fn(&Path, &Files) -> Option<u64>) -> Option<u64> {
+    let amounts = groups.lines().filter_map(|line| {
+        // number:controllers:path; version 2 is number 0 and names no controllers.
+        let mut parts = line.splitn(3, ':');
+        let (_, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
+        let (root, files) = match controllers {
+            "" => (root.to_owned(), VERSION_2),
+            _ if controllers.split(',').any(|controller| controller == "memory") => {
+                (root.join("memory"), VERSION_1)
+            }
+            _ => return None,
+        };
+        let folder: PathBuf = root.join(path.trim_start_matches('/'));
+        // In a container the path may be the host's, of which only the top is mounted here.
+        let folders = folder.ancestors().take_while(|folder| folder.starts_with(&root));
+        folders.filter_map(|folder| of(folder, &files)).min()
+    });
+    amounts.min()
+}
+
+/// One group's limit.
+fn limit_in(folder: &Path, files: &Files) -> Option<u64> {
+    let limit = fs::read_to_string(folder.join(files.limit)).ok()?;
+    limit.trim().parse().ok()
+}
+
+/// What is left of one group's limit.
+fn available_in(folder: &Path, files: &Files) -> Option<u64> {
+    let read = |name: &str| fs::read_to_string(folder.join(name)).ok();
+    let limit = limit_in(folder, files)?;
+    let used: u64 = read(files.used)?.trim().parse().ok()?;
+    let stat = read("memory.stat").unwrap_or_default();
+    let caches = files.caches.iter().filter_map(|label| field(&stat, label));
+    let caches = caches.fold(0, u64::saturating_add);
+    Some(limit.saturating_sub(used.saturating_sub(caches)))
+}
+
+/// The first number behind a label at the beginning of a line.
+fn field(text: &str, label: &str) -> Option<u64> {
+    let rest = text.lines().find_map(|line| line.strip_prefix(label))?;
+    rest.split_whitespace().next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn write(folder: &Path, files: &Files, [limit, used, stat]: [&str; 3]) {
+        fs::create_dir_all(folder).unwrap();
+        fs::write(folder.join(files.limit), limit).unwrap();
+        fs::write(folder.join(files.used), used).unwrap();
+        fs::write(folder.join("memory.stat"), stat).unwrap();
+    }
+
+    #[test]
+    fn the_narrowest_group_counts_and_caches_are_free() {
+        let root = tempfile::tempdir().unwrap();
+        let available = |groups: &str| least_of_groups(root.path(), groups, available_in);
+        let inner = root.path().join("slice/service");
+        let groups = "0::/slice/service\n";
+        assert_eq!(available(groups), None);
+        write(&inner, &VERSION_2, ["max\n", "5\n", "anon 5\n"]);
+        assert_eq!(available(groups), None);
+        // 50 of `file` are shared memory.
+        let stat = "anon 300\nfile 650\nfile_mapped 7\ninactive_file 500\nactive_file 100\n";
+        write(&inner, &VERSION_2, ["1000\n", "950\n", stat]);
+        assert_eq!(available(groups), Some(650));
+        write(&root.path().join("slice"), &VERSION_2, ["500\n", "400\n", ""]);
+        assert_eq!(available(groups), Some(100));
+        // A path of the host's, of which nothing is mounted.
+        assert_eq!(available("0::/other/service\n"), None);
+        write(root.path(), &VERSION_2, ["70\n", "50\n", "inactive_file 10\n"]);
+        assert_eq!(available("0::/other/service\n"), Some(30));
+    }
+
+    #[test]
+    fn what_children_hold_counts() {
+        let root = tempfile::tempdir().unwrap();
+        let process = |name: &str, kib: u64, children: &[&str]| {
+            let folder = root.path().join(name);
+            fs::create_dir_all(&folder).unwrap();
+            fs::write(
+                folder.join("status"),
+                format!("VmRSS:\t 999 kB\nRssAnon:\t {kib} kB\n"),
+            )
+            .unwrap();
+            for (thread, child) in children.iter().enumerate() {
+                let folder = folder.join(format!("task/{thread}"));
+                fs::create_dir_all(&folder).unwrap();
+                fs::write(folder.join("children"), format!("{child} ")).unwrap();
+            }
+        };
+        // 9 is gone by now.
+        process("self", 1, &["2 9", "3", ""]);
+        process("2", 10, &[]);
+        process("3", 100, &["4"]);
+        process("4", 1000, &[]);
+        assert_eq!(private_memory_of(root.path(), "self", DESCENT), Some(1111 * 1024));
+        assert_eq!(private_memory_of(root.path(), "9", DESCENT), None);
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn memory_that_is_written_to_is_private() {
+        let before = private_memory().unwrap();
+        let taken = std::hint::black_box(vec![1_u8; 64 << 20]);
+        let after = private_memory().unwrap();
+        // Other tests run beside and may give some back.
+        assert!(after > before + (32 << 20), "{before} {after}");
+        drop(taken);
+    }
+
+    #[test]
+    fn version_1_has_its_own_names() {
+        let root = tempfile::tempdir().unwrap();
+        let groups = "12:cpu,cpuacct:/a\n5:memory:/slice/service\n1:name=systemd:/a\n0::/a\n";
+        let inner = root.path().join("memory/slice/service");
+        let stat = "inactive_file 1\ntotal_inactive_file 600\ntotal_active_file 100\n";
+        write(&inner, &VERSION_1, ["1000\n", "900\n", stat]);
+        assert_eq!(least_of_groups(root.path(), groups, available_in), Some(800));
+        // No limit is a number near 2^63.
+        write(&inner, &VERSION_1, ["9223372036854771712\n", "900\n", stat]);
+        assert!(least_of_groups(root.path(), groups, available_in).unwrap() > 1 << 62);
+        write(&root.path().join("memory"), &VERSION_1, ["300\n", "100\n", ""]);
+        assert_eq!(least_of_groups(root.path(), groups, available_in), Some(200));
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn the_system_says_something() {
+        assert!(available_memory().unwrap() > 1 << 20);
+    }
+}
