@@ -327,7 +327,7 @@ def code(console):
     # What runs the model, how it is batched, and what it takes and gives.
     rows = lambda heading: page.locator("h2", has_text=re.compile(f"^{heading}$")).locator("xpath=following::table[1]").locator("tbody tr")
     facts = dict(row.split("\t") for row in rows("About").all_inner_texts())
-    assert facts["backend"] == "onnx" and facts["runtime"] in ("tract", "onnxruntime"), facts
+    assert facts["backend"] == "onnx" and facts["runtime"] in ("built-in", "onnxruntime"), facts
     assert facts["batches"] == "up to 64 rows" and facts["batched"] == "proven"
     assert facts["versions"] == "1", facts
     assert rows("Inputs").all_inner_texts() == ["X\tFP32\t[-1, 64]"]

@@ -128,7 +128,10 @@ impl BackendConfig {
         if self.onnxruntime.as_deref() == Some(std::path::Path::new(AUTO)) {
             let found = backend_onnx::OnnxRuntime::find();
             if let Err(error) = &found {
-                tracing::info!(reason = error.message(), "ONNX models run on tract alone");
+                tracing::info!(
+                    reason = error.message(),
+                    "ONNX models run on the built-in runtime alone"
+                );
             }
             return Self {
                 onnxruntime: found.ok().map(|runtime| runtime.path().to_owned()),

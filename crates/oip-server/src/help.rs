@@ -116,7 +116,7 @@ const SHORT: [(&str, &str); 12] = [
     ),
     (
         "onnxruntime",
-        "The library of ONNX Runtime to use instead of tract, or `auto` to look for one",
+        "The library of ONNX Runtime to use instead of the built-in one, or `auto` to look for one",
     ),
     (
         "allow-python",

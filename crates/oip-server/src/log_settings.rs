@@ -178,7 +178,7 @@ impl Changes {
         Ok(())
     }
 
-    /// The most detailed level that may pass. Libraries that log by the crate `log`, as tract does for each run, ask for no more
+    /// The most detailed level that may pass. Libraries that log by the crate `log` ask for no more
     /// than this; without it each of their messages goes through the filter.
     fn most(self, base: &Targets) -> LevelFilter {
         let base = Layer::<Registry>::max_level_hint(base).unwrap_or(LevelFilter::TRACE);

@@ -229,8 +229,8 @@ pub(crate) struct Options {
     #[arg(long, env = "OIP_LOG", hide_env = true, value_name = "FILTER")]
     pub(crate) log: Option<String>,
 
-    /// The library of ONNX Runtime (libonnxruntime.so, 1.17 or newer) to run ONNX models with instead of tract, or `auto` to
-    /// look for one: beside the program, by `ORT_DYLIB_PATH`, in the active virtual environment, among python3's packages and
+    /// The library of ONNX Runtime (libonnxruntime.so, 1.17 or newer) to run ONNX models with instead of the built-in
+    /// runtime, or `auto` to look for one: beside the program, by `ORT_DYLIB_PATH`, in the active virtual environment, among python3's packages and
     /// the system's libraries. Without this option `ORT_DYLIB_PATH` in the environment names it
     #[arg(long, env = "OIP_ONNXRUNTIME", hide_env = true, value_name = "PATH")]
     pub(crate) onnxruntime: Option<PathBuf>,

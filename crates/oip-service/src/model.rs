@@ -142,7 +142,7 @@ pub trait Model: Send + Sync + 'static {
     /// or more often, and not at all when a thread still hangs in it.
     fn end(&self) {}
 
-    /// Which of its backend's runtimes runs it, such as `tract` or `onnxruntime`; `None` where the backend has only one. The complete
+    /// Which of its backend's runtimes runs it, such as `built-in` or `onnxruntime`; `None` where the backend has only one. The complete
     /// configuration shows it.
     fn runtime(&self) -> Option<&str> {
         None

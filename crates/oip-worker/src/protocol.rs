@@ -928,7 +928,7 @@ mod tests {
         let model = Described(About {
             metadata,
             defaults: ModelDefaults::default().with(|defaults| defaults.max_batch_size = Some(7)),
-            runtime: Some("tract".to_owned()),
+            runtime: Some("built-in".to_owned()),
             rows: RowIndependence::Proven(
                 IndependentRows::default()
                     .with_shared_input("y")

@@ -10,7 +10,7 @@ use oip_service::CancelToken;
 use crate::support::{Runtime, file, names, recorded_request, runtimes};
 
 /// What is waited for one damaged model. Loading takes milliseconds; this is for machines under load.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// As every request to a server has one.
 const DEADLINE: Duration = Duration::from_secs(5);

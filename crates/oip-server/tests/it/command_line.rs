@@ -324,7 +324,7 @@ fn onnx_runtime_is_used_where_it_is_wanted() {
     };
     let folder = tempfile::tempdir().unwrap();
     let digits = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/models/digits/1/model.onnx");
-    for (model, configuration) in [("by_default", ""), ("by_choice", "runtime: \"tract\"")] {
+    for (model, configuration) in [("by_default", ""), ("by_choice", "runtime: \"built-in\"")] {
         let version = folder.path().join(model).join("1");
         fs::create_dir_all(&version).unwrap();
         fs::copy(digits, version.join("model.onnx")).unwrap();
@@ -350,7 +350,7 @@ fn onnx_runtime_is_used_where_it_is_wanted() {
     }
     child.kill().unwrap();
     child.wait().unwrap();
-    let expected = [("by_choice", "tract"), ("by_default", "onnxruntime")];
+    let expected = [("by_choice", "built-in"), ("by_default", "onnxruntime")];
     assert!(
         runtimes
             .iter()

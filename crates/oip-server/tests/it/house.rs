@@ -32,7 +32,7 @@ fn an_example_repository_serves_at_once() {
     assert!(text(&output.stdout).contains(&format!("  oip-server {path}\n")));
     let check = run(&["check", path]);
     assert!(check.status.success(), "{}", text(&check.stdout));
-    // tract has no warnings about it.
+    // Nothing is logged about it.
     assert_eq!(text(&check.stderr), "");
 
     let mut server = Server::start(&shop, &[]);

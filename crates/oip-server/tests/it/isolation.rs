@@ -184,7 +184,11 @@ fn the_workers_command_is_not_for_people() {
 #[test]
 fn workers_have_the_servers_backends_and_its_log() {
     let library = std::env::var_os("ORT_DYLIB_PATH").filter(|path| !path.is_empty());
-    let runtime = if library.is_some() { "onnxruntime" } else { "tract" };
+    let runtime = if library.is_some() {
+        "onnxruntime"
+    } else {
+        "built-in"
+    };
     let folder = tempfile::tempdir().unwrap();
     let config = folder.path().join("server.toml");
     let setting = library.map_or_else(String::new, |path| format!("onnxruntime = {path:?}\n"));
@@ -226,7 +230,11 @@ fn the_configuration_names_the_runtime_that_was_chosen() {
     for arguments in [&[][..], &["--isolate-models"]] {
         let mut server = Server::start(&examples().join("models"), arguments);
         server.wait_until_loaded();
-        for (model, runtime) in [("digits", "tract"), ("digit_means", ""), ("digit_portrait", "")] {
+        for (model, runtime) in [
+            ("digits", "built-in"),
+            ("digit_means", ""),
+            ("digit_portrait", ""),
+        ] {
             let config = server.get(&format!("/v2/models/{model}/config")).json();
             assert_eq!(
                 config["runtime"].as_str().unwrap_or_default(),
