@@ -121,5 +121,5 @@ pub use request_ids::RequestIds;
 pub use row_independence::{IndependentRows, RowIndependence};
 pub use service::{InferenceService, Readiness, RequestContext};
 pub use shared_inputs::SharedInputs;
-pub use time_limits::TimeLimits;
 pub use system_memory::{available_memory, memory_limit, private_memory};
+pub use time_limits::TimeLimits;

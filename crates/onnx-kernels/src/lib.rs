@@ -1,9 +1,32 @@
-//! X
+//! Operators of ONNX on the CPU, as functions of tensors of any shapes.
+//!
+//! Modules are ONNX's families, and each operator has a file. A function such as [`shape::reshape`] makes an operator from a node's
+//! attributes: a [`Compute`](onnx_tensor::operator::Compute), which says the types and dimensions of its outputs before it makes them, and
+//! asks for the memory. It looks at the deadline on its way, and knows no graph and no file. Results are those of ONNX Runtime: integers
+//! wrap, NaN stays, and FP32 sums may differ in their last bits.
+//!
+//! Inner loops are vectorised at run time by `pulp`, without `unsafe`; products are those of `onnx-gemm`.
+//!
+//! ```
+//! use onnx_kernels::elementwise;
+//! use onnx_tensor::{node::Node, prelude::*};
+//!
+//! let node = Node { op_type: "Neg".to_owned(), opset: 13, ..Node::default() };
+//! let negation = elementwise::function(&node)?;
+//! let outputs = negation.run(&mut smallvec![Tensor::vector(&[1.0f32, -2.0]).into_arc()])?;
+//! assert_eq!(*outputs[0], Tensor::vector(&[-1.0f32, 2.0]));
+//! # Ok::<(), Error>(())
+//! ```
+#![allow(
+    clippy::missing_errors_doc,
+    reason = "makers of operators fail alike: with what is wrong with the node"
+)]
+
 pub mod attention;
 pub mod conv;
 pub mod elementwise;
 pub mod gather;
-pub mod helpers;
+pub(crate) mod helpers;
 pub mod image;
 #[cfg(test)]
 pub(crate) mod made_nodes;

@@ -14,6 +14,7 @@ use onnx_tensor::{
     size,
 };
 
+/// `LabelEncoder`.
 pub fn label_encoder(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     if attributes.has("classes_strings") {

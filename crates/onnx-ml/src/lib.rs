@@ -1,4 +1,11 @@
-//! The operators that scikit-learn's models are exported to, computed as ONNX Runtime does.
+//! Operators of `ai.onnx.ml`, which scikit-learn's models are exported to, and of strings, as functions of tensors.
+//!
+//! A function such as [`tree_classifier`] makes an operator from a node's attributes: a [`Compute`](onnx_tensor::operator::Compute). Scores
+//! and labels are those of ONNX Runtime.
+#![allow(
+    clippy::missing_errors_doc,
+    reason = "makers of operators fail alike: with what is wrong with the node"
+)]
 
 mod encode;
 mod ensemble;

@@ -17,6 +17,7 @@ use onnx_tensor::{
     operator::{Compute, Fact, Kernel, kernel},
 };
 
+/// `LinearRegressor`.
 pub fn regressor(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let targets = usize::try_from(attributes.int("targets", 1)).unwrap_or(0);
@@ -26,6 +27,7 @@ pub fn regressor(node: &Node) -> Result<Box<dyn Compute>> {
     }))
 }
 
+/// `LinearClassifier`.
 pub fn classifier(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let labels = Labels::read(attributes, "classlabels_ints", "classlabels_strings")?;

@@ -17,6 +17,7 @@ use onnx_tensor::{
     operator::{Compute, Fact, Kernel, kernel},
 };
 
+/// `SVMRegressor`.
 pub fn regressor(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let coefficients = attributes.floats("coefficients").to_vec();
@@ -43,6 +44,7 @@ pub fn regressor(node: &Node) -> Result<Box<dyn Compute>> {
     }))
 }
 
+/// `SVMClassifier`.
 pub fn classifier(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let labels = Labels::read(attributes, "classlabels_ints", "classlabels_strings")?;

@@ -7,14 +7,18 @@ use crate::prelude::*;
 /// A node. Optional inputs that are not given have no name.
 #[derive(Clone, Debug, Default)]
 pub struct Node {
+    /// The names of its inputs, empty for optional ones that are not given.
     pub input: Vec<String>,
+    /// The names of its outputs.
     pub output: Vec<String>,
+    /// What it is called in messages.
     pub name: String,
     /// With its domain before it, but for ONNX's own.
     pub op_type: String,
     pub domain: String,
     /// The version of its operator set, 0 if the file names none.
     pub opset: i64,
+    /// Its attributes.
     pub attribute: Vec<Attribute>,
 }
 
@@ -22,12 +26,19 @@ pub struct Node {
 #[derive(Clone, Debug, Default)]
 pub struct Attribute {
     pub name: String,
+    /// A float.
     pub f: f32,
+    /// An integer.
     pub i: i64,
+    /// The bytes of a string.
     pub s: Vec<u8>,
+    /// A tensor.
     pub t: Option<Arc<Tensor>>,
+    /// Floats.
     pub floats: Vec<f32>,
+    /// Integers.
     pub ints: Vec<i64>,
+    /// Strings.
     pub strings: Vec<Vec<u8>>,
 }
 
@@ -37,35 +48,46 @@ pub struct Attribute {
 pub struct Attributes<'a>(pub &'a Node);
 
 impl<'a> Attributes<'a> {
+    /// An attribute, if it is given.
     pub fn get(self, name: &str) -> Option<&'a Attribute> {
         self.0.attribute.iter().find(|attribute| attribute.name == name)
     }
 
+    /// Whether an attribute is given.
     pub fn has(self, name: &str) -> bool {
         self.get(name).is_some()
     }
 
+    /// An integer, or `default`.
     pub fn int(self, name: &str, default: i64) -> i64 {
         self.get(name).map_or(default, |attribute| attribute.i)
     }
 
+    /// A float, or `default`.
     pub fn float(self, name: &str, default: f32) -> f32 {
         self.get(name).map_or(default, |attribute| attribute.f)
     }
 
+    /// A string, or `default`; empty if it is not UTF-8.
     pub fn text(self, name: &str, default: &'a str) -> &'a str {
         let text = self.get(name).map(|attribute| std::str::from_utf8(&attribute.s));
         text.map_or(default, |text| text.unwrap_or(""))
     }
 
+    /// Integers, none if they are not given.
     pub fn ints(self, name: &str) -> &'a [i64] {
         self.get(name).map_or(&[], |attribute| &attribute.ints)
     }
 
+    /// Floats, none if they are not given.
     pub fn floats(self, name: &str) -> &'a [f32] {
         self.get(name).map_or(&[], |attribute| &attribute.floats)
     }
 
+    /// Strings, none if they are not given.
+    ///
+    /// # Errors
+    /// If one is not UTF-8.
     pub fn texts(self, name: &str) -> Result<Vec<String>> {
         let strings = self.get(name).map_or(&[][..], |attribute| &attribute.strings);
         strings

@@ -1,3 +1,5 @@
+//! What an operator is: types and dimensions of its outputs, and the outputs.
+
 use std::{any::Any, fmt};
 
 use crate::prelude::*;
@@ -7,8 +9,11 @@ use crate::packs::Packs;
 /// What is known of a value that flows between nodes before the model runs.
 #[derive(Clone, Debug)]
 pub struct Fact {
+    /// The type of its elements.
     pub element_type: ElementType,
+    /// Its dimensions.
     pub shape: ShortVec<Dim>,
+    /// The value, if it is a constant.
     pub constant: Option<Arc<Tensor>>,
     /// What is known of the numbers of a value that is no constant: FP64, NaN for each that is not known. Arithmetic with it is not
     /// known either.
@@ -16,6 +21,7 @@ pub struct Fact {
 }
 
 impl Fact {
+    /// A type and dimensions.
     pub fn new(element_type: ElementType, shape: impl IntoIterator<Item = Dim>) -> Self {
         Self {
             element_type,
@@ -34,6 +40,7 @@ impl Fact {
         facts.collect()
     }
 
+    /// The number of dimensions.
     pub fn rank(&self) -> usize {
         self.shape.len()
     }

@@ -12,11 +12,20 @@ const MORE_BYTES: u64 = 16 << 20;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Order {
     /// Matrices in panels of columns, which may be the rows of the constant.
-    Panels { is_turned: bool },
+    Panels {
+        /// Whether the columns are rows of the constant.
+        is_turned: bool,
+    },
     /// Weights of a convolution of so many groups.
-    Windows { groups: usize },
+    Windows {
+        /// How many.
+        groups: usize,
+    },
     /// Blocks of rows of several groups, whose rows stand beside each other in the constant.
-    Columns { groups: usize },
+    Columns {
+        /// How many.
+        groups: usize,
+    },
 }
 
 /// The packed weights of a model that is prepared.

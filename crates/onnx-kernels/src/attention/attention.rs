@@ -19,6 +19,7 @@ use onnx_tensor::{
     operator::{Fact, Kernel, kernel},
 };
 
+/// `Attention`.
 pub fn attention(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let heads = |name: &str| -> Result<Option<usize>> {

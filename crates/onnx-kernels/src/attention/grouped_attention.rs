@@ -22,6 +22,7 @@ use onnx_tensor::{
     operator::{Fact, Kernel, kernel},
 };
 
+/// `GroupQueryAttention`.
 pub fn grouped_attention(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let heads = |name: &str| -> Result<usize> {

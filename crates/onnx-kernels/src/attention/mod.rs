@@ -1,4 +1,4 @@
-//! TODO-DOC attention
+//! Attention: heads split and joined, masks, rotary embeddings, grouped queries with a cache.
 
 pub(crate) mod attention;
 pub(crate) mod attention_mask;

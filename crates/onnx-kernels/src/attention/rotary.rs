@@ -16,6 +16,7 @@ use onnx_tensor::{
     operator::{Fact, Kernel, kernel},
 };
 
+/// `RotaryEmbedding`.
 pub fn rotary_embedding(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let is_own = !node.domain.is_empty();

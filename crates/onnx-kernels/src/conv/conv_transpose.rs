@@ -24,6 +24,7 @@ use onnx_tensor::{
 /// Strides and the like beyond this make no sense, and their products stay far from overflowing.
 const MAX_NUMBER: i64 = 1 << 24;
 
+/// `ConvTranspose`.
 pub fn conv_transpose(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let group = attributes.int("group", 1);

@@ -327,7 +327,7 @@ mod tests {
             op_type: "Conv".to_owned(),
             ..node.clone()
         };
-        let op = super::super::windows::Conv::of(Attributes(&node)).unwrap();
+        let op = crate::conv::windows::Conv::of(Attributes(&node)).unwrap();
         let found = run(&op, &inputs).unwrap();
         elements::<f64>(&found)
             .unwrap()

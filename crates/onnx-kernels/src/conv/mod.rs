@@ -1,4 +1,4 @@
-//! TODO-DOC conv
+//! Convolutions of floats and of 8-bit integers, transposed ones, and `Col2Im`.
 
 pub(crate) mod columns;
 pub(crate) mod conv_transpose;

@@ -13,6 +13,7 @@ use onnx_tensor::{
     operator::{Fact, Kernel, kernel},
 };
 
+/// `CoarseSigmoid` or `CoarseTanh`.
 pub fn coarse(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(kernel(Coarse {
         is_tanh: node.op_type.ends_with("Tanh"),

@@ -1,4 +1,4 @@
-//! TODO-DOC elementwise
+//! Functions of one or two numbers, comparisons, and casts.
 
 pub(crate) mod activation;
 pub(crate) mod binary;

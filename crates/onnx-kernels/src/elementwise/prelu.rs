@@ -16,6 +16,7 @@ use onnx_tensor::{
     operator::{Fact, Kernel, kernel},
 };
 
+/// `PRelu`.
 pub fn prelu(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(kernel(PRelu {
         is_by_channel: node.opset < 7,

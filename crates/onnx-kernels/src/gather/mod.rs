@@ -1,4 +1,4 @@
-//! TODO-DOC gather
+//! Elements that indices, conditions or an order choose.
 
 pub(crate) mod indexed;
 pub(crate) mod lookup;

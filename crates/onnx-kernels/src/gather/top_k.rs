@@ -19,6 +19,7 @@ use onnx_tensor::{
     size,
 };
 
+/// `TopK`.
 pub fn top_k(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     Ok(kernel(TopK {

@@ -19,6 +19,7 @@ use onnx_tensor::{
     size,
 };
 
+/// `Unique`.
 pub fn unique(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     Ok(kernel(Unique {

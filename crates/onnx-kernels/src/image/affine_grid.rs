@@ -16,6 +16,7 @@ use onnx_tensor::{
     operator::{Fact, Kernel, kernel},
 };
 
+/// `AffineGrid`.
 pub fn affine_grid(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(kernel(AffineGrid {
         has_corners: Attributes(node).int("align_corners", 0) != 0,

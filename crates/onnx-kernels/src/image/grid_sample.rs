@@ -17,6 +17,7 @@ use onnx_tensor::{
     operator::{Fact, Kernel, kernel},
 };
 
+/// `GridSample`.
 pub fn grid_sample(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let method = match attributes.text("mode", "linear") {

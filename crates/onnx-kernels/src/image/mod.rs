@@ -1,4 +1,4 @@
-//! TODO-DOC image
+//! Images resized and sampled, and boxes in them.
 
 pub(crate) mod affine_grid;
 pub(crate) mod grid_sample;

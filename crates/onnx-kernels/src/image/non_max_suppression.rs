@@ -19,6 +19,7 @@ use onnx_tensor::{
     operator::{Fact, Kernel, kernel},
 };
 
+/// `NonMaxSuppression`.
 pub fn non_max_suppression(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     Ok(kernel(NonMaxSuppression {

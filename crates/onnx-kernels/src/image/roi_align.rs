@@ -22,6 +22,7 @@ const MAX_SAMPLES: f64 = (1u64 << 30) as f64;
 /// Samples of one region along one axis.
 const MAX_PLACES: f64 = (1u64 << 20) as f64;
 
+/// `RoiAlign`.
 pub fn roi_align(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let size = |name: &str| -> Result<usize> {

@@ -15,6 +15,7 @@ use onnx_tensor::{
     operator::{Fact, Kernel, kernel},
 };
 
+/// `Det`.
 pub fn determinant(_: &Node) -> Result<Box<dyn Compute>> {
     Ok(kernel(Determinant))
 }

@@ -1,4 +1,4 @@
-//! TODO-DOC matmul
+//! Products of matrices: floats, integers, weights of few bits, `Einsum`, and determinants.
 
 pub(crate) mod contraction;
 pub(crate) mod determinant;

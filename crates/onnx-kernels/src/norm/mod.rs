@@ -1,4 +1,4 @@
-//! TODO-DOC norm
+//! Normalizations, and `Softmax`.
 
 pub(crate) mod batch_normalization;
 pub(crate) mod channels;

@@ -23,6 +23,7 @@ fn power(attributes: Attributes<'_>) -> Result<f32> {
     Ok(power as f32)
 }
 
+/// `GlobalLpPool`.
 pub fn global_lp_pool(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(kernel(GlobalLpPool {
         power: power(Attributes(node))?,
@@ -80,6 +81,7 @@ fn root(sum: f32, power: f32) -> f32 {
     }
 }
 
+/// `LpPool`.
 pub fn lp_pool(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let sizes = attributes.ints("kernel_shape");

@@ -1,4 +1,4 @@
-//! TODO-DOC pool
+//! Pools over windows of images.
 
 pub(crate) mod average_pool;
 pub(crate) mod lp_pool;

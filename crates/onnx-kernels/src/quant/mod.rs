@@ -1,4 +1,4 @@
-//! TODO-DOC quant
+//! Numbers to 8 bits and back.
 
 pub(crate) mod packed_rows;
 pub(crate) mod quantize;

@@ -18,6 +18,7 @@ use onnx_tensor::{
     operator::{Fact, Kernel, kernel},
 };
 
+/// `GatherBlockQuantized`.
 pub fn packed_rows(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let bits = attributes.int("bits", 4);

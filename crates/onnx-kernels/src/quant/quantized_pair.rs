@@ -12,6 +12,7 @@ use onnx_tensor::{
 };
 use onnx_tensor::{node::Node, operator::Compute};
 
+/// `QLinearAdd` or `QLinearMul`.
 pub fn quantized_pair(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let operand = |first: usize| -> Result<Operand> {

@@ -1,4 +1,4 @@
-//! TODO-DOC random
+//! Random numbers.
 
 pub(crate) mod random;
 

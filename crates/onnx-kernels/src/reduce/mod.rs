@@ -1,4 +1,4 @@
-//! TODO-DOC reduce
+//! Sums, extremes and the like along axes.
 
 pub(crate) mod cum_sum;
 pub(crate) mod reduce;

@@ -1,4 +1,4 @@
-//! TODO-DOC rnn
+//! Recurrent layers.
 
 pub(crate) mod cells;
 pub(crate) mod gate_functions;

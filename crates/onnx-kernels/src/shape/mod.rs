@@ -1,4 +1,4 @@
-//! TODO-DOC shape
+//! Views, movements and repetitions, which do not look at what the elements are.
 
 pub(crate) mod blocks;
 pub(crate) mod counting;

@@ -335,7 +335,7 @@ mod tests {
 
     fn line(mode: Mode, size: usize, before: i64, after: i64) -> Vec<f32> {
         let padded = pad(mode, &[size], &[before, after]).unwrap();
-        super::super::elements::elements::<f32>(&padded).unwrap().to_vec()
+        padded.as_slice::<f32>().unwrap().to_vec()
     }
 
     #[test]

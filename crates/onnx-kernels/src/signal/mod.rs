@@ -1,4 +1,4 @@
-//! TODO-DOC signal
+//! Fourier transforms, windows and mel filters.
 
 pub(crate) mod dft;
 pub(crate) mod fourier;

@@ -18,6 +18,7 @@ use onnx_tensor::{
     operator::{Compute, Fact, Kernel, kernel},
 };
 
+/// `TreeEnsembleClassifier`.
 pub fn classifier(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let labels = Labels::read(attributes, "classlabels_int64s", "classlabels_strings")?;

@@ -17,6 +17,7 @@ use onnx_tensor::{
     operator::{Compute, kernel},
 };
 
+/// `TreeEnsemble`.
 pub fn ensemble(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let aggregate = match attributes.int("aggregate_function", 1) {

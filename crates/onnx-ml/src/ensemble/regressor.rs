@@ -18,6 +18,7 @@ use onnx_tensor::{
     operator::{Compute, Fact, Kernel, kernel},
 };
 
+/// `TreeEnsembleRegressor`.
 pub fn regressor(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let aggregate = match attributes.text("aggregate_function", "SUM") {

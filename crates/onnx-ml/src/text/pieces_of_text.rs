@@ -12,6 +12,7 @@ use onnx_tensor::{
     operator::{Fact, Kernel, kernel},
 };
 
+/// `StringConcat`.
 pub fn string_concat(_: &Node) -> Result<Box<dyn Compute>> {
     Ok(kernel(StringConcat))
 }
@@ -71,6 +72,7 @@ impl Kernel for StringConcat {
     }
 }
 
+/// `StringSplit`.
 pub fn string_split(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let most = match attributes.has("maxsplit") {
@@ -154,6 +156,7 @@ impl Kernel for StringSplit {
     }
 }
 
+/// `RegexFullMatch`.
 pub fn regex_full_match(node: &Node) -> Result<Box<dyn Compute>> {
     let pattern = text(Attributes(node), "pattern")?;
     // By itself first: brackets that are not closed would be closed by those around it.

@@ -27,6 +27,7 @@ const MAX_EXPRESSION: usize = 1 << 17;
 /// Expressions of one node.
 const MAX_SEPARATORS: usize = 1 << 8;
 
+/// `Tokenizer`.
 pub fn tokenizer(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let separators = attributes.texts("separators")?;

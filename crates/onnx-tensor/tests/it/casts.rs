@@ -101,7 +101,7 @@ fn all_types_but_strings_are_cast_to_each_other() {
     let error = word.cast_to::<i64>().unwrap_err();
     assert_eq!(
         error.to_string(),
-        "cannot cast String to I64: strings are not cast"
+        "cannot cast BYTES to INT64: strings are not cast"
     );
 }
 

@@ -130,7 +130,7 @@ fn shapes_are_broadcast_from_the_last_axis() {
         broadcast(&[&[seven, n], &[three], &[]]).unwrap()[..],
         [seven, three]
     );
-    assert_eq!(broadcast(&[]).unwrap().len(), 0);
+    assert_eq!(broadcast::<Dim>(&[]).unwrap().len(), 0);
     let error = broadcast(&[&[n, three], &[seven]]).unwrap_err().to_string();
     assert!(error.contains("3 and 7 elements along one axis"), "{error}");
 }

@@ -48,7 +48,7 @@ fn booleans_are_bytes_of_0_and_1() {
     let made = Tensor::from_units(ElementType::Bool, &[2], vec![1u8, 0]).unwrap();
     assert_eq!(made, tensor);
     let error = Tensor::from_units(ElementType::Bool, &[2], vec![1u8, 2]).unwrap_err();
-    assert_eq!(error.to_string(), "the bytes are not valid elements of Bool");
+    assert_eq!(error.to_string(), "the bytes are not valid elements of BOOL");
 
     let mut broken = tensor;
     broken.as_bytes_mut().unwrap()[1] = 7;
@@ -172,7 +172,7 @@ fn shapes_that_do_not_fit_are_refused() {
     assert!(Tensor::from_shape(&[0], &[1u8]).is_err());
     assert!(Tensor::from_units(ElementType::F32, &[2], vec![1u32]).is_err());
     let error = Tensor::from_bytes(ElementType::F32, &[2], Bytes::from(vec![0; 7])).unwrap_err();
-    assert_eq!(error.to_string(), "the shape [2] of F32 has 8 bytes, found 7");
+    assert_eq!(error.to_string(), "the shape [2] of FP32 has 8 bytes, found 7");
     let error = Tensor::vector(&[1u8, 2]).into_shape(&[3]).unwrap_err();
     assert_eq!(error.to_string(), "the shape [2] has 2 elements, [3] has 3");
     for shape in [&[usize::MAX, 2][..], &[usize::MAX / 4], &[1 << 32, 1 << 32]] {
@@ -185,7 +185,7 @@ fn shapes_that_do_not_fit_are_refused() {
 fn views_of_another_type_are_refused() {
     let mut tensor = Tensor::vector(&[1.0f32]);
     let error = tensor.as_slice::<i32>().unwrap_err();
-    assert_eq!(error.to_string(), "expected elements of I32, found F32");
+    assert_eq!(error.to_string(), "expected elements of INT32, found FP32");
     assert!(tensor.as_slice_mut::<f64>().is_err() && tensor.clone().into_vec::<u32>().is_err());
     let error = tensor.as_units::<u64>().unwrap_err();
     assert_eq!(error.to_string(), "U64 is not the unit of F32");
