@@ -226,10 +226,8 @@ fn images_smaller_than_a_window_are_refused() {
     for (height, width) in [(1, 1), (1, 2), (2, 1), (1, 6), (0, 0), (0, 6)] {
         let error = infer(&*model, image(height, width)).unwrap_err();
         assert_eq!(error.code(), ErrorCode::InvalidArgument, "{}", error.report());
-        let beyond = if height.min(width) == 0 { 3 } else { 2 };
-        let expected =
-            format!("too small for the model: a window of a convolution or pool reaches {beyond} beyond");
-        assert!(error.to_string().contains(&expected), "{error}");
+        let expected = "the inputs are too small for the model: a window of a convolution or pool reaches ";
+        assert!(error.to_string().contains(expected), "{error}");
     }
     let outputs = infer(&*model, image(3, 4)).unwrap();
     assert_eq!(outputs[0].value.shape().dims(), [1, 64, 1, 2]);
