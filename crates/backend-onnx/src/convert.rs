@@ -26,7 +26,7 @@ pub(crate) fn to_input(value: &TensorValue) -> Result<Tensor, ServiceError> {
 }
 
 /// Refuses a request's input before anything is made of it. A dimension of nothing hides how large the others are.
-pub fn admit_input(value: &TensorValue) -> Result<(), ServiceError> {
+pub(crate) fn admit_input(value: &TensorValue) -> Result<(), ServiceError> {
     let element = value.datatype().dtype().map_or(1, |dtype| dtype.size() as u64);
     let sizes = value.shape().dims().iter().map(|&dim| dim.max(1));
     let bytes = sizes.fold(element, u64::saturating_mul);

@@ -37,8 +37,8 @@ mod dtype;
 mod ended;
 mod file_error;
 #[cfg(test)]
-#[path = "../tests/it/fixtures.rs"]
-mod fixtures;
+#[path = "../../onnx-run/src/made_up.rs"]
+mod made_up;
 mod model;
 mod onnx_runtime;
 mod output_metadata;

@@ -188,7 +188,7 @@ fn views_of_another_type_are_refused() {
     assert_eq!(error.to_string(), "expected elements of INT32, found FP32");
     assert!(tensor.as_slice_mut::<f64>().is_err() && tensor.clone().into_vec::<u32>().is_err());
     let error = tensor.as_units::<u64>().unwrap_err();
-    assert_eq!(error.to_string(), "U64 is not the unit of F32");
+    assert_eq!(error.to_string(), "UINT64 is not the unit of FP32");
     assert!(tensor.as_units_mut::<String>().is_err());
     assert!(Tensor::from_units(ElementType::F32, &[1], vec![1u16]).is_err());
     tensor.as_units_mut::<u32>().unwrap()[0] = 2.0f32.to_bits();
