@@ -28,10 +28,9 @@ impl Kernel for NonZero {
         let [input] = inputs else {
             bail!("expected 1 input, found {}", inputs.len());
         };
-        let count = Dim::unknown();
         Ok(vec![Fact::new(
             ElementType::I64,
-            [input.rank().to_dim(), count.to_dim()],
+            [input.rank().max(1).to_dim(), Dim::unknown()],
         )])
     }
 
@@ -55,11 +54,13 @@ fn coordinates<T>(input: &Tensor, elements: &[T], is_wanted: impl Fn(&T) -> bool
         pace.spend(part.len() as u64)?;
         count += part.iter().filter(|element| is_wanted(element)).count();
     }
-    let shape = [input.rank(), count];
+    // A scalar is a list of one, as in ONNX Runtime.
+    let sizes = if input.rank() == 0 { &[1] } else { input.shape() };
+    let shape = [sizes.len(), count];
     size::admit_shape(ElementType::I64, &shape)?;
-    let mut coordinates = Vec::with_capacity(input.rank() * count);
+    let mut coordinates = Vec::with_capacity(sizes.len() * count);
     let mut inner = input.len();
-    for &size in input.shape() {
+    for &size in sizes {
         inner /= size.max(1);
         for (index, part) in elements.chunks(PART).enumerate() {
             pace.spend(part.len() as u64)?;
@@ -86,6 +87,8 @@ mod tests {
         assert_eq!(elements::<i64>(&found).unwrap(), [0, 1, 1, 0, 0, 0, 2, 0, 2]);
         let found = run(tensor(&[2], vec![false, true]).unwrap());
         assert_eq!(elements::<i64>(&found).unwrap(), [1]);
+        assert_eq!(run(Tensor::scalar(3i64)).shape(), [1, 1]);
+        assert_eq!(run(Tensor::scalar(0i64)).shape(), [1, 0]);
         assert_eq!(run(Tensor::zero::<i64>(&[2, 0]).unwrap()).shape(), [2, 0]);
         assert_eq!(run(Tensor::zero::<i64>(&[2, 4]).unwrap()).shape(), [2, 0]);
     }

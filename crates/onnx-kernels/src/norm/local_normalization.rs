@@ -23,7 +23,8 @@ pub fn lrn(node: &Node) -> Result<Box<dyn Compute>> {
         alpha: f64::from(attributes.float("alpha", 1e-4)) / size as f64,
         beta: attributes.float("beta", 0.75).into(),
         bias: attributes.float("bias", 1.0).into(),
-        reach: size / 2,
+        before: (size - 1) / 2,
+        after: size / 2,
     }))
 }
 
@@ -33,8 +34,9 @@ struct Lrn {
     alpha: f64,
     beta: f64,
     bias: f64,
-    /// Channels to each side.
-    reach: usize,
+    /// Channels on either side. A window of even size reaches one further behind.
+    before: usize,
+    after: usize,
 }
 
 impl Kernel for Lrn {
@@ -62,7 +64,7 @@ impl Lrn {
         let mut pace = Pace::default();
         for image in x.chunks_exact((channels * width).max(1)) {
             for channel in 0..channels {
-                let nearby = channel.saturating_sub(self.reach)..(channel + self.reach + 1).min(channels);
+                let nearby = channel.saturating_sub(self.before)..(channel + self.after + 1).min(channels);
                 sums.fill(0.0);
                 for line in image[nearby.start * width..nearby.end * width].chunks_exact(width) {
                     pace.spend(width as u64)?;

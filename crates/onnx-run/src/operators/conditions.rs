@@ -1,10 +1,9 @@
-//! Conditions on single nodes. Each says why it is there: mostly, what tract 0.23.9 computes otherwise than ONNX
-//! Runtime or ONNX's text have it.
+//! Conditions on single nodes. Each says why it is there.
 
 use onnx_tensor::prelude::*;
 
 use onnx_tensor::faults::Limit;
-use onnx_tensor::{node::Attributes, operator::Fact};
+use onnx_tensor::node::Attributes;
 
 type Verdict = Result<(), Limit>;
 
@@ -85,14 +84,6 @@ pub(crate) fn einsum(node: Attributes<'_>, _: i64) -> Verdict {
     }
 }
 
-/// Windows of even size reach further to one side; tract takes the other.
-pub(crate) fn lrn(node: Attributes<'_>, _: i64) -> Verdict {
-    if node.int("size", 0) % 2 == 0 {
-        return refuse("an even size is not supported");
-    }
-    Ok(())
-}
-
 pub(crate) fn not_blocked(node: Attributes<'_>, _: i64) -> Verdict {
     if node.int("block_size", 0) != 0 {
         return refuse("blocked quantization is not supported");
@@ -111,14 +102,6 @@ pub(crate) fn to_fp32(node: Attributes<'_>, _: i64) -> Verdict {
     }
 }
 
-/// tract says that a scalar has no coordinates, ONNX Runtime that it has one.
-pub(crate) fn not_scalar(_: Attributes<'_>, inputs: &[Fact]) -> Verdict {
-    if inputs[0].rank() == 0 {
-        return refuse("is not supported for scalars");
-    }
-    Ok(())
-}
-
 /// The count was an attribute before it was an input.
 pub(crate) fn top_k(node: Attributes<'_>, opset: i64) -> Verdict {
     match (opset < 10, node.has("k"), node.has_input(1)) {
@@ -126,28 +109,6 @@ pub(crate) fn top_k(node: Attributes<'_>, opset: i64) -> Verdict {
         (true, ..) => refuse("needs its count as the attribute 'k' before operator set 10"),
         (false, ..) => refuse("needs its count as the second input from operator set 10 on"),
     }
-}
-
-/// tract mixes up the signs.
-pub(crate) fn q_linear_conv(_: Attributes<'_>, inputs: &[Fact]) -> Verdict {
-    let [x, _, _, w, ..] = inputs else {
-        return refuse("has too few inputs");
-    };
-    if x.element_type == ElementType::I8 && w.element_type == ElementType::U8 {
-        return refuse("INT8 inputs with UINT8 weights are not supported");
-    }
-    Ok(())
-}
-
-/// tract saturates where it should not.
-pub(crate) fn q_linear_mat_mul(_: Attributes<'_>, inputs: &[Fact]) -> Verdict {
-    let [a, _, _, b, ..] = inputs else {
-        return refuse("has too few inputs");
-    };
-    if a.element_type == ElementType::I8 && b.element_type == ElementType::U8 {
-        return refuse("an INT8 matrix times a UINT8 matrix is not supported");
-    }
-    Ok(())
 }
 
 /// Functions must be known, and limits are computed for LSTM only.
@@ -177,7 +138,7 @@ pub(crate) fn recurrent(node: Attributes<'_>, _: i64) -> Verdict {
     Ok(())
 }
 
-/// Whether an order names each axis once. tract looks without end, and takes all memory, for the swaps that make another one.
+/// Whether an order names each axis once.
 pub(crate) fn is_order(perm: &[i64]) -> bool {
     let mut order = perm.to_vec();
     order.sort_unstable();

@@ -13,9 +13,6 @@ use onnx_tensor::{
 };
 use onnx_tensor::{node::Attributes, operator::Fact};
 
-/// A condition on a node and its inputs, those that are given: says why they are refused.
-pub(crate) type Check = fn(Attributes<'_>, &[Fact]) -> Result<(), Limit>;
-
 /// Rules for an operator beyond those that it checks itself.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Guard {
@@ -52,7 +49,6 @@ impl Widening {
 #[derive(Debug)]
 pub(crate) struct NodeGuard {
     guard: Guard,
-    check: Option<(Check, Arc<Node>)>,
     /// The inputs that are single numbers, counted among those that are given.
     scalars: Vec<usize>,
     /// What it does with integers, and the inputs that hold sizes, counted in the same way.
@@ -64,7 +60,6 @@ impl NodeGuard {
     pub(crate) fn of(rule: &Rule, node: &Node) -> Self {
         Self {
             guard: rule.guard,
-            check: rule.check.map(|check| (check, Arc::new(node.clone()))),
             scalars: Attributes(node).positions(rule.scalars),
             integers: (rule.integers, Attributes(node).positions(rule.integers.sizing)),
         }
@@ -82,11 +77,7 @@ impl NodeGuard {
         for &place in &self.scalars {
             has_number(inputs.get(place).map_or(&[][..], |fact| &*fact.shape))?;
         }
-        self.admit_type(inputs.get(self.guard.typed_input).map(|input| input.element_type))?;
-        match &self.check {
-            Some((check, node)) => Ok(check(Attributes(node), inputs)?),
-            None => Ok(()),
-        }
+        self.admit_type(inputs.get(self.guard.typed_input).map(|input| input.element_type))
     }
 
     /// Whether a node is computed for values of these types.

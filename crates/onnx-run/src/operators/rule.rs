@@ -4,7 +4,7 @@ use onnx_graph::operators::NEWEST;
 use onnx_tensor::prelude::*;
 
 use crate::operators::{
-    guard::{Check, Guard, Widening},
+    guard::{Guard, Widening},
     numbers::Integers,
     types::Types,
 };
@@ -55,7 +55,6 @@ pub(crate) struct Rule {
     pub(crate) attributes: &'static [&'static str],
     pub(crate) outputs: Outputs,
     pub(crate) condition: Option<Condition>,
-    pub(crate) check: Option<Check>,
     pub(crate) guard: Guard,
     pub(crate) build: Build,
     /// Whether it checks the types of its inputs itself.
@@ -75,7 +74,6 @@ pub(crate) const fn op(name: &'static str) -> Rule {
         attributes: &[],
         outputs: Outputs::Exactly(1),
         condition: None,
-        check: None,
         guard: Guard {
             types: Types::ALL,
             typed_input: 0,
@@ -180,11 +178,6 @@ impl Rule {
 
     pub(crate) const fn when(mut self, condition: Condition) -> Self {
         self.condition = Some(condition);
-        self
-    }
-
-    pub(crate) const fn given(mut self, check: Check) -> Self {
-        self.check = Some(check);
         self
     }
 

@@ -338,7 +338,6 @@ pub(crate) static RULES: &[Rule] = &[
         .takes(&["alpha", "beta", "bias", "size"])
         .of(FLOATS)
         .wide()
-        .when(when::lrn)
         .by(norm::lrn),
     op("LSTM")
         .gives(Outputs::Optional)
@@ -427,11 +426,7 @@ pub(crate) static RULES: &[Rule] = &[
         .since(10)
         .takes(&["center_point_box"])
         .own(image::non_max_suppression),
-    op("NonZero")
-        .since(9)
-        .of(FIXED)
-        .given(when::not_scalar)
-        .by(gather::non_zero),
+    op("NonZero").since(9).of(FIXED).by(gather::non_zero),
     op("Not").of(Types::BOOL).by(elementwise::truth),
     op("OneHot")
         .sized_by(&[1])
@@ -452,15 +447,8 @@ pub(crate) static RULES: &[Rule] = &[
         .of(FLOATS.and(POWERS))
         .wide()
         .by(elementwise::power),
-    op("QLinearConv")
-        .since(10)
-        .takes(CONV)
-        .given(when::q_linear_conv)
-        .with(conv::q_linear_conv),
-    op("QLinearMatMul")
-        .since(10)
-        .given(when::q_linear_mat_mul)
-        .with(matmul::q_linear_mat_mul),
+    op("QLinearConv").since(10).takes(CONV).with(conv::q_linear_conv),
+    op("QLinearMatMul").since(10).with(matmul::q_linear_mat_mul),
     op("QuantizeLinear")
         .since(10)
         .takes(&["axis", "block_size", "output_dtype", "precision", "saturate"])
