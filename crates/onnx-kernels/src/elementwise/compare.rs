@@ -39,6 +39,23 @@ impl Compare {
         })
     }
 
+    /// The same with one loop for all comparisons, for types that are hardly compared.
+    fn compared_apart<T: Element + PartialOrd>(
+        self,
+        a: &Tensor,
+        b: &Tensor,
+        shape: &[usize],
+    ) -> Result<Tensor> {
+        let holds: fn(&T, &T) -> bool = match self {
+            Self::Equal => T::eq,
+            Self::Greater => T::gt,
+            Self::GreaterOrEqual => T::ge,
+            Self::Less => T::lt,
+            Self::LessOrEqual => T::le,
+        };
+        pairs::<T, bool, false>(a, b, shape, holds)
+    }
+
     fn compared<T: Element + PartialOrd>(self, a: &Tensor, b: &Tensor, shape: &[usize]) -> Result<Tensor> {
         match self {
             Self::Equal => equal::<T>(a, b, shape),
@@ -68,7 +85,11 @@ impl Compute for Compare {
         let made = match (a.element_type(), self) {
             (ElementType::Bool, Self::Equal) => equal::<bool>(a, b, &shape),
             (ElementType::String, Self::Equal) => equal::<String>(a, b, &shape),
-            (number, _) => with_number!(number, T => self.compared::<T>(a, b, &shape)),
+            (ElementType::F32, _) => self.compared::<f32>(a, b, &shape),
+            (ElementType::I32, _) => self.compared::<i32>(a, b, &shape),
+            (ElementType::I64, _) => self.compared::<i64>(a, b, &shape),
+            (ElementType::U8, _) => self.compared::<u8>(a, b, &shape),
+            (number, _) => with_number!(number, T => self.compared_apart::<T>(a, b, &shape)),
         }?;
         Ok(smallvec![Arc::new(made)])
     }
