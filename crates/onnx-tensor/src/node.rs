@@ -15,6 +15,7 @@ pub struct Node {
     pub name: String,
     /// With its domain before it, but for ONNX's own.
     pub op_type: String,
+    /// Its domain, empty for ONNX's own.
     pub domain: String,
     /// The version of its operator set, 0 if the file names none.
     pub opset: i64,
@@ -25,6 +26,7 @@ pub struct Node {
 /// An attribute: the field of its type holds the value, others hold nothing.
 #[derive(Clone, Debug, Default)]
 pub struct Attribute {
+    /// Its name.
     pub name: String,
     /// A float.
     pub f: f32,
@@ -42,7 +44,7 @@ pub struct Attribute {
     pub strings: Vec<Vec<u8>>,
 }
 
-/// A node's attributes by name. Their types are those that the operator defines ([`onnx_graph::expand`]); the caller
+/// A node's attributes by name. Their types are those that the operator defines (checked by `onnx-graph`); the caller
 /// checks whether the values make sense.
 #[derive(Clone, Copy, Debug)]
 pub struct Attributes<'a>(pub &'a Node);

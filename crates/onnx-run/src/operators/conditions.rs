@@ -1,5 +1,4 @@
-//! Conditions on single nodes. Each says why it is there: mostly, what tract 0.23.9 computes otherwise than ONNX
-//! Runtime or ONNX's text have it.
+//! Conditions on single nodes: forms that are not computed, or about which implementations disagree.
 
 use onnx_tensor::prelude::*;
 
@@ -85,7 +84,7 @@ pub(crate) fn einsum(node: Attributes<'_>, _: i64) -> Verdict {
     }
 }
 
-/// Windows of even size reach further to one side; tract takes the other.
+/// Windows of even size reach further to one side; implementations disagree which.
 pub(crate) fn lrn(node: Attributes<'_>, _: i64) -> Verdict {
     if node.int("size", 0) % 2 == 0 {
         return refuse("an even size is not supported");
@@ -111,7 +110,7 @@ pub(crate) fn to_fp32(node: Attributes<'_>, _: i64) -> Verdict {
     }
 }
 
-/// tract says that a scalar has no coordinates, ONNX Runtime that it has one.
+/// A scalar has no coordinates by ONNX's text, and one in ONNX Runtime.
 pub(crate) fn not_scalar(_: Attributes<'_>, inputs: &[Fact]) -> Verdict {
     if inputs[0].rank() == 0 {
         return refuse("is not supported for scalars");
@@ -128,7 +127,7 @@ pub(crate) fn top_k(node: Attributes<'_>, opset: i64) -> Verdict {
     }
 }
 
-/// tract mixes up the signs.
+/// ONNX Runtime has no kernel for INT8 images with UINT8 weights.
 pub(crate) fn q_linear_conv(_: Attributes<'_>, inputs: &[Fact]) -> Verdict {
     let [x, _, _, w, ..] = inputs else {
         return refuse("has too few inputs");
@@ -139,7 +138,7 @@ pub(crate) fn q_linear_conv(_: Attributes<'_>, inputs: &[Fact]) -> Verdict {
     Ok(())
 }
 
-/// tract saturates where it should not.
+/// ONNX Runtime has no kernel for an INT8 factor times a UINT8 one.
 pub(crate) fn q_linear_mat_mul(_: Attributes<'_>, inputs: &[Fact]) -> Verdict {
     let [a, _, _, b, ..] = inputs else {
         return refuse("has too few inputs");
@@ -177,7 +176,7 @@ pub(crate) fn recurrent(node: Attributes<'_>, _: i64) -> Verdict {
     Ok(())
 }
 
-/// Whether an order names each axis once. tract looks without end, and takes all memory, for the swaps that make another one.
+/// Whether an order names each axis once.
 pub(crate) fn is_order(perm: &[i64]) -> bool {
     let mut order = perm.to_vec();
     order.sort_unstable();
