@@ -23,8 +23,8 @@
 //! - **Deadlines.** [`Session::run_until`] checks its [`Cancellation`](onnx_tensor::cancelling::Cancellation) between nodes,
 //!   within long operators and in every iteration of a loop. Preparation ends with the limit that
 //!   [`time_limit::until`](onnx_tensor::time_limit::until) sets.
-//! - **No wrong answers on purpose.** A model that would not be computed correctly is refused when it is prepared, with the
-//!   node and the reason.
+//! - **Refusals, not wrong answers.** A model that would not be computed correctly is refused when it is prepared, with the node
+//!   and the reason.
 //!
 //! Inputs and outputs have the order of [`Session::signature`]. Any number of threads can run a session at once, each run on
 //! the thread that calls it: there is no thread pool, and runs share constants only.
