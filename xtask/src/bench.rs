@@ -14,14 +14,14 @@ pub(crate) enum Subject {
     Files,
     /// JSON bodies, beside sonic-rs and `serde_json`.
     Json,
-    /// scikit-learn's models, beside tract.
+    /// scikit-learn's models, with the built-in runtime and with ONNX Runtime.
     Models,
     /// The server as a process.
     Serve,
     /// The Python package as installed: files beside safetensors, the client beside tritonclient, the import. Fetches both from
     /// the package index; `-- files`, `-- import` or `-- client` for one of them
     Python,
-    /// ONNX models whose requests change their lengths, with each built-in runtime, beside ONNX Runtime; needs Python 3, and a network
+    /// ONNX models whose requests change their lengths, with the built-in runtime, beside ONNX Runtime; needs Python 3, and a network
     /// for the first run. `-- --server PROGRAM` for a server that is already built
     Lengths,
     /// What TLS, identities, logs, traces and recordings add to the cost of a request.

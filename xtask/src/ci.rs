@@ -172,7 +172,7 @@ fn check_other_target() -> Result<()> {
         "--exclude",
         "xtask",
     ];
-    // C code and assembly: zstd, TLS, tract's kernels.
+    // C code and assembly: zstd, TLS.
     let without = [
         "fmt-ztensor",
         "tensor-files",
@@ -183,7 +183,6 @@ fn check_other_target() -> Result<()> {
         "oip-client",
         "oip-listen",
         "tensorferry-python",
-        "backend-onnx",
         "backend-tensors",
         "oip-server",
     ];

@@ -45,6 +45,11 @@ const ARROWS: &[Arrows] = &[
         never: &["tokio", "serde"],
     },
     Arrows {
+        from: "system-memory",
+        to: &[],
+        never: &["tokio", "serde"],
+    },
+    Arrows {
         from: "tensor-mmap",
         to: &[],
         never: &["tokio", "serde"],
@@ -77,7 +82,7 @@ const ARROWS: &[Arrows] = &[
     Arrows {
         from: "fmt-onnx",
         to: &["tensor-core", "fmt-core"],
-        never: &["tokio", "serde", "prost", "tract-hir"],
+        never: &["tokio", "serde", "prost", "ort"],
     },
     Arrows {
         from: "fmt-zip",
@@ -137,7 +142,7 @@ const ARROWS: &[Arrows] = &[
     },
     Arrows {
         from: "oip-service",
-        to: &["tensor-core", "oip-types"],
+        to: &["system-memory", "tensor-core", "oip-types"],
         never: &["tokio", "axum", "tonic", "hyper"],
     },
     Arrows {
@@ -229,17 +234,38 @@ const ARROWS: &[Arrows] = &[
     Arrows {
         from: "onnx-gemm",
         to: &[],
-        never: &["tokio", "serde", "tract-hir", "ort"],
+        never: &["tokio", "serde", "ort"],
+    },
+    Arrows {
+        from: "onnx-tensor",
+        to: &["onnx-gemm", "system-memory"],
+        never: &["tokio", "serde", "prost", "ort"],
     },
     Arrows {
         from: "onnx-kernels",
-        to: &[],
-        never: &["tokio", "serde", "tract-hir", "ort"],
+        to: &["onnx-gemm", "onnx-tensor", "tensor-core"],
+        never: &["tokio", "serde", "prost", "ort"],
+    },
+    Arrows {
+        from: "onnx-ml",
+        to: &["flat-forest", "onnx-tensor", "tensor-core"],
+        never: &["tokio", "serde", "prost", "ort"],
     },
     Arrows {
         from: "onnx-graph",
         to: &["tensor-core"],
-        never: &["tokio", "serde", "tract-hir", "ort"],
+        never: &["tokio", "serde", "ort"],
+    },
+    Arrows {
+        from: "onnx-run",
+        to: &[
+            "onnx-graph",
+            "onnx-kernels",
+            "onnx-ml",
+            "onnx-tensor",
+            "tensor-core",
+        ],
+        never: &["tokio", "serde", "axum", "tonic", "hyper", "ort"],
     },
     Arrows {
         from: "backend-forest",
@@ -249,10 +275,10 @@ const ARROWS: &[Arrows] = &[
     Arrows {
         from: "backend-onnx",
         to: &[
-            "flat-forest",
-            "onnx-gemm",
             "onnx-graph",
+            "onnx-run",
             "onnx-session",
+            "onnx-tensor",
             "tensor-core",
             "oip-types",
             "oip-service",

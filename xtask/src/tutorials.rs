@@ -50,7 +50,7 @@ const VERSIONS: &[(&str, &str)] = &[
 /// Where the pages say that the server is.
 const ADDRESS: &str = "127.0.0.1:8080";
 
-/// How long a server may take to be ready: a debug build plans slowly.
+/// How long a server may take to be ready: a debug build is slow.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The pages in CI: each whose environment an earlier run has filled, since CI fetches nothing.

@@ -4,8 +4,8 @@
 
 Needs numpy, onnxruntime, tritonclient[http], catboost, lightgbm, onnx 1.18, onnxmltools, scikit-learn, skl2onnx and xgboost-cpu.
 Every model is made anew; FOLDER keeps the files. The last section of the page is written anew. The exit code is 1 unless all
-are answered as ONNX Runtime does, or as far away as it is from itself. With --both servers with each of the two built-in runtimes answer
-(both.py), and it is 1 when built-in is worse than tract with a model.
+are answered as ONNX Runtime does, or as far away as it is from itself. With --both each has servers of its own, with the built-in runtime
+and with ONNX Runtime (both.py).
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""What requests of changing length cost a server with each built-in runtime, beside ONNX Runtime.
+"""What requests of changing length cost a server with the built-in runtime and with ONNX Runtime, beside ONNX Runtime by itself.
 
     python lengths.py --server PROGRAM --folder FOLDER [--seed N]
 
@@ -47,7 +47,7 @@ def texts(ports, length, random):
 
 def small_nodes():
     """A graph of `NODES` nodes of a few elements. Each block of twelve computes how many rows there are, and moves the first third of them
-    behind the others, or none of four: by decisions of that kind a plan holds for one size."""
+    behind the others, or none of four, as exports of detectors decide by sizes."""
     nodes, rows = [], "x"
 
     def node(op, *inputs, **attributes):

@@ -1,22 +1,18 @@
 """Real ONNX models with their structure changed, given to a server: none may end it, hang it or make it balloon.
 
     python mutate.py --server PROGRAM --folder FOLDER [--count N] [--seed N] [--first N] [--jobs N] [--only REGEX] [--keep FOLDER]
-                     [--runtime RUNTIME]...
 
 FOLDER has the models that `cargo xtask zoo` fetched; called by `cargo xtask zoo --mutations N`. Each mutant is a small model with one
 to four changes: sizes and axes in shapes, attributes and constants, datatypes, operators, links between nodes, nodes that are lost,
 repeated, or moved into branches of branches and into loops without an end. It is loaded, and asked with inputs of the sizes that it
 takes and of others. The server is watched from outside: it must stay alive, answer health requests, keep its time limits, let go of
 the processor, and stay within its memory; what it answers with status 200 must have the shapes that its metadata say, and those of
-ONNX Runtime. A mutant is the same for the same number and seed. The exit code is 1 when something is found; the mutant is then kept. RUNTIME is what the
-models' configurations name. Several get the same mutants and requests and are compared with the first one: the exit code is 1 too when one
-answers with 500 or with other values than ONNX Runtime's where the first does not. A damaged model may be refused by one of them only: such
-pairs are counted.
+ONNX Runtime. A mutant is the same for the same number and seed. The exit code is 1 when something is found; the mutant is then kept, and so
+are those that are answered with 500 or with other values than ONNX Runtime's.
 """
 
 import argparse
 import collections
-import copy
 import http.client
 import json
 import multiprocessing
@@ -46,7 +42,7 @@ LOAD_SECONDS, RUN_SECONDS = 8, 3
 PATIENCE = 30
 # Health requests are answered within so many seconds.
 HEALTH_SECONDS = 5
-# A load that was given up may go on for as long as the making of one plan may take, and then no longer.
+# A load that was given up may go on until it looks at the clock, and then no longer.
 SETTLED_SECONDS = 90
 # Resident memory of the server beyond what it had when it started, in bytes: while it works, and afterwards. The largest value of 4 GiB may
 # be made of one that is half as large, as by a loop that doubles it.
@@ -68,8 +64,7 @@ def kind_of(datatype):
 class Watched:
     """A server, its memory and its health, which threads of their own look at all the time."""
 
-    def __init__(self, program, repository, runtime):
-        self.runtime = runtime
+    def __init__(self, program, repository):
         limits = ["--request-timeout", f"{RUN_SECONDS}s", "--max-request-timeout", f"{RUN_SECONDS}s", "--load-timeout", f"{LOAD_SECONDS}s"]
         self.server = Server(program, str(repository), limits=limits)
         self.idle = self.resident()
@@ -326,8 +321,6 @@ def tried(watched, reference, number, repository, content, random):
     folder.mkdir(parents=True)
     path = folder / "model.onnx"
     path.write_bytes(content)
-    if watched.runtime is not None:
-        (repository / "mutant" / "config.pbtxt").write_text(f'runtime: "{watched.runtime}"\n')
     watched.peak = watched.resident()
     try:
         start = time.monotonic()
@@ -353,17 +346,17 @@ class Job:
 
     def __init__(self, options, paths, next_number, say):
         self.options, self.paths, self.next_number, self.say = options, paths, next_number, say
-        self.watched, self.reference = {}, Reference()
+        self.watched, self.reference = None, Reference()
 
     def run(self):
         with tempfile.TemporaryDirectory() as temporary:
             while (number := self.next_number()) is not None:
                 self.say(number, *self.mutant(number, pathlib.Path(temporary)))
-            for watched in self.watched.values():
-                watched.server.stop()
+            if self.watched is not None:
+                self.watched.server.stop()
 
     def mutant(self, number, repository):
-        """The source, the changes, the result with each runtime and the content of a mutant."""
+        """The source, the changes, the result and the content of a mutant."""
         random = np.random.default_rng([self.options.seed, number])
         path = self.paths[random.integers(len(self.paths))]
         model = onnx.load(path, load_external_data=False)
@@ -373,14 +366,13 @@ class Job:
                 done = [mutation.apply(model) for _ in range(random.integers(1, 5))]
             content = model.SerializeToString()
         except Exception:  # too deep or too odd for its own package
-            return path, done, ["cannot be written" for _ in self.options.runtime], b""
-        # Each is asked the same.
-        return path, done, [self.result(number, repository, content, copy.deepcopy(random), runtime) for runtime in self.options.runtime], content
+            return path, done, "cannot be written", b""
+        return path, done, self.result(number, repository, content, random), content
 
-    def result(self, number, repository, content, random, runtime):
-        if runtime not in self.watched or not self.watched[runtime].is_running():
-            self.watched[runtime] = Watched(self.options.server, repository, runtime)
-        watched = self.watched[runtime]
+    def result(self, number, repository, content, random):
+        if self.watched is None or not self.watched.is_running():
+            self.watched = Watched(self.options.server, repository)
+        watched = self.watched
         try:
             result = tried(watched, self.reference, number, repository, content, random)
         except Exception as error:
@@ -414,11 +406,9 @@ def outcome(result):
     return re.match("[A-Z ]+", result)[0].strip() if result[0].isupper() else result.split(":")[0]
 
 
-def rank(result):
-    """How bad a result is. Damaged models may be refused."""
-    if result[0].isupper():
-        return 3
-    return next((rank for rank, start in ((2, "answered with 500"), (1, "other values")) if result.startswith(start)), 0)
+def is_suspect(result):
+    """Whether to look at a mutant. Damaged models may be refused."""
+    return result[0].isupper() or result.startswith(("answered with 500", "other values"))
 
 
 def can_be_read(path):
@@ -442,36 +432,30 @@ def main():
     parser.add_argument("--only", default="")
     parser.add_argument("--verbose", action="store_true", help="print every outcome")
     parser.add_argument("--keep", type=pathlib.Path, default=pathlib.Path("mutants"))
-    parser.add_argument("--runtime", action="append")
     options = parser.parse_args()
-    options.runtime = options.runtime or [None]
     paths = [path for path in sorted(options.folder.glob("*.onnx")) if path.stat().st_size <= LARGEST and re.search(options.only, path.name)]
     paths = [path for path in paths if can_be_read(path)]
     if not paths:
         raise SystemExit(f"{options.folder} has no models of at most {LARGEST} bytes whose names match {options.only!r}")
     numbers, lock = iter(range(options.first, options.first + options.count)), threading.Lock()
     counts, kinds, found, started = collections.Counter(), collections.Counter(), [], time.monotonic()
-    names = [runtime or "the default runtime" for runtime in options.runtime]
 
     def next_number():
         with lock:
             return next(numbers, None) if time.monotonic() - started < options.seconds else None
 
-    def say(number, path, done, results, content):
+    def say(number, path, done, result, content):
         with lock:
-            is_worse = any(rank(result) > rank(results[0]) for result in results)
-            is_kept = any(map(rank, results))
-            counts[tuple(map(outcome, results))] += 1
+            is_kept = is_suspect(result)
+            counts[outcome(result)] += 1
             kinds.update(kind for kind in done if kind)
-            if is_worse or any(result[0].isupper() for result in results):
+            if result[0].isupper():
                 found.append(number)
             if is_kept:
                 options.keep.mkdir(parents=True, exist_ok=True)
                 (options.keep / f"{options.seed}-{number}.onnx").write_bytes(content)
             if is_kept or options.verbose:
-                print(f"{options.seed}-{number} {path.name}: {', '.join(kind for kind in done if kind)}{': worse' if is_worse else ''}")
-                for name, result in zip(names, results):
-                    print(f"  {name}: {result[:600]}", flush=True)
+                print(f"{options.seed}-{number} {path.name}: {', '.join(kind for kind in done if kind)}: {result[:600]}", flush=True)
             if sum(counts.values()) % 250 == 0:
                 print(f"{sum(counts.values())} in {time.monotonic() - started:.0f} s", flush=True)
 
@@ -484,10 +468,9 @@ def main():
     if left is not None:
         print(f"the time is over; go on with --first {left}")
     print(f"changes: {dict(kinds)}")
-    print(f"outcomes of {sum(counts.values())} mutants of {len(paths)} models, seed {options.seed}\n\n| {' | '.join(names)} | mutants |")
-    print("|---" * len(names) + "|---|")
-    for outcomes, count in counts.most_common():
-        print(f"| {' | '.join(outcomes)} | {count} |")
+    print(f"outcomes of {sum(counts.values())} mutants of {len(paths)} models, seed {options.seed}\n\n| outcome | mutants |\n|---|---|")
+    for result, count in counts.most_common():
+        print(f"| {result} | {count} |")
     return int(bool(found) or not counts)
 
 

@@ -5,8 +5,8 @@
 Needs what zoo.py needs; called by `cargo xtask zoo --operators`. The models of the zoo have few of each operator, and their median hides
 one that is fifty times as slow. Answers must be equal, as zoo.py says; the exit code is 1 when one is not. Times are no condition. For them
 a model gives the first element of its result alone, and the time is that of a request less that of a model that takes the same inputs and
-gives the first element of one of them, so that the way to the model does not count. With --both servers with each of the two built-in runtimes
-answer (both.py), times include the way to the model, and the exit code is 1 when built-in is worse than tract with an operator.
+gives the first element of one of them, so that the way to the model does not count. With --both each operator has servers of its own, with
+the built-in runtime and with ONNX Runtime (both.py), and times include the way to the model.
 """
 
 import argparse

@@ -14,6 +14,7 @@ import onnx
 import tritonclient.http as client
 from tritonclient.utils import np_to_triton_dtype
 
+import ort
 from processes import memory, processor_time
 
 
@@ -101,7 +102,7 @@ class ServedModel:
     def __init__(self, program, path, runtime):
         self.repository = tempfile.TemporaryDirectory()
         place(self.repository.name, "model", path, runtime)
-        self.server = Server(program, self.repository.name)
+        self.server = Server(program, self.repository.name, ort.LIBRARY if runtime == "onnxruntime" else None)
         self.idle = memory(self.server.process, "VmRSS")
         try:
             refusal = self.server.call("/v2/repository/models/model/load")

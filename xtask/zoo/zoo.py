@@ -5,8 +5,8 @@ and by ONNX Runtime itself.
 
 `models.json` beside this file names the packages, with versions and checksums; the models are their authors' and stay in
 FOLDER. FILE of results has a line for each model and is continued: models that it has are not run again. Called by
-`cargo xtask zoo`. The exit code is 1 when an answer is wrong, fails, or ends the server. With --both no server with ONNX Runtime is asked,
-but servers with each of the two built-in runtimes (both.py), and the exit code is 1 when built-in is worse than tract with a model.
+`cargo xtask zoo`. The exit code is 1 when an answer is wrong, fails, or ends the server. With --both each model has servers of its own,
+with the built-in runtime and with ONNX Runtime (both.py), and the exit code is 1 when a verdict is not equal, random or noise.
 """
 
 import argparse

@@ -67,7 +67,7 @@ fn compare(path: &Path, rows: usize) {
             model.infer(request, &token).unwrap();
         }
     };
-    comparison.add("backend-onnx on tract", || run(&*model));
+    comparison.add("backend-onnx, built-in", || run(&*model));
     if let Some(model) = &by_library {
         comparison.add("backend-onnx on ONNX Runtime", || run(&**model));
     }

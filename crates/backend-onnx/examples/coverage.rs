@@ -15,7 +15,7 @@
 //!
 //! The tests give as inputs what real models have as constants: axes, paddings, sizes. `--constants` makes all inputs
 //! but the first into constants before loading. `--free` makes the leading dimension of every input free, and
-//! `--free-all` all dimensions, to test the symbolic plans.
+//! `--free-all` all dimensions, to test what is inferred of unknown sizes.
 #![allow(
     clippy::print_stdout,
     clippy::unwrap_used,

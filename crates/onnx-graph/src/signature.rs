@@ -150,7 +150,7 @@ impl Port {
         checked.map_err(|error| Error::invalid(format!("input {} {error}", Quoted(&self.name))))
     }
 
-    /// No tensor can come near this size, but a plan for one may be made.
+    /// No input can come near this size, but sizes that are computed of it may overflow.
     fn check_size(&self) -> Result<(), Unservable> {
         let Some(dims) = &self.dims else {
             return Ok(());

@@ -2,6 +2,20 @@
 //!
 //! A function such as [`tree_classifier`] makes an operator from a node's attributes: a [`Compute`](onnx_tensor::operator::Compute). Scores
 //! and labels are those of ONNX Runtime.
+//!
+//! ```
+//! use onnx_tensor::{
+//!     node::{Attribute, Node},
+//!     prelude::*,
+//! };
+//!
+//! let threshold = Attribute { name: "threshold".to_owned(), f: 0.5, ..Attribute::default() };
+//! let node = Node { op_type: "ai.onnx.ml/Binarizer".to_owned(), attribute: vec![threshold], ..Node::default() };
+//! let binarizer = onnx_ml::binarizer(&node)?;
+//! let outputs = binarizer.run(&mut smallvec![Tensor::matrix(&[[0.2f32, 0.9]]).into_arc()])?;
+//! assert_eq!(*outputs[0], Tensor::matrix(&[[0.0f32, 1.0]]));
+//! # Ok::<(), Error>(())
+//! ```
 #![allow(
     clippy::missing_errors_doc,
     reason = "makers of operators fail alike: with what is wrong with the node"

@@ -1,4 +1,36 @@
-//! X
+//! Runs ONNX models on the CPU: a [`Session`] prepares a file once and runs it for inputs of any shapes.
+//!
+//! ```
+//! use onnx_run::Session;
+//! use onnx_tensor::prelude::*;
+//!
+//! // softmax(x w + b), with a free batch; a file of this crate.
+//! let session = Session::read(&std::fs::read("examples/classifier.onnx")?.into())?;
+//! for rows in [1, 3] {
+//!     let x = Tensor::from_vec(&[rows, 2], vec![0.5f32; rows * 2])?;
+//!     let outputs = session.run([x])?;
+//!     assert_eq!(outputs[0].shape(), [rows, 3]);
+//! }
+//! # Ok::<(), Error>(())
+//! ```
+//!
+//! - **Any shapes.** Nothing is compiled for a shape: a graph is a list of nodes, computed one after another for the shapes
+//!   of the inputs. Preparation folds constants, fuses nodes and packs weights.
+//! - **Safe Rust**, except for the lines of `onnx-gemm` that call AVX-512 VNNI instructions. An invalid file or input is an
+//!   error, not a panic.
+//! - **Bounded memory.** Sizes are computed before values are allocated. One value has at most 4 GiB, the values of all runs
+//!   in the process 3/8 of its memory; a run that needs more fails with [`RunErrorKind::NoMemory`].
+//! - **Deadlines.** [`Session::run_until`] checks its [`Cancellation`](onnx_tensor::cancelling::Cancellation) between nodes,
+//!   within long operators and in every iteration of a loop. Preparation ends with the limit that
+//!   [`time_limit::until`](onnx_tensor::time_limit::until) sets.
+//! - **Refusals, not wrong answers.** A model that would not be computed correctly is refused when it is prepared, with the node
+//!   and the reason.
+//!
+//! Inputs and outputs have the order of [`Session::signature`]. Any number of threads can run a session at once, each run on
+//! the thread that calls it: there is no thread pool, and runs share constants only.
+//!
+//! Not there: GPUs, training, arithmetic in BF16 and FP8, sequences and maps as inputs or outputs, and most operators of
+//! `com.microsoft`. External data must be taken into the model first; `onnx_graph::external` does that.
 
 mod element_type;
 mod error;

@@ -115,7 +115,7 @@ impl Lowering<'_> {
         }
         for output in &graph.output {
             let source = self.name(&scope, &output.name)?;
-            // Only nodes' outputs: tract takes neither inputs nor what stands outside of an inner graph.
+            // Only nodes' outputs: a graph's output may be an input, or a value from outside of an inner graph.
             let name = self.value_name();
             lowered
                 .node
@@ -315,7 +315,7 @@ fn attribute_of(attribute: &AttributeProto) -> Result<Attribute, Error> {
     Ok(lowered)
 }
 
-/// What the file says of a value: plans find the dimensions themselves, only loops without iterations go by these.
+/// What the file says of a value: dimensions are inferred, only loops without iterations go by these.
 fn declared(r#type: Option<&TypeProto>) -> Option<Declared> {
     let Some(type_proto::Value::TensorType(tensor)) = r#type?.value.as_ref() else {
         return None;
@@ -331,7 +331,7 @@ fn declared(r#type: Option<&TypeProto>) -> Option<Declared> {
     })
 }
 
-/// Contents of a type that tract has.
+/// Contents of a type that is computed.
 fn computable(tensor: &TensorProto) -> Result<Payload, Error> {
     let payload = Payload::read(tensor)?;
     if computed(payload.element_type).is_none() {
@@ -347,7 +347,7 @@ fn computable(tensor: &TensorProto) -> Result<Payload, Error> {
     Ok(payload)
 }
 
-/// The same as a tensor of tract's.
+/// The same as a tensor.
 fn constant(payload: Payload) -> Result<Arc<Tensor>, Error> {
     let dims = payload.shape.dims().iter();
     let dims: Option<Vec<usize>> = dims.map(|&dim| usize::try_from(dim).ok()).collect();

@@ -1,7 +1,7 @@
 //! The bytes of a request as a tensor, and its softmax as the bytes of a response, copied nowhere.
 //!
 //! ```sh
-//! cargo run --package onnx-kernels --example request
+//! cargo run --package onnx-tensor --example request
 //! ```
 #![allow(clippy::print_stdout, reason = "an example talks to its reader")]
 

@@ -73,8 +73,8 @@ impl Pace {
     /// To be called with what was done, or is done next.
     ///
     /// # Errors
-    /// [`Cancelled`] if the request was cancelled or its time is over; [`OutOfTime`](crate::faults::OutOfTime) if that of a plan is,
-    /// while constants are computed for it.
+    /// [`Cancelled`] if the request was cancelled or its time is over; [`OutOfTime`](crate::faults::OutOfTime) if that of a model's
+    /// preparation is, while constants are folded.
     pub fn spend(&mut self, steps: u64) -> Result<()> {
         self.steps = self.steps.saturating_add(steps);
         if self.steps < STEPS {

@@ -1,5 +1,5 @@
-//! Values for ONNX operators on the CPU: tensors whose type and shape are known at run time, and dimensions
-//! that may be unknown until then.
+//! What ONNX operators on the CPU are made of: tensors whose type and shape are known at run time, dimensions that may be unknown until
+//! then, the trait of operators, and the bounds of their memory and time.
 //!
 //! | type | for |
 //! |---|---|
@@ -8,6 +8,9 @@
 //! | [`Element`] | the same as a Rust type; [`with_number!`] goes from one to the other |
 //! | [`Unit`] | elements of one width, for operators that only move them; see [`with_unit!`] |
 //! | [`Dim`] | a dimension while a model is loaded: a number, or unknown |
+//! | [`operator::Compute`] | an operator: types and dimensions of its outputs, then the outputs; [`operator::Kernel`] is its short form |
+//! | [`room::Room`], [`size`] | what one value, and the values of all runs, may take |
+//! | [`cancelling::Pace`], [`time_limit`] | how an operator looks on its way whether its request was cancelled, or the time is over |
 //!
 //! ```
 //! use onnx_tensor::prelude::*;

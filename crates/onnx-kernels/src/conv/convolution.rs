@@ -1,9 +1,8 @@
 //! Convolutions of lines and images by constant weights, with what follows them: factors and biases of channels, the sum with
 //! another value, an activation.
 //!
-//! tract writes each place's neighbourhood out before it multiplies, and what follows is a pass over memory each. Here the
-//! image is spread out once, with its padding, one plane for each place within a stride: then all that a weight is multiplied
-//! with stands in one row, and [`IndirectGemm`] does the rest.
+//! The image is copied once, with its padding, into one plane for each offset within a stride: all elements that a weight is
+//! multiplied with then are in one row, and [`IndirectGemm`] multiplies them (implicit im2col).
 
 use std::sync::Arc;
 
@@ -217,7 +216,7 @@ impl Convolution {
     }
 }
 
-/// The weights of all groups as a constant of the plan.
+/// Packs the weights of all groups.
 pub(crate) fn packed(geometry: &Geometry, weights: &[f32]) -> Result<Tensor> {
     let groups = weights.chunks_exact(geometry.rows * geometry.depth());
     let packed: Vec<f32> = groups.flat_map(|group| pack_rows(geometry.rows, group)).collect();

@@ -1,5 +1,4 @@
-//! Cast and `CastLike`, exactly: tract carries INT64 as symbolic dimensions, which are slow and lose large numbers, and
-//! it writes and reads numbers as text in its own way.
+//! `Cast` and `CastLike`. Numbers are written and read as strings as ONNX Runtime does.
 
 use std::{fmt, sync::Arc};
 

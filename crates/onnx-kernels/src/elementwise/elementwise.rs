@@ -1,4 +1,4 @@
-//! Element by element: what tract lacks for some types, or gets wrong.
+//! `Mod` of integers and floats, element by element.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use onnx_tensor::{
     operator::{Fact, Kernel, kernel},
 };
 
-/// `Mod`: tract's is wrong for unsigned integers.
+/// `Mod`.
 pub fn remainder(node: &Node) -> Result<Box<dyn Compute>> {
     let truncates = Attributes(node).int("fmod", 0) != 0;
     Ok(kernel(Remainder { truncates }))

@@ -1,4 +1,4 @@
-//! Of two tensors, element by element, what tract has for some types only: `Pow`, `Mean`, `Equal` and `BitShift`.
+//! `Pow`, `Mean` and `BitShift`, element by element.
 
 use std::sync::Arc;
 

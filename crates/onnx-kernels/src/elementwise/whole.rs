@@ -1,5 +1,4 @@
-//! Functions of whole numbers that tract has for some types only, or whose overflow is an error in builds that check for it. Sizes come
-//! here as INT64, except to `Abs` and `Neg`, which tract computes of expressions.
+//! Functions of integers; what overflows wraps.
 
 use std::sync::Arc;
 

@@ -12,7 +12,7 @@ use onnx_tensor::{
 };
 use onnx_tensor::{cancelling::Pace, faults::Limit, node::Node, operator::Compute, size};
 
-/// `OneHot`: tract panics at indices that are out of range, which ONNX gives no hot value.
+/// `OneHot`. An index out of range gives no hot value.
 pub fn one_hot(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(kernel(OneHot {
         axis: Attributes(node).int("axis", -1),

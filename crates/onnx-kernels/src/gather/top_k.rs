@@ -1,4 +1,4 @@
-//! `TopK`: tract's sorts all numbers of an axis, in an order that NaN breaks.
+//! `TopK` in a total order in which NaN is the greatest number.
 
 use std::{cmp::Ordering, sync::Arc};
 

@@ -1,5 +1,4 @@
-//! `GridSample`: images and volumes read at places that another tensor gives. tract's differs at borders, and at places that
-//! are no numbers.
+//! `GridSample`: images and volumes sampled at coordinates that another tensor gives, as ONNX Runtime does at borders and for NaN.
 
 use std::sync::Arc;
 

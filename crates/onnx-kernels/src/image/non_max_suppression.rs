@@ -1,5 +1,4 @@
-//! `NonMaxSuppression`. tract's takes a limit of 0 for none, cannot be planned where there are no boxes, which is what a detector
-//! has for most images, and sorts NaN as it comes.
+//! `NonMaxSuppression`. A limit of 0 gives no boxes; NaN is the lowest score.
 
 use std::sync::Arc;
 

@@ -1,5 +1,4 @@
-//! `Resize` and `Upsample`. tract's takes other places where scales do not lead to whole sizes, and knows fewer of the
-//! ways in which a place of the output is turned into one of the input.
+//! `Resize` and `Upsample`, with all of ONNX's coordinate transformations.
 
 use std::sync::Arc;
 

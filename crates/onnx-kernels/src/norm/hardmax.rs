@@ -1,4 +1,4 @@
-//! `Hardmax`: tract's panics where there is nothing to choose from.
+//! `Hardmax`: 1 at the first greatest element along an axis, 0 elsewhere.
 
 use std::sync::Arc;
 

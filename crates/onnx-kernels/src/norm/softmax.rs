@@ -1,5 +1,5 @@
-//! `Softmax` and its logarithm along any axis. tract's is many times slower along axes whose elements do not stand side by side, panics at
-//! FP64 that is not there, and takes the logarithm of a softmax, which is minus infinity for what is merely unlikely.
+//! `Softmax` and `LogSoftmax` along any axis. The logarithm is not that of a softmax, which would be minus infinity for small
+//! probabilities.
 
 use std::sync::Arc;
 

@@ -1,5 +1,4 @@
-//! Quantization to 8 and 16 bits. tract multiplies with the reciprocal of the scale, which rounds some numbers the
-//! other way, and wants scales to be constant.
+//! Quantization to 8 and 16 bits. Numbers are divided by the scale: a product with its reciprocal rounds some of them otherwise.
 
 use std::sync::Arc;
 

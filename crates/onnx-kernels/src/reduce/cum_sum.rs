@@ -1,4 +1,4 @@
-//! `CumSum`: tract's wants its axis as a number without dimensions, and known before the model runs.
+//! `CumSum` along an axis that a request may give.
 
 use std::sync::Arc;
 

@@ -1,7 +1,5 @@
-//! Reductions of integers: tract adds INT64 up in 32 bits, knows neither UINT32 nor UINT64 nor BOOL here, and has roots and logarithms of
-//! floats only. And of floats
-//! `ReduceLogSumExp`, which overflows in tract, and `ReduceMax` and `ReduceMin`, which give the largest finite number there for
-//! infinities and for nothing, and lose NaN; and `ReduceMean` where it may be one of nothing.
+//! Reductions of integers and BOOL; and of floats `ReduceLogSumExp`, without overflow, `ReduceMax` and `ReduceMin`, which keep NaN and
+//! infinities, and `ReduceMean` of axes that may be empty.
 
 use std::sync::Arc;
 

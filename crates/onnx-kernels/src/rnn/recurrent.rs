@@ -1,5 +1,4 @@
-//! LSTM, GRU and RNN: both directions, sequences of different lengths, batches of any size. tract runs backwards in the
-//! wrong order, knows no lengths, and panics where a free batch has no state to begin with.
+//! LSTM, GRU and RNN: both directions, sequences of different lengths, batches of any size.
 
 use std::{
     borrow::Cow,

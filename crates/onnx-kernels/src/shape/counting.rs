@@ -1,4 +1,4 @@
-//! `Range` and `Trilu`: tract's mix up types where bounds follow from shapes.
+//! `Range` and `Trilu`.
 
 use std::sync::Arc;
 
@@ -42,7 +42,7 @@ impl Kernel for Range {
         }
         let length = match (known(start), known(limit), known(step)) {
             (Some(start), Some(limit), Some(step)) => {
-                // It is computed when the plan is made, at once and whole.
+                // Its size is known when the model is prepared.
                 length(start, limit, step).map_err(Refusal::from)?.to_dim()
             }
             _ => match (start.dims().as_deref(), limit.dims().as_deref(), known(step)) {

@@ -1,4 +1,4 @@
-//! `EyeLike`: a matrix of ones on a diagonal. tract makes it before its size is looked at.
+//! `EyeLike`: a matrix of ones on a diagonal, made once its size was admitted.
 
 use std::sync::Arc;
 

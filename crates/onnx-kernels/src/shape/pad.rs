@@ -1,4 +1,4 @@
-//! `Pad`: negative pads cut, and all modes are known. tract panics at the former and knows no wrapping.
+//! `Pad` in all modes; negative pads cut.
 
 use std::sync::Arc;
 

@@ -131,7 +131,7 @@ impl Transform {
     }
 }
 
-/// The length as a product of [`RADICES`], `None` if it is none.
+/// The length as a product of [`RADICES`], `None` where it has another prime factor.
 fn factors(mut length: usize) -> Option<Vec<usize>> {
     let mut factors = Vec::new();
     for radix in RADICES {

@@ -1,4 +1,4 @@
-//! `STFT`: tract's asks for a signal of known length, and for real numbers with a dimension of their own.
+//! `STFT` of real and complex signals of any length.
 
 use std::sync::Arc;
 

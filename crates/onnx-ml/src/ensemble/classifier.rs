@@ -70,7 +70,7 @@ pub fn classifier(node: &Node) -> Result<Box<dyn Compute>> {
 struct Classifier {
     trees: Trees,
     rule: Rule,
-    /// The classifiers of FP32 and FP64, which all plans share.
+    /// The classifiers of FP32 and FP64, each made when it is first needed.
     bound: [OnceLock<Arc<dyn Kernel>>; 2],
 }
 

@@ -53,7 +53,7 @@ pub(crate) struct Regressor {
     post: PostTransform,
     /// Whether the answer has the input's type, and not always FP32.
     keeps_type: bool,
-    /// The regressors of FP32 and FP64, which all plans share.
+    /// The regressors of FP32 and FP64, each made when it is first needed.
     bound: [OnceLock<Arc<dyn Kernel>>; 2],
 }
 

@@ -1,4 +1,4 @@
-//! Conditions on single nodes. Each says why it is there.
+//! Conditions on single nodes: forms that are not computed, or about which implementations disagree.
 
 use onnx_tensor::prelude::*;
 

@@ -136,7 +136,6 @@ pub(crate) static RULES: &[Rule] = &[
         .since(17)
         .takes(WINDOW)
         .by(signal::window),
-    // tract turns INT64 into symbolic dimensions, by way of 32 bits. Dimensions stay symbolic.
     op("Cast").takes(&["saturate", "to"]).by(elementwise::cast),
     op("CastLike")
         .since(15)

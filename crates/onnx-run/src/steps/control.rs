@@ -1,4 +1,4 @@
-//! Runs a graph that was cut: its stages, and the loops and branches between them, whose bodies are graphs again.
+//! Runs a list of nodes, and the loops and branches among them, whose bodies are lists again.
 
 use std::sync::Arc;
 

@@ -26,7 +26,7 @@ impl Rows {
     }
 
     pub(crate) fn push(&mut self, index: usize, row: Arc<Tensor>) -> Result<(), Failure> {
-        // What tract has of each row beside its bytes.
+        // What a row takes beside its bytes.
         const ROW: u64 = 320;
         // Bytes after which the memory that is free is looked at again.
         const PERIOD: u64 = 128 << 20;
