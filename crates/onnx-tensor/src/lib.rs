@@ -8,6 +8,7 @@
 //! | [`Element`] | the same as a Rust type; [`with_number!`] goes from one to the other |
 //! | [`Unit`] | elements of one width, for operators that only move them; see [`with_unit!`] |
 //! | [`Dim`] | a dimension while a model is loaded: a number, or unknown |
+//! | [`threads`] | parts of an operator's work on several threads |
 //!
 //! ```
 //! use onnx_tensor::prelude::*;
@@ -51,6 +52,7 @@ pub mod shapes;
 pub mod size;
 mod storage;
 mod tensor;
+pub mod threads;
 pub mod time_limit;
 
 pub use dim::{Dim, Size, Symbol, ToDim, broadcast};
