@@ -16,7 +16,8 @@ use crate::{
 ///
 /// A model's configuration says in `runtime` which of them it wants: `onnxruntime`, `built-in`, or `auto`, which is the built-in one
 /// unless that refuses the model. If it says nothing that is ONNX Runtime if there is one, else the built-in one. Its parameter
-/// `intra_op_thread_count` is the number of threads that ONNX Runtime uses for one run, 1 unless it is given.
+/// `intra_op_thread_count` is the number of threads that one run uses at most, 0 for all: unless it is given, 1 with ONNX Runtime, and all
+/// that are idle with the built-in runtime.
 #[derive(Clone, Debug, Default)]
 pub struct OnnxBackend {
     runtime: Option<OnnxRuntime>,
@@ -177,7 +178,7 @@ fn with_onnx_runtime(
     rows: RowIndependence,
     cx: &LoadContext,
 ) -> Result<Box<dyn Model>, ServiceError> {
-    let threads = threads(&cx.config)?;
+    let threads = thread_count(&cx.config)?.unwrap_or(1);
     let loaded = OrtModel::load(runtime, source, model, threads, cx)?;
     Ok(Box::new(loaded.with_row_independence(rows)))
 }
@@ -200,16 +201,17 @@ fn row_independence(model: &ModelProto, cx: &LoadContext) -> Result<RowIndepende
 }
 
 /// The threads of one run, by Triton's parameter; 0 is as many as the machine has cores, as for ONNX Runtime.
-fn threads(config: &ModelConfig) -> Result<usize, ServiceError> {
+pub(crate) fn thread_count(config: &ModelConfig) -> Result<Option<usize>, ServiceError> {
     const MAX_THREADS: usize = 1024;
     let Some(parameter) = config.parameters.get("intra_op_thread_count") else {
-        return Ok(1);
+        return Ok(None);
     };
     let count = parameter.string_value.trim().parse().ok();
-    count.filter(|&count| count <= MAX_THREADS).ok_or_else(|| {
+    let count = count.filter(|&count| count <= MAX_THREADS).ok_or_else(|| {
         ServiceError::invalid(format!(
             "the parameter 'intra_op_thread_count' is {}, expected a number from 0 to {MAX_THREADS}",
             Quoted(&parameter.string_value)
         ))
-    })
+    });
+    count.map(Some)
 }

@@ -431,12 +431,18 @@ mod tests {
                     let mut written = 0;
                     for part in matrix.parts(count) {
                         written += part.len();
-                        let mut c: Vec<&mut [f32]> =
-                            found.chunks_mut(columns).map(|row| &mut row[part.clone()]).collect();
+                        let mut c: Vec<&mut [f32]> = found
+                            .chunks_mut(columns)
+                            .map(|row| &mut row[part.clone()])
+                            .collect();
                         matrix.multiply_part(&a, part, &mut c, &mut Unpaced).unwrap();
                     }
                     assert!(matrix.parts(count).count() <= count.max(1));
-                    assert_eq!((&found, written), (&expected, columns), "{rows}, {depth}, {columns}");
+                    assert_eq!(
+                        (&found, written),
+                        (&expected, columns),
+                        "{rows}, {depth}, {columns}"
+                    );
                 }
             }
         }
@@ -448,7 +454,9 @@ mod tests {
         let matrix = PackedMatrix::new(&[0.0; 130], [1, 130], Order::RowMajor);
         let mut row = [0.0; 95];
         let a = FirstFactor::new(&[1.0], 1);
-        matrix.multiply_part(&a, 1..96, &mut [&mut row], &mut Unpaced).unwrap();
+        matrix
+            .multiply_part(&a, 1..96, &mut [&mut row], &mut Unpaced)
+            .unwrap();
     }
 
     #[test]

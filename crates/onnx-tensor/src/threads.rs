@@ -30,9 +30,10 @@ use std::{
     hint,
     sync::{
         LazyLock, Mutex, MutexGuard, OnceLock, PoisonError,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     thread,
+    time::{Duration, Instant},
 };
 
 use rayon_core::{ThreadPool, ThreadPoolBuilder};
@@ -42,6 +43,10 @@ const PARTS_PER_THREAD: usize = 4;
 
 /// Spins before a thread sleeps until its helpers are done with their last parts: about as long as falling asleep and waking up take.
 const SPINS: u32 = 1 << 11;
+
+/// Where a helper does not begin before the work is done, other programs use its processor: a thread that waits for such a helper has lost
+/// time, and for so many times that time nobody helps.
+const REST: u32 = 16;
 
 /// The threads of this process.
 static PROCESS: LazyLock<Threads> =
@@ -94,10 +99,7 @@ fn parts_of_large(work: u64, least: u64) -> usize {
 ///
 /// # Panics
 /// If `work` panics, after all that was begun has ended.
-pub fn for_each<I: Send, E: Send>(
-    items: Vec<I>,
-    work: impl Fn(I) -> Result<(), E> + Sync,
-) -> Result<(), E> {
+pub fn for_each<I: Send, E: Send>(items: Vec<I>, work: impl Fn(I) -> Result<(), E> + Sync) -> Result<(), E> {
     match SHARE.get() {
         Some(share) if items.len() > 1 => share.for_each(items, work),
         _ => items.into_iter().try_for_each(work),
@@ -128,6 +130,9 @@ pub struct Threads {
     computing: AtomicUsize,
     /// `None` where the system gave no threads.
     pool: OnceLock<Option<ThreadPool>>,
+    born: Instant,
+    /// Until when nobody helps, in nanoseconds from `born`; 0 where that is over.
+    rest: AtomicU64,
 }
 
 impl Threads {
@@ -139,6 +144,8 @@ impl Threads {
             on_start: OnceLock::new(),
             computing: AtomicUsize::new(0),
             pool: OnceLock::new(),
+            born: Instant::now(),
+            rest: AtomicU64::new(0),
         }
     }
 
@@ -167,8 +174,30 @@ impl Threads {
         self.pool.get_or_init(make).as_ref()
     }
 
+    /// Notes that a thread waited for a helper that had not begun.
+    fn rest(&self, lost: Duration) {
+        let end = self.born.elapsed() + lost * REST;
+        self.rest
+            .fetch_max(u64::try_from(end.as_nanos()).unwrap_or(0), Ordering::Relaxed);
+    }
+
+    fn rests(&self) -> bool {
+        let end = self.rest.load(Ordering::Relaxed);
+        if end == 0 {
+            return false;
+        }
+        let is_over = self.born.elapsed().as_nanos() > u128::from(end);
+        if is_over {
+            self.rest.store(0, Ordering::Relaxed);
+        }
+        !is_over
+    }
+
     /// Takes up to `wanted` threads that are idle.
     fn reserve(&self, wanted: usize) -> usize {
+        if self.rests() {
+            return 0;
+        }
         let limit = self.limit.load(Ordering::Relaxed);
         let mut taken = 0;
         let take = |computing: usize| {
@@ -213,10 +242,11 @@ impl Share {
         }
         let _whole = Whole::begin();
         let queue = Queue::new(items, work);
-        let at_work = AtomicUsize::new(helpers);
-        pool.in_place_scope(|scope| {
+        let (to_begin, at_work) = (AtomicUsize::new(helpers), AtomicUsize::new(helpers));
+        let late = pool.in_place_scope(|scope| {
             for _ in 0..helpers {
                 scope.spawn(|_| {
+                    to_begin.fetch_sub(1, Ordering::Relaxed);
                     let _helper = Helper {
                         threads: self.threads,
                         at_work: &at_work,
@@ -225,13 +255,20 @@ impl Share {
                 });
             }
             queue.work(|| false);
+            if to_begin.load(Ordering::Relaxed) > 0 {
+                return Some(Instant::now());
+            }
             for _ in 0..SPINS {
                 if at_work.load(Ordering::Relaxed) == 0 {
                     break;
                 }
                 hint::spin_loop();
             }
+            None
         });
+        if let Some(done) = late {
+            self.threads.rest(done.elapsed());
+        }
         queue.outcome()
     }
 }
@@ -353,7 +390,11 @@ mod tests {
             for _ in 0..100 {
                 assert!(used().len() <= limit);
             }
-            assert_eq!(threads.computing.load(Ordering::Relaxed), 1, "all helpers are idle again");
+            assert_eq!(
+                threads.computing.load(Ordering::Relaxed),
+                1,
+                "all helpers are idle again"
+            );
         }
     }
 
@@ -391,7 +432,11 @@ mod tests {
             assert_eq!(used(), here, "two runs on two threads");
         }
         let run = busy.start(1);
-        assert_eq!((used(), parts(100, 1)), (here, 1), "a run that may use one thread");
+        assert_eq!(
+            (used(), parts(100, 1)),
+            (here, 1),
+            "a run that may use one thread"
+        );
         drop(run);
         assert_eq!(busy.computing.load(Ordering::Relaxed), 0);
     }
@@ -443,6 +488,19 @@ mod tests {
             assert_eq!(parts(100, 1), 3 * PARTS_PER_THREAD);
         }
         used();
+    }
+
+    #[test]
+    fn nobody_helps_for_a_while_after_a_helper_came_late() {
+        let threads = threads(2);
+        assert_eq!(threads.reserve(1), 1);
+        threads.computing.store(0, Ordering::Relaxed);
+        threads.rest(Duration::from_secs(3600));
+        let run = threads.start(0);
+        assert_eq!(used(), HashSet::from([thread::current().id()]));
+        drop(run);
+        threads.rest.store(1, Ordering::Relaxed);
+        assert_eq!((threads.reserve(1), threads.rest.load(Ordering::Relaxed)), (1, 0));
     }
 
     #[test]
