@@ -149,6 +149,12 @@ impl Threads {
         }
     }
 
+    /// Whether there are helpers yet: a run was large enough for several threads.
+    #[must_use]
+    pub fn has_pool(&self) -> bool {
+        matches!(self.pool.get(), Some(Some(_)))
+    }
+
     /// As the function [`start`] does, for these threads.
     pub fn start(&'static self, most: usize) -> Run {
         self.computing.fetch_add(1, Ordering::Relaxed);
@@ -423,7 +429,7 @@ mod tests {
         let single = threads(1);
         let run = single.start(0);
         assert_eq!((used(), parts(100, 1)), (here.clone(), 1));
-        assert!(single.pool.get().is_none(), "no pool is made");
+        assert!(!single.has_pool());
         drop(run);
         let busy = threads(2);
         {

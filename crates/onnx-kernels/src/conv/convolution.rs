@@ -334,7 +334,7 @@ impl Convolution {
         let work = [each.saturating_mul(count as u64), PRODUCTS];
         filled(&self.shape, |output: &mut [f32]| {
             let parts = threads::parts(each, PRODUCTS);
-            if parts > 1 && threads::parts(work[0], PRODUCTS) > count {
+            if parts > 1 && 2 * count < threads::parts(work[0], PRODUCTS) {
                 for (index, output) in output.chunks_exact_mut(made).enumerate() {
                     self.split(group(index), output, parts)?;
                 }

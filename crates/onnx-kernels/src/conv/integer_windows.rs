@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::split::{self, ELEMENTS};
+use crate::split::{self, ELEMENTS, LINE};
 use onnx_gemm::integer_gemm;
 use onnx_tensor::prelude::*;
 
@@ -71,8 +71,8 @@ impl Weights {
 fn floats(shape: &[usize], numbers: &[i16]) -> Result<Tensor> {
     filled(shape, |made: &mut [f32]| {
         let work = [made.len() as u64, ELEMENTS];
-        split::lines(made, 1, work, |first, made, _| {
-            let pairs = made.iter_mut().zip(&numbers[first..]);
+        split::lines(made, LINE, work, |first, made, _| {
+            let pairs = made.iter_mut().zip(&numbers[first * LINE..]);
             pairs.for_each(|(made, &number)| *made = number.into());
             Ok(())
         })
@@ -146,8 +146,8 @@ impl IntegerConv {
         let plain = || Ok(Arc::new(floats(weights.shape(), &kept.numbers)?));
         let found = sizes.of_floats(&image, plain, kept.packed.as_ref(), None, None)?;
         let (found, work) = (elements::<f32>(&found)?, [count as u64, ELEMENTS]);
-        split::lines(&mut sums, 1, work, |first, sums, _| {
-            let pairs = sums.iter_mut().zip(&found[first..]);
+        split::lines(&mut sums, LINE, work, |first, sums, _| {
+            let pairs = sums.iter_mut().zip(&found[first * LINE..]);
             pairs.for_each(|(sum, &found)| *sum = sum.wrapping_add(found as i32));
             Ok(())
         })?;

@@ -6,7 +6,7 @@ use std::{
     ops::{Neg, Sub},
 };
 
-use crate::split::{self, ELEMENTS};
+use crate::split::{self, ELEMENTS, LINE};
 use onnx_tensor::{operator::Compute, prelude::*};
 
 use crate::elementwise::clip::Clip;
@@ -318,7 +318,7 @@ impl Activation {
         const COST: u64 = 4;
         fn each<T: Send>(values: &mut [T], run: impl Fn(&mut [T]) + Sync) -> Result<()> {
             let work = [values.len() as u64, ELEMENTS];
-            split::lines(values, PART, work, |_, values, pace| {
+            split::lines(values, LINE, work, |_, values, pace| {
                 for part in values.chunks_mut(PART) {
                     pace.spend(COST * part.len() as u64)?;
                     run(part);

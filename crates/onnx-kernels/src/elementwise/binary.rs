@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::split::{self, ELEMENTS};
+use crate::split::{self, ELEMENTS, LINE};
 use onnx_tensor::prelude::*;
 
 use onnx_tensor::cancelling::Pace;
@@ -158,9 +158,6 @@ pub(crate) fn pairs<T: Element, R: Element + Copy, const IS_WIDE: bool>(
 
 /// Elements of a part, at least: most of these functions are quicker than others.
 const PAIRS: u64 = 2 * ELEMENTS;
-
-/// Parts begin with a multiple of this, so that no two threads write to one cache line.
-const LINE: usize = 64;
 
 fn run<const IS_WIDE: bool>(work: impl pulp::WithSimd<Output = Result<()>>) -> Result<()> {
     match IS_WIDE {

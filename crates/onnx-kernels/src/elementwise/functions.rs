@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::split::{self, ELEMENTS};
+use crate::split::{self, ELEMENTS, LINE};
 use onnx_tensor::prelude::*;
 
 use crate::elementwise::{activation::Activation, vector::each, whole};
@@ -138,7 +138,7 @@ impl Plain {
     fn replace(self, values: &mut Tensor) -> Result<()> {
         fn each<T: Send>(values: &mut [T], run: impl Fn(&mut [T]) -> Result<()> + Sync) -> Result<()> {
             let work = [values.len() as u64, ELEMENTS];
-            split::lines(values, Plain::PART, work, |_, values, pace| {
+            split::lines(values, LINE, work, |_, values, pace| {
                 for part in values.chunks_mut(Plain::PART) {
                     pace.spend(Plain::COST * part.len() as u64)?;
                     run(part)?;

@@ -200,10 +200,11 @@ fn product<T: Element + Copy>(
             }
             Ok(())
         };
-        // A few large ones are split each.
         let work = [products([count, depth, 1]), PRODUCTS];
         let each = products([rows, depth, columns]);
-        match threads::parts(work[0], work[1]) > count / size && threads::parts(each, PRODUCTS) > 1 {
+        // A few large ones are split each.
+        let are_few = 2 * (count / size) < threads::parts(work[0], work[1]);
+        match are_few && threads::parts(each, PRODUCTS) > 1 {
             true => run(0, made, &mut Pace::default()),
             false => lines(made, size, work, run),
         }
