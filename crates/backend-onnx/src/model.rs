@@ -1,7 +1,10 @@
+use std::num::NonZeroUsize;
+
 use bytes::Bytes;
 use oip_service::{Backend, IndependentRows, LoadContext, Model, ModelSource, NeedsProcess, RowIndependence};
 use oip_types::{ModelConfig, ServiceError};
 use onnx_graph::{Signature, decode, external, independence, proto::ModelProto, rewrite, training};
+use onnx_tensor::threads;
 use tensor_core::Quoted;
 
 use crate::{
@@ -36,6 +39,12 @@ impl OnnxBackend {
         Self {
             runtime: Some(runtime),
         }
+    }
+
+    /// Limits the threads of this process that compute on the built-in runtime at a time, those of requests and their helpers together; by
+    /// default to the cores that the process may use. Each helper calls `on_start` first. Takes effect before the first model runs.
+    pub fn limit_threads(threads: Option<NonZeroUsize>, on_start: fn()) {
+        threads::configure(threads.map_or_else(threads::limit, NonZeroUsize::get), on_start);
     }
 
     /// Whether a model's load error says that ONNX Runtime could run the model.

@@ -65,6 +65,12 @@ pub fn configure(limit: usize, on_start: fn()) {
     let _ = PROCESS.on_start.set(on_start);
 }
 
+/// How many threads of this process compute at a time at most.
+#[must_use]
+pub fn limit() -> usize {
+    PROCESS.limit.load(Ordering::Relaxed)
+}
+
 /// Counts a run on this thread until the value is dropped. The run uses `most` threads at most, or all if that is 0.
 ///
 /// Outside of a run, and within a part, everything is computed on one thread.
