@@ -14,6 +14,7 @@ use crate::{
     dtype,
     ended::{cancellation, failed},
     file_error::refusal,
+    model::thread_count,
     output_metadata::{self, Comparison},
 };
 
@@ -38,6 +39,7 @@ impl OnnxModel {
         let _limit = time_limit::until(cx.deadline);
         let session = Session::prepare(model, |signature| configured_dims::fix(signature, cx));
         let session = session.map_err(refusal)?;
+        let session = session.with_threads(thread_count(&cx.config)?.unwrap_or(0));
         let signature = session.signature();
         let named_dims = NamedDims::of(&signature.inputs);
         let inputs = signature.inputs.iter().map(output_metadata::of_input);

@@ -1,7 +1,10 @@
+use std::num::NonZeroUsize;
+
 use bytes::Bytes;
 use oip_service::{Backend, IndependentRows, LoadContext, Model, ModelSource, NeedsProcess, RowIndependence};
 use oip_types::{ModelConfig, ServiceError};
 use onnx_graph::{Signature, decode, external, independence, proto::ModelProto, rewrite, training};
+use onnx_tensor::threads;
 use tensor_core::Quoted;
 
 use crate::{
@@ -16,7 +19,8 @@ use crate::{
 ///
 /// A model's configuration says in `runtime` which of them it wants: `onnxruntime`, `built-in`, or `auto`, which is the built-in one
 /// unless that refuses the model. If it says nothing that is ONNX Runtime if there is one, else the built-in one. Its parameter
-/// `intra_op_thread_count` is the number of threads that ONNX Runtime uses for one run, 1 unless it is given.
+/// `intra_op_thread_count` is the number of threads that one run uses at most, 0 for all: unless it is given, 1 with ONNX Runtime, and all
+/// that are idle with the built-in runtime.
 #[derive(Clone, Debug, Default)]
 pub struct OnnxBackend {
     runtime: Option<OnnxRuntime>,
@@ -35,6 +39,12 @@ impl OnnxBackend {
         Self {
             runtime: Some(runtime),
         }
+    }
+
+    /// Limits the threads of this process that compute on the built-in runtime at a time, those of requests and their helpers together; by
+    /// default to the cores that the process may use. Each helper calls `on_start` first. Takes effect before the first model runs.
+    pub fn limit_threads(threads: Option<NonZeroUsize>, on_start: fn()) {
+        threads::configure(threads.map_or_else(threads::limit, NonZeroUsize::get), on_start);
     }
 
     /// Whether a model's load error says that ONNX Runtime could run the model.
@@ -177,7 +187,7 @@ fn with_onnx_runtime(
     rows: RowIndependence,
     cx: &LoadContext,
 ) -> Result<Box<dyn Model>, ServiceError> {
-    let threads = threads(&cx.config)?;
+    let threads = thread_count(&cx.config)?.unwrap_or(1);
     let loaded = OrtModel::load(runtime, source, model, threads, cx)?;
     Ok(Box::new(loaded.with_row_independence(rows)))
 }
@@ -200,16 +210,17 @@ fn row_independence(model: &ModelProto, cx: &LoadContext) -> Result<RowIndepende
 }
 
 /// The threads of one run, by Triton's parameter; 0 is as many as the machine has cores, as for ONNX Runtime.
-fn threads(config: &ModelConfig) -> Result<usize, ServiceError> {
+pub(crate) fn thread_count(config: &ModelConfig) -> Result<Option<usize>, ServiceError> {
     const MAX_THREADS: usize = 1024;
     let Some(parameter) = config.parameters.get("intra_op_thread_count") else {
-        return Ok(1);
+        return Ok(None);
     };
     let count = parameter.string_value.trim().parse().ok();
-    count.filter(|&count| count <= MAX_THREADS).ok_or_else(|| {
+    let count = count.filter(|&count| count <= MAX_THREADS).ok_or_else(|| {
         ServiceError::invalid(format!(
             "the parameter 'intra_op_thread_count' is {}, expected a number from 0 to {MAX_THREADS}",
             Quoted(&parameter.string_value)
         ))
-    })
+    });
+    count.map(Some)
 }

@@ -1,6 +1,6 @@
 //! The backends, in this process and in worker processes.
 
-use std::{ffi::OsString, path::PathBuf, process::ExitCode, sync::Arc};
+use std::{ffi::OsString, num::NonZeroUsize, path::PathBuf, process::ExitCode, sync::Arc};
 
 use clap::Parser;
 use oip_engine::ModelStatus;
@@ -12,7 +12,7 @@ use crate::python_options::PythonOptions;
 use oip_types::ByteSize;
 
 use crate::{
-    allocator::note_worker,
+    allocator::{note_model_thread, note_worker},
     failure::Failure,
     mistakes::one_line,
     options::{DEFAULT_LOG, Options},
@@ -43,6 +43,8 @@ pub(crate) struct BackendConfig {
     budget: ByteBudget,
     isolate_models: bool,
     memory_limit: Option<u64>,
+    /// Threads that compute at a time, if that is not the number of cores.
+    threads: Option<NonZeroUsize>,
     #[cfg(feature = "python")]
     python: PythonOptions,
     /// The log's levels, for workers.
@@ -66,6 +68,7 @@ impl BackendConfig {
             budget,
             isolate_models: options.isolate_models.unwrap_or(false),
             memory_limit: options.model_memory_limit.map(|ByteSize(bytes)| bytes),
+            threads: options.threads,
             #[cfg(feature = "python")]
             python: options.python.clone(),
             log: options.log.clone().unwrap_or_else(|| DEFAULT_LOG.to_owned()),
@@ -143,6 +146,8 @@ impl BackendConfig {
 
     /// The backends themselves.
     fn plain(&self) -> Result<Vec<Arc<dyn Backend>>, Failure> {
+        #[cfg(feature = "onnx")]
+        backend_onnx::OnnxBackend::limit_threads(self.threads, note_model_thread);
         Ok(vec![
             // First, since a folder with a model often has its weights beside it.
             #[cfg(feature = "onnx")]
@@ -163,6 +168,9 @@ impl BackendConfig {
     fn worker(&self) -> std::process::Command {
         let mut command = std::process::Command::new(this_program());
         command.arg(WORKER).arg(format!("--log={}", self.log));
+        if let Some(threads) = self.threads {
+            command.arg(format!("--threads={threads}"));
+        }
         if let Some(library) = &self.onnxruntime {
             command.arg("--onnxruntime").arg(library);
         }

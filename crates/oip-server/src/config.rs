@@ -2,7 +2,12 @@
 
 #[cfg(target_os = "linux")]
 use std::sync::Arc;
-use std::{env, num::NonZeroU32, path::PathBuf, time::Duration};
+use std::{
+    env,
+    num::{NonZeroU32, NonZeroUsize},
+    path::PathBuf,
+    time::Duration,
+};
 
 use oip_capture::RecorderConfig;
 use oip_console::LogTail;
@@ -216,7 +221,8 @@ impl Config {
             engine: EngineConfig::default().with(|config| {
                 config.server_name = "tensorferry".to_owned();
                 config.server_version = env!("CARGO_PKG_VERSION").to_owned();
-                config.instances = options.instances.unwrap_or(config.instances).max(1);
+                let threads = options.threads.map_or(config.instances, NonZeroUsize::get);
+                config.instances = options.instances.unwrap_or(threads).max(1);
                 config.in_place = in_place::setting(options.file.in_place_time);
                 config.on_model_thread = note_model_thread;
                 config.control = control;

@@ -14,6 +14,7 @@ const HEADINGS: [(&str, &[&str]); 7] = [
             "load-model",
             "load-timeout",
             "strict-readiness",
+            "threads",
             "instances",
             "response-cache-byte-size",
             "repository-cache",

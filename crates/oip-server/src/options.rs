@@ -1,6 +1,10 @@
 //! The command line: every option of the server, with its help.
 
-use std::{num::NonZeroU32, ops::Range, path::PathBuf};
+use std::{
+    num::{NonZeroU32, NonZeroUsize},
+    ops::Range,
+    path::PathBuf,
+};
 
 use clap::{CommandFactory, Parser, ValueEnum};
 use serde::Deserialize;
@@ -119,7 +123,11 @@ pub(crate) struct Options {
     #[serde(skip)]
     pub(crate) addresses: AddressOptions,
 
-    /// Threads per model version [default: the number of cores]
+    /// Threads that compute models at a time; a request of a large ONNX model uses those that are idle [default: the number of cores]
+    #[arg(long, env = "OIP_THREADS", hide_env = true, value_name = "N")]
+    pub(crate) threads: Option<NonZeroUsize>,
+
+    /// Threads per model version [default: --threads]
     #[arg(long, env = "OIP_INSTANCES", hide_env = true, value_name = "N")]
     pub(crate) instances: Option<usize>,
 
@@ -384,6 +392,7 @@ impl Options {
             // No command line has them.
             file: other.file,
             config: self.config.or(other.config),
+            threads: self.threads.or(other.threads),
             instances: self.instances.or(other.instances),
             queue_size: self.queue_size.or(other.queue_size),
             strict_readiness: self.strict_readiness.or(other.strict_readiness),

@@ -6,6 +6,7 @@
 //! | product | for |
 //! |---|---|
 //! | [`PackedMatrix`] | FP32, a second factor that is packed once and shared by many products (weights) |
+//! | [`FirstFactor`] | a first factor for ranges of columns of the second, by several threads |
 //! | [`gemm`], [`gemm_nt`] | FP32, both factors computed; the second one as it is, or transposed |
 //! | [`gemv`], [`indirect_gemv`] | FP32, one row |
 //! | [`IndirectGemm`], [`BlockedGemm`] | FP32, rows of the second factor at any offsets of one slice: convolution without im2col |
@@ -52,5 +53,5 @@ pub use int8::{PackedIntegers, integer_gemm};
 pub use nbits::BlockQuantized;
 pub use pace::{Pace, Unpaced};
 pub use pack::{copy_line, pack_columns, pack_rows, packed_len, unpack_rows};
-pub use packed::{Order, PackedMatrix};
+pub use packed::{FirstFactor, Order, PackedMatrix};
 pub use transpose::transpose;

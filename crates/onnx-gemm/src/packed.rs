@@ -1,5 +1,7 @@
 //! A constant second factor of FP32 products, packed once in the order in which all products read it.
 
+use std::{borrow::Cow, ops::Range};
+
 use crate::{
     Pace,
     indirect::BLOCK_ROWS,
@@ -110,6 +112,79 @@ impl PackedMatrix {
         self.multiply_columns(a, c, [self.columns, 0], pace)
     }
 
+    /// At most `count` ranges of columns, about as long as each other, for [`multiply_part`](Self::multiply_part).
+    pub fn parts(&self, count: usize) -> impl Iterator<Item = Range<usize>> + use<> {
+        let columns = self.columns;
+        let width = columns.div_ceil(count.max(1)).next_multiple_of(PANEL);
+        let starts = (0..columns).step_by(width);
+        starts.map(move |start| start..columns.min(start + width))
+    }
+
+    /// Writes some columns of the product of `a` with this matrix: one slice of `c` for each row, as long as `columns`. Each element of the
+    /// product is the same number, bit by bit, as that of [`multiply`](Self::multiply).
+    ///
+    /// ```
+    /// use onnx_gemm::{FirstFactor, Order, PackedMatrix, Unpaced};
+    ///
+    /// let b = PackedMatrix::new(&[2.0; 100], [1, 100], Order::RowMajor);
+    /// let a = FirstFactor::new(&[1.0, 10.0], 1);
+    /// let mut rows = [[0.0; 100]; 2];
+    /// for columns in b.parts(2) {
+    ///     let mut c: Vec<&mut [f32]> = rows.iter_mut().map(|row| &mut row[columns.clone()]).collect();
+    ///     b.multiply_part(&a, columns, &mut c, &mut Unpaced).unwrap();
+    /// }
+    /// assert_eq!(rows, [[2.0; 100], [20.0; 100]]);
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Pace::spend`].
+    ///
+    /// # Panics
+    /// If `columns` is no range that [`parts`](Self::parts) gives, `a` is of another depth, or `c` does not fit both.
+    pub fn multiply_part<P: Pace>(
+        &self,
+        a: &FirstFactor<'_>,
+        columns: Range<usize>,
+        c: &mut [&mut [f32]],
+        pace: &mut P,
+    ) -> Result<(), P::Stopped> {
+        let is_part = columns.start.is_multiple_of(PANEL)
+            && (columns.end.is_multiple_of(PANEL) || columns.end == self.columns);
+        let (first, rows) = (columns.start, c.len());
+        assert!(
+            is_part && columns.start <= columns.end && columns.end <= self.columns,
+            "columns {columns:?} of {} are not whole panels",
+            self.columns
+        );
+        assert!(
+            a.depth == self.depth && a.rows == rows,
+            "a first factor of {} by {} for a product of {rows} rows and a depth of {}",
+            a.rows,
+            a.depth,
+            self.depth
+        );
+        assert!(
+            c.iter().all(|row| row.len() == columns.len()),
+            "rows of another length than {}",
+            columns.len()
+        );
+        if self.depth == 0 {
+            c.iter_mut().for_each(|row| row.fill(0.0));
+        }
+        if self.depth == 0 || rows == 0 {
+            return Ok(());
+        }
+        pulp::Arch::new().dispatch(Product {
+            matrix: self,
+            a,
+            columns,
+            pace,
+            give: |row: usize, column: usize, sums: &[f32]| {
+                c[row][column - first..][..sums.len()].copy_from_slice(sums);
+            },
+        })
+    }
+
     /// Writes the product to some columns of the row-major matrix `c` of `stride` columns: those from `column` on. Neither depth nor columns
     /// may be 0.
     pub(crate) fn multiply_columns<P: Pace>(
@@ -121,59 +196,88 @@ impl PackedMatrix {
     ) -> Result<(), P::Stopped> {
         let blocks = a.chunks(BLOCK_ROWS * self.depth);
         for (a, c) in blocks.zip(c.chunks_mut(BLOCK_ROWS * stride)) {
-            let product = Product {
+            pulp::Arch::new().dispatch(Product {
                 matrix: self,
-                a,
-                c,
-                stride,
-                column,
-                pace,
-            };
-            pulp::Arch::new().dispatch(product)?;
+                a: &FirstFactor::new(a, self.depth),
+                columns: 0..self.columns,
+                pace: &mut *pace,
+                give: |row: usize, first: usize, sums: &[f32]| {
+                    c[row * stride + column + first..][..sums.len()].copy_from_slice(sums);
+                },
+            })?;
         }
         Ok(())
     }
 }
+
+/// Rows of a first factor, packed once for several ranges of columns of the second. Up to four rows stay as they are.
+#[derive(Debug)]
+pub struct FirstFactor<'a> {
+    rows: usize,
+    depth: usize,
+    /// Row-major, or as [`pack_rows`] returns them.
+    numbers: Cow<'a, [f32]>,
+}
+
+impl<'a> FirstFactor<'a> {
+    /// Packs a row-major matrix whose rows have `depth` elements.
+    ///
+    /// # Panics
+    /// If a row is not whole.
+    #[must_use]
+    pub fn new(matrix: &'a [f32], depth: usize) -> Self {
+        let rows = matrix.len() / depth.max(1);
+        expect_matrix("a", matrix.len(), [rows, depth]);
+        let numbers = match rows {
+            0..=FEW => Cow::Borrowed(matrix),
+            _ => Cow::Owned(pack_rows(rows, matrix)),
+        };
+        Self { rows, depth, numbers }
+    }
+}
+
+/// Rows that are not packed.
+const FEW: usize = 4;
 
 /// The width of the panel that begins at column `first`.
 fn width(columns: usize, first: usize) -> usize {
     PANEL.min((columns - first).next_multiple_of(LANES))
 }
 
-struct Product<'p, P> {
+struct Product<'p, P, G> {
     matrix: &'p PackedMatrix,
-    a: &'p [f32],
-    c: &'p mut [f32],
-    /// Columns of `c`, and the first one that is written.
-    stride: usize,
-    column: usize,
+    a: &'p FirstFactor<'p>,
+    /// Whole panels.
+    columns: Range<usize>,
     pace: &'p mut P,
+    /// Takes sums: the row, the first column, and a number for each column from that on.
+    give: G,
 }
 
-impl<P: Pace> pulp::WithSimd for Product<'_, P> {
+impl<P: Pace, G: FnMut(usize, usize, &[f32])> pulp::WithSimd for Product<'_, P, G> {
     type Output = Result<(), P::Stopped>;
 
     #[inline(always)]
     fn with_simd<S: pulp::Simd>(self, simd: S) -> Result<(), P::Stopped> {
-        match self.a.len() / self.matrix.depth {
+        match self.a.rows {
             1 => self.few::<S, 1>(simd),
             2 => self.few::<S, 2>(simd),
             3 => self.few::<S, 3>(simd),
-            4 => self.few::<S, 4>(simd),
+            FEW => self.few::<S, FEW>(simd),
             rows => self.many(simd, rows),
         }
     }
 }
 
-impl<P: Pace> Product<'_, P> {
+impl<P: Pace, G: FnMut(usize, usize, &[f32])> Product<'_, P, G> {
     /// Few rows, which are not packed: the sums of all of them stay in registers, and the matrix is read at the speed of memory.
     #[inline(always)]
-    fn few<S: pulp::Simd, const ROWS: usize>(self, simd: S) -> Result<(), P::Stopped> {
-        let (depth, columns) = (self.matrix.depth, self.matrix.columns);
-        let rows: [&[f32]; ROWS] = std::array::from_fn(|row| &self.a[row * depth..][..depth]);
+    fn few<S: pulp::Simd, const ROWS: usize>(mut self, simd: S) -> Result<(), P::Stopped> {
+        let (depth, end) = (self.matrix.depth, self.columns.end);
+        let rows: [&[f32]; ROWS] = std::array::from_fn(|row| &self.a.numbers[row * depth..][..depth]);
         let mut sums = [[0.0; PANEL]; ROWS];
-        for first in (0..columns).step_by(PANEL) {
-            let width = width(columns, first);
+        for first in self.columns.step_by(PANEL) {
+            let width = width(self.matrix.columns, first);
             self.pace.spend((ROWS * depth * width) as u64 / PER_STEP + 1)?;
             let panel = self.matrix.panel(first, width);
             let mut vector = 0;
@@ -186,31 +290,30 @@ impl<P: Pace> Product<'_, P> {
                 }
                 vector += 3;
             }
-            let used = PANEL.min(columns - first);
-            for (c, sums) in self.c.chunks_exact_mut(self.stride).zip(&sums) {
-                c[self.column + first..][..used].copy_from_slice(&sums[..used]);
+            let used = PANEL.min(end - first);
+            for (row, sums) in sums.iter().enumerate() {
+                (self.give)(row, first, &sums[..used]);
             }
         }
         Ok(())
     }
 
     #[inline(always)]
-    fn many<S: pulp::Simd>(self, simd: S, rows: usize) -> Result<(), P::Stopped> {
-        let (depth, columns) = (self.matrix.depth, self.matrix.columns);
+    fn many<S: pulp::Simd>(mut self, simd: S, rows: usize) -> Result<(), P::Stopped> {
+        let (depth, end) = (self.matrix.depth, self.columns.end);
         let blocks = rows.div_ceil(BLOCK);
-        let weights = pack_rows(rows, self.a);
         let factor = Rows {
-            weights: weights.as_chunks::<BLOCK>().0,
+            weights: self.a.numbers.as_chunks::<BLOCK>().0,
             bias: &vec![[0.0; BLOCK]; blocks],
             terms: depth,
         };
         let mut sums = vec![0.0; blocks * BLOCK * PANEL];
         let mut offsets: Vec<usize> = Vec::with_capacity(DEPTH);
-        for first in (0..columns).step_by(PANEL) {
-            let width = width(columns, first);
+        for first in self.columns.step_by(PANEL) {
+            let width = width(self.matrix.columns, first);
             self.pace.spend((rows * depth * width) as u64 / PER_STEP + 1)?;
             let panel = self.matrix.panel(first, width);
-            let used = PANEL.min(columns - first);
+            let used = PANEL.min(end - first);
             for term in (0..depth).step_by(DEPTH) {
                 offsets.clear();
                 offsets.extend((term..depth.min(term + DEPTH)).map(|term| term * width));
@@ -223,8 +326,9 @@ impl<P: Pace> Product<'_, P> {
                     &mut sums,
                 );
             }
-            let lines = self.c.chunks_exact_mut(self.stride).zip(sums.chunks_exact(PANEL));
-            lines.for_each(|(c, sums)| c[self.column + first..][..used].copy_from_slice(&sums[..used]));
+            for (row, sums) in sums.chunks_exact(PANEL).take(rows).enumerate() {
+                (self.give)(row, first, &sums[..used]);
+            }
         }
         Ok(())
     }
@@ -309,6 +413,50 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn parts_are_the_whole_bit_by_bit() {
+        for rows in [1, 3, 4, 5, 70] {
+            for [depth, columns] in [[7, 1], [40, 49], [600, 130], [5, 480]] {
+                let fraction = |number: f32| number / 7.0;
+                let a: Vec<f32> = numbers(rows * depth, 7919).into_iter().map(fraction).collect();
+                let b: Vec<f32> = numbers(depth * columns, 31).into_iter().map(fraction).collect();
+                let matrix = PackedMatrix::new(&b, [depth, columns], Order::RowMajor);
+                let mut expected = vec![f32::NAN; rows * columns];
+                matrix.multiply(&a, &mut expected, &mut Unpaced).unwrap();
+                let a = FirstFactor::new(&a, depth);
+                for count in [0, 1, 2, 3, 100] {
+                    let mut found = vec![f32::NAN; rows * columns];
+                    let mut written = 0;
+                    for part in matrix.parts(count) {
+                        written += part.len();
+                        let mut c: Vec<&mut [f32]> = found
+                            .chunks_mut(columns)
+                            .map(|row| &mut row[part.clone()])
+                            .collect();
+                        matrix.multiply_part(&a, part, &mut c, &mut Unpaced).unwrap();
+                    }
+                    assert!(matrix.parts(count).count() <= count.max(1));
+                    assert_eq!(
+                        (&found, written),
+                        (&expected, columns),
+                        "{rows}, {depth}, {columns}"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "columns 1..96 of 130 are not whole panels")]
+    fn parts_begin_with_a_panel() {
+        let matrix = PackedMatrix::new(&[0.0; 130], [1, 130], Order::RowMajor);
+        let mut row = [0.0; 95];
+        let a = FirstFactor::new(&[1.0], 1);
+        matrix
+            .multiply_part(&a, 1..96, &mut [&mut row], &mut Unpaced)
+            .unwrap();
     }
 
     #[test]

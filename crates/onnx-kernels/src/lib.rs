@@ -39,3 +39,4 @@ pub mod reduce;
 pub mod rnn;
 pub mod shape;
 pub mod signal;
+pub(crate) mod split;

@@ -8,7 +8,7 @@ use std::{
 
 use crate::prelude::*;
 
-use crate::time_limit;
+use crate::{threads, time_limit};
 
 /// Tells whether a run should end before its time: its request was cancelled, or its deadline has passed.
 pub trait Cancellation: Send + Sync {
@@ -125,6 +125,20 @@ impl Pace {
         }
         Ok(made)
     }
+}
+
+/// Calls `work` once with each item, on this thread and on idle ones, all of which end with the run of this one.
+///
+/// # Errors
+/// The first error of `work`, which ends the others too.
+pub fn in_parts<I: Send>(items: Vec<I>, work: impl Fn(I, &mut Pace) -> Result<()> + Sync) -> Result<()> {
+    let token = TOKEN.with_borrow(Clone::clone);
+    let end = time_limit::end();
+    threads::for_each(items, |item| {
+        let _run = token.clone().map(start);
+        let _limit = time_limit::until(end);
+        work(item, &mut Pace::default())
+    })
 }
 
 impl onnx_gemm::Pace for Pace {

@@ -11,6 +11,7 @@
 //! | [`operator::Compute`] | an operator: types and dimensions of its outputs, then the outputs; [`operator::Kernel`] is its short form |
 //! | [`room::Room`], [`size`] | what one value, and the values of all runs, may take |
 //! | [`cancelling::Pace`], [`time_limit`] | how an operator looks on its way whether its request was cancelled, or the time is over |
+//! | [`threads`] | parts of an operator's work on several threads |
 //!
 //! ```
 //! use onnx_tensor::prelude::*;
@@ -54,6 +55,7 @@ pub mod shapes;
 pub mod size;
 mod storage;
 mod tensor;
+pub mod threads;
 pub mod time_limit;
 
 pub use dim::{Dim, Size, Symbol, ToDim, broadcast};

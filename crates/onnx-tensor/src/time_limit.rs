@@ -29,6 +29,11 @@ impl Drop for TimeLimit {
     }
 }
 
+/// The end that is set for this thread.
+pub fn end() -> Option<Instant> {
+    END.get()
+}
+
 /// Fails when the time is over.
 pub fn check() -> Result<()> {
     match END.get() {

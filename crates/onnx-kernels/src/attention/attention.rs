@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::split::{self, PRODUCTS, products};
 use onnx_gemm::gemm_nt;
 use onnx_tensor::prelude::*;
 
@@ -234,43 +235,52 @@ impl Kernel for Attention {
         let mut scores_made: Vec<f32> = Vec::new();
         let mut made = vec![0.0; batch * heads * rows * width];
         let scale = self.scale.unwrap_or_else(|| 1.0 / (depth as f32).sqrt());
-        let mut work = Work::new(rows, total, width, depth);
-        for index in 0..batch * heads {
-            let (batch, head) = (index / heads, index % heads);
-            let from = batch * shared + head / (heads / shared);
-            let limit = lengths.as_ref().map_or(total, |lengths| lengths[batch] as usize);
-            let mut give = |step: Scores, scores: &[f32]| {
-                if wants_scores && self.scores == step {
-                    scores_made.extend_from_slice(scores);
+        let size = (rows * width).max(1);
+        // The heads whose results these are, counted over all batches from `first_head` on.
+        let attend = |first_head: usize, made: &mut [f32], mut given: Option<&mut Vec<f32>>| {
+            let mut work = Work::new(rows, total, width, depth);
+            for (index, made) in (first_head..).zip(made.chunks_exact_mut(size)) {
+                let (batch, head) = (index / heads, index % heads);
+                let from = batch * shared + head / (heads / shared);
+                let limit = lengths.as_ref().map_or(total, |lengths| lengths[batch] as usize);
+                let mut give = |step: Scores, scores: &[f32]| {
+                    if let Some(given) = given.as_mut().filter(|_| self.scores == step) {
+                        given.extend_from_slice(scores);
+                    }
+                };
+                work.take_values(values.head(from));
+                for first in (0..rows).step_by(work.rows) {
+                    let count = work.rows.min(rows - first);
+                    let queries = &queries.head(index)[first * depth..][..count * depth];
+                    work.products(queries, keys.head(from), scale)?;
+                    give(Scores::Products, &work.scores);
+                    work.cap(self.cap);
+                    give(Scores::Capped, &work.scores);
+                    if let Some(mask) = &mask {
+                        mask.add([batch, head, first], &mut work.scores);
+                    }
+                    for (row, scores) in work.scores.chunks_exact_mut(total.max(1)).enumerate() {
+                        let end = if self.is_causal {
+                            past + first + row + 1
+                        } else {
+                            total
+                        };
+                        scores[limit.min(end).min(total)..].fill(LEAST);
+                    }
+                    give(Scores::Masked, &work.scores);
+                    work.weigh(None)?;
+                    give(Scores::Weights, &work.scores);
+                    work.sums(&mut made[first * width..][..count * width])?;
                 }
-            };
-            work.take_values(values.head(from));
-            for first in (0..rows).step_by(work.rows) {
-                let count = work.rows.min(rows - first);
-                let queries = &queries.head(index)[first * depth..][..count * depth];
-                work.products(queries, keys.head(from), scale)?;
-                give(Scores::Products, &work.scores);
-                work.cap(self.cap);
-                give(Scores::Capped, &work.scores);
-                if let Some(mask) = &mask {
-                    mask.add([batch, head, first], &mut work.scores);
-                }
-                for (row, scores) in work.scores.chunks_exact_mut(total.max(1)).enumerate() {
-                    let end = if self.is_causal {
-                        past + first + row + 1
-                    } else {
-                        total
-                    };
-                    scores[limit.min(end).min(total)..].fill(LEAST);
-                }
-                give(Scores::Masked, &work.scores);
-                work.weigh(None)?;
-                give(Scores::Weights, &work.scores);
-                let at = (index * rows + first) * width;
-                work.sums(&mut made[at..at + count * width])?;
             }
+            Ok(())
+        };
+        if wants_scores {
+            attend(0, &mut made, Some(&mut scores_made))?;
+        } else {
+            let work = [products([batch * heads * rows, total, depth + width]), PRODUCTS];
+            split::lines(&mut made, size, work, |first, made, _| attend(first, made, None))?;
         }
-        let [batch, heads, ..] = queries.dims;
         let output = match inputs[0].rank() {
             3 => tensor(
                 &[batch, rows, heads * width],

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use crate::split::{self, PRODUCTS, products};
 use onnx_tensor::prelude::*;
 
 use crate::attention::{
@@ -339,38 +340,43 @@ impl Kernel for GroupedAttention {
             self.heads
         );
         let mut made = vec![0.0; batch * self.heads * rows * width];
-        let mut work = Work::new(rows, total, width, width);
-        for index in 0..batch * self.heads {
-            let (batch, head) = (index / self.heads, index % self.heads);
-            let from = batch * self.shared + head / (self.heads / self.shared);
-            let [keys, values] =
-                [&keys, &values].map(|kept_rows| &kept_rows[from * kept * width..][..total * width]);
-            let sink = match sinks {
-                Some(sinks) => Some(sinks[head]),
-                None => self.is_smooth.then_some(0.0),
-            };
-            work.take_values(values);
-            for first in (0..rows).step_by(work.rows) {
-                let count = work.rows.min(rows - first);
-                let at = (index * rows + first) * width;
-                work.products(&queries[at..at + count * width], keys, scale)?;
-                work.cap(self.cap);
-                if let Some(mask) = &mask {
-                    mask.add([batch, head, first], &mut work.scores);
+        let size = (rows * width).max(1);
+        let work = [products([batch * self.heads * rows, total, 2 * width]), PRODUCTS];
+        split::lines(&mut made, size, work, |first_head, made, _| {
+            let mut work = Work::new(rows, total, width, width);
+            for (index, made) in (first_head..).zip(made.chunks_exact_mut(size)) {
+                let (batch, head) = (index / self.heads, index % self.heads);
+                let from = batch * self.shared + head / (self.heads / self.shared);
+                let [keys, values] =
+                    [&keys, &values].map(|kept_rows| &kept_rows[from * kept * width..][..total * width]);
+                let sink = match sinks {
+                    Some(sinks) => Some(sinks[head]),
+                    None => self.is_smooth.then_some(0.0),
+                };
+                work.take_values(values);
+                for first in (0..rows).step_by(work.rows) {
+                    let count = work.rows.min(rows - first);
+                    let at = (index * rows + first) * width;
+                    work.products(&queries[at..at + count * width], keys, scale)?;
+                    work.cap(self.cap);
+                    if let Some(mask) = &mask {
+                        mask.add([batch, head, first], &mut work.scores);
+                    }
+                    for (row, scores) in work.scores.chunks_exact_mut(total.max(1)).enumerate() {
+                        let end = match self.is_causal {
+                            true => (pasts[batch] + first + row + 1).min(ends[batch] + 1),
+                            false => ends[batch] + 1,
+                        };
+                        let start = self.window.map_or(0, |window| end.saturating_sub(window));
+                        scores[..start].fill(LEAST);
+                        scores[end..].fill(LEAST);
+                    }
+                    work.weigh(sink)?;
+                    work.sums(&mut made[first * width..][..count * width])?;
                 }
-                for (row, scores) in work.scores.chunks_exact_mut(total.max(1)).enumerate() {
-                    let end = match self.is_causal {
-                        true => (pasts[batch] + first + row + 1).min(ends[batch] + 1),
-                        false => ends[batch] + 1,
-                    };
-                    let start = self.window.map_or(0, |window| end.saturating_sub(window));
-                    scores[..start].fill(LEAST);
-                    scores[end..].fill(LEAST);
-                }
-                work.weigh(sink)?;
-                work.sums(&mut made[at..at + count * width])?;
             }
-        }
+            Ok(())
+        })?;
         let shape = [batch, self.shared, kept, width];
         Ok(smallvec![
             tensor(

@@ -1,7 +1,11 @@
 //! `ConvTranspose`: the elements of an image, each times the weights, are added to windows of another one.
 
-use std::{ops::AddAssign, sync::Arc};
+use std::{
+    ops::{AddAssign, Range},
+    sync::Arc,
+};
 
+use crate::split::{PRODUCTS, products};
 use onnx_gemm::{BlockedGemm, add_gemm, pack_columns, transpose};
 use onnx_tensor::prelude::*;
 
@@ -9,10 +13,11 @@ use crate::conv::columns::{Axis, Scatter, count};
 use crate::helpers::unsupported;
 use onnx_tensor::operator::Constants;
 use onnx_tensor::{
-    cancelling::Pace,
+    cancelling::{Pace, in_parts},
     faults::{Limit, Misfit, Refusal, ensure_input},
     node::Node,
     operator::Compute,
+    threads,
 };
 use onnx_tensor::{
     elements::{Real, elements, filled},
@@ -253,7 +258,7 @@ impl Compute for ConvTranspose {
     }
 }
 
-/// A part of the columns of one image: of a row, those from the first one on.
+/// A part of the columns of one image: of a row of these factors, those from the first one on.
 type Columns<'c, T> = &'c mut dyn FnMut(usize, usize, &[T]);
 
 /// The factors of the columns of one image: `depth` times `positions` elements, and the weights of its group, of `depth` times
@@ -262,14 +267,16 @@ struct Factors<'f, T> {
     weights: &'f [T],
     elements: &'f [T],
     sizes: [usize; 3],
+    /// The rows that are computed.
+    part: Range<usize>,
 }
 
 fn by_panels(factors: &Factors<'_, f32>, pace: &mut Pace, give: Columns<'_, f32>) -> Result<()> {
-    let [depth, rows, positions] = factors.sizes;
+    let [depth, _, positions] = factors.sizes;
     let offsets: Vec<usize> = (0..depth).map(|term| term * positions).collect();
     let product = BlockedGemm {
-        rows,
-        weights: factors.weights,
+        rows: factors.part.len(),
+        weights: &factors.weights[factors.part.start * depth..],
         values: factors.elements,
         offsets: &offsets,
         columns: positions,
@@ -285,16 +292,24 @@ fn by_columns(factors: &Factors<'_, f64>, pace: &mut Pace, give: Columns<'_, f64
     let weights = transpose(depth, &factors.weights[..depth * rows], pace)?;
     let elements = &factors.elements[..depth * positions];
     let together = (TOGETHER / positions.max(1)).max(1);
-    for first in (0..rows).step_by(together) {
-        let count = together.min(rows - first);
+    for first in factors.part.clone().step_by(together) {
+        let count = together.min(factors.part.end - first);
         let weights = &weights[first * depth..][..count * depth];
         let mut columns = vec![0.0; count * positions];
         add_gemm(weights, elements, [count, depth, positions], &mut columns, pace)?;
         for (row, columns) in columns.chunks_exact(positions.max(1)).enumerate() {
-            give(first + row, 0, columns);
+            give(first - factors.part.start + row, 0, columns);
         }
     }
     Ok(())
+}
+
+/// Rows that are computed together. The order of sums depends on them, so they do not depend on the number of threads.
+const ROWS: usize = 256;
+
+/// Channels of the result that are computed together: their rows of packed weights are whole blocks.
+fn channels_together(window: usize) -> usize {
+    (ROWS / window.max(1)).next_multiple_of(4).max(4)
 }
 
 impl ConvTranspose {
@@ -303,7 +318,7 @@ impl ConvTranspose {
         inputs: &[Arc<Tensor>],
         all_weights: &[T],
         weights: &[usize],
-        columns: impl Fn(&Factors<'_, T>, &mut Pace, Columns<'_, T>) -> Result<()>,
+        columns: impl Fn(&Factors<'_, T>, &mut Pace, Columns<'_, T>) -> Result<()> + Sync,
     ) -> Result<Tensor> {
         let image = &inputs[0];
         let (channels, made) = (image.shape()[1], weights[1]);
@@ -333,22 +348,37 @@ impl ConvTranspose {
             }
             let (depth, rows) = (channels / self.group, made * scatter.window);
             let images = elements::<T>(image)?;
-            if depth * positions > 0 {
-                let mut pace = Pace::default();
-                let images = images.chunks_exact(depth * positions);
-                let pairs = images.zip(output.chunks_exact_mut(made * scatter.image));
-                for (index, (elements, output)) in pairs.enumerate() {
-                    let of_group = all_weights.len() / self.group;
-                    let factors = Factors {
-                        weights: &all_weights[index % self.group * of_group..][..of_group],
-                        elements,
-                        sizes: [depth, rows, positions],
-                    };
-                    columns(&factors, &mut pace, &mut |row, first, numbers| {
-                        let image = &mut output[row / scatter.window * scatter.image..][..scatter.image];
-                        scatter.add(row % scatter.window, first, numbers, image);
-                    })?;
-                }
+            if depth * positions == 0 {
+                return Ok(());
+            }
+            let together = channels_together(scatter.window);
+            let groups = output.chunks_exact_mut(made * scatter.image).enumerate();
+            let blocks = groups.flat_map(|(index, output)| {
+                let blocks = output.chunks_mut(together * scatter.image).enumerate();
+                blocks.map(move |(block, output)| (index, block * together, output))
+            });
+            let compute = |(index, channel, output): (usize, usize, &mut [T]), pace: &mut Pace| {
+                let of_group = all_weights.len() / self.group;
+                let (first, count) = (channel * scatter.window, output.len() / scatter.image);
+                let factors = Factors {
+                    weights: &all_weights[index % self.group * of_group..][..of_group],
+                    elements: &images[index * depth * positions..][..depth * positions],
+                    sizes: [depth, rows, positions],
+                    part: first..first + count * scatter.window,
+                };
+                columns(&factors, pace, &mut |row, first, numbers| {
+                    let image = &mut output[row / scatter.window * scatter.image..][..scatter.image];
+                    scatter.add(row % scatter.window, first, numbers, image);
+                })
+            };
+            let count = images.len() / (depth * positions);
+            let work = products([count * depth, rows, positions]);
+            if threads::parts(work, PRODUCTS) > 1 {
+                return in_parts(blocks.collect(), compute);
+            }
+            let mut pace = Pace::default();
+            for block in blocks {
+                compute(block, &mut pace)?;
             }
             Ok(())
         };

@@ -1,19 +1,19 @@
-//! Convolutions of lines and images by constant weights, with what follows them: factors and biases of channels, the sum with
-//! another value, an activation.
+//! FP32 convolutions of lines and images, with the bias of each channel and the activation that follows.
 //!
 //! The image is copied once, with its padding, into one plane for each offset within a stride: all elements that a weight is
 //! multiplied with then are in one row, and [`IndirectGemm`] multiplies them (implicit im2col).
 
-use std::sync::Arc;
+use std::ops::Range;
 
+use crate::split::{self, PRODUCTS, products};
 use onnx_gemm::{IndirectGemm, SLACK, copy_line, pack_rows, packed_len, unpack_rows};
 use onnx_tensor::prelude::*;
 
 use crate::elementwise::activation::Activation;
-use onnx_tensor::cancelling::Pace;
+use onnx_tensor::cancelling::{Pace, in_parts};
 use onnx_tensor::{
     elements::{elements, filled, tensor},
-    operator::{Fact, Kernel},
+    threads,
 };
 
 /// Where the numbers of an image are, and which of them make one of the result.
@@ -41,6 +41,30 @@ impl Geometry {
         self.channels * self.kernel[0] * self.kernel[1]
     }
 
+    /// Numbers of one group of an image.
+    fn image(&self) -> usize {
+        self.channels * self.input[0] * self.input[1]
+    }
+
+    /// Numbers of one channel of the result.
+    fn positions(&self) -> usize {
+        self.output[0] * self.output[1]
+    }
+
+    /// About `parts` ranges of channels of the result in a group. None of them is of one channel, whose weights would have another order.
+    fn blocks_of_rows(&self, parts: usize) -> impl Iterator<Item = Range<usize>> + use<> {
+        let all = self.rows;
+        let step = all.div_ceil(parts).next_multiple_of(ROWS);
+        // A last channel by itself belongs to the block before.
+        let starts = (0..all)
+            .step_by(step)
+            .filter(move |&first| first == 0 || first + 1 < all);
+        starts.map(move |first| match first + step + 1 >= all {
+            true => first..all,
+            false => first..first + step,
+        })
+    }
+
     /// Sizes of a plane; `None` where they are beyond counting.
     fn plane(&self) -> Option<[usize; 2]> {
         let size = |axis: usize| {
@@ -57,6 +81,11 @@ impl Geometry {
 
     /// How the image is spread out. `None` where that would take far more memory than the image and the result.
     pub(crate) fn layout(&self) -> Option<Layout> {
+        self.layout_of(self.output[0])
+    }
+
+    /// The same for at most so many lines of the result at a time.
+    fn layout_of(&self, lines: usize) -> Option<Layout> {
         let plane = self.plane()?;
         // The places within a stride that any weight is multiplied with.
         let phases = |axis: usize| {
@@ -83,13 +112,13 @@ impl Geometry {
         let reach = plane[0] - self.output[0];
         let line = plane[1] * count * self.channels;
         let band = match is_plain {
-            true => self.output[0],
-            false => (BAND / line)
-                .saturating_sub(reach)
-                .max(4 * reach + 4)
-                .min(self.output[0]),
+            true => lines,
+            false => (BAND / line).saturating_sub(reach).max(4 * reach + 4).min(lines),
         };
-        let plane = [band + reach, plane[1]];
+        let plane = match is_plain {
+            true => plane,
+            false => [band + reach, plane[1]],
+        };
         let size = plane[0] * plane[1];
         let mut offsets = Vec::with_capacity(self.depth());
         for channel in 0..self.channels {
@@ -132,6 +161,28 @@ impl Layout {
     /// Numbers of one channel.
     fn channel(&self) -> usize {
         self.plane[0] * self.plane[1] * self.phases[0].len() * self.phases[1].len()
+    }
+
+    /// Numbers that are spread out at a time.
+    fn numbers(&self, geometry: &Geometry) -> u64 {
+        (geometry.channels * self.channel()) as u64
+    }
+
+    /// What the lines of the result from `first_line` on are computed of: the image, or what is spread out of it.
+    fn values<'v>(
+        &self,
+        geometry: &Geometry,
+        first_line: usize,
+        image: &'v [f32],
+        scratch: &'v mut Scratch,
+    ) -> &'v [f32] {
+        if self.is_plain {
+            return &image[first_line * self.plane[1]..];
+        }
+        // Padding is zero once, and stays so.
+        scratch.0.resize(geometry.channels * self.channel() + SLACK, 0.0);
+        self.spread(geometry, first_line, image, &mut scratch.0);
+        &scratch.0
     }
 
     /// Columns of the product for so many lines of the result. Those at the end of each line are of no use.
@@ -186,7 +237,7 @@ fn fill(from: &[f32], line: &mut [f32], first: usize, stride: usize, before: usi
     }
 }
 
-/// A convolution. Its inputs are the image, the weights as [`packed`] gives them, and what is added, if something is.
+/// A convolution of images by packed weights.
 #[derive(Debug)]
 pub(crate) struct Convolution {
     geometry: Geometry,
@@ -229,79 +280,197 @@ pub(crate) fn unpacked(rows: usize, depth: usize, packed: &Tensor) -> Result<Vec
     Ok(groups.flat_map(|group| unpack_rows(rows, group)).collect())
 }
 
-impl Kernel for Convolution {
-    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
-        Ok(vec![Fact::new(
-            inputs[0].element_type,
-            self.shape.iter().map(ToDim::to_dim),
-        )])
+/// What a group of an image is computed of.
+#[derive(Clone, Copy)]
+struct Group<'g> {
+    image: &'g [f32],
+    /// In the order of [`packed`].
+    weights: &'g [f32],
+    /// Of each channel of the result.
+    bias: &'g [f32],
+}
+
+/// Lines of some channels of the result.
+struct Block<'b> {
+    /// Channels, in their group.
+    rows: Range<usize>,
+    lines: Range<usize>,
+    /// The lines of each of these channels.
+    output: ShortVec<&'b mut [f32]>,
+}
+
+/// Lines of a block, at least: those at its edges are spread out in two blocks.
+const LEAST_LINES: usize = 4;
+
+/// Channels of a block are a multiple of this, so that their weights are whole blocks of packed rows.
+const ROWS: usize = 8;
+
+/// Terms that a sum has at least, in the estimate of work: short sums are bound by memory.
+const LEAST_TERMS: usize = 32;
+
+impl Convolution {
+    /// Computes the result of images, and weights as [`packed`] gives them.
+    pub(super) fn run(&self, images: &Tensor, weights: &Tensor) -> Result<Tensor> {
+        let geometry = &self.geometry;
+        let (images, weights) = (elements::<f32>(images)?, elements::<f32>(weights)?);
+        let made = geometry.rows * geometry.positions();
+        let count = geometry.batch * geometry.groups;
+        let of_group = packed_len(geometry.rows, geometry.depth());
+        ensure!(
+            images.len() == count * geometry.image() && weights.len() == geometry.groups * of_group,
+            "a convolution of {} numbers, not {}",
+            images.len(),
+            count * geometry.image()
+        );
+        let group = |index: usize| {
+            let group = index % geometry.groups;
+            Group {
+                image: &images[index * geometry.image()..][..geometry.image()],
+                weights: &weights[group * of_group..][..of_group],
+                bias: &self.bias[group * geometry.rows..][..geometry.rows],
+            }
+        };
+        let each = products([geometry.depth().max(LEAST_TERMS), made, 1]);
+        let work = [each.saturating_mul(count as u64), PRODUCTS];
+        filled(&self.shape, |output: &mut [f32]| {
+            let parts = threads::parts(each, PRODUCTS);
+            if parts > 1 && 2 * count < threads::parts(work[0], PRODUCTS) {
+                for (index, output) in output.chunks_exact_mut(made).enumerate() {
+                    self.split(group(index), output, parts)?;
+                }
+                return Ok(());
+            }
+            split::lines(output, made, work, |first, output, pace| {
+                let mut scratch = Scratch::default();
+                for (index, output) in (first..).zip(output.chunks_exact_mut(made)) {
+                    let mut block = self.whole(output);
+                    self.compute(&self.layout, group(index), &mut block, &mut scratch, pace)?;
+                }
+                Ok(())
+            })
+        })
     }
 
-    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
-        let Self { geometry, layout, .. } = self;
-        let image = elements::<f32>(&inputs[0])?;
-        let weights = elements::<f32>(&inputs[1])?;
-        let added = inputs.get(2).map(|added| elements::<f32>(added)).transpose()?;
-        let rows = geometry.rows;
-        let given = geometry.channels * geometry.input[0] * geometry.input[1];
-        let made = rows * geometry.output[0] * geometry.output[1];
-        let group_weights = packed_len(rows, geometry.depth());
-        let count = geometry.batch * geometry.groups;
-        ensure!(
-            image.len() == count * given
-                && weights.len() == geometry.groups * group_weights
-                && added.is_none_or(|added| added.len() == count * made),
-            "a convolution of {} numbers, not {}",
-            image.len(),
-            count * given
-        );
-        let spread = match layout.is_plain {
-            true => 0,
-            false => geometry.channels * layout.channel() + SLACK,
-        };
-        let mut planes = vec![0.0; spread];
-        let mut lines = Vec::new();
-        let mut pace = Pace::default();
-        let compute = |output: &mut [f32]| {
-            for (index, output) in output.chunks_exact_mut(made).enumerate() {
-                let group = index % geometry.groups;
-                let image = &image[index * given..(index + 1) * given];
-                let added = added.map(|added| &added[index * made..(index + 1) * made]);
-                let [height, width] = geometry.output;
-                for first_line in (0..height).step_by(layout.band) {
-                    if !layout.is_plain {
-                        layout.spread(geometry, first_line, image, &mut planes);
-                    }
-                    IndirectGemm {
-                        rows,
-                        weights: &weights[group * group_weights..(group + 1) * group_weights],
-                        bias: &self.bias[group * rows..(group + 1) * rows],
-                        values: if layout.is_plain { image } else { &planes },
-                        offsets: &layout.offsets,
-                        columns: layout.columns(layout.band.min(height - first_line), width),
-                        pace: &mut pace,
-                        take: |first, count, sums: &mut [f32], stride| {
-                            self.find_lines(first, count, first_line * width, &mut lines);
-                            self.take(sums, stride, &lines, added, output);
-                        },
-                    }
-                    .run()?;
-                }
+    /// All of a group of an image.
+    fn whole<'b>(&self, output: &'b mut [f32]) -> Block<'b> {
+        Block {
+            rows: 0..self.geometry.rows,
+            lines: 0..self.geometry.output[0],
+            output: output.chunks_exact_mut(self.geometry.positions()).collect(),
+        }
+    }
+
+    /// Computes a group of an image on several threads: blocks of lines, or of channels where there are more of these than positions.
+    fn split(&self, group: Group<'_>, output: &mut [f32], parts: usize) -> Result<()> {
+        let geometry = &self.geometry;
+        let ([height, width], positions) = (geometry.output, geometry.positions());
+        let lines = height.div_ceil(parts).max(LEAST_LINES);
+        if positions >= geometry.rows && lines < height {
+            let layout = geometry
+                .layout_of(lines)
+                .context("the sizes are those of a layout")?;
+            let mut blocks: Vec<Block<'_>> = (0..height)
+                .step_by(lines)
+                .map(|first| Block {
+                    rows: 0..geometry.rows,
+                    lines: first..height.min(first + lines),
+                    output: ShortVec::with_capacity(geometry.rows),
+                })
+                .collect();
+            for channel in output.chunks_exact_mut(positions) {
+                let strips = channel.chunks_mut(lines * width);
+                blocks
+                    .iter_mut()
+                    .zip(strips)
+                    .for_each(|(block, strip)| block.output.push(strip));
             }
-            Ok(())
-        };
-        Ok(smallvec![filled(&self.shape, compute)?])
+            return in_parts(blocks, |mut block, pace| {
+                self.compute(&layout, group, &mut block, &mut Scratch::default(), pace)
+            });
+        }
+        let mut blocks: Vec<Block<'_>> = geometry
+            .blocks_of_rows(parts)
+            .scan(output, |output, rows| {
+                let (block, rest) = std::mem::take(output).split_at_mut(rows.len() * positions);
+                *output = rest;
+                let lines = 0..height;
+                let output = block.chunks_exact_mut(positions).collect();
+                Some(Block { rows, lines, output })
+            })
+            .collect();
+        let mut scratch = Scratch::default();
+        let mut pace = Pace::default();
+        for first_line in (0..height).step_by(self.layout.band) {
+            pace.spend(self.layout.numbers(geometry))?;
+            let values = self
+                .layout
+                .values(geometry, first_line, group.image, &mut scratch);
+            in_parts(blocks.iter_mut().collect(), |block: &mut Block<'_>, pace| {
+                self.multiply(&self.layout, group, first_line, values, block, pace)
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Computes a block of a group of an image.
+    fn compute(
+        &self,
+        layout: &Layout,
+        group: Group<'_>,
+        block: &mut Block<'_>,
+        scratch: &mut Scratch,
+        pace: &mut Pace,
+    ) -> Result<()> {
+        for first_line in block.lines.clone().step_by(layout.band) {
+            let values = layout.values(&self.geometry, first_line, group.image, scratch);
+            self.multiply(layout, group, first_line, values, block, pace)?;
+        }
+        Ok(())
+    }
+
+    /// Computes those lines of a block that begin with `first_line`, of which there are `values`.
+    fn multiply(
+        &self,
+        layout: &Layout,
+        group: Group<'_>,
+        first_line: usize,
+        values: &[f32],
+        block: &mut Block<'_>,
+        pace: &mut Pace,
+    ) -> Result<()> {
+        let (rows, [_, width]) = (block.rows.clone(), self.geometry.output);
+        let start = (first_line - block.lines.start) * width;
+        let mut lines = Vec::new();
+        IndirectGemm {
+            rows: rows.len(),
+            // Blocks begin with a multiple of the rows that are packed together.
+            weights: &group.weights[rows.start * self.geometry.depth()..],
+            bias: &group.bias[rows],
+            values,
+            offsets: &layout.offsets,
+            columns: layout.columns(layout.band.min(block.lines.end - first_line), width),
+            pace,
+            take: |first, count, sums: &mut [f32], stride| {
+                self.find_lines(layout, first, count, start, &mut lines);
+                self.take(sums, stride, &lines, &mut block.output);
+            },
+        }
+        .run()
     }
 }
+
+/// Where an image is spread out.
+#[derive(Default)]
+struct Scratch(Vec<f32>);
 
 /// Columns of a panel that are of use: the first, where it is in its channel of the result, and their number.
 type Line = [usize; 3];
 
 impl Convolution {
     /// Finds the columns of a panel that are of use, in a band that begins at this place of each channel of the result.
-    fn find_lines(&self, first: usize, count: usize, band: usize, lines: &mut Vec<Line>) {
+    fn find_lines(&self, layout: &Layout, first: usize, count: usize, band: usize, lines: &mut Vec<Line>) {
         lines.clear();
-        let ([_, width], [_, useful]) = (self.layout.plane, self.geometry.output);
+        let ([_, width], [_, useful]) = (layout.plane, self.geometry.output);
         if width == useful {
             lines.push([0, band + first, count]);
             return;
@@ -322,28 +491,12 @@ impl Convolution {
     }
 
     /// Does what follows the sums, and writes them to their places.
-    fn take(
-        &self,
-        sums: &mut [f32],
-        stride: usize,
-        lines: &[Line],
-        added: Option<&[f32]>,
-        output: &mut [f32],
-    ) {
-        let channel = self.geometry.output[0] * self.geometry.output[1];
-        if let Some(added) = added {
-            for (sums, added) in sums.chunks_exact_mut(stride).zip(added.chunks_exact(channel)) {
-                for &[from, to, count] in lines {
-                    let pairs = sums[from..from + count].iter_mut().zip(&added[to..to + count]);
-                    pairs.for_each(|(sum, added)| *sum += *added);
-                }
-            }
-        }
+    fn take(&self, sums: &mut [f32], stride: usize, lines: &[Line], output: &mut [&mut [f32]]) {
         if let Some(activation) = &self.activation {
             let used = lines.last().map_or(0, |[from, _, count]| from + count);
-            activation.apply(&mut sums[..(self.geometry.rows - 1) * stride + used]);
+            activation.apply(&mut sums[..(output.len() - 1) * stride + used]);
         }
-        for (sums, output) in sums.chunks_exact(stride).zip(output.chunks_exact_mut(channel)) {
+        for (sums, output) in sums.chunks_exact(stride).zip(output) {
             for &[from, to, count] in lines {
                 copy_line(&sums[from..from + count], &mut output[to..to + count]);
             }

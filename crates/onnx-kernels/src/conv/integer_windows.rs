@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::split::{self, ELEMENTS, LINE};
 use onnx_gemm::integer_gemm;
 use onnx_tensor::prelude::*;
 
@@ -16,7 +17,7 @@ use crate::{
 use onnx_tensor::operator::Constants;
 use onnx_tensor::{
     cancelling::Pace,
-    elements::{elements, tensor},
+    elements::{elements, filled, tensor},
     faults::{Refusal, ensure_input},
     node::Attributes,
     node::Node,
@@ -68,7 +69,14 @@ impl Weights {
 }
 
 fn floats(shape: &[usize], numbers: &[i16]) -> Result<Tensor> {
-    tensor(shape, numbers.iter().map(|&number| f32::from(number)).collect())
+    filled(shape, |made: &mut [f32]| {
+        let work = [made.len() as u64, ELEMENTS];
+        split::lines(made, LINE, work, |first, made, _| {
+            let pairs = made.iter_mut().zip(&numbers[first * LINE..]);
+            pairs.for_each(|(made, &number)| *made = number.into());
+            Ok(())
+        })
+    })
 }
 
 /// An image or weights, and their zero points.
@@ -137,8 +145,12 @@ impl IntegerConv {
         let image = Arc::new(floats(image.shape(), &numbers)?);
         let plain = || Ok(Arc::new(floats(weights.shape(), &kept.numbers)?));
         let found = sizes.of_floats(&image, plain, kept.packed.as_ref(), None, None)?;
-        let pairs = sums.iter_mut().zip(elements::<f32>(&found)?);
-        pairs.for_each(|(sum, &found)| *sum = sum.wrapping_add(found as i32));
+        let (found, work) = (elements::<f32>(&found)?, [count as u64, ELEMENTS]);
+        split::lines(&mut sums, LINE, work, |first, sums, _| {
+            let pairs = sums.iter_mut().zip(&found[first * LINE..]);
+            pairs.for_each(|(sum, &found)| *sum = sum.wrapping_add(found as i32));
+            Ok(())
+        })?;
         Ok((sizes, sums))
     }
 }
@@ -257,20 +269,24 @@ fn scaled<T: Element + Copy + Default>(
     scales: &[f32],
     zero_point: i32,
     least: i32,
-    narrow: impl Fn(i32) -> T + Copy,
+    narrow: impl Fn(i32) -> T + Copy + Sync,
 ) -> Result<Tensor> {
     let mut made = vec![T::default(); sums.len()];
     let positions = sizes.axes.iter().map(|axis| axis.count).product::<usize>().max(1);
-    let mut pace = Pace::default();
-    let channels = sums.chunks_exact(positions).zip(made.chunks_exact_mut(positions));
-    for ((sums, made), &scale) in channels.zip(scales.iter().cycle()) {
-        pace.spend(positions as u64)?;
-        pulp::Arch::new().dispatch(|| {
-            for (made, &sum) in made.iter_mut().zip(sums) {
-                *made = narrow(rounded(sum, scale, zero_point, least));
-            }
-        });
-    }
+    let work = [made.len() as u64, ELEMENTS];
+    split::lines(&mut made, positions, work, |first, made, pace| {
+        let sums = sums[first * positions..].chunks_exact(positions);
+        let scales = scales.iter().cycle().skip(first % scales.len().max(1));
+        for ((sums, made), &scale) in sums.zip(made.chunks_exact_mut(positions)).zip(scales) {
+            pace.spend(positions as u64)?;
+            pulp::Arch::new().dispatch(|| {
+                for (made, &sum) in made.iter_mut().zip(sums) {
+                    *made = narrow(rounded(sum, scale, zero_point, least));
+                }
+            });
+        }
+        Ok(())
+    })?;
     tensor(&sizes.shape, made)
 }
 

@@ -21,7 +21,7 @@ use onnx_tensor::{
     faults::Refusal,
     node::Attributes,
     node::Node,
-    operator::{Compute, Fact, Kernel},
+    operator::{Compute, Fact},
     packs::{Order, Packs},
     size,
 };
@@ -231,8 +231,7 @@ impl Sizes {
             None => vec![0.0; self.shape[1]],
         };
         let convolution = Convolution::new(geometry, layout, bias, activation.cloned(), &self.shape);
-        let mut made = convolution.run(&[image.clone(), weights])?;
-        made.pop().context("a convolution without a result")
+        convolution.run(image, &weights)
     }
 
     /// Weights of a shape as they were before they were packed.

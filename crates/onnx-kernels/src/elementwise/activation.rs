@@ -6,13 +6,14 @@ use std::{
     ops::{Neg, Sub},
 };
 
+use crate::split::{self, ELEMENTS, LINE};
 use onnx_tensor::{operator::Compute, prelude::*};
 
 use crate::elementwise::clip::Clip;
 
 use crate::elementwise::functions;
 use crate::elementwise::vector::{self, each};
-use onnx_tensor::{cancelling::Pace, node::Node};
+use onnx_tensor::node::Node;
 use onnx_tensor::{elements::Real, node::Attributes};
 
 fn function(node: &Node) -> Result<Function> {
@@ -315,23 +316,21 @@ impl Activation {
         const PART: usize = 1 << 14;
         /// Steps of one, at most.
         const COST: u64 = 4;
-        let mut pace = Pace::default();
+        fn each<T: Send>(values: &mut [T], run: impl Fn(&mut [T]) + Sync) -> Result<()> {
+            let work = [values.len() as u64, ELEMENTS];
+            split::lines(values, LINE, work, |_, values, pace| {
+                for part in values.chunks_mut(PART) {
+                    pace.spend(COST * part.len() as u64)?;
+                    run(part);
+                }
+                Ok(())
+            })
+        }
         match tensor.element_type() {
-            ElementType::F32 => {
-                for part in tensor.as_slice_mut::<f32>()?.chunks_mut(PART) {
-                    pace.spend(COST * part.len() as u64)?;
-                    self.0.single(part);
-                }
-            }
-            ElementType::F64 => {
-                for part in tensor.as_slice_mut::<f64>()?.chunks_mut(PART) {
-                    pace.spend(COST * part.len() as u64)?;
-                    self.0.double(part);
-                }
-            }
+            ElementType::F32 => each(tensor.as_slice_mut::<f32>()?, |part| self.0.single(part)),
+            ElementType::F64 => each(tensor.as_slice_mut::<f64>()?, |part| self.0.double(part)),
             other => bail!("{:?} of {other:?}", self.0),
         }
-        Ok(())
     }
 
     /// In place.

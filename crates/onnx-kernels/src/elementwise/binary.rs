@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::split::{self, ELEMENTS, LINE};
 use onnx_tensor::prelude::*;
 
 use onnx_tensor::cancelling::Pace;
@@ -121,7 +122,7 @@ fn computed<T: Element + Copy, const IS_WIDE: bool>(
     a: Arc<Tensor>,
     b: &Tensor,
     shape: &[usize],
-    function: impl Fn(T, T) -> T,
+    function: impl Fn(T, T) -> T + Sync,
 ) -> Result<Tensor> {
     let a = match a.shape() == shape {
         true => Arc::try_unwrap(a),
@@ -129,11 +130,20 @@ fn computed<T: Element + Copy, const IS_WIDE: bool>(
     };
     match a {
         Ok(mut a) => {
-            run::<IS_WIDE>(InPlace {
-                runs: Runs::new(shape, b.shape(), shape),
-                a: a.as_slice_mut::<T>()?,
-                b: elements::<T>(b)?,
-                function,
+            let runs = &Runs::new(shape, b.shape(), shape);
+            let (b, function) = (elements::<T>(b)?, &function);
+            let values = a.as_slice_mut::<T>()?;
+            let work = [values.len() as u64, PAIRS];
+            split::lines(values, LINE, work, |first, a, pace| {
+                let first = first * LINE;
+                run::<IS_WIDE>(InPlace {
+                    runs,
+                    first,
+                    a,
+                    b,
+                    function,
+                    pace,
+                })
             })?;
             Ok(a)
         }
@@ -146,7 +156,7 @@ fn computed<T: Element + Copy, const IS_WIDE: bool>(
 pub(crate) fn broadcast<T: Element + Copy, const IS_WIDE: bool>(
     a: &Tensor,
     b: &Tensor,
-    function: impl Fn(T, T) -> T,
+    function: impl Fn(T, T) -> T + Sync,
 ) -> Result<Tensor> {
     let shape = shapes::broadcast(&[a.shape(), b.shape()])?;
     pairs::<T, T, IS_WIDE>(a, b, &shape, |a, b| function(*a, *b))
@@ -157,20 +167,29 @@ pub(crate) fn pairs<T: Element, R: Element + Copy, const IS_WIDE: bool>(
     a: &Tensor,
     b: &Tensor,
     shape: &[usize],
-    function: impl Fn(&T, &T) -> R,
+    function: impl Fn(&T, &T) -> R + Sync,
 ) -> Result<Tensor> {
-    let runs = Runs::new(a.shape(), b.shape(), shape);
-    let (a, b) = (elements::<T>(a)?, elements::<T>(b)?);
-    filled(shape, |made| {
-        run::<IS_WIDE>(OutOfPlace {
-            runs,
-            a,
-            b,
-            made,
-            function,
+    let runs = &Runs::new(a.shape(), b.shape(), shape);
+    let (a, b, function) = (elements::<T>(a)?, elements::<T>(b)?, &function);
+    filled(shape, |made: &mut [R]| {
+        let work = [made.len() as u64, PAIRS];
+        split::lines(made, LINE, work, |first, made, pace| {
+            let first = first * LINE;
+            run::<IS_WIDE>(OutOfPlace {
+                runs,
+                first,
+                a,
+                b,
+                made,
+                function,
+                pace,
+            })
         })
     })
 }
+
+/// Elements of a part, at least: most of these functions are quicker than others.
+const PAIRS: u64 = 2 * ELEMENTS;
 
 fn run<const IS_WIDE: bool>(work: impl pulp::WithSimd<Output = Result<()>>) -> Result<()> {
     match IS_WIDE {
@@ -233,25 +252,42 @@ impl Runs {
         Self { axes, last }
     }
 
-    /// Where each run of the innermost axis begins, in the first, in the second, and in the result, and how long it is. A long one
-    /// comes in parts, so that a request that is cancelled ends soon.
+    /// Walks over `count` elements of the result from `first` on in runs of the innermost axis: where each begins in the first tensor, in the
+    /// second, and in these elements, and how long it is. A long one comes in parts, so that a request that is cancelled ends soon.
     #[inline(always)]
-    fn each(&self, mut run: impl FnMut([usize; 3], usize)) -> Result<()> {
+    fn each(
+        &self,
+        first: usize,
+        count: usize,
+        pace: &mut Pace,
+        mut run: impl FnMut([usize; 3], usize),
+    ) -> Result<()> {
         const PART: usize = 1 << 16;
-        let count: usize = self.axes.iter().map(|axis| axis.size).product();
-        if self.last.size == 0 || count == 0 {
+        if count == 0 {
             return Ok(());
         }
-        let mut pace = Pace::default();
+        let (mut outer, mut at) = (first / self.last.size, first % self.last.size);
         let mut places: ShortVec<usize> = smallvec![0; self.axes.len()];
-        let (mut a, mut b) = (0, 0);
-        for index in 0..count {
-            for first in (0..self.last.size).step_by(PART) {
-                let part = PART.min(self.last.size - first);
+        let (mut a, mut b, mut to) = (0, 0, 0);
+        for (axis, place) in self.axes.iter().zip(&mut places).rev() {
+            *place = outer % axis.size;
+            outer /= axis.size;
+            a += *place * axis.a;
+            b += *place * axis.b;
+        }
+        loop {
+            let end = self.last.size.min(at + count - to);
+            while at < end {
+                let part = PART.min(end - at);
                 pace.spend(part as u64)?;
-                let from = [a + first * self.last.a, b + first * self.last.b];
-                run([from[0], from[1], index * self.last.size + first], part);
+                run([a + at * self.last.a, b + at * self.last.b, to], part);
+                at += part;
+                to += part;
             }
+            if to == count {
+                return Ok(());
+            }
+            at = 0;
             for (axis, place) in self.axes.iter().zip(&mut places).rev() {
                 *place += 1;
                 a += axis.a;
@@ -264,15 +300,17 @@ impl Runs {
                 b -= axis.b * axis.size;
             }
         }
-        Ok(())
     }
 }
 
 struct InPlace<'v, T, F> {
-    runs: Runs,
+    runs: &'v Runs,
+    /// Where these elements begin in the result.
+    first: usize,
     a: &'v mut [T],
     b: &'v [T],
-    function: F,
+    function: &'v F,
+    pace: &'v mut Pace,
 }
 
 impl<T: Copy, F: Fn(T, T) -> T> pulp::WithSimd for InPlace<'_, T, F> {
@@ -280,9 +318,16 @@ impl<T: Copy, F: Fn(T, T) -> T> pulp::WithSimd for InPlace<'_, T, F> {
 
     #[inline(always)]
     fn with_simd<S: pulp::Simd>(self, _: S) -> Result<()> {
-        let Self { runs, a, b, function } = self;
+        let Self {
+            runs,
+            first,
+            a,
+            b,
+            function,
+            pace,
+        } = self;
         let last = runs.last;
-        runs.each(|[_, from_b, to], count| {
+        runs.each(first, a.len(), pace, |[_, from_b, to], count| {
             let a = &mut a[to..to + count];
             if last.b == 0 {
                 let b = b[from_b];
@@ -296,11 +341,13 @@ impl<T: Copy, F: Fn(T, T) -> T> pulp::WithSimd for InPlace<'_, T, F> {
 }
 
 struct OutOfPlace<'v, T, R, F> {
-    runs: Runs,
+    runs: &'v Runs,
+    first: usize,
     a: &'v [T],
     b: &'v [T],
     made: &'v mut [R],
-    function: F,
+    function: &'v F,
+    pace: &'v mut Pace,
 }
 
 impl<T, R: Copy, F: Fn(&T, &T) -> R> pulp::WithSimd for OutOfPlace<'_, T, R, F> {
@@ -310,13 +357,15 @@ impl<T, R: Copy, F: Fn(&T, &T) -> R> pulp::WithSimd for OutOfPlace<'_, T, R, F> 
     fn with_simd<S: pulp::Simd>(self, _: S) -> Result<()> {
         let Self {
             runs,
+            first,
             a,
             b,
             made,
             function,
+            pace,
         } = self;
         let last = runs.last;
-        runs.each(|[from_a, from_b, to], count| {
+        runs.each(first, made.len(), pace, |[from_a, from_b, to], count| {
             let made = &mut made[to..to + count];
             match (last.a, last.b) {
                 (0, 0) => made.fill(function(&a[from_a], &b[from_b])),

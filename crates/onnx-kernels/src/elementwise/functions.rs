@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::split::{self, ELEMENTS, LINE};
 use onnx_tensor::prelude::*;
 
 use crate::elementwise::{activation::Activation, vector::each, whole};
@@ -135,30 +136,28 @@ impl Plain {
     const COST: u64 = 8;
 
     fn replace(self, values: &mut Tensor) -> Result<()> {
-        let mut pace = Pace::default();
-        let mut pause = |count: usize| pace.spend(Self::COST * count as u64);
+        fn each<T: Send>(values: &mut [T], run: impl Fn(&mut [T]) -> Result<()> + Sync) -> Result<()> {
+            let work = [values.len() as u64, ELEMENTS];
+            split::lines(values, LINE, work, |_, values, pace| {
+                for part in values.chunks_mut(Plain::PART) {
+                    pace.spend(Plain::COST * part.len() as u64)?;
+                    run(part)?;
+                }
+                Ok(())
+            })
+        }
         match values.element_type() {
-            ElementType::F16 => {
-                for part in values.as_slice_mut::<f16>()?.chunks_mut(Self::PART) {
-                    pause(part.len())?;
-                    self.halves(part)?;
-                }
-            }
-            ElementType::F32 => {
-                for part in values.as_slice_mut::<f32>()?.chunks_mut(Self::PART) {
-                    pause(part.len())?;
-                    self.singles(part);
-                }
-            }
-            ElementType::F64 => {
-                for part in values.as_slice_mut::<f64>()?.chunks_mut(Self::PART) {
-                    pause(part.len())?;
-                    self.doubles(part);
-                }
-            }
+            ElementType::F16 => each(values.as_slice_mut::<f16>()?, |part| self.halves(part)),
+            ElementType::F32 => each(values.as_slice_mut::<f32>()?, |part| {
+                self.singles(part);
+                Ok(())
+            }),
+            ElementType::F64 => each(values.as_slice_mut::<f64>()?, |part| {
+                self.doubles(part);
+                Ok(())
+            }),
             other => bail!("{self:?} of {other:?}"),
         }
-        Ok(())
     }
 
     /// The others are computed in FP32.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::split::{ELEMENTS, lines, multiply_integers};
 use onnx_gemm::{PackedIntegers, integer_gemm};
 use onnx_tensor::prelude::*;
 
@@ -108,7 +109,7 @@ fn sums(
         for ([first, second], sums) in matrices(&sizes.outer, results.len()).zip(results) {
             let a = &a[first * rows * depth..][..rows * depth];
             if let Some(packed) = packed {
-                packed[second].multiply(a, sums, &mut pace)?;
+                multiply_integers(&packed[second], a, sums, &mut pace)?;
                 continue;
             }
             if is_used_once {
@@ -124,7 +125,7 @@ fn sums(
                     (second, PackedIntegers::new(b, [depth, columns]))
                 }
             };
-            matrix.1.multiply(a, sums, &mut pace)?;
+            multiply_integers(&matrix.1, a, sums, &mut pace)?;
             latest = Some(matrix);
         }
     }
@@ -271,32 +272,33 @@ fn scaled<T: Element + Copy + Default>(
     [a, b, result]: &[Vec<f32>; 3],
     zero_points: &[i32],
     least: i32,
-    narrow: impl Fn(i32) -> T + Copy,
+    narrow: impl Fn(i32) -> T + Copy + Sync,
 ) -> Result<Tensor> {
     let mut made = vec![T::default(); sums.numbers.len()];
-    let mut pace = Pace::default();
     let at = |list: &[f32], index: usize| list[index % list.len()];
-    let mut scales = Vec::new();
     let columns = sums.columns.max(1);
-    let lines = sums
-        .numbers
-        .chunks_exact(columns)
-        .zip(made.chunks_exact_mut(columns));
-    for (row, (sums_of_row, made)) in lines.enumerate() {
-        pace.spend(columns as u64)?;
-        let row = row % sums.rows.max(1);
-        if scales.is_empty() || a.len() > 1 || result.len() > 1 {
-            scales = (0..columns)
-                .map(|column| at(a, row) * at(b, column) / at(result, row))
-                .collect();
-        }
-        let zero_point = zero_points[row % zero_points.len()];
-        pulp::Arch::new().dispatch(|| {
-            for ((made, &sum), &scale) in made.iter_mut().zip(sums_of_row).zip(&scales) {
-                *made = narrow(rounded(sum, scale, zero_point, least));
+    let work = [made.len() as u64, ELEMENTS];
+    lines(&mut made, columns, work, |first, made, pace| {
+        let mut scales = Vec::new();
+        let numbers = &sums.numbers[first * columns..];
+        let rows = numbers.chunks_exact(columns).zip(made.chunks_exact_mut(columns));
+        for (row, (sums_of_row, made)) in (first..).zip(rows) {
+            pace.spend(columns as u64)?;
+            let row = row % sums.rows.max(1);
+            if scales.is_empty() || a.len() > 1 || result.len() > 1 {
+                scales = (0..columns)
+                    .map(|column| at(a, row) * at(b, column) / at(result, row))
+                    .collect();
             }
-        });
-    }
+            let zero_point = zero_points[row % zero_points.len()];
+            pulp::Arch::new().dispatch(|| {
+                for ((made, &sum), &scale) in made.iter_mut().zip(sums_of_row).zip(&scales) {
+                    *made = narrow(rounded(sum, scale, zero_point, least));
+                }
+            });
+        }
+        Ok(())
+    })?;
     tensor(&sums.shape, made)
 }
 

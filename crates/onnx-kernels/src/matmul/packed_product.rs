@@ -3,7 +3,8 @@
 
 use std::sync::Arc;
 
-use onnx_gemm::{BlockQuantized, gemv};
+use crate::split::{self, PRODUCTS, products};
+use onnx_gemm::{BlockQuantized, gemv, transpose};
 use onnx_tensor::prelude::*;
 
 use onnx_tensor::{
@@ -116,24 +117,30 @@ impl Kernel for PackedProduct {
         );
         let rows = input.len() / self.depth;
         let input = self.layout.ordered(input, self.depth);
-        let mut made = vec![0.0; rows * self.columns];
-        let mut column = vec![0.0; self.depth];
-        let mut sums = vec![0.0; rows];
-        let mut pace = Pace::default();
-        for at in 0..self.columns {
-            pace.spend((self.depth + rows * self.depth / 8) as u64)?;
-            let blocks = at * blocks..(at + 1) * blocks;
-            let packed = &packed[blocks.start * bytes..blocks.end * bytes];
-            let scales = &scales[blocks.clone()];
-            self.layout
-                .unpack(packed, scales, &zero_points[blocks], &mut column);
-            gemv(&column, &input, self.depth, &mut sums);
-            let bias = bias.get(at).copied().unwrap_or(0.0);
-            for (sum, made) in sums.iter().zip(made.iter_mut().skip(at).step_by(self.columns)) {
-                *made = sum + bias;
+        // By columns, which are the rows of the weights.
+        let mut sums = vec![0.0; rows * self.columns];
+        // To unpack a column takes about as long as to multiply it with so many rows.
+        const UNPACKED: usize = 8;
+        let work = [products([rows + UNPACKED, self.depth, self.columns]), PRODUCTS];
+        split::lines(&mut sums, rows, work, |first, sums, pace| {
+            let mut column = vec![0.0; self.depth];
+            for (at, sums) in (first..).zip(sums.chunks_exact_mut(rows.max(1))) {
+                pace.spend((self.depth + rows * self.depth / 8) as u64)?;
+                let blocks = at * blocks..(at + 1) * blocks;
+                let packed = &packed[blocks.start * bytes..blocks.end * bytes];
+                let scales = &scales[blocks.clone()];
+                self.layout
+                    .unpack(packed, scales, &zero_points[blocks], &mut column);
+                gemv(&column, &input, self.depth, sums);
+                let bias = bias.get(at).copied().unwrap_or(0.0);
+                sums.iter_mut().for_each(|sum| *sum += bias);
             }
+            Ok(())
+        })?;
+        if rows > 1 {
+            sums = transpose(self.columns, &sums, &mut Pace::default())?;
         }
-        Ok(smallvec![tensor(&shape, made)?])
+        Ok(smallvec![tensor(&shape, sums)?])
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::{borrow::Cow, sync::Arc};
 
+use crate::split::{ELEMENTS, PRODUCTS, lines, multiply_packed, multiply_rows, products};
 use onnx_gemm::{PackedMatrix, add_gemm, gemm, transpose};
 use onnx_tensor::prelude::*;
 
@@ -15,7 +16,7 @@ use onnx_tensor::{
     node::Node,
     operator::{Compute, Fact},
     packs::{Order, Packs},
-    size,
+    size, threads,
 };
 
 /// `Gemm`.
@@ -112,10 +113,10 @@ impl Compute for MatMul {
         let made = match (a.element_type(), &self.packed) {
             (ElementType::F32, Some(packed)) => {
                 product(a, &packed.shape, |a, second, _, made: &mut [f32], pace| {
-                    packed.matrices[second].multiply(a, made, pace)
+                    multiply_packed(&packed.matrices[second], a, made, pace)
                 })
             }
-            (ElementType::F32, None) => factors(a, b, gemm),
+            (ElementType::F32, None) => factors(a, b, in_rows(gemm)),
             (ElementType::F64, _) => plain_product::<f64>(a, b),
             (ElementType::I32, _) => plain_product::<i32>(a, b),
             (ElementType::I64, _) => plain_product::<i64>(a, b),
@@ -139,14 +140,26 @@ fn of_one_type(inputs: &[Fact]) -> Result<()> {
 }
 
 pub(crate) fn plain_product<T: Factor>(a: &Tensor, b: &Tensor) -> Result<Tensor> {
-    factors::<T>(a, b, add_gemm)
+    factors::<T>(a, b, in_rows(add_gemm))
+}
+
+/// A product that is computed in blocks of rows where it is large.
+pub(crate) fn in_rows<T: Sync + Send>(
+    multiply: impl Fn(&[T], &[T], [usize; 3], &mut [T], &mut Pace) -> Result<()> + Sync,
+) -> impl Fn(&[T], &[T], [usize; 3], &mut [T], &mut Pace) -> Result<()> + Sync {
+    move |a, b, sizes, made, pace| {
+        let [_, depth, columns] = sizes;
+        multiply_rows(a, made, sizes, pace, |a, made, pace| {
+            multiply(a, b, [a.len() / depth, depth, columns], made, pace)
+        })
+    }
 }
 
 /// All products of the matrices of two factors.
 fn factors<T: Element + Copy>(
     a: &Tensor,
     b: &Tensor,
-    multiply: impl Fn(&[T], &[T], [usize; 3], &mut [T], &mut Pace) -> Result<()>,
+    multiply: impl Fn(&[T], &[T], [usize; 3], &mut [T], &mut Pace) -> Result<()> + Sync,
 ) -> Result<Tensor> {
     let numbers = elements::<T>(b)?;
     product(a, b.shape(), |a, second, sizes, made, pace| {
@@ -161,7 +174,7 @@ fn factors<T: Element + Copy>(
 fn product<T: Element + Copy>(
     a: &Tensor,
     b: &[usize],
-    multiply: impl Fn(&[T], usize, [usize; 3], &mut [T], &mut Pace) -> Result<()>,
+    multiply: impl Fn(&[T], usize, [usize; 3], &mut [T], &mut Pace) -> Result<()> + Sync,
 ) -> Result<Tensor> {
     let mut sizes = fitting(a.shape(), b)?;
     let [depth, _] = sizes.depth;
@@ -178,13 +191,23 @@ fn product<T: Element + Copy>(
         if count == 0 || depth == 0 {
             return Ok(());
         }
-        let mut pace = Pace::default();
-        let matrices = matrices(&sizes.outer, count / (rows * columns));
-        for ([first, second], made) in matrices.zip(made.chunks_exact_mut(rows * columns)) {
-            let a = &a[first * rows * depth..][..rows * depth];
-            multiply(a, second, [rows, depth, columns], made, &mut pace)?;
+        let size = rows * columns;
+        let run = |first: usize, made: &mut [T], pace: &mut Pace| {
+            let matrices = matrices(&sizes.outer, count / size).skip(first);
+            for ([first, second], made) in matrices.zip(made.chunks_exact_mut(size)) {
+                let a = &a[first * rows * depth..][..rows * depth];
+                multiply(a, second, [rows, depth, columns], made, pace)?;
+            }
+            Ok(())
+        };
+        let work = [products([count, depth, 1]), PRODUCTS];
+        let each = products([rows, depth, columns]);
+        // A few large ones are split each.
+        let are_few = 2 * (count / size) < threads::parts(work[0], work[1]);
+        match are_few && threads::parts(each, PRODUCTS) > 1 {
+            true => run(0, made, &mut Pace::default()),
+            false => lines(made, size, work, run),
         }
-        Ok(())
     })
 }
 
@@ -239,7 +262,7 @@ impl Gemm {
         &self,
         inputs: &[Arc<Tensor>],
         [alpha, beta]: [T; 2],
-        multiply: impl Fn(&[T], &[T], [usize; 3], &mut [T], &mut Pace) -> Result<()>,
+        multiply: impl Fn(&[T], &[T], [usize; 3], &mut [T], &mut Pace) -> Result<()> + Sync,
     ) -> Result<Tensor> {
         let (a, b) = (&inputs[0], &inputs[1]);
         let b_shape = self.packed.as_ref().map_or(b.shape(), |packed| &packed.shape);
@@ -265,24 +288,30 @@ impl Gemm {
             if depth > 0 {
                 multiply(&a, &b, [rows, depth, columns], made, &mut pace)?;
             }
-            if self.alpha != 1.0 {
-                made.iter_mut().for_each(|sum| *sum = sum.times(alpha));
+            if self.alpha == 1.0 && added.is_none() {
+                return Ok(());
             }
-            match added {
-                Some(added) => add(made, columns, added, beta),
-                None => Ok(()),
-            }
+            let work = [made.len() as u64, ELEMENTS];
+            lines(made, columns, work, |first, made, _| {
+                if self.alpha != 1.0 {
+                    made.iter_mut().for_each(|sum| *sum = sum.times(alpha));
+                }
+                match added {
+                    Some(added) => add(made, first, columns, added, beta),
+                    None => Ok(()),
+                }
+            })
         })
     }
 }
 
-/// Adds a number, a row, a column or a matrix, each times a factor.
-fn add<T: Factor>(made: &mut [T], columns: usize, added: &Tensor, factor: T) -> Result<()> {
+/// Adds a number, a row, a column or a matrix, each times a factor, to the rows from `first` on.
+fn add<T: Factor>(made: &mut [T], first: usize, columns: usize, added: &Tensor, factor: T) -> Result<()> {
     let shape = added.shape();
     let numbers = elements::<T>(added)?;
     let width = shape.last().copied().unwrap_or(1);
     let is_row = shape.len() < 2 || shape[0] == 1;
-    for (row, sums) in made.chunks_exact_mut(columns).enumerate() {
+    for (row, sums) in (first..).zip(made.chunks_exact_mut(columns)) {
         let numbers = &numbers[if is_row { 0 } else { row * width }..][..width];
         match numbers {
             &[number] => {
@@ -336,13 +365,13 @@ impl Compute for Gemm {
                     inputs,
                     [self.alpha, self.beta],
                     |a, b, sizes, made, pace| match &self.packed {
-                        Some(packed) => packed.matrices[0].multiply(a, made, pace),
-                        None => gemm(a, b, sizes, made, pace),
+                        Some(packed) => multiply_packed(&packed.matrices[0], a, made, pace),
+                        None => in_rows(gemm)(a, b, sizes, made, pace),
                     },
                 ),
                 ElementType::F64 => {
                     let factors = [self.alpha, self.beta].map(f64::from);
-                    self.computed(inputs, factors, add_gemm::<f64, _>)
+                    self.computed(inputs, factors, in_rows(add_gemm::<f64, _>))
                 }
                 other => return Err(unsupported(other)),
             };

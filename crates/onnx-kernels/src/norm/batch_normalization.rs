@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
+use crate::split::{self, ELEMENTS};
 use onnx_tensor::prelude::*;
 
 use crate::helpers::own;
 use crate::norm::channels::{BatchNormalization as Parameters, Channels};
 use onnx_tensor::operator::Constants;
 use onnx_tensor::{
-    cancelling::Pace,
     elements::with_real,
     faults::ensure_input,
     node::Attributes,
@@ -63,14 +63,18 @@ impl Compute for BatchNormalization {
         let mut made = own(inputs.swap_remove(0));
         let width = made.shape()[2..].iter().product::<usize>();
         if made.len() > 0 {
-            let mut pace = Pace::default();
             with_real!(made.element_type(), T => {
                 let values = made.as_slice_mut::<T>()?;
-                for (line, &(factor, offset)) in values.chunks_exact_mut(width).zip(channels.iter().cycle()) {
-                    pace.spend(width as u64 / 8 + 1)?;
-                    let (factor, offset) = (factor as T, offset as T);
-                    line.iter_mut().for_each(|x| *x = *x * factor + offset);
-                }
+                let work = [values.len() as u64, ELEMENTS];
+                split::lines(values, width, work, |first, values, pace| {
+                    let channels = channels.iter().cycle().skip(first % channels.len().max(1));
+                    for (line, &(factor, offset)) in values.chunks_exact_mut(width).zip(channels) {
+                        pace.spend(width as u64 / 8 + 1)?;
+                        let (factor, offset) = (factor as T, offset as T);
+                        line.iter_mut().for_each(|x| *x = *x * factor + offset);
+                    }
+                    Ok(())
+                })?;
             });
         }
         Ok(smallvec![Arc::new(made)])

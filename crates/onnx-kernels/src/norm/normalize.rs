@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use crate::split::{self, ELEMENTS};
 use onnx_tensor::prelude::*;
 
 use onnx_tensor::{
@@ -139,14 +140,8 @@ impl Normalize {
                 };
                 let (scale, bias) = (wide(1).transpose()?, wide(2).transpose()?);
                 let mut y = x.to_vec();
-                let mut means = Vec::new();
-                let mut inverses = Vec::new();
-                let mut pace = Pace::default();
-                for group in y.chunks_exact_mut(Ord::max(count, 1)) {
-                    pace.spend(group.len() as u64)?;
-                    let (mean, inverse) = self.center(group);
-                    means.push(mean as f32);
-                    inverses.push(inverse as f32);
+                let normalize = |group: &mut [T]| {
+                    let statistics = self.center(group);
                     if let Some(scale) = &scale {
                         group
                             .iter_mut()
@@ -156,6 +151,27 @@ impl Normalize {
                     if let Some(bias) = &bias {
                         group.iter_mut().zip(bias).for_each(|(y, &bias)| *y = *y + bias);
                     }
+                    statistics
+                };
+                let count = Ord::max(count, 1);
+                if self.outputs == 1 {
+                    let work = [y.len() as u64, ELEMENTS];
+                    split::lines(&mut y, count, work, |_, y, pace| {
+                        y.chunks_exact_mut(count).try_for_each(|group| {
+                            normalize(group);
+                            pace.spend(group.len() as u64)
+                        })
+                    })?;
+                    return Ok(smallvec![tensor(shape, y)?]);
+                }
+                let mut means = Vec::new();
+                let mut inverses = Vec::new();
+                let mut pace = Pace::default();
+                for group in y.chunks_exact_mut(count) {
+                    pace.spend(group.len() as u64)?;
+                    let (mean, inverse) = normalize(group);
+                    means.push(mean as f32);
+                    inverses.push(inverse as f32);
                 }
                 let mut reduced = shape.to_vec();
                 reduced[axis..].fill(1);
@@ -212,35 +228,35 @@ impl Normalize {
         x: &[T],
         shape: &[usize],
         parts: usize,
-        index: impl Fn(usize, usize) -> usize,
+        index: impl Fn(usize, usize) -> usize + Sync,
         (scale, bias): (Option<&[T]>, Option<&[T]>),
     ) -> Result<ShortVec<Tensor>> {
         let mut y = x.to_vec();
-        let examples = shape[0];
         let channels = shape[1];
         let inner: usize = shape[2..].iter().product();
         if y.is_empty() {
             return Ok(smallvec![tensor(shape, y)?]);
         }
-        let mut pace = Pace::default();
-        for group in y.chunks_exact_mut(channels / parts * inner) {
-            pace.spend(group.len() as u64)?;
-            self.center(group);
-        }
+        let (size, work) = (channels / parts * inner, [y.len() as u64, ELEMENTS]);
+        split::lines(&mut y, size, work, |_, y, pace| {
+            y.chunks_exact_mut(size).try_for_each(|group| {
+                self.center(group);
+                pace.spend(group.len() as u64)
+            })
+        })?;
         let of = |values: Option<&[T]>, index: usize, default: f64| match values {
             None => Ok(T::of(default)),
             Some(values) => values.get(index).copied().context("a scale or bias is too short"),
         };
-        for example in 0..examples {
-            for channel in 0..channels {
+        split::lines(&mut y, inner, work, |first, y, pace| {
+            for (line, y) in (first..).zip(y.chunks_exact_mut(inner)) {
+                let channel = line % channels;
                 let place = index(channel / (channels / parts), channel);
                 let (scale, bias) = (of(scale, place, 1.0)?, of(bias, place, 0.0)?);
-                let start = (example * channels + channel) * inner;
-                pace.over(&mut y[start..start + inner], |y| {
-                    y.iter_mut().for_each(|y| *y = *y * scale + bias);
-                })?;
+                pace.over(y, |y| y.iter_mut().for_each(|y| *y = *y * scale + bias))?;
             }
-        }
+            Ok(())
+        })?;
         Ok(smallvec![tensor(shape, y)?])
     }
 

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use crate::split::{self, ELEMENTS};
 use onnx_tensor::prelude::*;
 
 use crate::elementwise::vector;
@@ -61,13 +62,15 @@ impl Kernel for Softmax {
         }
         let mut values = elements::<f32>(&inputs[0])?.to_vec();
         if !values.is_empty() {
-            let mut pace = Pace::default();
-            pulp::Arch::new().dispatch(Groups {
-                values: &mut values,
-                count,
-                inner,
-                are_logarithms: self.are_logarithms,
-                pace: &mut pace,
+            let work = [values.len() as u64, ELEMENTS];
+            split::lines(&mut values, count * inner, work, |_, values, pace| {
+                pulp::Arch::new().dispatch(Groups {
+                    values,
+                    count,
+                    inner,
+                    are_logarithms: self.are_logarithms,
+                    pace,
+                })
             })?;
         }
         Ok(smallvec![tensor(shape, values)?])

@@ -1,6 +1,7 @@
 //! Windows that move over images, for pools. A window is a box, so that its elements can be folded along one axis after the
 //! other: a window of 13 by 13 takes 26 steps for each of its places, and not 169.
 
+use crate::split::{self, ELEMENTS};
 use onnx_tensor::prelude::*;
 
 use onnx_tensor::{cancelling::Pace, size};
@@ -214,7 +215,7 @@ pub(crate) fn fold<T: Element + Copy>(
     depth: usize,
     images: &[T],
     results: &mut [T],
-    take: impl Fn(T, T) -> T + Copy,
+    take: impl Fn(T, T) -> T + Copy + Sync,
 ) -> Result<()> {
     let image = axes.iter().map(|axis| axis.size).product::<usize>() * depth;
     let result = axes.iter().map(|axis| axis.count).product::<usize>() * depth;
@@ -247,20 +248,23 @@ pub(crate) fn fold<T: Element + Copy>(
         results.copy_from_slice(images);
         return Ok(());
     };
-    let (mut now, mut next) = (Vec::new(), Vec::new());
-    let mut pace = Pace::default();
-    for (image, result) in images.chunks_exact(image).zip(results.chunks_exact_mut(result)) {
-        let mut from = image;
-        for pass in passes {
-            next.clear();
-            next.resize(pass.size, start);
-            pass.fold(from, &mut next, start, take, &mut pace)?;
-            std::mem::swap(&mut now, &mut next);
-            from = &now;
+    let work = [images.len() as u64, ELEMENTS];
+    split::lines(results, result, work, |first, results, pace| {
+        let (mut now, mut next) = (Vec::new(), Vec::new());
+        let images = images[first * image..].chunks_exact(image);
+        for (image, result) in images.zip(results.chunks_exact_mut(result)) {
+            let mut from = image;
+            for pass in passes {
+                next.clear();
+                next.resize(pass.size, start);
+                pass.fold(from, &mut next, start, take, pace)?;
+                std::mem::swap(&mut now, &mut next);
+                from = &now;
+            }
+            last.fold(from, result, start, take, pace)?;
         }
-        last.fold(from, result, start, take, &mut pace)?;
-    }
-    Ok(())
+        Ok(())
+    })
 }
 
 #[inline(always)]

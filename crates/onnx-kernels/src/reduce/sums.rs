@@ -5,9 +5,9 @@ use std::{
     sync::Arc,
 };
 
+use crate::split::{self, ELEMENTS};
 use onnx_tensor::prelude::*;
 
-use onnx_tensor::cancelling::Pace;
 use onnx_tensor::{
     elements::{elements, tensor},
     operator::{Fact, Kernel},
@@ -148,21 +148,24 @@ float! { f32 f64 }
 fn stage<T: Float>(
     values: &[T],
     [outside, along, width]: [usize; 3],
-    term: impl Fn(T) -> T + Copy,
+    term: impl Fn(T) -> T + Copy + Sync,
 ) -> Result<Vec<T>> {
     let mut sums = vec![T::default(); outside * width];
     if along * width == 0 {
         return Ok(sums);
     }
-    let mut pace = Pace::default();
-    let blocks = values.chunks_exact(along * width);
-    for (block, sums) in blocks.zip(sums.chunks_exact_mut(width)) {
-        pace.spend(block.len() as u64 / 4 + 1)?;
-        match sums {
-            [sum] => *sum = line_sum(block, term),
-            sums => add_rows(block, sums, term),
+    let (size, work) = (along * width, [values.len() as u64, ELEMENTS]);
+    split::lines(&mut sums, width, work, |first, sums, pace| {
+        let blocks = values[first * size..].chunks_exact(size);
+        for (block, sums) in blocks.zip(sums.chunks_exact_mut(width)) {
+            pace.spend(block.len() as u64 / 4 + 1)?;
+            match sums {
+                [sum] => *sum = line_sum(block, term),
+                sums => add_rows(block, sums, term),
+            }
         }
-    }
+        Ok(())
+    })?;
     Ok(sums)
 }
 

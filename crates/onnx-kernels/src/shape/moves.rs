@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::split::{self, ELEMENTS};
 use onnx_tensor::prelude::*;
 
 use crate::shape::moved_axis::transpose;
@@ -132,8 +133,29 @@ fn moved(from: &[u8], to: &mut [u8], axes: &[Axis], bytes: usize) -> Result<()> 
         [] => (&[][..], &[][..]),
     };
     let inner_bytes = inner.iter().map(|axis| axis.count).product::<usize>() * bytes;
-    let mut pace = Pace::default();
+    let work = [to.len() as u64, BYTES];
+    split::lines(to, inner_bytes, work, |first, to, pace| {
+        blocks(from, to, (outer, inner), [first, bytes, inner_bytes], pace)
+    })
+}
+
+/// Bytes of a part that are moved, at least.
+const BYTES: u64 = 4 * ELEMENTS;
+
+/// The blocks of the inner axes from the one with the index `first` on.
+fn blocks(
+    from: &[u8],
+    to: &mut [u8],
+    (outer, inner): (&[Axis], &[Axis]),
+    [first, bytes, inner_bytes]: [usize; 3],
+    pace: &mut Pace,
+) -> Result<()> {
     let mut place: ShortVec<usize> = smallvec![0; outer.len()];
+    let mut left = first;
+    for (at, axis) in place.iter_mut().zip(outer).rev() {
+        *at = left % axis.count;
+        left /= axis.count;
+    }
     for to in to.chunks_exact_mut(inner_bytes.max(1)) {
         pace.spend(inner_bytes as u64 / 8 + 1)?;
         let first: usize = place.iter().zip(outer).map(|(at, axis)| at * axis.step).sum();

@@ -26,6 +26,7 @@ use onnx_tensor::{
     cancelling::{self, Cancellation},
     operator::Fact,
     prelude::*,
+    threads,
 };
 use tensor_core::Quoted;
 
@@ -46,6 +47,8 @@ pub struct Session {
     /// What is known of the outputs.
     outputs: Vec<Option<Fact>>,
     is_bounded: bool,
+    /// The most threads of a run, 0 for all.
+    threads: usize,
 }
 
 /// Never cancelled.
@@ -105,7 +108,17 @@ impl Session {
             labels: lowered.labels,
             outputs,
             is_bounded: prepared.is_bounded,
+            threads: 0,
         })
+    }
+
+    /// Has a run use `most` threads at most, where it is not all of the process ([`threads::configure`]) that are idle.
+    #[must_use]
+    pub fn with_threads(self, most: usize) -> Self {
+        Self {
+            threads: most,
+            ..self
+        }
     }
 
     /// Names, types and dimensions of inputs and outputs, as the file declares them.
@@ -164,6 +177,7 @@ impl Session {
             return Err(RunError::new(RunErrorKind::InvalidInput, message));
         }
         let _run = cancelling::start(cancellation.clone());
+        let _threads = threads::start(self.threads);
         let labels = &self.labels;
         let mut run = Run { values, labels };
         run.body(&self.body).map_err(Failure::into_error)?;

@@ -1,0 +1,396 @@
+//! Results in parts for several threads. A part is worth the start of a helper, which takes some microseconds; no sum is split, so that
+//! results are the same bits for any number of threads.
+
+use onnx_gemm::{FirstFactor, PackedIntegers, PackedMatrix};
+use onnx_tensor::{
+    cancelling::{Pace, in_parts},
+    prelude::*,
+    threads,
+};
+
+/// Multiplications of a part, at least: 50 us at 80 GFLOP/s, which one core of a server has.
+pub(crate) const PRODUCTS: u64 = if cfg!(test) { 1 << 10 } else { 1 << 21 };
+
+/// Elements of a part that are read, computed and written, at least: 50 us at 10 GB/s.
+pub(crate) const ELEMENTS: u64 = if cfg!(test) { 1 << 8 } else { 1 << 16 };
+
+/// Elements that parts of loops are a multiple of, so that no two threads write to one cache line.
+pub(crate) const LINE: usize = 64;
+
+/// Rows for which a matrix is read at the speed of memory: fewer rows take no less time.
+const SLOW_ROWS: usize = 8;
+
+/// Rows of a part of a product, at least: each part reads or packs the whole second factor.
+const LEAST_ROWS: usize = 16;
+
+/// Rows from which on each part packs its own.
+const MANY_ROWS: usize = 1 << 10;
+
+/// Multiplications of a product.
+pub(crate) fn products([rows, depth, columns]: [usize; 3]) -> u64 {
+    let sizes = [rows, depth, columns].map(|size| size as u64);
+    sizes.into_iter().fold(1, u64::saturating_mul)
+}
+
+/// Has `run` compute a result of lines of `unit` elements: all of them, or disjoint runs of them on several threads where `work` is
+/// worth parts of `least` or more. It is called with the index of the first line.
+pub(crate) fn lines<T: Send>(
+    made: &mut [T],
+    unit: usize,
+    [work, least]: [u64; 2],
+    run: impl Fn(usize, &mut [T], &mut Pace) -> Result<()> + Sync,
+) -> Result<()> {
+    let parts = threads::parts(work, least);
+    if parts == 1 {
+        return run(0, made, &mut Pace::default());
+    }
+    let unit = unit.max(1);
+    let count = made.len().div_ceil(unit).div_ceil(parts).max(1);
+    let items = made.chunks_mut(count * unit).enumerate();
+    let items = items.map(|(part, made)| (part * count, made)).collect();
+    in_parts(items, |(first, made), pace| run(first, made, pace))
+}
+
+/// Writes the product of rows with a packed matrix.
+pub(crate) fn multiply_packed(
+    matrix: &PackedMatrix,
+    a: &[f32],
+    made: &mut [f32],
+    pace: &mut Pace,
+) -> Result<()> {
+    let (depth, columns) = (matrix.depth(), matrix.columns());
+    let rows = made.len() / columns.max(1);
+    let parts = threads::parts(products([rows.max(SLOW_ROWS), depth, columns]), PRODUCTS);
+    if parts == 1 || depth == 0 {
+        return matrix.multiply(a, made, pace);
+    }
+    if rows > columns.min(MANY_ROWS) {
+        return multiply_rows(a, made, [rows, depth, columns], pace, |a, made, pace| {
+            matrix.multiply(a, made, pace)
+        });
+    }
+    let first_factor = FirstFactor::new(a, depth);
+    let mut items: Vec<_> = matrix
+        .parts(parts)
+        .map(|part| (part, Vec::with_capacity(rows)))
+        .collect();
+    for row in made.chunks_exact_mut(columns) {
+        let mut rest = row;
+        for (part, strips) in &mut items {
+            let strip;
+            (strip, rest) = rest.split_at_mut(part.len());
+            strips.push(strip);
+        }
+    }
+    in_parts(items, |(part, mut strips), pace| {
+        matrix.multiply_part(&first_factor, part, &mut strips, pace)
+    })
+}
+
+/// Writes the product of rows with a packed matrix of 8-bit integers.
+pub(crate) fn multiply_integers(
+    matrix: &PackedIntegers,
+    a: &[i16],
+    made: &mut [i32],
+    pace: &mut Pace,
+) -> Result<()> {
+    let (depth, columns) = (matrix.depth(), matrix.columns());
+    let rows = made.len() / columns.max(1);
+    multiply_rows(a, made, [rows, depth, columns], pace, |a, made, pace| {
+        matrix.multiply(a, made, pace)
+    })
+}
+
+/// Has `multiply` write the product of all rows, or of some rows on each of several threads.
+pub(crate) fn multiply_rows<T: Sync, U: Send>(
+    a: &[T],
+    made: &mut [U],
+    [rows, depth, columns]: [usize; 3],
+    pace: &mut Pace,
+    multiply: impl Fn(&[T], &mut [U], &mut Pace) -> Result<()> + Sync,
+) -> Result<()> {
+    let parts = threads::parts(products([rows, depth, columns]), PRODUCTS);
+    if parts == 1 || rows < 2 * LEAST_ROWS {
+        return multiply(a, made, pace);
+    }
+    let rows = rows.div_ceil(parts).next_multiple_of(LEAST_ROWS);
+    let items = a.chunks(rows * depth).zip(made.chunks_mut(rows * columns));
+    in_parts(items.collect(), |(a, made), pace| multiply(a, made, pace))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use onnx_tensor::{elements::tensor, node::Node, operator::Compute, packs::Packs, threads::Threads};
+
+    use super::*;
+    use crate::{
+        attention, conv, elementwise,
+        made_nodes::{node, with_text},
+        matmul, norm, pool, reduce, shape,
+    };
+
+    /// Numbers whose sums depend on their order.
+    fn floats(shape: &[usize]) -> Arc<Tensor> {
+        let count = shape.iter().product::<usize>();
+        let number = |at: usize| (at * 7919 % 1009) as f32 / 97.0 - 5.0;
+        tensor(shape, (0..count).map(number).collect())
+            .unwrap()
+            .into_arc()
+    }
+
+    fn bytes(shape: &[usize]) -> Arc<Tensor> {
+        let count = shape.iter().product::<usize>();
+        let number = |at: usize| (at * 7919 % 251) as u8;
+        tensor(shape, (0..count).map(number).collect())
+            .unwrap()
+            .into_arc()
+    }
+
+    fn one<T: Element>(number: T) -> Arc<Tensor> {
+        Tensor::scalar(number).into_arc()
+    }
+
+    /// Bytes of the outputs, and whether the run was large enough for several threads.
+    fn run(op: &dyn Compute, inputs: &[Arc<Tensor>], limit: usize) -> (Vec<Vec<u8>>, bool) {
+        let threads: &'static Threads = Box::leak(Box::new(Threads::new(limit)));
+        let _run = threads.start(0);
+        let made = op.run(&mut inputs.iter().cloned().collect()).unwrap();
+        let outputs = made.iter().map(|output| output.as_bytes().unwrap().to_vec());
+        (outputs.collect(), threads.has_pool())
+    }
+
+    #[track_caller]
+    fn expect_same(op: &dyn Compute, inputs: &[Arc<Tensor>]) {
+        let (expected, _) = run(op, inputs, 1);
+        for limit in [2, 3, 4] {
+            let (found, is_split) = run(op, inputs, limit);
+            assert!(is_split, "computed on one thread");
+            assert!(found == expected, "on {limit} threads");
+        }
+    }
+
+    /// With constants among its inputs too, of which the operator keeps what it likes.
+    #[track_caller]
+    fn expect_same_with(make: impl Fn() -> Box<dyn Compute>, inputs: &[Arc<Tensor>]) {
+        expect_same(&*make(), inputs);
+        let mut op = make();
+        let constants = inputs.iter().enumerate();
+        let constants = constants.map(|(at, input)| (at > 0).then(|| input.clone()));
+        let constants: Vec<_> = constants.collect();
+        op.take_over(&constants, &mut Packs::beside(1 << 20)).unwrap();
+        expect_same(&*op, inputs);
+    }
+
+    fn named(name: &str) -> Node {
+        Node {
+            opset: 18,
+            ..node(name, &[], &[], 1)
+        }
+    }
+
+    #[test]
+    fn products_have_the_same_bits_on_any_number_of_threads() {
+        // One row, a few, more columns than rows, more rows than columns, several matrices.
+        for (a, b) in [
+            (vec![1, 64], vec![64, 200]),
+            (vec![3, 64], vec![64, 200]),
+            (vec![40, 33], vec![33, 150]),
+            (vec![150, 33], vec![33, 50]),
+            (vec![6, 40, 33], vec![6, 33, 20]),
+            (vec![2, 6, 5, 33], vec![6, 33, 20]),
+            (vec![64, 100], vec![100, 1]),
+        ] {
+            // One row of two computed factors is left to one thread.
+            if a[0] > 3 {
+                expect_same(
+                    &*matmul::mat_mul(&named("MatMul")).unwrap(),
+                    &[floats(&a), floats(&b)],
+                );
+            }
+            if b[b.len() - 1] > 1 {
+                let mut op = matmul::mat_mul(&named("MatMul")).unwrap();
+                op.take_over(&[None, Some(floats(&b))], &mut Packs::beside(1 << 20))
+                    .unwrap();
+                expect_same(&*op, &[floats(&a), floats(&b)]);
+            }
+        }
+        let turned = node("Gemm", &[], &[("transA", 1), ("transB", 1)], 1);
+        let inputs = [floats(&[33, 80]), floats(&[90, 33]), floats(&[90])];
+        expect_same_with(|| matmul::gemm_of(&turned).unwrap(), &inputs);
+    }
+
+    #[test]
+    fn products_of_integers_have_the_same_bits_on_any_number_of_threads() {
+        let (a, b) = (bytes(&[64, 33]), bytes(&[33, 40]));
+        let node = Node {
+            input: ["a", "b", "c", "d"].map(str::to_owned).to_vec(),
+            ..named("MatMulInteger")
+        };
+        let inputs = [a.clone(), b.clone(), one(3u8), one(7u8)];
+        for constants in [vec![], [None, Some(b.clone()), None, Some(one(7u8))].to_vec()] {
+            expect_same(&*matmul::mat_mul_integer(&node, &constants).unwrap(), &inputs);
+        }
+        let (scale, zero) = (one(0.02f32), one(9u8));
+        let inputs = [
+            a,
+            scale.clone(),
+            zero.clone(),
+            b,
+            scale.clone(),
+            zero.clone(),
+            scale,
+            zero,
+        ];
+        expect_same(
+            &*matmul::q_linear_mat_mul(&named("QLinearMatMul"), &[]).unwrap(),
+            &inputs,
+        );
+        let bits = node_of_bits();
+        let inputs = [floats(&[7, 64]), bytes(&[50, 4, 8]), floats(&[200])];
+        expect_same(&*matmul::packed_product(&bits).unwrap(), &inputs);
+        let inputs = [floats(&[1, 64]), bytes(&[50, 4, 8]), floats(&[200])];
+        expect_same(&*matmul::packed_product(&bits).unwrap(), &inputs);
+    }
+
+    fn node_of_bits() -> Node {
+        let sizes = [("K", 64), ("N", 50), ("bits", 4), ("block_size", 16)];
+        node("MatMulNBits", &[], &sizes, 1)
+    }
+
+    #[test]
+    fn convolutions_have_the_same_bits_on_any_number_of_threads() {
+        let cases: &[(&[usize], &[usize], i64)] = &[
+            // Lines, channels, a last channel by itself, groups, images, lines of one pixel.
+            (&[1, 4, 24, 24], &[6, 4, 3, 3], 1),
+            (&[1, 16, 24, 24], &[8, 16, 1, 1], 1),
+            (&[1, 16, 4, 4], &[64, 16, 3, 3], 1),
+            (&[1, 16, 3, 4], &[33, 16, 1, 1], 1),
+            (&[1, 8, 12, 12], &[8, 1, 3, 3], 8),
+            (&[5, 8, 9, 9], &[6, 4, 3, 3], 2),
+            (&[1, 8, 100], &[12, 8, 5], 1),
+            (&[1, 8, 32, 32], &[1, 8, 3, 3], 1),
+        ];
+        for &(image, weights, groups) in cases {
+            for (stride, pad) in [(1, 0), (1, 1), (2, 1)] {
+                let axes = image.len() - 2;
+                let lists = [("strides", vec![stride; axes]), ("pads", vec![pad; 2 * axes])];
+                let node = node("Conv", &lists, &[("group", groups)], 1);
+                let inputs = [floats(image), floats(weights), floats(&weights[..1])];
+                expect_same_with(
+                    || {
+                        let mut op = conv::conv(&node).unwrap();
+                        let sigmoid = elementwise::function(&named("Sigmoid")).unwrap();
+                        assert!(op.follow(&*sigmoid));
+                        op
+                    },
+                    &inputs,
+                );
+            }
+        }
+        for weights in [[6, 4, 3, 3], [6, 4, 11, 11]] {
+            let (image, weights) = (bytes(&[1, 4, 24, 24]), bytes(&weights));
+            let (scale, zero) = (one(0.02f32), one(9u8));
+            let inputs = [
+                image,
+                scale.clone(),
+                zero.clone(),
+                weights,
+                scale.clone(),
+                zero.clone(),
+                scale,
+                zero,
+            ];
+            expect_same(
+                &*conv::q_linear_conv(&named("QLinearConv"), &[]).unwrap(),
+                &inputs,
+            );
+        }
+    }
+
+    #[test]
+    fn transposed_convolutions_have_the_same_bits_on_any_number_of_threads() {
+        for (image, weights) in [
+            ([1, 8, 9, 9], [8, 150, 3, 3]),
+            ([2, 8, 9, 9], [8, 3, 2, 2]),
+            ([1, 3, 6, 6], [3, 9, 17, 17]),
+        ] {
+            let node = node("ConvTranspose", &[("strides", vec![2, 2])], &[], 1);
+            let inputs = [floats(&image), floats(&weights), floats(&weights[1..2])];
+            expect_same_with(|| conv::conv_transpose(&node).unwrap(), &inputs);
+        }
+    }
+
+    #[test]
+    fn loops_have_the_same_bits_on_any_number_of_threads() {
+        let image = floats(&[3, 8, 20, 20]);
+        for name in ["Sigmoid", "Sin", "Erf", "Relu"] {
+            expect_same(&*elementwise::function(&named(name)).unwrap(), &[image.clone()]);
+        }
+        for other in [&[3, 8, 20, 20][..], &[20], &[8, 1, 1], &[3, 1, 20, 1], &[]] {
+            for name in ["Add", "Div"] {
+                let pair = elementwise::pair(&named(name)).unwrap();
+                expect_same(&*pair, &[image.clone(), floats(other)]);
+                expect_same(&*pair, &[floats(other), image.clone()]);
+            }
+        }
+        for axis in [-1, 1] {
+            let node = Node {
+                opset: 18,
+                ..node("Softmax", &[], &[("axis", axis)], 1)
+            };
+            expect_same(&*norm::softmax(&node).unwrap(), &[image.clone()]);
+        }
+        let (scale, bias) = (floats(&[8]), floats(&[8]));
+        let layer = norm::normalize(&named("LayerNormalization")).unwrap();
+        expect_same(&*layer, &[image.clone(), floats(&[20]), floats(&[20])]);
+        let instance = norm::normalize(&named("InstanceNormalization")).unwrap();
+        expect_same(&*instance, &[image.clone(), scale.clone(), bias.clone()]);
+        let variance = Tensor::vector(&[2.0f32; 8]).into_arc();
+        let inputs = [image.clone(), scale.clone(), bias, scale, variance];
+        expect_same(
+            &*norm::batch_normalization(&named("BatchNormalization"), &[]).unwrap(),
+            &inputs,
+        );
+        let window = [("kernel_shape", vec![3, 3]), ("strides", vec![2, 2])];
+        expect_same(
+            &*pool::averages(&node("AveragePool", &window, &[], 1)).unwrap(),
+            &[image.clone()],
+        );
+        expect_same(
+            &*pool::maxima(&node("MaxPool", &window, &[], 1)).unwrap(),
+            &[image.clone()],
+        );
+        for axes in [&[-1i64][..], &[1], &[0, 2]] {
+            let op = reduce::reduce(&named("ReduceMean")).unwrap();
+            expect_same(&*op, &[image.clone(), Tensor::vector(axes).into_arc()]);
+        }
+        for order in [[0, 2, 3, 1], [3, 2, 1, 0], [1, 0, 2, 3], [0, 1, 3, 2]] {
+            let node = node("Transpose", &[("perm", order.to_vec())], &[], 1);
+            expect_same(&*shape::transpose_of(&node).unwrap(), &[image.clone()]);
+        }
+        let gelu = with_text(named("Gelu"), "approximate", "tanh");
+        expect_same(&*elementwise::function(&gelu).unwrap(), &[image]);
+    }
+
+    #[test]
+    fn attention_has_the_same_bits_on_any_number_of_threads() {
+        let node = Node {
+            input: ["q", "k", "v"].map(str::to_owned).to_vec(),
+            ..named("Attention")
+        };
+        let inputs = [(); 3].map(|()| floats(&[2, 4, 10, 8]));
+        expect_same(&*attention::attention(&node).unwrap(), &inputs);
+    }
+
+    #[test]
+    fn all_parts_end_with_their_run() {
+        let threads: &'static Threads = Box::leak(Box::new(Threads::new(3)));
+        let _run = threads.start(0);
+        let sine = elementwise::function(&named("Sin")).unwrap();
+        let ended = onnx_tensor::cancelling::while_cancelled(|| sine.run(&mut smallvec![floats(&[1 << 20])]));
+        assert!(onnx_tensor::cancelling::is_cancelled(&ended.unwrap_err()));
+        assert!(threads.has_pool());
+    }
+}

@@ -1,0 +1,532 @@
+//! Threads within a request: operators split large work into parts, and threads that are idle at that moment compute some of them.
+//!
+//! One pool serves the whole process. The thread of a request computes parts too, and never waits for a part that nobody has begun. The
+//! number of threads that compute is bounded for the process ([`configure`]): a request that runs alone has the help of all of them, and with
+//! as many requests as threads none has help. The pool is made when the first large operator runs; with a limit of 1 there is none.
+//!
+//! Parts are disjoint blocks of a result, and no sum is split, so that results do not depend on the number of threads.
+//!
+//! ```
+//! use onnx_tensor::threads;
+//!
+//! let mut squares = vec![0.0f64; 1 << 20];
+//! let _run = threads::start(0);
+//! // A part of less than 100,000 elements is not worth another thread here.
+//! let parts = threads::parts(squares.len() as u64, 100_000);
+//! let length = squares.len().div_ceil(parts);
+//! let items = squares.chunks_mut(length).enumerate().collect();
+//! threads::for_each(items, |(part, squares): (usize, &mut [f64])| {
+//!     for (at, square) in squares.iter_mut().enumerate() {
+//!         *square = ((part * length + at) as f64).powi(2);
+//!     }
+//!     Ok::<(), String>(())
+//! })?;
+//! assert_eq!(squares[1000], 1_000_000.0);
+//! # Ok::<(), String>(())
+//! ```
+
+use std::{
+    cell::Cell,
+    hint,
+    sync::{
+        LazyLock, Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use rayon_core::{ThreadPool, ThreadPoolBuilder};
+
+/// Parts for each thread: a helper that begins late, or is slower, leaves more of them to the others.
+const PARTS_PER_THREAD: usize = 4;
+
+/// Spins before a thread sleeps until its helpers are done with their last parts: about as long as falling asleep and waking up take.
+const SPINS: u32 = 1 << 11;
+
+/// Where a helper does not begin before the work is done, other programs use its processor: a thread that waits for such a helper has lost
+/// time, and for so many times that time nobody helps.
+const REST: u32 = 16;
+
+/// The threads of this process.
+static PROCESS: LazyLock<Threads> =
+    LazyLock::new(|| Threads::new(thread::available_parallelism().map_or(1, usize::from)));
+
+thread_local! {
+    /// The share of the run on this thread; `None` while nothing runs, and within a part.
+    static SHARE: Cell<Option<Share>> = const { Cell::new(None) };
+}
+
+/// Sets how many threads of this process compute at a time, requests and helpers together; by default as many as the process may run on
+/// ([`thread::available_parallelism`]). Each helper calls `on_start` first. Once there is a pool it gets no larger.
+pub fn configure(limit: usize, on_start: fn()) {
+    PROCESS.limit.store(limit.max(1), Ordering::Relaxed);
+    // The first call counts, before there are helpers.
+    let _ = PROCESS.on_start.set(on_start);
+}
+
+/// How many threads of this process compute at a time at most.
+#[must_use]
+pub fn limit() -> usize {
+    PROCESS.limit.load(Ordering::Relaxed)
+}
+
+/// Counts a run on this thread until the value is dropped. The run uses `most` threads at most, or all if that is 0.
+///
+/// Outside of a run, and within a part, everything is computed on one thread.
+pub fn start(most: usize) -> Run {
+    PROCESS.start(most)
+}
+
+/// A number of parts for work that is worth splitting into parts of `least` or more: 1 where nobody could help.
+#[inline]
+#[must_use]
+pub fn parts(work: u64, least: u64) -> usize {
+    if work / 2 < least {
+        return 1;
+    }
+    parts_of_large(work, least)
+}
+
+#[cold]
+fn parts_of_large(work: u64, least: u64) -> usize {
+    let threads = SHARE.get().map_or(1, Share::most);
+    if threads == 1 {
+        return 1;
+    }
+    let most = usize::try_from(work / least.max(1)).unwrap_or(usize::MAX);
+    most.min(threads * PARTS_PER_THREAD)
+}
+
+/// Calls `work` once with each item: on this thread, and on those that are idle now.
+///
+/// # Errors
+/// The first error of `work`; items that nobody has begun by then are dropped.
+///
+/// # Panics
+/// If `work` panics, after all that was begun has ended.
+pub fn for_each<I: Send, E: Send>(items: Vec<I>, work: impl Fn(I) -> Result<(), E> + Sync) -> Result<(), E> {
+    match SHARE.get() {
+        Some(share) if items.len() > 1 => share.for_each(items, work),
+        _ => items.into_iter().try_for_each(work),
+    }
+}
+
+/// A run that is counted; see [`start`]. Runs of a thread end in the reverse order.
+#[derive(Debug)]
+#[must_use]
+pub struct Run {
+    threads: &'static Threads,
+    outer: Option<Share>,
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        SHARE.set(self.outer);
+        self.threads.computing.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Threads that compute together: those of the process, or others in tests.
+#[derive(Debug)]
+pub struct Threads {
+    limit: AtomicUsize,
+    on_start: OnceLock<fn()>,
+    /// Runs, and helpers that work for one.
+    computing: AtomicUsize,
+    /// `None` where the system gave no threads.
+    pool: OnceLock<Option<ThreadPool>>,
+    born: Instant,
+    /// Until when nobody helps, in nanoseconds from `born`; 0 where that is over.
+    rest: AtomicU64,
+}
+
+impl Threads {
+    /// At most `limit` threads, the one of the request included.
+    #[must_use]
+    pub fn new(limit: usize) -> Self {
+        Self {
+            limit: AtomicUsize::new(limit.max(1)),
+            on_start: OnceLock::new(),
+            computing: AtomicUsize::new(0),
+            pool: OnceLock::new(),
+            born: Instant::now(),
+            rest: AtomicU64::new(0),
+        }
+    }
+
+    /// Whether there are helpers yet: a run was large enough for several threads.
+    #[must_use]
+    pub fn has_pool(&self) -> bool {
+        matches!(self.pool.get(), Some(Some(_)))
+    }
+
+    /// As the function [`start`] does, for these threads.
+    pub fn start(&'static self, most: usize) -> Run {
+        self.computing.fetch_add(1, Ordering::Relaxed);
+        let most = if most == 0 { usize::MAX } else { most };
+        let share = Share { threads: self, most };
+        Run {
+            threads: self,
+            outer: SHARE.replace(Some(share)),
+        }
+    }
+
+    fn pool(&self) -> Option<&ThreadPool> {
+        let make = || {
+            let on_start = self.on_start.get().copied();
+            let threads = ThreadPoolBuilder::new()
+                .num_threads(self.limit.load(Ordering::Relaxed) - 1)
+                .thread_name(|index| format!("helper-{index}"))
+                .start_handler(move |_| on_start.unwrap_or(|| {})());
+            let pool = threads.build();
+            pool.inspect_err(|error| tracing::warn!(%error, "operators are computed on one thread"))
+                .ok()
+        };
+        self.pool.get_or_init(make).as_ref()
+    }
+
+    /// Notes that a thread waited for a helper that had not begun.
+    fn rest(&self, lost: Duration) {
+        let end = self.born.elapsed() + lost * REST;
+        self.rest
+            .fetch_max(u64::try_from(end.as_nanos()).unwrap_or(0), Ordering::Relaxed);
+    }
+
+    fn rests(&self) -> bool {
+        let end = self.rest.load(Ordering::Relaxed);
+        if end == 0 {
+            return false;
+        }
+        let is_over = self.born.elapsed().as_nanos() > u128::from(end);
+        if is_over {
+            self.rest.store(0, Ordering::Relaxed);
+        }
+        !is_over
+    }
+
+    /// Takes up to `wanted` threads that are idle.
+    fn reserve(&self, wanted: usize) -> usize {
+        if self.rests() {
+            return 0;
+        }
+        let limit = self.limit.load(Ordering::Relaxed);
+        let mut taken = 0;
+        let take = |computing: usize| {
+            taken = wanted.min(limit.saturating_sub(computing));
+            (taken > 0).then(|| computing + taken)
+        };
+        let (order, counter) = (Ordering::Relaxed, &self.computing);
+        counter.fetch_update(order, order, take).map_or(0, |_| taken)
+    }
+
+    /// Whether more threads compute than should: requests came while this one had helpers.
+    fn is_crowded(&self) -> bool {
+        self.computing.load(Ordering::Relaxed) > self.limit.load(Ordering::Relaxed)
+    }
+}
+
+/// What one run may use.
+#[derive(Clone, Copy, Debug)]
+struct Share {
+    threads: &'static Threads,
+    most: usize,
+}
+
+impl Share {
+    fn most(self) -> usize {
+        self.most.min(self.threads.limit.load(Ordering::Relaxed))
+    }
+
+    fn for_each<I: Send, E: Send>(
+        self,
+        items: Vec<I>,
+        work: impl Fn(I) -> Result<(), E> + Sync,
+    ) -> Result<(), E> {
+        let wanted = (items.len() - 1).min(self.most() - 1);
+        let Some(pool) = (wanted > 0).then(|| self.threads.pool()).flatten() else {
+            return items.into_iter().try_for_each(work);
+        };
+        // Each has a thread of its own, so that none of them is waited for in a queue.
+        let helpers = self.threads.reserve(wanted.min(pool.current_num_threads()));
+        if helpers == 0 {
+            return items.into_iter().try_for_each(work);
+        }
+        let _whole = Whole::begin();
+        let queue = Queue::new(items, work);
+        let (to_begin, at_work) = (AtomicUsize::new(helpers), AtomicUsize::new(helpers));
+        let late = pool.in_place_scope(|scope| {
+            for _ in 0..helpers {
+                scope.spawn(|_| {
+                    to_begin.fetch_sub(1, Ordering::Relaxed);
+                    let _helper = Helper {
+                        threads: self.threads,
+                        at_work: &at_work,
+                    };
+                    queue.work(|| self.threads.is_crowded());
+                });
+            }
+            queue.work(|| false);
+            if to_begin.load(Ordering::Relaxed) > 0 {
+                return Some(Instant::now());
+            }
+            for _ in 0..SPINS {
+                if at_work.load(Ordering::Relaxed) == 0 {
+                    break;
+                }
+                hint::spin_loop();
+            }
+            None
+        });
+        if let Some(done) = late {
+            self.threads.rest(done.elapsed());
+        }
+        queue.outcome()
+    }
+}
+
+/// While it lives, parts on this thread are not split again.
+struct Whole(Option<Share>);
+
+impl Whole {
+    fn begin() -> Self {
+        Self(SHARE.take())
+    }
+}
+
+impl Drop for Whole {
+    fn drop(&mut self) {
+        SHARE.set(self.0);
+    }
+}
+
+/// A reserved thread, given back on drop.
+struct Helper<'h> {
+    threads: &'static Threads,
+    at_work: &'h AtomicUsize,
+}
+
+impl Drop for Helper<'_> {
+    fn drop(&mut self) {
+        self.threads.computing.fetch_sub(1, Ordering::Relaxed);
+        self.at_work.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Items that nobody has begun.
+struct Queue<I, E, W> {
+    items: Mutex<std::vec::IntoIter<I>>,
+    work: W,
+    is_ended: AtomicBool,
+    error: Mutex<Option<E>>,
+}
+
+impl<I, E, W: Fn(I) -> Result<(), E>> Queue<I, E, W> {
+    fn new(items: Vec<I>, work: W) -> Self {
+        Self {
+            items: Mutex::new(items.into_iter()),
+            work,
+            is_ended: AtomicBool::new(false),
+            error: Mutex::new(None),
+        }
+    }
+
+    /// Works until no item is left, something failed, or this thread should leave.
+    fn work(&self, should_leave: impl Fn() -> bool) {
+        while !self.is_ended.load(Ordering::Relaxed) && !should_leave() {
+            let Some(item) = lock(&self.items).next() else {
+                return;
+            };
+            let ends = EndOnPanic(&self.is_ended);
+            if let Err(error) = (self.work)(item) {
+                self.is_ended.store(true, Ordering::Relaxed);
+                lock(&self.error).get_or_insert(error);
+            }
+            drop(ends);
+        }
+    }
+
+    fn outcome(self) -> Result<(), E> {
+        let error = self.error.into_inner().unwrap_or_else(PoisonError::into_inner);
+        error.map_or(Ok(()), Err)
+    }
+}
+
+/// Ends the work of all threads when one panics.
+struct EndOnPanic<'e>(&'e AtomicBool);
+
+impl Drop for EndOnPanic<'_> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        collections::HashSet,
+        panic::{AssertUnwindSafe, catch_unwind},
+        sync::mpsc,
+        time::Duration,
+    };
+
+    use super::*;
+
+    fn threads(limit: usize) -> &'static Threads {
+        Box::leak(Box::new(Threads::new(limit)))
+    }
+
+    /// The threads that compute 64 items, each of them once.
+    fn used() -> HashSet<thread::ThreadId> {
+        let (done, found) = mpsc::channel();
+        let work = |item: usize| done.send((item, thread::current().id())).map_err(|_| ());
+        assert_eq!(for_each((0..64).collect(), work), Ok(()));
+        drop(done);
+        let (mut items, ids): (Vec<_>, HashSet<_>) = found.into_iter().unzip();
+        items.sort_unstable();
+        assert_eq!(items, (0..64).collect::<Vec<_>>());
+        ids
+    }
+
+    #[test]
+    fn every_item_is_computed_once() {
+        for limit in 1..5 {
+            let threads = threads(limit);
+            let _run = threads.start(0);
+            for _ in 0..100 {
+                assert!(used().len() <= limit);
+            }
+            assert_eq!(
+                threads.computing.load(Ordering::Relaxed),
+                1,
+                "all helpers are idle again"
+            );
+        }
+    }
+
+    #[test]
+    fn idle_threads_help() {
+        let _run = threads(3).start(0);
+        // Each item needs two others at the same time.
+        let (senders, receivers): (Vec<_>, Vec<_>) = (0..3).map(|_| mpsc::channel()).unzip();
+        let items = receivers.into_iter().enumerate().collect();
+        let work = |(item, receiver): (usize, mpsc::Receiver<()>)| {
+            for sender in &senders {
+                let _ = sender.send(());
+            }
+            for _ in 0..3 {
+                receiver.recv_timeout(Duration::from_secs(60)).map_err(|_| item)?;
+            }
+            Ok::<(), usize>(())
+        };
+        assert_eq!(for_each(items, work), Ok(()));
+    }
+
+    #[test]
+    fn nobody_helps_where_one_thread_is_the_limit_or_all_are_busy() {
+        let here = HashSet::from([thread::current().id()]);
+        assert_eq!((used(), parts(100, 1)), (here.clone(), 1), "outside of a run");
+        let single = threads(1);
+        let run = single.start(0);
+        assert_eq!((used(), parts(100, 1)), (here.clone(), 1));
+        assert!(!single.has_pool());
+        drop(run);
+        let busy = threads(2);
+        {
+            let _one = busy.start(0);
+            let _other = busy.start(0);
+            assert_eq!(used(), here, "two runs on two threads");
+        }
+        let run = busy.start(1);
+        assert_eq!(
+            (used(), parts(100, 1)),
+            (here, 1),
+            "a run that may use one thread"
+        );
+        drop(run);
+        assert_eq!(busy.computing.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn work_is_split_where_each_part_is_worth_it() {
+        let _run = threads(3).start(2);
+        let expected = [(0, 1), (19, 1), (20, 2), (39, 3), (1000, 2 * PARTS_PER_THREAD)];
+        for (work, count) in expected {
+            assert_eq!(parts(work, 10), count, "{work}");
+        }
+        let nested = for_each(vec![(); 8], |()| match parts(1000, 10) {
+            1 => Ok(()),
+            count => Err(count),
+        });
+        assert_eq!(nested, Ok(()), "parts are not split again");
+        assert_eq!(parts(20, 10), 2);
+    }
+
+    #[test]
+    fn the_first_error_ends_all() {
+        let threads = threads(3);
+        let _run = threads.start(0);
+        let begun = AtomicUsize::new(0);
+        let outcome = for_each((0..100).collect(), |item: usize| {
+            begun.fetch_add(1, Ordering::Relaxed);
+            Err(item)
+        });
+        assert!(outcome.is_err());
+        assert!(begun.into_inner() <= 3, "each thread fails once at most");
+        assert_eq!(threads.computing.load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn a_panic_is_the_run_s_and_helpers_go_on() {
+        let threads = threads(3);
+        let _run = threads.start(0);
+        for _ in 0..10 {
+            let begun = AtomicUsize::new(0);
+            let outcome = catch_unwind(AssertUnwindSafe(|| {
+                for_each(vec![(); 100], |()| -> Result<(), ()> {
+                    begun.fetch_add(1, Ordering::Relaxed);
+                    std::panic::resume_unwind(Box::new("a bug"));
+                })
+            }));
+            assert!(outcome.is_err());
+            assert!(begun.into_inner() <= 3);
+            assert_eq!(threads.computing.load(Ordering::Relaxed), 1);
+            assert_eq!(parts(100, 1), 3 * PARTS_PER_THREAD);
+        }
+        used();
+    }
+
+    #[test]
+    fn nobody_helps_for_a_while_after_a_helper_came_late() {
+        let threads = threads(2);
+        assert_eq!(threads.reserve(1), 1);
+        threads.computing.store(0, Ordering::Relaxed);
+        threads.rest(Duration::from_secs(3600));
+        let run = threads.start(0);
+        assert_eq!(used(), HashSet::from([thread::current().id()]));
+        drop(run);
+        threads.rest.store(1, Ordering::Relaxed);
+        assert_eq!((threads.reserve(1), threads.rest.load(Ordering::Relaxed)), (1, 0));
+    }
+
+    #[test]
+    fn helpers_leave_where_more_threads_compute_than_should() {
+        let queue = Queue::new(vec![1, 2, 3], |_| Ok::<(), ()>(()));
+        queue.work(|| true);
+        assert_eq!(lock(&queue.items).len(), 3);
+        queue.work(|| false);
+        assert_eq!(lock(&queue.items).len(), 0);
+        let threads = threads(2);
+        let _one = threads.start(0);
+        let _other = threads.start(0);
+        assert!(!threads.is_crowded());
+        let _more = threads.start(0);
+        assert!(threads.is_crowded());
+    }
+}
