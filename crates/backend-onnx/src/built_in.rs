@@ -14,8 +14,8 @@ use crate::{
     dtype,
     ended::{cancellation, failed},
     file_error::refusal,
-    model::thread_count,
     output_metadata::{self, Comparison},
+    thread_count::thread_count,
 };
 
 /// The name of this runtime.

@@ -43,6 +43,7 @@ mod model;
 mod onnx_runtime;
 mod output_metadata;
 mod runtime_limit;
+mod thread_count;
 
 pub use model::OnnxBackend;
 pub use onnx_runtime::OnnxRuntime;

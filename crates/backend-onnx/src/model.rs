@@ -13,6 +13,7 @@ use crate::{
     file_error::refusal,
     onnx_runtime::{OnnxRuntime, OrtModel},
     runtime_limit,
+    thread_count::thread_count,
 };
 
 /// Loads ONNX models: with the built-in runtime, or with ONNX Runtime where there is one.
@@ -207,20 +208,4 @@ fn row_independence(model: &ModelProto, cx: &LoadContext) -> Result<RowIndepende
         }
         Err(reason) => RowIndependence::Unproven(reason),
     })
-}
-
-/// The threads of one run, by Triton's parameter; 0 is as many as the machine has cores, as for ONNX Runtime.
-pub(crate) fn thread_count(config: &ModelConfig) -> Result<Option<usize>, ServiceError> {
-    const MAX_THREADS: usize = 1024;
-    let Some(parameter) = config.parameters.get("intra_op_thread_count") else {
-        return Ok(None);
-    };
-    let count = parameter.string_value.trim().parse().ok();
-    let count = count.filter(|&count| count <= MAX_THREADS).ok_or_else(|| {
-        ServiceError::invalid(format!(
-            "the parameter 'intra_op_thread_count' is {}, expected a number from 0 to {MAX_THREADS}",
-            Quoted(&parameter.string_value)
-        ))
-    });
-    count.map(Some)
 }

@@ -312,7 +312,8 @@ impl Compute for Conv {
     }
 
     fn follow(&mut self, next: &dyn Compute) -> bool {
-        let activation = Activation::of_operator(next).filter(|_| self.activation.is_none());
+        let activation =
+            crate::elementwise::operator::activation_of(next).filter(|_| self.activation.is_none());
         let is_free = activation.is_some();
         self.activation = self.activation.take().or(activation);
         is_free

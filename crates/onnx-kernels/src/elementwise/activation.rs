@@ -1,17 +1,13 @@
 //! Activation functions, with NaN kept and limits reached.
 
 use std::{
-    any::Any,
     fmt,
     ops::{Neg, Sub},
 };
 
 use crate::split::{self, ELEMENTS, LINE};
-use onnx_tensor::{operator::Compute, prelude::*};
+use onnx_tensor::prelude::*;
 
-use crate::elementwise::clip::Clip;
-
-use crate::elementwise::functions;
 use crate::elementwise::vector::{self, each};
 use onnx_tensor::node::Node;
 use onnx_tensor::{elements::Real, node::Attributes};
@@ -290,15 +286,6 @@ fn clamp<T: PartialOrd + From<u8>>(x: T) -> T {
 pub(crate) struct Activation(Function);
 
 impl Activation {
-    /// The function of single floats that an operator is, if it is one and nothing decides in a run which.
-    pub(crate) fn of_operator(operator: &dyn Compute) -> Option<Self> {
-        let operator: &dyn Any = operator;
-        let function = operator
-            .downcast_ref::<functions::Function>()
-            .and_then(functions::Function::activation);
-        function.or_else(|| operator.downcast_ref::<Clip>().and_then(Clip::activation))
-    }
-
     /// The function that an operator is, by its name; of `Clip` that with its bounds as attributes.
     pub(crate) fn of(node: &Node) -> Result<Self> {
         function(node).map(Self)

@@ -8,6 +8,7 @@ pub(crate) mod coarse;
 pub(crate) mod compare;
 pub(crate) mod elementwise;
 pub(crate) mod functions;
+pub(crate) mod operator;
 pub(crate) mod pairs;
 pub(crate) mod power;
 pub(crate) mod prelu;

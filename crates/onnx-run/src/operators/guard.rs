@@ -4,7 +4,6 @@ use onnx_tensor::prelude::*;
 
 use crate::operators::{
     numbers::{self, Integers},
-    rule::Rule,
     types::Types,
 };
 use onnx_tensor::{
@@ -56,12 +55,13 @@ pub(crate) struct NodeGuard {
 }
 
 impl NodeGuard {
-    /// Of a row of the table.
-    pub(crate) fn of(rule: &Rule, node: &Node) -> Self {
+    /// What holds for a node whose inputs `scalars` are single numbers.
+    pub(crate) fn new(guard: Guard, scalars: &[usize], integers: Integers, node: &Node) -> Self {
+        let attributes = Attributes(node);
         Self {
-            guard: rule.guard,
-            scalars: Attributes(node).positions(rule.scalars),
-            integers: (rule.integers, Attributes(node).positions(rule.integers.sizing)),
+            guard,
+            scalars: attributes.positions(scalars),
+            integers: (integers, attributes.positions(integers.sizing)),
         }
     }
 

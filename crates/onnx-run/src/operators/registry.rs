@@ -153,7 +153,8 @@ pub(crate) fn build(node: &Node, constants: Constants<'_>) -> Result<(Box<dyn Co
         Build::Constants(build) => build(node, constants)?,
         Build::Control => bail!("{} is not computed by itself", node.op_type),
     };
-    Ok((compute, NodeGuard::of(rule, node)))
+    let guard = NodeGuard::new(rule.guard, rule.scalars, rule.integers, node);
+    Ok((compute, guard))
 }
 
 #[cfg(test)]

@@ -388,14 +388,11 @@ impl<'g> Graph<'g> {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-    use onnx_graph::{
-        Signature,
-        proto::{NodeProto, TensorProto},
-    };
+    use onnx_graph::proto::{NodeProto, TensorProto};
 
     use super::*;
     use crate::{
-        Session, lower,
+        Session,
         made_up::{constant, model, node},
     };
 

@@ -273,13 +273,10 @@ fn learn(output: &mut Fact, numbers: Arc<Tensor>) {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-    use onnx_graph::{
-        Signature,
-        proto::{AttributeProto, NodeProto, TensorProto},
-    };
+    use onnx_graph::proto::{AttributeProto, NodeProto, TensorProto};
 
     use crate::{
-        Session, lower,
+        Session,
         made_up::{constant, model, node},
     };
 
