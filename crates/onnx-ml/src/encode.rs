@@ -182,7 +182,7 @@ impl Kernel for ArrayFeatureExtractor {
                 "takes a tensor with columns, and their positions as INT64".to_owned()
             ));
         }
-        let count = positions.shape.iter().cloned().product::<Dim>();
+        let count = positions.shape.iter().copied().product::<Dim>();
         let mut shape = data.shape.clone();
         shape.pop();
         if shape.is_empty() {

@@ -155,7 +155,7 @@ impl Kernel for Classifier {
     fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
         let count = rows::count(&inputs[0])?;
         Ok(vec![
-            Fact::new(self.labels.element_type(), [count.clone()]),
+            Fact::new(self.labels.element_type(), [count]),
             Fact::new(ElementType::F32, [count, self.labels.len().to_dim()]),
         ])
     }

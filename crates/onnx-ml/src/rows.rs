@@ -70,7 +70,7 @@ pub(crate) fn count(input: &Fact) -> Result<Dim> {
     }
     match &*input.shape {
         [_] => Ok(1.to_dim()),
-        [count, _] => Ok(count.clone()),
+        [count, _] => Ok(*count),
         _ => bail!(Refusal(format!(
             "takes a matrix, found {} dimensions",
             input.rank()

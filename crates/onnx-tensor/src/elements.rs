@@ -7,6 +7,9 @@ use crate::prelude::*;
 use crate::faults::BadInput;
 
 /// A tensor's elements in row-major order.
+///
+/// # Errors
+/// If they have another type.
 pub fn elements<T: Element>(tensor: &Tensor) -> Result<&[T]> {
     tensor.as_slice::<T>()
 }
@@ -16,7 +19,7 @@ pub fn elements<T: Element>(tensor: &Tensor) -> Result<&[T]> {
 /// # Errors
 /// [`BadInput`] if there is none;
 pub fn scalar<T: Element + Copy>(tensor: &Tensor) -> Result<T> {
-    if tensor.len() == 0 {
+    if tensor.is_empty() {
         bail!(BadInput("no number stands where one is needed".to_owned()));
     }
     tensor.cast_to_scalar::<T>()
@@ -67,11 +70,17 @@ macro_rules! with_real {
 pub use crate::with_real;
 
 /// A tensor of elements in row-major order.
+///
+/// # Errors
+/// If there are not as many elements as the shape has.
 pub fn tensor<T: Element>(shape: &[usize], elements: Vec<T>) -> Result<Tensor> {
     Tensor::from_vec(shape, elements)
 }
 
 /// A tensor of what is written over zeros.
+///
+/// # Errors
+/// As `fill`; if there are more elements than memory has addresses for.
 pub fn filled<T: Element>(shape: &[usize], fill: impl FnOnce(&mut [T]) -> Result<()>) -> Result<Tensor> {
     let mut tensor = Tensor::zero::<T>(shape)?;
     fill(tensor.as_slice_mut()?)?;
@@ -79,6 +88,9 @@ pub fn filled<T: Element>(shape: &[usize], fill: impl FnOnce(&mut [T]) -> Result
 }
 
 /// A value as another type; as it is, and not copied, if it has that one.
+///
+/// # Errors
+/// If one of the types is strings and the other is not.
 pub fn of_type(value: Tensor, element_type: ElementType) -> Result<Tensor> {
     value.into_type(element_type)
 }

@@ -38,6 +38,9 @@ impl From<LongRange> for BadInput {
 }
 
 /// Whether a range is computed.
+///
+/// # Errors
+/// [`LongRange`] if there are too many numbers, or they cannot be counted.
 pub fn range_fits(start: f64, limit: f64, step: f64) -> Result<(), LongRange> {
     let count = (limit - start) / step;
     if count.is_nan() || count > MAX_RANGE || step == 0.0 {
@@ -47,6 +50,9 @@ pub fn range_fits(start: f64, limit: f64, step: f64) -> Result<(), LongRange> {
 }
 
 /// An index as counted from the start.
+///
+/// # Errors
+/// [`BadInput`] with both.
 pub fn within(index: i64, dim: usize) -> Result<i64> {
     let dim = dim as i64;
     let from_start = if index < 0 { index + dim } else { index };

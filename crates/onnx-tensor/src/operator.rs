@@ -47,7 +47,7 @@ impl Fact {
 
     /// The same dimensions with another type.
     pub fn with(&self, element_type: ElementType) -> Self {
-        Self::new(element_type, self.shape.iter().cloned())
+        Self::new(element_type, self.shape.iter().copied())
     }
 
     /// The value as whole numbers, if it is a constant.
@@ -90,11 +90,17 @@ pub type Constants<'c> = &'c [Option<Arc<Tensor>>];
 pub trait Compute: Any + fmt::Debug + Send + Sync {
     /// The types and dimensions of the outputs, or why the inputs do not fit. In a run all dimensions are numbers, and all inputs
     /// constants; before it dimensions may be unknown. `None` if the outputs are only known once they are computed.
+    ///
+    /// # Errors
+    /// Why the inputs do not fit.
     fn outputs(&self, _inputs: &[Fact]) -> Result<Option<Vec<Fact>>> {
         Ok(None)
     }
 
     /// Keeps what it makes of a constant among its inputs, and says which: [`Compute::run`] is given nothing in its place from then on.
+    ///
+    /// # Errors
+    /// If there is no memory.
     fn take_over(&mut self, _constants: &[Option<Arc<Tensor>>], _packs: &mut Packs) -> Result<Option<usize>> {
         Ok(None)
     }
@@ -110,15 +116,24 @@ pub trait Compute: Any + fmt::Debug + Send + Sync {
     }
 
     /// The outputs, of inputs that [`Compute::outputs`] has found to fit. An input that nothing else holds may be written over.
+    ///
+    /// # Errors
+    /// What of the inputs makes no sense, or that the run was cancelled.
     fn run(&self, inputs: &mut ShortVec<Arc<Tensor>>) -> Result<ShortVec<Arc<Tensor>>>;
 }
 
 /// An operator that makes new tensors of its inputs.
 pub trait Kernel: fmt::Debug + Send + Sync + 'static {
     /// The types and dimensions of the outputs, or why the inputs do not fit.
+    ///
+    /// # Errors
+    /// Why the inputs do not fit.
     fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>>;
 
     /// Computes the outputs. Inputs have the types and ranks that [`Kernel::outputs`] was shown.
+    ///
+    /// # Errors
+    /// As [`Compute::run`].
     fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>>;
 }
 

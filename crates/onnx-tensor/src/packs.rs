@@ -51,6 +51,9 @@ impl Packs {
     }
 
     /// These constants in this order, which takes so many bytes. `None` if there are too many copies already.
+    ///
+    /// # Errors
+    /// As `make`.
     pub fn shared<T: Send + Sync + 'static>(
         &mut self,
         sources: &[&Arc<Tensor>],

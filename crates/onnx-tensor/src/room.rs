@@ -48,8 +48,15 @@ pub struct Room<'t> {
     held: u64,
 }
 
+impl Default for Room<'static> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Room<'static> {
     /// Of a run of this process.
+    #[must_use]
     pub fn new() -> Self {
         Self::of(&ALL)
     }

@@ -35,6 +35,9 @@ pub fn end() -> Option<Instant> {
 }
 
 /// Fails when the time is over.
+///
+/// # Errors
+/// [`OutOfTime`].
 pub fn check() -> Result<()> {
     match END.get() {
         Some(end) if Instant::now() > end => Err(OutOfTime.into()),

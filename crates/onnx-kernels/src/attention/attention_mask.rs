@@ -42,16 +42,11 @@ impl Kernel for AttentionMask {
         }
         let shape: ShortVec<Dim> = match *mask.shape.as_slice() {
             [ref count] if of_batch(count, &scores.shape[0]) => {
-                smallvec![
-                    scores.shape[0].clone(),
-                    1.to_dim(),
-                    1.to_dim(),
-                    scores.shape[3].clone()
-                ]
+                smallvec![scores.shape[0], 1.to_dim(), 1.to_dim(), scores.shape[3]]
             }
-            [ref batch, ref columns] => smallvec![batch.clone(), 1.to_dim(), 1.to_dim(), columns.clone()],
+            [ref batch, ref columns] => smallvec![*batch, 1.to_dim(), 1.to_dim(), *columns],
             [ref batch, ref rows, ref columns] => {
-                smallvec![batch.clone(), 1.to_dim(), rows.clone(), columns.clone()]
+                smallvec![*batch, 1.to_dim(), *rows, *columns]
             }
             _ => bail!(Limit(format!(
                 "is not supported with a mask of the shape {:?} for a batch of {}",
@@ -98,7 +93,7 @@ impl Kernel for AttentionMask {
 /// Whether a mask of so many numbers has, for each row of a batch, where it ends; that and where it starts; or that, the sums of the
 /// lengths of queries and of keys before each row, and both in all.
 fn of_batch(count: &Dim, batch: &Dim) -> bool {
-    let batches = |factor: i64, more: i64| batch.clone() * factor + more;
+    let batches = |factor: i64, more: i64| *batch * factor + more;
     [batches(1, 0), batches(2, 0), batches(3, 2)].contains(count)
 }
 
@@ -118,7 +113,7 @@ impl Kernel for CausalMask {
         };
         Ok(vec![Fact::new(
             ElementType::F32,
-            [1.into(), 1.into(), rows.clone(), columns.clone()],
+            [1.into(), 1.into(), *rows, *columns],
         )])
     }
 

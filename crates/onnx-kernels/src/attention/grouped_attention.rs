@@ -7,8 +7,8 @@ use crate::split::{self, PRODUCTS, products};
 use onnx_tensor::prelude::*;
 
 use crate::attention::{
-    attention::{LEAST, Mask, Work, swapped},
     rotary::turn,
+    scaled::{LEAST, Mask, Work, swapped},
 };
 use onnx_tensor::{
     cancelling::Pace,
@@ -209,25 +209,22 @@ impl Kernel for GroupedAttention {
                 "needs rows whose length is known and fits its heads".to_owned()
             ));
         };
-        let total = inputs[self.total].dims().and_then(|dims| dims.first().cloned());
-        let past = self.past.map(|(key, _)| inputs[key].shape.get(2).cloned());
+        let total = inputs[self.total].dims().and_then(|dims| dims.first().copied());
+        let past = self.past.map(|(key, _)| inputs[key].shape.get(2).copied());
         let past = past.map_or(Some(0.to_dim()), |past| past);
         let kept = match (
-            total.map(|total| total.to_usize()),
-            past.map(|past| past.to_usize()),
+            total.map(onnx_tensor::Dim::to_usize),
+            past.map(onnx_tensor::Dim::to_usize),
         ) {
             (Some(Some(total)), Some(Some(past))) => total.max(past).to_dim(),
             _ => Dim::unknown(),
         };
         let kept = Fact::new(
             ElementType::F32,
-            [batch.clone(), self.shared.to_dim(), kept, width.to_dim()],
+            [*batch, self.shared.to_dim(), kept, width.to_dim()],
         );
         Ok(vec![
-            Fact::new(
-                ElementType::F32,
-                [batch.clone(), rows.clone(), (self.heads * width).to_dim()],
-            ),
+            Fact::new(ElementType::F32, [*batch, *rows, (self.heads * width).to_dim()]),
             kept.clone(),
             kept,
         ])

@@ -171,7 +171,7 @@ impl Compute for SplitHeads {
                     Some(numbers) => self.width(numbers)?.to_dim(),
                     None => Dim::unknown(),
                 };
-                smallvec![batch.clone(), self.heads.to_dim(), rows.clone(), width]
+                smallvec![*batch, self.heads.to_dim(), *rows, width]
             }
             [_, heads, _, _] => {
                 let is_known = heads.to_usize().is_some();

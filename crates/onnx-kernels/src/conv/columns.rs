@@ -210,8 +210,7 @@ impl Kernel for ColumnsToImage {
         };
         let axes = self.axes(&image, &window)?;
         let window = count(axes.iter().map(|axis| axis.kernel))?;
-        let mut shape: ShortVec<Dim> =
-            smallvec![columns.shape[0].clone(), columns.shape[1].clone() / window as u64];
+        let mut shape: ShortVec<Dim> = smallvec![columns.shape[0], columns.shape[1] / window as u64];
         shape.extend(axes.iter().map(|axis| axis.size.to_dim()));
         Ok(vec![Fact::new(ElementType::F32, shape)])
     }

@@ -193,7 +193,7 @@ impl Compute for ConvTranspose {
         let [image, weights, bias @ ..] = inputs else {
             bail!("expected 2 or 3 inputs, found {}", inputs.len());
         };
-        let sizes = weights.shape.iter().map(|dim| dim.to_usize());
+        let sizes = weights.shape.iter().map(onnx_tensor::Size::to_usize);
         let sizes: Option<ShortVec<usize>> = sizes.collect();
         let sizes = sizes.ok_or_else(|| Limit("needs the sizes of its weights".to_owned()))?;
         let channels = image.shape.get(1).map_or(Dim::Known(0), ToDim::to_dim);
@@ -219,7 +219,7 @@ impl Compute for ConvTranspose {
                 image.rank(),
             )));
         }
-        let mut shape: ShortVec<Dim> = smallvec![image.shape[0].clone(), (sizes[1] * self.group).to_dim()];
+        let mut shape: ShortVec<Dim> = smallvec![image.shape[0], (sizes[1] * self.group).to_dim()];
         for (axis, (image, kernel)) in image.shape[2..].iter().zip(&sizes[2..]).enumerate() {
             shape.push(self.size(axis, axes, image, *kernel)?);
         }

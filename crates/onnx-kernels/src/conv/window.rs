@@ -186,12 +186,12 @@ impl Window {
             }
             let (stride, reach) = (at(&self.strides, axis), self.reach(axis, kernel)?);
             let Padding::Given(_) = &self.padding else {
-                return Ok(size.clone().div_ceil(stride));
+                return Ok((*size).div_ceil(stride));
             };
             let [before, after] = self.pads(axis, 0, reach);
-            let rest = size.clone() + before + after - reach;
+            let rest = *size + before + after - reach;
             Ok(match self.rounds_up {
-                true => (rest.div_ceil(stride) + 1).min((size.clone() + before).div_ceil(stride)),
+                true => (rest.div_ceil(stride) + 1).min((*size + before).div_ceil(stride)),
                 false => rest / stride + 1,
             })
         })

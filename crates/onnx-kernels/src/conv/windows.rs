@@ -70,7 +70,7 @@ impl Shape {
             )));
         }
         self.window.expect_axes(image.len().saturating_sub(2))?;
-        let taken = weights[1].clone() * self.groups as i64;
+        let taken = weights[1] * self.groups as i64;
         if let (Some(found), Some(expected)) = (image[1].to_i64(), taken.to_i64())
             && found != expected
         {
@@ -84,7 +84,7 @@ impl Shape {
                 weights[0], self.groups
             )));
         }
-        let kernel = weights[2..].iter().map(|dim| dim.to_usize());
+        let kernel = weights[2..].iter().map(onnx_tensor::Size::to_usize);
         let Some(kernel) = kernel.collect::<Option<ShortVec<usize>>>() else {
             return Ok(None);
         };
@@ -94,7 +94,7 @@ impl Shape {
                 self.window.kernel
             )));
         }
-        let mut shape = smallvec![image[0].clone(), weights[0].clone()];
+        let mut shape = smallvec![image[0], weights[0]];
         shape.extend(self.window.dims(&image[2..], &kernel)?);
         Ok(Some(shape))
     }

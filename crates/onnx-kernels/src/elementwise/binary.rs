@@ -24,7 +24,7 @@ pub(crate) enum Function {
 }
 
 /// Combines two tensors of one type element by element; writes over the first one if no one else uses it. Whole numbers wrap; no divisor
-/// may be 0 ([`has_zero`](crate::elementwise::elementwise::has_zero)). The greater and the less of NaN and a number is NaN.
+/// may be 0 ([`has_zero`](crate::elementwise::remainder::has_zero)). The greater and the less of NaN and a number is NaN.
 pub(crate) fn combined(function: Function, a: Arc<Tensor>, b: &Tensor, shape: &[usize]) -> Result<Tensor> {
     let element_type = a.element_type();
     ensure!(

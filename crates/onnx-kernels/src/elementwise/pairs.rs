@@ -6,7 +6,7 @@ use onnx_tensor::prelude::*;
 
 use crate::elementwise::{
     binary::{Function, combined},
-    elementwise::has_zero,
+    remainder::has_zero,
 };
 use onnx_tensor::{
     faults::ensure_input,

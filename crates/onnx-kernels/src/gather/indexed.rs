@@ -325,16 +325,16 @@ fn joined<T: Number>(join: Join, data: &Tensor, named: &Named, updates: &Tensor)
     match join {
         Join::Replace => put(places, named, updates, T::clone_from),
         Join::Add => put(places, named, updates, |place, &update| {
-            *place = place.plus(update)
+            *place = place.plus(update);
         }),
         Join::Multiply => put(places, named, updates, |place, &update| {
-            *place = place.times(update)
+            *place = place.times(update);
         }),
         Join::Least => put(places, named, updates, |place, &update| {
-            *place = place.least(update)
+            *place = place.least(update);
         }),
         Join::Greatest => put(places, named, updates, |place, &update| {
-            *place = place.greatest(update)
+            *place = place.greatest(update);
         }),
     }?;
     Ok(joined)

@@ -65,7 +65,7 @@ impl Kernel for ReverseSequence {
                 "a length of {length} of sequences that are {steps} long"
             )));
         }
-        if inputs[0].len() == 0 {
+        if inputs[0].is_empty() {
             return Ok(smallvec![(*inputs[0]).clone()]);
         }
         let element_type = inputs[0].element_type();

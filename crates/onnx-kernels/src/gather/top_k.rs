@@ -46,7 +46,7 @@ impl Kernel for TopK {
                     bail!(Refusal("needs a list of one number as its count".to_owned()));
                 }
                 let count = match count.dims().as_deref() {
-                    Some([count]) => count.clone(),
+                    Some([count]) => *count,
                     _ => Dim::unknown(),
                 };
                 (values, count)
@@ -65,7 +65,7 @@ impl Kernel for TopK {
         }
         let mut shape = values.shape.clone();
         shape[axis] = count;
-        let places = Fact::new(ElementType::I64, shape.iter().cloned());
+        let places = Fact::new(ElementType::I64, shape.iter().copied());
         Ok(vec![Fact::new(values.element_type, shape), places])
     }
 

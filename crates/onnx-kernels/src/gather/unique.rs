@@ -51,10 +51,10 @@ impl Kernel for Unique {
         };
         let count = Dim::unknown();
         let (shape, length) = match self.axis(input.rank())? {
-            None => (smallvec![count.clone()], input.shape.iter().product()),
+            None => (smallvec![count], input.shape.iter().product()),
             Some(axis) => {
                 let mut shape = input.shape.clone();
-                let length = std::mem::replace(&mut shape[axis], count.clone());
+                let length = std::mem::replace(&mut shape[axis], count);
                 (shape, length)
             }
         };
@@ -66,7 +66,7 @@ impl Kernel for Unique {
         let places = |dim: Dim| Fact::new(ElementType::I64, [dim]);
         Ok(vec![
             Fact::new(input.element_type, shape),
-            places(count.clone()),
+            places(count),
             places(length),
             places(count),
         ])

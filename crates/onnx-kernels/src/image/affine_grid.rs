@@ -72,8 +72,8 @@ impl Kernel for AffineGrid {
                 "a size of 1 with 'align_corners' is not supported".to_owned()
             ));
         }
-        let mut shape: ShortVec<Dim> = smallvec![size[0].clone()];
-        shape.extend(size[2..].iter().cloned());
+        let mut shape: ShortVec<Dim> = smallvec![size[0]];
+        shape.extend(size[2..].iter().copied());
         shape.push((size.len() - 2).to_dim());
         Ok(vec![Fact::new(ElementType::F32, shape)])
     }

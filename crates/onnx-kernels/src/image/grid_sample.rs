@@ -187,7 +187,7 @@ impl Kernel for GridSample {
         };
         let rank = input.rank();
         // A size that is free is looked at when it is known.
-        let may_fit = |dim: &Dim| dim.to_i64().map_or(true, |size| size == rank as i64 - 2);
+        let may_fit = |dim: &Dim| dim.to_i64().is_none_or(|size| size == rank as i64 - 2);
         ensure!(
             rank == grid.rank() && grid.shape.last().is_some_and(may_fit),
             "the grid does not fit the input"

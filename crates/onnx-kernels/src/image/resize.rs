@@ -670,13 +670,9 @@ impl Kernel for Resize {
                     let dim = &mut output.shape[axis];
                     *dim = match dim.to_usize() {
                         Some(size) => scaled(size, scale)?.to_dim(),
-                        None if scale == 1.0 => dim.clone(),
-                        None if scale > 0.0 && scale < 1e6 && scale.fract() == 0.0 => {
-                            dim.clone() * scale as i64
-                        }
-                        None if scale > 1e-6 && (1.0 / scale).fract() == 0.0 => {
-                            dim.clone() / (1.0 / scale) as u64
-                        }
+                        None if scale == 1.0 => *dim,
+                        None if scale > 0.0 && scale < 1e6 && scale.fract() == 0.0 => *dim * scale as i64,
+                        None if scale > 1e-6 && (1.0 / scale).fract() == 0.0 => *dim / (1.0 / scale) as u64,
                         None => bail!(Limit("scales that are not whole need fixed sizes".to_owned())),
                     };
                 }
@@ -698,7 +694,7 @@ impl Kernel for Resize {
                 );
                 if self.policy == Policy::Stretch {
                     for (&axis, size) in axes.iter().zip(&sizes) {
-                        output.shape[axis] = size.clone();
+                        output.shape[axis] = *size;
                     }
                 } else {
                     for (dim, axis) in output.shape.iter_mut().zip(self.plan(inputs)?) {

@@ -88,8 +88,8 @@ impl Kernel for RoiAlign {
         Ok(vec![Fact::new(
             ElementType::F32,
             [
-                regions.shape[0].clone(),
-                image.shape[1].clone(),
+                regions.shape[0],
+                image.shape[1],
                 self.height.to_dim(),
                 self.width.to_dim(),
             ],

@@ -32,7 +32,7 @@ impl Kernel for Determinant {
             bail!(Unsupported::Anywhere("is supported for FP32 only".to_owned()));
         }
         ensure!(input.rank() >= 2, "a matrix of {} dimensions", input.rank());
-        let outer = input.shape[..input.rank() - 2].iter().cloned();
+        let outer = input.shape[..input.rank() - 2].iter().copied();
         Ok(vec![Fact::new(ElementType::F32, outer)])
     }
 

@@ -37,7 +37,7 @@ pub fn q_linear_mat_mul(_: &Node, constants: Constants<'_>) -> Result<Box<dyn Co
 
 /// The second factor, if it and its zero points are constants.
 fn packed(b: Option<&Arc<Tensor>>, zero_points: Option<&Arc<Tensor>>) -> Result<Option<Vec<PackedIntegers>>> {
-    let Some(b) = b.filter(|b| b.rank() > 1 && b.len() > 0) else {
+    let Some(b) = b.filter(|b| b.rank() > 1 && !b.is_empty()) else {
         return Ok(None);
     };
     let &[.., depth, columns] = b.shape() else {

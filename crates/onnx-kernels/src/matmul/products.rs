@@ -50,7 +50,7 @@ impl Packed {
         let &[.., rows, columns] = b.shape() else {
             return Ok(None);
         };
-        if b.element_type() != ElementType::F32 || b.len() == 0 {
+        if b.element_type() != ElementType::F32 || b.is_empty() {
             return Ok(None);
         }
         let bytes = size_of::<f32>() as u64 * b.len() as u64;
@@ -144,6 +144,7 @@ pub(crate) fn plain_product<T: Factor>(a: &Tensor, b: &Tensor) -> Result<Tensor>
 }
 
 /// A product that is computed in blocks of rows where it is large.
+#[allow(clippy::type_complexity, reason = "an alias cannot name what it returns")]
 pub(crate) fn in_rows<T: Sync + Send>(
     multiply: impl Fn(&[T], &[T], [usize; 3], &mut [T], &mut Pace) -> Result<()> + Sync,
 ) -> impl Fn(&[T], &[T], [usize; 3], &mut [T], &mut Pace) -> Result<()> + Sync {

@@ -62,7 +62,7 @@ impl Compute for BatchNormalization {
         };
         let mut made = own(inputs.swap_remove(0));
         let width = made.shape()[2..].iter().product::<usize>();
-        if made.len() > 0 {
+        if !made.is_empty() {
             with_real!(made.element_type(), T => {
                 let values = made.as_slice_mut::<T>()?;
                 let work = [values.len() as u64, ELEMENTS];

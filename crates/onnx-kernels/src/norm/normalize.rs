@@ -97,7 +97,7 @@ impl Kernel for Normalize {
                     return Err(Limit("has a scale of more dimensions than it normalizes".to_owned()).into());
                 }
                 let reduced = input.shape.iter().enumerate();
-                let reduced = reduced.map(|(at, dim)| if at < axis { dim.clone() } else { 1.into() });
+                let reduced = reduced.map(|(at, dim)| if at < axis { *dim } else { 1.into() });
                 let statistic = Fact::new(ElementType::F32, reduced);
                 let mut facts = vec![input.with(input.element_type)];
                 facts.resize(self.outputs, statistic);
@@ -269,7 +269,7 @@ impl Normalize {
         let groups: usize = kept.map(|(&dim, _)| dim).product();
         let count = x.len().checked_div(groups).unwrap_or(0) as f64;
         let mut pace = Pace::default();
-        let mut each = crate::reduce::reduce::groups(shape, &reduced);
+        let mut each = crate::reduce::fold::groups(shape, &reduced);
         let mut places = vec![0; x.len()];
         pace.over(&mut places, |places| {
             places

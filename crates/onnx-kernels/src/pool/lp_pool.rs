@@ -212,9 +212,9 @@ impl Kernel for LpPool {
                 None => match axis.padding {
                     Padding::Given(pads) => {
                         let beyond = (pads[0] + pads[1]) as i64 - axis.window() as i64;
-                        (dim.clone() + beyond) / axis.stride as u64 + 1
+                        (*dim + beyond) / axis.stride as u64 + 1
                     }
-                    Padding::Same { .. } => (dim.clone() + (axis.stride - 1)) / axis.stride as u64,
+                    Padding::Same { .. } => (*dim + (axis.stride - 1)) / axis.stride as u64,
                 },
             };
         }

@@ -80,7 +80,7 @@ impl Kernel for MaxUnpool {
                 let rank = self.windows.len();
                 for (axis, dim) in output.shape[2..].iter_mut().enumerate() {
                     let fixed = self.windows[axis] - self.pads[axis] - self.pads[rank + axis];
-                    *dim = (dim.clone() - 1) * self.strides[axis] + fixed;
+                    *dim = (*dim - 1) * self.strides[axis] + fixed;
                 }
             }
         }

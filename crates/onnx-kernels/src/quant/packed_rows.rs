@@ -78,9 +78,9 @@ impl Kernel for PackedRows {
             ));
         }
         let mut shape = rows.shape.clone();
-        shape.extend(table.shape[1..].iter().cloned());
+        shape.extend(table.shape[1..].iter().copied());
         if let Some(last) = shape.last_mut() {
-            *last = last.clone() * self.per_byte;
+            *last *= self.per_byte;
         }
         Ok(vec![Fact::new(ElementType::F32, shape)])
     }

@@ -1,7 +1,7 @@
 //! Sums, extremes and the like along axes.
 
 pub(crate) mod cum_sum;
-pub(crate) mod reduce;
+pub(crate) mod fold;
 pub(crate) mod reductions;
 pub(crate) mod sums;
 

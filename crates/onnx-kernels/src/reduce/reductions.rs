@@ -6,7 +6,7 @@ use onnx_tensor::prelude::*;
 
 use crate::helpers::known_integers;
 use crate::reduce::{
-    reduce::{self, greatest},
+    fold::{self, greatest},
     sums::{Finish, Sums, Term},
 };
 use onnx_tensor::{
@@ -38,11 +38,11 @@ pub fn reduce(node: &Node) -> Result<Box<dyn Compute>> {
 
 /// `ReduceSum` and the like.
 #[derive(Debug)]
-pub(crate) struct Reduce(reduce::Reduce);
+pub(crate) struct Reduce(fold::Reduce);
 
 impl Reduce {
     pub(crate) fn of(node: &Node) -> Result<Self> {
-        reduce::Reduce::of(node).map(Self)
+        fold::Reduce::of(node).map(Self)
     }
 }
 

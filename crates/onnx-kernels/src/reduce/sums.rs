@@ -43,7 +43,7 @@ pub(crate) enum Finish {
 impl Kernel for Sums {
     fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
         let dims = inputs[0].shape.iter().zip(&self.reduced);
-        let shape = dims.map(|(dim, &reduced)| if reduced { 1.into() } else { dim.clone() });
+        let shape = dims.map(|(dim, &reduced)| if reduced { 1.into() } else { *dim });
         Ok(vec![Fact::new(inputs[0].element_type, shape)])
     }
 

@@ -131,7 +131,7 @@ impl Recurrent {
         );
         // Of weights, which dimension is that of units, and which that of what they are multiplied with.
         let [units, depth] = if self.is_quantized { [2, 1] } else { [1, 2] };
-        let hidden = r.shape[depth].clone();
+        let hidden = r.shape[depth];
         let agrees = |found: &Dim, expected: Dim| {
             ensure!(
                 *found == expected || found.to_i64().is_none() || expected.to_i64().is_none(),
@@ -141,17 +141,17 @@ impl Recurrent {
         };
         for (fact, inner) in [(w, &x.shape[2]), (r, &hidden)] {
             agrees(&fact.shape[0], directions.to_dim())?;
-            agrees(&fact.shape[units], hidden.clone() * gates)?;
-            agrees(&fact.shape[depth], inner.clone())?;
+            agrees(&fact.shape[units], hidden * gates)?;
+            agrees(&fact.shape[depth], *inner)?;
         }
         let [steps, batch] = self.steps_and_batch(x);
         let _ = steps;
         for (index, shape) in [
-            (3, vec![directions.to_dim(), hidden.clone() * (2 * gates)]),
-            (4, vec![batch.clone()]),
+            (3, vec![directions.to_dim(), hidden * (2 * gates)]),
+            (4, vec![*batch]),
             (5, self.state_shape(batch, &hidden)),
             (6, self.state_shape(batch, &hidden)),
-            (7, vec![directions.to_dim(), hidden.clone() * 3]),
+            (7, vec![directions.to_dim(), hidden * 3]),
         ] {
             if let Some(fact) = self.input(inputs, index) {
                 ensure!(
@@ -177,8 +177,8 @@ impl Recurrent {
     fn state_shape(&self, batch: &Dim, hidden: &Dim) -> Vec<Dim> {
         let directions = self.directions.len().to_dim();
         match self.batch_first {
-            true => vec![batch.clone(), directions, hidden.clone()],
-            false => vec![directions, batch.clone(), hidden.clone()],
+            true => vec![*batch, directions, *hidden],
+            false => vec![directions, *batch, *hidden],
         }
     }
 }
@@ -208,8 +208,8 @@ impl Kernel for Recurrent {
         let [steps, batch] = self.steps_and_batch(x);
         let directions = self.directions.len().to_dim();
         let sequence = match self.batch_first {
-            true => vec![batch.clone(), steps.clone(), directions, hidden.clone()],
-            false => vec![steps.clone(), directions, batch.clone(), hidden.clone()],
+            true => vec![*batch, *steps, directions, hidden],
+            false => vec![*steps, directions, *batch, hidden],
         };
         let state = self.state_shape(batch, &hidden);
         let mut facts = vec![

@@ -58,7 +58,7 @@ fn part(dim: &Dim, count: usize) -> Result<Dim> {
             "a dimension of {dim} is cut into blocks of {count}, expected a multiple"
         );
     }
-    Ok(dim.clone() / count)
+    Ok(*dim / count)
 }
 
 impl Compute for Blocks {
@@ -73,16 +73,16 @@ impl Compute for Blocks {
         let size = self.size;
         let shape = match self.order {
             Order::ToDepth => [
-                batch.clone(),
-                channels.clone() * (size * size),
+                *batch,
+                *channels * (size * size),
                 part(height, size)?,
                 part(width, size)?,
             ],
             _ => [
-                batch.clone(),
+                *batch,
                 part(channels, size * size)?,
-                height.clone() * size,
-                width.clone() * size,
+                *height * size,
+                *width * size,
             ],
         };
         Ok(Some(vec![Fact::new(input.element_type, shape)]))

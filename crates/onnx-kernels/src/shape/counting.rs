@@ -49,7 +49,7 @@ impl Kernel for Range {
                 (Some([start]), Some([limit]), Some(Number::Whole(1) | Number::Real(1.0)))
                     if *start == 0.to_dim() =>
                 {
-                    limit.clone()
+                    *limit
                 }
                 _ => Dim::unknown(),
             },

@@ -219,7 +219,7 @@ impl Compute for Tile {
                 count >= 0 && !is_counted,
                 "{count} repetitions of a dimension of {dim}, expected at least 0 and a product that can be counted"
             );
-            Ok(dim.clone() * count)
+            Ok(*dim * count)
         });
         let shape = dims.collect::<Result<ShortVec<Dim>>>()?;
         Ok(Some(vec![Fact::new(input.element_type, shape)]))
@@ -308,7 +308,7 @@ fn chosen(condition: &Tensor, yes: &Tensor, no: &Tensor) -> Result<Tensor> {
     let element_type = yes.element_type();
     let shape = shapes::broadcast(&[condition.shape(), yes.shape(), no.shape()])?;
     let mut made = empty(element_type, &shape)?;
-    if made.len() == 0 {
+    if made.is_empty() {
         return Ok(made);
     }
     let size = element_type.size_of();

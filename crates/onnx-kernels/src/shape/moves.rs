@@ -53,7 +53,7 @@ impl Compute for Transpose {
     fn outputs(&self, inputs: &[Fact]) -> Result<Option<Vec<Fact>>> {
         let input = inputs.first().context("expected an input")?;
         let order = self.order(input.rank())?;
-        let shape = order.iter().map(|&axis| input.shape[axis].clone());
+        let shape = order.iter().map(|&axis| input.shape[axis]);
         Ok(Some(vec![Fact::new(input.element_type, shape)]))
     }
 
@@ -70,7 +70,7 @@ impl Compute for Transpose {
 pub(crate) fn reordered(input: &Tensor, shape: &[usize], order: &[usize]) -> Result<Tensor> {
     let wanted: ShortVec<usize> = order.iter().map(|&axis| shape[axis]).collect();
     let mut made = empty(input.element_type(), &wanted)?;
-    if made.len() == 0 {
+    if made.is_empty() {
         return Ok(made);
     }
     // Axes that stay together are one.
@@ -242,7 +242,7 @@ impl Compute for Gather {
                 *offset = within(*offset, size)?;
             }
             let inner = product(&shape[axis + 1..]) * from.element_type().size_of();
-            if made.len() == 0 {
+            if made.is_empty() {
                 return Ok(smallvec![Arc::new(made)]);
             }
             let mut pace = Pace::default();

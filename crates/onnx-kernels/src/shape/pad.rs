@@ -168,7 +168,7 @@ impl Kernel for Pad {
         let mut output = input.with(input.element_type);
         for (dim, [before, after]) in output.shape.iter_mut().zip(pads) {
             let added = before.checked_add(after).context("a pad is too large")?;
-            *dim = dim.clone() + added;
+            *dim += added;
             if let Some(size) = dim.to_i64() {
                 ensure!(size >= 0, "pads cut more than there is");
             }

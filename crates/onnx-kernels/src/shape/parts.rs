@@ -54,7 +54,7 @@ impl Compute for Concat {
                 if at == axis {
                     *size += other;
                 } else if size.to_i64().is_none() {
-                    *size = other.clone();
+                    *size = *other;
                 }
             }
         }
@@ -67,7 +67,7 @@ impl Compute for Concat {
             let mut shape: ShortVec<usize> = inputs[0].shape().into();
             shape[axis] = inputs.iter().map(|input| input.shape()[axis]).sum();
             let mut made = empty(inputs[0].element_type(), &shape)?;
-            if made.len() == 0 {
+            if made.is_empty() {
                 return Ok(smallvec![Arc::new(made)]);
             }
             let inner = shape[axis + 1..].iter().product::<usize>() * made.element_type().size_of();
@@ -161,12 +161,12 @@ impl Compute for Split {
             (None, None) => {
                 let count = self.count.max(1);
                 let each = match self.rounds_up {
-                    true => (whole.clone() + (count - 1)) / count,
-                    false => whole.clone() / count,
+                    true => (*whole + (count - 1)) / count,
+                    false => *whole / count,
                 };
-                let mut parts = smallvec![each.clone(); self.count];
+                let mut parts = smallvec![each; self.count];
                 if let Some(last) = parts.last_mut().filter(|_| self.rounds_up) {
-                    *last = whole.clone() - each * (count - 1);
+                    *last = *whole - each * (count - 1);
                 }
                 parts
             }
@@ -196,7 +196,7 @@ impl Compute for Split {
                 let mut of_part: ShortVec<usize> = shape.into();
                 of_part[axis] = part;
                 let mut tensor = empty(input.element_type(), &of_part)?;
-                if tensor.len() > 0 {
+                if !tensor.is_empty() {
                     let width = part * inner;
                     let rows = input.as_bytes()?.chunks_exact(whole * inner);
                     for (from, to) in rows.zip(tensor.as_bytes_mut()?.chunks_exact_mut(width)) {

@@ -120,7 +120,7 @@ impl Reshape {
             let dim = match wanted {
                 Dim::Known(0) if !self.allows_zero => {
                     ensure_input!(at < from.len(), "dimension {at} of {} is to be kept", from.len());
-                    from[at].clone()
+                    from[at]
                 }
                 Dim::Known(-1) => {
                     ensure_input!(
@@ -131,11 +131,11 @@ impl Reshape {
                     continue;
                 }
                 Dim::Known(size) => sizes(&[*size])?[0].to_dim(),
-                dim => dim.clone(),
+                dim => *dim,
             };
             match rest.iter().position(|other| *other == dim) {
                 Some(place) => drop(rest.remove(place)),
-                None => divisor *= dim.clone(),
+                None => divisor *= dim,
             }
             shape.push(dim);
         }
@@ -312,7 +312,7 @@ impl Compute for Squeeze {
             }
             let dims = shape.iter().zip(Self::dropped(shape.len(), &axes)?);
             let kept = dims.filter(|(_, is_dropped)| !is_dropped);
-            Ok(Some(kept.map(|(dim, _)| dim.clone()).collect()))
+            Ok(Some(kept.map(|(dim, _)| *dim).collect()))
         };
         outputs(input, |shape| Self::shape(shape, &axes), some)
     }
@@ -444,16 +444,13 @@ mod tests {
     fn unknown_dimensions_give_the_others() {
         let (n, m) = (Dim::unknown(), Dim::unknown());
         let reshape = |from: &[Dim], wanted: Fact| {
-            let input = Fact::new(ElementType::F32, from.iter().cloned());
+            let input = Fact::new(ElementType::F32, from.iter().copied());
             let outputs = Reshape { allows_zero: false }.outputs(&[input, wanted]).unwrap();
             outputs.map(|outputs| outputs[0].shape.to_vec())
         };
         let wanted = |numbers: &[i64]| Fact::of_values(&[Arc::new(Tensor::vector(numbers))]).remove(0);
-        let from = [n.clone(), 3.to_dim(), 8.to_dim()];
-        assert_eq!(
-            reshape(&from, wanted(&[0, -1])).unwrap(),
-            [n.clone(), 24.to_dim()]
-        );
+        let from = [n, 3.to_dim(), 8.to_dim()];
+        assert_eq!(reshape(&from, wanted(&[0, -1])).unwrap(), [n, 24.to_dim()]);
         let twice = reshape(&from, wanted(&[-1, 12])).unwrap();
         assert!(!twice[0].is_known() && twice[1] == 12.to_dim());
         assert_eq!(
@@ -467,7 +464,7 @@ mod tests {
             .unwrap()
             .unwrap()
             .remove(0);
-        let found = reshape(&[n.clone(), 5.to_dim()], of_other).unwrap();
+        let found = reshape(&[n, 5.to_dim()], of_other).unwrap();
         assert!(found[0].to_i64().is_none() && found[1] == 5.to_dim(), "{found:?}");
         assert!(reshape(&from, Fact::new(ElementType::I64, [2.to_dim()])).is_none());
         let size = Size

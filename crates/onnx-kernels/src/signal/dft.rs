@@ -90,7 +90,7 @@ impl Kernel for Dft {
         let axis = self.axis(constant(self.axis_input())?, input.rank())?;
         let length = match constant(self.length)? {
             Some(length) => length.to_dim(),
-            None => input.shape[axis].clone(),
+            None => input.shape[axis],
         };
         let mut shape = input.shape.clone();
         shape[axis] = match (self.is_onesided, length.to_usize()) {

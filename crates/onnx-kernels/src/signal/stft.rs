@@ -115,9 +115,9 @@ impl Kernel for Stft {
         let (frame, step) = (self.frame(inputs)?, positive(step, "frame_step")?);
         let frames = match length.to_usize() {
             Some(length) => frames(length, frame, step)?.to_dim(),
-            None => (length.clone() - frame.to_dim()) / step as u64 + 1,
+            None => (*length - frame.to_dim()) / step as u64 + 1,
         };
-        let shape = [batch.clone(), frames, self.bins(frame).to_dim(), 2.to_dim()];
+        let shape = [*batch, frames, self.bins(frame).to_dim(), 2.to_dim()];
         Ok(vec![Fact::new(signal.element_type, shape)])
     }
 

@@ -130,8 +130,7 @@ pub(crate) fn recurrent(node: Attributes<'_>, _: i64) -> Verdict {
     let given = node
         .get("activations")
         .map_or(&[][..], |attribute| &attribute.strings);
-    let is_known =
-        |name: &Vec<u8>| std::str::from_utf8(name).is_ok_and(|name| onnx_kernels::rnn::is_activation(name));
+    let is_known = |name: &Vec<u8>| std::str::from_utf8(name).is_ok_and(onnx_kernels::rnn::is_activation);
     if !given.is_empty() && (given.len() != functions * directions || !given.iter().all(is_known)) {
         return refuse("the activations are not those of ONNX, or not one for each function");
     }

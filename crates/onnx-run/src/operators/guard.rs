@@ -100,7 +100,7 @@ impl NodeGuard {
 
 /// Refuses what has no elements where a number is read.
 fn has_number(shape: &[Dim]) -> Result<(), Limit> {
-    match shape.iter().any(|dim| *dim == Dim::Known(0)) {
+    match shape.contains(&Dim::Known(0)) {
         true => Err(Limit(
             "has an input without elements where a single number is expected".to_owned(),
         )),

@@ -176,7 +176,7 @@ fn admit(outputs: &[Fact], room: &mut Room<'_>) -> Result<()> {
     let mut bytes = 0u64;
     for fact in outputs {
         // Those that a kernel only learns on its way it admits itself.
-        let known: Option<ShortVec<i64>> = fact.shape.iter().map(|dim| dim.to_i64()).collect();
+        let known: Option<ShortVec<i64>> = fact.shape.iter().map(onnx_tensor::Size::to_i64).collect();
         let Some(known) = known else {
             continue;
         };

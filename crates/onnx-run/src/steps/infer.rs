@@ -79,7 +79,7 @@ impl<'c> Known<'c> {
             };
             let dims = dims.iter().map(|dim| match dim {
                 FileDim::Fixed(size) => size.to_dim(),
-                FileDim::Named(name) => named.entry(name).or_insert_with(Dim::unknown).clone(),
+                FileDim::Named(name) => *named.entry(name).or_insert_with(Dim::unknown),
                 FileDim::Free => Dim::unknown(),
             });
             known.facts.insert(slot, Fact::new(element_type, dims));
@@ -125,7 +125,7 @@ impl<'c> Known<'c> {
             return None;
         }
         let dims = one.shape.iter().zip(&other.shape);
-        let dims = dims.map(|(one, other)| if one == other { one.clone() } else { Dim::unknown() });
+        let dims = dims.map(|(one, other)| if one == other { *one } else { Dim::unknown() });
         Some(Fact::new(one.element_type, dims))
     }
 
@@ -216,7 +216,7 @@ fn followed(node: &DirectNode, inputs: &[Fact]) -> Option<Vec<Arc<Tensor>>> {
         let count = input
             .shape
             .iter()
-            .map(|dim| dim.to_usize())
+            .map(onnx_tensor::Size::to_usize)
             .product::<Option<usize>>();
         count.is_some_and(|count| count <= MOST)
     };

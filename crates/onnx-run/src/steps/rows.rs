@@ -74,7 +74,7 @@ fn joined(rows: Vec<Arc<Tensor>>, axis: usize) -> Result<Tensor> {
     let count = rows.len();
     shape.insert(axis, count);
     let mut whole = Tensor::zero_of(first.element_type(), &shape)?;
-    if whole.len() == 0 {
+    if whole.is_empty() {
         return Ok(whole);
     }
     let bytes = whole.as_bytes_mut()?;

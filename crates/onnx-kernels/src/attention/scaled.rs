@@ -105,9 +105,7 @@ type Dims = [Dim; 4];
 impl Attention {
     fn dims(&self, fact: &Fact, heads: Option<usize>) -> Result<Dims> {
         match (&*fact.shape, heads) {
-            ([batch, heads, rows, width], _) => {
-                Ok([batch.clone(), heads.clone(), rows.clone(), width.clone()])
-            }
+            ([batch, heads, rows, width], _) => Ok([*batch, *heads, *rows, *width]),
             ([batch, rows, numbers], Some(heads)) => {
                 let numbers = numbers.to_usize().filter(|numbers| numbers % heads == 0);
                 let Some(numbers) = numbers else {
@@ -115,12 +113,7 @@ impl Attention {
                         "needs rows whose length is known and fits its heads".to_owned()
                     ));
                 };
-                Ok([
-                    batch.clone(),
-                    heads.to_dim(),
-                    rows.clone(),
-                    (numbers / heads).to_dim(),
-                ])
+                Ok([*batch, heads.to_dim(), *rows, (numbers / heads).to_dim()])
             }
             (shape, _) => bail!("a value of {} dimensions", shape.len()),
         }
@@ -163,24 +156,23 @@ impl Kernel for Attention {
         let [_, shared, added, key_width] = self.dims(keys, self.heads[1])?;
         let [.., width] = self.dims(values, self.heads[1])?;
         let past = match self.past {
-            Some((key, _)) => inputs[key]
+            Some((key, _)) => *inputs[key]
                 .shape
                 .get(2)
-                .context("earlier keys of fewer dimensions")?
-                .clone(),
+                .context("earlier keys of fewer dimensions")?,
             None => 0.to_dim(),
         };
         let total = past + added;
         let output: ShortVec<Dim> = match is_in_rows {
-            true => smallvec![batch.clone(), rows.clone(), heads.clone() * width.clone()],
-            false => smallvec![batch.clone(), heads.clone(), rows.clone(), width.clone()],
+            true => smallvec![batch, rows, heads * width],
+            false => smallvec![batch, heads, rows, width],
         };
-        let kept = |width: Dim| [batch.clone(), shared.clone(), total.clone(), width];
+        let kept = |width: Dim| [batch, shared, total, width];
         let mut facts = vec![
             Fact::new(ElementType::F32, output),
             Fact::new(ElementType::F32, kept(key_width)),
             Fact::new(ElementType::F32, kept(width)),
-            Fact::new(ElementType::F32, [batch.clone(), heads, rows, total.clone()]),
+            Fact::new(ElementType::F32, [batch, heads, rows, total]),
         ];
         facts.truncate(self.outputs);
         Ok(facts)

@@ -127,7 +127,7 @@ impl Kernel for Reduce {
         let input = &inputs[0];
         let axes = self.axes(inputs.get(1))?;
         let reduced = self.reduced(axes.clone(), input.rank())?;
-        let made = match input.len() == 0 && input.element_type().is_float() {
+        let made = match input.is_empty() && input.element_type().is_float() {
             true => self.of_nothing(input, &reduced)?,
             false => self.folded(input, reduced)?,
         };

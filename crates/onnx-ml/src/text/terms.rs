@@ -273,7 +273,7 @@ impl Kernel for TfIdf {
                 "takes strings or whole numbers of one or two dimensions".to_owned()
             ));
         }
-        let mut shape: ShortVec<Dim> = input.shape[..input.rank() - 1].iter().cloned().collect();
+        let mut shape: ShortVec<Dim> = input.shape[..input.rank() - 1].iter().copied().collect();
         shape.push(self.width.to_dim());
         Ok(vec![Fact::new(ElementType::F32, shape)])
     }

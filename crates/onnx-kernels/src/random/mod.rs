@@ -1,5 +1,0 @@
-//! Random numbers.
-
-pub(crate) mod random;
-
-pub use random::random;
