@@ -197,8 +197,9 @@ fn has_known_shape(fact: &Fact) -> bool {
     shapes::known(&fact.shape).is_some()
 }
 
-/// Refuses a value that is too large in every run.
+/// Refuses a value that is too large, or has too many dimensions, in every run.
 fn admit(output: &Fact) -> Result<()> {
+    size::admit_rank(output.rank())?;
     match shapes::known(&output.shape) {
         Some(shape) => size::admit_size(output.element_type, &shape).map(drop),
         None => Ok(()),
@@ -273,13 +274,10 @@ fn learn(output: &mut Fact, numbers: Arc<Tensor>) {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-    use onnx_graph::{
-        Signature,
-        proto::{AttributeProto, NodeProto, TensorProto},
-    };
+    use onnx_graph::proto::{AttributeProto, NodeProto, TensorProto};
 
     use crate::{
-        Session, lower,
+        Session,
         made_up::{constant, model, node},
     };
 
