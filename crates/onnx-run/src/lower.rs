@@ -115,7 +115,7 @@ impl Lowering<'_> {
         }
         for output in &graph.output {
             let source = self.name(&scope, &output.name)?;
-            // Only nodes' outputs: tract takes neither inputs nor what stands outside of an inner graph.
+            // A name of its own: inputs, and values outside of an inner graph, may be outputs too.
             let name = self.value_name();
             lowered
                 .node
@@ -331,7 +331,7 @@ fn declared(r#type: Option<&TypeProto>) -> Option<Declared> {
     })
 }
 
-/// Contents of a type that tract has.
+/// Reads contents of a type that is computed.
 fn computable(tensor: &TensorProto) -> Result<Payload, Error> {
     let payload = Payload::read(tensor)?;
     if computed(payload.element_type).is_none() {
@@ -347,7 +347,7 @@ fn computable(tensor: &TensorProto) -> Result<Payload, Error> {
     Ok(payload)
 }
 
-/// The same as a tensor of tract's.
+/// The same as a tensor.
 fn constant(payload: Payload) -> Result<Arc<Tensor>, Error> {
     let dims = payload.shape.dims().iter();
     let dims: Option<Vec<usize>> = dims.map(|&dim| usize::try_from(dim).ok()).collect();

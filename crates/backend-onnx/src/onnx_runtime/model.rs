@@ -241,7 +241,7 @@ fn content(model: &ModelProto) -> Result<Option<Bytes>, ServiceError> {
         Some(model) if model.encoded_len() <= MAX_FILE => Ok(Some(model.encode_to_vec().into())),
         Some(_) => Err(ServiceError::invalid(
             "the model and its external data are larger than 2 GiB together, which ONNX Runtime is not given in one piece; set \
-             runtime to 'tract' in the model's configuration",
+             runtime to 'built-in' in the model's configuration",
         )),
         None => Ok(None),
     }
@@ -302,7 +302,7 @@ fn refuse_empty(operator: &str, input: &str, shape: &Shape) -> Result<(), Servic
     }
     Err(ServiceError::invalid(format!(
         "input {} has the shape {shape}: ONNX Runtime cannot run {operator} without elements; expected at least one in each \
-         dimension (or set runtime to 'tract' in the model's configuration)",
+         dimension (or set runtime to 'built-in' in the model's configuration)",
         Quoted(input)
     )))
 }
