@@ -16,7 +16,7 @@ use crate::steps::{
     values::Slot,
 };
 use onnx_tensor::shapes;
-use onnx_tensor::{faults::Unsupported, operator::Fact, room::Room, size};
+use onnx_tensor::{faults::Unsupported, operator::Fact, room::Room, size, time_limit};
 
 /// Numbers of a value that are followed, at most.
 const MOST: usize = 1 << 12;
@@ -97,6 +97,7 @@ impl<'c> Known<'c> {
 
     fn walk(&mut self, body: &Body) -> Result<()> {
         for step in &body.steps {
+            time_limit::check()?;
             match step {
                 Step::Node(node) => self.node(node)?,
                 Step::Control(node) => {

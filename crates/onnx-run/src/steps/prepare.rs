@@ -20,7 +20,7 @@ use crate::{
     operators::{constants, registry::OUTPUT, sizes},
     outcome,
 };
-use onnx_tensor::{node::Node, packs::Packs, size};
+use onnx_tensor::{node::Node, packs::Packs, size, time_limit};
 
 /// A graph that is ready to run.
 pub(crate) struct Prepared {
@@ -122,6 +122,7 @@ impl Preparer {
         let mut nodes = Vec::with_capacity(graph.node.len());
         for lowered in &graph.node {
             let node = &lowered.node;
+            time_limit::check().with_context(|| node.name.clone())?;
             match node.op_type.as_str() {
                 "Identity" | OUTPUT => {
                     let slot = self.slot(&node.input[0]);
@@ -182,6 +183,7 @@ impl Preparer {
         join_functions(&mut steps, outputs);
         for step in &mut steps {
             if let Step::Node(node) = step {
+                time_limit::check()?;
                 let taken = node.take_over(&self.constants, &mut self.packs);
                 taken.with_context(|| node.label().to_owned())?;
             }
@@ -242,6 +244,8 @@ impl Preparer {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use std::time::{Duration, Instant};
 
     use onnx_graph::{
         Signature,
@@ -314,6 +318,18 @@ mod tests {
             let made = steps.run([input]).unwrap();
             assert_eq!(elements::<f32>(&made[0]).unwrap(), expected);
         }
+    }
+
+    #[test]
+    fn preparation_ends_with_its_time() {
+        let model = model(vec![node("Relu", &["x"], "y")], &[-1], &[-1], vec![]);
+        let _limit = time_limit::until(Some(Instant::now()));
+        std::thread::sleep(Duration::from_millis(1));
+        let error = Session::prepare(&model, |_| Ok(())).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "node 'y' (Relu): preparing the model takes too long"
+        );
     }
 
     /// They are products by FP32 then, whose weights are packed.
