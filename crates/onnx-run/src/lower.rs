@@ -115,7 +115,7 @@ impl Lowering<'_> {
         }
         for output in &graph.output {
             let source = self.name(&scope, &output.name)?;
-            // Only nodes' outputs: a graph's output may be an input, or a value from outside of an inner graph.
+            // A name of its own: inputs, and values outside of an inner graph, may be outputs too.
             let name = self.value_name();
             lowered
                 .node
@@ -331,7 +331,7 @@ fn declared(r#type: Option<&TypeProto>) -> Option<Declared> {
     })
 }
 
-/// Contents of a type that is computed.
+/// Reads contents of a type that is computed.
 fn computable(tensor: &TensorProto) -> Result<Payload, Error> {
     let payload = Payload::read(tensor)?;
     if computed(payload.element_type).is_none() {

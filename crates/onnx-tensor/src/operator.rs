@@ -97,7 +97,8 @@ pub trait Compute: Any + fmt::Debug + Send + Sync {
         Ok(None)
     }
 
-    /// Keeps what it makes of a constant among its inputs, and says which: [`Compute::run`] is given nothing in its place from then on.
+    /// Keeps what it makes of constants among its inputs, as far as `packs` have room for it. If it says which input needs not be kept
+    /// beside that, [`Compute::run`] is given nothing in its place from then on.
     ///
     /// # Errors
     /// If there is no memory.

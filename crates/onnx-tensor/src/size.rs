@@ -19,6 +19,9 @@ pub const MAX_BYTES: u64 = 4 << 30;
 /// of its other dimensions takes memory and time. A value between operators may have up to [`MAX_BYTES`], counted so.
 pub const MAX_EMPTY_BYTES: u64 = 256 << 20;
 
+/// Dimensions of a value. Operators may recurse by axes, and take time for each pair of them.
+pub const MAX_RANK: usize = 64;
+
 /// Bytes from which on a value is checked against the memory that is free, which takes longer than a small run.
 const LARGE: u64 = 256 << 20;
 
@@ -39,6 +42,18 @@ pub fn admit_now(bytes: u64) -> Result<()> {
         .into()),
         _ => Ok(()),
     }
+}
+
+/// Refuses a value of too many dimensions.
+///
+/// # Errors
+/// [`BadInput`] with their number.
+pub fn admit_rank(rank: usize) -> Result<()> {
+    ensure_input!(
+        rank <= MAX_RANK,
+        "a value would have {rank} dimensions, expected {MAX_RANK} at most"
+    );
+    Ok(())
 }
 
 thread_local! {

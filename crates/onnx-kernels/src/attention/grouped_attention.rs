@@ -236,7 +236,11 @@ impl Kernel for GroupedAttention {
         };
         let width = self.width(row).context("rows that do not fit the heads")?;
         let total = whole_numbers(&inputs[self.total])?;
-        let total = total.first().copied().context("no number of all words")?;
+        ensure_input!(
+            !total.is_empty(),
+            "total_sequence_length is empty, expected one number"
+        );
+        let total = total[0];
         let ends = whole_numbers(&inputs[self.ends])?;
         ensure_input!(
             ends.len() == batch && total >= rows && ends.iter().all(|&end| end < total),

@@ -22,17 +22,18 @@ use onnx_tensor::{
     node::Attributes,
     node::Node,
     operator::{Compute, Fact},
+    packs::{Order, Packs},
     size,
 };
 
 /// `ConvInteger`.
-pub fn conv_integer(node: &Node, constants: Constants<'_>) -> Result<Box<dyn Compute>> {
-    Ok(Box::new(ConvInteger::of(Attributes(node), constants)?))
+pub fn conv_integer(node: &Node) -> Result<Box<dyn Compute>> {
+    Ok(Box::new(ConvInteger::of(Attributes(node))?))
 }
 
 /// `QLinearConv`.
-pub fn q_linear_conv(node: &Node, constants: Constants<'_>) -> Result<Box<dyn Compute>> {
-    Ok(Box::new(QLinearConv::of(Attributes(node), constants)?))
+pub fn q_linear_conv(node: &Node) -> Result<Box<dyn Compute>> {
+    Ok(Box::new(QLinearConv::of(Attributes(node))?))
 }
 
 /// Sums of so many products of 8-bit numbers are exact in FP32, whose convolutions write no windows out.
@@ -43,8 +44,11 @@ const EXACT_DEPTH: usize = (1 << 24) / (255 * 255);
 struct IntegerConv {
     shape: Shape,
     /// Without their zero points, where both are constants.
-    weights: Option<Weights>,
+    weights: Option<Arc<Weights>>,
 }
+
+/// Bytes that [`Weights`] have for each of them.
+const BYTES: u64 = 6;
 
 /// The weights of a convolution without their zero points.
 #[derive(Debug)]
@@ -83,19 +87,22 @@ fn floats(shape: &[usize], numbers: &[i16]) -> Result<Tensor> {
 type Given<'g> = (&'g Tensor, Option<&'g Tensor>);
 
 impl IntegerConv {
-    fn of(
-        attributes: Attributes<'_>,
-        weights: Option<&Arc<Tensor>>,
-        zero_points: Option<Option<&Arc<Tensor>>>,
-    ) -> Result<Self> {
+    fn of(attributes: Attributes<'_>) -> Result<Self> {
         let shape = Shape::of(attributes)?;
-        // Wrong types and zero points are errors of the run.
-        let weights = match (weights, zero_points) {
-            (Some(weights), None) => Weights::new(&shape, weights, None).ok(),
-            (Some(weights), Some(Some(zero_points))) => Weights::new(&shape, weights, Some(zero_points)).ok(),
-            _ => None,
+        Ok(Self { shape, weights: None })
+    }
+
+    /// Keeps constant weights without their zero points, once for all nodes that share both, if there is room for that.
+    fn keep(&mut self, weights: &Arc<Tensor>, zero_points: Option<&Arc<Tensor>>, packs: &mut Packs) {
+        let sources: Vec<&Arc<Tensor>> = [Some(weights), zero_points].into_iter().flatten().collect();
+        let order = Order::Windows {
+            groups: self.shape.groups,
         };
-        Ok(Self { shape, weights })
+        let kept = packs.shared(&sources, order, BYTES * weights.len() as u64, || {
+            Weights::new(&self.shape, weights, zero_points.map(|given| &**given))
+        });
+        // Wrong types and zero points are errors of the run.
+        self.weights = kept.ok().flatten();
     }
 
     fn dims(&self, image: &Fact, weights: &Fact) -> Result<Option<ShortVec<Dim>>> {
@@ -123,7 +130,7 @@ impl IntegerConv {
         let numbers = without_zero_points(image, image_zero, Line::Row(image.len().max(1)), 1, &mut pace)?;
         let made;
         let kept = match &self.weights {
-            Some(kept) => kept,
+            Some(kept) => &**kept,
             None => {
                 made = Weights::new(&self.shape, weights, weights_zero)?;
                 &made
@@ -164,12 +171,10 @@ pub(crate) struct ConvInteger {
 }
 
 impl ConvInteger {
-    pub(crate) fn of(attributes: Attributes<'_>, constants: &[Option<Arc<Tensor>>]) -> Result<Self> {
-        let constant = |place: usize| constants.get(place).and_then(Option::as_ref);
-        let zero_points = [attributes.position(2), attributes.position(3)];
+    pub(crate) fn of(attributes: Attributes<'_>) -> Result<Self> {
         Ok(Self {
-            convolution: IntegerConv::of(attributes, constant(1), zero_points[1].map(constant))?,
-            zero_points,
+            convolution: IntegerConv::of(attributes)?,
+            zero_points: [attributes.position(2), attributes.position(3)],
         })
     }
 }
@@ -188,6 +193,16 @@ impl Compute for ConvInteger {
         Ok(shape.map(|shape| vec![Fact::new(ElementType::I32, shape)]))
     }
 
+    fn take_over(&mut self, constants: Constants<'_>, packs: &mut Packs) -> Result<Option<usize>> {
+        let constant = |place: usize| constants.get(place).and_then(Option::as_ref);
+        match (constant(1), self.zero_points[1].map(constant)) {
+            (Some(weights), None) => self.convolution.keep(weights, None, packs),
+            (Some(weights), Some(Some(zero))) => self.convolution.keep(weights, Some(zero), packs),
+            _ => {}
+        }
+        Ok(None)
+    }
+
     fn run(&self, inputs: &mut ShortVec<Arc<Tensor>>) -> Result<ShortVec<Arc<Tensor>>> {
         let [image_zero, weights_zero] = self.zero_points.map(|place| place.map(|place| &*inputs[place]));
         let (image, weights) = ((&*inputs[0], image_zero), (&*inputs[1], weights_zero));
@@ -203,10 +218,9 @@ pub(crate) struct QLinearConv {
 }
 
 impl QLinearConv {
-    pub(crate) fn of(attributes: Attributes<'_>, constants: &[Option<Arc<Tensor>>]) -> Result<Self> {
-        let constant = |place: usize| constants.get(place).and_then(Option::as_ref);
+    pub(crate) fn of(attributes: Attributes<'_>) -> Result<Self> {
         Ok(Self {
-            convolution: IntegerConv::of(attributes, constant(3), Some(constant(5)))?,
+            convolution: IntegerConv::of(attributes)?,
         })
     }
 }
@@ -226,6 +240,13 @@ impl Compute for QLinearConv {
             bail!(Refusal("has a bias that is not INT32".to_owned()));
         }
         Ok(shape.map(|shape| vec![Fact::new(zero.element_type, shape)]))
+    }
+
+    fn take_over(&mut self, constants: Constants<'_>, packs: &mut Packs) -> Result<Option<usize>> {
+        if let (Some(Some(weights)), Some(Some(zero))) = (constants.get(3), constants.get(5)) {
+            self.convolution.keep(weights, Some(zero), packs);
+        }
+        Ok(None)
     }
 
     fn run(&self, inputs: &mut ShortVec<Arc<Tensor>>) -> Result<ShortVec<Arc<Tensor>>> {
@@ -296,6 +317,7 @@ mod tests {
 
     use super::*;
     use crate::made_nodes::node;
+    use crate::made_nodes::with;
     use onnx_tensor::node::Node;
 
     fn bytes(element_type: ElementType, shape: &[usize], step: usize) -> Arc<Tensor> {
@@ -376,7 +398,7 @@ mod tests {
                         let inputs = [x.clone(), w.clone(), zeros[0].clone(), zeros[1].clone()];
                         let known = [None, Some(w.clone()), None, Some(zeros[1].clone())];
                         for constants in [&[][..], &known] {
-                            let op = ConvInteger::of(Attributes(&node), constants).unwrap();
+                            let op = with(ConvInteger::of(Attributes(&node)).unwrap(), constants);
                             let found = run(&op, &inputs).unwrap();
                             assert_eq!(elements::<i32>(&found).unwrap(), expected, "{weights:?}");
                         }
@@ -429,7 +451,7 @@ mod tests {
                 constants[place] = Some(inputs[place].clone());
             }
             for constants in [&[][..], &constants] {
-                let op = QLinearConv::of(Attributes(&node), constants).unwrap();
+                let op = with(QLinearConv::of(Attributes(&node)).unwrap(), constants);
                 let found = run(&op, &inputs).unwrap();
                 assert_eq!(quantize::integers(&found).unwrap(), expected);
             }
@@ -437,9 +459,22 @@ mod tests {
     }
 
     #[test]
+    fn nodes_that_share_weights_keep_them_once() {
+        let node = made_node("ConvInteger", 2, 1, 2);
+        let constants = [None, Some(bytes(ElementType::I8, &[3, 2, 3, 3], 91))];
+        let mut packs = Packs::beside(0);
+        let kept = [(); 2].map(|()| {
+            let mut op = ConvInteger::of(Attributes(&node)).unwrap();
+            op.take_over(&constants, &mut packs).unwrap();
+            op.convolution.weights.unwrap()
+        });
+        assert!(Arc::ptr_eq(&kept[0], &kept[1]));
+    }
+
+    #[test]
     fn what_does_not_fit_is_refused() {
         let node = made_node("ConvInteger", 1, 1, 4);
-        let op = ConvInteger::of(Attributes(&node), &[]).unwrap();
+        let op = ConvInteger::of(Attributes(&node)).unwrap();
         let run = |zeros: [&[usize]; 2]| {
             let shapes = [&[1, 2, 5][..], &[3, 2, 2], zeros[0], zeros[1]];
             run(&op, &shapes.map(|shape| bytes(ElementType::U8, shape, 3)))

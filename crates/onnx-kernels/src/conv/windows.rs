@@ -35,7 +35,7 @@ pub fn conv(node: &Node) -> Result<Box<dyn Compute>> {
 #[derive(Debug)]
 pub(crate) struct Shape {
     window: Window,
-    groups: usize,
+    pub(crate) groups: usize,
 }
 
 /// A convolution of given images and weights.

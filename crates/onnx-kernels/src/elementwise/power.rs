@@ -135,15 +135,25 @@ impl Kernel for BitShift {
     }
 
     fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
-        let element_type = inputs[0].element_type();
-        let bits = 8 * element_type.size_of() as u64;
-        let (value, count) = (inputs[0].cast_to::<u64>()?, inputs[1].cast_to::<u64>()?);
-        let shifted = broadcast::<_, false>(&value, &count, |value: u64, count: u64| match self.goes_left {
-            _ if count >= bits => 0,
-            true => (value << count) & (u64::MAX >> (64 - bits)),
-            false => value >> count,
-        })?;
-        Ok(smallvec![of_type(shifted, element_type)?])
+        macro_rules! shifted {
+            ($T:ty) => {
+                broadcast::<$T, false>(&inputs[0], &inputs[1], |value, count| {
+                    let count = u32::try_from(u64::from(count)).unwrap_or(u32::MAX);
+                    let shifted = match self.goes_left {
+                        true => value.checked_shl(count),
+                        false => value.checked_shr(count),
+                    };
+                    shifted.unwrap_or(0)
+                })?
+            };
+        }
+        // In its own type: as UINT64 small numbers would take eight times the memory.
+        Ok(smallvec![match inputs[0].element_type() {
+            ElementType::U8 => shifted!(u8),
+            ElementType::U16 => shifted!(u16),
+            ElementType::U32 => shifted!(u32),
+            _ => shifted!(u64),
+        }])
     }
 }
 

@@ -83,6 +83,7 @@ impl Kernel for TopK {
         let count = count_of_size.unwrap_or(0);
         let inner: usize = shape[axis + 1..].iter().product();
         shape[axis] = count;
+        size::admit_shape(ElementType::I64, &shape)?;
         let total: usize = shape.iter().product();
         let mut places = vec![0i64; total];
         let made = with_number!(values.element_type(), T => {

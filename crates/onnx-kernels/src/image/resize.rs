@@ -173,7 +173,7 @@ fn admit(plan: &[Axis]) -> Result<()> {
             size::MAX_BYTES
         )));
     }
-    Ok(())
+    size::admit_now(bytes)
 }
 
 /// Places of an axis after it was resized.
@@ -367,7 +367,7 @@ impl Resize {
                 ((a + 2.0) * (1.0 - s) - (a + 3.0)) * (1.0 - s) * (1.0 - s) + 1.0,
                 ((a * (2.0 - s) - 5.0 * a) * (2.0 - s) + 8.0 * a) * (2.0 - s) - 4.0 * a,
             ];
-            let place = |index: usize| floor as i64 + index as i64 - 1;
+            let place = |index: usize| (floor as i64).saturating_add(index as i64 - 1);
             if self.excludes {
                 for (index, weight) in weights.iter_mut().enumerate() {
                     if !(0..axis.from as i64).contains(&place(index)) {
@@ -719,7 +719,7 @@ impl Kernel for Resize {
         if element_type.is_integer() && matches!(self.method, Method::Linear) && plan.len() == 4 {
             let resized: Vec<usize> = (0..4).filter(|&axis| !self.is_unchanged(&plan[axis])).collect();
             let is_image = matches!(*resized, [] | [2] | [3] | [2, 3] | [1] | [1, 2]);
-            ensure!(
+            ensure_input!(
                 is_image,
                 "only lines and columns are resized of integers, not axes {resized:?}"
             );
@@ -781,6 +781,25 @@ mod tests {
             let next = u16::from(given[(at + 1).min(given.len() - 1)]);
             let between = (u16::from(given[at]) + next) / 2;
             assert_eq!(pair.map(u16::from), [u16::from(given[at]), between], "{at}");
+        }
+    }
+
+    #[test]
+    fn regions_far_outside_have_the_value_for_what_lies_there() {
+        let resize = Resize {
+            method: Method::Cubic { a: -0.75 },
+            place: Place::Crop(7.0),
+            policy: Policy::Stretch,
+            is_smooth: false,
+            excludes: false,
+            fixed: Some(vec![1.0]),
+            axes: None,
+            inputs: [Some(1), None, None],
+        };
+        for region in [[1e30f32, 2e30], [-2e30, -1e30]] {
+            let inputs = [Tensor::vector(&[1f32, 2.0, 3.0, 4.0]), Tensor::vector(&region)];
+            let made = resize.run(&inputs.map(Arc::new)).unwrap().remove(0);
+            assert_eq!(elements::<f32>(&made).unwrap(), [7.0; 4]);
         }
     }
 

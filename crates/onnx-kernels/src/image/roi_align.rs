@@ -129,7 +129,8 @@ impl Kernel for RoiAlign {
             if budget < 0.0 || budget.is_nan() || most > MAX_PLACES {
                 bail!(BadInput("the regions have too many samples".to_owned()));
             }
-            let samples = (lines.total() * columns.total()) as u64;
+            // Places without samples are written too.
+            let samples = (lines.total() * columns.total()) as u64 + (self.height * self.width) as u64;
             pace.spend((lines.total() + columns.total()) as u64)?;
             let (lines, columns) = (lines.weights(), columns.weights());
             let plane = height * width;

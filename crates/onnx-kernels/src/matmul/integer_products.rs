@@ -22,44 +22,45 @@ use onnx_tensor::{
     node::Attributes,
     node::Node,
     operator::{Compute, Fact},
+    packs::{Order, Packs},
     size,
 };
 
 /// `MatMulInteger`.
-pub fn mat_mul_integer(node: &Node, constants: Constants<'_>) -> Result<Box<dyn Compute>> {
-    Ok(Box::new(MatMulInteger::of(Attributes(node), constants)?))
+pub fn mat_mul_integer(node: &Node) -> Result<Box<dyn Compute>> {
+    Ok(Box::new(MatMulInteger::of(Attributes(node))))
 }
 
 /// `QLinearMatMul`.
-pub fn q_linear_mat_mul(_: &Node, constants: Constants<'_>) -> Result<Box<dyn Compute>> {
-    Ok(Box::new(QLinearMatMul::of(constants)?))
+pub fn q_linear_mat_mul(_: &Node) -> Result<Box<dyn Compute>> {
+    Ok(Box::new(QLinearMatMul::default()))
 }
 
-/// The second factor, if it and its zero points are constants.
-fn packed(b: Option<&Arc<Tensor>>, zero_points: Option<&Arc<Tensor>>) -> Result<Option<Vec<PackedIntegers>>> {
-    let Some(b) = b.filter(|b| b.rank() > 1 && !b.is_empty()) else {
-        return Ok(None);
-    };
+/// The second factor, once for all nodes that share it and its zero points, if these are constants and there is room for it.
+fn packed(
+    b: Option<&Arc<Tensor>>,
+    zero_points: Option<&Arc<Tensor>>,
+    packs: &mut Packs,
+) -> Option<Arc<Vec<PackedIntegers>>> {
+    let b = b.filter(|b| b.rank() > 1 && !b.is_empty())?;
     let &[.., depth, columns] = b.shape() else {
-        return Ok(None);
+        return None;
     };
     let matrices = b.len() / depth / columns;
     let line = Line::Column([depth, columns]);
-    // Wrong types and zero points are errors of the run.
-    let numbers = without_zero_points(
-        b,
-        zero_points.map(|given| &**given),
-        line,
-        matrices,
-        &mut Pace::default(),
-    );
-    let packed = numbers.ok().map(|numbers| {
+    let sources: Vec<&Arc<Tensor>> = [Some(b), zero_points].into_iter().flatten().collect();
+    let order = Order::Panels { is_turned: false };
+    let bytes = size_of::<i16>() as u64 * b.len() as u64;
+    let packed = packs.shared(&sources, order, bytes, || {
+        let zero_points = zero_points.map(|given| &**given);
+        let numbers = without_zero_points(b, zero_points, line, matrices, &mut Pace::default())?;
         let matrices = numbers.chunks_exact(depth * columns);
-        matrices
+        Ok(matrices
             .map(|matrix| PackedIntegers::new(matrix, [depth, columns]))
-            .collect()
+            .collect())
     });
-    Ok(packed)
+    // Wrong types and zero points are errors of the run.
+    packed.ok().flatten()
 }
 
 /// The sums of all products: their shape, and the rows and columns of a matrix.
@@ -142,19 +143,15 @@ fn sums(
 pub(crate) struct MatMulInteger {
     /// Which inputs are the zero points of the factors.
     zero_points: [Option<usize>; 2],
-    packed: Option<Vec<PackedIntegers>>,
+    packed: Option<Arc<Vec<PackedIntegers>>>,
 }
 
 impl MatMulInteger {
-    pub(crate) fn of(attributes: Attributes<'_>, constants: &[Option<Arc<Tensor>>]) -> Result<Self> {
-        let constant = |place: usize| constants.get(place).and_then(Option::as_ref);
-        let zero_points = [attributes.position(2), attributes.position(3)];
-        let packed = match zero_points[1].map(constant) {
-            // They are computed.
-            Some(None) => None,
-            given => packed(constant(1), given.flatten())?,
-        };
-        Ok(Self { zero_points, packed })
+    pub(crate) fn of(attributes: Attributes<'_>) -> Self {
+        Self {
+            zero_points: [attributes.position(2), attributes.position(3)],
+            packed: None,
+        }
     }
 }
 
@@ -173,9 +170,19 @@ impl Compute for MatMulInteger {
         Ok(Some(vec![Fact::new(ElementType::I32, sizes.shape)]))
     }
 
+    fn take_over(&mut self, constants: Constants<'_>, packs: &mut Packs) -> Result<Option<usize>> {
+        let constant = |place: usize| constants.get(place).and_then(Option::as_ref);
+        self.packed = match self.zero_points[1].map(constant) {
+            // They are computed.
+            Some(None) => None,
+            given => packed(constant(1), given.flatten(), packs),
+        };
+        Ok(None)
+    }
+
     fn run(&self, inputs: &mut ShortVec<Arc<Tensor>>) -> Result<ShortVec<Arc<Tensor>>> {
         let zero_points = self.zero_points.map(|place| place.map(|place| &*inputs[place]));
-        let sums = sums([&inputs[0], &inputs[1]], zero_points, self.packed.as_ref())?;
+        let sums = sums([&inputs[0], &inputs[1]], zero_points, self.packed.as_deref())?;
         Ok(smallvec![Arc::new(tensor(&sums.shape, sums.numbers)?)])
     }
 }
@@ -212,20 +219,9 @@ pub(crate) fn list<T: Element + Copy>(tensor: &Tensor, lines: usize, what: &str)
 }
 
 /// `QLinearMatMul`.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct QLinearMatMul {
-    packed: Option<Vec<PackedIntegers>>,
-}
-
-impl QLinearMatMul {
-    pub(crate) fn of(constants: &[Option<Arc<Tensor>>]) -> Result<Self> {
-        let constant = |place: usize| constants.get(place).and_then(Option::as_ref);
-        let packed = match constant(5) {
-            Some(zero_points) => packed(constant(3), Some(zero_points))?,
-            None => None,
-        };
-        Ok(Self { packed })
-    }
+    packed: Option<Arc<Vec<PackedIntegers>>>,
 }
 
 impl Compute for QLinearMatMul {
@@ -243,9 +239,16 @@ impl Compute for QLinearMatMul {
         Ok(Some(vec![Fact::new(zero.element_type, sizes.shape)]))
     }
 
+    fn take_over(&mut self, constants: Constants<'_>, packs: &mut Packs) -> Result<Option<usize>> {
+        if let (Some(Some(b)), Some(Some(zero_points))) = (constants.get(3), constants.get(5)) {
+            self.packed = packed(Some(b), Some(zero_points), packs);
+        }
+        Ok(None)
+    }
+
     fn run(&self, inputs: &mut ShortVec<Arc<Tensor>>) -> Result<ShortVec<Arc<Tensor>>> {
         let zero_points = [Some(&*inputs[2]), Some(&*inputs[5])];
-        let sums = sums([&inputs[0], &inputs[3]], zero_points, self.packed.as_ref())?;
+        let sums = sums([&inputs[0], &inputs[3]], zero_points, self.packed.as_deref())?;
         let scales = [
             list::<f32>(&inputs[1], sums.rows, "scales")?,
             list::<f32>(&inputs[4], sums.columns, "scales")?,
@@ -308,6 +311,7 @@ mod tests {
 
     use super::*;
     use crate::made_nodes::node;
+    use crate::made_nodes::with;
     use onnx_tensor::{faults::Misfit, node::Node};
 
     fn factor(element_type: ElementType, shape: &[usize], step: usize) -> Arc<Tensor> {
@@ -397,7 +401,7 @@ mod tests {
                         let node = with_inputs(node("MatMulInteger", &[], &[], 1), 4);
                         let known = [None, Some(b.clone()), None, Some(zeros[1].clone())];
                         for constants in [&[][..], &known] {
-                            let op = MatMulInteger::of(Attributes(&node), constants).unwrap();
+                            let op = with(MatMulInteger::of(Attributes(&node)), constants);
                             let found = run(&op, &inputs).unwrap();
                             assert_eq!(
                                 elements::<i32>(&found).unwrap(),
@@ -454,7 +458,7 @@ mod tests {
                 constants[place] = Some(inputs[place].clone());
             }
             for constants in [&[][..], &constants] {
-                let found = run(&QLinearMatMul::of(constants).unwrap(), &inputs).unwrap();
+                let found = run(&with(QLinearMatMul::default(), constants), &inputs).unwrap();
                 assert_eq!(numbers(&found), expected);
             }
         }
@@ -463,7 +467,7 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_refused() {
         let node = with_inputs(node("MatMulInteger", &[], &[], 1), 3);
-        let op = MatMulInteger::of(Attributes(&node), &[]).unwrap();
+        let op = MatMulInteger::of(Attributes(&node));
         let bytes = |shape: &[usize]| factor(ElementType::U8, shape, 7);
         let run = |inputs: [Arc<Tensor>; 3]| run(&op, &inputs).unwrap_err();
         assert!(run([bytes(&[2, 3]), bytes(&[4, 2]), bytes(&[])]).is::<Misfit>());

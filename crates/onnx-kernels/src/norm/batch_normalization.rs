@@ -14,30 +14,21 @@ use onnx_tensor::{
     node::Attributes,
     node::Node,
     operator::{Compute, Fact, Kernel},
+    packs::Packs,
 };
 
 /// `BatchNormalization`.
-pub fn batch_normalization(node: &Node, constants: Constants<'_>) -> Result<Box<dyn Compute>> {
-    Ok(Box::new(BatchNormalization::of(Attributes(node), constants)?))
+pub fn batch_normalization(node: &Node) -> Result<Box<dyn Compute>> {
+    Ok(Box::new(BatchNormalization {
+        parameters: Parameters::of(Attributes(node)),
+        channels: None,
+    }))
 }
 
 #[derive(Debug)]
 pub(crate) struct BatchNormalization {
     parameters: Parameters,
     channels: Option<Channels>,
-}
-
-impl BatchNormalization {
-    pub(crate) fn of(attributes: Attributes<'_>, constants: &[Option<Arc<Tensor>>]) -> Result<Self> {
-        let parameters = Parameters::of(attributes);
-        let given: Option<Vec<Arc<Tensor>>> = constants.iter().skip(1).cloned().collect();
-        let given = given.filter(|given| given.len() == 4);
-        let channels = given.map(|given| parameters.channels(&given, given[0].len()));
-        Ok(Self {
-            parameters,
-            channels: channels.transpose()?,
-        })
-    }
 }
 
 impl Compute for BatchNormalization {
@@ -49,6 +40,16 @@ impl Compute for BatchNormalization {
             ensure_input!(count == channels, "{count} parameters for {channels} channels");
         }
         self.parameters.outputs(inputs).map(Some)
+    }
+
+    fn take_over(&mut self, constants: Constants<'_>, packs: &mut Packs) -> Result<Option<usize>> {
+        let given: Option<Vec<Arc<Tensor>>> = constants.iter().skip(1).cloned().collect();
+        if let Some(given) = given.filter(|given| given.len() == 4)
+            && packs.admit(size_of::<(f64, f64)>() as u64 * given[0].len() as u64)
+        {
+            self.channels = Some(self.parameters.channels(&given, given[0].len())?);
+        }
+        Ok(None)
     }
 
     fn run(&self, inputs: &mut ShortVec<Arc<Tensor>>) -> Result<ShortVec<Arc<Tensor>>> {

@@ -17,6 +17,7 @@ use onnx_tensor::{
     faults::{BadInput, Limit, ensure_input},
     node::Node,
     operator::Compute,
+    size,
 };
 
 /// `LayerNormalization`, `RMSNormalization`, `InstanceNormalization`, `GroupNormalization` or `MeanVarianceNormalization` of FP32 or FP64.
@@ -186,9 +187,9 @@ impl Normalize {
                 self.by_channels(x, shape, channels, |_, channel| channel, (scale, bias))
             }
             Groups::OfChannels { count, scales_groups } => {
-                ensure!(
+                ensure_input!(
                     *count > 0 && channels % count == 0,
-                    "{count} groups of {channels} channels"
+                    "{channels} channels in {count} groups, expected a multiple"
                 );
                 let scales_groups = *scales_groups;
                 are_as_many([scale, bias], if scales_groups { *count } else { channels })?;
@@ -267,6 +268,8 @@ impl Normalize {
         }
         let kept = shape.iter().zip(&reduced).filter(|(_, reduced)| !**reduced);
         let groups: usize = kept.map(|(&dim, _)| dim).product();
+        // Groups of all numbers, and two sums of each group.
+        size::admit_now(8 * x.len() as u64 + 16 * groups as u64)?;
         let count = x.len().checked_div(groups).unwrap_or(0) as f64;
         let mut pace = Pace::default();
         let mut each = crate::reduce::fold::groups(shape, &reduced);

@@ -335,10 +335,10 @@ impl Channels {
         let axis = if axis < 0 { axis + shape.len() as i64 } else { axis };
         let axis = usize::try_from(axis).ok().filter(|&axis| axis < shape.len());
         let axis = axis.context("the axis is outside of the input's dimensions")?;
-        ensure!(
+        ensure_input!(
             shape[axis] == count && scales.rank() == 1,
-            "{count} scales for {} channels",
-            shape[axis]
+            "scales of {:?} for axis {axis} of {shape:?}, expected one, or one for each of its elements",
+            scales.shape()
         );
         let inner = shape[axis + 1..].iter().product();
         Ok(Self { inner, count })
@@ -484,4 +484,28 @@ fn expect_quantized(element_type: ElementType, or_i32: bool) -> Result<()> {
     bail!(Unsupported::Anywhere(
         "is supported with integers of 8 and 16 bits only".to_owned()
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use onnx_tensor::faults::BadInput;
+
+    use super::*;
+
+    #[test]
+    fn scales_that_do_not_fit_are_the_fault_of_the_input() {
+        let quantize = Quantize { axis: 1, to: None };
+        let run = |columns: usize| {
+            let inputs = [
+                Tensor::zero::<f32>(&[2, columns]).unwrap(),
+                Tensor::vector(&[1f32; 4]),
+            ];
+            quantize.run(&inputs.map(Arc::new))
+        };
+        assert!(run(4).is_ok());
+        let error = run(3).unwrap_err();
+        assert!(error.is::<BadInput>(), "{error}");
+    }
 }

@@ -16,6 +16,7 @@ use onnx_tensor::{
     cancelling::{PART, Pace},
     faults::{Limit, Unsupported},
     node::Node,
+    size,
 };
 
 fn fold(node: &Node) -> Result<Fold> {
@@ -228,6 +229,7 @@ impl Reduce {
             }
             Fold::Norm | Fold::LogSum => {
                 let is_norm = self.fold == Fold::Norm;
+                size::admit_now(8 * groups as u64)?;
                 let mut sums = vec![0.0; groups];
                 each_in_group(values, shape, reduced, |number, group| {
                     let number = number.wide();
@@ -383,6 +385,7 @@ fn log_sum_exp<T: Copy>(
 ) -> Result<Vec<f64>> {
     let kept = shape.iter().zip(reduced).filter(|(_, reduced)| !**reduced);
     let count: usize = kept.map(|(&dim, _)| dim).product();
+    size::admit_now(24 * count as u64)?;
     let mut greatest = vec![f64::NEG_INFINITY; count];
     each_in_group(input, shape, reduced, |x, group| {
         greatest[group] = greatest[group].max(wide(x));

@@ -1,9 +1,6 @@
 //! LSTM, GRU and RNN: both directions, sequences of different lengths, batches of any size.
 
-use std::{
-    borrow::Cow,
-    sync::{Arc, OnceLock},
-};
+use std::{borrow::Cow, sync::Arc};
 
 use onnx_tensor::prelude::*;
 
@@ -17,7 +14,8 @@ use crate::{
 use onnx_tensor::{
     elements::{elements, of_type, tensor},
     node::Attributes,
-    operator::{Fact, Kernel, kernel},
+    operator::{Constants, Fact, Kernel},
+    packs::{Order, Packs},
 };
 use onnx_tensor::{
     faults::{BadInput, Unsupported},
@@ -62,7 +60,7 @@ pub fn recurrent(node: &Node) -> Result<Box<dyn Compute>> {
             .collect();
         activations.push(functions.context("an unknown activation")?);
     }
-    Ok(kernel(Recurrent {
+    Ok(Box::new(Recurrent {
         cell,
         directions: directions.into(),
         activations,
@@ -70,7 +68,7 @@ pub fn recurrent(node: &Node) -> Result<Box<dyn Compute>> {
         clip: attributes.float("clip", 0.0),
         couples_gates: attributes.int("input_forget", 0) != 0,
         is_quantized,
-        turned: OnceLock::new(),
+        turned: None,
         inputs: std::array::from_fn(|index| attributes.position(index)),
         outputs: node.output.len(),
     }))
@@ -90,8 +88,8 @@ struct Recurrent {
     couples_gates: bool,
     /// Weights have 8 bits, and what they are multiplied with is rounded to 8 bits in each step.
     is_quantized: bool,
-    /// The weights of the first run, which others have too where they are constants.
-    turned: OnceLock<Arc<Turned>>,
+    /// Weights of 8 bits, where they are constants.
+    turned: Option<Arc<Turned>>,
     /// Where each of ONNX's inputs stands among those that are given.
     inputs: [Option<usize>; 12],
     outputs: usize,
@@ -104,8 +102,6 @@ const QUANTIZED: &str = "DynamicQuantizeLSTM";
 /// Weights of 8 bits in the order in which products read them.
 #[derive(Debug)]
 struct Turned {
-    /// What they were made of: both weights, their scales and their zero points.
-    made_of: Vec<Arc<Tensor>>,
     w: Vec<IntegerFactors>,
     r: Vec<IntegerFactors>,
 }
@@ -180,6 +176,37 @@ impl Recurrent {
             true => vec![*batch, directions, *hidden],
             false => vec![directions, *batch, *hidden],
         }
+    }
+}
+
+/// Both weights of 8 bits, their scales and their zero points, as ONNX Runtime numbers inputs.
+const WEIGHTS: [usize; 6] = [1, 2, 8, 9, 10, 11];
+
+impl Compute for Recurrent {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Option<Vec<Fact>>> {
+        Kernel::outputs(self, inputs).map(Some)
+    }
+
+    fn take_over(&mut self, constants: Constants<'_>, packs: &mut Packs) -> Result<Option<usize>> {
+        let given = WEIGHTS.iter().filter_map(|&index| self.inputs[index]);
+        let sources = given.map(|place| constants.get(place)?.as_ref());
+        let sources: Option<Vec<&Arc<Tensor>>> = sources.collect();
+        let Some(sources) = sources.filter(|_| self.is_quantized) else {
+            return Ok(None);
+        };
+        let input = |index: usize| constants.get(self.inputs[index]?)?.as_ref();
+        let weights = [1, 2].into_iter().filter_map(input);
+        let bytes = weights.map(|weights| size_of::<i16>() as u64 * weights.len() as u64);
+        let order = Order::Panels { is_turned: true };
+        let turned = packs.shared(&sources, order, bytes.sum(), || self.made(input));
+        // Wrong types and sizes are errors of the run.
+        self.turned = turned.ok().flatten();
+        Ok(None)
+    }
+
+    fn run(&self, inputs: &mut ShortVec<Arc<Tensor>>) -> Result<ShortVec<Arc<Tensor>>> {
+        let made = Kernel::run(self, inputs)?;
+        Ok(made.into_iter().map(Arc::new).collect())
     }
 }
 
@@ -265,7 +292,11 @@ impl Kernel for Recurrent {
             true => swapped(x, sizes.batch, sizes.steps, sizes.input).into(),
             false => x.into(),
         };
-        let turned = self.is_quantized.then(|| self.turned(inputs)).transpose()?;
+        let turned = match (self.is_quantized, &self.turned) {
+            (false, _) => None,
+            (true, Some(turned)) => Some(turned.clone()),
+            (true, None) => Some(Arc::new(self.made(|index| self.input(inputs, index))?)),
+        };
         let (w, r) = (slice(1)?, slice(2)?);
         let mut sequence = vec![0f32; sizes.steps * directions * sizes.batch * hidden];
         let mut last: [Vec<f32>; 2] = std::array::from_fn(|_| vec![0f32; directions * sizes.batch * hidden]);
@@ -341,28 +372,13 @@ fn factors(weights: Option<&[f32]>, direction: usize, count: usize) -> Result<Fa
 }
 
 impl Recurrent {
-    /// Weights of 8 bits as products read them. Constants are turned once.
-    fn turned(&self, inputs: &[Arc<Tensor>]) -> Result<Arc<Turned>> {
-        let made_of: Vec<&Arc<Tensor>> = [1, 2, 8, 9, 10, 11]
-            .iter()
-            .filter_map(|&index| self.input(inputs, index))
-            .collect();
-        let is_same = |turned: &&Arc<Turned>| {
-            turned.made_of.len() == made_of.len()
-                && turned
-                    .made_of
-                    .iter()
-                    .zip(&made_of)
-                    .all(|(known, given)| Arc::ptr_eq(known, given))
-        };
-        if let Some(turned) = self.turned.get().filter(is_same) {
-            return Ok(turned.clone());
-        }
+    /// Weights of 8 bits as products read them.
+    fn made<'i>(&self, input: impl Fn(usize) -> Option<&'i Arc<Tensor>>) -> Result<Turned> {
         let directions = self.directions.len();
         let factors = |weights: usize, scales: usize, zero_points: usize| {
-            let weights = self.input(inputs, weights).context("no weights")?;
-            let scales = self.input(inputs, scales).context("no scales")?;
-            let factors = IntegerFactors::of_directions(weights, scales, self.input(inputs, zero_points))?;
+            let weights = input(weights).context("no weights")?;
+            let scales = input(scales).context("no scales")?;
+            let factors = IntegerFactors::of_directions(weights, scales, input(zero_points))?;
             ensure!(
                 factors.len() == directions,
                 "weights for {} directions",
@@ -370,14 +386,10 @@ impl Recurrent {
             );
             Ok(factors)
         };
-        let turned = Arc::new(Turned {
+        Ok(Turned {
             w: factors(1, 8, 9)?,
             r: factors(2, 10, 11)?,
-            made_of: made_of.into_iter().cloned().collect(),
-        });
-        // If another run was first, or the weights changed, this one is used by this run only.
-        let _ = self.turned.set(turned.clone());
-        Ok(turned)
+        })
     }
 
     /// The length of each sequence of the batch.
@@ -412,4 +424,46 @@ fn swapped(values: &[f32], outer: usize, inner: usize, width: usize) -> Vec<f32>
         }
     }
     swapped
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    #[test]
+    fn weights_are_kept_where_they_are_constants() {
+        let names = [
+            "x", "w", "r", "", "", "", "", "", "w_scale", "w_zero", "r_scale", "r_zero",
+        ];
+        let node = Node {
+            input: names.map(str::to_owned).to_vec(),
+            output: vec!["y".to_owned()],
+            op_type: QUANTIZED.to_owned(),
+            ..Node::default()
+        };
+        let bytes = |shape: &[usize]| Tensor::from_shape(shape, &vec![3i8; shape.iter().product()]).unwrap();
+        let (scale, zero) = (Tensor::vector(&[0.5f32]), Tensor::vector(&[1i8]));
+        let given = [
+            Tensor::from_shape(&[1, 1, 2], &[1f32, 2.0]).unwrap(),
+            bytes(&[1, 2, 4]),
+            bytes(&[1, 1, 4]),
+            scale.clone(),
+            zero.clone(),
+            scale,
+            zero,
+        ];
+        let inputs: ShortVec<Arc<Tensor>> = given.into_iter().map(Arc::new).collect();
+        let mut layer = recurrent(&node).unwrap();
+        let computed = layer.run(&mut inputs.clone()).unwrap();
+        // Those of a request go with it.
+        assert_eq!(Arc::strong_count(&inputs[1]), 1);
+        let constants: Vec<_> = inputs.iter().cloned().map(Some).collect();
+        let mut packs = Packs::beside(0);
+        layer.take_over(&constants, &mut packs).unwrap();
+        drop(constants);
+        assert_eq!(Arc::strong_count(&inputs[1]), 2, "the packs keep it");
+        assert_eq!(layer.run(&mut inputs.clone()).unwrap(), computed);
+    }
 }

@@ -105,7 +105,7 @@ fn known(fact: &Fact) -> Option<Number> {
     let constant = fact.constant.as_ref()?;
     match fact.element_type {
         ElementType::U64 => Some(Number::Whole((*elements::<u64>(constant).ok()?.first()?).into())),
-        other if other.is_integer() => Some(Number::Whole((*fact.integers()?.first()?).into())),
+        other if other.is_integer() => Some(Number::Whole(constant.cast_to_scalar::<i64>().ok()?.into())),
         _ => Some(Number::Real(fact.number()?)),
     }
 }

@@ -12,6 +12,7 @@ use onnx_tensor::{
     node::Attributes,
     node::Node,
     operator::{Compute, Fact},
+    size::admit_rank,
 };
 
 /// `Size`.
@@ -227,15 +228,9 @@ fn axes(given: &[i64], inputs: &[Arc<Tensor>]) -> Result<Vec<i64>> {
 #[derive(Debug)]
 pub(crate) struct Unsqueeze(pub(crate) Vec<i64>);
 
-/// Dimensions of a tensor that is given more of them.
-const MAX_RANK: usize = 64;
-
 fn unsqueezed<D: Clone + From<usize>>(shape: &[D], added: &[i64]) -> Result<ShortVec<D>> {
     let rank = shape.len() + added.len();
-    ensure_input!(
-        rank <= MAX_RANK,
-        "a value would have {rank} dimensions, expected {MAX_RANK} at most"
-    );
+    admit_rank(rank)?;
     let mut is_new: ShortVec<bool> = smallvec![false; rank];
     for &place in added {
         let place = axis(place, rank)?;

@@ -171,10 +171,11 @@ impl Direct {
     }
 }
 
-/// Refuses results that are too large, or have dimensions below zero, and asks for room for the others.
+/// Refuses results that are too large, or have too many dimensions or some below zero, and asks for room for the others.
 fn admit(outputs: &[Fact], room: &mut Room<'_>) -> Result<()> {
     let mut bytes = 0u64;
     for fact in outputs {
+        size::admit_rank(fact.rank())?;
         // Those that a kernel only learns on its way it admits itself.
         let known: Option<ShortVec<i64>> = fact.shape.iter().map(onnx_tensor::Size::to_i64).collect();
         let Some(known) = known else {

@@ -105,7 +105,7 @@ pub(crate) static RULES: &[Rule] = &[
         .of(FLOATS)
         .wide()
         .when(when::batch_normalization)
-        .with(norm::batch_normalization),
+        .by(norm::batch_normalization),
     op("Bernoulli")
         .since(15)
         .takes(&["dtype", "seed"])
@@ -179,7 +179,7 @@ pub(crate) static RULES: &[Rule] = &[
         .takes(&["value"])
         .by(shape::constant_of_shape),
     op("Conv").takes(CONV).of(FLOATS).wide().by(conv::conv),
-    op("ConvInteger").since(10).takes(CONV).with(conv::conv_integer),
+    op("ConvInteger").since(10).takes(CONV).by(conv::conv_integer),
     op("ConvTranspose")
         .takes(&[
             "auto_pad",
@@ -382,7 +382,7 @@ pub(crate) static RULES: &[Rule] = &[
         ])
         .own(pool::lp_pool),
     op("MatMul").of(FACTORS.and(WIDE)).wide().by(matmul::mat_mul),
-    op("MatMulInteger").since(10).with(matmul::mat_mul_integer),
+    op("MatMulInteger").since(10).by(matmul::mat_mul_integer),
     op("Max").of(NUMBERS).wide().by(elementwise::pair),
     op("MaxPool")
         .gives(Outputs::Optional)
@@ -446,8 +446,8 @@ pub(crate) static RULES: &[Rule] = &[
         .of(FLOATS.and(POWERS))
         .wide()
         .by(elementwise::power),
-    op("QLinearConv").since(10).takes(CONV).with(conv::q_linear_conv),
-    op("QLinearMatMul").since(10).with(matmul::q_linear_mat_mul),
+    op("QLinearConv").since(10).takes(CONV).by(conv::q_linear_conv),
+    op("QLinearMatMul").since(10).by(matmul::q_linear_mat_mul),
     op("QuantizeLinear")
         .since(10)
         .takes(&["axis", "block_size", "output_dtype", "precision", "saturate"])

@@ -20,7 +20,7 @@ pub(crate) struct Body {
     /// What the file says of the outputs: element types and dimensions, 0 for free ones.
     pub(crate) declared: Vec<Option<Declared>>,
     pub(crate) steps: Vec<Step>,
-    /// After each step, the values that no later one reads.
+    /// After each step, the values that no later one reads, in order.
     pub(crate) dropped: Vec<Vec<Slot>>,
 }
 
@@ -180,7 +180,7 @@ impl Step {
     }
 }
 
-/// After each of these steps, the values of the graph that are not read any more.
+/// After each of these steps, the values of the graph that are not read any more, in order.
 pub(crate) fn dropped(inputs: &[Slot], steps: &[Step], outputs: &[Slot]) -> Vec<Vec<Slot>> {
     let mut last: BTreeMap<Slot, usize> = inputs.iter().map(|&slot| (slot, 0)).collect();
     for (at, step) in steps.iter().enumerate() {
@@ -192,6 +192,7 @@ pub(crate) fn dropped(inputs: &[Slot], steps: &[Step], outputs: &[Slot]) -> Vec<
         }
         last.extend(step.makes().into_iter().map(|slot| (slot, at)));
     }
+    let outputs: BTreeSet<Slot> = outputs.iter().copied().collect();
     let mut dropped = vec![Vec::new(); steps.len()];
     for (slot, at) in last {
         if !outputs.contains(&slot)

@@ -192,3 +192,46 @@ fn truth(tensor: &Tensor) -> Result<bool> {
     );
     tensor.clone().into_shape(&[])?.cast_to_scalar::<bool>()
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use onnx_graph::proto::{NodeProto, TensorProto};
+
+    use super::*;
+    use crate::{
+        RunErrorKind, Session,
+        made_up::{constant, model, node},
+    };
+
+    fn integers(name: &str, numbers: &[i64]) -> TensorProto {
+        TensorProto {
+            data_type: 7,
+            raw_data: numbers.iter().flat_map(|number| number.to_le_bytes()).collect(),
+            ..constant(name, &[numbers.len() as i64])
+        }
+    }
+
+    fn run(nodes: Vec<NodeProto>, constants: Vec<TensorProto>) -> RunError {
+        let model = model(nodes, &[-1], &[-1], constants);
+        let session = Session::prepare(&model, |_| Ok(())).unwrap();
+        session.run([Tensor::vector(&[1f32])]).unwrap_err()
+    }
+
+    /// Some operators recurse by axes: many of them would take the whole stack.
+    #[test]
+    fn values_of_many_dimensions_are_refused() {
+        let nodes = vec![
+            node("Reshape", &["x", "sizes"], "deep"),
+            node("Pad", &["deep", "pads"], "y"),
+        ];
+        let error = run(
+            nodes,
+            vec![integers("sizes", &[1; 100_000]), integers("pads", &[0; 200_000])],
+        );
+        assert_eq!(error.kind(), RunErrorKind::InvalidInput);
+        let expected = "a value would have 100000 dimensions, expected 64 at most";
+        assert!(error.to_string().contains(expected), "{error}");
+    }
+}

@@ -1,7 +1,7 @@
 //! Nodes that are computed one after another.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     fmt,
     sync::{Arc, LazyLock},
 };
@@ -31,10 +31,20 @@ pub(crate) struct DirectNode {
     pub(crate) wires: Wires,
     /// Where the inputs are that are given, `None` for one that is taken over.
     given: Vec<Option<Slot>>,
+    /// For each of them, whether no later one is the same value.
+    is_last: Vec<bool>,
 }
 
 /// Stands for an input that is taken over.
 static NOTHING: LazyLock<Arc<Tensor>> = LazyLock::new(|| Arc::new(Tensor::vector::<f32>(&[])));
+
+/// For each value, whether no later one is the same.
+fn last(values: &[Slot]) -> Vec<bool> {
+    let mut later = HashSet::new();
+    let mut is_last: Vec<bool> = values.iter().rev().map(|slot| later.insert(slot)).collect();
+    is_last.reverse();
+    is_last
+}
 
 /// The inputs that are given, as far as they are constants.
 fn known(wires: &Wires, constants: &HashMap<Slot, Arc<Tensor>>) -> Vec<Option<Arc<Tensor>>> {
@@ -44,10 +54,12 @@ fn known(wires: &Wires, constants: &HashMap<Slot, Arc<Tensor>>) -> Vec<Option<Ar
 
 impl DirectNode {
     pub(crate) fn new(node: &Node, wires: Wires, constants: &HashMap<Slot, Arc<Tensor>>) -> Result<Self> {
+        let given: Vec<Slot> = wires.inputs.iter().flatten().copied().collect();
         Ok(Self {
             label: node.name.clone(),
             direct: Direct::new(node, &known(&wires, constants))?,
-            given: wires.inputs.iter().flatten().copied().map(Some).collect(),
+            is_last: last(&given),
+            given: given.into_iter().map(Some).collect(),
             wires,
         })
     }
@@ -124,7 +136,7 @@ impl DirectNode {
         Ok(is_kept.then(|| self.wires.outputs.iter().copied().zip(outputs).collect()))
     }
 
-    /// Computes the node. Values that are `dropped` after it may be written over.
+    /// Computes the node. Values that are `dropped` after it, in order, may be written over.
     pub(crate) fn run(
         &self,
         values: &mut Values<'_>,
@@ -132,14 +144,12 @@ impl DirectNode {
         labels: &[String],
     ) -> Result<(), Failure> {
         let mut inputs: ShortVec<Arc<Tensor>> = ShortVec::new();
-        let mut given = self.given.iter();
-        while let Some(slot) = given.next() {
+        for (slot, &is_last) in self.given.iter().zip(&self.is_last) {
             let Some(slot) = slot else {
                 inputs.push(NOTHING.clone());
                 continue;
             };
-            let is_last = dropped.contains(slot) && !given.clone().flatten().any(|other| other == slot);
-            inputs.push(match is_last {
+            inputs.push(match is_last && dropped.binary_search(slot).is_ok() {
                 true => values.take(*slot)?,
                 false => values.tensor(*slot)?,
             });

@@ -18,6 +18,8 @@ use onnx_tensor::{
     elements::elements,
     node::Attributes,
     node::{Attribute, Node},
+    packs::Packs,
+    size, time_limit,
 };
 
 /// A step, and the node that it was made of if it is one.
@@ -35,21 +37,23 @@ pub(crate) struct Fused {
     pub(crate) is_gated: bool,
 }
 
-/// Finds nodes that are one, none of them in two places.
+/// Finds nodes that are one, none of them in two places. New weights count among `packs`: many nodes may share a constant.
 pub(crate) fn fused(
     steps: &[StepWithNode],
     outputs: &[Slot],
     constants: &HashMap<Slot, Arc<Tensor>>,
+    packs: &mut Packs,
 ) -> Result<Vec<Fused>> {
     let graph = Graph::of(steps, outputs, constants);
     let mut found: Vec<Fused> = Vec::new();
     let mut taken: HashSet<usize> = HashSet::new();
     for at in 0..steps.len() {
+        time_limit::check()?;
         let one = match graph.op_type(at) {
             "Erf" => graph.gelu(at),
             "HardSigmoid" | "Sigmoid" => graph.gated(at),
             "Sqrt" => graph.layer_normalization(at),
-            "BatchNormalization" => graph.normalized_convolution(at)?,
+            "BatchNormalization" => graph.normalized_convolution(at, packs)?,
             _ => None,
         };
         if let Some(one) = one.filter(|one| graph.is_closed(&one.steps))
@@ -251,9 +255,8 @@ impl<'g> Graph<'g> {
             return false;
         };
         let axes = self.input(at, 1).and_then(|slot| self.constants.get(&slot));
-        let axes = axes.and_then(|axes| Some(elements::<i64>(axes).ok()?.to_vec()));
-        let axes = axes.unwrap_or_else(|| attributes.ints("axes").to_vec());
-        axes == [-1] && attributes.int("keepdims", 1) != 0
+        let axes = axes.and_then(|axes| elements::<i64>(axes).ok());
+        *axes.unwrap_or(attributes.ints("axes")) == [-1] && attributes.int("keepdims", 1) != 0
     }
 
     /// `(x - mean) / sqrt(variance + epsilon) * scale + bias` of rows, from the `Sqrt` on.
@@ -322,7 +325,7 @@ impl<'g> Graph<'g> {
     }
 
     /// A convolution by constants, whose channels are scaled and moved by constants.
-    fn normalized_convolution(&self, normalization: usize) -> Result<Option<Fused>> {
+    fn normalized_convolution(&self, normalization: usize, packs: &mut Packs) -> Result<Option<Fused>> {
         let given = || {
             let convolution = self.maker(self.input(normalization, 0)?, "Conv")?;
             let constant = |at: usize, place: usize| self.constants.get(&self.input(at, place)?).cloned();
@@ -351,6 +354,10 @@ impl<'g> Graph<'g> {
         ) else {
             return Ok(None);
         };
+        let steps = vec![convolution, normalization];
+        if !self.is_closed(&steps) || !packs.admit(size::of_value(&weights)) {
+            return Ok(None);
+        }
         let scales = norm::channels(attributes, &parameters, channels)?;
         let mut scaled = (*weights).clone();
         let numbers = scaled.as_slice_mut::<f32>()?;
@@ -371,7 +378,6 @@ impl<'g> Graph<'g> {
         let Some(x) = self.input(convolution, 0) else {
             return Ok(None);
         };
-        let steps = vec![convolution, normalization];
         Ok(self.fused("Conv", node.opset, vec![x], steps).map(|fused| Fused {
             node: Node {
                 input: vec!["x".to_owned(), "w".to_owned(), "b".to_owned()],
@@ -531,6 +537,33 @@ mod tests {
         let many = steps(normalization(1), &[-1, 6], constants(1));
         assert_eq!(operators(&many).len(), 9);
         assert!(are_near(&answer(&one, &[5, 6]), &answer(&many, &[5, 6])));
+    }
+
+    /// Each would have weights of its own: a small file would take any memory.
+    #[test]
+    fn convolutions_that_share_weights_take_over_few_scales() {
+        let mut nodes = Vec::new();
+        for at in 0..8 {
+            let (made, normal) = (format!("made{at}"), format!("normal{at}"));
+            nodes.push(node("Conv", &["x", "w"], &made));
+            let inputs = [&made, "scale", "bias", "mean", "variance"];
+            nodes.push(node("BatchNormalization", &inputs, &normal));
+        }
+        let normals: Vec<String> = (0..8).map(|at| format!("normal{at}")).collect();
+        let normals: Vec<&str> = normals.iter().map(String::as_str).collect();
+        nodes.push(node("Sum", &normals, "y"));
+        let lists = ["scale", "bias", "mean", "variance"].map(|name| constant(name, &[2]));
+        // 8 MiB.
+        let weights = constant("w", &[2, 1 << 20, 1, 1]);
+        let steps = steps(
+            nodes,
+            &[-1, 1 << 20, 1, 1],
+            [vec![weights], lists.to_vec()].concat(),
+        );
+        let left = operators(&steps)
+            .into_iter()
+            .filter(|name| *name == "BatchNormalization");
+        assert!((1..8).contains(&left.count()), "{:?}", operators(&steps));
     }
 
     #[test]

@@ -16,7 +16,7 @@ use crate::steps::{
     values::Slot,
 };
 use onnx_tensor::shapes;
-use onnx_tensor::{faults::Unsupported, operator::Fact, room::Room, size};
+use onnx_tensor::{faults::Unsupported, operator::Fact, room::Room, size, time_limit};
 
 /// Numbers of a value that are followed, at most.
 const MOST: usize = 1 << 12;
@@ -97,6 +97,7 @@ impl<'c> Known<'c> {
 
     fn walk(&mut self, body: &Body) -> Result<()> {
         for step in &body.steps {
+            time_limit::check()?;
             match step {
                 Step::Node(node) => self.node(node)?,
                 Step::Control(node) => {
@@ -197,8 +198,9 @@ fn has_known_shape(fact: &Fact) -> bool {
     shapes::known(&fact.shape).is_some()
 }
 
-/// Refuses a value that is too large in every run.
+/// Refuses a value that is too large, or has too many dimensions, in every run.
 fn admit(output: &Fact) -> Result<()> {
+    size::admit_rank(output.rank())?;
     match shapes::known(&output.shape) {
         Some(shape) => size::admit_size(output.element_type, &shape).map(drop),
         None => Ok(()),

@@ -20,7 +20,7 @@ use crate::{
     operators::{constants, registry::OUTPUT, sizes},
     outcome,
 };
-use onnx_tensor::{node::Node, packs::Packs, size};
+use onnx_tensor::{node::Node, packs::Packs, size, time_limit};
 
 /// A graph that is ready to run.
 pub(crate) struct Prepared {
@@ -66,15 +66,18 @@ struct Preparer {
     packs: Packs,
 }
 
+/// Bytes of a constant, those of one byte counted three times: copies of these have 16 bits and FP32.
+fn bytes_of(value: &Tensor) -> u64 {
+    let times = if value.element_type().size_of() == 1 { 3 } else { 1 };
+    times * size::of_value(value)
+}
+
 /// Bytes of a graph's constants, and those of graphs within it.
 fn bytes(graph: &OnnxGraph) -> u64 {
-    let own = graph
-        .initializer
-        .iter()
-        .map(|constant| size::of_value(&constant.value));
+    let own = graph.initializer.iter().map(|constant| bytes_of(&constant.value));
     let inner = graph.node.iter().map(|OnnxNode { node, graphs }| {
         let values = node.attribute.iter().filter_map(|attribute| attribute.t.as_ref());
-        let values: u64 = values.map(|value| size::of_value(value)).sum();
+        let values: u64 = values.map(|value| bytes_of(value)).sum();
         values + graphs.iter().map(|(_, graph)| bytes(graph)).sum::<u64>()
     });
     own.chain(inner).sum()
@@ -88,6 +91,7 @@ fn join_functions(steps: &mut Vec<Step>, outputs: &[Slot]) {
             readers.entry(slot).or_default().push(at);
         }
     }
+    let outputs: HashSet<Slot> = outputs.iter().copied().collect();
     let mut is_joined = vec![false; steps.len()];
     for at in 0..steps.len() {
         let (before, after) = steps.split_at_mut(at + 1);
@@ -118,6 +122,7 @@ impl Preparer {
         let mut nodes = Vec::with_capacity(graph.node.len());
         for lowered in &graph.node {
             let node = &lowered.node;
+            time_limit::check().with_context(|| node.name.clone())?;
             match node.op_type.as_str() {
                 "Identity" | OUTPUT => {
                     let slot = self.slot(&node.input[0]);
@@ -149,7 +154,7 @@ impl Preparer {
     /// The steps, those together that are computed in one.
     fn fused(&mut self, nodes: Vec<fuse::StepWithNode>, outputs: &[Slot]) -> Result<Vec<Step>> {
         let mut steps: Vec<Option<Step>> = Vec::with_capacity(nodes.len());
-        let found = fuse::fused(&nodes, outputs, &self.constants)?;
+        let found = fuse::fused(&nodes, outputs, &self.constants, &mut self.packs)?;
         steps.extend(nodes.into_iter().map(|(step, _)| Some(step)));
         for fuse::Fused {
             node,
@@ -178,7 +183,9 @@ impl Preparer {
         join_functions(&mut steps, outputs);
         for step in &mut steps {
             if let Step::Node(node) = step {
-                node.take_over(&self.constants, &mut self.packs)?;
+                time_limit::check()?;
+                let taken = node.take_over(&self.constants, &mut self.packs);
+                taken.with_context(|| node.label().to_owned())?;
             }
         }
         Ok(steps)
@@ -237,6 +244,8 @@ impl Preparer {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use std::time::{Duration, Instant};
 
     use onnx_graph::{
         Signature,
@@ -309,6 +318,18 @@ mod tests {
             let made = steps.run([input]).unwrap();
             assert_eq!(elements::<f32>(&made[0]).unwrap(), expected);
         }
+    }
+
+    #[test]
+    fn preparation_ends_with_its_time() {
+        let model = model(vec![node("Relu", &["x"], "y")], &[-1], &[-1], vec![]);
+        let _limit = time_limit::until(Some(Instant::now()));
+        std::thread::sleep(Duration::from_millis(1));
+        let error = Session::prepare(&model, |_| Ok(())).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "node 'y' (Relu): preparing the model takes too long"
+        );
     }
 
     /// They are products by FP32 then, whose weights are packed.

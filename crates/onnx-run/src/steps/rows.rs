@@ -26,7 +26,7 @@ impl Rows {
     }
 
     pub(crate) fn push(&mut self, index: usize, row: Arc<Tensor>) -> Result<(), Failure> {
-        // What a row takes beside its bytes.
+        // Memory of each row beside its bytes, about.
         const ROW: u64 = 320;
         // Bytes after which the memory that is free is looked at again.
         const PERIOD: u64 = 128 << 20;
@@ -109,6 +109,8 @@ fn empty(axis: i64, declared: Option<&Declared>) -> Result<Tensor> {
         None => 0,
     };
     shape.insert(axis, 0);
+    // The file's other dimensions may be any numbers.
+    size::admit_shape(element_type, &shape)?;
     Tensor::zero_of(element_type, &shape)
 }
 
@@ -130,6 +132,11 @@ mod tests {
             assert_eq!(stacked(axis, &declared).unwrap().shape(), shape, "{axis}");
         }
         assert!(stacked(3, &declared).is_err());
+        let huge = Declared {
+            shape: Some(vec![1 << 31, 1 << 31, 1 << 31]),
+            ..declared.clone()
+        };
+        assert!(stacked(0, &huge).is_err_and(|error| error.is::<BadInput>()));
         declared.shape = None;
         assert_eq!(stacked(1, &declared).unwrap().shape(), [0]);
         let error = Rows::new(1).stacked(0, 0, None).unwrap_err();

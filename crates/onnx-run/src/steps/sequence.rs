@@ -10,6 +10,7 @@ use crate::steps::{
 };
 use onnx_tensor::{
     axis,
+    cancelling::Pace,
     elements::scalar,
     faults::BadInput,
     node::Attributes,
@@ -201,6 +202,7 @@ fn joined(tensors: &[Arc<Tensor>], axis: i64, is_new: bool) -> Result<Tensor, Fa
     }
     size::admit_now(bytes(tensors))?;
     if is_new {
+        size::admit_rank(first.rank() + 1)?;
         let mut shape = first.shape().to_vec();
         shape.insert(axis, 1);
         return Ok(stacked(tensors, axis, &shape)?);
@@ -251,9 +253,13 @@ fn parts(
     }
     // With lengths, dimensions stay: ONNX has it that the attribute counts for nothing then.
     let drops = !keeps && !has_lengths;
-    let mut start = 0;
+    size::admit_now(size::of_value(tensor))?;
+    // A part takes a step for each line of the tensor, however short.
+    let lines = tensor.shape()[..axis].iter().product::<usize>() as u64;
+    let (mut start, mut pace) = (0, Pace::default());
     let mut parts = Vec::with_capacity(lengths.len());
     for length in lengths {
+        pace.spend(lines.max(1))?;
         let mut shape = tensor.shape().to_vec();
         shape[axis] = length;
         let part = match length {
@@ -271,7 +277,19 @@ fn parts(
 
 #[cfg(test)]
 mod tests {
+    use onnx_tensor::cancelling;
+
     use super::*;
+    use crate::RunErrorKind;
+
+    #[test]
+    fn cutting_ends_with_its_run() {
+        let tensor = Tensor::zero::<u8>(&[1 << 9, 1 << 9]).expect("a tensor");
+        let cut = || parts(&tensor, None, 1, true);
+        assert!(cut().is_ok());
+        let failure = cancelling::while_cancelled(cut).expect_err("cancelled");
+        assert_eq!(failure.into_error().kind(), RunErrorKind::Cancelled);
+    }
 
     #[test]
     fn lengths_are_counted_before_they_are_listed() {
