@@ -270,7 +270,8 @@ impl Convolution {
 /// Packs the weights of all groups.
 pub(crate) fn packed(geometry: &Geometry, weights: &[f32]) -> Result<Tensor> {
     let groups = weights.chunks_exact(geometry.rows * geometry.depth());
-    let packed: Vec<f32> = groups.flat_map(|group| pack_rows(geometry.rows, group)).collect();
+    let mut packed = Vec::with_capacity(groups.len() * packed_len(geometry.rows, geometry.depth()));
+    groups.for_each(|group| packed.extend(pack_rows(geometry.rows, group)));
     tensor(&[packed.len()], packed)
 }
 

@@ -116,7 +116,7 @@ impl Compute for MatMul {
                     multiply_packed(&packed.matrices[second], a, made, pace)
                 })
             }
-            (ElementType::F32, None) => factors(a, b, in_rows(gemm)),
+            (ElementType::F32, None) => factors(a, b, gemm),
             (ElementType::F64, _) => plain_product::<f64>(a, b),
             (ElementType::I32, _) => plain_product::<i32>(a, b),
             (ElementType::I64, _) => plain_product::<i64>(a, b),
@@ -140,20 +140,21 @@ fn of_one_type(inputs: &[Fact]) -> Result<()> {
 }
 
 pub(crate) fn plain_product<T: Factor>(a: &Tensor, b: &Tensor) -> Result<Tensor> {
-    factors::<T>(a, b, in_rows(add_gemm))
+    factors::<T>(a, b, add_gemm)
 }
 
-/// A product that is computed in blocks of rows where it is large.
-#[allow(clippy::type_complexity, reason = "an alias cannot name what it returns")]
-pub(crate) fn in_rows<T: Sync + Send>(
+/// Has `multiply` write a product, in blocks of rows where it is large.
+fn in_rows<T: Sync + Send>(
     multiply: impl Fn(&[T], &[T], [usize; 3], &mut [T], &mut Pace) -> Result<()> + Sync,
-) -> impl Fn(&[T], &[T], [usize; 3], &mut [T], &mut Pace) -> Result<()> + Sync {
-    move |a, b, sizes, made, pace| {
-        let [_, depth, columns] = sizes;
-        multiply_rows(a, made, sizes, pace, |a, made, pace| {
-            multiply(a, b, [a.len() / depth, depth, columns], made, pace)
-        })
-    }
+    [a, b]: [&[T]; 2],
+    sizes: [usize; 3],
+    made: &mut [T],
+    pace: &mut Pace,
+) -> Result<()> {
+    let [_, depth, columns] = sizes;
+    multiply_rows(a, made, sizes, pace, |a, made, pace| {
+        multiply(a, b, [a.len() / depth, depth, columns], made, pace)
+    })
 }
 
 /// All products of the matrices of two factors.
@@ -166,7 +167,7 @@ fn factors<T: Element + Copy>(
     product(a, b.shape(), |a, second, sizes, made, pace| {
         let [_, depth, columns] = sizes;
         let b = &numbers[second * depth * columns..][..depth * columns];
-        multiply(a, b, sizes, made, pace)
+        in_rows(&multiply, [a, b], sizes, made, pace)
     })
 }
 
@@ -367,12 +368,14 @@ impl Compute for Gemm {
                     [self.alpha, self.beta],
                     |a, b, sizes, made, pace| match &self.packed {
                         Some(packed) => multiply_packed(&packed.matrices[0], a, made, pace),
-                        None => in_rows(gemm)(a, b, sizes, made, pace),
+                        None => in_rows(gemm, [a, b], sizes, made, pace),
                     },
                 ),
                 ElementType::F64 => {
                     let factors = [self.alpha, self.beta].map(f64::from);
-                    self.computed(inputs, factors, in_rows(add_gemm::<f64, _>))
+                    self.computed(inputs, factors, |a, b, sizes, made, pace| {
+                        in_rows(add_gemm, [a, b], sizes, made, pace)
+                    })
                 }
                 other => return Err(unsupported(other)),
             };

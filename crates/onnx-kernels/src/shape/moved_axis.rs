@@ -1,16 +1,25 @@
 //! Matrices turned, of elements of any size.
 
-/// Turns a matrix of elements of so many bytes, in tiles that stay in the nearest cache.
-pub(crate) fn transpose<const BYTES: usize>(from: &[u8], to: &mut [u8], rows: usize, columns: usize) {
+/// Turns as many columns of a matrix as `to` has rows, from the column `first` on, in tiles that stay in the nearest cache. Elements have
+/// so many bytes.
+pub(crate) fn transpose<const BYTES: usize>(
+    from: &[u8],
+    to: &mut [u8],
+    [rows, columns]: [usize; 2],
+    first: usize,
+) {
     const TILE: usize = 16;
     let (from, _) = from.as_chunks::<BYTES>();
     let (to, _) = to.as_chunks_mut::<BYTES>();
+    let turned = to.len() / rows.max(1);
     for first_row in (0..rows).step_by(TILE) {
         let count = TILE.min(rows - first_row);
-        for first in (0..columns).step_by(TILE) {
-            for column in first..columns.min(first + TILE) {
+        for tile in (0..turned).step_by(TILE) {
+            for column in tile..turned.min(tile + TILE) {
                 let to = &mut to[column * rows + first_row..][..count];
-                let from = from[first_row * columns + column..].iter().step_by(columns);
+                let from = from[first_row * columns + first + column..]
+                    .iter()
+                    .step_by(columns);
                 to.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
             }
         }
@@ -26,7 +35,9 @@ mod tests {
         for (rows, columns) in [(1, 1), (1, 40), (37, 18), (16, 32), (5, 7)] {
             let from: Vec<u8> = (0..rows * columns * 2).map(|at| (at * 7 % 251) as u8).collect();
             let mut to = vec![0; from.len()];
-            transpose::<2>(&from, &mut to, rows, columns);
+            let (low, high) = to.split_at_mut(columns / 3 * rows * 2);
+            transpose::<2>(&from, low, [rows, columns], 0);
+            transpose::<2>(&from, high, [rows, columns], columns / 3);
             for (at, element) in to.chunks_exact(2).enumerate() {
                 let place = at % rows * columns + at / rows;
                 assert_eq!(element, &from[2 * place..][..2], "{rows} x {columns}");

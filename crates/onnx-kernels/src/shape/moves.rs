@@ -134,6 +134,14 @@ fn moved(from: &[u8], to: &mut [u8], axes: &[Axis], bytes: usize) -> Result<()> 
     };
     let inner_bytes = inner.iter().map(|axis| axis.count).product::<usize>() * bytes;
     let work = [to.len() as u64, BYTES];
+    if let ([], [columns, rows]) = (outer, inner) {
+        let sizes = [rows.count, columns.count];
+        return split::lines(to, rows.count * bytes, work, |first, to, pace| {
+            pace.spend(to.len() as u64 / 8 + 1)?;
+            turned(from, to, sizes, first, bytes);
+            Ok(())
+        });
+    }
     split::lines(to, inner_bytes, work, |first, to, pace| {
         blocks(from, to, (outer, inner), [first, bytes, inner_bytes], pace)
     })
@@ -162,15 +170,8 @@ fn blocks(
         let from = &from[first..];
         match inner {
             [columns, rows] => {
-                let (rows, columns) = (rows.count, columns.count);
-                let from = &from[..rows * columns * bytes];
-                match bytes {
-                    1 => transpose::<1>(from, to, rows, columns),
-                    2 => transpose::<2>(from, to, rows, columns),
-                    4 => transpose::<4>(from, to, rows, columns),
-                    8 => transpose::<8>(from, to, rows, columns),
-                    _ => transpose::<16>(from, to, rows, columns),
-                }
+                let from = &from[..rows.count * columns.count * bytes];
+                turned(from, to, [rows.count, columns.count], 0, bytes);
             }
             [axis] => line(from, to, axis.step, bytes),
             _ => to.copy_from_slice(&from[..to.len()]),
@@ -184,6 +185,17 @@ fn blocks(
         }
     }
     Ok(())
+}
+
+/// Turns a matrix, or those of its columns from `first` on.
+fn turned(from: &[u8], to: &mut [u8], sizes: [usize; 2], first: usize, bytes: usize) {
+    match bytes {
+        1 => transpose::<1>(from, to, sizes, first),
+        2 => transpose::<2>(from, to, sizes, first),
+        4 => transpose::<4>(from, to, sizes, first),
+        8 => transpose::<8>(from, to, sizes, first),
+        _ => transpose::<16>(from, to, sizes, first),
+    }
 }
 
 /// Copies blocks that stand `step` bytes apart.
