@@ -262,6 +262,23 @@ pub(super) fn grouped_attention(node: &mut Node<'_>) -> Given {
     Ok(vec![output, cache.clone(), cache])
 }
 
+/// A mixture of experts: tokens are independent, and the router has a row for each. Of three dimensions, tokens are not rows.
+pub(super) fn experts(node: &mut Node<'_>) -> Given {
+    if node.dims(0)?.len() == 2 {
+        by_batch(node, &[0, 1, 14])?;
+    } else {
+        node.require_same(0)?;
+    }
+    for index in 2..14 {
+        node.require_same_input(index)?;
+    }
+    let value = node.input(0)?.clone();
+    one(Value {
+        content: None,
+        ..value
+    })
+}
+
 /// Requires positions or tables without rows to be one for all of them: of a vector, or with one along axis 0.
 fn for_all_rows(node: &Node<'_>, index: usize) -> Result<(), Reason> {
     let Some(value) = node.optional(index)? else {

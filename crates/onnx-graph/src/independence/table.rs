@@ -324,6 +324,7 @@ const CONTRIBUTED: Rules = &[
     (By(products::fused_mat_mul), &["FusedMatMul", "TransposeMatMul"]),
     (By(products::gemm), &["FusedGemm"]),
     (By(products::packed_mat_mul), &["MatMulNBits"]),
+    (By(layers::experts), &["MoE", "QMoE"]),
     (By(layers::packed_gather), &["GatherBlockQuantized"]),
     (By(layers::contributed_attention), &["Attention"]),
     (By(layers::multi_head_attention), &["MultiHeadAttention"]),

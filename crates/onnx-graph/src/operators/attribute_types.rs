@@ -59,6 +59,7 @@ pub fn attribute_type(op_type: &str, attribute: &str) -> Option<AttributeType> {
         ("Dropout" | "MurmurHash3", "seed") | ("TreeEnsemble", "aggregate_function" | "post_transform") => {
             Int
         }
+        ("MatMulBnb4", "quant_type") => Int,
         ("Optional", "type") => TypeProto,
         ("Pad", "value") => Float,
         ("TreeEnsemble", "nodes_hitrates" | "nodes_modes") => Tensor,
@@ -94,6 +95,10 @@ fn usual(attribute: &str) -> Option<AttributeType> {
         | "end"
         | "exclude_outside"
         | "exclusive"
+        | "expert_weight_bits"
+        | "fc1_expert_weight_bits"
+        | "fc2_expert_weight_bits"
+        | "fc3_expert_weight_bits"
         | "fmod"
         | "gather_axis"
         | "group"
@@ -124,6 +129,7 @@ fn usual(attribute: &str) -> Option<AttributeType> {
         | "n_targets"
         | "new_axis"
         | "noop_with_empty_axes"
+        | "normalize_routing_weights"
         | "num_groups"
         | "num_heads"
         | "num_outputs"
@@ -156,6 +162,8 @@ fn usual(attribute: &str) -> Option<AttributeType> {
         | "start"
         | "stash_type"
         | "storage_order"
+        | "swiglu_fusion"
+        | "swiglu_limit_after_activation"
         | "targets"
         | "time_axis"
         | "to"
@@ -163,8 +171,10 @@ fn usual(attribute: &str) -> Option<AttributeType> {
         | "transA"
         | "transB"
         | "upper"
+        | "use_sparse_mixer"
         | "value_int"
         | "weight_prepacked"
+        | "weights_prepacked"
         | "zeros" => Int,
         "axes"
         | "cats_int64s"
@@ -236,6 +246,7 @@ fn usual(attribute: &str) -> Option<AttributeType> {
         | "seed"
         | "softcap"
         | "spatial_scale"
+        | "swiglu_limit"
         | "threshold"
         | "value_float" => Float,
         "base_values"
@@ -257,7 +268,8 @@ fn usual(attribute: &str) -> Option<AttributeType> {
         | "value_floats"
         | "values_floats"
         | "weights" => Floats,
-        "aggregate_function"
+        "activation_type"
+        | "aggregate_function"
         | "approximate"
         | "auto_pad"
         | "case_change_action"
@@ -277,6 +289,7 @@ fn usual(attribute: &str) -> Option<AttributeType> {
         | "padding_mode"
         | "pattern"
         | "post_transform"
+        | "quant_type"
         | "reduction"
         | "tokenexp"
         | "v_quant_type"

@@ -1,11 +1,12 @@
 //! ONNX Runtime's `MatMulNBits`: a product with a matrix of whole numbers of few bits, which have a scale for each block of a
-//! column. A column is unpacked once for all rows, so that the matrix never is in memory as floats.
+//! column.
 
 use std::sync::Arc;
 
-use onnx_gemm::{BlockQuantized, gemv};
+use onnx_gemm::BlockQuantized;
 use onnx_tensor::prelude::*;
 
+use crate::matmul::packed_columns::{PackedColumns, unpacked_zero_points};
 use onnx_tensor::{
     cancelling::Pace,
     faults::{Unsupported, ensure_input},
@@ -114,25 +115,16 @@ impl Kernel for PackedProduct {
             "a bias of {}",
             bias.len()
         );
-        let rows = input.len() / self.depth;
-        let input = self.layout.ordered(input, self.depth);
-        let mut made = vec![0.0; rows * self.columns];
-        let mut column = vec![0.0; self.depth];
-        let mut sums = vec![0.0; rows];
-        let mut pace = Pace::default();
-        for at in 0..self.columns {
-            pace.spend((self.depth + rows * self.depth / 8) as u64)?;
-            let blocks = at * blocks..(at + 1) * blocks;
-            let packed = &packed[blocks.start * bytes..blocks.end * bytes];
-            let scales = &scales[blocks.clone()];
-            self.layout
-                .unpack(packed, scales, &zero_points[blocks], &mut column);
-            gemv(&column, &input, self.depth, &mut sums);
-            let bias = bias.get(at).copied().unwrap_or(0.0);
-            for (sum, made) in sums.iter().zip(made.iter_mut().skip(at).step_by(self.columns)) {
-                *made = sum + bias;
-            }
-        }
+        let mut made = vec![0.0; input.len() / self.depth * self.columns];
+        let columns = PackedColumns {
+            layout: self.layout,
+            depth: self.depth,
+            packed,
+            scales,
+            zero_points: &zero_points,
+            bias,
+        };
+        columns.multiply(input, &mut made, &mut Pace::default())?;
         Ok(smallvec![tensor(&shape, made)?])
     }
 }
@@ -148,10 +140,7 @@ impl PackedProduct {
             ElementType::F32 => elements::<f32>(given)?.to_vec(),
             _ => {
                 // Those of each column begin with a byte of their own.
-                let row = self.layout.packed_bytes(blocks);
-                let rows = elements::<u8>(given)?.chunks_exact(row);
-                rows.flat_map(|row| (0..blocks).map(move |block| f32::from(self.layout.number(row, block))))
-                    .collect()
+                unpacked_zero_points(self.layout, elements::<u8>(given)?, blocks)
             }
         };
         ensure!(

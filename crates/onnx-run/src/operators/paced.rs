@@ -538,6 +538,22 @@ fn case(rule: &'static Rule) -> Option<Case> {
             one(),
             of(&[], 0u8),
         ]),
+        ("com.microsoft", "MoE") => given(vec![
+            floats(&[1024, 64]),
+            floats(&[1024, 2]),
+            floats(&[2, 64, 64]),
+            None,
+            floats(&[2, 64, 64]),
+        ]),
+        ("com.microsoft", "QMoE") => given(vec![
+            floats(&[1024, 64]),
+            floats(&[1024, 2]),
+            of(&[2, 64, 32], 3u8),
+            floats(&[2, 64]),
+            None,
+            of(&[2, 64, 32], 3u8),
+            floats(&[2, 64]),
+        ]),
         ("com.microsoft", "MatMulNBits") => given(vec![
             floats(&[256, 256]),
             of(&[256, 16, 8], 3u8),
