@@ -236,6 +236,7 @@ const ONNX: Rules = &[
     (By(layers::scaled_together), &["DynamicQuantizeLinear"]),
     (By(layers::attention), &["Attention"]),
     (By(layers::rotary), &["RotaryEmbedding"]),
+    (By(layers::tensor_scatter), &["TensorScatter"]),
     (
         Always(layers::random),
         &[
@@ -328,6 +329,10 @@ const CONTRIBUTED: Rules = &[
     (By(layers::packed_gather), &["GatherBlockQuantized"]),
     (By(layers::contributed_attention), &["Attention"]),
     (By(layers::multi_head_attention), &["MultiHeadAttention"]),
+    (
+        By(layers::decoder_attention),
+        &["DecoderMaskedMultiHeadAttention"],
+    ),
     (By(layers::grouped_attention), &["GroupQueryAttention"]),
     (By(layers::contributed_rotary), &["RotaryEmbedding"]),
     (

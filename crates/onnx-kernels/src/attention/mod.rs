@@ -2,12 +2,14 @@
 
 pub(crate) mod attention;
 pub(crate) mod attention_mask;
+pub(crate) mod cache;
 pub(crate) mod grouped_attention;
 pub(crate) mod heads;
 pub(crate) mod rotary;
 
 pub use attention::attention;
 pub use attention_mask::{attention_mask, causal_mask};
+pub use cache::{cached_rows, tensor_scatter};
 pub use grouped_attention::grouped_attention;
 pub use heads::{ranked, same_shape, split_heads, transpose_last};
 pub use rotary::rotary_embedding;

@@ -585,6 +585,18 @@ fn case(rule: &'static Rule) -> Option<Case> {
             .int("mark", 0)
             .int("mincharnum", 1),
         (_, "AttentionMask") => given(vec![of(&[1024, 1024], 1i32), floats(&[1024, 1, 1, 1024])]),
+        ("", "TensorScatter") => given(vec![
+            floats(&[1, 1, COUNT / 8, 8]),
+            floats(&[1, 1, COUNT / 8, 8]),
+            numbers(&[0]),
+        ])
+        .opset(24),
+        (_, "CachedRows") => given(vec![
+            floats(&[1, 1, COUNT / 8, 8]),
+            of(&[], COUNT as i64 / 8 - 1),
+            floats(&[1, 1, 1, 8]),
+            of(&[1, 1, COUNT / 8], 0i64),
+        ]),
         (_, "CausalMask") => given(vec![floats(&[1, 1, 1024, 1024])]),
         (_, "CoarseSigmoid" | "CoarseTanh") => given(vec![row()]),
         (_, "Requantize") => given(vec![row(), one(), of(&[], 0u8)]),

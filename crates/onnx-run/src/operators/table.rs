@@ -679,6 +679,10 @@ pub(crate) static RULES: &[Rule] = &[
     op("Sum").of(FLOATS).wide().by(elementwise::pair),
     op("Tan").of(FLOATS).wide().by(elementwise::function),
     op("Tanh").of(FLOATS).wide().by(elementwise::function),
+    op("TensorScatter")
+        .since(24)
+        .takes(&["axis", "mode"])
+        .own(attention::tensor_scatter),
     op("TfIdfVectorizer")
         .since(9)
         .takes(&[
@@ -943,6 +947,7 @@ pub(crate) static RULES: &[Rule] = &[
         "tokenexp",
     ]),
     inner("AttentionMask", attention::attention_mask).takes(&["mask_filter_value"]),
+    inner("CachedRows", attention::cached_rows),
     inner("CausalMask", attention::causal_mask),
     inner("CoarseSigmoid", elementwise::coarse),
     inner("CoarseTanh", elementwise::coarse),
