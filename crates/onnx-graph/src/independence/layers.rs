@@ -303,6 +303,24 @@ pub(super) fn tensor_scatter(node: &mut Node<'_>) -> Given {
     })
 }
 
+/// Each batch has a state of its own.
+pub(super) fn linear_attention(node: &mut Node<'_>) -> Given {
+    by_batch(node, &[0, 1, 2, 3, 4, 5])?;
+    let output = attended(node, 3)?;
+    Ok(vec![output, of_rank(node, 4)?])
+}
+
+/// Input, weights, a bias, and a state for each batch.
+pub(super) fn causal_conv(node: &mut Node<'_>) -> Given {
+    by_batch(node, &[0, 3])?;
+    node.require_same_input(1)?;
+    node.require_same_input(2)?;
+    let value = node.input(0)?.clone();
+    let dims = node.dims(0)?;
+    let state = of_rank(node, dims.len())?;
+    Ok(vec![Item::Tensor(like(&value, dims)), state])
+}
+
 /// A mixture of experts: tokens are independent, and the router has a row for each. Of three dimensions, tokens are not rows.
 pub(super) fn experts(node: &mut Node<'_>) -> Given {
     if node.dims(0)?.len() == 2 {

@@ -326,6 +326,8 @@ const CONTRIBUTED: Rules = &[
     (By(products::gemm), &["FusedGemm"]),
     (By(products::packed_mat_mul), &["MatMulNBits"]),
     (By(layers::experts), &["MoE", "QMoE"]),
+    (By(layers::linear_attention), &["LinearAttention"]),
+    (By(layers::causal_conv), &["CausalConvWithState"]),
     (By(layers::packed_gather), &["GatherBlockQuantized"]),
     (By(layers::contributed_attention), &["Attention"]),
     (By(layers::multi_head_attention), &["MultiHeadAttention"]),

@@ -591,6 +591,13 @@ fn case(rule: &'static Rule) -> Option<Case> {
             numbers(&[0]),
         ])
         .opset(24),
+        ("com.microsoft", "LinearAttention") => given(vec![floats(&[1, 4096, 16]); 3])
+            .text("update_rule", "linear")
+            .int("q_num_heads", 1)
+            .int("kv_num_heads", 1),
+        ("com.microsoft", "CausalConvWithState") => {
+            given(vec![floats(&[1, 4, COUNT / 4]), floats(&[4, 1, 4])])
+        }
         (_, "CachedRows") => given(vec![
             floats(&[1, 1, COUNT / 8, 8]),
             of(&[], COUNT as i64 / 8 - 1),

@@ -864,6 +864,20 @@ pub(crate) static RULES: &[Rule] = &[
         "target_weights",
         "target_weights_as_tensor",
     ]),
+    contributed("CausalConvWithState", attention::causal_conv)
+        .gives(Outputs::Exactly(2))
+        .takes(&[
+            "activation",
+            "channels_last",
+            "dilation",
+            "input_channel_offset",
+            "input_channels",
+            "ndim",
+            "state_channels_last",
+            "state_length",
+            "state_update_capacity",
+            "state_window",
+        ]),
     contributed("DynamicQuantizeLSTM", rnn::recurrent)
         .gives(Outputs::Optional)
         .takes(LSTM)
@@ -890,6 +904,16 @@ pub(crate) static RULES: &[Rule] = &[
             "smooth_softmax",
             "softcap",
             "v_quant_type",
+        ]),
+    contributed("LinearAttention", attention::linear_attention)
+        .gives(Outputs::Exactly(2))
+        .takes(&[
+            "chunk_size",
+            "kv_num_heads",
+            "q_num_heads",
+            "scale",
+            "state_window",
+            "update_rule",
         ]),
     contributed("MatMulNBits", matmul::packed_product).takes(&[
         "K",
