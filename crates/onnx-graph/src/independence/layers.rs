@@ -217,12 +217,37 @@ pub(super) fn quantized_attention(node: &mut Node<'_>) -> Given {
     Ok(vec![output])
 }
 
-/// Queries, keys, values, a bias, a mask of rank 1 to 3, a bias of scores, earlier keys and values.
+/// Queries, keys, values, a bias, a mask of rank 1 to 3, a bias of scores, earlier keys and values, their number, beams.
 pub(super) fn multi_head_attention(node: &mut Node<'_>) -> Given {
     by_batch(node, &[0, 1, 2, 4, 6, 7])?;
     node.require_same_input(3)?;
     by_batch_or_shared(node, &[5], &[4])?;
-    node.require_same(8)?;
+    node.require_same_input(8)?;
+    without_beams(node, 9)?;
+    attended_by_heads(node)
+}
+
+/// Queries, keys, values, a mask, a bias of scores, earlier keys and values, their number, a number of beams, beams, a bias.
+pub(super) fn decoder_attention(node: &mut Node<'_>) -> Given {
+    by_batch(node, &[0, 1, 2, 3, 5, 6])?;
+    by_batch_or_shared(node, &[4], &[4])?;
+    for index in [7, 8, 10] {
+        node.require_same_input(index)?;
+    }
+    without_beams(node, 9)?;
+    attended_by_heads(node)
+}
+
+/// Beams take rows of each other.
+fn without_beams(node: &Node<'_>, index: usize) -> Result<(), Reason> {
+    match node.optional(index)? {
+        Some(_) if !node.input(0)?.is_same() => node.refuse("takes rows of other beams"),
+        Some(beams) if !beams.is_same() => node.require_same_input(index),
+        _ => Ok(()),
+    }
+}
+
+fn attended_by_heads(node: &mut Node<'_>) -> Given {
     let mut dims = node.dims(0)?;
     if dims.len() != 3 {
         return node.refuse("takes three dimensions");
@@ -238,7 +263,8 @@ pub(super) fn multi_head_attention(node: &mut Node<'_>) -> Given {
     }
     let value = node.input(0)?.clone();
     let cache = of_rank(node, 4)?;
-    Ok(vec![Item::Tensor(like(&value, dims)), cache.clone(), cache])
+    let output = Item::Tensor(like(&value, dims));
+    Ok(vec![output, cache.clone(), cache.clone(), cache])
 }
 
 /// Lengths are those of each row; the longest one is the same for all requests.
@@ -260,6 +286,56 @@ pub(super) fn grouped_attention(node: &mut Node<'_>) -> Given {
     };
     let cache = of_rank(node, 4)?;
     Ok(vec![output, cache.clone(), cache])
+}
+
+/// Rows of a cache are written over by those of the same batch.
+pub(super) fn tensor_scatter(node: &mut Node<'_>) -> Given {
+    by_batch(node, &[0, 1])?;
+    match node.optional(2)? {
+        Some(positions) if !positions.is_same() => by_batch(node, &[2])?,
+        Some(_) if !node.input(0)?.is_same() => return node.refuse("has positions without rows"),
+        _ => {}
+    }
+    let value = node.input(0)?.clone();
+    one(Value {
+        content: None,
+        ..value
+    })
+}
+
+/// Each batch has a state of its own.
+pub(super) fn linear_attention(node: &mut Node<'_>) -> Given {
+    by_batch(node, &[0, 1, 2, 3, 4, 5])?;
+    let output = attended(node, 3)?;
+    Ok(vec![output, of_rank(node, 4)?])
+}
+
+/// Input, weights, a bias, and a state for each batch.
+pub(super) fn causal_conv(node: &mut Node<'_>) -> Given {
+    by_batch(node, &[0, 3])?;
+    node.require_same_input(1)?;
+    node.require_same_input(2)?;
+    let value = node.input(0)?.clone();
+    let dims = node.dims(0)?;
+    let state = of_rank(node, dims.len())?;
+    Ok(vec![Item::Tensor(like(&value, dims)), state])
+}
+
+/// A mixture of experts: tokens are independent, and the router has a row for each. Of three dimensions, tokens are not rows.
+pub(super) fn experts(node: &mut Node<'_>) -> Given {
+    if node.dims(0)?.len() == 2 {
+        by_batch(node, &[0, 1, 14])?;
+    } else {
+        node.require_same(0)?;
+    }
+    for index in 2..14 {
+        node.require_same_input(index)?;
+    }
+    let value = node.input(0)?.clone();
+    one(Value {
+        content: None,
+        ..value
+    })
 }
 
 /// Requires positions or tables without rows to be one for all of them: of a vector, or with one along axis 0.

@@ -236,6 +236,7 @@ const ONNX: Rules = &[
     (By(layers::scaled_together), &["DynamicQuantizeLinear"]),
     (By(layers::attention), &["Attention"]),
     (By(layers::rotary), &["RotaryEmbedding"]),
+    (By(layers::tensor_scatter), &["TensorScatter"]),
     (
         Always(layers::random),
         &[
@@ -324,9 +325,16 @@ const CONTRIBUTED: Rules = &[
     (By(products::fused_mat_mul), &["FusedMatMul", "TransposeMatMul"]),
     (By(products::gemm), &["FusedGemm"]),
     (By(products::packed_mat_mul), &["MatMulNBits"]),
+    (By(layers::experts), &["MoE", "QMoE"]),
+    (By(layers::linear_attention), &["LinearAttention"]),
+    (By(layers::causal_conv), &["CausalConvWithState"]),
     (By(layers::packed_gather), &["GatherBlockQuantized"]),
     (By(layers::contributed_attention), &["Attention"]),
     (By(layers::multi_head_attention), &["MultiHeadAttention"]),
+    (
+        By(layers::decoder_attention),
+        &["DecoderMaskedMultiHeadAttention"],
+    ),
     (By(layers::grouped_attention), &["GroupQueryAttention"]),
     (By(layers::contributed_rotary), &["RotaryEmbedding"]),
     (

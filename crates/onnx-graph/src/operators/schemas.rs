@@ -604,6 +604,7 @@ pub(super) static SCHEMAS: &[Schema] = &[
     schema("", "Sum", &[(1, 1, ANY)], &[(1, 1)], &[("consumed_inputs", 1, 5)]),
     schema("", "Tan", &[(7, 1, 1)], &[(7, 1)], &[]),
     schema("", "Tanh", &[(1, 1, 1)], &[(1, 1)], &[("consumed_inputs", 1, 5)]),
+    schema("", "TensorScatter", &[(24, 2, 3)], &[(24, 1)], &[]),
     schema("", "TfIdfVectorizer", &[(9, 1, 1)], &[(9, 1)], &[]),
     schema("", "ThresholdedRelu", &[(10, 1, 1)], &[(10, 1)], &[]),
     schema("", "Tile", &[(1, 3, 3), (6, 2, 2)], &[(1, 1)], &[]),

@@ -1,13 +1,19 @@
 //! Attention: heads split and joined, masks, rotary embeddings, grouped queries with a cache.
 
 pub(crate) mod attention_mask;
+pub(crate) mod cache;
+pub(crate) mod causal_conv;
 pub(crate) mod grouped_attention;
 pub(crate) mod heads;
+pub(crate) mod linear;
 pub(crate) mod rotary;
 pub(crate) mod scaled;
 
 pub use attention_mask::{attention_mask, causal_mask};
+pub use cache::{cached_rows, tensor_scatter};
+pub use causal_conv::causal_conv;
 pub use grouped_attention::grouped_attention;
 pub use heads::{ranked, same_shape, split_heads, transpose_last};
+pub use linear::linear_attention;
 pub use rotary::rotary_embedding;
 pub use scaled::attention;

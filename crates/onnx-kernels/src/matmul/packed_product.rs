@@ -1,12 +1,12 @@
 //! ONNX Runtime's `MatMulNBits`: a product with a matrix of whole numbers of few bits, which have a scale for each block of a
-//! column. A column is unpacked once for all rows, so that the matrix never is in memory as floats.
+//! column.
 
 use std::sync::Arc;
 
-use crate::split::{self, PRODUCTS, products};
-use onnx_gemm::{BlockQuantized, gemv, transpose};
+use onnx_gemm::BlockQuantized;
 use onnx_tensor::prelude::*;
 
+use crate::matmul::packed_columns::{PackedColumns, unpacked_zero_points};
 use onnx_tensor::{
     cancelling::Pace,
     faults::{Unsupported, ensure_input},
@@ -115,32 +115,17 @@ impl Kernel for PackedProduct {
             "a bias of {}",
             bias.len()
         );
-        let rows = input.len() / self.depth;
-        let input = self.layout.ordered(input, self.depth);
-        // By columns, which are the rows of the weights.
-        let mut sums = vec![0.0; rows * self.columns];
-        // To unpack a column takes about as long as to multiply it with so many rows.
-        const UNPACKED: usize = 8;
-        let work = [products([rows + UNPACKED, self.depth, self.columns]), PRODUCTS];
-        split::lines(&mut sums, rows, work, |first, sums, pace| {
-            let mut column = vec![0.0; self.depth];
-            for (at, sums) in (first..).zip(sums.chunks_exact_mut(rows.max(1))) {
-                pace.spend((self.depth + rows * self.depth / 8) as u64)?;
-                let blocks = at * blocks..(at + 1) * blocks;
-                let packed = &packed[blocks.start * bytes..blocks.end * bytes];
-                let scales = &scales[blocks.clone()];
-                self.layout
-                    .unpack(packed, scales, &zero_points[blocks], &mut column);
-                gemv(&column, &input, self.depth, sums);
-                let bias = bias.get(at).copied().unwrap_or(0.0);
-                sums.iter_mut().for_each(|sum| *sum += bias);
-            }
-            Ok(())
-        })?;
-        if rows > 1 {
-            sums = transpose(self.columns, &sums, &mut Pace::default())?;
-        }
-        Ok(smallvec![tensor(&shape, sums)?])
+        let mut made = vec![0.0; input.len() / self.depth * self.columns];
+        let columns = PackedColumns {
+            layout: self.layout,
+            depth: self.depth,
+            packed,
+            scales,
+            zero_points: &zero_points,
+            bias,
+        };
+        columns.multiply(input, &mut made, &mut Pace::default())?;
+        Ok(smallvec![tensor(&shape, made)?])
     }
 }
 
@@ -155,10 +140,7 @@ impl PackedProduct {
             ElementType::F32 => elements::<f32>(given)?.to_vec(),
             _ => {
                 // Those of each column begin with a byte of their own.
-                let row = self.layout.packed_bytes(blocks);
-                let rows = elements::<u8>(given)?.chunks_exact(row);
-                rows.flat_map(|row| (0..blocks).map(move |block| f32::from(self.layout.number(row, block))))
-                    .collect()
+                unpacked_zero_points(self.layout, elements::<u8>(given)?, blocks)
             }
         };
         ensure!(

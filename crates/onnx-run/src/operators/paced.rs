@@ -538,6 +538,22 @@ fn case(rule: &'static Rule) -> Option<Case> {
             one(),
             of(&[], 0u8),
         ]),
+        ("com.microsoft", "MoE") => given(vec![
+            floats(&[1024, 64]),
+            floats(&[1024, 2]),
+            floats(&[2, 64, 64]),
+            None,
+            floats(&[2, 64, 64]),
+        ]),
+        ("com.microsoft", "QMoE") => given(vec![
+            floats(&[1024, 64]),
+            floats(&[1024, 2]),
+            of(&[2, 64, 32], 3u8),
+            floats(&[2, 64]),
+            None,
+            of(&[2, 64, 32], 3u8),
+            floats(&[2, 64]),
+        ]),
         ("com.microsoft", "MatMulNBits") => given(vec![
             floats(&[256, 256]),
             of(&[256, 16, 8], 3u8),
@@ -569,6 +585,25 @@ fn case(rule: &'static Rule) -> Option<Case> {
             .int("mark", 0)
             .int("mincharnum", 1),
         (_, "AttentionMask") => given(vec![of(&[1024, 1024], 1i32), floats(&[1024, 1, 1, 1024])]),
+        ("", "TensorScatter") => given(vec![
+            floats(&[1, 1, COUNT / 8, 8]),
+            floats(&[1, 1, COUNT / 8, 8]),
+            numbers(&[0]),
+        ])
+        .opset(24),
+        ("com.microsoft", "LinearAttention") => given(vec![floats(&[1, 4096, 16]); 3])
+            .text("update_rule", "linear")
+            .int("q_num_heads", 1)
+            .int("kv_num_heads", 1),
+        ("com.microsoft", "CausalConvWithState") => {
+            given(vec![floats(&[1, 4, COUNT / 4]), floats(&[4, 1, 4])])
+        }
+        (_, "CachedRows") => given(vec![
+            floats(&[1, 1, COUNT / 8, 8]),
+            of(&[], COUNT as i64 / 8 - 1),
+            floats(&[1, 1, 1, 8]),
+            of(&[1, 1, COUNT / 8], 0i64),
+        ]),
         (_, "CausalMask") => given(vec![floats(&[1, 1, 1024, 1024])]),
         (_, "CoarseSigmoid" | "CoarseTanh") => given(vec![row()]),
         (_, "Requantize") => given(vec![row(), one(), of(&[], 0u8)]),

@@ -678,6 +678,10 @@ pub(crate) static RULES: &[Rule] = &[
     op("Sum").of(FLOATS).wide().by(elementwise::pair),
     op("Tan").of(FLOATS).wide().by(elementwise::function),
     op("Tanh").of(FLOATS).wide().by(elementwise::function),
+    op("TensorScatter")
+        .since(24)
+        .takes(&["axis", "mode"])
+        .own(attention::tensor_scatter),
     op("TfIdfVectorizer")
         .since(9)
         .takes(&[
@@ -859,6 +863,20 @@ pub(crate) static RULES: &[Rule] = &[
         "target_weights",
         "target_weights_as_tensor",
     ]),
+    contributed("CausalConvWithState", attention::causal_conv)
+        .gives(Outputs::Exactly(2))
+        .takes(&[
+            "activation",
+            "channels_last",
+            "dilation",
+            "input_channel_offset",
+            "input_channels",
+            "ndim",
+            "state_channels_last",
+            "state_length",
+            "state_update_capacity",
+            "state_window",
+        ]),
     contributed("DynamicQuantizeLSTM", rnn::recurrent)
         .gives(Outputs::Optional)
         .takes(LSTM)
@@ -886,6 +904,16 @@ pub(crate) static RULES: &[Rule] = &[
             "softcap",
             "v_quant_type",
         ]),
+    contributed("LinearAttention", attention::linear_attention)
+        .gives(Outputs::Exactly(2))
+        .takes(&[
+            "chunk_size",
+            "kv_num_heads",
+            "q_num_heads",
+            "scale",
+            "state_window",
+            "update_rule",
+        ]),
     contributed("MatMulNBits", matmul::packed_product).takes(&[
         "K",
         "N",
@@ -894,8 +922,38 @@ pub(crate) static RULES: &[Rule] = &[
         "block_size",
         "weight_prepacked",
     ]),
+    contributed("MoE", matmul::experts).takes(&[
+        "activation_alpha",
+        "activation_beta",
+        "activation_type",
+        "k",
+        "normalize_routing_weights",
+        "swiglu_fusion",
+        "swiglu_limit",
+        "swiglu_limit_after_activation",
+        "use_sparse_mixer",
+    ]),
     contributed("QLinearAdd", quant::quantized_pair),
     contributed("QLinearMul", quant::quantized_pair),
+    contributed("QMoE", matmul::packed_experts).takes(&[
+        "accuracy_level",
+        "activation_alpha",
+        "activation_beta",
+        "activation_type",
+        "block_size",
+        "expert_weight_bits",
+        "fc1_expert_weight_bits",
+        "fc2_expert_weight_bits",
+        "fc3_expert_weight_bits",
+        "k",
+        "normalize_routing_weights",
+        "quant_type",
+        "swiglu_fusion",
+        "swiglu_limit",
+        "swiglu_limit_after_activation",
+        "use_sparse_mixer",
+        "weights_prepacked",
+    ]),
     contributed("RotaryEmbedding", attention::rotary_embedding).takes(&[
         "interleaved",
         "is_packed_batching",
@@ -912,6 +970,7 @@ pub(crate) static RULES: &[Rule] = &[
         "tokenexp",
     ]),
     inner("AttentionMask", attention::attention_mask).takes(&["mask_filter_value"]),
+    inner("CachedRows", attention::cached_rows),
     inner("CausalMask", attention::causal_mask),
     inner("CoarseSigmoid", elementwise::coarse),
     inner("CoarseTanh", elementwise::coarse),

@@ -22,6 +22,16 @@ struct Added {
     bias: Option<usize>,
 }
 
+/// What is kept of earlier steps.
+struct Cache {
+    /// Their keys and values, or buffers for these and those of later steps.
+    past: [Option<String>; 2],
+    /// How many rows of the buffers earlier steps have, if there are buffers.
+    length: Option<String>,
+    /// The beam that has each row, for each beam.
+    beams: Option<String>,
+}
+
 impl Replacement<'_> {
     /// Attention of a sequence to itself, by one product that gives queries, keys and values.
     pub(super) fn attention(&mut self) -> Written {
@@ -100,37 +110,119 @@ impl Replacement<'_> {
                     .to_owned(),
             ));
         };
-        self.without_input(8, "past_sequence_length")?;
-        self.without_input(9, "cache_indirection")?;
-        self.without_output(3, "qk")?;
         if self.input(6).is_some() != self.input(7).is_some() {
             return Err("past_key and past_value must both be given, or none of them"
                 .to_owned()
                 .into());
         }
-        let heads = self.heads()?;
-        let query = self.ranked(query, "query", 3..=3);
-        let keys = self.ranked(keys, "key", 3..=4);
-        let values = self.ranked(values, "value", 3..=4);
-        let bias = self.input(3);
-        let with_bias =
-            |part: &String| -> Vec<String> { std::iter::once(part).chain(&bias).cloned().collect() };
-        let queries = self.queries(query.clone(), bias.clone(), heads);
-        let keys = self.split_heads(&with_bias(&keys), heads, 1, self.input(6));
-        let values = self.split_heads(&with_bias(&values), heads, 2, self.input(7));
-        self.give(1, keys.clone());
-        self.give(2, values.clone());
-        let all = Heads {
-            queries,
-            keys,
-            values,
-            past: self.input(6),
+        let cache = match (self.input(8), self.input(9)) {
+            (None, Some(_)) => {
+                return Err(
+                    "the input cache_indirection without past_sequence_length is not supported"
+                        .to_owned()
+                        .into(),
+                );
+            }
+            (length, beams) => Cache {
+                past: [self.input(6), self.input(7)],
+                length,
+                beams,
+            },
         };
+        let inputs = [query, keys, values];
         let added = Added {
             mask: 4,
             bias: Some(5),
         };
-        let y = self.weighted(all, &added);
+        self.cached_attention(inputs, self.input(3), cache, &added)
+    }
+
+    /// Attention of one query to each key of a cache: those of earlier steps, or of another sequence.
+    pub(super) fn decoder_attention(&mut self) -> Written {
+        let query = self.given(0)?;
+        let (Some(keys), Some(values)) = (self.input(1), self.input(2)) else {
+            return Err(Unsupported::Anywhere(
+                "needs the inputs key and value: packed queries, keys and values are not supported"
+                    .to_owned(),
+            ));
+        };
+        if self.input(5).is_some() != self.input(6).is_some() {
+            return Err("past_key and past_value must both be given, or none of them"
+                .to_owned()
+                .into());
+        }
+        let past = [self.input(5), self.input(6)];
+        // Without a buffer that is shared, rows are appended.
+        let is_shared = past[0].is_some() && self.int("past_present_share_buffer", 0) != 0;
+        let cache = Cache {
+            past,
+            length: match is_shared {
+                true => Some(self.given(7)?),
+                false => None,
+            },
+            beams: self.input(9).filter(|_| is_shared),
+        };
+        if !is_shared && self.input(5).is_some() && self.input(9).is_some() {
+            return Err(Unsupported::Anywhere(
+                "the input cache_indirection is supported with past_present_share_buffer only".to_owned(),
+            ));
+        }
+        let added = Added {
+            mask: 3,
+            bias: Some(4),
+        };
+        self.cached_attention([query, keys, values], self.input(10), cache, &added)
+    }
+
+    /// From queries, keys, values, a bias of all three and what is kept of earlier steps to all four outputs.
+    fn cached_attention(
+        &mut self,
+        [query, keys, values]: [String; 3],
+        bias: Option<String>,
+        cache: Cache,
+        added: &Added,
+    ) -> Written {
+        if cache.length.is_some() && self.int("unidirectional", 0) != 0 {
+            return Err(
+                "the attribute 'unidirectional' with past_sequence_length is not supported"
+                    .to_owned()
+                    .into(),
+            );
+        }
+        let heads = self.heads()?;
+        let query = self.ranked(query, "query", 3..=3);
+        let keys = self.ranked(keys, "key", 3..=4);
+        let values = self.ranked(values, "value", 3..=4);
+        let with_bias =
+            |part: &String| -> Vec<String> { std::iter::once(part).chain(&bias).cloned().collect() };
+        let queries = self.queries(query.clone(), bias.clone(), heads);
+        let Cache { past, length, beams } = cache;
+        let mut kept = |inputs: &[String], part: i64, output: usize, past: Option<String>| -> String {
+            let (Some(length), Some(buffer)) = (&length, &past) else {
+                let all = self.split_heads(inputs, heads, part, past);
+                self.give(output, all.clone());
+                return all;
+            };
+            let new = self.split_heads(inputs, heads, part, None);
+            let written = [buffer.clone(), new.clone(), length.clone()];
+            let present = self.newer("TensorScatter", &written, vec![int("axis", 2)]);
+            self.give(output, present.clone());
+            let inputs: Vec<String> = [present, length.clone(), new]
+                .into_iter()
+                .chain(beams.clone())
+                .collect();
+            self.newer("CachedRows", &inputs, vec![])
+        };
+        let [past_keys, past_values] = past;
+        let keys = kept(&with_bias(&keys), 1, 1, past_keys.clone());
+        let values = kept(&with_bias(&values), 2, 2, past_values);
+        let all = Heads {
+            queries,
+            keys,
+            values,
+            past: past_keys,
+        };
+        let y = self.weighted(all, added);
         self.give(0, y);
         Ok(())
     }
@@ -196,6 +288,8 @@ impl Replacement<'_> {
             let mask = self.newer("CausalMask", &inputs, vec![]);
             scores = self.op("Add", &[scores, mask], vec![]);
         }
+        // ONNX Runtime's output of products has what is added to them too.
+        self.give(3, scores.clone());
         let weights = self.newer("Softmax", &[scores], vec![int("axis", -1)]);
         let y = self.op("MatMul", &[weights, heads.values], vec![]);
         let y = self.op("Transpose", &[y], vec![ints("perm", &[0, 2, 1, 3])]);

@@ -103,6 +103,7 @@ impl Replacement<'_> {
             "EmbedLayerNormalization" => self.embed_layer_normalization(),
             "Attention" if self.node.domain == DOMAIN => self.attention(),
             "QAttention" => self.quantized_attention(),
+            "DecoderMaskedMultiHeadAttention" => self.decoder_attention(),
             "MultiHeadAttention" => self.multi_head_attention(),
             "DynamicQuantizeMatMul" => self.dynamic_quantize_mat_mul(),
             "MatMulIntegerToFloat" => self.mat_mul_integer_to_float(),

@@ -1,0 +1,237 @@
+//! Caches of keys and values in buffers that have room for later steps: new rows are written into them, and the rows so far are read.
+
+use std::sync::Arc;
+
+use onnx_tensor::prelude::*;
+
+use crate::helpers::{empty, integers, own};
+use onnx_tensor::{
+    axis::axis,
+    cancelling::Pace,
+    faults::{Unsupported, ensure_input},
+    node::{Attributes, Node},
+    operator::{Compute, Fact, Kernel, kernel},
+};
+
+/// `TensorScatter`: writes rows into a buffer, from a position on that each batch has, or that all have.
+pub fn tensor_scatter(node: &Node) -> Result<Box<dyn Compute>> {
+    let attributes = Attributes(node);
+    let is_circular = match attributes.text("mode", "linear") {
+        "linear" => false,
+        "circular" => true,
+        other => bail!("the mode is {other:?}, expected 'linear' or 'circular'"),
+    };
+    Ok(Box::new(TensorScatter {
+        axis: attributes.int("axis", -2),
+        is_circular,
+    }))
+}
+
+#[derive(Debug)]
+struct TensorScatter {
+    axis: i64,
+    is_circular: bool,
+}
+
+impl Compute for TensorScatter {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Option<Vec<Fact>>> {
+        let [buffer, update, ..] = inputs else {
+            bail!("expected 2 inputs or more, found {}", inputs.len());
+        };
+        if buffer.element_type == ElementType::String {
+            bail!(Unsupported::Anywhere("is not supported for strings".to_owned()));
+        }
+        let along = axis(self.axis, buffer.rank())?;
+        let fits = |at: usize| match (buffer.shape[at].to_usize(), update.shape[at].to_usize()) {
+            (Some(room), Some(rows)) if at == along => rows <= room,
+            (Some(size), Some(other)) => size == other,
+            _ => true,
+        };
+        ensure_input!(
+            along > 0
+                && buffer.element_type == update.element_type
+                && buffer.rank() == update.rank()
+                && (0..buffer.rank()).all(fits),
+            "an update of {:?} for a cache of {:?} along axis {along}, expected as many dimensions, the same ones but for that axis, and another axis than 0",
+            update.shape,
+            buffer.shape
+        );
+        Ok(Some(vec![buffer.with(buffer.element_type)]))
+    }
+
+    fn run(&self, inputs: &mut ShortVec<Arc<Tensor>>) -> Result<ShortVec<Arc<Tensor>>> {
+        let starts = match inputs.get(2) {
+            Some(starts) => positions(starts)?,
+            None => vec![0],
+        };
+        let mut buffer = own(inputs.remove(0));
+        let shape = buffer.shape().to_vec();
+        let update = &inputs[0];
+        let along = axis(self.axis, shape.len())?;
+        let (batch, room, rows) = (shape[0], shape[along], update.shape()[along]);
+        ensure_input!(
+            (starts.len() == batch || starts.len() == 1)
+                && (self.is_circular
+                    || starts
+                        .iter()
+                        .all(|&start| start.checked_add(rows).is_some_and(|end| end <= room))),
+            "{rows} rows are written from {starts:?} on into {batch} batches with room for {room}"
+        );
+        let width = shape[along + 1..].iter().product::<usize>() * buffer.element_type().size_of();
+        let update = update.as_bytes()?;
+        if update.is_empty() {
+            return Ok(smallvec![Arc::new(buffer)]);
+        }
+        let outer: usize = shape[..along].iter().product();
+        let mut pace = Pace::default();
+        let parts = buffer.as_bytes_mut()?.chunks_exact_mut(room * width);
+        for (index, (part, update)) in parts.zip(update.chunks_exact(rows * width)).enumerate() {
+            pace.spend((update.len() / 8 + rows) as u64)?;
+            let start = starts[if starts.len() == 1 {
+                0
+            } else {
+                index / (outer / batch)
+            }];
+            for (row, update) in update.chunks_exact(width).enumerate() {
+                let at = (start % room + row) % room * width;
+                part[at..at + width].copy_from_slice(update);
+            }
+        }
+        Ok(smallvec![Arc::new(buffer)])
+    }
+}
+
+/// `CachedRows`: the first rows of a buffer of `batch`, heads, rows and width: those of earlier steps, whose number the second input
+/// has, and as many more as the third input has rows.
+///
+/// A fourth input says of which beam each earlier row is: for each group of beams next to each other in the batch, each beam, and each
+/// row, the number of a beam in the group.
+pub fn cached_rows(_: &Node) -> Result<Box<dyn Compute>> {
+    Ok(kernel(CachedRows))
+}
+
+#[derive(Debug)]
+struct CachedRows;
+
+impl Kernel for CachedRows {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
+        let [buffer, past, new, beams @ ..] = inputs else {
+            bail!("expected 3 inputs or more, found {}", inputs.len());
+        };
+        let ([batch, heads, _, width], [_, _, added, _]) = (&*buffer.shape, &*new.shape) else {
+            bail!(
+                "caches of {} and rows of {} dimensions",
+                buffer.rank(),
+                new.rank()
+            );
+        };
+        let beams = beams.first();
+        ensure_input!(
+            buffer.element_type == ElementType::F32
+                && past.element_type.is_integer()
+                && beams.is_none_or(|beams| beams.rank() == 3 && beams.element_type.is_integer()),
+            "needs a cache of FP32, past_sequence_length of INT32, and cache_indirection of 3 dimensions"
+        );
+        let count = match &past.constant {
+            Some(past) => one(past)?.to_dim() + added,
+            None => Dim::unknown(),
+        };
+        Ok(vec![Fact::new(
+            ElementType::F32,
+            [batch.clone(), heads.clone(), count, width.clone()],
+        )])
+    }
+
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
+        let (buffer, past) = (&inputs[0], one(&inputs[1])?);
+        let &[batch, heads, room, width] = buffer.shape() else {
+            bail!("a cache of {} dimensions", buffer.rank());
+        };
+        let count = past.saturating_add(inputs[2].shape()[2]);
+        ensure_input!(
+            count <= room,
+            "past_sequence_length is {past}, and {} rows more do not fit into a cache of {room}",
+            inputs[2].shape()[2]
+        );
+        let from = buffer.as_slice::<f32>()?;
+        let mut made = empty(ElementType::F32, &[batch, heads, count, width])?;
+        if made.len() == 0 {
+            return Ok(smallvec![made]);
+        }
+        let beams = match inputs.get(3) {
+            Some(beams) => Some(Beams::of(beams, batch, past)?),
+            None => None,
+        };
+        let mut pace = Pace::default();
+        let parts = made.as_slice_mut::<f32>()?.chunks_exact_mut(count * width);
+        for (index, to) in parts.enumerate() {
+            pace.spend(to.len() as u64 / 8 + 1)?;
+            let own = index * room * width;
+            to.copy_from_slice(&from[own..own + count * width]);
+            let Some(beams) = &beams else {
+                continue;
+            };
+            for (row, to) in to.chunks_exact_mut(width).enumerate().take(past) {
+                pace.spend(width as u64 + 4)?;
+                let at = ((beams.source(index / heads, row) * heads + index % heads) * room + row) * width;
+                to.copy_from_slice(&from[at..at + width]);
+            }
+        }
+        Ok(smallvec![made])
+    }
+}
+
+/// For each row of each beam, the beam that has it.
+struct Beams {
+    /// Beams of a group.
+    count: usize,
+    rows: usize,
+    sources: Vec<usize>,
+}
+
+impl Beams {
+    fn of(given: &Tensor, batch: usize, past: usize) -> Result<Self> {
+        let &[groups, count, rows] = given.shape() else {
+            bail!("cache_indirection of {} dimensions", given.rank());
+        };
+        let sources = positions(given)?;
+        ensure_input!(
+            groups.checked_mul(count) == Some(batch)
+                && rows >= past
+                && sources.iter().all(|&source| source < count),
+            "cache_indirection of {:?} for a batch of {batch} with {past} rows, or a beam in it that is not among {count}",
+            given.shape()
+        );
+        Ok(Self { count, rows, sources })
+    }
+
+    /// The row of the batch that has `row` of the beam `beam`, counted over all groups.
+    fn source(&self, beam: usize, row: usize) -> usize {
+        beam / self.count * self.count + self.sources[beam * self.rows + row]
+    }
+}
+
+/// Positions of a request, none of which is below zero.
+fn positions(given: &Tensor) -> Result<Vec<usize>> {
+    let numbers = integers(given)?;
+    let positions: Option<Vec<usize>> = numbers
+        .iter()
+        .map(|&number| usize::try_from(number).ok())
+        .collect();
+    ensure_input!(
+        positions.is_some(),
+        "positions {numbers:?} are given, expected none below 0"
+    );
+    Ok(positions.unwrap_or_default())
+}
+
+/// The one number of a value.
+fn one(given: &Tensor) -> Result<usize> {
+    match positions(given)?[..] {
+        [number] => Ok(number),
+        ref numbers => bail!(onnx_tensor::faults::BadInput(format!(
+            "past_sequence_length has {} numbers, expected 1",
+            numbers.len()
+        ))),
+    }
+}

@@ -1,0 +1,287 @@
+//! ONNX Runtime's `LinearAttention`: a matrix for each head, to which each token adds the product of its key and its value, and which
+//! queries are multiplied with. What Mamba-like decoders have in the place of attention to a cache.
+
+use std::sync::Arc;
+
+use onnx_tensor::prelude::*;
+
+use crate::helpers::empty;
+use onnx_tensor::{
+    cancelling::Pace,
+    elements::elements,
+    faults::{Unsupported, ensure_input},
+    node::{Attributes, Node},
+    operator::{Compute, Fact, Kernel, kernel},
+};
+
+/// `LinearAttention`.
+pub fn linear_attention(node: &Node) -> Result<Box<dyn Compute>> {
+    let attributes = Attributes(node);
+    let heads = |name: &str| -> Result<usize> {
+        let heads = usize::try_from(attributes.int(name, 0)).ok();
+        let heads = heads.filter(|heads| (1..1 << 24).contains(heads));
+        heads.with_context(|| format!("{name} must be a positive number"))
+    };
+    let (is_gated, is_delta) = match attributes.text("update_rule", "gated_delta") {
+        "linear" => (false, false),
+        "gated" => (true, false),
+        "delta" => (false, true),
+        "gated_delta" => (true, true),
+        other => bail!("the update_rule is {other:?}, expected 'linear', 'gated', 'delta' or 'gated_delta'"),
+    };
+    if attributes.int("state_window", 0) != 0 {
+        bail!(Unsupported::Anywhere(
+            "states of several tokens (state_window) are not supported".to_owned()
+        ));
+    }
+    let needed = |is_needed: bool, index: usize, name: &str| match is_needed {
+        true => attributes
+            .position(index)
+            .with_context(|| format!("the input {name} is not given"))
+            .map(Some),
+        false => Ok(None),
+    };
+    let (queries, values) = (heads("q_num_heads")?, heads("kv_num_heads")?);
+    ensure!(
+        queries.is_multiple_of(values) || values.is_multiple_of(queries),
+        "{queries} heads of queries share {values} of values"
+    );
+    Ok(kernel(LinearAttention {
+        queries,
+        values,
+        scale: attributes.float("scale", 0.0),
+        past: attributes.position(3),
+        decay: needed(is_gated, 4, "decay")?,
+        rate: needed(is_delta, 5, "beta")?,
+    }))
+}
+
+#[derive(Debug)]
+struct LinearAttention {
+    /// Heads of queries, and of values.
+    queries: usize,
+    values: usize,
+    /// 0 for the inverse root of the numbers of a key.
+    scale: f32,
+    past: Option<usize>,
+    /// What the state decays by, as a logarithm, before a token.
+    decay: Option<usize>,
+    /// How much of the difference between a value and what its key gives so far is added. Without it values are added as they are.
+    rate: Option<usize>,
+}
+
+/// The sizes of a run.
+struct Sizes {
+    batch: usize,
+    tokens: usize,
+    /// Heads of keys.
+    keys: usize,
+    /// Numbers of a key and of a value.
+    depth: usize,
+    width: usize,
+}
+
+impl LinearAttention {
+    /// Of the last dimensions of queries, keys and values.
+    fn widths(&self, queries: usize, keys: usize, values: usize) -> Result<[usize; 3]> {
+        let depth = queries / self.queries;
+        let fits = queries.is_multiple_of(self.queries)
+            && depth > 0
+            && keys.is_multiple_of(depth)
+            && keys > 0
+            && self.values.is_multiple_of(keys / depth)
+            && values.is_multiple_of(self.values);
+        ensure_input!(
+            fits,
+            "queries of {queries}, keys of {keys} and values of {values} numbers for {} and {} heads",
+            self.queries,
+            self.values
+        );
+        Ok([keys / depth, depth, values / self.values])
+    }
+
+    fn sizes(&self, inputs: &[Arc<Tensor>]) -> Result<Sizes> {
+        let (query, key, value) = (inputs[0].shape(), inputs[1].shape(), inputs[2].shape());
+        let [keys, depth, width] = self.widths(query[2], key[2], value[2])?;
+        let [batch, tokens] = [query[0], query[1]];
+        let of = |place: Option<usize>| place.map(|place| inputs[place].shape());
+        let has_tokens = |shape: &[usize]| shape[..2] == [batch, tokens];
+        let decays = [self.values, self.values * depth];
+        ensure_input!(
+            has_tokens(key)
+                && has_tokens(value)
+                && of(self.past).is_none_or(|past| past == [batch, self.values, depth, width])
+                && of(self.decay).is_none_or(|decay| has_tokens(decay) && decays.contains(&decay[2]))
+                && of(self.rate).is_none_or(|rate| has_tokens(rate) && [1, self.values].contains(&rate[2])),
+            "keys of {key:?}, values of {value:?}, a past_state of {:?}, a decay of {:?} and a beta of {:?} for queries of {query:?}",
+            of(self.past),
+            of(self.decay),
+            of(self.rate)
+        );
+        Ok(Sizes {
+            batch,
+            tokens,
+            keys,
+            depth,
+            width,
+        })
+    }
+}
+
+impl Kernel for LinearAttention {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
+        let [query, key, value, ..] = inputs else {
+            bail!("expected 3 inputs or more, found {}", inputs.len());
+        };
+        if inputs.iter().any(|fact| fact.element_type != ElementType::F32) {
+            bail!(Unsupported::Here("is supported for FP32 only".to_owned()));
+        }
+        let has_rank =
+            |place: Option<usize>, rank: usize| place.is_none_or(|place| inputs[place].rank() == rank);
+        ensure_input!(
+            [query, key, value].iter().all(|fact| fact.rank() == 3)
+                && has_rank(self.past, 4)
+                && has_rank(self.decay, 3)
+                && has_rank(self.rate, 3),
+            "needs a past_state of 4 dimensions, and all other inputs of 3"
+        );
+        let numbers = [query, key, value].map(|fact| fact.shape[2].to_usize());
+        let (depth, width) = match numbers {
+            [Some(query), Some(key), Some(value)] => {
+                let [_, depth, width] = self.widths(query, key, value)?;
+                (depth.to_dim(), width.to_dim())
+            }
+            _ => (Dim::unknown(), Dim::unknown()),
+        };
+        let [batch, tokens] = [0, 1].map(|axis| query.shape[axis].clone());
+        let row = width.clone() * self.queries.max(self.values) as i64;
+        Ok(vec![
+            Fact::new(ElementType::F32, [batch.clone(), tokens, row]),
+            Fact::new(ElementType::F32, [batch, self.values.to_dim(), depth, width]),
+        ])
+    }
+
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
+        let sizes = self.sizes(inputs)?;
+        let Sizes {
+            batch,
+            tokens,
+            depth,
+            width,
+            ..
+        } = sizes;
+        let heads = self.queries.max(self.values);
+        let mut made = empty(ElementType::F32, &[batch, tokens, heads * width])?;
+        let state_shape = [batch, self.values, depth, width];
+        let mut states = match self.past {
+            Some(past) => (*inputs[past]).clone(),
+            None => empty(ElementType::F32, &state_shape)?,
+        };
+        if states.len() == 0 {
+            return Ok(smallvec![made, states]);
+        }
+        let of = |place: Option<usize>| place.map(|place| elements::<f32>(&inputs[place])).transpose();
+        let given = Given {
+            queries: elements(&inputs[0])?,
+            keys: elements(&inputs[1])?,
+            values: elements(&inputs[2])?,
+            decay: of(self.decay)?,
+            rate: of(self.rate)?,
+        };
+        let scale = match self.scale {
+            0.0 => 1.0 / (depth as f32).sqrt(),
+            scale => scale,
+        };
+        let y = made.as_slice_mut::<f32>()?;
+        let mut pace = Pace::default();
+        let mut change = vec![0.0; width];
+        let states_of_heads = states.as_slice_mut::<f32>()?.chunks_exact_mut(depth * width);
+        for (index, state) in states_of_heads.enumerate() {
+            let (batch, head) = (index / self.values, index % self.values);
+            for token in 0..tokens {
+                pace.spend((depth * width / 2 + 1) as u64)?;
+                let at = batch * tokens + token;
+                self.update(state, &given, &sizes, (at, head), &mut change);
+                for query_head in self.heads_of(head) {
+                    let query = match self.queries >= self.values {
+                        true => query_head,
+                        false => head / (self.values / self.queries),
+                    };
+                    let query = &given.queries[(at * self.queries + query) * depth..][..depth];
+                    let y = &mut y[(at * heads + query_head) * width..][..width];
+                    for (query, state) in query.iter().zip(state.chunks_exact(width)) {
+                        let query = query * scale;
+                        y.iter_mut().zip(state).for_each(|(y, state)| *y += query * state);
+                    }
+                }
+            }
+        }
+        Ok(smallvec![made, states])
+    }
+}
+
+/// The inputs of a run.
+struct Given<'i> {
+    queries: &'i [f32],
+    keys: &'i [f32],
+    values: &'i [f32],
+    decay: Option<&'i [f32]>,
+    rate: Option<&'i [f32]>,
+}
+
+impl LinearAttention {
+    /// Heads of the output that are computed of a head of values.
+    fn heads_of(&self, head: usize) -> std::ops::Range<usize> {
+        let shared = (self.queries / self.values).max(1);
+        head * shared..(head + 1) * shared
+    }
+
+    /// Brings the state of a head behind a token. `change` is a buffer for a value.
+    fn update(
+        &self,
+        state: &mut [f32],
+        given: &Given<'_>,
+        sizes: &Sizes,
+        (at, head): (usize, usize),
+        change: &mut [f32],
+    ) {
+        let Sizes {
+            keys, depth, width, ..
+        } = *sizes;
+        let key_head = head / (self.values / keys);
+        let key = &given.keys[(at * keys + key_head) * depth..][..depth];
+        let value = &given.values[(at * self.values + head) * width..][..width];
+        if let Some(decay) = given.decay {
+            let count = decay.len() / (sizes.batch * sizes.tokens) / self.values;
+            let decay = &decay[(at * self.values + head) * count..][..count];
+            for (row, state) in state.chunks_exact_mut(width).enumerate() {
+                let factor = decay[if count == 1 { 0 } else { row }].exp();
+                state.iter_mut().for_each(|state| *state *= factor);
+            }
+        }
+        match given.rate {
+            None => change.copy_from_slice(value),
+            Some(rate) => {
+                let count = rate.len() / (sizes.batch * sizes.tokens);
+                let rate = rate[at * count + if count == 1 { 0 } else { head }];
+                change.fill(0.0);
+                for (key, state) in key.iter().zip(state.chunks_exact(width)) {
+                    change
+                        .iter_mut()
+                        .zip(state)
+                        .for_each(|(change, state)| *change += key * state);
+                }
+                change
+                    .iter_mut()
+                    .zip(value)
+                    .for_each(|(change, value)| *change = rate * (value - *change));
+            }
+        }
+        for (key, state) in key.iter().zip(state.chunks_exact_mut(width)) {
+            state
+                .iter_mut()
+                .zip(&*change)
+                .for_each(|(state, change)| *state += key * change);
+        }
+    }
+}

@@ -1,0 +1,417 @@
+//! ONNX Runtime's `MoE` and `QMoE`, a mixture of experts: each token goes through the few experts for which its router's numbers are
+//! largest, and gets a weighted sum of what they give. Tokens are gathered by expert, so that an expert's weights are read once.
+
+use std::sync::Arc;
+
+use onnx_tensor::prelude::*;
+
+use crate::matmul::expert_layers::{Layer, Matrices, Packing};
+use onnx_tensor::{
+    cancelling::Pace,
+    elements::{elements, tensor},
+    faults::{Unsupported, ensure_input},
+    node::{Attributes, Node},
+    operator::{Compute, Fact, Kernel, kernel},
+    size,
+};
+
+/// `MoE`.
+pub fn experts(node: &Node) -> Result<Box<dyn Compute>> {
+    let attributes = Attributes(node);
+    let layer = |weights: usize| -> Result<Layer> {
+        Ok(Layer {
+            weights: attributes.position(weights).context("weights are not given")?,
+            bias: attributes.position(weights + 1),
+            packing: None,
+        })
+    };
+    let gate = attributes.has_input(6).then(|| layer(6)).transpose()?;
+    let is_normalized = attributes.int("normalize_routing_weights", 0) != 0;
+    let layers = [layer(2)?, layer(4)?];
+    Ok(kernel(Experts::of(attributes, layers, gate, is_normalized)?))
+}
+
+/// `QMoE`, whose weights are numbers of few bits.
+pub fn packed_experts(node: &Node) -> Result<Box<dyn Compute>> {
+    let attributes = Attributes(node);
+    let kind = attributes.text("quant_type", "int");
+    if kind != "int" {
+        bail!(Unsupported::Anywhere(format!(
+            "weights of the quant_type {kind:?} are not supported, only 'int'"
+        )));
+    }
+    let block = match attributes.int("block_size", 0) {
+        0 => None,
+        block => Some(
+            usize::try_from(block)
+                .ok()
+                .filter(|&block| block < 1 << 24)
+                .context("block_size must be a positive number")?,
+        ),
+    };
+    let usual = attributes.int("expert_weight_bits", 4);
+    let layer = |number: usize| -> Result<Layer> {
+        let weights = [2, 5, 8][number];
+        let bits = attributes.int(&format!("fc{}_expert_weight_bits", number + 1), usual);
+        if !matches!(bits, 2 | 4 | 8) {
+            bail!(Unsupported::Anywhere(format!(
+                "weights of {bits} bits are not supported, only those of 2, 4 or 8"
+            )));
+        }
+        Ok(Layer {
+            weights: attributes.position(weights).context("weights are not given")?,
+            bias: attributes.position(weights + 2),
+            packing: Some(Packing {
+                bits: bits as usize,
+                block,
+                scales: attributes.position(weights + 1).context("scales are not given")?,
+                zero_points: attributes.position(11 + number),
+            }),
+        })
+    };
+    if (15..21).any(|input| attributes.has_input(input)) {
+        bail!(Unsupported::Anywhere(
+            "scales of activations and of all weights (fc1_global_scale and the inputs after it) are not supported"
+                .to_owned()
+        ));
+    }
+    let gate = attributes.has_input(8).then(|| layer(2)).transpose()?;
+    // Weights of the router's own numbers are always normalized, as in ONNX Runtime.
+    let is_normalized = attributes.int("normalize_routing_weights", 0) != 0 || !attributes.has_input(14);
+    let layers = [layer(0)?, layer(1)?];
+    let mut made = Experts::of(attributes, layers, gate, is_normalized)?;
+    made.mixing = attributes.position(14);
+    Ok(kernel(made))
+}
+
+#[derive(Debug)]
+struct Experts {
+    /// Experts of a token.
+    chosen: usize,
+    /// Whether the weights of a token's experts have the sum 1.
+    is_normalized: bool,
+    function: Function,
+    layers: [Layer; 2],
+    /// What the activated first layer is multiplied with, if it is a layer of its own.
+    gate: Option<Layer>,
+    /// The input with the weights of experts, if these are not made of what chooses them.
+    mixing: Option<usize>,
+}
+
+impl Experts {
+    fn of(
+        attributes: Attributes<'_>,
+        layers: [Layer; 2],
+        gate: Option<Layer>,
+        is_normalized: bool,
+    ) -> Result<Self> {
+        for name in ["use_sparse_mixer", "swiglu_limit_after_activation"] {
+            if attributes.int(name, 0) != 0 {
+                bail!(Unsupported::Anywhere(format!(
+                    "the attribute '{name}' is {}, only 0 is supported",
+                    attributes.int(name, 0)
+                )));
+            }
+        }
+        let chosen = usize::try_from(attributes.int("k", 1)).ok();
+        Ok(Self {
+            chosen: chosen
+                .filter(|&chosen| chosen > 0)
+                .context("k must be a positive number")?,
+            is_normalized,
+            function: Function::of(attributes, gate.is_some())?,
+            layers,
+            gate,
+            mixing: None,
+        })
+    }
+}
+
+impl Kernel for Experts {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
+        let [input, router, ..] = inputs else {
+            bail!("expected 4 inputs or more, found {}", inputs.len());
+        };
+        let mixing = self.mixing.map(|place| &inputs[place]);
+        if [Some(input), Some(router), mixing]
+            .into_iter()
+            .flatten()
+            .any(|fact| fact.element_type != ElementType::F32)
+        {
+            bail!(Unsupported::Here("is supported for FP32 only".to_owned()));
+        }
+        ensure_input!(
+            matches!(input.rank(), 2 | 3) && router.rank() == 2,
+            "an input of {} and router_probs of {} dimensions, expected 2 or 3, and 2",
+            input.rank(),
+            router.rank()
+        );
+        self.layers
+            .iter()
+            .chain(&self.gate)
+            .try_for_each(|layer| layer.admit(inputs))?;
+        Ok(vec![input.with(input.element_type)])
+    }
+
+    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
+        let shape = inputs[0].shape();
+        let width = shape.last().copied().unwrap_or(0);
+        let tokens: usize = shape[..shape.len() - 1].iter().product();
+        let router = &inputs[1];
+        let experts = router.shape()[1];
+        let mixing = self.mixing.map_or(router, |place| &inputs[place]);
+        ensure_input!(
+            router.shape()[0] == tokens && mixing.shape() == router.shape() && self.chosen <= experts,
+            "router_probs of {:?} and router_weights of {:?} for {tokens} tokens with {} experts each",
+            router.shape(),
+            mixing.shape(),
+            self.chosen
+        );
+        let first = self.layers[0].of(inputs, experts, width)?;
+        let inner = self.function.width(first.columns)?;
+        let second = self.layers[1].of(inputs, experts, inner)?;
+        let gate = match &self.gate {
+            Some(gate) => Some(gate.of(inputs, experts, width)?),
+            None => None,
+        };
+        ensure_input!(
+            second.columns == width && gate.as_ref().is_none_or(|gate| gate.columns == inner),
+            "the second layer gives rows of {}, expected {width} as the input has, and a gate rows of {:?}, expected {inner}",
+            second.columns,
+            gate.as_ref().map(|gate| gate.columns)
+        );
+        let mut pace = Pace::default();
+        let routes = self.routes(elements(router)?, elements(mixing)?, experts, &mut pace)?;
+        let given = elements::<f32>(&inputs[0])?;
+        let mut made = vec![0.0; given.len()];
+        // Buffers stay small, however many tokens there are.
+        let most = (MAX_NUMBERS / first.columns.max(width).max(1)).max(MIN_ROWS);
+        size::admit_shape(
+            ElementType::F32,
+            &[most.min(tokens), first.columns + inner + 2 * width],
+        )?;
+        for (expert, routes) in routes.iter().enumerate() {
+            for routes in routes.chunks(most) {
+                let rows: Vec<f32> = routes
+                    .iter()
+                    .flat_map(|&(token, _)| &given[token * width..][..width])
+                    .copied()
+                    .collect();
+                let layers = [Some(&first), gate.as_ref(), Some(&second)];
+                let sums = self.expert(expert, &rows, layers, &mut pace)?;
+                for (&(token, weight), sums) in routes.iter().zip(sums.chunks_exact(width.max(1))) {
+                    let made = &mut made[token * width..][..width];
+                    made.iter_mut()
+                        .zip(sums)
+                        .for_each(|(made, sum)| *made += weight * sum);
+                }
+            }
+        }
+        Ok(smallvec![tensor(shape, made)?])
+    }
+}
+
+/// Numbers of a buffer, and the rows that it has at least.
+const MAX_NUMBERS: usize = 1 << 22;
+const MIN_ROWS: usize = 64;
+
+impl Experts {
+    /// What one expert gives for rows.
+    fn expert(
+        &self,
+        expert: usize,
+        rows: &[f32],
+        [first, gate, second]: [Option<&Matrices<'_>>; 3],
+        pace: &mut Pace,
+    ) -> Result<Vec<f32>> {
+        let (Some(first), Some(second)) = (first, second) else {
+            bail!("an expert without layers");
+        };
+        let hidden = first.multiply(expert, rows, pace)?;
+        let gate = match gate {
+            Some(gate) => Some(gate.multiply(expert, rows, pace)?),
+            None => None,
+        };
+        pace.spend(hidden.len() as u64)?;
+        let hidden = self.function.applied(hidden, gate.as_deref(), first.columns);
+        second.multiply(expert, &hidden, pace)
+    }
+
+    /// The tokens of each expert, and the weight that the expert has for each.
+    fn routes(
+        &self,
+        router: &[f32],
+        mixing: &[f32],
+        experts: usize,
+        pace: &mut Pace,
+    ) -> Result<Vec<Vec<(usize, f32)>>> {
+        let mut routes = vec![Vec::new(); experts];
+        let mut order: Vec<usize> = Vec::with_capacity(experts);
+        let rows = router.chunks_exact(experts.max(1));
+        for (token, (logits, mixing)) in rows.zip(mixing.chunks_exact(experts.max(1))).enumerate() {
+            pace.spend(16 * experts as u64)?;
+            order.clear();
+            order.extend(0..experts);
+            // Of equal numbers the last comes first, as in ONNX Runtime.
+            order.sort_unstable_by(|&a, &b| logits[b].total_cmp(&logits[a]).then(b.cmp(&a)));
+            let most = order.first().map_or(0.0, |&expert| logits[expert]);
+            let weight = |expert: usize| match self.mixing {
+                Some(_) => mixing[expert],
+                None => (logits[expert] - most).exp(),
+            };
+            let counted = if self.is_normalized { self.chosen } else { experts };
+            let sum = match (self.is_normalized, self.mixing) {
+                (false, Some(_)) => 1.0,
+                _ => order
+                    .iter()
+                    .take(counted)
+                    .map(|&expert| weight(expert))
+                    .sum::<f32>(),
+            };
+            for &expert in order.iter().take(self.chosen) {
+                let weight = weight(expert) / sum;
+                // What is no number chooses nothing.
+                if weight.is_finite() {
+                    routes[expert].push((token, weight));
+                }
+            }
+        }
+        Ok(routes)
+    }
+}
+
+/// What stands between the two layers of an expert.
+#[derive(Clone, Copy, Debug)]
+enum Function {
+    /// Of each number, times the gate if there is one.
+    Each(fn(f32) -> f32),
+    SwiGlu {
+        layout: Layout,
+        alpha: f32,
+        beta: f32,
+        /// What the gate is at most, and the number beside it at most and at least.
+        limit: f32,
+    },
+}
+
+/// Where the number is that a gate is multiplied with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Layout {
+    /// In a layer of its own.
+    Apart,
+    /// Next to the gate.
+    Interleaved,
+    /// In the second half of the row.
+    Halves,
+}
+
+impl Function {
+    fn of(attributes: Attributes<'_>, has_gate: bool) -> Result<Self> {
+        let layout = match attributes.int("swiglu_fusion", 0) {
+            0 => Layout::Apart,
+            1 => Layout::Interleaved,
+            2 => Layout::Halves,
+            other => bail!("swiglu_fusion is {other}, expected 0, 1 or 2"),
+        };
+        let name = attributes.text("activation_type", "relu");
+        Ok(match name {
+            "relu" => Self::Each(|x| if x < 0.0 { 0.0 } else { x }),
+            "gelu" => Self::Each(gelu),
+            "silu" => Self::Each(|x| x * sigmoid(x)),
+            "identity" => Self::Each(|x| x),
+            "swiglu" => {
+                ensure!(
+                    has_gate == (layout == Layout::Apart),
+                    "swiglu needs the weights of a third layer, or swiglu_fusion, and not both"
+                );
+                Self::SwiGlu {
+                    layout,
+                    alpha: attributes.float("activation_alpha", 1.0),
+                    beta: attributes.float("activation_beta", 0.0),
+                    limit: attributes.float("swiglu_limit", f32::INFINITY),
+                }
+            }
+            other => bail!(Unsupported::Anywhere(format!(
+                "the activation_type {other:?} is not supported"
+            ))),
+        })
+    }
+
+    /// Numbers that it gives for rows of so many.
+    fn width(self, columns: usize) -> Result<usize> {
+        match self {
+            Self::SwiGlu {
+                layout: Layout::Interleaved | Layout::Halves,
+                ..
+            } => {
+                ensure_input!(
+                    columns.is_multiple_of(2),
+                    "{columns} columns for pairs of numbers"
+                );
+                Ok(columns / 2)
+            }
+            _ => Ok(columns),
+        }
+    }
+
+    /// Of rows of `columns` numbers.
+    fn applied(self, mut hidden: Vec<f32>, gate: Option<&[f32]>, columns: usize) -> Vec<f32> {
+        match self {
+            Self::Each(function) => {
+                hidden.iter_mut().for_each(|x| *x = function(*x));
+                if let Some(gate) = gate {
+                    hidden.iter_mut().zip(gate).for_each(|(x, gate)| *x *= gate);
+                }
+                hidden
+            }
+            Self::SwiGlu {
+                layout,
+                alpha,
+                beta,
+                limit,
+            } => {
+                let pair = |gate: f32, linear: f32| {
+                    // Comparisons, so that NaN stays.
+                    let gate = if gate > limit { limit } else { gate };
+                    let linear = if linear > limit { limit } else { linear };
+                    let linear = if linear < -limit { -limit } else { linear };
+                    gate * sigmoid(alpha * gate) * (linear + beta)
+                };
+                match layout {
+                    Layout::Apart => {
+                        let linear = gate.unwrap_or(&[]);
+                        hidden
+                            .iter_mut()
+                            .zip(linear)
+                            .for_each(|(x, &linear)| *x = pair(*x, linear));
+                        hidden
+                    }
+                    Layout::Interleaved => hidden
+                        .chunks_exact(2)
+                        .map(|both| pair(both[0], both[1]))
+                        .collect(),
+                    Layout::Halves => hidden
+                        .chunks_exact(columns.max(1))
+                        .flat_map(|row| {
+                            let (gates, linear) = row.split_at(columns / 2);
+                            gates
+                                .iter()
+                                .zip(linear)
+                                .map(|(&gate, &linear)| pair(gate, linear))
+                        })
+                        .collect(),
+                }
+            }
+        }
+    }
+}
+
+fn sigmoid(x: f32) -> f32 {
+    1.0 / (1.0 + (-x).exp())
+}
+
+/// The approximation by a hyperbolic tangent.
+fn gelu(x: f32) -> f32 {
+    let inner = std::f32::consts::FRAC_2_SQRT_PI * std::f32::consts::FRAC_1_SQRT_2;
+    0.5 * x * (1.0 + (inner * (x + 0.044_715 * x * x * x)).tanh())
+}
