@@ -116,13 +116,37 @@ impl Model for OnnxModel {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+    use std::sync::Arc;
+
     use bytes::Bytes;
-    use oip_types::{ErrorCode, ModelRef};
+    use oip_types::{ErrorCode, ModelConfig, ModelRef, model_config::ConfigParameter};
     use onnx_graph::proto::{AttributeProto, NodeProto};
     use tensor_core::{Shape, Tensor};
 
     use super::*;
     use crate::made_up::{constant, model, node};
+
+    #[test]
+    fn the_threads_of_a_request_are_a_number() {
+        let nodes = vec![node("Add", &["x", "w"], "y")];
+        let model = model(nodes, &[1], &[1], vec![constant("w", &[1])]);
+        let source = ModelSource::new("m", "1", "m/1/model.onnx", Bytes::new());
+        for (threads, is_number) in [("0", true), ("3", true), ("-1", false), ("many", false)] {
+            let mut cx = LoadContext::default();
+            let parameter = ConfigParameter {
+                string_value: threads.to_owned(),
+            };
+            let mut config = ModelConfig::default();
+            config
+                .parameters
+                .insert("intra_op_thread_count".to_owned(), parameter);
+            cx.config = Arc::new(config);
+            let loaded = OnnxModel::load(&source, &model, &cx);
+            assert_eq!(loaded.is_ok(), is_number, "{threads}");
+            let reason = loaded.err().map(|error| error.to_string());
+            assert!(reason.is_none_or(|reason| reason.contains("expected a number from 0 to 1024")));
+        }
+    }
 
     /// What is only known while a model runs may show that its file is wrong.
     #[test]
