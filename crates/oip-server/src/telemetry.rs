@@ -99,8 +99,9 @@ fn filter(log: &str) -> Result<Targets, Failure> {
 /// Reads a filter. A word alone must be a level: one that is misspelled would else be taken for a target.
 fn parse_filter(text: &str) -> Option<Targets> {
     let is_sound = |part: &str| part.contains('=') || part.parse::<LevelFilter>().is_ok();
-    let is_sound = text.split(',').map(str::trim).all(is_sound);
-    is_sound.then(|| text.parse().ok())?
+    let parts: Vec<_> = text.split(',').map(str::trim).collect();
+    let all = parts.iter().all(|part| is_sound(part));
+    all.then(|| parts.join(",").parse().ok())?
 }
 
 /// A place in the code without the folders of the machine that built it.
