@@ -103,7 +103,7 @@ impl Kernel for DeformConv {
             weights.rank() == 4 && offsets.rank() == 4 && has_rank(self.bias, 1) && has_rank(self.mask, 4),
             "needs weights, offsets and a mask of 4 dimensions, and a bias of 1"
         );
-        let mut output = smallvec![input.shape[0].clone(), weights.shape[0].clone()];
+        let mut output = smallvec![input.shape[0], weights.shape[0]];
         for axis in 0..2 {
             let sizes = [input, weights].map(|fact| fact.shape[axis + 2].to_usize());
             output.push(match sizes {
@@ -146,7 +146,7 @@ impl Kernel for DeformConv {
             expected(2)
         );
         let mut made = empty(ElementType::F32, &[batch, filters, rows, columns])?;
-        if made.len() == 0 {
+        if made.is_empty() {
             return Ok(smallvec![made]);
         }
         size::admit_shape(ElementType::F32, &[channels, taps, places])?;

@@ -60,7 +60,7 @@ impl Kernel for CenterCropPad {
 
     fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
         let facts = self.outputs(&Fact::of_values(inputs))?;
-        let wanted = facts[0].shape.iter().map(|dim| dim.to_usize());
+        let wanted = facts[0].shape.iter().copied().map(Dim::to_usize);
         let shape: Vec<usize> = wanted
             .collect::<Option<_>>()
             .context("sizes are not known in a run")?;
@@ -73,7 +73,7 @@ impl Kernel for CenterCropPad {
             .zip(&shape)
             .map(|(&from, &to)| Span::of(from, to))
             .collect();
-        if made.len() == 0 || input.len() == 0 {
+        if made.is_empty() || input.is_empty() {
             return Ok(smallvec![made]);
         }
         let (from, mut pace) = (input.as_bytes()?, Pace::default());
