@@ -38,6 +38,12 @@ impl BlockQuantized {
         1 << (self.bits - 1)
     }
 
+    /// Numbers of a block.
+    #[must_use]
+    pub fn block(&self) -> usize {
+        self.block
+    }
+
     /// Blocks of a column of `depth` numbers.
     #[must_use]
     pub fn blocks(&self, depth: usize) -> usize {

@@ -28,11 +28,11 @@ const FOR_ONNX_RUNTIME: [&str; 9] = [
     "affine_grid_of_one_place",
     "bf16",
     "cast_to_bf16_of_any_size",
-    "center_of_an_image",
     "dropout_without_ratio",
     // This one it loads, and then refuses every request.
     "einsum_without_its_dots",
     "fused_mat_mul_of_batches",
+    "largest_in_regions",
     "pool_between_windows",
     "unknown_domain",
 ];
@@ -77,7 +77,7 @@ fn ways_out_come_in_order() {
     };
     for (name, last) in [
         (
-            "center_of_an_image",
+            "largest_in_regions",
             "; or export the model with other operators, or for an operator set from 11 to 25",
         ),
         (

@@ -321,6 +321,22 @@ pub(super) fn causal_conv(node: &mut Node<'_>) -> Given {
     Ok(vec![Item::Tensor(like(&value, dims)), state])
 }
 
+/// Images, weights, offsets, a bias and a mask.
+pub(super) fn deform_conv(node: &mut Node<'_>) -> Given {
+    by_batch(node, &[0, 2, 4])?;
+    node.require_same_input(1)?;
+    node.require_same_input(3)?;
+    let filters = node.dims(1)?.first().cloned();
+    let Item::Tensor(value) = of_rank(node, 4)? else {
+        return node.refuse("takes a sequence");
+    };
+    let mut dims = value.dims.clone().unwrap_or_default();
+    if let (Some(filters), Some(dim)) = (filters, dims.get_mut(1)) {
+        *dim = filters;
+    }
+    one(like(&value, dims))
+}
+
 /// A mixture of experts: tokens are independent, and the router has a row for each. Of three dimensions, tokens are not rows.
 pub(super) fn experts(node: &mut Node<'_>) -> Given {
     if node.dims(0)?.len() == 2 {

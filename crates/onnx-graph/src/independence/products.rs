@@ -109,12 +109,22 @@ fn product_of_matrices(node: &mut Node<'_>, a: usize, b: usize) -> Result<Value,
 
 /// Rows of the first input by packed weights of `N` columns.
 pub(super) fn packed_mat_mul(node: &mut Node<'_>) -> Given {
+    by_packed(node, "N")
+}
+
+/// The same by a matrix of `N` rows and `K` columns, or its transpose.
+pub(super) fn four_bit_mat_mul(node: &mut Node<'_>) -> Given {
+    let is_transposed = node.int("transB", 1) != 0;
+    by_packed(node, if is_transposed { "N" } else { "K" })
+}
+
+fn by_packed(node: &mut Node<'_>, columns: &str) -> Given {
     node.require_same(1)?;
     let value = node.input(0)?.clone();
     let mut target = node.dims(0)?;
     let last = node.axis(-1, target.len())?;
     node.keep_off(&value, last)?;
-    target[last] = Size::number(node.int("N", 0));
+    target[last] = Size::number(node.int(columns, 0));
     one(like(&value, target))
 }
 

@@ -97,6 +97,7 @@ pub(super) static SCHEMAS: &[Schema] = &[
     ),
     schema("", "Ceil", &[(1, 1, 1)], &[(1, 1)], &[("consumed_inputs", 1, 5)]),
     schema("", "Celu", &[(12, 1, 1)], &[(12, 1)], &[]),
+    schema("", "CenterCropPad", &[(18, 2, 2)], &[(18, 1)], &[]),
     schema(
         "",
         "Clip",
@@ -137,6 +138,7 @@ pub(super) static SCHEMAS: &[Schema] = &[
         &[(17, 1)],
         &[("axis", 17, 19)],
     ),
+    schema("", "DeformConv", &[(19, 3, 5)], &[(19, 1)], &[]),
     schema(
         "",
         "DepthToSpace",
@@ -330,6 +332,7 @@ pub(super) static SCHEMAS: &[Schema] = &[
         &[("axis", 1, 6), ("broadcast", 1, 6), ("consumed_inputs", 1, 5)],
     ),
     schema("", "Neg", &[(1, 1, 1)], &[(1, 1)], &[("consumed_inputs", 1, 5)]),
+    schema("", "NegativeLogLikelihoodLoss", &[(12, 2, 3)], &[(12, 1)], &[]),
     schema("", "NonMaxSuppression", &[(10, 2, 5)], &[(10, 1)], &[]),
     schema("", "NonZero", &[(9, 1, 1)], &[(9, 1)], &[]),
     schema("", "Not", &[(1, 1, 1)], &[(1, 1)], &[]),
@@ -572,6 +575,7 @@ pub(super) static SCHEMAS: &[Schema] = &[
         &[("axes", 1, 9), ("ends", 1, 9), ("starts", 1, 9)],
     ),
     schema("", "Softmax", &[(1, 1, 1)], &[(1, 1)], &[]),
+    schema("", "SoftmaxCrossEntropyLoss", &[(12, 2, 3)], &[(12, 2)], &[]),
     schema("", "Softplus", &[(1, 1, 1)], &[(1, 1)], &[]),
     schema("", "Softsign", &[(1, 1, 1)], &[(1, 1)], &[]),
     schema("", "SpaceToDepth", &[(1, 1, 1)], &[(1, 1)], &[]),

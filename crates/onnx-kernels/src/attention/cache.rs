@@ -136,10 +136,7 @@ impl Kernel for CachedRows {
             Some(past) => one(past)?.to_dim() + added,
             None => Dim::unknown(),
         };
-        Ok(vec![Fact::new(
-            ElementType::F32,
-            [batch.clone(), heads.clone(), count, width.clone()],
-        )])
+        Ok(vec![Fact::new(ElementType::F32, [*batch, *heads, count, *width])])
     }
 
     fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
@@ -155,7 +152,7 @@ impl Kernel for CachedRows {
         );
         let from = buffer.as_slice::<f32>()?;
         let mut made = empty(ElementType::F32, &[batch, heads, count, width])?;
-        if made.len() == 0 {
+        if made.is_empty() {
             return Ok(smallvec![made]);
         }
         let beams = match inputs.get(3) {

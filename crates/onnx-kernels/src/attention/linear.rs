@@ -153,10 +153,10 @@ impl Kernel for LinearAttention {
             }
             _ => (Dim::unknown(), Dim::unknown()),
         };
-        let [batch, tokens] = [0, 1].map(|axis| query.shape[axis].clone());
-        let row = width.clone() * self.queries.max(self.values) as i64;
+        let [batch, tokens] = [0, 1].map(|axis| query.shape[axis]);
+        let row = width * self.queries.max(self.values) as i64;
         Ok(vec![
-            Fact::new(ElementType::F32, [batch.clone(), tokens, row]),
+            Fact::new(ElementType::F32, [batch, tokens, row]),
             Fact::new(ElementType::F32, [batch, self.values.to_dim(), depth, width]),
         ])
     }
@@ -177,7 +177,7 @@ impl Kernel for LinearAttention {
             Some(past) => (*inputs[past]).clone(),
             None => empty(ElementType::F32, &state_shape)?,
         };
-        if states.len() == 0 {
+        if states.is_empty() {
             return Ok(smallvec![made, states]);
         }
         let of = |place: Option<usize>| place.map(|place| elements::<f32>(&inputs[place])).transpose();

@@ -1,8 +1,9 @@
-//! Convolutions of floats and of 8-bit integers, transposed ones, and `Col2Im`.
+//! Convolutions of floats and of 8-bit integers, transposed and deformable ones, and `Col2Im`.
 
 pub(crate) mod columns;
 pub(crate) mod conv_transpose;
 pub(crate) mod convolution;
+pub(crate) mod deformed;
 pub(crate) mod integer_windows;
 pub(crate) mod taps;
 pub(crate) mod unfolded;
@@ -11,5 +12,6 @@ pub(crate) mod windows;
 
 pub use columns::col_2_im;
 pub use conv_transpose::conv_transpose;
+pub use deformed::deform_conv;
 pub use integer_windows::{conv_integer, q_linear_conv};
 pub use windows::conv;

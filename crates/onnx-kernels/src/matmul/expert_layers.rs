@@ -221,6 +221,7 @@ impl PackedWeights<'_> {
             packed: &self.packed[expert * bytes..][..bytes],
             scales: &self.scales[expert * blocks..][..blocks],
             zero_points: &zero_points,
+            groups: None,
             bias,
         };
         columns.multiply(rows, made, pace)

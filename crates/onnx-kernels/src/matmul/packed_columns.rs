@@ -15,6 +15,8 @@ pub(crate) struct PackedColumns<'p> {
     pub(crate) scales: &'p [f32],
     /// A zero point for each block.
     pub(crate) zero_points: &'p [f32],
+    /// For each number of a column, the block that its scale and zero point are of, where that is not the block that it lies in.
+    pub(crate) groups: Option<&'p [usize]>,
     /// A number for each column, or none.
     pub(crate) bias: &'p [f32],
 }
@@ -25,7 +27,10 @@ impl PackedColumns<'_> {
         let (blocks, bytes) = (self.layout.blocks(self.depth), self.layout.block_bytes());
         let columns = self.scales.len() / blocks;
         let count = rows.len() / self.depth;
-        let rows = self.layout.ordered(rows, self.depth);
+        let rows = match self.groups {
+            Some(_) => rows.into(),
+            None => self.layout.ordered(rows, self.depth),
+        };
         // By columns, which are lines of the sums.
         let mut sums = vec![0.0; count * columns];
         // Unpacking a column takes about as long as multiplying it with so many rows.
@@ -38,7 +43,17 @@ impl PackedColumns<'_> {
                 let blocks = at * blocks..(at + 1) * blocks;
                 let packed = &self.packed[blocks.start * bytes..blocks.end * bytes];
                 let (scales, zero_points) = (&self.scales[blocks.clone()], &self.zero_points[blocks]);
-                self.layout.unpack(packed, scales, zero_points, &mut column);
+                match self.groups {
+                    None => self.layout.unpack(packed, scales, zero_points, &mut column),
+                    Some(groups) => {
+                        let whole = self.layout.block();
+                        for (index, (number, &group)) in column.iter_mut().zip(groups).enumerate() {
+                            let packed = &packed[index / whole * bytes..];
+                            let found = f32::from(self.layout.number(packed, index % whole));
+                            *number = (found - zero_points[group]) * scales[group];
+                        }
+                    }
+                }
                 gemv(&column, &rows, self.depth, sums);
                 let bias = self.bias.get(at).copied().unwrap_or(0.0);
                 sums.iter_mut().for_each(|sum| *sum += bias);

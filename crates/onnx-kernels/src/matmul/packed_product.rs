@@ -6,6 +6,7 @@ use std::sync::Arc;
 use onnx_gemm::BlockQuantized;
 use onnx_tensor::prelude::*;
 
+use crate::helpers::integers;
 use crate::matmul::packed_columns::{PackedColumns, unpacked_zero_points};
 use onnx_tensor::{
     cancelling::Pace,
@@ -28,9 +29,6 @@ pub fn packed_product(node: &Node) -> Result<Box<dyn Compute>> {
             "numbers of {bits} bits are not supported"
         )));
     }
-    if attributes.has_input(4) {
-        bail!(Unsupported::Here("the input g_idx is not supported".to_owned()));
-    }
     if attributes.int("weight_prepacked", 0) != 0 {
         bail!(Unsupported::Here(
             "weights that are packed for a kernel (weight_prepacked) are not supported".to_owned()
@@ -46,6 +44,7 @@ pub fn packed_product(node: &Node) -> Result<Box<dyn Compute>> {
         depth: size("K")?,
         columns: size("N")?,
         zero_points: attributes.position(3),
+        groups: attributes.position(4),
         bias: attributes.position(5),
     }))
 }
@@ -57,6 +56,7 @@ struct PackedProduct {
     columns: usize,
     /// Which inputs these are.
     zero_points: Option<usize>,
+    groups: Option<usize>,
     bias: Option<usize>,
 }
 
@@ -115,6 +115,10 @@ impl Kernel for PackedProduct {
             "a bias of {}",
             bias.len()
         );
+        let groups = match self.groups {
+            Some(place) => Some(self.groups_of(&inputs[place])?),
+            None => None,
+        };
         let mut made = vec![0.0; input.len() / self.depth * self.columns];
         let columns = PackedColumns {
             layout: self.layout,
@@ -122,6 +126,7 @@ impl Kernel for PackedProduct {
             packed,
             scales,
             zero_points: &zero_points,
+            groups: groups.as_deref(),
             bias,
         };
         columns.multiply(input, &mut made, &mut Pace::default())?;
@@ -130,6 +135,25 @@ impl Kernel for PackedProduct {
 }
 
 impl PackedProduct {
+    /// The block of each number of a column. There may be more, for what fills up the last block.
+    fn groups_of(&self, given: &Tensor) -> Result<Vec<usize>> {
+        let groups = integers(given)?;
+        let blocks = self.blocks();
+        let known: Option<Vec<usize>> = groups
+            .iter()
+            .take(self.depth)
+            .map(|&group| usize::try_from(group).ok().filter(|&group| group < blocks))
+            .collect();
+        ensure_input!(
+            known.as_ref().is_some_and(|known| known.len() == self.depth),
+            "g_idx has {} numbers, expected {} from 0 to {}",
+            groups.len(),
+            self.depth,
+            blocks.saturating_sub(1)
+        );
+        Ok(known.unwrap_or_default())
+    }
+
     /// For each block.
     fn zero_points_of(&self, given: Option<&Tensor>) -> Result<Vec<f32>> {
         let blocks = self.blocks();

@@ -4,6 +4,7 @@ pub(crate) mod batch_normalization;
 pub(crate) mod channels;
 pub(crate) mod hardmax;
 pub(crate) mod local_normalization;
+pub(crate) mod losses;
 pub(crate) mod normalize;
 pub(crate) mod softmax;
 
@@ -11,5 +12,6 @@ pub use batch_normalization::batch_normalization;
 pub use channels::{Channels, channels};
 pub use hardmax::hardmax;
 pub use local_normalization::{lp, lrn};
+pub use losses::loss;
 pub use normalize::normalize;
 pub use softmax::softmax;

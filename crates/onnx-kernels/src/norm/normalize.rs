@@ -94,8 +94,8 @@ impl Kernel for Normalize {
         match &self.groups {
             Groups::From(axis) => {
                 let axis = axis::axis(*axis, rank)?;
-                if inputs[1..].iter().any(|other| other.rank() > rank - axis) {
-                    return Err(Limit("has a scale of more dimensions than it normalizes".to_owned()).into());
+                if inputs[1..].iter().any(|other| other.rank() > rank) {
+                    return Err(Limit("has a scale of more dimensions than its input".to_owned()).into());
                 }
                 let reduced = input.shape.iter().enumerate();
                 let reduced = reduced.map(|(at, dim)| if at < axis { *dim } else { 1.into() });
@@ -134,32 +134,45 @@ impl Normalize {
         match &self.groups {
             Groups::From(axis) => {
                 let axis = axis::axis(*axis, shape.len())?;
-                let count = shape[axis..].iter().product();
+                let count: usize = shape[axis..].iter().product();
                 let wide = |index: usize| {
                     let tensor = inputs.get(index)?;
-                    Some(stretched::<T>(tensor, &shape[axis..]))
+                    // One for all groups, or for each group its own.
+                    let is_shared = tensor.rank() <= shape.len() - axis;
+                    Some(stretched::<T>(
+                        tensor,
+                        if is_shared { &shape[axis..] } else { shape },
+                    ))
                 };
                 let (scale, bias) = (wide(1).transpose()?, wide(2).transpose()?);
                 let mut y = x.to_vec();
-                let normalize = |group: &mut [T]| {
+                let of_group = |numbers: &[T], index: usize| -> std::ops::Range<usize> {
+                    let start = if numbers.len() == count { 0 } else { index * count };
+                    start..start + count
+                };
+                let normalize = |index: usize, group: &mut [T]| {
                     let statistics = self.center(group);
                     if let Some(scale) = &scale {
                         group
                             .iter_mut()
-                            .zip(scale)
+                            .zip(&scale[of_group(scale, index)])
                             .for_each(|(y, &scale)| *y = *y * scale);
                     }
                     if let Some(bias) = &bias {
-                        group.iter_mut().zip(bias).for_each(|(y, &bias)| *y = *y + bias);
+                        group
+                            .iter_mut()
+                            .zip(&bias[of_group(bias, index)])
+                            .for_each(|(y, &bias)| *y = *y + bias);
                     }
                     statistics
                 };
-                let count = Ord::max(count, 1);
+                let line = Ord::max(count, 1);
                 if self.outputs == 1 {
                     let work = [y.len() as u64, ELEMENTS];
-                    split::lines(&mut y, count, work, |_, y, pace| {
-                        y.chunks_exact_mut(count).try_for_each(|group| {
-                            normalize(group);
+                    split::lines(&mut y, line, work, |first, y, pace| {
+                        let mut groups = (first..).zip(y.chunks_exact_mut(line));
+                        groups.try_for_each(|(index, group)| {
+                            normalize(index, group);
                             pace.spend(group.len() as u64)
                         })
                     })?;
@@ -168,9 +181,9 @@ impl Normalize {
                 let mut means = Vec::new();
                 let mut inverses = Vec::new();
                 let mut pace = Pace::default();
-                for group in y.chunks_exact_mut(count) {
+                for (index, group) in y.chunks_exact_mut(line).enumerate() {
                     pace.spend(group.len() as u64)?;
-                    let (mean, inverse) = normalize(group);
+                    let (mean, inverse) = normalize(index, group);
                     means.push(mean as f32);
                     inverses.push(inverse as f32);
                 }

@@ -1,6 +1,7 @@
 //! Views, movements and repetitions, which do not look at what the elements are.
 
 pub(crate) mod blocks;
+pub(crate) mod center;
 pub(crate) mod counting;
 pub(crate) mod eye_like;
 pub(crate) mod fill;
@@ -14,6 +15,7 @@ pub(crate) mod texts;
 pub(crate) mod views;
 
 pub use blocks::blocks;
+pub use center::center_crop_pad;
 pub use counting::{range, trilu};
 pub use eye_like::eye_like;
 pub use fill::{condition, constant_of_shape, expand, tile};

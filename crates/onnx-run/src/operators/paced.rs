@@ -591,6 +591,25 @@ fn case(rule: &'static Rule) -> Option<Case> {
             numbers(&[0]),
         ])
         .opset(24),
+        ("com.microsoft", "MatMulBnb4") => given(vec![
+            floats(&[256, 256]),
+            of(&[256 * 128], 3u8),
+            floats(&[256 * 16]),
+        ])
+        .int("K", 256)
+        .int("N", 256)
+        .int("quant_type", 1)
+        .int("block_size", 16),
+        ("", "DeformConv") => given(vec![
+            floats(&[1, 1, 512, 512]),
+            floats(&[1, 1, 1, 1]),
+            floats(&[1, 2, 512, 512]),
+        ])
+        .opset(19),
+        ("", "CenterCropPad") => given(vec![square(), numbers(&[1024, 1000])]).opset(18),
+        ("", "NegativeLogLikelihoodLoss" | "SoftmaxCrossEntropyLoss") => {
+            given(vec![floats(&[COUNT / 4, 2]), of(&[COUNT / 4], 1i64)])
+        }
         ("com.microsoft", "LinearAttention") => given(vec![floats(&[1, 4096, 16]); 3])
             .text("update_rule", "linear")
             .int("q_num_heads", 1)

@@ -148,6 +148,11 @@ pub(crate) static RULES: &[Rule] = &[
         .of(FLOATS)
         .wide()
         .by(elementwise::function),
+    op("CenterCropPad")
+        .shaped_by(&[1])
+        .since(18)
+        .takes(&["axes"])
+        .own(shape::center_crop_pad),
     op("Clip")
         .takes(&["max", "min"])
         .of(NUMBERS)
@@ -208,6 +213,17 @@ pub(crate) static RULES: &[Rule] = &[
         .of(FLOATS)
         .when(when::dft)
         .own(signal::dft),
+    op("DeformConv")
+        .since(19)
+        .takes(&[
+            "dilations",
+            "group",
+            "kernel_shape",
+            "offset_group",
+            "pads",
+            "strides",
+        ])
+        .own(conv::deform_conv),
     op("DepthToSpace")
         .takes(&["blocksize", "mode"])
         .of(FIXED)
@@ -421,6 +437,10 @@ pub(crate) static RULES: &[Rule] = &[
     op("Mod").since(10).takes(&["fmod"]).own(elementwise::remainder),
     op("Mul").takes(LEGACY).of(NUMBERS).by(elementwise::pair),
     op("Neg").of(FLOATS.and(Types::SIGNED)).by(elementwise::function),
+    op("NegativeLogLikelihoodLoss")
+        .since(12)
+        .takes(&["ignore_index", "reduction"])
+        .own(norm::loss),
     op("NonMaxSuppression")
         .since(10)
         .takes(&["center_point_box"])
@@ -647,6 +667,11 @@ pub(crate) static RULES: &[Rule] = &[
         .takes(&["axes", "ends", "starts"])
         .own(shape::slice),
     op("Softmax").takes(AXIS).of(FLOATS).wide().by(norm::softmax),
+    op("SoftmaxCrossEntropyLoss")
+        .since(12)
+        .gives(Outputs::Optional)
+        .takes(&["ignore_index", "reduction"])
+        .own(norm::loss),
     op("Softplus").of(FLOATS).wide().by(elementwise::function),
     op("Softsign").of(FLOATS).wide().by(elementwise::function),
     op("SpaceToDepth")
@@ -914,6 +939,14 @@ pub(crate) static RULES: &[Rule] = &[
             "state_window",
             "update_rule",
         ]),
+    contributed("MatMulBnb4", matmul::four_bit_floats).takes(&[
+        "K",
+        "N",
+        "block_size",
+        "quant_type",
+        "training_mode",
+        "transB",
+    ]),
     contributed("MatMulNBits", matmul::packed_product).takes(&[
         "K",
         "N",

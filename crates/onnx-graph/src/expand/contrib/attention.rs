@@ -134,7 +134,7 @@ impl Replacement<'_> {
             mask: 4,
             bias: Some(5),
         };
-        self.cached_attention(inputs, self.input(3), cache, &added)
+        self.cached_attention(inputs, self.input(3).as_ref(), cache, &added)
     }
 
     /// Attention of one query to each key of a cache: those of earlier steps, or of another sequence.
@@ -171,14 +171,14 @@ impl Replacement<'_> {
             mask: 3,
             bias: Some(4),
         };
-        self.cached_attention([query, keys, values], self.input(10), cache, &added)
+        self.cached_attention([query, keys, values], self.input(10).as_ref(), cache, &added)
     }
 
     /// From queries, keys, values, a bias of all three and what is kept of earlier steps to all four outputs.
     fn cached_attention(
         &mut self,
         [query, keys, values]: [String; 3],
-        bias: Option<String>,
+        bias: Option<&String>,
         cache: Cache,
         added: &Added,
     ) -> Written {
@@ -194,8 +194,8 @@ impl Replacement<'_> {
         let keys = self.ranked(keys, "key", 3..=4);
         let values = self.ranked(values, "value", 3..=4);
         let with_bias =
-            |part: &String| -> Vec<String> { std::iter::once(part).chain(&bias).cloned().collect() };
-        let queries = self.queries(query.clone(), bias.clone(), heads);
+            |part: &String| -> Vec<String> { std::iter::once(part).chain(bias).cloned().collect() };
+        let queries = self.queries(query, bias.cloned(), heads);
         let Cache { past, length, beams } = cache;
         let mut kept = |inputs: &[String], part: i64, output: usize, past: Option<String>| -> String {
             let (Some(length), Some(buffer)) = (&length, &past) else {
