@@ -3,7 +3,7 @@
 use oip_types::{BytesTensor, ErrorCode, InferOutput, InferRequest, TensorValue};
 use tensor_core::Shape;
 
-use crate::support::{Runtime, compare, file, infer, names, recorded_request, recorded_response, runtimes};
+use crate::support::{Runtime, compare, file, infer, recorded_request, recorded_response, runtimes};
 
 #[test]
 fn models_answer_as_onnx_runtime_does() {
@@ -14,7 +14,7 @@ fn models_answer_as_onnx_runtime_does() {
 
 fn models_answer_as_recorded(runtime: Runtime) {
     let mut wrong = Vec::new();
-    let names = names(".request.json");
+    let names = runtime.recorded();
     assert!(names.len() > 90);
     for name in names {
         let expected = recorded_response(&name).outputs;
@@ -47,7 +47,7 @@ fn rows_are_answered_alone_as_they_are_together() {
 
 fn rows_are_answered_alone(runtime: Runtime) {
     let mut checked = 0;
-    for name in names(".request.json") {
+    for name in runtime.recorded() {
         let (model, request) = (runtime.model(&name), recorded_request(&name));
         let metadata = model.metadata();
         let tensors = || metadata.inputs.iter().chain(&metadata.outputs);

@@ -58,7 +58,32 @@ pub(crate) fn onnx_runtime() -> Option<OnnxRuntime> {
     Some(OnnxRuntime::load(path).unwrap())
 }
 
+/// Models whose answers come from the definition of their operator (`decoders.py`), each with why ONNX Runtime's do not serve.
+const NOT_BY_ONNX_RUNTIME: [(&str, &str); 7] = [
+    (
+        "decoder_attention_appended",
+        "it appends keys on other devices only",
+    ),
+    ("mat_mul_bnb4_turned", "it reads beyond its weights"),
+    (
+        "mat_mul_n_bits_of_groups_with_zero_points",
+        "it leaves the zero points out",
+    ),
+    ("moe_gated", "it has no third weights on a CPU"),
+    ("moe_swiglu_apart", "it has interleaved SwiGLU only on a CPU"),
+    ("moe_swiglu_halves", "it has interleaved SwiGLU only on a CPU"),
+    ("qmoe_gated", "it has one number of bits for all weights on a CPU"),
+];
+
 impl Runtime {
+    /// The names of the models with a recorded request that this runtime answers as recorded.
+    pub(crate) fn recorded(self) -> Vec<String> {
+        let is_answered = |name: &String| {
+            self == Self::BuiltIn || NOT_BY_ONNX_RUNTIME.iter().all(|(other, _)| name != other)
+        };
+        names(".request.json").into_iter().filter(is_answered).collect()
+    }
+
     pub(crate) fn load(self, content: impl Into<Bytes>) -> Result<Box<dyn Model>, ServiceError> {
         let backend = match self {
             Self::BuiltIn => OnnxBackend::new(),
