@@ -362,7 +362,7 @@ def section(rows):
     versions = ", ".join(f"{package} {importlib.metadata.version(package)}" for package in packages)
     lines = [
         zoo.EXPORTS, "",
-        "Models trained and exported by `cargo xtask zoo --exports --page`, answered by the embedded runtime and checked against",
+        "Models trained and exported by `cargo xtask zoo --exports --page`, answered by the built-in runtime and checked against",
         f"ONNX Runtime, within {TOLERANCE:.0e} of an output's largest value. *Noise* is farther, but at most",
         "twice as far from the same model exported in float64 as ONNX Runtime's answer is. *Not exported* is what the converters refuse,",
         f"*left out* what ONNX Runtime does not run. With {versions}.", "",

@@ -369,28 +369,28 @@ def measured(server, repository, case_name, path, case):
             refusal = server.call("/v2/repository/models/timed/load")
             times.append(processor_time(server, "timed", case.inputs) if refusal is None else 0)
         server.call("/v2/repository/models/timed/unload")
-    embedded = max(times[1] - times[0], 0) if times else None
-    return case_name, case.shapes(), alone, embedded, verdict, why
+    ours = max(times[1] - times[0], 0) if times else None
+    return case_name, case.shapes(), alone, ours, verdict, why
 
 
 def page(rows):
-    compared = [(embedded / alone, embedded) for _, _, alone, embedded, _, _ in rows if alone and embedded is not None]
-    ratios = sorted(ratio for ratio, embedded in compared)
-    slow = sum(ratio > SLOW and embedded > LONG for ratio, embedded in compared)
+    compared = [(ours / alone, ours) for _, _, alone, ours, _, _ in rows if alone and ours is not None]
+    ratios = sorted(ratio for ratio, ours in compared)
+    slow = sum(ratio > SLOW and ours > LONG for ratio, ours in compared)
     equal = sum(verdict == "equal" for *_, verdict, _ in rows)
     middle = ratios[len(ratios) // 2] if ratios else 0
     lines = [
         "# Single operators", "",
-        "ONNX operators, each in a model of its own with inputs of a usual size, answered by the embedded runtime and by ONNX Runtime.",
+        "ONNX operators, each in a model of its own with inputs of a usual size, answered by the built-in runtime and by ONNX Runtime.",
         f"Written by `cargo xtask zoo --operators --page`. *Equal* and *noise* are meant as in [zoo.md](zoo.md). Times are milliseconds of",
         f"processor time on one thread, without what takes the inputs to the model. The processor of this run: {zoo.processor()}.", "",
         f"Of {len(rows)} cases {equal} are equal. Half of them take less than {middle:.1f} times ONNX Runtime's time; {slow} take more than {SLOW} times",
         f"as long and more than {LONG} ms.", "",
-        "| operator | inputs | embedded, ms | ORT, ms | times | verdict |", "|---|---|---|---|---|---|",
+        "| operator | inputs | built-in, ms | ORT, ms | times | verdict |", "|---|---|---|---|---|---|",
     ]
-    for name, shapes, alone, embedded, verdict, why in rows:
-        times = "" if not alone or embedded is None else f"{embedded / alone:.1f}"
-        numbers = ["" if value is None else f"{value:.2f}" for value in (embedded, alone)]
+    for name, shapes, alone, ours, verdict, why in rows:
+        times = "" if not alone or ours is None else f"{ours / alone:.1f}"
+        numbers = ["" if value is None else f"{value:.2f}" for value in (ours, alone)]
         reason = f": {why}" if why and verdict != "equal" else ""
         lines.append(f"| {' | '.join([name, shapes, *numbers, times, (verdict + reason).replace('|', '/')])} |")
     return "\n".join(lines) + "\n"
@@ -417,9 +417,9 @@ def main():
                 server = Server(options.server, temporary)
             row = measured(server, pathlib.Path(temporary), name, path, case)
             rows.append(row)
-            _, _, alone, embedded, verdict, why = row
-            numbers = f"{embedded:9.2f} {alone:9.2f}" if alone is not None and embedded is not None else " " * 19
-            is_slow = alone and embedded is not None and embedded > SLOW * alone and embedded > LONG
+            _, _, alone, ours, verdict, why = row
+            numbers = f"{ours:9.2f} {alone:9.2f}" if alone is not None and ours is not None else " " * 19
+            is_slow = alone and ours is not None and ours > SLOW * alone and ours > LONG
             print(f"{verdict:<9} {numbers} {'SLOW' if is_slow else '    '} {name} {why[:150]}", flush=True)
         if server is not None:
             server.stop()

@@ -49,7 +49,7 @@ TOLERANCE = 1e-3
 LAST_BIT = 1.2e-7
 WRONG = ("differs", "fails", "server ended")
 # The runtimes that a server is started with.
-RUNTIMES = ("embedded", "onnxruntime")
+RUNTIMES = ("built-in", "onnxruntime")
 # The heading of the page's last section, which `exports.py` writes.
 EXPORTS = "## Exports of models that are trained here"
 # Seconds of runs by which the processor time of one is measured.
@@ -439,7 +439,7 @@ def page(models, rows):
     by_name = {row["name"]: row for row in rows}
     lines = [
         "# Real models", "",
-        "Models out of public Python packages, answered by a server with its own runtime (*embedded*), by a server with ONNX Runtime",
+        "Models out of public Python packages, answered by a server with its own runtime (*built-in*), by a server with ONNX Runtime",
         "(*with ORT*), and by ONNX Runtime itself. Written by `cargo xtask zoo --page`; [onnx.md](onnx.md) says what the reasons mean.", "",
         "*Equal* is within 0.1 % of an output's largest value, and exact for whole numbers and strings: to ONNX Runtime as it is, or with",
         "exact sums of products of 8 bits (`session.x64quantprecision`), which it cuts off at 16 bits on processors without VNNI.",
@@ -450,14 +450,14 @@ def page(models, rows):
         "fetched. Times are milliseconds of processor time for one run on one thread: the server's, HTTP included, and in the last",
         f"column ONNX Runtime's alone. The processor of this run: {processor()}.", "",
         "The rule for noise was widened on 2026-11-22, by the last bits in the weights and by the 1.2e-7. Before that, noise was only what",
-        "ONNX Runtime shows without its optimisations, and three models of the embedded runtime differed that are noise below, with the same",
+        "ONNX Runtime shows without its optimisations, and three models of the built-in runtime differed that are noise below, with the same",
         "answers: hibari.onnx, en_PP-OCRv3_det_infer.onnx and table_grid_model_v1a.onnx. On 2026-11-23 the last bits in the inputs were added,",
         "since models with weights of 8 bits have few others, and later the sums of 8 bits, with eight draws of each instead of three.", "",
     ]
-    for runtime, title in zip(RUNTIMES, ("Embedded", "With ONNX Runtime")):
+    for runtime, title in zip(RUNTIMES, ("Built-in", "With ONNX Runtime")):
         ran = [row for row in rows if runtime in row]
         lines += [f"{title}, of {len(ran)} models: {summary(rows, runtime)}.", ""]
-    lines += ["| package | model | embedded | ms | with ORT | ms | ORT alone, ms | why |", "|---|---|---|---|---|---|---|---|"]
+    lines += ["| package | model | built-in | ms | with ORT | ms | ORT alone, ms | why |", "|---|---|---|---|---|---|---|---|"]
     for model in models:
         row = by_name.get(name_of(model), {"left out": ""})
         cells = [f"{model['package']} {model['version']}", pathlib.PurePath(model["member"]).name]

@@ -12,7 +12,7 @@ use crate::python_options::PythonOptions;
 use oip_types::ByteSize;
 
 use crate::{
-    allocator::{note_model_thread, note_worker},
+    allocator::note_worker,
     failure::Failure,
     mistakes::one_line,
     options::{DEFAULT_LOG, Options},
@@ -147,7 +147,7 @@ impl BackendConfig {
     /// The backends themselves.
     fn plain(&self) -> Result<Vec<Arc<dyn Backend>>, Failure> {
         #[cfg(feature = "onnx")]
-        backend_onnx::OnnxBackend::limit_threads(self.threads, note_model_thread);
+        backend_onnx::OnnxBackend::limit_threads(self.threads, crate::allocator::note_model_thread);
         Ok(vec![
             // First, since a folder with a model often has its weights beside it.
             #[cfg(feature = "onnx")]
