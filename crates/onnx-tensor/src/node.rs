@@ -44,7 +44,7 @@ pub struct Attribute {
     pub strings: Vec<Vec<u8>>,
 }
 
-/// A node's attributes by name. Their types are those that the operator defines ([`onnx_graph::expand`]); the caller
+/// A node's attributes by name. Their types are those that the operator defines (`onnx_graph::expand`); the caller
 /// checks whether the values make sense.
 #[derive(Clone, Copy, Debug)]
 pub struct Attributes<'a>(pub &'a Node);
