@@ -204,9 +204,12 @@ impl Kernel for ColumnsToImage {
         }
         ensure!(columns.rank() == 3, "columns of {} dimensions", columns.rank());
         let (Some(image), Some(window)) = (image.integers(), window.integers()) else {
-            bail!(Limit(
-                "needs constant sizes of the image and of its windows".to_owned()
-            ));
+            let Some(axes) = image.shape.first().and_then(Size::to_usize) else {
+                bail!(Limit("needs sizes of a known number of dimensions".to_owned()));
+            };
+            let mut shape: ShortVec<Dim> = smallvec![columns.shape[0]];
+            shape.extend((0..=axes).map(|_| Dim::unknown()));
+            return Ok(vec![Fact::new(ElementType::F32, shape)]);
         };
         let axes = self.axes(&image, &window)?;
         let window = count(axes.iter().map(|axis| axis.kernel))?;

@@ -10,7 +10,7 @@ use onnx_tensor::{
     node::Attributes,
     operator::{Fact, Kernel, kernel},
 };
-use onnx_tensor::{cancelling::Pace, faults::Limit, node::Node, operator::Compute, size};
+use onnx_tensor::{cancelling::Pace, faults::BadInput, node::Node, operator::Compute, size};
 
 /// `OneHot`. An index out of range gives no hot value.
 pub fn one_hot(node: &Node) -> Result<Box<dyn Compute>> {
@@ -36,15 +36,18 @@ impl Kernel for OneHot {
             bail!("expected 3 inputs, found {}", inputs.len());
         };
         let depth = match depth.integers().as_deref() {
-            Some(&[depth]) if (0..=MAX_DEPTH).contains(&depth) => depth,
-            _ => bail!(Limit(format!("needs a constant depth of at most {MAX_DEPTH}"))),
+            None => Dim::unknown(),
+            Some(&[depth]) if (0..=MAX_DEPTH).contains(&depth) => depth.to_dim(),
+            Some(depth) => bail!(BadInput(format!(
+                "a depth of {depth:?}, expected one number from 0 to {MAX_DEPTH}"
+            ))),
         };
         ensure!(
             values.shape.as_slice() == [2.to_dim()],
             "expected the values for off and on"
         );
         let mut shape = indices.shape.clone();
-        shape.insert(self.axis(shape.len())?, depth.to_dim());
+        shape.insert(self.axis(shape.len())?, depth);
         Ok(vec![Fact::new(values.element_type, shape)])
     }
 

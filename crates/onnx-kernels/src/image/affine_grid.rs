@@ -56,10 +56,15 @@ impl Kernel for AffineGrid {
                 "is supported for FP32 only"
             ));
         }
-        let Some(size) = size.dims() else {
-            bail!(Limit(
-                "a size that is computed is not supported for free sizes".to_owned()
-            ));
+        let size = match (size.dims(), &*size.shape) {
+            (Some(size), _) => size,
+            (None, [count]) => {
+                let count = count.to_usize();
+                let count =
+                    count.ok_or_else(|| Limit("needs a size of a known number of dimensions".to_owned()))?;
+                (0..count).map(|_| Dim::unknown()).collect()
+            }
+            (None, shape) => bail!("a size of {} dimensions, expected a list", shape.len()),
         };
         ensure!(
             matches!(size.len(), 4 | 5) && maps.rank() == 3,

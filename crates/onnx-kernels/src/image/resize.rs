@@ -16,7 +16,7 @@ use onnx_tensor::{
 };
 use onnx_tensor::{
     cancelling::Pace,
-    faults::{BadInput, Limit, Unsupported, ensure_input},
+    faults::{BadInput, Unsupported, ensure_input},
     node::Node,
     operator::Compute,
     size,
@@ -193,23 +193,19 @@ impl Resize {
         axes.iter().map(|&axis| axis::axis(axis, rank)).collect()
     }
 
-    /// Scales, if they are what is given.
-    fn scales(&self, inputs: &[Fact]) -> Result<Option<Vec<f32>>> {
+    /// Scales, if they are what is given; each is none where they are not known yet.
+    fn scales(&self, inputs: &[Fact], axes: usize) -> Option<Vec<Option<f32>>> {
         if let Some(fixed) = &self.fixed {
-            return Ok(Some(fixed.clone()));
+            return Some(fixed.iter().copied().map(Some).collect());
         }
-        let Some(fact) = self.inputs[1].and_then(|place| inputs.get(place)) else {
-            return Ok(None);
-        };
+        let fact = self.inputs[1].and_then(|place| inputs.get(place))?;
         if fact.shape.iter().any(|dim| *dim == 0.to_dim()) {
-            return Ok(None);
+            return None;
         }
-        match fact.floats() {
-            Some(scales) => Ok(Some(scales)),
-            None => bail!(Limit(
-                "scales that are computed are not supported for free sizes".to_owned()
-            )),
-        }
+        Some(match fact.floats() {
+            Some(scales) => scales.into_iter().map(Some).collect(),
+            None => vec![None; axes],
+        })
     }
 
     /// The axes and methods of a resize, once all is known.
@@ -218,7 +214,7 @@ impl Resize {
         let shape: Vec<usize> = shape
             .map(Size::to_usize)
             .collect::<Option<_>>()
-            .ok_or_else(|| Limit("is supported for fixed sizes only".to_owned()))?;
+            .context("a free size")?;
         let axes = self.axes(shape.len())?;
         let mut plan: Vec<Axis> = shape
             .iter()
@@ -229,7 +225,7 @@ impl Resize {
                 region: [0.0, 1.0],
             })
             .collect();
-        match self.scales(facts)? {
+        match self.scales(facts, axes.len()) {
             Some(scales) => {
                 ensure!(
                     scales.len() == axes.len(),
@@ -237,7 +233,8 @@ impl Resize {
                     scales.len(),
                     axes.len()
                 );
-                for (&axis, &scale) in axes.iter().zip(&scales) {
+                for (&axis, scale) in axes.iter().zip(scales) {
+                    let scale = scale.context("no scales")?;
                     let axis = &mut plan[axis];
                     (axis.scale, axis.to) = (scale, scaled(axis.from, scale)?);
                 }
@@ -658,7 +655,7 @@ impl Kernel for Resize {
         }
         let axes = self.axes(input.rank())?;
         let mut output = input.with(input.element_type);
-        match self.scales(inputs)? {
+        match self.scales(inputs, axes.len()) {
             Some(scales) => {
                 ensure!(
                     scales.len() == axes.len(),
@@ -668,12 +665,16 @@ impl Kernel for Resize {
                 );
                 for (&axis, &scale) in axes.iter().zip(&scales) {
                     let dim = &mut output.shape[axis];
-                    *dim = match dim.to_usize() {
-                        Some(size) => scaled(size, scale)?.to_dim(),
-                        None if scale == 1.0 => *dim,
-                        None if scale > 0.0 && scale < 1e6 && scale.fract() == 0.0 => *dim * scale as i64,
-                        None if scale > 1e-6 && (1.0 / scale).fract() == 0.0 => *dim / (1.0 / scale) as u64,
-                        None => bail!(Limit("scales that are not whole need fixed sizes".to_owned())),
+                    *dim = match (dim.to_usize(), scale) {
+                        (Some(size), Some(scale)) => scaled(size, scale)?.to_dim(),
+                        (None, Some(1.0)) => *dim,
+                        (None, Some(scale)) if scale > 0.0 && scale < 1e6 && scale.fract() == 0.0 => {
+                            *dim * scale as i64
+                        }
+                        (None, Some(scale)) if scale > 1e-6 && (1.0 / scale).fract() == 0.0 => {
+                            *dim / (1.0 / scale) as u64
+                        }
+                        _ => Dim::unknown(),
                     };
                 }
             }
@@ -681,11 +682,7 @@ impl Kernel for Resize {
                 let sizes = self.inputs[2]
                     .and_then(|place| inputs.get(place))
                     .context("neither scales nor sizes")?;
-                let Some(sizes) = sizes.dims() else {
-                    bail!(Limit(
-                        "sizes that are computed are not supported for free sizes".to_owned()
-                    ));
-                };
+                let sizes = sizes.dims().unwrap_or_else(|| vec![Dim::unknown(); axes.len()]);
                 ensure!(
                     sizes.len() == axes.len(),
                     "{} sizes for {} axes",
@@ -696,6 +693,13 @@ impl Kernel for Resize {
                     for (&axis, size) in axes.iter().zip(&sizes) {
                         output.shape[axis] = *size;
                     }
+                } else if !input
+                    .shape
+                    .iter()
+                    .chain(&sizes)
+                    .all(|dim| dim.to_usize().is_some())
+                {
+                    axes.iter().for_each(|&axis| output.shape[axis] = Dim::unknown());
                 } else {
                     for (dim, axis) in output.shape.iter_mut().zip(self.plan(inputs)?) {
                         *dim = axis.to.to_dim();

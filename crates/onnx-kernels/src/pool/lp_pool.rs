@@ -7,7 +7,7 @@ use onnx_tensor::prelude::*;
 use crate::pool::pooling;
 use onnx_tensor::{
     cancelling::Pace,
-    faults::{Limit, Misfit, Refusal, Unsupported},
+    faults::{Misfit, Refusal, Unsupported},
     node::Node,
     operator::Compute,
 };
@@ -208,7 +208,7 @@ impl Kernel for LpPool {
         for (dim, axis) in output.shape[2..].iter_mut().zip(&self.axes) {
             *dim = match dim.to_usize() {
                 Some(size) => axis.count(size, self.is_rounded_up)?.to_dim(),
-                None if self.is_rounded_up => bail!(Limit("rounding up needs fixed sizes".to_owned())),
+                None if self.is_rounded_up => Dim::unknown(),
                 None => match axis.padding {
                     Padding::Given(pads) => {
                         let beyond = (pads[0] + pads[1]) as i64 - axis.window() as i64;

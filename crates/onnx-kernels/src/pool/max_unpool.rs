@@ -6,7 +6,7 @@ use onnx_tensor::prelude::*;
 
 use onnx_tensor::{
     cancelling::{PART, Pace},
-    faults::{BadInput, Limit, Unsupported, ensure_input},
+    faults::{BadInput, Unsupported, ensure_input},
     node::Node,
     operator::Compute,
 };
@@ -64,11 +64,7 @@ impl Kernel for MaxUnpool {
         let mut output = input.with(ElementType::F32);
         match sizes.first() {
             Some(sizes) => {
-                let Some(sizes) = sizes.dims() else {
-                    bail!(Limit(
-                        "a size that is computed is not supported for free sizes".to_owned()
-                    ));
-                };
+                let sizes = sizes.dims().unwrap_or_else(|| vec![Dim::unknown(); input.rank()]);
                 ensure!(
                     sizes.len() == input.rank(),
                     "a size of {} dimensions",

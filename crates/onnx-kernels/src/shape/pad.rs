@@ -11,7 +11,7 @@ use onnx_tensor::{
 };
 use onnx_tensor::{
     cancelling::Pace,
-    faults::{BadInput, Limit, Unsupported},
+    faults::{BadInput, Unsupported},
     node::Node,
     operator::Compute,
     size,
@@ -61,24 +61,20 @@ struct Pad {
 }
 
 impl Pad {
-    /// The padding before and after each axis.
-    fn pads(&self, rank: usize, inputs: &[Fact]) -> Result<Vec<[i64; 2]>> {
-        let known = |place: Option<usize>, what: &str| -> Result<Option<Vec<i64>>> {
-            let Some(fact) = place.and_then(|place| inputs.get(place)) else {
-                return Ok(None);
-            };
-            match fact.integers() {
-                Some(values) => Ok(Some(values)),
-                None => bail!(Limit(format!(
-                    "{what} that are computed are not supported for free sizes"
-                ))),
-            }
-        };
+    /// The padding before and after each axis, once it is known.
+    fn pads(&self, rank: usize, inputs: &[Fact]) -> Result<Option<Vec<[i64; 2]>>> {
+        let fact = |place: Option<usize>| place.and_then(|place| inputs.get(place));
         let given = match &self.fixed {
-            Some((pads, _)) => pads.clone(),
-            None => known(self.pads, "pads")?.context("no pads")?,
+            Some((pads, _)) => Some(pads.clone()),
+            None => fact(self.pads).context("no pads")?.integers(),
         };
-        let axes = known(self.axes, "axes")?.unwrap_or_else(|| (0..rank as i64).collect());
+        let axes = match fact(self.axes) {
+            Some(axes) => axes.integers(),
+            None => Some((0..rank as i64).collect()),
+        };
+        let (Some(given), Some(axes)) = (given, axes) else {
+            return Ok(None);
+        };
         ensure!(
             given.len() == 2 * axes.len(),
             "{} pads for {} axes",
@@ -89,7 +85,7 @@ impl Pad {
         for (index, &axis) in axes.iter().enumerate() {
             pads[axis::axis(axis, rank)?] = [given[index], given[axes.len() + index]];
         }
-        Ok(pads)
+        Ok(Some(pads))
     }
 }
 
@@ -164,8 +160,11 @@ impl Mode {
 impl Kernel for Pad {
     fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
         let input = inputs.first().context("no input")?;
-        let pads = self.pads(input.rank(), inputs)?;
         let mut output = input.with(input.element_type);
+        let Some(pads) = self.pads(input.rank(), inputs)? else {
+            output.shape.fill_with(Dim::unknown);
+            return Ok(vec![output]);
+        };
         for (dim, [before, after]) in output.shape.iter_mut().zip(pads) {
             let added = before.checked_add(after).context("a pad is too large")?;
             *dim += added;
@@ -179,7 +178,7 @@ impl Kernel for Pad {
     fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
         let facts = Fact::of_values(inputs);
         let input = &inputs[0];
-        let pads = self.pads(input.rank(), &facts)?;
+        let pads = self.pads(input.rank(), &facts)?.context("no pads")?;
         let mut shape = Vec::with_capacity(pads.len());
         let mut listed = 0u64;
         for (&size, pads) in input.shape().iter().zip(&pads) {

@@ -13,7 +13,7 @@ use onnx_tensor::{
 };
 use onnx_tensor::{
     cancelling::Pace,
-    faults::{BadInput, Limit, ensure_input},
+    faults::{BadInput, ensure_input},
     node::Node,
     operator::Compute,
     size,
@@ -77,22 +77,31 @@ fn results(length: usize, is_onesided: bool) -> usize {
 
 impl Kernel for Dft {
     fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
-        let constant = |place: Option<usize>| match place.and_then(|place| inputs.get(place)) {
+        let given = |place: Option<usize>| place.and_then(|place| inputs.get(place));
+        let number = |fact: &Fact| match fact.integers().as_deref() {
             None => Ok(None),
-            Some(fact) => match fact.integers().as_deref() {
-                Some(&[number]) => Ok(Some(number)),
-                _ => Err(Limit(
-                    "needs its length and axis to be constant numbers".to_owned(),
-                )),
-            },
+            Some(&[number]) => Ok(Some(number)),
+            Some(numbers) => Err(BadInput(format!(
+                "a length or axis of {numbers:?}, expected one number"
+            ))),
         };
         let input = &inputs[0];
-        let axis = self.axis(constant(self.axis_input())?, input.rank())?;
-        let length = match constant(self.length)? {
-            Some(length) => length.to_dim(),
-            None => input.shape[axis],
-        };
         let mut shape = input.shape.clone();
+        let axis = match given(self.axis_input()).map(number).transpose()? {
+            None => self.axis(None, input.rank())?,
+            Some(Some(axis)) => self.axis(Some(axis), input.rank())?,
+            // Any axis but the last one.
+            Some(None) => {
+                ensure!(input.rank() > 1, "a DFT of {} dimensions", input.rank());
+                shape[..input.rank() - 1].fill_with(Dim::unknown);
+                shape[input.rank() - 1] = 2.to_dim();
+                return Ok(vec![Fact::new(input.element_type, shape)]);
+            }
+        };
+        let length = match given(self.length).map(number).transpose()? {
+            None => input.shape[axis],
+            Some(length) => length.map_or_else(Dim::unknown, |length| length.to_dim()),
+        };
         shape[axis] = match (self.is_onesided, length.to_usize()) {
             (_, Some(length)) => results(length, self.is_onesided).to_dim(),
             (true, None) => length / 2 + 1,

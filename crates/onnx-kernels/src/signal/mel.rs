@@ -6,7 +6,7 @@ use onnx_tensor::prelude::*;
 
 use onnx_tensor::{
     cancelling::Pace,
-    faults::{Limit, Refusal},
+    faults::{BadInput, Refusal},
     node::Node,
     operator::Compute,
 };
@@ -14,6 +14,7 @@ use onnx_tensor::{
     elements::{of_type, tensor},
     node::Attributes,
     operator::{Fact, Kernel, kernel},
+    size,
 };
 
 /// The type that an attribute names, FP32 without it.
@@ -50,27 +51,33 @@ struct Window {
     element_type: ElementType,
 }
 
-/// Constants that the sizes of the result follow from.
-fn sizes(inputs: &[Fact], count: usize) -> Result<Vec<usize>> {
-    let known = inputs[..count]
-        .iter()
-        .map(|input| input.integers()?.first().copied());
-    let known: Option<Vec<i64>> = known.collect();
-    let known = known.ok_or_else(|| Limit("needs its sizes before the model runs".to_owned()))?;
-    let fits = |&size: &i64| usize::try_from(size).ok().filter(|&size| size <= 1 << 24);
-    let sizes: Option<Vec<usize>> = known.iter().map(fits).collect();
-    Ok(sizes.ok_or_else(|| Refusal(format!("has sizes of {known:?}, expected 0 to 2^24")))?)
+/// Numbers that the sizes of the result follow from, once they are known.
+fn sizes<const N: usize>(inputs: &[Fact]) -> Result<Option<[usize; N]>> {
+    let mut sizes = [0; N];
+    for (size, input) in sizes.iter_mut().zip(inputs) {
+        let Some(values) = input.integers() else {
+            return Ok(None);
+        };
+        let fits = |&size: &i64| usize::try_from(size).ok().filter(|&size| size <= 1 << 24);
+        *size = match *values {
+            [value] => fits(&value),
+            _ => None,
+        }
+        .ok_or_else(|| BadInput(format!("a size of {values:?}, expected 0 to 2^24")))?;
+    }
+    Ok(Some(sizes))
 }
 
 impl Kernel for Window {
     fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
         ensure!(inputs.len() == 1, "expected 1 input, found {}", inputs.len());
-        let size = sizes(inputs, 1)?[0];
-        Ok(vec![Fact::new(self.element_type, [size.to_dim()])])
+        let size = sizes(inputs)?.map_or_else(Dim::unknown, |[size]| size.to_dim());
+        Ok(vec![Fact::new(self.element_type, [size])])
     }
 
     fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
-        let size = sizes(&Fact::of_values(inputs), 1)?[0];
+        let [size] = sizes(&Fact::of_values(inputs))?.context("no size")?;
+        size::admit_shape(ElementType::F64, &[size])?;
         let round = if self.is_periodic {
             size
         } else {
@@ -111,26 +118,28 @@ struct Weights {
 impl Kernel for Weights {
     fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
         ensure!(inputs.len() == 5, "expected 5 inputs, found {}", inputs.len());
-        let [mels, length] = sizes(inputs, 2)?[..] else {
-            bail!("two sizes");
+        let Some([mels, length]) = sizes(inputs)? else {
+            return Ok(vec![Fact::new(
+                self.element_type,
+                [Dim::unknown(), Dim::unknown()],
+            )]);
         };
         let bins = length / 2 + 1;
         if bins * mels > MAX_WEIGHTS {
-            bail!(Limit(format!("has more than {MAX_WEIGHTS} weights")));
+            bail!(BadInput(format!("more than {MAX_WEIGHTS} weights")));
         }
         Ok(vec![Fact::new(self.element_type, [bins.to_dim(), mels.to_dim()])])
     }
 
     fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
         let facts = Fact::of_values(inputs);
-        let [mels, length, rate] = sizes(&facts, 3)?[..] else {
-            bail!("three sizes");
-        };
-        let edge = |place: usize| {
-            let hertz = facts[place].number().context("no number")? as f32;
+        let [mels, length, rate] = sizes(&facts)?.context("no sizes")?;
+        let edge = |place: usize| -> Result<f32> {
+            let hertz = facts[place].number();
+            let hertz = hertz.ok_or_else(|| BadInput("an edge that is not one number".to_owned()))? as f32;
             Ok((2595.0 * (1.0 + f64::from(hertz) / 700.0).log10()) as f32)
         };
-        let (low, high): (f32, f32) = (edge(3)?, edge(4).map_err(|error: Error| error)?);
+        let (low, high) = (edge(3)?, edge(4)?);
         let bins = length / 2 + 1;
         let step = (high - low) / (mels + 2) as f32;
         // The frequency where each mel's triangle begins, by its number; the next two are its top and its end.
@@ -139,10 +148,11 @@ impl Kernel for Weights {
             let hertz = (700.0 * (10.0f64.powf(mel / 2595.0) - 1.0)) as f32;
             ((length + 1) as f32 * hertz / rate as f32).floor() as usize
         };
+        size::admit_shape(ElementType::F64, &[bins + 1, mels + 2])?;
         let places: Vec<usize> = (0..mels + 2).map(place).collect();
         if places.last().is_some_and(|&last| last > bins) || !places.is_sorted() {
-            bail!(Refusal(
-                "has edges beyond half of the sample rate, or in the wrong order".to_owned()
+            bail!(BadInput(
+                "edges beyond half of the sample rate, or in the wrong order".to_owned()
             ));
         }
         let mut weights = vec![0.0f64; bins * mels];

@@ -7,7 +7,7 @@ use onnx_tensor::prelude::*;
 use crate::signal::fourier::{Complex, Transform};
 use onnx_tensor::{
     cancelling::Pace,
-    faults::{BadInput, Limit, Unsupported, ensure_input},
+    faults::{BadInput, Unsupported, ensure_input},
     node::Node,
     operator::Compute,
     size,
@@ -38,21 +38,24 @@ struct Stft {
 }
 
 impl Stft {
-    /// The numbers of a frame.
-    fn frame(&self, inputs: &[Fact]) -> Result<usize> {
+    /// The numbers of a frame, once they are known.
+    fn frame(&self, inputs: &[Fact]) -> Result<Option<usize>> {
         let window = match self.window.and_then(|place| inputs.get(place)) {
             None => None,
             Some(window) => match &*window.shape {
-                [size] => {
-                    let size = size.to_usize();
-                    Some(size.ok_or_else(|| Limit("needs a window of a fixed size".to_owned()))?)
-                }
+                [size] => match size.to_usize() {
+                    Some(size) => Some(size),
+                    None => return Ok(None),
+                },
                 shape => bail!("a window of {} dimensions", shape.len()),
             },
         };
         let length = match self.length.and_then(|place| inputs.get(place)) {
             None => None,
-            Some(length) => Some(positive(length, "frame_length")?),
+            Some(length) => match positive(length, "frame_length")? {
+                Some(length) => Some(length),
+                None => return Ok(None),
+            },
         };
         let frame = match (window, length) {
             (Some(window), Some(length)) if window != length => {
@@ -62,7 +65,7 @@ impl Stft {
             (None, None) => bail!("neither window nor frame_length are given"),
         };
         ensure!(frame > 0, "frames of no numbers");
-        Ok(frame)
+        Ok(Some(frame))
     }
 
     /// The results that are kept of a frame.
@@ -71,15 +74,17 @@ impl Stft {
     }
 }
 
-/// A number that must be known before the model runs.
-fn positive(fact: &Fact, name: &str) -> Result<usize> {
-    let Some(&[number]) = fact.integers().as_deref() else {
-        bail!(Limit(format!("needs {name} to be a constant number")));
+/// A number above zero, once it is known.
+fn positive(fact: &Fact, name: &str) -> Result<Option<usize>> {
+    let Some(numbers) = fact.integers() else {
+        return Ok(None);
     };
-    match usize::try_from(number) {
-        Ok(number) if number > 0 => Ok(number),
-        _ => bail!(BadInput(format!("{name} must be above zero, found {number}"))),
-    }
+    let number = match *numbers {
+        [number] => usize::try_from(number).ok().filter(|&number| number > 0),
+        _ => None,
+    };
+    let fault = || BadInput(format!("{name} must be one number above zero, found {numbers:?}"));
+    Ok(Some(number.ok_or_else(fault)?))
 }
 
 /// How many frames begin `step` numbers apart in a signal.
@@ -113,17 +118,20 @@ impl Kernel for Stft {
             ));
         }
         let (frame, step) = (self.frame(inputs)?, positive(step, "frame_step")?);
-        let frames = match length.to_usize() {
-            Some(length) => frames(length, frame, step)?.to_dim(),
-            None => (*length - frame.to_dim()) / step as u64 + 1,
+        let frames = match (length.to_usize(), frame, step) {
+            (Some(length), Some(frame), Some(step)) => frames(length, frame, step)?.to_dim(),
+            (None, Some(frame), Some(step)) => (*length - frame.to_dim()) / step as u64 + 1,
+            _ => Dim::unknown(),
         };
-        let shape = [*batch, frames, self.bins(frame).to_dim(), 2.to_dim()];
+        let bins = frame.map_or_else(Dim::unknown, |frame| self.bins(frame).to_dim());
+        let shape = [*batch, frames, bins, 2.to_dim()];
         Ok(vec![Fact::new(signal.element_type, shape)])
     }
 
     fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
         let facts = Fact::of_values(inputs);
-        let (frame, step) = (self.frame(&facts)?, positive(&facts[1], "frame_step")?);
+        let frame = self.frame(&facts)?.context("no length of frames")?;
+        let step = positive(&facts[1], "frame_step")?.context("no step between frames")?;
         let signal = &inputs[0];
         let (batch, length, parts) = match *signal.shape() {
             [batch, length] => (batch, length, 1),
