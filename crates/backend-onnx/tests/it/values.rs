@@ -3,9 +3,10 @@
 use std::time::{Duration, Instant};
 
 use oip_service::CancelToken;
-use oip_types::{ErrorCode, InferRequest};
+use oip_types::{ErrorCode, InferRequest, TensorValue};
+use tensor_core::Tensor;
 
-use crate::support::{Runtime, infer, recorded_request, request, runtimes};
+use crate::support::{Runtime, infer, names, recorded_request, request, runtimes};
 
 #[track_caller]
 fn refuses(name: &str, json: &'static str, expected: &str, by_onnx_runtime: &str) {
@@ -137,6 +138,39 @@ fn sizes_without_bound_are_the_clients_mistake() {
         "a range of 1099511627776 numbers is beyond the limit",
         "takes 8192 GiB, which is beyond the limit of 4 GiB",
     );
+}
+
+/// Sizes, axes, depths and steps that come with a request are each replaced by numbers that nobody means. No such number is the
+/// server's fault, and none takes the memory that it asks for.
+#[test]
+fn absurd_sizes_that_are_asked_for_are_the_clients_mistake() {
+    let names = names("_asked_for.request.json");
+    assert!(names.len() > 12);
+    for name in names.iter().map(|name| format!("{name}_asked_for")) {
+        let model = Runtime::BuiltIn.model(&name);
+        let request = recorded_request(&name);
+        for (place, input) in request.inputs.iter().enumerate() {
+            let TensorValue::Fixed(tensor) = &input.value else {
+                continue;
+            };
+            let Ok(numbers) = tensor.to_vec::<i64>() else {
+                continue;
+            };
+            for number in [0, -1, 3, 1 << 31, 1 << 40, i64::MAX, i64::MIN] {
+                for at in 0..numbers.len() {
+                    let mut numbers = numbers.clone();
+                    numbers[at] = number;
+                    let mut request = request.clone();
+                    let shape = input.value.shape().clone();
+                    request.inputs[place].value = Tensor::from_vec(shape, numbers).unwrap().into();
+                    if let Err(error) = infer(&*model, request) {
+                        let expected = ErrorCode::InvalidArgument;
+                        assert_eq!(error.code(), expected, "{name} with {number}: {}", error.report());
+                    }
+                }
+            }
+        }
+    }
 }
 
 #[test]
