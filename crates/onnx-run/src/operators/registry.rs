@@ -269,7 +269,7 @@ mod tests {
             std::fs::write(&path, &wanted).unwrap();
             return;
         }
-        let hint = "run `UPDATE_DOCS=1 cargo test -p backend-onnx operators_are_documented`";
+        let hint = "run `UPDATE_DOCS=1 cargo test -p onnx-run operators_are_documented`";
         assert!(
             page == wanted,
             "the table in docs/onnx.md is not that of the code; {hint}"
