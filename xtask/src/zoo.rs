@@ -234,8 +234,8 @@ fn with_each_version(options: &Options, name: &str, requirements: &[&str], wrong
 
 /// The sentence in which README says what docs/zoo.md found, from that page's summary of the built-in runtime.
 pub(crate) fn summary(page: &str) -> Result<String> {
-    let line = page.lines().find_map(|line| line.strip_prefix("Embedded, of "));
-    let summary = line.context("docs/zoo.md has no line that begins with \"Embedded, of\"")?;
+    let line = page.lines().find_map(|line| line.strip_prefix("Built-in, of "));
+    let summary = line.context("docs/zoo.md has no line that begins with \"Built-in, of\"")?;
     let (total, kinds) = summary
         .split_once(" models: ")
         .context("docs/zoo.md: its summary names no number of models")?;
@@ -266,20 +266,20 @@ mod tests {
 
     #[test]
     fn the_summary_is_a_sentence_of_the_readme() {
-        let all = "x\nEmbedded, of 127 models: 115 equal, 12 noise (100.0 % equal): half below 2.\n";
+        let all = "x\nBuilt-in, of 127 models: 115 equal, 12 noise (100.0 % equal): half below 2.\n";
         let sentence = summary(all).unwrap();
         assert!(sentence.starts_with("Of 127 ONNX models"), "{sentence}");
         assert!(
             sentence.ends_with("answers 115 as ONNX Runtime does and 12 within its noise, and refuses none"),
             "{sentence}"
         );
-        let some = "Embedded, of 20 models: 1 differs, 10 equal, 6 noise, 3 refused (80 %)\n";
+        let some = "Built-in, of 20 models: 1 differs, 10 equal, 6 noise, 3 refused (80 %)\n";
         assert!(
             summary(some)
                 .unwrap()
                 .ends_with("10 as ONNX Runtime does and 6 within its noise, and 4 not")
         );
-        assert!(summary("Embedded, of 1 models: 2 equal (200 %)").is_err());
+        assert!(summary("Built-in, of 1 models: 2 equal (200 %)").is_err());
         assert!(summary("nothing").is_err());
     }
 }
