@@ -193,7 +193,7 @@ impl Resize {
         axes.iter().map(|&axis| axis::axis(axis, rank)).collect()
     }
 
-    /// Scales, if they are what is given; each is none where they are not known yet.
+    /// Scales, if they are what is given; without values where they are not known yet.
     fn scales(&self, inputs: &[Fact], axes: usize) -> Option<Vec<Option<f32>>> {
         if let Some(fixed) = &self.fixed {
             return Some(fixed.iter().copied().map(Some).collect());
