@@ -64,7 +64,7 @@ const NOT_BY_ONNX_RUNTIME: [(&str, &str); 7] = [
         "decoder_attention_appended",
         "it appends keys on other devices only",
     ),
-    ("mat_mul_bnb4_turned", "it reads beyond its weights"),
+    ("mat_mul_bnb4_turned", "its numbers are wrong"),
     (
         "mat_mul_n_bits_of_groups_with_zero_points",
         "it leaves the zero points out",
