@@ -51,6 +51,18 @@ pub(crate) fn lines<T: Send>(
     in_parts(items, |(first, made), pace| run(first, made, pace))
 }
 
+/// Has `run` make each element of a result of the one at the same place of `from`, in parts on several threads where there are many.
+pub(crate) fn mapped<A: Sync, B: Send>(
+    from: &[A],
+    made: &mut [B],
+    run: impl Fn(&[A], &mut [B]) + Sync,
+) -> Result<()> {
+    let work = [made.len() as u64, ELEMENTS];
+    lines(made, LINE, work, |first, made, pace| {
+        pace.pairs(&from[first * LINE..][..made.len()], made, &run)
+    })
+}
+
 /// Writes the product of rows with a packed matrix.
 pub(crate) fn multiply_packed(
     matrix: &PackedMatrix,
@@ -128,7 +140,7 @@ mod tests {
     use crate::{
         attention, conv, elementwise,
         made_nodes::{node, with_text},
-        matmul, norm, pool, reduce, shape,
+        matmul, norm, pool, quant, reduce, shape,
     };
 
     /// Numbers whose sums depend on their order.
@@ -379,6 +391,30 @@ mod tests {
         }
         let gelu = with_text(named("Gelu"), "approximate", "tanh");
         expect_same(&*elementwise::function(&gelu).unwrap(), &[image]);
+    }
+
+    #[test]
+    fn quantization_has_the_same_bits_on_any_number_of_threads() {
+        let numbers = floats(&[3, 8, 50, 50]);
+        let (one_scale, scales) = (one(0.05f32), floats(&[8]));
+        let dynamic = quant::quantize_dynamically(&named("DynamicQuantizeLinear")).unwrap();
+        expect_same(&*dynamic, std::slice::from_ref(&numbers));
+        for (scale, zero) in [(one_scale, one(9u8)), (scales, bytes(&[8]))] {
+            let quantize = quant::quantize(&named("QuantizeLinear")).unwrap();
+            expect_same(&*quantize, &[numbers.clone(), scale.clone(), zero.clone()]);
+            let dequantize = quant::dequantize(&named("DequantizeLinear")).unwrap();
+            expect_same(&*dequantize, &[bytes(&[3, 8, 50, 50]), scale.clone(), zero]);
+            let requantize = quant::requantize(&named("Requantize")).unwrap();
+            expect_same(&*requantize, &[numbers.clone(), scale, one(9u8)]);
+        }
+        // FP16 and INT32.
+        for to in [10, 6] {
+            let cast = node("Cast", &[], &[("to", to)], 1);
+            expect_same(
+                &*elementwise::cast(&cast).unwrap(),
+                std::slice::from_ref(&numbers),
+            );
+        }
     }
 
     #[test]

@@ -6,6 +6,7 @@ use half::slice::HalfFloatSliceExt;
 use num_traits::AsPrimitive;
 use onnx_tensor::prelude::*;
 
+use crate::split;
 use onnx_tensor::{
     cancelling::Pace,
     faults::{BadInput, Unsupported},
@@ -85,13 +86,13 @@ pub fn convert(from: &Tensor, to: ElementType) -> Result<Tensor> {
         (ElementType::F32, ElementType::F16) => {
             let from = elements::<f32>(from)?;
             filled(shape, |halves: &mut [f16]| {
-                pace.pairs(from, halves, |from, halves| halves.convert_from_f32_slice(from))
+                split::mapped(from, halves, |from, halves| halves.convert_from_f32_slice(from))
             })
         }
         (ElementType::F16, ElementType::F32) => {
             let from = elements::<f16>(from)?;
             filled(shape, |numbers| {
-                pace.pairs(from, numbers, HalfFloatSliceExt::convert_to_f32_slice)
+                split::mapped(from, numbers, HalfFloatSliceExt::convert_to_f32_slice)
             })
         }
         (number, to) => with_number!(number, F => numbers::<F>(elements::<F>(from)?, shape, to)),
@@ -144,9 +145,13 @@ where
 }
 
 /// Each number by itself.
-fn mapped<F: Copy, T: Element>(from: &[F], shape: &[usize], function: impl Fn(F) -> T) -> Result<Tensor> {
+fn mapped<F: Copy + Sync, T: Element>(
+    from: &[F],
+    shape: &[usize],
+    function: impl Fn(F) -> T + Sync,
+) -> Result<Tensor> {
     filled(shape, |to| {
-        Pace::default().pairs(from, to, |from, to| {
+        split::mapped(from, to, |from, to| {
             to.iter_mut()
                 .zip(from)
                 .for_each(|(to, from)| *to = function(*from));

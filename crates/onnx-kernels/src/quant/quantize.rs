@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::split::{self, ELEMENTS};
 use onnx_tensor::prelude::*;
 
 use onnx_tensor::{
@@ -11,7 +12,7 @@ use onnx_tensor::{
     operator::{Fact, Kernel, kernel},
 };
 use onnx_tensor::{
-    cancelling::Pace,
+    cancelling::{PART, Pace},
     faults::{Unsupported, ensure_input},
     node::Node,
     operator::Compute,
@@ -96,17 +97,16 @@ impl Kernel for Quantize {
         macro_rules! quantized {
             ($T:ty) => {{
                 let mut made = vec![0 as $T; input.len()];
-                let mut pace = Pace::default();
-                for (from, to, channel) in channels.parts(input, &mut made) {
+                channels.each(input, &mut made, |from, to, channel| {
                     let (scale, zero_point) = (scales[channel], zero_points[channel] as f32);
                     let (least, most) = (f32::from(<$T>::MIN), f32::from(<$T>::MAX));
-                    paced(&mut pace, from, to, |x| {
+                    each_to(from, to, |x| {
                         let shifted = (x / scale).round_ties_even() + zero_point;
                         // NaN is the least number to ONNX Runtime.
-                        let shifted = if shifted.is_nan() { least } else { shifted };
-                        shifted.clamp(least, most) as i32 as $T
-                    })?;
-                }
+                        let shifted = if shifted > least { shifted } else { least };
+                        low_bits(if shifted < most { shifted } else { most }) as $T
+                    });
+                })?;
                 tensor(shape, made)
             }};
         }
@@ -155,15 +155,16 @@ impl Kernel for Requantize {
         macro_rules! quantized {
             ($T:ty) => {{
                 let mut made = vec![0 as $T; sums.len()];
-                let mut pace = Pace::default();
-                for (from, to, channel) in channels.parts(sums, &mut made) {
+                channels.each(sums, &mut made, |from, to, channel| {
                     let scale = scales[channel];
                     let (least, most) = (f32::from(<$T>::MIN), f32::from(<$T>::MAX));
-                    paced(&mut pace, from, to, |sum| {
+                    each_to(from, to, |sum| {
                         let shifted = (sum * scale).round_ties_even() + zero_point;
-                        shifted.clamp(least, most) as i32 as $T
-                    })?;
-                }
+                        // NaN is zero.
+                        let shifted = if shifted.is_nan() { 0.0 } else { shifted };
+                        low_bits(shifted.clamp(least, most)) as $T
+                    });
+                })?;
                 tensor(shape, made)
             }};
         }
@@ -207,15 +208,16 @@ impl Kernel for Dequantize {
         }
         let channels = Channels::new(shape, &inputs[1], self.axis)?;
         let mut made = vec![0.0f32; inputs[0].len()];
-        let mut pace = Pace::default();
         macro_rules! floats {
             ($T:ty) => {
-                for (from, to, channel) in channels.parts(elements::<$T>(&inputs[0])?, &mut made) {
-                    let (scale, zero_point) = (scales[channel], zero_points[channel]);
-                    paced(&mut pace, from, to, |x| {
-                        (i32::from(x) - zero_point) as f32 * scale
-                    })?;
-                }
+                channels.each(
+                    elements::<$T>(&inputs[0])?,
+                    &mut made,
+                    |from, to, channel| {
+                        let (scale, zero_point) = (scales[channel], zero_points[channel]);
+                        each_to(from, to, |x| (i32::from(x) - zero_point) as f32 * scale);
+                    },
+                )?
             };
         }
         match inputs[0].element_type() {
@@ -223,14 +225,10 @@ impl Kernel for Dequantize {
             ElementType::I8 => floats!(i8),
             ElementType::U16 => floats!(u16),
             ElementType::I16 => floats!(i16),
-            _ => {
-                for (from, to, channel) in channels.parts(elements::<i32>(&inputs[0])?, &mut made) {
-                    let (scale, zero_point) = (scales[channel], i64::from(zero_points[channel]));
-                    paced(&mut pace, from, to, |x| {
-                        (i64::from(x) - zero_point) as f32 * scale
-                    })?;
-                }
-            }
+            _ => channels.each(elements::<i32>(&inputs[0])?, &mut made, |from, to, channel| {
+                let (scale, zero_point) = (scales[channel], i64::from(zero_points[channel]));
+                each_to(from, to, |x| (i64::from(x) - zero_point) as f32 * scale);
+            })?,
         }
         Ok(smallvec![tensor(shape, made)?])
     }
@@ -254,12 +252,15 @@ impl Kernel for QuantizeDynamically {
 
     fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
         let input = elements::<f32>(&inputs[0])?;
-        let (scale, zero_point) = range(input);
+        let (scale, zero_point) = scale_of(ends(input)?);
         let mut made = vec![0u8; input.len()];
-        paced(&mut Pace::default(), input, &mut made, |x| {
-            let shifted = (x / scale).round_ties_even() + zero_point;
-            let shifted = if shifted < 0.0 { 0.0 } else { shifted };
-            (if shifted > 255.0 { 255.0 } else { shifted }) as i32 as u8
+        split::mapped(input, &mut made, |from, to| {
+            each_to(from, to, |x| {
+                let shifted = (x / scale).round_ties_even() + zero_point;
+                // NaN is zero.
+                let shifted = if shifted > 0.0 { shifted } else { 0.0 };
+                low_bits(if shifted < 255.0 { shifted } else { 255.0 }) as u8
+            });
         })?;
         Ok(smallvec![
             tensor(inputs[0].shape(), made)?,
@@ -271,7 +272,7 @@ impl Kernel for QuantizeDynamically {
 
 /// Rounds values to 8 bits, leaves them without their zero point, and gives their scale.
 pub(crate) fn rounded_to_bytes(values: &[f32], rounded: &mut [i16]) -> f32 {
-    let (scale, zero_point) = range(values);
+    let (scale, zero_point) = scale_of(pulp::Arch::new().dispatch(Ends(values)));
     each_to(values, rounded, |x| {
         let shifted = (x / scale).round_ties_even() + zero_point;
         let shifted = if shifted < 0.0 { 0.0 } else { shifted };
@@ -281,9 +282,33 @@ pub(crate) fn rounded_to_bytes(values: &[f32], rounded: &mut [i16]) -> f32 {
     scale
 }
 
-/// The scale and the zero point for these values in 8 bits.
-fn range(values: &[f32]) -> (f32, f32) {
-    let (least, greatest) = pulp::Arch::new().dispatch(Ends(values));
+/// A whole number from -32768 to 65535, whose lowest bits are those of the integer: without the instructions for numbers that no integer
+/// has, which are half of a conversion.
+#[inline(always)]
+fn low_bits(whole: f32) -> u32 {
+    // The last bit of the fraction stands for 1 at this magnitude.
+    const ONES: f32 = (3 << 22) as f32;
+    (whole + ONES).to_bits()
+}
+
+/// The least and the greatest number, as [`Ends`] has them.
+fn ends(values: &[f32]) -> Result<(f32, f32)> {
+    let parts = values.len().div_ceil(PART);
+    let mut ends = vec![(0.0, 0.0); parts];
+    let work = [values.len() as u64, ELEMENTS];
+    split::lines(&mut ends, 1, work, |first, ends, pace| {
+        for (part, ends) in values[first * PART..].chunks(PART).zip(ends) {
+            pace.spend(part.len() as u64)?;
+            *ends = pulp::Arch::new().dispatch(Ends(part));
+        }
+        Ok(())
+    })?;
+    let widen = |all: (f32, f32), part: (f32, f32)| (all.0.min(part.0), all.1.max(part.1));
+    Ok(ends.into_iter().fold((0.0, 0.0), widen))
+}
+
+/// The scale and the zero point in 8 bits for values between these.
+fn scale_of((least, greatest): (f32, f32)) -> (f32, f32) {
     let scale = if least == greatest {
         1.0
     } else {
@@ -344,21 +369,26 @@ impl Channels {
         Ok(Self { inner, count })
     }
 
-    /// Runs of elements with the same scale, the places of their results, and which scale it is.
-    fn parts<'p, A, B>(
+    /// Has `run` make elements of others, those with the same scale at a time, and tells it which scale that is.
+    fn each<A: Sync, B: Send>(
         &self,
-        from: &'p [A],
-        to: &'p mut [B],
-    ) -> impl Iterator<Item = (&'p [A], &'p mut [B], usize)> {
-        let length = match self.count {
-            1 => from.len(),
-            _ => self.inner,
-        };
-        let count = self.count;
-        // Without elements there are no parts, whatever the length.
-        let length = length.max(1);
-        let parts = from.chunks(length).zip(to.chunks_mut(length)).enumerate();
-        parts.map(move |(index, (from, to))| (from, to, index % count))
+        from: &[A],
+        to: &mut [B],
+        run: impl Fn(&[A], &mut [B], usize) + Sync,
+    ) -> Result<()> {
+        if self.count == 1 {
+            return split::mapped(from, to, |from, to| run(from, to, 0));
+        }
+        // Without elements there is nothing to run, whatever the length.
+        let length = self.inner.max(1);
+        let work = [to.len() as u64, ELEMENTS];
+        split::lines(to, length, work, |first, to, pace| {
+            let from = from[first * length..].chunks(length);
+            for (index, (from, to)) in (first..).zip(from.zip(to.chunks_mut(length))) {
+                pace.pairs(from, to, |from, to| run(from, to, index % self.count))?;
+            }
+            Ok(())
+        })
     }
 }
 
@@ -452,11 +482,6 @@ fn each_to<A: Copy, B>(from: &[A], to: &mut [B], function: impl Fn(A) -> B) {
     pulp::Arch::new().dispatch(EachTo { from, to, function });
 }
 
-/// The same in parts, so that a request that is cancelled ends soon.
-fn paced<A: Copy, B>(pace: &mut Pace, from: &[A], to: &mut [B], function: impl Fn(A) -> B) -> Result<()> {
-    pace.pairs(from, to, |from, to| each_to(from, to, &function))
-}
-
 pub(crate) fn integers(tensor: &Tensor) -> Result<Vec<i32>> {
     Ok(match tensor.element_type() {
         ElementType::U8 => elements::<u8>(tensor)?.iter().map(|&x| x.into()).collect(),
@@ -493,6 +518,35 @@ mod tests {
     use onnx_tensor::faults::BadInput;
 
     use super::*;
+
+    #[test]
+    fn low_bits_are_those_of_each_whole_number_of_up_to_16_bits() {
+        for number in -32768..=65535 {
+            let found = low_bits(number as f32);
+            assert_eq!(
+                (found as u16, found as u8),
+                (number as u16, number as u8),
+                "{number}"
+            );
+        }
+        assert_eq!(low_bits(-0.0) as u16, 0);
+    }
+
+    #[test]
+    fn what_is_not_finite_has_a_place_too() {
+        let numbers = Tensor::vector(&[f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 1e30, -0.0]).into_arc();
+        let (scale, zero_point) = (Tensor::scalar(0.5f32).into_arc(), Tensor::scalar(3i8).into_arc());
+        let inputs = [numbers, scale, zero_point];
+        let quantized = Quantize { axis: 1, to: None }.run(&inputs).unwrap();
+        assert_eq!(quantized[0], Tensor::vector(&[-128i8, 127, -128, 127, 3]));
+        let rounded = Requantize { axis: 1 }.run(&inputs).unwrap();
+        assert_eq!(rounded[0], Tensor::vector(&[0i8, 127, -128, 127, 3]));
+        let dynamic = QuantizeDynamically
+            .run(&[Tensor::vector(&[f32::NAN, 51.0, -204.0]).into_arc()])
+            .unwrap();
+        assert_eq!(dynamic[0], Tensor::vector(&[0u8, 255, 0]));
+        assert_eq!(dynamic[2], Tensor::scalar(204u8));
+    }
 
     #[test]
     fn scales_that_do_not_fit_are_the_fault_of_the_input() {
