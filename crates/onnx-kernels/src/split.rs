@@ -14,6 +14,9 @@ pub(crate) const PRODUCTS: u64 = if cfg!(test) { 1 << 10 } else { 1 << 21 };
 /// Elements of a part that are read, computed and written, at least: 50 us at 10 GB/s.
 pub(crate) const ELEMENTS: u64 = if cfg!(test) { 1 << 8 } else { 1 << 16 };
 
+/// Bytes of a part that are moved, at least.
+pub(crate) const BYTES: u64 = 4 * ELEMENTS;
+
 /// Elements that parts of loops are a multiple of, so that no two threads write to one cache line.
 pub(crate) const LINE: usize = 64;
 
@@ -49,6 +52,21 @@ pub(crate) fn lines<T: Send>(
     let items = made.chunks_mut(count * unit).enumerate();
     let items = items.map(|(part, made)| (part * count, made)).collect();
     in_parts(items, |(first, made), pace| run(first, made, pace))
+}
+
+/// The same for a result that is computed in place of a copy of `from`, which is made in parts too.
+pub(crate) fn copied<T: Copy + Default + Send + Sync>(
+    from: &[T],
+    unit: usize,
+    work: [u64; 2],
+    run: impl Fn(usize, &mut [T], &mut Pace) -> Result<()> + Sync,
+) -> Result<Vec<T>> {
+    let mut made = vec![T::default(); from.len()];
+    lines(&mut made, unit, work, |first, made, pace| {
+        made.copy_from_slice(&from[first * unit..][..made.len()]);
+        run(first, made, pace)
+    })?;
+    Ok(made)
 }
 
 /// Has `run` make each element of a result of the one at the same place of `from`, in parts on several threads where there are many.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::split::{self, BYTES, ELEMENTS};
 use onnx_tensor::prelude::*;
 use tensor_core::Quoted;
 
@@ -127,23 +128,28 @@ impl Naming {
                     given.len() == data.len() && others.all(|(at, (given, dim))| at == axis || given <= dim),
                     "indices of {given:?} for data of {data:?}, expected as many dimensions, none larger but that of axis {axis}"
                 );
-                let mut places = Vec::with_capacity(indices.len());
+                let mut places = vec![0; indices.len()];
                 let last = given.len() - 1;
                 // Along the last axis; the place on the axis that indices name comes from them.
                 let step = if axis == last { 0 } else { 1 };
-                let mut at: ShortVec<usize> = smallvec![0; last];
-                for row in indices.chunks_exact(given[last].max(1)) {
-                    let axes = (0..last).filter(|&other| other != axis);
-                    let mut base: usize = axes.map(|other| at[other] * steps[other]).sum();
-                    for part in row.chunks(PART) {
-                        pace.spend(part.len() as u64)?;
-                        for &index in part {
-                            places.push(base + within(index, data[axis])? as usize * steps[axis]);
-                            base += step;
+                let (line, work) = (given[last].max(1), [indices.len() as u64, ELEMENTS]);
+                split::lines(&mut places, line, work, |first, places, pace| {
+                    let mut at = coordinates(first, &given[..last]);
+                    let rows = indices[first * line..].chunks_exact(line);
+                    for (row, places) in rows.zip(places.chunks_exact_mut(line)) {
+                        let axes = (0..last).filter(|&other| other != axis);
+                        let mut base: usize = axes.map(|other| at[other] * steps[other]).sum();
+                        for (row, places) in row.chunks(PART).zip(places.chunks_mut(PART)) {
+                            pace.spend(row.len() as u64)?;
+                            for (&index, place) in row.iter().zip(places) {
+                                *place = base + within(index, data[axis])? as usize * steps[axis];
+                                base += step;
+                            }
                         }
+                        advance(&mut at, &given[..last]);
                     }
-                    advance(&mut at, given);
-                }
+                    Ok(())
+                })?;
                 Ok(Named { places, block: 1 })
             }
             Self::Coordinates { shared } => {
@@ -177,6 +183,15 @@ impl Naming {
             }
         }
     }
+}
+
+/// The coordinates of the element with this index in row-major order.
+fn coordinates(index: usize, shape: &[usize]) -> ShortVec<usize> {
+    let (mut at, mut left): (ShortVec<usize>, usize) = (smallvec![0; shape.len()], index);
+    for (at, &size) in at.iter_mut().zip(shape).rev() {
+        (*at, left) = (left % size.max(1), left / size.max(1));
+    }
+    at
 }
 
 /// The next coordinates in row-major order.
@@ -222,23 +237,25 @@ fn blocks<U: Unit>(tensor: &Tensor, named: &Named, shape: &[usize]) -> Result<Te
     let data = tensor.as_units::<U>()?;
     let named_blocks = named.places.iter().map(|&place| &data[place..][..named.block]);
     onnx_tensor::size::admit_contents(named_blocks.flatten().map(|element| (element, 1)))?;
-    let mut made: Vec<U> = Vec::with_capacity(shape.iter().product());
-    let mut pace = Pace::default();
+    let mut made = Tensor::zero_of(tensor.element_type(), shape)?;
+    let units = made.as_units_mut::<U>()?;
     match named.block {
-        1 => {
-            for places in named.places.chunks(PART) {
-                pace.spend(places.len() as u64)?;
-                made.extend(places.iter().map(|&place| data[place].clone()));
-            }
-        }
+        1 => split::mapped(&named.places, units, |places, units| {
+            let pairs = units.iter_mut().zip(places);
+            pairs.for_each(|(unit, &place)| unit.clone_from(&data[place]));
+        })?,
         block => {
-            for &place in &named.places {
-                pace.spend(block as u64)?;
-                made.extend_from_slice(&data[place..][..block]);
-            }
+            let work = [(units.len() * size_of::<U>()) as u64, BYTES];
+            split::lines(units, block, work, |first, units, pace| {
+                let mut lines = units.chunks_exact_mut(block).zip(&named.places[first..]);
+                lines.try_for_each(|(units, &place)| {
+                    units.clone_from_slice(&data[place..][..block]);
+                    pace.spend(block as u64)
+                })
+            })?;
         }
     }
-    Tensor::from_units(tensor.element_type(), shape, made)
+    Ok(made)
 }
 
 /// How an element is joined with one that comes to its place.

@@ -1,5 +1,6 @@
 //! Elements of an axis in another order, or some of them: in one pass, without lists that take more memory than the result.
 
+use crate::split::{self, BYTES};
 use onnx_tensor::prelude::*;
 
 use onnx_tensor::{
@@ -51,29 +52,34 @@ fn copy<U: Unit>(
     [block, inner]: [usize; 2],
     places: Places<'_>,
 ) -> Result<Tensor> {
-    let blocks = value.as_units::<U>()?.chunks_exact(block);
+    let mut result = Tensor::zero_of(value.element_type(), shape)?;
+    let value = value.as_units::<U>()?;
     let count = places.count();
     if let Places::List(places) = places {
-        let pairs = blocks
-            .clone()
+        let pairs = value
+            .chunks_exact(block)
             .flat_map(|block| places.iter().map(move |place| (block, place)));
         let taken = pairs.flat_map(|(block, place)| &block[place * inner..][..inner]);
         size::admit_contents(taken.map(|element| (element, 1)))?;
     }
     let is_doubled = inner == 1 && matches!(places, Places::List(places) if is_doubled(places, block));
-    let mut result = Tensor::zero_of(value.element_type(), shape)?;
-    let mut pace = Pace::default();
-    for (block, made) in blocks.zip(result.as_units_mut::<U>()?.chunks_exact_mut(count * inner)) {
-        if is_doubled {
-            let (pairs, _) = made.as_chunks_mut::<2>();
-            pace.pairs(block, pairs, |block, pairs| {
-                let both = pairs.iter_mut().zip(block);
-                both.for_each(|(pair, element)| *pair = [element.clone(), element.clone()]);
-            })?;
-            continue;
+    let made = result.as_units_mut::<U>()?;
+    let work = [(made.len() * size_of::<U>()) as u64, BYTES];
+    split::lines(made, count * inner, work, |first, made, pace| {
+        let blocks = value[first * block..].chunks_exact(block);
+        for (block, made) in blocks.zip(made.chunks_exact_mut(count * inner)) {
+            if is_doubled {
+                let (pairs, _) = made.as_chunks_mut::<2>();
+                pace.pairs(block, pairs, |block, pairs| {
+                    let both = pairs.iter_mut().zip(block);
+                    both.for_each(|(pair, element)| *pair = [element.clone(), element.clone()]);
+                })?;
+                continue;
+            }
+            copy_block(block, made, inner, places, pace)?;
         }
-        copy_block(block, made, inner, places, &mut pace)?;
-    }
+        Ok(())
+    })?;
     Ok(result)
 }
 

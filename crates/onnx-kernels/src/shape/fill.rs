@@ -1,16 +1,16 @@
 //! Elements repeated and chosen.
 
-use std::sync::Arc;
+use std::{ops::Range, sync::Arc};
 
 use onnx_tensor::prelude::*;
 
 use crate::{
     helpers::{empty, integers, known_integers, sizes},
     shape::texts,
+    split::{self, BYTES, ELEMENTS},
 };
 use onnx_tensor::shapes;
 use onnx_tensor::{
-    cancelling::Pace,
     elements::elements,
     faults::{Refusal, ensure_input},
     node::Attributes,
@@ -53,17 +53,22 @@ fn steps(from: &[usize], shape: &[usize]) -> ShortVec<usize> {
     steps
 }
 
-/// Calls with the places of values' elements where each line of a shape begins, and the number of the line.
+/// Calls with the places of values' elements where each line of a shape begins, and the number of the line, for the lines in a range.
 fn lines<const N: usize>(
     steps: &[ShortVec<usize>; N],
     shape: &[usize],
+    wanted: Range<usize>,
     mut line: impl FnMut([usize; N], usize) -> Result<()>,
 ) -> Result<()> {
     let outer = shape.len().saturating_sub(1);
-    let count: usize = shape[..outer].iter().product();
     let mut place: ShortVec<usize> = smallvec![0; outer];
-    let mut at = [0; N];
-    for number in 0..count {
+    let (mut at, mut left) = ([0; N], wanted.start);
+    for axis in (0..outer).rev() {
+        place[axis] = left % shape[axis];
+        left /= shape[axis];
+        (0..N).for_each(|value| at[value] += steps[value][axis] * place[axis]);
+    }
+    for number in wanted {
         line(at, number)?;
         for axis in (0..outer).rev() {
             place[axis] += 1;
@@ -94,15 +99,18 @@ fn repeat(given: &[u8], from: &[usize], shape: &[usize], size: usize, made: &mut
     let steps = steps(from, shape);
     let width = shape.last().copied().unwrap_or(1);
     let step = steps.last().copied().unwrap_or(0);
-    let mut pace = Pace::default();
-    lines(&[steps], shape, |[at], number| {
-        pace.spend(width as u64 / 4 + 1)?;
-        let to = &mut made[number * width * size..][..width * size];
-        match step {
-            0 => fill(to, &given[at * size..][..size]),
-            _ => to.copy_from_slice(&given[at * size..][..width * size]),
-        }
-        Ok(())
+    let (line, work) = (width * size, [made.len() as u64, BYTES]);
+    split::lines(made, line, work, |first, made, pace| {
+        let wanted = first..first + made.len() / line;
+        lines(&[steps.clone()], shape, wanted, |[at], number| {
+            pace.spend(width as u64 / 4 + 1)?;
+            let to = &mut made[(number - first) * line..][..line];
+            match step {
+                0 => fill(to, &given[at * size..][..size]),
+                _ => to.copy_from_slice(&given[at * size..][..line]),
+            }
+            Ok(())
+        })
     })
 }
 
@@ -316,11 +324,8 @@ fn chosen(condition: &Tensor, yes: &Tensor, no: &Tensor) -> Result<Tensor> {
     let last = all.each_ref().map(|steps| steps.last().copied().unwrap_or(0));
     let width = shape.last().copied().unwrap_or(1);
     let conditions = elements::<bool>(condition)?;
-    let (yes, no, mut pace) = (yes.as_bytes()?, no.as_bytes()?, Pace::default());
-    let made_bytes = made.as_bytes_mut()?;
-    lines(&all, &shape, |[at, at_yes, at_no], number| {
-        pace.spend(width as u64 + 1)?;
-        let to = &mut made_bytes[number * width * size..][..width * size];
+    let (yes, no) = (yes.as_bytes()?, no.as_bytes()?);
+    let line = |[at, at_yes, at_no]: [usize; 3], to: &mut [u8]| {
         macro_rules! chosen {
             ($size:literal) => {{
                 let (yes, no) = (yes.as_chunks::<$size>().0, no.as_chunks::<$size>().0);
@@ -347,7 +352,18 @@ fn chosen(condition: &Tensor, yes: &Tensor, no: &Tensor) -> Result<Tensor> {
                 }
             }
         }
-        Ok(())
+    };
+    let work = [made.len() as u64, ELEMENTS];
+    split::lines(made.as_bytes_mut()?, width * size, work, |first, made, pace| {
+        let wanted = first..first + made.len() / (width * size);
+        lines(&all, &shape, wanted, |places, number| {
+            pace.spend(width as u64 + 1)?;
+            line(
+                places,
+                &mut made[(number - first) * width * size..][..width * size],
+            );
+            Ok(())
+        })
     })?;
     Ok(made)
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::split::{self, ELEMENTS};
+use crate::split::{self, BYTES};
 use onnx_tensor::prelude::*;
 
 use crate::shape::moved_axis::transpose;
@@ -146,9 +146,6 @@ fn moved(from: &[u8], to: &mut [u8], axes: &[Axis], bytes: usize) -> Result<()> 
         blocks(from, to, (outer, inner), [first, bytes, inner_bytes], pace)
     })
 }
-
-/// Bytes of a part that are moved, at least.
-const BYTES: u64 = 4 * ELEMENTS;
 
 /// The blocks of the inner axes from the one with the index `first` on.
 fn blocks(

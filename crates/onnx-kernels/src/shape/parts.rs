@@ -7,10 +7,10 @@ use onnx_tensor::prelude::*;
 use crate::{
     helpers::{empty, integers, known_integers, sizes},
     shape::texts,
+    split::{self, BYTES, LINE},
 };
 use onnx_tensor::{
     axis::axis,
-    cancelling::Pace,
     faults::ensure_input,
     node::Attributes,
     node::Node,
@@ -72,19 +72,34 @@ impl Compute for Concat {
             }
             let inner = shape[axis + 1..].iter().product::<usize>() * made.element_type().size_of();
             let row = shape[axis] * inner;
-            let (mut begin, mut pace) = (0, Pace::default());
-            for input in inputs.iter() {
-                let width = input.shape()[axis] * inner;
-                if width == 0 {
-                    continue;
-                }
-                let rows = made.as_bytes_mut()?.chunks_exact_mut(row);
-                for (to, from) in rows.zip(input.as_bytes()?.chunks_exact(width)) {
-                    pace.spend(width as u64 / 8 + 1)?;
-                    to[begin..begin + width].copy_from_slice(from);
-                }
-                begin += width;
+            let mut parts: ShortVec<(&[u8], usize)> = smallvec![];
+            for input in inputs.iter().filter(|input| !input.is_empty()) {
+                parts.push((input.as_bytes()?, input.shape()[axis] * inner));
             }
+            let bytes = made.as_bytes_mut()?;
+            let work = [bytes.len() as u64, BYTES];
+            // Parts of threads begin anywhere in a row.
+            split::lines(bytes, LINE, work, |first, mut to, pace| {
+                let (mut line, mut skipped) = (first * LINE / row, first * LINE % row);
+                loop {
+                    for &(from, width) in &parts {
+                        if skipped >= width {
+                            skipped -= width;
+                            continue;
+                        }
+                        let from = &from[line * width..][skipped..width];
+                        skipped = 0;
+                        let (now, rest) = to.split_at_mut(from.len().min(to.len()));
+                        pace.spend(now.len() as u64 / 8 + 1)?;
+                        now.copy_from_slice(&from[..now.len()]);
+                        if rest.is_empty() {
+                            return Ok(());
+                        }
+                        to = rest;
+                    }
+                    line += 1;
+                }
+            })?;
             Ok(smallvec![Arc::new(made)])
         })
     }
@@ -191,18 +206,26 @@ impl Compute for Split {
             let whole = shape[axis];
             let inner = shape[axis + 1..].iter().product::<usize>() * input.element_type().size_of();
             let mut made: ShortVec<Arc<Tensor>> = smallvec![];
-            let (mut begin, mut pace) = (0, Pace::default());
+            let mut begin = 0;
             for part in self.parts(given.as_deref(), axis, whole)? {
                 let mut of_part: ShortVec<usize> = shape.into();
                 of_part[axis] = part;
                 let mut tensor = empty(input.element_type(), &of_part)?;
                 if !tensor.is_empty() {
-                    let width = part * inner;
-                    let rows = input.as_bytes()?.chunks_exact(whole * inner);
-                    for (from, to) in rows.zip(tensor.as_bytes_mut()?.chunks_exact_mut(width)) {
-                        pace.spend(width as u64 / 8 + 1)?;
-                        to.copy_from_slice(&from[begin * inner..][..width]);
-                    }
+                    let (row, width, from) = (whole * inner, part * inner, input.as_bytes()?);
+                    let bytes = tensor.as_bytes_mut()?;
+                    let work = [bytes.len() as u64, BYTES];
+                    split::lines(bytes, LINE, work, |first, mut to, pace| {
+                        let (mut line, mut skipped) = (first * LINE / width, first * LINE % width);
+                        while !to.is_empty() {
+                            let from = &from[line * row + begin * inner..][skipped..width];
+                            let (now, rest) = to.split_at_mut(from.len().min(to.len()));
+                            pace.spend(now.len() as u64 / 8 + 1)?;
+                            now.copy_from_slice(&from[..now.len()]);
+                            (to, line, skipped) = (rest, line + 1, 0);
+                        }
+                        Ok(())
+                    })?;
                 }
                 begin += part;
                 made.push(Arc::new(tensor));
