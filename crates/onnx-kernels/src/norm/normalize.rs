@@ -71,6 +71,9 @@ enum Groups {
     Over(Vec<i64>),
 }
 
+/// How many elements of a loop that reads and writes one take as long: two sums in FP64 stand before it.
+const COST: u64 = 8;
+
 #[derive(Debug)]
 struct Normalize {
     groups: Groups,
@@ -145,7 +148,6 @@ impl Normalize {
                     ))
                 };
                 let (scale, bias) = (wide(1).transpose()?, wide(2).transpose()?);
-                let mut y = x.to_vec();
                 let of_group = |numbers: &[T], index: usize| -> std::ops::Range<usize> {
                     let start = if numbers.len() == count { 0 } else { index * count };
                     start..start + count
@@ -168,8 +170,8 @@ impl Normalize {
                 };
                 let line = Ord::max(count, 1);
                 if self.outputs == 1 {
-                    let work = [y.len() as u64, ELEMENTS];
-                    split::lines(&mut y, line, work, |first, y, pace| {
+                    let work = [x.len() as u64 * COST, ELEMENTS];
+                    let y = split::copied(x, line, work, |first, y, pace| {
                         let mut groups = (first..).zip(y.chunks_exact_mut(line));
                         groups.try_for_each(|(index, group)| {
                             normalize(index, group);
@@ -178,6 +180,7 @@ impl Normalize {
                     })?;
                     return Ok(smallvec![tensor(shape, y)?]);
                 }
+                let mut y = x.to_vec();
                 let mut means = Vec::new();
                 let mut inverses = Vec::new();
                 let mut pace = Pace::default();
@@ -245,14 +248,13 @@ impl Normalize {
         index: impl Fn(usize, usize) -> usize + Sync,
         (scale, bias): (Option<&[T]>, Option<&[T]>),
     ) -> Result<ShortVec<Tensor>> {
-        let mut y = x.to_vec();
         let channels = shape[1];
         let inner: usize = shape[2..].iter().product();
-        if y.is_empty() {
-            return Ok(smallvec![tensor(shape, y)?]);
+        if x.is_empty() {
+            return Ok(smallvec![tensor::<T>(shape, vec![])?]);
         }
-        let (size, work) = (channels / parts * inner, [y.len() as u64, ELEMENTS]);
-        split::lines(&mut y, size, work, |_, y, pace| {
+        let (size, work) = (channels / parts * inner, [x.len() as u64, ELEMENTS]);
+        let mut y = split::copied(x, size, [work[0] * COST, ELEMENTS], |_, y, pace| {
             y.chunks_exact_mut(size).try_for_each(|group| {
                 self.center(group);
                 pace.spend(group.len() as u64)
