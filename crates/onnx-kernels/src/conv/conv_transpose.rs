@@ -307,9 +307,18 @@ fn by_columns(factors: &Factors<'_, f64>, pace: &mut Pace, give: Columns<'_, f64
 /// Rows that are computed together. The order of sums depends on them, so they do not depend on the number of threads.
 const ROWS: usize = 256;
 
-/// Channels of the result that are computed together: their rows of packed weights are whole blocks.
-fn channels_together(window: usize) -> usize {
-    (ROWS / window.max(1)).next_multiple_of(4).max(4)
+/// Rows from which on fewer of them together make several blocks of channels, which several threads compute.
+const LEAST_ROWS: usize = 64;
+
+/// Blocks of channels, where these have as many rows.
+const BLOCKS: usize = 4;
+
+/// How many of `made` channels of the result are computed together: their rows of packed weights are whole blocks.
+fn channels_together(made: usize, window: usize) -> usize {
+    let channels = |rows: usize| (rows / window.max(1)).next_multiple_of(4).max(4);
+    made.div_ceil(BLOCKS)
+        .next_multiple_of(4)
+        .clamp(channels(LEAST_ROWS), channels(ROWS))
 }
 
 impl ConvTranspose {
@@ -351,7 +360,7 @@ impl ConvTranspose {
             if depth * positions == 0 {
                 return Ok(());
             }
-            let together = channels_together(scatter.window);
+            let together = channels_together(made, scatter.window);
             let groups = output.chunks_exact_mut(made * scatter.image).enumerate();
             let blocks = groups.flat_map(|(index, output)| {
                 let blocks = output.chunks_mut(together * scatter.image).enumerate();

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::split::{ELEMENTS, lines, multiply_integers};
+use crate::split::{ELEMENTS, PRODUCTS, lines, multiply_integers, products};
 use onnx_gemm::{PackedIntegers, integer_gemm};
 use onnx_tensor::prelude::*;
 
@@ -23,7 +23,7 @@ use onnx_tensor::{
     node::Node,
     operator::{Compute, Fact},
     packs::{Order, Packs},
-    size,
+    size, threads,
 };
 
 /// `MatMulInteger`.
@@ -102,32 +102,43 @@ fn sums(
                 &mut pace,
             )?,
         };
-        // Matrices of the second factor follow each other in runs.
-        let mut latest: Option<(usize, PackedIntegers)> = None;
-        let results = numbers.chunks_exact_mut(rows * columns);
+        let (size, results) = (rows * columns, count / (rows * columns));
         // A few rows are computed without packing; more columns than rows take no other memory than packing does.
-        let is_used_once = b.len() / (depth * columns) == results.len() && rows <= columns;
-        for ([first, second], sums) in matrices(&sizes.outer, results.len()).zip(results) {
-            let a = &a[first * rows * depth..][..rows * depth];
-            if let Some(packed) = packed {
-                multiply_integers(&packed[second], a, sums, &mut pace)?;
-                continue;
-            }
-            if is_used_once {
-                let b = &b[second * depth * columns..][..depth * columns];
-                integer_gemm(a, b, [rows, depth, columns], sums, &mut pace)?;
-                continue;
-            }
-            let matrix = match latest.take().filter(|(matrix, _)| *matrix == second) {
-                Some(latest) => latest,
-                None => {
-                    let b = &b[second * depth * columns..][..depth * columns];
-                    pace.spend(b.len() as u64)?;
-                    (second, PackedIntegers::new(b, [depth, columns]))
+        let is_used_once = b.len() / (depth * columns) == results && rows <= columns;
+        let run = |first: usize, sums: &mut [i32], pace: &mut Pace| {
+            // Matrices of the second factor follow each other in runs.
+            let mut latest: Option<(usize, PackedIntegers)> = None;
+            let matrices = matrices(&sizes.outer, results).skip(first);
+            for ([first, second], sums) in matrices.zip(sums.chunks_exact_mut(size)) {
+                let a = &a[first * rows * depth..][..rows * depth];
+                if let Some(packed) = packed {
+                    multiply_integers(&packed[second], a, sums, pace)?;
+                    continue;
                 }
-            };
-            multiply_integers(&matrix.1, a, sums, &mut pace)?;
-            latest = Some(matrix);
+                if is_used_once {
+                    let b = &b[second * depth * columns..][..depth * columns];
+                    integer_gemm(a, b, [rows, depth, columns], sums, pace)?;
+                    continue;
+                }
+                let matrix = match latest.take().filter(|(matrix, _)| *matrix == second) {
+                    Some(latest) => latest,
+                    None => {
+                        let b = &b[second * depth * columns..][..depth * columns];
+                        pace.spend(b.len() as u64)?;
+                        (second, PackedIntegers::new(b, [depth, columns]))
+                    }
+                };
+                multiply_integers(&matrix.1, a, sums, pace)?;
+                latest = Some(matrix);
+            }
+            Ok(())
+        };
+        let work = [products([count, depth, 1]), PRODUCTS];
+        let parts = threads::parts(work[0], work[1]);
+        // A few large ones are split each.
+        match 2 * results < parts {
+            true => run(0, &mut numbers, &mut pace)?,
+            false => lines(&mut numbers, size, work, run)?,
         }
     }
     Ok(Sums {

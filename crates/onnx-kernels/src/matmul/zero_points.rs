@@ -2,7 +2,7 @@
 
 use onnx_tensor::prelude::*;
 
-use crate::quant::quantize;
+use crate::{quant::quantize, split};
 use onnx_tensor::elements::elements;
 use onnx_tensor::{
     cancelling::Pace,
@@ -39,31 +39,31 @@ pub(crate) fn without_zero_points(
     matrices: usize,
     pace: &mut Pace,
 ) -> Result<Vec<i16>> {
-    let mut numbers: Vec<i16> = match factor.element_type() {
-        ElementType::I8 => elements::<i8>(factor)?
-            .iter()
-            .map(|&number| number.into())
-            .collect(),
-        ElementType::U8 => elements::<u8>(factor)?
-            .iter()
-            .map(|&number| number.into())
-            .collect(),
-        other => bail!("a factor of {other:?}"),
+    let given = match zero_points {
+        Some(zero_points) => quantize::integers(zero_points)?,
+        None => vec![0],
     };
-    pace.spend(numbers.len() as u64 / 4)?;
-    let Some(zero_points) = zero_points else {
-        return Ok(numbers);
-    };
-    let given = quantize::integers(zero_points)?;
     let given: Vec<i16> = given.into_iter().map(|number| number as i16).collect();
-    if numbers.is_empty() || given == [0] {
+    let for_all = if given.len() == 1 { given[0] } else { 0 };
+    let mut numbers = vec![0i16; factor.len()];
+    match factor.element_type() {
+        ElementType::I8 => split::mapped(elements::<i8>(factor)?, &mut numbers, |from, to| {
+            quantize::each_to(from, to, |number| i16::from(number) - for_all);
+        })?,
+        ElementType::U8 => split::mapped(elements::<u8>(factor)?, &mut numbers, |from, to| {
+            quantize::each_to(from, to, |number| i16::from(number) - for_all);
+        })?,
+        other => bail!("a factor of {other:?}"),
+    }
+    pace.spend(numbers.len() as u64 / 4)?;
+    if numbers.is_empty() || given.len() == 1 {
         return Ok(numbers);
     }
     let lines = match line {
         Line::Row(width) => numbers.len() / width / matrices,
         Line::Column([_, columns]) => columns,
     };
-    if given.len() != 1 && given.len() != lines && given.len() != lines * matrices {
+    if given.len() != lines && given.len() != lines * matrices {
         bail!(Refusal(format!(
             "has {} zero points for {matrices} matrices of {lines} rows or columns",
             given.len()
@@ -71,7 +71,6 @@ pub(crate) fn without_zero_points(
     }
     pace.spend(numbers.len() as u64 / 4)?;
     match line {
-        _ if given.len() == 1 => numbers.iter_mut().for_each(|number| *number -= given[0]),
         Line::Row(width) => {
             let rows = numbers.chunks_exact_mut(width).zip(given.iter().cycle());
             rows.for_each(|(row, zero_point)| row.iter_mut().for_each(|number| *number -= zero_point));

@@ -463,7 +463,7 @@ pub(crate) fn zero_points(given: Option<&Arc<Tensor>>, count: usize) -> Result<V
 }
 
 /// Computes one number from each, with the widest vectors that the processor has.
-fn each_to<A: Copy, B>(from: &[A], to: &mut [B], function: impl Fn(A) -> B) {
+pub(crate) fn each_to<A: Copy, B>(from: &[A], to: &mut [B], function: impl Fn(A) -> B) {
     struct EachTo<'v, A, B, F> {
         from: &'v [A],
         to: &'v mut [B],
