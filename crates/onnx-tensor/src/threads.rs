@@ -32,17 +32,21 @@ use std::{
         LazyLock, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
-    thread,
+    thread::{self, Thread},
     time::{Duration, Instant},
 };
 
-use rayon_core::{ThreadPool, ThreadPoolBuilder};
+use rayon_core::{ThreadPool, ThreadPoolBuilder, Yield};
 
 /// Parts for each thread: a helper that begins late, or is slower, leaves more of them to the others.
 const PARTS_PER_THREAD: usize = 4;
 
 /// Spins before a thread sleeps until its helpers are done with their last parts: about as long as falling asleep and waking up take.
 const SPINS: u32 = 1 << 11;
+
+/// How long a helper looks for the next parts of a run before it sleeps: waking it takes about as long as a part, and most nodes of a
+/// model that are not split take less.
+const WATCH: Duration = Duration::from_micros(100);
 
 /// Where a helper does not begin before the work is done, other programs use its processor: a thread that waits for such a helper has lost
 /// time, and for so many times that time nobody helps.
@@ -136,6 +140,7 @@ pub struct Threads {
     computing: AtomicUsize,
     /// `None` where the system gave no threads.
     pool: OnceLock<Option<ThreadPool>>,
+    idle: Mutex<Idle>,
     born: Instant,
     /// Until when nobody helps, in nanoseconds from `born`; 0 where that is over.
     rest: AtomicU64,
@@ -150,6 +155,7 @@ impl Threads {
             on_start: OnceLock::new(),
             computing: AtomicUsize::new(0),
             pool: OnceLock::new(),
+            idle: Mutex::default(),
             born: Instant::now(),
             rest: AtomicU64::new(0),
         }
@@ -172,7 +178,7 @@ impl Threads {
         }
     }
 
-    fn pool(&self) -> Option<&ThreadPool> {
+    fn pool(&'static self) -> Option<&'static ThreadPool> {
         let make = || {
             let on_start = self.on_start.get().copied();
             let threads = ThreadPoolBuilder::new()
@@ -180,10 +186,55 @@ impl Threads {
                 .thread_name(|index| format!("helper-{index}"))
                 .start_handler(move |_| on_start.unwrap_or(|| {})());
             let pool = threads.build();
-            pool.inspect_err(|error| tracing::warn!(%error, "operators are computed on one thread"))
-                .ok()
+            let pool = pool
+                .inspect_err(|error| tracing::warn!(%error, "operators are computed on one thread"))
+                .ok()?;
+            pool.spawn_broadcast(|_| self.help());
+            Some(pool)
         };
         self.pool.get_or_init(make).as_ref()
+    }
+
+    /// What each thread of the pool does for good: it works, looks for work for a while, and sleeps until it is woken. The pool's own
+    /// threads sleep sooner, and a model of many small nodes would wake them for each.
+    fn help(&self) {
+        loop {
+            lock(&self.idle).watching += 1;
+            self.watch();
+            {
+                let mut idle = lock(&self.idle);
+                idle.watching -= 1;
+                idle.asleep.push(thread::current());
+            }
+            // Whoever gave work away before could not wake this thread.
+            if rayon_core::yield_now() != Some(Yield::Executed) {
+                thread::park();
+            }
+            let this = thread::current().id();
+            lock(&self.idle).asleep.retain(|thread| thread.id() != this);
+        }
+    }
+
+    /// Works, until for a while there is none, or no run that could have some.
+    fn watch(&self) {
+        let mut since = Instant::now();
+        while since.elapsed() < WATCH {
+            if rayon_core::yield_now() == Some(Yield::Executed) {
+                since = Instant::now();
+            }
+            if self.computing.load(Ordering::Relaxed) == 0 || self.is_crowded() {
+                return;
+            }
+            hint::spin_loop();
+        }
+    }
+
+    /// Wakes as many helpers as are needed beside those that look for work.
+    fn wake(&self, needed: usize) {
+        let mut idle = lock(&self.idle);
+        let watching = usize::try_from(idle.watching).unwrap_or(0);
+        let first = idle.asleep.len().saturating_sub(needed.saturating_sub(watching));
+        idle.asleep.drain(first..).for_each(|thread| thread.unpark());
     }
 
     /// Notes that a thread waited for a helper that had not begun.
@@ -226,6 +277,14 @@ impl Threads {
     }
 }
 
+/// The helpers that have no work.
+#[derive(Debug, Default)]
+struct Idle {
+    /// How many look for work. One that finds it as it falls asleep is not counted, and makes this less by one while it works.
+    watching: isize,
+    asleep: Vec<Thread>,
+}
+
 /// What one run may use.
 #[derive(Clone, Copy, Debug)]
 struct Share {
@@ -259,13 +318,11 @@ impl Share {
             for _ in 0..helpers {
                 scope.spawn(|_| {
                     to_begin.fetch_sub(1, Ordering::Relaxed);
-                    let _helper = Helper {
-                        threads: self.threads,
-                        at_work: &at_work,
-                    };
+                    let _helper = Helper::begin(self.threads, &at_work);
                     queue.work(|| self.threads.is_crowded());
                 });
             }
+            self.threads.wake(helpers);
             queue.work(|| false);
             if to_begin.load(Ordering::Relaxed) > 0 {
                 return Some(Instant::now());
@@ -306,8 +363,16 @@ struct Helper<'h> {
     at_work: &'h AtomicUsize,
 }
 
+impl<'h> Helper<'h> {
+    fn begin(threads: &'static Threads, at_work: &'h AtomicUsize) -> Self {
+        lock(&threads.idle).watching -= 1;
+        Self { threads, at_work }
+    }
+}
+
 impl Drop for Helper<'_> {
     fn drop(&mut self) {
+        lock(&self.threads.idle).watching += 1;
         self.threads.computing.fetch_sub(1, Ordering::Relaxed);
         self.at_work.fetch_sub(1, Ordering::Relaxed);
     }
@@ -426,6 +491,34 @@ mod tests {
             Ok::<(), usize>(())
         };
         assert_eq!(for_each(items, work), Ok(()));
+    }
+
+    #[test]
+    fn helpers_sleep_where_no_run_is_left_and_are_woken() {
+        let threads = threads(3);
+        for _ in 0..3 {
+            let run = threads.start(0);
+            let (send, receive) = mpsc::channel();
+            let items = vec![(Some(receive), None), (None, Some(send))];
+            // The first item waits for the other, which another thread has to compute.
+            let work = |(receive, send): (Option<mpsc::Receiver<()>>, Option<mpsc::Sender<()>>)| {
+                if let Some(send) = send {
+                    let _ = send.send(());
+                }
+                let Some(receive) = receive else {
+                    return Ok(());
+                };
+                receive.recv_timeout(Duration::from_secs(60)).map_err(|_| ())
+            };
+            assert_eq!(for_each(items, work), Ok(()));
+            drop(run);
+            let begun = Instant::now();
+            while lock(&threads.idle).asleep.len() < 2 {
+                assert!(begun.elapsed() < Duration::from_secs(60), "all helpers sleep");
+                thread::yield_now();
+            }
+            assert_eq!(lock(&threads.idle).watching, 0);
+        }
     }
 
     #[test]
