@@ -8,11 +8,11 @@ use onnx_tensor::{
     threads,
 };
 
-/// Multiplications of a part, at least: 50 us at 80 GFLOP/s, which one core of a server has.
-pub(crate) const PRODUCTS: u64 = if cfg!(test) { 1 << 10 } else { 1 << 21 };
+/// Multiplications of a part, at least: 25 us at 80 GFLOP/s, which one core of a server has.
+pub(crate) const PRODUCTS: u64 = if cfg!(test) { 1 << 10 } else { 1 << 20 };
 
-/// Elements of a part that are read, computed and written, at least: 50 us at 10 GB/s.
-pub(crate) const ELEMENTS: u64 = if cfg!(test) { 1 << 8 } else { 1 << 16 };
+/// Elements of a part that are read, computed and written, at least: 25 us at 10 GB/s.
+pub(crate) const ELEMENTS: u64 = if cfg!(test) { 1 << 8 } else { 1 << 15 };
 
 /// Bytes of a part that are moved, at least.
 pub(crate) const BYTES: u64 = 4 * ELEMENTS;

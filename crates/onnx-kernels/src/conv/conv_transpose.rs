@@ -350,14 +350,20 @@ impl ConvTranspose {
             if output.is_empty() {
                 return Ok(());
             }
-            if let Some(bias) = inputs.get(2) {
-                let bias = elements::<T>(bias)?.iter().cycle();
+            let bias = inputs.get(2).map(|bias| elements::<T>(bias)).transpose()?;
+            let begin = |index: usize, channel: usize, output: &mut [T]| {
+                let Some(bias) = bias else {
+                    return;
+                };
+                let bias = bias[index % self.group * made + channel..].iter();
                 let images = output.chunks_exact_mut(scatter.image).zip(bias);
                 images.for_each(|(image, bias)| image.fill(*bias));
-            }
+            };
             let (depth, rows) = (channels / self.group, made * scatter.window);
             let images = elements::<T>(image)?;
             if depth * positions == 0 {
+                let groups = output.chunks_exact_mut(made * scatter.image).enumerate();
+                groups.for_each(|(index, output)| begin(index, 0, output));
                 return Ok(());
             }
             let together = channels_together(made, scatter.window);
@@ -367,6 +373,7 @@ impl ConvTranspose {
                 blocks.map(move |(block, output)| (index, block * together, output))
             });
             let compute = |(index, channel, output): (usize, usize, &mut [T]), pace: &mut Pace| {
+                begin(index, channel, &mut *output);
                 let of_group = all_weights.len() / self.group;
                 let (first, count) = (channel * scatter.window, output.len() / scatter.image);
                 let factors = Factors {

@@ -309,6 +309,12 @@ const ROWS: usize = 8;
 /// Terms that a sum has at least, in the estimate of work: short sums are bound by memory.
 const LEAST_TERMS: usize = 32;
 
+/// The same for a channel by itself, none of whose elements meets a second weight.
+const ALONE_TERMS: usize = 128;
+
+/// Positions for which weights are read at the speed of memory: fewer take no less time.
+const LEAST_POSITIONS: usize = 8;
+
 impl Convolution {
     /// Computes the result of images, and weights as [`packed`] gives them.
     pub(super) fn run(&self, images: &Tensor, weights: &Tensor) -> Result<Tensor> {
@@ -331,7 +337,11 @@ impl Convolution {
                 bias: &self.bias[group * geometry.rows..][..geometry.rows],
             }
         };
-        let each = products([geometry.depth().max(LEAST_TERMS), made, 1]);
+        let terms = geometry.depth().max(match geometry.rows {
+            1 => ALONE_TERMS,
+            _ => LEAST_TERMS,
+        });
+        let each = products([terms, geometry.rows, geometry.positions().max(LEAST_POSITIONS)]);
         let work = [each.saturating_mul(count as u64), PRODUCTS];
         filled(&self.shape, |output: &mut [f32]| {
             let parts = threads::parts(each, PRODUCTS);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::split::{self, BYTES, ELEMENTS};
+use crate::split::{self, BYTES, ELEMENTS, LINE};
 use onnx_tensor::prelude::*;
 use tensor_core::Quoted;
 
@@ -132,7 +132,7 @@ impl Naming {
                 let last = given.len() - 1;
                 // Along the last axis; the place on the axis that indices name comes from them.
                 let step = if axis == last { 0 } else { 1 };
-                let (line, work) = (given[last].max(1), [indices.len() as u64, ELEMENTS]);
+                let (line, work) = (given[last].max(1), [indices.len() as u64 * COST, ELEMENTS]);
                 split::lines(&mut places, line, work, |first, places, pace| {
                     let mut at = coordinates(first, &given[..last]);
                     let rows = indices[first * line..].chunks_exact(line);
@@ -232,6 +232,9 @@ impl Kernel for Taken {
     }
 }
 
+/// How many elements of a loop that reads and writes one take as long.
+const COST: u64 = 4;
+
 /// Blocks of a value, one after the other.
 fn blocks<U: Unit>(tensor: &Tensor, named: &Named, shape: &[usize]) -> Result<Tensor> {
     let data = tensor.as_units::<U>()?;
@@ -240,10 +243,16 @@ fn blocks<U: Unit>(tensor: &Tensor, named: &Named, shape: &[usize]) -> Result<Te
     let mut made = Tensor::zero_of(tensor.element_type(), shape)?;
     let units = made.as_units_mut::<U>()?;
     match named.block {
-        1 => split::mapped(&named.places, units, |places, units| {
-            let pairs = units.iter_mut().zip(places);
-            pairs.for_each(|(unit, &place)| unit.clone_from(&data[place]));
-        })?,
+        1 => {
+            let work = [units.len() as u64 * COST, ELEMENTS];
+            split::lines(units, LINE, work, |first, units, pace| {
+                let places = &named.places[first * LINE..][..units.len()];
+                pace.pairs(places, units, |places, units| {
+                    let pairs = units.iter_mut().zip(places);
+                    pairs.for_each(|(unit, &place)| unit.clone_from(&data[place]));
+                })
+            })?;
+        }
         block => {
             let work = [(units.len() * size_of::<U>()) as u64, BYTES];
             split::lines(units, block, work, |first, units, pace| {

@@ -248,7 +248,7 @@ pub(crate) fn fold<T: Element + Copy>(
         results.copy_from_slice(images);
         return Ok(());
     };
-    let work = [images.len() as u64, ELEMENTS];
+    let work = [images.len() as u64 * COST, ELEMENTS];
     split::lines(results, result, work, |first, results, pace| {
         let (mut now, mut next) = (Vec::new(), Vec::new());
         let images = images[first * image..].chunks_exact(image);
@@ -266,6 +266,9 @@ pub(crate) fn fold<T: Element + Copy>(
         Ok(())
     })
 }
+
+/// How many elements of a loop that reads and writes one take as long: each meets several windows.
+const COST: u64 = 4;
 
 #[inline(always)]
 fn fold_line<T: Copy>(to: &mut [T], from: &[T], take: impl Fn(T, T) -> T) {
