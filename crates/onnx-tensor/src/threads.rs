@@ -48,8 +48,8 @@ const SPINS: u32 = 1 << 11;
 /// model that are not split take less.
 const WATCH: Duration = Duration::from_micros(100);
 
-/// Where a helper does not begin before the work is done, other programs use its processor: a thread that waits for such a helper has lost
-/// time, and for so many times that time nobody helps.
+/// Where a helper does not begin before the work is done, or stops within a part, other programs use its processor: a thread that waits
+/// for such a helper has lost time, and for so many times that time nobody helps.
 const REST: u32 = 16;
 
 /// The threads of this process.
@@ -215,14 +215,14 @@ impl Threads {
         }
     }
 
-    /// Works, until for a while there is none, or no run that could have some.
+    /// Works, until for a while there is no work, or no run that could have some, or its processor is others'.
     fn watch(&self) {
         let mut since = Instant::now();
         while since.elapsed() < WATCH {
             if rayon_core::yield_now() == Some(Yield::Executed) {
                 since = Instant::now();
             }
-            if self.computing.load(Ordering::Relaxed) == 0 || self.is_crowded() {
+            if self.computing.load(Ordering::Relaxed) == 0 || self.is_crowded() || self.rests() {
                 return;
             }
             hint::spin_loop();
@@ -237,7 +237,7 @@ impl Threads {
         idle.asleep.drain(first..).for_each(|thread| thread.unpark());
     }
 
-    /// Notes that a thread waited for a helper that had not begun.
+    /// Notes that a thread waited for a helper that other programs kept from working.
     fn rest(&self, lost: Duration) {
         let end = self.born.elapsed() + lost * REST;
         self.rest
@@ -314,6 +314,7 @@ impl Share {
         let _whole = Whole::begin();
         let queue = Queue::new(items, work);
         let (to_begin, at_work) = (AtomicUsize::new(helpers), AtomicUsize::new(helpers));
+        let begun = Instant::now();
         let late = pool.in_place_scope(|scope| {
             for _ in 0..helpers {
                 scope.spawn(|_| {
@@ -324,18 +325,22 @@ impl Share {
             }
             self.threads.wake(helpers);
             queue.work(|| false);
+            let done = Instant::now();
             if to_begin.load(Ordering::Relaxed) > 0 {
-                return Some(Instant::now());
+                return Some((done, Duration::ZERO));
             }
             for _ in 0..SPINS {
                 if at_work.load(Ordering::Relaxed) == 0 {
-                    break;
+                    return None;
                 }
                 hint::spin_loop();
             }
-            None
+            // A helper has at most one part left, which takes no longer than all that this thread did.
+            Some((done, WATCH.max(2 * (done - begun))))
         });
-        if let Some(done) = late {
+        if let Some((done, usual)) = late
+            && done.elapsed() > usual
+        {
             self.threads.rest(done.elapsed());
         }
         queue.outcome()
