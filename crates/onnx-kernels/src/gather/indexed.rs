@@ -254,7 +254,7 @@ fn blocks<U: Unit>(tensor: &Tensor, named: &Named, shape: &[usize]) -> Result<Te
             })?;
         }
         block => {
-            let work = [(units.len() * size_of::<U>()) as u64, BYTES];
+            let work = [size_of_val(units) as u64, BYTES];
             split::lines(units, block, work, |first, units, pace| {
                 let mut lines = units.chunks_exact_mut(block).zip(&named.places[first..]);
                 lines.try_for_each(|(units, &place)| {

@@ -64,7 +64,7 @@ fn copy<U: Unit>(
     }
     let is_doubled = inner == 1 && matches!(places, Places::List(places) if is_doubled(places, block));
     let made = result.as_units_mut::<U>()?;
-    let work = [(made.len() * size_of::<U>()) as u64, BYTES];
+    let work = [size_of_val(made) as u64, BYTES];
     split::lines(made, count * inner, work, |first, made, pace| {
         let blocks = value[first * block..].chunks_exact(block);
         for (block, made) in blocks.zip(made.chunks_exact_mut(count * inner)) {

@@ -96,13 +96,13 @@ fn repeat(given: &[u8], from: &[usize], shape: &[usize], size: usize, made: &mut
     if made.is_empty() {
         return Ok(());
     }
-    let steps = steps(from, shape);
+    let steps = [steps(from, shape)];
     let width = shape.last().copied().unwrap_or(1);
-    let step = steps.last().copied().unwrap_or(0);
+    let step = steps[0].last().copied().unwrap_or(0);
     let (line, work) = (width * size, [made.len() as u64, BYTES]);
     split::lines(made, line, work, |first, made, pace| {
         let wanted = first..first + made.len() / line;
-        lines(&[steps.clone()], shape, wanted, |[at], number| {
+        lines(&steps, shape, wanted, |[at], number| {
             pace.spend(width as u64 / 4 + 1)?;
             let to = &mut made[(number - first) * line..][..line];
             match step {
