@@ -256,6 +256,20 @@ impl Tensor {
         T::into_vec(self.storage).ok_or_else(|| invalid(self.element_type))
     }
 
+    /// The bits of the elements as those of another type of the same width, without a copy.
+    ///
+    /// # Errors
+    /// If one of the types is strings, if `element_type` has another width, or if it is booleans.
+    pub fn into_bits_of(self, element_type: ElementType) -> Result<Self> {
+        let from = self.element_type;
+        let are_numbers = from.is_copy() && element_type.is_copy() && element_type != ElementType::Bool;
+        ensure!(
+            are_numbers && from.size_of() == element_type.size_of(),
+            "bits of {from} are none of {element_type}"
+        );
+        Ok(Self { element_type, ..self })
+    }
+
     /// The bytes of the elements in row-major order, without a copy.
     ///
     /// # Errors

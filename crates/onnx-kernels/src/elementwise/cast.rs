@@ -6,7 +6,7 @@ use half::slice::HalfFloatSliceExt;
 use num_traits::AsPrimitive;
 use onnx_tensor::prelude::*;
 
-use crate::split;
+use crate::split::{self, ELEMENTS, LINE};
 use onnx_tensor::{
     cancelling::Pace,
     faults::{BadInput, Unsupported},
@@ -16,7 +16,7 @@ use onnx_tensor::{
 use onnx_tensor::{
     elements::{elements, filled, tensor},
     node::Attributes,
-    operator::{Fact, Kernel, kernel},
+    operator::Fact,
 };
 
 /// `Cast`, to the type of its attribute `to`.
@@ -29,12 +29,12 @@ pub fn cast(node: &Node) -> Result<Box<dyn Compute>> {
             ElementType::name_of_code(code)
         ))
     })?;
-    Ok(kernel(Cast { to: Some(to) }))
+    Ok(Box::new(Cast { to: Some(to) }))
 }
 
 /// `CastLike`, to the type of its second input.
 pub fn cast_like(_: &Node) -> Result<Box<dyn Compute>> {
-    Ok(kernel(Cast { to: None }))
+    Ok(Box::new(Cast { to: None }))
 }
 
 #[derive(Debug)]
@@ -42,20 +42,42 @@ struct Cast {
     to: Option<ElementType>,
 }
 
-impl Kernel for Cast {
-    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
+impl Compute for Cast {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Option<Vec<Fact>>> {
         let to = match (self.to, inputs) {
             (Some(to), [_]) => to,
             (None, [_, like]) => like.element_type,
             _ => bail!("expected 1 or 2 inputs, found {}", inputs.len()),
         };
-        Ok(vec![inputs[0].with(to)])
+        Ok(Some(vec![inputs[0].with(to)]))
     }
 
-    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
+    fn run(&self, inputs: &mut ShortVec<Arc<Tensor>>) -> Result<ShortVec<Arc<Tensor>>> {
         let to = self.to.unwrap_or_else(|| inputs[inputs.len() - 1].element_type());
-        Ok(smallvec![convert(&inputs[0], to)?])
+        let input = inputs.swap_remove(0);
+        Ok(smallvec![match (input.element_type(), to) {
+            (same, to) if same == to => input,
+            (ElementType::I32, ElementType::F32) => Arc::new(match Arc::try_unwrap(input) {
+                Ok(input) => floats_in_place(input)?,
+                Err(input) => convert(&input, to)?,
+            }),
+            (_, to) => Arc::new(convert(&input, to)?),
+        }])
     }
+}
+
+/// INT32 as FP32 in the memory of the input: sums of 8-bit products go through this.
+fn floats_in_place(mut numbers: Tensor) -> Result<Tensor> {
+    let units = numbers.as_units_mut::<u32>()?;
+    let work = [units.len() as u64, ELEMENTS];
+    split::lines(units, LINE, work, |_, units, pace| {
+        pace.over(units, |units| {
+            units
+                .iter_mut()
+                .for_each(|unit| *unit = (unit.cast_signed() as f32).to_bits());
+        })
+    })?;
+    numbers.into_bits_of(ElementType::F32)
 }
 
 /// A value as another type, as ONNX has it.
@@ -253,7 +275,33 @@ fn c_text(scientific: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
     use super::*;
+
+    fn cast_to(to: ElementType, input: Arc<Tensor>) -> Arc<Tensor> {
+        let cast = Cast { to: Some(to) };
+        cast.run(&mut smallvec![input]).unwrap().remove(0)
+    }
+
+    #[test]
+    fn whole_numbers_become_floats_in_place_where_nobody_else_reads_them() {
+        let numbers = Tensor::vector(&[0, -1, 16_777_217, i32::MIN, i32::MAX]);
+        let floats = Tensor::vector(&[0.0f32, -1.0, 16_777_216.0, -2_147_483_648.0, 2_147_483_648.0]);
+        let shared = numbers.clone().into_arc();
+        assert_eq!(*cast_to(ElementType::F32, shared.clone()), floats);
+        assert_eq!(*shared, numbers);
+        let place = shared.as_bytes().unwrap().as_ptr();
+        let made = cast_to(ElementType::F32, shared);
+        assert_eq!(*made, floats);
+        assert_eq!(made.as_bytes().unwrap().as_ptr(), place);
+    }
+
+    #[test]
+    fn what_has_the_type_is_not_copied() {
+        let numbers = Tensor::vector(&[1.0f32]).into_arc();
+        assert!(Arc::ptr_eq(&cast_to(ElementType::F32, numbers.clone()), &numbers));
+    }
 
     #[test]
     fn floats_are_written_as_c_does_with_the_fewest_digits() {

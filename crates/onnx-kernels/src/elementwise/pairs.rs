@@ -64,12 +64,20 @@ impl Compute for Pair {
     fn run(&self, inputs: &mut ShortVec<Arc<Tensor>>) -> Result<ShortVec<Arc<Tensor>>> {
         let mut inputs = inputs.drain(..);
         let mut made = inputs.next().context("expected an input")?;
-        for other in inputs {
+        for mut other in inputs {
             ensure_input!(
                 self.0 != Function::Quotient || !has_zero(&other)?,
                 "an integer would be divided by zero"
             );
             let shape = shapes::broadcast(&[made.shape(), other.shape()])?;
+            // The first one is written over if it has the result's shape and no other reader.
+            let is_free = |value: &mut Arc<Tensor>| *value.shape() == *shape && Arc::get_mut(value).is_some();
+            if matches!(self.0, Function::Sum | Function::Product)
+                && !is_free(&mut made)
+                && is_free(&mut other)
+            {
+                std::mem::swap(&mut made, &mut other);
+            }
             made = Arc::new(combined(self.0, made, &other, &shape)?);
         }
         Ok(smallvec![made])
@@ -104,6 +112,30 @@ mod tests {
         assert_eq!(of("Mul", &[64, 3], &[4, -3]), [0, -9]);
         assert_eq!(of("Div", &[-7, 7, -128], &[2, -2, -1]), [-3, -3, -128]);
         assert_eq!(of("Max", &[-7, 7], &[0]), [0, 7]);
+    }
+
+    #[test]
+    fn sums_and_products_are_written_over_the_value_that_nobody_else_reads() {
+        let (row, rows) = (
+            Tensor::vector(&[1.0f32, 2.0]),
+            Tensor::matrix(&[[3.0f32, 5.0], [7.0, 11.0]]),
+        );
+        for (name, wanted, is_in_place) in [
+            ("Add", [[4.0f32, 7.0], [8.0, 13.0]], true),
+            ("Mul", [[3.0, 10.0], [7.0, 22.0]], true),
+            ("Sub", [[-2.0, -3.0], [-6.0, -9.0]], false),
+        ] {
+            let second = rows.clone().into_arc();
+            let place = second.as_bytes().unwrap().as_ptr();
+            let mut inputs = smallvec![row.clone().into_arc(), second];
+            let made = Pair::of(name).unwrap().run(&mut inputs).unwrap().remove(0);
+            assert_eq!(*made, Tensor::matrix(&wanted));
+            assert_eq!(made.as_bytes().unwrap().as_ptr() == place, is_in_place, "{name}");
+        }
+        let held = rows.clone().into_arc();
+        let mut inputs = smallvec![row.into_arc(), held.clone()];
+        Pair::of("Add").unwrap().run(&mut inputs).unwrap();
+        assert_eq!(*held, rows);
     }
 
     #[test]

@@ -287,14 +287,18 @@ fn fill<T: Element>(
         .map(|pieces| pieces.iter().map(Piece::len).sum::<usize>())
         .product();
     let at = |place: usize| &values[place * size..(place + 1) * size];
+    let is_whole = |(pieces, &size): (&Vec<Piece>, &usize)| matches!(&**pieces, [Piece::Places(places)] if *places == (0..size));
+    let are_whole = rest.iter().zip(inner).all(is_whole);
     for piece in first {
-        pace.spend(match rest.is_empty() {
-            true => piece.len() as u64,
+        pace.spend(match are_whole {
+            true => (piece.len() * size) as u64,
             false => 1,
         })?;
         match piece {
             Piece::Value(count) => fill_up(made, value, count * filled, pace)?,
-            Piece::Places(places) if rest.is_empty() => made.extend_from_slice(&values[places.clone()]),
+            Piece::Places(places) if are_whole => {
+                made.extend_from_slice(&values[places.start * size..places.end * size]);
+            }
             Piece::Places(places) => {
                 for place in places.clone() {
                     fill(inner, at(place), value, rest, made, pace)?;
@@ -355,6 +359,31 @@ mod tests {
         }
         // More is cut off than there is: the rest lies beside the input.
         assert_eq!(line(Mode::Constant, 3, -5, 4), [-1.0, -1.0]);
+    }
+
+    #[test]
+    fn inner_axes_without_pads_are_copied_with_the_others() {
+        for mode in [Mode::Constant, Mode::Edge] {
+            let padded = pad(mode, &[2, 2, 2], &[0, 1, 0, 0, 0, 0]).unwrap();
+            let [first, second] = match mode {
+                Mode::Constant => [-1.0, -1.0],
+                _ => [0.0, 4.0],
+            };
+            let beside = |number: f32| [number, if number < 0.0 { number } else { number + 1.0 }];
+            let wanted = [
+                &beside(first)[..],
+                &[0.0, 1.0, 2.0, 3.0],
+                &beside(second),
+                &[4.0, 5.0, 6.0, 7.0],
+            ]
+            .concat();
+            assert_eq!(
+                (padded.shape(), padded.as_slice::<f32>().unwrap()),
+                (&[2, 3, 2][..], &*wanted)
+            );
+        }
+        let cut = pad(Mode::Constant, &[2, 3, 1], &[-1, 0, 0, 1, -1, 0]).unwrap();
+        assert_eq!(cut.as_slice::<f32>().unwrap(), [3.0, 4.0, -1.0, -1.0]);
     }
 
     /// The cut is made before the other end is filled.
