@@ -327,7 +327,8 @@ impl Share {
             queue.work(|| false);
             let done = Instant::now();
             if to_begin.load(Ordering::Relaxed) > 0 {
-                return Some((done, Duration::ZERO));
+                // It may be about to wake up.
+                return Some((done, WATCH));
             }
             for _ in 0..SPINS {
                 if at_work.load(Ordering::Relaxed) == 0 {
