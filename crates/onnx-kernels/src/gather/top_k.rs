@@ -110,7 +110,7 @@ impl TopK {
     /// Positions along the axis of the `count` elements wanted of `size`, in each of the groups whose elements are `inner` apart.
     fn positions(&self, [size, count, inner]: [usize; 3], places: &mut [i64], keys: Keys<'_>) -> Result<()> {
         /// Keys that are read at once, between two looks at whether the request is cancelled.
-        const PART: usize = 1 << 12;
+        const PART: usize = 1 << 10;
         if places.is_empty() {
             return Ok(());
         }

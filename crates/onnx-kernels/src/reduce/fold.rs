@@ -209,10 +209,9 @@ impl Reduce {
         let (shape, values) = (input.shape(), elements::<T>(input)?);
         let is_signed = T::LEAST < T::ZERO;
         match self.fold {
-            Fold::Sum => wrapped::<T::Bits>(input, reduced, Term::Itself),
             Fold::SumSquare => wrapped::<T::Bits>(input, reduced, Term::Square),
             Fold::SumAbs if is_signed => wrapped::<T::Bits>(input, reduced, Term::Magnitude),
-            Fold::SumAbs => wrapped::<T::Bits>(input, reduced, Term::Itself),
+            Fold::Sum | Fold::SumAbs => wrapped::<T::Bits>(input, reduced, Term::Itself),
             Fold::Product => {
                 let values = input.as_units::<T::Bits>()?;
                 let products = folded(values, shape, reduced, T::Bits::ONE, itself, T::Bits::times)?;
