@@ -43,6 +43,16 @@ pub(crate) fn lines<T: Send>(
     [work, least]: [u64; 2],
     run: impl Fn(usize, &mut [T], &mut Pace) -> Result<()> + Sync,
 ) -> Result<()> {
+    // Compiled for types, and not for each `run`.
+    lines_by(made, unit, [work, least], &run)
+}
+
+fn lines_by<T: Send>(
+    made: &mut [T],
+    unit: usize,
+    [work, least]: [u64; 2],
+    run: &(dyn Fn(usize, &mut [T], &mut Pace) -> Result<()> + Sync),
+) -> Result<()> {
     let parts = threads::parts(work, least);
     if parts == 1 {
         return run(0, made, &mut Pace::default());

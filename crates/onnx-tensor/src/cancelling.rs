@@ -4,11 +4,15 @@ use std::{
     cell::RefCell,
     fmt,
     sync::atomic::{AtomicBool, Ordering},
+    time::Instant,
 };
 
 use crate::prelude::*;
 
-use crate::{threads, time_limit};
+use crate::{
+    threads,
+    time_limit::{self, TimeLimit},
+};
 
 /// Tells whether a run should end before its time: its request was cancelled, or its deadline has passed.
 pub trait Cancellation: Send + Sync {
@@ -132,13 +136,41 @@ impl Pace {
 /// # Errors
 /// The first error of `work`, which ends the others too.
 pub fn in_parts<I: Send>(items: Vec<I>, work: impl Fn(I, &mut Pace) -> Result<()> + Sync) -> Result<()> {
-    let token = TOKEN.with_borrow(Clone::clone);
-    let end = time_limit::end();
+    let limits = Limits::of_this_thread();
     threads::for_each(items, |item| {
-        let _run = token.clone().map(start);
-        let _limit = time_limit::until(end);
+        let _here = limits.set();
         work(item, &mut Pace::default())
     })
+}
+
+/// What ends the work of a thread, for others that help it.
+struct Limits {
+    token: Option<Arc<dyn Cancellation>>,
+    end: Option<Instant>,
+}
+
+impl Limits {
+    #[inline(never)]
+    fn of_this_thread() -> Self {
+        Self {
+            token: TOKEN.with_borrow(Clone::clone),
+            end: time_limit::end(),
+        }
+    }
+
+    /// Sets them on this thread until the value is dropped.
+    #[inline(never)]
+    fn set(&self) -> LimitsOfThread {
+        LimitsOfThread {
+            _run: self.token.clone().map(start),
+            _limit: time_limit::until(self.end),
+        }
+    }
+}
+
+struct LimitsOfThread {
+    _run: Option<Run>,
+    _limit: TimeLimit,
 }
 
 impl onnx_gemm::Pace for Pace {

@@ -110,11 +110,31 @@ fn parts_of_large(work: u64, least: u64) -> usize {
 /// # Panics
 /// If `work` panics, after all that was begun has ended.
 pub fn for_each<I: Send, E: Send>(items: Vec<I>, work: impl Fn(I) -> Result<(), E> + Sync) -> Result<(), E> {
+    let count = items.len();
+    let items = Mutex::new(items.into_iter());
+    let error = Mutex::new(None);
+    // The rest of this module is compiled once, not for each kind of work.
+    let step = || {
+        let Some(item) = lock(&items).next() else {
+            return false;
+        };
+        let Err(failed) = work(item) else {
+            return true;
+        };
+        *lock(&items) = Vec::new().into_iter();
+        lock(&error).get_or_insert(failed);
+        false
+    };
     match SHARE.get() {
-        Some(share) if items.len() > 1 => share.for_each(items, work),
-        _ => items.into_iter().try_for_each(work),
+        Some(share) if count > 1 => share.repeat(count, &step),
+        _ => while step() {},
     }
+    let error = error.into_inner().unwrap_or_else(PoisonError::into_inner);
+    error.map_or(Ok(()), Err)
 }
+
+/// Computes one item, and returns whether there may be more.
+type Step<'s> = &'s (dyn Fn() -> bool + Sync);
 
 /// A run that is counted; see [`start`]. Runs of a thread end in the reverse order.
 #[derive(Debug)]
@@ -297,22 +317,20 @@ impl Share {
         self.most.min(self.threads.limit.load(Ordering::Relaxed))
     }
 
-    fn for_each<I: Send, E: Send>(
-        self,
-        items: Vec<I>,
-        work: impl Fn(I) -> Result<(), E> + Sync,
-    ) -> Result<(), E> {
-        let wanted = (items.len() - 1).min(self.most() - 1);
-        let Some(pool) = (wanted > 0).then(|| self.threads.pool()).flatten() else {
-            return items.into_iter().try_for_each(work);
-        };
+    /// Calls `step` for `count` items until it returns that there are no more.
+    fn repeat(self, count: usize, step: Step<'_>) {
+        let wanted = (count - 1).min(self.most() - 1);
+        let pool = (wanted > 0).then(|| self.threads.pool()).flatten();
         // Each has a thread of its own, so that none of them is waited for in a queue.
-        let helpers = self.threads.reserve(wanted.min(pool.current_num_threads()));
-        if helpers == 0 {
-            return items.into_iter().try_for_each(work);
-        }
+        let helpers = pool.map_or(0, |pool| {
+            self.threads.reserve(wanted.min(pool.current_num_threads()))
+        });
+        let (Some(pool), 1..) = (pool, helpers) else {
+            while step() {}
+            return;
+        };
         let _whole = Whole::begin();
-        let queue = Queue::new(items, work);
+        let work = Work::new(step);
         let (to_begin, at_work) = (AtomicUsize::new(helpers), AtomicUsize::new(helpers));
         let begun = Instant::now();
         let late = pool.in_place_scope(|scope| {
@@ -320,11 +338,11 @@ impl Share {
                 scope.spawn(|_| {
                     to_begin.fetch_sub(1, Ordering::Relaxed);
                     let _helper = Helper::begin(self.threads, &at_work);
-                    queue.work(|| self.threads.is_crowded());
+                    work.go_on(|| self.threads.is_crowded());
                 });
             }
             self.threads.wake(helpers);
-            queue.work(|| false);
+            work.go_on(|| false);
             let done = Instant::now();
             if to_begin.load(Ordering::Relaxed) > 0 {
                 // It may be about to wake up.
@@ -344,7 +362,6 @@ impl Share {
         {
             self.threads.rest(done.elapsed());
         }
-        queue.outcome()
     }
 }
 
@@ -384,42 +401,30 @@ impl Drop for Helper<'_> {
     }
 }
 
-/// Items that nobody has begun.
-struct Queue<I, E, W> {
-    items: Mutex<std::vec::IntoIter<I>>,
-    work: W,
+/// Steps that several threads do.
+struct Work<'s> {
+    step: Step<'s>,
+    /// Whether there are no more, or one panicked.
     is_ended: AtomicBool,
-    error: Mutex<Option<E>>,
 }
 
-impl<I, E, W: Fn(I) -> Result<(), E>> Queue<I, E, W> {
-    fn new(items: Vec<I>, work: W) -> Self {
+impl<'s> Work<'s> {
+    fn new(step: Step<'s>) -> Self {
         Self {
-            items: Mutex::new(items.into_iter()),
-            work,
+            step,
             is_ended: AtomicBool::new(false),
-            error: Mutex::new(None),
         }
     }
 
     /// Works until no item is left, something failed, or this thread should leave.
-    fn work(&self, should_leave: impl Fn() -> bool) {
+    fn go_on(&self, should_leave: impl Fn() -> bool) {
         while !self.is_ended.load(Ordering::Relaxed) && !should_leave() {
-            let Some(item) = lock(&self.items).next() else {
-                return;
-            };
             let ends = EndOnPanic(&self.is_ended);
-            if let Err(error) = (self.work)(item) {
+            if !(self.step)() {
                 self.is_ended.store(true, Ordering::Relaxed);
-                lock(&self.error).get_or_insert(error);
             }
             drop(ends);
         }
-    }
-
-    fn outcome(self) -> Result<(), E> {
-        let error = self.error.into_inner().unwrap_or_else(PoisonError::into_inner);
-        error.map_or(Ok(()), Err)
     }
 }
 
@@ -618,11 +623,13 @@ mod tests {
 
     #[test]
     fn helpers_leave_where_more_threads_compute_than_should() {
-        let queue = Queue::new(vec![1, 2, 3], |_| Ok::<(), ()>(()));
-        queue.work(|| true);
-        assert_eq!(lock(&queue.items).len(), 3);
-        queue.work(|| false);
-        assert_eq!(lock(&queue.items).len(), 0);
+        let left = AtomicUsize::new(3);
+        let step = || left.fetch_sub(1, Ordering::Relaxed) > 1;
+        let work = Work::new(&step);
+        work.go_on(|| true);
+        assert_eq!(left.load(Ordering::Relaxed), 3);
+        work.go_on(|| false);
+        assert_eq!(left.load(Ordering::Relaxed), 0);
         let threads = threads(2);
         let _one = threads.start(0);
         let _other = threads.start(0);

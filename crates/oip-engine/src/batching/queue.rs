@@ -1,6 +1,9 @@
 //! The queue between the callers of a model and those who run it: its threads, and callers that run what is quick themselves.
 
-use std::{collections::VecDeque, time::Instant};
+use std::{
+    collections::VecDeque,
+    time::{Duration, Instant},
+};
 
 // Tests compile this file a second time, where `super::sync` is not the system's (`queue_interleavings.rs`).
 use super::{
@@ -16,9 +19,15 @@ use super::{
 /// An instance is a slot; a thread that runs a batch holds one, so no more batches run at a time than there are instances. A slot is
 /// taken by one of the model's threads ([`Queue::take`]) or by a caller ([`Queue::take_in_place`]). A caller may leave the rest of
 /// a run, an `R`, to a thread, with its slot ([`Queue::hand_over`]).
+///
+/// Threads exist on demand: `start` is called when work waits, a slot is free and no thread is idle. A thread that was idle for
+/// `max_idle` ends, so a model without requests holds no threads.
 pub(crate) struct Queue<T, R> {
     state: Mutex<State<T, R>>,
     changed: Condvar,
+    max_idle: Option<Duration>,
+    /// Starts a thread that calls [`Queue::begin`] and then [`Queue::take`], or calls [`Queue::not_started`].
+    start: Box<dyn Fn(&Self) + Send + Sync>,
     /// The current time.
     now: fn() -> Instant,
 }
@@ -32,6 +41,12 @@ struct State<T, R> {
     in_place: usize,
     /// Slots that nobody runs a batch in.
     free: Vec<usize>,
+    /// The number of slots, free or not.
+    slots: usize,
+    /// Threads that take work from this queue, including those that `start` was called for.
+    threads: usize,
+    /// Threads that `start` was called for and that have not begun.
+    starting: usize,
     /// Whether something may wait whose caller will not come for it, so that a thread must.
     needs_thread: bool,
     /// Threads that wait for work.
@@ -41,21 +56,37 @@ struct State<T, R> {
 }
 
 impl<T, R> State<T, R> {
-    /// Whether one more thread is to be woken, who wakes it without the lock.
-    fn wakes_one(&mut self) -> bool {
+    /// Decides how one more thread comes for the work that waits. The caller passes it to [`Queue::wake`] without the lock.
+    fn wake(&mut self) -> Wake {
         let is_needed = self.needs_thread && self.scheduler.len() > 0 || !self.handed_over.is_empty();
-        // A thread that was woken takes one of these.
         let places = self.free.len() + self.handed_over.len();
-        let is_one_left = self.idle > self.woken && places > self.woken;
-        let wakes_one = is_needed && is_one_left;
-        self.woken += usize::from(wakes_one);
-        wakes_one
+        if !is_needed || places <= self.woken + self.starting {
+            Wake::Nobody
+        } else if self.idle > self.woken {
+            self.woken += 1;
+            Wake::Idle
+        } else if self.threads < self.slots {
+            self.threads += 1;
+            self.starting += 1;
+            Wake::New
+        } else {
+            // All threads are busy without a slot, and look here when they are done.
+            Wake::Nobody
+        }
     }
 
     /// Notes that items were taken out.
     fn took(&mut self) {
         self.needs_thread &= self.scheduler.len() > 0;
     }
+}
+
+/// Which thread comes for work that waits.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Wake {
+    Nobody,
+    Idle,
+    New,
 }
 
 /// Why an item was not taken.
@@ -90,14 +121,23 @@ pub(crate) struct Work<T, R> {
 }
 
 impl<T, R> Queue<T, R> {
-    /// A queue for so many instances.
-    pub(crate) fn new(scheduler: Scheduler<T>, instances: usize, now: fn() -> Instant) -> Self {
+    /// Creates a queue for `instances` slots. `start` starts a thread; threads end after `max_idle` without work, or never.
+    pub(crate) fn new(
+        scheduler: Scheduler<T>,
+        instances: usize,
+        max_idle: Option<Duration>,
+        now: fn() -> Instant,
+        start: impl Fn(&Self) + Send + Sync + 'static,
+    ) -> Self {
         let state = State {
             scheduler,
             is_closed: false,
             handed_over: VecDeque::new(),
             in_place: 0,
             free: (0..instances).rev().collect(),
+            slots: instances,
+            threads: 0,
+            starting: 0,
             needs_thread: false,
             idle: 0,
             woken: 0,
@@ -105,6 +145,8 @@ impl<T, R> Queue<T, R> {
         Self {
             state: Mutex::new(state),
             changed: Condvar::new(),
+            max_idle,
+            start: Box::new(start),
             now,
         }
     }
@@ -152,17 +194,76 @@ impl<T, R> Queue<T, R> {
         Some((ticket, slot))
     }
 
-    /// Waits for the next work; `None` once the queue is closed and empty. `done` is the slot of the last work.
+    fn wake(&self, wake: Wake) {
+        match wake {
+            Wake::Nobody => {}
+            Wake::Idle => self.changed.notify_one(),
+            Wake::New => (self.start)(self),
+        }
+    }
+
+    /// Counts a thread that was not started by the queue.
+    #[cfg(test)]
+    #[allow(dead_code, reason = "tests call that of their copy of this file")]
+    pub(crate) fn enlist(&self) {
+        self.lock().threads += 1;
+    }
+
+    /// Counts a thread that `start` was called for as begun.
+    pub(crate) fn begin(&self) {
+        self.lock().starting -= 1;
+    }
+
+    /// Notes that a thread could not be started. Returns whether no thread is left, so that what waits must be refused; runs that
+    /// callers left to threads are dropped then.
+    pub(crate) fn not_started(&self) -> bool {
+        let mut state = self.lock();
+        state.starting -= 1;
+        state.threads -= 1;
+        if state.threads > 0 {
+            return false;
+        }
+        let (slots, dropped): (Vec<usize>, Vec<R>) = state.handed_over.drain(..).unzip();
+        state.free.extend(slots);
+        drop(state);
+        drop(dropped);
+        true
+    }
+
+    /// Removes a thread from those that take work, as it goes on with a request whose slot it gives back.
+    pub(crate) fn leave_thread(&self) {
+        self.lock().threads -= 1;
+    }
+
+    /// Counts a thread that left as one that takes work again, if there are fewer than the slots and `spare`.
+    pub(crate) fn return_thread(&self, spare: usize) -> bool {
+        let mut state = self.lock();
+        let is_needed = state.threads < state.slots + spare;
+        state.threads += usize::from(is_needed);
+        is_needed
+    }
+
+    /// Whether the queue is closed and nothing waits or runs any more.
+    pub(crate) fn is_over(&self) -> bool {
+        let state = self.lock();
+        state.is_closed
+            && state.threads == 0
+            && state.in_place == 0
+            && state.handed_over.is_empty()
+            && state.scheduler.len() == 0
+    }
+
+    /// Waits for the next work; `None` once the queue is closed and empty, or the thread was idle for long enough: then it ends.
+    /// `done` is the slot of the last work.
     pub(crate) fn take(&self, done: Option<usize>) -> Option<Work<T, R>> {
         let mut state = self.lock();
         state.free.extend(done);
+        let mut idle_since = None;
         loop {
             if let Some((slot, rest)) = state.handed_over.pop_front() {
-                let wakes_one = state.wakes_one();
+                let wake = state.wake();
                 drop(state);
-                if wakes_one {
-                    self.changed.notify_one();
-                }
+                self.wake(wake);
                 return Some(Work {
                     batch: Vec::new(),
                     rest: Some(rest),
@@ -186,11 +287,9 @@ impl<T, R> Queue<T, R> {
             if !batch.is_empty() || !expired.is_empty() {
                 let slot = if batch.is_empty() { None } else { state.free.pop() };
                 // Other waiting items may be ready too, and some thread must watch the time for the rest.
-                let wakes_one = state.wakes_one();
+                let wake = state.wake();
                 drop(state);
-                if wakes_one {
-                    self.changed.notify_one();
-                }
+                self.wake(wake);
                 return Some(Work {
                     batch,
                     rest: None,
@@ -199,11 +298,25 @@ impl<T, R> Queue<T, R> {
                 });
             }
             if until.is_none() && state.is_closed && state.scheduler.len() == 0 && state.in_place == 0 {
+                state.threads -= 1;
                 drop(state);
                 // Others may wait for an instance, for which there is nothing left to do.
                 self.changed.notify_all();
                 return None;
             }
+            if until.is_none() && idle_since.is_some_and(|since| self.is_idle_too_long(since, now)) {
+                state.threads -= 1;
+                return None;
+            }
+            // The end of this wait. Only a wait for work counts as idle, not one for the time of an item.
+            let until = match (until, self.max_idle) {
+                (Some(until), _) => {
+                    idle_since = None;
+                    Some(until)
+                }
+                (None, Some(max_idle)) => Some(*idle_since.get_or_insert(now) + max_idle),
+                (None, None) => None,
+            };
             state.idle += 1;
             state = match until {
                 None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
@@ -217,6 +330,11 @@ impl<T, R> Queue<T, R> {
             // A thread woken by its timeout may take the item first; then the thread that was notified finds nothing, or other work.
             state.woken = state.woken.saturating_sub(1);
         }
+    }
+
+    fn is_idle_too_long(&self, since: Instant, now: Instant) -> bool {
+        self.max_idle
+            .is_some_and(|max_idle| now.saturating_duration_since(since) >= max_idle)
     }
 
     /// Takes a waiting item for its caller, to run on the caller's thread; `None` if it has left the queue, or somebody
@@ -260,13 +378,7 @@ impl<T, R> Queue<T, R> {
         let mut state = self.lock();
         state.in_place -= 1;
         state.handed_over.push_back((slot, rest));
-        let (wakes_one, is_closed) = (state.wakes_one(), state.is_closed);
-        drop(state);
-        if is_closed {
-            self.changed.notify_all();
-        } else if wakes_one {
-            self.changed.notify_one();
-        }
+        self.wake_or_end(state);
     }
 
     /// A caller is done with what it took.
@@ -283,13 +395,17 @@ impl<T, R> Queue<T, R> {
 
     fn give_back(&self, mut state: MutexGuard<'_, State<T, R>>, slot: usize) {
         state.free.push(slot);
-        let (wakes_one, is_closed) = (state.wakes_one(), state.is_closed);
+        self.wake_or_end(state);
+    }
+
+    /// Wakes a thread for what waits; all of them if the queue is closed, since they may have nothing left to wait for.
+    fn wake_or_end(&self, mut state: MutexGuard<'_, State<T, R>>) {
+        let (wake, is_closed) = (state.wake(), state.is_closed);
         drop(state);
         if is_closed {
             self.changed.notify_all();
-        } else if wakes_one {
-            self.changed.notify_one();
         }
+        self.wake(wake);
     }
 
     /// A caller does not come for its item any more, which may still wait.
@@ -299,11 +415,9 @@ impl<T, R> Queue<T, R> {
 
     fn leave_to_threads(&self, mut state: MutexGuard<'_, State<T, R>>) {
         state.needs_thread = state.scheduler.len() > 0;
-        let wakes_one = state.wakes_one();
+        let wake = state.wake();
         drop(state);
-        if wakes_one {
-            self.changed.notify_one();
-        }
+        self.wake(wake);
     }
 
     /// Takes an item out that nobody waits for any more; `None` when it has left already.
@@ -336,8 +450,7 @@ impl<T, R> Queue<T, R> {
         state.is_closed = true;
         state.needs_thread = true;
         state.scheduler.flush();
-        drop(state);
-        self.changed.notify_all();
+        self.wake_or_end(state);
     }
 
     /// Takes all items out.

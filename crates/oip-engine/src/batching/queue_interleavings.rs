@@ -6,7 +6,7 @@
 
 use std::{
     cell::Cell,
-    sync::OnceLock,
+    sync::{OnceLock, Weak},
     time::{Duration, Instant},
 };
 
@@ -149,7 +149,42 @@ fn now() -> Instant {
     *START.get_or_init(Instant::now) + TICK * looks
 }
 
+/// A queue whose threads exist before its requests.
 fn queue(instances: usize, max_queue_delay: Duration) -> Arc<Queue<u32, u32>> {
+    let scheduler = scheduler(max_queue_delay);
+    Arc::new(Queue::new(scheduler, instances, None, now, |queue| {
+        queue.not_started();
+    }))
+}
+
+/// What threads took.
+type Taken = Arc<shuttle::sync::Mutex<Vec<u32>>>;
+
+/// A queue that starts its threads, which end after `max_idle`, and what these took.
+fn queue_with_threads(instances: usize, max_idle: Option<Duration>) -> (Arc<Queue<u32, u32>>, Taken) {
+    let taken = Arc::new(shuttle::sync::Mutex::new(Vec::new()));
+    let queue = Arc::new_cyclic(|queue: &Weak<Queue<u32, u32>>| {
+        let (queue, taken) = (queue.clone(), taken.clone());
+        let start = move |_: &Queue<u32, u32>| {
+            let (queue, taken) = (queue.upgrade().unwrap(), taken.clone());
+            thread::spawn(move || {
+                queue.begin();
+                let mut slot = None;
+                while let Some(work) = queue.take(slot) {
+                    slot = work.slot;
+                    thread::yield_now();
+                    let mut taken = taken.lock().unwrap();
+                    taken.extend(work.batch);
+                    taken.extend(work.rest);
+                }
+            });
+        };
+        Queue::new(scheduler(Duration::ZERO), instances, max_idle, now, start)
+    });
+    (queue, taken)
+}
+
+fn scheduler(max_queue_delay: Duration) -> Scheduler<u32> {
     let config = ModelConfig {
         max_batch_size: 2,
         dynamic_batching: Some(DynamicBatching {
@@ -158,13 +193,13 @@ fn queue(instances: usize, max_queue_delay: Duration) -> Arc<Queue<u32, u32>> {
         }),
         ..ModelConfig::default()
     };
-    let scheduler = Scheduler::new(BatchPolicy::from_config(&config).unwrap(), 100);
-    Arc::new(Queue::new(scheduler, instances, now))
+    Scheduler::new(BatchPolicy::from_config(&config).unwrap(), 100)
 }
 
 fn ask(group: u8) -> Ask {
     Ask {
         rows: 1,
+        measured_rows: Some(1),
         key: Some(JoinKey(vec![group])),
         ..Ask::default()
     }
@@ -186,19 +221,25 @@ fn run_in_place(queue: &Queue<u32, u32>, is_quick: bool, item: u32) -> Vec<u32> 
     if runner == Runner::Thread {
         return Vec::new();
     }
-    thread::yield_now();
-    let Some(work) = queue.take_in_place(ticket, |_| is_quick) else {
-        return Vec::new();
-    };
-    assert!(work.expired.is_empty() && work.batch.len() <= 2);
-    thread::yield_now();
-    queue.done_in_place(work.slot.unwrap());
-    work.batch
+    let mut batches = Vec::new();
+    for _ in 0..2 {
+        thread::yield_now();
+        let Some(work) = queue.take_in_place(ticket, |_| is_quick) else {
+            return batches;
+        };
+        assert!(work.expired.is_empty() && work.batch.len() <= 2);
+        thread::yield_now();
+        queue.done_in_place(work.slot.unwrap());
+        batches.extend(work.batch);
+    }
+    queue.leave();
+    batches
 }
 
 /// A thread that takes all it gets, and gives it back in the end.
 fn consumer(queue: &Arc<Queue<u32, u32>>) -> thread::JoinHandle<Vec<u32>> {
     let queue = queue.clone();
+    queue.enlist();
     thread::spawn(move || {
         let (mut taken, mut slot) = (Vec::new(), None);
         while let Some(work) = queue.take(slot) {
@@ -218,6 +259,7 @@ fn delayed_requests_of_two_groups() {
     let both = Arc::new(Barrier::new(2));
     let consumers = [0, 1].map(|_| {
         let (queue, both) = (queue.clone(), both.clone());
+        queue.enlist();
         thread::spawn(move || {
             let mut slot = None;
             while let Some(work) = queue.take(slot) {
@@ -378,6 +420,7 @@ fn runs_that_are_left_to_threads() {
 fn a_run_that_is_left_to_a_thread_with_another_one_behind_it() {
     let queue = queue(1, Duration::ZERO);
     let taken = Arc::new(shuttle::sync::atomic::AtomicUsize::new(0));
+    queue.enlist();
     let consumer = thread::spawn({
         let (queue, taken) = (queue.clone(), taken.clone());
         move || {
@@ -403,6 +446,41 @@ fn a_run_that_is_left_to_a_thread_with_another_one_behind_it() {
     }
     queue.close();
     consumer.join().unwrap();
+}
+
+/// Two instances without a thread, and three callers: one leaves its run to a thread, one takes its request back, one waits. Each
+/// request is taken before the queue is closed, so a thread that was not started, or ended too soon, is a test that never ends.
+fn threads_that_start_when_requests_come(max_idle: Option<Duration>) {
+    let (queue, taken) = queue_with_threads(2, max_idle);
+    let callers = (0..3u32).map(|item| {
+        let queue = queue.clone();
+        thread::spawn(move || {
+            if item > 0 {
+                let ticket = push(&queue, item as u8, item);
+                return (item == 1).then(|| queue.cancel(ticket)).flatten();
+            }
+            let (ticket, runner) = queue.push(ask(3), Runner::Caller, |_| item).unwrap();
+            if runner == Runner::Caller
+                && let Some(work) = queue.take_in_place(ticket, |_| true)
+            {
+                queue.hand_over(work.slot.unwrap(), item);
+            }
+            None
+        })
+    });
+    let callers: Vec<_> = callers.collect();
+    let left: Vec<u32> = callers.into_iter().filter_map(|c| c.join().unwrap()).collect();
+    while taken.lock().unwrap().len() + left.len() < 3 {
+        thread::yield_now();
+    }
+    queue.close();
+    while !queue.is_over() {
+        thread::yield_now();
+    }
+    let mut left = left;
+    left.extend(taken.lock().unwrap().iter());
+    left.sort_unstable();
+    assert_eq!(left, [0, 1, 2], "a request was lost, or left twice");
 }
 
 fn run(scheduler: impl shuttle::scheduler::Scheduler + 'static, scenario: fn()) -> usize {
@@ -454,6 +532,31 @@ fn many_interleavings_of_runs_that_are_left_to_threads() {
         run(RandomScheduler::new(2_000), scenario);
         run(PctScheduler::new(3, 2_000), scenario);
     }
+}
+
+#[test]
+fn many_interleavings_of_threads_that_start_on_demand() {
+    for scenario in [
+        || threads_that_start_when_requests_come(None),
+        || threads_that_start_when_requests_come(Some(TICK * 3)),
+    ] {
+        run(RandomScheduler::new(2_000), scenario);
+        run(PctScheduler::new(3, 2_000), scenario);
+    }
+}
+
+/// Threads cannot be started: what callers left to threads is dropped, and the slot is free again.
+#[test]
+fn without_a_thread_a_run_that_is_left_gives_its_slot_back() {
+    run(RandomScheduler::new(100), || {
+        let queue = queue(1, Duration::ZERO);
+        let (_, slot) = queue.pass(&ask(1), now(), |_| {}).unwrap();
+        queue.hand_over(slot, 1);
+        let (_, slot) = queue.pass(&ask(1), now(), |_| {}).unwrap();
+        queue.done_in_place(slot);
+        queue.close();
+        assert!(queue.is_over());
+    });
 }
 
 #[test]

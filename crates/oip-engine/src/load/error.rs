@@ -178,8 +178,6 @@ pub(crate) enum LoadError {
 
     #[error("the system gave no thread to load it: {}", .0.kind())]
     NoThread(#[source] io::Error),
-    #[error("the system gave no threads to run it: {}", .0.kind())]
-    NoInstances(#[source] io::Error),
     #[error("loading it took longer than {} s", limit.as_secs())]
     Timeout { limit: Duration },
     #[error("the thread that loads it panicked")]

@@ -213,7 +213,7 @@ fn run(
         is_decoupled,
         others,
     };
-    let instances = Instances::start(model, metadata, settings).map_err(LoadError::NoInstances)?;
+    let instances = Instances::new(model, metadata, settings);
     let configs = Configs {
         usual: Arc::new(model_config),
         joining: Some(joining),

@@ -1,8 +1,9 @@
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     pin::Pin,
-    sync::Arc,
+    sync::{Arc, Weak},
     task::{Context, Poll, ready},
+    thread,
     time::{Duration, Instant},
 };
 
@@ -25,11 +26,11 @@ use crate::{
         others::Others,
         several::{Part, Parts},
         statistics::Recorder,
-        threads::Threads,
+        threads::{MAX_IDLE, Threads},
     },
 };
 
-/// The threads that run one version of a model, and the queue before them.
+/// The instances of one version of a model: its threads and the queue before them.
 pub(crate) struct Instances {
     shared: Arc<Shared>,
 }
@@ -99,15 +100,8 @@ struct Queued<'s> {
 }
 
 impl Instances {
-    /// Starts the threads.
-    ///
-    /// # Errors
-    /// When the system gives no more threads.
-    pub(crate) fn start(
-        model: Box<dyn Model>,
-        metadata: ModelMetadata,
-        settings: InstanceSettings,
-    ) -> std::io::Result<Self> {
+    /// Creates the instances. Their threads start with the first requests.
+    pub(crate) fn new(model: Box<dyn Model>, metadata: ModelMetadata, settings: InstanceSettings) -> Self {
         let InstanceSettings {
             threads,
             queue_capacity,
@@ -135,13 +129,21 @@ impl Instances {
             .iter()
             .for_each(|(rows, time)| quickness.note(*rows, *time));
         let model_name = metadata.name.clone();
-        let shared = Arc::new(Shared {
+        let shared = Arc::new_cyclic(|shared: &Weak<Shared>| Shared {
             model,
             metadata: Arc::new(metadata),
             queue: Queue::new(
                 Scheduler::new(policy.clone(), queue_capacity),
                 threads,
+                Some(MAX_IDLE),
                 Instant::now,
+                {
+                    let shared = shared.clone();
+                    move |queue| match shared.upgrade() {
+                        Some(shared) => shared.start_thread(),
+                        None => drop(queue.not_started()),
+                    }
+                },
             ),
             hang_watch: HangWatch::new(threads, hang_timeout),
             recorder: Recorder::default(),
@@ -153,20 +155,12 @@ impl Instances {
             policy,
             is_decoupled,
             others,
-            threads: Threads::new(model_name, threads, on_thread),
+            threads: Threads::new(model_name, on_thread),
         });
         if is_decoupled {
             shared.queue.stop_joining();
         }
-        let started = shared.threads.start(|| {
-            let shared = shared.clone();
-            move || shared.serve()
-        });
-        let instances = Self { shared };
-        if started.is_err() {
-            instances.stop();
-        }
-        started.map(|()| instances)
+        Self { shared }
     }
 
     pub(crate) fn metadata(&self) -> &Arc<ModelMetadata> {
@@ -259,7 +253,15 @@ impl Instances {
     /// Waits for the threads to end after [`Instances::stop`], and returns whether all of them did. Requests that still
     /// wait at the deadline are refused.
     pub(crate) fn join(&self, deadline: Instant) -> bool {
-        let all = self.shared.threads.join(deadline);
+        let mut all = self.shared.threads.join(deadline);
+        // Callers that run a request in place have no thread to join.
+        while all && !self.shared.queue.is_over() {
+            if Instant::now() >= deadline {
+                all = false;
+            }
+            thread::sleep(Duration::from_millis(1));
+            all &= self.shared.threads.join(deadline);
+        }
         self.shared.refuse_all("it is being unloaded");
         if all {
             // No thread runs the model any more, so only a panic makes this fail.
@@ -393,6 +395,22 @@ impl Shared {
         let reason = format!("all of its {threads} instances hang in requests that were given up");
         self.refuse_all(&reason);
         Some(reason)
+    }
+
+    /// Starts a thread for the queue. If the system gives none and no other thread is left, refuses what waits.
+    fn start_thread(self: &Arc<Self>) {
+        let shared = self.clone();
+        let Err(error) = self.threads.start(move || {
+            shared.queue.begin();
+            shared.serve();
+        }) else {
+            return;
+        };
+        let model = &self.metadata.name;
+        tracing::error!(model, %error, "cannot start a thread to run a model");
+        if self.queue.not_started() {
+            self.refuse_all("the system gives no more threads to run it");
+        }
     }
 
     /// Answers all that wait.

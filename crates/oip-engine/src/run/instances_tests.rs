@@ -108,7 +108,7 @@ impl Bench {
             is_decoupled: false,
             others: Others::default(),
         };
-        let instances = Instances::start(Box::new(model), metadata, settings).unwrap();
+        let instances = Instances::new(Box::new(model), metadata, settings);
         Self {
             instances,
             is_open,
@@ -427,7 +427,7 @@ fn md_03_a_panic_outside_of_the_model_ends_no_thread() {
             metadata: metadata.clone(),
             is_set: AtomicBool::new(true),
         };
-        let instances = Instances::start(Box::new(model), metadata.clone(), settings).unwrap();
+        let instances = Instances::new(Box::new(model), metadata.clone(), settings);
         let cx = RequestContext::new(None);
         let ask = || {
             let request =

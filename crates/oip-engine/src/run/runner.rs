@@ -28,7 +28,7 @@ use crate::{
         job::{Called, Job, Rest},
         several::{Parts, Sink, SinkEnd},
         statistics::Execution,
-        threads::Held,
+        threads::{Held, MOST_SPARE},
     },
 };
 
@@ -49,7 +49,7 @@ impl Shared {
                 cause,
                 "an instance panicked outside of its model; its requests are lost"
             );
-            if held.is_beside.take() && !self.threads.come_back() {
+            if held.is_beside.take() && !self.come_back() {
                 return;
             }
             // Should it go on like this, it does not take a core.
@@ -68,10 +68,16 @@ impl Shared {
                 true => self.run_decoupled(work, held),
                 false => self.run(work),
             }
-            if held.is_beside.take() && !self.threads.come_back() {
+            if held.is_beside.take() && !self.come_back() {
                 return;
             }
         }
+    }
+
+    /// Has a thread that went on without an instance take work again. Returns whether it is needed.
+    fn come_back(&self) -> bool {
+        self.threads.come_back();
+        self.queue.return_thread(MOST_SPARE)
     }
 
     /// Runs requests of which any number of answers may come.
@@ -96,13 +102,13 @@ impl Shared {
 
     /// Gives the instance of a thread to others, while the thread goes on with its request.
     fn free_instance(self: &Arc<Self>, held: &Held) {
-        let shared = self.clone();
         if let Some(slot) = held.slot.get()
-            && self.threads.leave(move || shared.serve())
+            && self.threads.leave()
         {
             held.slot.set(None);
             held.is_beside.set(true);
             self.left(slot);
+            self.queue.leave_thread();
             self.queue.free(slot);
         }
     }

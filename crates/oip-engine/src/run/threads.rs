@@ -1,4 +1,5 @@
-//! The threads of a model: as many as it has instances, and one for each request that goes on after its instance was given to others.
+//! The threads of a model: at most one for each instance, started when requests wait and ended when idle, and one for each request
+//! that goes on after its instance was given to others.
 
 use std::{
     cell::Cell,
@@ -12,12 +13,14 @@ use std::{
 const MOST_BESIDE: usize = 256;
 
 /// Threads beyond the instances that wait for work, rather than being started anew for each request.
-const MOST_SPARE: usize = 4;
+pub(crate) const MOST_SPARE: usize = 4;
 
-/// The threads of one version of a model.
+/// How long a thread waits for work before it ends.
+pub(crate) const MAX_IDLE: Duration = Duration::from_secs(10);
+
+/// The threads of one version of a model. Its queue counts those that take work.
 pub(crate) struct Threads {
     model: String,
-    instances: usize,
     /// Called first on each.
     on_thread: fn(),
     state: Mutex<State>,
@@ -26,8 +29,6 @@ pub(crate) struct Threads {
 #[derive(Default)]
 struct State {
     handles: Vec<JoinHandle<()>>,
-    /// Threads that take requests out of the queue or have an instance.
-    serving: usize,
     /// Those that go on with a request without an instance.
     beside: usize,
     /// Threads that there ever were.
@@ -44,25 +45,21 @@ pub(crate) struct Held {
 }
 
 impl Threads {
-    pub(crate) fn new(model: String, instances: usize, on_thread: fn()) -> Self {
+    pub(crate) fn new(model: String, on_thread: fn()) -> Self {
         Self {
             model,
-            instances,
             on_thread,
             state: Mutex::default(),
         }
     }
 
-    /// Starts a thread for each instance, with what it does.
+    /// Starts a thread that calls `serve`.
     ///
     /// # Errors
     /// When the system gives no more threads.
-    pub(crate) fn start<F: FnOnce() + Send + 'static>(&self, serve: impl Fn() -> F) -> io::Result<()> {
+    pub(crate) fn start(&self, serve: impl FnOnce() + Send + 'static) -> io::Result<()> {
         let mut state = self.lock();
-        (0..self.instances).try_for_each(|_| self.spawn(&mut state, serve()))
-    }
-
-    fn spawn(&self, state: &mut State, serve: impl FnOnce() + Send + 'static) -> io::Result<()> {
+        state.handles.retain(|handle| !handle.is_finished());
         let name = thread_name("run", &self.model, state.started);
         let builder = thread::Builder::new().name(name).stack_size(STACK_SIZE);
         let on_thread = self.on_thread;
@@ -71,33 +68,20 @@ impl Threads {
             serve();
         })?);
         state.started += 1;
-        state.serving += 1;
         Ok(())
     }
 
-    /// A thread goes on with a request without its instance, for which there is another thread then, if need be one that `serve`s. Returns
-    /// whether it may.
-    pub(crate) fn leave(&self, serve: impl FnOnce() + Send + 'static) -> bool {
+    /// Lets a thread go on with a request without its instance. Returns whether it may.
+    pub(crate) fn leave(&self) -> bool {
         let mut state = self.lock();
-        if state.beside >= MOST_BESIDE {
-            return false;
-        }
-        state.handles.retain(|handle| !handle.is_finished());
-        if state.serving <= self.instances && self.spawn(&mut state, serve).is_err() {
-            return false;
-        }
-        state.serving -= 1;
-        state.beside += 1;
-        true
+        let may_leave = state.beside < MOST_BESIDE;
+        state.beside += usize::from(may_leave);
+        may_leave
     }
 
-    /// A thread that has left is done. Returns whether it is still needed.
-    pub(crate) fn come_back(&self) -> bool {
-        let mut state = self.lock();
-        state.beside -= 1;
-        let is_needed = state.serving < self.instances + MOST_SPARE;
-        state.serving += usize::from(is_needed);
-        is_needed
+    /// Notes that a thread that has left is done with its request.
+    pub(crate) fn come_back(&self) {
+        self.lock().beside -= 1;
     }
 
     /// Waits until then for all threads to end, and returns whether they did.

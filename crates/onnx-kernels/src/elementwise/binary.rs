@@ -39,10 +39,10 @@ pub(crate) fn combined(function: Function, a: Arc<Tensor>, b: &Tensor, shape: &[
                 Function::Product => computed::<$T, $is_wide>(a, b, shape, |a, b| a * b),
                 Function::Quotient => computed::<$T, $is_wide>(a, b, shape, |a, b| a / b),
                 Function::Maximum => {
-                    computed::<$T, $is_wide>(a, b, shape, |a, b| if a > b || a.is_nan() { a } else { b })
+                    computed::<$T, $is_wide>(a, b, shape, |a, b| if (a > b) | a.is_nan() { a } else { b })
                 }
                 Function::Minimum => {
-                    computed::<$T, $is_wide>(a, b, shape, |a, b| if a < b || a.is_nan() { a } else { b })
+                    computed::<$T, $is_wide>(a, b, shape, |a, b| if (a < b) | a.is_nan() { a } else { b })
                 }
                 other => bail!("a {other:?} of {element_type:?}"),
             }
@@ -92,8 +92,8 @@ pub(crate) fn combined(function: Function, a: Arc<Tensor>, b: &Tensor, shape: &[
                 Function::Difference => |a, b| a - b,
                 Function::Product => |a, b| a * b,
                 Function::Quotient => |a, b| a / b,
-                Function::Maximum => |a, b| if a > b || a.is_nan() { a } else { b },
-                Function::Minimum => |a, b| if a < b || a.is_nan() { a } else { b },
+                Function::Maximum => |a, b| if (a > b) | a.is_nan() { a } else { b },
+                Function::Minimum => |a, b| if (a < b) | a.is_nan() { a } else { b },
                 other => bail!("a {other:?} of {element_type:?}"),
             }
         ),
@@ -128,27 +128,32 @@ fn computed<T: Element + Copy, const IS_WIDE: bool>(
         true => Arc::try_unwrap(a),
         false => Err(a),
     };
+    let (arch, function) = (pulp::Arch::new(), &function);
     match a {
-        Ok(mut a) => {
-            let runs = &Runs::new(shape, b.shape(), shape);
-            let (b, function) = (elements::<T>(b)?, &function);
-            let values = a.as_slice_mut::<T>()?;
-            let work = [values.len() as u64, PAIRS];
-            split::lines(values, LINE, work, |first, a, pace| {
-                let first = first * LINE;
-                run::<IS_WIDE>(InPlace {
-                    runs,
-                    first,
-                    a,
-                    b,
-                    function,
-                    pace,
-                })
-            })?;
-            Ok(a)
-        }
+        Ok(a) => replaced(a, b, shape, &|a, b| {
+            run::<IS_WIDE>(arch, InPlace { a, b, function });
+        }),
         Err(a) => pairs::<T, T, IS_WIDE>(&a, b, shape, |a, b| function(*a, *b)),
     }
+}
+
+/// Calls `block` with elements of the first tensor that stand together, to be replaced, and those of the second one.
+fn replaced<T: Element>(
+    mut a: Tensor,
+    b: &Tensor,
+    shape: &[usize],
+    block: &(dyn Fn(&mut [T], Side<'_, T>) + Sync),
+) -> Result<Tensor> {
+    let runs = &Runs::new(shape, b.shape(), shape);
+    let (last, b) = (runs.last, elements::<T>(b)?);
+    let values = a.as_slice_mut::<T>()?;
+    let work = [values.len() as u64, PAIRS];
+    split::lines(values, LINE, work, |first, a, pace| {
+        runs.each(first * LINE, a.len(), pace, |[_, from_b, to], count| {
+            block(&mut a[to..to + count], Side::new(b, from_b, last.b, count));
+        })
+    })?;
+    Ok(a)
 }
 
 /// One number from each pair of two tensors' numbers. `IS_WIDE` is for functions that are worth code for each kind of vectors:
@@ -169,20 +174,31 @@ pub(crate) fn pairs<T: Element, R: Element + Copy, const IS_WIDE: bool>(
     shape: &[usize],
     function: impl Fn(&T, &T) -> R + Sync,
 ) -> Result<Tensor> {
+    let (arch, function) = (pulp::Arch::new(), &function);
+    met(a, b, shape, &|a, b, made| {
+        run::<IS_WIDE>(arch, OutOfPlace { a, b, made, function });
+    })
+}
+
+/// A loop over elements of two tensors that stand together, and of the result.
+type Block<'b, T, R> = &'b (dyn Fn(Side<'_, T>, Side<'_, T>, &mut [R]) + Sync);
+
+/// Calls `block` with elements of both tensors, broadcast to `shape`. The walk is compiled for types and not for functions.
+fn met<T: Element, R: Element + Copy>(
+    a: &Tensor,
+    b: &Tensor,
+    shape: &[usize],
+    block: Block<'_, T, R>,
+) -> Result<Tensor> {
     let runs = &Runs::new(a.shape(), b.shape(), shape);
-    let (a, b, function) = (elements::<T>(a)?, elements::<T>(b)?, &function);
+    let (last, a, b) = (runs.last, elements::<T>(a)?, elements::<T>(b)?);
     filled(shape, |made: &mut [R]| {
         let work = [made.len() as u64, PAIRS];
         split::lines(made, LINE, work, |first, made, pace| {
-            let first = first * LINE;
-            run::<IS_WIDE>(OutOfPlace {
-                runs,
-                first,
-                a,
-                b,
-                made,
-                function,
-                pace,
+            runs.each(first * LINE, made.len(), pace, |[from_a, from_b, to], count| {
+                let a = Side::new(a, from_a, last.a, count);
+                let b = Side::new(b, from_b, last.b, count);
+                block(a, b, &mut made[to..to + count]);
             })
         })
     })
@@ -191,9 +207,9 @@ pub(crate) fn pairs<T: Element, R: Element + Copy, const IS_WIDE: bool>(
 /// Elements of a part, at least: most of these functions are quicker than others.
 const PAIRS: u64 = 2 * ELEMENTS;
 
-fn run<const IS_WIDE: bool>(work: impl pulp::WithSimd<Output = Result<()>>) -> Result<()> {
+fn run<const IS_WIDE: bool>(arch: pulp::Arch, work: impl pulp::WithSimd<Output = ()>) {
     match IS_WIDE {
-        true => pulp::Arch::new().dispatch(work),
+        true => arch.dispatch(work),
         false => work.with_simd(pulp::Scalar),
     }
 }
@@ -303,93 +319,71 @@ impl Runs {
     }
 }
 
+/// Elements of one tensor in a loop: one for each of the result, or the same for all.
+#[derive(Clone, Copy)]
+enum Side<'v, T> {
+    Each(&'v [T]),
+    Same(&'v T),
+}
+
+impl<'v, T> Side<'v, T> {
+    /// `count` elements from `first`, or that one where the step is 0.
+    #[inline(always)]
+    fn new(values: &'v [T], first: usize, step: usize, count: usize) -> Self {
+        match step {
+            0 => Self::Same(&values[first]),
+            _ => Self::Each(&values[first..first + count]),
+        }
+    }
+}
+
 struct InPlace<'v, T, F> {
-    runs: &'v Runs,
-    /// Where these elements begin in the result.
-    first: usize,
     a: &'v mut [T],
-    b: &'v [T],
+    b: Side<'v, T>,
     function: &'v F,
-    pace: &'v mut Pace,
 }
 
 impl<T: Copy, F: Fn(T, T) -> T> pulp::WithSimd for InPlace<'_, T, F> {
-    type Output = Result<()>;
+    type Output = ();
 
     #[inline(always)]
-    fn with_simd<S: pulp::Simd>(self, _: S) -> Result<()> {
-        let Self {
-            runs,
-            first,
-            a,
-            b,
-            function,
-            pace,
-        } = self;
-        let last = runs.last;
-        runs.each(first, a.len(), pace, |[_, from_b, to], count| {
-            let a = &mut a[to..to + count];
-            if last.b == 0 {
-                let b = b[from_b];
-                a.iter_mut().for_each(|a| *a = function(*a, b));
-            } else {
-                let b = &b[from_b..from_b + count];
-                a.iter_mut().zip(b).for_each(|(a, b)| *a = function(*a, *b));
-            }
-        })
+    fn with_simd<S: pulp::Simd>(self, _: S) {
+        let Self { a, b, function } = self;
+        match b {
+            Side::Same(&b) => a.iter_mut().for_each(|a| *a = function(*a, b)),
+            Side::Each(b) => a.iter_mut().zip(b).for_each(|(a, b)| *a = function(*a, *b)),
+        }
     }
 }
 
 struct OutOfPlace<'v, T, R, F> {
-    runs: &'v Runs,
-    first: usize,
-    a: &'v [T],
-    b: &'v [T],
+    a: Side<'v, T>,
+    b: Side<'v, T>,
     made: &'v mut [R],
     function: &'v F,
-    pace: &'v mut Pace,
 }
 
 impl<T, R: Copy, F: Fn(&T, &T) -> R> pulp::WithSimd for OutOfPlace<'_, T, R, F> {
-    type Output = Result<()>;
+    type Output = ();
 
     #[inline(always)]
-    fn with_simd<S: pulp::Simd>(self, _: S) -> Result<()> {
-        let Self {
-            runs,
-            first,
-            a,
-            b,
-            made,
-            function,
-            pace,
-        } = self;
-        let last = runs.last;
-        runs.each(first, made.len(), pace, |[from_a, from_b, to], count| {
-            let made = &mut made[to..to + count];
-            match (last.a, last.b) {
-                (0, 0) => made.fill(function(&a[from_a], &b[from_b])),
-                (0, _) => {
-                    let (a, b) = (&a[from_a], &b[from_b..from_b + made.len()]);
-                    made.iter_mut()
-                        .zip(b)
-                        .for_each(|(made, b)| *made = function(a, b));
-                }
-                (_, 0) => {
-                    let (a, b) = (&a[from_a..from_a + made.len()], &b[from_b]);
-                    made.iter_mut()
-                        .zip(a)
-                        .for_each(|(made, a)| *made = function(a, b));
-                }
-                _ => {
-                    let (a, b) = (&a[from_a..from_a + made.len()], &b[from_b..from_b + made.len()]);
-                    let pairs = a.iter().zip(b);
-                    made.iter_mut()
-                        .zip(pairs)
-                        .for_each(|(made, (a, b))| *made = function(a, b));
-                }
+    fn with_simd<S: pulp::Simd>(self, _: S) {
+        let Self { a, b, made, function } = self;
+        match (a, b) {
+            (Side::Same(a), Side::Same(b)) => made.fill(function(a, b)),
+            (Side::Same(a), Side::Each(b)) => {
+                let pairs = made.iter_mut().zip(b);
+                pairs.for_each(|(made, b)| *made = function(a, b));
             }
-        })
+            (Side::Each(a), Side::Same(b)) => {
+                let pairs = made.iter_mut().zip(a);
+                pairs.for_each(|(made, a)| *made = function(a, b));
+            }
+            (Side::Each(a), Side::Each(b)) => {
+                let pairs = made.iter_mut().zip(a.iter().zip(b));
+                pairs.for_each(|(made, (a, b))| *made = function(a, b));
+            }
+        }
     }
 }
 

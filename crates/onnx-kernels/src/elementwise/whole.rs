@@ -27,6 +27,8 @@ macro_rules! with_whole {
     };
 }
 
+pub(crate) use with_whole;
+
 /// `Abs`, `Neg`, `Sign`, `Shrink` or `BitwiseNot`.
 pub fn bitwise_not(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(kernel(Function::new(node)?))

@@ -1,6 +1,6 @@
 //! `TopK` in a total order in which NaN is the greatest number.
 
-use std::{cmp::Ordering, sync::Arc};
+use std::sync::Arc;
 
 use onnx_tensor::prelude::*;
 
@@ -86,14 +86,16 @@ impl Kernel for TopK {
         size::admit_shape(ElementType::I64, &shape)?;
         let total: usize = shape.iter().product();
         let mut places = vec![0i64; total];
+        let sizes = [size, count, inner];
         let made = with_number!(values.element_type(), T => {
-            let given = elements::<T>(values)?;
-            let mut made = vec![T::default(); total];
-            if total > 0 {
-                let blocks = made.chunks_exact_mut(count * inner).zip(places.chunks_exact_mut(count * inner));
-                for (block, (made, places)) in given.chunks_exact(size * inner).zip(blocks) {
-                    self.of_block(block, made, places, [size, inner])?;
-                }
+            let values = elements::<T>(values)?;
+            self.positions(sizes, &mut places, &|first, keys| {
+                let values = values[first..].iter().step_by(inner);
+                keys.iter_mut().zip(values).for_each(|(key, value)| *key = value.key());
+            })?;
+            let mut made = Vec::with_capacity(total);
+            for (places, block) in places.chunks_exact((count * inner).max(1)).zip(values.chunks_exact((size * inner).max(1))) {
+                made.extend((0..).zip(places).map(|(at, place)| block[*place as usize * inner + at % inner]));
             }
             tensor(&shape, made)?
         });
@@ -101,61 +103,96 @@ impl Kernel for TopK {
     }
 }
 
+/// Writes the keys of elements along the axis, from that of an index on.
+type Keys<'k> = &'k dyn Fn(usize, &mut [u64]);
+
 impl TopK {
-    /// Each of `inner` groups of `size` elements that stand `inner` apart.
-    fn of_block<T: Copy + PartialOrd>(
-        &self,
-        block: &[T],
-        made: &mut [T],
-        places: &mut [i64],
-        [size, inner]: [usize; 2],
-    ) -> Result<()> {
-        // Equal ones come in their order, as ONNX has it.
-        let order = |a: &(T, usize), b: &(T, usize)| {
-            let order = ascending(&a.0, &b.0);
-            let order = if self.largest { order.reverse() } else { order };
-            order.then(a.1.cmp(&b.1))
-        };
-        /// Elements between two looks at whether the request is cancelled.
-        const PART: usize = 1 << 12;
-        let count = made.len() / inner;
+    /// Positions along the axis of the `count` elements wanted of `size`, in each of the groups whose elements are `inner` apart.
+    fn positions(&self, [size, count, inner]: [usize; 3], places: &mut [i64], keys: Keys<'_>) -> Result<()> {
+        /// Keys that are read at once, between two looks at whether the request is cancelled.
+        const PART: usize = 1 << 10;
+        if places.is_empty() {
+            return Ok(());
+        }
         let mut pace = Pace::default();
         // So many more than are wanted are collected before the worst of them go.
         let room = count.saturating_mul(2).max(64).min(size);
-        size::admit_now(room as u64 * size_of::<(T, usize)>() as u64)?;
-        let mut group: Vec<(T, usize)> = Vec::with_capacity(room);
-        for lane in 0..inner {
-            group.clear();
-            let mut worst = None;
-            for item in block[lane..].iter().step_by(inner).copied().zip(0..size) {
-                if item.1 % PART == 0 {
-                    pace.spend(4 * PART.min(size - item.1) as u64)?;
+        size::admit_now(room as u64 * size_of::<(u64, usize)>() as u64)?;
+        // Equal ones come in their order, as ONNX has it.
+        let mut group: Vec<(u64, usize)> = Vec::with_capacity(room);
+        let mut part = [0; PART];
+        for (block, places) in places.chunks_exact_mut(count * inner).enumerate() {
+            for lane in 0..inner {
+                group.clear();
+                let mut worst = (u64::MAX, usize::MAX);
+                for first in (0..size).step_by(PART) {
+                    let part = &mut part[..PART.min(size - first)];
+                    pace.spend(4 * part.len() as u64)?;
+                    keys((block * size + first) * inner + lane, part);
+                    for (key, at) in part.iter().zip(first..) {
+                        let item = (if self.largest { !key } else { *key }, at);
+                        if item > worst {
+                            continue;
+                        }
+                        if group.len() == room {
+                            pace.spend(4 * room as u64)?;
+                            group.select_nth_unstable(count - 1);
+                            group.truncate(count);
+                            worst = group[count - 1];
+                            if item > worst {
+                                continue;
+                            }
+                        }
+                        group.push(item);
+                    }
                 }
-                if worst.is_some_and(|worst| order(&item, &worst) == Ordering::Greater) {
-                    continue;
+                sort_by(&mut group, Ord::cmp)?;
+                for (index, &(_, place)) in group.iter().take(count).enumerate() {
+                    places[index * inner + lane] = place as i64;
                 }
-                if group.len() == room {
-                    pace.spend(4 * room as u64)?;
-                    group.select_nth_unstable_by(count - 1, order);
-                    group.truncate(count);
-                    worst = group.last().copied();
-                }
-                group.push(item);
-            }
-            sort_by(&mut group, order)?;
-            for (index, &(number, place)) in group.iter().take(count).enumerate() {
-                made[index * inner + lane] = number;
-                places[index * inner + lane] = place as i64;
             }
         }
         Ok(())
     }
 }
 
-/// NaN is the greatest, as to NumPy.
-fn ascending<T: PartialOrd>(a: &T, b: &T) -> Ordering {
-    #[allow(clippy::eq_op, reason = "only NaN differs from itself")]
-    a.partial_cmp(b).unwrap_or_else(|| (a != a).cmp(&(b != b)))
+/// Numbers as integers of the same order, so that one selection serves all types. Zeros are equal; NaN is the greatest, as to NumPy.
+trait Key {
+    fn key(&self) -> u64;
+}
+
+macro_rules! keys {
+    ($($type:ty: |$number:ident| $key:expr;)*) => {$(
+        impl Key for $type {
+            #[inline]
+            fn key(&self) -> u64 {
+                let $number = *self;
+                $key
+            }
+        }
+    )*};
+}
+
+keys! {
+    u8: |number| u64::from(number);
+    u16: |number| u64::from(number);
+    u32: |number| u64::from(number);
+    u64: |number| number;
+    i8: |number| i64::from(number).key();
+    i16: |number| i64::from(number).key();
+    i32: |number| i64::from(number).key();
+    i64: |number| number.cast_unsigned() ^ (1 << 63);
+    f16: |number| number.to_f64().key();
+    f32: |number| f64::from(number).key();
+    f64: |number| {
+        // Without the sign of zero.
+        let bits = (number + 0.0).to_bits();
+        match (number.is_nan(), bits >> 63) {
+            (true, _) => u64::MAX,
+            (false, 0) => bits | 1 << 63,
+            (false, _) => !bits,
+        }
+    };
 }
 
 #[cfg(test)]

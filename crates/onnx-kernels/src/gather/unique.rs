@@ -96,39 +96,29 @@ impl Kernel for Unique {
     }
 }
 
+/// Parts that are equal.
+struct Groups {
+    /// Where each is found first.
+    firsts: Vec<usize>,
+    counts: Vec<i64>,
+    /// The group of each part.
+    inverse: Vec<usize>,
+}
+
 impl Unique {
-    fn chosen<T: Element + PartialOrd>(
+    /// Groups parts in their order; a comparison takes up to `steps`. Compiled once for all types.
+    fn groups(
         &self,
-        values: &[T],
-        shape: &[usize],
-        axis: usize,
-    ) -> Result<ShortVec<Tensor>> {
-        let (length, inner) = (shape[axis], shape[axis + 1..].iter().product::<usize>());
-        // What is not equal to itself has no place in an order.
-        if values.iter().any(|value| value.partial_cmp(value).is_none()) {
-            bail!(BadInput("NaN stands among values that are compared".to_owned()));
-        }
-        let block = length * inner;
-        // The parts of an axis, in each block of what stands before it.
-        let part = |at: usize| {
-            let blocks = values.chunks_exact(block.max(1));
-            blocks.flat_map(move |block| &block[at * inner..(at + 1) * inner])
-        };
-        let compare = |a: usize, b: usize| {
-            let mut pairs = part(a).zip(part(b));
-            pairs
-                .find_map(|(a, b)| a.partial_cmp(b).filter(|order| order.is_ne()))
-                .unwrap_or(Ordering::Equal)
-        };
-        size::admit_now((length as u64).saturating_mul(BYTES_PER_PART))?;
-        // A comparison may look at a part in all blocks.
-        let order = sorted(length, values.len() / length.max(1), &compare)?;
+        order: &[usize],
+        steps: usize,
+        compare: &dyn Fn(usize, usize) -> Ordering,
+    ) -> Result<Groups> {
         let mut firsts: Vec<usize> = Vec::new();
         let mut counts: Vec<i64> = Vec::new();
-        let mut inverse = vec![0usize; length];
+        let mut inverse = vec![0usize; order.len()];
         let mut pace = Pace::default();
-        for &at in &order {
-            pace.spend((values.len() / length.max(1)) as u64)?;
+        for &at in order {
+            pace.spend(steps as u64)?;
             match firsts.last() {
                 Some(&first) if compare(first, at).is_eq() => {}
                 _ => {
@@ -155,6 +145,44 @@ impl Unique {
                 counts
             });
         }
+        Ok(Groups {
+            firsts,
+            counts,
+            inverse,
+        })
+    }
+
+    fn chosen<T: Element + PartialOrd>(
+        &self,
+        values: &[T],
+        shape: &[usize],
+        axis: usize,
+    ) -> Result<ShortVec<Tensor>> {
+        let (length, inner) = (shape[axis], shape[axis + 1..].iter().product::<usize>());
+        // What is not equal to itself has no place in an order.
+        if values.iter().any(|value| value.partial_cmp(value).is_none()) {
+            bail!(BadInput("NaN stands among values that are compared".to_owned()));
+        }
+        let block = length * inner;
+        // The parts of an axis, in each block of what stands before it.
+        let part = |at: usize| {
+            let blocks = values.chunks_exact(block.max(1));
+            blocks.flat_map(move |block| &block[at * inner..(at + 1) * inner])
+        };
+        let compare = |a: usize, b: usize| {
+            let mut pairs = part(a).zip(part(b));
+            pairs
+                .find_map(|(a, b)| a.partial_cmp(b).filter(|order| order.is_ne()))
+                .unwrap_or(Ordering::Equal)
+        };
+        size::admit_now((length as u64).saturating_mul(BYTES_PER_PART))?;
+        // A comparison may look at a part in all blocks.
+        let order = sorted(length, values.len() / length.max(1), &compare)?;
+        let Groups {
+            firsts,
+            counts,
+            inverse,
+        } = self.groups(&order, values.len() / length.max(1), &compare)?;
         let mut made: Vec<T> = Vec::with_capacity(values.len() / length.max(1) * firsts.len());
         for block in values.chunks_exact(block.max(1)) {
             for &first in &firsts {

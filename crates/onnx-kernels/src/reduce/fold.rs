@@ -5,7 +5,10 @@ use std::sync::Arc;
 
 use onnx_tensor::prelude::*;
 
-use crate::reduce::sums::{Finish, Sums, Term, stages};
+use crate::{
+    elementwise::whole::with_whole,
+    reduce::sums::{Finish, Sums, Term, stages},
+};
 use onnx_tensor::{
     axis,
     elements::{elements, tensor},
@@ -13,7 +16,7 @@ use onnx_tensor::{
     operator::{Fact, Kernel},
 };
 use onnx_tensor::{
-    cancelling::{PART, Pace},
+    cancelling::Pace,
     faults::{Limit, Unsupported},
     node::Node,
     size,
@@ -165,11 +168,15 @@ impl Reduce {
             ($T:ident) => {{
                 let values = elements::<$T>(input)?;
                 let folded = match self.fold {
-                    Fold::Product => folded(values, shape, &reduced, 1.0, |x| x, |a, b| a * b)?,
-                    Fold::Max => folded(values, shape, &reduced, $T::NEG_INFINITY, |x| x, greater)?,
-                    Fold::Min => folded(values, shape, &reduced, $T::INFINITY, |x| x, less)?,
+                    Fold::Product => folded(values, shape, &reduced, 1.0, itself, |a, b| a * b)?,
+                    Fold::Max => folded(values, shape, &reduced, $T::NEG_INFINITY, itself, greater)?,
+                    Fold::Min => folded(values, shape, &reduced, $T::INFINITY, itself, less)?,
                     Fold::LogSumExp => {
-                        let logarithms = log_sum_exp(values, |x| f64::from(x), shape, &reduced)?;
+                        let wide = Wide {
+                            count: values.len(),
+                            widen: &|first, wide| widened(&values[first..], wide, f64::from),
+                        };
+                        let logarithms = log_sum_exp(&wide, shape, &reduced)?;
                         logarithms.into_iter().map(|x| x as $T).collect()
                     }
                     Fold::Sum => return sums(input, reduced, Term::Itself, Finish::Sum),
@@ -188,58 +195,75 @@ impl Reduce {
             ElementType::Bool => {
                 let truths = elements::<bool>(input)?;
                 line(match self.fold {
-                    Fold::Max => folded(truths, shape, &reduced, false, |x| x, |a, b| a | b)?,
-                    Fold::Min => folded(truths, shape, &reduced, true, |x| x, |a, b| a & b)?,
+                    Fold::Max => folded(truths, shape, &reduced, false, itself, |a, b| a | b)?,
+                    Fold::Min => folded(truths, shape, &reduced, true, itself, |a, b| a & b)?,
                     other => bail!("{other:?} of BOOL"),
                 })
             }
-            ElementType::U8 => self.whole::<u8>(input, &reduced),
-            ElementType::U16 => self.whole::<u16>(input, &reduced),
-            ElementType::U32 => self.whole::<u32>(input, &reduced),
-            ElementType::U64 => self.whole::<u64>(input, &reduced),
-            ElementType::I8 => self.whole::<i8>(input, &reduced),
-            ElementType::I16 => self.whole::<i16>(input, &reduced),
-            ElementType::I32 => self.whole::<i32>(input, &reduced),
-            ElementType::I64 => self.whole::<i64>(input, &reduced),
-            other => bail!("{:?} of {other:?}", self.fold),
+            whole => with_whole!(whole, T => self.whole::<T>(input, &reduced)),
         }
     }
 
-    fn whole<T: Integer + Element>(&self, input: &Tensor, reduced: &[bool]) -> Result<Tensor> {
+    /// Reduces integers. Sums and products wrap, so they are computed for the four widths and not for eight types.
+    fn whole<T: Integer>(&self, input: &Tensor, reduced: &[bool]) -> Result<Tensor> {
         let (shape, values) = (input.shape(), elements::<T>(input)?);
+        let is_signed = T::LEAST < T::ZERO;
+        match self.fold {
+            Fold::SumSquare => wrapped::<T::Bits>(input, reduced, Term::Square),
+            Fold::SumAbs if is_signed => wrapped::<T::Bits>(input, reduced, Term::Magnitude),
+            Fold::Sum | Fold::SumAbs => wrapped::<T::Bits>(input, reduced, Term::Itself),
+            Fold::Product => {
+                let values = input.as_units::<T::Bits>()?;
+                let products = folded(values, shape, reduced, T::Bits::ONE, itself, T::Bits::times)?;
+                Tensor::from_units(input.element_type(), &[products.len()], products)
+            }
+            Fold::Mean => {
+                let sums = wrapped::<T::Bits>(input, reduced, Term::Itself)?;
+                let count = values.len().checked_div(sums.len()).unwrap_or(0).max(1);
+                let sums = elements::<T>(&sums)?.iter();
+                line(sums.map(|sum| sum.divided(count)).collect::<Vec<T>>())
+            }
+            Fold::Max => line(folded(values, shape, reduced, T::LEAST, itself, Ord::max)?),
+            Fold::Min => line(folded(values, shape, reduced, T::GREATEST, itself, Ord::min)?),
+            Fold::LogSumExp | Fold::Norm | Fold::LogSum => {
+                let wide = Wide {
+                    count: values.len(),
+                    widen: &|first, wide| widened(&values[first..], wide, T::wide),
+                };
+                // Roots and logarithms are rounded towards zero.
+                let finished = self.floating(&wide, shape, reduced)?;
+                line(finished.into_iter().map(T::truncated).collect::<Vec<T>>())
+            }
+        }
+    }
+
+    /// Reduces integers in FP64.
+    fn floating(&self, values: &Wide<'_>, shape: &[usize], reduced: &[bool]) -> Result<Vec<f64>> {
+        if self.fold == Fold::LogSumExp {
+            return log_sum_exp(values, shape, reduced);
+        }
+        let is_norm = self.fold == Fold::Norm;
         let kept = shape.iter().zip(reduced).filter(|(_, reduced)| !**reduced);
         let groups: usize = kept.map(|(&dim, _)| dim).product();
-        line(match self.fold {
-            Fold::Sum => folded(values, shape, reduced, T::ZERO, |x| x, T::add)?,
-            Fold::SumSquare => folded(values, shape, reduced, T::ZERO, |x| x.times(x), T::add)?,
-            Fold::SumAbs => folded(values, shape, reduced, T::ZERO, T::magnitude, T::add)?,
-            Fold::Mean => {
-                let count = values.len().checked_div(groups).unwrap_or(0).max(1);
-                let mut sums = folded(values, shape, reduced, T::ZERO, |x| x, T::add)?;
-                sums.iter_mut().for_each(|sum| *sum = sum.divided(count));
-                sums
-            }
-            Fold::Product => folded(values, shape, reduced, T::ONE, |x| x, T::times)?,
-            Fold::Max => folded(values, shape, reduced, T::LEAST, |x| x, Ord::max)?,
-            Fold::Min => folded(values, shape, reduced, T::GREATEST, |x| x, Ord::min)?,
-            // Roots and logarithms are rounded towards zero.
-            Fold::LogSumExp => {
-                let logarithms = log_sum_exp(values, T::wide, shape, reduced)?;
-                logarithms.into_iter().map(T::truncated).collect()
-            }
-            Fold::Norm | Fold::LogSum => {
-                let is_norm = self.fold == Fold::Norm;
-                size::admit_now(8 * groups as u64)?;
-                let mut sums = vec![0.0; groups];
-                each_in_group(values, shape, reduced, |number, group| {
-                    let number = number.wide();
-                    sums[group] += if is_norm { number * number } else { number };
-                })?;
-                let finished = |sum: f64| T::truncated(if is_norm { sum.sqrt() } else { sum.ln() });
-                sums.into_iter().map(finished).collect()
-            }
-        })
+        size::admit_now(8 * groups as u64)?;
+        let mut sums = vec![0.0; groups];
+        each_in_group(values, shape, reduced, &mut |number, group| {
+            sums[group] += if is_norm { number * number } else { number };
+        })?;
+        let finish = if is_norm { f64::sqrt } else { f64::ln };
+        Ok(sums.into_iter().map(finish).collect())
     }
+}
+
+/// Sums of `term`s of integers, wrapping.
+fn wrapped<U: Bits>(input: &Tensor, reduced: &[bool], term: Term) -> Result<Tensor> {
+    let (shape, values) = (input.shape(), input.as_units::<U>()?);
+    let sums = match term {
+        Term::Itself => folded(values, shape, reduced, U::ZERO, itself, U::add)?,
+        Term::Square => folded(values, shape, reduced, U::ZERO, U::square, U::add)?,
+        Term::Magnitude => folded(values, shape, reduced, U::ZERO, U::magnitude, U::add)?,
+    };
+    Tensor::from_units(input.element_type(), &[sums.len()], sums)
 }
 
 /// Numbers without a shape yet.
@@ -275,7 +299,12 @@ pub(crate) fn greatest<T: Copy + PartialOrd>(
     reduced: &[bool],
     least: T,
 ) -> Result<Vec<T>> {
-    folded(values, shape, reduced, least, |x| x, greater)
+    folded(values, shape, reduced, least, itself, greater)
+}
+
+/// The term that is the number itself. A function and not a closure, so that folds that differ elsewhere share their loops.
+fn itself<T>(number: T) -> T {
+    number
 }
 
 /// Folds terms along axes by a function of two, whose order does not matter.
@@ -292,7 +321,7 @@ fn folded<T: Copy>(
     let first = stages.next().unwrap_or([1, 1, values.len()]);
     let mut made = stage(values, first, start, term, join)?;
     for next in stages {
-        made = stage(&made, next, start, |x| x, join)?;
+        made = stage(&made, next, start, itself, join)?;
     }
     Ok(made)
 }
@@ -358,18 +387,34 @@ pub(crate) fn groups<'a>(shape: &'a [usize], reduced: &'a [bool]) -> impl Iterat
     })
 }
 
+/// Numbers of any type, read as FP64 in blocks.
+struct Wide<'v> {
+    count: usize,
+    /// Writes the numbers from an index on.
+    widen: &'v dyn Fn(usize, &mut [f64]),
+}
+
+fn widened<T: Copy>(from: &[T], to: &mut [f64], wide: impl Fn(T) -> f64) {
+    to.iter_mut().zip(from).for_each(|(to, from)| *to = wide(*from));
+}
+
 /// Runs a function for each number and its group.
-fn each_in_group<T: Copy>(
-    numbers: &[T],
+fn each_in_group(
+    numbers: &Wide<'_>,
     shape: &[usize],
     reduced: &[bool],
-    mut run: impl FnMut(T, usize),
+    run: &mut dyn FnMut(f64, usize),
 ) -> Result<()> {
+    const BLOCK: usize = 1 << 10;
     let mut groups = groups(shape, reduced);
     let mut pace = Pace::default();
-    for part in numbers.chunks(PART) {
-        pace.spend(4 * part.len() as u64)?;
-        part.iter()
+    let mut block = [0.0; BLOCK];
+    for first in (0..numbers.count).step_by(BLOCK) {
+        let block = &mut block[..BLOCK.min(numbers.count - first)];
+        pace.spend(4 * block.len() as u64)?;
+        (numbers.widen)(first, block);
+        block
+            .iter()
             .zip(&mut groups)
             .for_each(|(&number, group)| run(number, group));
     }
@@ -377,55 +422,43 @@ fn each_in_group<T: Copy>(
 }
 
 /// The logarithm of the sum of exponentials, each of the distance to the largest, so that none overflows.
-fn log_sum_exp<T: Copy>(
-    input: &[T],
-    wide: impl Fn(T) -> f64,
-    shape: &[usize],
-    reduced: &[bool],
-) -> Result<Vec<f64>> {
+fn log_sum_exp(numbers: &Wide<'_>, shape: &[usize], reduced: &[bool]) -> Result<Vec<f64>> {
     let kept = shape.iter().zip(reduced).filter(|(_, reduced)| !**reduced);
     let count: usize = kept.map(|(&dim, _)| dim).product();
     size::admit_now(24 * count as u64)?;
     let mut greatest = vec![f64::NEG_INFINITY; count];
-    each_in_group(input, shape, reduced, |x, group| {
-        greatest[group] = greatest[group].max(wide(x));
+    each_in_group(numbers, shape, reduced, &mut |x, group| {
+        greatest[group] = greatest[group].max(x);
     })?;
     // Distances to an infinity are no numbers; the sum is infinite or zero by itself then.
     for greatest in greatest.iter_mut().filter(|greatest| greatest.is_infinite()) {
         *greatest = 0.0;
     }
     let mut sums = vec![0.0; count];
-    each_in_group(input, shape, reduced, |x, group| {
-        sums[group] += (wide(x) - greatest[group]).exp();
+    each_in_group(numbers, shape, reduced, &mut |x, group| {
+        sums[group] += (x - greatest[group]).exp();
     })?;
     let sums = sums.iter().zip(greatest);
     Ok(sums.map(|(sum, greatest)| sum.ln() + greatest).collect())
 }
 
-/// Arithmetic that wraps, as NumPy's does.
-trait Integer: Element + Copy + Ord {
+/// Integers that are added and multiplied by their bits, signed or not, as NumPy does: wrapping.
+trait Bits: Unit + Copy {
     const ZERO: Self;
     const ONE: Self;
-    const LEAST: Self;
-    const GREATEST: Self;
 
     fn add(self, other: Self) -> Self;
     fn times(self, other: Self) -> Self;
+    fn square(self) -> Self;
+    /// The absolute value, where the bits are of a signed integer.
     fn magnitude(self) -> Self;
-    /// A sum divided by the count of its terms.
-    fn divided(self, count: usize) -> Self;
-    fn wide(self) -> f64;
-    /// Rounded towards zero.
-    fn truncated(number: f64) -> Self;
 }
 
-macro_rules! integer {
-    ($($type:ty: $magnitude:expr),* $(,)?) => {$(
-        impl Integer for $type {
+macro_rules! bits {
+    ($($type:ty),*) => {$(
+        impl Bits for $type {
             const ZERO: Self = 0;
             const ONE: Self = 1;
-            const LEAST: Self = Self::MIN;
-            const GREATEST: Self = Self::MAX;
 
             fn add(self, other: Self) -> Self {
                 self.wrapping_add(other)
@@ -435,9 +468,40 @@ macro_rules! integer {
                 self.wrapping_mul(other)
             }
 
-            fn magnitude(self) -> Self {
-                $magnitude(self)
+            fn square(self) -> Self {
+                self.wrapping_mul(self)
             }
+
+            fn magnitude(self) -> Self {
+                self.cast_signed().unsigned_abs()
+            }
+        }
+    )*};
+}
+
+bits! { u8, u16, u32, u64 }
+
+/// What differs from type to type.
+trait Integer: Element + Copy + Ord {
+    type Bits: Bits;
+    const ZERO: Self;
+    const LEAST: Self;
+    const GREATEST: Self;
+
+    /// A sum divided by the count of its terms.
+    fn divided(self, count: usize) -> Self;
+    fn wide(self) -> f64;
+    /// Rounded towards zero.
+    fn truncated(number: f64) -> Self;
+}
+
+macro_rules! integer {
+    ($($type:ty: $bits:ty),* $(,)?) => {$(
+        impl Integer for $type {
+            type Bits = $bits;
+            const ZERO: Self = 0;
+            const LEAST: Self = Self::MIN;
+            const GREATEST: Self = Self::MAX;
 
             fn divided(self, count: usize) -> Self {
                 (i128::from(self) / count as i128) as Self
@@ -455,8 +519,7 @@ macro_rules! integer {
 }
 
 integer! {
-    u8: std::convert::identity, u16: std::convert::identity, u32: std::convert::identity, u64: std::convert::identity,
-    i8: i8::wrapping_abs, i16: i16::wrapping_abs, i32: i32::wrapping_abs, i64: i64::wrapping_abs,
+    u8: u8, u16: u16, u32: u32, u64: u64, i8: u8, i16: u16, i32: u32, i64: u64,
 }
 
 #[cfg(test)]
