@@ -47,12 +47,10 @@ pub(crate) fn lines<T: Send>(
     lines_by(made, unit, [work, least], &run)
 }
 
-fn lines_by<T: Send>(
-    made: &mut [T],
-    unit: usize,
-    [work, least]: [u64; 2],
-    run: &(dyn Fn(usize, &mut [T], &mut Pace) -> Result<()> + Sync),
-) -> Result<()> {
+/// Computes the lines from the one with this index on.
+type Lines<'r, T> = &'r (dyn Fn(usize, &mut [T], &mut Pace) -> Result<()> + Sync);
+
+fn lines_by<T: Send>(made: &mut [T], unit: usize, [work, least]: [u64; 2], run: Lines<'_, T>) -> Result<()> {
     let parts = threads::parts(work, least);
     if parts == 1 {
         return run(0, made, &mut Pace::default());
