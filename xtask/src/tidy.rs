@@ -297,6 +297,11 @@ const ARROWS: &[Arrows] = &[
         never: &["tokio", "axum", "tonic", "hyper"],
     },
     Arrows {
+        from: "oip-text",
+        to: &["tensor-core", "system-memory", "oip-types", "oip-service"],
+        never: &["tokio", "axum", "tonic", "hyper", "onig"],
+    },
+    Arrows {
         from: "oip-worker",
         to: &["tensor-core", "oip-types", "oip-service"],
         never: &["tokio", "axum", "tonic", "hyper"],
@@ -330,6 +335,7 @@ const ARROWS: &[Arrows] = &[
             "backend-onnx",
             "backend-python",
             "backend-tensors",
+            "oip-text",
         ],
         never: &[],
     },

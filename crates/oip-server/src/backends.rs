@@ -45,6 +45,9 @@ pub(crate) struct BackendConfig {
     memory_limit: Option<u64>,
     /// Threads that compute at a time, if that is not the number of cores.
     threads: Option<NonZeroUsize>,
+    /// Tokens of one run of a text model.
+    #[cfg(feature = "text")]
+    max_batch_tokens: Option<NonZeroUsize>,
     #[cfg(feature = "python")]
     python: PythonOptions,
     /// The log's levels, for workers.
@@ -69,6 +72,8 @@ impl BackendConfig {
             isolate_models: options.isolate_models.unwrap_or(false),
             memory_limit: options.model_memory_limit.map(|ByteSize(bytes)| bytes),
             threads: options.threads,
+            #[cfg(feature = "text")]
+            max_batch_tokens: options.max_batch_tokens,
             #[cfg(feature = "python")]
             python: options.python.clone(),
             log: options.log.clone().unwrap_or_else(|| DEFAULT_LOG.to_owned()),
@@ -148,10 +153,15 @@ impl BackendConfig {
     fn plain(&self) -> Result<Vec<Arc<dyn Backend>>, Failure> {
         #[cfg(feature = "onnx")]
         backend_onnx::OnnxBackend::limit_threads(self.threads, crate::allocator::note_model_thread);
+        #[cfg(feature = "onnx")]
+        let onnx: Arc<dyn Backend> = Arc::new(onnx(self.onnxruntime.as_deref())?);
         Ok(vec![
-            // First, since a folder with a model often has its weights beside it.
+            // First, since its directories have models of ONNX, which these would be without it.
+            #[cfg(feature = "text")]
+            Arc::new(self.text(&onnx)),
+            // Then this one, since a folder with a model often has its weights beside it.
             #[cfg(feature = "onnx")]
-            Arc::new(onnx(self.onnxruntime.as_deref())?),
+            onnx,
             #[cfg(feature = "forest")]
             Arc::new(backend_forest::ForestBackend::new()),
             #[cfg(feature = "tensors")]
@@ -161,6 +171,17 @@ impl BackendConfig {
                     .with_budget(self.budget.clone()),
             ),
         ])
+    }
+
+    /// Text models around networks of a backend.
+    #[cfg(feature = "text")]
+    fn text(&self, network: &Arc<dyn Backend>) -> oip_text::TextBackend {
+        let options = oip_text::TextOptions::default().with(|options| {
+            if let Some(tokens) = self.max_batch_tokens {
+                options.max_batch_tokens = tokens.get();
+            }
+        });
+        oip_text::TextBackend::new(network.clone(), options)
     }
 
     /// This program as a worker with the same backends. It gets every option on its command line, also
@@ -173,6 +194,10 @@ impl BackendConfig {
         }
         if let Some(library) = &self.onnxruntime {
             command.arg("--onnxruntime").arg(library);
+        }
+        #[cfg(feature = "text")]
+        if let Some(tokens) = self.max_batch_tokens {
+            command.arg(format!("--max-batch-tokens={tokens}"));
         }
         if cfg!(feature = "tensors") {
             let size = ByteSize(self.max_answer_bytes).to_string();

@@ -111,7 +111,7 @@ pub use grant::{Grant, Rights};
 pub use lease::{Charge, Lease};
 pub use model::{
     Backend, Begun, ConfiguredTensors, InputDims, JoinedAnswer, LoadContext, Model, ModelDefaults,
-    ModelSource, NeedsProcess, RestOfRun,
+    ModelFiles, ModelSource, NeedsProcess, RestOfRun,
 };
 pub use notes::{Laps, Phase, RequestNotes, Stage, StageKind};
 pub use oip_types;

@@ -272,12 +272,41 @@ pub trait Backend: Send + Sync + 'static {
         Ok(vec![])
     }
 
+    /// Whether a directory that has one of [its files](Self::file_names) is one of its models. Where it is not, other backends that have a
+    /// file of that name are asked.
+    fn accepts(&self, _files: &dyn ModelFiles) -> bool {
+        true
+    }
+
+    /// Reads the files that a model with this content needs, by their paths in its directory. Unless a backend says otherwise these are
+    /// those of [`Backend::files_beside`].
+    ///
+    /// # Errors
+    /// As [`Backend::files_beside`] and [`ModelFiles::read`].
+    fn gather(&self, content: &Bytes, files: &dyn ModelFiles) -> Result<Vec<(String, Bytes)>, ServiceError> {
+        let names = self.files_beside(content)?.into_iter();
+        let files = names.map(|name| files.read(&name).map(|content| (name, content)));
+        files.collect()
+    }
+
     /// Loads a model. May take long and may panic: the engine calls it on a thread of its own and catches both.
     ///
     /// # Errors
     /// [`InvalidArgument`](oip_types::ErrorCode::InvalidArgument) when the file is no good model, or asks for what
     /// the backend cannot do; the message says what, and what to do about it.
     fn load(&self, source: &ModelSource, cx: &LoadContext) -> Result<Box<dyn Model>, ServiceError>;
+}
+
+/// The files of a model's directory, under the rules of its repository.
+pub trait ModelFiles {
+    /// Whether there is a file at a path below the directory.
+    fn has(&self, path: &str) -> bool;
+
+    /// Reads a file at a path below the directory.
+    ///
+    /// # Errors
+    /// What is wrong with the path or the file.
+    fn read(&self, path: &str) -> Result<Bytes, ServiceError>;
 }
 
 /// Where a model comes from.

@@ -6,8 +6,8 @@ use bytes::Bytes;
 #[cfg(target_os = "linux")]
 use oip_service::Begun;
 use oip_service::{
-    AnswerSink, Backend, CancelToken, JoinedAnswer, LoadContext, Model, ModelDefaults, ModelSource,
-    NeedsProcess, NoOtherModels, OtherModels, RowIndependence,
+    AnswerSink, Backend, CancelToken, JoinedAnswer, LoadContext, Model, ModelDefaults, ModelFiles,
+    ModelSource, NeedsProcess, NoOtherModels, OtherModels, RowIndependence,
 };
 use oip_types::{ByteSize, InferOutput, InferRequest, ModelConfig, ModelMetadata, ServiceError};
 use tensor_core::Quoted;
@@ -66,6 +66,14 @@ impl Backend for IsolatedBackend {
 
     fn files_beside(&self, content: &Bytes) -> Result<Vec<String>, ServiceError> {
         self.inner.files_beside(content)
+    }
+
+    fn accepts(&self, files: &dyn ModelFiles) -> bool {
+        self.inner.accepts(files)
+    }
+
+    fn gather(&self, content: &Bytes, files: &dyn ModelFiles) -> Result<Vec<(String, Bytes)>, ServiceError> {
+        self.inner.gather(content, files)
     }
 
     fn load(&self, source: &ModelSource, cx: &LoadContext) -> Result<Box<dyn Model>, ServiceError> {

@@ -244,15 +244,14 @@ fn prepare(
     let mapping = mapping.filter(|_| job.written.is_mapped);
     let content = job.folder.open_model(file, mapping)?;
     let backend = &file.backend;
-    let names = guarded(&job.name, "looking for the files it needs", || {
-        let names = backend.files_beside(&content);
-        names.map_err(LoadError::Backend)
+    let beside = guarded(&job.name, "looking for the files it needs", || {
+        let files = job.folder.files_beside(file, mapping);
+        let gathered = backend.gather(&content, &files);
+        gathered.map_err(|error| match files.into_failure() {
+            Some(failure) => LoadError::File(failure),
+            None => LoadError::Backend(error),
+        })
     })?;
-    let mut beside = Vec::with_capacity(names.len());
-    for name in names {
-        let content = job.folder.open_beside(file, &name, mapping)?;
-        beside.push((name, content));
-    }
     let source = ModelSource::new(
         job.name.clone(),
         job.version.clone().unwrap_or_default(),

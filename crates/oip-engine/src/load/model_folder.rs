@@ -1,6 +1,7 @@
 //! The folder of one model: its versions, files and configuration, found without leaving the repository.
 
 use std::{
+    cell::RefCell,
     io,
     path::{Component, Path, PathBuf},
     sync::Arc,
@@ -8,8 +9,8 @@ use std::{
 
 use bytes::Bytes;
 use model_config::{HuggingFaceConfig, Syntax, WrittenConfig};
-use oip_service::{Backend, available_memory};
-use oip_types::{check_name, model_config::VersionPolicy};
+use oip_service::{Backend, ModelFiles, available_memory};
+use oip_types::{ServiceError, check_name, model_config::VersionPolicy};
 use rustix::fs::FileType;
 use tensor_mmap::Promise;
 
@@ -212,24 +213,19 @@ impl ModelFolder {
         self.trusted(&file.named, content)
     }
 
-    /// Opens another file in the folder of a model's file, under the same rules.
-    ///
-    /// # Errors
-    /// What is wrong with the name or the file.
-    pub(crate) fn open_beside(
-        &self,
-        file: &FoundFile,
-        name: &str,
-        mapping: Option<Promise>,
-    ) -> Result<Bytes, FileError> {
-        let mut parts = Path::new(name).components();
-        let is_name = matches!((parts.next(), parts.next()), (Some(Component::Normal(_)), None));
-        if !is_name || name.ends_with('/') {
+    /// The files in the directory of a model's file, to be opened under the same rules.
+    pub(crate) fn files_beside(&self, file: &FoundFile, mapping: Option<Promise>) -> FilesBeside<'_> {
+        FilesBeside::new(self, file.folder.clone(), mapping)
+    }
+
+    /// Opens a file at a path below a directory of the model, under the rules of the model's file.
+    fn open_below(&self, folder: &Path, path: &str, mapping: Option<Promise>) -> Result<Bytes, FileError> {
+        if !is_inner_path(path) {
             return Err(FileError::NoName {
-                name: name.to_owned(),
+                name: path.to_owned(),
             });
         }
-        let named = file.folder.join(name);
+        let named = folder.join(path);
         let content = self.open(&resolve(&self.root, &named)?, mapping)?;
         self.trusted(&named, content)
     }
@@ -406,7 +402,8 @@ impl ModelFolder {
     ) -> Result<Option<Result<FoundFile, FileError>>, LoadError> {
         let found = self.candidates(written)?.into_iter().find_map(|(name, backend)| {
             let named = folder.join(name);
-            self.is_there(&named).then(|| {
+            let is_accepted = || backend.accepts(&FilesBeside::new(self, folder.to_owned(), None));
+            (self.is_there(&named) && is_accepted()).then(|| {
                 resolve(&self.root, &named).map(|below| FoundFile {
                     path: self.root.path(&below),
                     below,
@@ -452,32 +449,34 @@ impl ModelFolder {
             return Ok(files.collect());
         }
         let extension = |name: &str| Path::new(name).extension().map(ToOwned::to_owned);
-        let has_extension = |backend: &&&Arc<dyn Backend>| {
-            backend
-                .file_names()
-                .iter()
-                .any(|name| extension(name) == extension(file))
+        let has_extension = |backend: &&Arc<dyn Backend>| {
+            let mut names = backend.file_names().iter();
+            names.any(|name| extension(name) == extension(file))
         };
-        let by_extension = backends.iter().find(has_extension).or(match &backends[..] {
-            [only] => Some(only),
-            _ => None,
-        });
-        match by_extension {
-            Some(backend) => Ok(vec![(file, Arc::clone(backend))]),
-            None => Err(LoadError::NoBackend {
-                file: file.to_owned(),
-            }),
+        let mut able: Vec<_> = backends.iter().copied().filter(has_extension).collect();
+        if let ([], [only]) = (&able[..], &backends[..]) {
+            able.push(only);
         }
+        if able.is_empty() {
+            return Err(LoadError::NoBackend {
+                file: file.to_owned(),
+            });
+        }
+        Ok(able
+            .into_iter()
+            .map(|backend| (file, Arc::clone(backend)))
+            .collect())
     }
 
     fn describe_files(&self, written: &WrittenConfig) -> Result<String, LoadError> {
         /// More names than these nobody reads.
         const NAMED: usize = 4;
-        let files: Vec<&str> = self
-            .candidates(written)?
-            .into_iter()
-            .map(|(name, _)| name)
-            .collect();
+        let mut files: Vec<&str> = Vec::new();
+        for (name, _) in self.candidates(written)? {
+            if !files.contains(&name) && !name.contains('/') {
+                files.push(name);
+            }
+        }
         Ok(match files.len() {
             0..=NAMED => files.join(" or "),
             all => format!("{} or another of the {all} names of model files", files[0]),
@@ -594,6 +593,53 @@ impl ModelFolder {
         }
         Ok(foreign)
     }
+}
+
+/// The files of a model's directory as a backend asks for them.
+pub(crate) struct FilesBeside<'f> {
+    model: &'f ModelFolder,
+    folder: PathBuf,
+    mapping: Option<Promise>,
+    /// The first file that could not be read.
+    failed: RefCell<Option<FileError>>,
+}
+
+impl<'f> FilesBeside<'f> {
+    fn new(model: &'f ModelFolder, folder: PathBuf, mapping: Option<Promise>) -> Self {
+        Self {
+            model,
+            folder,
+            mapping,
+            failed: RefCell::default(),
+        }
+    }
+
+    /// Why a file could not be read, if that is what a backend failed for.
+    pub(crate) fn into_failure(self) -> Option<FileError> {
+        self.failed.into_inner()
+    }
+}
+
+impl ModelFiles for FilesBeside<'_> {
+    fn has(&self, path: &str) -> bool {
+        is_inner_path(path) && self.model.is_there(&self.folder.join(path))
+    }
+
+    fn read(&self, path: &str) -> Result<Bytes, ServiceError> {
+        let opened = self.model.open_below(&self.folder, path, self.mapping);
+        opened.map_err(|error| {
+            let told = ServiceError::invalid(error.to_string());
+            self.failed.borrow_mut().get_or_insert(error);
+            told
+        })
+    }
+}
+
+/// Whether a path leads down from its directory by names alone.
+fn is_inner_path(path: &str) -> bool {
+    let mut parts = Path::new(path).components();
+    let is_plain = parts.clone().next().is_some() && parts.all(|part| matches!(part, Component::Normal(_)));
+    is_plain && !path.ends_with('/')
 }
 
 /// The names of the folders in a folder, in order, without hidden ones and without what is no folder.

@@ -1,0 +1,166 @@
+//! Loads a Hugging Face directory: its files around a network that another backend runs.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use oip_service::{Backend, LoadContext, Model, ModelFiles, ModelSource};
+use oip_types::ServiceError;
+
+use crate::{
+    description::{
+        CONFIG, MODULES, SENTENCE, TOKENIZER_CONFIG, Task, TextDescription, is_network, pooling_file,
+    },
+    error::TextError,
+    graph::Graph,
+    limits::TokenizerLimits,
+    model::{Bounds, TextModel},
+    tokenizer::{TOKENIZER, TextTokenizer},
+};
+
+/// Loads models that take texts: a `tokenizer.json` and a `config.json` of transformers next to a network, `model.onnx` or
+/// `onnx/model.onnx`. The network is another backend's.
+pub struct TextBackend {
+    network: Arc<dyn Backend>,
+    options: TextOptions,
+}
+
+/// Bounds of text models.
+///
+/// ```
+/// let options = oip_text::TextOptions::default().with(|options| options.max_batch_tokens = 4096);
+/// assert_eq!(options.max_texts, 16384);
+/// ```
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct TextOptions {
+    /// Tokens of one run of the network, padding included. A longer sequence runs alone.
+    pub max_batch_tokens: usize,
+    /// Texts of one run.
+    pub max_texts: usize,
+    /// Bytes of text of one run.
+    pub max_request_bytes: usize,
+    /// Bounds of tokenizers.
+    pub tokenizer: TokenizerLimits,
+}
+
+impl Default for TextOptions {
+    fn default() -> Self {
+        Self {
+            max_batch_tokens: 8192,
+            max_texts: 16 << 10,
+            max_request_bytes: 16 << 20,
+            tokenizer: TokenizerLimits::default(),
+        }
+    }
+}
+
+impl TextOptions {
+    /// The same after some changes.
+    #[must_use]
+    pub fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
+        change(&mut self);
+        self
+    }
+}
+
+impl TextBackend {
+    /// A backend whose networks are loaded by `network`.
+    #[must_use]
+    pub fn new(network: Arc<dyn Backend>, options: TextOptions) -> Self {
+        Self { network, options }
+    }
+}
+
+impl Backend for TextBackend {
+    fn name(&self) -> &'static str {
+        "text"
+    }
+
+    fn file_names(&self) -> &[&str] {
+        &["model.onnx", "onnx/model.onnx"]
+    }
+
+    fn accepts(&self, files: &dyn ModelFiles) -> bool {
+        let is_there = files.has(TOKENIZER) && files.has(CONFIG);
+        is_there && files.read(CONFIG).is_ok_and(|config| is_network(&config))
+    }
+
+    /// The files that describe the model, then those that its network needs. The latter stand in the network's own directory.
+    fn gather(&self, content: &Bytes, files: &dyn ModelFiles) -> Result<Vec<(String, Bytes)>, ServiceError> {
+        let mut gathered = Vec::new();
+        for path in [TOKENIZER, CONFIG] {
+            gathered.push((path.to_owned(), files.read(path)?));
+        }
+        for path in [SENTENCE, TOKENIZER_CONFIG, MODULES] {
+            if files.has(path) {
+                gathered.push((path.to_owned(), files.read(path)?));
+            }
+        }
+        let modules = gathered.iter().find(|(path, _)| path == MODULES);
+        let pooling = modules
+            .map(|(_, modules)| pooling_file(modules))
+            .transpose()?
+            .flatten();
+        if let Some(path) = pooling.filter(|path| files.has(path)) {
+            let content = files.read(&path)?;
+            gathered.push((path, content));
+        }
+        for name in self.network.files_beside(content)? {
+            let path = match files.has(&name) {
+                true => name,
+                false => format!("onnx/{name}"),
+            };
+            let content = files.read(&path)?;
+            gathered.push((path, content));
+        }
+        Ok(gathered)
+    }
+
+    fn load(&self, source: &ModelSource, cx: &LoadContext) -> Result<Box<dyn Model>, ServiceError> {
+        let described = TextDescription::read(&source.beside)?;
+        let mut network = source.clone();
+        for (path, _) in &mut network.beside {
+            if let Some(name) = path.strip_prefix("onnx/") {
+                *path = name.to_owned();
+            }
+        }
+        let network = self.network.load(&network, cx)?;
+        let graph = Graph::new(network, &described.task)?;
+        if matches!(described.task, Task::Embedding { .. })
+            && graph.rank == 3
+            && !described.other_steps.is_empty()
+        {
+            let steps = described.other_steps.join(", ");
+            let reason = format!(
+                "it has the step {steps}, which is not known: export the model with it, as sentence_embedding"
+            );
+            return Err(TextError::file(MODULES, reason).into());
+        }
+        let max_length = graph
+            .fixed_length
+            .unwrap_or(described.max_length)
+            .min(described.max_length);
+        let tokenizer = source.beside.iter().find(|(path, _)| path == TOKENIZER);
+        let (_, tokenizer) = tokenizer.ok_or_else(|| TextError::file(TOKENIZER, "it is missing"))?;
+        let tokenizer = TextTokenizer::read(tokenizer, max_length, &self.options.tokenizer)?;
+        let bounds = Bounds {
+            max_batch_tokens: self.options.max_batch_tokens,
+            max_texts: self.options.max_texts,
+            max_request_bytes: self.options.max_request_bytes,
+        };
+        tracing::info!(
+            model = source.name,
+            task = ?described.task,
+            max_length,
+            one_at_a_time = graph.is_one_by_one,
+            "prepared a text model"
+        );
+        Ok(Box::new(TextModel::new(
+            &source.name,
+            graph,
+            tokenizer,
+            described.task,
+            &bounds,
+        )))
+    }
+}

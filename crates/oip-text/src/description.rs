@@ -1,0 +1,273 @@
+//! What the files of a Hugging Face directory say of their model: its task, its longest sequence, its labels.
+
+use bytes::Bytes;
+use serde_json::{Map, Value as Json};
+
+use crate::{error::TextError, labels, labels::Activation, pooling::Pooling};
+
+/// The description of the network, by transformers.
+pub(crate) const CONFIG: &str = "config.json";
+/// The steps of a sentence model, by sentence-transformers.
+pub(crate) const MODULES: &str = "modules.json";
+/// The longest sequence of a sentence model.
+pub(crate) const SENTENCE: &str = "sentence_bert_config.json";
+/// The longest sequence of other models.
+pub(crate) const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
+
+/// The longest sequence where no file names one.
+const DEFAULT_LENGTH: u64 = 512;
+/// The longest sequence at all.
+const MAX_LENGTH: u64 = 32_768;
+/// Bytes of one of these files.
+const MAX_FILE: usize = 16 << 20;
+
+/// What a model gives for a text.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Task {
+    /// One vector.
+    Embedding {
+        /// From the vectors of the tokens to one.
+        pooling: Pooling,
+        /// Whether its Euclidean length is made 1.
+        is_normalized: bool,
+    },
+    /// A score for each class, or one score for the text.
+    Classification {
+        /// The classes' labels; none where the files name none.
+        labels: Vec<String>,
+        /// From logits to scores.
+        activation: Activation,
+    },
+    /// A class for each token.
+    TokenClassification {
+        /// The classes' labels; none where the files name none.
+        labels: Vec<String>,
+    },
+}
+
+/// What a model's files say of it.
+///
+/// ```
+/// use bytes::Bytes;
+/// use oip_text::{Pooling, Task, TextDescription};
+///
+/// let config = Bytes::from(r#"{"model_type": "bert", "max_position_embeddings": 128}"#);
+/// let described = TextDescription::read(&[("config.json".to_owned(), config)])?;
+/// assert_eq!(described.max_length, 128);
+/// assert_eq!(described.task, Task::Embedding { pooling: Pooling::Mean, is_normalized: false });
+/// # Ok::<(), oip_text::TextError>(())
+/// ```
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct TextDescription {
+    /// What the model gives.
+    pub task: Task,
+    /// The longest sequence, in tokens.
+    pub max_length: usize,
+    /// Steps behind the pooling that are not done here, such as `Dense`; an exported graph may have them.
+    pub other_steps: Vec<String>,
+}
+
+/// Whether the content of a `config.json` is one of transformers: it has `model_type` or `architectures`.
+pub(crate) fn is_network(config: &[u8]) -> bool {
+    let Ok(config) = object(CONFIG, config) else {
+        return false;
+    };
+    config.contains_key("model_type") || config.contains_key("architectures")
+}
+
+/// The path of the pooling's description, which `modules.json` names.
+pub(crate) fn pooling_file(modules: &[u8]) -> Result<Option<String>, TextError> {
+    let modules = array(MODULES, modules)?;
+    let pooling = modules.iter().find(|module| kind(module) == "Pooling");
+    let path = pooling
+        .and_then(|module| module.get("path"))
+        .and_then(Json::as_str);
+    Ok(path.map(|path| format!("{}/{CONFIG}", path.trim_end_matches('/'))))
+}
+
+impl TextDescription {
+    /// Reads the files, by their paths in the model's directory; all but `config.json` may be missing.
+    ///
+    /// # Errors
+    /// [`TextError::File`] when one is damaged or asks for what is not known.
+    pub fn read(files: &[(String, Bytes)]) -> Result<Self, TextError> {
+        let content = |path: &str| {
+            let file = files.iter().find(|(name, _)| name == path);
+            file.map(|(_, content)| &content[..])
+        };
+        let optional = |path: &str| content(path).map(|content| object(path, content)).transpose();
+        let config = optional(CONFIG)?.ok_or_else(|| TextError::file(CONFIG, "it is missing"))?;
+        let modules = content(MODULES)
+            .map(|content| array(MODULES, content))
+            .transpose()?;
+        let sentence = optional(SENTENCE)?.unwrap_or_default();
+        let tokenizer = optional(TOKENIZER_CONFIG)?.unwrap_or_default();
+        let pooling = match content(MODULES).map(pooling_file).transpose()?.flatten() {
+            Some(path) => optional(&path)?
+                .map(|content| pooling(&path, &content))
+                .transpose()?,
+            None => None,
+        };
+        let steps = modules.iter().flatten().map(kind);
+        let known = ["Transformer", "Pooling", "Normalize"];
+        let other_steps: Vec<String> = steps
+            .filter(|step| !known.contains(step))
+            .map(str::to_owned)
+            .collect();
+        let is_sentence_model = modules.is_some();
+        let modules = modules.unwrap_or_default();
+        Ok(Self {
+            task: match task_of(&config)? {
+                task if !is_sentence_model && !matches!(task, Task::Embedding { .. }) => task,
+                _ => Task::Embedding {
+                    pooling: pooling.unwrap_or(Pooling::Mean),
+                    is_normalized: modules.iter().any(|module| kind(module) == "Normalize"),
+                },
+            },
+            max_length: longest(&config, &sentence, &tokenizer),
+            other_steps,
+        })
+    }
+}
+
+fn object(path: &str, content: &[u8]) -> Result<Map<String, Json>, TextError> {
+    match json(path, content)? {
+        Json::Object(object) => Ok(object),
+        _ => Err(TextError::file(path, "expected a JSON object")),
+    }
+}
+
+fn array(path: &str, content: &[u8]) -> Result<Vec<Json>, TextError> {
+    match json(path, content)? {
+        Json::Array(array) => Ok(array),
+        _ => Err(TextError::file(path, "expected a JSON array")),
+    }
+}
+
+fn json(path: &str, content: &[u8]) -> Result<Json, TextError> {
+    if content.len() > MAX_FILE {
+        let found = content.len();
+        return Err(TextError::file(
+            path,
+            format!("it has {found} bytes, expected at most {MAX_FILE}"),
+        ));
+    }
+    serde_json::from_slice(content).map_err(|error| TextError::file(path, error.to_string()))
+}
+
+/// The last part of a module's type, such as `sentence_transformers.models.Pooling`.
+fn kind(module: &Json) -> &str {
+    let name = module.get("type").and_then(Json::as_str).unwrap_or_default();
+    name.rsplit('.').next().unwrap_or_default()
+}
+
+/// The pooling that is switched on: a flag for each kind, or one name in newer files.
+fn pooling(path: &str, config: &Map<String, Json>) -> Result<Pooling, TextError> {
+    const KINDS: &[(&str, &str, Pooling)] = &[
+        ("pooling_mode_cls_token", "cls", Pooling::Cls),
+        ("pooling_mode_mean_tokens", "mean", Pooling::Mean),
+        ("pooling_mode_max_tokens", "max", Pooling::Max),
+        ("pooling_mode_lasttoken", "lasttoken", Pooling::Last),
+        (
+            "pooling_mode_mean_sqrt_len_tokens",
+            "mean_sqrt_len_tokens",
+            Pooling::MeanSqrtLen,
+        ),
+        (
+            "pooling_mode_weightedmean_tokens",
+            "weightedmean",
+            Pooling::WeightedMean,
+        ),
+    ];
+    let is_on = |(flag, name, _): &&(&str, &str, Pooling)| {
+        let is_flagged = config.get(*flag).and_then(Json::as_bool).unwrap_or(false);
+        is_flagged || config.get("pooling_mode").and_then(Json::as_str) == Some(name)
+    };
+    match KINDS.iter().filter(is_on).collect::<Vec<_>>()[..] {
+        [(_, _, pooling)] => Ok(*pooling),
+        [] => Err(TextError::file(
+            path,
+            "it switches no pooling on that is known, such as pooling_mode_mean_tokens",
+        )),
+        [(first, ..), (second, ..), ..] => {
+            let what =
+                format!("it switches {first} and {second} on, expected one: their vectors would be joined");
+            Err(TextError::file(path, what))
+        }
+    }
+}
+
+/// The task that the network's name ends in.
+fn task_of(config: &Map<String, Json>) -> Result<Task, TextError> {
+    let architecture = config
+        .get("architectures")
+        .and_then(|names| names.get(0))
+        .and_then(Json::as_str);
+    let architecture = architecture.unwrap_or_default();
+    let named = config.get("id2label").and_then(Json::as_object);
+    let labels = || match named {
+        None => Ok(Vec::new()),
+        Some(named) => labels::of_config(named)
+            .ok_or_else(|| TextError::file(CONFIG, "id2label: expected a label for each class from 0 on")),
+    };
+    Ok(if architecture.ends_with("ForSequenceClassification") {
+        Task::Classification {
+            activation: activation(config, named.map_or(2, Map::len)),
+            labels: labels()?,
+        }
+    } else if architecture.ends_with("ForTokenClassification") {
+        Task::TokenClassification { labels: labels()? }
+    } else {
+        Task::Embedding {
+            pooling: Pooling::Mean,
+            is_normalized: false,
+        }
+    })
+}
+
+/// What turns logits into scores: by the name in sentence-transformers' part of the file, by the problem, or by the number of classes.
+fn activation(config: &Map<String, Json>, classes: usize) -> Activation {
+    let part = config
+        .get("sentence_transformers")
+        .and_then(|part| part.get("activation_fn"));
+    let named = part.or_else(|| config.get("sbert_ce_default_activation_function"));
+    let named = named.and_then(Json::as_str).unwrap_or_default();
+    match (
+        named.rsplit('.').next(),
+        config.get("problem_type").and_then(Json::as_str),
+    ) {
+        (Some("Identity"), _) | (_, Some("regression")) => Activation::Identity,
+        (Some("Sigmoid"), _) | (_, Some("multi_label_classification")) => Activation::Sigmoid,
+        _ if classes == 1 => Activation::Sigmoid,
+        _ => Activation::Softmax,
+    }
+}
+
+/// The longest sequence: of the sentence model, or else what both the tokenizer and the positions allow.
+fn longest(config: &Map<String, Json>, sentence: &Map<String, Json>, tokenizer: &Map<String, Json>) -> usize {
+    let number = |from: &Map<String, Json>, name: &str| {
+        from.get(name).and_then(Json::as_u64).filter(|number| *number > 0)
+    };
+    let kind = config
+        .get("model_type")
+        .and_then(Json::as_str)
+        .unwrap_or_default();
+    // Positions of RoBERTa and its kin are counted from behind the padding's id.
+    let skipped = match kind {
+        "roberta" | "xlm-roberta" | "camembert" | "mpnet" | "longformer" => config
+            .get("pad_token_id")
+            .and_then(Json::as_u64)
+            .unwrap_or(1)
+            .saturating_add(1),
+        _ => 0,
+    };
+    let positions =
+        number(config, "max_position_embeddings").map(|positions| positions.saturating_sub(skipped));
+    // A tokenizer without a limit writes 1e30.
+    let tokens = number(tokenizer, "model_max_length");
+    let most = positions.unwrap_or(DEFAULT_LENGTH.max(tokens.unwrap_or(0).min(MAX_LENGTH)));
+    let wished = number(sentence, "max_seq_length").or(tokens).unwrap_or(most);
+    usize::try_from(wished.min(most).min(MAX_LENGTH)).unwrap_or(usize::MAX)
+}

@@ -1,0 +1,228 @@
+//! The network behind a text model: which inputs it takes, which output counts, and running a batch of sequences on it.
+
+use oip_service::{CancelToken, Model, RowIndependence};
+use oip_types::{DataType, InferRequest, ModelMetadata, ModelRef, ServiceError, TensorMetadata};
+use tensor_core::{Quoted, Shape, Tensor};
+
+use crate::{description::Task, error::TextError, tokenizer::Tokens};
+
+/// A network that takes sequences of tokens.
+pub(crate) struct Graph {
+    model: Box<dyn Model>,
+    inputs: Vec<(String, Input, DataType)>,
+    /// The output's name.
+    output: String,
+    /// The number of its dimensions: 3 where each token has a vector.
+    pub(crate) rank: usize,
+    /// Its last dimension, where the network says it.
+    pub(crate) width: Option<u64>,
+    /// The length of every sequence, where the network takes no other.
+    pub(crate) fixed_length: Option<usize>,
+    /// Whether sequences are run one at a time, because rows can change each other or the network takes one.
+    pub(crate) is_one_by_one: bool,
+}
+
+/// What an input of the network holds.
+#[derive(Clone, Copy)]
+enum Input {
+    Ids,
+    Mask,
+    Types,
+    Positions,
+}
+
+/// The output of a batch.
+pub(crate) struct BatchOutput {
+    values: Vec<f32>,
+    rows: usize,
+    /// Positions of a sequence; 1 where a row is one vector.
+    positions: usize,
+    pub(crate) width: usize,
+}
+
+impl BatchOutput {
+    /// The vectors of the first `count` tokens of a row, one behind the other.
+    pub(crate) fn tokens(&self, row: usize, count: usize) -> &[f32] {
+        let each = self.positions * self.width;
+        let begin = row.min(self.rows.saturating_sub(1)) * each;
+        &self.values[begin..begin + count.min(self.positions) * self.width]
+    }
+}
+
+impl Graph {
+    /// Finds the inputs and the output of a network for a task.
+    pub(crate) fn new(model: Box<dyn Model>, task: &Task) -> Result<Self, TextError> {
+        let metadata = model.metadata();
+        let inputs = inputs(metadata)?;
+        let dims = metadata
+            .inputs
+            .first()
+            .map_or(&[][..], |input| input.shape.dims());
+        let rows = dims.first().copied().flatten();
+        if let Some(rows) = rows.filter(|rows| *rows != 1) {
+            let what =
+                format!("the network takes batches of {rows} rows only, expected a free first dimension");
+            return Err(TextError::file("model.onnx", what));
+        }
+        let output = output(metadata, task)?;
+        let output_dims = output.shape.dims();
+        let is_independent = matches!(model.row_independence(), RowIndependence::Proven(rows) if rows.shared_inputs.is_empty());
+        let may_join = is_independent || model.defaults().max_batch_size.is_some_and(|rows| rows > 1);
+        Ok(Self {
+            inputs,
+            output: output.name.clone(),
+            rank: output_dims.len(),
+            width: output_dims.last().copied().flatten(),
+            fixed_length: dims
+                .get(1)
+                .copied()
+                .flatten()
+                .and_then(|dim| usize::try_from(dim).ok()),
+            is_one_by_one: rows == Some(1) || !may_join,
+            model,
+        })
+    }
+
+    pub(crate) fn model(&self) -> &dyn Model {
+        &*self.model
+    }
+
+    /// Runs sequences as one batch, padded to the longest of them.
+    pub(crate) fn run(
+        &self,
+        batch: &[&Tokens],
+        pad: u32,
+        cancel: &CancelToken,
+    ) -> Result<BatchOutput, ServiceError> {
+        let longest = batch.iter().map(|tokens| tokens.ids.len()).max().unwrap_or(0);
+        let length = self.fixed_length.unwrap_or(longest).max(1);
+        let shape = Shape::new(&[batch.len() as u64, length as u64]).map_err(internal)?;
+        let name = &self.model.metadata().name;
+        let mut request = InferRequest::new(ModelRef::new(name, None)?).with_output(&self.output);
+        for (name, input, datatype) in &self.inputs {
+            let value = |tokens: &Tokens, at: usize| match input {
+                Input::Ids => tokens.ids.get(at).copied().unwrap_or(pad),
+                Input::Mask => u32::from(at < tokens.ids.len()),
+                Input::Types => tokens.type_ids.get(at).copied().unwrap_or(0),
+                Input::Positions => at as u32,
+            };
+            let values = batch
+                .iter()
+                .flat_map(|tokens| (0..length).map(move |at| value(tokens, at)));
+            let tensor = match *datatype {
+                DataType::INT32 => Tensor::from_vec(shape.clone(), values.map(u32::cast_signed).collect()),
+                _ => Tensor::from_vec(shape.clone(), values.map(i64::from).collect()),
+            };
+            request = request.with_input(name, tensor.map_err(internal)?);
+        }
+        let outputs = self.model.infer(request, cancel)?;
+        let output = outputs.into_iter().find(|output| output.name == self.output);
+        let value = output
+            .ok_or_else(|| internal("the network left its output out"))?
+            .value;
+        let dims: Vec<usize> = value.shape().dims().iter().map(|dim| *dim as usize).collect();
+        let (rows, positions, width) = match (dims[..].as_ref(), self.rank) {
+            ([rows, width], 2) => (*rows, 1, *width),
+            ([rows, positions, width], 3) if *positions == length => (*rows, *positions, *width),
+            _ => return Err(unexpected(&self.output, value.shape(), batch.len(), length)),
+        };
+        if rows != batch.len() || width == 0 {
+            return Err(unexpected(&self.output, value.shape(), batch.len(), length));
+        }
+        let tensor = value
+            .as_fixed()
+            .ok_or_else(|| internal("the network gave strings"))?;
+        Ok(BatchOutput {
+            values: floats(tensor)?,
+            rows,
+            positions,
+            width,
+        })
+    }
+}
+
+/// Single-precision values of an output.
+fn floats(tensor: &Tensor) -> Result<Vec<f32>, ServiceError> {
+    if let Ok(values) = tensor.to_vec::<f32>() {
+        return Ok(values);
+    }
+    let halves = tensor.to_vec::<half::f16>().map_err(internal)?;
+    Ok(halves.into_iter().map(f32::from).collect())
+}
+
+/// The inputs of the network, each with what it holds.
+fn inputs(metadata: &ModelMetadata) -> Result<Vec<(String, Input, DataType)>, TextError> {
+    let known = |input: &TensorMetadata| {
+        let kind = match input.name.as_str() {
+            "input_ids" => Input::Ids,
+            "attention_mask" => Input::Mask,
+            "token_type_ids" => Input::Types,
+            "position_ids" => Input::Positions,
+            _ => return None,
+        };
+        let fits =
+            input.shape.dims().len() == 2 && [DataType::INT64, DataType::INT32].contains(&input.datatype);
+        fits.then(|| (input.name.clone(), kind, input.datatype))
+    };
+    let inputs = metadata.inputs.iter().map(|input| {
+        known(input).ok_or_else(|| {
+            let what = format!(
+                "the network has the input {input}, expected input_ids, attention_mask, token_type_ids or position_ids, INT64 of rank 2"
+            );
+            TextError::file("model.onnx", what)
+        })
+    });
+    let inputs: Vec<_> = inputs.collect::<Result<_, _>>()?;
+    if inputs.iter().any(|(_, input, _)| matches!(input, Input::Ids)) {
+        return Ok(inputs);
+    }
+    Err(TextError::file(
+        "model.onnx",
+        "the network has no input input_ids",
+    ))
+}
+
+/// The output that counts for a task: by its name, or else the only one of a rank that fits.
+fn output<'m>(metadata: &'m ModelMetadata, task: &Task) -> Result<&'m TensorMetadata, TextError> {
+    let (names, ranks): (&[&str], &[usize]) = match task {
+        Task::Embedding { .. } => (
+            &["sentence_embedding", "token_embeddings", "last_hidden_state"],
+            &[3, 2],
+        ),
+        Task::Classification { .. } => (&["logits"], &[2]),
+        Task::TokenClassification { .. } => (&["logits"], &[3]),
+    };
+    let is_float = |output: &&TensorMetadata| [DataType::FP32, DataType::FP16].contains(&output.datatype);
+    let fits = |output: &&TensorMetadata| is_float(output) && ranks.contains(&output.shape.dims().len());
+    let named = names.iter().find_map(|name| {
+        let mut outputs = metadata.outputs.iter().filter(fits);
+        outputs.find(|output| output.name == *name)
+    });
+    let by_rank = || {
+        let of = |rank: usize| {
+            let mut outputs = metadata.outputs.iter().filter(fits);
+            outputs.find(|output| output.shape.dims().len() == rank)
+        };
+        ranks.iter().find_map(|rank| of(*rank))
+    };
+    named.or_else(by_rank).ok_or_else(|| {
+        let found: Vec<String> = metadata.outputs.iter().map(ToString::to_string).collect();
+        let what = format!(
+            "the network has the outputs {}, expected {}",
+            found.join(", "),
+            names.join(" or ")
+        );
+        TextError::file("model.onnx", what)
+    })
+}
+
+fn unexpected(name: &str, found: &Shape, rows: usize, length: usize) -> ServiceError {
+    internal(format!(
+        "output {} of the network: expected {rows} rows of sequences of {length} tokens, found the shape {found}",
+        Quoted(name)
+    ))
+}
+
+fn internal(error: impl ToString) -> ServiceError {
+    ServiceError::internal(error.to_string())
+}

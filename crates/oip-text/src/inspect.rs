@@ -1,0 +1,340 @@
+//! Checks a `tokenizer.json` before the crate `tokenizers` builds anything from it: sizes, nesting, patterns, growth.
+
+use std::fmt;
+
+use regex::RegexBuilder;
+use serde::{
+    Deserialize, Deserializer,
+    de::{IgnoredAny, MapAccess, SeqAccess, Visitor},
+};
+use serde_json::{Value as Json, value::RawValue};
+
+use crate::{
+    error::TextError,
+    limits::TokenizerLimits,
+    tokenizer::{TOKENIZER, refused_file},
+};
+
+/// Levels of `Sequence` in each other. The tokenizer's deserializer tries several forms at each level.
+const MAX_DEPTH: usize = 8;
+
+/// Bytes of a component's JSON: the largest in use is a character map of 420 KB.
+const MAX_PART: usize = 4 << 20;
+
+/// Bytes of a compiled pattern.
+const MAX_PATTERN: usize = 4 << 20;
+
+/// Pieces of a template, and token ids of its special tokens.
+const MAX_PIECES: usize = 64;
+
+/// Bytes of prefixes and suffixes, which are put before or behind every word.
+const MAX_AFFIX: usize = 64;
+
+/// The patterns that need backtracking and are admitted: a look-ahead behind a run of white space, at one place. All others must be
+/// patterns that the crate `regex` takes, which matches in linear time.
+const BACKTRACKING: &[&str] = &[
+    // GPT-2, RoBERTa, BART.
+    r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
+    // cl100k, Llama 3.
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    // Qwen 2 and 3.
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    // o200k.
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+];
+
+/// The parts of the file that are looked at; the others are passed over.
+#[derive(Deserialize)]
+struct File<'a> {
+    #[serde(default)]
+    added_tokens: Count,
+    #[serde(borrow, default)]
+    normalizer: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    pre_tokenizer: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    post_processor: Option<&'a RawValue>,
+    model: Model,
+}
+
+#[derive(Deserialize)]
+struct Model {
+    #[serde(default)]
+    vocab: Count,
+    #[serde(default)]
+    merges: Count,
+    #[serde(default)]
+    max_input_chars_per_word: Option<u64>,
+    #[serde(default)]
+    dropout: Option<f64>,
+    #[serde(default)]
+    continuing_subword_prefix: Option<String>,
+    #[serde(default)]
+    end_of_word_suffix: Option<String>,
+}
+
+/// Entries of an object or an array, which are not kept.
+#[derive(Default)]
+struct Count(usize);
+
+impl<'de> Deserialize<'de> for Count {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Entries;
+
+        impl<'de> Visitor<'de> for Entries {
+            type Value = Count;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object, an array or null")
+            }
+
+            fn visit_unit<E>(self) -> Result<Count, E> {
+                Ok(Count(0))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Count, A::Error> {
+                let mut count = 0;
+                while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {
+                    count += 1;
+                }
+                Ok(Count(count))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Count, A::Error> {
+                let mut count = 0;
+                while seq.next_element::<IgnoredAny>()?.is_some() {
+                    count += 1;
+                }
+                Ok(Count(count))
+            }
+        }
+        deserializer.deserialize_any(Entries)
+    }
+}
+
+/// Checks a tokenizer's file against limits.
+///
+/// # Errors
+/// What the file has too much of, and the limit.
+pub(crate) fn inspect(bytes: &[u8], limits: &TokenizerLimits) -> Result<(), TextError> {
+    if bytes.len() > limits.max_file_bytes {
+        return Err(over("bytes", bytes.len(), limits.max_file_bytes));
+    }
+    let file: File<'_> = serde_json::from_slice(bytes).map_err(refused_file)?;
+    let model = &file.model;
+    let counts = [
+        ("tokens in model.vocab", model.vocab.0, limits.max_vocabulary),
+        ("merges", model.merges.0, limits.max_vocabulary.saturating_mul(4)),
+        ("added tokens", file.added_tokens.0, limits.max_added_tokens),
+    ];
+    for (what, found, most) in counts {
+        if found > most {
+            return Err(over(what, found, most));
+        }
+    }
+    // The vocabulary stands in maps both ways, and merges in one; the rest is the strings.
+    let entries = model.vocab.0 + model.merges.0 + file.added_tokens.0;
+    let memory = entries
+        .saturating_mul(200)
+        .saturating_add(bytes.len().saturating_mul(4)) as u64;
+    if let Some(left) = system_memory::available_memory().filter(|left| memory > *left) {
+        return Err(refused(format!(
+            "the tokenizer takes about {memory} bytes of memory, and {left} are left"
+        )));
+    }
+    if let Some(chars) = model
+        .max_input_chars_per_word
+        .filter(|chars| *chars > limits.max_word_chars)
+    {
+        let what = "model.max_input_chars_per_word is";
+        return Err(refused(format!(
+            "{what} {chars}, expected at most {}",
+            limits.max_word_chars
+        )));
+    }
+    if model.dropout.is_some_and(|dropout| dropout != 0.0) {
+        return Err(refused(
+            "model.dropout makes tokens random: set it to null".to_owned(),
+        ));
+    }
+    for affix in [&model.continuing_subword_prefix, &model.end_of_word_suffix]
+        .into_iter()
+        .flatten()
+    {
+        affix_fits(affix)?;
+    }
+    let mut growth = 1;
+    if let Some(part) = part("normalizer", file.normalizer)? {
+        normalizer(&part, 0, &mut growth)?;
+        if growth > limits.max_growth {
+            return Err(refused(format!(
+                "its normalizers can make a text {growth} times as long, expected at most {} times",
+                limits.max_growth
+            )));
+        }
+    }
+    if let Some(part) = part("pre_tokenizer", file.pre_tokenizer)? {
+        pre_tokenizer(&part, 0)?;
+    }
+    if let Some(part) = part("post_processor", file.post_processor)? {
+        post_processor(&part, 0)?;
+    }
+    Ok(())
+}
+
+fn refused(reason: String) -> TextError {
+    TextError::file(TOKENIZER, reason)
+}
+
+fn over(what: &str, found: usize, most: usize) -> TextError {
+    refused(format!("it has {found} {what}, expected at most {most}"))
+}
+
+fn part(name: &str, raw: Option<&RawValue>) -> Result<Option<Json>, TextError> {
+    let Some(raw) = raw.map(RawValue::get) else {
+        return Ok(None);
+    };
+    if raw.len() > MAX_PART {
+        return Err(over(&format!("bytes in {name}"), raw.len(), MAX_PART));
+    }
+    let json: Json = serde_json::from_str(raw).map_err(refused_file)?;
+    Ok(Some(json).filter(|json| !json.is_null()))
+}
+
+fn text<'j>(json: &'j Json, field: &str) -> &'j str {
+    json.get(field).and_then(Json::as_str).unwrap_or_default()
+}
+
+/// The members of a `Sequence`, one level deeper.
+fn members<'j>(json: &'j Json, field: &str, depth: usize) -> Result<&'j [Json], TextError> {
+    if depth >= MAX_DEPTH {
+        return Err(over("levels of Sequence in each other", depth + 1, MAX_DEPTH));
+    }
+    let members = json.get(field).and_then(Json::as_array);
+    Ok(members.map_or(&[], Vec::as_slice))
+}
+
+fn normalizer(json: &Json, depth: usize, growth: &mut usize) -> Result<(), TextError> {
+    let mut grow = |factor: usize| *growth = growth.saturating_mul(factor.max(1));
+    match text(json, "type") {
+        "Sequence" => {
+            for member in members(json, "normalizers", depth)? {
+                normalizer(member, depth + 1, growth)?;
+            }
+        }
+        "Replace" => {
+            let content = text(json, "content").len();
+            let pattern = json.get("pattern");
+            let literal = pattern
+                .and_then(|pattern| pattern.get("String"))
+                .and_then(Json::as_str);
+            let regex = pattern
+                .and_then(|pattern| pattern.get("Regex"))
+                .and_then(Json::as_str);
+            match (literal, regex) {
+                (Some(literal), _) => grow(content.div_ceil(literal.len().max(1))),
+                (None, Some(regex)) => grow(match is_linear(regex)? {
+                    Some(regex) if !regex.is_match("") => content,
+                    // A match without characters puts the content between any two.
+                    _ => content.saturating_add(1),
+                }),
+                (None, None) => {}
+            }
+        }
+        "Prepend" => affix_fits(text(json, "prepend"))?,
+        "Precompiled" => grow(longest_replacement(text(json, "precompiled_charsmap"))),
+        _ => {}
+    }
+    Ok(())
+}
+
+fn pre_tokenizer(json: &Json, depth: usize) -> Result<(), TextError> {
+    match text(json, "type") {
+        "Sequence" => {
+            for member in members(json, "pretokenizers", depth)? {
+                pre_tokenizer(member, depth + 1)?;
+            }
+        }
+        "Split" => {
+            let pattern = json.get("pattern").and_then(|pattern| pattern.get("Regex"));
+            if let Some(pattern) = pattern.and_then(Json::as_str) {
+                is_linear(pattern)?;
+            }
+        }
+        "Metaspace" => affix_fits(text(json, "replacement"))?,
+        _ => {}
+    }
+    Ok(())
+}
+
+fn post_processor(json: &Json, depth: usize) -> Result<(), TextError> {
+    match text(json, "type") {
+        "Sequence" => {
+            for member in members(json, "processors", depth)? {
+                post_processor(member, depth + 1)?;
+            }
+        }
+        "TemplateProcessing" => {
+            for field in ["single", "pair"] {
+                let pieces = json.get(field).and_then(Json::as_array).map_or(0, Vec::len);
+                if pieces > MAX_PIECES {
+                    return Err(over(
+                        &format!("pieces in the template {field}"),
+                        pieces,
+                        MAX_PIECES,
+                    ));
+                }
+            }
+            let tokens = json.get("special_tokens").and_then(Json::as_object);
+            let ids = tokens.into_iter().flat_map(|tokens| tokens.values());
+            let ids = ids.filter_map(|token| token.get("ids")?.as_array());
+            if let Some(ids) = ids.map(Vec::len).find(|ids| *ids > MAX_PIECES) {
+                return Err(over("ids in a special token of the template", ids, MAX_PIECES));
+            }
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+/// Whether a pattern is one that the crate `regex` takes, and so matches in linear time; `None` for the admitted others.
+fn is_linear(pattern: &str) -> Result<Option<regex::Regex>, TextError> {
+    if BACKTRACKING.contains(&pattern) {
+        return Ok(None);
+    }
+    let compiled = RegexBuilder::new(pattern).size_limit(MAX_PATTERN).build();
+    compiled.map(Some).map_err(|_| {
+        let shown: String = pattern.chars().take(80).collect();
+        refused(format!(
+            "the pattern {shown:?} may need backtracking, which takes unbounded time; expected a pattern without look-around and \
+             back-references, or one of GPT-2, Llama 3, Qwen or o200k"
+        ))
+    })
+}
+
+fn affix_fits(affix: &str) -> Result<(), TextError> {
+    match affix.len() {
+        0..=MAX_AFFIX => Ok(()),
+        length => Err(over("bytes in a prefix or suffix", length, MAX_AFFIX)),
+    }
+}
+
+/// Bytes of the longest replacement in a character map of SentencePiece: a trie behind its length, then strings that end in NUL. The map
+/// is base64; one that is damaged is the crate's to refuse.
+fn longest_replacement(map: &str) -> usize {
+    let bytes = base64(map);
+    let trie = bytes
+        .first_chunk()
+        .map_or(0, |size| u32::from_le_bytes(*size) as usize);
+    let strings = bytes.get(trie.saturating_add(4)..).unwrap_or_default();
+    strings
+        .split(|byte| *byte == 0)
+        .map(<[u8]>::len)
+        .max()
+        .unwrap_or(1)
+}
+
+fn base64(text: &str) -> Vec<u8> {
+    use base64::{Engine, engine::general_purpose::STANDARD};
+    STANDARD.decode(text).unwrap_or_default()
+}

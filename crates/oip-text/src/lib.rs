@@ -1,0 +1,35 @@
+//! Text in, vectors out: the steps between a text and what a network gives for it, and Hugging Face directories as models.
+//!
+//! The steps can be used by themselves: [`TextTokenizer`] makes tokens of texts, with bounds on what a `tokenizer.json` may declare;
+//! [`batches`] sorts sequences by length under a budget of tokens; [`Pooling`] and [`normalize`] make one vector of many; [`Activation`]
+//! makes scores of logits. [`TextBackend`] puts them around any backend that runs the network.
+//!
+//! ```
+//! use oip_text::{Pooling, normalize};
+//!
+//! // Two tokens with two values each.
+//! let mut vector = Pooling::Mean.pool(&[0.0, 2.0, 6.0, 6.0], 2);
+//! normalize(&mut vector);
+//! assert_eq!(vector, [0.6, 0.8]);
+//! ```
+
+mod backend;
+mod batches;
+mod description;
+mod error;
+mod graph;
+mod inspect;
+mod labels;
+mod limits;
+mod model;
+mod pooling;
+mod tokenizer;
+
+pub use backend::{TextBackend, TextOptions};
+pub use batches::batches;
+pub use description::{Task, TextDescription};
+pub use error::TextError;
+pub use labels::{Activation, best};
+pub use limits::TokenizerLimits;
+pub use pooling::{Pooling, normalize};
+pub use tokenizer::{TextTokenizer, Tokens};

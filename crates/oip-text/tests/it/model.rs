@@ -1,0 +1,221 @@
+//! Directories of each task, and how their sequences are batched.
+
+use oip_service::{CancelToken, RowIndependence};
+use oip_text::TextOptions;
+use oip_types::{ErrorCode, ParameterValue};
+use serde_json::json;
+
+use crate::support::{Kind, floats, infer, load, request, strings, texts, tokenizer};
+
+fn config(architecture: &str, labels: &[&str]) -> serde_json::Value {
+    let labels: serde_json::Map<_, _> = labels
+        .iter()
+        .enumerate()
+        .map(|(class, label)| (class.to_string(), json!(label)))
+        .collect();
+    json!({"model_type": "bert", "architectures": [architecture], "max_position_embeddings": 8, "id2label": labels})
+}
+
+fn sentence_model() -> Vec<(&'static str, serde_json::Value)> {
+    vec![
+        ("tokenizer.json", tokenizer()),
+        (
+            "config.json",
+            json!({"model_type": "bert", "max_position_embeddings": 8}),
+        ),
+        (
+            "modules.json",
+            json!([{"type": "sentence_transformers.models.Transformer", "path": ""},
+                {"type": "sentence_transformers.models.Pooling", "path": "1_Pooling"}]),
+        ),
+        (
+            "1_Pooling/config.json",
+            json!({"pooling_mode_max_tokens": true, "pooling_mode_mean_tokens": false}),
+        ),
+    ]
+}
+
+#[test]
+fn a_sentence_model_pools_as_its_modules_say_and_padding_does_not_count() {
+    let loaded = load(Kind::Tokens, true, TextOptions::default(), &sentence_model()).unwrap();
+    let outputs = infer(&*loaded.model, request(&["one", "two three one", ""])).unwrap();
+    // Ids 2 4 3, 2 5 6 4 3 and 2 3; the second value of a padded token would be 1.
+    assert_eq!(floats(&outputs, "embedding"), [4.0, 0.0, 6.0, 0.0, 3.0, 0.0]);
+    let counts = outputs[1].value.as_fixed().unwrap().to_vec::<i64>().unwrap();
+    assert_eq!(
+        (outputs[1].name.as_str(), &counts[..]),
+        ("token_count", &[3, 5, 2][..])
+    );
+    assert_eq!(*loaded.seen.lock().unwrap(), [vec![3, 5]]);
+}
+
+#[test]
+fn the_last_module_normalizes() {
+    let mut files = sentence_model();
+    files[2]
+        .1
+        .as_array_mut()
+        .unwrap()
+        .push(json!({"type": "sentence_transformers.models.Normalize", "path": "2"}));
+    let loaded = load(Kind::Tokens, true, TextOptions::default(), &files).unwrap();
+    let outputs = infer(&*loaded.model, request(&["one"])).unwrap();
+    assert_eq!(floats(&outputs, "embedding"), [1.0, 0.0]);
+}
+
+#[test]
+fn a_step_that_is_not_known_is_named() {
+    let mut files = sentence_model();
+    files[2]
+        .1
+        .as_array_mut()
+        .unwrap()
+        .push(json!({"type": "sentence_transformers.models.Dense", "path": "2"}));
+    let error = load(Kind::Tokens, true, TextOptions::default(), &files)
+        .err()
+        .unwrap();
+    assert!(
+        error.message().contains("modules.json: it has the step Dense"),
+        "{error}"
+    );
+}
+
+#[test]
+fn sequences_run_by_length_under_the_budget_of_tokens() {
+    let options = TextOptions::default().with(|options| options.max_batch_tokens = 10);
+    let loaded = load(Kind::Tokens, true, options, &sentence_model()).unwrap();
+    let given = ["one", "one two three", "two", "three two one"];
+    let outputs = infer(&*loaded.model, request(&given)).unwrap();
+    assert_eq!(
+        floats(&outputs, "embedding"),
+        [4.0, 0.0, 6.0, 0.0, 5.0, 0.0, 6.0, 0.0]
+    );
+    assert_eq!(*loaded.seen.lock().unwrap(), [vec![2, 5], vec![2, 3]]);
+    assert!(matches!(
+        loaded.model.row_independence(),
+        RowIndependence::Proven(_)
+    ));
+}
+
+#[test]
+fn a_network_whose_rows_change_each_other_takes_one_text_at_a_time() {
+    let loaded = load(Kind::Tokens, false, TextOptions::default(), &sentence_model()).unwrap();
+    infer(&*loaded.model, request(&["one", "two three"])).unwrap();
+    assert_eq!(*loaded.seen.lock().unwrap(), [vec![1, 4], vec![1, 3]]);
+    assert!(matches!(
+        loaded.model.row_independence(),
+        RowIndependence::Unproven(_)
+    ));
+    assert_eq!(loaded.model.defaults().max_batch_size, None);
+}
+
+#[test]
+fn long_texts_are_cut_or_refused_as_asked() {
+    let loaded = load(Kind::Tokens, true, TextOptions::default(), &sentence_model()).unwrap();
+    let long = ["one", "one one one one one one one one"];
+    infer(&*loaded.model, request(&long)).unwrap();
+    assert_eq!(*loaded.seen.lock().unwrap(), [vec![2, 8]]);
+    let mut strict = request(&long);
+    strict
+        .parameters
+        .insert("truncate".to_owned(), ParameterValue::Bool(false));
+    let error = infer(&*loaded.model, strict).unwrap_err();
+    assert_eq!(error.code(), ErrorCode::TooLarge);
+    assert_eq!(
+        error.message(),
+        "text 1: it has more than 8 tokens, and 'truncate' is false"
+    );
+}
+
+#[test]
+fn token_ids_are_taken_for_texts() {
+    let loaded = load(Kind::Tokens, true, TextOptions::default(), &sentence_model()).unwrap();
+    let with_ids = |ids: &str| {
+        let mut request = request(&[ids]);
+        request
+            .parameters
+            .insert("token_ids".to_owned(), ParameterValue::Bool(true));
+        infer(&*loaded.model, request)
+    };
+    assert_eq!(floats(&with_ids("[5, 6]").unwrap(), "embedding"), [6.0, 0.0]);
+    assert_eq!(
+        with_ids("[5, 600]").unwrap_err().message(),
+        "text 0: 600 is no token id of this model"
+    );
+    assert_eq!(
+        with_ids("five").unwrap_err().message(),
+        "text 0: expected a JSON array of token ids"
+    );
+}
+
+#[test]
+fn a_classifier_gives_scores_and_the_label_of_the_best() {
+    let files = [
+        ("tokenizer.json", tokenizer()),
+        (
+            "config.json",
+            config("BertForSequenceClassification", &["bad", "good", "none"]),
+        ),
+    ];
+    let loaded = load(Kind::Logits(3), true, TextOptions::default(), &files).unwrap();
+    let outputs = infer(&*loaded.model, request(&["one", "two"])).unwrap();
+    assert_eq!(texts(&outputs, "label"), ["good", "bad"]);
+    let scores = floats(&outputs, "scores");
+    assert!(
+        scores
+            .chunks(3)
+            .all(|row| (row.iter().sum::<f32>() - 1.0).abs() < 1e-6),
+        "{scores:?}"
+    );
+}
+
+#[test]
+fn a_reranker_gives_one_score_for_a_pair() {
+    let files = [
+        ("tokenizer.json", tokenizer()),
+        (
+            "config.json",
+            config("BertForSequenceClassification", &["LABEL_0"]),
+        ),
+    ];
+    let loaded = load(Kind::Logits(1), true, TextOptions::default(), &files).unwrap();
+    let pairs = request(&["one", "two"]).with_input("text_pair", strings(&["three", "one"]));
+    let scores = floats(&infer(&*loaded.model, pairs).unwrap(), "score");
+    assert!(
+        (scores[0] - 0.377_540_7).abs() < 1e-6 && (scores[1] - 0.622_459_3).abs() < 1e-6,
+        "{scores:?}"
+    );
+    let uneven = request(&["one", "two"]).with_input("text_pair", strings(&["three"]));
+    let error = infer(&*loaded.model, uneven).unwrap_err();
+    assert_eq!(
+        error.message(),
+        "input 'text_pair' has 1 texts, expected 2, as many as 'text'"
+    );
+}
+
+#[test]
+fn a_token_classifier_gives_labels_with_offsets_in_characters() {
+    let files = [
+        ("tokenizer.json", tokenizer()),
+        ("config.json", config("BertForTokenClassification", &["O", "N"])),
+    ];
+    let loaded = load(Kind::TokenLogits, true, TextOptions::default(), &files).unwrap();
+    let outputs = infer(&*loaded.model, request(&["\u{e9} one two"])).unwrap();
+    let entities: serde_json::Value = serde_json::from_str(&texts(&outputs, "entities")[0]).unwrap();
+    let found: Vec<_> = entities
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|e| (&e["label"], &e["start"], &e["end"]))
+        .collect();
+    assert_eq!(json!(found), json!([["O", 0, 1], ["O", 2, 5], ["N", 6, 9]]));
+}
+
+#[test]
+fn a_request_that_is_over_is_given_up_between_texts() {
+    let loaded = load(Kind::Tokens, true, TextOptions::default(), &sentence_model()).unwrap();
+    let cancel = CancelToken::new(None);
+    cancel.cancel();
+    let error = loaded.model.infer(request(&["one"]), &cancel).unwrap_err();
+    assert_eq!(error.code(), ErrorCode::Cancelled);
+    assert!(loaded.seen.lock().unwrap().is_empty());
+}
