@@ -12,7 +12,7 @@ use oip_types::{
     ErrorCode, ModelRef, ServiceError,
     rest::{decode_index_request, decode_log_settings, decode_parameters, decode_region, json_body},
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::{
     answer::{self, respond},
@@ -27,13 +27,28 @@ const MAX_BODY: usize = 1 << 20;
 
 /// The names of the models in the repository, each once.
 pub(crate) async fn models(State(app): State<App>, grant: Option<Extension<Grant>>) -> Response {
+    listed(app, grant, |names| json!({ "models": names })).await
+}
+
+/// The same for the protocol's first version, with a second list, which is that of OpenAI's clients.
+pub(crate) async fn models_v1(State(app): State<App>, grant: Option<Extension<Grant>>) -> Response {
+    let print = |names: &[String]| {
+        let entry =
+            |name: &String| json!({"id": name, "object": "model", "created": 0, "owned_by": "server"});
+        let data: Vec<_> = names.iter().map(entry).collect();
+        json!({ "models": names, "object": "list", "data": data })
+    };
+    listed(app, grant, print).await
+}
+
+async fn listed(app: App, grant: Option<Extension<Grant>>, print: fn(&[String]) -> Value) -> Response {
     let service = app.service.clone();
     let listed = elsewhere(&app, move || {
         let index = extensions::index(&*service, false)?;
         let mut names: Vec<String> = index.into_iter().map(|entry| entry.name).collect();
         names.retain(|name| may_see(grant.as_deref(), name));
         names.dedup();
-        Ok(ok(&json!({ "models": names })))
+        Ok(ok(&print(&names)))
     });
     respond(listed.await)
 }

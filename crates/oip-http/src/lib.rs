@@ -64,6 +64,7 @@ mod path;
 mod read_body;
 mod routes;
 mod service;
+mod text;
 mod v1;
 
 pub use answer::error as error_response;

@@ -26,7 +26,7 @@ use crate::{
     leased::mark,
     missing::{check_ready, with_names},
     path::{PathParams, with_model},
-    v1,
+    text, v1,
 };
 
 /// The REST side of the protocol for a service.
@@ -82,7 +82,7 @@ pub(crate) fn routed(app: App, more: Router) -> Router {
 fn with_routes(mut router: Router<App>, is_wanted: impl Fn(&str) -> bool) -> Router<App> {
     // In the protocol's first version, the verb is in the same part of the path as the model's name.
     let v1 = [
-        ("/v1/models", get(extensions::models)),
+        ("/v1/models", get(extensions::models_v1)),
         ("/v1/models/{model}", any(v1::model)),
         ("/v1/models/{model}/versions/{version}", any(v1::model)),
     ];
@@ -194,6 +194,13 @@ pub(crate) fn routes() -> Vec<(String, MethodRouter<App>)> {
             get(extensions::trace_settings).post(extensions::trace_settings),
         ),
     ];
+    let texts = [
+        ("/v1/embeddings", post(text::openai::embeddings)),
+        ("/v1/rerank", post(text::cohere::rerank)),
+        ("/embed", post(text::tei::embed)),
+        ("/rerank", post(text::tei::rerank)),
+        ("/predict", post(text::tei::predict)),
+    ];
     let models = [
         ("", get(model_metadata)),
         ("/ready", get(model_ready)),
@@ -211,6 +218,7 @@ pub(crate) fn routes() -> Vec<(String, MethodRouter<App>)> {
     let server = server
         .into_iter()
         .chain(cuda)
+        .chain(texts)
         .map(|(path, handler)| (path.to_owned(), handler));
     server.chain(models).collect()
 }

@@ -4,6 +4,7 @@
 
 mod extensions;
 mod models;
+mod text;
 
 use std::{
     future::pending,
@@ -36,6 +37,9 @@ use crate::{
 /// | `matrix` | `a FP32[-1, 2]`, `b INT64[1]` | `sum FP32[-1]`, `b INT64[1]` | adds up rows, passes `b` on |
 /// | `nan` | `x [-1] FP32` | `y FP32[3]` | NaN and the infinities |
 /// | `not_text` | `x [-1] BYTES` | `y BYTES[1]` | bytes that are not UTF-8 |
+/// | `minilm` | `text BYTES[-1]` | `embedding FP32[-1, 2]`, `token_count INT64[-1]` | each text's length in bytes, and 4; its length |
+/// | `reranker` | `text`, `text_pair BYTES[-1]` | `score FP32[-1]` | 1 / (1 + the difference of their lengths) |
+/// | `sentiment` | `text BYTES[-1]` | `scores FP32[-1, 2]`, `labels BYTES[-1, 2]` | 0.25 for `bad`, 0.75 for `good` |
 /// | `slow` | `x [-1] FP32` | `y FP32[-1]` | never answers |
 /// | `failing` | `x [-1] FP32` | `y FP32[-1]` | fails with an internal error |
 /// | `busy` | `x [-1] FP32` | `y FP32[-1]` | is overloaded |
@@ -210,6 +214,7 @@ fn run(name: &str, request: &mut InferRequest) -> Result<Vec<InferOutput>, Servi
                 oip_types::BytesTensor::from_elements(Shape::vector(1), [b"\xff\xfe"])?,
             )]
         }
+        "minilm" | "reranker" | "sentiment" => text::run(name, request)?,
         _ => vec![InferOutput::new("y", request.take_input("x")?)],
     })
 }

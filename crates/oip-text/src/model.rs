@@ -26,11 +26,13 @@ const EMBEDDING: &str = "embedding";
 const SCORES: &str = "scores";
 const SCORE: &str = "score";
 const LABEL: &str = "label";
+const LABELS: &str = "labels";
 const ENTITIES: &str = "entities";
 const TOKEN_COUNT: &str = "token_count";
 /// Request parameters.
 const TRUNCATE: &str = "truncate";
 const TOKEN_IDS: &str = "token_ids";
+const RAW_SCORES: &str = "raw_scores";
 
 /// Rows of different callers in one run, where rows are independent.
 const JOINED_ROWS: u32 = 32;
@@ -77,6 +79,7 @@ impl TextModel {
             Task::Classification { .. } => vec![
                 TensorMetadata::new(SCORES, DataType::FP32, &[-1, width]),
                 TensorMetadata::new(LABEL, DataType::BYTES, &[-1]),
+                TensorMetadata::new(LABELS, DataType::BYTES, &[-1, width]).optional(),
             ],
             Task::TokenClassification { .. } => vec![TensorMetadata::new(ENTITIES, DataType::BYTES, &[-1])],
         };
@@ -209,6 +212,7 @@ impl TextModel {
         tokens: &[Tokens],
         labels: &[String],
         activation: Activation,
+        wants_labels: bool,
         cancel: &CancelToken,
     ) -> Result<Vec<InferOutput>, ServiceError> {
         let mut scores = vec![Vec::new(); tokens.len()];
@@ -229,11 +233,15 @@ impl TextModel {
             .map(|scores| best(scores).map_or_else(String::new, |class| label(labels, class)));
         let named = BytesTensor::from_elements(Shape::vector(rows), named)?;
         let shape = Shape::new(&[rows, width]).map_err(internal)?;
-        let tensor = Tensor::from_vec(shape, scores.concat()).map_err(internal)?;
-        Ok(vec![
-            InferOutput::new(SCORES, tensor),
-            InferOutput::new(LABEL, named),
-        ])
+        let tensor = Tensor::from_vec(shape.clone(), scores.concat()).map_err(internal)?;
+        let mut outputs = vec![InferOutput::new(SCORES, tensor), InferOutput::new(LABEL, named)];
+        if wants_labels {
+            let each = scores
+                .iter()
+                .flat_map(|scores| (0..scores.len()).map(|class| label(labels, class)));
+            outputs.push(InferOutput::new(LABELS, BytesTensor::from_elements(shape, each)?));
+        }
+        Ok(outputs)
     }
 
     fn classify_tokens(
@@ -268,11 +276,14 @@ impl Model for TextModel {
 
     fn infer(&self, request: InferRequest, cancel: &CancelToken) -> Result<Vec<InferOutput>, ServiceError> {
         let tokens = self.tokenize(&request, cancel)?;
+        let wants_labels = is_named(&request, LABELS);
+        let is_raw = flag(&request, RAW_SCORES, false)?;
         drop(request);
         let mut outputs = match &self.task {
             Task::Embedding { .. } => self.embed(&tokens, cancel)?,
             Task::Classification { labels, activation } => {
-                self.classify(&tokens, labels, *activation, cancel)?
+                let activation = if is_raw { Activation::Identity } else { *activation };
+                self.classify(&tokens, labels, activation, wants_labels, cancel)?
             }
             Task::TokenClassification { labels } => self.classify_tokens(&tokens, labels, cancel)?,
         };
@@ -334,6 +345,13 @@ fn flag(request: &InferRequest, name: &str, default: bool) -> Result<bool, Servi
             "parameter '{name}': expected true or false"
         ))),
     }
+}
+
+/// Whether a request, or one of those that were joined into it, names an output.
+fn is_named(request: &InferRequest, output: &str) -> bool {
+    let parts = request.parts.iter().flat_map(|part| &part.outputs);
+    let names = request.outputs.iter().map(|output| &output.name).chain(parts);
+    names.into_iter().any(|name| name == output)
 }
 
 /// Token ids as a JSON array.

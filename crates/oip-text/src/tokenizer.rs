@@ -84,7 +84,8 @@ impl TextTokenizer {
         let pad = pad.or(named).unwrap_or(0);
         let truncation = TruncationParams {
             direction: TruncationDirection::Right,
-            max_length,
+            // Tokenizing ends early, with as many tokens as this: one more shows that there are more.
+            max_length: max_length + usize::from(added == 0),
             strategy: TruncationStrategy::LongestFirst,
             stride: 0,
         };
@@ -148,7 +149,7 @@ impl TextTokenizer {
             None => EncodeInput::Single(text.into()),
         };
         let encoded = catch_unwind(AssertUnwindSafe(|| self.inner.encode_char_offsets(input, true)));
-        finished(index, encoded)
+        self.finished(index, encoded)
     }
 
     /// Makes a sequence of token ids into one that the model takes: with special tokens, cut to the longest sequence.
@@ -171,25 +172,27 @@ impl TextTokenizer {
         });
         let encoding = Encoding::from_tokens(known.collect::<Result<_, TextError>>()?, 0);
         let encoded = catch_unwind(AssertUnwindSafe(|| self.inner.post_process(encoding, None, true)));
-        finished(index, encoded)
+        self.finished(index, encoded)
     }
-}
 
-/// The result of the crate, which may have panicked.
-fn finished(
-    index: usize,
-    encoded: thread::Result<tokenizers::Result<Encoding>>,
-) -> Result<Tokens, TextError> {
-    let encoded = encoded.map_err(|_| TextError::Internal("a panic in the tokenizer".to_owned()))?;
-    let encoded = encoded.map_err(|error| TextError::text(index, error.to_string()))?;
-    let is_special = encoded.get_special_tokens_mask().iter();
-    Ok(Tokens {
-        ids: encoded.get_ids().to_vec(),
-        type_ids: encoded.get_type_ids().to_vec(),
-        offsets: encoded.get_offsets().to_vec(),
-        is_special: is_special.map(|special| *special != 0).collect(),
-        is_truncated: !encoded.get_overflowing().is_empty(),
-    })
+    /// The result of the crate, which may have panicked.
+    fn finished(
+        &self,
+        index: usize,
+        encoded: thread::Result<tokenizers::Result<Encoding>>,
+    ) -> Result<Tokens, TextError> {
+        let encoded = encoded.map_err(|_| TextError::Internal("a panic in the tokenizer".to_owned()))?;
+        let mut encoded = encoded.map_err(|error| TextError::text(index, error.to_string()))?;
+        encoded.truncate(self.max_length, 0, TruncationDirection::Right);
+        let is_special = encoded.get_special_tokens_mask().iter();
+        Ok(Tokens {
+            ids: encoded.get_ids().to_vec(),
+            type_ids: encoded.get_type_ids().to_vec(),
+            offsets: encoded.get_offsets().to_vec(),
+            is_special: is_special.map(|special| *special != 0).collect(),
+            is_truncated: !encoded.get_overflowing().is_empty(),
+        })
+    }
 }
 
 impl fmt::Debug for TextTokenizer {

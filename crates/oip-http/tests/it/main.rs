@@ -15,4 +15,5 @@ mod leases;
 mod limits;
 mod panics;
 mod support;
+mod texts;
 mod v1;

@@ -58,6 +58,11 @@ pub(crate) fn of_http(path: &str) -> Route {
         ["v2", "models", "stats"] => route("/v2/models/stats"),
         ["v2", "models", _, ref rest @ ..] => of_model(rest),
         ["v1", "models"] => route("/v1/models"),
+        ["v1", "embeddings"] => inference("/v1/embeddings"),
+        ["v1", "rerank"] => inference("/v1/rerank"),
+        ["embed"] => inference("/embed"),
+        ["rerank"] => inference("/rerank"),
+        ["predict"] => inference("/predict"),
         ["v1", "models", last] | ["v1", "models", _, "versions", last] => {
             if last.ends_with(":predict") {
                 inference("/v1/models/{model}:predict")

@@ -38,6 +38,30 @@ pub(super) fn metadata(name: &str) -> Option<ModelMetadata> {
             vec![vector("x", DataType::BYTES)],
             vec![TensorMetadata::new("y", DataType::BYTES, &[1])],
         ),
+        "minilm" => (
+            vec![vector("text", DataType::BYTES)],
+            vec![
+                TensorMetadata::new("embedding", DataType::FP32, &[-1, 2]),
+                vector("token_count", DataType::INT64),
+            ],
+        ),
+        "reranker" => (
+            vec![
+                vector("text", DataType::BYTES),
+                vector("text_pair", DataType::BYTES),
+            ],
+            vec![vector("score", DataType::FP32)],
+        ),
+        "sentiment" => (
+            vec![
+                vector("text", DataType::BYTES),
+                vector("text_pair", DataType::BYTES).optional(),
+            ],
+            vec![
+                TensorMetadata::new("scores", DataType::FP32, &[-1, 2]),
+                TensorMetadata::new("labels", DataType::BYTES, &[-1, 2]).optional(),
+            ],
+        ),
         "slow" | "failing" | "busy" => (
             vec![vector("x", DataType::FP32)],
             vec![vector("y", DataType::FP32)],

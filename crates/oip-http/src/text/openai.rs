@@ -1,0 +1,153 @@
+//! OpenAI's embeddings.
+
+use axum::{
+    extract::{Request, State},
+    response::Response,
+};
+use base64::{Engine, engine::general_purpose::STANDARD};
+use oip_types::ServiceError;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    answer::respond,
+    app::App,
+    text::ask::{Ask, Given, answered},
+};
+
+/// What clients send; other members, such as `user`, change nothing.
+#[derive(Deserialize)]
+struct EmbeddingsRequest {
+    model: Option<String>,
+    input: Input,
+    #[serde(default)]
+    encoding_format: Format,
+    dimensions: Option<usize>,
+    /// Not OpenAI's: false refuses texts that are too long, which are cut otherwise.
+    truncate: Option<bool>,
+}
+
+#[derive(Deserialize)]
+#[serde(
+    untagged,
+    expecting = "input: expected a string, a list of strings, a list of token ids or a list of such lists"
+)]
+enum Input {
+    Text(String),
+    Texts(Vec<String>),
+    Ids(Vec<u32>),
+    ManyIds(Vec<Vec<u32>>),
+}
+
+#[derive(Clone, Copy, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Format {
+    #[default]
+    Float,
+    Base64,
+}
+
+#[derive(Serialize)]
+struct EmbeddingsAnswer<'a> {
+    object: &'static str,
+    data: Vec<Embedding>,
+    model: &'a str,
+    usage: Usage,
+}
+
+#[derive(Serialize)]
+struct Embedding {
+    object: &'static str,
+    index: usize,
+    embedding: Vector,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Vector {
+    Floats(Vec<f32>),
+    Base64(String),
+}
+
+#[derive(Serialize)]
+struct Usage {
+    prompt_tokens: i64,
+    total_tokens: i64,
+}
+
+/// `POST /v1/embeddings`.
+pub(crate) async fn embeddings(State(app): State<App>, request: Request) -> Response {
+    respond(answered(app, request, read, print).await)
+}
+
+fn read(request: EmbeddingsRequest) -> Result<(Ask, (Format, Option<usize>)), ServiceError> {
+    let ids = |ids: &Vec<u32>| serde_json::to_string(ids).unwrap_or_default();
+    let (texts, has_ids) = match request.input {
+        Input::Text(text) => (vec![text], false),
+        Input::Texts(texts) => (texts, false),
+        Input::Ids(list) => (vec![ids(&list)], true),
+        Input::ManyIds(lists) => (lists.iter().map(ids).collect(), true),
+    };
+    if request.dimensions == Some(0) {
+        return Err(ServiceError::invalid("dimensions: expected at least 1, found 0"));
+    }
+    let mut flags = vec![("truncate", request.truncate.unwrap_or(true))];
+    if has_ids {
+        flags.push(("token_ids", true));
+    }
+    let ask = Ask {
+        model: request.model,
+        texts,
+        pairs: None,
+        outputs: &["embedding", "token_count"],
+        or_outputs: &[],
+        flags,
+    };
+    Ok((ask, (request.encoding_format, request.dimensions)))
+}
+
+fn print(given: &Given, (format, dimensions): (Format, Option<usize>)) -> Result<Vec<u8>, ServiceError> {
+    let (values, width) = given.rows("embedding")?;
+    if let Some(dimensions) = dimensions.filter(|dimensions| *dimensions > width) {
+        let message = format!("dimensions: expected at most {width}, found {dimensions}");
+        return Err(ServiceError::invalid(message));
+    }
+    let data = values.chunks_exact(width).enumerate().map(|(index, row)| {
+        let row = match dimensions {
+            Some(dimensions) if dimensions < width => unit(row.get(..dimensions).unwrap_or(row)),
+            _ => row.to_vec(),
+        };
+        Embedding {
+            object: "embedding",
+            index,
+            embedding: match format {
+                Format::Float => Vector::Floats(row),
+                Format::Base64 => {
+                    let bytes: Vec<u8> = row.iter().flat_map(|value| value.to_le_bytes()).collect();
+                    Vector::Base64(STANDARD.encode(bytes))
+                }
+            },
+        }
+    });
+    let tokens = given.tokens();
+    let answer = EmbeddingsAnswer {
+        object: "list",
+        data: data.collect(),
+        model: &given.response.model_name,
+        usage: Usage {
+            prompt_tokens: tokens,
+            total_tokens: tokens,
+        },
+    };
+    serde_json::to_vec(&answer).map_err(|error| ServiceError::internal(error.to_string()))
+}
+
+/// A vector divided by its length; zeros stay.
+pub(super) fn unit(row: &[f32]) -> Vec<f32> {
+    let length = row
+        .iter()
+        .map(|value| value * value)
+        .sum::<f32>()
+        .sqrt()
+        .max(1e-12);
+    row.iter().map(|value| value / length).collect()
+}

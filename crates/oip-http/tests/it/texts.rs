@@ -1,0 +1,260 @@
+//! The routes of clients for texts.
+
+use axum::{
+    body::Body,
+    http::{Method, StatusCode},
+};
+use base64::{Engine, engine::general_purpose::STANDARD};
+use oip_http::{HttpConfig, HttpService};
+use oip_service::{Grant, Rights};
+use oip_types::{ErrorCode, ServiceError};
+use serde_json::{Value, json};
+
+use crate::support::{Answer, app, app_with, send};
+
+async fn post(app: &HttpService, path: &str, body: impl Into<Body>) -> Answer {
+    send(app, Method::POST, path, body.into()).await
+}
+
+async fn asked(path: &str, body: Value) -> (StatusCode, Value) {
+    let answer = post(&app(), path, body.to_string()).await;
+    (answer.status, answer.json())
+}
+
+async fn given(path: &str, body: Value) -> Value {
+    let (status, answer) = asked(path, body).await;
+    assert_eq!(status, StatusCode::OK, "{answer}");
+    answer
+}
+
+async fn refusal(path: &str, body: Value) -> (u16, String) {
+    let (status, answer) = asked(path, body).await;
+    (status.as_u16(), answer["error"].as_str().unwrap().to_owned())
+}
+
+#[tokio::test]
+async fn openai_embeds_one_text_and_many() {
+    let one = given("/v1/embeddings", json!({"model": "minilm", "input": "abc"})).await;
+    assert_eq!(
+        one,
+        json!({"object": "list", "model": "minilm", "usage": {"prompt_tokens": 3, "total_tokens": 3},
+            "data": [{"object": "embedding", "index": 0, "embedding": [3.0, 4.0]}]})
+    );
+    let many = given(
+        "/v1/embeddings",
+        json!({"model": "minilm", "input": ["abc", ""], "user": "me"}),
+    )
+    .await;
+    assert_eq!(
+        many["data"][1],
+        json!({"object": "embedding", "index": 1, "embedding": [0.0, 4.0]})
+    );
+    // Token ids go to the model as text.
+    let ids = given(
+        "/v1/embeddings",
+        json!({"model": "minilm", "input": [[7, 8], [9]]}),
+    )
+    .await;
+    assert_eq!(ids["data"][0]["embedding"], json!([5.0, 4.0]));
+}
+
+#[tokio::test]
+async fn openai_gives_base64_and_fewer_dimensions() {
+    let body = json!({"model": "minilm", "input": "abc", "encoding_format": "base64"});
+    let encoded = given("/v1/embeddings", body).await;
+    let bytes = STANDARD
+        .decode(encoded["data"][0]["embedding"].as_str().unwrap())
+        .unwrap();
+    assert_eq!(bytes, [3.0_f32.to_le_bytes(), 4.0_f32.to_le_bytes()].concat());
+    let fewer = given(
+        "/v1/embeddings",
+        json!({"model": "minilm", "input": "abc", "dimensions": 1}),
+    )
+    .await;
+    assert_eq!(fewer["data"][0]["embedding"], json!([1.0]));
+    assert_eq!(
+        refusal(
+            "/v1/embeddings",
+            json!({"model": "minilm", "input": "abc", "dimensions": 3})
+        )
+        .await,
+        (
+            400,
+            "model 'minilm': dimensions: expected at most 2, found 3".to_owned()
+        )
+    );
+    let (status, _) = refusal(
+        "/v1/embeddings",
+        json!({"model": "minilm", "input": "a", "dimensions": 0}),
+    )
+    .await;
+    assert_eq!(status, 400);
+}
+
+#[tokio::test]
+async fn the_routes_of_text_embeddings_inference_answer() {
+    let vectors = given("/embed", json!({"model": "minilm", "inputs": ["abc"]})).await;
+    assert_eq!(vectors, json!([[0.6, 0.8]]));
+    let vectors = given(
+        "/embed",
+        json!({"model": "minilm", "inputs": "abc", "normalize": false}),
+    )
+    .await;
+    assert_eq!(vectors, json!([[3.0, 4.0]]));
+    let body =
+        json!({"model": "reranker", "query": "abc", "texts": ["a", "abc", "abcd"], "return_text": true});
+    assert_eq!(
+        given("/rerank", body).await,
+        json!([{"index": 1, "score": 1.0, "text": "abc"}, {"index": 2, "score": 0.5, "text": "abcd"},
+            {"index": 0, "score": 0.333_333_34, "text": "a"}])
+    );
+    let classes = json!([{"score": 0.75, "label": "good"}, {"score": 0.25, "label": "bad"}]);
+    assert_eq!(
+        given("/predict", json!({"model": "sentiment", "inputs": "a"})).await,
+        classes
+    );
+    assert_eq!(
+        given("/predict", json!({"model": "sentiment", "inputs": ["a", "b"]})).await,
+        classes
+    );
+    let both = given(
+        "/predict",
+        json!({"model": "sentiment", "inputs": [["a"], ["b"]]}),
+    )
+    .await;
+    assert_eq!(both, json!([classes, classes]));
+    let (status, _) = refusal(
+        "/predict",
+        json!({"model": "sentiment", "inputs": [["a"], ["b", "c"]]}),
+    )
+    .await;
+    assert_eq!(status, 400);
+}
+
+#[tokio::test]
+async fn cohere_reranks_documents() {
+    let body = json!({"model": "reranker", "query": "abc", "documents": ["a", {"text": "abc"}], "top_n": 1,
+        "return_documents": true});
+    let answer = given("/v1/rerank", body).await;
+    let results = json!([{"index": 1, "relevance_score": 1.0, "document": {"text": "abc"}}]);
+    assert_eq!(answer["results"], results);
+}
+
+#[tokio::test]
+async fn what_is_wrong_is_said() {
+    for (path, body, status, message) in [
+        (
+            "/v1/embeddings",
+            json!({"model": "nope", "input": "a"}),
+            404,
+            "model 'nope' does not exist",
+        ),
+        (
+            "/v1/embeddings",
+            json!({"model": "loading", "input": "a"}),
+            503,
+            "model 'loading' is not ready",
+        ),
+        (
+            "/v1/embeddings",
+            json!({"model": "nan", "input": "a"}),
+            400,
+            "it is no text model with the output 'embedding'",
+        ),
+        (
+            "/v1/embeddings",
+            json!({"model": "../x", "input": "a"}),
+            400,
+            "model name",
+        ),
+        (
+            "/v1/embeddings",
+            json!({"model": "minilm", "input": []}),
+            400,
+            "there is no text, expected at least one",
+        ),
+        (
+            "/v1/embeddings",
+            json!({"model": "minilm", "input": 7}),
+            400,
+            "input: expected a string, a list of strings",
+        ),
+        (
+            "/v1/embeddings",
+            json!({"model": "minilm"}),
+            400,
+            "missing field `input`",
+        ),
+        (
+            "/embed",
+            json!({"inputs": "a"}),
+            404,
+            "no text model with the output 'embedding' is ready",
+        ),
+        (
+            "/predict",
+            json!({"model": "minilm", "inputs": "a"}),
+            400,
+            "with the output 'scores' or 'score'",
+        ),
+        (
+            "/embed",
+            json!({"model": "minilm", "inputs": "a", "prompt_name": "query"}),
+            400,
+            "prompts are not known",
+        ),
+    ] {
+        let (found, error) = refusal(path, body.clone()).await;
+        assert_eq!(found, status, "{path} {body}: {error}");
+        assert!(error.contains(message), "{path} {body}: {error}");
+    }
+    let surrogate = post(
+        &app(),
+        "/v1/embeddings",
+        r#"{"model": "minilm", "input": "\ud800"}"#,
+    )
+    .await;
+    assert_eq!(surrogate.status, StatusCode::BAD_REQUEST);
+}
+
+#[tokio::test]
+async fn a_request_of_lists_is_charged_before_it_becomes_lists() {
+    let config = HttpConfig::default().with(|config| {
+        config.budget = oip_service::ByteBudget::new(1 << 20);
+    });
+    let (app, _) = app_with(config);
+    let body = format!(r#"{{"model": "minilm", "input": [{}[]]}}"#, "[],".repeat(100_000));
+    let answer = post(&app, "/v1/embeddings", body).await;
+    assert_eq!(answer.status, StatusCode::PAYLOAD_TOO_LARGE, "{}", answer.text());
+}
+
+struct Only(&'static str);
+
+impl Rights for Only {
+    fn check_model(&self, model: &str) -> Result<(), ServiceError> {
+        match model == self.0 {
+            true => Ok(()),
+            false => Err(ServiceError::new(ErrorCode::PermissionDenied, "another model")),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_client_asks_only_models_that_it_may_use() {
+    use tower::ServiceExt;
+    for (model, status) in [("minilm", StatusCode::OK), ("reranker", StatusCode::FORBIDDEN)] {
+        let body = json!({"model": model, "input": "abc", "query": "a", "texts": ["b"]}).to_string();
+        let path = if model == "minilm" {
+            "/v1/embeddings"
+        } else {
+            "/rerank"
+        };
+        let mut request = axum::http::Request::post(path)
+            .header("host", "x")
+            .body(axum::body::Body::from(body))
+            .unwrap();
+        request.extensions_mut().insert(Grant::new(Only("minilm")));
+        let answer = app().oneshot(request).await.unwrap();
+        assert_eq!(answer.status(), status, "{model}");
+    }
+}
