@@ -143,6 +143,10 @@ impl Backend for TextBackend {
         let tokenizer = source.beside.iter().find(|(path, _)| path == TOKENIZER);
         let (_, tokenizer) = tokenizer.ok_or_else(|| TextError::file(TOKENIZER, "it is missing"))?;
         let tokenizer = TextTokenizer::read(tokenizer, max_length, &self.options.tokenizer)?;
+        let tokenizer = match described.task {
+            Task::TokenClassification { .. } => tokenizer,
+            _ => tokenizer.without_offsets(),
+        };
         let bounds = Bounds {
             max_batch_tokens: self.options.max_batch_tokens,
             max_texts: self.options.max_texts,

@@ -7,8 +7,8 @@ use std::{
 };
 
 use tokenizers::{
-    EncodeInput, Encoding, PostProcessor, Token, Tokenizer, TruncationDirection, TruncationParams,
-    TruncationStrategy,
+    Encoding, Model, OffsetType, PostProcessor, PreTokenizer, Token, Tokenizer, TruncationDirection,
+    TruncationParams, TruncationStrategy, truncate_encodings,
 };
 
 use crate::{error::TextError, inspect::inspect, limits::TokenizerLimits};
@@ -35,6 +35,7 @@ pub struct TextTokenizer {
     max_length: usize,
     max_text_bytes: usize,
     pad: u32,
+    offsets: OffsetType,
 }
 
 /// The tokens of a text, or of a pair of texts, without padding.
@@ -82,21 +83,24 @@ impl TextTokenizer {
             .iter()
             .find_map(|token| inner.token_to_id(token));
         let pad = pad.or(named).unwrap_or(0);
-        let truncation = TruncationParams {
-            direction: TruncationDirection::Right,
-            // Tokenizing ends early, with as many tokens as this: one more shows that there are more.
-            max_length: max_length + usize::from(added == 0),
-            strategy: TruncationStrategy::LongestFirst,
-            stride: 0,
-        };
         inner.with_padding(None);
-        inner.with_truncation(Some(truncation)).map_err(refused_file)?;
+        inner.with_truncation(None).map_err(refused_file)?;
         Ok(Self {
             inner,
             max_length,
             max_text_bytes: limits.max_text_bytes,
             pad,
+            offsets: OffsetType::Char,
         })
+    }
+
+    /// The same without the offsets of tokens, which are (0, 0) then and take no time.
+    #[must_use]
+    pub fn without_offsets(self) -> Self {
+        Self {
+            offsets: OffsetType::None,
+            ..self
+        }
     }
 
     /// The longest sequence, in tokens.
@@ -144,12 +148,15 @@ impl TextTokenizer {
     /// As [`Self::check`]; [`TextError::Text`] when the tokenizer cannot take the text, as without a token for unknown words.
     pub fn encode(&self, index: usize, text: &[u8], pair: Option<&[u8]>) -> Result<Tokens, TextError> {
         let text = self.check(index, text)?;
-        let input = match pair {
-            Some(pair) => EncodeInput::Dual(text.into(), self.check(index, pair)?.into()),
-            None => EncodeInput::Single(text.into()),
-        };
-        let encoded = catch_unwind(AssertUnwindSafe(|| self.inner.encode_char_offsets(input, true)));
-        self.finished(index, encoded)
+        let pair = pair.map(|pair| self.check(index, pair)).transpose()?;
+        let encoded = catch_unwind(AssertUnwindSafe(|| {
+            // One token more than fits shows that there are more. Of a pair both lengths count.
+            let most = pair.is_none().then_some(self.max_length + 1);
+            let first = self.tokenize(text, 0, most)?;
+            let second = pair.map(|pair| self.tokenize(pair, 1, None)).transpose()?;
+            self.finish(first, second)
+        }));
+        caught(index, encoded)
     }
 
     /// Makes a sequence of token ids into one that the model takes: with special tokens, cut to the longest sequence.
@@ -171,28 +178,54 @@ impl TextTokenizer {
             Ok(Token::new(*id, token, (0, 0)))
         });
         let encoding = Encoding::from_tokens(known.collect::<Result<_, TextError>>()?, 0);
-        let encoded = catch_unwind(AssertUnwindSafe(|| self.inner.post_process(encoding, None, true)));
-        self.finished(index, encoded)
+        caught(
+            index,
+            catch_unwind(AssertUnwindSafe(|| self.finish(encoding, None))),
+        )
     }
 
-    /// The result of the crate, which may have panicked.
-    fn finished(
-        &self,
-        index: usize,
-        encoded: thread::Result<tokenizers::Result<Encoding>>,
-    ) -> Result<Tokens, TextError> {
-        let encoded = encoded.map_err(|_| TextError::Internal("a panic in the tokenizer".to_owned()))?;
-        let mut encoded = encoded.map_err(|error| TextError::text(index, error.to_string()))?;
-        encoded.truncate(self.max_length, 0, TruncationDirection::Right);
+    /// Tokens of a text without special ones, not many more than `most`.
+    fn tokenize(&self, text: &str, kind: u32, most: Option<usize>) -> tokenizers::Result<Encoding> {
+        let vocabulary = self.inner.get_added_vocabulary();
+        let mut split = vocabulary.extract_and_normalize(self.inner.get_normalizer(), text);
+        if let Some(pre_tokenizer) = self.inner.get_pre_tokenizer() {
+            pre_tokenizer.pre_tokenize(&mut split)?;
+        }
+        let most = most.map(|most| (most, TruncationDirection::Right));
+        self.inner
+            .get_model()
+            .tokenize_in_pretokenized(&mut split, most)?;
+        split.into_encoding(None, kind, self.offsets)
+    }
+
+    /// Cuts what is too long and adds special tokens.
+    fn finish(&self, first: Encoding, second: Option<Encoding>) -> tokenizers::Result<Tokens> {
+        let post = self.inner.get_post_processor();
+        let added = post.map_or(0, |post| post.added_tokens(second.is_some()));
+        let length = first.len() + second.as_ref().map_or(0, Encoding::len) + added;
+        let params = TruncationParams {
+            direction: TruncationDirection::Right,
+            max_length: self.max_length.saturating_sub(added),
+            strategy: TruncationStrategy::LongestFirst,
+            stride: 0,
+        };
+        let (first, second) = truncate_encodings(first, second, &params)?;
+        let encoded = self.inner.post_process(first, second, true)?;
         let is_special = encoded.get_special_tokens_mask().iter();
         Ok(Tokens {
             ids: encoded.get_ids().to_vec(),
             type_ids: encoded.get_type_ids().to_vec(),
             offsets: encoded.get_offsets().to_vec(),
             is_special: is_special.map(|special| *special != 0).collect(),
-            is_truncated: !encoded.get_overflowing().is_empty(),
+            is_truncated: length > self.max_length,
         })
     }
+}
+
+/// What the crate gave for a text, unless it panicked.
+fn caught(index: usize, encoded: thread::Result<tokenizers::Result<Tokens>>) -> Result<Tokens, TextError> {
+    let encoded = encoded.map_err(|_| TextError::Internal("a panic in the tokenizer".to_owned()))?;
+    encoded.map_err(|error| TextError::text(index, error.to_string()))
 }
 
 impl fmt::Debug for TextTokenizer {
