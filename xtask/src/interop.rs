@@ -11,7 +11,7 @@ use std::{
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 
-use crate::{cargo, interop_ztensor, workspace};
+use crate::{cargo, interop_text, interop_ztensor, workspace};
 
 /// Which Python to use, and what to run.
 #[derive(Args)]
@@ -36,6 +36,9 @@ pub(crate) struct Options {
     /// Build that wheel without optimisation
     #[arg(long, requires = "compat")]
     debug: bool,
+    /// Compare text models with `tokenizers` and ONNX Runtime, and drive their routes with the packages `openai` and `cohere`
+    #[arg(long)]
+    text: bool,
     /// Drive a server of models in Python, each in a process, instead of the servers of simple and of real models
     #[arg(long)]
     python_models: bool,
@@ -48,6 +51,9 @@ const ENVIRONMENT: &str = "target/interop-venv";
 
 /// Builds and starts the servers, drives them, and fails when any check does.
 pub(crate) fn run(options: &Options) -> Result<()> {
+    if options.text {
+        return interop_text::run(&options.python, options.verbose, options.only.as_deref());
+    }
     let python = environment(&options.python)?;
     if options.files {
         if options

@@ -25,6 +25,7 @@ mod fuzz;
 mod image;
 mod images;
 mod interop;
+mod interop_text;
 mod interop_ztensor;
 mod links;
 mod monitor;

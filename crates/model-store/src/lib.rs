@@ -50,6 +50,6 @@ mod web;
 pub use cloud::CloudStore;
 pub use error::StoreError;
 pub use location::Location;
-pub use mirror::{Mirror, MirrorOptions, Report, Scope};
+pub use mirror::{LeftOut, Mirror, MirrorOptions, Report, Scope};
 pub use name::{NameProblem, ObjectName};
 pub use store::{Listing, Object, OpenObject, Store};

@@ -53,6 +53,7 @@ pub struct Mirror {
     cache: Cache,
     view: View,
     is_model_file: Box<dyn Fn(&str) -> bool + Send + Sync>,
+    is_left_out: Box<LeftOut>,
     /// Held while it is synchronised.
     known: Mutex<Known>,
     /// Why models without content have none. Held for moments.
@@ -70,7 +71,12 @@ pub struct MirrorOptions {
     pub authorities: Option<PathBuf>,
     /// Whether a file of this name, right at the location, makes the location one model rather than a repository.
     pub is_model_file: Box<dyn Fn(&str) -> bool + Send + Sync>,
+    /// Whether a file of a location that is one model is left out: by its path, and by whether there are files of other paths.
+    pub is_left_out: Box<LeftOut>,
 }
+
+/// Tells by a file's path, and by whether other paths are there, whether it is not fetched.
+pub type LeftOut = dyn Fn(&str, &dyn Fn(&str) -> bool) -> bool + Send + Sync;
 
 impl MirrorOptions {
     /// Keeps all that the disk has room for, in this folder.
@@ -83,6 +89,7 @@ impl MirrorOptions {
                 let extension = Path::new(name).extension();
                 extension.is_some_and(|extension| extension == "onnx") || name.starts_with("config.pb")
             }),
+            is_left_out: Box::new(|_, _| false),
         }
     }
 
@@ -189,6 +196,7 @@ impl Mirror {
             cache,
             view,
             is_model_file: options.is_model_file,
+            is_left_out: options.is_left_out,
             known: Mutex::default(),
             failures: Mutex::default(),
         })
@@ -342,6 +350,17 @@ impl Mirror {
                 });
             }
             _ => known.shape = Some(shape),
+        }
+        if shape == Shape::Model {
+            let names: BTreeSet<String> = listing
+                .objects
+                .iter()
+                .map(|object| object.name.as_str().to_owned())
+                .collect();
+            let is_there = |name: &str| names.contains(name);
+            listing
+                .objects
+                .retain(|object| !(self.is_left_out)(object.name.as_str(), &is_there));
         }
         let mut entries: BTreeMap<&str, Vec<&Object>> = BTreeMap::new();
         for object in &listing.objects {

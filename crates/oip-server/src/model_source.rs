@@ -116,6 +116,10 @@ mod remote {
             options.limit = config.source.repository_cache_limit.map(|ByteSize(bytes)| bytes);
             options.authorities.clone_from(&config.source.repository_ca);
             options.is_model_file = Box::new(move |name| files.iter().any(|file| file == name));
+            #[cfg(feature = "text")]
+            {
+                options.is_left_out = Box::new(oip_text::is_left_out);
+            }
         });
         let fail = |error: model_store::StoreError| Failure::run(error.to_string());
         let mirror = Mirror::open(&location, options).map_err(fail)?;

@@ -168,3 +168,29 @@ impl Backend for TextBackend {
         )))
     }
 }
+
+/// Whether a file of a directory on the Hub is none of the text model's: other exports, weights of other frameworks, pictures. `has` says
+/// whether the directory has a file of a path. Of directories that are no text models nothing is left out.
+///
+/// ```
+/// let all = ["config.json", "tokenizer.json", "onnx/model.onnx", "pytorch_model.bin", "onnx/model_O3.onnx", "1_Pooling/config.json"];
+/// let has = |path: &str| all.contains(&path);
+/// let left: Vec<&str> = all.into_iter().filter(|path| oip_text::is_left_out(path, &has)).collect();
+/// assert_eq!(left, ["pytorch_model.bin", "onnx/model_O3.onnx"]);
+/// ```
+pub fn is_left_out(path: &str, has: &dyn Fn(&str) -> bool) -> bool {
+    let network = ["model.onnx", "onnx/model.onnx"]
+        .into_iter()
+        .find(|path| has(path));
+    let Some(network) = network.filter(|_| has(TOKENIZER) && has(CONFIG)) else {
+        return false;
+    };
+    let is_network = path == network
+        || path
+            .strip_prefix(network)
+            .is_some_and(|rest| rest.starts_with(['_', '.']));
+    let is_description = [".json", ".txt", ".pbtxt", ".toml"]
+        .iter()
+        .any(|ending| path.ends_with(ending));
+    !is_network && !is_description
+}

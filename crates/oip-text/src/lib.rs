@@ -25,7 +25,7 @@ mod model;
 mod pooling;
 mod tokenizer;
 
-pub use backend::{TextBackend, TextOptions};
+pub use backend::{TextBackend, TextOptions, is_left_out};
 pub use batches::batches;
 pub use description::{Task, TextDescription};
 pub use error::TextError;

@@ -388,6 +388,11 @@ impl ModelFolder {
         Ok(found)
     }
 
+    /// Whether a backend takes its directory for one of its models.
+    pub(crate) fn is_accepted(&self, backend: &dyn Backend) -> bool {
+        backend.accepts(&FilesBeside::new(self, self.below.clone(), None))
+    }
+
     /// Whether its file stands right in it.
     pub(crate) fn has_model_file(&self, written: &WrittenConfig) -> bool {
         self.model_file(&self.below, written)

@@ -96,7 +96,8 @@ impl Repository {
         };
         if is_known(&path) {
             let path = path.canonicalize().map_err(fail)?;
-            return Ok(Self::of_file(&path, backends, single_model_name));
+            let inner = Self::of_inner_file(&path, backends, single_model_name);
+            return Ok(inner.unwrap_or_else(|| Self::of_file(&path, backends, single_model_name)));
         }
         let also = also.iter().map(|folder| {
             let real = folder.canonicalize();
@@ -189,6 +190,35 @@ impl Repository {
             also: Vec::new(),
             label: None,
         }
+    }
+
+    /// The repository of one file that is part of the model in the directory above its own, which a backend with files in such a directory
+    /// accepts: one of the exports in `onnx` of a Hugging Face directory.
+    fn of_inner_file(path: &Path, backends: &[Arc<dyn Backend>], name: Option<&str>) -> Option<Self> {
+        let folder = path.parent()?;
+        let (inner, directory) = (folder.file_name()?, folder.parent()?);
+        let has_files_there = |backend: &&Arc<dyn Backend>| {
+            let mut names = backend.file_names().iter().map(Path::new);
+            names.any(|name| name.parent() == Some(Path::new(inner)) && name.extension() == path.extension())
+        };
+        let file = Path::new(inner).join(path.file_name()?).to_str()?.to_owned();
+        let named = directory
+            .file_name()
+            .map(|name| name.to_string_lossy().into_owned());
+        let named = named.filter(|name| check_name("model name", name).is_ok());
+        let repository = Self {
+            path: directory.to_owned(),
+            single_model: Some(
+                name.map_or_else(|| named.unwrap_or_else(|| "model".to_owned()), str::to_owned),
+            ),
+            only_file: Some(file),
+            ..Self::of_file(path, backends, name)
+        };
+        let root = Arc::new(Root::open(directory).ok()?);
+        let folder = repository.model_folder(&root, "", Path::new(""), false);
+        let mut able = backends.iter().filter(has_files_there);
+        able.any(|backend| folder.is_accepted(&**backend))
+            .then_some(repository)
     }
 
     /// The same, called otherwise in messages: by the URL that its folder is a copy of, for one.

@@ -50,6 +50,7 @@ mod streams;
 mod support;
 #[cfg(feature = "tensors")]
 mod tensors;
+mod texts;
 mod tls;
 #[cfg(all(feature = "onnx", feature = "otlp", feature = "tensors"))]
 mod traces;

