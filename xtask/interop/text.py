@@ -101,19 +101,17 @@ def post(url, path, body):
 
 def check_vectors(url, name, directory, rank):
     """The cosine with ONNX Runtime's vectors is at least 0.9999, whatever runs together. ONNX Runtime has two of them, with its
-    optimisations and without, which are 0.987 apart where a file of 8 bits rounds another way; the nearer one counts."""
-    network, lowest = Network(directory), 1.0
+    optimisations and without; where these are farther apart, because a file of 8 bits rounds another way, twice that is admitted."""
+    network, lowest, own = Network(directory), 1.0, 1.0
     texts = [make_text([0, 1, 3, 10, 30]) for _ in range(64)]
     for at in range(0, len(texts), 16):
         part = texts[at:at + 16]
         found = np.array(post(url, "/embed", {"model": name, "inputs": part, "truncate": True}))
-        cosines = []
-        for session in range(2):
-            wanted = np.array([network.embed(text, rank, session) for text in part])
-            cosines.append((found * wanted).sum(1))
-        lowest = min(lowest, float(np.max(cosines, axis=0).min()))
-    print(f"{name}: lowest cosine {lowest:.7f}")
-    assert lowest >= 0.9999, lowest
+        first, second = (np.array([network.embed(text, rank, session) for text in part]) for session in range(2))
+        own = min(own, float((first * second).sum(1).min()))
+        lowest = min(lowest, float((found * first).sum(1).min()))
+    print(f"{name}: lowest cosine {lowest:.7f}, of ONNX Runtime's two {own:.7f}")
+    assert 1 - lowest <= max(1e-4, 2 * (1 - own)), (lowest, own)
 
 
 def check_classes(url, name, directory):

@@ -24,7 +24,7 @@ pub(crate) struct Options {
     /// The Python that virtual environments are made with
     #[arg(long, default_value = "python3", value_name = "PROGRAM")]
     python: String,
-    /// Run only this page: scikit-learn, boosters, pytorch, huggingface or tensorflow
+    /// Run only this page: scikit-learn, boosters, pytorch, huggingface, embeddings or tensorflow
     #[arg(long, value_name = "PAGE")]
     only: Option<String>,
     /// A folder with the programs oip-server and tensor, instead of building them
@@ -36,6 +36,7 @@ pub(crate) struct Options {
 const VERSIONS: &[(&str, &str)] = &[
     ("lightgbm", "4.7.0"),
     ("numpy", "2.4.6"),
+    ("openai", "3.57.0"),
     ("onnx", "1.23.2"),
     ("onnxscript", "0.7.2"),
     ("scikit-learn", "1.9.1"),

@@ -10,11 +10,11 @@ use crate::{
     description::{
         CONFIG, MODULES, SENTENCE, TOKENIZER_CONFIG, Task, TextDescription, is_network, pooling_file,
     },
-    error::TextError,
+    error::{TOKENIZER, TextError},
     graph::Graph,
     limits::TokenizerLimits,
     model::{Bounds, TextModel},
-    tokenizer::{TOKENIZER, TextTokenizer},
+    tokenizer::TextTokenizer,
 };
 
 /// Loads models that take texts: a `tokenizer.json` and a `config.json` of transformers next to a network, `model.onnx` or

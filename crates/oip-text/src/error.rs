@@ -1,6 +1,11 @@
 //! Why text cannot be worked on: by kind, with what a person can do about it.
 
+use std::fmt;
+
 use oip_types::{ErrorCode, ServiceError};
+
+/// The file of a tokenizer, in messages too.
+pub(crate) const TOKENIZER: &str = "tokenizer.json";
 
 /// Why a file of a model or a text is refused.
 ///
@@ -83,4 +88,10 @@ impl From<TextError> for ServiceError {
         };
         Self::new(code, error.to_string())
     }
+}
+
+/// An error of a library about the tokenizer's file. The cause can quote the file, so it is cut.
+pub(crate) fn refused_file(error: impl fmt::Display) -> TextError {
+    let reason: String = error.to_string().chars().take(300).collect();
+    TextError::file(TOKENIZER, reason)
 }

@@ -10,9 +10,8 @@ use serde::{
 use serde_json::{Value as Json, value::RawValue};
 
 use crate::{
-    error::TextError,
+    error::{TOKENIZER, TextError, refused_file},
     limits::TokenizerLimits,
-    tokenizer::{TOKENIZER, refused_file},
 };
 
 /// Levels of `Sequence` in each other. The tokenizer's deserializer tries several forms at each level.

@@ -11,10 +11,11 @@ use tokenizers::{
     TruncationParams, TruncationStrategy, truncate_encodings,
 };
 
-use crate::{error::TextError, inspect::inspect, limits::TokenizerLimits};
-
-/// The file of a tokenizer, in messages too.
-pub(crate) const TOKENIZER: &str = "tokenizer.json";
+use crate::{
+    error::{TOKENIZER, TextError, refused_file},
+    inspect::inspect,
+    limits::TokenizerLimits,
+};
 
 /// A tokenizer that is ready, with a longest sequence. Many threads may use it at once.
 ///
@@ -235,10 +236,4 @@ impl fmt::Debug for TextTokenizer {
             .field("vocabulary", &self.vocabulary())
             .finish_non_exhaustive()
     }
-}
-
-/// An error of a library about the tokenizer's file. The cause can quote the file, so it is cut.
-pub(crate) fn refused_file(error: impl fmt::Display) -> TextError {
-    let reason: String = error.to_string().chars().take(300).collect();
-    TextError::file(TOKENIZER, reason)
 }

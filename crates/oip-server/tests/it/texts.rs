@@ -64,6 +64,8 @@ fn a_directory_as_the_hub_has_it_embeds_texts() {
     assert_eq!(outputs[1]["data"], json!([4, 3]));
     let answer = server.request("POST", "/embed", &[], br#"{"inputs": "two"}"#);
     assert_eq!(answer.json(), json!([[0.0, 1.0]]));
+    let refused = server.request("POST", "/embed", &[], br#"{"inputs": 7}"#);
+    assert_eq!(refused.status, 400);
     let metrics = String::from_utf8(server.get("/metrics").body).unwrap();
     assert!(metrics.contains(r#"route="/embed""#), "{metrics}");
 }
