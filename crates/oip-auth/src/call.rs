@@ -152,10 +152,11 @@ impl<'a> Call<'a> {
             ["livez" | "readyz" | "healthz" | "ping"] | ["v2", "health", "live" | "ready"] => {
                 Self::new(Api::Health)
             }
-            // Their bodies name the model.
-            ["v1", "embeddings" | "rerank"] | ["embed" | "rerank" | "predict"] => Self::new(Api::Inference),
-            // Memory for the caller's own connection changes nothing else, and only inference uses it.
-            ["invocations"] | ["v2", "connectionsharedmemory", "register"] => Self::new(Api::Inference),
+            // The bodies of text routes name the model. Memory for the caller's own connection changes nothing else, and only inference
+            // uses it.
+            ["invocations" | "embed" | "rerank" | "predict"]
+            | ["v1", "embeddings" | "rerank"]
+            | ["v2", "connectionsharedmemory", "register"] => Self::new(Api::Inference),
             ["v1", "models", model] => {
                 let (model, api) = of_v1(model);
                 Self::new(api).of_decoded(model)

@@ -30,7 +30,7 @@ pub(crate) async fn models(State(app): State<App>, grant: Option<Extension<Grant
     listed(app, grant, |names| json!({ "models": names })).await
 }
 
-/// The same for the protocol's first version, with a second list, which is that of OpenAI's clients.
+/// The same for the protocol's first version, with a second list, which is that of `OpenAI`'s clients.
 pub(crate) async fn models_v1(State(app): State<App>, grant: Option<Extension<Grant>>) -> Response {
     let print = |names: &[String]| {
         let entry =

@@ -223,6 +223,6 @@ fn unexpected(name: &str, found: &Shape, rows: usize, length: usize) -> ServiceE
     ))
 }
 
-fn internal(error: impl ToString) -> ServiceError {
-    ServiceError::internal(error.to_string())
+fn internal(error: impl Into<Box<dyn std::error::Error>>) -> ServiceError {
+    ServiceError::internal(error.into().to_string())
 }

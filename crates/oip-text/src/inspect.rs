@@ -318,7 +318,7 @@ fn affix_fits(affix: &str) -> Result<(), TextError> {
     }
 }
 
-/// Bytes of the longest replacement in a character map of SentencePiece: a trie behind its length, then strings that end in NUL. The map
+/// Bytes of the longest replacement in a character map of `SentencePiece`: a trie behind its length, then strings that end in NUL. The map
 /// is base64; one that is damaged is the crate's to refuse.
 fn longest_replacement(map: &str) -> usize {
     let bytes = base64(map);

@@ -19,7 +19,7 @@ pub struct TokenizerLimits {
     pub max_added_tokens: usize,
     /// The factor by which all `Replace` and `Precompiled` normalizers together may lengthen a text.
     pub max_growth: usize,
-    /// Characters of a word that WordPiece and WordLevel look up: WordPiece takes time with its cube.
+    /// Characters of a word that `WordPiece` looks up, which takes time with its cube.
     pub max_word_chars: u64,
     /// Bytes of one text. Longer texts are refused before they are tokenized, since tokenizing cannot be interrupted.
     pub max_text_bytes: usize,

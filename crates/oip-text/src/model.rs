@@ -382,6 +382,6 @@ fn check(cancel: &CancelToken) -> Result<(), ServiceError> {
     }
 }
 
-fn internal(error: impl ToString) -> ServiceError {
-    ServiceError::internal(error.to_string())
+fn internal(error: impl Into<Box<dyn std::error::Error>>) -> ServiceError {
+    ServiceError::internal(error.into().to_string())
 }

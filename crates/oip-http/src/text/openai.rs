@@ -1,4 +1,4 @@
-//! OpenAI's embeddings.
+//! `OpenAI`'s embeddings.
 
 use axum::{
     extract::{Request, State},
@@ -22,7 +22,7 @@ struct EmbeddingsRequest {
     #[serde(default)]
     encoding_format: Format,
     dimensions: Option<usize>,
-    /// Not OpenAI's: false refuses texts that are too long, which are cut otherwise.
+    /// Not `OpenAI`'s: false refuses texts that are too long, which are cut otherwise.
     truncate: Option<bool>,
 }
 

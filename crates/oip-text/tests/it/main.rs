@@ -1,4 +1,5 @@
 //! Tests of the crate from outside.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod hostile;
 mod model;
