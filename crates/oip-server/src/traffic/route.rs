@@ -166,9 +166,9 @@ mod tests {
             for asked in [format!("{asked}/"), asked] {
                 let route = of_http(&asked);
                 assert_ne!(route.name, OTHER, "{path}");
-                let is_inference = ["/infer", "/generate", "/generate_stream", ":predict"]
-                    .iter()
-                    .any(|end| path.ends_with(end));
+                let ends = ["/infer", "/generate", "/generate_stream", ":predict"];
+                let of_texts = ["/embed", "/embeddings", "/rerank", "/predict"];
+                let is_inference = ends.iter().chain(&of_texts).any(|end| path.ends_with(end));
                 assert_eq!(route.is_inference, is_inference, "{path}");
             }
         }
