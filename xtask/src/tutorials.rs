@@ -353,6 +353,6 @@ mod tests {
             assert!(!requirements(&blocks).is_empty(), "{}", page.display());
             count += 1;
         }
-        assert_eq!(count, 5);
+        assert_eq!(count, 6);
     }
 }

@@ -668,7 +668,7 @@ fn a_configuration_that_names_an_unknown_backend_is_not_passed_over() {
     let text = String::from_utf8(output.stdout).unwrap();
     assert_eq!(output.status.code(), Some(1), "{text}");
     assert!(
-        text.contains("platform is 'tensorts', expected one of onnx, "),
+        text.contains("platform is 'tensorts', expected one of text, onnx, "),
         "{text}"
     );
 }
