@@ -118,7 +118,7 @@ const ARROWS: &[Arrows] = &[
     Arrows {
         from: "fmt-ztensor",
         to: &["tensor-core", "fmt-core"],
-        never: &["tokio", "serde", "fmt-btf", "fmt-tbuf"],
+        never: &["tokio", "fmt-btf", "fmt-tbuf"],
     },
     Arrows {
         from: "tensor-remote",

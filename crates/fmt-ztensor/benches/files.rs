@@ -318,10 +318,10 @@ fn decompress() {
         "\ncompressing 256 MiB took {seconds:.2} s and left {:.1} %",
         file.len() as f64 / LEN as f64 * 100.0
     );
-    let mut whole = Vec::with_capacity(zstd_safe::compress_bound(LEN));
-    let mut context = zstd_safe::CCtx::create();
+    let mut whole = Vec::with_capacity(zstd::zstd_safe::compress_bound(LEN));
+    let mut context = zstd::zstd_safe::CCtx::create();
     context
-        .set_parameter(zstd_safe::CParameter::ChecksumFlag(true))
+        .set_parameter(zstd::zstd_safe::CParameter::ChecksumFlag(true))
         .unwrap();
     context.compress2(&mut whole, &data).unwrap();
 
@@ -333,7 +333,7 @@ fn decompress() {
     let (one, two) = (reader(1), reader(2));
     let mut buffers = [(); 3].map(|()| vec![1; LEN]);
     let [bare, first, second] = &mut buffers;
-    let mut decoder = zstd_safe::DCtx::create();
+    let mut decoder = zstd::zstd_safe::DCtx::create();
     let mut comparison = Comparison::new("decode 256 MiB of zstd in memory into a buffer that is there");
     comparison.add("zstd, one frame in one call", || {
         decoder.decompress(&mut bare[..], &whole).unwrap()

@@ -12,7 +12,7 @@ use std::{
 };
 
 use fmt_core::{Error, ErrorKind};
-use zstd_safe::{CCtx, CParameter};
+use zstd::zstd_safe::{CCtx, CParameter};
 
 use crate::{Compression, frames::SeekTable, parallel::default_threads, sink::HashingSink};
 
@@ -205,7 +205,7 @@ impl Encoder {
             self.0.set_parameter(parameter).map_err(failed)?;
         }
         out.clear();
-        out.reserve(zstd_safe::compress_bound(bytes.len()));
+        out.reserve(zstd::zstd_safe::compress_bound(bytes.len()));
         self.0.compress2(out, bytes).map_err(failed)?;
         Ok(())
     }
@@ -255,6 +255,6 @@ fn work(waiting: &Mutex<Receiver<(Frame, Sender<Frame>)>>) {
 }
 
 fn failed(code: usize) -> Error {
-    let what = format!("compressing failed: {}", zstd_safe::get_error_name(code));
+    let what = format!("compressing failed: {}", zstd::zstd_safe::get_error_name(code));
     Error::new(ErrorKind::TooLarge, what).rule("Z16")
 }

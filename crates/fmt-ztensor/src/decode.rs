@@ -3,7 +3,7 @@
 use std::{cell::RefCell, ops::Range};
 
 use fmt_core::{ByteSource, Error, ErrorKind, Limits};
-use zstd_safe::DCtx;
+use zstd::zstd_safe::DCtx;
 
 use crate::{
     frames::{Look, MOST_PER_BYTE, Piece, Pieces, SeekTable, corrupt},
@@ -257,7 +257,7 @@ fn decompress(frame: &[u8], at: u64, out: &mut [u8]) -> Result<usize, Error> {
         decoder.decompress(out, frame).map_err(|code| {
             corrupt(at, "a frame cannot be decoded")
                 .expected(format_args!("at most {room} bytes"))
-                .found(zstd_safe::get_error_name(code))
+                .found(zstd::zstd_safe::get_error_name(code))
         })
     })
 }

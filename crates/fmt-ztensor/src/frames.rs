@@ -363,8 +363,8 @@ mod tests {
     fn frames_of_the_library_are_walked_over_exactly() {
         for len in [0usize, 1, 255, 256, 70_000, 300_000] {
             let data: Vec<u8> = (0..len).map(|at| (at * at / 7) as u8).collect();
-            let mut frame = Vec::with_capacity(zstd_safe::compress_bound(len));
-            zstd_safe::compress(&mut frame, &data, 3).unwrap();
+            let mut frame = Vec::with_capacity(zstd::zstd_safe::compress_bound(len));
+            zstd::zstd_safe::compress(&mut frame, &data, 3).unwrap();
             let mut blob = frame.clone();
             blob.extend_from_slice(&[0x53, 0x2a, 0x4d, 0x18, 2, 0, 0, 0, 9, 9]);
             blob.extend_from_slice(&frame);

@@ -3,7 +3,7 @@
 use std::{iter::Peekable, ops::Range};
 
 use fmt_core::{ByteSource, Error, ErrorKind, Limits, TensorStream, read_range};
-use zstd_safe::{DCtx, DParameter, InBuffer, OutBuffer};
+use zstd::stream::raw::{DParameter, Decoder, InBuffer, Operation, OutBuffer};
 
 use crate::{
     checksum::{Claim, Hasher},
@@ -319,7 +319,7 @@ impl TensorStream for Compressed<'_> {
 
 /// A frame that does not say what it holds, or holds much.
 struct OpenFrame {
-    decoder: DCtx<'static>,
+    decoder: Decoder<'static>,
     /// Where in the file its bytes stand that were not read yet.
     rest: Range<u64>,
     at: u64,
@@ -343,7 +343,7 @@ impl OpenFrame {
             let what = "memory does not suffice for a decoder";
             Error::new(ErrorKind::TooLarge, what).rule("Z15")
         };
-        let mut decoder = DCtx::try_create().ok_or_else(no_decoder)?;
+        let mut decoder = Decoder::new().map_err(|_| no_decoder())?;
         decoder
             .set_parameter(DParameter::WindowLogMax(limits.window_log.clamp(10, 31)))
             .map_err(|_| no_decoder())?;
@@ -376,10 +376,8 @@ impl OpenFrame {
             }
             let mut input = InBuffer::around(&self.input[self.taken..]);
             let mut output = OutBuffer::around(&mut out[written..]);
-            let hint = self.decoder.decompress_stream(&mut output, &mut input);
-            let hint = hint.map_err(|code| {
-                corrupt(self.at, "a frame cannot be decoded").found(zstd_safe::get_error_name(code))
-            })?;
+            let hint = self.decoder.run(&mut input, &mut output);
+            let hint = hint.map_err(|error| corrupt(self.at, "a frame cannot be decoded").found(error))?;
             let (read, made) = (input.pos(), output.pos());
             self.taken += read;
             written += made;

@@ -188,6 +188,50 @@ impl From<&[u8]> for CborValue {
     }
 }
 
+/// Encodes a value of the crate `ciborium`, in the shortest form of each number.
+///
+/// ```
+/// use ciborium::Value;
+/// use fmt_ztensor::CborValue;
+///
+/// let scales = Value::Array(vec![Value::Float(0.5), Value::Integer(2.into())]);
+/// let field = CborValue::try_from(&scales)?;
+/// assert_eq!(field.to_string(), "[0.5, 2]");
+/// assert_eq!(Value::try_from(&field)?, scales);
+/// # Ok::<(), fmt_core::Error>(())
+/// ```
+///
+/// # Errors
+/// [`ErrorKind::Malformed`] for a value that nests deeper than [`CborValue::MAX_DEPTH`].
+impl TryFrom<&ciborium::Value> for CborValue {
+    type Error = Error;
+
+    fn try_from(value: &ciborium::Value) -> Result<Self, Error> {
+        let mut bytes = Vec::new();
+        ciborium::into_writer(value, &mut bytes).map_err(|error| {
+            let what = format!("the value cannot be encoded as CBOR: {error}");
+            Error::new(ErrorKind::Malformed, what).rule("Z25")
+        })?;
+        Self::from_cbor(bytes)
+    }
+}
+
+/// Decodes into a value of the crate `ciborium`, which forgets the widths of numbers and has no simple values but
+/// booleans and null.
+///
+/// # Errors
+/// [`ErrorKind::Unsupported`] for what `ciborium` has no value for.
+impl TryFrom<&CborValue> for ciborium::Value {
+    type Error = Error;
+
+    fn try_from(value: &CborValue) -> Result<Self, Error> {
+        ciborium::from_reader(value.as_bytes()).map_err(|error| {
+            let what = format!("the value {value} has no counterpart in ciborium: {error}");
+            Error::new(ErrorKind::Unsupported, what).rule("Z25")
+        })
+    }
+}
+
 /// Appends the head of an item.
 #[inline]
 pub(crate) fn push(out: &mut Vec<u8>, header: Header) {

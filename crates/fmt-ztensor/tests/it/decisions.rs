@@ -580,3 +580,25 @@ fn bytes_too_many_and_too_few() {
     writer.begin("a", &spec(DType::U8, &[4])).unwrap();
     assert_eq!(writer.finish().unwrap_err().kind(), ErrorKind::SizeMismatch);
 }
+
+#[test]
+fn values_go_to_ciborium_and_back() {
+    use ciborium::Value;
+
+    let mut value = Value::Map(vec![
+        (Value::Text("scale".to_owned()), Value::Float(0.5)),
+        (Value::Integer((-2).into()), Value::Bytes(vec![0, 255])),
+        (Value::Null, Value::Tag(32, Box::new(Value::Bool(true)))),
+    ]);
+    let encoded = CborValue::try_from(&value).unwrap();
+    assert_eq!(Value::try_from(&encoded).unwrap(), value);
+    // A simple value that ciborium has no variant for stays in files, and is refused as a value.
+    let simple = CborValue::from_cbor([0xe0]).unwrap();
+    let refused = Value::try_from(&simple).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Unsupported);
+    for _ in 0..CborValue::MAX_DEPTH {
+        value = Value::Array(vec![value]);
+    }
+    let refused = CborValue::try_from(&value).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Malformed);
+}

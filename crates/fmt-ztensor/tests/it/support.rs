@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use fmt_core::{Error, ReadOptions, TensorReader};
 use fmt_ztensor::ZtensorReader;
-use zstd_safe::{CCtx, CParameter};
+use zstd::zstd_safe::{CCtx, CParameter};
 
 /// The head of a CBOR item, as short as can be.
 pub(crate) fn head(major: u8, number: u64) -> Vec<u8> {
@@ -174,7 +174,7 @@ pub(crate) fn frame_with(data: &[u8], has_size: bool, has_checksum: bool) -> Vec
     context
         .set_parameter(CParameter::ChecksumFlag(has_checksum))
         .unwrap();
-    let mut frame = Vec::with_capacity(zstd_safe::compress_bound(data.len()));
+    let mut frame = Vec::with_capacity(zstd::zstd_safe::compress_bound(data.len()));
     context.compress2(&mut frame, data).unwrap();
     frame
 }
