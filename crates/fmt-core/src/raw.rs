@@ -9,7 +9,9 @@ use crate::{
 
 /// A dense tensor whose bytes stand in a source as they are: row-major, little-endian, nothing between them.
 ///
-/// Reading of such tensors for [`TensorReader`](crate::TensorReader)s, once for all formats.
+/// Reading of such tensors for [`TensorReader`](crate::TensorReader)s, once for all formats: a reader that implements
+/// [`TensorReader::raw`](crate::TensorReader::raw) needs no other way to read. A tensor that is copied only
+/// ([`Entry::is_copied_only`]) has a stream, and nothing else.
 ///
 /// ```
 /// use bytes::Bytes;
@@ -28,70 +30,106 @@ pub struct RawTensor<'a> {
     source: &'a dyn ByteSource,
     /// For errors.
     name: Option<&'a str>,
-    spec: TensorSpec,
-    start: u64,
+    /// Dtype and shape, or why there are no numbers to read.
+    spec: Result<TensorSpec, &'a str>,
+    range: Range<u64>,
+    /// The rule that forbids to read what is copied only.
+    rule: Option<&'static str>,
 }
 
 impl<'a> RawTensor<'a> {
     /// A tensor of a source. That the entry's range is as long as its dtype and shape say is the reader's to have proven.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] when the entry says so.
+    /// [`ErrorKind::Unsupported`] when the entry says so, and its bytes cannot be copied either.
     pub fn new(source: &'a dyn ByteSource, entry: &'a Entry) -> Result<Self, Error> {
         let spec = entry.spec().filter(|_| entry.unsupported.is_none());
-        let spec = spec.ok_or_else(|| {
-            let reason = entry.unsupported.as_deref().unwrap_or("the tensor");
-            Error::new(ErrorKind::Unsupported, reason).of_tensor(&entry.name)
-        })?;
+        let reason = entry.unsupported.as_deref().unwrap_or("the tensor");
+        if spec.is_none() && !entry.is_copied_only() {
+            return Err(Error::new(ErrorKind::Unsupported, reason).of_tensor(&entry.name));
+        }
         Ok(Self {
+            source,
             name: Some(&entry.name),
-            ..Self::at(source, spec, entry.range.start)
+            spec: spec.ok_or(reason),
+            range: entry.range.clone(),
+            rule: None,
+        })
+    }
+
+    /// As [`RawTensor::new`], with the rule of the format's page that errors about unsupported tensors name.
+    ///
+    /// # Errors
+    /// As [`RawTensor::new`].
+    pub fn under_rule(
+        source: &'a dyn ByteSource,
+        entry: &'a Entry,
+        rule: &'static str,
+    ) -> Result<Self, Error> {
+        let raw = Self::new(source, entry).map_err(|error| error.rule(rule))?;
+        Ok(Self {
+            rule: Some(rule),
+            ..raw
         })
     }
 
     /// A tensor whose bytes begin at `start`, for readers without entries. Errors do not name it.
     #[must_use]
     pub fn at(source: &'a dyn ByteSource, spec: TensorSpec, start: u64) -> Self {
+        // The reader has proven that the bytes lie inside the source.
+        let range = start..start + spec.byte_len();
         Self {
             source,
             name: None,
-            spec,
-            start,
+            spec: Ok(spec),
+            range,
+            rule: None,
         }
+    }
+
+    fn spec(&self) -> Result<&TensorSpec, Error> {
+        self.spec.as_ref().map_err(|reason| {
+            let error = Error::new(ErrorKind::Unsupported, *reason);
+            match self.rule {
+                Some(rule) => error.rule(rule),
+                None => error,
+            }
+        })
     }
 
     /// All of it, without a copy where the source is memory.
     ///
     /// # Errors
-    /// As [`read_range`].
+    /// [`ErrorKind::Unsupported`] for a tensor that is copied only; else as [`read_range`].
     pub fn tensor(&self) -> Result<Tensor, Error> {
-        self.named(read(self.source, self.spec.clone(), self.range()))
+        let read = self
+            .spec()
+            .and_then(|spec| read(self.source, spec.clone(), self.range.clone()));
+        self.named(read)
     }
 
     /// Some of its rows, without reading the others.
     ///
     /// # Errors
-    /// As [`row_range`] and [`read_range`].
+    /// As [`RawTensor::tensor`] and [`row_range`].
     pub fn rows(&self, rows: Range<u64>) -> Result<Tensor, Error> {
-        let part = row_range(&self.spec, rows);
-        let rows = part.and_then(|(spec, bytes)| {
-            read(
-                self.source,
-                spec,
-                self.start + bytes.start..self.start + bytes.end,
-            )
-        });
+        let part = self.spec().and_then(|spec| row_range(spec, rows));
+        let start = self.range.start;
+        let rows =
+            part.and_then(|(spec, bytes)| read(self.source, spec, start + bytes.start..start + bytes.end));
         self.named(rows)
     }
 
     /// All of it into a buffer of exactly its length.
     ///
     /// # Errors
-    /// [`ErrorKind::SizeMismatch`] when the buffer has another length; else as [`read_range`].
+    /// [`ErrorKind::SizeMismatch`] when the buffer has another length; else as [`RawTensor::tensor`].
     pub fn read_into(&self, out: &mut [u8]) -> Result<(), Error> {
-        let read = check_buffer(&self.spec, out.len()).and_then(|()| {
-            let read = self.source.read_into(self.start, out);
-            read.map_err(|error| source_error(error, self.start, "the data"))
+        let fits = self.spec().and_then(|spec| check_buffer(spec, out.len()));
+        let start = self.range.start;
+        let read = fits.and_then(|()| {
+            let read = self.source.read_into(start, out);
+            read.map_err(|error| source_error(error, start, "the data"))
         });
         self.named(read)
     }
@@ -99,12 +137,7 @@ impl<'a> RawTensor<'a> {
     /// All of it, one part after the other.
     #[must_use]
     pub fn stream(&self) -> Box<dyn TensorStream + 'a> {
-        Box::new(SourceStream::new(self.source, self.range()))
-    }
-
-    /// The reader has proven that the bytes lie inside the source.
-    fn range(&self) -> Range<u64> {
-        self.start..self.start + self.spec.byte_len()
+        Box::new(SourceStream::new(self.source, self.range.clone()))
     }
 
     fn named<T>(&self, result: Result<T, Error>) -> Result<T, Error> {

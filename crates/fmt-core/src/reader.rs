@@ -2,7 +2,7 @@ use std::ops::Range;
 
 use tensor_core::{Quoted, SparseCoo, Tensor};
 
-use crate::{BytesStream, Entry, Error, ErrorKind, Layout, Metadata, TensorStream};
+use crate::{BytesStream, Entry, Error, ErrorKind, Layout, Metadata, RawTensor, TensorStream};
 
 /// An open file of any format.
 ///
@@ -37,6 +37,19 @@ pub trait TensorReader: Send + Sync {
         }
     }
 
+    /// A tensor whose bytes stand in the file as they are in memory. Readers of formats that store nothing else implement
+    /// this, and inherit all ways to read a dense tensor; others implement these.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`] when the tensor is stored otherwise, or cannot be read.
+    ///
+    /// # Panics
+    /// When there is no such index.
+    fn raw(&self, index: usize) -> Result<RawTensor<'_>, Error> {
+        let entry = &self.entries()[index];
+        Err(Error::new(ErrorKind::Unsupported, "the tensor is not stored as it is").of_tensor(&entry.name))
+    }
+
     /// A dense tensor. Bytes in memory that are stored raw and little-endian are not copied; what must be copied is checked
     /// against its checksum.
     ///
@@ -46,7 +59,9 @@ pub trait TensorReader: Send + Sync {
     ///
     /// # Panics
     /// When there is no such index.
-    fn tensor(&self, index: usize) -> Result<Tensor, Error>;
+    fn tensor(&self, index: usize) -> Result<Tensor, Error> {
+        self.raw(index)?.tensor()
+    }
 
     /// All dense tensors that can be read, by index, within a budget of bytes over all of them.
     ///
@@ -94,10 +109,12 @@ pub trait TensorReader: Send + Sync {
     ///
     /// # Panics
     /// When there is no such index.
-    fn rows(&self, index: usize, rows: Range<u64>) -> Result<Tensor, Error>;
+    fn rows(&self, index: usize, rows: Range<u64>) -> Result<Tensor, Error> {
+        self.raw(index)?.rows(rows)
+    }
 
     /// A dense tensor's bytes one part after the other, checked against their checksum at the end. Readers need no more
-    /// memory for it than one frame or part takes; the provided implementation reads the tensor as a whole.
+    /// memory for it than one frame or part takes; the provided implementation reads a tensor that is not raw as a whole.
     ///
     /// # Errors
     /// As [`TensorReader::tensor`].
@@ -105,7 +122,10 @@ pub trait TensorReader: Send + Sync {
     /// # Panics
     /// When there is no such index.
     fn stream(&self, index: usize) -> Result<Box<dyn TensorStream + '_>, Error> {
-        Ok(Box::new(BytesStream::new(self.tensor(index)?.into_bytes())))
+        match self.raw(index) {
+            Ok(raw) => Ok(raw.stream()),
+            Err(_) => Ok(Box::new(BytesStream::new(self.tensor(index)?.into_bytes()))),
+        }
     }
 
     /// Copies a dense tensor's bytes, row-major and little-endian, into a buffer of exactly their length. They are checked
@@ -116,16 +136,21 @@ pub trait TensorReader: Send + Sync {
     ///
     /// # Panics
     /// When there is no such index.
-    fn read_into(&self, index: usize, out: &mut [u8]) -> Result<(), Error>;
+    fn read_into(&self, index: usize, out: &mut [u8]) -> Result<(), Error> {
+        self.raw(index)?.read_into(out)
+    }
 
-    /// Checks a tensor's bytes against its checksum, and decodes what is compressed.
+    /// Checks a tensor's bytes against its checksum, and decodes what is compressed. The provided implementation is for
+    /// formats without checksums.
     ///
     /// # Errors
     /// [`ErrorKind::Corrupt`] when they do not hold; else as [`TensorReader::tensor`].
     ///
     /// # Panics
     /// When there is no such index.
-    fn verify(&self, index: usize) -> Result<Verification, Error>;
+    fn verify(&self, index: usize) -> Result<Verification, Error> {
+        self.raw(index).map(|_| Verification::Unchecked)
+    }
 
     /// What is legal but odd in the file as a whole: bytes that belong to nothing, padding that is not zero, and what
     /// the format's page calls a lint.

@@ -1,10 +1,7 @@
-use std::{fmt, ops::Range, path::Path, sync::Arc};
+use std::{fmt, path::Path, sync::Arc};
 
-use fmt_core::{
-    ByteSource, Entry, Error, FileSource, Lint, Metadata, RawTensor, ReadOptions, SourceStream, TensorReader,
-    TensorStream, Verification,
-};
-use tensor_core::{Bytes, Tensor};
+use fmt_core::{ByteSource, Entry, Error, FileSource, Lint, Metadata, RawTensor, ReadOptions, TensorReader};
+use tensor_core::Bytes;
 
 use crate::header::{FORMAT, Header};
 
@@ -55,10 +52,6 @@ impl GgufReader {
     pub(crate) fn data_start(&self) -> u64 {
         self.header.data
     }
-
-    fn raw(&self, index: usize) -> Result<RawTensor<'_>, Error> {
-        RawTensor::new(&*self.source, &self.header.entries[index]).map_err(|error| error.rule("G4"))
-    }
 }
 
 impl TensorReader for GgufReader {
@@ -74,32 +67,8 @@ impl TensorReader for GgufReader {
         &self.header.metadata
     }
 
-    fn tensor(&self, index: usize) -> Result<Tensor, Error> {
-        self.raw(index)?.tensor()
-    }
-
-    fn rows(&self, index: usize, rows: Range<u64>) -> Result<Tensor, Error> {
-        self.raw(index)?.rows(rows)
-    }
-
-    fn stream(&self, index: usize) -> Result<Box<dyn TensorStream + '_>, Error> {
-        let entry = &self.header.entries[index];
-        if entry.is_copied_only() {
-            return Ok(Box::new(SourceStream::new(&*self.source, entry.range.clone())));
-        }
-        Ok(self.raw(index)?.stream())
-    }
-
-    fn read_into(&self, index: usize, out: &mut [u8]) -> Result<(), Error> {
-        self.raw(index)?.read_into(out)
-    }
-
-    fn verify(&self, index: usize) -> Result<Verification, Error> {
-        // The format has no checksums.
-        if self.header.entries[index].is_copied_only() {
-            return Ok(Verification::Unchecked);
-        }
-        self.raw(index).map(|_| Verification::Unchecked)
+    fn raw(&self, index: usize) -> Result<RawTensor<'_>, Error> {
+        RawTensor::under_rule(&*self.source, &self.header.entries[index], "G4")
     }
 
     fn shared(&self) -> Vec<(usize, usize)> {

@@ -1,10 +1,10 @@
-use std::{fmt, ops::Range, path::Path, sync::Arc};
+use std::{fmt, path::Path, sync::Arc};
 
 use fmt_core::{
-    ByteSource, Entry, Error, ErrorKind, FileSource, Lint, Metadata, RawTensor, ReadOptions, SourceStream,
-    TensorReader, TensorStream, Verification, read_range,
+    ByteSource, Entry, Error, ErrorKind, FileSource, Lint, Metadata, RawTensor, ReadOptions, TensorReader,
+    read_range,
 };
-use tensor_core::{Bytes, Tensor};
+use tensor_core::Bytes;
 
 use crate::{
     header::Header,
@@ -101,10 +101,6 @@ impl SafetensorsReader {
     pub(crate) fn header_len(&self) -> u64 {
         self.header_len
     }
-
-    fn raw(&self, index: usize) -> Result<RawTensor<'_>, Error> {
-        RawTensor::new(&*self.source, &self.header.entries[index]).map_err(|error| error.rule("S4"))
-    }
 }
 
 impl TensorReader for SafetensorsReader {
@@ -124,32 +120,8 @@ impl TensorReader for SafetensorsReader {
         self.header.find(name)
     }
 
-    fn tensor(&self, index: usize) -> Result<Tensor, Error> {
-        self.raw(index)?.tensor()
-    }
-
-    fn rows(&self, index: usize, rows: Range<u64>) -> Result<Tensor, Error> {
-        self.raw(index)?.rows(rows)
-    }
-
-    fn stream(&self, index: usize) -> Result<Box<dyn TensorStream + '_>, Error> {
-        let entry = &self.header.entries[index];
-        if entry.is_copied_only() {
-            return Ok(Box::new(SourceStream::new(&*self.source, entry.range.clone())));
-        }
-        Ok(self.raw(index)?.stream())
-    }
-
-    fn read_into(&self, index: usize, out: &mut [u8]) -> Result<(), Error> {
-        self.raw(index)?.read_into(out)
-    }
-
-    fn verify(&self, index: usize) -> Result<Verification, Error> {
-        // The format has no checksums.
-        if self.header.entries[index].is_copied_only() {
-            return Ok(Verification::Unchecked);
-        }
-        self.raw(index).map(|_| Verification::Unchecked)
+    fn raw(&self, index: usize) -> Result<RawTensor<'_>, Error> {
+        RawTensor::under_rule(&*self.source, &self.header.entries[index], "S4")
     }
 
     fn lints(&self) -> Result<Vec<Lint>, Error> {

@@ -2,7 +2,7 @@ use std::{fmt, ops::Range, path::Path, sync::Arc};
 
 use fmt_core::{
     ByteSource, Entry, Error, ErrorKind, FileSource, Lint, Metadata, RawTensor, ReadOptions, TensorReader,
-    TensorStream, Verification, read_range,
+    read_range,
 };
 use tensor_core::{Bytes, Tensor};
 
@@ -136,17 +136,6 @@ impl TbufReader {
     pub(crate) fn stored(&self) -> &[Stored] {
         &self.index.stored
     }
-
-    fn raw(&self, index: usize) -> Result<RawTensor<'_>, Error> {
-        let entry = &self.index.entries[index];
-        let raw = RawTensor::new(&*self.source, entry);
-        raw.map_err(|error| {
-            error
-                .rule("T14")
-                .expected("a dtype from 1 to 10")
-                .found(&entry.dtype)
-        })
-    }
 }
 
 impl TensorReader for TbufReader {
@@ -166,8 +155,15 @@ impl TensorReader for TbufReader {
         self.index.find(name)
     }
 
-    fn tensor(&self, index: usize) -> Result<Tensor, Error> {
-        self.raw(index)?.tensor()
+    fn raw(&self, index: usize) -> Result<RawTensor<'_>, Error> {
+        let entry = &self.index.entries[index];
+        let raw = RawTensor::new(&*self.source, entry);
+        raw.map_err(|error| {
+            error
+                .rule("T14")
+                .expected("a dtype from 1 to 10")
+                .found(&entry.dtype)
+        })
     }
 
     fn rows(&self, index: usize, rows: Range<u64>) -> Result<Tensor, Error> {
@@ -176,19 +172,6 @@ impl TensorReader for TbufReader {
             ErrorKind::Overflow => error.rule("T21"),
             _ => error,
         })
-    }
-
-    fn stream(&self, index: usize) -> Result<Box<dyn TensorStream + '_>, Error> {
-        Ok(self.raw(index)?.stream())
-    }
-
-    fn read_into(&self, index: usize, out: &mut [u8]) -> Result<(), Error> {
-        self.raw(index)?.read_into(out)
-    }
-
-    fn verify(&self, index: usize) -> Result<Verification, Error> {
-        // The format has no checksums; what there is to hold has been held when the file was opened.
-        self.raw(index).map(|_| Verification::Unchecked)
     }
 
     fn shared(&self) -> Vec<(usize, usize)> {
