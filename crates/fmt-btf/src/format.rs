@@ -1,6 +1,6 @@
-use std::{io::Write, sync::Arc};
+use std::sync::Arc;
 
-use fmt_core::{ByteSource, Error, Format, Plan, ReadOptions, Sniff, TensorReader, TensorWriter};
+use fmt_core::{BoxReader, BoxWriter, ByteSource, Error, Format, Output, Plan, ReadOptions, Sniff};
 
 use crate::{
     BtfReader, BtfWriter, WriteOptions,
@@ -66,19 +66,11 @@ impl Format for Btf {
         if is_plausible { Sniff::Possible } else { Sniff::No }
     }
 
-    fn open(
-        &self,
-        source: Arc<dyn ByteSource>,
-        options: &ReadOptions,
-    ) -> Result<Box<dyn TensorReader>, Error> {
+    fn open(&self, source: Arc<dyn ByteSource>, options: &ReadOptions) -> Result<BoxReader, Error> {
         Ok(Box::new(BtfReader::open(source, options)?))
     }
 
-    fn create<'w>(
-        &self,
-        out: Box<dyn Write + Send + 'w>,
-        plan: Plan,
-    ) -> Result<Box<dyn TensorWriter + 'w>, Error> {
+    fn create<'w>(&self, out: Output<'w>, plan: Plan) -> Result<BoxWriter<'w>, Error> {
         Ok(Box::new(BtfWriter::planned(out, &plan, WriteOptions::default())?))
     }
 }

@@ -1,10 +1,10 @@
-use std::{borrow::Cow, fmt, ops::Range, path::Path, sync::Arc, sync::OnceLock};
+use std::{borrow::Cow, fmt, ops::Range, sync::Arc, sync::OnceLock};
 
 use fmt_core::{
-    ByteSource, Entry, Error, ErrorKind, FileSource, Layout, Lint, Metadata, NameTable, RawTensor,
-    ReadOptions, StoredDType, TensorReader, TensorStream, Verification, read_range,
+    ByteSource, Entry, Error, ErrorKind, Layout, Lint, Metadata, NameTable, RawTensor, ReadOptions,
+    StoredDType, TensorReader, TensorStream, Verification, read_range,
 };
-use tensor_core::{Bytes, DType, Shape, SparseCoo, SparseError, Tensor, TensorSpec};
+use tensor_core::{DType, Shape, SparseCoo, SparseError, Tensor, TensorSpec};
 
 use crate::{
     Names,
@@ -98,6 +98,8 @@ pub struct Record<'a> {
     pub data: Range<u64>,
 }
 
+fmt_core::open_by_path_and_bytes!(BtfReader);
+
 impl BtfReader {
     /// Opens a file of any source.
     ///
@@ -151,25 +153,6 @@ impl BtfReader {
             Some((names, _)) => (&*names.names()[number]).into(),
             None => number.to_string().into(),
         }
-    }
-
-    /// Opens a file on disk, whose tensors are read when they are asked for.
-    ///
-    /// # Errors
-    /// As [`FileSource::open`] and [`BtfReader::open`].
-    pub fn from_path(path: impl AsRef<Path>) -> Result<Self, Error> {
-        Self::open(
-            Arc::new(FileSource::open(path.as_ref())?),
-            &ReadOptions::default(),
-        )
-    }
-
-    /// Opens a file in memory, which a mapping of `tensor-mmap` is too. Tensors are slices of it.
-    ///
-    /// # Errors
-    /// As [`BtfReader::open`].
-    pub fn from_bytes(bytes: impl Into<Bytes>) -> Result<Self, Error> {
-        Self::open(Arc::new(bytes.into()), &ReadOptions::default())
     }
 
     /// The number of tensors.

@@ -2,6 +2,15 @@ use std::{io::Write, sync::Arc};
 
 use crate::{ByteSource, Error, Plan, ReadOptions, TensorReader, TensorWriter};
 
+/// A reader of any format.
+pub type BoxReader = Box<dyn TensorReader>;
+
+/// A writer of any format, to an [`Output`].
+pub type BoxWriter<'w> = Box<dyn TensorWriter + 'w>;
+
+/// Where a writer's bytes go.
+pub type Output<'w> = Box<dyn Write + Send + 'w>;
+
 /// A file format, for tools that deal with all of them alike.
 pub trait Format: Send + Sync {
     /// Its short name, such as `tbuf`.
@@ -17,11 +26,7 @@ pub trait Format: Send + Sync {
     ///
     /// # Errors
     /// What is wrong with it, and where.
-    fn open(
-        &self,
-        source: Arc<dyn ByteSource>,
-        options: &ReadOptions,
-    ) -> Result<Box<dyn TensorReader>, Error>;
+    fn open(&self, source: Arc<dyn ByteSource>, options: &ReadOptions) -> Result<BoxReader, Error>;
 
     /// Whether files of the format are written, or only read.
     fn is_written(&self) -> bool {
@@ -39,11 +44,7 @@ pub trait Format: Send + Sync {
     /// [`ErrorKind::TooLarge`](crate::ErrorKind::TooLarge), [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported),
     /// [`ErrorKind::BadName`](crate::ErrorKind::BadName) or [`ErrorKind::Duplicate`](crate::ErrorKind::Duplicate) for
     /// the first thing that the format cannot hold; it names what would.
-    fn create<'w>(
-        &self,
-        out: Box<dyn Write + Send + 'w>,
-        plan: Plan,
-    ) -> Result<Box<dyn TensorWriter + 'w>, Error>;
+    fn create<'w>(&self, out: Output<'w>, plan: Plan) -> Result<BoxWriter<'w>, Error>;
 }
 
 /// How sure a format is that a file is its own.

@@ -11,6 +11,7 @@
 //!   as well, with everything that the format can say.
 //! - [`AtomicFile`], [`AppendFile`], [`HeadEditor`]: files that appear, grow or change only as a whole; [`OutputFile`] writes
 //!   through devices and pipes too; [`FileIdentity`] tells whether a path still leads to the same file; [`Sink`] knows how far a writer has come.
+//! - [`open_by_path_and_bytes`]: readers by a path and from memory.
 //! - `testing` (feature `testing`): a test kit that all format crates use.
 //!
 //! The crate has no code of any single format.
@@ -51,6 +52,7 @@ mod lints;
 mod name_table;
 mod names;
 mod opaque;
+mod open;
 mod output;
 mod ranges;
 mod raw;
@@ -63,6 +65,10 @@ mod stream;
 pub mod testing;
 mod writer;
 
+/// For [`open_by_path_and_bytes`].
+#[doc(hidden)]
+pub use bytes::Bytes as __Bytes;
+
 pub use append_file::AppendFile;
 pub use atomic_file::{AtomicFile, CompleteFile, OutputOptions, behind_links};
 pub use attributes::Attributes;
@@ -70,7 +76,7 @@ pub use cursor::Cursor;
 pub use entry::{Encoding, Entry, Layout, Metadata, StoredDType};
 pub use error::{Error, ErrorKind};
 pub use extents::{check_overlaps, holes};
-pub use format::{Format, Sniff};
+pub use format::{BoxReader, BoxWriter, Format, Output, Sniff};
 pub use head_editor::{EncodeHead, HeadEditor};
 pub use identity::FileIdentity;
 pub use limits::{Limits, ReadOptions};

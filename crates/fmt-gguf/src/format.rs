@@ -1,13 +1,13 @@
-use std::{io::Write, sync::Arc};
+use std::sync::Arc;
 
-use fmt_core::{ByteSource, Error, Format, Plan, ReadOptions, Sniff, TensorReader, TensorWriter};
+use fmt_core::{BoxReader, BoxWriter, ByteSource, Error, Format, Output, Plan, ReadOptions, Sniff};
 
 use crate::{GgufReader, header::FORMAT, writer::GgufWriter};
 
 /// The format, for tools that deal with all formats alike.
 ///
 /// ```
-/// use fmt_core::{Format, OpaqueDType, Plan, PlannedEntry, TensorReader};
+/// use fmt_core::{Format, OpaqueDType, Plan, PlannedEntry};
 /// use fmt_gguf::{Gguf, GgufReader};
 /// use tensor_core::Shape;
 ///
@@ -47,19 +47,11 @@ impl Format for Gguf {
         }
     }
 
-    fn open(
-        &self,
-        source: Arc<dyn ByteSource>,
-        options: &ReadOptions,
-    ) -> Result<Box<dyn TensorReader>, Error> {
+    fn open(&self, source: Arc<dyn ByteSource>, options: &ReadOptions) -> Result<BoxReader, Error> {
         Ok(Box::new(GgufReader::open(source, options)?))
     }
 
-    fn create<'w>(
-        &self,
-        out: Box<dyn Write + Send + 'w>,
-        plan: Plan,
-    ) -> Result<Box<dyn TensorWriter + 'w>, Error> {
+    fn create<'w>(&self, out: Output<'w>, plan: Plan) -> Result<BoxWriter<'w>, Error> {
         Ok(Box::new(GgufWriter::planned(out, &plan)?))
     }
 }

@@ -1,7 +1,6 @@
-use std::{fmt, path::Path, sync::Arc};
+use std::{fmt, sync::Arc};
 
-use fmt_core::{ByteSource, Entry, Error, FileSource, Lint, Metadata, RawTensor, ReadOptions, TensorReader};
-use tensor_core::Bytes;
+use fmt_core::{ByteSource, Entry, Error, Lint, Metadata, RawTensor, ReadOptions, TensorReader};
 
 use crate::header::{FORMAT, Header};
 
@@ -20,6 +19,8 @@ pub struct GgufReader {
     header: Header,
 }
 
+fmt_core::open_by_path_and_bytes!(GgufReader);
+
 impl GgufReader {
     /// Opens a file of any source.
     ///
@@ -28,25 +29,6 @@ impl GgufReader {
     pub fn open(source: Arc<dyn ByteSource>, options: &ReadOptions) -> Result<Self, Error> {
         let header = Header::read(&*source, options)?;
         Ok(Self { source, header })
-    }
-
-    /// Opens a file on disk, whose tensors are read when they are asked for.
-    ///
-    /// # Errors
-    /// As [`FileSource::open`] and [`GgufReader::open`].
-    pub fn from_path(path: impl AsRef<Path>) -> Result<Self, Error> {
-        Self::open(
-            Arc::new(FileSource::open(path.as_ref())?),
-            &ReadOptions::default(),
-        )
-    }
-
-    /// Opens a file in memory, which a mapping of `tensor-mmap` is too. Tensors are slices of it.
-    ///
-    /// # Errors
-    /// As [`GgufReader::open`].
-    pub fn from_bytes(bytes: impl Into<Bytes>) -> Result<Self, Error> {
-        Self::open(Arc::new(bytes.into()), &ReadOptions::default())
     }
 
     pub(crate) fn data_start(&self) -> u64 {

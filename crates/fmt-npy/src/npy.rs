@@ -1,10 +1,10 @@
-use std::{io::Write, ops::Range, path::Path, slice, sync::Arc};
+use std::{io::Write, ops::Range, slice, sync::Arc};
 
 use fmt_core::{
-    ByteSource, Entry, Error, ErrorKind, FileSource, Format, Layout, Lint, Metadata, Plan, ReadOptions,
-    Sniff, TensorReader, TensorStream, TensorWriter, Verification, read_range,
+    BoxReader, BoxWriter, ByteSource, Entry, Error, ErrorKind, Format, Layout, Lint, Metadata, Output, Plan,
+    ReadOptions, Sniff, TensorReader, TensorStream, TensorWriter, Verification, read_range,
 };
-use tensor_core::{Bytes, Tensor};
+use tensor_core::Tensor;
 
 use crate::{
     array::{Array, Form, Place},
@@ -38,6 +38,8 @@ pub struct NpyReader {
     end: u64,
 }
 
+fmt_core::open_by_path_and_bytes!(NpyReader);
+
 impl NpyReader {
     /// Opens a file of any source.
     ///
@@ -60,25 +62,6 @@ impl NpyReader {
             metadata: Metadata::new(),
             end,
         })
-    }
-
-    /// Opens a file on disk.
-    ///
-    /// # Errors
-    /// As [`FileSource::open`] and [`NpyReader::open`].
-    pub fn from_path(path: impl AsRef<Path>) -> Result<Self, Error> {
-        Self::open(
-            Arc::new(FileSource::open(path.as_ref())?),
-            &ReadOptions::default(),
-        )
-    }
-
-    /// Opens a file in memory.
-    ///
-    /// # Errors
-    /// As [`NpyReader::open`].
-    pub fn from_bytes(bytes: impl Into<Bytes>) -> Result<Self, Error> {
-        Self::open(Arc::new(bytes.into()), &ReadOptions::default())
     }
 
     fn array(&self, index: usize) -> Array<'_> {
@@ -223,19 +206,11 @@ impl Format for Npy {
         }
     }
 
-    fn open(
-        &self,
-        source: Arc<dyn ByteSource>,
-        options: &ReadOptions,
-    ) -> Result<Box<dyn TensorReader>, Error> {
+    fn open(&self, source: Arc<dyn ByteSource>, options: &ReadOptions) -> Result<BoxReader, Error> {
         Ok(Box::new(NpyReader::open(source, options)?))
     }
 
-    fn create<'w>(
-        &self,
-        out: Box<dyn Write + Send + 'w>,
-        plan: Plan,
-    ) -> Result<Box<dyn TensorWriter + 'w>, Error> {
+    fn create<'w>(&self, out: Output<'w>, plan: Plan) -> Result<BoxWriter<'w>, Error> {
         let [entry] = &plan.entries[..] else {
             let error = Error::new(ErrorKind::Unsupported, "the number of tensors").rule("N13");
             return Err(error

@@ -1,16 +1,15 @@
 use std::{
     io::{BufReader, Read},
     ops::Range,
-    path::Path,
     sync::Arc,
 };
 
 use fmt_core::{
-    ByteSource, Entry, Error, ErrorKind, FileSource, Lint, Metadata, ReadOptions, TensorReader, TensorStream,
+    ByteSource, Entry, Error, ErrorKind, Lint, Metadata, ReadOptions, TensorReader, TensorStream,
     Verification, read_range,
 };
 use fmt_zip::{CompressionMethod, LARGEST_RATIO, Member, SourceCursor};
-use tensor_core::{Bytes, Tensor};
+use tensor_core::Tensor;
 
 use crate::{
     array::{Array, Form, Place},
@@ -36,6 +35,8 @@ pub struct NpzReader {
     lints: Vec<Lint>,
     foreign: Vec<String>,
 }
+
+fmt_core::open_by_path_and_bytes!(NpzReader);
 
 impl NpzReader {
     /// Opens a file of any source.
@@ -96,25 +97,6 @@ impl NpzReader {
             lints,
             foreign,
         })
-    }
-
-    /// Opens a file on disk.
-    ///
-    /// # Errors
-    /// As [`FileSource::open`] and [`NpzReader::open`].
-    pub fn from_path(path: impl AsRef<Path>) -> Result<Self, Error> {
-        Self::open(
-            Arc::new(FileSource::open(path.as_ref())?),
-            &ReadOptions::default(),
-        )
-    }
-
-    /// Opens a file in memory.
-    ///
-    /// # Errors
-    /// As [`NpzReader::open`].
-    pub fn from_bytes(bytes: impl Into<Bytes>) -> Result<Self, Error> {
-        Self::open(Arc::new(bytes.into()), &ReadOptions::default())
     }
 
     fn array(&self, index: usize) -> Array<'_> {

@@ -1,6 +1,9 @@
 use std::{collections::BTreeSet, io::Write, sync::Arc};
 
-use fmt_core::{ByteSource, Error, ErrorKind, Format, Plan, ReadOptions, Sniff, TensorReader, TensorWriter};
+use fmt_core::{
+    BoxReader, BoxWriter, ByteSource, Error, ErrorKind, Format, Output, Plan, ReadOptions, Sniff,
+    TensorReader, TensorWriter,
+};
 use zip::{
     CompressionMethod, DateTime, ZipWriter,
     write::{SimpleFileOptions, StreamWriter},
@@ -64,19 +67,11 @@ impl Format for Npz {
         }
     }
 
-    fn open(
-        &self,
-        source: Arc<dyn ByteSource>,
-        options: &ReadOptions,
-    ) -> Result<Box<dyn TensorReader>, Error> {
+    fn open(&self, source: Arc<dyn ByteSource>, options: &ReadOptions) -> Result<BoxReader, Error> {
         Ok(Box::new(NpzReader::open(source, options)?))
     }
 
-    fn create<'w>(
-        &self,
-        out: Box<dyn Write + Send + 'w>,
-        plan: Plan,
-    ) -> Result<Box<dyn TensorWriter + 'w>, Error> {
+    fn create<'w>(&self, out: Output<'w>, plan: Plan) -> Result<BoxWriter<'w>, Error> {
         check_plan(&plan)?;
         let limits = fmt_core::Limits::default();
         if plan.entries.len() as u64 > limits.tensors {

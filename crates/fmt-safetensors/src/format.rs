@@ -1,6 +1,6 @@
-use std::{io::Write, sync::Arc};
+use std::sync::Arc;
 
-use fmt_core::{ByteSource, Error, Format, Plan, ReadOptions, Sniff, TensorReader, TensorWriter};
+use fmt_core::{BoxReader, BoxWriter, ByteSource, Error, Format, Output, Plan, ReadOptions, Sniff};
 
 use crate::{
     SafetensorsReader, SafetensorsWriter,
@@ -45,19 +45,11 @@ impl Format for Safetensors {
         }
     }
 
-    fn open(
-        &self,
-        source: Arc<dyn ByteSource>,
-        options: &ReadOptions,
-    ) -> Result<Box<dyn TensorReader>, Error> {
+    fn open(&self, source: Arc<dyn ByteSource>, options: &ReadOptions) -> Result<BoxReader, Error> {
         Ok(Box::new(SafetensorsReader::open(source, options)?))
     }
 
-    fn create<'w>(
-        &self,
-        out: Box<dyn Write + Send + 'w>,
-        plan: Plan,
-    ) -> Result<Box<dyn TensorWriter + 'w>, Error> {
+    fn create<'w>(&self, out: Output<'w>, plan: Plan) -> Result<BoxWriter<'w>, Error> {
         Ok(Box::new(SafetensorsWriter::planned(out, plan)?))
     }
 }

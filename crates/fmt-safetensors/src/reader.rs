@@ -1,10 +1,8 @@
-use std::{fmt, path::Path, sync::Arc};
+use std::{fmt, sync::Arc};
 
 use fmt_core::{
-    ByteSource, Entry, Error, ErrorKind, FileSource, Lint, Metadata, RawTensor, ReadOptions, TensorReader,
-    read_range,
+    ByteSource, Entry, Error, ErrorKind, Lint, Metadata, RawTensor, ReadOptions, TensorReader, read_range,
 };
-use tensor_core::Bytes;
 
 use crate::{
     header::Header,
@@ -27,6 +25,8 @@ pub struct SafetensorsReader {
     header: Header,
     header_len: u64,
 }
+
+fmt_core::open_by_path_and_bytes!(SafetensorsReader);
 
 impl SafetensorsReader {
     /// Opens a file of any source.
@@ -76,25 +76,6 @@ impl SafetensorsReader {
             header,
             header_len,
         })
-    }
-
-    /// Opens a file on disk, whose tensors are read when they are asked for.
-    ///
-    /// # Errors
-    /// As [`FileSource::open`] and [`SafetensorsReader::open`].
-    pub fn from_path(path: impl AsRef<Path>) -> Result<Self, Error> {
-        Self::open(
-            Arc::new(FileSource::open(path.as_ref())?),
-            &ReadOptions::default(),
-        )
-    }
-
-    /// Opens a file in memory, which a mapping of `tensor-mmap` is too. Tensors are slices of it.
-    ///
-    /// # Errors
-    /// As [`SafetensorsReader::open`].
-    pub fn from_bytes(bytes: impl Into<Bytes>) -> Result<Self, Error> {
-        Self::open(Arc::new(bytes.into()), &ReadOptions::default())
     }
 
     /// Bytes of the header with the white space behind it.

@@ -1,6 +1,6 @@
-use std::{io::Write, sync::Arc};
+use std::sync::Arc;
 
-use fmt_core::{ByteSource, Error, Format, Plan, ReadOptions, Sniff, TensorReader, TensorWriter};
+use fmt_core::{BoxReader, BoxWriter, ByteSource, Error, Format, Output, Plan, ReadOptions, Sniff};
 
 use crate::{
     TbufReader, TbufWriter, WriteOptions,
@@ -52,11 +52,7 @@ impl Format for TensorBuffers {
         }
     }
 
-    fn open(
-        &self,
-        source: Arc<dyn ByteSource>,
-        options: &ReadOptions,
-    ) -> Result<Box<dyn TensorReader>, Error> {
+    fn open(&self, source: Arc<dyn ByteSource>, options: &ReadOptions) -> Result<BoxReader, Error> {
         Ok(Box::new(TbufReader::open(source, options)?))
     }
 
@@ -64,11 +60,7 @@ impl Format for TensorBuffers {
         true
     }
 
-    fn create<'w>(
-        &self,
-        out: Box<dyn Write + Send + 'w>,
-        plan: Plan,
-    ) -> Result<Box<dyn TensorWriter + 'w>, Error> {
+    fn create<'w>(&self, out: Output<'w>, plan: Plan) -> Result<BoxWriter<'w>, Error> {
         Ok(Box::new(TbufWriter::planned(
             out,
             &plan,

@@ -1,10 +1,9 @@
-use std::{fmt, ops::Range, path::Path, sync::Arc};
+use std::{fmt, ops::Range, sync::Arc};
 
 use fmt_core::{
-    ByteSource, Entry, Error, ErrorKind, FileSource, Lint, Metadata, RawTensor, ReadOptions, TensorReader,
-    read_range,
+    ByteSource, Entry, Error, ErrorKind, Lint, Metadata, RawTensor, ReadOptions, TensorReader, read_range,
 };
-use tensor_core::{Bytes, Tensor};
+use tensor_core::Tensor;
 
 use crate::{
     footer::locate_index,
@@ -58,6 +57,8 @@ pub struct TbufReader {
     metadata: Metadata,
 }
 
+fmt_core::open_by_path_and_bytes!(TbufReader);
+
 impl TbufReader {
     /// Opens a file of any source.
     ///
@@ -78,25 +79,6 @@ impl TbufReader {
             index,
             metadata,
         })
-    }
-
-    /// Opens a file on disk, whose tensors are read when they are asked for.
-    ///
-    /// # Errors
-    /// As [`FileSource::open`] and [`TbufReader::open`].
-    pub fn from_path(path: impl AsRef<Path>) -> Result<Self, Error> {
-        Self::open(
-            Arc::new(FileSource::open(path.as_ref())?),
-            &ReadOptions::default(),
-        )
-    }
-
-    /// Opens a file in memory, which a mapping of `tensor-mmap` is too. Tensors are slices of it.
-    ///
-    /// # Errors
-    /// As [`TbufReader::open`].
-    pub fn from_bytes(bytes: impl Into<Bytes>) -> Result<Self, Error> {
-        Self::open(Arc::new(bytes.into()), &ReadOptions::default())
     }
 
     /// The version of the format that the file claims; usually `1.0.0`, and nothing depends on it (T8).

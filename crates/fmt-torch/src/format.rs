@@ -1,8 +1,10 @@
 //! The format as tools see it.
 
-use std::{io::Write, sync::Arc};
+use std::sync::Arc;
 
-use fmt_core::{ByteSource, Error, ErrorKind, Format, Plan, ReadOptions, Sniff, TensorReader, TensorWriter};
+use fmt_core::{
+    BoxReader, BoxWriter, ByteSource, Error, ErrorKind, Format, Output, Plan, ReadOptions, Sniff,
+};
 
 use crate::{TorchReader, checkpoint::LEGACY};
 
@@ -44,11 +46,7 @@ impl Format for Torch {
         }
     }
 
-    fn open(
-        &self,
-        source: Arc<dyn ByteSource>,
-        options: &ReadOptions,
-    ) -> Result<Box<dyn TensorReader>, Error> {
+    fn open(&self, source: Arc<dyn ByteSource>, options: &ReadOptions) -> Result<BoxReader, Error> {
         Ok(Box::new(TorchReader::open(source, options)?))
     }
 
@@ -56,11 +54,7 @@ impl Format for Torch {
         false
     }
 
-    fn create<'w>(
-        &self,
-        _out: Box<dyn Write + Send + 'w>,
-        _plan: Plan,
-    ) -> Result<Box<dyn TensorWriter + 'w>, Error> {
+    fn create<'w>(&self, _out: Output<'w>, _plan: Plan) -> Result<BoxWriter<'w>, Error> {
         let error = Error::new(ErrorKind::Unsupported, "PyTorch checkpoints are not written");
         Err(error.expected("safetensors, which PyTorch reads").rule("P8"))
     }

@@ -4,15 +4,14 @@ use std::{
     collections::HashSet,
     fmt,
     ops::Range,
-    path::Path,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use fmt_core::{
-    ByteSource, BytesStream, Entry, Error, ErrorKind, FileSource, Limits, Lint, Metadata, RawTensor,
-    ReadOptions, SourceStream, TensorReader, TensorStream, Verification, read_range, row_range,
+    ByteSource, BytesStream, Entry, Error, ErrorKind, Limits, Lint, Metadata, RawTensor, ReadOptions,
+    SourceStream, TensorReader, TensorStream, Verification, read_range, row_range,
 };
-use tensor_core::{Bytes, Quoted, Tensor, TensorSpec};
+use tensor_core::{Quoted, Tensor, TensorSpec};
 
 use crate::{
     checkpoint::Checkpoint,
@@ -39,6 +38,8 @@ pub struct TorchReader {
     /// Where storages begin whose checksums hold.
     sound: Mutex<HashSet<u64>>,
 }
+
+fmt_core::open_by_path_and_bytes!(TorchReader);
 
 impl TorchReader {
     /// Opens a file of any source.
@@ -86,25 +87,6 @@ impl TorchReader {
             foreign,
             sound: Mutex::default(),
         })
-    }
-
-    /// Opens a file on disk, whose tensors are read when they are asked for.
-    ///
-    /// # Errors
-    /// As [`FileSource::open`] and [`TorchReader::open`].
-    pub fn from_path(path: impl AsRef<Path>) -> Result<Self, Error> {
-        Self::open(
-            Arc::new(FileSource::open(path.as_ref())?),
-            &ReadOptions::default(),
-        )
-    }
-
-    /// Opens a file in memory.
-    ///
-    /// # Errors
-    /// As [`TorchReader::open`].
-    pub fn from_bytes(bytes: impl Into<Bytes>) -> Result<Self, Error> {
-        Self::open(Arc::new(bytes.into()), &ReadOptions::default())
     }
 
     fn readable(&self, index: usize) -> Result<(&Entry, TensorSpec), Error> {

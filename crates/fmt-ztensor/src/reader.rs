@@ -1,8 +1,8 @@
-use std::{fmt, ops::Range, path::Path, sync::Arc};
+use std::{fmt, ops::Range, sync::Arc};
 
 use fmt_core::{
-    ByteSource, Encoding, Entry, Error, ErrorKind, FileSource, Limits, Lint, Metadata, ReadOptions,
-    TensorReader, TensorStream, Verification, check_buffer, read_range, row_range,
+    ByteSource, Encoding, Entry, Error, ErrorKind, Limits, Lint, Metadata, ReadOptions, TensorReader,
+    TensorStream, Verification, check_buffer, read_range, row_range,
 };
 use tensor_core::{Bytes, Tensor, TensorSpec};
 
@@ -76,6 +76,8 @@ pub struct ZtensorReader {
     proven_tables: ProvenTables,
 }
 
+fmt_core::open_by_path_and_bytes!(ZtensorReader);
+
 impl ZtensorReader {
     /// Opens a file of any source.
     ///
@@ -95,25 +97,6 @@ impl ZtensorReader {
             threads: default_threads(),
             proven_tables: ProvenTables::default(),
         })
-    }
-
-    /// Opens a file on disk, whose tensors are read when they are asked for.
-    ///
-    /// # Errors
-    /// As [`FileSource::open`] and [`ZtensorReader::open`].
-    pub fn from_path(path: impl AsRef<Path>) -> Result<Self, Error> {
-        Self::open(
-            Arc::new(FileSource::open(path.as_ref())?),
-            &ReadOptions::default(),
-        )
-    }
-
-    /// Opens a file in memory, which a mapping of `tensor-mmap` is too. Tensors are slices of it.
-    ///
-    /// # Errors
-    /// As [`ZtensorReader::open`].
-    pub fn from_bytes(bytes: impl Into<Bytes>) -> Result<Self, Error> {
-        Self::open(Arc::new(bytes.into()), &ReadOptions::default())
     }
 
     /// Says how many threads decode the frames of one compressed tensor, or read and hash one large tensor, at once: as many as the machine has processors

@@ -1,15 +1,14 @@
 //! Files of every format, by path.
 
 use std::{
-    fs,
-    io::{self, Write},
+    fs, io,
     path::{Path, PathBuf},
     sync::{Arc, OnceLock},
 };
 
 use fmt_core::{
-    ByteSource, Error, ErrorKind, FileSource, Format, OutputOptions, Plan, ReadOptions, Sniff, TensorReader,
-    TensorWriter,
+    BoxReader, BoxWriter, ByteSource, Error, ErrorKind, FileSource, Format, Output, OutputOptions, Plan,
+    ReadOptions, Sniff,
 };
 use fmt_ztensor::{ChecksumKind, Compression, TensorOptions, WriteOptions, ZtensorWriter};
 use tensor_files::{Composite, SourceFiles};
@@ -333,11 +332,7 @@ impl Format for Set {
         self.format.sniff(head, len)
     }
 
-    fn open(
-        &self,
-        source: Arc<dyn ByteSource>,
-        options: &ReadOptions,
-    ) -> Result<Box<dyn TensorReader>, Error> {
+    fn open(&self, source: Arc<dyn ByteSource>, options: &ReadOptions) -> Result<BoxReader, Error> {
         self.format.open(source, options)
     }
 
@@ -349,11 +344,7 @@ impl Format for Set {
         self.format.shares_bytes()
     }
 
-    fn create<'w>(
-        &self,
-        out: Box<dyn Write + Send + 'w>,
-        plan: Plan,
-    ) -> Result<Box<dyn TensorWriter + 'w>, Error> {
+    fn create<'w>(&self, out: Output<'w>, plan: Plan) -> Result<BoxWriter<'w>, Error> {
         let Settings {
             ztensor, btf, tbuf, ..
         } = &self.settings;

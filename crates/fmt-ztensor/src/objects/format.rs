@@ -1,6 +1,8 @@
-use std::{io::Write, sync::Arc};
+use std::sync::Arc;
 
-use fmt_core::{ByteSource, Error, ErrorKind, Format, Plan, ReadOptions, Sniff, TensorReader, TensorWriter};
+use fmt_core::{
+    BoxReader, BoxWriter, ByteSource, Error, ErrorKind, Format, Output, Plan, ReadOptions, Sniff,
+};
 
 use super::{
     container::{MAGIC_V1, MAGIC_V2, Version},
@@ -43,11 +45,7 @@ impl Format for Ztensor1 {
         sniff(head, &MAGIC_V1)
     }
 
-    fn open(
-        &self,
-        source: Arc<dyn ByteSource>,
-        options: &ReadOptions,
-    ) -> Result<Box<dyn TensorReader>, Error> {
+    fn open(&self, source: Arc<dyn ByteSource>, options: &ReadOptions) -> Result<BoxReader, Error> {
         Ok(Box::new(ObjectsReader::open(source, options)?))
     }
 
@@ -55,11 +53,7 @@ impl Format for Ztensor1 {
         false
     }
 
-    fn create<'w>(
-        &self,
-        _out: Box<dyn Write + Send + 'w>,
-        _plan: Plan,
-    ) -> Result<Box<dyn TensorWriter + 'w>, Error> {
+    fn create<'w>(&self, _out: Output<'w>, _plan: Plan) -> Result<BoxWriter<'w>, Error> {
         Err(not_written())
     }
 }
@@ -77,19 +71,11 @@ impl Format for Ztensor2 {
         sniff(head, &MAGIC_V2)
     }
 
-    fn open(
-        &self,
-        source: Arc<dyn ByteSource>,
-        options: &ReadOptions,
-    ) -> Result<Box<dyn TensorReader>, Error> {
+    fn open(&self, source: Arc<dyn ByteSource>, options: &ReadOptions) -> Result<BoxReader, Error> {
         Ok(Box::new(ObjectsReader::open(source, options)?))
     }
 
-    fn create<'w>(
-        &self,
-        out: Box<dyn Write + Send + 'w>,
-        plan: Plan,
-    ) -> Result<Box<dyn TensorWriter + 'w>, Error> {
+    fn create<'w>(&self, out: Output<'w>, plan: Plan) -> Result<BoxWriter<'w>, Error> {
         Ok(Box::new(ObjectsWriter::planned(out, &plan)?))
     }
 }

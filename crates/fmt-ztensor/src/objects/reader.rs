@@ -1,8 +1,8 @@
-use std::{fmt, ops::Range, path::Path, sync::Arc, sync::OnceLock};
+use std::{fmt, ops::Range, sync::Arc, sync::OnceLock};
 
 use fmt_core::{
-    ByteSource, Encoding, Entry, Error, ErrorKind, FileSource, Limits, Lint, Metadata, ReadOptions,
-    TensorReader, TensorStream, Verification, check_buffer, lint_holes, read_range, row_range,
+    ByteSource, Encoding, Entry, Error, ErrorKind, Limits, Lint, Metadata, ReadOptions, TensorReader,
+    TensorStream, Verification, check_buffer, lint_holes, read_range, row_range,
 };
 use tensor_core::{Bytes, SparseCoo, Tensor, TensorSpec};
 use xxhash_rust::xxh3::xxh3_64;
@@ -56,6 +56,8 @@ pub struct ObjectsReader {
     proven_tables: ProvenTables,
 }
 
+fmt_core::open_by_path_and_bytes!(ObjectsReader);
+
 impl ObjectsReader {
     /// Opens a file of any source.
     ///
@@ -84,23 +86,6 @@ impl ObjectsReader {
             threads: default_threads(),
             proven_tables: ProvenTables::default(),
         })
-    }
-
-    /// Opens a file on disk, whose tensors are read when they are asked for.
-    ///
-    /// # Errors
-    /// As [`FileSource::open`] and [`ObjectsReader::open`].
-    pub fn from_path(path: impl AsRef<Path>) -> Result<Self, Error> {
-        let source = FileSource::open(path.as_ref())?;
-        Self::open(Arc::new(source), &ReadOptions::default())
-    }
-
-    /// Opens a file in memory, which a mapping of `tensor-mmap` is too. Tensors are slices of it.
-    ///
-    /// # Errors
-    /// As [`ObjectsReader::open`].
-    pub fn from_bytes(bytes: impl Into<Bytes>) -> Result<Self, Error> {
-        Self::open(Arc::new(bytes.into()), &ReadOptions::default())
     }
 
     /// Where in the file the manifest stands.
