@@ -59,19 +59,8 @@ impl AppendFile {
     /// is changing it, or did not come to an end ([`AppendFile::recover`]).
     pub fn open(path: &Path, opened: &FileSource, end: Range<u64>) -> Result<Self, Error> {
         let cannot_open = |error| Error::io("the file cannot be opened for writing", error);
-        let file = open_locked(path)?;
         let journal = journal_of(path);
-        if journal.exists() {
-            let what = "an earlier change did not come to an end and must be undone first";
-            let error = Error::new(ErrorKind::Io, what);
-            return Err(error.found(format_args!("{}", journal.display())));
-        }
-        let current = FileSource::new(file.try_clone().map_err(cannot_open)?)?;
-        // What was written into the file within a tick of the file system's clock shows in the bytes only.
-        let is_same = current.identity() == opened.identity() && have_same(&current, opened, end)?;
-        if !is_same {
-            return Err(changed("another one, or one that was written to since"));
-        }
+        let file = reopen(path, opened, end, opened, &journal)?;
         let old_len = opened.len();
         let mut announced = AtomicFile::create(&journal)?;
         announced
@@ -177,19 +166,38 @@ impl AppendFile {
     }
 }
 
-/// Whether two files have the same bytes in a place.
-fn have_same(one: &FileSource, other: &FileSource, range: Range<u64>) -> Result<bool, Error> {
+/// Opens a file to change it in place, under a lock: the one that was opened before, unchanged, and with no journal of
+/// a change that did not come to an end. The bytes of `proof`, such as the index, are compared with those of `known`.
+pub(crate) fn reopen(
+    path: &Path,
+    opened: &FileSource,
+    proof: Range<u64>,
+    known: &dyn ByteSource,
+    journal: &Path,
+) -> Result<File, Error> {
     const CHUNK: u64 = 64 << 10;
-    let cannot_read = |error| Error::io("the file cannot be read", error);
-    let mut at = range.start;
-    while at < range.end {
-        let part = at..range.end.min(at + CHUNK);
-        at = part.end;
-        if one.read(part.clone()).map_err(cannot_read)? != other.read(part).map_err(cannot_read)? {
-            return Ok(false);
-        }
+    let file = open_locked(path)?;
+    if journal.exists() {
+        let what = "an earlier change did not come to an end and must be undone first";
+        return Err(Error::new(ErrorKind::Io, what).found(journal.display()));
     }
-    Ok(true)
+    let cloned = file.try_clone();
+    let cloned = cloned.map_err(|error| Error::io("the file cannot be opened for writing", error))?;
+    let current = FileSource::new(cloned)?;
+    let cannot_read = |error| Error::io("the file cannot be read", error);
+    let mut is_same = current.identity() == opened.identity();
+    let mut at = proof.start;
+    // What was written into the file within a tick of the file system's clock shows in the bytes only.
+    while is_same && at < proof.end {
+        let part = at..proof.end.min(at + CHUNK);
+        at = part.end;
+        is_same =
+            current.read(part.clone()).map_err(cannot_read)? == known.read(part).map_err(cannot_read)?;
+    }
+    match is_same {
+        true => Ok(file),
+        false => Err(changed("another one, or one that was written to since")),
+    }
 }
 
 fn journal_of(path: &Path) -> PathBuf {

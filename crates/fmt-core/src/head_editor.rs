@@ -11,9 +11,8 @@ use bytes::Bytes;
 
 use crate::{
     AtomicFile, ByteSource, Entry, Error, ErrorKind, FileSource, Metadata, OutputOptions, TensorReader,
-    append_file::{open_locked, remove_journal},
+    append_file::{open_locked, remove_journal, reopen},
     atomic_file::beside,
-    identity::changed,
     read_range,
 };
 
@@ -93,26 +92,13 @@ impl HeadEditor {
     pub fn save(self) -> Result<bool, Error> {
         let old_len = self.head.len() as u64;
         let head = (self.encode)(&self.entries, &self.metadata, old_len)?;
-        let mut file = open_locked(&self.path)?;
         let journal = journal_of(&self.path);
-        if journal.exists() {
-            let what = "an earlier change did not come to an end and must be undone first";
-            let error = Error::new(ErrorKind::Io, what);
-            return Err(error.found(journal.display()));
-        }
-        let cannot_open = |error| Error::io("the file cannot be opened for writing", error);
-        let current = FileSource::new(file.try_clone().map_err(cannot_open)?)?;
-        // A checkpoint that took the name meanwhile may have the same length and index. What was written into the file
-        // within a tick of the file system's clock shows in the bytes only.
-        let is_same = current.identity() == self.source.identity();
-        if !is_same || read_range(&current, 0..old_len, "the old index")? != self.head {
-            return Err(changed("another one, or one that was written to since"));
-        }
+        let mut file = reopen(&self.path, &self.source, 0..old_len, &self.head, &journal)?;
         if head.len() != self.head.len() {
             self.write_anew(&head)?;
             return Ok(false);
         }
-        write_journal(&journal, current.len(), &self.head, &head)?;
+        write_journal(&journal, self.source.len(), &self.head, &head)?;
         let written = overwrite(&mut file, &head);
         written.map_err(|error| match overwrite(&mut file, &self.head) {
             Ok(()) => {
