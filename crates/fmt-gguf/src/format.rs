@@ -7,7 +7,7 @@ use crate::{GgufReader, header::FORMAT, writer::GgufWriter};
 /// The format, for tools that deal with all formats alike.
 ///
 /// ```
-/// use fmt_core::{Format, OpaqueDType, Plan, PlannedEntry};
+/// use fmt_core::{Format, OpaqueDType, Plan, PlannedEntry, TensorReader};
 /// use fmt_gguf::{Gguf, GgufReader};
 /// use tensor_core::Shape;
 ///

@@ -1,10 +1,8 @@
 //! Everything that a file says before its data: read from bytes that nobody vouches for, and written.
 
-use std::collections::HashSet;
-
 use fmt_core::{
-    ByteSource, Cursor, Entry, Error, ErrorKind, Limits, Metadata, ReadOptions, StoredDType, check_overlaps,
-    read_range,
+    ByteSource, Cursor, Entry, Error, ErrorKind, Limits, Metadata, NameTable, ReadOptions, StoredDType,
+    check_overlaps, read_range,
 };
 use tensor_core::{Bytes, Shape};
 
@@ -34,6 +32,7 @@ pub(crate) const TYPES_KEY: &str = "gguf.types";
 pub(crate) struct Header {
     pub(crate) entries: Vec<Entry>,
     pub(crate) metadata: Metadata,
+    names: NameTable,
     /// Where the data begins.
     pub(crate) data: u64,
 }
@@ -77,10 +76,13 @@ impl Header {
         let values = count(&mut cursor, "metadata values", 13, file_len)?;
         let (metadata, alignment) = read_metadata(&mut cursor, values)?;
         let mut infos = Vec::new();
-        let mut names = HashSet::new();
-        for _ in 0..tensors {
+        let mut names = NameTable::default();
+        for number in 0..tensors {
             let info = Info::read(&mut cursor, limits)?;
-            if !names.insert(info.name) {
+            // A file has no room for 2^32 of them before its header is too large.
+            let number = u32::try_from(number).unwrap_or(u32::MAX);
+            let name_of = |number: u32| infos.get(number as usize).map_or("", |info: &Info<'_>| info.name);
+            if names.insert(number, info.name, name_of).is_err() {
                 let error = Error::new(ErrorKind::Duplicate, "the name is given twice").rule("G2");
                 return Err(error.of_tensor(info.name));
             }
@@ -103,8 +105,14 @@ impl Header {
         Ok(Self {
             entries,
             metadata,
+            names,
             data,
         })
+    }
+
+    pub(crate) fn find(&self, name: &str) -> Option<usize> {
+        let name_of = |number: u32| &*self.entries[number as usize].name;
+        Some(self.names.find(name, name_of)? as usize)
     }
 }
 

@@ -49,6 +49,10 @@ impl TensorReader for GgufReader {
         &self.header.metadata
     }
 
+    fn find(&self, name: &str) -> Option<usize> {
+        self.header.find(name)
+    }
+
     fn raw(&self, index: usize) -> Result<RawTensor<'_>, Error> {
         RawTensor::under_rule(&*self.source, &self.header.entries[index], "G4")
     }

@@ -1,6 +1,8 @@
 use std::fmt;
 
-use fmt_core::{Entry, Error, ErrorKind, Limits, Metadata, OpaqueDType, ReadOptions, StoredDType, reserve};
+use fmt_core::{
+    Entry, Error, ErrorKind, Limits, Metadata, NameTable, OpaqueDType, ReadOptions, StoredDType, reserve,
+};
 use serde::{
     Deserialize,
     de::{Deserializer, Error as _, MapAccess, SeqAccess, Visitor},
@@ -16,8 +18,7 @@ pub(crate) struct Header {
     /// In the order of their data.
     pub(crate) entries: Vec<Entry>,
     pub(crate) metadata: Metadata,
-    /// The entries' numbers by name.
-    by_name: Vec<u32>,
+    names: NameTable,
 }
 
 impl Header {
@@ -83,33 +84,25 @@ impl Header {
                 .expected(format_args!("{last_end}, as the header has it"))
                 .found(data_len));
         }
-        header.sort_names()?;
+        header.index_names()?;
         Ok(header)
     }
 
     pub(crate) fn find(&self, name: &str) -> Option<usize> {
-        let name_of = |number: &u32| self.entries[*number as usize].name.as_str();
-        let found = self.by_name.binary_search_by(|number| name_of(number).cmp(name));
-        found.ok().map(|place| self.by_name[place] as usize)
+        let name_of = |number: u32| &*self.entries[number as usize].name;
+        Some(self.names.find(name, name_of)? as usize)
     }
 
-    fn sort_names(&mut self) -> Result<(), Error> {
-        let entries = &self.entries;
-        // Limited to fewer when their number was checked.
-        self.by_name = (0..entries.len() as u32).collect();
-        let name_of = |number: &u32| entries[*number as usize].name.as_str();
-        self.by_name.sort_unstable_by(|a, b| name_of(a).cmp(name_of(b)));
-        let same = self
-            .by_name
-            .windows(2)
-            .find(|pair| name_of(&pair[0]) == name_of(&pair[1]));
-        match same {
-            None => Ok(()),
-            Some(pair) => {
-                let error = Error::new(ErrorKind::Duplicate, "the name is given twice");
-                Err(error.of_tensor(name_of(&pair[0])).rule("S3"))
-            }
+    fn index_names(&mut self) -> Result<(), Error> {
+        let name_of = |number: u32| &*self.entries[number as usize].name;
+        // Limited to fewer than 2^32 when their number was checked.
+        let (names, twice) = NameTable::of(self.entries.len(), name_of);
+        if let Some((_, number)) = twice {
+            let error = Error::new(ErrorKind::Duplicate, "the name is given twice");
+            return Err(error.of_tensor(name_of(number)).rule("S3"));
         }
+        self.names = names;
+        Ok(())
     }
 }
 
