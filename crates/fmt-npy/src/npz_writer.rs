@@ -2,7 +2,7 @@ use std::{collections::BTreeSet, io::Write, sync::Arc};
 
 use fmt_core::{
     BoxReader, BoxWriter, ByteSource, Error, ErrorKind, Format, Output, Plan, ReadOptions, Sniff,
-    TensorReader, TensorWriter,
+    TensorWriter,
 };
 use zip::{
     CompressionMethod, DateTime, ZipWriter,
