@@ -37,8 +37,16 @@ pub(crate) fn cast<T: Element>(bytes: &[u8]) -> Result<&[T], CastError> {
 pub(crate) fn cast_or_copy<T: Element>(bytes: &[u8]) -> Cow<'_, [T]> {
     match cast(bytes) {
         Ok(elements) => Cow::Borrowed(elements),
-        Err(_) => Cow::Owned(iter(bytes).collect()),
+        Err(_) => Cow::Owned(copy(bytes)),
     }
+}
+
+/// Copies little-endian bytes of any alignment into a vector of elements: one `memcpy` on little-endian hosts.
+fn copy<T: Element>(bytes: &[u8]) -> Vec<T> {
+    if cfg!(target_endian = "big") && T::DTYPE.size() > 1 {
+        return iter(bytes).collect();
+    }
+    T::copy(bytes)
 }
 
 /// Reads elements one by one from little-endian bytes of any alignment.
@@ -65,6 +73,8 @@ mod sealed {
     pub trait Layout: bytemuck::NoUninit {
         /// In-place view of native-endian bytes.
         fn cast(bytes: &[u8]) -> Result<&[Self], CastError>;
+        /// Copies native-endian bytes of any alignment.
+        fn copy(bytes: &[u8]) -> Vec<Self>;
         /// One element from exactly its size in little-endian bytes.
         fn read_le(bytes: &[u8]) -> Self;
     }
@@ -77,6 +87,11 @@ macro_rules! number {
                 bytemuck::try_cast_slice(bytes).map_err(|_| CastError::Misaligned { dtype: DType::$dtype })
             }
 
+            fn copy(bytes: &[u8]) -> Vec<Self> {
+                bytemuck::pod_collect_to_vec(bytes)
+            }
+
+            #[inline]
             fn read_le(bytes: &[u8]) -> Self {
                 let mut exact = [0; size_of::<$type>()];
                 exact.copy_from_slice(bytes);
@@ -109,6 +124,11 @@ impl sealed::Layout for bool {
         }
     }
 
+    fn copy(bytes: &[u8]) -> Vec<Self> {
+        bytes.iter().map(|&byte| byte != 0).collect()
+    }
+
+    #[inline]
     fn read_le(bytes: &[u8]) -> Self {
         bytes[0] != 0
     }
