@@ -1,4 +1,4 @@
-//! What ONNX Runtime's `Attention` adds to its scores for a mask, which has one of several forms.
+//! The mask term of ONNX Runtime's `Attention`, for each of the mask's forms.
 
 use std::sync::Arc;
 
@@ -16,8 +16,8 @@ use onnx_tensor::{
     operator::{Fact, Kernel, kernel},
 };
 
-/// From a mask and scores of `batch`, heads, rows and columns to what is added to the scores: nothing where the mask lets
-/// through, and elsewhere a number far below zero.
+/// Converts a mask into the term added to scores of `batch` x heads x rows x columns: 0 where the mask lets
+/// through, and a large negative number elsewhere.
 pub fn attention_mask(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(kernel(AttentionMask {
         filter: Attributes(node).float("mask_filter_value", -10000.0),
@@ -69,7 +69,7 @@ impl Kernel for AttentionMask {
                     let end = usize::try_from(end).map(|end| end.min(columns));
                     end.map_err(|_| BadInput("a length or place of a mask is below zero".to_owned()))
                 };
-                // Places of starts follow only where there are as many as places of ends.
+                // Start positions are present only if there are as many as end positions.
                 let starts = mask.get(batch..).filter(|starts| starts.len() == batch);
                 let mut values = Vec::with_capacity(batch * columns);
                 for (index, length) in mask.iter().take(batch).enumerate() {
@@ -90,15 +90,15 @@ impl Kernel for AttentionMask {
     }
 }
 
-/// Whether a mask of so many numbers has, for each row of a batch, where it ends; that and where it starts; or that, the sums of the
-/// lengths of queries and of keys before each row, and both in all.
+/// Whether a mask of `count` numbers has one of the forms per row of the batch: end positions; end and start
+/// positions; or lengths with the cumulative lengths of queries and keys.
 fn of_batch(count: &Dim, batch: &Dim) -> bool {
     let batches = |factor: i64, more: i64| *batch * factor + more;
     [batches(1, 0), batches(2, 0), batches(3, 2)].contains(count)
 }
 
-/// What is added to scores so that no row sees columns that come after it, as ONNX Runtime counts them: from the first column that is not
-/// of an earlier step on, whose number the second input has, keys of those by head. The last row sees all.
+/// The causal mask: each row sees columns up to its own position. Columns count from the first new one, after
+/// the past length in the second input. The last row sees all columns.
 pub fn causal_mask(_: &Node) -> Result<Box<dyn Compute>> {
     Ok(kernel(CausalMask))
 }

@@ -1,4 +1,4 @@
-//! Caches of keys and values in buffers that have room for later steps: new rows are written into them, and the rows so far are read.
+//! Key-value caches in buffers with room for later steps: new rows are written, and the rows so far are read.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use onnx_tensor::{
     operator::{Compute, Fact, Kernel, kernel},
 };
 
-/// `TensorScatter`: writes rows into a buffer, from a position on that each batch has, or that all have.
+/// `TensorScatter`: writes rows into a buffer from a start position, one for each batch entry or one for all.
 pub fn tensor_scatter(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let is_circular = match attributes.text("mode", "linear") {
@@ -101,11 +101,11 @@ impl Compute for TensorScatter {
     }
 }
 
-/// `CachedRows`: the first rows of a buffer of `batch`, heads, rows and width: those of earlier steps, whose number the second input
-/// has, and as many more as the third input has rows.
+/// `CachedRows`: the first rows of a buffer of `batch` x heads x rows x width: the past rows, as many as the
+/// second input says, and as many more as the third input has.
 ///
-/// A fourth input says of which beam each earlier row is: for each group of beams next to each other in the batch, each beam, and each
-/// row, the number of a beam in the group.
+/// The optional fourth input is a beam search's indirection: for each group of beams in the batch, each beam
+/// and each past row, the beam within the group that owns it.
 pub fn cached_rows(_: &Node) -> Result<Box<dyn Compute>> {
     Ok(kernel(CachedRows))
 }
@@ -178,9 +178,9 @@ impl Kernel for CachedRows {
     }
 }
 
-/// For each row of each beam, the beam that has it.
+/// For each beam and row, the beam that owns the row.
 struct Beams {
-    /// Beams of a group.
+    /// Number of beams in a group.
     count: usize,
     rows: usize,
     sources: Vec<usize>,
@@ -202,13 +202,13 @@ impl Beams {
         Ok(Self { count, rows, sources })
     }
 
-    /// The row of the batch that has `row` of the beam `beam`, counted over all groups.
+    /// Batch index that owns `row` of `beam`, which counts over all groups.
     fn source(&self, beam: usize, row: usize) -> usize {
         beam / self.count * self.count + self.sources[beam * self.rows + row]
     }
 }
 
-/// Positions of a request, none of which is below zero.
+/// Reads non-negative positions.
 fn positions(given: &Tensor) -> Result<Vec<usize>> {
     let numbers = integers(given)?;
     let positions: Option<Vec<usize>> = numbers
@@ -222,7 +222,7 @@ fn positions(given: &Tensor) -> Result<Vec<usize>> {
     Ok(positions.unwrap_or_default())
 }
 
-/// The one number of a value.
+/// Reads the only element of a tensor.
 fn one(given: &Tensor) -> Result<usize> {
     match positions(given)?[..] {
         [number] => Ok(number),

@@ -1,5 +1,5 @@
-//! ONNX Runtime's `CausalConvWithState`: a depthwise convolution over tokens that sees no later ones, with the last tokens of the step
-//! before in front.
+//! ONNX Runtime's `CausalConvWithState`: a causal depthwise convolution over tokens. The state holds the last
+//! tokens of the previous step.
 
 use std::sync::Arc;
 
@@ -53,7 +53,7 @@ pub fn causal_conv(node: &Node) -> Result<Box<dyn Compute>> {
 struct CausalConv {
     dilation: usize,
     has_silu: bool,
-    /// Whether tokens come before channels, of which there may be several axes then.
+    /// Whether tokens come before channels, which may then have several axes.
     is_channels_last: bool,
     bias: Option<usize>,
     past: Option<usize>,
@@ -65,7 +65,7 @@ impl CausalConv {
         if self.is_channels_last { 1 } else { 2 }
     }
 
-    /// How many tokens of the step before are kept.
+    /// Number of tokens kept from the previous step.
     fn kept(&self, taps: usize) -> usize {
         (taps - 1).saturating_mul(self.dilation)
     }
@@ -141,7 +141,7 @@ impl Kernel for CausalConv {
             pace: Pace::default(),
         };
         let (y, state_made) = (made.as_slice_mut::<f32>()?, state.as_slice_mut::<f32>()?);
-        // Rows of one channel each, or of all of them: elements of a token next to each other.
+        // Rows of one channel, or of all channels if a token's elements are contiguous.
         let row = if self.is_channels_last { channels } else { 1 };
         let rows = if self.is_channels_last {
             shape[0]
@@ -169,7 +169,7 @@ impl Kernel for CausalConv {
     }
 }
 
-/// Tokens of `row` numbers each, with those of the step before in front.
+/// Tokens of `row` elements, preceded by those of the previous step.
 struct Steps<'s> {
     before: &'s [f32],
     now: &'s [f32],
@@ -177,7 +177,7 @@ struct Steps<'s> {
 }
 
 impl Steps<'_> {
-    /// The numbers of a token.
+    /// The elements of a token.
     fn token(&self, index: usize) -> &[f32] {
         let at = index * self.row;
         match at.checked_sub(self.before.len()) {
@@ -186,7 +186,7 @@ impl Steps<'_> {
         }
     }
 
-    /// Writes the last tokens, as many as there were before.
+    /// Writes the last tokens into the state.
     fn last(&self, state: &mut [f32]) {
         let new = self.now.len().min(state.len());
         let (old, last) = state.split_at_mut(state.len() - new);
@@ -204,7 +204,7 @@ struct Run<'c> {
 }
 
 impl Run<'_> {
-    /// Computes all tokens, given the taps of each number of a token.
+    /// Computes all tokens from the taps of each element of a token.
     fn line(
         &mut self,
         steps: &Steps<'_>,

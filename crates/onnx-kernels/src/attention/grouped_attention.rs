@@ -1,5 +1,5 @@
-//! ONNX Runtime's `GroupQueryAttention`: attention to all words up to one's own, with the keys and values of earlier steps, of which
-//! several heads share one. What exporters of language models write.
+//! ONNX Runtime's `GroupQueryAttention`: causal attention with a key-value cache, in which several query
+//! heads share a key-value head. Exporters of language models write it.
 
 use std::sync::Arc;
 
@@ -96,18 +96,18 @@ pub fn grouped_attention(node: &Node) -> Result<Box<dyn Compute>> {
 #[derive(Debug)]
 struct GroupedAttention {
     heads: usize,
-    /// Of keys and values.
+    /// Heads of keys and values.
     shared: usize,
-    /// 0 for the inverse root of how many numbers a head has.
+    /// 0 for the inverse square root of the head size.
     scale: f32,
     cap: f32,
-    /// How many words back are looked at.
+    /// Sliding window: number of past tokens that are visible.
     window: Option<usize>,
-    /// Whether no word sees those after it.
+    /// Whether tokens see no later ones.
     is_causal: bool,
     is_smooth: bool,
     is_interleaved: bool,
-    /// Where these are; without keys and values all three are one input.
+    /// Input indices of keys and values; `None` if queries, keys and values are packed in one input.
     keys: Option<(usize, usize)>,
     past: Option<(usize, usize)>,
     ends: usize,
@@ -119,7 +119,7 @@ struct GroupedAttention {
 }
 
 impl GroupedAttention {
-    /// Numbers of a head in rows of so many.
+    /// The head size in rows of `row` elements.
     fn width(&self, row: usize) -> Option<usize> {
         let heads = match self.keys {
             Some(_) => self.heads,
@@ -271,7 +271,7 @@ impl Kernel for GroupedAttention {
             "a total_sequence_length of {total} for {before} words before {rows}, expected their sum, or as many as are kept"
         );
         size::admit_shape(ElementType::F32, &[batch, self.shared, total.max(before), width])?;
-        // How many words stand before the new ones.
+        // Number of tokens before the new ones, per batch entry.
         let pasts: Vec<usize> = ends
             .iter()
             .map(|end| if is_prompt { 0 } else { end + 1 - rows })
@@ -284,7 +284,7 @@ impl Kernel for GroupedAttention {
         let [mut queries, mut keys, values] = self.parts(inputs, width)?;
         if let Some(caches) = self.caches {
             let places = match self.places {
-                // Of a prompt the first position alone counts, as in ONNX Runtime.
+                // In a prompt only the first position counts, as in ONNX Runtime.
                 Some(place) if is_prompt => {
                     let given = whole_numbers(&inputs[place])?;
                     let first = given.first().copied().unwrap_or(0);

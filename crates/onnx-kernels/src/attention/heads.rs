@@ -1,4 +1,5 @@
-//! Operators that stand in for parts of ONNX Runtime's own ([`contrib`](crate::ops::contrib)).
+//! Internal operators into which ONNX Runtime's attention operators are expanded
+//! ([`contrib`](crate::ops::contrib)).
 
 use std::{ops::RangeInclusive, sync::Arc};
 
@@ -34,7 +35,7 @@ pub fn transpose_last(_: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(TransposeLast))
 }
 
-/// The last two dimensions the other way round, however many there are.
+/// Swaps the last two dimensions, at any rank.
 #[derive(Debug)]
 pub(crate) struct TransposeLast;
 
@@ -54,11 +55,12 @@ impl Compute for TransposeLast {
     }
 }
 
-/// From rows of numbers to as many heads: `batch`, rows, numbers becomes `batch`, heads, rows, numbers of a head. What has heads
-/// already stays. Part 0, queries, is multiplied with `scale`, or else with the inverse root of how many numbers a head has.
+/// Splits rows into heads: `batch` x rows x elements becomes `batch` x heads x rows x head size. Inputs that
+/// have heads already are kept. Part 0 (queries) is multiplied by `scale`, by default the inverse square root
+/// of the head size.
 ///
-/// A second input is a bias of queries, keys and values beside each other, of which rows get their part. Keys and values that have heads
-/// already get none, as in ONNX Runtime.
+/// A second input is the concatenated bias of queries, keys and values; each part gets its own. Keys and
+/// values that have heads already get none, as in ONNX Runtime.
 #[derive(Debug)]
 pub(crate) struct SplitHeads {
     heads: usize,
@@ -86,7 +88,7 @@ impl SplitHeads {
         }
     }
 
-    /// How many numbers a head has.
+    /// The head size for rows of `numbers` elements.
     fn width(&self, numbers: usize) -> Result<usize> {
         ensure_input!(
             self.heads > 0 && numbers.is_multiple_of(self.heads),
@@ -96,7 +98,7 @@ impl SplitHeads {
         Ok(numbers / self.heads)
     }
 
-    /// The part of a bias that is for rows of so many numbers.
+    /// The slice of a bias that belongs to rows of `numbers` elements.
     fn part_of<'b, T>(&self, bias: &'b [T], numbers: usize) -> Result<&'b [T]> {
         let start = match self.part {
             Part::Queries { .. } => Some(0),
@@ -112,7 +114,7 @@ impl SplitHeads {
         Ok(part.unwrap_or(&[]))
     }
 
-    /// What each number of a head is multiplied with.
+    /// The factor of each element of a head.
     fn scale(&self, width: usize) -> Option<f32> {
         match self.part {
             Part::Queries { scale: 0.0 } => Some(1.0 / (width as f32).sqrt()),
@@ -209,7 +211,7 @@ impl Compute for SplitHeads {
     }
 }
 
-/// Passes a value on that has so many dimensions, and refuses others by the name of the `input` that they are.
+/// Passes on a value of the expected rank, and refuses others by the name of the `input`.
 #[derive(Debug)]
 pub(crate) struct Ranked {
     input: String,
@@ -249,7 +251,7 @@ impl Compute for Ranked {
     }
 }
 
-/// Passes a sum on that has the shape of its first term, and refuses one that the other term made larger.
+/// Passes on a sum that has the shape of its first term, and refuses one that broadcasting enlarged.
 #[derive(Debug)]
 pub(crate) struct SameShape;
 

@@ -1,5 +1,6 @@
-//! ONNX Runtime's `LinearAttention`: a matrix for each head, to which each token adds the product of its key and its value, and which
-//! queries are multiplied with. What Mamba-like decoders have in the place of attention to a cache.
+//! ONNX Runtime's `LinearAttention`: each head keeps a matrix to which each token adds the outer product of
+//! its key and value, and which multiplies queries. Mamba-like decoders have it instead of attention over a
+//! cache.
 
 use std::sync::Arc;
 
@@ -58,31 +59,32 @@ pub fn linear_attention(node: &Node) -> Result<Box<dyn Compute>> {
 
 #[derive(Debug)]
 struct LinearAttention {
-    /// Heads of queries, and of values.
+    /// Query heads; value heads.
     queries: usize,
     values: usize,
-    /// 0 for the inverse root of the numbers of a key.
+    /// 0 for the inverse square root of the key size.
     scale: f32,
     past: Option<usize>,
-    /// What the state decays by, as a logarithm, before a token.
+    /// Input index of the logarithmic decay, applied to the state before each token.
     decay: Option<usize>,
-    /// How much of the difference between a value and what its key gives so far is added. Without it values are added as they are.
+    /// Input index of beta, the share of the difference between a value and the state's prediction that is
+    /// added (delta rule). Without it values are added as they are.
     rate: Option<usize>,
 }
 
-/// The sizes of a run.
+/// Sizes of a run.
 struct Sizes {
     batch: usize,
     tokens: usize,
-    /// Heads of keys.
+    /// Key heads.
     keys: usize,
-    /// Numbers of a key and of a value.
+    /// Size of a key and of a value.
     depth: usize,
     width: usize,
 }
 
 impl LinearAttention {
-    /// Of the last dimensions of queries, keys and values.
+    /// Head sizes from the last dimensions of queries, keys and values.
     fn widths(&self, queries: usize, keys: usize, values: usize) -> Result<[usize; 3]> {
         let depth = queries / self.queries;
         let fits = queries.is_multiple_of(self.queries)
@@ -220,7 +222,7 @@ impl Kernel for LinearAttention {
     }
 }
 
-/// The inputs of a run.
+/// Inputs of a run.
 struct Given<'i> {
     queries: &'i [f32],
     keys: &'i [f32],
@@ -230,13 +232,13 @@ struct Given<'i> {
 }
 
 impl LinearAttention {
-    /// Heads of the output that are computed of a head of values.
+    /// Output heads that use one value head.
     fn heads_of(&self, head: usize) -> std::ops::Range<usize> {
         let shared = (self.queries / self.values).max(1);
         head * shared..(head + 1) * shared
     }
 
-    /// Brings the state of a head behind a token. `change` is a buffer for a value.
+    /// Updates a head's state with one token. `change` is a buffer of the value size.
     fn update(
         &self,
         state: &mut [f32],

@@ -1,4 +1,4 @@
-//! `RotaryEmbedding`, ONNX's and ONNX Runtime's: pairs of numbers of each head, turned by the angles of their place.
+//! `RotaryEmbedding` (RoPE), ONNX's and ONNX Runtime's: rotates element pairs of each head by position.
 
 use std::sync::Arc;
 
@@ -48,14 +48,14 @@ pub fn rotary_embedding(node: &Node) -> Result<Box<dyn Compute>> {
 
 #[derive(Debug)]
 struct RotaryEmbedding {
-    /// 0 for what the caches tell.
+    /// Number of heads; 0 to derive it from the caches.
     heads: usize,
-    /// How many numbers of a head are turned, 0 for all.
+    /// Elements of a head that are rotated; 0 for all.
     width: usize,
     is_interleaved: bool,
-    /// Where the cosines and sines are.
+    /// Input indices of the cosines and sines.
     caches: [usize; 2],
-    /// Where the places are, which are lines of the caches.
+    /// Input index of the position ids, which index rows of the caches.
     places: Option<usize>,
 }
 
@@ -147,7 +147,7 @@ impl Kernel for RotaryEmbedding {
     }
 }
 
-/// The lines of caches for each row of a batch, which are `count` lines long. One place is that of the first row.
+/// The cache row of each row of the batch, below `count`. A single position is that of the first row.
 fn places(given: &Tensor, batch: usize, rows: usize, count: usize) -> Result<Vec<usize>> {
     let given_shape = given.shape();
     let given = given.cast_to::<i64>()?;
@@ -174,7 +174,7 @@ fn places(given: &Tensor, batch: usize, rows: usize, count: usize) -> Result<Vec
     given.iter().map(|&place| line(place)).collect()
 }
 
-/// Turns the pairs of a head: neighbours, or numbers of its two halves.
+/// Rotates the pairs of a head: adjacent elements if interleaved, otherwise elements of its two halves.
 pub(crate) fn turn(head: &mut [f32], [cos, sin]: [&[f32]; 2], is_interleaved: bool) {
     let angles = cos.iter().zip(sin);
     if is_interleaved {

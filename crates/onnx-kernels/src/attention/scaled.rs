@@ -1,4 +1,4 @@
-//! `Attention` of ONNX: what rows of numbers, the queries, have to do with others, the keys, and the values that these weigh.
+//! ONNX's `Attention`: scaled dot-product attention with masks, past keys and values, and score outputs.
 
 use std::sync::Arc;
 
@@ -53,7 +53,7 @@ pub fn attention(node: &Node) -> Result<Box<dyn Compute>> {
         attributes.has_input(4) == attributes.has_input(5),
         "past_key and past_value must both be given"
     );
-    // Implementations disagree where the last query stands then.
+    // Implementations disagree about the position of the last query then.
     if attributes.has_input(6) && (attributes.int("is_causal", 0) != 0 || attributes.has_input(4)) {
         bail!(Unsupported::Here(
             "nonpad_kv_seqlen together with is_causal or past_key is not supported".to_owned()
@@ -74,7 +74,7 @@ pub fn attention(node: &Node) -> Result<Box<dyn Compute>> {
     }))
 }
 
-/// Which step's scores are given.
+/// Which stage of the scores is an output (`qk_matmul_output_mode`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Scores {
     Products,
@@ -85,21 +85,21 @@ enum Scores {
 
 #[derive(Debug)]
 struct Attention {
-    /// Of queries, and of keys and values, where these come in rows of all heads.
+    /// Query heads and key-value heads, where inputs are rows of all heads.
     heads: [Option<usize>; 2],
     is_causal: bool,
     scale: Option<f32>,
-    /// What scores tend to, 0 for no limit.
+    /// `softcap`: bound that scores approach; 0 for none.
     cap: f32,
     scores: Scores,
     outputs: usize,
     mask: Option<usize>,
     past: Option<(usize, usize)>,
-    /// How many keys each batch has.
+    /// Input index of the number of valid keys per batch entry.
     lengths: Option<usize>,
 }
 
-/// Batch, heads, rows, and numbers of a head.
+/// Batch, heads, rows, head size.
 type Dims = [Dim; 4];
 
 impl Attention {
@@ -228,7 +228,7 @@ impl Kernel for Attention {
         let mut made = vec![0.0; batch * heads * rows * width];
         let scale = self.scale.unwrap_or_else(|| 1.0 / (depth as f32).sqrt());
         let size = (rows * width).max(1);
-        // The heads whose results these are, counted over all batches from `first_head` on.
+        // Computes results of consecutive heads, counted over all batches from `first_head`.
         let attend = |first_head: usize, made: &mut [f32], mut given: Option<&mut Vec<f32>>| {
             let mut work = Work::new(rows, total, width, depth);
             for (index, made) in (first_head..).zip(made.chunks_exact_mut(size)) {
@@ -299,7 +299,7 @@ pub(crate) const LEAST: f32 = f32::MIN;
 
 /// Queries, keys or values by head.
 pub(crate) struct Part {
-    /// Batch, heads, rows, and numbers of a head.
+    /// Batch, heads, rows, head size.
     pub(crate) dims: [usize; 4],
     pub(crate) numbers: Vec<f32>,
 }
@@ -324,7 +324,7 @@ impl Part {
         }
     }
 
-    /// These behind earlier ones.
+    /// Appends these rows to those of `past`.
     fn behind(self, past: &Tensor) -> Result<Self> {
         let [batch, heads, rows, width] = self.dims;
         let before = match past.shape() {
@@ -353,7 +353,7 @@ impl Part {
     }
 }
 
-/// The second and the third dimension the other way round.
+/// Swaps the second and third dimension.
 pub(crate) fn swapped(numbers: &[f32], [batch, second, third, width]: [usize; 4]) -> Vec<f32> {
     let mut made = Vec::with_capacity(numbers.len());
     for batch in 0..batch {
@@ -366,7 +366,7 @@ pub(crate) fn swapped(numbers: &[f32], [batch, second, third, width]: [usize; 4]
     made
 }
 
-/// What is added to scores, for any batch, head and row or for some.
+/// The mask term, which broadcasts over batch, heads and rows.
 pub(crate) struct Mask {
     numbers: Vec<f32>,
     dims: [usize; 4],
@@ -404,7 +404,7 @@ impl Mask {
         Ok(Self { numbers, dims })
     }
 
-    /// Adds it to the scores of some rows of a batch and a head, from one on.
+    /// Adds the term to the scores of consecutive rows of a batch and head.
     pub(crate) fn add(&self, [batch, head, first]: [usize; 3], scores: &mut [f32]) {
         let [batches, heads, rows, total] = self.dims;
         let place = |at: usize, count: usize| if count == 1 { 0 } else { at };
@@ -412,7 +412,7 @@ impl Mask {
         for (row, scores) in scores.chunks_exact_mut(total.max(1)).enumerate() {
             let added = &self.numbers[(start + place(first + row, rows)) * total..][..total];
             for (score, added) in scores.iter_mut().zip(added) {
-                // No infinity, so that a row of which nothing counts is not one of NaN.
+                // Finite, so that a fully masked row does not become NaN.
                 let sum = *score + added;
                 *score = if sum < LEAST { LEAST } else { sum };
             }
@@ -420,10 +420,10 @@ impl Mask {
     }
 }
 
-/// The scores of some queries of a head, and what they take on the way.
+/// Buffers for the scores of a block of queries of one head.
 pub(crate) struct Work {
     pub(crate) scores: Vec<f32>,
-    /// The most queries at a time.
+    /// Maximum queries per block.
     pub(crate) rows: usize,
     total: usize,
     width: usize,
@@ -433,7 +433,7 @@ pub(crate) struct Work {
     pace: Pace,
 }
 
-/// Scores that are in memory at the same time, where one query has not more.
+/// Maximum scores in memory at a time, unless one query alone has more.
 const MAX_SCORES: usize = 1 << 22;
 
 impl Work {
@@ -451,7 +451,7 @@ impl Work {
         }
     }
 
-    /// The products of each query with each key.
+    /// Scores: the products of each query with each key.
     pub(crate) fn products(&mut self, queries: &[f32], keys: &[f32], scale: f32) -> Result<()> {
         let rows = queries.len() / self.depth.max(1);
         self.scaled.clear();
@@ -475,7 +475,7 @@ impl Work {
         }
     }
 
-    /// Scores as weights, beside one more score that weighs no value. A row of which nothing counts weighs nothing.
+    /// Softmax of the scores, with an optional sink score that has no value. Fully masked rows become 0.
     pub(crate) fn weigh(&mut self, sink: Option<f32>) -> Result<()> {
         let total = self.total.max(1);
         let counts: Vec<f32> = self
@@ -488,7 +488,7 @@ impl Work {
                 let Some(sink) = sink else {
                     return if most > LEAST || most.is_nan() { 1.0 } else { 0.0 };
                 };
-                // What the others are of all.
+                // The share of the scores other than the sink.
                 let (most, sum) = row.iter().fold((most.max(sink), 0.0f32), |(most, sum), score| {
                     (most, sum + (score - most).exp())
                 });
@@ -506,7 +506,7 @@ impl Work {
         Ok(())
     }
 
-    /// The values that the next sums are made of.
+    /// Sets the values that the next sums use.
     pub(crate) fn take_values(&mut self, values: &[f32]) {
         for (at, row) in values
             .chunks_exact(self.width.max(1))
@@ -519,7 +519,7 @@ impl Work {
         }
     }
 
-    /// The sums of values by weight.
+    /// Computes the weighted sums of values.
     pub(crate) fn sums(&mut self, sums: &mut [f32]) -> Result<()> {
         let rows = sums.len() / self.width.max(1);
         let sizes = [rows, self.total, self.width];

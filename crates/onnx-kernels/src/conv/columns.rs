@@ -1,4 +1,4 @@
-//! `Col2Im`: columns of numbers are added to an image where they overlap.
+//! `Col2Im`: sums columns into an image where their windows overlap.
 
 use std::{
     ops::{AddAssign, Range},
@@ -19,7 +19,8 @@ use onnx_tensor::{
     operator::{Fact, Kernel, kernel},
 };
 
-/// One axis of an image: windows at `positions` places, `stride` apart, that begin `pad` before the image.
+/// One axis of an image: `positions` windows, `stride` apart, the first of which begins `pad` before the
+/// image.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Axis {
     pub(crate) positions: usize,
@@ -31,13 +32,13 @@ pub(crate) struct Axis {
 }
 
 impl Axis {
-    /// The place in the image that an element of a window has, if it is inside.
+    /// The index in the image of `element` of the window at `position`; `None` in the padding.
     fn place(self, position: usize, element: usize) -> Option<usize> {
         let place = (position * self.stride + element * self.dilation) as i64 - self.pad;
         usize::try_from(place).ok().filter(|&place| place < self.size)
     }
 
-    /// The positions in which an element of the window is inside the image.
+    /// The window positions at which `element` lies inside the image.
     fn inside(self, element: usize) -> Range<usize> {
         let ahead = (element * self.dilation) as i64 - self.pad;
         let beyond = |place: i64| (place.max(0) as usize).div_ceil(self.stride);
@@ -46,18 +47,18 @@ impl Axis {
     }
 }
 
-/// Adds columns to an image: for each element of the windows, numbers for some of their positions.
+/// Adds columns into an image: for each window element, the values of a range of window positions.
 pub(crate) struct Scatter {
     outer: Vec<Axis>,
     last: Axis,
-    /// Elements of a window, and of the image.
+    /// Elements of the window, and of the image.
     pub(crate) window: usize,
     pub(crate) image: usize,
 }
 
 impl Scatter {
     /// # Errors
-    /// Without axes, or when their sizes are too large.
+    /// Without axes, or if a size overflows.
     pub(crate) fn new(mut axes: Vec<Axis>) -> Result<Self> {
         let window = count(axes.iter().map(|axis| axis.kernel))?;
         let image = count(axes.iter().map(|axis| axis.size))?;
@@ -69,13 +70,13 @@ impl Scatter {
         })
     }
 
-    /// All positions of the windows.
+    /// Number of window positions over all axes.
     pub(crate) fn positions(&self) -> Result<usize> {
         let axes = self.outer.iter().chain([&self.last]);
         count(axes.map(|axis| axis.positions))
     }
 
-    /// Adds the numbers of one element of the windows at the positions from `first` on.
+    /// Adds the values of one window element at the positions from `first` on.
     pub(crate) fn add<T: Copy + AddAssign>(
         &self,
         element: usize,
@@ -108,7 +109,8 @@ impl Scatter {
         }
     }
 
-    /// Where in the image a line of positions goes to, for an element of the windows in the outer axes.
+    /// The offset in the image of a line of positions, for an element of the window's outer axes; `None` in
+    /// the padding.
     fn line(&self, mut element: usize, mut line: usize) -> Option<usize> {
         let (mut place, mut stride) = (0, self.last.size);
         for axis in self.outer.iter().rev() {
@@ -121,7 +123,7 @@ impl Scatter {
     }
 }
 
-/// How many elements there are with these sizes.
+/// Number of elements of these sizes.
 pub(crate) fn count(sizes: impl IntoIterator<Item = usize>) -> Result<usize> {
     let mut sizes = sizes.into_iter();
     let count = sizes.try_fold(1, usize::checked_mul);
@@ -130,7 +132,7 @@ pub(crate) fn count(sizes: impl IntoIterator<Item = usize>) -> Result<usize> {
         .context("the sizes are too large")
 }
 
-/// An attribute of one number for each axis.
+/// An attribute with one number for each axis.
 fn each(attributes: Attributes<'_>, name: &str, axes: usize, default: i64) -> Result<Vec<usize>> {
     let given = attributes.ints(name);
     let values = match given.len() {
@@ -143,10 +145,10 @@ fn each(attributes: Attributes<'_>, name: &str, axes: usize, default: i64) -> Re
     fitting.with_context(|| format!("{name} must be from 0 to {MAX_NUMBER}"))
 }
 
-/// Strides and the like beyond this make no sense, and their products stay far from overflowing.
+/// Larger strides, pads and dilations are refused, so that their products cannot overflow.
 const MAX_NUMBER: usize = 1 << 24;
 
-/// `Col2Im`: the inverse of taking windows out of an image, with what overlaps added.
+/// `Col2Im`: the inverse of im2col; overlapping elements are summed.
 pub fn col_2_im(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(kernel(ColumnsToImage { node: node.clone() }))
 }

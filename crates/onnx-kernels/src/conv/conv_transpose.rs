@@ -1,4 +1,4 @@
-//! `ConvTranspose`: the elements of an image, each times the weights, are added to windows of another one.
+//! `ConvTranspose`: scatters each image element, multiplied by the kernel, into the result.
 
 use std::{
     ops::{AddAssign, Range},
@@ -26,7 +26,7 @@ use onnx_tensor::{
     packs::{Order, Packs},
 };
 
-/// Strides and the like beyond this make no sense, and their products stay far from overflowing.
+/// Larger strides, pads and dilations are refused, so that their products cannot overflow.
 const MAX_NUMBER: i64 = 1 << 24;
 
 /// `ConvTranspose`.
@@ -64,7 +64,7 @@ pub fn conv_transpose(node: &Node) -> Result<Box<dyn Compute>> {
     }))
 }
 
-/// A list of small numbers, empty if it is not given.
+/// A list of small integers; empty if the attribute is absent.
 fn numbers(attributes: Attributes<'_>, name: &str, least: i64) -> Result<Vec<usize>> {
     let given = attributes.ints(name);
     if !given.iter().all(|number| (least..=MAX_NUMBER).contains(number)) {
@@ -77,31 +77,31 @@ fn numbers(attributes: Attributes<'_>, name: &str, least: i64) -> Result<Vec<usi
 
 #[derive(Clone, Debug)]
 enum Padding {
-    /// Before each axis, then behind each; none if it is empty.
+    /// Begin pads of all axes, then end pads; empty for no padding.
     Given(Vec<usize>),
-    /// What makes a result as large as the stride times the image.
+    /// Pads so that the result is `stride` times the image (`auto_pad` SAME).
     Same,
-    /// What makes a result of these sizes, which may begin with those of batch and channels.
+    /// Pads so that the result has these sizes, which may include batch and channels (`output_shape`).
     For(Vec<usize>),
 }
 
-/// The lists are empty where the file leaves them out.
+/// Lists are empty where the node has no such attribute.
 #[derive(Clone, Debug)]
 struct ConvTranspose {
     group: usize,
     kernel: Vec<usize>,
     strides: Vec<usize>,
     dilations: Vec<usize>,
-    /// To the end of each axis.
+    /// `output_padding`: elements appended to each axis.
     added: Vec<usize>,
     padding: Padding,
-    /// Which side an odd padding is larger on, where it follows from a size.
+    /// Puts the odd element of computed padding at the end (SAME_UPPER) instead of the beginning.
     pads_end_more: bool,
-    /// The weights as [`packed`] gives them, where they are constant, and the dimensions that they had.
+    /// Constant weights as packed by [`packed`], and their original dimensions.
     packed: Option<(Arc<Vec<f32>>, ShortVec<usize>)>,
 }
 
-/// The weights of all groups in the order in which products read them.
+/// Packs the weights of all groups for matrix products.
 fn packed(weights: &Tensor, groups: usize) -> Result<Vec<f32>> {
     let rows: usize = weights.shape()[1..].iter().product();
     let weights = elements::<f32>(weights)?;
@@ -109,20 +109,20 @@ fn packed(weights: &Tensor, groups: usize) -> Result<Vec<f32>> {
     Ok(groups.flat_map(|weights| pack_columns(rows, weights)).collect())
 }
 
-/// An element of a list, where that is given.
+/// `list[axis]`, or `default` if the list is empty.
 fn at(list: &[usize], axis: usize, default: usize) -> usize {
     list.get(axis).copied().unwrap_or(default)
 }
 
 impl ConvTranspose {
-    /// The size of the result along an axis.
+    /// Size of the result along an axis.
     fn size<D: Size>(&self, axis: usize, axes: usize, image: &D, kernel: usize) -> Result<D> {
         let stride = at(&self.strides, axis, 1);
         let window = at(&self.added, axis, 0) + (kernel - 1) * at(&self.dilations, axis, 1) + 1;
         let all = image.clone() * stride;
         Ok(match &self.padding {
             Padding::For(sizes) => D::of(sizes[sizes.len() - axes + axis]),
-            // Windows that are smaller than the stride do not reach the end.
+            // With a window smaller than the stride, the last elements of the result get no value.
             Padding::Same => less(all, stride.saturating_sub(window))?,
             Padding::Given(pads) => {
                 let pads = at(pads, axis, 0) + at(pads, axes + axis, 0);
@@ -162,7 +162,7 @@ impl ConvTranspose {
         })
     }
 
-    /// Whether all lists are those of an image with these axes.
+    /// Whether all lists have one number for each axis of `kernel`.
     fn fits(&self, kernel: &[usize]) -> bool {
         let axes = kernel.len();
         let lists = [&self.kernel, &self.strides, &self.dilations, &self.added];
@@ -178,7 +178,7 @@ impl ConvTranspose {
     }
 }
 
-/// A size less a number.
+/// Subtracts `number` from a size.
 fn less<D: Size>(size: D, number: usize) -> Result<D> {
     if let Some(found) = size.to_i64()
         && found < number as i64
@@ -258,16 +258,16 @@ impl Compute for ConvTranspose {
     }
 }
 
-/// A part of the columns of one image: of a row of these factors, those from the first one on.
+/// Receives a piece of the columns of one image: row, first column, values.
 type Columns<'c, T> = &'c mut dyn FnMut(usize, usize, &[T]);
 
-/// The factors of the columns of one image: `depth` times `positions` elements, and the weights of its group, of `depth` times
-/// `rows` numbers or packed.
+/// Factors of the columns of one image: `depth` x `positions` elements, and its group's weights, either
+/// `depth` x `rows` or packed.
 struct Factors<'f, T> {
     weights: &'f [T],
     elements: &'f [T],
     sizes: [usize; 3],
-    /// The rows that are computed.
+    /// The rows to compute.
     part: Range<usize>,
 }
 
@@ -284,7 +284,7 @@ fn by_panels(factors: &Factors<'_, f32>, pace: &mut Pace, give: Columns<'_, f32>
     product.run(pace, &mut |row, first, sums| give(row, first, sums))
 }
 
-/// Numbers of columns at a time.
+/// Column values that are held at a time.
 const TOGETHER: usize = 1 << 20;
 
 fn by_columns(factors: &Factors<'_, f64>, pace: &mut Pace, give: Columns<'_, f64>) -> Result<()> {
@@ -304,16 +304,16 @@ fn by_columns(factors: &Factors<'_, f64>, pace: &mut Pace, give: Columns<'_, f64
     Ok(())
 }
 
-/// Rows that are computed together. The order of sums depends on them, so they do not depend on the number of threads.
+/// Rows per block. Sums are ordered by block, so the block size must not depend on the number of threads.
 const ROWS: usize = 256;
 
-/// Rows from which on fewer of them together make several blocks of channels, which several threads compute.
+/// From this many rows on, smaller blocks of channels are made, one for each thread.
 const LEAST_ROWS: usize = 64;
 
-/// Blocks of channels, where these have as many rows.
+/// Number of channel blocks for kernels with at least [`LEAST_ROWS`] rows.
 const BLOCKS: usize = 4;
 
-/// How many of `made` channels of the result are computed together: their rows of packed weights are whole blocks.
+/// Channels of the result per block, chosen so that a block's rows of packed weights are whole panels.
 fn channels_together(made: usize, window: usize) -> usize {
     let channels = |rows: usize| (rows / window.max(1)).next_multiple_of(4).max(4);
     made.div_ceil(BLOCKS)
@@ -409,7 +409,7 @@ mod tests {
     use super::*;
     use onnx_tensor::elements::tensor;
 
-    /// Small whole numbers, so that sums are exact in any order.
+    /// Small integers, so that sums are exact in any order.
     fn numbers(shape: &[usize], seed: usize) -> Vec<f64> {
         let count = shape.iter().product::<usize>();
         (0..count)
@@ -425,7 +425,7 @@ mod tests {
         tensors.collect()
     }
 
-    /// As the operator is defined: each element of the image by itself.
+    /// Reference implementation: scatters each image element by itself.
     fn plainly(op: &ConvTranspose, image: &[usize], weights: &[usize], made: &[usize]) -> Vec<f64> {
         let (x, w) = (numbers(image, 0), numbers(weights, 1));
         let axes = image.len() - 2;
@@ -498,7 +498,7 @@ mod tests {
                         let shapes = [image, weights, &bias];
                         let (floats, doubles) = (tensors::<f32>(&shapes), tensors::<f64>(&shapes));
                         let Ok(Some(facts)) = op.outputs(&Fact::of_values(&floats)) else {
-                            // The padding takes everything away.
+                            // The padding removes the whole result.
                             continue;
                         };
                         let sizes = facts[0].shape.iter().map(|dim| dim.to_usize().unwrap());

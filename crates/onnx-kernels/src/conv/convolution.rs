@@ -1,7 +1,7 @@
-//! FP32 convolutions of lines and images, with the bias of each channel and the activation that follows.
+//! FP32 convolutions in one and two dimensions, with bias and activation in the epilogue.
 //!
-//! The image is copied once, with its padding, into one plane for each offset within a stride: all elements that a weight is
-//! multiplied with then are in one row, and [`IndirectGemm`] multiplies them (implicit im2col).
+//! The padded image is copied once into one plane per offset within a stride. All elements that a weight is
+//! multiplied by are then contiguous in a row, which [`IndirectGemm`] reads (implicit im2col).
 
 use std::ops::Range;
 
@@ -16,14 +16,14 @@ use onnx_tensor::{
     threads,
 };
 
-/// Where the numbers of an image are, and which of them make one of the result.
+/// Sizes, strides, dilations and padding of a convolution of one group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Geometry {
     pub(crate) batch: usize,
     pub(crate) groups: usize,
-    /// Of one group.
+    /// Input channels of one group.
     pub(crate) channels: usize,
-    /// Of the result, in one group.
+    /// Output channels of one group.
     pub(crate) rows: usize,
     /// Height and width.
     pub(crate) input: [usize; 2],
@@ -31,31 +31,32 @@ pub(crate) struct Geometry {
     pub(crate) kernel: [usize; 2],
     pub(crate) strides: [usize; 2],
     pub(crate) dilations: [usize; 2],
-    /// Padding above and on the left; what is missing below and on the right is padding too.
+    /// Padding above and on the left. Missing rows below and columns on the right are padding too.
     pub(crate) before: [usize; 2],
 }
 
 impl Geometry {
-    /// Terms of one sum.
+    /// Number of terms of each sum.
     pub(crate) fn depth(&self) -> usize {
         self.channels * self.kernel[0] * self.kernel[1]
     }
 
-    /// Numbers of one group of an image.
+    /// Number of elements of one group of an image.
     fn image(&self) -> usize {
         self.channels * self.input[0] * self.input[1]
     }
 
-    /// Numbers of one channel of the result.
+    /// Number of elements of one output channel.
     fn positions(&self) -> usize {
         self.output[0] * self.output[1]
     }
 
-    /// About `parts` ranges of channels of the result in a group. None of them is of one channel, whose weights would have another order.
+    /// Splits the output channels of a group into about `parts` ranges. No range has a single channel: its
+    /// weights would be packed in another order.
     fn blocks_of_rows(&self, parts: usize) -> impl Iterator<Item = Range<usize>> + use<> {
         let all = self.rows;
         let step = all.div_ceil(parts).next_multiple_of(ROWS);
-        // A last channel by itself belongs to the block before.
+        // A single last channel joins the previous block.
         let starts = (0..all)
             .step_by(step)
             .filter(move |&first| first == 0 || first + 1 < all);
@@ -65,7 +66,7 @@ impl Geometry {
         })
     }
 
-    /// Sizes of a plane; `None` where they are beyond counting.
+    /// Height and width of a plane; `None` on overflow.
     fn plane(&self) -> Option<[usize; 2]> {
         let size = |axis: usize| {
             let reach = (self.kernel[axis] - 1).checked_mul(self.dilations[axis])?;
@@ -74,20 +75,20 @@ impl Geometry {
         Some([size(0)?, size(1)?])
     }
 
-    /// Whether the image can be read as it is.
+    /// Whether the image can be read in place.
     fn is_plain(&self, plane: [usize; 2]) -> bool {
         self.strides == [1, 1] && self.before == [0, 0] && plane == self.input
     }
 
-    /// How the image is spread out. `None` where that would take far more memory than the image and the result.
+    /// The layout for whole images. `None` if it would take far more memory than image and result.
     pub(crate) fn layout(&self) -> Option<Layout> {
         self.layout_of(self.output[0])
     }
 
-    /// The same for at most so many lines of the result at a time.
+    /// The layout for bands of at most `lines` output lines.
     fn layout_of(&self, lines: usize) -> Option<Layout> {
         let plane = self.plane()?;
-        // The places within a stride that any weight is multiplied with.
+        // Offsets within a stride that are read by some weight.
         let phases = |axis: usize| {
             let steps = (0..self.kernel[axis]).map(|step| step * self.dilations[axis]);
             let mut phases: Vec<usize> = steps.map(|place| place % self.strides[axis]).collect();
@@ -143,32 +144,32 @@ impl Geometry {
     }
 }
 
-/// How an image is spread out for its products.
+/// Memory layout of the image for convolution as matrix products (implicit im2col).
 #[derive(Debug)]
 pub(crate) struct Layout {
-    /// The image is read as it is.
+    /// The image is read in place.
     is_plain: bool,
-    /// Lines of the result that are computed at a time, so that what they are made of is in the caches.
+    /// Output lines per band, chosen so that a band's input stays in the caches.
     band: usize,
-    /// Height and width, for a band.
+    /// Height and width of a band's plane.
     plane: [usize; 2],
     phases: [Vec<usize>; 2],
-    /// Where the values of each term begin.
+    /// Start offset of each term's values.
     offsets: Vec<usize>,
 }
 
 impl Layout {
-    /// Numbers of one channel.
+    /// Number of elements of one channel.
     fn channel(&self) -> usize {
         self.plane[0] * self.plane[1] * self.phases[0].len() * self.phases[1].len()
     }
 
-    /// Numbers that are spread out at a time.
+    /// Number of elements that are copied per band.
     fn numbers(&self, geometry: &Geometry) -> u64 {
         (geometry.channels * self.channel()) as u64
     }
 
-    /// What the lines of the result from `first_line` on are computed of: the image, or what is spread out of it.
+    /// The input of output lines from `first_line` on: the image itself, or its copy in `scratch`.
     fn values<'v>(
         &self,
         geometry: &Geometry,
@@ -179,18 +180,18 @@ impl Layout {
         if self.is_plain {
             return &image[first_line * self.plane[1]..];
         }
-        // Padding is zero once, and stays so.
+        // The padding is zeroed once and never written.
         scratch.0.resize(geometry.channels * self.channel() + SLACK, 0.0);
         self.spread(geometry, first_line, image, &mut scratch.0);
         &scratch.0
     }
 
-    /// Columns of the product for so many lines of the result. Those at the end of each line are of no use.
+    /// Columns of the product for `lines` output lines. The last columns of each line are discarded.
     fn columns(&self, lines: usize, width: usize) -> usize {
         (lines - 1) * self.plane[1] + width
     }
 
-    /// Spreads the channels of a group out, for the lines of the result from this one on.
+    /// Copies the channels of a group into planes, for output lines from `first_line` on.
     fn spread(&self, geometry: &Geometry, first_line: usize, image: &[f32], planes: &mut [f32]) {
         let [height, width] = geometry.input;
         let [plane_height, plane_width] = self.plane;
@@ -218,12 +219,13 @@ impl Layout {
     }
 }
 
-/// Numbers of an image that are spread out at a time.
+/// Elements that are copied per band.
 const BAND: usize = 1 << 18;
 
-/// Writes those numbers of a line that are `stride` apart behind the padding. The padding is zero before, and stays so.
+/// Copies every `stride`-th element of an image line, from `first` on, behind the padding. The caller has
+/// zeroed the padding.
 fn fill(from: &[f32], line: &mut [f32], first: usize, stride: usize, before: usize) {
-    // The first place of the line that is no padding, and where it is in the image.
+    // Index of the first element after the padding, and its index in the image.
     let skipped = before.saturating_sub(first).div_ceil(stride);
     let start = skipped * stride + first - before;
     let (Some(line), Some(from)) = (line.get_mut(skipped..), from.get(start..)) else {
@@ -237,15 +239,15 @@ fn fill(from: &[f32], line: &mut [f32], first: usize, stride: usize, before: usi
     }
 }
 
-/// A convolution of images by packed weights.
+/// A convolution with packed weights.
 #[derive(Debug)]
 pub(crate) struct Convolution {
     geometry: Geometry,
     layout: Layout,
-    /// Of all channels of the result.
+    /// One value for each output channel; empty for no bias.
     bias: Vec<f32>,
     activation: Option<Activation>,
-    /// Of the result.
+    /// Shape of the result.
     shape: ShortVec<usize>,
 }
 
@@ -275,48 +277,48 @@ pub(crate) fn packed(geometry: &Geometry, weights: &[f32]) -> Result<Tensor> {
     tensor(&[packed.len()], packed)
 }
 
-/// The weights that [`packed`] was given, of so many rows of a group.
+/// The inverse of [`packed`](Self::packed) for groups of `rows` output channels.
 pub(crate) fn unpacked(rows: usize, depth: usize, packed: &Tensor) -> Result<Vec<f32>> {
     let groups = elements::<f32>(packed)?.chunks_exact(packed_len(rows, depth).max(1));
     Ok(groups.flat_map(|group| unpack_rows(rows, group)).collect())
 }
 
-/// What a group of an image is computed of.
+/// Inputs of one group of an image.
 #[derive(Clone, Copy)]
 struct Group<'g> {
     image: &'g [f32],
-    /// In the order of [`packed`].
+    /// Packed by [`packed`](Convolution::packed).
     weights: &'g [f32],
-    /// Of each channel of the result.
+    /// One value for each output channel.
     bias: &'g [f32],
 }
 
-/// Lines of some channels of the result.
+/// A range of output lines of a range of channels.
 struct Block<'b> {
-    /// Channels, in their group.
+    /// Range of channels within the group.
     rows: Range<usize>,
     lines: Range<usize>,
     /// The lines of each of these channels.
     output: ShortVec<&'b mut [f32]>,
 }
 
-/// Lines of a block, at least: those at its edges are spread out in two blocks.
+/// Minimum lines per block: the lines around a block are copied for both of its neighbours.
 const LEAST_LINES: usize = 4;
 
-/// Channels of a block are a multiple of this, so that their weights are whole blocks of packed rows.
+/// A block's channels are a multiple of this, so that its weights are whole packed panels.
 const ROWS: usize = 8;
 
-/// Terms that a sum has at least, in the estimate of work: short sums are bound by memory.
+/// Minimum terms per sum in the cost estimate: short sums are bound by memory.
 const LEAST_TERMS: usize = 32;
 
-/// The same for a channel by itself, none of whose elements meets a second weight.
+/// The same for a single output channel, which reuses no input element.
 const ALONE_TERMS: usize = 128;
 
-/// Positions for which weights are read at the speed of memory: fewer take no less time.
+/// Minimum positions in the cost estimate: with fewer, reading the weights dominates.
 const LEAST_POSITIONS: usize = 8;
 
 impl Convolution {
-    /// Computes the result of images, and weights as [`packed`] gives them.
+    /// Computes the convolution of `images` with weights packed by [`packed`](Self::packed).
     pub(super) fn run(&self, images: &Tensor, weights: &Tensor) -> Result<Tensor> {
         let geometry = &self.geometry;
         let (images, weights) = (elements::<f32>(images)?, elements::<f32>(weights)?);
@@ -362,7 +364,7 @@ impl Convolution {
         })
     }
 
-    /// All of a group of an image.
+    /// The block of all lines and channels of a group.
     fn whole<'b>(&self, output: &'b mut [f32]) -> Block<'b> {
         Block {
             rows: 0..self.geometry.rows,
@@ -371,7 +373,8 @@ impl Convolution {
         }
     }
 
-    /// Computes a group of an image on several threads: blocks of lines, or of channels where there are more of these than positions.
+    /// Computes a group of an image on several threads: by lines, or by channels where there are more of them
+    /// than positions.
     fn split(&self, group: Group<'_>, output: &mut [f32], parts: usize) -> Result<()> {
         let geometry = &self.geometry;
         let ([height, width], positions) = (geometry.output, geometry.positions());
@@ -423,7 +426,7 @@ impl Convolution {
         Ok(())
     }
 
-    /// Computes a block of a group of an image.
+    /// Computes one block.
     fn compute(
         &self,
         layout: &Layout,
@@ -439,7 +442,7 @@ impl Convolution {
         Ok(())
     }
 
-    /// Computes those lines of a block that begin with `first_line`, of which there are `values`.
+    /// Computes the block's lines from `first_line` on from `values`.
     fn multiply(
         &self,
         layout: &Layout,
@@ -454,7 +457,7 @@ impl Convolution {
         let mut lines = Vec::new();
         IndirectGemm {
             rows: rows.len(),
-            // Blocks begin with a multiple of the rows that are packed together.
+            // Blocks begin at a packed panel.
             weights: &group.weights[rows.start * self.geometry.depth()..],
             bias: &group.bias[rows],
             values,
@@ -470,15 +473,15 @@ impl Convolution {
     }
 }
 
-/// Where an image is spread out.
+/// Buffer for the planes of a band.
 #[derive(Default)]
 struct Scratch(Vec<f32>);
 
-/// Columns of a panel that are of use: the first, where it is in its channel of the result, and their number.
+/// Useful columns of a panel: the first one, its index in the output channel, and their number.
 type Line = [usize; 3];
 
 impl Convolution {
-    /// Finds the columns of a panel that are of use, in a band that begins at this place of each channel of the result.
+    /// Finds the useful columns of a panel in the band that begins at index `band` of each output channel.
     fn find_lines(&self, layout: &Layout, first: usize, count: usize, band: usize, lines: &mut Vec<Line>) {
         lines.clear();
         let ([_, width], [_, useful]) = (layout.plane, self.geometry.output);
@@ -501,7 +504,7 @@ impl Convolution {
         }
     }
 
-    /// Does what follows the sums, and writes them to their places.
+    /// Applies bias and activation to the sums and writes them to the output.
     fn take(&self, sums: &mut [f32], stride: usize, lines: &[Line], output: &mut [&mut [f32]]) {
         if let Some(activation) = &self.activation {
             let used = lines.last().map_or(0, |[from, _, count]| from + count);

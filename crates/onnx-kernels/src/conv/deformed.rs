@@ -1,4 +1,4 @@
-//! `DeformConv`: a convolution whose taps are moved by offsets of the request, between pixels too.
+//! `DeformConv`: a convolution whose taps are moved by offsets from an input, with bilinear interpolation.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use onnx_tensor::{
     size,
 };
 
-/// `DeformConv`, of images.
+/// `DeformConv` of images.
 pub fn deform_conv(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let count = |name: &str| -> Result<usize> {
@@ -54,19 +54,19 @@ pub fn deform_conv(node: &Node) -> Result<Box<dyn Compute>> {
 #[derive(Debug)]
 struct DeformConv {
     groups: usize,
-    /// Groups of channels with offsets of their own.
+    /// Groups of channels that share offsets (`offset_group`).
     offset_groups: usize,
     strides: [usize; 2],
     dilations: [usize; 2],
     kernel: Option<[usize; 2]>,
-    /// Before each axis, and after it.
+    /// Pads before both axes, then after both.
     pads: [usize; 4],
     bias: Option<usize>,
     mask: Option<usize>,
 }
 
 impl DeformConv {
-    /// Places of a kernel along an axis.
+    /// Number of kernel positions along an axis.
     fn places(&self, axis: usize, size: usize, taps: usize) -> Result<usize> {
         let padded = size as u128 + self.pads[axis] as u128 + self.pads[axis + 2] as u128;
         let reach = (taps as u128).saturating_sub(1) * self.dilations[axis] as u128 + 1;
@@ -193,13 +193,13 @@ impl Kernel for DeformConv {
     }
 }
 
-/// The channels of an image.
+/// The channels of one image.
 struct Image<'i> {
     pixels: &'i [f32],
     size: [usize; 2],
 }
 
-/// A tap at each place: offsets along both axes, what the pixel is multiplied with, and where the tap is in the kernel.
+/// One kernel tap at each output position: offsets along both axes, mask, and index in the kernel.
 struct Moved<'m> {
     offsets: &'m [f32],
     mask: Option<&'m [f32]>,
@@ -207,7 +207,7 @@ struct Moved<'m> {
 }
 
 impl DeformConv {
-    /// The pixels that one tap of a channel finds at all places.
+    /// Samples one channel at one tap for all output positions.
     fn sample(&self, image: &Image<'_>, channel: usize, moved: &Moved<'_>, to: &mut [f32], columns: usize) {
         let places = to.len();
         for (place, to) in to.iter_mut().enumerate() {
@@ -222,7 +222,7 @@ impl DeformConv {
 }
 
 impl Image<'_> {
-    /// A number between the four pixels around a position, those beyond the image being 0.
+    /// Bilinear interpolation at a position; pixels outside the image are 0.
     fn between(&self, channel: usize, [y, x]: [f32; 2]) -> f32 {
         let [height, width] = self.size;
         let is_near = |at: f32, size: usize| at > -1.0 && at < size as f32;

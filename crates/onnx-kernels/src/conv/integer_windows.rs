@@ -1,4 +1,4 @@
-//! Convolutions of 8 bits.
+//! 8-bit convolutions: `ConvInteger` and `QLinearConv`.
 
 use std::sync::Arc;
 
@@ -36,25 +36,25 @@ pub fn q_linear_conv(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(QLinearConv::of(Attributes(node))?))
 }
 
-/// Sums of so many products of 8-bit numbers are exact in FP32, whose convolutions write no windows out.
+/// Up to this many products of 8-bit integers sum exactly in FP32, whose convolution needs no im2col buffer.
 const EXACT_DEPTH: usize = (1 << 24) / (255 * 255);
 
-/// What both convolutions have in common.
+/// Parts that both operators share.
 #[derive(Debug)]
 struct IntegerConv {
     shape: Shape,
-    /// Without their zero points, where both are constants.
+    /// Weights with their zero points subtracted, where both are constants.
     weights: Option<Arc<Weights>>,
 }
 
-/// Bytes that [`Weights`] have for each of them.
+/// Bytes that [`Weights`] take for each weight.
 const BYTES: u64 = 6;
 
-/// The weights of a convolution without their zero points.
+/// Weights of a convolution with their zero points subtracted.
 #[derive(Debug)]
 struct Weights {
     numbers: Vec<i16>,
-    /// As FP32 in the order of quick products, where sums are exact so.
+    /// Packed as FP32 where sums are exact in FP32.
     packed: Option<Arc<Tensor>>,
 }
 
@@ -92,7 +92,8 @@ impl IntegerConv {
         Ok(Self { shape, weights: None })
     }
 
-    /// Keeps constant weights without their zero points, once for all nodes that share both, if there is room for that.
+    /// Subtracts zero points from constant weights once, shared by all nodes with the same weights, memory
+    /// permitting.
     fn keep(&mut self, weights: &Arc<Tensor>, zero_points: Option<&Arc<Tensor>>, packs: &mut Packs) {
         let sources: Vec<&Arc<Tensor>> = [Some(weights), zero_points].into_iter().flatten().collect();
         let order = Order::Windows {
@@ -101,7 +102,7 @@ impl IntegerConv {
         let kept = packs.shared(&sources, order, BYTES * weights.len() as u64, || {
             Weights::new(&self.shape, weights, zero_points.map(|given| &**given))
         });
-        // Wrong types and zero points are errors of the run.
+        // Wrong types and zero points are reported when the node runs.
         self.weights = kept.ok().flatten();
     }
 
@@ -111,7 +112,7 @@ impl IntegerConv {
         self.shape.dims(&image.shape, &weights.shape)
     }
 
-    /// The sums of all products, which begin with a bias.
+    /// Sums of products, initialized with the bias.
     fn sums(
         &self,
         (image, image_zero): Given<'_>,
@@ -166,7 +167,7 @@ impl IntegerConv {
 #[derive(Debug)]
 pub(crate) struct ConvInteger {
     convolution: IntegerConv,
-    /// Which inputs are the zero points of the image and the weights.
+    /// Input indices of the zero points of image and weights.
     zero_points: [Option<usize>; 2],
 }
 
@@ -283,7 +284,7 @@ impl Compute for QLinearConv {
     }
 }
 
-/// The sums in the scales of their channels, in a type of 8 bits.
+/// Requantizes the sums with the scale of each channel.
 fn scaled<T: Element + Copy + Default>(
     sizes: &Sizes,
     sums: &[i32],
@@ -347,7 +348,7 @@ mod tests {
         node
     }
 
-    /// As convolutions of FP64, whose padding is zero: the zero points are subtracted before.
+    /// Reference implementation in FP64, with zero points subtracted first, since padding is zero.
     fn plainly(node: &Node, [image, weights]: [&Tensor; 2], zero_points: [&Tensor; 2]) -> Vec<i32> {
         let [x, w, x_zero, w_zero] = [image, weights, zero_points[0], zero_points[1]]
             .map(|tensor| quantize::integers(tensor).unwrap());
@@ -383,7 +384,7 @@ mod tests {
             (&[1, 4, 5, 6], &[6, 2, 3, 2], 2),
             (&[1, 5, 4, 4], &[5, 1, 3, 3], 5),
             (&[1, 2, 3, 4, 3], &[3, 2, 2, 2, 2], 1),
-            // More terms than FP32 is exact for.
+            // More terms than FP32 sums exactly.
             (&[1, 40, 4, 4], &[3, 40, 3, 3], 1),
             (&[0, 3, 9], &[4, 3, 3], 1),
         ];

@@ -1,10 +1,10 @@
-//! Numbers that are sums of a few others with weights, as an axis is resized.
+//! Weighted sums of a few elements, as resizing one axis needs them.
 
 use onnx_tensor::prelude::*;
 
 use onnx_tensor::cancelling::Pace;
 
-/// Where the elements of a resized axis come from: so many places each, and their weights.
+/// For each element of a resized axis: a fixed number of source indices, and their weights.
 pub(crate) struct Taps {
     count: usize,
     pub(crate) places: Vec<usize>,
@@ -20,12 +20,12 @@ impl Taps {
         }
     }
 
-    /// Resizes an axis whose elements are `inner` numbers each.
+    /// Resizes an axis with `inner` elements at each index.
     ///
     /// # Errors
-    /// If the request ends meanwhile.
+    /// If the request is cancelled meanwhile.
     pub(crate) fn apply(&self, from: &[f32], to: &mut [f32], inner: usize, pace: &mut Pace) -> Result<()> {
-        /// Numbers between two looks at the request.
+        /// Elements between two checks for cancellation.
         const PART: usize = 1 << 18;
         let rows = (PART / inner.max(1)).max(1);
         let parts = to.chunks_mut((rows * inner).max(1));
@@ -47,7 +47,7 @@ fn apply_to_any(count: usize, places: &[usize], weights: &[f32], from: &[f32], t
     let taps = places.chunks_exact(count).zip(weights.chunks_exact(count));
     for (to, (places, weights)) in to.chunks_exact_mut(inner).zip(taps) {
         to.fill(0.0);
-        // What weighs nothing must not meet an infinity.
+        // A weight of 0 must not turn an infinity into NaN.
         let taps = places.iter().zip(weights).filter(|(_, weight)| **weight != 0.0);
         for (&place, &weight) in taps {
             let row = &from[place * inner..][..inner];
@@ -80,7 +80,7 @@ fn apply_as<const COUNT: usize>(
     });
 }
 
-/// Rows that are sums of other rows.
+/// Rows that are weighted sums of `COUNT` source rows.
 struct Rows<'r, const COUNT: usize> {
     from: &'r [f32],
     to: &'r mut [f32],

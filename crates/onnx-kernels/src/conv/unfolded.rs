@@ -1,33 +1,33 @@
-//! Convolutions along any number of axes as matrix products of the weights with columns of windows (im2col). Only so many columns are
-//! written out at a time that they stay in the caches.
+//! Convolutions along any number of axes as matrix products of the weights with columns of windows (im2col),
+//! in pieces that stay in the caches.
 
 use onnx_tensor::prelude::*;
 
 use crate::pool::pooling::Axis;
 use onnx_tensor::{cancelling::Pace, size};
 
-/// Numbers of windows that are written out at a time.
+/// Column elements that are written at a time.
 const TOGETHER: usize = if cfg!(test) { 1 << 8 } else { 1 << 18 };
 
-/// A convolution of images by weights.
+/// A convolution by im2col.
 pub(crate) struct Unfolded<'u> {
     pub(crate) groups: usize,
-    /// Of one group.
+    /// Input channels of one group.
     pub(crate) channels: usize,
-    /// Of the result, in one group.
+    /// Output channels of one group.
     pub(crate) rows: usize,
     pub(crate) axes: &'u [Axis],
 }
 
 impl Unfolded<'_> {
-    /// Terms of a sum. Weights without elements may have sizes whose product cannot be counted.
+    /// Number of terms of each sum; saturates, since empty weights may have sizes whose product overflows.
     pub(crate) fn depth(&self) -> usize {
         let kernel = self.axes.iter().map(|axis| axis.kernel);
         kernel.fold(self.channels, usize::saturating_mul)
     }
 
-    /// Adds all sums of a convolution to what the result begins with. Padding is the default number. `multiply` is called with the weights
-    /// of a group, columns, their rows, depth and number of columns, and zeros for the sums.
+    /// Adds the convolution to `result`. Padding has the default value. `multiply` receives a group's
+    /// weights, columns, number of rows, depth, number of columns, and zeroed sums.
     ///
     /// # Errors
     /// [`NoRoom`](onnx_tensor::faults::NoRoom) and [`Cancelled`](onnx_tensor::cancelling::Cancelled).
@@ -70,7 +70,7 @@ impl Unfolded<'_> {
         Ok(())
     }
 
-    /// Writes the numbers that the windows from `first` on have in an image: a line for each element of a window.
+    /// Writes the columns of the windows from `first` on: one line per window element.
     fn unfold<T: Copy + Default>(&self, image: &[T], first: usize, width: usize, columns: &mut [T]) {
         let Some((last, outer)) = self.axes.split_last() else {
             return;
@@ -111,7 +111,7 @@ impl Unfolded<'_> {
     }
 }
 
-/// The first window that has an element of it in the image, and the first behind those.
+/// The first window in which `element` is inside the image, and the first after those.
 fn inside(axis: &Axis, element: usize) -> [usize; 2] {
     let ahead = element * axis.dilation;
     let first = axis.pad.saturating_sub(ahead).div_ceil(axis.stride);
@@ -119,7 +119,7 @@ fn inside(axis: &Axis, element: usize) -> [usize; 2] {
     [first, end.max(first)]
 }
 
-/// The line of the image that an element of a window has, for a line of windows; `None` in the padding.
+/// The image line of a window element for a line of windows; `None` in the padding.
 fn line_of(axes: &[Axis], mut element: usize, mut line: usize) -> Option<usize> {
     let (mut place, mut stride) = (0, 1);
     for axis in axes.iter().rev() {

@@ -1,5 +1,5 @@
-//! The arithmetic of windows that move over images, shared by convolutions and pools: kernels, strides, dilations and padding give
-//! the sizes of results.
+//! Window arithmetic of convolutions and pools: kernels, strides, dilations and padding determine the sizes
+//! of results.
 
 use onnx_tensor::prelude::*;
 
@@ -7,31 +7,32 @@ use crate::pool::pooling::Axis;
 use onnx_tensor::faults::{Misfit, Refusal, ensure_input};
 use onnx_tensor::node::Attributes;
 
-/// Kernels, strides and the like beyond this make no sense, and their products stay far from overflowing.
+/// Larger kernels, strides, pads and dilations are refused, so that their products cannot overflow.
 pub(crate) const MAX_NUMBER: usize = 1 << 24;
 
-/// The attributes of a node with windows. A list is empty where the file leaves it out.
+/// Attributes of a node with windows. A list is empty where the attribute is absent.
 #[derive(Clone, Debug)]
 pub(crate) struct Window {
     pub(crate) kernel: ShortVec<usize>,
     strides: ShortVec<usize>,
     dilations: ShortVec<usize>,
     padding: Padding,
-    /// Whether a last window that only reaches beyond the padding counts (`ceil_mode`).
+    /// Keeps a last window that reaches beyond the end padding (`ceil_mode`).
     rounds_up: bool,
 }
 
 #[derive(Clone, Debug)]
 enum Padding {
-    /// Before each axis, then behind each; none if it is empty.
+    /// Begin pads of all axes, then end pads; empty for no padding.
     Given(ShortVec<usize>),
-    /// What makes a result of the size of the image by the stride; an odd one has more behind.
+    /// Pads so that the result is the image divided by the stride, rounded up; the odd element goes to the
+    /// end.
     SameUpper,
-    /// The same with more before.
+    /// The same with the odd element at the beginning.
     SameLower,
 }
 
-/// A list of numbers, one for each axis.
+/// A list attribute with one number for each axis.
 fn numbers(attributes: Attributes<'_>, name: &str, least: usize) -> Result<ShortVec<usize>> {
     let fits = |&number: &i64| {
         let number = usize::try_from(number).ok();
@@ -46,13 +47,13 @@ fn numbers(attributes: Attributes<'_>, name: &str, least: usize) -> Result<Short
     })
 }
 
-/// The number of an axis, 1 where the list is not given.
+/// `list[axis]`, or 1 if the list is empty.
 fn at(list: &[usize], axis: usize) -> usize {
     list.get(axis).copied().unwrap_or(1)
 }
 
 impl Window {
-    /// Of a convolution, whose kernel is that of its weights.
+    /// Reads the attributes of a convolution. Its kernel is the shape of its weights.
     pub(crate) fn of_convolution(attributes: Attributes<'_>) -> Result<Self> {
         if attributes.text("auto_pad", "NOTSET") != "NOTSET" && attributes.has("pads") {
             bail!(Refusal("has both 'auto_pad' and 'pads'".to_owned()));
@@ -60,7 +61,7 @@ impl Window {
         Self::of(attributes)
     }
 
-    /// Of a pool, which has a kernel.
+    /// Reads the attributes of a pool, `kernel_shape` included.
     pub(crate) fn of_pool(attributes: Attributes<'_>) -> Result<Self> {
         let window = Self::of(attributes)?;
         if window.kernel.is_empty() {
@@ -104,7 +105,7 @@ impl Window {
         })
     }
 
-    /// Refuses images and kernels of other numbers of axes than the attributes have.
+    /// Refuses images and kernels whose rank differs from the attributes'.
     pub(crate) fn expect_axes(&self, axes: usize) -> Result<()> {
         let pads = match &self.padding {
             Padding::Given(pads) => pads.len() / 2,
@@ -123,7 +124,7 @@ impl Window {
         }
     }
 
-    /// How far a kernel reaches along an axis.
+    /// Extent of a dilated kernel along an axis.
     fn reach(&self, axis: usize, kernel: usize) -> Result<usize> {
         let reach = kernel
             .checked_sub(1)
@@ -152,7 +153,7 @@ impl Window {
             None if self.rounds_up && reach - padded < stride => 1,
             None => bail!(Misfit::Window((reach - padded) as i64)),
         };
-        // The last window begins in the image, or before it.
+        // ONNX drops a last window that would begin in the end padding.
         let is_beyond = self.rounds_up && count > 1 && (count - 1) * stride >= size + before;
         Ok(Axis {
             size,
@@ -164,7 +165,7 @@ impl Window {
         })
     }
 
-    /// Padding before and behind an image.
+    /// Begin and end padding of an axis.
     fn pads(&self, axis: usize, size: usize, reach: usize) -> [usize; 2] {
         let stride = at(&self.strides, axis);
         let same = || (size.div_ceil(stride).saturating_sub(1) * stride + reach).saturating_sub(size);
@@ -176,7 +177,7 @@ impl Window {
         }
     }
 
-    /// The sizes of the result along all axes of an image, which may not be known.
+    /// Sizes of the result along all axes of an image, whose own sizes may be unknown.
     pub(crate) fn dims(&self, sizes: &[Dim], kernel: &[usize]) -> Result<ShortVec<Dim>> {
         let axes = sizes.iter().zip(kernel).enumerate();
         axes.map(|(axis, (size, &kernel))| {
@@ -198,7 +199,8 @@ impl Window {
         .collect()
     }
 
-    /// Elements of the window at `at` of which an average counts the padding, but nothing beyond it.
+    /// Number of elements of window `at` that an average counts: padding included, elements beyond it
+    /// excluded.
     pub(crate) fn counted(&self, index: usize, axis: &Axis, at: usize) -> usize {
         let after = match &self.padding {
             Padding::Given(pads) if pads.is_empty() => 0,
@@ -226,14 +228,14 @@ mod tests {
         }
     }
 
-    /// As ONNX Runtime computes them.
+    /// Matches ONNX Runtime.
     #[test]
     fn a_last_window_counts_where_it_begins_in_the_image() {
         let up = |pads: [usize; 2]| window(2, 1, Padding::Given(pads.into_iter().collect()), true);
         let count = |window: &Window, size: usize, kernel: usize| window.axis(0, size, kernel).unwrap().count;
         assert_eq!(count(&up([0, 0]), 4, 3), 2);
         assert_eq!(count(&up([0, 0]), 5, 2), 3);
-        // It would begin in the padding behind.
+        // It would begin in the end padding.
         assert_eq!(count(&up([1, 1]), 5, 2), 3);
         assert_eq!(count(&up([0, 0]), 2, 3), 1);
         let error = up([0, 0]).axis(0, 1, 3).unwrap_err();

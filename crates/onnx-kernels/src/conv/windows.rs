@@ -1,4 +1,5 @@
-//! Convolutions.
+//! `Conv` for all types: shapes, weight packing, and the choice between the FP32 kernels and the generic
+//! loop.
 
 use std::sync::Arc;
 
@@ -31,20 +32,20 @@ pub fn conv(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Conv::of(Attributes(node))?))
 }
 
-/// What convolutions of all types have in common.
+/// Attributes that convolutions of all types share.
 #[derive(Debug)]
 pub(crate) struct Shape {
     window: Window,
     pub(crate) groups: usize,
 }
 
-/// A convolution of given images and weights.
+/// Sizes of one convolution, from the shapes of image and weights.
 pub(crate) struct Sizes {
-    /// Of the result.
+    /// Shape of the result.
     pub(crate) shape: ShortVec<usize>,
     pub(crate) axes: Vec<Axis>,
     pub(crate) groups: usize,
-    /// Of one group, in the image and the result.
+    /// Input and output channels of one group.
     pub(crate) channels: usize,
     pub(crate) rows: usize,
     batch: usize,
@@ -60,7 +61,7 @@ impl Shape {
         })
     }
 
-    /// The dimensions of the result, `None` while the kernel is not known.
+    /// Dimensions of the result; `None` while the kernel is unknown.
     pub(crate) fn dims(&self, image: &[Dim], weights: &[Dim]) -> Result<Option<ShortVec<Dim>>> {
         if image.len() != weights.len() {
             bail!(Refusal(format!(
@@ -99,7 +100,7 @@ impl Shape {
         Ok(Some(shape))
     }
 
-    /// The same where all sizes are known. They have been found to fit.
+    /// The sizes for known shapes, which [`dims`](Self::dims) has accepted.
     pub(crate) fn sizes(&self, image: &[usize], weights: &[usize]) -> Result<Sizes> {
         let axes = self.window.axes(&image[2..], &weights[2..])?;
         let mut shape = smallvec![image[0], weights[0]];
@@ -114,8 +115,8 @@ impl Shape {
         })
     }
 
-    /// How weights of FP32 are packed for the quick products, which does not depend on the image; `None` for those that have none. Weights
-    /// that do not fit are refused when the node is computed.
+    /// How FP32 weights are packed, which does not depend on the image; `None` for kernels that are not
+    /// packed. Weights of a wrong shape are refused when the node runs.
     fn packing(&self, kernel: &[usize]) -> Option<Geometry> {
         if !(3..=4).contains(&kernel.len()) || kernel.contains(&0) || !kernel[0].is_multiple_of(self.groups) {
             return None;
@@ -139,14 +140,14 @@ impl Shape {
         sizes.geometry()
     }
 
-    /// Weights in that order.
+    /// Packs the weights, if they are of a packed kind.
     pub(crate) fn packed(&self, weights: &Tensor) -> Result<Option<Arc<Tensor>>> {
         let geometry = self.packing(weights.shape());
         let packed = geometry.map(|geometry| packed(&geometry, elements::<f32>(weights)?));
         Ok(packed.transpose()?.map(Arc::new))
     }
 
-    /// The same, once for all nodes that have these weights.
+    /// Packs the weights once for all nodes that share them.
     fn packed_once(&self, weights: &Arc<Tensor>, packs: &mut Packs) -> Result<Option<Arc<Tensor>>> {
         let Some(geometry) = self.packing(weights.shape()) else {
             return Ok(None);
@@ -159,7 +160,7 @@ impl Shape {
     }
 }
 
-/// Numbers of one axis or two as those of a plane; a line is an image of one row.
+/// One number for each axis of a plane, from one or two axes; a line is an image with one row.
 fn plane(axes: &[Axis], number: impl Fn(&Axis) -> usize, other: usize) -> Option<[usize; 2]> {
     match axes {
         [width] => Some([other, number(width)]),
@@ -169,7 +170,7 @@ fn plane(axes: &[Axis], number: impl Fn(&Axis) -> usize, other: usize) -> Option
 }
 
 impl Sizes {
-    /// The same for the quick products of planes; `None` for other images, and those of nothing.
+    /// Geometry for the FP32 kernels; `None` for other ranks and for empty images.
     fn geometry(&self) -> Option<Geometry> {
         let axes = &*self.axes;
         let is_empty =
@@ -200,7 +201,8 @@ impl Sizes {
         }
     }
 
-    /// A convolution of FP32. Of weights that are `kept` in the order of the quick products, others are made where that is not computed.
+    /// FP32 convolution. Uses `kept` packed weights if the kernel reads that order, and repacks them
+    /// otherwise.
     pub(crate) fn of_floats(
         &self,
         image: &Arc<Tensor>,
@@ -234,7 +236,7 @@ impl Sizes {
         convolution.run(image, &weights)
     }
 
-    /// Weights of a shape as they were before they were packed.
+    /// Weights of `shape` as they were before packing.
     fn unpacked(&self, shape: &[usize], packed: &Tensor) -> Result<Arc<Tensor>> {
         size::admit_now(size_of::<f32>() as u64 * packed.len() as u64)?;
         let rows = unpacked(self.rows, shape[1..].iter().product(), packed)?;
@@ -255,7 +257,7 @@ impl Sizes {
         })
     }
 
-    /// Fills each channel with its bias.
+    /// Fills each channel of `result` with its bias.
     pub(crate) fn begin_with<T: Copy>(&self, result: &mut [T], bias: Option<&[T]>) {
         let positions: usize = self.axes.iter().map(|axis| axis.count).product();
         let channels = result.chunks_exact_mut(positions.max(1));
@@ -264,7 +266,7 @@ impl Sizes {
     }
 }
 
-/// Refuses a bias that is not one number for each channel.
+/// Refuses a bias that is not one value per channel.
 pub(crate) fn expect_bias(bias: Option<&Fact>, channels: &Dim) -> Result<()> {
     let Some(bias) = bias else {
         return Ok(());
@@ -279,9 +281,9 @@ pub(crate) fn expect_bias(bias: Option<&Fact>, channels: &Dim) -> Result<()> {
 #[derive(Debug)]
 pub(crate) struct Conv {
     shape: Shape,
-    /// The shape of the weights, and the order of the quick products they are in, where they are constants of FP32.
+    /// Shape of constant FP32 weights, and their packed values.
     packed: Option<(ShortVec<usize>, Arc<Tensor>)>,
-    /// What all numbers of the result go through.
+    /// Activation that is fused into the epilogue.
     activation: Option<Activation>,
 }
 
@@ -366,7 +368,7 @@ mod tests {
     use crate::made_nodes::{node, with, with_text};
     use onnx_tensor::{elements::tensor, faults::Misfit};
 
-    /// Small whole numbers, so that sums are exact in any order.
+    /// Small integers, so that sums are exact in any order.
     fn numbers(shape: &[usize], seed: usize) -> Vec<f64> {
         let count: usize = shape.iter().product();
         (0..count)
@@ -374,7 +376,7 @@ mod tests {
             .collect()
     }
 
-    /// As the operator is defined: each number of the result by itself.
+    /// Reference implementation: each element of the result by itself.
     fn plainly(sizes: &Sizes, image: &[usize], weights: &[usize]) -> Vec<f64> {
         let (x, w, bias) = (numbers(image, 1), numbers(weights, 2), numbers(&weights[..1], 3));
         let positions: usize = sizes.axes.iter().map(|axis| axis.count).product();

@@ -1,4 +1,4 @@
-//! Activation functions, with NaN kept and limits reached.
+//! Activation functions. NaN propagates, and limits at infinity are exact.
 
 use std::{
     fmt,
@@ -113,9 +113,9 @@ enum Function {
         low: f64,
         high: f64,
     },
-    /// `x` times `Sigmoid` of it.
+    /// `x * Sigmoid(x)`.
     Silu,
-    /// `x` times `HardSigmoid` of it.
+    /// `x * HardSigmoid(x)`.
     GatedHardSigmoid {
         alpha: f32,
         beta: f32,
@@ -164,7 +164,7 @@ impl Function {
             Self::GatedHardSigmoid { alpha, beta } => {
                 each!(values, [alpha, beta] | x | x * clamp(alpha * x + beta));
             }
-            // In FP32 they overflow before their results do.
+            // In FP32 intermediate values would overflow before the result does.
             Self::Asinh => each!(values, [] | x | f64::from(x).asinh() as f32),
             Self::Acosh => each!(values, [] | x | f64::from(x).acosh() as f32),
             Self::Softsign => each!(values, [] | x | x / (1.0 + x.abs())),
@@ -218,7 +218,7 @@ impl Function {
             }
             Self::LeakyRelu { alpha } => &move |x| if x < 0.0 { f64::from(alpha) * x } else { x },
             Self::HardSigmoid { alpha, beta } => &move |x| clamp(f64::from(alpha) * x + f64::from(beta)),
-            // A sixth as ONNX Runtime has it.
+            // 1/6 rounded to FP32, as in ONNX Runtime.
             Self::HardSwish => &|x| x * clamp(x * f64::from(1.0f32 / 6.0) + 0.5),
             Self::Asinh => &f64::asinh,
             Self::Acosh => &f64::acosh,
@@ -239,7 +239,7 @@ impl Function {
                     1.0f64.copysign(x)
                 }
             },
-            // Their rows do not admit FP64, or only FP32 is taken together so.
+            // These operators have no FP64 form, or exist only as FP32 fusions.
             Self::Silu => &|x| x / (1.0 + (-x).exp()),
             Self::GatedHardSigmoid { alpha, beta } => {
                 &move |x| x * clamp(f64::from(alpha) * x + f64::from(beta))
@@ -257,7 +257,7 @@ fn softplus(x: f64) -> f64 {
     positive + (-x.abs()).exp().ln_1p()
 }
 
-/// Towards 0, and 0 near it.
+/// `Shrink`: moves `x` towards 0 by `bias`; 0 within `lambd`.
 #[inline(always)]
 fn shrink<T: Real + Sub<Output = T> + Neg<Output = T>>(x: T, lambd: T, bias: T) -> T {
     if x < -lambd {
@@ -269,7 +269,7 @@ fn shrink<T: Real + Sub<Output = T> + Neg<Output = T>>(x: T, lambd: T, bias: T) 
     }
 }
 
-/// To the range from 0 to 1; NaN stays.
+/// Clamps to 0..=1; NaN stays.
 #[inline(always)]
 fn clamp<T: PartialOrd + From<u8>>(x: T) -> T {
     let (zero, one) = (T::from(0), T::from(1));
@@ -286,22 +286,22 @@ fn clamp<T: PartialOrd + From<u8>>(x: T) -> T {
 pub(crate) struct Activation(Function);
 
 impl Activation {
-    /// The function that an operator is, by its name; of `Clip` that with its bounds as attributes.
+    /// The function of an operator, by its name. Of `Clip` the form with bounds as attributes.
     pub(crate) fn of(node: &Node) -> Result<Self> {
         function(node).map(Self)
     }
 
-    /// Numbers within bounds.
+    /// Clamps to bounds.
     pub(crate) fn clip(low: f32, high: f32) -> Self {
         let (low, high) = (low.into(), high.into());
         Self(Function::Clip { low, high })
     }
 
-    /// Replaces FP32 or FP64 numbers.
+    /// Applies the function to FP32 or FP64 elements in place.
     pub(crate) fn run(&self, tensor: &mut Tensor) -> Result<()> {
-        /// Numbers between two looks at whether the run goes on.
+        /// Elements between two checks for cancellation.
         const PART: usize = 1 << 14;
-        /// Steps of one, at most.
+        /// Maximum cost of an element.
         const COST: u64 = 4;
         fn each<T: Send>(values: &mut [T], run: impl Fn(&mut [T]) + Sync) -> Result<()> {
             let work = [values.len() as u64, ELEMENTS];
@@ -320,12 +320,12 @@ impl Activation {
         }
     }
 
-    /// In place.
+    /// Applies the function in place.
     pub(crate) fn apply(&self, values: &mut [f32]) {
         self.0.single(values);
     }
 
-    /// What gives a value times this function of it, if there is something.
+    /// The fused form of `x * f(x)`, if there is one.
     pub(crate) fn gated(&self) -> Option<Self> {
         match self.0 {
             Function::Sigmoid => Some(Self(Function::Silu)),

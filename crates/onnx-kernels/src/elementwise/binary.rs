@@ -1,4 +1,4 @@
-//! Functions of two numbers, or of two truths, of which one side may be repeated along some axes.
+//! Element-wise functions of two tensors of numbers or BOOL, with broadcasting.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use onnx_tensor::cancelling::Pace;
 use onnx_tensor::elements::{elements, filled};
 use onnx_tensor::shapes;
 
-/// A function of two numbers, or of two truths.
+/// A function of two numbers, or of two BOOL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Function {
     Sum,
@@ -23,8 +23,9 @@ pub(crate) enum Function {
     Xor,
 }
 
-/// Combines two tensors of one type element by element; writes over the first one if no one else uses it. Whole numbers wrap; no divisor
-/// may be 0 ([`has_zero`](crate::elementwise::remainder::has_zero)). The greater and the less of NaN and a number is NaN.
+/// Combines two tensors of one type element by element, in place of the first one if nothing else reads it.
+/// Integers wrap; no divisor may be 0 ([`has_zero`](crate::elementwise::remainder::has_zero)). The maximum
+/// and minimum of NaN and a number is NaN.
 pub(crate) fn combined(function: Function, a: Arc<Tensor>, b: &Tensor, shape: &[usize]) -> Result<Tensor> {
     let element_type = a.element_type();
     ensure!(
@@ -61,7 +62,8 @@ pub(crate) fn combined(function: Function, a: Arc<Tensor>, b: &Tensor, shape: &[
             }
         };
     }
-    // Types that models hardly compute with share one loop for all functions, which takes a fifth of the code.
+    // Types that models rarely compute with share one loop for all functions, which takes a fifth of the
+    // code.
     macro_rules! rare {
         ($T:ty, $function:expr) => {{
             let function: fn($T, $T) -> $T = $function;
@@ -137,7 +139,7 @@ fn computed<T: Element + Copy, const IS_WIDE: bool>(
     }
 }
 
-/// Calls `block` with elements of the first tensor that stand together, to be replaced, and those of the second one.
+/// Calls `block` with contiguous elements of the first tensor, to be replaced, and those of the second one.
 fn replaced<T: Element>(
     mut a: Tensor,
     b: &Tensor,
@@ -156,8 +158,9 @@ fn replaced<T: Element>(
     Ok(a)
 }
 
-/// One number from each pair of two tensors' numbers. `IS_WIDE` is for functions that are worth code for each kind of vectors:
-/// all processors have instructions for whole numbers of 64 bits and for bytes, and none for powers and remainders.
+/// One number per pair of elements. `IS_WIDE` compiles the loop for each vector width: it pays for most
+/// functions, but not for 64-bit integers and bytes, which the baseline handles, or powers and remainders,
+/// which have no vector form.
 pub(crate) fn broadcast<T: Element + Copy, const IS_WIDE: bool>(
     a: &Tensor,
     b: &Tensor,
@@ -167,7 +170,7 @@ pub(crate) fn broadcast<T: Element + Copy, const IS_WIDE: bool>(
     pairs::<T, T, IS_WIDE>(a, b, &shape, |a, b| function(*a, *b))
 }
 
-/// Something of each pair of two tensors' elements, which are broadcast to `shape`. `IS_WIDE` as for [`broadcast`].
+/// One result per pair of elements of two tensors broadcast to `shape`. `IS_WIDE` as for [`broadcast`].
 pub(crate) fn pairs<T: Element, R: Element + Copy, const IS_WIDE: bool>(
     a: &Tensor,
     b: &Tensor,
@@ -180,10 +183,10 @@ pub(crate) fn pairs<T: Element, R: Element + Copy, const IS_WIDE: bool>(
     })
 }
 
-/// A loop over elements of two tensors that stand together, and of the result.
+/// A loop over contiguous elements of two tensors and the result.
 type Block<'b, T, R> = &'b (dyn Fn(Side<'_, T>, Side<'_, T>, &mut [R]) + Sync);
 
-/// Calls `block` with elements of both tensors, broadcast to `shape`. The walk is compiled for types and not for functions.
+/// Calls `block` with elements of both tensors, broadcast to `shape`. Compiled per type, not per function.
 fn met<T: Element, R: Element + Copy>(
     a: &Tensor,
     b: &Tensor,
@@ -204,7 +207,7 @@ fn met<T: Element, R: Element + Copy>(
     })
 }
 
-/// Elements of a part, at least: most of these functions are quicker than others.
+/// Minimum elements per thread: most of these functions are cheap.
 const PAIRS: u64 = 2 * ELEMENTS;
 
 fn run<const IS_WIDE: bool>(arch: pulp::Arch, work: impl pulp::WithSimd<Output = ()>) {
@@ -214,19 +217,19 @@ fn run<const IS_WIDE: bool>(arch: pulp::Arch, work: impl pulp::WithSimd<Output =
     }
 }
 
-/// How the elements of two tensors meet: the axes behind each other that are walked in the same way are one.
+/// Broadcast iteration over two tensors: consecutive axes with the same strides are merged.
 #[derive(Debug, PartialEq, Eq)]
 struct Runs {
     /// Outermost first.
     axes: ShortVec<Axis>,
-    /// The innermost one.
+    /// The innermost axis.
     last: Axis,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Axis {
     size: usize,
-    /// How far apart the next elements are, 0 where one is repeated.
+    /// Stride in elements; 0 where the tensor is broadcast.
     a: usize,
     b: usize,
 }
@@ -236,7 +239,7 @@ impl Runs {
         let rank = shape.len();
         let mut axes: ShortVec<Axis> = ShortVec::new();
         let (mut step_a, mut step_b) = (1, 1);
-        // From the innermost; one that is missing at the front is of one element.
+        // From the innermost axis outwards; missing leading axes have size 1.
         for from_end in 1..=rank {
             let size = shape[rank - from_end];
             let dim = |dims: &[usize]| dims.len().checked_sub(from_end).map_or(1, |axis| dims[axis]);
@@ -268,8 +271,8 @@ impl Runs {
         Self { axes, last }
     }
 
-    /// Walks over `count` elements of the result from `first` on in runs of the innermost axis: where each begins in the first tensor, in the
-    /// second, and in these elements, and how long it is. A long one comes in parts, so that a request that is cancelled ends soon.
+    /// Walks over `count` elements of the result from `first` on, in runs along the innermost axis: offsets
+    /// in both tensors and in the range, and length. Long runs are cut so that cancellation is noticed.
     #[inline(always)]
     fn each(
         &self,
@@ -319,7 +322,7 @@ impl Runs {
     }
 }
 
-/// Elements of one tensor in a loop: one for each of the result, or the same for all.
+/// Operand of a loop: one element for each result, or the same for all.
 #[derive(Clone, Copy)]
 enum Side<'v, T> {
     Each(&'v [T]),
@@ -327,7 +330,7 @@ enum Side<'v, T> {
 }
 
 impl<'v, T> Side<'v, T> {
-    /// `count` elements from `first`, or that one where the step is 0.
+    /// `count` elements from `first` on, or that one element if `step` is 0.
     #[inline(always)]
     fn new(values: &'v [T], first: usize, step: usize, count: usize) -> Self {
         match step {
@@ -415,7 +418,7 @@ mod tests {
         [&[3, 0], &[3, 1]],
     ];
 
-    /// The elements of a tensor that is repeated along axes of size 1.
+    /// Reference implementation: materializes a broadcast tensor.
     fn repeated<T: Element + Copy>(tensor: &Tensor, shape: &[usize]) -> Vec<T> {
         let elements = elements::<T>(tensor).unwrap();
         let rank = shape.len();

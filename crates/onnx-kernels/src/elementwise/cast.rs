@@ -1,4 +1,4 @@
-//! `Cast` and `CastLike`. Numbers are written and read as strings as ONNX Runtime does.
+//! `Cast` and `CastLike`. Numbers are formatted and parsed as ONNX Runtime does.
 
 use std::{fmt, sync::Arc};
 
@@ -66,7 +66,7 @@ impl Compute for Cast {
     }
 }
 
-/// INT32 as FP32 in the memory of the input: sums of 8-bit products go through this.
+/// Converts INT32 to FP32 in place: sums of 8-bit products take this path.
 fn floats_in_place(mut numbers: Tensor) -> Result<Tensor> {
     let units = numbers.as_units_mut::<u32>()?;
     let work = [units.len() as u64, ELEMENTS];
@@ -80,7 +80,7 @@ fn floats_in_place(mut numbers: Tensor) -> Result<Tensor> {
     numbers.into_bits_of(ElementType::F32)
 }
 
-/// A value as another type, as ONNX has it.
+/// Converts a value to another type by ONNX's rules.
 pub fn convert(from: &Tensor, to: ElementType) -> Result<Tensor> {
     let shape = from.shape();
     let mut pace = Pace::default();
@@ -104,7 +104,7 @@ pub fn convert(from: &Tensor, to: ElementType) -> Result<Tensor> {
             let truths = elements::<bool>(from)?;
             with_number!(to, T => mapped(truths, shape, |truth| AsPrimitive::<T>::as_(u8::from(truth))))
         }
-        // Many at once, where the processor can.
+        // Vectorized where the processor has the instructions.
         (ElementType::F32, ElementType::F16) => {
             let from = elements::<f32>(from)?;
             filled(shape, |halves: &mut [f16]| {
@@ -121,7 +121,7 @@ pub fn convert(from: &Tensor, to: ElementType) -> Result<Tensor> {
     }
 }
 
-/// What numbers can be turned into.
+/// Numbers that convert to all types.
 trait Number: Element + Copy + AsPrimitive<f64> {
     fn text(&self) -> String;
 }
@@ -143,7 +143,7 @@ where
     match to {
         ElementType::Bool => mapped(from, shape, |x| AsPrimitive::<f64>::as_(x) != 0.0),
         ElementType::String => tensor(shape, Pace::default().map(from, F::text)?),
-        // What is too large for a few bits loses the others, as in ONNX Runtime and in NumPy.
+        // Out-of-range values keep their low bits, as in ONNX Runtime and NumPy.
         ElementType::U8 | ElementType::U16 | ElementType::I8 | ElementType::I16
             if F::element_type().is_float() =>
         {
@@ -166,7 +166,7 @@ where
     }
 }
 
-/// Each number by itself.
+/// Converts each number by itself.
 fn mapped<F: Copy + Sync, T: Element>(
     from: &[F],
     shape: &[usize],
@@ -196,7 +196,7 @@ number!(|x: &f32| short_text(*x) => f32);
 number!(float_text => f64);
 number!(ToString::to_string => u8, u16, u32, u64, i8, i16, i32, i64);
 
-/// Numbers from texts as ONNX Runtime reads them: what is no number ends the run.
+/// Parses strings as ONNX Runtime does; anything else than a number is an error.
 fn parsed<T>(texts: &[String]) -> Result<Vec<T>>
 where
     T: Element + Copy + std::str::FromStr,
@@ -208,7 +208,7 @@ where
     let parse = |text: &String| {
         pace.spend(16 + text.len() as u64)?;
         let text = text.trim();
-        // Whole numbers first, as they may have more digits than a float keeps.
+        // Integers first: they may have more digits than a float keeps.
         if !T::element_type().is_float() {
             if let Ok(number) = text.parse::<i64>() {
                 return Ok(number.as_());
@@ -225,7 +225,7 @@ where
     texts.iter().map(parse).collect()
 }
 
-/// A float with eight digits in the form of C's `%g`, as ONNX Runtime writes it.
+/// Formats a float with eight significant digits like C's `%.8g`, as ONNX Runtime does.
 fn short_text(number: f32) -> String {
     let scientific = format!("{number:.7e}");
     match scientific.split_once('e') {
@@ -237,12 +237,13 @@ fn short_text(number: f32) -> String {
     }
 }
 
-/// A float with the fewest digits that read back as the same number, in the form of C's `%g`. ONNX Runtime writes eight of them.
+/// Formats a float with the fewest digits that round-trip, in the form of C's `%g`. ONNX Runtime writes eight
+/// digits.
 fn float_text<F: fmt::LowerExp>(number: F) -> String {
     c_text(&format!("{number:e}"))
 }
 
-/// A number in scientific form in that of C's `%.8g`.
+/// Converts scientific notation into that of C's `%.8g`.
 fn c_text(scientific: &str) -> String {
     const DIGITS: i32 = 8;
     let Some((mantissa, exponent)) = scientific.split_once('e') else {

@@ -1,4 +1,4 @@
-//! `Clip`: numbers within bounds. NaN stays, and the upper bound holds where it is below the lower one.
+//! `Clip`. NaN stays, and the upper bound wins where it is below the lower one.
 
 use std::sync::Arc;
 
@@ -23,11 +23,11 @@ pub fn clip_of(node: &Node, constants: Constants<'_>) -> Result<Box<dyn Compute>
 
 #[derive(Debug)]
 pub(crate) struct Clip {
-    /// Lower and upper, where they are attributes.
+    /// Lower and upper bound, where they are attributes.
     fixed: Option<[f32; 2]>,
-    /// Which inputs they are.
+    /// Input indices of the bounds.
     places: [Option<usize>; 2],
-    /// Where they are constants of FP32.
+    /// The fused form, if the bounds are FP32 constants.
     activation: Option<Activation>,
 }
 
@@ -51,7 +51,7 @@ impl Clip {
             },
         };
         let bounds = bound(0, f32::MIN).zip(bound(1, f32::MAX));
-        // Nothing says that they are FP32 where there are none.
+        // Without bounds their type is unknown.
         let bounds = bounds.filter(|_| fixed.is_some() || places != [None, None]);
         Self {
             fixed,
@@ -62,13 +62,13 @@ impl Clip {
 }
 
 impl Clip {
-    /// The function that it is, if its bounds are constants.
+    /// The function to fuse, if the bounds are constants.
     pub(crate) fn activation(&self) -> Option<Activation> {
         self.activation.clone()
     }
 }
 
-/// Writes numbers within bounds over others.
+/// Clamps numbers in place.
 fn clip<T: Copy + PartialOrd>(numbers: &mut [T], low: T, high: T) -> Result<()> {
     Pace::default().over(numbers, |numbers| {
         for number in numbers {

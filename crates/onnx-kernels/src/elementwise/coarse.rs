@@ -1,7 +1,7 @@
-//! `Sigmoid` and `Tanh` by the quotients of polynomials that ONNX Runtime has for them, to the last bit.
+//! `Sigmoid` and `Tanh` by ONNX Runtime's rational approximations, equal to the last bit.
 //!
-//! They are farther from mathematics than ours. But where numbers are rounded to 8 bits behind them, last bits decide which way, and deep
-//! networks make some thousandths of an answer of that.
+//! They are less accurate than ours. But where a quantization follows, the last bit decides the rounding,
+//! which deep networks amplify to some thousandths of the result.
 
 use std::sync::Arc;
 
@@ -95,11 +95,11 @@ pub(crate) fn tanh(values: &mut [f32]) {
     });
 }
 
-/// `x * above(x * x) / below(x * x) + added` of numbers within a limit.
+/// `x * above(x * x) / below(x * x) + added` within a limit.
 struct Quotients<'v, const ABOVE: usize, const BELOW: usize> {
     values: &'v mut [f32],
     limit: f32,
-    /// The factors of the highest powers come first.
+    /// Coefficients, highest power first.
     above: [f32; ABOVE],
     below: [f32; BELOW],
     added: f32,
@@ -139,7 +139,7 @@ impl<const ABOVE: usize, const BELOW: usize> pulp::WithSimd for Quotients<'_, AB
 
     #[inline(always)]
     fn with_simd<S: pulp::Simd>(self, _: S) {
-        // Processors with such vectors multiply and add at once, and ONNX Runtime does so on them.
+        // Processors with wide vectors have fused multiply-add, and ONNX Runtime uses it there.
         match S::F32_LANES >= 8 {
             true => self.all::<true>(),
             false => self.all::<false>(),

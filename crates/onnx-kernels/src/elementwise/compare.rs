@@ -1,4 +1,4 @@
-//! Comparisons of two values, element by element.
+//! Element-wise comparisons.
 
 use std::sync::Arc;
 
@@ -39,7 +39,7 @@ impl Compare {
         })
     }
 
-    /// The same with one loop for all comparisons, for types that are hardly compared.
+    /// The same with one shared loop for all comparisons, for rare types.
     fn compared_apart<T: Element + PartialOrd>(
         self,
         a: &Tensor,
@@ -137,7 +137,7 @@ mod tests {
                 .map(|numbers| numbers.cast_to_type(element_type).unwrap().into_owned());
             assert_eq!(all_of(&a, &b), expected, "{element_type:?}");
         }
-        // They differ in the last bit.
+        // They differ only in the last bit of INT64.
         let close = [Tensor::scalar((1i64 << 53) + 1), Tensor::scalar(1i64 << 53)];
         assert_eq!(
             all_of(&close[0], &close[1]).concat(),

@@ -1,4 +1,4 @@
-//! Functions of one number, element by element.
+//! Element-wise functions of one number.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use onnx_tensor::{
     operator::{Compute, Fact},
 };
 
-/// A function of single numbers, such as `Abs`.
+/// An element-wise function, such as `Abs`.
 pub fn function(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Function::of(node)?))
 }
@@ -25,7 +25,7 @@ pub fn truth(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Truth::of(node)?))
 }
 
-/// A function of floats, and of whole numbers where the operator has them.
+/// An element-wise function of floats, and of integers where the operator admits them.
 #[derive(Debug)]
 pub(crate) struct Function {
     of_floats: OfFloats,
@@ -39,7 +39,7 @@ enum OfFloats {
 }
 
 impl Function {
-    /// The function of single floats that it is, if it is one of [`Activation`]'s.
+    /// The [`Activation`] that it is equal to, if any.
     pub(crate) fn activation(&self) -> Option<Activation> {
         match &self.of_floats {
             OfFloats::Activation(activation) => Some(activation.clone()),
@@ -89,7 +89,7 @@ impl Compute for Function {
     }
 }
 
-/// Functions that are those of the standard library.
+/// Functions of the standard library.
 #[derive(Clone, Copy, Debug)]
 enum Plain {
     Abs,
@@ -129,10 +129,10 @@ impl Plain {
         })
     }
 
-    /// Numbers between two looks at whether the run goes on.
+    /// Elements between two checks for cancellation.
     const PART: usize = 1 << 13;
 
-    /// Steps of one function, at most.
+    /// Maximum cost of an element.
     const COST: u64 = 8;
 
     fn replace(self, values: &mut Tensor) -> Result<()> {
@@ -160,7 +160,7 @@ impl Plain {
         }
     }
 
-    /// The others are computed in FP32.
+    /// FP16 is computed in FP32.
     fn halves(self, values: &mut [f16]) -> Result<()> {
         const SIGN: u16 = 1 << 15;
         let bits: fn(u16) -> u16 = match self {

@@ -1,4 +1,4 @@
-//! Functions of one or two numbers, comparisons, and casts.
+//! Element-wise functions, comparisons, and casts.
 
 pub(crate) mod activation;
 pub(crate) mod binary;

@@ -1,4 +1,4 @@
-//! Functions of two numbers, element by element, and of any number of them from the first on.
+//! Element-wise functions of two tensors, and left folds of them over any number (`Sum`, `Max`, ...).
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use onnx_tensor::{
     shapes,
 };
 
-/// A function of single numbers, such as `Add`.
+/// An element-wise function of two tensors, such as `Add`.
 pub fn pair(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Pair::of(&node.op_type)?))
 }
@@ -41,7 +41,7 @@ impl Pair {
     }
 }
 
-/// The shape of what is computed of values of one type.
+/// Broadcast shape of inputs of one type.
 pub(crate) fn joined(inputs: &[Fact]) -> Result<ShortVec<Dim>> {
     for input in inputs {
         ensure_input!(
@@ -70,7 +70,7 @@ impl Compute for Pair {
                 "an integer would be divided by zero"
             );
             let shape = shapes::broadcast(&[made.shape(), other.shape()])?;
-            // The first one is written over if it has the result's shape and no other reader.
+            // Written in place if the first value has the result's shape and no other reader.
             let is_free = |value: &mut Arc<Tensor>| *value.shape() == *shape && Arc::get_mut(value).is_some();
             if matches!(self.0, Function::Sum | Function::Product)
                 && !is_free(&mut made)

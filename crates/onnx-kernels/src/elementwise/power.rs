@@ -1,4 +1,4 @@
-//! `Pow`, `Mean` and `BitShift`, element by element.
+//! `Pow`, `Mean` and `BitShift`.
 
 use std::sync::Arc;
 
@@ -44,7 +44,7 @@ impl Kernel for Pow {
                 whole_power,
             )?
         } else if [base, exponent].map(|input| input.element_type()) == [ElementType::F32; 2] {
-            // Without copies in FP64.
+            // Avoids copies in FP64.
             broadcast::<_, false>(base, exponent, |base: f32, exponent: f32| {
                 raised(base.into(), exponent.into()) as f32
             })?
@@ -62,7 +62,7 @@ fn raised(base: f64, exponent: f64) -> f64 {
     }
 }
 
-/// A whole power; what is beyond all numbers, or between two of them, as a float would be cast.
+/// Integer power; overflow and fractions convert as a cast from float would.
 fn whole_power(base: i64, exponent: i64) -> i64 {
     let exact = u32::try_from(exponent)
         .ok()
@@ -106,7 +106,7 @@ impl Kernel for Mean {
     }
 }
 
-/// `BitShift`, which ONNX has for unsigned numbers only.
+/// `BitShift`, of unsigned integers only.
 pub fn bit_shift(node: &Node) -> Result<Box<dyn Compute>> {
     let goes_left = match Attributes(node).text("direction", "") {
         "LEFT" => true,
@@ -147,7 +147,7 @@ impl Kernel for BitShift {
                 })?
             };
         }
-        // In its own type: as UINT64 small numbers would take eight times the memory.
+        // In the element's own type: UINT64 would take eight times the memory of bytes.
         Ok(smallvec![match inputs[0].element_type() {
             ElementType::U8 => shifted!(u8),
             ElementType::U16 => shifted!(u16),

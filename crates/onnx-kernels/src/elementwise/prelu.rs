@@ -1,4 +1,4 @@
-//! `PRelu` of FP32 or FP64 in one pass, and of whole numbers.
+//! `PRelu` of FP32 and FP64 in one pass, and of integers.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ pub fn prelu(node: &Node) -> Result<Box<dyn Compute>> {
 
 #[derive(Debug)]
 struct PRelu {
-    /// Before operator set 7, a list is one of channels.
+    /// Before operator set 7, a one-dimensional slope is per channel.
     is_by_channel: bool,
 }
 
@@ -40,7 +40,7 @@ impl Kernel for PRelu {
                 "with a slope for each channel is supported from operator set 7 on".to_owned()
             ));
         }
-        // Sizes that are free are looked at when they are known.
+        // Unknown sizes are checked when the node runs.
         let may_fit = |slope: &Dim, x: &Dim| {
             slope == x || slope.is_one() || [slope, x].iter().any(|dim| dim.to_i64().is_none())
         };
@@ -73,14 +73,14 @@ impl Kernel for PRelu {
             ElementType::I16 => whole!(i16)?,
             ElementType::I32 => whole!(i32)?,
             ElementType::I64 => whole!(i64)?,
-            // Nothing is below zero.
+            // Unsigned values are never below zero.
             element_type if element_type.is_unsigned() => (*inputs[0]).clone(),
             element_type => return with_real!(element_type, T => curved::<T>(inputs)),
         }])
     }
 }
 
-/// Whether slopes are brought to the shape of what they are for, never the other way round.
+/// Whether slopes broadcast to the shape of `x`, in this direction only.
 fn is_broadcast<D>(slope: &[D], x: &[D], fits: impl Fn(&D, &D) -> bool) -> bool {
     let mut dims = slope.iter().rev().zip(x.iter().rev());
     slope.len() <= x.len() && dims.all(|(slope, x)| fits(slope, x))
@@ -94,8 +94,8 @@ fn curved<T: Real>(inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
     if values.is_empty() {
         return Ok(smallvec![tensor(shape, values)?]);
     }
-    // Each slope is for as many elements as stand behind the last of its dimensions that is not 1; the slopes in
-    // a row are repeated if they are all of the dimensions before.
+    // Each slope applies to the elements behind its last dimension other than 1; the slopes repeat along the
+    // dimensions before.
     let dims = inputs[1].shape();
     let behind = dims.iter().rev().take_while(|&&dim| dim == 1).count();
     let inner: usize = shape[shape.len() - behind.min(shape.len())..].iter().product();
@@ -133,7 +133,7 @@ fn curved<T: Real>(inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
     Ok(smallvec![tensor(shape, values)?])
 }
 
-/// Multiplies what is below 0, in vectors of what the processor has.
+/// Multiplies negative values by `slope`, vectorized.
 fn bend<T: Real>(values: &mut [T], slope: T) {
     let zero = T::of(0.0);
     pulp::Arch::new().dispatch(|| {

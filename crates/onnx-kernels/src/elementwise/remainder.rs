@@ -1,4 +1,4 @@
-//! `Mod` of integers and floats, element by element.
+//! `Mod` of integers and floats.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ pub fn remainder(node: &Node) -> Result<Box<dyn Compute>> {
 
 #[derive(Debug)]
 struct Remainder {
-    /// Whether the sign is the dividend's, as C has it, rather than the divisor's.
+    /// Whether the result has the sign of the dividend, as in C (`fmod`), instead of the divisor's.
     truncates: bool,
 }
 
@@ -46,7 +46,7 @@ impl Kernel for Remainder {
         macro_rules! integer {
             ($T:ty) => {{
                 broadcast::<$T, false>(a, b, |a, b| {
-                    // The one overflow, MIN % -1, is 0.
+                    // The only overflow, MIN % -1, is 0.
                     let remainder = a.checked_rem(b).unwrap_or(0);
                     match self.truncates || remainder == 0 || (remainder < 0 as $T) == (b < 0 as $T) {
                         true => remainder,
@@ -81,7 +81,7 @@ impl Kernel for Remainder {
     }
 }
 
-/// Whether any element of a tensor is an integer that is zero.
+/// Whether an integer tensor contains a zero.
 pub(crate) fn has_zero(tensor: &Tensor) -> Result<bool> {
     if !tensor.element_type().is_integer() {
         return Ok(false);

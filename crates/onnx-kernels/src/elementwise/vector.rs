@@ -1,13 +1,13 @@
-//! Functions of FP32 numbers, many at a time: no branches and no calls, so that the compiler makes vector instructions
-//! of the loops around them. All give NaN for NaN, and what mathematics says at infinities and where intermediate
-//! values overflow; errors are a few units in the last place.
+//! Vectorizable FP32 functions: without branches and calls, so that the compiler vectorizes loops over them.
+//! All propagate NaN, and are exact at infinities and where intermediate values overflow; errors are a few
+//! ULP.
 //!
-//! The polynomials were fitted for this file, to the smallest relative error over the interval that is named.
+//! The polynomials were fitted for this file to the smallest relative error over the interval named.
 
-/// Replaces each value by a function of it, which may use the named numbers beside it, with the widest vectors that the
-/// processor has: `each!(values, [alpha] |x| alpha * x)`.
+/// Replaces each value by a function of it that may use named variables, compiled for the processor's widest
+/// vectors: `each!(values, [alpha] |x| alpha * x)`.
 ///
-/// A macro, since a closure that is called for each value is not always inlined, and is narrow code then.
+/// A macro, since closures are not always inlined into the vectorized function.
 macro_rules! each {
     ($values:expr, [$($number:ident),*] |$x:ident| $body:expr) => {{
         struct Each<'v> {
@@ -38,25 +38,25 @@ pub(crate) fn exp(x: f32) -> f32 {
     scale(1.0 + expm1_near_zero(rest), power)
 }
 
-/// `e^x - 1`, exact near zero too.
+/// `e^x - 1`, accurate near zero too.
 #[inline(always)]
 pub(crate) fn expm1(x: f32) -> f32 {
     let (power, rest) = split(x);
-    // Half of the power twice, as 2^128 is no FP32 although the product may be one.
+    // Half of the power twice: 2^128 is not an FP32 value although the product may be.
     let (first, second) = halves(power);
     let tail = expm1_near_zero(rest);
-    // For small powers the two terms cancel where they should; for large ones the second is all that counts.
+    // For small powers the terms cancel exactly; for large ones the second term dominates.
     let exact = first * second * tail + (first * second - 1.0);
     let large = (tail + 1.0) * first * second;
     if x > 64.0 { large } else { exact }
 }
 
-/// `x = power * ln 2 + rest`, with a rest of at most half of `ln 2`. What is beyond the range of FP32 stays just beyond it.
+/// `x = power * ln 2 + rest` with `|rest| <= ln 2 / 2`. Values beyond the range of FP32 stay just beyond it.
 #[inline(always)]
 fn split(x: f32) -> (i32, f32) {
     const LN_2_HIGH: f32 = 0.693_359_4;
     const LN_2_LOW: f32 = -2.121_944_4e-4;
-    // 1.5 * 2^23: adding it leaves whole numbers in the lowest bits.
+    // 1.5 * 2^23: adding it moves the integer part into the lowest bits.
     const ROUND: f32 = 12_582_912.0;
     // Comparisons with NaN are false, so NaN stays.
     let x = if x > 89.0 { 89.0 } else { x };
@@ -110,7 +110,7 @@ fn scale(x: f32, power: i32) -> f32 {
 /// `ln(1 + x)` for `0 <= x <= 1`.
 #[inline(always)]
 fn log1p_of_fraction(x: f32) -> f32 {
-    // 2 artanh(x / (2 + x)), whose argument is at most a third.
+    // 2 artanh(x / (2 + x)), whose argument is at most 1/3.
     let s = x / (2.0 + x);
     let square = s * s;
     const TERMS: [f32; 7] = [
@@ -131,11 +131,11 @@ pub(crate) fn sigmoid(x: f32) -> f32 {
     1.0 / (1.0 + exp(-x))
 }
 
-/// The hyperbolic tangent.
+/// Hyperbolic tangent.
 #[inline(always)]
 pub(crate) fn tanh(x: f32) -> f32 {
     let magnitude = x.abs();
-    // It is 1 from 10 on, in FP32.
+    // From 10 on it is 1 in FP32.
     let magnitude = if magnitude > 10.0 { 10.0 } else { magnitude };
     let grown = expm1(2.0 * magnitude);
     (grown / (grown + 2.0)).copysign(x)
@@ -156,10 +156,10 @@ pub(crate) fn mish(x: f32) -> f32 {
     x * (ratio / (ratio + 2.0))
 }
 
-/// The error function.
+/// Error function.
 #[inline(always)]
 pub(crate) fn erf(x: f32) -> f32 {
-    // erf(x) / x by x^2 in [0, 1].
+    // erf(x) / x as a polynomial in x^2, for |x| in [0, 1].
     const NEAR: [f32; 7] = [
         std::f32::consts::FRAC_2_SQRT_PI,
         -0.376_126_26,
@@ -169,7 +169,7 @@ pub(crate) fn erf(x: f32) -> f32 {
         -0.000_801_018_94,
         0.000_078_538_47,
     ];
-    // erfc(x) e^(x^2) / t by t = 1 / (1 + x / 2), for x in [1, 4.2].
+    // erfc(x) e^(x^2) / t as a polynomial in t = 1 / (1 + x / 2), for x in [1, 4.2].
     const FAR: [f32; 7] = [
         0.282_557_1,
         0.274_944_16,
@@ -187,13 +187,13 @@ pub(crate) fn erf(x: f32) -> f32 {
     if magnitude < 1.0 { near } else { far.copysign(x) }
 }
 
-/// `x` times the normal distribution's integral up to `x`.
+/// GELU: `x` times the cumulative normal distribution.
 #[inline(always)]
 pub(crate) fn gelu(x: f32) -> f32 {
     0.5 * x * (1.0 + erf(x * std::f32::consts::FRAC_1_SQRT_2))
 }
 
-/// The same by a hyperbolic tangent, as some models were trained with.
+/// GELU by the tanh approximation.
 #[inline(always)]
 pub(crate) fn gelu_by_tanh(x: f32) -> f32 {
     let inner = 0.797_884_6 * (x + 0.044_715 * x * x * x);
@@ -205,7 +205,7 @@ pub(crate) fn gelu_by_tanh(x: f32) -> f32 {
 mod tests {
     use super::*;
 
-    /// The largest error, in units of the last place of the result or of the smallest normal number.
+    /// The largest error in ULP of the result, or of the smallest normal number.
     fn worst(function: fn(f32) -> f32, exact: fn(f64) -> f64, range: std::ops::Range<f32>) -> f64 {
         let steps = 200_003;
         let step = f64::from(range.end - range.start) / f64::from(steps);
@@ -240,7 +240,7 @@ mod tests {
 
     #[test]
     fn erf_is_exact_at_known_points() {
-        // From tables.
+        // Reference values from tables.
         for (x, wanted) in [
             (1e-6, 1.128_379_167_095_1e-6),
             (0.1, 0.112_462_916_018_285),

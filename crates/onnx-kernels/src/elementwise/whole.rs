@@ -1,4 +1,4 @@
-//! Functions of integers; what overflows wraps.
+//! Integer functions. Overflow wraps.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use onnx_tensor::{
     operator::{Fact, Kernel, kernel},
 };
 
-/// Runs `$body` with `$T` bound to the Rust type of whole numbers.
+/// Runs `$body` with `$T` bound to the Rust type of an integer element type.
 macro_rules! with_whole {
     ($element_type:expr, $T:ident => $body:expr) => {
         with_whole!(@match $element_type, $T => $body, U8 u8, U16 u16, U32 u32, U64 u64, I8 i8, I16 i16, I32 i32, I64 i64)
@@ -34,7 +34,7 @@ pub fn bitwise_not(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(kernel(Function::new(node)?))
 }
 
-/// A function of one whole number.
+/// A function of one integer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Function {
     Magnitude,
@@ -45,12 +45,12 @@ pub(crate) enum Function {
         lambd: f64,
         bias: f64,
     },
-    /// The number, or 0 where it is less.
+    /// `max(x, 0)`.
     Positive,
 }
 
 impl Function {
-    /// By the operator's name.
+    /// Finds the function by the operator's name.
     pub(crate) fn new(node: &Node) -> Result<Self> {
         let attributes = Attributes(node);
         Ok(match node.op_type.as_str() {
@@ -67,7 +67,7 @@ impl Function {
         })
     }
 
-    /// Replaces each number by its function.
+    /// Applies the function in place.
     pub(crate) fn replace(self, numbers: &mut Tensor) -> Result<()> {
         let mut pace = Pace::default();
         with_whole!(numbers.element_type(), T => {
@@ -81,7 +81,7 @@ impl Function {
         Ok(())
     }
 
-    /// The result, of which the type's bits are taken.
+    /// The exact result, whose low bits are kept.
     #[inline(always)]
     fn of(self, x: i128) -> i128 {
         match self {

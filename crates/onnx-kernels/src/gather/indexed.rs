@@ -1,4 +1,4 @@
-//! Elements that indices name: taken by `GatherElements` and `GatherND`, joined with others by `ScatterElements` and `ScatterND`.
+//! Gather and scatter by element indices: `GatherElements`, `GatherND`, `ScatterElements`, `ScatterND`.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ pub fn taken(node: &Node) -> Built {
     Ok(kernel(Taken(Naming::of(node)?)))
 }
 
-/// `ScatterElements`, which was `Scatter`, or `ScatterND`.
+/// `ScatterElements` (formerly `Scatter`) or `ScatterND`.
 pub fn scatter(node: &Node) -> Built {
     let join = match Attributes(node).text("reduction", "none") {
         "none" => Join::Replace,
@@ -46,20 +46,21 @@ pub fn scatter(node: &Node) -> Built {
     }))
 }
 
-/// How indices name elements.
+/// How indices address elements.
 #[derive(Clone, Copy, Debug)]
 enum Naming {
-    /// Each index is a place on this axis, which may be counted from the last; on the other axes the element is where the index is.
+    /// Each index is a position on this axis, negative from the end; the other coordinates are those of the
+    /// index itself.
     Elements { axis: i64 },
-    /// The last axis of the indices has coordinates, after these first axes, which indices and data share.
+    /// The last axis of the indices holds coordinates, after `shared` batch axes.
     Coordinates { shared: usize },
 }
 
-/// The elements that indices name.
+/// Elements addressed by indices.
 struct Named {
-    /// Where each block begins, in elements.
+    /// Start of each block, in elements.
     places: Vec<usize>,
-    /// Elements in a block, which are next to each other.
+    /// Number of contiguous elements in a block.
     block: usize,
 }
 
@@ -76,7 +77,7 @@ impl Naming {
         })
     }
 
-    /// The shape of all elements that are named.
+    /// Shape of all addressed elements.
     fn shape<D: Size>(self, data: &[D], indices: &[D]) -> Result<ShortVec<D>> {
         match self {
             Self::Elements { axis } => {
@@ -112,7 +113,7 @@ impl Naming {
 
     fn named(self, data: &[usize], indices: &Tensor) -> Result<Named> {
         let given = indices.shape();
-        // Numbers, if they are not of this type, and places.
+        // Indices converted to i64, and offsets.
         onnx_tensor::size::admit_now(indices.len() as u64 * 16)?;
         let indices = indices.cast_to::<i64>()?;
         let indices = elements::<i64>(&indices)?;
@@ -130,7 +131,7 @@ impl Naming {
                 );
                 let mut places = vec![0; indices.len()];
                 let last = given.len() - 1;
-                // Along the last axis; the place on the axis that indices name comes from them.
+                // Along the last axis the coordinate comes from the indices.
                 let step = if axis == last { 0 } else { 1 };
                 let (line, work) = (given[last].max(1), [indices.len() as u64 * COST, ELEMENTS]);
                 split::lines(&mut places, line, work, |first, places, pace| {
@@ -158,7 +159,7 @@ impl Naming {
                     outer.get(..shared) == data.get(..shared) && shared + depth <= data.len(),
                     "indices of {given:?} for data of {data:?}, expected the same first {shared} dimensions and coordinates in others"
                 );
-                // Coordinates of no numbers take no room themselves, however many there are.
+                // Empty coordinates take no memory themselves, however many there are.
                 onnx_tensor::size::admit_shape(ElementType::U64, outer)?;
                 let count: usize = outer.iter().product();
                 let mut places = Vec::with_capacity(count);
@@ -185,7 +186,7 @@ impl Naming {
     }
 }
 
-/// The coordinates of the element with this index in row-major order.
+/// Coordinates of a row-major index.
 fn coordinates(index: usize, shape: &[usize]) -> ShortVec<usize> {
     let (mut at, mut left): (ShortVec<usize>, usize) = (smallvec![0; shape.len()], index);
     for (at, &size) in at.iter_mut().zip(shape).rev() {
@@ -194,7 +195,7 @@ fn coordinates(index: usize, shape: &[usize]) -> ShortVec<usize> {
     at
 }
 
-/// The next coordinates in row-major order.
+/// Advances to the next coordinates in row-major order.
 fn advance(at: &mut [usize], shape: &[usize]) {
     for (at, &size) in at.iter_mut().zip(shape).rev() {
         *at += 1;
@@ -232,10 +233,10 @@ impl Kernel for Taken {
     }
 }
 
-/// How many elements of a loop that reads and writes one take as long.
+/// Cost of an element, relative to a loop that reads and writes one.
 const COST: u64 = 4;
 
-/// Blocks of a value, one after the other.
+/// Copies blocks one after the other.
 fn blocks<U: Unit>(tensor: &Tensor, named: &Named, shape: &[usize]) -> Result<Tensor> {
     let data = tensor.as_units::<U>()?;
     let named_blocks = named.places.iter().map(|&place| &data[place..][..named.block]);
@@ -267,7 +268,7 @@ fn blocks<U: Unit>(tensor: &Tensor, named: &Named, shape: &[usize]) -> Result<Te
     Ok(made)
 }
 
-/// How an element is joined with one that comes to its place.
+/// Reduction when an update hits an element (`reduction`).
 #[derive(Clone, Copy, Debug)]
 enum Join {
     Replace,
@@ -323,7 +324,7 @@ impl Kernel for Scatter {
     }
 }
 
-/// The type of data and updates.
+/// The common type of data and updates.
 fn common(data: ElementType, updates: ElementType) -> Result<ElementType> {
     match (data, updates) {
         (data, updates) if data == updates => Ok(data),
@@ -347,7 +348,7 @@ fn replaced<U: Unit>(data: &Tensor, named: &Named, updates: &Tensor) -> Result<T
 fn joined<T: Number>(join: Join, data: &Tensor, named: &Named, updates: &Tensor) -> Result<Tensor> {
     let mut joined = data.clone();
     let (places, updates) = (joined.as_slice_mut::<T>()?, updates.as_slice::<T>()?);
-    // Each is compiled by itself: a call for each number would take longer than the sum.
+    // One loop per reduction: a call per element would take longer than the sum.
     match join {
         Join::Replace => put(places, named, updates, T::clone_from),
         Join::Add => put(places, named, updates, |place, &update| {
@@ -366,7 +367,7 @@ fn joined<T: Number>(join: Join, data: &Tensor, named: &Named, updates: &Tensor)
     Ok(joined)
 }
 
-/// Joins each update with what is at its place, in row-major order.
+/// Reduces each update into its element, in row-major order.
 #[inline(always)]
 fn put<T>(joined: &mut [T], named: &Named, updates: &[T], join: impl Fn(&mut T, &T)) -> Result<()> {
     let mut pace = Pace::default();
@@ -391,7 +392,7 @@ fn put<T>(joined: &mut [T], named: &Named, updates: &[T], join: impl Fn(&mut T, 
     Ok(())
 }
 
-/// Arithmetic as NumPy has it: integers wrap, NaN is the least and the greatest.
+/// NumPy's arithmetic: integers wrap, minimum and maximum propagate NaN.
 trait Number: Element + Copy {
     fn plus(self, other: Self) -> Self;
     fn times(self, other: Self) -> Self;
@@ -495,7 +496,7 @@ mod tests {
                 {
                     continue;
                 }
-                // Some places twice, and some from the end.
+                // Some positions occur twice, and some count from the end.
                 let dim = shape[axis] as i64;
                 let indices: Vec<i64> = (0..count(given) as i64)
                     .map(|at| at * 7 % (2 * dim) - dim)

@@ -1,4 +1,4 @@
-//! Elements that indices, conditions or an order choose.
+//! Selection of elements by indices, conditions or order.
 
 pub(crate) mod indexed;
 pub(crate) mod lookup;

@@ -1,4 +1,4 @@
-//! `NonZero`: where the elements stand that are not 0.
+//! `NonZero`: coordinates of the elements that are not 0.
 
 use std::sync::Arc;
 
@@ -46,7 +46,7 @@ impl Kernel for NonZero {
     }
 }
 
-/// Where the elements stand that a condition holds for: a row for each axis.
+/// Coordinates of the elements for which `is_wanted` holds: one row per axis.
 fn coordinates<T>(input: &Tensor, elements: &[T], is_wanted: impl Fn(&T) -> bool) -> Result<Tensor> {
     let mut pace = Pace::default();
     let mut count = 0;
@@ -54,7 +54,7 @@ fn coordinates<T>(input: &Tensor, elements: &[T], is_wanted: impl Fn(&T) -> bool
         pace.spend(part.len() as u64)?;
         count += part.iter().filter(|element| is_wanted(element)).count();
     }
-    // A scalar is a list of one, as in ONNX Runtime.
+    // A scalar counts as one dimension of size 1, as in ONNX Runtime.
     let sizes = if input.rank() == 0 { &[1] } else { input.shape() };
     let shape = [sizes.len(), count];
     size::admit_shape(ElementType::I64, &shape)?;

@@ -1,4 +1,4 @@
-//! Elements of an axis in another order, or some of them: in one pass, without lists that take more memory than the result.
+//! Selection along one axis, in a single pass without index lists larger than the result.
 
 use crate::split::{self, BYTES};
 use onnx_tensor::prelude::*;
@@ -8,14 +8,14 @@ use onnx_tensor::{
     size,
 };
 
-/// Which places of an axis are taken, all of which are inside of it.
+/// Indices to take along an axis, all of them in range.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Places<'p> {
     /// These, in this order.
     List(&'p [usize]),
-    /// So many from the first on, each a step after the one before.
+    /// `count` indices from `first`, `step` apart.
     Steps { first: usize, step: i64, count: usize },
-    /// Those where this is true. What is behind its end is not taken.
+    /// Indices where the mask is true; indices beyond its end are not taken.
     Where(&'p [bool]),
 }
 
@@ -29,12 +29,12 @@ impl Places<'_> {
     }
 }
 
-/// These places of an axis of a value.
+/// Takes `places` along an axis of a value.
 pub(crate) fn picked(value: &Tensor, axis: usize, places: Places<'_>) -> Result<Tensor> {
     picked_of(value, value.shape(), axis, places)
 }
 
-/// The same of a value as if it had this shape.
+/// Takes `places` along an axis of a value viewed with another shape.
 pub(crate) fn picked_of(value: &Tensor, shape: &[usize], axis: usize, places: Places<'_>) -> Result<Tensor> {
     let inner: usize = shape[axis + 1..].iter().product();
     let mut made = shape.to_vec();
@@ -83,7 +83,7 @@ fn copy<U: Unit>(
     Ok(result)
 }
 
-/// Whether these are all places of an axis, each twice.
+/// Whether the list is every index of the axis in order, twice each.
 fn is_doubled(places: &[usize], size: usize) -> bool {
     places.len() == 2 * size && places.iter().enumerate().all(|(at, &place)| place == at / 2)
 }

@@ -1,4 +1,4 @@
-//! `ReverseSequence` and `Compress`: what depends on lengths or choices that come with a request.
+//! `ReverseSequence` and `Compress`.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use onnx_tensor::{
 };
 use onnx_tensor::{cancelling::Pace, faults::BadInput, node::Node, operator::Compute};
 
-/// `ReverseSequence`: the first elements of each row, as many as its length says, the other way round.
+/// `ReverseSequence`: reverses the first elements of each row, up to the row's length.
 pub fn reverse_sequence(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let (time, batch) = (attributes.int("time_axis", 0), attributes.int("batch_axis", 1));
@@ -74,7 +74,7 @@ impl Kernel for ReverseSequence {
     }
 }
 
-/// The rows of a value, each reversed up to its length: a step at a time, as a list of places would take more memory than small
+/// Reverses each row up to its length, element by element: an index list would take more memory than small
 /// elements.
 fn reversed<U: Unit>(value: &Tensor, lengths: &[i64], batch_first: bool) -> Result<Tensor> {
     let shape = value.shape();
@@ -106,7 +106,7 @@ fn reversed<U: Unit>(value: &Tensor, lengths: &[i64], batch_first: bool) -> Resu
     Tensor::from_units(value.element_type(), shape, made)
 }
 
-/// `Compress`: the elements of an axis, or of all, for which a condition holds.
+/// `Compress`: selects along an axis, or from all elements, by a condition.
 pub fn compress(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     Ok(kernel(Compress {
@@ -116,7 +116,7 @@ pub fn compress(node: &Node) -> Result<Box<dyn Compute>> {
 
 #[derive(Debug)]
 struct Compress {
-    /// `None` for all elements in order.
+    /// `None` for the flattened tensor.
     axis: Option<i64>,
 }
 
@@ -159,7 +159,7 @@ impl Kernel for Compress {
                 shape[axis]
             )));
         }
-        // A list is quicker where many blocks are picked from, if it is smaller than they are.
+        // An index list is faster for many blocks, if it is smaller than the data.
         let blocks: usize = shape[..axis].iter().product();
         let block = shape[axis + 1..].iter().product::<usize>() * input.element_type().size_of();
         if blocks < 2 || blocks.saturating_mul(block) < size_of::<usize>() {
@@ -200,8 +200,7 @@ mod tests {
         assert_eq!(elements::<String>(&found).unwrap(), ["c", "d", "a", "b"]);
     }
 
-    /// Nothing but the result is in memory beside the input. Other tests would be measured too, so a process of its own runs this
-    /// one.
+    /// Allocates only the result. Runs in its own process, since concurrent tests would be measured too.
     #[test]
     #[cfg(target_os = "linux")]
     fn bytes_are_reversed_without_a_list_of_places() {

@@ -1,4 +1,4 @@
-//! Sorts that end soon after their run.
+//! Stable sorts that can be cancelled.
 
 use std::cmp::Ordering;
 
@@ -6,9 +6,9 @@ use onnx_tensor::prelude::*;
 
 use onnx_tensor::{cancelling::Pace, size};
 
-/// Sorts elements; equal ones stay in their order.
+/// Sorts elements; stable.
 pub(crate) fn sort_by<T: Copy>(elements: &mut Vec<T>, compare: impl Fn(&T, &T) -> Ordering) -> Result<()> {
-    /// So many are sorted at once.
+    /// Elements that are sorted without a check for cancellation.
     const FEW: usize = 1 << 16;
     if elements.len() <= FEW {
         elements.sort_by(compare);
@@ -21,16 +21,16 @@ pub(crate) fn sort_by<T: Copy>(elements: &mut Vec<T>, compare: impl Fn(&T, &T) -
     Ok(())
 }
 
-/// The places of so many parts in order, where equal ones stay in theirs: runs that are merged, so that a request that is cancelled
-/// ends soon. A comparison takes up to `steps`. There is one sort for all types: each would be 9 KB of code.
+/// Returns the stable order of `count` parts: a merge sort in runs, so that cancellation is noticed. A
+/// comparison takes up to `steps`. Compiled once for all types, since each copy would be 9 KB of code.
 pub(crate) fn sorted(
     length: usize,
     steps: usize,
     compare: &dyn Fn(usize, usize) -> Ordering,
 ) -> Result<Vec<usize>> {
-    /// Parts that are sorted at once.
+    /// Parts per run.
     const RUN: usize = 1 << 12;
-    // So few that they take no longer than many that are compared at once.
+    // Fewer where comparisons are long, for the same time per run.
     let together = (RUN / steps.max(1)).max(2);
     let mut pace = Pace::default();
     let mut order: Vec<usize> = (0..length).collect();
@@ -100,7 +100,7 @@ mod tests {
     fn a_sort_ends_when_nobody_waits_for_it() {
         let ended = while_cancelled(|| sorted(1 << 20, 1, &|a, b| b.cmp(&a)));
         assert!(ended.unwrap_err().is::<Cancelled>());
-        // Each takes long.
+        // Comparisons are slow here.
         let ended = while_cancelled(|| sorted(20, 1 << 20, &|a, b| b.cmp(&a)));
         assert!(ended.unwrap_err().is::<Cancelled>());
     }

@@ -1,4 +1,4 @@
-//! `TopK` in a total order in which NaN is the greatest number.
+//! `TopK` by a total order in which NaN is the greatest number.
 
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ pub fn top_k(node: &Node) -> Result<Box<dyn Compute>> {
 struct TopK {
     axis: i64,
     largest: bool,
-    /// The number of elements before operator set 10, which has it as an input.
+    /// The attribute `k` of operator sets before 10; later it is an input.
     given: Option<i64>,
 }
 
@@ -103,22 +103,23 @@ impl Kernel for TopK {
     }
 }
 
-/// Writes the keys of elements along the axis, from that of an index on.
+/// Writes the sort keys of consecutive elements along the axis, from an index on.
 type Keys<'k> = &'k dyn Fn(usize, &mut [u64]);
 
 impl TopK {
-    /// Positions along the axis of the `count` elements wanted of `size`, in each of the groups whose elements are `inner` apart.
+    /// Positions of the `count` selected elements of `size`, for each group of elements that are `inner`
+    /// apart.
     fn positions(&self, [size, count, inner]: [usize; 3], places: &mut [i64], keys: Keys<'_>) -> Result<()> {
-        /// Keys that are read at once, between two looks at whether the request is cancelled.
+        /// Keys between two checks for cancellation.
         const PART: usize = 1 << 10;
         if places.is_empty() {
             return Ok(());
         }
         let mut pace = Pace::default();
-        // So many more than are wanted are collected before the worst of them go.
+        // Up to twice the wanted number is collected before the worst are dropped.
         let room = count.saturating_mul(2).max(64).min(size);
         size::admit_now(room as u64 * size_of::<(u64, usize)>() as u64)?;
-        // Equal ones come in their order, as ONNX has it.
+        // Equal elements keep their order, as ONNX demands.
         let mut group: Vec<(u64, usize)> = Vec::with_capacity(room);
         let mut part = [0; PART];
         for (block, places) in places.chunks_exact_mut(count * inner).enumerate() {
@@ -156,7 +157,8 @@ impl TopK {
     }
 }
 
-/// Numbers as integers of the same order, so that one selection serves all types. Zeros are equal; NaN is the greatest, as to NumPy.
+/// Maps numbers to integers of the same order, so that one selection serves all types. Zeros are equal; NaN
+/// is the greatest, as in NumPy.
 trait Key {
     fn key(&self) -> u64;
 }
@@ -185,7 +187,7 @@ keys! {
     f16: |number| number.to_f64().key();
     f32: |number| f64::from(number).key();
     f64: |number| {
-        // Without the sign of zero.
+        // Adding 0 removes the sign of zero.
         let bits = (number + 0.0).to_bits();
         match (number.is_nan(), bits >> 63) {
             (true, _) => u64::MAX,

@@ -1,4 +1,4 @@
-//! `Unique`: the values that there are, or the parts of an axis, each once.
+//! `Unique`: distinct values, or distinct slices along an axis.
 
 use std::{cmp::Ordering, sync::Arc};
 
@@ -28,12 +28,12 @@ pub fn unique(node: &Node) -> Result<Box<dyn Compute>> {
     }))
 }
 
-/// Places, twice for the sort, groups, and both once more as numbers of the answer.
+/// Memory per slice: order (twice while sorting), groups, and both again as INT64 outputs.
 const BYTES_PER_PART: u64 = 48;
 
 #[derive(Debug)]
 struct Unique {
-    /// `None` for all elements in order.
+    /// `None` for the flattened tensor.
     axis: Option<i64>,
     is_sorted: bool,
 }
@@ -96,17 +96,17 @@ impl Kernel for Unique {
     }
 }
 
-/// Parts that are equal.
+/// Groups of equal slices.
 struct Groups {
-    /// Where each is found first.
+    /// First index of each group.
     firsts: Vec<usize>,
     counts: Vec<i64>,
-    /// The group of each part.
+    /// Group of each slice.
     inverse: Vec<usize>,
 }
 
 impl Unique {
-    /// Groups parts in their order; a comparison takes up to `steps`. Compiled once for all types.
+    /// Groups slices in sorted order; a comparison takes up to `steps`. Compiled once for all types.
     fn groups(
         &self,
         order: &[usize],
@@ -159,12 +159,12 @@ impl Unique {
         axis: usize,
     ) -> Result<ShortVec<Tensor>> {
         let (length, inner) = (shape[axis], shape[axis + 1..].iter().product::<usize>());
-        // What is not equal to itself has no place in an order.
+        // NaN has no position in an order.
         if values.iter().any(|value| value.partial_cmp(value).is_none()) {
             bail!(BadInput("NaN stands among values that are compared".to_owned()));
         }
         let block = length * inner;
-        // The parts of an axis, in each block of what stands before it.
+        // Slices along the axis, in each outer block.
         let part = |at: usize| {
             let blocks = values.chunks_exact(block.max(1));
             blocks.flat_map(move |block| &block[at * inner..(at + 1) * inner])
@@ -176,7 +176,7 @@ impl Unique {
                 .unwrap_or(Ordering::Equal)
         };
         size::admit_now((length as u64).saturating_mul(BYTES_PER_PART))?;
-        // A comparison may look at a part in all blocks.
+        // A comparison may visit a slice in all blocks.
         let order = sorted(length, values.len() / length.max(1), &compare)?;
         let Groups {
             firsts,

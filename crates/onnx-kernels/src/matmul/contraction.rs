@@ -1,4 +1,4 @@
-//! Sums of products of tensors over indices that are named by letters: two factors at a time, as batches of matrix products.
+//! Tensor contractions over named indices, two factors at a time, as batched matrix products.
 
 use std::{borrow::Cow, cmp::Ordering, collections::HashMap};
 
@@ -7,13 +7,13 @@ use onnx_tensor::prelude::*;
 use onnx_tensor::elements::{Factor, tensor};
 use onnx_tensor::{cancelling::Pace, size};
 
-/// Factors from which a pair is chosen.
+/// Number of factors among which a pair is chosen.
 const MAX_CHOICE: usize = 6;
 
-/// Up to so many multiplications a product is computed where it stands.
+/// Up to this many multiplications, a product is computed in place instead of by the matrix kernel.
 const FEW_TERMS: usize = 1 << 6;
 
-/// A product of two matrices that is added to zeros: the factors, their rows, depth and columns, and the sums.
+/// Adds a matrix product to zeroed sums: factors, `[rows, depth, columns]`, sums.
 pub(crate) type Multiply<T> = fn(&[T], &[T], [usize; 3], &mut [T], &mut Pace) -> Result<()>;
 
 /// An index of a factor.
@@ -21,11 +21,11 @@ pub(crate) type Multiply<T> = fn(&[T], &[T], [usize; 3], &mut [T], &mut Pace) ->
 struct Index {
     letter: char,
     size: usize,
-    /// How far apart the numbers of neighbours are.
+    /// Stride in elements.
     step: usize,
 }
 
-/// A tensor whose dimensions have letters, each once. A letter that it has not is repeated along it.
+/// A tensor with one letter per dimension, each letter once. It broadcasts along letters that it lacks.
 #[derive(Clone, Debug)]
 pub(crate) struct Operand<'f, T: Clone> {
     numbers: Cow<'f, [T]>,
@@ -33,7 +33,8 @@ pub(crate) struct Operand<'f, T: Clone> {
 }
 
 impl<'f, T: Factor> Operand<'f, T> {
-    /// Of a tensor whose dimensions have these letters. Those that stand several times are its diagonal, and those of size 1 are repeated.
+    /// A tensor whose dimensions have `letters`. A repeated letter selects the diagonal; dimensions of size 1
+    /// broadcast.
     pub(crate) fn new(numbers: &'f [T], shape: &[usize], letters: &[char]) -> Self {
         let mut indices: Vec<Index> = Vec::with_capacity(shape.len());
         let mut step = 1;
@@ -56,7 +57,8 @@ impl<'f, T: Factor> Operand<'f, T> {
         self.indices.iter().copied().find(|index| index.letter == letter)
     }
 
-    /// The numbers in the order of these letters, of which it has all, one behind the other; what it has besides is summed.
+    /// The elements, contiguous in the order of `letters`, all of which the operand has; its other indices
+    /// are summed.
     fn in_order(&self, letters: &[char], pace: &mut Pace) -> Result<Cow<'_, [T]>> {
         let kept = letters.iter().filter_map(|&letter| self.index(letter));
         let kept: Vec<Index> = kept.collect();
@@ -79,7 +81,7 @@ impl<'f, T: Factor> Operand<'f, T> {
         if self.numbers.is_empty() {
             return Ok(Cow::Owned(made));
         }
-        // A sum of one number would lose the sign of a zero.
+        // Adding a single element to 0 would lose the sign of -0.
         let is_copied = summed.is_empty();
         each(&summed, 0, pace, &mut |from, pace| {
             let mut to = 0;
@@ -98,7 +100,7 @@ impl<'f, T: Factor> Operand<'f, T> {
     }
 }
 
-/// Calls with the place of each combination of some indices.
+/// Calls `call` with the offset of each combination of `indices`.
 fn each(
     indices: &[Index],
     from: usize,
@@ -111,7 +113,7 @@ fn each(
     (0..first.size).try_for_each(|at| each(others, from + at * first.step, pace, call))
 }
 
-/// Calls with the place of each line along the last of some indices, and that index.
+/// Calls `call` with the offset of each line along the last of `indices`, and that index.
 fn lines(indices: &[Index], from: usize, pace: &mut Pace, call: &mut impl FnMut(usize, Index)) -> Result<()> {
     let one = Index {
         letter: ' ',
@@ -127,10 +129,10 @@ fn lines(indices: &[Index], from: usize, pace: &mut Pace, call: &mut impl FnMut(
     })
 }
 
-/// The product of all factors in the order of these letters, of the shape that they have.
+/// The product of all factors, with the shape and index order of `output`.
 ///
 /// # Errors
-/// If intermediate results take too much memory, or the request ends.
+/// If intermediate results take too much memory, or the request is cancelled.
 pub(crate) fn contracted<T: Factor>(
     mut factors: Vec<Operand<'_, T>>,
     output: &[char],
@@ -150,14 +152,14 @@ pub(crate) fn contracted<T: Factor>(
     tensor(shape, numbers)
 }
 
-/// The product of two factors with the letters that are kept.
+/// The product of two factors over the letters that are kept.
 fn multiplied<T: Factor>(
     [a, b]: [&Operand<'_, T>; 2],
     kept: &[char],
     multiply: Multiply<T>,
     pace: &mut Pace,
 ) -> Result<Operand<'static, T>> {
-    // What only one factor has and nothing needs is summed before.
+    // Indices of only one factor that are not kept are summed first.
     let letters = |of: &Operand<'_, T>, other: &Operand<'_, T>, is_shared: bool, is_kept: bool| {
         let all = of.indices.iter().map(|index| index.letter);
         let chosen = all.filter(|&letter| {
@@ -213,7 +215,7 @@ fn multiplied<T: Factor>(
     })
 }
 
-/// The letters that two factors have and that are needed after their product: by the output, or by another factor.
+/// Letters of two factors that the output or another factor still needs.
 fn kept_of_pair<T: Factor>(
     factors: &[Operand<'_, T>],
     first: usize,
@@ -235,7 +237,7 @@ fn kept_of_pair<T: Factor>(
     kept
 }
 
-/// The two factors whose product takes the fewest multiplications, and of those with as many the one with the smallest result.
+/// The pair whose product takes the fewest multiplications; of equal pairs the one with the smallest result.
 fn cheapest_pair<T: Factor>(factors: &[Operand<'_, T>], output: &[char]) -> Option<(usize, usize)> {
     let count = factors.len().min(MAX_CHOICE);
     let pairs = (0..count).flat_map(|first| (first + 1..count).map(move |second| (first, second)));

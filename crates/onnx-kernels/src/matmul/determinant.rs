@@ -51,7 +51,7 @@ impl Kernel for Determinant {
     }
 }
 
-/// By elimination, with the largest number of a column first.
+/// Gaussian elimination with partial pivoting.
 fn of(matrix: &mut [f32], size: usize, pace: &mut Pace) -> Result<f32> {
     let mut product = 1.0;
     for at in 0..size {
@@ -68,7 +68,7 @@ fn of(matrix: &mut [f32], size: usize, pace: &mut Pace) -> Result<f32> {
         }
         let first = matrix[at * size + at];
         product *= first;
-        // The numbers that are left may be no numbers.
+        // The remaining elements may be NaN.
         if first == 0.0 {
             continue;
         }

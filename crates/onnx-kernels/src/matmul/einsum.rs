@@ -1,4 +1,4 @@
-//! `Einsum`: products of tensors by their indices.
+//! `Einsum`: products of tensors by index notation.
 
 use std::sync::Arc;
 
@@ -16,8 +16,8 @@ use onnx_tensor::{
     operator::{Compute, Fact},
 };
 
-/// The indices of an equation's output. Those that it does not tell are the ones that stand only once, in the order of letters;
-/// implementations disagree where capital letters stand.
+/// The output indices of an equation. An implicit output has the letters that occur once, in alphabetical
+/// order; `None` for implicit outputs with capital letters, whose order implementations disagree on.
 pub fn einsum_output(equation: &str) -> Option<String> {
     let equation = equation.replace(' ', "");
     if let Some((_, output)) = equation.split_once("->") {
@@ -38,17 +38,17 @@ pub fn einsum(node: &Node) -> Result<Box<dyn Compute>> {
 
 const DOTS: &str = "...";
 
-/// Factors of one product, as in NumPy.
+/// Maximum factors of a product, as in NumPy.
 const MAX_FACTORS: usize = 32;
 
 #[derive(Debug)]
 pub(crate) struct Einsum {
-    /// A letter for each index; dots stand for those that are not named.
+    /// One letter per index; dots for an ellipsis.
     inputs: Vec<String>,
     output: String,
 }
 
-/// The letters of all dimensions: of each input, and of the output.
+/// Letters of all dimensions of each input and of the output.
 struct Letters {
     inputs: Vec<Vec<char>>,
     output: Vec<char>,
@@ -66,7 +66,7 @@ impl Einsum {
         })
     }
 
-    /// The letters of dimensions, for inputs of so many.
+    /// Assigns letters to the dimensions of inputs of these ranks.
     fn letters(&self, ranks: &[usize]) -> Result<Letters> {
         if ranks.len() != self.inputs.len() || ranks.len() > MAX_FACTORS {
             bail!(Refusal(format!(
@@ -75,7 +75,7 @@ impl Einsum {
                 self.inputs.len()
             )));
         }
-        // How many indices the dots of each input stand for.
+        // Number of indices behind each input's ellipsis.
         let mut unnamed = Vec::with_capacity(ranks.len());
         for (&rank, indices) in ranks.iter().zip(&self.inputs) {
             let named = indices.replace(DOTS, "").chars().count();
@@ -87,7 +87,7 @@ impl Einsum {
             }
         }
         let most = unnamed.iter().copied().max().unwrap_or(0);
-        // Digits are no letters of equations. The last ones of the indices without a name are common to all.
+        // Digits cannot occur in equations. Ellipses are aligned at their last index.
         let with_letters = |indices: &str, count: usize| -> Vec<char> {
             let mut letters: Vec<char> = Vec::new();
             let (before, after) = indices.split_once(DOTS).unwrap_or((indices, ""));
@@ -124,12 +124,12 @@ impl Einsum {
 }
 
 impl Letters {
-    /// The shape of the output. Sizes of one letter are equal, or some of them 1 where they are of different inputs.
+    /// Shape of the output. Sizes of one letter must be equal, or 1 in some of the inputs.
     fn shape<D: Size>(&self, shapes: &[&[D]]) -> Result<ShortVec<D>> {
         let mut sizes: Vec<(char, D)> = Vec::new();
         for (letters, shape) in self.inputs.iter().zip(shapes) {
             for (axis, (&letter, dim)) in letters.iter().zip(*shape).enumerate() {
-                // A diagonal is one of a square.
+                // A diagonal needs equal sizes.
                 let first = letters.iter().position(|other| *other == letter).unwrap_or(axis);
                 if let (Some(one), Some(other)) = (shape[first].to_i64(), dim.to_i64())
                     && one != other
@@ -159,7 +159,7 @@ impl Letters {
     }
 }
 
-/// FP32 sums are written, not added.
+/// FP32 kernel, which overwrites the sums instead of adding.
 fn of_floats(a: &[f32], b: &[f32], sizes: [usize; 3], sums: &mut [f32], pace: &mut Pace) -> Result<()> {
     gemm(a, b, sizes, sums, pace)
 }
@@ -206,7 +206,7 @@ mod tests {
         Einsum::of(Attributes(&node)).unwrap()
     }
 
-    /// Small whole numbers, so that sums are exact in any order.
+    /// Small integers, so that sums are exact in any order.
     fn factor(element_type: ElementType, shape: &[usize], seed: usize) -> Arc<Tensor> {
         let count = shape.iter().product();
         let numbers = (0..count).map(|at| ((at * 7919 + seed) % 11) as f64 - 5.0);
@@ -229,7 +229,7 @@ mod tests {
         Ok(made[0].clone())
     }
 
-    /// As the operator is defined: all combinations of all indices.
+    /// Reference implementation: loops over all combinations of all indices.
     fn plainly(equation: &str, inputs: &[Arc<Tensor>]) -> Vec<f64> {
         let op = einsum(equation);
         let ranks: Vec<usize> = inputs.iter().map(|input| input.rank()).collect();

@@ -1,4 +1,4 @@
-//! A layer of each expert: weights in floats or block-quantized, and biases.
+//! A layer of each expert: float or block-quantized weights, and biases.
 
 use std::sync::Arc;
 
@@ -13,12 +13,12 @@ use onnx_tensor::{
 
 use crate::matmul::packed_columns::{PackedColumns, unpacked_zero_points};
 
-/// Which inputs a layer has.
+/// Input indices of a layer.
 #[derive(Debug)]
 pub(super) struct Layer {
     pub(super) weights: usize,
     pub(super) bias: Option<usize>,
-    /// How the weights are quantized, if they are.
+    /// Format of quantized weights.
     pub(super) packing: Option<Packing>,
 }
 
@@ -26,14 +26,14 @@ pub(super) struct Layer {
 #[derive(Debug)]
 pub(super) struct Packing {
     pub(super) bits: usize,
-    /// Numbers with one scale; a whole column if there are no blocks.
+    /// Elements per scale; `None` for a scale per column.
     pub(super) block: Option<usize>,
     pub(super) scales: usize,
     pub(super) zero_points: Option<usize>,
 }
 
 impl Layer {
-    /// Refuses inputs of other types and ranks.
+    /// Refuses inputs of wrong types and ranks.
     pub(super) fn admit(&self, inputs: &[Fact]) -> Result<()> {
         let expect = |place: usize, element_type: ElementType, rank: usize| {
             let fact = inputs.get(place).context("an input is not given")?;
@@ -66,7 +66,7 @@ impl Layer {
             .map_or(Ok(()), |place| expect(place, ElementType::F32, 2))
     }
 
-    /// The matrices of so many experts, for rows of `depth` numbers.
+    /// The matrices of all experts, for rows of `depth` elements.
     pub(super) fn of<'i>(
         &self,
         inputs: &'i [Arc<Tensor>],
@@ -110,7 +110,7 @@ impl Packing {
         let blocks = layout.blocks(depth);
         let (weights, scales) = (&inputs[weights], &inputs[self.scales]);
         let zero_points = self.zero_points.map(|place| &inputs[place]);
-        // What one scale is for must be whole bytes, so that each column begins with one.
+        // A block must be whole bytes, so that each column begins at a byte.
         let is_whole = depth > 0 && (self.block.unwrap_or(depth) * self.bits).is_multiple_of(8);
         let fits = is_whole
             && self.block.is_none_or(|block| depth.is_multiple_of(block))
@@ -147,12 +147,12 @@ impl Packing {
     }
 }
 
-/// The matrices of all experts: `columns` columns of `depth` numbers each.
+/// The matrices of all experts: `columns` columns of `depth` elements each.
 pub(super) struct Matrices<'i> {
     pub(super) columns: usize,
     depth: usize,
     weights: Weights<'i>,
-    /// Empty if there are none.
+    /// Empty for no bias.
     bias: &'i [f32],
 }
 
@@ -166,12 +166,12 @@ struct PackedWeights<'i> {
     packed: &'i [u8],
     scales: &'i [f32],
     zero_points: Option<&'i [u8]>,
-    /// Zero points in one row of bytes.
+    /// Bytes per column of packed zero points.
     row: usize,
 }
 
 impl Matrices<'_> {
-    /// The product of row-major `rows` with the matrix of one expert, its biases added.
+    /// Multiplies row-major `rows` by the matrix of one expert and adds its bias.
     pub(super) fn multiply(&self, expert: usize, rows: &[f32], pace: &mut Pace) -> Result<Vec<f32>> {
         let Self { columns, depth, .. } = *self;
         let count = rows.len() / depth.max(1);

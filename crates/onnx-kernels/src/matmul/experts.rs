@@ -1,5 +1,5 @@
-//! ONNX Runtime's `MoE` and `QMoE`, a mixture of experts: each token goes through the few experts for which its router's numbers are
-//! largest, and gets a weighted sum of what they give. Tokens are gathered by expert, so that an expert's weights are read once.
+//! ONNX Runtime's `MoE` and `QMoE` (mixture of experts): a router chooses a few experts per token, whose
+//! results are summed by weight. Tokens are grouped by expert, so that an expert's weights are read once.
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ pub fn experts(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(kernel(Experts::of(attributes, layers, gate, is_normalized)?))
 }
 
-/// `QMoE`, whose weights are numbers of few bits.
+/// `QMoE`, with weights of 4 or 8 bits.
 pub fn packed_experts(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let kind = attributes.text("quant_type", "int");
@@ -76,7 +76,7 @@ pub fn packed_experts(node: &Node) -> Result<Box<dyn Compute>> {
         ));
     }
     let gate = attributes.has_input(8).then(|| layer(2)).transpose()?;
-    // Weights of the router's own numbers are always normalized, as in ONNX Runtime.
+    // Weights from the router's own logits are always normalized, as in ONNX Runtime.
     let is_normalized = attributes.int("normalize_routing_weights", 0) != 0 || !attributes.has_input(14);
     let layers = [layer(0)?, layer(1)?];
     let mut made = Experts::of(attributes, layers, gate, is_normalized)?;
@@ -86,15 +86,15 @@ pub fn packed_experts(node: &Node) -> Result<Box<dyn Compute>> {
 
 #[derive(Debug)]
 struct Experts {
-    /// Experts of a token.
+    /// Experts per token.
     chosen: usize,
-    /// Whether the weights of a token's experts have the sum 1.
+    /// Whether the weights of a token's experts sum to 1.
     is_normalized: bool,
     function: Function,
     layers: [Layer; 2],
-    /// What the activated first layer is multiplied with, if it is a layer of its own.
+    /// A separate gate layer, which multiplies the activated first layer.
     gate: Option<Layer>,
-    /// The input with the weights of experts, if these are not made of what chooses them.
+    /// Input index of separate expert weights, if they are not computed from the router's logits.
     mixing: Option<usize>,
 }
 
@@ -184,7 +184,7 @@ impl Kernel for Experts {
         let routes = self.routes(elements(router)?, elements(mixing)?, experts, &mut pace)?;
         let given = elements::<f32>(&inputs[0])?;
         let mut made = vec![0.0; given.len()];
-        // Buffers stay small, however many tokens there are.
+        // Bounds the buffers, however many tokens there are.
         let most = (MAX_NUMBERS / first.columns.max(width).max(1)).max(MIN_ROWS);
         size::admit_shape(
             ElementType::F32,
@@ -211,12 +211,12 @@ impl Kernel for Experts {
     }
 }
 
-/// Numbers of a buffer, and the rows that it has at least.
+/// Maximum elements of a buffer, and minimum rows.
 const MAX_NUMBERS: usize = 1 << 22;
 const MIN_ROWS: usize = 64;
 
 impl Experts {
-    /// What one expert gives for rows.
+    /// Computes one expert for `rows`.
     fn expert(
         &self,
         expert: usize,
@@ -237,7 +237,7 @@ impl Experts {
         second.multiply(expert, &hidden, pace)
     }
 
-    /// The tokens of each expert, and the weight that the expert has for each.
+    /// The tokens of each expert, with the expert's weight for each.
     fn routes(
         &self,
         router: &[f32],
@@ -252,7 +252,7 @@ impl Experts {
             pace.spend(16 * experts as u64)?;
             order.clear();
             order.extend(0..experts);
-            // Of equal numbers the last comes first, as in ONNX Runtime.
+            // Of equal logits the last one comes first, as in ONNX Runtime.
             order.sort_unstable_by(|&a, &b| logits[b].total_cmp(&logits[a]).then(b.cmp(&a)));
             let most = order.first().map_or(0.0, |&expert| logits[expert]);
             let weight = |expert: usize| match self.mixing {
@@ -270,7 +270,7 @@ impl Experts {
             };
             for &expert in order.iter().take(self.chosen) {
                 let weight = weight(expert) / sum;
-                // What is no number chooses nothing.
+                // NaN and infinity choose no expert.
                 if weight.is_finite() {
                     routes[expert].push((token, weight));
                 }
@@ -280,26 +280,26 @@ impl Experts {
     }
 }
 
-/// What stands between the two layers of an expert.
+/// The activation between an expert's two layers.
 #[derive(Clone, Copy, Debug)]
 enum Function {
-    /// Of each number, times the gate if there is one.
+    /// An element-wise function, times the gate if there is one.
     Each(fn(f32) -> f32),
     SwiGlu {
         layout: Layout,
         alpha: f32,
         beta: f32,
-        /// What the gate is at most, and the number beside it at most and at least.
+        /// Upper bound of the gate, and bound of the magnitude of the linear part.
         limit: f32,
     },
 }
 
-/// Where the number is that a gate is multiplied with.
+/// Where a gate's linear part is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Layout {
     /// In a layer of its own.
     Apart,
-    /// Next to the gate.
+    /// Interleaved with the gate.
     Interleaved,
     /// In the second half of the row.
     Halves,
@@ -337,7 +337,7 @@ impl Function {
         })
     }
 
-    /// Numbers that it gives for rows of so many.
+    /// Width of the activation's result for rows of `columns` elements.
     fn width(self, columns: usize) -> Result<usize> {
         match self {
             Self::SwiGlu {
@@ -354,7 +354,7 @@ impl Function {
         }
     }
 
-    /// Of rows of `columns` numbers.
+    /// Applies the activation to rows of `columns` elements.
     fn applied(self, mut hidden: Vec<f32>, gate: Option<&[f32]>, columns: usize) -> Vec<f32> {
         match self {
             Self::Each(function) => {
@@ -371,7 +371,7 @@ impl Function {
                 limit,
             } => {
                 let pair = |gate: f32, linear: f32| {
-                    // Comparisons, so that NaN stays.
+                    // Comparisons instead of min and max, so that NaN stays.
                     let gate = if gate > limit { limit } else { gate };
                     let linear = if linear > limit { limit } else { linear };
                     let linear = if linear < -limit { -limit } else { linear };
@@ -410,7 +410,7 @@ fn sigmoid(x: f32) -> f32 {
     1.0 / (1.0 + (-x).exp())
 }
 
-/// The approximation by a hyperbolic tangent.
+/// The tanh approximation.
 fn gelu(x: f32) -> f32 {
     let inner = std::f32::consts::FRAC_2_SQRT_PI * std::f32::consts::FRAC_1_SQRT_2;
     0.5 * x * (1.0 + (inner * (x + 0.044_715 * x * x * x)).tanh())

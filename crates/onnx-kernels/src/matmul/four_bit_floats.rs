@@ -1,5 +1,5 @@
-//! ONNX Runtime's `MatMulBnb4`: a product with a matrix of floats of 4 bits, FP4 or NF4, as bitsandbytes makes them. Blocks of the
-//! flattened matrix have a largest magnitude each.
+//! ONNX Runtime's `MatMulBnb4`: a product with a matrix of 4-bit floats (FP4 or NF4, as bitsandbytes makes
+//! them). Blocks of the flattened matrix have an absolute maximum each.
 
 use std::sync::Arc;
 
@@ -37,18 +37,18 @@ pub fn four_bit_floats(node: &Node) -> Result<Box<dyn Compute>> {
 
 #[derive(Debug)]
 struct FourBitFloats {
-    /// The matrix has so many rows of so many columns.
+    /// Rows and columns of the matrix.
     rows: usize,
     columns: usize,
     block: usize,
-    /// What 4 bits stand for.
+    /// Value of each 4-bit code.
     numbers: &'static [f32; 16],
-    /// Whether the product is one with the transpose of the matrix.
+    /// Whether the matrix is transposed in the product.
     is_transposed: bool,
 }
 
 impl FourBitFloats {
-    /// Numbers of a row of the input and of the output.
+    /// Row lengths of the input and of the output.
     fn widths(&self) -> [usize; 2] {
         match self.is_transposed {
             true => [self.columns, self.rows],
@@ -103,7 +103,7 @@ impl Kernel for FourBitFloats {
             pace.spend((self.columns + tokens * self.columns / 8) as u64)?;
             for (column, number) in row.iter_mut().enumerate() {
                 let index = at * self.columns + column;
-                // The first of two numbers is in the upper half of their byte.
+                // The upper half of a byte is the first element.
                 let half = packed[index / 2] >> (4 * (1 - index % 2)) & 15;
                 *number = self.numbers[usize::from(half)] * largest[index / self.block];
             }
@@ -125,7 +125,7 @@ impl Kernel for FourBitFloats {
     }
 }
 
-/// A sign, and the magnitudes of 2 bits of exponent and 1 of mantissa.
+/// Sign, 2 exponent bits and 1 mantissa bit.
 const FP4: [f32; 16] = [
     0.0,
     0.005_208_333_3,

@@ -1,5 +1,5 @@
-//! Weights of 8 bits, and products of floats with them: the floats are rounded to 8 bits in one scale, the products are exact,
-//! and the result is scaled once, as ONNX Runtime has it.
+//! 8-bit weights, and products of floats with them: the floats are quantized with one scale, products are
+//! exact, and the result is scaled once, as in ONNX Runtime.
 
 use std::sync::Arc;
 
@@ -10,20 +10,20 @@ use crate::quant::quantize;
 use onnx_tensor::elements::elements;
 use onnx_tensor::{cancelling::Pace, faults::Limit};
 
-/// Sums of more products of 8-bit numbers could be too large for 32 bits.
+/// Deeper products could overflow 32-bit sums.
 const MAX_DEPTH: usize = 1 << 15;
 
 /// The matrix of one direction of a recurrent layer.
 #[derive(Debug)]
 pub(crate) struct IntegerFactors {
-    /// Without their zero points.
+    /// With zero points subtracted.
     values: PackedIntegers,
     /// One for all columns, or one for each.
     scales: Vec<f32>,
 }
 
 impl IntegerFactors {
-    /// From a file's matrices of `depth` by `columns`, one for each direction.
+    /// Packs a file's `depth` x `columns` matrices, one for each direction.
     pub(crate) fn of_directions(
         weights: &Tensor,
         scales: &Tensor,
@@ -62,10 +62,10 @@ impl IntegerFactors {
         Ok(matrices.collect())
     }
 
-    /// The product of whole rows, of floats.
+    /// Multiplies whole rows of floats.
     ///
     /// # Errors
-    /// If the request ends meanwhile.
+    /// If the request is cancelled meanwhile.
     pub(crate) fn multiply(&self, a: &[f32], product: &mut [f32], pace: &mut Pace) -> Result<()> {
         if product.is_empty() {
             return Ok(());
@@ -96,13 +96,13 @@ mod tests {
 
     #[test]
     fn products_are_exact_and_scaled_once() {
-        // One direction, 3 deep, 2 columns with scales and zero points of their own.
+        // One direction, depth 3, 2 columns with their own scales and zero points.
         let weights = Tensor::from_shape(&[1, 3, 2], &[1u8, 255, 0, 128, 255, 3]).unwrap();
         let scales = Tensor::from_shape(&[1, 2], &[0.5f32, 2.0]).unwrap();
         let zero_points = Tensor::from_shape(&[1, 2], &[0u8, 128]).unwrap().into_arc();
         let factors = IntegerFactors::of_directions(&weights, &scales, Some(&zero_points)).unwrap();
         let mut product = [f32::NAN; 4];
-        // The range is 255, so that every whole number is kept.
+        // The range is 255, so that every integer is kept.
         let mut multiply = |a: &[f32]| {
             let pace = &mut Pace::default();
             factors[0].multiply(a, &mut product, pace).unwrap();

@@ -1,4 +1,4 @@
-//! Products of matrices of 8 bits.
+//! 8-bit matrix products: `MatMulInteger` and `QLinearMatMul`.
 
 use std::sync::Arc;
 
@@ -36,7 +36,7 @@ pub fn q_linear_mat_mul(_: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(QLinearMatMul::default()))
 }
 
-/// The second factor, once for all nodes that share it and its zero points, if these are constants and there is room for it.
+/// Packs a constant second factor once for all nodes that share it and its zero points, memory permitting.
 fn packed(
     b: Option<&Arc<Tensor>>,
     zero_points: Option<&Arc<Tensor>>,
@@ -59,11 +59,11 @@ fn packed(
             .map(|matrix| PackedIntegers::new(matrix, [depth, columns]))
             .collect())
     });
-    // Wrong types and zero points are errors of the run.
+    // Wrong types and zero points are reported when the node runs.
     packed.ok().flatten()
 }
 
-/// The sums of all products: their shape, and the rows and columns of a matrix.
+/// Sums of products: their shape, and rows and columns of each matrix.
 struct Sums {
     shape: ShortVec<usize>,
     rows: usize,
@@ -71,7 +71,7 @@ struct Sums {
     numbers: Vec<i32>,
 }
 
-/// Multiplies two factors without their zero points.
+/// Multiplies two factors with their zero points subtracted.
 fn sums(
     [a, b]: [&Tensor; 2],
     zero_points: [Option<&Tensor>; 2],
@@ -103,10 +103,11 @@ fn sums(
             )?,
         };
         let (size, results) = (rows * columns, count / (rows * columns));
-        // A few rows are computed without packing; more columns than rows take no other memory than packing does.
+        // Few rows are computed without packing. With more columns than rows this takes no more memory than
+        // packing.
         let is_used_once = b.len() / (depth * columns) == results && rows <= columns;
         let run = |first: usize, sums: &mut [i32], pace: &mut Pace| {
-            // Matrices of the second factor follow each other in runs.
+            // Equal matrices of the second factor are adjacent.
             let mut latest: Option<(usize, PackedIntegers)> = None;
             let matrices = matrices(&sizes.outer, results).skip(first);
             for ([first, second], sums) in matrices.zip(sums.chunks_exact_mut(size)) {
@@ -135,7 +136,7 @@ fn sums(
         };
         let work = [products([count, depth, 1]), PRODUCTS];
         let parts = threads::parts(work[0], work[1]);
-        // A few large ones are split each.
+        // Few large products are split each.
         match 2 * results < parts {
             true => run(0, &mut numbers, &mut pace)?,
             false => lines(&mut numbers, size, work, run)?,
@@ -152,7 +153,7 @@ fn sums(
 /// `MatMulInteger`.
 #[derive(Debug)]
 pub(crate) struct MatMulInteger {
-    /// Which inputs are the zero points of the factors.
+    /// Input indices of the factors' zero points.
     zero_points: [Option<usize>; 2],
     packed: Option<Arc<Vec<PackedIntegers>>>,
 }
@@ -184,7 +185,7 @@ impl Compute for MatMulInteger {
     fn take_over(&mut self, constants: Constants<'_>, packs: &mut Packs) -> Result<Option<usize>> {
         let constant = |place: usize| constants.get(place).and_then(Option::as_ref);
         self.packed = match self.zero_points[1].map(constant) {
-            // They are computed.
+            // They are computed by another node.
             Some(None) => None,
             given => packed(constant(1), given.flatten(), packs),
         };
@@ -198,7 +199,7 @@ impl Compute for MatMulInteger {
     }
 }
 
-/// Refuses a zero point of another type than what it belongs to.
+/// Refuses a zero point whose type differs from its factor's.
 pub(crate) fn expect_zero_point(factor: &Fact, zero_point: &Fact) -> Result<()> {
     match factor.element_type == zero_point.element_type {
         true => Ok(()),
@@ -218,7 +219,7 @@ pub(crate) fn expect_scales(scales: &[&Fact]) -> Result<()> {
     }
 }
 
-/// A list that is one number for all or one for each of some lines.
+/// Reads one number for all lines, or one per line.
 pub(crate) fn list<T: Element + Copy>(tensor: &Tensor, lines: usize, what: &str) -> Result<Vec<T>> {
     let given = elements::<T>(tensor)?;
     ensure_input!(
@@ -280,7 +281,7 @@ impl Compute for QLinearMatMul {
     }
 }
 
-/// The sums in the scales and with the zero points of their rows, in a type of 8 bits.
+/// Requantizes the sums with the scales and zero points of their rows.
 fn scaled<T: Element + Copy + Default>(
     sums: &Sums,
     [a, b, result]: &[Vec<f32>; 3],
@@ -356,7 +357,7 @@ mod tests {
 
     const TYPES: [ElementType; 2] = [ElementType::U8, ElementType::I8];
 
-    /// Two matrices in a batch, times one matrix or two.
+    /// Reference implementation: a batch of two matrices times one matrix or two.
     fn plainly(
         a: &Tensor,
         b: &Tensor,

@@ -1,10 +1,10 @@
-//! Which matrices are multiplied where factors have more than two dimensions.
+//! Broadcasting of the batch dimensions of matrix products.
 
 use onnx_tensor::prelude::*;
 
-/// The sizes of a product as NumPy has them.
+/// Sizes of a product by NumPy's rules.
 pub(crate) struct Sizes<D> {
-    /// Of the dimensions before the matrices', which are repeated as needed.
+    /// Batch dimensions of both factors, which broadcast.
     pub(crate) outer: [ShortVec<D>; 2],
     pub(crate) rows: D,
     pub(crate) depth: [D; 2],
@@ -38,7 +38,7 @@ pub(crate) fn sizes<D: Size>(a: &[D], b: &[D]) -> Result<Sizes<D>> {
     })
 }
 
-/// For each result, which matrices of the factors it is made of.
+/// For each result, the matrices of the two factors.
 pub(crate) fn matrices(
     outer: &[ShortVec<usize>; 2],
     results: usize,

@@ -1,4 +1,4 @@
-//! Products of matrices: floats, integers, weights of few bits, `Einsum`, and determinants.
+//! Matrix products: floats, integers, low-bit weights, `Einsum`, and determinants.
 
 pub(crate) mod contraction;
 pub(crate) mod determinant;

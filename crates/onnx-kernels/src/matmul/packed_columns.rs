@@ -1,28 +1,30 @@
-//! Products with block-quantized columns. A column is unpacked once for all rows, so that the matrix never is in memory as floats.
+//! Products with block-quantized columns. A column is unpacked once for all rows; the whole matrix never
+//! exists as floats.
 
 use onnx_gemm::{BlockQuantized, gemv, transpose};
 use onnx_tensor::{cancelling::Pace, prelude::*};
 
 use crate::split::{self, PRODUCTS, products};
 
-/// The columns of a matrix, each with its scales and zero points.
+/// Columns of a matrix with their scales and zero points.
 pub(crate) struct PackedColumns<'p> {
     pub(crate) layout: BlockQuantized,
-    /// Numbers of a column, at least 1.
+    /// Elements of a column, at least 1.
     pub(crate) depth: usize,
     pub(crate) packed: &'p [u8],
-    /// A scale for each block.
+    /// One scale per block.
     pub(crate) scales: &'p [f32],
-    /// A zero point for each block.
+    /// One zero point per block.
     pub(crate) zero_points: &'p [f32],
-    /// For each number of a column, the block that its scale and zero point are of, where that is not the block that it lies in.
+    /// For each element of a column, the block of its scale and zero point, if it is not its own block
+    /// (`g_idx`).
     pub(crate) groups: Option<&'p [usize]>,
-    /// A number for each column, or none.
+    /// One value per column, or empty.
     pub(crate) bias: &'p [f32],
 }
 
 impl PackedColumns<'_> {
-    /// Writes the product of row-major `rows` with the matrix to the row-major `made`, which has as many rows.
+    /// Writes the product of row-major `rows` with the matrix to row-major `made`.
     pub(crate) fn multiply(&self, rows: &[f32], made: &mut [f32], pace: &mut Pace) -> Result<()> {
         let (blocks, bytes) = (self.layout.blocks(self.depth), self.layout.block_bytes());
         let columns = self.scales.len() / blocks;
@@ -31,9 +33,9 @@ impl PackedColumns<'_> {
             Some(_) => rows.into(),
             None => self.layout.ordered(rows, self.depth),
         };
-        // By columns, which are lines of the sums.
+        // Transposed: each column is a line of the sums.
         let mut sums = vec![0.0; count * columns];
-        // Unpacking a column takes about as long as multiplying it with so many rows.
+        // Unpacking a column takes about as long as multiplying it by this many rows.
         const UNPACKED: usize = 8;
         let work = [products([count + UNPACKED, self.depth, columns]), PRODUCTS];
         split::lines(&mut sums, count, work, |first, sums, pace| {
@@ -68,7 +70,7 @@ impl PackedColumns<'_> {
     }
 }
 
-/// Unpacks zero points from rows of `count`, each of which begins with a byte of its own.
+/// Unpacks zero points from rows of `count`, each of which begins at a byte.
 pub(crate) fn unpacked_zero_points(layout: BlockQuantized, packed: &[u8], count: usize) -> Vec<f32> {
     let rows = packed.chunks_exact(layout.packed_bytes(count).max(1));
     rows.flat_map(|row| (0..count).map(move |index| f32::from(layout.number(row, index))))

@@ -1,5 +1,5 @@
-//! ONNX Runtime's `MatMulNBits`: a product with a matrix of whole numbers of few bits, which have a scale for each block of a
-//! column.
+//! ONNX Runtime's `MatMulNBits`: a product with a block-quantized matrix of low-bit integers, one scale per
+//! block of a column.
 
 use std::sync::Arc;
 
@@ -54,7 +54,7 @@ struct PackedProduct {
     layout: BlockQuantized,
     depth: usize,
     columns: usize,
-    /// Which inputs these are.
+    /// Input indices of optional parameters.
     zero_points: Option<usize>,
     groups: Option<usize>,
     bias: Option<usize>,
@@ -135,7 +135,7 @@ impl Kernel for PackedProduct {
 }
 
 impl PackedProduct {
-    /// The block of each number of a column. There may be more, for what fills up the last block.
+    /// The block of each element of a column (`g_idx`), which may be padded to whole blocks.
     fn groups_of(&self, given: &Tensor) -> Result<Vec<usize>> {
         let groups = integers(given)?;
         let blocks = self.blocks();
@@ -154,7 +154,7 @@ impl PackedProduct {
         Ok(known.unwrap_or_default())
     }
 
-    /// For each block.
+    /// Unpacks the zero points, one per block.
     fn zero_points_of(&self, given: Option<&Tensor>) -> Result<Vec<f32>> {
         let blocks = self.blocks();
         let Some(given) = given else {
@@ -163,7 +163,7 @@ impl PackedProduct {
         let zero_points = match given.element_type() {
             ElementType::F32 => elements::<f32>(given)?.to_vec(),
             _ => {
-                // Those of each column begin with a byte of their own.
+                // Each column's zero points begin at a byte.
                 unpacked_zero_points(self.layout, elements::<u8>(given)?, blocks)
             }
         };

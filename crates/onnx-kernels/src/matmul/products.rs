@@ -1,4 +1,4 @@
-//! Products of matrices.
+//! `MatMul` and `Gemm`.
 
 use std::{borrow::Cow, sync::Arc};
 
@@ -32,20 +32,20 @@ pub fn mat_mul(_: &Node) -> Result<Box<dyn Compute>> {
 /// `MatMul`.
 #[derive(Debug, Default)]
 pub(crate) struct MatMul {
-    /// The second factor, where it is a constant of FP32.
+    /// The packed second factor, if it is an FP32 constant.
     packed: Option<Packed>,
 }
 
-/// Matrices in the order in which products read them.
+/// Matrices in the order of the product kernel.
 #[derive(Debug)]
 struct Packed {
-    /// Of the constant.
+    /// Shape of the constant.
     shape: ShortVec<usize>,
     matrices: Arc<Vec<PackedMatrix>>,
 }
 
 impl Packed {
-    /// Of a constant of FP32 that has elements, if there is room for it.
+    /// Packs a non-empty FP32 constant, memory permitting.
     fn of(b: &Arc<Tensor>, is_turned: bool, packs: &mut Packs) -> Result<Option<Self>> {
         let &[.., rows, columns] = b.shape() else {
             return Ok(None);
@@ -73,7 +73,7 @@ impl Packed {
     }
 }
 
-/// The sizes of a product, and whether the factors fit.
+/// Checks that the factors fit, and returns the sizes of the product.
 pub(crate) fn fitting<D: Size>(a: &[D], b: &[D]) -> Result<Sizes<D>> {
     if a.is_empty() || b.is_empty() {
         bail!(Refusal(
@@ -99,7 +99,7 @@ impl Compute for MatMul {
 
     fn take_over(&mut self, constants: &[Option<Arc<Tensor>>], packs: &mut Packs) -> Result<Option<usize>> {
         self.packed = match constants.get(1) {
-            // One column is read as a row is.
+            // A single column is read in place like a row.
             Some(Some(b)) if b.shape().last() != Some(&1) => Packed::of(b, false, packs)?,
             _ => None,
         };
@@ -143,7 +143,7 @@ pub(crate) fn plain_product<T: Factor>(a: &Tensor, b: &Tensor) -> Result<Tensor>
     factors::<T>(a, b, add_gemm)
 }
 
-/// Has `multiply` write a product, in blocks of rows where it is large.
+/// Runs `multiply`, in blocks of rows on several threads if the product is large.
 fn in_rows<T: Sync + Send>(
     multiply: impl Fn(&[T], &[T], [usize; 3], &mut [T], &mut Pace) -> Result<()> + Sync,
     [a, b]: [&[T]; 2],
@@ -157,7 +157,7 @@ fn in_rows<T: Sync + Send>(
     })
 }
 
-/// All products of the matrices of two factors.
+/// Multiplies all pairs of matrices of two factors.
 fn factors<T: Element + Copy>(
     a: &Tensor,
     b: &Tensor,
@@ -171,8 +171,8 @@ fn factors<T: Element + Copy>(
     })
 }
 
-/// All products of the matrices of a factor with those of one that has this shape. `multiply` is called with a first matrix, the index of the
-/// second matrix, rows, depth and columns, and zeros for the sums.
+/// Multiplies all matrices of a factor by those of a factor of shape `b`. `multiply` receives the first
+/// matrix, the index of the second one, `[rows, depth, columns]`, and zeroed sums.
 fn product<T: Element + Copy>(
     a: &Tensor,
     b: &[usize],
@@ -182,7 +182,7 @@ fn product<T: Element + Copy>(
     let [depth, _] = sizes.depth;
     let columns = sizes.columns;
     let count: usize = sizes.shape.iter().product();
-    // All rows meet one matrix.
+    // All rows meet the same matrix.
     if sizes.outer[1].iter().all(|&dim| dim == 1) && count > 0 && columns > 0 {
         sizes.rows = count / columns;
         sizes.outer = [smallvec![], smallvec![]];
@@ -204,7 +204,7 @@ fn product<T: Element + Copy>(
         };
         let work = [products([count, depth, 1]), PRODUCTS];
         let each = products([rows, depth, columns]);
-        // A few large ones are split each.
+        // Few large products are split each.
         let are_few = 2 * (count / size) < threads::parts(work[0], work[1]);
         match are_few && threads::parts(each, PRODUCTS) > 1 {
             true => run(0, made, &mut Pace::default()),
@@ -220,7 +220,7 @@ pub(crate) struct Gemm {
     beta: f32,
     turns_a: bool,
     turns_b: bool,
-    /// The second factor, where it is a constant of FP32.
+    /// The packed second factor, if it is an FP32 constant.
     packed: Option<Packed>,
 }
 
@@ -259,7 +259,7 @@ impl Gemm {
         Ok([rows, columns, depth])
     }
 
-    /// The product of two factors, times `alpha`, with `beta` times what is added.
+    /// `alpha * a * b + beta * c`.
     fn computed<T: Factor>(
         &self,
         inputs: &[Arc<Tensor>],
@@ -307,7 +307,7 @@ impl Gemm {
     }
 }
 
-/// Adds a number, a row, a column or a matrix, each times a factor, to the rows from `first` on.
+/// Adds `factor` times a scalar, row, column or matrix to the rows from `first` on.
 fn add<T: Factor>(made: &mut [T], first: usize, columns: usize, added: &Tensor, factor: T) -> Result<()> {
     let shape = added.shape();
     let numbers = elements::<T>(added)?;
@@ -329,7 +329,7 @@ fn add<T: Factor>(made: &mut [T], first: usize, columns: usize, added: &Tensor, 
     Ok(())
 }
 
-/// Rows and columns of a factor as it is multiplied.
+/// Rows and columns of a factor, after an optional transpose.
 fn sides<D: Clone>(shape: &[D], is_turned: bool) -> Result<[D; 2]> {
     match (shape, is_turned) {
         ([rows, columns], false) | ([columns, rows], true) => Ok([rows.clone(), columns.clone()]),
@@ -391,7 +391,7 @@ mod tests {
     use crate::made_nodes::{node, with};
     use onnx_tensor::{elements::tensor, node::Attribute};
 
-    /// Small whole numbers, so that sums are exact in any order.
+    /// Small integers, so that sums are exact in any order.
     fn factor(element_type: ElementType, shape: &[usize], seed: usize) -> Arc<Tensor> {
         let count = shape.iter().product();
         let numbers = (0..count).map(|at| ((at * 7919 + seed) % 17) as f64 - 8.0);
@@ -480,7 +480,7 @@ mod tests {
                 assert_eq!(floats(&run(&op, &[a.clone(), b.clone()]).unwrap()), floats(&wide));
             }
         }
-        // One matrix of each batch with one of another.
+        // Each batch has its own matrix in both factors.
         let (a, b) = (
             factor(ElementType::I64, &[2, 1, 3], 1),
             factor(ElementType::I64, &[2, 3, 1], 5),

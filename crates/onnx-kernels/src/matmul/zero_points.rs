@@ -1,4 +1,4 @@
-//! Factors of 8 bits less their zero points, and results of 8 bits.
+//! Subtracting zero points from 8-bit factors, and rounding results to 8 bits.
 
 use onnx_tensor::prelude::*;
 
@@ -9,7 +9,7 @@ use onnx_tensor::{
     faults::{Refusal, Unsupported},
 };
 
-/// Refuses what is not of 8 bits.
+/// Refuses types other than 8-bit integers.
 pub(crate) fn expect_bytes(element_type: ElementType) -> Result<()> {
     match element_type {
         ElementType::U8 | ElementType::I8 => Ok(()),
@@ -19,19 +19,19 @@ pub(crate) fn expect_bytes(element_type: ElementType) -> Result<()> {
     }
 }
 
-/// Which of a factor's numbers have a zero point of their own.
+/// How a factor's elements share zero points.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Line {
-    /// Rows of so many numbers.
+    /// One per row of this length.
     Row(usize),
-    /// Columns of matrices of so many rows and columns.
+    /// One per column of matrices of these rows and columns.
     Column([usize; 2]),
 }
 
-/// The numbers of a factor, each less its zero point: one for all, one for each line of a matrix, or one for each line of all matrices.
+/// Subtracts zero points: one for all elements, one per line of a matrix, or one per line of all matrices.
 ///
 /// # Errors
-/// [`Refusal`] if there are as many zero points as nothing has.
+/// [`Refusal`] if the number of zero points fits none of these.
 pub(crate) fn without_zero_points(
     factor: &Tensor,
     zero_points: Option<&Tensor>,
@@ -89,7 +89,8 @@ pub(crate) fn without_zero_points(
     Ok(numbers)
 }
 
-/// A sum in the scale and with the zero point of a result, ties to even, within the type of 8 bits that begins with `least`.
+/// Requantizes a sum: scales it, rounds ties to even, adds the zero point, and saturates to the 8-bit type
+/// whose minimum is `least`.
 #[inline(always)]
 pub(crate) fn rounded(sum: i32, scale: f32, zero_point: i32, least: i32) -> i32 {
     let (below, above) = ((least - zero_point) as f32, (least + 255 - zero_point) as f32);

@@ -1,4 +1,4 @@
-//! `BatchNormalization`: a factor and an offset for each channel, made once where the parameters are constants.
+//! `BatchNormalization`: a scale and an offset per channel, computed once for constant parameters.
 
 use std::sync::Arc;
 

@@ -1,5 +1,6 @@
-//! `BatchNormalization`: a factor and an offset for each channel. Those of constants are made once, for convolutions before
-//! them to take over; those that are computed, as some are that were quantized, are made in each run.
+//! Scale and offset per channel of `BatchNormalization`. Constant ones are computed once, so that a preceding
+//! convolution can absorb them; the others (of dequantized parameters, for instance) are computed in each
+//! run.
 
 use std::sync::Arc;
 
@@ -17,7 +18,7 @@ pub(crate) struct BatchNormalization {
     epsilon: f64,
 }
 
-/// The factor and the offset of each channel.
+/// Scale and offset of each channel.
 pub type Channels = Vec<(f64, f64)>;
 
 impl BatchNormalization {
@@ -46,7 +47,7 @@ impl BatchNormalization {
     }
 }
 
-/// The factors and offsets of a node's channels.
+/// Computes scale and offset of each of a node's `count` channels.
 pub fn channels(attributes: Attributes<'_>, parameters: &[Arc<Tensor>], count: usize) -> Result<Channels> {
     BatchNormalization::of(attributes).channels(parameters, count)
 }

@@ -1,4 +1,4 @@
-//! `Hardmax`: 1 at the first greatest element along an axis, 0 elsewhere.
+//! `Hardmax`: 1 at the first maximum along an axis, 0 elsewhere.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use onnx_tensor::{
     operator::{Fact, Kernel, kernel},
 };
 
-/// `Hardmax` of FP32 or FP64, of any operator set.
+/// `Hardmax` of FP32 or FP64, for all operator sets.
 pub fn hardmax(node: &Node) -> Result<Box<dyn Compute>> {
     let coerces = node.opset < 13;
     Ok(kernel(Hardmax {
@@ -23,7 +23,7 @@ pub fn hardmax(node: &Node) -> Result<Box<dyn Compute>> {
 #[derive(Debug)]
 struct Hardmax {
     axis: i64,
-    /// Before operator set 13 it was computed over all axes from this one on.
+    /// Before operator set 13: over `axis` and all later axes together.
     coerces: bool,
 }
 
@@ -63,7 +63,7 @@ impl Kernel for Hardmax {
     }
 }
 
-/// One for the first of the greatest of `count` elements that stand `inner` apart, zero for the others.
+/// Writes one for the first maximum of `count` elements that are `inner` apart, zero for the others.
 fn chosen<T: Copy + PartialOrd>(
     values: &[T],
     count: usize,
@@ -80,7 +80,7 @@ fn chosen<T: Copy + PartialOrd>(
             let Some(first) = places.next() else {
                 continue;
             };
-            // NaN is chosen where there is nothing else.
+            // NaN is chosen only if there is nothing else.
             let is_number = |at: usize| values[at].partial_cmp(&values[at]).is_some();
             let greatest = places.fold(first, |best, at| {
                 let is_greater = values[at] > values[best] || (is_number(at) && !is_number(best));

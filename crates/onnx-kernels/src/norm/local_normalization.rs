@@ -1,4 +1,4 @@
-//! Normalization by what stands nearby: `LRN` over the next channels, `LpNormalization` along an axis.
+//! `LRN` over neighbouring channels and `LpNormalization` along an axis.
 
 use std::sync::Arc;
 
@@ -30,11 +30,11 @@ pub fn lrn(node: &Node) -> Result<Box<dyn Compute>> {
 
 #[derive(Debug)]
 struct Lrn {
-    /// By element.
+    /// `alpha` divided by the window size.
     alpha: f64,
     beta: f64,
     bias: f64,
-    /// Channels on either side. A window of even size reaches one further behind.
+    /// Channels before the current one in the window. A window of even size has one more after it.
     before: usize,
     after: usize,
 }
@@ -102,7 +102,7 @@ pub fn lp(node: &Node) -> Result<Box<dyn Compute>> {
 #[derive(Debug)]
 struct LpNormalization {
     axis: i64,
-    /// By the sum of absolute values, and not by the root of the sum of squares.
+    /// Uses the sum of absolute values (p = 1) instead of the root of the sum of squares.
     is_sum: bool,
 }
 
@@ -139,7 +139,7 @@ impl LpNormalization {
             for line in block.chunks_exact(inner) {
                 pace.spend(inner as u64)?;
                 for (norm, &x) in norms.iter_mut().zip(line) {
-                    // Squares and norms have the range of the elements, as in ONNX Runtime.
+                    // Squares and norms are rounded to the element type, as in ONNX Runtime.
                     *norm += if self.is_sum {
                         x.into().abs()
                     } else {

@@ -1,4 +1,4 @@
-//! `NegativeLogLikelihoodLoss` and `SoftmaxCrossEntropyLoss`: how improbable the classes are that targets name.
+//! `NegativeLogLikelihoodLoss` and `SoftmaxCrossEntropyLoss`.
 
 use std::sync::Arc;
 
@@ -39,11 +39,11 @@ enum Reduction {
 
 #[derive(Debug)]
 struct Loss {
-    /// Whether the input has scores rather than logarithms of probabilities.
+    /// Whether the input has scores rather than log probabilities.
     is_of_scores: bool,
-    /// Whether the logarithms of probabilities are an output too.
+    /// Whether the log probabilities are an output too.
     gives_probabilities: bool,
-    /// The target that has no loss.
+    /// `ignore_index`: targets without a loss.
     ignored: Option<i64>,
     reduction: Reduction,
 }
@@ -130,7 +130,7 @@ impl Kernel for Loss {
         let loss = match self.reduction {
             Reduction::None => tensor(inputs[1].shape(), losses)?,
             Reduction::Sum => tensor(&[], vec![sum as f32])?,
-            // The mean of nothing is 0, as in ONNX Runtime.
+            // The mean of no targets is 0, as in ONNX Runtime.
             Reduction::Mean if targets.is_empty() => tensor(&[], vec![0.0f32])?,
             Reduction::Mean => tensor(&[], vec![(sum / count) as f32])?,
         };
@@ -143,7 +143,7 @@ impl Kernel for Loss {
 }
 
 impl Loss {
-    /// Logarithms of probabilities along axis 1.
+    /// Log-softmax along axis 1.
     fn log_softmax(&self, input: &Tensor, [classes, inner]: [usize; 2], pace: &mut Pace) -> Result<Tensor> {
         let mut made = empty(ElementType::F32, input.shape())?;
         let given = elements::<f32>(input)?;

@@ -1,5 +1,5 @@
-//! Layers that bring groups of numbers to mean 0 and variance 1. The variance is the mean of squared distances from the mean: the mean of
-//! squares less the mean's square would leave nothing of it far from zero.
+//! Normalization of groups of elements to mean 0 and variance 1. The variance is the mean squared distance
+//! from the mean: the difference of mean square and squared mean would cancel far from zero.
 
 use std::sync::Arc;
 
@@ -20,7 +20,8 @@ use onnx_tensor::{
     size,
 };
 
-/// `LayerNormalization`, `RMSNormalization`, `InstanceNormalization`, `GroupNormalization` or `MeanVarianceNormalization` of FP32 or FP64.
+/// `LayerNormalization`, `RMSNormalization`, `InstanceNormalization`, `GroupNormalization` or
+/// `MeanVarianceNormalization` of FP32 or FP64.
 pub fn normalize(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let groups = match node.op_type.as_str() {
@@ -37,7 +38,7 @@ pub fn normalize(node: &Node) -> Result<Box<dyn Compute>> {
         other => bail!("{other} is not a normalization"),
     };
     let epsilon = match &groups {
-        // It stands outside of the root there.
+        // MeanVarianceNormalization adds it to the standard deviation, not to the variance.
         Groups::Over(_) => 1e-9,
         _ => attributes.float("epsilon", 1e-5),
     };
@@ -54,33 +55,33 @@ pub fn normalize(node: &Node) -> Result<Box<dyn Compute>> {
     }))
 }
 
-/// Which numbers belong together.
+/// Which elements form a group.
 #[derive(Debug)]
 enum Groups {
     /// All axes from this one on.
     From(i64),
-    /// The second axis is the channels'; each is a group.
+    /// Each channel (axis 1) is a group.
     Channels,
-    /// So many groups of channels.
+    /// A number of consecutive channels form a group.
     OfChannels {
         count: usize,
-        /// Whether scale and bias are those of groups, rather than of channels.
+        /// Whether scale and bias are per group rather than per channel.
         scales_groups: bool,
     },
-    /// Over these axes.
+    /// These axes.
     Over(Vec<i64>),
 }
 
-/// How many elements of a loop that reads and writes one take as long: two sums in FP64 stand before it.
+/// Cost of an element, relative to a loop that reads and writes one: two sums in FP64 come first.
 const COST: u64 = 8;
 
 #[derive(Debug)]
 struct Normalize {
     groups: Groups,
-    /// Whether numbers are divided by the root of the mean of their squares only.
+    /// Divides by the root mean square without subtracting the mean.
     keeps_mean: bool,
     epsilon: f64,
-    /// The result, and of a layer its mean and the inverse of its deviation.
+    /// Number of outputs: the result and, of layer normalization, mean and inverse standard deviation.
     outputs: usize,
 }
 
@@ -140,7 +141,7 @@ impl Normalize {
                 let count: usize = shape[axis..].iter().product();
                 let wide = |index: usize| {
                     let tensor = inputs.get(index)?;
-                    // One for all groups, or for each group its own.
+                    // One for all groups, or one for each group.
                     let is_shared = tensor.rank() <= shape.len() - axis;
                     Some(stretched::<T>(
                         tensor,
@@ -221,7 +222,7 @@ impl Normalize {
         }
     }
 
-    /// Brings one group to mean 0 and variance 1; says what the mean was and what it was multiplied by.
+    /// Normalizes one group; returns its mean and the factor it was multiplied by.
     fn center<T: Real>(&self, group: &mut [T]) -> (f64, f64) {
         pulp::Arch::new().dispatch(|| {
             let count = group.len() as f64;
@@ -239,7 +240,7 @@ impl Normalize {
         })
     }
 
-    /// `parts` groups in each example, with a scale and a bias by group and channel.
+    /// Normalizes `parts` groups per example, with scale and bias per group and channel.
     fn by_channels<T: Real>(
         &self,
         x: &[T],
@@ -283,7 +284,7 @@ impl Normalize {
         }
         let kept = shape.iter().zip(&reduced).filter(|(_, reduced)| !**reduced);
         let groups: usize = kept.map(|(&dim, _)| dim).product();
-        // Groups of all numbers, and two sums of each group.
+        // A group index per element, and two sums per group.
         size::admit_now(8 * x.len() as u64 + 16 * groups as u64)?;
         let count = x.len().checked_div(groups).unwrap_or(0) as f64;
         let mut pace = Pace::default();
@@ -323,12 +324,12 @@ impl Normalize {
     }
 }
 
-/// Numbers and their groups, in parts.
+/// Elements and their group indices, in parts.
 fn parts<'p, T>(x: &'p [T], places: &'p [usize]) -> impl Iterator<Item = (&'p [T], &'p [usize])> {
     x.chunks(PART).zip(places.chunks(PART))
 }
 
-/// Whether a scale and a bias have a number for each channel or group.
+/// Checks that scale and bias have one value per channel or group.
 fn are_as_many<T>(given: [Option<&[T]>; 2], expected: usize) -> Result<()> {
     for values in given.into_iter().flatten() {
         let found = values.len();
@@ -340,7 +341,7 @@ fn are_as_many<T>(given: [Option<&[T]>; 2], expected: usize) -> Result<()> {
     Ok(())
 }
 
-/// A sum in FP64, in several lanes so that it can be computed in vectors.
+/// Sums in FP64 in several lanes, so that the loop vectorizes.
 #[inline(always)]
 fn sum<T: Real>(values: &[T], term: impl Fn(f64) -> f64) -> f64 {
     const LANES: usize = 8;
@@ -358,7 +359,7 @@ fn sum<T: Real>(values: &[T], term: impl Fn(f64) -> f64) -> f64 {
     sum
 }
 
-/// A scale or bias for each element of a group.
+/// Broadcasts a scale or bias to the elements of a group.
 fn stretched<T: Real>(tensor: &Tensor, shape: &[usize]) -> Result<Vec<T>> {
     if tensor.shape() == shape {
         return Ok(elements::<T>(tensor)?.to_vec());

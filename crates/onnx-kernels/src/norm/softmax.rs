@@ -1,5 +1,5 @@
-//! `Softmax` and `LogSoftmax` along any axis. The logarithm is not that of a softmax, which would be minus infinity for small
-//! probabilities.
+//! `Softmax` and `LogSoftmax` along any axis. `LogSoftmax` is not the logarithm of `Softmax`, which would be
+//! minus infinity for small probabilities.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use onnx_tensor::{
     operator::{Fact, Kernel, kernel},
 };
 
-/// `Softmax` and `LogSoftmax` of any operator set.
+/// `Softmax` and `LogSoftmax` of all operator sets.
 pub fn softmax(node: &Node) -> Result<Box<dyn Compute>> {
     let coerces = node.opset < 13;
     Ok(kernel(Softmax {
@@ -24,13 +24,13 @@ pub fn softmax(node: &Node) -> Result<Box<dyn Compute>> {
     }))
 }
 
-/// How many elements of a loop that reads and writes one take as long.
+/// Cost of an element, relative to a loop that reads and writes one.
 const COST: u64 = 4;
 
 #[derive(Debug)]
 struct Softmax {
     axis: i64,
-    /// Before operator set 13 it was computed over all axes from this one on.
+    /// Before operator set 13: over `axis` and all later axes together.
     coerces: bool,
     are_logarithms: bool,
 }
@@ -38,7 +38,7 @@ struct Softmax {
 impl Kernel for Softmax {
     fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
         let rank = inputs[0].rank() as i64;
-        // The end is an axis of nothing, which stands for one element, before operator set 13 only.
+        // Before operator set 13, `axis` may equal the rank: groups of one element.
         let end = if self.coerces { rank + 1 } else { rank.max(1) };
         ensure!(
             (-rank..end).contains(&self.axis),
@@ -83,7 +83,7 @@ impl Kernel for Softmax {
     }
 }
 
-/// Rows of `count` numbers.
+/// Softmax of contiguous rows of `count` elements.
 pub(crate) fn rows(values: &mut [f32], count: usize) -> Result<()> {
     pulp::Arch::new().dispatch(Groups {
         values,
@@ -94,7 +94,7 @@ pub(crate) fn rows(values: &mut [f32], count: usize) -> Result<()> {
     })
 }
 
-/// Groups of `count` elements that stand `inner` apart.
+/// Groups of `count` elements that are `inner` apart.
 struct Groups<'v> {
     values: &'v mut [f32],
     count: usize,
@@ -103,7 +103,7 @@ struct Groups<'v> {
     pace: &'v mut Pace,
 }
 
-/// Elements that are computed side by side.
+/// Elements per vector loop.
 const LANES: usize = 16;
 
 impl pulp::WithSimd for Groups<'_> {
@@ -138,7 +138,7 @@ impl pulp::WithSimd for Groups<'_> {
     }
 }
 
-/// One group side by side. NaN is not the greatest, and makes the sum NaN, and with it all.
+/// One contiguous group. NaN is skipped by the maximum, but makes the sum and thus all results NaN.
 #[inline(always)]
 fn row(row: &mut [f32], are_logarithms: bool) {
     let greater = |a: f32, b: f32| if b > a { b } else { a };
@@ -182,7 +182,7 @@ fn row(row: &mut [f32], are_logarithms: bool) {
     }
 }
 
-/// `width` groups of a block, whose columns they are.
+/// `width` groups that are columns of a block.
 #[inline(always)]
 fn columns(block: &mut [f32], inner: usize, from: usize, width: usize, are_logarithms: bool) {
     let mut most = [f32::NEG_INFINITY; LANES];
@@ -221,7 +221,7 @@ fn columns(block: &mut [f32], inner: usize, from: usize, width: usize, are_logar
     }
 }
 
-/// Of FP64, over `count` elements that stand `inner` apart.
+/// Softmax in FP64 over `count` elements that are `inner` apart.
 fn precise(values: &mut [f64], count: usize, inner: usize, are_logarithms: bool) -> Result<()> {
     let mut pace = Pace::default();
     for block in values.chunks_exact_mut(count * inner) {

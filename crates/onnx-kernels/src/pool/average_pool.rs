@@ -1,4 +1,4 @@
-//! The averages of windows.
+//! Averages of windows, for `AveragePool`.
 
 use onnx_tensor::prelude::*;
 
@@ -6,8 +6,8 @@ use crate::pool::pooling::{self, Axis};
 use onnx_tensor::elements::{Real, elements, tensor, with_real};
 use onnx_tensor::size;
 
-/// The averages of windows, with `depth` numbers at each position of an image. `counted` says, for an axis and a window, by how many
-/// elements along it the sum is divided.
+/// Averages each window of images with `depth` elements at each position. `counted(axis, window)` gives the
+/// divisor along each axis.
 pub(crate) fn averages(
     input: &Tensor,
     axes: &[Axis],
@@ -32,7 +32,7 @@ fn averages_of<T: Real + Default + std::ops::DivAssign>(
     pooling::fold(axes, depth, elements::<T>(input)?, &mut averages, |sum, x| {
         sum + x
     })?;
-    // How many elements each of an image's windows has.
+    // Number of windows of each image.
     let windows: usize = axes.iter().map(|axis| axis.count).product();
     size::admit_now(windows as u64 * 16)?;
     let mut counts = vec![1];
@@ -43,7 +43,7 @@ fn averages_of<T: Real + Default + std::ops::DivAssign>(
             .flat_map(|count| along.iter().map(move |along| count * along));
         counts = all.collect();
     }
-    // Of nothing, the average is 0.
+    // The average of an empty window is 0.
     let counts: Vec<T> = counts
         .into_iter()
         .map(|count| T::of(count.max(1) as f64))

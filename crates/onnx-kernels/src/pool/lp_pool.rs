@@ -1,4 +1,4 @@
-//! `LpPool` and `GlobalLpPool`: the root of the sum of powers of what a window covers.
+//! `LpPool` and `GlobalLpPool`: the p-norm of each window.
 
 use std::sync::Arc;
 
@@ -105,14 +105,14 @@ pub fn lp_pool(node: &Node) -> Result<Box<dyn Compute>> {
         "VALID" => vec![0; 2 * rank],
         _ => numbers("pads", 2 * rank, 0, 0)?,
     };
-    // Windows that lie in the padding alone would have no numbers.
+    // A window of padding alone would have no elements.
     if (0..rank).any(|axis| pads[axis].max(pads[rank + axis]) >= kernels[axis]) {
         bail!(Refusal(
             "has pads that are not smaller than its kernel_shape".to_owned()
         ));
     }
     let is_same = matches!(auto_pad, "SAME_UPPER" | "SAME_LOWER");
-    // Implementations disagree, and about rounding up there is nothing to say.
+    // Implementations disagree on SAME with dilations, and ONNX does not define it with ceil_mode.
     if is_same && (dilations.iter().any(|&dilation| dilation > 1) || attributes.int("ceil_mode", 0) != 0) {
         bail!(Unsupported::Here(
             "'auto_pad' with dilations or 'ceil_mode' is not supported".to_owned()
@@ -135,7 +135,7 @@ pub fn lp_pool(node: &Node) -> Result<Box<dyn Compute>> {
     }))
 }
 
-/// How windows lie on an axis.
+/// Windows along one axis.
 #[derive(Debug)]
 struct Axis {
     kernel: usize,
@@ -144,11 +144,11 @@ struct Axis {
     padding: Padding,
 }
 
-/// What is added before and behind an axis.
+/// Padding of an axis.
 #[derive(Clone, Copy, Debug)]
 enum Padding {
     Given([usize; 2]),
-    /// As much as it takes for one window at each step of the stride; an odd number is split unevenly.
+    /// Pads for one window at each stride; the odd element goes to one side.
     Same {
         more_first: bool,
     },
@@ -159,7 +159,7 @@ impl Axis {
         (self.kernel - 1) * self.dilation + 1
     }
 
-    /// The padding of an axis of this size.
+    /// Begin and end padding of an axis of `size`.
     fn pads(&self, size: usize) -> [usize; 2] {
         match self.padding {
             Padding::Given(pads) => pads,
@@ -172,7 +172,7 @@ impl Axis {
         }
     }
 
-    /// How many windows there are on an axis of this size.
+    /// Number of windows along an axis of `size`.
     fn count(&self, size: usize, is_rounded_up: bool) -> Result<usize> {
         let pads = self.pads(size);
         let padded = size + pads[0] + pads[1];
@@ -183,7 +183,7 @@ impl Axis {
             return Ok(room / self.stride + 1);
         }
         let count = room.div_ceil(self.stride) + 1;
-        // None begins behind the image.
+        // The last window must not begin behind the image.
         let is_outside = (count - 1) * self.stride >= size + pads[0];
         Ok(count - usize::from(is_outside))
     }
@@ -262,7 +262,7 @@ mod tests {
         assert_eq!(axis(3, 2, false).pads(8), [0, 1]);
         assert_eq!(axis(3, 2, true).pads(8), [1, 0]);
         assert_eq!(axis(2, 1, true).pads(7), [1, 0]);
-        // A stride beyond the window leaves nothing to add.
+        // With a stride larger than the window there is nothing to pad.
         assert_eq!(axis(1, 3, false).pads(7), [0, 0]);
         for size in 1..20 {
             for (kernel, stride) in [(3, 2), (2, 1), (5, 3), (1, 4)] {

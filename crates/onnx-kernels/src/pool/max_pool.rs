@@ -1,4 +1,4 @@
-//! The greatest numbers of windows.
+//! Maxima of windows and their indices, for `MaxPool`.
 
 use onnx_tensor::prelude::*;
 
@@ -6,8 +6,8 @@ use crate::pool::pooling::{self, Axis};
 use onnx_tensor::cancelling::Pace;
 use onnx_tensor::elements::{elements, tensor};
 
-/// The greatest numbers of windows, and where in its image each of them stands, if that is wanted. `depth` numbers stand at
-/// each position of an image.
+/// The maximum of each window and, if `wants_places`, its index in the image. Each position of an image has
+/// `depth` elements.
 pub(crate) fn pooled(
     input: &Tensor,
     axes: &[Axis],
@@ -52,7 +52,7 @@ fn pooled_from<T: Element + Copy + PartialOrd>(
     Ok((tensor(shape, greatest)?, Some(places)))
 }
 
-/// The first of the greatest numbers of each window, and where in its image it stands.
+/// The first maximum of each window and its index in the image.
 fn find_places<T: Copy + PartialOrd>(
     axes: &[Axis],
     depth: usize,
@@ -68,7 +68,7 @@ fn find_places<T: Copy + PartialOrd>(
     let results = greatest
         .chunks_exact_mut(result)
         .zip(places.chunks_exact_mut(result));
-    // Of each window along the last axis: the first place in the image, and how many there are.
+    // For each window along the last axis: its first index in the image, and its length.
     let taken: Vec<(usize, usize)> = (0..last.count)
         .map(|window| {
             let mut places = last.taken(window);
@@ -107,8 +107,8 @@ fn find_places<T: Copy + PartialOrd>(
     Ok(())
 }
 
-/// Adds the lines of the image that the windows of a line of results cover. A list of them for all lines of results could
-/// be larger than the image.
+/// Collects the image lines that the windows of one line of results cover. Lists for all lines of results
+/// could take more memory than the image.
 fn add_lines(axes: &[Axis], result_line: usize, line: usize, lines: &mut Vec<usize>) {
     let Some((axis, inner)) = axes.split_first() else {
         lines.push(line);
@@ -120,7 +120,7 @@ fn add_lines(axes: &[Axis], result_line: usize, line: usize, lines: &mut Vec<usi
     }
 }
 
-/// The number of a place when the first axis is counted first, from that when the last one is.
+/// Converts a row-major index into a column-major one (`storage_order` 1).
 pub(crate) fn by_columns(mut place: usize, sizes: &[usize]) -> usize {
     let mut result = 0;
     for (axis, &size) in sizes.iter().enumerate().rev() {
@@ -131,7 +131,7 @@ pub(crate) fn by_columns(mut place: usize, sizes: &[usize]) -> usize {
     result
 }
 
-/// Whether a value stays the greatest beside another one. A NaN does.
+/// Whether `greatest` stays the maximum when it meets `value`. NaN does.
 #[inline(always)]
 #[expect(clippy::eq_op, reason = "NaN")]
 fn is_kept<T: Copy + PartialOrd>(greatest: T, value: T) -> bool {

@@ -1,4 +1,4 @@
-//! `MaxUnpool`: puts the numbers that `MaxPool` took back to where they stood, among zeros.
+//! `MaxUnpool`: writes maxima back to the indices that `MaxPool` gave, among zeros.
 
 use std::sync::Arc;
 

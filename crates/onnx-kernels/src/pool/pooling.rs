@@ -1,5 +1,5 @@
-//! Windows that move over images, for pools. A window is a box, so that its elements can be folded along one axis after the
-//! other: a window of 13 by 13 takes 26 steps for each of its places, and not 169.
+//! Sliding windows for pools. A window is a box, so it can be folded one axis after the other: a 13 x 13
+//! window takes 26 steps per position instead of 169.
 
 use crate::split::{self, ELEMENTS};
 use onnx_tensor::prelude::*;
@@ -9,19 +9,19 @@ use onnx_tensor::{cancelling::Pace, size};
 /// The windows along one axis.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Axis {
-    /// Elements of the image.
+    /// Size of the image along the axis.
     pub(crate) size: usize,
-    /// How many windows there are.
+    /// Number of windows.
     pub(crate) count: usize,
     /// Elements of a window.
     pub(crate) kernel: usize,
     pub(crate) stride: usize,
     pub(crate) dilation: usize,
-    /// How far before the image the first window begins.
+    /// Elements by which the first window begins before the image.
     pub(crate) pad: usize,
 }
 
-/// Windows `first..end` have the same one of their elements in the image, the first of them at `start`.
+/// Windows `first..end` have one of their elements in the image, the first of them at index `start`.
 struct Span {
     first: usize,
     end: usize,
@@ -29,7 +29,7 @@ struct Span {
 }
 
 impl Axis {
-    /// Places in the image that the window at `at` covers.
+    /// Image indices that window `at` covers.
     pub(crate) fn taken(&self, at: usize) -> impl ExactSizeIterator<Item = usize> {
         let Self {
             size, dilation, pad, ..
@@ -43,7 +43,7 @@ impl Axis {
         (first..end.max(first)).map(move |element| start + element * dilation - pad)
     }
 
-    /// For each element of a window, the windows that have it in the image.
+    /// For each window element, the windows in which it is inside the image.
     fn spans(&self) -> Vec<Span> {
         let furthest = self.count.saturating_sub(1) * self.stride;
         let first = self.pad.saturating_sub(furthest).div_ceil(self.dilation);
@@ -63,39 +63,39 @@ impl Axis {
         spans.filter(|span| span.first < span.end).collect()
     }
 
-    /// How many windows there are for an element.
+    /// Windows per image element.
     fn growth(&self) -> f64 {
         self.count as f64 / self.size as f64
     }
 
-    /// Whether each window is one element, and each element has one.
+    /// Whether each window is exactly one element.
     fn is_identity(&self) -> bool {
         self.kernel == 1 && self.stride == 1 && self.pad == 0 && self.count == self.size
     }
 }
 
-/// Elements behind each other from which on lines are folded as a whole.
+/// From this many contiguous elements on, whole lines are folded.
 const WIDE: usize = 16;
 
-/// The elements of a window, at most, for which lists say where they are in the image.
+/// Largest window for which spans are listed per element.
 const MAX_SPANS: usize = 1 << 12;
 
 /// How an axis is folded.
 enum Way {
-    /// Element after element of the windows, for all windows.
+    /// One window element at a time, over all windows.
     Spans(Vec<Span>),
-    /// Window after window.
+    /// One window at a time.
     Lines,
-    /// Windows of two elements, of four, and so on, at all places of an axis of this padded size.
+    /// Windows of 2, 4, 8, ... elements at all positions of the axis, padded to this size.
     Doubling(usize),
 }
 
-/// An axis that is folded, with `inner` elements at each of its places.
+/// Folding along one axis, with `inner` elements at each index.
 struct Pass {
     axis: Axis,
     inner: usize,
     way: Way,
-    /// Elements of an image behind it.
+    /// Elements of the image along it.
     size: usize,
 }
 
@@ -103,7 +103,7 @@ impl Pass {
     fn new(axis: Axis, inner: usize, size: usize) -> Self {
         let reach = (axis.count.max(1) - 1) * axis.stride + (axis.kernel - 1) * axis.dilation + 1;
         let singly = axis.count.saturating_mul(axis.kernel.min(axis.size));
-        // A step of this takes twice as long.
+        // A doubling step takes twice as long.
         let doubling = reach.saturating_mul(2 * (2 + axis.kernel.ilog2() as usize));
         let way = if doubling < singly {
             Way::Doubling(reach)
@@ -163,7 +163,7 @@ impl Pass {
         Ok(())
     }
 
-    /// By windows of powers of two: as many steps as the logarithm of a window's size.
+    /// Folds by windows of powers of two: log2(window) steps.
     fn double<T: Copy>(
         &self,
         reach: usize,
@@ -175,8 +175,8 @@ impl Pass {
     ) -> Result<()> {
         let Self { axis, inner, .. } = self;
         let size = reach * inner;
-        // For each place, what a window of `width` elements that begins there has; and what those elements have of which the
-        // windows of the result are made so far.
+        // For each index: the fold of the `width` elements from there on, and the fold of the elements that
+        // the result's windows have consumed so far.
         let (mut now, mut wider, mut folded) = (vec![start; size], vec![start; size], vec![start; size]);
         let room = &mut now[axis.pad.min(reach) * inner..];
         let count = room.len().min(from.len());
@@ -203,13 +203,13 @@ impl Pass {
     }
 }
 
-/// Folds the windows of images that lie behind each other, with `depth` elements at each position. `results` has `start`
-/// everywhere, which changes nothing that it is taken with, and which windows without elements keep. The axes that shrink most are
-/// folded first, and of others the outermost, so that a stride is taken in whole lines before it is taken within lines.
+/// Folds the windows of contiguous images with `depth` elements at each position. `results` is filled with
+/// `start`, the neutral element, which windows without elements keep. Axes that shrink most are folded first,
+/// and the outermost of equals, so that strides skip whole lines before they skip within lines.
 ///
 /// # Errors
-/// [`BadInput`](onnx_tensor::faults::BadInput) if too many elements lie between two axes; [`NoRoom`](onnx_tensor::faults::NoRoom) and
-/// [`Cancelled`](onnx_tensor::cancelling::Cancelled).
+/// [`BadInput`](onnx_tensor::faults::BadInput) if too many elements lie between two axes;
+/// [`NoRoom`](onnx_tensor::faults::NoRoom) and [`Cancelled`](onnx_tensor::cancelling::Cancelled).
 pub(crate) fn fold<T: Element + Copy>(
     axes: &[Axis],
     depth: usize,
@@ -267,7 +267,7 @@ pub(crate) fn fold<T: Element + Copy>(
     })
 }
 
-/// How many elements of a loop that reads and writes one take as long: each meets several windows.
+/// Cost of an element, relative to a loop that reads and writes one: it is part of several windows.
 const COST: u64 = 4;
 
 #[inline(always)]
@@ -277,7 +277,7 @@ fn fold_line<T: Copy>(to: &mut [T], from: &[T], take: impl Fn(T, T) -> T) {
         .for_each(|(to, from)| *to = take(*to, *from));
 }
 
-/// Folds what stands `stride` places apart.
+/// Folds elements that are `stride` apart.
 #[inline(always)]
 fn fold_apart<T: Copy>(to: &mut [T], from: &[T], stride: usize, inner: usize, take: impl Fn(T, T) -> T) {
     if stride == 1 {
@@ -356,7 +356,7 @@ mod tests {
 
     #[test]
     fn windows_as_large_as_the_image_are_folded_in_time() {
-        // Each window with each of its elements would take 3 * 10^9 steps.
+        // Folding each window element by element would take 3 * 10^9 steps.
         const SIZE: usize = 256;
         let axis = Axis {
             size: SIZE,

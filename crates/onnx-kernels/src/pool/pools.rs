@@ -30,7 +30,7 @@ pub fn maxima(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Pool::maximum(Attributes(node))?))
 }
 
-/// A pool over the last axes of images; batch and channels are before them.
+/// A pool over the last axes of images; batch and channels come first.
 #[derive(Debug)]
 pub(crate) struct Pool {
     window: Window,
@@ -40,13 +40,13 @@ pub(crate) struct Pool {
 #[derive(Clone, Copy, Debug)]
 enum Function {
     Average {
-        /// Whether the padding counts, as zeros.
+        /// Whether averages count the padding, as zeros (`count_include_pad`).
         counts_padding: bool,
     },
     Maximum {
-        /// Whether the indices of the greatest numbers are wanted.
+        /// Whether the indices of the maxima are wanted.
         wants_places: bool,
-        /// Whether these count the first axis first.
+        /// Whether indices are column-major (`storage_order`).
         by_columns: bool,
     },
 }
@@ -124,7 +124,8 @@ impl Compute for Pool {
     }
 }
 
-/// Makes indices within each image into those of ONNX: within all images, and by columns in each if that is wanted.
+/// Converts indices within each image into ONNX's, which count over all images, column-major if
+/// `are_columns`.
 fn count_all(places: &mut [i64], windows: &[usize], sizes: &[usize], are_columns: bool) -> Result<()> {
     let (windows, image): (usize, usize) = (windows.iter().product(), sizes.iter().product());
     let mut pace = Pace::default();
@@ -167,7 +168,7 @@ mod tests {
         Ok(made)
     }
 
-    /// The numbers of each window, and their indices in the image, by plain loops over the one axis that is longer than 1.
+    /// The elements of each window and their image indices, by a plain loop over the one axis longer than 1.
     fn windows(
         image: &[f64],
         [kernel, stride, dilation, before]: [usize; 4],
@@ -189,7 +190,7 @@ mod tests {
                 for [kernel, stride, dilation, pad] in
                     [[3, 1, 1, 0], [2, 2, 1, 1], [3, 3, 2, 1], [4, 2, 1, 2]]
                 {
-                    // Along the axis; 1 or 0 along all others.
+                    // `number` along that axis; `other` along the rest.
                     let along = |number: i64, other: i64| {
                         let list = (0..axes).map(|at| if at == axis { number } else { other });
                         list.collect::<Vec<i64>>()

@@ -1,6 +1,6 @@
-//! The cells of recurrent layers: all steps of one direction.
+//! Cells of recurrent layers: all steps of one direction.
 //!
-//! Gates are computed a row at a time rather than a unit at a time, so that the loops become vector instructions.
+//! Gates are computed a row at a time instead of a unit at a time, so that the loops vectorize.
 
 use onnx_gemm::gemm_nt;
 use onnx_tensor::prelude::*;
@@ -12,7 +12,7 @@ use onnx_tensor::{cancelling::Pace, faults::BadInput, size};
 pub(crate) enum Cell {
     Lstm,
     Gru {
-        /// The reset gate works on the product with the state rather than on the state.
+        /// Applies the reset gate after the product with the state (`linear_before_reset`).
         resets_after: bool,
     },
     Rnn,
@@ -27,7 +27,7 @@ impl Cell {
         }
     }
 
-    /// The functions that are used unless others are given.
+    /// Default activation functions.
     pub(crate) fn activations(self) -> &'static [&'static str] {
         match self {
             Self::Lstm => &["Sigmoid", "Tanh", "Tanh"],
@@ -37,7 +37,7 @@ impl Cell {
     }
 }
 
-/// Sizes of one node in one run.
+/// Sizes of a node in one run.
 #[derive(Clone, Copy)]
 pub(crate) struct Sizes {
     pub(crate) steps: usize,
@@ -47,10 +47,10 @@ pub(crate) struct Sizes {
 }
 
 impl Sizes {
-    /// Refuses what would take too much memory: so many floats for each step of each sequence.
+    /// Reserves memory for `width` floats per step and sequence, or refuses the run.
     pub(crate) fn admit(self, width: usize) -> Result<()> {
         let factors = [self.batch, width, size_of::<f32>()];
-        // No steps at all leave what goes from step to step.
+        // Even without steps, the state is returned.
         let bytes = factors.iter().fold(self.steps.max(1) as u64, |bytes, &factor| {
             bytes.saturating_mul(factor as u64)
         });
@@ -66,40 +66,40 @@ impl Sizes {
     }
 }
 
-/// Multiplications between two looks at whether the request is cancelled.
+/// Multiplications between two checks for cancellation.
 const PART: usize = 1 << 26;
 
-/// What is computed in one direction.
+/// Parameters of one direction.
 pub(crate) struct Side<'r> {
     pub(crate) cell: Cell,
     pub(crate) activations: &'r [Activation],
     pub(crate) sizes: Sizes,
     pub(crate) lengths: &'r [usize],
     pub(crate) is_reverse: bool,
-    /// The attribute `clip`: the range of a gate's input to its activation; 0 means no limit.
+    /// `clip`: bound on the input of activations; 0 for no bound.
     pub(crate) clip: f32,
     pub(crate) couples_gates: bool,
     pub(crate) w: Factors<'r>,
     pub(crate) r: Factors<'r>,
-    /// Of the product with the input, then of that with the state.
+    /// Input biases of all gates, then recurrent biases.
     pub(crate) bias: Option<Vec<f32>>,
-    /// For the input, output and forget gates.
+    /// Peephole weights of the input, output and forget gates.
     pub(crate) peepholes: Option<Vec<f32>>,
 }
 
-/// The weights of one direction: a row for each unit of each gate.
+/// Weights of one direction: one row for each unit of each gate.
 #[derive(Clone, Copy)]
 pub(crate) enum Factors<'r> {
     Floats(&'r [f32]),
-    /// The other factor is rounded to 8 bits first, with one scale for all rows.
+    /// The other factor is quantized to 8 bits first, with one scale for all rows.
     Integers(&'r IntegerFactors),
 }
 
 impl Factors<'_> {
-    /// The product of `rows` rows, `depth` wide, with `columns` units, of which `skipped` come before.
+    /// Multiplies `rows` rows of length `depth` by `columns` units, after the first `skipped` ones.
     ///
     /// # Errors
-    /// If the request ends meanwhile.
+    /// If the request is cancelled meanwhile.
     fn multiply(
         self,
         a: &[f32],
@@ -123,14 +123,14 @@ impl Factors<'_> {
     }
 }
 
-/// The state from one step to the next, for each row of the batch.
+/// State that passes from step to step, for each row of the batch.
 pub(crate) struct State {
     pub(crate) h: Vec<f32>,
     pub(crate) c: Vec<f32>,
 }
 
 impl Side<'_> {
-    /// Runs all steps; gives the state behind each one, by step and row.
+    /// Runs all steps and returns the state after each one, by step and row.
     ///
     /// # Errors
     /// [`Cancelled`](onnx_tensor::cancelling::Cancelled).
@@ -147,13 +147,13 @@ impl Side<'_> {
             hidden,
         } = self.sizes;
         let gates = self.cell.gates() * hidden;
-        // All steps' products with the input at once.
+        // Input products of all steps in one GEMM.
         let mut products = vec![0f32; steps * batch * gates];
-        // Steps behind the end of all sequences count for nothing, and 8 bits have the range of what counts.
+        // Steps after the longest sequence are ignored; they must not widen the 8-bit range either.
         let longest = self.lengths.iter().copied().max().unwrap_or(0);
         let counted = longest * batch;
         let mut pace = Pace::default();
-        // Integers have one scale for all rows.
+        // Integer products have one scale for all rows.
         let together = match self.w.are_integers() {
             true => counted,
             false => PART / (input * gates).max(1),
@@ -167,14 +167,15 @@ impl Side<'_> {
                 .multiply(&x[first * input..], products, 0, [rows, input, gates], &mut pace)?;
         }
         let bias = self.input_bias();
-        // ONNX Runtime adds it last where products are of integers; elsewhere this is faster.
+        // With integer products ONNX Runtime adds the bias last, which changes the rounding; elsewhere first
+        // is faster.
         let is_last = self.w.are_integers();
         if let Some(bias) = bias.as_ref().filter(|_| !is_last) {
             products
                 .chunks_exact_mut(gates.max(1))
                 .for_each(|row| add(row, bias));
         }
-        // A reset before the product leaves the third gate's product for later.
+        // With a reset before the product, the third gate's recurrent product has to wait for the reset gate.
         let is_late = self.cell == (Cell::Gru { resets_after: false });
         let early = if is_late { 2 * hidden } else { gates };
         let mut recurrent = vec![0f32; batch * early];
@@ -184,7 +185,7 @@ impl Side<'_> {
         for turn in 0..longest {
             pace.spend((batch * hidden * gates) as u64 / 8 + 1)?;
             let mut h = &state.h;
-            // The range of 8 bits is that of all rows, in which ONNX Runtime has zeros for those that have ended.
+            // ONNX Runtime quantizes over all rows, with zeros for sequences that have ended.
             if is_last && self.lengths.iter().any(|&length| turn > length) {
                 seen.clone_from(h);
                 let rows = seen.chunks_exact_mut(hidden.max(1)).zip(self.lengths);
@@ -236,7 +237,7 @@ impl Side<'_> {
         }
         for (row, &length) in self.lengths.iter().enumerate() {
             if length == 0 {
-                // As ONNX Runtime has it.
+                // As ONNX Runtime does.
                 state.h[row * hidden..][..hidden].fill(0.0);
                 state.c[row * hidden..][..hidden].fill(0.0);
             }
@@ -244,13 +245,13 @@ impl Side<'_> {
         Ok(())
     }
 
-    /// What is added to products with the input: all that does not depend on the state.
+    /// The biases that can be added to the input products: all that do not depend on the state.
     fn input_bias(&self) -> Option<Vec<f32>> {
         let bias = self.bias.as_ref()?;
         let (of_input, of_state) = bias.split_at(bias.len() / 2);
         let mut sum = of_input.to_vec();
         let added = match self.cell {
-            // The reset gate works on the third part of the other one.
+            // The reset gate applies to the recurrent bias of the third gate.
             Cell::Gru { resets_after: true } => 2 * self.sizes.hidden,
             _ => sum.len(),
         };
@@ -258,7 +259,7 @@ impl Side<'_> {
         Some(sum)
     }
 
-    /// The rows of the batch whose sequences have not ended, and the steps that they are at.
+    /// Rows of the batch whose sequences have not ended, with their current step.
     fn rows(&self, turn: usize) -> impl Iterator<Item = Row> {
         let rows = self.lengths.iter().enumerate();
         rows.filter(move |(_, length)| turn < **length)
@@ -276,7 +277,7 @@ impl Side<'_> {
         }
     }
 
-    /// Adds what a gate sees of the cell, where it does.
+    /// Adds the peephole term of a gate, if there is one.
     fn peep(&self, gate: usize, values: &mut [f32], c: &[f32]) {
         let Some(peepholes) = &self.peepholes else {
             return;
@@ -287,7 +288,7 @@ impl Side<'_> {
         }
     }
 
-    /// A step of an LSTM: `r` has the gates' products and biases, and is used up.
+    /// One LSTM step. `r` holds the gates' products and biases and is overwritten.
     fn lstm(&self, r: &mut [f32], h: &mut [f32], c: &mut [f32]) {
         let [f, g, last] = [self.activations[0], self.activations[1], self.activations[2]];
         let (input, rest) = r.split_at_mut(h.len());
@@ -320,7 +321,7 @@ impl Side<'_> {
         }
     }
 
-    /// A step of a GRU: `r` has the products with the state and is used up.
+    /// One GRU step with `linear_before_reset`. `r` holds the recurrent products and is overwritten.
     fn gru_resetting_after(&self, x: &[f32], r: &mut [f32], h: &mut [f32]) {
         let hidden = h.len();
         let [f, g] = [self.activations[0], self.activations[1]];
@@ -338,7 +339,8 @@ impl Side<'_> {
         mix(h, update, candidate);
     }
 
-    /// The end of a step of a GRU: `third` has the product with the state behind the reset gate.
+    /// Second half of a GRU step. `third` holds the recurrent product of the candidate, computed after the
+    /// reset.
     fn gru(&self, x: &[f32], r: &mut [f32], third: &mut [f32], h: &mut [f32]) {
         let hidden = h.len();
         let update = &mut r[..hidden];
@@ -350,20 +352,20 @@ impl Side<'_> {
     }
 }
 
-/// A row of the batch in one turn.
+/// A row of the batch at one step.
 struct Row {
     index: usize,
     step: usize,
 }
 
-/// Adds as many numbers as there are.
+/// Adds `from` to `to` element by element.
 fn add(to: &mut [f32], from: &[f32]) {
     for (to, from) in to.iter_mut().zip(from) {
         *to += from;
     }
 }
 
-/// A GRU's next state: as much of the last one as the gate says, and the rest of the candidate.
+/// The next GRU state: `update * h + (1 - update) * candidate`.
 fn mix(h: &mut [f32], update: &[f32], candidate: &[f32]) {
     for ((h, update), candidate) in h.iter_mut().zip(update).zip(candidate) {
         *h = (1.0 - update) * candidate + update * *h;
@@ -375,7 +377,7 @@ mod tests {
     use super::*;
     use onnx_tensor::cancelling::{Cancelled, while_cancelled};
 
-    /// Sums of a few powers of two, so that products and sums of them are exact.
+    /// Sums of a few powers of two, so that sums and products are exact.
     fn numbers(count: usize, seed: usize) -> Vec<f32> {
         (0..count)
             .map(|index| ((index * 7 + seed) % 11) as f32 / 4.0 - 1.25)
@@ -384,7 +386,7 @@ mod tests {
 
     #[test]
     fn products_with_the_input_are_made_in_parts_and_end_with_their_request() {
-        // Sixteen rows are a part.
+        // One part has sixteen rows.
         let sizes = Sizes {
             steps: 19,
             batch: 1,
@@ -392,7 +394,7 @@ mod tests {
             hidden: 64,
         };
         let x = numbers(sizes.steps * sizes.input, 3);
-        // Each unit takes one number of the input, twice.
+        // Each unit reads one input element, twice.
         let mut w = vec![0.0; sizes.hidden * sizes.input];
         for (unit, row) in w.chunks_exact_mut(sizes.input).enumerate() {
             row[unit * 1000] = 2.0;
@@ -440,7 +442,7 @@ mod tests {
         let error = sizes(1 << 24).admit(256).unwrap_err();
         assert!(error.downcast_ref::<BadInput>().is_some(), "{error}");
         assert!(sizes(usize::MAX).admit(usize::MAX).is_err());
-        // The state of each sequence is there also where there is no step.
+        // Each sequence's state is returned even without steps.
         let sequences = Sizes {
             batch: 1 << 30,
             ..sizes(0)

@@ -1,16 +1,16 @@
-//! The functions of recurrent layers' gates.
+//! Activation functions of recurrent layers.
 
 use crate::elementwise::{
     coarse,
     vector::{self, each},
 };
 
-/// A function of one number.
+/// An activation function.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Activation {
     Sigmoid,
     Tanh,
-    /// As ONNX Runtime has them, to the last bit.
+    /// Equal to ONNX Runtime's to the last bit.
     CoarseSigmoid,
     CoarseTanh,
     Relu,
@@ -40,7 +40,7 @@ pub(crate) enum Activation {
 }
 
 impl Activation {
-    /// A function by its name, with the parameters that it has unless others are given.
+    /// Finds a function by its ONNX name, with default parameters.
     pub(crate) fn of(name: &str) -> Option<Self> {
         Some(match name.to_ascii_lowercase().as_str() {
             "sigmoid" => Self::Sigmoid,
@@ -67,7 +67,7 @@ impl Activation {
         })
     }
 
-    /// The function with the next of the given parameters, of which each takes those that it has.
+    /// Takes the function's parameters off the front of `alphas` and `betas`.
     pub(crate) fn with(
         mut self,
         alphas: &mut impl Iterator<Item = f32>,
@@ -94,7 +94,7 @@ impl Activation {
         self
     }
 
-    /// The function where numbers are rounded to 8 bits.
+    /// The variant that matches ONNX Runtime's approximation, for quantized layers.
     pub(crate) fn coarse(self) -> Self {
         match self {
             Self::Sigmoid => Self::CoarseSigmoid,
@@ -103,7 +103,7 @@ impl Activation {
         }
     }
 
-    /// Replaces each value.
+    /// Applies the function to each value.
     pub(crate) fn apply(self, values: &mut [f32]) {
         match self {
             Self::Sigmoid => each!(values, [] | x | vector::sigmoid(x)),

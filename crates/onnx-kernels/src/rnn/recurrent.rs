@@ -23,7 +23,7 @@ use onnx_tensor::{
     operator::Compute,
 };
 
-/// An LSTM, GRU or RNN, by the node's type.
+/// `LSTM`, `GRU` or `RNN`, by the node's type.
 pub fn recurrent(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let cell = match node.op_type.as_str() {
@@ -77,29 +77,29 @@ pub fn recurrent(node: &Node) -> Result<Box<dyn Compute>> {
 #[derive(Debug)]
 struct Recurrent {
     cell: Cell,
-    /// For each direction, whether it runs backwards.
+    /// For each direction, whether it runs in reverse.
     directions: Box<[bool]>,
-    /// Of each direction.
+    /// For each direction.
     activations: Vec<Vec<Activation>>,
     batch_first: bool,
-    /// The attribute `clip`: the range of a gate's input to its activation; 0 means no limit.
+    /// `clip`: bound on the input of activations; 0 for no bound.
     clip: f32,
-    /// An LSTM forgets as much as it takes in.
+    /// `input_forget`: the LSTM's forget gate is 1 minus its input gate.
     couples_gates: bool,
-    /// Weights have 8 bits, and what they are multiplied with is rounded to 8 bits in each step.
+    /// Whether weights have 8 bits and states are quantized at each step.
     is_quantized: bool,
-    /// Weights of 8 bits, where they are constants.
+    /// Constant 8-bit weights, transposed.
     turned: Option<Arc<Turned>>,
-    /// Where each of ONNX's inputs stands among those that are given.
+    /// For each of ONNX's inputs, its index among those that are present.
     inputs: [Option<usize>; 12],
     outputs: usize,
 }
 
-/// ONNX Runtime's LSTM with weights of 8 bits. Its inputs 8 to 11 are scales and zero points of both weights, whose last two
-/// dimensions are the other way round.
+/// ONNX Runtime's LSTM with 8-bit weights. Inputs 8 to 11 are scales and zero points of both weights, whose
+/// last two dimensions are swapped.
 const QUANTIZED: &str = "DynamicQuantizeLSTM";
 
-/// Weights of 8 bits in the order in which products read them.
+/// 8-bit weights in the order of the product kernel.
 #[derive(Debug)]
 struct Turned {
     w: Vec<IntegerFactors>,
@@ -111,7 +111,7 @@ impl Recurrent {
         inputs.get(self.inputs[index]?)
     }
 
-    /// Checks what is known of the weights, and gives the hidden size.
+    /// Checks the weights' known dimensions and returns the hidden size.
     fn hidden(&self, inputs: &[Fact]) -> Result<Dim> {
         let (gates, directions) = (self.cell.gates(), self.directions.len());
         let (Some(x), Some(w), Some(r)) = (
@@ -125,7 +125,7 @@ impl Recurrent {
             [x, w, r].iter().all(|fact| fact.rank() == 3),
             "expected three dimensions of the input and its weights"
         );
-        // Of weights, which dimension is that of units, and which that of what they are multiplied with.
+        // Axes of the weights: units, and depth of the product.
         let [units, depth] = if self.is_quantized { [2, 1] } else { [1, 2] };
         let hidden = r.shape[depth];
         let agrees = |found: &Dim, expected: Dim| {
@@ -179,7 +179,7 @@ impl Recurrent {
     }
 }
 
-/// Both weights of 8 bits, their scales and their zero points, as ONNX Runtime numbers inputs.
+/// Inputs of the two 8-bit weights, their scales and zero points, by ONNX Runtime's numbering.
 const WEIGHTS: [usize; 6] = [1, 2, 8, 9, 10, 11];
 
 impl Compute for Recurrent {
@@ -199,7 +199,7 @@ impl Compute for Recurrent {
         let bytes = weights.map(|weights| size_of::<i16>() as u64 * weights.len() as u64);
         let order = Order::Panels { is_turned: true };
         let turned = packs.shared(&sources, order, bytes.sum(), || self.made(input));
-        // Wrong types and sizes are errors of the run.
+        // Wrong types and sizes are reported when the node runs.
         self.turned = turned.ok().flatten();
         Ok(None)
     }
@@ -372,7 +372,7 @@ fn factors(weights: Option<&[f32]>, direction: usize, count: usize) -> Result<Fa
 }
 
 impl Recurrent {
-    /// Weights of 8 bits as products read them.
+    /// Transposes the 8-bit weights for the product kernel.
     fn made<'i>(&self, input: impl Fn(usize) -> Option<&'i Arc<Tensor>>) -> Result<Turned> {
         let directions = self.directions.len();
         let factors = |weights: usize, scales: usize, zero_points: usize| {
@@ -392,7 +392,7 @@ impl Recurrent {
         })
     }
 
-    /// The length of each sequence of the batch.
+    /// Length of each sequence of the batch.
     fn lengths(&self, inputs: &[Arc<Tensor>], sizes: Sizes) -> Result<Vec<usize>> {
         let Some(lengths) = self.input(inputs, 4) else {
             return Ok(vec![sizes.steps; sizes.batch]);
@@ -414,7 +414,7 @@ impl Recurrent {
     }
 }
 
-/// The first two of three dimensions the other way round.
+/// Swaps the first two of three dimensions.
 fn swapped(values: &[f32], outer: usize, inner: usize, width: usize) -> Vec<f32> {
     let mut swapped = Vec::with_capacity(values.len());
     for i in 0..inner {
@@ -457,7 +457,7 @@ mod tests {
         let inputs: ShortVec<Arc<Tensor>> = given.into_iter().map(Arc::new).collect();
         let mut layer = recurrent(&node).unwrap();
         let computed = layer.run(&mut inputs.clone()).unwrap();
-        // Those of a request go with it.
+        // Weights that come with the request are not kept.
         assert_eq!(Arc::strong_count(&inputs[1]), 1);
         let constants: Vec<_> = inputs.iter().cloned().map(Some).collect();
         let mut packs = Packs::beside(0);

@@ -1,4 +1,4 @@
-//! `DFT`.
+//! `DFT`: discrete Fourier transform along one axis.
 
 use std::sync::Arc;
 
@@ -36,14 +36,14 @@ pub fn dft(node: &Node) -> Result<Box<dyn Compute>> {
 #[derive(Debug)]
 enum Axis {
     Fixed(i64),
-    /// Of the input that stands here, or else the last before the complex numbers.
+    /// Read from the input of this index; `None` for the last axis before the complex parts.
     Input(Option<usize>),
 }
 
 #[derive(Debug)]
 struct Dft {
     axis: Axis,
-    /// Where the input stands that says how many numbers are transformed; else it is all of them.
+    /// Input index of the transform length; `None` for the axis' whole length.
     length: Option<usize>,
     is_inverse: bool,
     is_onesided: bool,
@@ -55,7 +55,7 @@ impl Dft {
             Axis::Fixed(axis) => axis,
             Axis::Input(_) => given.unwrap_or(-2),
         };
-        // The last axis holds the parts of complex numbers.
+        // The last axis holds real and imaginary parts.
         match axis::find(axis, rank) {
             Some(axis) if axis + 1 < rank => Ok(axis),
             _ => bail!(BadInput(format!("axis {axis} of a DFT of {rank} dimensions"))),
@@ -70,7 +70,7 @@ impl Dft {
     }
 }
 
-/// The number of results.
+/// Number of results: half and one if one-sided.
 fn results(length: usize, is_onesided: bool) -> usize {
     if is_onesided { length / 2 + 1 } else { length }
 }
@@ -140,7 +140,7 @@ impl Kernel for Dft {
             length <= MAX_LENGTH,
             "a DFT of {length} numbers, the limit is {MAX_LENGTH}"
         );
-        // A line, what it is computed in, and tables, which are longer where the length is a prime number.
+        // A line, its buffer, and tables, which are larger for prime lengths.
         size::admit_now(Transform::bytes(length))?;
         let width = shape[axis + 1..shape.len() - 1].iter().product();
         let lines = Lines {
@@ -162,15 +162,15 @@ impl Kernel for Dft {
     }
 }
 
-/// Numbers of a line.
+/// Maximum transform length.
 const MAX_LENGTH: usize = 1 << 24;
 
-/// Lines of numbers that lie `width` numbers apart.
+/// Lines of complex elements that are `width` apart.
 struct Lines {
     parts: usize,
     size: usize,
     width: usize,
-    /// Numbers that are transformed: those of the line, or the first of them, or they and zeros.
+    /// Transform length: the line is truncated or padded with zeros.
     length: usize,
     /// Results that are kept.
     count: usize,
@@ -185,7 +185,7 @@ impl Lines {
         for (block, results) in results.chunks_exact_mut(self.count * self.width * 2).enumerate() {
             let block = &values[block * self.size * self.width * self.parts..];
             for column in 0..self.width {
-                // A transform of one number takes no steps.
+                // Even a transform of length 1, which has no stages, is charged.
                 pace.spend(self.length as u64)?;
                 line.fill(Complex::default());
                 for (at, number) in line.iter_mut().take(self.size).enumerate() {

@@ -1,7 +1,8 @@
-//! Discrete Fourier transforms of FP64 in any length.
+//! Discrete Fourier transforms in FP64 of any length.
 //!
-//! A length of small prime factors is transformed by Cooley and Tukey's method, one factor after the other, in Stockham's order, which
-//! needs no permutation. Any other length is a convolution with a chirp (Bluestein), computed by transforms of a power of two.
+//! Lengths with small prime factors use the Cooley-Tukey algorithm in Stockham order, which needs no
+//! permutation. Any other length is a convolution with a chirp (Bluestein's algorithm), computed by
+//! transforms of a power of two.
 
 use std::f64::consts::TAU;
 
@@ -50,10 +51,10 @@ impl Complex {
     }
 }
 
-/// Prime factors that a length is transformed by directly.
+/// Radices with a direct butterfly.
 const RADICES: [usize; 7] = [4, 2, 3, 5, 7, 11, 13];
 
-/// A transform of one length: its tables, and memory to work in.
+/// A transform of one length, with its tables and buffers.
 pub(crate) struct Transform {
     length: usize,
     is_inverse: bool,
@@ -68,36 +69,36 @@ enum Kind {
     Chirp(Box<Chirp>),
 }
 
-/// One factor of a length.
+/// One Cooley-Tukey stage.
 struct Stage {
     radix: usize,
-    /// The roots of unity of the radix.
+    /// Roots of unity of the radix.
     roots: Vec<Complex>,
-    /// For each of the `groups` positions, the factors of the results but the first.
+    /// Twiddle factors of all outputs but the first, for each of the `groups` positions.
     twiddles: Vec<Complex>,
     groups: usize,
-    /// Elements that are transformed alike side by side.
+    /// Number of adjacent elements with the same twiddle factors.
     stride: usize,
 }
 
 struct Chirp {
     chirp: Vec<Complex>,
-    /// The transform of the chirp that is convolved with.
+    /// Transform of the chirp.
     kernel: Vec<Complex>,
     padded: Vec<Complex>,
     transform: Transform,
 }
 
-/// Complex numbers that a [`Transform`] has beside each element of a line, at most.
+/// Upper bound on the complex numbers that a [`Transform`] holds per element.
 const TABLES: u64 = 24;
 
 impl Transform {
-    /// Bytes that a transform of `length` elements takes.
+    /// Bytes that a transform of `length` takes.
     pub(crate) fn bytes(length: usize) -> u64 {
         (length as u64).saturating_mul(TABLES * size_of::<Complex>() as u64)
     }
 
-    /// A forward transform, or an inverse one without its scale of `1 / length`.
+    /// Prepares a forward transform, or an inverse one without the scale of `1 / length`.
     pub(crate) fn new(length: usize, is_inverse: bool, pace: &mut Pace) -> Result<Self> {
         let kind = match factors(length) {
             Some(factors) => Kind::Factors {
@@ -131,7 +132,7 @@ impl Transform {
     }
 }
 
-/// The length as a product of [`RADICES`], `None` where it has another prime factor.
+/// Factors the length into [`RADICES`]; `None` if it has another prime factor.
 fn factors(mut length: usize) -> Option<Vec<usize>> {
     let mut factors = Vec::new();
     for radix in RADICES {
@@ -173,7 +174,7 @@ fn by_factors(
         stage.run(from, to, pace)?;
         (from, to) = (to, from);
     }
-    // After an odd number of stages the result is in the scratch.
+    // After an odd number of stages the result is in the scratch buffer.
     if !stages.len().is_multiple_of(2) {
         line.copy_from_slice(scratch);
     }
@@ -199,7 +200,7 @@ impl Stage {
                         let (a, b, c, d) = (term(0), term(1), term(2), term(3));
                         let (even, odd) = (a.plus(c), b.plus(d));
                         let (other, turned) = (a.minus(c), b.minus(d));
-                        // By -i.
+                        // Multiplied by -i.
                         let turned = Complex::new(turned.im, -turned.re);
                         terms.copy_from_slice(&[
                             even.plus(odd),
@@ -258,7 +259,7 @@ impl Chirp {
             *to = x.times(*root);
         }
         self.transform.run(padded, pace)?;
-        // The inverse transform is a forward one between conjugations.
+        // The inverse transform as a forward one between conjugations.
         for (x, factor) in padded.iter_mut().zip(&self.kernel) {
             *x = x.times(*factor).conjugate();
         }
@@ -329,7 +330,8 @@ mod tests {
                 Some(_) => length,
                 None => (2 * length - 1).next_power_of_two(),
             };
-            // Twiddles are less than twice the size; a chirp has itself, its kernel and the padded line beside the scratch.
+            // Twiddles take less than twice the size; a chirp has itself, its kernel and the padded line next
+            // to the scratch buffer.
             let taken = 3 * size + if size == length { 0 } else { length + 2 * size };
             assert!(taken as u64 <= TABLES * length as u64, "{length}");
         }

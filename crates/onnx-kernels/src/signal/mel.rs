@@ -1,4 +1,4 @@
-//! Preparation of audio: windows of a signal, and the weights from frequencies to the mel scale.
+//! `HannWindow`, `HammingWindow`, `BlackmanWindow` and `MelWeightMatrix`.
 
 use std::{f64::consts::PI, sync::Arc};
 
@@ -17,7 +17,7 @@ use onnx_tensor::{
     size,
 };
 
-/// The type that an attribute names, FP32 without it.
+/// The type that `output_datatype` names; FP32 by default.
 fn output_type(attributes: Attributes<'_>) -> Result<ElementType> {
     let code = i32::try_from(attributes.int("output_datatype", 1))?;
     let element_type = ElementType::from_code(code);
@@ -42,16 +42,16 @@ pub fn window(node: &Node) -> Result<Box<dyn Compute>> {
     }))
 }
 
-/// A sum of cosines: `a - b cos x + c cos 2x`, where x goes round once.
+/// A sum of cosines: `a - b cos x + c cos 2x` over one period.
 #[derive(Debug)]
 struct Window {
     terms: [f64; 3],
-    /// The first number would stand behind the last one too.
+    /// Whether the window is periodic instead of symmetric.
     is_periodic: bool,
     element_type: ElementType,
 }
 
-/// Numbers that the sizes of the result follow from, once they are known.
+/// Sizes given by inputs, once these are known.
 fn sizes<const N: usize>(inputs: &[Fact]) -> Result<Option<[usize; N]>> {
     let mut sizes = [0; N];
     for (size, input) in sizes.iter_mut().zip(inputs) {
@@ -100,14 +100,14 @@ impl Kernel for Window {
     }
 }
 
-/// `MelWeightMatrix`: a triangle of weights over frequencies for each mel.
+/// `MelWeightMatrix`: a triangular filter over frequencies for each mel bin.
 pub fn weights(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(kernel(Weights {
         element_type: output_type(Attributes(node))?,
     }))
 }
 
-/// 128 MiB while they are made.
+/// Maximum elements: 128 MiB in FP64.
 const MAX_WEIGHTS: usize = 1 << 24;
 
 #[derive(Debug)]
@@ -142,7 +142,7 @@ impl Kernel for Weights {
         let (low, high) = (edge(3)?, edge(4)?);
         let bins = length / 2 + 1;
         let step = (high - low) / (mels + 2) as f32;
-        // The frequency where each mel's triangle begins, by its number; the next two are its top and its end.
+        // The frequency bin where a mel filter begins; the next two are its peak and its end.
         let place = |mel: usize| {
             let mel = f64::from(low + step * mel as f32);
             let hertz = (700.0 * (10.0f64.powf(mel / 2595.0) - 1.0)) as f32;

@@ -30,15 +30,15 @@ pub fn stft(node: &Node) -> Result<Box<dyn Compute>> {
 
 #[derive(Debug)]
 struct Stft {
-    /// Where the input stands that the numbers of a frame are multiplied with.
+    /// Input index of the window that frames are multiplied by.
     window: Option<usize>,
-    /// Where the input stands that says how many numbers a frame has; else it is as many as the window has.
+    /// Input index of the frame length; `None` for the window's length.
     length: Option<usize>,
     is_onesided: bool,
 }
 
 impl Stft {
-    /// The numbers of a frame, once they are known.
+    /// The frame length, once it is known.
     fn frame(&self, inputs: &[Fact]) -> Result<Option<usize>> {
         let window = match self.window.and_then(|place| inputs.get(place)) {
             None => None,
@@ -68,13 +68,13 @@ impl Stft {
         Ok(Some(frame))
     }
 
-    /// The results that are kept of a frame.
+    /// Number of frequency bins that are kept per frame.
     fn bins(&self, frame: usize) -> usize {
         if self.is_onesided { frame / 2 + 1 } else { frame }
     }
 }
 
-/// A number above zero, once it is known.
+/// A positive number, once it is known.
 fn positive(fact: &Fact, name: &str) -> Result<Option<usize>> {
     let Some(numbers) = fact.integers() else {
         return Ok(None);
@@ -87,7 +87,7 @@ fn positive(fact: &Fact, name: &str) -> Result<Option<usize>> {
     Ok(Some(number.ok_or_else(fault)?))
 }
 
-/// How many frames begin `step` numbers apart in a signal.
+/// Number of frames that start `step` apart.
 fn frames(signal: usize, frame: usize, step: usize) -> Result<usize, BadInput> {
     let last = signal.checked_sub(frame).ok_or_else(|| {
         BadInput(format!(
@@ -142,7 +142,7 @@ impl Kernel for Stft {
         let (frames, bins) = (frames(length, frame, step)?, self.bins(frame));
         let made = [batch, frames, bins, 2];
         size::admit_shape(ElementType::F64, &made)?;
-        // A line, what it is computed in, and tables.
+        // A line, its buffer, and tables.
         size::admit_now(Transform::bytes(frame))?;
         let values = signal.cast_to::<f64>()?;
         let values = elements::<f64>(&values)?;
