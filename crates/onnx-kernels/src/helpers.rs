@@ -1,4 +1,4 @@
-//! What several operators need.
+//! Helpers shared by operators.
 
 use std::sync::Arc;
 
@@ -11,17 +11,17 @@ use onnx_tensor::{
     size,
 };
 
-/// Why nothing computes an operator for a type that no row of the table admits.
+/// The error for an element type that no row of the operators' table admits.
 pub(crate) fn unsupported(element_type: ElementType) -> Error {
     Unsupported::Here(format!("is not supported for inputs of {element_type:?}")).into()
 }
 
-/// A tensor that may be written over: this one, or a copy if something else holds it too.
+/// The tensor itself if nothing else holds it, otherwise a copy.
 pub(crate) fn own(tensor: Arc<Tensor>) -> Tensor {
     Arc::try_unwrap(tensor).unwrap_or_else(|tensor| (*tensor).clone())
 }
 
-/// A tensor with other dimensions for the same elements.
+/// Reshapes a tensor without a copy.
 pub(crate) fn reshaped(tensor: Arc<Tensor>, shape: &[usize]) -> Result<Arc<Tensor>> {
     if tensor.shape() == shape {
         return Ok(tensor);
@@ -32,7 +32,7 @@ pub(crate) fn reshaped(tensor: Arc<Tensor>, shape: &[usize]) -> Result<Arc<Tenso
     Ok(Arc::new(own(tensor).into_shape(shape)?))
 }
 
-/// The whole numbers of a value that says sizes, axes or places.
+/// The elements of a tensor of sizes, axes or indices.
 pub(crate) fn integers(tensor: &Tensor) -> Result<Vec<i64>> {
     match tensor.element_type() {
         ElementType::I64 => Ok(elements::<i64>(tensor)?.to_vec()),
@@ -49,7 +49,7 @@ pub(crate) fn known_integers(fact: &Fact) -> Result<Option<Vec<i64>>> {
     fact.constant.as_deref().map(integers).transpose()
 }
 
-/// Numbers of a request as sizes.
+/// Converts a request's numbers to sizes.
 pub(crate) fn sizes(numbers: &[i64]) -> Result<ShortVec<usize>> {
     let sizes: Option<ShortVec<usize>> = numbers
         .iter()
@@ -62,7 +62,7 @@ pub(crate) fn sizes(numbers: &[i64]) -> Result<ShortVec<usize>> {
     Ok(sizes.unwrap_or_default())
 }
 
-/// A tensor of zeros to write over, once there is memory for it.
+/// A zeroed tensor, once its memory is reserved.
 pub(crate) fn empty(element_type: ElementType, shape: &[usize]) -> Result<Tensor> {
     size::admit_shape(element_type, shape)?;
     Tensor::zero_of(element_type, shape)

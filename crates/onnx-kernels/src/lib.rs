@@ -1,11 +1,13 @@
-//! Operators of ONNX on the CPU, as functions of tensors of any shapes.
+//! CPU kernels for ONNX operators, for tensors of any shape.
 //!
-//! Modules are ONNX's families, and each operator has a file. A function such as [`shape::reshape`] makes an operator from a node's
-//! attributes: a [`Compute`](onnx_tensor::operator::Compute), which says the types and dimensions of its outputs before it makes them, and
-//! asks for the memory. It looks at the deadline on its way, and knows no graph and no file. Results are those of ONNX Runtime: integers
-//! wrap, NaN stays, and FP32 sums may differ in their last bits.
+//! Modules are ONNX's operator families, and each operator has a file. A function such as [`shape::reshape`]
+//! builds an operator from a node's attributes: a [`Compute`](onnx_tensor::operator::Compute), which gives
+//! the types and dimensions of its outputs before it computes them, reserves their memory, and checks the
+//! deadline while it runs. It knows neither graphs nor files. Results equal ONNX Runtime's: integers wrap,
+//! NaN propagates, and FP32 sums may differ in their last bits.
 //!
-//! Inner loops are vectorised at run time by `pulp`, without `unsafe`; products are those of `onnx-gemm`.
+//! Inner loops are vectorized at run time by `pulp`, without `unsafe`; matrix products are those of
+//! `onnx-gemm`.
 //!
 //! ```
 //! use onnx_kernels::elementwise;

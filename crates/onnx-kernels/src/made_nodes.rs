@@ -11,7 +11,7 @@ use onnx_tensor::{
     packs::Packs,
 };
 
-/// A node with attributes of lists and of integers, and so many outputs.
+/// A node with list and integer attributes and `outputs` outputs.
 pub(crate) fn node(
     op_type: &str,
     lists: &[(&str, Vec<i64>)],
@@ -36,7 +36,7 @@ pub(crate) fn node(
     }
 }
 
-/// The same with an attribute that is text.
+/// Adds a string attribute.
 pub(crate) fn with_text(mut node: Node, name: &str, text: &str) -> Node {
     node.attribute.push(Attribute {
         name: name.to_owned(),
@@ -46,7 +46,7 @@ pub(crate) fn with_text(mut node: Node, name: &str, text: &str) -> Node {
     node
 }
 
-/// An operator that has taken over what it keeps of constants.
+/// An operator that has taken the constants it keeps.
 pub(crate) fn with<C: onnx_tensor::operator::Compute>(
     mut operator: C,
     constants: &[Option<Arc<Tensor>>],

@@ -1,5 +1,5 @@
-//! Random numbers. With a seed, those of ONNX Runtime's first run with the GNU C++ library, in every run; without one, others
-//! in each run.
+//! Random numbers. With a seed, every run gives those of ONNX Runtime's first run with the GNU C++ library;
+//! without one, each run differs.
 
 use std::{
     hash::{BuildHasher, Hasher, RandomState},
@@ -18,7 +18,7 @@ use onnx_tensor::{
     operator::{Fact, Kernel, kernel},
 };
 
-/// `RandomNormal`, `RandomUniform`, the same like another tensor, or `Bernoulli`.
+/// `RandomNormal`, `RandomUniform`, `RandomNormalLike`, `RandomUniformLike`, or `Bernoulli`.
 pub fn random(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let float = |name: &str, default: f32| attributes.float(name, default);
@@ -64,7 +64,7 @@ enum Drawn {
         low: f32,
         high: f32,
     },
-    /// 1 with the probability that the input gives.
+    /// 1 with the probability given by the input.
     Bernoulli,
 }
 
@@ -72,7 +72,7 @@ enum Drawn {
 struct Random {
     drawn: Drawn,
     element_type: Option<ElementType>,
-    /// `None` for that of the input.
+    /// `None` for the input's shape.
     shape: Option<Vec<usize>>,
     seed: Option<f32>,
 }
@@ -129,7 +129,7 @@ impl Kernel for Random {
     }
 }
 
-/// The generator that the standards of C++ call `minstd_rand0`, and the GNU library's ways from it to floats.
+/// C++'s `minstd_rand0`, and the GNU library's conversions to floats.
 struct Source {
     state: u64,
     saved: Option<f32>,
@@ -155,7 +155,7 @@ impl Source {
         Self { state, saved: None }
     }
 
-    /// From 0 up to and without 1.
+    /// Uniform in 0..1.
     fn uniform(&mut self) -> f32 {
         self.state = self.state * 16_807 % MODULUS;
         let part = (self.state - 1) as f32 / (MODULUS - 1) as f32;

@@ -1,5 +1,5 @@
-//! Results in parts for several threads. A part is worth the start of a helper, which takes some microseconds; no sum is split, so that
-//! results are the same bits for any number of threads.
+//! Splits results over several threads. A part must be worth waking a helper thread, which takes
+//! microseconds. Sums are never split, so results have the same bits for any number of threads.
 
 use onnx_gemm::{FirstFactor, PackedIntegers, PackedMatrix};
 use onnx_tensor::{
@@ -8,25 +8,25 @@ use onnx_tensor::{
     threads,
 };
 
-/// Multiplications of a part, at least: 25 us at 80 GFLOP/s, which one core of a server has.
+/// Minimum multiplications per part: 25 us at 80 GFLOP/s per core.
 pub(crate) const PRODUCTS: u64 = if cfg!(test) { 1 << 10 } else { 1 << 20 };
 
-/// Elements of a part that are read, computed and written, at least: 25 us at 10 GB/s.
+/// Minimum elements per part that are read, computed and written: 25 us at 10 GB/s.
 pub(crate) const ELEMENTS: u64 = if cfg!(test) { 1 << 8 } else { 1 << 15 };
 
-/// Bytes of a part that are moved, at least.
+/// Minimum bytes per part that are copied.
 pub(crate) const BYTES: u64 = 4 * ELEMENTS;
 
-/// Elements that parts of loops are a multiple of, so that no two threads write to one cache line.
+/// Parts are multiples of this many elements, so that no two threads write to a cache line.
 pub(crate) const LINE: usize = 64;
 
-/// Rows for which a matrix is read at the speed of memory: fewer rows take no less time.
+/// Up to this many rows, a product is bound by reading the matrix.
 const SLOW_ROWS: usize = 8;
 
-/// Rows of a part of a product, at least: each part reads or packs the whole second factor.
+/// Minimum rows per part of a product: each part reads or packs the whole second factor.
 const LEAST_ROWS: usize = 16;
 
-/// Rows from which on each part packs its own.
+/// From this many rows on, each part packs the second factor itself.
 const MANY_ROWS: usize = 1 << 10;
 
 /// Multiplications of a product.
@@ -35,19 +35,19 @@ pub(crate) fn products([rows, depth, columns]: [usize; 3]) -> u64 {
     sizes.into_iter().fold(1, u64::saturating_mul)
 }
 
-/// Has `run` compute a result of lines of `unit` elements: all of them, or disjoint runs of them on several threads where `work` is
-/// worth parts of `least` or more. It is called with the index of the first line.
+/// Calls `run` for a result of lines of `unit` elements: for all of them, or for disjoint ranges on several
+/// threads if `work` is worth parts of at least `least`. `run` receives the index of its first line.
 pub(crate) fn lines<T: Send>(
     made: &mut [T],
     unit: usize,
     [work, least]: [u64; 2],
     run: impl Fn(usize, &mut [T], &mut Pace) -> Result<()> + Sync,
 ) -> Result<()> {
-    // Compiled for types, and not for each `run`.
+    // Compiled once per type instead of once per `run`.
     lines_by(made, unit, [work, least], &run)
 }
 
-/// Computes the lines from the one with this index on.
+/// Computes the lines from the given index on.
 type Lines<'r, T> = &'r (dyn Fn(usize, &mut [T], &mut Pace) -> Result<()> + Sync);
 
 fn lines_by<T: Send>(made: &mut [T], unit: usize, [work, least]: [u64; 2], run: Lines<'_, T>) -> Result<()> {
@@ -62,7 +62,7 @@ fn lines_by<T: Send>(made: &mut [T], unit: usize, [work, least]: [u64; 2], run: 
     in_parts(items, |(first, made), pace| run(first, made, pace))
 }
 
-/// The same for a result that is computed in place of a copy of `from`, which is made in parts too.
+/// The same for a result that is computed in place of a copy of `from`, which is copied in parts too.
 pub(crate) fn copied<T: Copy + Default + Send + Sync>(
     from: &[T],
     unit: usize,
@@ -77,7 +77,7 @@ pub(crate) fn copied<T: Copy + Default + Send + Sync>(
     Ok(made)
 }
 
-/// Has `run` make each element of a result of the one at the same place of `from`, in parts on several threads where there are many.
+/// Calls `run` for elements of `made` and the corresponding ones of `from`, in parts if there are many.
 pub(crate) fn mapped<A: Sync, B: Send>(
     from: &[A],
     made: &mut [B],
@@ -89,7 +89,7 @@ pub(crate) fn mapped<A: Sync, B: Send>(
     })
 }
 
-/// Writes the product of rows with a packed matrix.
+/// Multiplies rows by a packed matrix.
 pub(crate) fn multiply_packed(
     matrix: &PackedMatrix,
     a: &[f32],
@@ -125,7 +125,7 @@ pub(crate) fn multiply_packed(
     })
 }
 
-/// Writes the product of rows with a packed matrix of 8-bit integers.
+/// Multiplies rows by a packed 8-bit matrix.
 pub(crate) fn multiply_integers(
     matrix: &PackedIntegers,
     a: &[i16],
@@ -139,7 +139,7 @@ pub(crate) fn multiply_integers(
     })
 }
 
-/// Has `multiply` write the product of all rows, or of some rows on each of several threads.
+/// Calls `multiply` for all rows, or for ranges of rows on several threads.
 pub(crate) fn multiply_rows<T: Sync, U: Send>(
     a: &[T],
     made: &mut [U],
@@ -169,7 +169,7 @@ mod tests {
         matmul, norm, pool, quant, reduce, shape,
     };
 
-    /// Numbers whose sums depend on their order.
+    /// Numbers whose sums depend on the order.
     fn floats(shape: &[usize]) -> Arc<Tensor> {
         let count = shape.iter().product::<usize>();
         let number = |at: usize| (at * 7919 % 1009) as f32 / 97.0 - 5.0;
@@ -190,7 +190,7 @@ mod tests {
         Tensor::scalar(number).into_arc()
     }
 
-    /// Bytes of the outputs, and whether the run was large enough for several threads.
+    /// Output bytes, and whether the run was split.
     fn run(op: &dyn Compute, inputs: &[Arc<Tensor>], limit: usize) -> (Vec<Vec<u8>>, bool) {
         let threads: &'static Threads = Box::leak(Box::new(Threads::new(limit)));
         let _run = threads.start(0);
@@ -209,7 +209,7 @@ mod tests {
         }
     }
 
-    /// With constants among its inputs too, of which the operator keeps what it likes.
+    /// The same with constant inputs, which the operator may keep.
     #[track_caller]
     fn expect_same_with(make: impl Fn() -> Box<dyn Compute>, inputs: &[Arc<Tensor>]) {
         expect_same(&*make(), inputs);
@@ -230,7 +230,7 @@ mod tests {
 
     #[test]
     fn products_have_the_same_bits_on_any_number_of_threads() {
-        // One row, a few, more columns than rows, more rows than columns, several matrices.
+        // One row, few rows, more columns than rows, more rows than columns, several matrices.
         for (a, b) in [
             (vec![1, 64], vec![64, 200]),
             (vec![3, 64], vec![64, 200]),
@@ -240,7 +240,7 @@ mod tests {
             (vec![2, 6, 5, 33], vec![6, 33, 20]),
             (vec![64, 100], vec![100, 1]),
         ] {
-            // One row of two computed factors is left to one thread.
+            // One row of two computed factors stays on one thread.
             if a[0] > 3 {
                 expect_same(
                     &*matmul::mat_mul(&named("MatMul")).unwrap(),
@@ -304,7 +304,7 @@ mod tests {
     #[test]
     fn convolutions_have_the_same_bits_on_any_number_of_threads() {
         let cases: &[(&[usize], &[usize], i64)] = &[
-            // Lines, channels, a last channel by itself, groups, images, lines of one pixel.
+            // Lines, channels, a single last channel, groups, images, lines of one pixel.
             (&[1, 4, 24, 24], &[6, 4, 3, 3], 1),
             (&[1, 16, 24, 24], &[8, 16, 1, 1], 1),
             (&[1, 16, 4, 4], &[64, 16, 3, 3], 1),

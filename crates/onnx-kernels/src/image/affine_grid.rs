@@ -1,4 +1,4 @@
-//! `AffineGrid`: where an image that is turned, moved or stretched is read, place by place.
+//! `AffineGrid`: sampling coordinates of an affine transformation, for `GridSample`.
 
 use std::sync::Arc;
 
@@ -25,12 +25,12 @@ pub fn affine_grid(node: &Node) -> Result<Box<dyn Compute>> {
 
 #[derive(Debug)]
 struct AffineGrid {
-    /// The first and the last place are the image's edges, not the middles of its outer elements.
+    /// `align_corners`: -1 and 1 are the centres of the outermost elements instead of the image's edges.
     has_corners: bool,
 }
 
 impl AffineGrid {
-    /// Places of an axis from -1 to 1.
+    /// Coordinates of an axis, from -1 to 1.
     fn places(&self, count: usize) -> Vec<f32> {
         let most = match self.has_corners {
             true => 1.0,
@@ -71,7 +71,7 @@ impl Kernel for AffineGrid {
             "a size of {} dimensions",
             size.len()
         );
-        // ONNX's own implementation reads at the first edge then, ONNX Runtime at the last one.
+        // For an axis of size 1, ONNX's reference gives the first edge and ONNX Runtime the last one.
         if self.has_corners && size[2..].iter().any(Dim::is_one) {
             bail!(Limit(
                 "a size of 1 with 'align_corners' is not supported".to_owned()
@@ -114,7 +114,7 @@ impl Kernel for AffineGrid {
         for map in elements::<f32>(&inputs[0])?.chunks_exact(rank * (rank + 1)) {
             for at in 0..count {
                 pace.spend(4)?;
-                // The last axis first, as coordinates are x, y and z.
+                // The last axis first: coordinates are x, y, z.
                 let mut rest = at;
                 let place: ShortVec<f32> = axes
                     .iter()

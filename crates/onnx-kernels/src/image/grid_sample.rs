@@ -1,4 +1,4 @@
-//! `GridSample`: images and volumes sampled at coordinates that another tensor gives, as ONNX Runtime does at borders and for NaN.
+//! `GridSample` of images and volumes, with ONNX Runtime's behaviour at borders and for NaN.
 
 use std::sync::Arc;
 
@@ -63,11 +63,11 @@ struct GridSample {
     aligns_corners: bool,
 }
 
-/// Elements of an axis, with their weights; `None` for those outside that count as zero.
+/// Elements of an axis and their weights; `None` for elements outside that count as zero.
 type Taken = ShortVec<(Option<usize>, f32)>;
 
 impl GridSample {
-    /// The places of an axis, in elements, between which nothing is outside.
+    /// Bounds of an axis for reflection, in elements.
     fn bounds(&self, size: usize) -> (f32, f32) {
         match self.aligns_corners {
             true => (0.0, size as f32 - 1.0),
@@ -75,14 +75,14 @@ impl GridSample {
         }
     }
 
-    /// From -1 to 1 to a place in elements.
+    /// Converts a coordinate from -1..=1 to elements.
     fn place(&self, x: f32, size: usize) -> f32 {
         let length = size as f32;
         let place = match self.aligns_corners {
             true => (x + 1.0) / 2.0 * (length - 1.0),
             false => ((x + 1.0) * length - 1.0) / 2.0,
         };
-        // As ONNX Runtime has it.
+        // The limit that ONNX Runtime has.
         const BEYOND: f32 = i64::MAX as f32;
         if place > -BEYOND && place < BEYOND {
             place
@@ -91,7 +91,7 @@ impl GridSample {
         }
     }
 
-    /// An element, which may be outside.
+    /// Index of an element; `None` if it is padding.
     fn element(&self, place: f32, size: usize) -> Option<usize> {
         let last = size as f32 - 1.0;
         let inside = match self.outside {
@@ -102,7 +102,7 @@ impl GridSample {
         Some(inside.clamp(0.0, last) as usize)
     }
 
-    /// What is taken of each axis at one place.
+    /// Elements and weights of each axis at one sampling point.
     fn taken(&self, places: &[f32], sizes: &[usize]) -> ShortVec<Taken> {
         let mut places: ShortVec<f32> = places
             .iter()
@@ -120,7 +120,7 @@ impl GridSample {
             let (low, high) = self.bounds(size);
             place < low || place > high
         };
-        // One axis outside mirrors them all.
+        // If one axis is outside, all are reflected.
         if places.iter().zip(sizes).any(is_outside) {
             for (place, &size) in places.iter_mut().zip(sizes) {
                 *place = match self.outside {
@@ -151,7 +151,7 @@ impl GridSample {
     }
 }
 
-/// A place outside, mirrored at the bounds until it is inside.
+/// Reflects a coordinate at the bounds until it is inside.
 fn reflected(place: f32, (low, high): (f32, f32)) -> f32 {
     let range = high - low;
     if range <= 0.0 {
@@ -172,7 +172,7 @@ fn reflected(place: f32, (low, high): (f32, f32)) -> f32 {
     }
 }
 
-/// Weights of four elements for a place that is so far behind the second.
+/// Cubic weights of four elements, for a point at `s` behind the second one.
 fn cubic(s: f32) -> [f32; 4] {
     const A: f32 = -0.75;
     let outer = |x: f32| ((A * x - 5.0 * A) * x + 8.0 * A) * x - 4.0 * A;
@@ -186,7 +186,7 @@ impl Kernel for GridSample {
             bail!("expected 2 inputs, found {}", inputs.len());
         };
         let rank = input.rank();
-        // A size that is free is looked at when it is known.
+        // Unknown sizes are checked when the node runs.
         let may_fit = |dim: &Dim| dim.to_i64().is_none_or(|size| size == rank as i64 - 2);
         ensure!(
             rank == grid.rank() && grid.shape.last().is_some_and(may_fit),
@@ -241,7 +241,7 @@ impl Kernel for GridSample {
             let sampled = &mut sampled[image * channels * outer..(image + 1) * channels * outer];
             for point in 0..outer {
                 let at = (image * outer + point) * axes;
-                // The last axis comes first.
+                // Coordinates are x, y, z: the last axis first.
                 let places: ShortVec<f32> = places[at..at + axes].iter().rev().copied().collect();
                 let mut elements: ShortVec<(usize, f32)> = smallvec![(0, 1.0)];
                 for (taken, &size) in self.taken(&places, sizes).iter().zip(sizes) {

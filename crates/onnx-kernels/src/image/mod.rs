@@ -1,4 +1,4 @@
-//! Images resized and sampled, and boxes in them.
+//! Resizing, sampling, and boxes in images.
 
 pub(crate) mod affine_grid;
 pub(crate) mod grid_sample;

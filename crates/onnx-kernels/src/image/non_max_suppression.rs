@@ -1,4 +1,4 @@
-//! `NonMaxSuppression`. A limit of 0 gives no boxes; NaN is the lowest score.
+//! `NonMaxSuppression`. `max_output_boxes_per_class` 0 selects no boxes; NaN is the lowest score.
 
 use std::sync::Arc;
 
@@ -29,9 +29,9 @@ pub fn non_max_suppression(node: &Node) -> Result<Box<dyn Compute>> {
 
 #[derive(Debug)]
 struct NonMaxSuppression {
-    /// Whether a box is its centre, width and height, rather than two corners.
+    /// Whether boxes are centre, width and height instead of two corners.
     has_centers: bool,
-    /// Which inputs are the limit for each class, the overlap and the score.
+    /// Input indices of the limit per class, the IoU threshold and the score threshold.
     optional: [Option<usize>; 3],
 }
 
@@ -70,7 +70,7 @@ impl Kernel for NonMaxSuppression {
         let most = usize::try_from(most).unwrap_or(0).min(count);
         let overlap = given(1).map_or(Ok(0.0), |value| first::<f32>(value))?;
         let least = given(2).map(|value| first::<f32>(value)).transpose()?;
-        // Areas, and the boxes of a class in their order.
+        // Areas, and the order of a class' boxes.
         size::admit_now((batch + 2) as u64 * count as u64 * 16)?;
         let (corners, _) = elements::<f32>(&inputs[0])?.as_chunks::<4>();
         let boxes: Vec<Area> = corners.iter().map(|corners| self.area(*corners)).collect();
@@ -100,7 +100,7 @@ impl Kernel for NonMaxSuppression {
             sort_by(&mut order, |(_, a), (_, b)| b.total_cmp(a))?;
             kept.clear();
             pace.spend(count as u64)?;
-            // What is chosen grows by doubling.
+            // The list of selected boxes grows by doubling.
             size::admit_now((2 * size_of_val(&*chosen)) as u64)?;
             for (index, _) in order {
                 if kept.len() >= most {
@@ -120,7 +120,7 @@ impl Kernel for NonMaxSuppression {
     }
 }
 
-/// The only element of a scalar, or of a list of one.
+/// The only element of a scalar or of a one-element vector.
 fn first<T: Element + Copy>(value: &Tensor) -> Result<T> {
     let element = elements::<T>(value)?.first().copied();
     element.with_context(|| "a limit without a value")
@@ -137,7 +137,7 @@ impl NonMaxSuppression {
     }
 }
 
-/// Where a box begins and ends along both axes.
+/// Begin and end of a box along both axes.
 #[derive(Clone, Copy)]
 struct Area([[f32; 2]; 2]);
 
@@ -146,7 +146,7 @@ impl Area {
         self.0.iter().map(|[start, end]| end - start).product()
     }
 
-    /// Whether two boxes share more than this part of what they cover together.
+    /// Whether the intersection over union of two boxes exceeds `part`.
     fn hides(&self, other: &Self, part: f32) -> bool {
         let mut shared = 1.0;
         for ([start, end], [other_start, other_end]) in self.0.iter().zip(&other.0) {

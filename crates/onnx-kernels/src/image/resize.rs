@@ -22,7 +22,7 @@ use onnx_tensor::{
     size,
 };
 
-/// `Resize` or `Upsample` of any operator set.
+/// `Resize` or `Upsample`, for all operator sets.
 pub fn resize(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let opset = node.opset;
@@ -113,7 +113,7 @@ enum Rounding {
     PreferCeil,
     Floor,
     Ceil,
-    /// Down when it grows, up when it shrinks.
+    /// Rounds down for upsampling and up for downsampling (operator set 10).
     Simple,
 }
 
@@ -125,7 +125,7 @@ enum Place {
     AlignCorners,
     Asymmetric,
     TfHalfPixel,
-    /// With the value for what lies outside.
+    /// `tf_crop_and_resize` with `extrapolation_value`.
     Crop(f32),
 }
 
@@ -141,15 +141,15 @@ struct Resize {
     method: Method,
     place: Place,
     policy: Policy,
-    /// What shrinks is made of all places that it covers (`antialias`).
+    /// `antialias`: a downsampled element covers all source elements under its filter.
     is_smooth: bool,
-    /// Places outside do not count, rather than being those at the border.
+    /// `exclude_outside`: elements outside have weight 0 instead of repeating the border.
     excludes: bool,
-    /// Scales that are an attribute.
+    /// Scales from an attribute.
     fixed: Option<Vec<f32>>,
-    /// The axes that scales, sizes and regions are for; all if there are none.
+    /// The axes that scales, sizes and regions refer to; `None` for all.
     axes: Option<Vec<i64>>,
-    /// Where region, scales and sizes stand among the inputs.
+    /// Input indices of region, scales and sizes.
     inputs: [Option<usize>; 3],
 }
 
@@ -161,7 +161,7 @@ struct Axis {
     region: [f32; 2],
 }
 
-/// Refuses what takes too much memory on the way: axes are resized one after the other, and the places that an axis is made of are
+/// Refuses plans that take too much memory: axes are resized one after the other, and each needs its taps
 /// listed.
 fn admit(plan: &[Axis]) -> Result<()> {
     let longest = plan.iter().map(|axis| axis.to).max().unwrap_or(0);
@@ -176,13 +176,13 @@ fn admit(plan: &[Axis]) -> Result<()> {
     size::admit_now(bytes)
 }
 
-/// Places of an axis after it was resized.
+/// Maximum size of a resized axis.
 const MAX_LENGTH: usize = 1 << 26;
 
-/// Columns of whole numbers that are interpolated one after the other.
+/// Columns of integers that are interpolated at a time.
 const COLUMNS: usize = 1 << 12;
 
-/// Weights of an axis that is resized with antialias. A scale near zero takes in any number of places.
+/// Maximum taps of an axis with antialias: scales near zero cover any number of elements.
 const MAX_TAPS: usize = 1 << 24;
 
 impl Resize {
@@ -193,7 +193,7 @@ impl Resize {
         axes.iter().map(|&axis| axis::axis(axis, rank)).collect()
     }
 
-    /// Scales, if they are what is given; without values where they are not known yet.
+    /// The scales, if they are given; values that are not known yet are `None`.
     fn scales(&self, inputs: &[Fact], axes: usize) -> Option<Vec<Option<f32>>> {
         if let Some(fixed) = &self.fixed {
             return Some(fixed.iter().copied().map(Some).collect());
@@ -208,7 +208,7 @@ impl Resize {
         })
     }
 
-    /// The axes and methods of a resize, once all is known.
+    /// Axes and methods of a resize, from complete facts.
     fn plan(&self, facts: &[Fact]) -> Result<Vec<Axis>> {
         let shape = facts[0].shape.iter();
         let shape: Vec<usize> = shape
@@ -285,7 +285,7 @@ impl Resize {
         Ok(plan)
     }
 
-    /// Where in the input an element of the output is.
+    /// Source coordinate of an output element.
     fn place(&self, axis: &Axis, at: usize) -> f32 {
         let x = at as f32;
         let (from, to) = (axis.from as f32, axis.to as f32);
@@ -325,13 +325,13 @@ impl Resize {
                 Rounding::Simple if axis.scale < 1.0 => x.ceil(),
                 Rounding::Simple => x.trunc(),
             };
-            // Saturates at 0.
+            // The cast saturates at 0.
             (rounded as usize).min(axis.from.saturating_sub(1))
         };
         (0..axis.to).map(place).collect()
     }
 
-    /// For each element of an axis, where in the input it comes from and with which weights.
+    /// Source indices and weights of each output element of an axis.
     fn taps(&self, axis: &Axis) -> Result<Taps> {
         if self.is_smooth {
             return self.smooth_taps(axis);
@@ -350,7 +350,7 @@ impl Resize {
                 let low = (x as usize).min(last);
                 let part = x - low as f32;
                 let is_one = low == last || part == 0.0;
-                // A weight of nothing must not meet an infinity.
+                // A tap of weight 0 must not turn an infinity into NaN.
                 taps.places.extend([low, if is_one { low } else { low + 1 }]);
                 taps.weights
                     .extend(if is_one { [0.5, 0.5] } else { [1.0 - part, part] });
@@ -381,7 +381,7 @@ impl Resize {
         Ok(taps)
     }
 
-    /// The same with antialias: the filter is as wide as what an element covers in the input.
+    /// The same with antialias: the filter widens with the scale.
     fn smooth_taps(&self, axis: &Axis) -> Result<Taps> {
         let last = axis.from as i64 - 1;
         let step = 1.0 / axis.scale;
@@ -418,7 +418,7 @@ impl Resize {
             }
             let inside = |place: i64| place.clamp(0, last) as usize;
             taps.places.extend((first..end).take(count).map(inside));
-            // All elements have as many places; those that fill up weigh nothing.
+            // All elements have the same number of taps; the excess ones have weight 0.
             taps.places
                 .extend(std::iter::repeat_n(inside(first), count - weights.len()));
             weights.resize(count, 0.0);
@@ -427,7 +427,7 @@ impl Resize {
         Ok(taps)
     }
 
-    /// The weight of what is this far from the center.
+    /// Filter weight at a distance from the centre.
     fn filter(&self, distance: f32) -> f32 {
         let x = distance.abs();
         match self.method {
@@ -445,7 +445,7 @@ impl Resize {
     fn interpolated(&self, input: &Tensor, plan: &[Axis]) -> Result<Tensor> {
         let mut shape = input.shape().to_vec();
         let mut values = elements::<f32>(input)?.to_vec();
-        // The last axis first: the values are contiguous where there is most to do.
+        // The last axis first, where values are contiguous and the work is largest.
         for (index, axis) in plan
             .iter()
             .enumerate()
@@ -467,8 +467,8 @@ impl Resize {
         tensor(&shape, values)
     }
 
-    /// Of whole numbers, with the sums and the cut that ONNX Runtime has: four neighbours at once, of the last two axes or of the two
-    /// before the channels.
+    /// Bilinear interpolation of integers with ONNX Runtime's rounding: four neighbours at once, over the
+    /// last two axes or the two before the channels.
     fn interpolated_integers(&self, input: &Tensor, plan: &[Axis]) -> Result<Tensor> {
         let channels_last = matches!(plan, [_, _, _, last] if plan[1].scale != 1.0 && last.scale == 1.0);
         let (outer, lines, columns, inner) = match (plan, channels_last) {
@@ -485,7 +485,7 @@ impl Resize {
                 let given = elements::<$T>(input)?;
                 filled(&shape, |made: &mut [$T]| {
                     let mut pace = Pace::default();
-                    // Some columns at a time: neighbours take many times the memory of a number of 8 bits.
+                    // In blocks of columns: neighbour tables take many times the memory of 8-bit elements.
                     for first in (0..columns.to).step_by(COLUMNS) {
                         let end = columns.to.min(first + COLUMNS);
                         let block: Vec<Neighbours> = (first..end)
@@ -549,7 +549,7 @@ impl Resize {
         }
     }
 
-    /// Puts the value for what lies outside where an element comes from there.
+    /// Writes `extrapolation_value` where the source coordinate is outside.
     fn extrapolate(&self, output: &mut Tensor, plan: &[Axis]) -> Result<()> {
         let Place::Crop(value) = self.place else {
             return Ok(());
@@ -562,7 +562,7 @@ impl Resize {
             (0..axis.to).map(outside).collect()
         };
         let outside: Vec<Vec<bool>> = plan.iter().map(is_outside).collect();
-        // Each axis by itself: blocks behind one place of it, for all places of those before it.
+        // For each axis: blocks behind one index of it, for all indices of the axes before.
         let mut pace = Pace::default();
         let elements = output.as_slice_mut::<f32>()?;
         let mut inner = elements.len();
@@ -582,7 +582,7 @@ impl Resize {
     }
 }
 
-/// The two places of an axis that an element lies between.
+/// The two source elements around an output element.
 struct Neighbours {
     first: usize,
     second: usize,
@@ -590,7 +590,7 @@ struct Neighbours {
 }
 
 impl Neighbours {
-    /// What the first and the second one weigh.
+    /// Weights of the first and the second one.
     fn weights(&self) -> [f32; 2] {
         match self.first == self.second {
             true => [0.5; 2],
@@ -601,7 +601,7 @@ impl Neighbours {
         }
     }
 
-    /// The same in units of 1/1024, cut off.
+    /// The same in units of 1/1024, truncated.
     fn cut_weights(&self) -> [i64; 2] {
         let place = (self.place * 1024.0) as i64;
         match self.first == self.second {
@@ -738,7 +738,7 @@ impl Kernel for Resize {
             return Ok(smallvec![of_type(output, element_type)?]);
         };
         let mut output = (**input).clone();
-        // The last axis first: what is picked of the others are whole lines.
+        // The last axis first: the other axes then copy whole lines.
         for (index, axis) in plan.iter().enumerate().rev() {
             if !self.is_unchanged(axis) {
                 output = picked(&output, index, Places::List(&self.nearest(axis, rounding)))?;
@@ -819,7 +819,7 @@ mod tests {
             admit(&axes.collect::<Vec<_>>())
         };
         assert!(plan(&[[1, 1], [3, 3], [4000, 2000], [4000, 8000]]).is_ok());
-        // The output is small, what is made of the last axis first is not.
+        // The output is small, but the intermediate result of the first axis is not.
         for sizes in [[[1 << 20, 1], [1, 1 << 20]], [[1, 1], [1, 1 << 27]]] {
             let error = plan(&sizes).err();
             assert!(

@@ -1,4 +1,4 @@
-//! `RoiAlign`: what detectors look at again of an image, brought to one size by samples between its elements.
+//! `RoiAlign`: regions of a feature map, resampled to one size.
 
 use std::sync::Arc;
 
@@ -16,10 +16,11 @@ use onnx_tensor::{
     operator::{Fact, Kernel, kernel},
 };
 
-/// Samples of all regions together: how many there are of one may follow from its corners, which a request can say.
+/// Maximum samples of all regions: the number per bin may follow from a region's corners, which a request
+/// chooses.
 const MAX_SAMPLES: f64 = (1u64 << 30) as f64;
 
-/// Samples of one region along one axis.
+/// Maximum samples of one region along one axis.
 const MAX_PLACES: f64 = (1u64 << 20) as f64;
 
 /// `RoiAlign`.
@@ -59,10 +60,10 @@ pub fn roi_align(node: &Node) -> Result<Box<dyn Compute>> {
 struct RoiAlign {
     height: usize,
     width: usize,
-    /// In each direction of each place, 0 for as many as elements fall into it.
+    /// `sampling_ratio`: samples per bin and axis; 0 for one per covered element.
     samples: i64,
     scale: f32,
-    /// Whether coordinates are those of elements' corners rather than of their centres.
+    /// `half_pixel`: coordinates are shifted by half an element.
     is_shifted: bool,
     is_max: bool,
 }
@@ -123,13 +124,13 @@ impl Kernel for RoiAlign {
             let [x, y, x_end, y_end] = region.map(|corner| corner * self.scale - self.shift());
             let columns = self.places(x, x_end, self.width, width);
             let lines = self.places(y, y_end, self.height, height);
-            // A list of the places of each side is made even if the other one has none.
+            // The sample lists of one axis are made even if the other axis has none.
             budget -= lines.total() * columns.total() * channels as f64 + lines.total() + columns.total();
             let most = lines.total().max(columns.total());
             if budget < 0.0 || budget.is_nan() || most > MAX_PLACES {
                 bail!(BadInput("the regions have too many samples".to_owned()));
             }
-            // Places without samples are written too.
+            // Bins without samples are written too.
             let samples = (lines.total() * columns.total()) as u64 + (self.height * self.width) as u64;
             pace.spend((lines.total() + columns.total()) as u64)?;
             let (lines, columns) = (lines.weights(), columns.weights());
@@ -150,18 +151,18 @@ impl Kernel for RoiAlign {
     }
 }
 
-/// Two neighbouring elements and their weights; `None` outside of the image.
+/// Two neighbouring elements and their weights; `None` outside the image.
 type Sample = Option<[(usize, f32); 2]>;
 
-/// Where a region's samples are along one axis.
+/// Sample positions of a region along one axis.
 struct Places {
     start: f32,
-    /// How long a place is.
+    /// Size of a bin.
     step: f32,
     count: usize,
-    /// In each place.
+    /// Samples per bin.
     samples: f32,
-    /// Of the image.
+    /// Size of the image.
     size: usize,
 }
 
@@ -214,7 +215,7 @@ impl RoiAlign {
         }
     }
 
-    /// The mean or the greatest of a place's samples.
+    /// The mean or maximum of a bin's samples.
     fn place(&self, image: &[f32], width: usize, lines: &[Sample], columns: &[Sample]) -> f32 {
         let (mut sum, mut greatest) = (0.0, None::<f32>);
         for line in lines {

@@ -1,4 +1,4 @@
-//! Numbers to 8 bits and back.
+//! Quantization and dequantization.
 
 pub(crate) mod packed_rows;
 pub(crate) mod quantize;

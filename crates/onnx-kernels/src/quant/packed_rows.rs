@@ -1,5 +1,5 @@
-//! ONNX Runtime's `GatherBlockQuantized`: rows of a table of whole numbers of few bits, which have a scale for each block of an axis.
-//! Only the rows that are asked for become floats.
+//! ONNX Runtime's `GatherBlockQuantized`: rows of a table of low-bit integers with a scale per block. Only
+//! the rows that are gathered are dequantized.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ pub fn packed_rows(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let bits = attributes.int("bits", 4);
     let block = attributes.int("block_size", 128);
-    // Constants of 4 bits are bytes by now.
+    // 4-bit constants have been widened to bytes by now.
     let is_wide = node.domain != "com.microsoft";
     let is_known = matches!(bits, 4 | 8) && attributes.int("gather_axis", 0) == 0;
     if !is_known || (is_wide && bits != 4) {
@@ -47,9 +47,9 @@ pub fn packed_rows(node: &Node) -> Result<Box<dyn Compute>> {
 
 #[derive(Debug)]
 struct PackedRows {
-    /// Numbers in a byte of the last axis.
+    /// Elements per byte along the last axis.
     per_byte: usize,
-    /// What stands for zero if nothing else is given.
+    /// The default zero point.
     middle: i32,
     axis: i64,
     block: usize,
@@ -102,7 +102,7 @@ impl Kernel for PackedRows {
             None => None,
             Some(place) => {
                 let given = integers(&inputs[place])?;
-                // Those of each line begin with a byte of their own.
+                // Each line's zero points begin at a byte.
                 let row = blocks.div_ceil(self.per_byte);
                 ensure!(
                     given.len() == shape[0] * lines * row,

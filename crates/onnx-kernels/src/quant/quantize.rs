@@ -1,4 +1,5 @@
-//! Quantization to 8 and 16 bits. Numbers are divided by the scale: a product with its reciprocal rounds some of them otherwise.
+//! Quantization to 8 and 16 bits. Divides by the scale: multiplying by its reciprocal would round
+//! differently.
 
 use std::sync::Arc;
 
@@ -54,15 +55,15 @@ pub fn dequantize(node: &Node) -> Result<Box<dyn Compute>> {
     }))
 }
 
-/// From sums of products of quantized numbers to the scale and zero point of a result: `saturate(round(sums * scale) + zero_point)`, ties to
-/// even. The scale is one for all or one for each place of an axis.
+/// Requantizes integer sums: `saturate(round(sums * scale) + zero_point)`, ties to even. One scale for all
+/// elements, or one per index of an axis.
 pub fn requantize(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(kernel(Requantize {
         axis: Attributes(node).int("axis", 1),
     }))
 }
 
-/// `DynamicQuantizeLinear`: to UINT8 with a scale and zero point from the input's own range.
+/// `DynamicQuantizeLinear`: to UINT8, with scale and zero point from the input's range.
 pub fn quantize_dynamically(_: &Node) -> Result<Box<dyn Compute>> {
     Ok(kernel(QuantizeDynamically))
 }
@@ -70,7 +71,7 @@ pub fn quantize_dynamically(_: &Node) -> Result<Box<dyn Compute>> {
 #[derive(Debug)]
 struct Quantize {
     axis: i64,
-    /// The type, where no zero point has it.
+    /// The target type, if there is no zero point to give it.
     to: Option<ElementType>,
 }
 
@@ -102,7 +103,7 @@ impl Kernel for Quantize {
                     let (least, most) = (f32::from(<$T>::MIN), f32::from(<$T>::MAX));
                     each_to(from, to, |x| {
                         let shifted = (x / scale).round_ties_even() + zero_point;
-                        // NaN is the least number to ONNX Runtime.
+                        // ONNX Runtime maps NaN to the least number.
                         let shifted = if shifted > least { shifted } else { least };
                         low_bits(if shifted < most { shifted } else { most }) as $T
                     });
@@ -160,7 +161,7 @@ impl Kernel for Requantize {
                     let (least, most) = (f32::from(<$T>::MIN), f32::from(<$T>::MAX));
                     each_to(from, to, |sum| {
                         let shifted = (sum * scale).round_ties_even() + zero_point;
-                        // NaN is zero.
+                        // NaN becomes zero.
                         let shifted = if shifted.is_nan() { 0.0 } else { shifted };
                         low_bits(shifted.clamp(least, most)) as $T
                     });
@@ -178,7 +179,7 @@ impl Kernel for Requantize {
 #[derive(Debug)]
 struct Dequantize {
     axis: i64,
-    /// How many elements of the axis have the same scale, 0 for all.
+    /// `block_size`: elements of the axis per scale; 0 for one scale per index or tensor.
     block: usize,
 }
 
@@ -257,7 +258,7 @@ impl Kernel for QuantizeDynamically {
         split::mapped(input, &mut made, |from, to| {
             each_to(from, to, |x| {
                 let shifted = (x / scale).round_ties_even() + zero_point;
-                // NaN is zero.
+                // NaN becomes zero.
                 let shifted = if shifted > 0.0 { shifted } else { 0.0 };
                 low_bits(if shifted < 255.0 { shifted } else { 255.0 }) as u8
             });
@@ -270,7 +271,7 @@ impl Kernel for QuantizeDynamically {
     }
 }
 
-/// Rounds values to 8 bits, leaves them without their zero point, and gives their scale.
+/// Quantizes values to 8 bits with the zero point subtracted, and returns the scale.
 pub(crate) fn rounded_to_bytes(values: &[f32], rounded: &mut [i16]) -> f32 {
     let (scale, zero_point) = scale_of(pulp::Arch::new().dispatch(Ends(values)));
     each_to(values, rounded, |x| {
@@ -282,16 +283,16 @@ pub(crate) fn rounded_to_bytes(values: &[f32], rounded: &mut [i16]) -> f32 {
     scale
 }
 
-/// A whole number from -32768 to 65535, whose lowest bits are those of the integer: without the instructions for numbers that no integer
-/// has, which are half of a conversion.
+/// The low bits of an integral float from -32768 to 65535. Avoids the checked conversion, half of whose
+/// instructions handle values that no integer has.
 #[inline(always)]
 fn low_bits(whole: f32) -> u32 {
-    // The last bit of the fraction stands for 1 at this magnitude.
+    // At this magnitude the last mantissa bit is 1.
     const ONES: f32 = (3 << 22) as f32;
     (whole + ONES).to_bits()
 }
 
-/// The least and the greatest number, as [`Ends`] has them.
+/// Minimum and maximum, as in [`Ends`].
 fn ends(values: &[f32]) -> Result<(f32, f32)> {
     let parts = values.len().div_ceil(PART);
     let mut ends = vec![(0.0, 0.0); parts];
@@ -307,7 +308,7 @@ fn ends(values: &[f32]) -> Result<(f32, f32)> {
     Ok(ends.into_iter().fold((0.0, 0.0), widen))
 }
 
-/// The scale and the zero point in 8 bits for values between these.
+/// Scale and 8-bit zero point for a range of values.
 fn scale_of((least, greatest): (f32, f32)) -> (f32, f32) {
     let scale = if least == greatest {
         1.0
@@ -317,7 +318,7 @@ fn scale_of((least, greatest): (f32, f32)) -> (f32, f32) {
     (scale, (-least / scale).clamp(0.0, 255.0).round_ties_even())
 }
 
-/// The least and the greatest of some numbers and zero, so that zero is exact. NaN is passed over.
+/// Minimum and maximum of numbers and zero, so that zero is exact. NaN is ignored.
 struct Ends<'v>(&'v [f32]);
 
 impl pulp::WithSimd for Ends<'_> {
@@ -345,7 +346,7 @@ impl pulp::WithSimd for Ends<'_> {
     }
 }
 
-/// Which scale an element has.
+/// Maps elements to scales.
 struct Channels {
     inner: usize,
     count: usize,
@@ -369,7 +370,7 @@ impl Channels {
         Ok(Self { inner, count })
     }
 
-    /// Has `run` make elements of others, those with the same scale at a time, and tells it which scale that is.
+    /// Calls `run` for runs of elements with the same scale, with the scale's index.
     fn each<A: Sync, B: Send>(
         &self,
         from: &[A],
@@ -379,7 +380,7 @@ impl Channels {
         if self.count == 1 {
             return split::mapped(from, to, |from, to| run(from, to, 0));
         }
-        // Without elements there is nothing to run, whatever the length.
+        // Without elements nothing runs, whatever the length.
         let length = self.inner.max(1);
         let work = [to.len() as u64, ELEMENTS];
         split::lines(to, length, work, |first, to, pace| {
@@ -392,10 +393,10 @@ impl Channels {
     }
 }
 
-/// Blocks of an axis that have a scale each.
+/// Blocks of an axis with one scale each.
 struct Blocks {
     shape: Vec<usize>,
-    /// Elements of the axis, and of a block of it.
+    /// Elements of the axis, and of a block.
     length: usize,
     block: usize,
     inner: usize,
@@ -451,7 +452,7 @@ impl Blocks {
     }
 }
 
-/// As many zero points as there are scales.
+/// Reads `count` zero points, 0 by default.
 pub(crate) fn zero_points(given: Option<&Arc<Tensor>>, count: usize) -> Result<Vec<i32>> {
     let zero_points = given.map(|tensor| integers(tensor)).transpose()?;
     let zero_points = zero_points.unwrap_or_else(|| vec![0; count]);
@@ -462,7 +463,7 @@ pub(crate) fn zero_points(given: Option<&Arc<Tensor>>, count: usize) -> Result<V
     Ok(zero_points)
 }
 
-/// Computes one number from each, with the widest vectors that the processor has.
+/// Maps elements with the processor's widest vectors.
 pub(crate) fn each_to<A: Copy, B>(from: &[A], to: &mut [B], function: impl Fn(A) -> B) {
     struct EachTo<'v, A, B, F> {
         from: &'v [A],

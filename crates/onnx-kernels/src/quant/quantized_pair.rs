@@ -1,4 +1,4 @@
-//! ONNX Runtime's `QLinearAdd` and `QLinearMul`, rounded where it rounds: of quantized numbers many results are close to halves.
+//! ONNX Runtime's `QLinearAdd` and `QLinearMul`, rounded where it rounds: many quantized results are ties.
 
 use std::sync::Arc;
 
@@ -32,13 +32,13 @@ pub fn quantized_pair(node: &Node) -> Result<Box<dyn Compute>> {
 #[derive(Debug)]
 struct QuantizedPair {
     is_product: bool,
-    /// Where the second tensor is.
+    /// Input index of the second tensor.
     b: usize,
-    /// Of both tensors and of the result.
+    /// Quantization of both inputs and of the result.
     operands: [Operand; 3],
 }
 
-/// Which inputs say what whole numbers stand for.
+/// Input indices of a scale and zero point.
 #[derive(Debug)]
 struct Operand {
     scale: usize,

@@ -1,4 +1,4 @@
-//! `CumSum` along an axis that a request may give.
+//! `CumSum` along an axis that is an input.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use onnx_tensor::{
     operator::Compute,
 };
 
-/// `CumSum` of numbers. Whole numbers wrap around.
+/// `CumSum`. Integers wrap.
 pub fn cum_sum(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     Ok(kernel(CumSum {
@@ -28,7 +28,7 @@ pub fn cum_sum(node: &Node) -> Result<Box<dyn Compute>> {
 
 #[derive(Debug)]
 struct CumSum {
-    /// An element does not count towards its own sum.
+    /// Excludes each element from its own sum.
     is_exclusive: bool,
     is_reverse: bool,
 }

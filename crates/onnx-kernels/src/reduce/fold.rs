@@ -1,5 +1,6 @@
-//! Reductions of integers and BOOL; and of floats `ReduceLogSumExp`, without overflow, `ReduceMax` and `ReduceMin`, which keep NaN and
-//! infinities, and `ReduceMean` of axes that may be empty.
+//! Reductions of integers and BOOL, and those of floats that [`sums`](super::sums) does not cover:
+//! `ReduceLogSumExp` (without overflow), `ReduceMax` and `ReduceMin` (NaN propagates), and `ReduceMean` of
+//! possibly empty axes.
 
 use std::sync::Arc;
 
@@ -48,7 +49,7 @@ enum Fold {
     Max,
     Min,
     LogSumExp,
-    /// Of whole numbers, and of no floats.
+    /// Of integers only.
     Norm,
     LogSum,
 }
@@ -57,14 +58,14 @@ enum Fold {
 #[derive(Debug)]
 pub(crate) struct Reduce {
     fold: Fold,
-    /// The axes of the attribute, `None` where an input gives them.
+    /// Axes from the attribute; `None` if they are an input.
     axes: Option<Vec<i64>>,
     keeps_dims: bool,
     no_axes_is_no_op: bool,
 }
 
 impl Reduce {
-    /// A reduction, by its operator's name.
+    /// Finds the reduction by the operator's name.
     pub(crate) fn of(node: &Node) -> Result<Self> {
         let (fold, opset) = (fold(node)?, node.opset);
         let attributes = Attributes(node);
@@ -77,7 +78,7 @@ impl Reduce {
         })
     }
 
-    /// The axes before a run, `None` if they are not known yet.
+    /// The axes, if they are known before a run.
     pub(crate) fn known_axes(&self, input: Option<&Fact>) -> Option<Vec<i64>> {
         match (&self.axes, input) {
             (Some(axes), _) => Some(axes.clone()),
@@ -86,7 +87,7 @@ impl Reduce {
         }
     }
 
-    /// The axes in a run.
+    /// The axes of a run.
     fn axes(&self, input: Option<&Arc<Tensor>>) -> Result<Vec<i64>> {
         match (&self.axes, input) {
             (Some(axes), _) => Ok(axes.clone()),
@@ -95,7 +96,7 @@ impl Reduce {
         }
     }
 
-    /// The shape of the result, for a size of each reduced axis.
+    /// Shape of the result, with `one` for each reduced axis that is kept.
     pub(crate) fn shape<D: Clone>(&self, shape: &[D], axes: Vec<i64>, one: &D) -> Result<ShortVec<D>> {
         let dims = shape.iter().zip(self.reduced(axes, shape.len())?);
         let shape = dims.filter_map(|(dim, reduced)| match (reduced, self.keeps_dims) {
@@ -161,7 +162,7 @@ impl Reduce {
         number.broadcast_to(&shape)
     }
 
-    /// The results, whose order is that of the axes that are kept.
+    /// The results in row-major order of the remaining axes.
     fn folded(&self, input: &Tensor, reduced: Vec<bool>) -> Result<Tensor> {
         let shape = input.shape();
         macro_rules! real {
@@ -204,7 +205,7 @@ impl Reduce {
         }
     }
 
-    /// Reduces integers. Sums and products wrap, so they are computed for the four widths and not for eight types.
+    /// Reduces integers. Sums and products wrap, so four widths are compiled instead of eight types.
     fn whole<T: Integer>(&self, input: &Tensor, reduced: &[bool]) -> Result<Tensor> {
         let (shape, values) = (input.shape(), elements::<T>(input)?);
         let is_signed = T::LEAST < T::ZERO;
@@ -230,7 +231,7 @@ impl Reduce {
                     count: values.len(),
                     widen: &|first, wide| widened(&values[first..], wide, T::wide),
                 };
-                // Roots and logarithms are rounded towards zero.
+                // Roots and logarithms are truncated.
                 let finished = self.floating(&wide, shape, reduced)?;
                 line(finished.into_iter().map(T::truncated).collect::<Vec<T>>())
             }
@@ -255,7 +256,7 @@ impl Reduce {
     }
 }
 
-/// Sums of `term`s of integers, wrapping.
+/// Wrapping sums of integer terms.
 fn wrapped<U: Bits>(input: &Tensor, reduced: &[bool], term: Term) -> Result<Tensor> {
     let (shape, values) = (input.shape(), input.as_units::<U>()?);
     let sums = match term {
@@ -266,7 +267,7 @@ fn wrapped<U: Bits>(input: &Tensor, reduced: &[bool], term: Term) -> Result<Tens
     Tensor::from_units(input.element_type(), &[sums.len()], sums)
 }
 
-/// Numbers without a shape yet.
+/// A one-dimensional tensor.
 fn line<T: Element>(numbers: Vec<T>) -> Result<Tensor> {
     tensor(&[numbers.len()], numbers)
 }
@@ -280,19 +281,19 @@ fn sums(input: &Tensor, reduced: Vec<bool>, term: Term, finish: Finish) -> Resul
     sums.of(input)
 }
 
-/// The greater of two floats. NaN is greater, wherever it stands.
+/// Maximum of two floats; NaN propagates.
 #[expect(clippy::eq_op, reason = "NaN")]
 fn greater<T: Copy + PartialOrd>(a: T, b: T) -> T {
     if b > a || b != b { b } else { a }
 }
 
-/// The less of two floats. NaN is less too.
+/// Minimum of two floats; NaN propagates.
 #[expect(clippy::eq_op, reason = "NaN")]
 fn less<T: Copy + PartialOrd>(a: T, b: T) -> T {
     if b < a || b != b { b } else { a }
 }
 
-/// The greatest floats along axes, `least` of none.
+/// Maxima of floats along axes; `least` for empty groups.
 pub(crate) fn greatest<T: Copy + PartialOrd>(
     values: &[T],
     shape: &[usize],
@@ -302,12 +303,12 @@ pub(crate) fn greatest<T: Copy + PartialOrd>(
     folded(values, shape, reduced, least, itself, greater)
 }
 
-/// The term that is the number itself. A function and not a closure, so that folds that differ elsewhere share their loops.
+/// The identity term. A function instead of a closure, so that folds share their compiled loops.
 fn itself<T>(number: T) -> T {
     number
 }
 
-/// Folds terms along axes by a function of two, whose order does not matter.
+/// Folds terms along axes by a commutative function.
 fn folded<T: Copy>(
     values: &[T],
     shape: &[usize],
@@ -317,7 +318,7 @@ fn folded<T: Copy>(
     join: impl Fn(T, T) -> T + Copy,
 ) -> Result<Vec<T>> {
     let mut stages = stages(shape, reduced).into_iter();
-    // Without axes each number is a result.
+    // Without axes each element is a result.
     let first = stages.next().unwrap_or([1, 1, values.len()]);
     let mut made = stage(values, first, start, term, join)?;
     for next in stages {
@@ -334,7 +335,7 @@ fn stage<T: Copy>(
     term: impl Fn(T) -> T + Copy,
     join: impl Fn(T, T) -> T + Copy,
 ) -> Result<Vec<T>> {
-    /// So many at a time, for vector instructions.
+    /// Elements per vector loop.
     const LANES: usize = 16;
     let mut made = vec![start; outside * width];
     if along * width == 0 {
@@ -366,7 +367,7 @@ fn stage<T: Copy>(
     Ok(made)
 }
 
-/// To which group each element belongs, in row-major order, without end.
+/// Group index of each element in row-major order, repeated without end.
 pub(crate) fn groups<'a>(shape: &'a [usize], reduced: &'a [bool]) -> impl Iterator<Item = usize> + use<'a> {
     let mut place = vec![0usize; shape.len()];
     std::iter::repeat_with(move || {
@@ -398,7 +399,7 @@ fn widened<T: Copy>(from: &[T], to: &mut [f64], wide: impl Fn(T) -> f64) {
     to.iter_mut().zip(from).for_each(|(to, from)| *to = wide(*from));
 }
 
-/// Runs a function for each number and its group.
+/// Calls a function for each number and its group.
 fn each_in_group(
     numbers: &Wide<'_>,
     shape: &[usize],
@@ -421,7 +422,7 @@ fn each_in_group(
     Ok(())
 }
 
-/// The logarithm of the sum of exponentials, each of the distance to the largest, so that none overflows.
+/// Logarithm of the sum of exponentials, relative to the maximum so that nothing overflows.
 fn log_sum_exp(numbers: &Wide<'_>, shape: &[usize], reduced: &[bool]) -> Result<Vec<f64>> {
     let kept = shape.iter().zip(reduced).filter(|(_, reduced)| !**reduced);
     let count: usize = kept.map(|(&dim, _)| dim).product();
@@ -430,7 +431,7 @@ fn log_sum_exp(numbers: &Wide<'_>, shape: &[usize], reduced: &[bool]) -> Result<
     each_in_group(numbers, shape, reduced, &mut |x, group| {
         greatest[group] = greatest[group].max(x);
     })?;
-    // Distances to an infinity are no numbers; the sum is infinite or zero by itself then.
+    // The distance to an infinity is NaN; the sum is infinite or zero by itself then.
     for greatest in greatest.iter_mut().filter(|greatest| greatest.is_infinite()) {
         *greatest = 0.0;
     }
@@ -442,7 +443,7 @@ fn log_sum_exp(numbers: &Wide<'_>, shape: &[usize], reduced: &[bool]) -> Result<
     Ok(sums.map(|(sum, greatest)| sum.ln() + greatest).collect())
 }
 
-/// Integers that are added and multiplied by their bits, signed or not, as NumPy does: wrapping.
+/// Wrapping arithmetic on the bits of signed and unsigned integers, as in NumPy.
 trait Bits: Unit + Copy {
     const ZERO: Self;
     const ONE: Self;
@@ -450,7 +451,7 @@ trait Bits: Unit + Copy {
     fn add(self, other: Self) -> Self;
     fn times(self, other: Self) -> Self;
     fn square(self) -> Self;
-    /// The absolute value, where the bits are of a signed integer.
+    /// The absolute value, for bits of a signed integer.
     fn magnitude(self) -> Self;
 }
 
@@ -481,17 +482,17 @@ macro_rules! bits {
 
 bits! { u8, u16, u32, u64 }
 
-/// What differs from type to type.
+/// Operations that differ by type.
 trait Integer: Element + Copy + Ord {
     type Bits: Bits;
     const ZERO: Self;
     const LEAST: Self;
     const GREATEST: Self;
 
-    /// A sum divided by the count of its terms.
+    /// A sum divided by its number of terms.
     fn divided(self, count: usize) -> Self;
     fn wide(self) -> f64;
-    /// Rounded towards zero.
+    /// Converts from float, truncating.
     fn truncated(number: f64) -> Self;
 }
 
@@ -580,7 +581,7 @@ mod tests {
     fn extremes_along_all_axes_are_those_of_their_groups() {
         let shape = [2, 3, 5, 7];
         let count = shape.iter().product();
-        // Each number once, mixed.
+        // Each number once, shuffled.
         let values: Vec<f32> = (0..count)
             .map(|at: usize| (at * 67 % 210) as f32 - 99.0)
             .collect();

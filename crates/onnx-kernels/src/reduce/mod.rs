@@ -1,4 +1,4 @@
-//! Sums, extremes and the like along axes.
+//! Reductions along axes.
 
 pub(crate) mod cum_sum;
 pub(crate) mod fold;

@@ -31,12 +31,12 @@ pub fn global_pool(node: &Node) -> Result<Box<dyn Compute>> {
     }))
 }
 
-/// A function of single numbers, such as `ReduceL1`.
+/// A reduction, such as `ReduceL1`.
 pub fn reduce(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Reduce::of(node)?))
 }
 
-/// `ReduceSum` and the like.
+/// `ReduceSum` and its relatives.
 #[derive(Debug)]
 pub(crate) struct Reduce(fold::Reduce);
 
@@ -65,13 +65,13 @@ impl Compute for Reduce {
     }
 }
 
-/// `ArgMax` and `ArgMin`: where along an axis the greatest or least number is. A NaN is it only where it is the first number.
+/// `ArgMax` and `ArgMin`. NaN is chosen only if it comes first.
 #[derive(Debug)]
 pub(crate) struct Argument {
     axis: i64,
     keeps_dims: bool,
     is_max: bool,
-    /// Of equal numbers the last one, rather than the first.
+    /// Takes the last of equal elements (`select_last_index`).
     takes_last: bool,
 }
 
@@ -106,7 +106,7 @@ impl Argument {
     }
 }
 
-/// The places along an axis of the numbers that replace all others.
+/// Indices along an axis of the elements that win over all others.
 fn places<T: Copy>(
     values: &[T],
     shape: &[usize],
@@ -244,7 +244,7 @@ mod tests {
         }
     }
 
-    /// Along the axes that are given, or all.
+    /// Reduces along `axes`, or all.
     fn reduced(name: &str, input: &Tensor, axes: Option<&[i64]>, attributes: &[(&str, i64)]) -> Tensor {
         let reduce = Reduce::of(&node(name, attributes)).unwrap();
         let mut inputs = vec![input.clone()];
@@ -256,7 +256,7 @@ mod tests {
         elements::<f32>(tensor).unwrap().to_vec()
     }
 
-    /// As ONNX Runtime answers, but for NaN, which extremes keep here.
+    /// Matches ONNX Runtime except for NaN, which propagates here.
     #[test]
     fn floats_are_reduced_along_axes() {
         let input = Tensor::matrix(&[[-1.0f32, 2.0], [3.0, -4.0]]);
@@ -391,7 +391,7 @@ mod tests {
             let argument = Argument::of(&node(name, &[("select_last_index", last), ("keepdims", 0)]));
             let line = Tensor::vector(numbers);
             let found = run(&argument, std::slice::from_ref(&line)).unwrap().remove(0);
-            // Beside each other in columns too.
+            // Concatenated in columns too.
             let both = Tensor::concat(
                 1,
                 &[line.clone(), line].map(|line| line.into_shape(&[numbers.len(), 1]).unwrap()),

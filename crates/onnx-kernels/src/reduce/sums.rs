@@ -1,4 +1,4 @@
-//! Sums of floats along axes, and means of squares.
+//! Sums of floats and their squares along axes.
 
 use std::{
     ops::{Add, AddAssign, Mul},
@@ -13,16 +13,16 @@ use onnx_tensor::{
     operator::{Fact, Kernel},
 };
 
-/// Sums along axes.
+/// A sum along axes.
 #[derive(Debug)]
 pub(crate) struct Sums {
-    /// For each axis, whether sums go along it; it keeps a size of 1.
+    /// For each axis, whether it is summed over; summed axes keep size 1.
     pub(crate) reduced: Vec<bool>,
     pub(crate) term: Term,
     pub(crate) finish: Finish,
 }
 
-/// What is added up of a number.
+/// The term of each number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Term {
     Itself,
@@ -30,11 +30,11 @@ pub(crate) enum Term {
     Square,
 }
 
-/// How a sum is finished.
+/// What happens to a finished sum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Finish {
     Sum,
-    /// The mean; 0 of nothing.
+    /// Divides by the number of terms; 0 for none.
     Mean,
     Root,
     Logarithm,
@@ -53,7 +53,7 @@ impl Kernel for Sums {
 }
 
 impl Sums {
-    /// The sums of FP32 or FP64.
+    /// The sums of an FP32 or FP64 tensor.
     pub(crate) fn of(&self, input: &Tensor) -> Result<Tensor> {
         match input.element_type() {
             ElementType::F32 => self.sums::<f32>(input),
@@ -96,7 +96,7 @@ impl Sums {
     }
 }
 
-/// The three sizes of each reduction of neighbouring axes, from the last ones: what is outside of the axes, along them, and inside.
+/// Groups neighbouring reduced axes, last ones first: sizes outside, along and inside of each group.
 pub(crate) fn stages(shape: &[usize], reduced: &[bool]) -> ShortVec<[usize; 3]> {
     let mut stages = smallvec![];
     let (mut end, mut kept_inside) = (shape.len(), 1usize);
@@ -116,7 +116,7 @@ trait Float: Element + Copy + Default + AddAssign + Add<Output = Self> + Mul<Out
     fn magnitude(self) -> Self;
     fn root(self) -> Self;
     fn logarithm(self) -> Self;
-    /// One of so many equal parts of 1.
+    /// `1 / count`.
     fn share(count: usize) -> Self;
 }
 
@@ -144,7 +144,7 @@ macro_rules! float {
 }
 float! { f32 f64 }
 
-/// The sums of terms along the middle of three axes.
+/// Sums terms along the middle of three axes.
 fn stage<T: Float>(
     values: &[T],
     [outside, along, width]: [usize; 3],
@@ -169,10 +169,10 @@ fn stage<T: Float>(
     Ok(sums)
 }
 
-/// Terms that one running sum has at most: FP32 loses a little of each number once the sum is large.
+/// Maximum terms of one running sum: FP32 loses precision once the sum is large.
 const TERMS: usize = 512;
 
-/// Adds rows to sums that are zero: halves by themselves, until they are short.
+/// Adds rows into zeroed sums, pairwise.
 fn add_rows<T: Float>(rows: &[T], sums: &mut [T], term: impl Fn(T) -> T + Copy) {
     let width = sums.len();
     let count = rows.len() / width;
@@ -191,9 +191,9 @@ fn add_rows<T: Float>(rows: &[T], sums: &mut [T], term: impl Fn(T) -> T + Copy) 
     }
 }
 
-/// The sum of numbers that lie side by side.
+/// Sums contiguous numbers.
 fn line_sum<T: Float>(line: &[T], term: impl Fn(T) -> T + Copy) -> T {
-    /// So many at a time, for vector instructions.
+    /// Elements per vector loop.
     const LANES: usize = 16;
     if line.len() > LANES * TERMS {
         let (low, high) = line.split_at(line.len() / 2);
@@ -209,7 +209,7 @@ fn line_sum<T: Float>(line: &[T], term: impl Fn(T) -> T + Copy) -> T {
     for (lane, value) in lanes.iter_mut().zip(rest) {
         *lane += term(*value);
     }
-    // Halves onto halves, so that no sum has many more terms than another.
+    // Tree reduction, so that sums have similar numbers of terms.
     let mut half = LANES / 2;
     while half > 0 {
         let (low, high) = lanes.split_at_mut(half);
@@ -278,7 +278,7 @@ mod tests {
         }
     }
 
-    /// A running sum of FP32 loses a little of each number once it is large.
+    /// A running FP32 sum loses precision once it is large.
     #[test]
     fn long_sums_are_precise() {
         let count = 1usize << 21;
