@@ -1,4 +1,4 @@
-//! Blocks of an image that are channels, and channels that are blocks.
+//! `DepthToSpace` and `SpaceToDepth`.
 
 use std::sync::Arc;
 
@@ -26,9 +26,9 @@ pub(crate) struct Blocks {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Order {
-    /// Channels become blocks; those of a block are side by side.
+    /// Depth to space, column-row-depth order (`CRD`).
     DepthFirst,
-    /// Channels become blocks; the places in a block stand first.
+    /// Depth to space, depth-column-row order (`DCR`).
     BlocksFirst,
     ToDepth,
 }
@@ -50,7 +50,7 @@ impl Blocks {
     }
 }
 
-/// A part of so many parts of a dimension.
+/// Divides a dimension into `count` parts.
 fn part(dim: &Dim, count: usize) -> Result<Dim> {
     if let Some(dim) = dim.to_i64() {
         ensure_input!(

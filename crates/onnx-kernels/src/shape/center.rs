@@ -1,4 +1,4 @@
-//! `CenterCropPad`: the middle of a value, or a value in the middle of zeros.
+//! `CenterCropPad`: crops a value to its centre, or pads it around the centre.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ pub fn center_crop_pad(node: &Node) -> Result<Box<dyn Compute>> {
 
 #[derive(Debug)]
 struct CenterCropPad {
-    /// The axes that are cut or filled up; all without them.
+    /// The axes that are cropped or padded; `None` for all.
     axes: Option<Vec<i64>>,
 }
 
@@ -106,12 +106,12 @@ impl Kernel for CenterCropPad {
     }
 }
 
-/// What of an axis is copied.
+/// The part of an axis that is copied.
 struct Span {
-    /// Sizes of the axis.
+    /// Size of the axis in input and output.
     from: usize,
     to: usize,
-    /// Where it begins in the input and in the output.
+    /// Start of the part in input and output.
     start: usize,
     offset: usize,
     count: usize,

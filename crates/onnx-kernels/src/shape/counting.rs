@@ -17,7 +17,7 @@ use onnx_tensor::{
     operator::{Fact, Kernel, kernel},
 };
 
-/// `Range`: numbers from a start, by steps, as long as they are below a limit.
+/// `Range`: `start`, `start + delta`, ... up to `limit`, exclusive.
 pub fn range(_: &Node) -> Result<Box<dyn Compute>> {
     Ok(kernel(Range {}))
 }
@@ -42,7 +42,7 @@ impl Kernel for Range {
         }
         let length = match (known(start), known(limit), known(step)) {
             (Some(start), Some(limit), Some(step)) => {
-                // Its size is known when the model is prepared.
+                // With constant bounds the size is known before a run.
                 length(start, limit, step).map_err(Refusal::from)?.to_dim()
             }
             _ => match (start.dims().as_deref(), limit.dims().as_deref(), known(step)) {
@@ -84,7 +84,7 @@ impl Kernel for Range {
     }
 }
 
-/// A bound or a step. FP64 does not have all of INT64.
+/// A bound or step. FP64 cannot represent all of INT64.
 #[derive(Clone, Copy, Debug)]
 enum Number {
     Whole(i128),
@@ -100,7 +100,7 @@ impl Number {
     }
 }
 
-/// A number that is a constant, and no free size.
+/// The value of a constant that is no symbolic size.
 fn known(fact: &Fact) -> Option<Number> {
     let constant = fact.constant.as_ref()?;
     match fact.element_type {
@@ -110,7 +110,7 @@ fn known(fact: &Fact) -> Option<Number> {
     }
 }
 
-/// How many numbers a range has.
+/// Number of elements of a range.
 fn length(start: Number, limit: Number, step: Number) -> Result<usize, LongRange> {
     if let (Number::Whole(start), Number::Whole(limit), Number::Whole(step)) = (start, limit, step)
         && step != 0
@@ -124,7 +124,7 @@ fn length(start: Number, limit: Number, step: Number) -> Result<usize, LongRange
     }
     let (start, limit, step) = (start.real(), limit.real(), step.real());
     input_check::range_fits(start, limit, step)?;
-    // Saturates at 0.
+    // The cast saturates at 0.
     Ok(((limit - start) / step).ceil() as usize)
 }
 
@@ -132,7 +132,7 @@ fn scalar<T: Element + Copy>(value: &Tensor) -> Result<T> {
     elements::<T>(value)?.first().copied().context("no number")
 }
 
-/// A sum that wraps around where there is no larger number.
+/// Wrapping addition for integers.
 trait Sum: Copy {
     fn sum(self, other: Self) -> Self;
 }
@@ -154,7 +154,7 @@ macro_rules! sums {
 
 sums!(u8, u16, u32, u64, i8, i16, i32, i64; f16, f32, f64);
 
-/// `Trilu`: the upper or the lower triangle of matrices, with zeros elsewhere.
+/// `Trilu`: the upper or lower triangle of matrices, zeros elsewhere.
 pub fn trilu(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(kernel(Trilu {
         upper: Attributes(node).int("upper", 1) != 0,
@@ -194,7 +194,7 @@ fn triangles<U: Unit>(input: &Tensor, diagonal: i64, upper: bool) -> Result<Tens
     let mut pace = Pace::default();
     for (index, line) in made.chunks_exact_mut(columns.max(1)).enumerate() {
         pace.spend(columns as u64)?;
-        // The first column that the lower triangle does not have, or the first one that the upper triangle has.
+        // First column outside the lower triangle, or first column inside the upper one.
         let reach = diagonal.saturating_add((index % rows) as i64 + i64::from(!upper));
         let reach = usize::try_from(reach.max(0)).map_or(columns, |reach| reach.min(columns));
         match upper {

@@ -1,4 +1,4 @@
-//! `EyeLike`: a matrix of ones on a diagonal, made once its size was admitted.
+//! `EyeLike`: ones on a diagonal, allocated once the size was admitted.
 
 use std::sync::Arc;
 
@@ -36,9 +36,9 @@ pub fn eye_like(node: &Node) -> Result<Box<dyn Compute>> {
 /// Ones on a diagonal.
 #[derive(Debug)]
 struct EyeLike {
-    /// That of the input, if it is not given.
+    /// `None` for the input's type.
     element_type: Option<ElementType>,
-    /// Columns to the right of the first diagonal.
+    /// Index of the diagonal; positive is above the main one.
     diagonal: i64,
 }
 

@@ -1,4 +1,4 @@
-//! Elements repeated and chosen.
+//! Broadcasts and selection: `Tile`, `Expand`, `Where`, `ConstantOfShape`.
 
 use std::{ops::Range, sync::Arc};
 
@@ -39,8 +39,7 @@ pub fn constant_of_shape(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(ConstantOfShape::of(value)?))
 }
 
-/// How far apart in a value are the elements that follow each other along the axes of a shape it is repeated to: 0 where they are the
-/// same one.
+/// Strides of a value broadcast to `shape`: 0 along broadcast axes.
 fn steps(from: &[usize], shape: &[usize]) -> ShortVec<usize> {
     let mut steps: ShortVec<usize> = smallvec![0; shape.len()];
     let mut step = 1;
@@ -53,7 +52,8 @@ fn steps(from: &[usize], shape: &[usize]) -> ShortVec<usize> {
     steps
 }
 
-/// Calls with the places of values' elements where each line of a shape begins, and the number of the line, for the lines in a range.
+/// Calls `call` with the offset of each line of `shape` in each of the values, and the line's index, for a
+/// range of lines.
 fn lines<const N: usize>(
     steps: &[ShortVec<usize>; N],
     shape: &[usize],
@@ -83,7 +83,7 @@ fn lines<const N: usize>(
     Ok(())
 }
 
-/// A value repeated to a shape.
+/// Broadcasts a value to a shape.
 fn repeated(from: &Tensor, shape: &[usize]) -> Result<Tensor> {
     let mut made = empty(from.element_type(), shape)?;
     let size = from.element_type().size_of();
@@ -91,7 +91,7 @@ fn repeated(from: &Tensor, shape: &[usize]) -> Result<Tensor> {
     Ok(made)
 }
 
-/// Repeats elements of `size` bytes, shaped `from`, until they fill `shape`.
+/// Broadcasts elements of `size` bytes from shape `from` to `shape`.
 fn repeat(given: &[u8], from: &[usize], shape: &[usize], size: usize, made: &mut [u8]) -> Result<()> {
     if made.is_empty() {
         return Ok(());
@@ -114,7 +114,7 @@ fn repeat(given: &[u8], from: &[usize], shape: &[usize], size: usize, made: &mut
     })
 }
 
-/// Fills bytes with one element.
+/// Fills bytes with copies of one element.
 fn fill(to: &mut [u8], one: &[u8]) {
     fn each<const SIZE: usize>(to: &mut [u8], one: &[u8]) {
         if let Some(one) = one.first_chunk::<SIZE>() {
@@ -163,7 +163,7 @@ impl Compute for Expand {
     }
 }
 
-/// One number, repeated.
+/// The element to fill with.
 #[derive(Debug)]
 pub(crate) struct ConstantOfShape(Arc<Tensor>);
 
@@ -203,7 +203,7 @@ impl Compute for ConstantOfShape {
     }
 }
 
-/// `Tile`: a value, repeated along its axes.
+/// `Tile`: repeats a value along its axes.
 #[derive(Debug)]
 pub(crate) struct Tile;
 
@@ -245,7 +245,7 @@ impl Compute for Tile {
     }
 }
 
-/// A value, repeated along its axes: each repetition is an axis of its own, along which the value is broadcast.
+/// Repeats a value: each repetition is an axis of its own, along which the value broadcasts.
 fn tiled(input: &Tensor, repeats: &[usize]) -> Result<Tensor> {
     ensure!(repeats.len() == input.rank(), "a repetition for each dimension");
     let (mut from, mut to): (ShortVec<usize>, ShortVec<usize>) = (smallvec![], smallvec![]);
@@ -258,7 +258,7 @@ fn tiled(input: &Tensor, repeats: &[usize]) -> Result<Tensor> {
             from.push(1);
             to.push(count);
         }
-        // Axes that are not repeated are one with what is before them.
+        // An axis that is not repeated merges with the previous one.
         match (from.last_mut(), to.last_mut()) {
             (Some(from), Some(to)) if from == to => {
                 *from *= dim;
@@ -311,7 +311,7 @@ impl Compute for Where {
     }
 }
 
-/// Elements of the one value where a condition holds, and of the other where it does not.
+/// Elements of `yes` where the condition holds, and of `no` elsewhere.
 fn chosen(condition: &Tensor, yes: &Tensor, no: &Tensor) -> Result<Tensor> {
     let element_type = yes.element_type();
     let shape = shapes::broadcast(&[condition.shape(), yes.shape(), no.shape()])?;
@@ -390,7 +390,7 @@ mod tests {
         let expanded = one(&Expand, &[column.clone(), Tensor::vector(&[3i64, 1, 2])]);
         let expected = crate::made_nodes::cube(&[[[1i16, 1], [2, 2]], [[1, 1], [2, 2]], [[1, 1], [2, 2]]]);
         assert_eq!(expanded, expected);
-        // A size of 1 leaves the value's own.
+        // A size of 1 keeps the value's own.
         assert_eq!(one(&Expand, &[column.clone(), Tensor::vector(&[1i64])]), column);
         assert_eq!(
             one(&Expand, &[column.clone(), Tensor::vector(&[2i64, 0])]).shape(),
@@ -493,7 +493,7 @@ mod tests {
         assert!(ConstantOfShape::of(Some(Arc::new(Tensor::vector(&[1i64, 2])))).is_err());
     }
 
-    /// A text of a megabyte, 8192 times.
+    /// A string of a megabyte, 8192 times.
     #[test]
     fn long_texts_are_not_repeated_without_end() {
         let long = texts(&[1], &[&"x".repeat(1 << 20)]);
@@ -511,7 +511,7 @@ mod tests {
             let text = error.downcast_ref::<BadInput>().unwrap().to_string();
             assert!(text.starts_with("the texts together take 859"), "{text}");
         }
-        // One that is not chosen is not counted.
+        // Strings that are not selected are not charged.
         assert_eq!(one(&Where, &[many(false), long, others.clone()]), others);
     }
 }

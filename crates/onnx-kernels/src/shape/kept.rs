@@ -1,4 +1,4 @@
-//! Values that stay as they are.
+//! `Identity`, and `Dropout` in inference.
 
 use std::sync::Arc;
 
@@ -37,11 +37,11 @@ impl Compute for Identity {
     }
 }
 
-/// `Dropout` outside of training: nothing is dropped.
+/// `Dropout` outside of training: the identity.
 #[derive(Debug)]
 pub(crate) struct Dropout {
     gives_mask: bool,
-    /// Where the input stands that says whether it trains.
+    /// Input index of `training_mode`.
     training: Option<usize>,
 }
 

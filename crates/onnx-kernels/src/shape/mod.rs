@@ -1,4 +1,4 @@
-//! Views, movements and repetitions, which do not look at what the elements are.
+//! Views, copies and repetitions, which do not interpret elements.
 
 pub(crate) mod blocks;
 pub(crate) mod center;

@@ -1,7 +1,7 @@
-//! Matrices turned, of elements of any size.
+//! Matrix transposition for elements of any size.
 
-/// Turns as many columns of a matrix as `to` has rows, from the column `first` on, in tiles that stay in the nearest cache. Elements have
-/// so many bytes.
+/// Transposes the columns of a matrix from `first` on, as many as `to` has rows, in tiles that stay in the L1
+/// cache. Elements have `BYTES` bytes.
 pub(crate) fn transpose<const BYTES: usize>(
     from: &[u8],
     to: &mut [u8],

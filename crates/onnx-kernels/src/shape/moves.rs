@@ -1,4 +1,4 @@
-//! The same elements at other places.
+//! `Transpose` and `Gather`.
 
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ pub fn transpose_of(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Transpose(Attributes(node).ints("perm").to_vec())))
 }
 
-/// `Transpose`, to an order of the axes; the reverse one if none is given.
+/// `Transpose` with this permutation; empty to reverse the axes.
 #[derive(Debug)]
 pub(crate) struct Transpose(pub(crate) Vec<i64>);
 
@@ -66,14 +66,14 @@ impl Compute for Transpose {
     }
 }
 
-/// The elements of a value, as if it had this shape, with its axes in another order, which names each once.
+/// Permutes the axes of a value viewed with another shape. `order` names each axis once.
 pub(crate) fn reordered(input: &Tensor, shape: &[usize], order: &[usize]) -> Result<Tensor> {
     let wanted: ShortVec<usize> = order.iter().map(|&axis| shape[axis]).collect();
     let mut made = empty(input.element_type(), &wanted)?;
     if made.is_empty() {
         return Ok(made);
     }
-    // Axes that stay together are one.
+    // Axes that stay adjacent merge.
     let mut groups: ShortVec<(usize, usize)> = smallvec![];
     for &axis in order {
         match groups.last_mut() {
@@ -94,7 +94,7 @@ pub(crate) fn reordered(input: &Tensor, shape: &[usize], order: &[usize]) -> Res
         })
         .filter(|axis| axis.count > 1)
         .collect();
-    // What stays at the end is moved as one.
+    // Trailing axes that keep their position are copied as one block.
     let bytes = match axes.last() {
         Some(last) if last.step == size => {
             let bytes = last.count * size;
@@ -111,17 +111,17 @@ fn product(dims: &[usize]) -> usize {
     dims.iter().product()
 }
 
-/// An axis of a result, and how far apart in bytes the elements along it are where they come from.
+/// An axis of the result, and its stride in bytes in the source.
 #[derive(Clone, Copy, Debug)]
 struct Axis {
     count: usize,
     step: usize,
 }
 
-/// Writes blocks of `bytes`, the outermost axis first.
+/// Copies blocks of `bytes`, the outermost axis first.
 fn moved(from: &[u8], to: &mut [u8], axes: &[Axis], bytes: usize) -> Result<()> {
     let (outer, inner) = match axes {
-        // A plain matrix, turned.
+        // A plain matrix transposition.
         [outer @ .., columns, rows]
             if columns.step == bytes
                 && rows.step == columns.count * bytes
@@ -147,7 +147,7 @@ fn moved(from: &[u8], to: &mut [u8], axes: &[Axis], bytes: usize) -> Result<()> 
     })
 }
 
-/// The blocks of the inner axes from the one with the index `first` on.
+/// Copies the blocks of the inner axes from index `first` on.
 fn blocks(
     from: &[u8],
     to: &mut [u8],
@@ -184,7 +184,7 @@ fn blocks(
     Ok(())
 }
 
-/// Turns a matrix, or those of its columns from `first` on.
+/// Transposes a matrix, or its columns from `first` on.
 fn turned(from: &[u8], to: &mut [u8], sizes: [usize; 2], first: usize, bytes: usize) {
     match bytes {
         1 => transpose::<1>(from, to, sizes, first),
@@ -195,7 +195,7 @@ fn turned(from: &[u8], to: &mut [u8], sizes: [usize; 2], first: usize, bytes: us
     }
 }
 
-/// Copies blocks that stand `step` bytes apart.
+/// Copies blocks that are `step` bytes apart.
 fn line(from: &[u8], to: &mut [u8], step: usize, bytes: usize) {
     fn each<const BYTES: usize>(from: &[u8], to: &mut [u8], step: usize) {
         for (at, to) in to.as_chunks_mut::<BYTES>().0.iter_mut().enumerate() {
@@ -217,11 +217,11 @@ fn line(from: &[u8], to: &mut [u8], step: usize, bytes: usize) {
     }
 }
 
-/// `Gather`: places of an axis, in any order.
+/// `Gather` along this axis.
 #[derive(Debug)]
 pub(crate) struct Gather(pub(crate) i64);
 
-/// The shape of what is taken along an axis.
+/// Shape of the gathered result.
 fn gathered<D: Clone>(data: &[D], axis: usize, indices: &[D]) -> ShortVec<D> {
     let parts = [&data[..axis], indices, &data[axis + 1..]];
     parts.into_iter().flatten().cloned().collect()
@@ -265,7 +265,7 @@ impl Compute for Gather {
     }
 }
 
-/// Copies the blocks of `bytes` at these places.
+/// Copies the blocks of `bytes` at these indices.
 fn taken(from: &[u8], places: &[i64], bytes: usize, to: &mut [u8]) {
     fn each<const BYTES: usize>(from: &[u8], places: &[i64], to: &mut [u8]) {
         let from = from.as_chunks::<BYTES>().0;

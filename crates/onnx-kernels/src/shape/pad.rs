@@ -1,4 +1,4 @@
-//! `Pad` in all modes; negative pads cut.
+//! `Pad` in all modes; negative pads crop.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use onnx_tensor::{
     size,
 };
 
-/// `Pad` of any operator set.
+/// `Pad`, for all operator sets.
 pub fn pad(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let mode = match attributes.text("mode", "constant") {
@@ -53,7 +53,7 @@ enum Mode {
 #[derive(Debug)]
 struct Pad {
     mode: Mode,
-    /// Pads and the value, where they are attributes.
+    /// Pads and value from attributes.
     fixed: Option<(Vec<i64>, f32)>,
     pads: Option<usize>,
     value: Option<usize>,
@@ -61,7 +61,7 @@ struct Pad {
 }
 
 impl Pad {
-    /// The padding before and after each axis, once it is known.
+    /// Begin and end pads of each axis, once they are known.
     fn pads(&self, rank: usize, inputs: &[Fact]) -> Result<Option<Vec<[i64; 2]>>> {
         let fact = |place: Option<usize>| place.and_then(|place| inputs.get(place));
         let given = match &self.fixed {
@@ -89,10 +89,10 @@ impl Pad {
     }
 }
 
-/// Places beside an input that are filled with its own values, of all dimensions together.
+/// Maximum indices of padding with the input's own values, over all dimensions.
 const MAX_PLACES: u64 = 1 << 24;
 
-/// Appends a value so many times, by whole blocks.
+/// Appends a value `count` times, in whole blocks.
 fn fill_up<T: Clone>(made: &mut Vec<T>, value: &T, count: usize, pace: &mut Pace) -> Result<()> {
     let block = vec![value.clone(); count.min(4096)];
     let mut left = count;
@@ -105,15 +105,15 @@ fn fill_up<T: Clone>(made: &mut Vec<T>, value: &T, count: usize, pace: &mut Pace
     Ok(())
 }
 
-/// The places of an axis that negative pads do not cut off; none if its end is not above its start.
+/// Indices of an axis that negative pads leave; empty if nothing is left.
 fn kept(size: usize, [before, after]: [i64; 2]) -> std::ops::Range<i64> {
     before.min(0).saturating_neg()..(size as i64).saturating_add(after.min(0))
 }
 
-/// The parts of an axis of the result.
+/// Splits an axis of the result into pieces.
 fn pieces(mode: Mode, size: usize, [before, after]: [i64; 2]) -> Result<Vec<Piece>> {
     let length = size as i64;
-    // Places that are cut off at one end are not repeated at the other.
+    // Indices that one end crops are not repeated at the other.
     let kept = kept(size, [before, after]);
     let end = length.checked_add(after).context("a pad is too large")?;
     let mut pieces = Vec::new();
@@ -140,7 +140,7 @@ fn pieces(mode: Mode, size: usize, [before, after]: [i64; 2]) -> Result<Vec<Piec
 }
 
 impl Mode {
-    /// Which of the places that are kept one beside them repeats.
+    /// Which kept index a position in the padding repeats.
     fn inside(self, at: i64, kept: &std::ops::Range<i64>) -> usize {
         let (at, length) = (at - kept.start, kept.end - kept.start);
         let place = match self {
@@ -204,7 +204,7 @@ impl Kernel for Pad {
             }
             shape.push(size_after);
         }
-        // Nothing is made, however many places its other dimensions have.
+        // Nothing is allocated for empty results, however large the other dimensions.
         if shape.contains(&0) {
             return Ok(smallvec![Tensor::zero_of(input.element_type(), &shape)?]);
         }
@@ -231,7 +231,7 @@ fn padded<U: Unit>(input: &Tensor, value: &Tensor, axes: &[Vec<Piece>]) -> Resul
     let shape: Vec<usize> = sizes.collect();
     let mut pace = Pace::default();
     if U::HAS_CONTENTS {
-        // The same with how long each is.
+        // For strings, with the length of each.
         let sizes: Vec<u64> = values.iter().map(|value| value.contents() as u64).collect();
         let mut lengths = vec![];
         let value = value.contents() as u64;
@@ -244,13 +244,13 @@ fn padded<U: Unit>(input: &Tensor, value: &Tensor, axes: &[Vec<Piece>]) -> Resul
     Tensor::from_units(input.element_type(), &shape, made)
 }
 
-/// A part of an axis of the result.
+/// A piece of an axis of the result.
 enum Piece {
-    /// So many times the value.
+    /// The value, this many times.
     Value(usize),
-    /// These places of the input.
+    /// These indices of the input.
     Places(std::ops::Range<usize>),
-    /// Places before or behind the input, filled with its own values, of which these are kept.
+    /// Padding before or after the input with the input's own values, of which `kept` remain.
     Beside {
         mode: Mode,
         kept: std::ops::Range<i64>,
@@ -268,7 +268,7 @@ impl Piece {
     }
 }
 
-/// Writes the elements of the first axis, each by its own axes.
+/// Writes the elements of the first axis, each by the remaining axes.
 fn fill<T: Element>(
     shape: &[usize],
     values: &[T],
@@ -357,7 +357,7 @@ mod tests {
             assert_eq!(line(mode, 4, -1, -2), [1.0]);
             assert_eq!(line(mode, 4, -1, 0), [1.0, 2.0, 3.0]);
         }
-        // More is cut off than there is: the rest lies beside the input.
+        // More is cropped than exists: the rest is padding.
         assert_eq!(line(Mode::Constant, 3, -5, 4), [-1.0, -1.0]);
     }
 
@@ -386,7 +386,7 @@ mod tests {
         assert_eq!(cut.as_slice::<f32>().unwrap(), [3.0, 4.0, -1.0, -1.0]);
     }
 
-    /// The cut is made before the other end is filled.
+    /// Cropping happens before the other end is filled.
     #[test]
     fn what_is_left_of_a_cut_is_repeated() {
         assert_eq!(line(Mode::Wrap, 4, -1, 3), [1.0, 2.0, 3.0, 1.0, 2.0, 3.0]);
@@ -404,7 +404,7 @@ mod tests {
         }
     }
 
-    /// Lists of places would take more memory than what is made.
+    /// Index lists would take more memory than the result.
     #[test]
     fn long_pads_are_few_pieces() {
         for mode in [Mode::Edge, Mode::Reflect, Mode::Wrap] {

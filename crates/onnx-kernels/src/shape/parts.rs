@@ -1,4 +1,4 @@
-//! Values put together along an axis, and cut into parts.
+//! `Concat` and `Split`.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ pub fn concat(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Concat(Attributes(node).int("axis", 0))))
 }
 
-/// `Concat`, along an axis.
+/// `Concat` along this axis.
 #[derive(Debug)]
 pub(crate) struct Concat(pub(crate) i64);
 
@@ -38,7 +38,7 @@ impl Compute for Concat {
         let mut shape = first.shape.clone();
         for input in &inputs[1..] {
             let other = &input.shape;
-            // Sizes that are unknown may turn out to be equal.
+            // Unknown sizes may turn out to be equal.
             let is_same = |a: &Dim, b: &Dim| a == b || a.to_i64().is_none() || b.to_i64().is_none();
             let fits = other.len() == shape.len()
                 && (0..shape.len()).all(|at| at == axis || is_same(&other[at], &shape[at]))
@@ -78,7 +78,7 @@ impl Compute for Concat {
             }
             let bytes = made.as_bytes_mut()?;
             let work = [bytes.len() as u64, BYTES];
-            // Parts of threads begin anywhere in a row.
+            // A thread's part may begin inside a row.
             split::lines(bytes, LINE, work, |first, mut to, pace| {
                 let (mut line, mut skipped) = (first * LINE / row, first * LINE % row);
                 loop {
@@ -105,12 +105,12 @@ impl Compute for Concat {
     }
 }
 
-/// `Split` into parts of given sizes, or of equal ones.
+/// `Split` by given sizes, or into equal parts.
 #[derive(Debug)]
 pub(crate) struct Split {
     axis: i64,
     sizes: Option<Vec<i64>>,
-    /// How many parts there are where no sizes are given; the last one may be smaller if `rounds_up`.
+    /// Number of parts if no sizes are given; the last part may be smaller if `rounds_up`.
     count: usize,
     rounds_up: bool,
 }
@@ -126,14 +126,14 @@ impl Split {
         }
     }
 
-    /// The sizes of the parts of so many elements along an axis.
+    /// Sizes of the parts of an axis of `whole` elements.
     fn parts(&self, given: Option<&[i64]>, axis: usize, whole: usize) -> Result<ShortVec<usize>> {
         let parts = match given {
             Some(given) => sizes(given)?,
             None => {
                 let count = self.count.max(1);
                 let each = whole.div_ceil(count);
-                // The others are full, and the last one has something left.
+                // All but the last part are full, and the last one is not empty.
                 ensure_input!(
                     whole.is_multiple_of(count) || (self.rounds_up && each * (count - 1) <= whole),
                     "{whole} elements along axis {axis} are to be cut into {count} equal parts"

@@ -1,4 +1,4 @@
-//! `Slice` of any operator set.
+//! `Slice` of all operator sets.
 
 use std::sync::Arc;
 
@@ -14,10 +14,10 @@ use onnx_tensor::{
     operator::{Compute, Fact},
 };
 
-/// Further than any axis is long.
+/// Longer than any axis.
 const FARTHEST: i64 = 1 << 40;
 
-/// A bound or a step of a slice, which may be as large as it likes: beyond the end is the end.
+/// Clamps a bound or step; values beyond the end mean the end.
 fn clamped(number: i64) -> i64 {
     number.clamp(-FARTHEST, FARTHEST)
 }
@@ -29,14 +29,14 @@ pub fn slice(node: &Node) -> Result<Box<dyn Compute>> {
 
 #[derive(Debug)]
 pub(crate) struct Slice {
-    /// Starts, ends, axes and steps, where they are attributes.
+    /// Starts, ends, axes and steps from attributes.
     fixed: Option<Vec<Along>>,
-    /// Which inputs hold the axes and steps.
+    /// Input indices of axes and steps.
     axes: Option<usize>,
     steps: Option<usize>,
 }
 
-/// What is taken along an axis.
+/// The slice of one axis.
 #[derive(Clone, Copy, Debug)]
 struct Along {
     axis: i64,
@@ -73,7 +73,7 @@ impl Slice {
         )
     }
 
-    /// The axes that are sliced, where nothing else is known.
+    /// The sliced axes, if only they are known.
     fn axes(&self, inputs: &[Fact]) -> Option<Vec<i64>> {
         match self.axes {
             Some(place) => inputs.get(place)?.integers(),
@@ -109,11 +109,11 @@ fn along(
 }
 
 impl Along {
-    /// The first element, how many there are, and the step between them.
+    /// First index, number of elements, and step.
     fn of(self, size: usize) -> Result<(usize, usize, i64)> {
         const LARGEST_OF_32_BITS: i64 = i32::MAX as i64;
         ensure_input!(self.step != 0, "a step of 0");
-        // To ONNX Runtime these stand for "to the end" backwards too.
+        // ONNX Runtime takes these as "to the end" for negative steps too.
         let end = match self.end {
             i64::MAX | LARGEST_OF_32_BITS if self.step < 0 => -FARTHEST,
             end => clamped(end),
@@ -124,7 +124,7 @@ impl Along {
     }
 }
 
-/// Which axis each slice is of.
+/// The axis of each slice, normalized.
 fn places(slices: &[Along], rank: usize) -> Result<ShortVec<usize>> {
     let mut places: ShortVec<usize> = smallvec![];
     for along in slices {
@@ -175,7 +175,7 @@ impl Compute for Slice {
     }
 }
 
-/// The first element of a slice and how many there are, as ONNX clamps them.
+/// First index and number of elements, clamped as ONNX demands.
 fn positions(start: i64, end: i64, step: i64, dim: i64) -> (i64, i64) {
     let from_start = |bound: i64| {
         if bound < 0 {
@@ -191,7 +191,7 @@ fn positions(start: i64, end: i64, step: i64, dim: i64) -> (i64, i64) {
             (start, end.clamp(0, dim) - start)
         }
         false => {
-            // Other than in NumPy, a start before the first element is the first one.
+            // Unlike in NumPy, a start before the first element is clamped to it.
             let last = dim - 1;
             let start = start.clamp(0.min(last), last);
             (start, start - end.clamp(-1, last))

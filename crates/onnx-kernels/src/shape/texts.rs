@@ -1,5 +1,5 @@
-//! Movements of elements: by their bytes where elements are copied, and of texts by their places, so that there is one of each movement
-//! for all types.
+//! Copies of elements by size: fixed-size elements by their bytes, strings by their indices. One copy routine
+//! then serves all types.
 
 use std::sync::Arc;
 
@@ -11,8 +11,8 @@ use onnx_tensor::{
     size,
 };
 
-/// Moves elements of inputs to outputs, all of whose elements are elements of inputs. Where inputs are texts, the movement is given the
-/// places of the texts instead, counted through all of them, and the texts at the places that it gives are copied.
+/// Copies elements of inputs to outputs. For strings, the routine receives string indices, counted through
+/// all inputs, instead of elements, and the strings at the indices it returns are copied.
 pub(crate) fn moved(
     inputs: &mut ShortVec<Arc<Tensor>>,
     movement: impl FnOnce(&mut ShortVec<Arc<Tensor>>) -> Result<ShortVec<Arc<Tensor>>>,
@@ -63,7 +63,7 @@ pub(crate) mod tests {
         tensor(shape, texts.iter().map(ToString::to_string).collect()).unwrap()
     }
 
-    /// Runs an operator, whose outputs are those that it said.
+    /// Runs an operator and checks its outputs against the facts it announced.
     pub(crate) fn run(compute: &dyn Compute, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
         let mut inputs: ShortVec<Arc<Tensor>> = inputs.iter().cloned().map(Arc::new).collect();
         let facts = compute.outputs(&Fact::of_values(&inputs))?.unwrap();

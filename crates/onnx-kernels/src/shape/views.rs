@@ -1,4 +1,4 @@
-//! The same elements under other dimensions, and what dimensions are.
+//! `Reshape`, `Flatten`, `Squeeze`, `Unsqueeze`, `Shape` and `Size`.
 
 use std::sync::Arc;
 
@@ -50,7 +50,8 @@ pub fn shape(node: &Node) -> Result<Box<dyn Compute>> {
     }))
 }
 
-/// A reshaping whose result's dimensions follow from those of its inputs: `known` has them all, `unknown` some of them.
+/// Output facts of a reshape: `known` computes the shape of complete inputs, `unknown` that of partially
+/// known ones.
 fn outputs(
     input: &Fact,
     known: impl FnOnce(&[usize]) -> Result<ShortVec<usize>>,
@@ -66,7 +67,7 @@ fn outputs(
 /// `Reshape`.
 #[derive(Debug)]
 pub(crate) struct Reshape {
-    /// A wanted dimension of 0 is one, rather than that of the input.
+    /// `allowzero`: a requested dimension of 0 is 0 instead of the input's.
     pub(crate) allows_zero: bool,
 }
 
@@ -110,11 +111,11 @@ impl Reshape {
         Ok(shape)
     }
 
-    /// The shape of a value of which some dimensions are unknown.
+    /// Result shape of a value with unknown dimensions.
     fn shape_of_unknown(&self, from: &[Dim], wanted: &[Dim]) -> Result<ShortVec<Dim>> {
         let mut shape: ShortVec<Dim> = smallvec![];
         let mut open = None;
-        // What is left of the input's dimensions once those of the result are taken away.
+        // The input's dimensions that are left after cancelling those of the result.
         let mut rest: ShortVec<Dim> = from.into();
         let mut divisor = Dim::Known(1);
         for (at, wanted) in wanted.iter().enumerate() {
@@ -179,7 +180,7 @@ impl Compute for Reshape {
     }
 }
 
-/// `Flatten`, to a matrix whose columns begin at an axis.
+/// `Flatten` to a matrix whose columns begin at this axis.
 #[derive(Debug)]
 pub(crate) struct Flatten(pub(crate) i64);
 
@@ -209,7 +210,7 @@ impl Compute for Flatten {
     }
 }
 
-/// The axes before a run: an attribute before operator set 13, an input since. `None` if they are not known yet.
+/// The axes before a run, an attribute before operator set 13 and an input since; `None` if unknown.
 fn known_axes(given: &[i64], inputs: &[Fact]) -> Result<Option<Vec<i64>>> {
     match inputs.get(1) {
         Some(axes) => known_integers(axes),
@@ -224,7 +225,7 @@ fn axes(given: &[i64], inputs: &[Arc<Tensor>]) -> Result<Vec<i64>> {
     }
 }
 
-/// `Unsqueeze`: axes of one element are added.
+/// `Unsqueeze`: inserts axes of size 1.
 #[derive(Debug)]
 pub(crate) struct Unsqueeze(pub(crate) Vec<i64>);
 
@@ -261,12 +262,12 @@ impl Compute for Unsqueeze {
     }
 }
 
-/// `Squeeze`: these axes of one element are dropped, or all of one element.
+/// `Squeeze`: drops these axes of size 1, or all of them.
 #[derive(Debug)]
 pub(crate) struct Squeeze(pub(crate) Vec<i64>);
 
 impl Squeeze {
-    /// For each axis whether it is dropped.
+    /// For each axis, whether it is dropped.
     fn dropped(rank: usize, axes: &[i64]) -> Result<ShortVec<bool>> {
         let mut is_dropped: ShortVec<bool> = smallvec![false; rank];
         for &place in axes {
@@ -300,7 +301,7 @@ impl Compute for Squeeze {
         let Some(axes) = known_axes(&self.0, inputs)? else {
             return Ok(None);
         };
-        // Without axes, the number of dimensions depends on their sizes.
+        // Without axes, the result's rank depends on the sizes.
         let some = |shape: &[Dim]| {
             if axes.is_empty() {
                 return Ok(None);
@@ -318,7 +319,7 @@ impl Compute for Squeeze {
     }
 }
 
-/// `Shape`, from a dimension to another one.
+/// `Shape`, restricted to a range of dimensions.
 #[derive(Debug)]
 pub(crate) struct Shape {
     pub(crate) start: i64,
@@ -326,7 +327,7 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    /// Dimensions beyond the ends are clamped.
+    /// The range, clamped to the rank.
     fn range(&self, rank: usize) -> std::ops::Range<usize> {
         let rank = rank as i64;
         let place = |at: i64| {
@@ -338,7 +339,7 @@ impl Shape {
     }
 }
 
-/// What is known of a value of dimensions.
+/// A constant fact for a value of dimensions, if they are known.
 fn dims_as_value(shape: &[usize], dims: &[Dim]) -> Result<Fact> {
     let mut value = Fact::new(ElementType::I64, shape.iter().map(ToDim::to_dim));
     let known: Option<ShortVec<i64>> = dims.iter().map(|dim| dim.to_i64()).collect();
@@ -452,7 +453,7 @@ mod tests {
             reshape(&from, wanted(&[2, 12])).unwrap(),
             [2.to_dim(), 12.to_dim()]
         );
-        // Dimensions of another value, computed by `Shape`.
+        // Dimensions of another value, from `Shape`.
         let other = Fact::new(ElementType::F32, [m, 5.to_dim()]);
         let of_other = Shape { start: 0, end: None }
             .outputs(&[other])
