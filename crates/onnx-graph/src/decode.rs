@@ -1,4 +1,4 @@
-//! How a file becomes the messages of ONNX's format.
+//! Decoding of a file into ONNX's protobuf messages.
 
 use bytes::Bytes;
 use prost::Message;
@@ -9,11 +9,11 @@ use crate::{
     scan,
 };
 
-/// Reads a file. Contents of tensors stay slices of it.
+/// Decodes a file. Tensor contents stay slices of it.
 ///
 /// # Errors
-/// [`Invalid`](crate::ErrorKind::Invalid) for a file of another format, which the message names, that is cut off, that has no graph, or
-/// whose structure would take more than 1 GiB of memory.
+/// [`Invalid`](crate::ErrorKind::Invalid) for a file of another format (which the message names), a truncated
+/// one, one without a graph, or one whose decoded structure would take more than 1 GiB of memory.
 pub fn decode(content: &Bytes) -> Result<ModelProto, Error> {
     if let Some(explanation) = other_formats::explain(content) {
         return Err(Error::invalid(explanation));

@@ -1,4 +1,4 @@
-//! The types of tensors' elements that can be read, out of those that ONNX has.
+//! ONNX element types that the reader supports.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use crate::proto::tensor_proto::DataType as Code;
 
 /// The type of a tensor's elements.
 ///
-/// It is shown by the names of the Open Inference Protocol.
+/// `Display` writes the names of the Open Inference Protocol.
 ///
 /// ```
 /// use onnx_graph::ElementType;
@@ -27,7 +27,7 @@ pub enum ElementType {
 }
 
 impl ElementType {
-    /// The type of one of ONNX's codes, `None` for types that are not read.
+    /// The type of an ONNX type code; `None` for types that are not supported.
     #[must_use]
     pub fn from_code(code: i32) -> Option<Self> {
         Some(Self::Fixed(match Code::try_from(code).ok()? {
@@ -58,7 +58,7 @@ impl ElementType {
         }))
     }
 
-    /// What ONNX calls one of its codes, for messages.
+    /// ONNX's name of a type code, for messages.
     #[must_use]
     pub fn name_of_code(code: i32) -> String {
         match Code::try_from(code) {
@@ -68,7 +68,7 @@ impl ElementType {
         }
     }
 
-    /// The type of elements of fixed width, `None` for strings.
+    /// The dtype of fixed-width elements; `None` for strings.
     #[must_use]
     pub fn dtype(self) -> Option<DType> {
         match self {

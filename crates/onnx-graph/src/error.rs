@@ -4,7 +4,7 @@ use std::fmt;
 
 /// What is wrong with a file, and where.
 ///
-/// The message names the node, tensor or value that it is about. Names from the file are quoted and cut.
+/// The message names the node, tensor or value. Names from the file are quoted and truncated.
 ///
 /// ```
 /// use onnx_graph::ErrorKind;
@@ -25,19 +25,19 @@ struct Inner {
 
 type Source = Box<dyn std::error::Error + Send + Sync>;
 
-/// What an [`Error`] is about.
+/// The category of an [`Error`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ErrorKind {
-    /// The file is damaged, contradicts itself or is beyond a limit. No runtime should get it.
+    /// The file is damaged, contradicts itself or exceeds a limit. It should not be given to any runtime.
     Invalid,
-    /// The file is good, but nothing here stands for one of its operators. ONNX Runtime computes the operator.
+    /// The file is valid, but uses an operator that is not implemented here. ONNX Runtime implements it.
     Unsupported,
-    /// The same, and ONNX Runtime does not compute the operator either.
+    /// The same, and ONNX Runtime does not implement the operator either.
     UnsupportedAnywhere,
 }
 
 impl Error {
-    /// An error of a kind.
+    /// Creates an error.
     #[must_use]
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Self(Box::new(Inner {
@@ -47,33 +47,33 @@ impl Error {
         }))
     }
 
-    /// An error of the kind [`ErrorKind::Invalid`].
+    /// Creates an error of kind [`ErrorKind::Invalid`].
     #[must_use]
     pub fn invalid(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Invalid, message)
     }
 
-    /// Puts `context: ` before the message.
+    /// Prefixes the message with `context: `.
     #[must_use]
     pub fn within(mut self, context: impl fmt::Display) -> Self {
         self.0.message = format!("{context}: {}", self.0.message);
         self
     }
 
-    /// Adds what caused it.
+    /// Sets the source.
     #[must_use]
     pub fn caused_by(mut self, source: impl Into<Source>) -> Self {
         self.0.source = Some(source.into());
         self
     }
 
-    /// What the error is about.
+    /// The category.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }
 
-    /// The cause, for an error of another type with the same message.
+    /// Takes the source, for an error of another type with the same message.
     #[must_use]
     pub fn into_source(self) -> Option<Box<dyn std::error::Error + Send + Sync>> {
         self.0.source

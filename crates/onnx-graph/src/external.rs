@@ -1,8 +1,8 @@
-//! Contents of tensors that stand in other files beside the model, as PyTorch writes them and all models beyond 2 GB have
-//! them.
+//! Tensor contents in separate files next to the model (external data), as PyTorch writes them and models
+//! beyond 2 GB need them.
 //!
-//! Only names without folders are asked for, and only of what loads the model: it opens them under the rules for model
-//! files. Offsets and lengths are checked against what the file has.
+//! Only names without directories are accepted. The caller opens them, under its rules for model files.
+//! Offsets and lengths are checked against the file's size.
 
 use std::collections::BTreeSet;
 
@@ -14,16 +14,17 @@ use crate::{
     proto::{AttributeProto, GraphProto, ModelProto, TensorProto, tensor_proto::DataLocation},
 };
 
-/// Files that a model may be spread over.
+/// Maximum files of a model.
 const MAX_FILES: usize = 10_000;
 
-/// The names of the files beside it that a model needs.
+/// Names of the files that a model needs next to it.
 ///
 /// # Errors
-/// A name with folders, an offset or length that is no number, a tensor that has contents of its own too, and too many files.
+/// A name with directories, an offset or length that is no number, a tensor with contents of its own too, and
+/// too many files.
 pub fn names(model: &ModelProto) -> Result<Vec<String>, Error> {
     let mut names = BTreeSet::new();
-    // A clone shares the contents of tensors.
+    // Clones share the contents of tensors.
     visit(&mut model.clone(), &mut |tensor| {
         names.insert(Place::of(tensor)?.name);
         Ok(())
@@ -37,10 +38,10 @@ pub fn names(model: &ModelProto) -> Result<Vec<String>, Error> {
     Ok(names.into_iter().collect())
 }
 
-/// Gives every tensor its contents, as slices of the files, which come with their names.
+/// Sets the contents of all external tensors to slices of the files, given by name.
 ///
 /// # Errors
-/// Those of [`names`], a file that is not among `files`, and places beyond the end of a file.
+/// Those of [`names`], a file missing from `files`, and ranges beyond the end of a file.
 pub fn take_in(model: &mut ModelProto, files: &[(String, Bytes)]) -> Result<(), Error> {
     visit(model, &mut |tensor| {
         let place = Place::of(tensor)?;
@@ -70,7 +71,7 @@ pub fn take_in(model: &mut ModelProto, files: &[(String, Bytes)]) -> Result<(), 
                 ),
             )
         })?;
-        // Within the length of what is in memory.
+        // Within the length of a buffer in memory.
         tensor.raw_data = content.slice(place.offset as usize..end as usize);
         tensor.external_data.clear();
         tensor.set_data_location(DataLocation::Default);
@@ -78,11 +79,11 @@ pub fn take_in(model: &mut ModelProto, files: &[(String, Bytes)]) -> Result<(), 
     })
 }
 
-/// Where a tensor's contents are.
+/// Location of a tensor's contents.
 struct Place {
     name: String,
     offset: u64,
-    /// To the end of the file if it is not said.
+    /// `None` for the rest of the file.
     length: Option<u64>,
 }
 
@@ -133,7 +134,7 @@ fn invalid(tensor: &TensorProto, reason: impl AsRef<str>) -> Error {
 
 type Visitor<'v> = dyn FnMut(&mut TensorProto) -> Result<(), Error> + 'v;
 
-/// All tensors with external data, wherever they stand.
+/// Visits all tensors with external data.
 fn visit(model: &mut ModelProto, visitor: &mut Visitor<'_>) -> Result<(), Error> {
     if let Some(graph) = &mut model.graph {
         visit_graph(graph, visitor)?;

@@ -1,6 +1,7 @@
-//! Constants of 4 bits as bytes, where nothing can tell: they are scaled, cast, or moved before that.
+//! Widens 4-bit constants to bytes where no node can tell the difference: where they are only dequantized,
+//! cast or moved.
 //!
-//! What is rounded to 4 bits while the model runs stays as it is, and is refused for its type.
+//! Values that are quantized to 4 bits at run time are left, and refused for their type.
 
 use std::collections::HashSet;
 
@@ -13,7 +14,7 @@ use crate::{
     },
 };
 
-/// What gives the same for bytes, and whether its result is of 4 bits again.
+/// Whether a node accepts bytes as well, and whether its result is 4-bit again.
 fn takes(node: &NodeProto, input: usize) -> Option<bool> {
     match (node.op_type.as_str(), input) {
         ("DequantizeLinear", 0 | 2) | ("GatherBlockQuantized", 0 | 3) | ("Cast" | "Shape" | "Size", 0) => {
@@ -50,7 +51,7 @@ fn is_code(code: i32) -> bool {
     code == DataType::Int4 as i32 || code == DataType::Uint4 as i32
 }
 
-/// Widens them in the outermost graph and in inner ones, all or none.
+/// Widens constants in all graphs, or in none.
 pub(super) fn widen(model: &mut ModelProto) {
     if !are_used(model) {
         return;
@@ -64,11 +65,12 @@ pub(super) fn widen(model: &mut ModelProto) {
     }
 }
 
-/// Whether all values of 4 bits of a graph go only where bytes are as good. Collects their names, in the order in which nodes use them.
+/// Whether all 4-bit values of a graph are used only by nodes that accept bytes. Collects their names in
+/// order of use.
 fn are_only_read(graph: &GraphProto, names: &mut HashSet<String>, is_outermost: bool) -> bool {
     let narrow = graph.initializer.iter().filter(|tensor| is_narrow(tensor));
     names.extend(narrow.map(|tensor| tensor.name.clone()));
-    // Nodes may stand in any order; each round finds those behind the ones that are known.
+    // Nodes may be in any order; each round finds those that depend on the known ones.
     let mut is_growing = true;
     let mut rounds = 0;
     while is_growing {
@@ -117,7 +119,7 @@ fn are_only_read(graph: &GraphProto, names: &mut HashSet<String>, is_outermost: 
     inner.all(|graph| are_only_read(graph, names, false))
 }
 
-/// A chain of nodes in the wrong order takes as many rounds as it is long.
+/// A chain of nodes in reverse order takes a round for each.
 const MAX_ROUNDS: usize = 64;
 
 fn widen_graph(graph: &mut GraphProto, names: &HashSet<String>) {
@@ -130,7 +132,7 @@ fn widen_graph(graph: &mut GraphProto, names: &HashSet<String>) {
         }
     }
     for node in &mut graph.node {
-        // Bytes of a file hold two numbers each for it.
+        // This operator reads two elements per byte itself.
         if node.op_type == "GatherBlockQuantized"
             && node.input.first().is_some_and(|name| names.contains(name))
         {
@@ -155,7 +157,7 @@ fn wide(code: i32) -> i32 {
     }
 }
 
-/// A damaged tensor stays as it is, and its reader refuses it.
+/// Widens a tensor. A damaged one is left for its reader to refuse.
 fn widen_tensor(tensor: &mut TensorProto) {
     if !is_narrow(tensor) {
         return;
@@ -163,7 +165,7 @@ fn widen_tensor(tensor: &mut TensorProto) {
     let count = tensor.dims.iter().try_fold(1usize, |count, &dim| {
         count.checked_mul(usize::try_from(dim).ok()?)
     });
-    // Two numbers a byte, the first in the lower half; typed fields have one such byte an entry.
+    // Two elements per byte, the first in the lower half; typed fields have one such byte per entry.
     let packed: Option<Vec<u8>> = match tensor.int32_data.is_empty() {
         true => Some(tensor.raw_data.to_vec()),
         false => tensor
@@ -183,7 +185,7 @@ fn widen_tensor(tensor: &mut TensorProto) {
     }
     let is_signed = tensor.data_type == DataType::Int4 as i32;
     let number = |half: u8| match is_signed {
-        // The sign is the highest of the four bits.
+        // Sign extension.
         true => (half << 4).cast_signed() >> 4,
         false => half.cast_signed(),
     };

@@ -1,4 +1,4 @@
-//! Operators that a file defines itself are replaced by their nodes.
+//! Inlines operators that a file defines as functions.
 
 use std::{
     cell::Cell,
@@ -14,14 +14,14 @@ use crate::{
     structure::MAX_NODES,
 };
 
-/// Functions that use functions that use functions.
+/// Maximum nesting of functions.
 const MAX_DEPTH: usize = 16;
 
-/// Bytes of memory for all nodes that are written out. Each use of a function copies its attributes, and gives its values names
-/// that begin with the function's.
+/// Maximum memory of inlined nodes. Each call copies the function's attributes and prefixes its values'
+/// names.
 const MAX_BYTES: usize = 512 << 20;
 
-/// The identity of an operator, which nodes name and functions define.
+/// The identity of an operator: domain, name, overload.
 type Key = (String, String, String);
 
 pub(super) fn are_used(model: &ModelProto) -> bool {
@@ -30,15 +30,16 @@ pub(super) fn are_used(model: &ModelProto) -> bool {
     !keys.is_empty() && model.graph.as_ref().is_some_and(|graph| any_graph(graph, &uses))
 }
 
-/// Writes all functions out, in place of the nodes that use them.
+/// Inlines all functions.
 ///
 /// # Errors
-/// Functions that are defined twice, that use each other too deep or in a circle, and more nodes or memory than the limits.
+/// Functions that are defined twice, recursive or too deeply nested, and more nodes or memory than the
+/// limits.
 pub fn write_out_functions(model: &mut ModelProto) -> Result<(), Error> {
     if model.functions.is_empty() {
         return Ok(());
     }
-    // A function may use operators of a set that the model itself does not import.
+    // A function may use operator sets that the model does not import.
     for import in model.functions.iter().flat_map(|function| &function.opset_import) {
         let domain = canonical_domain(&import.domain);
         if !model
@@ -77,7 +78,7 @@ pub fn write_out_functions(model: &mut ModelProto) -> Result<(), Error> {
     }
 }
 
-/// A mark that no name of a graph's values begins with.
+/// A prefix that no value name of the graph begins with.
 fn unused_mark(graph: Option<&GraphProto>) -> String {
     let longest = Cell::new(0);
     let look = |graph: &GraphProto| {
@@ -122,14 +123,14 @@ fn meant(node: &NodeProto) -> Key {
 
 struct Writer<'f> {
     functions: &'f HashMap<Key, FunctionProto>,
-    /// The versions of operator sets that the model imports.
+    /// Operator set versions that the model imports.
     imported: &'f HashMap<String, i64>,
-    /// Uses so far; each has names of its own.
+    /// Calls so far; each has names of its own.
     uses: usize,
     nodes: usize,
-    /// Bytes that may still be written out.
+    /// Bytes that may still be written.
     room: usize,
-    /// Names of functions' values begin with it, and none of the file's.
+    /// Prefix of the names of functions' values, which no name in the file has.
     mark: String,
 }
 
@@ -172,7 +173,8 @@ impl Writer<'_> {
         Ok(written)
     }
 
-    /// Notes the version of a function's operators, and of those in their graphs, where the model imports another one.
+    /// Records the operator set version of a function's nodes, inner graphs included, where it differs from
+    /// the model's.
     fn note_versions(&self, node: &mut NodeProto, function: &FunctionProto) {
         let domain = canonical_domain(&node.domain);
         let mut imports = function.opset_import.iter();
@@ -198,7 +200,7 @@ impl Writer<'_> {
         }
     }
 
-    /// A function's nodes with the names and attributes of one use of it.
+    /// The nodes of one call of a function, with its names and attributes.
     fn used(&mut self, function: &FunctionProto, node: &NodeProto) -> Result<Vec<NodeProto>, Error> {
         if node.input.len() > function.input.len() || node.output.len() > function.output.len() {
             let name = Quoted(&function.name);
@@ -228,7 +230,7 @@ impl Writer<'_> {
             if outer.is_empty() {
                 continue;
             }
-            // An input may be given out as it is.
+            // A function may return an input as it is.
             if function.input.contains(name) {
                 body.push(super::graph::node(
                     "Identity",
@@ -257,7 +259,7 @@ impl Writer<'_> {
     }
 }
 
-/// As many bytes as one use of a function may take, or more.
+/// Upper bound on the bytes that one call of a function takes.
 fn most_bytes(function: &FunctionProto, node: &NodeProto, mark: usize) -> usize {
     let given = function.attribute_proto.iter().chain(&node.attribute);
     let longest_attribute = given.map(Held::held).max().unwrap_or(0);
@@ -275,7 +277,7 @@ fn most_bytes(function: &FunctionProto, node: &NodeProto, mark: usize) -> usize 
         .saturating_add(renamed.references.saturating_mul(longest_attribute))
 }
 
-/// The growth of nodes, and of graphs within them, when their values get other names.
+/// Growth of nodes and inner graphs when their values are renamed.
 #[derive(Default)]
 struct Growing {
     names: usize,
@@ -298,7 +300,7 @@ fn renamed(nodes: &[NodeProto]) -> Growing {
     all
 }
 
-/// A use's number and what stands around it.
+/// A call's number and its separators.
 const NUMBER: usize = 24;
 
 /// New names for a function's values.
@@ -327,7 +329,7 @@ impl Renamed {
             if attribute.ref_attr_name.is_empty() {
                 return true;
             }
-            // One that is not given is not there.
+            // An attribute that the call does not give is dropped.
             let value = given.get(attribute.ref_attr_name.as_str());
             value.is_some_and(|&value| {
                 let name = std::mem::take(&mut attribute.name);
@@ -363,7 +365,8 @@ mod tests {
     use super::*;
     use crate::proto::{OperatorSetIdProto, TensorProto};
 
-    /// A model of so many uses of a function, whose node has so many numbers and whose name is so long.
+    /// A model with `uses` calls of a function whose node has `numbers` numbers and whose name has `name`
+    /// bytes.
     fn used(uses: usize, numbers: usize, name: usize) -> ModelProto {
         let node = |op_type: &str| NodeProto {
             op_type: op_type.to_owned(),
@@ -398,7 +401,7 @@ mod tests {
         let mut model = used(1000, 1000, 10);
         assert!(write_out_functions(&mut model).is_ok());
         assert_eq!(model.graph.map(|graph| graph.node.len()), Some(2000));
-        // In a graph within a node, too.
+        // In an inner graph too.
         let mut within = used(1, 1, 1_000_000);
         let nodes = vec![NodeProto::default(); 1000];
         within.functions[0].node[0].attribute[0].g = Some(GraphProto {
@@ -452,7 +455,7 @@ mod tests {
         assert_eq!(error, "the file defines the function 'f' twice");
     }
 
-    /// The model imports the version of the first function, and the other one's operators keep their own.
+    /// The model imports the first function's version; the other function's operators keep their own.
     #[test]
     fn functions_of_different_operator_sets_are_written_out_alike_each_time() {
         for _ in 0..10 {

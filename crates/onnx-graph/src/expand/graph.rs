@@ -1,11 +1,11 @@
-//! Graphs to look through, and the pieces that new ones are made of.
+//! Helpers to visit graphs and to build new nodes.
 
 use crate::proto::{
     AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto,
     attribute_proto::AttributeType, canonical_domain, tensor_proto::DataType,
 };
 
-/// The version of ONNX's operators that the model uses; added if it imports none.
+/// The version of ONNX's operator set that the model imports; adds an import if there is none.
 pub(super) fn onnx_opset(model: &mut ModelProto) -> i64 {
     let found = model
         .opset_import
@@ -22,7 +22,7 @@ pub(super) fn onnx_opset(model: &mut ModelProto) -> i64 {
     })
 }
 
-/// Each graph, inner ones included.
+/// Whether `test` holds for the graph or an inner one.
 pub(super) fn any_graph(graph: &GraphProto, test: &impl Fn(&GraphProto) -> bool) -> bool {
     test(graph)
         || graph

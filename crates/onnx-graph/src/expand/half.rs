@@ -1,5 +1,5 @@
-//! FP16 is computed wholly in FP32, as ONNX Runtime does: from the inputs to the outputs, with constants that were rounded
-//! once. Only an explicit `Cast` to FP16 still rounds.
+//! Computes FP16 models in FP32 throughout, as ONNX Runtime does; constants keep their FP16 rounding, and
+//! only an explicit `Cast` to FP16 rounds again.
 
 use std::collections::{HashMap, HashSet};
 
@@ -14,7 +14,7 @@ use crate::proto::{
 const FLOAT: i32 = DataType::Float as i32;
 const HALF: i32 = DataType::Float16 as i32;
 
-/// Attributes that name a type.
+/// Attributes that hold a type.
 const TYPE_ATTRIBUTES: &[&str] = &["dtype", "output_datatype", "output_dtype", "stash_type"];
 
 pub(super) fn is_used(model: &ModelProto) -> bool {
@@ -48,7 +48,7 @@ fn element(r#type: Option<&TypeProto>) -> Option<i32> {
     }
 }
 
-/// Makes the model compute in FP32. Its inputs and outputs keep their types.
+/// Widens the model to FP32. Its inputs and outputs keep their types.
 pub(super) fn widen(model: &mut ModelProto) {
     if !is_used(model) {
         return;
@@ -81,7 +81,7 @@ pub(super) fn widen(model: &mut ModelProto) {
             continue;
         }
         let wide = match renamed.get(&output.name) {
-            // The input itself: it needs no change.
+            // The input itself needs no change.
             Some(_) => continue,
             None => format!("{}~wide", output.name),
         };
@@ -124,7 +124,7 @@ fn widen_graph(graph: &mut GraphProto, renamed: &HashMap<String, String>, is_out
             }
         }
     } else {
-        // An initializer may have an input's name, whose default it is.
+        // An initializer with an input's name is the input's default.
         let constants = names(&graph.initializer);
         for input in &mut graph.input {
             if constants.contains(&*input.name)
@@ -172,7 +172,7 @@ fn widen_graph(graph: &mut GraphProto, renamed: &HashMap<String, String>, is_out
     }
 }
 
-/// FP16 as FP32; a damaged tensor stays as it is, and its reader refuses it.
+/// Converts an FP16 tensor to FP32. A damaged one is left for its reader to refuse.
 fn widen_tensor(tensor: &mut TensorProto) {
     if tensor.data_type != HALF {
         return;

@@ -1,11 +1,11 @@
-//! The memory that decoded messages take: two bytes of a file can stand for hundreds. Contents of tensors that copies share do not
+//! Memory of decoded messages: two bytes of a file can decode to hundreds. Shared tensor contents do not
 //! count.
 
 use prost::{Message, bytes::Bytes};
 
 use crate::proto::{AttributeProto, GraphProto, NodeProto, SparseTensorProto, TensorProto, ValueInfoProto};
 
-/// Bytes that a copy of a message takes, or more.
+/// Upper bound on the bytes that a copy of a message takes.
 pub(super) trait Held {
     fn held(&self) -> usize;
 }
@@ -81,7 +81,7 @@ impl Held for SparseTensorProto {
 
 impl Held for ValueInfoProto {
     fn held(&self) -> usize {
-        // Two bytes are a dimension, or a type within another.
+        // Two bytes encode a dimension, or a nested type.
         size_of::<Self>() + self.encoded_len().saturating_mul(32)
     }
 }

@@ -1,5 +1,5 @@
-//! Loops carry values that no iteration changes, such as all weights where TensorFlow wrote the loop: they become values from outside, so
-//! that constants among them are constants in the loop too.
+//! Hoists loop-invariant carried values, such as the weights in TensorFlow's loops: they become outer values,
+//! so that constants stay constants inside the loop.
 
 use std::collections::{HashMap, HashSet};
 
@@ -11,7 +11,7 @@ pub(super) fn are_there(model: &ModelProto) -> bool {
     model.graph.as_ref().is_some_and(|graph| any_graph(graph, &has))
 }
 
-/// Takes them out of all loops.
+/// Hoists them out of all loops.
 pub(super) fn take_out(model: &mut ModelProto) {
     if are_there(model)
         && let Some(graph) = &mut model.graph
@@ -42,7 +42,7 @@ fn body(node: &NodeProto) -> Option<&GraphProto> {
     attributes.find(|attribute| attribute.name == "body")?.g.as_ref()
 }
 
-/// Which of the carried values of a loop stay the same.
+/// Indices of the carried values that no iteration changes.
 fn invariants(node: &NodeProto) -> Vec<usize> {
     let Some(body) = body(node) else {
         return vec![];
@@ -65,7 +65,7 @@ fn invariants(node: &NodeProto) -> Vec<usize> {
         ) else {
             return false;
         };
-        // A name of the body's own would hide the value from outside.
+        // A name defined in the body would shadow the outer value.
         !given.is_empty() && !defined.contains(given.as_str()) && origin(&copies, &output.name) == input.name
     };
     match body.input.len() == carried + 2 && body.output.len() > carried {
@@ -74,7 +74,7 @@ fn invariants(node: &NodeProto) -> Vec<usize> {
     }
 }
 
-/// What a node that does nothing gives, and of what.
+/// Output and input of a node that copies.
 fn copy(node: &NodeProto) -> Option<(&str, &str)> {
     let is_copy = node.op_type == "Identity" && canonical_domain(&node.domain).is_empty();
     match (&*node.input, &*node.output) {
@@ -83,15 +83,15 @@ fn copy(node: &NodeProto) -> Option<(&str, &str)> {
     }
 }
 
-/// The name of a value before it passes through nodes that do nothing.
+/// The name of a value before any copies.
 fn origin<'g>(copies: &HashMap<&'g str, &'g str>, name: &'g str) -> &'g str {
-    /// Nodes in a row. A cycle is refused later.
+    /// Maximum copies in a row. Cycles are refused later.
     const MAX_COPIES: usize = 16;
     let names = std::iter::successors(Some(name), |name| copies.get(name).copied());
     names.take(MAX_COPIES).last().unwrap_or(name)
 }
 
-/// Takes values out of a loop, and returns the nodes that give them after it.
+/// Removes values from a loop, and returns nodes that provide its outputs of them.
 fn shorten(node: &mut NodeProto, places: &[usize]) -> Vec<NodeProto> {
     let mut results = Vec::new();
     let (name, outer) = (node.name.clone(), node.input.clone());
@@ -119,7 +119,7 @@ fn shorten(node: &mut NodeProto, places: &[usize]) -> Vec<NodeProto> {
     results
 }
 
-/// Removes what stands at these places, which are in order, behind others.
+/// Removes the values at sorted indices `places`, which count from `others`.
 fn remove<T>(values: &mut Vec<T>, places: &[usize], others: usize) {
     let mut index = 0;
     values.retain(|_| {
@@ -191,7 +191,7 @@ mod tests {
         assert_eq!(body.node[0].input, ["weights"]);
         assert_eq!(body.node[0].output, ["w"]);
         assert_eq!((body.input.len(), body.output.len()), (3, 3));
-        // The body has something of that name.
+        // The body defines that name.
         let hidden = loop_of(
             &["count", "", "w2", "start"],
             vec![same],

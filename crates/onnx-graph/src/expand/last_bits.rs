@@ -1,4 +1,4 @@
-//! Where numbers are rounded to 8 bits, functions before that are computed as ONNX Runtime approximates them.
+//! Replaces activations in quantized models by ONNX Runtime's approximations, so that roundings agree.
 
 use super::graph::any_graph;
 use crate::{
@@ -18,7 +18,7 @@ fn rounds(node: &NodeProto) -> bool {
     )
 }
 
-/// The name of the operator that computes the function as ONNX Runtime does.
+/// The operator that computes the function as ONNX Runtime does.
 fn coarse(node: &NodeProto) -> Option<&'static str> {
     let is_onnx = canonical_domain(&node.domain).is_empty() || node.domain == NEWEST;
     match node.op_type.as_str() {
@@ -50,7 +50,7 @@ fn keep_in(graph: &mut GraphProto) {
         if let Some(name) = coarse(node) {
             name.clone_into(&mut node.op_type);
             NEWEST.clone_into(&mut node.domain);
-            // Operator sets before the sixth have one that says nothing about values.
+            // Operator sets before 6 have an attribute that does not affect values.
             node.attribute.clear();
         }
         let inner = node.attribute.iter_mut();

@@ -1,5 +1,5 @@
-//! Models in fewer operators: functions that a file defines are written out, ONNX Runtime's own operators become ONNX's, constants of 4
-//! bits become bytes, FP16 becomes FP32, and loops carry only what they change.
+//! Rewrites models into fewer operators: inlines functions, replaces contrib operators by ONNX's, widens
+//! 4-bit constants to bytes and FP16 to FP32, and hoists loop invariants.
 
 mod contrib;
 mod four_bits;
@@ -21,10 +21,10 @@ use crate::{
     proto::{GraphProto, ModelProto},
 };
 
-/// The model with the functions that it defines written out, `None` if it uses none.
+/// The model with its functions inlined; `None` if it has none.
 ///
 /// # Errors
-/// Functions without bounds.
+/// Functions that exceed the limits.
 pub fn without_functions(model: &ModelProto) -> Result<Option<ModelProto>, Error> {
     if !functions::are_used(model) {
         return Ok(None);
@@ -34,18 +34,19 @@ pub fn without_functions(model: &ModelProto) -> Result<Option<ModelProto>, Error
     Ok(Some(model))
 }
 
-/// What decides how a model is rewritten: the runtime that it is for.
+/// What rewriting needs to know of the runtime.
 #[derive(Clone, Copy, Debug)]
 pub struct Runtime {
-    /// Whether it reads an attribute, by the operator's domain and name and its own name. The types of others are not checked.
+    /// Whether it reads an attribute, by domain, operator and attribute name. Types of other attributes are
+    /// not checked.
     pub has_attribute: fn(&str, &str, &str) -> bool,
 }
 
-/// The model in ONNX's own operators, and those of the domain [`NEWEST`], `None` if nothing had to be changed.
+/// The model in ONNX's operators and those of the domain [`NEWEST`]; `None` if nothing changed.
 ///
 /// # Errors
-/// A domain that is ours, functions without bounds, attributes of other types than their operators define, which what replaces a node
-/// reads, and forms of ONNX Runtime's own operators that are not computed.
+/// A domain reserved for internal operators, functions that exceed the limits, attributes of wrong types that
+/// a replacement reads, and unsupported forms of contrib operators.
 pub fn expanded(model: &ModelProto, runtime: &Runtime) -> Result<Option<ModelProto>, Error> {
     let is_ours = |graph: &GraphProto| graph.node.iter().any(|node| node.domain == NEWEST);
     if model

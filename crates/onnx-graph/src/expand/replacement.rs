@@ -1,4 +1,4 @@
-//! Nodes that are written in the place of one.
+//! Replaces one node by several.
 
 use std::collections::HashMap;
 
@@ -10,13 +10,13 @@ use crate::{
     structure,
 };
 
-/// The constants of a graph by their names.
+/// The constants of a graph by name.
 pub(super) type Known<'k> = HashMap<&'k str, &'k TensorProto>;
 
 /// The nodes that replace one node.
 pub(super) struct Replacement<'n> {
     pub(super) node: &'n NodeProto,
-    /// Those of the graph that the node is in.
+    /// The constants of the node's graph.
     pub(super) known: &'n Known<'n>,
     pub(super) opset: i64,
     pub(super) made: Vec<NodeProto>,
@@ -24,8 +24,8 @@ pub(super) struct Replacement<'n> {
     count: usize,
 }
 
-/// Replaces nodes of a graph and of those in it. What `write` makes of a node counts if it returns something; else the node stays.
-/// Each graph has a state of its own, for what its nodes share.
+/// Calls `write` for each node of a graph and its inner graphs. If it returns something, the nodes it wrote
+/// replace the node. Each graph has a state of its own, which its nodes share.
 ///
 /// # Errors
 /// Those of `write`.
@@ -76,7 +76,7 @@ pub(super) fn replace_nodes<S: Default>(
     Ok(())
 }
 
-/// Messages name the operator of the file, not one of those that it became.
+/// Names the original node in messages about a replacement.
 fn as_part_of(node: &NodeProto, mut made: NodeProto) -> NodeProto {
     made.overload = structure::part_of(node);
     made
@@ -88,7 +88,7 @@ impl Replacement<'_> {
         Some(&self.known.get(name)?.dims)
     }
 
-    /// An input that is given.
+    /// An input, if it is present.
     pub(super) fn input(&self, index: usize) -> Option<String> {
         self.node
             .input
@@ -97,7 +97,7 @@ impl Replacement<'_> {
             .cloned()
     }
 
-    /// Inputs by their places; those that are not given are left out at the end only.
+    /// Inputs by index; missing ones are dropped at the end and empty elsewhere.
     pub(super) fn inputs(&self, places: &[usize]) -> Vec<String> {
         let mut inputs: Vec<String> = places
             .iter()
@@ -134,14 +134,14 @@ impl Replacement<'_> {
         })
     }
 
-    /// A name that the file does not have.
+    /// A name that the file does not use.
     pub(super) fn fresh(&mut self) -> String {
         self.count += 1;
         let base = self.node.output.iter().find(|name| !name.is_empty());
         format!("{}~{}~", base.map_or("", String::as_str), self.count)
     }
 
-    /// An operator of the set that the model uses.
+    /// Writes an operator of the model's operator set.
     pub(super) fn op(&mut self, op_type: &str, inputs: &[String], attributes: Vec<AttributeProto>) -> String {
         let output = self.fresh();
         self.made.push(node(
@@ -154,7 +154,7 @@ impl Replacement<'_> {
         output
     }
 
-    /// An operator of the newest set, whichever the model uses.
+    /// Writes an operator of the newest set, whichever the model imports.
     pub(super) fn newer(
         &mut self,
         op_type: &str,
@@ -187,7 +187,7 @@ impl Replacement<'_> {
         name
     }
 
-    /// Names a value as the node's output, if that is wanted.
+    /// Names a value as the node's output, if it is used.
     pub(super) fn give(&mut self, index: usize, value: String) {
         if self.wants(index) {
             let output = self.node.output[index].clone();

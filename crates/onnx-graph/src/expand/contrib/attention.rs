@@ -1,5 +1,5 @@
-//! `Attention`, `QAttention` and `MultiHeadAttention`: products and a softmax, with the keys and values of earlier steps before those of
-//! this one.
+//! `Attention`, `QAttention`, `MultiHeadAttention` and `DecoderMaskedMultiHeadAttention`, expanded into
+//! products and a softmax, with past keys and values.
 
 use super::{Unsupported, Written};
 use crate::expand::{
@@ -7,33 +7,33 @@ use crate::expand::{
     replacement::Replacement,
 };
 
-/// Queries by head, and keys and values with those of earlier steps before them.
+/// Queries by head, and keys and values by head with the past ones in front.
 struct Heads {
     queries: String,
     keys: String,
     values: String,
-    /// Keys of earlier steps, if there are any.
+    /// The past keys, if any.
     past: Option<String>,
 }
 
-/// The inputs that a mask and what else is added to the scores are.
+/// Inputs of the mask and of the bias added to scores.
 struct Added {
     mask: usize,
     bias: Option<usize>,
 }
 
-/// What is kept of earlier steps.
+/// The key-value cache.
 struct Cache {
-    /// Their keys and values, or buffers for these and those of later steps.
+    /// Past keys and values, or shared buffers for past and present ones.
     past: [Option<String>; 2],
-    /// How many rows of the buffers earlier steps have, if there are buffers.
+    /// Number of past rows in the buffers, if they are shared.
     length: Option<String>,
-    /// The beam that has each row, for each beam.
+    /// Beam search indirection: the beam that owns each row.
     beams: Option<String>,
 }
 
 impl Replacement<'_> {
-    /// Attention of a sequence to itself, by one product that gives queries, keys and values.
+    /// Self-attention with one product for queries, keys and values.
     pub(super) fn attention(&mut self) -> Written {
         self.without_input(6, "past_sequence_length")?;
         let product = self.op("MatMul", &[self.given(0)?, self.given(1)?], vec![]);
@@ -53,8 +53,8 @@ impl Replacement<'_> {
         self.attended(product, 8, &Added { mask: 5, bias: None })
     }
 
-    /// From queries, keys and values beside each other to what attention makes of them. The input `past` has the keys and values of
-    /// earlier steps, output 1 those of all.
+    /// Writes attention over the concatenated product of queries, keys and values. Input `past` holds past
+    /// keys and values; output 1 gets past and present ones.
     fn attended(&mut self, product: String, past: usize, added: &Added) -> Written {
         self.with_default("do_rotary", 0)?;
         self.with_default("past_present_share_buffer", 0)?;
@@ -101,7 +101,7 @@ impl Replacement<'_> {
         Ok(())
     }
 
-    /// Attention of queries to keys and values that come apart from each other, with those of earlier steps before them.
+    /// Attention with separate queries, keys and values, and optional past keys and values.
     pub(super) fn multi_head_attention(&mut self) -> Written {
         let query = self.given(0)?;
         let (Some(keys), Some(values)) = (self.input(1), self.input(2)) else {
@@ -137,7 +137,7 @@ impl Replacement<'_> {
         self.cached_attention(inputs, self.input(3).as_ref(), cache, &added)
     }
 
-    /// Attention of one query to each key of a cache: those of earlier steps, or of another sequence.
+    /// Attention of one query per batch entry over a cache, or over the keys of another sequence.
     pub(super) fn decoder_attention(&mut self) -> Written {
         let query = self.given(0)?;
         let (Some(keys), Some(values)) = (self.input(1), self.input(2)) else {
@@ -152,7 +152,7 @@ impl Replacement<'_> {
                 .into());
         }
         let past = [self.input(5), self.input(6)];
-        // Without a buffer that is shared, rows are appended.
+        // Without a shared buffer, rows are appended.
         let is_shared = past[0].is_some() && self.int("past_present_share_buffer", 0) != 0;
         let cache = Cache {
             past,
@@ -174,7 +174,7 @@ impl Replacement<'_> {
         self.cached_attention([query, keys, values], self.input(10).as_ref(), cache, &added)
     }
 
-    /// From queries, keys, values, a bias of all three and what is kept of earlier steps to all four outputs.
+    /// Writes all four outputs from queries, keys, values, their bias and the cache.
     fn cached_attention(
         &mut self,
         [query, keys, values]: [String; 3],
@@ -237,7 +237,7 @@ impl Replacement<'_> {
         }
     }
 
-    /// Names for the further outputs of the node that was written last.
+    /// Names further outputs of the last node written.
     fn more_outputs<const N: usize>(&mut self) -> [String; N] {
         let names = std::array::from_fn(|_| self.fresh());
         if let Some(made) = self.made.last_mut() {
@@ -246,7 +246,7 @@ impl Replacement<'_> {
         names
     }
 
-    /// Queries by head and scaled, given their rows and a bias of all parts.
+    /// Splits queries into heads and scales them.
     fn queries(&mut self, rows: String, bias: Option<String>, heads: i64) -> String {
         let inputs: Vec<String> = std::iter::once(rows).chain(bias).collect();
         let scale = float("scale", self.float("scale", 0.0));
@@ -257,8 +257,8 @@ impl Replacement<'_> {
         )
     }
 
-    /// Keys or values by head, given their rows and a bias of all parts, behind those of earlier steps. Of the bias the second part is
-    /// for keys and the last one for values.
+    /// Splits keys or values into heads, behind the past ones. `part` selects the bias: the second part is
+    /// for keys, the last one for values.
     fn split_heads(&mut self, inputs: &[String], heads: i64, part: i64, past: Option<String>) -> String {
         let attributes = vec![int("num_heads", heads), int("part", part)];
         let made = self.newer("SplitHeads", inputs, attributes);
@@ -268,7 +268,7 @@ impl Replacement<'_> {
         }
     }
 
-    /// Values weighted by scores, the heads beside each other.
+    /// Weights values by scores and joins the heads.
     fn weighted(&mut self, heads: Heads, added: &Added) -> String {
         let turned = self.newer("TransposeLast", &[heads.keys], vec![]);
         let mut scores = self.op("MatMul", &[heads.queries, turned], vec![]);
@@ -288,7 +288,7 @@ impl Replacement<'_> {
             let mask = self.newer("CausalMask", &inputs, vec![]);
             scores = self.op("Add", &[scores, mask], vec![]);
         }
-        // ONNX Runtime's output of products has what is added to them too.
+        // ONNX Runtime's qk output includes the mask and the bias.
         self.give(3, scores.clone());
         let weights = self.newer("Softmax", &[scores], vec![int("axis", -1)]);
         let y = self.op("MatMul", &[weights, heads.values], vec![]);

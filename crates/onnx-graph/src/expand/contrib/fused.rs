@@ -1,4 +1,4 @@
-//! Operators with an activation, a transposition or a factor behind them.
+//! Operators with a fused activation, transposition or factor.
 
 use super::Written;
 use crate::{
@@ -38,7 +38,7 @@ impl Replacement<'_> {
         Ok(())
     }
 
-    /// The operator that the attribute `activation` names.
+    /// Applies the operator that the attribute `activation` names.
     fn activated(&mut self, x: String, parameters: &[f32]) -> Result<String, String> {
         let parameter = |index: usize, default: f32| parameters.get(index).copied().unwrap_or(default);
         let name = self.text("activation");
@@ -84,9 +84,9 @@ impl Replacement<'_> {
         for (index, name) in ["A", "B"].iter().enumerate() {
             let factor = std::mem::take(&mut factors[index]);
             factors[index] = match (turns[index], turns.contains(&true)) {
-                // The transposition of what may be any number of matrices.
+                // TransposeLast works at any rank.
                 (true, _) => self.newer("TransposeLast", &[factor], vec![]),
-                // ONNX Runtime multiplies a vector by other rows than those of the transposed matrix.
+                // ONNX Runtime's product of a vector with a transposed matrix uses other rows.
                 (false, true) => self.ranked(factor, name, 2..=i64::MAX),
                 (false, false) => factor,
             };
@@ -97,7 +97,7 @@ impl Replacement<'_> {
         Ok(())
     }
 
-    /// Gelu of an input and a bias, if there is one.
+    /// Gelu of an input plus an optional bias.
     pub(super) fn gelu(&mut self, by_tanh: bool) -> Written {
         let x = self.given(0)?;
         if self.node.op_type == "BiasGelu" {

@@ -1,7 +1,8 @@
-//! ONNX Runtime's own operators, which its optimizer and quantizer write into files, as ONNX's.
+//! Rewrites ONNX Runtime's contrib operators, which its optimizer and quantizer produce, into ONNX's.
 //!
-//! A form of them that is not computed is refused here, with the input, output or attribute that is in the way: ranks, which are not
-//! known here, by the operator `Ranked` of [`NEWEST`](crate::operators::NEWEST). Operators that are not among these stay, for the runtime.
+//! Unsupported forms are refused here with the input, output or attribute that is the reason. Ranks are not
+//! known here; the operator `Ranked` of [`NEWEST`](crate::operators::NEWEST) checks them at run time. Other
+//! contrib operators are kept for the runtime.
 
 mod attention;
 mod fused;
@@ -23,14 +24,14 @@ use crate::{
 
 const DOMAIN: &str = "com.microsoft";
 
-/// Whether the nodes that stand for an operator could be written, or why not. A reason alone is one of what ONNX Runtime computes.
+/// Success, or the reason why an operator cannot be rewritten.
 type Written = Result<(), Unsupported>;
 
-/// Why a form of an operator is not written.
+/// Why a form of an operator is not supported.
 enum Unsupported {
-    /// ONNX Runtime computes it.
+    /// ONNX Runtime supports it.
     Here(String),
-    /// ONNX Runtime does not compute it either.
+    /// ONNX Runtime does not support it either.
     Anywhere(String),
 }
 
@@ -50,7 +51,8 @@ pub(super) fn are_used(model: &ModelProto) -> bool {
 
 fn is_replaceable(node: &NodeProto, opset: i64) -> bool {
     let is_meant = match node.op_type.as_str() {
-        // Its optimizer writes the latter two under ONNX's name, which ONNX does not have, or not in the set that the model uses.
+        // Its optimizer writes these two in ONNX's domain, which lacks them or has them only in a newer set
+        // than the model's.
         "RMSNormalization" | "SimplifiedLayerNormalization" => true,
         "LayerNormalization" => opset < 17,
         "Swish" => opset >= 24,
@@ -59,10 +61,10 @@ fn is_replaceable(node: &NodeProto, opset: i64) -> bool {
     node.domain == DOMAIN || (is_meant && canonical_domain(&node.domain).is_empty())
 }
 
-/// Replaces what can be.
+/// Rewrites all operators that can be.
 ///
 /// # Errors
-/// A form of an operator that is not computed.
+/// An unsupported form of an operator.
 pub(super) fn replace(model: &mut ModelProto) -> Result<(), Error> {
     if !are_used(model) {
         return Ok(());
@@ -71,7 +73,7 @@ pub(super) fn replace(model: &mut ModelProto) -> Result<(), Error> {
     let Some(graph) = &mut model.graph else {
         return Ok(());
     };
-    // What is replaced shares nothing.
+    // Replacements share no state.
     let write = |new: &mut Replacement<'_>, (): &mut ()| {
         let written = new.write().transpose();
         written.map_err(|reason| {
@@ -86,7 +88,7 @@ pub(super) fn replace(model: &mut ModelProto) -> Result<(), Error> {
 }
 
 impl Replacement<'_> {
-    /// Writes what stands for the node; `None` for an operator that nothing stands for.
+    /// Writes the replacement of the node; `None` for operators without one.
     fn write(&mut self) -> Option<Written> {
         Some(match self.node.op_type.as_str() {
             "FusedConv" => self.fused_conv(),
@@ -126,13 +128,13 @@ impl Replacement<'_> {
         })
     }
 
-    /// An input that the operator cannot do without.
+    /// A required input.
     fn given(&self, index: usize) -> Result<String, String> {
         self.input(index)
             .ok_or_else(|| format!("input {index} is not given"))
     }
 
-    /// Refuses a node that has an input, by what the input is called.
+    /// Refuses a node that has an input, by the input's name.
     fn without_input(&self, index: usize, name: &str) -> Result<(), String> {
         match self.input(index) {
             Some(_) => Err(format!("the input {name} is not supported")),
@@ -140,7 +142,7 @@ impl Replacement<'_> {
         }
     }
 
-    /// Refuses a node of which an output is wanted, by what the output is called.
+    /// Refuses a node whose output is used, by the output's name.
     fn without_output(&self, index: usize, name: &str) -> Result<(), String> {
         match self.wants(index) {
             true => Err(format!("the output {name} is not supported")),
@@ -148,7 +150,7 @@ impl Replacement<'_> {
         }
     }
 
-    /// Refuses a node with an attribute of another value than that of nodes without it.
+    /// Refuses a node whose attribute differs from the default.
     fn with_default(&self, attribute: &str, default: i64) -> Result<(), String> {
         match self.int(attribute, default) {
             value if value == default => Ok(()),
@@ -158,7 +160,7 @@ impl Replacement<'_> {
         }
     }
 
-    /// A value whose rank must be in a range, by the name of the input that it is.
+    /// Checks at run time that a value's rank is within a range, by the input's name.
     fn ranked(&mut self, x: String, name: &str, ranks: std::ops::RangeInclusive<i64>) -> String {
         let input = AttributeProto {
             name: "input".to_owned(),
@@ -170,7 +172,7 @@ impl Replacement<'_> {
         self.newer("Ranked", &[x], attributes)
     }
 
-    /// The operator of the same name of ONNX, of the newest set or of the model's.
+    /// ONNX's operator of the same name, of the newest set or of the model's.
     fn as_it_is(&mut self, is_newest: bool) -> Written {
         let (name, inputs) = (self.node.op_type.clone(), self.node.input.clone());
         let attributes = self.node.attribute.clone();
@@ -183,7 +185,7 @@ impl Replacement<'_> {
     }
 
     fn unique(&mut self) -> Written {
-        // In the order in which values come, and without the places where they come first.
+        // In order of appearance, without the indices.
         let y = self.newer("Unique", &[self.given(0)?], vec![int("sorted", 0)]);
         let others = [self.fresh(), self.fresh(), self.fresh()];
         if let Some(unique) = self.made.last_mut() {
@@ -196,7 +198,7 @@ impl Replacement<'_> {
         Ok(())
     }
 
-    /// The step is 1 where none is given.
+    /// `Range`, with a step of 1 by default.
     fn range(&mut self) -> Written {
         let (start, limit) = (self.given(0)?, self.given(1)?);
         let step = match self.input(2) {

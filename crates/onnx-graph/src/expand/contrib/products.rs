@@ -1,4 +1,4 @@
-//! Products of matrices of 8 bits.
+//! 8-bit matrix products.
 
 use super::Written;
 use crate::{
@@ -46,10 +46,10 @@ impl Replacement<'_> {
         Ok(())
     }
 
-    /// The second factor, a matrix or several.
+    /// The second factor: a matrix or a batch of them.
     fn weights(&mut self) -> Result<String, String> {
         let b = self.given(1)?;
-        // Plain constants are packed for the product only where nothing is in between.
+        // Only plain constants are packed for the product, so nothing may be in between.
         match self.dims(&b).map(<[i64]>::len) {
             Some(rank @ ..2) => Err(format!("the input B has {rank} dimensions, expected 2 or more")),
             Some(_) => Ok(b),
@@ -57,14 +57,14 @@ impl Replacement<'_> {
         }
     }
 
-    /// A product of integers as floats, with a bias if there is one.
+    /// An integer product as scaled floats, plus an optional bias.
     pub(super) fn rescaled(&mut self, product: String, scale: String, bias: usize) -> String {
         let product = self.op("Cast", &[product], vec![int("to", DataType::Float as i64)]);
         let y = self.op("Mul", &[product, scale], vec![]);
         self.with_bias(y, bias)
     }
 
-    /// The bias is in units of both factors' scales.
+    /// `QGemm`: the bias is in units of the product of both scales.
     pub(super) fn quantized_gemm(&mut self) -> Written {
         if self.input(7).is_some() != self.input(8).is_some() {
             return Err("y_scale and y_zero_point must both be given, or none of them"
