@@ -1,4 +1,4 @@
-//! Requests joined along axis 0, and their outputs taken apart again.
+//! Concatenates requests along axis 0, and splits their outputs again.
 
 use oip_service::IndependentRows;
 use oip_types::{
@@ -9,11 +9,11 @@ use tensor_core::Quoted;
 
 use crate::batching::scheduler::{Ask, BatchPolicy, JoinKey};
 
-/// What the scheduler must know of a request that fits the model's metadata; its time is the caller's to fill in.
+/// Describes a request for the scheduler. `request` fits the model's metadata; the caller fills in its times.
 ///
 /// # Errors
-/// [`InvalidArgument`](oip_types::ErrorCode::InvalidArgument) when a model that was configured to take batches is asked
-/// for more rows than one takes, or its inputs differ in their number of rows.
+/// [`InvalidArgument`](oip_types::ErrorCode::InvalidArgument) if the request has more rows than a configured
+/// `max_batch_size`, or its inputs differ in their number of rows.
 pub(crate) fn ask(
     policy: &BatchPolicy,
     metadata: &ModelMetadata,
@@ -39,14 +39,14 @@ pub(crate) fn ask(
                 ..alone
             });
         }
-        // No configuration limits the rows of a request.
+        // Without a configuration, the number of rows is not limited.
         Err(_) if !policy.is_configured() => {
             let rows = leading_rows(&independent.shared_inputs, request).unwrap_or(1);
             return Ok(Ask { rows, ..alone });
         }
         Err(error) => return Err(error),
     };
-    // Without rows there is nothing to join, and a model may want to say something about it.
+    // A request without rows runs alone, so that the model itself can accept or refuse it.
     let may_join = rows > 0 && policy.joins() && has_equal_dims(independent, request);
     let key = may_join.then(|| join_key(metadata, independent, request));
     Ok(Ask {
@@ -57,11 +57,12 @@ pub(crate) fn ask(
     })
 }
 
-/// How many rows a request has, to a model that takes at most so many at once; none if that is 0, or it has none. Inputs that
-/// are `shared` have none.
+/// Returns the number of rows of a request for a model with batches of up to `max_rows`; `None` if that is 0,
+/// or no input has rows. Inputs listed in `shared` have none.
 ///
 /// # Errors
-/// [`InvalidArgument`](oip_types::ErrorCode::InvalidArgument) when it has more, or its inputs differ in their number.
+/// [`InvalidArgument`](oip_types::ErrorCode::InvalidArgument) if there are more, or inputs differ in their
+/// number.
 pub(crate) fn rows(
     max_rows: u64,
     shared: &[String],
@@ -89,8 +90,8 @@ pub(crate) fn rows(
     }
 }
 
-/// The first dimension of the inputs for which a model leaves it free, if it is the same of all; 1 if there are none. The time of a
-/// run follows from it where all other dimensions are fixed.
+/// Returns the first dimension of all inputs in which the model leaves it free, `None` if they differ; 1 if
+/// there are no such inputs. It determines the run time if all other dimensions are fixed.
 pub(crate) fn measured_rows(metadata: &ModelMetadata, request: &InferRequest) -> Option<u64> {
     let free = metadata
         .inputs
@@ -115,7 +116,7 @@ fn inputs_with_rows<'r>(
         .filter(|input| !shared.contains(&input.name))
 }
 
-/// Whether the dimensions that have one name are equal in a request.
+/// Returns whether dimensions that share a symbolic name are equal in a request.
 fn has_equal_dims(independent: &IndependentRows, request: &InferRequest) -> bool {
     independent.equal_dims.iter().all(|group| {
         let dim = |(name, axis): &(String, usize)| request.input(name)?.shape().dims().get(*axis).copied();
@@ -125,18 +126,19 @@ fn has_equal_dims(independent: &IndependentRows, request: &InferRequest) -> bool
     })
 }
 
-/// What two requests must have in common to be joined: which optional inputs they have, whether they name outputs if some of
-/// those are optional, the dimensions that the model leaves free, but for the first, the values of inputs that are `shared`, and all
-/// parameters that the model could see. `None` where so much is shared that comparing it costs more than joining saves.
+/// Builds the key that two requests must have in common to be joined: which optional inputs they have,
+/// whether they name outputs if some outputs are optional, all free dimensions but the first, the values of
+/// `shared` inputs, and all parameters visible to the model. `None` if the shared values are so large that
+/// comparing them costs more than joining saves.
 ///
-/// Nothing but these differs between requests that fit the metadata, and for most models that is nothing at all: then
-/// the key is empty and costs no memory.
+/// Requests that fit the metadata differ in nothing else. For most models the key is empty and takes no
+/// memory.
 fn join_key(
     metadata: &ModelMetadata,
     independent: &IndependentRows,
     request: &InferRequest,
 ) -> Option<JoinKey> {
-    /// Bytes of shared inputs that a key holds.
+    /// Maximum bytes of shared inputs in a key.
     const MAX_SHARED: usize = 64 << 10;
     let mut key = Vec::new();
     for expected in &metadata.inputs {
@@ -145,7 +147,7 @@ fn join_key(
             key.push(u8::from(value.is_some()));
         }
         let dims = value.map_or(&[][..], |value| value.shape().dims());
-        // A model may take a dimension of 0 for one that it is to find out.
+        // Models may interpret a dimension of 0 as one to be inferred.
         if dims.iter().any(|dim| *dim == 0 || *dim > independent.max_dim) {
             return None;
         }
@@ -169,7 +171,7 @@ fn join_key(
             key.extend_from_slice(bytes);
         }
     }
-    // Which of the optional outputs a model gives depends on whether outputs are named.
+    // Naming outputs may decide which optional ones the model gives.
     if metadata.outputs.iter().any(|output| output.optional) {
         key.push(u8::from(request.outputs.is_empty()));
     }
@@ -183,7 +185,7 @@ fn join_key(
     Some(JoinKey(key))
 }
 
-/// Appends parameters, and to whom they belong, in a form that is the same for the same ones only.
+/// Appends an injective encoding of parameters and their owner.
 fn push_parameters(key: &mut Vec<u8>, kind: u8, owner: &str, parameters: &Parameters) {
     if parameters.is_empty() {
         return;
@@ -219,8 +221,8 @@ fn push_parameters(key: &mut Vec<u8>, kind: u8, owner: &str, parameters: &Parame
     }
 }
 
-/// One request for all: each input is copied once, but for those that are `shared` and equal in all of them, which it has as the
-/// first one has them. The outputs are those that any of them wants.
+/// Joins requests into one. Inputs are copied once; `shared` ones, which are equal, are taken from the first
+/// request. Requests the union of the wanted outputs.
 ///
 /// # Errors
 /// As [`TensorValue::join_rows`].
@@ -259,7 +261,7 @@ pub(crate) fn join(requests: &[InferRequest], shared: &[String]) -> Result<Infer
     Ok(joined)
 }
 
-/// All outputs that are wanted; empty, which means all of the model's, as soon as one request wants those.
+/// Returns the union of the requested outputs; empty (all outputs) as soon as one request names none.
 fn wanted(requests: &[InferRequest]) -> Vec<RequestedOutput> {
     let mut wanted: Vec<RequestedOutput> = Vec::new();
     for request in requests {
@@ -275,10 +277,10 @@ fn wanted(requests: &[InferRequest]) -> Vec<RequestedOutput> {
     wanted
 }
 
-/// Checks that outputs have a batch's rows.
+/// Checks that outputs have as many rows as the batch.
 ///
 /// # Errors
-/// [`Internal`](oip_types::ErrorCode::Internal) that names the output.
+/// [`Internal`](oip_types::ErrorCode::Internal), naming the output.
 pub(crate) fn check_rows(outputs: &[InferOutput], rows: u64) -> Result<(), ServiceError> {
     match outputs.iter().find(|output| output.value.rows() != Some(rows)) {
         None => Ok(()),
@@ -290,10 +292,10 @@ pub(crate) fn check_rows(outputs: &[InferOutput], rows: u64) -> Result<(), Servi
     }
 }
 
-/// Each request's own rows of the outputs it wants, in the order it wants them. The outputs must have been checked.
+/// Splits checked outputs: each request gets its own rows of the outputs that it wants, in its order.
 ///
 /// # Errors
-/// [`Internal`](oip_types::ErrorCode::Internal) when the outputs do not have the batch's rows.
+/// [`Internal`](oip_types::ErrorCode::Internal) if the outputs do not have the batch's rows.
 pub(crate) fn split(
     outputs: Vec<InferOutput>,
     requests: &[InferRequest],
@@ -326,7 +328,7 @@ pub(crate) fn split(
                 .iter()
                 .position(|wanted| wanted.name == output.name)
         };
-        // Stable: when all are wanted they stay in the model's order.
+        // A stable sort keeps the model's order if all outputs are wanted.
         answer.sort_by_key(wanted);
     }
     Ok(answers)
@@ -379,7 +381,7 @@ mod tests {
         .unwrap()
     }
 
-    /// HT-31: more rows than a batch takes, and inputs that differ.
+    /// More rows than `max_batch_size`, and inputs with different numbers of rows.
     #[test]
     fn ht_31_batches_that_cannot_be_are_refused_by_name() {
         let message = |rows, other| {
@@ -489,7 +491,7 @@ mod tests {
             );
             assert_eq!(*this, key(&with(values[index].clone())));
         }
-        // The same parameter somewhere else is another one.
+        // A parameter of an input is not one of the request.
         let mut of_input = base.clone();
         of_input.inputs[0]
             .parameters
@@ -497,7 +499,7 @@ mod tests {
         assert_ne!(key(&of_input), key(&with(ParameterValue::Int64(1))));
     }
 
-    /// A model of rows `x`, with a threshold and a table that have none.
+    /// A model with rows in `x`, and a threshold and a table without rows.
     fn thresholded() -> (ModelMetadata, IndependentRows) {
         let tensor = |name: &str, dims: &[i64]| TensorMetadata::new(name, DataType::UINT8, dims);
         let inputs = vec![
@@ -539,7 +541,7 @@ mod tests {
             let other = asked(&other).key;
             assert!(other.is_some() && other != asked_base.key);
         }
-        // Comparing so much costs more than it saves.
+        // Comparing values this large costs more than joining saves.
         assert_eq!(asked(&thresholded_request(1, 1, vec![0; 65 << 10])).key, None);
 
         let joined = join(&[base, same], &rows.shared_inputs).unwrap();

@@ -1,62 +1,66 @@
-//! The queue between the callers of a model and those who run it: its threads, and callers that run what is quick themselves.
+//! The queue between a model's callers and its threads, with quick requests run on the caller's own thread.
 
 use std::{
     collections::VecDeque,
     time::{Duration, Instant},
 };
 
-// Tests compile this file a second time, where `super::sync` is not the system's (`queue_interleavings.rs`).
+// Tests compile this file again with another `super::sync` (`queue_interleavings.rs`).
 use super::{
     scheduler::{Ask, Expiry, InPlace, Next, Scheduler, Ticket},
     sync::{Condvar, Mutex, MutexGuard, PoisonError},
 };
 
-/// The [`Scheduler`] between the callers of a model and its instances.
+/// The [`Scheduler`] behind a lock, between the callers of a model and its instances.
 ///
-/// Pushing never waits: a full queue gives the item back. Taking waits until there is something to do or the queue is
+/// Pushing never blocks: a full queue returns the item. Taking blocks until there is work, or the queue is
 /// closed and empty.
 ///
-/// An instance is a slot; a thread that runs a batch holds one, so no more batches run at a time than there are instances. A slot is
-/// taken by one of the model's threads ([`Queue::take`]) or by a caller ([`Queue::take_in_place`]). A caller may leave the rest of
-/// a run, an `R`, to a thread, with its slot ([`Queue::hand_over`]).
+/// An instance is a slot, and running a batch takes one, so at most as many batches run as there are
+/// instances. Slots are taken by the model's threads ([`Queue::take`]) and by callers
+/// ([`Queue::take_in_place`]). A caller can leave the rest of a run, an `R`, to a thread together with the
+/// slot ([`Queue::hand_over`]).
 ///
-/// Threads exist on demand: `start` is called when work waits, a slot is free and no thread is idle. A thread that was idle for
-/// `max_idle` ends, so a model without requests holds no threads.
+/// Threads exist on demand: `start` is called when work waits, a slot is free and no thread is idle. A thread
+/// ends after `max_idle` without work, so an unused model has no threads.
 pub(crate) struct Queue<T, R> {
     state: Mutex<State<T, R>>,
     changed: Condvar,
     max_idle: Option<Duration>,
-    /// Starts a thread that calls [`Queue::begin`] and then [`Queue::take`], or calls [`Queue::not_started`].
+    /// Starts a thread, which calls [`Queue::begin`] and then [`Queue::take`]. On failure it calls
+    /// [`Queue::not_started`].
     start: Box<dyn Fn(&Self) + Send + Sync>,
-    /// The current time.
+    /// The clock.
     now: fn() -> Instant,
 }
 
 struct State<T, R> {
     scheduler: Scheduler<T>,
     is_closed: bool,
-    /// Runs that callers have left to the threads, and their slots.
+    /// Runs that callers left to threads, with their slots.
     handed_over: VecDeque<(usize, R)>,
-    /// Callers that have a slot, and may still leave a run to the threads.
+    /// Callers that hold a slot and may still leave a run to a thread.
     in_place: usize,
-    /// Slots that nobody runs a batch in.
+    /// Slots without a running batch.
     free: Vec<usize>,
-    /// The number of slots, free or not.
+    /// Total number of slots.
     slots: usize,
-    /// Threads that take work from this queue, including those that `start` was called for.
+    /// Threads of this queue, including those being started.
     threads: usize,
-    /// Threads that `start` was called for and that have not begun.
+    /// Threads being started.
     starting: usize,
-    /// Whether something may wait whose caller will not come for it, so that a thread must.
+    /// Whether an item may wait that its caller will not run, so that a thread has to.
     needs_thread: bool,
     /// Threads that wait for work.
     idle: usize,
-    /// Those of them that were woken and are not back yet: whatever has come by then, they find.
+    /// Idle threads that have been notified and have not returned yet. They will see all work queued until
+    /// then.
     woken: usize,
 }
 
 impl<T, R> State<T, R> {
-    /// Decides how one more thread comes for the work that waits. The caller passes it to [`Queue::wake`] without the lock.
+    /// Decides which thread takes waiting work. The caller passes the result to [`Queue::wake`] after
+    /// unlocking.
     fn wake(&mut self) -> Wake {
         let is_needed = self.needs_thread && self.scheduler.len() > 0 || !self.handed_over.is_empty();
         let places = self.free.len() + self.handed_over.len();
@@ -70,18 +74,18 @@ impl<T, R> State<T, R> {
             self.starting += 1;
             Wake::New
         } else {
-            // All threads are busy without a slot, and look here when they are done.
+            // All threads are busy without a slot, and look at the queue when they are done.
             Wake::Nobody
         }
     }
 
-    /// Notes that items were taken out.
+    /// Updates the state after items were taken.
     fn took(&mut self) {
         self.needs_thread &= self.scheduler.len() > 0;
     }
 }
 
-/// Which thread comes for work that waits.
+/// Which thread takes waiting work.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Wake {
     Nobody,
@@ -89,39 +93,40 @@ enum Wake {
     New,
 }
 
-/// Why an item was not taken.
+/// Why an item was refused.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum PushError {
-    /// As many items wait as may.
+    /// The queue is full.
     Full,
-    /// No item is taken any more.
+    /// The queue is closed.
     Closed,
 }
 
-/// Which thread runs an item that was pushed.
+/// Who runs a pushed item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Runner {
-    /// A thread, which was woken if that was necessary.
+    /// A thread, which was woken if necessary.
     Thread,
-    /// The caller, by [`Queue::take_in_place`], unless somebody is quicker. No thread was woken for it.
+    /// The caller, by [`Queue::take_in_place`], unless a thread comes first. No thread was woken.
     Caller,
 }
 
 /// Work for a thread.
 #[derive(Debug)]
 pub(crate) struct Work<T, R> {
-    /// To be run together; there may be none.
+    /// Items to run together; may be empty.
     pub(crate) batch: Vec<T>,
-    /// To be brought to its end: what a caller has left. Then there is no batch.
+    /// A run that a caller left, to be finished. `batch` is empty then.
     pub(crate) rest: Option<R>,
-    /// To be told that their time is over.
+    /// Items whose time is over, to be answered with an error.
     pub(crate) expired: Vec<(T, Expiry)>,
-    /// The instance that runs it, to be given back when that is done; none if there is nothing to run.
+    /// The slot for the run, to be returned afterwards; `None` if there is nothing to run.
     pub(crate) slot: Option<usize>,
 }
 
 impl<T, R> Queue<T, R> {
-    /// Creates a queue for `instances` slots. `start` starts a thread; threads end after `max_idle` without work, or never.
+    /// Creates a queue for `instances` slots. `start` starts a thread. Threads end after `max_idle` without
+    /// work.
     pub(crate) fn new(
         scheduler: Scheduler<T>,
         instances: usize,
@@ -151,8 +156,8 @@ impl<T, R> Queue<T, R> {
         }
     }
 
-    /// Puts an item, which `item` makes from its ticket, into the queue. A caller that would run it itself may do that if an
-    /// instance is free and nobody waits for a thread.
+    /// Queues the item that `item` makes from its ticket. The caller may run it itself if an instance is free
+    /// and nothing waits for a thread.
     pub(crate) fn push(
         &self,
         ask: Ask,
@@ -173,9 +178,9 @@ impl<T, R> Queue<T, R> {
         Ok((ticket, Runner::Thread))
     }
 
-    /// Lets the caller of an item run it at once, by itself, without its entering the queue: gives its ticket, and the instance to run it
-    /// in until [`Queue::done_in_place`]. `enter` is told the ticket before any other item gets one. `None` if something
-    /// waits or no instance is free: then it is to be pushed.
+    /// Lets a caller run its item at once without queueing: returns the ticket, and the slot to use until
+    /// [`Queue::done_in_place`]. `enter` receives the ticket before later tickets are issued. Returns `None`
+    /// if something waits or no instance is free; the item has to be pushed then.
     pub(crate) fn pass(
         &self,
         ask: &Ask,
@@ -202,20 +207,20 @@ impl<T, R> Queue<T, R> {
         }
     }
 
-    /// Counts a thread that was not started by the queue.
+    /// Adds a thread that was not started by the queue.
     #[cfg(test)]
     #[allow(dead_code, reason = "tests call that of their copy of this file")]
     pub(crate) fn enlist(&self) {
         self.lock().threads += 1;
     }
 
-    /// Counts a thread that `start` was called for as begun.
+    /// Marks a thread that was being started as running.
     pub(crate) fn begin(&self) {
         self.lock().starting -= 1;
     }
 
-    /// Notes that a thread could not be started. Returns whether no thread is left, so that what waits must be refused; runs that
-    /// callers left to threads are dropped then.
+    /// Records that a thread could not be started, and drops runs that callers left to threads if there is no
+    /// thread at all. Returns whether that is the case: waiting items must be refused then.
     pub(crate) fn not_started(&self) -> bool {
         let mut state = self.lock();
         state.starting -= 1;
@@ -230,12 +235,13 @@ impl<T, R> Queue<T, R> {
         true
     }
 
-    /// Removes a thread from those that take work, as it goes on with a request whose slot it gives back.
+    /// Removes the current thread from the queue's, since it continues with a request whose slot it returns.
     pub(crate) fn leave_thread(&self) {
         self.lock().threads -= 1;
     }
 
-    /// Counts a thread that left as one that takes work again, if there are fewer than the slots and `spare`.
+    /// Adds a thread that left, unless there are as many as slots plus `spare` already. Returns whether it
+    /// was added.
     pub(crate) fn return_thread(&self, spare: usize) -> bool {
         let mut state = self.lock();
         let is_needed = state.threads < state.slots + spare;
@@ -243,7 +249,7 @@ impl<T, R> Queue<T, R> {
         is_needed
     }
 
-    /// Whether the queue is closed and nothing waits or runs any more.
+    /// Returns whether the queue is closed and nothing waits or runs.
     pub(crate) fn is_over(&self) -> bool {
         let state = self.lock();
         state.is_closed
@@ -253,8 +259,8 @@ impl<T, R> Queue<T, R> {
             && state.scheduler.len() == 0
     }
 
-    /// Waits for the next work; `None` once the queue is closed and empty, or the thread was idle for long enough: then it ends.
-    /// `done` is the slot of the last work.
+    /// Waits for work. Returns `None` once the queue is closed and empty, or the thread was idle for long
+    /// enough; the thread ends then. `done` is the slot of its previous work.
     pub(crate) fn take(&self, done: Option<usize>) -> Option<Work<T, R>> {
         let mut state = self.lock();
         state.free.extend(done);
@@ -274,7 +280,7 @@ impl<T, R> Queue<T, R> {
             let now = (self.now)();
             let expired = state.scheduler.expire(now);
             let next = match state.free.is_empty() {
-                // Callers have all instances; the one that is done first wakes a thread.
+                // Callers hold all instances; the first one that is done wakes a thread.
                 true => Next::Idle,
                 false => state.scheduler.next(now),
             };
@@ -286,7 +292,7 @@ impl<T, R> Queue<T, R> {
             state.took();
             if !batch.is_empty() || !expired.is_empty() {
                 let slot = if batch.is_empty() { None } else { state.free.pop() };
-                // Other waiting items may be ready too, and some thread must watch the time for the rest.
+                // Other items may be ready too, and a thread must watch the others' timeouts.
                 let wake = state.wake();
                 drop(state);
                 self.wake(wake);
@@ -300,7 +306,7 @@ impl<T, R> Queue<T, R> {
             if until.is_none() && state.is_closed && state.scheduler.len() == 0 && state.in_place == 0 {
                 state.threads -= 1;
                 drop(state);
-                // Others may wait for an instance, for which there is nothing left to do.
+                // Threads may wait for an instance although there is nothing left to do.
                 self.changed.notify_all();
                 return None;
             }
@@ -308,7 +314,7 @@ impl<T, R> Queue<T, R> {
                 state.threads -= 1;
                 return None;
             }
-            // The end of this wait. Only a wait for work counts as idle, not one for the time of an item.
+            // End of this wait. Only waiting for work counts as idle, not waiting for an item's delay.
             let until = match (until, self.max_idle) {
                 (Some(until), _) => {
                     idle_since = None;
@@ -327,7 +333,8 @@ impl<T, R> Queue<T, R> {
                 }
             };
             state.idle -= 1;
-            // A thread woken by its timeout may take the item first; then the thread that was notified finds nothing, or other work.
+            // A thread whose wait timed out may take the item first; the notified thread then finds other
+            // work or none.
             state.woken = state.woken.saturating_sub(1);
         }
     }
@@ -337,8 +344,8 @@ impl<T, R> Queue<T, R> {
             .is_some_and(|max_idle| now.saturating_duration_since(since) >= max_idle)
     }
 
-    /// Takes a waiting item for its caller, to run on the caller's thread; `None` if it has left the queue, or somebody
-    /// else will run it. `is_quick` is asked about the rows of the next batch.
+    /// Takes the next batch for a caller that runs it on its own thread; `None` if its item has been taken,
+    /// or a thread will take it. `is_quick` decides by the number of rows of the batch.
     pub(crate) fn take_in_place(
         &self,
         ticket: Ticket,
@@ -373,7 +380,7 @@ impl<T, R> Queue<T, R> {
         })
     }
 
-    /// A caller leaves the rest of what it took to a thread, together with the slot.
+    /// Leaves the rest of a caller's run to a thread, together with the slot.
     pub(crate) fn hand_over(&self, slot: usize, rest: R) {
         let mut state = self.lock();
         state.in_place -= 1;
@@ -381,14 +388,14 @@ impl<T, R> Queue<T, R> {
         self.wake_or_end(state);
     }
 
-    /// A caller is done with what it took.
+    /// Returns a caller's slot.
     pub(crate) fn done_in_place(&self, slot: usize) {
         let mut state = self.lock();
         state.in_place -= 1;
         self.give_back(state, slot);
     }
 
-    /// A thread goes on with what it took, without its instance.
+    /// Returns the slot of a thread that continues without an instance.
     pub(crate) fn free(&self, slot: usize) {
         self.give_back(self.lock(), slot);
     }
@@ -398,7 +405,7 @@ impl<T, R> Queue<T, R> {
         self.wake_or_end(state);
     }
 
-    /// Wakes a thread for what waits; all of them if the queue is closed, since they may have nothing left to wait for.
+    /// Wakes a thread for waiting work. If the queue is closed, wakes all, since nothing else may wake them.
     fn wake_or_end(&self, mut state: MutexGuard<'_, State<T, R>>) {
         let (wake, is_closed) = (state.wake(), state.is_closed);
         drop(state);
@@ -408,7 +415,7 @@ impl<T, R> Queue<T, R> {
         self.wake(wake);
     }
 
-    /// A caller does not come for its item any more, which may still wait.
+    /// Records that a caller will not run its item itself; it may still wait.
     pub(crate) fn leave(&self) {
         self.leave_to_threads(self.lock());
     }
@@ -420,7 +427,7 @@ impl<T, R> Queue<T, R> {
         self.wake(wake);
     }
 
-    /// Takes an item out that nobody waits for any more; `None` when it has left already.
+    /// Removes an item whose client is gone; `None` if it is not in the queue.
     pub(crate) fn cancel(&self, ticket: Ticket) -> Option<T> {
         let mut state = self.lock();
         let item = state.scheduler.cancel(ticket);
@@ -428,23 +435,23 @@ impl<T, R> Queue<T, R> {
         item
     }
 
-    /// How many items wait.
+    /// Returns the number of waiting items.
     pub(crate) fn len(&self) -> usize {
         self.lock().scheduler.len()
     }
 
-    /// From now on every item runs by itself.
+    /// From now on, runs each item alone.
     pub(crate) fn stop_joining(&self) {
         self.lock().scheduler.stop_joining();
         self.changed.notify_all();
     }
 
-    /// Whether items are joined (still).
+    /// Returns whether items are still joined.
     pub(crate) fn is_joining(&self) -> bool {
         self.lock().scheduler.is_joining()
     }
 
-    /// Takes no more items; those that wait are still given out, and at once.
+    /// Refuses further items. Waiting items are given out without delay.
     pub(crate) fn close(&self) {
         let mut state = self.lock();
         state.is_closed = true;
@@ -453,12 +460,12 @@ impl<T, R> Queue<T, R> {
         self.wake_or_end(state);
     }
 
-    /// Takes all items out.
+    /// Removes all items.
     pub(crate) fn drain(&self) -> Vec<T> {
         self.lock().scheduler.drain()
     }
 
-    /// Nothing panics while it holds the lock, so poisoning is ignored.
+    /// Ignores poisoning: no code panics while it holds the lock.
     fn lock(&self) -> MutexGuard<'_, State<T, R>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,7 +1,8 @@
-//! Which requests wait, which of them run together, and when: a state machine without clock, threads or locks.
+//! The scheduler: decides which requests wait, which run together, and when. A state machine without clock,
+//! threads or locks.
 //!
-//! Time comes in as a parameter, requests as any type, so that all of it can be tested in any order of events;
-//! `queue.rs` puts it between the callers of a model and its threads.
+//! Time is a parameter and requests are of any type, so tests can play events in any order. `queue.rs` puts
+//! it between a model's callers and threads.
 
 mod order;
 mod policy;
@@ -17,53 +18,53 @@ use std::{
 pub(crate) use order::Turnstile;
 pub use policy::{BatchPolicy, PolicyError};
 
-/// The requests that wait for one version of a model.
+/// The waiting requests of one model version.
 ///
-/// They are served by priority, then by arrival. The first decides what the next batch is made of: all that can be
-/// joined with it, in the same order, up to the policy's limits. Nothing here takes longer than the logarithm of the
-/// number of requests, but for looking through the groups while all of them wait for more.
+/// They are served by priority, then by arrival. The first request determines the next batch: all requests
+/// that can be joined with it, in order, up to the policy's limits. Every operation takes logarithmic time,
+/// except for a scan over the groups while all of them are waiting for more requests.
 pub(crate) struct Scheduler<T> {
     policy: BatchPolicy,
     capacity: usize,
-    /// Whether requests are joined (still).
+    /// Whether requests are still joined.
     is_joining: bool,
-    /// Whether no request waits for others any more.
+    /// Whether delays are over: nothing waits for further requests.
     is_flushing: bool,
     arrivals: u64,
-    /// Boxed: a map moves what it holds, and makes room for eleven at a time.
+    /// Boxed, since B-tree nodes move their entries and reserve room for eleven.
     waiting: BTreeMap<Place, Box<Entry<T>>>,
-    /// Which requests can be joined.
+    /// Requests that can be joined with each other.
     groups: HashMap<JoinKey, BTreeSet<Place>>,
-    /// When whose time is over.
+    /// Times at which a request's timeout or deadline expires.
     timeouts: BTreeSet<(Instant, Place)>,
-    /// How many wait in levels that have a limit of their own.
+    /// Number of waiting requests in levels with a limit.
     limited: BTreeMap<u64, usize>,
 }
 
-/// What the scheduler must know about a request.
+/// What the scheduler needs to know about a request.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Ask {
     /// Rows of its inputs.
     pub(crate) rows: u64,
     /// Bytes of its inputs.
     pub(crate) bytes: u64,
-    /// With whom it can be joined; `None` if it runs by itself.
+    /// Requests with the same key can be joined; `None` to run alone.
     pub(crate) key: Option<JoinKey>,
-    /// Its priority: 1 is the highest, 0 the model's default.
+    /// Priority: 1 is the highest, 0 the model's default.
     pub(crate) priority: u64,
-    /// How long it would wait, where the policy leaves that to requests.
+    /// The request's own queue timeout, if the policy allows one.
     pub(crate) timeout: Option<Duration>,
-    /// When its answer is of no use any more.
+    /// When the client stops waiting.
     pub(crate) deadline: Option<Instant>,
-    /// The rows that say how long it takes, so that a caller may run it in place; `None` where nothing says that.
+    /// The rows that determine its run time, for running it in place; `None` if they do not.
     pub(crate) measured_rows: Option<u64>,
 }
 
-/// Requests with equal keys can be joined: same trailing dimensions, same parameters (`batch.rs` makes them).
+/// Requests with equal keys can be joined: same trailing dimensions, same parameters. Made by `batch.rs`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct JoinKey(pub(crate) Vec<u8>);
 
-/// Names a request that waits.
+/// Identifies a waiting request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ticket {
     level: u64,
@@ -71,7 +72,7 @@ pub(crate) struct Ticket {
 }
 
 impl Ticket {
-    /// The number of the request, counted by arrival.
+    /// The request's sequence number by arrival.
     pub(crate) fn arrival(self) -> u64 {
         self.arrival
     }
@@ -80,35 +81,35 @@ impl Ticket {
 /// Why a request left the queue without being run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Expiry {
-    /// Its answer is of no use any more.
+    /// Its client no longer waits.
     Deadline,
-    /// It waited as long as the policy allows.
+    /// The policy's queue timeout.
     Timeout,
 }
 
-/// What an instance that is free should do.
+/// What a free instance should do.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Next<T> {
-    /// Run these together; there is at least one.
+    /// Run these together; at least one.
     Run(Vec<T>),
-    /// Ask again at this time, or when a request has come.
+    /// Ask again at this time or when a request arrives.
     WaitUntil(Instant),
-    /// Ask again when a request has come.
+    /// Ask again when a request arrives.
     Idle,
 }
 
 /// The decision for a caller that could run the next batch on its own thread.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum InPlace<T> {
-    /// Run these together; there is at least one.
+    /// Run these together; at least one.
     Run(Vec<T>),
-    /// The next batch takes too long for that, or waits for company: it is for an instance's thread.
+    /// The next batch is too slow to run in place, or waits for more requests: a thread has to take it.
     Leave,
     /// Nothing waits.
     Idle,
 }
 
-/// A request's position: by level, then by arrival; delayed ones come last in their level.
+/// Position of a request: by level, then by arrival; delayed ones are last in their level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Place {
     level: u64,
@@ -120,20 +121,21 @@ struct Entry<T> {
     item: T,
     ask: Ask,
     since: Instant,
-    /// When something happens to it unless it runs before: the policy's time is over, or the deadline has come.
+    /// The earlier of queue timeout and deadline.
     timeout: Option<Instant>,
 }
 
-/// The state of a group.
+/// State of a group.
 enum Cut {
-    /// Run so many of its first requests.
+    /// Run this many of its first requests.
     Take(usize),
-    /// More may come until then.
+    /// Wait for more requests until then.
     WaitUntil(Instant),
 }
 
 impl<T> Scheduler<T> {
-    /// A scheduler without requests. `capacity` requests may wait in all levels for which the policy has no limit.
+    /// Creates an empty scheduler. `capacity` bounds the waiting requests of all levels without a limit in
+    /// the policy.
     pub(crate) fn new(policy: BatchPolicy, capacity: usize) -> Self {
         Self {
             is_joining: policy.max_rows() > 0,
@@ -148,12 +150,12 @@ impl<T> Scheduler<T> {
         }
     }
 
-    /// How many requests wait.
+    /// Returns the number of waiting requests.
     pub(crate) fn len(&self) -> usize {
         self.waiting.len()
     }
 
-    /// Takes a request, which `item` makes from its ticket; `None` when the queue is full.
+    /// Queues the request that `item` makes from its ticket; `None` if the queue is full.
     pub(crate) fn push(
         &mut self,
         mut ask: Ask,
@@ -187,7 +189,7 @@ impl<T> Scheduler<T> {
         Some(ticket)
     }
 
-    /// The ticket of a request that need not enter the queue: nothing waits before it and it needs no company, so it would be the next batch alone.
+    /// Issues a ticket to a request that need not be queued, since it would be the next batch by itself.
     pub(crate) fn pass(&mut self, ask: &Ask, now: Instant) -> Option<Ticket> {
         let level = self.policy.level(ask.priority);
         let waits =
@@ -207,15 +209,14 @@ impl<T> Scheduler<T> {
         Some(Ticket { level, arrival })
     }
 
-    /// Takes those out whose time is over, and puts those back that the policy delays. To be called before
-    /// [`Scheduler::next`].
+    /// Removes expired requests, and moves those that the policy delays. Call before [`Scheduler::next`].
     pub(crate) fn expire(&mut self, now: Instant) -> Vec<(T, Expiry)> {
         let mut expired = Vec::new();
         while let Some(&(timeout, place)) = self.timeouts.first()
             && timeout <= now
         {
             let Some(mut entry) = self.remove(place) else {
-                // Both are changed together; were they not, this would not end.
+                // Removing it ends the loop even if the two collections disagree.
                 self.timeouts.remove(&(timeout, place));
                 continue;
             };
@@ -239,7 +240,7 @@ impl<T> Scheduler<T> {
         expired
     }
 
-    /// What an instance that is free should do.
+    /// Decides what a free instance should do.
     pub(crate) fn next(&mut self, now: Instant) -> Next<T> {
         let Some(first) = self.waiting.keys().next().copied() else {
             return Next::Idle;
@@ -248,7 +249,7 @@ impl<T> Scheduler<T> {
             Cut::Take(count) => return Next::Run(self.take(first, count)),
             Cut::WaitUntil(until) => until,
         };
-        // The first one waits for company. Another group may have enough of it, or have waited long enough.
+        // The first request waits for more. Another group may be full, or have waited long enough.
         let heads = self.groups.values().filter_map(BTreeSet::first).copied();
         let mut heads: Vec<Place> = heads.filter(|head| *head != first).collect();
         heads.extend(
@@ -269,8 +270,8 @@ impl<T> Scheduler<T> {
         Next::WaitUntil(timeout.map_or(until, |timeout| timeout.min(until)))
     }
 
-    /// As [`Scheduler::next`], for a caller that may only run what is quick: `is_quick` decides by the rows of the next
-    /// batch. If it says no, nothing changes.
+    /// As [`Scheduler::next`], for a caller that may run only quick batches: `is_quick` decides by the
+    /// batch's rows. If it returns false, nothing changes.
     pub(crate) fn next_in_place(&mut self, now: Instant, is_quick: impl FnOnce(u64) -> bool) -> InPlace<T> {
         let Some(first) = self.waiting.keys().next().copied() else {
             return InPlace::Idle;
@@ -284,7 +285,7 @@ impl<T> Scheduler<T> {
         }
     }
 
-    /// Whether a request still waits.
+    /// Returns whether a request still waits.
     pub(crate) fn holds(&self, ticket: Ticket) -> bool {
         let Ticket { level, arrival } = ticket;
         [false, true].into_iter().any(|is_delayed| {
@@ -296,7 +297,7 @@ impl<T> Scheduler<T> {
         })
     }
 
-    /// Takes a request out that nobody waits for any more; `None` when it has left already.
+    /// Removes a request whose client is gone; `None` if it does not wait.
     pub(crate) fn cancel(&mut self, ticket: Ticket) -> Option<T> {
         let Ticket { level, arrival } = ticket;
         let place = |is_delayed| Place {
@@ -309,12 +310,12 @@ impl<T> Scheduler<T> {
         Some(entry.item)
     }
 
-    /// From now on no request waits for others.
+    /// From now on, waits for no further requests.
     pub(crate) fn flush(&mut self) {
         self.is_flushing = true;
     }
 
-    /// From now on every request runs by itself.
+    /// From now on, runs each request alone.
     pub(crate) fn stop_joining(&mut self) {
         self.is_joining = false;
         self.groups.clear();
@@ -323,12 +324,12 @@ impl<T> Scheduler<T> {
         }
     }
 
-    /// Whether requests are joined (still).
+    /// Returns whether requests are still joined.
     pub(crate) fn is_joining(&self) -> bool {
         self.is_joining
     }
 
-    /// Takes all out.
+    /// Removes all requests.
     pub(crate) fn drain(&mut self) -> Vec<T> {
         self.groups.clear();
         self.timeouts.clear();
@@ -339,8 +340,8 @@ impl<T> Scheduler<T> {
             .collect()
     }
 
-    /// Triton's rules: a preferred size is run as soon as it is there; what exceeds the largest of them, or fills the
-    /// batch, is not waited for; and no request waits longer than the delay.
+    /// Applies Triton's rules: run a preferred size as soon as it is reached; do not wait once the largest
+    /// preferred size or the maximum batch is exceeded; and no longer than the maximum queue delay.
     fn cut(&self, head: Place, now: Instant) -> Cut {
         let group = self.waiting.get(&head).and_then(|entry| entry.ask.key.as_ref());
         let Some(group) = group.and_then(|key| self.groups.get(key)) else {
@@ -372,7 +373,7 @@ impl<T> Scheduler<T> {
                 best = Some(count);
             }
         }
-        // A delay beyond the end of time cannot be waited for.
+        // A delay that overflows the clock is no delay.
         let until = oldest.checked_add(delay).unwrap_or(now);
         let is_late = !delay.is_zero() && now >= until;
         match best {
@@ -382,7 +383,7 @@ impl<T> Scheduler<T> {
         }
     }
 
-    /// The first places of a group.
+    /// The first positions of a group.
     fn places(&self, head: Place, count: usize) -> Vec<Place> {
         let group = self.waiting.get(&head).and_then(|entry| entry.ask.key.as_ref());
         match group.and_then(|key| self.groups.get(key)) {
@@ -391,14 +392,14 @@ impl<T> Scheduler<T> {
         }
     }
 
-    /// Rows of the first requests of a group, if those say how long they take.
+    /// Total rows of the first requests of a group, if they determine the run time.
     fn rows(&self, head: Place, count: usize) -> Option<u64> {
         let places = self.places(head, count);
         let mut asks = places.iter().map(|place| Some(&self.waiting.get(place)?.ask));
         asks.try_fold(0u64, |rows, ask| Some(rows.saturating_add(ask?.measured_rows?)))
     }
 
-    /// Takes the first requests of a group out.
+    /// Removes the first requests of a group.
     fn take(&mut self, head: Place, count: usize) -> Vec<T> {
         let places = self.places(head, count);
         let mut items = Vec::with_capacity(places.len());
@@ -440,7 +441,7 @@ impl<T> Scheduler<T> {
         Some(entry)
     }
 
-    /// Whether one more may wait in a level; if so it is counted.
+    /// Counts a request in a level, unless the level is full.
     fn admit(&mut self, level: u64) -> bool {
         let limit = self.policy.queue(level).max_queue_size as usize;
         if limit == 0 {
@@ -453,7 +454,7 @@ impl<T> Scheduler<T> {
         has_room
     }
 
-    /// One less waits in a level.
+    /// Uncounts a request in a level.
     fn release(&mut self, level: u64) {
         if let Some(count) = self.limited.get_mut(&level) {
             *count -= 1;

@@ -1,8 +1,8 @@
 use std::collections::BTreeMap;
 
-/// Lets answers out in the order in which their requests came, whatever the order in which they are ready.
+/// Releases responses in the order of their requests' arrival.
 pub(crate) struct Turnstile<A> {
-    /// By arrival: the answers that are ready, and places for those that are not.
+    /// By arrival: responses that are ready, and `None` for the others.
     line: BTreeMap<u64, Option<A>>,
 }
 
@@ -13,12 +13,13 @@ impl<A> Turnstile<A> {
         }
     }
 
-    /// A request has come.
+    /// Adds a request.
     pub(crate) fn enter(&mut self, arrival: u64) {
         self.line.insert(arrival, None);
     }
 
-    /// An answer is ready. Gives those that may leave now, in order; if its request has left the line, only it.
+    /// Records a response, and returns those that may leave now, in order. If its request has left, returns
+    /// it alone.
     pub(crate) fn finish(&mut self, arrival: u64, answer: A) -> Vec<A> {
         match self.line.get_mut(&arrival) {
             Some(place) => *place = Some(answer),
@@ -27,8 +28,8 @@ impl<A> Turnstile<A> {
         self.released(Vec::new())
     }
 
-    /// A request's client has given up, whether or not the answer is ready. Gives the answer if it is, and those that
-    /// waited for it.
+    /// Removes a request whose client is gone. Returns its response if it is ready, and those that waited
+    /// behind it.
     pub(crate) fn leave(&mut self, arrival: u64) -> Vec<A> {
         let left = self.line.remove(&arrival).flatten();
         self.released(left.into_iter().collect())
@@ -56,7 +57,7 @@ mod tests {
         assert_eq!(line.finish(0, "a"), ["a"]);
         assert_eq!(line.leave(1), ["c"]);
         assert_eq!(line.finish(3, "d"), ["d"]);
-        // A request whose client has left delays no other; an answer that still comes for it is dropped.
+        // A request whose client is gone delays no other; a later response of it is dropped.
         (4..7).for_each(|arrival| line.enter(arrival));
         assert_eq!(line.finish(5, "f"), [""; 0]);
         assert_eq!(line.leave(4), ["f"]);

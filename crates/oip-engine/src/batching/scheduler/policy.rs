@@ -6,10 +6,10 @@ use oip_types::{
     model_config::{DynamicBatching, QueuePolicy, TimeoutAction},
 };
 
-/// How the requests to one version of a model wait, and which of them run together.
+/// How requests to a model version wait, and which of them run together.
 ///
-/// Made from a configuration with Triton's fields ([`BatchPolicy::from_config`]), or from what the model knows of its rows
-/// ([`BatchPolicy::derived`]).
+/// Made from a configuration with Triton's fields ([`BatchPolicy::from_config`]), or from what is known of
+/// the model's rows ([`BatchPolicy::derived`]).
 #[derive(Clone, Debug, PartialEq)]
 pub struct BatchPolicy {
     max_rows: u64,
@@ -27,17 +27,17 @@ pub struct BatchPolicy {
 }
 
 impl BatchPolicy {
-    /// Rows of a batch that nobody configured (64).
+    /// Default maximum rows of a batch (64).
     ///
-    /// On processors there is little to win beyond: the digits network takes 6 us per row alone, 0.7 us in batches of 32, 64
-    /// or 128 (docs/benchmarks.md), and the first request of a batch waits for the last.
+    /// On CPUs larger batches gain little: the digits network takes 6 us per row alone and 0.7 us in batches
+    /// of 32, 64 or 128, and the first request of a batch waits for the last.
     pub const DEFAULT_MAX_ROWS: u64 = 64;
 
-    /// Bytes of joined inputs that nobody configured (16 MiB): rows that large gain nothing from company, and joining
-    /// copies them.
+    /// Default maximum bytes of joined inputs (16 MiB): joining copies them, and rows that large gain nothing
+    /// from it.
     pub const DEFAULT_MAX_JOINED_BYTES: u64 = 16 << 20;
 
-    /// Every request runs by itself, in the order of arrival.
+    /// Runs every request alone, in the order of arrival.
     #[must_use]
     pub fn one_by_one() -> Self {
         Self {
@@ -56,11 +56,12 @@ impl BatchPolicy {
         }
     }
 
-    /// The policy for a model without configuration whose rows are independent: requests of up to `max_rows` rows are joined, up to
-    /// so many. Larger requests, and those whose inputs differ in their number of rows, run by themselves.
+    /// The policy for an unconfigured model with independent rows: joins requests of up to `max_rows` rows
+    /// into batches of up to `max_rows`. Larger requests, and those whose inputs differ in their number of
+    /// rows, run alone.
     ///
-    /// That rows are independent is not enough: the first dimension of all outputs, and of all inputs that have rows, must be free in
-    /// `metadata`. If not, or if `max_rows` is 0, every request runs by itself.
+    /// In addition, the first dimension of all outputs, and of all inputs with rows, must be free in
+    /// `metadata`. Otherwise, and if `max_rows` is 0, every request runs alone.
     #[must_use]
     pub fn derived(metadata: &ModelMetadata, rows: &IndependentRows, max_rows: u64) -> Self {
         let is_free = |tensor: &TensorMetadata| {
@@ -87,11 +88,11 @@ impl BatchPolicy {
         }
     }
 
-    /// The policy that a configuration asks for, with the meaning that Triton gives its fields. `max_batch_size` above 0
-    /// is enough for requests to be joined; `dynamic_batching` says more about how.
+    /// The policy of a configuration, with Triton's meaning of the fields. A `max_batch_size` above 0 joins
+    /// requests; `dynamic_batching` tunes how.
     ///
     /// # Errors
-    /// [`PolicyError`] for values that contradict each other.
+    /// [`PolicyError`] for contradictory values.
     pub fn from_config(config: &ModelConfig) -> Result<Self, PolicyError> {
         let max_rows = u64::from(config.max_batch_size);
         let Some(batching) = &config.dynamic_batching else {
@@ -123,25 +124,25 @@ impl BatchPolicy {
         })
     }
 
-    /// The same, but each request runs by itself, with as many rows as it has.
+    /// The same policy, but each request runs alone with all its rows.
     #[must_use]
     pub fn without_joining(self) -> Self {
         Self { joins: false, ..self }
     }
 
-    /// Whether requests are joined at all.
+    /// Returns whether requests are joined.
     pub(crate) fn joins(&self) -> bool {
         self.joins
     }
 
-    /// Rows that run together at most; 0 for models that take no batches.
+    /// Returns the maximum rows of a batch; 0 if the model does not batch.
     #[must_use]
     pub fn max_rows(&self) -> u64 {
         self.max_rows
     }
 
-    /// Whether the configuration sets the limits: then larger requests are refused, and so are outputs without the rows of their
-    /// inputs.
+    /// Returns whether the limits are configured. If so, larger requests are refused, and so are outputs with
+    /// other rows than the inputs.
     #[must_use]
     pub fn is_configured(&self) -> bool {
         self.is_configured
@@ -168,12 +169,12 @@ impl BatchPolicy {
         self.preferred_rows.binary_search(&rows).is_ok()
     }
 
-    /// Rows beyond which waiting is pointless.
+    /// Rows from which on waiting is pointless.
     pub(crate) fn enough_rows(&self) -> u64 {
         self.preferred_rows.last().copied().unwrap_or(self.max_rows)
     }
 
-    /// The level of a request: numbers that are no level mean the default, as with Triton.
+    /// The level of a request; priorities out of range mean the default, as in Triton.
     pub(crate) fn level(&self, priority: u64) -> u64 {
         match priority {
             _ if self.levels == 0 => 0,
@@ -183,12 +184,12 @@ impl BatchPolicy {
         }
     }
 
-    /// What happens to requests that wait in a level.
+    /// The queue policy of a level.
     pub(crate) fn queue(&self, level: u64) -> &QueuePolicy {
         self.level_queues.get(&level).unwrap_or(&self.queue)
     }
 
-    /// How long a request may wait in a level: its own time can only be shorter than the configured one.
+    /// The queue timeout in a level: a request's own timeout can only shorten the configured one.
     pub(crate) fn timeout(&self, level: u64, own: Option<Duration>) -> Option<Duration> {
         let queue = self.queue(level);
         let configured = Duration::from_micros(queue.default_timeout_microseconds);
@@ -202,7 +203,7 @@ impl BatchPolicy {
     }
 }
 
-/// Levels have queues with limits of their own: their number bounds how many requests wait.
+/// Maximum priority levels: each can have its own queue limit, so their number bounds the waiting requests.
 const MAX_LEVELS: u64 = 256;
 
 fn check(batching: &DynamicBatching, max_rows: u64) -> Result<(), PolicyError> {
@@ -249,7 +250,7 @@ fn check(batching: &DynamicBatching, max_rows: u64) -> Result<(), PolicyError> {
     Ok(())
 }
 
-/// A value of `dynamic_batching` that contradicts another.
+/// A contradictory value in `dynamic_batching`.
 ///
 /// ```
 /// use oip_engine::BatchPolicy;
@@ -267,7 +268,7 @@ fn check(batching: &DynamicBatching, max_rows: u64) -> Result<(), PolicyError> {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicyError {
-    /// The field of `dynamic_batching`; empty for the message as a whole.
+    /// The field of `dynamic_batching`; empty for the whole message.
     field: &'static str,
     expected: String,
     found: u64,

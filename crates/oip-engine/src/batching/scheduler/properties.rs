@@ -1,4 +1,4 @@
-//! Properties of the scheduler for any events in any order.
+//! Properties of the scheduler under random sequences of events.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,10 +10,10 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// An event for a scheduler.
+/// An event.
 #[derive(Clone, Debug)]
 enum Event {
-    /// A request comes.
+    /// A request arrives.
     Push {
         rows: u64,
         group: Option<u8>,
@@ -22,15 +22,15 @@ enum Event {
         deadline: Option<u64>,
         is_measured_by_rows: bool,
     },
-    /// A caller would run the next batch itself, if it has at most so many rows.
+    /// A caller runs the next batch itself if it has at most this many rows.
     InPlace(u64),
-    /// So many microseconds pass.
+    /// This many microseconds pass.
     Pass(u64),
     /// An instance is free.
     Next,
-    /// The client of a request, counted from the first, leaves.
+    /// The client of the n-th request disconnects.
     Cancel(usize),
-    /// Outputs had other rows than their inputs.
+    /// Outputs had other rows than the inputs.
     StopJoining,
 }
 
@@ -106,21 +106,21 @@ fn policy() -> impl Strategy<Value = BatchPolicy> {
         })
 }
 
-/// A request as the test remembers it.
+/// The test's record of a request.
 #[derive(Clone, Debug)]
 struct Known {
     rows: u64,
     group: Option<u8>,
     level: u64,
     since: Instant,
-    /// When the policy's time for it is over.
+    /// When its queue timeout expires.
     timeout: Option<Instant>,
     deadline: Option<Instant>,
     is_measured_by_rows: bool,
 }
 
 impl Known {
-    /// The order in which requests are served at a time after the last [`Scheduler::expire`].
+    /// Position in the serving order at a time after the last [`Scheduler::expire`].
     fn rank(&self, policy: &BatchPolicy, arrival: usize, now: Instant) -> (u64, bool, usize) {
         let is_late = self.timeout.is_some_and(|timeout| timeout <= now);
         (
@@ -168,7 +168,7 @@ impl World {
         }
     }
 
-    /// A caller asks for a batch of at most so many rows.
+    /// A caller asks for a batch of at most `max_rows` rows.
     fn next_in_place(&mut self, max_rows: u64) {
         self.expire();
         let before = self.scheduler.len();
