@@ -14,19 +14,19 @@ use crate::{
     run::threads::STACK_SIZE,
 };
 
-/// Carries out loading and unloading on a few threads, which are there while there is something to do. What concerns
-/// one model is done in the order in which it came.
+/// Executes loads and unloads on a few threads, which exist while there is work. Tasks for one model run in
+/// the order of arrival.
 pub(crate) struct Control {
     lifecycle: Arc<Lifecycle>,
     work: Mutex<Work>,
-    /// Nothing is left to do.
+    /// Notified when no task is left.
     idle: Condvar,
 }
 
 #[derive(Default)]
 struct Work {
     waiting: VecDeque<Task>,
-    /// Models that a thread is working on.
+    /// Models with a running task.
     busy: BTreeSet<String>,
     threads: usize,
     is_closed: bool,
@@ -38,17 +38,17 @@ impl Work {
     }
 }
 
-/// Something to do with a model.
+/// A load or unload of a model.
 pub(crate) struct Task {
     model: String,
     action: Action,
-    /// The client that waits for its end.
+    /// The client that waits for the result.
     reply: Option<oneshot::Sender<Result<(), ServiceError>>>,
-    /// The models that a pipeline to be loaded runs, once that was looked up.
+    /// The models that the pipeline runs, once looked up.
     steps: Option<Vec<String>>,
 }
 
-/// What to do.
+/// What a task does.
 pub(crate) enum Action {
     Load {
         config: Option<String>,
@@ -56,13 +56,13 @@ pub(crate) enum Action {
     },
     Unload {
         forget: bool,
-        /// Whether models go as well that were loaded only because this one runs them.
+        /// Whether to unload models that were loaded only as steps of this one.
         with_steps: bool,
     },
 }
 
 impl Control {
-    /// Requests that may wait.
+    /// Maximum queued tasks.
     const CAPACITY: usize = 1024;
 
     pub(crate) fn new(lifecycle: Arc<Lifecycle>) -> Arc<Self> {
@@ -73,10 +73,10 @@ impl Control {
         })
     }
 
-    /// Has something done when its turn comes.
+    /// Queues a task.
     ///
     /// # Errors
-    /// [`ErrorCode::Unavailable`] once it is closed; [`ErrorCode::Overloaded`] when too many requests wait.
+    /// [`ErrorCode::Unavailable`] once closed; [`ErrorCode::Overloaded`] if the queue is full.
     pub(crate) fn submit(self: &Arc<Self>, task: Task) -> Result<(), ServiceError> {
         let mut work = self.lock();
         if work.is_closed {
@@ -104,7 +104,7 @@ impl Control {
             tracing::error!(%error, "the system gave no thread to load models");
             let mut work = self.lock();
             work.threads -= 1;
-            // Threads that are there go on with it. If there are none, nobody does.
+            // Existing threads take the task. Without any, it is abandoned.
             let abandoned = if work.threads == 0 {
                 std::mem::take(&mut work.waiting)
             } else {
@@ -120,7 +120,7 @@ impl Control {
         }
     }
 
-    /// Does what waits, and ends when nothing does.
+    /// Runs tasks until none is left.
     fn run(self: &Arc<Self>) {
         while let Some(task) = self.next() {
             let Some(mut task) = self.put_behind_steps(task) else {
@@ -140,7 +140,7 @@ impl Control {
                 }
             }));
             let done = done.unwrap_or_else(|_| {
-                // A bug. It must not keep the model from being loaded again, nor the server from getting ready.
+                // A bug. It must not prevent the model's next load, nor the server's readiness.
                 lifecycle
                     .registry
                     .fail(&model, "the server panicked while loading it", true);
@@ -154,8 +154,8 @@ impl Control {
         }
     }
 
-    /// Gives a task back that can be done now. The loading of a pipeline goes behind that of the models it runs, which are
-    /// loaded for it where only those are loaded that are asked for.
+    /// Returns the task if it can run now. In explicit mode, loading a pipeline is queued behind the loads of
+    /// its steps.
     fn put_behind_steps(self: &Arc<Self>, mut task: Task) -> Option<Task> {
         let Action::Load { config, cause } = &task.action else {
             return Some(task);
@@ -164,11 +164,11 @@ impl Control {
             return Some(task);
         }
         if matches!(cause, Cause::Request | Cause::Step) {
-            // A panic there is as if the store had not answered.
+            // A panic counts as a store that did not respond.
             let refresh = || self.lifecycle.repository.refresh(Some(&task.model));
             let _ = catch_unwind(AssertUnwindSafe(refresh));
         }
-        // If reading its configuration panics, so does loading it, where that is told.
+        // If reading the configuration panics, so will the load, which reports it.
         let steps = catch_unwind(AssertUnwindSafe(|| {
             self.lifecycle.steps(&task.model, config.as_deref())
         }));
@@ -185,7 +185,7 @@ impl Control {
                     config: None,
                     cause: Cause::Step,
                 };
-                // If it is closed, that is found below.
+                // If the queue is closed, that is noticed below.
                 let _ = self.submit(Task::new(step.clone(), action, None));
             }
         }
@@ -196,7 +196,7 @@ impl Control {
             drop(work);
             task.answer(Err(shutting_down()));
         } else {
-            // Still before what came later for the same model.
+            // Still ahead of later tasks for the same model.
             let later = work.waiting.iter().position(|later| later.model == task.model);
             let place = later.unwrap_or(work.waiting.len());
             work.waiting.insert(place, task);
@@ -204,8 +204,8 @@ impl Control {
         None
     }
 
-    /// Takes what waits longest and concerns a model that nobody works on, nor on one that it runs. What concerns another
-    /// is taken by the thread that works on that, when it is done.
+    /// Takes the oldest task whose model, and steps, are not busy. A task for a busy model is taken when that
+    /// model's thread is done.
     fn next(&self) -> Option<Task> {
         let mut work = self.lock();
         let is_free = |index: usize, task: &Task| {
@@ -222,7 +222,7 @@ impl Control {
             .iter()
             .enumerate()
             .position(|(index, task)| is_free(index, task) && has_steps(task));
-        // Pipelines that run each other wait for each other. The first one is told so.
+        // Pipelines that run each other would wait forever. The first one is run, and reports it.
         let free = free.or_else(|| {
             let nobody_works = work.busy.is_empty() && !work.waiting.is_empty();
             nobody_works.then_some(0)
@@ -238,19 +238,19 @@ impl Control {
         task
     }
 
-    /// Waits until there is nothing to do.
+    /// Blocks until no task is left.
     pub(crate) fn wait_until_idle(&self) {
         let idle = self.idle.wait_while(self.lock(), |work| !work.is_idle());
         drop(idle.unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Whether something is being done with a model, or waits to be.
+    /// Returns whether a task for a model is queued or running.
     pub(crate) fn is_busy(&self, model: &str) -> bool {
         let work = self.lock();
         work.busy.contains(model) || work.waiting.iter().any(|task| task.model == model)
     }
 
-    /// Takes nothing more, and gives up what waits.
+    /// Refuses further tasks, and abandons queued ones.
     pub(crate) fn close(&self) {
         let mut work = self.lock();
         work.is_closed = true;

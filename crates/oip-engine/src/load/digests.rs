@@ -1,4 +1,4 @@
-//! A list of files that may be used, each with the SHA-256 of its bytes.
+//! Allow-list of files by SHA-256.
 
 use std::{
     collections::BTreeMap,
@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 
 use crate::load::error::FileError;
 
-/// Which files of a repository may be used, each with the SHA-256 of its bytes. Any other file is refused: models,
+/// The files of a repository that may be used, each with its SHA-256. All others are refused: models,
 /// configurations, weights and labels alike.
 ///
 /// ```
@@ -24,22 +24,22 @@ use crate::load::error::FileError;
 /// ```
 #[derive(Clone, Debug)]
 pub struct RequiredDigests {
-    /// The list's name in messages.
+    /// Name of the list in messages.
     name: String,
     files: BTreeMap<PathBuf, String>,
 }
 
-/// Why a list of digests cannot be used.
+/// Why a list of digests is invalid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DigestsError(String);
 
 impl RequiredDigests {
-    /// Reads a list as `sha256sum` prints it and `tensor manifest --files` writes it: a digest, two spaces (or a space and a
-    /// star) and a path below the repository's folder, a line for each file. Empty lines and those that begin with `#` are
-    /// passed over. `name` is what messages call the list.
+    /// Parses a list in the format of `sha256sum` and `tensor manifest --files`: one line per file with a
+    /// digest, two spaces (or a space and an asterisk) and a path relative to the repository. Empty lines and
+    /// lines that begin with `#` are ignored. `name` identifies the list in messages.
     ///
     /// # Errors
-    /// Which line is wrong, and why; an empty list, since it would forbid every file.
+    /// The first invalid line and the reason; an empty list, since it would forbid every file.
     pub fn parse(name: &str, text: &str) -> Result<Self, DigestsError> {
         let mut files = BTreeMap::new();
         for (index, line) in text.lines().enumerate() {
@@ -56,7 +56,7 @@ impl RequiredDigests {
                      tensor manifest --files writes them",
                 );
             }
-            // A backslash in front says that there are some in the name.
+            // sha256sum puts a backslash in front of lines whose names contain escapes.
             let (line, is_escaped) = match line.strip_prefix('\\') {
                 Some(line) => (line, true),
                 None => (line, false),
@@ -107,22 +107,22 @@ impl RequiredDigests {
         })
     }
 
-    /// How many files are listed.
+    /// Returns the number of files.
     #[must_use]
     pub fn len(&self) -> usize {
         self.files.len()
     }
 
-    /// Whether none is. A list that was parsed has some.
+    /// Returns whether the list is empty. Parsed lists never are.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.files.is_empty()
     }
 
-    /// Checks the bytes of a file against the list.
+    /// Checks a file's bytes against the list.
     ///
     /// # Errors
-    /// That it is not listed, or has another digest.
+    /// If the file is not listed, or has another digest.
     pub(crate) fn check(&self, path: &Path, content: &[u8]) -> Result<(), FileError> {
         let found: String = Sha256::digest(content)
             .iter()
@@ -227,7 +227,7 @@ mod tests {
                 "tensor-manifest 1 sha256\n".to_owned(),
                 "this is a manifest of tensors",
             ),
-            // A letter of two bytes where the digest ends.
+            // A two-byte character at the position where the digest ends.
             (
                 format!("{}é  x", "0".repeat(63)),
                 "line 1: expected 64 hexadecimal digits",

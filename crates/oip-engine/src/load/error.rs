@@ -1,4 +1,4 @@
-//! Why models are not available: typed, with causes. Texts are made of these once, where a reason is kept for people.
+//! Why models are unavailable: typed errors with sources. They are formatted once, when a reason is recorded.
 
 use std::{io, path::Path, sync::Arc, time::Duration};
 
@@ -9,7 +9,7 @@ use thiserror::Error;
 
 use crate::{batching::scheduler::PolicyError, pipeline::PlanError};
 
-/// Why a file of a repository cannot be used. Tells the file's name, and not where it leads.
+/// Why a file of a repository cannot be used. Contains the file's name, not its resolved path.
 #[derive(Debug, Error)]
 pub(crate) enum FileError {
     #[error("it asks for {}, which is not the name of a file in its folder", Quoted(name))]
@@ -56,7 +56,7 @@ pub(crate) enum FileError {
 }
 
 impl FileError {
-    /// The name of a file as these errors tell it.
+    /// Formats a path for these errors.
     pub(crate) fn name(path: &Path) -> String {
         path.file_name()
             .unwrap_or_default()
@@ -65,7 +65,7 @@ impl FileError {
     }
 }
 
-/// Why a model, or a version of it, cannot be loaded.
+/// Why a model or a version of it cannot be loaded.
 #[derive(Debug, Error)]
 pub(crate) enum LoadError {
     #[error(transparent)]
@@ -145,11 +145,11 @@ pub(crate) enum LoadError {
     },
     #[error("{}", not_exported(model, weights.as_ref(), exported.as_deref()))]
     NotExported {
-        /// What its config.json calls it.
+        /// The model type from config.json.
         model: String,
-        /// The file with its weights, and the backend that could serve them.
+        /// The file with weights, and a backend that could serve them.
         weights: Option<(String, &'static str)>,
-        /// The path of an export in its directory.
+        /// Path of an ONNX export in the directory.
         exported: Option<String>,
     },
     #[error(
@@ -157,7 +157,7 @@ pub(crate) enum LoadError {
         Quoted(model)
     )]
     FolderOfModels {
-        /// A folder in it with versions.
+        /// A directory with versions inside this one.
         model: String,
     },
     #[error("it has no version folder with {files} in it{}", hint(*is_misplaced, misnamed.as_ref()))]
@@ -182,7 +182,7 @@ pub(crate) enum LoadError {
     Timeout { limit: Duration },
     #[error("the thread that loads it panicked")]
     Died,
-    /// The panic's own text names places in the code; it is in the log.
+    /// The panic message contains source locations; it is in the log only.
     #[error("the backend panicked while {doing}")]
     Panicked { doing: &'static str },
     #[error("{0}")]
@@ -194,7 +194,7 @@ pub(crate) enum LoadError {
 }
 
 impl LoadError {
-    /// Whether no version has a file.
+    /// Returns whether no version has a model file.
     pub(crate) fn is_of_missing_files(&self) -> bool {
         matches!(self, Self::NoVersion { .. } | Self::EmptyVersion { .. })
     }
@@ -205,12 +205,12 @@ impl LoadError {
 pub(crate) enum WarmUpError {
     #[error("input {}: {source}", Quoted(name))]
     Input { name: String, source: Box<InputError> },
-    /// The model refused it, or gave what does not fit its metadata.
+    /// The model refused it, or its response contradicts the metadata.
     #[error("{0}")]
     Model(#[source] ServiceError),
 }
 
-/// Why an input of a warm-up request cannot be made.
+/// Why an input of a warm-up request cannot be generated.
 #[derive(Debug, Error)]
 pub(crate) enum InputError {
     #[error("dims are {dims:?}, but none may be free")]
@@ -225,16 +225,17 @@ pub(crate) enum InputError {
     Value(#[source] ServiceError),
 }
 
-/// What was found in place of a file with one of a model's names; paths are from the model's folder.
+/// What was found instead of a file with a model's expected name. Paths are relative to the model's
+/// directory.
 #[derive(Debug)]
 pub(crate) enum Misnamed {
-    /// A model's file by its extension.
+    /// A file with a known extension.
     Known {
         found: String,
-        /// The path where it would be served.
+        /// Path where it would be served.
         wanted: String,
     },
-    /// A file or folder of a framework whose models have to be exported.
+    /// A file or directory of a framework whose models need an export.
     Foreign { found: String, framework: &'static str },
 }
 
@@ -246,7 +247,7 @@ fn hint(is_misplaced: bool, misnamed: Option<&Misnamed>) -> String {
         }
         (false, Some(Misnamed::Known { found, wanted })) => {
             let (path, other) = (Path::new(found), Path::new(wanted));
-            // A file's name can be configured, its directory cannot.
+            // The file name can be configured, the directory cannot.
             let configured = match path.parent() == other.parent() {
                 true => format!(
                     ", or with default_model_filename: {:?} in its configuration",
@@ -270,7 +271,7 @@ fn hint(is_misplaced: bool, misnamed: Option<&Misnamed>) -> String {
     }
 }
 
-/// Says what a Hugging Face model is, and how it would be served.
+/// Describes a Hugging Face model and how to serve it.
 fn not_exported(model: &str, weights: Option<&(String, &str)>, exported: Option<&str>) -> String {
     let is = match weights {
         Some((file, _)) => format!("{file} has the weights of"),

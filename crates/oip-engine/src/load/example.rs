@@ -1,20 +1,20 @@
-//! The example request that a model's directory may have, for people who try the model.
+//! The optional example request in a model's directory, for people who try the model.
 
 use bytes::Bytes;
 use oip_types::{Limits, ModelMetadata, ModelRef, rest::decode_request};
 
 use crate::load::model_folder::ModelFolder;
 
-/// The file with the JSON body of an inference request.
+/// A file with the JSON body of an inference request.
 const FILE: &str = "example.json";
 
-/// The largest such file that is read, in bytes.
+/// Maximum size in bytes.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// Reads a version's example, if there is one that the model takes: of the version's own directory, else of the model's. A wrong one is
-/// a warning, since nothing but the example is lost.
+/// Reads the example of a version, if the model accepts it: from the version's directory, else from the
+/// model's. An invalid example only logs a warning.
 pub(crate) fn read(folder: &ModelFolder, version: Option<&str>, metadata: &ModelMetadata) -> Option<Bytes> {
-    // Such a model is its file, whatever else is in the directory.
+    // The model is a single file; other files in the directory are unrelated.
     if folder.only_file.is_some() {
         return None;
     }

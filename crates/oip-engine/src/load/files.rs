@@ -1,4 +1,5 @@
-//! Files of a repository: read only if they are regular ones below its folder, and told apart by stamps and digests.
+//! Files of a repository: only regular files below its directory are read. Changes are detected by stamps or
+//! digests.
 
 use std::{
     collections::BTreeMap,
@@ -17,10 +18,10 @@ use crate::load::{
     root::{Resolved, Root, is_file, is_folder, is_link},
 };
 
-/// Where a path below the repository's folder leads, which must be a regular file in that folder.
+/// Resolves a path below the repository's directory. It must lead to a regular file in that directory.
 ///
 /// # Errors
-/// What is wrong with it, without where it leads.
+/// Why the file cannot be used, without its resolved path.
 pub(crate) fn resolve(root: &Root, below: &Path) -> Result<PathBuf, FileError> {
     let name = || FileError::name(below);
     let cannot_open = |source| FileError::Open { name: name(), source };
@@ -34,10 +35,10 @@ pub(crate) fn resolve(root: &Root, below: &Path) -> Result<PathBuf, FileError> {
     }
 }
 
-/// Reads a file that [`resolve`] has found, if it has at most so many bytes.
+/// Reads a resolved file of at most `most` bytes.
 ///
 /// # Errors
-/// What is wrong with it, without where it leads.
+/// Why the file cannot be used, without its resolved path.
 pub(crate) fn read(root: &Root, path: &Path, most: u64) -> Result<Bytes, FileError> {
     read_regular(root, path, most).map_err(|source| {
         let name = FileError::name(path);
@@ -48,10 +49,10 @@ pub(crate) fn read(root: &Root, path: &Path, most: u64) -> Result<Bytes, FileErr
     })
 }
 
-/// Maps a file that [`resolve`] has found.
+/// Maps a resolved file.
 ///
 /// # Errors
-/// What is wrong with it, without where it leads.
+/// Why the file cannot be used, without its resolved path.
 pub(crate) fn map(root: &Root, path: &Path, promise: Promise) -> Result<Bytes, FileError> {
     let mapped = root.open_file(path).and_then(|(file, _)| promise.map(&file));
     mapped.map_err(|source| FileError::Map {
@@ -60,7 +61,7 @@ pub(crate) fn map(root: &Root, path: &Path, promise: Promise) -> Result<Bytes, F
     })
 }
 
-/// The bytes of a file, by what its folder says.
+/// Returns the file size from its metadata.
 pub(crate) fn length(stat: &Stat) -> u64 {
     u64::try_from(stat.st_size).unwrap_or(0)
 }
@@ -80,15 +81,15 @@ fn read_regular(root: &Root, path: &Path, most: u64) -> io::Result<Bytes> {
     Ok(content.into())
 }
 
-/// What of a file changes when it does.
+/// Metadata that changes when a file does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Stamp {
-    /// Where it stands below the repository's folder.
+    /// Path relative to the repository.
     path: PathBuf,
     length: u64,
-    /// Seconds and nanoseconds.
+    /// Modification time: seconds and nanoseconds.
     modified: (i64, i64),
-    /// The device and the number there.
+    /// Device and inode number.
     inode: (u64, u64),
 }
 
@@ -108,29 +109,29 @@ impl Stamp {
     }
 }
 
-/// The files of a model's folder as they were at some time, by their names below it.
+/// The stamps of a model directory's files at one time, by relative path.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Snapshot {
     files: BTreeMap<PathBuf, Stamp>,
 }
 
 impl Snapshot {
-    /// Folders in folders that are looked into, and files that are looked at. What is beyond is no model.
+    /// Maximum depth of directories; deeper files are ignored.
     const MAX_DEPTH: usize = 8;
     const MAX_FILES: usize = 100_000;
 
-    /// Looks at all files of a folder that stand below the repository's. Hidden ones are passed over, links to folders
-    /// only followed in the folder itself, where versions may be links.
+    /// Records all files of a directory below the repository's. Hidden files are skipped. Links to
+    /// directories are followed only at the top level, where versions may be links.
     ///
     /// # Errors
-    /// Why it cannot be looked at.
+    /// Why the directory cannot be listed.
     pub(crate) fn take(root: &Root, folder: &Path) -> Result<Self, FileError> {
         let mut snapshot = Self::default();
         snapshot.add(root, folder, Path::new(""), 0)?;
         Ok(snapshot)
     }
 
-    /// One file in the repository's folder; nothing if it is gone.
+    /// Records a single file in the repository's directory; empty if it does not exist.
     pub(crate) fn of_file(root: &Root, name: &Path) -> Self {
         let stamp = root.stat(name).ok().map(|stat| Stamp::of(name.to_owned(), &stat));
         Self {
@@ -138,7 +139,7 @@ impl Snapshot {
         }
     }
 
-    /// Whether there are no files.
+    /// Returns whether there are no files.
     pub(crate) fn is_empty(&self) -> bool {
         self.files.is_empty()
     }
@@ -150,7 +151,8 @@ impl Snapshot {
         })?;
         for (name, _) in entries {
             let path = folder.join(&name);
-            // Files that are gone are skipped, as are links that lead nowhere or out of the repository.
+            // Skip files that were deleted meanwhile, and links that are dangling or lead out of the
+            // repository.
             let Ok(stat) = root.stat(&path) else { continue };
             let is_link = is_link(&stat);
             let (real, stat) = match is_link {
@@ -195,10 +197,10 @@ impl Snapshot {
         self.files.iter().filter(move |(path, _)| is_in(path))
     }
 
-    /// A digest of some files: of what is in them, or only of their stamps.
+    /// Computes a digest of some files, by contents or by stamps.
     ///
-    /// Files that do not fit the memory that is free are compared by their stamps in any case: the model cannot be loaded, and
-    /// reading a file that is mostly a hole would take hours.
+    /// Files larger than the free memory are always compared by stamps: the model cannot be loaded anyway,
+    /// and reading a sparse file could take hours.
     pub(crate) fn digest(&self, root: &Root, part: Part<'_>, by: DigestBy) -> Digest {
         let largest = match by {
             DigestBy::Stamp => 0,
@@ -218,7 +220,7 @@ impl Snapshot {
                 DigestBy::Content if stamp.length <= largest => {
                     match hash_file(root, &stamp.path, &mut hasher) {
                         Ok(length) => hasher.update(length.to_le_bytes()),
-                        // A file that cannot be read is no good to the model either, which then says why.
+                        // The model cannot read it either, and will report why.
                         Err(error) => hasher.update(format!("{:?}", error.kind())),
                     }
                 }
@@ -229,27 +231,27 @@ impl Snapshot {
     }
 }
 
-/// Some of a model's files.
+/// A subset of a model's files.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Part<'a> {
-    /// Every file: of a model without versions.
+    /// Every file, for a model without versions.
     All,
-    /// Those in a version's folder.
+    /// Files in a version's directory.
     Version(&'a str),
-    /// Those that all versions share: right in the model's folder, and for warming up.
+    /// Files shared by all versions: those in the model's directory itself, and warm-up data.
     Shared,
 }
 
-/// By what changes are told.
+/// How changes are detected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DigestBy {
-    /// Times, lengths and places: quick, but a touched file counts as changed.
+    /// By time, size and inode: fast, but touching a file counts as a change.
     Stamp,
-    /// Every byte.
+    /// By contents.
     Content,
 }
 
-/// Files, told apart from others.
+/// A digest of a set of files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Digest([u8; 32]);
 
@@ -318,7 +320,7 @@ mod tests {
         assert_ne!(digests(DigestBy::Content)[0], content[0]);
     }
 
-    /// A file that could not be loaded anyway is not read to tell whether it has changed.
+    /// A file too large to load is not read to detect changes.
     #[test]
     fn files_that_are_too_large_are_told_by_their_stamps() {
         let (folder, root) = folder(&[("1/x", "1234")]);
@@ -333,7 +335,7 @@ mod tests {
         assert_ne!(digest(3), by_stamp);
     }
 
-    /// MR-03: a folder on the way that becomes a link after the path was checked.
+    /// A directory on the path is replaced by a link after the path was checked.
     #[cfg(target_os = "linux")]
     #[test]
     fn mr_03_a_folder_swapped_after_the_check_is_not_followed() {
@@ -349,11 +351,11 @@ mod tests {
         );
     }
 
-    /// MR-13: an error of the disk in the midst of a file.
+    /// A disk error in the middle of a file.
     #[cfg(target_os = "linux")]
     #[test]
     fn mr_13_errors_while_reading_are_told() {
-        // Reading this file at its start is EIO: nothing is mapped there.
+        // Reading this file at offset 0 gives EIO: nothing is mapped there.
         let root = Root::open(Path::new("/")).unwrap();
         let own_memory = resolve(&root, Path::new("proc/self/mem")).unwrap();
         let error = read(&root, &own_memory, 100).unwrap_err();
@@ -370,7 +372,7 @@ mod tests {
         );
     }
 
-    /// MR-14: deep trees and circles of links are left.
+    /// Deep trees and cyclic links are skipped.
     #[cfg(unix)]
     #[test]
     fn mr_14_deep_trees_and_circles_are_left() {

@@ -1,10 +1,10 @@
-//! Files of frameworks whose models are not served as they are: recognised by their names, so that the log can say what to do.
+//! Recognizes files of frameworks that are not served directly, so that the log can say what to do.
 
 use std::path::Path;
 
-/// The framework whose file or folder this is by its name, where its models have to be exported before they are served.
+/// Returns the framework of a file or directory by its name, if its models have to be exported.
 pub(crate) fn framework(name: &str) -> Option<&'static str> {
-    // By case: Core ML's files end in the same letters.
+    // Case matters: Core ML's extension ends in the same letters.
     if name == "MLmodel" {
         return Some("MLflow");
     }

@@ -1,4 +1,4 @@
-//! The names of classes: files of labels that a configuration names for its outputs.
+//! Class labels from the files that a configuration names for its outputs.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -6,24 +6,24 @@ use oip_types::ModelConfig;
 
 use crate::load::{error::FileError, model_folder::ModelFolder};
 
-/// The names of classes, by outputs.
+/// Class labels by output.
 #[derive(Debug, Default)]
 pub(crate) struct Labels(BTreeMap<String, Arc<[String]>>);
 
 impl Labels {
-    /// The largest file with labels that is read, in bytes.
+    /// Maximum size in bytes.
     const MAX_BYTES: u64 = 16 << 20;
 
-    /// Those of an output; empty where there are none.
+    /// Returns the labels of an output; empty if there are none.
     pub(crate) fn of(&self, output: &str) -> Arc<[String]> {
         self.0.get(output).cloned().unwrap_or_default()
     }
 
-    /// Reads the files with labels that a configuration names, one label a line. A file in the version's own folder comes
-    /// before that of the model: versions may know different classes.
+    /// Reads the label files of a configuration, one label per line. A file in the version's directory takes
+    /// precedence over the model's, since versions may have different classes.
     ///
     /// # Errors
-    /// What is wrong with a file.
+    /// Why a file cannot be used.
     pub(crate) fn read(
         folder: &ModelFolder,
         version: Option<&str>,

@@ -24,33 +24,33 @@ use crate::{
     run::{cache::ResponseCache, others::Others, served_version::ServedVersion},
 };
 
-/// The target of log events about models that are not available, each with its `reason`: a program that tells reasons in another
-/// way can leave them out of its log.
+/// Target of log events about unavailable models, each with its `reason`. Programs that report reasons
+/// elsewhere can filter them out.
 pub const UNAVAILABLE: &str = "oip_engine::unavailable";
 
-/// Loads and unloads models, one operation per model at a time; who calls sees to that.
+/// Loads and unloads models. The caller runs at most one operation per model at a time.
 pub(crate) struct Lifecycle {
     pub(crate) repository: Repositories,
     pub(crate) registry: Arc<Registry>,
     pub(crate) retirement: Arc<Retirement>,
     pub(crate) config: EngineConfig,
-    /// What was in the folders of models when they were last loaded, or tried to be.
+    /// Contents of model directories at their last load attempt.
     known: Mutex<BTreeMap<String, Known>>,
     cache: Option<Arc<ResponseCache>>,
     memory_shares: MemoryShares,
-    /// Held while models come and go and pipelines are planned with them.
+    /// Held while models change and pipelines are planned.
     planning: Mutex<()>,
-    /// Models that were loaded only because a pipeline runs them.
+    /// Models loaded only as steps of a pipeline.
     as_steps: Mutex<BTreeSet<String>>,
-    /// Models that the program itself gave. They are never loaded again or unloaded.
+    /// Models of the embedding program, which are never loaded or unloaded.
     embedded: BTreeSet<String>,
 }
 
-/// What was in a model's folder.
+/// Contents of a model directory.
 #[derive(Clone)]
 struct Known {
     snapshot: Snapshot,
-    /// What all versions share: files, and a configuration that came by request.
+    /// What all versions share: files, and a configuration sent with a request.
     shared: (Digest, Option<String>),
     /// The versions that were loaded.
     versions: BTreeMap<Option<String>, Digest>,
@@ -59,13 +59,13 @@ struct Known {
 /// Why a model is loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cause {
-    /// It was there at start.
+    /// It existed at start.
     Start,
-    /// A look at the repository found it, new or changed.
+    /// Polling found it new or changed.
     Poll,
-    /// A client, who is told how it ended.
+    /// A client requested it and receives the result.
     Request,
-    /// A pipeline that runs it. If it fails, that is why the pipeline does.
+    /// A pipeline runs it. Its load error becomes the pipeline's.
     Step,
 }
 
@@ -89,7 +89,7 @@ impl Lifecycle {
         }
     }
 
-    /// Refuses to load or unload a model that the program has itself.
+    /// Refuses to load or unload the embedding program's models.
     fn check_loadable(&self, name: &str) -> Result<(), ServiceError> {
         if !self.embedded.contains(name) {
             return Ok(());
@@ -101,7 +101,7 @@ impl Lifecycle {
         Err(ServiceError::invalid(message))
     }
 
-    /// The models that a pipeline runs, by the configuration that it would be loaded with; none for other models.
+    /// Returns the models that a pipeline runs by the given or current configuration; empty for other models.
     pub(crate) fn steps(&self, name: &str, config: Option<&str>) -> Vec<String> {
         let written = match config {
             Some(config) => WrittenConfig::read(config, Syntax::Json).ok(),
@@ -114,12 +114,12 @@ impl Lifecycle {
         steps.map(str::to_owned).collect()
     }
 
-    /// Loads what of a model is not loaded as it is in the repository now, and takes out of service what is not wanted
-    /// any more. Until a version is ready, the one before it goes on.
+    /// Loads the versions of a model that differ from the repository, and unloads those that are no longer
+    /// wanted. The old version serves until the new one is ready.
     ///
     /// # Errors
-    /// [`ErrorCode::NotFound`] when there is no such model, [`ErrorCode::InvalidArgument`] when a version of it cannot be
-    /// loaded.
+    /// [`ErrorCode::NotFound`] if there is no such model, [`ErrorCode::InvalidArgument`] if a version cannot
+    /// be loaded.
     pub(crate) fn load(
         self: &Arc<Self>,
         name: &str,
@@ -132,10 +132,10 @@ impl Lifecycle {
         }
         let has_ready = self.registry.has_ready(name);
         let is_waited_for = match cause {
-            // A model that runs stands in for what is to replace it.
+            // The running version stays in service until it is replaced.
             _ if has_ready => false,
             Cause::Start => true,
-            // What comes later must not take a server that is ready out of service.
+            // A model that arrives later must not make a ready server unready.
             Cause::Poll => self.registry.is_waited_for(name),
             Cause::Request | Cause::Step => false,
         };
@@ -148,7 +148,7 @@ impl Lifecycle {
         let fail = |reason: LoadError| {
             let text = reason.to_string();
             tracing::warn!(target: UNAVAILABLE, model = name, reason = text, "a model is unavailable");
-            // Its files come while the server runs.
+            // Its files are being copied while the server runs.
             let is_coming = polls && matches!(reason, LoadError::NoFiles);
             self.registry.fail(name, &text, is_waited_for && !is_coming);
             Err(failed(name, reason))
@@ -156,7 +156,7 @@ impl Lifecycle {
         let folder = match self.repository.folder(name) {
             Ok(Some(folder)) => folder,
             Ok(None) => {
-                // A pipeline can name any model, so unknown names are not kept.
+                // A pipeline can name any model, so unknown names are not remembered.
                 if cause == Cause::Step && !has_ready {
                     lock(&self.as_steps).remove(name);
                 }
@@ -181,7 +181,7 @@ impl Lifecycle {
         }
         let is_sent = config.is_some();
         let written = match &config {
-            // A client's wrong request concerns that client only.
+            // A client's invalid request affects only that client.
             Some(config) => WrittenConfig::read(config, Syntax::Json)
                 .map_err(|error| failed(name, LoadError::SentConfiguration(error.into())))?,
             None => match folder.configuration() {
@@ -281,7 +281,7 @@ impl Lifecycle {
             }
         }
         self.lock().insert(name.to_owned(), known);
-        // If something failed, what it should replace goes on.
+        // If something failed, the old versions stay.
         if failures.is_empty() {
             self.retire(name, &wanted, false);
             return Ok(());
@@ -317,14 +317,14 @@ impl Lifecycle {
                 self.cache.as_ref(),
                 Others::of(&self.registry),
             )?;
-            // A file that was read while it was written is neither the old nor the new one.
+            // A file that changed while it was read is neither the old nor the new one.
             let part = version.as_deref().map_or(Part::All, Part::Version);
             let stamps = |snapshot: &Snapshot| {
                 [Part::Shared, part].map(|part| plan.folder.digest(snapshot, part, DigestBy::Stamp))
             };
             match plan.folder.snapshot() {
                 Ok(after) if stamps(&after) != stamps(snapshot) => Err(LoadError::Changed),
-                // Gone is no change: everything was read.
+                // A deleted directory is no change: everything was read.
                 _ => Ok(Arc::new(served)),
             }
         });
@@ -356,7 +356,7 @@ impl Lifecycle {
         outcome
     }
 
-    /// Puts a version into the place of the one before it, or says why not.
+    /// Replaces a version by the loaded one, or records why it failed.
     fn take_over(
         &self,
         plan: &Plan<'_>,
@@ -372,12 +372,12 @@ impl Lifecycle {
                     pipeline.plan(&*self.registry);
                     pipeline.unavailable().map(LoadError::Plan)
                 });
-                // A running version goes on. Without one, a pipeline is listed and waits for its models.
+                // A running version stays. Without one, a pipeline is listed and waits for its models.
                 let goes_on = failure.is_some() && self.registry.is_ready(plan.name, version);
                 (Some(served).filter(|_| !goes_on), failure)
             }
         };
-        // What polling found counts from when it was ready on.
+        // Models found by polling count for readiness once they have been ready.
         let is_waited_for = plan.is_waited_for || plan.is_polled && failure.is_none();
         let result = served.ok_or_else(|| failure.iter().map(ToString::to_string).collect());
         let before = self
@@ -390,7 +390,7 @@ impl Lifecycle {
         failure.map_or(Ok(()), Err)
     }
 
-    /// Plans the pipelines anew that run a model, itself or by another pipeline. The caller holds `planning`.
+    /// Replans pipelines that contain a model, directly or by another pipeline. The caller holds `planning`.
     fn plan_users_of(&self, name: &str) {
         let all = self.registry.served();
         let mut changed = vec![name.to_owned()];
@@ -412,7 +412,7 @@ impl Lifecycle {
                         tracing::warn!(target: UNAVAILABLE, model, version, reason, "a pipeline is unavailable");
                     }
                 }
-                // Pipelines that run this one have other models behind them then.
+                // Replan pipelines that contain this model.
                 if change != Change::Nothing {
                     changed.push(model.clone());
                 }
@@ -420,12 +420,13 @@ impl Lifecycle {
         }
     }
 
-    /// Takes a model out of service. With `forget`, it leaves no trace, since it is not in the repository either.
+    /// Unloads a model. With `forget`, removes all trace of it, since it is not in the repository either.
     ///
-    /// Gives back the models that were loaded only because this one runs them, and are not needed any more.
+    /// Returns the models that were loaded only as its steps and are no longer needed.
     ///
     /// # Errors
-    /// [`ErrorCode::NotFound`] when there is no such model, loaded or not; [`ErrorCode::InvalidArgument`] for one of the program's own.
+    /// [`ErrorCode::NotFound`] if there is no such model; [`ErrorCode::InvalidArgument`] for one of the
+    /// embedding program.
     pub(crate) fn unload(self: &Arc<Self>, name: &str, forget: bool) -> Result<Vec<String>, ServiceError> {
         self.check_loadable(name)?;
         if !self.registry.knows(name) && matches!(self.repository.folder(name), Ok(None)) {
@@ -470,10 +471,10 @@ impl Lifecycle {
         retired.into_iter().map(end).collect()
     }
 
-    /// A model's folder as it is now, if that is not how it was when it was loaded.
+    /// Returns the current contents of a model's directory if they differ from those at its load.
     ///
     /// # Errors
-    /// Why it cannot be looked at.
+    /// Why the directory cannot be listed.
     pub(crate) fn changed(&self, name: &str) -> Result<Option<Snapshot>, LoadError> {
         let Some(folder) = self.repository.folder(name)? else {
             return Ok(None);
@@ -486,12 +487,12 @@ impl Lifecycle {
         Ok((!is_known).then_some(snapshot))
     }
 
-    /// The names of models that are loaded, or were tried to be.
+    /// Returns the names of all models with a load attempt.
     pub(crate) fn known_names(&self) -> Vec<String> {
         self.lock().keys().cloned().collect()
     }
 
-    /// Remembers that what is in a folder now has been tried.
+    /// Records the contents of a directory for which a load was attempted.
     fn remember(&self, name: &str, folder: &ModelFolder, snapshot: &Snapshot, config: Option<String>) {
         let shared = (folder.digest(snapshot, Part::Shared, self.digest_by()), config);
         let mut all = self.lock();
@@ -516,7 +517,7 @@ impl Lifecycle {
     }
 }
 
-/// A parameter that names a program to run, which a client's configuration may repeat but not choose.
+/// Returns a parameter that names a program to run. A client's configuration may repeat it but not change it.
 fn operators_choice(sent: &WrittenConfig, own: &WrittenConfig) -> Option<&'static str> {
     let names = |written: &WrittenConfig, parameter: &str| written.config.parameters.get(parameter).cloned();
     let is_chosen = |parameter: &&str| {
@@ -526,7 +527,7 @@ fn operators_choice(sent: &WrittenConfig, own: &WrittenConfig) -> Option<&'stati
     ["python"].into_iter().find(is_chosen)
 }
 
-/// The error for a client that asked for a model to be loaded.
+/// The error for a client that requested the load.
 fn failed(name: &str, reason: LoadError) -> ServiceError {
     let code = match reason {
         LoadError::Gone => ErrorCode::NotFound,
@@ -536,17 +537,17 @@ fn failed(name: &str, reason: LoadError) -> ServiceError {
     ServiceError::new(code, format!("failed to load {}, {reason}", Quoted(name))).caused_by(reason)
 }
 
-/// Updates under these locks are atomic, so poisoning is ignored.
+/// Ignores poisoning: updates under these locks are atomic.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A model that is being loaded.
+/// A load of a model.
 struct Plan<'n> {
     name: &'n str,
     folder: ModelFolder,
     written: Arc<WrittenConfig>,
     is_waited_for: bool,
-    /// Whether a look at the repository found it.
+    /// Whether polling found it.
     is_polled: bool,
 }

@@ -36,7 +36,7 @@ use crate::{
     },
 };
 
-/// What is to be loaded: one version of a model.
+/// A model version to load.
 #[derive(Clone)]
 pub(crate) struct Job {
     pub(crate) name: String,
@@ -45,10 +45,10 @@ pub(crate) struct Job {
     pub(crate) written: Arc<WrittenConfig>,
 }
 
-/// Loads a version of a model. A pipeline is yet to be planned.
+/// Loads a version of a model. Pipelines still have to be planned.
 ///
 /// # Errors
-/// Why the model is not available, for the operator.
+/// Why the model is unavailable, for the operator.
 pub(crate) fn load(
     job: Job,
     content: Content,
@@ -92,10 +92,10 @@ pub(crate) fn load(
     Ok(served)
 }
 
-/// A model's own name.
+/// Returns the name that the model itself has.
 ///
 /// # Errors
-/// A panic, or a name that clients could not ask for.
+/// A panic, or a name that cannot be requested.
 pub(crate) fn name_of(model: &dyn Model) -> Result<String, LoadError> {
     guarded("embedded", "asking for its name", || {
         let name = &model.metadata().name;
@@ -104,8 +104,8 @@ pub(crate) fn name_of(model: &dyn Model) -> Result<String, LoadError> {
     })
 }
 
-/// Makes a version of a model that the embedding program has, without files and without versions. Its configuration is what
-/// the model says of itself.
+/// Creates a version of a model of the embedding program, without files or version number. Its configuration
+/// is derived from the model's metadata.
 ///
 /// # Errors
 /// Why it cannot be served.
@@ -141,11 +141,11 @@ pub(crate) fn embed(
 
 /// Loads a model's file, warms the model up and starts its threads.
 ///
-/// This happens on a thread of its own: a backend may panic or never come back. The first is caught, the second is
-/// waited for until the time for loading is over; the thread is then left behind.
+/// Runs on a thread of its own, since a backend may panic or never return. Panics are caught. After the load
+/// timeout the thread is abandoned.
 ///
 /// # Errors
-/// Why the model is not available, for the operator.
+/// Why the model is unavailable, for the operator.
 fn start(
     job: Job,
     file: FoundFile,
@@ -165,7 +165,7 @@ fn start(
     let on_model_thread = config.on_model_thread;
     let spawned = builder.spawn(move || {
         on_model_thread();
-        // When nobody listens any more, time was over.
+        // Without a receiver, the load has timed out.
         let _ = sender.send(prepare(&job, &file, mapping, deadline, &defaults));
     });
     spawned.map_err(LoadError::NoThread)?;
@@ -223,17 +223,17 @@ fn run(
     Ok((Runs::Instances(instances), configs, labels))
 }
 
-/// A model that is ready to be run by threads.
+/// A loaded model, ready to run.
 struct Prepared {
     model: Box<dyn Model>,
     completed: Completed,
     policy: BatchPolicy,
     labels: Labels,
-    /// The rows of each warm-up run, and how long it took.
+    /// Rows and duration of each warm-up run.
     warmed_up: Vec<(u64, Duration)>,
 }
 
-/// All of loading that may take long.
+/// The slow part of loading.
 fn prepare(
     job: &Job,
     file: &FoundFile,
@@ -325,7 +325,8 @@ fn configured_tensors(written: &WrittenConfig) -> Arc<ConfiguredTensors> {
     Arc::new(ConfiguredTensors { inputs, outputs })
 }
 
-/// Puts the runtime that was chosen into the complete configuration: what is written may leave the choice to the backend.
+/// Adds the chosen runtime to the completed configuration, since the written one may leave the choice to the
+/// backend.
 fn note_runtime(completed: &mut Completed, model: &dyn Model) {
     let Some(runtime) = model.runtime() else {
         return;
@@ -338,7 +339,8 @@ fn note_runtime(completed: &mut Completed, model: &dyn Model) {
     }
 }
 
-/// Runs code of backends and models; a panic is logged, and told without what it says, which names places in the code.
+/// Runs code of backends and models. A panic is logged; its message, which contains source locations, is not
+/// returned.
 fn guarded<T>(
     model: &str,
     doing: &'static str,
@@ -351,21 +353,21 @@ fn guarded<T>(
     })
 }
 
-/// A model of which a configuration offers less than it has, or under other shapes.
+/// A model whose configuration exposes fewer outputs, or other shapes.
 struct Narrowed {
     model: Box<dyn Model>,
     offered: Arc<Offered>,
 }
 
-/// What clients see of a model.
+/// The part of a model that clients see.
 struct Offered {
     metadata: ModelMetadata,
-    /// Inputs and outputs that clients see with other axes of one.
+    /// Inputs and outputs whose axes of size 1 differ from the model's.
     inputs: Vec<(String, Axes)>,
     outputs: Vec<(String, Axes)>,
 }
 
-/// The same elements in another shape.
+/// Reshapes a value.
 fn in_shape(value: &TensorValue, dims: Option<Vec<u64>>) -> Result<TensorValue, ServiceError> {
     let dims = dims.ok_or_else(|| ServiceError::internal("a shape that was checked has other axes"))?;
     let shape = Shape::new(&dims).map_err(|error| ServiceError::internal(error.to_string()))?;
@@ -373,7 +375,7 @@ fn in_shape(value: &TensorValue, dims: Option<Vec<u64>>) -> Result<TensorValue, 
 }
 
 impl Offered {
-    /// A request as the model takes it.
+    /// Converts a request to the model's shapes.
     fn to_model(&self, mut request: InferRequest) -> Result<InferRequest, ServiceError> {
         for (name, axes) in &self.inputs {
             if let Some(input) = request.inputs.iter_mut().find(|input| input.name == *name) {
@@ -383,7 +385,7 @@ impl Offered {
         Ok(request)
     }
 
-    /// Outputs as clients get them.
+    /// Converts outputs to the clients' shapes.
     fn to_client(&self, mut outputs: Vec<InferOutput>) -> Result<Vec<InferOutput>, ServiceError> {
         for (name, axes) in &self.outputs {
             if let Some(output) = outputs.iter_mut().find(|output| output.name == *name) {
@@ -408,7 +410,7 @@ impl Offered {
     }
 }
 
-/// Takes a model's answers as it gives them.
+/// Converts responses of a decoupled model.
 struct NarrowedSink<'s> {
     offered: &'s Offered,
     answers: &'s mut dyn AnswerSink,
@@ -517,7 +519,7 @@ impl Model for Narrowed {
         self.model.end();
     }
 
-    /// As of the model within: the first axis is that of the model, since only axes of one come and go.
+    /// The inner model's: only axes of size 1 differ, so the first axis is the same.
     fn row_independence(&self) -> RowIndependence {
         self.model.row_independence()
     }

@@ -1,4 +1,4 @@
-//! About how much memory each load took, where several go on at the same time.
+//! Estimates the memory of each of several concurrent loads.
 
 use std::{
     collections::BTreeMap,
@@ -7,27 +7,27 @@ use std::{
 
 use oip_service::private_memory;
 
-/// The growth of the process is split evenly among the loads that run at the same time, so that their sum is right.
+/// Splits the growth of the process evenly among concurrent loads, so that their sum is right.
 #[derive(Default)]
 pub(crate) struct MemoryShares(Mutex<Shares>);
 
 #[derive(Default)]
 struct Shares {
-    /// Memory in use when a load last began or ended; `None` if the system does not say.
+    /// Memory in use when a load last began or ended; `None` if unknown.
     last: Option<i64>,
-    /// The share of each load that goes on, by its number.
+    /// The share of each running load, by its number.
     running: BTreeMap<u64, i64>,
     next: u64,
 }
 
-/// A load that goes on, until this is dropped.
+/// A running load; ends when dropped.
 pub(crate) struct Share<'a> {
     of: &'a MemoryShares,
     load: u64,
 }
 
 impl Share<'_> {
-    /// Ends the load. Returns about how many bytes it took.
+    /// Ends the load. Returns roughly how many bytes it took.
     pub(crate) fn end(self) -> Option<u64> {
         self.of.with(|shares, now| shares.end(self.load, now))
     }
@@ -40,14 +40,14 @@ impl Drop for Share<'_> {
 }
 
 impl MemoryShares {
-    /// A load begins.
+    /// Begins a load.
     pub(crate) fn begin(&self) -> Share<'_> {
         let load = self.with(Shares::begin);
         Share { of: self, load }
     }
 
     fn with<T>(&self, change: impl FnOnce(&mut Shares, Option<i64>) -> T) -> T {
-        // Updates are plain numbers, so lock poisoning is ignored.
+        // Plain numbers stay consistent, so poisoning is ignored.
         let mut shares = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let now = private_memory().and_then(|bytes| i64::try_from(bytes).ok());
         change(&mut shares, now)
@@ -69,7 +69,7 @@ impl Shares {
         now.map(|_| u64::try_from(share).unwrap_or(0))
     }
 
-    /// Shares what has grown, or shrunk, since the last time.
+    /// Distributes the growth since the last event.
     fn split(&mut self, now: Option<i64>) {
         let before = std::mem::replace(&mut self.last, now);
         let (Some(before), Some(now), Ok(loads @ 1..)) = (before, now, i64::try_from(self.running.len()))
@@ -92,12 +92,12 @@ mod tests {
         let mut shares = Shares::default();
         let first = shares.begin(Some(1000));
         let second = shares.begin(Some(1100));
-        // 200 for both, then 50 given back.
+        // Both took 200, then 50 were freed.
         let third = shares.begin(Some(1300));
         assert_eq!(shares.end(third, Some(1240)), Some(0));
         assert_eq!(shares.end(first, Some(1240)), Some(180));
         assert_eq!(shares.end(second, Some(1540)), Some(380));
-        // Between loads memory belongs to nobody.
+        // Memory that changes between loads is not attributed.
         let alone = shares.begin(Some(5000));
         assert_eq!(shares.end(alone, Some(5007)), Some(7));
         let unknown = shares.begin(None);

@@ -1,4 +1,4 @@
-//! From a repository to versions that take requests, and back: finding, checking, loading, replacing and unloading.
+//! Model repositories: finding, checking, loading, replacing and unloading versions.
 
 pub(crate) mod control;
 pub(crate) mod digests;
