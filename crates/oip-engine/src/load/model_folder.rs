@@ -1,4 +1,4 @@
-//! The folder of one model: its versions, files and configuration, found without leaving the repository.
+//! A model's directory: its versions, files and configuration, found without leaving the repository.
 
 use std::{
     cell::RefCell,
@@ -23,58 +23,58 @@ use crate::load::{
     version_key::VersionKey,
 };
 
-/// The folder of one model.
+/// A model's directory.
 #[derive(Clone)]
 pub(crate) struct ModelFolder {
-    /// The repository's folder.
+    /// The repository's directory.
     pub(crate) root: Arc<Root>,
     pub(crate) backends: Arc<[Arc<dyn Backend>]>,
     pub(crate) name: String,
-    /// Where it is in the repository's folder; there are no links on this path.
+    /// Path relative to the repository, without links.
     pub(crate) below: PathBuf,
     pub(crate) has_versions: bool,
-    /// The file that is all of the model, whatever else is in the folder.
+    /// The file that is the whole model; other files in the directory are ignored.
     pub(crate) only_file: Option<String>,
     pub(crate) digests: Option<Arc<RequiredDigests>>,
 }
 
-/// A version that was found in a model's folder. A model without versions is one, without a name.
+/// A version found in a model's directory. A model without versions has a single one, without a name.
 pub(crate) struct FoundVersion {
     pub(crate) version: Option<String>,
     /// Its content, or why it cannot be used.
     pub(crate) content: Result<Content, LoadError>,
 }
 
-/// What a version of a model is made of.
+/// What a version consists of.
 pub(crate) enum Content {
-    /// A file.
+    /// A model file.
     File(FoundFile),
-    /// Other models, by the configuration.
+    /// Other models, named by the configuration.
     Pipeline,
 }
 
-/// A model's file and what loads it.
+/// A model file and the backend that loads it.
 #[derive(Clone)]
 pub(crate) struct FoundFile {
-    /// Where it is in the repository's folder; there are no links on this path.
+    /// Path relative to the repository, without links.
     below: PathBuf,
-    /// The same before links were resolved.
+    /// The same path before links were resolved.
     named: PathBuf,
-    /// Its path for messages and backends.
+    /// Path for messages and backends.
     pub(crate) path: PathBuf,
-    /// The folder where it was found, which links are not resolved in.
+    /// The directory that it was found in, before links were resolved.
     folder: PathBuf,
     pub(crate) backend: Arc<dyn Backend>,
 }
 
-/// A name that a model's file may have, and what loads it.
+/// A possible name of a model file, and the backend that loads it.
 type Candidate<'w> = (&'w str, Arc<dyn Backend>);
 
 impl ModelFolder {
-    /// All of its files as they are now.
+    /// Records the current state of its files.
     ///
     /// # Errors
-    /// Why they cannot be looked at.
+    /// Why the directory cannot be listed.
     pub(crate) fn snapshot(&self) -> Result<Snapshot, FileError> {
         match &self.only_file {
             Some(file) => Ok(Snapshot::of_file(&self.root, Path::new(file))),
@@ -82,12 +82,12 @@ impl ModelFolder {
         }
     }
 
-    /// A digest of some of its files, as they were when it was looked at.
+    /// Computes a digest of some files, as recorded in `snapshot`.
     pub(crate) fn digest(&self, snapshot: &Snapshot, part: Part<'_>, by: DigestBy) -> Digest {
         snapshot.digest(&self.root, part, by)
     }
 
-    /// Its configuration; the default if there is none.
+    /// Reads the configuration; the default if there is none.
     ///
     /// # Errors
     /// Which file is wrong, where, and why.
@@ -116,29 +116,30 @@ impl ModelFolder {
         })
     }
 
-    /// Whether it has a file that is called as a configuration, of this server or of the Hugging Face format.
+    /// Returns whether it has a configuration file, of this server or of Hugging Face.
     pub(crate) fn has_configuration(&self) -> bool {
         let mut files = WrittenConfig::FILES.iter();
         files.any(|(name, _)| self.root.stat(&self.below.join(name)).is_ok())
     }
 
-    /// The files of this server's configurations in a directory below it that it does not read.
+    /// Returns the configuration files in a subdirectory, where they are not read.
     pub(crate) fn ignored_configurations(&self, directory: &str) -> Vec<&'static str> {
         let is_there = |name: &&str| self.root.stat(&self.below.join(directory).join(name)).is_ok();
-        // A config.json is the business of many programs.
+        // Many programs have a config.json.
         let files = WrittenConfig::FILES.iter();
         let files = files.filter(|(_, syntax)| *syntax != Syntax::Json);
         files.map(|(name, _)| *name).filter(is_there).collect()
     }
 
-    /// The `config.json` in it, or in a directory below it, if that has the Hugging Face format.
+    /// Reads `config.json` of the model or a subdirectory, if it has Hugging Face's format.
     fn hugging_face(&self, directory: &[&str]) -> Option<HuggingFaceConfig> {
         let names = [directory, &["config.json"]].concat();
         let bytes = self.read(&names, HuggingFaceConfig::MAX_BYTES as u64).ok()?;
         HuggingFaceConfig::recognize(std::str::from_utf8(&bytes).ok()?)
     }
 
-    /// Why it is not served as a Hugging Face model, if it is one: `weights` is the file of it that was found.
+    /// Returns why a Hugging Face model without an export is not served. `weights` is the file with its
+    /// weights.
     fn unexported(&self, version: Option<&str>, weights: Option<&FoundFile>) -> Option<LoadError> {
         let in_version = version.and_then(|version| self.hugging_face(&[version]));
         let model = in_version.or_else(|| self.hugging_face(&[]))?.model;
@@ -150,7 +151,8 @@ impl ModelFolder {
         })
     }
 
-    /// The content of a version with a file. Weights without the network that they belong to are served only when asked for.
+    /// Returns the content of a version with a file. Weights without their network are served only on
+    /// request.
     fn content(
         &self,
         version: Option<&str>,
@@ -167,7 +169,7 @@ impl ModelFolder {
         unexported.map_or(Ok(Content::File(file)), Err)
     }
 
-    /// Whether something is there below it, by these names.
+    /// Returns whether a path below the directory exists.
     pub(crate) fn has(&self, names: &[&str]) -> bool {
         let path = names
             .iter()
@@ -175,10 +177,10 @@ impl ModelFolder {
         names.iter().all(|name| check_name("file name", name).is_ok()) && self.is_there(&path)
     }
 
-    /// Reads a file below it, if it has at most so many bytes.
+    /// Reads a file below the directory of at most `most` bytes.
     ///
     /// # Errors
-    /// What is wrong with the file.
+    /// Why the file cannot be used.
     pub(crate) fn read(&self, names: &[&str], most: u64) -> Result<Bytes, FileError> {
         let mut path = self.below.clone();
         for name in names {
@@ -189,8 +191,8 @@ impl ModelFolder {
         self.trusted(&path, content)
     }
 
-    /// Checks what was read against the list of digests: the bytes themselves, so that a file which is exchanged meanwhile makes
-    /// no difference.
+    /// Checks the bytes that were read against the list of digests, so that replacing the file meanwhile has
+    /// no effect.
     fn trusted(&self, named: &Path, content: Bytes) -> Result<Bytes, FileError> {
         if let Some(digests) = &self.digests {
             let below = named.strip_prefix(&self.below).unwrap_or(named);
@@ -203,22 +205,22 @@ impl ModelFolder {
         Ok(content)
     }
 
-    /// Maps a model's file that was found before, with a promise that it stays as it is, or else reads it, if the memory that
-    /// is left can take it.
+    /// Opens a model file: maps it if `mapping` promises that it will not change, and reads it otherwise,
+    /// memory permitting.
     ///
     /// # Errors
-    /// What is wrong with the file.
+    /// Why the file cannot be used.
     pub(crate) fn open_model(&self, file: &FoundFile, mapping: Option<Promise>) -> Result<Bytes, FileError> {
         let content = self.open(&file.below, mapping)?;
         self.trusted(&file.named, content)
     }
 
-    /// The files in the directory of a model's file, to be opened under the same rules.
+    /// Returns access to the files next to a model file, under the same rules.
     pub(crate) fn files_beside(&self, file: &FoundFile, mapping: Option<Promise>) -> FilesBeside<'_> {
         FilesBeside::new(self, file.folder.clone(), mapping)
     }
 
-    /// Opens a file at a path below a directory of the model, under the rules of the model's file.
+    /// Opens a file below a directory of the model, under the rules of the model file.
     fn open_below(&self, folder: &Path, path: &str, mapping: Option<Promise>) -> Result<Bytes, FileError> {
         if !is_inner_path(path) {
             return Err(FileError::NoName {
@@ -246,10 +248,10 @@ impl ModelFolder {
         read(&self.root, below, available)
     }
 
-    /// Checks the name that a configuration has for the model. That of a model without versions can come from elsewhere.
+    /// Checks the name in the configuration. A model without versions may be named elsewhere.
     ///
     /// # Errors
-    /// When it is another than the folder's.
+    /// If it differs from the directory's.
     pub(crate) fn check_name(&self, written: &WrittenConfig) -> Result<(), LoadError> {
         match written.config.name.as_str() {
             name if self.is_repository() || name.is_empty() || name == self.name => Ok(()),
@@ -259,19 +261,19 @@ impl ModelFolder {
         }
     }
 
-    /// Whether it is all of its repository, rather than one of the folders in it.
+    /// Returns whether the model is the whole repository instead of a directory in it.
     fn is_repository(&self) -> bool {
         self.below.as_os_str().is_empty()
     }
 
-    /// Whether it has a folder for a version.
+    /// Returns whether it has a directory for a version.
     pub(crate) fn has_version(&self, version: &str) -> bool {
         let is_dir = |real: &Path| self.root.stat(real).is_ok_and(|stat| is_folder(&stat));
         let resolved = self.root.resolve(&self.below.join(version));
         self.has_versions && matches!(resolved, Ok(Resolved::Inside(real)) if is_dir(&real))
     }
 
-    /// The versions that a configuration wants to have served, lowest first.
+    /// Returns the versions to serve by the configuration, lowest first.
     ///
     /// # Errors
     /// Why there are none.
@@ -333,8 +335,8 @@ impl ModelFolder {
         self.select(found, &written.config.version_policy)
     }
 
-    /// The versions of a pipeline, whose folders are empty and only give their numbers. Tools that keep no empty folders
-    /// lose them, so there is a version 1 when there is no other.
+    /// Returns the versions of a pipeline, whose directories are empty. Tools that drop empty directories
+    /// lose them, so version 1 is the default.
     fn pipeline_versions(&self, written: &WrittenConfig) -> Result<Vec<FoundVersion>, LoadError> {
         let mut folders = self.subfolders()?;
         folders.retain(|version| version.bytes().all(|byte| byte.is_ascii_digit()));
@@ -353,7 +355,7 @@ impl ModelFolder {
         subfolders(&self.root, &self.below).map_err(LoadError::Folder)
     }
 
-    /// Leaves the versions that a policy wants.
+    /// Applies a version policy.
     fn select(
         &self,
         mut found: Vec<FoundVersion>,
@@ -388,18 +390,18 @@ impl ModelFolder {
         Ok(found)
     }
 
-    /// Whether a backend takes its directory for one of its models.
+    /// Returns whether a backend accepts the directory as one of its models.
     pub(crate) fn is_accepted(&self, backend: &dyn Backend) -> bool {
         backend.accepts(&FilesBeside::new(self, self.below.clone(), None))
     }
 
-    /// Whether its file stands right in it.
+    /// Returns whether the directory itself contains a model file.
     pub(crate) fn has_model_file(&self, written: &WrittenConfig) -> bool {
         self.model_file(&self.below, written)
             .is_ok_and(|file| file.is_some())
     }
 
-    /// The model file of a version folder and its backend, if there is one.
+    /// Finds the model file of a version directory, and its backend.
     fn model_file(
         &self,
         folder: &Path,
@@ -421,7 +423,7 @@ impl ModelFolder {
         Ok(found)
     }
 
-    /// Whether something has this name below the repository's folder, a link that leads nowhere included.
+    /// Returns whether a name exists, dangling links included.
     fn is_there(&self, named: &Path) -> bool {
         let (folder, name) = (named.parent().unwrap_or(Path::new("")), named.file_name());
         match self.root.resolve(folder) {
@@ -431,7 +433,8 @@ impl ModelFolder {
         }
     }
 
-    /// The files that may be the model, with what loads each, under a configuration; those of the first backend first.
+    /// Returns the possible model files under a configuration with their backends; those of the first backend
+    /// first.
     fn candidates<'w>(&'w self, written: &'w WrittenConfig) -> Result<Vec<Candidate<'w>>, LoadError> {
         let named = written.backend_name();
         let is_named = |backend: &&Arc<dyn Backend>| {
@@ -474,7 +477,7 @@ impl ModelFolder {
     }
 
     fn describe_files(&self, written: &WrittenConfig) -> Result<String, LoadError> {
-        /// More names than these nobody reads.
+        /// Maximum names in a message.
         const NAMED: usize = 4;
         let mut files: Vec<&str> = Vec::new();
         for (name, _) in self.candidates(written)? {
@@ -488,7 +491,7 @@ impl ModelFolder {
         })
     }
 
-    /// A folder in it that is a model with versions, as a repository has them.
+    /// Finds a subdirectory that is a model with versions, as in a repository.
     fn inner_model(&self, written: &WrittenConfig) -> Option<String> {
         let is_model = |name: &String| {
             let folder = self.below.join(name);
@@ -504,7 +507,7 @@ impl ModelFolder {
         self.subfolders().ok()?.into_iter().find(is_model)
     }
 
-    /// Why a model without versions has no file.
+    /// Explains why a model without versions has no file.
     fn why_no_file(&self, written: &WrittenConfig) -> Result<LoadError, LoadError> {
         let unexported = self.unexported(None, None);
         let missing = || {
@@ -549,8 +552,8 @@ impl ModelFolder {
         })
     }
 
-    /// A file in the version's folder, or else in the model's, that has the extension of a model but not the name, or is
-    /// another framework's.
+    /// Finds a file in the version's or the model's directory with a model's extension but another name, or
+    /// of another framework.
     fn misnamed(
         &self,
         written: &WrittenConfig,
@@ -559,7 +562,7 @@ impl ModelFolder {
         let candidates = self.candidates(written)?;
         let wanted = |found: &str| {
             let extension = Path::new(found).extension()?;
-            // Ordinary texts end in these.
+            // Ordinary files have these extensions.
             let is_telling = extension != "json" && extension != "txt";
             let mut names = candidates.iter().map(|(name, _)| *name);
             names.find(|name| is_telling && Path::new(name).extension() == Some(extension))
@@ -600,12 +603,12 @@ impl ModelFolder {
     }
 }
 
-/// The files of a model's directory as a backend asks for them.
+/// Access to the files in a model's directory for a backend.
 pub(crate) struct FilesBeside<'f> {
     model: &'f ModelFolder,
     folder: PathBuf,
     mapping: Option<Promise>,
-    /// The first file that could not be read.
+    /// The first read error.
     failed: RefCell<Option<FileError>>,
 }
 
@@ -619,7 +622,7 @@ impl<'f> FilesBeside<'f> {
         }
     }
 
-    /// Why a file could not be read, if that is what a backend failed for.
+    /// Returns the read error, if that made a backend fail.
     pub(crate) fn into_failure(self) -> Option<FileError> {
         self.failed.into_inner()
     }
@@ -640,21 +643,21 @@ impl ModelFiles for FilesBeside<'_> {
     }
 }
 
-/// Whether a path leads down from its directory by names alone.
+/// Returns whether a path consists of names only, without `..` and root.
 fn is_inner_path(path: &str) -> bool {
     let mut parts = Path::new(path).components();
     let is_plain = parts.clone().next().is_some() && parts.all(|part| matches!(part, Component::Normal(_)));
     is_plain && !path.ends_with('/')
 }
 
-/// The names of the folders in a folder, in order, without hidden ones and without what is no folder.
+/// Lists subdirectories in order, without hidden ones.
 pub(crate) fn subfolders(root: &Root, folder: &Path) -> io::Result<Vec<String>> {
     let mut found = Vec::new();
     for (name, kind) in root.list(folder)? {
         let below = folder.join(&name);
         let leads_to_folder = || match root.resolve(&below) {
             Ok(Resolved::Inside(real)) => root.stat(&real).is_ok_and(|stat| is_folder(&stat)),
-            // It is shown, with the reason why it is not served.
+            // Listed anyway, so that the reason why it is not served is visible.
             Ok(Resolved::Outside) => root.path(&below).is_dir(),
             Err(_) => false,
         };

@@ -18,16 +18,16 @@ use crate::load::{
     repository::PassedOver,
 };
 
-/// A thread that looks at the repository from time to time; it ends when this is dropped.
+/// A thread that polls the repository; ends when dropped.
 pub(crate) struct Poller {
     _stop: SyncSender<()>,
 }
 
 impl Poller {
-    /// Starts to look.
+    /// Starts polling.
     ///
     /// # Errors
-    /// When the system gives no thread.
+    /// If the system gives no thread.
     pub(crate) fn start(
         lifecycle: Arc<Lifecycle>,
         control: Arc<Control>,
@@ -38,7 +38,7 @@ impl Poller {
             let mut view = View::default();
             view.note_passed_over(&lifecycle);
             while stopped.recv_timeout(interval) == Err(RecvTimeoutError::Timeout) {
-                // A panic in a store or a reader must not end the watch.
+                // A panic in a store or a reader must not end polling.
                 let look = || view.look(&lifecycle, |model| control.is_busy(model));
                 let Ok(actions) = catch_unwind(AssertUnwindSafe(look)) else {
                     tracing::error!(
@@ -58,17 +58,17 @@ impl Poller {
     }
 }
 
-/// What was seen the last time. A change counts once it was seen twice in the same form: what is still being copied
-/// changes, and a folder that is replaced is gone for a moment.
+/// The state at the last poll. A change counts once two polls see the same: a copy in progress keeps
+/// changing, and a directory that is being replaced is missing for a moment.
 #[derive(Default)]
 struct View {
     changed: BTreeMap<String, Snapshot>,
     gone: BTreeSet<String>,
-    /// Models that cannot be looked at, such as those that two repositories have, and why.
+    /// Models that cannot be listed, such as those in two repositories, with the reason.
     failing: BTreeMap<String, String>,
-    /// Of those, the ones that are shown with the reason.
+    /// Those of `failing` whose reason is recorded in the registry.
     shown: BTreeSet<String>,
-    /// The files without effect that the log tells.
+    /// Files without effect that were logged.
     passed_over: BTreeSet<PassedOver>,
 }
 
@@ -94,7 +94,7 @@ impl View {
                 continue;
             }
             match lifecycle.changed(name) {
-                // The error is gone, and the running version is the one in the folder.
+                // The error is resolved: load the version in the directory.
                 Ok(None) if self.shown.contains(name) => actions.push(load(name)),
                 Ok(None) => {}
                 Ok(Some(snapshot)) if self.changed.get(name) == Some(&snapshot) => actions.push(load(name)),
@@ -104,7 +104,7 @@ impl View {
                     if lifecycle.registry.shows(name, &reason) {
                         shown.insert(name.clone());
                     } else if self.failing.get(name) == Some(&reason) {
-                        // It will fail, and is shown with the reason.
+                        // Loading it will fail, and record the reason.
                         shown.insert(name.clone());
                         actions.push(load(name));
                     } else {
@@ -115,7 +115,7 @@ impl View {
         }
         let mut gone = BTreeSet::new();
         for name in lifecycle.known_names() {
-            // Models of a repository that cannot be read may still be there.
+            // Models of an unreadable repository may still exist.
             if names.binary_search(&name).is_ok() || is_busy(&name) || !unread.is_empty() {
                 continue;
             }
@@ -131,7 +131,7 @@ impl View {
         actions
     }
 
-    /// Notes the files that have no effect, and returns those that are new.
+    /// Records the files without effect, and returns the new ones.
     fn note_passed_over(&mut self, lifecycle: &Lifecycle) -> Vec<PassedOver> {
         let found: BTreeSet<_> = lifecycle.repository.passed_over().into_iter().collect();
         let new = found.difference(&self.passed_over).cloned().collect();

@@ -17,24 +17,24 @@ use crate::{
     run::{cache::Generation, call_order::CallOrder, others::Callees, served_version::ServedVersion},
 };
 
-/// Which versions of which models there are, and how each of them is.
+/// Models, their versions and states.
 ///
-/// Models that nobody has loaded yet are not in it: what clients ask for leaves no trace.
+/// Models without a load attempt are not in it, so requests for unknown names leave no trace.
 #[derive(Default)]
 pub(crate) struct Registry {
     models: Mutex<BTreeMap<String, Versions>>,
     call_order: CallOrder,
 }
 
-/// Versions from oldest to newest; a model without versions has one entry, under `None`.
+/// Versions from oldest to newest; a model without versions has one entry, `None`.
 type Versions = BTreeMap<Option<VersionKey>, Entry>;
 
 struct Entry {
     state: State,
-    /// Why it is not ready; of one that is, why the last attempt to replace it failed.
+    /// Why it is not ready, or why the last attempt to replace it failed.
     reason: String,
     cost: Option<LoadCost>,
-    /// Whether the server is not ready before this is.
+    /// Whether the server waits for it to become ready.
     is_waited_for: bool,
 }
 
@@ -56,7 +56,7 @@ impl Entry {
         }
     }
 
-    /// How it is, and why.
+    /// Returns the state and its reason.
     fn status(&self) -> (ModelState, String) {
         match &self.state {
             State::Loading => (ModelState::Loading, String::new()),
@@ -77,30 +77,32 @@ impl Entry {
     }
 }
 
-/// A version of a model and how it is.
+/// A model version and its state.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ModelStatus {
-    /// The model's name.
+    /// Name of the model.
     pub name: String,
-    /// Its version, none for a model without versions.
+    /// Version; `None` for a model without versions.
     pub version: Option<String>,
-    /// How it is.
+    /// State.
     pub state: ModelState,
-    /// Why it is not ready, or why it could not be replaced by what is in the repository now; else empty.
+    /// Why it is not ready, or why it could not be replaced by the repository's current content; otherwise
+    /// empty.
     pub reason: String,
-    /// Its metadata, once it is ready.
+    /// Metadata, once ready.
     pub metadata: Option<Arc<ModelMetadata>>,
-    /// Whether requests to it are joined, once it is ready; none of a pipeline, whose steps join them.
+    /// Whether requests are joined, once ready; `None` for pipelines, whose steps join requests.
     pub joining: Option<Joining>,
-    /// How long loading took.
+    /// Duration of the load.
     pub load_time: Option<Duration>,
-    /// About how many bytes of memory it takes: by how much what the process and its children have for themselves grew while the
-    /// version was loaded, split evenly among those that were loaded at the same time. None where the system does not say, and for pipelines and models of the program's own.
+    /// Approximate memory in bytes: growth of the process and its children during the load, split evenly
+    /// among concurrent loads. `None` where the system does not report it, for pipelines, and for models of
+    /// the embedding program.
     pub load_memory: Option<u64>,
 }
 
-/// What loading a version took.
+/// Time and memory of a load.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LoadCost {
     pub(crate) time: Duration,
@@ -109,7 +111,7 @@ pub(crate) struct LoadCost {
 }
 
 impl ModelStatus {
-    /// A version without metadata, which was not loaded.
+    /// Creates the status of a version that is not loaded.
     #[must_use]
     pub fn new(name: &str, version: Option<&str>, state: ModelState, reason: &str) -> Self {
         let (name, version) = (name.to_owned(), version.map(str::to_owned));
@@ -125,7 +127,7 @@ impl ModelStatus {
         }
     }
 
-    /// The same with what the model takes and gives.
+    /// Sets the metadata.
     #[must_use]
     pub fn with_metadata(self, metadata: Arc<ModelMetadata>) -> Self {
         Self {
@@ -134,7 +136,7 @@ impl ModelStatus {
         }
     }
 
-    /// The same with whether requests to it are joined.
+    /// Sets whether requests are joined.
     #[must_use]
     pub fn with_joining(self, joining: Joining) -> Self {
         Self {
@@ -143,7 +145,7 @@ impl ModelStatus {
         }
     }
 
-    /// The same with the time that loading took.
+    /// Sets the duration of the load.
     #[must_use]
     pub fn with_load_time(self, load_time: Duration) -> Self {
         Self {
@@ -152,7 +154,7 @@ impl ModelStatus {
         }
     }
 
-    /// The same with the memory that it takes.
+    /// Sets the memory.
     #[must_use]
     pub fn with_load_memory(self, load_memory: u64) -> Self {
         Self {
@@ -163,7 +165,7 @@ impl ModelStatus {
 }
 
 impl Registry {
-    /// Notes a model that is about to be looked for.
+    /// Adds a model that is about to be looked up.
     pub(crate) fn expect(&self, name: &str) {
         let entry = Entry::new(State::Loading, "it is being loaded", true);
         self.lock()
@@ -172,8 +174,8 @@ impl Registry {
             .insert(None, entry);
     }
 
-    /// Notes the versions of a model that are about to be loaded, and forgets those that are of no interest any more:
-    /// that failed, or were unloaded and are not `there`. What is ready stays so.
+    /// Marks versions as loading, and removes failed ones and unloaded ones that are not in `there`. Ready
+    /// versions stay ready.
     pub(crate) fn start_loading(
         &self,
         name: &str,
@@ -185,7 +187,7 @@ impl Registry {
         let entries = models.entry(name.to_owned()).or_default();
         entries.retain(|version, entry| match (&entry.state, version) {
             (State::Ready(_), _) => {
-                // Why an earlier attempt failed; this one has not.
+                // The reason of an earlier attempt no longer applies.
                 entry.reason.clear();
                 true
             }
@@ -203,8 +205,8 @@ impl Registry {
         }
     }
 
-    /// Notes how loading ended. The version is served from now on, or the one before it goes on; what is not served any
-    /// more is given back.
+    /// Records the result of a load: the new version serves from now on, or the old one stays. Returns the
+    /// version that was replaced.
     #[must_use]
     pub(crate) fn finish_loading(
         &self,
@@ -237,7 +239,7 @@ impl Registry {
         before.and_then(|entry| entry.served().cloned())
     }
 
-    /// Notes that a model as a whole cannot be loaded. What is ready goes on.
+    /// Records that a whole model cannot be loaded. Ready versions stay.
     pub(crate) fn fail(&self, name: &str, reason: &str, is_waited_for: bool) {
         let mut models = self.lock();
         let entries = models.entry(name.to_owned()).or_default();
@@ -252,14 +254,14 @@ impl Registry {
         }
     }
 
-    /// Whether a version of a model is being loaded.
+    /// Returns whether a version of a model is being loaded.
     pub(crate) fn is_loading(&self, name: &str) -> bool {
         let models = self.lock();
         let mut entries = models.get(name).into_iter().flat_map(BTreeMap::values);
         entries.any(|entry| matches!(entry.state, State::Loading))
     }
 
-    /// Whether a model is shown with this reason, as one that cannot be loaded as it is in the repository now.
+    /// Returns whether a model is recorded with this reason for not being loadable.
     pub(crate) fn shows(&self, name: &str, reason: &str) -> bool {
         let models = self.lock();
         let mut entries = models.get(name).into_iter().flat_map(BTreeMap::values);
@@ -270,8 +272,8 @@ impl Registry {
         })
     }
 
-    /// Takes versions out of service, all but those to `keep`, and gives them back, to be ended. Forgets those that
-    /// failed.
+    /// Takes all versions but those in `keep` out of service, and returns them to be ended. Removes failed
+    /// ones.
     #[must_use]
     pub(crate) fn retire(
         &self,
@@ -302,7 +304,7 @@ impl Registry {
         retired
     }
 
-    /// Notes that a retired version has ended; with `forget`, without leaving a trace of it.
+    /// Records that a retired version has ended; with `forget`, removes it.
     pub(crate) fn unloaded(&self, name: &str, version: Option<&str>, forget: bool) {
         let mut models = self.lock();
         let Some(entries) = models.get_mut(name) else {
@@ -324,7 +326,7 @@ impl Registry {
         }
     }
 
-    /// The version that answers requests to `model`: the one it names, else the highest that is ready.
+    /// Finds the version for requests to `model`: the named one, or the highest ready one.
     pub(crate) fn find(&self, model: ModelRef<'_>) -> Result<Arc<ServedVersion>, ServiceError> {
         let served = self.locate(model)?;
         match served.unavailable() {
@@ -336,7 +338,7 @@ impl Registry {
         }
     }
 
-    /// Answers a request by the version that it is for.
+    /// Runs a request on its version.
     pub(crate) fn infer(
         &self,
         request: InferRequest,
@@ -352,7 +354,7 @@ impl Registry {
         })
     }
 
-    /// Runs a request of which any number of answers may come.
+    /// Runs a request with any number of responses.
     pub(crate) fn answers(
         &self,
         request: InferRequest,
@@ -368,7 +370,8 @@ impl Registry {
         })
     }
 
-    /// Lets a request pass that a model makes, unless it could wait for itself. A pipeline waits for nothing; its steps do.
+    /// Admits a request made by a model, unless it could deadlock by waiting for itself. Pipelines do not
+    /// wait; steps do.
     fn admit(&self, served: &ServedVersion, cx: &RequestContext) -> Result<(), ServiceError> {
         if let Some(caller) = cx.caller() {
             let models = self.lock();
@@ -383,7 +386,7 @@ impl Registry {
         }
     }
 
-    /// `served` is held until the answer is there, so that nobody ends it before.
+    /// Holds `served` until the response is there, so that it is not ended before.
     async fn infer_one(
         &self,
         served: &ServedVersion,
@@ -399,7 +402,7 @@ impl Registry {
         Ok(response)
     }
 
-    /// The version that [`Registry::find`] gives, even if it cannot answer for the moment.
+    /// Like [`Registry::find`], but also returns versions that are temporarily unavailable.
     pub(crate) fn locate(&self, model: ModelRef<'_>) -> Result<Arc<ServedVersion>, ServiceError> {
         let models = self.lock();
         let not_found = || ServiceError::new(ErrorCode::NotFound, format!("{model} does not exist"));
@@ -419,12 +422,12 @@ impl Registry {
         match &entry.state {
             State::Ready(served) => Ok(served.clone()),
             State::Loading | State::Unloading | State::Failed => fail(ErrorCode::Unavailable),
-            // Trying again does not help: it is as gone as if it had never been there.
+            // Retrying does not help, so it counts as not found.
             State::Unloaded => fail(ErrorCode::NotFound),
         }
     }
 
-    /// Whether a version is served and can answer.
+    /// Returns whether a version is in service and available.
     pub(crate) fn is_ready(&self, name: &str, version: Option<&str>) -> bool {
         let served = {
             let models = self.lock();
@@ -435,7 +438,7 @@ impl Registry {
         served.is_some_and(|served| served.unavailable().is_none())
     }
 
-    /// The versions of a model that may be asked for, oldest first.
+    /// Returns the versions of a model that can be requested, oldest first.
     pub(crate) fn ready_versions(&self, name: &str) -> Vec<String> {
         let models = self.lock();
         let versions = models.get(name).into_iter().flatten();
@@ -445,19 +448,19 @@ impl Registry {
             .collect()
     }
 
-    /// Whether anything of a model is known.
+    /// Returns whether a model is in the registry.
     pub(crate) fn knows(&self, name: &str) -> bool {
         self.lock().contains_key(name)
     }
 
-    /// Whether the server is not ready before a model is.
+    /// Returns whether the server waits for a model to become ready.
     pub(crate) fn is_waited_for(&self, name: &str) -> bool {
         let models = self.lock();
         let mut entries = models.get(name).into_iter().flat_map(BTreeMap::values);
         entries.any(|entry| entry.is_waited_for)
     }
 
-    /// Whether a model has a version that is served.
+    /// Returns whether a model has a version in service.
     pub(crate) fn has_ready(&self, name: &str) -> bool {
         let models = self.lock();
         models
@@ -465,7 +468,7 @@ impl Registry {
             .is_some_and(|versions| versions.values().any(|entry| entry.served().is_some()))
     }
 
-    /// Whether everything that is waited for is loaded, and well if that is demanded.
+    /// Returns the readiness of the server. With `strict`, failed models make it unready.
     pub(crate) fn readiness(&self, strict: bool) -> Readiness {
         let models = self.lock();
         let is_missing = |entry: &Entry| match &entry.state {
@@ -484,7 +487,7 @@ impl Registry {
         }
     }
 
-    /// All versions of all models.
+    /// Returns the status of all versions of all models.
     pub(crate) fn statuses(&self) -> Vec<ModelStatus> {
         let models = self.lock();
         let entries = models
@@ -507,7 +510,7 @@ impl Registry {
             .collect()
     }
 
-    /// Whether a pipeline runs a model, itself or by another pipeline.
+    /// Returns whether a pipeline contains a model, directly or by another pipeline.
     fn runs(&self, pipeline: &str, model: &str) -> bool {
         let all = self.served();
         let (mut seen, mut next) = (BTreeSet::from([pipeline]), vec![pipeline]);
@@ -528,7 +531,7 @@ impl Registry {
         false
     }
 
-    /// Everything that takes requests.
+    /// Returns all versions in service.
     pub(crate) fn served(&self) -> Vec<Arc<ServedVersion>> {
         let models = self.lock();
         let entries = models.values().flat_map(BTreeMap::values);
@@ -540,7 +543,7 @@ impl Registry {
     }
 }
 
-/// A pipeline's steps are answered by what is served.
+/// Steps of pipelines run on the versions in service.
 impl StepModels for Registry {
     fn step_metadata(&self, model: ModelRef<'_>, pipeline: &str) -> Result<Arc<ModelMetadata>, StepError> {
         let served = self.locate(model)?;
@@ -576,7 +579,7 @@ impl StepModels for Registry {
     }
 }
 
-/// How models ask each other.
+/// Requests between models.
 impl Callees for Registry {
     fn answer_call(
         self: Arc<Self>,
@@ -593,11 +596,11 @@ impl Callees for Registry {
     }
 }
 
-/// The error for a client that asks for one answer of a decoupled model.
+/// Error for a client that expects one response from a decoupled model.
 const DECOUPLED: &str = "it is decoupled, so it gives any number of answers to a request, which this call does not support: use \
                          ModelStreamInfer (gRPC) or generate_stream (HTTP)";
 
-/// A response without outputs yet.
+/// Creates a response without outputs.
 fn response_of(served: &ServedVersion, request: &InferRequest) -> InferResponse {
     InferResponse {
         model_name: served.metadata().name.clone(),
@@ -608,7 +611,7 @@ fn response_of(served: &ServedVersion, request: &InferRequest) -> InferResponse 
     }
 }
 
-/// The answers hold the version, so that nobody ends it before they have come.
+/// The responses hold the version, so that it is not ended before they were sent.
 fn answer_several(
     served: Arc<ServedVersion>,
     request: InferRequest,
@@ -635,7 +638,7 @@ fn answer_several(
     }))
 }
 
-/// The reason shown for a version that still runs although it should be replaced.
+/// The reason recorded for a version that still runs although its replacement failed.
 fn outdated(reason: &str) -> String {
     format!("the files in the repository now cannot be loaded, so the earlier ones keep running: {reason}")
 }

@@ -1,4 +1,4 @@
-//! Several repositories as one: which of them has a model, and what happens when two have.
+//! Several repositories served as one.
 
 use std::{collections::BTreeSet, io};
 
@@ -8,8 +8,8 @@ use crate::load::{
     repository::{PassedOver, Repository},
 };
 
-/// Repositories that are served together. A model that two of them have is served from neither of them: it is shown with the
-/// reason.
+/// Repositories that are served together. A model that exists in two of them is served from neither, and
+/// listed with the reason.
 ///
 /// ```
 /// # use oip_engine::{Engine, EngineConfig, Repositories, Repository};
@@ -25,11 +25,11 @@ use crate::load::{
 /// ```
 pub struct Repositories(Vec<Repository>);
 
-/// The models of all repositories, as far as they can be read.
+/// The models of all readable repositories.
 pub(crate) struct Names {
-    /// In order, each once.
+    /// Sorted and distinct.
     pub(crate) names: Vec<String>,
-    /// The labels of repositories that cannot be read, with the reasons.
+    /// Labels of unreadable repositories, with the reasons.
     pub(crate) unread: Vec<(String, io::Error)>,
 }
 
@@ -46,7 +46,7 @@ impl From<Vec<Repository>> for Repositories {
 }
 
 impl Repositories {
-    /// The only model, where there is one repository with one model.
+    /// Returns the name of the only model, if there is one repository with one model.
     #[must_use]
     pub fn only_model(&self) -> Option<String> {
         let Names { mut names, unread } = self.names();
@@ -54,7 +54,7 @@ impl Repositories {
         if is_only { names.pop() } else { None }
     }
 
-    /// The files that have no effect although they look as if they should ([`Repository::passed_over`]).
+    /// Returns the files without effect ([`Repository::passed_over`]).
     #[must_use]
     pub fn passed_over(&self) -> Vec<PassedOver> {
         self.0.iter().flat_map(Repository::passed_over).collect()
@@ -74,22 +74,22 @@ impl Repositories {
         }
     }
 
-    /// A model's folder; `None` when there is no such model.
+    /// Finds a model's directory; `None` if there is no such model.
     ///
     /// # Errors
-    /// Why it cannot be used, when it is there; that two repositories have it.
+    /// Why it cannot be used, for instance because two repositories have it.
     pub(crate) fn folder(&self, name: &str) -> Result<Option<ModelFolder>, LoadError> {
         let mut found: Option<(&Repository, Result<ModelFolder, LoadError>)> = None;
         let mut failure = None;
         for repository in &self.0 {
             let folder = match repository.folder(name) {
                 Ok(None) => continue,
-                // A repository that cannot be opened may or may not have it.
+                // A repository that cannot be opened may have it.
                 Err(error @ LoadError::Repository(_)) => {
                     failure.get_or_insert(error);
                     continue;
                 }
-                // No repository has a model of this name.
+                // No repository can have a model of this name.
                 Err(error @ LoadError::Name(_)) => return Err(error),
                 Ok(Some(folder)) => Ok(folder),
                 Err(error) => Err(error),
@@ -109,14 +109,14 @@ impl Repositories {
         }
     }
 
-    /// Has folders brought up to date, all of them or what concerns a model.
+    /// Refreshes the directories, whole or for one model.
     pub(crate) fn refresh(&self, model: Option<&str>) {
         for repository in &self.0 {
             repository.refresh(model);
         }
     }
 
-    /// Why what stands in the folders for a model is not the model.
+    /// Returns why the directory of a model is out of date.
     pub(crate) fn upstream_failure(&self, model: &str) -> Option<String> {
         self.0
             .iter()

@@ -1,4 +1,5 @@
-//! One repository: a folder with models, or a model. Several of them are [`Repositories`](super::repositories::Repositories).
+//! A repository: a directory with models, or a single model.
+//! [`Repositories`](super::repositories::Repositories) combines several.
 
 use std::{
     ffi::OsStr,
@@ -23,41 +24,43 @@ use crate::load::{
     upstream::Upstream,
 };
 
-/// A folder with models, and what loads them.
+/// A directory with models, and the backends that load them.
 pub struct Repository {
-    /// Opened anew for every look, so that another folder may take its place.
+    /// Reopened at every access, so that the directory can be replaced.
     path: PathBuf,
     backends: Arc<[Arc<dyn Backend>]>,
-    /// The model's name where the folder is the model: in KServe's layout, with version folders, or of a file that is one.
+    /// Name of the model if the repository is one: KServe's layout with version directories, or a single
+    /// file.
     single_model: Option<String>,
-    /// Whether that model has version folders.
+    /// Whether that model has version directories.
     has_versions: bool,
-    /// The file that is all of the model, where the repository is one.
+    /// The model file, if the repository is a single file.
     only_file: Option<String>,
-    /// Keeps the folder up to date, if it is a copy of another place.
+    /// Keeps the directory up to date, if it mirrors another place.
     upstream: Option<Arc<dyn Upstream>>,
-    /// Without it every file is trusted.
+    /// Allowed files; `None` for all.
     digests: Option<Arc<RequiredDigests>>,
-    /// Folders outside that links may lead to.
+    /// Directories outside that links may lead to.
     also: Vec<PathBuf>,
-    /// Its name in messages, if not the folder.
+    /// Name in messages, instead of the path.
     label: Option<String>,
 }
 
 impl Repository {
-    /// Opens a folder, in which `backends` say by name which files are theirs. Models are looked for when they are
+    /// Opens a directory. `backends` recognize model files by their names. Models are looked up when they are
     /// loaded.
     ///
-    /// A folder with a model file in it is one model without versions, called `single_model_name`, or else as its
-    /// configuration says, or else after the folder. A file is one model too, called `single_model_name`, or else after
-    /// the file; no configuration beside it is read. A folder whose folders all have a model file in them, with a number for a
-    /// name at least one, is one model with versions, named likewise. So is a folder with a configuration in it, whatever
-    /// that says, unless it has models in folders of their own. Any other folder is a repository:
-    /// `<model>/<version>/<file>`. Hidden folders are passed over. What is no model but stands where one should is shown with
-    /// the reason.
+    /// - A directory with a model file is one model without versions, named `single_model_name`, or by its configuration, or
+    /// after the directory.
+    /// - A file is one model, named `single_model_name` or after the file. Configurations next to it are not read.
+    /// - A directory whose subdirectories all have a model file, at least one of them with a number for a name, is one model
+    /// with versions, named likewise. So is a directory with a configuration, even an invalid one, unless it
+    /// has models in subdirectories.
+    /// - Any other directory is a repository: `<model>/<version>/<file>`. Hidden directories are skipped. Directories that
+    /// are no models are listed with the reason.
     ///
     /// # Errors
-    /// [`RepositoryError`] when the folder cannot be read.
+    /// [`RepositoryError`] if the directory cannot be read.
     pub fn open(
         root: &Path,
         backends: &[Arc<dyn Backend>],
@@ -66,8 +69,8 @@ impl Repository {
         Self::open_with_links(root, backends, single_model_name, &[])
     }
 
-    /// The same, where links may also lead into other folders: a Hugging Face cache, for one, whose files are links to blobs
-    /// beside them. Other links out of the repository are refused.
+    /// Like [`open`](Self::open), but links may also lead into `also`, such as the blobs of a Hugging Face
+    /// cache. Other links out of the repository are refused.
     ///
     /// ```
     /// # use oip_engine::Repository;
@@ -81,7 +84,7 @@ impl Repository {
     /// ```
     ///
     /// # Errors
-    /// [`RepositoryError`] when the repository or one of these folders cannot be read.
+    /// [`RepositoryError`] if the repository or one of these directories cannot be read.
     pub fn open_with_links(
         root: &Path,
         backends: &[Arc<dyn Backend>],
@@ -101,7 +104,7 @@ impl Repository {
         }
         let also = also.iter().map(|folder| {
             let real = folder.canonicalize();
-            // Fails unless it is a folder that may be entered.
+            // Fails unless it is a directory that can be entered.
             let entered = real.and_then(|real| Root::open(&real).map(|_| real));
             entered.map_err(|source| RepositoryError::of_links(folder, source))
         });
@@ -123,7 +126,7 @@ impl Repository {
         // Errors of the configuration are reported when the model is loaded.
         let written = folder.configuration().unwrap_or_default();
         let has_file = folder.has_model_file(&written);
-        // A wrong configuration is that of a model too, which is unavailable then.
+        // An invalid configuration still makes it a model, which is unavailable then.
         let is_configured = folder.has_configuration() && !repository.has_models(&open);
         let has_versions = || {
             let is_versioned = is_configured && repository.has_numbered_folder(&open);
@@ -131,7 +134,7 @@ impl Repository {
         };
         repository.has_versions = !has_file && has_versions();
         if has_file || is_configured || repository.has_versions {
-            // The folder's own name rather than that of a link to it, if it has one here.
+            // Prefer the directory's own name over that of a link to it.
             let real = repository
                 .path
                 .canonicalize()
@@ -144,8 +147,8 @@ impl Repository {
         Ok(repository)
     }
 
-    /// Whether the folder is that of a model with versions. In a repository each of its folders would be a model, and none of
-    /// them would have a version.
+    /// Returns whether the directory is a model with versions. As a repository, each subdirectory would be a
+    /// model without versions.
     fn has_version_folders(&self, root: &Arc<Root>, written: &WrittenConfig) -> bool {
         let folders = subfolders(root, Path::new("")).unwrap_or_default();
         let has_model = |name: &String| {
@@ -155,13 +158,13 @@ impl Repository {
         self.has_numbered_folder(root) && folders.iter().all(has_model)
     }
 
-    /// Whether one of its folders has a number for a name, as the folders of versions do.
+    /// Returns whether a subdirectory is named by a number, as version directories are.
     fn has_numbered_folder(&self, root: &Root) -> bool {
         let mut folders = subfolders(root, Path::new("")).unwrap_or_default().into_iter();
         folders.any(|name| name.bytes().all(|byte| byte.is_ascii_digit()))
     }
 
-    /// Whether it has a model with versions in a folder.
+    /// Returns whether a subdirectory is a model with versions.
     fn has_models(&self, root: &Arc<Root>) -> bool {
         let mut folders = subfolders(root, Path::new("")).unwrap_or_default().into_iter();
         folders.any(|name| {
@@ -174,7 +177,7 @@ impl Repository {
         })
     }
 
-    /// The repository of one file, by its path without links.
+    /// Creates the repository of a single file, by its path without links.
     fn of_file(path: &Path, backends: &[Arc<dyn Backend>], name: Option<&str>) -> Self {
         let text = |part: Option<&OsStr>| part.unwrap_or_default().to_string_lossy().into_owned();
         let stem = Some(text(path.file_stem())).filter(|name| check_name("model name", name).is_ok());
@@ -192,8 +195,8 @@ impl Repository {
         }
     }
 
-    /// The repository of one file that is part of the model in the directory above its own, which a backend with files in such a directory
-    /// accepts: one of the exports in `onnx` of a Hugging Face directory.
+    /// Creates the repository of a file that belongs to the model in its parent's directory, if a backend
+    /// accepts such files: an export in `onnx/` of a Hugging Face directory.
     fn of_inner_file(path: &Path, backends: &[Arc<dyn Backend>], name: Option<&str>) -> Option<Self> {
         let folder = path.parent()?;
         let (inner, directory) = (folder.file_name()?, folder.parent()?);
@@ -221,14 +224,14 @@ impl Repository {
             .then_some(repository)
     }
 
-    /// The same, called otherwise in messages: by the URL that its folder is a copy of, for one.
+    /// Sets the name in messages, such as the URL that the directory mirrors.
     #[must_use]
     pub fn with_label(mut self, label: impl Into<String>) -> Self {
         self.label = Some(label.into());
         self
     }
 
-    /// Its name in messages.
+    /// Returns the name in messages.
     pub(crate) fn label(&self) -> String {
         let path = || match &self.only_file {
             Some(file) => self.path.join(file).display().to_string(),
@@ -237,37 +240,37 @@ impl Repository {
         self.label.clone().unwrap_or_else(path)
     }
 
-    /// The same, of a folder that something keeps as models are somewhere else: it is asked before each poll, and before a
-    /// model is loaded because a client wants that.
+    /// Sets what keeps the directory in sync with another place. It is called before each poll, and before a
+    /// load that a client requests.
     #[must_use]
     pub fn with_upstream(mut self, upstream: Arc<dyn Upstream>) -> Self {
         self.upstream = Some(upstream);
         self
     }
 
-    /// The same, of which only files are used whose bytes have the digest that a list says. Files are listed by their path
-    /// below the folder; of a repository that is one file, by its name.
+    /// Restricts the repository to files with the listed digests. Files are listed by their path relative to
+    /// the directory; for a single file, by its name.
     #[must_use]
     pub fn with_required_digests(mut self, digests: RequiredDigests) -> Self {
         self.digests = Some(Arc::new(digests));
         self
     }
 
-    /// Has the folder brought up to date, all of it or what concerns a model.
+    /// Refreshes the directory, whole or for one model.
     pub(crate) fn refresh(&self, model: Option<&str>) {
         if let Some(upstream) = &self.upstream {
             upstream.refresh(model);
         }
     }
 
-    /// Why what stands in the folder for a model is not the model.
+    /// Returns why the directory of a model is out of date.
     pub(crate) fn upstream_failure(&self, model: &str) -> Option<String> {
         self.upstream.as_ref()?.failure(model)
     }
 
-    /// The files right in a repository's folder that look like models but are not served from there: each belongs into
-    /// a folder of its own. Hidden ones are passed over. Names that end in `.json`, `.txt` or `.py` are looked into: boosters and
-    /// models in Python are recognised by their first bytes.
+    /// Returns files in the repository's directory that look like models but are not served, since each
+    /// belongs into its own directory. Hidden files are skipped. Files named `.json`, `.txt` or `.py` are
+    /// inspected: boosters and Python models are recognized by their first bytes.
     #[must_use]
     pub fn misplaced_files(&self) -> Vec<String> {
         if self.single_model.is_some() {
@@ -282,8 +285,9 @@ impl Repository {
             .collect()
     }
 
-    /// The files that look as if they should have an effect and have none: [misplaced](Self::misplaced_files) models, files
-    /// of other frameworks right in a repository's folder, and configurations where none is read.
+    /// Returns files that have no effect although they look as if they should:
+    /// [misplaced](Self::misplaced_files) models, files of other frameworks in the repository's directory,
+    /// and configurations where none is read.
     #[must_use]
     pub fn passed_over(&self) -> Vec<PassedOver> {
         let mut passed_over = self.ignored_configurations();
@@ -308,7 +312,7 @@ impl Repository {
         passed_over
     }
 
-    /// The configurations that no model is served with.
+    /// Returns configurations that no model uses.
     fn ignored_configurations(&self) -> Vec<PassedOver> {
         let Ok(root) = self.root().map(Arc::new) else {
             return Vec::new();
@@ -359,7 +363,7 @@ impl Repository {
         }
     }
 
-    /// Whether a backend has files with this extension.
+    /// Returns whether a backend has files with this extension.
     fn is_known(&self, name: &str) -> bool {
         let Some(extension) = Path::new(name).extension() else {
             return false;
@@ -368,7 +372,7 @@ impl Repository {
         names.any(|name| Path::new(name).extension() == Some(extension))
     }
 
-    /// The names of the files right in the folder, in order; none where it cannot be read.
+    /// Lists the files in the directory; empty if it cannot be read.
     fn files(&self) -> Vec<String> {
         let entries = Root::open(&self.path).and_then(|root| root.list(Path::new("")));
         let files = entries.unwrap_or_default().into_iter();
@@ -380,10 +384,10 @@ impl Repository {
         names
     }
 
-    /// The names of all models, in order.
+    /// Lists all models.
     ///
     /// # Errors
-    /// When the folder cannot be read.
+    /// If the directory cannot be read.
     pub fn model_names(&self) -> io::Result<Vec<String>> {
         match &self.single_model {
             Some(name) => Ok(vec![name.clone()]),
@@ -395,10 +399,10 @@ impl Repository {
         Root::open_with(&self.path, &self.also)
     }
 
-    /// A model's folder; `None` when there is no such model.
+    /// Finds a model's directory; `None` if there is no such model.
     ///
     /// # Errors
-    /// Why it cannot be used, when it is there.
+    /// Why it cannot be used.
     pub(crate) fn folder(&self, name: &str) -> Result<Option<ModelFolder>, LoadError> {
         let root = self.root().map(Arc::new).map_err(LoadError::Repository)?;
         if let Some(single) = &self.single_model {
@@ -411,7 +415,7 @@ impl Repository {
             Ok(Resolved::Inside(real)) => real,
             Ok(Resolved::Outside) if root.path(below).is_file() => return Ok(None),
             Ok(Resolved::Outside) => return Err(LoadError::FolderOutside),
-            // Nothing stands there under this name, unless it is a dangling link.
+            // Nothing has this name, unless it is a dangling link.
             Err(error) if error.kind() == io::ErrorKind::NotFound && root.stat(below).is_err() => {
                 return Ok(None);
             }
@@ -436,21 +440,21 @@ impl Repository {
     }
 }
 
-/// A file that has no effect although it looks as if it should.
+/// A file without effect that looks as if it should have one.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub struct PassedOver {
-    /// Its path in the repository.
+    /// Path in the repository.
     pub file: String,
-    /// What it is, or how it would have an effect.
+    /// What the file is, or how to make it effective.
     pub advice: String,
 }
 
-/// The first bytes of a file right in a folder; none where it cannot be read.
+/// Returns the first bytes of a file; empty if it cannot be read.
 fn head(root: &Root, name: &str) -> Vec<u8> {
     let mut head = Vec::new();
     if let Ok((file, _)) = root.open_file(Path::new(name)) {
-        // After an error, what was read so far is looked at.
+        // After a read error, inspect what was read so far.
         let _ = file.take(LOOKED_AT).read_to_end(&mut head);
     }
     head

@@ -1,4 +1,4 @@
-//! Why a repository cannot be opened, and what may have been meant.
+//! Why a repository cannot be opened, and what the user may have meant.
 
 use std::{
     collections::BTreeSet,
@@ -13,15 +13,15 @@ use tensor_core::FileKind;
 
 use crate::load::foreign::framework;
 
-/// Why a repository's folder cannot be used.
+/// Why a repository's directory cannot be used.
 #[derive(Debug)]
 pub struct RepositoryError {
     path: PathBuf,
-    /// Whether it is one of the folders that links may lead to.
+    /// Whether it is one of the directories that links may lead to.
     is_for_links: bool,
-    /// The path that may have been meant.
+    /// A similar path that exists.
     meant: Option<PathBuf>,
-    /// What a file is that stands in its place, and what would be one of a model.
+    /// What the file at the path is, and which files would be models.
     file: Option<String>,
     source: io::Error,
 }
@@ -43,7 +43,7 @@ impl RepositoryError {
         error
     }
 
-    /// The same, of a folder that links may lead to.
+    /// Creates the error for a directory that links may lead to.
     pub(crate) fn of_links(path: &Path, source: io::Error) -> Self {
         Self {
             path: path.to_owned(),
@@ -55,13 +55,13 @@ impl RepositoryError {
     }
 }
 
-/// What a file is that is served by no backend.
+/// Describes a file that no backend serves.
 fn described(path: &Path, backends: &[Arc<dyn Backend>]) -> String {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     if let Some(framework) = framework(&name) {
         return format!("is a file of {framework}, which is not served: export the model to ONNX");
     }
-    // Any text may be meant by its author.
+    // Any text file may have been meant.
     let kind = kind_of(path).filter(|kind| !matches!(kind, FileKind::Text(_)));
     if let Some((kind, advice)) = kind.as_ref().and_then(|kind| Some((kind, kind.advice()?))) {
         return format!("is {kind}: {advice}");
@@ -79,16 +79,16 @@ fn described(path: &Path, backends: &[Arc<dyn Backend>]) -> String {
 }
 
 fn kind_of(path: &Path) -> Option<FileKind> {
-    // Opening a pipe would wait for its writer.
+    // Opening a FIFO would block until it has a writer.
     let length = fs::metadata(path).ok().filter(fs::Metadata::is_file)?.len();
     let mut head = Vec::new();
     fs::File::open(path).ok()?.take(512).read_to_end(&mut head).ok()?;
     FileKind::of(&head, length)
 }
 
-/// The path beside one that leads nowhere whose name is nearly the same, or the same but for the extension.
+/// Finds a path next to a missing one with nearly the same name, or another extension.
 fn nearest(path: &Path) -> Option<PathBuf> {
-    /// Folders with more than these are not searched to the end.
+    /// Maximum entries that are compared.
     const SEARCHED: usize = 10_000;
     let name = path.file_name()?.to_str()?;
     let slips = match name.chars().count() {

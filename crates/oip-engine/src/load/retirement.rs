@@ -1,4 +1,4 @@
-//! The end of versions that are not served any more.
+//! Ends versions that are out of service.
 
 use std::{
     sync::{
@@ -11,7 +11,7 @@ use std::{
 
 use crate::run::served_version::ServedVersion;
 
-/// Ends what is not served any more, each on a thread of its own, once its last request is answered.
+/// Ends versions after their last request, each on a thread of its own.
 #[derive(Default)]
 pub(crate) struct Retirement {
     ending: Mutex<usize>,
@@ -20,10 +20,10 @@ pub(crate) struct Retirement {
 }
 
 impl Retirement {
-    /// How long a thread that hangs in its model is waited for; in effect for ever.
+    /// How long a thread that hangs in its model is waited for; practically forever.
     const PATIENCE: Duration = Duration::from_secs(365 * 24 * 3600);
 
-    /// Ends a version that new requests cannot find any more, and then calls `then`.
+    /// Ends a version that new requests cannot find, and then calls `then`.
     pub(crate) fn retire(self: &Arc<Self>, served: Arc<ServedVersion>, then: impl FnOnce() + Send + 'static) {
         *self.lock() += 1;
         let this = self.clone();
@@ -34,7 +34,7 @@ impl Retirement {
         };
         let end = move || {
             let mut pause = Duration::from_millis(1);
-            // Those who found it before it was gone still hold it. Nobody new can.
+            // Running requests still hold it; new ones cannot find it.
             while Arc::strong_count(&served) > 1 && !this.is_hurried.load(Ordering::Relaxed) {
                 thread::sleep(pause);
                 pause = (pause * 2).min(Duration::from_millis(20));
@@ -49,7 +49,7 @@ impl Retirement {
             this.changed.notify_all();
         };
         if let Err(error) = thread::Builder::new().name("retire".to_owned()).spawn(end) {
-            // Then the model ends with its last request, and nothing waits for that.
+            // The model then ends with its last request, and nothing waits for that.
             tracing::error!(%error, "the system gave no thread to unload a model");
             let then = then.lock().unwrap_or_else(PoisonError::into_inner).take();
             if let Some(then) = then {
@@ -59,7 +59,8 @@ impl Retirement {
         }
     }
 
-    /// Waits for everything to end, now without regard for those who still hold it; returns whether all did in time.
+    /// Waits until all versions have ended, from now on without regard for running requests. Returns whether
+    /// they did in time.
     pub(crate) fn finish(&self, deadline: Instant) -> bool {
         self.is_hurried.store(true, Ordering::Relaxed);
         let patience = deadline.saturating_duration_since(Instant::now());

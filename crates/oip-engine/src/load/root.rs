@@ -1,7 +1,9 @@
-//! The repository's folder, held open: everything in it is found from there, name by name, and never outside of it.
+//! The repository's directory, held open: all paths are resolved from its descriptor, component by component,
+//! and never leave it.
 //!
-//! Paths are not compared as text. The folder may be reached by a link that has no readable target, such as
-//! `/proc/<pid>/root/models` of another container (KServe's modelcars), and links in it may change while they are followed.
+//! Paths are not compared as strings. The directory may be reached by a link without a readable target, such
+//! as `/proc/<pid>/root/models` of another container (KServe's modelcars), and links in it may change
+//! meanwhile.
 
 use std::{
     collections::VecDeque,
@@ -20,16 +22,16 @@ use rustix::{
     io::Errno,
 };
 
-/// A folder that is open, and what it is called.
+/// An open directory and its path.
 #[derive(Debug)]
 pub(crate) struct Root {
     folder: OwnedFd,
     path: PathBuf,
-    /// Folders outside that links may lead to, by their paths without links.
+    /// Directories outside that links may lead to, by canonical path.
     also: Vec<(OwnedFd, PathBuf)>,
 }
 
-/// How folders on the way are opened; where the system can, without the right to list them.
+/// Flags for intermediate directories; where supported, without the right to list them.
 const ON_THE_WAY: OFlags = {
     #[cfg(target_os = "linux")]
     let way = OFlags::PATH;
@@ -38,32 +40,33 @@ const ON_THE_WAY: OFlags = {
     way.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC)
 };
 
-/// Links that are followed for one path, as the kernel has it.
+/// Maximum links per path, as in the kernel.
 const MAX_LINKS: usize = 40;
 
 /// Where a path in a [`Root`] leads.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Resolved {
-    /// To something in the folder, by its path there, on which there are no links; or to something in one of the folders
-    /// that links may lead to, by its whole path.
+    /// Inside: a path relative to the directory without links, or an absolute path in one of the additional
+    /// directories.
     Inside(PathBuf),
     /// Out of all of them.
     Outside,
 }
 
 impl Root {
-    /// Opens a folder. Links on the way to it are the operator's, and followed.
+    /// Opens a directory. Links in `path` itself are the operator's and followed.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
         Self::open_with(path, &[])
     }
 
-    /// The same, where links may lead into other folders too. A folder of these that is not there is passed over: what leads
-    /// to it is not there either.
+    /// The same, with additional directories that links may lead to. Missing ones are skipped, since nothing
+    /// can lead into them.
     ///
     /// # Errors
+    /// The system's error.
     /// What the system says.
     pub(crate) fn open_with(path: &Path, also: &[PathBuf]) -> io::Result<Self> {
         let path = std::path::absolute(path)?;
@@ -79,7 +82,7 @@ impl Root {
         })
     }
 
-    /// The full path of a path below it.
+    /// Returns the full path of a relative path.
     pub(crate) fn path(&self, below: &Path) -> PathBuf {
         match below.as_os_str().is_empty() {
             true => self.path.clone(),
@@ -87,10 +90,10 @@ impl Root {
         }
     }
 
-    /// Follows the links on a path below the folder, or below one of those that links may lead to.
+    /// Resolves the links of a path below the directory, or below one of the additional directories.
     ///
     /// # Errors
-    /// What the system says; that there is nothing of the name, for one.
+    /// The system's error, such as not found.
     pub(crate) fn resolve(&self, below: &Path) -> io::Result<Resolved> {
         let inside = match below.is_absolute() {
             true => Resolved::Outside,
@@ -102,8 +105,8 @@ impl Root {
         }
     }
 
-    /// Where a path leads that leaves the folder. The system's answer may be outdated when the file is opened: that goes
-    /// from the folder's descriptor, and follows no links.
+    /// Resolves a path that leaves the directory. The result may be outdated when the file is opened, but
+    /// opening starts at the directory's descriptor and follows no links.
     fn resolve_beside(&self, below: &Path) -> io::Result<Resolved> {
         let real = self.path.join(below).canonicalize()?;
         if self.also.iter().any(|(_, folder)| real.starts_with(folder)) {
@@ -117,7 +120,7 @@ impl Root {
         })
     }
 
-    /// The open folder that a resolved path is in, and its path there.
+    /// Returns the open directory that contains a resolved path, and the path relative to it.
     fn base<'a>(&'a self, resolved: &'a Path) -> io::Result<(&'a OwnedFd, &'a Path)> {
         if !resolved.is_absolute() {
             return Ok((&self.folder, resolved));
@@ -128,7 +131,7 @@ impl Root {
     }
 
     fn resolve_within(&self, below: &Path) -> io::Result<Resolved> {
-        // Folders that are entered, with their names; the last one is where the next name is looked up.
+        // Stack of entered directories with their names; the next name is looked up in the last one.
         let mut entered: Vec<(OwnedFd, OsString)> = Vec::new();
         let mut ahead = names(below)?;
         let mut links = 0;
@@ -159,7 +162,7 @@ impl Root {
                     let target = readlinkat(at, name.as_os_str(), Vec::new())?;
                     let target = PathBuf::from(OsString::from_vec(target.into_bytes()));
                     let target = if target.is_absolute() {
-                        // One that names the folder itself is as good as a relative one from there.
+                        // An absolute link into the directory itself counts as relative to it.
                         let Ok(inside) = target.strip_prefix(&self.path) else {
                             return Ok(Resolved::Outside);
                         };
@@ -179,10 +182,10 @@ impl Root {
         Ok(Resolved::Inside(names.collect()))
     }
 
-    /// What is at a path that was [resolved](Self::resolve).
+    /// Returns the metadata of a [resolved](Self::resolve) path.
     ///
     /// # Errors
-    /// What the system says; a link that was put on the path since is an error.
+    /// The system's error; a link that has been put on the path since is an error.
     pub(crate) fn stat(&self, resolved: &Path) -> io::Result<Stat> {
         let (base, within) = self.base(resolved)?;
         match (within.parent(), within.file_name()) {
@@ -191,11 +194,11 @@ impl Root {
         }
     }
 
-    /// Opens a regular file at a path that was [resolved](Self::resolve), and gives what it is.
+    /// Opens the regular file at a [resolved](Self::resolve) path, and returns its metadata.
     ///
     /// # Errors
-    /// What the system says; that it is no regular file, or that a link was put on the path since. It never waits, for the
-    /// other end of a pipe for one.
+    /// The system's error; if it is no regular file, or a link has been put on the path since. Never blocks,
+    /// not even on a FIFO.
     pub(crate) fn open_file(&self, resolved: &Path) -> io::Result<(File, Stat)> {
         let (base, within) = self.base(resolved)?;
         let name = within.file_name().ok_or(io::ErrorKind::InvalidInput)?;
@@ -209,11 +212,12 @@ impl Root {
         }
     }
 
-    /// What is in a folder at a path that was [resolved](Self::resolve): names and kinds, without what is hidden, in the
-    /// order of names.
+    /// Lists a directory at a [resolved](Self::resolve) path: names and types, sorted, without hidden
+    /// entries.
     ///
     /// # Errors
-    /// What the system says, also in the midst of the list: a part of it would look as if files had gone.
+    /// The system's error, also in the middle of the listing: a partial list would look as if files had been
+    /// deleted.
     pub(crate) fn list(&self, resolved: &Path) -> io::Result<Vec<(OsString, FileType)>> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let (base, within) = self.base(resolved)?;
@@ -228,14 +232,14 @@ impl Root {
     }
 }
 
-/// Opens a folder below another one by a path without links.
+/// Opens a directory below another one by a path without links.
 fn enter(base: &OwnedFd, within: &Path) -> io::Result<OwnedFd> {
     #[cfg(target_os = "linux")]
     if !within.as_os_str().is_empty() {
         use rustix::fs::{ResolveFlags, openat2};
         let how = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
         match openat2(base, within, ON_THE_WAY, Mode::empty(), how) {
-            // An older kernel, or a container that does not allow the call.
+            // An old kernel, or a container that forbids the system call.
             Err(Errno::NOSYS | Errno::PERM) => {}
             entered => return entered.map_err(swapped),
         }
@@ -243,7 +247,7 @@ fn enter(base: &OwnedFd, within: &Path) -> io::Result<OwnedFd> {
     enter_name_by_name(base, within)
 }
 
-/// The same for every system.
+/// The portable variant.
 fn enter_name_by_name(base: &OwnedFd, within: &Path) -> io::Result<OwnedFd> {
     let mut folder = openat(base, ".", ON_THE_WAY, Mode::empty())?;
     for name in names(within)? {
@@ -261,7 +265,7 @@ fn enter_name_by_name(base: &OwnedFd, within: &Path) -> io::Result<OwnedFd> {
     Ok(folder)
 }
 
-/// The error for a path that was resolved and is another by now.
+/// The error for a path that changed after it was resolved.
 fn swapped(error: Errno) -> io::Error {
     match error {
         Errno::LOOP | Errno::XDEV => io::ErrorKind::PermissionDenied.into(),
@@ -273,7 +277,7 @@ fn stat_of(folder: BorrowedFd<'_>, name: &OsStr) -> io::Result<Stat> {
     Ok(statat(folder, name, AtFlags::SYMLINK_NOFOLLOW)?)
 }
 
-/// The names of a relative path, with `..` as it stands; `.` is dropped.
+/// Returns the components of a relative path, `..` included; `.` is dropped.
 fn names(path: &Path) -> io::Result<VecDeque<OsString>> {
     let mut names = VecDeque::new();
     for component in path.components() {
@@ -297,7 +301,7 @@ fn entries_of(folder: OwnedFd) -> io::Result<Vec<(OsString, FileType)>> {
             continue;
         }
         let kind = match entry.file_type() {
-            // Not every file system says it here. What is gone by now is passed over.
+            // Not every file system reports the type here. Entries deleted meanwhile are skipped.
             FileType::Unknown => match stat_of(stream.fd()?, name) {
                 Ok(stat) => FileType::from_raw_mode(stat.st_mode),
                 Err(_) => continue,
@@ -310,17 +314,17 @@ fn entries_of(folder: OwnedFd) -> io::Result<Vec<(OsString, FileType)>> {
     Ok(entries)
 }
 
-/// Whether there is a folder.
+/// Returns whether it is a directory.
 pub(crate) fn is_folder(stat: &Stat) -> bool {
     FileType::from_raw_mode(stat.st_mode) == FileType::Directory
 }
 
-/// Whether there is a link.
+/// Returns whether it is a symbolic link.
 pub(crate) fn is_link(stat: &Stat) -> bool {
     FileType::from_raw_mode(stat.st_mode) == FileType::Symlink
 }
 
-/// Whether there is a regular file.
+/// Returns whether it is a regular file.
 pub(crate) fn is_file(stat: &Stat) -> bool {
     FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
 }
@@ -383,7 +387,8 @@ mod tests {
         assert!(resolve("m/round").is_err());
     }
 
-    /// A folder that becomes a link after its path was resolved is not followed, whether or not the kernel helps.
+    /// A directory that is replaced by a link after its path was resolved is not followed, with or without
+    /// kernel support.
     #[test]
     fn mr_03_what_is_swapped_after_it_was_resolved_is_not_followed() {
         let outside = folder(&["1/x"]);
@@ -398,7 +403,7 @@ mod tests {
         assert!(enter_name_by_name(&root.folder, Path::new("m")).is_ok());
     }
 
-    /// The folder may be reached by a link whose text leads nowhere here, and may be another one by now.
+    /// The path may be a link whose target does not exist here, or is another one by now.
     #[cfg(target_os = "linux")]
     #[test]
     fn a_folder_whose_path_does_not_exist_any_more_is_read() {
@@ -427,7 +432,8 @@ mod tests {
         fs::remove_dir_all(&moved).unwrap();
     }
 
-    /// Links may also lead to folders that the operator names: by a relative path or an absolute one, to files and to folders.
+    /// Links may lead to directories that the operator names: relative or absolute, to files and to
+    /// directories.
     #[test]
     fn links_may_lead_to_folders_that_are_named() {
         let hub = folder(&["snapshots/a/config", "blobs/abc", "blobs/deep/1/x", "refs/secret"]);
@@ -460,7 +466,7 @@ mod tests {
             assert_eq!(resolve(path).unwrap(), resolved, "{path}");
         }
         assert_eq!(resolve("dangling").unwrap_err().kind(), io::ErrorKind::NotFound);
-        // A resolved path is found again, and listed.
+        // A resolved path resolves to itself, and can be listed.
         let folder = home.join("blobs/deep");
         assert_eq!(root.resolve(&folder.join("1")).unwrap(), beside("deep/1"));
         assert_eq!(root.list(&folder).unwrap(), [("1".into(), FileType::Directory)]);
@@ -473,7 +479,7 @@ mod tests {
         assert_eq!(text, "blobs/deep/1/x");
         let outside = root.open_file(&home.join("refs/secret")).unwrap_err();
         assert_eq!(outside.kind(), io::ErrorKind::PermissionDenied);
-        // A link that takes the place of what was resolved is not followed.
+        // A link that replaced what was resolved is not followed.
         fs::remove_dir_all(home.join("blobs/deep/1")).unwrap();
         symlink(home.join("refs"), home.join("blobs/deep/1")).unwrap();
         assert!(root.open_file(&folder.join("1/secret")).is_err());
@@ -489,12 +495,12 @@ mod tests {
         assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
     }
 
-    /// A list that breaks off is no list of what is there.
+    /// A partial list must not pass for a complete one.
     #[cfg(target_os = "linux")]
     #[test]
     fn a_list_that_fails_is_an_error() {
         let folder = folder(&["x"]);
-        // The kernel does not list what was opened without the right to read it.
+        // The kernel refuses to list what was opened without read permission.
         let unreadable = rustix::fs::open(folder.path(), ON_THE_WAY, Mode::empty()).unwrap();
         assert!(entries_of(unreadable).is_err());
     }
